@@ -1,0 +1,323 @@
+// Package key defines what weir can list: an exact match on a shape of a
+// packet's addresses, ports and protocol.
+//
+// A Shape says which fields count and how many bits of each address. A Key is
+// a shape together with the values of its fields. Both have one canonical
+// serialisation, shared with the C twin in bpf/key.h, and every filter hashes
+// that serialisation with XXH64 under the secret seed of its generation.
+//
+// Layout, all fields in network order:
+//
+//	byte 0    fields: FieldV6 | FieldSrcPort | FieldDstPort | FieldProto
+//	byte 1    source prefix length in bits
+//	byte 2    destination prefix length in bits
+//	byte 3    protocol number, 0 unless FieldProto is set
+//	then      address form: the one address that counts
+//	          tuple form:   source, destination, source port, destination port
+//
+// which makes 8 bytes (IPv4 address), 16 (IPv4 tuple), 20 (IPv6 address) or
+// 40 (IPv6 tuple). Bits of an address beyond its prefix length and fields that
+// do not count are zero.
+package key
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// Fields is the set of fields, besides the addresses, that a shape matches on,
+// and the family of its addresses.
+type Fields uint8
+
+const (
+	FieldV6      Fields = 1 << iota // addresses are IPv6
+	FieldSrcPort                    // the source port counts
+	FieldDstPort                    // the destination port counts
+	FieldProto                      // the protocol number counts
+)
+
+// The four serialised lengths of a key, in bytes.
+const (
+	LenV4     = 8
+	LenV4Flow = 16
+	LenV6     = 20
+	LenV6Flow = 40
+	MaxLen    = LenV6Flow
+)
+
+// Shape says which fields of a packet count in a match. The zero Shape matches
+// every IPv4 packet. Shapes are comparable.
+type Shape struct {
+	Fields  Fields
+	SrcBits uint8 // prefix length of the source, 0…32 or 0…128
+	DstBits uint8 // prefix length of the destination
+}
+
+// V6 reports whether the shape matches IPv6 packets; otherwise it matches IPv4.
+func (s Shape) V6() bool { return s.Fields&FieldV6 != 0 }
+
+// Ports reports whether the shape needs a transport header. Such a shape
+// matches no fragment but the first.
+func (s Shape) Ports() bool { return s.Fields&(FieldSrcPort|FieldDstPort) != 0 }
+
+// Tuple reports whether keys of the shape are serialised in the tuple form,
+// which is the case unless one address alone counts.
+func (s Shape) Tuple() bool {
+	return s.Fields&^FieldV6 != 0 || (s.SrcBits != 0 && s.DstBits != 0)
+}
+
+// MaxBits is the length of the family's addresses in bits: 32 or 128.
+func (s Shape) MaxBits() int {
+	if s.V6() {
+		return 128
+	}
+	return 32
+}
+
+// KeyLen is the serialised length of the shape's keys in bytes.
+func (s Shape) KeyLen() int {
+	switch {
+	case s.V6() && s.Tuple():
+		return LenV6Flow
+	case s.V6():
+		return LenV6
+	case s.Tuple():
+		return LenV4Flow
+	}
+	return LenV4
+}
+
+// Valid reports whether the prefix lengths fit the family.
+func (s Shape) Valid() bool {
+	m := s.MaxBits()
+	return int(s.SrcBits) <= m && int(s.DstBits) <= m &&
+		s.Fields < 1<<4
+}
+
+// String gives the shape in the notation of the documentation, such as
+// "src/20" or "src/24+dport+proto"; IPv6 shapes begin with "ip6 ".
+func (s Shape) String() string {
+	var p []string
+	if s.SrcBits > 0 || !s.Tuple() && s.DstBits == 0 {
+		p = append(p, fmt.Sprintf("src/%d", s.SrcBits))
+	}
+	if s.DstBits > 0 {
+		p = append(p, fmt.Sprintf("dst/%d", s.DstBits))
+	}
+	if s.Fields&FieldSrcPort != 0 {
+		p = append(p, "sport")
+	}
+	if s.Fields&FieldDstPort != 0 {
+		p = append(p, "dport")
+	}
+	if s.Fields&FieldProto != 0 {
+		p = append(p, "proto")
+	}
+	t := strings.Join(p, "+")
+	if s.V6() {
+		t = "ip6 " + t
+	}
+	return t
+}
+
+// Key is a shape with the values of its fields, in canonical form: addresses
+// are masked to the shape's prefix lengths, fields that do not count are zero.
+// The constructors give canonical keys only. Keys are comparable.
+type Key struct {
+	Shape
+	Proto            uint8
+	SrcPort, DstPort uint16
+	Src, Dst         netip.Addr // an address that does not count is the family's zero address
+}
+
+// Tuple is what a packet offers to be matched: its addresses and, where it has
+// them, protocol and ports.
+type Tuple struct {
+	Src, Dst         netip.Addr // both IPv4 or both IPv6
+	Proto            uint8
+	HasPorts         bool // false for fragments but the first and for protocols without ports
+	SrcPort, DstPort uint16
+}
+
+// Source is the key that matches packets from p. Host bits of p are masked.
+func Source(p netip.Prefix) Key { return address(p, true) }
+
+// Destination is the key that matches packets to p. Host bits of p are masked.
+func Destination(p netip.Prefix) Key { return address(p, false) }
+
+func address(p netip.Prefix, source bool) Key {
+	var s Shape
+	t := Tuple{Src: p.Addr(), Dst: p.Addr()}
+	if p.Addr().Is6() {
+		s.Fields |= FieldV6
+	}
+	if source {
+		s.SrcBits = uint8(p.Bits())
+	} else {
+		s.DstBits = uint8(p.Bits())
+	}
+	k, _ := s.Of(t)
+	return k
+}
+
+// Of cuts a packet's tuple down to the key that the shape would have to list
+// for the packet to match. It reports false where the shape cannot match the
+// packet: another family, or ports that the packet does not have.
+func (s Shape) Of(t Tuple) (Key, bool) {
+	if t.Src.Is6() != s.V6() || s.Ports() && !t.HasPorts {
+		return Key{}, false
+	}
+	k := Key{Shape: s, Src: mask(t.Src, s.SrcBits), Dst: mask(t.Dst, s.DstBits)}
+	if s.Fields&FieldProto != 0 {
+		k.Proto = t.Proto
+	}
+	if s.Fields&FieldSrcPort != 0 {
+		k.SrcPort = t.SrcPort
+	}
+	if s.Fields&FieldDstPort != 0 {
+		k.DstPort = t.DstPort
+	}
+	return k, true
+}
+
+func mask(a netip.Addr, bits uint8) netip.Addr {
+	p, err := a.WithZone("").Prefix(int(bits))
+	if err != nil { // only for bits beyond the family, which Valid excludes
+		panic(fmt.Sprintf("key: /%d of %v: %v", bits, a, err))
+	}
+	return p.Addr()
+}
+
+// Append appends the key's canonical serialisation to b.
+func (k Key) Append(b []byte) []byte {
+	b = append(b, byte(k.Fields), k.SrcBits, k.DstBits, k.Proto)
+	if !k.Tuple() {
+		a := k.Src
+		if k.DstBits > 0 {
+			a = k.Dst
+		}
+		return append(b, a.AsSlice()...)
+	}
+	b = append(b, k.Src.AsSlice()...)
+	b = append(b, k.Dst.AsSlice()...)
+	b = binary.BigEndian.AppendUint16(b, k.SrcPort)
+	return binary.BigEndian.AppendUint16(b, k.DstPort)
+}
+
+// Parse reads a serialised key. It fails, naming the offset, on anything that
+// Append does not produce.
+func Parse(b []byte) (Key, error) {
+	if len(b) < LenV4 {
+		return Key{}, fmt.Errorf("key: %d bytes, need at least %d", len(b), LenV4)
+	}
+	s := Shape{Fields: Fields(b[0]), SrcBits: b[1], DstBits: b[2]}
+	if !s.Valid() {
+		return Key{}, fmt.Errorf("key: offset 0: invalid shape % x", b[:3])
+	}
+	if len(b) != s.KeyLen() {
+		return Key{}, fmt.Errorf("key: %d bytes, shape %v has %d", len(b), s, s.KeyLen())
+	}
+	alen := s.MaxBits() / 8
+	zero := netip.AddrFrom4([4]byte{})
+	if s.V6() {
+		zero = netip.IPv6Unspecified()
+	}
+	k := Key{Shape: s, Proto: b[3], Src: zero, Dst: zero}
+	first, _ := netip.AddrFromSlice(b[4 : 4+alen])
+	switch {
+	case s.Tuple():
+		k.Src = first
+		k.Dst, _ = netip.AddrFromSlice(b[4+alen : 4+2*alen])
+		k.SrcPort = binary.BigEndian.Uint16(b[4+2*alen:])
+		k.DstPort = binary.BigEndian.Uint16(b[6+2*alen:])
+	case s.DstBits > 0:
+		k.Dst = first
+	default:
+		k.Src = first
+	}
+	canonical, _ := s.Of(Tuple{Src: k.Src, Dst: k.Dst, Proto: k.Proto, HasPorts: true, SrcPort: k.SrcPort, DstPort: k.DstPort})
+	if canonical != k {
+		return Key{}, fmt.Errorf("key: bits set outside of shape %v", s)
+	}
+	return k, nil
+}
+
+// Hash is XXH64 of the canonical serialisation under the seed.
+func (k Key) Hash(seed uint64) uint64 {
+	var buf [MaxLen]byte
+	return Sum(seed, k.Append(buf[:0]))
+}
+
+// Sum is XXH64 of b under the seed, the one hash of all of weir's filters.
+func Sum(seed uint64, b []byte) uint64 {
+	var d xxhash.Digest
+	d.ResetWithSeed(seed)
+	_, _ = d.Write(b) // never fails
+	return d.Sum64()
+}
+
+// String gives the key in the list format: an address, a prefix, or
+// "tcp 192.0.2.1:* > 198.51.100.7:443". A destination alone, which the format
+// leaves to the list's direction, is written with a leading "> ".
+func (k Key) String() string {
+	if !k.Tuple() {
+		if k.DstBits > 0 {
+			return "> " + side(k.Dst, k.DstBits)
+		}
+		return side(k.Src, k.SrcBits)
+	}
+	name := "any"
+	if k.Fields&FieldProto != 0 {
+		name = ProtoName(k.Proto)
+	}
+	src, dst := side(k.Src, k.SrcBits), side(k.Dst, k.DstBits)
+	if k.V6() {
+		src, dst = "["+src+"]", "["+dst+"]"
+	}
+	return fmt.Sprintf("%s %s:%s > %s:%s", name,
+		src, port(k.SrcPort, k.Fields&FieldSrcPort != 0),
+		dst, port(k.DstPort, k.Fields&FieldDstPort != 0))
+}
+
+func side(a netip.Addr, bits uint8) string {
+	if int(bits) == a.BitLen() {
+		return a.String()
+	}
+	return fmt.Sprintf("%v/%d", a, bits)
+}
+
+func port(p uint16, counts bool) string {
+	if !counts {
+		return "*"
+	}
+	return fmt.Sprint(p)
+}
+
+var protoNames = map[uint8]string{1: "icmp", 6: "tcp", 17: "udp", 58: "icmp6", 132: "sctp"}
+
+// ProtoName is the list format's word for a protocol: "tcp", "udp", "sctp",
+// "icmp", "icmp6", or the decimal number.
+func ProtoName(p uint8) string {
+	if n, ok := protoNames[p]; ok {
+		return n
+	}
+	return fmt.Sprint(p)
+}
+
+// ProtoNumber is the inverse of ProtoName.
+func ProtoNumber(name string) (uint8, bool) {
+	for p, n := range protoNames {
+		if n == name {
+			return p, true
+		}
+	}
+	var p uint8
+	if n, err := fmt.Sscanf(name, "%d", &p); n != 1 || err != nil || fmt.Sprint(p) != name {
+		return 0, false
+	}
+	return p, true
+}
