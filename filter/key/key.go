@@ -26,7 +26,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/cespare/xxhash/v2"
+	"weir/filter/hash"
 )
 
 // Fields is the set of fields, besides the addresses, that a shape matches on,
@@ -249,15 +249,7 @@ func Parse(b []byte) (Key, error) {
 // Hash is XXH64 of the canonical serialisation under the seed.
 func (k Key) Hash(seed uint64) uint64 {
 	var buf [MaxLen]byte
-	return Sum(seed, k.Append(buf[:0]))
-}
-
-// Sum is XXH64 of b under the seed, the one hash of all of weir's filters.
-func Sum(seed uint64, b []byte) uint64 {
-	var d xxhash.Digest
-	d.ResetWithSeed(seed)
-	_, _ = d.Write(b) // never fails
-	return d.Sum64()
+	return hash.Sum(seed, k.Append(buf[:0]))
 }
 
 // String gives the key in the list format: an address, a prefix, or
