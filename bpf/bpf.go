@@ -1,0 +1,12 @@
+// Package bpf holds weir's data plane: C that the kernel loads, its compiled
+// objects for both byte orders, and the Go types generated from it.
+//
+// weir.bpf.c is the entry; pipeline.h reads as the verdict pipeline; each
+// concept has a header. The objects are committed, so that building and
+// running weir needs Go alone; `make generate` makes them anew.
+package bpf
+
+// Reproducible: the tool chain is pinned by the Makefile (CLANG, STRIP), and
+// the types that Go shares are named one by one.
+//
+//go:generate go tool bpf2go -tags linux -target bpfel,bpfeb -no-global-types -type shape -type key_set -type failsafe_port -type failsafe_prefix -type failsafe -type counter -type reason_counters -type line -type bucket -type reason Weir weir.bpf.c -- -O2 -Wall -Werror -mcpu=v3

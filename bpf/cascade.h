@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The cascade: a Bloom filter in lines of 64 bytes. A key's first bits lie in
+ * distinct words of one line and are tested without a branch; the rest lie in
+ * a second, independent line, which is read only when the first passes: for
+ * 97 % of what is not listed it never is. The twin of filter/membership's
+ * Cascade; its false-positive rate is filter/fpr's Cascade.
+ *
+ * Independent bit fields of one hash place a key in a line:
+ *
+ *	bits 63 … 32   the line (the upper 25 or so matter)
+ *	bits 38 … 36   the word of the first bit; the next bit is in the next word
+ *	bits 35 …  0   six bit positions of six bits
+ *
+ * Double hashing inside a line would cost 30 % in false positives.
+ */
+#ifndef WEIR_CASCADE_H
+#define WEIR_CASCADE_H
+
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+
+#include "hash.h"
+
+#define LINE_WORDS 8
+#define LINE_BITS_MAX 6 /* bits of one key in one line */
+
+struct line {
+	__u64 words[LINE_WORDS];
+};
+
+_Static_assert(sizeof(struct line) == 64, "a line is one cache line");
+
+/*
+ * lines, first and rest are constants of the program when the kernel verifies
+ * it, which leaves just the bits that are set.
+ */
+static __always_inline int line_test(const struct line *l, __u64 h, __u32 bits)
+{
+	__u32 start = h >> 36;
+	__u64 all = ~0ULL;
+
+#pragma unroll
+	for (int j = 0; j < LINE_BITS_MAX; j++)
+		if (j < bits)
+			all &= l->words[(start + j) % LINE_WORDS] >> (h >> 6 * j & 63);
+	return all & 1;
+}
+
+static __always_inline int cascade_test(void *map, __u32 lines, __u32 first, __u32 rest, __u64 h)
+{
+	__u32 i = hash_reduce(h, lines);
+	struct line *l = bpf_map_lookup_elem(map, &i);
+
+	/* The lookup cannot fail, since the map has just `lines` entries. */
+	if (!l || !line_test(l, h, first))
+		return 0;
+	if (!rest)
+		return 1;
+	h = hash_nth(h, 1);
+	i = hash_reduce(h, lines);
+	l = bpf_map_lookup_elem(map, &i);
+	return l && line_test(l, h, rest);
+}
+
+#endif

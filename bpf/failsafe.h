@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What passes before any list is asked, so that nobody locks himself out:
+ * neighbour discovery, DHCP, and the configured management ports and networks.
+ * (ARP has left in parse() already.)
+ */
+#ifndef WEIR_FAILSAFE_H
+#define WEIR_FAILSAFE_H
+
+#include <linux/in.h>
+#include <bpf/bpf_endian.h>
+
+#include "packet.h"
+
+#define MAX_FAILSAFE 8
+
+struct failsafe_port {
+	__be16 port; /* destination */
+	__u8 proto;
+	__u8 pad;
+};
+
+struct failsafe_prefix { /* source */
+	__u32 addr[4];
+	__u32 mask[4];
+};
+
+struct failsafe {
+	__u32 n_ports;
+	__u32 n_v4;
+	__u32 n_v6;
+	struct failsafe_port ports[MAX_FAILSAFE];
+	struct failsafe_prefix v4[MAX_FAILSAFE];
+	struct failsafe_prefix v6[MAX_FAILSAFE];
+};
+
+/* A pair of ports as it stands in packet.ports. */
+static __always_inline __u32 ports(__u16 src, __u16 dst)
+{
+	return bpf_htonl((__u32)src << 16 | dst);
+}
+
+static __always_inline int is_dhcp(const struct packet *p)
+{
+	if (p->proto != IPPROTO_UDP || !p->has_ports)
+		return 0;
+	if (p->family == 4)
+		return p->ports == ports(67, 68) || p->ports == ports(68, 67) ||
+		       p->ports == ports(67, 67);
+	return p->ports == ports(547, 546) || p->ports == ports(546, 547) ||
+	       p->ports == ports(547, 547);
+}
+
+static __always_inline int failsafe_port(const volatile struct failsafe *f, const struct packet *p)
+{
+	if (!p->has_ports)
+		return 0;
+	for (int i = 0; i < MAX_FAILSAFE && i < f->n_ports; i++)
+		if (p->proto == f->ports[i].proto &&
+		    (p->ports & bpf_htonl(0xffff)) == bpf_htonl(bpf_ntohs(f->ports[i].port)))
+			return 1;
+	return 0;
+}
+
+static __always_inline int failsafe_prefix(const volatile struct failsafe *f,
+					   const struct packet *p)
+{
+	if (p->family == 4) {
+		for (int i = 0; i < MAX_FAILSAFE && i < f->n_v4; i++)
+			if ((p->src[0] & f->v4[i].mask[0]) == f->v4[i].addr[0])
+				return 1;
+		return 0;
+	}
+	for (int i = 0; i < MAX_FAILSAFE && i < f->n_v6; i++)
+		if ((p->src[0] & f->v6[i].mask[0]) == f->v6[i].addr[0] &&
+		    (p->src[1] & f->v6[i].mask[1]) == f->v6[i].addr[1] &&
+		    (p->src[2] & f->v6[i].mask[2]) == f->v6[i].addr[2] &&
+		    (p->src[3] & f->v6[i].mask[3]) == f->v6[i].addr[3])
+			return 1;
+	return 0;
+}
+
+/* REASON_CLEAN, or the reason with which the packet passes at once. */
+static __always_inline enum reason failsafe(const volatile struct failsafe *f,
+					    const struct packet *p)
+{
+	if (p->nd)
+		return REASON_ND;
+	if (is_dhcp(p))
+		return REASON_DHCP;
+	if (failsafe_port(f, p) || failsafe_prefix(f, p))
+		return REASON_FAILSAFE;
+	return REASON_CLEAN;
+}
+
+#endif

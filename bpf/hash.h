@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * XXH64 of keys of the four fixed lengths, and what is derived from its 64
+ * bits. The twin of package filter/hash; the specification is XXH64's own.
+ *
+ * Keys arrive as the little-endian words that XXH64 reads, already in
+ * registers: building a key in memory with 4-byte stores and reading it back
+ * with 8-byte loads would stall on every packet.
+ */
+#ifndef WEIR_HASH_H
+#define WEIR_HASH_H
+
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+
+#define XXH_P1 0x9E3779B185EBCA87ULL
+#define XXH_P2 0xC2B2AE3D27D4EB4FULL
+#define XXH_P3 0x165667B19E3779F9ULL
+#define XXH_P4 0x85EBCA77C2B2AE63ULL
+#define XXH_P5 0x27D4EB2F165667C5ULL
+
+static __always_inline __u64 rotl64(__u64 x, int r)
+{
+	return x << r | x >> (64 - r);
+}
+
+static __always_inline __u64 xxh_round(__u64 acc, __u64 word)
+{
+	return rotl64(acc + word * XXH_P2, 31) * XXH_P1;
+}
+
+static __always_inline __u64 xxh_merge(__u64 h, __u64 acc)
+{
+	return (h ^ xxh_round(0, acc)) * XXH_P1 + XXH_P4;
+}
+
+static __always_inline __u64 xxh_word(__u64 h, __u64 word)
+{
+	return rotl64(h ^ xxh_round(0, word), 27) * XXH_P1 + XXH_P4;
+}
+
+static __always_inline __u64 xxh_half(__u64 h, __u32 half)
+{
+	return rotl64(h ^ half * XXH_P1, 23) * XXH_P2 + XXH_P3;
+}
+
+static __always_inline __u64 xxh_avalanche(__u64 h)
+{
+	h = (h ^ h >> 33) * XXH_P2;
+	h = (h ^ h >> 29) * XXH_P3;
+	return h ^ h >> 32;
+}
+
+static __always_inline __u64 xxh64_8(__u64 seed, __u64 w)
+{
+	return xxh_avalanche(xxh_word(seed + XXH_P5 + 8, w));
+}
+
+static __always_inline __u64 xxh64_16(__u64 seed, __u64 w0, __u64 w1)
+{
+	return xxh_avalanche(xxh_word(xxh_word(seed + XXH_P5 + 16, w0), w1));
+}
+
+static __always_inline __u64 xxh64_20(__u64 seed, __u64 w0, __u64 w1, __u32 tail)
+{
+	return xxh_avalanche(
+		xxh_half(xxh_word(xxh_word(seed + XXH_P5 + 20, w0), w1), tail));
+}
+
+static __always_inline __u64 xxh64_40(__u64 seed, __u64 w0, __u64 w1, __u64 w2, __u64 w3,
+				      __u64 w4)
+{
+	__u64 a = xxh_round(seed + XXH_P1 + XXH_P2, w0);
+	__u64 b = xxh_round(seed + XXH_P2, w1);
+	__u64 c = xxh_round(seed, w2);
+	__u64 d = xxh_round(seed - XXH_P1, w3);
+	__u64 h = rotl64(a, 1) + rotl64(b, 7) + rotl64(c, 12) + rotl64(d, 18);
+
+	h = xxh_merge(xxh_merge(xxh_merge(xxh_merge(h, a), b), c), d);
+	return xxh_avalanche(xxh_word(h + 40, w4));
+}
+
+/* The i-th of a sequence of independent hashes derived from h: SplitMix64. */
+static __always_inline __u64 hash_nth(__u64 h, __u64 i)
+{
+	__u64 z = h + i * 0x9E3779B97F4A7C15ULL;
+
+	z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ULL;
+	z = (z ^ z >> 27) * 0x94D049BB133111EBULL;
+	return z ^ z >> 31;
+}
+
+/* Maps the upper half of h evenly onto 0 … n-1; the lower half stays free. */
+static __always_inline __u32 hash_reduce(__u64 h, __u32 n)
+{
+	return (h >> 32) * n >> 32;
+}
+
+#endif

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Shapes and keys: what of a packet is matched exactly. The twin of package
+ * filter/key, which documents the serialised layout.
+ *
+ * Nothing is ever serialised here: a key is handed to the hash as the words
+ * that XXH64 would read from it.
+ */
+#ifndef WEIR_KEY_H
+#define WEIR_KEY_H
+
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+
+#include "hash.h"
+#include "packet.h"
+
+/* The first byte of a key, package key's Fields. */
+#define FIELD_V6 1
+#define FIELD_SRC_PORT 2
+#define FIELD_DST_PORT 4
+#define FIELD_PROTO 8
+
+/*
+ * A shape, unfolded by the control plane into the masks that cut a packet
+ * down to its key. Masks of addresses and ports are in network order.
+ */
+struct shape {
+	__u32 head; /* key bytes 0 … 3 as XXH64 reads them: fields, bits, bits, 0 */
+	__u32 gate; /* one of GATE_*: when the shape is asked */
+	__u32 src_mask[4];
+	__u32 dst_mask[4];
+	__u32 ports_mask;
+	__u32 proto_mask; /* for key byte 3: 0xff << 24, or 0 */
+};
+
+_Static_assert(sizeof(struct shape) == 48, "struct shape is shared with Go");
+
+/* A word of the packet as XXH64, which reads little-endian, sees it. */
+static __always_inline __u32 le32(__u32 raw)
+{
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	return raw;
+#else
+	return __builtin_bswap32(raw);
+#endif
+}
+
+static __always_inline __u64 pair(__u32 low, __u32 high)
+{
+	return (__u64)le32(high) << 32 | le32(low);
+}
+
+/* head is not of the packet: it is already in XXH64's order. */
+static __always_inline __u64 pair_head(__u32 head, __u32 high)
+{
+	return (__u64)le32(high) << 32 | head;
+}
+
+/* An address alone; the mask of the side that does not count is all zero. */
+static __always_inline __u64 key_v4(const volatile struct shape *s, const struct packet *p,
+				    __u64 seed)
+{
+	__u32 a = (p->src[0] & s->src_mask[0]) | (p->dst[0] & s->dst_mask[0]);
+
+	return xxh64_8(seed, pair_head(s->head, a));
+}
+
+static __always_inline __u64 key_v6(const volatile struct shape *s, const struct packet *p,
+				    __u64 seed)
+{
+	__u32 a0 = (p->src[0] & s->src_mask[0]) | (p->dst[0] & s->dst_mask[0]);
+	__u32 a1 = (p->src[1] & s->src_mask[1]) | (p->dst[1] & s->dst_mask[1]);
+	__u32 a2 = (p->src[2] & s->src_mask[2]) | (p->dst[2] & s->dst_mask[2]);
+	__u32 a3 = (p->src[3] & s->src_mask[3]) | (p->dst[3] & s->dst_mask[3]);
+
+	return xxh64_20(seed, pair_head(s->head, a0), pair(a1, a2), le32(a3));
+}
+
+static __always_inline __u32 flow_head(const volatile struct shape *s, const struct packet *p)
+{
+	return s->head | ((__u32)p->proto << 24 & s->proto_mask);
+}
+
+static __always_inline __u64 key_v4_flow(const volatile struct shape *s, const struct packet *p,
+					 __u64 seed)
+{
+	return xxh64_16(seed, pair_head(flow_head(s, p), p->src[0] & s->src_mask[0]),
+			pair(p->dst[0] & s->dst_mask[0], p->ports & s->ports_mask));
+}
+
+static __always_inline __u64 key_v6_flow(const volatile struct shape *s, const struct packet *p,
+					 __u64 seed)
+{
+	return xxh64_40(seed, pair_head(flow_head(s, p), p->src[0] & s->src_mask[0]),
+			pair(p->src[1] & s->src_mask[1], p->src[2] & s->src_mask[2]),
+			pair(p->src[3] & s->src_mask[3], p->dst[0] & s->dst_mask[0]),
+			pair(p->dst[1] & s->dst_mask[1], p->dst[2] & s->dst_mask[2]),
+			pair(p->dst[3] & s->dst_mask[3], p->ports & s->ports_mask));
+}
+
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Markers: a coarse set that holds every entry cut down to one short prefix.
+ * It is asked before any shape; no mark, no probe. Clean traffic then costs
+ * the same however many shapes are in use. The twin of filter/membership's
+ * Marks.
+ *
+ * IPv4: an exact bitmap of the 2^24 networks /24 that any entry touches, one
+ * for each side that is asked. IPv6: a cascade of one line a key, of the
+ * networks that any entry touches at one prefix length.
+ */
+#ifndef WEIR_MARKER_H
+#define WEIR_MARKER_H
+
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+
+#include "cascade.h"
+#include "key.h"
+
+/* When a shape is asked: always, or if the packet's source or destination is marked. */
+#define GATE_ALWAYS 1
+#define GATE_SRC 2
+#define GATE_DST 4
+
+#define MARK4_WORDS (1 << 18) /* of 64 bits: one bit for each /24 */
+
+static __always_inline int mark4_test(void *map, __u32 base, __be32 addr)
+{
+	__u32 net = bpf_ntohl(addr) >> 8;
+	__u32 i = base + net / 64;
+	__u64 *word = bpf_map_lookup_elem(map, &i);
+
+	return word && *word >> (net % 64) & 1;
+}
+
+static __always_inline int mark6_test(void *map, __u32 lines, const volatile struct shape *s,
+				      const struct packet *p, __u64 seed)
+{
+	return cascade_test(map, lines, LINE_BITS_MAX, 0, key_v6(s, p, seed));
+}
+
+#endif

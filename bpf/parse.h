@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Ethernet, up to two VLAN tags, IPv4 with options and fragments, IPv6 with
+ * extension headers, TCP, UDP, SCTP, ICMP. The twin of package filter/packet.
+ *
+ * One convention: a cursor goes in, is moved past the header that was read,
+ * and a reason comes out; REASON_CLEAN means go on.
+ *
+ * A listed address must match whatever stands behind the IP header, so the
+ * addresses are kept even when the rest of the packet turns out to be bad:
+ * the reason that parse() returns is how the packet leaves if no list holds
+ * it.
+ *
+ * A later fragment has no transport header. It matches shapes without ports
+ * only; what remains of a listed flow then cannot be reassembled, because the
+ * first fragment, which has the ports, was dropped.
+ */
+#ifndef WEIR_PARSE_H
+#define WEIR_PARSE_H
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+
+#include "packet.h"
+
+#define MAX_VLAN_TAGS 2
+
+/*
+ * Extension headers are followed to these limits, whichever comes first. All
+ * headers then lie within the first 1100 bytes, which every driver puts in
+ * the linear part of a multi-buffer packet unless it splits at a fixed size.
+ */
+#define MAX_EXT_HEADERS 16
+#define MAX_EXT_BYTES 1024
+
+/* TCP, UDP, SCTP and ICMP all have at least this much, also in a first fragment (RFC 791). */
+#define MIN_TRANSPORT 8
+
+#define LENGTH_UNKNOWN 0xffffffffU
+
+#define IPV4_OFFSET_MASK 0x1fff
+#define IPV6_OFFSET_MASK 0xfff8
+
+#define IPPROTO_HIP 139
+#define IPPROTO_SHIM6 140
+
+#define ICMPV6_ND_FIRST 133 /* router solicitation */
+#define ICMPV6_ND_LAST 137 /* redirect */
+
+struct cursor {
+	void *pos;
+	void *end;
+	__u32 left; /* bytes up to the end that the IP header states */
+	__u8 paged; /* the packet goes on beyond end, in further buffers */
+};
+
+static __always_inline enum reason ends_early(const struct cursor *c)
+{
+	return c->paged ? REASON_UNPARSED : REASON_TRUNCATED;
+}
+
+struct vlan_tag {
+	__be16 tci;
+	__be16 proto;
+};
+
+static __always_inline enum reason parse_ethernet(struct cursor *c, __be16 *proto)
+{
+	struct ethhdr *eth = c->pos;
+
+	if ((void *)(eth + 1) > c->end)
+		return ends_early(c);
+	c->pos = eth + 1;
+	*proto = eth->h_proto;
+
+#pragma unroll
+	for (int i = 0; i <= MAX_VLAN_TAGS; i++) {
+		struct vlan_tag *tag = c->pos;
+
+		if (*proto != bpf_htons(ETH_P_8021Q) && *proto != bpf_htons(ETH_P_8021AD))
+			return REASON_CLEAN;
+		if (i == MAX_VLAN_TAGS)
+			break;
+		if ((void *)(tag + 1) > c->end)
+			return ends_early(c);
+		c->pos = tag + 1;
+		*proto = tag->proto;
+	}
+	return REASON_UNPARSED;
+}
+
+static __always_inline enum reason parse_transport(struct cursor *c, struct packet *p)
+{
+	__u32 *words = c->pos;
+
+	switch (p->proto) {
+	case IPPROTO_TCP:
+	case IPPROTO_UDP:
+	case IPPROTO_SCTP:
+		if (c->left < MIN_TRANSPORT)
+			return REASON_TRUNCATED;
+		if ((void *)(words + 2) > c->end)
+			return ends_early(c);
+		p->ports = words[0];
+		p->has_ports = 1;
+		break;
+	case IPPROTO_ICMP:
+	case IPPROTO_ICMPV6:
+		if (c->left < MIN_TRANSPORT)
+			return REASON_TRUNCATED;
+		if ((void *)(words + 2) > c->end)
+			return ends_early(c);
+		break;
+	}
+	return REASON_CLEAN;
+}
+
+static __always_inline enum reason parse_ipv4(struct cursor *c, struct packet *p)
+{
+	struct iphdr *ip = c->pos;
+	__u32 header, total;
+
+	if ((void *)(ip + 1) > c->end)
+		return ends_early(c);
+	if (ip->version != 4)
+		return REASON_MALFORMED;
+
+	p->family = 4;
+	p->src[0] = ip->saddr;
+	p->dst[0] = ip->daddr;
+	p->proto = ip->protocol;
+
+	header = ip->ihl * 4;
+	total = bpf_ntohs(ip->tot_len);
+	if (header < sizeof(*ip) || (total && total < header))
+		return REASON_MALFORMED;
+	/* 0 stands in a packet that was aggregated beyond 64 KiB. */
+	c->left = total ? total - header : LENGTH_UNKNOWN;
+	if (ip->frag_off & bpf_htons(IPV4_OFFSET_MASK))
+		return REASON_CLEAN;
+	c->pos += header;
+	return parse_transport(c, p);
+}
+
+struct ipv6_ext {
+	__u8 next;
+	__u8 len;
+	__be16 offset; /* of a fragment header */
+};
+
+/*
+ * How to step over an extension header: (len & len_mask) + len_add units of
+ * `unit` bytes. A table instead of branches, since every branch in
+ * the loop would double the paths that the verifier walks.
+ */
+struct ipv6_ext_rule {
+	__u8 follow; /* 0: no extension header */
+	__u8 fragment;
+	__u8 len_mask;
+	__u8 len_add;
+	__u8 unit;
+};
+
+#define EXT_OPTIONS { .follow = 1, .len_mask = 0xff, .len_add = 1, .unit = 8 }
+
+static const struct ipv6_ext_rule ipv6_ext_rules[256] = {
+	[IPPROTO_HOPOPTS] = EXT_OPTIONS,
+	[IPPROTO_ROUTING] = EXT_OPTIONS,
+	[IPPROTO_FRAGMENT] = { .follow = 1, .fragment = 1, .len_add = 1, .unit = 8 },
+	[IPPROTO_AH] = { .follow = 1, .len_mask = 0xff, .len_add = 2, .unit = 4 },
+	[IPPROTO_DSTOPTS] = EXT_OPTIONS,
+	[IPPROTO_MH] = EXT_OPTIONS,
+	[IPPROTO_HIP] = EXT_OPTIONS,
+	[IPPROTO_SHIM6] = EXT_OPTIONS,
+};
+
+/* Leaves the cursor at the transport header; *fragment says whether there is a fragment header. */
+static __always_inline enum reason parse_ipv6_ext(struct cursor *c, struct packet *p,
+						  __u8 *fragment, __u8 *later)
+{
+	__u32 bytes = 0;
+
+	for (int i = 0; i <= MAX_EXT_HEADERS; i++) {
+		const struct ipv6_ext_rule *rule = &ipv6_ext_rules[p->proto];
+		struct ipv6_ext *ext = c->pos;
+		__u32 len;
+
+		if (!rule->follow)
+			return REASON_CLEAN;
+		if (i == MAX_EXT_HEADERS)
+			break;
+		if (c->left < 8)
+			return REASON_TRUNCATED;
+		if (c->pos + 8 > c->end)
+			return ends_early(c);
+
+		*fragment |= rule->fragment;
+		p->proto = ext->next;
+		if (rule->fragment && ext->offset & bpf_htons(IPV6_OFFSET_MASK)) {
+			*later = 1;
+			return REASON_CLEAN;
+		}
+		len = ((ext->len & rule->len_mask) + rule->len_add) * rule->unit;
+		len &= 0xfff; /* at most 2048 anyway, which the verifier cannot know */
+		if (c->left < len)
+			return REASON_TRUNCATED;
+		bytes += len;
+		if (bytes > MAX_EXT_BYTES)
+			return REASON_UNPARSED;
+		c->left -= len;
+		c->pos += len;
+		if (c->pos > c->end)
+			return ends_early(c);
+	}
+	return REASON_UNPARSED;
+}
+
+static __always_inline enum reason parse_ipv6(struct cursor *c, struct packet *p)
+{
+	struct ipv6hdr *ip = c->pos;
+	__u8 fragment = 0, later = 0;
+	__u32 payload;
+	enum reason r;
+
+	if ((void *)(ip + 1) > c->end)
+		return ends_early(c);
+	if (ip->version != 6)
+		return REASON_MALFORMED;
+
+	p->family = 6;
+	__builtin_memcpy(p->src, &ip->saddr, sizeof(p->src));
+	__builtin_memcpy(p->dst, &ip->daddr, sizeof(p->dst));
+	p->proto = ip->nexthdr;
+
+	payload = bpf_ntohs(ip->payload_len);
+	/* 0 stands in a jumbogram and in a packet aggregated beyond 64 KiB. */
+	c->left = payload ? payload : LENGTH_UNKNOWN;
+	c->pos = ip + 1;
+
+	r = parse_ipv6_ext(c, p, &fragment, &later);
+	if (r != REASON_CLEAN || later)
+		return r;
+	r = parse_transport(c, p);
+	if (r == REASON_CLEAN && p->proto == IPPROTO_ICMPV6 && !fragment && ip->hop_limit == 255) {
+		/* RFC 4861: from this link, hence 255; RFC 6980: never in fragments. */
+		__u8 *type = c->pos;
+
+		if ((void *)(type + 1) <= c->end)
+			p->nd = *type >= ICMPV6_ND_FIRST && *type <= ICMPV6_ND_LAST;
+	}
+	return r;
+}
+
+static __always_inline enum reason parse(struct cursor *c, struct packet *p)
+{
+	__be16 proto;
+	enum reason r = parse_ethernet(c, &proto);
+
+	if (r != REASON_CLEAN)
+		return r;
+	switch (proto) {
+	case bpf_htons(ETH_P_IP):
+		return parse_ipv4(c, p);
+	case bpf_htons(ETH_P_IPV6):
+		return parse_ipv6(c, p);
+	case bpf_htons(ETH_P_ARP):
+		return REASON_ARP;
+	}
+	return REASON_NOT_IP;
+}
+
+#endif

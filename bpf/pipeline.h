@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The verdict pipeline:
+ *
+ *	parse -> failsafe -> block match -> (allow match) -> pass
+ *
+ * The allow lists are asked only when a stage wants to drop, so they cost
+ * clean traffic nothing. The reference that states what this must answer is
+ * filter/verdict's Decide.
+ */
+#ifndef WEIR_PIPELINE_H
+#define WEIR_PIPELINE_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "failsafe.h"
+#include "packet.h"
+#include "parse.h"
+#include "set.h"
+#include "stats.h"
+
+/*
+ * The knobs of a generation, set before loading: the verifier removes what
+ * they switch off.
+ */
+volatile const __u64 hash_seed = 0; /* secret, drawn anew for each generation */
+volatile const struct key_set block = {};
+volatile const struct key_set allow = {};
+volatile const struct failsafe failsafe_config = {};
+volatile const __u32 malformed_action = XDP_PASS; /* for truncated, malformed, unparsed */
+volatile const __u8 monitor = 0; /* 1: count, and drop nothing */
+volatile const __u8 frags = 0; /* 1: the kernel has multi-buffer XDP */
+
+/* The filter maps have just the sizes that the knobs state. */
+#define ARRAY(name, value_type)                                                                    \
+	struct {                                                                                   \
+		__uint(type, BPF_MAP_TYPE_ARRAY);                                                  \
+		__uint(map_flags, BPF_F_MMAPABLE);                                                 \
+		__uint(max_entries, 1);                                                            \
+		__type(key, __u32);                                                                \
+		__type(value, value_type);                                                         \
+	} name SEC(".maps")
+
+ARRAY(block_lines, struct line);
+ARRAY(block_buckets, struct bucket);
+ARRAY(block_marks4, __u64);
+ARRAY(block_marks6, struct line);
+ARRAY(allow_lines, struct line);
+ARRAY(allow_buckets, struct bucket);
+ARRAY(allow_marks4, __u64);
+ARRAY(allow_marks6, struct line);
+
+static __always_inline int match_block(const struct packet *p)
+{
+	struct set_maps maps = { &block_lines, &block_buckets, &block_marks4, &block_marks6 };
+
+	return set_match(&block, maps, p, hash_seed);
+}
+
+static __always_inline int match_allow(const struct packet *p)
+{
+	struct set_maps maps = { &allow_lines, &allow_buckets, &allow_marks4, &allow_marks6 };
+
+	return set_match(&allow, maps, p, hash_seed);
+}
+
+static __always_inline enum reason decide(struct cursor *c, struct packet *p)
+{
+	enum reason parsed = parse(c, p), safe;
+	int list;
+
+	if (!p->family)
+		return parsed;
+	safe = failsafe(&failsafe_config, p);
+	if (safe != REASON_CLEAN)
+		return safe;
+	list = match_block(p);
+	if (list == LIST_NONE)
+		return parsed;
+	if (match_allow(p) != LIST_NONE)
+		return REASON_ALLOWED;
+	count_list(list, p->len);
+	return monitor ? REASON_MONITORED : REASON_BLOCKED;
+}
+
+static __always_inline int verdict(enum reason r)
+{
+	switch (r) {
+	case REASON_BLOCKED:
+		return XDP_DROP;
+	case REASON_TRUNCATED:
+	case REASON_MALFORMED:
+	case REASON_UNPARSED:
+		return monitor ? XDP_PASS : malformed_action;
+	default:
+		return XDP_PASS;
+	}
+}
+
+/* Decides over the frame and counts it; every exit is here. */
+static __always_inline enum reason run_pipeline(struct xdp_md *ctx)
+{
+	struct cursor c = {
+		.pos = (void *)(long)ctx->data,
+		.end = (void *)(long)ctx->data_end,
+	};
+	struct packet p = {};
+	enum reason r;
+
+	p.len = c.end - c.pos;
+	if (frags) {
+		__u32 whole = bpf_xdp_get_buff_len(ctx);
+
+		c.paged = whole > p.len;
+		p.len = whole;
+	}
+	r = decide(&c, &p);
+	count_reason(r, p.len);
+	return r;
+}
+
+#endif

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * A set of listed keys, blocked or allowed ones: markers, then for each shape
+ * in use the cascade, then the table. The twin of filter/membership's Set.
+ */
+#ifndef WEIR_SET_H
+#define WEIR_SET_H
+
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+
+#include "cascade.h"
+#include "key.h"
+#include "marker.h"
+#include "packet.h"
+#include "table.h"
+
+#define MAX_SHAPES 32
+
+/* The list number where there is no table to tell it; real lists begin at 1. */
+#define LIST_UNKNOWN 0
+#define LIST_NONE -1
+
+/*
+ * Geometry and shapes of a set, constants of the program. A set without lines
+ * is empty. Shapes are asked in order and the first match counts.
+ */
+struct key_set {
+	__u32 lines;
+	__u32 first; /* bits in the first line */
+	__u32 rest; /* bits in the second line, 0: there is none */
+	__u32 buckets; /* 0: approximate, the cascade decides alone */
+	__u32 marks6_lines;
+	__u32 gates_v4; /* all gates that shapes of the family have */
+	__u32 gates_v6;
+	__u32 n_v4;
+	__u32 n_v4_flow;
+	__u32 n_v6;
+	__u32 n_v6_flow;
+	__u32 pad;
+	struct shape mark6_src; /* the prefix length at which IPv6 sources are marked */
+	struct shape mark6_dst;
+	struct shape v4[MAX_SHAPES];
+	struct shape v4_flow[MAX_SHAPES];
+	struct shape v6[MAX_SHAPES];
+	struct shape v6_flow[MAX_SHAPES];
+};
+
+struct set_maps {
+	void *lines;
+	void *buckets;
+	void *marks4;
+	void *marks6;
+};
+
+/* The number of the list that holds the key with hash h, or LIST_NONE. */
+static __always_inline int set_lookup(const volatile struct key_set *s, struct set_maps maps, __u64 h)
+{
+	__u32 list;
+
+	if (!cascade_test(maps.lines, s->lines, s->first, s->rest, h))
+		return LIST_NONE;
+	if (!s->buckets)
+		return LIST_UNKNOWN;
+	list = table_find(maps.buckets, s->buckets, h);
+	return list ? list : LIST_NONE;
+}
+
+static __always_inline int needs_ports(const volatile struct shape *s)
+{
+	return s->ports_mask != 0;
+}
+
+/* The number of the first list that matches the packet, or LIST_NONE. */
+static __always_inline int set_match(const volatile struct key_set *s, struct set_maps maps,
+				     const struct packet *p, __u64 seed)
+{
+	__u32 open = GATE_ALWAYS;
+	int list;
+
+	if (!s->lines)
+		return LIST_NONE;
+
+	if (p->family == 4) {
+		if (s->gates_v4 & GATE_SRC && mark4_test(maps.marks4, 0, p->src[0]))
+			open |= GATE_SRC;
+		if (s->gates_v4 & GATE_DST && mark4_test(maps.marks4, MARK4_WORDS, p->dst[0]))
+			open |= GATE_DST;
+		if (!(s->gates_v4 & open))
+			return LIST_NONE;
+
+		for (int i = 0; i < MAX_SHAPES && i < s->n_v4; i++) {
+			if (!(s->v4[i].gate & open))
+				continue;
+			list = set_lookup(s, maps, key_v4(&s->v4[i], p, seed));
+			if (list != LIST_NONE)
+				return list;
+		}
+		for (int i = 0; i < MAX_SHAPES && i < s->n_v4_flow; i++) {
+			if (!(s->v4_flow[i].gate & open) ||
+			    (needs_ports(&s->v4_flow[i]) && !p->has_ports))
+				continue;
+			list = set_lookup(s, maps, key_v4_flow(&s->v4_flow[i], p, seed));
+			if (list != LIST_NONE)
+				return list;
+		}
+	} else if (p->family == 6) {
+		if (s->gates_v6 & GATE_SRC &&
+		    mark6_test(maps.marks6, s->marks6_lines, &s->mark6_src, p, seed))
+			open |= GATE_SRC;
+		if (s->gates_v6 & GATE_DST &&
+		    mark6_test(maps.marks6, s->marks6_lines, &s->mark6_dst, p, seed))
+			open |= GATE_DST;
+		if (!(s->gates_v6 & open))
+			return LIST_NONE;
+
+		for (int i = 0; i < MAX_SHAPES && i < s->n_v6; i++) {
+			if (!(s->v6[i].gate & open))
+				continue;
+			list = set_lookup(s, maps, key_v6(&s->v6[i], p, seed));
+			if (list != LIST_NONE)
+				return list;
+		}
+		for (int i = 0; i < MAX_SHAPES && i < s->n_v6_flow; i++) {
+			if (!(s->v6_flow[i].gate & open) ||
+			    (needs_ports(&s->v6_flow[i]) && !p->has_ports))
+				continue;
+			list = set_lookup(s, maps, key_v6_flow(&s->v6_flow[i], p, seed));
+			if (list != LIST_NONE)
+				return list;
+		}
+	}
+	return LIST_NONE;
+}
+
+#endif

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Counters, a row for each CPU, memory-mapped by the control plane: reading
+ * them takes no system call. A CPU writes its own row only, so plain adds do.
+ */
+#ifndef WEIR_STATS_H
+#define WEIR_STATS_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "packet.h"
+
+struct counter {
+	__u64 packets;
+	__u64 bytes;
+};
+
+struct reason_counters {
+	struct counter by_reason[16];
+};
+
+_Static_assert(REASON_COUNT <= 16, "a row holds every reason");
+
+/* max_entries: the number of possible CPUs */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct reason_counters);
+} reason_stats SEC(".maps");
+
+/* max_entries: the number of possible CPUs times list_stride; list 0 is LIST_UNKNOWN. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct counter);
+} list_stats SEC(".maps");
+
+/* Counters of a CPU in list_stats: the lists and list 0. */
+volatile const __u32 list_stride = 1;
+
+static __always_inline void count(struct counter *c, __u32 len)
+{
+	c->packets += 1;
+	c->bytes += len;
+}
+
+static __always_inline void count_reason(enum reason r, __u32 len)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct reason_counters *row = bpf_map_lookup_elem(&reason_stats, &cpu);
+
+	if (row && r < REASON_COUNT)
+		count(&row->by_reason[r], len);
+}
+
+static __always_inline void count_list(__u32 list, __u32 len)
+{
+	__u32 i = bpf_get_smp_processor_id() * list_stride + list;
+	struct counter *c = bpf_map_lookup_elem(&list_stats, &i);
+
+	if (c)
+		count(c, len);
+}
+
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The fingerprint table, which confirms what the cascade suspects and names
+ * the list. A bucket is one cache line of eight slots; a key is in one of two
+ * buckets, mostly in the first. The twin of filter/membership's Table.
+ *
+ *	slot bits 63 … 48   list number, 1 …; an empty slot is 0
+ *	slot bits 47 …  0   fingerprint: the lower 48 bits of the key's hash
+ *
+ * The first bucket comes from the upper 32 bits of the hash, the second from
+ * the first and the fingerprint. Fingerprint and bucket together tell apart
+ * nearly as many keys as the whole hash: an unlisted key is confirmed by
+ * chance with probability entries · 2^-63 (5e-13 for 10M entries).
+ *
+ * The control plane moves a key from its first bucket to its second only, and
+ * writes the copy before it clears the original. Reading first, then second,
+ * therefore finds a listed key at every instant.
+ */
+#ifndef WEIR_TABLE_H
+#define WEIR_TABLE_H
+
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+
+#include "hash.h"
+
+#define BUCKET_SLOTS 8
+#define FINGERPRINT_MASK ((1ULL << 48) - 1)
+#define LIST_SHIFT 48
+
+struct bucket {
+	__u64 slots[BUCKET_SLOTS];
+};
+
+_Static_assert(sizeof(struct bucket) == 64, "a bucket is one cache line");
+
+/*
+ * The slot that holds the fingerprint, or 0. Without branches: one that
+ * depends on a value from memory, if mispredicted, would make the cache
+ * misses of successive packets wait for each other.
+ */
+static __always_inline __u64 bucket_find(const volatile struct bucket *b, __u64 fingerprint)
+{
+	__u64 found = 0;
+
+#pragma unroll
+	for (int i = 0; i < BUCKET_SLOTS; i++) {
+		__u64 slot = b->slots[i];
+		/* Below 2^48, so that only 0 - 1 has the sign bit. */
+		__s64 other = (slot ^ fingerprint) & FINGERPRINT_MASK;
+
+		other -= 1;
+		/* Keeps the compiler from seeing, and branching on, a comparison. */
+		asm volatile("" : "+r"(other));
+		found |= slot & (other >> 63);
+	}
+	return found;
+}
+
+static __always_inline __u32 second_bucket(__u32 first, __u64 fingerprint, __u32 buckets)
+{
+	__s32 i = hash_reduce(hash_nth(fingerprint, 0), buckets) - first;
+
+	return i + (i >> 31 & buckets);
+}
+
+/* The number of the list that holds the key, or 0. */
+static __always_inline __u32 table_find(void *map, __u32 buckets, __u64 h)
+{
+	__u64 fingerprint = h & FINGERPRINT_MASK;
+	__u32 i = hash_reduce(h, buckets);
+	struct bucket *b = bpf_map_lookup_elem(map, &i);
+	__u64 slot;
+
+	if (!b) /* cannot be: the map has just `buckets` entries */
+		return 0;
+	slot = bucket_find(b, fingerprint);
+	if (slot)
+		return slot >> LIST_SHIFT;
+	i = second_bucket(i, fingerprint, buckets);
+	b = bpf_map_lookup_elem(map, &i);
+	return b ? bucket_find(b, fingerprint) >> LIST_SHIFT : 0;
+}
+
+#endif

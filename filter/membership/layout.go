@@ -1,0 +1,292 @@
+package membership
+
+import (
+	"fmt"
+	"slices"
+
+	"weir/filter/fpr"
+	"weir/filter/key"
+)
+
+// Gate says when a shape is asked: always, or only if the packet's source or
+// destination is marked. The numbers are those of bpf/marker.h.
+type Gate uint32
+
+const (
+	GateAlways Gate = 1 << iota
+	GateSrc
+	GateDst
+)
+
+// GatedShape is a shape in use and its gate.
+type GatedShape struct {
+	key.Shape
+	Gate Gate
+}
+
+// MaxShapes bounds the shapes of one kind (IPv4 or IPv6, address or tuple).
+const MaxShapes = 32
+
+// Prefix lengths of the markers.
+const (
+	Mark4Bits = 24
+	Mark6Bits = 48
+)
+
+const mark4Words = 1 << Mark4Bits / 64
+
+// Sizing of the structures.
+const (
+	// ExactBits of the first line in exact mode, at ExactBitsPerKey: the table
+	// confirms, so the cascade needs no second line.
+	ExactBits       = 6
+	ExactBitsPerKey = 10
+	// TableFill is the share of slots that are planned to be in use.
+	TableFill = 0.88
+	// Room for keys that are added in place, as a share and a number.
+	roomShare = 0.03
+	roomKeys  = 1024
+)
+
+// Mode says whether a table confirms what the cascade suspects.
+type Mode uint8
+
+const (
+	Exact       Mode = iota // nothing unlisted matches
+	Approximate             // the cascade decides alone; lists are not told apart
+)
+
+func (m Mode) String() string {
+	if m == Approximate {
+		return "approx"
+	}
+	return "exact"
+}
+
+// Census says what a set shall hold, before it is built.
+type Census struct {
+	Keys map[key.Shape]int // number of keys of each shape, after prefix expansion
+	// Marked24 is the number of distinct networks /24 that IPv4 keys touch, by
+	// sources and by destinations; 0 stands for unknown, and for no marker.
+	MarkedSrc24, MarkedDst24 int
+}
+
+// Total is the number of keys.
+func (c Census) Total() int {
+	n := 0
+	for _, m := range c.Keys {
+		n += m
+	}
+	return n
+}
+
+// Layout is the geometry of a set: all that the data plane's program is
+// specialised to.
+type Layout struct {
+	Mode                   Mode
+	Seed                   uint64 // secret
+	Capacity               int    // keys for which the rates hold
+	Lines                  uint32 // of the cascade, 64 bytes each
+	First, Rest            int    // bits per key in the first and in the second line
+	Buckets                uint32 // of the table, 64 bytes each; 0 in approximate mode
+	V4, V4Flow, V6, V6Flow []GatedShape
+	Mark4Src, Mark4Dst     bool
+	Mark6Lines             uint32
+}
+
+// PlanLayout chooses the geometry for a census. bitsPerKey is that of the
+// cascade in approximate mode; exact mode has its own. It fails where more than
+// MaxShapes of one kind are in use.
+func PlanLayout(c Census, mode Mode, bitsPerKey float64, seed uint64) (Layout, error) {
+	l := Layout{Mode: mode, Seed: seed}
+	n := c.Total()
+	if n == 0 {
+		return l, nil
+	}
+	l.Capacity = n + max(roomKeys, int(roomShare*float64(n)))
+	if mode == Exact {
+		bitsPerKey = ExactBitsPerKey
+		l.First = ExactBits
+		l.Buckets = uint32(float64(l.Capacity)/(TableFill*BucketSlots)) + 1
+		if float64(l.Capacity-n) > roomShare*float64(n) { // small: memory is no matter
+			l.Buckets = uint32(float64(l.Capacity)/(0.7*BucketSlots)) + 1
+		}
+	}
+	lines := uint64(float64(l.Capacity)*bitsPerKey/LineBits) + 1
+	if lines > 1<<32-1 {
+		return l, fmt.Errorf("membership: %d keys at %g bits need more than 2^32 lines", n, bitsPerKey)
+	}
+	l.Lines = uint32(lines)
+	if mode == Approximate {
+		best := fpr.BestCascade(n, l.Lines)
+		l.First, l.Rest = best.First, best.Rest
+	}
+	return l, l.planShapes(c)
+}
+
+func (l *Layout) planShapes(c Census) error {
+	var gatedSrc6, gatedDst6 int
+	for s, n := range c.Keys {
+		if n == 0 {
+			continue
+		}
+		g := GatedShape{s, GateAlways}
+		switch {
+		case !s.V6() && s.SrcBits > 0:
+			g.Gate = GateSrc
+		case !s.V6() && s.DstBits > 0:
+			g.Gate = GateDst
+		case s.V6() && s.SrcBits >= Mark6Bits:
+			g.Gate = GateSrc
+			gatedSrc6++
+		case s.V6() && s.DstBits >= Mark6Bits:
+			g.Gate = GateDst
+			gatedDst6++
+		}
+		kind := l.kind(s)
+		*kind = append(*kind, g)
+	}
+	l.Mark4Src = pays(c.MarkedSrc24, gated(l.V4, l.V4Flow, GateSrc))
+	l.Mark4Dst = pays(c.MarkedDst24, gated(l.V4, l.V4Flow, GateDst))
+	for _, kind := range [...]*[]GatedShape{&l.V4, &l.V4Flow, &l.V6, &l.V6Flow} {
+		if len(*kind) > MaxShapes {
+			return fmt.Errorf("membership: %d shapes of a kind are in use (%v …), the limit is %d",
+				len(*kind), (*kind)[0], MaxShapes)
+		}
+		for i := range *kind {
+			g := &(*kind)[i]
+			src, dst := l.Mark4Src, l.Mark4Dst
+			if g.V6() { // the marker costs as much as asking one shape
+				src, dst = gatedSrc6 > 1, gatedDst6 > 1
+			}
+			if g.Gate == GateSrc && !src || g.Gate == GateDst && !dst {
+				g.Gate = GateAlways
+			}
+		}
+		// The most specific first: it is what a match is attributed to.
+		slices.SortFunc(*kind, func(a, b GatedShape) int {
+			if d := int(b.SrcBits) + int(b.DstBits) - int(a.SrcBits) - int(a.DstBits); d != 0 {
+				return d
+			}
+			if d := int(b.Fields) - int(a.Fields); d != 0 {
+				return d
+			}
+			return int(b.SrcBits) - int(a.SrcBits)
+		})
+	}
+	if marked := l.marked6(c); marked > 0 {
+		l.Mark6Lines = uint32(float64(marked+roomKeys)*ExactBitsPerKey/LineBits) + 1
+	}
+	return nil
+}
+
+func gated(a, b []GatedShape, g Gate) int {
+	n := 0
+	for _, s := range slices.Concat(a, b) {
+		if s.Gate == g {
+			n++
+		}
+	}
+	return n
+}
+
+// pays reports whether the bitmap is worth its load for clean traffic: a
+// marked packet pays for the marker and for the shapes, and the marker's load
+// costs about 0.7 of a shape's.
+func pays(marked, shapes int) bool {
+	share := float64(marked) / (1 << Mark4Bits)
+	return marked > 0 && shapes > 0 && share < 1-0.7/float64(shapes)
+}
+
+// marked6 is the number of keys that are marked at Mark6Bits.
+func (l *Layout) marked6(c Census) int {
+	n := 0
+	for _, g := range slices.Concat(l.V6, l.V6Flow) {
+		if g.Gate != GateAlways {
+			n += c.Keys[g.Shape]
+		}
+	}
+	return n
+}
+
+func (l *Layout) kind(s key.Shape) *[]GatedShape {
+	switch {
+	case s.V6() && s.Tuple():
+		return &l.V6Flow
+	case s.V6():
+		return &l.V6
+	case s.Tuple():
+		return &l.V4Flow
+	}
+	return &l.V4
+}
+
+func (l *Layout) gate(s key.Shape) (Gate, bool) {
+	for _, g := range *l.kind(s) {
+		if g.Shape == s {
+			return g.Gate, true
+		}
+	}
+	return 0, false
+}
+
+// Gates is the union of the gates of the shapes of a family.
+func (l *Layout) Gates(v6 bool) Gate {
+	shapes := slices.Concat(l.V4, l.V4Flow)
+	if v6 {
+		shapes = slices.Concat(l.V6, l.V6Flow)
+	}
+	var g Gate
+	for _, s := range shapes {
+		g |= s.Gate
+	}
+	return g
+}
+
+// Mark4Sides is the number of sides for which the IPv4 bitmap has room:
+// 0, 1 (sources) or 2. The destinations' bitmap always follows the sources'.
+func (l *Layout) Mark4Sides() int {
+	switch {
+	case l.Mark4Dst:
+		return 2
+	case l.Mark4Src:
+		return 1
+	}
+	return 0
+}
+
+// Memory is where a set's structures lie: slices of exactly the sizes that the
+// layout asks for, zero before a set is built over them. In the daemon they
+// are the kernel's own maps.
+type Memory struct {
+	Lines   []uint64 // LineWords for each line
+	Buckets []uint64 // BucketSlots for each bucket
+	Marks4  []uint64 // a bit for each /24, for each side
+	Marks6  []uint64 // LineWords for each line
+}
+
+// Alloc makes memory for the layout on the heap.
+func (l *Layout) Alloc() Memory {
+	return Memory{
+		Lines:   make([]uint64, int(l.Lines)*LineWords),
+		Buckets: make([]uint64, int(l.Buckets)*BucketSlots),
+		Marks4:  make([]uint64, l.Mark4Sides()*mark4Words),
+		Marks6:  make([]uint64, int(l.Mark6Lines)*LineWords),
+	}
+}
+
+// Bytes is the size of the layout's memory.
+func (l *Layout) Bytes() int {
+	return 8 * (int(l.Lines)*LineWords + int(l.Buckets)*BucketSlots +
+		l.Mark4Sides()*mark4Words + int(l.Mark6Lines)*LineWords)
+}
+
+// FalsePositiveRate predicts the rate at which the cascade passes a key that
+// is not among n present ones. In approximate mode that is the set's rate; in
+// exact mode the table confirms what passes.
+func (l *Layout) FalsePositiveRate(n int) float64 {
+	if l.Lines == 0 {
+		return 0
+	}
+	return fpr.CascadeLayout{Lines: l.Lines, First: l.First, Rest: l.Rest}.Rate(n)
+}

@@ -1,0 +1,198 @@
+package membership
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"weir/filter/hash"
+)
+
+// Geometry of the table, the same as in bpf/table.h.
+const (
+	BucketSlots     = 8 // 64-bit slots in a bucket
+	fingerprintBits = 48
+	fingerprintMask = 1<<fingerprintBits - 1
+	// MaxList is the highest list number that a slot can hold.
+	MaxList = 1<<16 - 1
+)
+
+// Errors of an insertion. Neither changes what the table holds; both are
+// answered by building the next generation: larger, under another seed.
+var (
+	ErrFull      = errors.New("membership: table full")
+	ErrCollision = errors.New("membership: two keys have the same fingerprint in the same bucket")
+)
+
+// evictionDepth bounds the chain of keys that make room for one. With eight
+// slots a bucket, depth 3 reaches hundreds of buckets, which suffices beyond
+// 95 % fill.
+const evictionDepth = 3
+
+// Table holds a fingerprint and a list number for each key, and so confirms
+// what the cascade suspects. Each key is in one of two buckets of eight slots,
+// mostly in the first. bpf/table.h is its twin and describes the slots.
+//
+// Its slots may be the kernel's own memory. A key is only ever moved from its
+// first bucket to its second, and the copy is written before the original is
+// overwritten: a reader that looks into the first bucket, then the second,
+// finds a present key at every instant. There must be one writer at a time.
+type Table struct {
+	slots   []uint64
+	moved   []uint64 // a bit for each slot: its key is in its second bucket
+	buckets uint32
+	len     int
+}
+
+// NewTable makes a table over slots, which must be zero and a multiple of
+// BucketSlots. A table without slots is full.
+func NewTable(slots []uint64) *Table {
+	return &Table{
+		slots:   slots,
+		moved:   make([]uint64, (len(slots)+63)/64),
+		buckets: uint32(len(slots) / BucketSlots),
+	}
+}
+
+// Len is the number of keys.
+func (t *Table) Len() int { return t.len }
+
+// Cap is the number of slots.
+func (t *Table) Cap() int { return len(t.slots) }
+
+// Find gives the number of the list that holds the key with hash h.
+func (t *Table) Find(h uint64) (list uint16, ok bool) {
+	if i, ok := t.find(h); ok {
+		return uint16(t.slots[i] >> fingerprintBits), true
+	}
+	return 0, false
+}
+
+func (t *Table) find(h uint64) (slot int, ok bool) {
+	if t.buckets == 0 {
+		return 0, false
+	}
+	fp := h & fingerprintMask
+	first := hash.Reduce(h, t.buckets)
+	if i, ok := t.search(first, fp); ok {
+		return i, true
+	}
+	return t.search(t.second(first, fp), fp)
+}
+
+func (t *Table) search(bucket uint32, fp uint64) (slot int, ok bool) {
+	base := int(bucket) * BucketSlots
+	for i, s := range t.slots[base : base+BucketSlots] {
+		if s&fingerprintMask == fp && s != 0 {
+			return base + i, true
+		}
+	}
+	return 0, false
+}
+
+// second is the other bucket of a key. It is computed from the fingerprint, so
+// that a key can be moved without knowing its hash; applied twice it leads
+// back.
+func (t *Table) second(bucket uint32, fp uint64) uint32 {
+	i := int64(hash.Reduce(hash.Nth(fp, 0), t.buckets)) - int64(bucket)
+	if i < 0 {
+		i += int64(t.buckets)
+	}
+	return uint32(i)
+}
+
+// Insert adds the key with hash h under a list number, 1 … MaxList. It fails
+// with ErrFull or ErrCollision.
+func (t *Table) Insert(h uint64, list uint16) error {
+	if t.buckets == 0 {
+		return ErrFull
+	}
+	if _, ok := t.find(h); ok {
+		return ErrCollision
+	}
+	fp := h & fingerprintMask
+	first := hash.Reduce(h, t.buckets)
+	second := t.second(first, fp)
+	i, moved := t.free(first), false
+	if i < 0 {
+		i, moved = t.free(second), true
+	}
+	for depth := 1; i < 0 && depth <= evictionDepth; depth++ {
+		if i, moved = t.evict(first, depth, nil), false; i < 0 {
+			i, moved = t.evict(second, depth, nil), true
+		}
+	}
+	if i < 0 {
+		return ErrFull
+	}
+	t.put(i, uint64(list)<<fingerprintBits|fp, moved)
+	t.len++
+	return nil
+}
+
+func (t *Table) free(bucket uint32) int {
+	base := int(bucket) * BucketSlots
+	for i, s := range t.slots[base : base+BucketSlots] {
+		if s == 0 {
+			return base + i
+		}
+	}
+	return -1
+}
+
+// evict copies a key of a full bucket to its second bucket and gives the slot
+// where the original still stands, to be overwritten, or -1. busy are the
+// buckets further up the chain, in which nothing may move.
+func (t *Table) evict(bucket uint32, depth int, busy []uint32) int {
+	base := int(bucket) * BucketSlots
+	busy = append(busy, bucket)
+candidates:
+	for i := base; i < base+BucketSlots; i++ {
+		if t.isMoved(i) {
+			continue // its second bucket is this one
+		}
+		to := t.second(bucket, t.slots[i]&fingerprintMask)
+		for _, b := range busy {
+			if b == to {
+				continue candidates
+			}
+		}
+		j := t.free(to)
+		if j < 0 && depth > 1 {
+			j = t.evict(to, depth-1, busy)
+		}
+		if j >= 0 {
+			t.put(j, t.slots[i], true)
+			return i
+		}
+	}
+	return -1
+}
+
+func (t *Table) isMoved(i int) bool { return t.moved[i/64]>>(i%64)&1 != 0 }
+
+func (t *Table) put(i int, slot uint64, moved bool) {
+	atomic.StoreUint64(&t.slots[i], slot)
+	t.moved[i/64] &^= 1 << (i % 64)
+	if moved {
+		t.moved[i/64] |= 1 << (i % 64)
+	}
+}
+
+// SetList changes the list number of a key that is present.
+func (t *Table) SetList(h uint64, list uint16) bool {
+	i, ok := t.find(h)
+	if ok {
+		atomic.StoreUint64(&t.slots[i], uint64(list)<<fingerprintBits|h&fingerprintMask)
+	}
+	return ok
+}
+
+// Delete removes the key with hash h and reports whether it was present.
+func (t *Table) Delete(h uint64) bool {
+	i, ok := t.find(h)
+	if ok {
+		t.put(i, 0, false)
+		t.len--
+	}
+	return ok
+}

@@ -1,0 +1,125 @@
+// Package prefix plans at which prefix lengths a set of CIDR entries is stored.
+//
+// A filter of exact matches costs one probe for each prefix length in use. The
+// planner therefore expands rare lengths into the next longer one that stays,
+// each entry of length l becoming 2^(L−l) entries of length L: the controlled
+// prefix expansion of Srinivasan and Varghese (Fast address lookups using
+// controlled prefix expansion, 1999), whose dynamic programme chooses the
+// levels.
+package prefix
+
+import (
+	"math"
+	"slices"
+)
+
+// Histogram is the number of entries of each prefix length, 0…128.
+type Histogram [129]int
+
+// Total is the number of entries.
+func (h *Histogram) Total() int {
+	n := 0
+	for _, c := range h {
+		n += c
+	}
+	return n
+}
+
+// Levels are the prefix lengths that are stored, ascending.
+type Levels []int
+
+// Of is the level at which an entry of the given length is stored: the
+// shortest one that is not shorter. It reports false where there is none.
+func (l Levels) Of(bits int) (int, bool) {
+	i, _ := slices.BinarySearch(l, bits)
+	if i == len(l) {
+		return 0, false
+	}
+	return l[i], true
+}
+
+// Expanded is the number of entries after expansion to the levels, or
+// math.MaxInt if it is beyond all bounds or an entry has no level. Entries that
+// coincide after expansion are counted as often as they occur.
+func (l Levels) Expanded(h *Histogram) int {
+	n := 0
+	for bits, c := range h {
+		if c == 0 {
+			continue
+		}
+		level, ok := l.Of(bits)
+		if !ok {
+			return math.MaxInt
+		}
+		n = add(n, expand(c, level-bits))
+	}
+	return n
+}
+
+// Plan chooses the fewest levels with which the entries do not number more than
+// budget after expansion, and among those the ones that give the fewest. Where
+// no choice keeps the budget, every length in use is a level.
+func Plan(h *Histogram, budget int) Levels {
+	var used []int
+	for bits, c := range h {
+		if c > 0 {
+			used = append(used, bits)
+		}
+	}
+	if len(used) == 0 {
+		return nil
+	}
+	// cost(i, j): entries of lengths used[i … j], all expanded to used[j].
+	cost := func(i, j int) int {
+		n := 0
+		for ; i <= j; i++ {
+			n = add(n, expand(h[used[i]], used[j]-used[i]))
+		}
+		return n
+	}
+	// best[j] is the fewest entries for used[0 … j] with k levels, the last of
+	// them used[j]; from[k][j] is where its last level's range begins.
+	best := make([]int, len(used))
+	for j := range used {
+		best[j] = cost(0, j)
+	}
+	from := [][]int{make([]int, len(used))}
+	last := len(used) - 1
+	for best[last] > budget && len(from) < len(used) {
+		next, begin := slices.Clone(best), make([]int, len(used))
+		for j := range used {
+			next[j] = math.MaxInt
+			for i := 1; i <= j; i++ {
+				if n := add(best[i-1], cost(i, j)); n < next[j] {
+					next[j], begin[j] = n, i
+				}
+			}
+		}
+		best, from = next, append(from, begin)
+	}
+	var levels Levels
+	for k, j := len(from)-1, last; k >= 0; k-- {
+		levels = append(levels, used[j])
+		j = from[k][j] - 1
+	}
+	slices.Reverse(levels)
+	return levels
+}
+
+// expand is n·2^bits, and add is a+b, both no more than math.MaxInt.
+func expand(n, bits int) int {
+	if n == 0 {
+		return 0
+	}
+	if bits > 62 || n > math.MaxInt>>bits {
+		return math.MaxInt
+	}
+	return n << bits
+}
+
+func add(a, b int) int {
+	if a > math.MaxInt-b {
+		return math.MaxInt
+	}
+	return a + b
+}

@@ -1,0 +1,78 @@
+package prefix
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// exhaustive tries every set of levels.
+func exhaustive(h *Histogram, budget int) (levels, entries int) {
+	var used []int
+	for bits, c := range h {
+		if c > 0 {
+			used = append(used, bits)
+		}
+	}
+	levels, entries = len(used), Levels(used).Expanded(h)
+	for set := 1; set < 1<<len(used); set++ {
+		var l Levels
+		for i, bits := range used {
+			if set>>i&1 != 0 {
+				l = append(l, bits)
+			}
+		}
+		n := l.Expanded(h)
+		if n <= budget && (len(l) < levels || len(l) == levels && n < entries) {
+			levels, entries = len(l), n
+		}
+	}
+	return levels, entries
+}
+
+func TestPlanAgainstExhaustiveSearch(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		var h Histogram
+		for range 1 + r.IntN(9) {
+			h[8+r.IntN(25)] = 1 + r.IntN(1<<r.IntN(14))
+		}
+		budget := h.Total() + r.IntN(2*h.Total()+1)
+		got := Plan(&h, budget)
+		levels, entries := exhaustive(&h, budget)
+		if len(got) != levels || got.Expanded(&h) != entries {
+			t.Fatalf("%v within %d: %v (%d entries), but %d levels give %d", h, budget, got, got.Expanded(&h), levels, entries)
+		}
+	}
+}
+
+func TestPlanEdges(t *testing.T) {
+	if got := Plan(new(Histogram), 0); got != nil {
+		t.Errorf("no entries: %v", got)
+	}
+	if got := Plan(&Histogram{0: 1, 128: 1}, 1<<40); !slices.Equal(got, Levels{0, 128}) {
+		t.Errorf("an expansion by 128 bits: %v", got)
+	}
+	if got := Plan(&Histogram{16: 5, 24: 5}, 0); !slices.Equal(got, Levels{16, 24}) {
+		t.Errorf("a budget that cannot be kept: %v", got)
+	}
+	if got := Plan(&Histogram{23: 1, 24: 100}, 102); !slices.Equal(got, Levels{24}) {
+		t.Errorf("a rare length: %v", got)
+	}
+}
+
+func TestLevels(t *testing.T) {
+	l := Levels{16, 24, 32}
+	for bits, want := range map[int]int{0: 16, 16: 16, 17: 24, 24: 24, 32: 32} {
+		if got, ok := l.Of(bits); !ok || got != want {
+			t.Errorf("level of /%d: %d %v, want %d", bits, got, ok, want)
+		}
+	}
+	if _, ok := l.Of(33); ok {
+		t.Error("a length beyond all levels has a level")
+	}
+	if got := l.Expanded(&Histogram{40: 1}); got != math.MaxInt {
+		t.Errorf("an entry without a level: %d", got)
+	}
+}

@@ -1,0 +1,173 @@
+// Package verdict states what the data plane must answer for a frame: the
+// reference that bpf/pipeline.h is tested against, and the Go engine of
+// `weir replay`.
+package verdict
+
+import (
+	"fmt"
+	"net/netip"
+
+	"weir/filter/membership"
+	"weir/filter/packet"
+)
+
+// Reason says why a packet left. The numbers and their order are those of
+// enum reason in bpf/packet.h.
+type Reason uint8
+
+const (
+	Clean     Reason = iota // pass: nothing listed matches
+	NotIP                   // pass: an EtherType that weir does not filter
+	ARP                     // pass: before any list
+	ND                      // pass: before any list
+	DHCP                    // pass: before any list
+	Failsafe                // pass: a failsafe port or prefix
+	Allowed                 // pass: blocked by one list, allowed by another
+	Monitored               // pass: would be blocked, but weir only watches
+	Blocked                 // drop: a block list holds it
+	Truncated               // configurable: the packet ends within a header
+	Malformed               // configurable: a header contradicts itself
+	Unparsed                // configurable: more headers than weir follows
+	NumReasons
+)
+
+var reasonNames = [NumReasons]string{
+	"clean", "not-ip", "arp", "nd", "dhcp", "failsafe", "allowed", "monitored",
+	"blocked", "truncated", "malformed", "unparsed",
+}
+
+// String is the reason's name in commands, metrics and JSON.
+func (r Reason) String() string {
+	if r < NumReasons {
+		return reasonNames[r]
+	}
+	return fmt.Sprintf("reason-%d", uint8(r))
+}
+
+// Action is what becomes of a packet.
+type Action uint8
+
+const (
+	Pass Action = iota
+	Drop
+)
+
+func (a Action) String() string {
+	if a == Drop {
+		return "drop"
+	}
+	return "pass"
+}
+
+// Limits of the failsafe configuration, the same as in bpf/failsafe.h.
+const MaxFailsafe = 8
+
+// FailsafePort is a destination port that passes before any list is asked.
+type FailsafePort struct {
+	Proto uint8
+	Port  uint16
+}
+
+// Policy is everything, besides the sets, that a verdict depends on.
+type Policy struct {
+	FailsafePorts    []FailsafePort // at most MaxFailsafe
+	FailsafePrefixes []netip.Prefix // of sources; at most MaxFailsafe of each family
+	DropMalformed    bool           // drop what is truncated, malformed or unparsed
+	Monitor          bool           // count, and drop nothing
+}
+
+// Program is a policy with the sets of blocked and allowed keys: all that a
+// data-plane program is specialised to.
+type Program struct {
+	Policy
+	Block, Allow *membership.Set
+}
+
+// Outcome is the answer for one frame.
+type Outcome struct {
+	Action Action
+	Reason Reason
+	// List is the number of the block list that matched: 1 … in exact mode,
+	// 0 in approximate mode and where no list matched.
+	List int
+}
+
+// Decide gives the outcome for a whole Ethernet frame.
+func (p *Program) Decide(frame []byte) Outcome {
+	o := p.reason(frame)
+	switch o.Reason {
+	case Blocked:
+		o.Action = Drop
+	case Truncated, Malformed, Unparsed:
+		if p.DropMalformed && !p.Monitor {
+			o.Action = Drop
+		}
+	}
+	return o
+}
+
+func (p *Program) reason(frame []byte) Outcome {
+	pkt, result := packet.Parse(frame)
+	parsed := [...]Reason{
+		packet.OK: Clean, packet.NotIP: NotIP, packet.ARP: ARP,
+		packet.Truncated: Truncated, packet.Malformed: Malformed, packet.Unparsed: Unparsed,
+	}[result]
+	switch {
+	case !pkt.HasAddresses:
+		return Outcome{Reason: parsed}
+	case pkt.ND:
+		return Outcome{Reason: ND}
+	case isDHCP(pkt):
+		return Outcome{Reason: DHCP}
+	case p.failsafe(pkt):
+		return Outcome{Reason: Failsafe}
+	}
+	list, blocked := p.Block.Match(pkt.Tuple)
+	if !blocked {
+		return Outcome{Reason: parsed}
+	}
+	if _, allowed := p.Allow.Match(pkt.Tuple); allowed {
+		return Outcome{Reason: Allowed}
+	}
+	if p.Monitor {
+		return Outcome{Reason: Monitored, List: list}
+	}
+	return Outcome{Reason: Blocked, List: list}
+}
+
+func isDHCP(p packet.Packet) bool {
+	if p.Proto != 17 || !p.HasPorts {
+		return false
+	}
+	switch [2]uint16{p.SrcPort, p.DstPort} {
+	case [2]uint16{67, 68}, [2]uint16{68, 67}, [2]uint16{67, 67}:
+		return p.Src.Is4()
+	case [2]uint16{547, 546}, [2]uint16{546, 547}, [2]uint16{547, 547}:
+		return p.Src.Is6()
+	}
+	return false
+}
+
+func (p *Policy) failsafe(pkt packet.Packet) bool {
+	for _, f := range p.FailsafePorts {
+		if pkt.HasPorts && pkt.Proto == f.Proto && pkt.DstPort == f.Port {
+			return true
+		}
+	}
+	for _, f := range p.FailsafePrefixes {
+		if covers(f, pkt.Src) {
+			return true
+		}
+	}
+	return false
+}
+
+// covers is Prefix.Contains, but for packets: an IPv4-mapped IPv6 address is
+// an IPv6 address there.
+func covers(f netip.Prefix, a netip.Addr) bool {
+	if f.Addr().Is4() != a.Is4() {
+		return false
+	}
+	masked, err := a.Prefix(f.Bits())
+	return err == nil && masked.Addr() == f.Masked().Addr()
+}
