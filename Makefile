@@ -1,0 +1,112 @@
+# `make help` prints what stands after ##.
+
+SHELL         := /bin/bash
+.SHELLFLAGS   := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+FUZZTIME  ?= 2m
+TESTFLAGS ?=
+
+# Everything is pure Go, so that building and running needs no C compiler.
+export CGO_ENABLED := 0
+
+# The committed objects are compared byte for byte with fresh ones: the
+# compiler's version is part of their source.
+LLVM         := 19
+CLANG        ?= clang-$(LLVM)
+STRIP        ?= llvm-strip-$(LLVM)
+CLANG_FORMAT ?= clang-format-$(LLVM)
+export BPF2GO_CC    := $(CLANG)
+export BPF2GO_STRIP := $(STRIP)
+# Debian keeps asm/ in a directory that clang does not search for the bpf target.
+export BPF2GO_CFLAGS := -idirafter /usr/include/$(shell uname -m)-linux-gnu
+
+GENERATED := bpf/*_bpfe[lb].go bpf/*_bpfe[lb].o
+
+# Kernel state is no input that Go's test cache knows of, hence -count=1.
+GOTEST := go test $(TESTFLAGS) -count=1
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build ./weir
+	go build -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)' -o weir ./cmd/weir
+
+.PHONY: llvm
+llvm:
+	@for tool in $(CLANG) $(STRIP); do \
+		$$tool --version 2>/dev/null | grep -q 'version $(LLVM)\.' || { \
+			echo "$$tool: not found, or not of LLVM $(LLVM), which made the committed objects" \
+				"(on Debian: apt-get install clang-$(LLVM) llvm-$(LLVM))" >&2; \
+			exit 1; \
+		}; \
+	done
+
+.PHONY: generate
+generate: llvm ## compile the C under bpf/ and generate its Go (needs clang)
+	go generate ./bpf/...
+
+.PHONY: check-generated
+check-generated: llvm ## fail when what generate makes is not what is committed
+	@git ls-files -z -- $(GENERATED:%='%') | xargs -0 rm -f
+	go generate ./bpf/...
+	@stale=$$(git diff --name-only -- $(GENERATED:%='%'); \
+		git ls-files --others -- $(GENERATED:%='%')); \
+	if [ -n "$$stale" ]; then \
+		printf 'stale, or not committed (run make generate and commit):\n%s\n' "$$stale" >&2; \
+		exit 1; \
+	fi
+
+.PHONY: fmt
+fmt: ## format the Go and the C
+	gofmt -w .
+	find bpf -name '*.[ch]' -exec $(CLANG_FORMAT) -i {} +
+
+.PHONY: lint
+lint: ## check format and vet, staticcheck and shellcheck
+	@unformatted=$$(gofmt -l .); \
+	[ -z "$$unformatted" ] || { printf 'run make fmt:\n%s\n' "$$unformatted" >&2; exit 1; }
+	find bpf -name '*.[ch]' -exec $(CLANG_FORMAT) --dry-run -Werror {} +
+	go vet ./...
+	go tool staticcheck ./...
+	find . -path ./.git -prune -o -type f \
+		-exec awk 'FNR == 1 && /^#!.*[\/ ](ba)?sh/ { print FILENAME } { nextfile }' {} + \
+		| xargs -r shellcheck
+
+.PHONY: test
+test: setup ## run the tests (as root: without it, those that need the kernel skip)
+	$(GOTEST) -timeout 9m ./...
+
+.PHONY: test-long
+test-long: setup ## run the tests with the long ones among them
+	WEIR_LONG=1 $(GOTEST) -timeout 60m ./...
+
+.PHONY: demo
+demo: build setup ## filter real traffic between two namespaces (as root)
+	./weir demo
+
+.PHONY: bench
+bench: build setup ## measure this machine against the design's bars (as root)
+	./weir bench
+
+.PHONY: setup
+setup:
+	@[ "$$(id -u)" -eq 0 ] || echo 'not root: what needs the kernel will not run'
+	@tests/setup
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME (2m), one after another
+	@go test -list '^Fuzz' ./... \
+		| awk '/^Fuzz/ { names[n++] = $$1 } $$1 == "ok" { while (n > 0) print $$2, names[--n] }' \
+		| while read -r package name; do \
+			echo "$$package $$name"; \
+			go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null; \
+		done
+
+.PHONY: clean
+clean: ## remove what the other targets built
+	rm -rf weir dist
+	find . -name '*.test' -type f -delete -o -name '*.prof' -type f -delete
