@@ -1,0 +1,221 @@
+package list
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"runtime"
+)
+
+// chunkLen is the length in bytes of the pieces in which a file is read and
+// parsed. It is some ten thousand lines, enough to make the handing over cheap,
+// and fits the second-level cache.
+const chunkLen = 256 << 10
+
+// maxWorkers is the number of goroutines that parse: one for each processor, up
+// to the number that a single reader can feed.
+func maxWorkers() int { return min(runtime.GOMAXPROCS(0), 8) }
+
+// chunk is a piece of a file on its way from the reader through a parser to the
+// collector, and back to the reader for the next piece.
+type chunk struct {
+	buf    []byte
+	text   []byte // part of buf
+	err    error  // from the reader, in place of text
+	read   int64  // bytes of the file read by then, before decompression
+	parser parser
+	report Report        // counts the lines from the chunk's first
+	parsed chan struct{} // receives when the parser is done
+}
+
+// parse parses the chunk's text.
+func (c *chunk) parse() {
+	c.report = Report{Errors: c.report.Errors[:0]}
+	p := &c.parser
+	p.out = Entries{V4: p.out.V4[:0], V6: p.out.V6[:0], Flows: p.out.Flows[:0]}
+	for text := c.text; len(text) > 0; {
+		var line []byte
+		line, text = cutLine(text)
+		c.report.Lines++
+		switch entry, err := p.line(line); {
+		case err != nil:
+			c.report.Bad++
+			if len(c.report.Errors) < MaxErrors {
+				c.report.Errors = append(c.report.Errors, LineError{
+					Line: c.report.Lines, Text: shorten(string(line)), Err: err,
+				})
+			}
+		case entry:
+			c.report.Good++
+		}
+	}
+}
+
+// cutLine cuts text after its first line and gives the line without its end:
+// LF, CRLF, or CRCRLF, which comes from converting twice.
+func cutLine(text []byte) (line, rest []byte) {
+	i := bytes.IndexByte(text, '\n')
+	if i < 0 {
+		line = text
+	} else {
+		line, rest = text[:i], text[i+1:]
+	}
+	for len(line) > 0 && line[len(line)-1] == '\r' {
+		line = line[:len(line)-1]
+	}
+	return line, rest
+}
+
+// collect reads, parses and puts together a list of the given size in bytes, 0
+// if unknown. One goroutine reads chunks, some parse them, and this one takes
+// them in the order of the file. A fixed number of chunks goes round, which
+// bounds the memory.
+func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen int) (Entries, Report, error) {
+	var all Entries
+	report := Report{File: name}
+	src, err := newSource(r)
+	if err != nil {
+		return Entries{}, report, fmt.Errorf("list: %s: %w", name, err)
+	}
+	defer src.close()
+
+	// No send on these channels blocks: each has room for every chunk.
+	chunks := 2 * workers
+	free, work, order := make(chan *chunk, chunks), make(chan *chunk, chunks), make(chan *chunk, chunks)
+	for range chunks {
+		free <- &chunk{parser: parser{lenient: o.Lenient}, parsed: make(chan struct{}, 1)}
+	}
+	go func() {
+		defer close(work)
+		defer close(order)
+		for c := range free {
+			if c.buf == nil { // only now: a short file takes one chunk
+				c.buf = make([]byte, chunkLen)
+			}
+			c.text, c.err = src.next(c.buf)
+			c.read = src.raw.n
+			order <- c
+			if c.err != nil {
+				return
+			}
+			work <- c
+		}
+	}()
+	for range workers {
+		go func() {
+			for c := range work {
+				c.parse()
+				c.parsed <- struct{}{}
+			}
+		}()
+	}
+
+	err = nil
+	for c := range order { // until the reader has ended: r is the caller's again then
+		if c.err != nil {
+			if err == nil && c.err != io.EOF {
+				err = fmt.Errorf("after line %d: %w", report.Lines, c.err)
+			}
+			continue
+		}
+		<-c.parsed
+		if err != nil {
+			continue
+		}
+		report.add(c.report)
+		all.add(c.parser.out, c.read, size)
+		if o.Progress != nil {
+			o.Progress(c.read, size)
+		}
+		if o.MaxEntries > 0 && all.Len() > o.MaxEntries {
+			err = fmt.Errorf("line %d: %w, more than %d", report.Lines, ErrTooManyEntries, o.MaxEntries)
+			close(free)
+			continue
+		}
+		free <- c
+	}
+	if err == nil {
+		err = report.judge(o.MaxBad)
+	}
+	if err != nil {
+		return Entries{}, report, fmt.Errorf("list: %s: %w", name, err)
+	}
+	return all, report, nil
+}
+
+// add appends the report on the lines that follow.
+func (r *Report) add(next Report) {
+	for _, e := range next.Errors[:min(len(next.Errors), MaxErrors-len(r.Errors))] {
+		e.File = r.File
+		e.Line += r.Lines
+		r.Errors = append(r.Errors, e)
+	}
+	r.Lines += next.Lines
+	r.Good += next.Good
+	r.Bad += next.Bad
+}
+
+// judge refuses a file with too great a share of bad lines.
+func (r *Report) judge(maxBad float64) error {
+	if maxBad == 0 {
+		maxBad = DefaultMaxBad
+	}
+	if r.Bad == 0 || float64(r.Bad) <= maxBad*float64(r.Bad+r.Good) {
+		return nil
+	}
+	return fmt.Errorf("%w: %d of %d, the first is %w", ErrTooManyBad, r.Bad, r.Bad+r.Good, r.Errors[0])
+}
+
+// add appends the entries of a chunk, after which read of the file's size in
+// bytes have been read; size is 0 if unknown.
+func (e *Entries) add(next Entries, read, size int64) {
+	e.V4 = extend(e.V4, next.V4, read, size)
+	e.V6 = extend(e.V6, next.V6, read, size)
+	e.Flows = extend(e.Flows, next.Flows, read, size)
+}
+
+// extend appends next to s. Where it has to make room, it makes as much as the
+// whole file will need if it goes on as it began, so that a large list is not
+// copied, and held twice, when it is nearly complete. That is a guess: a file
+// may end otherwise than it began, or be read long before it is decompressed.
+// So the room grows by at least a quarter, which keeps the copying linear, and
+// at most fourfold.
+func extend[T any](s, next []T, read, size int64) []T {
+	need := len(s) + len(next)
+	if need > cap(s) && size > 0 {
+		whole := float64(need) * 1.02 * float64(size) / float64(read)
+		room := max(need+need/4, min(int(whole), 4*need))
+		s = append(make([]T, 0, room), s...)
+	}
+	return append(s, next...)
+}
+
+// scan calls fn for each good line until it returns false.
+func scan(name string, r io.Reader, o Options, fn func(Line) bool) error {
+	src, err := newSource(r)
+	if err != nil {
+		return fmt.Errorf("list: %s: %w", name, err)
+	}
+	defer src.close()
+	p := parser{lenient: o.Lenient}
+	buf := make([]byte, chunkLen)
+	for number := 0; ; {
+		text, err := src.next(buf)
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("list: %s: after line %d: %w", name, number, err)
+		}
+		for len(text) > 0 {
+			var line []byte
+			line, text = cutLine(text)
+			number++
+			p.out = Entries{V4: p.out.V4[:0], V6: p.out.V6[:0], Flows: p.out.Flows[:0]}
+			entry, err := p.line(line)
+			if err == nil && entry && !fn(Line{Number: number, Text: line, Entries: p.out}) {
+				return nil
+			}
+		}
+	}
+}

@@ -1,0 +1,395 @@
+package list
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"weir/filter/key"
+)
+
+// Reasons for which a line is bad.
+var (
+	errOverlong = fmt.Errorf("line longer than %d bytes", maxLine)
+	errCR       = errors.New("carriage return inside the line")
+	errSecond   = errors.New("a second address on the line")
+	errZone     = errors.New("zones have no meaning on the wire")
+	errFamilies = errors.New("IPv4 mixed with IPv6")
+	errReversed = errors.New("the range ends before it starts")
+	errArrow    = errors.New(`stray ">", a flow is written "protocol source > destination"`)
+	errNoArrow  = errors.New(`no ">" in the flow`)
+	errNoPort   = errors.New(`no port, write ":*" for any`)
+	errBrackets = errors.New("an IPv6 side stands in brackets, an IPv4 side does not")
+)
+
+// isBlank reports whether c parts words.
+func isBlank(c byte) bool { return c == ' ' || c == '\t' || c == '\v' || c == '\f' }
+
+// parser turns lines into entries.
+type parser struct {
+	lenient bool
+	out     Entries
+}
+
+// line parses a line, given without its line end, and appends what it stands
+// for to p.out. It reports false for a blank line or a comment. Where it fails,
+// it appends nothing.
+func (p *parser) line(b []byte) (bool, error) {
+	// Nearly all lines of nearly all feeds.
+	if a, bits, n := scanV4(b); n > 0 && n == len(b) && a<<bits == 0 {
+		p.out.V4 = append(p.out.V4, V4(a, bits))
+		return true, nil
+	}
+	if len(b) > maxLine {
+		return false, errOverlong
+	}
+	if bytes.IndexByte(b, '\r') >= 0 {
+		// Where it is meant as a line end, all lines but the first would count
+		// as a remark or a comment.
+		return false, errCR
+	}
+	for _, mark := range []byte("#;") {
+		if i := bytes.IndexByte(b, mark); i >= 0 {
+			b = b[:i]
+		}
+	}
+	word, rest := cutWord(string(b))
+	switch {
+	case word == "":
+		return false, nil
+	case word[0] == '>':
+		return true, p.destination(word + rest)
+	case strings.IndexByte(word, '.') >= 0 || strings.IndexByte(word, ':') >= 0:
+		return true, p.addresses(word, rest)
+	}
+	return true, p.flow(word, rest)
+}
+
+// addresses parses an address, a prefix or a range.
+func (p *parser) addresses(word, rest string) error {
+	first, last, isRange := strings.Cut(word, "-")
+	if dash, after := cutWord(rest); !isRange && strings.HasPrefix(dash, "-") {
+		// A range with white space around its dash, unless the text after an
+		// address merely begins with a dash.
+		end := dash[1:]
+		if end == "" {
+			end, after = cutWord(after)
+		}
+		if isAddress(end) {
+			last, rest, isRange = end, after, true
+		}
+	}
+	if err := checkText(rest); err != nil {
+		return err
+	}
+	if isRange {
+		return p.span(first, last)
+	}
+	pre, err := p.prefix(word)
+	if err != nil {
+		return err
+	}
+	p.add(pre)
+	return nil
+}
+
+// add appends a masked prefix.
+func (p *parser) add(pre netip.Prefix) {
+	if !pre.Addr().Is4() {
+		p.out.V6 = append(p.out.V6, pre)
+		return
+	}
+	_, a := split(pre.Addr())
+	p.out.V4 = append(p.out.V4, V4(uint32(a), pre.Bits()))
+}
+
+// span parses a range and appends the prefixes that it takes.
+func (p *parser) span(first, last string) error {
+	a, err := parseAddr(first)
+	if err != nil {
+		return fmt.Errorf("start of the range: %w", err)
+	}
+	b, err := parseAddr(last)
+	if err != nil {
+		return fmt.Errorf("end of the range: %w", err)
+	}
+	if a.Is4In6() && b.Is4In6() {
+		a, b = a.Unmap(), b.Unmap()
+	}
+	if a.BitLen() != b.BitLen() {
+		return errFamilies
+	}
+	if b.Less(a) {
+		return errReversed
+	}
+	for pre := range prefixes(a, b) {
+		p.add(pre)
+	}
+	return nil
+}
+
+// destination parses the ">" of a destination alone and what follows.
+func (p *parser) destination(s string) error {
+	word, rest := cutWord(s[1:])
+	if err := checkText(rest); err != nil {
+		return err
+	}
+	pre, err := p.prefix(word)
+	if err != nil {
+		return err
+	}
+	p.out.Flows = append(p.out.Flows, key.Destination(pre))
+	return nil
+}
+
+// flow parses what follows a flow's protocol.
+func (p *parser) flow(proto, rest string) error {
+	var shape key.Shape
+	t := key.Tuple{HasPorts: true}
+	if proto != "any" {
+		var ok bool
+		if t.Proto, ok = key.ProtoNumber(proto); !ok {
+			return fmt.Errorf("%q is neither an address nor a protocol", shorten(proto))
+		}
+		shape.Fields |= key.FieldProto
+	}
+	left, right, ok := strings.Cut(rest, ">")
+	if !ok {
+		return errNoArrow
+	}
+	right, rest = cutWord(right)
+	if err := checkText(rest); err != nil {
+		return err
+	}
+	left, stray := cutWord(left)
+	if word, _ := cutWord(stray); word != "" {
+		return fmt.Errorf(`%q before the ">" of the flow`, shorten(word))
+	}
+	src, srcPort, err := p.side(left)
+	if err != nil {
+		return fmt.Errorf("source: %w", err)
+	}
+	dst, dstPort, err := p.side(right)
+	if err != nil {
+		return fmt.Errorf("destination: %w", err)
+	}
+	if srcPort != anyPort {
+		t.SrcPort = uint16(srcPort)
+		shape.Fields |= key.FieldSrcPort
+	}
+	if dstPort != anyPort {
+		t.DstPort = uint16(dstPort)
+		shape.Fields |= key.FieldDstPort
+	}
+	if shape.Ports() && proto != "any" && !hasPorts(t.Proto) {
+		return fmt.Errorf("protocol %s has no ports", proto)
+	}
+	switch {
+	case src == anyAddr && dst == anyAddr:
+		p.addFlow(shape, t, allV4, allV4)
+		p.addFlow(shape, t, allV6, allV6)
+		return nil
+	case src == anyAddr:
+		src = all(dst)
+	case dst == anyAddr:
+		dst = all(src)
+	}
+	if src.Addr().BitLen() != dst.Addr().BitLen() {
+		return errFamilies
+	}
+	p.addFlow(shape, t, src, dst)
+	return nil
+}
+
+// addFlow appends the flow of t's protocol and ports between two prefixes of
+// one family.
+func (p *parser) addFlow(s key.Shape, t key.Tuple, src, dst netip.Prefix) {
+	t.Src, t.Dst = src.Addr(), dst.Addr()
+	s.SrcBits, s.DstBits = uint8(src.Bits()), uint8(dst.Bits())
+	if t.Src.Is6() {
+		s.Fields |= key.FieldV6
+	}
+	k, _ := s.Of(t) // cannot fail: the family is set right and t has ports
+	p.out.Flows = append(p.out.Flows, k)
+}
+
+// hasPorts reports whether a packet's ports are looked at under the protocol.
+func hasPorts(proto uint8) bool {
+	return proto == 6 || proto == 17 || proto == 132 // TCP, UDP, SCTP
+}
+
+const anyPort = -1
+
+var (
+	anyAddr netip.Prefix // the "*" of either family
+	allV4   = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	allV6   = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+)
+
+// all is the prefix of all addresses of p's family.
+func all(p netip.Prefix) netip.Prefix {
+	if p.Addr().Is4() {
+		return allV4
+	}
+	return allV6
+}
+
+// side parses one side of a flow: addresses, or anyAddr, and a port, or anyPort.
+func (p *parser) side(s string) (netip.Prefix, int, error) {
+	i := strings.LastIndexByte(s, ':')
+	if i < 0 || strings.HasSuffix(s, "]") {
+		return anyAddr, 0, errNoPort
+	}
+	host, portText := s[:i], s[i+1:]
+	port := anyPort
+	if portText != "*" {
+		var ok bool
+		if port, ok = number(portText, 1<<16-1); !ok {
+			return anyAddr, 0, fmt.Errorf("%q is not a port", shorten(portText))
+		}
+	}
+	if host == "*" {
+		return anyAddr, port, nil
+	}
+	inner, brackets := strings.CutPrefix(host, "[")
+	if brackets {
+		inner, brackets = strings.CutSuffix(inner, "]")
+	}
+	if brackets != strings.Contains(inner, ":") {
+		return anyAddr, 0, errBrackets
+	}
+	pre, err := p.prefix(inner)
+	return pre, port, err
+}
+
+// prefix parses an address or a prefix and gives it masked.
+func (p *parser) prefix(s string) (netip.Prefix, error) {
+	host, length, hasLength := strings.Cut(s, "/")
+	a, err := parseAddr(host)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	bits := a.BitLen()
+	if hasLength {
+		var ok bool
+		if bits, ok = number(length, bits); !ok {
+			return netip.Prefix{}, fmt.Errorf("%q is not a prefix length from 0 to %d", shorten(length), a.BitLen())
+		}
+	}
+	pre := netip.PrefixFrom(a, bits)
+	switch masked := pre.Masked(); {
+	case masked == pre:
+	case p.lenient:
+		pre = masked
+	default:
+		return netip.Prefix{}, fmt.Errorf("host bits set beyond /%d", bits)
+	}
+	if a.Is4In6() && bits > 96 {
+		pre = netip.PrefixFrom(pre.Addr().Unmap(), bits-96)
+	}
+	return pre, nil
+}
+
+// parseAddr is netip.ParseAddr without zones and with shorter errors.
+func parseAddr(s string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(s)
+	if err != nil {
+		// The error repeats its input, which a LineError shows anyway.
+		reason := strings.TrimPrefix(err.Error(), "ParseAddr("+strconv.Quote(s)+"): ")
+		return a, fmt.Errorf("not an address: %s", shorten(reason))
+	}
+	if a.Zone() != "" {
+		return a, errZone
+	}
+	return a, nil
+}
+
+// checkText checks the text after an entry. It is free, but must not look like
+// a part of the entry that would go unheeded: a flow without its protocol, a
+// netmask, a range in two columns, more addresses.
+func checkText(s string) error {
+	switch word, _ := cutWord(s); {
+	case strings.HasPrefix(word, ">"):
+		return errArrow
+	case isAddress(word):
+		return errSecond
+	}
+	return nil
+}
+
+// isAddress reports whether s is a well-formed address or prefix.
+func isAddress(s string) bool {
+	if _, _, n := scanV4(s); n > 0 {
+		return n == len(s)
+	}
+	if strings.Count(s, ":") < 2 { // spares most remarks the longer way
+		return false
+	}
+	host, _, _ := strings.Cut(s, "/")
+	_, err := netip.ParseAddr(host)
+	return err == nil
+}
+
+// cutWord cuts s after its first word. The word is empty if s is blank.
+func cutWord(s string) (word, rest string) {
+	i := 0
+	for i < len(s) && isBlank(s[i]) {
+		i++
+	}
+	j := i
+	for j < len(s) && !isBlank(s[j]) {
+		j++
+	}
+	return s[i:j], s[j:]
+}
+
+// number parses a decimal number from 0 to most, without sign and leading
+// zeros.
+func number(s string, most int) (int, bool) {
+	n, err := strconv.ParseUint(s, 10, 31)
+	if err != nil || int(n) > most || s[0] == '0' && len(s) > 1 {
+		return 0, false
+	}
+	return int(n), true
+}
+
+// scanV4 reads the IPv4 address or prefix that s begins with, and gives the
+// address in host order, the length in bits and the number of bytes read, 0 if
+// there is none. It accepts what netip does, but leaves host bits in.
+func scanV4[T string | []byte](s T) (addr uint32, bits, n int) {
+	i := 0
+	for dots := 0; ; dots++ {
+		start, octet := i, uint32(0)
+		for i < len(s) && s[i]-'0' <= 9 && i < start+3 {
+			octet = octet*10 + uint32(s[i]-'0')
+			i++
+		}
+		if i == start || octet > 255 || i > start+1 && s[start] == '0' {
+			return 0, 0, 0
+		}
+		addr = addr<<8 | octet
+		if dots == 3 {
+			break
+		}
+		if i == len(s) || s[i] != '.' {
+			return 0, 0, 0
+		}
+		i++
+	}
+	if i == len(s) || s[i] != '/' {
+		return addr, 32, i
+	}
+	i++
+	start := i
+	for i < len(s) && s[i]-'0' <= 9 && i < start+2 {
+		bits = bits*10 + int(s[i]-'0')
+		i++
+	}
+	if i == start || bits > 32 || i > start+1 && s[start] == '0' {
+		return 0, 0, 0
+	}
+	return addr, bits, i
+}

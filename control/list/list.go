@@ -1,0 +1,210 @@
+// Package list reads weir's list format: text with one entry a line.
+//
+//	192.0.2.1                                      an address
+//	198.51.100.0/24                                a prefix
+//	203.0.113.5-203.0.113.80                       a range, both ends included
+//	2001:db8::/32                                  and the same in IPv6
+//	tcp 192.0.2.1:* > 198.51.100.7:443             a flow
+//	udp *:* > 198.51.100.0/24:53                   with prefixes, any address, any port
+//	tcp [2001:db8::/32]:* > [2001:db8:1::7]:443    IPv6 sides stand in brackets
+//	> 198.51.100.7                                 a destination alone
+//
+// Comments run from "#" or ";" to the end of the line. Text that is parted from
+// an entry by white space is ignored, so feeds with counts or remarks can be
+// read as they are. Blank lines, CRLF line ends, a UTF-8 byte order mark and a
+// last line without an end are fine. Files may be compressed with gzip or
+// zstd, recognised by their content.
+//
+// Addresses and prefixes are matched against source, destination or both, as
+// the list's configuration says; flows and destinations alone say it
+// themselves. The protocol of a flow is tcp, udp, sctp, icmp, icmp6, a number,
+// or any; only tcp, udp, sctp and any go with ports. "*" stands for any
+// address or port. A flow with any address on both sides is listed for both
+// families.
+//
+// A packet on the wire is IPv4 or IPv6, so an IPv4-mapped IPv6 address or
+// prefix (::ffff:192.0.2.1) means the IPv4 one. The block ::ffff:0:0/96 as a
+// whole stays IPv6: IPv6 bogon lists name it, and do not mean all of IPv4.
+//
+// A bad line is reported and counted, and the good lines around it count all
+// the same. What would be half understood is bad: host bits set in a prefix
+// (unless [Options.Lenient]), octets with leading zeros, zones, and a second
+// address after white space, as in "192.0.2.0 255.255.255.0". A file with too
+// great a share of bad lines ([Options.MaxBad]), or one that cannot be read to
+// its end, is refused whole.
+package list
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/netip"
+	"os"
+	"strings"
+
+	"weir/filter/key"
+)
+
+// The decisions that a caller may want to make on a file that was refused. An
+// error that is none of them says that the file could not be read.
+var (
+	ErrTooManyBad     = errors.New("too many bad lines")
+	ErrTooManyEntries = errors.New("too many entries")
+)
+
+// DefaultMaxBad is the share of bad lines above which a file is refused, unless
+// Options say otherwise. Real feeds have up to 0.4 %; what is not a list at all,
+// such as an error page or another format, has nearly 100 %.
+const DefaultMaxBad = 0.05
+
+// MaxErrors is the number of bad lines that a Report describes. Beyond it they
+// are counted only.
+const MaxErrors = 20
+
+// V4Prefix is an IPv4 prefix in one word: address<<8 | length, the address in
+// host order. It sorts by address, then length.
+type V4Prefix uint64
+
+// V4 is the prefix of the given length in bits, 0…32, at addr, whose host bits
+// must be zero.
+func V4(addr uint32, bits int) V4Prefix { return V4Prefix(addr)<<8 | V4Prefix(bits) }
+
+// Addr is the prefix's first address in host order.
+func (p V4Prefix) Addr() uint32 { return uint32(p >> 8) }
+
+// Bits is the prefix's length in bits.
+func (p V4Prefix) Bits() int { return int(p & 0xff) }
+
+// Prefix is p as a netip.Prefix.
+func (p V4Prefix) Prefix() netip.Prefix {
+	a := p.Addr()
+	addr := netip.AddrFrom4([4]byte{byte(a >> 24), byte(a >> 16), byte(a >> 8), byte(a)})
+	return netip.PrefixFrom(addr, p.Bits())
+}
+
+// String gives the prefix in the list format: a single address is written
+// without a length.
+func (p V4Prefix) String() string { return key.Source(p.Prefix()).String() }
+
+// Entries is what the lines of a list stand for, each kind in the order of the
+// file, duplicates included. A range counts as the prefixes that it takes.
+type Entries struct {
+	V4    []V4Prefix
+	V6    []netip.Prefix // masked
+	Flows []key.Key      // canonical; also destinations alone
+}
+
+// Len is the number of entries of all kinds.
+func (e Entries) Len() int { return len(e.V4) + len(e.V6) + len(e.Flows) }
+
+// Options say how to read a list. The zero Options are fit for a feed.
+type Options struct {
+	// Lenient masks the host bits of a prefix instead of rejecting the line.
+	Lenient bool
+
+	// MaxBad is the share of bad lines, 0…1 of those that are neither blank nor
+	// comment, above which the file is refused. Zero means DefaultMaxBad, a
+	// negative number that the first bad line is one too many.
+	MaxBad float64
+
+	// MaxEntries is the number of entries above which the file is refused,
+	// against feeds that would fill the memory. Zero means no limit.
+	MaxEntries int
+
+	// Progress, unless nil, is called from time to time by the goroutine that
+	// called Load or Parse, with the bytes read (before decompression) and the
+	// file's size in bytes, 0 where it is unknown.
+	Progress func(done, total int64)
+}
+
+// Report says what was found in a file.
+type Report struct {
+	File   string
+	Lines  int         // all of them; of a file that was refused, those read until then
+	Good   int         // lines that stand for entries
+	Bad    int         // lines that are neither good nor blank nor comment
+	Errors []LineError // the first MaxErrors bad lines
+}
+
+// LineError says what is wrong with a line.
+type LineError struct {
+	File string
+	Line int    // counted from 1
+	Text string // the line, shortened
+	Err  error
+}
+
+func (e LineError) Error() string {
+	return fmt.Sprintf("%s:%d: %v: %q", e.File, e.Line, e.Err, e.Text)
+}
+
+func (e LineError) Unwrap() error { return e.Err }
+
+// shorten cuts a line to what an error message can bear.
+func shorten(s string) string {
+	const most = 60 // bytes
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// Load reads the file at path. When the file is refused, the entries are empty
+// and the report says what was found until then.
+func Load(path string, o Options) (Entries, Report, error) {
+	f, size, err := open(path)
+	if err != nil {
+		return Entries{}, Report{File: path}, err
+	}
+	defer f.Close()
+	return collect(path, f, size, o, maxWorkers(), chunkLen)
+}
+
+// Parse is Load for a stream, which it reads to its end; name stands for the
+// file in reports and errors.
+func Parse(name string, r io.Reader, o Options) (Entries, Report, error) {
+	return collect(name, r, 0, o, maxWorkers(), chunkLen)
+}
+
+// Line is a good line of a file.
+type Line struct {
+	Number  int    // counted from 1
+	Text    []byte // without the line end
+	Entries        // what the line stands for
+}
+
+// Scan iterates over the good lines of the file at path, to tell which of them
+// stands for an entry; of o, only Lenient counts. A Line's slices are valid
+// until the next iteration. If the file cannot be read to its end, the last
+// iteration yields the error with a zero Line.
+func Scan(path string, o Options) iter.Seq2[Line, error] {
+	return func(yield func(Line, error) bool) {
+		f, _, err := open(path)
+		if err != nil {
+			yield(Line{}, err)
+			return
+		}
+		defer f.Close()
+		if err := scan(path, f, o, func(l Line) bool { return yield(l, nil) }); err != nil {
+			yield(Line{}, err)
+		}
+	}
+}
+
+// open opens a file and tells its size, 0 for what is not a regular file.
+func open(path string) (*os.File, int64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, 0, fmt.Errorf("list: %w", err)
+	}
+	st, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, 0, fmt.Errorf("list: %w", err)
+	}
+	if !st.Mode().IsRegular() {
+		return f, 0, nil
+	}
+	return f, st.Size(), nil
+}

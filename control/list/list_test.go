@@ -1,0 +1,936 @@
+package list
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+
+	"weir/filter/key"
+)
+
+// strs gives entries in the list format: IPv4, IPv6, flows.
+func strs(e Entries) []string {
+	var s []string
+	for _, p := range e.V4 {
+		s = append(s, p.String())
+	}
+	for _, p := range e.V6 {
+		s = append(s, key.Source(p).String())
+	}
+	for _, k := range e.Flows {
+		s = append(s, k.String())
+	}
+	return s
+}
+
+// good is a table of lines and what they stand for.
+var good = []struct {
+	line string
+	want string // entries, separated by ", "; empty for blank lines and comments
+}{
+	{"", ""},
+	{" \t ", ""},
+	{"# comment", ""},
+	{"; comment", ""},
+	{"  # 1.2.3.4", ""},
+	{"\r", ""},
+
+	{"192.0.2.1", "192.0.2.1"},
+	{"192.0.2.1\r", "192.0.2.1"},
+	{"192.0.2.1\r\r", "192.0.2.1"},
+	{"0.0.0.0", "0.0.0.0"},
+	{"255.255.255.255", "255.255.255.255"},
+	{"\t 192.0.2.1  ", "192.0.2.1"},
+	{"192.0.2.1\t7", "192.0.2.1"},
+	{"192.0.2.1 seen 2026-01-02 12:30:45", "192.0.2.1"},
+	{"192.0.2.1 12:30:45", "192.0.2.1"},
+	{"192.0.2.1 example.com", "192.0.2.1"},
+	{"192.0.2.1 1.2.3.400", "192.0.2.1"},
+	{"192.0.2.1 - scanner", "192.0.2.1"},
+	{"192.0.2.1 -", "192.0.2.1"},
+	{"192.0.2.1 # 192.0.2.2", "192.0.2.1"},
+	{"192.0.2.1#scanner", "192.0.2.1"},
+	{"192.0.2.1;SBL1", "192.0.2.1"},
+	{"192.0.2.0/24 ; SBL1", "192.0.2.0/24"},
+	{"192.0.2.1/32", "192.0.2.1"},
+	{"192.0.2.0/24", "192.0.2.0/24"},
+	{"0.0.0.0/0", "0.0.0.0/0"},
+	{"128.0.0.0/1", "128.0.0.0/1"},
+
+	{"2001:db8::1", "2001:db8::1"},
+	{"2001:DB8:0:0::1", "2001:db8::1"},
+	{"2001:db8::1/128", "2001:db8::1"},
+	{"2001:db8::/32 Deny Cloud", "2001:db8::/32"},
+	{"::/0", "::/0"},
+	{"::", "::"},
+	{"fe80::1", "fe80::1"},
+	{"::ffff:192.0.2.1", "192.0.2.1"},
+	{"::ffff:c000:201", "192.0.2.1"},
+	{"::ffff:192.0.2.0/120", "192.0.2.0/24"},
+	{"::ffff:0:0/97", "0.0.0.0/1"},
+	{"::ffff:0:0/96", "::ffff:0.0.0.0/96"},
+	{"64:ff9b::192.0.2.1", "64:ff9b::c000:201"},
+
+	{"192.0.2.1-192.0.2.1", "192.0.2.1"},
+	{"192.0.2.0-192.0.2.255", "192.0.2.0/24"},
+	{"192.0.2.5-192.0.2.10", "192.0.2.5, 192.0.2.6/31, 192.0.2.8/31, 192.0.2.10"},
+	{"192.0.2.5 - 192.0.2.6", "192.0.2.5, 192.0.2.6"},
+	{"192.0.2.5 -192.0.2.6\tremark", "192.0.2.5, 192.0.2.6"},
+	{"0.0.0.0-255.255.255.255", "0.0.0.0/0"},
+	{"2001:db8::-2001:db8::2", "2001:db8::/127, 2001:db8::2"},
+	{"::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "::/0"},
+	{"::ffff:192.0.2.2-::ffff:192.0.2.3", "192.0.2.2/31"},
+	{"::fffe:8000:0-::1:0:0:0", "::fffe:8000:0/97, ::ffff:0.0.0.0/96, ::1:0:0:0"},
+
+	{"tcp 192.0.2.1:* > 198.51.100.7:443", "tcp 192.0.2.1:* > 198.51.100.7:443"},
+	{"tcp 192.0.2.1:*>198.51.100.7:443 remark", "tcp 192.0.2.1:* > 198.51.100.7:443"},
+	{"tcp 192.0.2.1:* > 198.51.100.7:443 198.51.100.8:443", "tcp 192.0.2.1:* > 198.51.100.7:443"},
+	{"\tudp  192.0.2.0/24:53\t>  198.51.100.0/25:* # remark", "udp 192.0.2.0/24:53 > 198.51.100.0/25:*"},
+	{"udp *:* > 198.51.100.0/24:53", "udp 0.0.0.0/0:* > 198.51.100.0/24:53"},
+	{"sctp 192.0.2.1:0 > *:65535", "sctp 192.0.2.1:0 > 0.0.0.0/0:65535"},
+	{"icmp 192.0.2.1:* > 198.51.100.7:*", "icmp 192.0.2.1:* > 198.51.100.7:*"},
+	{"icmp6 [::1]:* > *:*", "icmp6 [::1]:* > [::/0]:*"},
+	{"6 192.0.2.1:* > 198.51.100.7:443", "tcp 192.0.2.1:* > 198.51.100.7:443"},
+	{"47 192.0.2.1:* > 198.51.100.7:*", "47 192.0.2.1:* > 198.51.100.7:*"},
+	{"0 192.0.2.1:* > 198.51.100.7:*", "0 192.0.2.1:* > 198.51.100.7:*"},
+	{"any 192.0.2.1:* > 198.51.100.7:443", "any 192.0.2.1:* > 198.51.100.7:443"},
+	{"any 192.0.2.0/24:* > 198.51.100.7:*", "any 192.0.2.0/24:* > 198.51.100.7:*"},
+	{"any *:* > 198.51.100.7:*", "> 198.51.100.7"},
+	{"tcp [2001:db8::/32]:* > [2001:db8:1::7]:443", "tcp [2001:db8::/32]:* > [2001:db8:1::7]:443"},
+	{"tcp *:* > [2001:db8:1::7]:443", "tcp [::/0]:* > [2001:db8:1::7]:443"},
+	{"tcp [::ffff:192.0.2.1]:* > 198.51.100.7:443", "tcp 192.0.2.1:* > 198.51.100.7:443"},
+	{"udp *:* > *:53", "udp 0.0.0.0/0:* > 0.0.0.0/0:53, udp [::/0]:* > [::/0]:53"},
+	{"any *:* > *:53", "any 0.0.0.0/0:* > 0.0.0.0/0:53, any [::/0]:* > [::/0]:53"},
+	{"> 198.51.100.7", "> 198.51.100.7"},
+	{">198.51.100.0/24 remark", "> 198.51.100.0/24"},
+	{"> 2001:db8::/32", "> 2001:db8::/32"},
+}
+
+// bad is a table of lines and a part of the reason for which they are rejected.
+var bad = []struct{ line, reason string }{
+	{"192.0.2", `not an address: IPv4 address too short`},
+	{"1..218.28", `not an address: IPv4 field must have at least one digit (at ".218.28")`},
+	{"192.0.2.256", "not an address: IPv4 field has value >255"},
+	{"192.0.2.01", "not an address: IPv4 field has octet with leading zero"},
+	{"192.0.2.1.5", "not an address"},
+	{"192.0.2.1x", "not an address"},
+	{"192.0.2.1,scanner", "not an address"},
+	{"-1.2.3.4", "not an address"},
+	{"192.0.2.1:443", "not an address"},
+	{"example.com", "not an address"},
+	{"http://example.com", "not an address"},
+	{`{"cidr":"27.122.32.0/20"}`, "not an address"},
+	{"2001:db8::1::2", "not an address"},
+	{"[2001:db8::1]", "not an address"},
+	{"fe80::1%eth0", "zones"},
+	{"\xff\xfe1.2.3.4", "not an address"},
+	{"192.0.2.1\u00a0remark", "not an address"},
+
+	{"192.0.2.1/24", "host bits set beyond /24"},
+	{"2001:db8::1/64", "host bits set beyond /64"},
+	{"::ffff:192.0.2.1/90", "host bits set beyond /90"},
+	{"192.0.2.0/33", `"33" is not a prefix length from 0 to 32`},
+	{"192.0.2.0/024", "not a prefix length"},
+	{"192.0.2.0/", "not a prefix length"},
+	{"192.0.2.0/+8", "not a prefix length"},
+	{"192.0.2.0/255.255.255.0", "not a prefix length"},
+	{"192.0.2.0/24/24", "not a prefix length"},
+	{"2001:db8::/129", "not a prefix length from 0 to 128"},
+
+	{"192.0.2.2-192.0.2.1", "ends before it starts"},
+	{"2001:db8::2-2001:db8::1", "ends before it starts"},
+	{"192.0.2.1-2001:db8::1", "mixed"},
+	{"192.0.2.1-::ffff:192.0.2.9", "mixed"},
+	{"192.0.2.1-", "end of the range: not an address"},
+	{"192.0.2.1-9", "end of the range: not an address"},
+	{"192.0.2.0/24-192.0.3.0/24", "start of the range: not an address"},
+	{"192.0.2.1-192.0.2.2-192.0.2.3", "end of the range: not an address"},
+	{"192.0.2.1 - 192.0.2.0/24", "end of the range: not an address"},
+	{"192.0.2.9 - 192.0.2.1", "ends before it starts"},
+
+	{"192.0.2.0 255.255.255.0", "second address"},
+	{"192.0.2.0\t192.0.2.255\t24", "second address"},
+	{"192.0.2.1 2001:db8::1", "second address"},
+	{"192.0.2.1-192.0.2.3 192.0.2.9", "second address"},
+	{"> 192.0.2.1 192.0.2.2", "second address"},
+	{"192.0.2.1 > 198.51.100.7", `stray ">"`},
+	{"192.0.2.1\r198.51.100.7", "carriage return"},
+	{"# comment\r198.51.100.7", "carriage return"},
+	{strings.Repeat("1", maxLine+1), "longer than 4096 bytes"},
+	{"192.0.2.1 " + strings.Repeat("x", maxLine), "longer than 4096 bytes"},
+	{"#" + strings.Repeat("x", maxLine), "longer than 4096 bytes"},
+
+	{"Deny from 1.2.3.0/24", `"Deny" is neither an address nor a protocol`},
+	{"<html>", `"<html>" is neither an address nor a protocol`},
+	{"12345", `"12345" is neither an address nor a protocol`},
+	{"tcp", `no ">" in the flow`},
+	{"tcp 192.0.2.1:* 198.51.100.7:443", `no ">" in the flow`},
+	{"tcp 192.0.2.1:* x > 198.51.100.7:443", `"x" before the ">"`},
+	{"tcp > 198.51.100.7:443", "source: no port"},
+	{"tcp 192.0.2.1:* >", "destination: no port"},
+	{"tcp 192.0.2.1 > 198.51.100.7:443", "source: no port"},
+	{"tcp 192.0.2.1:* > [2001:db8::1]", "destination: no port"},
+	{"tcp 192.0.2.1:x > 198.51.100.7:443", `source: "x" is not a port`},
+	{"tcp 192.0.2.1:* > 198.51.100.7:65536", "destination: \"65536\" is not a port"},
+	{"tcp 192.0.2.1:* > 198.51.100.7:-1", "not a port"},
+	{"tcp 192.0.2.1:* > 198.51.100.7:080", "not a port"},
+	{"tcp 192.0.2.1:* > 198.51.100.7:", "not a port"},
+	{"tcp 192.0.2.1:* > 198.51.100.7:443 198.51.100.8", "second address"},
+	{"tcp 192.0.2.1/24:* > 198.51.100.7:443", "source: host bits"},
+	{"tcp 192.0.2.1:* > [198.51.100.7]:443", "destination: an IPv6 side stands in brackets"},
+	{"tcp 2001:db8::1:* > *:443", "source: an IPv6 side stands in brackets"},
+	{"tcp [2001:db8::1:* > *:443", "brackets"},
+	{"tcp [*]:* > *:443", "brackets"},
+	{"tcp 192.0.2.1:* > [2001:db8::1]:443", "mixed"},
+	{"tcp [fe80::1%eth0]:* > *:443", "zones"},
+	{"icmp 192.0.2.1:* > 198.51.100.7:8", "protocol icmp has no ports"},
+	{"47 192.0.2.1:1 > 198.51.100.7:*", "protocol 47 has no ports"},
+	{"256 192.0.2.1:* > 198.51.100.7:*", "neither"},
+	{"tcp 192.0.2.1:* > x > 198.51.100.7:443", `stray ">"`},
+	{"TCP 192.0.2.1:* > 198.51.100.7:443", "neither"},
+	{">", "not an address"},
+	{"> *", "not an address"},
+	{"> 192.0.2.1/24", "host bits"},
+	{"> 192.0.2.1-192.0.2.2", "not an address"},
+}
+
+func TestGoodLines(t *testing.T) {
+	for _, c := range good {
+		e, r, err := Parse("f", strings.NewReader(c.line), Options{})
+		if err != nil {
+			t.Errorf("%q: %v", c.line, err)
+			continue
+		}
+		if got := strings.Join(strs(e), ", "); got != c.want {
+			t.Errorf("%q: got %q, want %q", c.line, got, c.want)
+		}
+		wantGood := 1
+		if c.want == "" {
+			wantGood = 0
+		}
+		if r.Good != wantGood || r.Bad != 0 {
+			t.Errorf("%q: %d good and %d bad lines", c.line, r.Good, r.Bad)
+		}
+	}
+}
+
+func TestBadLines(t *testing.T) {
+	for _, c := range bad {
+		e, r, err := Parse("f", strings.NewReader("\n"+c.line), Options{MaxBad: 1})
+		if err != nil || e.Len() != 0 || r.Bad != 1 || r.Good != 0 || len(r.Errors) != 1 {
+			t.Errorf("%.80q: got entries %v, report %+v, error %v", c.line, strs(e), r, err)
+			continue
+		}
+		le := r.Errors[0]
+		if !strings.Contains(le.Err.Error(), c.reason) {
+			t.Errorf("%.80q: reason %q, want %q", c.line, le.Err, c.reason)
+		}
+		if le.File != "f" || le.Line != 2 {
+			t.Errorf("%.80q: placed at %s:%d, want f:2", c.line, le.File, le.Line)
+		}
+		if n := len(le.Error()); n > 300 {
+			t.Errorf("%.80q: the error has %d bytes", c.line, n)
+		}
+	}
+}
+
+func TestLineErrorText(t *testing.T) {
+	_, r, _ := Parse("feed.txt", strings.NewReader("1.1.1.1\n1.2.3.4/8 remark\n"), Options{MaxBad: 1})
+	const want = `feed.txt:2: host bits set beyond /8: "1.2.3.4/8 remark"`
+	if len(r.Errors) != 1 || r.Errors[0].Error() != want {
+		t.Errorf("got %v, want %s", r.Errors, want)
+	}
+}
+
+func TestLenient(t *testing.T) {
+	for line, want := range map[string]string{
+		"192.0.2.1/24":                         "192.0.2.0/24",
+		"2001:db8::1/64":                       "2001:db8::/64",
+		"::ffff:192.0.2.1/120":                 "192.0.2.0/24",
+		"::ffff:192.0.2.1/96":                  "::ffff:0.0.0.0/96",
+		"::ffff:192.0.2.1/90":                  "::ffc0:0:0/90",
+		"tcp 192.0.2.1/24:* > 198.51.100.7:80": "tcp 192.0.2.0/24:* > 198.51.100.7:80",
+		"> 192.0.2.1/24":                       "> 192.0.2.0/24",
+	} {
+		e, _, err := Parse("f", strings.NewReader(line), Options{Lenient: true})
+		if got := strings.Join(strs(e), ", "); err != nil || got != want {
+			t.Errorf("%q: got %q, %v, want %q", line, got, err, want)
+		}
+	}
+}
+
+func TestMaxBad(t *testing.T) {
+	text := func(good, bad int) string {
+		return "# comment\n\n" + strings.Repeat("192.0.2.1\n", good) + strings.Repeat("nonsense\n", bad)
+	}
+	for _, c := range []struct {
+		good, bad int
+		maxBad    float64
+		refused   bool
+	}{
+		{95, 5, 0, false},
+		{94, 6, 0, true},
+		{0, 0, 0, false},
+		{0, 1, 0, true},
+		{0, 1, 1, false},
+		{1, 1, 0.5, false},
+		{1, 2, 0.5, true},
+		{1000, 1, -1, true},
+		{1000, 0, -1, false},
+		{1000, 30, 0.5, false},
+	} {
+		e, r, err := Parse("feed", strings.NewReader(text(c.good, c.bad)), Options{MaxBad: c.maxBad})
+		if errors.Is(err, ErrTooManyBad) != c.refused || err != nil && !c.refused {
+			t.Errorf("%+v: error %v", c, err)
+		}
+		if c.refused == (e.Len() > 0) && c.good > 0 {
+			t.Errorf("%+v: %d entries", c, e.Len())
+		}
+		want := Report{File: "feed", Lines: 2 + c.good + c.bad, Good: c.good, Bad: c.bad, Errors: r.Errors}
+		if !reflect.DeepEqual(r, want) || len(r.Errors) != min(c.bad, MaxErrors) {
+			t.Errorf("%+v: report %+v", c, r)
+		}
+		var le LineError
+		if c.refused && (!errors.As(err, &le) || le.Line != 3+c.good) {
+			t.Errorf("%+v: the error does not place the first bad line: %v", c, err)
+		}
+	}
+}
+
+func TestMaxEntries(t *testing.T) {
+	text := strings.Repeat("192.0.2.0-192.0.2.2\n", 100_000) // two entries a line
+	if _, _, err := Parse("f", strings.NewReader(text), Options{MaxEntries: 200_000}); err != nil {
+		t.Error(err)
+	}
+	e, r, err := Parse("f", strings.NewReader(text), Options{MaxEntries: 10_000})
+	if !errors.Is(err, ErrTooManyEntries) || e.Len() != 0 || r.Lines == 100_000 {
+		t.Errorf("got %d entries after %d lines, error %v", e.Len(), r.Lines, err)
+	}
+}
+
+func compressed(t testing.TB, zip string, text []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	var w io.WriteCloser
+	switch zip {
+	case "gzip":
+		w = gzip.NewWriter(&b)
+	case "zstd":
+		z, err := zstd.NewWriter(&b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w = z
+	default:
+		return text
+	}
+	if _, err := w.Write(text); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// TestEncodings checks that compression, line ends, byte order mark and the
+// end of the last line make no difference.
+func TestEncodings(t *testing.T) {
+	var text []byte
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 50_000 {
+		text = fmt.Appendf(text, "%s\n", randomLine(rng))
+	}
+	want, wantReport, err := Parse("f", bytes.NewReader(text), Options{MaxBad: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, zip := range []string{"", "gzip", "zstd"} {
+		for _, mark := range []string{"", "\ufeff"} {
+			for _, lineEnd := range []string{"\n", "\r\n"} {
+				for _, last := range []string{"", lineEnd} {
+					data := bytes.ReplaceAll(bytes.TrimSuffix(text, []byte("\n")), []byte("\n"), []byte(lineEnd))
+					data = slices.Concat([]byte(mark), data, []byte(last))
+					got, r, err := Parse("f", bytes.NewReader(compressed(t, zip, data)), Options{MaxBad: 1})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(r, wantReport) {
+						t.Errorf("zip %q, mark %q, line end %q, last %q: got another result", zip, mark, lineEnd, last)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestTruncated checks that no compressed file that was cut off passes for
+// whole, wherever the cut.
+func TestTruncated(t *testing.T) {
+	var text []byte
+	for i := range 300 {
+		text = fmt.Appendf(text, "192.0.2.%d\n", i%256)
+	}
+	for _, zip := range []string{"gzip", "zstd"} {
+		data := compressed(t, zip, text)
+		if e, _, err := Parse("f", bytes.NewReader(data), Options{}); err != nil || e.Len() != 300 {
+			t.Fatalf("%s, whole: %d entries, error %v", zip, e.Len(), err)
+		}
+		for n := 1; n < len(data); n++ {
+			if e, _, err := Parse("f", bytes.NewReader(data[:n]), Options{}); err == nil || e.Len() != 0 {
+				t.Fatalf("%s, %d bytes of %d: %d entries, error %v", zip, n, len(data), e.Len(), err)
+			}
+		}
+	}
+}
+
+func TestConcatenatedMembers(t *testing.T) {
+	for _, zip := range []string{"gzip", "zstd"} {
+		data := slices.Concat(compressed(t, zip, []byte("192.0.2.1\n")), compressed(t, zip, []byte("192.0.2.2\n")))
+		e, _, err := Parse("f", bytes.NewReader(data), Options{})
+		if err != nil || e.Len() != 2 {
+			t.Errorf("%s: got %v, %v", zip, strs(e), err)
+		}
+	}
+}
+
+func TestUnreadable(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	if _, _, err := Load(missing, Options{}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("missing file: %v", err)
+	}
+	if _, _, err := Load(t.TempDir(), Options{}); err == nil {
+		t.Error("a directory passes for a list")
+	}
+	broken := errors.New("broken")
+	many := strings.NewReader(strings.Repeat("192.0.2.1\n", 100_000))
+	e, r, err := Parse("f", io.MultiReader(many, errReader{broken}), Options{})
+	if !errors.Is(err, broken) || e.Len() != 0 {
+		t.Errorf("got %d entries, report %+v, error %v", e.Len(), r, err)
+	}
+	for l, err := range Scan(missing, Options{}) {
+		if !errors.Is(err, fs.ErrNotExist) || l.Number != 0 {
+			t.Errorf("scan of a missing file: %+v, %v", l, err)
+		}
+	}
+	if _, _, err := Parse("f", errReader{nil}, Options{}); !errors.Is(err, io.ErrNoProgress) {
+		t.Errorf("a reader that never gives anything: %v", err)
+	}
+}
+
+// errReader reads nothing and returns an error, which may be nil.
+type errReader struct{ err error }
+
+func (r errReader) Read([]byte) (int, error) { return 0, r.err }
+
+// TestOverlong checks that a line of any length costs no memory and that the
+// lines around it keep their numbers.
+func TestOverlong(t *testing.T) {
+	for _, n := range []int{maxLine + 1, chunkLen - 20, chunkLen, chunkLen + 1, 3*chunkLen + 7, 8 << 20} {
+		text := "192.0.2.1\n" + strings.Repeat("1", n) + "\n192.0.2.2\nnonsense\n192.0.2.3"
+		e, r, err := Parse("f", strings.NewReader(text), Options{MaxBad: 1})
+		if err != nil || len(e.V4) != 3 || r.Lines != 5 || r.Bad != 2 {
+			t.Fatalf("%d bytes: %v, %+v, %v", n, strs(e), r, err)
+		}
+		if r.Errors[0].Line != 2 || !errors.Is(r.Errors[0], errOverlong) || r.Errors[1].Line != 4 {
+			t.Errorf("%d bytes: %v", n, r.Errors)
+		}
+	}
+	// At the very end, and as the only line.
+	for _, text := range []string{"192.0.2.1\n" + strings.Repeat("1", 2*chunkLen), strings.Repeat("1", chunkLen)} {
+		_, r, err := Parse("f", strings.NewReader(text), Options{MaxBad: 1})
+		if err != nil || r.Bad != 1 || !errors.Is(r.Errors[0], errOverlong) {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}
+}
+
+func TestScan(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "list.gz")
+	text := "# head\n192.0.2.1\r\nnonsense\n192.0.2.5-192.0.2.6 remark\n\nudp *:* > *:53"
+	if err := os.WriteFile(path, compressed(t, "gzip", []byte(text)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for l, err := range Scan(path, Options{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, fmt.Sprintf("%d %s: %s", l.Number, l.Text, strings.Join(strs(l.Entries), ", ")))
+	}
+	want := []string{
+		"2 192.0.2.1: 192.0.2.1",
+		"4 192.0.2.5-192.0.2.6 remark: 192.0.2.5, 192.0.2.6",
+		"6 udp *:* > *:53: udp 0.0.0.0/0:* > 0.0.0.0/0:53, udp [::/0]:* > [::/0]:53",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for range Scan(path, Options{}) {
+		break // ends the iteration without an error
+	}
+}
+
+func TestProgress(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "list")
+	text := bytes.Repeat([]byte("192.0.2.1\n"), 200_000)
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var last int64
+	calls := 0
+	_, _, err := Load(path, Options{Progress: func(done, total int64) {
+		calls++
+		if done < last || total != int64(len(text)) {
+			t.Errorf("%d of %d after %d", done, total, last)
+		}
+		last = done
+	}})
+	if err != nil || calls < 5 || last != int64(len(text)) {
+		t.Errorf("%d calls, %d bytes, error %v", calls, last, err)
+	}
+}
+
+// randomLine makes a line of any kind, now and then a mutated one.
+func randomLine(rng *rand.Rand) []byte {
+	var b []byte
+	switch n := rng.IntN(20); {
+	case n < 8:
+		b = randomV4(rng).AppendTo(b)
+	case n < 12:
+		p, _ := randomV4(rng).Prefix(rng.IntN(33))
+		b = p.AppendTo(b)
+	case n == 12:
+		p, _ := randomV6(rng).Prefix(rng.IntN(129))
+		b = p.AppendTo(b)
+	case n < 16:
+		b = append(b, good[rng.IntN(len(good))].line...)
+	case n == 16:
+		line := bad[rng.IntN(len(bad))].line
+		b = append(b, line...)
+	default:
+		b = randomV6(rng).AppendTo(b)
+	}
+	b = bytes.TrimRight(b, "\r") // where lines end is for the caller to say
+	if rng.IntN(10) == 0 {
+		b = mutate(rng, b)
+	}
+	return b
+}
+
+// mutate changes a byte of b, or leaves one out, or adds one.
+func mutate(rng *rand.Rand, b []byte) []byte {
+	const alphabet = "0123456789abcdef.:/-*>[] #x,"
+	i, c := rng.IntN(len(b)+1), alphabet[rng.IntN(len(alphabet))]
+	switch rng.IntN(3) {
+	case 0:
+		return slices.Insert(b, i, c)
+	case 1:
+		if i < len(b) {
+			b[i] = c
+		}
+	default:
+		if i < len(b) {
+			return slices.Delete(b, i, i+1)
+		}
+	}
+	return b
+}
+
+func randomV4(rng *rand.Rand) netip.Addr { return V4(rng.Uint32(), 32).Prefix().Addr() }
+
+func randomV6(rng *rand.Rand) netip.Addr {
+	var b [16]byte
+	for i := range b {
+		if rng.IntN(3) > 0 {
+			b[i] = byte(rng.Uint32())
+		}
+	}
+	return netip.AddrFrom16(b)
+}
+
+// TestParallel compares the parallel reader with the plain loop over lines,
+// whatever the number of goroutines and the cuts between chunks.
+func TestParallel(t *testing.T) {
+	var text []byte
+	rng := rand.New(rand.NewPCG(2, 2))
+	for range 20_000 {
+		text = append(append(text, randomLine(rng)...), '\n')
+	}
+	want, wantReport := serial("f", text, false)
+	for _, workers := range []int{1, 2, 3, 8} {
+		for _, chunkLen := range []int{maxLine + 2, 5000, 65536, 4 << 20} {
+			got, r, err := collect("f", bytes.NewReader(text), int64(len(text)), Options{MaxBad: 1}, workers, chunkLen)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !equal(got, want) || !reflect.DeepEqual(r, wantReport) {
+				t.Errorf("%d workers, chunks of %d: got another result than serially", workers, chunkLen)
+			}
+		}
+	}
+}
+
+// serial is the obvious way to parse a text.
+func serial(name string, text []byte, lenient bool) (Entries, Report) {
+	p := parser{lenient: lenient}
+	r := Report{File: name}
+	lines := strings.Split(strings.TrimPrefix(string(text), "\ufeff"), "\n")
+	if lines[len(lines)-1] == "" {
+		lines = lines[:len(lines)-1]
+	}
+	for i, line := range lines {
+		line = strings.TrimRight(line, "\r")
+		r.Lines++
+		ok, err := p.line([]byte(line))
+		switch {
+		case err != nil:
+			r.Bad++
+			if len(r.Errors) < MaxErrors {
+				r.Errors = append(r.Errors, LineError{name, i + 1, shorten(line), err})
+			}
+		case ok:
+			r.Good++
+		}
+	}
+	return p.out, r
+}
+
+func equal(a, b Entries) bool {
+	return slices.Equal(a.V4, b.V4) && slices.Equal(a.V6, b.V6) && slices.Equal(a.Flows, b.Flows)
+}
+
+// TestExtend checks that a wrong guess of the whole does not make the copying
+// quadratic, nor the room boundless.
+func TestExtend(t *testing.T) {
+	next := make([]V4Prefix, 100)
+	for _, size := range []int64{0, 1, 1 << 20, 1 << 50} {
+		var s []V4Prefix
+		copies := 0
+		for i := range 10_000 {
+			before := cap(s)
+			s = extend(s, next, int64(i+1), size)
+			if cap(s) != before {
+				copies++
+			}
+			if cap(s) > 8*len(s) { // fourfold, and what the allocator rounds up
+				t.Fatalf("size %d: room for %d with %d entries", size, cap(s), len(s))
+			}
+		}
+		if len(s) != 1_000_000 || copies > 60 {
+			t.Errorf("size %d: %d entries, copied %d times", size, len(s), copies)
+		}
+	}
+}
+
+// checkScanV4 compares scanV4 with netip.
+func checkScanV4(t *testing.T, s string) {
+	t.Helper()
+	var want netip.Prefix
+	if a, err := netip.ParseAddr(s); err == nil && a.Is4() {
+		want = netip.PrefixFrom(a, 32)
+	} else if p, err := netip.ParsePrefix(s); err == nil && p.Addr().Is4() {
+		want = p
+	}
+	a, bits, n := scanV4(s)
+	if whole := n > 0 && n == len(s); whole != want.IsValid() || whole && V4(a, bits).Prefix() != want {
+		t.Fatalf("%q: got %v/%d from %d bytes, netip says %v", s, a, bits, n, want)
+	}
+}
+
+func TestScanV4(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 3))
+	for range 300_000 {
+		b := randomV4(rng).AppendTo(nil)
+		if rng.IntN(2) == 0 {
+			b = fmt.Appendf(b, "/%d", rng.IntN(36))
+		}
+		for range rng.IntN(3) {
+			b = mutate(rng, b)
+		}
+		checkScanV4(t, string(b))
+	}
+}
+
+// TestPrefixes compares the decomposition of ranges with a brute-force oracle.
+func TestPrefixes(t *testing.T) {
+	// All ranges of a small block: the prefixes follow on each other without a
+	// gap, and no two halves of a block stand side by side.
+	check := func(first, last netip.Addr) int {
+		t.Helper()
+		next, n := first, 0
+		var before netip.Prefix
+		for p := range prefixes(first, last) {
+			if p != p.Masked() || p.Addr() != next {
+				t.Fatalf("%v-%v: %v follows %v", first, last, p, before)
+			}
+			if before.IsValid() && before.Bits() == p.Bits() {
+				if whole, _ := p.Addr().Prefix(p.Bits() - 1); whole == netip.PrefixFrom(before.Addr(), p.Bits()-1) {
+					t.Fatalf("%v-%v: %v and %v are one prefix", first, last, before, p)
+				}
+			}
+			end := p.Addr()
+			for i := p.Bits(); i < end.BitLen(); i++ { // bit by bit, unlike fill
+				b := end.AsSlice()
+				b[i/8] |= 0x80 >> (i % 8)
+				end, _ = netip.AddrFromSlice(b)
+			}
+			before, next = p, end.Next()
+			n++
+			if end == last {
+				return n
+			}
+		}
+		t.Fatalf("%v-%v: the prefixes end at %v", first, last, before)
+		return 0
+	}
+	for _, base := range []netip.Addr{netip.MustParseAddr("192.0.2.0"), netip.MustParseAddr("2001:db8::")} {
+		for i := range 64 {
+			for j := i; j < 64; j++ {
+				b, c := base.AsSlice(), base.AsSlice()
+				b[len(b)-1], c[len(c)-1] = byte(i), byte(j)
+				first, _ := netip.AddrFromSlice(b)
+				last, _ := netip.AddrFromSlice(c)
+				check(first, last)
+			}
+		}
+	}
+	rng := rand.New(rand.NewPCG(4, 4))
+	for range 2000 {
+		for _, r := range [][2]netip.Addr{{randomV4(rng), randomV4(rng)}, {randomV6(rng), randomV6(rng)}} {
+			if r[1].Less(r[0]) {
+				r[0], r[1] = r[1], r[0]
+			}
+			check(r[0], r[1])
+		}
+	}
+	for _, c := range []struct {
+		first, last string
+		want        int
+	}{
+		{"0.0.0.0", "255.255.255.255", 1},
+		{"0.0.0.1", "255.255.255.254", 62},
+		{"255.255.255.255", "255.255.255.255", 1},
+		{"::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", 1},
+		{"::1", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe", 254},
+		{"::", "::ffff:ffff:ffff:ffff", 1},
+		{"::1", "0:0:0:1::", 65},
+	} {
+		if n := check(netip.MustParseAddr(c.first), netip.MustParseAddr(c.last)); n != c.want {
+			t.Errorf("%s-%s: %d prefixes, want %d", c.first, c.last, n, c.want)
+		}
+	}
+}
+
+// checkEntries checks what every entry promises, among it that its text stands
+// for it alone.
+func checkEntries(t *testing.T, e Entries) {
+	t.Helper()
+	back := func(text string) Entries {
+		e, r := serial("f", []byte(text), false)
+		if r.Good != 1 || e.Len() != 1 {
+			t.Fatalf("%q is read as %v, %v", text, strs(e), r.Errors)
+		}
+		return e
+	}
+	for _, p := range e.V4 {
+		if p.Bits() > 32 || p.Addr()<<p.Bits() != 0 {
+			t.Fatalf("%#x is no masked prefix", uint64(p))
+		}
+		if got := back(p.String()); len(got.V4) != 1 || got.V4[0] != p {
+			t.Fatalf("%v comes back as %v", p, strs(got))
+		}
+	}
+	for _, p := range e.V6 {
+		if p != p.Masked() || p.Addr().Is4() || p.Addr().Is4In6() && p.Bits() > 96 {
+			t.Fatalf("%v is not masked or not IPv6", p)
+		}
+		if got := back(key.Source(p).String()); len(got.V6) != 1 || got.V6[0] != p {
+			t.Fatalf("%v comes back as %v", p, strs(got))
+		}
+	}
+	for _, k := range e.Flows {
+		if got, err := key.Parse(k.Append(nil)); err != nil || got != k {
+			t.Fatalf("%v is not canonical: serialised it is %v, %v", k, got, err)
+		}
+		got := back(k.String())
+		if !k.Tuple() && k.DstBits == 0 {
+			// A flow of which only the source counts has an address's notation.
+			pre := netip.PrefixFrom(k.Src, int(k.SrcBits))
+			if v4 := got.V4; len(v4) == 1 && v4[0].Prefix() == pre || len(got.V6) == 1 && got.V6[0] == pre {
+				continue
+			}
+		}
+		if len(got.Flows) != 1 || got.Flows[0] != k {
+			t.Fatalf("%v comes back as %v", k, strs(got))
+		}
+	}
+}
+
+func TestRoundTrip(t *testing.T) {
+	for _, c := range good {
+		e, _, err := Parse("f", strings.NewReader(c.line), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkEntries(t, e)
+	}
+	rng := rand.New(rand.NewPCG(5, 5))
+	protos := []uint8{1, 6, 17, 47, 58, 132}
+	for range 20_000 {
+		tuple := key.Tuple{
+			Src: randomV4(rng), Dst: randomV4(rng), Proto: protos[rng.IntN(len(protos))],
+			HasPorts: true, SrcPort: uint16(rng.Uint32()), DstPort: uint16(rng.Uint32()),
+		}
+		s := key.Shape{Fields: key.Fields(rng.IntN(8) << 1), SrcBits: uint8(rng.IntN(33)), DstBits: uint8(rng.IntN(33))}
+		if rng.IntN(2) == 0 {
+			tuple.Src, tuple.Dst = randomV6(rng), randomV6(rng)
+			s.Fields |= key.FieldV6
+			s.SrcBits, s.DstBits = uint8(rng.IntN(129)), uint8(rng.IntN(129))
+		}
+		if s.Fields&key.FieldProto != 0 && !hasPorts(tuple.Proto) {
+			s.Fields &^= key.FieldSrcPort | key.FieldDstPort
+		}
+		k, _ := s.Of(tuple)
+		checkEntries(t, Entries{Flows: []key.Key{k}})
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, c := range good {
+		f.Add([]byte(c.line), false)
+	}
+	for _, c := range bad {
+		f.Add([]byte(c.line), true)
+	}
+	f.Add([]byte("\ufeff# head\r\n192.0.2.1\t7\r\nnonsense\n\n2001:db8::/32"), false)
+	f.Add(compressed(f, "gzip", []byte("192.0.2.1\n")), false)
+	f.Add(compressed(f, "zstd", []byte("192.0.2.1\n")), false)
+	f.Fuzz(func(t *testing.T, data []byte, lenient bool) {
+		o := Options{Lenient: lenient, MaxBad: 1, MaxEntries: 1 << 20}
+		parse := func(text []byte) (Entries, Report, error) { // in the smallest chunks
+			return collect("f", bytes.NewReader(text), int64(len(text)), o, 2, maxLine+2)
+		}
+		e, r, err := parse(data)
+		if err != nil {
+			if e.Len() != 0 {
+				t.Fatalf("refused with entries: %v", err)
+			}
+			return
+		}
+		if r.Good+r.Bad > r.Lines || len(r.Errors) != min(r.Bad, MaxErrors) || e.Len() < r.Good {
+			t.Fatalf("%d entries from %+v", e.Len(), r)
+		}
+		checkEntries(t, e)
+		if bytes.HasPrefix(data, []byte{0x1f, 0x8b}) || bytes.HasPrefix(data, []byte{0x28, 0xb5, 0x2f, 0xfd}) {
+			return
+		}
+		if want, wantReport := serial("f", data, lenient); !equal(e, want) || !reflect.DeepEqual(r, wantReport) {
+			t.Fatalf("got %v, %+v, serially %v, %+v", strs(e), r, strs(want), wantReport)
+		}
+		// The same again and again, cut into chunks wherever it happens.
+		if e.Len() > 1000 {
+			return
+		}
+		long := bytes.Repeat(append(data, '\n'), 1+2*maxLine/(len(data)+1))
+		want, wantReport := serial("f", long, lenient)
+		got, report, err := parse(long)
+		if errors.Is(err, ErrTooManyEntries) {
+			return
+		}
+		if err != nil || !equal(got, want) || !reflect.DeepEqual(report, wantReport) {
+			t.Fatalf("repeated: got %+v, serially %+v, error %v", report, wantReport, err)
+		}
+	})
+}
+
+func FuzzScanV4(f *testing.F) {
+	for _, c := range good {
+		f.Add(c.line)
+	}
+	for _, c := range bad {
+		f.Add(c.line)
+	}
+	f.Fuzz(func(t *testing.T, s string) { checkScanV4(t, s) })
+}
+
+// benchmarkText is a list of n lines: IPv4 addresses, a quarter of them
+// prefixes.
+func benchmarkText(n int) []byte {
+	var text []byte
+	rng := rand.New(rand.NewPCG(6, 6))
+	for i := range n {
+		a, bits := rng.Uint32(), 32
+		if i%4 == 0 {
+			bits = 12 + rng.IntN(20)
+			a = a >> (32 - bits) << (32 - bits)
+		}
+		text = append(append(text, V4(a, bits).String()...), '\n')
+	}
+	return text
+}
+
+// benchmarks are texts of as many lines.
+func benchmarks(lines int) map[string][]byte {
+	plain := benchmarkText(lines)
+	return map[string][]byte{
+		"plain":   plain,
+		"remarks": bytes.ReplaceAll(plain, []byte("\n"), []byte("\t7\n")),
+		"ip6":     bytes.Repeat([]byte("2001:db8:1234:5678::9abc\n"), lines),
+		"flows":   bytes.Repeat([]byte("tcp 192.0.2.0/24:* > 198.51.100.7:443\n"), lines),
+	}
+}
+
+// BenchmarkLoad loads files on all processors.
+func BenchmarkLoad(b *testing.B) {
+	const lines = 1_000_000
+	texts := benchmarks(lines)
+	texts["gzip"], texts["zstd"] = texts["plain"], texts["plain"]
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		path := filepath.Join(b.TempDir(), name)
+		if err := os.WriteFile(path, compressed(b, name, texts[name]), 0o600); err != nil {
+			b.Fatal(err)
+		}
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(texts[name])))
+			b.ReportAllocs()
+			for b.Loop() {
+				e, _, err := Load(path, Options{})
+				if err != nil || e.Len() != lines {
+					b.Fatal(e.Len(), err)
+				}
+			}
+			b.ReportMetric(float64(lines)*float64(b.N)/b.Elapsed().Seconds(), "lines/s")
+		})
+	}
+}
+
+// BenchmarkLine parses lines on one processor, reading and collecting left out.
+func BenchmarkLine(b *testing.B) {
+	const lines = 10_000
+	texts := benchmarks(lines)
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		b.Run(name, func(b *testing.B) {
+			c := chunk{text: texts[name]}
+			b.SetBytes(int64(len(c.text)))
+			for b.Loop() {
+				c.parse()
+			}
+			b.ReportMetric(float64(lines)*float64(b.N)/b.Elapsed().Seconds(), "lines/s")
+		})
+	}
+}
