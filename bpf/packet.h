@@ -36,10 +36,28 @@ struct packet {
 	__u32 dst[4];
 	__u32 ports; /* source port, then destination port, as on the wire */
 	__u32 len; /* of the whole frame, in bytes */
+	__u32 open; /* the gates of shapes that its marks open */
+	__u32 reason;
+	__s32 list; /* what the last set that was asked has answered */
 	__u8 family; /* 4, 6, or 0: there are no addresses to match */
 	__u8 proto;
 	__u8 has_ports; /* TCP, UDP or SCTP, not a later fragment */
 	__u8 nd; /* IPv6 neighbour discovery */
+	__u8 pad[8];
 };
+
+_Static_assert(sizeof(struct packet) == 64, "a packet is one cache line");
+
+/*
+ * The packet lies in map memory, of which the verifier does not know what it
+ * holds. After a stage has written to it, this makes the next one read it
+ * anew: otherwise the verifier would walk the rest of the program once for
+ * each way in which the stage can end, and a program with many shapes would
+ * exceed its limits.
+ */
+static __always_inline void settle(void)
+{
+	asm volatile("" ::: "memory");
+}
 
 #endif

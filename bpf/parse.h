@@ -259,8 +259,13 @@ static __always_inline enum reason parse_ipv6(struct cursor *c, struct packet *p
 static __always_inline enum reason parse(struct cursor *c, struct packet *p)
 {
 	__be16 proto;
-	enum reason r = parse_ethernet(c, &proto);
+	enum reason r;
 
+	p->family = 0;
+	p->ports = 0;
+	p->has_ports = 0;
+	p->nd = 0;
+	r = parse_ethernet(c, &proto);
 	if (r != REASON_CLEAN)
 		return r;
 	switch (proto) {

@@ -51,34 +51,46 @@ ARRAY(allow_buckets, struct bucket);
 ARRAY(allow_marks4, __u64);
 ARRAY(allow_marks6, struct line);
 
-static __always_inline int match_block(const struct packet *p)
+static __always_inline void match_block(struct packet *p)
 {
 	struct set_maps maps = { &block_lines, &block_buckets, &block_marks4, &block_marks6 };
 
-	return set_match(&block, maps, p, hash_seed);
+	set_match(&block, maps, p, hash_seed);
 }
 
-static __always_inline int match_allow(const struct packet *p)
+/*
+ * A global function, because the kernel verifies it once and for itself;
+ * inline, it would be walked again for each shape whose match leads here. It
+ * finds the packet where this CPU keeps it. Returns whether a list allows it.
+ */
+__noinline int match_allow(void)
 {
 	struct set_maps maps = { &allow_lines, &allow_buckets, &allow_marks4, &allow_marks6 };
+	struct reason_counters *row = this_row();
 
-	return set_match(&allow, maps, p, hash_seed);
+	if (!row) /* cannot be */
+		return 0;
+	set_match(&allow, maps, &row->packet, hash_seed);
+	return row->packet.list != LIST_NONE;
 }
 
 static __always_inline enum reason decide(struct cursor *c, struct packet *p)
 {
-	enum reason parsed = parse(c, p), safe;
+	enum reason safe;
 	int list;
 
+	p->reason = parse(c, p);
+	settle();
 	if (!p->family)
-		return parsed;
+		return p->reason;
 	safe = failsafe(&failsafe_config, p);
 	if (safe != REASON_CLEAN)
 		return safe;
-	list = match_block(p);
+	match_block(p);
+	list = p->list;
 	if (list == LIST_NONE)
-		return parsed;
-	if (match_allow(p) != LIST_NONE)
+		return p->reason;
+	if (allow.lines && match_allow())
 		return REASON_ALLOWED;
 	count_list(list, p->len);
 	return monitor ? REASON_MONITORED : REASON_BLOCKED;
@@ -98,26 +110,30 @@ static __always_inline int verdict(enum reason r)
 	}
 }
 
-/* Decides over the frame and counts it; every exit is here. */
+/* Decides over the frame and counts it: every packet comes through here. */
 static __always_inline enum reason run_pipeline(struct xdp_md *ctx)
 {
 	struct cursor c = {
 		.pos = (void *)(long)ctx->data,
 		.end = (void *)(long)ctx->data_end,
 	};
-	struct packet p = {};
-	enum reason r;
+	struct reason_counters *row = this_row();
+	struct packet *p;
 
-	p.len = c.end - c.pos;
+	if (!row) /* cannot be */
+		return REASON_CLEAN;
+	p = &row->packet;
+	p->len = c.end - c.pos;
 	if (frags) {
 		__u32 whole = bpf_xdp_get_buff_len(ctx);
 
-		c.paged = whole > p.len;
-		p.len = whole;
+		c.paged = whole > p->len;
+		p->len = whole;
 	}
-	r = decide(&c, &p);
-	count_reason(r, p.len);
-	return r;
+	p->reason = decide(&c, p);
+	settle();
+	count_reason(row, p->reason, p->len);
+	return p->reason;
 }
 
 #endif

@@ -71,15 +71,18 @@ static __always_inline int needs_ports(const volatile struct shape *s)
 	return s->ports_mask != 0;
 }
 
-/* The number of the first list that matches the packet, or LIST_NONE. */
-static __always_inline int set_match(const volatile struct key_set *s, struct set_maps maps,
-				     const struct packet *p, __u64 seed)
+/*
+ * Sets p->list to the number of the first list that matches the packet, or
+ * LIST_NONE.
+ */
+static __always_inline void set_match(const volatile struct key_set *s, struct set_maps maps,
+				      struct packet *p, __u64 seed)
 {
 	__u32 open = GATE_ALWAYS;
-	int list;
 
+	p->list = LIST_NONE;
 	if (!s->lines)
-		return LIST_NONE;
+		return;
 
 	if (p->family == 4) {
 		if (s->gates_v4 & GATE_SRC && mark4_test(maps.marks4, 0, p->src[0]))
@@ -87,22 +90,24 @@ static __always_inline int set_match(const volatile struct key_set *s, struct se
 		if (s->gates_v4 & GATE_DST && mark4_test(maps.marks4, MARK4_WORDS, p->dst[0]))
 			open |= GATE_DST;
 		if (!(s->gates_v4 & open))
-			return LIST_NONE;
+			return;
+		p->open = open;
+		settle();
 
 		for (int i = 0; i < MAX_SHAPES && i < s->n_v4; i++) {
-			if (!(s->v4[i].gate & open))
+			if (!(s->v4[i].gate & p->open))
 				continue;
-			list = set_lookup(s, maps, key_v4(&s->v4[i], p, seed));
-			if (list != LIST_NONE)
-				return list;
+			p->list = set_lookup(s, maps, key_v4(&s->v4[i], p, seed));
+			if (p->list != LIST_NONE)
+				goto out;
 		}
 		for (int i = 0; i < MAX_SHAPES && i < s->n_v4_flow; i++) {
-			if (!(s->v4_flow[i].gate & open) ||
+			if (!(s->v4_flow[i].gate & p->open) ||
 			    (needs_ports(&s->v4_flow[i]) && !p->has_ports))
 				continue;
-			list = set_lookup(s, maps, key_v4_flow(&s->v4_flow[i], p, seed));
-			if (list != LIST_NONE)
-				return list;
+			p->list = set_lookup(s, maps, key_v4_flow(&s->v4_flow[i], p, seed));
+			if (p->list != LIST_NONE)
+				goto out;
 		}
 	} else if (p->family == 6) {
 		if (s->gates_v6 & GATE_SRC &&
@@ -112,25 +117,28 @@ static __always_inline int set_match(const volatile struct key_set *s, struct se
 		    mark6_test(maps.marks6, s->marks6_lines, &s->mark6_dst, p, seed))
 			open |= GATE_DST;
 		if (!(s->gates_v6 & open))
-			return LIST_NONE;
+			return;
+		p->open = open;
+		settle();
 
 		for (int i = 0; i < MAX_SHAPES && i < s->n_v6; i++) {
-			if (!(s->v6[i].gate & open))
+			if (!(s->v6[i].gate & p->open))
 				continue;
-			list = set_lookup(s, maps, key_v6(&s->v6[i], p, seed));
-			if (list != LIST_NONE)
-				return list;
+			p->list = set_lookup(s, maps, key_v6(&s->v6[i], p, seed));
+			if (p->list != LIST_NONE)
+				goto out;
 		}
 		for (int i = 0; i < MAX_SHAPES && i < s->n_v6_flow; i++) {
-			if (!(s->v6_flow[i].gate & open) ||
+			if (!(s->v6_flow[i].gate & p->open) ||
 			    (needs_ports(&s->v6_flow[i]) && !p->has_ports))
 				continue;
-			list = set_lookup(s, maps, key_v6_flow(&s->v6_flow[i], p, seed));
-			if (list != LIST_NONE)
-				return list;
+			p->list = set_lookup(s, maps, key_v6_flow(&s->v6_flow[i], p, seed));
+			if (p->list != LIST_NONE)
+				goto out;
 		}
 	}
-	return LIST_NONE;
+out:
+	settle();
 }
 
 #endif

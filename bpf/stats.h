@@ -16,13 +16,18 @@ struct counter {
 	__u64 bytes;
 };
 
+#define MAX_REASONS 28
+
+/* What belongs to a CPU: its counters, and the packet that it is at. */
 struct reason_counters {
-	struct counter by_reason[16];
+	struct counter by_reason[MAX_REASONS];
+	struct packet packet;
 };
 
-_Static_assert(REASON_COUNT <= 16, "a row holds every reason");
+_Static_assert(REASON_COUNT <= MAX_REASONS, "a row holds every reason");
+_Static_assert(sizeof(struct reason_counters) == 512, "rows do not share cache lines");
 
-/* max_entries: the number of possible CPUs */
+/* max_entries: the number of possible CPUs, so that a CPU's lookup cannot fail */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -49,12 +54,16 @@ static __always_inline void count(struct counter *c, __u32 len)
 	c->bytes += len;
 }
 
-static __always_inline void count_reason(enum reason r, __u32 len)
+static __always_inline struct reason_counters *this_row(void)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
-	struct reason_counters *row = bpf_map_lookup_elem(&reason_stats, &cpu);
 
-	if (row && r < REASON_COUNT)
+	return bpf_map_lookup_elem(&reason_stats, &cpu);
+}
+
+static __always_inline void count_reason(struct reason_counters *row, enum reason r, __u32 len)
+{
+	if (r < REASON_COUNT) /* always; the verifier does not know it */
 		count(&row->by_reason[r], len);
 }
 

@@ -94,7 +94,22 @@ const (
 
 type WeirReasonCounters struct {
 	_        structs.HostLayout
-	ByReason [16]WeirCounter
+	ByReason [28]WeirCounter
+	Packet   struct {
+		_        structs.HostLayout
+		Src      [4]uint32
+		Dst      [4]uint32
+		Ports    uint32
+		Len      uint32
+		Open     uint32
+		Reason   uint32
+		List     int32
+		Family   uint8
+		Proto    uint8
+		HasPorts uint8
+		Nd       uint8
+		Pad      [8]uint8
+	}
 }
 
 type WeirShape struct {

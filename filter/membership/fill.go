@@ -16,6 +16,18 @@ type Column struct {
 	Lists []uint16
 }
 
+// Touch4 marks the networks /24 that the column's keys touch, where they are
+// IPv4: by their sources, or, where those do not count, by their destinations.
+// It is what a Census counts.
+func (c Column) Touch4(src, dst Marks4) {
+	gate := widestGate(c.Shape)
+	if c.Shape.V6() || gate == GateAlways {
+		return
+	}
+	s := Set{marks4: [2]Marks4{src, dst}}
+	s.markColumn(c, gate)
+}
+
 // Fill lists the keys of all columns in an empty set, which no program may be
 // using yet. The keys must be distinct. It does in seconds what Add would do
 // one by one in minutes: the hashes are ordered by the memory that they touch,

@@ -130,17 +130,11 @@ func (l *Layout) planShapes(c Census) error {
 		if n == 0 {
 			continue
 		}
-		g := GatedShape{s, GateAlways}
-		switch {
-		case !s.V6() && s.SrcBits > 0:
-			g.Gate = GateSrc
-		case !s.V6() && s.DstBits > 0:
-			g.Gate = GateDst
-		case s.V6() && s.SrcBits >= Mark6Bits:
-			g.Gate = GateSrc
+		g := GatedShape{s, widestGate(s)}
+		if s.V6() && g.Gate == GateSrc {
 			gatedSrc6++
-		case s.V6() && s.DstBits >= Mark6Bits:
-			g.Gate = GateDst
+		}
+		if s.V6() && g.Gate == GateDst {
 			gatedDst6++
 		}
 		kind := l.kind(s)
@@ -178,6 +172,21 @@ func (l *Layout) planShapes(c Census) error {
 		l.Mark6Lines = uint32(float64(marked+roomKeys)*ExactBitsPerKey/LineBits) + 1
 	}
 	return nil
+}
+
+// widestGate is the gate that a shape can have if its side is marked.
+func widestGate(s key.Shape) Gate {
+	least := 1 // IPv4 marks a short prefix as all networks that it covers
+	if s.V6() {
+		least = Mark6Bits
+	}
+	switch {
+	case int(s.SrcBits) >= least:
+		return GateSrc
+	case int(s.DstBits) >= least:
+		return GateDst
+	}
+	return GateAlways
 }
 
 func gated(a, b []GatedShape, g Gate) int {

@@ -7,9 +7,7 @@ package membership
 import (
 	"errors"
 	"fmt"
-	"math"
 	"net/netip"
-	"sync/atomic"
 
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -27,7 +25,7 @@ type Set struct {
 	Layout
 	cascade *Cascade
 	table   *Table
-	marks4  [2][]uint64 // sources, destinations
+	marks4  [2]Marks4 // sources, destinations
 	marks6  *Cascade
 	len     int
 }
@@ -117,8 +115,7 @@ func (s *Set) open(t key.Tuple) Gate {
 
 func (s *Set) marked(a netip.Addr, side int) bool {
 	if a.Is4() {
-		i := net24(a)
-		return s.marks4[side][i/64]>>(i%64)&1 != 0
+		return s.marks4[side].Marked(net24(a))
 	}
 	return s.marks6.Contains(mark6(a, side).Hash(s.Seed))
 }
@@ -192,31 +189,12 @@ func (s *Set) mark(serialised []byte, g Gate) {
 		}
 	}
 	if key.Fields(k[0])&key.FieldV6 == 0 {
-		mark4(s.marks4[side], uint32(addr[0])<<16|uint32(addr[1])<<8|uint32(addr[2]), bits)
+		s.marks4[side].Mark(uint32(addr[0])<<16|uint32(addr[1])<<8|uint32(addr[2]), bits)
 		return
 	}
 	h := mark6(netip.AddrFrom16([16]byte(addr)), side).Hash(s.Seed)
 	if !s.marks6.Contains(h) {
 		s.marks6.Add(h)
-	}
-}
-
-// mark4 sets the bits of all networks /24 that the prefix touches.
-func mark4(words []uint64, first uint32, bits uint8) {
-	n := uint32(1)
-	if bits < Mark4Bits {
-		n <<= Mark4Bits - bits
-	}
-	for i := first; i < first+n; {
-		m := uint64(1) << (i % 64)
-		step := uint32(1)
-		if i%64 == 0 && first+n-i >= 64 {
-			m, step = math.MaxUint64, 64
-		}
-		if w := &words[i/64]; *w&m != m {
-			atomic.StoreUint64(w, *w|m)
-		}
-		i += step
 	}
 }
 
