@@ -1,0 +1,75 @@
+package generation
+
+import (
+	"weir/filter/key"
+	"weir/filter/membership"
+)
+
+// compiled is what a set is made from.
+type compiled struct {
+	layout  membership.Layout
+	columns []membership.Column
+}
+
+// compile sorts the entries, plans their levels and the set's layout, and
+// gives its keys.
+func (e *entries) compile(mode membership.Mode, bitsPerKey float64, seed uint64) (compiled, error) {
+	var c compiled
+	c.columns = e.src4.compile(c.columns)
+	c.columns = e.dst4.compile(c.columns)
+	c.columns = e.src6.compile(c.columns)
+	c.columns = e.dst6.compile(c.columns)
+	c.columns = compileFlows(&e.flows, c.columns)
+
+	census := membership.Census{Keys: make(map[key.Shape]int)}
+	src, dst := membership.NewMarks4(), membership.NewMarks4()
+	for _, col := range c.columns {
+		census.Keys[col.Shape] += len(col.Lists)
+		col.Touch4(src, dst)
+	}
+	census.MarkedSrc24, census.MarkedDst24 = src.Count(), dst.Count()
+
+	var err error
+	c.layout, err = membership.PlanLayout(census, mode, bitsPerKey, seed)
+	return c, err
+}
+
+// compile appends a column for each level of one side of one family.
+func (s *prefixes[P]) compile(columns []membership.Column) []membership.Column {
+	s.merge()
+	s.sort()
+	s.plan()
+	for _, level := range s.levels {
+		keys := s.at(level)
+		if len(keys) == 0 {
+			continue
+		}
+		shape := s.key(keys[0].key).Shape
+		c := membership.Column{
+			Shape: shape,
+			Keys:  make([]byte, 0, len(keys)*shape.KeyLen()),
+			Lists: make([]uint16, len(keys)),
+		}
+		for i, k := range keys {
+			c.Keys = s.key(k.key).Append(c.Keys)
+			c.Lists[i] = k.list
+		}
+		columns = append(columns, c)
+	}
+	return columns
+}
+
+func compileFlows(flows *listing[flow], columns []membership.Column) []membership.Column {
+	flows.merge()
+	flows.sort()
+	// The shape comes first in a serialised key, so each shape is one run.
+	for e := range flows.distinct {
+		if n := len(columns); n == 0 || columns[n-1].Shape != e.key.Shape {
+			columns = append(columns, membership.Column{Shape: e.key.Shape})
+		}
+		c := &columns[len(columns)-1]
+		c.Keys = e.key.Append(c.Keys)
+		c.Lists = append(c.Lists, e.list)
+	}
+	return columns
+}

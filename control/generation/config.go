@@ -1,0 +1,108 @@
+package generation
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"weir/filter/key"
+	"weir/filter/membership"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// config unfolds layouts and policy into the constants of the program.
+func config(block, allow *membership.Layout, seed uint64, p verdict.Policy, lists int) loader.Config {
+	return loader.Config{
+		Seed:          seed,
+		Block:         keySet(block),
+		Allow:         keySet(allow),
+		Failsafe:      failsafe(p),
+		DropMalformed: p.DropMalformed,
+		Monitor:       p.Monitor,
+		Lists:         lists,
+	}
+}
+
+func keySet(l *membership.Layout) loader.KeySet {
+	k := loader.KeySet{
+		Lines: l.Lines, First: uint32(l.First), Rest: uint32(l.Rest), Buckets: l.Buckets,
+		Marks6Lines: l.Mark6Lines,
+		GatesV4:     uint32(l.Gates(false)), GatesV6: uint32(l.Gates(true)),
+		N_v4: uint32(len(l.V4)), N_v4Flow: uint32(len(l.V4Flow)),
+		N_v6: uint32(len(l.V6)), N_v6Flow: uint32(len(l.V6Flow)),
+		Mark6Src: shape(membership.GatedShape{Shape: key.Shape{Fields: key.FieldV6, SrcBits: membership.Mark6Bits}}),
+		Mark6Dst: shape(membership.GatedShape{Shape: key.Shape{Fields: key.FieldV6, DstBits: membership.Mark6Bits}}),
+	}
+	for _, kind := range []struct {
+		to   *[membership.MaxShapes]loader.Shape
+		from []membership.GatedShape
+	}{{&k.V4, l.V4}, {&k.V4Flow, l.V4Flow}, {&k.V6, l.V6}, {&k.V6Flow, l.V6Flow}} {
+		for i, s := range kind.from {
+			kind.to[i] = shape(s)
+		}
+	}
+	return k
+}
+
+func shape(g membership.GatedShape) loader.Shape {
+	s := loader.Shape{
+		Head:    uint32(g.Fields) | uint32(g.SrcBits)<<8 | uint32(g.DstBits)<<16,
+		Gate:    uint32(g.Gate),
+		SrcMask: mask(g.SrcBits),
+		DstMask: mask(g.DstBits),
+	}
+	var ports [4]byte
+	if g.Fields&key.FieldSrcPort != 0 {
+		ports[0], ports[1] = 0xff, 0xff
+	}
+	if g.Fields&key.FieldDstPort != 0 {
+		ports[2], ports[3] = 0xff, 0xff
+	}
+	s.PortsMask = binary.NativeEndian.Uint32(ports[:])
+	if g.Fields&key.FieldProto != 0 {
+		s.ProtoMask = 0xff << 24
+	}
+	return s
+}
+
+// mask is a prefix length as the program holds it against words of a packet.
+func mask(bits uint8) (words [4]uint32) {
+	var b [16]byte
+	for i := range int(bits) {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	return nativeWords(b)
+}
+
+func nativeWords(b [16]byte) (words [4]uint32) {
+	for i := range words {
+		words[i] = binary.NativeEndian.Uint32(b[4*i:])
+	}
+	return words
+}
+
+func failsafe(p verdict.Policy) loader.Failsafe {
+	var f loader.Failsafe
+	for _, port := range p.FailsafePorts {
+		to := &f.Ports[f.N_ports]
+		var b [2]byte
+		binary.BigEndian.PutUint16(b[:], port.Port)
+		to.Port, to.Proto = binary.NativeEndian.Uint16(b[:]), port.Proto
+		f.N_ports++
+	}
+	for _, prefix := range p.FailsafePrefixes {
+		to, n := &f.V4, &f.N_v4
+		if prefix.Addr().Is6() {
+			to, n = &f.V6, &f.N_v6
+		}
+		to[*n].Addr, to[*n].Mask = words(prefix.Masked().Addr()), mask(uint8(prefix.Bits()))
+		*n++
+	}
+	return f
+}
+
+func words(a netip.Addr) [4]uint32 {
+	var b [16]byte
+	copy(b[:], a.AsSlice())
+	return nativeWords(b)
+}

@@ -1,0 +1,239 @@
+// Package generation turns lists into what the kernel enforces, and keeps it
+// in step with them.
+//
+// A Store holds the entries of all lists. A Generation is built from it: a
+// program specialised to its filters, and the filters themselves, in the
+// kernel's memory. Small changes go into a running generation in place; what
+// does not fit becomes the next generation, built beside the running one.
+package generation
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"weir/filter/key"
+	"weir/filter/membership"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// DefaultBitsPerKey is the size of the cascade in approximate mode.
+const DefaultBitsPerKey = 16
+
+// Config is what, besides the lists, a generation is specialised to.
+type Config struct {
+	verdict.Policy
+	Mode       membership.Mode
+	BitsPerKey float64 // of the cascade in approximate mode; 0: DefaultBitsPerKey
+}
+
+// Generation enforces a store's lists. Its verdict.Program answers just what
+// the program in the kernel does, over the same memory.
+type Generation struct {
+	verdict.Program
+	store  *Store
+	kernel *loader.Generation // nil in a reference
+}
+
+// Build makes a generation in the kernel.
+func Build(s *Store, c Config) (*Generation, error) {
+	return build(s, c, true)
+}
+
+// Reference makes a generation on the heap, which needs no kernel: the Go
+// engine.
+func Reference(s *Store, c Config) (*Generation, error) {
+	return build(s, c, false)
+}
+
+// seeds bounds how often a build is begun anew after a collision, which is to
+// be expected once in hundreds of thousands of builds with 10M entries.
+const seeds = 4
+
+func build(s *Store, c Config, inKernel bool) (*Generation, error) {
+	var err error
+	for range seeds {
+		var g *Generation
+		if g, err = buildUnder(newSeed(), s, c, inKernel); err == nil {
+			return g, nil
+		}
+		if !errors.Is(err, membership.ErrCollision) && !errors.Is(err, membership.ErrFull) {
+			break
+		}
+	}
+	return nil, fmt.Errorf("build generation: %w", err)
+}
+
+func newSeed() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+func buildUnder(seed uint64, s *Store, c Config, inKernel bool) (_ *Generation, err error) {
+	if c.BitsPerKey == 0 {
+		c.BitsPerKey = DefaultBitsPerKey
+	}
+	g := &Generation{store: s, Program: verdict.Program{Policy: c.Policy}}
+	defer func() {
+		if err != nil {
+			g.Close()
+		}
+	}()
+	block, err := s.block.compile(c.Mode, c.BitsPerKey, seed)
+	if err != nil {
+		return nil, fmt.Errorf("block lists: %w", err)
+	}
+	allow, err := s.allow.compile(c.Mode, c.BitsPerKey, seed)
+	if err != nil {
+		return nil, fmt.Errorf("allow lists: %w", err)
+	}
+	var blockMemory, allowMemory membership.Memory
+	if inKernel {
+		g.kernel, err = loader.NewGeneration(config(&block.layout, &allow.layout, seed, c.Policy, len(s.lists)))
+		if err != nil {
+			return nil, err
+		}
+		blockMemory, allowMemory = membership.Memory(g.kernel.Block()), membership.Memory(g.kernel.Allow())
+	} else {
+		blockMemory, allowMemory = block.layout.Alloc(), allow.layout.Alloc()
+	}
+	if g.Block, err = block.set(blockMemory); err != nil {
+		return nil, err
+	}
+	g.Allow, err = allow.set(allowMemory)
+	return g, err
+}
+
+func (c *compiled) set(m membership.Memory) (*membership.Set, error) {
+	s, err := membership.NewSet(c.layout, m)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.Fill(c.columns)
+}
+
+// Load loads the generation's program for an interface.
+func (g *Generation) Load(stats *loader.Stats) (*loader.Program, error) {
+	return g.kernel.Load(stats)
+}
+
+// KernelBytes is the memory of the generation's maps.
+func (g *Generation) KernelBytes() int {
+	if g.kernel == nil {
+		return 0
+	}
+	return g.kernel.MapBytes()
+}
+
+// Close lets go of the generation's memory. A program that is attached goes on
+// filtering.
+func (g *Generation) Close() error {
+	if g.kernel == nil {
+		return nil
+	}
+	return g.kernel.Close()
+}
+
+// Change is an entry that a list gains or loses.
+type Change struct {
+	List uint16 // the list's number
+	Add  bool   // otherwise it is removed
+	Key  key.Key
+}
+
+// Apply makes changes in the store and, in place, in the generation:
+// additions first, and in an order in which no packet ever slips through that
+// is listed before and after. It gives the number of entries that changed.
+//
+// An error, such as membership.ErrNoRoom, says that some changes are not in
+// force: all are in the store, and the answer is to build the next generation.
+func (g *Generation) Apply(changes []Change) (n int, err error) {
+	for _, add := range []bool{true, false} {
+		for _, c := range changes {
+			if c.Add != add {
+				continue
+			}
+			if int(c.List) > len(g.store.lists) || c.List == 0 {
+				return n, fmt.Errorf("change of %v: there is no list %d", c.Key, c.List)
+			}
+			e := changer{Change: c, set: g.Block}
+			if g.store.lists[c.List-1].Allow {
+				e.set = g.Allow
+			}
+			g.store.action(c.List).route(c.Key, &e)
+			if e.changed {
+				n++
+			}
+			err = errors.Join(err, e.err)
+		}
+	}
+	return n, err
+}
+
+// changer brings one change into the store and the set.
+type changer struct {
+	Change
+	set     *membership.Set
+	changed bool
+	err     error
+}
+
+func (c *changer) prefix4(s *prefixes[prefix4], p prefix4) { changePrefix(c, s, p) }
+func (c *changer) prefix6(s *prefixes[prefix6], p prefix6) { changePrefix(c, s, p) }
+
+func (c *changer) flow(s *listing[flow], f flow) {
+	before := s.lists(f)
+	if c.changed = s.change(f, c.List, c.Add); c.changed {
+		after := s.lists(f)
+		c.update(f.Key, first(before), first(after))
+	}
+}
+
+// maxInPlace bounds the keys that one prefix may expand to in place.
+const maxInPlace = 12 // bits
+
+func changePrefix[P prefixType[P]](c *changer, s *prefixes[P], p P) {
+	level, ok := s.levels.Of(p.Bits())
+	if !ok || level-p.Bits() > maxInPlace {
+		c.changed = s.change(p, c.List, c.Add)
+		if c.changed {
+			c.err = membership.ErrNoRoom
+		}
+		return
+	}
+	var before []uint16
+	for k := range p.children(level) {
+		before = append(before, s.owner(k))
+	}
+	if c.changed = s.change(p, c.List, c.Add); !c.changed {
+		return
+	}
+	i := 0
+	for k := range p.children(level) {
+		c.update(s.key(k), before[i], s.owner(k))
+		i++
+	}
+}
+
+func first(lists []uint16) uint16 {
+	if len(lists) == 0 {
+		return 0
+	}
+	return lists[0]
+}
+
+// update brings a key from one owner to another; owner 0 is none.
+func (c *changer) update(k key.Key, before, after uint16) {
+	switch {
+	case c.err != nil || before == after:
+	case before == 0:
+		c.err = c.set.Add(k, after)
+	case after == 0:
+		c.set.Remove(k)
+	default:
+		c.set.SetList(k, after)
+	}
+}

@@ -1,0 +1,169 @@
+package generation
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+
+	"weir/control/list"
+	"weir/filter/key"
+	"weir/filter/membership"
+)
+
+// Direction says which side of a packet a list's addresses are held against.
+// Flows say it themselves.
+type Direction uint8
+
+const (
+	Source Direction = iota
+	Destination
+	Both
+)
+
+func (d Direction) String() string { return [...]string{"src", "dst", "both"}[d] }
+
+// ParseDirection is the inverse of Direction.String.
+func ParseDirection(s string) (Direction, error) {
+	for d := Source; d <= Both; d++ {
+		if s == d.String() {
+			return d, nil
+		}
+	}
+	return 0, fmt.Errorf("direction %q: want src, dst or both", s)
+}
+
+// List is a named list whose entries are blocked or allowed.
+type List struct {
+	Name      string
+	Allow     bool // otherwise its entries are blocked
+	Direction Direction
+}
+
+// Keys gives the keys that a prefix stands for in the list.
+func (l List) Keys(p netip.Prefix) []key.Key {
+	switch l.Direction {
+	case Source:
+		return []key.Key{key.Source(p)}
+	case Destination:
+		return []key.Key{key.Destination(p)}
+	}
+	return []key.Key{key.Source(p), key.Destination(p)}
+}
+
+// Store holds the entries of all lists as they were given: what a generation
+// is built from, and what says whether a key is still listed when one of its
+// entries goes. It is not safe for concurrent use.
+type Store struct {
+	lists        []List
+	block, allow entries
+}
+
+// entries is all that the lists of one action hold.
+type entries struct {
+	src4, dst4 prefixes[prefix4]
+	src6, dst6 prefixes[prefix6]
+	flows      listing[flow]
+}
+
+type flow struct{ key.Key }
+
+func (f flow) compare(g flow) int {
+	var a, b [key.MaxLen]byte
+	return bytes.Compare(f.Append(a[:0]), g.Append(b[:0]))
+}
+
+// NewStore makes an empty store.
+func NewStore() *Store {
+	s := &Store{}
+	for _, e := range []*entries{&s.block, &s.allow} {
+		e.src4.source, e.src6.source = true, true
+	}
+	return s
+}
+
+// Lists gives the lists; the number of a list is its index plus one.
+func (s *Store) Lists() []List { return s.lists }
+
+// Len is the number of entries in the lists of an action, as many times as
+// lists have them.
+func (s *Store) Len(allow bool) int {
+	e := &s.block
+	if allow {
+		e = &s.allow
+	}
+	return len(e.src4.sorted) + len(e.dst4.sorted) + len(e.src6.sorted) + len(e.dst6.sorted) + len(e.flows.sorted)
+}
+
+// AddList adds a list with its entries and gives its number. The entries are in
+// force with the next generation that is built.
+func (s *Store) AddList(l List, e list.Entries) (uint16, error) {
+	if len(s.lists) == membership.MaxList {
+		return 0, fmt.Errorf("list %s: more than %d lists", l.Name, membership.MaxList)
+	}
+	s.lists = append(s.lists, l)
+	n := uint16(len(s.lists))
+	to := s.action(n)
+	for _, p := range e.V4 {
+		if l.Direction != Destination {
+			to.src4.append(prefix4{p}, n)
+		}
+		if l.Direction != Source {
+			to.dst4.append(prefix4{p}, n)
+		}
+	}
+	for _, p := range e.V6 {
+		if l.Direction != Destination {
+			to.src6.append(prefix6{p}, n)
+		}
+		if l.Direction != Source {
+			to.dst6.append(prefix6{p}, n)
+		}
+	}
+	for _, k := range e.Flows {
+		to.route(k, appender{n})
+	}
+	return n, nil
+}
+
+func (s *Store) action(list uint16) *entries {
+	if s.lists[list-1].Allow {
+		return &s.allow
+	}
+	return &s.block
+}
+
+// visitor is called with where a key belongs.
+type visitor interface {
+	prefix4(*prefixes[prefix4], prefix4)
+	prefix6(*prefixes[prefix6], prefix6)
+	flow(*listing[flow], flow)
+}
+
+// route finds where a key belongs: an address alone is a prefix of one side,
+// all else is a flow.
+func (e *entries) route(k key.Key, v visitor) {
+	a, bits, side4, side6 := k.Src, k.SrcBits, &e.src4, &e.src6
+	if k.DstBits > 0 {
+		a, bits, side4, side6 = k.Dst, k.DstBits, &e.dst4, &e.dst6
+	}
+	switch p := netip.PrefixFrom(a, int(bits)); {
+	case k.Tuple():
+		v.flow(&e.flows, flow{k})
+	case k.V6():
+		v.prefix6(side6, prefix6{p})
+	default:
+		v.prefix4(side4, prefix4{list.V4(addr4(a), int(bits))})
+	}
+}
+
+func addr4(a netip.Addr) uint32 {
+	b := a.As4()
+	return uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
+}
+
+// appender adds a key to the bulk.
+type appender struct{ list uint16 }
+
+func (a appender) prefix4(s *prefixes[prefix4], p prefix4) { s.append(p, a.list) }
+func (a appender) prefix6(s *prefixes[prefix6], p prefix6) { s.append(p, a.list) }
+func (a appender) flow(s *listing[flow], f flow)           { s.append(f, a.list) }

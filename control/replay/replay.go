@@ -1,0 +1,174 @@
+// Package replay passes captures through the very program that weir attaches,
+// in the kernel's test run, or through its reference in Go.
+package replay
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"weir/control/capture"
+	"weir/control/generation"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// Engine decides over frames.
+type Engine interface {
+	// Decide gives the outcome for an Ethernet frame.
+	Decide(frame []byte) (verdict.Outcome, error)
+	Close() error
+}
+
+// Reference is the engine in Go.
+type Reference struct{ Generation *generation.Generation }
+
+// Decide implements Engine.
+func (r Reference) Decide(frame []byte) (verdict.Outcome, error) {
+	return r.Generation.Decide(frame), nil
+}
+
+// Close implements Engine; it leaves the generation open.
+func (r Reference) Close() error { return nil }
+
+// Kernel is the engine that runs the program in the kernel. It learns reason
+// and list from the program's own counters.
+type Kernel struct {
+	generation *generation.Generation
+	stats      *loader.Stats
+	program    *loader.Program
+
+	reasons, lists, buf []loader.Counter
+}
+
+// NewKernel loads the generation's program for test runs.
+func NewKernel(g *generation.Generation, lists int) (*Kernel, error) {
+	stats, err := loader.NewStats(lists)
+	if err != nil {
+		return nil, err
+	}
+	program, err := g.Load(stats)
+	if err != nil {
+		return nil, errors.Join(err, stats.Close())
+	}
+	return &Kernel{
+		generation: g, stats: stats, program: program,
+		reasons: stats.Reasons(nil), lists: stats.Lists(nil),
+	}, nil
+}
+
+// Decide implements Engine. A frame without a whole Ethernet header, which no
+// interface delivers and the kernel does not run, is answered by the reference.
+func (k *Kernel) Decide(frame []byte) (verdict.Outcome, error) {
+	action, err := k.program.Test(frame)
+	if errors.Is(err, loader.ErrShortFrame) {
+		return k.generation.Decide(frame), nil
+	}
+	if err != nil {
+		return verdict.Outcome{}, err
+	}
+	o := verdict.Outcome{Action: verdict.Pass}
+	switch action {
+	case loader.ActionDrop:
+		o.Action = verdict.Drop
+	case loader.ActionPass:
+	default:
+		return o, fmt.Errorf("program returned XDP action %d", action)
+	}
+	reason, ok := k.counted(k.stats.Reasons, k.reasons, len(frame))
+	if !ok {
+		return o, errors.New("program did not count the packet under just one reason")
+	}
+	o.Reason = verdict.Reason(reason)
+	if o.Reason == verdict.Blocked || o.Reason == verdict.Monitored {
+		if o.List, ok = k.counted(k.stats.Lists, k.lists, len(frame)); !ok {
+			return o, errors.New("program did not count the packet under just one list")
+		}
+	}
+	return o, nil
+}
+
+// counted finds the one counter that has grown since the last packet, by one
+// packet of the given length, and brings last up to date.
+func (k *Kernel) counted(read func([]loader.Counter) []loader.Counter, last []loader.Counter, length int) (i int, ok bool) {
+	k.buf = read(k.buf)
+	grown := -1
+	for i, c := range k.buf {
+		if c == last[i] {
+			continue
+		}
+		if grown >= 0 || c.Packets != last[i].Packets+1 || c.Bytes != last[i].Bytes+uint64(length) {
+			ok = false
+			return 0, false
+		}
+		grown = i
+	}
+	copy(last, k.buf)
+	return grown, grown >= 0
+}
+
+// Close implements Engine; it leaves the generation open.
+func (k *Kernel) Close() error { return errors.Join(k.program.Close(), k.stats.Close()) }
+
+// Summary is what became of the packets of captures.
+type Summary struct {
+	Packets  int            `json:"packets"`
+	Bytes    int            `json:"bytes"` // on the wire
+	Verdicts map[string]int `json:"verdicts"`
+	Reasons  map[string]int `json:"reasons"`
+	Lists    map[string]int `json:"lists,omitempty"` // blocked packets by list
+}
+
+// NewSummary is a summary of no packets, with every verdict and reason.
+func NewSummary() *Summary {
+	s := &Summary{
+		Verdicts: map[string]int{verdict.Pass.String(): 0, verdict.Drop.String(): 0},
+		Reasons:  make(map[string]int),
+		Lists:    make(map[string]int),
+	}
+	for r := range verdict.NumReasons {
+		s.Reasons[r.String()] = 0
+	}
+	return s
+}
+
+// Run passes a capture through the engine and adds to the summary. Each packet
+// and its outcome go to visit, unless it is nil. A capture that is cut short
+// ends with an error after the packets that it holds.
+func Run(r *capture.Reader, e Engine, lists []generation.List, s *Summary, visit func(capture.Packet, verdict.Outcome) error) error {
+	for p, err := range r.All() {
+		if err != nil {
+			return err
+		}
+		o, err := e.Decide(p.Data)
+		if err != nil {
+			return fmt.Errorf("packet %d: %w", p.Number, err)
+		}
+		s.Packets++
+		s.Bytes += p.Length
+		s.Verdicts[o.Action.String()]++
+		s.Reasons[o.Reason.String()]++
+		if o.List > 0 {
+			s.Lists[lists[o.List-1].Name]++
+		}
+		if visit != nil {
+			if err := visit(p, o); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Top gives the names of the reasons in a summary that have packets, the
+// most frequent first.
+func (s *Summary) Top() []string {
+	var names []string
+	for name, n := range s.Reasons {
+		if n > 0 {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int { return s.Reasons[b] - s.Reasons[a] })
+	return names
+}

@@ -1,0 +1,62 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+)
+
+// array is an array map that is mapped into memory.
+type array struct {
+	m     *ebpf.Map
+	words []uint64 // all entries, nothing else
+	pages []byte
+}
+
+func newArray(spec *ebpf.MapSpec) (*array, error) {
+	// Before 5.11 the memory of maps counts as locked memory of the process.
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("raise RLIMIT_MEMLOCK: %w", err)
+	}
+	m, err := ebpf.NewMap(spec)
+	if err != nil {
+		return nil, fmt.Errorf("map %s with %d entries of %d bytes: %w",
+			spec.Name, spec.MaxEntries, spec.ValueSize, err)
+	}
+	return mapArray(m)
+}
+
+// mapArray maps m into memory and takes it over, also when it fails.
+func mapArray(m *ebpf.Map) (*array, error) {
+	// The kernel lays out entries of whole words without padding.
+	size := int(m.MaxEntries()) * int(m.ValueSize())
+	a := &array{m: m}
+	var err error
+	if a.pages, err = unix.Mmap(m.FD(), 0, pageAlign(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		m.Close()
+		return nil, fmt.Errorf("map %d bytes of kernel memory: %w", size, err)
+	}
+	a.words = unsafe.Slice((*uint64)(unsafe.Pointer(&a.pages[0])), size/8)
+	return a, nil
+}
+
+func pageAlign(n int) int {
+	page := os.Getpagesize()
+	return (n + page - 1) / page * page
+}
+
+// bytes is the kernel memory of the entries.
+func (a *array) bytes() int { return len(a.pages) }
+
+func (a *array) Close() error {
+	if a == nil {
+		return nil
+	}
+	a.words = nil
+	return errors.Join(unix.Munmap(a.pages), a.m.Close())
+}

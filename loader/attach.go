@@ -1,0 +1,508 @@
+package loader
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Mode is where on an interface's receive path the program runs. The mode
+// that is asked for is the one that is had, or Attach fails.
+type Mode uint8
+
+// The modes, from the one to choose downwards.
+const (
+	Native  Mode = iota // in the driver
+	Generic             // in the network stack, slower, with any driver
+	Offload             // on the NIC
+)
+
+var modes = [...]struct {
+	name string
+	flag link.XDPAttachFlags
+}{
+	Native:  {"native", link.XDPDriverMode},
+	Generic: {"generic", link.XDPGenericMode},
+	Offload: {"offload", link.XDPOffloadMode},
+}
+
+func (m Mode) String() string { return modes[m].name }
+
+func (m Mode) flag() link.XDPAttachFlags { return modes[m].flag }
+
+// MarshalText returns the mode's name.
+func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText sets the mode by its name: native, generic or offload.
+func (m *Mode) UnmarshalText(text []byte) error {
+	for i, mode := range modes {
+		if mode.name == string(text) {
+			*m = Mode(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is no XDP mode: native, generic or offload", text)
+}
+
+// aboutSize is how much may be said about an attachment, in bytes.
+const aboutSize = 64 << 10
+
+// record is what stands in the pin about.
+type record struct {
+	Target Target          `json:"target"` // as it was named when it was attached
+	Mode   Mode            `json:"mode"`
+	About  json.RawMessage `json:"about,omitempty"` // the caller's own
+}
+
+// Attachment is an interface with weir's program on it. It is no concern of
+// the process's life: Close leaves it in force, [Pins.List] finds it again.
+//
+// The methods are not to be called concurrently, unlike those of its Stats.
+type Attachment struct {
+	pins   Pins
+	path   string
+	record record
+	link   link.Link // nil: the pin is gone, which severs it
+	stats  *Stats
+	about  *ebpf.Map
+
+	unpinned bool // stats are new, in the place of pinned ones
+}
+
+// Attach attaches a program to an interface, or, where the interface has one
+// already that is pinned here, replaces that without a gap and takes over its
+// counters. load is called with the counters that the program is to use:
+// mostly it is [Generation.Load]. It must not use the pins, which are locked.
+//
+// about is a JSON value for the caller's own use, or nil; see
+// [Attachment.About].
+func (d Pins) Attach(t Target, mode Mode, about []byte, load func(*Stats) (*Program, error)) (*Attachment, error) {
+	a, err := d.attach(record{t, mode, about}, load)
+	if err != nil {
+		return nil, fmt.Errorf("attach to %s: %w", t, err)
+	}
+	return a, nil
+}
+
+func (d Pins) attach(r record, load func(*Stats) (*Program, error)) (*Attachment, error) {
+	unlock, err := d.lock(unix.LOCK_EX)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := d.sweep(); err != nil {
+		return nil, err
+	}
+
+	var iface *netlink.LinkAttrs
+	var path string
+	if err := r.Target.in(func(inode uint64) (err error) {
+		if iface, err = findIface(r.Target.Iface); err != nil {
+			return err
+		}
+		path = d.path(inode, iface.Name) // which may have other names
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+
+	a, err := d.open(path)
+	switch {
+	case err == errNotPinned:
+		return d.create(path, r, iface, load)
+	case err != nil:
+		return nil, explainPermission(err)
+	case a.Severed():
+		// The interface is a new one of the same name.
+		if err := errors.Join(a.Close(), os.RemoveAll(path)); err != nil {
+			return nil, fmt.Errorf("remove stale pins: %w", err)
+		}
+		return d.create(path, r, iface, load)
+	}
+	if err := a.adopt(r, iface, load); err != nil {
+		a.Close()
+		return nil, err
+	}
+	return a, nil
+}
+
+// create attaches a program and pins it.
+func (d Pins) create(path string, r record, iface *netlink.LinkAttrs, load func(*Stats) (*Program, error)) (_ *Attachment, err error) {
+	a := &Attachment{pins: d, path: path, record: r}
+	var p *Program
+	var temp string
+	defer func() {
+		if p != nil {
+			err = errors.Join(err, p.Close())
+		}
+		if err != nil {
+			a.Close() // with the link, which no pin holds yet
+			if temp != "" {
+				os.RemoveAll(temp)
+			}
+		}
+	}()
+	if a.stats, err = newStats(0); err != nil {
+		return nil, explainPermission(err)
+	}
+	if p, err = a.load(load); err != nil {
+		return nil, err
+	}
+	if p.grown != nil {
+		if err := a.stats.move(p.take()); err != nil {
+			return nil, err
+		}
+	}
+	text, err := r.encode()
+	if err != nil {
+		return nil, err
+	}
+	if a.about, err = newAbout(text); err != nil {
+		return nil, explainPermission(err)
+	}
+	if temp, err = os.MkdirTemp(string(d), unfinished); err != nil {
+		return nil, fmt.Errorf("make directory for pins: %w", err)
+	}
+	// What can fail goes before the packets' way is touched.
+	for name, m := range map[string]*ebpf.Map{
+		pinReasons: a.stats.reasons.m,
+		pinLists:   a.stats.lists.m,
+		pinAbout:   a.about,
+	} {
+		if err := pin(m, filepath.Join(temp, name)); err != nil {
+			return nil, err
+		}
+	}
+	if a.link, err = d.attachLink(r, iface, p.prog); err != nil {
+		return nil, err
+	}
+	if err := pin(a.link, filepath.Join(temp, pinLink)); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(temp, path); err != nil {
+		return nil, fmt.Errorf("put pins in their place: %w", err)
+	}
+	return a, nil
+}
+
+func (d Pins) attachLink(r record, iface *netlink.LinkAttrs, p *ebpf.Program) (l link.Link, err error) {
+	err = r.Target.in(func(uint64) (err error) {
+		l, err = link.AttachXDP(link.XDPOptions{Program: p, Interface: iface.Index, Flags: r.Mode.flag()})
+		if err != nil {
+			return d.explainAttach(err, r.Target, iface, p, r.Mode)
+		}
+		return nil
+	})
+	return l, err
+}
+
+func pin(object interface{ Pin(string) error }, path string) error {
+	if err := object.Pin(path); err != nil {
+		return fmt.Errorf("pin %s: %w", filepath.Base(path), explainPermission(err))
+	}
+	return nil
+}
+
+// open opens what is pinned in an interface's directory. It fails with
+// errNotPinned where there is none.
+func (d Pins) open(path string) (_ *Attachment, err error) {
+	if !exists(path) {
+		return nil, errNotPinned
+	}
+	a := &Attachment{pins: d, path: path}
+	defer func() {
+		if err != nil {
+			a.Close()
+			err = fmt.Errorf("damaged pins, removing the directory %s detaches: %w", path, err)
+		}
+	}()
+	if a.about, err = ebpf.LoadPinnedMap(filepath.Join(path, pinAbout), nil); err != nil {
+		return nil, err
+	}
+	if a.record, err = readAbout(a.about); err != nil {
+		return nil, err
+	}
+	a.link, err = link.LoadPinnedLink(filepath.Join(path, pinLink), nil)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	a.stats, err = openStats(path)
+	if err != nil && !errors.Is(err, errLayout) {
+		return nil, err
+	}
+	return a, nil
+}
+
+// adopt replaces the program of an attachment that another process has made.
+func (a *Attachment) adopt(r record, iface *netlink.LinkAttrs, load func(*Stats) (*Program, error)) error {
+	index, err := a.index()
+	if err != nil {
+		return err
+	}
+	if index != iface.Index {
+		return fmt.Errorf("%w: the pins %s are those of the interface with index %d, which has another name now: "+
+			"detach it first", ErrForeign, a.path, index)
+	}
+	if a.record.Mode != r.Mode {
+		return fmt.Errorf("%w: %s, not %s: detach it first", ErrMode, a.record.Mode, r.Mode)
+	}
+	if a.stats == nil {
+		// Another version's counters; what they have counted is lost.
+		if a.stats, err = newStats(0); err != nil {
+			return explainPermission(err)
+		}
+		a.unpinned = true
+	}
+	text, err := r.encode()
+	if err != nil {
+		return err
+	}
+	p, err := a.load(load)
+	if err != nil {
+		return err
+	}
+	if err := a.replace(p); err != nil {
+		return err
+	}
+	a.record = r
+	return a.about.Put(uint32(0), text)
+}
+
+func (a *Attachment) load(load func(*Stats) (*Program, error)) (*Program, error) {
+	p, err := load(a.stats)
+	if err != nil {
+		return nil, err
+	}
+	if p.stats != a.stats {
+		return nil, errors.Join(errors.New("the program has other counters than it was given"), p.Close())
+	}
+	return p, nil
+}
+
+// Replace exchanges the program for p, loaded with the attachment's Stats,
+// in one step: every packet meets the one or the other. It takes over p, and
+// closes it, also when it fails. It fails with [ErrSevered] where there is no
+// longer an interface.
+func (a *Attachment) Replace(p *Program) error {
+	unlock, err := a.pins.lock(unix.LOCK_EX)
+	if err != nil {
+		p.Close()
+		return fmt.Errorf("replace program on %s: %w", a.record.Target, err)
+	}
+	defer unlock()
+	if err := a.replace(p); err != nil {
+		return fmt.Errorf("replace program on %s: %w", a.record.Target, err)
+	}
+	return nil
+}
+
+// replace fails only where nothing has changed: the caller must know which
+// generation it is that filters.
+func (a *Attachment) replace(p *Program) error {
+	defer p.Close()
+	if p.stats != a.stats || p.grown == nil && p.lists != a.stats.lists {
+		return errors.New("the program counts elsewhere: load it with the attachment's counters")
+	}
+	if a.link == nil {
+		return ErrSevered
+	}
+	next := make(map[string]*ebpf.Map)
+	if a.unpinned {
+		next[pinReasons], next[pinLists] = a.stats.reasons.m, p.lists.m
+	}
+	if p.grown != nil {
+		next[pinLists] = p.lists.m
+		a.stats.carry(p.grown)
+	}
+	for name, m := range next {
+		if err := a.pinNext(m, name); err != nil {
+			return err
+		}
+	}
+	err := a.link.Update(p.prog)
+	if errors.Is(err, unix.ENOLINK) {
+		return fmt.Errorf("%w: %w", ErrSevered, err)
+	}
+	if err != nil {
+		return explainPermission(err)
+	}
+	for name := range next {
+		// A failure here would cost the process after this one the counters,
+		// and no more.
+		os.Rename(a.next(name), filepath.Join(a.path, name))
+	}
+	a.unpinned = false
+	if p.grown != nil {
+		a.stats.move(p.take())
+	}
+	return nil
+}
+
+// next is where a pin is made that is to take the place of another.
+func (a *Attachment) next(name string) string {
+	return filepath.Join(a.path, name+"_next")
+}
+
+func (a *Attachment) pinNext(m *ebpf.Map, name string) error {
+	// One may be left over from an exchange that failed.
+	if err := os.Remove(a.next(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return pin(m, a.next(name))
+}
+
+// Detach takes the program off the interface and removes the pins. It leaves
+// alone what has been attached in the meantime. The attachment is still to be
+// closed.
+func (a *Attachment) Detach() error {
+	unlock, err := a.pins.lock(unix.LOCK_EX)
+	if err == nil {
+		defer unlock()
+		err = a.detach()
+	}
+	if err != nil {
+		return fmt.Errorf("detach from %s: %w", a.record.Target, err)
+	}
+	return nil
+}
+
+func (a *Attachment) detach() error {
+	if a.link != nil {
+		// The pin may not be the only one to hold the link.
+		if err := a.link.Detach(); err != nil && !errors.Is(err, unix.ENOLINK) {
+			return explainPermission(err)
+		}
+	}
+	now, err := a.pins.open(a.path)
+	if err == errNotPinned {
+		return nil
+	}
+	if err == nil {
+		defer now.Close()
+		if !now.Severed() {
+			return nil // another one, since ours is detached
+		}
+	}
+	return os.RemoveAll(a.path)
+}
+
+// Close lets go of the attachment, which stays in force.
+func (a *Attachment) Close() error {
+	var errs []error
+	if a.link != nil {
+		errs = append(errs, a.link.Close())
+	}
+	if a.stats != nil {
+		errs = append(errs, a.stats.Close())
+	}
+	if a.about != nil {
+		errs = append(errs, a.about.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Target names the interface as it was named when it was attached to.
+func (a *Attachment) Target() Target { return a.record.Target }
+
+// Mode is the mode that it was attached in.
+func (a *Attachment) Mode() Mode { return a.record.Mode }
+
+// Stats are the counters, until Close. They are nil, and count nothing, where
+// another version of weir has made them in another layout.
+func (a *Attachment) Stats() *Stats { return a.stats }
+
+// Severed tells whether the interface is gone, and the pins are all that is
+// left.
+func (a *Attachment) Severed() bool {
+	index, err := a.index()
+	return err == nil && index == 0
+}
+
+// index is the interface's number in its namespace, 0 when it is gone.
+func (a *Attachment) index() (int, error) {
+	if a.link == nil {
+		return 0, nil
+	}
+	info, err := a.link.Info()
+	if err != nil {
+		return 0, err
+	}
+	xdp := info.XDP()
+	if xdp == nil {
+		return 0, errors.New("the pinned link is none of XDP")
+	}
+	return int(xdp.Ifindex), nil
+}
+
+// ProgramID is the kernel's number of the program, 0 if there is none.
+func (a *Attachment) ProgramID() uint32 {
+	if a.link == nil {
+		return 0
+	}
+	info, err := a.link.Info()
+	if err != nil {
+		return 0
+	}
+	return uint32(info.Program)
+}
+
+// About is what was last said about the attachment, nil if nothing was.
+func (a *Attachment) About() []byte { return a.record.About }
+
+// SetAbout says something about the attachment, a JSON value, for whoever
+// opens it later.
+func (a *Attachment) SetAbout(about []byte) error {
+	r := a.record
+	r.About = about
+	text, err := r.encode()
+	if err != nil {
+		return err
+	}
+	unlock, err := a.pins.lock(unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := a.about.Put(uint32(0), text); err != nil {
+		return fmt.Errorf("describe the attachment: %w", explainPermission(err))
+	}
+	a.record = r
+	return nil
+}
+
+// encode is how a record stands in its map: padded with zeros.
+func (r record) encode() ([]byte, error) {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("describe the attachment: %w", err)
+	}
+	if len(text) > aboutSize {
+		return nil, fmt.Errorf("describe the attachment: %d bytes are more than %d", len(text), aboutSize)
+	}
+	return append(text, make([]byte, aboutSize-len(text))...), nil
+}
+
+func newAbout(text []byte) (*ebpf.Map, error) {
+	return ebpf.NewMap(&ebpf.MapSpec{
+		Name: pinAbout, Type: ebpf.Array, KeySize: 4, ValueSize: aboutSize, MaxEntries: 1,
+		Contents: []ebpf.MapKV{{Key: uint32(0), Value: text}},
+	})
+}
+
+func readAbout(m *ebpf.Map) (r record, err error) {
+	text, err := m.LookupBytes(uint32(0))
+	if err != nil {
+		return r, err
+	}
+	err = json.Unmarshal(bytes.TrimRight(text, "\x00"), &r)
+	return r, err
+}

@@ -1,0 +1,654 @@
+package loader
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir/bpf"
+	"weir/tests/lab"
+)
+
+func TestAttach(t *testing.T) {
+	for _, mode := range []Mode{Native, Generic} {
+		t.Run(mode.String(), func(t *testing.T) {
+			l, pins := lab.New(t), testPins(t)
+			frame := udp(l, addrA, addrB, 1)
+			if !reaches(t, l, frame) {
+				t.Fatal("the wire is dead")
+			}
+
+			a, err := pins.Attach(target(l.B), mode, []byte(`{"lists":["a"]}`), blockAll(t, 1).Load)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if reaches(t, l, frame) {
+				t.Error("a blocked packet came through")
+			}
+			if n := a.Stats().Reasons(nil)[bpf.WeirReasonREASON_BLOCKED]; n != (Counter{1, uint64(len(frame))}) {
+				t.Errorf("%v blocked", n)
+			}
+			if n := a.Stats().Lists(nil)[0]; n != (Counter{1, uint64(len(frame))}) {
+				t.Errorf("%v blocked by list 0", n)
+			}
+			if err := a.Close(); err != nil {
+				t.Fatal(err)
+			}
+			runtime.GC() // nothing may hang on a finalizer
+			if reaches(t, l, frame) {
+				t.Error("filtering ended with the process's files")
+			}
+
+			list, err := pins.List()
+			if err != nil || len(list) != 1 {
+				t.Fatalf("%d attachments, %v", len(list), err)
+			}
+			a = list[0]
+			if a.Target() != target(l.B) || a.Mode() != mode || string(a.About()) != `{"lists":["a"]}` || a.Severed() {
+				t.Errorf("listed %v, %v, %s, severed %t", a.Target(), a.Mode(), a.About(), a.Severed())
+			}
+			if n := a.Stats().Reasons(nil)[bpf.WeirReasonREASON_BLOCKED].Packets; n != 2 {
+				t.Errorf("%d blocked", n)
+			}
+			l.B.In(t, func() {
+				iface, err := findIface(l.B.Iface)
+				if err != nil || iface.Xdp.ProgId != a.ProgramID() || iface.Xdp.AttachMode != uint32(mode)+1 {
+					t.Errorf("interface has %+v, %v, want program %d", iface.Xdp, err, a.ProgramID())
+				}
+			})
+			detach(t, a)
+			if !reaches(t, l, frame) {
+				t.Error("still filtered after detaching")
+			}
+			if list, err := pins.List(); err != nil || len(list) != 0 {
+				t.Errorf("%d attachments, %v", len(list), err)
+			}
+		})
+	}
+}
+
+func TestPinsArePrivate(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	a := attach(t, pins, target(l.B), Native, newTestGeneration(t, Config{}))
+	defer detach(t, a)
+	err := filepath.WalkDir(a.path, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		want := fs.FileMode(0o600)
+		if d.IsDir() {
+			want = fs.ModeDir | 0o700
+		}
+		if info, err := d.Info(); err != nil || info.Mode() != want {
+			t.Errorf("%s: mode %v, want %v (%v)", path, info.Mode(), want, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// The next process replaces the program that it finds, and counts on.
+func TestAdopt(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		lists  int
+		stride int
+	}{
+		{"same room", 1, 64},
+		{"more lists", 500, 512},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			l, pins := lab.New(t), testPins(t)
+			frame := udp(l, addrA, addrB, 1)
+			a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+			reaches(t, l, frame)
+			if err := a.Close(); err != nil {
+				t.Fatal(err)
+			}
+
+			a, err := pins.Attach(target(l.B), Native, []byte("2"), blockAll(t, test.lists).Load)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer detach(t, a)
+			check := func(s *Stats, n uint64) {
+				t.Helper()
+				lists := s.Lists(nil)
+				if len(lists) != test.stride || lists[0].Packets != n || lists[0].Bytes != n*uint64(len(frame)) {
+					t.Errorf("%d counters of lists, %v", len(lists), lists[0])
+				}
+				if got := s.Reasons(nil)[bpf.WeirReasonREASON_BLOCKED].Packets; got != n {
+					t.Errorf("%d blocked", got)
+				}
+			}
+			check(a.Stats(), 1)
+			reaches(t, l, frame)
+			check(a.Stats(), 2)
+
+			list, err := pins.List()
+			if err != nil || len(list) != 1 {
+				t.Fatal(list, err)
+			}
+			defer list[0].Close()
+			check(list[0].Stats(), 2)
+			if string(list[0].About()) != "2" {
+				t.Errorf("about %s", list[0].About())
+			}
+		})
+	}
+}
+
+// Counters that another version has laid out differently are made anew.
+func TestAdoptOtherLayout(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	frame := udp(l, addrA, addrB, 1)
+	a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	reaches(t, l, frame)
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	other, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	path := filepath.Join(a.path, pinReasons)
+	if err := errors.Join(os.Remove(path), other.Pin(path)); err != nil {
+		t.Fatal(err)
+	}
+
+	list, err := pins.List()
+	if err != nil || len(list) != 1 || len(list[0].Stats().Reasons(nil)) != 0 {
+		t.Fatal(list, err)
+	}
+	list[0].Close()
+	a = attach(t, pins, target(l.B), Native, blockAll(t, 1000))
+	defer detach(t, a)
+	reaches(t, l, frame)
+	if list, err = pins.List(); err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	defer list[0].Close()
+	for _, s := range []*Stats{a.Stats(), list[0].Stats()} {
+		if n := s.Reasons(nil)[bpf.WeirReasonREASON_BLOCKED].Packets; n != 1 {
+			t.Errorf("%d blocked", n)
+		}
+		if lists := s.Lists(nil); len(lists) != 1024 || lists[0].Packets != 1 {
+			t.Errorf("%d counters of lists, %v", len(lists), lists[0])
+		}
+	}
+}
+
+// Under a flood of listed packets, none gets past an exchange of generations,
+// and every one is counted.
+func TestReplaceUnderway(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	defer detach(t, a)
+	tx, rx := l.A.Sender(t), l.B.Receiver(t)
+
+	stop, sent := make(chan struct{}), make(chan uint32)
+	go func() {
+		n := uint32(0)
+		defer func() { sent <- n }()
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				if tx.Send(udp(l, addrA, addrB, n)) == nil {
+					n++
+				}
+			}
+		}
+	}()
+	before := uint64(0)
+	for i := range 20 {
+		p, err := blockAll(t, 1<<min(i, 15)).Load(a.Stats()) // ever more room
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		if err := a.Replace(p); err != nil {
+			t.Error(err)
+			break
+		}
+		now := a.Stats().Lists(nil)[0].Packets
+		if now < before {
+			t.Errorf("the counter went back from %d to %d", before, now)
+		}
+		before = now
+	}
+	close(stop)
+	n := <-sent
+	for {
+		frame, err := rx.Receive(200 * time.Millisecond)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Equal(frame[26:30], addrA.AsSlice()) {
+			t.Fatalf("listed packet %d came through", binary.BigEndian.Uint32(frame[len(frame)-4:]))
+		}
+	}
+	reasons, lists := a.Stats().Reasons(nil), a.Stats().Lists(nil)
+	t.Logf("%d sent, %d blocked, %d counted by list", n, reasons[bpf.WeirReasonREASON_BLOCKED].Packets, lists[0].Packets)
+	if reasons[bpf.WeirReasonREASON_BLOCKED].Packets == 0 {
+		t.Error("nothing was sent")
+	}
+	// A packet that is on its way through the old program while its counters
+	// move may be missing: at most one a CPU and exchange, and there are few.
+	if missing := reasons[bpf.WeirReasonREASON_BLOCKED].Packets - lists[0].Packets; missing > 40 {
+		t.Errorf("%d packets are missing from the counters of lists", missing)
+	}
+}
+
+func TestReplaceRefuses(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	g := blockAll(t, 1)
+	a := attach(t, pins, target(l.B), Native, g)
+	defer detach(t, a)
+	id := a.ProgramID()
+
+	strange, err := NewStats(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer strange.Close()
+	p, err := g.Load(strange)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Replace(p); err == nil || a.ProgramID() != id {
+		t.Errorf("replaced by a program with other counters: %v", err)
+	}
+
+	// Loaded before the counters moved to a larger map.
+	if p, err = g.Load(a.Stats()); err != nil {
+		t.Fatal(err)
+	}
+	grown, err := blockAll(t, 1000).Load(a.Stats())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Replace(grown); err != nil {
+		t.Fatal(err)
+	}
+	id = a.ProgramID()
+	if err := a.Replace(p); err == nil || a.ProgramID() != id {
+		t.Errorf("replaced by a program with counters of old: %v", err)
+	}
+}
+
+// A foreign program stays as it is, however it is attached.
+func TestForeign(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	g := newTestGeneration(t, Config{})
+	foreign, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "foreign", Type: ebpf.XDP, License: "MIT",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, ActionPass), asm.Return()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer foreign.Close()
+
+	for _, test := range []struct {
+		name   string
+		theirs Mode
+		ours   Mode
+		link   bool
+		says   string
+	}{
+		{"link, native", Native, Native, true, "bpftool link"},
+		{"link, native against generic", Generic, Native, true, "bpftool link"},
+		{"netlink, native", Native, Native, false, "dev veth-b xdp off"},
+		{"netlink, generic", Generic, Generic, false, "dev veth-b xdpgeneric off"},
+		{"netlink, generic against native", Native, Generic, false, "dev veth-b xdp off"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var iface *netlink.LinkAttrs
+			l.B.In(t, func() {
+				if iface, err = findIface(l.B.Iface); err != nil {
+					t.Fatal(err)
+				}
+				if test.link {
+					held, err := link.AttachXDP(link.XDPOptions{Program: foreign, Interface: iface.Index, Flags: test.theirs.flag()})
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(func() { held.Close() })
+				} else {
+					if err := setXDP(iface.Index, foreign.FD(), uint32(test.theirs.flag()), 0); err != nil {
+						t.Fatal(err)
+					}
+				}
+				iface, err = findIface(l.B.Iface)
+			})
+			_, err := pins.Attach(target(l.B), test.ours, nil, g.Load)
+			wantError(t, err, ErrForeign, "foreign", test.says)
+			l.B.In(t, func() {
+				now, err := findIface(l.B.Iface)
+				if err != nil || *now.Xdp != *iface.Xdp {
+					t.Errorf("it had %+v, now has %+v", iface.Xdp, now.Xdp)
+				}
+				if !test.link {
+					setXDP(iface.Index, -1, uint32(test.theirs.flag()), 0)
+				}
+			})
+		})
+	}
+}
+
+// Weir's own program is told apart from a foreign one after its interface got
+// another name.
+func TestRenamed(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	g := newTestGeneration(t, Config{})
+	a := attach(t, pins, target(l.B), Native, g)
+	defer detach(t, a)
+	rename := func(from, to string) {
+		l.B.In(t, func() {
+			iface, err := netlink.LinkByName(from)
+			if err == nil {
+				err = netlink.LinkSetName(iface, to)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	rename(l.B.Iface, "other")
+	_, err := pins.Attach(Target{l.B.Netns, "other"}, Native, nil, g.Load)
+	wantError(t, err, ErrForeign, "weir's own", a.path)
+
+	l.B.In(t, func() {
+		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: l.B.Iface}, PeerName: "peer"}
+		if err := netlink.LinkAdd(veth); err != nil {
+			t.Fatal(err)
+		}
+	})
+	_, err = pins.Attach(target(l.B), Native, nil, g.Load)
+	wantError(t, err, ErrForeign, "another name")
+}
+
+func TestOtherMode(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	g := newTestGeneration(t, Config{})
+	a := attach(t, pins, target(l.B), Generic, g)
+	defer detach(t, a)
+	id := a.ProgramID()
+	_, err := pins.Attach(target(l.B), Native, nil, g.Load)
+	wantError(t, err, ErrMode, "generic, not native")
+	if a.ProgramID() != id {
+		t.Error("the program was replaced")
+	}
+}
+
+func TestSevered(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	frame := udp(l, addrA, addrB, 1)
+	g := blockAll(t, 1)
+	a := attach(t, pins, target(l.B), Native, g)
+	defer a.Close()
+	cut := func() {
+		l.A.In(t, func() {
+			iface, err := netlink.LinkByName(l.A.Iface)
+			if err == nil {
+				err = netlink.LinkDel(iface)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	cut()
+	if !a.Severed() {
+		t.Error("not severed")
+	}
+	p, err := g.Load(a.Stats())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, a.Replace(p), ErrSevered)
+	_, err = pins.Attach(target(l.B), Native, nil, g.Load)
+	wantError(t, err, ErrNoInterface)
+	list, err := pins.List()
+	if err != nil || len(list) != 1 || !list[0].Severed() || list[0].Target() != target(l.B) {
+		t.Fatal(list, err)
+	}
+	defer list[0].Close()
+
+	l.Wire(t)
+	if !reaches(t, l, frame) {
+		t.Fatal("the wire is dead")
+	}
+	b := attach(t, pins, target(l.B), Native, g)
+	defer b.Close()
+	if b.Severed() || reaches(t, l, frame) {
+		t.Error("not attached anew")
+	}
+	// The old attachments must not take away what belongs to the new one.
+	if err := errors.Join(a.Detach(), list[0].Detach()); err != nil {
+		t.Error(err)
+	}
+	if reaches(t, l, frame) {
+		t.Error("a stale attachment detached a new one")
+	}
+	cut()
+	if err := b.Detach(); err != nil {
+		t.Errorf("detach when severed: %v", err)
+	}
+}
+
+func TestWrongNames(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	g := newTestGeneration(t, Config{})
+	for _, test := range []struct {
+		to   Target
+		want error
+	}{
+		{Target{"", "no-such"}, ErrNoInterface},
+		{Target{"", ""}, ErrNoInterface},
+		{Target{"", "../lo"}, ErrNoInterface},
+		{Target{"", "a name that is longer than any can be"}, ErrNoInterface},
+		{Target{l.B.Netns, l.A.Iface}, ErrNoInterface},
+		{Target{"no-such", "lo"}, ErrNoNetns},
+		{Target{"/no/such", "lo"}, ErrNoNetns},
+		{Target{"/proc/self/ns/mnt", "lo"}, ErrNoNetns},
+		{Target{"/dev/null", "lo"}, ErrNoNetns},
+	} {
+		_, err := pins.Attach(test.to, Native, nil, g.Load)
+		wantError(t, err, test.want, test.to.Iface)
+	}
+}
+
+func TestNetnsByPath(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	g := newTestGeneration(t, Config{})
+	a := attach(t, pins, Target{"/run/netns/" + l.B.Netns, l.B.Iface}, Native, g)
+	defer a.Close()
+	b := attach(t, pins, target(l.B), Native, g)
+	if a.path != b.path {
+		t.Errorf("pinned as %s, then as %s", a.path, b.path)
+	}
+	detach(t, b)
+}
+
+// No thread is left in another namespace.
+func TestThreadsComeBack(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	g := newTestGeneration(t, Config{})
+	for range 10 {
+		detach(t, attach(t, pins, target(l.B), Native, g))
+		pins.Attach(Target{l.B.Netns, "no-such"}, Native, nil, g.Load)
+	}
+	own, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	threads, err := filepath.Glob("/proc/self/task/*/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		if ns, err := os.Readlink(thread); err == nil && ns != own {
+			t.Errorf("%s is in %s, not in %s", thread, ns, own)
+		}
+	}
+}
+
+// Names with dots, those of VLANs, cannot stand on the BPF file system.
+func TestDottedName(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	to := Target{l.B.Netns, "eth0.7"}
+	l.B.In(t, func() {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = to.Iface
+		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "peer"}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	a := attach(t, pins, to, Native, newTestGeneration(t, Config{}))
+	defer detach(t, a)
+	list, err := pins.List()
+	if err != nil || len(list) != 1 || list[0].Target() != to {
+		t.Fatal(list, err)
+	}
+	list[0].Close()
+}
+
+func TestNoDriver(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	g := newTestGeneration(t, Config{})
+	to := Target{l.B.Netns, "lo"}
+	_, err := pins.Attach(to, Native, nil, g.Load)
+	wantError(t, err, ErrNoDriver, "driver does not support XDP in native mode", "generic mode")
+	detach(t, attach(t, pins, to, Generic, g))
+}
+
+func TestMTU(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	l.A.In(t, func() {
+		iface, err := netlink.LinkByName(l.A.Iface)
+		if err == nil {
+			err = netlink.LinkSetMTU(iface, 9000)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	g := newTestGeneration(t, Config{})
+	detach(t, attach(t, pins, target(l.B), Native, g)) // multi-buffer
+
+	g.spec.Programs[bpf.WeirProgWeir].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
+	if err := g.spec.Variables[bpf.WeirVarFrags].Set(uint8(0)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := pins.Attach(target(l.B), Native, nil, g.Load)
+	wantError(t, err, ErrMTU, "driver veth", "mtu 1500", "peer's: 9000", "Peer MTU is too large")
+}
+
+func TestOffload(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	_, err := pins.Attach(target(l.B), Offload, nil, newTestGeneration(t, Config{}).Load)
+	wantError(t, err, ErrUnsupported, "driver veth")
+}
+
+func TestAbout(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	g := newTestGeneration(t, Config{})
+	for _, bad := range [][]byte{[]byte("{"), []byte(`"` + string(bytes.Repeat([]byte("x"), aboutSize)) + `"`)} {
+		if _, err := pins.Attach(target(l.B), Native, bad, g.Load); err == nil {
+			t.Fatalf("attached with %.5q", bad)
+		}
+	}
+	a := attach(t, pins, target(l.B), Native, g)
+	defer detach(t, a)
+	if a.About() != nil {
+		t.Errorf("%s was said", a.About())
+	}
+	long, _ := json.Marshal(string(bytes.Repeat([]byte("x"), 50_000)))
+	for _, about := range [][]byte{long, []byte("1"), nil} {
+		if err := a.SetAbout(about); err != nil {
+			t.Fatal(err)
+		}
+		list, err := pins.List()
+		if err != nil || len(list) != 1 {
+			t.Fatal(list, err)
+		}
+		if got := list[0].About(); !bytes.Equal(got, about) {
+			t.Errorf("%.10q was said, not %.10q", got, about)
+		}
+		list[0].Close()
+	}
+	if err := a.SetAbout([]byte("{")); err == nil {
+		t.Error("took what is no JSON")
+	}
+}
+
+func TestModeText(t *testing.T) {
+	for _, m := range []Mode{Native, Generic, Offload} {
+		text, err := m.MarshalText()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got Mode
+		if err := got.UnmarshalText(text); err != nil || got != m {
+			t.Errorf("%v became %v, %v", m, got, err)
+		}
+	}
+	m := Generic
+	if err := m.UnmarshalText([]byte("auto")); err == nil || m != Generic {
+		t.Errorf("auto became %v", m)
+	}
+}
+
+// A failed attempt leaves nothing behind, neither on the interface nor in the
+// process.
+func TestFailureLeavesNothing(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	g := newTestGeneration(t, Config{})
+	fail := func() {
+		refused := errors.New("refused")
+		_, err := pins.Attach(target(l.B), Native, nil, func(*Stats) (*Program, error) { return nil, refused })
+		wantError(t, err, refused)
+		_, err = pins.Attach(target(l.B), Offload, nil, g.Load)
+		wantError(t, err, ErrUnsupported)
+		a := attach(t, pins, target(l.B), Native, g)
+		_, err = pins.Attach(target(l.B), Native, nil, func(*Stats) (*Program, error) { return nil, refused })
+		wantError(t, err, refused)
+		_, err = pins.Attach(target(l.B), Generic, nil, g.Load)
+		wantError(t, err, ErrMode)
+		_, err = Pins(string(pins)+"/other").Attach(target(l.B), Native, nil, g.Load)
+		wantError(t, err, ErrForeign)
+		os.Remove(string(pins) + "/other")
+		detach(t, a)
+	}
+	fail()
+	before := openFiles(t)
+	fail()
+	if after := openFiles(t); after != before {
+		t.Errorf("open before: %s; after: %s", before, after)
+	}
+	if !reaches(t, l, udp(l, addrA, addrB, 1)) {
+		t.Error("the wire is dead")
+	}
+}

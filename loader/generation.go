@@ -1,0 +1,248 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+
+	"weir/bpf"
+)
+
+// Memory is the kernel memory of a set: what is stored here is what the
+// program reads, at once. It is zero at first. A part that the set's geometry
+// leaves out is nil.
+type Memory struct {
+	Lines   []uint64 // 8 words a line of the cascade
+	Buckets []uint64 // 8 slots a bucket of the table
+	Marks4  []uint64 // 2^18 words for the sources, then, if they are asked, as many for the destinations
+	Marks6  []uint64 // 8 words a line
+}
+
+// Generation is a configuration in the kernel: the filter maps, of exactly
+// the configured sizes, and all that its programs have in common. The
+// programs of any number of interfaces share it.
+type Generation struct {
+	spec  *ebpf.CollectionSpec // specialised, but for what differs by interface
+	lists int
+	maps  map[string]*array
+	block Memory
+	allow Memory
+}
+
+// NewGeneration makes the filter maps for a configuration and maps them into
+// memory. It wants the kernel's memory for all of them and fails where that
+// is not to be had.
+func NewGeneration(cfg Config) (*Generation, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("new generation: %w", err)
+	}
+	g := &Generation{lists: cfg.Lists, maps: make(map[string]*array)}
+	if err := g.build(&cfg); err != nil {
+		g.Close()
+		return nil, fmt.Errorf("new generation: %w", explainPermission(err))
+	}
+	return g, nil
+}
+
+func (g *Generation) build(cfg *Config) (err error) {
+	if g.spec, err = bpf.LoadWeir(); err != nil {
+		return err
+	}
+	frags, err := haveFrags()
+	if err != nil {
+		return err
+	}
+	if err := specialise(g.spec, cfg, frags); err != nil {
+		return err
+	}
+	if g.block, err = g.makeSet(cfg.Block,
+		bpf.WeirMapBlockLines, bpf.WeirMapBlockBuckets, bpf.WeirMapBlockMarks4, bpf.WeirMapBlockMarks6); err != nil {
+		return err
+	}
+	g.allow, err = g.makeSet(cfg.Allow,
+		bpf.WeirMapAllowLines, bpf.WeirMapAllowBuckets, bpf.WeirMapAllowMarks4, bpf.WeirMapAllowMarks6)
+	return err
+}
+
+// haveFrags tells whether the kernel (5.18 and later) has multi-buffer XDP.
+func haveFrags() (bool, error) {
+	p, err := ebpf.NewProgramWithOptions(&ebpf.ProgramSpec{
+		Name:         "weir_probe",
+		Type:         ebpf.XDP,
+		Flags:        unix.BPF_F_XDP_HAS_FRAGS,
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, ActionPass), asm.Return()},
+		License:      "Dual BSD/GPL",
+	}, ebpf.ProgramOptions{LogDisabled: true})
+	switch {
+	case err == nil:
+		return true, p.Close()
+	case errors.Is(err, unix.EINVAL): // an unknown flag
+		return false, nil
+	}
+	return false, fmt.Errorf("probe for multi-buffer XDP: %w", err)
+}
+
+func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
+	malformed := uint32(ActionPass)
+	if cfg.DropMalformed {
+		malformed = ActionDrop
+	}
+	for name, value := range map[string]any{
+		bpf.WeirVarHashSeed:        cfg.Seed,
+		bpf.WeirVarBlock:           &cfg.Block,
+		bpf.WeirVarAllow:           &cfg.Allow,
+		bpf.WeirVarFailsafeConfig:  &cfg.Failsafe,
+		bpf.WeirVarMalformedAction: malformed,
+		bpf.WeirVarMonitor:         flag(cfg.Monitor),
+		bpf.WeirVarFrags:           flag(frags),
+	} {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return err
+		}
+	}
+	if !frags {
+		spec.Programs[bpf.WeirProgWeir].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
+	}
+	return nil
+}
+
+func flag(b bool) uint8 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// makeSet makes the maps of a set. Each has an entry at least, because the
+// kernel knows no empty array.
+func (g *Generation) makeSet(s KeySet, lines, buckets, marks4, marks6 string) (m Memory, err error) {
+	if s.Lines == 0 {
+		s = KeySet{} // the program asks nothing of it
+	}
+	for _, part := range []struct {
+		memory  *[]uint64
+		name    string
+		entries uint32
+	}{
+		{&m.Lines, lines, s.Lines},
+		{&m.Buckets, buckets, s.Buckets},
+		{&m.Marks4, marks4, marks4Words(&s)},
+		{&m.Marks6, marks6, s.Marks6Lines},
+	} {
+		spec := g.spec.Maps[part.name]
+		spec.MaxEntries = max(part.entries, 1)
+		array, err := newArray(spec)
+		if err != nil {
+			return Memory{}, err
+		}
+		g.maps[part.name] = array
+		if part.entries != 0 {
+			*part.memory = array.words
+		}
+	}
+	return m, nil
+}
+
+// marks4Words is the size of the IPv4 marks, in words: those of destinations
+// stand behind the place of those of sources, even when only they are asked.
+func marks4Words(s *KeySet) uint32 {
+	switch {
+	case s.GatesV4&gateDst != 0:
+		return 2 * markWords
+	case s.GatesV4&gateSrc != 0:
+		return markWords
+	}
+	return 0
+}
+
+// Block is the memory of the block set, until Close.
+func (g *Generation) Block() Memory { return g.block }
+
+// Allow is the memory of the allow set, until Close.
+func (g *Generation) Allow() Memory { return g.allow }
+
+// MapBytes is the kernel memory of all filter maps, in bytes.
+func (g *Generation) MapBytes() int {
+	n := 0
+	for _, m := range g.maps {
+		n += m.bytes()
+	}
+	return n
+}
+
+// Load loads the generation's program for an interface that counts in stats.
+// It may be called any number of times, also concurrently. What the kernel's
+// verifier has to say is in the error, an [ebpf.VerifierError].
+//
+// If stats have no room for the generation's lists, the program comes with
+// new counters of lists, which stats take over with [Attachment.Replace].
+func (g *Generation) Load(stats *Stats) (*Program, error) {
+	p, err := g.load(stats)
+	if err != nil {
+		return nil, fmt.Errorf("load the program: %w", explainPermission(err))
+	}
+	return p, nil
+}
+
+func (g *Generation) load(stats *Stats) (_ *Program, err error) {
+	if g.maps == nil {
+		return nil, errors.New("the generation is closed")
+	}
+	p := &Program{stats: stats}
+	defer func() {
+		if err != nil {
+			p.Close()
+		}
+	}()
+	reasons, lists := stats.arrays()
+	if lists == nil {
+		return nil, errors.New("the counters are closed")
+	}
+	if stats.stride(lists) <= g.lists {
+		if lists, err = newListArray(g.lists); err != nil {
+			return nil, err
+		}
+		p.grown = lists
+	}
+	p.lists = lists
+
+	spec := g.spec.Copy()
+	if err := spec.Variables[bpf.WeirVarListStride].Set(uint32(stats.stride(lists))); err != nil {
+		return nil, err
+	}
+	maps := map[string]*ebpf.Map{
+		bpf.WeirMapReasonStats: reasons.m,
+		bpf.WeirMapListStats:   lists.m,
+	}
+	for name, m := range g.maps {
+		maps[name] = m.m
+	}
+	for name, m := range maps {
+		spec.Maps[name].MaxEntries = m.MaxEntries()
+	}
+	var objects bpf.WeirPrograms
+	err = spec.LoadAndAssign(&objects, &ebpf.CollectionOptions{MapReplacements: maps})
+	var verifier *ebpf.VerifierError
+	if errors.As(err, &verifier) {
+		err = verifier // without the names of the steps up to it
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.prog = objects.Weir
+	return p, nil
+}
+
+// Close lets go of the filter maps: Block and Allow are no longer to be
+// touched. Programs that were loaded keep them alive in the kernel.
+func (g *Generation) Close() error {
+	var errs []error
+	for _, m := range g.maps {
+		errs = append(errs, m.Close())
+	}
+	g.maps, g.block, g.allow = nil, Memory{}, Memory{}
+	return errors.Join(errs...)
+}

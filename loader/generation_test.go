@@ -1,0 +1,307 @@
+package loader
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"weir/bpf"
+)
+
+var (
+	addrA = netip.MustParseAddr("192.0.2.1")
+	addrB = netip.MustParseAddr("198.51.100.7")
+)
+
+// largest is a set with all that a program can have.
+func largest() KeySet {
+	s := KeySet{
+		Lines: 1000, First: 5, Rest: 6, Buckets: 999, Marks6Lines: 77,
+		GatesV4: 1 | gateSrc | gateDst, GatesV6: 1 | gateSrc | gateDst,
+		N_v4: 32, N_v4Flow: 32, N_v6: 32, N_v6Flow: 32,
+	}
+	for kind, shapes := range [][]bpf.WeirShape{s.V4[:], s.V4Flow[:], s.V6[:], s.V6Flow[:]} {
+		for i := range shapes {
+			shapes[i] = bpf.WeirShape{
+				Head:    uint32(i<<8 | kind),
+				Gate:    1 << (i % 3),
+				SrcMask: [4]uint32{^uint32(0), ^uint32(0), ^uint32(0), uint32(i)},
+				DstMask: [4]uint32{uint32(i), 1, 2, 3},
+			}
+			if kind%2 == 1 {
+				shapes[i].PortsMask, shapes[i].ProtoMask = ^uint32(0), 0xff<<24
+			}
+		}
+	}
+	return s
+}
+
+func TestLoad(t *testing.T) {
+	full := Config{Seed: 1, Block: largest(), Allow: largest(), DropMalformed: true, Lists: 65535}
+	full.Failsafe = Failsafe{N_ports: 8, N_v4: 8, N_v6: 8}
+	for i := range full.Failsafe.V4 {
+		// Masks of 0 would match every packet, and the verifier would know.
+		full.Failsafe.V4[i].Mask[0], full.Failsafe.V4[i].Addr[0] = ^uint32(0), uint32(i)
+		full.Failsafe.V6[i].Mask[3], full.Failsafe.V6[i].Addr[3] = ^uint32(0), uint32(i)
+		full.Failsafe.Ports[i].Port = uint16(i)
+	}
+	approximate := full
+	approximate.Block.Buckets, approximate.Allow.Buckets = 0, 0
+
+	for _, test := range []struct {
+		name string
+		cfg  Config
+	}{
+		{"empty", Config{}},
+		{"full", full},
+		{"approximate", approximate},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := newTestProgram(t, newTestGeneration(t, test.cfg))
+			info, err := p.prog.Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info.Name != "weir" {
+				t.Errorf("name %q", info.Name)
+			}
+			if _, ok := info.BTFID(); !ok {
+				t.Error("no BTF")
+			}
+			if n, ok := p.VerifiedInstructions(); ok {
+				t.Logf("verified instructions: %d", n)
+				if n >= 1_000_000 {
+					t.Errorf("%d verified instructions: the kernel's limit is 1M", n)
+				}
+			}
+			if n, err := info.JitedSize(); err == nil {
+				t.Logf("machine code: %d bytes", n)
+			}
+		})
+	}
+}
+
+// What the verifier has to say reaches the caller.
+func TestVerifierMessage(t *testing.T) {
+	g := newTestGeneration(t, Config{})
+	insns := g.spec.Programs[bpf.WeirProgWeir].Instructions
+	g.spec.Programs[bpf.WeirProgWeir].Instructions = insns[:len(insns)-1] // falls off the end
+	s, err := NewStats(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	_, err = g.Load(s)
+	var verifier *ebpf.VerifierError
+	if !errors.As(err, &verifier) || len(verifier.Log) == 0 {
+		t.Fatalf("no verifier's log in %v", err)
+	}
+	if errors.Is(err, ErrPermission) {
+		t.Errorf("a question of privilege: %v", err)
+	}
+}
+
+func TestTest(t *testing.T) {
+	p := newTestProgram(t, newTestGeneration(t, Config{DropMalformed: true}))
+	for _, test := range []struct {
+		name   string
+		frame  []byte
+		action uint32
+		reason bpf.WeirReason
+	}{
+		{"not IP", make([]byte, 14), ActionPass, bpf.WeirReasonREASON_NOT_IP},
+		{"large", make([]byte, 3000), ActionPass, bpf.WeirReasonREASON_NOT_IP},
+		{"several buffers", make([]byte, 60_000), ActionPass, bpf.WeirReasonREASON_NOT_IP},
+		{"clean", udp(unplugged, addrA, addrB, 0), ActionPass, bpf.WeirReasonREASON_CLEAN},
+		{"truncated", udp(unplugged, addrA, addrB, 0)[:30], ActionDrop, bpf.WeirReasonREASON_TRUNCATED},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			before := p.stats.Reasons(nil)[test.reason]
+			action, err := p.Test(test.frame)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if action != test.action {
+				t.Errorf("action %d, want %d", action, test.action)
+			}
+			before.Packets++
+			before.Bytes += uint64(len(test.frame))
+			if got := p.stats.Reasons(nil)[test.reason]; got != before {
+				t.Errorf("reason %d counts %v, want %v", test.reason, got, before)
+			}
+		})
+	}
+	_, err := p.Test(make([]byte, 13))
+	wantError(t, err, ErrShortFrame, "13 bytes")
+}
+
+func TestMonitor(t *testing.T) {
+	g := newTestGeneration(t, Config{Block: coarse(), Monitor: true})
+	fill(g.Block().Lines)
+	p := newTestProgram(t, g)
+	action, err := p.Test(udp(unplugged, addrA, addrB, 0))
+	if err != nil || action != ActionPass {
+		t.Errorf("action %d, %v", action, err)
+	}
+	if n := p.stats.Reasons(nil)[bpf.WeirReasonREASON_MONITORED].Packets; n != 1 {
+		t.Errorf("%d packets counted", n)
+	}
+}
+
+// The program sees what is written into the memory, and nothing else.
+func TestMemory(t *testing.T) {
+	gated := func(gate uint32) KeySet {
+		s := coarse()
+		s.GatesV4, s.V4[0].Gate = gate, gate
+		return s
+	}
+	mark := func(words []uint64, a netip.Addr, base int) {
+		b := a.As4()
+		net := int(b[0])<<16 | int(b[1])<<8 | int(b[2])
+		words[base+net/64] |= 1 << (net % 64)
+	}
+	const (
+		pass = ActionPass
+		drop = ActionDrop
+	)
+	for _, test := range []struct {
+		name  string
+		cfg   Config
+		write func(g *Generation)
+		want  uint32
+	}{
+		{"zero", Config{Block: coarse()}, func(*Generation) {}, pass},
+		{"lines", Config{Block: coarse()}, func(g *Generation) { fill(g.Block().Lines) }, drop},
+		{"allowed", Config{Block: coarse(), Allow: coarse()}, func(g *Generation) {
+			fill(g.Block().Lines)
+			fill(g.Allow().Lines)
+		}, pass},
+		{"only allowed", Config{Block: coarse(), Allow: coarse()}, func(g *Generation) {
+			fill(g.Allow().Lines)
+		}, pass},
+		{"no mark", Config{Block: gated(gateSrc)}, func(g *Generation) { fill(g.Block().Lines) }, pass},
+		{"source marked", Config{Block: gated(gateSrc)}, func(g *Generation) {
+			fill(g.Block().Lines)
+			mark(g.Block().Marks4, addrA, 0)
+		}, drop},
+		{"destination marked", Config{Block: gated(gateDst)}, func(g *Generation) {
+			fill(g.Block().Lines)
+			mark(g.Block().Marks4, addrB, markWords)
+		}, drop},
+		{"wrong side marked", Config{Block: gated(gateDst)}, func(g *Generation) {
+			fill(g.Block().Lines)
+			mark(g.Block().Marks4, addrB, 0)
+		}, pass},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := newTestGeneration(t, test.cfg)
+			p := newTestProgram(t, g)
+			frame := udp(unplugged, addrA, addrB, 0)
+			if action, err := p.Test(frame); err != nil || action != pass {
+				t.Fatalf("new memory: action %d, %v", action, err)
+			}
+			test.write(g)
+			if action, err := p.Test(frame); err != nil || action != test.want {
+				t.Errorf("action %d, %v, want %d", action, err, test.want)
+			}
+		})
+	}
+}
+
+func TestMemorySizes(t *testing.T) {
+	all := largest()
+	sources := largest()
+	sources.GatesV4 = gateSrc
+	for _, shapes := range [][]bpf.WeirShape{sources.V4[:], sources.V4Flow[:]} {
+		for i := range shapes {
+			shapes[i].Gate = gateSrc
+		}
+	}
+	sources.Buckets = 0
+	unused := largest()
+	unused.Lines = 0 // empty, whatever else it says
+
+	g := newTestGeneration(t, Config{Block: all, Allow: sources})
+	check := func(m Memory, lines, buckets, marks4, marks6 int) {
+		t.Helper()
+		if len(m.Lines) != lines || len(m.Buckets) != buckets || len(m.Marks4) != marks4 || len(m.Marks6) != marks6 {
+			t.Errorf("%d, %d, %d, %d words, want %d, %d, %d, %d",
+				len(m.Lines), len(m.Buckets), len(m.Marks4), len(m.Marks6), lines, buckets, marks4, marks6)
+		}
+		for _, words := range [][]uint64{m.Lines, m.Buckets, m.Marks4, m.Marks6} {
+			for i, w := range words {
+				if w != 0 {
+					t.Fatalf("word %d of new memory is %#x", i, w)
+				}
+			}
+		}
+	}
+	check(g.Block(), 1000*8, 999*8, 2<<18, 77*8)
+	check(g.Allow(), 1000*8, 0, 1<<18, 77*8)
+	if n := g.MapBytes(); n < (2*1000+999+2*77)*64+3<<21 || n > (2*1000+999+2*77)*64+3<<21+8*4096 {
+		t.Errorf("%d bytes of kernel memory", n)
+	}
+	check(newTestGeneration(t, Config{Block: unused}).Block(), 0, 0, 0, 0)
+}
+
+func TestInvalidConfig(t *testing.T) {
+	for _, test := range []struct {
+		says   string
+		change func(c *Config)
+	}{
+		{"lists", func(c *Config) { c.Lists = -1 }},
+		{"lists", func(c *Config) { c.Lists = 1 << 16 }},
+		{"failsafe", func(c *Config) { c.Failsafe.N_v6 = 9 }},
+		{"block set: 0 and 0 bits", func(c *Config) { c.Block.First = 0 }},
+		{"allow set: 7 and 0 bits", func(c *Config) { c.Allow.First = 7 }},
+		{"1 and 7 bits", func(c *Config) { c.Block.Rest = 7 }},
+		{"map", func(c *Config) { c.Block.Buckets = 1 << 31 }},
+		{"33 and 0 shapes", func(c *Config) { c.Block.N_v4 = 33 }},
+		{"without a gate", func(c *Config) { c.Block.V4[0].Gate = 0 }},
+		{"IPv4: gates 0x1", func(c *Config) { c.Block.V4[0].Gate = gateSrc }},
+		{"IPv6: gates 0x0", func(c *Config) { c.Block.N_v6, c.Block.V6[0].Gate = 1, 1 }},
+		{"IPv6 marks", func(c *Config) {
+			c.Block.N_v6, c.Block.V6[0].Gate, c.Block.GatesV6 = 1, gateSrc, gateSrc
+		}},
+	} {
+		cfg := Config{Block: coarse(), Allow: coarse()}
+		test.change(&cfg)
+		g, err := NewGeneration(cfg)
+		if err == nil {
+			g.Close()
+			t.Errorf("accepted, where %q is wrong", test.says)
+		} else if !strings.Contains(err.Error(), test.says) {
+			t.Errorf("error %q does not say %q", err, test.says)
+		}
+	}
+}
+
+func TestClosed(t *testing.T) {
+	g := newTestGeneration(t, Config{Block: coarse()})
+	s, err := NewStats(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.Close(), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.Load(s); err == nil {
+		t.Error("loaded with closed counters")
+	}
+	if n := len(s.Reasons(nil)) + len(s.Lists(nil)); n != 0 {
+		t.Errorf("%d closed counters", n)
+	}
+	if s, err = NewStats(0); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := errors.Join(g.Close(), g.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.Load(s); err == nil {
+		t.Error("loaded from a closed generation")
+	}
+}

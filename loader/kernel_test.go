@@ -1,0 +1,171 @@
+package loader
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/bpf"
+	"weir/tests/lab"
+)
+
+// testPins is a directory of pins for one test, which must leave nothing in it.
+func testPins(t *testing.T) Pins {
+	t.Helper()
+	lab.Root(t)
+	dir, err := os.MkdirTemp(bpffs, "weir-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(dir); err != nil {
+			t.Errorf("pins are left: %v", err)
+			os.RemoveAll(dir)
+		}
+	})
+	return Pins(dir)
+}
+
+func newTestGeneration(t *testing.T, cfg Config) *Generation {
+	t.Helper()
+	lab.Root(t)
+	g, err := NewGeneration(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return g
+}
+
+func newTestProgram(t *testing.T, g *Generation) *Program {
+	t.Helper()
+	s, err := NewStats(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := g.Load(s)
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(p.Close(), s.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// coarse is a set that holds all sources of a family, once the bits of its
+// one line are set.
+func coarse() KeySet {
+	s := KeySet{Lines: 1, First: 1, GatesV4: 1, N_v4: 1}
+	s.V4[0] = bpf.WeirShape{Head: 1, Gate: 1, SrcMask: [4]uint32{^uint32(0)}}
+	return s
+}
+
+// fill sets all bits.
+func fill(words []uint64) {
+	for i := range words {
+		words[i] = ^uint64(0)
+	}
+}
+
+// blockAll is a generation that blocks all of IPv4.
+func blockAll(t *testing.T, lists int) *Generation {
+	t.Helper()
+	g := newTestGeneration(t, Config{Block: coarse(), Lists: lists})
+	fill(g.Block().Lines)
+	return g
+}
+
+// udp is a frame from a to b with a number in it.
+func udp(l *lab.Lab, src, dst netip.Addr, number uint32) []byte {
+	f := append(l.B.MAC[:len(l.B.MAC):len(l.B.MAC)], l.A.MAC...)
+	f = append(f, 0x08, 0)
+	f = append(f, 0x45, 0, 0, 20+8+32, 0, 0, 0, 0, 64, 17, 0, 0)
+	f = append(append(f, src.AsSlice()...), dst.AsSlice()...)
+	f = append(f, 0x30, 0x39, 0, 9, 0, 8+32, 0, 0)
+	f = append(f, make([]byte, 32)...)
+	binary.BigEndian.PutUint32(f[len(f)-4:], number)
+	return f
+}
+
+var unplugged = &lab.Lab{A: lab.End{MAC: make([]byte, 6)}, B: lab.End{MAC: make([]byte, 6)}}
+
+func target(e lab.End) Target { return Target{Netns: e.Netns, Iface: e.Iface} }
+
+// attach attaches for a test that closes and detaches.
+func attach(t *testing.T, pins Pins, to Target, mode Mode, g *Generation) *Attachment {
+	t.Helper()
+	a, err := pins.Attach(to, mode, nil, g.Load)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func detach(t *testing.T, a *Attachment) {
+	t.Helper()
+	if err := errors.Join(a.Detach(), a.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// wantError fails unless err is, and says, what is expected.
+func wantError(t *testing.T, err, is error, says ...string) {
+	t.Helper()
+	if !errors.Is(err, is) {
+		t.Fatalf("error is %v, want %v", err, is)
+	}
+	for _, s := range says {
+		if !strings.Contains(err.Error(), s) {
+			t.Errorf("error %q does not say %q", err, s)
+		}
+	}
+	t.Log(err)
+}
+
+// reaches tells whether a frame comes out of the filter at B.
+func reaches(t *testing.T, l *lab.Lab, frame []byte) bool {
+	t.Helper()
+	tx, rx := l.A.Sender(t), l.B.Receiver(t)
+	if err := tx.Send(frame); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(300 * time.Millisecond)
+	for {
+		got, err := rx.Receive(time.Until(deadline))
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return false
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) == string(frame) {
+			return true
+		}
+	}
+}
+
+// lines counts what a process has open, for tests of what leaks.
+func openFiles(t *testing.T) string {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mappings, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%d files, %d mapped maps", len(entries), strings.Count(string(mappings), "bpf-map"))
+}

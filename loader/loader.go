@@ -1,0 +1,136 @@
+// Package loader brings weir's data plane into the kernel: the compiled
+// object is specialised to a configuration, loaded, attached to interfaces and
+// pinned; a running program is adopted, replaced without a gap, or detached.
+//
+// A [Generation] is what the programs of one configuration share: the filter
+// maps, of exactly the sizes that the configuration states and mapped into
+// memory. A [Program] is a generation's code for one interface, with counters
+// of its own ([Stats]). An [Attachment] is an interface with weir's program on
+// it. It lives in the kernel, held by a directory of pins ([Pins]), and
+// outlives the process:
+//
+//	g, err := loader.NewGeneration(cfg)   // then fill g.Block() and g.Allow()
+//	a, err := loader.DefaultPins.Attach(target, loader.Native, about, g.Load)
+//	…
+//	p, err := next.Load(a.Stats())        // next is another generation
+//	err = a.Replace(p)                    // every packet meets the one or the other
+//
+// The capabilities CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON suffice, with a
+// directory of pins that the user may write. Another network namespace than
+// one's own wants CAP_SYS_ADMIN, because entering it does.
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"weir/bpf"
+)
+
+// KeySet is the geometry and the shapes of a set of listed keys, constants of
+// the program that asks it. A set without lines is empty.
+type KeySet = bpf.WeirKeySet
+
+// Shape is one of a set's shapes, unfolded into masks.
+type Shape = bpf.WeirShape
+
+// Failsafe is what passes before any list is asked.
+type Failsafe = bpf.WeirFailsafe
+
+// Counter is a number of packets and of the bytes in them.
+type Counter struct {
+	Packets, Bytes uint64
+}
+
+// Config is what a generation is specialised to.
+type Config struct {
+	Seed          uint64 // of the key hash; secret, drawn anew for each generation
+	Block         KeySet
+	Allow         KeySet
+	Failsafe      Failsafe
+	DropMalformed bool // drop what is truncated, malformed or cannot be parsed
+	Monitor       bool // count, and drop nothing
+	Lists         int  // highest list number in the tables; lists are numbered from 1
+}
+
+// As in the object, where they are macros, of which its BTF knows nothing.
+const (
+	gateSrc   = 2       // GATE_SRC
+	gateDst   = 4       // GATE_DST
+	markWords = 1 << 18 // MARK4_WORDS: a bit for each IPv4 network /24
+	maxBits   = 6       // LINE_BITS_MAX
+
+)
+
+// Actions that the program returns.
+const (
+	ActionDrop = 1 // XDP_DROP
+	ActionPass = 2 // XDP_PASS
+)
+
+const (
+	maxLists   = 1<<16 - 1 // a slot of the table has 16 bits for the list
+	maxEntries = 1 << 30   // of a map: 64 GiB of lines
+)
+
+// validate finds what the kernel would accept and what would still let listed
+// packets through or make a lookup fail.
+func (c *Config) validate() error {
+	if c.Lists < 0 || c.Lists > maxLists {
+		return fmt.Errorf("%d lists: not in 0 … %d", c.Lists, maxLists)
+	}
+	f := &c.Failsafe
+	if int(f.N_ports) > len(f.Ports) || int(f.N_v4) > len(f.V4) || int(f.N_v6) > len(f.V6) {
+		return errors.New("more failsafe ports or prefixes than the program holds")
+	}
+	if err := validateSet(&c.Block); err != nil {
+		return fmt.Errorf("block set: %w", err)
+	}
+	if err := validateSet(&c.Allow); err != nil {
+		return fmt.Errorf("allow set: %w", err)
+	}
+	return nil
+}
+
+func validateSet(s *KeySet) error {
+	if s.Lines == 0 {
+		return nil // empty, whatever else it says
+	}
+	if max(s.Lines, s.Buckets, s.Marks6Lines) > maxEntries {
+		return errors.New("more lines or buckets than a map can have")
+	}
+	if s.First < 1 || s.First > maxBits || s.Rest > maxBits {
+		return fmt.Errorf("%d and %d bits in a line: not in 1 … %d and 0 … %d",
+			s.First, s.Rest, maxBits, maxBits)
+	}
+	if s.GatesV6&(gateSrc|gateDst) != 0 && s.Marks6Lines == 0 {
+		return errors.New("no lines for the IPv6 marks that shapes wait for")
+	}
+	if err := validateShapes(s.GatesV4, s.V4[:], s.N_v4, s.V4Flow[:], s.N_v4Flow); err != nil {
+		return fmt.Errorf("IPv4: %w", err)
+	}
+	if err := validateShapes(s.GatesV6, s.V6[:], s.N_v6, s.V6Flow[:], s.N_v6Flow); err != nil {
+		return fmt.Errorf("IPv6: %w", err)
+	}
+	return nil
+}
+
+// validateShapes makes sure that every shape in use is asked: it has a gate,
+// and the set knows of it.
+func validateShapes(gates uint32, hosts []bpf.WeirShape, nHosts uint32, flows []bpf.WeirShape, nFlows uint32) error {
+	if int(nHosts) > len(hosts) || int(nFlows) > len(flows) {
+		return fmt.Errorf("%d and %d shapes: more than %d", nHosts, nFlows, len(hosts))
+	}
+	var all uint32
+	for _, s := range slices.Concat(hosts[:nHosts], flows[:nFlows]) {
+		if s.Gate == 0 {
+			return errors.New("a shape without a gate")
+		}
+		all |= s.Gate
+	}
+	if gates != all {
+		return fmt.Errorf("gates %#x, where the shapes have %#x", gates, all)
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// namedNetns is where `ip netns` keeps namespaces by name.
+const namedNetns = "/run/netns"
+
+// Target names an interface.
+type Target struct {
+	Netns string // network namespace: a name as `ip netns` has it, a path if it holds a slash, or "" for the caller's
+	Iface string
+}
+
+func (t Target) String() string {
+	if t.Netns == "" {
+		return t.Iface
+	}
+	return t.Iface + " in namespace " + t.Netns
+}
+
+// ip is how to call ip(8) in the target's network namespace.
+func (t Target) ip() string {
+	switch {
+	case t.Netns == "":
+		return "ip"
+	case strings.Contains(t.Netns, "/"):
+		return "nsenter --net=" + t.Netns + " ip"
+	}
+	return "ip -n " + t.Netns
+}
+
+// in calls fn in the target's network namespace, with the namespace's inode
+// number. fn must not leave its goroutine.
+func (t Target) in(fn func(inode uint64) error) error {
+	own, err := openNetns("/proc/thread-self/ns/net")
+	if err != nil {
+		return err
+	}
+	defer own.Close()
+	if t.Netns == "" {
+		return fn(own.inode)
+	}
+	path := t.Netns
+	if !strings.Contains(path, "/") {
+		path = filepath.Join(namedNetns, path)
+	}
+	ns, err := openNetns(path)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	if ns.inode == own.inode {
+		return fn(own.inode) // which wants no privilege
+	}
+
+	done := make(chan error, 1)
+	go func() {
+		// The thread serves other goroutines again only when it is back where
+		// it came from; else it ends with this one, locked.
+		runtime.LockOSThread()
+		done <- func() error {
+			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+				return fmt.Errorf("enter network namespace %s: %w", t.Netns, explainSetns(err))
+			}
+			defer func() {
+				if unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil {
+					runtime.UnlockOSThread()
+				}
+			}()
+			return fn(ns.inode)
+		}()
+	}()
+	return <-done
+}
+
+func explainSetns(err error) error {
+	if errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("%w, namely CAP_SYS_ADMIN: %w", ErrPermission, err)
+	}
+	return err
+}
+
+type netnsFile struct {
+	*os.File
+	inode uint64
+}
+
+// openNetns opens a network namespace by its file.
+func openNetns(path string) (*netnsFile, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %w", ErrNoNetns, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open network namespace: %w", explainPermission(err))
+	}
+	kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
+	if err != nil || kind != unix.CLONE_NEWNET {
+		f.Close()
+		return nil, fmt.Errorf("%w: %s is something else", ErrNoNetns, path)
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("stat network namespace %s: %w", path, err)
+	}
+	return &netnsFile{f, stat.Ino}, nil
+}

@@ -1,0 +1,186 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Pins is a directory on a BPF file system. It holds a directory for each
+// attached interface, named <inode of the network namespace>-<interface>:
+//
+//	link          holds the program on the interface
+//	reason_stats  its counters
+//	list_stats
+//	about         what else is to be known: a JSON text of [record]
+//
+// Such a directory appears whole or not at all. Processes that read lock the
+// directory of pins shared, those that write exclusively. Only its owner may
+// look inside: the secret seed can be had through the program.
+type Pins string
+
+// DefaultPins is where weir pins unless it is told otherwise.
+const DefaultPins Pins = bpffs + "/weir"
+
+const (
+	bpffs = "/sys/fs/bpf" // where everybody mounts it
+
+	pinLink    = "link"
+	pinReasons = "reason_stats"
+	pinLists   = "list_stats"
+	pinAbout   = "about"
+
+	// What is being made; left over only where its maker was killed.
+	unfinished = "new-"
+)
+
+// lock locks the directory of pins, unix.LOCK_SH or unix.LOCK_EX, until
+// unlock is called. For LOCK_EX it makes the directory; for LOCK_SH it fails
+// with fs.ErrNotExist where there is none.
+func (d Pins) lock(how int) (unlock func(), err error) {
+	if how == unix.LOCK_EX {
+		if err := d.make(); err != nil {
+			return nil, err
+		}
+	}
+	f, err := os.Open(string(d))
+	if err != nil {
+		return nil, fmt.Errorf("open directory of pins: %w", explainPermission(err))
+	}
+	if !isBPFFS(string(d)) {
+		f.Close()
+		return nil, fmt.Errorf("%w: %s", ErrNoBPFFS, d)
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), how)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock directory of pins %s: %w", d, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// make makes the directory, and mounts the file system where it is missing.
+func (d Pins) make() error {
+	path := filepath.Clean(string(d))
+	above := path
+	for !exists(above) {
+		above = filepath.Dir(above)
+	}
+	if !isBPFFS(above) {
+		if above != bpffs || !sharesMounts() {
+			return fmt.Errorf("%w: %s: mount one with `mount -t bpf bpf %s`; "+
+				"`ip netns exec` hides the system's, so name the namespace to weir instead",
+				ErrNoBPFFS, d, bpffs)
+		}
+		if err := unix.Mount("bpf", bpffs, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+			return fmt.Errorf("%w: %s: mount one: %w", ErrNoBPFFS, d, err)
+		}
+	}
+	if strings.Contains(strings.TrimPrefix(path, above), ".") {
+		return fmt.Errorf("directory of pins %s: the BPF file system allows no dots in names", d)
+	}
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return fmt.Errorf("make directory of pins: %w", explainPermission(err))
+	}
+	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func isBPFFS(path string) bool {
+	var s unix.Statfs_t
+	return unix.Statfs(path, &s) == nil && s.Type == unix.BPF_FS_MAGIC
+}
+
+// sharesMounts tells whether what this process mounts stays when it ends,
+// because the first process sees it too.
+func sharesMounts() bool {
+	own, err1 := os.Readlink("/proc/self/ns/mnt")
+	first, err2 := os.Readlink("/proc/1/ns/mnt")
+	return err1 == nil && err2 == nil && own == first
+}
+
+// path is the directory of an interface, inode being that of its network
+// namespace.
+func (d Pins) path(inode uint64, iface string) string {
+	// The BPF file system reserves dots, which names of VLANs have. No name
+	// of an interface has a percent sign.
+	return filepath.Join(string(d), strconv.FormatUint(inode, 10)+"-"+strings.ReplaceAll(iface, ".", "%"))
+}
+
+// paths are the directories of all interfaces.
+func (d Pins) paths() ([]string, error) {
+	entries, err := os.ReadDir(string(d))
+	if err != nil {
+		return nil, fmt.Errorf("read directory of pins: %w", err)
+	}
+	var paths []string
+	for _, e := range entries {
+		inode, iface, _ := strings.Cut(e.Name(), "-")
+		if _, err := strconv.ParseUint(inode, 10, 64); err == nil && iface != "" && e.IsDir() {
+			paths = append(paths, filepath.Join(string(d), e.Name()))
+		}
+	}
+	return paths, nil
+}
+
+// sweep removes what processes that were killed had not finished. The
+// directory must be locked exclusively.
+func (d Pins) sweep() error {
+	left, err := filepath.Glob(filepath.Join(string(d), unfinished+"*"))
+	for _, path := range left {
+		err = errors.Join(err, os.RemoveAll(path))
+	}
+	return err
+}
+
+// List opens the attachments that are pinned, those included that are severed
+// from their interface. Where some cannot be opened, it returns the others
+// together with an error.
+func (d Pins) List() ([]*Attachment, error) {
+	unlock, err := d.lock(unix.LOCK_SH)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list attachments: %w", err)
+	}
+	defer unlock()
+	list, err := d.list()
+	if err != nil {
+		return list, fmt.Errorf("list attachments: %w", explainPermission(err))
+	}
+	return list, nil
+}
+
+func (d Pins) list() ([]*Attachment, error) {
+	paths, err := d.paths()
+	if err != nil {
+		return nil, err
+	}
+	var list []*Attachment
+	var errs []error
+	for _, path := range paths {
+		a, err := d.open(path)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		list = append(list, a)
+	}
+	return list, errors.Join(errs...)
+}

@@ -1,0 +1,354 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"weir/tests/lab"
+)
+
+func TestListNothing(t *testing.T) {
+	pins := testPins(t)
+	for _, d := range []Pins{pins, pins + "/not-there"} {
+		if list, err := d.List(); len(list) != 0 || err != nil {
+			t.Errorf("%s: %v, %v", d, list, err)
+		}
+	}
+}
+
+// Whoever reads waits for whoever writes, and not for others who read.
+func TestLocks(t *testing.T) {
+	pins := testPins(t)
+	for _, test := range []struct {
+		held, wanted int
+		waits        bool
+	}{
+		{unix.LOCK_SH, unix.LOCK_SH, false},
+		{unix.LOCK_SH, unix.LOCK_EX, true},
+		{unix.LOCK_EX, unix.LOCK_SH, true},
+		{unix.LOCK_EX, unix.LOCK_EX, true},
+	} {
+		unlock, err := pins.lock(test.held)
+		if err != nil {
+			t.Fatal(err)
+		}
+		locked := make(chan error)
+		go func() {
+			unlock, err := pins.lock(test.wanted)
+			if err == nil {
+				unlock()
+			}
+			locked <- err
+		}()
+		select {
+		case err = <-locked:
+			if test.waits || err != nil {
+				t.Errorf("%+v: did not wait, %v", test, err)
+			}
+			unlock()
+		case <-time.After(100 * time.Millisecond):
+			if !test.waits {
+				t.Errorf("%+v: waits", test)
+			}
+			unlock()
+			if err := <-locked; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// What cannot be opened is reported, and hides nothing else.
+func TestListDamaged(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	g := newTestGeneration(t, Config{})
+	a := attach(t, pins, target(l.B), Native, g)
+	defer a.Close()
+	b := attach(t, pins, Target{l.B.Netns, "lo"}, Generic, g)
+	defer detach(t, b)
+	if err := os.Remove(filepath.Join(a.path, pinAbout)); err != nil {
+		t.Fatal(err)
+	}
+	list, err := pins.List()
+	if len(list) != 1 || list[0].Target() != b.Target() {
+		t.Errorf("listed %v", list)
+	}
+	for _, b := range list {
+		b.Close()
+	}
+	wantError(t, err, os.ErrNotExist, "damaged", a.path)
+	_, err = pins.Attach(target(l.B), Native, nil, g.Load)
+	wantError(t, err, os.ErrNotExist, "damaged", a.path)
+	if err := a.Detach(); err != nil {
+		t.Error(err)
+	}
+
+	// Without its link, nothing holds the program: that is severed.
+	if a, err = pins.Attach(target(l.B), Native, nil, g.Load); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(a.Close(), os.Remove(filepath.Join(a.path, pinLink))); err != nil {
+		t.Fatal(err)
+	}
+	if list, err = pins.List(); err != nil || len(list) != 2 {
+		t.Fatal(list, err)
+	}
+	severed := 0
+	for _, b := range list {
+		if b.Severed() {
+			severed++
+			detach(t, b)
+		} else {
+			b.Close()
+		}
+	}
+	if severed != 1 {
+		t.Errorf("%d are severed", severed)
+	}
+}
+
+// What a process left that was killed in Attach does not stay, and is no
+// attachment.
+func TestSweep(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	left := filepath.Join(string(pins), unfinished+"1")
+	m, err := newAbout([]byte{})
+	if err == nil {
+		m.Close()
+		t.Fatal("a map took a value of no length")
+	}
+	if m, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}); err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := errors.Join(os.Mkdir(left, 0o700), m.Pin(filepath.Join(left, pinAbout))); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := pins.List(); err != nil || len(list) != 0 {
+		t.Error(list, err)
+	}
+	detach(t, attach(t, pins, target(l.B), Native, newTestGeneration(t, Config{})))
+	if exists(left) {
+		t.Error("it is still there")
+	}
+}
+
+func TestNoBPFFS(t *testing.T) {
+	g := newTestGeneration(t, Config{})
+	dir := Pins(t.TempDir())
+	for _, d := range []Pins{dir, dir + "/below"} {
+		_, err := d.Attach(Target{Iface: "lo"}, Generic, nil, g.Load)
+		wantError(t, err, ErrNoBPFFS, "mount -t bpf bpf /sys/fs/bpf")
+	}
+	_, err := dir.List()
+	wantError(t, err, ErrNoBPFFS)
+	if exists(string(dir + "/below")) {
+		t.Error("a directory was made on another file system")
+	}
+	_, err = Pins(bpffs+"/weir.test").Attach(Target{Iface: "lo"}, Generic, nil, g.Load)
+	if err == nil || !strings.Contains(err.Error(), "dots") {
+		t.Error(err)
+	}
+}
+
+// asChild is the environment variable that names what the test program is to
+// do instead of testing, in a process of its own.
+const asChild = "WEIR_LOADER_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	do, ok := children[os.Getenv(asChild)]
+	if !ok {
+		os.Exit(m.Run())
+	}
+	if err := do(os.Getenv("WEIR_LOADER_TEST_PINS")); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+var children = map[string]func(pins string) error{
+	"mount":     childMount,
+	"lifecycle": childLifecycle,
+	"load":      childLoad,
+}
+
+// child prepares to run the test program as a child, from a directory that
+// every user may enter.
+func child(t *testing.T, do string, pins Pins) *exec.Cmd {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "weir-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	program := filepath.Join(dir, "child")
+	self, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer self.Close()
+	to, err := os.OpenFile(program, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.Copy(to, self)
+	if err := errors.Join(err, to.Close(), os.Chmod(dir, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program)
+	cmd.Env = append(os.Environ(), asChild+"="+do, "WEIR_LOADER_TEST_PINS="+string(pins))
+	return cmd
+}
+
+// Where nobody has mounted the file system, it is mounted, unless that would
+// vanish with the process, as under `ip netns exec`.
+func TestMount(t *testing.T) {
+	lab.Root(t)
+	for _, test := range []struct {
+		name string
+		more uintptr
+		says string
+	}{
+		{"own mounts", 0, "no BPF file system"},
+		{"own mounts and processes", unix.CLONE_NEWPID, ""}, // where it is the first process
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			cmd := child(t, "mount", DefaultPins)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | test.more}
+			out, err := cmd.CombinedOutput()
+			if !strings.Contains(string(out), test.says) || (err == nil) != (test.says == "") {
+				t.Errorf("%v, %s", err, out)
+			}
+		})
+	}
+}
+
+func childMount(pins string) error {
+	if err := errors.Join(
+		unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""),
+		unix.Mount("proc", "/proc", "proc", 0, ""),
+		unix.Unmount(bpffs, unix.MNT_DETACH),
+	); err != nil {
+		return err
+	}
+	g, err := NewGeneration(Config{})
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	a, err := Pins(pins).Attach(Target{Iface: "lo"}, Generic, nil, g.Load)
+	if err != nil {
+		return err
+	}
+	return errors.Join(a.Detach(), a.Close())
+}
+
+const (
+	capBPF      = unix.CAP_BPF
+	capNetAdmin = unix.CAP_NET_ADMIN
+	capPerfmon  = unix.CAP_PERFMON
+)
+
+// Three capabilities suffice, and the one that is missing is named.
+func TestCapabilities(t *testing.T) {
+	const nobody = 65534
+	for _, test := range []struct {
+		do   string
+		caps []uintptr
+		says string
+	}{
+		{"lifecycle", []uintptr{capBPF, capNetAdmin, capPerfmon}, ""},
+		{"load", []uintptr{capBPF, capPerfmon}, "missing privilege, namely CAP_NET_ADMIN:"},
+		{"load", []uintptr{capBPF, capNetAdmin}, "missing privilege, namely CAP_PERFMON:"},
+		{"load", []uintptr{capNetAdmin, capPerfmon}, "missing privilege, namely CAP_BPF:"},
+		{"load", nil, "missing privilege, namely CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON:"},
+	} {
+		t.Run(fmt.Sprint(test.do, test.caps), func(t *testing.T) {
+			l, pins := lab.New(t), testPins(t)
+			if err := os.Chown(string(pins), nobody, nobody); err != nil {
+				t.Fatal(err)
+			}
+			cmd := child(t, test.do, pins)
+			cmd.SysProcAttr = &syscall.SysProcAttr{
+				Credential:  &syscall.Credential{Uid: nobody, Gid: nobody},
+				AmbientCaps: test.caps,
+			}
+			cmd.Env = append(cmd.Env, "WEIR_LOADER_TEST_NETNS="+l.A.Netns)
+			var out []byte
+			var err error
+			l.B.In(t, func() { out, err = cmd.CombinedOutput() })
+			if !strings.Contains(string(out), test.says) || (err == nil) != (test.says == "") {
+				t.Errorf("%v, %s", err, out)
+			}
+			t.Logf("%s", out)
+		})
+	}
+}
+
+func childLoad(pins string) error {
+	g, err := NewGeneration(Config{})
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	a, err := Pins(pins).Attach(Target{Iface: "veth-b"}, Native, nil, g.Load)
+	if err != nil {
+		return err
+	}
+	return errors.Join(a.Detach(), a.Close())
+}
+
+// childLifecycle does all that can be done.
+func childLifecycle(dir string) error {
+	pins, to := Pins(dir), Target{Iface: "veth-b"}
+	g, err := NewGeneration(Config{Block: coarse()})
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	for range 2 { // the second time, it adopts
+		a, err := pins.Attach(to, Native, []byte("1"), g.Load)
+		if err != nil {
+			return err
+		}
+		p, err := g.Load(a.Stats())
+		if err != nil {
+			return err
+		}
+		if _, err := p.Test(make([]byte, 60)); err != nil {
+			return err
+		}
+		if err := errors.Join(a.Replace(p), a.SetAbout([]byte("2")), a.Close()); err != nil {
+			return err
+		}
+	}
+	list, err := pins.List()
+	if err != nil || len(list) != 1 || list[0].Severed() {
+		return fmt.Errorf("listed %v, %w", list, err)
+	}
+	if _, err := (Pins(dir + "/other")).Attach(to, Native, nil, g.Load); !errors.Is(err, ErrForeign) {
+		return fmt.Errorf("attached twice: %w", err)
+	}
+	if err := os.Remove(dir + "/other"); err != nil {
+		return err
+	}
+	if _, err := net.InterfaceByName(to.Iface); err != nil {
+		return err
+	}
+	if _, err := pins.Attach(Target{os.Getenv("WEIR_LOADER_TEST_NETNS"), "lo"}, Generic, nil, g.Load); !errors.Is(err, ErrPermission) {
+		return fmt.Errorf("entered a namespace: %w", err)
+	}
+	return errors.Join(list[0].Detach(), list[0].Close())
+}

@@ -1,0 +1,66 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+)
+
+// minFrame is the length of an Ethernet header, in bytes.
+const minFrame = 14
+
+// ErrShortFrame says that a frame has no whole Ethernet header. No interface
+// delivers such a one, and the kernel runs no program over it.
+var ErrShortFrame = errors.New("frame is shorter than an Ethernet header")
+
+// Program is a generation's program for one interface. It does nothing by
+// itself: it is tested, or attached.
+type Program struct {
+	prog  *ebpf.Program
+	stats *Stats
+	lists *array // where it counts
+	grown *array // lists, if stats are yet to take them over
+}
+
+// Test runs the program over a frame, which begins with its Ethernet header,
+// and returns the XDP action. The frame is counted like any other.
+func (p *Program) Test(frame []byte) (action uint32, err error) {
+	if len(frame) < minFrame {
+		return 0, fmt.Errorf("%w: %d bytes", ErrShortFrame, len(frame))
+	}
+	action, err = p.prog.Run(&ebpf.RunOptions{Data: frame, Repeat: 1})
+	if err != nil {
+		return 0, fmt.Errorf("test a frame of %d bytes: %w", len(frame), err)
+	}
+	return action, nil
+}
+
+// take gives away the grown counters, which Close then leaves alone.
+func (p *Program) take() *array {
+	a := p.grown
+	p.grown = nil
+	return a
+}
+
+// Close lets go of the program. Where it is attached, it stays.
+func (p *Program) Close() error {
+	var err error
+	if p.prog != nil {
+		err = p.prog.Close()
+	}
+	err = errors.Join(err, p.grown.Close())
+	p.prog, p.grown = nil, nil
+	return err
+}
+
+// VerifiedInstructions is the number of instructions that the verifier walked
+// to accept the program; its limit is a million. It reports false where the
+// kernel does not tell (before 5.16).
+func (p *Program) VerifiedInstructions() (uint32, bool) {
+	info, err := p.prog.Info()
+	if err != nil {
+		return 0, false
+	}
+	return info.VerifiedInstructions()
+}

@@ -1,0 +1,225 @@
+// Package contract holds the data plane in C to its twins in Go.
+package contract
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"testing"
+
+	"weir/control/generation"
+	"weir/control/list"
+	"weir/control/replay"
+	"weir/filter/key"
+	"weir/filter/membership"
+	"weir/filter/packet"
+	"weir/filter/verdict"
+)
+
+// random draws tables and packets from a small world, so that they meet.
+type random struct{ *rand.Rand }
+
+func newRandom(t testing.TB) random {
+	seed := rand.Uint64()
+	t.Logf("seed %#x", seed)
+	return random{rand.New(rand.NewPCG(seed, 0))}
+}
+
+func (r random) addr4() netip.Addr {
+	return netip.AddrFrom4([4]byte{192, 0, byte(r.IntN(4)), byte(r.IntN(256))})
+}
+
+func (r random) addr6() netip.Addr {
+	a := [16]byte{0x20, 1, 0xd, 0xb8, 0, byte(r.IntN(4)), 0, byte(r.IntN(2))}
+	a[15] = byte(r.IntN(64))
+	return netip.AddrFrom16(a)
+}
+
+func (r random) addr(v6 bool) netip.Addr {
+	if v6 {
+		return r.addr6()
+	}
+	return r.addr4()
+}
+
+func (r random) pick(n ...int) int { return n[r.IntN(len(n))] }
+
+func (r random) tuple() key.Tuple {
+	v6 := r.IntN(2) == 0
+	t := key.Tuple{Src: r.addr(v6), Dst: r.addr(v6), Proto: uint8(r.pick(6, 17, 132, 1, 58, 47))}
+	if t.Proto == 6 || t.Proto == 17 || t.Proto == 132 {
+		t.HasPorts = r.IntN(4) > 0
+	}
+	if t.HasPorts {
+		t.SrcPort, t.DstPort = uint16(r.pick(67, 68, 80, 1234)), uint16(r.pick(67, 68, 80, 443))
+	}
+	return t
+}
+
+func (r random) shape(v6 bool) key.Shape {
+	s := key.Shape{Fields: key.Fields(r.IntN(8) << 1)}
+	lengths := []int{0, 8, 20, 24, 27, 32}
+	if v6 {
+		s.Fields |= key.FieldV6
+		lengths = []int{0, 20, 32, 48, 56, 64, 128}
+	}
+	s.SrcBits, s.DstBits = uint8(r.pick(lengths...)), uint8(r.pick(lengths...))
+	return s
+}
+
+// entries are what packets of the small world may meet. Wide ones are rare.
+func (r random) entries(n int) list.Entries {
+	var e list.Entries
+	shapes := map[bool][]key.Shape{}
+	for range 12 {
+		for _, v6 := range []bool{false, true} {
+			shapes[v6] = append(shapes[v6], r.shape(v6))
+		}
+	}
+	for range n {
+		v6 := r.IntN(2) == 0
+		switch r.IntN(3) {
+		case 0:
+			if v6 {
+				e.V6 = append(e.V6, netip.PrefixFrom(r.addr6(), r.pick(62, 64, 120, 126, 127, 128, 128, 128)).Masked())
+			} else {
+				p := netip.PrefixFrom(r.addr4(), r.pick(26, 29, 30, 31, 32, 32, 32)).Masked()
+				b := p.Addr().As4()
+				e.V4 = append(e.V4, list.V4(uint32(b[0])<<24|uint32(b[1])<<16|uint32(b[2])<<8|uint32(b[3]), p.Bits()))
+			}
+		default:
+			t := r.tuple()
+			t.HasPorts = true
+			s := shapes[t.Src.Is6()][r.IntN(12)]
+			if s.SrcBits+s.DstBits < 24 && r.IntN(8) > 0 {
+				continue
+			}
+			if k, ok := s.Of(t); ok {
+				e.Flows = append(e.Flows, k)
+			}
+		}
+	}
+	return e
+}
+
+func (r random) config() generation.Config {
+	c := generation.Config{
+		Policy: verdict.Policy{DropMalformed: r.IntN(2) == 0, Monitor: r.IntN(8) == 0},
+		Mode:   membership.Mode(r.IntN(2)),
+	}
+	for range r.IntN(3) {
+		c.FailsafePorts = append(c.FailsafePorts, verdict.FailsafePort{Proto: uint8(r.pick(6, 17)), Port: uint16(r.pick(80, 443, 9))})
+		c.FailsafePrefixes = append(c.FailsafePrefixes,
+			netip.PrefixFrom(r.addr4(), r.pick(28, 32)).Masked(), netip.PrefixFrom(r.addr6(), r.pick(124, 128)).Masked())
+	}
+	return c
+}
+
+// mutate breaks a valid frame in one of the ways that the parser must see, or
+// in a random one.
+func (r random) mutate(f []byte) []byte {
+	f = append([]byte(nil), f...)
+	switch r.IntN(8) {
+	case 0:
+		return f[:r.IntN(len(f)+1)]
+	case 1:
+		for range 1 + r.IntN(4) {
+			f[r.IntN(len(f))] = byte(r.IntN(256))
+		}
+	case 2: // VLAN tags, up to one too many
+		for range 1 + r.IntN(3) {
+			proto := [][]byte{{0x81, 0}, {0x88, 0xa8}}[r.IntN(2)]
+			f = append(f[:12:12], append(append(proto, 0, byte(r.IntN(256))), f[12:]...)...)
+		}
+	case 3: // options, lengths
+		f[14+r.IntN(8)] = byte(r.IntN(256))
+	case 4: // extension headers
+		if f[12] == 0x86 {
+			for range r.pick(1, 2, 6, 16, 17) {
+				length := r.pick(0, 0, 1, 7, 40)
+				kind := r.pick(0, 43, 44, 51, 60, 135, 139, 140)
+				ext := make([]byte, (length+1)*8)
+				ext[0], ext[1] = f[20], byte(length)
+				switch kind {
+				case 44:
+					ext = ext[:8]
+					ext[2], ext[3] = 0, byte(r.pick(0, 0, 1, 8))
+				case 51:
+					ext = ext[:(length+1)*8/4*4]
+					ext[1] = byte(len(ext)/4 - 2)
+				}
+				f[20] = byte(kind)
+				f = append(f[:54:54], append(ext, f[54:]...)...)
+			}
+			if n := len(f) - 54; n < 1<<16 {
+				f[18], f[19] = byte(n>>8), byte(n)
+			}
+		}
+	case 5: // neighbour discovery
+		if f[12] == 0x86 {
+			f[20], f[21], f[54] = 58, 255, byte(132+r.IntN(8))
+		}
+	}
+	return f
+}
+
+func requireRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("the kernel tests need root")
+		}
+		t.Skip("the kernel tests need root")
+	}
+}
+
+// engines builds one generation in the kernel and gives both engines over it.
+func engines(t testing.TB, s *generation.Store, c generation.Config) (*generation.Generation, *replay.Kernel) {
+	t.Helper()
+	g, err := generation.Build(s, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Close() })
+	k, err := replay.NewKernel(g, len(s.Lists()))
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	t.Cleanup(func() { k.Close() })
+	return g, k
+}
+
+func TestRandomTablesAndPackets(t *testing.T) {
+	requireRoot(t)
+	r := newRandom(t)
+	seen := map[string]int{}
+	for range 30 {
+		s := generation.NewStore()
+		for i := range 3 {
+			l := generation.List{Name: fmt.Sprint(i), Allow: i == 2, Direction: generation.Direction(r.IntN(3))}
+			if _, err := s.AddList(l, r.entries(r.pick(0, 5, 100, 1000))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		g, k := engines(t, s, r.config())
+		for range 2000 {
+			frame := r.mutate(packet.Frame(r.tuple()))
+			want := g.Decide(frame)
+			got, err := k.Decide(frame)
+			if err != nil {
+				t.Fatalf("% x: %v", frame, err)
+			}
+			if got != want {
+				t.Fatalf("kernel %+v, reference %+v for % x", got, want, frame)
+			}
+			seen[want.Reason.String()+"/"+want.Action.String()]++
+		}
+	}
+	t.Log(seen)
+	for r := range verdict.NumReasons {
+		if r != verdict.ARP && r != verdict.NotIP && seen[r.String()+"/pass"]+seen[r.String()+"/drop"] == 0 {
+			t.Errorf("no packet left as %v: the test is too narrow", r)
+		}
+	}
+}
