@@ -1,0 +1,121 @@
+package bloom
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"weir/filter/hash"
+)
+
+// The encodings, in little-endian order. A geometry:
+//
+//	0  1 for the partitioned filter, else 0
+//	1  k
+//	2  zero, 2 bytes
+//	4  m, 4 bytes
+//
+// and a filter:
+//
+//	 0  magic "WBLM"
+//	 4  version, 1
+//	 5  zero, 3 bytes
+//	 8  geometry
+//	16  seed, 8 bytes
+//	24  the bits, in words of 8 bytes
+//	    XXH64 of all that precedes under seed 0, 8 bytes
+//
+// The checksum finds damage, not forgery.
+const (
+	prefix      = "WBLM\x01\x00\x00\x00"
+	headerLen   = 24
+	checksumLen = 8
+)
+
+// GeometryLen is the length of an encoded Geometry in bytes.
+const GeometryLen = 8
+
+// AppendBinary appends the geometry's encoding of GeometryLen bytes to b. The
+// error is always nil. It implements encoding.BinaryAppender.
+func (g Geometry) AppendBinary(b []byte) ([]byte, error) {
+	var kind byte
+	if g.Partitioned() {
+		kind = 1
+	}
+	return binary.LittleEndian.AppendUint32(append(b, kind, byte(g.k), 0, 0), g.m), nil
+}
+
+// UnmarshalBinary makes g the geometry encoded in b. It fails, leaving g
+// unchanged, on anything that AppendBinary does not produce for a geometry of
+// Standard or Partitioned. It implements encoding.BinaryUnmarshaler.
+func (g *Geometry) UnmarshalBinary(b []byte) error {
+	if len(b) != GeometryLen {
+		return fmt.Errorf("bloom: decode geometry: %d bytes, want %d", len(b), GeometryLen)
+	}
+	kind, k, m := b[0], int(b[1]), binary.LittleEndian.Uint32(b[4:])
+	d, err := Standard(m, k)
+	if kind == 1 {
+		d, err = Partitioned(m, k)
+	}
+	if err != nil {
+		return fmt.Errorf("bloom: decode geometry: %w", err)
+	}
+	if kind > 1 || b[2] != 0 || b[3] != 0 || d.m != m {
+		return fmt.Errorf("bloom: decode geometry: % x is none", b)
+	}
+	*g = d
+	return nil
+}
+
+// AppendBinary appends the filter's encoding, its seed included, to b. The
+// error is always nil. It implements encoding.BinaryAppender.
+func (f *Filter) AppendBinary(b []byte) ([]byte, error) {
+	start := len(b)
+	b = append(b, prefix...)
+	b, _ = f.Geometry.AppendBinary(b)
+	b = binary.LittleEndian.AppendUint64(b, f.seed)
+	for _, w := range f.words {
+		b = binary.LittleEndian.AppendUint64(b, w)
+	}
+	return binary.LittleEndian.AppendUint64(b, hash.Sum(0, b[start:])), nil
+}
+
+// MarshalBinary is AppendBinary to a new slice. It implements
+// encoding.BinaryMarshaler.
+func (f *Filter) MarshalBinary() ([]byte, error) {
+	return f.AppendBinary(make([]byte, 0, headerLen+8*len(f.words)+checksumLen))
+}
+
+// UnmarshalBinary makes f the filter encoded in b. It fails on anything that
+// AppendBinary does not produce, and then leaves f unchanged. It implements
+// encoding.BinaryUnmarshaler.
+func (f *Filter) UnmarshalBinary(b []byte) error {
+	if len(b) < headerLen+checksumLen {
+		return fmt.Errorf("bloom: decode: %d bytes, need at least %d", len(b), headerLen+checksumLen)
+	}
+	if string(b[:8]) != prefix {
+		return fmt.Errorf("bloom: decode: magic and version % x, want % x", b[:8], prefix)
+	}
+	body := b[:len(b)-checksumLen]
+	if hash.Sum(0, body) != binary.LittleEndian.Uint64(b[len(body):]) {
+		return errors.New("bloom: decode: checksum does not match")
+	}
+	var g Geometry
+	if err := g.UnmarshalBinary(b[8:16]); err != nil {
+		return err
+	}
+	data := body[headerLen:]
+	if len(data) != 8*wordsOf(g.m) {
+		return fmt.Errorf("bloom: decode: %d bytes of bits, want %d", len(data), 8*wordsOf(g.m))
+	}
+	words := make([]uint64, wordsOf(g.m))
+	for i := range words {
+		words[i] = binary.LittleEndian.Uint64(data[8*i:])
+	}
+	d, err := FromWords(g, binary.LittleEndian.Uint64(b[16:]), words)
+	if err != nil {
+		return fmt.Errorf("bloom: decode: %w", err)
+	}
+	*f = *d
+	return nil
+}

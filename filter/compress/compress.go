@@ -1,0 +1,123 @@
+// Package compress has compressed Bloom filters: filters that are made sparse,
+// with more bits and fewer hash functions than would be best in memory, and
+// entropy-coded to be sent. For the same number of bits sent they have fewer
+// false positives than the optimal filter that is sent as it is.
+//
+// The idea is Mitzenmacher's (Compressed Bloom Filters, IEEE/ACM Transactions
+// on Networking 10, 2002). Sections refer to Broder and Mitzenmacher, Network
+// Applications of Bloom Filters: A Survey (Internet Mathematics 1, 2004).
+package compress
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"sort"
+
+	"gonum.org/v1/gonum/stat"
+
+	"weir/filter/bloom"
+	"weir/filter/hash"
+)
+
+// SentBits is the expected size in bits of a filter of n elements after
+// compression, its header not counted: z = m·H(p′), where H is the binary
+// entropy and p′ the expected fraction of zeros (section 2.6).
+func SentBits(g bloom.Geometry, n uint64) float64 {
+	p := g.ZeroFraction(n)
+	return float64(g.M()) * stat.Entropy([]float64{p, 1 - p}) / math.Ln2
+}
+
+// Plan is a choice of the array to be compressed.
+type Plan struct {
+	Geometry bloom.Geometry
+	Sent     float64 // expected size after compression in bits, at most what was asked for
+	Rate     float64 // false-positive rate
+}
+
+// Optimal is the standard filter for n elements with the least false-positive
+// rate among those of at most maxM bits in memory and an expected size of at
+// most sent bits after compression, its header not counted (section 2.6). It
+// fails where n, sent or maxM is zero.
+//
+// The limit on memory is needed: without it the best filter has a single hash
+// function and very many bits. As ln(p)·ln(1−p) is symmetric, so are rate and
+// size: for each sparse filter there is a dense one, nearly all ones, that is
+// as good but takes a multiple of the hash functions. Optimal leaves these out:
+// k is at most the best for a filter of m bits that is not compressed.
+func Optimal(n uint64, sent float64, maxM uint32) (Plan, error) {
+	if n == 0 || maxM == 0 || !(sent > 0) {
+		return Plan{}, fmt.Errorf("compress: no filter of at most %d bits for %d elements in %v bits sent", maxM, n, sent)
+	}
+	best := Plan{Rate: math.Inf(1)}
+	for k := 1; k <= bloom.OptimalK(maxM, n); k++ {
+		// For each k, the more bits, the larger the size and the lower the rate.
+		plan := func(m uint32) Plan {
+			g, _ := bloom.Standard(m, k) // m ≥ 1, k within its limits
+			return Plan{g, SentBits(g, n), g.FalsePositiveRate(n)}
+		}
+		m := uint32(sort.Search(int(maxM), func(i int) bool { return plan(uint32(i)+1).Sent > sent }))
+		if k > bloom.OptimalK(m, n) {
+			continue
+		}
+		if p := plan(m); p.Rate < best.Rate {
+			best = p
+		}
+	}
+	return best, nil
+}
+
+// The encoding of a compressed filter, in little-endian order:
+//
+//	 0  magic "WCBF"
+//	 4  version, 1
+//	 5  zero, 3 bytes
+//	 8  geometry, as encoded by weir/filter/bloom
+//	16  seed, 8 bytes
+//	24  the bits, as encoded by AppendBits
+//	    XXH64 of all that precedes under seed 0, 8 bytes
+//
+// The checksum finds damage, not forgery.
+const (
+	prefix      = "WCBF\x01\x00\x00\x00"
+	headerLen   = 24
+	checksumLen = 8
+)
+
+// Encode compresses a filter to the entropy of its bits and a header of 36
+// bytes.
+func Encode(f *bloom.Filter) []byte {
+	b, _ := f.Geometry.AppendBinary([]byte(prefix)) // never fails
+	b = binary.LittleEndian.AppendUint64(b, f.Seed())
+	b = AppendBits(b, f.Words(), f.M())
+	return binary.LittleEndian.AppendUint64(b, hash.Sum(0, b))
+}
+
+// Decode is the inverse of Encode. It fails on anything that Encode does not
+// produce, and on filters of more than maxM bits: a few bytes can stand for a
+// filter of any size.
+func Decode(b []byte, maxM uint32) (*bloom.Filter, error) {
+	if len(b) < headerLen+onesLen+checksumLen {
+		return nil, fmt.Errorf("compress: decode: %d bytes, need at least %d", len(b), headerLen+onesLen+checksumLen)
+	}
+	if string(b[:8]) != prefix {
+		return nil, fmt.Errorf("compress: decode: magic and version % x, want % x", b[:8], prefix)
+	}
+	body := b[:len(b)-checksumLen]
+	if hash.Sum(0, body) != binary.LittleEndian.Uint64(b[len(body):]) {
+		return nil, errors.New("compress: decode: checksum does not match")
+	}
+	var g bloom.Geometry
+	if err := g.UnmarshalBinary(b[8:16]); err != nil {
+		return nil, fmt.Errorf("compress: decode: %w", err)
+	}
+	if g.M() > maxM {
+		return nil, fmt.Errorf("compress: decode: filter of %d bits, at most %d are allowed", g.M(), maxM)
+	}
+	words, err := DecodeBits(body[headerLen:], g.M())
+	if err != nil {
+		return nil, err
+	}
+	return bloom.FromWords(g, binary.LittleEndian.Uint64(b[16:]), words)
+}

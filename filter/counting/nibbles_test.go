@@ -1,0 +1,76 @@
+package counting
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// A naive array of integers is the oracle.
+func TestNibbles(t *testing.T) {
+	const n, seed = 37, 1 // the last word is partly used
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	c, want := NewNibbles(n), make([]uint8, n)
+	if c.Len() != n {
+		t.Fatalf("Len() = %d, want %d", c.Len(), n)
+	}
+	for range 20_000 {
+		i := rng.Uint64N(n)
+		if rng.IntN(16) < 9 { // upwards, so that some saturate
+			first := want[i] == 0
+			want[i] = min(want[i]+1, Max)
+			if got := c.Inc(i); got != first {
+				t.Fatalf("Inc(%d) = %v at %d", i, got, want[i])
+			}
+		} else {
+			last := want[i] == 1
+			if want[i] > 0 && want[i] < Max {
+				want[i]--
+			}
+			if got := c.Dec(i); got != last {
+				t.Fatalf("Dec(%d) = %v at %d", i, got, want[i])
+			}
+		}
+		var nonzero, saturated uint64
+		for j, w := range want {
+			if got := c.Get(uint64(j)); got != w {
+				t.Fatalf("counter %d is %d, want %d", j, got, w)
+			}
+			if w > 0 {
+				nonzero++
+			}
+			if w == Max {
+				saturated++
+			}
+		}
+		if c.Nonzero() != nonzero || c.Saturated() != saturated {
+			t.Fatalf("%d nonzero, %d saturated; want %d, %d", c.Nonzero(), c.Saturated(), nonzero, saturated)
+		}
+	}
+	if c.Saturated() == 0 {
+		t.Error("no counter was saturated: the test tests too little")
+	}
+}
+
+func TestNibblesAllocateNothing(t *testing.T) {
+	c := NewNibbles(100)
+	if n := testing.AllocsPerRun(100, func() { c.Inc(7); c.Dec(7); c.Get(7) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkNibbles(b *testing.B) {
+	const n = 1 << 26 // 32 MiB: beyond the caches
+	c := NewNibbles(n)
+	for _, op := range []struct {
+		name string
+		f    func(uint64) bool
+	}{{"op=inc", c.Inc}, {"op=dec", c.Dec}} {
+		b.Run(op.name, func(b *testing.B) {
+			rng := rand.New(rand.NewPCG(1, 0))
+			for b.Loop() {
+				op.f(rng.Uint64() % n)
+			}
+		})
+	}
+}

@@ -1,0 +1,220 @@
+package reconcile
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"time"
+
+	"weir/filter/bloom"
+	"weir/filter/compress"
+	"weir/filter/counting"
+	"weir/filter/hash"
+)
+
+var (
+	// ErrGap says that a message builds on a version that the replica does not
+	// have. The replica should ask for a snapshot.
+	ErrGap = errors.New("reconcile: update is not for the version at hand")
+	// ErrOld says that the replica already has what a message brings, or newer.
+	// The message can be ignored.
+	ErrOld = errors.New("reconcile: update is not newer than the version at hand")
+)
+
+// Publisher is the owner's side of a summary cache of Fan, Cao, Almeida and
+// Broder (section 4): a changing set, kept in a counting filter, of whose bits
+// others hold replicas. It sends them what changed since it last did,
+// entropy-coded. It is not safe for concurrent use.
+type Publisher struct {
+	*counting.Filter
+	epoch, version uint64
+	sent           *bloom.Filter // as of version
+}
+
+// NewPublisher makes a publisher of an empty set. The seed selects the hash
+// functions. The epoch tells one life of the publisher from the next and must
+// grow with each, such as the time of its start.
+func NewPublisher(g bloom.Geometry, seed, epoch uint64) *Publisher {
+	return &Publisher{Filter: counting.New(g, seed), epoch: epoch, sent: bloom.New(g, seed)}
+}
+
+// Publish makes the present set the next version and returns the message that
+// brings a replica there from the last one: a delta or, where that is smaller
+// and the first time, the filter. Where nothing changed it still says so,
+// which keeps the replicas from going stale.
+func (p *Publisher) Publish() []byte {
+	before := p.sent
+	p.sent = p.Bits()
+	p.version++
+	changes := xor(before.Words(), p.sent.Words())
+	if p.version == 1 || p.rarer(changes) > p.rarer(p.sent.Words()) {
+		return p.Snapshot()
+	}
+	return p.message(kindDelta, changes)
+}
+
+// rarer is the number of ones or zeros among M bits, whichever are fewer: the
+// fewer, the shorter is their code.
+func (p *Publisher) rarer(words []uint64) int {
+	ones := 0
+	for _, w := range words {
+		ones += bits.OnesCount64(w)
+	}
+	return min(ones, int(p.M())-ones)
+}
+
+// Snapshot is the message that brings any replica to the last version
+// published: for those that are new or have missed a message.
+func (p *Publisher) Snapshot() []byte { return p.message(kindFull, p.sent.Words()) }
+
+// A message, in little-endian order:
+//
+//	 0  magic "WSUM"
+//	 4  version of the format, 1
+//	 5  kind: 0 for a filter, 1 for the changes since the version before
+//	 6  zero, 2 bytes
+//	 8  epoch, 8 bytes
+//	16  version of the set, 8 bytes
+//	24  geometry, as encoded by weir/filter/bloom
+//	32  seed, 8 bytes
+//	40  XXH64 of the encoding of the filter that results, under seed 0, 8 bytes
+//	48  its bits, or which of them changed, as encoded by weir/filter/compress
+//	    XXH64 of all that precedes under seed 0, 8 bytes
+//
+// The checksums find damage, not forgery.
+const (
+	prefix      = "WSUM\x01"
+	kindFull    = 0
+	kindDelta   = 1
+	headerLen   = 48
+	checksumLen = 8
+)
+
+func (p *Publisher) message(kind byte, words []uint64) []byte {
+	b := append([]byte(prefix), kind, 0, 0)
+	b = binary.LittleEndian.AppendUint64(b, p.epoch)
+	b = binary.LittleEndian.AppendUint64(b, p.version)
+	b, _ = p.Geometry.AppendBinary(b) // never fails
+	b = binary.LittleEndian.AppendUint64(b, p.Seed())
+	b = binary.LittleEndian.AppendUint64(b, digest(p.sent))
+	b = compress.AppendBits(b, words, p.M())
+	return binary.LittleEndian.AppendUint64(b, hash.Sum(0, b))
+}
+
+func digest(f *bloom.Filter) uint64 {
+	b, _ := f.MarshalBinary() // never fails
+	return hash.Sum(0, b)
+}
+
+func xor(a, b []uint64) []uint64 {
+	c := make([]uint64, len(a))
+	for i := range c {
+		c[i] = a[i] ^ b[i]
+	}
+	return c
+}
+
+// Answer is what a replica knows about an element.
+type Answer uint8
+
+const (
+	Unknown Answer = iota // the replica is empty or stale: ask elsewhere
+	Absent                // the set did not contain the element as of the last update
+	Present               // the set contained it then, or it is a false positive
+)
+
+// String is "unknown", "absent" or "present".
+func (a Answer) String() string { return [...]string{"unknown", "absent", "present"}[a] }
+
+// Replica is the other side of a summary cache: a copy of a Publisher's
+// filter. Between updates the set may change, so that even Absent can be wrong;
+// the age that is allowed bounds for how long. It is safe for concurrent
+// lookups, not for updates beside them.
+type Replica struct {
+	maxM           uint32
+	maxAge         time.Duration
+	filter         *bloom.Filter // nil before the first update
+	epoch, version uint64
+	updated        time.Time
+}
+
+// NewReplica makes a replica that knows nothing yet, accepts filters of at most
+// maxM bits, and is stale when its last update is older than maxAge.
+func NewReplica(maxM uint32, maxAge time.Duration) *Replica {
+	return &Replica{maxM: maxM, maxAge: maxAge}
+}
+
+// Version is the epoch of the publisher and the version of its set that the
+// replica has: 0, 0 before the first update.
+func (r *Replica) Version() (epoch, version uint64) { return r.epoch, r.version }
+
+// Stale reports whether at the time now the replica has no update that is
+// recent enough.
+func (r *Replica) Stale(now time.Time) bool {
+	return r.filter == nil || now.Sub(r.updated) > r.maxAge
+}
+
+// Lookup is what the replica knows at the time now about the element b.
+func (r *Replica) Lookup(b []byte, now time.Time) Answer {
+	switch {
+	case r.Stale(now):
+		return Unknown
+	case r.filter.Contains(b):
+		return Present
+	}
+	return Absent
+}
+
+// Apply brings the replica up to date with a message received at the time now.
+// It fails with ErrOld for a message that was overtaken or came twice, with
+// ErrGap for one after others that were missed, and otherwise for one that is
+// damaged. It then leaves the replica unchanged.
+func (r *Replica) Apply(msg []byte, now time.Time) error {
+	if len(msg) < headerLen+checksumLen {
+		return fmt.Errorf("reconcile: update of %d bytes, need at least %d", len(msg), headerLen+checksumLen)
+	}
+	if string(msg[:5]) != prefix || msg[5] > kindDelta || msg[6] != 0 || msg[7] != 0 {
+		return fmt.Errorf("reconcile: update begins with % x, want % x and a kind", msg[:8], prefix)
+	}
+	body := msg[:len(msg)-checksumLen]
+	if hash.Sum(0, body) != binary.LittleEndian.Uint64(msg[len(body):]) {
+		return errors.New("reconcile: checksum of update does not match")
+	}
+	delta := msg[5] == kindDelta
+	epoch, version := binary.LittleEndian.Uint64(msg[8:]), binary.LittleEndian.Uint64(msg[16:])
+	if r.filter != nil && (epoch < r.epoch || epoch == r.epoch && version <= r.version) {
+		return ErrOld
+	}
+	if delta && (r.filter == nil || epoch != r.epoch || version != r.version+1) {
+		return ErrGap
+	}
+
+	var g bloom.Geometry
+	if err := g.UnmarshalBinary(msg[24:32]); err != nil {
+		return fmt.Errorf("reconcile: update: %w", err)
+	}
+	seed := binary.LittleEndian.Uint64(msg[32:])
+	if g.M() > r.maxM {
+		return fmt.Errorf("reconcile: update of a filter of %d bits, at most %d are allowed", g.M(), r.maxM)
+	}
+	if delta && (g != r.filter.Geometry || seed != r.filter.Seed()) {
+		return fmt.Errorf("reconcile: update: %w", bloom.ErrIncompatible)
+	}
+	words, err := compress.DecodeBits(body[headerLen:], g.M())
+	if err != nil {
+		return fmt.Errorf("reconcile: update: %w", err)
+	}
+	if delta {
+		words = xor(words, r.filter.Words())
+	}
+	f, err := bloom.FromWords(g, seed, words)
+	if err != nil {
+		return fmt.Errorf("reconcile: update: %w", err)
+	}
+	if digest(f) != binary.LittleEndian.Uint64(msg[40:]) {
+		return errors.New("reconcile: update does not lead to the publisher's filter")
+	}
+	r.filter, r.epoch, r.version, r.updated = f, epoch, version, now
+	return nil
+}
