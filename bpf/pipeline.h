@@ -110,30 +110,43 @@ static __always_inline int verdict(enum reason r)
 	}
 }
 
-/* Decides over the frame and counts it: every packet comes through here. */
-static __always_inline enum reason run_pipeline(struct xdp_md *ctx)
+/* Sets the cursor to the frame; it is this CPU's packet from now on. */
+static __always_inline struct reason_counters *begin(struct xdp_md *ctx, struct cursor *c)
 {
-	struct cursor c = {
-		.pos = (void *)(long)ctx->data,
-		.end = (void *)(long)ctx->data_end,
-	};
 	struct reason_counters *row = this_row();
-	struct packet *p;
 
-	if (!row) /* cannot be */
-		return REASON_CLEAN;
-	p = &row->packet;
-	p->len = c.end - c.pos;
+	c->pos = (void *)(long)ctx->data;
+	c->end = (void *)(long)ctx->data_end;
+	c->paged = 0;
+	if (!row)
+		return 0;
+	row->packet.len = c->end - c->pos;
 	if (frags) {
 		__u32 whole = bpf_xdp_get_buff_len(ctx);
 
-		c.paged = whole > p->len;
-		p->len = whole;
+		c->paged = whole > row->packet.len;
+		row->packet.len = whole;
 	}
-	p->reason = decide(&c, p);
+	return row;
+}
+
+/* Counts the packet; every packet leaves through here. */
+static __always_inline enum reason leave(struct reason_counters *row, enum reason r)
+{
+	row->packet.reason = r;
 	settle();
-	count_reason(row, p->reason, p->len);
-	return p->reason;
+	count_reason(row, row->packet.reason, row->packet.len);
+	return row->packet.reason;
+}
+
+static __always_inline enum reason run_pipeline(struct xdp_md *ctx)
+{
+	struct cursor c;
+	struct reason_counters *row = begin(ctx, &c);
+
+	if (!row) /* cannot be: each possible CPU has one */
+		return REASON_CLEAN;
+	return leave(row, decide(&c, &row->packet));
 }
 
 #endif

@@ -117,7 +117,7 @@ func (d Pins) attach(r record, load func(*Stats) (*Program, error)) (*Attachment
 
 	a, err := d.open(path)
 	switch {
-	case err == errNotPinned:
+	case errors.Is(err, errNotPinned):
 		return d.create(path, r, iface, load)
 	case err != nil:
 		return nil, explainPermission(err)
@@ -138,25 +138,23 @@ func (d Pins) attach(r record, load func(*Stats) (*Program, error)) (*Attachment
 // create attaches a program and pins it.
 func (d Pins) create(path string, r record, iface *netlink.LinkAttrs, load func(*Stats) (*Program, error)) (_ *Attachment, err error) {
 	a := &Attachment{pins: d, path: path, record: r}
-	var p *Program
 	var temp string
 	defer func() {
-		if p != nil {
-			err = errors.Join(err, p.Close())
-		}
 		if err != nil {
-			a.Close() // with the link, which no pin holds yet
 			if temp != "" {
 				os.RemoveAll(temp)
 			}
+			a.Close() // with the last hold on the link, if it came to that
 		}
 	}()
 	if a.stats, err = newStats(0); err != nil {
 		return nil, explainPermission(err)
 	}
-	if p, err = a.load(load); err != nil {
+	p, err := a.load(load)
+	if err != nil {
 		return nil, err
 	}
+	defer p.Close()
 	if p.grown != nil {
 		if err := a.stats.move(p.take()); err != nil {
 			return nil, err
@@ -172,7 +170,7 @@ func (d Pins) create(path string, r record, iface *netlink.LinkAttrs, load func(
 	if temp, err = os.MkdirTemp(string(d), unfinished); err != nil {
 		return nil, fmt.Errorf("make directory for pins: %w", err)
 	}
-	// What can fail goes before the packets' way is touched.
+	// The link comes last: it is what touches the packets.
 	for name, m := range map[string]*ebpf.Map{
 		pinReasons: a.stats.reasons.m,
 		pinLists:   a.stats.lists.m,
@@ -235,8 +233,7 @@ func (d Pins) open(path string) (_ *Attachment, err error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	a.stats, err = openStats(path)
-	if err != nil && !errors.Is(err, errLayout) {
+	if a.stats, err = openStats(path); err != nil && !errors.Is(err, errLayout) {
 		return nil, err
 	}
 	return a, nil
@@ -383,7 +380,7 @@ func (a *Attachment) detach() error {
 		}
 	}
 	now, err := a.pins.open(a.path)
-	if err == errNotPinned {
+	if errors.Is(err, errNotPinned) {
 		return nil
 	}
 	if err == nil {

@@ -155,6 +155,12 @@ func TestAdopt(t *testing.T) {
 
 // Counters that another version has laid out differently are made anew.
 func TestAdoptOtherLayout(t *testing.T) {
+	for _, pin := range []string{pinReasons, pinLists} {
+		t.Run(pin, func(t *testing.T) { testAdoptOtherLayout(t, pin) })
+	}
+}
+
+func testAdoptOtherLayout(t *testing.T, pin string) {
 	l, pins := lab.New(t), testPins(t)
 	frame := udp(l, addrA, addrB, 1)
 	a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
@@ -167,7 +173,7 @@ func TestAdoptOtherLayout(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	path := filepath.Join(a.path, pinReasons)
+	path := filepath.Join(a.path, pin)
 	if err := errors.Join(os.Remove(path), other.Pin(path)); err != nil {
 		t.Fatal(err)
 	}

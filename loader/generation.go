@@ -25,11 +25,11 @@ type Memory struct {
 // the configured sizes, and all that its programs have in common. The
 // programs of any number of interfaces share it.
 type Generation struct {
-	spec  *ebpf.CollectionSpec // specialised, but for what differs by interface
-	lists int
-	maps  map[string]*array
-	block Memory
-	allow Memory
+	spec   *ebpf.CollectionSpec // specialised, but for what differs by interface
+	config Config
+	maps   map[string]*array
+	block  Memory
+	allow  Memory
 }
 
 // NewGeneration makes the filter maps for a configuration and maps them into
@@ -39,7 +39,7 @@ func NewGeneration(cfg Config) (*Generation, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("new generation: %w", err)
 	}
-	g := &Generation{lists: cfg.Lists, maps: make(map[string]*array)}
+	g := &Generation{config: cfg, maps: make(map[string]*array)}
 	if err := g.build(&cfg); err != nil {
 		g.Close()
 		return nil, fmt.Errorf("new generation: %w", explainPermission(err))
@@ -104,7 +104,9 @@ func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
 		}
 	}
 	if !frags {
-		spec.Programs[bpf.WeirProgWeir].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
+		for _, p := range spec.Programs {
+			p.Flags &^= unix.BPF_F_XDP_HAS_FRAGS
+		}
 	}
 	return nil
 }
@@ -201,8 +203,8 @@ func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 	if lists == nil {
 		return nil, errors.New("the counters are closed")
 	}
-	if stats.stride(lists) <= g.lists {
-		if lists, err = newListArray(g.lists); err != nil {
+	if stats.stride(lists) <= g.config.Lists {
+		if lists, err = newListArray(g.config.Lists); err != nil {
 			return nil, err
 		}
 		p.grown = lists

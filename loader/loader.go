@@ -60,7 +60,6 @@ const (
 	gateDst   = 4       // GATE_DST
 	markWords = 1 << 18 // MARK4_WORDS: a bit for each IPv4 network /24
 	maxBits   = 6       // LINE_BITS_MAX
-
 )
 
 // Actions that the program returns.

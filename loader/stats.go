@@ -82,22 +82,20 @@ func statsSpec() (*ebpf.CollectionSpec, int, error) {
 
 // openStats opens pinned counters. It fails with errLayout where they do not
 // fit, because another version of weir has made them, or are gone.
-func openStats(path string) (_ *Stats, err error) {
+func openStats(path string) (*Stats, error) {
 	spec, cpus, err := statsSpec()
 	if err != nil {
 		return nil, err
 	}
 	s := &Stats{cpus: cpus}
-	defer func() {
-		if err != nil {
-			s.Close()
-		}
-	}()
 	if s.reasons, err = openArray(filepath.Join(path, pinReasons), spec.Maps[bpf.WeirMapReasonStats], cpus); err != nil {
 		return nil, err
 	}
-	s.lists, err = openArray(filepath.Join(path, pinLists), spec.Maps[bpf.WeirMapListStats], minStride*(cpus+1))
-	return s, err
+	if s.lists, err = openArray(filepath.Join(path, pinLists), spec.Maps[bpf.WeirMapListStats], minStride*(cpus+1)); err != nil {
+		s.reasons.Close()
+		return nil, err
+	}
+	return s, nil
 }
 
 // openArray opens a pinned array that is as spec says, except that it has
@@ -142,6 +140,7 @@ func (s *Stats) Reasons(dst []Counter) []Counter {
 	if s.reasons == nil {
 		return dst[:0]
 	}
+	// Behind its counters, a row holds what is none; that is cut off.
 	return sum(dst, s.reasons.words, int(s.reasons.m.ValueSize())/counterBytes)[:bpf.WeirReasonREASON_COUNT]
 }
 

@@ -1,0 +1,238 @@
+//go:build ignore
+
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * What `weir bench` measures: weir's own stages and the kernel's maps in their
+ * place, over the same keys, in the same loop or behind the same parser. It is
+ * an object of its own; the data plane holds nothing of it.
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "pipeline.h"
+
+/* The keys that are looked up, in order: IPv4 addresses in network order. */
+#define BENCH_KEYS (1 << 20)
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, BENCH_KEYS);
+	__type(key, __u32);
+	__type(value, __u32);
+} bench_keys SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} bench_hash SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_BLOOM_FILTER);
+	__uint(max_entries, 1);
+	__type(value, __u32);
+} bench_bloom SEC(".maps");
+
+struct lpm_key {
+	__u32 bits;
+	__u32 addr;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct lpm_key);
+	__type(value, __u32);
+} bench_lpm SEC(".maps");
+
+/*
+ * Lookups in a loop: `hits` in the row of this CPU's packet. One run does
+ * LOOKUPS of them, from where the last one ended.
+ */
+#define LOOKUPS 8192
+
+struct loop {
+	__u32 at;
+	__u32 hits;
+};
+
+struct loop bench_loop = {};
+
+static __always_inline __u32 next_key(struct loop *l)
+{
+	__u32 i = l->at++ % BENCH_KEYS;
+	__u32 *key = bpf_map_lookup_elem(&bench_keys, &i);
+
+	return key ? *key : 0;
+}
+
+static long step_empty(__u32 i, struct loop *l)
+{
+	__u32 key = next_key(l);
+
+	/* The hash that weir's filters share, so that net times are without it. */
+	l->hits += xxh64_8(hash_seed, pair_head(32 << 8, key)) & 1;
+	return 0;
+}
+
+static long step_weir(__u32 i, struct loop *l)
+{
+	struct set_maps maps = { &block_lines, &block_buckets, &block_marks4, &block_marks6 };
+	__u64 h = xxh64_8(hash_seed, pair_head(32 << 8, next_key(l)));
+
+	l->hits += set_lookup(&block, maps, h) != LIST_NONE;
+	return 0;
+}
+
+/* All of a set, with markers and every shape in use. */
+static long step_match(__u32 i, struct loop *l)
+{
+	struct set_maps maps = { &block_lines, &block_buckets, &block_marks4, &block_marks6 };
+	struct reason_counters *row = this_row();
+
+	if (!row)
+		return 1;
+	row->packet.family = 4;
+	row->packet.src[0] = next_key(l);
+	set_match(&block, maps, &row->packet, hash_seed);
+	l->hits += row->packet.list != LIST_NONE;
+	return 0;
+}
+
+static long step_hash(__u32 i, struct loop *l)
+{
+	__u32 key = next_key(l);
+
+	l->hits += bpf_map_lookup_elem(&bench_hash, &key) != 0;
+	return 0;
+}
+
+static long step_bloom(__u32 i, struct loop *l)
+{
+	__u32 key = next_key(l);
+
+	l->hits += bpf_map_peek_elem(&bench_bloom, &key) == 0;
+	return 0;
+}
+
+static long step_lpm(__u32 i, struct loop *l)
+{
+	struct lpm_key key = { 32, next_key(l) };
+
+	l->hits += bpf_map_lookup_elem(&bench_lpm, &key) != 0;
+	return 0;
+}
+
+#define LOOP(name)                                                                                 \
+	SEC("xdp")                                                                                 \
+	int loop_##name(struct xdp_md *ctx)                                                        \
+	{                                                                                          \
+		struct loop l = bench_loop;                                                        \
+                                                                                                   \
+		bpf_loop(LOOKUPS, step_##name, &l, 0);                                             \
+		bench_loop = l;                                                                    \
+		return XDP_PASS;                                                                   \
+	}
+
+LOOP(empty)
+LOOP(weir)
+LOOP(match)
+LOOP(hash)
+LOOP(bloom)
+LOOP(lpm)
+
+/*
+ * On the wire: each parses and counts alike and drops every packet, so that
+ * what differs is the lookup.
+ */
+static __always_inline int wire(struct xdp_md *ctx, int (*lookup)(struct packet *p))
+{
+	struct cursor c;
+	struct reason_counters *row = begin(ctx, &c);
+	enum reason r;
+
+	if (!row)
+		return XDP_ABORTED;
+	r = parse(&c, &row->packet);
+	settle();
+	leave(row, lookup(&row->packet) ? REASON_BLOCKED : r);
+	return XDP_DROP;
+}
+
+static __always_inline int lookup_none(struct packet *p)
+{
+	return 0;
+}
+
+static __always_inline int lookup_hash(struct packet *p)
+{
+	return bpf_map_lookup_elem(&bench_hash, &p->src[0]) != 0;
+}
+
+static __always_inline int lookup_bloom(struct packet *p)
+{
+	return bpf_map_peek_elem(&bench_bloom, &p->src[0]) == 0;
+}
+
+static __always_inline int lookup_lpm(struct packet *p)
+{
+	struct lpm_key key = { 32, p->src[0] };
+
+	return bpf_map_lookup_elem(&bench_lpm, &key) != 0;
+}
+
+SEC("xdp.frags")
+int wire_drop(struct xdp_md *ctx)
+{
+	return wire(ctx, lookup_none);
+}
+
+SEC("xdp.frags")
+int wire_hash(struct xdp_md *ctx)
+{
+	return wire(ctx, lookup_hash);
+}
+
+SEC("xdp.frags")
+int wire_bloom(struct xdp_md *ctx)
+{
+	return wire(ctx, lookup_bloom);
+}
+
+SEC("xdp.frags")
+int wire_lpm(struct xdp_md *ctx)
+{
+	return wire(ctx, lookup_lpm);
+}
+
+/* The whole pipeline, as it is attached. */
+SEC("xdp.frags")
+int wire_weir(struct xdp_md *ctx)
+{
+	run_pipeline(ctx);
+	return XDP_DROP;
+}
+
+/*
+ * The generator, for test runs with live frames: writes the next key into the
+ * frame as its IPv4 source and sends it out of an interface.
+ */
+__u32 bench_ifindex = 0;
+
+SEC("xdp")
+int generate(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = data;
+	struct iphdr *ip = (void *)(eth + 1);
+
+	if ((void *)(ip + 1) > end)
+		return XDP_ABORTED;
+	ip->saddr = next_key(&bench_loop);
+	return bpf_redirect(bench_ifindex, 0);
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

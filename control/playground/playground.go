@@ -1,0 +1,186 @@
+// Package playground makes two network namespaces with a veth pair between
+// them: where the demo and the benchmark run, and the tests that need a wire.
+package playground
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Playground is two namespaces, A and B, whose interfaces are the ends of one
+// wire. By convention A sends and B filters.
+type Playground struct {
+	A, B End
+}
+
+// End is one end of the wire: an interface in a network namespace.
+type End struct {
+	Netns string // name, as `ip netns` has it
+	Iface string
+	MAC   net.HardwareAddr
+	IPv4  netip.Addr // on the same /24 as the other's
+	IPv6  netip.Addr // on the same /64
+}
+
+// New makes a playground; the names of its namespaces begin with prefix and
+// are unique. The wire is nearly silent: no duplicate address detection, no
+// router solicitation, no address but the two.
+func New(prefix string) (_ *Playground, err error) {
+	id := make([]byte, 4)
+	_, _ = rand.Read(id) // never fails
+	name := prefix + "-" + hex.EncodeToString(id)
+	p := &Playground{A: end(name+"-a", "veth-a", 1), B: end(name+"-b", "veth-b", 2)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("make a playground: %w", err), p.Close())
+		}
+	}()
+	for _, e := range []End{p.A, p.B} {
+		if err := e.makeNetns(); err != nil {
+			return nil, fmt.Errorf("network namespace %s: %w", e.Netns, err)
+		}
+	}
+	return p, p.Wire()
+}
+
+func end(ns, iface string, n byte) End {
+	return End{
+		Netns: ns,
+		Iface: iface,
+		MAC:   net.HardwareAddr{2, 0, 0, 0, 0, n},
+		IPv4:  netip.AddrFrom4([4]byte{198, 18, 0, n}),
+		IPv6:  netip.AddrFrom16([16]byte{0: 0xfd, 15: n}),
+	}
+}
+
+func (e End) makeNetns() error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	own, err := netns.Get()
+	if err != nil {
+		return err
+	}
+	defer own.Close()
+	ns, err := netns.NewNamed(e.Netns)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	for knob, value := range map[string]string{
+		"addr_gen_mode":        "1", // none
+		"accept_dad":           "0",
+		"router_solicitations": "0",
+	} {
+		if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/"+knob, []byte(value), 0); err != nil {
+			return errors.Join(err, netns.Set(own))
+		}
+	}
+	return netns.Set(own)
+}
+
+// Wire lays the wire between the namespaces, as New does: for one who has
+// deleted an interface and wants it back.
+func (p *Playground) Wire() error {
+	b, err := netns.GetFromName(p.B.Netns)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr = p.A.Iface, p.A.MAC
+	if err := p.A.In(func() error {
+		return netlink.LinkAdd(&netlink.Veth{
+			LinkAttrs: attrs, PeerName: p.B.Iface, PeerHardwareAddr: p.B.MAC, PeerNamespace: netlink.NsFd(b),
+		})
+	}); err != nil {
+		return fmt.Errorf("add veth pair: %w", err)
+	}
+	for _, e := range []End{p.A, p.B} {
+		if err := e.In(e.up); err != nil {
+			return fmt.Errorf("set up %s: %w", e.Iface, err)
+		}
+	}
+	return nil
+}
+
+func (e End) up() error {
+	iface, err := netlink.LinkByName(e.Iface)
+	if err != nil {
+		return err
+	}
+	for _, prefix := range []netip.Prefix{netip.PrefixFrom(e.IPv4, 24), netip.PrefixFrom(e.IPv6, 64)} {
+		addr, err := netlink.ParseAddr(prefix.String())
+		if err != nil {
+			return err
+		}
+		if e.IPv6 == prefix.Addr() {
+			addr.Flags = unix.IFA_F_NODAD
+		}
+		if err := netlink.AddrAdd(iface, addr); err != nil {
+			return fmt.Errorf("add address %s: %w", prefix, err)
+		}
+	}
+	return netlink.LinkSetUp(iface)
+}
+
+// In calls fn in the end's network namespace. fn must not start goroutines,
+// which would be elsewhere.
+func (e End) In(fn func() error) error {
+	runtime.LockOSThread()
+	own, err := netns.Get()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	defer own.Close()
+	ns, err := netns.GetFromName(e.Netns)
+	if err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	defer ns.Close()
+	if err := netns.Set(ns); err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	defer func() {
+		// A thread that cannot go back ends with its goroutine, locked.
+		if netns.Set(own) == nil {
+			runtime.UnlockOSThread()
+		}
+	}()
+	return fn()
+}
+
+// Index is the number of the end's interface.
+func (e End) Index() (index int, err error) {
+	err = e.In(func() error {
+		l, err := netlink.LinkByName(e.Iface)
+		if err == nil {
+			index = l.Attrs().Index
+		}
+		return err
+	})
+	return index, err
+}
+
+// Close deletes the namespaces and all in them.
+func (p *Playground) Close() error {
+	var errs []error
+	for _, e := range []End{p.A, p.B} {
+		if err := netns.DeleteNamed(e.Netns); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("delete network namespace %s: %w", e.Netns, err))
+		}
+	}
+	return errors.Join(errs...)
+}

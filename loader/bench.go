@@ -1,0 +1,156 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"weir/bpf"
+)
+
+// Bench holds the programs that measure a generation's stages beside the
+// kernel's own maps. It is no part of the data plane.
+type Bench struct {
+	// The kernel's maps that weir is measured against; to be filled by the
+	// caller. Keys are IPv4 addresses as they stand in a packet, in the trie
+	// preceded by a prefix length in native byte order; values are 4 bytes.
+	Hash, Bloom, Trie *ebpf.Map
+
+	coll  *ebpf.Collection
+	keys  *array
+	stats *Stats
+}
+
+// BenchKeys is the number of keys that are looked up in turn.
+const BenchKeys = 1 << 20
+
+// benchLookups is LOOKUPS in bpf/bench.bpf.c.
+const benchLookups = 8192
+
+// NewBench loads the programs for a generation. The kernel's maps have room for
+// so many entries; with 0 a map is not to be used.
+func (g *Generation) NewBench(hash, bloom, trie int) (_ *Bench, err error) {
+	b := &Bench{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("load the benchmark: %w", explainPermission(err)), b.Close())
+		}
+	}()
+	spec, err := bpf.LoadBench()
+	if err != nil {
+		return nil, err
+	}
+	frags, err := haveFrags()
+	if err != nil {
+		return nil, err
+	}
+	if err := specialise(spec, &g.config, frags); err != nil {
+		return nil, err
+	}
+	if b.stats, err = newStats(g.config.Lists); err != nil {
+		return nil, err
+	}
+	if b.keys, err = newArray(spec.Maps[bpf.BenchMapBenchKeys]); err != nil {
+		return nil, err
+	}
+	spec.Maps[bpf.BenchMapBenchHash].MaxEntries = uint32(max(hash, 1))
+	spec.Maps[bpf.BenchMapBenchBloom].MaxEntries = uint32(max(bloom, 1))
+	spec.Maps[bpf.BenchMapBenchLpm].MaxEntries = uint32(max(trie, 1))
+	reasons, lists := b.stats.arrays()
+	maps := map[string]*ebpf.Map{
+		bpf.BenchMapBenchKeys:   b.keys.m,
+		bpf.BenchMapReasonStats: reasons.m,
+		bpf.BenchMapListStats:   lists.m,
+	}
+	for name, m := range g.maps {
+		maps[name] = m.m
+	}
+	for name, m := range maps {
+		spec.Maps[name].MaxEntries = m.MaxEntries()
+	}
+	if err := spec.Variables[bpf.BenchVarListStride].Set(uint32(b.stats.stride(lists))); err != nil {
+		return nil, err
+	}
+	if b.coll, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: maps}); err != nil {
+		return nil, err
+	}
+	b.Hash = b.coll.Maps[bpf.BenchMapBenchHash]
+	b.Bloom = b.coll.Maps[bpf.BenchMapBenchBloom]
+	b.Trie = b.coll.Maps[bpf.BenchMapBenchLpm]
+	return b, nil
+}
+
+// SetKeys sets the keys that are looked up: BenchKeys addresses.
+func (b *Bench) SetKeys(next func() [4]byte) {
+	for i := 0; i < len(b.keys.pages)/4; i++ {
+		k := next()
+		copy(b.keys.pages[4*i:], k[:])
+	}
+}
+
+// Loop does at least n lookups with the named program, "empty", "weir",
+// "match", "hash", "bloom" or "lpm", and gives the time of one.
+func (b *Bench) Loop(name string, n int) (time.Duration, error) {
+	runs := (n + benchLookups - 1) / benchLookups
+	_, total, err := b.coll.Programs["loop_"+name].Benchmark(make([]byte, 64), runs, nil)
+	if err != nil {
+		return 0, fmt.Errorf("run %s: %w", name, err)
+	}
+	// The kernel reports the mean of a run.
+	return total / benchLookups, nil
+}
+
+// Hits gives the number of hits since the last call.
+func (b *Bench) Hits() (int, error) {
+	v := b.coll.Variables[bpf.BenchVarBenchLoop]
+	var loop struct{ At, Hits uint32 }
+	if err := v.Get(&loop); err != nil {
+		return 0, err
+	}
+	hits := int(loop.Hits)
+	loop.Hits = 0
+	return hits, v.Set(loop)
+}
+
+// Wire gives the program that stands on the wire in the place of weir's:
+// "drop", "hash", "bloom", "lpm", or "weir" itself. It drops every packet.
+func (b *Bench) Wire(name string) *ebpf.Program { return b.coll.Programs["wire_"+name] }
+
+// Send sends n copies of a frame out of an interface, each with the next key as
+// its IPv4 source, as fast as it goes, from this CPU.
+func (b *Bench) Send(frame []byte, n int) error {
+	_, err := b.coll.Programs[bpf.BenchProgGenerate].Run(&ebpf.RunOptions{
+		Data:   frame,
+		Repeat: uint32(n),
+		Flags:  unix.BPF_F_TEST_XDP_LIVE_FRAMES,
+	})
+	return err
+}
+
+// SetTarget sets the number of the interface to which Send sends.
+func (b *Bench) SetTarget(ifindex int) error {
+	return b.coll.Variables[bpf.BenchVarBenchIfindex].Set(uint32(ifindex))
+}
+
+// Received is the number of packets that a program on the wire has counted.
+func (b *Bench) Received() (packets uint64) {
+	for _, c := range b.stats.Reasons(nil) {
+		packets += c.Packets
+	}
+	return packets
+}
+
+// Close lets go of programs and maps.
+func (b *Bench) Close() error {
+	if b.coll != nil {
+		b.coll.Close()
+	}
+	err := b.keys.Close()
+	if b.stats != nil {
+		err = errors.Join(err, b.stats.Close())
+	}
+	return err
+}
