@@ -1,0 +1,168 @@
+package fpr
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+)
+
+// The geometry of weir's lines, shared by every cascade: a line is one cache
+// line of 512 bits, eight words of 64.
+const (
+	LineBits  = 512
+	lineWords = 8
+	wordBits  = LineBits / lineWords
+)
+
+// MaxRest is the largest number of bits that a key sets in one line behind
+// the first. More bits take further lines.
+const MaxRest = 6
+
+// ApproxFirst and ExactFirst are the bits that a key sets in its first line:
+// in approximate mode, where a second line follows, and in exact mode, where a
+// table confirms and the first line is all.
+const (
+	ApproxFirst = 5
+	ExactFirst  = 6
+)
+
+// CascadeLayout is the geometry of weir's cascade: one array of lines, and the
+// bits that a key sets in them.
+//
+// A key chooses a line evenly and sets First bits there, one in each of First
+// consecutive words (modulo 8) from an evenly chosen word on, each bit evenly
+// chosen in its word. Rest further bits go to independently chosen lines of
+// the same array in the same manner, MaxRest to a line and the remainder to
+// the last. First is 1…8, Rest 0 or more.
+type CascadeLayout struct {
+	Lines uint32 `json:"lines"`
+	First int    `json:"first"`
+	Rest  int    `json:"rest"`
+}
+
+// Members is a number of keys in a cascade that set equally many bits: the
+// First of the layout, and Rest behind it.
+type Members struct {
+	Keys int
+	Rest int
+}
+
+// K is the number of bits that a key sets and a query tests.
+func (c CascadeLayout) K() int { return c.First + c.Rest }
+
+// Bits is the size of the array in bits.
+func (c CascadeLayout) Bits() int { return int(c.Lines) * LineBits }
+
+// Rate is the probability that a key that is none of the n in the cascade
+// tests positive. It panics if the layout is invalid.
+//
+// It is exact but for the dependence between the query's lines, an error of
+// order 1/Lines. As for [Blocked], the rate of one line is an
+// inclusion–exclusion over the sets of tested bits that stay clear, in the
+// place of a sum over the load of the line (Putze, Sanders and Singler 2007).
+func (c CascadeLayout) Rate(n int) float64 {
+	return c.RateAmong(Members{Keys: n, Rest: c.Rest})
+}
+
+// RateAmong is the [CascadeLayout.Rate] of a query for the layout's bits when
+// the members set other numbers of bits than the query tests, as in a weighted
+// filter, where k_e differs from key to key.
+func (c CascadeLayout) RateAmong(members ...Members) float64 {
+	load := c.load(members)
+	rate := c.pass(c.First, load)
+	for _, bits := range restLines(c.Rest) {
+		rate *= c.pass(bits, load)
+	}
+	return rate
+}
+
+// FirstLine is the probability that a key that is none of the n in the cascade
+// passes the first line, so that a second one is read. It panics if the layout
+// is invalid.
+func (c CascadeLayout) FirstLine(n int) float64 {
+	return c.pass(c.First, c.load([]Members{{Keys: n, Rest: c.Rest}}))
+}
+
+// BestCascade gives the layout for n keys in the given lines with the lowest
+// Rate among those of ApproxFirst bits in the first line and up to MaxRest in
+// a second.
+func BestCascade(n int, lines uint32) CascadeLayout {
+	best := CascadeLayout{Lines: lines, First: ApproxFirst}
+	rate := best.Rate(n)
+	for rest := 1; rest <= MaxRest; rest++ {
+		c := CascadeLayout{Lines: lines, First: ApproxFirst, Rest: rest}
+		if r := c.Rate(n); r < rate {
+			best, rate = c, r
+		}
+	}
+	return best
+}
+
+// restLines splits the bits behind the first line into those of each line.
+func restLines(rest int) []int {
+	var lines []int
+	for ; rest > 0; rest -= MaxRest {
+		lines = append(lines, min(rest, MaxRest))
+	}
+	return lines
+}
+
+// lineLoad counts, for each number of bits, the groups of so many bits that
+// keys have set in an evenly chosen line.
+type lineLoad [lineWords + 1]int
+
+func (c CascadeLayout) load(members []Members) lineLoad {
+	if c.Lines == 0 || c.First < 1 || c.First > lineWords || c.Rest < 0 {
+		panic(fmt.Sprintf("fpr: invalid cascade %+v", c))
+	}
+	var load lineLoad
+	for _, m := range members {
+		if m.Keys < 0 || m.Rest < 0 {
+			panic(fmt.Sprintf("fpr: invalid members %+v", m))
+		}
+		load[c.First] += m.Keys
+		for _, bits := range restLines(m.Rest) {
+			load[bits] += m.Keys
+		}
+	}
+	return load
+}
+
+// pass is the probability that q bits, tested in q consecutive words of one
+// line, are all set:
+//
+//	Σ_S (−1)^|S| Π_b (1 − (1 − φ_b(S))/Lines)^load[b]
+//
+// over the subsets S of the q words, where φ_b(S) is the probability that a
+// group of b bits set in the query's own line misses the tested bits in S.
+func (c CascadeLayout) pass(q int, load lineLoad) float64 {
+	var sum float64
+	for s := range 1 << q {
+		var log float64 // ln of the probability that the bits in S are clear
+		for b, groups := range load {
+			if groups > 0 {
+				log += float64(groups) * math.Log1p((miss(uint8(s), b)-1)/float64(c.Lines))
+			}
+		}
+		// The signs add up to 0, so that the sum may run over the differences
+		// to 1, which keeps the digits of an almost empty filter.
+		if bits.OnesCount(uint(s))%2 == 0 {
+			sum += math.Expm1(log)
+		} else {
+			sum -= math.Expm1(log)
+		}
+	}
+	return min(max(sum, 0), 1) // rounding may leave −1e-16
+}
+
+// miss is φ_b(S): of b bits in consecutive words from an evenly chosen one on,
+// each bit that falls in a word of S misses the tested one with probability
+// 63/64.
+func miss(s uint8, b int) float64 {
+	var sum float64
+	for start := range lineWords {
+		cover := bits.RotateLeft8(uint8(1<<b-1), start)
+		sum += math.Pow(1-1./wordBits, float64(bits.OnesCount8(s&cover)))
+	}
+	return sum / lineWords
+}

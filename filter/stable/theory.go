@@ -1,0 +1,184 @@
+package stable
+
+import (
+	"fmt"
+	"math"
+
+	"gonum.org/v1/gonum/floats"
+	"gonum.org/v1/gonum/mat"
+)
+
+// Levels is a distribution of items over the levels: entry i is the
+// probability of level i + 1, for 1…M.
+type Levels []float64
+
+// Uniform gives every level of the filter the same probability, as the paper's
+// analysis does.
+func (p Params) Uniform() Levels {
+	l := make(Levels, p.M())
+	for i := range l {
+		l[i] = 1 / float64(len(l))
+	}
+	return l
+}
+
+// rates are the probabilities, for one cell and one item, that the cell is set
+// to a value of at least v (up[v]) and that it sinks from v (down[v]), v = 1…M.
+// Entry 0 is unused. For IBF-H the caller multiplies down by what remains open:
+// P·m·(1/weight), weight being Σ 1/v over the cells above zero.
+func (p Params) rates(levels Levels) (up, down []float64, err error) {
+	if err := p.check(); err != nil {
+		return nil, nil, err
+	}
+	if len(levels) != p.M() {
+		return nil, nil, fmt.Errorf("stable: %d levels, want %d", len(levels), p.M())
+	}
+	if sum := floats.Sum(levels); math.Abs(sum-1) > 1e-9 || floats.Min(levels) < 0 {
+		return nil, nil, fmt.Errorf("stable: levels %v are no distribution", levels)
+	}
+	m := float64(p.Cells)
+	k := 1 - math.Pow(1-1/m, float64(p.K))    // that the item has the cell
+	sink := 1 - math.Pow(1-1/m, float64(p.P)) // that the cell is among the P
+	up, down = make([]float64, p.M()+1), make([]float64, p.M()+1)
+	for i, probability := range levels {
+		for v := 1; v <= p.sets(i+1); v++ {
+			up[v] += k * probability
+		}
+	}
+	for v := 1; v <= p.M(); v++ {
+		down[v] = sink * (1 - k) // the paper's p′
+		if p.Algorithm == IBFH {
+			down[v] = (1 - k) / float64(v)
+		}
+	}
+	return up, down, nil
+}
+
+// Stationary is the distribution of a cell's value after many items (the V_i
+// of section III): entry v is the probability of v, 0…M. Entry 0, V₀, is the
+// expected fraction of zeros, the stable point of Theorems III.3 and III.7.
+//
+// Up, the chain jumps to any level; down, it goes one step at a time. So in the
+// stationary state as many cells go from v to v − 1 as jump from below v to v
+// or above: p′·V_v = k·Pr[f ≥ v]·(V₀ + … + V_{v−1}), whence
+//
+//	V₀ = Π_{v=1…M} p′ / (p′ + k·Pr[f ≥ v])
+//
+// with p′ = p(1 − k). For IBF-H, p′ depends on v and, through the sum of 1/v
+// over all cells, on the distribution itself; that sum is found by bisection.
+//
+// It fails on parameters out of range, on levels that are no distribution over
+// 1…M, and for BF, whose cells all fill in the end.
+func (p Params) Stationary(levels Levels) ([]float64, error) {
+	up, down, err := p.rates(levels)
+	if err != nil {
+		return nil, err
+	}
+	if p.Algorithm == BF {
+		return nil, fmt.Errorf("stable: %v has no stationary distribution", p.Algorithm)
+	}
+	if p.Algorithm == IBFH {
+		p.balance(up, down)
+	}
+	return stationary(up, down), nil
+}
+
+func stationary(up, down []float64) []float64 {
+	v := make([]float64, len(up))
+	v[0] = 1
+	below := 1.0 // Σ of the entries below, in units of V₀
+	for i := 1; i < len(v); i++ {
+		v[i] = below * up[i] / down[i]
+		below += v[i]
+	}
+	floats.Scale(1/below, v)
+	return v
+}
+
+// balance scales down, which holds (1 − k)/v, so that P cells in all sink for
+// each item: down[v] = (1 − k)·P·(1/v)/weight with weight = m·Σ_v V_v/v.
+func (p Params) balance(up, down []float64) {
+	m := float64(p.Cells)
+	scaled := make([]float64, len(down))
+	// try returns the weight that follows from an assumed one.
+	try := func(weight float64) float64 {
+		floats.ScaleTo(scaled, float64(p.P)/weight, down)
+		var w float64
+		for i, x := range stationary(up, scaled)[1:] {
+			w += x / float64(i+1)
+		}
+		return m * w
+	}
+	// Sum of the cells' weights lies in (0, m]. A small assumed weight means
+	// fast sinking, few cells above zero and a smaller weight still, unless
+	// more is set than sinks. In log space for the sake of sparse filters.
+	low, high := math.Log(1e-9), math.Log(m)
+	for range 100 {
+		mid := (low + high) / 2
+		if try(math.Exp(mid)) > math.Exp(mid) {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	floats.ScaleTo(down, float64(p.P)/math.Exp(high), down)
+}
+
+// FalsePositive is the stable false-positive rate (1 − V₀)^K of an item that
+// never occurred (Corollaries III.4 and III.8). It fails where Stationary does.
+func (p Params) FalsePositive(levels Levels) (float64, error) {
+	v, err := p.Stationary(levels)
+	if err != nil {
+		return 0, err
+	}
+	return math.Pow(1-v[0], float64(p.K)), nil
+}
+
+// FalseNegative is the probability that an item of the given level is denied
+// after gap other items of the given distribution, in a filter that is stable
+// when the item arrives (section III-A, false negative rate): 1 − (1 − Pr₀)^K,
+// where Pr₀ is the probability that one of its cells stands at zero. It fails
+// where Stationary does, and on a level or a gap out of range. For BF it is 0.
+func (p Params) FalseNegative(levels Levels, level, gap int) (float64, error) {
+	up, down, err := p.rates(levels)
+	if err != nil {
+		return 0, err
+	}
+	if level < 1 || level > p.M() || gap < 0 {
+		return 0, fmt.Errorf("stable: level %d, gap %d", level, gap)
+	}
+	if p.Algorithm == BF {
+		return 0, nil
+	}
+	if p.Algorithm == IBFH {
+		p.balance(up, down)
+	}
+	// The state of a cell after the item: what it was in the stable state, and
+	// at least what the item sets.
+	start := make([]float64, p.M()+1)
+	for v, probability := range stationary(up, down) {
+		start[max(v, p.sets(level))] += probability
+	}
+	// One item more: step[v][w] is the probability to go from v to w.
+	step := mat.NewDense(p.M()+1, p.M()+1, nil)
+	for v := range p.M() + 1 {
+		stay := 1.0
+		for w := v + 1; w <= p.M(); w++ {
+			jump := up[w]
+			if w < p.M() {
+				jump -= up[w+1]
+			}
+			step.Set(v, w, jump)
+			stay -= jump
+		}
+		if v > 0 {
+			step.Set(v, v-1, down[v])
+			stay -= down[v]
+		}
+		step.Set(v, v, stay)
+	}
+	var steps mat.Dense
+	steps.Pow(step, gap)
+	zero := mat.Dot(mat.NewVecDense(len(start), start), steps.ColView(0))
+	return 1 - math.Pow(1-zero, float64(p.K)), nil
+}
