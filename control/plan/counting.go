@@ -1,0 +1,62 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+
+	"weir/control/plan/curve"
+	"weir/filter/bloom"
+	"weir/filter/counting"
+	"weir/filter/fpr"
+)
+
+// Counting is a planned counting filter with 4-bit counters.
+type Counting struct {
+	M             int     `json:"m"`              // counters
+	K             int     `json:"k"`              // hash functions
+	Bytes         int     `json:"bytes"`          // two counters a byte
+	Rate          float64 `json:"rate"`           // exact false-positive rate
+	Overflow      float64 `json:"overflow"`       // bound of the probability that any counter overflows
+	OverflowBound float64 `json:"overflow_bound"` // the same by m (e ln 2/16)^16; where k ≤ (m/n) ln 2
+}
+
+// CountingFor plans a counting filter of m counters for n elements with k hash
+// functions, or the best k if that is 0. It fails unless m and n are at least
+// 1 and k is within the limits of filters.
+func CountingFor(m, n, k int) (Counting, error) {
+	if n < 1 || m < 1 || m > math.MaxUint32 {
+		return Counting{}, fmt.Errorf("plan counting: no filter has m=%d, n=%d", m, n)
+	}
+	if k == 0 {
+		k, _ = fpr.BestK(m, n)
+	}
+	g, err := bloom.Standard(uint32(m), k)
+	if err != nil {
+		return Counting{}, fmt.Errorf("plan counting: %w", err)
+	}
+	return Counting{
+		M: m, K: k, Bytes: (m + 1) / 2,
+		Rate:          fpr.Exact(m, n, k),
+		Overflow:      counting.TailBound(g, uint64(n), counting.Max+1),
+		OverflowBound: counting.OverflowBound(uint64(m)),
+	}, nil
+}
+
+// CountingFigure draws the bounds of the probability that any counter of the
+// planned filter of n elements reaches a value.
+func CountingFigure(c Counting, n int) (*curve.Figure, error) {
+	g, err := bloom.Standard(uint32(c.M), c.K)
+	if err != nil {
+		return nil, fmt.Errorf("plan counting: %w", err)
+	}
+	var values []float64
+	for j := 1; j <= min(2*(counting.Max+1), n); j++ {
+		values = append(values, float64(j))
+	}
+	f := curve.New(fmt.Sprintf("Counters of a filter, m = %d, n = %d, k = %d", c.M, n, c.K), "value that some counter reaches", "bound of the probability")
+	f.LogY()
+	return f, f.Lines(
+		curve.Named{Name: "binomial tail", Points: curve.Sample(values, func(j float64) float64 { return counting.TailBound(g, uint64(n), int(j)) })},
+		curve.Named{Name: "m (e ln 2 / j)^j", Points: curve.Sample(values, func(j float64) float64 { return counting.MaxBound(uint64(c.M), int(j)) })},
+	)
+}

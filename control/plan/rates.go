@@ -1,0 +1,74 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+
+	"weir/control/plan/curve"
+	"weir/filter/fpr"
+)
+
+// Rates are the false-positive rates of a standard filter.
+type Rates struct {
+	Classic   float64 `json:"classic"`   // the textbook's formula, fpr.Classic
+	Exact     float64 `json:"exact"`     // the true rate, fpr.Exact
+	Bloom1970 float64 `json:"bloom1970"` // Bloom's own formula, fpr.Bloom1970
+}
+
+// FPR gives the rates of a standard filter of m bits for n elements with k
+// hash functions. It fails unless m ≥ 1, n ≥ 0 and 0 ≤ k ≤ m.
+func FPR(m, n, k int) (Rates, error) {
+	if m < 1 || n < 0 || k < 0 || k > m {
+		return Rates{}, fmt.Errorf("plan fpr: no filter has m=%d, n=%d, k=%d", m, n, k)
+	}
+	return Rates{Classic: fpr.Classic(m, n, k), Exact: fpr.Exact(m, n, k), Bloom1970: fpr.Bloom1970(m, n, k)}, nil
+}
+
+// RatesFigure draws the rates of a filter of m bits for n elements against the
+// number of hash functions, with the choice of k marked. It fails as FPR does,
+// and without elements, where all rates are 0.
+func RatesFigure(m, n, k int) (*curve.Figure, error) {
+	if _, err := FPR(m, n, k); err != nil {
+		return nil, err
+	}
+	if n == 0 || k == 0 {
+		return nil, fmt.Errorf("plan fpr: nothing to draw for n=%d, k=%d", n, k)
+	}
+	best, _ := fpr.BestK(m, n)
+	var ks []float64
+	for i := 1; i <= min(m, max(k, 2*best)+2); i++ {
+		ks = append(ks, float64(i))
+	}
+	f := curve.New(fmt.Sprintf("False-positive rate, m = %d bits, n = %d elements", m, n), "hash functions k", "rate")
+	f.LogY()
+	return f, f.Lines(
+		curve.Named{Name: "exact", Points: curve.Sample(ks, func(k float64) float64 { return fpr.Exact(m, n, int(k)) })},
+		curve.Named{Name: "classic", Points: curve.Sample(ks, func(k float64) float64 { return fpr.Classic(m, n, int(k)) })},
+		curve.Named{Name: "Bloom 1970", Points: curve.Sample(ks, func(k float64) float64 { return fpr.Bloom1970(m, n, int(k)) })},
+		curve.Named{Name: fmt.Sprintf("k = %d", k), Dots: true, Points: curve.Points{{X: float64(k), Y: fpr.Exact(m, n, k)}}},
+	)
+}
+
+// Smallest is the least standard filter that reaches a rate.
+type Smallest struct {
+	M               int     `json:"m"`                 // bits
+	K               int     `json:"k"`                 // hash functions
+	BitsPerEntry    float64 `json:"bits_per_entry"`    // m/n
+	AboveLowerBound float64 `json:"above_lower_bound"` // times n·log₂(1/rate), which no filter beats
+	Rates
+}
+
+// SmallestFor gives the least standard filter for n elements whose exact rate
+// is at most the target. It fails unless n ≥ 1 and 0 < target < 1.
+func SmallestFor(n int, target float64) (Smallest, error) {
+	if n < 1 || !(target > 0 && target < 1) {
+		return Smallest{}, fmt.Errorf("plan fpr: no filter has n=%d and rate %v", n, target)
+	}
+	m, k := fpr.Smallest(n, target)
+	rates, err := FPR(m, n, k)
+	return Smallest{
+		M: m, K: k, Rates: rates,
+		BitsPerEntry:    float64(m) / float64(n),
+		AboveLowerBound: float64(m) / (-float64(n) * math.Log2(target)),
+	}, err
+}

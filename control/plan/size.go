@@ -1,0 +1,272 @@
+// Package plan is the arithmetic behind weir plan: what a filter of a given
+// size will cost and promise, before it is built. Results are plain structs,
+// printed as they are by --json; each has a figure of its curves.
+package plan
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sort"
+
+	"weir/control/plan/curve"
+	"weir/filter/fpr"
+	"weir/filter/key"
+	"weir/filter/membership"
+	"weir/filter/weighted"
+)
+
+// DefaultBitsPerEntry is the size of the cascade in approximate mode where
+// nothing else is asked for.
+const DefaultBitsPerEntry = 16
+
+// mostBits is the largest k of a weighted query: what a packet may cost.
+const mostBits = 24
+
+// Request is what a filter is wanted for. At most one of BitsPerEntry, Rate
+// and Memory is given; the others are 0.
+type Request struct {
+	Entries      int
+	Mode         string  // "exact", "approx", or "" for exact where that fits the rest
+	BitsPerEntry float64 // of the cascade, in approximate mode
+	Rate         float64 // that the cascade must reach, in approximate mode
+	Memory       int     // bytes of the kernel's that the set may take
+	Zipf         float64 // exponent of the popularity of flows; needs Flows
+	Flows        int     // flows that the traffic consists of; 0 leaves out the traffic
+	Hot          int     // of them, the number of the most frequent whose k_e is known
+}
+
+// Sizing is a planned filter. A rate is the probability that an unlisted key
+// passes.
+type Sizing struct {
+	Entries      int      `json:"entries"`
+	Mode         string   `json:"mode"`           // "exact" or "approx"
+	BitsPerEntry float64  `json:"bits_per_entry"` // of the cascade, room for more entries included
+	Lines        int      `json:"lines"`          // of the cascade, 64 bytes each
+	First        int      `json:"first"`          // bits of an entry in its first line
+	Rest         int      `json:"rest"`           // bits of an entry in its second line
+	Buckets      int      `json:"buckets"`        // of the table, 64 bytes each
+	KernelBytes  int      `json:"kernel_bytes"`   // cascade and table
+	DaemonBytes  int      `json:"daemon_bytes"`   // counters for deletion, beside the entries themselves
+	Cascade      float64  `json:"cascade"`        // rate of the cascade, fpr.CascadeLayout
+	SecondLine   float64  `json:"second_line"`    // share of unlisted keys that read more than one line
+	FalseDrop    float64  `json:"false_drop"`     // rate of the whole filter, table included
+	Standard     Standard `json:"standard"`       // a filter of as many bits, for comparison
+	Traffic      *Traffic `json:"traffic,omitempty"`
+}
+
+// Standard is a standard Bloom filter with the best number of hash functions.
+type Standard struct {
+	K       int     `json:"k"`
+	Exact   float64 `json:"exact"`   // true rate
+	Classic float64 `json:"classic"` // the textbook's rate
+}
+
+// Traffic is the rate for packets rather than keys, where flows are popular by
+// Zipf's law and none of them is listed.
+type Traffic struct {
+	Zipf        float64 `json:"zipf"`
+	Flows       int     `json:"flows"`
+	Hot         int     `json:"hot"`
+	HotShare    float64 `json:"hot_share"`   // of the packets
+	MostBits    int     `json:"most_bits"`   // k_e of the hottest flow
+	Plain       float64 `json:"plain"`       // rate without weights
+	Weighted    float64 `json:"weighted"`    // rate with weights
+	Improvement float64 `json:"improvement"` // Plain/Weighted
+}
+
+// Size plans a filter. It fails, naming the field, where the request is
+// impossible or contradicts itself.
+func Size(r Request) (Sizing, error) {
+	if err := r.validate(); err != nil {
+		return Sizing{}, err
+	}
+	layout, err := r.layout()
+	if err != nil {
+		return Sizing{}, err
+	}
+	c := fpr.CascadeLayout{Lines: layout.Lines, First: layout.First, Rest: layout.Rest}
+	s := Sizing{
+		Entries:      r.Entries,
+		Mode:         layout.Mode.String(),
+		BitsPerEntry: float64(c.Bits()) / float64(r.Entries),
+		Lines:        int(layout.Lines),
+		First:        layout.First,
+		Rest:         layout.Rest,
+		Buckets:      int(layout.Buckets),
+		KernelBytes:  layout.Bytes(),
+		// A 4-bit counter for each bit, and a bit for each slot.
+		DaemonBytes: c.Bits()/2 + int(layout.Buckets)*membership.BucketSlots/8,
+		Cascade:     c.Rate(r.Entries),
+	}
+	s.FalseDrop = s.Cascade
+	if layout.Mode == membership.Exact {
+		s.FalseDrop *= tableRate(r.Entries, layout.Buckets)
+	}
+	if layout.Rest > 0 {
+		s.SecondLine = c.FirstLine(r.Entries)
+	}
+	s.Standard.K, s.Standard.Exact = fpr.BestK(c.Bits(), r.Entries)
+	s.Standard.Classic = fpr.Classic(c.Bits(), r.Entries, s.Standard.K)
+	if r.Flows > 0 {
+		s.Traffic = traffic(r, layout.Mode, c)
+	}
+	return s, nil
+}
+
+func (r Request) validate() error {
+	given := 0
+	for _, b := range []bool{r.BitsPerEntry != 0, r.Rate != 0, r.Memory != 0} {
+		if b {
+			given++
+		}
+	}
+	switch {
+	case r.Entries < 1:
+		return fmt.Errorf("plan: entries: %d is below 1", r.Entries)
+	case given > 1:
+		return fmt.Errorf("plan: bits per entry, rate and memory: more than one is given")
+	case r.BitsPerEntry != 0 && !(r.BitsPerEntry >= 1 && r.BitsPerEntry <= 256):
+		return fmt.Errorf("plan: bits per entry: %v is not between 1 and 256", r.BitsPerEntry)
+	case r.Rate != 0 && !(r.Rate > 0 && r.Rate < 1):
+		return fmt.Errorf("plan: rate: %v is not between 0 and 1", r.Rate)
+	case r.Memory < 0:
+		return fmt.Errorf("plan: memory: %d bytes", r.Memory)
+	case !slices.Contains([]string{"", "exact", "approx"}, r.Mode):
+		return fmt.Errorf("plan: mode: %q is neither exact nor approx", r.Mode)
+	case r.Mode == "exact" && (r.BitsPerEntry != 0 || r.Rate != 0):
+		return fmt.Errorf("plan: mode: in exact mode the table decides the rate, not bits per entry")
+	case r.Flows < 0 || r.Hot < 0 || r.Hot > r.Flows:
+		return fmt.Errorf("plan: hot: %d of %d flows", r.Hot, r.Flows)
+	case !(r.Zipf >= 0 && r.Zipf <= 10):
+		return fmt.Errorf("plan: zipf: exponent %v is not between 0 and 10", r.Zipf)
+	case r.Zipf != 0 && r.Flows == 0:
+		return fmt.Errorf("plan: zipf: exponent %v of no flows", r.Zipf)
+	}
+	return nil
+}
+
+// layout is the geometry of weir's own sets, for entries of one shape and
+// without markers, whose size depends on the entries themselves.
+func (r Request) layout() (membership.Layout, error) {
+	census := membership.Census{Keys: map[key.Shape]int{{SrcBits: 32}: r.Entries}}
+	build := func(mode membership.Mode, bitsPerEntry float64) (membership.Layout, error) {
+		return membership.PlanLayout(census, mode, bitsPerEntry, 0)
+	}
+	if r.Mode == "exact" || r.Mode == "" && r.BitsPerEntry == 0 && r.Rate == 0 {
+		l, err := build(membership.Exact, 0)
+		if err != nil || r.Memory == 0 || l.Bytes() <= r.Memory {
+			return l, err
+		}
+		if r.Mode == "exact" {
+			return l, fmt.Errorf("plan: memory: exact mode takes %d bytes, %d are given", l.Bytes(), r.Memory)
+		}
+	}
+	if r.Rate == 0 && r.Memory == 0 {
+		bits := r.BitsPerEntry
+		if bits == 0 {
+			bits = DefaultBitsPerEntry
+		}
+		return build(membership.Approximate, bits)
+	}
+
+	// Sizes in hundredths of a bit an entry; both conditions are monotone.
+	const unit, least, most = 100, 100, 25600
+	var failed error
+	at := func(i int) membership.Layout {
+		l, err := build(membership.Approximate, float64(least+i)/unit)
+		if err != nil {
+			failed = err
+		}
+		return l
+	}
+	if r.Rate > 0 {
+		i := sort.Search(most-least+1, func(i int) bool {
+			l := at(i)
+			return l.FalsePositiveRate(r.Entries) <= r.Rate
+		})
+		if i > most-least {
+			return membership.Layout{}, fmt.Errorf("plan: rate: %g takes more than %d bits an entry", r.Rate, most/unit)
+		}
+		return at(i), failed
+	}
+	i := sort.Search(most-least+1, func(i int) bool {
+		l := at(i)
+		return l.Bytes() > r.Memory
+	})
+	if i == 0 {
+		return membership.Layout{}, fmt.Errorf("plan: memory: %d bytes are less than a bit for each of %d entries", r.Memory, r.Entries)
+	}
+	return at(i - 1), failed
+}
+
+// tableRate is the probability that the table confirms an unlisted key: that
+// the 48-bit fingerprint of one of the entries in its two buckets is its own.
+func tableRate(entries int, buckets uint32) float64 {
+	return 2 * float64(entries) / float64(buckets) * math.Exp2(-48)
+}
+
+// traffic gives each hot flow as many bits more than the others as theorem 3.1
+// has it: with equal likelihoods k_e − k_cold = log₂(r_e/r_cold) (Bruck, Gao
+// and Jiang, equation 5). No hot flow is listed, so that the filter holds no
+// more bits than without weights. In exact mode the table takes the place of
+// weights.
+func traffic(r Request, mode membership.Mode, c fpr.CascadeLayout) *Traffic {
+	u := weighted.Zipf(r.Flows, r.Hot, 0, r.Zipf)
+	shares := u.Queries()
+	cold := shares[len(shares)-1]
+	more := weighted.Rounding{Most: mostBits - c.K()}
+	members := fpr.Members{Keys: r.Entries, Rest: c.Rest}
+	rates := map[int]float64{}
+	t := &Traffic{Zipf: r.Zipf, Flows: r.Flows, Hot: r.Hot, Plain: c.Rate(r.Entries), MostBits: c.K()}
+	for i, share := range shares {
+		extra := 0
+		if mode == membership.Approximate {
+			extra = more.Round(math.Log2(share/cold), 0)
+		}
+		if _, ok := rates[extra]; !ok {
+			q := c
+			q.Rest += extra
+			rates[extra] = q.RateAmong(members)
+		}
+		t.Weighted += u[i].Count * share * rates[extra]
+		t.MostBits = max(t.MostBits, c.K()+extra)
+		if i < r.Hot {
+			t.HotShare += share
+		}
+	}
+	t.Improvement = t.Plain / t.Weighted
+	return t
+}
+
+// Figure draws the rate of the cascade, of a standard filter and of blocked
+// ones against the bits an entry, with the planned filter marked.
+func (s Sizing) Figure() (*curve.Figure, error) {
+	var bits []float64
+	for b := 6.; b <= max(24, s.BitsPerEntry+2); b += 0.5 {
+		bits = append(bits, b)
+	}
+	lines := func(b float64) int { return max(1, int(b*float64(s.Entries)/fpr.LineBits)) }
+	f := curve.New(fmt.Sprintf("False-positive rate of %d entries", s.Entries), "bits an entry", "rate")
+	f.LogY()
+	return f, f.Lines(
+		curve.Named{Name: "cascade, best rest", Points: curve.Sample(bits, func(b float64) float64 {
+			return fpr.BestCascade(s.Entries, uint32(lines(b))).Rate(s.Entries)
+		})},
+		curve.Named{Name: "standard, best k", Points: curve.Sample(bits, func(b float64) float64 {
+			_, rate := fpr.BestK(lines(b)*fpr.LineBits, s.Entries)
+			return rate
+		})},
+		curve.Named{Name: "one line, best k", Points: curve.Sample(bits, func(b float64) float64 {
+			rate := 1.
+			for k := 1; k <= 16; k++ {
+				rate = min(rate, fpr.Blocked(lines(b), fpr.LineBits, s.Entries, k))
+			}
+			return rate
+		})},
+		curve.Named{Name: "one line, 8 × 64", Points: curve.Sample(bits, func(b float64) float64 {
+			return fpr.Split(lines(b), 8, 64, s.Entries)
+		})},
+		curve.Named{Name: "planned", Dots: true, Points: curve.Points{{X: s.BitsPerEntry, Y: s.Cascade}}},
+	)
+}

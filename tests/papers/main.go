@@ -1,0 +1,55 @@
+// Papers regenerates docs/papers: a page for each paper that weir implements,
+// with its figures and tables computed anew, the paper's value beside ours and
+// every departure explained. make papers runs it.
+//
+// A page is a function in a file of its own, listed in pages. Whatever is
+// random in it is seeded, so that the same sources give the same pages.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+)
+
+// pages are all pages, in the order of the index.
+var pages = []struct {
+	name, title string // the page's file is name.md, its figures name-*.svg
+	write       func(p *page)
+}{
+	{"weighted", "Weighted Bloom Filter", weightedPaper},
+	{"weighted-report", "Weighted Bloom Filter: the report", weightedReport},
+	{"false-positive-rate", "A new analysis of the false positive rate of a Bloom filter", falsePositiveRate},
+	{"ibf", "Importance-aware Bloom Filter", importanceAware},
+	{"survey", "Network Applications of Bloom Filters: A Survey", survey},
+}
+
+func main() {
+	dir := flag.String("o", "docs/papers", "directory to write to")
+	flag.Parse()
+	if err := generate(*dir); err != nil {
+		fmt.Fprintln(os.Stderr, "papers:", err)
+		os.Exit(1)
+	}
+}
+
+func generate(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	index := newPage(dir, "README", "The papers, reproduced")
+	index.text(`What weir implements, computed anew from its own packages by "make papers":
+each figure and table of a paper, the paper's value beside ours, and every
+departure explained. The same values are held by the packages' tests.`)
+	var rows [][]string
+	for _, each := range pages {
+		p := newPage(dir, each.name, each.title)
+		each.write(p)
+		if err := p.close(); err != nil {
+			return err
+		}
+		rows = append(rows, []string{fmt.Sprintf("[%s](%s.md)", each.title, each.name), p.source})
+	}
+	index.table([]string{"page", "paper"}, rows...)
+	return index.close()
+}
