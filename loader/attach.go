@@ -23,7 +23,7 @@ type Mode uint8
 const (
 	Native  Mode = iota // in the driver
 	Generic             // in the network stack, slower, with any driver
-	Offload             // on the NIC
+	Offload             // on the NIC, if its driver takes such a program
 )
 
 var modes = [...]struct {
@@ -63,8 +63,8 @@ type record struct {
 	About  json.RawMessage `json:"about,omitempty"` // the caller's own
 }
 
-// Attachment is an interface with weir's program on it. It is no concern of
-// the process's life: Close leaves it in force, [Pins.List] finds it again.
+// Attachment is an interface with weir's program on it. Close leaves it in
+// force, [Pins.List] and [Pins.Attach] find it again.
 //
 // The methods are not to be called concurrently, unlike those of its Stats.
 type Attachment struct {
@@ -117,7 +117,7 @@ func (d Pins) attach(r record, load func(*Stats) (*Program, error)) (*Attachment
 
 	a, err := d.open(path)
 	switch {
-	case errors.Is(err, errNotPinned):
+	case errors.Is(err, ErrNotAttached):
 		return d.create(path, r, iface, load)
 	case err != nil:
 		return nil, explainPermission(err)
@@ -211,10 +211,10 @@ func pin(object interface{ Pin(string) error }, path string) error {
 }
 
 // open opens what is pinned in an interface's directory. It fails with
-// errNotPinned where there is none.
+// ErrNotAttached where there is none.
 func (d Pins) open(path string) (_ *Attachment, err error) {
 	if !exists(path) {
-		return nil, errNotPinned
+		return nil, ErrNotAttached
 	}
 	a := &Attachment{pins: d, path: path}
 	defer func() {
@@ -287,8 +287,8 @@ func (a *Attachment) load(load func(*Stats) (*Program, error)) (*Program, error)
 
 // Replace exchanges the program for p, loaded with the attachment's Stats,
 // in one step: every packet meets the one or the other. It takes over p, and
-// closes it, also when it fails. It fails with [ErrSevered] where there is no
-// longer an interface.
+// closes it, also when it fails, which leaves the old program in force: with
+// [ErrSevered], there is none any more.
 func (a *Attachment) Replace(p *Program) error {
 	unlock, err := a.pins.lock(unix.LOCK_EX)
 	if err != nil {
@@ -380,7 +380,7 @@ func (a *Attachment) detach() error {
 		}
 	}
 	now, err := a.pins.open(a.path)
-	if errors.Is(err, errNotPinned) {
+	if errors.Is(err, ErrNotAttached) {
 		return nil
 	}
 	if err == nil {
@@ -413,18 +413,18 @@ func (a *Attachment) Target() Target { return a.record.Target }
 // Mode is the mode that it was attached in.
 func (a *Attachment) Mode() Mode { return a.record.Mode }
 
-// Stats are the counters, until Close. They are nil, and count nothing, where
-// another version of weir has made them in another layout.
+// Stats are the counters, until Close. They are nil where another version of
+// weir has made them in another layout; Attach then makes new ones.
 func (a *Attachment) Stats() *Stats { return a.stats }
 
-// Severed tells whether the interface is gone, and the pins are all that is
-// left.
+// Severed tells whether nothing but the pins is left, because the interface is
+// gone or somebody has detached the program.
 func (a *Attachment) Severed() bool {
 	index, err := a.index()
 	return err == nil && index == 0
 }
 
-// index is the interface's number in its namespace, 0 when it is gone.
+// index is the interface's number in its namespace, 0 when severed from it.
 func (a *Attachment) index() (int, error) {
 	if a.link == nil {
 		return 0, nil

@@ -80,6 +80,27 @@ func TestAttach(t *testing.T) {
 	}
 }
 
+func TestOpen(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	for _, d := range []Pins{pins, pins + "/not-there"} {
+		_, err := d.Open(target(l.B))
+		wantError(t, err, ErrNotAttached, l.B.Iface)
+	}
+	_, err := pins.Open(Target{"no-such", "lo"})
+	wantError(t, err, ErrNoNetns)
+
+	a := attach(t, pins, target(l.B), Native, newTestGeneration(t, Config{}))
+	defer detach(t, a)
+	b, err := pins.Open(target(l.B))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if b.ProgramID() != a.ProgramID() || b.Severed() {
+		t.Errorf("opened program %d, severed %t, want %d", b.ProgramID(), b.Severed(), a.ProgramID())
+	}
+}
+
 func TestPinsArePrivate(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	a := attach(t, pins, target(l.B), Native, newTestGeneration(t, Config{}))
@@ -570,6 +591,26 @@ func TestMTU(t *testing.T) {
 	}
 	_, err := pins.Attach(target(l.B), Native, nil, g.Load)
 	wantError(t, err, ErrMTU, "driver veth", "mtu 1500", "peer's: 9000", "Peer MTU is too large")
+}
+
+// Asking the driver for its reasons attaches nothing, even where there are none.
+func TestDriverMessageUndone(t *testing.T) {
+	l := lab.New(t)
+	p := newTestProgram(t, newTestGeneration(t, Config{}))
+	l.B.In(t, func() {
+		for _, mode := range []Mode{Native, Generic} {
+			iface, err := findIface(l.B.Iface)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if message := driverMessage(iface, p.prog, mode); message != "" {
+				t.Errorf("%v: %s", mode, message)
+			}
+			if iface, err = findIface(l.B.Iface); err != nil || iface.Xdp.Attached {
+				t.Errorf("%v: attached, %v", mode, err)
+			}
+		}
+	})
 }
 
 func TestOffload(t *testing.T) {

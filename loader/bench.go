@@ -3,7 +3,6 @@ package loader
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -85,22 +84,21 @@ func (g *Generation) NewBench(hash, bloom, trie int) (_ *Bench, err error) {
 
 // SetKeys sets the keys that are looked up: BenchKeys addresses.
 func (b *Bench) SetKeys(next func() [4]byte) {
-	for i := 0; i < len(b.keys.pages)/4; i++ {
+	for i := range b.keys.words {
 		k := next()
-		copy(b.keys.pages[4*i:], k[:])
+		copy(b.keys.pages[8*i:], k[:])
 	}
 }
 
 // Loop does at least n lookups with the named program, "empty", "weir",
-// "match", "hash", "bloom" or "lpm", and gives the time of one.
-func (b *Bench) Loop(name string, n int) (time.Duration, error) {
+// "match", "hash", "bloom" or "lpm", and gives the time of one in nanoseconds.
+func (b *Bench) Loop(name string, n int) (float64, error) {
 	runs := (n + benchLookups - 1) / benchLookups
-	_, total, err := b.coll.Programs["loop_"+name].Benchmark(make([]byte, 64), runs, nil)
+	_, run, err := b.coll.Programs["loop_"+name].Benchmark(make([]byte, 64), runs, nil)
 	if err != nil {
 		return 0, fmt.Errorf("run %s: %w", name, err)
 	}
-	// The kernel reports the mean of a run.
-	return total / benchLookups, nil
+	return float64(run.Nanoseconds()) / benchLookups, nil // the mean run
 }
 
 // Hits gives the number of hits since the last call.

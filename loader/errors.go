@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -15,32 +16,20 @@ var (
 	ErrNoBPFFS     = errors.New("no BPF file system")
 	ErrNoNetns     = errors.New("no such network namespace")
 	ErrNoInterface = errors.New("no such interface")
+	ErrNotAttached = errors.New("weir is not attached there")
 	ErrForeign     = errors.New("a foreign program is attached")            // which weir leaves alone
 	ErrMode        = errors.New("attached in another mode")                 // by weir
-	ErrSevered     = errors.New("the interface is gone")                    // attach anew when it is back
+	ErrSevered     = errors.New("no longer attached")                       // the interface is gone, or somebody has detached
 	ErrNoDriver    = errors.New("the driver has no native XDP")             // generic mode would work
 	ErrMTU         = errors.New("the interface's MTU is too large for XDP") // in this mode and with this driver
 	ErrUnsupported = errors.New("not supported")
 )
 
-var (
-	errNotPinned = errors.New("not pinned")
-	errLayout    = errors.New("pinned maps are of another layout")
-)
+var errLayout = errors.New("pinned maps are of another layout")
 
-// capabilities that weir needs, and what lets it do without each.
-var capabilities = []struct {
-	name string
-	bit  uint
-}{
-	{"CAP_NET_ADMIN", unix.CAP_NET_ADMIN},
-	{"CAP_BPF", unix.CAP_BPF},
-	{"CAP_PERFMON", unix.CAP_PERFMON},
-}
-
-// explainPermission names the missing capabilities in an error that they may
-// be the cause of: without CAP_PERFMON, the verifier refuses arithmetic on
-// packet pointers as if the program were wrong.
+// explainPermission names the missing capabilities in an error that the lack
+// of them may have caused: without CAP_PERFMON, the verifier refuses arithmetic
+// on packet pointers as if the program were wrong.
 func explainPermission(err error) error {
 	if err == nil || errors.Is(err, ErrPermission) ||
 		!errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) {
@@ -49,10 +38,11 @@ func explainPermission(err error) error {
 	if missing := missingCapabilities(); len(missing) > 0 {
 		return fmt.Errorf("%w, namely %s: %w", ErrPermission, strings.Join(missing, ", "), err)
 	}
-	if errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("%w: %w", ErrPermission, err)
+	var verifier *ebpf.VerifierError
+	if errors.As(err, &verifier) {
+		return err // the program is wrong
 	}
-	return err
+	return fmt.Errorf("%w: %w", ErrPermission, err)
 }
 
 // missingCapabilities are those of this thread that weir needs and lacks.
@@ -63,11 +53,17 @@ func missingCapabilities() []string {
 		return nil
 	}
 	effective := uint64(data[1].Effective)<<32 | uint64(data[0].Effective)
+	has := func(capability int) bool { return effective>>capability&1 == 1 }
 	var missing []string
-	for _, c := range capabilities {
-		if effective>>c.bit&1 == 0 {
-			missing = append(missing, c.name)
-		}
+	if !has(unix.CAP_NET_ADMIN) {
+		missing = append(missing, "CAP_NET_ADMIN")
+	}
+	// CAP_SYS_ADMIN comprises the two, which are younger.
+	if !has(unix.CAP_BPF) && !has(unix.CAP_SYS_ADMIN) {
+		missing = append(missing, "CAP_BPF")
+	}
+	if !has(unix.CAP_PERFMON) && !has(unix.CAP_SYS_ADMIN) {
+		missing = append(missing, "CAP_PERFMON")
 	}
 	return missing
 }

@@ -201,7 +201,7 @@ func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 	}()
 	reasons, lists := stats.arrays()
 	if lists == nil {
-		return nil, errors.New("the counters are closed")
+		return nil, errors.New("there are no counters, or they are closed")
 	}
 	if stats.stride(lists) <= g.config.Lists {
 		if lists, err = newListArray(g.config.Lists); err != nil {

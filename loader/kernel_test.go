@@ -156,7 +156,7 @@ func reaches(t *testing.T, l *lab.Lab, frame []byte) bool {
 	}
 }
 
-// lines counts what a process has open, for tests of what leaks.
+// openFiles is what the process has open, for tests of what leaks.
 func openFiles(t *testing.T) string {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")

@@ -18,7 +18,7 @@ import (
 //	link          holds the program on the interface
 //	reason_stats  its counters
 //	list_stats
-//	about         what else is to be known: a JSON text of [record]
+//	about         what it is: JSON text
 //
 // Such a directory appears whole or not at all. Processes that read lock the
 // directory of pins shared, those that write exclusively. Only its owner may
@@ -45,7 +45,7 @@ const (
 // with fs.ErrNotExist where there is none.
 func (d Pins) lock(how int) (unlock func(), err error) {
 	if how == unix.LOCK_EX {
-		if err := d.make(); err != nil {
+		if err := d.ensure(); err != nil {
 			return nil, err
 		}
 	}
@@ -70,8 +70,9 @@ func (d Pins) lock(how int) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// make makes the directory, and mounts the file system where it is missing.
-func (d Pins) make() error {
+// ensure makes the directory where there is none, and mounts the file system
+// for it, if that stays.
+func (d Pins) ensure() error {
 	path := filepath.Clean(string(d))
 	above := path
 	for !exists(above) {
@@ -126,7 +127,7 @@ func (d Pins) path(inode uint64, iface string) string {
 func (d Pins) paths() ([]string, error) {
 	entries, err := os.ReadDir(string(d))
 	if err != nil {
-		return nil, fmt.Errorf("read directory of pins: %w", err)
+		return nil, fmt.Errorf("read directory of pins: %w", explainPermission(err))
 	}
 	var paths []string
 	for _, e := range entries {
@@ -141,11 +142,16 @@ func (d Pins) paths() ([]string, error) {
 // sweep removes what processes that were killed had not finished. The
 // directory must be locked exclusively.
 func (d Pins) sweep() error {
-	left, err := filepath.Glob(filepath.Join(string(d), unfinished+"*"))
-	for _, path := range left {
-		err = errors.Join(err, os.RemoveAll(path))
+	entries, err := os.ReadDir(string(d))
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), unfinished) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(string(d), e.Name())))
+		}
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("tidy up directory of pins: %w", explainPermission(err))
+	}
+	return nil
 }
 
 // List opens the attachments that are pinned, those included that are severed
@@ -183,4 +189,34 @@ func (d Pins) list() ([]*Attachment, error) {
 		list = append(list, a)
 	}
 	return list, errors.Join(errs...)
+}
+
+// Open opens the attachment of one interface, also when it is severed from it.
+// It fails with [ErrNotAttached] where weir has pinned none.
+func (d Pins) Open(t Target) (*Attachment, error) {
+	a, err := d.openTarget(t)
+	if err != nil {
+		return nil, fmt.Errorf("open the attachment to %s: %w", t, explainPermission(err))
+	}
+	return a, nil
+}
+
+func (d Pins) openTarget(t Target) (a *Attachment, err error) {
+	unlock, err := d.lock(unix.LOCK_SH)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, ErrNotAttached
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	err = t.in(func(inode uint64) (err error) {
+		name := t.Iface
+		if iface, err := findIface(name); err == nil { // else it is gone, and pins may be left
+			name = iface.Name
+		}
+		a, err = d.open(d.path(inode, name))
+		return err
+	})
+	return a, err
 }

@@ -24,7 +24,9 @@ type Program struct {
 }
 
 // Test runs the program over a frame, which begins with its Ethernet header,
-// and returns the XDP action. The frame is counted like any other.
+// and returns the XDP action. The frame is counted like any other. One that
+// is shorter than that header is refused with [ErrShortFrame]; one that does
+// not fit into a page (less some 600 bytes) needs a kernel with multi-buffer XDP.
 func (p *Program) Test(frame []byte) (action uint32, err error) {
 	if len(frame) < minFrame {
 		return 0, fmt.Errorf("%w: %d bytes", ErrShortFrame, len(frame))

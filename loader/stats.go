@@ -22,6 +22,7 @@ const minStride = 64
 // Stats are the counters of an interface: packets and bytes by reason and by
 // list. A program writes them in a row for each CPU; Stats read them in the
 // kernel's memory. The methods may be called at any time, also concurrently.
+// Nil Stats have no counters.
 type Stats struct {
 	cpus    int          // possible ones
 	mu      sync.RWMutex // guards what follows: Replace exchanges arrays
@@ -119,6 +120,9 @@ func openArray(path string, spec *ebpf.MapSpec, units int) (*array, error) {
 
 // arrays are what a program that is loaded now counts in.
 func (s *Stats) arrays() (reasons, lists *array) {
+	if s == nil {
+		return nil, nil
+	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.reasons, s.lists

@@ -1,0 +1,132 @@
+package lab
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"os"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Sender sends frames as they are.
+type Sender struct{ fd int }
+
+// Sender opens a socket at this end that is closed when the test ends.
+func (e End) Sender(t testing.TB) *Sender {
+	t.Helper()
+	// Protocol 0: it receives nothing.
+	return &Sender{e.socket(t, 0, unix.PACKET_QDISC_BYPASS)}
+}
+
+// Send sends a frame. The wire is a short queue: a flood overruns it, which
+// shows, if at all, as unix.ENOBUFS.
+func (s *Sender) Send(frame []byte) error {
+	_, err := unix.Write(s.fd, frame)
+	return err
+}
+
+// Receiver receives the frames that come in by the wire, and not those that
+// go out. XDP has had them before.
+type Receiver struct {
+	fd    int
+	frame []byte
+	oob   []byte
+}
+
+// Receiver opens a socket at this end that is closed when the test ends.
+func (e End) Receiver(t testing.TB) *Receiver {
+	t.Helper()
+	r := &Receiver{
+		fd:    e.socket(t, unix.ETH_P_ALL, unix.PACKET_IGNORE_OUTGOING, unix.PACKET_AUXDATA),
+		frame: make([]byte, 1<<17),
+		oob:   make([]byte, 128),
+	}
+	if err := unix.SetsockoptInt(r.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// vlanOffset is where a VLAN tag stands in a frame.
+const (
+	vlanOffset = 12
+	vlanBytes  = 4
+)
+
+// Receive returns the next frame, which is good until the next call, and
+// waits for it if need be: os.ErrDeadlineExceeded says that none has come.
+func (r *Receiver) Receive(wait time.Duration) ([]byte, error) {
+	// 0 would be for ever.
+	timeout := unix.NsecToTimeval(max(wait, time.Microsecond).Nanoseconds())
+	if err := unix.SetsockoptTimeval(r.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
+		return nil, err
+	}
+	// Before the frame there is room for the tag that the kernel takes off.
+	n, oobn, _, _, err := unix.Recvmsg(r.fd, r.frame[vlanBytes:], r.oob, 0)
+	if err == unix.EAGAIN {
+		return nil, os.ErrDeadlineExceeded
+	}
+	if err != nil {
+		return nil, err
+	}
+	frame := r.frame[vlanBytes : vlanBytes+n]
+	messages, err := unix.ParseSocketControlMessage(r.oob[:oobn])
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range messages {
+		if m.Header.Level != unix.SOL_PACKET || m.Header.Type != unix.PACKET_AUXDATA {
+			continue
+		}
+		aux := (*unix.TpacketAuxdata)(unsafe.Pointer(&m.Data[0]))
+		if aux.Status&unix.TP_STATUS_VLAN_VALID == 0 {
+			continue
+		}
+		frame = r.frame[:vlanBytes+n]
+		copy(frame, frame[vlanBytes:vlanBytes+vlanOffset])
+		binary.BigEndian.PutUint16(frame[vlanOffset:], aux.Vlan_tpid)
+		binary.BigEndian.PutUint16(frame[vlanOffset+2:], aux.Vlan_tci)
+	}
+	return frame, nil
+}
+
+// socket opens a packet socket with some options switched on.
+func (e End) socket(t testing.TB, protocol uint16, options ...int) int {
+	t.Helper()
+	fd := -1
+	var err error
+	e.In(t, func() { fd, err = e.open(protocol, options) })
+	if err != nil {
+		t.Fatalf("packet socket on %s: %v", e.Iface, err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	return fd
+}
+
+func (e End) open(protocol uint16, options []int) (int, error) {
+	iface, err := net.InterfaceByName(e.Iface)
+	if err != nil {
+		return -1, err
+	}
+	// Protocol 0 until it is bound: nothing of other interfaces comes in.
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	for _, option := range options {
+		if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, option, 1); err != nil {
+			unix.Close(fd)
+			return -1, fmt.Errorf("option %d: %w", option, err)
+		}
+	}
+	network := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, protocol))
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: network, Ifindex: iface.Index}); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
