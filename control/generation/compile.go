@@ -1,6 +1,8 @@
 package generation
 
 import (
+	"net/netip"
+
 	"weir/filter/key"
 	"weir/filter/membership"
 )
@@ -38,21 +40,20 @@ func (e *entries) compile(mode membership.Mode, bitsPerKey float64, seed uint64)
 func (s *prefixes[P]) compile(columns []membership.Column) []membership.Column {
 	s.merge()
 	s.sort()
-	s.plan()
+	if len(s.sorted) == 0 {
+		s.levels = nil
+		return columns
+	}
+	count := s.plan()
+	first := s.sorted[0].key.prefix().Addr()
 	for _, level := range s.levels {
-		keys := s.at(level)
-		if len(keys) == 0 {
-			continue
-		}
-		shape := s.key(keys[0].key).Shape
-		c := membership.Column{
-			Shape: shape,
-			Keys:  make([]byte, 0, len(keys)*shape.KeyLen()),
-			Lists: make([]uint16, len(keys)),
-		}
-		for i, k := range keys {
-			c.Keys = s.key(k.key).Append(c.Keys)
-			c.Lists[i] = k.list
+		c := membership.Column{Shape: s.key(netip.PrefixFrom(first, level)).Shape}
+		c.Keys = make([]byte, 0, count[level]*c.Shape.KeyLen())
+		c.Lists = make([]uint16, 0, count[level])
+		head := s.key(netip.PrefixFrom(first, level)).Append(nil)[:key.HeadLen]
+		for e := range s.at(level) {
+			c.Keys = e.key.appendAddr(append(c.Keys, head...))
+			c.Lists = append(c.Lists, e.list)
 		}
 		columns = append(columns, c)
 	}

@@ -8,6 +8,7 @@
 package generation
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -35,6 +36,8 @@ type Generation struct {
 	verdict.Program
 	store  *Store
 	kernel *loader.Generation // nil in a reference
+	plan   int                // the store's, by which the keys were chosen
+	behind bool               // the store has changes that are not in the sets
 }
 
 // Build makes a generation in the kernel.
@@ -82,6 +85,8 @@ func buildUnder(seed uint64, s *Store, c Config, inKernel bool) (_ *Generation, 
 			g.Close()
 		}
 	}()
+	s.plan++
+	g.plan = s.plan
 	block, err := s.block.compile(c.Mode, c.BitsPerKey, seed)
 	if err != nil {
 		return nil, fmt.Errorf("block lists: %w", err)
@@ -120,6 +125,12 @@ func (g *Generation) Load(stats *loader.Stats) (*loader.Program, error) {
 	return g.kernel.Load(stats)
 }
 
+// Bench loads the programs that measure the generation beside the kernel's own
+// maps; see loader.Generation.NewBench.
+func (g *Generation) Bench(hash, bloom, trie int) (*loader.Bench, error) {
+	return g.kernel.NewBench(hash, bloom, trie)
+}
+
 // KernelBytes is the memory of the generation's maps.
 func (g *Generation) KernelBytes() int {
 	if g.kernel == nil {
@@ -150,7 +161,10 @@ type Change struct {
 //
 // An error, such as membership.ErrNoRoom, says that some changes are not in
 // force: all are in the store, and the answer is to build the next generation.
+// Until then this one takes additions that fit, removes nothing, and goes on to
+// say that it is behind. So does one from whose store another has been built.
 func (g *Generation) Apply(changes []Change) (n int, err error) {
+	g.behind = g.behind || g.plan != g.store.plan
 	for _, add := range []bool{true, false} {
 		for _, c := range changes {
 			if c.Add != add {
@@ -159,7 +173,7 @@ func (g *Generation) Apply(changes []Change) (n int, err error) {
 			if int(c.List) > len(g.store.lists) || c.List == 0 {
 				return n, fmt.Errorf("change of %v: there is no list %d", c.Key, c.List)
 			}
-			e := changer{Change: c, set: g.Block}
+			e := changer{Change: c, generation: g, set: g.Block}
 			if g.store.lists[c.List-1].Allow {
 				e.set = g.Allow
 			}
@@ -167,8 +181,14 @@ func (g *Generation) Apply(changes []Change) (n int, err error) {
 			if e.changed {
 				n++
 			}
-			err = errors.Join(err, e.err)
+			if e.err != nil {
+				g.behind = true
+				err = cmp.Or(err, e.err) // the first of maybe very many
+			}
 		}
+	}
+	if g.behind && err == nil {
+		err = membership.ErrNoRoom
 	}
 	return n, err
 }
@@ -176,9 +196,10 @@ func (g *Generation) Apply(changes []Change) (n int, err error) {
 // changer brings one change into the store and the set.
 type changer struct {
 	Change
-	set     *membership.Set
-	changed bool
-	err     error
+	generation *Generation
+	set        *membership.Set
+	changed    bool
+	err        error
 }
 
 func (c *changer) prefix4(s *prefixes[prefix4], p prefix4) { changePrefix(c, s, p) }
@@ -213,7 +234,7 @@ func changePrefix[P prefixType[P]](c *changer, s *prefixes[P], p P) {
 	}
 	i := 0
 	for k := range p.children(level) {
-		c.update(s.key(k), before[i], s.owner(k))
+		c.update(s.key(k.prefix()), before[i], s.owner(k))
 		i++
 	}
 }
@@ -232,7 +253,11 @@ func (c *changer) update(k key.Key, before, after uint16) {
 	case before == 0:
 		c.err = c.set.Add(k, after)
 	case after == 0:
-		c.set.Remove(k)
+		// What the store lists may never have come into the set, and taking it
+		// from there would take bits that other keys share.
+		if !c.generation.behind {
+			c.set.Remove(k)
+		}
 	default:
 		c.set.SetList(k, after)
 	}

@@ -37,6 +37,9 @@ type change struct {
 	added bool
 }
 
+// grow makes room for n more entries.
+func (s *listing[K]) grow(n int) { s.sorted = slices.Grow(s.sorted, n) }
+
 // append adds to the bulk, which is to be sorted before it is asked.
 func (s *listing[K]) append(k K, list uint16) {
 	s.sorted = append(s.sorted, entry[K]{k, list})
@@ -45,7 +48,11 @@ func (s *listing[K]) append(k K, list uint16) {
 // sort orders the bulk and drops what a list says twice.
 func (s *listing[K]) sort() {
 	if !slices.IsSortedFunc(s.sorted, entry[K].compare) {
-		slices.SortFunc(s.sorted, entry[K].compare)
+		if v4, ok := any(s.sorted).([]entry[prefix4]); ok {
+			radixSort(v4)
+		} else {
+			slices.SortFunc(s.sorted, entry[K].compare)
+		}
 	}
 	s.sorted = slices.Clip(slices.Compact(s.sorted))
 }

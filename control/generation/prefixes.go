@@ -2,6 +2,7 @@ package generation
 
 import (
 	"cmp"
+	"encoding/binary"
 	"net/netip"
 	"slices"
 
@@ -19,6 +20,7 @@ type prefixType[P any] interface {
 	cut(bits int) P            // the covering prefix of that length
 	children(bits int) iter[P] // the covered prefixes of that length, ascending
 	prefix() netip.Prefix
+	appendAddr([]byte) []byte // in network order
 }
 
 type iter[P any] = func(yield func(P) bool)
@@ -42,6 +44,37 @@ func (p prefix4) children(bits int) iter[prefix4] {
 }
 
 func (p prefix4) prefix() netip.Prefix { return p.Prefix() }
+
+func (p prefix4) appendAddr(b []byte) []byte { return binary.BigEndian.AppendUint32(b, p.Addr()) }
+
+// radixSort orders entries by prefix, then list: ten million of them in the time
+// that a comparison sort needs for two.
+func radixSort(e []entry[prefix4]) {
+	from, to := e, make([]entry[prefix4], len(e))
+	for shift := 0; shift < 56; shift += 8 { // list, length, address
+		digit := func(e entry[prefix4]) byte {
+			return byte((uint64(e.key.V4Prefix)<<16 | uint64(e.list)) >> shift)
+		}
+		var next [256]int
+		for _, e := range from {
+			next[digit(e)]++
+		}
+		if next[digit(from[0])] == len(from) {
+			continue // all the same
+		}
+		sum := 0
+		for i, n := range next {
+			next[i], sum = sum, sum+n
+		}
+		for _, e := range from {
+			d := digit(e)
+			to[next[d]] = e
+			next[d]++
+		}
+		from, to = to, from
+	}
+	copy(e, from)
+}
 
 type prefix6 struct{ netip.Prefix }
 
@@ -72,6 +105,8 @@ func (p prefix6) children(bits int) iter[prefix6] {
 
 func (p prefix6) prefix() netip.Prefix { return p.Prefix }
 
+func (p prefix6) appendAddr(b []byte) []byte { return append(b, p.Addr().AsSlice()...) }
+
 // prefixes holds what all lists of one action say of one side of one family's
 // packets, and at which levels it is stored.
 type prefixes[P prefixType[P]] struct {
@@ -81,14 +116,15 @@ type prefixes[P prefixType[P]] struct {
 }
 
 // plan chooses the levels. Memory for probes: entries may grow by half, and by
-// a few thousand in any case.
-func (s *prefixes[P]) plan() {
+// a few thousand in any case. It gives the number of entries of each length.
+func (s *prefixes[P]) plan() *prefix.Histogram {
 	var h prefix.Histogram
 	for e := range s.distinct {
 		h[e.key.Bits()]++
 	}
 	n := h.Total()
 	s.levels = prefix.Plan(&h, n+n/2+4096)
+	return &h
 }
 
 // owner gives the list to which a key at a level is attributed, by the longest
@@ -112,43 +148,55 @@ func (s *prefixes[P]) below(level int) int {
 }
 
 // key is the key under which a prefix at a level is stored.
-func (s *prefixes[P]) key(p P) key.Key {
+func (s *prefixes[P]) key(p netip.Prefix) key.Key {
 	if s.source {
-		return key.Source(p.prefix())
+		return key.Source(p)
 	}
-	return key.Destination(p.prefix())
+	return key.Destination(p)
 }
 
-// at gives the distinct keys of a level, ascending, each with its owner.
-func (s *prefixes[P]) at(level int) []entry[P] {
+// at gives the distinct keys of a level, each with its owner.
+func (s *prefixes[P]) at(level int) iter[entry[P]] {
 	below := s.below(level)
-	var keys []entry[P]
-	expanded := false
-	for e := range s.distinct {
-		switch bits := e.key.Bits(); {
-		case bits > level || bits <= below: // of another level
-		case bits == level:
-			keys = append(keys, e)
-		default:
-			expanded = true
-			for child := range e.key.children(level) {
-				keys = append(keys, entry[P]{child, e.list})
+	return func(yield func(entry[P]) bool) {
+		var expanded []entry[P]
+		for e := range s.distinct {
+			if bits := e.key.Bits(); below < bits && bits < level {
+				for child := range e.key.children(level) {
+					expanded = append(expanded, entry[P]{child, e.list})
+				}
+			}
+		}
+		// A prefix is expanded before the longer ones that it covers, so that
+		// the last of equal keys is the most specific.
+		slices.SortStableFunc(expanded, func(a, b entry[P]) int { return a.key.compare(b.key) })
+		for e := range s.distinct {
+			if e.key.Bits() != level {
+				continue
+			}
+			for len(expanded) > 0 && expanded[0].key.compare(e.key) <= 0 {
+				var c entry[P]
+				if c, expanded = lastOfEqual(expanded); c.key != e.key && !yield(c) {
+					return
+				}
+			}
+			if !yield(e) {
+				return
+			}
+		}
+		for len(expanded) > 0 {
+			var c entry[P]
+			if c, expanded = lastOfEqual(expanded); !yield(c) {
+				return
 			}
 		}
 	}
-	if !expanded {
-		return keys
+}
+
+func lastOfEqual[P prefixType[P]](e []entry[P]) (last entry[P], rest []entry[P]) {
+	i := 0
+	for i+1 < len(e) && e[i+1].key == e[0].key {
+		i++
 	}
-	// A prefix is expanded before the longer ones that it covers, so that the
-	// last of equal keys is the most specific.
-	slices.SortStableFunc(keys, func(a, b entry[P]) int { return a.key.compare(b.key) })
-	distinct := keys[:0]
-	for _, e := range keys {
-		if n := len(distinct); n > 0 && distinct[n-1].key == e.key {
-			distinct[n-1] = e
-			continue
-		}
-		distinct = append(distinct, e)
-	}
-	return distinct
+	return e[i], e[i+1:]
 }

@@ -56,6 +56,7 @@ func (l List) Keys(p netip.Prefix) []key.Key {
 type Store struct {
 	lists        []List
 	block, allow entries
+	plan         int // counts how often the levels of entries were planned
 }
 
 // entries is all that the lists of one action hold.
@@ -103,6 +104,9 @@ func (s *Store) AddList(l List, e list.Entries) (uint16, error) {
 	s.lists = append(s.lists, l)
 	n := uint16(len(s.lists))
 	to := s.action(n)
+	if l.Direction != Destination {
+		to.src4.grow(len(e.V4))
+	}
 	for _, p := range e.V4 {
 		if l.Direction != Destination {
 			to.src4.append(prefix4{p}, n)

@@ -47,6 +47,7 @@ const (
 	LenV6     = 20
 	LenV6Flow = 40
 	MaxLen    = LenV6Flow
+	HeadLen   = 4 // of that, the same for all keys of a shape without FieldProto
 )
 
 // Shape says which fields of a packet count in a match. The zero Shape matches

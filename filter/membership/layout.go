@@ -43,9 +43,12 @@ const (
 	ExactBitsPerKey = 10
 	// TableFill is the share of slots that are planned to be in use.
 	TableFill = 0.88
-	// Room for keys that are added in place, as a share and a number.
+	// Room for keys that are added in place, as a share and a number. Beyond
+	// manyKeys it is in the table only: the cascade has the bits per key that
+	// were asked for, and its rate grows by a few percent as the room is used.
 	roomShare = 0.03
 	roomKeys  = 1024
+	manyKeys  = 16 * roomKeys
 )
 
 // Mode says whether a table confirms what the cascade suspects.
@@ -104,15 +107,16 @@ func PlanLayout(c Census, mode Mode, bitsPerKey float64, seed uint64) (Layout, e
 		return l, nil
 	}
 	l.Capacity = n + max(roomKeys, int(roomShare*float64(n)))
+	sized := n // the keys that bitsPerKey is meant for
+	if n < manyKeys {
+		sized = l.Capacity
+	}
 	if mode == Exact {
 		bitsPerKey = ExactBitsPerKey
 		l.First = ExactBits
 		l.Buckets = uint32(float64(l.Capacity)/(TableFill*BucketSlots)) + 1
-		if float64(l.Capacity-n) > roomShare*float64(n) { // small: memory is no matter
-			l.Buckets = uint32(float64(l.Capacity)/(0.7*BucketSlots)) + 1
-		}
 	}
-	lines := uint64(float64(l.Capacity)*bitsPerKey/LineBits) + 1
+	lines := uint64(float64(sized)*bitsPerKey/LineBits) + 1
 	if lines > 1<<32-1 {
 		return l, fmt.Errorf("membership: %d keys at %g bits need more than 2^32 lines", n, bitsPerKey)
 	}
@@ -140,8 +144,8 @@ func (l *Layout) planShapes(c Census) error {
 		kind := l.kind(s)
 		*kind = append(*kind, g)
 	}
-	l.Mark4Src = pays(c.MarkedSrc24, gated(l.V4, l.V4Flow, GateSrc))
-	l.Mark4Dst = pays(c.MarkedDst24, gated(l.V4, l.V4Flow, GateDst))
+	l.Mark4Src = l.pays(c.MarkedSrc24, gated(l.V4, l.V4Flow, GateSrc))
+	l.Mark4Dst = l.pays(c.MarkedDst24, gated(l.V4, l.V4Flow, GateDst))
 	for _, kind := range [...]*[]GatedShape{&l.V4, &l.V4Flow, &l.V6, &l.V6Flow} {
 		if len(*kind) > MaxShapes {
 			return fmt.Errorf("membership: %d shapes of a kind are in use (%v …), the limit is %d",
@@ -199,13 +203,27 @@ func gated(a, b []GatedShape, g Gate) int {
 	return n
 }
 
-// pays reports whether the bitmap is worth its load for clean traffic: a
-// marked packet pays for the marker and for the shapes, and the marker's load
-// costs about 0.7 of a shape's.
-func pays(marked, shapes int) bool {
-	share := float64(marked) / (1 << Mark4Bits)
-	return marked > 0 && shapes > 0 && share < 1-0.7/float64(shapes)
+// pays reports whether the bitmap is worth its load for clean traffic. A marked
+// packet pays for the marker and for the shapes. The marker's load costs about
+// 0.7 of a shape's while the cascade is small, but little beside that of a
+// cascade that no near cache holds. Where memory counts, in approximate mode,
+// a marker takes no more than a twentieth on top.
+func (l *Layout) pays(marked, shapes int) bool {
+	if marked == 0 || shapes == 0 {
+		return false
+	}
+	cost := 0.7
+	if l.Lines*64 > nearCache {
+		cost = 0.2
+	}
+	if l.Mode == Approximate && mark4Words*8*20 > int(l.Lines)*64 {
+		return false
+	}
+	return float64(marked)/(1<<Mark4Bits) < 1-cost/float64(shapes)
 }
+
+// nearCache is the size of the caches, in bytes, that a core need not share.
+const nearCache = 2 << 20
 
 // marked6 is the number of keys that are marked at Mark6Bits.
 func (l *Layout) marked6(c Census) int {

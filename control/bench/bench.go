@@ -1,0 +1,167 @@
+// Package bench measures weir beside what it would replace: the kernel's hash,
+// Bloom filter and LPM trie maps, in the same run, over the same keys.
+//
+// Absolute figures are the machine's; ratios can be compared. Contenders take
+// turns, round by round, and the median of the rounds counts.
+package bench
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"weir/control/generation"
+	"weir/control/list"
+	"weir/filter/membership"
+)
+
+// Options say how much to measure.
+type Options struct {
+	Entries []int     // set sizes
+	Rounds  int       // turns of each contender; the median counts
+	Feed    string    // a list of IPv4 prefixes for the prefix benchmark; "": generated
+	Log     io.Writer // progress
+}
+
+func (o *Options) logf(format string, args ...any) {
+	if o.Log != nil {
+		fmt.Fprintf(o.Log, format+"\n", args...)
+	}
+}
+
+// Report is what was measured, and on what.
+type Report struct {
+	Machine Machine  `json:"machine"`
+	Results []Result `json:"results"`
+	Bars    []Bar    `json:"bars"`
+}
+
+// Machine is what the figures hold for.
+type Machine struct {
+	CPU    string `json:"cpu"`
+	Cores  int    `json:"cores"`
+	Kernel string `json:"kernel"`
+	Arch   string `json:"arch"`
+}
+
+// ThisMachine describes the machine that the process runs on.
+func ThisMachine() Machine {
+	m := Machine{Cores: runtime.NumCPU(), Arch: runtime.GOARCH}
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		m.Kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	info, _ := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(info)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			m.CPU = strings.TrimSpace(value)
+			break
+		}
+	}
+	return m
+}
+
+// Result is one figure. Fields that do not apply are zero.
+type Result struct {
+	Benchmark   string  `json:"benchmark"` // lookup, prefixes, wire or load
+	Contender   string  `json:"contender"` // weir-exact, weir-approx, kernel-hash, kernel-bloom, kernel-lpm, xdp-drop
+	Entries     int     `json:"entries"`
+	ListedShare float64 `json:"listed_share"`      // of the keys or packets
+	NS          float64 `json:"ns,omitempty"`      // a lookup or packet
+	NetNS       float64 `json:"net_ns,omitempty"`  // the same, less the loop with its hash
+	Mpps        float64 `json:"mpps,omitempty"`    // million packets a second
+	Ratio       float64 `json:"ratio,omitempty"`   // of Mpps to xdp-drop's
+	Seconds     float64 `json:"seconds,omitempty"` // from text to enforcing
+	BytesEntry  float64 `json:"bytes_per_entry,omitempty"`
+}
+
+// Bar is a promise of the design and the figure that it is held against.
+type Bar struct {
+	Name    string  `json:"name"`
+	Limit   float64 `json:"limit"`
+	AtLeast bool    `json:"at_least"` // otherwise at most
+	Value   float64 `json:"value"`
+	Reached bool    `json:"reached"`
+}
+
+func (r *Report) atMost(name string, value, limit float64) {
+	r.Bars = append(r.Bars, Bar{Name: name, Limit: limit, Value: value, Reached: value <= limit})
+}
+
+func (r *Report) atLeast(name string, value, limit float64) {
+	r.Bars = append(r.Bars, Bar{Name: name, Limit: limit, AtLeast: true, Value: value, Reached: value >= limit})
+}
+
+func median(v []float64) float64 {
+	v = slices.Clone(v)
+	slices.Sort(v)
+	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
+}
+
+// rounds lets the contenders take turns and gives the median of each.
+func rounds(n int, contenders []string, measure func(contender string) (float64, error)) (map[string]float64, error) {
+	all := make(map[string][]float64)
+	for i := range n + 1 {
+		for _, c := range contenders {
+			v, err := measure(c)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", c, err)
+			}
+			if i > 0 { // the first round warms up
+				all[c] = append(all[c], v)
+			}
+		}
+	}
+	medians := make(map[string]float64)
+	for c, v := range all {
+		medians[c] = median(v)
+	}
+	return medians, nil
+}
+
+// address gives distinct pseudo-random IPv4 addresses, a bijection of i
+// (MurmurHash3's finaliser): the first n are listed, the others are not.
+func address(i uint32) uint32 {
+	i = (i ^ i>>16) * 0x85ebca6b
+	i = (i ^ i>>13) * 0xc2b2ae35
+	return i ^ i>>16
+}
+
+func wireOrder(addr uint32) (b [4]byte) {
+	binary.BigEndian.PutUint32(b[:], addr)
+	return b
+}
+
+// randomStore lists n random addresses.
+func randomStore(n int) (*generation.Store, error) {
+	e := list.Entries{V4: make([]list.V4Prefix, n)}
+	for i := range e.V4 {
+		e.V4[i] = list.V4(address(uint32(i)), 32)
+	}
+	s := generation.NewStore()
+	_, err := s.AddList(generation.List{Name: "random"}, e)
+	return s, err
+}
+
+// mixed draws keys of which a share is among n random addresses.
+func mixed(n int, listed float64) func() [4]byte {
+	r := rand.New(rand.NewPCG(1, uint64(n)))
+	return func() [4]byte {
+		i := uint32(r.IntN(n))
+		if r.Float64() >= listed {
+			i = uint32(n) + uint32(r.IntN(1<<32-n))
+		}
+		return wireOrder(address(i))
+	}
+}
+
+func build(s *generation.Store, mode membership.Mode) (*generation.Generation, error) {
+	return generation.Build(s, generation.Config{Mode: mode})
+}
