@@ -72,7 +72,7 @@ static __always_inline __u32 next_key(struct loop *l)
 	return key ? *key : 0;
 }
 
-static __always_inline void step_empty(struct loop *l)
+static __always_inline void look_up_empty(struct loop *l)
 {
 	__u32 key = next_key(l);
 
@@ -80,19 +80,19 @@ static __always_inline void step_empty(struct loop *l)
 	l->hits += xxh64_8(hash_seed, pair_head(32 << 8, key)) & 1;
 }
 
-static __always_inline void step_weir(struct loop *l)
+static __always_inline void look_up_weir(struct loop *l)
 {
-	struct set_maps maps = { &block_lines, &block_buckets, &block_marks4, &block_marks6 };
+	struct set_maps maps = {&block_lines, &block_buckets, &block_marks4, &block_marks6};
 	__u64 h = xxh64_8(hash_seed, pair_head(32 << 8, next_key(l)));
 
 	l->hits += set_lookup(&block, maps, h) != LIST_NONE;
 }
 
 /* All of a set, with markers and every shape in use. */
-static __always_inline void step_match(struct loop *l)
+static __always_inline void look_up_match(struct loop *l)
 {
-	struct set_maps maps = { &block_lines, &block_buckets, &block_marks4, &block_marks6 };
-	struct reason_counters *row = this_row();
+	struct set_maps maps = {&block_lines, &block_buckets, &block_marks4, &block_marks6};
+	struct cpu_row *row = this_row();
 
 	if (!row)
 		return;
@@ -102,48 +102,42 @@ static __always_inline void step_match(struct loop *l)
 	l->hits += row->packet.list != LIST_NONE;
 }
 
-static __always_inline void step_hash(struct loop *l)
+static __always_inline void look_up_hash(struct loop *l)
 {
 	__u32 key = next_key(l);
 
 	l->hits += bpf_map_lookup_elem(&bench_hash, &key) != 0;
 }
 
-static __always_inline void step_bloom(struct loop *l)
+static __always_inline void look_up_bloom(struct loop *l)
 {
 	__u32 key = next_key(l);
 
 	l->hits += bpf_map_peek_elem(&bench_bloom, &key) == 0;
 }
 
-static __always_inline void step_lpm(struct loop *l)
+static __always_inline void look_up_lpm(struct loop *l)
 {
-	struct lpm_key key = { 32, next_key(l) };
+	struct lpm_key key = {32, next_key(l)};
 
 	l->hits += bpf_map_lookup_elem(&bench_lpm, &key) != 0;
 }
 
-/*
- * Several lookups between two calls of the loop's body, so that a processor
- * can overlap them and the call weighs little.
- */
-#define UNROLL 8
-
-#define LOOP(name)                                                                                 \
-	static long steps_##name(__u32 i, struct loop *l)                                          \
-	{                                                                                          \
-		_Pragma("unroll") for (int j = 0; j < UNROLL; j++) step_##name(l);                 \
-		return 0;                                                                          \
-	}                                                                                          \
-                                                                                                   \
-	SEC("xdp")                                                                                 \
-	int loop_##name(struct xdp_md *ctx)                                                        \
-	{                                                                                          \
-		struct loop l = bench_loop;                                                        \
-                                                                                                   \
-		bpf_loop(LOOKUPS / UNROLL, steps_##name, &l, 0);                                   \
-		bench_loop = l;                                                                    \
-		return XDP_PASS;                                                                   \
+#define LOOP(name)                                       \
+	static long step_##name(__u32 i, struct loop *l) \
+	{                                                \
+		look_up_##name(l);                       \
+		return 0;                                \
+	}                                                \
+                                                         \
+	SEC("xdp")                                       \
+	int loop_##name(struct xdp_md *ctx)              \
+	{                                                \
+		struct loop l = bench_loop;              \
+                                                         \
+		bpf_loop(LOOKUPS, step_##name, &l, 0);   \
+		bench_loop = l;                          \
+		return XDP_PASS;                         \
 	}
 
 LOOP(empty)
@@ -160,7 +154,7 @@ LOOP(lpm)
 static __always_inline int wire(struct xdp_md *ctx, int (*lookup)(struct packet *p))
 {
 	struct cursor c;
-	struct reason_counters *row = begin(ctx, &c);
+	struct cpu_row *row = begin(ctx, &c);
 	enum reason r;
 
 	if (!row)
@@ -188,7 +182,7 @@ static __always_inline int lookup_bloom(struct packet *p)
 
 static __always_inline int lookup_lpm(struct packet *p)
 {
-	struct lpm_key key = { 32, p->src[0] };
+	struct lpm_key key = {32, p->src[0]};
 
 	return bpf_map_lookup_elem(&bench_lpm, &key) != 0;
 }

@@ -22,7 +22,7 @@
 
 #include "hash.h"
 
-#define LINE_WORDS 8
+#define LINE_WORDS    8
 #define LINE_BITS_MAX 6 /* bits of one key in one line */
 
 struct line {

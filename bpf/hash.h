@@ -63,12 +63,10 @@ static __always_inline __u64 xxh64_16(__u64 seed, __u64 w0, __u64 w1)
 
 static __always_inline __u64 xxh64_20(__u64 seed, __u64 w0, __u64 w1, __u32 tail)
 {
-	return xxh_avalanche(
-		xxh_half(xxh_word(xxh_word(seed + XXH_P5 + 20, w0), w1), tail));
+	return xxh_avalanche(xxh_half(xxh_word(xxh_word(seed + XXH_P5 + 20, w0), w1), tail));
 }
 
-static __always_inline __u64 xxh64_40(__u64 seed, __u64 w0, __u64 w1, __u64 w2, __u64 w3,
-				      __u64 w4)
+static __always_inline __u64 xxh64_40(__u64 seed, __u64 w0, __u64 w1, __u64 w2, __u64 w3, __u64 w4)
 {
 	__u64 a = xxh_round(seed + XXH_P1 + XXH_P2, w0);
 	__u64 b = xxh_round(seed + XXH_P2, w1);

@@ -17,10 +17,10 @@
 #include "packet.h"
 
 /* The first byte of a key, package key's Fields. */
-#define FIELD_V6 1
+#define FIELD_V6       1
 #define FIELD_SRC_PORT 2
 #define FIELD_DST_PORT 4
-#define FIELD_PROTO 8
+#define FIELD_PROTO    8
 
 /*
  * A shape, unfolded by the control plane into the masks that cut a packet

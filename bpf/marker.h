@@ -21,8 +21,8 @@
 
 /* When a shape is asked: always, or if the packet's source or destination is marked. */
 #define GATE_ALWAYS 1
-#define GATE_SRC 2
-#define GATE_DST 4
+#define GATE_SRC    2
+#define GATE_DST    4
 
 #define MARK4_WORDS (1 << 18) /* of 64 bits: one bit for each /24 */
 

@@ -12,18 +12,18 @@
  * names are in filter/verdict; a test holds the two together.
  */
 enum reason {
-	REASON_CLEAN, /* pass: nothing listed matches */
-	REASON_NOT_IP, /* pass: an EtherType that weir does not filter */
-	REASON_ARP, /* pass: before any list */
-	REASON_ND, /* pass: before any list */
-	REASON_DHCP, /* pass: before any list */
-	REASON_FAILSAFE, /* pass: a failsafe port or prefix */
-	REASON_ALLOWED, /* pass: blocked by one list, allowed by another */
+	REASON_CLEAN,	  /* pass: nothing listed matches */
+	REASON_NOT_IP,	  /* pass: an EtherType that weir does not filter */
+	REASON_ARP,	  /* pass: before any list */
+	REASON_ND,	  /* pass: before any list */
+	REASON_DHCP,	  /* pass: before any list */
+	REASON_FAILSAFE,  /* pass: a failsafe port or prefix */
+	REASON_ALLOWED,	  /* pass: blocked by one list, allowed by another */
 	REASON_MONITORED, /* pass: would be blocked, but weir only watches */
-	REASON_BLOCKED, /* drop: a block list holds it */
+	REASON_BLOCKED,	  /* drop: a block list holds it */
 	REASON_TRUNCATED, /* configurable: the packet ends within a header */
 	REASON_MALFORMED, /* configurable: a header contradicts itself */
-	REASON_UNPARSED, /* configurable: more headers than weir follows */
+	REASON_UNPARSED,  /* configurable: more headers than weir follows */
 	REASON_COUNT,
 };
 
@@ -35,14 +35,14 @@ struct packet {
 	__u32 src[4];
 	__u32 dst[4];
 	__u32 ports; /* source port, then destination port, as on the wire */
-	__u32 len; /* of the whole frame, in bytes */
-	__u32 open; /* the gates of shapes that its marks open */
+	__u32 len;   /* of the whole frame, in bytes */
+	__u32 open;  /* the gates of shapes that its marks open */
 	__u32 reason;
-	__s32 list; /* what the last set that was asked has answered */
+	__s32 list;  /* what the last set that was asked has answered */
 	__u8 family; /* 4, 6, or 0: there are no addresses to match */
 	__u8 proto;
 	__u8 has_ports; /* TCP, UDP or SCTP, not a later fragment */
-	__u8 nd; /* IPv6 neighbour discovery */
+	__u8 nd;	/* IPv6 neighbour discovery */
 	__u8 pad[8];
 };
 

@@ -36,7 +36,7 @@
  * the linear part of a multi-buffer packet unless it splits at a fixed size.
  */
 #define MAX_EXT_HEADERS 16
-#define MAX_EXT_BYTES 1024
+#define MAX_EXT_BYTES	1024
 
 /* TCP, UDP, SCTP and ICMP all have at least this much, also in a first fragment (RFC 791). */
 #define MIN_TRANSPORT 8
@@ -46,11 +46,11 @@
 #define IPV4_OFFSET_MASK 0x1fff
 #define IPV6_OFFSET_MASK 0xfff8
 
-#define IPPROTO_HIP 139
+#define IPPROTO_HIP   139
 #define IPPROTO_SHIM6 140
 
 #define ICMPV6_ND_FIRST 133 /* router solicitation */
-#define ICMPV6_ND_LAST 137 /* redirect */
+#define ICMPV6_ND_LAST	137 /* redirect */
 
 struct cursor {
 	void *pos;
@@ -166,13 +166,13 @@ struct ipv6_ext_rule {
 	__u8 unit;
 };
 
-#define EXT_OPTIONS { .follow = 1, .len_mask = 0xff, .len_add = 1, .unit = 8 }
+#define EXT_OPTIONS {.follow = 1, .len_mask = 0xff, .len_add = 1, .unit = 8}
 
 static const struct ipv6_ext_rule ipv6_ext_rules[256] = {
 	[IPPROTO_HOPOPTS] = EXT_OPTIONS,
 	[IPPROTO_ROUTING] = EXT_OPTIONS,
-	[IPPROTO_FRAGMENT] = { .follow = 1, .fragment = 1, .len_add = 1, .unit = 8 },
-	[IPPROTO_AH] = { .follow = 1, .len_mask = 0xff, .len_add = 2, .unit = 4 },
+	[IPPROTO_FRAGMENT] = {.follow = 1, .fragment = 1, .len_add = 1, .unit = 8},
+	[IPPROTO_AH] = {.follow = 1, .len_mask = 0xff, .len_add = 2, .unit = 4},
 	[IPPROTO_DSTOPTS] = EXT_OPTIONS,
 	[IPPROTO_MH] = EXT_OPTIONS,
 	[IPPROTO_HIP] = EXT_OPTIONS,

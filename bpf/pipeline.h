@@ -29,17 +29,17 @@ volatile const struct key_set block = {};
 volatile const struct key_set allow = {};
 volatile const struct failsafe failsafe_config = {};
 volatile const __u32 malformed_action = XDP_PASS; /* for truncated, malformed, unparsed */
-volatile const __u8 monitor = 0; /* 1: count, and drop nothing */
-volatile const __u8 frags = 0; /* 1: the kernel has multi-buffer XDP */
+volatile const __u8 monitor = 0;		  /* 1: count, and drop nothing */
+volatile const __u8 frags = 0;			  /* 1: the kernel has multi-buffer XDP */
 
 /* The filter maps have just the sizes that the knobs state. */
-#define ARRAY(name, value_type)                                                                    \
-	struct {                                                                                   \
-		__uint(type, BPF_MAP_TYPE_ARRAY);                                                  \
-		__uint(map_flags, BPF_F_MMAPABLE);                                                 \
-		__uint(max_entries, 1);                                                            \
-		__type(key, __u32);                                                                \
-		__type(value, value_type);                                                         \
+#define ARRAY(name, value_type)                    \
+	struct {                                   \
+		__uint(type, BPF_MAP_TYPE_ARRAY);  \
+		__uint(map_flags, BPF_F_MMAPABLE); \
+		__uint(max_entries, 1);            \
+		__type(key, __u32);                \
+		__type(value, value_type);         \
 	} name SEC(".maps")
 
 ARRAY(block_lines, struct line);
@@ -53,7 +53,7 @@ ARRAY(allow_marks6, struct line);
 
 static __always_inline void match_block(struct packet *p)
 {
-	struct set_maps maps = { &block_lines, &block_buckets, &block_marks4, &block_marks6 };
+	struct set_maps maps = {&block_lines, &block_buckets, &block_marks4, &block_marks6};
 
 	set_match(&block, maps, p, hash_seed);
 }
@@ -65,8 +65,8 @@ static __always_inline void match_block(struct packet *p)
  */
 __noinline int match_allow(void)
 {
-	struct set_maps maps = { &allow_lines, &allow_buckets, &allow_marks4, &allow_marks6 };
-	struct reason_counters *row = this_row();
+	struct set_maps maps = {&allow_lines, &allow_buckets, &allow_marks4, &allow_marks6};
+	struct cpu_row *row = this_row();
 
 	if (!row) /* cannot be */
 		return 0;
@@ -111,9 +111,9 @@ static __always_inline int verdict(enum reason r)
 }
 
 /* Sets the cursor to the frame; it is this CPU's packet from now on. */
-static __always_inline struct reason_counters *begin(struct xdp_md *ctx, struct cursor *c)
+static __always_inline struct cpu_row *begin(struct xdp_md *ctx, struct cursor *c)
 {
-	struct reason_counters *row = this_row();
+	struct cpu_row *row = this_row();
 
 	c->pos = (void *)(long)ctx->data;
 	c->end = (void *)(long)ctx->data_end;
@@ -131,7 +131,7 @@ static __always_inline struct reason_counters *begin(struct xdp_md *ctx, struct 
 }
 
 /* Counts the packet; every packet leaves through here. */
-static __always_inline enum reason leave(struct reason_counters *row, enum reason r)
+static __always_inline enum reason leave(struct cpu_row *row, enum reason r)
 {
 	row->packet.reason = r;
 	settle();
@@ -142,7 +142,7 @@ static __always_inline enum reason leave(struct reason_counters *row, enum reaso
 static __always_inline enum reason run_pipeline(struct xdp_md *ctx)
 {
 	struct cursor c;
-	struct reason_counters *row = begin(ctx, &c);
+	struct cpu_row *row = begin(ctx, &c);
 
 	if (!row) /* cannot be: each possible CPU has one */
 		return REASON_CLEAN;

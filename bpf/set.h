@@ -19,7 +19,7 @@
 
 /* The list number where there is no table to tell it; real lists begin at 1. */
 #define LIST_UNKNOWN 0
-#define LIST_NONE -1
+#define LIST_NONE    -1
 
 /*
  * Geometry and shapes of a set, constants of the program. A set without lines
@@ -27,8 +27,8 @@
  */
 struct key_set {
 	__u32 lines;
-	__u32 first; /* bits in the first line */
-	__u32 rest; /* bits in the second line, 0: there is none */
+	__u32 first;   /* bits in the first line */
+	__u32 rest;    /* bits in the second line, 0: there is none */
 	__u32 buckets; /* 0: approximate, the cascade decides alone */
 	__u32 marks6_lines;
 	__u32 gates_v4; /* all gates that shapes of the family have */
@@ -54,7 +54,8 @@ struct set_maps {
 };
 
 /* The number of the list that holds the key with hash h, or LIST_NONE. */
-static __always_inline int set_lookup(const volatile struct key_set *s, struct set_maps maps, __u64 h)
+static __always_inline int set_lookup(const volatile struct key_set *s, struct set_maps maps,
+				      __u64 h)
 {
 	__u32 list;
 

@@ -19,13 +19,13 @@ struct counter {
 #define MAX_REASONS 28
 
 /* What belongs to a CPU: its counters, and the packet that it is at. */
-struct reason_counters {
+struct cpu_row {
 	struct counter by_reason[MAX_REASONS];
 	struct packet packet;
 };
 
 _Static_assert(REASON_COUNT <= MAX_REASONS, "a row holds every reason");
-_Static_assert(sizeof(struct reason_counters) == 512, "rows do not share cache lines");
+_Static_assert(sizeof(struct cpu_row) == 512, "rows do not share cache lines");
 
 /* max_entries: the number of possible CPUs, so that a CPU's lookup cannot fail */
 struct {
@@ -33,7 +33,7 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct reason_counters);
+	__type(value, struct cpu_row);
 } reason_stats SEC(".maps");
 
 /* max_entries: the number of possible CPUs times list_stride; list 0 is LIST_UNKNOWN. */
@@ -54,14 +54,14 @@ static __always_inline void count(struct counter *c, __u32 len)
 	c->bytes += len;
 }
 
-static __always_inline struct reason_counters *this_row(void)
+static __always_inline struct cpu_row *this_row(void)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 
 	return bpf_map_lookup_elem(&reason_stats, &cpu);
 }
 
-static __always_inline void count_reason(struct reason_counters *row, enum reason r, __u32 len)
+static __always_inline void count_reason(struct cpu_row *row, enum reason r, __u32 len)
 {
 	if (r < REASON_COUNT) /* always; the verifier does not know it */
 		count(&row->by_reason[r], len);

@@ -24,9 +24,9 @@
 
 #include "hash.h"
 
-#define BUCKET_SLOTS 8
+#define BUCKET_SLOTS	 8
 #define FINGERPRINT_MASK ((1ULL << 48) - 1)
-#define LIST_SHIFT 48
+#define LIST_SHIFT	 48
 
 struct bucket {
 	__u64 slots[BUCKET_SLOTS];

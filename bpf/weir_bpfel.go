@@ -24,6 +24,26 @@ type WeirCounter struct {
 	Bytes   uint64
 }
 
+type WeirCpuRow struct {
+	_        structs.HostLayout
+	ByReason [28]WeirCounter
+	Packet   struct {
+		_        structs.HostLayout
+		Src      [4]uint32
+		Dst      [4]uint32
+		Ports    uint32
+		Len      uint32
+		Open     uint32
+		Reason   uint32
+		List     int32
+		Family   uint8
+		Proto    uint8
+		HasPorts uint8
+		Nd       uint8
+		Pad      [8]uint8
+	}
+}
+
 type WeirFailsafe struct {
 	_       structs.HostLayout
 	N_ports uint32
@@ -91,26 +111,6 @@ const (
 	WeirReasonREASON_UNPARSED  WeirReason = 11
 	WeirReasonREASON_COUNT     WeirReason = 12
 )
-
-type WeirReasonCounters struct {
-	_        structs.HostLayout
-	ByReason [28]WeirCounter
-	Packet   struct {
-		_        structs.HostLayout
-		Src      [4]uint32
-		Dst      [4]uint32
-		Ports    uint32
-		Len      uint32
-		Open     uint32
-		Reason   uint32
-		List     int32
-		Family   uint8
-		Proto    uint8
-		HasPorts uint8
-		Nd       uint8
-		Pad      [8]uint8
-	}
-}
 
 type WeirShape struct {
 	_         structs.HostLayout

@@ -6,14 +6,17 @@
 package bench
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -36,6 +39,49 @@ func (o *Options) logf(format string, args ...any) {
 	}
 }
 
+// Benchmarks are the names that Run takes.
+var Benchmarks = []string{"lookup", "prefixes", "wire", "load"}
+
+// Run measures the named benchmarks, or all of them. It ends early, with
+// ctx's error, between two of them.
+func Run(ctx context.Context, o Options, names []string) (*Report, error) {
+	r := &Report{Machine: ThisMachine()}
+	for _, name := range Benchmarks {
+		if len(names) > 0 && !slices.Contains(names, name) {
+			continue
+		}
+		for _, n := range o.Entries {
+			if err := ctx.Err(); err != nil {
+				return r, err
+			}
+			if err := r.run(o, name, n); err != nil {
+				return r, fmt.Errorf("%s with %d entries: %w", name, n, err)
+			}
+			if name == "prefixes" {
+				break // the list has the size that it has
+			}
+		}
+	}
+	return r, nil
+}
+
+func (r *Report) run(o Options, name string, n int) error {
+	switch name {
+	case "lookup":
+		return r.lookup(o, n)
+	case "prefixes":
+		return r.prefixes(o)
+	case "wire":
+		return r.wire(o, n)
+	}
+	for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
+		if err := r.load(o, n, mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Report is what was measured, and on what.
 type Report struct {
 	Machine Machine  `json:"machine"`
@@ -49,11 +95,40 @@ type Machine struct {
 	Cores  int    `json:"cores"`
 	Kernel string `json:"kernel"`
 	Arch   string `json:"arch"`
+	// LatencyNS is that of dependent loads from 1, 10 and 100 MiB: what a
+	// lookup pays that no cache holds and nothing overlaps.
+	LatencyNS [3]float64 `json:"latency_ns"`
+}
+
+// latency measures dependent loads in a ring through so many MiB.
+func latency(mib int) float64 {
+	const line = 16 // uint32s in 64 bytes
+	n := mib << 20 / 64
+	ring := make([]uint32, n*line)
+	order := rand.New(rand.NewPCG(7, 8)).Perm(n)
+	for i, from := range order {
+		ring[from*line] = uint32(order[(i+1)%n] * line)
+	}
+	const steps = 1 << 19
+	best := math.Inf(1)
+	at := uint32(0)
+	for range 3 {
+		began := time.Now()
+		for range steps {
+			at = ring[at]
+		}
+		best = min(best, float64(time.Since(began).Nanoseconds())/steps)
+	}
+	runtime.KeepAlive(at)
+	return best
 }
 
 // ThisMachine describes the machine that the process runs on.
 func ThisMachine() Machine {
 	m := Machine{Cores: runtime.NumCPU(), Arch: runtime.GOARCH}
+	for i, mib := range []int{1, 10, 100} {
+		m.LatencyNS[i] = latency(mib)
+	}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
 		m.Kernel = unix.ByteSliceToString(u.Release[:])

@@ -3,7 +3,6 @@ package bench
 import (
 	"bufio"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -20,20 +19,9 @@ import (
 	"weir/loader"
 )
 
-// Load measures the way from text to enforcing: a file of addresses and, one
+// load measures the way from text to enforcing: a file of addresses and, one
 // line in five, prefixes /24 to /31 is read, compiled, loaded and attached to a
 // veth pair; and what memory the process and the kernel hold then.
-func (r *Report) Load(o Options) error {
-	for _, n := range o.Entries {
-		for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
-			if err := r.load(o, n, mode); err != nil {
-				return fmt.Errorf("load %d lines: %w", n, err)
-			}
-		}
-	}
-	return nil
-}
-
 func (r *Report) load(o Options, n int, mode membership.Mode) (err error) {
 	o.logf("load: %d lines of text, %v", n, mode)
 	dir, err := os.MkdirTemp("", "weir-bench-")

@@ -16,17 +16,8 @@ import (
 // lookups of a contender in one round: each key once.
 const lookups = loader.BenchKeys
 
-// Lookup measures lookups of random addresses in a loop in the kernel, none of
+// lookup measures lookups of random addresses in a loop in the kernel, none of
 // them listed and all of them listed.
-func (r *Report) Lookup(o Options) error {
-	for _, n := range o.Entries {
-		if err := r.lookup(o, n); err != nil {
-			return fmt.Errorf("lookup among %d entries: %w", n, err)
-		}
-	}
-	return nil
-}
-
 func (r *Report) lookup(o Options, n int) error {
 	o.logf("lookup: %d random addresses", n)
 	store, err := randomStore(n)
@@ -107,8 +98,8 @@ func count(n int) string {
 	return fmt.Sprint(n)
 }
 
-// Prefixes measures a list of prefixes of many lengths against an LPM trie.
-func (r *Report) Prefixes(o Options) error {
+// prefixes measures a list of prefixes of many lengths against an LPM trie.
+func (r *Report) prefixes(o Options) error {
 	prefixes, err := somePrefixes(o.Feed)
 	if err != nil {
 		return err

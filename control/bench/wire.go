@@ -19,18 +19,9 @@ import (
 // frames that one contender is sent in one round.
 const frames = 1 << 20
 
-// Wire measures packets on a veth pair, generator and receiver sharing a core:
+// wire measures packets on a veth pair, generator and receiver sharing a core:
 // none of them listed, some, and all. Each contender parses, looks up, counts
 // and drops every packet, so that what differs is the lookup.
-func (r *Report) Wire(o Options) error {
-	for _, n := range o.Entries {
-		if err := r.wire(o, n); err != nil {
-			return fmt.Errorf("wire with %d entries: %w", n, err)
-		}
-	}
-	return nil
-}
-
 func (r *Report) wire(o Options, n int) (err error) {
 	o.logf("wire: %d random addresses", n)
 	p, err := playground.New("weir-bench")
