@@ -3,6 +3,7 @@
 package replay
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -57,12 +58,21 @@ func NewKernel(g *generation.Generation, lists int) (*Kernel, error) {
 	}, nil
 }
 
+// allHeaders is a length, in bytes, within which all headers lie that the
+// program reads. The kernel's test run takes no frames above some 72 KiB, or,
+// without multi-buffer support, above a page: of those, it is given so much.
+const allHeaders = 2048
+
 // Decide implements Engine. A frame without a whole Ethernet header, which no
 // interface delivers and the kernel does not run, is answered by the reference.
 func (k *Kernel) Decide(frame []byte) (verdict.Outcome, error) {
 	action, err := k.program.Test(frame)
 	if errors.Is(err, loader.ErrShortFrame) {
 		return k.generation.Decide(frame), nil
+	}
+	if err != nil && len(frame) > allHeaders {
+		frame = frame[:allHeaders]
+		action, err = k.program.Test(frame)
 	}
 	if err != nil {
 		return verdict.Outcome{}, err
@@ -162,13 +172,18 @@ func Run(r *capture.Reader, e Engine, lists []generation.List, s *Summary, visit
 
 // Top gives the names of the reasons in a summary that have packets, the
 // most frequent first.
-func (s *Summary) Top() []string {
+func (s *Summary) Top() []string { return top(s.Reasons) }
+
+// top gives the names that have packets, the most frequent first.
+func top(counts map[string]int) []string {
 	var names []string
-	for name, n := range s.Reasons {
+	for name, n := range counts {
 		if n > 0 {
 			names = append(names, name)
 		}
 	}
-	slices.SortFunc(names, func(a, b string) int { return s.Reasons[b] - s.Reasons[a] })
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
 	return names
 }

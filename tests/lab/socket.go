@@ -25,8 +25,12 @@ func (e End) Sender(t testing.TB) *Sender {
 // Send sends a frame. The wire is a short queue: a flood overruns it, which
 // shows, if at all, as unix.ENOBUFS.
 func (s *Sender) Send(frame []byte) error {
-	_, err := unix.Write(s.fd, frame)
-	return err
+	for {
+		// The runtime's signals interrupt it.
+		if _, err := unix.Write(s.fd, frame); err != unix.EINTR {
+			return err
+		}
+	}
 }
 
 // Receiver receives the frames that come in by the wire, and not those that
@@ -67,6 +71,9 @@ func (r *Receiver) Receive(wait time.Duration) ([]byte, error) {
 	}
 	// Before the frame there is room for the tag that the kernel takes off.
 	n, oobn, _, _, err := unix.Recvmsg(r.fd, r.frame[vlanBytes:], r.oob, 0)
+	for err == unix.EINTR { // by the runtime's signals; a timeout keeps it from going on by itself
+		n, oobn, _, _, err = unix.Recvmsg(r.fd, r.frame[vlanBytes:], r.oob, 0)
+	}
 	if err == unix.EAGAIN {
 		return nil, os.ErrDeadlineExceeded
 	}

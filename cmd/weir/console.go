@@ -1,0 +1,71 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+
+	"golang.org/x/term"
+)
+
+// console is where a command that goes on writes to: a log, and, on a
+// terminal, one line below it that is written over and over.
+type console struct {
+	mu   sync.Mutex
+	log  io.Writer
+	live *os.File // nil where the output is no terminal
+	line string   // that stands there
+}
+
+// newConsole takes a terminal for the live line only if the output is one.
+func newConsole(stdout, stderr io.Writer) *console {
+	c := &console{log: stderr}
+	if f, ok := stdout.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		c.live = f
+	}
+	return c
+}
+
+func (c *console) terminal() bool { return c.live != nil }
+
+// logger logs to the console, as text or as JSON.
+func (c *console) logger(asJSON bool) *slog.Logger {
+	if asJSON {
+		return slog.New(slog.NewJSONHandler(c, nil))
+	}
+	return slog.New(slog.NewTextHandler(c, nil))
+}
+
+const eraseLine = "\r\x1b[K"
+
+// Write writes to the log, above the live line.
+func (c *console) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.line == "" {
+		return c.log.Write(b)
+	}
+	fmt.Fprint(c.live, eraseLine)
+	n, err := c.log.Write(b)
+	fmt.Fprint(c.live, c.line)
+	return n, err
+}
+
+// show puts a text in the place of the live line; an empty one takes it away.
+// Without a terminal it does nothing.
+func (c *console) show(text string) {
+	if c.live == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if width, _, err := term.GetSize(int(c.live.Fd())); err == nil && width > 0 {
+		if r := []rune(text); len(r) >= width {
+			text = string(r[:width-1])
+		}
+	}
+	c.line = text
+	fmt.Fprint(c.live, eraseLine, text)
+}

@@ -1,0 +1,114 @@
+// Command weir filters packets: see `weir --help`.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set when a release is linked.
+var version = "dev"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	code := execute(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// The exit codes, which scripts rely on.
+const (
+	exitOK      = 0
+	exitFailure = 1 // what was asked for could not be done, or the demo's proof failed
+	exitUsage   = 2 // the command line is wrong
+	exitDropped = 3 // weir explain --exit-code: it would be dropped
+)
+
+// usageError is a wrong command line.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// errDropped ends a command with exitDropped, and nothing more to say.
+var errDropped = errors.New("would be dropped")
+
+// execute runs a command line and gives the exit code.
+func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	command, err := root.ExecuteContextC(ctx)
+	var usage usageError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errDropped):
+		return exitDropped
+	case errors.As(err, &usage):
+		fmt.Fprintf(stderr, "weir: %v\nTry `%s --help`.\n", err, command.CommandPath())
+		return exitUsage
+	}
+	fmt.Fprintf(stderr, "weir: %v\n", err)
+	return exitFailure
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "weir",
+		Short: "Drop listed packets before the kernel's network stack sees them",
+		Long: `weir filters packets in XDP, on an interface's receive path: addresses,
+prefixes and flows from lists of any length, dropped at line rate and each with
+a counted reason.
+
+ARP, neighbour discovery and DHCP always pass; then come failsafe ports and
+prefixes; an allow list beats every block list.
+
+Exit codes: 0 done, 1 failed, 2 wrong command line, 3 would be dropped
+(weir explain --exit-code).`,
+		Example: `  weir run --iface eth0 --block feed.txt
+  weir status
+  weir explain 192.0.2.1
+  weir demo`,
+		Args:          usageArgs(cobra.NoArgs),
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       version,
+	}
+	root.SetVersionTemplate("weir {{.Version}}\n")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.AddCommand(newRun(), newStatus(), newDetach(), newReplay(), newExplain(), newDemo(), newPlan(), newBench(), newVersion())
+	return root
+}
+
+// usageArgs makes what is wrong with the arguments a usageError.
+func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if err := check(c, args); err != nil {
+			return usageError{err}
+		}
+		return nil
+	}
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Print weir's version",
+		Example: "  weir version",
+		Args:    usageArgs(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(c.OutOrStdout(), "weir", version)
+			return err
+		},
+	}
+}

@@ -1,0 +1,294 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/csv"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// weir executes a command line in this process.
+func weir(t *testing.T, stdin string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, log bytes.Buffer
+	code = execute(context.Background(), args, strings.NewReader(stdin), &out, &log)
+	return code, out.String(), log.String()
+}
+
+// file writes a file and gives its path.
+func file(t *testing.T, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// pcap is a capture of UDP packets, each from one of the sources.
+func pcap(sources ...byte) string {
+	b := binary.LittleEndian.AppendUint32(nil, 0xa1b2c3d4)
+	b = binary.LittleEndian.AppendUint32(b, 4<<16|2) // version
+	b = append(b, make([]byte, 8)...)
+	b = binary.LittleEndian.AppendUint32(b, 1<<16)
+	b = binary.LittleEndian.AppendUint32(b, 1)
+	for _, last := range sources {
+		f := []byte{
+			2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0x00,
+			0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, last, 198, 51, 100, 7,
+			0x04, 0, 0, 53, 0, 8, 0, 0,
+		}
+		b = append(b, make([]byte, 8)...)
+		b = binary.LittleEndian.AppendUint32(b, uint32(len(f)))
+		b = binary.LittleEndian.AppendUint32(b, 100) // cut short in the capture
+		b = append(b, f...)
+	}
+	return string(b)
+}
+
+func commands(c *cobra.Command) []*cobra.Command {
+	all := []*cobra.Command{c}
+	for _, sub := range c.Commands() {
+		all = append(all, commands(sub)...)
+	}
+	return all
+}
+
+func TestHelp(t *testing.T) {
+	for _, c := range commands(newRoot()) {
+		if c.Short == "" || c.Example == "" {
+			t.Errorf("%s: no short text or no example", c.CommandPath())
+		}
+		args := append(strings.Fields(c.CommandPath())[1:], "--help")
+		code, out, log := weir(t, "", args...)
+		if code != exitOK || !strings.Contains(out, "Examples:\n") || log != "" {
+			t.Errorf("%v: exit code %d\n%s%s", args, code, out, log)
+		}
+		for line := range strings.Lines(out) {
+			if !strings.HasPrefix(strings.TrimSpace(line), "-") && len([]rune(line)) > 100 {
+				t.Errorf("%v: a line of %d characters: %s", args, len(line), line)
+			}
+		}
+	}
+}
+
+// Every example of ours is a command line that parses.
+func TestExamples(t *testing.T) {
+	for _, c := range commands(newRoot()) {
+		for line := range strings.Lines(c.Example) {
+			_, line, found := strings.Cut(line, "weir ")
+			if !found || strings.Contains(line, "$(") {
+				continue
+			}
+			line, _, _ = strings.Cut(line, "|")
+			var args []string
+			for i, part := range strings.Split(line, "'") {
+				if i%2 == 1 {
+					args = append(args, part) // in quotes
+					continue
+				}
+				args = append(args, strings.Fields(part)...)
+			}
+			root := newRoot()
+			sub, rest, err := root.Find(args)
+			if err == nil {
+				err = sub.ParseFlags(rest)
+			}
+			if err == nil {
+				err = sub.ValidateArgs(sub.Flags().Args())
+			}
+			if err != nil {
+				t.Errorf("%s: example %q: %v", c.CommandPath(), line, err)
+			}
+		}
+	}
+}
+
+func TestUsageErrors(t *testing.T) {
+	list := file(t, "feed.txt", "192.0.2.1\n")
+	for _, args := range [][]string{
+		{"nosuch"},
+		{"--nosuch"},
+		{"run"},
+		{"run", "--iface", "eth0"},
+		{"run", "--block", list},
+		{"run", "--iface", "eth0", "--block", list, "stray"},
+		{"run", "--mode", "fuzzy"},
+		{"run", "--direction", "up"},
+		{"run", "--malformed", "maybe"},
+		{"run", "--max-bad", "200%"},
+		{"run", "--failsafe-port", "22"},
+		{"run", "--failsafe", "10.0.0.1/8"},
+		{"run", "--xdp", "fast"},
+		{"replay"},
+		{"replay", "--engine", "steam", "x"},
+		{"explain"},
+		{"status", "stray"},
+		{"detach", "--all", "--iface", "eth0"},
+		{"demo", "--seconds", "0"},
+		{"version", "stray"},
+	} {
+		code, out, log := weir(t, "", args...)
+		if code != exitUsage || out != "" || !strings.HasPrefix(log, "weir: ") || strings.Count(log, "\n") != 2 {
+			t.Errorf("weir %s: exit code %d\n%s%s", strings.Join(args, " "), code, out, log)
+		}
+	}
+}
+
+func TestFailures(t *testing.T) {
+	good, bad := file(t, "good.txt", "192.0.2.1\n"), file(t, "bad.txt", "192.0.2.1\nwhat\n")
+	traffic := file(t, "x.pcap", pcap(1))
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"replay", "--engine", "go", "--block", bad, traffic}, bad + ":2: "},
+		{[]string{"replay", "--engine", "go", "--block", good + "x", traffic}, good + "x"},
+		{[]string{"replay", "--engine", "go", good}, "neither pcap nor pcapng"},
+		{[]string{"explain", "--block", good, "what"}, "what"},
+		{[]string{"explain", "--block", good, "192.0.2.0/24"}, "a prefix"},
+		{[]string{"replay", "--engine", "go", "--bits-per-entry", "1000", traffic}, "bits per entry"},
+	} {
+		code, out, log := weir(t, "", c.args...)
+		if code != exitFailure || out != "" || !strings.HasPrefix(log, "weir: ") ||
+			!strings.Contains(log, c.want) || strings.Count(log, "\n") != 1 {
+			t.Errorf("weir %s: exit code %d\n%s%s", strings.Join(c.args, " "), code, out, log)
+		}
+	}
+}
+
+func TestReplay(t *testing.T) {
+	block := file(t, "feed.netset.txt", "192.0.2.1\n192.0.2.2\n")
+	allow := file(t, "ours.txt", "192.0.2.2\n")
+	verdicts := filepath.Join(t.TempDir(), "verdicts.csv")
+	code, out, log := weir(t, pcap(3, 1), "replay", "--engine", "go", "--json", "--verdicts", verdicts,
+		"--block", block, "--allow", allow, file(t, "x.pcap", pcap(1, 2, 3)), "-")
+	if code != exitOK || log != "" {
+		t.Fatalf("exit code %d\n%s", code, log)
+	}
+	var summary struct {
+		Packets, Bytes    int
+		Verdicts, Reasons map[string]int
+	}
+	if err := json.Unmarshal([]byte(out), &summary); err != nil {
+		t.Fatal(err)
+	}
+	if summary.Packets != 5 || summary.Bytes != 500 || summary.Verdicts["pass"] != 3 || summary.Verdicts["drop"] != 2 ||
+		summary.Reasons["blocked"] != 2 || summary.Reasons["allowed"] != 1 || summary.Reasons["clean"] != 2 {
+		t.Errorf("%s", out)
+	}
+	keys := map[string]any{}
+	if err := json.Unmarshal([]byte(out), &keys); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"packets", "bytes", "verdicts", "reasons"} {
+		if keys[name] == nil {
+			t.Errorf("no %q in %s", name, out)
+		}
+	}
+
+	f, err := os.Open(verdicts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	rows, err := csv.NewReader(f).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := [][]string{
+		{"packet", "verdict", "reason", "list"},
+		{"1", "drop", "blocked", "feed.netset"},
+		{"2", "pass", "allowed", ""},
+		{"3", "pass", "clean", ""},
+		{"4", "pass", "clean", ""},
+		{"5", "drop", "blocked", "feed.netset"},
+	}
+	if !slices.EqualFunc(rows, want, slices.Equal) {
+		t.Errorf("verdicts: %q, want %q", rows, want)
+	}
+}
+
+// What was read of a capture that is cut short is told all the same.
+func TestReplayCutShort(t *testing.T) {
+	whole := pcap(1, 2)
+	code, out, log := weir(t, whole[:len(whole)-1], "replay", "--engine", "go", "-")
+	if code != exitFailure || !strings.HasPrefix(out, "packets  1 ") || !strings.Contains(log, "cut short") {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+}
+
+func TestExplain(t *testing.T) {
+	block := file(t, "feed.txt", "# a feed\n192.0.2.0/24\n192.0.2.1\nudp 198.51.100.1:* > 198.51.100.2:53\n")
+	args := []string{"explain", "--exit-code", "--json", "--block", block}
+	code, out, log := weir(t, "", append(args, "192.0.2.1")...)
+	if code != exitDropped || log != "" {
+		t.Fatalf("exit code %d\n%s%s", code, out, log)
+	}
+	var e struct {
+		Query, Verdict string
+		Answers        []struct {
+			Packet, Verdict, Reason, List string
+			Matches                       []struct {
+				Action, List, File, Text, Entry, Shape string
+				Line                                   int
+			}
+			Filter []struct{ Action, Shape, Key, List string }
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &e); err != nil {
+		t.Fatal(err)
+	}
+	if e.Query != "192.0.2.1" || e.Verdict != "drop" || len(e.Answers) != 1 {
+		t.Fatalf("%s", out)
+	}
+	a := e.Answers[0]
+	if a.Packet != "from 192.0.2.1" || a.Verdict != "drop" || a.Reason != "blocked" || a.List != "feed" ||
+		len(a.Matches) != 2 || len(a.Filter) == 0 || a.Filter[0].Shape != "src/32" {
+		t.Fatalf("%s", out)
+	}
+	if m := a.Matches[0]; m.File != block || m.Line != 3 || m.Shape != "src/32" || m.Action != "block" || m.List != "feed" {
+		t.Errorf("most specific match: %+v", m)
+	}
+	if m := a.Matches[1]; m.Line != 2 || m.Entry != "192.0.2.0/24" || m.Text != "192.0.2.0/24" {
+		t.Errorf("second match: %+v", m)
+	}
+
+	if code, out, _ := weir(t, "", append(args, "203.0.113.1")...); code != exitOK {
+		t.Errorf("an unlisted address: exit code %d\n%s", code, out)
+	}
+	if code, out, _ := weir(t, "", append(args, "udp 198.51.100.1:9 > 198.51.100.2:53")...); code != exitDropped {
+		t.Errorf("a listed flow: exit code %d\n%s", code, out)
+	}
+	// Without --exit-code the answer is the answer, and no failure.
+	if code, out, _ := weir(t, "", "explain", "--block", block, "192.0.2.1"); code != exitOK || !strings.Contains(out, "feed.txt:3: 192.0.2.1") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+}
+
+func TestStatusOfNothing(t *testing.T) {
+	pins := filepath.Join(t.TempDir(), "none")
+	if code, out, log := weir(t, "", "status", "--json", "--pins", pins); code != exitOK || log != "" ||
+		strings.Join(strings.Fields(out), "") != `{"attachments":[]}` {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	if code, out, _ := weir(t, "", "detach", "--pins", pins); code != exitOK || out != "detached from nothing\n" {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	for _, args := range [][]string{{"version"}, {"--version"}} {
+		if code, out, _ := weir(t, "", args...); code != exitOK || out != "weir "+version+"\n" {
+			t.Errorf("%v: exit code %d: %q", args, code, out)
+		}
+	}
+}

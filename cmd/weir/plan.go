@@ -1,0 +1,279 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"weir/control/plan"
+	"weir/control/plan/curve"
+)
+
+// quantity is a number that may be written with a prefix, as in 10M.
+type quantity int
+
+func (q quantity) String() string { return strconv.Itoa(int(q)) }
+
+func parseQuantity(s string) (quantity, error) {
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		var unit string
+		if f, unit, err = humanize.ParseSI(s); err == nil && unit != "" {
+			err = errors.New("with a unit")
+		}
+	}
+	if err != nil || f < 0 || f > 1<<53 || f != math.Trunc(f) {
+		return 0, fmt.Errorf("%q is no whole number, as 10M or 65536 is", s)
+	}
+	return quantity(f), nil
+}
+
+// parseMemory reads a number of bytes, as in 32MB or 1GiB.
+func parseMemory(s string) (quantity, error) {
+	b, err := humanize.ParseBytes(s)
+	if err != nil || b > 1<<53 {
+		return 0, fmt.Errorf("%q is no size of memory, as 32MB or 1GiB is", s)
+	}
+	return quantity(b), nil
+}
+
+func quantityFlag(f *pflag.FlagSet, name, usage string) *int {
+	q := new(quantity)
+	f.Var(valueOf(q, parseQuantity), name, usage)
+	return (*int)(q)
+}
+
+// planned is the flags that all plans have, and how they are carried out.
+type planned struct {
+	json *bool
+	plot *string
+}
+
+func planFlags(c *cobra.Command) planned {
+	return planned{jsonFlag(c), c.Flags().String("plot", "", "draw the curves into a `file`, SVG or PNG by its name")}
+}
+
+// print prints a plan, as rows unless as JSON, and draws its figure.
+func (p planned) print(c *cobra.Command, result any, rows func(row func(name, format string, args ...any)), figure func() (*curve.Figure, error)) error {
+	if *p.plot != "" {
+		f, err := figure()
+		if err == nil {
+			err = f.Save(*p.plot)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if *p.json {
+		return printJSON(c.OutOrStdout(), result)
+	}
+	printRows(c.OutOrStdout(), rows)
+	return nil
+}
+
+func printRows(w io.Writer, rows func(row func(name, format string, args ...any))) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	rows(func(name, format string, args ...any) {
+		fmt.Fprintf(t, "%s\t"+format+"\n", append([]any{name}, args...)...)
+	})
+	t.Flush()
+}
+
+func newPlan() *cobra.Command {
+	var r plan.Request
+	c := &cobra.Command{
+		Use:   "plan --entries N",
+		Short: "Work out what a filter will cost and promise",
+		Long: `Works out the geometry of a filter for a number of entries, the memory that it
+takes in the kernel and in the daemon, and the share of unlisted packets that it
+drops by mistake. With --zipf and --flows, also for packets of flows that are not
+equally popular, with and without more bits for the most popular.`,
+		Example: `  weir plan --entries 10M
+  weir plan --entries 100M --memory 160MB
+  weir plan --entries 10M --mode approx --fpr 1e-4 --zipf 1.1 --flows 4M --hot 65536
+  weir plan --entries 10M --bits-per-entry 14 --plot plan.svg`,
+		Args: usageArgs(cobra.NoArgs),
+	}
+	f := c.Flags()
+	entries := quantityFlag(f, "entries", "`number` of entries")
+	f.StringVar(&r.Mode, "mode", "", "`mode`: exact or approx (default exact, where that fits the rest)")
+	f.Float64Var(&r.BitsPerEntry, "bits-per-entry", 0, "size of the filter in `bits` per entry, in approximate mode")
+	f.Float64Var(&r.Rate, "fpr", 0, "false-positive `rate` to reach, in approximate mode")
+	memory := new(quantity)
+	f.Var(valueOf(memory, parseMemory), "memory", "`size` of the kernel's memory that the filter may take")
+	f.Float64Var(&r.Zipf, "zipf", 0, "`exponent` of the popularity of flows")
+	flows := quantityFlag(f, "flows", "`number` of flows that the traffic consists of")
+	hot := quantityFlag(f, "hot", "`number` of the most popular flows that get bits of their own")
+	p := planFlags(c)
+	choices(c, "mode", "exact", "approx")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if *entries == 0 {
+			return usageError{errors.New("how many entries? say it with --entries")}
+		}
+		r.Entries, r.Memory, r.Flows, r.Hot = *entries, int(*memory), *flows, *hot
+		s, err := plan.Size(r)
+		if err != nil {
+			return err
+		}
+		return p.print(c, s, func(row func(string, string, ...any)) { sizingRows(s, row) }, s.Figure)
+	}
+	c.AddCommand(newPlanFPR(), newPlanLoop(), newPlanCounting(), newPlanCompress())
+	return c
+}
+
+func sizingRows(s plan.Sizing, row func(name, format string, args ...any)) {
+	row("entries", "%s, %s mode", humanize.Comma(int64(s.Entries)), s.Mode)
+	row("cascade", "%s lines of 64 bytes, %.2f bits an entry", humanize.Comma(int64(s.Lines)), s.BitsPerEntry)
+	row("bits set", "%d in the first line, %d in the second", s.First, s.Rest)
+	if s.Buckets > 0 {
+		row("table", "%s buckets of 64 bytes", humanize.Comma(int64(s.Buckets)))
+	}
+	row("kernel memory", "%s, %.2f bytes an entry", humanize.IBytes(uint64(s.KernelBytes)), float64(s.KernelBytes)/float64(s.Entries))
+	row("daemon memory", "%s besides the entries", humanize.IBytes(uint64(s.DaemonBytes)))
+	row("false drops", "%.3g of unlisted keys", s.FalseDrop)
+	row("  cascade", "%.3g", s.Cascade)
+	row("  standard filter", "%.3g of as many bits with k = %d (textbook %.3g)", s.Standard.Exact, s.Standard.K, s.Standard.Classic)
+	if s.SecondLine > 0 {
+		row("second line", "read for %.3g of unlisted keys", s.SecondLine)
+	}
+	if t := s.Traffic; t != nil {
+		row("traffic", "%s flows, Zipf %g; the %s hottest have %.1f %% of the packets",
+			humanize.Comma(int64(t.Flows)), t.Zipf, humanize.Comma(int64(t.Hot)), 100*t.HotShare)
+		row("  without weights", "%.3g of unlisted packets", t.Plain)
+		row("  with weights", "%.3g, %.1f times fewer, at most %d bits a key", t.Weighted, t.Improvement, t.MostBits)
+	}
+}
+
+func rateRows(r plan.Rates, row func(name, format string, args ...any)) {
+	row("exact", "%.6g", r.Exact)
+	row("classic", "%.6g", r.Classic)
+	row("Bloom 1970", "%.6g", r.Bloom1970)
+}
+
+func newPlanFPR() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "fpr --n N (--m M --k K | --fpr RATE)",
+		Short: "False-positive rate of a standard Bloom filter, or the least filter for a rate",
+		Long: `Gives the false-positive rate of a standard Bloom filter of m bits for n elements
+with k hash functions: the true one, the textbook's and Bloom's of 1970. With
+--fpr, it gives the least filter that reaches a rate.`,
+		Example: `  weir plan fpr --m 8192 --n 1000 --k 6
+  weir plan fpr --n 1M --fpr 1e-3 --json`,
+		Args: usageArgs(cobra.NoArgs),
+	}
+	f := c.Flags()
+	m := quantityFlag(f, "m", "`number` of bits")
+	n := quantityFlag(f, "n", "`number` of elements")
+	k := f.Int("k", 0, "`number` of hash functions")
+	rate := f.Float64("fpr", 0, "`rate` that the least filter is wanted for")
+	p := planFlags(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if *rate != 0 {
+			if *m != 0 || *k != 0 {
+				return usageError{errors.New("--fpr asks for m and k, so they are not to be given")}
+			}
+			s, err := plan.SmallestFor(*n, *rate)
+			if err != nil {
+				return err
+			}
+			return p.print(c, s, func(row func(string, string, ...any)) {
+				row("bits", "%s, %.3f an element", humanize.Comma(int64(s.M)), s.BitsPerEntry)
+				row("hash functions", "%d", s.K)
+				row("of the lower bound", "%.3f", s.AboveLowerBound)
+				rateRows(s.Rates, row)
+			}, func() (*curve.Figure, error) { return plan.RatesFigure(s.M, *n, s.K) })
+		}
+		r, err := plan.FPR(*m, *n, *k)
+		if err != nil {
+			return err
+		}
+		return p.print(c, r, func(row func(string, string, ...any)) { rateRows(r, row) },
+			func() (*curve.Figure, error) { return plan.RatesFigure(*m, *n, *k) })
+	}
+	return c
+}
+
+func newPlanLoop() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "loop --bits BITS --hops HOPS",
+		Short:   "Loop filter in a packet: bits of a node's mask, and false alarms",
+		Example: "  weir plan loop --bits 128 --hops 16",
+		Args:    usageArgs(cobra.NoArgs),
+	}
+	bits := c.Flags().Int("bits", 128, "size of the filter: 64, 128 or 256 `bits`")
+	hops := c.Flags().Int("hops", 16, "`number` of nodes on a path without a loop")
+	p := planFlags(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		l, err := plan.LoopFor(*bits, *hops)
+		if err != nil {
+			return err
+		}
+		return p.print(c, l, func(row func(string, string, ...any)) {
+			row("bits of a mask", "%d", l.K)
+			row("false alarms", "%.6g of paths without a loop", l.FalseAlarm)
+		}, func() (*curve.Figure, error) { return plan.LoopFigure(*hops) })
+	}
+	return c
+}
+
+func newPlanCounting() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "counting --m M --n N",
+		Short:   "Counting filter with 4-bit counters: rate, and risk of overflow",
+		Example: "  weir plan counting --m 1M --n 131072",
+		Args:    usageArgs(cobra.NoArgs),
+	}
+	f := c.Flags()
+	m := quantityFlag(f, "m", "`number` of counters")
+	n := quantityFlag(f, "n", "`number` of elements")
+	k := f.Int("k", 0, "`number` of hash functions (default the best)")
+	p := planFlags(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		r, err := plan.CountingFor(*m, *n, *k)
+		if err != nil {
+			return err
+		}
+		return p.print(c, r, func(row func(string, string, ...any)) {
+			row("memory", "%s", humanize.IBytes(uint64(r.Bytes)))
+			row("hash functions", "%d", r.K)
+			row("false positives", "%.6g", r.Rate)
+			row("any overflow", "%.3g at most", r.Overflow)
+		}, func() (*curve.Figure, error) { return plan.CountingFigure(r, *n) })
+	}
+	return c
+}
+
+func newPlanCompress() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "compress --n N --sent BITS --memory BITS",
+		Short: "Filter that is compressed to be sent: the best for its size on the wire",
+		Example: `  weir plan compress --n 100000 --sent 8 --memory 14
+  weir plan compress --n 100000 --sent 16 --memory 48 --json`,
+		Args: usageArgs(cobra.NoArgs),
+	}
+	f := c.Flags()
+	n := quantityFlag(f, "n", "`number` of elements")
+	sent := f.Float64("sent", 8, "`bits` an element that may be sent")
+	memory := f.Float64("memory", 16, "`bits` an element in memory, before compression")
+	p := planFlags(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		r, err := plan.CompressFor(*n, *sent, *memory)
+		if err != nil {
+			return err
+		}
+		return p.print(c, r, func(row func(string, string, ...any)) {
+			row("bits", "%s, %s sent", humanize.Comma(int64(r.M)), humanize.Comma(int64(r.SentBits)))
+			row("hash functions", "%d", r.K)
+			row("false positives", "%.6g", r.Rate)
+			row("uncompressed", "%.6g, with as many bits as are sent", r.Plain)
+		}, func() (*curve.Figure, error) { return plan.CompressFigure(*n, *sent) })
+	}
+	return c
+}

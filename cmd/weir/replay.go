@@ -1,0 +1,91 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"weir/control/replay"
+)
+
+func newReplay() *cobra.Command {
+	var o replay.Options
+	c := &cobra.Command{
+		Use:   "replay [--block FILE...] CAPTURE...",
+		Short: "Pass captures through the filter and say what it would do",
+		Long: `Passes every packet of the captures through the very program that weir attaches,
+in the kernel's test run, or through its reference in Go, which needs no
+privilege. Nothing is attached and no packet is sent.
+
+A capture is pcap or pcapng, plain or compressed with gzip or zstd; - is
+standard input. Raw IP and Linux cooked captures are read as Ethernet.
+
+--verdicts writes a line for each packet: packet,verdict,reason,list. Packets
+are numbered from 1 through all captures, in the order in which they are named.
+The list is the one that blocks the packet; approximate mode cannot tell it.`,
+		Example: `  weir replay --block feed.txt traffic.pcap
+  weir replay --engine go --block feed.txt --json traffic.pcapng.gz
+  tcpdump -w - -c 1000 | weir replay --block feed.txt --verdicts verdicts.csv -`,
+		Args: usageArgs(cobra.MinimumNArgs(1)),
+	}
+	f := c.Flags()
+	f.Var(valueOf(&o.Engine, replay.ParseEngineKind), "engine", "`engine` that decides: kernel or go")
+	f.StringVar(&o.Verdicts, "verdicts", "", "CSV `file` to write the verdict on each packet to")
+	choices(c, "engine", "kernel", "go")
+	filterFlags(c, &o.Rules)
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, captures []string) error {
+		out := newConsole(c.OutOrStdout(), c.ErrOrStderr())
+		o.Progress = progress(out)
+		o.Warn = func(w string) { fmt.Fprintln(out, "weir:", w) }
+		o.Stdin = c.InOrStdin()
+		summary, err := replay.Files(c.Context(), o, captures)
+		out.show("")
+		if summary == nil || err != nil && summary.Packets == 0 {
+			return err
+		}
+		// What was read before an error is worth knowing, too.
+		if *asJSON {
+			if bad := printJSON(c.OutOrStdout(), summary); bad != nil {
+				return bad
+			}
+			return err
+		}
+		printSummary(c.OutOrStdout(), summary)
+		return err
+	}
+	return c
+}
+
+func printSummary(w io.Writer, s *replay.Summary) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	row := func(name string, n int) {
+		fmt.Fprintf(t, "%s\t%s\t%s\n", name, humanize.Comma(int64(n)), percent(n, s.Packets))
+	}
+	fmt.Fprintf(t, "packets\t%s\t%s\n", humanize.Comma(int64(s.Packets)), humanize.Bytes(uint64(s.Bytes)))
+	for _, verdict := range []string{"pass", "drop"} {
+		row(verdict, s.Verdicts[verdict])
+	}
+	fmt.Fprintln(t, "reason")
+	for _, reason := range s.Top() {
+		row("  "+reason, s.Reasons[reason])
+	}
+	if lists := s.TopLists(); len(lists) > 0 {
+		fmt.Fprintln(t, "blocked by list")
+		for _, list := range lists {
+			row("  "+list, s.Lists[list])
+		}
+	}
+	t.Flush()
+}
+
+func percent(n, of int) string {
+	if of == 0 {
+		return ""
+	}
+	return strings.TrimSpace(fmt.Sprintf("%.2f %%", 100*float64(n)/float64(of)))
+}

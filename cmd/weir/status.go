@@ -1,0 +1,185 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"weir/control/run"
+	"weir/control/status"
+)
+
+func newStatus() *cobra.Command {
+	var pins run.Pins
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Say where weir is attached, and what it has dropped and why",
+		Long: `Says for each interface in which mode weir is attached to it and since when,
+which lists are in force, and how many packets left for which reason.
+
+What it says stands in the kernel: it is there also when the process that
+attached weir is not.`,
+		Example: `  weir status
+  weir status --json | jq '.attachments[] | {interface, dropped}'`,
+		Args: usageArgs(cobra.NoArgs),
+	}
+	pinsFlag(c.Flags(), &pins)
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		all, err := status.Read(pins)
+		out := c.OutOrStdout()
+		if *asJSON {
+			if bad := printJSON(out, map[string]any{"attachments": all}); bad != nil {
+				return bad
+			}
+			return err
+		}
+		if len(all) == 0 && err == nil {
+			fmt.Fprintln(out, "weir is attached nowhere")
+		}
+		for n, i := range all {
+			if n > 0 {
+				fmt.Fprintln(out)
+			}
+			printInterface(out, i)
+		}
+		return err
+	}
+	return c
+}
+
+func printInterface(w io.Writer, i status.Interface) {
+	name := i.Name
+	if i.Netns != "" {
+		name += " in namespace " + i.Netns
+	}
+	fmt.Fprintln(w, name)
+	if i.Severed {
+		fmt.Fprintln(w, "  SEVERED: the interface is gone or the program was taken off, nothing is filtered;",
+			"`weir detach` clears this away")
+	}
+	mode := i.Mode
+	if i.BitsPerEntry > 0 {
+		mode = fmt.Sprintf("%s, %g bits an entry", mode, i.BitsPerEntry)
+	}
+	if i.Monitor {
+		mode += ", MONITOR ONLY"
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(t, "  %s\t"+format+"\n", append([]any{name}, args...)...)
+	}
+	row("program", "id %d, %s XDP", i.ProgramID, i.XDP)
+	if i.PID != 0 {
+		state := "not running, the program filters on"
+		if i.Running {
+			state = "running"
+		}
+		row("process", "%d, %s; weir %s", i.PID, state, i.Version)
+		row("since", "%s (%s), lists of %s", i.Since.Format(time.DateTime), i.Age(time.Now()), i.Loaded.Format(time.DateTime))
+		row("mode", "%s", mode)
+		row("entries", "%s in %d shapes, %s of kernel memory", humanize.Comma(int64(i.Entries)), len(i.Shapes), humanize.IBytes(uint64(i.KernelBytes)))
+		row("false drops", "%.2g of unlisted packets predicted", i.FalsePositiveRate)
+	}
+	if always := strings.Join(append(i.FailsafePorts, i.FailsafePrefixes...), ", "); always != "" {
+		row("failsafe", "%s", always)
+	}
+	row("packets", "%s", counted(i.Total))
+	row("dropped", "%s", counted(i.Dropped))
+	for _, reason := range i.TopReasons() {
+		row("  "+reason, "%s", counted(i.Reasons[reason]))
+	}
+	for _, l := range i.Lists {
+		if l.Allow {
+			row("allow "+l.Name, "%s entries, %s", humanize.Comma(int64(l.Entries)), l.File)
+		}
+	}
+	files := map[string]status.List{}
+	for _, l := range i.Lists {
+		files[l.Name] = l
+	}
+	for _, c := range i.ByList {
+		if c.List == "" {
+			row("block", "%s by any list: approximate mode cannot tell which", counted(c.Count))
+			continue
+		}
+		l := files[c.List]
+		row("block "+c.List, "%s; %s entries, %s", counted(c.Count), humanize.Comma(int64(l.Entries)), l.File)
+	}
+	t.Flush()
+}
+
+func counted(c status.Count) string {
+	return fmt.Sprintf("%s packets, %s", humanize.Comma(int64(c.Packets)), humanize.Bytes(c.Bytes))
+}
+
+func newDetach() *cobra.Command {
+	var pins run.Pins
+	var netns string
+	var ifaces []string
+	c := &cobra.Command{
+		Use:   "detach",
+		Short: "Take weir off its interfaces",
+		Long: `Takes weir's program off an interface and removes its pins. Other programs are
+left alone. Without --iface it detaches weir where it is attached only once.`,
+		Example: `  weir detach
+  weir detach --iface eth0
+  weir detach --all`,
+		Args: usageArgs(cobra.NoArgs),
+	}
+	f := c.Flags()
+	f.StringSliceVar(&ifaces, "iface", nil, "`interfaces` to detach from, joined by commas")
+	all := f.Bool("all", false, "detach from all interfaces, in all namespaces")
+	placeFlags(f, &netns, &pins)
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if *all && len(ifaces) > 0 {
+			return usageError{fmt.Errorf("--all and --iface exclude each other")}
+		}
+		detached := []run.Target{}
+		var err error
+		switch {
+		case *all:
+			detached, err = run.DetachAll(pins)
+		case len(ifaces) == 0:
+			detached, err = run.DetachOnly(pins)
+		default:
+			for _, t := range targets(ifaces, netns) {
+				if bad := run.Detach(pins, t); bad != nil {
+					err = cmp.Or(err, bad)
+					continue
+				}
+				detached = append(detached, t)
+			}
+		}
+		return cmp.Or(printDetached(c.OutOrStdout(), detached, *asJSON), err)
+	}
+	return c
+}
+
+func printDetached(w io.Writer, detached []run.Target, asJSON bool) error {
+	if asJSON {
+		type target struct {
+			Interface string `json:"interface"`
+			Netns     string `json:"netns,omitempty"`
+		}
+		list := []target{}
+		for _, t := range detached {
+			list = append(list, target{t.Iface, t.Netns})
+		}
+		return printJSON(w, map[string]any{"detached": list})
+	}
+	for _, t := range detached {
+		fmt.Fprintln(w, "detached from", t)
+	}
+	if len(detached) == 0 {
+		fmt.Fprintln(w, "detached from nothing")
+	}
+	return nil
+}

@@ -1,0 +1,408 @@
+// Package demo shows weir at work, and proves it: two network namespaces with
+// a wire between them, lists of a million entries, traffic of which most
+// is listed, and a receiver behind the filter that counts what comes through
+// independently of weir.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sync/errgroup"
+
+	"weir/control/playground"
+	"weir/control/run"
+	"weir/loader"
+)
+
+// Options say what the demo shows.
+type Options struct {
+	Entries int    // addresses on the generated list
+	Seconds int    // of traffic
+	Feed    string // a list to use instead of generated ones
+	Capture string // a capture whose packets are sent instead of generated ones
+	Version string // weir's
+
+	Say  func(string)   // is told what happens; may be nil
+	Show func(Progress) // is told several times a second how far the traffic is; may be nil
+}
+
+// Counts are numbers of packets, by what is expected of them.
+type Counts struct {
+	Unlisted uint64 `json:"unlisted"` // to pass
+	Listed   uint64 `json:"listed"`   // to be dropped
+	Allowed  uint64 `json:"allowed"`  // listed, and to pass, since an allow list has them too
+}
+
+func countsOf(c [numKinds]uint64) Counts {
+	return Counts{Unlisted: c[unlisted], Listed: c[listed], Allowed: c[allowedToo]}
+}
+
+// Total is the number of all.
+func (c Counts) Total() uint64 { return c.Unlisted + c.Listed + c.Allowed }
+
+// Progress is how far the traffic is.
+type Progress struct {
+	Elapsed  time.Duration
+	PPS      float64 // packets a second that weir has decided over, lately
+	Sent     Counts
+	Received Counts // behind the filter
+	Dropped  uint64 // as weir counts
+}
+
+// Report is how the demo ended.
+type Report struct {
+	Entries           int      `json:"entries"`
+	Shapes            int      `json:"shapes"`
+	KernelBytes       int      `json:"kernel_bytes"`
+	FalsePositiveRate float64  `json:"false_positive_rate"`
+	LoadSeconds       float64  `json:"load_seconds"`
+	TrafficSeconds    float64  `json:"traffic_seconds"`
+	PPS               float64  `json:"pps"`
+	Sent              Counts   `json:"sent"`
+	Received          Counts   `json:"received"` // behind the filter, counted independently
+	Dropped           uint64   `json:"dropped"`  // as weir counts
+	Allowed           uint64   `json:"allowed"`  // as weir counts
+	Lost              uint64   `json:"lost"`     // before the filter: the wire's queue was full
+	SwapSeconds       float64  `json:"swap_seconds"`
+	Passed            bool     `json:"passed"`
+	Failures          []string `json:"failures,omitempty"`
+}
+
+const (
+	prefix = "weir-demo"
+	pins   = loader.Pins("/sys/fs/bpf/" + prefix)
+
+	settle = 300 * time.Millisecond // until the wire is silent
+	look   = 250 * time.Millisecond // between two looks at the counters
+)
+
+// Run runs the demo. It leaves nothing behind, also when ctx ends early, and
+// clears away what a demo that was killed has left. The report is nil unless
+// the traffic was sent to its end.
+func Run(ctx context.Context, o Options) (_ *Report, err error) {
+	if o.Say == nil {
+		o.Say = func(string) {}
+	}
+	if o.Show == nil {
+		o.Show = func(Progress) {}
+	}
+	lock, err := takeLock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	if err := sweep(); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", prefix+"-")
+	if err != nil {
+		return nil, err
+	}
+	// Afterwards, nothing is left of the namespaces, the pins and the files.
+	defer func() { err = errors.Join(err, os.RemoveAll(dir), sweep()) }()
+
+	s := &stage{o: o, random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
+	defer s.close()
+	if err := s.set(ctx, dir); err != nil {
+		return nil, err
+	}
+	return s.play(ctx)
+}
+
+// takeLock keeps other demos away. An abstract socket is a lock that nothing is
+// left of when its holder is killed, except while the kernel clears away the
+// process, which takes a moment.
+func takeLock(ctx context.Context) (io.Closer, error) {
+	for tries := 0; ; tries++ {
+		lock, err := net.Listen("unix", "@"+prefix)
+		if err == nil {
+			return lock, nil
+		}
+		if tries == 10 {
+			return nil, errors.New("another demo is running")
+		}
+		if err := sleep(ctx, settle); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// sweep removes what demos have left: namespaces, and with them the wire,
+// pins, and files.
+func sweep() error {
+	_, err := run.DetachAll(pins)
+	err = errors.Join(err, os.RemoveAll(string(pins)))
+	left, _ := filepath.Glob("/run/netns/" + prefix + "-*")
+	for _, path := range left {
+		err = errors.Join(err, netns.DeleteNamed(filepath.Base(path)))
+	}
+	left, _ = filepath.Glob(filepath.Join(os.TempDir(), prefix+"-*"))
+	for _, path := range left {
+		err = errors.Join(err, os.RemoveAll(path))
+	}
+	if err != nil {
+		return fmt.Errorf("clear away a demo: %w", err)
+	}
+	return nil
+}
+
+// stage is all that the demo is played with.
+type stage struct {
+	o        Options
+	random   *rand.Rand
+	ground   *playground.Playground
+	lists    *lists
+	traffic  *traffic
+	filter   *run.Filter
+	sender   sender
+	receiver *receiver
+	report   Report
+}
+
+func (s *stage) close() {
+	if s.sender != nil {
+		s.sender.Close()
+	}
+	if s.receiver != nil {
+		s.receiver.Close()
+	}
+	if s.filter != nil {
+		s.filter.Stop() // what it cannot take away, sweep does
+	}
+	if s.ground != nil {
+		s.ground.Close()
+	}
+}
+
+// set sets the stage.
+func (s *stage) set(ctx context.Context, dir string) (err error) {
+	if s.ground, err = playground.New(prefix); err != nil {
+		return err
+	}
+	s.o.Say(fmt.Sprintf("made namespaces %s and %s with a veth pair between them", s.ground.A.Netns, s.ground.B.Netns))
+
+	if s.lists, err = makeLists(dir, s.o, s.random); err != nil {
+		return err
+	}
+	if s.o.Capture != "" {
+		s.traffic, err = readTraffic(s.o.Capture, s.lists)
+	} else {
+		s.traffic, err = makeTraffic(s.lists, s.random)
+	}
+	if err != nil {
+		return err
+	}
+	c := s.traffic.counts
+	s.o.Say(fmt.Sprintf("drew %d packets to send: %d listed, %d unlisted, %d listed and allowed",
+		len(s.traffic.frames), c[listed], c[unlisted], c[allowedToo]))
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+
+	began := time.Now()
+	s.filter, err = run.Start(run.Options{
+		Rules:   s.lists.rules,
+		Targets: []run.Target{{Netns: s.ground.B.Netns, Iface: s.ground.B.Iface}},
+		Pins:    pins,
+		Version: s.o.Version,
+		Log:     slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
+	if err != nil {
+		return err
+	}
+	d := s.filter.Description()
+	s.report.LoadSeconds = time.Since(began).Seconds()
+	s.report.Entries, s.report.Shapes = d.Entries, len(d.Shapes)
+	s.report.KernelBytes, s.report.FalsePositiveRate = d.KernelBytes, d.FalsePositiveRate
+	s.o.Say(fmt.Sprintf("filtering on %s, native XDP: %d entries in %d shapes from text files in %.2f s, %.1f MB of kernel memory",
+		s.ground.B.Iface, d.Entries, len(d.Shapes), s.report.LoadSeconds, float64(d.KernelBytes)/1e6))
+
+	out, err := s.ground.A.Index()
+	if err != nil {
+		return err
+	}
+	if err := s.ground.A.In(func() (err error) {
+		s.sender, err = newSender(s.traffic, out)
+		return err
+	}); err != nil {
+		return err
+	}
+	in, err := s.ground.B.Index()
+	if err != nil {
+		return err
+	}
+	return s.ground.B.In(func() (err error) {
+		s.receiver, err = newReceiver(in)
+		return err
+	})
+}
+
+// play sends the traffic, exchanges the generation half way through, and
+// draws the balance.
+func (s *stage) play(ctx context.Context) (*Report, error) {
+	if err := sleep(ctx, settle); err != nil {
+		return nil, err
+	}
+	length := time.Duration(s.o.Seconds) * time.Second
+	before := s.filter.Counters()
+	began := time.Now()
+
+	sending, stop := context.WithCancel(ctx)
+	defer stop()
+	var group errgroup.Group
+	group.Go(func() error {
+		defer stop()
+		return s.ground.A.In(func() error { return s.sender.send(sending) })
+	})
+	group.Go(func() error {
+		defer stop()
+		return s.conduct(sending, length)
+	})
+	watched := s.watch(sending, began, before.Packets())
+	if err := errors.Join(watched, group.Wait()); err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	s.report.TrafficSeconds = time.Since(began).Seconds()
+	if err := sleep(ctx, settle); err != nil { // until the last ones are through
+		return nil, err
+	}
+	if err := s.judge(before); err != nil {
+		return nil, err
+	}
+	return &s.report, nil
+}
+
+// conduct has the generation exchanged in the middle of the traffic, and
+// returns when that is to end: in any case, some time after the exchange.
+func (s *stage) conduct(ctx context.Context, length time.Duration) error {
+	began := time.Now()
+	if sleep(ctx, length/2) != nil {
+		return nil
+	}
+	if err := s.swap(); err != nil {
+		return err
+	}
+	_ = sleep(ctx, max(length-time.Since(began), 2*look))
+	return nil
+}
+
+// swap exchanges the generation.
+func (s *stage) swap() error {
+	if err := s.lists.grow(s.traffic, s.random); err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := s.filter.Reload(); err != nil {
+		return err
+	}
+	s.report.SwapSeconds = time.Since(began).Seconds()
+	s.o.Say(fmt.Sprintf("read the lists again under a new secret seed, now %d entries, and exchanged the program in mid-traffic (%.2f s)",
+		s.filter.Description().Entries, s.report.SwapSeconds))
+	return nil
+}
+
+// watch shows how far the traffic is, until it ends.
+func (s *stage) watch(ctx context.Context, began time.Time, base uint64) error {
+	ticker := time.NewTicker(look)
+	defer ticker.Stop()
+	at, last := began, base
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-ticker.C:
+			counters := s.filter.Counters()
+			p := Progress{Elapsed: now.Sub(began), Dropped: counters.Dropped()}
+			packets := counters.Packets()
+			p.PPS = float64(packets-last) / now.Sub(at).Seconds()
+			at, last = now, packets
+			sent, received, err := s.counts()
+			if err != nil {
+				return err
+			}
+			p.Sent, p.Received = countsOf(sent), countsOf(received)
+			s.o.Show(p)
+		}
+	}
+}
+
+func (s *stage) counts() (sent, received [numKinds]uint64, err error) {
+	if sent, err = s.sender.sent(); err != nil {
+		return sent, received, err
+	}
+	received, err = s.receiver.received()
+	return sent, received, err
+}
+
+// judge draws the balance.
+func (s *stage) judge(before run.Counters) error {
+	sent, received, err := s.counts()
+	if err != nil {
+		return err
+	}
+	r := &s.report
+	r.Sent, r.Received = countsOf(sent), countsOf(received)
+	counters := s.filter.Counters()
+	r.Dropped = counters.Dropped() - before.Dropped()
+	r.Allowed = counters.Allowed() - before.Allowed()
+	decided := counters.Packets() - before.Packets()
+	r.PPS = float64(decided) / r.TrafficSeconds
+	if r.Sent.Total() > decided {
+		r.Lost = r.Sent.Total() - decided
+	}
+	fail := func(format string, args ...any) { r.Failures = append(r.Failures, fmt.Sprintf(format, args...)) }
+	if r.Received.Listed > 0 {
+		text := fmt.Sprintf("%d listed packets came through", r.Received.Listed)
+		if data, number := s.receiver.evidence(); data != nil {
+			text += fmt.Sprintf(", the first is number %d: % x", number, data)
+		}
+		fail("%s", text)
+	}
+	if r.Dropped > r.Sent.Listed || r.Sent.Listed-r.Dropped > r.Lost {
+		fail("%d listed packets were sent, %d dropped, %d lost before the filter", r.Sent.Listed, r.Dropped, r.Lost)
+	}
+	good, came := r.Sent.Unlisted+r.Sent.Allowed, r.Received.Unlisted+r.Received.Allowed
+	if came > good || good-came > r.Lost {
+		fail("%d packets were to pass, %d came through, %d lost before the filter", good, came, r.Lost)
+	}
+	if r.Sent.Unlisted == 0 || r.Sent.Listed == 0 && s.traffic.counts[listed] > 0 {
+		fail("too few packets were sent to prove anything")
+	}
+	if r.SwapSeconds == 0 {
+		fail("the program was not exchanged")
+	}
+	r.Passed = len(r.Failures) == 0
+	return nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// Verdict is the report in one line.
+func (r *Report) Verdict() string {
+	if !r.Passed {
+		return "FAILED: " + strings.Join(r.Failures, "; ")
+	}
+	return fmt.Sprintf("PROVED: none of %d listed packets came through, and none of %d others was dropped",
+		r.Sent.Listed, r.Sent.Unlisted+r.Sent.Allowed)
+}

@@ -1,0 +1,71 @@
+package demo
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"weir/control/generation"
+	"weir/filter/packet"
+	"weir/filter/verdict"
+)
+
+// What the demo expects of its traffic is what weir's reference answers, so
+// that a failure in the demo is one of the kernel's program.
+func TestExpectations(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	l, err := makeLists(t.TempDir(), Options{Entries: 5000}, random)
+	if err != nil {
+		t.Fatal(err)
+	}
+	traffic, err := makeTraffic(l, random)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := l.rules.Load(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := generation.Reference(loaded.Store, l.rules.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	for _, f := range traffic.frames {
+		want := [numKinds]verdict.Reason{unlisted: verdict.Clean, listed: verdict.Blocked, allowedToo: verdict.Allowed}[f.kind]
+		got := g.Decide(f.data).Reason
+		if got == verdict.DHCP && f.kind == unlisted {
+			continue
+		}
+		if got != want {
+			p, _ := packet.Parse(f.data)
+			t.Fatalf("%+v: %v, want %v", p, got, want)
+		}
+	}
+	for k, n := range traffic.counts {
+		if n < trafficFrames/100 {
+			t.Errorf("%d packets of kind %d", n, k)
+		}
+	}
+
+	// The entries that come later change nothing.
+	if err := l.grow(traffic, random); err != nil {
+		t.Fatal(err)
+	}
+	more, err := l.rules.Load(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if more.Entries() != loaded.Entries()+later {
+		t.Errorf("%d entries, then %d", loaded.Entries(), more.Entries())
+	}
+	next, err := generation.Reference(more.Store, l.rules.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	for _, f := range traffic.frames {
+		if a, b := g.Decide(f.data), next.Decide(f.data); a.Action != b.Action {
+			t.Fatalf("% x: %v, then %v", f.data, a, b)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package demo
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+)
+
+// receiver counts what comes out behind the filter, by what the frames say of
+// themselves. It is a packet socket, with a program of its own before its
+// queue, and owes nothing to weir's counters.
+type receiver struct {
+	fd      int
+	counts  *ebpf.Map
+	program *ebpf.Program
+}
+
+// newReceiver listens on an interface of the present namespace.
+func newReceiver(index int) (_ *receiver, err error) {
+	r := &receiver{fd: -1}
+	defer func() {
+		if err != nil {
+			r.Close()
+			err = fmt.Errorf("packet receiver: %w", err)
+		}
+	}()
+	if r.counts, err = ebpf.NewMap(&ebpf.MapSpec{
+		Name: "demo_received", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: uint32(numKinds),
+	}); err != nil {
+		return nil, err
+	}
+	if r.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "demo_receiver", Type: ebpf.SocketFilter, License: "Dual BSD/GPL",
+		Instructions: receiverProgram(r.counts),
+	}); err != nil {
+		return nil, err
+	}
+	// Protocol 0 until it is bound, so that nothing comes in before the program
+	// is there.
+	if r.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(
+		unix.SetsockoptInt(r.fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
+		unix.SetsockoptInt(r.fd, unix.SOL_SOCKET, unix.SO_ATTACH_BPF, r.program.FD()),
+	); err != nil {
+		return nil, err
+	}
+	all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
+	err = unix.Bind(r.fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: index})
+	return r, err
+}
+
+// receiverProgram counts a marked frame by its kind. Listed ones, which should
+// not be, go on into the socket as evidence.
+func receiverProgram(counts *ebpf.Map) asm.Instructions {
+	const header = 12 // bytes, of the Ethernet addresses
+	return asm.Instructions{
+		asm.Mov.Imm(asm.R2, 0),
+		asm.Mov.Reg(asm.R3, asm.RFP),
+		asm.Add.Imm(asm.R3, -16),
+		asm.Mov.Imm(asm.R4, header),
+		asm.FnSkbLoadBytes.Call(),
+		asm.JNE.Imm(asm.R0, 0, "ignore"),
+
+		asm.LoadMem(asm.R1, asm.RFP, -16+markOffset, asm.Word),
+		asm.LoadImm(asm.R2, int64(binary.NativeEndian.Uint32(mark[:])), asm.DWord),
+		asm.JNE.Reg(asm.R1, asm.R2, "ignore"),
+		asm.LoadMem(asm.R6, asm.RFP, -16+kindOffset, asm.Byte),
+
+		asm.StoreMem(asm.RFP, -20, asm.R6, asm.Word),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, -20),
+		asm.LoadMapPtr(asm.R1, counts.FD()),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "ignore"),
+		asm.Mov.Imm(asm.R1, 1),
+		asm.AddAtomic.Mem(asm.R0, asm.R1, asm.DWord, 0),
+
+		asm.JNE.Imm(asm.R6, int32(listed), "ignore"),
+		asm.Mov.Imm(asm.R0, -1), // all of it
+		asm.Return(),
+
+		asm.Mov.Imm(asm.R0, 0).WithSymbol("ignore"),
+		asm.Return(),
+	}
+}
+
+// received gives the numbers of packets that came through, by kind.
+func (r *receiver) received() (counts [numKinds]uint64, err error) {
+	for k := range counts {
+		if err := r.counts.Lookup(uint32(k), &counts[k]); err != nil {
+			return counts, fmt.Errorf("count packets received: %w", err)
+		}
+	}
+	return counts, nil
+}
+
+// evidence is a listed frame that came through, nil if there is none, and its
+// number.
+func (r *receiver) evidence() (data []byte, number uint32) {
+	data = make([]byte, maxFrame)
+	n, err := unix.Read(r.fd, data)
+	if err != nil || n < minFrame {
+		return nil, 0
+	}
+	return data[:n], binary.NativeEndian.Uint32(data[numberOffset:])
+}
+
+func (r *receiver) Close() {
+	if r.fd >= 0 {
+		unix.Close(r.fd)
+	}
+	r.counts.Close()
+	r.program.Close()
+}

@@ -1,0 +1,72 @@
+package explain
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+
+	"weir/control/ruleset"
+	"weir/control/status"
+	"weir/filter/membership"
+	"weir/loader"
+)
+
+// Running answers a query for the lists of the program that filters on an
+// interface; without a name, on any. The files are read as they are now, and
+// the notes say which have changed since the program was built.
+func Running(query string, pins loader.Pins, t loader.Target, progress ruleset.Progress) (*Explanation, error) {
+	i, err := find(pins, t)
+	if err != nil {
+		return nil, err
+	}
+	r, err := i.Rules()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", i.Name, err)
+	}
+	e, err := Explain(query, r, progress)
+	if err != nil {
+		return nil, err
+	}
+	e.Interface = i.Name
+	if r.Mode == membership.Approximate {
+		e.Notes = append(e.Notes, "the running filter has a seed of its own: what it blocks by mistake is not what is shown here")
+	}
+	for _, l := range i.Lists {
+		if st, err := os.Stat(l.File); err == nil && st.ModTime().After(i.Loaded) {
+			e.Notes = append(e.Notes, fmt.Sprintf("%s has changed since it was loaded; a reload (SIGHUP) puts it in force", l.File))
+		}
+	}
+	return e, nil
+}
+
+// find gives the state of the interface, or of any where all have the same
+// lists.
+func find(pins loader.Pins, t loader.Target) (i status.Interface, err error) {
+	if t.Iface != "" {
+		a, err := pins.Open(t)
+		if err != nil {
+			return i, err
+		}
+		defer a.Close()
+		return status.Of(a)
+	}
+	all, err := status.Read(pins)
+	if err != nil {
+		return i, err
+	}
+	if len(all) == 0 {
+		return i, errors.New("weir is attached nowhere: name the lists to ask with --block and --allow")
+	}
+	for _, other := range all[1:] {
+		first, err1 := all[0].Rules()
+		rules, err2 := other.Rules()
+		if err := errors.Join(err1, err2); err != nil {
+			return i, err
+		}
+		if !reflect.DeepEqual(first, rules) {
+			return i, errors.New("the interfaces have different lists: say which with --iface")
+		}
+	}
+	return all[0], nil
+}

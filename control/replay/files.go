@@ -1,0 +1,152 @@
+package replay
+
+import (
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"weir/control/capture"
+	"weir/control/generation"
+	"weir/control/ruleset"
+	"weir/filter/verdict"
+)
+
+// EngineKind says where the verdicts come from.
+type EngineKind uint8
+
+const (
+	InKernel EngineKind = iota // the program, in the kernel's test run
+	InGo                       // the reference
+)
+
+func (k EngineKind) String() string { return [...]string{"kernel", "go"}[k] }
+
+// ParseEngineKind is the inverse of EngineKind.String.
+func ParseEngineKind(s string) (EngineKind, error) {
+	for _, k := range []EngineKind{InKernel, InGo} {
+		if s == k.String() {
+			return k, nil
+		}
+	}
+	return 0, fmt.Errorf("engine %q: want kernel or go", s)
+}
+
+// Options say how captures are replayed.
+type Options struct {
+	Rules    ruleset.Rules
+	Engine   EngineKind
+	Verdicts string           // CSV file for the verdict on each packet; "" for none
+	Stdin    io.Reader        // the capture that is called "-"
+	Warn     func(string)     // is told what is wrong with lists that are not refused; may be nil
+	Progress ruleset.Progress // follows the reading of lists; may be nil
+}
+
+// newEngine builds the generation for the rules and the engine over it.
+func (o *Options) newEngine(l *ruleset.Loaded) (Engine, func() error, error) {
+	if o.Engine == InGo {
+		g, err := generation.Reference(l.Store, o.Rules.Config)
+		if err != nil {
+			return nil, nil, err
+		}
+		return Reference{g}, g.Close, nil
+	}
+	g, err := generation.Build(l.Store, o.Rules.Config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w (the Go engine needs no privilege: --engine go)", err)
+	}
+	k, err := NewKernel(g, len(l.Sources))
+	if err != nil {
+		return nil, nil, errors.Join(err, g.Close())
+	}
+	return k, func() error { return errors.Join(k.Close(), g.Close()) }, nil
+}
+
+// Files passes captures through the engine, one after the other. Where a
+// capture cannot be read to its end, the summary of what could is returned
+// together with the error; it is nil where nothing was begun.
+func Files(ctx context.Context, o Options, captures []string) (s *Summary, err error) {
+	loaded, err := o.Rules.Load(o.Progress)
+	if err != nil {
+		return nil, err
+	}
+	if o.Warn != nil {
+		for _, w := range loaded.Warnings() {
+			o.Warn(w)
+		}
+	}
+	engine, closeEngine, err := o.newEngine(loaded)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, closeEngine()) }()
+
+	lists := loaded.Store.Lists()
+	visit := func(capture.Packet, verdict.Outcome) error { return ctx.Err() }
+	if o.Verdicts != "" {
+		f, err := os.Create(o.Verdicts)
+		if err != nil {
+			return nil, fmt.Errorf("verdicts: %w", err)
+		}
+		w := newVerdictWriter(f, lists)
+		defer func() { err = errors.Join(err, w.flush(), f.Close()) }()
+		visit = func(_ capture.Packet, out verdict.Outcome) error { return errors.Join(ctx.Err(), w.write(out)) }
+	}
+	s = NewSummary()
+	for _, name := range captures {
+		if err := o.replay(name, engine, lists, s, visit); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+func (o *Options) replay(name string, e Engine, lists []generation.List, s *Summary, visit func(capture.Packet, verdict.Outcome) error) error {
+	var r *capture.Reader
+	var err error
+	if name == "-" && o.Stdin != nil {
+		r, err = capture.NewReader("standard input", o.Stdin)
+	} else {
+		r, err = capture.Open(name)
+	}
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return Run(r, e, lists, s, visit)
+}
+
+// verdictWriter writes the verdict on each packet as CSV.
+type verdictWriter struct {
+	csv   *csv.Writer
+	lists []generation.List
+	n     int
+	row   [4]string
+}
+
+func newVerdictWriter(w io.Writer, lists []generation.List) *verdictWriter {
+	v := &verdictWriter{csv: csv.NewWriter(w), lists: lists}
+	v.csv.Write([]string{"packet", "verdict", "reason", "list"}) // flush tells errors
+	return v
+}
+
+func (v *verdictWriter) write(o verdict.Outcome) error {
+	v.n++
+	v.row = [...]string{strconv.Itoa(v.n), o.Action.String(), o.Reason.String(), ""}
+	if o.List > 0 {
+		v.row[3] = v.lists[o.List-1].Name
+	}
+	return v.csv.Write(v.row[:])
+}
+
+func (v *verdictWriter) flush() error {
+	v.csv.Flush()
+	return v.csv.Error()
+}
+
+// TopLists gives the names of the lists in a summary that blocked packets, the
+// one with the most first.
+func (s *Summary) TopLists() []string { return top(s.Lists) }

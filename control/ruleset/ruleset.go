@@ -1,0 +1,158 @@
+// Package ruleset reads what a user wants filtered: lists in files, and how
+// packets are held against them.
+package ruleset
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"weir/control/generation"
+	"weir/control/list"
+	"weir/filter/verdict"
+)
+
+// Rules are what a user wants filtered. The zero Rules block nothing.
+type Rules struct {
+	Block, Allow []string             // the lists' files
+	Direction    generation.Direction // of addresses and prefixes in the lists
+	Lenient      bool                 // mask host bits in prefixes
+	MaxBad       Share                // of bad lines, above which a file is refused; 0: list.DefaultMaxBad
+	generation.Config
+}
+
+// Source is a list and the file that it comes from.
+type Source struct {
+	generation.List
+	File    string
+	Entries int
+	Report  list.Report
+}
+
+// Loaded is what the files of some rules hold.
+type Loaded struct {
+	Rules   Rules
+	Store   *generation.Store
+	Sources []Source // list number i+1 is Sources[i]
+}
+
+// Progress is told the file that is being read, and how many of its bytes have
+// been; total is 0 where the size is unknown.
+type Progress func(file string, done, total int64)
+
+// Load reads the lists. It fails where a file cannot be read or is refused, or
+// where the rules contradict the filter's limits. progress may be nil.
+func (r Rules) Load(progress Progress) (*Loaded, error) {
+	if err := r.validate(); err != nil {
+		return nil, err
+	}
+	l := &Loaded{Rules: r, Store: generation.NewStore()}
+	for _, kind := range []struct {
+		files []string
+		allow bool
+	}{{r.Block, false}, {r.Allow, true}} {
+		for _, file := range kind.files {
+			if err := l.add(file, kind.allow, progress); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return l, nil
+}
+
+func (l *Loaded) add(file string, allow bool, progress Progress) error {
+	o := list.Options{Lenient: l.Rules.Lenient, MaxBad: float64(l.Rules.MaxBad)}
+	if progress != nil {
+		o.Progress = func(done, total int64) { progress(file, done, total) }
+	}
+	entries, report, err := list.Load(file, o)
+	if err != nil {
+		return err
+	}
+	s := Source{
+		List:    generation.List{Name: l.name(file), Allow: allow, Direction: l.Rules.Direction},
+		File:    file,
+		Entries: entries.Len(),
+		Report:  report,
+	}
+	if _, err := l.Store.AddList(s.List, entries); err != nil {
+		return err
+	}
+	l.Sources = append(l.Sources, s)
+	return nil
+}
+
+// name is what a list is called: its file's name without directory and
+// extensions, told apart by a number where another list has it already.
+func (l *Loaded) name(file string) string {
+	base := filepath.Base(file)
+	for _, packed := range []string{".gz", ".zst"} {
+		base = strings.TrimSuffix(base, packed)
+	}
+	if stem := strings.TrimSuffix(base, filepath.Ext(base)); stem != "" {
+		base = stem
+	}
+	name := base
+	for n := 2; l.named(name); n++ {
+		name = fmt.Sprintf("%s-%d", base, n)
+	}
+	return name
+}
+
+func (l *Loaded) named(name string) bool {
+	for _, s := range l.Sources {
+		if s.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// Entries is the number of entries of all lists.
+func (l *Loaded) Entries() int {
+	n := 0
+	for _, s := range l.Sources {
+		n += s.Entries
+	}
+	return n
+}
+
+// Warnings are what is wrong with the files, though they were not refused: bad
+// lines, and files without any entry.
+func (l *Loaded) Warnings() []string {
+	var w []string
+	for _, s := range l.Sources {
+		for _, e := range s.Report.Errors {
+			w = append(w, e.Error())
+		}
+		if more := s.Report.Bad - len(s.Report.Errors); more > 0 {
+			w = append(w, fmt.Sprintf("%s: %d more bad lines", s.File, more))
+		}
+		if s.Entries == 0 {
+			w = append(w, fmt.Sprintf("%s: the list has no entries", s.File))
+		}
+	}
+	return w
+}
+
+func (r *Rules) validate() error {
+	var v4, v6 int
+	for _, p := range r.FailsafePrefixes {
+		if p.Addr().Is4() {
+			v4++
+		} else {
+			v6++
+		}
+	}
+	if max(len(r.FailsafePorts), v4, v6) > verdict.MaxFailsafe {
+		return fmt.Errorf("failsafe: more than %d ports, or prefixes of a family", verdict.MaxFailsafe)
+	}
+	if r.BitsPerKey != 0 && !(r.BitsPerKey >= 1 && r.BitsPerKey <= 256) {
+		return fmt.Errorf("bits per entry: %v is not between 1 and 256", r.BitsPerKey)
+	}
+	if r.MaxBad > 1 {
+		return errors.New("share of bad lines: above 100 %")
+	}
+	return nil
+}

@@ -1,0 +1,72 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"weir/loader"
+)
+
+// Detach takes weir off an interface, and removes the pins that are left of
+// one that is gone. It fails where weir is not attached.
+func Detach(pins Pins, t Target) error {
+	a, err := pins.Open(t)
+	if errors.Is(err, loader.ErrNoNetns) {
+		// The namespace is gone as well; the pins remember its name.
+		if a = severed(pins, t); a != nil {
+			err = nil
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(a.Detach(), a.Close())
+}
+
+// severed finds what is left of an interface that is gone, or nil.
+func severed(pins Pins, t Target) *loader.Attachment {
+	list, _ := pins.List() // damaged pins are not what is looked for
+	var found *loader.Attachment
+	for _, a := range list {
+		if found == nil && a.Target() == t && a.Severed() {
+			found = a
+			continue
+		}
+		a.Close()
+	}
+	return found
+}
+
+// DetachAll takes weir off all interfaces, and gives their names.
+func DetachAll(pins Pins) ([]Target, error) {
+	list, err := pins.List()
+	detached := []Target{}
+	for _, a := range list {
+		if bad := a.Detach(); bad != nil {
+			err = errors.Join(err, bad)
+		} else {
+			detached = append(detached, a.Target())
+		}
+		a.Close()
+	}
+	return detached, err
+}
+
+// DetachOnly is DetachAll where weir is attached once at most, and otherwise
+// fails and changes nothing.
+func DetachOnly(pins Pins) ([]Target, error) {
+	list, err := pins.List()
+	var names []string
+	for _, a := range list {
+		names = append(names, a.Target().String())
+		a.Close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(names) > 1 {
+		return nil, fmt.Errorf("attached to more than one interface (%s): say which with --iface, or --all", strings.Join(names, ", "))
+	}
+	return DetachAll(pins)
+}

@@ -1,0 +1,158 @@
+// Package status says what weir does on each interface: what stands in the
+// kernel, and what the process that put it there has said about it.
+package status
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// Count is a number of packets and of their bytes.
+type Count struct {
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}
+
+func (c *Count) add(d loader.Counter) {
+	c.Packets += d.Packets
+	c.Bytes += d.Bytes
+}
+
+// Interface is the state of one attachment.
+type Interface struct {
+	Name      string `json:"interface"`
+	Netns     string `json:"netns,omitempty"`
+	XDP       string `json:"xdp"` // native, generic or offload
+	ProgramID uint32 `json:"program_id"`
+	Severed   bool   `json:"severed"` // the interface is gone, or the program was taken off it
+	Running   bool   `json:"running"` // the process that attached it lives
+	Description
+	Total   Count            `json:"total"`
+	Dropped Count            `json:"dropped"`
+	Reasons map[string]Count `json:"reasons"`
+	ByList  []ListCount      `json:"by_list"`
+}
+
+// ListCount is what a block list has caught: dropped, or only counted in
+// monitor mode.
+type ListCount struct {
+	List string `json:"list"`
+	Count
+}
+
+// Read gives the state of all attachments that are pinned. Where some cannot
+// be opened, it gives the others together with an error.
+func Read(pins loader.Pins) ([]Interface, error) {
+	attachments, err := pins.List()
+	all := []Interface{}
+	for _, a := range attachments {
+		i, bad := Of(a)
+		err = errors.Join(err, bad)
+		all = append(all, i)
+		if bad := a.Close(); bad != nil {
+			err = errors.Join(err, fmt.Errorf("close the attachment to %s: %w", a.Target(), bad))
+		}
+	}
+	return all, err
+}
+
+// Of is the state of an attachment. Where its description cannot be read, that
+// is missing, and the error says so.
+func Of(a *loader.Attachment) (Interface, error) {
+	t := a.Target()
+	d, err := DescriptionOf(a)
+	i := Interface{
+		Name: t.Iface, Netns: t.Netns, XDP: a.Mode().String(),
+		ProgramID: a.ProgramID(), Severed: a.Severed(), Running: alive(d.PID),
+		Description: d,
+		Reasons:     make(map[string]Count),
+		ByList:      []ListCount{},
+	}
+	if i.Severed {
+		i.ProgramID = 0 // it runs nowhere
+	}
+	if a.Stats() == nil {
+		return i, err
+	}
+	for n, c := range a.Stats().Reasons(nil) {
+		r := verdict.Reason(n)
+		i.Reasons[r.String()] = Count(c)
+		i.Total.add(c)
+		if d.Drops(r) {
+			i.Dropped.add(c)
+		}
+	}
+	i.ByList = byList(d, a.Stats().Lists(nil))
+	return i, err
+}
+
+// Drops tells whether packets that leave for a reason are dropped.
+func (d Description) Drops(r verdict.Reason) bool {
+	switch r {
+	case verdict.Blocked:
+		return true
+	case verdict.Truncated, verdict.Malformed, verdict.Unparsed:
+		return d.DropMalformed && !d.Monitor
+	}
+	return false
+}
+
+// byList names the counters of lists. In approximate mode, hits cannot be told
+// apart, and stand under the name of no list.
+func byList(d Description, counters []loader.Counter) []ListCount {
+	counts := []ListCount{}
+	if len(counters) > 0 && counters[0].Packets > 0 {
+		counts = append(counts, ListCount{Count: Count(counters[0])})
+	}
+	for i, l := range d.Lists {
+		if l.Allow || i+1 >= len(counters) {
+			continue
+		}
+		c := counters[i+1]
+		counts = append(counts, ListCount{
+			List:  l.Name,
+			Count: Count{c.Packets - l.Before.Packets, c.Bytes - l.Before.Bytes},
+		})
+	}
+	return counts
+}
+
+// TopReasons are the names of the reasons that have packets, the most frequent
+// first.
+func (i Interface) TopReasons() []string {
+	var names []string
+	for name, c := range i.Reasons {
+		if c.Packets > 0 {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		switch x, y := i.Reasons[a].Packets, i.Reasons[b].Packets; {
+		case x > y:
+			return -1
+		case x < y:
+			return 1
+		}
+		return 0
+	})
+	return names
+}
+
+// Age is the time since when the interface is filtered.
+func (i Interface) Age(now time.Time) time.Duration { return now.Sub(i.Since).Round(time.Second) }
+
+// alive tells whether a process is there.
+func alive(pid int) bool {
+	if pid <= 0 {
+		return false
+	}
+	err := unix.Kill(pid, 0)
+	return err == nil || errors.Is(err, unix.EPERM)
+}

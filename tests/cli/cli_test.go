@@ -1,0 +1,456 @@
+// Package cli runs the weir binary as a user does.
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"weir/filter/key"
+	"weir/filter/packet"
+	"weir/tests/lab"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 20 * time.Second
+
+var binary string
+
+func TestMain(m *testing.M) {
+	os.Exit(buildAndRun(m))
+}
+
+func buildAndRun(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "weir-cli-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "weir")
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", binary, "weir/cmd/weir").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build weir: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// weir runs a command to its end, and fails the test unless it exits with code.
+func weir(t *testing.T, code int, args ...string) (stdout, stderr string) {
+	t.Helper()
+	var out, log bytes.Buffer
+	cmd := exec.Command(binary, args...)
+	cmd.Stdout, cmd.Stderr = &out, &log
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	if got := cmd.ProcessState.ExitCode(); got != code {
+		t.Fatalf("weir %s: exit code %d, want %d\n%s%s", strings.Join(args, " "), got, code, out.String(), log.String())
+	}
+	return out.String(), log.String()
+}
+
+// daemon is a running `weir run`.
+type daemon struct {
+	*exec.Cmd
+	t    *testing.T
+	log  *bufio.Scanner
+	seen []string
+}
+
+// start starts `weir run` and waits until it filters.
+func start(t *testing.T, args ...string) *daemon {
+	t.Helper()
+	d := &daemon{Cmd: exec.Command(binary, append([]string{"run", "--json", "--interval", "1h"}, args...)...), t: t}
+	pipe, err := d.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.log = bufio.NewScanner(pipe)
+	if err := d.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Process.Kill() })
+	d.wait("filtering")
+	return d
+}
+
+// event is a line of the log.
+type event struct {
+	Level, Msg string
+	Entries    int
+}
+
+// wait waits for an event whose message begins with a text.
+func (d *daemon) wait(prefix string) event {
+	d.t.Helper()
+	timer := time.AfterFunc(patience, func() { d.Process.Kill() })
+	defer timer.Stop()
+	for d.log.Scan() {
+		d.seen = append(d.seen, d.log.Text())
+		var e event
+		if err := json.Unmarshal(d.log.Bytes(), &e); err != nil {
+			d.t.Fatalf("a line of the log is no JSON: %s", d.log.Text())
+		}
+		if strings.HasPrefix(e.Msg, prefix) {
+			return e
+		}
+	}
+	d.t.Fatalf("no event %q:\n%s", prefix, strings.Join(d.seen, "\n"))
+	return event{}
+}
+
+// stop sends a signal and waits for the end.
+func (d *daemon) stop(sig os.Signal) int {
+	d.t.Helper()
+	if err := d.Process.Signal(sig); err != nil {
+		d.t.Fatal(err)
+	}
+	for d.log.Scan() {
+		d.seen = append(d.seen, d.log.Text())
+	}
+	d.Wait()
+	return d.ProcessState.ExitCode()
+}
+
+// attachment is what `weir status --json` says.
+type attachment struct {
+	Interface, Netns, XDP, Mode string
+	Severed, Running, Monitor   bool
+	ProgramID                   int `json:"program_id"`
+	PID, Entries                int
+	Reasons                     map[string]struct{ Packets, Bytes int }
+	ByList                      []struct {
+		List    string
+		Packets int
+	} `json:"by_list"`
+}
+
+func status(t *testing.T, pins string) []attachment {
+	t.Helper()
+	out, _ := weir(t, 0, "status", "--json", "--pins", pins)
+	var s struct{ Attachments []attachment }
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+	return s.Attachments
+}
+
+// ground is a wire with a directory of pins for weir at its end B.
+type ground struct {
+	*lab.Lab
+	t        *testing.T
+	pins     string
+	sender   *lab.Sender
+	receiver *lab.Receiver
+}
+
+func newGround(t *testing.T) *ground {
+	l := lab.New(t)
+	g := &ground{Lab: l, t: t, pins: "/sys/fs/bpf/" + l.B.Netns}
+	t.Cleanup(func() {
+		weir(t, 0, "detach", "--all", "--pins", g.pins)
+		os.RemoveAll(g.pins)
+	})
+	g.sender, g.receiver = l.A.Sender(t), l.B.Receiver(t)
+	return g
+}
+
+func (g *ground) args(more ...string) []string {
+	return append([]string{"--iface", g.B.Iface, "--netns", g.B.Netns, "--pins", g.pins}, more...)
+}
+
+// passes sends packets from an address and gives how many come through.
+func (g *ground) passes(from string, packets int) int {
+	g.t.Helper()
+	src := netip.MustParseAddr(from)
+	tuple := key.Tuple{Src: src, Dst: g.B.IPv4, Proto: 17, HasPorts: true, SrcPort: 4000, DstPort: 9}
+	for range packets {
+		frame := packet.Frame(tuple)
+		copy(frame, g.B.MAC)
+		copy(frame[6:], g.A.MAC)
+		if err := g.sender.Send(frame); err != nil {
+			g.t.Fatal(err)
+		}
+	}
+	came := 0
+	for {
+		frame, err := g.receiver.Receive(200 * time.Millisecond)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return came
+		}
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		if p, _ := packet.Parse(frame); p.Src == src {
+			came++
+		}
+	}
+}
+
+func (g *ground) expect(from string, packets, want int) {
+	g.t.Helper()
+	if came := g.passes(from, packets); came != want {
+		g.t.Errorf("of %d packets from %s, %d came through, want %d", packets, from, came, want)
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRun(t *testing.T) {
+	g := newGround(t)
+	list := filepath.Join(t.TempDir(), "feed.txt")
+	write(t, list, "10.0.0.1\n")
+	d := start(t, g.args("--block", list)...)
+
+	g.expect("10.0.0.1", 50, 0)
+	g.expect("10.0.0.2", 50, 50)
+	all := status(t, g.pins)
+	if len(all) != 1 {
+		t.Fatalf("status: %d attachments, want 1", len(all))
+	}
+	a := all[0]
+	if a.Interface != g.B.Iface || a.Netns != g.B.Netns || a.XDP != "native" || a.Mode != "exact" ||
+		a.Severed || !a.Running || a.PID != d.Process.Pid || a.ProgramID == 0 || a.Entries != 1 {
+		t.Errorf("status: %+v", a)
+	}
+	if got := a.Reasons["blocked"].Packets; got != 50 {
+		t.Errorf("status: %d packets blocked, want 50", got)
+	}
+	if len(a.ByList) != 1 || a.ByList[0].List != "feed" || a.ByList[0].Packets != 50 {
+		t.Errorf("status: by list: %+v", a.ByList)
+	}
+	out, _ := weir(t, 3, "explain", "--exit-code", "--pins", g.pins, "10.0.0.1")
+	if !strings.Contains(out, list+":1: 10.0.0.1") {
+		t.Errorf("explain does not name the line:\n%s", out)
+	}
+
+	// A reload that is refused leaves the old list in force.
+	write(t, list, "<html>\n")
+	d.Process.Signal(syscall.SIGHUP)
+	if e := d.wait("reload, the old lists stay in force"); e.Level != "ERROR" || !strings.Contains(e.Msg, list+":1: ") {
+		t.Errorf("refused reload: %+v", e)
+	}
+	g.expect("10.0.0.1", 10, 0)
+	write(t, list, "")
+	d.Process.Signal(syscall.SIGHUP)
+	d.wait("reload, the old lists stay in force")
+	g.expect("10.0.0.1", 10, 0)
+
+	write(t, list, "10.0.0.2\n10.0.0.3\n")
+	d.Process.Signal(syscall.SIGHUP)
+	if e := d.wait("reloaded"); e.Entries != 2 {
+		t.Errorf("reload: %+v", e)
+	}
+	g.expect("10.0.0.1", 10, 10)
+	g.expect("10.0.0.2", 10, 0)
+	if a := status(t, g.pins)[0]; a.Entries != 2 || a.Reasons["blocked"].Packets != 80 {
+		t.Errorf("status after the reload: %+v", a)
+	}
+
+	if code := d.stop(os.Interrupt); code != 0 {
+		t.Errorf("stopped: exit code %d\n%s", code, strings.Join(d.seen, "\n"))
+	}
+	g.expect("10.0.0.2", 10, 10)
+	if all := status(t, g.pins); len(all) != 0 {
+		t.Errorf("after the stop, weir is attached: %+v", all)
+	}
+	if left, _ := os.ReadDir(g.pins); len(left) != 0 {
+		t.Errorf("after the stop, there are pins: %v", left)
+	}
+}
+
+func TestKilledAndAdopted(t *testing.T) {
+	g := newGround(t)
+	list := filepath.Join(t.TempDir(), "feed.txt")
+	write(t, list, "10.0.0.1\n")
+	d := start(t, g.args("--block", list)...)
+	g.expect("10.0.0.1", 10, 0)
+	d.Process.Kill()
+	d.Wait()
+	g.expect("10.0.0.1", 10, 0)
+	if a := status(t, g.pins)[0]; a.Running || a.Severed {
+		t.Errorf("status after the kill: %+v", a)
+	}
+
+	// Another list comes first now: its counter begins at zero.
+	other := filepath.Join(t.TempDir(), "other.txt")
+	write(t, other, "10.0.0.9\n")
+	d = start(t, g.args("--block", other, "--block", list)...)
+	g.expect("10.0.0.1", 10, 0)
+	g.expect("10.0.0.9", 5, 0)
+	a := status(t, g.pins)[0]
+	if a.Reasons["blocked"].Packets != 35 || !a.Running {
+		t.Errorf("status after the adoption: %+v", a)
+	}
+	got := map[string]int{}
+	for _, l := range a.ByList {
+		got[l.List] = l.Packets
+	}
+	if got["other"] != 5 || got["feed"] != 10 {
+		t.Errorf("by list after the adoption: %v", got)
+	}
+
+	// Detached by hand, it ends by itself.
+	weir(t, 0, "detach", "--pins", g.pins)
+	d.wait("detached by somebody else")
+	d.Wait()
+	if code := d.ProcessState.ExitCode(); code != 1 {
+		t.Errorf("with nothing left to filter: exit code %d, want 1", code)
+	}
+}
+
+func TestTakenOver(t *testing.T) {
+	g := newGround(t)
+	list := filepath.Join(t.TempDir(), "feed.txt")
+	write(t, list, "10.0.0.1\n")
+	first := start(t, g.args("--block", list)...)
+	second := start(t, g.args("--block", list)...)
+	first.wait("another weir has taken over")
+	first.Wait()
+	g.expect("10.0.0.1", 10, 0)
+	if code := second.stop(syscall.SIGTERM); code != 0 {
+		t.Errorf("stopped: exit code %d", code)
+	}
+	g.expect("10.0.0.1", 10, 10)
+}
+
+func TestInterfaceComesBack(t *testing.T) {
+	g := newGround(t)
+	list := filepath.Join(t.TempDir(), "feed.txt")
+	write(t, list, "10.0.0.1\n")
+	d := start(t, g.args("--block", list)...)
+	g.deleteWire()
+	d.wait("the interface is gone")
+	g.Wire(t)
+	d.wait("the interface is back")
+	g.sender, g.receiver = g.A.Sender(t), g.B.Receiver(t)
+	g.expect("10.0.0.1", 10, 0)
+	g.expect("10.0.0.2", 10, 10)
+	if code := d.stop(os.Interrupt); code != 0 {
+		t.Errorf("stopped: exit code %d", code)
+	}
+}
+
+func (g *ground) deleteWire() {
+	g.t.Helper()
+	var err error
+	g.A.In(g.t, func() {
+		var wire netlink.Link
+		if wire, err = netlink.LinkByName(g.A.Iface); err == nil {
+			err = netlink.LinkDel(wire)
+		}
+	})
+	if err != nil {
+		g.t.Fatalf("delete the wire: %v", err)
+	}
+}
+
+func TestSevered(t *testing.T) {
+	g := newGround(t)
+	list := filepath.Join(t.TempDir(), "feed.txt")
+	write(t, list, "10.0.0.1\n")
+	d := start(t, g.args("--block", list)...)
+	d.Process.Kill()
+	d.Wait()
+	g.deleteWire()
+	if a := status(t, g.pins); len(a) != 1 || !a[0].Severed || a[0].Running {
+		t.Errorf("status: %+v", a)
+	}
+	if out, _ := weir(t, 0, "status", "--pins", g.pins); !strings.Contains(out, "SEVERED") {
+		t.Errorf("status: %s", out)
+	}
+	weir(t, 0, append([]string{"detach"}, g.args()...)...)
+	if a := status(t, g.pins); len(a) != 0 {
+		t.Errorf("status after detach: %+v", a)
+	}
+}
+
+func TestApproximateGeneric(t *testing.T) {
+	g := newGround(t)
+	list := filepath.Join(t.TempDir(), "feed.txt")
+	write(t, list, "10.0.0.0/24\n")
+	allow := filepath.Join(t.TempDir(), "ours.txt")
+	write(t, allow, "10.0.0.7\n")
+	d := start(t, g.args("--block", list, "--allow", allow, "--mode", "approx", "--bits-per-entry", "20",
+		"--xdp", "generic", "--failsafe", "10.0.0.8", "--malformed", "drop")...)
+	g.expect("10.0.0.1", 10, 0)
+	g.expect("10.0.0.7", 10, 10)
+	g.expect("10.0.0.8", 10, 10)
+	a := status(t, g.pins)[0]
+	if a.XDP != "generic" || a.Mode != "approx" || a.Reasons["blocked"].Packets != 10 ||
+		a.Reasons["allowed"].Packets != 10 || a.Reasons["failsafe"].Packets != 10 {
+		t.Errorf("status: %+v", a)
+	}
+	if len(a.ByList) == 0 || a.ByList[0].List != "" || a.ByList[0].Packets != 10 {
+		t.Errorf("by list: %+v", a.ByList)
+	}
+	if code := d.stop(os.Interrupt); code != 0 {
+		t.Errorf("stopped: exit code %d", code)
+	}
+}
+
+func TestKeep(t *testing.T) {
+	g := newGround(t)
+	list := filepath.Join(t.TempDir(), "feed.txt")
+	write(t, list, "10.0.0.1\n")
+	d := start(t, g.args("--block", list, "--keep", "--monitor")...)
+	g.expect("10.0.0.1", 10, 10)
+	if code := d.stop(os.Interrupt); code != 0 {
+		t.Errorf("stopped: exit code %d", code)
+	}
+	if a := status(t, g.pins); len(a) != 1 || !a[0].Monitor || a[0].Running {
+		t.Errorf("status of what was kept: %+v", a)
+	}
+	out, _ := weir(t, 0, append([]string{"detach"}, g.args()...)...)
+	if !strings.Contains(out, g.B.Iface) {
+		t.Errorf("detach: %s", out)
+	}
+	_, log := weir(t, 1, append([]string{"detach"}, g.args()...)...)
+	if !strings.Contains(log, "not attached") {
+		t.Errorf("detach again: %s", log)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	g := newGround(t)
+	list := filepath.Join(t.TempDir(), "feed.txt")
+	write(t, list, "10.0.0.1\n")
+	for _, c := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"no such interface", []string{"--iface", "nosuch0", "--netns", g.B.Netns, "--pins", g.pins, "--block", list}, "no such interface"},
+		{"no such namespace", []string{"--iface", "eth0", "--netns", "nosuch", "--pins", g.pins, "--block", list}, "no such network namespace"},
+		{"no such list", g.args("--block", list+"x"), list + "x"},
+		{"one of two interfaces", []string{"--iface", g.B.Iface + ",nosuch0", "--netns", g.B.Netns, "--pins", g.pins, "--block", list}, "no such interface"},
+	} {
+		_, log := weir(t, 1, append([]string{"run"}, c.args...)...)
+		if !strings.Contains(log, "weir: ") || !strings.Contains(log, c.want) || strings.Contains(log, "Usage") {
+			t.Errorf("%s: %s", c.name, log)
+		}
+		if all := status(t, g.pins); len(all) != 0 {
+			t.Errorf("%s: weir is attached: %+v", c.name, all)
+		}
+	}
+}
