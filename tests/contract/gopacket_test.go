@@ -1,0 +1,102 @@
+package contract
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+
+	"weir/control/capture"
+	"weir/filter/packet"
+	"weir/tests/data"
+)
+
+// TestParserAgainstGopacket holds the parser against an independent one, over
+// every packet of every capture that both can make sense of.
+func TestParserAgainstGopacket(t *testing.T) {
+	compared, withPorts := 0, 0
+	data.Captures(t, func(name string, r *capture.Reader) {
+		for p, err := range r.All() {
+			if err != nil {
+				return
+			}
+			want, ok := outermost(p.Data)
+			if !ok {
+				continue
+			}
+			got, result := packet.Parse(p.Data)
+			if !got.HasAddresses || got.Src.String() != want.src || got.Dst.String() != want.dst {
+				t.Fatalf("%s, packet %d: %v > %v, gopacket finds %v > %v", name, p.Number, got.Src, got.Dst, want.src, want.dst)
+			}
+			compared++
+			if result != packet.OK || !want.hasPorts || !got.HasPorts {
+				continue // gopacket goes on where weir does not look for ports
+			}
+			if got.SrcPort != want.srcPort || got.DstPort != want.dstPort {
+				t.Fatalf("%s, packet %d: ports %d > %d, gopacket finds %d > %d",
+					name, p.Number, got.SrcPort, got.DstPort, want.srcPort, want.dstPort)
+			}
+			withPorts++
+		}
+	})
+	t.Logf("%d packets agree in addresses, %d also in ports", compared, withPorts)
+	if compared < 300_000 || withPorts < 200_000 {
+		t.Errorf("only %d and %d packets were compared", compared, withPorts)
+	}
+}
+
+type found struct {
+	src, dst         string
+	srcPort, dstPort uint16
+	hasPorts         bool
+}
+
+// outermost decodes the first IP layer behind Ethernet and VLAN tags, and the
+// transport layer that belongs to it.
+func outermost(frame []byte) (f found, ok bool) {
+	p := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.DecodeOptions{NoCopy: true})
+	tags := 0
+	for _, l := range p.Layers() {
+		switch l := l.(type) {
+		case *layers.Ethernet:
+			if ok {
+				return f, ok // a tunnel
+			}
+		case *layers.Dot1Q:
+			if tags++; tags > packet.MaxVLANTags {
+				return f, ok
+			}
+		case *layers.IPv4:
+			if ok || l.Version != 4 {
+				return f, ok
+			}
+			f.src, f.dst, ok = l.SrcIP.String(), l.DstIP.String(), true
+		case *layers.IPv6:
+			if ok || l.Version != 6 {
+				return f, ok
+			}
+			f.src, f.dst, ok = addr6(l.SrcIP), addr6(l.DstIP), true
+		case *layers.TCP:
+			f.srcPort, f.dstPort, f.hasPorts = uint16(l.SrcPort), uint16(l.DstPort), ok && p.ErrorLayer() == nil
+			return f, ok
+		case *layers.UDP:
+			f.srcPort, f.dstPort, f.hasPorts = uint16(l.SrcPort), uint16(l.DstPort), ok && p.ErrorLayer() == nil
+			return f, ok
+		case *layers.SCTP:
+			f.srcPort, f.dstPort, f.hasPorts = uint16(l.SrcPort), uint16(l.DstPort), ok && p.ErrorLayer() == nil
+			return f, ok
+		case *layers.IPv6HopByHop, *layers.IPv6Routing, *layers.IPv6Fragment, *layers.IPv6Destination, *layers.IPSecAH:
+		default:
+			if !ok {
+				return f, false // MPLS, PPPoE and the like, which weir does not look into
+			}
+			return f, ok
+		}
+	}
+	return f, ok
+}
+
+// addr6 writes an address as netip does, also an IPv4-mapped one.
+func addr6(ip net.IP) string { return netip.AddrFrom16([16]byte(ip)).String() }
