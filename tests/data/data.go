@@ -19,26 +19,32 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// Dir returns the data directory: the environment variable WEIR_DATA, or else
-// ../shared/data beside the project's root. Where there is none it skips the
-// test, but fails it if the variable CI is "true".
+// Dir returns the data directory. Where there is none it skips the test, but
+// fails it if the variable CI is "true".
 func Dir(t testing.TB) string {
 	t.Helper()
-	dir := os.Getenv("WEIR_DATA")
-	if dir == "" {
-		root, err := root()
-		if err != nil {
-			t.Fatal(err)
-		}
-		dir = filepath.Join(root, "..", "shared", "data")
-	}
-	if _, err := os.Stat(dir); err != nil {
+	dir, err := Find()
+	if err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatalf("no test data: %v", err)
 		}
 		t.Skipf("no test data (set WEIR_DATA to its directory): %v", err)
 	}
 	return dir
+}
+
+// Find finds the data directory: the environment variable WEIR_DATA, or else
+// ../shared/data beside the project's root.
+func Find() (string, error) {
+	dir := os.Getenv("WEIR_DATA")
+	if dir == "" {
+		root, err := root()
+		if err != nil {
+			return "", err
+		}
+		dir = filepath.Join(root, "..", "shared", "data")
+	}
+	return filepath.EvalSymlinks(dir) // a walk does not follow what it starts at
 }
 
 // root returns the directory of go.mod, above the directory of the running test.

@@ -1,0 +1,307 @@
+package membership
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"weir/filter/key"
+)
+
+// matches are the lists of all keys that a packet matches, tried one by one.
+func matches(keys map[key.Key]uint16, t key.Tuple) map[key.Key]uint16 {
+	found := make(map[key.Key]uint16)
+	for _, s := range shapes {
+		if k, ok := s.Of(t); ok {
+			if list, ok := keys[k]; ok {
+				found[k] = list
+			}
+		}
+	}
+	return found
+}
+
+// attributed reports whether a match may be attributed to a key among those
+// that match: an address comes before a flow, more bits before fewer.
+func attributed(found map[key.Key]uint16, list uint16) bool {
+	rank := func(k key.Key) int {
+		if bits := int(k.SrcBits) + int(k.DstBits); !k.Tuple() {
+			return 1000 + bits
+		} else {
+			return bits
+		}
+	}
+	best := -1
+	for k := range found {
+		best = max(best, rank(k))
+	}
+	for k, l := range found {
+		if l == list && rank(k) == best {
+			return true
+		}
+	}
+	return false
+}
+
+// checkSet compares the set with the keys that it shall hold: for each of them,
+// and for random packets.
+func checkSet(t *testing.T, s *Set, keys map[key.Key]uint16, r random) {
+	t.Helper()
+	if s.Len() != len(keys) {
+		t.Fatalf("%d keys, want %d", s.Len(), len(keys))
+	}
+	for k, list := range keys {
+		got, ok := s.Lookup(k.Hash(s.Seed))
+		if !ok || s.Mode == Exact && got != int(list) || s.Mode == Approximate && got != 0 {
+			t.Fatalf("%v: list %d %t, want %d", k, got, ok, list)
+		}
+		// A packet with just these addresses must come past the marks.
+		packet := key.Tuple{Src: k.Src, Dst: k.Dst, Proto: k.Proto, HasPorts: true, SrcPort: k.SrcPort, DstPort: k.DstPort}
+		if _, ok := s.Match(packet); !ok {
+			t.Fatalf("%v: the packet %+v does not match", k, packet)
+		}
+	}
+	for range 2000 {
+		packet := r.tuple()
+		found := matches(keys, packet)
+		list, ok := s.Match(packet)
+		switch {
+		case !ok && len(found) > 0:
+			t.Fatalf("%+v does not match, but is listed by %v", packet, found)
+		case s.Mode == Approximate:
+		case ok && len(found) == 0:
+			t.Fatalf("%+v matches list %d, but is not listed", packet, list)
+		case ok && !attributed(found, uint16(list)):
+			t.Fatalf("%+v is attributed to list %d, but matches %v", packet, list, found)
+		}
+	}
+}
+
+func TestSetAgainstMap(t *testing.T) {
+	for _, mode := range []Mode{Exact, Approximate} {
+		t.Run(mode.String(), func(t *testing.T) {
+			r := newRandom(t)
+			for range 20 {
+				testSetAgainstMap(t, mode, r)
+			}
+		})
+	}
+}
+
+func testSetAgainstMap(t *testing.T, mode Mode, r random) {
+	keys := make(map[key.Key]uint16)
+	var listed []key.Key
+	list := func(k key.Key) {
+		keys[k] = uint16(1 + r.IntN(5))
+		listed = append(listed, k)
+	}
+	for _, s := range shapes { // all are in use, whatever comes and goes
+		for {
+			tuple := r.tuple()
+			tuple.HasPorts = true
+			if k, ok := s.Of(tuple); ok {
+				list(k)
+				break
+			}
+		}
+	}
+	for range 500 {
+		if k := r.key(); keys[k] == 0 {
+			list(k)
+		}
+	}
+	s := newSet(t, census(keys), mode, 12, r.Uint64())
+	if err := s.Fill(columns(keys)); err != nil {
+		t.Fatal(err)
+	}
+	checkSet(t, s, keys, r)
+
+	for range 3000 {
+		switch i := r.IntN(len(listed)); r.IntN(4) {
+		case 0, 1:
+			k := r.key()
+			if keys[k] != 0 {
+				continue
+			}
+			if err := s.Add(k, 1); err == nil {
+				list(k)
+				s.SetList(k, keys[k])
+			} else if !errors.Is(err, ErrNoRoom) || s.Len() < s.Capacity {
+				t.Fatal(err)
+			}
+		case 2:
+			if !s.Remove(listed[i]) {
+				t.Fatalf("%v cannot be removed", listed[i])
+			}
+			delete(keys, listed[i])
+			listed = slices.Delete(listed, i, i+1)
+			if k := r.key(); mode == Exact && keys[k] == 0 && s.Remove(k) {
+				t.Fatalf("%v could be removed, but was not listed", k)
+			}
+		case 3:
+			keys[listed[i]] = uint16(1 + r.IntN(5))
+			s.SetList(listed[i], keys[listed[i]])
+		}
+	}
+	checkSet(t, s, keys, r)
+	for _, k := range listed {
+		s.Remove(k)
+	}
+	if slices.ContainsFunc(slices.Concat(s.cascade.words, s.table.slots), func(w uint64) bool { return w != 0 }) && s.cascade.shadow.Saturated() == 0 {
+		t.Error("removing all keys leaves something behind")
+	}
+	if cascade, table := s.Load(); cascade != 0 || table != 0 {
+		t.Errorf("the empty set is loaded to %v and %v", cascade, table)
+	}
+}
+
+func TestSetWithoutKeys(t *testing.T) {
+	r := newRandom(t)
+	var none *Set
+	for _, s := range []*Set{none, newSet(t, Census{}, Exact, 0, 1), newSet(t, Census{}, Approximate, 16, 1)} {
+		if s.Len() != 0 {
+			t.Error("the empty set has a length")
+		}
+		if _, ok := s.Match(r.tuple()); ok {
+			t.Error("the empty set matches")
+		}
+	}
+	if err := newSet(t, Census{}, Exact, 0, 1).Add(r.key(), 1); !errors.Is(err, ErrNoRoom) {
+		t.Errorf("adding to the set without shapes: %v", err)
+	}
+}
+
+// What does not fit is refused, and nothing has changed.
+func TestSetNoRoom(t *testing.T) {
+	for _, mode := range []Mode{Exact, Approximate} {
+		shape := key.Shape{SrcBits: 32}
+		s := newSet(t, Census{Keys: map[key.Shape]int{shape: 10}}, mode, 16, 1)
+		c := numbered(shape, 0, s.Capacity+1, 0)
+		if err := s.Fill([]Column{c}); !errors.Is(err, ErrNoRoom) {
+			t.Fatalf("more keys than the capacity: %v", err)
+		}
+		if err := s.Fill([]Column{numbered(key.Shape{SrcBits: 24}, 0, 1, 0)}); !errors.Is(err, ErrNoRoom) {
+			t.Fatalf("a shape that is not in use: %v", err)
+		}
+		if err := s.Fill([]Column{numbered(shape, 0, s.Capacity, 0)}); err != nil {
+			t.Fatal(err)
+		}
+		k, err := key.Parse(c.Keys[s.Capacity*shape.KeyLen():])
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := slices.Concat(s.cascade.words, s.table.slots)
+		if err := s.Add(k, 1); !errors.Is(err, ErrNoRoom) {
+			t.Fatalf("a key beyond the capacity: %v", err)
+		}
+		if !slices.Equal(slices.Concat(s.cascade.words, s.table.slots), before) || s.Len() != s.Capacity {
+			t.Error("a refused key has changed the set")
+		}
+		if !s.Remove(mustParse(t, c.Keys[:shape.KeyLen()])) {
+			t.Fatal("a listed key cannot be removed")
+		}
+		if err := s.Add(k, 1); err != nil {
+			t.Errorf("there is room again: %v", err)
+		}
+	}
+}
+
+func mustParse(t *testing.T, b []byte) key.Key {
+	t.Helper()
+	k, err := key.Parse(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// A key that collides, or finds no room in the table, leaves the cascade alone.
+func TestSetRefusesWithTable(t *testing.T) {
+	r := newRandom(t)
+	shape := key.Shape{SrcBits: 32}
+	s := newSet(t, Census{Keys: map[key.Shape]int{shape: 10}}, Exact, 0, r.Uint64())
+	k := mustParse(t, numbered(shape, 0, 1, 0).Keys)
+	if err := s.Add(k, 1); err != nil {
+		t.Fatal(err)
+	}
+	before := slices.Concat(s.cascade.words, s.table.slots)
+	if err := s.Add(k, 2); !errors.Is(err, ErrCollision) {
+		t.Errorf("the same key again: %v", err)
+	}
+	if !slices.Equal(slices.Concat(s.cascade.words, s.table.slots), before) || s.Len() != 1 {
+		t.Error("a key that collides has changed the set")
+	}
+	for s.table.Insert(r.Uint64(), 1) == nil {
+	}
+	before = slices.Clone(s.cascade.words)
+	// One key may find room where others did not.
+	full := 0
+	for _, h := range numbered(shape, 1, 1000, 0).hashes(s.Seed) {
+		if s.table.Insert(h, 1) != nil {
+			full++
+		}
+	}
+	refused := numbered(shape, 1001, 100, 0)
+	for i := range refused.Lists {
+		k := mustParse(t, refused.Keys[i*shape.KeyLen():(i+1)*shape.KeyLen()])
+		if err := s.Add(k, 1); err == nil {
+			s.Remove(k)
+		} else if !errors.Is(err, ErrFull) {
+			t.Fatal(err)
+		}
+	}
+	if full == 0 || !slices.Equal(s.cascade.words, before) {
+		t.Error("a key that found no room has changed the cascade")
+	}
+}
+
+// Nothing listed gets through: 10M random keys of all kinds, and those of them
+// that stay when others go.
+func TestNoFalseNegative(t *testing.T) {
+	const n = 10_000_000
+	v6 := key.FieldV6
+	flow := key.FieldProto | key.FieldSrcPort | key.FieldDstPort
+	for _, mode := range []Mode{Exact, Approximate} {
+		t.Run(mode.String(), func(t *testing.T) {
+			r := newRandom(t)
+			var columns []Column
+			c := Census{Keys: make(map[key.Shape]int)}
+			for _, shape := range []key.Shape{
+				{SrcBits: 32}, {Fields: v6, SrcBits: 128}, {Fields: flow, SrcBits: 32, DstBits: 32}, {Fields: v6 | flow, SrcBits: 128, DstBits: 128},
+			} {
+				columns = append(columns, numbered(shape, 0, n/4, r.Uint64()))
+				c.Keys[shape] = n / 4
+			}
+			s := newSet(t, c, mode, 16, r.Uint64())
+			if err := s.Fill(columns); err != nil {
+				t.Fatal(err)
+			}
+			check := func(column, every int) {
+				for i, h := range columns[column].hashes(s.Seed) {
+					if i%every != 0 {
+						continue
+					}
+					if list, ok := s.Lookup(h); !ok || mode == Exact && list != int(columns[column].Lists[i]) {
+						t.Fatalf("key %d of column %d: list %d %t, want %d", i, column, list, ok, columns[column].Lists[i])
+					}
+				}
+			}
+			for i := range columns {
+				check(i, 1)
+			}
+			// Every other key goes from the columns, in any order.
+			for _, c := range columns[:2] {
+				size := c.Shape.KeyLen()
+				for i := 1; i < len(c.Lists); i += 2 {
+					if !s.Remove(mustParse(t, c.Keys[i*size:(i+1)*size])) {
+						t.Fatalf("key %d cannot be removed", i)
+					}
+				}
+			}
+			check(0, 2)
+			check(1, 2)
+			check(2, 1)
+			check(3, 1)
+		})
+	}
+}

@@ -1,0 +1,305 @@
+package membership
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"weir/filter/hash"
+)
+
+// check compares the table with what it shall hold.
+func checkTable(t *testing.T, table *Table, want map[uint64]uint16) {
+	t.Helper()
+	if table.Len() != len(want) {
+		t.Fatalf("%d keys, want %d", table.Len(), len(want))
+	}
+	inUse := 0
+	for i, slot := range table.slots {
+		if slot != 0 {
+			inUse++
+		} else if table.isMoved(i) {
+			t.Fatalf("the empty slot %d counts as moved", i)
+		}
+	}
+	if inUse != len(want) {
+		t.Fatalf("%d slots in use for %d keys", inUse, len(want))
+	}
+	for h, list := range want {
+		if got, ok := table.Find(h); !ok || got != list {
+			t.Fatalf("key %#x: list %d %t, want %d", h, got, ok, list)
+		}
+	}
+}
+
+func TestTableAgainstMap(t *testing.T) {
+	r := newRandom(t)
+	for _, buckets := range []int{1, 2, 3, 64, 1000} {
+		table := NewTable(make([]uint64, buckets*BucketSlots))
+		want := make(map[uint64]uint16)
+		var present []uint64
+		take := func() uint64 { // one that is present, no longer among those
+			i := r.IntN(len(present))
+			h := present[i]
+			present[i] = present[len(present)-1]
+			present = present[:len(present)-1]
+			return h
+		}
+		for range 20 * table.Cap() {
+			switch op := r.IntN(8); {
+			case op < 4 || len(present) == 0:
+				h, list := r.Uint64(), uint16(1+r.IntN(MaxList))
+				switch err := table.Insert(h, list); {
+				case err == nil:
+					want[h] = list
+					present = append(present, h)
+				case !errors.Is(err, ErrFull):
+					t.Fatal(err)
+				}
+			case op < 6:
+				h := take()
+				if !table.Delete(h) {
+					t.Fatalf("key %#x cannot be deleted", h)
+				}
+				delete(want, h)
+			case op == 6:
+				h, list := present[r.IntN(len(present))], uint16(1+r.IntN(MaxList))
+				if !table.SetList(h, list) {
+					t.Fatalf("list of key %#x cannot be set", h)
+				}
+				want[h] = list
+			default: // what is absent; two random keys of 2^48 do not meet
+				h := r.Uint64()
+				if _, ok := table.Find(h); ok || table.Delete(h) || table.SetList(h, 1) {
+					t.Fatalf("key %#x was never inserted", h)
+				}
+			}
+		}
+		checkTable(t, table, want)
+		for len(present) > 0 {
+			table.Delete(take())
+		}
+		if slices.ContainsFunc(table.slots, func(s uint64) bool { return s != 0 }) {
+			t.Error("deleting all keys leaves slots in use")
+		}
+	}
+}
+
+func TestTableWithoutSlots(t *testing.T) {
+	table := NewTable(nil)
+	if err := table.Insert(1, 1); !errors.Is(err, ErrFull) {
+		t.Errorf("insert: %v", err)
+	}
+	if _, ok := table.Find(1); ok || table.Delete(1) {
+		t.Error("the table without slots holds a key")
+	}
+}
+
+// A fingerprint of zero makes slots that only the list number tells from empty ones.
+func TestTableZeroFingerprint(t *testing.T) {
+	table := NewTable(make([]uint64, 4*BucketSlots))
+	const h = 3 << 62
+	if _, ok := table.Find(h); ok {
+		t.Fatal("found in the empty table")
+	}
+	if err := table.Insert(h, 7); err != nil {
+		t.Fatal(err)
+	}
+	if list, ok := table.Find(h); !ok || list != 7 {
+		t.Errorf("list %d %t, want 7", list, ok)
+	}
+}
+
+// Two keys that no reader could tell apart are refused, wherever the first one is.
+func TestTableCollision(t *testing.T) {
+	r := newRandom(t)
+	table := NewTable(make([]uint64, 64*BucketSlots))
+	want := make(map[uint64]uint16)
+	for len(want) < 64*BucketSlots*9/10 { // full enough that keys are in second buckets
+		h := r.Uint64()
+		if err := table.Insert(h, 1); err != nil {
+			t.Fatal(err)
+		}
+		want[h] = 1
+	}
+	before := slices.Clone(table.slots)
+	refused := 0
+	for h := range want {
+		fp := h & fingerprintMask
+		// Among all hashes with this fingerprint, those whose first bucket is
+		// one of the key's two collide. 48 … 63 are the bits that differ.
+		for top := range uint64(1 << 10) {
+			other := top<<54 | fp
+			first, second := hash.Reduce(h, 64), table.second(hash.Reduce(h, 64), fp)
+			if b := hash.Reduce(other, 64); b != first && b != second {
+				continue
+			}
+			if err := table.Insert(other, 2); !errors.Is(err, ErrCollision) {
+				t.Fatalf("%#x after %#x: %v, want a collision", other, h, err)
+			}
+			refused++
+		}
+		if refused > 10_000 {
+			break
+		}
+	}
+	if !slices.Equal(table.slots, before) {
+		t.Error("a refused key has changed the table")
+	}
+	checkTable(t, table, want)
+}
+
+// A key that finds no room leaves everything as it was.
+func TestTableFull(t *testing.T) {
+	r := newRandom(t)
+	table := NewTable(make([]uint64, 512*BucketSlots))
+	want := make(map[uint64]uint16)
+	for failed := 0; failed < 100; {
+		h := r.Uint64()
+		slots, moved := slices.Clone(table.slots), slices.Clone(table.moved)
+		err := table.Insert(h, 5)
+		if err == nil {
+			want[h] = 5
+			continue
+		}
+		if !errors.Is(err, ErrFull) {
+			t.Fatal(err)
+		}
+		failed++
+		if !slices.Equal(table.slots, slots) || !slices.Equal(table.moved, moved) {
+			t.Fatal("a key that found no room has changed the table")
+		}
+		if fill := float64(table.Len()) / float64(table.Cap()); fill < 0.95 {
+			t.Fatalf("full at %.3f", fill)
+		}
+	}
+	checkTable(t, table, want)
+}
+
+// TableFill leaves a margin: tables do not fill up before 95 %.
+func TestTableFillFactor(t *testing.T) {
+	r := newRandom(t)
+	table := NewTable(make([]uint64, 1<<14*BucketSlots))
+	moved := 0
+	for table.Insert(r.Uint64(), 1) == nil {
+	}
+	for i := range table.slots {
+		if table.isMoved(i) {
+			moved++
+		}
+	}
+	fill := float64(table.Len()) / float64(table.Cap())
+	t.Logf("full at %.4f, %.3f of the keys in their second buckets", fill, float64(moved)/float64(table.Len()))
+	if fill < 0.95 {
+		t.Errorf("full at %.4f, want 0.95 at least", fill)
+	}
+}
+
+// find in the order and with the loads of bpf/table.h, for readers beside a
+// writer, which Find is not made for.
+func findLikeC(slots []uint64, buckets uint32, h uint64) bool {
+	fp := h & fingerprintMask
+	inBucket := func(b uint32) (found uint64) {
+		for i := range BucketSlots {
+			slot := atomic.LoadUint64(&slots[int(b)*BucketSlots+i])
+			if slot&fingerprintMask == fp {
+				found |= slot
+			}
+		}
+		return found
+	}
+	first := hash.Reduce(h, buckets)
+	if inBucket(first) != 0 {
+		return true
+	}
+	second := int64(hash.Reduce(hash.Nth(fp, 0), buckets)) - int64(first)
+	if second < 0 {
+		second += int64(buckets)
+	}
+	return inBucket(uint32(second)) != 0
+}
+
+// The promise on which the data plane rests: a reader beside the writer finds
+// each key that is present, while the table fills up and others come and go, so
+// that keys are evicted all the time.
+//
+// A key is evicted once at most, so there are many tables, one after the other,
+// for the same readers. In small ones, a moment's absence of a few nanoseconds
+// is likeliest to be seen; in large ones, chains of evictions are longer.
+func TestTableReadersBesideWriter(t *testing.T) {
+	for _, c := range []struct{ buckets, tables int }{{4, 60_000}, {512, 200}} {
+		t.Run(fmt.Sprintf("%d buckets", c.buckets), func(t *testing.T) {
+			testTableReadersBesideWriter(t, c.buckets, c.tables)
+		})
+	}
+}
+
+func testTableReadersBesideWriter(t *testing.T, buckets, tables int) {
+	type round struct {
+		table   *Table
+		staying []uint64
+	}
+	newRound := func(r random) *round {
+		n := &round{table: NewTable(make([]uint64, buckets*BucketSlots))}
+		for range buckets * BucketSlots / 2 {
+			h := r.Uint64()
+			if n.table.Insert(h, 1) == nil {
+				n.staying = append(n.staying, h)
+			}
+		}
+		return n
+	}
+	r := newRandom(t)
+	var (
+		now     atomic.Pointer[round]
+		done    atomic.Bool
+		lookups atomic.Int64
+		wg      sync.WaitGroup
+	)
+	now.Store(newRound(r))
+	for range 2 {
+		wg.Go(func() {
+			for !done.Load() {
+				n := now.Load()
+				for _, h := range n.staying {
+					if !findLikeC(n.table.slots, n.table.buckets, h) {
+						t.Errorf("key %#x was gone for a moment", h)
+						return
+					}
+				}
+				lookups.Add(int64(len(n.staying)))
+			}
+		})
+	}
+	evicted := 0
+	for range tables {
+		n := newRound(r)
+		now.Store(n)
+		var coming []uint64
+		for range n.table.Cap() {
+			if n.table.Len() > n.table.Cap()*95/100 {
+				i := r.IntN(len(coming))
+				n.table.Delete(coming[i])
+				coming[i] = coming[len(coming)-1]
+				coming = coming[:len(coming)-1]
+			}
+			if h := r.Uint64(); n.table.Insert(h, 1) == nil {
+				coming = append(coming, h)
+			}
+		}
+		for _, h := range n.staying {
+			if i, _ := n.table.find(h); n.table.isMoved(i) {
+				evicted++
+			}
+		}
+	}
+	done.Store(true)
+	wg.Wait()
+	t.Logf("%d lookups beside %d tables, in which %d keys were evicted at last", lookups.Load(), tables, evicted)
+	if evicted < 10*tables/4 || lookups.Load() < int64(tables) {
+		t.Error("too little happened for the test to say anything")
+	}
+}

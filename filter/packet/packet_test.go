@@ -1,0 +1,316 @@
+package packet
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"weir/filter/key"
+)
+
+var (
+	src4, dst4 = netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.7")
+	src6, dst6 = netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8:1::7")
+
+	tcp4  = key.Tuple{Src: src4, Dst: dst4, Proto: 6, HasPorts: true, SrcPort: 0x1234, DstPort: 443}
+	tcp6  = key.Tuple{Src: src6, Dst: dst6, Proto: 6, HasPorts: true, SrcPort: 0x1234, DstPort: 443}
+	none4 = key.Tuple{Src: src4, Dst: dst4, Proto: 6}
+	none6 = key.Tuple{Src: src6, Dst: dst6, Proto: 6}
+)
+
+func with(t key.Tuple, proto uint8) key.Tuple {
+	t.Proto = proto
+	return t
+}
+
+// Where things stand in a frame without tags.
+const (
+	atType    = 12
+	atIP      = 14
+	atNext6   = atIP + 6
+	atHop6    = atIP + 7
+	atExt6    = atIP + 40
+	atLayer44 = atIP + 20
+)
+
+// set overwrites bytes.
+func set(at int, b ...byte) func([]byte) []byte {
+	return func(f []byte) []byte {
+		copy(f[at:], b)
+		return f
+	}
+}
+
+// cutTo keeps the first n bytes of the frame; the lengths in its headers stay.
+func cutTo(n int) func([]byte) []byte { return func(f []byte) []byte { return f[:n] } }
+
+// insert puts bytes in the middle.
+func insert(at int, b ...byte) func([]byte) []byte {
+	return func(f []byte) []byte { return slices.Insert(f, at, b...) }
+}
+
+func all(changes ...func([]byte) []byte) func([]byte) []byte {
+	return func(f []byte) []byte {
+		for _, c := range changes {
+			f = c(f)
+		}
+		return f
+	}
+}
+
+// extend puts an extension header before what an IPv6 packet has: of a kind,
+// with its bytes from the second one on.
+func extend(kind uint8, b ...byte) func([]byte) []byte {
+	return func(f []byte) []byte {
+		f = slices.Insert(f, atExt6, append([]byte{f[atNext6]}, b...)...)
+		f[atNext6] = kind
+		binary.BigEndian.PutUint16(f[atIP+4:], uint16(len(f)-atExt6))
+		return f
+	}
+}
+
+// options is an options header of so many bytes.
+func options(kind uint8, size int) func([]byte) []byte {
+	return extend(kind, append([]byte{byte(size/8 - 1)}, make([]byte, size-2)...)...)
+}
+
+func repeat(n int, change func([]byte) []byte) func([]byte) []byte {
+	return func(f []byte) []byte {
+		for range n {
+			f = change(f)
+		}
+		return f
+	}
+}
+
+func length4(n uint16) func([]byte) []byte { return set(atIP+2, byte(n>>8), byte(n)) }
+func length6(n uint16) func([]byte) []byte { return set(atIP+4, byte(n>>8), byte(n)) }
+
+var (
+	vlan     = insert(atType, 0x81, 0, 0x20, 1)
+	qinq     = all(vlan, insert(atType, 0x88, 0xa8, 0, 2))
+	fragment = extend(protoFragment, 0, 0, 0, 0, 0, 0, 1) // the first one
+	later    = extend(protoFragment, 0, 0, 8, 0, 0, 0, 1)
+	auth     = extend(protoAH, append([]byte{1}, make([]byte, 10)...)...) // 12 bytes
+	authLong = extend(protoAH, append([]byte{4}, make([]byte, 22)...)...) // 24 bytes
+)
+
+// A valid packet and one change to it, for each way in which a packet can
+// leave the parser.
+var cases = []struct {
+	name   string
+	tuple  key.Tuple
+	change func([]byte) []byte
+	result Result
+	want   key.Tuple // zero: no addresses
+}{
+	{"IPv4", tcp4, nil, OK, tcp4},
+	{"IPv6", tcp6, nil, OK, tcp6},
+
+	{"an empty frame", tcp4, cutTo(0), Truncated, key.Tuple{}},
+	{"cut within Ethernet", tcp4, cutTo(13), Truncated, key.Tuple{}},
+	{"ARP", tcp4, set(atType, 8, 6), ARP, key.Tuple{}},
+	{"another EtherType", tcp4, set(atType, 0x88, 0x47), NotIP, key.Tuple{}},
+	{"an 802.3 length", tcp4, set(atType, 0, 60), NotIP, key.Tuple{}},
+
+	{"one tag", tcp4, vlan, OK, tcp4},
+	{"a priority tag", tcp6, insert(atType, 0x81, 0, 0xe0, 0), OK, tcp6},
+	{"two tags", tcp4, qinq, OK, tcp4},
+	{"two equal tags", tcp6, all(vlan, vlan), OK, tcp6},
+	{"ARP in two tags", tcp4, all(set(atType, 8, 6), qinq), ARP, key.Tuple{}},
+	{"three tags", tcp4, all(qinq, vlan), Unparsed, key.Tuple{}},
+	{"cut within a tag", tcp4, all(vlan, cutTo(17)), Truncated, key.Tuple{}},
+	{"cut within the second tag", tcp4, all(qinq, cutTo(21)), Truncated, key.Tuple{}},
+	{"cut behind the second tag", tcp4, all(qinq, cutTo(22)), Truncated, key.Tuple{}},
+
+	{"cut within IPv4", tcp4, cutTo(atLayer44 - 1), Truncated, key.Tuple{}},
+	{"version 6 as IPv4", tcp4, set(atIP, 0x65), Malformed, key.Tuple{}},
+	{"version 0", tcp4, set(atIP, 0x05), Malformed, key.Tuple{}},
+	{"IHL below 5", tcp4, set(atIP, 0x44), Malformed, none4},
+	{"a length below the header's", tcp4, length4(19), Malformed, none4},
+	{"options", tcp4, all(set(atIP, 0x46), insert(atLayer44, 1, 1, 1, 0), length4(44)), OK, tcp4},
+	{"all options", tcp4, all(set(atIP, 0x4f), insert(atLayer44, make([]byte, 40)...), length4(80)), OK, tcp4},
+	{"options beyond the frame", tcp4, all(set(atIP, 0x4f), length4(100)), Truncated, none4},
+	{"options beyond the length", tcp4, set(atIP, 0x4f), Malformed, none4},
+	{"no transport by its length", tcp4, length4(20), Truncated, none4},
+	{"7 bytes of transport by its length", tcp4, length4(27), Truncated, none4},
+	{"8 bytes of transport", tcp4, all(length4(28), cutTo(atLayer44+8)), OK, tcp4},
+	{"cut within transport", tcp4, cutTo(atLayer44 + 7), Truncated, none4},
+	{"a length of 0: aggregated", tcp4, length4(0), OK, tcp4},
+	{"a length of 0, cut", tcp4, all(length4(0), cutTo(atLayer44+4)), Truncated, none4},
+	{"padding behind the packet", tcp4, all(length4(28), insert(atLayer44+20, make([]byte, 30)...)), OK, tcp4},
+	{"a first fragment", tcp4, set(atIP+6, 0x20, 0), OK, tcp4},
+	{"a later fragment", tcp4, set(atIP+6, 0x00, 1), OK, none4},
+	{"a later fragment without data", tcp4, all(set(atIP+6, 0x20, 1), length4(20), cutTo(atLayer44)), OK, none4},
+	{"do not fragment", tcp4, set(atIP+6, 0x40, 0), OK, tcp4},
+	{"UDP", tcp4, set(atIP+9, 17), OK, with(tcp4, 17)},
+	{"SCTP", tcp4, set(atIP+9, 132), OK, with(tcp4, 132)},
+	{"ICMP", tcp4, set(atIP+9, 1), OK, with(none4, 1)},
+	{"ICMP cut", tcp4, all(set(atIP+9, 1), cutTo(atLayer44+7)), Truncated, with(none4, 1)},
+	{"ICMPv6 over IPv4 cut", tcp4, all(set(atIP+9, 58), length4(27)), Truncated, with(none4, 58)},
+	{"GRE", tcp4, set(atIP+9, 47), OK, with(none4, 47)},
+	{"GRE without data", tcp4, all(set(atIP+9, 47), cutTo(atLayer44)), OK, with(none4, 47)},
+	{"hop-by-hop over IPv4 is data", tcp4, set(atIP+9, 0), OK, with(none4, 0)},
+
+	{"cut within IPv6", tcp6, cutTo(atExt6 - 1), Truncated, key.Tuple{}},
+	{"version 4 as IPv6", tcp6, set(atIP, 0x40), Malformed, key.Tuple{}},
+	{"no transport by IPv6's length", tcp6, length6(7), Truncated, none6},
+	{"8 bytes of transport over IPv6", tcp6, all(length6(8), cutTo(atExt6+8)), OK, tcp6},
+	{"cut within transport over IPv6", tcp6, cutTo(atExt6 + 7), Truncated, none6},
+	{"a payload of 0: a jumbogram", tcp6, length6(0), OK, tcp6},
+	{"no next header", tcp6, all(set(atNext6, 59), cutTo(atExt6)), OK, with(none6, 59)},
+	{"SCTP over IPv6", tcp6, set(atNext6, 132), OK, with(tcp6, 132)},
+	{"ICMPv6 cut", tcp6, all(set(atNext6, 58), length6(7)), Truncated, with(none6, 58)},
+
+	{"hop-by-hop", tcp6, options(protoHopOpts, 8), OK, tcp6},
+	{"routing", tcp6, options(protoRouting, 24), OK, tcp6},
+	{"destination options", tcp6, options(protoDstOpts, 16), OK, tcp6},
+	{"mobility", tcp6, options(protoMobility, 8), OK, tcp6},
+	{"HIP", tcp6, options(protoHIP, 40), OK, tcp6},
+	{"shim6", tcp6, options(protoShim6, 8), OK, tcp6},
+	{"authentication, in units of 4 bytes", tcp6, auth, OK, tcp6},
+	{"a longer one", tcp6, authLong, OK, tcp6},
+	{"a first fragment over IPv6", tcp6, fragment, OK, tcp6},
+	{"a fragment header's length does not count", tcp6, extend(protoFragment, 200, 0, 0, 0, 0, 0, 1), OK, tcp6},
+	{"reserved bits of a fragment header", tcp6, extend(protoFragment, 0, 0, 7, 0, 0, 0, 1), OK, tcp6},
+	{"a later fragment over IPv6", tcp6, later, OK, none6},
+	{"a later fragment goes on as data", tcp6, all(options(protoDstOpts, 8), later), OK, with(none6, protoDstOpts)},
+	{"options, then a fragment", tcp6, all(fragment, options(protoHopOpts, 8)), OK, tcp6},
+	{"all kinds", tcp6, all(options(protoShim6, 8), options(protoHIP, 8), options(protoMobility, 8), auth, fragment,
+		options(protoRouting, 8), options(protoDstOpts, 8), options(protoHopOpts, 8)), OK, tcp6},
+	{"16 headers", tcp6, repeat(16, options(protoDstOpts, 8)), OK, tcp6},
+	{"17 headers", tcp6, repeat(17, options(protoDstOpts, 8)), Unparsed, with(none6, protoDstOpts)},
+	{"1024 bytes", tcp6, options(protoDstOpts, 1024), OK, tcp6},
+	{"1032 bytes", tcp6, options(protoDstOpts, 1032), Unparsed, with(none6, 6)},
+	{"1032 bytes in two", tcp6, all(options(protoDstOpts, 1024), options(protoDstOpts, 8)), Unparsed, with(none6, 6)},
+	{"a header beyond the payload", tcp6, all(options(protoDstOpts, 16), length6(15)), Truncated, with(none6, 6)},
+	{"a header's start beyond the payload", tcp6, all(options(protoDstOpts, 8), length6(7)), Truncated, with(none6, protoDstOpts)},
+	{"a header beyond the frame", tcp6, all(options(protoDstOpts, 16), cutTo(atExt6+15)), Truncated, with(none6, 6)},
+	{"a header's start beyond the frame", tcp6, all(options(protoDstOpts, 16), cutTo(atExt6+7)), Truncated, with(none6, protoDstOpts)},
+	{"options in a tag", tcp6, all(options(protoDstOpts, 8), vlan), OK, tcp6},
+}
+
+func TestParse(t *testing.T) {
+	for _, c := range cases {
+		f := Frame(c.tuple)
+		if c.change != nil {
+			f = c.change(f)
+		}
+		before := bytes.Clone(f)
+		p, result := Parse(f)
+		want := c.want
+		if p.HasAddresses != want.Src.IsValid() || p.Tuple != want || result != c.result || p.ND {
+			t.Errorf("%s: result %d of %+v, want %d of %+v", c.name, result, p, c.result, want)
+		}
+		if !bytes.Equal(f, before) {
+			t.Errorf("%s: the frame has been changed", c.name)
+		}
+	}
+}
+
+// Neighbour discovery is sent on the link (RFC 4861) and not in fragments (RFC 6980).
+func TestNeighbourDiscovery(t *testing.T) {
+	icmp6 := with(none6, protoICMPv6)
+	link := set(atHop6, 255)
+	for kind := range 256 {
+		f := link(Frame(icmp6))
+		f[atExt6] = byte(kind)
+		if p, _ := Parse(f); p.ND != (kind >= 133 && kind <= 137) {
+			t.Errorf("type %d: %t", kind, p.ND)
+		}
+	}
+	solicitation := all(link, set(atExt6, 135))
+	for name, c := range map[string]struct {
+		change func([]byte) []byte
+		want   bool
+	}{
+		"plain":                  {solicitation, true},
+		"in a tag":               {all(solicitation, vlan), true},
+		"behind options":         {all(solicitation, options(protoHopOpts, 8)), true},
+		"from beyond the link":   {all(solicitation, set(atHop6, 254)), false},
+		"in a first fragment":    {all(solicitation, fragment), false},
+		"in an atomic fragment":  {all(solicitation, extend(protoFragment, 0, 0, 0, 0, 0, 0, 1)), false},
+		"fragment, then options": {all(solicitation, options(protoDstOpts, 8), fragment), false},
+		"in a later fragment":    {all(solicitation, later), false},
+		"cut":                    {all(solicitation, cutTo(atExt6+7)), false},
+		"over another protocol":  {all(solicitation, set(atNext6, 6)), false},
+	} {
+		if p, _ := Parse(c.change(Frame(icmp6))); p.ND != c.want {
+			t.Errorf("%s: %t", name, p.ND)
+		}
+	}
+	f := Frame(with(none4, protoICMPv6))
+	f[atIP+8], f[atLayer44] = 255, 135
+	if p, _ := Parse(f); p.ND {
+		t.Error("over IPv4")
+	}
+}
+
+// Frame and Parse are each other's inverse.
+func TestFrame(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %#x", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	for range 10_000 {
+		var a, b [16]byte
+		for i := range a {
+			a[i], b[i] = byte(r.Uint32()), byte(r.Uint32())
+		}
+		want := key.Tuple{Src: netip.AddrFrom16(a), Dst: netip.AddrFrom16(b), Proto: uint8(r.IntN(256))}
+		if r.IntN(2) == 0 {
+			want.Src, want.Dst = netip.AddrFrom4([4]byte(a[:])), netip.AddrFrom4([4]byte(b[:]))
+		} else if isExtension(want.Proto) {
+			continue
+		}
+		if p := want.Proto; (p == 6 || p == 17 || p == 132) && r.IntN(2) == 0 {
+			want.HasPorts, want.SrcPort, want.DstPort = true, uint16(r.Uint32()), uint16(r.Uint32())
+		}
+		p, result := Parse(Frame(want))
+		if result != OK || p.Tuple != want || !p.HasAddresses {
+			t.Fatalf("%+v becomes %+v, result %d", want, p, result)
+		}
+	}
+}
+
+// No frame makes the parser panic or say what cannot be.
+func FuzzParse(f *testing.F) {
+	for _, c := range cases {
+		frame := Frame(c.tuple)
+		if c.change != nil {
+			frame = c.change(frame)
+		}
+		f.Add(frame)
+	}
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		p, result := Parse(frame)
+		if err := impossible(p, result); err != nil {
+			t.Errorf("% x: %v", frame, err)
+		}
+		// What stands behind the packet, or behind a cut, was not looked at.
+		if longer, r := Parse(append(bytes.Clone(frame), 0xff)); result == OK && (r != OK || longer != p) {
+			t.Errorf("% x: %+v, with a byte more %+v and result %d", frame, p, longer, r)
+		}
+	})
+}
+
+func impossible(p Packet, r Result) error {
+	switch {
+	case !p.HasAddresses && p != Packet{}:
+		return fmt.Errorf("%+v without addresses", p)
+	case p.HasAddresses && p.Src.Is4() != p.Dst.Is4():
+		return fmt.Errorf("%+v of two families", p)
+	case p.HasAddresses && (r == NotIP || r == ARP), !p.HasAddresses && r == OK:
+		return fmt.Errorf("%+v with result %d", p, r)
+	case p.HasPorts && (r != OK || p.Proto != 6 && p.Proto != 17 && p.Proto != 132):
+		return fmt.Errorf("%+v has ports with result %d", p, r)
+	case !p.HasPorts && (p.SrcPort != 0 || p.DstPort != 0):
+		return fmt.Errorf("%+v has no ports, but their numbers", p)
+	case p.ND && (r != OK || p.Proto != protoICMPv6 || p.Src.Is4()):
+		return fmt.Errorf("%+v is neighbour discovery with result %d", p, r)
+	}
+	return nil
+}

@@ -1,0 +1,185 @@
+package verdict
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"weir/filter/key"
+	"weir/filter/membership"
+	"weir/filter/packet"
+)
+
+// set holds keys, the i-th of them under list i+1.
+func set(t *testing.T, mode membership.Mode, keys ...key.Key) *membership.Set {
+	t.Helper()
+	c := membership.Census{Keys: make(map[key.Shape]int)}
+	for _, k := range keys {
+		c.Keys[k.Shape]++
+	}
+	l, err := membership.PlanLayout(c, mode, 16, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := membership.NewSet(l, l.Alloc())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, k := range keys {
+		if err := s.Add(k, uint16(i+1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func source(s string) key.Key { return key.Source(netip.MustParsePrefix(s)) }
+
+// tuple is a UDP packet.
+func tuple(src, dst string, srcPort, dstPort uint16) key.Tuple {
+	return key.Tuple{
+		Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst),
+		Proto: 17, HasPorts: true, SrcPort: srcPort, DstPort: dstPort,
+	}
+}
+
+func TestDecide(t *testing.T) {
+	flow := tuple("198.51.100.1", "203.0.113.1", 1000, 53)
+	flowShape := key.Shape{Fields: key.FieldProto | key.FieldDstPort, DstBits: 32}
+	flowKey, _ := flowShape.Of(flow)
+	program := func(p Policy, mode membership.Mode) *Program {
+		return &Program{
+			Policy: p,
+			Block: set(t, mode, source("192.0.2.0/24"), source("2001:db8::/32"), flowKey,
+				source("fe80::/10"), source("0.0.0.0/32"), source("fd00::/8")),
+			Allow: set(t, mode, source("192.0.2.7/32")),
+		}
+	}
+	policy := Policy{
+		FailsafePorts:    []FailsafePort{{17, 4500}, {6, 22}},
+		FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.64/26"), netip.MustParsePrefix("2001:db8:1::/48")},
+	}
+	change := func(f []byte, at int, to ...byte) []byte {
+		copy(f[at:], to)
+		return f
+	}
+	listed := func() []byte { return packet.Frame(tuple("192.0.2.1", "203.0.113.9", 1, 2)) }
+	clean := func() []byte { return packet.Frame(tuple("198.51.100.9", "203.0.113.9", 1, 2)) }
+	v6 := func() []byte { return packet.Frame(tuple("2001:db8::1", "2001:db8::2", 1, 2)) }
+	later := flow
+	later.HasPorts, later.SrcPort, later.DstPort = false, 0, 0
+	solicitation := func(src string) []byte {
+		n := tuple(src, "ff02::1", 0, 0)
+		n.Proto, n.HasPorts = 58, false
+		return change(change(packet.Frame(n), 21, 255), 54, 135)
+	}
+	for _, c := range []struct {
+		name  string
+		frame []byte
+		want  Reason
+		list  int
+	}{
+		{"nothing listed", clean(), Clean, 0},
+		{"a listed network", listed(), Blocked, 1},
+		{"a listed network, IPv6", v6(), Blocked, 2},
+		{"a listed flow", packet.Frame(flow), Blocked, 3},
+		{"another port", packet.Frame(tuple("198.51.100.1", "203.0.113.1", 1000, 54)), Clean, 0},
+		{"a listed flow's later fragment", packet.Frame(later), Clean, 0},
+		{"listed and allowed", packet.Frame(tuple("192.0.2.7", "203.0.113.9", 1, 2)), Allowed, 0},
+
+		{"a listed flow, from an allowed source", packet.Frame(tuple("192.0.2.7", "203.0.113.1", 1000, 53)), Allowed, 0},
+		{"a failsafe port", packet.Frame(tuple("192.0.2.1", "203.0.113.9", 1, 4500)), Failsafe, 0},
+		{"a failsafe port as source", packet.Frame(tuple("192.0.2.1", "203.0.113.9", 4500, 1)), Blocked, 1},
+		{"a failsafe port of another protocol", packet.Frame(tuple("192.0.2.1", "203.0.113.9", 1, 22)), Blocked, 1},
+		{"a failsafe network", packet.Frame(tuple("192.0.2.65", "203.0.113.9", 1, 2)), Failsafe, 0},
+		{"a failsafe network, IPv6", packet.Frame(tuple("2001:db8:1::1", "2001:db8::2", 1, 2)), Failsafe, 0},
+		{"a failsafe network as destination", packet.Frame(tuple("192.0.2.1", "192.0.2.65", 1, 2)), Blocked, 1},
+
+		{"DHCP from a client", packet.Frame(tuple("0.0.0.0", "255.255.255.255", 68, 67)), DHCP, 0},
+		{"DHCP from a server", packet.Frame(tuple("192.0.2.1", "255.255.255.255", 67, 68)), DHCP, 0},
+		{"DHCP through a relay", packet.Frame(tuple("192.0.2.1", "192.0.2.2", 67, 67)), DHCP, 0},
+		{"not quite DHCP", packet.Frame(tuple("192.0.2.1", "192.0.2.2", 68, 68)), Blocked, 1},
+		{"DHCPv6 from a client", packet.Frame(tuple("fe80::1", "ff02::1:2", 546, 547)), DHCP, 0},
+		{"DHCPv6 from a server", packet.Frame(tuple("fe80::1", "fe80::2", 547, 546)), DHCP, 0},
+		{"DHCPv6 through a relay", packet.Frame(tuple("fd00::1", "fd00::2", 547, 547)), DHCP, 0},
+		{"DHCP's ports over IPv6", packet.Frame(tuple("fe80::1", "fe80::2", 67, 68)), Blocked, 4},
+		{"DHCPv6's ports over IPv4", packet.Frame(tuple("192.0.2.1", "192.0.2.2", 546, 547)), Blocked, 1},
+		{"DHCP's ports over TCP", change(packet.Frame(tuple("192.0.2.1", "192.0.2.2", 68, 67)), 23, 6), Blocked, 1},
+		{"neighbour discovery", solicitation("fe80::1"), ND, 0},
+		{"neighbour discovery from afar", change(solicitation("fe80::1"), 21, 254), Blocked, 4},
+
+		{"ARP", change(clean(), 12, 8, 6), ARP, 0},
+		{"MPLS", change(clean(), 12, 0x88, 0x47), NotIP, 0},
+		{"truncated", clean()[:40], Truncated, 0},
+		{"malformed", change(clean(), 14, 0x41), Malformed, 0},
+		{"a third tag", append(clean()[:12:12], 0x81, 0, 0, 1, 0x81, 0, 0, 1, 0x81, 0, 0, 1, 8, 0), Unparsed, 0},
+		// The addresses count, whatever stands behind them.
+		{"listed and truncated", listed()[:40], Blocked, 1},
+		{"listed and malformed", change(listed(), 14, 0x41), Blocked, 1},
+		{"cut before its addresses", listed()[:33], Truncated, 0},
+		{"failsafe and truncated", packet.Frame(tuple("192.0.2.65", "203.0.113.9", 1, 2))[:40], Failsafe, 0},
+	} {
+		for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
+			for _, flags := range []struct{ malformed, monitor bool }{{}, {malformed: true}, {monitor: true}, {true, true}} {
+				p := policy
+				p.DropMalformed, p.Monitor = flags.malformed, flags.monitor
+				want := Outcome{Reason: c.want, List: c.list}
+				switch c.want {
+				case Blocked:
+					want.Action = Drop
+					if p.Monitor {
+						want.Action, want.Reason = Pass, Monitored
+					}
+				case Truncated, Malformed, Unparsed:
+					if p.DropMalformed && !p.Monitor {
+						want.Action = Drop
+					}
+				}
+				if mode == membership.Approximate {
+					want.List = 0
+				}
+				if got := program(p, mode).Decide(c.frame); got != want {
+					t.Errorf("%s, %v, %+v: %+v, want %+v", c.name, mode, flags, got, want)
+				}
+			}
+		}
+	}
+}
+
+// A program without lists blocks nothing.
+func TestDecideWithoutSets(t *testing.T) {
+	var p Program
+	if got := p.Decide(packet.Frame(tuple("192.0.2.1", "192.0.2.2", 1, 2))); got != (Outcome{}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// On the wire, an IPv4-mapped IPv6 address is IPv6.
+func TestFailsafeMapped(t *testing.T) {
+	p := Policy{FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
+	pkt := packet.Packet{Tuple: tuple("::ffff:192.0.2.1", "::1", 1, 2), HasAddresses: true}
+	if p.failsafe(pkt) {
+		t.Error("an IPv4 prefix covers an IPv6 packet")
+	}
+	p.FailsafePrefixes[0] = netip.MustParsePrefix("::ffff:192.0.2.0/120")
+	if !p.failsafe(pkt) {
+		t.Error("a mapped prefix does not cover a mapped address")
+	}
+}
+
+func TestNames(t *testing.T) {
+	var names []string
+	for r := range NumReasons {
+		names = append(names, r.String())
+	}
+	if slices.Contains(names, "") || len(slices.Compact(slices.Sorted(slices.Values(names)))) != int(NumReasons) {
+		t.Errorf("reasons are called %q", names)
+	}
+	if s := NumReasons.String(); !strings.HasPrefix(s, "reason-") {
+		t.Errorf("no reason is called %q", s)
+	}
+	if Pass.String() != "pass" || Drop.String() != "drop" {
+		t.Errorf("actions are called %v and %v", Pass, Drop)
+	}
+}

@@ -1,0 +1,326 @@
+package contract
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"sync"
+	"testing"
+
+	"weir/control/capture"
+	"weir/control/generation"
+	"weir/control/list"
+	"weir/control/replay"
+	"weir/filter/key"
+	"weir/filter/membership"
+	"weir/filter/packet"
+	"weir/filter/verdict"
+	"weir/tests/data"
+	"weir/tests/lab"
+)
+
+// frame is a packet of a capture.
+type frame struct {
+	capture string
+	number  int
+	data    []byte
+}
+
+// frames reads every packet of every capture.
+func frames(t testing.TB) []frame {
+	t.Helper()
+	var all []frame
+	captures := 0
+	data.Captures(t, func(name string, r *capture.Reader) {
+		captures++
+		for p, err := range r.All() {
+			if err != nil { // cut short, as many are on purpose: the packets before count
+				return
+			}
+			all = append(all, frame{name, p.Number, append([]byte(nil), p.Data...)})
+		}
+	})
+	t.Logf("%d packets of %d captures", len(all), captures)
+	if len(all) == 0 {
+		t.Fatal("no packets")
+	}
+	return all
+}
+
+// flow is a five-tuple.
+type flow struct {
+	src, dst         netip.Addr
+	proto            uint8
+	srcPort, dstPort uint16
+}
+
+func flowOf(t key.Tuple) flow { return flow{t.Src, t.Dst, t.Proto, t.SrcPort, t.DstPort} }
+
+// lists are what the program and the oracle are given. The oracle asks maps and
+// prefixes, and knows nothing of shapes, levels, hashes and filters.
+type lists struct {
+	addresses map[netip.Addr]bool   // list 1: sources that are blocked
+	networks  map[netip.Prefix]bool // list 2: networks, sources and destinations
+	flows     map[flow]bool         // list 3: five-tuples
+	services  map[flow]bool         // list 3 too: any source to a port of a destination
+	allowed   map[netip.Addr]bool   // list 4
+	lengths   map[int]bool          // of the networks
+}
+
+// drawLists draws lists from the traffic, so that each of them meets some.
+func drawLists(r random, traffic []frame) lists {
+	l := lists{
+		addresses: make(map[netip.Addr]bool), networks: make(map[netip.Prefix]bool),
+		flows: make(map[flow]bool), services: make(map[flow]bool),
+		allowed: make(map[netip.Addr]bool), lengths: make(map[int]bool),
+	}
+	sources, flows := make(map[netip.Addr]bool), make(map[flow]bool)
+	for _, f := range traffic {
+		p, _ := packet.Parse(f.data)
+		if !p.HasAddresses {
+			continue
+		}
+		if !sources[p.Src] {
+			sources[p.Src] = true
+			switch r.IntN(12) {
+			case 0, 1, 2, 3:
+				l.addresses[p.Src] = true
+			case 4:
+				lengths := []int{24, 20, 29}
+				if p.Src.Is6() {
+					lengths = []int{48, 64, 125}
+				}
+				n, _ := p.Src.Prefix(r.pick(lengths...))
+				l.networks[n] = true
+				l.lengths[n.Bits()] = true
+			}
+			if r.IntN(10) == 0 {
+				l.allowed[p.Src] = true
+			}
+		}
+		if f := flowOf(p.Tuple); p.HasPorts && !flows[f] {
+			flows[f] = true
+			switch r.IntN(8) {
+			case 0:
+				l.flows[f] = true
+			case 1:
+				l.services[flow{dst: f.dst, proto: f.proto, dstPort: f.dstPort}] = true
+			}
+		}
+	}
+	return l
+}
+
+// store gives the lists as they come from files.
+func (l lists) store(t testing.TB) *generation.Store {
+	t.Helper()
+	s := generation.NewStore()
+	add := func(g generation.List, e list.Entries) {
+		if _, err := s.AddList(g, e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add(generation.List{Name: "addresses"}, addressEntries(l.addresses))
+	var networks list.Entries
+	for p := range l.networks {
+		addPrefix(&networks, p)
+	}
+	add(generation.List{Name: "networks", Direction: generation.Both}, networks)
+	var flows list.Entries
+	for f := range l.flows {
+		flows.Flows = append(flows.Flows, f.key(f.src.BitLen(), key.FieldSrcPort))
+	}
+	for f := range l.services {
+		f.src = f.dst // of the right family; no bit of it counts
+		flows.Flows = append(flows.Flows, f.key(0, 0))
+	}
+	add(generation.List{Name: "flows"}, flows)
+	add(generation.List{Name: "allowed", Allow: true}, addressEntries(l.allowed))
+	return s
+}
+
+func (f flow) key(srcBits int, fields key.Fields) key.Key {
+	s := key.Shape{Fields: fields | key.FieldDstPort | key.FieldProto, SrcBits: uint8(srcBits), DstBits: uint8(f.dst.BitLen())}
+	if f.dst.Is6() {
+		s.Fields |= key.FieldV6
+	}
+	k, _ := s.Of(key.Tuple{Src: f.src, Dst: f.dst, Proto: f.proto, HasPorts: true, SrcPort: f.srcPort, DstPort: f.dstPort})
+	return k
+}
+
+func addressEntries(addresses map[netip.Addr]bool) list.Entries {
+	var e list.Entries
+	for a := range addresses {
+		addPrefix(&e, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return e
+}
+
+func addPrefix(e *list.Entries, p netip.Prefix) {
+	if p.Addr().Is6() {
+		e.V6 = append(e.V6, p)
+		return
+	}
+	b := p.Addr().As4()
+	e.V4 = append(e.V4, list.V4(binary.BigEndian.Uint32(b[:]), p.Bits()))
+}
+
+func (l lists) holdsNetwork(a netip.Addr) bool {
+	for bits := range l.lengths {
+		if p, err := a.Prefix(bits); err == nil && l.networks[p] {
+			return true
+		}
+	}
+	return false
+}
+
+// outcome is the oracle's answer: the reason, and which lists may be named.
+func (l lists) outcome(data []byte, dropMalformed bool) (verdict.Outcome, []int) {
+	p, result := packet.Parse(data)
+	o := verdict.Outcome{Reason: map[packet.Result]verdict.Reason{
+		packet.OK: verdict.Clean, packet.NotIP: verdict.NotIP, packet.ARP: verdict.ARP,
+		packet.Truncated: verdict.Truncated, packet.Malformed: verdict.Malformed, packet.Unparsed: verdict.Unparsed,
+	}[result]}
+	ports := func(a, b uint16) bool { return p.HasPorts && p.SrcPort == a && p.DstPort == b }
+	var named []int
+	switch {
+	case !p.HasAddresses:
+	case p.ND:
+		o.Reason = verdict.ND
+	case p.Proto == 17 && p.Src.Is4() && (ports(67, 68) || ports(68, 67) || ports(67, 67)),
+		p.Proto == 17 && p.Src.Is6() && (ports(546, 547) || ports(547, 546) || ports(547, 547)):
+		o.Reason = verdict.DHCP
+	default:
+		if l.addresses[p.Src] {
+			named = append(named, 1)
+		}
+		if l.holdsNetwork(p.Src) || l.holdsNetwork(p.Dst) {
+			named = append(named, 2)
+		}
+		if f := flowOf(p.Tuple); p.HasPorts && (l.flows[f] || l.services[flow{dst: f.dst, proto: f.proto, dstPort: f.dstPort}]) {
+			named = append(named, 3)
+		}
+		switch {
+		case len(named) > 0 && l.allowed[p.Src]:
+			o.Reason = verdict.Allowed
+		case len(named) > 0:
+			o.Reason = verdict.Blocked
+			o.List = named[0] // the order in which weir attributes: addresses, networks, flows
+			if l.addresses[p.Src] {
+				o.List = 1
+			}
+		}
+	}
+	switch o.Reason {
+	case verdict.Blocked:
+		o.Action = verdict.Drop
+	case verdict.Truncated, verdict.Malformed, verdict.Unparsed:
+		if dropMalformed {
+			o.Action = verdict.Drop
+		}
+	}
+	return o, named
+}
+
+// Every packet of every capture: the kernel, the reference and, in exact mode,
+// the oracle agree.
+func TestCaptures(t *testing.T) {
+	lab.Root(t)
+	traffic := frames(t)
+	l := drawLists(newRandom(t), traffic)
+	t.Logf("%d addresses, %d networks, %d flows, %d services, %d allowed",
+		len(l.addresses), len(l.networks), len(l.flows), len(l.services), len(l.allowed))
+	for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
+		for _, dropMalformed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%v/drop malformed %t", mode, dropMalformed), func(t *testing.T) {
+				c := generation.Config{Mode: mode, Policy: verdict.Policy{DropMalformed: dropMalformed}}
+				g, err := generation.Build(l.store(t), c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer g.Close()
+				seen := make(map[verdict.Outcome]int)
+				var mu sync.Mutex
+				var wg sync.WaitGroup
+				for part := range split(traffic, runtime.GOMAXPROCS(0)) {
+					k, err := replay.NewKernel(g, 4) // each with counters of its own
+					if err != nil {
+						t.Fatal(err)
+					}
+					wg.Go(func() {
+						defer k.Close()
+						n := make(map[verdict.Outcome]int)
+						for _, f := range part {
+							o, err := compare(l, g, k, c, f.data)
+							if err != nil {
+								t.Errorf("%s, packet %d: %v: % x", f.capture, f.number, err, f.data[:min(len(f.data), 200)])
+								return
+							}
+							n[o]++
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						for o, i := range n {
+							seen[o] += i
+						}
+					})
+				}
+				wg.Wait()
+				reasons := make(map[verdict.Reason]int)
+				for o, n := range seen {
+					reasons[o.Reason] += n
+				}
+				t.Log(reasons)
+				// What else there is depends on the captures.
+				for _, r := range []verdict.Reason{verdict.Clean, verdict.Allowed, verdict.Blocked} {
+					if reasons[r] == 0 {
+						t.Errorf("no packet left as %v: the lists are too narrow", r)
+					}
+				}
+			})
+		}
+	}
+}
+
+// split cuts traffic into parts.
+func split(traffic []frame, parts int) func(yield func([]frame) bool) {
+	return func(yield func([]frame) bool) {
+		for i := range parts {
+			if !yield(traffic[len(traffic)*i/parts : len(traffic)*(i+1)/parts]) {
+				return
+			}
+		}
+	}
+}
+
+// compare asks all three and gives their common answer.
+func compare(l lists, g *generation.Generation, k *replay.Kernel, c generation.Config, data []byte) (verdict.Outcome, error) {
+	want := g.Decide(data)
+	got, err := k.Decide(data)
+	if err != nil {
+		return got, err
+	}
+	if got != want {
+		return got, fmt.Errorf("kernel %+v, reference %+v", got, want)
+	}
+	oracle, named := l.outcome(data, c.DropMalformed)
+	if c.Mode == membership.Approximate {
+		// What is listed is found; what is not may be too, now and then.
+		if oracle.Reason == verdict.Blocked && got.Reason != verdict.Blocked && got.Reason != verdict.Allowed {
+			return got, fmt.Errorf("%+v, but lists %v hold it", got, named)
+		}
+		return got, nil
+	}
+	if got.Reason == verdict.Blocked && oracle.Reason == verdict.Blocked {
+		for _, n := range named {
+			if n == got.List {
+				oracle.List = n
+			}
+		}
+	}
+	if got != oracle {
+		return got, fmt.Errorf("kernel %+v, oracle %+v, lists %v", got, oracle, named)
+	}
+	return got, nil
+}

@@ -1,0 +1,138 @@
+package contract
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"weir/control/generation"
+	"weir/control/list"
+	"weir/control/replay"
+	"weir/filter/key"
+	"weir/filter/membership"
+	"weir/filter/packet"
+	"weir/filter/verdict"
+	"weir/tests/lab"
+)
+
+// Changes are made in the memory that a program reads at the same time: what
+// stays listed is found at every instant, whatever comes and goes around it;
+// what was added is found at once, and what was removed no longer.
+func TestLookupsBesideChanges(t *testing.T) {
+	lab.Root(t)
+	for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
+		t.Run(mode.String(), func(t *testing.T) { testLookupsBesideChanges(t, mode) })
+	}
+}
+
+// source is the i-th of different addresses without a pattern, and from is a
+// packet of it.
+func source(i int) key.Key {
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], uint32(i)*0x9e3779b1)
+	return key.Source(netip.PrefixFrom(netip.AddrFrom4(b), 32))
+}
+
+func from(k key.Key) []byte {
+	return packet.Frame(key.Tuple{Src: k.Src, Dst: netip.AddrFrom4([4]byte{192, 0, 2, 1}), Proto: 6, HasPorts: true, DstPort: 443})
+}
+
+func testLookupsBesideChanges(t *testing.T, mode membership.Mode) {
+	const (
+		staying = 5000
+		coming  = 55_000 // so many that the table is filled as the layout plans it
+		batch   = 800
+		rounds  = 150
+	)
+	r := newRandom(t)
+	s := generation.NewStore()
+	var listed []key.Key
+	for i := range staying + coming {
+		listed = append(listed, source(i))
+	}
+	if _, err := s.AddList(generation.List{Name: "block"}, list.Entries{Flows: listed}); err != nil {
+		t.Fatal(err)
+	}
+	g, kernel := engines(t, s, generation.Config{Mode: mode})
+	beside, err := replay.NewKernel(g, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer beside.Close()
+
+	var (
+		done    atomic.Bool
+		lookups atomic.Int64
+		wg      sync.WaitGroup
+	)
+	defer wg.Wait()
+	defer done.Store(true)
+	wg.Go(func() {
+		var frames [][]byte
+		for i := range staying {
+			frames = append(frames, from(source(i)))
+		}
+		for !done.Load() {
+			for i, f := range frames {
+				o, err := beside.Decide(f)
+				if err != nil || o.Action != verdict.Drop {
+					t.Errorf("%v stays listed, but leaves with %+v (%v)", source(i), o, err)
+					return
+				}
+			}
+			lookups.Add(staying)
+		}
+	})
+
+	check := func(k key.Key, want verdict.Reason) {
+		t.Helper()
+		o, err := kernel.Decide(from(k))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.Reason != want && (mode == membership.Exact || want == verdict.Blocked) {
+			t.Errorf("%v: %+v, want %v", k, o, want)
+		}
+	}
+	next := staying + coming
+	changes := func(removed int) {
+		var c []generation.Change
+		for range removed {
+			i := staying + r.IntN(len(listed)-staying)
+			c = append(c, generation.Change{List: 1, Key: listed[i]})
+			listed[i] = listed[len(listed)-1]
+			listed = listed[:len(listed)-1]
+		}
+		for range batch {
+			c = append(c, generation.Change{List: 1, Add: true, Key: source(next)})
+			listed = append(listed, source(next))
+			next++
+		}
+		n, err := g.Apply(c)
+		if err != nil || n > len(c) {
+			t.Fatalf("%d changes: %v", n, err)
+		}
+		check(c[len(c)-1].Key, verdict.Blocked)
+		check(c[removed].Key, verdict.Blocked)
+		if removed > 0 {
+			check(c[0].Key, verdict.Clean)
+			check(c[removed-1].Key, verdict.Clean)
+		}
+	}
+	for g.Block.Len()+2*batch <= g.Block.Capacity {
+		changes(0)
+	}
+	for range rounds {
+		changes(batch)
+	}
+	cascade, table := g.Block.Load()
+	t.Logf("%d lookups beside %d batches of %d changes; filled to %.3f and %.3f", lookups.Load(), rounds, 2*batch, cascade, table)
+	if lookups.Load() < 10*staying {
+		t.Error("too few lookups for the test to say anything")
+	}
+	for _, k := range listed[:min(len(listed), 20_000)] {
+		check(k, verdict.Blocked)
+	}
+}

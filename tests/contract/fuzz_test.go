@@ -1,0 +1,115 @@
+package contract
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"weir/control/capture"
+	"weir/control/generation"
+	"weir/control/list"
+	"weir/filter/key"
+	"weir/filter/packet"
+	"weir/filter/verdict"
+	"weir/tests/data"
+	"weir/tests/lab"
+)
+
+// richStore lists so much of every field that a packet's outcome depends on all
+// that the parser finds in it: if C and Go read a field differently, they
+// likely name another list.
+func richStore(t testing.TB) *generation.Store {
+	t.Helper()
+	r := rand.New(rand.NewPCG(1, 2)) // fixed, so that a failing frame fails again
+	s := generation.NewStore()
+	add := func(name string, allow bool, share float64, keys ...key.Key) {
+		var e list.Entries
+		for _, k := range keys {
+			if r.Float64() < share {
+				e.Flows = append(e.Flows, k)
+			}
+		}
+		if _, err := s.AddList(generation.List{Name: name, Allow: allow}, e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// address is every prefix of 8 bits, and an address has any other bits.
+	address := func(v6 bool, i int) netip.Addr {
+		if v6 {
+			return netip.AddrFrom16([16]byte{byte(i)})
+		}
+		return netip.AddrFrom4([4]byte{byte(i)})
+	}
+	var sources, destinations, ports, protos, pairs, allowed []key.Key
+	for _, v6 := range []bool{false, true} {
+		family := key.Fields(0)
+		if v6 {
+			family = key.FieldV6
+		}
+		for i := range 1 << 8 {
+			p := netip.PrefixFrom(address(v6, i), 8)
+			sources, destinations = append(sources, key.Source(p)), append(destinations, key.Destination(p))
+			protos = append(protos, mustOf(key.Shape{Fields: family | key.FieldProto}, key.Tuple{Src: p.Addr(), Dst: p.Addr(), Proto: uint8(i)}))
+			allowed = append(allowed, mustOf(key.Shape{Fields: family | key.FieldProto, DstBits: 8}, key.Tuple{Src: p.Addr(), Dst: p.Addr(), Proto: 6}))
+		}
+		for i := range 1 << 16 {
+			t := key.Tuple{Src: address(v6, 0), Dst: address(v6, 0), HasPorts: true, SrcPort: uint16(i), DstPort: uint16(i)}
+			ports = append(ports, mustOf(key.Shape{Fields: family | key.FieldSrcPort}, t))
+			pairs = append(pairs, mustOf(key.Shape{Fields: family | key.FieldDstPort}, t))
+		}
+	}
+	add("sources", false, 0.2, sources...)
+	add("destinations", false, 0.2, destinations...)
+	add("source ports", false, 0.3, ports...)
+	add("destination ports", false, 0.3, pairs...)
+	add("protocols", false, 0.3, protos...)
+	add("allowed", true, 0.2, allowed...)
+	return s
+}
+
+// Whatever comes, the program in the kernel and its reference agree.
+func FuzzParse(f *testing.F) {
+	lab.Root(f)
+	r := random{rand.New(rand.NewPCG(3, 4))}
+	for range 500 {
+		f.Add(r.mutate(packet.Frame(r.tuple())))
+	}
+	if dir, err := data.Find(); err == nil {
+		addMalformed(f, dir+"/malformed")
+	}
+	g, kernel := engines(f, richStore(f), generation.Config{Policy: verdict.Policy{
+		DropMalformed:    true,
+		FailsafePorts:    []verdict.FailsafePort{{Proto: 6, Port: 22}, {Proto: 17, Port: 4500}},
+		FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8::/32")},
+	}})
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		want := g.Decide(frame)
+		got, err := kernel.Decide(frame)
+		if err != nil {
+			t.Fatalf("% x: %v", frame, err)
+		}
+		if got != want {
+			t.Errorf("kernel %+v, reference %+v for % x", got, want, frame)
+		}
+	})
+}
+
+// addMalformed adds damaged packets that others have found worth to keep.
+func addMalformed(f *testing.F, dir string) {
+	const most = 512 // bytes; what follows the headers is of no interest
+	err := data.Walk(dir, func(_ string, r *capture.Reader) error {
+		for p, err := range r.All() {
+			if err != nil {
+				return nil // cut short on purpose
+			}
+			if p.Number > 4 {
+				break // more of the same
+			}
+			f.Add(append([]byte(nil), p.Data[:min(len(p.Data), most)]...))
+		}
+		return nil
+	})
+	if err != nil {
+		f.Fatal(err)
+	}
+}

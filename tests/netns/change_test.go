@@ -1,0 +1,293 @@
+package netns
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir/control/generation"
+	"weir/filter/key"
+	"weir/filter/membership"
+	"weir/filter/verdict"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+// address is the i-th of different sources without a pattern.
+func address(i int) key.Key {
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], uint32(i)*0x9e3779b1)
+	return key.Source(netip.PrefixFrom(netip.AddrFrom4(b), 32))
+}
+
+func addresses(from, n int) []key.Key {
+	var keys []key.Key
+	for i := from; i < from+n; i++ {
+		keys = append(keys, address(i))
+	}
+	return keys
+}
+
+func frameFrom(k key.Key) []byte {
+	return frameOf(key.Tuple{Src: k.Src, Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true, SrcPort: 1, DstPort: 2})
+}
+
+// Numbers of frames say what they are; the lower half counts.
+const (
+	listedFrame = 1 << 32
+	cleanFrame  = 2 << 32
+	addedFrame  = 3 << 32
+	passFrame   = 4 << 32
+	kindMask    = ^uint64(1<<32 - 1)
+)
+
+// cleanEvery is how many frames the load has for one that passes: few, so that
+// the receiver loses none of what comes through to a full buffer.
+const cleanEvery = 32
+
+// load floods the filter with numbered frames of listed sources, with a clean
+// one from time to time, and looks at all that comes through.
+type load struct {
+	sent, clean, leaked atomic.Uint64
+	passed              chan uint64 // numbers of frames that are neither
+	done                atomic.Bool
+	wg                  sync.WaitGroup
+}
+
+// startLoad begins. The load ends with stop, or with the test.
+func startLoad(t *testing.T, l *lab.Lab, sources []key.Key) *load {
+	t.Helper()
+	f := &load{passed: make(chan uint64, 1<<16)}
+	tx, rx := l.A.Sender(t), l.B.Receiver(t)
+	t.Cleanup(func() { // before the sockets are closed
+		f.done.Store(true)
+		f.wg.Wait()
+	})
+	var frames [][]byte
+	for _, k := range sources {
+		frames = append(frames, numbered(l, frameFrom(k), 0))
+	}
+	clean := numbered(l, frameOf(udp("198.51.100.1", "203.0.113.1", 2)), 0)
+	f.wg.Go(func() {
+		for n := uint64(0); !f.done.Load(); n++ {
+			frame, kind := frames[n%uint64(len(frames))], uint64(listedFrame)
+			if n%cleanEvery == 0 {
+				frame, kind = clean, cleanFrame
+			}
+			renumber(frame, kind|n&^kindMask)
+			if err := tx.Send(frame); err != nil && !errors.Is(err, unix.ENOBUFS) {
+				t.Errorf("send: %v", err)
+				return
+			}
+			f.sent.Add(1)
+		}
+	})
+	f.wg.Go(func() {
+		last := uint64(0)
+		for !f.done.Load() {
+			frame, err := rx.Receive(100 * time.Millisecond)
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				continue
+			}
+			if err != nil {
+				t.Errorf("receive: %v", err)
+				return
+			}
+			n, ok := numberOf(frame)
+			switch {
+			case !ok:
+			case n&kindMask == listedFrame:
+				if f.leaked.Add(1) == 1 {
+					t.Errorf("the listed packet %d of %d came through", n&^kindMask, f.sent.Load())
+				}
+			case n&kindMask == cleanFrame:
+				f.clean.Add(1)
+				if n <= last {
+					t.Errorf("clean packet %d comes after %d", n&^kindMask, last&^kindMask)
+				}
+				last = n
+			default:
+				f.passed <- n
+			}
+		}
+	})
+	return f
+}
+
+// hasPassed looks through the frames that came through besides the load, among
+// which no added one may be, for a number.
+func (f *load) hasPassed(t *testing.T, number uint64) bool {
+	t.Helper()
+	found := false
+	for {
+		select {
+		case n := <-f.passed:
+			if n&kindMask == addedFrame {
+				t.Errorf("what was added in batch %d came through", n&^kindMask)
+			}
+			found = found || n == number
+		case <-time.After(time.Millisecond):
+			return found
+		}
+	}
+}
+
+// await waits until the filter has had some more frames of the load.
+func (f *load) await(t *testing.T, frames uint64) {
+	t.Helper()
+	until, deadline := f.sent.Load()+frames, time.Now().Add(patience)
+	for f.sent.Load() < until {
+		if time.Now().After(deadline) {
+			t.Fatal("the load has stalled")
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// stop ends the load. It fails the test if too little came through for a leak
+// to be seen, or too little arrived to leak at all.
+func (f *load) stop(t *testing.T, a *loader.Attachment) {
+	t.Helper()
+	f.done.Store(true)
+	f.wg.Wait()
+	blocked := a.Stats().Reasons(nil)[verdict.Blocked].Packets
+	t.Logf("%d packets sent, %d of them blocked, %d clean ones came through, %d listed ones did",
+		f.sent.Load(), blocked, f.clean.Load(), f.leaked.Load())
+	if f.leaked.Load() > 0 {
+		t.Errorf("%d listed packets came through", f.leaked.Load())
+	}
+	if f.clean.Load() < 100 || blocked < 10*f.clean.Load() {
+		t.Error("too few packets for the test to say anything")
+	}
+}
+
+func eachModes(t *testing.T, test func(t *testing.T, xdp loader.Mode, mode membership.Mode)) {
+	for _, xdp := range []loader.Mode{loader.Native, loader.Generic} {
+		for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
+			t.Run(fmt.Sprintf("%v/%v", xdp, mode), func(t *testing.T) { test(t, xdp, mode) })
+		}
+	}
+}
+
+// Generation after generation takes its place under load, and not one listed
+// packet comes through. When weir is detached they do, so one would be seen.
+func TestReplaceUnderLoad(t *testing.T) {
+	const (
+		sources      = 200
+		replacements = 50
+	)
+	eachModes(t, func(t *testing.T, xdp loader.Mode, mode membership.Mode) {
+		l := lab.New(t)
+		s := store(t, addresses(0, sources), nil)
+		c := generation.Config{Mode: mode}
+		a, err := pins(t).Attach(target(l.B), xdp, nil, build(t, s, c).Load)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close()
+		f := startLoad(t, l, addresses(0, sources))
+		for range replacements {
+			f.await(t, 200)
+			g, err := generation.Build(s, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := g.Load(a.Stats())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(a.Replace(p), g.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.await(t, 200)
+		f.stop(t, a)
+		if err := a.Detach(); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range newWire(t, l).pass(t, frameFrom(address(0)), frameFrom(address(sources-1))) {
+			if f == nil {
+				t.Error("a packet is lost though nothing filters")
+			}
+		}
+	})
+}
+
+// Thousands of entries come and go in place, under load, in a table that is as
+// full as it may be: what stays listed never leaks, what was added is blocked
+// from the moment at which Apply returns, and what was removed passes.
+func TestApplyUnderLoad(t *testing.T) {
+	const (
+		staying = 5000
+		coming  = 50_000
+		batch   = 600
+		rounds  = 40
+	)
+	eachModes(t, func(t *testing.T, xdp loader.Mode, mode membership.Mode) {
+		seed := rand.Uint64()
+		t.Logf("seed %#x", seed)
+		r := rand.New(rand.NewPCG(seed, 0))
+		l := lab.New(t)
+		listed := addresses(0, staying+coming)
+		g := build(t, store(t, listed, nil), generation.Config{Mode: mode})
+		next := len(listed)
+		// change removes some and adds some, and gives one of each.
+		change := func(remove, add int) (removed, added key.Key) {
+			var changes []generation.Change
+			for range remove {
+				i := staying + r.IntN(len(listed)-staying)
+				removed = listed[i]
+				changes = append(changes, generation.Change{List: 1, Key: removed})
+				listed[i] = listed[len(listed)-1]
+				listed = listed[:len(listed)-1]
+			}
+			for range add {
+				added = address(next)
+				next++
+				changes = append(changes, generation.Change{List: 1, Add: true, Key: added})
+				listed = append(listed, added)
+			}
+			if n, err := g.Apply(changes); n != len(changes) || err != nil {
+				t.Fatalf("%d of %d changes: %v", n, len(changes), err)
+			}
+			return removed, added
+		}
+		change(0, g.Block.Capacity-g.Block.Len()-batch)
+
+		a := attach(t, l, xdp, g)
+		f := startLoad(t, l, listed[:staying])
+		tx := l.A.Sender(t)
+		send := func(k key.Key, number uint64) {
+			if err := tx.Send(numbered(l, frameFrom(k), number)); err != nil && !errors.Is(err, unix.ENOBUFS) {
+				t.Fatal(err)
+			}
+		}
+		for round := range uint64(rounds) {
+			removed, added := change(batch, batch)
+			for range 5 {
+				send(added, addedFrame|round)
+			}
+			// In approximate mode, a removed one may be a false positive.
+			for deadline := time.Now().Add(patience); mode == membership.Exact && !f.hasPassed(t, passFrame|round); {
+				send(removed, passFrame|round) // again: the wire loses some under load
+				if time.Now().After(deadline) {
+					t.Fatalf("%v was removed and does not come through", removed)
+				}
+			}
+		}
+		f.await(t, 1000)
+		cascade, table := g.Block.Load()
+		t.Logf("%d batches of %d changes; filled to %.3f and %.3f", rounds, 2*batch, cascade, table)
+		f.stop(t, a)
+		f.hasPassed(t, 0)
+	})
+}

@@ -1,0 +1,154 @@
+// Package netns tests weir on the wire: real frames between two network
+// namespaces, through a program that is attached as it is in use.
+package netns
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"weir/control/generation"
+	"weir/control/list"
+	"weir/filter/key"
+	"weir/filter/packet"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+// pins is a directory of pins for one test, which must leave nothing in it.
+func pins(t *testing.T) loader.Pins {
+	t.Helper()
+	lab.Root(t)
+	dir, err := os.MkdirTemp("/sys/fs/bpf", "weir-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(dir); err != nil {
+			t.Errorf("pins are left: %v", err)
+			os.RemoveAll(dir)
+		}
+	})
+	return loader.Pins(dir)
+}
+
+func target(e lab.End) loader.Target { return loader.Target{Netns: e.Netns, Iface: e.Iface} }
+
+// attach attaches a generation at the lab's end B until the test ends.
+func attach(t *testing.T, l *lab.Lab, mode loader.Mode, g *generation.Generation) *loader.Attachment {
+	t.Helper()
+	a, err := pins(t).Attach(target(l.B), mode, nil, g.Load)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(a.Detach(), a.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return a
+}
+
+// store makes a store with a block list, which is list 1, and an allow list,
+// list 2.
+func store(t *testing.T, block, allow []key.Key) *generation.Store {
+	t.Helper()
+	s := generation.NewStore()
+	for _, l := range []struct {
+		generation.List
+		keys []key.Key
+	}{{generation.List{Name: "block"}, block}, {generation.List{Name: "allow", Allow: true}, allow}} {
+		if _, err := s.AddList(l.List, list.Entries{Flows: l.keys}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func build(t *testing.T, s *generation.Store, c generation.Config) *generation.Generation {
+	t.Helper()
+	g, err := generation.Build(s, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Close() })
+	return g
+}
+
+// trailer is what tells a frame from all others. It stands behind the packet,
+// where Ethernet has padding, so that it is in every kind of frame.
+var trailer = []byte("weir test")
+
+// numbered makes a frame for the lab's wire, with a number in its trailer.
+func numbered(l *lab.Lab, frame []byte, number uint64) []byte {
+	f := slices.Concat(l.B.MAC, l.A.MAC, frame[12:], trailer)
+	return binary.BigEndian.AppendUint64(f, number)
+}
+
+// renumber changes a frame's number.
+func renumber(frame []byte, number uint64) {
+	binary.BigEndian.PutUint64(frame[len(frame)-8:], number)
+}
+
+// numberOf is the number of a frame, false where it is not of this test.
+func numberOf(frame []byte) (uint64, bool) {
+	if len(frame) < 8 || !bytes.HasSuffix(frame[:len(frame)-8], trailer) {
+		return 0, false
+	}
+	return binary.BigEndian.Uint64(frame[len(frame)-8:]), true
+}
+
+// patience is how long to wait for a frame that must come.
+const patience = 5 * time.Second
+
+// wire sends at A and receives at B, behind the filter.
+type wire struct {
+	*lab.Lab
+	tx   *lab.Sender
+	rx   *lab.Receiver
+	next uint64
+}
+
+func newWire(t *testing.T, l *lab.Lab) *wire {
+	t.Helper()
+	return &wire{Lab: l, tx: l.A.Sender(t), rx: l.B.Receiver(t)}
+}
+
+// pass sends frames one after the other and gives those that come through, as
+// they come. An ARP frame, which always passes, marks the end.
+func (w *wire) pass(t *testing.T, frames ...[]byte) [][]byte {
+	t.Helper()
+	send := func(f []byte) uint64 {
+		w.next++
+		if err := w.tx.Send(numbered(w.Lab, f, w.next)); err != nil {
+			t.Fatal(err)
+		}
+		return w.next
+	}
+	first := w.next + 1
+	for _, f := range frames {
+		send(f)
+	}
+	end := send(append(make([]byte, 12), 8, 6))
+	through := make([][]byte, len(frames))
+	for deadline := time.Now().Add(patience); ; {
+		f, err := w.rx.Receive(time.Until(deadline))
+		if err != nil {
+			t.Fatalf("wait for the last frame: %v", err)
+		}
+		switch n, ok := numberOf(f); {
+		case !ok || n < first:
+		case n == end:
+			return through
+		default:
+			through[n-first] = slices.Clone(f)
+		}
+	}
+}
+
+// frameOf is the frame of a packet.
+func frameOf(t key.Tuple) []byte { return packet.Frame(t) }
