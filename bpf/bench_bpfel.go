@@ -16,42 +16,42 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	BenchMapAllowBuckets    = "allow_buckets"
-	BenchMapAllowLines      = "allow_lines"
-	BenchMapAllowMarks4     = "allow_marks4"
-	BenchMapAllowMarks6     = "allow_marks6"
-	BenchMapBenchBloom      = "bench_bloom"
-	BenchMapBenchHash       = "bench_hash"
-	BenchMapBenchKeys       = "bench_keys"
-	BenchMapBenchLpm        = "bench_lpm"
-	BenchMapBlockBuckets    = "block_buckets"
-	BenchMapBlockLines      = "block_lines"
-	BenchMapBlockMarks4     = "block_marks4"
-	BenchMapBlockMarks6     = "block_marks6"
-	BenchMapListStats       = "list_stats"
-	BenchMapReasonStats     = "reason_stats"
-	BenchProgGenerate       = "generate"
-	BenchProgLoopBloom      = "loop_bloom"
-	BenchProgLoopEmpty      = "loop_empty"
-	BenchProgLoopHash       = "loop_hash"
-	BenchProgLoopLpm        = "loop_lpm"
-	BenchProgLoopMatch      = "loop_match"
-	BenchProgLoopWeir       = "loop_weir"
-	BenchProgWireBloom      = "wire_bloom"
-	BenchProgWireDrop       = "wire_drop"
-	BenchProgWireHash       = "wire_hash"
-	BenchProgWireLpm        = "wire_lpm"
-	BenchProgWireWeir       = "wire_weir"
-	BenchVarAllow           = "allow"
-	BenchVarBenchIfindex    = "bench_ifindex"
-	BenchVarBenchLoop       = "bench_loop"
-	BenchVarBlock           = "block"
-	BenchVarFailsafeConfig  = "failsafe_config"
-	BenchVarFrags           = "frags"
-	BenchVarHashSeed        = "hash_seed"
-	BenchVarListStride      = "list_stride"
-	BenchVarMalformedAction = "malformed_action"
-	BenchVarMonitor         = "monitor"
+	BenchMapAllowBuckets   = "allow_buckets"
+	BenchMapAllowLines     = "allow_lines"
+	BenchMapAllowMarks4    = "allow_marks4"
+	BenchMapAllowMarks6    = "allow_marks6"
+	BenchMapBenchBloom     = "bench_bloom"
+	BenchMapBenchHash      = "bench_hash"
+	BenchMapBenchKeys      = "bench_keys"
+	BenchMapBenchLpm       = "bench_lpm"
+	BenchMapBlockBuckets   = "block_buckets"
+	BenchMapBlockLines     = "block_lines"
+	BenchMapBlockMarks4    = "block_marks4"
+	BenchMapBlockMarks6    = "block_marks6"
+	BenchMapListStats      = "list_stats"
+	BenchMapReasonStats    = "reason_stats"
+	BenchProgGenerate      = "generate"
+	BenchProgLoopBloom     = "loop_bloom"
+	BenchProgLoopEmpty     = "loop_empty"
+	BenchProgLoopHash      = "loop_hash"
+	BenchProgLoopLpm       = "loop_lpm"
+	BenchProgLoopMatch     = "loop_match"
+	BenchProgLoopWeir      = "loop_weir"
+	BenchProgWireBloom     = "wire_bloom"
+	BenchProgWireDrop      = "wire_drop"
+	BenchProgWireHash      = "wire_hash"
+	BenchProgWireLpm       = "wire_lpm"
+	BenchProgWireWeir      = "wire_weir"
+	BenchVarAllow          = "allow"
+	BenchVarBenchIfindex   = "bench_ifindex"
+	BenchVarBenchLoop      = "bench_loop"
+	BenchVarBlock          = "block"
+	BenchVarDropMalformed  = "drop_malformed"
+	BenchVarFailsafeConfig = "failsafe_config"
+	BenchVarFrags          = "frags"
+	BenchVarHashSeed       = "hash_seed"
+	BenchVarListStride     = "list_stride"
+	BenchVarMonitor        = "monitor"
 )
 
 // LoadBench returns the embedded CollectionSpec for Bench.
@@ -134,16 +134,16 @@ type BenchMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type BenchVariableSpecs struct {
-	Allow           *ebpf.VariableSpec `ebpf:"allow"`
-	BenchIfindex    *ebpf.VariableSpec `ebpf:"bench_ifindex"`
-	BenchLoop       *ebpf.VariableSpec `ebpf:"bench_loop"`
-	Block           *ebpf.VariableSpec `ebpf:"block"`
-	FailsafeConfig  *ebpf.VariableSpec `ebpf:"failsafe_config"`
-	Frags           *ebpf.VariableSpec `ebpf:"frags"`
-	HashSeed        *ebpf.VariableSpec `ebpf:"hash_seed"`
-	ListStride      *ebpf.VariableSpec `ebpf:"list_stride"`
-	MalformedAction *ebpf.VariableSpec `ebpf:"malformed_action"`
-	Monitor         *ebpf.VariableSpec `ebpf:"monitor"`
+	Allow          *ebpf.VariableSpec `ebpf:"allow"`
+	BenchIfindex   *ebpf.VariableSpec `ebpf:"bench_ifindex"`
+	BenchLoop      *ebpf.VariableSpec `ebpf:"bench_loop"`
+	Block          *ebpf.VariableSpec `ebpf:"block"`
+	DropMalformed  *ebpf.VariableSpec `ebpf:"drop_malformed"`
+	FailsafeConfig *ebpf.VariableSpec `ebpf:"failsafe_config"`
+	Frags          *ebpf.VariableSpec `ebpf:"frags"`
+	HashSeed       *ebpf.VariableSpec `ebpf:"hash_seed"`
+	ListStride     *ebpf.VariableSpec `ebpf:"list_stride"`
+	Monitor        *ebpf.VariableSpec `ebpf:"monitor"`
 }
 
 // BenchObjects contains all objects after they have been loaded into the kernel.
@@ -205,16 +205,16 @@ func (m *BenchMaps) Close() error {
 //
 // It can be passed to LoadBenchObjects or ebpf.CollectionSpec.LoadAndAssign.
 type BenchVariables struct {
-	Allow           *ebpf.Variable `ebpf:"allow"`
-	BenchIfindex    *ebpf.Variable `ebpf:"bench_ifindex"`
-	BenchLoop       *ebpf.Variable `ebpf:"bench_loop"`
-	Block           *ebpf.Variable `ebpf:"block"`
-	FailsafeConfig  *ebpf.Variable `ebpf:"failsafe_config"`
-	Frags           *ebpf.Variable `ebpf:"frags"`
-	HashSeed        *ebpf.Variable `ebpf:"hash_seed"`
-	ListStride      *ebpf.Variable `ebpf:"list_stride"`
-	MalformedAction *ebpf.Variable `ebpf:"malformed_action"`
-	Monitor         *ebpf.Variable `ebpf:"monitor"`
+	Allow          *ebpf.Variable `ebpf:"allow"`
+	BenchIfindex   *ebpf.Variable `ebpf:"bench_ifindex"`
+	BenchLoop      *ebpf.Variable `ebpf:"bench_loop"`
+	Block          *ebpf.Variable `ebpf:"block"`
+	DropMalformed  *ebpf.Variable `ebpf:"drop_malformed"`
+	FailsafeConfig *ebpf.Variable `ebpf:"failsafe_config"`
+	Frags          *ebpf.Variable `ebpf:"frags"`
+	HashSeed       *ebpf.Variable `ebpf:"hash_seed"`
+	ListStride     *ebpf.Variable `ebpf:"list_stride"`
+	Monitor        *ebpf.Variable `ebpf:"monitor"`
 }
 
 // BenchPrograms contains all programs after they have been loaded into the kernel.

@@ -18,7 +18,7 @@ enum reason {
 	REASON_ND,	  /* pass: before any list */
 	REASON_DHCP,	  /* pass: before any list */
 	REASON_FAILSAFE,  /* pass: a failsafe port or prefix */
-	REASON_ALLOWED,	  /* pass: blocked by one list, allowed by another */
+	REASON_ALLOWED,	  /* pass: it would be dropped, but an allow list holds it */
 	REASON_MONITORED, /* pass: would be blocked, but weir only watches */
 	REASON_BLOCKED,	  /* drop: a block list holds it */
 	REASON_TRUNCATED, /* configurable: the packet ends within a header */

@@ -28,9 +28,9 @@ volatile const __u64 hash_seed = 0; /* secret, drawn anew for each generation */
 volatile const struct key_set block = {};
 volatile const struct key_set allow = {};
 volatile const struct failsafe failsafe_config = {};
-volatile const __u32 malformed_action = XDP_PASS; /* for truncated, malformed, unparsed */
-volatile const __u8 monitor = 0;		  /* 1: count, and drop nothing */
-volatile const __u8 frags = 0;			  /* 1: the kernel has multi-buffer XDP */
+volatile const __u8 drop_malformed = 0; /* 1: drop what is truncated, malformed, unparsed */
+volatile const __u8 monitor = 0;	/* 1: count, and drop nothing */
+volatile const __u8 frags = 0;		/* 1: the kernel has multi-buffer XDP */
 
 /* The filter maps have just the sizes that the knobs state. */
 #define ARRAY(name, value_type)                    \
@@ -74,6 +74,20 @@ __noinline int match_allow(void)
 	return row->packet.list != LIST_NONE;
 }
 
+/* Whether the parser's complaint alone would drop the packet. */
+static __always_inline int drops_malformed(enum reason r)
+{
+	return drop_malformed &&
+	       (r == REASON_TRUNCATED || r == REASON_MALFORMED || r == REASON_UNPARSED);
+}
+
+static __always_inline int verdict(enum reason r)
+{
+	if (r == REASON_BLOCKED || (drops_malformed(r) && !monitor))
+		return XDP_DROP;
+	return XDP_PASS;
+}
+
 static __always_inline enum reason decide(struct cursor *c, struct packet *p)
 {
 	enum reason safe;
@@ -88,26 +102,14 @@ static __always_inline enum reason decide(struct cursor *c, struct packet *p)
 		return safe;
 	match_block(p);
 	list = p->list;
-	if (list == LIST_NONE)
+	if (list == LIST_NONE && !drops_malformed(p->reason))
 		return p->reason;
 	if (allow.lines && match_allow())
 		return REASON_ALLOWED;
+	if (list == LIST_NONE)
+		return p->reason;
 	count_list(list, p->len);
 	return monitor ? REASON_MONITORED : REASON_BLOCKED;
-}
-
-static __always_inline int verdict(enum reason r)
-{
-	switch (r) {
-	case REASON_BLOCKED:
-		return XDP_DROP;
-	case REASON_TRUNCATED:
-	case REASON_MALFORMED:
-	case REASON_UNPARSED:
-		return monitor ? XDP_PASS : malformed_action;
-	default:
-		return XDP_PASS;
-	}
 }
 
 /* Sets the cursor to the frame; it is this CPU's packet from now on. */

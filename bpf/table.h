@@ -77,7 +77,12 @@ static __always_inline __u32 table_find(void *map, __u32 buckets, __u64 h)
 	slot = bucket_find(b, fingerprint);
 	if (slot)
 		return slot >> LIST_SHIFT;
-	i = second_bucket(i, fingerprint, buckets);
+	/*
+	 * Not before the first, also on a CPU that reorders loads: the address
+	 * depends on what was read. slot is 0, which is for the CPU to find out.
+	 */
+	asm volatile("" : "+r"(slot));
+	i = second_bucket(i, fingerprint, buckets) + (__u32)slot;
 	b = bpf_map_lookup_elem(map, &i);
 	return b ? bucket_find(b, fingerprint) >> LIST_SHIFT : 0;
 }

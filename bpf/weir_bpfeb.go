@@ -126,26 +126,26 @@ type WeirShape struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	WeirMapAllowBuckets    = "allow_buckets"
-	WeirMapAllowLines      = "allow_lines"
-	WeirMapAllowMarks4     = "allow_marks4"
-	WeirMapAllowMarks6     = "allow_marks6"
-	WeirMapBlockBuckets    = "block_buckets"
-	WeirMapBlockLines      = "block_lines"
-	WeirMapBlockMarks4     = "block_marks4"
-	WeirMapBlockMarks6     = "block_marks6"
-	WeirMapListStats       = "list_stats"
-	WeirMapReasonStats     = "reason_stats"
-	WeirProgWeir           = "weir"
-	WeirVarAllow           = "allow"
-	WeirVarBlock           = "block"
-	WeirVarFailsafeConfig  = "failsafe_config"
-	WeirVarFrags           = "frags"
-	WeirVarHashSeed        = "hash_seed"
-	WeirVarListStride      = "list_stride"
-	WeirVarMalformedAction = "malformed_action"
-	WeirVarMonitor         = "monitor"
-	WeirVarReasons         = "reasons"
+	WeirMapAllowBuckets   = "allow_buckets"
+	WeirMapAllowLines     = "allow_lines"
+	WeirMapAllowMarks4    = "allow_marks4"
+	WeirMapAllowMarks6    = "allow_marks6"
+	WeirMapBlockBuckets   = "block_buckets"
+	WeirMapBlockLines     = "block_lines"
+	WeirMapBlockMarks4    = "block_marks4"
+	WeirMapBlockMarks6    = "block_marks6"
+	WeirMapListStats      = "list_stats"
+	WeirMapReasonStats    = "reason_stats"
+	WeirProgWeir          = "weir"
+	WeirVarAllow          = "allow"
+	WeirVarBlock          = "block"
+	WeirVarDropMalformed  = "drop_malformed"
+	WeirVarFailsafeConfig = "failsafe_config"
+	WeirVarFrags          = "frags"
+	WeirVarHashSeed       = "hash_seed"
+	WeirVarListStride     = "list_stride"
+	WeirVarMonitor        = "monitor"
+	WeirVarReasons        = "reasons"
 )
 
 // LoadWeir returns the embedded CollectionSpec for Weir.
@@ -213,15 +213,15 @@ type WeirMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type WeirVariableSpecs struct {
-	Allow           *ebpf.VariableSpec `ebpf:"allow"`
-	Block           *ebpf.VariableSpec `ebpf:"block"`
-	FailsafeConfig  *ebpf.VariableSpec `ebpf:"failsafe_config"`
-	Frags           *ebpf.VariableSpec `ebpf:"frags"`
-	HashSeed        *ebpf.VariableSpec `ebpf:"hash_seed"`
-	ListStride      *ebpf.VariableSpec `ebpf:"list_stride"`
-	MalformedAction *ebpf.VariableSpec `ebpf:"malformed_action"`
-	Monitor         *ebpf.VariableSpec `ebpf:"monitor"`
-	Reasons         *ebpf.VariableSpec `ebpf:"reasons"`
+	Allow          *ebpf.VariableSpec `ebpf:"allow"`
+	Block          *ebpf.VariableSpec `ebpf:"block"`
+	DropMalformed  *ebpf.VariableSpec `ebpf:"drop_malformed"`
+	FailsafeConfig *ebpf.VariableSpec `ebpf:"failsafe_config"`
+	Frags          *ebpf.VariableSpec `ebpf:"frags"`
+	HashSeed       *ebpf.VariableSpec `ebpf:"hash_seed"`
+	ListStride     *ebpf.VariableSpec `ebpf:"list_stride"`
+	Monitor        *ebpf.VariableSpec `ebpf:"monitor"`
+	Reasons        *ebpf.VariableSpec `ebpf:"reasons"`
 }
 
 // WeirObjects contains all objects after they have been loaded into the kernel.
@@ -275,15 +275,15 @@ func (m *WeirMaps) Close() error {
 //
 // It can be passed to LoadWeirObjects or ebpf.CollectionSpec.LoadAndAssign.
 type WeirVariables struct {
-	Allow           *ebpf.Variable `ebpf:"allow"`
-	Block           *ebpf.Variable `ebpf:"block"`
-	FailsafeConfig  *ebpf.Variable `ebpf:"failsafe_config"`
-	Frags           *ebpf.Variable `ebpf:"frags"`
-	HashSeed        *ebpf.Variable `ebpf:"hash_seed"`
-	ListStride      *ebpf.Variable `ebpf:"list_stride"`
-	MalformedAction *ebpf.Variable `ebpf:"malformed_action"`
-	Monitor         *ebpf.Variable `ebpf:"monitor"`
-	Reasons         *ebpf.Variable `ebpf:"reasons"`
+	Allow          *ebpf.Variable `ebpf:"allow"`
+	Block          *ebpf.Variable `ebpf:"block"`
+	DropMalformed  *ebpf.Variable `ebpf:"drop_malformed"`
+	FailsafeConfig *ebpf.Variable `ebpf:"failsafe_config"`
+	Frags          *ebpf.Variable `ebpf:"frags"`
+	HashSeed       *ebpf.Variable `ebpf:"hash_seed"`
+	ListStride     *ebpf.Variable `ebpf:"list_stride"`
+	Monitor        *ebpf.Variable `ebpf:"monitor"`
+	Reasons        *ebpf.Variable `ebpf:"reasons"`
 }
 
 // WeirPrograms contains all programs after they have been loaded into the kernel.

@@ -86,16 +86,12 @@ func haveFrags() (bool, error) {
 }
 
 func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
-	malformed := uint32(ActionPass)
-	if cfg.DropMalformed {
-		malformed = ActionDrop
-	}
 	for name, value := range map[string]any{
 		bpf.WeirVarHashSeed:        cfg.Seed,
 		bpf.WeirVarBlock:           &cfg.Block,
 		bpf.WeirVarAllow:           &cfg.Allow,
 		bpf.WeirVarFailsafeConfig:  &cfg.Failsafe,
-		bpf.WeirVarMalformedAction: malformed,
+		bpf.WeirVarDropMalformed:  flag(cfg.DropMalformed),
 		bpf.WeirVarMonitor:         flag(cfg.Monitor),
 		bpf.WeirVarFrags:           flag(frags),
 	} {

@@ -10,7 +10,8 @@ import (
 // MaxK is the largest number of hash functions that a Geometry can have.
 const MaxK = 255
 
-// Geometry says which of m bits each of an element's k hash functions selects.
+// Geometry says which of m bits each of an element's k hash functions selects
+// (Broder and Mitzenmacher, section 2.1).
 // Filters of equal geometry and seed can be combined bit by bit. Geometries
 // are comparable. The zero Geometry has no bits and no hash functions, so that
 // nothing is ever found missing from a filter of it.

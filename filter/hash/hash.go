@@ -2,10 +2,49 @@
 // seed, and what is derived from its 64 bits. bpf/hash.h is its twin in C.
 package hash
 
-import "github.com/cespare/xxhash/v2"
+import (
+	"encoding/binary"
+	"math/bits"
 
-// Sum is XXH64 of b under the seed.
+	"github.com/cespare/xxhash/v2"
+)
+
+// From the specification of XXH64.
+const (
+	stripe = 32 // bytes that are read at once, where there are as many
+
+	prime1 uint64 = 0x9e3779b185ebca87
+	prime2 uint64 = 0xc2b2ae3d27d4eb4f
+	prime3 uint64 = 0x165667b19e3779f9
+	prime4 uint64 = 0x85ebca77c2b2ae63
+	prime5 uint64 = 0x27d4eb2f165667c5
+)
+
+// Sum is XXH64 of b under the seed. Less than a stripe, which most keys are, is
+// hashed right here: the library has a seed only for digests, and a digest
+// takes twice as long for so few bytes.
 func Sum(seed uint64, b []byte) uint64 {
+	if len(b) >= stripe {
+		return sumLong(seed, b)
+	}
+	h := seed + prime5 + uint64(len(b))
+	for ; len(b) >= 8; b = b[8:] {
+		lane := bits.RotateLeft64(binary.LittleEndian.Uint64(b)*prime2, 31) * prime1
+		h = bits.RotateLeft64(h^lane, 27)*prime1 + prime4
+	}
+	if len(b) >= 4 {
+		h = bits.RotateLeft64(h^uint64(binary.LittleEndian.Uint32(b))*prime1, 23)*prime2 + prime3
+		b = b[4:]
+	}
+	for _, x := range b {
+		h = bits.RotateLeft64(h^uint64(x)*prime5, 11) * prime1
+	}
+	h = (h ^ h>>33) * prime2
+	h = (h ^ h>>29) * prime3
+	return h ^ h>>32
+}
+
+func sumLong(seed uint64, b []byte) uint64 {
 	var d xxhash.Digest
 	d.ResetWithSeed(seed)
 	_, _ = d.Write(b) // never fails

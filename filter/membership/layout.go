@@ -13,9 +13,9 @@ import (
 type Gate uint32
 
 const (
-	GateAlways Gate = 1 << iota
-	GateSrc
-	GateDst
+	GateAlways Gate = 1 << iota // asked for every packet
+	GateSrc                     // asked if the source is marked
+	GateDst                     // asked if the destination is marked
 )
 
 // GatedShape is a shape in use and its gate.
@@ -59,6 +59,7 @@ const (
 	Approximate             // the cascade decides alone; lists are not told apart
 )
 
+// String is the mode's name on the command line: exact or approx.
 func (m Mode) String() string {
 	if m == Approximate {
 		return "approx"

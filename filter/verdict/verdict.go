@@ -22,7 +22,7 @@ const (
 	ND                      // pass: before any list
 	DHCP                    // pass: before any list
 	Failsafe                // pass: a failsafe port or prefix
-	Allowed                 // pass: blocked by one list, allowed by another
+	Allowed                 // pass: it would be dropped, but an allow list holds it
 	Monitored               // pass: would be blocked, but weir only watches
 	Blocked                 // drop: a block list holds it
 	Truncated               // configurable: the packet ends within a header
@@ -95,15 +95,16 @@ type Outcome struct {
 // Decide gives the outcome for a whole Ethernet frame.
 func (p *Program) Decide(frame []byte) Outcome {
 	o := p.reason(frame)
-	switch o.Reason {
-	case Blocked:
+	if o.Reason == Blocked || p.dropsMalformed(o.Reason) && !p.Monitor {
 		o.Action = Drop
-	case Truncated, Malformed, Unparsed:
-		if p.DropMalformed && !p.Monitor {
-			o.Action = Drop
-		}
 	}
 	return o
+}
+
+// dropsMalformed reports whether the parser's complaint alone would drop the
+// packet.
+func (p *Policy) dropsMalformed(r Reason) bool {
+	return p.DropMalformed && (r == Truncated || r == Malformed || r == Unparsed)
 }
 
 func (p *Program) reason(frame []byte) Outcome {
@@ -123,13 +124,16 @@ func (p *Program) reason(frame []byte) Outcome {
 		return Outcome{Reason: Failsafe}
 	}
 	list, blocked := p.Block.Match(pkt.Tuple)
-	if !blocked {
+	if !blocked && !p.dropsMalformed(parsed) {
 		return Outcome{Reason: parsed}
 	}
 	if _, allowed := p.Allow.Match(pkt.Tuple); allowed {
 		return Outcome{Reason: Allowed}
 	}
-	if p.Monitor {
+	switch {
+	case !blocked:
+		return Outcome{Reason: parsed}
+	case p.Monitor:
 		return Outcome{Reason: Monitored, List: list}
 	}
 	return Outcome{Reason: Blocked, List: list}
