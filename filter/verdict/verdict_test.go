@@ -183,3 +183,15 @@ func TestNames(t *testing.T) {
 		t.Errorf("actions are called %v and %v", Pass, Drop)
 	}
 }
+
+// An allowed source is not punished, whatever would drop its packets.
+func TestMalformedButAllowed(t *testing.T) {
+	p := &Program{Policy: Policy{DropMalformed: true}, Allow: set(t, membership.Exact, source("192.0.2.7/32"))}
+	truncated := func(src string) []byte { return packet.Frame(tuple(src, "203.0.113.9", 1, 2))[:14+20+4] }
+	if got, want := p.Decide(truncated("192.0.2.7")), (Outcome{Pass, Allowed, 0}); got != want {
+		t.Errorf("an allowed source: %+v, want %+v", got, want)
+	}
+	if got, want := p.Decide(truncated("192.0.2.8")), (Outcome{Drop, Truncated, 0}); got != want {
+		t.Errorf("another source: %+v, want %+v", got, want)
+	}
+}
