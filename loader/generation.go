@@ -87,13 +87,13 @@ func haveFrags() (bool, error) {
 
 func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
 	for name, value := range map[string]any{
-		bpf.WeirVarHashSeed:        cfg.Seed,
-		bpf.WeirVarBlock:           &cfg.Block,
-		bpf.WeirVarAllow:           &cfg.Allow,
-		bpf.WeirVarFailsafeConfig:  &cfg.Failsafe,
+		bpf.WeirVarHashSeed:       cfg.Seed,
+		bpf.WeirVarBlock:          &cfg.Block,
+		bpf.WeirVarAllow:          &cfg.Allow,
+		bpf.WeirVarFailsafeConfig: &cfg.Failsafe,
 		bpf.WeirVarDropMalformed:  flag(cfg.DropMalformed),
-		bpf.WeirVarMonitor:         flag(cfg.Monitor),
-		bpf.WeirVarFrags:           flag(frags),
+		bpf.WeirVarMonitor:        flag(cfg.Monitor),
+		bpf.WeirVarFrags:          flag(frags),
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return err
