@@ -72,6 +72,7 @@ lint: ## check format and vet, staticcheck and shellcheck
 	find bpf -name '*.[ch]' -exec $(CLANG_FORMAT) --dry-run -Werror {} +
 	go vet ./...
 	go tool staticcheck ./...
+	cd tests/benchmark && go vet ./...
 	find . -path ./.git -prune -o -type f \
 		-exec awk 'FNR == 1 && /^#!.*[\/ ](ba)?sh/ { print FILENAME } { nextfile }' {} + \
 		| xargs -r shellcheck
@@ -91,6 +92,14 @@ demo: build setup ## filter real traffic between two namespaces (as root)
 .PHONY: bench
 bench: build setup ## measure this machine against the design's bars (as root)
 	./weir bench
+
+.PHONY: bench-filters
+bench-filters: ## measure the cascade in Go beside other Bloom filter libraries
+	cd tests/benchmark && go test -count=1 -v -run . . && go test -run '^$$' -bench . -count 6 .
+
+.PHONY: papers
+papers: ## compute the figures and tables of docs/papers anew
+	go run ./tests/papers
 
 .PHONY: setup
 setup:

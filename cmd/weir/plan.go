@@ -50,6 +50,26 @@ func quantityFlag(f *pflag.FlagSet, name, usage string) *int {
 	return (*int)(q)
 }
 
+// missing is the usage error that names the first of the flags that was not
+// given, if any.
+func missing(f *pflag.FlagSet, names ...string) error {
+	for _, name := range names {
+		if !f.Changed(name) {
+			return usageError{fmt.Errorf("--%s is missing", name)}
+		}
+	}
+	return nil
+}
+
+// planError makes a request that makes no sense a usageError. What no filter
+// can do is none.
+func planError(err error) error {
+	if errors.As(err, new(plan.InvalidError)) {
+		return usageError{err}
+	}
+	return err
+}
+
 // planned is the flags that all plans have, and how they are carried out.
 type planned struct {
 	json *bool
@@ -68,7 +88,7 @@ func (p planned) print(c *cobra.Command, result any, rows func(row func(name, fo
 			err = f.Save(*p.plot)
 		}
 		if err != nil {
-			return err
+			return planError(err)
 		}
 	}
 	if *p.json {
@@ -93,8 +113,12 @@ func newPlan() *cobra.Command {
 		Short: "Work out what a filter will cost and promise",
 		Long: `Works out the geometry of a filter for a number of entries, the memory that it
 takes in the kernel and in the daemon, and the share of unlisted packets that it
-drops by mistake. With --zipf and --flows, also for packets of flows that are not
-equally popular, with and without more bits for the most popular.`,
+drops by mistake. With --flows, also for packets of flows that are popular by
+Zipf's law, with and without more bits for the hottest.
+
+Kernel memory is the cascade's and the table's. Markers come on top: up to 2 MiB
+each for sources and destinations of IPv4, up to 10 bits for an entry of IPv6.
+Daemon memory is what changes in place take, beside the entries as the lists have them.`,
 		Example: `  weir plan --entries 10M
   weir plan --entries 100M --memory 160MB
   weir plan --entries 10M --mode approx --fpr 1e-4 --zipf 1.1 --flows 4M --hot 65536
@@ -114,13 +138,13 @@ equally popular, with and without more bits for the most popular.`,
 	p := planFlags(c)
 	choices(c, "mode", "exact", "approx")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if *entries == 0 {
-			return usageError{errors.New("how many entries? say it with --entries")}
+		if err := missing(c.Flags(), "entries"); err != nil {
+			return err
 		}
 		r.Entries, r.Memory, r.Flows, r.Hot = *entries, int(*memory), *flows, *hot
 		s, err := plan.Size(r)
 		if err != nil {
-			return err
+			return planError(err)
 		}
 		return p.print(c, s, func(row func(string, string, ...any)) { sizingRows(s, row) }, s.Figure)
 	}
@@ -136,10 +160,10 @@ func sizingRows(s plan.Sizing, row func(name, format string, args ...any)) {
 		row("table", "%s buckets of 64 bytes", humanize.Comma(int64(s.Buckets)))
 	}
 	row("kernel memory", "%s, %.2f bytes an entry", humanize.IBytes(uint64(s.KernelBytes)), float64(s.KernelBytes)/float64(s.Entries))
-	row("daemon memory", "%s besides the entries", humanize.IBytes(uint64(s.DaemonBytes)))
+	row("daemon memory", "%s for changes in place", humanize.IBytes(uint64(s.DaemonBytes)))
 	row("false drops", "%.3g of unlisted keys", s.FalseDrop)
 	row("  cascade", "%.3g", s.Cascade)
-	row("  standard filter", "%.3g of as many bits with k = %d (textbook %.3g)", s.Standard.Exact, s.Standard.K, s.Standard.Classic)
+	row("  standard filter", "%.3g of as many bits with k = %d (classic formula: %.3g)", s.Standard.Exact, s.Standard.K, s.Standard.Classic)
 	if s.SecondLine > 0 {
 		row("second line", "read for %.3g of unlisted keys", s.SecondLine)
 	}
@@ -175,13 +199,16 @@ with k hash functions: the true one, the textbook's and Bloom's of 1970. With
 	rate := f.Float64("fpr", 0, "`rate` that the least filter is wanted for")
 	p := planFlags(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if *rate != 0 {
+		if err := missing(c.Flags(), "n"); err != nil {
+			return err
+		}
+		if c.Flags().Changed("fpr") {
 			if *m != 0 || *k != 0 {
 				return usageError{errors.New("--fpr asks for m and k, so they are not to be given")}
 			}
 			s, err := plan.SmallestFor(*n, *rate)
 			if err != nil {
-				return err
+				return planError(err)
 			}
 			return p.print(c, s, func(row func(string, string, ...any)) {
 				row("bits", "%s, %.3f an element", humanize.Comma(int64(s.M)), s.BitsPerEntry)
@@ -190,9 +217,12 @@ with k hash functions: the true one, the textbook's and Bloom's of 1970. With
 				rateRows(s.Rates, row)
 			}, func() (*curve.Figure, error) { return plan.RatesFigure(s.M, *n, s.K) })
 		}
+		if err := missing(c.Flags(), "m", "k"); err != nil {
+			return err
+		}
 		r, err := plan.FPR(*m, *n, *k)
 		if err != nil {
-			return err
+			return planError(err)
 		}
 		return p.print(c, r, func(row func(string, string, ...any)) { rateRows(r, row) },
 			func() (*curve.Figure, error) { return plan.RatesFigure(*m, *n, *k) })
@@ -213,7 +243,7 @@ func newPlanLoop() *cobra.Command {
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		l, err := plan.LoopFor(*bits, *hops)
 		if err != nil {
-			return err
+			return planError(err)
 		}
 		return p.print(c, l, func(row func(string, string, ...any)) {
 			row("bits of a mask", "%d", l.K)
@@ -236,9 +266,12 @@ func newPlanCounting() *cobra.Command {
 	k := f.Int("k", 0, "`number` of hash functions (default the best)")
 	p := planFlags(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		if err := missing(c.Flags(), "m", "n"); err != nil {
+			return err
+		}
 		r, err := plan.CountingFor(*m, *n, *k)
 		if err != nil {
-			return err
+			return planError(err)
 		}
 		return p.print(c, r, func(row func(string, string, ...any)) {
 			row("memory", "%s", humanize.IBytes(uint64(r.Bytes)))
@@ -254,6 +287,9 @@ func newPlanCompress() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "compress --n N --sent BITS --memory BITS",
 		Short: "Filter that is compressed to be sent: the best for its size on the wire",
+		Long: `Gives the filter with the least false positives of those that are sent, when
+compressed, in so many bits an element. More bits in memory than are sent make it
+sparser and better.`,
 		Example: `  weir plan compress --n 100000 --sent 8 --memory 14
   weir plan compress --n 100000 --sent 16 --memory 48 --json`,
 		Args: usageArgs(cobra.NoArgs),
@@ -264,9 +300,12 @@ func newPlanCompress() *cobra.Command {
 	memory := f.Float64("memory", 16, "`bits` an element in memory, before compression")
 	p := planFlags(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		if err := missing(c.Flags(), "n"); err != nil {
+			return err
+		}
 		r, err := plan.CompressFor(*n, *sent, *memory)
 		if err != nil {
-			return err
+			return planError(err)
 		}
 		return p.print(c, r, func(row func(string, string, ...any)) {
 			row("bits", "%s, %s sent", humanize.Comma(int64(r.M)), humanize.Comma(int64(r.SentBits)))

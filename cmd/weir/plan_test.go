@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -61,10 +63,56 @@ func TestPlan(t *testing.T) {
 	if info, err := os.Stat(plot); err != nil || info.Size() == 0 {
 		t.Errorf("plot: %v, %v", info, err)
 	}
-	if code, _, _ := weir(t, "", "plan"); code != exitUsage {
-		t.Errorf("a plan for nothing: exit code %d", code)
+}
+
+// JSON has the names that scripts rely on, and the figures of the papers.
+func TestPlanJSON(t *testing.T) {
+	code, out, _ := weir(t, "", "plan", "fpr", "--m", "32", "--n", "8", "--k", "3", "--json")
+	var rates map[string]float64
+	if err := json.Unmarshal([]byte(out), &rates); code != exitOK || err != nil || len(rates) != 3 ||
+		math.Abs(rates["exact"]-0.15574079) > 5e-9 || rates["classic"] >= rates["exact"] || rates["bloom1970"] <= rates["exact"] {
+		t.Errorf("exit code %d, %v: %s", code, err, out)
 	}
-	if code, _, _ := weir(t, "", "plan", "fpr", "--m", "0"); code != exitFailure {
-		t.Errorf("a filter without bits: exit code %d", code)
+	code, out, _ = weir(t, "", "plan", "loop", "--bits", "128", "--hops", "16", "--json")
+	var loop map[string]float64
+	if err := json.Unmarshal([]byte(out), &loop); code != exitOK || err != nil || len(loop) != 2 ||
+		loop["k"] != 7 || math.Abs(loop["false_alarm"]-0.054) > 0.0005 {
+		t.Errorf("exit code %d, %v: %s", code, err, out)
+	}
+}
+
+// A request that makes no sense is a usage error that names the flag; one that
+// no filter can meet is a failure.
+func TestPlanRefuses(t *testing.T) {
+	for _, c := range []struct {
+		line string
+		code int
+		want string
+	}{
+		{"plan", exitUsage, "--entries is missing"},
+		{"plan --entries many", exitUsage, `"many" is no whole number`},
+		{"plan --entries 1M --memory 3parsec", exitUsage, `"3parsec" is no size of memory`},
+		{"plan --entries 1M --fpr 1e-4 --memory 32MB", exitUsage, "more than one is given"},
+		{"plan --entries 1M --mode exact --fpr 1e-4", exitUsage, "exact mode"},
+		{"plan --entries 1M --mode fuzzy", exitUsage, `"fuzzy"`},
+		{"plan --entries 1M --zipf 1.1", exitUsage, "of no flows"},
+		{"plan --entries 10M --mode exact --memory 32MB", exitFailure, "exact mode takes"},
+		{"plan --entries 10M --memory 1MB", exitFailure, "less than a bit"},
+		{"plan --entries 10M --plot plan.gif", exitFailure, "svg, png"},
+		{"plan fpr --m 8 --k 1", exitUsage, "--n is missing"},
+		{"plan fpr --n 8 --k 1", exitUsage, "--m is missing"},
+		{"plan fpr --m 0 --n 1 --k 1", exitUsage, "m=0"},
+		{"plan fpr --n 8 --m 9 --fpr 0.1", exitUsage, "--fpr"},
+		{"plan fpr --n 8 --fpr 2", exitUsage, "rate 2"},
+		{"plan loop --bits 100", exitUsage, "100"},
+		{"plan loop --hops 0", exitUsage, "hops"},
+		{"plan counting --m 8", exitUsage, "--n is missing"},
+		{"plan compress --sent 8", exitUsage, "--n is missing"},
+		{"plan compress --n 8 --sent 0", exitUsage, "0 bits"},
+	} {
+		code, out, log := weir(t, "", strings.Fields(c.line)...)
+		if code != c.code || out != "" || !strings.HasPrefix(log, "weir: ") || !strings.Contains(log, c.want) {
+			t.Errorf("weir %s: exit code %d, want %d and %q\n%s%s", c.line, code, c.code, c.want, out, log)
+		}
 	}
 }

@@ -20,11 +20,11 @@ type Compressed struct {
 
 // CompressFor plans the filter for n elements with the least rate that is sent
 // in at most sent bits an element and takes at most memory bits an element
-// before compression. It fails where these are not positive or exceed 2^32
-// bits in all.
+// before compression. It fails with an InvalidError where these are not positive
+// or exceed 2^32 bits in all, and where none fits.
 func CompressFor(n int, sent, memory float64) (Compressed, error) {
 	if most := memory * float64(n); n < 1 || !(sent > 0 && memory > 0 && most >= 1 && most <= math.MaxUint32) {
-		return Compressed{}, fmt.Errorf("plan compress: no filter has n=%d, %v bits an element sent, %v in memory", n, sent, memory)
+		return Compressed{}, invalid("plan compress: no filter has n=%d, %v bits an element sent, %v in memory", n, sent, memory)
 	}
 	p, err := compress.Optimal(uint64(n), sent*float64(n), uint32(memory*float64(n)))
 	if err != nil {

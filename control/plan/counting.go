@@ -21,18 +21,18 @@ type Counting struct {
 }
 
 // CountingFor plans a counting filter of m counters for n elements with k hash
-// functions, or the best k if that is 0. It fails unless m and n are at least
-// 1 and k is within the limits of filters.
+// functions, or the best k if that is 0. It fails with an InvalidError unless m
+// and n are at least 1 and k is within the limits of filters.
 func CountingFor(m, n, k int) (Counting, error) {
 	if n < 1 || m < 1 || m > math.MaxUint32 {
-		return Counting{}, fmt.Errorf("plan counting: no filter has m=%d, n=%d", m, n)
+		return Counting{}, invalid("plan counting: no filter has m=%d, n=%d", m, n)
 	}
 	if k == 0 {
 		k, _ = fpr.BestK(m, n)
 	}
 	g, err := bloom.Standard(uint32(m), k)
 	if err != nil {
-		return Counting{}, fmt.Errorf("plan counting: %w", err)
+		return Counting{}, invalid("plan counting: %w", err)
 	}
 	return Counting{
 		M: m, K: k, Bytes: (m + 1) / 2,

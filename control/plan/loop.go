@@ -14,11 +14,12 @@ type Loop struct {
 }
 
 // LoopFor plans a loop filter of the given bits, 64, 128 or 256, for loop-free
-// paths of hops nodes. It fails on other sizes and on no hops.
+// paths of hops nodes. It fails with an InvalidError on other sizes and on no
+// hops.
 func LoopFor(bits, hops int) (Loop, error) {
 	k, falseAlarm, err := icarus.Best(bits, hops, 1)
 	if err != nil {
-		return Loop{}, fmt.Errorf("plan loop: %w", err)
+		return Loop{}, invalid("plan loop: %w", err)
 	}
 	return Loop{K: k, FalseAlarm: falseAlarm}, nil
 }
@@ -28,7 +29,7 @@ func LoopFor(bits, hops int) (Loop, error) {
 // the first node sets bits in any case.
 func LoopFigure(hops int) (*curve.Figure, error) {
 	if hops < 2 {
-		return nil, fmt.Errorf("plan loop: nothing to draw for %d hops", hops)
+		return nil, invalid("plan loop: nothing to draw for %d hops", hops)
 	}
 	f := curve.New("False alarm on a loop-free path, best k", "hops", "probability")
 	f.LogY()

@@ -16,10 +16,11 @@ type Rates struct {
 }
 
 // FPR gives the rates of a standard filter of m bits for n elements with k
-// hash functions. It fails unless m ≥ 1, n ≥ 0 and 0 ≤ k ≤ m.
+// hash functions. It fails with an InvalidError unless m ≥ 1, n ≥ 0 and
+// 0 ≤ k ≤ m.
 func FPR(m, n, k int) (Rates, error) {
 	if m < 1 || n < 0 || k < 0 || k > m {
-		return Rates{}, fmt.Errorf("plan fpr: no filter has m=%d, n=%d, k=%d", m, n, k)
+		return Rates{}, invalid("plan fpr: no filter has m=%d, n=%d, k=%d", m, n, k)
 	}
 	return Rates{Classic: fpr.Classic(m, n, k), Exact: fpr.Exact(m, n, k), Bloom1970: fpr.Bloom1970(m, n, k)}, nil
 }
@@ -32,7 +33,7 @@ func RatesFigure(m, n, k int) (*curve.Figure, error) {
 		return nil, err
 	}
 	if n == 0 || k == 0 {
-		return nil, fmt.Errorf("plan fpr: nothing to draw for n=%d, k=%d", n, k)
+		return nil, invalid("plan fpr: nothing to draw for n=%d, k=%d", n, k)
 	}
 	best, _ := fpr.BestK(m, n)
 	var ks []float64
@@ -59,10 +60,11 @@ type Smallest struct {
 }
 
 // SmallestFor gives the least standard filter for n elements whose exact rate
-// is at most the target. It fails unless n ≥ 1 and 0 < target < 1.
+// is at most the target. It fails with an InvalidError unless n ≥ 1 and
+// 0 < target < 1.
 func SmallestFor(n int, target float64) (Smallest, error) {
 	if n < 1 || !(target > 0 && target < 1) {
-		return Smallest{}, fmt.Errorf("plan fpr: no filter has n=%d and rate %v", n, target)
+		return Smallest{}, invalid("plan fpr: no filter has n=%d and rate %v", n, target)
 	}
 	m, k := fpr.Smallest(n, target)
 	rates, err := FPR(m, n, k)

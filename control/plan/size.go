@@ -23,6 +23,16 @@ const DefaultBitsPerEntry = 16
 // mostBits is the largest k of a weighted query: what a packet may cost.
 const mostBits = 24
 
+// InvalidError says that what was asked for makes no sense. Other errors say
+// that no filter can do it.
+type InvalidError struct{ error }
+
+func (e InvalidError) Unwrap() error { return e.error }
+
+func invalid(format string, args ...any) error {
+	return InvalidError{fmt.Errorf(format, args...)}
+}
+
 // Request is what a filter is wanted for. At most one of BitsPerEntry, Rate
 // and Memory is given; the others are 0.
 type Request struct {
@@ -41,13 +51,13 @@ type Request struct {
 type Sizing struct {
 	Entries      int      `json:"entries"`
 	Mode         string   `json:"mode"`           // "exact" or "approx"
-	BitsPerEntry float64  `json:"bits_per_entry"` // of the cascade, room for more entries included
+	BitsPerEntry float64  `json:"bits_per_entry"` // of the cascade, by its size
 	Lines        int      `json:"lines"`          // of the cascade, 64 bytes each
 	First        int      `json:"first"`          // bits of an entry in its first line
 	Rest         int      `json:"rest"`           // bits of an entry in its second line
 	Buckets      int      `json:"buckets"`        // of the table, 64 bytes each
-	KernelBytes  int      `json:"kernel_bytes"`   // cascade and table
-	DaemonBytes  int      `json:"daemon_bytes"`   // counters for deletion, beside the entries themselves
+	KernelBytes  int      `json:"kernel_bytes"`   // cascade and table, but no markers
+	DaemonBytes  int      `json:"daemon_bytes"`   // what changes in place take, but not the entries as the lists have them
 	Cascade      float64  `json:"cascade"`        // rate of the cascade, fpr.CascadeLayout
 	SecondLine   float64  `json:"second_line"`    // share of unlisted keys that read more than one line
 	FalseDrop    float64  `json:"false_drop"`     // rate of the whole filter, table included
@@ -75,8 +85,8 @@ type Traffic struct {
 	Improvement float64 `json:"improvement"` // Plain/Weighted
 }
 
-// Size plans a filter. It fails, naming the field, where the request is
-// impossible or contradicts itself.
+// Size plans a filter. It fails, naming the field: with an InvalidError where
+// the request contradicts itself, otherwise where it asks for too much.
 func Size(r Request) (Sizing, error) {
 	if err := r.validate(); err != nil {
 		return Sizing{}, err
@@ -95,7 +105,8 @@ func Size(r Request) (Sizing, error) {
 		Rest:         layout.Rest,
 		Buckets:      int(layout.Buckets),
 		KernelBytes:  layout.Bytes(),
-		// A 4-bit counter for each bit, and a bit for each slot.
+		// A 4-bit counter for each bit of the cascade, so that entries can be
+		// removed, and a bit for each slot of the table.
 		DaemonBytes: c.Bits()/2 + int(layout.Buckets)*membership.BucketSlots/8,
 		Cascade:     c.Rate(r.Entries),
 	}
@@ -123,31 +134,32 @@ func (r Request) validate() error {
 	}
 	switch {
 	case r.Entries < 1:
-		return fmt.Errorf("plan: entries: %d is below 1", r.Entries)
+		return invalid("plan: entries: %d is below 1", r.Entries)
 	case given > 1:
-		return fmt.Errorf("plan: bits per entry, rate and memory: more than one is given")
+		return invalid("plan: bits per entry, rate and memory: more than one is given")
 	case r.BitsPerEntry != 0 && !(r.BitsPerEntry >= 1 && r.BitsPerEntry <= 256):
-		return fmt.Errorf("plan: bits per entry: %v is not between 1 and 256", r.BitsPerEntry)
+		return invalid("plan: bits per entry: %v is not between 1 and 256", r.BitsPerEntry)
 	case r.Rate != 0 && !(r.Rate > 0 && r.Rate < 1):
-		return fmt.Errorf("plan: rate: %v is not between 0 and 1", r.Rate)
+		return invalid("plan: rate: %v is not between 0 and 1", r.Rate)
 	case r.Memory < 0:
-		return fmt.Errorf("plan: memory: %d bytes", r.Memory)
+		return invalid("plan: memory: %d bytes", r.Memory)
 	case !slices.Contains([]string{"", "exact", "approx"}, r.Mode):
-		return fmt.Errorf("plan: mode: %q is neither exact nor approx", r.Mode)
+		return invalid("plan: mode: %q is neither exact nor approx", r.Mode)
 	case r.Mode == "exact" && (r.BitsPerEntry != 0 || r.Rate != 0):
-		return fmt.Errorf("plan: mode: in exact mode the table decides the rate, not bits per entry")
+		return invalid("plan: mode: in exact mode the table decides the rate, not bits per entry")
 	case r.Flows < 0 || r.Hot < 0 || r.Hot > r.Flows:
-		return fmt.Errorf("plan: hot: %d of %d flows", r.Hot, r.Flows)
+		return invalid("plan: hot: %d of %d flows", r.Hot, r.Flows)
 	case !(r.Zipf >= 0 && r.Zipf <= 10):
-		return fmt.Errorf("plan: zipf: exponent %v is not between 0 and 10", r.Zipf)
+		return invalid("plan: zipf: exponent %v is not between 0 and 10", r.Zipf)
 	case r.Zipf != 0 && r.Flows == 0:
-		return fmt.Errorf("plan: zipf: exponent %v of no flows", r.Zipf)
+		return invalid("plan: zipf: exponent %v of no flows", r.Zipf)
 	}
 	return nil
 }
 
 // layout is the geometry of weir's own sets, for entries of one shape and
-// without markers, whose size depends on the entries themselves.
+// without markers, which depend on the entries themselves: up to 2 MiB for each
+// side of IPv4 packets, and up to 10 bits an entry of IPv6.
 func (r Request) layout() (membership.Layout, error) {
 	census := membership.Census{Keys: map[key.Shape]int{{SrcBits: 32}: r.Entries}}
 	build := func(mode membership.Mode, bitsPerEntry float64) (membership.Layout, error) {

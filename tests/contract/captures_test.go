@@ -201,8 +201,9 @@ func (l lists) outcome(data []byte, dropMalformed bool) (verdict.Outcome, []int)
 		if f := flowOf(p.Tuple); p.HasPorts && (l.flows[f] || l.services[flow{dst: f.dst, proto: f.proto, dstPort: f.dstPort}]) {
 			named = append(named, 3)
 		}
+		bad := o.Reason != verdict.Clean
 		switch {
-		case len(named) > 0 && l.allowed[p.Src]:
+		case (len(named) > 0 || bad && dropMalformed) && l.allowed[p.Src]:
 			o.Reason = verdict.Allowed
 		case len(named) > 0:
 			o.Reason = verdict.Blocked

@@ -19,6 +19,12 @@ import (
 
 func survey(p *page) {
 	p.from(`A. Broder, M. Mitzenmacher: *Network Applications of Bloom Filters: A Survey*, Internet Mathematics 1 (2004).`)
+	p.surveyStandard()
+	p.surveyTricks()
+	p.surveyCounting()
+	p.surveyCompressed()
+	p.surveyReconcile()
+	p.surveyRouting()
 	p.surveyLoops()
 	p.surveyFairBlue()
 	p.surveyHeavyFlows()

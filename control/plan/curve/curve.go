@@ -5,6 +5,7 @@ package curve
 import (
 	"errors"
 	"fmt"
+	"image/color"
 	"io"
 	"os"
 	"path/filepath"
@@ -132,6 +133,10 @@ func (f *Figure) Write(w io.Writer, format string) error {
 	switch format {
 	case "svg":
 		to = vgsvg.New(width, height)
+		// Transparent, it would be black on a dark page.
+		paper := vg.Rectangle{Max: vg.Point{X: width, Y: height}}
+		to.SetColor(color.White)
+		to.Fill(paper.Path())
 	case "png":
 		to = vgimg.PngCanvas{Canvas: vgimg.New(width, height)}
 	default:
