@@ -183,6 +183,7 @@ static const struct ipv6_ext_rule ipv6_ext_rules[256] = {
 static __always_inline enum reason parse_ipv6_ext(struct cursor *c, struct packet *p,
 						  __u8 *fragment, __u8 *later)
 {
+	void *first = c->pos;
 	__u32 bytes = 0;
 
 	for (int i = 0; i <= MAX_EXT_HEADERS; i++) {
@@ -206,14 +207,17 @@ static __always_inline enum reason parse_ipv6_ext(struct cursor *c, struct packe
 			return REASON_CLEAN;
 		}
 		len = ((ext->len & rule->len_mask) + rule->len_add) * rule->unit;
-		len &= 0xfff; /* at most 2048 anyway, which the verifier cannot know */
 		if (c->left < len)
 			return REASON_TRUNCATED;
 		bytes += len;
 		if (bytes > MAX_EXT_BYTES)
 			return REASON_UNPARSED;
 		c->left -= len;
-		c->pos += len;
+		/*
+		 * Not `pos += len`: the verifier would add up what each len can
+		 * be, and it checks no pointer beyond 64 KiB.
+		 */
+		c->pos = first + bytes;
 		if (c->pos > c->end)
 			return ends_early(c);
 	}
