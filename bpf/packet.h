@@ -9,7 +9,8 @@
 
 /*
  * Why a packet left. Each packet is counted under just one reason. The Go
- * names are in filter/verdict; a test holds the two together.
+ * names are in filter/verdict; a test holds the two together. New reasons go
+ * to the end: counters that are adopted go by the number.
  */
 enum reason {
 	REASON_CLEAN,	  /* pass: nothing listed matches */

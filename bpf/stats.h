@@ -18,7 +18,11 @@ struct counter {
 
 #define MAX_REASONS 28
 
-/* What belongs to a CPU: its counters, and the packet that it is at. */
+/*
+ * What belongs to a CPU: its counters, and the packet that it is at. The
+ * programs of an interface run one at a time on a CPU, since receive
+ * processing does not preempt itself there.
+ */
 struct cpu_row {
 	struct counter by_reason[MAX_REASONS];
 	struct packet packet;

@@ -10,7 +10,7 @@
  * The first bucket comes from the upper 32 bits of the hash, the second from
  * the first and the fingerprint. Fingerprint and bucket together tell apart
  * nearly as many keys as the whole hash: an unlisted key is confirmed by
- * chance with probability entries · 2^-63 (5e-13 for 10M entries).
+ * chance with probability 1e-12 among 10M entries (filter/fpr's Fingerprint).
  *
  * The control plane moves a key from its first bucket to its second only, and
  * writes the copy before it clears the original. Reading first, then second,

@@ -1,6 +1,7 @@
 package generation
 
 import (
+	"errors"
 	"net/netip"
 
 	"weir/filter/key"
@@ -17,10 +18,15 @@ type compiled struct {
 // gives its keys.
 func (e *entries) compile(mode membership.Mode, bitsPerKey float64, seed uint64) (compiled, error) {
 	var c compiled
-	c.columns = e.src4.compile(c.columns)
-	c.columns = e.dst4.compile(c.columns)
-	c.columns = e.src6.compile(c.columns)
-	c.columns = e.dst6.compile(c.columns)
+	err := errors.Join(
+		e.src4.compile(&c.columns),
+		e.dst4.compile(&c.columns),
+		e.src6.compile(&c.columns),
+		e.dst6.compile(&c.columns),
+	)
+	if err != nil {
+		return c, err
+	}
 	c.columns = compileFlows(&e.flows, c.columns)
 
 	census := membership.Census{Keys: make(map[key.Shape]int)}
@@ -31,20 +37,22 @@ func (e *entries) compile(mode membership.Mode, bitsPerKey float64, seed uint64)
 	}
 	census.MarkedSrc24, census.MarkedDst24 = src.Count(), dst.Count()
 
-	var err error
 	c.layout, err = membership.PlanLayout(census, mode, bitsPerKey, seed)
 	return c, err
 }
 
 // compile appends a column for each level of one side of one family.
-func (s *prefixes[P]) compile(columns []membership.Column) []membership.Column {
+func (s *prefixes[P]) compile(columns *[]membership.Column) error {
 	s.merge()
 	s.sort()
 	if len(s.sorted) == 0 {
 		s.levels = nil
-		return columns
+		return nil
 	}
-	count := s.plan()
+	count, err := s.plan()
+	if err != nil {
+		return err
+	}
 	first := s.sorted[0].key.prefix().Addr()
 	for _, level := range s.levels {
 		c := membership.Column{Shape: s.key(netip.PrefixFrom(first, level)).Shape}
@@ -55,9 +63,9 @@ func (s *prefixes[P]) compile(columns []membership.Column) []membership.Column {
 			c.Keys = e.key.appendAddr(append(c.Keys, head...))
 			c.Lists = append(c.Lists, e.list)
 		}
-		columns = append(columns, c)
+		*columns = append(*columns, c)
 	}
-	return columns
+	return nil
 }
 
 func compileFlows(flows *listing[flow], columns []membership.Column) []membership.Column {

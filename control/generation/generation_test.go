@@ -467,3 +467,57 @@ func TestDirection(t *testing.T) {
 		t.Error("a direction up")
 	}
 }
+
+// One prefix of no bits is one key, whichever the side.
+func TestEverything(t *testing.T) {
+	everything := list.Entries{V4: []list.V4Prefix{list.V4(0, 0)}, V6: []netip.Prefix{netip.MustParsePrefix("::/0")}}
+	for d := Source; d <= Both; d++ {
+		s := NewStore()
+		l := List{Name: "everything", Direction: d}
+		n, err := s.AddList(l, everything)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := Reference(s, Config{})
+		if err != nil {
+			t.Fatalf("%v: %v", d, err)
+		}
+		for _, src := range []string{"192.0.2.1", "2001:db8::1"} {
+			a := netip.MustParseAddr(src)
+			frame := packet.Frame(key.Tuple{Src: a, Dst: a, Proto: 47})
+			if o := g.Decide(frame); o.Reason != verdict.Blocked || o.List != int(n) {
+				t.Errorf("%v: a packet from %v: %+v", d, a, o)
+			}
+		}
+		var remove []Change
+		for _, k := range l.Keys(netip.MustParsePrefix("0.0.0.0/0")) {
+			remove = append(remove, Change{List: n, Key: k})
+		}
+		if n, err := g.Apply(remove); n != 1 || err != nil {
+			t.Errorf("%v: removing it again: %d changes, %v", d, n, err)
+		}
+	}
+}
+
+// More prefix lengths than a set can have are stored as fewer, longer ones.
+func TestManyLengths(t *testing.T) {
+	var e list.Entries
+	for bits := 20; bits <= 128; bits++ {
+		a := [16]byte{0x20, 1, byte(bits)}
+		e.V6 = append(e.V6, netip.PrefixFrom(netip.AddrFrom16(a), bits).Masked())
+	}
+	s := NewStore()
+	if _, err := s.AddList(List{Name: "many", Direction: Both}, e); err != nil {
+		t.Fatal(err)
+	}
+	g, err := Reference(s, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range e.V6 {
+		frame := packet.Frame(key.Tuple{Src: p.Addr(), Dst: netip.IPv6Unspecified(), Proto: 47})
+		if o := g.Decide(frame); o.Reason != verdict.Blocked {
+			t.Errorf("a packet from %v: %+v", p, o)
+		}
+	}
+}

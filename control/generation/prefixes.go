@@ -3,11 +3,13 @@ package generation
 import (
 	"cmp"
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"slices"
 
 	"weir/control/list"
 	"weir/filter/key"
+	"weir/filter/membership"
 	"weir/filter/prefix"
 )
 
@@ -115,17 +117,28 @@ type prefixes[P prefixType[P]] struct {
 	levels prefix.Levels
 }
 
+// maxLevels leaves room for both sides of a family in a set's shapes.
+const maxLevels = membership.MaxShapes / 2
+
 // plan chooses the levels. Memory for probes: entries may grow by half, and by
-// a few thousand in any case. It gives the number of entries of each length.
-func (s *prefixes[P]) plan() *prefix.Histogram {
+// a few thousand in any case; where the lengths are too many for that, by
+// maxGrowth. It gives the number of entries of each length.
+func (s *prefixes[P]) plan() (*prefix.Histogram, error) {
 	var h prefix.Histogram
 	for e := range s.distinct {
 		h[e.key.Bits()]++
 	}
 	n := h.Total()
-	s.levels = prefix.Plan(&h, n+n/2+4096)
-	return &h
+	s.levels = prefix.Plan(&h, n+n/2+4096, maxLevels)
+	if grown := s.levels.Expanded(&h); grown > maxGrowth*n+1<<20 {
+		return nil, fmt.Errorf("%d prefixes have too many different lengths: at %d lengths, as many as a set can have, they are %d",
+			n, maxLevels, grown)
+	}
+	return &h, nil
 }
+
+// maxGrowth bounds how many entries one prefix may become on average.
+const maxGrowth = 16
 
 // owner gives the list to which a key at a level is attributed, by the longest
 // prefix that stands for it, then the lowest list number; 0 if it is not listed.

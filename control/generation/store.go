@@ -39,15 +39,24 @@ type List struct {
 	Direction Direction
 }
 
+// sides says which sides of a packet a prefix of the list is held against. One
+// of no bits matches every packet of its family, whichever the side: that is
+// one key, which counts as a source.
+func (l List) sides(bits int) (src, dst bool) {
+	return l.Direction != Destination || bits == 0, l.Direction != Source && bits > 0
+}
+
 // Keys gives the keys that a prefix stands for in the list.
 func (l List) Keys(p netip.Prefix) []key.Key {
-	switch l.Direction {
-	case Source:
-		return []key.Key{key.Source(p)}
-	case Destination:
-		return []key.Key{key.Destination(p)}
+	var keys []key.Key
+	src, dst := l.sides(p.Bits())
+	if src {
+		keys = append(keys, key.Source(p))
 	}
-	return []key.Key{key.Source(p), key.Destination(p)}
+	if dst {
+		keys = append(keys, key.Destination(p))
+	}
+	return keys
 }
 
 // Store holds the entries of all lists as they were given: what a generation
@@ -108,18 +117,20 @@ func (s *Store) AddList(l List, e list.Entries) (uint16, error) {
 		to.src4.grow(len(e.V4))
 	}
 	for _, p := range e.V4 {
-		if l.Direction != Destination {
+		src, dst := l.sides(p.Bits())
+		if src {
 			to.src4.append(prefix4{p}, n)
 		}
-		if l.Direction != Source {
+		if dst {
 			to.dst4.append(prefix4{p}, n)
 		}
 	}
 	for _, p := range e.V6 {
-		if l.Direction != Destination {
+		src, dst := l.sides(p.Bits())
+		if src {
 			to.src6.append(prefix6{p}, n)
 		}
-		if l.Direction != Source {
+		if dst {
 			to.dst6.append(prefix6{p}, n)
 		}
 	}

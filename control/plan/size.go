@@ -112,7 +112,7 @@ func Size(r Request) (Sizing, error) {
 	}
 	s.FalseDrop = s.Cascade
 	if layout.Mode == membership.Exact {
-		s.FalseDrop *= tableRate(r.Entries, layout.Buckets)
+		s.FalseDrop = fpr.Fingerprint(r.Entries, layout.Buckets)
 	}
 	if layout.Rest > 0 {
 		s.SecondLine = c.FirstLine(r.Entries)
@@ -210,12 +210,6 @@ func (r Request) layout() (membership.Layout, error) {
 		return membership.Layout{}, fmt.Errorf("plan: memory: %d bytes are less than a bit for each of %d entries", r.Memory, r.Entries)
 	}
 	return at(i - 1), failed
-}
-
-// tableRate is the probability that the table confirms an unlisted key: that
-// the 48-bit fingerprint of one of the entries in its two buckets is its own.
-func tableRate(entries int, buckets uint32) float64 {
-	return 2 * float64(entries) / float64(buckets) * math.Exp2(-48)
 }
 
 // traffic gives each hot flow as many bits more than the others as theorem 3.1

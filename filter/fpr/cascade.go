@@ -166,3 +166,16 @@ func miss(s uint8, b int) float64 {
 	}
 	return sum / lineWords
 }
+
+// Fingerprint bounds the probability that weir's table confirms a key that is
+// none of the n in its buckets, which makes exact mode drop it: the lower 48
+// bits of two 64-bit hashes must be the same, and the upper 16 must lead to the
+// same bucket, the first or the second. The cascade asked before hardly lowers
+// it, since it looks at the same bits. Above 2¹⁶ buckets it is n·2⁻⁶³, twice the
+// probability that the whole hashes are the same.
+func Fingerprint(n int, buckets uint32) float64 {
+	if buckets == 0 {
+		return 1
+	}
+	return 2 * float64(n) * math.Exp2(-48) * max(1/float64(buckets), math.Exp2(-16))
+}

@@ -3,6 +3,7 @@ package membership
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"weir/filter/fpr"
 	"weir/filter/key"
@@ -70,7 +71,7 @@ func (m Mode) String() string {
 // Census says what a set shall hold, before it is built.
 type Census struct {
 	Keys map[key.Shape]int // number of keys of each shape, after prefix expansion
-	// Marked24 is the number of distinct networks /24 that IPv4 keys touch, by
+	// MarkedSrc24 and MarkedDst24 are the networks /24 that IPv4 keys touch, by
 	// sources and by destinations; 0 stands for unknown, and for no marker.
 	MarkedSrc24, MarkedDst24 int
 }
@@ -149,8 +150,13 @@ func (l *Layout) planShapes(c Census) error {
 	l.Mark4Dst = l.pays(c.MarkedDst24, gated(l.V4, l.V4Flow, GateDst))
 	for _, kind := range [...]*[]GatedShape{&l.V4, &l.V4Flow, &l.V6, &l.V6Flow} {
 		if len(*kind) > MaxShapes {
-			return fmt.Errorf("membership: %d shapes of a kind are in use (%v …), the limit is %d",
-				len(*kind), (*kind)[0], MaxShapes)
+			var names []string
+			for _, g := range *kind {
+				names = append(names, g.String())
+			}
+			slices.Sort(names)
+			return fmt.Errorf("membership: %d combinations of fields and prefix lengths are in use, the limit is %d for each family: %s",
+				len(names), MaxShapes, strings.Join(names, ", "))
 		}
 		for i := range *kind {
 			g := &(*kind)[i]

@@ -68,7 +68,7 @@ func TestLayoutRefuses(t *testing.T) {
 		if len(c.Keys) <= MaxShapes && err != nil {
 			t.Fatalf("%d shapes: %v", len(c.Keys), err)
 		}
-		if len(c.Keys) > MaxShapes && (err == nil || !strings.Contains(err.Error(), "33 shapes")) {
+		if len(c.Keys) > MaxShapes && (err == nil || !strings.Contains(err.Error(), "33 combinations")) {
 			t.Fatalf("%d shapes: %v", len(c.Keys), err)
 		}
 	}

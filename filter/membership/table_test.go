@@ -3,11 +3,13 @@ package membership
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 
+	"weir/filter/fpr"
 	"weir/filter/hash"
 )
 
@@ -301,5 +303,37 @@ func testTableReadersBesideWriter(t *testing.T, buckets, tables int) {
 	t.Logf("%d lookups beside %d tables, in which %d keys were evicted at last", lookups.Load(), tables, evicted)
 	if evicted < 10*tables/4 || lookups.Load() < int64(tables) {
 		t.Error("too little happened for the test to say anything")
+	}
+}
+
+// What fpr.Fingerprint states: of the hashes that agree with a present one in
+// the fingerprint, no more than that share leads to its bucket.
+func TestTableConfirmsByChance(t *testing.T) {
+	const trials = 2_000_000
+	r := newRandom(t)
+	for _, buckets := range []int{1, 3, 100, 5000} {
+		n := buckets * BucketSlots / 2
+		table := NewTable(make([]uint64, buckets*BucketSlots))
+		hashes := make([]uint64, n)
+		for i := range hashes {
+			hashes[i] = r.Uint64()
+			if err := table.Insert(hashes[i], 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		confirmed := 0
+		for range trials {
+			h := hashes[r.IntN(n)]
+			if _, ok := table.Find(h&fingerprintMask | r.Uint64()&^fingerprintMask); ok {
+				confirmed++
+			}
+		}
+		// Given that one of n fingerprints agrees, which has probability n·2⁻⁴⁸.
+		bound := fpr.Fingerprint(n, uint32(buckets)) / (float64(n) * math.Exp2(-48))
+		got := float64(confirmed) / trials
+		sigma := math.Sqrt(bound / trials)
+		if got > min(1, bound)+5*sigma || got < bound/4 {
+			t.Errorf("%d buckets: a share of %g is confirmed, the bound is %g", buckets, got, bound)
+		}
 	}
 }

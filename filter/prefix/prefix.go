@@ -58,8 +58,9 @@ func (l Levels) Expanded(h *Histogram) int {
 
 // Plan chooses the fewest levels with which the entries do not number more than
 // budget after expansion, and among those the ones that give the fewest. Where
-// no choice keeps the budget, every length in use is a level.
-func Plan(h *Histogram, budget int) Levels {
+// no choice of up to most levels keeps the budget, it is the one of most levels
+// that gives the fewest entries.
+func Plan(h *Histogram, budget, most int) Levels {
 	var used []int
 	for bits, c := range h {
 		if c > 0 {
@@ -85,7 +86,7 @@ func Plan(h *Histogram, budget int) Levels {
 	}
 	from := [][]int{make([]int, len(used))}
 	last := len(used) - 1
-	for best[last] > budget && len(from) < len(used) {
+	for best[last] > budget && len(from) < min(len(used), most) {
 		next, begin := slices.Clone(best), make([]int, len(used))
 		for j := range used {
 			next[j] = math.MaxInt

@@ -8,14 +8,15 @@ import (
 )
 
 // exhaustive tries every set of levels.
-func exhaustive(h *Histogram, budget int) (levels, entries int) {
+func exhaustive(h *Histogram, budget, most int) (levels, entries int) {
 	var used []int
 	for bits, c := range h {
 		if c > 0 {
 			used = append(used, bits)
 		}
 	}
-	levels, entries = len(used), Levels(used).Expanded(h)
+	levels, entries = most, math.MaxInt
+	kept := false
 	for set := 1; set < 1<<len(used); set++ {
 		var l Levels
 		for i, bits := range used {
@@ -24,7 +25,11 @@ func exhaustive(h *Histogram, budget int) (levels, entries int) {
 			}
 		}
 		n := l.Expanded(h)
-		if n <= budget && (len(l) < levels || len(l) == levels && n < entries) {
+		switch {
+		case len(l) > most:
+		case n <= budget && (!kept || len(l) < levels || len(l) == levels && n < entries):
+			levels, entries, kept = len(l), n, true
+		case !kept && len(l) == min(most, len(used)) && n < entries:
 			levels, entries = len(l), n
 		}
 	}
@@ -39,25 +44,26 @@ func TestPlanAgainstExhaustiveSearch(t *testing.T) {
 			h[8+r.IntN(25)] = 1 + r.IntN(1<<r.IntN(14))
 		}
 		budget := h.Total() + r.IntN(2*h.Total()+1)
-		got := Plan(&h, budget)
-		levels, entries := exhaustive(&h, budget)
+		most := 1 + r.IntN(6)
+		got := Plan(&h, budget, most)
+		levels, entries := exhaustive(&h, budget, most)
 		if len(got) != levels || got.Expanded(&h) != entries {
-			t.Fatalf("%v within %d: %v (%d entries), but %d levels give %d", h, budget, got, got.Expanded(&h), levels, entries)
+			t.Fatalf("%v within %d entries and %d levels: %v (%d entries), but %d levels give %d", h, budget, most, got, got.Expanded(&h), levels, entries)
 		}
 	}
 }
 
 func TestPlanEdges(t *testing.T) {
-	if got := Plan(new(Histogram), 0); got != nil {
+	if got := Plan(new(Histogram), 0, 9); got != nil {
 		t.Errorf("no entries: %v", got)
 	}
-	if got := Plan(&Histogram{0: 1, 128: 1}, 1<<40); !slices.Equal(got, Levels{0, 128}) {
+	if got := Plan(&Histogram{0: 1, 128: 1}, 1<<40, 9); !slices.Equal(got, Levels{0, 128}) {
 		t.Errorf("an expansion by 128 bits: %v", got)
 	}
-	if got := Plan(&Histogram{16: 5, 24: 5}, 0); !slices.Equal(got, Levels{16, 24}) {
+	if got := Plan(&Histogram{16: 5, 24: 5}, 0, 9); !slices.Equal(got, Levels{16, 24}) {
 		t.Errorf("a budget that cannot be kept: %v", got)
 	}
-	if got := Plan(&Histogram{23: 1, 24: 100}, 102); !slices.Equal(got, Levels{24}) {
+	if got := Plan(&Histogram{23: 1, 24: 100}, 102, 9); !slices.Equal(got, Levels{24}) {
 		t.Errorf("a rare length: %v", got)
 	}
 }
