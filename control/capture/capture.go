@@ -12,7 +12,6 @@
 package capture
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -21,18 +20,13 @@ import (
 	"os"
 	"time"
 
-	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/zstd"
+	"weir/control/compressed"
 )
 
 // MaxPacket is the most bytes that a packet in a capture may have: the largest
 // snapshot length that libpcap grants. More is an error, for it is garbage far
 // more often than a packet.
 const MaxPacket = 256 << 10
-
-// maxWindow is the most memory, in bytes, that a zstd stream may ask for. It is
-// what the zstd tool allows by default.
-const maxWindow = 128 << 20
 
 // ErrTruncated is wrapped by the error for a capture that ends inside a packet
 // or inside a header, as captures do that are still being written. The packets
@@ -116,25 +110,12 @@ func NewReader(name string, src io.Reader) (*Reader, error) {
 
 // start finds out compression and format of src and reads the file header.
 func (r *Reader) start(src io.Reader) error {
-	r.in.reset(src)
-	// A shorter file is no compressed one, and newFormat says what it lacks.
-	magic, _ := r.in.Peek(4)
-	switch {
-	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
-		z, err := gzip.NewReader(r.in.Reader)
-		if err != nil {
-			return cutShort(err)
-		}
-		r.in.reset(z)
-	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
-		z, err := zstd.NewReader(r.in.Reader, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
-		if err != nil {
-			return cutShort(err)
-		}
-		r.close = append(r.close, func() error { z.Close(); return nil })
-		r.in.reset(z)
+	in, err := compressed.NewReader(src)
+	if err != nil {
+		return cutShort(err)
 	}
-	var err error
+	r.close = append(r.close, func() error { in.Close(); return nil })
+	r.in.Reader = in.Reader
 	r.format, err = newFormat(&r.in)
 	return err
 }

@@ -17,11 +17,6 @@ type input struct {
 	buf    []byte // of the last packet: headroom, then its bytes
 }
 
-// reset makes in read src from its start.
-func (in *input) reset(src io.Reader) {
-	in.Reader = bufio.NewReaderSize(src, 64<<10)
-}
-
 // cutShort turns an end of input inside something into ErrTruncated. Other
 // errors, of the disk or of the decompressor, stay as they are.
 func cutShort(err error) error {

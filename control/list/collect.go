@@ -77,7 +77,7 @@ func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen 
 	if err != nil {
 		return Entries{}, report, fmt.Errorf("list: %s: %w", name, err)
 	}
-	defer src.close()
+	defer src.text.Close()
 
 	// No send on these channels blocks: each has room for every chunk.
 	chunks := 2 * workers
@@ -113,24 +113,16 @@ func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen 
 	err = nil
 	for c := range order { // until the reader has ended: r is the caller's again then
 		if c.err != nil {
-			if err == nil && c.err != io.EOF {
+			if c.err != io.EOF {
 				err = fmt.Errorf("after line %d: %w", report.Lines, c.err)
 			}
-			continue
+			continue // to the end: the reader gives nothing after an error
 		}
 		<-c.parsed
-		if err != nil {
-			continue
-		}
 		report.add(c.report)
 		all.add(c.parser.out, c.read, size)
 		if o.Progress != nil {
 			o.Progress(c.read, size)
-		}
-		if o.MaxEntries > 0 && all.Len() > o.MaxEntries {
-			err = fmt.Errorf("line %d: %w, more than %d", report.Lines, ErrTooManyEntries, o.MaxEntries)
-			close(free)
-			continue
 		}
 		free <- c
 	}
@@ -196,7 +188,7 @@ func scan(name string, r io.Reader, o Options, fn func(Line) bool) error {
 	if err != nil {
 		return fmt.Errorf("list: %s: %w", name, err)
 	}
-	defer src.close()
+	defer src.text.Close()
 	p := parser{lenient: o.Lenient}
 	buf := make([]byte, chunkLen)
 	for number := 0; ; {

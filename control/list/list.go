@@ -46,12 +46,9 @@ import (
 	"weir/filter/key"
 )
 
-// The decisions that a caller may want to make on a file that was refused. An
-// error that is none of them says that the file could not be read.
-var (
-	ErrTooManyBad     = errors.New("too many bad lines")
-	ErrTooManyEntries = errors.New("too many entries")
-)
+// ErrTooManyBad says that a file was refused for what stands in it. Any other
+// error says that it could not be read.
+var ErrTooManyBad = errors.New("too many bad lines")
 
 // DefaultMaxBad is the share of bad lines above which a file is refused, unless
 // Options say otherwise. Real feeds have up to 0.4 %; what is not a list at all,
@@ -107,10 +104,6 @@ type Options struct {
 	// comment, above which the file is refused. Zero means DefaultMaxBad, a
 	// negative number that the first bad line is one too many.
 	MaxBad float64
-
-	// MaxEntries is the number of entries above which the file is refused,
-	// against feeds that would fill the memory. Zero means no limit.
-	MaxEntries int
 
 	// Progress, unless nil, is called from time to time by the goroutine that
 	// called Load or Parse, with the bytes read (before decompression) and the

@@ -1,23 +1,16 @@
 package list
 
 import (
-	"bufio"
 	"bytes"
 	"io"
 
-	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/zstd"
+	"weir/control/compressed"
 )
 
 const (
 	// maxLine is the length in bytes above which a line is bad. A flow of two
 	// IPv6 prefixes takes about 110; the rest is for remarks.
 	maxLine = 4096
-
-	// maxWindow is the most memory in bytes that a zstd file may ask for as its
-	// window: what zstd --long=27 makes, the most that its own decoder takes
-	// unasked.
-	maxWindow = 128 << 20
 
 	// maxEmptyReads is how often in a row a reader may return nothing.
 	maxEmptyReads = 100
@@ -26,11 +19,10 @@ const (
 // source reads a list's text, decompressed and without byte order mark, in
 // pieces that end at line ends.
 type source struct {
-	raw   *counter
-	text  io.Reader
-	close func()
-	tail  []byte // the begin of a line, read but not yet given out
-	eof   bool
+	raw  *counter
+	text *compressed.Reader
+	tail []byte // the begin of a line, read but not yet given out
+	eof  bool
 }
 
 // counter counts the bytes that are read from r.
@@ -46,48 +38,21 @@ func (c *counter) Read(p []byte) (int, error) {
 }
 
 func newSource(r io.Reader) (*source, error) {
-	s := &source{raw: &counter{r: r}, close: func() {}}
-	in := bufio.NewReader(s.raw)
-	magic, err := peek(in, 4)
+	const mark = "\ufeff"
+	raw := &counter{r: r}
+	text, err := compressed.NewReader(raw)
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
-		z, err := gzip.NewReader(in)
-		if err != nil {
-			return nil, err
-		}
-		in = bufio.NewReader(z)
-	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
-		// Concurrency 1 decodes in the goroutine that reads, which is not the
-		// one that parses.
-		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
-		if err != nil {
-			return nil, err
-		}
-		s.close = z.Close
-		in = bufio.NewReader(z)
-	}
-	s.text = in
-	mark, err := peek(in, 3)
-	if err != nil {
-		s.close()
+	begin, err := text.Peek(len(mark))
+	if err != nil && err != io.EOF {
+		text.Close()
 		return nil, err
 	}
-	if string(mark) == "\ufeff" {
-		_, _ = in.Discard(len(mark)) // cannot fail, it was peeked
+	if string(begin) == mark {
+		_, _ = text.Discard(len(mark)) // cannot fail, it was peeked
 	}
-	return s, nil
-}
-
-// peek gives the next n bytes, fewer only at the end of the stream.
-func peek(r *bufio.Reader, n int) ([]byte, error) {
-	b, err := r.Peek(n)
-	if err == io.EOF {
-		return b, nil
-	}
-	return b, err
+	return &source{raw: raw, text: text}, nil
 }
 
 // next reads whole lines into buf, as many as fit, and gives the part of buf

@@ -64,28 +64,44 @@ func end(ns, iface string, n byte) End {
 }
 
 func (e End) makeNetns() error {
+	return roundTrip(func() error {
+		ns, err := netns.NewNamed(e.Netns)
+		if err != nil {
+			return err
+		}
+		defer ns.Close()
+		for knob, value := range map[string]string{
+			"addr_gen_mode":        "1", // none
+			"accept_dad":           "0",
+			"router_solicitations": "0",
+		} {
+			if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/"+knob, []byte(value), 0); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// roundTrip calls fn on a thread that it may take to another network namespace,
+// and brings the thread back.
+func roundTrip(fn func() error) (err error) {
 	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	own, err := netns.Get()
 	if err != nil {
+		runtime.UnlockOSThread()
 		return err
 	}
 	defer own.Close()
-	ns, err := netns.NewNamed(e.Netns)
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	for knob, value := range map[string]string{
-		"addr_gen_mode":        "1", // none
-		"accept_dad":           "0",
-		"router_solicitations": "0",
-	} {
-		if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/"+knob, []byte(value), 0); err != nil {
-			return errors.Join(err, netns.Set(own))
+	defer func() {
+		if back := netns.Set(own); back != nil {
+			// Still locked: the thread ends with its goroutine.
+			err = errors.Join(err, fmt.Errorf("lost in a network namespace: %w", back))
+			return
 		}
-	}
-	return netns.Set(own)
+		runtime.UnlockOSThread()
+	}()
+	return fn()
 }
 
 // Wire lays the wire between the namespaces, as New does: for one who has
@@ -136,30 +152,17 @@ func (e End) up() error {
 // In calls fn in the end's network namespace. fn must not start goroutines,
 // which would be elsewhere.
 func (e End) In(fn func() error) error {
-	runtime.LockOSThread()
-	own, err := netns.Get()
-	if err != nil {
-		runtime.UnlockOSThread()
-		return err
-	}
-	defer own.Close()
-	ns, err := netns.GetFromName(e.Netns)
-	if err != nil {
-		runtime.UnlockOSThread()
-		return err
-	}
-	defer ns.Close()
-	if err := netns.Set(ns); err != nil {
-		runtime.UnlockOSThread()
-		return err
-	}
-	defer func() {
-		// A thread that cannot go back ends with its goroutine, locked.
-		if netns.Set(own) == nil {
-			runtime.UnlockOSThread()
+	return roundTrip(func() error {
+		ns, err := netns.GetFromName(e.Netns)
+		if err != nil {
+			return err
 		}
-	}()
-	return fn()
+		defer ns.Close()
+		if err := netns.Set(ns); err != nil {
+			return err
+		}
+		return fn()
+	})
 }
 
 // Index is the number of the end's interface.

@@ -87,12 +87,17 @@ func Files(ctx context.Context, o Options, captures []string) (s *Summary, err e
 	lists := loaded.Store.Lists()
 	visit := func(capture.Packet, verdict.Outcome) error { return ctx.Err() }
 	if o.Verdicts != "" {
-		f, err := os.Create(o.Verdicts)
-		if err != nil {
-			return nil, fmt.Errorf("verdicts: %w", err)
+		// Not err: it would hide the result, which closing may set.
+		w, createErr := createVerdicts(o.Verdicts, lists)
+		if createErr != nil {
+			return nil, createErr
 		}
-		w := newVerdictWriter(f, lists)
-		defer func() { err = errors.Join(err, w.flush(), f.Close()) }()
+		defer func() {
+			// What a write has told already is not told again.
+			if closeErr := w.close(); !errors.Is(err, closeErr) {
+				err = errors.Join(err, closeErr)
+			}
+		}()
 		visit = func(_ capture.Packet, out verdict.Outcome) error { return errors.Join(ctx.Err(), w.write(out)) }
 	}
 	s = NewSummary()
@@ -121,16 +126,21 @@ func (o *Options) replay(name string, e Engine, lists []generation.List, s *Summ
 
 // verdictWriter writes the verdict on each packet as CSV.
 type verdictWriter struct {
+	file  *os.File
 	csv   *csv.Writer
 	lists []generation.List
 	n     int
 	row   [4]string
 }
 
-func newVerdictWriter(w io.Writer, lists []generation.List) *verdictWriter {
-	v := &verdictWriter{csv: csv.NewWriter(w), lists: lists}
-	v.csv.Write([]string{"packet", "verdict", "reason", "list"}) // flush tells errors
-	return v
+func createVerdicts(name string, lists []generation.List) (*verdictWriter, error) {
+	f, err := os.Create(name)
+	if err != nil {
+		return nil, fmt.Errorf("verdicts: %w", err)
+	}
+	v := &verdictWriter{file: f, csv: csv.NewWriter(f), lists: lists}
+	_ = v.csv.Write([]string{"packet", "verdict", "reason", "list"}) // close tells its error
+	return v, nil
 }
 
 func (v *verdictWriter) write(o verdict.Outcome) error {
@@ -142,9 +152,14 @@ func (v *verdictWriter) write(o verdict.Outcome) error {
 	return v.csv.Write(v.row[:])
 }
 
-func (v *verdictWriter) flush() error {
+// close writes what is still buffered. It tells the first error of all writing.
+func (v *verdictWriter) close() error {
 	v.csv.Flush()
-	return v.csv.Error()
+	err := v.file.Close()
+	if first := v.csv.Error(); first != nil {
+		return first
+	}
+	return err
 }
 
 // TopLists gives the names of the lists in a summary that blocked packets, the

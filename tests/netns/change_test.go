@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -78,6 +79,10 @@ func startLoad(t *testing.T, l *lab.Lab, sources []key.Key) *load {
 	}
 	clean := numbered(l, frameOf(udp("198.51.100.1", "203.0.113.1", 2)), 0)
 	f.wg.Go(func() {
+		if err := stayOnOneCPU(); err != nil {
+			t.Error(err)
+			return
+		}
 		for n := uint64(0); !f.done.Load(); n++ {
 			frame, kind := frames[n%uint64(len(frames))], uint64(listedFrame)
 			if n%cleanEvery == 0 {
@@ -121,6 +126,25 @@ func startLoad(t *testing.T, l *lab.Lab, sources []key.Key) *load {
 		}
 	})
 	return f
+}
+
+// stayOnOneCPU ties the goroutine to a processor: the wire has a queue for each,
+// and keeps the order of packets within a queue only.
+func stayOnOneCPU() error {
+	runtime.LockOSThread() // for good: the thread, so tied, ends with the goroutine
+	var allowed, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
+		return fmt.Errorf("get the processors: %w", err)
+	}
+	cpu := 0
+	for !allowed.IsSet(cpu) {
+		cpu++
+	}
+	one.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		return fmt.Errorf("stay on processor %d: %w", cpu, err)
+	}
+	return nil
 }
 
 // hasPassed looks through the frames that came through besides the load, among
