@@ -53,8 +53,9 @@ func (m *Mode) UnmarshalText(text []byte) error {
 	return fmt.Errorf("%q is no XDP mode: native, generic or offload", text)
 }
 
-// aboutSize is how much may be said about an attachment, in bytes.
-const aboutSize = 64 << 10
+// AboutSize is how much may be said about an attachment, in bytes: the
+// caller's own, and some two hundred bytes of the loader's.
+const AboutSize = 64 << 10
 
 // record is what stands in the pin about.
 type record struct {
@@ -74,6 +75,10 @@ type Attachment struct {
 	link   link.Link // nil: the pin is gone, which severs it
 	stats  *Stats
 	about  *ebpf.Map
+
+	// program is the kernel's number of the program that was put or found here
+	// last. Where there is another now, a process has taken over.
+	program uint32
 
 	unpinned bool // stats are new, in the place of pinned ones
 }
@@ -186,6 +191,7 @@ func (d Pins) create(path string, r record, iface *netlink.LinkAttrs, load func(
 	if err := pin(a.link, filepath.Join(temp, pinLink)); err != nil {
 		return nil, err
 	}
+	a.program = a.ProgramID()
 	if err := os.Rename(temp, path); err != nil {
 		return nil, fmt.Errorf("put pins in their place: %w", err)
 	}
@@ -233,6 +239,7 @@ func (d Pins) open(path string) (_ *Attachment, err error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
+	a.program = a.ProgramID()
 	if a.stats, err = openStats(path); err != nil && !errors.Is(err, errLayout) {
 		return nil, err
 	}
@@ -288,18 +295,11 @@ func (a *Attachment) load(load func(*Stats) (*Program, error)) (*Program, error)
 // Replace exchanges the program for p, loaded with the attachment's Stats,
 // in one step: every packet meets the one or the other. It takes over p, and
 // closes it, also when it fails, which leaves the old program in force: with
-// [ErrSevered], there is none any more.
+// [ErrSevered], there is none any more, and with [ErrReplaced], it is that of
+// the process which has taken over.
 func (a *Attachment) Replace(p *Program) error {
-	unlock, err := a.pins.lock(unix.LOCK_EX)
-	if err != nil {
-		p.Close()
-		return fmt.Errorf("replace program on %s: %w", a.record.Target, err)
-	}
-	defer unlock()
-	if err := a.replace(p); err != nil {
-		return fmt.Errorf("replace program on %s: %w", a.record.Target, err)
-	}
-	return nil
+	defer p.Close()
+	return a.locked("replace program on", func() error { return a.replace(p) })
 }
 
 // replace fails only where nothing has changed: the caller must know which
@@ -311,6 +311,12 @@ func (a *Attachment) replace(p *Program) error {
 	}
 	if a.link == nil {
 		return ErrSevered
+	}
+	// What is found under the lock cannot change before it is exchanged. (The
+	// kernel can compare as well, but wants the old program open, and opening
+	// one that another process has loaded wants CAP_SYS_ADMIN.)
+	if a.Replaced() {
+		return ErrReplaced
 	}
 	next := make(map[string]*ebpf.Map)
 	if a.unpinned {
@@ -332,6 +338,7 @@ func (a *Attachment) replace(p *Program) error {
 	if err != nil {
 		return explainPermission(err)
 	}
+	a.program = a.ProgramID()
 	for name := range next {
 		// A failure here would cost the process after this one the counters,
 		// and no more.
@@ -358,16 +365,30 @@ func (a *Attachment) pinNext(m *ebpf.Map, name string) error {
 }
 
 // Detach takes the program off the interface and removes the pins. It leaves
-// alone what has been attached in the meantime. The attachment is still to be
-// closed.
+// alone what has been attached in the meantime, and fails with [ErrReplaced]
+// where another process has taken over. The attachment is still to be closed.
 func (a *Attachment) Detach() error {
+	return a.locked("detach from", func() error {
+		if a.Replaced() {
+			return ErrReplaced
+		}
+		return a.detach()
+	})
+}
+
+// DetachAny is Detach, whichever process the program there is from.
+func (a *Attachment) DetachAny() error { return a.locked("detach from", a.detach) }
+
+// locked calls fn with the pins locked for writing, and says in its error what
+// was tried.
+func (a *Attachment) locked(what string, fn func() error) error {
 	unlock, err := a.pins.lock(unix.LOCK_EX)
 	if err == nil {
 		defer unlock()
-		err = a.detach()
+		err = fn()
 	}
 	if err != nil {
-		return fmt.Errorf("detach from %s: %w", a.record.Target, err)
+		return fmt.Errorf("%s %s: %w", what, a.record.Target, err)
 	}
 	return nil
 }
@@ -452,11 +473,16 @@ func (a *Attachment) ProgramID() uint32 {
 	return uint32(info.Program)
 }
 
+// Replaced tells whether another process has put its program in the place of
+// the one that was put or found here.
+func (a *Attachment) Replaced() bool { return a.ProgramID() != a.program }
+
 // About is what was last said about the attachment, nil if nothing was.
 func (a *Attachment) About() []byte { return a.record.About }
 
 // SetAbout says something about the attachment, a JSON value, for whoever
-// opens it later.
+// opens it later. It fails with [ErrReplaced] where another process has taken
+// over, and spoken.
 func (a *Attachment) SetAbout(about []byte) error {
 	r := a.record
 	r.About = about
@@ -464,16 +490,30 @@ func (a *Attachment) SetAbout(about []byte) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := a.pins.lock(unix.LOCK_EX)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if err := a.about.Put(uint32(0), text); err != nil {
-		return fmt.Errorf("describe the attachment: %w", explainPermission(err))
-	}
-	a.record = r
-	return nil
+	return a.locked("describe the attachment to", func() error {
+		if a.Replaced() {
+			return ErrReplaced
+		}
+		if err := a.about.Put(uint32(0), text); err != nil {
+			return explainPermission(err)
+		}
+		a.record = r
+		return nil
+	})
+}
+
+// ForgetStats removes the pins of the counters: whoever attaches next begins
+// anew, as is right where the numbers have got another meaning.
+func (a *Attachment) ForgetStats() error {
+	return a.locked("forget the counters of", func() error {
+		var errs []error
+		for _, name := range []string{pinReasons, pinLists} {
+			if err := os.Remove(filepath.Join(a.path, name)); !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, explainPermission(err))
+			}
+		}
+		return errors.Join(errs...)
+	})
 }
 
 // encode is how a record stands in its map: padded with zeros.
@@ -482,15 +522,15 @@ func (r record) encode() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("describe the attachment: %w", err)
 	}
-	if len(text) > aboutSize {
-		return nil, fmt.Errorf("describe the attachment: %d bytes are more than %d", len(text), aboutSize)
+	if len(text) > AboutSize {
+		return nil, fmt.Errorf("describe the attachment: %d bytes are more than %d", len(text), AboutSize)
 	}
-	return append(text, make([]byte, aboutSize-len(text))...), nil
+	return append(text, make([]byte, AboutSize-len(text))...), nil
 }
 
 func newAbout(text []byte) (*ebpf.Map, error) {
 	return ebpf.NewMap(&ebpf.MapSpec{
-		Name: pinAbout, Type: ebpf.Array, KeySize: 4, ValueSize: aboutSize, MaxEntries: 1,
+		Name: pinAbout, Type: ebpf.Array, KeySize: 4, ValueSize: AboutSize, MaxEntries: 1,
 		Contents: []ebpf.MapKV{{Key: uint32(0), Value: text}},
 	})
 }

@@ -174,6 +174,63 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
+// A process that has been replaced undoes nothing of its successor's.
+func TestReplaced(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	frame := udp(l, addrA, addrB, 1)
+	old := attach(t, pins, target(l.B), Native, newTestGeneration(t, Config{}))
+	defer old.Close()
+	a, err := pins.Attach(target(l.B), Native, []byte("2"), blockAll(t, 1).Load)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	if !old.Replaced() || a.Replaced() {
+		t.Errorf("replaced: the old one %t, the new one %t", old.Replaced(), a.Replaced())
+	}
+	wantError(t, old.Detach(), ErrReplaced, l.B.Iface)
+	p, err := newTestGeneration(t, Config{}).Load(old.Stats())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, old.Replace(p), ErrReplaced, l.B.Iface)
+	wantError(t, old.SetAbout([]byte("1")), ErrReplaced, l.B.Iface)
+	if reaches(t, l, frame) {
+		t.Error("the new program is gone")
+	}
+	if p, err = blockAll(t, 1).Load(a.Stats()); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Replace(p); err != nil || a.Replaced() {
+		t.Errorf("its own exchange: replaced %t, %v", a.Replaced(), err)
+	}
+	// Who is told to detach does, whatever there is by then.
+	if err := old.DetachAny(); err != nil {
+		t.Fatal(err)
+	}
+	if !reaches(t, l, frame) || exists(a.path) {
+		t.Error("still attached")
+	}
+}
+
+// Counters whose numbers mean something else are not taken over.
+func TestForgetStats(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	reaches(t, l, udp(l, addrA, addrB, 1))
+	for range 2 { // the second time there is nothing to forget
+		if err := a.ForgetStats(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.Close()
+	a = attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	defer detach(t, a)
+	if n := a.Stats().Reasons(nil)[bpf.WeirReasonREASON_BLOCKED].Packets; n != 0 {
+		t.Errorf("%d blocked", n)
+	}
+}
+
 // Counters that another version has laid out differently are made anew.
 func TestAdoptOtherLayout(t *testing.T) {
 	for _, pin := range []string{pinReasons, pinLists} {
@@ -622,7 +679,7 @@ func TestOffload(t *testing.T) {
 func TestAbout(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g := newTestGeneration(t, Config{})
-	for _, bad := range [][]byte{[]byte("{"), []byte(`"` + string(bytes.Repeat([]byte("x"), aboutSize)) + `"`)} {
+	for _, bad := range [][]byte{[]byte("{"), []byte(`"` + string(bytes.Repeat([]byte("x"), AboutSize)) + `"`)} {
 		if _, err := pins.Attach(target(l.B), Native, bad, g.Load); err == nil {
 			t.Fatalf("attached with %.5q", bad)
 		}

@@ -20,6 +20,7 @@ var (
 	ErrForeign     = errors.New("a foreign program is attached")            // which weir leaves alone
 	ErrMode        = errors.New("attached in another mode")                 // by weir
 	ErrSevered     = errors.New("no longer attached")                       // the interface is gone, or somebody has detached
+	ErrReplaced    = errors.New("another process has replaced the program") // with one of weir's
 	ErrNoDriver    = errors.New("the driver has no native XDP")             // generic mode would work
 	ErrMTU         = errors.New("the interface's MTU is too large for XDP") // in this mode and with this driver
 	ErrUnsupported = errors.New("not supported")

@@ -42,7 +42,7 @@ const (
 
 // lock locks the directory of pins, unix.LOCK_SH or unix.LOCK_EX, until
 // unlock is called. For LOCK_EX it makes the directory; for LOCK_SH it fails
-// with fs.ErrNotExist where there is none.
+// with fs.ErrNotExist where there is none, and none is out of sight.
 func (d Pins) lock(how int) (unlock func(), err error) {
 	if how == unix.LOCK_EX {
 		if err := d.ensure(); err != nil {
@@ -50,12 +50,17 @@ func (d Pins) lock(how int) (unlock func(), err error) {
 		}
 	}
 	f, err := os.Open(string(d))
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := d.hidden(); err != nil {
+			return nil, err
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open directory of pins: %w", explainPermission(err))
 	}
 	if !isBPFFS(string(d)) {
 		f.Close()
-		return nil, fmt.Errorf("%w: %s", ErrNoBPFFS, d)
+		return nil, d.noBPFFS()
 	}
 	for {
 		err = unix.Flock(int(f.Fd()), how)
@@ -73,17 +78,11 @@ func (d Pins) lock(how int) (unlock func(), err error) {
 // ensure makes the directory where there is none, and mounts the file system
 // for it, if that stays.
 func (d Pins) ensure() error {
-	path := filepath.Clean(string(d))
-	above := path
-	for !exists(above) {
-		above = filepath.Dir(above)
+	if err := d.hidden(); err != nil {
+		return err
 	}
+	path, above := filepath.Clean(string(d)), d.above()
 	if !isBPFFS(above) {
-		if above != bpffs || !sharesMounts() {
-			return fmt.Errorf("%w: %s: mount one with `mount -t bpf bpf %s`; "+
-				"`ip netns exec` hides the system's, so name the namespace to weir instead",
-				ErrNoBPFFS, d, bpffs)
-		}
 		if err := unix.Mount("bpf", bpffs, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
 			return fmt.Errorf("%w: %s: mount one: %w", ErrNoBPFFS, d, err)
 		}
@@ -95,6 +94,31 @@ func (d Pins) ensure() error {
 		return fmt.Errorf("make directory of pins: %w", explainPermission(err))
 	}
 	return nil
+}
+
+// above is the directory of pins, or what there is of the way to it.
+func (d Pins) above() string {
+	path := filepath.Clean(string(d))
+	for !exists(path) {
+		path = filepath.Dir(path)
+	}
+	return path
+}
+
+// hidden fails with ErrNoBPFFS where the directory is on no BPF file system,
+// and none can be mounted there to stay: what is pinned may be out of sight.
+func (d Pins) hidden() error {
+	above := d.above()
+	if isBPFFS(above) || above == bpffs && sharesMounts() {
+		return nil
+	}
+	return d.noBPFFS()
+}
+
+func (d Pins) noBPFFS() error {
+	return fmt.Errorf("%w: %s: mount one with `mount -t bpf bpf %s`; "+
+		"`ip netns exec` hides the system's, so name the namespace to weir instead",
+		ErrNoBPFFS, d, bpffs)
 }
 
 func exists(path string) bool {

@@ -152,12 +152,17 @@ func TestNoBPFFS(t *testing.T) {
 		_, err := d.Attach(Target{Iface: "lo"}, Generic, nil, g.Load)
 		wantError(t, err, ErrNoBPFFS, "mount -t bpf bpf /sys/fs/bpf")
 	}
-	_, err := dir.List()
-	wantError(t, err, ErrNoBPFFS)
+	// Where none is to be seen, one may be hidden, with pins in it.
+	for _, d := range []Pins{dir, dir + "/below"} {
+		_, err := d.List()
+		wantError(t, err, ErrNoBPFFS, "ip netns exec")
+		_, err = d.Open(Target{Iface: "lo"})
+		wantError(t, err, ErrNoBPFFS)
+	}
 	if exists(string(dir + "/below")) {
 		t.Error("a directory was made on another file system")
 	}
-	_, err = Pins(bpffs+"/weir.test").Attach(Target{Iface: "lo"}, Generic, nil, g.Load)
+	_, err := Pins(bpffs+"/weir.test").Attach(Target{Iface: "lo"}, Generic, nil, g.Load)
 	if err == nil || !strings.Contains(err.Error(), "dots") {
 		t.Error(err)
 	}

@@ -22,10 +22,16 @@ type console struct {
 // newConsole takes a terminal for the live line only if the output is one.
 func newConsole(stdout, stderr io.Writer) *console {
 	c := &console{log: stderr}
-	if f, ok := stdout.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		c.live = f
+	if isTerminal(stdout) {
+		c.live = stdout.(*os.File)
 	}
 	return c
+}
+
+// isTerminal tells whether a command's input or output is a terminal.
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 func (c *console) terminal() bool { return c.live != nil }

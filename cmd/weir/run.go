@@ -33,17 +33,19 @@ func newRun() *cobra.Command {
 		Short: "Filter on interfaces until stopped",
 		Long: `Reads the lists, attaches to the interfaces, and filters until it is stopped by
 SIGINT or SIGTERM. SIGHUP reads the lists again and puts them in force in one
-step; if one is refused, the old ones stay.
+step; if one is refused, the old ones stay. Run from a terminal, it takes SIGHUP
+for the loss of that terminal, and stops.
 
 On a terminal a line shows what comes through; otherwise the log says so every
 few seconds.
 
 Where weir is filtering already, because it was killed or stopped with --keep,
-its program is replaced without a gap, and its counters go on.`,
+its program is replaced without a gap, and its counters go on. While another
+weir runs there, that wants --takeover.`,
 		Example: `  weir run --iface eth0 --block feed.txt --allow ours.txt --failsafe-port tcp/22
   weir run --iface eth0,eth1 --block feed.txt.gz --monitor
   weir run --iface veth0 --netns lab --block huge.txt --mode approx --bits-per-entry 12
-  kill -HUP $(pidof weir)   # read the lists again`,
+  kill -HUP PID   # as weir status shows it: read the lists again`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usageError{fmt.Errorf("what is %q? each list has its own --block or --allow", args[0])}
@@ -57,6 +59,8 @@ its program is replaced without a gap, and its counters go on.`,
 	f.TextVar(&o.XDP, "xdp", o.XDP, "where the program runs: `place` native, generic (slower, any driver) or offload")
 	choices(c, "xdp", "native", "generic", "offload")
 	f.BoolVar(&o.Keep, "keep", false, "leave the program in force when stopped")
+	f.BoolVar(&o.Takeover, "takeover", false, "take over from another weir that runs on the interface")
+	f.BoolVar(&o.Wide, "wide", false, "let a block list hold half of IPv4 or IPv6, or more")
 	placeFlags(f, &netns, &o.Pins)
 	f.DurationVar(&interval, "interval", 0, "how often counters are shown (default 1s on a terminal, else 5s)")
 	asJSON := f.Bool("json", false, "log JSON, a line an event")
@@ -99,16 +103,24 @@ func targets(ifaces []string, netns string) []run.Target {
 
 // filter runs a filter until the command is stopped.
 func filter(c *cobra.Command, o run.Options, interval time.Duration, asJSON bool) error {
+	ctx := c.Context()
 	// Before the lists are read, for a reload must not kill.
 	reload := make(chan os.Signal, 1)
-	signal.Notify(reload, syscall.SIGHUP)
-	defer signal.Stop(reload)
+	if isTerminal(c.InOrStdin()) || isTerminal(c.OutOrStdout()) {
+		// The terminal has gone, maybe since the filter locked its user out.
+		var stop context.CancelFunc
+		ctx, stop = signal.NotifyContext(ctx, syscall.SIGHUP)
+		defer stop()
+	} else {
+		signal.Notify(reload, syscall.SIGHUP)
+		defer signal.Stop(reload)
+	}
 
 	out := newConsole(c.OutOrStdout(), c.ErrOrStderr())
 	defer out.show("")
 	o.Log = out.logger(asJSON)
 	o.Progress = progress(out)
-	filter, err := run.Start(o)
+	filter, err := run.Start(ctx, o)
 	out.show("")
 	if err != nil {
 		return err
@@ -123,7 +135,7 @@ func filter(c *cobra.Command, o run.Options, interval time.Duration, asJSON bool
 	if out.terminal() {
 		show = func(r run.Rates) { out.show(liveLine(r)) }
 	}
-	err = filter.Serve(c.Context(), reload, interval, show)
+	err = filter.Serve(ctx, reload, interval, show)
 	out.show("")
 	stopped := filter.Stop()
 	if err != nil {

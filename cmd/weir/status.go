@@ -81,7 +81,7 @@ func printInterface(w io.Writer, i status.Interface) {
 		if i.Running {
 			state = "running"
 		}
-		row("process", "%d, %s; weir %s", i.PID, state, i.Version)
+		row("process", "PID %d, %s; weir %s", i.PID, state, i.Version)
 		row("since", "%s (%s), lists of %s", i.Since.Format(time.DateTime), i.Age(time.Now()), i.Loaded.Format(time.DateTime))
 		row("mode", "%s", mode)
 		row("entries", "%s in %d shapes, %s of kernel memory", humanize.Comma(int64(i.Entries)), len(i.Shapes), humanize.IBytes(uint64(i.KernelBytes)))

@@ -211,7 +211,7 @@ func (s *stage) set(ctx context.Context, dir string) (err error) {
 	}
 
 	began := time.Now()
-	s.filter, err = run.Start(run.Options{
+	s.filter, err = run.Start(ctx, run.Options{
 		Rules:   s.lists.rules,
 		Targets: []run.Target{{Netns: s.ground.B.Netns, Iface: s.ground.B.Iface}},
 		Pins:    pins,

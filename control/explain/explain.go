@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"weir/control/generation"
 	"weir/control/list"
@@ -101,6 +102,9 @@ func Explain(query string, r ruleset.Rules, progress ruleset.Progress) (*Explana
 	for i := range asked {
 		e.Answers = append(e.Answers, answer(&asked[i], g, loaded))
 	}
+	if ports := failsafePorts(r); ports != "" && !asked[0].transport {
+		e.Notes = append(e.Notes, "what goes to failsafe ports passes, whatever is listed: "+ports)
+	}
 	for _, s := range loaded.Sources {
 		if err := search(asked, e.Answers, s, r.Lenient); err != nil {
 			return nil, err
@@ -115,6 +119,15 @@ func Explain(query string, r ruleset.Rules, progress ruleset.Progress) (*Explana
 		}
 	}
 	return e, nil
+}
+
+// failsafePorts names the failsafe ports.
+func failsafePorts(r ruleset.Rules) string {
+	var ports []string
+	for _, p := range r.FailsafePorts {
+		ports = append(ports, ruleset.FormatFailsafePort(p))
+	}
+	return strings.Join(ports, ", ")
 }
 
 // hasDestinations tells whether a family's lists have destinations alone.

@@ -9,10 +9,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"weir/control/generation"
 	"weir/control/ruleset"
+	"weir/control/status"
 	"weir/filter/membership"
+	"weir/filter/verdict"
 )
 
 func write(t *testing.T, name, text string) string {
@@ -105,6 +108,48 @@ func TestExplain(t *testing.T) {
 	}
 	if e := explain(t, "10.1.9.9", r); !slices.Equal(lines(e.Answers[0].Matches), []int{2, 1}) {
 		t.Errorf("the most specific match is not the first: %+v", e.Answers[0].Matches)
+	}
+}
+
+// An address says nothing of ports, and some of them pass.
+func TestFailsafePortsAreNoted(t *testing.T) {
+	r := ruleset.Rules{Block: []string{write(t, "block.txt", "10.0.0.1\n")}}
+	if e := explain(t, "10.0.0.1", r); len(e.Notes) != 0 {
+		t.Errorf("notes %q", e.Notes)
+	}
+	r.FailsafePorts = []verdict.FailsafePort{{Proto: 6, Port: 22}}
+	if e := explain(t, "10.0.0.1", r); len(e.Notes) != 1 || !strings.Contains(e.Notes[0], "tcp/22") {
+		t.Errorf("notes %q", e.Notes)
+	}
+	// A flow is answered for its very ports.
+	e := explain(t, "tcp 10.0.0.1:1 > 192.0.2.1:22", r)
+	if len(e.Notes) != 0 || e.Answers[0].Reason != "failsafe" {
+		t.Errorf("notes %q, %+v", e.Notes, e.Answers)
+	}
+}
+
+func TestChanged(t *testing.T) {
+	file := write(t, "block.txt", "10.0.0.1\n")
+	loaded, err := ruleset.Rules{Block: []string{file}}.Load(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := status.Lists(loaded)[0]
+	if changed(l) {
+		t.Error("changed, though nobody wrote")
+	}
+	// An older one of another size, and of the same size.
+	for _, text := range []string{"10.0.0.1\n10.0.0.2\n", "10.0.0.3\n"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		old := l.Written.Add(-time.Hour)
+		if err := os.Chtimes(file, old, old); err != nil {
+			t.Fatal(err)
+		}
+		if !changed(l) {
+			t.Errorf("%q in its place is no change", text)
+		}
 	}
 }
 

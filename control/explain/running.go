@@ -33,11 +33,21 @@ func Running(query string, pins loader.Pins, t loader.Target, progress ruleset.P
 		e.Notes = append(e.Notes, "the running filter has a seed of its own: what it blocks by mistake is not what is shown here")
 	}
 	for _, l := range i.Lists {
-		if st, err := os.Stat(l.File); err == nil && st.ModTime().After(i.Loaded) {
+		if changed(l) {
 			e.Notes = append(e.Notes, fmt.Sprintf("%s has changed since it was loaded; a reload (SIGHUP) puts it in force", l.File))
 		}
 	}
 	return e, nil
+}
+
+// changed tells whether a list's file is another than was loaded. A file that
+// is put in its place may well be older.
+func changed(l status.List) bool {
+	if l.Written.IsZero() {
+		return false // no regular file, or not known
+	}
+	st, err := os.Stat(l.File)
+	return err == nil && (st.Size() != l.Size || !st.ModTime().Equal(l.Written))
 }
 
 // find gives the state of the interface, or of any where all have the same

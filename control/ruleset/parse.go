@@ -71,6 +71,13 @@ func ParseFailsafePrefix(s string) (netip.Prefix, error) {
 		}
 		p = netip.PrefixFrom(a, a.BitLen())
 	}
+	// ::ffff:192.0.2.1 is how some write an IPv4 address; no packet has it.
+	if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
+		p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
+	}
+	if p.Bits() == 0 {
+		return netip.Prefix{}, fmt.Errorf("failsafe prefix %q: every source would pass, whatever is listed", s)
+	}
 	if p != p.Masked() {
 		return netip.Prefix{}, fmt.Errorf("failsafe prefix %q: host bits set, did you mean %v?", s, p.Masked())
 	}

@@ -5,11 +5,14 @@ package ruleset
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"weir/control/generation"
 	"weir/control/list"
+	"weir/filter/key"
 	"weir/filter/verdict"
 )
 
@@ -26,7 +29,10 @@ type Rules struct {
 type Source struct {
 	generation.List
 	File    string
+	Size    int64     // of a regular file, before it was read
+	Written time.Time // when a regular file was last changed before it was read
 	Entries int
+	Wide    string // a prefix that holds half of its family or more, "" if none does
 	Report  list.Report
 }
 
@@ -66,21 +72,44 @@ func (l *Loaded) add(file string, allow bool, progress Progress) error {
 	if progress != nil {
 		o.Progress = func(done, total int64) { progress(file, done, total) }
 	}
+	s := Source{
+		List: generation.List{Name: l.name(file), Allow: allow, Direction: l.Rules.Direction},
+		File: file,
+	}
+	// Before it is read: what is written meanwhile counts as a change.
+	if st, err := os.Stat(file); err == nil && st.Mode().IsRegular() {
+		s.Size, s.Written = st.Size(), st.ModTime()
+	}
 	entries, report, err := list.Load(file, o)
 	if err != nil {
 		return err
 	}
-	s := Source{
-		List:    generation.List{Name: l.name(file), Allow: allow, Direction: l.Rules.Direction},
-		File:    file,
-		Entries: entries.Len(),
-		Report:  report,
-	}
+	s.Entries, s.Wide, s.Report = entries.Len(), wide(entries), report
 	if _, err := l.Store.AddList(s.List, entries); err != nil {
 		return err
 	}
 	l.Sources = append(l.Sources, s)
 	return nil
+}
+
+// wide finds a prefix that holds half of its family or more.
+func wide(e list.Entries) string {
+	for _, p := range e.V4 {
+		if p.Bits() <= 1 {
+			return p.Prefix().String()
+		}
+	}
+	for _, p := range e.V6 {
+		if p.Bits() <= 1 {
+			return p.String()
+		}
+	}
+	for _, k := range e.Flows {
+		if k.Fields&^key.FieldV6 == 0 && k.SrcBits <= 1 && k.DstBits <= 1 {
+			return k.String()
+		}
+	}
+	return ""
 }
 
 // name is what a list is called: its file's name without directory and
@@ -116,6 +145,33 @@ func (l *Loaded) Entries() int {
 		n += s.Entries
 	}
 	return n
+}
+
+// BlockEntries is the number of entries of the block lists.
+func (l *Loaded) BlockEntries() int {
+	n := 0
+	for _, s := range l.Sources {
+		if !s.Allow {
+			n += s.Entries
+		}
+	}
+	return n
+}
+
+// TooWide fails where a block list has a prefix that holds half of its family
+// or more: few want that, and a feed that is broken or forged may say it.
+func (l *Loaded) TooWide() error {
+	for _, s := range l.Sources {
+		if !s.Allow && s.Wide != "" {
+			family := "IPv4"
+			if strings.Contains(s.Wide, "::") {
+				family = "IPv6"
+			}
+			return fmt.Errorf("%s: %s would block half of %s or more: --monitor to watch it first, --wide to insist",
+				s.File, s.Wide, family)
+		}
+	}
+	return nil
 }
 
 // Warnings are what is wrong with the files, though they were not refused: bad

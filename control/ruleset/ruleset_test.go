@@ -77,6 +77,32 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
+// A block list that holds half of a family is noticed, an allow list may.
+func TestTooWide(t *testing.T) {
+	for text, want := range map[string]string{
+		"0.0.0.0/0": "IPv4", "128.0.0.0/1": "IPv4", "1.0.0.0-255.255.255.255": "IPv4", "> 0.0.0.0/1": "IPv4",
+		"::/0": "IPv6", "8000::/1": "IPv6", "> ::/1": "IPv6",
+		"128.0.0.0/2": "", "4000::/2": "", "> 64.0.0.0/2": "", "tcp *:* > *:25": "",
+	} {
+		file := write(t, filepath.Join(t.TempDir(), "feed.txt"), "192.0.2.1\n"+text+"\n")
+		l, err := Rules{Block: []string{file}}.Load(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = l.TooWide()
+		if (err != nil) != (want != "") || err != nil && !(strings.HasPrefix(err.Error(), file+": ") &&
+			strings.Contains(err.Error(), "half of "+want) && strings.Contains(err.Error(), "--wide")) {
+			t.Errorf("%q: %v", text, err)
+		}
+		if l, err = (Rules{Allow: []string{file}}).Load(nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.TooWide(); err != nil {
+			t.Errorf("allow %q: %v", text, err)
+		}
+	}
+}
+
 func TestParse(t *testing.T) {
 	for _, m := range []membership.Mode{membership.Exact, membership.Approximate} {
 		if got, err := ParseMode(m.String()); err != nil || got != m {
@@ -95,23 +121,27 @@ func TestParse(t *testing.T) {
 	if p, err := ParseFailsafePort("tcp/22"); err != nil || p != (verdict.FailsafePort{Proto: 6, Port: 22}) || FormatFailsafePort(p) != "tcp/22" {
 		t.Errorf("port: %v, %v", p, err)
 	}
-	for text, want := range map[string]string{"192.0.2.1": "192.0.2.1/32", "10.0.0.0/8": "10.0.0.0/8", "2001:db8::/32": "2001:db8::/32"} {
+	for text, want := range map[string]string{"192.0.2.1": "192.0.2.1/32", "10.0.0.0/8": "10.0.0.0/8", "2001:db8::/32": "2001:db8::/32",
+		"::ffff:192.0.2.1": "192.0.2.1/32", "::ffff:192.0.2.0/120": "192.0.2.0/24"} {
 		if p, err := ParseFailsafePrefix(text); err != nil || p.String() != want {
 			t.Errorf("prefix %q: %v, %v", text, p, err)
 		}
 	}
 	for text, parse := range map[string]func(string) error{
-		"fuzzy":      func(s string) error { _, err := ParseMode(s); return err },
-		"101%":       func(s string) error { _, err := ParseShare(s); return err },
-		"-1%":        func(s string) error { _, err := ParseShare(s); return err },
-		"NaN":        func(s string) error { _, err := ParseShare(s); return err },
-		"tcp/":       func(s string) error { _, err := ParseFailsafePort(s); return err },
-		"tcp/65536":  func(s string) error { _, err := ParseFailsafePort(s); return err },
-		"icmp/8":     func(s string) error { _, err := ParseFailsafePort(s); return err },
-		"22":         func(s string) error { _, err := ParseFailsafePort(s); return err },
-		"10.0.0.1/8": func(s string) error { _, err := ParseFailsafePrefix(s); return err },
-		"fe80::1%lo": func(s string) error { _, err := ParseFailsafePrefix(s); return err },
-		"maybe":      func(s string) error { _, err := ParseMalformed(s); return err },
+		"fuzzy":             func(s string) error { _, err := ParseMode(s); return err },
+		"101%":              func(s string) error { _, err := ParseShare(s); return err },
+		"-1%":               func(s string) error { _, err := ParseShare(s); return err },
+		"NaN":               func(s string) error { _, err := ParseShare(s); return err },
+		"tcp/":              func(s string) error { _, err := ParseFailsafePort(s); return err },
+		"tcp/65536":         func(s string) error { _, err := ParseFailsafePort(s); return err },
+		"icmp/8":            func(s string) error { _, err := ParseFailsafePort(s); return err },
+		"22":                func(s string) error { _, err := ParseFailsafePort(s); return err },
+		"10.0.0.1/8":        func(s string) error { _, err := ParseFailsafePrefix(s); return err },
+		"fe80::1%lo":        func(s string) error { _, err := ParseFailsafePrefix(s); return err },
+		"0.0.0.0/0":         func(s string) error { _, err := ParseFailsafePrefix(s); return err },
+		"::/0":              func(s string) error { _, err := ParseFailsafePrefix(s); return err },
+		"::ffff:0.0.0.0/96": func(s string) error { _, err := ParseFailsafePrefix(s); return err },
+		"maybe":             func(s string) error { _, err := ParseMalformed(s); return err },
 	} {
 		if err := parse(text); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%q: error %v", text, err)

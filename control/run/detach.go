@@ -21,7 +21,7 @@ func Detach(pins Pins, t Target) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(a.Detach(), a.Close())
+	return errors.Join(a.DetachAny(), a.Close())
 }
 
 // severed finds what is left of an interface that is gone, or nil.
@@ -43,7 +43,7 @@ func DetachAll(pins Pins) ([]Target, error) {
 	list, err := pins.List()
 	detached := []Target{}
 	for _, a := range list {
-		if bad := a.Detach(); bad != nil {
+		if bad := a.DetachAny(); bad != nil {
 			err = errors.Join(err, bad)
 		} else {
 			detached = append(detached, a.Target())

@@ -10,11 +10,14 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"time"
 
 	"weir/control/generation"
 	"weir/control/ruleset"
 	"weir/control/status"
+	"weir/filter/membership"
 	"weir/loader"
 )
 
@@ -29,13 +32,15 @@ const DefaultPins = loader.DefaultPins
 
 // Options say what is to be filtered where.
 type Options struct {
-	Rules   ruleset.Rules
-	Targets []Target
-	XDP     loader.Mode
-	Pins    Pins
-	Keep    bool   // leave the program in force when the filter stops
-	Version string // weir's
-	Log     *slog.Logger
+	Rules    ruleset.Rules
+	Targets  []Target
+	XDP      loader.Mode
+	Pins     Pins
+	Keep     bool   // leave the program in force when the filter stops
+	Takeover bool   // replace a program also while the process that attached it lives
+	Wide     bool   // block half of a family or more, if a list says so
+	Version  string // weir's
+	Log      *slog.Logger
 	// Progress, unless nil, follows the reading of lists.
 	Progress ruleset.Progress
 }
@@ -52,47 +57,100 @@ type Filter struct {
 // hold is an interface that is to be filtered.
 type hold struct {
 	loader.Target
-	*loader.Attachment        // nil while there is no such interface
-	program            uint32 // the kernel's number of the program put there last
+	*loader.Attachment      // nil while there is no such interface
+	adopted            bool // it was filtered already
 }
 
 // Start reads the lists and puts them in force on all interfaces, or, when it
 // fails, on none. Where weir's pins hold an interface already, it replaces the
-// program there without a gap, and the counters go on.
-func Start(o Options) (*Filter, error) {
+// program there without a gap, and the counters go on. When ctx is done before
+// the lists are read, nothing has changed.
+func Start(ctx context.Context, o Options) (*Filter, error) {
 	if len(o.Targets) == 0 {
 		return nil, errors.New("no interface to filter on")
 	}
+	if err := status.Room(o.Rules); err != nil {
+		return nil, err
+	}
 	f := &Filter{o: o}
 	began := time.Now()
-	g, d, err := f.build()
+	var before []status.List
+	for _, t := range o.Targets {
+		found, err := f.find(t)
+		if err != nil {
+			return nil, err
+		}
+		before = append(before, found.Lists...)
+		found.Close()
+	}
+	g, d, err := f.build(before)
 	if err != nil {
 		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, errors.Join(fmt.Errorf("stopped before the lists were in force, nothing has changed: %w", ctx.Err()), g.Close())
 	}
 	f.generation, f.description = g, d
 	for _, t := range o.Targets {
 		h := &hold{Target: t}
-		adopted, err := f.attach(h)
-		if err != nil {
+		if err := f.attach(h); err != nil {
 			f.undo()
 			return nil, err
 		}
 		f.holds = append(f.holds, h)
-		if adopted {
+		if h.adopted {
 			o.Log.Info("adopted a program that was filtering already, counters go on", "interface", t.String())
 		}
 	}
-	f.announce("filtering", time.Since(began))
+	f.announce("filtering", f.names(), time.Since(began))
 	return f, nil
 }
 
-// build reads the lists and builds the generation for them.
-func (f *Filter) build() (*generation.Generation, status.Description, error) {
+// predecessor is what filters on an interface before this filter does.
+type predecessor struct {
+	*loader.Attachment // nil if there is none
+	status.Description
+	lost error // why there is no description
+}
+
+func (p predecessor) Close() error {
+	if p.Attachment == nil {
+		return nil
+	}
+	return p.Attachment.Close()
+}
+
+// find finds what filters on an interface. It fails where that is the program
+// of another process which lives, unless it is to be taken over.
+func (f *Filter) find(t Target) (p predecessor, err error) {
+	a, err := f.o.Pins.Open(t)
+	switch {
+	case errors.Is(err, loader.ErrNotAttached):
+		return p, nil
+	case err != nil:
+		return p, err
+	case a.Severed():
+		return p, a.Close() // it filters no more
+	}
+	p.Attachment = a
+	if p.Description, p.lost = status.DescriptionOf(a); p.lost != nil {
+		p.Description = status.Description{} // not half of one
+	}
+	if pid := p.PID; pid != os.Getpid() && status.Alive(pid) && !f.o.Takeover {
+		a.Close()
+		return p, fmt.Errorf("%s: another weir filters there, process %d: stop it first, or take over with --takeover", t, pid)
+	}
+	return p, nil
+}
+
+// build reads the lists and builds the generation for them. It refuses what is
+// more likely a mistake than meant; before are the lists as they were.
+func (f *Filter) build(before []status.List) (*generation.Generation, status.Description, error) {
 	loaded, err := f.o.Rules.Load(f.o.Progress)
 	if err != nil {
 		return nil, status.Description{}, err
 	}
-	if err := f.notEmptied(loaded); err != nil {
+	if err := f.plausible(loaded, before); err != nil {
 		return nil, status.Description{}, err
 	}
 	for _, w := range loaded.Warnings() {
@@ -101,6 +159,10 @@ func (f *Filter) build() (*generation.Generation, status.Description, error) {
 	g, err := generation.Build(loaded.Store, f.o.Rules.Config)
 	if err != nil {
 		return nil, status.Description{}, err
+	}
+	if evadable(g) {
+		f.o.Log.Warn("IPv6 flows with ports can be evaded by packets whose header chain hides the ports " +
+			"(reasons truncated, unparsed): --malformed drop closes that")
 	}
 	d := status.Describe(loaded, g)
 	d.Version, d.PID, d.Loaded = f.o.Version, os.Getpid(), time.Now()
@@ -111,66 +173,86 @@ func (f *Filter) build() (*generation.Generation, status.Description, error) {
 	return g, d, nil
 }
 
-// notEmptied refuses a list that has lost all its entries since it was read
-// last: that is a download that failed, not a world without villains.
-func (f *Filter) notEmptied(l *ruleset.Loaded) error {
-	for i, s := range l.Sources {
-		if f.generation != nil && s.Entries == 0 && f.description.Lists[i].Entries > 0 {
-			return fmt.Errorf("%s: the list has no entries any more, where it had %d", s.File, f.description.Lists[i].Entries)
-		}
+// plausible refuses a list that has lost all its entries, which is a download
+// that failed, not a world without villains; block lists that are all empty;
+// and those that block half of the world.
+func (f *Filter) plausible(l *ruleset.Loaded, before []status.List) error {
+	if lost, found := status.Emptied(status.Lists(l), before); found {
+		return fmt.Errorf("%s: the list has no entries any more, where it had %d: if that is meant, start without it",
+			lost.File, lost.Entries)
 	}
-	return nil
+	if f.o.Rules.Monitor {
+		return nil
+	}
+	if l.BlockEntries() == 0 {
+		return fmt.Errorf("%s: no block list has any entry, nothing would be blocked: --monitor to start all the same",
+			strings.Join(l.Rules.Block, ", "))
+	}
+	if f.o.Wide {
+		return nil
+	}
+	return l.TooWide()
 }
 
-// attach puts the generation in force on an interface, and tells whether it
-// took over a program that was filtering there.
-func (f *Filter) attach(h *hold) (adopted bool, err error) {
+// evadable tells whether packets can hide from the block lists what those ask
+// for: the headers before the ports of an IPv6 packet may be more than are
+// followed, or end early.
+func evadable(g *generation.Generation) bool {
+	return !g.Policy.DropMalformed &&
+		slices.ContainsFunc(g.Block.V6Flow, func(s membership.GatedShape) bool { return s.Ports() })
+}
+
+// attach puts the generation in force on an interface. Where a program was
+// filtering there, it takes over.
+func (f *Filter) attach(h *hold) error {
 	d := f.description
-	before, err := f.o.Pins.Open(h.Target)
-	switch {
-	case err == nil:
-		adopted = !before.Severed()
-		if old, err := status.DescriptionOf(before); err == nil && adopted {
-			d.Succeed(old, before.Stats().Lists(nil))
+	before, err := f.find(h.Target)
+	if err != nil {
+		return err
+	}
+	defer before.Close()
+	h.adopted = before.Attachment != nil
+	if h.adopted {
+		if before.lost != nil {
+			f.o.Log.Warn(before.lost.Error()) // which is no reason not to filter
 		}
-		before.Close()
-	case !errors.Is(err, loader.ErrNotAttached):
-		return false, err
+		lists := before.Stats().Lists(nil)
+		if !d.Counts(before.Description) {
+			f.o.Log.Warn("the counters are those of another version, and begin anew", "interface", h.Target.String())
+			if err := before.ForgetStats(); err != nil {
+				return err
+			}
+			lists = nil
+		}
+		d.Succeed(before.Description, lists)
 	}
 	about, err := d.Encode()
 	if err != nil {
-		return false, err
+		return err
 	}
-	a, err := f.o.Pins.Attach(h.Target, f.o.XDP, about, f.generation.Load)
-	if err != nil {
-		return false, err
-	}
-	h.Attachment, h.program = a, a.ProgramID()
-	return adopted, nil
+	h.Attachment, err = f.o.Pins.Attach(h.Target, f.o.XDP, about, f.generation.Load)
+	return err
 }
 
 // undo takes the generation off again. What it has replaced cannot be brought
 // back, and no listed packet shall pass meanwhile: that stays in force.
 func (f *Filter) undo() {
 	for _, h := range f.holds {
-		d, err := status.DescriptionOf(h.Attachment)
-		if err == nil && d.Since.Equal(f.description.Since) {
-			if err := h.Detach(); err != nil {
-				f.o.Log.Error(err.Error())
-			}
-		} else {
+		if h.adopted {
 			f.o.Log.Warn("the new lists stay in force where weir was filtering already", "interface", h.Target.String())
+		} else if err := h.Detach(); err != nil {
+			f.o.Log.Error(err.Error())
 		}
 		h.Close()
 	}
 	f.generation.Close()
 }
 
-// announce says what is in force.
-func (f *Filter) announce(what string, took time.Duration) {
+// announce says what is in force on some interfaces.
+func (f *Filter) announce(what string, interfaces []string, took time.Duration) {
 	d := f.description
 	f.o.Log.Info(what,
-		"interfaces", f.names(),
+		"interfaces", interfaces,
 		"entries", d.Entries,
 		"shapes", len(d.Shapes),
 		"mode", d.Mode,
@@ -180,19 +262,22 @@ func (f *Filter) announce(what string, took time.Duration) {
 		"load_time", took.Round(time.Millisecond).String())
 }
 
-func (f *Filter) names() []string {
-	var names []string
-	for _, h := range f.holds {
+func (f *Filter) names() []string { return names(f.holds) }
+
+func names(holds []*hold) []string {
+	names := []string{}
+	for _, h := range holds {
 		names = append(names, h.Target.String())
 	}
 	return names
 }
 
 // Reload reads the lists again and puts them in force with one step for each
-// interface. When it fails, what was in force stays so everywhere.
+// interface. When it fails, what was in force stays so everywhere, or the error
+// names where it does not.
 func (f *Filter) Reload() error {
 	began := time.Now()
-	g, d, err := f.build()
+	g, d, err := f.build(f.description.Lists)
 	if err != nil {
 		return fmt.Errorf("reload, the old lists stay in force: %w", err)
 	}
@@ -203,75 +288,76 @@ func (f *Filter) Reload() error {
 			continue
 		}
 		if programs[i], err = g.Load(h.Stats()); err != nil {
-			for _, p := range programs[:i] {
-				if p != nil {
-					p.Close()
-				}
-			}
+			closeAll(programs[:i])
 			g.Close()
 			return fmt.Errorf("reload, the old lists stay in force: %w", err)
 		}
 	}
+	var replaced []*hold
 	for i, h := range f.holds {
 		if programs[i] == nil {
 			continue
 		}
 		err := h.Replace(programs[i])
-		if errors.Is(err, loader.ErrSevered) {
-			continue // it gets the new lists when it is back
+		if errors.Is(err, loader.ErrSevered) || errors.Is(err, loader.ErrReplaced) {
+			continue // it gets the new lists when it is back; or is another's, as follow will find
 		}
 		if err != nil {
-			for _, p := range programs[i+1:] {
-				if p != nil {
-					p.Close()
-				}
+			closeAll(programs[i+1:])
+			stuck, bad := f.restore(replaced)
+			for _, h := range stuck {
+				bad = errors.Join(bad, describe(h, d))
 			}
-			err = errors.Join(err, f.restore(f.holds[:i]), g.Close())
-			return fmt.Errorf("reload, the old lists stay in force: %w", err)
+			what := "the old lists stay in force"
+			if len(stuck) > 0 {
+				what += ", but on " + strings.Join(names(stuck), ", ") + " the new ones do"
+			}
+			return fmt.Errorf("reload, %s: %w", what, errors.Join(err, bad, g.Close()))
 		}
-		h.program = h.ProgramID()
+		replaced = append(replaced, h)
 	}
 	old := f.generation
 	f.generation, f.description = g, d
-	for _, h := range f.holds {
-		if err := f.describe(h); err != nil {
+	for _, h := range replaced {
+		if err := describe(h, d); err != nil && !errors.Is(err, loader.ErrReplaced) {
 			f.o.Log.Warn(err.Error())
 		}
 	}
-	f.announce("reloaded", time.Since(began))
+	f.announce("reloaded", names(replaced), time.Since(began))
 	return old.Close()
+}
+
+func closeAll(programs []*loader.Program) {
+	for _, p := range programs {
+		if p != nil {
+			p.Close()
+		}
+	}
 }
 
 // present tells whether the interface is there with this filter's program.
 func (h *hold) present() bool {
-	return h.Attachment != nil && !h.Severed() && h.ProgramID() == h.program
+	return h.Attachment != nil && !h.Severed() && !h.Replaced()
 }
 
-// restore puts the present generation in force again.
-func (f *Filter) restore(holds []*hold) error {
-	var errs []error
+// restore puts the present generation in force again. Where it fails, the next
+// one sticks.
+func (f *Filter) restore(holds []*hold) (stuck []*hold, err error) {
 	for _, h := range holds {
-		if !h.present() {
+		p, bad := f.generation.Load(h.Stats())
+		if bad == nil {
+			bad = h.Replace(p)
+		}
+		if bad == nil || errors.Is(bad, loader.ErrSevered) || errors.Is(bad, loader.ErrReplaced) {
 			continue
 		}
-		p, err := f.generation.Load(h.Stats())
-		if err == nil {
-			err = h.Replace(p)
-		}
-		if err == nil {
-			h.program = h.ProgramID()
-		}
-		errs = append(errs, err)
+		stuck, err = append(stuck, h), errors.Join(err, bad)
 	}
-	return errors.Join(errs...)
+	return stuck, err
 }
 
 // describe brings an attachment's description up to date.
-func (f *Filter) describe(h *hold) error {
-	if !h.present() {
-		return nil
-	}
-	d := f.description
+func describe(h *hold, d status.Description) error {
 	old, err := status.DescriptionOf(h.Attachment)
 	if err != nil {
 		return err
@@ -336,7 +422,7 @@ func (f *Filter) keeps(h *hold) bool {
 		h.Close()
 		h.Attachment = nil
 	}
-	switch _, err := f.attach(h); {
+	switch err := f.attach(h); {
 	case err == nil:
 		log.Info("the interface is back, filtering again")
 	case !errors.Is(err, loader.ErrNoInterface) && !errors.Is(err, loader.ErrNoNetns):
@@ -379,8 +465,12 @@ func (f *Filter) Stop() error {
 		if h.Attachment == nil {
 			continue
 		}
-		if !f.o.Keep && (h.present() || h.Severed()) {
-			errs = append(errs, h.Detach())
+		if !f.o.Keep {
+			if err := h.Detach(); errors.Is(err, loader.ErrReplaced) {
+				f.o.Log.Warn("another weir has taken over, its program stays", "interface", h.Target.String())
+			} else {
+				errs = append(errs, err)
+			}
 		}
 		errs = append(errs, h.Close())
 	}

@@ -10,7 +10,9 @@ import (
 
 	"weir/control/generation"
 	"weir/control/ruleset"
+	"weir/filter/fpr"
 	"weir/filter/membership"
+	"weir/filter/verdict"
 	"weir/loader"
 )
 
@@ -29,21 +31,26 @@ type Description struct {
 	FailsafePorts     []string `json:"failsafe_ports,omitempty"`
 	FailsafePrefixes  []string `json:"failsafe_prefixes,omitempty"`
 	Lenient           bool     `json:"lenient,omitempty"`
-	Entries           int      `json:"entries"` // of all lists
+	MaxBad            float64  `json:"max_bad,omitempty"` // as in ruleset.Rules
+	Entries           int      `json:"entries"`           // of all lists
 	Shapes            []string `json:"shapes,omitempty"`
 	KernelBytes       int      `json:"kernel_bytes"`
-	FalsePositiveRate float64  `json:"false_positive_rate"` // predicted, for a packet that nothing lists
-	Lists             []List   `json:"lists"`               // list number i+1 is Lists[i]
+	FalsePositiveRate float64  `json:"false_positive_rate"`       // predicted, for a packet that nothing lists
+	Lists             []List   `json:"lists"`                     // list number i+1 is Lists[i]
+	CountedReasons    []string `json:"counted_reasons,omitempty"` // what the counters are of, by number
 }
 
 // List describes a list.
 type List struct {
 	Name      string `json:"name"`
 	Allow     bool   `json:"allow,omitempty"`
-	File      string `json:"file"`
+	File      string `json:"file"` // an absolute path
 	Direction string `json:"direction"`
 	Entries   int    `json:"entries"`
 	BadLines  int    `json:"bad_lines,omitempty"`
+	// Size and Written are those of a regular file before it was read.
+	Size    int64     `json:"size,omitempty"`
+	Written time.Time `json:"written,omitzero"`
 	// Before is what stood on the list's counter when it came into force, from
 	// a list that had its number before.
 	Before loader.Counter `json:"before,omitzero"`
@@ -56,11 +63,15 @@ func Describe(l *ruleset.Loaded, g *generation.Generation) Description {
 		Monitor:           l.Rules.Monitor,
 		DropMalformed:     l.Rules.DropMalformed,
 		Lenient:           l.Rules.Lenient,
+		MaxBad:            float64(l.Rules.MaxBad),
 		Entries:           l.Entries(),
 		Shapes:            shapes(g),
 		KernelBytes:       g.KernelBytes(),
 		FalsePositiveRate: falsePositiveRate(g.Block),
-		Lists:             []List{},
+		Lists:             Lists(l),
+	}
+	for r := range verdict.NumReasons {
+		d.CountedReasons = append(d.CountedReasons, r.String())
 	}
 	if l.Rules.Mode == membership.Approximate {
 		if d.BitsPerEntry = l.Rules.BitsPerKey; d.BitsPerEntry == 0 {
@@ -73,23 +84,32 @@ func Describe(l *ruleset.Loaded, g *generation.Generation) Description {
 	for _, p := range l.Rules.FailsafePrefixes {
 		d.FailsafePrefixes = append(d.FailsafePrefixes, p.String())
 	}
+	return d
+}
+
+// Lists describes the lists that were read.
+func Lists(l *ruleset.Loaded) []List {
+	lists := []List{}
 	for _, s := range l.Sources {
-		file := s.File
-		if abs, err := filepath.Abs(file); err == nil { // else it is found from here only
-			file = abs
-		}
-		d.Lists = append(d.Lists, List{
-			Name: s.Name, Allow: s.Allow, File: file, Direction: s.Direction.String(),
-			Entries: s.Entries, BadLines: s.Report.Bad,
+		lists = append(lists, List{
+			Name: s.Name, Allow: s.Allow, File: absolute(s.File), Direction: s.Direction.String(),
+			Entries: s.Entries, BadLines: s.Report.Bad, Size: s.Size, Written: s.Written,
 		})
 	}
-	return d
+	return lists
+}
+
+func absolute(file string) string {
+	if abs, err := filepath.Abs(file); err == nil {
+		return abs
+	}
+	return file // which is found from here only
 }
 
 // Rules are the rules that the description was made from, for the files as
 // they are now.
 func (d Description) Rules() (ruleset.Rules, error) {
-	r := ruleset.Rules{Lenient: d.Lenient}
+	r := ruleset.Rules{Lenient: d.Lenient, MaxBad: ruleset.Share(d.MaxBad)}
 	r.Monitor, r.DropMalformed, r.BitsPerKey = d.Monitor, d.DropMalformed, d.BitsPerEntry
 	var err error
 	if r.Mode, err = ruleset.ParseMode(d.Mode); err != nil {
@@ -122,19 +142,72 @@ func (d Description) Rules() (ruleset.Rules, error) {
 	return r, nil
 }
 
+// same tells whether two lists are one, read at different times.
+func (l *List) same(other List) bool {
+	return l.Name == other.Name && l.Allow == other.Allow && l.File == other.File
+}
+
+// Emptied finds a list that had entries before, and has none now.
+func Emptied(now, before []List) (List, bool) {
+	for _, b := range before {
+		for _, l := range now {
+			if l.File == b.File && l.Allow == b.Allow && l.Entries == 0 && b.Entries > 0 {
+				return b, true
+			}
+		}
+	}
+	return List{}, false
+}
+
 // Succeed makes the description that of a successor to old, whose counters go
 // on: those of a list that is another now begin with what they stand at.
+// Without counters of lists, they all begin anew.
 func (d *Description) Succeed(old Description, lists []loader.Counter) {
-	d.Since = old.Since
+	if !old.Since.IsZero() { // else it is not known what old was
+		d.Since = old.Since
+	}
 	for i := range d.Lists {
 		l := &d.Lists[i]
 		switch number := i + 1; {
-		case i < len(old.Lists) && old.Lists[i].Name == l.Name && old.Lists[i].Allow == l.Allow:
+		case number >= len(lists):
+		case i < len(old.Lists) && l.same(old.Lists[i]):
 			l.Before = old.Lists[i].Before
-		case number < len(lists):
+		default:
 			l.Before = lists[number]
 		}
 	}
+}
+
+// Counts tells whether counters under old go on under d: no number may stand
+// for another reason.
+func (d Description) Counts(old Description) bool {
+	n := min(len(d.CountedReasons), len(old.CountedReasons))
+	return slices.Equal(d.CountedReasons[:n], old.CountedReasons[:n])
+}
+
+// Room fails where there are more lists than can be described at an attachment.
+func Room(r ruleset.Rules) error {
+	// Numbers of many digits, and the names that are told apart by one.
+	widest := List{
+		Direction: generation.Both.String(), Entries: math.MaxInt32, BadLines: math.MaxInt32, Size: math.MaxInt64,
+		Written: time.Unix(0, 999999999), Before: loader.Counter{Packets: math.MaxUint64, Bytes: math.MaxUint64},
+	}
+	const rest = 8 << 10 // for all else that is described
+	var lists []List
+	for _, file := range slices.Concat(r.Block, r.Allow) {
+		l := widest
+		l.File, l.Name, l.Allow = absolute(file), filepath.Base(file)+"-9999", true
+		lists = append(lists, l)
+	}
+	b, err := json.Marshal(lists)
+	if err != nil {
+		return fmt.Errorf("describe the lists: %w", err)
+	}
+	if most := loader.AboutSize - rest; len(b) > most {
+		return fmt.Errorf("%d lists are too many: with such names of files, an interface has room for about %d; put some in one file",
+			len(lists), len(lists)*most/len(b))
+	}
+	return nil
 }
 
 // Encode is the description as it stands at an attachment.
@@ -173,16 +246,16 @@ func shapes(g *generation.Generation) []string {
 }
 
 // falsePositiveRate bounds the probability that a packet that nothing lists is
-// found listed: each shape of its family is one more chance. In exact mode a
-// fingerprint of 48 bits must agree as well, with one of those that stand in
-// the two buckets of the key.
+// found listed: each shape of its family is one more chance.
 func falsePositiveRate(s *membership.Set) float64 {
 	if s.Len() == 0 {
 		return 0
 	}
-	rate := s.FalsePositiveRate(s.Len())
+	var rate float64
 	if s.Mode == membership.Exact {
-		rate *= 2 * float64(s.Len()) / float64(s.Buckets) * math.Exp2(-48)
+		rate = fpr.Fingerprint(s.Len(), s.Buckets)
+	} else {
+		rate = s.FalsePositiveRate(s.Len())
 	}
 	probes := max(len(s.V4)+len(s.V4Flow), len(s.V6)+len(s.V6Flow))
 	return -math.Expm1(float64(probes) * math.Log1p(-rate))

@@ -5,10 +5,11 @@ package status
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"weir/filter/verdict"
 	"weir/loader"
@@ -70,7 +71,7 @@ func Of(a *loader.Attachment) (Interface, error) {
 	d, err := DescriptionOf(a)
 	i := Interface{
 		Name: t.Iface, Netns: t.Netns, XDP: a.Mode().String(),
-		ProgramID: a.ProgramID(), Severed: a.Severed(), Running: alive(d.PID),
+		ProgramID: a.ProgramID(), Severed: a.Severed(), Running: Alive(d.PID),
 		Description: d,
 		Reasons:     make(map[string]Count),
 		ByList:      []ListCount{},
@@ -83,7 +84,11 @@ func Of(a *loader.Attachment) (Interface, error) {
 	}
 	for n, c := range a.Stats().Reasons(nil) {
 		r := verdict.Reason(n)
-		i.Reasons[r.String()] = Count(c)
+		name := r.String()
+		if n < len(d.CountedReasons) { // which may be those of another version
+			name = d.CountedReasons[n]
+		}
+		i.Reasons[name] = Count(c)
 		i.Total.add(c)
 		if d.Drops(r) {
 			i.Dropped.add(c)
@@ -148,11 +153,26 @@ func (i Interface) TopReasons() []string {
 // Age is the time since when the interface is filtered.
 func (i Interface) Age(now time.Time) time.Duration { return now.Sub(i.Since).Round(time.Second) }
 
-// alive tells whether a process is there.
-func alive(pid int) bool {
+// Alive tells whether a process is there, and is a weir: the number of one that
+// is gone may be another's by now.
+func Alive(pid int) bool {
 	if pid <= 0 {
 		return false
 	}
-	err := unix.Kill(pid, 0)
-	return err == nil || errors.Is(err, unix.EPERM)
+	name, running := process(strconv.Itoa(pid))
+	own, _ := process("self") // which may go by another name
+	return running && (name == own || strings.HasPrefix(name, "weir"))
+}
+
+// process gives the name of a process, and tells whether it still runs.
+func process(pid string) (name string, running bool) {
+	// "1234 (name) S …": names may hold anything.
+	stat, _ := os.ReadFile("/proc/" + pid + "/stat")
+	_, text, _ := strings.Cut(string(stat), "(")
+	end := strings.LastIndex(text, ") ")
+	if end < 0 || end+2 >= len(text) {
+		return "", false
+	}
+	state := text[end+2]
+	return text[:end], state != 'Z' && state != 'X' // a zombie filters no more
 }

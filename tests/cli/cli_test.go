@@ -4,6 +4,7 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -51,7 +53,9 @@ func buildAndRun(m *testing.M) int {
 func weir(t *testing.T, code int, args ...string) (stdout, stderr string) {
 	t.Helper()
 	var out, log bytes.Buffer
-	cmd := exec.Command(binary, args...)
+	ctx, stop := context.WithTimeout(context.Background(), 3*patience) // also in a cleanup
+	defer stop()
+	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Stdout, cmd.Stderr = &out, &log
 	err := cmd.Run()
 	var exit *exec.ExitError
@@ -75,18 +79,34 @@ type daemon struct {
 // start starts `weir run` and waits until it filters.
 func start(t *testing.T, args ...string) *daemon {
 	t.Helper()
+	d := command(t, args...)
+	d.begin()
+	return d
+}
+
+// command is `weir run`, to be started.
+func command(t *testing.T, args ...string) *daemon {
+	t.Helper()
 	d := &daemon{Cmd: exec.Command(binary, append([]string{"run", "--json", "--interval", "1h"}, args...)...), t: t}
 	pipe, err := d.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	d.log = bufio.NewScanner(pipe)
-	if err := d.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { d.Process.Kill() })
-	d.wait("filtering")
+	t.Cleanup(func() {
+		if d.Process != nil {
+			d.Process.Kill()
+		}
+	})
 	return d
+}
+
+func (d *daemon) begin() {
+	d.t.Helper()
+	if err := d.Start(); err != nil {
+		d.t.Fatal(err)
+	}
+	d.wait("filtering")
 }
 
 // event is a line of the log.
@@ -120,6 +140,13 @@ func (d *daemon) stop(sig os.Signal) int {
 	if err := d.Process.Signal(sig); err != nil {
 		d.t.Fatal(err)
 	}
+	timer := time.AfterFunc(patience, func() { d.Process.Kill() })
+	defer timer.Stop()
+	return d.end()
+}
+
+// end waits for the end and gives the exit code.
+func (d *daemon) end() int {
 	for d.log.Scan() {
 		d.seen = append(d.seen, d.log.Text())
 	}
@@ -324,7 +351,12 @@ func TestTakenOver(t *testing.T) {
 	list := filepath.Join(t.TempDir(), "feed.txt")
 	write(t, list, "10.0.0.1\n")
 	first := start(t, g.args("--block", list)...)
-	second := start(t, g.args("--block", list)...)
+	// Not by accident, though.
+	_, log := weir(t, 1, append([]string{"run"}, g.args("--block", list)...)...)
+	if !strings.Contains(log, fmt.Sprintf("process %d", first.Process.Pid)) || !strings.Contains(log, "--takeover") {
+		t.Errorf("beside a weir that runs: %s", log)
+	}
+	second := start(t, g.args("--block", list, "--takeover")...)
 	first.wait("another weir has taken over")
 	first.Wait()
 	g.expect("10.0.0.1", 10, 0)
@@ -332,6 +364,196 @@ func TestTakenOver(t *testing.T) {
 		t.Errorf("stopped: exit code %d", code)
 	}
 	g.expect("10.0.0.1", 10, 10)
+}
+
+// A weir that is told to stop before it has noticed that another has taken over
+// leaves that one's program alone.
+func TestStoppedWhileTakenOver(t *testing.T) {
+	g := newGround(t)
+	list := filepath.Join(t.TempDir(), "feed.txt")
+	write(t, list, "10.0.0.1\n")
+	first := start(t, g.args("--block", list)...)
+	first.Process.Signal(syscall.SIGSTOP)
+	second := start(t, g.args("--block", list, "--takeover")...)
+	first.Process.Signal(syscall.SIGTERM)
+	first.Process.Signal(syscall.SIGCONT)
+	first.Wait()
+	g.expect("10.0.0.1", 10, 0)
+	if code := second.stop(syscall.SIGTERM); code != 0 {
+		t.Errorf("stopped: exit code %d", code)
+	}
+}
+
+// terminal is a pseudo-terminal.
+func terminal(t *testing.T) *os.File {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { master.Close() })
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { slave.Close() })
+	return slave
+}
+
+// Whose session is lost may be locked out: the filter goes with the terminal.
+func TestTerminalLost(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		use  func(d *exec.Cmd, terminal *os.File)
+		keep bool
+	}{
+		{"input", func(d *exec.Cmd, terminal *os.File) { d.Stdin = terminal }, false},
+		{"output", func(d *exec.Cmd, terminal *os.File) { d.Stdout = terminal }, false},
+		{"kept", func(d *exec.Cmd, terminal *os.File) { d.Stdin = terminal }, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := newGround(t)
+			list := filepath.Join(t.TempDir(), "feed.txt")
+			write(t, list, "10.0.0.1\n")
+			d := command(t, g.args("--block", list, fmt.Sprintf("--keep=%t", c.keep))...)
+			c.use(d.Cmd, terminal(t))
+			d.begin()
+			if code := d.stop(syscall.SIGHUP); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+			want := 0
+			if c.keep {
+				want = 1
+			}
+			if all := status(t, g.pins); len(all) != want {
+				t.Errorf("attached: %+v, want %d", all, want)
+			}
+		})
+	}
+}
+
+// Who is stopped while lists are read has changed nothing: what filtered before
+// does so still.
+func TestStoppedWhileLoading(t *testing.T) {
+	g := newGround(t)
+	dir := t.TempDir()
+	list, slow := filepath.Join(dir, "feed.txt"), filepath.Join(dir, "slow.txt")
+	write(t, list, "10.0.0.1\n")
+	start(t, g.args("--block", list, "--keep")...).stop(os.Interrupt)
+	before := status(t, g.pins)[0]
+
+	if err := unix.Mkfifo(slow, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := command(t, g.args("--block", slow)...)
+	if err := d.Start(); err != nil {
+		t.Fatal(err)
+	}
+	feed, err := os.OpenFile(slow, os.O_WRONLY, 0) // when it is read
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Process.Signal(os.Interrupt)
+	time.Sleep(200 * time.Millisecond) // for the signal to be noted
+	if _, err := feed.WriteString("10.0.0.9\n"); err != nil {
+		t.Fatal(err)
+	}
+	feed.Close()
+	if code := d.end(); code != 1 || !strings.Contains(strings.Join(d.seen, "\n"), "nothing has changed") {
+		t.Errorf("exit code %d, %q", code, d.seen)
+	}
+	if all := status(t, g.pins); len(all) != 1 || all[0].ProgramID != before.ProgramID {
+		t.Errorf("attached: %+v, want %+v", all, before)
+	}
+	g.expect("10.0.0.1", 10, 0)
+}
+
+// A feed that is empty at a restart is a download that failed.
+func TestEmptyFeed(t *testing.T) {
+	g := newGround(t)
+	list := filepath.Join(t.TempDir(), "feed.txt")
+	other := filepath.Join(t.TempDir(), "other.txt")
+	write(t, list, "")
+	run := append([]string{"run"}, g.args("--block", list)...)
+	if _, log := weir(t, 1, run...); !strings.Contains(log, "no block list has any entry") || !strings.Contains(log, list) {
+		t.Errorf("cold start: %s", log)
+	}
+	if code := start(t, g.args("--block", list, "--monitor")...).stop(os.Interrupt); code != 0 {
+		t.Errorf("monitor: exit code %d", code)
+	}
+	write(t, list, "10.0.0.1\n")
+	start(t, g.args("--block", list, "--keep")...).stop(os.Interrupt)
+	write(t, list, "")
+	write(t, other, "10.0.0.2\n")
+	if _, log := weir(t, 1, append(run, "--block", other)...); !strings.Contains(log, list+": the list has no entries any more") {
+		t.Errorf("restart: %s", log)
+	}
+	g.expect("10.0.0.1", 10, 0)
+}
+
+func TestWide(t *testing.T) {
+	g := newGround(t)
+	list := filepath.Join(t.TempDir(), "feed.txt")
+	write(t, list, "0.0.0.0/1\n")
+	if _, log := weir(t, 1, append([]string{"run"}, g.args("--block", list)...)...); !strings.Contains(log, list+": 0.0.0.0/1 would block half of IPv4") {
+		t.Errorf("refused: %s", log)
+	}
+	for flag, came := range map[string]int{"--wide": 0, "--monitor": 10} {
+		d := start(t, g.args("--block", list, flag)...)
+		g.expect("10.0.0.1", 10, came)
+		d.stop(os.Interrupt)
+	}
+}
+
+func TestEvadableWarning(t *testing.T) {
+	g := newGround(t)
+	list := filepath.Join(t.TempDir(), "feed.txt")
+	for _, c := range []struct {
+		entry, malformed string
+		want             bool
+	}{
+		{"tcp [2001:db8::1]:* > [::/0]:25", "pass", true},
+		{"tcp [2001:db8::1]:* > [::/0]:25", "drop", false},
+		{"tcp 192.0.2.1:* > *:25", "pass", false},
+		{"2001:db8::1", "pass", false},
+	} {
+		write(t, list, c.entry+"\n")
+		d := start(t, g.args("--block", list, "--malformed", c.malformed)...)
+		d.stop(os.Interrupt)
+		if got := strings.Contains(strings.Join(d.seen, "\n"), "--malformed drop closes that"); got != c.want {
+			t.Errorf("%s, %s: warned %t\n%s", c.entry, c.malformed, got, strings.Join(d.seen, "\n"))
+		}
+	}
+}
+
+// Explain reads the lists as the running weir does.
+func TestExplainMaxBad(t *testing.T) {
+	g := newGround(t)
+	list := filepath.Join(t.TempDir(), "feed.txt")
+	write(t, list, "10.0.0.1\nwhat\n")
+	start(t, g.args("--block", list, "--max-bad", "60%")...)
+	weir(t, 3, "explain", "--exit-code", "--pins", g.pins, "10.0.0.1")
+}
+
+// More lists than can be described are refused with their number.
+func TestTooManyLists(t *testing.T) {
+	g := newGround(t)
+	args := append([]string{"run"}, g.args()...)
+	for n := range 1000 {
+		list := filepath.Join(t.TempDir(), fmt.Sprint(n, ".txt"))
+		write(t, list, "10.0.0.1\n")
+		args = append(args, "--block", list)
+	}
+	if _, log := weir(t, 1, args...); !strings.Contains(log, "1000 lists are too many") {
+		t.Error(log)
+	}
 }
 
 func TestInterfaceComesBack(t *testing.T) {

@@ -103,12 +103,14 @@ func (r random) entries(n int) list.Entries {
 	return e
 }
 
-func (r random) config() generation.Config {
+// config goes through all modes and policies with i, so that none is left out
+// by chance; the failsafe is drawn.
+func (r random) config(i int) generation.Config {
 	c := generation.Config{
-		Policy: verdict.Policy{DropMalformed: r.IntN(2) == 0, Monitor: r.IntN(8) == 0},
-		Mode:   membership.Mode(r.IntN(2)),
+		Policy: verdict.Policy{DropMalformed: i/2%2 == 0, Monitor: i/4%4 == 0},
+		Mode:   membership.Mode(i % 2),
 	}
-	for range r.IntN(3) {
+	for range i % 3 {
 		c.FailsafePorts = append(c.FailsafePorts, verdict.FailsafePort{Proto: uint8(r.pick(6, 17)), Port: uint16(r.pick(80, 443, 9))})
 		c.FailsafePrefixes = append(c.FailsafePrefixes,
 			netip.PrefixFrom(r.addr4(), r.pick(28, 32)).Masked(), netip.PrefixFrom(r.addr6(), r.pick(124, 128)).Masked())
@@ -213,7 +215,7 @@ func TestRandomTablesAndPackets(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
 	seen := map[string]int{}
-	for range 30 {
+	for i := range 32 {
 		s := generation.NewStore()
 		for i := range 3 {
 			l := generation.List{Name: fmt.Sprint(i), Allow: i == 2, Direction: generation.Direction(r.IntN(3))}
@@ -221,7 +223,7 @@ func TestRandomTablesAndPackets(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		g, k := engines(t, s, r.config())
+		g, k := engines(t, s, r.config(i))
 		for range 2000 {
 			frame := r.mutate(packet.Frame(r.tuple()))
 			o, err := agree(g, k, frame)

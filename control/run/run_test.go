@@ -1,0 +1,228 @@
+package run
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"weir/control/status"
+	"weir/filter/verdict"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+// options are those of a filter with one list on the far ends of wires.
+func options(t *testing.T, log *bytes.Buffer, ends ...lab.End) Options {
+	t.Helper()
+	o := Options{Version: "test", Log: slog.New(slog.NewTextHandler(log, nil))}
+	dir, err := os.MkdirTemp("/sys/fs/bpf", "weir-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Pins = Pins(dir)
+	t.Cleanup(func() {
+		if _, err := DetachAll(o.Pins); err != nil {
+			t.Error(err)
+		}
+		os.RemoveAll(dir)
+	})
+	for _, e := range ends {
+		o.Targets = append(o.Targets, Target{Netns: e.Netns, Iface: e.Iface})
+	}
+	o.Rules.Block = []string{feed(t, "10.0.0.1\n")}
+	return o
+}
+
+func feed(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "feed.txt")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func begin(t *testing.T, o Options) *Filter {
+	t.Helper()
+	f, err := Start(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// states are those of all interfaces, by name of the namespace.
+func states(t *testing.T, pins Pins) map[string]status.Interface {
+	t.Helper()
+	all, err := status.Read(pins)
+	if err != nil {
+		t.Fatal(err)
+	}
+	states := map[string]status.Interface{}
+	for _, i := range all {
+		states[i.Netns] = i
+	}
+	return states
+}
+
+func TestStartStopped(t *testing.T) {
+	var log bytes.Buffer
+	o := options(t, &log, lab.New(t).B)
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if _, err := Start(ctx, o); !errors.Is(err, context.Canceled) {
+		t.Errorf("started: %v", err)
+	}
+	if all := states(t, o.Pins); len(all) != 0 {
+		t.Errorf("attached: %+v", all)
+	}
+}
+
+// Where the filter cannot be put in force everywhere, an interface that was
+// filtered before stays so, even if nobody knows by what.
+func TestStartUndone(t *testing.T) {
+	for _, about := range []string{`{}`, `"what is this"`} {
+		l := lab.New(t)
+		var log bytes.Buffer
+		o := options(t, &log, l.B)
+		g, err := loader.NewGeneration(loader.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close()
+		a, err := o.Pins.Attach(o.Targets[0], o.XDP, []byte(about), g.Load)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Close()
+		o.Targets = append(o.Targets, Target{Netns: l.A.Netns, Iface: l.A.Iface}, Target{Netns: l.B.Netns, Iface: "nosuch"})
+		if _, err := Start(t.Context(), o); !errors.Is(err, loader.ErrNoInterface) {
+			t.Fatal(err)
+		}
+		all := states(t, o.Pins)
+		if i, ok := all[l.B.Netns]; len(all) != 1 || !ok || i.Severed || i.Since.IsZero() {
+			t.Errorf("attached: %+v", all)
+		}
+		if got := strings.Contains(log.String(), "description of the attachment"); got != (about != `{}`) {
+			t.Errorf("%s: log:\n%s", about, &log)
+		}
+	}
+}
+
+// Counters under other reasons are not taken over.
+func TestOtherReasons(t *testing.T) {
+	var log bytes.Buffer
+	o := options(t, &log, lab.New(t).B)
+	g, err := loader.NewGeneration(loader.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	a, err := o.Pins.Attach(o.Targets[0], o.XDP, []byte(`{"counted_reasons": ["rain", "snow"]}`), func(s *loader.Stats) (*loader.Program, error) {
+		p, err := g.Load(s)
+		if err == nil {
+			_, err = p.Test(make([]byte, 60)) // to be counted
+		}
+		return p, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i, err := status.Of(a); err != nil || i.Total.Packets == 0 || i.Reasons["rain"] != i.Total && i.Reasons["snow"] != i.Total {
+		t.Errorf("%+v, %v", i, err)
+	}
+	a.Close()
+	f := begin(t, o)
+	if c := f.Counters(); c[verdict.NotIP].Packets != 0 || c[verdict.Clean].Packets != 0 {
+		t.Errorf("counters %v", c)
+	}
+	if err := f.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A filter that another replaces, while it is about to reload or to stop, leaves
+// that one's program alone.
+func TestReplaced(t *testing.T) {
+	for name, do := range map[string]func(*Filter) error{"reload": (*Filter).Reload, "stop": (*Filter).Stop} {
+		t.Run(name, func(t *testing.T) {
+			l := lab.New(t)
+			var log bytes.Buffer
+			o := options(t, &log, l.B)
+			f := begin(t, o)
+			g, err := loader.NewGeneration(loader.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer g.Close()
+			done := make(chan error)
+			a, err := o.Pins.Attach(o.Targets[0], o.XDP, nil, func(s *loader.Stats) (*loader.Program, error) {
+				// The pins are locked now, for which f is to wait.
+				go func() { done <- do(f) }()
+				time.Sleep(300 * time.Millisecond)
+				return g.Load(s)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer a.Close()
+			want := a.ProgramID()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if i := states(t, o.Pins)[l.B.Netns]; i.ProgramID != want {
+				t.Errorf("attached: %+v, want program %d", i, want)
+			}
+			f.Stop()
+		})
+	}
+}
+
+// When a reload fails half way, and cannot be undone, it says where the new
+// lists stay.
+func TestReloadStuck(t *testing.T) {
+	for _, stuck := range []bool{false, true} {
+		t.Run(fmt.Sprint(stuck), func(t *testing.T) {
+			one, two := lab.New(t), lab.New(t)
+			var log bytes.Buffer
+			o := options(t, &log, one.B, two.B)
+			f := begin(t, o)
+			defer f.Stop()
+			// With so many lists, their counters move to new maps, and on the
+			// second interface there is no place any more to pin them.
+			for range 100 {
+				f.o.Rules.Block = append(f.o.Rules.Block, feed(t, "10.0.0.2\n"))
+			}
+			netns, err := os.Stat("/run/netns/" + two.B.Netns)
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := fmt.Sprintf("%s/%d-%s", o.Pins, netns.Sys().(*syscall.Stat_t).Ino, two.B.Iface)
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+			want, entries := "the old lists stay in force: ", 1
+			if stuck {
+				f.generation.Close() // which then cannot be put back
+				want, entries = "the old lists stay in force, but on "+o.Targets[0].String()+" the new ones do: ", 101
+			}
+			if err := f.Reload(); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("reload: %v, want %q", err, want)
+			}
+			if got := states(t, o.Pins)[one.B.Netns].Entries; got != entries {
+				t.Errorf("%d entries are described, want %d", got, entries)
+			}
+			if strings.Contains(log.String(), "reloaded") {
+				t.Error("a failed reload was announced")
+			}
+		})
+	}
+}
