@@ -85,6 +85,10 @@ test: setup ## run the tests (as root: without it, those that need the kernel sk
 test-long: setup ## run the tests with the long ones among them
 	WEIR_LONG=1 $(GOTEST) -timeout 60m ./...
 
+.PHONY: test-kernels
+test-kernels: ## run the kernel's tests on Debian's kernels, 5.10 and later, under emulation (half an hour)
+	tests/kernels/run
+
 .PHONY: demo
 demo: build setup ## filter real traffic between two namespaces (as root)
 	./weir demo

@@ -3,10 +3,12 @@ package loader
 import (
 	"errors"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"weir/bpf"
 )
@@ -106,6 +108,10 @@ func TestVerifierMessage(t *testing.T) {
 
 func TestTest(t *testing.T) {
 	p := newTestProgram(t, newTestGeneration(t, Config{DropMalformed: true}))
+	frags, err := haveFrags()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range []struct {
 		name   string
 		frame  []byte
@@ -121,6 +127,10 @@ func TestTest(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			before := p.stats.Reasons(nil)[test.reason]
 			action, err := p.Test(test.frame)
+			if len(test.frame) > os.Getpagesize() && !frags {
+				wantError(t, err, unix.EMSGSIZE)
+				return
+			}
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -134,7 +144,7 @@ func TestTest(t *testing.T) {
 			}
 		})
 	}
-	_, err := p.Test(make([]byte, 13))
+	_, err = p.Test(make([]byte, 13))
 	wantError(t, err, ErrShortFrame, "13 bytes")
 }
 

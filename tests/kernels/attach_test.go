@@ -1,0 +1,187 @@
+package kernels
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+func generation(t *testing.T) *loader.Generation {
+	t.Helper()
+	lab.Root(t)
+	g, err := loader.NewGeneration(loader.Config{Lists: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Close() })
+	return g
+}
+
+func pins(t *testing.T) loader.Pins {
+	t.Helper()
+	dir, err := os.MkdirTemp("/sys/fs/bpf", "weir-kernels-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(dir); err != nil {
+			t.Errorf("pins are left: %v", err)
+			os.RemoveAll(dir)
+		}
+	})
+	return loader.Pins(dir)
+}
+
+// lifecycle attaches, finds the attachment again, replaces its program and
+// detaches.
+func lifecycle(pins loader.Pins, to loader.Target, mode loader.Mode, g *loader.Generation) (err error) {
+	a, err := pins.Attach(to, mode, nil, g.Load)
+	if err != nil {
+		return err
+	}
+	if err := a.Close(); err != nil {
+		return err
+	}
+	list, err := pins.List()
+	if err != nil || len(list) != 1 {
+		return fmt.Errorf("%d attachments, %w", len(list), err)
+	}
+	a = list[0]
+	defer func() { err = errors.Join(err, a.Detach(), a.Close()) }()
+	old := a.ProgramID()
+	p, err := g.Load(a.Stats())
+	if err != nil {
+		return err
+	}
+	if err := a.Replace(p); err != nil {
+		return err
+	}
+	if now := a.ProgramID(); now == 0 || now == old {
+		return fmt.Errorf("program %d after %d", now, old)
+	}
+	return nil
+}
+
+func TestAttach(t *testing.T) {
+	g := generation(t)
+	for _, mode := range []loader.Mode{loader.Native, loader.Generic} {
+		t.Run(mode.String(), func(t *testing.T) {
+			l := lab.New(t)
+			if err := lifecycle(pins(t), loader.Target{Netns: l.B.Netns, Iface: l.B.Iface}, mode, g); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// Multi-buffer XDP is used where the kernel has it, and frames that want it
+// are refused, by an error of their own, where it has not.
+func TestFrags(t *testing.T) {
+	lab.Root(t)
+	want := atLeast(t, 5, 18)
+	g := generation(t)
+	t.Run("test run", func(t *testing.T) {
+		s, err := loader.NewStats(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		p, err := g.Load(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		_, err = p.Test(make([]byte, 60_000))
+		told(t, err)
+		if (err == nil) != want {
+			t.Errorf("a frame of 60000 bytes: %v", err)
+		}
+	})
+	t.Run("jumbo veth", func(t *testing.T) {
+		l := lab.New(t)
+		l.A.In(t, func() { setMTU(t, l.A.Iface, 9000) })
+		err := lifecycle(pins(t), loader.Target{Netns: l.B.Netns, Iface: l.B.Iface}, loader.Native, g)
+		told(t, err)
+		if !want && !errors.Is(err, loader.ErrMTU) || want && err != nil {
+			t.Errorf("native: %v", err)
+		}
+		if err := lifecycle(pins(t), loader.Target{Netns: l.B.Netns, Iface: l.B.Iface}, loader.Generic, g); err != nil {
+			t.Errorf("generic: %v", err)
+		}
+	})
+}
+
+// The driver of virtual machines, natively.
+func TestVirtio(t *testing.T) {
+	lab.Root(t)
+	name := os.Getenv("WEIR_VIRTIO") // what the guest of `make test-kernels` calls it
+	if name == "" {
+		t.Skip("WEIR_VIRTIO names no interface to try")
+	}
+	if _, err := net.InterfaceByName(name); err != nil {
+		t.Fatal(err)
+	}
+	g := generation(t)
+	for _, mode := range []loader.Mode{loader.Native, loader.Generic} {
+		t.Run(mode.String(), func(t *testing.T) {
+			err := lifecycle(pins(t), loader.Target{Iface: name}, mode, g)
+			told(t, err)
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Run("jumbo", func(t *testing.T) {
+		setMTU(t, name, 9000)
+		defer setMTU(t, name, 1500)
+		err := lifecycle(pins(t), loader.Target{Iface: name}, loader.Native, g)
+		told(t, err)
+		if err != nil && !errors.Is(err, loader.ErrMTU) {
+			t.Error(err)
+		}
+	})
+}
+
+func setMTU(t *testing.T, name string, mtu int) {
+	t.Helper()
+	iface, err := netlink.LinkByName(name)
+	if err == nil {
+		err = netlink.LinkSetMTU(iface, mtu)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// told makes the outcome an attribute of the test.
+func told(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Log(err)
+		t.Attr("outcome", "refused")
+		return
+	}
+	t.Attr("outcome", "works")
+}
+
+func atLeast(t *testing.T, major, minor int) bool {
+	t.Helper()
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		t.Fatal(err)
+	}
+	release := unix.ByteSliceToString(u.Release[:])
+	var a, b int
+	if _, err := fmt.Sscanf(release, "%d.%d", &a, &b); err != nil {
+		t.Fatalf("kernel %s: %v", release, err)
+	}
+	return a > major || a == major && b >= minor
+}

@@ -1,0 +1,152 @@
+// Package kernels loads every variant of the program and uses it in every way
+// of attaching. It passes on any kernel that weir supports; `make test-kernels`
+// runs it, and others of the tests, on several of them.
+package kernels
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+
+	"weir/filter/fpr"
+	"weir/filter/membership"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+// kinds of shapes: each has a loop of its own in the program.
+var kinds = []struct {
+	name   string
+	shapes func(*loader.KeySet) (*[membership.MaxShapes]loader.Shape, *uint32, *uint32)
+	flow   bool
+}{
+	{"v4", func(k *loader.KeySet) (*[membership.MaxShapes]loader.Shape, *uint32, *uint32) {
+		return &k.V4, &k.N_v4, &k.GatesV4
+	}, false},
+	{"v4-flow", func(k *loader.KeySet) (*[membership.MaxShapes]loader.Shape, *uint32, *uint32) {
+		return &k.V4Flow, &k.N_v4Flow, &k.GatesV4
+	}, true},
+	{"v6", func(k *loader.KeySet) (*[membership.MaxShapes]loader.Shape, *uint32, *uint32) {
+		return &k.V6, &k.N_v6, &k.GatesV6
+	}, false},
+	{"v6-flow", func(k *loader.KeySet) (*[membership.MaxShapes]loader.Shape, *uint32, *uint32) {
+		return &k.V6Flow, &k.N_v6Flow, &k.GatesV6
+	}, true},
+}
+
+// keySet has n shapes of one kind, or of each kind if it is empty, with gates
+// in turn.
+func keySet(mode membership.Mode, kind string, n int) loader.KeySet {
+	k := loader.KeySet{Lines: 64, First: fpr.ExactFirst, Buckets: 64, Marks6Lines: 64}
+	if mode == membership.Approximate {
+		k.Buckets, k.First, k.Rest = 0, fpr.ApproxFirst, fpr.MaxRest
+	}
+	gates := []membership.Gate{membership.GateSrc, membership.GateDst, membership.GateAlways}
+	for _, kd := range kinds {
+		if kind != "" && kind != kd.name {
+			continue
+		}
+		shapes, count, all := kd.shapes(&k)
+		for i := range n {
+			s := &shapes[i]
+			// All different, so that the verifier cannot take one for another.
+			s.Head, s.Gate = uint32(i)<<8, uint32(gates[i%len(gates)])
+			s.SrcMask[0] = ^uint32(0) >> i
+			if kd.flow {
+				s.PortsMask, s.ProtoMask = 0xffff*uint32(i%2), 0xff<<24
+			}
+			*all |= s.Gate
+		}
+		*count = uint32(n)
+	}
+	return k
+}
+
+func failsafe() loader.Failsafe {
+	var f loader.Failsafe
+	f.N_ports, f.N_v4, f.N_v6 = uint32(len(f.Ports)), uint32(len(f.V4)), uint32(len(f.V6))
+	for i := range f.Ports {
+		f.Ports[i].Port, f.Ports[i].Proto = uint16(i), 6
+		// A mask of zero would match every packet, and what follows be dead code.
+		f.V4[i].Addr[0], f.V4[i].Mask[0] = uint32(i), ^uint32(0)
+		f.V6[i].Addr[0], f.V6[i].Mask[0] = uint32(i), ^uint32(0)
+	}
+	return f
+}
+
+// limit is the verifier's, in instructions that it walks.
+const limit = 1_000_000
+
+// What the verifier walks is told as an attribute of each test.
+func TestVariants(t *testing.T) {
+	lab.Root(t)
+	type shapes struct {
+		name, kind string
+		n          int
+	}
+	all := []shapes{{"each-kind-x1", "", 1}, {"each-kind-x8", "", 8}, {"each-kind-x32", "", membership.MaxShapes}}
+	for _, k := range kinds {
+		all = append(all, shapes{k.name + "-x1", k.name, 1}, shapes{k.name + "-x32", k.name, membership.MaxShapes})
+	}
+	t.Run("empty", func(t *testing.T) { variant(t, loader.Config{}) })
+	for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
+		for _, sets := range []string{"block", "allow", "both"} {
+			for _, s := range all {
+				t.Run(fmt.Sprintf("%v/%s/%s", mode, sets, s.name), func(t *testing.T) {
+					c := loader.Config{Seed: 1, Failsafe: failsafe(), Lists: 3}
+					if sets != "allow" {
+						c.Block = keySet(mode, s.kind, s.n)
+					}
+					if sets != "block" {
+						c.Allow = keySet(mode, s.kind, s.n)
+					}
+					variant(t, c)
+				})
+			}
+		}
+	}
+}
+
+// variant loads a configuration under every policy.
+func variant(t *testing.T, c loader.Config) {
+	var most uint32
+	told := false
+	for _, monitor := range []bool{false, true} {
+		for _, drop := range []bool{false, true} {
+			c.Monitor, c.DropMalformed = monitor, drop
+			n, ok, err := load(c)
+			if err != nil {
+				t.Fatalf("monitor %t, drop malformed %t: %v", monitor, drop, err)
+			}
+			most, told = max(most, n), told || ok
+		}
+	}
+	if !told { // before 5.16
+		t.Attr("instructions", "untold")
+		return
+	}
+	t.Attr("instructions", strconv.Itoa(int(most)))
+	if most > limit*3/4 {
+		t.Errorf("the verifier walks %d instructions: too near to its limit of %d", most, limit)
+	}
+}
+
+func load(c loader.Config) (instructions uint32, told bool, err error) {
+	g, err := loader.NewGeneration(c)
+	if err != nil {
+		return 0, false, err
+	}
+	defer g.Close()
+	stats, err := loader.NewStats(c.Lists)
+	if err != nil {
+		return 0, false, err
+	}
+	defer stats.Close()
+	p, err := g.Load(stats)
+	if err != nil {
+		return 0, false, err
+	}
+	defer p.Close()
+	instructions, told = p.VerifiedInstructions()
+	return instructions, told, nil
+}
