@@ -75,11 +75,16 @@ func printInterface(w io.Writer, i status.Interface) {
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(t, "  %s\t"+format+"\n", append([]any{name}, args...)...)
 	}
-	row("program", "id %d, %s XDP", i.ProgramID, i.XDP)
+	if !i.Severed {
+		row("program", "id %d, %s XDP", i.ProgramID, i.XDP)
+	}
 	if i.PID != 0 {
 		state := "not running, the program filters on"
-		if i.Running {
+		switch {
+		case i.Running:
 			state = "running"
+		case i.Severed:
+			state = "not running"
 		}
 		row("process", "PID %d, %s; weir %s", i.PID, state, i.Version)
 		row("since", "%s (%s), lists of %s", i.Since.Format(time.DateTime), i.Age(time.Now()), i.Loaded.Format(time.DateTime))

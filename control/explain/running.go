@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 
 	"weir/control/ruleset"
 	"weir/control/status"
@@ -50,8 +51,8 @@ func changed(l status.List) bool {
 	return err == nil && (st.Size() != l.Size || !st.ModTime().Equal(l.Written))
 }
 
-// find gives the state of the interface, or of any where all have the same
-// lists.
+// find gives the state of the interface, or of any that is filtered where all
+// have the same lists.
 func find(pins loader.Pins, t loader.Target) (i status.Interface, err error) {
 	if t.Iface != "" {
 		a, err := pins.Open(t)
@@ -65,6 +66,7 @@ func find(pins loader.Pins, t loader.Target) (i status.Interface, err error) {
 	if err != nil {
 		return i, err
 	}
+	all = slices.DeleteFunc(all, func(i status.Interface) bool { return i.Severed })
 	if len(all) == 0 {
 		return i, errors.New("weir is attached nowhere: name the lists to ask with --block and --allow")
 	}

@@ -598,8 +598,11 @@ func TestSevered(t *testing.T) {
 	if a := status(t, g.pins); len(a) != 1 || !a[0].Severed || a[0].Running {
 		t.Errorf("status: %+v", a)
 	}
-	if out, _ := weir(t, 0, "status", "--pins", g.pins); !strings.Contains(out, "SEVERED") {
+	if out, _ := weir(t, 0, "status", "--pins", g.pins); !strings.Contains(out, "SEVERED") || strings.Contains(out, "filters on") {
 		t.Errorf("status: %s", out)
+	}
+	if _, out := weir(t, 1, "explain", "--pins", g.pins, "10.0.0.1"); !strings.Contains(out, "attached nowhere") {
+		t.Errorf("explain: %s", out)
 	}
 	weir(t, 0, append([]string{"detach"}, g.args()...)...)
 	if a := status(t, g.pins); len(a) != 0 {
