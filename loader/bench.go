@@ -59,20 +59,11 @@ func (g *Generation) NewBench(hash, bloom, trie int) (_ *Bench, err error) {
 	spec.Maps[bpf.BenchMapBenchBloom].MaxEntries = uint32(max(bloom, 1))
 	spec.Maps[bpf.BenchMapBenchLpm].MaxEntries = uint32(max(trie, 1))
 	reasons, lists := b.stats.arrays()
-	maps := map[string]*ebpf.Map{
-		bpf.BenchMapBenchKeys:   b.keys.m,
-		bpf.BenchMapReasonStats: reasons.m,
-		bpf.BenchMapListStats:   lists.m,
-	}
-	for name, m := range g.maps {
-		maps[name] = m.m
-	}
-	for name, m := range maps {
-		spec.Maps[name].MaxEntries = m.MaxEntries()
-	}
-	if err := spec.Variables[bpf.BenchVarListStride].Set(uint32(b.stats.stride(lists))); err != nil {
+	maps, err := g.connect(spec, reasons, lists, b.stats.stride(lists))
+	if err != nil {
 		return nil, err
 	}
+	maps[bpf.BenchMapBenchKeys] = b.keys.m
 	if b.coll, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: maps}); err != nil {
 		return nil, err
 	}

@@ -208,18 +208,9 @@ func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 	p.lists = lists
 
 	spec := g.spec.Copy()
-	if err := spec.Variables[bpf.WeirVarListStride].Set(uint32(stats.stride(lists))); err != nil {
+	maps, err := g.connect(spec, reasons, lists, stats.stride(lists))
+	if err != nil {
 		return nil, err
-	}
-	maps := map[string]*ebpf.Map{
-		bpf.WeirMapReasonStats: reasons.m,
-		bpf.WeirMapListStats:   lists.m,
-	}
-	for name, m := range g.maps {
-		maps[name] = m.m
-	}
-	for name, m := range maps {
-		spec.Maps[name].MaxEntries = m.MaxEntries()
 	}
 	var objects bpf.WeirPrograms
 	err = spec.LoadAndAssign(&objects, &ebpf.CollectionOptions{MapReplacements: maps})
@@ -232,6 +223,22 @@ func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 	}
 	p.prog = objects.Weir
 	return p, nil
+}
+
+// connect makes the spec's programs use the generation's filter maps and the
+// given counters: it sets sizes and the stride, and gives the maps by name.
+func (g *Generation) connect(spec *ebpf.CollectionSpec, reasons, lists *array, stride int) (map[string]*ebpf.Map, error) {
+	maps := map[string]*ebpf.Map{
+		bpf.WeirMapReasonStats: reasons.m,
+		bpf.WeirMapListStats:   lists.m,
+	}
+	for name, m := range g.maps {
+		maps[name] = m.m
+	}
+	for name, m := range maps {
+		spec.Maps[name].MaxEntries = m.MaxEntries()
+	}
+	return maps, spec.Variables[bpf.WeirVarListStride].Set(uint32(stride))
 }
 
 // Close lets go of the filter maps: Block and Allow are no longer to be

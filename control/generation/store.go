@@ -113,31 +113,29 @@ func (s *Store) AddList(l List, e list.Entries) (uint16, error) {
 	s.lists = append(s.lists, l)
 	n := uint16(len(s.lists))
 	to := s.action(n)
-	if l.Direction != Destination {
-		to.src4.grow(len(e.V4))
-	}
-	for _, p := range e.V4 {
-		src, dst := l.sides(p.Bits())
-		if src {
-			to.src4.append(prefix4{p}, n)
-		}
-		if dst {
-			to.dst4.append(prefix4{p}, n)
-		}
-	}
-	for _, p := range e.V6 {
-		src, dst := l.sides(p.Bits())
-		if src {
-			to.src6.append(prefix6{p}, n)
-		}
-		if dst {
-			to.dst6.append(prefix6{p}, n)
-		}
-	}
+	addPrefixes(l, n, &to.src4, &to.dst4, e.V4, func(p list.V4Prefix) prefix4 { return prefix4{p} })
+	addPrefixes(l, n, &to.src6, &to.dst6, e.V6, func(p netip.Prefix) prefix6 { return prefix6{p} })
 	for _, k := range e.Flows {
 		to.route(k, appender{n})
 	}
 	return n, nil
+}
+
+// addPrefixes adds the prefixes of list n to the sides that it is held against.
+func addPrefixes[P prefixType[P], Q any](l List, n uint16, src, dst *prefixes[P], from []Q, prefix func(Q) P) {
+	if l.Direction != Destination {
+		src.grow(len(from))
+	}
+	for _, q := range from {
+		p := prefix(q)
+		toSrc, toDst := l.sides(p.Bits())
+		if toSrc {
+			src.append(p, n)
+		}
+		if toDst {
+			dst.append(p, n)
+		}
+	}
 }
 
 func (s *Store) action(list uint16) *entries {
