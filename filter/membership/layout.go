@@ -210,27 +210,19 @@ func gated(a, b []GatedShape, g Gate) int {
 	return n
 }
 
-// pays reports whether the bitmap is worth its load for clean traffic. A marked
-// packet pays for the marker and for the shapes. The marker's load costs about
-// 0.7 of a shape's while the cascade is small, but little beside that of a
-// cascade that no near cache holds. Where memory counts, in approximate mode,
-// a marker takes no more than a twentieth on top.
+// pays reports whether the bitmap is worth its load for clean traffic: a marked
+// packet pays for the marker and for the shapes, and the marker's load costs
+// about 0.7 of a shape's. Where memory counts, in approximate mode, a marker
+// takes no more than a twentieth on top.
 func (l *Layout) pays(marked, shapes int) bool {
 	if marked == 0 || shapes == 0 {
 		return false
 	}
-	cost := 0.7
-	if l.Lines*64 > nearCache {
-		cost = 0.2
-	}
 	if l.Mode == Approximate && mark4Words*8*20 > int(l.Lines)*64 {
 		return false
 	}
-	return float64(marked)/(1<<Mark4Bits) < 1-cost/float64(shapes)
+	return float64(marked)/(1<<Mark4Bits) < 1-0.7/float64(shapes)
 }
-
-// nearCache is the size of the caches, in bytes, that a core need not share.
-const nearCache = 2 << 20
 
 // marked6 is the number of keys that are marked at Mark6Bits.
 func (l *Layout) marked6(c Census) int {
