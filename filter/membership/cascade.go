@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"iter"
 	"sync/atomic"
 
 	"weir/filter/counting"
@@ -19,6 +20,10 @@ const (
 // that is read only when the first passes. bpf/cascade.h is its twin and
 // describes which bits of a hash place a key; package fpr predicts its
 // false-positive rate (fpr.CascadeLayout).
+//
+// A key may have extra bits. They follow the rest: fill up the second line to
+// MaxLineBits, then take further lines, of which line i is that of the i-th
+// hash derived from the key's.
 //
 // Its words may be the kernel's own memory: writes are atomic stores in an
 // order in which no key that is present ever tests absent. There must be one
@@ -47,7 +52,7 @@ func (c *Cascade) Contains(h uint64) bool {
 }
 
 // testLine tests so many bits of h in its line, without a branch between them.
-// The loop of addLine is written out here: it would take half as long again.
+// The loop of testBits is written out here: it would take half as long again.
 func (c *Cascade) testLine(h uint64, bits int) bool {
 	base := int(hash.Reduce(h, c.lines)) * LineWords
 	line := (*[LineWords]uint64)(c.words[base : base+LineWords])
@@ -72,36 +77,100 @@ func (c *Cascade) testLine(h uint64, bits int) bool {
 	return all&1 != 0
 }
 
+// ContainsExtra reports whether so many extra bits of the key with hash h are
+// set.
+func (c *Cascade) ContainsExtra(h uint64, extra int) bool {
+	for i, b := range behind(c.rest, c.rest+extra) {
+		if !c.testBits(hash.Nth(h, i), b) {
+			return false
+		}
+	}
+	return true
+}
+
+// testBits is testLine for any of a line's bits.
+func (c *Cascade) testBits(h uint64, b bitRange) bool {
+	base := c.line(h)
+	for j := b.from; j < b.to; j++ {
+		if i, bit := place(base, h, j); c.words[i]>>bit&1 == 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // Add makes the key with hash h present.
 func (c *Cascade) Add(h uint64) {
-	c.addLine(h, c.first)
-	if c.rest > 0 {
-		c.addLine(hash.Nth(h, 1), c.rest)
-	}
+	c.addBits(h, bitRange{0, c.first})
+	c.addBehind(h, 0, c.rest)
 }
+
+// AddExtra sets the extra bits from…to−1 of the key with hash h.
+func (c *Cascade) AddExtra(h uint64, from, to int) { c.addBehind(h, c.rest+from, c.rest+to) }
 
 // Remove takes back one Add of the key with hash h, which must have been made.
 func (c *Cascade) Remove(h uint64) {
-	c.removeLine(h, c.first)
-	if c.rest > 0 {
-		c.removeLine(hash.Nth(h, 1), c.rest)
+	c.removeBits(h, bitRange{0, c.first})
+	c.removeBehind(h, 0, c.rest)
+}
+
+// RemoveExtra takes back one AddExtra, which must have been made, be it as
+// several.
+func (c *Cascade) RemoveExtra(h uint64, from, to int) { c.removeBehind(h, c.rest+from, c.rest+to) }
+
+// bitRange is the bits from…to−1 of a key in one line.
+type bitRange struct{ from, to int }
+
+// behind splits the bits from…to−1 behind the first line into those of each
+// line, numbered from 1.
+func behind(from, to int) iter.Seq2[uint64, bitRange] {
+	return func(yield func(uint64, bitRange) bool) {
+		for from < to {
+			line := from / MaxLineBits
+			start := line * MaxLineBits
+			end := min(to, start+MaxLineBits)
+			if !yield(uint64(line+1), bitRange{from - start, end - start}) {
+				return
+			}
+			from = end
+		}
 	}
 }
 
-func (c *Cascade) addLine(h uint64, bits int) {
-	base := uint64(hash.Reduce(h, c.lines)) * LineWords
-	for j, start := 0, h>>36; j < bits; j++ {
-		i, bit := base+(start+uint64(j))%LineWords, h>>(6*j)&63
+func (c *Cascade) addBehind(h uint64, from, to int) {
+	for i, b := range behind(from, to) {
+		c.addBits(hash.Nth(h, i), b)
+	}
+}
+
+func (c *Cascade) removeBehind(h uint64, from, to int) {
+	for i, b := range behind(from, to) {
+		c.removeBits(hash.Nth(h, i), b)
+	}
+}
+
+// line is the first word of the line of h.
+func (c *Cascade) line(h uint64) uint64 { return uint64(hash.Reduce(h, c.lines)) * LineWords }
+
+// place is the word, and the bit in it, of bit j of h in the line from base on.
+func place(base, h uint64, j int) (word, bit uint64) {
+	return base + (h>>36+uint64(j))%LineWords, h >> (6 * j) & 63
+}
+
+func (c *Cascade) addBits(h uint64, b bitRange) {
+	base := c.line(h)
+	for j := b.from; j < b.to; j++ {
+		i, bit := place(base, h, j)
 		if c.shadow.Inc(i*64 + bit) {
 			atomic.StoreUint64(&c.words[i], c.words[i]|1<<bit)
 		}
 	}
 }
 
-func (c *Cascade) removeLine(h uint64, bits int) {
-	base := uint64(hash.Reduce(h, c.lines)) * LineWords
-	for j, start := 0, h>>36; j < bits; j++ {
-		i, bit := base+(start+uint64(j))%LineWords, h>>(6*j)&63
+func (c *Cascade) removeBits(h uint64, b bitRange) {
+	base := c.line(h)
+	for j := b.from; j < b.to; j++ {
+		i, bit := place(base, h, j)
 		if c.shadow.Dec(i*64 + bit) {
 			atomic.StoreUint64(&c.words[i], c.words[i]&^(1<<bit))
 		}

@@ -28,8 +28,8 @@ func (c Column) Touch4(src, dst Marks4) {
 	s.markColumn(c, gate)
 }
 
-// Fill lists the keys of all columns in an empty set, which no program may be
-// using yet. The keys must be distinct. It does in seconds what Add would do
+// Fill lists the keys of all columns in an empty set without weights, which no
+// program may be using yet. The keys must be distinct. It does in seconds what Add would do
 // one by one in minutes: the hashes are ordered by the memory that they touch,
 // and the cascade and the table are filled side by side. Errors as of Add; the
 // set is then of no use.
@@ -38,7 +38,7 @@ func (s *Set) Fill(columns []Column) error {
 	for _, c := range columns {
 		n += len(c.Lists)
 	}
-	if s.len != 0 || n > s.Capacity {
+	if s.len != 0 || s.hot.len != 0 || n > s.Capacity {
 		return ErrNoRoom
 	}
 	hashes := make([]uint64, 0, n)
@@ -70,7 +70,7 @@ func (s *Set) Fill(columns []Column) error {
 		})
 	}
 	for _, h := range hashes {
-		s.cascade.addLine(h, s.First)
+		s.cascade.addBits(h, bitRange{0, s.First})
 	}
 	if s.Rest > 0 {
 		second := make([]uint64, n)
@@ -79,10 +79,13 @@ func (s *Set) Fill(columns []Column) error {
 		}
 		second, _ = partition(second, nil)
 		for _, h := range second {
-			s.cascade.addLine(h, s.Rest)
+			s.cascade.addBits(h, bitRange{0, s.Rest})
 		}
 	}
 	wg.Wait()
+	for _, c := range columns {
+		s.keys[c.Shape] += len(c.Lists)
+	}
 	s.len = n
 	return err
 }

@@ -2,6 +2,7 @@ package membership
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -50,6 +51,11 @@ const (
 	roomShare = 0.03
 	roomKeys  = 1024
 	manyKeys  = 16 * roomKeys
+	// HotFill is the share of the hot table's slots that are planned to be in
+	// use, within a factor of √2, since its buckets are a power of two. At the
+	// highest, 0.57, one element in 70 finds its bucket full; the coolest of the
+	// bucket goes without.
+	HotFill = 0.4
 )
 
 // Mode says whether a table confirms what the cascade suspects.
@@ -97,6 +103,7 @@ type Layout struct {
 	V4, V4Flow, V6, V6Flow []GatedShape
 	Mark4Src, Mark4Dst     bool
 	Mark6Lines             uint32
+	HotBuckets             uint32 // of the hot table, 64 bytes each; a power of two, or 0: no weights
 }
 
 // PlanLayout chooses the geometry for a census. bitsPerKey is that of the
@@ -183,6 +190,15 @@ func (l *Layout) planShapes(c Census) error {
 		l.Mark6Lines = uint32(float64(marked+roomKeys)*ExactBitsPerKey/LineBits) + 1
 	}
 	return nil
+}
+
+// PlanHot makes room for the weights of n elements; 0 is none.
+func (l *Layout) PlanHot(n int) {
+	l.HotBuckets = 0
+	if n > 0 {
+		buckets := math.Exp2(math.Round(math.Log2(float64(n) / (HotFill * BucketSlots))))
+		l.HotBuckets = uint32(max(buckets, MinHotBuckets))
+	}
 }
 
 // widestGate is the gate that a shape can have if its side is marked.
@@ -289,6 +305,7 @@ type Memory struct {
 	Buckets []uint64 // BucketSlots for each bucket
 	Marks4  []uint64 // a bit for each /24, for each side
 	Marks6  []uint64 // LineWords for each line
+	Hot     []uint64 // BucketSlots for each bucket
 }
 
 // Alloc makes memory for the layout on the heap.
@@ -298,21 +315,27 @@ func (l *Layout) Alloc() Memory {
 		Buckets: make([]uint64, int(l.Buckets)*BucketSlots),
 		Marks4:  make([]uint64, l.Mark4Sides()*mark4Words),
 		Marks6:  make([]uint64, int(l.Mark6Lines)*LineWords),
+		Hot:     make([]uint64, int(l.HotBuckets)*BucketSlots),
 	}
 }
 
 // Bytes is the size of the layout's memory.
 func (l *Layout) Bytes() int {
 	return 8 * (int(l.Lines)*LineWords + int(l.Buckets)*BucketSlots +
-		l.Mark4Sides()*mark4Words + int(l.Mark6Lines)*LineWords)
+		l.Mark4Sides()*mark4Words + int(l.Mark6Lines)*LineWords + int(l.HotBuckets)*BucketSlots)
 }
 
 // FalsePositiveRate predicts the rate at which the cascade passes a key that
 // is not among n present ones. In approximate mode that is the set's rate; in
 // exact mode the table confirms what passes.
-func (l *Layout) FalsePositiveRate(n int) float64 {
+func (l *Layout) FalsePositiveRate(n int) float64 { return l.HotFalsePositiveRate(n, 0) }
+
+// HotFalsePositiveRate is the FalsePositiveRate of a key with so many extra
+// bits, where the n present ones have none.
+func (l *Layout) HotFalsePositiveRate(n, extra int) float64 {
 	if l.Lines == 0 {
 		return 0
 	}
-	return fpr.CascadeLayout{Lines: l.Lines, First: l.First, Rest: l.Rest}.Rate(n)
+	c := fpr.CascadeLayout{Lines: l.Lines, First: l.First, Rest: l.Rest + extra}
+	return c.RateAmong(fpr.Members{Keys: n, Rest: l.Rest})
 }

@@ -1,12 +1,14 @@
-// Package membership answers whether a packet is listed: markers, the cascade
-// and the fingerprint table, and the set that combines them for all shapes in
-// use. It is bit-exact with the data plane (bpf/set.h and the headers that it
-// includes), and works on the kernel's own memory as well as on the heap.
+// Package membership answers whether a packet is listed: markers, the cascade,
+// the weights of hot elements and the fingerprint table, and the set that
+// combines them for all shapes in use. It is bit-exact with the data plane
+// (bpf/set.h and the headers that it includes), and works on the kernel's own
+// memory as well as on the heap.
 package membership
 
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"net/netip"
 
 	"weir/filter/hash"
@@ -23,10 +25,18 @@ var ErrNoRoom = errors.New("membership: no room for the key in this layout")
 // beside a writer.
 type Set struct {
 	Layout
+	// Listed reports whether a key is listed. In exact mode NewSet takes the
+	// table's word; an approximate set cannot tell, and whoever knows its keys
+	// must say so before SetWeight.
+	Listed func(key.Key) bool
+
 	cascade *Cascade
 	table   *Table
 	marks4  [2]Marks4 // sources, destinations
 	marks6  *Cascade
+	hot     *Hot
+	raised  map[uint64]int // extra bits that are set for a listed key, by its hash
+	keys    map[key.Shape]int
 	len     int
 }
 
@@ -34,14 +44,27 @@ type Set struct {
 // zero. A nil *Set is empty and can be asked.
 func NewSet(l Layout, m Memory) (*Set, error) {
 	if len(m.Lines) != int(l.Lines)*LineWords || len(m.Buckets) != int(l.Buckets)*BucketSlots ||
-		len(m.Marks4) != l.Mark4Sides()*mark4Words || len(m.Marks6) != int(l.Mark6Lines)*LineWords {
+		len(m.Marks4) != l.Mark4Sides()*mark4Words || len(m.Marks6) != int(l.Mark6Lines)*LineWords ||
+		len(m.Hot) != int(l.HotBuckets)*BucketSlots {
 		return nil, fmt.Errorf("membership: memory does not have the layout's sizes")
+	}
+	if n := l.HotBuckets; n != 0 && (n < MinHotBuckets || bits.OnesCount32(n) != 1) {
+		return nil, fmt.Errorf("membership: %d hot buckets are not a power of two from %d on", n, MinHotBuckets)
 	}
 	s := &Set{
 		Layout:  l,
 		cascade: NewCascade(m.Lines, l.First, l.Rest),
 		table:   NewTable(m.Buckets),
 		marks6:  NewCascade(m.Marks6, MaxLineBits, 0),
+		hot:     NewHot(m.Hot),
+		raised:  make(map[uint64]int),
+		keys:    make(map[key.Shape]int),
+	}
+	if l.Mode == Exact {
+		s.Listed = func(k key.Key) bool {
+			_, ok := s.table.Find(k.Hash(l.Seed))
+			return ok
+		}
 	}
 	if l.Mark4Src {
 		s.marks4[0] = m.Marks4[:mark4Words]
@@ -58,6 +81,14 @@ func (s *Set) Len() int {
 		return 0
 	}
 	return s.len
+}
+
+// Keys is the number of keys of a shape.
+func (s *Set) Keys(shape key.Shape) int {
+	if s == nil {
+		return 0
+	}
+	return s.keys[shape]
 }
 
 // Match gives the number of the first list, in the order of the layout's
@@ -90,7 +121,7 @@ func (s *Set) Match(t key.Tuple) (list int, ok bool) {
 
 // Lookup is Match for the hash of one key.
 func (s *Set) Lookup(h uint64) (list int, ok bool) {
-	if !s.cascade.Contains(h) {
+	if !s.cascade.Contains(h) || !s.cascade.ContainsExtra(h, s.hot.Find(h)) {
 		return 0, false
 	}
 	if s.Mode == Approximate {
@@ -150,7 +181,9 @@ func (s *Set) Add(k key.Key, list uint16) error {
 		}
 	}
 	s.cascade.Add(h)
+	s.raise(h, s.hot.Find(h))
 	s.mark(serialised, gate)
+	s.keys[k.Shape]++
 	s.len++
 	return nil
 }
@@ -171,6 +204,8 @@ func (s *Set) Remove(k key.Key) bool {
 		return false
 	}
 	s.cascade.Remove(h)
+	s.lower(h, 0)
+	s.keys[k.Shape]--
 	s.len--
 	return true
 }

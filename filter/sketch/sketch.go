@@ -6,12 +6,13 @@
 // the count-min sketch (Cormode and Muthukrishnan, "An improved data stream
 // summary", 2005) or conservatively (Estan and Varghese, "New directions in
 // traffic measurement and accounting", 2002; Broder and Mitzenmacher's survey,
-// section 8.1). A Multistage filter puts Estan and Varghese's flow memory
-// behind a conservative sketch: a flow whose estimate reaches a threshold is
-// counted exactly from then on.
+// section 8.1). A Bank puts Estan and Varghese's flow memory behind a
+// conservative sketch: a flow whose estimate reaches a limit is counted exactly
+// from then on.
 //
-// The layouts are plain arrays addressed by hash.Nth, so that a program in the
-// kernel can keep the same counters bit for bit.
+// Everything lies in plain arrays addressed by hash.Nth, so that a program in
+// the kernel can keep the same counters bit for bit: bpf/tracker.h is the twin
+// of Tracker and Bank, which work on the kernel's memory as well as on the heap.
 package sketch
 
 import (
@@ -31,9 +32,8 @@ const lineBytes = 64
 
 // Counter is the width of a sketch's counters. Counters saturate. At 100 Gb/s
 // (148.8 million packets, 12.5 GB a second) 32 bits hold 28 s of packets but
-// 0.34 s of bytes, and 64 bits 46 years of bytes. A saturated counter still
-// reads 2³²−1 or more than that was counted, so a Multistage filter, which
-// asks only whether a threshold is reached, may count bytes in 32 bits.
+// 0.34 s of bytes, and 64 bits 46 years of bytes. A Bank, which asks only
+// whether a limit of at most 2³¹ is reached, may count bytes in 32 bits.
 type Counter interface{ uint32 | uint64 }
 
 // Layout says where the counters of a flow lie. Both compute everything from
@@ -89,25 +89,44 @@ func New[C Counter](layout Layout, rows, width int) (*Sketch[C], error) {
 	if width < 1 || width > math.MaxInt32 {
 		return nil, fmt.Errorf("sketch: width %d, want 1 to %d", width, math.MaxInt32)
 	}
-	s := &Sketch[C]{layout: layout, rows: rows, width: uint32(width)}
+	n := rows * width
+	if layout == Line {
+		n = width * lanes[C]()
+	}
+	return Over(layout, rows, make([]C, n))
+}
+
+// Over makes a sketch over counters that are zero or were counted by a sketch
+// of the same layout and rows; their number gives the width. It fails as New
+// does, or if the counters do not divide into rows or lines.
+func Over[C Counter](layout Layout, rows int, counters []C) (*Sketch[C], error) {
+	if rows < 1 || rows > MaxRows {
+		return nil, fmt.Errorf("sketch: %d rows, want 1 to %d", rows, MaxRows)
+	}
+	s := &Sketch[C]{layout: layout, rows: rows, counters: counters}
+	each := rows // counters that one more of width takes
 	switch layout {
 	case Rows:
-		s.counters = make([]C, rows*width)
 	case Line:
 		if rows&(rows-1) != 0 {
 			return nil, fmt.Errorf("sketch: %d rows do not divide a line", rows)
 		}
-		s.part = uint32(s.lanes() / rows)
+		each = lanes[C]()
+		s.part = uint32(each / rows)
 		s.shift = uint(bits.TrailingZeros32(s.part))
-		s.counters = make([]C, width*s.lanes())
 	default:
 		return nil, fmt.Errorf("sketch: unknown layout %d", layout)
 	}
+	width := len(counters) / each
+	if width < 1 || width > math.MaxInt32 || len(counters)%each != 0 {
+		return nil, fmt.Errorf("sketch: %d counters, want a multiple of %d, up to %d times", len(counters), each, math.MaxInt32)
+	}
+	s.width = uint32(width)
 	return s, nil
 }
 
 // lanes is the number of counters in a line.
-func (s *Sketch[C]) lanes() int {
+func lanes[C Counter]() int {
 	var c C
 	return lineBytes / int(unsafe.Sizeof(c))
 }
@@ -117,7 +136,7 @@ func (s *Sketch[C]) at(h uint64, buf *[MaxRows]int) []int {
 	at := buf[:s.rows]
 	if s.layout == Line {
 		z := hash.Nth(h, 0)
-		line := int(hash.Reduce(z, s.width)) * s.lanes()
+		line := int(hash.Reduce(z, s.width)) * lanes[C]()
 		// Reduce took the upper 32 bits; eight rows of at most three bits fit
 		// the lower ones.
 		low := uint32(z)

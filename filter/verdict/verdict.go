@@ -28,12 +28,14 @@ const (
 	Truncated               // configurable: the packet ends within a header
 	Malformed               // configurable: a header contradicts itself
 	Unparsed                // configurable: more headers than weir follows
+	Limited                 // drop: over the rate that is left to a heavy flow
+	Heavy                   // drop: of a flow that is blocked for being heavy
 	NumReasons
 )
 
 var reasonNames = [NumReasons]string{
 	"clean", "not-ip", "arp", "nd", "dhcp", "failsafe", "allowed", "monitored",
-	"blocked", "truncated", "malformed", "unparsed",
+	"blocked", "truncated", "malformed", "unparsed", "limited", "heavy",
 }
 
 // String is the reason's name in commands, metrics and JSON.
@@ -81,6 +83,7 @@ type Policy struct {
 type Program struct {
 	Policy
 	Block, Allow *membership.Set
+	Police       *Police // nil: nobody is counted
 }
 
 // Outcome is the answer for one frame.
@@ -95,11 +98,15 @@ type Outcome struct {
 // Decide gives the outcome for a whole Ethernet frame.
 func (p *Program) Decide(frame []byte) Outcome {
 	o := p.reason(frame)
-	if o.Reason == Blocked || p.dropsMalformed(o.Reason) && !p.Monitor {
+	if o.Reason.Drops() || p.dropsMalformed(o.Reason) && !p.Monitor {
 		o.Action = Drop
 	}
 	return o
 }
+
+// Drops reports whether every packet of the reason is dropped. Those of the
+// configurable ones may be.
+func (r Reason) Drops() bool { return r == Blocked || r == Limited || r == Heavy }
 
 // dropsMalformed reports whether the parser's complaint alone would drop the
 // packet.
@@ -123,18 +130,21 @@ func (p *Program) reason(frame []byte) Outcome {
 	case p.failsafe(pkt):
 		return Outcome{Reason: Failsafe}
 	}
+	punished := p.Police.count(pkt.Tuple, len(frame))
 	list, blocked := p.Block.Match(pkt.Tuple)
-	if !blocked && !p.dropsMalformed(parsed) {
+	if !blocked && punished == Clean && !p.dropsMalformed(parsed) {
 		return Outcome{Reason: parsed}
 	}
 	if _, allowed := p.Allow.Match(pkt.Tuple); allowed {
 		return Outcome{Reason: Allowed}
 	}
 	switch {
-	case !blocked:
+	case !blocked && punished == Clean:
 		return Outcome{Reason: parsed}
 	case p.Monitor:
 		return Outcome{Reason: Monitored, List: list}
+	case !blocked:
+		return Outcome{Reason: punished}
 	}
 	return Outcome{Reason: Blocked, List: list}
 }

@@ -1,0 +1,450 @@
+package membership
+
+import (
+	"errors"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"weir/filter/hash"
+	"weir/filter/internal/trial"
+	"weir/filter/key"
+)
+
+// weighable makes an empty set with a hot table, and Listed from a map.
+func weighable(t testing.TB, mode Mode, bitsPerKey float64, n, hot int, seed uint64, listed map[key.Key]bool) *Set {
+	t.Helper()
+	l, err := PlanLayout(Census{Keys: map[key.Shape]int{{SrcBits: 32}: n}}, mode, bitsPerKey, seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.PlanHot(hot)
+	s, err := NewSet(l, l.Alloc())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mode == Approximate {
+		s.Listed = func(k key.Key) bool { return listed[k] }
+	}
+	return s
+}
+
+// sources are n distinct keys.
+func sources(t *testing.T, n int) []key.Key {
+	c := numbered(key.Shape{SrcBits: 32}, 0, n, 0)
+	keys := make([]key.Key, n)
+	for i := range keys {
+		keys[i] = mustParse(t, c.Keys[i*c.Shape.KeyLen():(i+1)*c.Shape.KeyLen()])
+	}
+	return keys
+}
+
+// bitsOf are the places of the bits of a key, as bpf/cascade.h and bpf/hot.h
+// describe them, computed another way: one bit after the other.
+func bitsOf(l *Layout, h uint64, extra int) map[int]bool {
+	places := make(map[int]bool)
+	for n := range l.First + l.Rest + extra {
+		g, j := h, n
+		if n >= l.First {
+			g = hash.Nth(h, uint64(1+(n-l.First)/6))
+			j = (n - l.First) % 6
+		}
+		line := int(float64(g>>32) / (1 << 32) * float64(l.Lines))
+		word := (int(g>>36&7) + j) % 8
+		places[line*512+word*64+int(g>>(6*j)%64)] = true
+	}
+	return places
+}
+
+func setBits(words []uint64) map[int]bool {
+	set := make(map[int]bool)
+	for i := range 64 * len(words) {
+		if words[i/64]>>(i%64)&1 != 0 {
+			set[i] = true
+		}
+	}
+	return set
+}
+
+// Of a listed element just the bits are set that its weight asks for, and just
+// these are tested; of one that is not, none.
+func TestExtraBits(t *testing.T) {
+	r := newRandom(t)
+	k := sources(t, 1)[0]
+	for _, first := range []int{5, 6} {
+		for rest := range MaxLineBits + 1 {
+			for extra := range MaxExtra + 1 {
+				for _, listed := range []bool{true, false} {
+					l := Layout{Mode: Approximate, Seed: r.Uint64(), Capacity: 1, Lines: 1000, First: first, Rest: rest,
+						V4: []GatedShape{{key.Shape{SrcBits: 32}, GateAlways}}, HotBuckets: 32}
+					s, err := NewSet(l, l.Alloc())
+					if err != nil {
+						t.Fatal(err)
+					}
+					s.Listed = func(key.Key) bool { return listed }
+					if listed {
+						if err := s.Add(k, 1); err != nil {
+							t.Fatal(err)
+						}
+					}
+					if err := s.SetWeight(k, extra); err != nil {
+						t.Fatal(err)
+					}
+					h := k.Hash(l.Seed)
+					want := make(map[int]bool)
+					if listed {
+						want = bitsOf(&l, h, extra)
+					}
+					if got := setBits(s.cascade.words); !maps.Equal(got, want) {
+						t.Fatalf("%d+%d+%d bits, listed %t: %v, want %v", first, rest, extra, listed, got, want)
+					}
+					if _, ok := s.Lookup(h); ok != listed {
+						t.Fatalf("%d+%d+%d bits, listed %t: found %t", first, rest, extra, listed, ok)
+					}
+					for p := range want { // each of them is tested
+						s.cascade.words[p/64] ^= 1 << (p % 64)
+						if _, ok := s.Lookup(h); ok {
+							t.Fatalf("%d+%d+%d bits: bit %d is not tested", first, rest, extra, p)
+						}
+						s.cascade.words[p/64] ^= 1 << (p % 64)
+					}
+				}
+			}
+		}
+	}
+}
+
+// The rate of hot elements is the predicted one, through the whole set.
+func TestHotFalsePositiveRate(t *testing.T) {
+	r := newRandom(t)
+	const n, filters = 1 << 17, 8 // many keys, so that one filter is like the other
+	for _, c := range []struct {
+		bitsPerKey float64
+		mode       Mode
+		extra      []int
+	}{{4, Approximate, []int{0, 1, 6, 7, 13}}, {8, Approximate, []int{2, 5, 6}}, {0, Exact, []int{1, 3}}} {
+		var l Layout
+		passed := make([]int, len(c.extra))
+		var queries []int
+		for range filters {
+			s := weighable(t, c.mode, c.bitsPerKey, n, 1000, r.Uint64(), nil)
+			l = s.Layout
+			for range n {
+				s.cascade.Add(r.Uint64())
+			}
+			queries = queries[:0]
+			for i, extra := range c.extra {
+				queries = append(queries, trial.Count(s.HotFalsePositiveRate(n, extra), 0.04)/filters+1)
+				for range queries[i] {
+					h := r.Uint64()
+					if extra > 0 {
+						slot, ok := s.hot.slot(h, extra)
+						if !ok {
+							t.Fatal("no room")
+						}
+						s.hot.put(slot, h, extra)
+					}
+					if s.Mode == Exact { // the table would confirm none
+						if s.cascade.Contains(h) && s.cascade.ContainsExtra(h, s.Weight(h)) {
+							passed[i]++
+						}
+					} else if _, ok := s.Lookup(h); ok {
+						passed[i]++
+					}
+					s.Cool(h)
+				}
+			}
+		}
+		for i, extra := range c.extra {
+			t.Logf("%v, %d+%d+%d bits", c.mode, l.First, l.Rest, extra)
+			trial.Check(t, passed[i], filters*queries[i], l.HotFalsePositiveRate(n, extra))
+		}
+	}
+	if l := (&Layout{}); l.HotFalsePositiveRate(0, 3) != 0 {
+		t.Error("a set without lines has false positives")
+	}
+}
+
+// laggard is a program that read an element's weight at some time, and has not
+// yet tested its bits.
+type laggard struct {
+	key   key.Key
+	extra int
+}
+
+// Whatever comes in whatever order, no listed key tests negative, neither now
+// nor for a program that has read its weight before. When all have gone and all
+// is settled, no bit is left.
+func TestWeightsNoFalseNegative(t *testing.T) {
+	for _, mode := range []Mode{Exact, Approximate} {
+		t.Run(mode.String(), func(t *testing.T) {
+			r := newRandom(t)
+			for range 10 {
+				testWeightsNoFalseNegative(t, mode, r)
+			}
+		})
+	}
+}
+
+func testWeightsNoFalseNegative(t *testing.T, mode Mode, r random) {
+	keys := sources(t, 600)
+	listed := make(map[key.Key]bool)
+	weights := make(map[key.Key]int) // as they were set last, but for those that were overwritten
+	s := weighable(t, mode, 12, 400, 100, r.Uint64(), listed)
+	var laggards []laggard
+	check := func(k key.Key) {
+		if _, ok := s.Lookup(k.Hash(s.Seed)); !ok {
+			t.Fatalf("%v is lost with weight %d", k, s.Weight(k.Hash(s.Seed)))
+		}
+	}
+	refused := 0
+	for step := range 20_000 {
+		k := keys[r.IntN(len(keys))]
+		h := k.Hash(s.Seed)
+		if listed[k] && r.IntN(2) == 0 {
+			laggards = append(laggards, laggard{k, s.Weight(h)})
+		}
+		switch r.IntN(8) {
+		case 0, 1:
+			if !listed[k] {
+				if err := s.Add(k, 1); err != nil {
+					t.Fatal(err)
+				}
+				listed[k] = true
+			}
+		case 2:
+			if listed[k] {
+				delete(listed, k)
+				if !s.Remove(k) {
+					t.Fatalf("%v cannot be removed", k)
+				}
+				laggards = slices.DeleteFunc(laggards, func(l laggard) bool { return l.key == k })
+			}
+		case 3, 4, 5:
+			extra := r.IntN(MaxExtra + 1)
+			switch err := s.SetWeight(k, extra); {
+			case err == nil:
+				weights[k] = extra
+			case errors.Is(err, ErrHotFull):
+				refused++
+			default:
+				t.Fatal(err)
+			}
+			if got := s.Weight(h); got != weights[k] && got != 0 {
+				t.Fatalf("%v has weight %d, want %d", k, got, weights[k])
+			}
+		case 6:
+			s.Cool(h)
+			weights[k] = 0
+		case 7: // the programs have ended
+			if laggards = nil; r.IntN(10) == 0 {
+				s.Settle()
+				if s.Unsettled() {
+					t.Fatal("unsettled after settling")
+				}
+			}
+		}
+		if listed[k] {
+			check(k)
+		}
+		for _, l := range laggards {
+			if h := l.key.Hash(s.Seed); !s.cascade.Contains(h) || !s.cascade.ContainsExtra(h, l.extra) {
+				t.Fatalf("step %d: %v is lost for a program that read weight %d", step, l.key, l.extra)
+			}
+		}
+		if step%1000 == 0 {
+			for k := range listed {
+				check(k)
+			}
+		}
+	}
+	// Settled, there are just the bits of the listed keys with their weights.
+	s.Settle()
+	want := make(map[int]bool)
+	for k := range listed {
+		h := k.Hash(s.Seed)
+		maps.Copy(want, bitsOf(&s.Layout, h, s.Weight(h)))
+	}
+	if s.cascade.shadow.Saturated() > 0 {
+		t.Fatal("the test is too dense: counters are saturated, and bits rightly stay")
+	}
+	if got := setBits(s.cascade.words); !maps.Equal(got, want) {
+		t.Errorf("%d bits are set, want %d", len(got), len(want))
+	}
+	if refused == 0 {
+		t.Error("no bucket of the hot table was ever full")
+	}
+	if s.Keys(key.Shape{SrcBits: 32}) != len(listed) || s.Keys(key.Shape{}) != 0 {
+		t.Errorf("%d keys are counted, want %d", s.Keys(key.Shape{SrcBits: 32}), len(listed))
+	}
+	for k := range listed {
+		s.Remove(k)
+	}
+	for h := range s.Weights() {
+		s.Cool(h)
+	}
+	s.Settle()
+	if slices.ContainsFunc(slices.Concat(s.cascade.words, s.table.slots, s.hot.slots), func(w uint64) bool { return w != 0 }) {
+		t.Error("removing all keys leaves something behind")
+	}
+	if len(s.raised) != 0 || s.hot.len != 0 {
+		t.Errorf("%d keys count as raised, %d as hot", len(s.raised), s.hot.len)
+	}
+}
+
+// An element without room, or of which nobody knows whether it is listed,
+// changes nothing.
+func TestSetWeightRefuses(t *testing.T) {
+	keys := sources(t, 2)
+	s := weighable(t, Approximate, 12, 10, 10, 1, nil)
+	for _, extra := range []int{-1, MaxExtra + 1} {
+		if err := s.SetWeight(keys[0], extra); err == nil {
+			t.Errorf("%d extra bits were accepted", extra)
+		}
+	}
+	s.Listed = nil
+	if err := s.SetWeight(keys[0], 1); err == nil || !strings.Contains(err.Error(), "Listed") {
+		t.Errorf("an approximate set without Listed: %v", err)
+	}
+	if err := s.SetWeight(keys[0], 0); err != nil {
+		t.Errorf("no weight needs no Listed: %v", err)
+	}
+	if slices.ContainsFunc(slices.Concat(s.cascade.words, s.hot.slots), func(w uint64) bool { return w != 0 }) {
+		t.Error("something has changed")
+	}
+	none := weighable(t, Exact, 0, 10, 0, 1, nil)
+	if err := none.SetWeight(keys[0], 1); !errors.Is(err, ErrHotFull) {
+		t.Errorf("without a hot table: %v", err)
+	}
+	if err := none.SetWeight(keys[0], 0); err != nil {
+		t.Errorf("no weight without a hot table: %v", err)
+	}
+
+	s = weighable(t, Exact, 0, 10, 10, 1, nil)
+	if err := s.SetWeight(keys[0], 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Fill([]Column{numbered(key.Shape{SrcBits: 32}, 0, 2, 0)}); !errors.Is(err, ErrNoRoom) {
+		t.Errorf("filling a set with weights: %v", err)
+	}
+}
+
+// lookupLikeC is Lookup with the loads of bpf/hot.h and bpf/cascade.h, in their
+// order, for readers beside a writer, which Lookup is not made for. pause is
+// what may come between the weight and the bits.
+func lookupLikeC(s *Set, h uint64, pause func()) bool {
+	test := func(h uint64, from, to int) bool {
+		base := int(hash.Reduce(h, s.Lines)) * LineWords
+		for j := from; j < to; j++ {
+			if atomic.LoadUint64(&s.cascade.words[base+int(h>>36+uint64(j))%LineWords])>>(h>>(6*j)&63)&1 == 0 {
+				return false
+			}
+		}
+		return true
+	}
+	if !test(h, 0, s.First) || !test(hash.Nth(h, 1), 0, s.Rest) {
+		return false
+	}
+	var extra int
+	bucket := int(hash.Reduce(h, s.HotBuckets)) * BucketSlots
+	for i := range BucketSlots {
+		if slot := atomic.LoadUint64(&s.hot.slots[bucket+i]); (slot^h)&hotHashMask == 0 {
+			extra = int(slot >> hotHashBits)
+		}
+	}
+	pause()
+	from, to := s.Rest, s.Rest+extra
+	for i := uint64(1); ; i++ {
+		if !test(hash.Nth(h, i), from, min(to, MaxLineBits)) {
+			return false
+		}
+		if to <= MaxLineBits {
+			return true
+		}
+		from, to = 0, to-MaxLineBits
+	}
+}
+
+// The promise on which the data plane rests: a reader beside the writer finds
+// each listed key, while weights rise and fall all the time.
+func TestWeightsReadersBesideWriter(t *testing.T) {
+	r := newRandom(t)
+	keys := sources(t, 40)
+	listed := make(map[key.Key]bool)
+	s := weighable(t, Approximate, 12, 40, 100, r.Uint64(), listed)
+	staying, coming := keys[:20], keys[20:]
+	for _, k := range staying {
+		listed[k] = true
+		if err := s.Add(k, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var (
+		passes [2]atomic.Int64 // lookups that have ended
+		done   atomic.Bool
+		wg     sync.WaitGroup
+	)
+	for i := range passes {
+		seed := r.Uint64()
+		wg.Go(func() {
+			defer done.Store(true)
+			for n := seed; !done.Load(); n++ {
+				k := staying[hash.Reduce(hash.Nth(n, 0), uint32(len(staying)))]
+				if !lookupLikeC(s, k.Hash(s.Seed), func() {
+					if n%8 == 0 {
+						runtime.Gosched() // for a long time, as programs go
+					}
+				}) {
+					t.Errorf("%v was gone for a moment", k)
+					return
+				}
+				passes[i].Add(1)
+			}
+		})
+	}
+	grace := func() { // all lookups that run have ended
+		for i := range passes {
+			for now := passes[i].Load(); passes[i].Load() < now+2 && !done.Load(); {
+				runtime.Gosched()
+			}
+		}
+	}
+	settled := 0
+	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline) && !done.Load(); {
+		for range 20 {
+			if err := s.SetWeight(staying[r.IntN(len(staying))], r.IntN(MaxExtra+1)); err != nil && !errors.Is(err, ErrHotFull) {
+				t.Fatal(err)
+			}
+			k := coming[r.IntN(len(coming))]
+			if listed[k] {
+				delete(listed, k)
+				s.Remove(k)
+			} else {
+				listed[k] = true
+				if err := s.Add(k, 1); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := s.SetWeight(k, r.IntN(MaxExtra+1)); err != nil && !errors.Is(err, ErrHotFull) {
+				t.Fatal(err)
+			}
+		}
+		if s.Unsettled() {
+			grace()
+			s.Settle()
+			settled++
+		}
+	}
+	lookups := passes[0].Load() + passes[1].Load()
+	ended := done.Swap(true)
+	wg.Wait()
+	t.Logf("%d lookups, settled %d times", lookups, settled)
+	if !ended && (lookups < 1000 || settled < 10) {
+		t.Error("too little happened for the test to say anything")
+	}
+}

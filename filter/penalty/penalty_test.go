@@ -1,0 +1,111 @@
+package penalty
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+func newTable(t testing.TB, buckets int) *Table {
+	t.Helper()
+	table, err := NewTable(make([]uint64, buckets*BucketWords))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+func TestNewTable(t *testing.T) {
+	for _, words := range []int{0, 1, BucketWords + 1} {
+		if _, err := NewTable(make([]uint64, words)); err == nil {
+			t.Errorf("%d words were accepted", words)
+		}
+	}
+}
+
+// What passes in a time is the rate times it, and a burst at first, whatever
+// the gaps between packets.
+func TestLimit(t *testing.T) {
+	const seconds = 5
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, test := range []struct{ rate, burst, units float64 }{
+		{1000, 10, 1}, {1000, 100, 1}, {7, 3, 1}, {1e5, 1000, 1}, {125e6, 1e6, 1500},
+	} {
+		table := newTable(t, 4)
+		if !table.Set(77, Penalty{Until: time.Hour, Rate: test.rate, Burst: test.burst}) {
+			t.Fatal("no room")
+		}
+		var passed float64
+		offered := 5 * test.rate / test.units // packets a second
+		for now := time.Duration(0); now < seconds*time.Second; now += time.Duration(random.Float64() * 2e9 / offered) {
+			if table.Check(77, uint64(test.units), now) == None {
+				passed += test.units
+			}
+		}
+		want := test.rate*seconds + test.burst
+		if math.Abs(passed-want) > 0.01*want+2*test.units {
+			t.Errorf("%+v: %.0f units passed, want %.0f", test, passed, want)
+		}
+	}
+}
+
+func TestBlockEnds(t *testing.T) {
+	table := newTable(t, 1)
+	table.Set(5, Penalty{Until: time.Second})
+	for _, test := range []struct {
+		now  time.Duration
+		h    uint64
+		want Verdict
+	}{
+		{0, 5, Blocked}, {time.Second - 1, 5, Blocked}, {time.Second, 5, None}, {0, 6, None},
+	} {
+		if got := table.Check(test.h, 1, test.now); got != test.want {
+			t.Errorf("flow %d at %v: %v, want %v", test.h, test.now, got, test.want)
+		}
+	}
+}
+
+// A change keeps what was used of the rate: a flow gains nothing by it.
+func TestSetAgain(t *testing.T) {
+	table := newTable(t, 1)
+	p := Penalty{Until: time.Hour, Rate: 1, Burst: 1}
+	table.Set(5, p)
+	if table.Check(5, 1, 0) != None || table.Check(5, 1, 1) != Limited {
+		t.Fatal("the limit is not one a second")
+	}
+	table.Set(5, p)
+	if table.Check(5, 1, 2) != Limited {
+		t.Error("the change has refilled the bucket")
+	}
+	if table.Len() != 1 {
+		t.Errorf("%d penalties", table.Len())
+	}
+}
+
+func TestRoom(t *testing.T) {
+	table := newTable(t, 1)
+	p := Penalty{Until: time.Second}
+	for h := range uint64(slots) {
+		if !table.Set(h+1, p) {
+			t.Fatalf("no room for penalty %d", h+1)
+		}
+	}
+	if table.Set(99, p) {
+		t.Error("a ninth penalty in a bucket of eight")
+	}
+	table.Remove(3)
+	table.Remove(3)
+	if table.Len() != slots-1 || !table.Set(99, p) || table.Check(99, 1, 0) != Blocked || table.Check(3, 1, 0) != None {
+		t.Error("the room of a removed penalty is not used")
+	}
+	table.Set(1, Penalty{Until: time.Hour})
+	table.Expire(time.Second)
+	if table.Len() != 1 || table.Check(1, 1, time.Second) != Blocked {
+		t.Errorf("%d penalties after all but one have ended", table.Len())
+	}
+	// What a table is made over is in force.
+	if again, err := NewTable(table.words); err != nil || again.Len() != 1 {
+		t.Errorf("%v, %v", again, err)
+	}
+}

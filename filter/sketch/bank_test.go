@@ -1,0 +1,524 @@
+package sketch
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"weir/filter/hash"
+	"weir/filter/key"
+)
+
+func mustNewBank(t testing.TB, tracker Tracker) *Bank {
+	t.Helper()
+	b, err := NewBank(tracker, make([]uint64, tracker.LineWords()), make([]uint64, tracker.FlowWords()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// send counts packets of a flow, of 100 bytes each.
+func (b *Bank) send(n uint32, packets int) (h uint64) {
+	k := source(n)
+	h = b.Hash(k)
+	for range packets {
+		b.CountKey(k, h, 100)
+	}
+	return h
+}
+
+// model is a bank as bpf/tracker.h describes it, by the bytes of its memory:
+// slow, and without a thought beyond the description.
+type model struct {
+	Tracker
+	head     [8]uint64
+	counters []uint32
+	flows    []uint64
+}
+
+func (m *model) count(k key.Key, length uint64) {
+	const bucket = 72 // words
+	h := m.Hash(k)
+	m.head[0]++
+	m.head[1] += length
+	n, total := uint64(1), m.head[0]
+	if m.Unit == Bytes {
+		n, total = length, m.head[1]
+	}
+
+	z := hash.Nth(h, 8)
+	b := m.flows[bucket*hash.Reduce(z, m.Buckets):][:bucket]
+	if b[7] != 0 && !slices.Contains(b[:8], h) {
+		b = m.flows[bucket*hash.Reduce(z<<32, m.Buckets):][:bucket]
+	}
+	slot := slices.Index(b[:8], h)
+	if slot < 0 {
+		at := m.at(h)
+		least := uint64(math.MaxUint32)
+		for _, c := range at {
+			least = min(least, uint64(*c))
+		}
+		after := min(least+n, math.MaxUint32)
+		limit := min(max(m.head[3], (total>>8)*m.head[4]>>24), 1<<31)
+		if after >= limit {
+			if slot = slices.Index(b[:8], 0); slot < 0 {
+				if slot = m.evict(b, after); slot < 0 {
+					m.head[2]++
+				}
+			}
+		}
+		if slot < 0 {
+			for _, c := range at {
+				*c = max(*c, uint32(after))
+			}
+			return
+		}
+		b[slot] = h
+		f := b[8+8*slot:][:8]
+		clear(f)
+		f[2] = least
+		for i, x := range k.Append(nil) {
+			f[3+i/8] |= uint64(x) << (8 * (i % 8))
+		}
+	}
+	b[8+8*slot]++
+	b[9+8*slot] += length
+}
+
+// at gives the counters of a flow.
+func (m *model) at(h uint64) (at [4]*uint32) {
+	z := hash.Nth(h, 0)
+	for i := range at {
+		at[i] = &m.counters[16*hash.Reduce(z, m.Lines)+uint32(4*i)+uint32(z>>(2*i)&3)]
+	}
+	return at
+}
+
+// evict gives the slot of the first of the bucket's flows that had fewest
+// units, put back into the sketch, if these are fewer than the newcomer has.
+func (m *model) evict(b []uint64, units uint64) int {
+	var had [8]uint64
+	for i := range had {
+		f := b[8+8*i:]
+		had[i] = f[2] + f[0]
+		if m.Unit == Bytes {
+			had[i] = f[2] + f[1]
+		}
+	}
+	fewest := slices.Min(had[:])
+	if fewest >= units {
+		return -1
+	}
+	slot := slices.Index(had[:], fewest)
+	for _, c := range m.at(b[slot]) {
+		*c = max(*c, uint32(fewest))
+	}
+	return slot
+}
+
+// lines is the memory of the head and the counters.
+func (m *model) lines() []uint64 {
+	words := slices.Clone(m.head[:])
+	for i := 0; i < len(m.counters); i += 2 {
+		var b [8]byte
+		binary.NativeEndian.PutUint32(b[:], m.counters[i])
+		binary.NativeEndian.PutUint32(b[4:], m.counters[i+1])
+		words = append(words, binary.NativeEndian.Uint64(b[:]))
+	}
+	return words
+}
+
+// TestBankAgainstModel compares the whole memory of a bank with the model's.
+func TestBankAgainstModel(t *testing.T) {
+	rng := random(t, 40)
+	for _, c := range []struct {
+		name    string
+		tracker Tracker
+		floor   uint64
+		share   float64
+		denied  bool
+	}{
+		{"sources", sources.of(Packets, 5, 10), 30, 0, false},
+		{"sources by bytes, full", sources.of(Bytes, 3, 2), 20_000, 0, true},
+		{"flows, full", flows.of(Packets, 100, 20), 5, 0, true},
+		{"flows by bytes", flows.of(Bytes, 1000, 1000), 2000, 0, false},
+		{"flows with a share", flows.of(Packets, 200, 200), 3, 0.0013, false},
+		{"flows with a share of the bytes, full", flows.of(Bytes, 50, 30), 3000, 0.001, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			lines, words := make([]uint64, c.tracker.LineWords()), make([]uint64, c.tracker.FlowWords())
+			b, err := NewBank(c.tracker, lines, words)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.Admit(c.floor, c.share)
+			m := &model{
+				Tracker:  c.tracker,
+				counters: make([]uint32, c.tracker.Lines*16),
+				flows:    make([]uint64, c.tracker.Buckets*72),
+			}
+			m.head[3], m.head[4] = c.floor, uint64(c.share*(1<<32))
+			for range 20_000 {
+				p, length := packet(rng)
+				b.Count(p, length)
+				m.count(c.tracker.Key(p), length)
+			}
+			if !slices.Equal(lines, m.lines()) {
+				t.Error("head or counters differ")
+			}
+			if !slices.Equal(words, m.flows) {
+				t.Error("flow memories differ")
+			}
+			n := 0
+			for range b.Flows() {
+				n++
+			}
+			t.Logf("%d flows in memory, %d packets denied", n, b.Denied())
+			if n < 10 || c.denied != (b.Denied() > 0) {
+				t.Errorf("%d flows in memory, %d packets denied: not the case that is meant", n, b.Denied())
+			}
+
+			b.Reset()
+			rest := [lineWords]uint64{3: c.floor, 4: uint64(c.share * (1 << 32))}
+			if !slices.Equal(lines[:lineWords], rest[:]) || slices.Max(lines[lineWords:]) != 0 || slices.Max(words) != 0 {
+				t.Error("more than the admission is left after Reset")
+			}
+		})
+	}
+}
+
+// TestShielding checks that a flow in the memory leaves the sketch alone, and
+// that the packet which brings it there does too.
+func TestShielding(t *testing.T) {
+	b := mustNewBank(t, sources.of(Packets, 64, 1))
+	b.Admit(10, 0)
+	h := b.send(7, 9)
+	if f, ok := b.Find(h); ok {
+		t.Fatalf("in the memory at %+v", f)
+	}
+	for n := range uint64(5) {
+		b.send(7, 1)
+		want := Flow{Key: source(7), Hash: h, Before: 9, Packets: n + 1, Bytes: 100 * (n + 1)}
+		if f, ok := b.Find(h); !ok || f != want {
+			t.Fatalf("packet %d: entry %+v, want %+v", 10+n, f, want)
+		}
+	}
+	if got := b.sketch.Estimate(h); got != 9 {
+		t.Errorf("sketch at %d, want 9", got)
+	}
+	if !b.Keep(source(7), h) || b.Estimate(h) != 14 {
+		t.Errorf("estimate %d, want 14, also if kept again", b.Estimate(h))
+	}
+	if b.Packets() != 14 || b.Bytes() != 1400 || b.Total() != 14 {
+		t.Errorf("%d packets, %d bytes, total %d", b.Packets(), b.Bytes(), b.Total())
+	}
+}
+
+// TestLimit checks the limit's arithmetic where it could go wrong.
+func TestLimit(t *testing.T) {
+	for _, c := range []struct {
+		floor uint64
+		share float64
+		total uint64
+		want  uint64
+	}{
+		{0, 0, 1 << 40, 0},
+		{70, 0, 1 << 40, 70},
+		{70, 0.25, 256, 70},
+		{70, 0.25, 1024, 256},
+		{70, 0.25, 1279, 256}, // the total is taken in steps of 256
+		{0, 0.001, 1 << 30, 1 << 30 / 1000},
+		{1 << 40, 0, 0, 1 << 31},          // more than a counter holds
+		{0, 0.25, 1 << 40, 1 << 31},       // the same
+		{0, 1, 1 << 20, 1 << 18},          // a quarter at most
+		{50, -1, 1 << 20, 50},             // none
+		{0, 0.25, 1<<42 | 1<<14, 1 << 12}, // wraps to a lower limit
+	} {
+		b := mustNewBank(t, sources.of(Bytes, 1, 1))
+		b.Admit(c.floor, c.share)
+		b.head.bytes = c.total
+		if got := b.limit(); got != c.want {
+			t.Errorf("floor %d, share %g of %d: limit %d, want %d", c.floor, c.share, c.total, got, c.want)
+		}
+	}
+}
+
+// TestSaturated checks that counters of 32 bits do not keep a flow out of the
+// memory, however many bytes it takes, and do not overflow if it is full.
+func TestSaturated(t *testing.T) {
+	const huge = 1 << 30
+	b := mustNewBank(t, sources.of(Bytes, 1, 1))
+	b.Admit(math.MaxUint64, 1)
+	for n := range uint32(slots) {
+		k := source(n)
+		for range 5 {
+			b.CountKey(k, b.Hash(k), huge)
+		}
+		if f, ok := b.Find(b.Hash(k)); !ok || f.Estimate(Bytes) < 5*huge {
+			t.Fatalf("flow %d of 5 GB: entry %+v", n, f)
+		}
+	}
+	k := source(slots)
+	for range 10 {
+		b.CountKey(k, b.Hash(k), huge)
+	}
+	if got := b.Estimate(b.Hash(k)); got != math.MaxUint32 {
+		t.Errorf("a flow without room has %d bytes, want %d", got, uint32(math.MaxUint32))
+	}
+	if b.Denied() == 0 {
+		t.Error("nothing was denied")
+	}
+}
+
+// TestFullMemory checks that what finds no room is counted in the sketch, is
+// never underestimated, and is reported.
+func TestFullMemory(t *testing.T) {
+	const limit, flows, capacity = 10, 40, 16
+	b := mustNewBank(t, sources.of(Packets, 4096, capacity/slots))
+	b.Admit(limit, 0)
+	for range 50 {
+		for n := range uint32(flows) {
+			b.send(n, 1)
+		}
+	}
+	in := 0
+	for range b.Flows() {
+		in++
+	}
+	if in != capacity {
+		t.Errorf("%d entries, want %d", in, capacity)
+	}
+	// Each of the others asked with its tenth and each later packet.
+	if want := uint64((flows - capacity) * (50 - limit + 1)); b.Denied() != want {
+		t.Errorf("%d packets denied, want %d", b.Denied(), want)
+	}
+	for n := range uint32(flows) {
+		if got := b.Estimate(b.Hash(source(n))); got < 50 {
+			t.Errorf("flow %d estimated at %d of 50 packets", n, got)
+		}
+	}
+	if b.Keep(source(flows), b.Hash(source(flows))) {
+		t.Error("a full memory keeps one more")
+	}
+}
+
+// TestEviction checks that a flow takes the place of the smallest in a full
+// bucket, if that is smaller, and that it can come back.
+func TestEviction(t *testing.T) {
+	b := mustNewBank(t, sources.of(Packets, 1024, 1))
+	b.Admit(10, 0)
+	for n := range uint32(slots) {
+		b.send(n, int(20+n))
+	}
+	check := func(after string, in, out uint32, packets uint64) {
+		t.Helper()
+		if _, ok := b.Find(b.Hash(source(in))); !ok {
+			t.Errorf("%s: flow %d is not in the memory", after, in)
+		}
+		h := b.Hash(source(out))
+		if f, ok := b.Find(h); ok {
+			t.Errorf("%s: in the memory at %+v", after, f)
+		}
+		if got := b.Estimate(h); got < packets {
+			t.Errorf("%s: flow %d estimated at %d of %d packets", after, out, got, packets)
+		}
+	}
+	b.send(100, 20)
+	check("as small as the smallest", 0, 100, 20)
+	b.send(100, 1)
+	check("larger by one", 100, 0, 20)
+	b.send(0, 2)
+	check("larger again", 0, 100, 21)
+	if b.Denied() != 11+1 { // the tenth to the 20th packet of flow 100, one of flow 0
+		t.Errorf("%d packets denied, want 12", b.Denied())
+	}
+}
+
+// TestMemoryLoad checks that two choices fill the memory well before the first
+// flow is refused.
+func TestMemoryLoad(t *testing.T) {
+	const capacity = 8192
+	b := mustNewBank(t, sources.of(Packets, 1, capacity/slots))
+	n := uint32(0)
+	for b.Keep(source(n), b.Hash(source(n))) {
+		n++
+	}
+	t.Logf("first refusal at load %.3f", float64(n)/capacity)
+	if n < capacity*4/10 {
+		t.Errorf("first refusal with %d of %d entries", n, capacity)
+	}
+	for i := range n {
+		h := b.Hash(source(i))
+		if f, ok := b.Find(h); !ok || f != (Flow{Key: source(i), Hash: h}) {
+			t.Fatalf("entry %d of %d: %+v", i, n, f)
+		}
+		if !b.Keep(source(i), h) {
+			t.Fatalf("entry %d is not kept twice", i)
+		}
+	}
+}
+
+// TestLiveBank reads a bank between any two of the program's stores with which a
+// flow enters, in the program's order and with the hash too early.
+func TestLiveBank(t *testing.T) {
+	tracker := flows.of(Packets, 1, 1)
+	counted := func(p key.Tuple) []uint64 {
+		words := make([]uint64, tracker.FlowWords())
+		b, err := NewBank(tracker, make([]uint64, tracker.LineWords()), words)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Count(p, 100)
+		return words
+	}
+	rng := random(t, 41)
+	p, _ := packet(rng)
+	old, after := counted(p), []uint64(nil)
+	for after == nil || after[0] == old[0] {
+		p, _ = packet(rng)
+		after = counted(p)
+	}
+	want := tracker.Key(p)
+	// What an earlier interval has left may still be there.
+	for name, before := range map[string][]uint64{"empty": make([]uint64, len(after)), "stale": old} {
+		for name2, order := range map[string][]int{"in order": {8, 9, 10, 11, 12, 13, 14, 15, 0}, "hash first": {0, 8, 9, 10, 11, 12, 13, 14, 15}} {
+			lines, words := make([]uint64, tracker.LineWords()), slices.Clone(before)
+			words[0] = 0
+			b, err := NewBank(tracker, lines, words)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, at := range order {
+				words[at] = after[at]
+				for f := range b.Flows() {
+					if f.Key != want {
+						t.Errorf("%s, %s: after %d stores the flow %v, not %v", name, name2, i+1, f.Key, want)
+					}
+				}
+			}
+			if f, ok := b.Find(after[0]); !ok || f.Key != want || f.Packets != 1 || f.Bytes != 100 {
+				t.Errorf("%s, %s: after all stores %+v", name, name2, f)
+			}
+		}
+	}
+}
+
+// TestLiveEviction reads a bank between any two of the program's stores with
+// which one flow takes the place of another, which has the first of two slots in
+// use.
+func TestLiveEviction(t *testing.T) {
+	tracker := sources.of(Packets, 64, 1)
+	lines, words := make([]uint64, tracker.LineWords()), make([]uint64, tracker.FlowWords())
+	b, err := NewBank(tracker, lines, words)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Admit(2, 0)
+	for n := range uint32(slots) {
+		b.send(n, int(10+n))
+	}
+	before, sketchBefore := slices.Clone(words), slices.Clone(lines)
+	truth := map[key.Key]uint64{source(100): 11}
+	for n := range uint32(slots) {
+		truth[source(n)] = uint64(10 + n)
+	}
+	b.send(100, 11)
+	after, sketchAfter := slices.Clone(words), slices.Clone(lines)
+	if before[0] == after[0] {
+		t.Fatal("flow 0 is still there")
+	}
+
+	copy(words, before)
+	copy(lines, sketchBefore)
+	stores := []func(){func() { copy(lines, sketchAfter) }, func() { words[0] = 0 }}
+	for i := slots; i < slots+flowWords; i++ {
+		stores = append(stores, func() { words[i] = after[i] })
+	}
+	stores = append(stores, func() { words[0] = after[0] })
+	for i, store := range stores {
+		store()
+		in := 0
+		for f := range b.Flows() {
+			in++
+			if f.Exact(Packets) > truth[f.Key] {
+				t.Errorf("after %d stores: %v has %d packets of %d", i+1, f.Key, f.Exact(Packets), truth[f.Key])
+			}
+		}
+		if in < slots-1 {
+			t.Errorf("after %d stores: %d flows", i+1, in)
+		}
+		for k, n := range truth {
+			if got := b.Estimate(b.Hash(k)); got < n && k != source(100) {
+				t.Errorf("after %d stores: %v estimated at %d of %d", i+1, k, got, n)
+			}
+		}
+	}
+	if !slices.Equal(words, after) {
+		t.Error("there are other stores")
+	}
+}
+
+func TestNewBankRefuses(t *testing.T) {
+	good := sources.of(Packets, 2, 3)
+	mustNewBank(t, good)
+	for name, change := range map[string]func(*Tracker){
+		"unit":         func(b *Tracker) { b.Unit = Bytes + 1 },
+		"no lines":     func(b *Tracker) { b.Lines = 0 },
+		"no buckets":   func(b *Tracker) { b.Buckets = 0 },
+		"more lines":   func(b *Tracker) { b.Lines++ },
+		"more buckets": func(b *Tracker) { b.Buckets++ },
+		"IPv4 shape":   func(b *Tracker) { b.V4.SrcBits = 33 },
+		"IPv6 shape":   func(b *Tracker) { b.V6.SrcBits = 129 },
+		"families":     func(b *Tracker) { b.V4, b.V6 = b.V6, b.V4 },
+		"forms":        func(b *Tracker) { b.V6 = flows.V6 },
+	} {
+		c := good
+		change(&c)
+		if _, err := NewBank(c, make([]uint64, good.LineWords()), make([]uint64, good.FlowWords())); err == nil {
+			t.Errorf("%s: %+v accepted", name, c)
+		}
+	}
+}
+
+func TestCountDoesNotAllocate(t *testing.T) {
+	for _, tracker := range []Tracker{sources.of(Packets, 2, 2), flows.of(Bytes, 2, 2)} {
+		b := mustNewBank(t, tracker)
+		rng := rand.New(rand.NewPCG(42, 0))
+		b.Admit(3, 0)
+		if n := testing.AllocsPerRun(1000, func() { b.Count(packet(rng)) }); n != 0 {
+			t.Errorf("%v: %g allocations a packet", tracker.V4, n)
+		}
+	}
+}
+
+func BenchmarkBank(b *testing.B) {
+	for _, alpha := range []float64{0.9, 1.3} {
+		w := newWorkload(b, 34, 200_000, 1<<20, alpha)
+		bank := mustNewBank(b, sources.of(Packets, 2048, 1<<20/bucketWords/8))
+		keys, hashes := make([]key.Key, len(w.truth)), make([]uint64, len(w.truth))
+		for f := range keys {
+			keys[f] = source(uint32(f))
+			hashes[f] = bank.Hash(keys[f])
+		}
+		bank.Admit(1<<20/40_000, 0)
+		b.Run(fmt.Sprintf("op=insert/zipf=%.1f", alpha), func(b *testing.B) {
+			for i := 0; b.Loop(); i++ {
+				j := i & (len(w.packets) - 1)
+				if j == 0 {
+					bank.Reset()
+				}
+				f := w.packets[j]
+				bank.CountKey(keys[f], hashes[f], 1000)
+			}
+		})
+		b.Run(fmt.Sprintf("op=query/zipf=%.1f", alpha), func(b *testing.B) {
+			for i := 0; b.Loop(); i++ {
+				bank.Estimate(hashes[i%len(hashes)])
+			}
+		})
+	}
+}
