@@ -14,6 +14,7 @@
 /*
  * The keys that are looked up, in order: IPv4 addresses in network order, in
  * the first half of a word, since that is what an array's entry takes anyway.
+ * The second half takes the answer of `ask`.
  */
 #define BENCH_KEYS (1 << 20)
 
@@ -64,10 +65,16 @@ struct loop {
 
 struct loop bench_loop = {};
 
-static __always_inline __u32 next_key(struct loop *l)
+static __always_inline __u32 *next_entry(struct loop *l)
 {
 	__u32 i = l->at++ % BENCH_KEYS;
-	__u32 *key = bpf_map_lookup_elem(&bench_keys, &i);
+
+	return bpf_map_lookup_elem(&bench_keys, &i);
+}
+
+static __always_inline __u32 next_key(struct loop *l)
+{
+	__u32 *key = next_entry(l);
 
 	return key ? *key : 0;
 }
@@ -82,7 +89,7 @@ static __always_inline void look_up_empty(struct loop *l)
 
 static __always_inline void look_up_weir(struct loop *l)
 {
-	struct set_maps maps = {&block_lines, &block_buckets, &block_marks4, &block_marks6};
+	struct set_maps maps = {&block_lines, &block_marks4, &block_marks6, confirm_block};
 	__u64 h = xxh64_8(hash_seed, pair_head(32 << 8, next_key(l)));
 
 	l->hits += set_lookup(&block, maps, h) != LIST_NONE;
@@ -91,7 +98,7 @@ static __always_inline void look_up_weir(struct loop *l)
 /* All of a set, with markers and every shape in use. */
 static __always_inline void look_up_match(struct loop *l)
 {
-	struct set_maps maps = {&block_lines, &block_buckets, &block_marks4, &block_marks6};
+	struct set_maps maps = {&block_lines, &block_marks4, &block_marks6, confirm_block};
 	struct cpu_row *row = this_row();
 
 	if (!row)
@@ -100,6 +107,33 @@ static __always_inline void look_up_match(struct loop *l)
 	row->packet.src[0] = next_key(l);
 	set_match(&block, maps, &row->packet, hash_seed);
 	l->hits += row->packet.list != LIST_NONE;
+}
+
+/* The same by the pipeline's own function; the answer stands beside the key. */
+static __always_inline void look_up_ask(struct loop *l)
+{
+	struct cpu_row *row = this_row();
+	__u32 *entry = next_entry(l);
+
+	if (!row || !entry)
+		return;
+	row->packet.family = 4;
+	row->packet.src[0] = entry[0];
+	entry[1] = match_block() != LIST_NONE;
+	l->hits += entry[1];
+}
+
+/* No lookup: the first tracker counts a packet of the key. */
+static __always_inline void look_up_track(struct loop *l)
+{
+	struct cpu_row *row = this_row();
+
+	if (!row)
+		return;
+	row->packet.family = 4;
+	row->packet.src[0] = next_key(l);
+	row->packet.len = 64;
+	l->hits += track(0) != REASON_CLEAN;
 }
 
 static __always_inline void look_up_hash(struct loop *l)
@@ -143,6 +177,8 @@ static __always_inline void look_up_lpm(struct loop *l)
 LOOP(empty)
 LOOP(weir)
 LOOP(match)
+LOOP(ask)
+LOOP(track)
 LOOP(hash)
 LOOP(bloom)
 LOOP(lpm)

@@ -25,17 +25,25 @@ const (
 	BenchMapBenchKeys      = "bench_keys"
 	BenchMapBenchLpm       = "bench_lpm"
 	BenchMapBlockBuckets   = "block_buckets"
+	BenchMapBlockHot       = "block_hot"
 	BenchMapBlockLines     = "block_lines"
 	BenchMapBlockMarks4    = "block_marks4"
 	BenchMapBlockMarks6    = "block_marks6"
 	BenchMapListStats      = "list_stats"
+	BenchMapPenalties      = "penalties"
 	BenchMapReasonStats    = "reason_stats"
+	BenchMapSamples        = "samples"
+	BenchMapTrackerFlows   = "tracker_flows"
+	BenchMapTrackerLines   = "tracker_lines"
+	BenchMapTrackerNow     = "tracker_now"
 	BenchProgGenerate      = "generate"
+	BenchProgLoopAsk       = "loop_ask"
 	BenchProgLoopBloom     = "loop_bloom"
 	BenchProgLoopEmpty     = "loop_empty"
 	BenchProgLoopHash      = "loop_hash"
 	BenchProgLoopLpm       = "loop_lpm"
 	BenchProgLoopMatch     = "loop_match"
+	BenchProgLoopTrack     = "loop_track"
 	BenchProgLoopWeir      = "loop_weir"
 	BenchProgWireBloom     = "wire_bloom"
 	BenchProgWireDrop      = "wire_drop"
@@ -43,6 +51,8 @@ const (
 	BenchProgWireLpm       = "wire_lpm"
 	BenchProgWireWeir      = "wire_weir"
 	BenchVarAllow          = "allow"
+	BenchVarBankBuckets    = "bank_buckets"
+	BenchVarBankLines      = "bank_lines"
 	BenchVarBenchIfindex   = "bench_ifindex"
 	BenchVarBenchLoop      = "bench_loop"
 	BenchVarBlock          = "block"
@@ -52,6 +62,11 @@ const (
 	BenchVarHashSeed       = "hash_seed"
 	BenchVarListStride     = "list_stride"
 	BenchVarMonitor        = "monitor"
+	BenchVarPenaltyBuckets = "penalty_buckets"
+	BenchVarSampleMask     = "sample_mask"
+	BenchVarSampling       = "sampling"
+	BenchVarTrackerCount   = "tracker_count"
+	BenchVarTrackers       = "trackers"
 )
 
 // LoadBench returns the embedded CollectionSpec for Bench.
@@ -97,11 +112,13 @@ type BenchSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type BenchProgramSpecs struct {
 	Generate  *ebpf.ProgramSpec `ebpf:"generate"`
+	LoopAsk   *ebpf.ProgramSpec `ebpf:"loop_ask"`
 	LoopBloom *ebpf.ProgramSpec `ebpf:"loop_bloom"`
 	LoopEmpty *ebpf.ProgramSpec `ebpf:"loop_empty"`
 	LoopHash  *ebpf.ProgramSpec `ebpf:"loop_hash"`
 	LoopLpm   *ebpf.ProgramSpec `ebpf:"loop_lpm"`
 	LoopMatch *ebpf.ProgramSpec `ebpf:"loop_match"`
+	LoopTrack *ebpf.ProgramSpec `ebpf:"loop_track"`
 	LoopWeir  *ebpf.ProgramSpec `ebpf:"loop_weir"`
 	WireBloom *ebpf.ProgramSpec `ebpf:"wire_bloom"`
 	WireDrop  *ebpf.ProgramSpec `ebpf:"wire_drop"`
@@ -123,11 +140,17 @@ type BenchMapSpecs struct {
 	BenchKeys    *ebpf.MapSpec `ebpf:"bench_keys"`
 	BenchLpm     *ebpf.MapSpec `ebpf:"bench_lpm"`
 	BlockBuckets *ebpf.MapSpec `ebpf:"block_buckets"`
+	BlockHot     *ebpf.MapSpec `ebpf:"block_hot"`
 	BlockLines   *ebpf.MapSpec `ebpf:"block_lines"`
 	BlockMarks4  *ebpf.MapSpec `ebpf:"block_marks4"`
 	BlockMarks6  *ebpf.MapSpec `ebpf:"block_marks6"`
 	ListStats    *ebpf.MapSpec `ebpf:"list_stats"`
+	Penalties    *ebpf.MapSpec `ebpf:"penalties"`
 	ReasonStats  *ebpf.MapSpec `ebpf:"reason_stats"`
+	Samples      *ebpf.MapSpec `ebpf:"samples"`
+	TrackerFlows *ebpf.MapSpec `ebpf:"tracker_flows"`
+	TrackerLines *ebpf.MapSpec `ebpf:"tracker_lines"`
+	TrackerNow   *ebpf.MapSpec `ebpf:"tracker_now"`
 }
 
 // BenchVariableSpecs contains global variables before they are loaded into the kernel.
@@ -135,6 +158,8 @@ type BenchMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type BenchVariableSpecs struct {
 	Allow          *ebpf.VariableSpec `ebpf:"allow"`
+	BankBuckets    *ebpf.VariableSpec `ebpf:"bank_buckets"`
+	BankLines      *ebpf.VariableSpec `ebpf:"bank_lines"`
 	BenchIfindex   *ebpf.VariableSpec `ebpf:"bench_ifindex"`
 	BenchLoop      *ebpf.VariableSpec `ebpf:"bench_loop"`
 	Block          *ebpf.VariableSpec `ebpf:"block"`
@@ -144,6 +169,11 @@ type BenchVariableSpecs struct {
 	HashSeed       *ebpf.VariableSpec `ebpf:"hash_seed"`
 	ListStride     *ebpf.VariableSpec `ebpf:"list_stride"`
 	Monitor        *ebpf.VariableSpec `ebpf:"monitor"`
+	PenaltyBuckets *ebpf.VariableSpec `ebpf:"penalty_buckets"`
+	SampleMask     *ebpf.VariableSpec `ebpf:"sample_mask"`
+	Sampling       *ebpf.VariableSpec `ebpf:"sampling"`
+	TrackerCount   *ebpf.VariableSpec `ebpf:"tracker_count"`
+	Trackers       *ebpf.VariableSpec `ebpf:"trackers"`
 }
 
 // BenchObjects contains all objects after they have been loaded into the kernel.
@@ -175,11 +205,17 @@ type BenchMaps struct {
 	BenchKeys    *ebpf.Map `ebpf:"bench_keys"`
 	BenchLpm     *ebpf.Map `ebpf:"bench_lpm"`
 	BlockBuckets *ebpf.Map `ebpf:"block_buckets"`
+	BlockHot     *ebpf.Map `ebpf:"block_hot"`
 	BlockLines   *ebpf.Map `ebpf:"block_lines"`
 	BlockMarks4  *ebpf.Map `ebpf:"block_marks4"`
 	BlockMarks6  *ebpf.Map `ebpf:"block_marks6"`
 	ListStats    *ebpf.Map `ebpf:"list_stats"`
+	Penalties    *ebpf.Map `ebpf:"penalties"`
 	ReasonStats  *ebpf.Map `ebpf:"reason_stats"`
+	Samples      *ebpf.Map `ebpf:"samples"`
+	TrackerFlows *ebpf.Map `ebpf:"tracker_flows"`
+	TrackerLines *ebpf.Map `ebpf:"tracker_lines"`
+	TrackerNow   *ebpf.Map `ebpf:"tracker_now"`
 }
 
 func (m *BenchMaps) Close() error {
@@ -193,11 +229,17 @@ func (m *BenchMaps) Close() error {
 		m.BenchKeys,
 		m.BenchLpm,
 		m.BlockBuckets,
+		m.BlockHot,
 		m.BlockLines,
 		m.BlockMarks4,
 		m.BlockMarks6,
 		m.ListStats,
+		m.Penalties,
 		m.ReasonStats,
+		m.Samples,
+		m.TrackerFlows,
+		m.TrackerLines,
+		m.TrackerNow,
 	)
 }
 
@@ -206,6 +248,8 @@ func (m *BenchMaps) Close() error {
 // It can be passed to LoadBenchObjects or ebpf.CollectionSpec.LoadAndAssign.
 type BenchVariables struct {
 	Allow          *ebpf.Variable `ebpf:"allow"`
+	BankBuckets    *ebpf.Variable `ebpf:"bank_buckets"`
+	BankLines      *ebpf.Variable `ebpf:"bank_lines"`
 	BenchIfindex   *ebpf.Variable `ebpf:"bench_ifindex"`
 	BenchLoop      *ebpf.Variable `ebpf:"bench_loop"`
 	Block          *ebpf.Variable `ebpf:"block"`
@@ -215,6 +259,11 @@ type BenchVariables struct {
 	HashSeed       *ebpf.Variable `ebpf:"hash_seed"`
 	ListStride     *ebpf.Variable `ebpf:"list_stride"`
 	Monitor        *ebpf.Variable `ebpf:"monitor"`
+	PenaltyBuckets *ebpf.Variable `ebpf:"penalty_buckets"`
+	SampleMask     *ebpf.Variable `ebpf:"sample_mask"`
+	Sampling       *ebpf.Variable `ebpf:"sampling"`
+	TrackerCount   *ebpf.Variable `ebpf:"tracker_count"`
+	Trackers       *ebpf.Variable `ebpf:"trackers"`
 }
 
 // BenchPrograms contains all programs after they have been loaded into the kernel.
@@ -222,11 +271,13 @@ type BenchVariables struct {
 // It can be passed to LoadBenchObjects or ebpf.CollectionSpec.LoadAndAssign.
 type BenchPrograms struct {
 	Generate  *ebpf.Program `ebpf:"generate"`
+	LoopAsk   *ebpf.Program `ebpf:"loop_ask"`
 	LoopBloom *ebpf.Program `ebpf:"loop_bloom"`
 	LoopEmpty *ebpf.Program `ebpf:"loop_empty"`
 	LoopHash  *ebpf.Program `ebpf:"loop_hash"`
 	LoopLpm   *ebpf.Program `ebpf:"loop_lpm"`
 	LoopMatch *ebpf.Program `ebpf:"loop_match"`
+	LoopTrack *ebpf.Program `ebpf:"loop_track"`
 	LoopWeir  *ebpf.Program `ebpf:"loop_weir"`
 	WireBloom *ebpf.Program `ebpf:"wire_bloom"`
 	WireDrop  *ebpf.Program `ebpf:"wire_drop"`
@@ -238,11 +289,13 @@ type BenchPrograms struct {
 func (p *BenchPrograms) Close() error {
 	return _BenchClose(
 		p.Generate,
+		p.LoopAsk,
 		p.LoopBloom,
 		p.LoopEmpty,
 		p.LoopHash,
 		p.LoopLpm,
 		p.LoopMatch,
+		p.LoopTrack,
 		p.LoopWeir,
 		p.WireBloom,
 		p.WireDrop,

@@ -3,8 +3,8 @@
  * Shapes and keys: what of a packet is matched exactly. The twin of package
  * filter/key, which documents the serialised layout.
  *
- * Nothing is ever serialised here: a key is handed to the hash as the words
- * that XXH64 would read from it.
+ * Keys are not serialised byte by byte: they are made of the words that XXH64
+ * would read, in registers.
  */
 #ifndef WEIR_KEY_H
 #define WEIR_KEY_H
@@ -58,24 +58,32 @@ static __always_inline __u64 pair_head(__u32 head, __u32 high)
 	return (__u64)le32(high) << 32 | head;
 }
 
+/*
+ * The words of a packet's key under a shape, as XXH64 reads them: what is
+ * hashed, and, put into memory one after the other, the serialised key.
+ */
+#define KEY_WORDS 5
+
+struct key {
+	__u64 w[KEY_WORDS]; /* of a short key, the first ones */
+};
+
 /* An address alone; the mask of the side that does not count is all zero. */
-static __always_inline __u64 key_v4(const volatile struct shape *s, const struct packet *p,
-				    __u64 seed)
+static __always_inline struct key words_v4(const volatile struct shape *s, const struct packet *p)
 {
 	__u32 a = (p->src[0] & s->src_mask[0]) | (p->dst[0] & s->dst_mask[0]);
 
-	return xxh64_8(seed, pair_head(s->head, a));
+	return (struct key){{pair_head(s->head, a)}};
 }
 
-static __always_inline __u64 key_v6(const volatile struct shape *s, const struct packet *p,
-				    __u64 seed)
+static __always_inline struct key words_v6(const volatile struct shape *s, const struct packet *p)
 {
 	__u32 a0 = (p->src[0] & s->src_mask[0]) | (p->dst[0] & s->dst_mask[0]);
 	__u32 a1 = (p->src[1] & s->src_mask[1]) | (p->dst[1] & s->dst_mask[1]);
 	__u32 a2 = (p->src[2] & s->src_mask[2]) | (p->dst[2] & s->dst_mask[2]);
 	__u32 a3 = (p->src[3] & s->src_mask[3]) | (p->dst[3] & s->dst_mask[3]);
 
-	return xxh64_20(seed, pair_head(s->head, a0), pair(a1, a2), le32(a3));
+	return (struct key){{pair_head(s->head, a0), pair(a1, a2), le32(a3)}};
 }
 
 static __always_inline __u32 flow_head(const volatile struct shape *s, const struct packet *p)
@@ -83,21 +91,41 @@ static __always_inline __u32 flow_head(const volatile struct shape *s, const str
 	return s->head | ((__u32)p->proto << 24 & s->proto_mask);
 }
 
-static __always_inline __u64 key_v4_flow(const volatile struct shape *s, const struct packet *p,
-					 __u64 seed)
+static __always_inline struct key words_v4_flow(const volatile struct shape *s,
+						const struct packet *p)
 {
-	return xxh64_16(seed, pair_head(flow_head(s, p), p->src[0] & s->src_mask[0]),
-			pair(p->dst[0] & s->dst_mask[0], p->ports & s->ports_mask));
+	return (struct key){{pair_head(flow_head(s, p), p->src[0] & s->src_mask[0]),
+			     pair(p->dst[0] & s->dst_mask[0], p->ports & s->ports_mask)}};
 }
 
-static __always_inline __u64 key_v6_flow(const volatile struct shape *s, const struct packet *p,
-					 __u64 seed)
+static __always_inline struct key words_v6_flow(const volatile struct shape *s,
+						const struct packet *p)
 {
-	return xxh64_40(seed, pair_head(flow_head(s, p), p->src[0] & s->src_mask[0]),
-			pair(p->src[1] & s->src_mask[1], p->src[2] & s->src_mask[2]),
-			pair(p->src[3] & s->src_mask[3], p->dst[0] & s->dst_mask[0]),
-			pair(p->dst[1] & s->dst_mask[1], p->dst[2] & s->dst_mask[2]),
-			pair(p->dst[3] & s->dst_mask[3], p->ports & s->ports_mask));
+	return (struct key){{pair_head(flow_head(s, p), p->src[0] & s->src_mask[0]),
+			     pair(p->src[1] & s->src_mask[1], p->src[2] & s->src_mask[2]),
+			     pair(p->src[3] & s->src_mask[3], p->dst[0] & s->dst_mask[0]),
+			     pair(p->dst[1] & s->dst_mask[1], p->dst[2] & s->dst_mask[2]),
+			     pair(p->dst[3] & s->dst_mask[3], p->ports & s->ports_mask)}};
+}
+
+static __always_inline __u64 hash_v4(struct key k, __u64 seed)
+{
+	return xxh64_8(seed, k.w[0]);
+}
+
+static __always_inline __u64 hash_v4_flow(struct key k, __u64 seed)
+{
+	return xxh64_16(seed, k.w[0], k.w[1]);
+}
+
+static __always_inline __u64 hash_v6(struct key k, __u64 seed)
+{
+	return xxh64_20(seed, k.w[0], k.w[1], k.w[2]);
+}
+
+static __always_inline __u64 hash_v6_flow(struct key k, __u64 seed)
+{
+	return xxh64_40(seed, k.w[0], k.w[1], k.w[2], k.w[3], k.w[4]);
 }
 
 #endif

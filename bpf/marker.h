@@ -38,7 +38,7 @@ static __always_inline int mark4_test(void *map, __u32 base, __be32 addr)
 static __always_inline int mark6_test(void *map, __u32 lines, const volatile struct shape *s,
 				      const struct packet *p, __u64 seed)
 {
-	return cascade_test(map, lines, LINE_BITS_MAX, 0, key_v6(s, p, seed));
+	return cascade_test(map, lines, LINE_BITS_MAX, 0, hash_v6(words_v6(s, p), seed));
 }
 
 #endif

@@ -25,6 +25,8 @@ enum reason {
 	REASON_TRUNCATED, /* configurable: the packet ends within a header */
 	REASON_MALFORMED, /* configurable: a header contradicts itself */
 	REASON_UNPARSED,  /* configurable: more headers than weir follows */
+	REASON_LIMITED,	  /* drop: over the rate that is left to a heavy flow */
+	REASON_HEAVY,	  /* drop: of a flow that is blocked for being heavy */
 	REASON_COUNT,
 };
 

@@ -2,10 +2,11 @@
 /*
  * The verdict pipeline:
  *
- *	parse -> failsafe -> block match -> (allow match) -> pass
+ *	parse -> failsafe -> heavy hitters -> block match -> (allow match) -> pass
  *
  * The allow lists are asked only when a stage wants to drop, so they cost
- * clean traffic nothing. The reference that states what this must answer is
+ * clean traffic nothing. Heavy hitters are counted before the lists are asked:
+ * a false positive, too, must be seen to be heavy. The reference that states what this must answer is
  * filter/verdict's Decide.
  */
 #ifndef WEIR_PIPELINE_H
@@ -15,10 +16,15 @@
 #include <bpf/bpf_helpers.h>
 
 #include "failsafe.h"
+#include "hot.h"
 #include "packet.h"
 #include "parse.h"
+#include "penalty.h"
+#include "sample.h"
 #include "set.h"
 #include "stats.h"
+#include "table.h"
+#include "tracker.h"
 
 /*
  * The knobs of a generation, set before loading: the verifier removes what
@@ -46,32 +52,102 @@ ARRAY(block_lines, struct line);
 ARRAY(block_buckets, struct bucket);
 ARRAY(block_marks4, __u64);
 ARRAY(block_marks6, struct line);
+ARRAY(block_hot, struct bucket);
 ARRAY(allow_lines, struct line);
 ARRAY(allow_buckets, struct bucket);
 ARRAY(allow_marks4, __u64);
 ARRAY(allow_marks6, struct line);
 
-static __always_inline void match_block(struct packet *p)
-{
-	struct set_maps maps = {&block_lines, &block_buckets, &block_marks4, &block_marks6};
+/*
+ * Global functions from here on, because the kernel verifies such a one once
+ * and for itself; inline, it would be walked again for each way that leads to
+ * it. They find the packet where this CPU keeps it.
+ */
 
-	set_match(&block, maps, p, hash_seed);
+/* Counts the packet in a tracker; the reason to drop it that a penalty gives, or 0. */
+__noinline int track(__u32 tracker)
+{
+	__u32 zero = 0, bank = bpf_get_smp_processor_id() * 2;
+	struct tracker_state *now = bpf_map_lookup_elem(&tracker_now, &zero);
+	struct cpu_row *row = this_row();
+	const volatile struct tracker *t;
+	struct packet *p;
+	struct key k;
+	__u64 h;
+
+	if (!now || !row || tracker >= MAX_TRACKERS) /* cannot be */
+		return REASON_CLEAN;
+	p = &row->packet;
+	t = &trackers[tracker];
+	bank += now->banks >> tracker & 1;
+	k = tracker_key(t, p, &h);
+	count_flow(t, bank * bank_lines + t->first, bank * bank_buckets + t->first_bucket, k, h,
+		   p->len);
+	if (!t->punishes || !now->penalties)
+		return REASON_CLEAN;
+	return penalty_of(h, t->by_bytes ? p->len : 1);
 }
 
-/*
- * A global function, because the kernel verifies it once and for itself;
- * inline, it would be walked again for each shape whose match leads here. It
- * finds the packet where this CPU keeps it. Returns whether a list allows it.
- */
-__noinline int match_allow(void)
+/* Weights, then the table: what a key of the block set meets behind the cascade. */
+__noinline int confirm_block(__u64 h)
 {
-	struct set_maps maps = {&allow_lines, &allow_buckets, &allow_marks4, &allow_marks6};
+	__u32 extra, list;
+
+	if (block.hot_buckets) {
+		extra = hot_find(&block_hot, block.hot_buckets, h);
+		if (extra && !hot_test(&block_lines, block.lines, block.rest, extra, h))
+			return LIST_NONE;
+	}
+	if (!block.buckets)
+		return LIST_UNKNOWN;
+	list = table_find(&block_buckets, block.buckets, h);
+	if (!list)
+		count_refuted();
+	return list ? list : LIST_NONE;
+}
+
+__noinline int confirm_allow(__u64 h)
+{
+	__u32 list = table_find(&allow_buckets, allow.buckets, h);
+
+	return list ? list : LIST_NONE;
+}
+
+/* The number of the block list that holds the packet, or LIST_NONE. */
+__noinline int match_block(void)
+{
+	struct set_maps maps = {&block_lines, &block_marks4, &block_marks6, confirm_block};
 	struct cpu_row *row = this_row();
 
-	if (!row) /* cannot be */
-		return 0;
+	if (!row)
+		return LIST_NONE;
+	set_match(&block, maps, &row->packet, hash_seed);
+	return row->packet.list;
+}
+
+/* The same of the allow lists. */
+__noinline int match_allow(void)
+{
+	struct set_maps maps = {&allow_lines, &allow_marks4, &allow_marks6, confirm_allow};
+	struct cpu_row *row = this_row();
+
+	if (!row)
+		return LIST_NONE;
 	set_match(&allow, maps, &row->packet, hash_seed);
-	return row->packet.list != LIST_NONE;
+	return row->packet.list;
+}
+
+/* The reason to drop the packet for a heavy flow that it is of, or REASON_CLEAN. */
+static __always_inline enum reason police(void)
+{
+	enum reason punished = REASON_CLEAN;
+
+	for (int i = 0; i < MAX_TRACKERS && i < tracker_count; i++) {
+		int r = track(i);
+
+		punished = punished ? punished : r;
+	}
+	return punished;
 }
 
 /* Whether the parser's complaint alone would drop the packet. */
@@ -83,15 +159,20 @@ static __always_inline int drops_malformed(enum reason r)
 
 static __always_inline int verdict(enum reason r)
 {
-	if (r == REASON_BLOCKED || (drops_malformed(r) && !monitor))
+	switch (r) {
+	case REASON_BLOCKED:
+	case REASON_LIMITED:
+	case REASON_HEAVY:
 		return XDP_DROP;
-	return XDP_PASS;
+	default:
+		return drops_malformed(r) && !monitor ? XDP_DROP : XDP_PASS;
+	}
 }
 
 static __always_inline enum reason decide(struct cursor *c, struct packet *p)
 {
-	enum reason safe;
-	int list;
+	enum reason safe, punished;
+	int list = LIST_NONE;
 
 	p->reason = parse(c, p);
 	settle();
@@ -100,16 +181,21 @@ static __always_inline enum reason decide(struct cursor *c, struct packet *p)
 	safe = failsafe(&failsafe_config, p);
 	if (safe != REASON_CLEAN)
 		return safe;
-	match_block(p);
-	list = p->list;
-	if (list == LIST_NONE && !drops_malformed(p->reason))
+	punished = police();
+	if (block.lines)
+		list = match_block();
+	if (list == LIST_NONE && punished == REASON_CLEAN && !drops_malformed(p->reason))
 		return p->reason;
-	if (allow.lines && match_allow())
+	if (allow.lines && match_allow() != LIST_NONE)
 		return REASON_ALLOWED;
-	if (list == LIST_NONE)
-		return p->reason;
-	count_list(list, p->len);
-	return monitor ? REASON_MONITORED : REASON_BLOCKED;
+	p->list = list;
+	if (list != LIST_NONE) {
+		count_list(list, p->len);
+		return monitor ? REASON_MONITORED : REASON_BLOCKED;
+	}
+	if (punished != REASON_CLEAN)
+		return monitor ? REASON_MONITORED : punished;
+	return p->reason;
 }
 
 /* Sets the cursor to the frame; it is this CPU's packet from now on. */
@@ -138,6 +224,7 @@ static __always_inline enum reason leave(struct cpu_row *row, enum reason r)
 	row->packet.reason = r;
 	settle();
 	count_reason(row, row->packet.reason, row->packet.len);
+	sample(&row->packet);
 	return row->packet.reason;
 }
 

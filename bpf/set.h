@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * A set of listed keys, blocked or allowed ones: markers, then for each shape
- * in use the cascade, then the table. The twin of filter/membership's Set.
+ * in use the cascade, and what confirms it. The twin of filter/membership's Set.
  */
 #ifndef WEIR_SET_H
 #define WEIR_SET_H
@@ -13,7 +13,6 @@
 #include "key.h"
 #include "marker.h"
 #include "packet.h"
-#include "table.h"
 
 #define MAX_SHAPES 32
 
@@ -37,7 +36,7 @@ struct key_set {
 	__u32 n_v4_flow;
 	__u32 n_v6;
 	__u32 n_v6_flow;
-	__u32 pad;
+	__u32 hot_buckets;	/* 0: all keys have k bits */
 	struct shape mark6_src; /* the prefix length at which IPv6 sources are marked */
 	struct shape mark6_dst;
 	struct shape v4[MAX_SHAPES];
@@ -46,25 +45,29 @@ struct key_set {
 	struct shape v6_flow[MAX_SHAPES];
 };
 
+/* Where a set lies. */
 struct set_maps {
 	void *lines;
-	void *buckets;
 	void *marks4;
 	void *marks6;
+	/*
+	 * The number of the list that holds the key with hash h, which the
+	 * cascade has passed, or LIST_NONE. A global function, which the kernel
+	 * verifies once and for itself: inline, it would be walked again for
+	 * each shape.
+	 */
+	int (*confirm)(__u64 h);
 };
 
 /* The number of the list that holds the key with hash h, or LIST_NONE. */
 static __always_inline int set_lookup(const volatile struct key_set *s, struct set_maps maps,
 				      __u64 h)
 {
-	__u32 list;
-
 	if (!cascade_test(maps.lines, s->lines, s->first, s->rest, h))
 		return LIST_NONE;
-	if (!s->buckets)
+	if (!s->hot_buckets && !s->buckets)
 		return LIST_UNKNOWN;
-	list = table_find(maps.buckets, s->buckets, h);
-	return list ? list : LIST_NONE;
+	return maps.confirm(h);
 }
 
 static __always_inline int needs_ports(const volatile struct shape *s)
@@ -98,7 +101,7 @@ static __always_inline void set_match(const volatile struct key_set *s, struct s
 		for (int i = 0; i < MAX_SHAPES && i < s->n_v4; i++) {
 			if (!(s->v4[i].gate & p->open))
 				continue;
-			p->list = set_lookup(s, maps, key_v4(&s->v4[i], p, seed));
+			p->list = set_lookup(s, maps, hash_v4(words_v4(&s->v4[i], p), seed));
 			if (p->list != LIST_NONE)
 				goto out;
 		}
@@ -106,7 +109,8 @@ static __always_inline void set_match(const volatile struct key_set *s, struct s
 			if (!(s->v4_flow[i].gate & p->open) ||
 			    (needs_ports(&s->v4_flow[i]) && !p->has_ports))
 				continue;
-			p->list = set_lookup(s, maps, key_v4_flow(&s->v4_flow[i], p, seed));
+			p->list = set_lookup(s, maps,
+					     hash_v4_flow(words_v4_flow(&s->v4_flow[i], p), seed));
 			if (p->list != LIST_NONE)
 				goto out;
 		}
@@ -125,7 +129,7 @@ static __always_inline void set_match(const volatile struct key_set *s, struct s
 		for (int i = 0; i < MAX_SHAPES && i < s->n_v6; i++) {
 			if (!(s->v6[i].gate & p->open))
 				continue;
-			p->list = set_lookup(s, maps, key_v6(&s->v6[i], p, seed));
+			p->list = set_lookup(s, maps, hash_v6(words_v6(&s->v6[i], p), seed));
 			if (p->list != LIST_NONE)
 				goto out;
 		}
@@ -133,7 +137,8 @@ static __always_inline void set_match(const volatile struct key_set *s, struct s
 			if (!(s->v6_flow[i].gate & p->open) ||
 			    (needs_ports(&s->v6_flow[i]) && !p->has_ports))
 				continue;
-			p->list = set_lookup(s, maps, key_v6_flow(&s->v6_flow[i], p, seed));
+			p->list = set_lookup(s, maps,
+					     hash_v6_flow(words_v6_flow(&s->v6_flow[i], p), seed));
 			if (p->list != LIST_NONE)
 				goto out;
 		}

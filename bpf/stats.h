@@ -16,7 +16,7 @@ struct counter {
 	__u64 bytes;
 };
 
-#define MAX_REASONS 28
+#define MAX_REASONS 27
 
 /*
  * What belongs to a CPU: its counters, and the packet that it is at. The
@@ -25,6 +25,8 @@ struct counter {
  */
 struct cpu_row {
 	struct counter by_reason[MAX_REASONS];
+	__u64 refuted; /* keys that the cascade passed and the table did not confirm */
+	__u64 pad;
 	struct packet packet;
 };
 
@@ -69,6 +71,14 @@ static __always_inline void count_reason(struct cpu_row *row, enum reason r, __u
 {
 	if (r < REASON_COUNT) /* always; the verifier does not know it */
 		count(&row->by_reason[r], len);
+}
+
+static __always_inline void count_refuted(void)
+{
+	struct cpu_row *row = this_row();
+
+	if (row)
+		row->refuted += 1;
 }
 
 static __always_inline void count_list(__u32 list, __u32 len)

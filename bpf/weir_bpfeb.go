@@ -26,22 +26,10 @@ type WeirCounter struct {
 
 type WeirCpuRow struct {
 	_        structs.HostLayout
-	ByReason [28]WeirCounter
-	Packet   struct {
-		_        structs.HostLayout
-		Src      [4]uint32
-		Dst      [4]uint32
-		Ports    uint32
-		Len      uint32
-		Open     uint32
-		Reason   uint32
-		List     int32
-		Family   uint8
-		Proto    uint8
-		HasPorts uint8
-		Nd       uint8
-		Pad      [8]uint8
-	}
+	ByReason [27]WeirCounter
+	Refuted  uint64
+	Pad      uint64
+	Packet   WeirPacket
 }
 
 type WeirFailsafe struct {
@@ -67,6 +55,24 @@ type WeirFailsafePrefix struct {
 	Mask [4]uint32
 }
 
+type WeirFlowBucket struct {
+	_     structs.HostLayout
+	Slots struct {
+		_      structs.HostLayout
+		Hashes [8]uint64
+	}
+	Flows [8]struct {
+		_       structs.HostLayout
+		Packets uint64
+		Bytes   uint64
+		Before  uint64
+		Key     struct {
+			_ structs.HostLayout
+			W [5]uint64
+		}
+	}
+}
+
 type WeirKeySet struct {
 	_           structs.HostLayout
 	Lines       uint32
@@ -80,7 +86,7 @@ type WeirKeySet struct {
 	N_v4Flow    uint32
 	N_v6        uint32
 	N_v6Flow    uint32
-	Pad         uint32
+	HotBuckets  uint32
 	Mark6Src    WeirShape
 	Mark6Dst    WeirShape
 	V4          [32]WeirShape
@@ -92,6 +98,37 @@ type WeirKeySet struct {
 type WeirLine struct {
 	_     structs.HostLayout
 	Words [8]uint64
+}
+
+type WeirPacket struct {
+	_        structs.HostLayout
+	Src      [4]uint32
+	Dst      [4]uint32
+	Ports    uint32
+	Len      uint32
+	Open     uint32
+	Reason   uint32
+	List     int32
+	Family   uint8
+	Proto    uint8
+	HasPorts uint8
+	Nd       uint8
+	Pad      [8]uint8
+}
+
+type WeirPenaltyBucket struct {
+	_     structs.HostLayout
+	Slots struct {
+		_      structs.HostLayout
+		Hashes [8]uint64
+	}
+	Entries [8]struct {
+		_     structs.HostLayout
+		Until uint64
+		Cost  uint64
+		Burst uint64
+		Full  uint64
+	}
 }
 
 type WeirReason uint32
@@ -109,7 +146,9 @@ const (
 	WeirReasonREASON_TRUNCATED WeirReason = 9
 	WeirReasonREASON_MALFORMED WeirReason = 10
 	WeirReasonREASON_UNPARSED  WeirReason = 11
-	WeirReasonREASON_COUNT     WeirReason = 12
+	WeirReasonREASON_LIMITED   WeirReason = 12
+	WeirReasonREASON_HEAVY     WeirReason = 13
+	WeirReasonREASON_COUNT     WeirReason = 14
 )
 
 type WeirShape struct {
@@ -122,6 +161,40 @@ type WeirShape struct {
 	ProtoMask uint32
 }
 
+type WeirTracker struct {
+	_           structs.HostLayout
+	Seed        uint64
+	Lines       uint32
+	Buckets     uint32
+	First       uint32
+	FirstBucket uint32
+	ByBytes     uint8
+	Tuple       uint8
+	Punishes    uint8
+	Pad         [5]uint8
+	V4          WeirShape
+	V6          WeirShape
+}
+
+type WeirTrackerHead struct {
+	_       structs.HostLayout
+	Packets uint64
+	Bytes   uint64
+	Denied  uint64
+	Admit   uint64
+	Share   uint64
+	Pad     [3]uint64
+}
+
+type WeirTrackerState struct {
+	_         structs.HostLayout
+	Banks     uint64
+	Penalties uint64
+	Seed      uint64
+	Identity  uint64
+	Pad       [4]uint64
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -131,13 +204,21 @@ const (
 	WeirMapAllowMarks4    = "allow_marks4"
 	WeirMapAllowMarks6    = "allow_marks6"
 	WeirMapBlockBuckets   = "block_buckets"
+	WeirMapBlockHot       = "block_hot"
 	WeirMapBlockLines     = "block_lines"
 	WeirMapBlockMarks4    = "block_marks4"
 	WeirMapBlockMarks6    = "block_marks6"
 	WeirMapListStats      = "list_stats"
+	WeirMapPenalties      = "penalties"
 	WeirMapReasonStats    = "reason_stats"
+	WeirMapSamples        = "samples"
+	WeirMapTrackerFlows   = "tracker_flows"
+	WeirMapTrackerLines   = "tracker_lines"
+	WeirMapTrackerNow     = "tracker_now"
 	WeirProgWeir          = "weir"
 	WeirVarAllow          = "allow"
+	WeirVarBankBuckets    = "bank_buckets"
+	WeirVarBankLines      = "bank_lines"
 	WeirVarBlock          = "block"
 	WeirVarDropMalformed  = "drop_malformed"
 	WeirVarFailsafeConfig = "failsafe_config"
@@ -145,7 +226,12 @@ const (
 	WeirVarHashSeed       = "hash_seed"
 	WeirVarListStride     = "list_stride"
 	WeirVarMonitor        = "monitor"
+	WeirVarPenaltyBuckets = "penalty_buckets"
 	WeirVarReasons        = "reasons"
+	WeirVarSampleMask     = "sample_mask"
+	WeirVarSampling       = "sampling"
+	WeirVarTrackerCount   = "tracker_count"
+	WeirVarTrackers       = "trackers"
 )
 
 // LoadWeir returns the embedded CollectionSpec for Weir.
@@ -202,11 +288,17 @@ type WeirMapSpecs struct {
 	AllowMarks4  *ebpf.MapSpec `ebpf:"allow_marks4"`
 	AllowMarks6  *ebpf.MapSpec `ebpf:"allow_marks6"`
 	BlockBuckets *ebpf.MapSpec `ebpf:"block_buckets"`
+	BlockHot     *ebpf.MapSpec `ebpf:"block_hot"`
 	BlockLines   *ebpf.MapSpec `ebpf:"block_lines"`
 	BlockMarks4  *ebpf.MapSpec `ebpf:"block_marks4"`
 	BlockMarks6  *ebpf.MapSpec `ebpf:"block_marks6"`
 	ListStats    *ebpf.MapSpec `ebpf:"list_stats"`
+	Penalties    *ebpf.MapSpec `ebpf:"penalties"`
 	ReasonStats  *ebpf.MapSpec `ebpf:"reason_stats"`
+	Samples      *ebpf.MapSpec `ebpf:"samples"`
+	TrackerFlows *ebpf.MapSpec `ebpf:"tracker_flows"`
+	TrackerLines *ebpf.MapSpec `ebpf:"tracker_lines"`
+	TrackerNow   *ebpf.MapSpec `ebpf:"tracker_now"`
 }
 
 // WeirVariableSpecs contains global variables before they are loaded into the kernel.
@@ -214,6 +306,8 @@ type WeirMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type WeirVariableSpecs struct {
 	Allow          *ebpf.VariableSpec `ebpf:"allow"`
+	BankBuckets    *ebpf.VariableSpec `ebpf:"bank_buckets"`
+	BankLines      *ebpf.VariableSpec `ebpf:"bank_lines"`
 	Block          *ebpf.VariableSpec `ebpf:"block"`
 	DropMalformed  *ebpf.VariableSpec `ebpf:"drop_malformed"`
 	FailsafeConfig *ebpf.VariableSpec `ebpf:"failsafe_config"`
@@ -221,7 +315,12 @@ type WeirVariableSpecs struct {
 	HashSeed       *ebpf.VariableSpec `ebpf:"hash_seed"`
 	ListStride     *ebpf.VariableSpec `ebpf:"list_stride"`
 	Monitor        *ebpf.VariableSpec `ebpf:"monitor"`
+	PenaltyBuckets *ebpf.VariableSpec `ebpf:"penalty_buckets"`
 	Reasons        *ebpf.VariableSpec `ebpf:"reasons"`
+	SampleMask     *ebpf.VariableSpec `ebpf:"sample_mask"`
+	Sampling       *ebpf.VariableSpec `ebpf:"sampling"`
+	TrackerCount   *ebpf.VariableSpec `ebpf:"tracker_count"`
+	Trackers       *ebpf.VariableSpec `ebpf:"trackers"`
 }
 
 // WeirObjects contains all objects after they have been loaded into the kernel.
@@ -249,11 +348,17 @@ type WeirMaps struct {
 	AllowMarks4  *ebpf.Map `ebpf:"allow_marks4"`
 	AllowMarks6  *ebpf.Map `ebpf:"allow_marks6"`
 	BlockBuckets *ebpf.Map `ebpf:"block_buckets"`
+	BlockHot     *ebpf.Map `ebpf:"block_hot"`
 	BlockLines   *ebpf.Map `ebpf:"block_lines"`
 	BlockMarks4  *ebpf.Map `ebpf:"block_marks4"`
 	BlockMarks6  *ebpf.Map `ebpf:"block_marks6"`
 	ListStats    *ebpf.Map `ebpf:"list_stats"`
+	Penalties    *ebpf.Map `ebpf:"penalties"`
 	ReasonStats  *ebpf.Map `ebpf:"reason_stats"`
+	Samples      *ebpf.Map `ebpf:"samples"`
+	TrackerFlows *ebpf.Map `ebpf:"tracker_flows"`
+	TrackerLines *ebpf.Map `ebpf:"tracker_lines"`
+	TrackerNow   *ebpf.Map `ebpf:"tracker_now"`
 }
 
 func (m *WeirMaps) Close() error {
@@ -263,11 +368,17 @@ func (m *WeirMaps) Close() error {
 		m.AllowMarks4,
 		m.AllowMarks6,
 		m.BlockBuckets,
+		m.BlockHot,
 		m.BlockLines,
 		m.BlockMarks4,
 		m.BlockMarks6,
 		m.ListStats,
+		m.Penalties,
 		m.ReasonStats,
+		m.Samples,
+		m.TrackerFlows,
+		m.TrackerLines,
+		m.TrackerNow,
 	)
 }
 
@@ -276,6 +387,8 @@ func (m *WeirMaps) Close() error {
 // It can be passed to LoadWeirObjects or ebpf.CollectionSpec.LoadAndAssign.
 type WeirVariables struct {
 	Allow          *ebpf.Variable `ebpf:"allow"`
+	BankBuckets    *ebpf.Variable `ebpf:"bank_buckets"`
+	BankLines      *ebpf.Variable `ebpf:"bank_lines"`
 	Block          *ebpf.Variable `ebpf:"block"`
 	DropMalformed  *ebpf.Variable `ebpf:"drop_malformed"`
 	FailsafeConfig *ebpf.Variable `ebpf:"failsafe_config"`
@@ -283,7 +396,12 @@ type WeirVariables struct {
 	HashSeed       *ebpf.Variable `ebpf:"hash_seed"`
 	ListStride     *ebpf.Variable `ebpf:"list_stride"`
 	Monitor        *ebpf.Variable `ebpf:"monitor"`
+	PenaltyBuckets *ebpf.Variable `ebpf:"penalty_buckets"`
 	Reasons        *ebpf.Variable `ebpf:"reasons"`
+	SampleMask     *ebpf.Variable `ebpf:"sample_mask"`
+	Sampling       *ebpf.Variable `ebpf:"sampling"`
+	TrackerCount   *ebpf.Variable `ebpf:"tracker_count"`
+	Trackers       *ebpf.Variable `ebpf:"trackers"`
 }
 
 // WeirPrograms contains all programs after they have been loaded into the kernel.

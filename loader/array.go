@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// array is an array map that is mapped into memory.
+// array is an array map that is mapped into memory, or a ring buffer, which is
+// not.
 type array struct {
 	m     *ebpf.Map
 	words []uint64 // all entries, nothing else
@@ -33,6 +34,9 @@ func newArray(spec *ebpf.MapSpec) (*array, error) {
 
 // mapArray maps m into memory and takes it over, also when it fails.
 func mapArray(m *ebpf.Map) (*array, error) {
+	if m.Type() == ebpf.RingBuf {
+		return &array{m: m}, nil
+	}
 	// The kernel lays out entries of whole words without padding.
 	size := int(m.MaxEntries()) * int(m.ValueSize())
 	a := &array{m: m}
@@ -50,6 +54,8 @@ func pageAlign(n int) int {
 	return (n + page - 1) / page * page
 }
 
+func (a *array) entries() int { return int(a.m.MaxEntries()) }
+
 // bytes is the kernel memory of the entries.
 func (a *array) bytes() int { return len(a.pages) }
 
@@ -57,6 +63,10 @@ func (a *array) Close() error {
 	if a == nil {
 		return nil
 	}
-	a.words = nil
-	return errors.Join(unix.Munmap(a.pages), a.m.Close())
+	var err error
+	if a.pages != nil {
+		err = unix.Munmap(a.pages)
+	}
+	a.words, a.pages = nil, nil
+	return errors.Join(err, a.m.Close())
 }

@@ -160,10 +160,8 @@ func (d Pins) create(path string, r record, iface *netlink.LinkAttrs, load func(
 		return nil, err
 	}
 	defer p.Close()
-	if p.grown != nil {
-		if err := a.stats.move(p.take()); err != nil {
-			return nil, err
-		}
+	if err := a.stats.move(p.take()); err != nil {
+		return nil, err
 	}
 	text, err := r.encode()
 	if err != nil {
@@ -176,12 +174,11 @@ func (d Pins) create(path string, r record, iface *netlink.LinkAttrs, load func(
 		return nil, fmt.Errorf("make directory for pins: %w", err)
 	}
 	// The link comes last: it is what touches the packets.
-	for name, m := range map[string]*ebpf.Map{
-		pinReasons: a.stats.reasons.m,
-		pinLists:   a.stats.lists.m,
-		pinAbout:   a.about,
-	} {
-		if err := pin(m, filepath.Join(temp, name)); err != nil {
+	if err := pin(a.about, filepath.Join(temp, pinAbout)); err != nil {
+		return nil, err
+	}
+	for name, m := range a.stats.maps {
+		if err := pin(m.m, filepath.Join(temp, name)); err != nil {
 			return nil, err
 		}
 	}
@@ -306,7 +303,7 @@ func (a *Attachment) Replace(p *Program) error {
 // generation it is that filters.
 func (a *Attachment) replace(p *Program) error {
 	defer p.Close()
-	if p.stats != a.stats || p.grown == nil && p.lists != a.stats.lists {
+	if !p.shares(a.stats) {
 		return errors.New("the program counts elsewhere: load it with the attachment's counters")
 	}
 	if a.link == nil {
@@ -318,16 +315,15 @@ func (a *Attachment) replace(p *Program) error {
 	if a.Replaced() {
 		return ErrReplaced
 	}
-	next := make(map[string]*ebpf.Map)
+	next := p.fresh
 	if a.unpinned {
-		next[pinReasons], next[pinLists] = a.stats.reasons.m, p.lists.m
+		next = p.maps
 	}
-	if p.grown != nil {
-		next[pinLists] = p.lists.m
-		a.stats.carry(p.grown)
+	if lists := p.fresh[pinLists]; lists != nil {
+		a.stats.carry(lists)
 	}
 	for name, m := range next {
-		if err := a.pinNext(m, name); err != nil {
+		if err := a.pinNext(m.m, name); err != nil {
 			return err
 		}
 	}
@@ -345,9 +341,7 @@ func (a *Attachment) replace(p *Program) error {
 		os.Rename(a.next(name), filepath.Join(a.path, name))
 	}
 	a.unpinned = false
-	if p.grown != nil {
-		a.stats.move(p.take())
-	}
+	a.stats.move(p.take()) // a map that does not close is a leak, and no more
 	return nil
 }
 
@@ -507,7 +501,7 @@ func (a *Attachment) SetAbout(about []byte) error {
 func (a *Attachment) ForgetStats() error {
 	return a.locked("forget the counters of", func() error {
 		var errs []error
-		for _, name := range []string{pinReasons, pinLists} {
+		for _, name := range keptNames {
 			if err := os.Remove(filepath.Join(a.path, name)); !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, explainPermission(err))
 			}

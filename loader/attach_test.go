@@ -233,7 +233,7 @@ func TestForgetStats(t *testing.T) {
 
 // Counters that another version has laid out differently are made anew.
 func TestAdoptOtherLayout(t *testing.T) {
-	for _, pin := range []string{pinReasons, pinLists} {
+	for _, pin := range keptNames {
 		t.Run(pin, func(t *testing.T) { testAdoptOtherLayout(t, pin) })
 	}
 }

@@ -1,8 +1,10 @@
 package loader
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -58,13 +60,24 @@ func (g *Generation) NewBench(hash, bloom, trie int) (_ *Bench, err error) {
 	spec.Maps[bpf.BenchMapBenchHash].MaxEntries = uint32(max(hash, 1))
 	spec.Maps[bpf.BenchMapBenchBloom].MaxEntries = uint32(max(bloom, 1))
 	spec.Maps[bpf.BenchMapBenchLpm].MaxEntries = uint32(max(trie, 1))
-	reasons, lists := b.stats.arrays()
-	maps, err := g.connect(spec, reasons, lists, b.stats.stride(lists))
+	kept, err := b.stats.present()
 	if err != nil {
 		return nil, err
 	}
-	maps[bpf.BenchMapBenchKeys] = b.keys.m
-	if b.coll, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: maps}); err != nil {
+	fresh, err := g.outgrown(b.stats, kept)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.stats.move(fresh); err != nil {
+		return nil, err
+	}
+	maps.Copy(kept, fresh)
+	replacements, err := g.connect(spec, kept, b.stats.stride(kept[bpf.WeirMapListStats]))
+	if err != nil {
+		return nil, err
+	}
+	replacements[bpf.BenchMapBenchKeys] = b.keys.m
+	if b.coll, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements}); err != nil {
 		return nil, err
 	}
 	b.Hash = b.coll.Maps[bpf.BenchMapBenchHash]
@@ -81,8 +94,18 @@ func (b *Bench) SetKeys(next func() [4]byte) {
 	}
 }
 
-// Loop does at least n lookups with the named program, "empty", "weir",
-// "match", "hash", "bloom" or "lpm", and gives the time of one in nanoseconds.
+// Listed reports what the program "ask" has answered for the i-th key.
+func (b *Bench) Listed(i int) bool {
+	return binary.NativeEndian.Uint32(b.keys.pages[8*i+4:]) != 0
+}
+
+// Stats are what the programs count in, with the trackers.
+func (b *Bench) Stats() *Stats { return b.stats }
+
+// Loop does at least n lookups with the named program and gives the time of one
+// in nanoseconds. "weir", "match", "hash", "bloom" and "lpm" look the key up and
+// "ask" notes the answer as well; "track" counts a packet of the key in the
+// first tracker, and "empty" does nothing of all this.
 func (b *Bench) Loop(name string, n int) (float64, error) {
 	runs := (n + benchLookups - 1) / benchLookups
 	_, run, err := b.coll.Programs["loop_"+name].Benchmark(make([]byte, 64), runs, nil)

@@ -3,6 +3,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -19,6 +20,7 @@ type Memory struct {
 	Buckets []uint64 // 8 slots a bucket of the table
 	Marks4  []uint64 // 2^18 words for the sources, then, if they are asked, as many for the destinations
 	Marks6  []uint64 // 8 words a line
+	Hot     []uint64 // 8 slots a bucket of the hot table
 }
 
 // Generation is a configuration in the kernel: the filter maps, of exactly
@@ -59,11 +61,11 @@ func (g *Generation) build(cfg *Config) (err error) {
 		return err
 	}
 	if g.block, err = g.makeSet(cfg.Block,
-		bpf.WeirMapBlockLines, bpf.WeirMapBlockBuckets, bpf.WeirMapBlockMarks4, bpf.WeirMapBlockMarks6); err != nil {
+		bpf.WeirMapBlockLines, bpf.WeirMapBlockBuckets, bpf.WeirMapBlockMarks4, bpf.WeirMapBlockMarks6, bpf.WeirMapBlockHot); err != nil {
 		return err
 	}
 	g.allow, err = g.makeSet(cfg.Allow,
-		bpf.WeirMapAllowLines, bpf.WeirMapAllowBuckets, bpf.WeirMapAllowMarks4, bpf.WeirMapAllowMarks6)
+		bpf.WeirMapAllowLines, bpf.WeirMapAllowBuckets, bpf.WeirMapAllowMarks4, bpf.WeirMapAllowMarks6, "")
 	return err
 }
 
@@ -86,7 +88,15 @@ func haveFrags() (bool, error) {
 }
 
 func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
+	trackers, bankLines, bankBuckets := cfg.layTrackers()
 	for name, value := range map[string]any{
+		bpf.WeirVarTrackers:       &trackers,
+		bpf.WeirVarTrackerCount:   uint32(len(cfg.Trackers)),
+		bpf.WeirVarBankLines:      bankLines,
+		bpf.WeirVarBankBuckets:    bankBuckets,
+		bpf.WeirVarPenaltyBuckets: uint32(PenaltyBuckets),
+		bpf.WeirVarSampling:       flag(cfg.Sample != 0),
+		bpf.WeirVarSampleMask:     max(cfg.Sample, 1) - 1,
 		bpf.WeirVarHashSeed:       cfg.Seed,
 		bpf.WeirVarBlock:          &cfg.Block,
 		bpf.WeirVarAllow:          &cfg.Allow,
@@ -116,7 +126,7 @@ func flag(b bool) uint8 {
 
 // makeSet makes the maps of a set. Each has an entry at least, because the
 // kernel knows no empty array.
-func (g *Generation) makeSet(s KeySet, lines, buckets, marks4, marks6 string) (m Memory, err error) {
+func (g *Generation) makeSet(s KeySet, lines, buckets, marks4, marks6, hot string) (m Memory, err error) {
 	if s.Lines == 0 {
 		s = KeySet{} // the program asks nothing of it
 	}
@@ -129,7 +139,11 @@ func (g *Generation) makeSet(s KeySet, lines, buckets, marks4, marks6 string) (m
 		{&m.Buckets, buckets, s.Buckets},
 		{&m.Marks4, marks4, marks4Words(&s)},
 		{&m.Marks6, marks6, s.Marks6Lines},
+		{&m.Hot, hot, s.HotBuckets},
 	} {
+		if part.name == "" {
+			continue // the allow set has no weights
+		}
 		spec := g.spec.Maps[part.name]
 		spec.MaxEntries = max(part.entries, 1)
 		array, err := newArray(spec)
@@ -175,8 +189,8 @@ func (g *Generation) MapBytes() int {
 // It may be called any number of times, also concurrently. What the kernel's
 // verifier has to say is in the error, an [ebpf.VerifierError].
 //
-// If stats have no room for the generation's lists, the program comes with
-// new counters of lists, which stats take over with [Attachment.Replace].
+// If stats have no room for the generation's lists, or other trackers, the
+// program comes with new maps, which stats take over with [Attachment.Replace].
 func (g *Generation) Load(stats *Stats) (*Program, error) {
 	p, err := g.load(stats)
 	if err != nil {
@@ -195,25 +209,21 @@ func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 			p.Close()
 		}
 	}()
-	reasons, lists := stats.arrays()
-	if lists == nil {
-		return nil, errors.New("there are no counters, or they are closed")
+	if p.maps, err = stats.present(); err != nil {
+		return nil, err
 	}
-	if stats.stride(lists) <= g.config.Lists {
-		if lists, err = newListArray(g.config.Lists); err != nil {
-			return nil, err
-		}
-		p.grown = lists
+	if p.fresh, err = g.outgrown(stats, p.maps); err != nil {
+		return nil, err
 	}
-	p.lists = lists
+	maps.Copy(p.maps, p.fresh)
 
 	spec := g.spec.Copy()
-	maps, err := g.connect(spec, reasons, lists, stats.stride(lists))
+	replacements, err := g.connect(spec, p.maps, stats.stride(p.maps[bpf.WeirMapListStats]))
 	if err != nil {
 		return nil, err
 	}
 	var objects bpf.WeirPrograms
-	err = spec.LoadAndAssign(&objects, &ebpf.CollectionOptions{MapReplacements: maps})
+	err = spec.LoadAndAssign(&objects, &ebpf.CollectionOptions{MapReplacements: replacements})
 	var verifier *ebpf.VerifierError
 	if errors.As(err, &verifier) {
 		err = verifier // without the names of the steps up to it
@@ -225,18 +235,36 @@ func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 	return p, nil
 }
 
-// connect makes the spec's programs use the generation's filter maps and the
-// given counters: it sets sizes and the stride, and gives the maps by name.
-func (g *Generation) connect(spec *ebpf.CollectionSpec, reasons, lists *array, stride int) (map[string]*ebpf.Map, error) {
-	maps := map[string]*ebpf.Map{
-		bpf.WeirMapReasonStats: reasons.m,
-		bpf.WeirMapListStats:   lists.m,
+// outgrown makes the maps for which those of the stats do not do: counters for
+// more lists, and other trackers.
+func (g *Generation) outgrown(stats *Stats, present kept) (kept, error) {
+	fresh := make(kept)
+	if stats.stride(present[bpf.WeirMapListStats]) <= g.config.Lists {
+		lists, err := newListArray(g.config.Lists)
+		if err != nil {
+			return nil, err
+		}
+		fresh[bpf.WeirMapListStats] = lists
 	}
-	for name, m := range g.maps {
-		maps[name] = m.m
+	if id := g.config.trackerIdentity(); len(g.config.Trackers) > 0 && id != present.identity() {
+		trackers, err := newTrackers(&g.config, stats.cpus)
+		if err != nil {
+			return nil, errors.Join(err, fresh.Close())
+		}
+		maps.Copy(fresh, trackers)
 	}
-	for name, m := range maps {
-		spec.Maps[name].MaxEntries = m.MaxEntries()
+	return fresh, nil
+}
+
+// connect makes the spec's programs use the generation's filter maps and those
+// that are kept: it sets sizes and the stride, and gives the maps by name.
+func (g *Generation) connect(spec *ebpf.CollectionSpec, k kept, stride int) (map[string]*ebpf.Map, error) {
+	maps := make(map[string]*ebpf.Map)
+	for _, arrays := range []map[string]*array{k, g.maps} {
+		for name, m := range arrays {
+			maps[name] = m.m
+			spec.Maps[name].MaxEntries = m.m.MaxEntries()
+		}
 	}
 	return maps, spec.Variables[bpf.WeirVarListStride].Set(uint32(stride))
 }

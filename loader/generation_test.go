@@ -50,6 +50,13 @@ func TestLoad(t *testing.T) {
 		full.Failsafe.V6[i].Mask[3], full.Failsafe.V6[i].Addr[3] = ^uint32(0), uint32(i)
 		full.Failsafe.Ports[i].Port = uint16(i)
 	}
+	weighed := full
+	weighed.Block.HotBuckets, weighed.Sample = 1<<15, 256
+	for i := range MaxTrackers {
+		weighed.Trackers = append(weighed.Trackers, Tracker{
+			Seed: uint64(i), Lines: 4096, Buckets: 1024, ByBytes: uint8(i % 2), Tuple: uint8(i / 2), Punishes: 1,
+		})
+	}
 	approximate := full
 	approximate.Block.Buckets, approximate.Allow.Buckets = 0, 0
 
@@ -59,6 +66,7 @@ func TestLoad(t *testing.T) {
 	}{
 		{"empty", Config{}},
 		{"full", full},
+		{"weighed", weighed},
 		{"approximate", approximate},
 	} {
 		t.Run(test.name, func(t *testing.T) {

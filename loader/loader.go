@@ -23,6 +23,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"slices"
 
 	"weir/bpf"
@@ -52,6 +53,10 @@ type Config struct {
 	DropMalformed bool // drop what is truncated, malformed or cannot be parsed
 	Monitor       bool // count, and drop nothing
 	Lists         int  // highest list number in the tables; lists are numbered from 1
+
+	Trackers    []Tracker // of heavy flows, at most MaxTrackers
+	TrackerSeed uint64    // whence the trackers' seeds come; kept with what they count
+	Sample      uint32    // one in so many listed packets is sampled, a power of two; 0: none
 }
 
 // As in the object, where they are macros, of which its BTF knows nothing.
@@ -60,6 +65,8 @@ const (
 	gateDst   = 4       // GATE_DST
 	markWords = 1 << 18 // MARK4_WORDS: a bit for each IPv4 network /24
 	maxBits   = 6       // LINE_BITS_MAX
+
+	minHotBuckets = 32 // for a bucket and a slot to be the whole hash
 )
 
 // Actions that the program returns.
@@ -83,6 +90,9 @@ func (c *Config) validate() error {
 	if int(f.N_ports) > len(f.Ports) || int(f.N_v4) > len(f.V4) || int(f.N_v6) > len(f.V6) {
 		return errors.New("more failsafe ports or prefixes than the program holds")
 	}
+	if err := c.validateTrackers(); err != nil {
+		return err
+	}
 	if err := validateSet(&c.Block); err != nil {
 		return fmt.Errorf("block set: %w", err)
 	}
@@ -96,7 +106,10 @@ func validateSet(s *KeySet) error {
 	if s.Lines == 0 {
 		return nil // empty, whatever else it says
 	}
-	if max(s.Lines, s.Buckets, s.Marks6Lines) > maxEntries {
+	if s.HotBuckets != 0 && (s.HotBuckets < minHotBuckets || bits.OnesCount32(s.HotBuckets) != 1) {
+		return fmt.Errorf("%d buckets of hot keys: not a power of two from %d on", s.HotBuckets, minHotBuckets)
+	}
+	if max(s.Lines, s.Buckets, s.Marks6Lines, s.HotBuckets) > maxEntries {
 		return errors.New("more lines or buckets than a map can have")
 	}
 	if s.First < 1 || s.First > maxBits || s.Rest > maxBits {

@@ -10,14 +10,19 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"weir/bpf"
 )
 
 // Pins is a directory on a BPF file system. It holds a directory for each
 // attached interface, named <inode of the network namespace>-<interface>:
 //
 //	link          holds the program on the interface
-//	reason_stats  its counters
+//	reason_stats  what it keeps: its counters,
 //	list_stats
+//	tracker_…     trackers of heavy flows
+//	penalties
+//	samples
 //	about         what it is: JSON text
 //
 // Such a directory appears whole or not at all. Processes that read lock the
@@ -31,10 +36,9 @@ const DefaultPins Pins = bpffs + "/weir"
 const (
 	bpffs = "/sys/fs/bpf" // where everybody mounts it
 
-	pinLink    = "link"
-	pinReasons = "reason_stats"
-	pinLists   = "list_stats"
-	pinAbout   = "about"
+	pinLink  = "link"
+	pinLists = bpf.WeirMapListStats
+	pinAbout = "about"
 
 	// What is being made; left over only where its maker was killed.
 	unfinished = "new-"

@@ -19,8 +19,8 @@ var ErrShortFrame = errors.New("frame is shorter than an Ethernet header")
 type Program struct {
 	prog  *ebpf.Program
 	stats *Stats
-	lists *array // where it counts
-	grown *array // lists, if stats are yet to take them over
+	maps  kept // of the stats', those that it uses
+	fresh kept // of these, the ones that the stats are yet to take over
 }
 
 // Test runs the program over a frame, which begins with its Ethernet header,
@@ -38,11 +38,25 @@ func (p *Program) Test(frame []byte) (action uint32, err error) {
 	return action, nil
 }
 
-// take gives away the grown counters, which Close then leaves alone.
-func (p *Program) take() *array {
-	a := p.grown
-	p.grown = nil
-	return a
+// shares tells whether the program keeps its counters in these stats, or
+// brings what is new in them.
+func (p *Program) shares(s *Stats) bool {
+	if p.stats != s {
+		return false
+	}
+	for name, m := range p.maps {
+		if m != s.maps[name] && m != p.fresh[name] {
+			return false
+		}
+	}
+	return true
+}
+
+// take gives away the fresh maps, which Close then leaves alone.
+func (p *Program) take() kept {
+	k := p.fresh
+	p.fresh = nil
+	return k
 }
 
 // Close lets go of the program. Where it is attached, it stays.
@@ -51,8 +65,8 @@ func (p *Program) Close() error {
 	if p.prog != nil {
 		err = p.prog.Close()
 	}
-	err = errors.Join(err, p.grown.Close())
-	p.prog, p.grown = nil, nil
+	err = errors.Join(err, p.fresh.Close())
+	p.prog, p.fresh = nil, nil
 	return err
 }
 

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math/bits"
 	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 
@@ -19,15 +21,33 @@ import (
 // lists to come, which then need no new map.
 const minStride = 64
 
-// Stats are the counters of an interface: packets and bytes by reason and by
-// list. A program writes them in a row for each CPU; Stats read them in the
-// kernel's memory. The methods may be called at any time, also concurrently.
-// Nil Stats have no counters.
+// Stats are what an interface keeps when its program changes: the counters of
+// packets and bytes by reason and by list, the trackers of heavy flows with
+// their penalties, and the samples. A program writes them in a row, or a bank,
+// for each CPU; Stats read them in the kernel's memory. The methods may be
+// called at any time, also concurrently. Nil Stats have no counters.
 type Stats struct {
-	cpus    int          // possible ones
-	mu      sync.RWMutex // guards what follows: Replace exchanges arrays
-	reasons *array
-	lists   *array
+	cpus int          // possible ones
+	mu   sync.RWMutex // guards what follows: Replace exchanges maps
+	maps kept         // nil: closed
+}
+
+// kept are maps that outlive a program, by name. Their pins have the same.
+type kept map[string]*array
+
+// keptNames are the names of all of them.
+var keptNames = []string{
+	bpf.WeirMapReasonStats, bpf.WeirMapListStats,
+	bpf.WeirMapTrackerNow, bpf.WeirMapTrackerLines, bpf.WeirMapTrackerFlows,
+	bpf.WeirMapPenalties, bpf.WeirMapSamples,
+}
+
+func (k kept) Close() error {
+	var errs []error
+	for _, m := range k {
+		errs = append(errs, m.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // NewStats makes counters for a program that is tested, not attached, and
@@ -40,20 +60,28 @@ func NewStats(lists int) (*Stats, error) {
 	return s, nil
 }
 
-func newStats(lists int) (*Stats, error) {
+func newStats(lists int) (_ *Stats, err error) {
 	spec, cpus, err := statsSpec()
 	if err != nil {
 		return nil, err
 	}
-	reasons := spec.Maps[bpf.WeirMapReasonStats]
-	reasons.MaxEntries = uint32(cpus)
-	s := &Stats{cpus: cpus}
-	if s.reasons, err = newArray(reasons); err != nil {
-		return nil, err
-	}
-	if s.lists, err = newListArray(lists); err != nil {
-		s.reasons.Close()
-		return nil, err
+	s := &Stats{cpus: cpus, maps: make(kept)}
+	defer func() {
+		if err != nil {
+			s.maps.Close()
+		}
+	}()
+	spec.Maps[bpf.WeirMapReasonStats].MaxEntries = uint32(cpus)
+	for _, name := range keptNames {
+		if name == bpf.WeirMapListStats {
+			s.maps[name], err = newListArray(lists)
+		} else {
+			// Trackers have nothing to keep before a program brings them.
+			s.maps[name], err = newArray(spec.Maps[name])
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	return s, nil
 }
@@ -81,27 +109,34 @@ func statsSpec() (*ebpf.CollectionSpec, int, error) {
 	return spec, cpus, err
 }
 
-// openStats opens pinned counters. It fails with errLayout where they do not
-// fit, because another version of weir has made them, or are gone.
-func openStats(path string) (*Stats, error) {
+// openStats opens pinned maps. It fails with errLayout where they do not fit,
+// because another version of weir has made them, or are gone.
+func openStats(path string) (_ *Stats, err error) {
 	spec, cpus, err := statsSpec()
 	if err != nil {
 		return nil, err
 	}
-	s := &Stats{cpus: cpus}
-	if s.reasons, err = openArray(filepath.Join(path, pinReasons), spec.Maps[bpf.WeirMapReasonStats], cpus); err != nil {
-		return nil, err
+	s := &Stats{cpus: cpus, maps: make(kept)}
+	defer func() {
+		if err != nil {
+			s.maps.Close()
+		}
+	}()
+	for _, name := range keptNames {
+		if s.maps[name], err = openPinned(filepath.Join(path, name), spec.Maps[name]); err != nil {
+			return nil, err
+		}
 	}
-	if s.lists, err = openArray(filepath.Join(path, pinLists), spec.Maps[bpf.WeirMapListStats], minStride*(cpus+1)); err != nil {
-		s.reasons.Close()
-		return nil, err
+	rows, stride := s.maps[bpf.WeirMapReasonStats].entries(), s.stride(s.maps[bpf.WeirMapListStats])
+	if rows != cpus || stride < minStride || bits.OnesCount(uint(stride)) != 1 {
+		return nil, errLayout
 	}
 	return s, nil
 }
 
-// openArray opens a pinned array that is as spec says, except that it has
-// units times a power of two entries.
-func openArray(path string, spec *ebpf.MapSpec, units int) (*array, error) {
+// openPinned opens a pinned map that is as spec says, but may have another
+// size.
+func openPinned(path string, spec *ebpf.MapSpec) (*array, error) {
 	m, err := ebpf.LoadPinnedMap(path, nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, errLayout
@@ -110,62 +145,83 @@ func openArray(path string, spec *ebpf.MapSpec, units int) (*array, error) {
 		return nil, err
 	}
 	spec.MaxEntries = m.MaxEntries()
-	n := int(m.MaxEntries()) / units
-	if spec.Compatible(m) != nil || n*units != int(m.MaxEntries()) || bits.OnesCount(uint(n)) != 1 {
+	if spec.Compatible(m) != nil {
 		m.Close()
 		return nil, errLayout
 	}
 	return mapArray(m)
 }
 
-// arrays are what a program that is loaded now counts in.
-func (s *Stats) arrays() (reasons, lists *array) {
+// present are the maps that a program which is loaded now shares.
+func (s *Stats) present() (kept, error) {
 	if s == nil {
-		return nil, nil
+		return nil, errors.New("there are no counters")
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.reasons, s.lists
+	if s.maps == nil {
+		return nil, errors.New("the counters are closed")
+	}
+	return maps.Clone(s.maps), nil
+}
+
+// read calls fn with the maps, unless there are none. They are there until it
+// returns.
+func (s *Stats) read(fn func(kept)) {
+	if s == nil {
+		return
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.maps != nil {
+		fn(s.maps)
+	}
 }
 
 // stride is the number of counters in a row of list_stats.
 func (s *Stats) stride(lists *array) int {
-	return int(lists.m.MaxEntries()) / (s.cpus + 1)
+	return lists.entries() / (s.cpus + 1)
 }
 
 // Reasons are the counters of all reasons, by number. It uses the memory of
 // dst where that suffices. It makes no system call.
 func (s *Stats) Reasons(dst []Counter) []Counter {
-	if s == nil {
-		return dst[:0]
-	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if s.reasons == nil {
-		return dst[:0]
-	}
-	// Behind its counters, a row holds what is none; that is cut off.
-	return sum(dst, s.reasons.words, int(s.reasons.m.ValueSize())/counterBytes)[:bpf.WeirReasonREASON_COUNT]
+	dst = dst[:0]
+	s.read(func(k kept) {
+		// Behind its counters, a row holds what is none; that is cut off.
+		dst = sum(dst, k[bpf.WeirMapReasonStats].words, rowWords/counterWords)[:bpf.WeirReasonREASON_COUNT]
+	})
+	return dst
 }
 
 // Lists are the counters of the lists, by number, as many as there is room
 // for: list 0 is that of hits which no table attributes. It uses the memory of
 // dst where that suffices. It makes no system call.
 func (s *Stats) Lists(dst []Counter) []Counter {
-	if s == nil {
-		return dst[:0]
-	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if s.lists == nil {
-		return dst[:0]
-	}
-	return sum(dst, s.lists.words, s.stride(s.lists))
+	dst = dst[:0]
+	s.read(func(k kept) {
+		lists := k[bpf.WeirMapListStats]
+		dst = sum(dst, lists.words, s.stride(lists))
+	})
+	return dst
+}
+
+// Refuted is the number of keys that the cascade has passed and the table has
+// not confirmed: the false positives of the cascade in exact mode.
+func (s *Stats) Refuted() (n uint64) {
+	s.read(func(k kept) {
+		words := k[bpf.WeirMapReasonStats].words
+		for i := refutedWord; i < len(words); i += rowWords {
+			n += atomic.LoadUint64(&words[i])
+		}
+	})
+	return n
 }
 
 const (
-	counterBytes = 16
-	counterWords = counterBytes / 8
+	counterWords = 2
+	rowWords     = int(unsafe.Sizeof(bpf.WeirCpuRow{})) / 8
+	refutedWord  = int(unsafe.Offsetof(bpf.WeirCpuRow{}.Refuted)) / 8
 )
 
 // sum adds up rows of so many counters.
@@ -180,6 +236,10 @@ func sum(dst []Counter, words []uint64, row int) []Counter {
 	return dst
 }
 
+// Take takes over the maps that a program brings, which is for one that is
+// tested: an attachment does so with [Attachment.Replace].
+func (s *Stats) Take(p *Program) error { return s.move(p.take()) }
+
 // carry sets what the larger array `to` holds from before its own time to
 // what the present one has counted.
 func (s *Stats) carry(to *array) {
@@ -191,13 +251,18 @@ func (s *Stats) carry(to *array) {
 	}
 }
 
-// move makes the larger array `to` the present one.
-func (s *Stats) move(to *array) error {
-	s.carry(to)
+// move makes these maps the present ones of their names. Larger counters of
+// lists take over what the former ones hold.
+func (s *Stats) move(fresh kept) error {
+	if lists := fresh[bpf.WeirMapListStats]; lists != nil {
+		s.carry(lists)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old := s.lists
-	s.lists = to
+	old := make(kept)
+	for name, m := range fresh {
+		old[name], s.maps[name] = s.maps[name], m
+	}
 	return old.Close()
 }
 
@@ -205,7 +270,7 @@ func (s *Stats) move(to *array) error {
 func (s *Stats) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := errors.Join(s.reasons.Close(), s.lists.Close())
-	s.reasons, s.lists = nil, nil
+	err := s.maps.Close()
+	s.maps = nil
 	return err
 }

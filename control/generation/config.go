@@ -6,13 +6,26 @@ import (
 
 	"weir/filter/key"
 	"weir/filter/membership"
+	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
 )
 
 // config unfolds layouts and policy into the constants of the program.
-func config(block, allow *membership.Layout, seed uint64, p verdict.Policy, lists int) loader.Config {
+func config(block, allow *membership.Layout, seed uint64, c *Config, lists int) loader.Config {
+	p := c.Policy
+	trackers := make([]loader.Tracker, len(c.Trackers))
+	for i, t := range c.Trackers {
+		trackers[i] = loader.Tracker{
+			Seed: t.Seed, Lines: t.Lines, Buckets: t.Buckets,
+			ByBytes: flag(t.Unit == sketch.Bytes), Tuple: flag(t.V4.Tuple()), Punishes: flag(t.Punishes),
+			V4: shape(membership.GatedShape{Shape: t.V4}), V6: shape(membership.GatedShape{Shape: t.V6}),
+		}
+	}
 	return loader.Config{
+		Trackers:      trackers,
+		TrackerSeed:   c.TrackerSeed,
+		Sample:        c.Sample,
 		Seed:          seed,
 		Block:         keySet(block),
 		Allow:         keySet(allow),
@@ -23,11 +36,18 @@ func config(block, allow *membership.Layout, seed uint64, p verdict.Policy, list
 	}
 }
 
+func flag(b bool) uint8 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 func keySet(l *membership.Layout) loader.KeySet {
 	k := loader.KeySet{
 		Lines: l.Lines, First: uint32(l.First), Rest: uint32(l.Rest), Buckets: l.Buckets,
-		Marks6Lines: l.Mark6Lines,
-		GatesV4:     uint32(l.Gates(false)), GatesV6: uint32(l.Gates(true)),
+		Marks6Lines: l.Mark6Lines, HotBuckets: l.HotBuckets,
+		GatesV4: uint32(l.Gates(false)), GatesV6: uint32(l.Gates(true)),
 		N_v4: uint32(len(l.V4)), N_v4Flow: uint32(len(l.V4Flow)),
 		N_v6: uint32(len(l.V6)), N_v6Flow: uint32(len(l.V6Flow)),
 		Mark6Src: shape(membership.GatedShape{Shape: key.Shape{Fields: key.FieldV6, SrcBits: membership.Mark6Bits}}),

@@ -16,6 +16,7 @@ import (
 
 	"weir/filter/key"
 	"weir/filter/membership"
+	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -28,6 +29,22 @@ type Config struct {
 	verdict.Policy
 	Mode       membership.Mode
 	BitsPerKey float64 // of the cascade in approximate mode; 0: DefaultBitsPerKey
+	Watching
+}
+
+// Watching is what a generation sees of the traffic besides verdicts. It changes
+// none of them, but for the penalties that are imposed on heavy flows.
+type Watching struct {
+	Trackers    []Tracker // of heavy flows, at most loader.MaxTrackers
+	TrackerSeed uint64    // secret: whence the seeds of the trackers come
+	Hot         int       // elements that may have weights in the block set
+	Sample      uint32    // one in so many listed packets is sampled, a power of two; 0: none
+}
+
+// Tracker is a tracker of heavy flows. Its seed is for the generation to set.
+type Tracker struct {
+	sketch.Tracker
+	Punishes bool // its flows may have penalties
 }
 
 // Generation enforces a store's lists. Its verdict.Program answers just what
@@ -38,6 +55,8 @@ type Generation struct {
 	kernel *loader.Generation // nil in a reference
 	plan   int                // the store's, by which the keys were chosen
 	behind bool               // the store has changes that are not in the sets
+
+	trackers []Tracker
 }
 
 // Build makes a generation in the kernel.
@@ -79,7 +98,8 @@ func buildUnder(seed uint64, s *Store, c Config, inKernel bool) (_ *Generation, 
 	if c.BitsPerKey == 0 {
 		c.BitsPerKey = DefaultBitsPerKey
 	}
-	g := &Generation{store: s, Program: verdict.Program{Policy: c.Policy}}
+	g := &Generation{store: s, Program: verdict.Program{Policy: c.Policy}, trackers: seeded(c.Trackers, c.TrackerSeed)}
+	c.Trackers = g.trackers
 	defer func() {
 		if err != nil {
 			g.Close()
@@ -91,23 +111,30 @@ func buildUnder(seed uint64, s *Store, c Config, inKernel bool) (_ *Generation, 
 	if err != nil {
 		return nil, fmt.Errorf("block lists: %w", err)
 	}
+	block.layout.PlanHot(c.Hot)
 	allow, err := s.allow.compile(c.Mode, c.BitsPerKey, seed)
 	if err != nil {
 		return nil, fmt.Errorf("allow lists: %w", err)
 	}
 	var blockMemory, allowMemory membership.Memory
 	if inKernel {
-		g.kernel, err = loader.NewGeneration(config(&block.layout, &allow.layout, seed, c.Policy, len(s.lists)))
+		g.kernel, err = loader.NewGeneration(config(&block.layout, &allow.layout, seed, &c, len(s.lists)))
 		if err != nil {
 			return nil, err
 		}
 		blockMemory, allowMemory = membership.Memory(g.kernel.Block()), membership.Memory(g.kernel.Allow())
 	} else {
 		blockMemory, allowMemory = block.layout.Alloc(), allow.layout.Alloc()
+		if g.Police, err = newPolice(g.trackers); err != nil {
+			return nil, err
+		}
 	}
 	if g.Block, err = block.set(blockMemory); err != nil {
 		return nil, err
 	}
+	// The store, unlike an approximate set, knows what it lists. After it was
+	// planned anew, its levels are not this set's: then all may be listed.
+	g.Block.Listed = func(k key.Key) bool { return g.plan != s.plan || s.block.listed(k) }
 	g.Allow, err = allow.set(allowMemory)
 	return g, err
 }

@@ -180,3 +180,17 @@ type appender struct{ list uint16 }
 func (a appender) prefix4(s *prefixes[prefix4], p prefix4) { s.append(p, a.list) }
 func (a appender) prefix6(s *prefixes[prefix6], p prefix6) { s.append(p, a.list) }
 func (a appender) flow(s *listing[flow], f flow)           { s.append(f, a.list) }
+
+// asker asks whether a key is listed.
+type asker struct{ listed bool }
+
+func (a *asker) prefix4(s *prefixes[prefix4], p prefix4) { a.listed = s.owner(p) != 0 }
+func (a *asker) prefix6(s *prefixes[prefix6], p prefix6) { a.listed = s.owner(p) != 0 }
+func (a *asker) flow(s *listing[flow], f flow)           { a.listed = len(s.lists(f)) > 0 }
+
+// listed reports whether a key of the shapes in use stands for an entry.
+func (e *entries) listed(k key.Key) bool {
+	var a asker
+	e.route(k, &a)
+	return a.listed
+}

@@ -1,18 +1,23 @@
 package replay
 
 import (
+	"cmp"
 	"context"
 	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 
 	"weir/control/capture"
 	"weir/control/generation"
+	"weir/control/heavy"
 	"weir/control/ruleset"
+	"weir/filter/sketch"
 	"weir/filter/verdict"
+	"weir/loader"
 )
 
 // EngineKind says where the verdicts come from.
@@ -39,6 +44,7 @@ func ParseEngineKind(s string) (EngineKind, error) {
 type Options struct {
 	Rules    ruleset.Rules
 	Engine   EngineKind
+	Heavy    *heavy.Spec      // what makes a flow heavy, by its share of all captures; nil: nobody asks
 	Verdicts string           // CSV file for the verdict on each packet; "" for none
 	Stdin    io.Reader        // the capture that is called "-"
 	Warn     func(string)     // is told what is wrong with lists that are not refused; may be nil
@@ -47,14 +53,18 @@ type Options struct {
 
 // newEngine builds the generation for the rules and the engine over it.
 func (o *Options) newEngine(l *ruleset.Loaded) (Engine, func() error, error) {
+	c := o.Rules.Config
+	if o.Heavy != nil {
+		c.Trackers = []generation.Tracker{o.Heavy.Tracker()}
+	}
 	if o.Engine == InGo {
-		g, err := generation.Reference(l.Store, o.Rules.Config)
+		g, err := generation.Reference(l.Store, c)
 		if err != nil {
 			return nil, nil, err
 		}
 		return Reference{g}, g.Close, nil
 	}
-	g, err := generation.Build(l.Store, o.Rules.Config)
+	g, err := generation.Build(l.Store, c)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w (the Go engine needs no privilege: --engine go)", err)
 	}
@@ -101,12 +111,46 @@ func Files(ctx context.Context, o Options, captures []string) (s *Summary, err e
 		visit = func(_ capture.Packet, out verdict.Outcome) error { return errors.Join(ctx.Err(), w.write(out)) }
 	}
 	s = NewSummary()
+	if o.Heavy != nil {
+		// All packets are counted in one bank, so that both engines see the same.
+		release, err := loader.StayOnCPU()
+		if err != nil {
+			return nil, err
+		}
+		defer release()
+		engine.Banks(0, func(banks []*sketch.Bank) {
+			for _, b := range banks {
+				b.Admit(o.Heavy.Threshold().Admission(0, 1))
+			}
+		})
+		// Also what was read before an error.
+		defer func() { engine.Banks(0, func(banks []*sketch.Bank) { s.addHeavy(o.Heavy, banks) }) }()
+	}
 	for _, name := range captures {
 		if err := o.replay(name, engine, lists, s, visit); err != nil {
 			return s, err
 		}
 	}
 	return s, nil
+}
+
+// addHeavy adds the heavy flows to the summary.
+func (s *Summary) addHeavy(spec *heavy.Spec, banks []*sketch.Bank) {
+	var total uint64
+	for _, b := range banks {
+		total += b.Total()
+		s.HeavyDenied += b.Denied()
+	}
+	flows := slices.DeleteFunc(sketch.Merge(banks...), func(f sketch.Flow) bool {
+		return f.Estimate(spec.Unit) < spec.Threshold().Heavy(total, 0)
+	})
+	slices.SortFunc(flows, func(a, b sketch.Flow) int {
+		return cmp.Or(cmp.Compare(b.Estimate(spec.Unit), a.Estimate(spec.Unit)), cmp.Compare(a.Key.String(), b.Key.String()))
+	})
+	s.Heavy = make([]HeavyFlow, 0, len(flows))
+	for _, f := range flows {
+		s.Heavy = append(s.Heavy, HeavyFlow{Key: heavy.Name(f.Key), Packets: f.Packets, Bytes: f.Bytes, Before: f.Before})
+	}
 }
 
 func (o *Options) replay(name string, e Engine, lists []generation.List, s *Summary, visit func(capture.Packet, verdict.Outcome) error) error {

@@ -10,6 +10,7 @@ import (
 
 	"weir/control/capture"
 	"weir/control/generation"
+	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -18,6 +19,8 @@ import (
 type Engine interface {
 	// Decide gives the outcome for an Ethernet frame.
 	Decide(frame []byte) (verdict.Outcome, error)
+	// Banks calls fn with what the generation's i-th tracker counts.
+	Banks(i int, fn func([]*sketch.Bank))
 	Close() error
 }
 
@@ -28,6 +31,9 @@ type Reference struct{ Generation *generation.Generation }
 func (r Reference) Decide(frame []byte) (verdict.Outcome, error) {
 	return r.Generation.Decide(frame), nil
 }
+
+// Banks implements Engine.
+func (r Reference) Banks(i int, fn func([]*sketch.Bank)) { fn(r.Generation.Police.Banks[i : i+1]) }
 
 // Close implements Engine; it leaves the generation open.
 func (r Reference) Close() error { return nil }
@@ -52,11 +58,16 @@ func NewKernel(g *generation.Generation, lists int) (*Kernel, error) {
 	if err != nil {
 		return nil, errors.Join(err, stats.Close())
 	}
-	return &Kernel{
-		generation: g, stats: stats, program: program,
-		reasons: stats.Reasons(nil), lists: stats.Lists(nil),
-	}, nil
+	k := &Kernel{generation: g, stats: stats, program: program}
+	if err := stats.Take(program); err != nil {
+		return nil, errors.Join(err, k.Close())
+	}
+	k.reasons, k.lists = stats.Reasons(nil), stats.Lists(nil)
+	return k, nil
 }
+
+// Stats are what the program counts in.
+func (k *Kernel) Stats() *loader.Stats { return k.stats }
 
 // allHeaders is a length, in bytes, within which all headers lie that the
 // program reads. The kernel's test run takes no frames above some 72 KiB, or,
@@ -91,7 +102,9 @@ func (k *Kernel) Decide(frame []byte) (verdict.Outcome, error) {
 	}
 	o.Reason = verdict.Reason(reason)
 	if o.Reason == verdict.Blocked || o.Reason == verdict.Monitored {
-		if o.List, ok = k.counted(k.stats.Lists, k.lists, len(frame)); !ok {
+		o.List, ok = k.counted(k.stats.Lists, k.lists, len(frame))
+		// What a penalty would drop is monitored too, and of no list.
+		if !ok && (o.Reason == verdict.Blocked || len(k.generation.Trackers()) == 0) {
 			return o, errors.New("program did not count the packet under just one list")
 		}
 	}
@@ -117,6 +130,11 @@ func (k *Kernel) counted(read func([]loader.Counter) []loader.Counter, last []lo
 	return grown, grown >= 0
 }
 
+// Banks implements Engine.
+func (k *Kernel) Banks(i int, fn func([]*sketch.Bank)) {
+	k.generation.Watch(k.stats, func(c generation.Counting) { fn(c.Banks(i, c.Counting(i))) })
+}
+
 // Close implements Engine; it leaves the generation open.
 func (k *Kernel) Close() error { return errors.Join(k.program.Close(), k.stats.Close()) }
 
@@ -127,6 +145,22 @@ type Summary struct {
 	Verdicts map[string]int `json:"verdicts"`
 	Reasons  map[string]int `json:"reasons"`
 	Lists    map[string]int `json:"lists,omitempty"` // blocked packets by list
+
+	// Heavy are the heavy flows, the largest first, where they were asked for.
+	Heavy []HeavyFlow `json:"heavy,omitempty"`
+	// HeavyDenied is the number of packets whose flow had no room in the flow
+	// memory: heavy flows may be missing where it is not 0.
+	HeavyDenied uint64 `json:"heavy_denied,omitempty"`
+}
+
+// HeavyFlow is a heavy flow in captures.
+type HeavyFlow struct {
+	Key     string `json:"key"`
+	Packets uint64 `json:"packets"` // counted exactly
+	Bytes   uint64 `json:"bytes"`   // of what was captured of these packets
+	// Before is how much more it may have had before it was counted exactly, in
+	// the unit: an upper bound.
+	Before uint64 `json:"before,omitempty"`
 }
 
 // NewSummary is a summary of no packets, with every verdict and reason.

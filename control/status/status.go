@@ -101,12 +101,10 @@ func Of(a *loader.Attachment) (Interface, error) {
 // Drops tells whether packets that leave for a reason are dropped.
 func (d Description) Drops(r verdict.Reason) bool {
 	switch r {
-	case verdict.Blocked:
-		return true
 	case verdict.Truncated, verdict.Malformed, verdict.Unparsed:
 		return d.DropMalformed && !d.Monitor
 	}
-	return false
+	return r.Drops()
 }
 
 // byList names the counters of lists. In approximate mode, hits cannot be told

@@ -102,6 +102,8 @@ func TestLayouts(t *testing.T) {
 		"failsafe_prefix": reflect.TypeFor[bpf.WeirFailsafePrefix](),
 		"counter":         reflect.TypeFor[loader.Counter](),
 		"cpu_row":         reflect.TypeFor[bpf.WeirCpuRow](),
+		"tracker":         reflect.TypeFor[loader.Tracker](),
+		"packet":          reflect.TypeFor[loader.Sample](),
 		// What is in maps, as the Go twins see it.
 		"line": reflect.TypeFor[struct {
 			Words [membership.LineWords]uint64
@@ -191,6 +193,7 @@ func TestConstants(t *testing.T) {
 		"MAX_VLAN_TAGS":   packet.MaxVLANTags,
 		"MAX_EXT_HEADERS": packet.MaxExtHeaders,
 		"MAX_EXT_BYTES":   packet.MaxExtBytes,
+		"MAX_TRACKERS":    loader.MaxTrackers,
 	} {
 		if got, ok := c[name]; !ok || got != want {
 			t.Errorf("%s is %d (%t) in C, %d in Go", name, got, ok, want)

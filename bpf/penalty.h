@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Penalties of heavy flows: a rate limit, or a block, that ends by itself. The
+ * control plane imposes them on exact counts; here they are only looked up,
+ * and not at all while there is none. The twin of filter/penalty.
+ *
+ * The rate limit is the generic cell rate algorithm (ITU-T I.371): of a token
+ * bucket it keeps just the time at which that will be full.
+ */
+#ifndef WEIR_PENALTY_H
+#define WEIR_PENALTY_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "hash.h"
+#include "packet.h"
+#include "slots.h"
+
+#define PENALTY_BLOCK (~0ULL) /* the cost that no bucket pays */
+#define COST_SHIFT    10
+
+/* Times are nanoseconds of the kernel's monotonic clock. */
+struct penalty {
+	__u64 until; /* no penalty from then on */
+	__u64 cost;  /* of a packet or of a byte, in ns / 2^COST_SHIFT */
+	__u64 burst; /* ns: how much is passed at once */
+	__u64 full;  /* when the bucket is full again */
+};
+
+struct penalty_bucket {
+	struct slots slots;
+	struct penalty entries[SLOTS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct penalty_bucket);
+} penalties SEC(".maps");
+
+volatile const __u32 penalty_buckets = 0;
+
+/* The reason with which the flow's packet of so many units leaves, if it is punished. */
+static __always_inline enum reason penalty_of(__u64 h, __u32 units)
+{
+	__u32 i = hash_reduce(hash_nth(h, BUCKET_NTH), penalty_buckets), slot;
+	struct penalty_bucket *b = bpf_map_lookup_elem(&penalties, &i);
+	struct penalty *e;
+	__u64 now, full, cost;
+
+	if (!b)
+		return REASON_CLEAN;
+	slot = slots_find(&b->slots, h);
+	if (!slot)
+		return REASON_CLEAN;
+	e = &b->entries[slot % SLOTS];
+	now = bpf_ktime_get_ns();
+	if (now >= e->until)
+		return REASON_CLEAN;
+	cost = e->cost;
+	if (cost == PENALTY_BLOCK)
+		return REASON_HEAVY;
+	full = e->full;
+	cost = cost * units >> COST_SHIFT;
+	if (full > now + e->burst)
+		return REASON_LIMITED;
+	if (full < now)
+		/* Two CPUs may do so at once; that costs one packet's worth. */
+		e->full = now + cost;
+	else
+		__sync_fetch_and_add(&e->full, cost);
+	return REASON_CLEAN;
+}
+
+#endif

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Eight 64-bit hashes in a cache line: how a bucket finds its entries. */
+#ifndef WEIR_SLOTS_H
+#define WEIR_SLOTS_H
+
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+
+#define SLOTS 8
+
+/* Of the hashes that are derived from a key's, the one that chooses its bucket. */
+#define BUCKET_NTH 8
+
+struct slots {
+	__u64 hashes[SLOTS]; /* 0: empty */
+};
+
+/*
+ * SLOTS plus the slot that has the hash, or 0; without branches, like
+ * bucket_find().
+ */
+static __always_inline __u32 slots_find(const struct slots *s, __u64 h)
+{
+	__u32 found = 0;
+
+#pragma unroll
+	for (int i = 0; i < SLOTS; i++) {
+		__u64 other = s->hashes[i] ^ h;
+
+		other = (other | -other) >> 63; /* 0 where they are the same, else 1 */
+		/* Keeps the compiler from seeing, and branching on, a comparison. */
+		asm volatile("" : "+r"(other));
+		found |= (other - 1) & (SLOTS + i);
+	}
+	return found;
+}
+
+/* The number of slots in use where they are filled in order. */
+static __always_inline __u32 slots_used(const struct slots *s)
+{
+	__u32 used = 0;
+
+#pragma unroll
+	for (int i = 0; i < SLOTS; i++)
+		used += s->hashes[i] != 0;
+	return used;
+}
+
+#endif

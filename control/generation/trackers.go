@@ -1,0 +1,114 @@
+package generation
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"weir/filter/hash"
+	"weir/filter/key"
+	"weir/filter/membership"
+	"weir/filter/penalty"
+	"weir/filter/sketch"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// seeded gives each tracker a seed of its own, so that their hashes differ.
+func seeded(trackers []Tracker, seed uint64) []Tracker {
+	trackers = slices.Clone(trackers)
+	for i := range trackers {
+		trackers[i].Seed = hash.Nth(seed, uint64(i))
+	}
+	return trackers
+}
+
+// newPolice makes trackers on the heap, which punish nobody.
+func newPolice(trackers []Tracker) (*verdict.Police, error) {
+	p := &verdict.Police{Penalties: make([]*penalty.Table, len(trackers))}
+	for _, t := range trackers {
+		b, err := sketch.NewBank(t.Tracker, make([]uint64, t.LineWords()), make([]uint64, t.FlowWords()))
+		if err != nil {
+			return nil, err
+		}
+		p.Banks = append(p.Banks, b)
+	}
+	return p, nil
+}
+
+// Trackers are the generation's trackers, with their seeds.
+func (g *Generation) Trackers() []Tracker { return g.trackers }
+
+// Counting is what the trackers of an interface count, in the kernel's memory.
+type Counting struct {
+	loader.Trackers
+	trackers []Tracker
+}
+
+// Watch calls fn with what the trackers count for the programs that were loaded
+// with the stats. It is there until fn returns. fn is not called in a
+// reference, or where the stats are of other trackers.
+func (g *Generation) Watch(stats *loader.Stats, fn func(Counting)) {
+	if g.kernel != nil {
+		g.kernel.Trackers(stats, func(t loader.Trackers) { fn(Counting{t, g.trackers}) })
+	}
+}
+
+// Banks are bank 0 or 1 of a tracker, one for each CPU.
+func (c Counting) Banks(tracker, bank int) []*sketch.Bank {
+	banks := make([]*sketch.Bank, c.CPUs)
+	for cpu := range banks {
+		lines, flows := c.Bank(tracker, cpu, bank)
+		b, err := sketch.NewBank(c.trackers[tracker].Tracker, lines, flows)
+		if err != nil {
+			panic(err) // the memory has the tracker's sizes
+		}
+		banks[cpu] = b
+	}
+	return banks
+}
+
+// TupleOf is what a sampled packet offered to be matched.
+func TupleOf(s *loader.Sample) key.Tuple {
+	t := key.Tuple{Src: addrOf(s.Family, s.Src), Dst: addrOf(s.Family, s.Dst), Proto: s.Proto, HasPorts: s.HasPorts != 0}
+	var ports [4]byte
+	binary.NativeEndian.PutUint32(ports[:], s.Ports)
+	t.SrcPort, t.DstPort = binary.BigEndian.Uint16(ports[:]), binary.BigEndian.Uint16(ports[2:])
+	return t
+}
+
+func addrOf(family uint8, words [4]uint32) netip.Addr {
+	var b [16]byte
+	for i, w := range words {
+		binary.NativeEndian.PutUint32(b[4*i:], w)
+	}
+	if family == 4 {
+		return netip.AddrFrom4([4]byte(b[:]))
+	}
+	return netip.AddrFrom16(b)
+}
+
+// BlockSides tells whether block lists are held against the sources of packets,
+// and against their destinations.
+func (s *Store) BlockSides() (src, dst bool) {
+	e := &s.block
+	src = len(e.src4.sorted)+len(e.src6.sorted) > 0
+	dst = len(e.dst4.sorted)+len(e.dst6.sorted) > 0
+	if len(e.flows.sorted) > 0 {
+		return true, true
+	}
+	return src, dst
+}
+
+// Blocks reports whether a packet matches an entry of the block lists: the
+// truth that the verdict of an approximate set is held against.
+func (g *Generation) Blocks(t key.Tuple) bool {
+	shapes := slices.Concat(g.Block.V4, g.Block.V4Flow)
+	if t.Src.Is6() {
+		shapes = slices.Concat(g.Block.V6, g.Block.V6Flow)
+	}
+	return slices.ContainsFunc(shapes, func(s membership.GatedShape) bool {
+		k, ok := s.Of(t)
+		return ok && g.store.block.listed(k)
+	})
+}

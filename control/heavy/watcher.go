@@ -1,0 +1,398 @@
+package heavy
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"weir/control/generation"
+	"weir/filter/penalty"
+	"weir/filter/sketch"
+	"weir/loader"
+)
+
+// Flow is a flow in a report.
+type Flow struct {
+	sketch.Flow
+	Heavy bool
+	// State and Until tell of its penalty, if it has one.
+	State Action
+	Until time.Duration // of the kernel's monotonic clock
+}
+
+// Report is what a tracker has found in an interval.
+type Report struct {
+	Spec     Spec
+	Interval time.Duration // as long as it really was
+	Packets  uint64        // all that were counted
+	Bytes    uint64
+	Denied   uint64 // packets whose flow had no room in the flow memory: the heavy ones are then estimates
+	Heavy    uint64 // units that made a flow heavy
+	Flows    []Flow // of the flow memory, the largest first
+}
+
+// Event is a flow's becoming heavy, or its release.
+type Event struct {
+	Spec     Spec
+	Flow     sketch.Flow
+	Released bool
+	Unmet    bool // there was no room for the penalty
+}
+
+func (e Event) String() string {
+	switch {
+	case e.Released:
+		return fmt.Sprintf("%v is released", Name(e.Flow.Key))
+	case e.Unmet:
+		return fmt.Sprintf("%v is heavy, but there is no room for another penalty", Name(e.Flow.Key))
+	}
+	return fmt.Sprintf("%v is heavy", Name(e.Flow.Key))
+}
+
+// Tick is how often a Watcher wants to be called: a flow that is to be held
+// back is found within this time after it became heavy.
+const Tick = 100 * time.Millisecond
+
+// Watcher reads the trackers of a generation on some interfaces, exchanges
+// their banks at the end of each interval, and imposes penalties on the flows
+// that are heavy on exact counts, all interfaces and CPUs together. It is not
+// safe for concurrent use, and there must be just one for an interface.
+type Watcher struct {
+	trackers []*tracker
+}
+
+type tracker struct {
+	Spec
+	adaptive bool   // the limit of admission follows how full the flow memory is
+	admit    uint64 // the limit, where it is adaptive
+
+	began    time.Duration // of this interval
+	previous uint64        // units in the one before
+	before   uint64        // and in the one before that
+	started  map[*loader.Stats]bool
+	penal    map[uint64]*punished
+	last     *Report
+}
+
+// punished is a flow that has a penalty.
+type punished struct {
+	sketch.Flow
+	until time.Duration
+}
+
+// NewWatcher watches the trackers of these specs. They must be those that the
+// generations have, in their order. Those from `learning` on are for learning:
+// of these, the flow memory is to be well used, whatever is heavy.
+func NewWatcher(specs []Spec, learning int) *Watcher {
+	w := &Watcher{}
+	for i, s := range specs {
+		w.trackers = append(w.trackers, &tracker{
+			Spec: s, adaptive: i >= learning, admit: 8,
+			started: make(map[*loader.Stats]bool), penal: make(map[uint64]*punished),
+		})
+	}
+	return w
+}
+
+// Last is the last report of each tracker, nil before its first interval ends.
+func (w *Watcher) Last() []*Report {
+	last := make([]*Report, len(w.trackers))
+	for i, t := range w.trackers {
+		last[i] = t.last
+	}
+	return last
+}
+
+// Tick does what is due at this time of the kernel's monotonic clock. It gives
+// the reports of the trackers whose interval has ended, and what has happened
+// to flows.
+func (w *Watcher) Tick(now time.Duration, g *generation.Generation, stats []*loader.Stats) (reports []*Report, events []Event) {
+	ended := make([]bool, len(w.trackers))
+	any := false
+	for i, t := range w.trackers {
+		if t.began == 0 {
+			t.began = now
+		}
+		ended[i] = now-t.began >= t.Interval
+		any = any || ended[i]
+	}
+	// Flows that are to be held back are not waited for.
+	for i, t := range w.trackers {
+		if t.Action != Tell && !ended[i] {
+			flows, heavy := t.sofar(i, g, stats)
+			events = append(events, t.punish(now, flows, heavy, g, stats)...)
+		}
+		t.start(i, g, stats)
+	}
+	if any {
+		for i, t := range w.trackers {
+			if ended[i] {
+				t.exchange(i, g, stats)
+			}
+		}
+		loader.Grace() // what still counted in the banks that are read now is through
+		for i, t := range w.trackers {
+			if !ended[i] {
+				continue
+			}
+			r := t.report(now, i, g, stats)
+			events = append(events, t.punish(now, r.flows(), r.Heavy, g, stats)...)
+			events = append(events, t.release(now)...)
+			t.mark(r)
+			t.last = r
+			reports = append(reports, r)
+		}
+		w.tidy(now, g, stats)
+	}
+	return reports, events
+}
+
+// start sets the admission where a program has begun to count without one.
+func (t *tracker) start(i int, g *generation.Generation, stats []*loader.Stats) {
+	banks := 0
+	for _, s := range stats {
+		g.Watch(s, func(c generation.Counting) { banks += c.CPUs })
+	}
+	for _, s := range stats {
+		if t.started[s] {
+			continue
+		}
+		g.Watch(s, func(c generation.Counting) {
+			for _, b := range c.Banks(i, c.Counting(i)) {
+				b.Admit(t.admission(banks))
+			}
+			t.started[s] = true
+		})
+	}
+	for s := range t.started {
+		if !slices.Contains(stats, s) {
+			delete(t.started, s)
+		}
+	}
+}
+
+func (t *tracker) admission(banks int) (floor uint64, share float64) {
+	if t.adaptive {
+		return t.admit, 0
+	}
+	return t.Threshold().Admission(t.previous, banks)
+}
+
+// banks are the tracker's banks on all interfaces and CPUs: those that count,
+// or the idle ones.
+func (t *tracker) banks(i int, idle bool, g *generation.Generation, stats []*loader.Stats, fn func([]*sketch.Bank)) {
+	var all []*sketch.Bank
+	var next func(rest []*loader.Stats)
+	// Each is there only as long as it is watched.
+	next = func(rest []*loader.Stats) {
+		if len(rest) == 0 {
+			fn(all)
+			return
+		}
+		watched := false
+		g.Watch(rest[0], func(c generation.Counting) {
+			watched = true
+			bank := c.Counting(i)
+			if idle {
+				bank = 1 - bank
+			}
+			all = append(all, c.Banks(i, bank)...)
+			next(rest[1:])
+		})
+		if !watched {
+			next(rest[1:])
+		}
+	}
+	next(stats)
+}
+
+// sofar gives what was counted in the interval under way, and what it takes to
+// be heavy already: by what the traffic was before, where that was more.
+func (t *tracker) sofar(i int, g *generation.Generation, stats []*loader.Stats) (flows []sketch.Flow, heavy uint64) {
+	t.banks(i, false, g, stats, func(banks []*sketch.Bank) {
+		flows = sketch.Merge(banks...)
+		heavy = t.Threshold().Heavy(max(total(banks), t.previous), t.previous)
+	})
+	return flows, heavy
+}
+
+func total(banks []*sketch.Bank) (units uint64) {
+	for _, b := range banks {
+		units += b.Total()
+	}
+	return units
+}
+
+// exchange prepares the idle banks, with the entries that last, and makes the
+// programs count in them.
+func (t *tracker) exchange(i int, g *generation.Generation, stats []*loader.Stats) {
+	t.banks(i, false, g, stats, func(banks []*sketch.Bank) {
+		units := total(banks)
+		heavy := t.Threshold().Heavy(units, t.previous)
+		if t.adaptive {
+			t.adapt(banks)
+			heavy = 2 * t.admit
+		}
+		lasting := make(map[uint64]bool)
+		for _, f := range sketch.Merge(banks...) {
+			lasting[f.Hash] = f.Lasts(t.Unit, heavy)
+		}
+		t.before, t.previous = t.previous, units
+		t.banks(i, true, g, stats, func(idle []*sketch.Bank) {
+			for j, b := range idle {
+				b.Reset()
+				b.Admit(t.admission(len(idle)))
+				for f := range banks[j].Flows() {
+					if lasting[f.Hash] {
+						b.Keep(f.Key, f.Hash) // without room, it passes the sketch again
+					}
+				}
+			}
+		})
+	})
+	for _, s := range stats {
+		g.Watch(s, func(c generation.Counting) { c.Exchange(i) })
+	}
+}
+
+// adapt changes the limit so that the fullest flow memory is between a quarter
+// and a half full.
+func (t *tracker) adapt(banks []*sketch.Bank) {
+	var full float64
+	var denied uint64
+	for _, b := range banks {
+		n := 0
+		for range b.Flows() {
+			n++
+		}
+		full = max(full, float64(n)/float64(8*b.Buckets))
+		denied += b.Denied()
+	}
+	switch {
+	case denied > 0 || full > 0.6:
+		t.admit *= 2
+	case full < 0.25:
+		t.admit = max(t.admit/2, 2)
+	}
+}
+
+// report reads the banks that no longer count.
+func (t *tracker) report(now time.Duration, i int, g *generation.Generation, stats []*loader.Stats) *Report {
+	r := &Report{Spec: t.Spec, Interval: now - t.began}
+	t.began = now
+	t.banks(i, true, g, stats, func(banks []*sketch.Bank) {
+		for _, b := range banks {
+			r.Packets += b.Packets()
+			r.Bytes += b.Bytes()
+			r.Denied += b.Denied()
+		}
+		for _, f := range sketch.Merge(banks...) {
+			if f.Packets > 0 || f.Before > 0 { // else it was kept, and nothing came
+				r.Flows = append(r.Flows, Flow{Flow: f})
+			}
+		}
+	})
+	units := r.Packets
+	if t.Unit == sketch.Bytes {
+		units = r.Bytes
+	}
+	r.Heavy = t.Threshold().Heavy(units, t.before)
+	for i := range r.Flows {
+		r.Flows[i].Heavy = r.Flows[i].Estimate(t.Unit) >= r.Heavy
+	}
+	slices.SortFunc(r.Flows, func(a, b Flow) int {
+		return cmp.Or(cmp.Compare(b.Estimate(t.Unit), a.Estimate(t.Unit)), cmp.Compare(a.Hash, b.Hash))
+	})
+	return r
+}
+
+func (r *Report) flows() []sketch.Flow {
+	flows := make([]sketch.Flow, len(r.Flows))
+	for i, f := range r.Flows {
+		flows[i] = f.Flow
+	}
+	return flows
+}
+
+// punish imposes penalties on the flows that are heavy on exact counts, and
+// makes those longer of flows that have not calmed down.
+func (t *tracker) punish(now time.Duration, flows []sketch.Flow, heavy uint64, g *generation.Generation, stats []*loader.Stats) (events []Event) {
+	var set []*punished
+	for _, f := range flows {
+		n := float64(f.Exact(t.Unit))
+		p := t.penal[f.Hash]
+		switch {
+		case p != nil && n >= hysteresis*float64(heavy):
+			p.Flow, p.until = f, now+t.For
+			set = append(set, p)
+		case p == nil && n >= float64(heavy):
+			p = &punished{Flow: f, until: now + t.For}
+			t.penal[f.Hash] = p
+			set = append(set, p)
+			events = append(events, Event{Spec: t.Spec, Flow: f})
+		}
+	}
+	if t.Action == Tell || len(set) == 0 {
+		return events
+	}
+	unmet := make(map[uint64]bool)
+	for _, s := range stats {
+		g.Watch(s, func(c generation.Counting) {
+			table := table(c)
+			for _, p := range set {
+				if !table.Set(p.Hash, t.penalty(now)) {
+					unmet[p.Hash] = true
+				}
+			}
+			c.SetPenalized(table.Len())
+		})
+	}
+	for i := range events {
+		events[i].Unmet = unmet[events[i].Flow.Hash]
+	}
+	return events
+}
+
+// release forgets the flows whose penalty has ended.
+func (t *tracker) release(now time.Duration) (events []Event) {
+	for h, p := range t.penal {
+		if now >= p.until {
+			delete(t.penal, h)
+			events = append(events, Event{Spec: t.Spec, Flow: p.Flow, Released: true})
+		}
+	}
+	return events
+}
+
+// mark says in a report which flows have penalties.
+func (t *tracker) mark(r *Report) {
+	if t.Action == Tell {
+		return
+	}
+	for i := range r.Flows {
+		if p := t.penal[r.Flows[i].Hash]; p != nil {
+			r.Flows[i].State, r.Flows[i].Until = t.Action, p.until
+		}
+	}
+}
+
+// tidy removes the penalties that have ended.
+func (w *Watcher) tidy(now time.Duration, g *generation.Generation, stats []*loader.Stats) {
+	for _, s := range stats {
+		g.Watch(s, func(c generation.Counting) {
+			if table := table(c); table.Len() > 0 {
+				table.Expire(now)
+				c.SetPenalized(table.Len())
+			}
+		})
+	}
+}
+
+func table(c generation.Counting) *penalty.Table {
+	t, err := penalty.NewTable(c.Penalties)
+	if err != nil {
+		panic(err) // the map has whole buckets
+	}
+	return t
+}

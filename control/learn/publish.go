@@ -1,0 +1,60 @@
+package learn
+
+import (
+	"errors"
+
+	"weir/filter/membership"
+)
+
+// Published says what Publish did.
+type Published struct {
+	Changed int // elements whose weight changed, those that left included
+	Refused int // elements that found no room in the hot table, the coolest of their buckets
+}
+
+// Publish brings the weights that were learned for a set into its hot table:
+// elements that have left go, then the others take their weights, the hottest
+// first. It takes a few operations for each element and each slot of the table.
+//
+// Bits that listed elements no longer need are cleared after a grace period:
+// wait must return when every program has ended that was running when it was
+// called. It is called if there are such bits. The set may be changed
+// meanwhile, but not by Publish.
+//
+// An error says that the set cannot take weights; see
+// [membership.Set.SetWeight].
+func Publish(s *membership.Set, w Weights, wait func()) (p Published, err error) {
+	hashes := make([]uint64, len(w.Elements))
+	hot := make(map[uint64]bool, len(w.Elements))
+	for i, e := range w.Elements {
+		hashes[i] = e.Key.Hash(s.Seed)
+		if e.K > w.Base {
+			hot[hashes[i]] = true
+		}
+	}
+	for h := range s.Weights() {
+		if !hot[h] {
+			s.Cool(h)
+			p.Changed++
+		}
+	}
+	for i, e := range w.Elements {
+		extra := e.K - w.Base
+		if s.Weight(hashes[i]) == extra {
+			continue
+		}
+		if err = s.SetWeight(e.Key, extra); err == nil {
+			p.Changed++
+		} else if errors.Is(err, membership.ErrHotFull) {
+			p.Refused++
+			err = nil
+		} else {
+			break
+		}
+	}
+	if s.Unsettled() {
+		wait()
+		s.Settle()
+	}
+	return p, err
+}

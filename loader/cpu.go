@@ -1,0 +1,45 @@
+package loader
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// CPUs is the number of CPUs that the system may ever have: each has counters
+// and banks of its own.
+func CPUs() int {
+	n, err := ebpf.PossibleCPU()
+	if err != nil {
+		return 1 // what needs the number will say so
+	}
+	return n
+}
+
+// StayOnCPU ties the goroutine to a CPU until release is called: what it sends
+// stays in order, since a wire has a queue for each, and what programs count
+// that it tests is all in one row and one bank.
+func StayOnCPU() (release func(), err error) {
+	runtime.LockOSThread()
+	var allowed, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
+		runtime.UnlockOSThread()
+		return nil, fmt.Errorf("get the CPUs to run on: %w", err)
+	}
+	cpu := 0
+	for !allowed.IsSet(cpu) {
+		cpu++
+	}
+	one.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		runtime.UnlockOSThread()
+		return nil, fmt.Errorf("stay on CPU %d: %w", cpu, err)
+	}
+	return func() {
+		if unix.SchedSetaffinity(0, &allowed) == nil { // else the thread ends with the goroutine
+			runtime.UnlockOSThread()
+		}
+	}, nil
+}

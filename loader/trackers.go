@@ -1,0 +1,231 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"os"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
+
+	"weir/bpf"
+)
+
+// Tracker is what a tracker counts and how large its banks are, constants of
+// the program. Where it lies in a bank (First, FirstBucket) is for the loader
+// to set.
+type Tracker = bpf.WeirTracker
+
+// MaxTrackers is the number of trackers that a program can have, MAX_TRACKERS.
+const MaxTrackers = 4
+
+// PenaltyBuckets is the number of buckets of eight penalties.
+const PenaltyBuckets = 1024
+
+const (
+	lineWords    = int(unsafe.Sizeof(bpf.WeirLine{})) / 8
+	bucketWords  = int(unsafe.Sizeof(bpf.WeirFlowBucket{})) / 8
+	banks        = 2
+	banksWord    = int(unsafe.Offsetof(bpf.WeirTrackerState{}.Banks)) / 8
+	penaltyWord  = int(unsafe.Offsetof(bpf.WeirTrackerState{}.Penalties)) / 8
+	seedWord     = int(unsafe.Offsetof(bpf.WeirTrackerState{}.Seed)) / 8
+	identityWord = int(unsafe.Offsetof(bpf.WeirTrackerState{}.Identity)) / 8
+)
+
+func (c *Config) validateTrackers() error {
+	if len(c.Trackers) > MaxTrackers {
+		return fmt.Errorf("%d trackers: more than %d", len(c.Trackers), MaxTrackers)
+	}
+	for i, t := range c.Trackers {
+		if t.Lines == 0 || t.Buckets == 0 || max(t.Lines, t.Buckets) > maxEntries {
+			return fmt.Errorf("tracker %d: %d lines and %d buckets: not in 1 … %d", i+1, t.Lines, t.Buckets, maxEntries)
+		}
+	}
+	if c.Sample&(c.Sample-1) != 0 {
+		return fmt.Errorf("one sample in %d packets: not a power of two", c.Sample)
+	}
+	return nil
+}
+
+// layTrackers puts the trackers one after the other, and gives the lines and
+// the buckets of a bank.
+func (c *Config) layTrackers() (laid [MaxTrackers]Tracker, lines, buckets uint32) {
+	for i, t := range c.Trackers {
+		t.First, t.FirstBucket = lines, buckets
+		lines += 1 + t.Lines // its head stands before its sketch
+		buckets += t.Buckets
+		laid[i] = t
+	}
+	return laid, lines, buckets
+}
+
+// trackerIdentity tells apart what may not count in the same memory.
+func (c *Config) trackerIdentity() uint64 {
+	h := fnv.New64a()
+	for _, t := range c.Trackers {
+		fmt.Fprintf(h, "%+v", t)
+	}
+	return h.Sum64() | 1 // 0 is that of no trackers
+}
+
+// identity is that of the trackers whose memory this is, 0 for none.
+func (k kept) identity() uint64 { return k[bpf.WeirMapTrackerNow].words[identityWord] }
+
+// newTrackers makes empty memory for the configuration's trackers, and for
+// their penalties.
+func newTrackers(cfg *Config, cpus int) (_ kept, err error) {
+	spec, _, err := statsSpec()
+	if err != nil {
+		return nil, err
+	}
+	_, lines, buckets := cfg.layTrackers()
+	k := make(kept)
+	defer func() {
+		if err != nil {
+			k.Close()
+		}
+	}()
+	for name, entries := range map[string]int{
+		bpf.WeirMapTrackerNow:   1,
+		bpf.WeirMapTrackerLines: cpus * banks * int(lines),
+		bpf.WeirMapTrackerFlows: cpus * banks * int(buckets),
+		bpf.WeirMapPenalties:    PenaltyBuckets,
+	} {
+		if entries > maxEntries {
+			return nil, errors.New("trackers: more memory for all CPUs than a map can have")
+		}
+		spec.Maps[name].MaxEntries = uint32(entries)
+		if k[name], err = newArray(spec.Maps[name]); err != nil {
+			return nil, err
+		}
+	}
+	now := k[bpf.WeirMapTrackerNow].words
+	now[seedWord], now[identityWord] = cfg.TrackerSeed, cfg.trackerIdentity()
+	return k, nil
+}
+
+// TrackerSeed is the seed from which the trackers' seeds came that count in
+// these stats: a generation that has it, and the same trackers, goes on where
+// they are. It is 0 if there are none.
+func (s *Stats) TrackerSeed() (seed uint64) {
+	s.read(func(k kept) { seed = k[bpf.WeirMapTrackerNow].words[seedWord] })
+	return seed
+}
+
+// Trackers is the memory of an interface's trackers. It is what the program
+// reads and writes at the same time.
+type Trackers struct {
+	CPUs      int
+	Penalties []uint64 // a bucket of eight hashes and eight times four words, PenaltyBuckets times
+
+	now, lines, flows      []uint64
+	bankLines, bankBuckets int
+	laid                   [MaxTrackers]Tracker
+}
+
+// Trackers calls fn with the memory of the trackers that the generation has in
+// common with the stats; it is not called where those are of another. The
+// memory is there until fn returns.
+func (g *Generation) Trackers(s *Stats, fn func(Trackers)) {
+	s.read(func(k kept) {
+		if len(g.config.Trackers) == 0 || k.identity() != g.config.trackerIdentity() {
+			return
+		}
+		t := Trackers{
+			CPUs:      s.cpus,
+			Penalties: k[bpf.WeirMapPenalties].words,
+			now:       k[bpf.WeirMapTrackerNow].words,
+			lines:     k[bpf.WeirMapTrackerLines].words,
+			flows:     k[bpf.WeirMapTrackerFlows].words,
+		}
+		var lines, buckets uint32
+		t.laid, lines, buckets = g.config.layTrackers()
+		t.bankLines, t.bankBuckets = int(lines), int(buckets)
+		fn(t)
+	})
+}
+
+// Counting is the bank, 0 or 1, in which a tracker's packets are counted.
+func (t Trackers) Counting(tracker int) int {
+	return int(atomic.LoadUint64(&t.now[banksWord]) >> tracker & 1)
+}
+
+// Exchange makes the programs count a tracker's packets in its other bank.
+// Programs that are under way may still write to the former one: see [Grace].
+func (t Trackers) Exchange(tracker int) {
+	atomic.StoreUint64(&t.now[banksWord], atomic.LoadUint64(&t.now[banksWord])^1<<tracker)
+}
+
+// SetPenalized tells the programs how many penalties there are: they look for
+// none where that is 0.
+func (t Trackers) SetPenalized(n int) { atomic.StoreUint64(&t.now[penaltyWord], uint64(n)) }
+
+// Bank is the memory of a tracker's bank 0 or 1 on a CPU: its lines, with the
+// head first, and its flow buckets.
+func (t Trackers) Bank(tracker, cpu, bank int) (lines, flows []uint64) {
+	l, at := &t.laid[tracker], cpu*banks+bank
+	line, bucket := at*t.bankLines+int(l.First), at*t.bankBuckets+int(l.FirstBucket)
+	return t.lines[line*lineWords : (line+1+int(l.Lines))*lineWords],
+		t.flows[bucket*bucketWords : (bucket+int(l.Buckets))*bucketWords]
+}
+
+// Grace waits until every run of a program that had begun before has ended.
+// What such a run may have read can be changed afterwards.
+func Grace() {
+	// The kernel waits for what runs in a softirq, as for RCU's readers. Where
+	// it does not offer this (nohz_full), a pause a thousand times as long as
+	// a program's run must do.
+	_, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0)
+	if errno != 0 {
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+const membarrierGlobal = 1 // MEMBARRIER_CMD_GLOBAL: synchronize_rcu()
+
+// Monotonic is the time by which the programs go: that of CLOCK_MONOTONIC.
+func Monotonic() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		panic(err) // every kernel has it
+	}
+	return time.Duration(t.Nano())
+}
+
+// Sample is a listed packet that was sampled.
+type Sample = bpf.WeirPacket
+
+// Samples reads the listed packets that were sampled since the last call, and
+// calls fn with each.
+func (s *Stats) Samples(fn func(*Sample)) (err error) {
+	s.read(func(k kept) { err = readSamples(k[bpf.WeirMapSamples], fn) })
+	return err
+}
+
+func readSamples(a *array, fn func(*Sample)) error {
+	r, err := ringbuf.NewReader(a.m)
+	if err != nil {
+		return fmt.Errorf("read samples: %w", err)
+	}
+	defer r.Close()
+	r.SetDeadline(time.Unix(1, 0)) // in the past: what is there, no waiting
+	var record ringbuf.Record
+	for {
+		err := r.ReadInto(&record)
+		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read samples: %w", err)
+		}
+		if len(record.RawSample) >= int(unsafe.Sizeof(Sample{})) {
+			sample := *(*Sample)(unsafe.Pointer(&record.RawSample[0]))
+			fn(&sample)
+		}
+	}
+}

@@ -1,0 +1,267 @@
+package contract
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"weir/control/generation"
+	"weir/control/replay"
+	"weir/filter/key"
+	"weir/filter/packet"
+	"weir/filter/penalty"
+	"weir/filter/sketch"
+	"weir/filter/verdict"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+// onOneCPU keeps the test, and the programs that it runs, on one CPU.
+func onOneCPU(t testing.TB) {
+	t.Helper()
+	release, err := loader.StayOnCPU()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+}
+
+// trackersOfAllKinds are small, so that their memories fill up.
+func trackersOfAllKinds() []generation.Tracker {
+	const v6 = key.FieldV6
+	const flow = key.FieldSrcPort | key.FieldDstPort | key.FieldProto
+	small := sketch.Geometry{Lines: 100, Buckets: 9}
+	return []generation.Tracker{
+		{Tracker: sketch.Tracker{V4: key.Shape{SrcBits: 32}, V6: key.Shape{Fields: v6, SrcBits: 128}, Unit: sketch.Packets, Geometry: small}},
+		{Tracker: sketch.Tracker{V4: key.Shape{DstBits: 24}, V6: key.Shape{Fields: v6, DstBits: 48}, Unit: sketch.Bytes, Geometry: small}},
+		{Tracker: sketch.Tracker{V4: key.Shape{Fields: flow, SrcBits: 32, DstBits: 32},
+			V6: key.Shape{Fields: flow | v6, SrcBits: 128, DstBits: 128}, Unit: sketch.Packets, Geometry: sketch.Geometry{Lines: 4096, Buckets: 64}}},
+		{Tracker: sketch.Tracker{V4: key.Shape{Fields: flow, SrcBits: 32, DstBits: 32},
+			V6: key.Shape{Fields: flow | v6, SrcBits: 128, DstBits: 128}, Unit: sketch.Bytes, Geometry: small}},
+	}
+}
+
+// counters are the kernel's trackers and, in Go, their twins.
+type counters struct {
+	generation *generation.Generation
+	stats      *loader.Stats
+	program    *loader.Program
+	twins      [][2]twin
+}
+
+// twin is a bank on the heap.
+type twin struct {
+	*sketch.Bank
+	lines, flows []uint64
+}
+
+func newCounters(t testing.TB, trackers []generation.Tracker) *counters {
+	t.Helper()
+	c := &counters{}
+	var err error
+	if c.generation, err = generation.Build(generation.NewStore(), generation.Config{Watching: generation.Watching{Trackers: trackers, TrackerSeed: rand.Uint64()}}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.generation.Close() })
+	if c.stats, err = loader.NewStats(0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.stats.Close() })
+	if c.program, err = c.generation.Load(c.stats); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.program.Close() })
+	if err := c.stats.Take(c.program); err != nil {
+		t.Fatal(err)
+	}
+	for _, tr := range c.generation.Trackers() {
+		var twins [2]twin
+		for i := range twins {
+			w := &twins[i]
+			w.lines, w.flows = make([]uint64, tr.LineWords()), make([]uint64, tr.FlowWords())
+			if w.Bank, err = sketch.NewBank(tr.Tracker, w.lines, w.flows); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.twins = append(c.twins, twins)
+	}
+	return c
+}
+
+// watch calls fn with the kernel's trackers.
+func (c *counters) watch(t testing.TB, fn func(generation.Counting)) {
+	t.Helper()
+	called := false
+	c.generation.Watch(c.stats, func(n generation.Counting) { called = true; fn(n) })
+	if !called {
+		t.Fatal("no trackers to watch")
+	}
+}
+
+// same compares the banks in which packets are counted word by word.
+func (c *counters) same(t *testing.T) {
+	t.Helper()
+	c.watch(t, func(n generation.Counting) {
+		for i, tr := range c.generation.Trackers() {
+			bank := n.Counting(i)
+			lines, flows := n.Bank(i, 0, bank)
+			twin := c.twins[i][bank]
+			compareWords(t, fmt.Sprintf("lines of tracker %d", i), lines, twin.lines)
+			compareWords(t, fmt.Sprintf("flows of tracker %d", i), flows, twin.flows)
+			in := 0
+			for range twin.Flows() {
+				in++
+			}
+			t.Logf("%v in %v: %d packets, %d bytes, %d flows in memory, %d packets denied",
+				tr.V4, tr.Unit, twin.Packets(), twin.Bytes(), in, twin.Denied())
+			if twin.Packets() == 0 || in == 0 {
+				t.Errorf("tracker %d has counted nothing", i)
+			}
+		}
+	})
+}
+
+func compareWords(t *testing.T, what string, kernel, twin []uint64) {
+	t.Helper()
+	for i := range max(len(kernel), len(twin)) {
+		if kernel[i] != twin[i] {
+			t.Fatalf("%s: word %d of %d is %#x in the kernel, %#x in Go", what, i, len(twin), kernel[i], twin[i])
+		}
+	}
+}
+
+// next begins an interval in both, as the control plane does.
+func (c *counters) next(t *testing.T, heavy uint64, share float64) {
+	t.Helper()
+	c.watch(t, func(n generation.Counting) {
+		for i, tr := range c.generation.Trackers() {
+			bank := n.Counting(i)
+			for _, b := range [...]struct{ now, next *sketch.Bank }{
+				{n.Banks(i, bank)[0], n.Banks(i, 1-bank)[0]},
+				{c.twins[i][bank].Bank, c.twins[i][1-bank].Bank},
+			} {
+				b.next.Reset()
+				b.next.Admit(heavy/4, share/4)
+				for f := range b.now.Flows() {
+					if f.Lasts(tr.Unit, heavy) {
+						b.next.Keep(f.Key, f.Hash)
+					}
+				}
+			}
+			n.Exchange(i)
+		}
+	})
+}
+
+func (c *counters) count(t *testing.T, data []byte) {
+	data = data[:min(len(data), 2048)] // what every kernel runs
+	if len(data) < 14 {
+		return
+	}
+	if _, err := c.program.Test(data); err != nil {
+		t.Fatal(err)
+	}
+	p := verdict.Program{Police: &verdict.Police{Penalties: make([]*penalty.Table, len(c.twins))}}
+	c.watch(t, func(n generation.Counting) {
+		for i := range c.twins {
+			p.Police.Banks = append(p.Police.Banks, c.twins[i][n.Counting(i)].Bank)
+		}
+	})
+	p.Decide(data)
+}
+
+// The kernel's counters are those of the twin in Go, word for word, over all
+// captures and several intervals.
+func TestTrackersOverCaptures(t *testing.T) {
+	lab.Root(t)
+	onOneCPU(t)
+	traffic := frames(t)
+	c := newCounters(t, trackersOfAllKinds())
+	c.next(t, 40, 0) // the heads of the first banks are zero
+	const intervals = 5
+	for i := range intervals {
+		for _, f := range traffic[len(traffic)*i/intervals : len(traffic)*(i+1)/intervals] {
+			c.count(t, f.data)
+		}
+		c.same(t)
+		c.next(t, uint64(40<<(2*i)), []float64{0, 0.001, 0.0001, 0.01, 0}[i])
+	}
+}
+
+// The same over flows whose sizes are Zipf's.
+func TestTrackersOverZipf(t *testing.T) {
+	lab.Root(t)
+	onOneCPU(t)
+	for _, exponent := range []float64{1.01, 1.3} {
+		c := newCounters(t, trackersOfAllKinds())
+		c.next(t, 40, 0)
+		z := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), exponent, 1, 1<<20)
+		for range 200_000 {
+			var src [4]byte
+			binary.BigEndian.PutUint32(src[:], uint32(z.Uint64())*2654435761)
+			tuple := key.Tuple{Src: netip.AddrFrom4(src), Dst: netip.MustParseAddr("192.0.2.1"), Proto: 17, HasPorts: true, SrcPort: uint16(src[3]), DstPort: 53}
+			c.count(t, packet.Frame(tuple))
+		}
+		c.same(t)
+	}
+}
+
+// A penalty gives the same verdicts in the kernel and in Go: a block for its
+// time, and a limit by the packets that pass at once.
+func TestPenalties(t *testing.T) {
+	lab.Root(t)
+	onOneCPU(t)
+	trackers := trackersOfAllKinds()[:2]
+	trackers[0].Punishes, trackers[1].Punishes = true, true
+	c := newCounters(t, trackers)
+	k, err := replay.NewKernel(c.generation, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	source := func(s string) []byte {
+		return packet.Frame(key.Tuple{Src: netip.MustParseAddr(s), Dst: netip.MustParseAddr("198.51.100.1"), Proto: 17, HasPorts: true, SrcPort: 1, DstPort: 2})
+	}
+	hash := func(tracker int, frame []byte) uint64 {
+		p, _ := packet.Parse(frame)
+		tr := c.generation.Trackers()[tracker]
+		return tr.Hash(tr.Key(p.Tuple))
+	}
+	blocked, limited, free := source("192.0.2.1"), source("192.0.2.2"), source("192.0.2.3")
+	now := loader.Monotonic()
+	set := func(h uint64, p penalty.Penalty) {
+		c.generation.Watch(k.Stats(), func(n generation.Counting) {
+			table, err := penalty.NewTable(n.Penalties)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !table.Set(h, p) {
+				t.Fatal("no room")
+			}
+			n.SetPenalized(table.Len())
+		})
+	}
+	decide := func(frame []byte, want verdict.Reason, action verdict.Action) {
+		t.Helper()
+		if o, err := k.Decide(frame); err != nil || o.Reason != want || o.Action != action {
+			t.Fatalf("%+v, %v; want %v", o, err, want)
+		}
+	}
+	decide(blocked, verdict.Clean, verdict.Pass)
+	set(hash(0, blocked), penalty.Penalty{Until: now + time.Hour})
+	set(hash(0, limited), penalty.Penalty{Until: now + time.Hour, Rate: 0.001, Burst: 3})
+	decide(free, verdict.Clean, verdict.Pass)
+	decide(blocked, verdict.Heavy, verdict.Drop)
+	for range 3 {
+		decide(limited, verdict.Clean, verdict.Pass)
+	}
+	decide(limited, verdict.Limited, verdict.Drop)
+	set(hash(0, blocked), penalty.Penalty{Until: now})
+	decide(blocked, verdict.Clean, verdict.Pass)
+	// Any of the packet's flows is enough: this is one of a destination.
+	set(hash(1, free), penalty.Penalty{Until: now + time.Hour})
+	decide(free, verdict.Heavy, verdict.Drop)
+}
