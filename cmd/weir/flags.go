@@ -34,16 +34,26 @@ func (v value[T]) Type() string   { return "value" } // the usage names it in ba
 // values is a flag that may be repeated, and whose values may be joined by
 // commas.
 type values[T any] struct {
-	to    *[]T
-	parse func(string) (T, error)
+	separator string // "": a value is one, whatever is in it
+	to        *[]T
+	parse     func(string) (T, error)
 }
 
 func valuesOf[T any](to *[]T, parse func(string) (T, error)) pflag.Value {
-	return values[T]{to, parse}
+	return values[T]{",", to, parse}
+}
+
+// each is a flag that may be repeated, whose values have commas of their own.
+func each[T any](to *[]T, parse func(string) (T, error)) pflag.Value {
+	return values[T]{"", to, parse}
 }
 
 func (v values[T]) Set(s string) error {
-	for word := range strings.SplitSeq(s, ",") {
+	words := []string{s}
+	if v.separator != "" {
+		words = strings.Split(s, v.separator)
+	}
+	for _, word := range words {
 		t, err := v.parse(word)
 		if err != nil {
 			return err
@@ -55,6 +65,23 @@ func (v values[T]) Set(s string) error {
 
 func (v values[T]) String() string { return "" } // there is no default
 func (v values[T]) Type() string   { return "values" }
+
+// option is a flag that may be left out.
+type option[T any] struct {
+	to    **T
+	parse func(string) (T, error)
+}
+
+func optional[T any](to **T, parse func(string) (T, error)) pflag.Value { return option[T]{to, parse} }
+
+func (o option[T]) Set(s string) error {
+	t, err := o.parse(s)
+	*o.to = &t
+	return err
+}
+
+func (o option[T]) String() string { return "" } // there is no default
+func (o option[T]) Type() string   { return "value" }
 
 // malformed is a flag that says what becomes of malformed packets.
 type malformed struct{ drop *bool }

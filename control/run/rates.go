@@ -19,6 +19,8 @@ type Rates struct {
 	Monitor  bool               // what is blocked passes, and is counted as monitored
 	Total    loader.Counter
 	Blocked  loader.Counter // dropped because it is listed; in monitor mode, what would have been
+
+	grown, all Counters // of the interval, and since the filter began
 }
 
 // Top are the reasons in the interval, the most frequent first.
@@ -84,7 +86,7 @@ func (m *meter) advance(f *Filter) Counters {
 
 func (m *meter) measure(f *Filter, now time.Time) Rates {
 	grown := m.advance(f)
-	r := Rates{Interval: now.Sub(m.at), Reasons: make(map[string]float64), Monitor: f.o.Rules.Monitor}
+	r := Rates{Interval: now.Sub(m.at), Reasons: make(map[string]float64), Monitor: f.o.Rules.Monitor, grown: grown, all: m.total}
 	m.at = now
 	seconds := max(r.Interval.Seconds(), 1e-3)
 	for i, c := range grown {

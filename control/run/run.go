@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"weir/control/generation"
+	"weir/control/heavy"
+	"weir/control/learn"
 	"weir/control/ruleset"
 	"weir/control/status"
 	"weir/filter/membership"
@@ -36,10 +38,13 @@ type Options struct {
 	Targets  []Target
 	XDP      loader.Mode
 	Pins     Pins
-	Keep     bool   // leave the program in force when the filter stops
-	Takeover bool   // replace a program also while the process that attached it lives
-	Wide     bool   // block half of a family or more, if a list says so
-	Version  string // weir's
+	Keep     bool         // leave the program in force when the filter stops
+	Takeover bool         // replace a program also while the process that attached it lives
+	Wide     bool         // block half of a family or more, if a list says so
+	Version  string       // weir's
+	Track    []heavy.Spec // trackers of heavy flows
+	Learn    int          // elements that may have weights; LearnByMode
+	Socket   string       // of the API; "": none
 	Log      *slog.Logger
 	// Progress, unless nil, follows the reading of lists.
 	Progress ruleset.Progress
@@ -51,7 +56,10 @@ type Filter struct {
 	o           Options
 	description status.Description
 	generation  *generation.Generation
+	generations int // that were in force so far
 	holds       []*hold
+	trackerSeed uint64
+	watch       watch
 }
 
 // hold is an interface that is to be filtered.
@@ -72,6 +80,12 @@ func Start(ctx context.Context, o Options) (*Filter, error) {
 	if err := status.Room(o.Rules); err != nil {
 		return nil, err
 	}
+	if o.Learn == LearnByMode {
+		o.Learn = 0
+		if o.Rules.Mode == membership.Approximate {
+			o.Learn = DefaultLearn
+		}
+	}
 	f := &Filter{o: o}
 	began := time.Now()
 	var before []status.List
@@ -81,16 +95,20 @@ func Start(ctx context.Context, o Options) (*Filter, error) {
 			return nil, err
 		}
 		before = append(before, found.Lists...)
+		if found.Attachment != nil && f.trackerSeed == 0 {
+			f.trackerSeed = found.Stats().TrackerSeed() // what it has counted goes on
+		}
 		found.Close()
 	}
-	g, d, err := f.build(before)
+	g, d, specs, err := f.build(before)
 	if err != nil {
 		return nil, err
 	}
 	if ctx.Err() != nil {
 		return nil, errors.Join(fmt.Errorf("stopped before the lists were in force, nothing has changed: %w", ctx.Err()), g.Close())
 	}
-	f.generation, f.description = g, d
+	f.generation, f.description, f.generations = g, d, 1
+	f.observe(specs)
 	for _, t := range o.Targets {
 		h := &hold{Target: t}
 		if err := f.attach(h); err != nil {
@@ -145,32 +163,35 @@ func (f *Filter) find(t Target) (p predecessor, err error) {
 
 // build reads the lists and builds the generation for them. It refuses what is
 // more likely a mistake than meant; before are the lists as they were.
-func (f *Filter) build(before []status.List) (*generation.Generation, status.Description, error) {
+func (f *Filter) build(before []status.List) (g *generation.Generation, d status.Description, specs []heavy.Spec, err error) {
 	loaded, err := f.o.Rules.Load(f.o.Progress)
 	if err != nil {
-		return nil, status.Description{}, err
+		return nil, d, nil, err
 	}
 	if err := f.plausible(loaded, before); err != nil {
-		return nil, status.Description{}, err
+		return nil, d, nil, err
 	}
 	for _, w := range loaded.Warnings() {
 		f.o.Log.Warn(w)
 	}
-	g, err := generation.Build(loaded.Store, f.o.Rules.Config)
-	if err != nil {
-		return nil, status.Description{}, err
+	c := f.o.Rules.Config
+	if specs, err = f.configure(&c, loaded); err != nil {
+		return nil, d, nil, err
+	}
+	if g, err = generation.Build(loaded.Store, c); err != nil {
+		return nil, d, nil, err
 	}
 	if evadable(g) {
 		f.o.Log.Warn("IPv6 flows with ports can be evaded by packets whose header chain hides the ports " +
 			"(reasons truncated, unparsed): --malformed drop closes that")
 	}
-	d := status.Describe(loaded, g)
+	d = status.Describe(loaded, g)
 	d.Version, d.PID, d.Loaded = f.o.Version, os.Getpid(), time.Now()
 	d.Since = d.Loaded
 	// What reading and building took is given back now, not some minutes later:
 	// it is several times what stays.
 	debug.FreeOSMemory()
-	return g, d, nil
+	return g, d, specs, nil
 }
 
 // plausible refuses a list that has lost all its entries, which is a download
@@ -184,7 +205,7 @@ func (f *Filter) plausible(l *ruleset.Loaded, before []status.List) error {
 	if f.o.Rules.Monitor {
 		return nil
 	}
-	if l.BlockEntries() == 0 {
+	if l.BlockEntries() == 0 && !(len(f.o.Track) > 0 && len(f.o.Rules.Block) == 0) {
 		return fmt.Errorf("%s: no block list has any entry, nothing would be blocked: --monitor to start all the same",
 			strings.Join(l.Rules.Block, ", "))
 	}
@@ -277,10 +298,11 @@ func names(holds []*hold) []string {
 // names where it does not.
 func (f *Filter) Reload() error {
 	began := time.Now()
-	g, d, err := f.build(f.description.Lists)
+	g, d, specs, err := f.build(f.description.Lists)
 	if err != nil {
 		return fmt.Errorf("reload, the old lists stay in force: %w", err)
 	}
+	f.weigh(learn.Interval{}, g)
 	// All that is likely to fail comes before the first interface is changed.
 	programs := make([]*loader.Program, len(f.holds))
 	for i, h := range f.holds {
@@ -318,6 +340,8 @@ func (f *Filter) Reload() error {
 	}
 	old := f.generation
 	f.generation, f.description = g, d
+	f.generations++
+	f.observe(specs)
 	for _, h := range replaced {
 		if err := describe(h, d); err != nil && !errors.Is(err, loader.ErrReplaced) {
 			f.o.Log.Warn(err.Error())
@@ -434,10 +458,16 @@ func (f *Filter) keeps(h *hold) bool {
 // Serve keeps the filter going until ctx is done. Each value from reload makes
 // it read the lists again. show is called with the rates of each interval.
 func (f *Filter) Serve(ctx context.Context, reload <-chan os.Signal, interval time.Duration, show func(Rates)) error {
+	f.serve(ctx)
 	shown, followed := time.NewTicker(interval), time.NewTicker(followInterval)
-	defer shown.Stop()
-	defer followed.Stop()
-	meter := newMeter(f)
+	watched, told := time.NewTicker(heavy.Tick), time.NewTicker(time.Second)
+	for _, t := range []*time.Ticker{shown, followed, watched, told} {
+		defer t.Stop()
+	}
+	if len(f.watch.specs) == 0 {
+		watched.Stop()
+	}
+	showing, telling := newMeter(f), newMeter(f)
 	for {
 		select {
 		case <-ctx.Done():
@@ -451,8 +481,12 @@ func (f *Filter) Serve(ctx context.Context, reload <-chan os.Signal, interval ti
 			if err := f.follow(); err != nil {
 				return err
 			}
+		case <-watched.C:
+			f.tick()
+		case now := <-told.C:
+			f.snapshot(now, telling.measure(f, now))
 		case now := <-shown.C:
-			show(meter.measure(f, now))
+			show(showing.measure(f, now))
 		}
 	}
 }

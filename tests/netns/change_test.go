@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -79,7 +78,7 @@ func startLoad(t *testing.T, l *lab.Lab, sources []key.Key) *load {
 	}
 	clean := numbered(l, frameOf(udp("198.51.100.1", "203.0.113.1", 2)), 0)
 	f.wg.Go(func() {
-		if err := stayOnOneCPU(); err != nil {
+		if _, err := loader.StayOnCPU(); err != nil { // the thread ends with the goroutine
 			t.Error(err)
 			return
 		}
@@ -126,25 +125,6 @@ func startLoad(t *testing.T, l *lab.Lab, sources []key.Key) *load {
 		}
 	})
 	return f
-}
-
-// stayOnOneCPU ties the goroutine to a processor: the wire has a queue for each,
-// and keeps the order of packets within a queue only.
-func stayOnOneCPU() error {
-	runtime.LockOSThread() // for good: the thread, so tied, ends with the goroutine
-	var allowed, one unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
-		return fmt.Errorf("get the processors: %w", err)
-	}
-	cpu := 0
-	for !allowed.IsSet(cpu) {
-		cpu++
-	}
-	one.Set(cpu)
-	if err := unix.SchedSetaffinity(0, &one); err != nil {
-		return fmt.Errorf("stay on processor %d: %w", cpu, err)
-	}
-	return nil
 }
 
 // hasPassed looks through the frames that came through besides the load, among

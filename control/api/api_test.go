@@ -1,0 +1,372 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"weir/tests/lab"
+)
+
+// source gives what it holds.
+type source struct {
+	top     *Top
+	weights *Weights
+}
+
+func (s source) Top() *Top         { return s.top }
+func (s source) Weights() *Weights { return s.weights }
+
+// serve serves a source on a socket until the test ends or stop is called.
+func serve(t *testing.T, path string, s Source) (stop func()) {
+	t.Helper()
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Serve(ctx, l, s, slog.New(slog.DiscardHandler)) }()
+	stop = func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		ended <- nil // for whoever stops it again
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+func socket(t *testing.T) string { return filepath.Join(t.TempDir(), "weir", "weir.sock") }
+
+func TestWhatIsAskedForArrives(t *testing.T) {
+	until := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	rate := 1e-5
+	s := source{
+		&Top{
+			Time: until, Version: "1", Interfaces: []string{"eth0"}, Uptime: 60, Interval: 1,
+			Packets: 3, Bytes: 300, Dropped: 1,
+			Reasons: []ReasonRate{{"blocked", 1, 100, 7, true}},
+			Trackers: []Tracker{{
+				Name: "src", Unit: "packets", Interval: 1, Threshold: "1000/s", Action: "block 60s", Packets: 3, Bytes: 300, Denied: 2,
+				Flows: []Flow{{"192.0.2.1", 1, 100, 0.5, true, Blocked, &until}},
+			}},
+			Filter: Filter{
+				Entries: 9, Mode: "exact", Generation: 2, KernelBytes: 4096, Hot: 3,
+				FalsePositiveRate: 1e-4, WeightedPredicted: &rate, Measured: &rate,
+				Lists: []ListRate{{"feed", 1, 7}},
+			},
+		},
+		&Weights{
+			Base: 8, HalfLife: 30, Predicted: 1e-5, Uniform: 1e-4, Measured: &rate, MeasuredPackets: 1000,
+			Elements: []Weight{{"192.0.2.1", 100, 0.5, 12, true, 0}},
+		},
+	}
+	path := socket(t)
+	serve(t, path, s)
+	c := Dial(path)
+	top, err := c.Top(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(top, s.top) {
+		t.Errorf("got %+v, want %+v", top, s.top)
+	}
+	weights, err := c.Weights(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(weights, s.weights) {
+		t.Errorf("got %+v, want %+v", weights, s.weights)
+	}
+}
+
+// A script must be able to go through any list without a look whether it is there.
+func TestListsAreNeverNull(t *testing.T) {
+	s := source{&Top{Trackers: []Tracker{{}}}, &Weights{}}
+	for _, path := range []string{topPath, weightsPath} {
+		r := httptest.NewRecorder()
+		Handler(s).ServeHTTP(r, httptest.NewRequest(http.MethodGet, path, nil))
+		if body := r.Body.String(); r.Code != http.StatusOK || strings.Contains(body, "null") {
+			t.Errorf("%s: %d %s", path, r.Code, body)
+		}
+	}
+	if s.top.Trackers[0].Flows != nil {
+		t.Error("the source's own value was changed")
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	nothing := source{}
+	for _, c := range []struct {
+		name, method, path string
+		source             Source
+		status             int
+		want, allow        string
+	}{
+		{"no rates yet", "GET", topPath, nothing, 503, "ask again", ""},
+		{"nothing learned", "GET", weightsPath, nothing, 404, "learns no weights", ""},
+		{"unknown path", "GET", "/v1/tops", nothing, 404, "there is no /v1/tops here: there are /v1/top and /v1/weights", ""},
+		{"unknown version", "GET", "/v2/top", nothing, 404, "/v1/top", ""},
+		{"root", "GET", "/", nothing, 404, "/v1/top", ""},
+		{"wrong method", "POST", topPath, nothing, 405, "use GET", "GET"},
+		{"no number", "GET", topPath, source{top: &Top{Packets: math.NaN()}}, 500, "NaN", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := httptest.NewRecorder()
+			Handler(c.source).ServeHTTP(r, httptest.NewRequest(c.method, c.path, nil))
+			var f failure
+			if err := json.Unmarshal(r.Body.Bytes(), &f); err != nil {
+				t.Fatalf("%q: %v", r.Body, err)
+			}
+			if r.Code != c.status || !strings.Contains(f.Error, c.want) || r.Header().Get("Allow") != c.allow ||
+				r.Header().Get("Content-Type") != "application/json" {
+				t.Errorf("got %d %v %q, want %d %q", r.Code, r.Header(), f.Error, c.status, c.want)
+			}
+		})
+	}
+}
+
+func TestSocketIsForRootAndItsGroup(t *testing.T) {
+	before := syscall.Umask(0o077)
+	defer syscall.Umask(before)
+	path := socket(t)
+	serve(t, path, source{})
+	for name, want := range map[string]os.FileMode{filepath.Dir(path): 0o755, path: 0o660} {
+		info, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := info.Mode().Perm(); got != want {
+			t.Errorf("%s: mode %o, want %o", name, got, want)
+		}
+	}
+}
+
+// stale leaves a socket as a process does that was killed.
+func stale(t *testing.T, path string) {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+}
+
+func TestListen(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		at   func(t *testing.T, path string) // makes what is there before
+		want string                          // in the error; "" is none
+	}{
+		{"nothing there", func(*testing.T, string) {}, ""},
+		{"left by a dead process", stale, ""},
+		{"a living process", func(t *testing.T, path string) { serve(t, path, source{}) }, "another process listens there"},
+		{"a file", func(t *testing.T, path string) {
+			if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, "no socket"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "weir.sock")
+			c.at(t, path)
+			l, err := Listen(path)
+			if c.want == "" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := l.Close(); err != nil {
+					t.Error(err)
+				}
+				if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("the socket is left behind: %v", err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), path) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+			if _, err := os.Lstat(path); err != nil {
+				t.Errorf("what was there is gone: %v", err)
+			}
+		})
+	}
+	if _, err := Listen("/" + strings.Repeat("x", maxPath)); err == nil || !strings.Contains(err.Error(), "108 bytes") {
+		t.Errorf("a path that is too long: %v", err)
+	}
+}
+
+// Of many that start at once where a dead one has left its socket, one gets it.
+func TestOneListensOfMany(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "weir.sock")
+	const rounds, many = 100, 8
+	for range rounds {
+		stale(t, path)
+		got := make(chan net.Listener, many)
+		for range many {
+			go func() {
+				l, _ := Listen(path)
+				got <- l
+			}()
+		}
+		var listening []net.Listener
+		for range many {
+			if l := <-got; l != nil {
+				listening = append(listening, l)
+			}
+		}
+		for _, l := range listening {
+			l.Close()
+		}
+		if len(listening) != 1 {
+			t.Fatalf("%d listen", len(listening))
+		}
+	}
+}
+
+// A socket that has been made anew at the same path is not this listener's.
+func TestCloseLeavesAnothersSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "weir.sock")
+	old, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	serve(t, path, source{top: &Top{}})
+	if err := old.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := Dial(path).Top(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// answering listens on a socket and sends every client the same.
+func answering(t *testing.T, path, answer string) {
+	t.Helper()
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				c.Read(make([]byte, 4096))
+				io.WriteString(c, answer)
+			}()
+		}
+	}()
+}
+
+func TestClientSaysWhatToDo(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		at   func(t *testing.T, path string)
+		want string
+	}{
+		{"no socket", func(*testing.T, string) {}, "no weir runs here: PATH does not exist; start `weir run`"},
+		{"left by a dead process", stale, "no weir runs here: nobody listens at PATH any more; start `weir run`"},
+		{"a file", func(t *testing.T, path string) {
+			if err := os.WriteFile(path, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, "PATH is no socket"},
+		{"without an answer", func(t *testing.T, path string) { serve(t, path, source{}) }, "weir has just begun"},
+		{"another server", func(t *testing.T, path string) {
+			answering(t, path, "HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\n\r\nwhat?")
+		}, "what listens at PATH is no weir: it says 404 Not Found to /v1/top"},
+		{"no JSON", func(t *testing.T, path string) {
+			answering(t, path, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwhat?")
+		}, "answer of the weir at PATH to /v1/top: invalid character"},
+		{"no HTTP", func(t *testing.T, path string) { answering(t, path, "220 smtp\r\n") }, "ask the weir at PATH: "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "weir.sock")
+			c.at(t, path)
+			_, err := Dial(path).Top(t.Context())
+			if want := strings.ReplaceAll(c.want, "PATH", path); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %q", err, want)
+			}
+		})
+	}
+}
+
+func TestClientNamesTheGroup(t *testing.T) {
+	denied := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EACCES)}
+	path := filepath.Join(t.TempDir(), "weir.sock")
+	err := Dial(path).unreachable(t.Context(), denied)
+	if err == nil || !strings.HasSuffix(err.Error(), "you need to be root") {
+		t.Errorf("hidden: %v", err)
+	}
+	lab.Root(t) // to give the socket to another group
+	stale(t, path)
+	err = Dial(path).unreachable(t.Context(), denied)
+	if err == nil || !strings.HasSuffix(err.Error(), "you need to be root") {
+		t.Errorf("root's: %v", err)
+	}
+	const nobody = 4242424
+	if err := os.Chown(path, 0, nobody); err != nil {
+		t.Fatal(err)
+	}
+	err = Dial(path).unreachable(t.Context(), denied)
+	if err == nil || !strings.HasSuffix(err.Error(), "you need to be root or in group 4242424") {
+		t.Errorf("with a group: %v", err)
+	}
+}
+
+// A client goes on where weir was started anew.
+func TestClientOutlivesARestart(t *testing.T) {
+	path := socket(t)
+	stop := serve(t, path, source{top: &Top{Version: "1"}})
+	c := Dial(path)
+	if _, err := c.Top(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if _, err := c.Top(t.Context()); err == nil || !strings.Contains(err.Error(), "does not exist") {
+		t.Errorf("meanwhile: %v", err)
+	}
+	serve(t, path, source{top: &Top{Version: "2"}})
+	top, err := c.Top(t.Context())
+	if err != nil || top.Version != "2" {
+		t.Errorf("got %+v, %v", top, err)
+	}
+}
+
+func TestClientStopsWhenToldTo(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "weir.sock")
+	l, err := net.Listen("unix", path) // and nobody answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := Dial(path).Top(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+}

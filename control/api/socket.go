@@ -1,0 +1,131 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Who may ask: root and the socket's group.
+const (
+	socketMode = 0o660
+	dirMode    = 0o755
+	maxPath    = 107 // bytes of sun_path, without the zero that ends it: unix(7)
+)
+
+// listener removes its socket when it is closed, unless the path is another's
+// by then: the file may have been deleted and made anew.
+type listener struct {
+	net.Listener
+	path  string
+	own   fs.FileInfo
+	close func() error
+}
+
+func (l *listener) Close() error { return l.close() }
+
+// Listen makes a socket, and its directory if that is missing. It replaces the
+// socket of a process that is gone, and fails where one still listens.
+func Listen(path string) (net.Listener, error) {
+	l, err := listen(path)
+	if err != nil {
+		return nil, fmt.Errorf("listen for the API: %w", err)
+	}
+	return l, nil
+}
+
+func listen(path string) (net.Listener, error) {
+	if len(path) > maxPath {
+		return nil, fmt.Errorf("%s: the path has %d bytes, and a socket's may have %d", path, len(path), maxPath)
+	}
+	dir := filepath.Dir(path)
+	if err := os.Mkdir(dir, dirMode); err == nil {
+		if err := os.Chmod(dir, dirMode); err != nil { // whatever the umask was
+			return nil, err
+		}
+	} else if !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	unlock, err := lock(path + ".lock")
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := makeRoom(path); err != nil {
+		return nil, err
+	}
+	// The socket has its mode from the start: Linux gives the file that of the
+	// descriptor, less the umask.
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		if bad := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), socketMode) }); bad != nil {
+			return bad
+		}
+		return err
+	}}
+	made, err := config.Listen(context.Background(), "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	made.(*net.UnixListener).SetUnlinkOnClose(false)
+	l := &listener{Listener: made, path: path}
+	l.close = sync.OnceValue(l.remove)
+	if err := os.Chmod(path, socketMode); err != nil { // whatever the umask was
+		return nil, errors.Join(err, made.Close(), os.Remove(path))
+	}
+	if l.own, err = os.Lstat(path); err != nil {
+		return nil, errors.Join(err, made.Close())
+	}
+	return l, nil
+}
+
+// lock keeps others from making the same socket at the same time. The file is
+// left there: who removes it may remove it from under another.
+func lock(path string) (unlock func() error, err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+	}
+	return f.Close, nil
+}
+
+// makeRoom makes room for a socket: it removes one that nobody listens on.
+func makeRoom(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("%s is there, and no socket: weir does not remove it", path)
+	}
+	c, err := net.Dial("unix", path)
+	if err == nil {
+		c.Close()
+	}
+	if !errors.Is(err, unix.ECONNREFUSED) { // also when it is too busy to answer
+		return fmt.Errorf("%s: another process listens there: stop it, or choose another socket", path)
+	}
+	return os.Remove(path)
+}
+
+// remove ends the listening. The file goes first, so that nobody finds a socket
+// on which nobody listens.
+func (l *listener) remove() error {
+	var removed error
+	if now, err := os.Lstat(l.path); err == nil && os.SameFile(now, l.own) {
+		removed = os.Remove(l.path)
+	}
+	return errors.Join(removed, l.Listener.Close())
+}

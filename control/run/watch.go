@@ -1,0 +1,376 @@
+package run
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"weir/control/api"
+	"weir/control/generation"
+	"weir/control/heavy"
+	"weir/control/learn"
+	"weir/control/ruleset"
+	"weir/filter/key"
+	"weir/filter/membership"
+	"weir/filter/sketch"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// LearnByMode leaves it to the mode how many elements may have weights:
+// DefaultLearn in approximate mode, where a false positive is a packet lost, and
+// none in exact mode, where it costs a few nanoseconds.
+const (
+	LearnByMode  = -1
+	DefaultLearn = 1 << 14
+	MaxLearn     = 1 << 20
+)
+
+// sampleOne is how rarely a listed packet is sampled: one in so many.
+const sampleOne = 256
+
+// learnInterval is how often the weights follow the traffic.
+const learnInterval = 5 * time.Second
+
+// watch is what is seen of the traffic, and done about it: heavy flows, the
+// weights that are learned of them, and how well the filter does.
+type watch struct {
+	specs    []heavy.Spec // those of the user, then that for learning
+	watcher  *heavy.Watcher
+	learner  *learn.Learner // nil: nothing is learned
+	weights  learn.Weights
+	measured measured
+
+	lists   []uint64 // packets of each list, as they were last told
+	top     atomic.Pointer[api.Top]
+	answers atomic.Pointer[api.Weights]
+}
+
+// measured is the share of unlisted packets that the cascade takes for listed
+// ones, as it is counted: by the table, which judges all of them, or from
+// samples where there is none. Old counts fade.
+type measured struct {
+	wrong, unlisted float64
+	refuted, clean  uint64 // counters, as they were last read
+}
+
+// measuredHalfLife is long against the time between two false positives.
+const measuredHalfLife = 5 * time.Minute
+
+func (m *measured) rate() *float64 {
+	if m.unlisted < 1 {
+		return nil
+	}
+	rate := m.wrong / m.unlisted
+	return &rate
+}
+
+// configure sets what a generation has to count: the user's trackers and, if
+// weights are to be learned, one for the keys in which lists are held against
+// packets.
+func (f *Filter) configure(c *generation.Config, l *ruleset.Loaded) ([]heavy.Spec, error) {
+	specs := slices.Clone(f.o.Track)
+	if f.o.Learn > 0 && l.BlockEntries() > 0 {
+		if len(specs) == loader.MaxTrackers {
+			return nil, fmt.Errorf("%d trackers leave none for learning: take one away, or --learn 0", len(specs))
+		}
+		specs = append(specs, learning(f.o.Learn, l.Store))
+		c.Hot = f.o.Learn
+		if c.Mode == membership.Approximate {
+			c.Sample = sampleOne
+		}
+	}
+	for _, s := range specs {
+		c.Trackers = append(c.Trackers, s.Tracker())
+	}
+	if f.trackerSeed == 0 {
+		var b [8]byte
+		_, _ = rand.Read(b[:]) // never fails
+		f.trackerSeed = binary.LittleEndian.Uint64(b[:]) | 1
+	}
+	c.TrackerSeed = f.trackerSeed
+	return specs, nil
+}
+
+// learning is the tracker that weights are learned from. Its memory, of all
+// CPUs together, has room for twice the elements.
+func learning(elements int, s *generation.Store) heavy.Spec {
+	const bytesPerFlow = 2 * 72 // with as much for the sketch
+	src, dst := s.BlockSides()
+	name := "flow"
+	switch {
+	case !dst:
+		name = "src"
+	case !src:
+		name = "dst"
+	}
+	spec, err := heavy.Parse(fmt.Sprintf("key=%s,interval=%v,memory=%dB", name, learnInterval,
+		max(heavy.DefaultMemory, 2*elements*bytesPerFlow/loader.CPUs())))
+	if err != nil {
+		panic(err) // it says nothing that the user has said
+	}
+	return spec
+}
+
+// observe begins to watch by these specs; what was learned stays.
+func (f *Filter) observe(specs []heavy.Spec) {
+	w := &f.watch
+	if slices.Equal(specs, w.specs) && w.watcher != nil {
+		return
+	}
+	w.specs, w.watcher = specs, heavy.NewWatcher(specs, len(f.o.Track))
+	w.learner = nil
+	if len(specs) > len(f.o.Track) {
+		t := specs[len(specs)-1].Tracker()
+		w.learner = learn.New(learn.Config{Elements: f.o.Learn, Trackers: []key.Shape{t.V4, t.V6}})
+	}
+}
+
+// stats are those of the interfaces that are there.
+func (f *Filter) stats() []*loader.Stats {
+	var all []*loader.Stats
+	for _, h := range f.holds {
+		if h.present() {
+			all = append(all, h.Stats())
+		}
+	}
+	return all
+}
+
+// tick watches.
+func (f *Filter) tick() {
+	w, stats := &f.watch, f.stats()
+	f.judge(stats)
+	reports, events := w.watcher.Tick(loader.Monotonic(), f.generation, stats)
+	f.tell(events)
+	for _, r := range reports {
+		if w.learner != nil && r == w.watcher.Last()[len(w.specs)-1] {
+			f.learn(r)
+		}
+	}
+}
+
+// maxTold bounds the lines that one interval may put into the log.
+const maxTold = 10
+
+func (f *Filter) tell(events []heavy.Event) {
+	told := 0
+	for _, e := range events {
+		if len(f.o.Track) == 0 || told == maxTold {
+			break
+		}
+		told++
+		what := "heavy flow"
+		if e.Released {
+			what = "flow is no longer heavy"
+		}
+		attrs := []any{"flow", heavy.Name(e.Flow.Key), "tracker", e.Spec.Key, "action", e.Spec.Action.String(),
+			"packets", e.Flow.Packets, "bytes", e.Flow.Bytes, "interval", e.Spec.Interval.String()}
+		if e.Unmet {
+			f.o.Log.Error("heavy flow, but there is no room for another penalty", attrs...)
+			continue
+		}
+		f.o.Log.Warn(what, attrs...)
+	}
+	if left := len(events) - told; told == maxTold && left > 0 {
+		f.o.Log.Warn("more heavy flows, weir top shows them", "flows", left)
+	}
+}
+
+// learn takes in what the tracker has seen, and brings the weights into force.
+func (f *Filter) learn(r *heavy.Report) {
+	i := learn.Interval{Length: r.Interval, Packets: r.Packets}
+	for _, flow := range r.Flows {
+		i.Flows = append(i.Flows, learn.Flow{Key: flow.Key, Packets: flow.Estimate(sketch.Packets)})
+	}
+	f.weigh(i, f.generation)
+}
+
+// weigh brings weights into a generation: what was learned before, and in this
+// interval.
+func (f *Filter) weigh(i learn.Interval, g *generation.Generation) {
+	w := &f.watch
+	if w.learner == nil {
+		return
+	}
+	w.weights = w.learner.Learn(i, g.Block)
+	if _, err := learn.Publish(g.Block, w.weights, loader.Grace); err != nil {
+		f.o.Log.Error("weights are not in force: " + err.Error())
+	}
+}
+
+// judge measures the false positives since it was last called.
+func (f *Filter) judge(stats []*loader.Stats) {
+	w := &f.watch
+	if w.learner == nil {
+		return
+	}
+	m := &w.measured
+	var clean, refuted uint64
+	wrong, passed := 0., 0.
+	for _, s := range stats {
+		clean += s.Reasons(nil)[verdict.Clean].Packets
+		refuted += s.Refuted()
+		if f.generation.Block.Mode == membership.Approximate {
+			if err := s.Samples(func(p *loader.Sample) {
+				if !f.generation.Blocks(generation.TupleOf(p)) {
+					wrong += sampleOne
+				}
+			}); err != nil {
+				f.o.Log.Error(err.Error())
+			}
+		}
+	}
+	if clean >= m.clean && refuted >= m.refuted { // else an interface has gone
+		passed = float64(clean - m.clean)
+		if f.generation.Block.Mode == membership.Exact {
+			wrong = float64(refuted - m.refuted)
+		} else {
+			passed += wrong
+		}
+	}
+	m.clean, m.refuted = clean, refuted
+	fade := math.Exp2(-float64(heavy.Tick) / float64(measuredHalfLife))
+	m.wrong, m.unlisted = m.wrong*fade+wrong, m.unlisted*fade+passed
+}
+
+// Top implements api.Source.
+func (f *Filter) Top() *api.Top { return f.watch.top.Load() }
+
+// Weights implements api.Source.
+func (f *Filter) Weights() *api.Weights { return f.watch.answers.Load() }
+
+// serve answers on the socket until ctx is done. Filtering does not depend on
+// it: where it fails, the log says so.
+func (f *Filter) serve(ctx context.Context) {
+	if f.o.Socket == "" {
+		return
+	}
+	l, err := api.Listen(f.o.Socket)
+	if err != nil {
+		f.o.Log.Warn("weir top and weir weights cannot ask this weir: " + err.Error())
+		return
+	}
+	go func() {
+		if err := api.Serve(ctx, l, f, f.o.Log); err != nil {
+			f.o.Log.Error(err.Error())
+		}
+	}()
+}
+
+// mostFlows bounds the flows of a tracker that are told to those who ask.
+const mostFlows = 100
+
+// snapshot makes what is told to those who ask.
+func (f *Filter) snapshot(now time.Time, r Rates) {
+	w, d := &f.watch, &f.description
+	top := &api.Top{
+		Time: now, Version: d.Version, Interfaces: f.names(), Uptime: now.Sub(d.Since).Seconds(),
+		Interval: r.Interval.Seconds(), Packets: r.Packets, Bytes: r.Bytes, Dropped: r.Dropped,
+		Filter: api.Filter{
+			Entries: d.Entries, Mode: d.Mode, Generation: f.generations, KernelBytes: d.KernelBytes,
+			FalsePositiveRate: d.FalsePositiveRate, Measured: w.measured.rate(),
+		},
+	}
+	seconds := max(r.Interval.Seconds(), 1e-3)
+	for i, c := range r.grown {
+		if r.all[i].Packets > 0 {
+			reason := verdict.Reason(i)
+			top.Reasons = append(top.Reasons, api.ReasonRate{
+				Reason: reason.String(), Packets: float64(c.Packets) / seconds, Bytes: float64(c.Bytes) / seconds,
+				Total: r.all[i].Packets, Drops: d.Drops(reason),
+			})
+		}
+	}
+	clock := loader.Monotonic()
+	for _, report := range w.watcher.Last() {
+		if report != nil {
+			top.Trackers = append(top.Trackers, trackerOf(report, now, clock))
+		}
+	}
+	top.Filter.Lists = f.listRates(seconds)
+	if w.learner != nil {
+		for _, e := range w.weights.Elements {
+			if e.K > w.weights.Base {
+				top.Filter.Hot++
+			}
+		}
+		predicted := w.weights.Predicted
+		top.Filter.WeightedPredicted = &predicted
+		w.answers.Store(w.told())
+	}
+	w.top.Store(top)
+}
+
+func trackerOf(r *heavy.Report, now time.Time, clock time.Duration) api.Tracker {
+	seconds := max(r.Interval.Seconds(), 1e-3)
+	t := api.Tracker{
+		Name: r.Spec.Key, Unit: r.Spec.Unit.String(), Interval: r.Interval.Seconds(),
+		Threshold: r.Spec.Limits(), Action: r.Spec.Action.String(),
+		Packets: float64(r.Packets) / seconds, Bytes: float64(r.Bytes) / seconds, Denied: r.Denied,
+	}
+	whole := r.Packets
+	if r.Spec.Unit == sketch.Bytes {
+		whole = r.Bytes
+	}
+	for _, f := range r.Flows[:min(len(r.Flows), mostFlows)] {
+		flow := api.Flow{
+			Key: heavy.Name(f.Key), Packets: float64(f.Packets) / seconds, Bytes: float64(f.Bytes) / seconds,
+			Share: min(1, float64(f.Estimate(r.Spec.Unit))/max(1, float64(whole))), Heavy: f.Heavy,
+		}
+		if f.State != heavy.Tell {
+			flow.State = map[heavy.Action]string{heavy.Limit: api.Limited, heavy.Block: api.Blocked}[f.State]
+			until := now.Add(f.Until - clock)
+			flow.Until = &until
+		}
+		t.Flows = append(t.Flows, flow)
+	}
+	return t
+}
+
+// listRates is how many packets each block list has caught.
+func (f *Filter) listRates(seconds float64) []api.ListRate {
+	totals := make([]uint64, len(f.description.Lists))
+	for _, s := range f.stats() {
+		counters := s.Lists(nil)
+		for i := range totals {
+			if i+1 < len(counters) {
+				totals[i] += counters[i+1].Packets
+			}
+		}
+	}
+	w := &f.watch
+	var rates []api.ListRate
+	for i, l := range f.description.Lists {
+		if l.Allow {
+			continue
+		}
+		rate := api.ListRate{Name: l.Name, Total: totals[i] - min(totals[i], l.Before.Packets)}
+		if i < len(w.lists) && totals[i] >= w.lists[i] {
+			rate.Packets = float64(totals[i]-w.lists[i]) / seconds
+		}
+		rates = append(rates, rate)
+	}
+	w.lists = totals
+	return rates
+}
+
+// told is what is told of the weights.
+func (w *watch) told() *api.Weights {
+	t := &api.Weights{
+		Base: w.weights.Base, HalfLife: learn.DefaultHalfLife.Seconds(),
+		Predicted: w.weights.Predicted, Uniform: w.weights.Uniform,
+		Measured: w.measured.rate(), MeasuredPackets: uint64(w.measured.unlisted),
+	}
+	for _, e := range w.weights.Elements {
+		t.Elements = append(t.Elements, api.Weight{
+			Element: e.Key.String(), Rate: e.Rate, Share: e.Share, K: e.K, Listed: e.Listed, Contribution: e.Contribution,
+		})
+	}
+	return t
+}

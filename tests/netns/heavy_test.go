@@ -1,0 +1,256 @@
+package netns
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"weir/control/heavy"
+	"weir/control/run"
+	"weir/filter/key"
+	"weir/tests/lab"
+)
+
+// told keeps what a filter logs, with the time.
+type told struct {
+	mu    sync.Mutex
+	lines []line
+}
+
+type line struct {
+	at   time.Time
+	text string
+}
+
+func (l *told) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, line{time.Now(), string(b)})
+	return len(b), nil
+}
+
+// await waits for a line with all of these words, from a time on.
+func (l *told) await(t *testing.T, from time.Time, patience time.Duration, words ...string) time.Time {
+	t.Helper()
+	for deadline := from.Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		l.mu.Lock()
+		for _, e := range l.lines {
+			all := !e.at.Before(from)
+			for _, w := range words {
+				all = all && strings.Contains(e.text, w)
+			}
+			if all {
+				l.mu.Unlock()
+				return e.at
+			}
+		}
+		l.mu.Unlock()
+		if time.Now().After(deadline) {
+			t.Fatalf("nothing was told of %q within %v: %v", words, patience, l.lines)
+		}
+	}
+}
+
+// startFilter runs a filter with one tracker and no lists at the lab's end B.
+func startFilter(t *testing.T, l *lab.Lab, track string) (*run.Filter, *told) {
+	t.Helper()
+	spec, err := heavy.Parse(track)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := &told{}
+	allow := filepath.Join(t.TempDir(), "allow.txt")
+	if err := os.WriteFile(allow, []byte(allowedFlooder+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := run.Options{
+		Targets: []run.Target{target(l.B)}, Pins: pins(t), Track: []heavy.Spec{spec},
+		Log: slog.New(slog.NewTextHandler(log, nil)), Version: "test",
+	}
+	o.Rules.Allow = []string{allow}
+	f, err := run.Start(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error)
+	go func() { served <- f.Serve(ctx, nil, time.Minute, func(run.Rates) {}) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		if err := f.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f, log
+}
+
+const (
+	flooder        = "198.51.100.77"
+	allowedFlooder = "198.51.100.78"
+	normalFlows    = 50
+	normalRate     = 40     // packets a second of each
+	floodRate      = 10_000 // a second, and as many of the flooder that is allowed
+)
+
+// kinds of frames, in the upper half of their numbers.
+const (
+	normalKind = iota + 1
+	floodKind
+	allowedKind
+	kindCount
+)
+
+// traffic sends normal flows all the time and floods when it is told to, and
+// counts what comes through.
+type traffic struct {
+	flood          atomic.Bool
+	sent, received [kindCount]atomic.Uint64
+	done           atomic.Bool
+	wg             sync.WaitGroup
+}
+
+func startTraffic(t *testing.T, l *lab.Lab) *traffic {
+	t.Helper()
+	f := &traffic{}
+	tx, rx := l.A.Sender(t), l.B.Receiver(t)
+	frame := func(src string) []byte {
+		return numbered(l, frameOf(key.Tuple{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true, SrcPort: 5, DstPort: 6}), 0)
+	}
+	var normal [][]byte
+	for i := range normalFlows {
+		normal = append(normal, frame(fmt.Sprintf("192.0.2.%d", i+1)))
+	}
+	bad, allowed := frame(flooder), frame(allowedFlooder)
+	send := func(b []byte, kind uint64) {
+		renumber(b, kind<<32)
+		if err := tx.Send(b); err != nil {
+			t.Error(err)
+			f.done.Store(true)
+		}
+		f.sent[kind].Add(1)
+	}
+	f.wg.Go(func() {
+		const step = 2 * time.Millisecond
+		begin, last, n := time.Now(), time.Now(), 0
+		for !f.done.Load() {
+			now := time.Now()
+			for ; float64(n) < now.Sub(begin).Seconds()*normalFlows*normalRate; n++ {
+				send(normal[n%normalFlows], normalKind)
+			}
+			if f.flood.Load() {
+				// Not more at once than the receiver's buffer takes.
+				for range min(int(now.Sub(last).Seconds()*floodRate), floodRate/10) {
+					send(bad, floodKind)
+					send(allowed, allowedKind)
+				}
+			}
+			last = now
+			time.Sleep(step)
+		}
+	})
+	f.wg.Go(func() {
+		idle := 0
+		for idle < 3 {
+			b, err := rx.Receive(100 * time.Millisecond)
+			if err != nil {
+				if f.done.Load() {
+					idle++
+				}
+				continue
+			}
+			if n, ok := numberOf(b); ok && n>>32 < kindCount {
+				f.received[n>>32].Add(1)
+			}
+		}
+	})
+	t.Cleanup(f.stop)
+	return f
+}
+
+func (f *traffic) stop() {
+	f.done.Store(true)
+	f.wg.Wait()
+}
+
+// A flood from one source among normal flows is told within an interval, held
+// back as configured, and released when it is over. The normal flows, and a
+// flooder that is allowed, lose nothing.
+func TestFlood(t *testing.T) {
+	lab.Root(t)
+	const interval, lasts = 500 * time.Millisecond, time.Second
+	for _, test := range []struct {
+		track string
+		most  float64 // packets a second that pass while it is held back
+		least float64
+	}{
+		{"action=report", 1e9, 0},
+		{"action=limit,limit=200/s,for=1s", 1.3 * 200, 0.7 * 200},
+		{"action=block,for=1s", 0, 0},
+	} {
+		t.Run(test.track, func(t *testing.T) {
+			l := lab.New(t)
+			filter, log := startFilter(t, l, fmt.Sprintf("key=src,rate=1000/s,interval=%v,%s", interval, test.track))
+			traffic := startTraffic(t, l)
+			time.Sleep(2 * interval)
+			began := time.Now()
+			traffic.flood.Store(true)
+			at := log.await(t, began, 10*time.Second, "heavy flow", flooder)
+			// It is heavy once it has sent what makes it heavy; then an interval at most.
+			took := at.Sub(began)
+			t.Logf("told after %v", took)
+			if took > interval+2*heavy.Tick+interval*1000/floodRate+100*time.Millisecond {
+				t.Errorf("told after %v", took)
+			}
+			time.Sleep(200 * time.Millisecond)
+			before, from := traffic.received[floodKind].Load(), time.Now()
+			sentBefore := traffic.sent[floodKind].Load()
+			time.Sleep(3 * interval)
+			passed, sent := float64(traffic.received[floodKind].Load()-before), traffic.sent[floodKind].Load()-sentBefore
+			rate := passed / time.Since(from).Seconds()
+			t.Logf("%d sent, %.0f passed: %.0f a second", sent, passed, rate)
+			if rate > test.most || rate < test.least {
+				t.Errorf("%.0f packets a second of the flood pass, want %.0f to %.0f", rate, test.least, test.most)
+			}
+			if top := filter.Top(); top == nil || len(top.Trackers) != 1 || len(top.Trackers[0].Flows) < 2 {
+				t.Errorf("weir top would show %+v", top)
+			}
+			traffic.flood.Store(false)
+			ended := time.Now()
+			released := log.await(t, ended, lasts*12+3*interval, "no longer heavy", flooder)
+			t.Logf("released after %v", released.Sub(ended))
+			if test.most < 1e9 && released.Sub(ended) > lasts+3*interval {
+				t.Errorf("released after %v", released.Sub(ended))
+			}
+			// It passes again, below the threshold.
+			wire := newWire(t, l)
+			frames := make([][]byte, 20)
+			for i := range frames {
+				frames[i] = frameOf(key.Tuple{Src: netip.MustParseAddr(flooder), Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true, SrcPort: 5, DstPort: 6})
+			}
+			for i, f := range wire.pass(t, frames...) {
+				if f == nil {
+					t.Errorf("frame %d of the flooder is held back after it was released", i)
+				}
+			}
+			traffic.stop()
+			for kind, name := range map[int]string{normalKind: "normal flows", allowedKind: "allowed flooder"} {
+				if s, r := traffic.sent[kind].Load(), traffic.received[kind].Load(); s != r || s == 0 {
+					t.Errorf("%s: %d sent, %d received", name, s, r)
+				} else {
+					t.Logf("%s: %d sent, all received", name, s)
+				}
+			}
+		})
+	}
+}
