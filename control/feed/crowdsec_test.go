@@ -1,0 +1,182 @@
+package feed
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// lapi is what CrowdSec's local API does: it gives all decisions or, since the
+// last time that it answered, those that are new and those that went.
+type lapi struct {
+	*server
+	asked  []string // queries
+	next   string   // the next answer
+	answer func(http.ResponseWriter)
+}
+
+func newLAPI(t *testing.T) *lapi {
+	a := &lapi{}
+	a.server = serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v1/decisions/stream" || r.Header.Get("X-Api-Key") != "key" {
+			w.WriteHeader(http.StatusForbidden)
+			fmt.Fprint(w, `{"message":"access forbidden"}`)
+			return
+		}
+		a.asked = append(a.asked, r.URL.RawQuery)
+		if a.answer != nil {
+			a.answer(w)
+			return
+		}
+		fmt.Fprint(w, a.next)
+	})
+	return a
+}
+
+func (a *lapi) config() Config {
+	s := from(a.server)
+	s.URL = a.URL + "?origins=cscli"
+	s.Header = map[string]string{"X-Api-Key": "key"}
+	return Config{Name: "crowdsec", Sources: []Source{s}, Format: Format{Kind: CrowdSec}}
+}
+
+func ban(value, duration string) string {
+	return fmt.Sprintf(`{"duration":%q,"id":1,"origin":"cscli","scenario":"manual 'ban'","scope":"Ip","type":"ban","value":%q}`, duration, value)
+}
+
+func decided(added, deleted string) string {
+	return `{"deleted":` + deleted + `,"new":` + added + `}`
+}
+
+func TestCrowdSec(t *testing.T) {
+	a, dir := newLAPI(t), t.TempDir()
+	f := mustOpen(t, a.config(), dir)
+	step := func(name, next string, result Result, failure Failure, entries string) {
+		t.Helper()
+		a.next = next
+		o := fetch(t, f)
+		if o.Result != result || o.Failure != failure {
+			t.Errorf("%s: %v (%v), %v", name, o.Result, o.Failure, o.Err)
+		}
+		if got := strings.Join(texts(f.Entries()), " "); got != entries {
+			t.Errorf("%s: %s, want %s", name, got, entries)
+		}
+	}
+	restart := func() { f = mustOpen(t, a.config(), dir) }
+
+	step("nothing yet", decided("null", "null"), New, NoFailure, "")
+	step("still nothing", decided("[]", "[]"), Unchanged, NoFailure, "")
+	step("new", decided("["+ban("192.0.2.1", "3h59m57.123456789s")+","+
+		`{"duration":"4h","scope":"Range","type":"ban","value":"198.51.100.7/24"},`+ // a network, whatever its host bits
+		`{"duration":"4h","scope":"Ip","type":"captcha","value":"192.0.2.8"},`+
+		`{"duration":"4h","scope":"Ip","type":"ban","value":"192.0.2.9","simulated":true},`+
+		`{"duration":"4h","scope":"Country","type":"ban","value":"FR"}`+"]", "[]"), New, NoFailure, "192.0.2.1 198.51.100.0/24")
+	step("more", decided("["+ban("2001:db8::1", "1h")+"]", "null"), New, NoFailure, "192.0.2.1 198.51.100.0/24 2001:db8::1")
+	step("gone and decided anew", decided("["+ban("192.0.2.1", "1h")+"]", "["+ban("192.0.2.1", "-1s")+","+ban("2001:db8::1", "-1s")+"]"), New, NoFailure, "192.0.2.1 198.51.100.0/24")
+	restart()
+	if got := strings.Join(texts(f.Entries()), " "); got != "192.0.2.1 198.51.100.0/24" {
+		t.Errorf("after a restart: %s", got)
+	}
+	step("all", decided("["+ban("192.0.2.1", "2h")+","+ban("198.51.100.7/24", "4h")+"]", "null"), New, NoFailure, "192.0.2.1 198.51.100.0/24")
+	step("garbage", "<html>", Failed, Garbage, "192.0.2.1 198.51.100.0/24")
+	step("something else", `{"message":"x"}`, Failed, Garbage, "192.0.2.1 198.51.100.0/24")
+	if err := f.Status().Sources[0].Last.Err; !strings.Contains(err.Error(), "CrowdSec's local API") {
+		t.Error(err)
+	}
+	step("cut", decided("["+ban("192.0.2.1", "1h")+"]", "[]")[:60], Failed, Truncated, "192.0.2.1 198.51.100.0/24")
+	step("empty", "", Failed, Truncated, "192.0.2.1 198.51.100.0/24")
+	step("no duration", decided("["+ban("192.0.2.1", "soon")+"]", "[]"), Failed, Garbage, "192.0.2.1 198.51.100.0/24")
+	step("no address", decided("["+ban("192.0.2.1 x", "1h")+"]", "[]"), Failed, Garbage, "192.0.2.1 198.51.100.0/24")
+	step("suddenly nothing at all", decided("[]", "[]"), Failed, Empty, "192.0.2.1 198.51.100.0/24")
+	step("all again", decided("["+ban("192.0.2.1", "1h")+"]", "null"), New, NoFailure, "192.0.2.1")
+	step("all gone, and said so", decided("null", "["+ban("192.0.2.1", "-1s")+"]"), New, NoFailure, "")
+
+	var startup []string
+	for _, q := range a.asked {
+		startup = append(startup, strings.TrimPrefix(q, "origins=cscli&startup="))
+	}
+	if got, want := strings.Join(startup, " "), "true false false false false true false true true true true true true true false"; got != want {
+		t.Errorf("startup\n%s, want\n%s", got, want)
+	}
+}
+
+// TestCrowdSecFaults checks that the transport's failures are known here, too.
+func TestCrowdSecFaults(t *testing.T) {
+	a := newLAPI(t)
+	c := a.config()
+	for name, failure := range map[string]Failure{"cut": Truncated, "large": TooLarge, "stall": Stalled} {
+		a.answer = func(w http.ResponseWriter) {
+			switch name {
+			case "cut":
+				w.Header().Set("Content-Length", "1000")
+				fmt.Fprint(w, `{"new":[`)
+			case "large":
+				fmt.Fprint(w, `{"new":["`+strings.Repeat("x", 100_000)+`"]}`)
+			case "stall":
+				fmt.Fprint(w, `{"new":[`)
+				w.(http.Flusher).Flush()
+				time.Sleep(time.Second)
+			}
+		}
+		f := mustOpen(t, c, t.TempDir())
+		want(t, f, fetch(t, f), Failed, failure, "")
+	}
+	c.Sources[0].Header = nil
+	f := mustOpen(t, c, t.TempDir())
+	want(t, f, fetch(t, f), Failed, BadStatus, "")
+}
+
+// TestExpiry checks that decisions end in time though the API does not answer,
+// and also where they ended while no process ran.
+func TestExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		c := Config{Name: "crowdsec", Format: Format{Kind: CrowdSec}, Sources: []Source{{URL: "http://192.0.2.1"}}}
+		f := mustOpen(t, c, dir)
+		s := f.sources[0]
+		s.client.Transport = roundTripper(func(*http.Request) (*http.Response, error) {
+			return nil, os.ErrDeadlineExceeded
+		})
+
+		// As after a good attempt.
+		s.decisions = decisions{"192.0.2.1": time.Now().Add(time.Minute), "192.0.2.2": time.Now().Add(time.Hour), "192.0.2.3": time.Now().Add(2 * time.Hour)}
+		to := &spool{path: s.saved}
+		held, err := f.receive(s, s.decisions.body(s.name), to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := to.commit(held.record); err != nil {
+			t.Fatal(err)
+		}
+		held.saved = true
+		s.held = held
+
+		step := func(after time.Duration, changed bool, entries string) {
+			t.Helper()
+			time.Sleep(after)
+			o := fetch(t, f)
+			if got := strings.Join(texts(f.Entries()), " "); o.Failure != Unreachable || o.Changed != changed || got != entries {
+				t.Errorf("after %v: %+v, %s, want %s", after, o, got, entries)
+			}
+		}
+		step(59*time.Second, false, "192.0.2.1 192.0.2.2 192.0.2.3")
+		step(time.Second, true, "192.0.2.2 192.0.2.3")
+		step(time.Second, false, "192.0.2.2 192.0.2.3")
+		time.Sleep(time.Hour)
+		f = mustOpen(t, c, dir)
+		if got := strings.Join(texts(f.Entries()), " "); got != "192.0.2.3" {
+			t.Errorf("after a restart: %s", got)
+		}
+	})
+}
+
+// backThen is a time.
+var backThen = time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC)
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (rt roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return rt(r) }

@@ -1,0 +1,273 @@
+// Package feed gets a list's entries from its sources, and keeps the last known
+// good ones.
+//
+// A [Feed] has one or more sources: files, directories, URLs. Each is on its
+// own: one that fails keeps what it held, whatever becomes of the others. What
+// a source holds is in force only when it was read to its end, is what its
+// checksum and signature say, has not too many bad lines, is not empty, and is
+// not much less than before. Otherwise the old contents stay, the [Outcome]
+// says why, and the source is tried again, at first after some seconds, then
+// more and more rarely, but never more rarely than a good one.
+//
+// Contents are saved when they come into force, and loaded by [Open]: a restart
+// filters at once, and with what filtered before it.
+package feed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"weir/control/list"
+)
+
+// What holds where a Config does not say otherwise.
+const (
+	DefaultInterval = time.Hour
+
+	// DefaultMaxShrink: real feeds change by some percent from one day to the
+	// next; half of one is what an interrupted job of its maker leaves.
+	DefaultMaxShrink = 0.5
+)
+
+// firstRetry is after how long a source that has failed is tried again for the
+// first time: long enough for a server to restart, short against an Interval.
+const firstRetry = 15 * time.Second
+
+// Config says where a list comes from. Only Name and Sources are required.
+type Config struct {
+	Name    string // also that of a directory: letters, digits, "_", "-" and inner dots
+	Sources []Source
+	Format  Format
+
+	Interval time.Duration // between two attempts; 0: DefaultInterval
+	Jitter   time.Duration // the most that an interval is lengthened by, at random
+
+	// MaxShrink is the share of its entries, 0…1, that a source may lose from
+	// one reading to the next. Zero means DefaultMaxShrink, a negative number
+	// that it must not lose any.
+	MaxShrink float64
+
+	// Lenient and MaxBad are those of list.Options.
+	Lenient bool
+	MaxBad  float64
+}
+
+// Feed gets a list's entries. Its methods may be called concurrently.
+type Feed struct {
+	Config
+	format  *reader
+	sources []*source
+	random  func() float64 // 0…1, for jitter
+
+	handling sync.Mutex // held while Run's caller is told of an outcome
+}
+
+// source is a source and what is known of it.
+type source struct {
+	Source
+	name   string
+	saved  string // path of the saved file
+	client *http.Client
+
+	attempting sync.Mutex // held during an attempt; guards what attempts alone use:
+	decisions  decisions  // CrowdSec's
+	synced     bool       // CrowdSec may send changes only
+
+	mu       sync.Mutex // guards the rest
+	held     *contents  // nil before the first success
+	last     Outcome
+	failures int // in a row
+	next     time.Time
+}
+
+var namePattern = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
+
+// Open makes a feed with the contents that were saved below directory. It fails
+// for a bad configuration only: saved contents that cannot be used are left
+// where they are, and [Feed.Status] says so.
+func Open(c Config, directory string) (*Feed, error) {
+	f, err := open(c, directory)
+	if err != nil {
+		return nil, fmt.Errorf("feed %s: %w", c.Name, err)
+	}
+	for _, s := range f.sources {
+		s.last = f.load(s)
+	}
+	return f, nil
+}
+
+func open(c Config, directory string) (*Feed, error) {
+	f := &Feed{Config: c, random: rand.Float64}
+	orDefault(&f.Interval, DefaultInterval)
+	orDefault(&f.MaxShrink, DefaultMaxShrink)
+	var err error
+	f.format, err = newReader(c.Format)
+	switch {
+	case err != nil:
+		return nil, err
+	case !namePattern.MatchString(c.Name):
+		return nil, fmt.Errorf("name %q: want letters, digits, _, - and inner dots", c.Name)
+	case len(c.Sources) == 0:
+		return nil, errors.New("no sources")
+	case f.Interval < 0 || f.Jitter < 0:
+		return nil, errors.New("negative interval or jitter")
+	case !(f.MaxShrink <= 1): // nor NaN
+		return nil, fmt.Errorf("max shrink %v: want 0…1", f.MaxShrink)
+	}
+	f.Lenient = f.Lenient || c.Format.Kind == CrowdSec // its ranges need not be masked
+	for _, src := range c.Sources {
+		if err := src.validate(c.Format.Kind); err != nil {
+			return nil, fmt.Errorf("source %s: %w", src, err)
+		}
+		orDefault(&src.MaxBytes, DefaultMaxBytes)
+		orDefault(&src.Timeout, DefaultTimeout)
+		orDefault(&src.ConnectTimeout, DefaultConnectTimeout)
+		orDefault(&src.StallTimeout, DefaultStallTimeout)
+		s := &source{
+			Source: src,
+			name:   src.String(),
+			saved:  filepath.Join(directory, c.Name, src.id()),
+			client: newClient(src),
+		}
+		if slices.ContainsFunc(f.sources, func(t *source) bool { return t.saved == s.saved }) {
+			return nil, fmt.Errorf("source %s is there twice", src)
+		}
+		f.sources = append(f.sources, s)
+	}
+	return f, nil
+}
+
+func orDefault[T int64 | float64 | time.Duration](v *T, d T) {
+	if *v == 0 {
+		*v = d
+	}
+}
+
+// Entries gives what is in force, that of each source after that of the one
+// before it. It must not be changed.
+func (f *Feed) Entries() list.Entries {
+	var all list.Entries
+	for i, s := range f.sources {
+		s.mu.Lock()
+		c := s.held
+		s.mu.Unlock()
+		switch {
+		case c == nil:
+		case i == 0:
+			all = c.entries
+			// Not to be appended to in place.
+			all.V4, all.V6, all.Flows = slices.Clip(all.V4), slices.Clip(all.V6), slices.Clip(all.Flows)
+		default:
+			all.V4 = append(all.V4, c.entries.V4...)
+			all.V6 = append(all.V6, c.entries.V6...)
+			all.Flows = append(all.Flows, c.entries.Flows...)
+		}
+	}
+	return all
+}
+
+// Fetch tries each source once, now, and gives an outcome for each. It fails
+// only if ctx ends; the sources that were not tried by then have no outcome.
+func (f *Feed) Fetch(ctx context.Context) ([]Outcome, error) {
+	var outcomes []Outcome
+	for _, s := range f.sources {
+		o, err := f.attempt(ctx, s)
+		if err != nil {
+			return outcomes, err
+		}
+		outcomes = append(outcomes, o)
+	}
+	return outcomes, nil
+}
+
+// Run tries each source at once and then at its intervals, until ctx ends. It
+// calls handle after each attempt, once at a time.
+func (f *Feed) Run(ctx context.Context, handle func(Outcome)) {
+	var all sync.WaitGroup
+	for _, s := range f.sources {
+		all.Go(func() { f.run(ctx, s, handle) })
+	}
+	all.Wait()
+}
+
+func (f *Feed) run(ctx context.Context, s *source, handle func(Outcome)) {
+	defer s.client.CloseIdleConnections()
+	for {
+		o, err := f.attempt(ctx, s)
+		if err != nil {
+			return
+		}
+		s.mu.Lock()
+		wait := f.wait(s.failures, o.retryAfter)
+		s.next = time.Now().Add(wait)
+		s.mu.Unlock()
+
+		f.handling.Lock()
+		handle(o)
+		f.handling.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// wait is how long to wait after a number of failures in a row, where the
+// server may have asked for some time.
+func (f *Feed) wait(failures int, retryAfter time.Duration) time.Duration {
+	if failures == 0 {
+		return f.Interval + time.Duration(f.random()*float64(f.Jitter))
+	}
+	wait := firstRetry
+	for i := 1; i < failures && wait < f.Interval; i++ {
+		wait *= 2
+	}
+	wait = min(wait, f.Interval)
+	// Those that failed together must not come back together.
+	wait = wait/2 + time.Duration(f.random()*float64(wait/2))
+	return max(wait, retryAfter)
+}
+
+// Status is what is known of a feed.
+type Status struct {
+	Name    string
+	Entries int
+	Sources []SourceStatus
+}
+
+// SourceStatus is what is known of a source.
+type SourceStatus struct {
+	Source   string
+	Entries  int           // in force
+	Reports  []list.Report // on the files of which they come
+	Read     time.Time     // when the source was last known to hold them; zero: never
+	Unsaved  bool          // a restart would not find them
+	Last     Outcome       // of the last attempt, or of loading what was saved
+	Failures int           // attempts that have failed since one succeeded
+	Next     time.Time     // the next attempt of Run; zero: none is planned
+}
+
+// Status tells what is known of the feed.
+func (f *Feed) Status() Status {
+	st := Status{Name: f.Name}
+	for _, s := range f.sources {
+		s.mu.Lock()
+		one := SourceStatus{Source: s.name, Last: s.last, Failures: s.failures, Next: s.next}
+		if c := s.held; c != nil {
+			one.Entries, one.Reports, one.Read, one.Unsaved = c.entries.Len(), c.reports, c.Read, !c.saved
+		}
+		s.mu.Unlock()
+		st.Entries += one.Entries
+		st.Sources = append(st.Sources, one)
+	}
+	return st
+}

@@ -1,0 +1,823 @@
+package feed
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"weir/control/list"
+)
+
+// good is a list, and less a smaller one.
+const (
+	good     = "192.0.2.1\n192.0.2.2\n198.51.100.0/24\n2001:db8::/32\n"
+	goodText = "192.0.2.1 192.0.2.2 198.51.100.0/24 2001:db8::/32"
+	less     = "192.0.2.1\n192.0.2.2\n"
+	lessText = "192.0.2.1 192.0.2.2"
+)
+
+// server serves what it is told to.
+type server struct {
+	*httptest.Server
+	handler atomic.Pointer[http.HandlerFunc]
+}
+
+func serve(t *testing.T, h http.HandlerFunc) *server {
+	t.Helper()
+	s := &server{}
+	s.handler.Store(&h)
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		(*s.handler.Load())(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *server) now(h http.HandlerFunc) { s.handler.Store(&h) }
+
+// text answers with a text and an entity tag.
+func text(body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		tag := fmt.Sprintf(`"%x"`, sha256.Sum256([]byte(body)))
+		w.Header().Set("ETag", tag)
+		if r.Header.Get("If-None-Match") == tag {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+		fmt.Fprint(w, body)
+	}
+}
+
+func status(code int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
+}
+
+// from is a source at a server, with limits that a test can wait for.
+func from(s *server) Source {
+	return Source{URL: s.URL + "/list.txt", MaxBytes: 64 << 10, StallTimeout: 400 * time.Millisecond, Timeout: 1500 * time.Millisecond}
+}
+
+func config(sources ...Source) Config { return Config{Name: "bad-guys", Sources: sources} }
+
+func mustOpen(t *testing.T, c Config, directory string) *Feed {
+	t.Helper()
+	f, err := Open(c, directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// fetch tries a feed of one source.
+func fetch(t *testing.T, f *Feed) Outcome {
+	t.Helper()
+	o, err := f.Fetch(t.Context())
+	if err != nil || len(o) != 1 {
+		t.Fatalf("%d outcomes, error %v", len(o), err)
+	}
+	return o[0]
+}
+
+// want fails unless an outcome is as it should be, and entries are in force.
+func want(t *testing.T, f *Feed, o Outcome, result Result, failure Failure, entries string) {
+	t.Helper()
+	if o.Result != result || o.Failure != failure || (o.Err == nil) != (failure == NoFailure) {
+		t.Errorf("%v (%v): %v, want %v (%v)", o.Result, o.Failure, o.Err, result, failure)
+	}
+	if o.Changed != (result == New || result == Loaded) {
+		t.Errorf("%v: changed %v", o.Result, o.Changed)
+	}
+	if got := strings.Join(texts(f.Entries()), " "); got != entries || o.Entries != f.Entries().Len() {
+		t.Errorf("%d entries, in force: %s, want %s", o.Entries, got, entries)
+	}
+	if o.Result != None && (o.Began.IsZero() || o.Ended.Before(o.Began)) {
+		t.Errorf("from %v to %v", o.Began, o.Ended)
+	}
+}
+
+// TestLastKnownGood makes a feed with good contents fail in every way, and
+// checks that they stay, in memory and on disk, and that it recovers.
+func TestLastKnownGood(t *testing.T) {
+	bomb := zip(t, []byte(strings.Repeat("192.0.2.1\n", 1<<20)))
+	hijacked := func(w http.ResponseWriter, head string, reset bool) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		fmt.Fprint(conn, head)
+		if reset {
+			time.Sleep(50 * time.Millisecond) // otherwise the reset overtakes the head
+			_ = conn.(*net.TCPConn).SetLinger(0)
+		}
+		conn.Close()
+	}
+	stall := func(w http.ResponseWriter, r *http.Request) {
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}
+	for _, c := range []struct {
+		name    string
+		handler http.HandlerFunc
+		want    Failure
+		reason  string
+	}{
+		{"404", status(404), BadStatus, `"404 Not Found"`},
+		{"500", status(500), BadStatus, "500"},
+		{"204", status(204), BadStatus, "204"},
+		{"304 unasked", status(304), NoFailure, ""}, // asked: good has a tag
+		{"error page", text("<html>\n<body>504 Gateway Time-out</body>\n</html>\n"), Garbage, "too many bad lines"},
+		{"empty", text(""), Empty, "no entries"},
+		{"only comments", text("# 192.0.2.1\n\n"), Empty, "no entries"},
+		{"shrunk", text("192.0.2.1\n"), Shrunk, "1 entries, after 4"},
+		{"cut, with length", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", strconv.Itoa(len(good)))
+			fmt.Fprint(w, less)
+		}, Truncated, "broke off after 20 bytes"},
+		{"cut, in chunks", func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w, less)
+			w.(http.Flusher).Flush()
+			panic(http.ErrAbortHandler)
+		}, Truncated, "broke off after 20 bytes"},
+		{"cut, compressed", text(string(zip(t, []byte(good))[:40])), Truncated, "unexpected EOF"},
+		{"cut, compressed on the way", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			_, _ = w.Write(zip(t, []byte(good))[:40])
+		}, Truncated, "broke off"},
+		{"corrupt, compressed on the way", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			fmt.Fprint(w, "not gzip at all, but long enough")
+		}, Garbage, "compression"},
+		{"reset", func(w http.ResponseWriter, _ *http.Request) {
+			hijacked(w, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n"+less, true)
+		}, Truncated, "reset"},
+		{"no HTTP", func(w http.ResponseWriter, _ *http.Request) { hijacked(w, "SSH-2.0-x\r\n", false) }, Unreachable, "no answer"},
+		{"closed", func(w http.ResponseWriter, _ *http.Request) { hijacked(w, "", false) }, Unreachable, "no answer"},
+		{"stalls in the body", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, less); stall(w, r) }, Stalled, "nothing came for 400ms, after 20 bytes"},
+		{"stalls before the head", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, Stalled, "after 0 bytes"},
+		{"drips", func(w http.ResponseWriter, r *http.Request) {
+			for r.Context().Err() == nil {
+				fmt.Fprint(w, "192.0.2.1\n")
+				w.(http.Flusher).Flush()
+				time.Sleep(50 * time.Millisecond)
+			}
+		}, TimedOut, "not done within 1.5s"},
+		{"too large", text(strings.Repeat("192.0.2.1\n", 10_000)), TooLarge, "more bytes than the source may have"},
+		{"bomb", text(string(bomb)), TooLarge, "decompressed"},
+		{"bomb in a bomb", text(string(zip(t, bomb))), Garbage, "compressed twice"},
+		{"bomb on the way", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			_, _ = w.Write(bomb)
+		}, TooLarge, "more bytes"},
+		{"redirected in a circle", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/list.txt", http.StatusFound) }, BadStatus, "more than 10 redirects"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s, dir := serve(t, text(good)), t.TempDir()
+			f := mustOpen(t, config(from(s)), dir)
+			want(t, f, fetch(t, f), New, NoFailure, goodText)
+
+			s.now(c.handler)
+			o := fetch(t, f)
+			if c.want == NoFailure {
+				want(t, f, o, Unchanged, NoFailure, goodText)
+				return
+			}
+			want(t, f, o, Failed, c.want, goodText)
+			if o.Err == nil || !strings.Contains(o.Err.Error(), c.reason) {
+				t.Errorf("error %v, want %s", o.Err, c.reason)
+			}
+			if st := f.Status().Sources[0]; st.Failures != 1 || st.Last.Failure != c.want || st.Entries != 4 || st.Unsaved {
+				t.Errorf("status %+v", st)
+			}
+
+			left, err := filepath.Glob(filepath.Join(dir, "*", "*.tmp"))
+			if err != nil || len(left) > 0 {
+				t.Errorf("left behind: %v, %v", left, err)
+			}
+
+			again := mustOpen(t, config(from(s)), dir)
+			want(t, again, again.Status().Sources[0].Last, Loaded, NoFailure, goodText)
+			if o := fetch(t, again); o.Failure != c.want {
+				t.Errorf("after a restart: %v", o.Err)
+			}
+
+			s.now(text(good))
+			want(t, f, fetch(t, f), Unchanged, NoFailure, goodText)
+			s.now(text(less))
+			want(t, f, fetch(t, f), New, NoFailure, lessText)
+			if st := f.Status().Sources[0]; st.Failures != 0 {
+				t.Errorf("status %+v", st)
+			}
+		})
+	}
+}
+
+// TestRetryAfterHeader checks that a server's wish reaches the schedule.
+func TestRetryAfterHeader(t *testing.T) {
+	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "7200")
+		w.WriteHeader(http.StatusTooManyRequests)
+	})
+	f := mustOpen(t, config(from(s)), t.TempDir())
+	ctx, cancel := context.WithCancel(t.Context())
+	f.Run(ctx, func(Outcome) {
+		if wait := time.Until(f.Status().Sources[0].Next); wait < 119*time.Minute {
+			t.Errorf("next attempt in %v", wait)
+		}
+		cancel()
+	})
+}
+
+// TestCompressedOnTheWay checks the checksum of a file about which a server
+// says that it has compressed it.
+func TestCompressedOnTheWay(t *testing.T) {
+	packed := zip(t, []byte(good))
+	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Encoding", "gzip")
+		_, _ = w.Write(packed)
+	})
+	for _, sum := range []string{"", fmt.Sprintf("%x", sha256.Sum256(packed))} {
+		src := from(s)
+		src.SHA256 = sum
+		f := mustOpen(t, config(src), t.TempDir())
+		want(t, f, fetch(t, f), New, NoFailure, goodText)
+	}
+}
+
+// TestFirstFetch checks that a feed which has nothing yet takes nothing bad.
+func TestFirstFetch(t *testing.T) {
+	for failure, h := range map[Failure]http.HandlerFunc{
+		BadStatus: status(304), // to nothing that was asked
+		Empty:     text(""),
+		Garbage:   text("<html>\n"),
+	} {
+		s := serve(t, h)
+		f := mustOpen(t, config(from(s)), t.TempDir())
+		want(t, f, f.Status().Sources[0].Last, None, NoFailure, "")
+		want(t, f, fetch(t, f), Failed, failure, "")
+	}
+}
+
+func TestUnreachable(t *testing.T) {
+	secure := httptest.NewUnstartedServer(text(good))
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // it complains of us
+	secure.StartTLS()
+	defer secure.Close()
+	gone := serve(t, text(good))
+	gone.Close()
+	for name, src := range map[string]Source{
+		"refused":     from(gone),
+		"certificate": {URL: secure.URL},
+		"no file":     {File: filepath.Join(t.TempDir(), "absent")},
+		"no regular":  {File: os.DevNull},
+		"no such dir": {Directory: filepath.Join(t.TempDir(), "absent")},
+	} {
+		f := mustOpen(t, config(src), t.TempDir())
+		o := fetch(t, f)
+		want(t, f, o, Failed, Unreachable, "")
+		if strings.Contains(o.Err.Error(), "Get ") {
+			t.Errorf("%s: %v", name, o.Err)
+		}
+	}
+}
+
+// TestConditional checks that what a server says of its contents is said to it
+// again, also after a restart.
+func TestConditional(t *testing.T) {
+	const date = "Wed, 21 Oct 2015 07:28:00 GMT"
+	var asked []string
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.Header.Get("If-None-Match")+" "+r.Header.Get("If-Modified-Since"))
+		if r.Header.Get("If-Modified-Since") == date {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+		w.Header().Set("ETag", `W/"1"`)
+		w.Header().Set("Last-Modified", date)
+		fmt.Fprint(w, good)
+	})
+	dir := t.TempDir()
+	f := mustOpen(t, config(from(s)), dir)
+	want(t, f, fetch(t, f), New, NoFailure, goodText)
+	before := f.Status().Sources[0].Read
+	want(t, f, fetch(t, f), Unchanged, NoFailure, goodText)
+	if now := f.Status().Sources[0].Read; !now.After(before) {
+		t.Errorf("read at %v, then at %v", before, now)
+	}
+	f = mustOpen(t, config(from(s)), dir)
+	if now := f.Status().Sources[0].Read; !now.Equal(before) {
+		t.Errorf("read at %v, after a restart %v", before, now)
+	}
+	want(t, f, fetch(t, f), Unchanged, NoFailure, goodText)
+	if got, want := fmt.Sprintf("%q", asked), fmt.Sprintf("%q", []string{" ", `W/"1" ` + date, `W/"1" ` + date}); got != want {
+		t.Errorf("asked %s, want %s", got, want)
+	}
+}
+
+// TestHeader checks that what identifies us goes to its own host only, and
+// appears nowhere.
+func TestHeader(t *testing.T) {
+	var leaked atomic.Bool
+	other := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Api-Key") != "" {
+			leaked.Store(true)
+		}
+		text(good)(w, r)
+	})
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Api-Key") != "secret" || r.URL.Query().Get("token") != "secret" {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		http.Redirect(w, r, other.URL, http.StatusFound)
+	})
+	src := from(s)
+	src.URL += "?token=secret"
+	src.Header = map[string]string{"X-Api-Key": "secret"}
+	src.SHA256URL = other.URL + "/SHA256SUMS" // holds no checksum
+	dir := t.TempDir()
+	f := mustOpen(t, config(src), dir)
+	o := fetch(t, f)
+	want(t, f, o, Failed, BadChecksum, "")
+	if leaked.Load() {
+		t.Error("the header went to another host")
+	}
+	s.Close()
+	o = fetch(t, f)
+	want(t, f, o, Failed, Unreachable, "")
+	if said := fmt.Sprintf("%v %+v", o, f.Status()); strings.Contains(said, "secret") {
+		t.Errorf("secrets told: %s", said)
+	}
+}
+
+func TestDowngrade(t *testing.T) {
+	plain := serve(t, text(good))
+	secure := httptest.NewTLSServer(http.RedirectHandler(plain.URL, http.StatusFound))
+	defer secure.Close()
+	f := mustOpen(t, config(Source{URL: secure.URL}), t.TempDir())
+	f.sources[0].client.Transport = secure.Client().Transport
+	o := fetch(t, f)
+	want(t, f, o, Failed, BadStatus, "")
+	if !strings.Contains(o.Err.Error(), "from https to http") {
+		t.Error(o.Err)
+	}
+}
+
+// TestSlowReader checks that it is the server's time that counts as a stall.
+func TestSlowReader(t *testing.T) {
+	s := serve(t, text(strings.Repeat(good, 1000))) // more than is buffered
+	src := from(s)
+	src.StallTimeout = 50 * time.Millisecond
+	f := mustOpen(t, config(src), t.TempDir())
+	a, err := f.sources[0].get(t.Context(), src.URL, validator{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	if _, err := a.Read(make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond)
+	if rest, err := io.ReadAll(a); err != nil {
+		t.Fatalf("%d bytes, then %v", len(rest), err)
+	}
+}
+
+func TestChecksum(t *testing.T) {
+	sum := fmt.Sprintf("%x", sha256.Sum256([]byte(good)))
+	other := fmt.Sprintf("%x", sha256.Sum256([]byte(less)))
+	for _, c := range []struct {
+		name, literal, doc string
+		want               Failure
+	}{
+		{"literal", strings.ToUpper(sum), "", NoFailure},
+		{"literal of another", other, "", BadChecksum},
+		{"bare", "", sum + "\n", NoFailure},
+		{"bare of another", "", other, BadChecksum},
+		{"one of several", "", other + "  less.txt\n" + sum + " *./list.txt\n", NoFailure},
+		{"tagged", "", "SHA256 (less.txt) = " + other + "\nSHA256 (list.txt) = " + sum + "\n", NoFailure},
+		{"of several, none", "", sum + "  a\n" + other + "  b\n", BadChecksum},
+		{"called otherwise", "", sum + "  list-2026.txt\n", NoFailure},
+		{"none at all", "", "<html>", BadChecksum},
+		{"too long", "", strings.Repeat("x", 100_000), TooLarge},
+		{"missing", "", "404", BadStatus},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case r.URL.Path != "/SHA256SUMS":
+					text(good)(w, r)
+				case c.doc == "404":
+					w.WriteHeader(404)
+				default:
+					fmt.Fprint(w, c.doc)
+				}
+			})
+			src := from(s)
+			src.SHA256 = c.literal
+			if c.literal == "" {
+				src.SHA256URL = s.URL + "/SHA256SUMS"
+			}
+			f := mustOpen(t, config(src), t.TempDir())
+			if c.want == NoFailure {
+				want(t, f, fetch(t, f), New, NoFailure, goodText)
+			} else {
+				want(t, f, fetch(t, f), Failed, c.want, "")
+			}
+		})
+	}
+}
+
+// TestNewChecksum checks that another checksum makes a feed ask again, though
+// the server would say that nothing has changed since the last time.
+func TestNewChecksum(t *testing.T) {
+	s, dir := serve(t, text(good)), t.TempDir()
+	f := mustOpen(t, config(from(s)), dir)
+	want(t, f, fetch(t, f), New, NoFailure, goodText)
+	src := from(s)
+	src.SHA256 = fmt.Sprintf("%x", sha256.Sum256([]byte(less)))
+	f = mustOpen(t, config(src), dir)
+	want(t, f, f.Status().Sources[0].Last, Loaded, NoFailure, goodText)
+	want(t, f, fetch(t, f), Failed, BadChecksum, goodText)
+	s.now(text(less))
+	want(t, f, fetch(t, f), New, NoFailure, lessText)
+}
+
+func TestSignature(t *testing.T) {
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b64 := base64.StdEncoding.EncodeToString
+	const number, another = "12345678", "87654321"
+	pub, numbered := b64(public), b64([]byte("Ed"+number+string(public)))
+	sig := string(ed25519.Sign(private, []byte(good)))
+	file := func(alg, number, sig string) string {
+		return "untrusted comment: signature\n" + b64([]byte(alg+number+sig)) + "\ntrusted comment: x\n" + b64([]byte(sig)) + "\n"
+	}
+	for _, c := range []struct {
+		name, key, sig string
+		reason         string
+	}{
+		{"bare", pub, sig, ""},
+		{"base64", pub, b64([]byte(sig)) + "\n", ""},
+		{"minisign", numbered, file("Ed", number, sig), ""},
+		{"minisign, bare key", pub, file("Ed", number, sig), ""},
+		{"minisign, other key", numbered, file("Ed", another, sig), "by another key"},
+		{"minisign, prehashed", numbered, file("ED", number, sig), "minisign -S -l"},
+		{"other algorithm", numbered, file("RS", number, sig), `algorithm "RS"`},
+		{"forged", pub, sig[:63] + string(sig[63]^1), "not of these contents"},
+		{"of other contents", pub, string(ed25519.Sign(private, []byte(less))), "not of these contents"},
+		{"none", pub, "<html>", "neither 64 bytes"},
+		{"short", pub, b64([]byte(sig[1:])), "63 bytes"},
+		{"empty", pub, "", "0 bytes"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				if strings.HasSuffix(r.URL.Path, ".sig") {
+					fmt.Fprint(w, c.sig)
+				} else {
+					text(good)(w, r)
+				}
+			})
+			src := from(s)
+			src.SignatureURL, src.PublicKey = src.URL+".sig", c.key
+			f := mustOpen(t, config(src), t.TempDir())
+			o := fetch(t, f)
+			if c.reason == "" {
+				want(t, f, o, New, NoFailure, goodText)
+				return
+			}
+			want(t, f, o, Failed, BadSignature, "")
+			if !strings.Contains(o.Err.Error(), c.reason) {
+				t.Errorf("error %v, want %s", o.Err, c.reason)
+			}
+		})
+	}
+}
+
+// TestForgedGarbage checks that contents which neither are what was promised
+// nor make sense are known for the former.
+func TestForgedGarbage(t *testing.T) {
+	s := serve(t, text("<html>\n"))
+	src := from(s)
+	src.SHA256 = fmt.Sprintf("%x", sha256.Sum256([]byte(good)))
+	f := mustOpen(t, config(src), t.TempDir())
+	want(t, f, fetch(t, f), Failed, BadChecksum, "")
+}
+
+func TestMaxShrink(t *testing.T) {
+	for _, c := range []struct {
+		share float64
+		body  string
+		ok    bool
+	}{
+		{0, less, true},
+		{0, "192.0.2.1\n", false},
+		{0.75, "192.0.2.1\n", true},
+		{1, "192.0.2.1\n", true},
+		{1, "", false},
+		{-1, "192.0.2.1\n192.0.2.2\n192.0.2.3\n192.0.2.4\n", true},
+		{-1, "192.0.2.1\n192.0.2.2\n192.0.2.3\n", false},
+	} {
+		s := serve(t, text(good))
+		conf := config(from(s))
+		conf.MaxShrink = c.share
+		f := mustOpen(t, conf, t.TempDir())
+		fetch(t, f)
+		s.now(text(c.body))
+		if o := fetch(t, f); (o.Result == New) != c.ok {
+			t.Errorf("max shrink %v, %q: %v, %v", c.share, c.body, o.Result, o.Err)
+		}
+	}
+}
+
+// backdate makes files look old enough to be known by their times.
+func backdate(t *testing.T, paths ...string) {
+	t.Helper()
+	for i, path := range paths {
+		when := time.Now().Add(-time.Hour + time.Duration(i)*time.Second)
+		if err := os.Chtimes(path, when, when); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFile(t *testing.T) {
+	path, dir := filepath.Join(t.TempDir(), "list"), t.TempDir()
+	write(t, path, good)
+	f := mustOpen(t, config(Source{File: path}), dir)
+	want(t, f, fetch(t, f), New, NoFailure, goodText)
+	if f.sources[0].held.ETag != "" {
+		t.Error("a file that was written just now counts as known")
+	}
+	want(t, f, fetch(t, f), Unchanged, NoFailure, goodText)
+
+	backdate(t, path)
+	want(t, f, fetch(t, f), Unchanged, NoFailure, goodText)
+	if f.sources[0].held.ETag == "" {
+		t.Error("an old file does not count as known")
+	}
+	if err := os.Chmod(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	want(t, f, fetch(t, f), Unchanged, NoFailure, goodText) // it need not be opened
+
+	write(t, path+".new", less)
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	want(t, f, fetch(t, f), New, NoFailure, lessText)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	want(t, f, fetch(t, f), Failed, Unreachable, lessText)
+	f = mustOpen(t, config(Source{File: path}), dir)
+	want(t, f, f.Status().Sources[0].Last, Loaded, NoFailure, lessText)
+}
+
+// TestFileWritten checks that a file which is being written is left alone.
+func TestFileWritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "list")
+	write(t, path, less)
+	b, err := Source{File: path}.files(validator{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, good)
+	if err := b.whole(); err == nil || !strings.Contains(err.Error(), "was changed while it was read") {
+		t.Error(err)
+	}
+}
+
+func TestDirectory(t *testing.T) {
+	lists, dir := t.TempDir(), t.TempDir()
+	in := func(name string) string { return filepath.Join(lists, name) }
+	write(t, in("b.txt"), "192.0.2.1\n192.0.2.2\n")
+	write(t, in("c.netset.gz"), string(zip(t, []byte("2001:db8::/32\n"))))
+	write(t, in("a.txt"), "198.51.100.0/24\nx y\n") // without .MaxBad too many bad lines
+	write(t, in(".hidden.txt"), "192.0.2.9\n")
+	write(t, in("notes"), "192.0.2.9\n")
+	if err := os.Mkdir(in("sub.txt"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	conf := config(Source{Directory: lists, Suffixes: []string{".txt", ".netset.gz"}})
+	f := mustOpen(t, conf, dir)
+	o := fetch(t, f)
+	want(t, f, o, Failed, Garbage, "")
+	if !strings.Contains(o.Err.Error(), in("a.txt")+":2:") {
+		t.Errorf("error %v", o.Err)
+	}
+
+	conf.MaxBad = 0.5
+	f = mustOpen(t, conf, dir)
+	const all = "198.51.100.0/24 192.0.2.1 192.0.2.2 2001:db8::/32"
+	want(t, f, fetch(t, f), New, NoFailure, all)
+	if r := f.Status().Sources[0].Reports; len(r) != 3 || r[0].File != in("a.txt") || r[0].Bad != 1 || r[2].Good != 1 {
+		t.Errorf("reports %+v", r)
+	}
+	f = mustOpen(t, conf, dir)
+	want(t, f, f.Status().Sources[0].Last, Loaded, NoFailure, all)
+	if r := f.Status().Sources[0].Reports; len(r) != 3 || r[0].File != in("a.txt") || r[0].Errors[0].Line != 2 {
+		t.Errorf("reports %+v", r)
+	}
+
+	backdate(t, in("a.txt"), in("b.txt"), in("c.netset.gz"))
+	want(t, f, fetch(t, f), Unchanged, NoFailure, all)
+	if err := os.Remove(in("a.txt")); err != nil {
+		t.Fatal(err)
+	}
+	want(t, f, fetch(t, f), New, NoFailure, "192.0.2.1 192.0.2.2 2001:db8::/32")
+	write(t, in("d.txt"), "192.0.2.3\n")
+	want(t, f, fetch(t, f), New, NoFailure, "192.0.2.1 192.0.2.2 192.0.2.3 2001:db8::/32")
+	for _, name := range []string{"b.txt", "c.netset.gz", "d.txt"} {
+		if err := os.Remove(in(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want(t, f, fetch(t, f), Failed, Empty, "192.0.2.1 192.0.2.2 192.0.2.3 2001:db8::/32")
+}
+
+// TestMaxBytesOfDirectory checks that the limit is for all files together.
+func TestMaxBytesOfDirectory(t *testing.T) {
+	lists := t.TempDir()
+	for i := range 10 {
+		write(t, filepath.Join(lists, strconv.Itoa(i)), string(zip(t, []byte(strings.Repeat("192.0.2.1\n", 1000)))))
+	}
+	for most, failure := range map[int64]Failure{200_000: NoFailure, 99_999: TooLarge, 300: TooLarge} {
+		f := mustOpen(t, config(Source{Directory: lists, MaxBytes: most}), t.TempDir())
+		if o := fetch(t, f); o.Failure != failure {
+			t.Errorf("%d bytes: %v", most, o.Err)
+		}
+	}
+}
+
+// TestSources checks that sources neither wait for nor depend on each other.
+func TestSources(t *testing.T) {
+	a, b := serve(t, text(less)), serve(t, status(500))
+	path, dir := filepath.Join(t.TempDir(), "list"), t.TempDir()
+	write(t, path, "2001:db8::1\n192.0.2.7\n")
+	conf := config(from(a), from(b), Source{File: path})
+	f := mustOpen(t, conf, dir)
+	o, err := f.Fetch(t.Context())
+	if err != nil || len(o) != 3 || o[0].Result != New || o[1].Failure != BadStatus || o[2].Result != New {
+		t.Fatalf("%+v, %v", o, err)
+	}
+	entries := func() string { return strings.Join(texts(f.Entries()), " ") }
+	if got := entries(); got != lessText+" 192.0.2.7 2001:db8::1" {
+		t.Error(got)
+	}
+	b.now(text("198.51.100.0/24\n"))
+	a.now(status(500))
+	if o, err := f.Fetch(t.Context()); err != nil || o[0].Failure != BadStatus || o[1].Result != New {
+		t.Fatalf("%+v, %v", o, err)
+	}
+	const all = lessText + " 198.51.100.0/24 192.0.2.7 2001:db8::1"
+	if got := entries(); got != all {
+		t.Error(got)
+	}
+	f = mustOpen(t, conf, dir)
+	if got := entries(); got != all || f.Status().Entries != 5 {
+		t.Errorf("after a restart: %s, %+v", got, f.Status())
+	}
+	// The order of sources is not what tells their saved contents apart.
+	conf.Sources[0], conf.Sources[2] = conf.Sources[2], conf.Sources[0]
+	f = mustOpen(t, conf, dir)
+	if got := entries(); got != "192.0.2.7 198.51.100.0/24 192.0.2.1 192.0.2.2 2001:db8::1" {
+		t.Errorf("in another order: %s", got)
+	}
+}
+
+// TestEntriesStay checks that what was given is not changed by what is given
+// later, although there is room behind it.
+func TestEntriesStay(t *testing.T) {
+	five := "192.0.2.1\n192.0.2.2\n192.0.2.3\n192.0.2.4\n192.0.2.5\n"
+	a, b := serve(t, text(five)), serve(t, text("198.51.100.1\n"))
+	f := mustOpen(t, config(from(a), from(b)), t.TempDir())
+	var given [][]string
+	var entries []list.Entries
+	for _, body := range []string{"198.51.100.1\n", "198.51.100.2\n"} {
+		b.now(text(body))
+		if _, err := f.Fetch(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if v4 := f.sources[0].held.entries.V4; cap(v4) == len(v4) {
+			t.Fatal("no room behind the entries")
+		}
+		entries = append(entries, f.Entries())
+		given = append(given, texts(f.Entries()))
+	}
+	for i, e := range entries {
+		if got := texts(e); !slices.Equal(got, given[i]) {
+			t.Errorf("%v became %v", given[i], got)
+		}
+	}
+}
+
+// TestCutGarbage checks that an answer which breaks off is known for that, also
+// where a reader gave up on it before.
+func TestCutGarbage(t *testing.T) {
+	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "1000")
+		fmt.Fprint(w, "[}        ")
+		w.(http.Flusher).Flush()
+		time.Sleep(50 * time.Millisecond) // so that the reader sees this first
+	})
+	c := config(from(s))
+	c.Format = jsonAt(".[]")
+	f := mustOpen(t, c, t.TempDir())
+	want(t, f, fetch(t, f), Failed, Truncated, "")
+}
+
+func TestCancelled(t *testing.T) {
+	s := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	f := mustOpen(t, config(from(s)), t.TempDir())
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	o, err := f.Fetch(ctx)
+	if !errors.Is(err, context.DeadlineExceeded) || len(o) != 0 || f.Status().Sources[0].Failures != 0 {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+func TestConfigMistakes(t *testing.T) {
+	url := Source{URL: "http://192.0.2.1/list"}
+	with := func(change func(*Source)) Config {
+		s := url
+		change(&s)
+		return config(s)
+	}
+	key := base64.StdEncoding.EncodeToString(make([]byte, 32))
+	sum := hex.EncodeToString(make([]byte, 32))
+	for _, c := range []struct {
+		reason string
+		config Config
+	}{
+		{"no sources", config()},
+		{`name "../x"`, Config{Name: "../x", Sources: []Source{url}}},
+		{`name ".x"`, Config{Name: ".x", Sources: []Source{url}}},
+		{`name ""`, Config{Sources: []Source{url}}},
+		{"one of file, directory and URL", config(Source{})},
+		{"one of file, directory and URL", with(func(s *Source) { s.File = "/x" })},
+		{`scheme "ftp"`, config(Source{URL: "ftp://192.0.2.1/"})},
+		{"without a host", config(Source{URL: "http:///x"})},
+		{"malformed URL", config(Source{URL: "http://\x00:secret@x/"})},
+		{"is there twice", config(url, url)},
+		{"with a directory only", with(func(s *Source) { s.Suffixes = []string{".txt"} })},
+		{"with a URL only", config(Source{File: "/x", SignatureURL: url.URL, PublicKey: key})},
+		{"neither directories", config(Source{Directory: "/x", SHA256: sum})},
+		{"64 hexadecimal", with(func(s *Source) { s.SHA256 = sum[1:] })},
+		{"either a SHA-256", with(func(s *Source) { s.SHA256, s.SHA256URL = sum, url.URL })},
+		{"go together", with(func(s *Source) { s.SignatureURL = url.URL })},
+		{"go together", with(func(s *Source) { s.PublicKey = key })},
+		{"public key", with(func(s *Source) { s.SignatureURL, s.PublicKey = url.URL, key[4:] })},
+		{"negative limit", with(func(s *Source) { s.MaxBytes = -1 })},
+		{"negative limit", with(func(s *Source) { s.StallTimeout = -1 })},
+		{"negative interval", Config{Name: "x", Sources: []Source{url}, Interval: -1}},
+		{"max shrink", Config{Name: "x", Sources: []Source{url}, MaxShrink: 1.5}},
+		{"with a URL only", Config{Name: "x", Sources: []Source{{File: "/x"}}, Format: Format{Kind: CrowdSec}}},
+		{"needs one", Config{Name: "x", Sources: []Source{url}, Format: Format{Kind: CSV}}},
+	} {
+		if _, err := Open(c.config, t.TempDir()); err == nil || !strings.Contains(err.Error(), c.reason) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%+v: error %v, want %s", c.config, err, c.reason)
+		}
+	}
+}
+
+// TestNames checks that each kind has a name of its own.
+func TestNames(t *testing.T) {
+	seen := map[string]bool{}
+	for r := None; r <= Failed; r++ {
+		seen[r.String()] = true
+	}
+	for _, f := range Failures() {
+		seen["failure "+f.String()] = true
+	}
+	if len(seen) != int(Failed)+1+int(Damaged) || Failures()[0] != Unreachable {
+		t.Errorf("%v", seen)
+	}
+}

@@ -1,0 +1,147 @@
+package feed
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"weir/control/compressed"
+	"weir/control/list"
+)
+
+// Kind is a kind of format.
+type Kind uint8
+
+const (
+	Plain     Kind = iota // weir's list format, of package list; netsets are in it
+	CSV                   // comma-separated values, of which one column counts
+	JSON                  // one document, or several one after another
+	JSONLines             // a document a line
+	Spamhaus              // the JSON form of Spamhaus DROP, with its closing record
+	CrowdSec              // the decision stream of CrowdSec's local API
+	NFTables              // what "nft list set" or "nft list ruleset" prints
+	IPSet                 // what "ipset save" prints
+)
+
+var kindNames = []string{"plain", "csv", "json", "jsonl", "spamhaus", "crowdsec", "nftables", "ipset"}
+
+func (k Kind) String() string { return kindNames[k] }
+
+// ParseKind is the inverse of Kind.String.
+func ParseKind(s string) (Kind, error) {
+	if i := slices.Index(kindNames, s); i >= 0 {
+		return Kind(i), nil
+	}
+	return 0, fmt.Errorf("format %q: want %s", s, strings.Join(kindNames, ", "))
+}
+
+// Format says how entries stand in a source. The zero Format is the list format.
+type Format struct {
+	Kind Kind
+
+	// CSV: the column with the address, prefix or range, by its name in the
+	// first record or its number, from 1. Where a range stands in two columns,
+	// LastColumn is that of its end. Lines that begin with "#" are comments.
+	Column     string
+	LastColumn string
+	Separator  rune // 0: a comma
+
+	// JSON, JSONLines: where the strings are, as jq writes it: ".data[].ip", or
+	// several such paths, parted by commas.
+	Path string
+
+	// NFTables, IPSet: the names of the sets that are read. A source with one
+	// set of addresses only needs none.
+	Sets []string
+}
+
+// reader reads a format.
+type reader struct {
+	Format
+	paths [][]step
+}
+
+func newReader(f Format) (*reader, error) {
+	if int(f.Kind) >= len(kindNames) {
+		return nil, fmt.Errorf("no format has the number %d", f.Kind)
+	}
+	kinds := func(kinds ...Kind) bool { return slices.Contains(kinds, f.Kind) }
+	switch {
+	case kinds(CSV) != (f.Column != ""):
+		return nil, errors.New("a column goes with format csv, which needs one")
+	case !kinds(CSV) && (f.LastColumn != "" || f.Separator != 0):
+		return nil, errors.New("a last column and a separator go with format csv only")
+	case kinds(JSON, JSONLines) != (f.Path != ""):
+		return nil, errors.New("a path goes with formats json and jsonl, which need one")
+	case !kinds(NFTables, IPSet) && len(f.Sets) > 0:
+		return nil, errors.New("sets go with formats nftables and ipset only")
+	}
+	r := &reader{Format: f}
+	if f.Path != "" {
+		var err error
+		if r.paths, err = parsePaths(f.Path); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// read reads a file, which may be compressed. Decompressed, it may have *left
+// bytes, which read counts down.
+func (f *reader) read(name string, src io.Reader, left *int64, o list.Options) (list.Entries, list.Report, error) {
+	none := list.Report{File: name}
+	text, err := compressed.NewReader(src)
+	if err != nil {
+		return list.Entries{}, none, err
+	}
+	defer text.Close()
+	if begin, _ := text.Peek(4); isCompressed(begin) {
+		return list.Entries{}, none, errors.New("compressed twice")
+	}
+	limited := limit{text, left}
+	if f.Kind == Plain || f.Kind == CrowdSec {
+		return list.Parse(name, limited, o)
+	}
+	const mark = "\ufeff"
+	if begin, _ := text.Peek(len(mark)); string(begin) == mark {
+		_, _ = text.Discard(len(mark)) // cannot fail, it was peeked
+	}
+	c := &collector{report: none, options: o, text: lines{r: limited}}
+	switch f.Kind {
+	case CSV:
+		err = f.csv(c)
+	case JSON:
+		err = f.json(c)
+	case JSONLines:
+		err = f.jsonLines(c)
+	case Spamhaus:
+		err = spamhaus(c)
+	case NFTables:
+		err = f.nftables(c)
+	case IPSet:
+		err = f.ipset(c)
+	}
+	return c.finish(err)
+}
+
+// isCompressed goes by the first bytes of gzip and zstd streams.
+func isCompressed(begin []byte) bool {
+	return bytes.HasPrefix(begin, []byte{0x1f, 0x8b}) || bytes.HasPrefix(begin, []byte{0x28, 0xb5, 0x2f, 0xfd})
+}
+
+// limit reads r until it gives more bytes than it should.
+type limit struct {
+	r    io.Reader
+	left *int64
+}
+
+func (l limit) Read(p []byte) (int, error) {
+	n, err := l.r.Read(p)
+	if *l.left -= int64(n); *l.left < 0 {
+		return 0, fail(TooLarge, "more bytes, decompressed, than the source may have (max_bytes)")
+	}
+	return n, err
+}

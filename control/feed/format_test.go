@@ -1,0 +1,334 @@
+package feed
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"weir/control/list"
+	"weir/filter/key"
+	"weir/tests/data"
+)
+
+// enough is a limit that no test of something else meets.
+const enough = 64 << 20
+
+// texts writes entries out.
+func texts(e list.Entries) []string {
+	var s []string
+	for _, p := range e.V4 {
+		s = append(s, p.String())
+	}
+	for _, p := range e.V6 {
+		s = append(s, key.Source(p).String())
+	}
+	for _, k := range e.Flows {
+		s = append(s, k.String())
+	}
+	return s
+}
+
+// read reads a text with a limit and tolerates any share of bad lines.
+func read(t testing.TB, f Format, text io.Reader) (list.Entries, list.Report, error) {
+	t.Helper()
+	r, err := newReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := int64(enough)
+	return r.read("feed", text, &left, list.Options{MaxBad: 1})
+}
+
+// jsonAt gives a format with a path.
+func jsonAt(path string) Format { return Format{Kind: JSON, Path: path} }
+
+func TestFormats(t *testing.T) {
+	ruleset, err := os.ReadFile("testdata/ruleset.nft")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ipsets, err := os.ReadFile("testdata/sets.ipset")
+	if err != nil {
+		t.Fatal(err)
+	}
+	jsonl := Format{Kind: JSONLines, Path: ".ip"}
+	nft := func(sets ...string) Format { return Format{Kind: NFTables, Sets: sets} }
+	ipset := func(sets ...string) Format { return Format{Kind: IPSet, Sets: sets} }
+	for _, c := range []struct {
+		name   string
+		format Format
+		text   string
+		want   string // entries
+		bad    string // lines and reasons of bad lines: "3: no address"
+	}{
+		{"plain", Format{}, "\ufeff192.0.2.1\n# x\n192.0.2.300\n2001:db8::/32\n", "192.0.2.1 2001:db8::/32", "3: not an address: IPv4 field has value >255"},
+
+		{"csv by name", Format{Kind: CSV, Column: "IP"}, "id, ip ,port\r\n1, \"192.0.2.1\",22\r\n2,192.0.2.0/30,22\r\n", "192.0.2.1 192.0.2.0/30", ""},
+		{"csv by number", Format{Kind: CSV, Column: "2"}, "\ufeff7,192.0.2.1\n8,\"2001:db8::1\"\n", "192.0.2.1 2001:db8::1", ""},
+		{"csv by number with header", Format{Kind: CSV, Column: "1"}, "ipv4\n192.0.2.1\n", "192.0.2.1", ""},
+		{"csv by number with an address instead of a header", Format{Kind: CSV, Column: "1"}, "192.0.2.256\nfe80::x\n192.0.2.1", "192.0.2.1",
+			"1: not an address: IPv4 field has value >255; 2: not an address: each colon-separated field must have at least one digit (at …"},
+		{"csv with a bad first line", Format{Kind: CSV, Column: "1"}, "192.0.2.7/24\n192.0.2.1\n", "192.0.2.1", "1: host bits set beyond /24"},
+		{"csv comments and quotes", Format{Kind: CSV, Column: "2"}, "# \"first seen\",\"ip\"\n\"2026-01-02 03:04\",\"192.0.2.1\",\"a, b\"\n", "192.0.2.1", ""},
+		{"csv ranges", Format{Kind: CSV, Column: "1", LastColumn: "2"}, "192.0.2.4,192.0.2.7,x\n", "192.0.2.4/30", ""},
+		{"csv ranges by name", Format{Kind: CSV, Column: "from", LastColumn: "to", Separator: ';'}, "to;from\n192.0.2.7;192.0.2.4\n", "192.0.2.4/30", ""},
+		{"csv bad lines", Format{Kind: CSV, Column: "2"}, "a,192.0.2.1\nb\nc,\nd,\"x\"y\ne,192.0.2.2\nf,#1\ng,192.0.2.3", "192.0.2.1 192.0.2.2 192.0.2.3",
+			"2: no column 2; 3: no address; 4: extraneous or missing \" in quoted-field; 6: not an address"},
+		{"csv fields of several lines", Format{Kind: CSV, Column: "1"}, "192.0.2.1,\"a\nb\"\n192.0.2.300,x\n", "192.0.2.1", "3: not an address: IPv4 field has value >255"},
+
+		{"json", jsonAt(".data[].ip"), `{"n": 1e999, "data": [{"ip": "192.0.2.1", "x": [[]]}, {"y": {"ip": "192.0.2.9"}, "ip": "2001:db8::/32"}]}`, "192.0.2.1 2001:db8::/32", ""},
+		{"json array of strings", jsonAt(".[]"), `["192.0.2.1", "192.0.2.2"]`, "192.0.2.1 192.0.2.2", ""},
+		{"json several paths", jsonAt(".a[].v4, .b[].v6"), `{"b": [{"v6": "2001:db8::1"}], "a": [{"v4": "192.0.2.1"}]}`, "192.0.2.1 2001:db8::1", ""},
+		{"json either of two", jsonAt(".[].v4,.[].v6"), `[{"v6": "2001:db8::1"}, {"v4": "192.0.2.1"}, {"v5": 1}]`, "192.0.2.1 2001:db8::1", "1: byte 45: no field .v4 or .v6"},
+		{"json object elements", jsonAt(".[][].ip"), `{"a": [{"ip": "192.0.2.1"}], "b": [{"ip": "192.0.2.2"}]}`, "192.0.2.1 192.0.2.2", ""},
+		{"json whole document", jsonAt("."), "\"192.0.2.1\"\n\"192.0.2.2\" 7", "192.0.2.1 192.0.2.2", "2: byte 24: 7 where a string with an address should be"},
+		{"json odd names", jsonAt(".ip-list[].an$address"), `{"ip-list": [{"an$address": "192.0.2.1"}]}`, "192.0.2.1", ""},
+		{"json bad values", jsonAt(".[].ip"), "[\n{\"ip\": \"192.0.2.1\"},\n{\"ip\": \"192.0.2\"}, {\"ip\": null},\n{\"ip\": {\"a\": 1}}, 5,\n{\"i\": \"192.0.2.2\"},\n{\"ip\": \"192.0.2.1\\n192.0.2.2\"}]", "192.0.2.1",
+			"3: byte 30: not an address: IPv4 address too short; 3: byte 49: null where a string with an address should be; " +
+				"4: byte 63: an object or array where a string with an address should be; 4: byte 74: .ip leads into \"5\"; " +
+				"5: byte 77: no field .ip; 6: byte 105: not an address"},
+		{"json empty arrays", jsonAt(".a[].ip"), `{"a": []}`, "", ""},
+
+		{"jsonl", jsonl, "{\"ip\": \"192.0.2.1\"}\r\n\n{\"ip\": \"192.0.2.2\"}", "192.0.2.1 192.0.2.2", ""},
+		{"jsonl bad lines", jsonl, "{\"ip\": \"192.0.2.1\"}\n{\"ip\": \"192.0.2.2\"\n<html>\n{}\n{\"ip\": \"192.0.2.4\"}{\"ip\"\n{\"ip\": \"192.0.2.3\"}\n", "192.0.2.1 192.0.2.3",
+			"2: unexpected EOF; 3: invalid character '<' looking for beginning of value; 4: no field .ip; 5: unexpected EOF"},
+
+		{"spamhaus", Format{Kind: Spamhaus}, "{\"cidr\":\"192.0.2.0/24\",\"sblid\":\"SBL1\"}\n{\"cidr\":\"2001:db8::/32\"}\n{\"type\":\"metadata\",\"records\":2}\n", "192.0.2.0/24 2001:db8::/32", ""},
+		{"spamhaus bad lines", Format{Kind: Spamhaus}, "{\"cidr\":\"192.0.2.1/24\"}\nx\n{\"sblid\":\"SBL1\"}\n{\"type\":\"metadata\"}", "",
+			"1: host bits set beyond /24; 2: invalid character 'x' looking for beginning of value; 3: no address"},
+
+		{"nft set", nft("block4"), string(ruleset), "192.0.2.1 192.0.2.16/28 198.51.100.5 198.51.100.6/31 198.51.100.8/29 198.51.100.16/28 198.51.100.32/27 198.51.100.64/28 198.51.100.80 203.0.113.7", ""},
+		{"nft sets", nft("empty", "block6"), string(ruleset), "2001:db8::/32 2001:db9::1 2001:dba::5 2001:dba::6/127 2001:dba::8/127", ""},
+		{"nft script", nft("b"), "add set ip t b { type ipv4_addr; flags interval; elements = { 192.0.2.1 } }\nadd element ip t a { 192.0.2.9 }\nadd element ip t b { 192.0.2.2, # x\n 192.0.2.3 comment \"}\" }\n", "192.0.2.1 192.0.2.2 192.0.2.3", ""},
+		{"nft only set", nft(), "table ip t {\n set ports { type inet_service; elements = { 22 } }\n set b { type ipv4_addr\n elements = { 192.0.2.1,\n 192.0.2.0/33, 192.0.2.3 . 22, \"x\" } }\n}", "192.0.2.1",
+			"5: byte 115: \"33\" is not a prefix length from 0 to 32; 5: byte 129: more than an address; 5: byte 147: \"x\" is neither an address nor a protocol"},
+
+		{"ipset", ipset("nets"), string(ipsets), "198.51.100.0/24 203.0.113.0/25", "6: an exception from the set: put it into an allow list"},
+		{"ipsets", ipset("blacklist", "six", "bm"), string(ipsets), "192.0.2.1 192.0.2.2 192.0.2.5 192.0.2.6 192.0.2.7 2001:db8::1 2001:db8::/32", ""},
+		{"ipset without create", ipset(), "add b 192.0.2.1 -exist\n# x\nCOMMIT\nadd b 192.0.2.2-192.0.2.3\nflush b\ndel b 192.0.2.1", "192.0.2.1 192.0.2.2/31",
+			"5: neither \"create SET TYPE\" nor \"add SET ADDRESS\"; 6: command \"del\""},
+	} {
+		for _, zipped := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/zipped=%v", c.name, zipped), func(t *testing.T) {
+				var src io.Reader = strings.NewReader(c.text)
+				if zipped {
+					src = bytes.NewReader(zip(t, []byte(c.text)))
+				}
+				e, r, err := read(t, c.format, src)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := strings.Join(texts(e), " "); got != c.want {
+					t.Errorf("entries\n%s, want\n%s", got, c.want)
+				}
+				var bad []string
+				for _, le := range r.Errors {
+					bad = append(bad, fmt.Sprintf("%d: %v", le.Line, le.Err))
+				}
+				if got := strings.Join(bad, "; "); got != c.bad || r.Bad != len(bad) {
+					t.Errorf("%d bad lines\n%s, want\n%s", r.Bad, got, c.bad)
+				}
+				lines := strings.Count(c.text, "\n")
+				if !strings.HasSuffix(c.text, "\n") {
+					lines++
+				}
+				if r.Lines != lines {
+					t.Errorf("%d lines, want %d", r.Lines, lines)
+				}
+			})
+		}
+	}
+}
+
+// zip compresses with gzip.
+func zip(t testing.TB, text []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, err := w.Write(text)
+	if err := errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// TestRefused reads what is not a list of the format at all, or not whole.
+func TestRefused(t *testing.T) {
+	ruleset, err := os.ReadFile("testdata/ruleset.nft")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const page = "<html>\n<body>Service unavailable</body>\n</html>\n"
+	spamhaus := Format{Kind: Spamhaus}
+	column := Format{Kind: CSV, Column: "2"}
+	for _, c := range []struct {
+		name   string
+		format Format
+		text   string
+		want   Failure
+		reason string
+	}{
+		{"page as csv", Format{Kind: CSV, Column: "ip"}, page, Garbage, `no column is called "ip"`},
+		{"page as json", jsonAt(".[]"), page, Garbage, "line 1, byte 0: invalid character '<'"},
+		{"page as nft", Format{Kind: NFTables, Sets: []string{"b"}}, page, Garbage, "no set b"},
+		{"page as ipset", Format{Kind: IPSet, Sets: []string{"b"}}, page, Garbage, "no set b"},
+		{"compressed twice", Format{}, string(zip(t, zip(t, []byte("192.0.2.1")))), Garbage, "compressed twice"},
+		{"zipped and cut", Format{}, string(zip(t, []byte("192.0.2.1"))[:25]), Truncated, "unexpected EOF"},
+		{"zipped, wrong checksum", Format{}, strings.Replace(string(zip(t, []byte("192.0.2.1"))), "\x00\x00\xff\xff", "\x00\x01\xff\xff", 1), Garbage, ""},
+		{"csv with an open quote", column, "a,192.0.2.1\nb,\"192.0.2.2\nc,192.0.2.3\nd,192.0.2.4\n", Garbage, "line 2: a quote that is not closed"},
+		{"json cut", jsonAt(".[]"), `["192.0.2.1", "192.0.2.2"`, Truncated, "unexpected EOF"},
+		{"json cut in a string", jsonAt(".[]"), `["192.0.2.1", "192.0`, Truncated, "unexpected EOF"},
+		{"json too deep", jsonAt("."), strings.Repeat("[", 1e6), Garbage, "nested deeper"},
+		{"json error", jsonAt(".[]"), "[\"192.0.2.1\",\n}", Garbage, "line 2, byte 14: invalid character '}'"},
+		{"jsonl with an endless line", Format{Kind: JSONLines, Path: "."}, `"` + strings.Repeat("x", 2<<20), Garbage, "line 1: bufio.Scanner: token too long"},
+		{"spamhaus cut", spamhaus, "{\"cidr\":\"192.0.2.0/24\"}\n", Truncated, "the last line, with metadata, is missing"},
+		{"spamhaus with a gap", spamhaus, "{\"cidr\":\"192.0.2.0/24\"}\n{\"type\":\"metadata\",\"records\":2}\n", Truncated, "1 records"},
+		{"nft cut", Format{Kind: NFTables, Sets: []string{"block4"}}, string(ruleset[:180]), Truncated, "a block is not closed"},
+		{"nft several sets", Format{Kind: NFTables}, string(ruleset), Garbage, "line 12: there are several sets, block4 and block6 among them"},
+		{"nft other set", Format{Kind: NFTables, Sets: []string{"ports"}}, string(ruleset), Garbage, "set ports holds something else than addresses"},
+		{"nft elements without a type", Format{Kind: NFTables}, "set b { elements = { 192.0.2.1 }; type ipv4_addr }", Garbage, "before a type"},
+		{"nft too deep", Format{Kind: NFTables}, strings.Repeat("{", 1e6), Garbage, "nested deeper"},
+		{"nft stray brace", Format{Kind: NFTables}, "}", Garbage, "stray }"},
+		{"ipset several sets", Format{Kind: IPSet}, "create a hash:ip\ncreate b hash:net\n", Garbage, "line 2: there are several sets, a and b"},
+		{"ipset other set", Format{Kind: IPSet, Sets: []string{"p"}}, "create p hash:ip,port\n", Garbage, "set p holds something else"},
+		{"ipset missing set", Format{Kind: IPSet, Sets: []string{"a", "b"}}, "create a hash:ip\nadd a 192.0.2.1\n", Garbage, "there is no set b"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e, _, err := read(t, c.format, strings.NewReader(c.text))
+			var o Outcome
+			if err != nil {
+				o.fail(err)
+			}
+			if o.Failure != c.want || e.Len() > 0 || err == nil || !strings.Contains(err.Error(), c.reason) {
+				t.Errorf("%v: %v, with %d entries, want %v: %s", o.Failure, err, e.Len(), c.want, c.reason)
+			}
+		})
+	}
+}
+
+// TestMaxBad checks the threshold in a format that is not the list's own.
+func TestMaxBad(t *testing.T) {
+	const text = "192.0.2.1\n192.0.2.2\n192.0.2.3\nx\n"
+	for maxBad, ok := range map[float64]bool{0: false, 0.2: false, 0.25: true, -1: false} {
+		r, err := newReader(Format{Kind: CSV, Column: "1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		left := int64(enough)
+		e, report, err := r.read("feed", strings.NewReader(text), &left, list.Options{MaxBad: maxBad})
+		if (err == nil) != ok || err != nil && (!errors.Is(err, list.ErrTooManyBad) || !strings.Contains(err.Error(), "feed:4:")) {
+			t.Errorf("max bad %v: %v", maxBad, err)
+		}
+		if want := map[bool]int{true: 3}[ok]; e.Len() != want || report.Good != 3 || report.Bad != 1 {
+			t.Errorf("max bad %v: %d entries, report %+v", maxBad, e.Len(), report)
+		}
+	}
+}
+
+// TestManyBadValues checks that errors are described in order, but not without
+// end, and that values before and after a bulk keep their lines.
+func TestManyBadValues(t *testing.T) {
+	var text strings.Builder
+	const lines = 100_000 // several bulks
+	for i := 1; i <= lines; i++ {
+		switch {
+		case i%5000 == 0:
+			text.WriteString("x,\n") // bad by itself
+		case i%5000 == 1:
+			text.WriteString("x,192.0.2.256\n") // bad in the bulk
+		default:
+			fmt.Fprintf(&text, "x,10.%d.%d.%d\n", i>>16, i>>8&255, i&255)
+		}
+	}
+	e, r, err := read(t, Format{Kind: CSV, Column: "2"}, strings.NewReader(text.String()))
+	if err != nil || r.Bad != 2*lines/5000 || r.Good != lines-r.Bad || e.Len() != r.Good || len(r.Errors) != list.MaxErrors {
+		t.Fatalf("%d entries, %d good, %d bad, %d described, %v", e.Len(), r.Good, r.Bad, len(r.Errors), err)
+	}
+	var got []int
+	for _, le := range r.Errors {
+		got = append(got, le.Line)
+	}
+	want := []int{1}
+	for i := 5000; len(want) < list.MaxErrors; i += 5000 {
+		want = append(want, i, i+1)
+	}
+	if !slices.Equal(got, want[:list.MaxErrors]) {
+		t.Errorf("bad lines %v, want %v", got, want)
+	}
+}
+
+// TestRealFeeds reads real feeds that are not in the list format.
+func TestRealFeeds(t *testing.T) {
+	dir := data.Dir(t)
+	for _, c := range []struct {
+		name        string
+		format      Format
+		good, bad   int
+		first, last string
+	}{
+		{"scanners.csv.gz", Format{Kind: CSV, Column: "ip"}, 57_574, 0, "23.92.31.127", "209.38.94.231"},
+		{"scanners.csv.gz", Format{Kind: CSV, Column: "1"}, 57_574, 0, "23.92.31.127", "209.38.94.231"},
+		{"tor-exits.csv.gz", Format{Kind: CSV, Column: "ipaddr"}, 5_933, 0, "204.8.96.141", "2620:7:6003::148"},
+		{"ipcat-ranges.csv.gz", Format{Kind: CSV, Column: "1", LastColumn: "2"}, 3_429, 0, "3.0.0.0/15", "223.27.168.0/21"},
+		{"asn-country-ipv6-ranges.csv.gz", Format{Kind: CSV, Column: "1", LastColumn: "2"}, 68_368, 0, "2001:200::/32", "2c0f:fff0::/32"},
+		{"aws-ip-ranges.json.gz", jsonAt(".prefixes[].ip_prefix, .ipv6_prefixes[].ipv6_prefix"), 10_668 + 6_160, 0, "3.4.12.4", ""},
+		{"spamhaus-drop_v4-2026.ndjson.gz", Format{Kind: Spamhaus}, 1_699, 0, "1.10.16.0/20", "223.254.0.0/16"},
+		{"spamhaus-drop_v4-2026.ndjson.gz", Format{Kind: JSONLines, Path: ".cidr"}, 1_699, 1, "1.10.16.0/20", "223.254.0.0/16"},
+		{"ipsum.txt.gz", Format{}, 120_430, 0, "", ""},
+	} {
+		t.Run(fmt.Sprintf("%s as %v", c.name, c.format.Kind), func(t *testing.T) {
+			f, err := os.Open(filepath.Join(dir, "feeds", c.name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			e, r, err := read(t, c.format, f)
+			if err != nil || r.Good != c.good || r.Bad != c.bad {
+				t.Fatalf("%d good, %d bad, %v, error %v", r.Good, r.Bad, r.Errors, err)
+			}
+			all := texts(e)
+			if c.first != "" && all[0] != c.first || c.last != "" && all[len(all)-1] != c.last {
+				t.Errorf("from %s to %s", all[0], all[len(all)-1])
+			}
+		})
+	}
+}
+
+func TestFormatMistakes(t *testing.T) {
+	for reason, f := range map[string]Format{
+		"format csv, which needs one":             {Kind: CSV},
+		"a column goes with":                      {Column: "1"},
+		"a last column and a separator":           {Kind: JSON, Path: ".", LastColumn: "1"},
+		"formats json and jsonl, which need one":  {Kind: JSONLines},
+		"a path goes with":                        {Kind: Spamhaus, Path: "."},
+		"sets go with":                            {Sets: []string{"x"}},
+		"no format has the number":                {Kind: 99},
+		`path "data": want`:                       jsonAt("data"),
+		`path "": want`:                           jsonAt(".a,"),
+		`path ".a.": want`:                        jsonAt(".a."),
+		`path "..a": want`:                        jsonAt("..a"),
+		`path ".a[0]": want`:                      jsonAt(".a[0]"),
+		`path ".a b": want`:                       jsonAt(".a b"),
+		`path ".a]": want`:                        jsonAt(".a]"),
+		`path ".a[]b": want something like ".dat`: jsonAt(".a[]b"),
+	} {
+		if _, err := newReader(f); err == nil || !strings.Contains(err.Error(), reason) {
+			t.Errorf("%+v: error %v, want %s", f, err, reason)
+		}
+	}
+	for i, name := range kindNames {
+		if k, err := ParseKind(name); err != nil || k != Kind(i) || k.String() != name {
+			t.Errorf("%s: %v, %v", name, k, err)
+		}
+	}
+	if _, err := ParseKind("xml"); err == nil || !strings.Contains(err.Error(), `"xml": want plain, csv,`) {
+		t.Error(err)
+	}
+}

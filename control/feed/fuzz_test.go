@@ -1,0 +1,99 @@
+package feed
+
+import (
+	"bytes"
+	"os"
+	"reflect"
+	"testing"
+
+	"weir/control/list"
+)
+
+// FuzzFormats reads arbitrary text in every format: it must end, hold to its
+// limits, count what it gives, and give the same for the same text.
+func FuzzFormats(f *testing.F) {
+	for _, name := range []string{"testdata/ruleset.nft", "testdata/sets.ipset"} {
+		seed, err := os.ReadFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(seed)
+	}
+	for _, seed := range []string{
+		good, "", "\ufeff", "a,ip\n1,192.0.2.1\n\"2\",\"192.0.2.0/24\"\n",
+		`{"data": [{"ip": "192.0.2.1"}, {"ip": 7}], "ip": "2001:db8::"}`,
+		"{\"cidr\":\"192.0.2.0/24\"}\n{\"type\":\"metadata\",\"records\":1}\n",
+		decided("["+ban("192.0.2.1", "1h")+"]", "null"),
+		"add b 192.0.2.1-192.0.2.200 comment \"x\"\n", "[[[[", "{{{{", "\"\"\"", "set b { type ipv4_addr; elements = { 192.0.2.1",
+	} {
+		f.Add([]byte(seed))
+		f.Add(zip(f, []byte(seed)))
+	}
+	var readers []*reader
+	for _, format := range []Format{
+		{}, {Kind: CSV, Column: "ip"}, {Kind: CSV, Column: "1", LastColumn: "2", Separator: '\t'},
+		jsonAt(".data[].ip, .ip"), jsonAt("."), jsonAt(".[][]"), {Kind: JSONLines, Path: ".ip"},
+		{Kind: Spamhaus}, {Kind: CrowdSec}, {Kind: NFTables}, {Kind: NFTables, Sets: []string{"block4", "b"}}, {Kind: IPSet}, {Kind: IPSet, Sets: []string{"nets"}},
+	} {
+		r, err := newReader(format)
+		if err != nil {
+			f.Fatal(err)
+		}
+		readers = append(readers, r)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		const most = 1 << 20
+		for _, r := range readers {
+			o := list.Options{MaxBad: 1}
+			left := int64(most)
+			e, report, err := r.read("feed", bytes.NewReader(text), &left, o)
+			if err != nil && e.Len() > 0 {
+				t.Fatalf("%+v: %d entries beside error %v", r.Format, e.Len(), err)
+			}
+			if left >= 0 && report.Bad > 0 && len(report.Errors) != min(report.Bad, list.MaxErrors) {
+				t.Fatalf("%+v: %d bad, %d described", r.Format, report.Bad, len(report.Errors))
+			}
+			for i, le := range report.Errors {
+				if le.Line < 1 || le.Line > report.Lines || i > 0 && le.Line < report.Errors[i-1].Line || le.Err == nil {
+					t.Fatalf("%+v: %d lines, errors %v", r.Format, report.Lines, report.Errors)
+				}
+			}
+			if e.Len() < report.Good && err == nil {
+				t.Fatalf("%+v: %d good, %d entries", r.Format, report.Good, e.Len())
+			}
+			left = most
+			again, same, _ := r.read("feed", bytes.NewReader(text), &left, o)
+			if !reflect.DeepEqual(e, again) || same.Good != report.Good || same.Bad != report.Bad {
+				t.Fatalf("%+v: another result the second time", r.Format)
+			}
+		}
+	})
+}
+
+// FuzzDecisions reads arbitrary answers of CrowdSec's API: what is accepted can
+// be written and read again.
+func FuzzDecisions(f *testing.F) {
+	f.Add([]byte(decided("["+ban("192.0.2.1", "1h")+","+ban("198.51.100.0/24", "-4h")+"]", "["+ban("192.0.2.2", "-1s")+"]")))
+	f.Add([]byte(decided("null", "null")))
+	f.Add([]byte(`{"new":1}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		left := int64(enough)
+		d, err := decisions{}.update(&input{r: bytes.NewReader(text), left: &left, to: bytes.NewBuffer(nil)}, backThen)
+		if err != nil {
+			return
+		}
+		src, err := d.body("x").parts[0].open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := parseDecisions(src)
+		if err != nil || len(again) != len(d) {
+			t.Fatalf("%v became %v, %v", d, again, err)
+		}
+		for value, until := range d {
+			if !again[value].Equal(until) {
+				t.Fatalf("%s: %v became %v", value, until, again[value])
+			}
+		}
+	})
+}

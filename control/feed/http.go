@@ -1,0 +1,179 @@
+package feed
+
+import (
+	"compress/flate"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+var (
+	errTimeout = errors.New("timeout")
+	errStall   = errors.New("stall")
+)
+
+// newClient makes what sends a source's requests.
+func newClient(s Source) *http.Client {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.DialContext = (&net.Dialer{Timeout: s.ConnectTimeout}).DialContext
+	t.TLSHandshakeTimeout = s.ConnectTimeout
+	// Some servers say of list.gz that it is list, compressed on the way: what
+	// is checked must be the file as it lies there.
+	t.DisableCompression = s.proofs() != ""
+	return &http.Client{Transport: t, CheckRedirect: func(r *http.Request, via []*http.Request) error {
+		const most = 10 // as everywhere
+		switch first := via[0]; {
+		case len(via) >= most:
+			return fail(BadStatus, "more than %d redirects", most)
+		case first.URL.Scheme == "https" && r.URL.Scheme != "https":
+			return fail(BadStatus, "redirected from https to %s", r.URL.Scheme)
+		case r.URL.Host != first.URL.Host:
+			// The standard library takes away Authorization and Cookie only.
+			for name := range s.Header {
+				r.Header.Del(name)
+			}
+		}
+		return nil
+	}}
+}
+
+// get asks for a URL. If the answer has status 200, the caller closes it; for
+// status 304 the error is errUnchanged. The answer's errors, too, are failures.
+func (s *source) get(ctx context.Context, to string, known validator) (*answer, error) {
+	r, err := http.NewRequest(http.MethodGet, to, nil)
+	if err != nil {
+		return nil, fail(Unreachable, "malformed URL") // not err, which repeats it
+	}
+	r.Header.Set("User-Agent", "weir")
+	if home, err := url.Parse(s.URL); err == nil && r.URL.Host == home.Host {
+		for name, value := range s.Header {
+			r.Header.Set(name, value)
+		}
+	}
+	if known.ETag != "" {
+		r.Header.Set("If-None-Match", known.ETag)
+	}
+	if known.LastModified != "" {
+		r.Header.Set("If-Modified-Since", known.LastModified)
+	}
+
+	ctx, cancel := context.WithCancelCause(ctx)
+	a := &answer{
+		source: s,
+		ctx:    ctx,
+		total:  time.AfterFunc(s.Timeout, func() { cancel(errTimeout) }),
+		stall:  time.AfterFunc(s.StallTimeout, func() { cancel(errStall) }),
+		cancel: func() { cancel(nil) },
+	}
+	a.Response, err = s.client.Do(r.WithContext(ctx))
+	a.stall.Stop()
+	if err != nil {
+		a.release()
+		var u *url.Error // it repeats the URL
+		if errors.As(err, &u) {
+			err = u.Err
+		}
+		return nil, a.explain(err, Unreachable, "no answer")
+	}
+	if a.StatusCode == http.StatusOK {
+		return a, nil
+	}
+	a.Close()
+	if a.StatusCode == http.StatusNotModified && known != (validator{}) {
+		return nil, errUnchanged
+	}
+	return nil, &failure{
+		kind:       BadStatus,
+		err:        fmt.Errorf("the server answered %q", a.Status),
+		retryAfter: retryAfter(a.Header.Get("Retry-After"), time.Now()),
+	}
+}
+
+// retryAfter reads what a Retry-After header says; 0 for nothing.
+func retryAfter(s string, now time.Time) time.Duration {
+	// Whoever says a year must not switch a feed off for good.
+	const most = 24 * time.Hour
+	if seconds, err := strconv.Atoi(s); err == nil {
+		return min(time.Duration(min(max(seconds, 0), int(most/time.Second)))*time.Second, most)
+	}
+	if t, err := http.ParseTime(s); err == nil {
+		return min(max(t.Sub(now), 0), most)
+	}
+	return 0
+}
+
+// answer is a server's answer; reading it reads the body.
+type answer struct {
+	*http.Response
+	source       *source
+	ctx          context.Context
+	total, stall *time.Timer
+	cancel       func()
+	read         int64
+}
+
+func (a *answer) Read(p []byte) (int, error) {
+	// Only the time that the server takes counts, not that of the reader.
+	a.stall.Reset(a.source.StallTimeout)
+	n, err := a.Body.Read(p)
+	a.stall.Stop()
+	a.read += int64(n)
+	if err == nil || err == io.EOF {
+		return n, err
+	}
+	if corrupt := (flate.CorruptInputError)(0); errors.As(err, &corrupt) ||
+		errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) {
+		return n, fail(Garbage, "the server's compression: %w", err)
+	}
+	return n, a.explain(err, Truncated, fmt.Sprintf("the answer broke off after %d bytes", a.read))
+}
+
+// explain finds out why a request failed. Unless it was for time, that is kind
+// and what says it in words.
+func (a *answer) explain(err error, kind Failure, what string) error {
+	switch cause := context.Cause(a.ctx); {
+	case cause == errTimeout:
+		return fail(TimedOut, "not done within %v", a.source.Timeout)
+	case cause == errStall:
+		return fail(Stalled, "nothing came for %v, after %d bytes", a.source.StallTimeout, a.read)
+	case errors.As(err, new(*failure)):
+		return err
+	}
+	return fail(kind, "%s: %w", what, err)
+}
+
+func (a *answer) Close() error {
+	defer a.release()
+	return a.Body.Close()
+}
+
+func (a *answer) release() {
+	a.total.Stop()
+	a.stall.Stop()
+	a.cancel()
+}
+
+// small reads a document that belongs to a source, such as its checksum.
+func (s *source) small(ctx context.Context, what, at string) ([]byte, error) {
+	const most = 64 << 10 // a few hundred lines of checksums
+	a, err := s.get(ctx, at, validator{})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	defer a.Close()
+	text, err := io.ReadAll(io.LimitReader(a, most+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", what, err)
+	case len(text) > most:
+		return nil, fail(TooLarge, "%s: more than %d bytes", what, most)
+	}
+	return text, nil
+}

@@ -1,0 +1,228 @@
+package feed
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// nftables reads the sets of a ruleset, and the elements that a script adds to
+// sets. Of an element, the address counts: not when it expires, since that is
+// told relative to when the set was printed.
+func (f *reader) nftables(c *collector) error {
+	p := &nftParser{c: c, in: bufio.NewReader(&c.text), line: 1, wanted: wanted{names: f.Sets}}
+	if err := p.block(0); err != nil {
+		return fmt.Errorf("line %d: %w", p.line, err)
+	}
+	return p.wanted.missing()
+}
+
+// nftParser parses nft's language as far as it matters here: statements, and
+// blocks of statements in braces.
+type nftParser struct {
+	c      *collector
+	in     *bufio.Reader
+	line   int
+	offset int64
+	wanted wanted
+}
+
+// block reads statements until the brace that closes the block, or at depth 0
+// until the end of the text.
+func (p *nftParser) block(depth int) error {
+	if depth > maxDepth {
+		return fmt.Errorf("nested deeper than %d", maxDepth)
+	}
+	var words []string // of the statement
+	for {
+		t, err := p.token()
+		switch {
+		case err == io.EOF && depth == 0:
+			return nil
+		case err != nil:
+			return unexpected(err)
+		case t.is("}"):
+			if depth == 0 {
+				return errors.New("stray }")
+			}
+			return nil
+		case t.is("{"):
+			if err := p.inner(words, depth+1); err != nil {
+				return err
+			}
+			words = nil
+		case t.ends():
+			words = nil
+		default:
+			words = append(words, t.text)
+		}
+	}
+}
+
+// inner reads the block that follows the words of a statement.
+func (p *nftParser) inner(words []string, depth int) error {
+	verb := slices.Index(words, "set")
+	adds := len(words) > 0 && (words[0] == "add" || words[0] == "create")
+	switch {
+	case len(words) > 1 && (verb == 0 || verb == 1 && adds): // set NAME, add set FAMILY TABLE NAME
+		return p.set(words[len(words)-1])
+	case len(words) > 2 && adds && words[1] == "element":
+		read, err := p.wanted.set(words[len(words)-1], true)
+		if err != nil {
+			return err
+		}
+		return p.elements(read)
+	}
+	return p.block(depth)
+}
+
+// set reads the block of a set.
+func (p *nftParser) set(name string) error {
+	read, typed := false, false
+	var words []string
+	for {
+		t, err := p.token()
+		closes := t.is("}")
+		switch {
+		case err != nil:
+			return unexpected(err)
+		case t.is("{"):
+			if !typed || len(words) == 0 || words[0] != "elements" {
+				return fmt.Errorf("set %s: a block after %q, before a type or not of elements", name, words)
+			}
+			if err := p.elements(read); err != nil {
+				return err
+			}
+			words = nil
+		case closes || t.ends():
+			if len(words) > 1 && (words[0] == "type" || words[0] == "typeof") {
+				typed = true
+				if read, err = p.wanted.set(name, isAddressType(words[1:])); err != nil {
+					return err
+				}
+			}
+			if closes {
+				return nil
+			}
+			words = nil
+		default:
+			words = append(words, t.text)
+		}
+	}
+}
+
+// isAddressType reports whether a set of that type holds addresses.
+func isAddressType(words []string) bool {
+	switch strings.Join(words, " ") {
+	case "ipv4_addr", "ipv6_addr", "ip saddr", "ip daddr", "ip6 saddr", "ip6 daddr":
+		return true
+	}
+	return false
+}
+
+// elements reads elements until the closing brace.
+func (p *nftParser) elements(read bool) error {
+	var words []string
+	var at place
+	for {
+		t, err := p.token()
+		if err != nil {
+			return unexpected(err)
+		}
+		switch closes := t.is("}"); {
+		case closes || t.is(","):
+			if read && len(words) > 0 {
+				p.element(at, words)
+			}
+			words = nil
+			if closes {
+				return nil
+			}
+		case t.is("\n"):
+		default:
+			if len(words) == 0 {
+				at = place{p.line, p.offset - int64(len(t.text))}
+			}
+			words = append(words, t.text)
+		}
+	}
+}
+
+func (p *nftParser) element(at place, words []string) {
+	if len(words) > 1 && (words[1] == "." || words[1] == ":") {
+		p.c.bad(at, strings.Join(words, " "), errors.New("more than an address"))
+		return
+	}
+	p.c.value(at, words[0])
+}
+
+// nftToken is a word, a string in quotes, a line end or one of "{};,=".
+type nftToken struct {
+	text   string
+	quoted bool
+}
+
+// is reports whether a token is one of those that are not a word.
+func (t nftToken) is(text string) bool { return !t.quoted && t.text == text }
+
+// ends reports whether a token ends a statement.
+func (t nftToken) ends() bool { return t.is("\n") || t.is(";") }
+
+// token reads the next token.
+func (p *nftParser) token() (nftToken, error) {
+	const single = "{};,=\n"
+	var word []byte
+	for {
+		b, err := p.in.ReadByte()
+		if err != nil {
+			if err == io.EOF && word != nil {
+				return nftToken{text: string(word)}, nil
+			}
+			return nftToken{}, err
+		}
+		blank := b == ' ' || b == '\t' || b == '\r'
+		ends := blank || b == '"' || b == '#' || strings.IndexByte(single, b) >= 0
+		if word != nil && ends {
+			_ = p.in.UnreadByte() // cannot fail, it was read
+			return nftToken{text: string(word)}, nil
+		}
+		p.offset++
+		switch {
+		case b == '\n':
+			p.line++
+			return nftToken{text: "\n"}, nil
+		case b == '"':
+			s, err := p.until('"')
+			return nftToken{s, true}, err
+		case b == '#':
+			if _, err := p.until('\n'); err != nil {
+				return nftToken{}, err
+			}
+			return nftToken{text: "\n"}, nil
+		case blank:
+		case ends:
+			return nftToken{text: string(b)}, nil
+		default:
+			word = append(word, b)
+		}
+	}
+}
+
+// until reads up to and including the byte that ends a string or a comment.
+func (p *nftParser) until(end byte) (string, error) {
+	s, err := p.in.ReadString(end)
+	p.offset += int64(len(s))
+	p.line += strings.Count(s, "\n")
+	return strings.TrimSuffix(s, string(end)), err
+}
+
+// unexpected gives the end of the text inside a block its name.
+func unexpected(err error) error {
+	if err == io.EOF {
+		return fmt.Errorf("a block is not closed: %w", io.ErrUnexpectedEOF)
+	}
+	return err
+}

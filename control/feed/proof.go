@@ -1,0 +1,147 @@
+package feed
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/url"
+	"path"
+	"strings"
+)
+
+// verify holds what was read against the checksum and the signature that the
+// source must have. text is needed for a signature only.
+func (s *source) verify(ctx context.Context, sum [sha256.Size]byte, text []byte) error {
+	want := s.SHA256
+	if s.SHA256URL != "" {
+		doc, err := s.small(ctx, "checksum", s.SHA256URL)
+		if err != nil {
+			return err
+		}
+		u, err := url.Parse(s.URL)
+		if err != nil {
+			return fail(BadChecksum, "malformed URL")
+		}
+		if want, err = findSHA256(string(doc), path.Base(u.Path)); err != nil {
+			return err
+		}
+	}
+	if got := hex.EncodeToString(sum[:]); want != "" && !strings.EqualFold(got, want) {
+		return fail(BadChecksum, "SHA-256 is %s, want %s", got, want)
+	}
+	if s.SignatureURL == "" {
+		return nil
+	}
+	key, err := parsePublicKey(s.PublicKey)
+	if err != nil {
+		return err
+	}
+	doc, err := s.small(ctx, "signature", s.SignatureURL)
+	if err != nil {
+		return err
+	}
+	return key.verify(text, doc)
+}
+
+func isSHA256(s string) bool {
+	b, err := hex.DecodeString(s)
+	return err == nil && len(b) == sha256.Size
+}
+
+// findSHA256 finds a file's checksum in what sha256sum writes, with or without
+// --tag. Where there is but one, it need not have the file's name, or any.
+func findSHA256(doc, name string) (string, error) {
+	var sums []string
+	for line := range strings.Lines(doc) {
+		sum, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		called := strings.TrimLeft(rest, " *")
+		if tagged, ok := strings.CutPrefix(strings.TrimSpace(line), "SHA256 ("); ok {
+			called, sum, _ = strings.Cut(tagged, ") = ")
+		}
+		if !isSHA256(sum) {
+			continue
+		}
+		if path.Base(called) == name {
+			return sum, nil
+		}
+		sums = append(sums, sum)
+	}
+	if len(sums) == 1 {
+		return sums[0], nil
+	}
+	return "", fail(BadChecksum, "%d SHA-256 sums in the checksum file, but none of %q", len(sums), name)
+}
+
+// publicKey is an Ed25519 key, with the number that minisign and signify give
+// it, if it came from there.
+type publicKey struct {
+	ed25519.PublicKey
+	number []byte
+}
+
+// What minisign and signify put before a key and a signature: the algorithm,
+// and the key's number.
+const (
+	algorithmLen = 2
+	numberLen    = 8
+)
+
+var (
+	pure      = []byte("Ed") // signs the file itself
+	prehashed = []byte("ED") // signs its BLAKE2b
+)
+
+func parsePublicKey(s string) (publicKey, error) {
+	b, err := base64.StdEncoding.DecodeString(s)
+	switch {
+	case err != nil:
+	case len(b) == ed25519.PublicKeySize:
+		return publicKey{PublicKey: b}, nil
+	case len(b) == algorithmLen+numberLen+ed25519.PublicKeySize && bytes.HasPrefix(b, pure):
+		return publicKey{b[algorithmLen+numberLen:], b[algorithmLen:][:numberLen]}, nil
+	}
+	return publicKey{}, fmt.Errorf("public key %q: want an Ed25519 key in base64, bare or of minisign or signify", s)
+}
+
+// verify checks a detached signature of text.
+func (k publicKey) verify(text, signature []byte) error {
+	if len(signature) != ed25519.SignatureSize { // otherwise it is bare
+		line := bytes.TrimSpace(signature)
+		if comment, rest, ok := bytes.Cut(line, []byte("\n")); ok && bytes.HasPrefix(comment, []byte("untrusted comment:")) {
+			line, _, _ = bytes.Cut(rest, []byte("\n"))
+		}
+		b, err := base64.StdEncoding.DecodeString(string(bytes.TrimSpace(line)))
+		if err != nil {
+			return fail(BadSignature, "the signature is neither %d bytes, nor base64, nor of minisign or signify", ed25519.SignatureSize)
+		}
+		if signature, err = k.unwrap(b); err != nil {
+			return err
+		}
+	}
+	if !ed25519.Verify(k.PublicKey, text, signature) {
+		return fail(BadSignature, "the signature is not of these contents by this key")
+	}
+	return nil
+}
+
+// unwrap takes the signature out of what minisign and signify make of it.
+func (k publicKey) unwrap(b []byte) ([]byte, error) {
+	switch {
+	case len(b) == ed25519.SignatureSize:
+		return b, nil
+	case len(b) != algorithmLen+numberLen+ed25519.SignatureSize:
+		return nil, fail(BadSignature, "a signature of %d bytes", len(b))
+	case bytes.HasPrefix(b, prehashed):
+		return nil, fail(BadSignature, `the signature is of the file's hash: sign with "minisign -S -l"`)
+	case !bytes.HasPrefix(b, pure):
+		return nil, fail(BadSignature, "a signature of algorithm %q", b[:algorithmLen])
+	case k.number != nil && !bytes.Equal(k.number, b[algorithmLen:][:numberLen]):
+		return nil, &failure{kind: BadSignature, err: errors.New("the signature is by another key")}
+	}
+	return b[algorithmLen+numberLen:], nil
+}

@@ -1,0 +1,230 @@
+package feed
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// A saved source is a file: the bytes as they were served, those of a
+// directory's files one after another, then a record about them in JSON, then
+// a footer with the record's length and checksum. The bytes come first because
+// they are written while they arrive; they are the raw ones because a line of
+// an error, or of an explanation, is a line of the feed.
+
+// record is what is known of the bytes before it.
+type record struct {
+	Source string    `json:"source"`
+	Read   time.Time `json:"read"`
+	validator
+	SHA256  string       `json:"sha256"`
+	Entries int          `json:"entries"`
+	Files   []recordFile `json:"files"`
+}
+
+type recordFile struct {
+	Name  string `json:"name"`
+	Bytes int64  `json:"bytes"`
+}
+
+// footer ends a saved file. Its own length is fixed.
+func footer(record []byte) []byte {
+	return fmt.Appendf(nil, "\nweir feed 1 %010d %x\n", len(record), sha256.Sum256(record))
+}
+
+var footerLen = int64(len(footer(nil)))
+
+// spool writes what arrives to the file that replaces the saved one, if it
+// turns out to be good. Its errors wait until then: what cannot be saved can be
+// used all the same.
+type spool struct {
+	path string // of the saved file
+	file *os.File
+	err  error
+}
+
+func (s *spool) temporary() string { return s.path + ".tmp" }
+
+// Write never fails.
+func (s *spool) Write(p []byte) (int, error) {
+	if s.file == nil && s.err == nil {
+		s.create()
+	}
+	if s.err == nil {
+		_, s.err = s.file.Write(p)
+	}
+	return len(p), nil
+}
+
+func (s *spool) create() {
+	const owner = 0o700 // a feed may be under contract
+	if s.err = os.MkdirAll(filepath.Dir(s.path), owner); s.err == nil {
+		s.file, s.err = os.OpenFile(s.temporary(), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	}
+}
+
+// commit puts what was written in the place of the saved file. After a crash
+// at any instant, there is either the old one or the new one.
+func (s *spool) commit(r record) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	_, _ = s.Write(append(text, footer(text)...)) // never fails
+	if s.err == nil {
+		s.err = s.file.Sync()
+	}
+	if s.file != nil {
+		s.err = errors.Join(s.err, s.file.Close())
+		s.file = nil
+	}
+	if s.err == nil {
+		s.err = os.Rename(s.temporary(), s.path)
+	}
+	if s.err == nil {
+		s.err = syncDirectory(filepath.Dir(s.path))
+	}
+	if s.err != nil {
+		_ = os.Remove(s.temporary()) // it is of no use, and may fill a disk
+		return fmt.Errorf("not saved: %w", s.err)
+	}
+	return nil
+}
+
+// discard gives up what was written; after commit it does nothing.
+func (s *spool) discard() {
+	if s.file != nil {
+		_ = s.file.Close()
+		_ = os.Remove(s.temporary())
+		s.file = nil
+	}
+}
+
+func syncDirectory(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// saved is a saved file that was opened.
+type saved struct {
+	record
+	file *os.File
+}
+
+// openSaved opens a saved file; it gives nil if there is none. What the record
+// says is checked then, but not yet the bytes.
+func openSaved(path string) (*saved, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fail(Damaged, "saved contents: %w", err)
+	}
+	r, err := readRecord(f)
+	if err != nil {
+		f.Close()
+		return nil, fail(Damaged, "saved contents: %s: %w", path, err)
+	}
+	return &saved{r, f}, nil
+}
+
+func readRecord(f *os.File) (record, error) {
+	var r record
+	st, err := f.Stat()
+	if err != nil {
+		return r, err
+	}
+	foot := make([]byte, footerLen)
+	if _, err := f.ReadAt(foot, st.Size()-footerLen); err != nil {
+		return r, fmt.Errorf("no footer: %w", err)
+	}
+	var n int64
+	if _, err := fmt.Sscanf(string(foot), "\nweir feed 1 %d ", &n); err != nil || n < 0 || n > st.Size()-footerLen {
+		return r, errors.New("no footer")
+	}
+	text := make([]byte, n)
+	if _, err := f.ReadAt(text, st.Size()-footerLen-n); err != nil {
+		return r, err
+	}
+	if string(footer(text)) != string(foot) {
+		return r, errors.New("the record's checksum is wrong")
+	}
+	if err := json.Unmarshal(text, &r); err != nil {
+		return r, err
+	}
+	return r, nil
+}
+
+// body gives the bytes.
+func (s *saved) body() *body {
+	b := &body{validator: s.validator}
+	at := int64(0)
+	for _, f := range s.Files {
+		section := io.NewSectionReader(s.file, at, f.Bytes)
+		b.parts = append(b.parts, part{f.Name, func() (io.ReadCloser, error) { return io.NopCloser(section), nil }})
+		at += f.Bytes
+	}
+	return b
+}
+
+// check fails unless the bytes are those that were saved.
+func (s *saved) check() error {
+	n := int64(0)
+	for _, f := range s.Files {
+		n += f.Bytes
+	}
+	sum := sha256.New()
+	if _, err := io.Copy(sum, io.NewSectionReader(s.file, 0, n)); err != nil {
+		return fail(Damaged, "saved contents: %w", err)
+	}
+	if hex.EncodeToString(sum.Sum(nil)) != s.SHA256 {
+		return fail(Damaged, "saved contents: %s: the checksum is wrong", s.file.Name())
+	}
+	return nil
+}
+
+// load takes up what was saved.
+func (f *Feed) load(s *source) Outcome {
+	o := Outcome{Source: s.name, Began: time.Now()}
+	old, err := openSaved(s.saved)
+	if old == nil && err == nil {
+		return Outcome{Source: s.name}
+	}
+	var c *contents
+	if err == nil {
+		defer old.file.Close()
+		c, err = f.receive(s, old.body(), io.Discard)
+		if err != nil || c.SHA256 != old.SHA256 {
+			// What is damaged fails in all sorts of ways, but that is the reason.
+			if damaged := old.check(); damaged != nil {
+				err = damaged
+			}
+		}
+	}
+	if err == nil && f.Format.Kind == CrowdSec {
+		s.decisions, err = parseDecisions(io.NewSectionReader(old.file, 0, old.Files[0].Bytes))
+	}
+	if err != nil {
+		o.fail(err)
+	} else {
+		c.Read, c.saved = old.Read, true
+		s.held = c
+		if s.decisions.expire(time.Now()) {
+			f.remake(s)
+		}
+		o.Result, o.Changed, o.Entries = Loaded, true, s.held.entries.Len()
+	}
+	o.Ended = time.Now()
+	return o
+}

@@ -1,0 +1,226 @@
+package feed
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// keep makes a file with a good list, saves it, and gives the feed's
+// configuration and the path of what was saved.
+func keep(t *testing.T, directory string) (Config, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "list")
+	write(t, path, good)
+	c := config(Source{File: path})
+	f := mustOpen(t, c, directory)
+	want(t, f, fetch(t, f), New, NoFailure, goodText)
+	return c, f.sources[0].saved
+}
+
+// loaded opens a feed again and gives the outcome of loading.
+func loaded(t *testing.T, c Config, directory string) (*Feed, Outcome) {
+	t.Helper()
+	f := mustOpen(t, c, directory)
+	return f, f.Status().Sources[0].Last
+}
+
+// TestDamaged cuts, lengthens and alters saved contents in every place.
+func TestDamaged(t *testing.T) {
+	dir := t.TempDir()
+	c, saved := keep(t, dir)
+	whole, err := os.ReadFile(saved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(what string, at int, content []byte) {
+		t.Helper()
+		write(t, saved, string(content))
+		f, o := loaded(t, c, dir)
+		if o.Result != Failed || o.Failure != Damaged || f.Entries().Len() > 0 || !strings.Contains(o.Err.Error(), saved) {
+			t.Fatalf("%s at %d: %v (%v), %d entries, error %v", what, at, o.Result, o.Failure, f.Entries().Len(), o.Err)
+		}
+	}
+	for i := range whole {
+		check("cut", i, whole[:i])
+		for bit := range 8 {
+			flipped := append([]byte(nil), whole...)
+			flipped[i] ^= 1 << bit
+			check("flipped", i, flipped)
+		}
+	}
+	check("lengthened", len(whole), append(whole[:len(whole):len(whole)], '\n'))
+	check("lengthened", 0, append([]byte{'\n'}, whole...))
+	check("emptied", 0, nil)
+
+	// The next attempt puts it right.
+	f, _ := loaded(t, c, dir)
+	want(t, f, fetch(t, f), New, NoFailure, goodText)
+	f, o := loaded(t, c, dir)
+	want(t, f, o, Loaded, NoFailure, goodText)
+}
+
+// TestOtherSettings checks that saved contents which the configuration no longer
+// accepts are not taken for damaged.
+func TestOtherSettings(t *testing.T) {
+	dir := t.TempDir()
+	c, _ := keep(t, dir)
+	c.Format = jsonAt(".[]")
+	f, o := loaded(t, c, dir)
+	want(t, f, o, Failed, Garbage, "")
+}
+
+// TestCrash checks that a file half written does not count, and does not stay.
+func TestCrash(t *testing.T) {
+	dir := t.TempDir()
+	c, saved := keep(t, dir)
+	write(t, saved+".tmp", "192.0.2.9\n")
+	write(t, c.Sources[0].File, less)
+	f, o := loaded(t, c, dir)
+	want(t, f, o, Loaded, NoFailure, goodText)
+	want(t, f, fetch(t, f), New, NoFailure, lessText)
+	if _, err := os.Stat(saved + ".tmp"); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+	f, o = loaded(t, c, dir)
+	want(t, f, o, Loaded, NoFailure, lessText)
+}
+
+// unsaved fetches new contents, which should come into force without being
+// saved, then mends what kept them from being saved.
+func unsaved(t *testing.T, c Config, dir string, cause error, mend func()) {
+	t.Helper()
+	write(t, c.Sources[0].File, less)
+	backdate(t, c.Sources[0].File) // it would count as known, had it been saved
+	f, o := loaded(t, c, dir)
+	want(t, f, o, Loaded, NoFailure, goodText)
+	for _, result := range []Result{New, Unchanged} {
+		o := fetch(t, f)
+		want(t, f, o, result, NoFailure, lessText)
+		if !errors.Is(o.Unsaved, cause) || !f.Status().Sources[0].Unsaved {
+			t.Fatalf("unsaved: %v, want %v", o.Unsaved, cause)
+		}
+	}
+	mend()
+	o = fetch(t, f)
+	want(t, f, o, Unchanged, NoFailure, lessText)
+	if o.Unsaved != nil || f.Status().Sources[0].Unsaved {
+		t.Errorf("unsaved: %v", o.Unsaved)
+	}
+	f, o = loaded(t, c, dir)
+	want(t, f, o, Loaded, NoFailure, lessText)
+}
+
+// TestFullDevice writes to a device that is always full.
+func TestFullDevice(t *testing.T) {
+	dir := t.TempDir()
+	c, saved := keep(t, dir)
+	full := func() {
+		if err := os.Symlink("/dev/full", saved+".tmp"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	full()
+	write(t, c.Sources[0].File, less)
+	f, _ := loaded(t, c, dir)
+	o := fetch(t, f)
+	want(t, f, o, New, NoFailure, lessText)
+	if !errors.Is(o.Unsaved, syscall.ENOSPC) {
+		t.Fatalf("unsaved: %v", o.Unsaved)
+	}
+	// The link went with the attempt.
+	o = fetch(t, f)
+	want(t, f, o, Unchanged, NoFailure, lessText)
+	if o.Unsaved != nil {
+		t.Fatalf("unsaved: %v", o.Unsaved)
+	}
+}
+
+// mount mounts a tmpfs, which needs root.
+func mount(t *testing.T, options string) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("not root: cannot mount a tmpfs")
+	}
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
+		if errors.Is(err, syscall.EPERM) {
+			t.Skipf("no CAP_SYS_ADMIN: cannot mount a tmpfs: %v", err)
+		}
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func TestFullDisk(t *testing.T) {
+	dir := mount(t, "size=64k")
+	c, _ := keep(t, dir)
+	ballast := filepath.Join(dir, "ballast")
+	if err := os.WriteFile(ballast, make([]byte, 64<<10), 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	unsaved(t, c, dir, syscall.ENOSPC, func() {
+		if err := os.Remove(ballast); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestNoInodes(t *testing.T) {
+	dir := mount(t, "nr_inodes=4")
+	c, _ := keep(t, dir) // the root, the feed's directory, the file
+	ballast := filepath.Join(dir, "ballast")
+	write(t, ballast, "")
+	unsaved(t, c, dir, syscall.ENOSPC, func() {
+		if err := os.Remove(ballast); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestReadOnly(t *testing.T) {
+	if os.Geteuid() != 0 {
+		dir := t.TempDir()
+		c, saved := keep(t, dir)
+		protect := func(mode os.FileMode) {
+			if err := os.Chmod(filepath.Dir(saved), mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		protect(0o500)
+		unsaved(t, c, dir, syscall.EACCES, func() { protect(0o700) })
+		return
+	}
+	dir := mount(t, "")
+	c, _ := keep(t, dir)
+	remount := func(flags uintptr) {
+		if err := syscall.Mount("", dir, "", syscall.MS_REMOUNT|flags, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remount(syscall.MS_RDONLY)
+	unsaved(t, c, dir, syscall.EROFS, func() { remount(0) })
+}
+
+// TestNoDirectory opens a feed where no state directory can be made.
+func TestNoDirectory(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	write(t, file, good)
+	f := mustOpen(t, config(Source{File: file}), file)
+	if o := f.Status().Sources[0].Last; o.Failure != Damaged {
+		t.Errorf("%+v", o)
+	}
+	o := fetch(t, f)
+	want(t, f, o, New, NoFailure, goodText)
+	if !errors.Is(o.Unsaved, syscall.ENOTDIR) {
+		t.Error(o.Unsaved)
+	}
+}

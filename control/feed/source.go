@@ -1,0 +1,270 @@
+package feed
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// What holds where a Source does not say otherwise.
+const (
+	// DefaultMaxBytes is room for 18 million addresses of 15 bytes a line.
+	DefaultMaxBytes = 256 << 20
+
+	// DefaultTimeout fits DefaultMaxBytes at 1 MB/s.
+	DefaultTimeout = 5 * time.Minute
+
+	// DefaultConnectTimeout lets a TCP handshake lose its first two packets.
+	DefaultConnectTimeout = 10 * time.Second
+
+	// DefaultStallTimeout lets a path lose packets for longer than TCP needs to
+	// double its retransmission timer four times.
+	DefaultStallTimeout = 30 * time.Second
+)
+
+// Source is where entries come from: a file, a directory or a URL, one of them.
+type Source struct {
+	File string // its path
+
+	Directory string   // all regular files in it, not in directories below, sorted by name,
+	Suffixes  []string // whose names end in one of these; none: any. Never those with a leading dot
+
+	URL    string            // http or https; for CrowdSec that of the API, without "/v1/…"
+	Header map[string]string // sent with requests to the URL's own host
+
+	// MaxBytes is the most that the source may hold, both as served and
+	// decompressed; 0: DefaultMaxBytes.
+	MaxBytes int64
+
+	Timeout        time.Duration // of a whole request; 0: DefaultTimeout
+	ConnectTimeout time.Duration // of the TCP connection, and again of TLS; 0: DefaultConnectTimeout
+	StallTimeout   time.Duration // between two pieces of the answer; 0: DefaultStallTimeout
+
+	// What the bytes as served must be. SHA256 is in hexadecimal. At SHA256URL
+	// is what sha256sum writes, for one file or for several, of which the one
+	// that is called like the URL's last element counts.
+	SHA256       string
+	SHA256URL    string
+	SignatureURL string // Ed25519: the bare 64 bytes, in base64 or not, or what signify or "minisign -S -l" writes
+	PublicKey    string // in base64: the bare 32 bytes, or the second line of a .pub file of signify or minisign
+}
+
+// String names the source, without what may be secret in a URL: user, password
+// and query.
+func (s Source) String() string {
+	if s.URL == "" {
+		return s.File + s.Directory // one of them is empty
+	}
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		return "a malformed URL"
+	}
+	u.User, u.RawQuery, u.Fragment = nil, "", ""
+	return u.String()
+}
+
+// id tells a source's saved contents from those of others, such as the same
+// place before its signatures were asked for.
+func (s Source) id() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q", []string{
+		s.File, s.Directory, s.URL, s.SHA256URL, s.SignatureURL, s.PublicKey,
+	}))
+	return hex.EncodeToString(sum[:8])
+}
+
+// validate says what is wrong with a source whose contents are of a kind.
+func (s Source) validate(kind Kind) error {
+	places := 0
+	for _, place := range []string{s.File, s.Directory, s.URL} {
+		if place != "" {
+			places++
+		}
+	}
+	if places != 1 {
+		return errors.New("want one of file, directory and URL")
+	}
+	if s.URL == "" && (kind == CrowdSec || s.SHA256URL != "" || s.SignatureURL != "" || len(s.Header) > 0) {
+		return errors.New("headers, CrowdSec, and checksums and signatures from a URL go with a URL only")
+	}
+	for _, u := range []string{s.URL, s.SHA256URL, s.SignatureURL} {
+		if err := checkURL(u); u != "" && err != nil {
+			return err
+		}
+	}
+	if s.Directory == "" && len(s.Suffixes) > 0 {
+		return errors.New("suffixes go with a directory only")
+	}
+	if s.proofs() != "" && (s.Directory != "" || kind == CrowdSec) {
+		return errors.New("neither directories nor CrowdSec go with a checksum or a signature")
+	}
+	if s.SHA256 != "" {
+		if !isSHA256(s.SHA256) {
+			return fmt.Errorf("SHA-256 %q: want 64 hexadecimal digits", s.SHA256)
+		}
+		if s.SHA256URL != "" {
+			return errors.New("want either a SHA-256 or its URL")
+		}
+	}
+	if (s.SignatureURL != "") != (s.PublicKey != "") {
+		return errors.New("a signature's URL and a public key go together")
+	}
+	if s.PublicKey != "" {
+		if _, err := parsePublicKey(s.PublicKey); err != nil {
+			return err
+		}
+	}
+	if s.MaxBytes < 0 || min(s.Timeout, s.ConnectTimeout, s.StallTimeout) < 0 {
+		return errors.New("negative limit")
+	}
+	return nil
+}
+
+// proofs is not empty if the bytes as served must be certain ones.
+func (s Source) proofs() string { return s.SHA256 + s.SHA256URL + s.SignatureURL }
+
+// checkURL leaves the URL itself out of its error: it may hold a password.
+func checkURL(s string) error {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return errors.New("malformed URL")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return fmt.Errorf("URL with scheme %q: want http or https", u.Scheme)
+	case u.Host == "":
+		return errors.New("URL without a host")
+	}
+	return nil
+}
+
+// errUnchanged says that a source holds what it held when its validator was
+// made.
+var errUnchanged = errors.New("unchanged")
+
+// validator tells a source what is known of it already. For files, the entity
+// tag is made of what the file system says.
+type validator struct {
+	ETag         string `json:"etag,omitempty"`
+	LastModified string `json:"last_modified,omitempty"`
+}
+
+// body is what a source holds, about to be read.
+type body struct {
+	parts []part
+	validator
+	whole func() error // unless nil, whether what was read then was whole
+	taken func()       // unless nil, called when the contents are in force
+
+	// stated says that the source itself states what has gone: then neither
+	// few entries nor none are a sign of a failure.
+	stated bool
+}
+
+// part is a file of a source.
+type part struct {
+	name string // for reports
+	open func() (io.ReadCloser, error)
+}
+
+// files opens a file or a directory, unless it is as known says.
+func (s Source) files(known validator) (*body, error) {
+	paths, tag, err := s.list()
+	if err != nil {
+		return nil, fail(Unreachable, "%w", err)
+	}
+	if tag != "" && tag == known.ETag {
+		return nil, errUnchanged
+	}
+	b := &body{}
+	b.ETag = tag
+	for _, path := range paths {
+		b.parts = append(b.parts, part{path, func() (io.ReadCloser, error) {
+			f, err := os.Open(path)
+			if err != nil {
+				return nil, fail(Unreachable, "%w", err)
+			}
+			return file{f}, nil
+		}})
+	}
+	began := tag
+	b.whole = func() error {
+		if _, tag, err := s.list(); err != nil || tag != began {
+			return fail(Truncated, "was changed while it was read: write to another name, then rename")
+		}
+		// A second write within the file system's clock tick would leave the
+		// tag as it is. Two seconds are the coarsest clock, that of FAT.
+		if s.touched(paths, 2*time.Second) {
+			b.ETag = ""
+		}
+		return nil
+	}
+	return b, nil
+}
+
+// file is an open file whose errors tell that it could not be read.
+type file struct{ *os.File }
+
+func (f file) Read(p []byte) (int, error) {
+	n, err := f.File.Read(p)
+	if err != nil && err != io.EOF {
+		err = fail(Unreachable, "%w", err)
+	}
+	return n, err
+}
+
+// list gives the paths of a source's files, and a tag that is another one when
+// any of them has changed.
+func (s Source) list() (paths []string, tag string, err error) {
+	candidates := []string{s.File}
+	if s.Directory != "" {
+		entries, err := os.ReadDir(s.Directory)
+		if err != nil {
+			return nil, "", err
+		}
+		candidates = nil
+		for _, e := range entries {
+			if name := e.Name(); s.matches(name) {
+				candidates = append(candidates, filepath.Join(s.Directory, name))
+			}
+		}
+	}
+	sum := sha256.New()
+	for _, path := range candidates {
+		st, err := os.Stat(path)
+		if err != nil {
+			return nil, "", err
+		}
+		if !st.Mode().IsRegular() {
+			if s.File != "" {
+				return nil, "", fmt.Errorf("%s is not a regular file", path)
+			}
+			continue
+		}
+		paths = append(paths, path)
+		fmt.Fprintf(sum, "%q %d %d %d\n", path, st.Sys().(*syscall.Stat_t).Ino, st.Size(), st.ModTime().UnixNano())
+	}
+	return paths, hex.EncodeToString(sum.Sum(nil)[:16]), nil
+}
+
+func (s Source) matches(name string) bool {
+	return !strings.HasPrefix(name, ".") &&
+		(len(s.Suffixes) == 0 || slices.ContainsFunc(s.Suffixes, func(suffix string) bool {
+			return strings.HasSuffix(name, suffix)
+		}))
+}
+
+// touched reports whether any file was written to within the last d.
+func (s Source) touched(paths []string, d time.Duration) bool {
+	return slices.ContainsFunc(paths, func(path string) bool {
+		st, err := os.Stat(path)
+		return err != nil || time.Since(st.ModTime()) < d
+	})
+}
