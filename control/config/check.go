@@ -1,0 +1,175 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"regexp"
+	"strings"
+	"time"
+
+	"weir/control/feed"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// maxName is how long a list's name may be: a name of a directory, and a label
+// of metrics.
+const maxName = 64
+
+// namePattern is what package feed takes for a name.
+const namePattern = `^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`
+
+var matchesName = regexp.MustCompile(namePattern).MatchString
+
+// check calls fail for what is wrong with the values together, or with one in a
+// way that its type does not tell.
+func (c *Config) check(fail func(path string, err error)) {
+	failf := func(path, format string, args ...any) { fail(path, fmt.Errorf(format, args...)) }
+
+	if len(c.Interfaces) == 0 {
+		failf("interfaces", "no interface to filter on")
+	}
+	unique(c.Interfaces, "interfaces", failf, func(i Interface) any { return loader.Target{Netns: i.Netns, Iface: i.Name} })
+	for i, iface := range c.Interfaces {
+		if err := iface.check(); err != nil {
+			fail(fmt.Sprintf("interfaces[%d]", i), err)
+		}
+	}
+	c.Failsafe.check(failf)
+	if c.MaxCoverage == 0 {
+		failf("max_coverage", "no list could have any entry")
+	}
+	c.API.check(failf)
+	between(c.Learning.HalfLife, time.Second, 24*time.Hour, "learning.half_life", failf)
+
+	if len(c.Trackers) > loader.MaxTrackers {
+		failf("trackers", "%d of them: the most are %d", len(c.Trackers), loader.MaxTrackers)
+	}
+	unique(c.Trackers, "trackers", failf, func(t Tracker) any { return t.label() })
+	for i, t := range c.Trackers {
+		t.check(fmt.Sprintf("trackers[%d]", i), failf)
+	}
+	for _, l := range c.Lists {
+		l.check(join("lists", l.Name), fail)
+	}
+}
+
+// unique reports elements that are there twice, by what tells them apart.
+func unique[T any](all []T, path string, failf func(string, string, ...any), id func(T) any) {
+	first := map[any]int{}
+	for i, e := range all {
+		if j, twice := first[id(e)]; twice {
+			failf(fmt.Sprintf("%s[%d]", path, i), "the same as %s[%d]", path, j)
+			continue
+		}
+		first[id(e)] = i
+	}
+}
+
+func between(d, least, most time.Duration, path string, failf func(string, string, ...any)) {
+	if d < least || d > most {
+		failf(path, "%s is not between %s and %s", formatDuration(d), formatDuration(least), formatDuration(most))
+	}
+}
+
+func (i Interface) check() error {
+	const most = 15 // IFNAMSIZ, without the end
+	_, err := path.Match(i.Name, "")
+	isPattern := strings.ContainsAny(i.Name, `*?[\`)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%q: a pattern with a bracket that does not end", i.Name)
+	case i.Name == "" || strings.ContainsAny(i.Name, "/: \t\n") || !isPattern && len(i.Name) > most:
+		return fmt.Errorf("%q cannot be an interface: 1 to %d characters, no slash, colon or space", i.Name, most)
+	}
+	return nil
+}
+
+func (f Failsafe) check(failf func(string, string, ...any)) {
+	unique(f.Ports, "failsafe.ports", failf, func(p verdict.FailsafePort) any { return p })
+	if len(f.Ports) > verdict.MaxFailsafe {
+		failf("failsafe.ports", "%d of them: the most are %d", len(f.Ports), verdict.MaxFailsafe)
+	}
+	v4 := 0
+	first := map[any]int{}
+	for i, p := range f.Prefixes {
+		if j, twice := first[p]; twice {
+			failf(fmt.Sprintf("failsafe.prefixes[%d]", i), "the same as failsafe.prefixes[%d]", j)
+		}
+		first[p] = i
+		if p.Addr().Is4() {
+			v4++
+		}
+	}
+	if v6 := len(f.Prefixes) - v4; max(v4, v6) > verdict.MaxFailsafe {
+		failf("failsafe.prefixes", "%d of IPv4 and %d of IPv6: the most of each are %d", v4, v6, verdict.MaxFailsafe)
+	}
+}
+
+func (a API) check(failf func(string, string, ...any)) {
+	all := a.TLS.Cert != "" && a.TLS.Key != "" && a.TLS.ClientCA != ""
+	switch {
+	case a.Listen != "" && !all:
+		failf("api.listen", "it takes tls with cert, key and client_ca: who reaches the daemon controls the filter")
+	case a.Listen == "" && a.TLS != TLS{}:
+		failf("api.tls", "it is for listen, which is missing")
+	}
+}
+
+func (t Tracker) check(path string, failf func(string, string, ...any)) {
+	between(t.Interval, 100*time.Millisecond, time.Hour, path+".interval", failf)
+	if units := float64(t.Threshold.Rate) * t.Interval.Seconds(); t.Threshold.Rate > 0 && units < 1 {
+		failf(path+".threshold", "%v is less than one in an interval of %s", t.Threshold, formatDuration(t.Interval))
+	}
+	between(t.Duration, time.Second, 30*24*time.Hour, path+".duration", failf)
+	switch {
+	case t.Action == Limit && t.Rate == 0:
+		failf(path, "action limit takes a rate")
+	case t.Action != Limit && (t.Rate != 0 || t.Burst != 0):
+		failf(path, "rate and burst go with action limit only")
+	}
+}
+
+func (l List) check(path string, fail func(string, error)) {
+	failf := func(path, format string, args ...any) { fail(path, fmt.Errorf(format, args...)) }
+	if !matchesName(l.Name) || len(l.Name) > maxName {
+		failf(path, `the name %q: want up to %d letters, digits, "_", "-" and inner dots`, l.Name, maxName)
+		return // feeds are called after it
+	}
+	between(l.Interval, time.Second, 30*24*time.Hour, path+".interval", failf)
+	between(l.Jitter, 0, 30*24*time.Hour, path+".jitter", failf)
+	if l.TTL > 0 && len(l.Sources) > 0 && l.TTL < l.Interval+l.Jitter {
+		failf(path+".ttl", "%s is less than interval and jitter: entries would lapse between two fetches", formatDuration(l.TTL))
+	}
+
+	// What makes sense of formats and sources is for package feed to say. It is
+	// asked with no place to keep contents in, and of one thing at a time. Its
+	// errors begin with names, wraps in number, that the path has already.
+	ask := func(path string, wraps int, source feed.Source) bool {
+		c := l.Feed()
+		c.Sources = []feed.Source{source}
+		_, err := feed.Open(c, os.DevNull)
+		if err == nil {
+			return true
+		}
+		for range wraps {
+			if inner := errors.Unwrap(err); inner != nil {
+				err = inner
+			}
+		}
+		fail(path, err)
+		return false
+	}
+	if !ask(join(path, "format"), 1, feed.Source{URL: "http://localhost"}) {
+		return
+	}
+	for i, s := range l.Feed().Sources {
+		at := fmt.Sprintf("%s.sources[%d]", path, i)
+		if ask(at, 2, s) && (s.MaxBytes == 0 || s.Timeout == 0) {
+			failf(at, "max_bytes or timeout is 0: nothing could be read")
+		}
+	}
+	unique(l.Sources, join(path, "sources"), failf, func(s Source) any { return [3]string{string(s.File), string(s.Directory), string(s.URL)} })
+}

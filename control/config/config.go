@@ -1,0 +1,380 @@
+// Package config reads weir.yaml, what the daemon is told.
+//
+// It is strict: an unknown key, a wrong type, a value out of its range are
+// errors, each with file, line, column and the way to it, and all that are in a
+// file are reported at once. [Example] is a file to begin with. [Schema]
+// describes the same to editors; it is made from the types here, whose comments
+// it quotes, by
+//
+//	go test ./control/config -run TestSchema -update
+package config
+
+import (
+	_ "embed"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"weir/control/feed"
+	"weir/control/generation"
+	"weir/control/learn"
+	"weir/control/list"
+	"weir/filter/membership"
+	"weir/filter/sketch"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// Example is a configuration that an operator would copy and change.
+//
+//go:embed weir.yaml
+var Example []byte
+
+// Schema is a JSON schema, draft 2020-12, of weir.yaml.
+//
+//go:embed weir.schema.json
+var Schema []byte
+
+// Config is what a file says, together with the defaults of what it does not
+// say.
+//
+// The tag yaml gives a field's key. Its options: omitempty leaves the zero
+// value out when printed, for fields whose default that is; required; short
+// marks the field that stands for its whole struct, where that is written as a
+// scalar; key marks the field that is the key of a mapping's element, where
+// there is a mapping in the place of a sequence. The tags min and max bound a
+// number.
+type Config struct {
+	// Where to filter.
+	Interfaces []Interface `yaml:"interfaces,required"`
+
+	// exact: nothing unlisted is dropped. approx: for more entries than memory,
+	// at a planned rate of false drops.
+	Mode membership.Mode `yaml:"mode"`
+
+	// Bits of the filter per entry, in approximate mode.
+	BitsPerEntry float64 `yaml:"bits_per_entry" min:"1" max:"256"`
+
+	// Count what would be dropped, and drop nothing.
+	Monitor bool `yaml:"monitor"`
+
+	// What becomes of packets that are truncated, malformed or have more headers
+	// than weir follows, and that no list holds.
+	Malformed verdict.Action `yaml:"malformed"`
+
+	// What passes before any list is asked, so that nobody locks themselves out.
+	Failsafe Failsafe `yaml:"failsafe"`
+
+	// The share of IPv4 or of IPv6 above which a block list is refused: more is
+	// rather a broken feed than meant.
+	MaxCoverage Share `yaml:"max_coverage"`
+
+	// Directory of what must outlast a restart: contents of feeds, and entries
+	// that were added by command.
+	StateDir Path `yaml:"state_dir"`
+
+	// Directory of pins, on a BPF file system.
+	Pins loader.Pins `yaml:"pins"`
+
+	// How commands reach the daemon.
+	API API `yaml:"api"`
+
+	// Metrics for Prometheus.
+	Metrics Metrics `yaml:"metrics"`
+
+	// What is logged, and how.
+	Log Log `yaml:"log"`
+
+	// Learning which flows are heavy, to spare them false drops in approximate
+	// mode.
+	Learning Learning `yaml:"learning"`
+
+	// Heavy hitters: what is counted, and what becomes of what is over its
+	// threshold.
+	Trackers []Tracker `yaml:"trackers,omitempty"`
+
+	// The lists, by name: letters, digits, "_", "-" and inner dots.
+	Lists []List `yaml:"lists,omitempty"`
+}
+
+// Interface says where to filter: a name alone, or a mapping.
+type Interface struct {
+	// Name, or a pattern of names with *, ? and [ ], for interfaces as they come
+	// and go.
+	Name string `yaml:"name,required,short"`
+
+	// Network namespace: a name as of ip-netns, a path if it holds a slash;
+	// otherwise the daemon's own.
+	Netns string `yaml:"netns,omitempty"`
+
+	// Where the program runs: native (in the driver), generic (slower, any
+	// driver) or offload (on the NIC). There is no falling back.
+	XDP loader.Mode `yaml:"xdp"`
+}
+
+// Failsafe is what passes before any list is asked.
+type Failsafe struct {
+	// Destination ports, as in tcp/22; up to 8.
+	Ports []verdict.FailsafePort `yaml:"ports,omitempty"`
+
+	// Addresses and prefixes of sources; up to 8 of IPv4 and 8 of IPv6.
+	Prefixes []netip.Prefix `yaml:"prefixes,omitempty"`
+}
+
+// API says how commands reach the daemon.
+type API struct {
+	// Path of the Unix socket.
+	Socket Path `yaml:"socket"`
+
+	// Group whose members may use the socket besides root.
+	Group string `yaml:"group,omitempty"`
+
+	// Address and port to listen on besides, as in 192.0.2.1:9478 or [::1]:9478.
+	// It takes all of tls: clients must have a certificate.
+	Listen Address `yaml:"listen,omitempty"`
+
+	// Files in PEM for listen.
+	TLS TLS `yaml:"tls"`
+}
+
+// TLS are the files of a listener that asks its clients for certificates.
+type TLS struct {
+	// The daemon's certificate, and those between it and the authority.
+	Cert Path `yaml:"cert,omitempty"`
+
+	// The certificate's private key.
+	Key Path `yaml:"key,omitempty"`
+
+	// Authorities whose certificates clients must have.
+	ClientCA Path `yaml:"client_ca,omitempty"`
+}
+
+// Metrics says where metrics are served.
+type Metrics struct {
+	// Address and port of HTTP, path /metrics, as in 127.0.0.1:9477; otherwise
+	// the API's socket alone has them.
+	Listen Address `yaml:"listen,omitempty"`
+}
+
+// Log says what is logged to standard error.
+type Log struct {
+	// The least that is logged: debug, info, warn or error.
+	Level slog.Level `yaml:"level"`
+
+	// text or json.
+	Format LogFormat `yaml:"format"`
+}
+
+// Learning is of use in approximate mode, and with trackers.
+type Learning struct {
+	// Whether to learn.
+	Enabled bool `yaml:"enabled"`
+
+	// After it, what was observed counts half.
+	HalfLife time.Duration `yaml:"half_life"`
+
+	// The most elements that get weights.
+	Elements int `yaml:"elements" min:"1" max:"1048576"`
+}
+
+// Tracker counts what each flow sends in an interval, and acts on the heavy
+// ones.
+type Tracker struct {
+	// What makes a flow: src, dst, or flow (addresses, ports and protocol). A
+	// prefix as in src/24 counts its sources together, those of IPv6 by twice as
+	// many bits.
+	Key TrackerKey `yaml:"key,required"`
+
+	// What is counted: packets or bytes.
+	Unit sketch.Unit `yaml:"unit"`
+
+	// How long is counted at a time.
+	Interval time.Duration `yaml:"interval"`
+
+	// Above which a flow is heavy: units a second, as in 10000/s or 10k/s, or a
+	// share of all that is counted, as in 0.1%.
+	Threshold Threshold `yaml:"threshold,required"`
+
+	// report: no more than that. limit: let heavy flows have rate. block: drop
+	// them. Both end after duration; what an allow list holds is spared.
+	Action TrackerAction `yaml:"action"`
+
+	// What a limited flow may have: units a second, as in 1000/s.
+	Rate Rate `yaml:"rate,omitempty"`
+
+	// Units that a limited flow may have at once, as in 2000 or 64k; otherwise
+	// those of a second.
+	Burst Count `yaml:"burst,omitempty"`
+
+	// How long a flow is limited or blocked.
+	Duration time.Duration `yaml:"duration"`
+}
+
+// List is a list: entries from its sources, and those that are added to it by
+// command.
+type List struct {
+	Name string `yaml:",key"`
+
+	// block: drop what it holds. allow: pass it, whatever blocks it.
+	Action Action `yaml:"action"`
+
+	// Side of packets that addresses and prefixes are held against: src, dst or
+	// both. Flows say it themselves.
+	Direction generation.Direction `yaml:"direction"`
+
+	// Of two lists that hold a packet, the one with the higher number has it
+	// counted; of equals, the one that stands first.
+	Priority int `yaml:"priority,omitempty" min:"-1000" max:"1000"`
+
+	// How long entries hold after the last fetch that had them; otherwise for
+	// good, whatever becomes of the source.
+	TTL time.Duration `yaml:"ttl,omitempty"`
+
+	// How entries stand in the sources: the name of a format, or a mapping.
+	Format Format `yaml:"format"`
+
+	// Mask host bits in prefixes instead of calling the line bad.
+	Lenient bool `yaml:"lenient"`
+
+	// Where entries come from. A list without sources has those that are added
+	// by command.
+	Sources []Source `yaml:"sources,omitempty"`
+
+	// How often sources are read.
+	Interval time.Duration `yaml:"interval"`
+
+	// The most that an interval is lengthened by, at random, so that not all
+	// hosts ask at once.
+	Jitter time.Duration `yaml:"jitter"`
+
+	// The share of bad lines above which a source is refused.
+	MaxBad Share `yaml:"max_bad"`
+
+	// The share of its entries that a source may lose from one reading to the
+	// next; if it loses more, the old contents stay.
+	MaxShrink Share `yaml:"max_shrink"`
+}
+
+// Format says how entries stand in a source.
+type Format struct {
+	// plain (an entry a line, netsets too), csv, json, jsonl (JSON, a document a
+	// line), spamhaus (DROP as JSON), crowdsec (the decision stream of its API),
+	// nftables or ipset (what they save).
+	Kind feed.Kind `yaml:"kind,short"`
+
+	// For csv, the column of the address, prefix or range: its name in the first
+	// line, or its number from 1.
+	Column string `yaml:"column,omitempty"`
+
+	// For csv with ranges in two columns, that of the end.
+	LastColumn string `yaml:"last_column,omitempty"`
+
+	// For csv, what parts columns; otherwise a comma.
+	Separator Separator `yaml:"separator,omitempty"`
+
+	// For json and jsonl, where the entries are, as in .data[].ip; several such
+	// paths are joined by commas.
+	Path string `yaml:"path,omitempty"`
+
+	// For nftables and ipset, the names of the sets to read; otherwise the one
+	// set that there is.
+	Sets []string `yaml:"sets,omitempty"`
+}
+
+// Source is where entries come from: a file, a directory or a URL.
+type Source struct {
+	// Path of a file.
+	File Path `yaml:"file,omitempty"`
+
+	// Path of a directory, of which all files are read.
+	Directory Path `yaml:"directory,omitempty"`
+
+	// Of a directory, the ends of names that count, as in .txt; otherwise all do.
+	Suffixes []string `yaml:"suffixes,omitempty"`
+
+	// HTTP or HTTPS. For crowdsec that of its API, without the path.
+	URL URL `yaml:"url,omitempty"`
+
+	// Sent to the URL's host, as in X-Api-Key for crowdsec.
+	Headers map[string]string `yaml:"headers,omitempty"`
+
+	// How long a fetch may take.
+	Timeout time.Duration `yaml:"timeout"`
+
+	// The most that a source may hold, also decompressed.
+	MaxBytes Size `yaml:"max_bytes"`
+
+	// What the SHA-256 of the contents must be, in hexadecimal.
+	SHA256 SHA256 `yaml:"sha256,omitempty"`
+
+	// URL of what sha256sum writes.
+	SHA256URL URL `yaml:"sha256_url,omitempty"`
+
+	// URL of an Ed25519 signature, which is held against public_key.
+	SignatureURL URL `yaml:"signature_url,omitempty"`
+
+	// Ed25519 key in base64: bare, or the second line of a .pub file of minisign
+	// or signify.
+	PublicKey string `yaml:"public_key,omitempty"`
+}
+
+// Default is the configuration that an empty file would give, had it an
+// interface.
+func Default() *Config {
+	c := &Config{}
+	c.setDefaults()
+	return c
+}
+
+func (c *Config) setDefaults() {
+	c.BitsPerEntry = generation.DefaultBitsPerKey
+	// The bogons are some 14 % of IPv4; a country's addresses can be more than
+	// this, and want it said.
+	c.MaxCoverage = 0.25
+	c.StateDir = "/var/lib/weir"
+	c.Pins = loader.DefaultPins
+	c.API.Socket = "/run/weir/weir.sock"
+	c.Log.Format = LogText
+	c.Learning = Learning{Enabled: true, HalfLife: learn.DefaultHalfLife, Elements: learn.DefaultElements}
+}
+
+func (t *Tracker) setDefaults() {
+	t.Interval = time.Second
+	t.Action = Report
+	t.Duration = time.Minute
+}
+
+func (l *List) setDefaults() {
+	l.Action = Block
+	l.Interval = feed.DefaultInterval
+	l.Jitter = time.Minute
+	l.MaxBad = list.DefaultMaxBad
+	l.MaxShrink = feed.DefaultMaxShrink
+}
+
+func (s *Source) setDefaults() {
+	s.Timeout = feed.DefaultTimeout
+	s.MaxBytes = feed.DefaultMaxBytes
+}
+
+// Feed is the list's sources as package feed has them.
+func (l List) Feed() feed.Config {
+	c := feed.Config{
+		Name: l.Name,
+		Format: feed.Format{
+			Kind: l.Format.Kind, Column: l.Format.Column, LastColumn: l.Format.LastColumn,
+			Separator: l.Format.Separator.rune(), Path: l.Format.Path, Sets: l.Format.Sets,
+		},
+		Interval: l.Interval, Jitter: l.Jitter, Lenient: l.Lenient,
+		MaxShrink: l.MaxShrink.orNone(), MaxBad: l.MaxBad.orNone(),
+	}
+	for _, s := range l.Sources {
+		c.Sources = append(c.Sources, feed.Source{
+			File: string(s.File), Directory: string(s.Directory), Suffixes: s.Suffixes,
+			URL: string(s.URL), Header: s.Headers, Timeout: s.Timeout, MaxBytes: int64(s.MaxBytes),
+			SHA256: string(s.SHA256), SHA256URL: string(s.SHA256URL),
+			SignatureURL: string(s.SignatureURL), PublicKey: s.PublicKey,
+		})
+	}
+	return c
+}

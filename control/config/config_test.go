@@ -1,0 +1,467 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/feed"
+	"weir/filter/key"
+)
+
+func parse(t *testing.T, text string) *Config {
+	t.Helper()
+	c, err := Parse("weir.yaml", []byte(text))
+	if err != nil {
+		t.Fatalf("%s\n%v", text, err)
+	}
+	return c
+}
+
+func print(t *testing.T, c *Config) string {
+	t.Helper()
+	var b strings.Builder
+	if err := c.Print(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// option is a line of the example that is commented out, unlike a remark.
+var option = regexp.MustCompile(`(?m)^( *)# ( *(- )?[a-z0-9_]+:( |$))`)
+
+// everything is the example with all that is commented out.
+func everything() string { return option.ReplaceAllString(string(Example), "$1$2") }
+
+// good are configurations that are fine.
+var good = map[string]string{
+	"example":    string(Example),
+	"everything": everything(),
+	"least":      "interfaces: [eth0]",
+	"null": `
+interfaces:
+  - name: eth0
+failsafe:
+trackers:
+lists:
+  mine:
+  ours: {action: allow, sources: }`,
+	"numbers": `
+interfaces: [1, {name: 0x10, netns: 1e3}, "true"]
+bits_per_entry: 12
+max_coverage: 1
+api: {group: 104}
+lists:
+  "2024":
+    max_bad: 0
+    max_shrink: 0.333
+    priority: -3
+    sources: [{file: /x, max_bytes: 1024}]`,
+	"texts": `
+interfaces: ["*", "eth[0-9]", "?", "-", "~", "@a", "null", "a#b", '"q"', "%x", "{a}", "0.5", "no"]
+api: {group: "a: b # c"}
+lists:
+  a.b-c_d:
+    sources:
+      - url: "https://user:pass@example.com/feed?key=1&x=#y"
+        headers: {X-Api-Key: "0123", Empty: "", Lines: "a\nb\n", Quote: "'\"\\", Blank: " x ", Colon: "a: b", "K: ey": "!"}`,
+	"trackers": `
+interfaces: [eth0]
+trackers:
+  - {key: src, threshold: 0.1%}
+  - {key: src, unit: bytes, threshold: 1.5M/s, action: limit, rate: 0.5/s, burst: 1500}
+  - {key: dst/24, threshold: 10000/s, action: block, duration: 90m, interval: 1.5s}
+  - {key: flow, threshold: 33.3333%}`,
+	"formats": `
+interfaces: [{name: eth0, xdp: generic}, {name: eth0, netns: lab, xdp: offload}]
+mode: approx
+lists:
+  csv: {format: {kind: csv, column: 2, last_column: "3", separator: ";"}, sources: [{file: /a}]}
+  tabs: {format: {kind: csv, column: ip, separator: "\t"}, sources: [{file: /a}]}
+  json: {format: {kind: json, path: ".data[].ip"}, sources: [{url: "http://[::1]:8080/a"}]}
+  sets: {format: {kind: nftables, sets: [a, b]}, sources: [{directory: /d, suffixes: [.nft]}, {file: /a}], ttl: 48h}
+  crowdsec: {format: {kind: crowdsec}, sources: [{url: "http://127.0.0.1:8080", headers: {X-Api-Key: k}}]}
+  signed:
+    sources:
+      - url: https://example.com/a
+        signature_url: https://example.com/a.sig
+        public_key: MCowBQYDK2VwAyEAMCowBQYDK2VwAyEAMCowBQYDK0A=
+      - url: https://example.com/b
+        sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855`,
+}
+
+// TestRoundTrip checks that what is printed is the same configuration, and that
+// the schema takes both.
+func TestRoundTrip(t *testing.T) {
+	for name, text := range good {
+		t.Run(name, func(t *testing.T) {
+			c := parse(t, text)
+			printed := print(t, c)
+			again := parse(t, printed)
+			if !reflect.DeepEqual(again, c) {
+				t.Errorf("%+v\ninstead of\n%+v\nfor\n%s", again, c, printed)
+			}
+			for what, text := range map[string]string{"file": text, "print": printed} {
+				if err := validate(t, []byte(text)); err != nil {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			for _, l := range c.Lists {
+				if len(l.Sources) > 0 {
+					if _, err := feed.Open(l.Feed(), t.TempDir()); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestPrinted checks that a key is left out only where that means the same.
+func TestPrinted(t *testing.T) {
+	for _, v := range []any{Config{}, Interface{}, Tracker{}, List{}, Source{}} {
+		v := element(reflect.TypeOf(v))
+		for _, f := range fields(v.Type()) {
+			if f.omitEmpty && !isEmpty(v.Field(f.index)) {
+				t.Errorf("%v.%s is left out when it is zero, but its default is not", v.Type(), f.name)
+			}
+		}
+	}
+	printed := print(t, parse(t, good["least"]))
+	for _, want := range []string{"interfaces:\n", "mode: exact\n", "max_coverage: 25%\n", "  half_life: 30s\n", "malformed: pass\n"} {
+		if !strings.Contains(printed, want) {
+			t.Errorf("%q is missing in\n%s", want, printed)
+		}
+	}
+	if strings.Contains(printed, "trackers") || strings.Contains(printed, "client_ca") {
+		t.Errorf("what is not there is printed:\n%s", printed)
+	}
+}
+
+// TestExample checks that the example's comments state the defaults.
+func TestExample(t *testing.T) {
+	c, d := parse(t, everything()), Default()
+	if len(c.Lists) != 6 || c.API.TLS.ClientCA == "" || len(c.Trackers) != 2 || len(c.Interfaces) != 2 {
+		t.Fatalf("not all is there: %+v", c)
+	}
+	c.Interfaces, c.Monitor, c.Failsafe, c.Metrics, c.Trackers = nil, false, Failsafe{}, Metrics{}, nil
+	c.API = API{Socket: c.API.Socket}
+	i := slices.IndexFunc(c.Lists, func(l List) bool { return l.Name == "feed" })
+	feed := c.Lists[i]
+	want := element(reflect.TypeFor[List]()).Interface().(List)
+	want.Name, want.TTL, want.Sources = feed.Name, feed.TTL, feed.Sources
+	if !reflect.DeepEqual(feed, want) {
+		t.Errorf("list %+v, the defaults are %+v", feed, want)
+	}
+	source := element(reflect.TypeFor[Source]()).Interface().(Source)
+	if s := feed.Sources[0]; s.Timeout != source.Timeout || s.MaxBytes != source.MaxBytes {
+		t.Errorf("source %+v, the defaults are %+v", s, source)
+	}
+	c.Lists = nil
+	if !reflect.DeepEqual(c, d) {
+		t.Errorf("%+v\nthe defaults are\n%+v", c, d)
+	}
+	if string(d.API.Socket) != api.DefaultSocket {
+		t.Errorf("the socket is %s, commands look for %s", d.API.Socket, api.DefaultSocket)
+	}
+}
+
+func TestValues(t *testing.T) {
+	c := parse(t, good["trackers"])
+	k := func(i int) (key.Shape, key.Shape) { return c.Trackers[i].Key.V4, c.Trackers[i].Key.V6 }
+	for i, want := range []string{"src/32 ip6 src/128", "src/32 ip6 src/128", "dst/24 ip6 dst/48",
+		"src/32+dst/32+sport+dport+proto ip6 src/128+dst/128+sport+dport+proto"} {
+		if v4, v6 := k(i); fmt.Sprint(v4, " ", v6) != want {
+			t.Errorf("tracker %d: %v and %v", i, v4, v6)
+		}
+	}
+	if got := c.Trackers[0].Threshold.Share; got != 0.001 {
+		t.Errorf("share %v", got)
+	}
+	if got := c.Trackers[1]; got.Threshold.Rate != 1.5e6 || got.Rate != 0.5 || got.Burst != 1500 || got.Duration != time.Minute {
+		t.Errorf("%+v", got)
+	}
+	lists := parse(t, good["formats"]).Lists
+	if lists[0].Name != "csv" || lists[5].Name != "signed" {
+		t.Errorf("the lists are in another order")
+	}
+}
+
+// TestFeed checks that all that is said of a list reaches package feed.
+func TestFeed(t *testing.T) {
+	const sum = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+	l := List{
+		Name: "x", Lenient: true, Interval: 2 * time.Hour, Jitter: time.Second, MaxBad: 0, MaxShrink: 0.3,
+		Format: Format{Kind: feed.CSV, Column: "a", LastColumn: "b", Separator: ";", Path: ".c", Sets: []string{"d"}},
+		Sources: []Source{
+			{File: "/f", SHA256: sum},
+			{Directory: "/d", Suffixes: []string{".e"}, MaxBytes: 5},
+			{URL: "http://u", Headers: map[string]string{"H": "h"}, Timeout: time.Second,
+				SHA256URL: "http://s", SignatureURL: "http://g", PublicKey: "k"},
+		},
+	}
+	want := feed.Config{
+		Name: "x", Lenient: true, Interval: 2 * time.Hour, Jitter: time.Second, MaxBad: -1, MaxShrink: 0.3,
+		Format: feed.Format{Kind: feed.CSV, Column: "a", LastColumn: "b", Separator: ';', Path: ".c", Sets: []string{"d"}},
+		Sources: []feed.Source{
+			{File: "/f", SHA256: sum},
+			{Directory: "/d", Suffixes: []string{".e"}, MaxBytes: 5},
+			{URL: "http://u", Header: map[string]string{"H": "h"}, Timeout: time.Second,
+				SHA256URL: "http://s", SignatureURL: "http://g", PublicKey: "k"},
+		},
+	}
+	if got := l.Feed(); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v\ninstead of\n%+v", got, want)
+	}
+}
+
+func TestShares(t *testing.T) {
+	for text, want := range map[string]string{
+		"0": "0%", "0.000": "0%", "1": "100%", "0.05": "5%", "5%": "5%", "33.3333%": "33.3333%", "0.1%": "0.1%",
+		"0.0005": "0.05%", "100.0%": "100%", "0.123456789012345678": "12.345678901234568%", "10%": "10%",
+	} {
+		s, err := parseShare(text)
+		if err != nil || formatShare(s) != want {
+			t.Errorf("%s: %s, want %s: %v", text, formatShare(s), want, err)
+		}
+	}
+	for range 10_000 {
+		s := Share(rand.Float64())
+		if again, err := parseShare(formatShare(s)); again != s || err != nil {
+			t.Fatalf("%v: %s is %v: %v", float64(s), formatShare(s), float64(again), err)
+		}
+	}
+}
+
+// TestErrors states what is said of each mistake. Where the schema can see it,
+// it must.
+func TestErrors(t *testing.T) {
+	const eth0 = "interfaces: [eth0]\n"
+	for _, c := range []struct {
+		text   string
+		want   []string // without the file's name
+		unseen bool     // by the schema
+	}{
+		// Keys.
+		{"interface: [eth0]", []string{`1:1: interface: unknown key "interface": did you mean interfaces?`, `1:1: interfaces is missing`}, false},
+		{eth0 + "failsave:\n  ports: []", []string{`2:1: failsave: unknown key "failsave": did you mean failsafe?`}, false},
+		{eth0 + "failsafe:\n  port: []", []string{`3:3: failsafe.port: unknown key "port": did you mean ports?`}, false},
+		{eth0 + "log:\n  xyz: 1", []string{`3:3: log.xyz: unknown key "xyz": want level or format`}, false},
+		{eth0 + "api:\n  tls:\n    ca: /x", []string{`4:5: api.tls.ca: unknown key "ca": want cert, key or client_ca`}, false},
+		{"interfaces:\n  - {name: eth0, xpd: generic}", []string{`2:18: interfaces[0].xpd: unknown key "xpd": did you mean xdp?`}, false},
+		{eth0 + "trackers:\n  - key: src\n    treshold: 1/s", []string{
+			`3:5: trackers[0]: threshold is missing`, `4:5: trackers[0].treshold: unknown key "treshold": did you mean threshold?`}, false},
+		{eth0 + "lists:\n  drop:\n    soruces: []", []string{`4:5: lists.drop.soruces: unknown key "soruces": did you mean sources?`}, false},
+		{eth0 + "lists:\n  drop:\n    sources:\n      - ulr: http://x\n", []string{`5:9: lists.drop.sources[0].ulr: unknown key "ulr": did you mean url?`}, false},
+		{eth0 + "lists:\n  drop:\n    format: {kind: csv, colunm: 1}\n", []string{`4:25: lists.drop.format.colunm: unknown key "colunm": did you mean column?`}, false},
+		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, ttl, format, lenient, sources, interval, jitter, max_bad or max_shrink`}, false},
+		{eth0 + "lists:\n  a: {}\n  b: {}\n  a: {}\n", []string{`5:3: lists.a: there already, in line 3`}, false},
+		{eth0 + "mode: exact\nmode: exact", []string{`3:1: mode: there already, in line 2`}, false},
+		// Types.
+		{"", []string{`1:1: interfaces is missing`}, false},
+		{"# nothing\n", []string{`1:1: interfaces is missing`}, false},
+		{"eth0", []string{`1:1: want a mapping: keys and values`}, false},
+		{"interfaces: eth0", []string{`1:13: interfaces: want a list: [ … ], or a line with a dash for each`}, false},
+		{"interfaces: {name: eth0}", []string{`1:1: interfaces: want a list: [ … ], or a line with a dash for each`}, false},
+		{"interfaces: [[eth0]]", []string{`1:14: interfaces[0]: want a mapping: keys and values`}, false},
+		{"interfaces: [true]", []string{`1:14: interfaces[0]: true is a truth value: put it in quotes if it is meant as text`}, false},
+		{"interfaces:\n  -\n", []string{`2:5: interfaces[0]: name is missing`}, false},
+		{eth0 + "monitor: yes", []string{`2:10: monitor: want true or false`}, false},
+		{eth0 + "monitor:", []string{`2:1: monitor: want true or false`}, false},
+		{eth0 + "bits_per_entry: many", []string{`2:17: bits_per_entry: "many": want a number`}, false},
+		{eth0 + "learning: {elements: 1.5}", []string{`2:22: learning.elements: "1.5": want an integer`}, false},
+		{eth0 + "log:\n  level:", []string{`3:3: log.level: no value`}, false},
+		{eth0 + "failsafe: [tcp/22]", []string{`2:1: failsafe: want a mapping: keys and values`}, false},
+		{eth0 + "failsafe:\n  ports:\n    tcp: 22", []string{`3:3: failsafe.ports: want a list: [ … ], or a line with a dash for each`}, false},
+		{eth0 + "lists: [drop]", []string{`2:1: lists: want a mapping: keys and values`}, false},
+		{eth0 + "lists: {a: {interval: [1h]}}", []string{`2:13: lists.a.interval: want a single value`}, false},
+		{eth0 + "lists: {a: {sources: [{url: \"http://x\", headers: [k]}]}}", []string{`2:41: lists.a.sources[0].headers: want a mapping: keys and values`}, false},
+		// Values.
+		{eth0 + "mode: exakt", []string{`2:7: mode: "exakt": did you mean exact?`}, false},
+		{eth0 + "mode: both", []string{`2:7: mode: "both": want exact or approx`}, false},
+		{eth0 + "log: {level: warning}", []string{`2:14: log.level: "warning": want debug, info, warn or error`}, false},
+		{eth0 + "bits_per_entry: 0.5", []string{`2:17: bits_per_entry: 0.5 is not between 1 and 256`}, false},
+		{eth0 + "bits_per_entry: .nan", []string{`2:17: bits_per_entry: ".nan": want a number`}, false},
+		{eth0 + "learning: {elements: 0, half_life: 10}", []string{
+			`2:22: learning.elements: 0 is not between 1 and 1048576`, `2:36: learning.half_life: "10": want a number and its unit, as in 30s, 10m or 24h`}, false},
+		{eth0 + "learning: {half_life: 0.5ms}", []string{`2:23: learning.half_life: "0.5ms": want whole milliseconds, up to 292 years`}, true},
+		{eth0 + "learning: {half_life: 0s}", []string{`2:23: learning.half_life: 0s is not between 1s and 24h`}, true},
+		{eth0 + "max_coverage: 120%", []string{`2:15: max_coverage: "120%": want 0% … 100%`}, true},
+		{eth0 + "max_coverage: -1", []string{`2:15: max_coverage: "-1": want a share, as in 5% or 0.05`}, false},
+		{eth0 + "max_coverage: 0", []string{`2:15: max_coverage: no list could have any entry`}, true},
+		{eth0 + "state_dir: weir", []string{`2:12: state_dir: "weir": want an absolute path`}, false},
+		{eth0 + "metrics: {listen: 9477}", []string{`2:19: metrics.listen: "9477": want host:port, as in 127.0.0.1:9477`}, false},
+		{eth0 + "metrics: {listen: \"::1:0\"}", []string{`2:19: metrics.listen: "::1:0": want host:port, as in 127.0.0.1:9477 or [::1]:9477`}, true},
+		{eth0 + "failsafe:\n  ports: [22, icmp/1, tcp/70000]\n  prefixes: [192.0.2.1/24, 0.0.0.0/0, x]", []string{
+			`3:11: failsafe.ports[0]: "22": want tcp/, udp/ or sctp/ and a number`,
+			`3:15: failsafe.ports[1]: "icmp/1": want tcp/, udp/ or sctp/ and a number`,
+			`3:23: failsafe.ports[2]: failsafe port "tcp/70000": want tcp/, udp/ or sctp/ and a number`,
+			`4:14: failsafe.prefixes[0]: failsafe prefix "192.0.2.1/24": host bits set, did you mean 192.0.2.0/24?`,
+			`4:28: failsafe.prefixes[1]: failsafe prefix "0.0.0.0/0": every source would pass, whatever is listed`,
+			`4:39: failsafe.prefixes[2]: "x": want an address or a prefix`}, false},
+		// What goes together, and what is there twice.
+		{"interfaces: []", []string{`1:1: interfaces: no interface to filter on`}, true},
+		{"interfaces: [eth0, \"eth[\", \"a b\", averyverylongname, \"\", eth0]", []string{
+			`1:20: interfaces[1]: "eth[": a pattern with a bracket that does not end`,
+			`1:28: interfaces[2]: "a b" cannot be an interface: 1 to 15 characters, no slash, colon or space`,
+			`1:35: interfaces[3]: "averyverylongname" cannot be an interface: 1 to 15 characters, no slash, colon or space`,
+			`1:54: interfaces[4]: "" cannot be an interface: 1 to 15 characters, no slash, colon or space`,
+			`1:58: interfaces[5]: the same as interfaces[0]`}, true},
+		{eth0 + "failsafe:\n  ports: [tcp/1, tcp/1]\n  prefixes: [10.0.0.1, 10.0.0.1/32]", []string{
+			`3:18: failsafe.ports[1]: the same as failsafe.ports[0]`, `4:24: failsafe.prefixes[1]: the same as failsafe.prefixes[0]`}, true},
+		{eth0 + "failsafe: {ports: [tcp/1, tcp/2, tcp/3, tcp/4, tcp/5, tcp/6, tcp/7, tcp/8, tcp/9]}", []string{
+			`2:12: failsafe.ports: 9 of them: the most are 8`}, true},
+		{eth0 + "failsafe: {prefixes: ['::1', '::2', '::3', '::4', '::5', '::6', '::7', '::8', '::9', 10.0.0.1]}", []string{
+			`2:12: failsafe.prefixes: 1 of IPv4 and 9 of IPv6: the most of each are 8`}, true},
+		{eth0 + "api: {listen: \":9478\", tls: {cert: /a, key: /b}}", []string{
+			`2:15: api.listen: it takes tls with cert, key and client_ca: who reaches the daemon controls the filter`}, true},
+		{eth0 + "api: {tls: {cert: /a}}", []string{`2:7: api.tls: it is for listen, which is missing`}, true},
+		{eth0 + "trackers: [{key: src/33, threshold: 0/s}, {key: ip, threshold: 5}, {key: dst, threshold: 0%}]", []string{
+			`2:18: trackers[0].key: "src/33": want a prefix length from 1 to 32`,
+			`2:37: trackers[0].threshold: "0/s": want more than nothing`,
+			`2:49: trackers[1].key: "ip": want src, dst, flow, or a prefix as in src/24`,
+			`2:64: trackers[1].threshold: "5": want a number a second, as in 10k/s, or a share, as in 0.1%`,
+			`2:90: trackers[2].threshold: "0%": want more than nothing`}, false},
+		{eth0 + "trackers:\n  - {key: src, threshold: 1/s, action: limit}\n  - {key: src, threshold: 2/s, rate: 1/s}\n  - {key: dst, threshold: 0.5/s, interval: 1ms, duration: 0s}", []string{
+			`3:5: trackers[0]: action limit takes a rate`,
+			`4:5: trackers[1]: the same as trackers[0]`,
+			`4:5: trackers[1]: rate and burst go with action limit only`,
+			`5:27: trackers[2].threshold: 0.5/s is less than one in an interval of 1ms`,
+			`5:44: trackers[2].interval: 1ms is not between 100ms and 1h`,
+			`5:59: trackers[2].duration: 0s is not between 1s and 720h`}, true},
+		{eth0 + "trackers: [" + strings.Repeat("{key: src, threshold: 1/s}, ", 5) + "]", []string{
+			`2:1: trackers: 5 of them: the most are 4`, `2:40: trackers[1]: the same as trackers[0]`, `2:68: trackers[2]: the same as trackers[0]`,
+			`2:96: trackers[3]: the same as trackers[0]`, `2:124: trackers[4]: the same as trackers[0]`}, true},
+		{eth0 + "lists:\n  a b: {}\n  .x: {}\n  " + strings.Repeat("x", 65) + ": {}", []string{
+			`3:3: lists.a b: the name "a b": want up to 64 letters, digits, "_", "-" and inner dots`,
+			`4:3: lists.".x": the name ".x": want up to 64 letters, digits, "_", "-" and inner dots`,
+			`5:3: lists.` + strings.Repeat("x", 65) + `: the name "` + strings.Repeat("x", 65) + `": want up to 64 letters, digits, "_", "-" and inner dots`}, false},
+		{eth0 + "lists:\n  a:\n    interval: 0s\n    jitter: 1000h\n  b:\n    ttl: 30m\n    sources: [{file: /x}]", []string{
+			`4:15: lists.a.interval: 0s is not between 1s and 720h`, `5:13: lists.a.jitter: 1000h is not between 0s and 720h`,
+			`7:10: lists.b.ttl: 30m is less than interval and jitter: entries would lapse between two fetches`}, true},
+		{eth0 + "lists:\n  a: {format: csv}\n  b: {format: {kind: json, path: x}}\n  c: {format: plane}\n  d: {format: {column: 1}}", []string{
+			`3:15: lists.a.format: a column goes with format csv, which needs one`,
+			`4:7: lists.b.format: path "x": want something like ".data[].ip"`,
+			`5:15: lists.c.format: "plane": want plain, csv, json, jsonl, spamhaus, crowdsec, nftables or ipset`,
+			`6:7: lists.d.format: a column goes with format csv, which needs one`}, false},
+		{eth0 + "lists:\n  a:\n    sources:\n      - {file: /x, url: \"http://x\"}\n      - {}\n      - {file: /x, sha256: 12}\n      - {url: \"ftp://x\"}\n      - {url: \"http:///x\"}", []string{
+			`5:9: lists.a.sources[0]: want one of file, directory and URL`,
+			`6:9: lists.a.sources[1]: want one of file, directory and URL`,
+			`7:28: lists.a.sources[2].sha256: "12": want 64 hexadecimal digits`,
+			`8:15: lists.a.sources[3].url: want an address that begins with http:// or https://`,
+			`9:15: lists.a.sources[4].url: URL without a host`}, false},
+		{eth0 + "lists:\n  a:\n    sources:\n      - {file: /x}\n      - {file: /x, max_bytes: 0}\n      - {file: /y, max_bytes: 1.5}\n      - {file: /z, max_bytes: 1 TB}", []string{
+			`6:9: lists.a.sources[1]: max_bytes or timeout is 0: nothing could be read`,
+			`6:9: lists.a.sources[1]: the same as lists.a.sources[0]`,
+			`7:31: lists.a.sources[2].max_bytes: "1.5": want an integer up to 2^53`,
+			`8:31: lists.a.sources[3].max_bytes: "1 TB": want bytes, as in 65536 or 64MiB`}, false},
+		{eth0 + "lists:\n  a:\n    sources:\n      - {file: /x}\n      - {file: /x, max_bytes: 0}", []string{
+			`6:9: lists.a.sources[1]: max_bytes or timeout is 0: nothing could be read`,
+			`6:9: lists.a.sources[1]: the same as lists.a.sources[0]`}, true},
+		// YAML.
+		{"interfaces: [eth0", []string{`1:13: not YAML: sequence end token ']' not found`}, false},
+		{"a: b: c", []string{`1:4: not YAML: mapping value is not allowed in this context`}, false},
+		{eth0 + "---\n" + eth0, []string{`3:1: a second document: want one`}, true},
+		{eth0 + "api: &x {group: adm}", []string{`2:1: api: anchors, aliases and tags are not understood here: write it out`}, true},
+		{eth0 + "api: {group: !!str adm}", []string{`2:7: api.group: anchors, aliases and tags are not understood here: write it out`}, true},
+		{eth0 + "<<: {mode: exact}", []string{`2:1: <<: merging is not understood here: write it out`}, true},
+	} {
+		_, err := Parse("weir.yaml", []byte(c.text))
+		var errs Errors
+		if !errors.As(err, &errs) {
+			t.Errorf("%s\n%v", c.text, err)
+			continue
+		}
+		var got []string
+		for line := range strings.Lines(err.Error()) {
+			got = append(got, strings.TrimSpace(strings.TrimPrefix(line, "weir.yaml:")))
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s\n got %s\nwant %s", c.text, strings.Join(got, "\n     "), strings.Join(c.want, "\n     "))
+		}
+		if seen := validate(t, []byte(c.text)) != nil; seen == c.unseen {
+			t.Errorf("%s\nthe schema says that it is wrong: %v", c.text, seen)
+		}
+	}
+}
+
+func TestLoad(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "weir.yaml")
+	if _, err := Load(path); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), path) {
+		t.Error(err)
+	}
+}
+
+func TestDiff(t *testing.T) {
+	for _, c := range []struct {
+		old, new string
+		want     []string
+	}{
+		{"interfaces: [eth0, eth1]", "interfaces: [eth1, {name: eth0, xdp: generic}, {name: eth0, netns: lab}]\nmonitor: true", []string{
+			"interfaces[eth0].xdp: native → generic", "interfaces[eth0 in namespace lab]: added",
+			"interfaces: in another order", "monitor: false → true"}},
+		{"interfaces: [eth0]\nfailsafe: {ports: [tcp/22]}", "interfaces: [eth0]\nfailsafe: {ports: [tcp/22, udp/53]}\nmetrics: {listen: \":1\"}", []string{
+			"failsafe.ports: tcp/22 → tcp/22, udp/53", "metrics.listen: none → :1"}},
+		{"interfaces: [eth0]\nlists: {a: {sources: [{file: /a}, {file: /b}]}, b: , x.y: }",
+			"interfaces: [eth0]\nlists: {b: {ttl: 1h, format: ipset}, a: {interval: 2h, sources: [{file: /b, max_bytes: 1KiB}]}, c: {action: allow}}", []string{
+				"lists.b.ttl: none → 1h", "lists.b.format.kind: plain → ipset",
+				"lists.a.sources[/b].max_bytes: 256MiB → 1KiB", "lists.a.sources[/a]: removed", "lists.a.interval: 1h → 2h",
+				"lists.c: added", `lists."x.y": removed`, "lists: in another order"}},
+		{"interfaces: [eth0]\nlists: {a: {sources: [{url: \"http://u:secret@h/x?k=secret\", headers: {K: secret}}, {url: \"http://h/x?k=other\"}]}}",
+			"interfaces: [eth0]\nlists: {a: {sources: [{url: \"http://u:hidden@h/x?k=hidden\", headers: {K: hidden}, sha256_url: \"http://h/y?hidden\"}]}}", []string{
+				"lists.a.sources[http://h/x].url: changed", "lists.a.sources[http://h/x].headers: changed",
+				"lists.a.sources[http://h/x].sha256_url: none → http://h/y", "lists.a.sources[http://h/x (2)]: removed"}},
+		{"interfaces: [eth0]\ntrackers: [{key: src, threshold: 1k/s}]", "interfaces: [eth0]\ntrackers: [{key: src, threshold: 1%, action: limit, rate: 5/s}, {key: src, unit: bytes, threshold: 1/s}]", []string{
+			"trackers[src packets].threshold: 1k/s → 1%", "trackers[src packets].action: report → limit",
+			"trackers[src packets].rate: none → 5/s", "trackers[src bytes]: added"}},
+	} {
+		if got := Diff(parse(t, c.old), parse(t, c.new)); !slices.Equal(got, c.want) {
+			t.Errorf("%s\n%s\n got %s\nwant %s", c.old, c.new, strings.Join(got, "\n     "), strings.Join(c.want, "\n     "))
+		}
+	}
+	for a, old := range good {
+		for b, new := range good {
+			if d := Diff(parse(t, old), parse(t, new)); (len(d) == 0) != (a == b) {
+				t.Errorf("from %s to %s: %q", a, b, d)
+			}
+		}
+	}
+}
+
+// FuzzParse checks that what is read is printed as the same, and that errors
+// point into the file.
+func FuzzParse(f *testing.F) {
+	for _, text := range good {
+		f.Add([]byte(text))
+	}
+	f.Add([]byte("interfaces: [a]\n? [x]\n: y\n- z: *x"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c, err := Parse("weir.yaml", text)
+		var errs Errors
+		if errors.As(err, &errs) {
+			lines := strings.Count(string(text), "\n") + strings.Count(string(text), "\r") + 1
+			for _, e := range errs {
+				if e.Line < 1 || e.Line > lines+1 || e.Column < 0 {
+					t.Errorf("%v, of %d lines", e, lines)
+				}
+			}
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := parse(t, print(t, c))
+		if d := Diff(c, again); len(d) > 0 || !reflect.DeepEqual(c, again) {
+			t.Errorf("%q\n%s", d, print(t, c))
+		}
+	})
+}

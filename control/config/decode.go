@@ -1,0 +1,486 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// Error is something wrong with a file.
+type Error struct {
+	File         string
+	Line, Column int    // from 1
+	Path         string // as in "lists.drop.sources[0].url"; "" for the whole
+	Err          error
+}
+
+func (e *Error) Error() string {
+	at := fmt.Sprintf("%s:%d:%d: ", e.File, e.Line, e.Column)
+	if e.Path != "" {
+		at += e.Path + ": "
+	}
+	return at + e.Err.Error()
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Errors is all that is wrong with a file, in its order: one or more.
+type Errors []*Error
+
+// Error gives a line for each.
+func (es Errors) Error() string {
+	lines := make([]string, len(es))
+	for i, e := range es {
+		lines[i] = e.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Load reads a file. Unless it cannot be read, the error is of type [Errors].
+func Load(path string) (*Config, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	return Parse(path, text)
+}
+
+// Parse is Load for a file's text; name stands for the file in errors.
+func Parse(name string, text []byte) (*Config, error) {
+	d := &decoder{file: name, at: map[string]*token.Position{"": {Line: 1, Column: 1}}}
+	c := Default()
+	d.document(text, reflect.ValueOf(c).Elem())
+	misread := slices.Clone(d.errs)
+	c.check(func(path string, err error) {
+		// What was not understood is not to be complained about twice.
+		if !slices.ContainsFunc(misread, func(e *Error) bool { return within(e.Path, path) || within(path, e.Path) }) {
+			d.fail(path, err)
+		}
+	})
+	if len(d.errs) > 0 {
+		slices.SortStableFunc(d.errs, func(a, b *Error) int {
+			if a.Line != b.Line {
+				return a.Line - b.Line
+			}
+			return a.Column - b.Column
+		})
+		return nil, d.errs
+	}
+	return c, nil
+}
+
+// within reports whether a path is another one or leads below it.
+func within(path, above string) bool {
+	rest, ok := strings.CutPrefix(path, above)
+	return ok && (rest == "" || above == "" || rest[0] == '.' || rest[0] == '[')
+}
+
+// decoder fills a Config in.
+type decoder struct {
+	file string
+	errs Errors
+	at   map[string]*token.Position // of what stands in the file, by path
+}
+
+// fail reports an error at a path, or where the path is not in the file, at
+// what is above it.
+func (d *decoder) fail(path string, err error) {
+	at, ok := d.at[path]
+	for above := path; !ok; at, ok = d.at[above] {
+		above = above[:max(0, strings.LastIndexAny(above, ".["))]
+	}
+	d.errs = append(d.errs, &Error{File: d.file, Line: at.Line, Column: at.Column, Path: path, Err: err})
+}
+
+func (d *decoder) failf(path, format string, args ...any) {
+	d.fail(path, fmt.Errorf(format, args...))
+}
+
+func (d *decoder) document(text []byte, v reflect.Value) {
+	f, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		var syntax yaml.Error
+		if errors.As(err, &syntax) && syntax.GetToken() != nil {
+			d.at[""] = syntax.GetToken().Position
+			err = errors.New(syntax.GetMessage())
+		}
+		d.fail("", fmt.Errorf("not YAML: %w", err))
+		return
+	}
+	var bodies []ast.Node
+	for _, doc := range f.Docs {
+		if doc.Body != nil {
+			bodies = append(bodies, doc.Body)
+		}
+	}
+	switch {
+	case len(bodies) > 1:
+		d.at[""] = position(bodies[1])
+		d.failf("", "a second document: want one")
+	case len(bodies) == 1:
+		d.decode(bodies[0], v, "")
+	default:
+		d.structure(nil, v, "") // for what is required
+	}
+}
+
+// position is where a node begins.
+func position(n ast.Node) *token.Position {
+	if m, ok := n.(*ast.MappingNode); ok && len(m.Values) > 0 && !m.IsFlowStyle {
+		return position(m.Values[0].Key)
+	}
+	return n.GetToken().Position
+}
+
+// decode sets v to what a node says. v holds the defaults.
+func (d *decoder) decode(n ast.Node, v reflect.Value, path string) {
+	switch n.(type) {
+	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
+		d.failf(path, "anchors, aliases and tags are not understood here: write it out")
+		return
+	}
+	if _, null := n.(*ast.NullNode); isScalar(n) && !null {
+		d.at[path] = position(n) // not that of its key
+	}
+	if c, ok := codecs[v.Type()]; ok {
+		if text, ok := d.scalar(n, path); ok {
+			d.set(v, path)(c.parse(text))
+		}
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		d.structure(n, v, path)
+	case reflect.Slice:
+		d.slice(n, v, path)
+	case reflect.Map:
+		d.strings(n, v, path)
+	case reflect.String:
+		if _, isBool := n.(*ast.BoolNode); isBool {
+			d.failf(path, "%s is a truth value: put it in quotes if it is meant as text", n)
+		} else if text, ok := d.scalar(n, path); ok {
+			v.SetString(text)
+		}
+	case reflect.Bool:
+		if b, ok := n.(*ast.BoolNode); ok {
+			v.SetBool(b.Value)
+		} else {
+			d.failf(path, "want true or false")
+		}
+	case reflect.Int:
+		if text, ok := d.scalar(n, path); ok {
+			i, err := strconv.ParseInt(text, 0, 0)
+			if err != nil {
+				err = fmt.Errorf("%q: want an integer", text)
+			}
+			d.set(v, path)(reflect.ValueOf(int(i)), err)
+		}
+	case reflect.Float64:
+		if text, ok := d.scalar(n, path); ok {
+			f, err := strconv.ParseFloat(text, 64)
+			if err != nil {
+				err = fmt.Errorf("%q: want a number", text)
+			}
+			d.set(v, path)(reflect.ValueOf(f), err)
+		}
+	default:
+		panic("config: no way to read a " + v.Type().String())
+	}
+}
+
+// set sets v unless there is an error, which it reports.
+func (d *decoder) set(v reflect.Value, path string) func(reflect.Value, error) {
+	return func(to reflect.Value, err error) {
+		if err != nil {
+			d.fail(path, err)
+			return
+		}
+		v.Set(to)
+	}
+}
+
+// scalar gives a scalar's text, whether or not it was quoted.
+func (d *decoder) scalar(n ast.Node, path string) (string, bool) {
+	switch n := n.(type) {
+	case *ast.NullNode:
+		d.failf(path, "no value")
+	case *ast.LiteralNode:
+		return n.Value.Value, true
+	case ast.ScalarNode:
+		return n.GetToken().Value, true
+	default:
+		d.failf(path, "want a single value")
+	}
+	return "", false
+}
+
+// field is a struct's field and its tags.
+type field struct {
+	name                              string
+	index                             int
+	omitEmpty, required, short, isKey bool
+	min, max                          string
+}
+
+func fields(t reflect.Type) []field {
+	var all []field
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		has := func(o string) bool { return slices.Contains(strings.Split(options, ","), o) }
+		all = append(all, field{
+			name: name, index: i,
+			omitEmpty: has("omitempty"), required: has("required"), short: has("short"), isKey: has("key"),
+			min: f.Tag.Get("min"), max: f.Tag.Get("max"),
+		})
+	}
+	return all
+}
+
+// shortField is the field that stands for the whole struct, if one does.
+func shortField(t reflect.Type) (field, bool) {
+	return findField(t, func(f field) bool { return f.short })
+}
+
+// keyField is the field that is the key of a mapping's element, if one is.
+func keyField(t reflect.Type) (field, bool) {
+	return findField(t, func(f field) bool { return f.isKey })
+}
+
+func findField(t reflect.Type, is func(field) bool) (field, bool) {
+	if t.Kind() == reflect.Struct {
+		all := fields(t)
+		if i := slices.IndexFunc(all, is); i >= 0 {
+			return all[i], true
+		}
+	}
+	return field{}, false
+}
+
+// structure decodes a mapping; n is nil for none.
+func (d *decoder) structure(n ast.Node, v reflect.Value, path string) {
+	if f, ok := shortField(v.Type()); ok {
+		if _, null := n.(*ast.NullNode); !null && isScalar(n) {
+			d.decode(n, v.Field(f.index), path)
+			return
+		}
+	}
+	entries, ok := d.mapping(n, path)
+	if !ok {
+		return
+	}
+	var there []string
+	for _, e := range entries {
+		name, below := e.name, join(path, e.name)
+		all := fields(v.Type())
+		i := slices.IndexFunc(all, func(f field) bool { return f.name == name && !f.isKey })
+		if i < 0 {
+			var names []string
+			for _, f := range all {
+				if !f.isKey {
+					names = append(names, f.name)
+				}
+			}
+			d.fail(below, fmt.Errorf("unknown key %w", wanted(name, names)))
+			continue
+		}
+		there = append(there, name)
+		f := v.Field(all[i].index)
+		before := len(d.errs)
+		d.decode(e.value, f, below)
+		if len(d.errs) == before {
+			d.inRange(f, all[i], below)
+		}
+	}
+	for _, f := range fields(v.Type()) {
+		if f.required && !slices.Contains(there, f.name) {
+			d.failf(path, "%s is missing", f.name)
+		}
+	}
+}
+
+func (d *decoder) inRange(v reflect.Value, f field, path string) {
+	if f.min == "" {
+		return
+	}
+	least, _ := strconv.ParseFloat(f.min, 64) // the tags are right: a test decodes them
+	most, _ := strconv.ParseFloat(f.max, 64)
+	var x float64
+	if v.CanInt() {
+		x = float64(v.Int())
+	} else {
+		x = v.Float()
+	}
+	if !(x >= least && x <= most) {
+		d.failf(path, "%v is not between %s and %s", v, f.min, f.max)
+	}
+}
+
+func isScalar(n ast.Node) bool {
+	_, scalar := n.(ast.ScalarNode)
+	_, literal := n.(*ast.LiteralNode)
+	return scalar || literal
+}
+
+// entry is a key of a mapping with its value.
+type entry struct {
+	name  string
+	value ast.Node
+}
+
+// mapping gives a mapping's entries, and reports keys that are there twice. It
+// reports false for what is no mapping, unless it is nothing.
+func (d *decoder) mapping(n ast.Node, path string) ([]entry, bool) {
+	var values []*ast.MappingValueNode
+	switch n := n.(type) {
+	case nil, *ast.NullNode:
+	case *ast.MappingNode:
+		values = n.Values
+	default:
+		d.failf(path, "want a mapping: keys and values")
+		return nil, false
+	}
+	var entries []entry
+	lines := map[string]int{}
+	for _, kv := range values {
+		name, at := kv.Key.GetToken().Value, kv.Key.GetToken().Position
+		below := join(path, name)
+		if first := lines[name]; first > 0 {
+			d.errs = append(d.errs, &Error{d.file, at.Line, at.Column, below, fmt.Errorf("there already, in line %d", first)})
+			continue
+		}
+		lines[name] = at.Line
+		d.at[below] = at
+		if _, ok := kv.Key.(*ast.MergeKeyNode); ok {
+			d.failf(below, "merging is not understood here: write it out")
+			continue
+		}
+		entries = append(entries, entry{name, kv.Value})
+	}
+	return entries, true
+}
+
+// join is the way to what has a name below a path. A name that could be taken
+// for more than one is quoted.
+func join(path, name string) string {
+	if strings.ContainsAny(name, ".[") {
+		name = strconv.Quote(name)
+	}
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+// defaulter is an element of a sequence or mapping that has defaults.
+type defaulter interface{ setDefaults() }
+
+// element makes an element with its defaults.
+func element(t reflect.Type) reflect.Value {
+	v := reflect.New(t)
+	if d, ok := v.Interface().(defaulter); ok {
+		d.setDefaults()
+	}
+	return v.Elem()
+}
+
+// slice decodes a sequence, or where elements have a key, a mapping.
+func (d *decoder) slice(n ast.Node, v reflect.Value, path string) {
+	t := v.Type().Elem()
+	if key, ok := keyField(t); ok {
+		entries, _ := d.mapping(n, path)
+		for _, named := range entries {
+			e := element(t)
+			e.Field(key.index).SetString(named.name)
+			d.decode(named.value, e, join(path, named.name))
+			v.Set(reflect.Append(v, e))
+		}
+		return
+	}
+	switch n := n.(type) {
+	case *ast.NullNode:
+	case *ast.SequenceNode:
+		for i, value := range n.Values {
+			below := fmt.Sprintf("%s[%d]", path, i)
+			d.at[below] = position(value)
+			e := element(t)
+			d.decode(value, e, below)
+			v.Set(reflect.Append(v, e))
+		}
+	default:
+		d.failf(path, "want a list: [ … ], or a line with a dash for each")
+	}
+}
+
+// strings decodes a mapping of names to strings.
+func (d *decoder) strings(n ast.Node, v reflect.Value, path string) {
+	entries, _ := d.mapping(n, path)
+	for _, named := range entries {
+		e := element(v.Type().Elem())
+		d.decode(named.value, e, join(path, named.name))
+		if v.IsNil() {
+			v.Set(reflect.MakeMap(v.Type()))
+		}
+		v.SetMapIndex(reflect.ValueOf(named.name), e)
+	}
+}
+
+// wanted says which words there are in the place of one, and which of them is
+// probably meant.
+func wanted(word string, words []string) error {
+	if near := nearest(word, words); near != "" {
+		return fmt.Errorf("%q: did you mean %s?", word, near)
+	}
+	last := len(words) - 1
+	list := words[last]
+	if last > 0 {
+		list = strings.Join(words[:last], ", ") + " or " + list
+	}
+	return fmt.Errorf("%q: want %s", word, list)
+}
+
+// nearest is the word that the fewest changes lead to, unless those are more
+// than one for three letters.
+func nearest(word string, words []string) string {
+	best, fewest := "", 1+max(1, len(word)/3)
+	for _, w := range words {
+		if n := distance(strings.ToLower(word), w); n < fewest {
+			best, fewest = w, n
+		}
+	}
+	return best
+}
+
+// distance is the number of letters to insert, leave out, replace or swap with
+// the next one, to make one word of another (optimal string alignment).
+func distance(a, b string) int {
+	before, row := make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		next := make([]int, len(b)+1)
+		next[0] = i + 1
+		for j := range len(b) {
+			n := row[j]
+			if a[i] != b[j] {
+				n = 1 + min(n, row[j+1], next[j])
+			}
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				n = min(n, 1+before[j-1])
+			}
+			next[j+1] = n
+		}
+		before, row = row, next
+	}
+	return row[len(b)]
+}

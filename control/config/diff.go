@@ -1,0 +1,137 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"weir/control/feed"
+	"weir/loader"
+)
+
+// Diff says what is different in a new configuration, a line for each, and no
+// line if nothing is. It shows nothing that is secret.
+func Diff(old, new *Config) []string {
+	var d differences
+	d.compare(reflect.ValueOf(old).Elem(), reflect.ValueOf(new).Elem(), "", false)
+	return d.lines
+}
+
+// labelled is an element that is known by what it is, not by its place.
+type labelled interface{ label() string }
+
+func (i Interface) label() string { return loader.Target{Netns: i.Netns, Iface: i.Name}.String() }
+func (t Tracker) label() string   { return t.Key.String() + " " + t.Unit.String() }
+func (l List) label() string      { return l.Name }
+
+func (s Source) label() string {
+	return feed.Source{File: string(s.File), Directory: string(s.Directory), URL: string(s.URL)}.String()
+}
+
+type differences struct{ lines []string }
+
+func (d *differences) addf(format string, args ...any) {
+	d.lines = append(d.lines, fmt.Sprintf(format, args...))
+}
+
+// compare compares values at a path. Where they are optional, zero is none.
+func (d *differences) compare(old, new reflect.Value, path string, optional bool) {
+	t := old.Type()
+	_, scalar := codecs[t]
+	switch {
+	case scalar:
+		d.values(old, new, path, optional)
+	case t.Kind() == reflect.Struct:
+		for _, f := range fields(t) {
+			if !f.isKey {
+				d.compare(old.Field(f.index), new.Field(f.index), join(path, f.name), f.omitEmpty)
+			}
+		}
+	case t.Kind() == reflect.Slice && t.Elem().Implements(reflect.TypeFor[labelled]()):
+		d.elements(old, new, path)
+	default:
+		d.values(old, new, path, optional)
+	}
+}
+
+// values compares what is shown as a whole.
+func (d *differences) values(old, new reflect.Value, path string, optional bool) {
+	if isEmpty(old) && isEmpty(new) || reflect.DeepEqual(old.Interface(), new.Interface()) {
+		return
+	}
+	before, after := show(old, optional), show(new, optional)
+	if before == after { // what is secret differs
+		d.addf("%s: changed", path)
+		return
+	}
+	d.addf("%s: %s → %s", path, before, after)
+}
+
+// show gives a value without what is secret in it.
+func show(v reflect.Value, optional bool) string {
+	c, scalar := codecs[v.Type()]
+	switch {
+	case optional && isEmpty(v):
+		return "none"
+	case scalar && c.hide != nil:
+		return c.hide(v)
+	case scalar:
+		return c.format(v)
+	case v.Kind() == reflect.Map:
+		return "(not shown)"
+	case v.Kind() == reflect.Slice:
+		var all []string
+		for i := range v.Len() {
+			all = append(all, show(v.Index(i), false))
+		}
+		return strings.Join(all, ", ")
+	}
+	return fmt.Sprint(v)
+}
+
+// elements compares sequences of labelled elements.
+func (d *differences) elements(old, new reflect.Value, path string) {
+	before, after := labels(old), labels(new)
+	_, named := keyField(old.Type().Elem())
+	at := func(label string) string {
+		if named {
+			return join(path, label)
+		}
+		return fmt.Sprintf("%s[%s]", path, label)
+	}
+	var stayed []string
+	for i, label := range after {
+		j := slices.Index(before, label)
+		if j < 0 {
+			d.addf("%s: added", at(label))
+			continue
+		}
+		stayed = append(stayed, label)
+		d.compare(old.Index(j), new.Index(i), at(label), false)
+	}
+	gone := func(label string) bool { return !slices.Contains(after, label) }
+	for _, label := range before {
+		if gone(label) {
+			d.addf("%s: removed", at(label))
+		}
+	}
+	if !slices.Equal(slices.DeleteFunc(before, gone), stayed) {
+		d.addf("%s: in another order", path)
+	}
+}
+
+// labels are the labels of elements. Of those that have the same, since what
+// tells them apart is secret, each but the first gets a number.
+func labels(v reflect.Value) []string {
+	var all []string
+	for i := range v.Len() {
+		name := v.Index(i).Interface().(labelled).label()
+		label := name
+		for n := 2; slices.Contains(all, label); n++ {
+			label = fmt.Sprintf("%s (%d)", name, n)
+		}
+		all = append(all, label)
+	}
+	return all
+}

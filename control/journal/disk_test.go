@@ -1,0 +1,109 @@
+package journal
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// inMemory mounts a small file system that only this test sees, and gives its
+// path. It takes root.
+func inMemory(t *testing.T) string {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("mounting a file system takes root")
+	}
+	dir := t.TempDir()
+	runtime.LockOSThread() // for good: the thread ends with the test
+	if err := errors.Join(
+		unix.Unshare(unix.CLONE_NEWNS),
+		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+		unix.Mount("weir", dir, "tmpfs", 0, "size=256k"),
+	); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// remount changes the options of such a file system.
+func remount(t *testing.T, dir string, flags uintptr, options string) {
+	t.Helper()
+	if err := unix.Mount("weir", dir, "tmpfs", unix.MS_REMOUNT|flags, options); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFullDisk adds until the disk is full, and goes on when it has room again.
+func TestFullDisk(t *testing.T) {
+	dir := inMemory(t)
+	path := filepath.Join(dir, "journal")
+	j, _ := open(t, path)
+	const batch = 7
+	n := 0
+	var err error
+	for ; err == nil; n++ {
+		err = j.Apply(add(n*batch, (n+1)*batch))
+	}
+	if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), path) || n < 100 {
+		t.Errorf("batch %d: %v", n, err)
+	}
+	full := add(0, (n-1)*batch)
+	check(t, j, after(full))
+	j.Close()
+	j, log := open(t, path)
+	check(t, j, after(full))
+	if log.Len() > 0 {
+		t.Error(log)
+	}
+	if err := j.Apply(add(0, 1000)); !errors.Is(err, unix.ENOSPC) {
+		t.Error(err)
+	}
+	// There is no room to write it anew, and that is no reason to refuse.
+	if err := j.rewrite(); !errors.Is(err, unix.ENOSPC) {
+		t.Error(err)
+	}
+	check(t, j, after(full))
+	remount(t, dir, 0, "size=4m")
+	apply(t, j, add(5000, 5100))
+	j.Close()
+	j, _ = open(t, path)
+	check(t, j, after(slices.Concat(full, add(5000, 5100))))
+}
+
+// TestReadOnly checks that what is there stays in force on a disk that cannot
+// be written to.
+func TestReadOnly(t *testing.T) {
+	dir := inMemory(t)
+	path := filepath.Join(dir, "journal")
+	j, _ := open(t, path)
+	apply(t, j, add(0, 9))
+	j.Close()
+	for _, want := range [][]Change{add(0, 9), nil} {
+		remount(t, dir, unix.MS_RDONLY, "")
+		j, log := open(t, path)
+		check(t, j, after(want))
+		if err := j.Apply(add(20, 21)); !errors.Is(err, ErrReadOnly) || !errors.Is(err, unix.EROFS) {
+			t.Error(err)
+		}
+		check(t, j, after(want))
+		if !strings.Contains(log.String(), "read-only file system") {
+			t.Errorf("log: %s", log)
+		}
+		j.Close()
+		remount(t, dir, 0, "")
+		if err := errors.Join(os.RemoveAll(path), os.RemoveAll(path+".lock")); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

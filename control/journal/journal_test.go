@@ -1,0 +1,763 @@
+package journal
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir/filter/key"
+)
+
+// began is some moment; entries are added after it.
+var began = time.UnixMilli(1_700_000_000_000)
+
+// nth is an entry that is another for each n, of all kinds of keys.
+func nth(n int) Entry {
+	a4 := netip.AddrFrom4([4]byte{192, byte(n >> 16), byte(n >> 8), byte(n)})
+	a6 := netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 13: byte(n >> 16), 14: byte(n >> 8), 15: byte(n)})
+	flow := key.Tuple{Src: a4, Dst: a4.Next(), Proto: 6, HasPorts: true, SrcPort: uint16(n), DstPort: 443}
+	e := Entry{List: "mine", Added: began.Add(time.Duration(n) * time.Second), UID: uint32(n)}
+	switch n % 6 {
+	case 0:
+		e.Key = key.Source(netip.PrefixFrom(a4, 32))
+	case 1:
+		e.Key, e.Reason = key.Source(netip.PrefixFrom(a6, 128)), "seen in the logs"
+	case 2:
+		e.Key, e.Allow, e.List = key.Destination(netip.PrefixFrom(a4, 32)), true, "ours"
+	case 3:
+		e.Key, _ = key.Shape{Fields: key.FieldProto | key.FieldDstPort, SrcBits: 32, DstBits: 24}.Of(flow)
+		e.Expires = e.Added.Add(time.Hour)
+	case 4:
+		flow.Src, flow.Dst = a6, a6.Next()
+		e.Key, _ = key.Shape{Fields: key.FieldV6 | key.FieldProto, SrcBits: 128, DstBits: 128}.Of(flow)
+		e.Reason = strings.Repeat("ж", MaxReasonLen/2)
+	case 5:
+		e.Key, e.List = key.Source(netip.PrefixFrom(a6, 128)), strings.Repeat("x", MaxListLen)
+	}
+	return e
+}
+
+func add(from, to int) []Change {
+	var batch []Change
+	for n := from; n < to; n++ {
+		batch = append(batch, Change{Entry: nth(n)})
+	}
+	return batch
+}
+
+func remove(from, to int) []Change {
+	batch := add(from, to)
+	for i := range batch {
+		batch[i].Remove = true
+	}
+	return batch
+}
+
+// id is what identifies an entry.
+type id struct {
+	list string
+	key  key.Key
+}
+
+// after gives the entries after some changes, the plain way.
+func after(changes []Change) map[id]Entry {
+	m := map[id]Entry{}
+	for _, c := range changes {
+		if c.Remove {
+			delete(m, id{c.List, c.Key})
+		} else {
+			m[id{c.List, c.Key}] = c.Entry
+		}
+	}
+	return m
+}
+
+func (j *Journal) contents() map[id]Entry {
+	m := map[id]Entry{}
+	for e := range j.Entries() {
+		m[id{e.List, e.Key}] = e
+	}
+	return m
+}
+
+// check compares a journal with what it should hold.
+func check(t *testing.T, j *Journal, want map[id]Entry) {
+	t.Helper()
+	if got := j.contents(); !maps.Equal(got, want) {
+		t.Errorf("%d entries, want %d", len(got), len(want))
+		for k, e := range want {
+			if got[k] != e {
+				t.Errorf("%+v\ninstead of %+v", got[k], e)
+				break
+			}
+		}
+	}
+	if j.Len() != len(want) {
+		t.Errorf("Len is %d of %d", j.Len(), len(want))
+	}
+}
+
+// open opens a journal, and closes it at the end of the test. What it logs is
+// the test's to look at.
+func open(t testing.TB, path string) (*Journal, *bytes.Buffer) {
+	t.Helper()
+	var log bytes.Buffer
+	j, err := Open(path, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { j.Close() })
+	return j, &log
+}
+
+func apply(t testing.TB, j *Journal, batches ...[]Change) {
+	t.Helper()
+	for _, b := range batches {
+		if err := j.Apply(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestReopen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j, log := open(t, path)
+	again := nth(7)
+	again.Reason, again.Expires = "again", began.Add(time.Minute)
+	batches := [][]Change{add(0, 20), remove(3, 9), add(5, 7), {{Entry: again}}, remove(100, 101), {}}
+	apply(t, j, batches...)
+	want := after(slices.Concat(batches...))
+	check(t, j, want)
+	if e, ok := j.Get(again.List, again.Key); !ok || e != again {
+		t.Errorf("Get: %+v, %v", e, ok)
+	}
+	if e, ok := j.Get("other", again.Key); ok {
+		t.Errorf("another list has %+v", e)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Apply(add(0, 1)); !errors.Is(err, fs.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+	j, _ = open(t, path)
+	check(t, j, want)
+	apply(t, j, remove(0, 20))
+	j.Close()
+	j, again2 := open(t, path)
+	check(t, j, nil)
+	if log.Len()+again2.Len() > 0 || j.Lost() != 0 {
+		t.Errorf("complaints:\n%s%s", log, again2)
+	}
+}
+
+// TestTorn cuts a journal at every offset, as a crash may; what then follows is
+// nothing, or zeros.
+func TestTorn(t *testing.T) {
+	changes := slices.Concat(add(0, 3), remove(1, 2))
+	whole, ends := write(t, changes)
+	path := filepath.Join(t.TempDir(), "journal")
+	for cut := range whole {
+		n, _ := slices.BinarySearch(ends, cut+1) // as many records are whole
+		for _, tail := range [][]byte{nil, make([]byte, len(whole)-cut)} {
+			if cut < len(magic) && tail != nil {
+				continue // the magic comes into being together with its name
+			}
+			if err := os.WriteFile(path, append(whole[:cut:cut], tail...), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			j, log := open(t, path)
+			check(t, j, after(changes[:n]))
+			boundary := tail == nil && (cut == 0 || cut == len(magic) || n > 0 && ends[n-1] == cut)
+			if warned := strings.Contains(log.String(), "torn"); warned == boundary || j.Lost() != 0 {
+				t.Fatalf("cut at %d, then %d bytes: lost %d, log: %s", cut, len(tail), j.Lost(), log)
+			}
+			// It goes on from there, with less than was cut off.
+			apply(t, j, add(12, 13))
+			j.Close()
+			j, log = open(t, path)
+			check(t, j, after(append(changes[:n:n], add(12, 13)...)))
+			j.Close()
+			if log.Len() > 0 || t.Failed() {
+				t.Fatalf("cut at %d, then %d bytes: %s", cut, len(tail), log)
+			}
+		}
+	}
+}
+
+// write gives the bytes of a journal of changes, and where its records end.
+func write(t *testing.T, changes []Change) (whole []byte, ends []int) {
+	t.Helper()
+	whole = []byte(magic)
+	for _, c := range changes {
+		var err error
+		if whole, err = appendRecord(whole, 0, c); err != nil {
+			t.Fatal(err)
+		}
+		ends = append(ends, len(whole))
+	}
+	return whole, ends
+}
+
+// TestDamage flips each bit of a journal: the record that has it is lost, no
+// other, and the log says so.
+func TestDamage(t *testing.T) {
+	changes := slices.Concat(add(0, 3), remove(1, 2))
+	whole, ends := write(t, changes)
+	path := filepath.Join(t.TempDir(), "journal")
+	for bit := range 8 * len(whole) {
+		damaged := bytes.Clone(whole)
+		damaged[bit/8] ^= 1 << (bit % 8)
+		if err := os.WriteFile(path, damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		j, log := open(t, path)
+		want, begin, said := changes, 0, "the journal is damaged"
+		if bit/8 >= len(magic) {
+			n, _ := slices.BinarySearch(ends, bit/8+1)
+			want, begin = slices.Delete(slices.Clone(changes), n, n+1), len(magic)
+			if n > 0 {
+				begin = ends[n-1]
+			}
+			if n == len(changes)-1 {
+				said = "torn"
+			}
+		}
+		check(t, j, after(want))
+		if !strings.Contains(log.String(), said) || !strings.Contains(log.String(), fmt.Sprintf(" offset=%d ", begin)) {
+			t.Fatalf("bit %d: log: %s", bit, log)
+		}
+		if (j.Lost() > 0) != (said != "torn") || t.Failed() {
+			t.Fatalf("bit %d: lost %d", bit, j.Lost())
+		}
+		j.Close()
+
+		// The bytes stay; a reader is told of them too.
+		if now, _ := os.ReadFile(path); said != "torn" && !bytes.Equal(now, damaged) {
+			t.Fatalf("bit %d: the file has changed", bit)
+		}
+		all, err := Read(path)
+		if len(all) != len(after(want)) || (err != nil) != (said != "torn") {
+			t.Fatalf("bit %d: Read: %d entries, %v", bit, len(all), err)
+		}
+	}
+}
+
+func TestForeign(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	text := []byte("192.0.2.1\n192.0.2.2\n")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(path, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), path) {
+		t.Error(err)
+	}
+	if _, err := Read(path); !errors.Is(err, ErrForeign) {
+		t.Error(err)
+	}
+	if b, _ := os.ReadFile(path); !bytes.Equal(b, text) {
+		t.Errorf("the file is now %q", b)
+	}
+	if _, err := Open(t.TempDir(), slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("opened a directory")
+	}
+}
+
+func TestRefused(t *testing.T) {
+	j, _ := open(t, filepath.Join(t.TempDir(), "journal"))
+	apply(t, j, add(0, 2))
+	bits := nth(0)
+	bits.Key.Src = bits.Key.Src.Next()
+	bits.Key.SrcBits = 24
+	for name, spoil := range map[string]func(*Entry){
+		"no list":       func(e *Entry) { e.List = "" },
+		"long list":     func(e *Entry) { e.List = strings.Repeat("x", MaxListLen+1) },
+		"long reason":   func(e *Entry) { e.Reason = strings.Repeat("x", MaxReasonLen+1) },
+		"host bits":     func(e *Entry) { e.Key = bits.Key },
+		"stray source":  func(e *Entry) { e.Key.Src = netip.MustParseAddr("192.0.2.9") },
+		"no key at all": func(e *Entry) { e.Key = key.Key{} },
+	} {
+		batch := add(1, 4)
+		spoil(&batch[1].Entry)
+		if err := j.Apply(batch); err == nil || !strings.Contains(err.Error(), "change 2 of 3") {
+			t.Errorf("%s: %v", name, err)
+		}
+		check(t, j, after(add(0, 2)))
+	}
+}
+
+func TestLock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j, _ := open(t, path)
+	for range 2 { // also after it was written anew
+		if _, err := Open(path, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrLocked) {
+			t.Fatalf("opened twice: %v", err)
+		}
+		if err := j.rewrite(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j.Close()
+	open(t, path)
+}
+
+// disk is a file that loses what was not synced, counts syncs, and fails when
+// it is told to.
+type disk struct {
+	volatile, durable   []byte
+	syncs               int
+	write, sync, resize error // what the methods answer; a failing write writes a part
+}
+
+func (d *disk) WriteAt(b []byte, at int64) (int, error) {
+	if d.write != nil {
+		b = b[:len(b)/2]
+	}
+	d.volatile = append(d.volatile[:at], b...)
+	return len(b), d.write
+}
+
+func (d *disk) Truncate(size int64) error {
+	if d.resize == nil {
+		d.volatile = d.volatile[:size]
+	}
+	return d.resize
+}
+
+func (d *disk) Sync() error {
+	d.syncs++
+	if d.sync == nil {
+		d.durable = bytes.Clone(d.volatile)
+	}
+	return d.sync
+}
+
+func (d *disk) Close() error { return nil }
+
+// onDisk opens a journal whose file is a disk.
+func onDisk(t *testing.T, path string) (*Journal, *disk) {
+	j, _ := open(t, path)
+	d := &disk{volatile: []byte(magic), durable: []byte(magic)}
+	j.file = d
+	return j, d
+}
+
+// crash opens a journal with what is durable on a disk.
+func (d *disk) crash(t *testing.T) (*Journal, *bytes.Buffer) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "journal")
+	if err := os.WriteFile(path, d.durable, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return open(t, path)
+}
+
+func TestDurable(t *testing.T) {
+	j, d := onDisk(t, filepath.Join(t.TempDir(), "journal"))
+	var all []Change
+	for n := range 5 {
+		batch := add(10*n, 10*n+10)
+		apply(t, j, batch)
+		all = append(all, batch...)
+		if d.syncs != n+1 {
+			t.Errorf("%d syncs for %d batches", d.syncs, n+1)
+		}
+		crashed, log := d.crash(t)
+		check(t, crashed, after(all))
+		if log.Len() > 0 {
+			t.Error(log)
+		}
+	}
+}
+
+// TestFailingDisk lets each step of a batch fail: nothing of it is in force,
+// now or after a crash, and the next one finds a journal that is whole.
+func TestFailingDisk(t *testing.T) {
+	full, broken := unix.ENOSPC, unix.EIO
+	for _, c := range []struct {
+		name  string
+		fault disk
+		stuck bool // the file cannot even be put back
+	}{
+		{"full", disk{write: full}, false},
+		{"sync", disk{sync: broken}, true}, // the sync of the truncation fails too
+		{"full and stuck", disk{write: full, resize: broken}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			j, d := onDisk(t, filepath.Join(t.TempDir(), "journal"))
+			apply(t, j, add(0, 3))
+			d.write, d.sync, d.resize = c.fault.write, c.fault.sync, c.fault.resize
+			for range 2 { // the second batch finds what the first has left
+				err := j.Apply(slices.Concat(add(3, 9), remove(0, 1)))
+				want := cmpErr(c.fault.write, c.fault.sync)
+				if c.stuck && d.resize != nil {
+					want = cmpErr(d.resize, want)
+				}
+				if !errors.Is(err, want) || !strings.Contains(err.Error(), "nothing recorded") {
+					t.Fatal(err)
+				}
+				check(t, j, after(add(0, 3)))
+				crashed, _ := d.crash(t)
+				check(t, crashed, after(add(0, 3)))
+			}
+			d.write, d.sync, d.resize = nil, nil, nil
+			apply(t, j, add(20, 22))
+			want := after(append(add(0, 3), add(20, 22)...))
+			check(t, j, want)
+			crashed, log := d.crash(t)
+			check(t, crashed, want)
+			if log.Len() > 0 {
+				t.Error(log)
+			}
+		})
+	}
+}
+
+func cmpErr(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestUnsyncedDirectory checks that nothing is confirmed while a crash might
+// bring back the file that was replaced.
+func TestUnsyncedDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	j, _ := open(t, filepath.Join(dir, "journal"))
+	if err := os.Rename(dir, dir+"-gone"); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Apply(add(0, 1)); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	check(t, j, nil)
+	if err := os.Rename(dir+"-gone", dir); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, j, add(0, 1))
+}
+
+// TestRewrite adds and removes for long: the file stays small, and holds what
+// it should.
+func TestRewrite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j, log := open(t, path)
+	apply(t, j, add(0, 500))
+	want := after(add(0, 500))
+	biggest := int64(0)
+	for n := 0; n < 50_000; n += 1000 {
+		apply(t, j, add(1000+n, 2000+n), remove(1000+n, 2000+n))
+		st, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		biggest = max(biggest, st.Size())
+	}
+	check(t, j, want)
+	batch := int64(2000 * (frameLen + maxBodyLen))
+	if most := 2*j.entries.size + minGarbage + batch; biggest > most || biggest < minGarbage/2 {
+		t.Errorf("the file had up to %d bytes, want %d to %d", biggest, minGarbage/2, most)
+	}
+	j.Close()
+	// What a crash leaves is not minded, nor is it a reason to fail.
+	if err := os.WriteFile(path+".new", []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j, again := open(t, path)
+	check(t, j, want)
+	if err := j.rewrite(); err != nil {
+		t.Fatal(err)
+	}
+	j.Close()
+	if _, err := os.Stat(path + ".new"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s.new is left: %v", path, err)
+	}
+	j, _ = open(t, path)
+	check(t, j, want)
+	if log.Len()+again.Len() > 0 {
+		t.Errorf("complaints:\n%s%s", log, again)
+	}
+}
+
+// TestNoRewrite checks that changes go on where the journal cannot be written
+// anew, and that this is not tried with each of them.
+func TestNoRewrite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j, log := open(t, path)
+	if err := os.Mkdir(path+".new", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var bytes int64
+	for bytes < 3*minGarbage {
+		apply(t, j, add(0, 600))
+		bytes = j.size
+	}
+	if n := strings.Count(log.String(), "cannot be written anew"); n < 1 || n > 2 {
+		t.Errorf("%d complaints:\n%s", n, log)
+	}
+	j.Close()
+	j, _ = open(t, path)
+	check(t, j, after(add(0, 600)))
+}
+
+// TestExpired compares with the plain way, over random changes.
+func TestExpired(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j, _ := open(t, path)
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 0))
+	var all []Change
+	for step := range 400 {
+		c := Change{Entry: nth(rng.IntN(60)), Remove: rng.IntN(4) == 0}
+		c.Expires = time.Time{}
+		if rng.IntN(3) > 0 {
+			c.Expires = began.Add(time.Duration(rng.IntN(50)) * time.Minute)
+		}
+		apply(t, j, []Change{c})
+		all = append(all, c)
+		if step%100 == 50 {
+			j.Close()
+			j, _ = open(t, path) // times hold across restarts
+		}
+		now := began.Add(time.Duration(rng.IntN(50)) * time.Minute)
+		want := map[id]Entry{}
+		for k, e := range after(all) {
+			if !e.Expires.IsZero() && !e.Expires.After(now) {
+				want[k] = e
+			}
+		}
+		got := map[id]Entry{}
+		expired := j.Expired(now)
+		for _, c := range expired {
+			if !c.Remove {
+				t.Fatalf("%+v", c)
+			}
+			got[id{c.List, c.Key}] = c.Entry
+		}
+		if !maps.Equal(got, want) || len(expired) != len(want) {
+			t.Fatalf("seed %d, step %d: %d expired, want %d", seed, step, len(expired), len(want))
+		}
+		if step%20 == 0 {
+			apply(t, j, expired)
+			all = append(all, expired...)
+			if n := len(j.Expired(now)); n > 0 {
+				t.Fatalf("seed %d, step %d: %d expired once more", seed, step, n)
+			}
+		}
+	}
+}
+
+func TestClockStepped(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j, _ := open(t, path)
+	c := Change{Entry: nth(0)}
+	c.Added = time.Now().Add(time.Hour)
+	apply(t, j, []Change{c})
+	j.Close()
+	if _, log := open(t, path); !strings.Contains(log.String(), "the clock stands before") {
+		t.Errorf("log: %s", log)
+	}
+}
+
+// TestReaders reads while entries are added and the journal is written anew:
+// whoever reads sees all that was confirmed before, and nothing that was
+// neither.
+func TestReaders(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j, _ := open(t, path)
+	const total, step = 4000, 40
+	var readers sync.WaitGroup
+	var mu sync.Mutex
+	confirmed, done := 0, make(chan struct{})
+	for _, read := range []func() ([]Entry, error){
+		func() ([]Entry, error) { return Read(path) },
+		func() ([]Entry, error) { return slices.Collect(j.Entries()), nil },
+	} {
+		readers.Go(func() {
+			for last := false; !last; {
+				select {
+				case <-done:
+					last = true
+				default:
+				}
+				mu.Lock()
+				least := confirmed
+				mu.Unlock()
+				all, err := read()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				got := map[id]Entry{}
+				for _, e := range all {
+					got[id{e.List, e.Key}] = e
+				}
+				if want := after(add(0, len(got))); len(got) < least || !maps.Equal(got, want) {
+					t.Errorf("%d entries, confirmed were %d", len(got), least)
+					return
+				}
+			}
+		})
+	}
+	for n := 0; n < total; n += step {
+		apply(t, j, add(n, n+step))
+		mu.Lock()
+		confirmed = n + step
+		mu.Unlock()
+		if n%(10*step) == 0 {
+			j.writing.Lock()
+			err := j.rewrite()
+			j.writing.Unlock()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	close(done)
+	readers.Wait()
+}
+
+// TestSustained adds ten thousand entries a second, and removes as many, in
+// batches, for a second. With WEIR_LONG=1 it does so for thirty, and each batch
+// must be confirmed before the next is due.
+func TestSustained(t *testing.T) {
+	const batch, interval = 1000, 100 * time.Millisecond
+	length, long := time.Second, os.Getenv("WEIR_LONG") == "1"
+	if long {
+		length = 30 * time.Second
+	}
+	j, log := open(t, filepath.Join(t.TempDir(), "journal"))
+	ticks := time.NewTicker(interval)
+	defer ticks.Stop()
+	begin, longest, late := time.Now(), time.Duration(0), 0
+	for n := range int(length / interval) {
+		<-ticks.C
+		at := time.Now()
+		apply(t, j, append(add(n*batch, (n+1)*batch), remove(max(n-1, 0)*batch, n*batch)...))
+		took := time.Since(at)
+		if longest = max(longest, took); took > interval {
+			late++
+		}
+	}
+	t.Logf("%d batches in %v, the longest took %v, %d were late", int(length/interval), time.Since(begin), longest, late)
+	if long && late > int(length/interval)/10 { // others use the disk too
+		t.Errorf("%d batches took more than %v", late, interval)
+	}
+	if j.Len() != batch || log.Len() > 0 {
+		t.Errorf("%d entries at the end; log: %s", j.Len(), log)
+	}
+}
+
+func TestReadNothing(t *testing.T) {
+	if _, err := Read(filepath.Join(t.TempDir(), "journal")); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+// FuzzScan checks that every byte of a file is accounted for, and that what was
+// understood is written again as it was read.
+func FuzzScan(f *testing.F) {
+	whole := []byte(magic)
+	for _, c := range slices.Concat(add(0, 6), remove(2, 4)) {
+		whole, _ = appendRecord(whole, 0, c)
+	}
+	f.Add(whole)
+	f.Add(whole[:len(whole)-1])
+	f.Add(append(bytes.Clone(whole[:60]), whole[61:]...))
+	f.Add(whole[len(magic):])
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, file []byte) {
+		var records []Change
+		damaged, end, err := scan(file, func(c Change) { records = append(records, c) })
+		if err != nil {
+			if len(records) > 0 || next(file, 0) < len(file) {
+				t.Fatal(err)
+			}
+			return
+		}
+		again := []byte{}
+		if end > 0 {
+			again = append(again, file[:min(len(magic), end)]...)
+		}
+		for len(again) < end {
+			if len(damaged) > 0 && (damaged[0].from == len(again) || damaged[0].from == 0) {
+				again = append(again[:damaged[0].from], file[damaged[0].from:damaged[0].to]...)
+				damaged = damaged[1:]
+				continue
+			}
+			if again, err = appendRecord(again, 0, records[0]); err != nil {
+				t.Fatal(err)
+			}
+			records = records[1:]
+		}
+		if len(records)+len(damaged) > 0 || !bytes.Equal(again, file[:end]) || next(file, end) < len(file) {
+			t.Fatalf("%d records and %d parts are left at %d of %d", len(records), len(damaged), end, len(file))
+		}
+	})
+}
+
+// FuzzRecord is FuzzScan for what stands behind a checksum that is right.
+func FuzzRecord(f *testing.F) {
+	for n := range 6 {
+		b, _ := appendRecord(nil, 0, Change{Entry: nth(n)})
+		f.Add(bytes.Clone(b[frameLen:]))
+		b[frameLen] |= flagsEnd
+		f.Add(b[frameLen:])
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		if len(body) < fixedLen-frameLen || len(body) > maxBodyLen {
+			return
+		}
+		c, err := parseBody(body)
+		if err != nil {
+			return
+		}
+		if b, err := appendRecord(nil, 0, c); err != nil || !bytes.Equal(b[frameLen:], body) {
+			t.Fatalf("% x\nfor % x: %v", b, body, err)
+		}
+	})
+}
+
+// BenchmarkApply adds and removes, a thousand changes a batch, on a real disk:
+// go test -run - -bench Apply ./control/journal
+func BenchmarkApply(b *testing.B) {
+	j, _ := open(b, filepath.Join(b.TempDir(), "journal"))
+	changes := 0
+	for b.Loop() {
+		apply(b, j, add(0, 1000), remove(0, 1000))
+		changes += 2000
+	}
+	b.ReportMetric(float64(changes)/b.Elapsed().Seconds(), "changes/s")
+}
+
+// BenchmarkOpen reads a journal of a million entries.
+func BenchmarkOpen(b *testing.B) {
+	path := filepath.Join(b.TempDir(), "journal")
+	j, _ := open(b, path)
+	apply(b, j, add(0, 1_000_000))
+	j.Close()
+	for b.Loop() {
+		j, _ := open(b, path)
+		j.Close()
+	}
+}
