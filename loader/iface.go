@@ -12,6 +12,44 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Interfaces are the names of all interfaces in the target's network namespace.
+func (t Target) Interfaces() (names []string, err error) {
+	err = t.in(func(uint64) error {
+		links, err := netlink.LinkList()
+		if err != nil {
+			return fmt.Errorf("list interfaces: %w", err)
+		}
+		for _, l := range links {
+			names = append(names, l.Attrs().Name)
+		}
+		return nil
+	})
+	return names, err
+}
+
+// Changes is told when interfaces come, go or change in the target's network
+// namespace, until done is closed. Several changes may be told as one. The
+// channel is closed where the kernel has stopped telling.
+func (t Target) Changes(done <-chan struct{}) (<-chan struct{}, error) {
+	updates, told := make(chan netlink.LinkUpdate, 64), make(chan struct{}, 1)
+	err := t.in(func(uint64) error {
+		return netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to changes of interfaces: %w", err)
+	}
+	go func() {
+		defer close(told)
+		for range updates {
+			select {
+			case told <- struct{}{}:
+			default: // it has yet to look
+			}
+		}
+	}()
+	return told, nil
+}
+
 // findIface finds an interface in the present network namespace.
 func findIface(name string) (*netlink.LinkAttrs, error) {
 	l, err := netlink.LinkByName(name)

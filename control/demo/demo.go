@@ -213,7 +213,7 @@ func (s *stage) set(ctx context.Context, dir string) (err error) {
 	began := time.Now()
 	s.filter, err = run.Start(ctx, run.Options{
 		Rules:   s.lists.rules,
-		Targets: []run.Target{{Netns: s.ground.B.Netns, Iface: s.ground.B.Iface}},
+		Places:  []run.Place{{Target: run.Target{Netns: s.ground.B.Netns, Iface: s.ground.B.Iface}}},
 		Pins:    pins,
 		Version: s.o.Version,
 		Log:     slog.New(slog.NewTextHandler(io.Discard, nil)),

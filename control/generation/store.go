@@ -84,11 +84,13 @@ func (f flow) compare(g flow) int {
 
 // NewStore makes an empty store.
 func NewStore() *Store {
-	s := &Store{}
-	for _, e := range []*entries{&s.block, &s.allow} {
-		e.src4.source, e.src6.source = true, true
-	}
-	return s
+	return &Store{block: *newEntries(), allow: *newEntries()}
+}
+
+func newEntries() *entries {
+	e := &entries{}
+	e.src4.source, e.src6.source = true, true
+	return e
 }
 
 // Lists gives the lists; the number of a list is its index plus one.
@@ -112,13 +114,17 @@ func (s *Store) AddList(l List, e list.Entries) (uint16, error) {
 	}
 	s.lists = append(s.lists, l)
 	n := uint16(len(s.lists))
-	to := s.action(n)
+	s.action(n).add(l, n, e)
+	return n, nil
+}
+
+// add adds the entries of a list.
+func (to *entries) add(l List, n uint16, e list.Entries) {
 	addPrefixes(l, n, &to.src4, &to.dst4, e.V4, func(p list.V4Prefix) prefix4 { return prefix4{p} })
 	addPrefixes(l, n, &to.src6, &to.dst6, e.V6, func(p netip.Prefix) prefix6 { return prefix6{p} })
 	for _, k := range e.Flows {
 		to.route(k, appender{n})
 	}
-	return n, nil
 }
 
 // addPrefixes adds the prefixes of list n to the sides that it is held against.

@@ -27,9 +27,10 @@ type Report struct {
 	Interval time.Duration // as long as it really was
 	Packets  uint64        // all that were counted
 	Bytes    uint64
-	Denied   uint64 // packets whose flow had no room in the flow memory: the heavy ones are then estimates
-	Heavy    uint64 // units that made a flow heavy
-	Flows    []Flow // of the flow memory, the largest first
+	Denied   uint64  // packets whose flow had no room in the flow memory: the heavy ones are then estimates
+	Heavy    uint64  // units that made a flow heavy
+	Distinct float64 // estimated number of different flows, where weights are learned of them
+	Flows    []Flow  // of the flow memory, the largest first
 }
 
 // Event is a flow's becoming heavy, or its release.
@@ -260,7 +261,7 @@ func (t *tracker) exchange(i int, g *generation.Generation, stats []*loader.Stat
 // and a half full.
 func (t *tracker) adapt(banks []*sketch.Bank) {
 	var full float64
-	var denied uint64
+	var denied, packets uint64
 	for _, b := range banks {
 		n := 0
 		for range b.Flows() {
@@ -268,9 +269,10 @@ func (t *tracker) adapt(banks []*sketch.Bank) {
 		}
 		full = max(full, float64(n)/float64(8*b.Buckets))
 		denied += b.Denied()
+		packets += b.Packets()
 	}
 	switch {
-	case denied > 0 || full > 0.6:
+	case full > 0.6 || denied > packets/1000: // some buckets are full long before all are
 		t.admit *= 2
 	case full < 0.25:
 		t.admit = max(t.admit/2, 2)
@@ -286,6 +288,9 @@ func (t *tracker) report(now time.Duration, i int, g *generation.Generation, sta
 			r.Packets += b.Packets()
 			r.Bytes += b.Bytes()
 			r.Denied += b.Denied()
+		}
+		if t.adaptive {
+			r.Distinct = sketch.Distinct(banks...)
 		}
 		for _, f := range sketch.Merge(banks...) {
 			if f.Packets > 0 || f.Before > 0 { // else it was kept, and nothing came

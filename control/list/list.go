@@ -160,6 +160,17 @@ func Parse(name string, r io.Reader, o Options) (Entries, Report, error) {
 	return collect(name, r, 0, o, maxWorkers(), chunkLen)
 }
 
+// ParseEntry reads one entry as it stands in a line of a list. It fails on a
+// blank line and on a comment.
+func ParseEntry(text string) (Entries, error) {
+	var p parser
+	entry, err := p.line([]byte(text))
+	if err == nil && !entry {
+		err = errors.New("no entry")
+	}
+	return p.out, err
+}
+
 // Line is a good line of a file.
 type Line struct {
 	Number  int    // counted from 1

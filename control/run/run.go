@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -27,7 +28,19 @@ import (
 type (
 	Target = loader.Target
 	Pins   = loader.Pins
+	Mode   = loader.Mode
 )
+
+// Place is where to filter: an interface, or a pattern of names with *, ? and
+// [ ] in the place of its name, for all that have such a one, as they come and
+// go.
+type Place struct {
+	Target
+	XDP loader.Mode
+}
+
+// pattern reports whether the place has a pattern of names.
+func (p Place) pattern() bool { return strings.ContainsAny(p.Iface, "*?[") }
 
 // DefaultPins is where weir pins unless it is told otherwise.
 const DefaultPins = loader.DefaultPins
@@ -35,8 +48,8 @@ const DefaultPins = loader.DefaultPins
 // Options say what is to be filtered where.
 type Options struct {
 	Rules    ruleset.Rules
-	Targets  []Target
-	XDP      loader.Mode
+	Places   []Place
+	Wait     bool // for interfaces that are not there yet, instead of failing
 	Pins     Pins
 	Keep     bool         // leave the program in force when the filter stops
 	Takeover bool         // replace a program also while the process that attached it lives
@@ -45,26 +58,37 @@ type Options struct {
 	Track    []heavy.Spec // trackers of heavy flows
 	Learn    int          // elements that may have weights; LearnByMode
 	Socket   string       // of the API; "": none
+	Metrics  string       // address and port where they are served besides; "": none
 	Log      *slog.Logger
 	// Progress, unless nil, follows the reading of lists.
 	Progress ruleset.Progress
+	// Load gives the lists, unless it is nil: then they are read from the files
+	// that the rules name. Where it is set, its owner has judged whether they
+	// are plausible, and may change what it has given by Apply.
+	Load func(ruleset.Progress) (*ruleset.Loaded, error)
 }
 
 // Filter filters on some interfaces. It is not safe for concurrent use, but
-// for Counters beside Reload.
+// for Counters beside Reload, and for what is asked for: Top, Weights, Metrics.
 type Filter struct {
 	o           Options
 	description status.Description
 	generation  *generation.Generation
 	generations int // that were in force so far
 	holds       []*hold
+	lost        []Target // detached or taken over by others: not to be attached to again
+	loaded      *ruleset.Loaded
+	changed     bool // entries were changed in place since they were described
+	do          chan func()
 	trackerSeed uint64
 	watch       watch
+	record      record
 }
 
 // hold is an interface that is to be filtered.
 type hold struct {
 	loader.Target
+	XDP                loader.Mode
 	*loader.Attachment      // nil while there is no such interface
 	adopted            bool // it was filtered already
 }
@@ -74,7 +98,7 @@ type hold struct {
 // program there without a gap, and the counters go on. When ctx is done before
 // the lists are read, nothing has changed.
 func Start(ctx context.Context, o Options) (*Filter, error) {
-	if len(o.Targets) == 0 {
+	if len(o.Places) == 0 {
 		return nil, errors.New("no interface to filter on")
 	}
 	if err := status.Room(o.Rules); err != nil {
@@ -86,11 +110,18 @@ func Start(ctx context.Context, o Options) (*Filter, error) {
 			o.Learn = DefaultLearn
 		}
 	}
-	f := &Filter{o: o}
+	f := &Filter{o: o, do: make(chan func())}
 	began := time.Now()
 	var before []status.List
-	for _, t := range o.Targets {
-		found, err := f.find(t)
+	places, err := f.places()
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range places {
+		found, err := f.find(p.Target)
+		if o.Wait && errors.Is(err, loader.ErrNoNetns) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -109,19 +140,62 @@ func Start(ctx context.Context, o Options) (*Filter, error) {
 	}
 	f.generation, f.description, f.generations = g, d, 1
 	f.observe(specs)
-	for _, t := range o.Targets {
-		h := &hold{Target: t}
-		if err := f.attach(h); err != nil {
+	for _, p := range places {
+		h := &hold{Target: p.Target, XDP: p.XDP}
+		err := f.attach(h)
+		if err != nil && !(o.Wait && isAbsent(err)) {
 			f.undo()
 			return nil, err
 		}
 		f.holds = append(f.holds, h)
-		if h.adopted {
-			o.Log.Info("adopted a program that was filtering already, counters go on", "interface", t.String())
+		switch {
+		case err != nil:
+			o.Log.Warn("the interface is not there, waiting for it", "interface", p.String())
+		case h.adopted:
+			o.Log.Info("adopted a program that was filtering already, counters go on", "interface", p.String())
 		}
 	}
 	f.announce("filtering", f.names(), time.Since(began))
+	f.record.loaded(false, began, nil)
+	f.note()
 	return f, nil
+}
+
+// isAbsent tells whether an interface could not be attached to because it is
+// not there.
+func isAbsent(err error) bool {
+	return errors.Is(err, loader.ErrNoInterface) || errors.Is(err, loader.ErrNoNetns)
+}
+
+// places are those of the options, with the interfaces that there are in the
+// place of patterns; each interface once, as the first that names it says.
+func (f *Filter) places() ([]Place, error) {
+	var all []Place
+	add := func(p Place) {
+		if !slices.ContainsFunc(all, func(q Place) bool { return q.Target == p.Target }) {
+			all = append(all, p)
+		}
+	}
+	for _, p := range f.o.Places {
+		if !p.pattern() {
+			add(p)
+			continue
+		}
+		names, err := p.Interfaces()
+		if err != nil && !isAbsent(err) {
+			return nil, err
+		}
+		for _, name := range names {
+			if ok, err := path.Match(p.Iface, name); err != nil {
+				return nil, fmt.Errorf("interfaces %q: %w", p.Iface, err)
+			} else if ok {
+				found := p
+				found.Iface = name
+				add(found)
+			}
+		}
+	}
+	return all, nil
 }
 
 // predecessor is what filters on an interface before this filter does.
@@ -164,15 +238,23 @@ func (f *Filter) find(t Target) (p predecessor, err error) {
 // build reads the lists and builds the generation for them. It refuses what is
 // more likely a mistake than meant; before are the lists as they were.
 func (f *Filter) build(before []status.List) (g *generation.Generation, d status.Description, specs []heavy.Spec, err error) {
-	loaded, err := f.o.Rules.Load(f.o.Progress)
+	load := f.o.Load
+	if load == nil {
+		load = f.o.Rules.Load
+	}
+	loaded, err := load(f.o.Progress)
 	if err != nil {
 		return nil, d, nil, err
 	}
-	if err := f.plausible(loaded, before); err != nil {
-		return nil, d, nil, err
+	if f.o.Load == nil {
+		if err := f.plausible(loaded, before); err != nil {
+			return nil, d, nil, err
+		}
 	}
-	for _, w := range loaded.Warnings() {
-		f.o.Log.Warn(w)
+	if f.o.Load == nil {
+		for _, w := range loaded.Warnings() {
+			f.o.Log.Warn(w)
+		}
 	}
 	c := f.o.Rules.Config
 	if specs, err = f.configure(&c, loaded); err != nil {
@@ -185,6 +267,7 @@ func (f *Filter) build(before []status.List) (g *generation.Generation, d status
 		f.o.Log.Warn("IPv6 flows with ports can be evaded by packets whose header chain hides the ports " +
 			"(reasons truncated, unparsed): --malformed drop closes that")
 	}
+	f.loaded, f.changed = loaded, false
 	d = status.Describe(loaded, g)
 	d.Version, d.PID, d.Loaded = f.o.Version, os.Getpid(), time.Now()
 	d.Since = d.Loaded
@@ -251,7 +334,7 @@ func (f *Filter) attach(h *hold) error {
 	if err != nil {
 		return err
 	}
-	h.Attachment, err = f.o.Pins.Attach(h.Target, f.o.XDP, about, f.generation.Load)
+	h.Attachment, err = f.o.Pins.Attach(h.Target, h.XDP, about, f.generation.Load)
 	return err
 }
 
@@ -296,8 +379,12 @@ func names(holds []*hold) []string {
 // Reload reads the lists again and puts them in force with one step for each
 // interface. When it fails, what was in force stays so everywhere, or the error
 // names where it does not.
-func (f *Filter) Reload() error {
+func (f *Filter) Reload() (err error) {
 	began := time.Now()
+	defer func() {
+		f.record.loaded(true, began, err)
+		f.note()
+	}()
 	g, d, specs, err := f.build(f.description.Lists)
 	if err != nil {
 		return fmt.Errorf("reload, the old lists stay in force: %w", err)
@@ -397,7 +484,8 @@ func describe(h *hold, d status.Description) error {
 // errLost says that weir filters nowhere any more, by somebody else's doing.
 var errLost = errors.New("nothing is left to filter: every interface was detached or taken over by another weir")
 
-// followInterval is how soon it is noticed that an interface is gone or back.
+// followInterval is how soon it is noticed that an interface is gone or back,
+// where the kernel does not tell: in a namespace that is yet to be made.
 const followInterval = 250 * time.Millisecond
 
 // follow looks what has become of the interfaces. One that has vanished is
@@ -406,14 +494,32 @@ const followInterval = 250 * time.Millisecond
 func (f *Filter) follow() error {
 	kept := f.holds[:0]
 	for _, h := range f.holds {
-		if f.keeps(h) {
+		switch {
+		case f.keeps(h):
 			kept = append(kept, h)
-		} else if h.Attachment != nil {
+		case h.Attachment != nil:
 			h.Close()
+			f.lost = append(f.lost, h.Target)
+		default:
+			f.lost = append(f.lost, h.Target)
 		}
 	}
 	f.holds = kept
-	if len(f.holds) == 0 {
+	places, err := f.places()
+	if err != nil {
+		f.o.Log.Error(err.Error())
+	}
+	for _, p := range places {
+		known := func(h *hold) bool { return h.Target == p.Target }
+		if slices.Contains(f.lost, p.Target) || slices.ContainsFunc(f.holds, known) {
+			continue
+		}
+		h := &hold{Target: p.Target, XDP: p.XDP}
+		if f.keeps(h) {
+			f.holds = append(f.holds, h)
+		}
+	}
+	if len(f.holds) == 0 && len(f.lost) > 0 {
 		return errLost
 	}
 	return nil
@@ -448,11 +554,126 @@ func (f *Filter) keeps(h *hold) bool {
 	}
 	switch err := f.attach(h); {
 	case err == nil:
-		log.Info("the interface is back, filtering again")
-	case !errors.Is(err, loader.ErrNoInterface) && !errors.Is(err, loader.ErrNoNetns):
+		log.Info("the interface is there, filtering")
+	case !isAbsent(err):
 		log.Error(err.Error())
 	}
 	return true
+}
+
+// notice is told when interfaces come or go in the namespaces where they are to
+// be filtered.
+func (f *Filter) notice(ctx context.Context) <-chan struct{} {
+	told := make(chan struct{}, 1)
+	var namespaces []string
+	for _, p := range f.o.Places {
+		if slices.Contains(namespaces, p.Netns) {
+			continue
+		}
+		namespaces = append(namespaces, p.Netns)
+		changes, err := p.Changes(ctx.Done())
+		if err != nil {
+			f.o.Log.Debug(err.Error()) // followInterval will do
+			continue
+		}
+		go func() {
+			for range changes {
+				select {
+				case told <- struct{}{}:
+				default:
+				}
+			}
+		}()
+	}
+	return told
+}
+
+// Do calls fn in the goroutine that serves, where the filter may be changed, and
+// gives its error. It fails when ctx is done before fn is called.
+func (f *Filter) Do(ctx context.Context, fn func() error) error {
+	done := make(chan error, 1)
+	select {
+	case f.do <- func() { done <- fn() }:
+		return <-done
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Apply makes changes of entries, in place where they fit, and else with the
+// next generation. It gives the number of entries that changed. The numbers of
+// lists are those of the loaded rules, whose sources say how many entries they
+// have; see Options.Load.
+func (f *Filter) Apply(changes []generation.Change) (n int, err error) {
+	n, err = f.generation.Apply(changes)
+	f.changed = f.changed || n > 0
+	if err != nil {
+		f.o.Log.Debug("the next generation is built: " + err.Error())
+		err = f.Reload()
+	}
+	return n, err
+}
+
+// redescribe brings what stands at the attachments up to date after changes in
+// place.
+func (f *Filter) redescribe() {
+	if !f.changed {
+		return
+	}
+	f.changed = false
+	d := &f.description
+	d.Entries = f.loaded.Entries()
+	for i, s := range f.loaded.Sources {
+		d.Lists[i].Entries = s.Entries
+	}
+	for _, h := range f.holds {
+		if !h.present() {
+			continue
+		}
+		if err := describe(h, *d); err != nil && !errors.Is(err, loader.ErrReplaced) {
+			f.o.Log.Warn(err.Error())
+		}
+	}
+}
+
+// Reconfigure changes what is to be filtered where. When it fails, all is as it
+// was. The program of an interface that is no longer named is taken off.
+func (f *Filter) Reconfigure(o Options) error {
+	old := f.o
+	for _, p := range o.Places {
+		for _, h := range f.holds {
+			if h.Target == p.Target && h.XDP != p.XDP {
+				return fmt.Errorf("%s: changing from %v to %v would leave it unfiltered for a moment: "+
+					"detach it first, or stop weir and start it again", p, h.XDP, p.XDP)
+			}
+		}
+	}
+	o.Pins, o.Version, o.Log, o.Progress, o.Socket = old.Pins, old.Version, old.Log, old.Progress, old.Socket
+	f.o = o
+	if err := f.Reload(); err != nil {
+		f.o = old
+		return err
+	}
+	f.lost = nil // who names an interface again wants it filtered again
+	places, err := f.places()
+	if err != nil {
+		return err
+	}
+	f.holds = slices.DeleteFunc(f.holds, func(h *hold) bool {
+		if slices.ContainsFunc(places, func(p Place) bool { return p.Target == h.Target }) {
+			return false
+		}
+		if h.Attachment == nil {
+			return true
+		}
+		if err := errors.Join(h.Detach(), h.Close()); err != nil && !errors.Is(err, loader.ErrReplaced) {
+			f.o.Log.Error(err.Error())
+		} else {
+			f.o.Log.Info("no longer filtered", "interface", h.Target.String())
+		}
+		return true
+	})
+	return f.follow()
 }
 
 // Serve keeps the filter going until ctx is done. Each value from reload makes
@@ -468,10 +689,17 @@ func (f *Filter) Serve(ctx context.Context, reload <-chan os.Signal, interval ti
 		watched.Stop()
 	}
 	showing, telling := newMeter(f), newMeter(f)
+	interfaces := f.notice(ctx)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case fn := <-f.do:
+			fn()
+		case <-interfaces:
+			if err := f.follow(); err != nil {
+				return err
+			}
 		case <-reload:
 			f.o.Log.Info("reloading")
 			if err := f.Reload(); err != nil {
@@ -484,12 +712,17 @@ func (f *Filter) Serve(ctx context.Context, reload <-chan os.Signal, interval ti
 		case <-watched.C:
 			f.tick()
 		case now := <-told.C:
+			f.redescribe()
 			f.snapshot(now, telling.measure(f, now))
+			f.note()
 		case now := <-shown.C:
 			show(showing.measure(f, now))
 		}
 	}
 }
+
+// Keeps tells whether the program stays in force after Stop.
+func (f *Filter) Keeps() bool { return f.o.Keep }
 
 // Stop takes the filter off its interfaces, unless it is to be kept in force.
 // What another weir has taken over is left alone.

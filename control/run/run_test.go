@@ -35,7 +35,7 @@ func options(t *testing.T, log *bytes.Buffer, ends ...lab.End) Options {
 		os.RemoveAll(dir)
 	})
 	for _, e := range ends {
-		o.Targets = append(o.Targets, Target{Netns: e.Netns, Iface: e.Iface})
+		o.Places = append(o.Places, Place{Target: Target{Netns: e.Netns, Iface: e.Iface}})
 	}
 	o.Rules.Block = []string{feed(t, "10.0.0.1\n")}
 	return o
@@ -98,12 +98,12 @@ func TestStartUndone(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer g.Close()
-		a, err := o.Pins.Attach(o.Targets[0], o.XDP, []byte(about), g.Load)
+		a, err := o.Pins.Attach(o.Places[0].Target, loader.Native, []byte(about), g.Load)
 		if err != nil {
 			t.Fatal(err)
 		}
 		a.Close()
-		o.Targets = append(o.Targets, Target{Netns: l.A.Netns, Iface: l.A.Iface}, Target{Netns: l.B.Netns, Iface: "nosuch"})
+		o.Places = append(o.Places, Place{Target: Target{Netns: l.A.Netns, Iface: l.A.Iface}}, Place{Target: Target{Netns: l.B.Netns, Iface: "nosuch"}})
 		if _, err := Start(t.Context(), o); !errors.Is(err, loader.ErrNoInterface) {
 			t.Fatal(err)
 		}
@@ -126,7 +126,7 @@ func TestOtherReasons(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer g.Close()
-	a, err := o.Pins.Attach(o.Targets[0], o.XDP, []byte(`{"counted_reasons": ["rain", "snow"]}`), func(s *loader.Stats) (*loader.Program, error) {
+	a, err := o.Pins.Attach(o.Places[0].Target, loader.Native, []byte(`{"counted_reasons": ["rain", "snow"]}`), func(s *loader.Stats) (*loader.Program, error) {
 		p, err := g.Load(s)
 		if err == nil {
 			_, err = p.Test(make([]byte, 60)) // to be counted
@@ -164,7 +164,7 @@ func TestReplaced(t *testing.T) {
 			}
 			defer g.Close()
 			done := make(chan error)
-			a, err := o.Pins.Attach(o.Targets[0], o.XDP, nil, func(s *loader.Stats) (*loader.Program, error) {
+			a, err := o.Pins.Attach(o.Places[0].Target, loader.Native, nil, func(s *loader.Stats) (*loader.Program, error) {
 				// The pins are locked now, for which f is to wait.
 				go func() { done <- do(f) }()
 				time.Sleep(300 * time.Millisecond)
@@ -212,7 +212,7 @@ func TestReloadStuck(t *testing.T) {
 			want, entries := "the old lists stay in force: ", 1
 			if stuck {
 				f.generation.Close() // which then cannot be put back
-				want, entries = "the old lists stay in force, but on "+o.Targets[0].String()+" the new ones do: ", 101
+				want, entries = "the old lists stay in force, but on "+o.Places[0].String()+" the new ones do: ", 101
 			}
 			if err := f.Reload(); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("reload: %v, want %q", err, want)

@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"net"
+	"net/http"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"weir/control/generation"
 	"weir/control/heavy"
 	"weir/control/learn"
+	"weir/control/metrics"
 	"weir/control/ruleset"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -148,6 +151,7 @@ func (f *Filter) tick() {
 	f.judge(stats)
 	reports, events := w.watcher.Tick(loader.Monotonic(), f.generation, stats)
 	f.tell(events)
+	f.record.watched(w.watcher.Last(), reports, events, len(f.o.Track))
 	for _, r := range reports {
 		if w.learner != nil && r == w.watcher.Last()[len(w.specs)-1] {
 			f.learn(r)
@@ -184,7 +188,7 @@ func (f *Filter) tell(events []heavy.Event) {
 
 // learn takes in what the tracker has seen, and brings the weights into force.
 func (f *Filter) learn(r *heavy.Report) {
-	i := learn.Interval{Length: r.Interval, Packets: r.Packets}
+	i := learn.Interval{Length: r.Interval, Packets: r.Packets, Distinct: r.Distinct}
 	for _, flow := range r.Flows {
 		i.Flows = append(i.Flows, learn.Flow{Key: flow.Key, Packets: flow.Estimate(sketch.Packets)})
 	}
@@ -245,22 +249,32 @@ func (f *Filter) Top() *api.Top { return f.watch.top.Load() }
 // Weights implements api.Source.
 func (f *Filter) Weights() *api.Weights { return f.watch.answers.Load() }
 
-// serve answers on the socket until ctx is done. Filtering does not depend on
-// it: where it fails, the log says so.
+// serve answers on the socket, and scrapes of metrics, until ctx is done.
+// Filtering does not depend on it: where it fails, the log says so.
 func (f *Filter) serve(ctx context.Context) {
-	if f.o.Socket == "" {
-		return
-	}
-	l, err := api.Listen(f.o.Socket)
-	if err != nil {
-		f.o.Log.Warn("weir top and weir weights cannot ask this weir: " + err.Error())
-		return
-	}
-	go func() {
-		if err := api.Serve(ctx, l, f, f.o.Log); err != nil {
+	answer := func(l net.Listener, h http.Handler) {
+		if err := api.Serve(ctx, l, h, f.o.Log); err != nil {
 			f.o.Log.Error(err.Error())
 		}
-	}()
+	}
+	scrapes := metrics.Handler(f, f.o.Log)
+	if f.o.Metrics != "" {
+		if l, err := net.Listen("tcp", f.o.Metrics); err != nil {
+			f.o.Log.Error("metrics are not served: " + err.Error())
+		} else {
+			go answer(l, scrapes)
+		}
+	}
+	if f.o.Socket != "" {
+		if l, err := api.Listen(f.o.Socket); err != nil {
+			f.o.Log.Warn("weir top and weir weights cannot ask this weir: " + err.Error())
+		} else {
+			all := http.NewServeMux()
+			all.Handle("/", api.Handler(f))
+			all.Handle(metrics.Path, scrapes)
+			go answer(l, all)
+		}
+	}
 }
 
 // mostFlows bounds the flows of a tracker that are told to those who ask.

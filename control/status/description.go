@@ -100,6 +100,9 @@ func Lists(l *ruleset.Loaded) []List {
 }
 
 func absolute(file string) string {
+	if file == "" {
+		return "" // the list is not of one file
+	}
 	if abs, err := filepath.Abs(file); err == nil {
 		return abs
 	}

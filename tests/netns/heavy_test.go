@@ -72,7 +72,7 @@ func startFilter(t *testing.T, l *lab.Lab, track string) (*run.Filter, *told) {
 		t.Fatal(err)
 	}
 	o := run.Options{
-		Targets: []run.Target{target(l.B)}, Pins: pins(t), Track: []heavy.Spec{spec},
+		Places: []run.Place{{Target: target(l.B)}}, Pins: pins(t), Track: []heavy.Spec{spec},
 		Log: slog.New(slog.NewTextHandler(log, nil)), Version: "test",
 	}
 	o.Rules.Allow = []string{allow}

@@ -1,0 +1,270 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"weir/control/config"
+	"weir/control/feed"
+	"weir/control/generation"
+	"weir/control/journal"
+	"weir/control/list"
+	"weir/control/ruleset"
+	"weir/filter/key"
+)
+
+// The lists that commands fill where none is named.
+const (
+	DefaultBlock = "manual"
+	DefaultAllow = "manual-allow"
+)
+
+// aList is a list of the configuration. In the store it is two: what its
+// sources say, and what was added by command, so that the one is not lost when
+// the other goes.
+type aList struct {
+	config.List
+	sources uint16     // the number in the store of what its sources say, 0 if it has none
+	command uint16     // and of what was added by command
+	feed    *feed.Feed // nil: it has no sources
+	refused error      // why the feed's contents are not in force, nil if they are
+}
+
+func (l *aList) store() generation.List {
+	return generation.List{Name: l.Name, Allow: l.Action == config.Allow, Direction: l.Direction}
+}
+
+// state is what a configuration makes: lists, in the order of their numbers in
+// the store.
+type state struct {
+	config *config.Config
+	lists  []*aList
+	loaded *ruleset.Loaded
+}
+
+// newState opens the feeds of a configuration, or takes over those that the
+// last one had as they are, and fills a store with all that is known.
+func newState(ctx context.Context, c *config.Config, last *state, j *journal.Journal) (*state, error) {
+	rules, err := rulesOf(c)
+	if err != nil {
+		return nil, err
+	}
+	s := &state{config: c, loaded: &ruleset.Loaded{Rules: rules, Store: generation.NewStore()}}
+	lists := slices.Clone(c.Lists)
+	for _, l := range []config.List{{Name: DefaultBlock, Action: config.Block}, {Name: DefaultAllow, Action: config.Allow}} {
+		if !slices.ContainsFunc(lists, func(o config.List) bool { return o.Name == l.Name }) {
+			lists = append(lists, l)
+		}
+	}
+	// The number decides to which of two lists a packet is attributed.
+	slices.SortStableFunc(lists, func(a, b config.List) int { return b.Priority - a.Priority })
+	for _, l := range lists {
+		a := &aList{List: l}
+		if len(l.Sources) > 0 {
+			if a.feed, err = s.openFeed(l, last); err != nil {
+				return nil, err
+			}
+		}
+		s.lists = append(s.lists, a)
+	}
+	s.prefetch(ctx)
+	commands := byList(j)
+	for _, a := range s.lists {
+		var entries list.Entries
+		if a.feed != nil {
+			entries = a.feed.Entries()
+			if a.refused = s.refuse(a, entries); a.refused != nil {
+				entries = list.Entries{}
+			}
+		}
+		suffix := ""
+		if a.feed != nil {
+			if a.sources, err = s.add(a, suffix, entries); err != nil {
+				return nil, err
+			}
+			suffix = " (by command)"
+		}
+		if a.command, err = s.add(a, suffix, list.Entries{Flows: commands[a.Name]}); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// firstFetch is how long sources without saved contents are waited for.
+const firstFetch = 10 * time.Second
+
+// prefetch asks the sources of which nothing is known, all feeds at once.
+func (s *state) prefetch(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, firstFetch)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, l := range s.lists {
+		if l.feed != nil && l.feed.Entries().Len() == 0 {
+			all.Go(func() { l.feed.Fetch(ctx) }) // Status has what came of it
+		}
+	}
+	all.Wait()
+}
+
+// openFeed gives a list's feed: the last one where nothing about it has changed.
+func (s *state) openFeed(l config.List, last *state) (*feed.Feed, error) {
+	if last != nil {
+		for _, old := range last.lists {
+			if old.feed != nil && len(config.Diff(&config.Config{Lists: []config.List{old.List}}, &config.Config{Lists: []config.List{l}})) == 0 {
+				return old.feed, nil
+			}
+		}
+	}
+	return feed.Open(l.Feed(), filepath.Join(string(s.config.StateDir), "feeds"))
+}
+
+// add adds a list to the store.
+func (s *state) add(a *aList, suffix string, e list.Entries) (uint16, error) {
+	l := a.store()
+	n, err := s.loaded.Store.AddList(l, e)
+	if err != nil {
+		return 0, err
+	}
+	l.Name += suffix
+	s.loaded.Sources = append(s.loaded.Sources, ruleset.Source{List: l, Entries: e.Len()})
+	return n, nil
+}
+
+// byList are the entries that were added by command, of all lists.
+func byList(j *journal.Journal) map[string][]key.Key {
+	all := make(map[string][]key.Key)
+	for e := range j.Entries() {
+		all[e.List] = append(all[e.List], e.Key)
+	}
+	return all
+}
+
+func (s *state) list(name string) *aList {
+	for _, l := range s.lists {
+		if l.Name == name {
+			return l
+		}
+	}
+	return nil
+}
+
+// count sets how many entries a list of the store has.
+func (s *state) count(number uint16, entries int) { s.loaded.Sources[number-1].Entries = entries }
+
+// refuse says why a list's entries must not come into force: they would cover
+// too much, or what must always pass.
+func (s *state) refuse(a *aList, e list.Entries) error {
+	if a.Action == config.Allow {
+		return nil
+	}
+	if most := float64(s.config.MaxCoverage); most > 0 {
+		for family, share := range map[string]float64{"IPv4": coverage4(e.V4), "IPv6": coverage6(e.V6)} {
+			if share > most {
+				return fmt.Errorf("list %s: it would cover %.3g %% of %s, where max_coverage is %.3g %%: "+
+					"the feed is broken, or max_coverage too low", a.Name, 100*share, family, 100*most)
+			}
+		}
+	}
+	if a.Direction == generation.Destination {
+		return nil
+	}
+	for _, safe := range s.config.Failsafe.Prefixes {
+		if p, covered := covers(e, safe); covered {
+			return fmt.Errorf("list %s: its entry %v covers the failsafe prefix %v", a.Name, p, safe)
+		}
+	}
+	return nil
+}
+
+// coverage4 is the share of IPv4 that prefixes cover together.
+func coverage4(prefixes []list.V4Prefix) float64 {
+	var sum float64
+	for _, p := range prefixes {
+		sum += math.Exp2(float64(-p.Bits()))
+	}
+	if sum < 0.01 { // more than it can be; overlaps are worth a look only above
+		return sum
+	}
+	sorted := slices.Clone(prefixes)
+	slices.Sort(sorted)
+	sum = 0
+	end := uint64(0) // of what is covered
+	for _, p := range sorted {
+		first, last := uint64(p.Addr()), uint64(p.Addr())+1<<(32-p.Bits())
+		if last > end {
+			sum += float64(last - max(first, end))
+			end = last
+		}
+	}
+	return sum / (1 << 32)
+}
+
+// coverage6 is the share of IPv6 that prefixes cover together, overlaps counted
+// twice.
+func coverage6(prefixes []netip.Prefix) float64 {
+	var sum float64
+	for _, p := range prefixes {
+		sum += math.Exp2(float64(-p.Bits()))
+	}
+	return min(sum, 1)
+}
+
+// covers finds an entry that covers a prefix.
+func covers(e list.Entries, safe netip.Prefix) (netip.Prefix, bool) {
+	if safe.Addr().Is4() {
+		for _, v := range e.V4 {
+			if v.Bits() <= safe.Bits() {
+				if p := v.Prefix(); p.Contains(safe.Addr()) {
+					return p, true
+				}
+			}
+		}
+		return netip.Prefix{}, false
+	}
+	for _, p := range e.V6 {
+		if p.Bits() <= safe.Bits() && p.Contains(safe.Addr()) {
+			return p, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// keys are the keys that entries stand for in a list.
+func keys(l generation.List, e list.Entries) []key.Key {
+	var all []key.Key
+	for _, p := range e.V4 {
+		all = append(all, l.Keys(p.Prefix())...)
+	}
+	for _, p := range e.V6 {
+		all = append(all, l.Keys(p)...)
+	}
+	return append(all, e.Flows...)
+}
+
+// rulesOf are the rules of a configuration, without its lists.
+func rulesOf(c *config.Config) (ruleset.Rules, error) {
+	var r ruleset.Rules
+	r.Mode, r.BitsPerKey, r.Monitor = c.Mode, c.BitsPerEntry, c.Monitor
+	r.DropMalformed = c.Malformed.String() == "drop"
+	r.FailsafePorts, r.FailsafePrefixes = c.Failsafe.Ports, c.Failsafe.Prefixes
+	if len(c.Interfaces) == 0 {
+		return r, errors.New("no interfaces")
+	}
+	return r, nil
+}
+
+// expires is when an entry of a TTL ends that is added now.
+func expires(now time.Time, ttl time.Duration) time.Time {
+	if ttl == 0 {
+		return time.Time{}
+	}
+	return now.Add(ttl)
+}

@@ -1,0 +1,142 @@
+package run
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"weir/control/generation"
+	"weir/control/heavy"
+	"weir/control/metrics"
+	"weir/filter/penalty"
+	"weir/loader"
+)
+
+// record is what is kept for metrics, besides what the kernel counts.
+type record struct {
+	ledger   ledger
+	loads    metrics.Durations
+	reloads  metrics.Reloads
+	trackers []metrics.Tracker
+	refused  uint64 // penalties
+	last     atomic.Pointer[metrics.Snapshot]
+}
+
+// loaded enters what came of reading the lists: at the start, or again.
+func (r *record) loaded(again bool, began time.Time, err error) {
+	now := time.Now()
+	r.reloads.Last, r.reloads.Failed = now, err != nil
+	switch {
+	case err != nil:
+		r.reloads.Refused++
+		return
+	case again:
+		r.reloads.Done++
+	}
+	r.reloads.LastDone = now
+	r.loads.Observe(now.Sub(began))
+}
+
+// watched enters what the trackers have found in the intervals that have ended;
+// those from `learning` on are for learning.
+func (r *record) watched(last, ended []*heavy.Report, events []heavy.Event, learning int) {
+	for _, e := range events {
+		if e.Unmet {
+			r.refused++
+		}
+	}
+	for i, report := range last {
+		if report == nil || !slices.Contains(ended, report) {
+			continue
+		}
+		action := report.Spec.Action.String()
+		if i >= learning {
+			action = "learn"
+		}
+		t := r.tracker(metrics.Tracker{Number: i + 1, Key: report.Spec.Key, Unit: report.Spec.Unit.String(), Action: action})
+		t.Packets += report.Packets
+		t.Bytes += report.Bytes
+		t.Denied += report.Denied
+		t.Flows, t.Heavy = len(report.Flows), 0
+		for _, f := range report.Flows {
+			if f.Heavy {
+				t.Heavy++
+			}
+		}
+	}
+}
+
+// tracker finds what a tracker has counted so far.
+func (r *record) tracker(like metrics.Tracker) *metrics.Tracker {
+	i := slices.IndexFunc(r.trackers, func(t metrics.Tracker) bool {
+		return t.Number == like.Number && t.Key == like.Key && t.Unit == like.Unit && t.Action == like.Action
+	})
+	if i < 0 {
+		i, r.trackers = len(r.trackers), append(r.trackers, like)
+	}
+	return &r.trackers[i]
+}
+
+// Metrics implements metrics.Source.
+func (f *Filter) Metrics() metrics.Snapshot {
+	var s metrics.Snapshot
+	if last := f.record.last.Load(); last != nil {
+		s = *last
+	}
+	s.Interfaces, s.Hits = f.record.ledger.read()
+	return s
+}
+
+// note brings what Metrics gives up to date, but for what the kernel counts,
+// which is read when it is asked for.
+func (f *Filter) note() {
+	r, w, d := &f.record, &f.watch, &f.description
+	s := metrics.Snapshot{
+		Version: d.Version, Mode: d.Mode, Monitor: d.Monitor,
+		Generation: f.generations, MapBytes: d.KernelBytes, Predicted: d.FalsePositiveRate,
+		Loads: r.loads, Reloads: r.reloads, Trackers: slices.Clone(r.trackers), Refused: r.refused,
+	}
+	for _, l := range d.Lists {
+		s.Lists = append(s.Lists, metrics.List{Name: l.Name, Allow: l.Allow, Entries: l.Entries, BadLines: l.BadLines})
+	}
+	if w.weights.Uniform > 0 { // something was learned
+		s.Weighted = new(w.weights.Predicted)
+		s.Measured, s.MeasuredPackets = w.measured.rate(), w.measured.unlisted
+	}
+	for _, e := range w.weights.Elements {
+		if e.K > w.weights.Base {
+			s.Hot++
+		}
+	}
+	r.last.Store(&s)
+
+	punishing := slices.ContainsFunc(f.o.Track, func(s heavy.Spec) bool { return s.Action != heavy.Tell })
+	var named []loader.Target
+	for _, p := range f.o.Places {
+		if !p.pattern() {
+			named = append(named, p.Target)
+		}
+	}
+	var there []found
+	for _, h := range f.holds {
+		if !h.present() {
+			continue
+		}
+		n := found{Attachment: h.Attachment}
+		if punishing {
+			f.generation.Watch(h.Stats(), func(c generation.Counting) {
+				if t, err := penalty.NewTable(c.Penalties); err == nil {
+					n.penalties = new(t.Len())
+				}
+			})
+		}
+		there = append(there, n)
+	}
+	r.ledger.follow(there, named)
+}
+
+// found is an interface that is filtered now.
+type found struct {
+	*loader.Attachment
+	penalties *int
+}

@@ -1,0 +1,96 @@
+package netns
+
+import (
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir/control/generation"
+	"weir/control/learn"
+	"weir/filter/key"
+	"weir/filter/membership"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+// The numbers of bits change all the time, under load: of listed elements, of
+// which not one packet ever comes through, and of others, which are blocked
+// from the moment at which they are listed, hot as they are.
+func TestWeightsUnderLoad(t *testing.T) {
+	const (
+		flooding = 2 // so few that each meets the load just while it changes
+		others   = 5000
+		hot      = 500
+		span     = time.Second // of each of two ways to change
+	)
+	eachModes(t, func(t *testing.T, xdp loader.Mode, mode membership.Mode) {
+		seed := rand.Uint64()
+		t.Logf("seed %#x", seed)
+		r := rand.New(rand.NewPCG(seed, 0))
+		l := lab.New(t)
+		c := generation.Config{Mode: mode}
+		c.Hot = hot
+		g := build(t, store(t, addresses(0, flooding+others), nil), c)
+		a := attach(t, l, xdp, g)
+		f := startLoad(t, l, addresses(0, flooding))
+		tx := l.A.Sender(t)
+
+		weigh := func(k key.Key, extra int) {
+			if err := g.Block.SetWeight(k, extra); err != nil && !errors.Is(err, membership.ErrHotFull) {
+				t.Fatal(err)
+			}
+		}
+		base := g.Block.First + g.Block.Rest
+		publish := func(k key.Key, extra int) (changed int) {
+			w := learn.Weights{Base: base, Elements: []learn.Weight{{Key: k, K: base + extra}}}
+			p, err := learn.Publish(g.Block, w, loader.Grace)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p.Changed
+		}
+		extra := func() int { return 1 + r.IntN(membership.MaxExtra) }
+
+		// Of all elements, and mostly of those that are under load, more and
+		// fewer; then of one.
+		rounds, added := 0, flooding+others
+		for begin := time.Now(); time.Since(begin) < span; rounds++ {
+			for range 1000 {
+				weigh(address(r.IntN(flooding)), extra()-1)
+				if r.IntN(10) == 0 {
+					weigh(address(r.IntN(2*(flooding+others))), extra()-1)
+				}
+			}
+			publish(address(r.IntN(flooding)), extra())
+
+			if g.Block.Len() == g.Block.Capacity {
+				continue
+			}
+			k := address(added)
+			weigh(k, extra())
+			if _, err := g.Apply([]generation.Change{{List: 1, Add: true, Key: k}}); err != nil {
+				t.Fatal(err)
+			}
+			if err := tx.Send(numbered(l, frameFrom(k), addedFrame|uint64(added))); err != nil && !errors.Is(err, unix.ENOBUFS) {
+				t.Fatal(err)
+			}
+			added++
+		}
+		// All bits of one, and none, in turn: what was set is cleared each time.
+		changed := 0
+		for begin := time.Now(); time.Since(begin) < span; {
+			changed += publish(address(0), membership.MaxExtra)
+			changed += publish(address(0), 0)
+		}
+		t.Logf("%d rounds, then %d changes of one weight", rounds, changed)
+		if rounds < 20 || changed < 20 {
+			t.Error("too few changes for the test to say anything")
+		}
+		f.await(t, 1000)
+		f.stop(t, a)
+		f.hasPassed(t, 0)
+	})
+}
