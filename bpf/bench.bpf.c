@@ -133,7 +133,8 @@ static __always_inline void look_up_track(struct loop *l)
 	row->packet.family = 4;
 	row->packet.src[0] = next_key(l);
 	row->packet.len = 64;
-	l->hits += track(0) != REASON_CLEAN;
+	police(row);
+	l->hits += row->packet.punished != REASON_CLEAN;
 }
 
 static __always_inline void look_up_hash(struct loop *l)
@@ -197,7 +198,7 @@ static __always_inline int wire(struct xdp_md *ctx, int (*lookup)(struct packet 
 		return XDP_ABORTED;
 	r = parse(&c, &row->packet);
 	settle();
-	leave(row, lookup(&row->packet) ? REASON_BLOCKED : r);
+	leave(ctx, row, lookup(&row->packet) ? REASON_BLOCKED : r);
 	return XDP_DROP;
 }
 

@@ -29,10 +29,11 @@ const (
 	BenchMapBlockLines     = "block_lines"
 	BenchMapBlockMarks4    = "block_marks4"
 	BenchMapBlockMarks6    = "block_marks6"
+	BenchMapEvents         = "events"
 	BenchMapListStats      = "list_stats"
 	BenchMapPenalties      = "penalties"
 	BenchMapReasonStats    = "reason_stats"
-	BenchMapSamples        = "samples"
+	BenchMapSamplingNow    = "sampling_now"
 	BenchMapTrackerFlows   = "tracker_flows"
 	BenchMapTrackerLines   = "tracker_lines"
 	BenchMapTrackerNow     = "tracker_now"
@@ -63,8 +64,6 @@ const (
 	BenchVarListStride     = "list_stride"
 	BenchVarMonitor        = "monitor"
 	BenchVarPenaltyBuckets = "penalty_buckets"
-	BenchVarSampleMask     = "sample_mask"
-	BenchVarSampling       = "sampling"
 	BenchVarTrackerCount   = "tracker_count"
 	BenchVarTrackers       = "trackers"
 )
@@ -144,10 +143,11 @@ type BenchMapSpecs struct {
 	BlockLines   *ebpf.MapSpec `ebpf:"block_lines"`
 	BlockMarks4  *ebpf.MapSpec `ebpf:"block_marks4"`
 	BlockMarks6  *ebpf.MapSpec `ebpf:"block_marks6"`
+	Events       *ebpf.MapSpec `ebpf:"events"`
 	ListStats    *ebpf.MapSpec `ebpf:"list_stats"`
 	Penalties    *ebpf.MapSpec `ebpf:"penalties"`
 	ReasonStats  *ebpf.MapSpec `ebpf:"reason_stats"`
-	Samples      *ebpf.MapSpec `ebpf:"samples"`
+	SamplingNow  *ebpf.MapSpec `ebpf:"sampling_now"`
 	TrackerFlows *ebpf.MapSpec `ebpf:"tracker_flows"`
 	TrackerLines *ebpf.MapSpec `ebpf:"tracker_lines"`
 	TrackerNow   *ebpf.MapSpec `ebpf:"tracker_now"`
@@ -170,8 +170,6 @@ type BenchVariableSpecs struct {
 	ListStride     *ebpf.VariableSpec `ebpf:"list_stride"`
 	Monitor        *ebpf.VariableSpec `ebpf:"monitor"`
 	PenaltyBuckets *ebpf.VariableSpec `ebpf:"penalty_buckets"`
-	SampleMask     *ebpf.VariableSpec `ebpf:"sample_mask"`
-	Sampling       *ebpf.VariableSpec `ebpf:"sampling"`
 	TrackerCount   *ebpf.VariableSpec `ebpf:"tracker_count"`
 	Trackers       *ebpf.VariableSpec `ebpf:"trackers"`
 }
@@ -209,10 +207,11 @@ type BenchMaps struct {
 	BlockLines   *ebpf.Map `ebpf:"block_lines"`
 	BlockMarks4  *ebpf.Map `ebpf:"block_marks4"`
 	BlockMarks6  *ebpf.Map `ebpf:"block_marks6"`
+	Events       *ebpf.Map `ebpf:"events"`
 	ListStats    *ebpf.Map `ebpf:"list_stats"`
 	Penalties    *ebpf.Map `ebpf:"penalties"`
 	ReasonStats  *ebpf.Map `ebpf:"reason_stats"`
-	Samples      *ebpf.Map `ebpf:"samples"`
+	SamplingNow  *ebpf.Map `ebpf:"sampling_now"`
 	TrackerFlows *ebpf.Map `ebpf:"tracker_flows"`
 	TrackerLines *ebpf.Map `ebpf:"tracker_lines"`
 	TrackerNow   *ebpf.Map `ebpf:"tracker_now"`
@@ -233,10 +232,11 @@ func (m *BenchMaps) Close() error {
 		m.BlockLines,
 		m.BlockMarks4,
 		m.BlockMarks6,
+		m.Events,
 		m.ListStats,
 		m.Penalties,
 		m.ReasonStats,
-		m.Samples,
+		m.SamplingNow,
 		m.TrackerFlows,
 		m.TrackerLines,
 		m.TrackerNow,
@@ -260,8 +260,6 @@ type BenchVariables struct {
 	ListStride     *ebpf.Variable `ebpf:"list_stride"`
 	Monitor        *ebpf.Variable `ebpf:"monitor"`
 	PenaltyBuckets *ebpf.Variable `ebpf:"penalty_buckets"`
-	SampleMask     *ebpf.Variable `ebpf:"sample_mask"`
-	Sampling       *ebpf.Variable `ebpf:"sampling"`
 	TrackerCount   *ebpf.Variable `ebpf:"tracker_count"`
 	Trackers       *ebpf.Variable `ebpf:"trackers"`
 }

@@ -46,7 +46,8 @@ struct packet {
 	__u8 proto;
 	__u8 has_ports; /* TCP, UDP or SCTP, not a later fragment */
 	__u8 nd;	/* IPv6 neighbour discovery */
-	__u8 pad[8];
+	__u32 punished; /* the reason to drop it for a heavy flow that it is of, or 0 */
+	__u8 pad[4];
 };
 
 _Static_assert(sizeof(struct packet) == 64, "a packet is one cache line");

@@ -46,7 +46,7 @@ volatile const __u32 penalty_buckets = 0;
 /* The reason with which the flow's packet of so many units leaves, if it is punished. */
 static __always_inline enum reason penalty_of(__u64 h, __u32 units)
 {
-	__u32 i = hash_reduce(hash_nth(h, BUCKET_NTH), penalty_buckets), slot;
+	__u32 i = hash_reduce(h, penalty_buckets), slot;
 	struct penalty_bucket *b = bpf_map_lookup_elem(&penalties, &i);
 	struct penalty *e;
 	__u64 now, full, cost;

@@ -15,12 +15,12 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "event.h"
 #include "failsafe.h"
 #include "hot.h"
 #include "packet.h"
 #include "parse.h"
 #include "penalty.h"
-#include "sample.h"
 #include "set.h"
 #include "stats.h"
 #include "table.h"
@@ -59,34 +59,10 @@ ARRAY(allow_marks4, __u64);
 ARRAY(allow_marks6, struct line);
 
 /*
- * Global functions from here on, because the kernel verifies such a one once
- * and for itself; inline, it would be walked again for each way that leads to
- * it. They find the packet where this CPU keeps it.
+ * Global functions, because the kernel verifies such a one once and for itself;
+ * inline, it would be walked again for each way that leads to it. They find the
+ * packet where this CPU keeps it.
  */
-
-/* Counts the packet in a tracker; the reason to drop it that a penalty gives, or 0. */
-__noinline int track(__u32 tracker)
-{
-	__u32 zero = 0, bank = bpf_get_smp_processor_id() * 2;
-	struct tracker_state *now = bpf_map_lookup_elem(&tracker_now, &zero);
-	struct cpu_row *row = this_row();
-	const volatile struct tracker *t;
-	struct packet *p;
-	struct key k;
-	__u64 h;
-
-	if (!now || !row || tracker >= MAX_TRACKERS) /* cannot be */
-		return REASON_CLEAN;
-	p = &row->packet;
-	t = &trackers[tracker];
-	bank += now->banks >> tracker & 1;
-	k = tracker_key(t, p, &h);
-	count_flow(t, bank * bank_lines + t->first, bank * bank_buckets + t->first_bucket, k, h,
-		   p->len);
-	if (!t->punishes || !now->penalties)
-		return REASON_CLEAN;
-	return penalty_of(h, t->by_bytes ? p->len : 1);
-}
 
 /* Weights, then the table: what a key of the block set meets behind the cascade. */
 __noinline int confirm_block(__u64 h)
@@ -137,17 +113,27 @@ __noinline int match_allow(void)
 	return row->packet.list;
 }
 
-/* The reason to drop the packet for a heavy flow that it is of, or REASON_CLEAN. */
-static __always_inline enum reason police(void)
+/*
+ * Counts the packet in every tracker, and sets p->punished to the reason to drop
+ * it for a heavy flow that it is of, or REASON_CLEAN.
+ */
+static __always_inline void police(struct cpu_row *row)
 {
-	enum reason punished = REASON_CLEAN;
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct packet *p = &row->packet;
 
+	p->punished = REASON_CLEAN;
 	for (int i = 0; i < MAX_TRACKERS && i < tracker_count; i++) {
-		int r = track(i);
+		const volatile struct tracker *t = &trackers[i];
+		__u32 bank = 2 * cpu + (row->banks >> i & 1);
+		__u64 h = tracker_hash(t, p);
 
-		punished = punished ? punished : r;
+		count_flow(i, p, bank * bank_lines + t->first,
+			   bank * bank_buckets + t->first_bucket, h);
+		if (t->punishes && row->penalties && !p->punished)
+			p->punished = penalty_of(h, t->by_bytes ? p->len : 1);
+		settle();
 	}
-	return punished;
 }
 
 /* Whether the parser's complaint alone would drop the packet. */
@@ -169,9 +155,10 @@ static __always_inline int verdict(enum reason r)
 	}
 }
 
-static __always_inline enum reason decide(struct cursor *c, struct packet *p)
+static __always_inline enum reason decide(struct cursor *c, struct cpu_row *row)
 {
-	enum reason safe, punished;
+	struct packet *p = &row->packet;
+	enum reason safe;
 	int list = LIST_NONE;
 
 	p->reason = parse(c, p);
@@ -181,10 +168,12 @@ static __always_inline enum reason decide(struct cursor *c, struct packet *p)
 	safe = failsafe(&failsafe_config, p);
 	if (safe != REASON_CLEAN)
 		return safe;
-	punished = police();
+	police(row);
+	settle();
+
 	if (block.lines)
 		list = match_block();
-	if (list == LIST_NONE && punished == REASON_CLEAN && !drops_malformed(p->reason))
+	if (list == LIST_NONE && !p->punished && !drops_malformed(p->reason))
 		return p->reason;
 	if (allow.lines && match_allow() != LIST_NONE)
 		return REASON_ALLOWED;
@@ -193,8 +182,8 @@ static __always_inline enum reason decide(struct cursor *c, struct packet *p)
 		count_list(list, p->len);
 		return monitor ? REASON_MONITORED : REASON_BLOCKED;
 	}
-	if (punished != REASON_CLEAN)
-		return monitor ? REASON_MONITORED : punished;
+	if (p->punished)
+		return monitor ? REASON_MONITORED : p->punished;
 	return p->reason;
 }
 
@@ -219,12 +208,12 @@ static __always_inline struct cpu_row *begin(struct xdp_md *ctx, struct cursor *
 }
 
 /* Counts the packet; every packet leaves through here. */
-static __always_inline enum reason leave(struct cpu_row *row, enum reason r)
+static __always_inline enum reason leave(struct xdp_md *ctx, struct cpu_row *row, enum reason r)
 {
 	row->packet.reason = r;
 	settle();
 	count_reason(row, row->packet.reason, row->packet.len);
-	sample(&row->packet);
+	sample(ctx, row->packet.reason);
 	return row->packet.reason;
 }
 
@@ -235,7 +224,7 @@ static __always_inline enum reason run_pipeline(struct xdp_md *ctx)
 
 	if (!row) /* cannot be: each possible CPU has one */
 		return REASON_CLEAN;
-	return leave(row, decide(&c, &row->packet));
+	return leave(ctx, row, decide(&c, row));
 }
 
 #endif

@@ -8,9 +8,6 @@
 
 #define SLOTS 8
 
-/* Of the hashes that are derived from a key's, the one that chooses its bucket. */
-#define BUCKET_NTH 8
-
 struct slots {
 	__u64 hashes[SLOTS]; /* 0: empty */
 };
@@ -25,11 +22,11 @@ static __always_inline __u32 slots_find(const struct slots *s, __u64 h)
 
 #pragma unroll
 	for (int i = 0; i < SLOTS; i++) {
-		__u64 other = s->hashes[i] ^ h;
+		__u64 other = s->hashes[i] ^ h, negated = -other;
 
-		other = (other | -other) >> 63; /* 0 where they are the same, else 1 */
 		/* Keeps the compiler from seeing, and branching on, a comparison. */
-		asm volatile("" : "+r"(other));
+		asm volatile("" : "+r"(negated));
+		other = (other | negated) >> 63; /* 0 where they are the same, else 1 */
 		found |= (other - 1) & (SLOTS + i);
 	}
 	return found;

@@ -16,7 +16,7 @@ struct counter {
 	__u64 bytes;
 };
 
-#define MAX_REASONS 27
+#define MAX_REASONS 26
 
 /*
  * What belongs to a CPU: its counters, and the packet that it is at. The
@@ -25,8 +25,10 @@ struct counter {
  */
 struct cpu_row {
 	struct counter by_reason[MAX_REASONS];
-	__u64 refuted; /* keys that the cascade passed and the table did not confirm */
-	__u64 pad;
+	__u64 refuted;	   /* keys that the cascade passed and the table did not confirm */
+	__u64 events_lost; /* that found the ring buffer full */
+	__u64 banks;	   /* set by the control plane: bit i is where tracker i counts */
+	__u64 penalties;   /* set by the control plane: how many are in force */
 	struct packet packet;
 };
 

@@ -19,13 +19,14 @@
 #include "key.h"
 #include "packet.h"
 #include "slots.h"
+#include "stats.h"
 
 #define MAX_TRACKERS 4
 
 /* What a tracker counts, and where: constants of the program. */
 struct tracker {
 	__u64 seed;	    /* of its key hash, secret */
-	__u32 lines;	    /* of the sketch in a bank; 0: there is no such tracker */
+	__u32 lines;	    /* of the sketch in a bank, an even number; 0: no such tracker */
 	__u32 buckets;	    /* of the flow memory in a bank */
 	__u32 first;	    /* its head among the lines of a bank; the sketch follows */
 	__u32 first_bucket; /* among the flow buckets of a bank */
@@ -41,21 +42,21 @@ struct tracker {
 struct tracker_head {
 	__u64 packets; /* all that were counted */
 	__u64 bytes;
-	__u64 denied; /* packets whose flow had to enter the memory, but it was full */
+	__u64 denied; /* packets for which a flow of the limit had no place in the memory */
 	__u64 admit;  /* units that bring a flow into the memory, and not below */
-	__u64 share;  /* this share, times 2^32, of what was counted here so far */
+	__u64 share;  /* this share, times 2^32, of what was counted here so far: up to 2^31 */
 	__u64 pad[3];
 };
 
 #define SKETCH_ROWS 4
-#define SKETCH_PART 4 /* counters that a row has in a line */
+#define SKETCH_PART 8 /* counters that a row has in a line */
 
 #define MAX_LIMIT (1U << 31) /* of what brings a flow into the memory */
 
 /* Counters saturate above MAX_LIMIT, so that they serve at any rate. */
 union tracker_line {
 	struct tracker_head head;
-	__u32 counters[SKETCH_ROWS * SKETCH_PART];
+	__u32 counters[SKETCH_ROWS / 2 * SKETCH_PART];
 };
 
 _Static_assert(sizeof(union tracker_line) == 64, "a line is one cache line");
@@ -74,13 +75,10 @@ struct flow_bucket {
 	struct flow flows[SLOTS];
 };
 
-/* What the control plane tells the trackers at run time. */
+/* The control plane's own: whose memory this is. */
 struct tracker_state {
-	__u64 banks;	 /* bit i: the bank in which tracker i counts */
-	__u64 penalties; /* that are in force */
-	__u64 seed;	 /* the control plane's own: whence the trackers' seeds */
-	__u64 identity;	 /* the control plane's own: of the trackers that count here */
-	__u64 pad[4];
+	__u64 seed;	/* whence the trackers' seeds */
+	__u64 identity; /* of the trackers that count here */
 };
 
 #define TRACKER_MAP(name, value_type)              \
@@ -102,34 +100,48 @@ volatile const __u32 tracker_count = 0;
 volatile const __u32 bank_lines = 0;
 volatile const __u32 bank_buckets = 0;
 
-/* The counters of a flow in a sketch, one in each row of a line. */
+/* The counters of a flow in a sketch, one of each row. */
 struct counters {
 	__u32 *row[SKETCH_ROWS];
 };
 
-/* first is the line behind the head. */
+/*
+ * Two rows are in a line of the sketch's first half, two in one of the second:
+ * two misses, at once, and far fewer flows that share all counters than with
+ * all rows in one line. first is the line behind the head.
+ */
 static __always_inline int sketch_at(__u32 first, __u32 lines, __u64 h, struct counters *c)
 {
-	__u64 z = hash_nth(h, 0);
-	__u32 i = first + hash_reduce(z, lines);
-	union tracker_line *l = bpf_map_lookup_elem(&tracker_lines, &i);
+	__u64 z0 = hash_nth(h, 0), z1 = hash_nth(h, 1);
+	__u32 half = lines / 2;
+	__u32 i0 = first + hash_reduce(z0, half);
+	__u32 i1 = first + half + hash_reduce(z1, half);
+	union tracker_line *l0 = bpf_map_lookup_elem(&tracker_lines, &i0);
+	union tracker_line *l1 = bpf_map_lookup_elem(&tracker_lines, &i1);
 
-	if (!l) /* cannot be */
+	if (!l0 || !l1) /* cannot be */
 		return 0;
-	c->row[0] = &l->counters[0 * SKETCH_PART + (z >> 0) % SKETCH_PART];
-	c->row[1] = &l->counters[1 * SKETCH_PART + (z >> 2) % SKETCH_PART];
-	c->row[2] = &l->counters[2 * SKETCH_PART + (z >> 4) % SKETCH_PART];
-	c->row[3] = &l->counters[3 * SKETCH_PART + (z >> 6) % SKETCH_PART];
+	c->row[0] = &l0->counters[z0 % SKETCH_PART];
+	c->row[1] = &l0->counters[SKETCH_PART + (z0 >> 3) % SKETCH_PART];
+	c->row[2] = &l1->counters[z1 % SKETCH_PART];
+	c->row[3] = &l1->counters[SKETCH_PART + (z1 >> 3) % SKETCH_PART];
 	return 1;
+}
+
+/* Without a branch: which counter is the least nobody can predict. */
+static __always_inline __u64 least_of(__u64 a, __u64 b)
+{
+	__s64 d = a - b; /* both have 32 bits */
+	__s64 less = d >> 63;
+
+	/* Keeps the compiler from seeing, and branching on, a comparison. */
+	asm volatile("" : "+r"(less));
+	return b + (d & less);
 }
 
 static __always_inline __u32 sketch_least(const struct counters *c)
 {
-	__u32 least = *c->row[0];
-
-	least = *c->row[1] < least ? *c->row[1] : least;
-	least = *c->row[2] < least ? *c->row[2] : least;
-	return *c->row[3] < least ? *c->row[3] : least;
+	return least_of(least_of(*c->row[0], *c->row[1]), least_of(*c->row[2], *c->row[3]));
 }
 
 /* Conservative update: no counter rises above what the flow may have had. */
@@ -137,20 +149,55 @@ static __always_inline void sketch_raise(const struct counters *c, __u32 to)
 {
 #pragma unroll
 	for (int i = 0; i < SKETCH_ROWS; i++)
-		if (*c->row[i] < to)
-			*c->row[i] = to;
+		*c->row[i] = *c->row[i] + to - least_of(*c->row[i], to);
+}
+
+static __always_inline __u64 tracker_hash(const volatile struct tracker *t, const struct packet *p)
+{
+	__u64 h;
+
+	if (p->family == 4)
+		h = t->tuple ? hash_v4_flow(words_v4_flow(&t->v4, p), t->seed)
+			     : hash_v4(words_v4(&t->v4, p), t->seed);
+	else
+		h = t->tuple ? hash_v6_flow(words_v6_flow(&t->v6, p), t->seed)
+			     : hash_v6(words_v6(&t->v6, p), t->seed);
+	return h + !h; /* 0 is an empty slot */
+}
+
+static __always_inline struct key tracker_key(const volatile struct tracker *t,
+					      const struct packet *p)
+{
+	if (p->family == 4)
+		return t->tuple ? words_v4_flow(&t->v4, p) : words_v4(&t->v4, p);
+	return t->tuple ? words_v6_flow(&t->v6, p) : words_v6(&t->v6, p);
+}
+
+/*
+ * What brings a flow into the memory: the larger of a floor and a share of what
+ * was counted, a product of 64 bits. Beyond 2 TB in an interval it wraps to less.
+ */
+static __always_inline __u64 tracker_limit(const volatile struct tracker *t,
+					   const struct tracker_head *head)
+{
+	__u64 limit = ((t->by_bytes ? head->bytes : head->packets) >> 8) * head->share >> 24;
+
+	if (limit < head->admit)
+		limit = head->admit;
+	return limit < MAX_LIMIT ? limit : MAX_LIMIT;
 }
 
 /*
  * Makes room in a full bucket: the smallest of its flows goes back into the
- * sketch, if it has had fewer than so many units. Gives SLOTS plus its slot, or
- * 0 if all flows stay.
+ * sketch, if it has had fewer units than the one that is to enter. Gives SLOTS
+ * plus its slot, or 0 if all flows stay.
  */
 static __always_inline __u32 flow_evict(const volatile struct tracker *t, __u32 line,
-					struct flow_bucket *b, __u64 units)
+					struct tracker_head *head, struct flow_bucket *b,
+					__u64 units)
 {
-	__u32 victim = 0;
 	struct counters c;
+	__u32 victim = 0;
 
 #pragma unroll
 	for (int i = 0; i < SLOTS; i++) {
@@ -162,6 +209,8 @@ static __always_inline __u32 flow_evict(const volatile struct tracker *t, __u32 
 			units = n;
 		}
 	}
+	if (units >= tracker_limit(t, head)) /* the one that has no place should have had one */
+		head->denied += 1;
 	if (!victim || !sketch_at(line + 1, t->lines, b->slots.hashes[victim % SLOTS], &c))
 		return 0;
 	sketch_raise(&c, units);
@@ -170,106 +219,82 @@ static __always_inline __u32 flow_evict(const volatile struct tracker *t, __u32 
 	return victim;
 }
 
-static __always_inline struct flow *flow_enter(struct flow_bucket *b, __u32 slot, __u64 h,
-					       struct key k, __u32 before)
+/*
+ * Enters this CPU's packet, as the first of its flow, into a bucket of the flow
+ * memory. A global function, like those of the pipeline. Returns whether there
+ * was room.
+ */
+__noinline int flow_enter(__u32 tracker, __u32 line, __u32 bucket, __u32 before, __u32 after)
 {
-	struct flow *f = &b->flows[slot % SLOTS];
+	union tracker_line *l = bpf_map_lookup_elem(&tracker_lines, &line);
+	struct flow_bucket *b = bpf_map_lookup_elem(&tracker_flows, &bucket);
+	struct cpu_row *row = this_row();
+	const volatile struct tracker *t;
+	struct flow *f;
+	__u32 slot;
 
-	f->packets = 0;
-	f->bytes = 0;
+	if (!l || !b || !row || tracker >= MAX_TRACKERS) /* cannot be */
+		return 0;
+	t = &trackers[tracker];
+	slot = slots_used(&b->slots);
+	if (slot == SLOTS) {
+		slot = flow_evict(t, line, &l->head, b, after);
+		if (!slot)
+			return 0;
+	}
+	f = &b->flows[slot % SLOTS];
+	f->packets = 1;
+	f->bytes = row->packet.len;
 	f->before = before;
-	f->key = k;
+	f->key = tracker_key(t, &row->packet);
 	/* The hash comes last: from then on the control plane may look. */
 	settle();
-	b->slots.hashes[slot % SLOTS] = h;
-	return f;
+	b->slots.hashes[slot % SLOTS] = tracker_hash(t, &row->packet);
+	return 1;
 }
 
-static __always_inline struct key tracker_key(const volatile struct tracker *t,
-					      const struct packet *p, __u64 *h)
+/*
+ * Counts a packet, with this hash of its flow's key, in the bank that has its
+ * head and its buckets there.
+ */
+static __always_inline void count_flow(__u32 tracker, const struct packet *p, __u32 line,
+				       __u32 bucket, __u64 h)
 {
-	struct key k;
-
-	if (p->family == 4 && t->tuple) {
-		k = words_v4_flow(&t->v4, p);
-		*h = hash_v4_flow(k, t->seed);
-	} else if (p->family == 4) {
-		k = words_v4(&t->v4, p);
-		*h = hash_v4(k, t->seed);
-	} else if (t->tuple) {
-		k = words_v6_flow(&t->v6, p);
-		*h = hash_v6_flow(k, t->seed);
-	} else {
-		k = words_v6(&t->v6, p);
-		*h = hash_v6(k, t->seed);
-	}
-	*h += !*h; /* 0 is an empty slot */
-	return k;
-}
-
-/* Counts a packet in the bank that has its head and its buckets there. */
-static __always_inline void count_flow(const volatile struct tracker *t, __u32 line, __u32 bucket,
-				       struct key k, __u64 h, __u32 len)
-{
-	__u32 i, slot, least, after, n = t->by_bytes ? len : 1;
-	__u64 z = hash_nth(h, BUCKET_NTH), limit;
+	const volatile struct tracker *t = &trackers[tracker];
+	__u32 i, slot, least, after, n = t->by_bytes ? p->len : 1;
 	union tracker_line *l = bpf_map_lookup_elem(&tracker_lines, &line);
-	struct tracker_head *head;
 	struct flow_bucket *b;
 	struct counters c;
 	struct flow *f;
 
-	i = bucket + hash_reduce(z, t->buckets);
+	i = bucket + hash_reduce(h, t->buckets);
 	b = bpf_map_lookup_elem(&tracker_flows, &i);
 	if (!l || !b) /* cannot be: the maps have all banks */
 		return;
-	head = &l->head;
-	head->packets += 1;
-	head->bytes += len;
+	l->head.packets += 1;
+	l->head.bytes += p->len;
 
 	slot = slots_find(&b->slots, h);
 	if (!slot && b->slots.hashes[SLOTS - 1]) { /* full: it may be in the second */
-		i = bucket + hash_reduce(z << 32, t->buckets);
+		i = bucket + hash_reduce(h << 32, t->buckets);
 		b = bpf_map_lookup_elem(&tracker_flows, &i);
 		if (!b)
 			return;
 		slot = slots_find(&b->slots, h);
 	}
 	if (slot) {
+		/* Counted here alone: the sketch, which others share, need not rise. */
 		f = &b->flows[slot % SLOTS];
-		goto in_memory;
+		f->packets += 1;
+		f->bytes += p->len;
+		return;
 	}
-
 	if (!sketch_at(line + 1, t->lines, h, &c))
 		return;
 	least = sketch_least(&c);
 	after = least + n < least ? ~0U : least + n;
-
-	/* Of a product of 64 bits: up to 4 TB in an interval. */
-	limit = ((t->by_bytes ? head->bytes : head->packets) >> 8) * head->share >> 24;
-	if (limit < head->admit)
-		limit = head->admit;
-	if (limit > MAX_LIMIT)
-		limit = MAX_LIMIT;
-	if (after < limit) {
+	if (after < tracker_limit(t, &l->head) || !flow_enter(tracker, line, i, least, after))
 		sketch_raise(&c, after);
-		return;
-	}
-	slot = slots_used(&b->slots);
-	if (slot == SLOTS) {
-		slot = flow_evict(t, line, b, after); /* after is no less than the limit */
-		if (!slot) {
-			head->denied += 1;
-			sketch_raise(&c, after);
-			return;
-		}
-	}
-	f = flow_enter(b, slot, h, k, least);
-
-in_memory:
-	/* Counted here alone: the sketch, which others share, need not rise. */
-	f->packets += 1;
-	f->bytes += len;
 }
 
 #endif

@@ -13,7 +13,8 @@ int weir(struct xdp_md *ctx)
 	return verdict(run_pipeline(ctx));
 }
 
-/* Puts the reasons into the object's BTF, where Go finds them. */
+/* Puts these into the object's BTF, where Go finds them. */
 const enum reason *reasons __attribute__((unused));
+const struct event *told __attribute__((unused));
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -25,11 +25,24 @@ type WeirCounter struct {
 }
 
 type WeirCpuRow struct {
+	_          structs.HostLayout
+	ByReason   [26]WeirCounter
+	Refuted    uint64
+	EventsLost uint64
+	Banks      uint64
+	Penalties  uint64
+	Packet     WeirPacket
+}
+
+type WeirEvent struct {
 	_        structs.HostLayout
-	ByReason [27]WeirCounter
-	Refuted  uint64
-	Pad      uint64
+	Time     uint64
+	Ifindex  uint32
+	OneIn    uint32
+	Captured uint32
+	Pad      uint32
 	Packet   WeirPacket
+	Frame    [256]uint8
 }
 
 type WeirFailsafe struct {
@@ -113,7 +126,8 @@ type WeirPacket struct {
 	Proto    uint8
 	HasPorts uint8
 	Nd       uint8
-	Pad      [8]uint8
+	Punished uint32
+	Pad      [4]uint8
 }
 
 type WeirPenaltyBucket struct {
@@ -151,6 +165,15 @@ const (
 	WeirReasonREASON_COUNT     WeirReason = 14
 )
 
+type WeirSampling struct {
+	_     structs.HostLayout
+	Until uint64
+	Snap  uint32
+	Pad   uint32
+	OneIn [27]uint32
+	_     [4]byte
+}
+
 type WeirShape struct {
 	_         structs.HostLayout
 	Head      uint32
@@ -187,12 +210,9 @@ type WeirTrackerHead struct {
 }
 
 type WeirTrackerState struct {
-	_         structs.HostLayout
-	Banks     uint64
-	Penalties uint64
-	Seed      uint64
-	Identity  uint64
-	Pad       [4]uint64
+	_        structs.HostLayout
+	Seed     uint64
+	Identity uint64
 }
 
 // Names of all BPF objects in the ELF.
@@ -208,10 +228,11 @@ const (
 	WeirMapBlockLines     = "block_lines"
 	WeirMapBlockMarks4    = "block_marks4"
 	WeirMapBlockMarks6    = "block_marks6"
+	WeirMapEvents         = "events"
 	WeirMapListStats      = "list_stats"
 	WeirMapPenalties      = "penalties"
 	WeirMapReasonStats    = "reason_stats"
-	WeirMapSamples        = "samples"
+	WeirMapSamplingNow    = "sampling_now"
 	WeirMapTrackerFlows   = "tracker_flows"
 	WeirMapTrackerLines   = "tracker_lines"
 	WeirMapTrackerNow     = "tracker_now"
@@ -228,8 +249,7 @@ const (
 	WeirVarMonitor        = "monitor"
 	WeirVarPenaltyBuckets = "penalty_buckets"
 	WeirVarReasons        = "reasons"
-	WeirVarSampleMask     = "sample_mask"
-	WeirVarSampling       = "sampling"
+	WeirVarTold           = "told"
 	WeirVarTrackerCount   = "tracker_count"
 	WeirVarTrackers       = "trackers"
 )
@@ -292,10 +312,11 @@ type WeirMapSpecs struct {
 	BlockLines   *ebpf.MapSpec `ebpf:"block_lines"`
 	BlockMarks4  *ebpf.MapSpec `ebpf:"block_marks4"`
 	BlockMarks6  *ebpf.MapSpec `ebpf:"block_marks6"`
+	Events       *ebpf.MapSpec `ebpf:"events"`
 	ListStats    *ebpf.MapSpec `ebpf:"list_stats"`
 	Penalties    *ebpf.MapSpec `ebpf:"penalties"`
 	ReasonStats  *ebpf.MapSpec `ebpf:"reason_stats"`
-	Samples      *ebpf.MapSpec `ebpf:"samples"`
+	SamplingNow  *ebpf.MapSpec `ebpf:"sampling_now"`
 	TrackerFlows *ebpf.MapSpec `ebpf:"tracker_flows"`
 	TrackerLines *ebpf.MapSpec `ebpf:"tracker_lines"`
 	TrackerNow   *ebpf.MapSpec `ebpf:"tracker_now"`
@@ -317,8 +338,7 @@ type WeirVariableSpecs struct {
 	Monitor        *ebpf.VariableSpec `ebpf:"monitor"`
 	PenaltyBuckets *ebpf.VariableSpec `ebpf:"penalty_buckets"`
 	Reasons        *ebpf.VariableSpec `ebpf:"reasons"`
-	SampleMask     *ebpf.VariableSpec `ebpf:"sample_mask"`
-	Sampling       *ebpf.VariableSpec `ebpf:"sampling"`
+	Told           *ebpf.VariableSpec `ebpf:"told"`
 	TrackerCount   *ebpf.VariableSpec `ebpf:"tracker_count"`
 	Trackers       *ebpf.VariableSpec `ebpf:"trackers"`
 }
@@ -352,10 +372,11 @@ type WeirMaps struct {
 	BlockLines   *ebpf.Map `ebpf:"block_lines"`
 	BlockMarks4  *ebpf.Map `ebpf:"block_marks4"`
 	BlockMarks6  *ebpf.Map `ebpf:"block_marks6"`
+	Events       *ebpf.Map `ebpf:"events"`
 	ListStats    *ebpf.Map `ebpf:"list_stats"`
 	Penalties    *ebpf.Map `ebpf:"penalties"`
 	ReasonStats  *ebpf.Map `ebpf:"reason_stats"`
-	Samples      *ebpf.Map `ebpf:"samples"`
+	SamplingNow  *ebpf.Map `ebpf:"sampling_now"`
 	TrackerFlows *ebpf.Map `ebpf:"tracker_flows"`
 	TrackerLines *ebpf.Map `ebpf:"tracker_lines"`
 	TrackerNow   *ebpf.Map `ebpf:"tracker_now"`
@@ -372,10 +393,11 @@ func (m *WeirMaps) Close() error {
 		m.BlockLines,
 		m.BlockMarks4,
 		m.BlockMarks6,
+		m.Events,
 		m.ListStats,
 		m.Penalties,
 		m.ReasonStats,
-		m.Samples,
+		m.SamplingNow,
 		m.TrackerFlows,
 		m.TrackerLines,
 		m.TrackerNow,
@@ -398,8 +420,7 @@ type WeirVariables struct {
 	Monitor        *ebpf.Variable `ebpf:"monitor"`
 	PenaltyBuckets *ebpf.Variable `ebpf:"penalty_buckets"`
 	Reasons        *ebpf.Variable `ebpf:"reasons"`
-	SampleMask     *ebpf.Variable `ebpf:"sample_mask"`
-	Sampling       *ebpf.Variable `ebpf:"sampling"`
+	Told           *ebpf.Variable `ebpf:"told"`
 	TrackerCount   *ebpf.Variable `ebpf:"tracker_count"`
 	Trackers       *ebpf.Variable `ebpf:"trackers"`
 }

@@ -95,8 +95,6 @@ func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
 		bpf.WeirVarBankLines:      bankLines,
 		bpf.WeirVarBankBuckets:    bankBuckets,
 		bpf.WeirVarPenaltyBuckets: uint32(PenaltyBuckets),
-		bpf.WeirVarSampling:       flag(cfg.Sample != 0),
-		bpf.WeirVarSampleMask:     max(cfg.Sample, 1) - 1,
 		bpf.WeirVarHashSeed:       cfg.Seed,
 		bpf.WeirVarBlock:          &cfg.Block,
 		bpf.WeirVarAllow:          &cfg.Allow,

@@ -51,7 +51,7 @@ func TestLoad(t *testing.T) {
 		full.Failsafe.Ports[i].Port = uint16(i)
 	}
 	weighed := full
-	weighed.Block.HotBuckets, weighed.Sample = 1<<15, 256
+	weighed.Block.HotBuckets = 1 << 15
 	for i := range MaxTrackers {
 		weighed.Trackers = append(weighed.Trackers, Tracker{
 			Seed: uint64(i), Lines: 4096, Buckets: 1024, ByBytes: uint8(i % 2), Tuple: uint8(i / 2), Punishes: 1,
@@ -284,6 +284,8 @@ func TestInvalidConfig(t *testing.T) {
 		{"IPv6 marks", func(c *Config) {
 			c.Block.N_v6, c.Block.V6[0].Gate, c.Block.GatesV6 = 1, gateSrc, gateSrc
 		}},
+		{"0 lines and 1 buckets", func(c *Config) { c.Trackers = []Tracker{{Buckets: 1}} }},
+		{"tracker 1: 3 lines: not an even number", func(c *Config) { c.Trackers = []Tracker{{Lines: 3, Buckets: 1}} }},
 	} {
 		cfg := Config{Block: coarse(), Allow: coarse()}
 		test.change(&cfg)

@@ -56,7 +56,6 @@ type Config struct {
 
 	Trackers    []Tracker // of heavy flows, at most MaxTrackers
 	TrackerSeed uint64    // whence the trackers' seeds come; kept with what they count
-	Sample      uint32    // one in so many listed packets is sampled, a power of two; 0: none
 }
 
 // As in the object, where they are macros, of which its BTF knows nothing.

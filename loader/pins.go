@@ -22,7 +22,8 @@ import (
 //	list_stats
 //	tracker_…     trackers of heavy flows
 //	penalties
-//	samples
+//	events        that were told of, and
+//	sampling_now  of what to tell
 //	about         what it is: JSON text
 //
 // Such a directory appears whole or not at all. Processes that read lock the

@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
 
 	"weir/bpf"
 )
@@ -23,13 +24,17 @@ const minStride = 64
 
 // Stats are what an interface keeps when its program changes: the counters of
 // packets and bytes by reason and by list, the trackers of heavy flows with
-// their penalties, and the samples. A program writes them in a row, or a bank,
+// their penalties, and the events. A program writes them in a row, or a bank,
 // for each CPU; Stats read them in the kernel's memory. The methods may be
 // called at any time, also concurrently. Nil Stats have no counters.
 type Stats struct {
 	cpus int          // possible ones
 	mu   sync.RWMutex // guards what follows: Replace exchanges maps
 	maps kept         // nil: closed
+
+	reading sync.Mutex      // guards what follows, behind mu
+	events  *ringbuf.Reader // nil until it is read
+	record  ringbuf.Record
 }
 
 // kept are maps that outlive a program, by name. Their pins have the same.
@@ -39,7 +44,7 @@ type kept map[string]*array
 var keptNames = []string{
 	bpf.WeirMapReasonStats, bpf.WeirMapListStats,
 	bpf.WeirMapTrackerNow, bpf.WeirMapTrackerLines, bpf.WeirMapTrackerFlows,
-	bpf.WeirMapPenalties, bpf.WeirMapSamples,
+	bpf.WeirMapPenalties, bpf.WeirMapEvents, bpf.WeirMapSamplingNow,
 }
 
 func (k kept) Close() error {
@@ -208,10 +213,13 @@ func (s *Stats) Lists(dst []Counter) []Counter {
 
 // Refuted is the number of keys that the cascade has passed and the table has
 // not confirmed: the false positives of the cascade in exact mode.
-func (s *Stats) Refuted() (n uint64) {
+func (s *Stats) Refuted() uint64 { return s.sumOfRows(refutedWord) }
+
+// sumOfRows adds up a word of all CPUs' rows.
+func (s *Stats) sumOfRows(word int) (n uint64) {
 	s.read(func(k kept) {
 		words := k[bpf.WeirMapReasonStats].words
-		for i := refutedWord; i < len(words); i += rowWords {
+		for i := word; i < len(words); i += rowWords {
 			n += atomic.LoadUint64(&words[i])
 		}
 	})
@@ -219,9 +227,10 @@ func (s *Stats) Refuted() (n uint64) {
 }
 
 const (
-	counterWords = 2
-	rowWords     = int(unsafe.Sizeof(bpf.WeirCpuRow{})) / 8
-	refutedWord  = int(unsafe.Offsetof(bpf.WeirCpuRow{}.Refuted)) / 8
+	counterWords   = 2
+	rowWords       = int(unsafe.Sizeof(bpf.WeirCpuRow{})) / 8
+	refutedWord    = int(unsafe.Offsetof(bpf.WeirCpuRow{}.Refuted)) / 8
+	eventsLostWord = int(unsafe.Offsetof(bpf.WeirCpuRow{}.EventsLost)) / 8
 )
 
 // sum adds up rows of so many counters.
@@ -271,6 +280,9 @@ func (s *Stats) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.maps.Close()
-	s.maps = nil
+	if s.events != nil {
+		err = errors.Join(err, s.events.Close())
+	}
+	s.maps, s.events = nil, nil
 	return err
 }

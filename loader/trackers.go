@@ -4,13 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"io"
-	"os"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
-	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
@@ -31,8 +28,8 @@ const (
 	lineWords    = int(unsafe.Sizeof(bpf.WeirLine{})) / 8
 	bucketWords  = int(unsafe.Sizeof(bpf.WeirFlowBucket{})) / 8
 	banks        = 2
-	banksWord    = int(unsafe.Offsetof(bpf.WeirTrackerState{}.Banks)) / 8
-	penaltyWord  = int(unsafe.Offsetof(bpf.WeirTrackerState{}.Penalties)) / 8
+	banksWord    = int(unsafe.Offsetof(bpf.WeirCpuRow{}.Banks)) / 8
+	penaltyWord  = int(unsafe.Offsetof(bpf.WeirCpuRow{}.Penalties)) / 8
 	seedWord     = int(unsafe.Offsetof(bpf.WeirTrackerState{}.Seed)) / 8
 	identityWord = int(unsafe.Offsetof(bpf.WeirTrackerState{}.Identity)) / 8
 )
@@ -45,9 +42,9 @@ func (c *Config) validateTrackers() error {
 		if t.Lines == 0 || t.Buckets == 0 || max(t.Lines, t.Buckets) > maxEntries {
 			return fmt.Errorf("tracker %d: %d lines and %d buckets: not in 1 … %d", i+1, t.Lines, t.Buckets, maxEntries)
 		}
-	}
-	if c.Sample&(c.Sample-1) != 0 {
-		return fmt.Errorf("one sample in %d packets: not a power of two", c.Sample)
+		if t.Lines%2 != 0 {
+			return fmt.Errorf("tracker %d: %d lines: not an even number", i+1, t.Lines)
+		}
 	}
 	return nil
 }
@@ -64,9 +61,14 @@ func (c *Config) layTrackers() (laid [MaxTrackers]Tracker, lines, buckets uint32
 	return laid, lines, buckets
 }
 
+// trackerLayout is the version of how trackers count in their memory: a program
+// that counts otherwise must not go on where another was.
+const trackerLayout = "two lines"
+
 // trackerIdentity tells apart what may not count in the same memory.
 func (c *Config) trackerIdentity() uint64 {
 	h := fnv.New64a()
+	fmt.Fprint(h, trackerLayout)
 	for _, t := range c.Trackers {
 		fmt.Fprintf(h, "%+v", t)
 	}
@@ -123,7 +125,7 @@ type Trackers struct {
 	CPUs      int
 	Penalties []uint64 // a bucket of eight hashes and eight times four words, PenaltyBuckets times
 
-	now, lines, flows      []uint64
+	rows, lines, flows     []uint64
 	bankLines, bankBuckets int
 	laid                   [MaxTrackers]Tracker
 }
@@ -139,7 +141,7 @@ func (g *Generation) Trackers(s *Stats, fn func(Trackers)) {
 		t := Trackers{
 			CPUs:      s.cpus,
 			Penalties: k[bpf.WeirMapPenalties].words,
-			now:       k[bpf.WeirMapTrackerNow].words,
+			rows:      k[bpf.WeirMapReasonStats].words,
 			lines:     k[bpf.WeirMapTrackerLines].words,
 			flows:     k[bpf.WeirMapTrackerFlows].words,
 		}
@@ -152,18 +154,26 @@ func (g *Generation) Trackers(s *Stats, fn func(Trackers)) {
 
 // Counting is the bank, 0 or 1, in which a tracker's packets are counted.
 func (t Trackers) Counting(tracker int) int {
-	return int(atomic.LoadUint64(&t.now[banksWord]) >> tracker & 1)
+	return int(atomic.LoadUint64(&t.rows[banksWord]) >> tracker & 1)
 }
 
 // Exchange makes the programs count a tracker's packets in its other bank.
 // Programs that are under way may still write to the former one: see [Grace].
 func (t Trackers) Exchange(tracker int) {
-	atomic.StoreUint64(&t.now[banksWord], atomic.LoadUint64(&t.now[banksWord])^1<<tracker)
+	banks := atomic.LoadUint64(&t.rows[banksWord]) ^ 1<<tracker
+	t.eachRow(banksWord, banks)
 }
 
 // SetPenalized tells the programs how many penalties there are: they look for
 // none where that is 0.
-func (t Trackers) SetPenalized(n int) { atomic.StoreUint64(&t.now[penaltyWord], uint64(n)) }
+func (t Trackers) SetPenalized(n int) { t.eachRow(penaltyWord, uint64(n)) }
+
+// eachRow sets a word in the row of each CPU, where its programs look.
+func (t Trackers) eachRow(word int, value uint64) {
+	for i := word; i < len(t.rows); i += rowWords {
+		atomic.StoreUint64(&t.rows[i], value)
+	}
+}
 
 // Bank is the memory of a tracker's bank 0 or 1 on a CPU: its lines, with the
 // head first, and its flow buckets.
@@ -195,37 +205,4 @@ func Monotonic() time.Duration {
 		panic(err) // every kernel has it
 	}
 	return time.Duration(t.Nano())
-}
-
-// Sample is a listed packet that was sampled.
-type Sample = bpf.WeirPacket
-
-// Samples reads the listed packets that were sampled since the last call, and
-// calls fn with each.
-func (s *Stats) Samples(fn func(*Sample)) (err error) {
-	s.read(func(k kept) { err = readSamples(k[bpf.WeirMapSamples], fn) })
-	return err
-}
-
-func readSamples(a *array, fn func(*Sample)) error {
-	r, err := ringbuf.NewReader(a.m)
-	if err != nil {
-		return fmt.Errorf("read samples: %w", err)
-	}
-	defer r.Close()
-	r.SetDeadline(time.Unix(1, 0)) // in the past: what is there, no waiting
-	var record ringbuf.Record
-	for {
-		err := r.ReadInto(&record)
-		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read samples: %w", err)
-		}
-		if len(record.RawSample) >= int(unsafe.Sizeof(Sample{})) {
-			sample := *(*Sample)(unsafe.Pointer(&record.RawSample[0]))
-			fn(&sample)
-		}
-	}
 }

@@ -25,7 +25,6 @@ func config(block, allow *membership.Layout, seed uint64, c *Config, lists int) 
 	return loader.Config{
 		Trackers:      trackers,
 		TrackerSeed:   c.TrackerSeed,
-		Sample:        c.Sample,
 		Seed:          seed,
 		Block:         keySet(block),
 		Allow:         keySet(allow),

@@ -38,7 +38,6 @@ type Watching struct {
 	Trackers    []Tracker // of heavy flows, at most loader.MaxTrackers
 	TrackerSeed uint64    // secret: whence the seeds of the trackers come
 	Hot         int       // elements that may have weights in the block set
-	Sample      uint32    // one in so many listed packets is sampled, a power of two; 0: none
 }
 
 // Tracker is a tracker of heavy flows. Its seed is for the generation to set.

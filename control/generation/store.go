@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"weir/control/list"
 	"weir/filter/key"
@@ -200,3 +201,65 @@ func (e *entries) listed(k key.Key) bool {
 	e.route(k, &a)
 	return a.listed
 }
+
+// Found is an entry that a packet matches.
+type Found struct {
+	List uint16
+	Key  key.Key
+}
+
+// Find gives the entries of all lists that a packet matches, as they were
+// given: those of blocked lists first, the most specific of each side first.
+func (g *Generation) Find(t key.Tuple) (found []Found) {
+	for _, of := range []struct {
+		*entries
+		set *membership.Set
+	}{{&g.store.block, g.Block}, {&g.store.allow, g.Allow}} {
+		found = append(found, of.find(t)...)
+		for _, s := range slices.Concat(of.set.V4Flow, of.set.V6Flow) {
+			if k, ok := s.Of(t); ok {
+				for _, n := range of.flows.lists(flow{k}) {
+					found = append(found, Found{n, k})
+				}
+			}
+		}
+	}
+	return found
+}
+
+// find gives the prefixes that a packet matches.
+func (e *entries) find(t key.Tuple) (found []Found) {
+	if t.Src.Is4() {
+		found = findPrefixes(&e.src4, prefix4{list.V4(addr4(t.Src), 32)}, found)
+		return findPrefixes(&e.dst4, prefix4{list.V4(addr4(t.Dst), 32)}, found)
+	}
+	found = findPrefixes(&e.src6, prefix6{netip.PrefixFrom(t.Src, 128)}, found)
+	return findPrefixes(&e.dst6, prefix6{netip.PrefixFrom(t.Dst, 128)}, found)
+}
+
+func findPrefixes[P prefixType[P]](s *prefixes[P], address P, found []Found) []Found {
+	for bits := address.Bits(); bits >= 0; bits-- {
+		p := address.cut(bits)
+		for _, n := range s.lists(p) {
+			found = append(found, Found{n, s.key(p.prefix())})
+		}
+	}
+	return found
+}
+
+// Has reports whether a list has an entry as it was given.
+func (s *Store) Has(n uint16, k key.Key) bool {
+	h := has{list: n}
+	s.action(n).route(k, &h)
+	return h.has
+}
+
+// has asks whether a list has a key.
+type has struct {
+	list uint16
+	has  bool
+}
+
+func (h *has) prefix4(s *prefixes[prefix4], p prefix4) { h.has = slices.Contains(s.lists(p), h.list) }
+func (h *has) prefix6(s *prefixes[prefix6], p prefix6) { h.has = slices.Contains(s.lists(p), h.list) }
+func (h *has) flow(s *listing[flow], f flow)           { h.has = slices.Contains(s.lists(f), h.list) }

@@ -68,8 +68,8 @@ func (c Counting) Banks(tracker, bank int) []*sketch.Bank {
 	return banks
 }
 
-// TupleOf is what a sampled packet offered to be matched.
-func TupleOf(s *loader.Sample) key.Tuple {
+// TupleOf is what a packet offered to be matched.
+func TupleOf(s *loader.Packet) key.Tuple {
 	t := key.Tuple{Src: addrOf(s.Family, s.Src), Dst: addrOf(s.Family, s.Dst), Proto: s.Proto, HasPorts: s.HasPorts != 0}
 	var ports [4]byte
 	binary.NativeEndian.PutUint32(ports[:], s.Ports)

@@ -21,7 +21,6 @@ const (
 	slots       = 8
 	entryWords  = 4
 	BucketWords = slots * (1 + entryWords) // 64-bit words in a bucket
-	bucketNth   = 8                        // of the hashes derived from a flow's, the one that chooses the bucket
 
 	block     = math.MaxUint64 // the cost that no bucket pays
 	costShift = 10             // a cost counts in nanoseconds / 2^costShift
@@ -91,7 +90,7 @@ func (t *Table) find(h uint64) (hash *uint64, entry []uint64, ok bool) {
 type bucket []uint64
 
 func (t *Table) bucket(h uint64) bucket {
-	i := int(hash.Reduce(hash.Nth(h, bucketNth), t.buckets)) * BucketWords
+	i := int(hash.Reduce(h, t.buckets)) * BucketWords
 	return t.words[i : i+BucketWords]
 }
 

@@ -17,12 +17,12 @@ import (
 // and shielding (sections 3.2 and 3.3 of their paper). A flow whose estimate
 // reaches the limit enters the flow memory, is counted exactly there and no
 // longer raises the sketch. Only what it had before can be overestimated, by
-// less than the limit.
+// less than the limit if it entered as soon as it reached it.
 //
 // A flow that has the limit or more when one of its packets arrives is in the
 // memory from then on, unless a larger one takes its place; it then goes on in
-// the sketch, and so does one that finds only larger ones in its bucket, which
-// Denied tells. The memory holds lighter flows too.
+// the sketch, and so does one that finds only larger ones in its bucket. Denied
+// tells of both. The memory holds lighter flows too.
 //
 // Its memory may be the kernel's own, in which the program counts: everything
 // but Count, CountKey, Keep and Reset may be called meanwhile.
@@ -36,9 +36,9 @@ type Bank struct {
 // head is the first line of a bank.
 type head struct {
 	packets, bytes uint64 // all that were counted
-	denied         uint64 // packets whose flow belonged into the memory, which was full
+	denied         uint64 // packets for which a flow of the limit had no place in the memory
 	admit          uint64 // the limit's floor, in units
-	share          uint64 // the limit as a share of the units counted so far, times 2³²
+	share          uint64 // the limit as a share of the units counted so far, times 2³²: at most 2³¹
 	_              [3]uint64
 }
 
@@ -53,10 +53,6 @@ type entry struct {
 	packets, bytes, before uint64
 	key                    [keyWords]uint64 // serialised, read in little-endian order
 }
-
-// bucketNth is the index of the hash that chooses buckets, after those of the
-// sketch.
-const bucketNth = MaxRows
 
 // maxLimit bounds the limit, so that counters of 32 bits reach it at any rate:
 // they saturate above.
@@ -74,7 +70,7 @@ func NewBank(t Tracker, lines, flows []uint64) (*Bank, error) {
 			len(lines), len(flows), t.Lines, t.Buckets, t.LineWords(), t.FlowWords())
 	}
 	counters := unsafe.Slice((*uint32)(unsafe.Pointer(&lines[lineWords])), 2*(len(lines)-lineWords))
-	s, err := Over(Line, sketchRows, counters)
+	s, err := Over(TwoLines, sketchRows, counters)
 	if err != nil {
 		return nil, err
 	}
@@ -107,8 +103,12 @@ func (b *Bank) CountKey(k key.Key, h, length uint64) {
 			return
 		}
 		if slot == slots {
-			if slot = b.evict(in, uint64(after)); slot == slots {
+			var least uint64
+			slot, least = b.evict(in, uint64(after))
+			if least >= limit {
 				b.head.denied++
+			}
+			if slot == slots {
 				b.sketch.raise(at, after)
 				return
 			}
@@ -123,7 +123,7 @@ func (b *Bank) CountKey(k key.Key, h, length uint64) {
 }
 
 // limit is the estimate with which a flow enters the memory. A product beyond
-// 64 bits, from 4 TB in an interval on, wraps to a lower limit, which is safe.
+// 64 bits, from 2 TB in an interval on, wraps to a lower limit, which is safe.
 func (b *Bank) limit() uint64 {
 	return min(max(b.head.admit, (b.Total()>>8)*b.head.share>>24), maxLimit)
 }
@@ -133,8 +133,8 @@ func (b *Bank) limit() uint64 {
 // second bucket only if the first was full; that it is not full at this instant
 // says nothing where the program may be exchanging a flow.
 func (b *Bank) search(h uint64) (in *bucket, slot int, found bool) {
-	z, n := hash.Nth(h, bucketNth), uint32(len(b.buckets))
-	first, second := &b.buckets[hash.Reduce(z, n)], &b.buckets[hash.Reduce(z<<32, n)]
+	n := uint32(len(b.buckets))
+	first, second := &b.buckets[hash.Reduce(h, n)], &b.buckets[hash.Reduce(h<<32, n)]
 	slot, found = first.search(h)
 	if found {
 		return first, slot, true
@@ -160,9 +160,10 @@ func (b *bucket) search(h uint64) (slot int, found bool) {
 
 // evict makes room in a full bucket: the smallest of its flows goes back into
 // the sketch, if it has had fewer than so many units, those of the flow that
-// wants to enter. It gives the free slot: slots if all flows of the bucket stay.
-func (b *Bank) evict(in *bucket, units uint64) int {
-	victim, least := slots, units
+// wants to enter. It gives the free slot, slots if all flows of the bucket stay,
+// and the units of the one of them all that has no place.
+func (b *Bank) evict(in *bucket, units uint64) (victim int, least uint64) {
+	victim, least = slots, units
 	for i := range in.flows {
 		if n := in.flows[i].units(b.Unit); n < least {
 			victim, least = i, n
@@ -174,7 +175,7 @@ func (b *Bank) evict(in *bucket, units uint64) int {
 		b.sketch.raise(b.sketch.at(in.hashes[victim], &buf), uint32(least))
 		atomic.StoreUint64(&in.hashes[victim], 0)
 	}
-	return victim
+	return victim, least
 }
 
 // units is the upper bound of what the flow had.
@@ -194,11 +195,11 @@ func (b *bucket) insert(slot int, k key.Key, h, before uint64) {
 
 // Admit sets the limit with which a flow enters the memory: so many units, or
 // this share of the units that the bank has counted so far, whichever is more.
-// Threshold.Admission gives both. The share is at most a quarter, and the limit
+// Threshold.Admission gives both. The share is at most a half, and the limit
 // 2³¹ units however large the floor.
 func (b *Bank) Admit(floor uint64, share float64) {
 	atomic.StoreUint64(&b.head.admit, floor)
-	atomic.StoreUint64(&b.head.share, uint64(math.Ldexp(min(max(share, 0), 0.25), 32)))
+	atomic.StoreUint64(&b.head.share, uint64(math.Ldexp(min(max(share, 0), 0.5), 32)))
 }
 
 // Packets is the number of packets that were counted.
@@ -210,8 +211,9 @@ func (b *Bank) Bytes() uint64 { return atomic.LoadUint64(&b.head.bytes) }
 // Total is Packets or Bytes, by the tracker's unit.
 func (b *Bank) Total() uint64 { return b.Unit.of(b.Packets(), b.Bytes()) }
 
-// Denied is the number of packets whose flow belonged into the memory and found
-// larger ones in its place. They were counted in the sketch instead.
+// Denied is the number of packets for which a flow that had the limit or more was
+// left to the sketch: the packet's own, or the smallest of its bucket, which made
+// room. No more flows than that are missing from the memory.
 func (b *Bank) Denied() uint64 { return atomic.LoadUint64(&b.head.denied) }
 
 // Flows gives the entries of the flow memory, in no useful order. Those that

@@ -46,13 +46,15 @@ const (
 	// independent, which is what the proven bounds ask for.
 	Rows Layout = iota
 
-	// Line keeps the counters of a flow in one 64-byte line, so that a packet
-	// costs one cache miss: line hash.Reduce(z, Width) for z = hash.Nth(h, 0).
-	// The line is divided among the rows, and the place within each part is
-	// taken from the low bits of z, row 0 lowest. Two flows of one line share
-	// counters far more often than two flows of one row, so that the bounds
-	// for independent rows do not hold.
-	Line
+	// TwoLines keeps the counters of a flow in two lines of 64 bytes, one in
+	// each half of the array, so that a packet costs two cache misses, at once:
+	// in half i line hash.Reduce(z, Width/2) for z = hash.Nth(h, i). A line is
+	// divided among half of the rows, and the place within each part is taken
+	// from the low bits of z, the first row lowest. Two flows of one line share
+	// counters far more often than two flows of one row, so that the bounds for
+	// independent rows do not hold, other than for two rows: the lines are
+	// independent.
+	TwoLines
 )
 
 // String is the layout's name.
@@ -60,8 +62,8 @@ func (l Layout) String() string {
 	switch l {
 	case Rows:
 		return "rows"
-	case Line:
-		return "line"
+	case TwoLines:
+		return "two lines"
 	}
 	return fmt.Sprintf("layout %d", uint8(l))
 }
@@ -72,16 +74,16 @@ func (l Layout) String() string {
 type Sketch[C Counter] struct {
 	layout   Layout
 	rows     int
-	width    uint32 // counters of a row, or lines
-	part     uint32 // Line: counters that a row has in a line, a power of two
-	shift    uint   // Line: log2(part)
+	width    uint32 // counters of a row, or lines of a half
+	part     uint32 // TwoLines: counters that a row has in a line, a power of two
+	shift    uint   // TwoLines: log2(part)
 	counters []C
 }
 
 // New returns an empty sketch. A flow has rows counters, 1…MaxRows (4 is
-// usual). In layout Rows there are width counters a row; in layout Line there
-// are width lines of 64 bytes, and rows must be a power of two. It fails if an
-// argument is out of range.
+// usual). In layout Rows there are width counters a row; in layout TwoLines there
+// are width lines of 64 bytes, an even number, and rows must be 2, 4 or 8. It
+// fails if an argument is out of range.
 func New[C Counter](layout Layout, rows, width int) (*Sketch[C], error) {
 	if rows < 1 || rows > MaxRows {
 		return nil, fmt.Errorf("sketch: %d rows, want 1 to %d", rows, MaxRows)
@@ -90,7 +92,7 @@ func New[C Counter](layout Layout, rows, width int) (*Sketch[C], error) {
 		return nil, fmt.Errorf("sketch: width %d, want 1 to %d", width, math.MaxInt32)
 	}
 	n := rows * width
-	if layout == Line {
+	if layout == TwoLines {
 		n = width * lanes[C]()
 	}
 	return Over(layout, rows, make([]C, n))
@@ -107,11 +109,11 @@ func Over[C Counter](layout Layout, rows int, counters []C) (*Sketch[C], error) 
 	each := rows // counters that one more of width takes
 	switch layout {
 	case Rows:
-	case Line:
-		if rows&(rows-1) != 0 {
-			return nil, fmt.Errorf("sketch: %d rows do not divide a line", rows)
+	case TwoLines:
+		if rows < 2 || rows&(rows-1) != 0 {
+			return nil, fmt.Errorf("sketch: %d rows do not divide two lines", rows)
 		}
-		each = lanes[C]()
+		each = 2 * lanes[C]()
 		s.part = uint32(each / rows)
 		s.shift = uint(bits.TrailingZeros32(s.part))
 	default:
@@ -134,15 +136,18 @@ func lanes[C Counter]() int {
 // at gives the places of the flow's counters.
 func (s *Sketch[C]) at(h uint64, buf *[MaxRows]int) []int {
 	at := buf[:s.rows]
-	if s.layout == Line {
-		z := hash.Nth(h, 0)
-		line := int(hash.Reduce(z, s.width)) * lanes[C]()
-		// Reduce took the upper 32 bits; eight rows of at most three bits fit
-		// the lower ones.
-		low := uint32(z)
-		for i := range at {
-			at[i] = line + i*int(s.part) + int(low&(s.part-1))
-			low >>= s.shift
+	if s.layout == TwoLines {
+		inLine := s.rows / 2
+		for half := range 2 {
+			z := hash.Nth(h, uint64(half))
+			line := (half*int(s.width) + int(hash.Reduce(z, s.width))) * lanes[C]()
+			// Reduce took the upper 32 bits; four rows of at most four bits
+			// fit the lower ones.
+			low := uint32(z)
+			for i := range inLine {
+				at[half*inLine+i] = line + i*int(s.part) + int(low&(s.part-1))
+				low >>= s.shift
+			}
 		}
 		return at
 	}
@@ -224,9 +229,10 @@ func Dimensions(epsilon, delta float64) (rows, width int) {
 // independent. With excess T − s it is the probability that a flow of s units
 // passes a multistage filter of threshold T (Estan and Varghese, Lemma 1).
 //
-// Proven for layout Rows under either update; in layout Line the rows of a
-// line are not independent, and only the bound for one row is proven: ask with
-// rows = 1 and width = lines · counters that each row has in a line.
+// Proven for layout Rows under either update; in layout TwoLines the rows of a
+// line are not independent, and only the bound for two rows, one of each line,
+// is proven: ask with rows = 2 and width = half of the lines · counters that each
+// row has in a line.
 func ErrorBound(rows, width int, excess, total float64) float64 {
 	return min(1, math.Pow(total/(float64(width)*excess), float64(rows)))
 }

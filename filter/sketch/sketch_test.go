@@ -13,7 +13,7 @@ import (
 	"weir/filter/internal/trial"
 )
 
-var layouts = []Layout{Rows, Line}
+var layouts = []Layout{Rows, TwoLines}
 
 // random gives a seeded generator and logs the seed.
 func random(t testing.TB, seed uint64) *rand.Rand {
@@ -60,7 +60,7 @@ func TestConservativeUpdateFigure2(t *testing.T) {
 func TestOrderOfEstimates(t *testing.T) {
 	rng := random(t, 1)
 	for _, layout := range layouts {
-		for rows := 1; rows <= MaxRows; rows *= 2 {
+		for rows := 2; rows <= MaxRows; rows *= 2 {
 			plain, conservative := mustNew[uint32](t, layout, rows, 50), mustNew[uint32](t, layout, rows, 50)
 			truth := make(map[uint64]uint64)
 			for range 20_000 {
@@ -118,7 +118,7 @@ func TestNewRefuses(t *testing.T) {
 	for _, c := range []struct {
 		layout      Layout
 		rows, width int
-	}{{Rows, 0, 8}, {Rows, MaxRows + 1, 8}, {Rows, 4, 0}, {Rows, 4, math.MaxInt32 + 1}, {Line, 3, 8}, {Line + 1, 4, 8}} {
+	}{{Rows, 0, 8}, {Rows, MaxRows + 1, 8}, {Rows, 4, 0}, {Rows, 4, math.MaxInt32 + 1}, {TwoLines, 1, 8}, {TwoLines, 6, 8}, {TwoLines, 4, 7}, {TwoLines + 1, 4, 8}} {
 		if _, err := New[uint32](c.layout, c.rows, c.width); err == nil {
 			t.Errorf("New(%v, %d, %d) succeeded", c.layout, c.rows, c.width)
 		}
@@ -146,7 +146,7 @@ func TestOver(t *testing.T) {
 	for _, c := range []struct {
 		layout         Layout
 		rows, counters int
-	}{{Rows, 0, 8}, {Rows, 4, 0}, {Rows, 4, 7}, {Line, 3, 16}, {Line, 4, 24}, {Line + 1, 4, 16}} {
+	}{{Rows, 0, 8}, {Rows, 4, 0}, {Rows, 4, 7}, {TwoLines, 6, 32}, {TwoLines, 4, 48}, {TwoLines + 1, 4, 32}} {
 		if _, err := Over(c.layout, c.rows, make([]uint32, c.counters)); err == nil {
 			t.Errorf("Over(%v, %d, %d counters) succeeded", c.layout, c.rows, c.counters)
 		}
@@ -156,7 +156,8 @@ func TestOver(t *testing.T) {
 // unseen is the exact probability that a flow without traffic is estimated at
 // least units after n flows had one unit each by count-min. In a row of the
 // Rows layout its counter holds Binomial(n, 1/width), independently of the
-// other rows; in a line, the same is true of the flows that share the line.
+// other rows; in one of two lines, the same is true of the flows that share the
+// line, independently of the other line.
 func unseen(layout Layout, rows, width, lanes, n, units int) float64 {
 	atLeast := func(n int, p float64) float64 {
 		return distuv.Binomial{N: float64(n), P: p}.Survival(float64(units - 1))
@@ -164,12 +165,13 @@ func unseen(layout Layout, rows, width, lanes, n, units int) float64 {
 	if layout == Rows {
 		return math.Pow(atLeast(n, 1/float64(width)), float64(rows))
 	}
-	sharing := distuv.Binomial{N: float64(n), P: 1 / float64(width)}
+	inLine := float64(rows) / 2
+	sharing := distuv.Binomial{N: float64(n), P: 2 / float64(width)}
 	var p float64
 	for i := units; i <= n; i++ {
-		p += sharing.Prob(float64(i)) * math.Pow(atLeast(i, float64(rows)/float64(lanes)), float64(rows))
+		p += sharing.Prob(float64(i)) * math.Pow(atLeast(i, inLine/float64(lanes)), inLine)
 	}
-	return p
+	return p * p
 }
 
 // TestUnseenFlows measures how often a flow that was never counted reaches an
@@ -179,7 +181,7 @@ func TestUnseenFlows(t *testing.T) {
 	for _, c := range []struct {
 		layout Layout
 		width  int
-	}{{Rows, 24}, {Line, 6}} {
+	}{{Rows, 24}, {TwoLines, 6}} {
 		t.Run(c.layout.String(), func(t *testing.T) {
 			rng := random(t, 2)
 			s := mustNew[uint32](t, c.layout, rows, c.width)
@@ -381,7 +383,7 @@ func BenchmarkSketch(b *testing.B) {
 	}
 	for _, layout := range layouts {
 		width := size / 4 / 4
-		if layout == Line {
+		if layout == TwoLines {
 			width = size / lineBytes
 		}
 		s := mustNew[uint32](b, layout, 4, width)

@@ -31,19 +31,19 @@ func (t Threshold) floor(previous uint64) uint64 {
 // its packets are counted among so many banks (CPUs, times interfaces).
 //
 // Of a flow of F units, one of C banks has F/C or more: without a share, a
-// limit of at most F/C will do. It is a quarter of F even for fewer than four
-// banks, since what a flow had before it entered is all that can be wrong.
+// limit of at most F/C will do. It is half of F even for a single bank, since
+// what a flow had before it entered is all that can be wrong.
 //
 // With a share s of N, the limit in a bank that counted N_c is the larger of a
-// and s/4·N_c. A flow that reaches it in no bank has less than the sum of all
-// these limits, hence less than C·a + s/4·N. A heavy flow has F and s·N or more,
-// so at least 3/4·F + 1/4·s·N: an a of at most 3/4·F/C will do. Limits were
-// lower when the flow's last packet came in than they are at the end, so that
-// it entered by then.
+// and s/2·N_c. A flow that reaches it in no bank has less than the sum of all
+// these limits, hence less than C·a + s/2·N. A heavy flow has F and s·N or more,
+// so at least their mean, F/2 + s/2·N: an a of at most F/2/C will do. Limits
+// were lower when the flow's last packet came in than they are at the end, so
+// that it entered by then.
 func (t Threshold) Admission(previous uint64, banks int) (floor uint64, share float64) {
 	f := t.floor(previous)
 	if t.Share == 0 {
-		return f / uint64(max(4, banks)), 0
+		return f / uint64(max(2, banks)), 0
 	}
-	return f / 4 * 3 / uint64(max(3, banks)), t.Share / 4
+	return f / 2 / uint64(max(1, banks)), t.Share / 2
 }

@@ -78,14 +78,14 @@ func TestTrackerKey(t *testing.T) {
 func TestPlanGeometry(t *testing.T) {
 	for _, size := range []int{1 << 12, 64 << 10, 256 << 10, 1 << 20, 1<<20 + 77} {
 		g := PlanGeometry(size)
-		if got := g.Size(); got > size || got < size-lineBytes-1 {
+		if got := g.Size(); got > size || got <= size-2*lineBytes || g.Lines%2 != 0 {
 			t.Errorf("%d bytes become %+v of %d bytes", size, g, got)
 		}
 		if share := float64(g.FlowWords()*8) / float64(size); share < 0.4 || share > 0.5 {
 			t.Errorf("%d bytes: %g of them for flows", size, share)
 		}
 	}
-	if g := PlanGeometry(0); g != (Geometry{1, 1}) {
+	if g := PlanGeometry(0); g != (Geometry{2, 1}) {
 		t.Errorf("no memory becomes %+v, want the least that works", g)
 	}
 }

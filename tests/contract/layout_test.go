@@ -103,7 +103,9 @@ func TestLayouts(t *testing.T) {
 		"counter":         reflect.TypeFor[loader.Counter](),
 		"cpu_row":         reflect.TypeFor[bpf.WeirCpuRow](),
 		"tracker":         reflect.TypeFor[loader.Tracker](),
-		"packet":          reflect.TypeFor[loader.Sample](),
+		"packet":          reflect.TypeFor[loader.Packet](),
+		"event":           reflect.TypeFor[bpf.WeirEvent](),
+		"sampling":        reflect.TypeFor[bpf.WeirSampling](),
 		// What is in maps, as the Go twins see it.
 		"line": reflect.TypeFor[struct {
 			Words [membership.LineWords]uint64
@@ -194,6 +196,7 @@ func TestConstants(t *testing.T) {
 		"MAX_EXT_HEADERS": packet.MaxExtHeaders,
 		"MAX_EXT_BYTES":   packet.MaxExtBytes,
 		"MAX_TRACKERS":    loader.MaxTrackers,
+		"EVENT_FRAME":     uint64(loader.EventFrame),
 	} {
 		if got, ok := c[name]; !ok || got != want {
 			t.Errorf("%s is %d (%t) in C, %d in Go", name, got, ok, want)

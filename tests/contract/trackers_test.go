@@ -3,6 +3,7 @@ package contract
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -144,7 +145,7 @@ func (c *counters) next(t *testing.T, heavy uint64, share float64) {
 				{c.twins[i][bank].Bank, c.twins[i][1-bank].Bank},
 			} {
 				b.next.Reset()
-				b.next.Admit(heavy/4, share/4)
+				b.next.Admit(heavy/2, share/2)
 				for f := range b.now.Flows() {
 					if f.Lasts(tr.Unit, heavy) {
 						b.next.Keep(f.Key, f.Hash)
@@ -198,15 +199,49 @@ func TestTrackersOverZipf(t *testing.T) {
 	for _, exponent := range []float64{1.01, 1.3} {
 		c := newCounters(t, trackersOfAllKinds())
 		c.next(t, 40, 0)
-		z := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), exponent, 1, 1<<20)
-		for range 200_000 {
-			var src [4]byte
-			binary.BigEndian.PutUint32(src[:], uint32(z.Uint64())*2654435761)
-			tuple := key.Tuple{Src: netip.AddrFrom4(src), Dst: netip.MustParseAddr("192.0.2.1"), Proto: 17, HasPorts: true, SrcPort: uint16(src[3]), DstPort: 53}
-			c.count(t, packet.Frame(tuple))
+		for frame := range zipfFrames(exponent, 200_000) {
+			c.count(t, frame)
 		}
 		c.same(t)
 	}
+}
+
+// zipfFrames gives so many packets.
+func zipfFrames(exponent float64, packets int) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		z := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), exponent, 1, 1<<20)
+		for range packets {
+			var src [4]byte
+			binary.BigEndian.PutUint32(src[:], uint32(z.Uint64())*2654435761)
+			tuple := key.Tuple{Src: netip.AddrFrom4(src), Dst: netip.MustParseAddr("192.0.2.1"), Proto: 17, HasPorts: true, SrcPort: uint16(src[3]), DstPort: 53}
+			if !yield(packet.Frame(tuple)) {
+				return
+			}
+		}
+	}
+}
+
+// The same where what was counted, times the largest share, comes to take more
+// than 64 bits: the limit begins anew.
+func TestTrackersWrap(t *testing.T) {
+	lab.Root(t)
+	onOneCPU(t)
+	c := newCounters(t, trackersOfAllKinds())
+	c.next(t, 40, 1)
+	const wraps = 1 << 41 // (wraps >> 8) · 2³¹ = 2⁶⁴
+	c.watch(t, func(n generation.Counting) {
+		for i := range c.twins {
+			bank := n.Counting(i)
+			lines, _ := n.Bank(i, 0, bank)
+			for _, head := range [][]uint64{lines, c.twins[i][bank].lines} {
+				head[0], head[1] = wraps-1000, wraps-54_000 // packets, bytes
+			}
+		}
+	})
+	for frame := range zipfFrames(1.3, 10_000) {
+		c.count(t, frame)
+	}
+	c.same(t) // and flows are in the memory, into which none came before
 }
 
 // A penalty gives the same verdicts in the kernel and in Go: a block for its

@@ -240,9 +240,9 @@ arrives.`)
 	p.text(`F1 of the set of heavy flows, %d packets of %d flows with Zipf sizes, heavy from %d
 packets on, 4 counters of 32 bits a flow. A fifth of each of 64 KB, 256 KB and 1 MB, for
 a fifth of the flows and packets of the published comparisons. None of them
-ever misses a heavy flow. Shielding: a flow whose estimate has reached a quarter of the threshold is
+ever misses a heavy flow. Shielding: a flow whose estimate has reached half of the threshold is
 counted exactly from then on, in a flow memory besides, and no longer raises the counters
-that others share. It is the data plane's filter, where one line of the CPU's cache holds
+that others share. It is the data plane's filter, where two lines of the CPU's cache hold
 all counters of a flow.`, packets, flows, threshold)
 	var rows [][]string
 	for _, alpha := range []float64{0.9, 1.1, 1.3} {
@@ -255,7 +255,7 @@ all counters of a flow.`, packets, flows, threshold)
 				if method == "multistage filter, shielding" {
 					m, err := sketch.NewMultistage(sketch.Tracker{
 						V4: key.Shape{SrcBits: 32}, V6: key.Shape{Fields: key.FieldV6, SrcBits: 128}, Seed: 81,
-						Geometry: sketch.Geometry{Lines: uint32(size / 64), Buckets: 1024},
+						Geometry: sketch.Geometry{Lines: uint32(size / 128 * 2), Buckets: 1024},
 					}, sketch.Threshold{Units: threshold})
 					p.fail(err)
 					if p.err != nil {

@@ -1,0 +1,257 @@
+package contract
+
+import (
+	"bytes"
+	"math"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"weir/control/events"
+	"weir/control/generation"
+	"weir/control/list"
+	"weir/control/replay"
+	"weir/filter/key"
+	"weir/filter/packet"
+	"weir/filter/penalty"
+	"weir/filter/verdict"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+// everything asks for events of all reasons, also of those that have none.
+func everything(oneIn uint32) loader.Sampling {
+	s := loader.Sampling{Frames: true, Until: loader.Monotonic() + time.Hour}
+	for i := range s.OneIn {
+		s.OneIn[i] = oneIn
+	}
+	return s
+}
+
+// told are the events since the last call.
+func told(t *testing.T, s *loader.Stats) (all []loader.Event) {
+	t.Helper()
+	if err := s.Events(func(e *loader.Event) {
+		e.Frame = slices.Clone(e.Frame)
+		all = append(all, *e)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// eventful is a program for which frames of all reasons that events have exist.
+func eventful(t *testing.T, p verdict.Policy) *replay.Kernel {
+	t.Helper()
+	lab.Root(t)
+	s := generation.NewStore()
+	for _, l := range []struct {
+		generation.List
+		prefix string
+	}{
+		{generation.List{Name: "one"}, "192.0.2.0/24"},
+		{generation.List{Name: "two"}, "2001:db8::/32"},
+		{generation.List{Name: "ours", Allow: true}, "192.0.2.64/26"},
+	} {
+		var e list.Entries
+		addPrefix(&e, netip.MustParsePrefix(l.prefix))
+		if _, err := s.AddList(l.List, e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := generation.Config{Policy: p}
+	c.TrackerSeed, c.Trackers = 1, trackersOfAllKinds()[:1]
+	c.Trackers[0].Punishes = true
+	g, k := engines(t, s, c)
+	g.Watch(k.Stats(), func(n generation.Counting) {
+		table, err := penalty.NewTable(n.Penalties)
+		if err != nil {
+			t.Fatal(err)
+		}
+		until := loader.Monotonic() + time.Hour
+		for source, rate := range map[string]float64{"198.51.100.1": 0, "198.51.100.2": 1e-9} {
+			tr := g.Trackers()[0]
+			table.Set(tr.Hash(tr.Key(key.Tuple{Src: netip.MustParseAddr(source)})), penalty.Penalty{Until: until, Rate: rate})
+		}
+		n.SetPenalized(table.Len())
+	})
+	return k
+}
+
+// Each reason has its events, which say what the packet was, and the others none.
+func TestEvents(t *testing.T) {
+	onOneCPU(t)
+	udp := func(src, dst string) []byte {
+		return packet.Frame(key.Tuple{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), Proto: 17, HasPorts: true, SrcPort: 4000, DstPort: 0xf053})
+	}
+	with := func(frame []byte, at int, b ...byte) []byte { copy(frame[at:], b); return frame }
+	const to4, to6 = "203.0.113.1", "2001:db9::1"
+	cases := []struct {
+		policy verdict.Policy
+		frame  []byte
+		want   verdict.Reason
+		list   int32 // where the reason has one
+	}{
+		{frame: udp("192.0.2.1", to4), want: verdict.Blocked, list: 1},
+		{frame: udp("2001:db8::7", to6), want: verdict.Blocked, list: 2},
+		{frame: append(udp("192.0.2.1", to4), bytes.Repeat([]byte{7, 8, 9}, 300)...), want: verdict.Blocked, list: 1},
+		{frame: udp("192.0.2.65", to4), want: verdict.Allowed, list: 3},
+		{policy: verdict.Policy{Monitor: true}, frame: udp("192.0.2.1", to4), want: verdict.Monitored, list: 1},
+		{policy: verdict.Policy{Monitor: true}, frame: udp("198.51.100.1", to4), want: verdict.Monitored, list: -1},
+		{frame: udp("198.51.100.1", to4), want: verdict.Heavy},
+		{frame: udp("198.51.100.2", to4), want: verdict.Limited},
+		{frame: udp("198.51.100.9", to4)[:37], want: verdict.Truncated},
+		{frame: udp("198.51.100.9", to4)[:15], want: verdict.Truncated},
+		{policy: verdict.Policy{DropMalformed: true}, frame: with(udp("198.51.100.9", to4), 14, 0x41), want: verdict.Malformed},
+		{frame: with(udp("198.51.100.9", to4), 12, 0x81, 0, 0, 1, 0x81, 0, 0, 1, 0x81, 0), want: verdict.Unparsed},
+		{frame: udp("198.51.100.9", to4), want: verdict.Clean},
+		{frame: with(udp("198.51.100.9", to4), 12, 8, 6), want: verdict.ARP},
+		{frame: with(udp("198.51.100.9", to4), 12, 0x88, 0x47), want: verdict.NotIP},
+		{frame: with(udp("192.0.2.1", to4), 34, 0, 68, 0, 67), want: verdict.DHCP},
+		{
+			policy: verdict.Policy{FailsafePorts: []verdict.FailsafePort{{Proto: 17, Port: 0xf053}}},
+			frame:  udp("192.0.2.1", to4), want: verdict.Failsafe,
+		},
+	}
+	seen := make(map[verdict.Reason]bool)
+	for _, c := range cases {
+		t.Run(c.want.String(), func(t *testing.T) {
+			k := eventful(t, c.policy)
+			if _, err := k.Decide(c.frame); err != nil { // of which nobody wants to know; it takes what a limit leaves
+				t.Fatal(err)
+			}
+			k.Stats().Sample(everything(1))
+			before := loader.Monotonic()
+			if o, err := k.Decide(c.frame); err != nil || o.Reason != c.want {
+				t.Fatalf("%+v, %v, want %v", o, err, c.want)
+			}
+			all := told(t, k.Stats())
+			if !slices.Contains(events.Reasons(), c.want) {
+				if len(all) != 0 {
+					t.Errorf("%+v", all)
+				}
+				return
+			}
+			seen[c.want] = true
+			if len(all) != 1 {
+				t.Fatalf("%d events", len(all))
+			}
+			e := all[0]
+			if e.Time < before || e.Time > loader.Monotonic() || e.OneIn != 1 || e.Interface == 0 {
+				t.Errorf("%+v, at %v to %v", e, before, loader.Monotonic())
+			}
+			if verdict.Reason(e.Packet.Reason) != c.want || int(e.Packet.Len) != len(c.frame) || c.list != 0 && e.Packet.List != c.list {
+				t.Errorf("%+v, want %v, list %d, %d bytes", e.Packet, c.want, c.list, len(c.frame))
+			}
+			p, _ := packet.Parse(c.frame)
+			if p.HasAddresses != (e.Packet.Family != 0) {
+				t.Errorf("addresses %t, family %d", p.HasAddresses, e.Packet.Family)
+			} else if got := generation.TupleOf(&e.Packet); p.HasAddresses && got != p.Tuple {
+				t.Errorf("%+v, want %+v", got, p.Tuple)
+			}
+			if want := c.frame[:min(len(c.frame), events.FrameSize)]; !bytes.Equal(e.Frame, want) {
+				t.Errorf("% x\nwant\n% x", e.Frame, want)
+			}
+		})
+	}
+	for _, r := range events.Reasons() {
+		if !seen[r] {
+			t.Errorf("no event of %v", r)
+		}
+	}
+}
+
+// The control plane says at any time what it wants to know.
+func TestSampling(t *testing.T) {
+	onOneCPU(t)
+	k := eventful(t, verdict.Policy{})
+	stats := k.Stats()
+	send := func(n int) []loader.Event {
+		t.Helper()
+		for range n {
+			frame := packet.Frame(key.Tuple{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17})
+			if o, err := k.Decide(frame); err != nil || o.Reason != verdict.Blocked {
+				t.Fatalf("%+v, %v", o, err)
+			}
+		}
+		return told(t, stats)
+	}
+	only := func(r verdict.Reason) loader.Sampling {
+		s := loader.Sampling{Until: math.MaxInt64}
+		s.OneIn[r] = 1
+		return s
+	}
+	over := everything(1)
+	over.Until = loader.Monotonic()
+	for _, c := range []struct {
+		name string
+		set  *loader.Sampling
+		want int
+	}{
+		{"at first", nil, 0},
+		{"this reason", new(only(verdict.Blocked)), 3},
+		{"another reason", new(only(verdict.Heavy)), 0},
+		{"all", new(everything(1)), 3},
+		{"the time is over", &over, 0},
+		{"none", new(loader.Sampling{}), 0},
+	} {
+		if c.set != nil {
+			stats.Sample(*c.set)
+		}
+		if got := send(3); len(got) != c.want {
+			t.Errorf("%s: %d events, want %d", c.name, len(got), c.want)
+		}
+	}
+
+	stats.Sample(only(verdict.Blocked))
+	if all := send(1); len(all) != 1 || len(all[0].Frame) != 0 {
+		t.Errorf("%d events, %+v, want one without a frame", len(all), all)
+	}
+
+	// One in 16: within six deviations of the binomial distribution.
+	const packets, oneIn = 16_000, 16
+	stats.Sample(everything(oneIn))
+	all := send(packets)
+	const want = packets / oneIn
+	if off := math.Abs(float64(len(all) - want)); off > 6*math.Sqrt(want) {
+		t.Errorf("%d events of %d packets, one in %d", len(all), packets, oneIn)
+	}
+	if len(all) > 0 && all[0].OneIn != oneIn {
+		t.Errorf("%d in an event, want %d", all[0].OneIn, oneIn)
+	}
+	if n := stats.EventsLost(); n != 0 {
+		t.Errorf("%d events are lost, and all were read", n)
+	}
+}
+
+// Nothing is lost without being counted.
+func TestLostEvents(t *testing.T) {
+	onOneCPU(t)
+	k := eventful(t, verdict.Policy{})
+	k.Stats().Sample(everything(1))
+	frame := packet.Frame(key.Tuple{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17})
+	const packets = 4000
+	send := func() {
+		for range packets {
+			if _, err := k.Decide(frame); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	send()
+	lost := int(k.Stats().EventsLost())
+	read := len(told(t, k.Stats()))
+	t.Logf("%d of %d events are kept", read, packets)
+	if lost == 0 || read < events.Limit/10 || read+lost != packets {
+		t.Errorf("%d read, %d lost of %d", read, lost, packets)
+	}
+	if all := told(t, k.Stats()); len(all) != 0 {
+		t.Errorf("%d events more", len(all))
+	}
+	// There is room again.
+	send()
+	if n := len(told(t, k.Stats())); n != read {
+		t.Errorf("%d read the second time, %d the first", n, read)
+	}
+}

@@ -1,0 +1,226 @@
+package netns
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"weir/control/api"
+	"weir/control/capture"
+	"weir/control/run"
+	"weir/tests/lab"
+)
+
+// startTeller runs a filter at the lab's end B, with an API, and gives its socket.
+func startTeller(t *testing.T, l *lab.Lab, monitor bool) (f *run.Filter, socket string) {
+	t.Helper()
+	dir := t.TempDir()
+	lists := map[string]string{"feed.txt": "192.0.2.0/24\n2001:db8::/32\n", "dns.txt": "udp *:* > 203.0.113.1:53\n", "ours.txt": "192.0.2.64/26\n"}
+	for name, text := range lists {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	socket = filepath.Join(dir, "weir.sock")
+	o := run.Options{
+		Places: []run.Place{{Target: target(l.B)}}, Pins: pins(t), Socket: socket,
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Version: "test",
+	}
+	o.Rules.Block = []string{filepath.Join(dir, "feed.txt"), filepath.Join(dir, "dns.txt")}
+	o.Rules.Allow = []string{filepath.Join(dir, "ours.txt")}
+	o.Rules.DropMalformed, o.Rules.Monitor = true, monitor
+	f, err := run.Start(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error)
+	go func() { served <- f.Serve(ctx, nil, time.Minute, func(run.Rates) {}) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		if err := f.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	for range 100 {
+		if _, err := os.Stat(socket); err == nil {
+			return f, socket
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("no socket")
+	return nil, ""
+}
+
+// awaitEvents asks for events, sends frames, and gives as many events as frames
+// are to have one.
+func awaitEvents(t *testing.T, socket string, w *wire, n int, frames ...[]byte) (all []api.Event) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	told, err := api.Dial(socket).Events(ctx, api.Events{Frames: true, Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.pass(t, frames...)
+	for e, err := range told {
+		if err != nil {
+			t.Fatalf("%d events of %d, then %v", len(all), n, err)
+		}
+		if all = append(all, *e); len(all) == n {
+			break
+		}
+	}
+	return all
+}
+
+// Frames that are dropped on the wire, or nearly so, are told of, each with its
+// reason and list, and a capture of them is read by others.
+func TestEvents(t *testing.T) {
+	type told struct{ reason, verdict, list, src string }
+	cases := []struct {
+		frame         []byte
+		want, monitor told
+	}{
+		{frameOf(udp("192.0.2.1", "203.0.113.9", 80)), told{"blocked", "drop", "feed", "192.0.2.1"}, told{"monitored", "pass", "feed", "192.0.2.1"}},
+		{frameOf(udp("198.51.100.1", "203.0.113.9", 80)), told{}, told{}},
+		{forms4["QinQ"](frameOf(udp("198.51.100.1", "203.0.113.1", 53))),
+			told{"blocked", "drop", "dns", "198.51.100.1"}, told{"monitored", "pass", "dns", "198.51.100.1"}},
+		{frameOf(udp("192.0.2.65", "203.0.113.9", 80)), told{"allowed", "pass", "ours", "192.0.2.65"}, told{"allowed", "pass", "ours", "192.0.2.65"}},
+		{set(frameOf(udp("198.51.100.1", "203.0.113.9", 80)), 14, 0x41),
+			told{"malformed", "drop", "", "198.51.100.1"}, told{"malformed", "pass", "", "198.51.100.1"}},
+		{append(frameOf(udp("2001:db8::1", "2001:db9::1", 80)), make([]byte, 1000)...),
+			told{"blocked", "drop", "feed", "2001:db8::1"}, told{"monitored", "pass", "feed", "2001:db8::1"}},
+	}
+	for _, monitor := range []bool{false, true} {
+		l := lab.New(t)
+		_, socket := startTeller(t, l, monitor)
+		w := newWire(t, l)
+		var frames, dropped [][]byte
+		var want []told
+		for i, c := range cases {
+			frames = append(frames, c.frame)
+			if c.want == (told{}) {
+				continue
+			}
+			dropped = append(dropped, numbered(l, c.frame, uint64(i+1)))
+			if monitor {
+				c.want = c.monitor
+			}
+			want = append(want, c.want)
+		}
+		began := time.Now()
+		var file bytes.Buffer
+		out, err := capture.NewWriter(&file, "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := awaitEvents(t, socket, w, len(want), frames...)
+		for i, e := range all {
+			if got := (told{e.Reason, e.Verdict, e.List, e.Src}); got != want[i] {
+				t.Errorf("event %d: %+v, want %+v", i, got, want[i])
+			}
+			if e.Interface != l.B.Iface || e.Netns != l.B.Netns || e.OneIn != 1 || e.Time.Before(began.Add(-time.Second)) || e.Time.After(time.Now().Add(time.Second)) {
+				t.Errorf("event %d: %+v", i, e)
+			}
+			if !bytes.Equal(e.Frame, dropped[i][:min(256, len(dropped[i]))]) || e.Length != len(dropped[i]) {
+				t.Errorf("event %d: %d bytes, % x\nwant %d, % x", i, e.Length, e.Frame, len(dropped[i]), dropped[i])
+			}
+			if err := out.Write(capture.Packet{Time: e.Time, Data: e.Frame, Length: e.Length}, capture.Note{Interface: e.Interface}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		checkFile(t, file.Bytes(), dropped)
+	}
+}
+
+// checkFile reads a capture in both ways that there are.
+func checkFile(t *testing.T, file []byte, frames [][]byte) {
+	t.Helper()
+	r, err := capture.NewReader("test", bytes.NewReader(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for i, f := range frames {
+		p, err := r.Next()
+		if err != nil || !bytes.HasPrefix(f, p.Data) || len(p.Data) != min(256, len(f)) || p.Length != len(f) {
+			t.Errorf("packet %d: %+v, %v", i, p, err)
+		}
+	}
+	if _, err := r.Next(); err != io.EOF {
+		t.Errorf("more packets, or %v", err)
+	}
+	tcpdump, err := exec.LookPath("tcpdump")
+	if err != nil {
+		t.Skip("needs tcpdump")
+	}
+	read := exec.Command(tcpdump, "-n", "-e", "-r", "-")
+	read.Stdin = bytes.NewReader(file)
+	out, err := read.CombinedOutput()
+	if err != nil || strings.Count(string(out), "ethertype") < len(frames) || !strings.Contains(string(out), "192.0.2.1.4000 > 203.0.113.9.80:") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// A reload goes on telling, an interface that comes back is told of again, and
+// nobody who asks is told of what came before.
+func TestEventsGoOn(t *testing.T) {
+	l := lab.New(t)
+	f, socket := startTeller(t, l, false)
+	listed := frameOf(udp("192.0.2.1", "203.0.113.9", 80))
+	w := newWire(t, l)
+	w.pass(t, listed, listed, listed)
+	for i := range 2 {
+		if got := awaitEvents(t, socket, w, 1, listed); got[0].List != "feed" {
+			t.Errorf("round %d: %+v", i, got)
+		}
+		if err := f.Do(t.Context(), f.Reload); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.A.In(t, func() {
+		iface, err := netlink.LinkByName(l.A.Iface)
+		if err == nil {
+			err = netlink.LinkDel(iface)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	l.Wire(t)
+	w = newWire(t, l)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	defer cancel()
+	told, err := api.Dial(socket).Events(ctx, api.Events{Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sending.Go(func() {
+		for ctx.Err() == nil {
+			w.tx.Send(numbered(l, listed, 1)) // until it is filtered again, and told of
+			time.Sleep(20 * time.Millisecond)
+		}
+	})
+	for e, err := range told {
+		if err != nil || e.Reason != "blocked" {
+			t.Errorf("%+v, %v", e, err)
+		}
+		break
+	}
+}
