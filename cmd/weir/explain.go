@@ -1,13 +1,20 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"os/user"
+	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"weir/control/api"
 	"weir/control/explain"
 	"weir/control/ruleset"
 	"weir/control/run"
@@ -15,7 +22,7 @@ import (
 
 func newExplain() *cobra.Command {
 	var r ruleset.Rules
-	var netns, iface string
+	var netns, iface, socket string
 	var pins run.Pins
 	c := &cobra.Command{
 		Use:   "explain [--block FILE...] ADDRESS|FLOW",
@@ -26,7 +33,9 @@ answers, and all lines of the lists that match, the most specific first.
 An address stands for a packet from it and, where the lists have destinations,
 for one to it. A flow is written as in a list, in quotes because of the shell:
 'tcp 192.0.2.1:1234 > 198.51.100.7:443'. Without --block and --allow, the lists
-of the running weir are asked.`,
+of the running weir are asked: by its socket where it runs with a configuration,
+which also tells who added an entry, when and why; otherwise, or for --iface, by
+the files that it was started with.`,
 		Example: `  weir explain 192.0.2.1
   weir explain --block feed.txt --allow ours.txt 2001:db8::7
   weir explain --block flows.txt 'tcp 192.0.2.1:1234 > 198.51.100.7:443'
@@ -37,11 +46,23 @@ of the running weir are asked.`,
 	filterFlags(c, &r)
 	f.StringVar(&iface, "iface", "", "`interface` whose running lists are asked")
 	placeFlags(f, &netns, &pins)
+	socketFlag(f, &socket)
 	exitCode := f.Bool("exit-code", false, "exit with 3 if it would be dropped")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		out := newConsole(c.OutOrStdout(), c.ErrOrStderr())
 		query := strings.Join(args, " ") // a flow may come as several words
+		if !slices.ContainsFunc([]string{"block", "allow", "iface", "netns", "pins"}, c.Flags().Changed) {
+			e, err := api.Dial(socket).Explain(c.Context(), query)
+			switch {
+			case errors.Is(err, api.ErrNotRunning), errors.Is(err, errors.ErrUnsupported):
+				// The kernel knows the files of what filters.
+			case err != nil:
+				return err
+			default:
+				return tell(c.OutOrStdout(), e, *asJSON, printAnswer, *exitCode && e.Drops())
+			}
+		}
 		var e *explain.Explanation
 		var err error
 		if len(r.Block)+len(r.Allow) > 0 {
@@ -53,17 +74,67 @@ of the running weir are asked.`,
 		if err != nil {
 			return err
 		}
-		if *asJSON {
-			err = printJSON(c.OutOrStdout(), e)
-		} else {
-			printExplanation(c.OutOrStdout(), e)
-		}
-		if err == nil && *exitCode && e.Drops() {
-			return errDropped
-		}
-		return err
+		return tell(c.OutOrStdout(), e, *asJSON, printExplanation, *exitCode && e.Drops())
 	}
 	return c
+}
+
+// tell prints an explanation, and gives errDropped if dropped is set.
+func tell[E any](out io.Writer, e E, asJSON bool, print func(io.Writer, E), dropped bool) error {
+	if !asJSON {
+		print(out, e)
+	} else if err := printJSON(out, e); err != nil {
+		return err
+	}
+	if dropped {
+		return errDropped
+	}
+	return nil
+}
+
+// printAnswer prints what a daemon has answered.
+func printAnswer(w io.Writer, e *api.Explanation) {
+	fmt.Fprintf(w, "%s: %s\n", e.Question, e.Verdict)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, m := range e.Matches {
+		fmt.Fprintf(t, "  %s\tlist %s, %s packets\t%s\t%s\n", m.Action, m.List, humanize.Comma(int64(m.Packets)), m.Entry, origin(m, time.Now()))
+	}
+	t.Flush()
+	if len(e.Matches) == 0 {
+		fmt.Fprintln(w, "  no list holds it")
+	}
+}
+
+// origin says where an entry is from.
+func origin(m api.Match, now time.Time) string {
+	text := m.Source
+	switch {
+	case m.Line > 0:
+		text += fmt.Sprintf(":%d", m.Line)
+	case text == "":
+		text = "by command"
+	}
+	if m.UID != nil {
+		text += " of " + userName(*m.UID)
+	}
+	if m.Added != nil {
+		text += ", " + relative(m.Added, now)
+	}
+	if m.Expires != nil {
+		text += ", expires " + relative(m.Expires, now)
+	}
+	if m.Reason != "" {
+		text += ": " + m.Reason
+	}
+	return text
+}
+
+func userName(uid uint32) string {
+	id := strconv.FormatUint(uint64(uid), 10)
+	if u, err := user.LookupId(id); err == nil {
+		return u.Username
+	}
+	return "user " + id
 }
 
 func printExplanation(w io.Writer, e *explain.Explanation) {

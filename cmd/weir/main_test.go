@@ -221,6 +221,38 @@ func TestReplay(t *testing.T) {
 }
 
 // What was read of a capture that is cut short is told all the same.
+func TestReplayHeavy(t *testing.T) {
+	engines := []string{"go"}
+	if os.Geteuid() == 0 {
+		engines = append(engines, "kernel")
+	}
+	capture := pcap(1, 2, 1, 3, 1, 1, 2)
+	for _, engine := range engines {
+		code, out, log := weir(t, capture, "replay", "--engine", engine, "--json", "--heavy", "key=src,unit=packets,share=0.25", "-")
+		var got struct {
+			Heavy []struct {
+				Key            string
+				Packets, Bytes int
+			}
+		}
+		if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || log != "" {
+			t.Fatalf("%s: exit code %d, %v\n%s", engine, code, err, log)
+		}
+		h := got.Heavy
+		if len(h) != 2 || h[0].Key != "192.0.2.1" || h[0].Packets != 4 || h[0].Bytes != 4*42 || h[1].Key != "192.0.2.2" || h[1].Packets != 2 {
+			t.Errorf("%s: %s", engine, out)
+		}
+		// A prefix of destinations takes all of them together.
+		_, out, _ = weir(t, capture, "replay", "--engine", engine, "--heavy", "key=dst/24,unit=bytes,share=100%", "-")
+		if !strings.Contains(out, "\n  198.51.100.0/24  7 ") {
+			t.Errorf("%s: %s", engine, out)
+		}
+	}
+	if code, _, log := weir(t, "", "replay", "--heavy", "key=src,rate=5/s", "-"); code != exitUsage || !strings.Contains(log, "rate=5/s") {
+		t.Errorf("exit code %d: %s", code, log)
+	}
+}
+
 func TestReplayCutShort(t *testing.T) {
 	whole := pcap(1, 2)
 	code, out, log := weir(t, whole[:len(whole)-1], "replay", "--engine", "go", "-")

@@ -1,6 +1,8 @@
-// Package api is how a running weir is asked what it does: HTTP with JSON, over
-// a Unix socket. Paths begin with a version; within one, names stay and new
-// ones may be added.
+// Package api is how a running weir is asked what it does, and told what to do:
+// HTTP with JSON, over a Unix socket, or over TCP between certificates. Paths
+// begin with a version; within one, names stay and new ones may be added.
+// docs/api/openapi.yaml describes it to others; a test holds it to the types
+// and routes here.
 package api
 
 import "time"
@@ -8,10 +10,17 @@ import "time"
 // DefaultSocket is where weir listens unless it is told otherwise.
 const DefaultSocket = "/run/weir/weir.sock"
 
-// The paths, all of them for GET.
+// The paths.
 const (
-	topPath     = "/v1/top"
-	weightsPath = "/v1/weights"
+	topPath         = "/v1/top"
+	weightsPath     = "/v1/weights"
+	eventsPath      = "/v1/events"
+	entriesPath     = "/v1/entries"
+	listsPath       = "/v1/lists"
+	refreshPath     = "/v1/refresh"
+	refreshListPath = "/v1/lists/{list}/refresh"
+	reloadPath      = "/v1/reload"
+	explainPath     = "/v1/explain"
 )
 
 // Top is what goes through weir at the moment: GET /v1/top. Rates are those of

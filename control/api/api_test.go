@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"weir/control/events"
 	"weir/tests/lab"
 )
 
@@ -30,8 +31,15 @@ type source struct {
 func (s source) Top() *Top         { return s.top }
 func (s source) Weights() *Weights { return s.weights }
 
+func (s source) Events(events.Want) (<-chan events.Event, func()) { return nil, func() {} }
+
 // serve serves a source on a socket until the test ends or stop is called.
 func serve(t *testing.T, path string, s Source) (stop func()) {
+	t.Helper()
+	return serveHandler(t, path, Handler(s))
+}
+
+func serveHandler(t *testing.T, path string, h http.Handler) (stop func()) {
 	t.Helper()
 	l, err := Listen(path)
 	if err != nil {
@@ -39,7 +47,7 @@ func serve(t *testing.T, path string, s Source) (stop func()) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- Serve(ctx, l, s, slog.New(slog.DiscardHandler)) }()
+	go func() { ended <- Serve(ctx, l, h, slog.New(slog.DiscardHandler)) }()
 	stop = func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -120,7 +128,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"no rates yet", "GET", topPath, nothing, 503, "ask again", ""},
 		{"nothing learned", "GET", weightsPath, nothing, 404, "learns no weights", ""},
-		{"unknown path", "GET", "/v1/tops", nothing, 404, "there is no /v1/tops here: there are /v1/top and /v1/weights", ""},
+		{"unknown path", "GET", "/v1/tops", nothing, 404, "there is no /v1/tops here: there are /v1/top, /v1/weights, ", ""},
 		{"unknown version", "GET", "/v2/top", nothing, 404, "/v1/top", ""},
 		{"root", "GET", "/", nothing, 404, "/v1/top", ""},
 		{"wrong method", "POST", topPath, nothing, 405, "use GET", "GET"},

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,21 +9,26 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/user"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
 
-// Client asks a running weir.
+// Client asks a running weir, and tells it what to do.
 type Client struct {
 	path string
 	http http.Client
 }
 
-// patience is how long a client waits for an answer.
+// patience is how long a client waits for what weir need only tell.
 const patience = 5 * time.Second
+
+// ErrNotRunning says that no weir listens where it should.
+var ErrNotRunning = errors.New("no weir runs here")
 
 // Dial gives a client for the weir that listens on a socket. It connects when
 // it asks, and again when it must: it outlives a restart of weir.
@@ -30,7 +36,7 @@ func Dial(path string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}
-	return &Client{path, http.Client{Timeout: patience, Transport: &http.Transport{DialContext: dial}}}
+	return &Client{path, http.Client{Transport: &http.Transport{DialContext: dial}}}
 }
 
 // Top asks what goes through.
@@ -41,23 +47,64 @@ func (c *Client) Weights(ctx context.Context) (*Weights, error) {
 	return get[Weights](ctx, c, weightsPath)
 }
 
+// Lists asks for the lists.
+func (c *Client) Lists(ctx context.Context) (*Lists, error) { return get[Lists](ctx, c, listsPath) }
+
+// Change asks for entries to be added or removed. It fails with a [*BadRequest]
+// for what weir does not understand or refuses. This and what follows takes
+// as long as weir takes for it.
+func (c *Client) Change(ctx context.Context, change Change) (*Changed, error) {
+	method := http.MethodPost
+	if change.Remove {
+		method = http.MethodDelete
+	}
+	body, err := json.Marshal(change)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(body) > maxBody: // whose refusal may not arrive while it is being sent
+		return nil, errTooLarge
+	}
+	return ask[Changed](ctx, c, method, entriesPath, body)
+}
+
+// Refresh asks for the sources of a list to be read now, "" for those of all.
+func (c *Client) Refresh(ctx context.Context, list string) (*Refreshed, error) {
+	path := refreshPath
+	if list != "" {
+		path = strings.Replace(refreshListPath, "{list}", url.PathEscape(list), 1)
+	}
+	return ask[Refreshed](ctx, c, http.MethodPost, path, nil)
+}
+
+// Reload asks for the configuration to be read again.
+func (c *Client) Reload(ctx context.Context) (*Reloaded, error) {
+	return ask[Reloaded](ctx, c, http.MethodPost, reloadPath, nil)
+}
+
+// Explain asks a question.
+func (c *Client) Explain(ctx context.Context, question string) (*Explanation, error) {
+	return ask[Explanation](ctx, c, http.MethodGet, explainPath+"?q="+url.QueryEscape(question), nil)
+}
+
+// get asks for what is told at once.
 func get[T any](ctx context.Context, c *Client, path string) (*T, error) {
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://weir"+path, nil)
+	soon, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	t, err := ask[T](soon, c, http.MethodGet, path, nil)
+	if err != nil && ctx.Err() == nil && soon.Err() != nil {
+		return nil, fmt.Errorf("the weir at %s does not answer within %v", c.path, patience)
+	}
+	return t, err
+}
+
+// ask asks, and waits for the answer.
+func ask[T any](ctx context.Context, c *Client, method, path string, body []byte) (*T, error) {
+	r, err := c.send(ctx, method, path, body)
 	if err != nil {
 		return nil, err
 	}
-	r, err := c.http.Do(q)
-	if err != nil {
-		return nil, c.unreachable(ctx, err)
-	}
 	defer r.Body.Close()
-	if r.StatusCode != http.StatusOK {
-		var f failure
-		if json.NewDecoder(r.Body).Decode(&f) != nil || f.Error == "" {
-			return nil, fmt.Errorf("what listens at %s is no weir: it says %s to %s", c.path, r.Status, path)
-		}
-		return nil, errors.New(f.Error)
-	}
 	t := new(T)
 	if err := json.NewDecoder(r.Body).Decode(t); err != nil {
 		return nil, fmt.Errorf("answer of the weir at %s to %s: %w", c.path, path, err)
@@ -65,24 +112,55 @@ func get[T any](ctx context.Context, c *Client, path string) (*T, error) {
 	return t, nil
 }
 
+// send asks, and waits until the answer begins, whose body is then to be closed.
+// Where weir takes no commands, the error is errors.ErrUnsupported.
+func (c *Client) send(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
+	q, err := http.NewRequestWithContext(ctx, method, "http://weir"+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	r, err := c.http.Do(q)
+	if err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	if r.StatusCode == http.StatusOK {
+		return r, nil
+	}
+	defer r.Body.Close()
+	var f failure
+	if json.NewDecoder(r.Body).Decode(&f) != nil || f.Error == "" {
+		return nil, fmt.Errorf("what listens at %s is no weir: it says %s to %s", c.path, r.Status, path)
+	}
+	switch err := errors.New(f.Error); r.StatusCode {
+	case http.StatusBadRequest:
+		return nil, &BadRequest{Entry: f.Entry, Err: err}
+	case http.StatusNotImplemented:
+		return nil, unsupported{err}
+	default:
+		return nil, err
+	}
+}
+
+// unsupported is an answer that weir takes no commands.
+type unsupported struct{ error }
+
+func (unsupported) Is(target error) bool { return target == errors.ErrUnsupported }
+
 // unreachable says what is wrong where there was no answer, and what to do.
 func (c *Client) unreachable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	info, missing := os.Stat(c.path)
-	var late net.Error
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%s: permission denied: you need to be root%s", c.path, orGroup(info))
 	case errors.Is(missing, fs.ErrNotExist):
-		return fmt.Errorf("no weir runs here: %s does not exist; start `weir run`", c.path)
+		return fmt.Errorf("%w: %s does not exist; start `weir run`", ErrNotRunning, c.path)
 	case missing == nil && info.Mode().Type() != fs.ModeSocket:
 		return fmt.Errorf("%s is no socket: name the one that weir listens on", c.path)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("no weir runs here: nobody listens at %s any more; start `weir run`", c.path)
-	case errors.As(err, &late) && late.Timeout():
-		return fmt.Errorf("the weir at %s does not answer within %v", c.path, patience)
+		return fmt.Errorf("%w: nobody listens at %s any more; start `weir run`", ErrNotRunning, c.path)
 	}
 	return fmt.Errorf("ask the weir at %s: %w", c.path, err)
 }

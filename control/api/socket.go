@@ -7,7 +7,9 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"syscall"
 
@@ -32,17 +34,25 @@ type listener struct {
 
 func (l *listener) Close() error { return l.close() }
 
-// Listen makes a socket, and its directory if that is missing. It replaces the
-// socket of a process that is gone, and fails where one still listens.
-func Listen(path string) (net.Listener, error) {
-	l, err := listen(path)
+// Listen is ListenGroup for the group of the process.
+func Listen(path string) (net.Listener, error) { return ListenGroup(path, "") }
+
+// ListenGroup makes a socket that a group's members may use besides root, and
+// its directory if that is missing. It replaces the socket of a process that is
+// gone, and fails where one still listens.
+func ListenGroup(path, group string) (net.Listener, error) {
+	l, err := listen(path, group)
 	if err != nil {
 		return nil, fmt.Errorf("listen for the API: %w", err)
 	}
 	return l, nil
 }
 
-func listen(path string) (net.Listener, error) {
+func listen(path, group string) (net.Listener, error) {
+	gid, err := groupID(group)
+	if err != nil {
+		return nil, err
+	}
 	if len(path) > maxPath {
 		return nil, fmt.Errorf("%s: the path has %d bytes, and a socket's may have %d", path, len(path), maxPath)
 	}
@@ -77,6 +87,9 @@ func listen(path string) (net.Listener, error) {
 	made.(*net.UnixListener).SetUnlinkOnClose(false)
 	l := &listener{Listener: made, path: path}
 	l.close = sync.OnceValue(l.remove)
+	if err := os.Lchown(path, -1, gid); err != nil {
+		return nil, errors.Join(err, made.Close(), os.Remove(path))
+	}
 	if err := os.Chmod(path, socketMode); err != nil { // whatever the umask was
 		return nil, errors.Join(err, made.Close(), os.Remove(path))
 	}
@@ -84,6 +97,18 @@ func listen(path string) (net.Listener, error) {
 		return nil, errors.Join(err, made.Close())
 	}
 	return l, nil
+}
+
+// groupID gives a group's number, -1 for no group.
+func groupID(name string) (int, error) {
+	if name == "" {
+		return -1, nil
+	}
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		return 0, fmt.Errorf("the socket's group %q: %w", name, err)
+	}
+	return strconv.Atoi(g.Gid)
 }
 
 // lock keeps others from making the same socket at the same time. The file is

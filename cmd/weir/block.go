@@ -1,0 +1,206 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"weir/control/api"
+	"weir/control/compressed"
+	"weir/control/list"
+)
+
+const entriesLong = `
+
+An entry is an address, a prefix, a range or a flow, as in a list. A flow is
+written in quotes, because of the shell: 'tcp *:* > 198.51.100.7:443'. With "-",
+or with no entries where standard input is no terminal, they are read from there,
+a line each. If one of them is wrong, none is taken.`
+
+func newBlock() *cobra.Command {
+	return newChange(&cobra.Command{
+		Use:   "block [--ttl TIME] [--reason TEXT] ENTRY... | -",
+		Short: "Block addresses, prefixes or flows, for good or for a time",
+		Long: `Adds entries to a block list of the running weir. When the command returns they
+are blocked, and will be after a restart; one that was there already takes the new
+TTL and reason.` + entriesLong,
+		Example: `  weir block 192.0.2.1
+  weir block --ttl 1h --reason 'scans ssh' 198.51.100.0/24 2001:db8::/32
+  weir block 'udp *:* > 203.0.113.7:53'
+  zcat found.txt.gz | weir block --list scanners -`,
+	}, api.Change{Action: api.Block})
+}
+
+func newAllow() *cobra.Command {
+	return newChange(&cobra.Command{
+		Use:   "allow [--ttl TIME] [--reason TEXT] ENTRY... | -",
+		Short: "Let addresses, prefixes or flows pass, whatever blocks them",
+		Long: `Adds entries to an allow list of the running weir. When the command returns they
+pass, and will after a restart; one that was there already takes the new TTL and
+reason.` + entriesLong,
+		Example: `  weir allow 192.0.2.1
+  weir allow --ttl 8h --reason 'audit of today' 198.51.100.0/24`,
+	}, api.Change{Action: api.Allow})
+}
+
+func newUnblock() *cobra.Command {
+	return newChange(&cobra.Command{
+		Use:   "unblock ENTRY... | -",
+		Short: "Take back what weir block has added",
+		Long: `Removes entries from a block list of the running weir that weir block has added.
+What a feed lists stays blocked: weir allow lets it pass.` + entriesLong,
+		Example: `  weir unblock 192.0.2.1
+  weir unblock --list scanners - < found.txt`,
+	}, api.Change{Action: api.Block, Remove: true})
+}
+
+func newUnallow() *cobra.Command {
+	return newChange(&cobra.Command{
+		Use:   "unallow ENTRY... | -",
+		Short: "Take back what weir allow has added",
+		Long: `Removes entries from an allow list of the running weir that weir allow has added.
+What a feed lists stays allowed.` + entriesLong,
+		Example: `  weir unallow 192.0.2.1`,
+	}, api.Change{Action: api.Allow, Remove: true})
+}
+
+// newChange completes a command that asks for a change.
+func newChange(c *cobra.Command, change api.Change) *cobra.Command {
+	var socket string
+	var ttl time.Duration
+	f := c.Flags()
+	f.StringVar(&change.List, "list", "", "`name` of the list (default the one that is there for commands)")
+	if !change.Remove {
+		f.DurationVar(&ttl, "ttl", 0, "`time` after which the entries expire, as in 90s or 1h30m; 0: never")
+		f.StringVar(&change.Reason, "reason", "", "`text` for whoever asks later why: weir explain shows it")
+	}
+	socketFlag(f, &socket)
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if ttl < 0 {
+			return usageError{fmt.Errorf("--ttl %v: want a time to come", ttl)}
+		}
+		change.TTL = ttl.Seconds()
+		entries, err := entriesOf(c, args)
+		if err != nil {
+			return err
+		}
+		changed := &api.Changed{List: change.List}
+		if change.Entries = entries.text; len(change.Entries) > 0 {
+			if changed, err = api.Dial(socket).Change(c.Context(), change); err != nil {
+				return entries.locate(err)
+			}
+		}
+		switch {
+		case *asJSON:
+			return printJSON(c.OutOrStdout(), changed)
+		case len(change.Entries) > 0: // else there was nothing to do
+			printChanged(c.OutOrStdout(), change, changed)
+		}
+		return nil
+	}
+	return c
+}
+
+// given are entries that were given to a command.
+type given struct {
+	text  []string
+	lines []int // their line numbers in standard input; nil: they are arguments
+}
+
+const stdinName = "standard input"
+
+// locate says in which line the entry is that an error is about.
+func (g given) locate(err error) error {
+	var bad *api.BadRequest
+	if errors.As(err, &bad) && bad.Entry != nil && *bad.Entry >= 0 && *bad.Entry < len(g.lines) {
+		return fmt.Errorf("%s:%d: %w; nothing was changed", stdinName, g.lines[*bad.Entry], err)
+	}
+	return err
+}
+
+// entriesOf gives the entries that are arguments, or stand in standard input.
+func entriesOf(c *cobra.Command, args []string) (given, error) {
+	switch {
+	case len(args) == 1 && args[0] == "-":
+		return readEntries(c.InOrStdin(), c.ErrOrStderr())
+	case len(args) == 0 && !isTerminal(c.InOrStdin()):
+		entries, err := readEntries(c.InOrStdin(), c.ErrOrStderr())
+		if err == nil && len(entries.text) == 0 {
+			err = usageError{errors.New("which entries? name them, or give them on standard input")}
+		}
+		return entries, err
+	case len(args) == 0:
+		return given{}, usageError{errors.New(`which entries? name them, or "-" for standard input`)}
+	}
+	for _, text := range args {
+		if _, err := list.ParseEntry(text); err != nil {
+			return given{}, usageError{fmt.Errorf("%q: %w", text, err)}
+		}
+	}
+	return given{text: args}, nil
+}
+
+// readEntries reads entries as a list has them, which may be compressed, and
+// reports the lines that are wrong.
+func readEntries(in io.Reader, report io.Writer) (entries given, err error) {
+	text, err := compressed.NewReader(in)
+	if err != nil {
+		return given{}, fmt.Errorf("%s: %w", stdinName, err)
+	}
+	defer text.Close()
+	bad, number := 0, 0
+	lines := bufio.NewScanner(text)
+	for lines.Scan() {
+		number++
+		entry := lines.Text()
+		if number == 1 {
+			entry = strings.TrimPrefix(entry, "\ufeff")
+		}
+		if comment := strings.IndexAny(entry, "#;"); comment >= 0 {
+			entry = entry[:comment]
+		}
+		if entry = strings.TrimSpace(entry); entry == "" {
+			continue
+		}
+		if _, err := list.ParseEntry(entry); err != nil {
+			if bad++; bad <= list.MaxErrors {
+				fmt.Fprintf(report, "%s:%d: %q: %v\n", stdinName, number, entry, err)
+			}
+			continue
+		}
+		entries.text, entries.lines = append(entries.text, entry), append(entries.lines, number)
+	}
+	switch {
+	case lines.Err() != nil:
+		return given{}, fmt.Errorf("%s: after line %d: %w; nothing was changed", stdinName, number, lines.Err())
+	case bad > 0:
+		return given{}, fmt.Errorf("%s: bad lines: %d of %d; nothing was changed", stdinName, bad, number)
+	}
+	return entries, nil
+}
+
+func printChanged(out io.Writer, asked api.Change, c *api.Changed) {
+	verb, n, unchanged := "blocked in", c.Added, "there already"
+	switch {
+	case asked.Remove:
+		verb, n, unchanged = "removed from", c.Removed, "not there"
+	case asked.Action == api.Allow:
+		verb = "allowed in"
+	}
+	count := func(n int) string { return humanize.Comma(int64(n)) }
+	fmt.Fprintf(out, "%s list %s: %s", verb, c.List, count(n))
+	if c.Unchanged > 0 {
+		fmt.Fprintf(out, "; %s: %s", unchanged, count(c.Unchanged))
+	}
+	fmt.Fprintln(out)
+	if asked.Remove && c.Unchanged > 0 {
+		fmt.Fprintln(out, "What else lists them, weir explain says.")
+	}
+}

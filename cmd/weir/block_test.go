@@ -1,0 +1,267 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+)
+
+// fakeDaemon is a weir that takes commands, and keeps the last change.
+type fakeDaemon struct {
+	served
+	lists       []api.List
+	outcomes    map[string][]api.FetchOutcome // by list
+	changes     []string
+	explanation api.Explanation
+	err         error
+
+	changed api.Change
+}
+
+func (d *fakeDaemon) Change(_ context.Context, c api.Change) (api.Changed, error) {
+	if d.err != nil {
+		return api.Changed{}, d.err
+	}
+	d.changed = c
+	changed := api.Changed{List: c.List, Unchanged: 1}
+	if changed.List == "" {
+		changed.List = "manual"
+	}
+	if c.Remove {
+		changed.Removed = len(c.Entries) - 1
+	} else {
+		changed.Added = len(c.Entries) - 1
+	}
+	return changed, nil
+}
+
+func (d *fakeDaemon) Lists() []api.List { return d.lists }
+
+func (d *fakeDaemon) Refresh(_ context.Context, list string) ([]api.FetchOutcome, error) {
+	o, ok := d.outcomes[list]
+	if !ok {
+		return nil, fmt.Errorf("%w: %q", api.ErrNoList, list)
+	}
+	return o, d.err
+}
+
+func (d *fakeDaemon) Reload(context.Context) ([]string, error) { return d.changes, d.err }
+
+func (d *fakeDaemon) Explain(_ context.Context, question string) (api.Explanation, error) {
+	e := d.explanation
+	e.Question = question
+	return e, d.err
+}
+
+// serveDaemon serves it until the test ends, and gives the socket's path.
+func serveDaemon(t *testing.T, d *fakeDaemon) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "weir.sock")
+	l, err := api.Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- api.Serve(ctx, l, api.HandlerFor(d, d), slog.New(slog.DiscardHandler)) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return path
+}
+
+func TestChanges(t *testing.T) {
+	d := &fakeDaemon{}
+	socket := serveDaemon(t, d)
+	const flow = "tcp *:* > 198.51.100.7:443"
+	for _, c := range []struct {
+		args  []string
+		stdin string
+		want  api.Change
+		out   string
+	}{
+		{
+			[]string{"block", "--ttl", "1m30s", "--reason", "scans", "192.0.2.1", flow}, "",
+			api.Change{Action: api.Block, Entries: []string{"192.0.2.1", flow}, TTL: 90, Reason: "scans"},
+			"blocked in list manual: 1; there already: 1\n",
+		},
+		{
+			[]string{"allow", "--list", "ours", "-"}, "# ours\n2001:db8::/32 ; the lab\r\n\n 192.0.2.5-192.0.2.9\n",
+			api.Change{Action: api.Allow, List: "ours", Entries: []string{"2001:db8::/32", "192.0.2.5-192.0.2.9"}},
+			"allowed in list ours: 1; there already: 1\n",
+		},
+		{
+			[]string{"unblock"}, "\ufeff192.0.2.1\n192.0.2.2",
+			api.Change{Remove: true, Action: api.Block, Entries: []string{"192.0.2.1", "192.0.2.2"}},
+			"removed from list manual: 1; not there: 1\nWhat else lists them, weir explain says.\n",
+		},
+		{
+			[]string{"unallow", "192.0.2.1", "192.0.2.2"}, "",
+			api.Change{Remove: true, Action: api.Allow, Entries: []string{"192.0.2.1", "192.0.2.2"}},
+			"removed from list manual: 1; not there: 1\nWhat else lists them, weir explain says.\n",
+		},
+	} {
+		code, out, log := weir(t, c.stdin, append(c.args, "--socket", socket)...)
+		if code != exitOK || log != "" || out != c.out {
+			t.Errorf("%v: exit code %d\n%s%s", c.args, code, out, log)
+		}
+		c.want.UID = uint32(os.Getuid())
+		if !reflect.DeepEqual(d.changed, c.want) {
+			t.Errorf("%v: got %+v, want %+v", c.args, d.changed, c.want)
+		}
+	}
+	code, out, _ := weir(t, "", "block", "--json", "--socket", socket, "192.0.2.1", "192.0.2.2")
+	var got api.Changed
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || got != (api.Changed{List: "manual", Added: 1, Unchanged: 1}) {
+		t.Errorf("exit code %d, %v: %s", code, err, out)
+	}
+}
+
+func TestBulk(t *testing.T) {
+	d := &fakeDaemon{}
+	socket := serveDaemon(t, d)
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	const many = 50_000
+	for i := range many {
+		fmt.Fprintf(z, "10.%d.%d.%d\n", i>>16, i>>8&255, i&255)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	code, out, log := weir(t, packed.String(), "block", "--socket", socket, "-")
+	if code != exitOK || out != "blocked in list manual: 49,999; there already: 1\n" || len(d.changed.Entries) != many {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+
+	// What the daemon refuses is named by its line.
+	refused := 1
+	d.err = &api.BadRequest{Entry: &refused, Text: "10.0.0.0/8", Err: errors.New("covers the failsafe prefix 10.1.0.0/16")}
+	code, out, log = weir(t, "# a\n192.0.2.1\n\n10.0.0.0/8\n", "block", "--socket", socket, "-")
+	const want = `weir: standard input:4: "10.0.0.0/8": covers the failsafe prefix 10.1.0.0/16; nothing was changed` + "\n"
+	if code != exitFailure || out != "" || log != want {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	code, _, log = weir(t, "", "block", "--socket", socket, "192.0.2.1", "10.0.0.0/8")
+	if code != exitFailure || log != `weir: "10.0.0.0/8": covers the failsafe prefix 10.1.0.0/16`+"\n" {
+		t.Errorf("exit code %d\n%s", code, log)
+	}
+	// Nothing to do is done, where that was said explicitly.
+	if code, out, log := weir(t, "# nothing\n", "block", "--socket", socket, "-"); code != exitOK || out+log != "" {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+}
+
+func TestBadBulk(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "none.sock")
+	code, out, log := weir(t, "192.0.2.1\nwhat # is this\n10.0.0.1/8\n", "block", "--socket", missing, "-")
+	if want := []string{
+		`standard input:2: "what": `, `standard input:3: "10.0.0.1/8": host bits set`,
+		"weir: standard input: bad lines: 2 of 3; nothing was changed",
+	}; code != exitFailure || out != "" || !containsAll(log, want) {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	code, _, log = weir(t, strings.Repeat("x\n", 50), "block", "--socket", missing)
+	if code != exitFailure || strings.Count(log, "\n") != 21 {
+		t.Errorf("exit code %d\n%s", code, log)
+	}
+	code, _, log = weir(t, "192.0.2.1\n"+strings.Repeat("1", 1<<20), "block", "--socket", missing, "-")
+	if code != exitFailure || !strings.Contains(log, "after line 1: ") {
+		t.Errorf("exit code %d\n%s", code, log)
+	}
+}
+
+func containsAll(text string, parts []string) bool {
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			return false
+		}
+	}
+	return true
+}
+
+func TestDaemonCommandFailures(t *testing.T) {
+	full := serveDaemon(t, &fakeDaemon{err: errors.New("no space left on device")})
+	flags := serve(t, served{top: busy()})
+	missing := filepath.Join(t.TempDir(), "none.sock")
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"block", "--socket", missing, "192.0.2.1"}, exitFailure, "no weir runs here"},
+		{[]string{"block", "--socket", full, "192.0.2.1"}, exitFailure, "no space left"},
+		{[]string{"block", "--socket", flags, "192.0.2.1"}, exitFailure, "weir run -c CONFIG"},
+		{[]string{"lists", "--socket", flags}, exitFailure, "weir run -c CONFIG"},
+		{[]string{"reload", "--socket", full}, exitFailure, "no space left"},
+		{[]string{"refresh", "--socket", full, "nosuch"}, exitFailure, `no such list: "nosuch"`},
+		{[]string{"explain", "--socket", full, "192.0.2.1"}, exitFailure, "no space left"},
+		{[]string{"block"}, exitUsage, "which entries?"},
+		{[]string{"block", "what"}, exitUsage, `"what": `},
+		{[]string{"block", "192.0.2.1", "-"}, exitUsage, `"-": `},
+		{[]string{"block", "# a comment"}, exitUsage, "no entry"},
+		{[]string{"block", "--ttl", "-1s", "192.0.2.1"}, exitUsage, "--ttl -1s"},
+		{[]string{"unblock", "--ttl", "1s", "192.0.2.1"}, exitUsage, "--ttl"},
+		{[]string{"lists", "stray"}, exitUsage, "stray"},
+		{[]string{"reload", "stray"}, exitUsage, "stray"},
+	} {
+		code, out, log := weir(t, "", c.args...)
+		if code != c.code || out != "" || !strings.HasPrefix(log, "weir: ") || !strings.Contains(log, c.want) {
+			t.Errorf("weir %s: exit code %d\n%s%s", strings.Join(c.args, " "), code, out, log)
+		}
+	}
+}
+
+func TestExplainAsksTheDaemon(t *testing.T) {
+	now, uid := time.Now(), uint32(4_000_000_000)
+	added, expires := now.Add(-2*time.Hour-time.Second), now.Add(time.Hour+time.Minute)
+	d := &fakeDaemon{explanation: api.Explanation{Verdict: "drop", Matches: []api.Match{
+		{List: "manual", Action: api.Block, Entry: "192.0.2.1", Added: &added, Expires: &expires, Reason: "scans", UID: &uid, Packets: 1234},
+		{List: "drop", Action: api.Block, Entry: "192.0.2.0/24", Source: "https://example.com/feed.txt", Line: 17},
+	}}}
+	socket := serveDaemon(t, d)
+	code, out, log := weir(t, "", "explain", "--exit-code", "--socket", socket, "192.0.2.1")
+	const want = `192.0.2.1: drop
+  block  list manual, 1,234 packets  192.0.2.1     by command of user 4000000000, 2 hours ago, expires 1 hour from now: scans
+  block  list drop, 0 packets        192.0.2.0/24  https://example.com/feed.txt:17
+`
+	if code != exitDropped || log != "" || out != want {
+		t.Errorf("exit code %d\n%s%s\nwant\n%s", code, out, log, want)
+	}
+	code, out, _ = weir(t, "", "explain", "--json", "--socket", socket, "tcp", "192.0.2.1:1", ">", "192.0.2.2:2")
+	var got api.Explanation
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || got.Question != "tcp 192.0.2.1:1 > 192.0.2.2:2" || len(got.Matches) != 2 {
+		t.Errorf("exit code %d, %v\n%s", code, err, out)
+	}
+	// Named lists are asked, and no daemon.
+	block := file(t, "feed.txt", "203.0.113.1\n")
+	if code, out, _ := weir(t, "", "explain", "--exit-code", "--socket", socket, "--block", block, "192.0.2.1"); code != exitOK || strings.Contains(out, "manual") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+	// Where no daemon answers, the kernel is asked.
+	for _, socket := range []string{serve(t, served{}), socket + "x"} {
+		_, _, log := weir(t, "", "explain", "--socket", socket, "192.0.2.1")
+		if strings.Contains(log, "weir run") {
+			t.Errorf("%s", log)
+		}
+	}
+	d.explanation = api.Explanation{Verdict: "pass"}
+	if code, out, _ := weir(t, "", "explain", "--exit-code", "--socket", socket, "192.0.2.1"); code != exitOK || out != "192.0.2.1: pass\n  no list holds it\n" {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+}

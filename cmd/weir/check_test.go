@@ -1,0 +1,67 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+func TestCheck(t *testing.T) {
+	good := file(t, "weir.yaml", "interfaces: [eth0, eth1]\nlists: {ours: {action: allow}}\n")
+	code, out, log := weir(t, "", "check", good)
+	if code != exitOK || log != "" || out != good+": no errors; interfaces: 2, lists: 1, trackers: 0\n" {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	// What is printed is a configuration, too, and the same.
+	code, printed, _ := weir(t, "", "check", "--print", good)
+	if code != exitOK || !strings.Contains(printed, "max_coverage: ") || !strings.Contains(printed, "- name: eth0\n") {
+		t.Errorf("exit code %d\n%s", code, printed)
+	}
+	if code, again, log := weir(t, "", "check", "--print", file(t, "printed.yaml", printed)); code != exitOK || again != printed {
+		t.Errorf("exit code %d\n%s%s", code, again, log)
+	}
+	code, out, _ = weir(t, "", "check", "--json", good)
+	if code != exitOK || strings.Join(strings.Fields(out), "") != `{"errors":[],"file":"`+good+`"}` {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+}
+
+func TestCheckTellsAllErrors(t *testing.T) {
+	bad := file(t, "weir.yaml", "interfaces: [eth0]\nmod: exact\nlists:\n  drop: {interval: 1}\n")
+	code, out, log := weir(t, "", "check", bad)
+	if code != exitFailure || out != "" ||
+		!containsAll(log, []string{bad + ":2:1: mod: unknown key \"mod\": did you mean mode?", bad + ":4:", "lists.drop.interval", "weir: " + bad + ": errors: 2\n"}) {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	if code, out, _ := weir(t, "", "check", "--print", bad); code != exitFailure || out != "" {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+	code, out, log = weir(t, "", "check", "--json", bad)
+	var got struct {
+		File   string
+		Errors []struct {
+			Line, Column int
+			Path, Error  string
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitFailure || log != "weir: "+bad+": errors: 2\n" {
+		t.Fatalf("exit code %d, %v\n%s%s", code, err, out, log)
+	}
+	if got.File != bad || len(got.Errors) != 2 || got.Errors[0].Line != 2 || got.Errors[0].Path != "mod" || got.Errors[1].Path != "lists.drop.interval" {
+		t.Errorf("%+v", got)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"check", bad + "x"}, exitFailure, bad + "x"},
+		{[]string{"check"}, exitUsage, "arg"},
+		{[]string{"check", "--print", "--json", bad}, exitUsage, "--print"},
+	} {
+		code, out, log := weir(t, "", c.args...)
+		if code != c.code || out != "" || !strings.HasPrefix(log, "weir: ") || !strings.Contains(log, c.want) {
+			t.Errorf("weir %s: exit code %d\n%s%s", strings.Join(c.args, " "), code, out, log)
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"weir/control/api"
+)
+
+func newLists() *cobra.Command {
+	var socket string
+	c := &cobra.Command{
+		Use:   "lists",
+		Short: "Show the lists, what they catch, and how their feeds do",
+		Long: `Shows the lists of the running weir: their entries, those of them that were added
+by command, the packets that they have caught, when their sources were last read,
+how that went, and when they are read next. Sources that have failed stand below,
+each with the reason; what they held before stays in force.`,
+		Example: `  weir lists
+  weir lists --json | jq -r '.lists[].feeds[] | select(.outcome == "failed").source'`,
+		Args: usageArgs(cobra.NoArgs),
+	}
+	socketFlag(c.Flags(), &socket)
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		l, err := api.Dial(socket).Lists(c.Context())
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return printJSON(c.OutOrStdout(), l)
+		}
+		printLists(c.OutOrStdout(), l.Lists, time.Now())
+		return nil
+	}
+	return c
+}
+
+func printLists(out io.Writer, lists []api.List, now time.Time) {
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	const row = "%s\t%s\t%s\t%10s\t%10s\t%13s\t%s\t%s\t%s\n"
+	fmt.Fprintf(t, row, "list", "action", "direction", "entries", "by command", "packets", "feeds", "read", "next")
+	for _, l := range lists {
+		feeds, read, next := summary(l.Feeds)
+		fmt.Fprintf(t, row, l.Name, l.Action, l.Direction, humanize.Comma(int64(l.Entries)), humanize.Comma(int64(l.ByCommand)),
+			humanize.Comma(int64(l.Packets)), feeds, relative(read, now), relative(next, now))
+	}
+	t.Flush()
+	gap := "\n"
+	for _, l := range lists {
+		for _, f := range l.Feeds {
+			for _, trouble := range troubles(f, now) {
+				fmt.Fprintf(out, "%s%s: %s: %s\n", gap, l.Name, f.Source, trouble)
+				gap = ""
+			}
+		}
+	}
+}
+
+// summary says how the sources of a list do, when the one was read that was not
+// for longest, and when the next one is to be.
+func summary(feeds []api.FeedSource) (state string, read, next *time.Time) {
+	if len(feeds) == 0 {
+		return "-", nil, nil
+	}
+	failed, unread := 0, false
+	for _, f := range feeds {
+		if f.Outcome == api.Failed {
+			failed++
+		}
+		unread = unread || f.Read == nil
+		if read == nil || f.Read != nil && f.Read.Before(*read) {
+			read = f.Read
+		}
+		if next == nil || f.Next != nil && f.Next.Before(*next) {
+			next = f.Next
+		}
+	}
+	if unread {
+		read = nil
+	}
+	switch failed {
+	case 0:
+		return "ok", read, next
+	case len(feeds):
+		return "FAILED", read, next
+	}
+	return fmt.Sprintf("%d of %d FAILED", failed, len(feeds)), read, next
+}
+
+func relative(t *time.Time, now time.Time) string {
+	if t == nil {
+		return "-"
+	}
+	return humanize.RelTime(*t, now, "ago", "from now")
+}
+
+// troubles are what is wrong with a source.
+func troubles(f api.FeedSource, now time.Time) (all []string) {
+	if f.Outcome == api.Failed {
+		kept := "it has never been read"
+		if f.Read != nil {
+			kept = fmt.Sprintf("its %s entries of %s stay", humanize.Comma(int64(f.Entries)), relative(f.Read, now))
+		}
+		all = append(all, fmt.Sprintf("FAILED (%s, %d in a row): %s; %s", f.Failure, f.Failures, f.Error, kept))
+	}
+	if f.Unsaved {
+		all = append(all, "NOT SAVED: a restart would not find these entries")
+	}
+	return all
+}
+
+func newRefresh() *cobra.Command {
+	var socket string
+	c := &cobra.Command{
+		Use:   "refresh [LIST...]",
+		Short: "Read the sources of lists now",
+		Long: `Has the running weir read the sources of the lists now, or those of all lists, and
+says what came of it. Where a source fails, what it held before stays in force.`,
+		Example: `  weir refresh
+  weir refresh drop scanners`,
+	}
+	socketFlag(c.Flags(), &socket)
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, names []string) error {
+		if len(names) == 0 {
+			names = []string{""} // all
+		}
+		all := api.Refreshed{Sources: []api.FetchOutcome{}}
+		var wrong error
+		for _, name := range names {
+			r, err := api.Dial(socket).Refresh(c.Context(), name)
+			if err != nil {
+				wrong = errors.Join(wrong, err)
+				break
+			}
+			all.Sources = append(all.Sources, r.Sources...)
+		}
+		if *asJSON {
+			if err := printJSON(c.OutOrStdout(), all); err != nil {
+				return err
+			}
+		} else {
+			printRefreshed(c.OutOrStdout(), all.Sources)
+		}
+		if wrong != nil {
+			return wrong
+		}
+		failed := 0
+		for _, s := range all.Sources {
+			if s.Outcome == api.Failed {
+				failed++
+			}
+		}
+		if failed > 0 {
+			return fmt.Errorf("sources that have failed: %d of %d; what they held before stays in force", failed, len(all.Sources))
+		}
+		return nil
+	}
+	return c
+}
+
+func printRefreshed(out io.Writer, sources []api.FetchOutcome) {
+	for _, s := range sources {
+		what := s.Outcome
+		if s.Outcome == api.Failed {
+			what = fmt.Sprintf("FAILED (%s): %s", s.Failure, s.Error)
+		}
+		if s.Unsaved {
+			what += ", NOT SAVED"
+		}
+		fmt.Fprintf(out, "%s: %s: %s; entries: %s\n", s.List, s.Source, what, humanize.Comma(int64(s.Entries)))
+	}
+}

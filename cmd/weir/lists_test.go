@@ -1,0 +1,109 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+)
+
+func someLists() []api.List {
+	now := time.Now()
+	at := func(d time.Duration) *time.Time { t := now.Add(d); return &t }
+	return []api.List{
+		{Name: "drop", Action: api.Block, Direction: "src", Entries: 1204, ByCommand: 3, Packets: 12345, Feeds: []api.FeedSource{
+			{Source: "https://example.com/4.json", Outcome: "unchanged", Entries: 1000, Read: at(-12*time.Minute - time.Second), Next: at(49 * time.Minute)},
+			{Source: "https://example.com/6.json", Outcome: "new", Entries: 201, Read: at(-3 * time.Minute), Next: at(58 * time.Minute)},
+		}},
+		{Name: "scanners", Action: api.Block, Direction: "both", Entries: 17, Feeds: []api.FeedSource{
+			{Source: "/etc/scanners.csv", Outcome: "new", Entries: 10, Read: at(-time.Minute - time.Second), Next: at(time.Hour + time.Minute), Unsaved: true},
+			{Source: "https://example.com/s", Outcome: api.Failed, Failure: "stalled", Error: "no data for 30s", Entries: 7,
+				Read: at(-49 * time.Hour), Next: at(30*time.Second + 900*time.Millisecond), Failures: 3},
+		}},
+		{Name: "never", Action: api.Block, Direction: "src", Feeds: []api.FeedSource{
+			{Source: "https://example.com/n", Outcome: api.Failed, Failure: "unreachable", Error: "no route to host", Failures: 1, Next: at(14*time.Second + 900*time.Millisecond)},
+		}},
+		{Name: "new", Action: api.Block, Direction: "dst", Entries: 5, Feeds: []api.FeedSource{
+			{Source: "/etc/a.txt", Outcome: "new", Entries: 5, Read: at(-time.Minute)},
+			{Source: "/etc/b.txt", Outcome: "none"},
+		}},
+		{Name: "ours", Action: api.Allow, Direction: "src", Entries: 2, ByCommand: 2},
+	}
+}
+
+func TestLists(t *testing.T) {
+	socket := serveDaemon(t, &fakeDaemon{lists: someLists()})
+	code, out, log := weir(t, "", "lists", "--socket", socket)
+	const want = `list      action  direction     entries  by command        packets  feeds          read            next
+drop      block   src             1,204           3         12,345  ok             12 minutes ago  48 minutes from now
+scanners  block   both               17           0              0  1 of 2 FAILED  2 days ago      30 seconds from now
+never     block   src                 0           0              0  FAILED         -               14 seconds from now
+new       block   dst                 5           0              0  ok             -               -
+ours      allow   src                 2           2              0  -              -               -
+
+scanners: /etc/scanners.csv: NOT SAVED: a restart would not find these entries
+scanners: https://example.com/s: FAILED (stalled, 3 in a row): no data for 30s; its 7 entries of 2 days ago stay
+never: https://example.com/n: FAILED (unreachable, 1 in a row): no route to host; it has never been read
+`
+	if code != exitOK || log != "" || out != want {
+		t.Errorf("exit code %d\n%s%s\nwant\n%s", code, out, log, want)
+	}
+	var got api.Lists
+	code, out, _ = weir(t, "", "lists", "--json", "--socket", socket)
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || len(got.Lists) != 5 || got.Lists[1].Feeds[1].Failure != "stalled" {
+		t.Errorf("exit code %d, %v\n%s", code, err, out)
+	}
+}
+
+func TestRefresh(t *testing.T) {
+	good := api.FetchOutcome{List: "drop", Source: "https://example.com/4.json", Outcome: "new", Entries: 1204, Changed: true}
+	bad := api.FetchOutcome{List: "scanners", Source: "/etc/scanners.csv", Outcome: api.Failed, Failure: "empty", Error: "no entry in it", Entries: 7}
+	socket := serveDaemon(t, &fakeDaemon{outcomes: map[string][]api.FetchOutcome{
+		"": {good, bad}, "drop": {good}, "scanners": {bad}, "ours": nil,
+	}})
+	const goodLine = "drop: https://example.com/4.json: new; entries: 1,204\n"
+	const badLine = "scanners: /etc/scanners.csv: FAILED (empty): no entry in it; entries: 7\n"
+	for _, c := range []struct {
+		args     []string
+		code     int
+		out, log string
+	}{
+		{nil, exitFailure, goodLine + badLine, "weir: sources that have failed: 1 of 2; what they held before stays in force\n"},
+		{[]string{"drop"}, exitOK, goodLine, ""},
+		{[]string{"ours", "drop"}, exitOK, goodLine, ""},
+		{[]string{"drop", "nosuch", "scanners"}, exitFailure, goodLine, "weir: no such list: \"nosuch\"\n"},
+	} {
+		code, out, log := weir(t, "", append([]string{"refresh", "--socket", socket}, c.args...)...)
+		if code != c.code || out != c.out || log != c.log {
+			t.Errorf("%v: exit code %d\n%s%s", c.args, code, out, log)
+		}
+	}
+	code, out, _ := weir(t, "", "refresh", "--json", "--socket", socket, "scanners")
+	var got api.Refreshed
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitFailure || !reflect.DeepEqual(got.Sources, []api.FetchOutcome{bad}) {
+		t.Errorf("exit code %d, %v\n%s", code, err, out)
+	}
+}
+
+func TestReload(t *testing.T) {
+	d := &fakeDaemon{changes: []string{"lists.drop: added", "mode: exact → approx"}}
+	socket := serveDaemon(t, d)
+	if code, out, log := weir(t, "", "reload", "--socket", socket); code != exitOK || out != "lists.drop: added\nmode: exact → approx\n" {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	if code, out, _ := weir(t, "", "reload", "--json", "--socket", socket); code != exitOK || !strings.Contains(out, `"changes": [`) {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+	d.changes = nil
+	if code, out, _ := weir(t, "", "reload", "--socket", socket); code != exitOK || out != "nothing has changed\n" {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+	d.err = errors.New("weir.yaml:3:1: lists.drop: no value")
+	if code, out, log := weir(t, "", "reload", "--socket", socket); code != exitFailure || out != "" || !strings.Contains(log, "weir.yaml:3:1") {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/events"
+)
+
+// served is what a weir gives over its socket.
+type served struct {
+	top     *api.Top
+	weights *api.Weights
+	events  func(events.Want) <-chan events.Event
+}
+
+func (s served) Top() *api.Top         { return s.top }
+func (s served) Weights() *api.Weights { return s.weights }
+
+func (s served) Events(w events.Want) (<-chan events.Event, func()) { return s.events(w), func() {} }
+
+// serve serves it until the test ends, and gives the socket's path.
+func serve(t *testing.T, s served) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "weir.sock")
+	l, err := api.Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- api.Serve(ctx, l, api.Handler(s), slog.New(slog.DiscardHandler)) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return path
+}
+
+func busy() *api.Top {
+	return &api.Top{
+		Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Version: "1.2", Interfaces: []string{"eth0"}, Uptime: 60, Interval: 1,
+		Packets: 1.24e6, Bytes: 426e6, Dropped: 312e3,
+		Reasons: []api.ReasonRate{{Reason: "blocked", Packets: 312e3, Bytes: 20e6, Total: 7e6, Drops: true}},
+		Trackers: []api.Tracker{
+			{Name: "src", Unit: "packets", Flows: []api.Flow{{Key: "192.0.2.1", Packets: 5e5, Share: 0.4, Heavy: true}}},
+			{Name: "dst", Unit: "packets", Flows: []api.Flow{{Key: "> 198.51.100.7", Packets: 1e6, Share: 0.8}}},
+		},
+		Filter: api.Filter{Entries: 9, Mode: "exact", Lists: []api.ListRate{{Name: "feed", Packets: 312e3, Total: 7e6}}},
+	}
+}
+
+func TestTop(t *testing.T) {
+	socket := serve(t, served{top: busy()})
+	for _, c := range []struct {
+		args []string
+		want []string
+		not  string
+	}{
+		{nil, []string{"eth0  exact  9 entries", "1.24 Mpps", "blocked", "[src]", "• 192.0.2.1", "500 kpps", "feed"}, "198.51.100.7"},
+		{[]string{"--once", "--by", "dst"}, []string{"[dst]", "198.51.100.7", "1.00 Mpps"}, "192.0.2.1"},
+		{[]string{"--by", "reason"}, []string{"[reason]", "7.00M"}, "198.51.100.7"},
+	} {
+		code, out, log := weir(t, "", append([]string{"top", "--socket", socket}, c.args...)...)
+		if code != exitOK || log != "" || strings.Contains(out, c.not) || strings.Contains(out, "\x1b") {
+			t.Errorf("%v: exit code %d\n%s%s", c.args, code, out, log)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(out, want) {
+				t.Errorf("%v: no %q in\n%s", c.args, want, out)
+			}
+		}
+		for line := range strings.Lines(out) {
+			if len([]rune(line)) > pageWidth+1 {
+				t.Errorf("%v: a line of %d characters: %s", c.args, len([]rune(line)), line)
+			}
+		}
+	}
+}
+
+func TestTopJSON(t *testing.T) {
+	socket := serve(t, served{top: busy()})
+	code, out, log := weir(t, "", "top", "--json", "--socket", socket)
+	var got api.Top
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || log != "" {
+		t.Fatalf("exit code %d, %v\n%s%s", code, err, out, log)
+	}
+	if got.Packets != 1.24e6 || len(got.Trackers) != 2 || !reflect.DeepEqual(got.Trackers[0].Flows, busy().Trackers[0].Flows) {
+		t.Errorf("%s", out)
+	}
+	for _, name := range []string{"packets_per_second", "dropped_per_second", "reasons", "trackers", "false_positive_rate", "until"} {
+		if strings.Contains(out, `"`+name+`"`) != (name != "until") {
+			t.Errorf("%q in %s", name, out)
+		}
+	}
+}
+
+func learned() *api.Weights {
+	measured := 9.1e-5
+	return &api.Weights{
+		Base: 8, HalfLife: 30, Predicted: 1e-4, Uniform: 1.2e-3, Measured: &measured, MeasuredPackets: 1234567,
+		Elements: []api.Weight{
+			{Element: "192.0.2.2", Rate: 10, Share: 0.001, K: 9, Contribution: 2e-7},
+			{Element: "192.0.2.1", Rate: 372000, Share: 0.3, K: 19, Contribution: 3e-7},
+			{Element: "2001:db8::/32", Rate: 5000, Share: 0.004, K: 8, Listed: true},
+		},
+	}
+}
+
+func TestWeights(t *testing.T) {
+	socket := serve(t, served{weights: learned()})
+	code, out, log := weir(t, "", "weights", "--limit", "2", "--socket", socket)
+	const want = `predicted     0.0001 of unlisted packets are mistaken for listed ones
+uniform       0.0012 with 8 bits for all, 12.0 times as many
+measured      9.1e-05, of 1,234,567 packets
+half-life     30s
+hot elements  3
+
+element          packets/s     share  k_e  listed  contribution
+192.0.2.1          372,000  30.000 %   19          3.0e-07
+2001:db8::/32        5,000   0.400 %    8     yes  0
+and 1 more: --limit 0 shows all
+`
+	if code != exitOK || log != "" || out != want {
+		t.Errorf("exit code %d\n%s%s\nwant\n%s", code, out, log, want)
+	}
+	for _, c := range []struct {
+		args []string
+		want int
+	}{
+		{nil, 3}, {[]string{"--limit", "0"}, 3}, {[]string{"--limit", "1"}, 1}, {[]string{"--limit", "9"}, 3},
+	} {
+		code, out, log := weir(t, "", append([]string{"weights", "--json", "--socket", socket}, c.args...)...)
+		var got api.Weights
+		if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || log != "" {
+			t.Fatalf("%v: exit code %d, %v\n%s%s", c.args, code, err, out, log)
+		}
+		if len(got.Elements) != c.want || got.Elements[0].Element != "192.0.2.1" {
+			t.Errorf("%v: %+v", c.args, got.Elements)
+		}
+	}
+}
+
+func TestNothingLearnedYet(t *testing.T) {
+	socket := serve(t, served{weights: &api.Weights{Base: 8, Uniform: 1.2e-3}})
+	code, out, _ := weir(t, "", "weights", "--socket", socket)
+	if code != exitOK || !strings.Contains(out, "nothing yet") || strings.Contains(out, "element  ") || strings.Contains(out, "Inf") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+}
+
+func TestTopAndWeightsFailures(t *testing.T) {
+	nothing := serve(t, served{})
+	some := serve(t, served{top: busy()})
+	missing := filepath.Join(t.TempDir(), "none.sock")
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"top", "--socket", missing}, exitFailure, "no weir runs here: " + missing + " does not exist; start `weir run`"},
+		{[]string{"weights", "--socket", missing}, exitFailure, "no weir runs here"},
+		{[]string{"top", "--socket", nothing}, exitFailure, "weir has just begun"},
+		{[]string{"weights", "--socket", nothing}, exitFailure, "learns no weights"},
+		{[]string{"top", "--by", "flow", "--socket", some}, exitFailure, "does not track by flow here: there is src, dst, reason"},
+		{[]string{"top", "--by", "colour"}, exitUsage, "colour"},
+		{[]string{"top", "--interval", "1ms"}, exitUsage, "100ms"},
+		{[]string{"top", "stray"}, exitUsage, "stray"},
+		{[]string{"weights", "--limit", "-1"}, exitUsage, "--limit"},
+		{[]string{"weights", "stray"}, exitUsage, "stray"},
+	} {
+		code, out, log := weir(t, "", c.args...)
+		if code != c.code || out != "" || !strings.HasPrefix(log, "weir: ") || !strings.Contains(log, c.want) {
+			t.Errorf("weir %s: exit code %d\n%s%s", strings.Join(c.args, " "), code, out, log)
+		}
+	}
+}

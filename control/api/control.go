@@ -1,0 +1,218 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// Control is a running weir whose lists can be changed, as the server asks it:
+// at any time, and from several goroutines at once. What it gives must not
+// change afterwards.
+//
+// An error that is a [*BadRequest] or [ErrNoList] is the caller's; any other
+// says that weir could not do it.
+type Control interface {
+	// Change adds or removes entries. When it returns without an error, that is
+	// durable; with one, nothing has changed.
+	Change(context.Context, Change) (Changed, error)
+	Lists() []List
+	// Refresh reads the sources of a list now, "" for those of all lists. It
+	// fails only if they could not be tried.
+	Refresh(ctx context.Context, list string) ([]FetchOutcome, error)
+	// Reload reads the configuration again, and gives a line for each change.
+	// With an error, nothing has changed.
+	Reload(context.Context) (changes []string, err error)
+	// Explain answers a question: an address, "> ADDRESS", or a flow in the
+	// list format.
+	Explain(ctx context.Context, question string) (Explanation, error)
+}
+
+// What a list does to the packets that it holds.
+const (
+	Block = "block"
+	Allow = "allow"
+)
+
+// Change asks for entries to be added or removed: POST or DELETE /v1/entries.
+type Change struct {
+	Remove bool `json:"-"` // DELETE
+
+	Action string `json:"action"`         // of the list: Block or Allow
+	List   string `json:"list,omitempty"` // "": the one that commands fill
+
+	// Entries are as they stand in lists, a line each.
+	Entries []string `json:"entries"`
+
+	TTL    float64 `json:"ttl_seconds,omitempty"` // after which they expire; 0: never
+	Reason string  `json:"reason,omitempty"`      // for who asks later
+
+	// Who asks, as the server found out: a user of this host, or over TCP, where
+	// UID is NoUID, the subject of the client's certificate.
+	UID    uint32 `json:"-"`
+	Client string `json:"-"`
+}
+
+// Changed says what a change came to, in entries.
+type Changed struct {
+	List      string `json:"list"`
+	Added     int    `json:"added"`
+	Removed   int    `json:"removed"`
+	Unchanged int    `json:"unchanged"` // there already, or not there to be removed
+}
+
+// Lists is what weir filters by: GET /v1/lists.
+type Lists struct {
+	Lists []List `json:"lists"`
+}
+
+// List is a list as it is in force.
+type List struct {
+	Name      string       `json:"name"`
+	Action    string       `json:"action"`    // Block or Allow
+	Direction string       `json:"direction"` // src, dst or both
+	Priority  int          `json:"priority"`
+	Entries   int          `json:"entries"`            // by sources and by command
+	ByCommand int          `json:"entries_by_command"` // of those
+	Packets   uint64       `json:"total_packets"`      // that it caught since weir began to count
+	Feeds     []FeedSource `json:"feeds"`
+}
+
+// FeedSource is a source of a list. Its strings are those of package feed.
+type FeedSource struct {
+	Source   string     `json:"source"`
+	Outcome  string     `json:"outcome"`           // of the last attempt: none, loaded, new, unchanged or failed
+	Failure  string     `json:"failure,omitempty"` // its kind, and in words:
+	Error    string     `json:"error,omitempty"`
+	Entries  int        `json:"entries"`        // in force
+	Read     *time.Time `json:"read,omitempty"` // when the source was last known to hold them
+	Next     *time.Time `json:"next,omitempty"` // the next attempt
+	Failures int        `json:"failures"`       // attempts that have failed since one succeeded
+	Unsaved  bool       `json:"unsaved"`        // a restart would not find them
+}
+
+// Failed is the outcome of an attempt after which the old contents stay.
+const Failed = "failed"
+
+// Refreshed is what came of reading sources: POST /v1/refresh, or
+// /v1/lists/{list}/refresh for those of one list.
+type Refreshed struct {
+	Sources []FetchOutcome `json:"sources"`
+}
+
+// FetchOutcome is what came of reading a source now.
+type FetchOutcome struct {
+	List    string `json:"list"`
+	Source  string `json:"source"`
+	Outcome string `json:"outcome"` // as in FeedSource
+	Failure string `json:"failure,omitempty"`
+	Error   string `json:"error,omitempty"`
+	Entries int    `json:"entries"` // in force
+	Changed bool   `json:"changed"` // others than before are
+	Unsaved bool   `json:"unsaved"`
+}
+
+// Reloaded is what has changed in the configuration: POST /v1/reload.
+type Reloaded struct {
+	Changes []string `json:"changes"`
+}
+
+// Explanation says what becomes of the packets that a question is about, and
+// what lists them: GET /v1/explain.
+type Explanation struct {
+	Question string  `json:"question"`
+	Verdict  string  `json:"verdict"` // pass, or drop if any of them is dropped
+	Matches  []Match `json:"matches"` // the most specific first
+}
+
+// Drops tells whether any of the packets is dropped.
+func (e *Explanation) Drops() bool { return e.Verdict == "drop" }
+
+// Match is an entry that lists the packets.
+type Match struct {
+	List   string `json:"list"`
+	Action string `json:"action"` // Block or Allow
+	Entry  string `json:"entry"`
+	Source string `json:"source,omitempty"` // of the list; "": it was added by command
+	Line   int    `json:"line,omitempty"`   // there, from 1; 0: not known
+
+	Added   *time.Time `json:"added,omitempty"`
+	Expires *time.Time `json:"expires,omitempty"` // none: never
+	Reason  string     `json:"reason,omitempty"`
+	UID     *uint32    `json:"uid,omitempty"` // of the user who added it
+
+	Packets uint64 `json:"total_packets"` // that the list caught since weir began to count
+}
+
+// BadRequest is an error of who asked. Nothing was changed.
+type BadRequest struct {
+	Entry *int   // index in Change.Entries of what it is about; nil: the request as a whole
+	Text  string // that entry
+	Err   error
+}
+
+func (e *BadRequest) Error() string {
+	if e.Text == "" {
+		return e.Err.Error()
+	}
+	return strconv.Quote(e.Text) + ": " + e.Err.Error()
+}
+
+func (e *BadRequest) Unwrap() error { return e.Err }
+
+// ErrNoList says that there is no list of a name.
+var ErrNoList = errors.New("no such list")
+
+// controlRoutes are those that a Control answers; nil answers none of them.
+func controlRoutes(c Control) []route {
+	controlled := func(method, path string, ask func(http.ResponseWriter, *http.Request) (any, error)) route {
+		if c == nil {
+			ask = func(http.ResponseWriter, *http.Request) (any, error) {
+				return nil, fault{http.StatusNotImplemented, errNoControl}
+			}
+		}
+		return route{method, path, ask}
+	}
+	change := func(w http.ResponseWriter, q *http.Request) (any, error) {
+		asked, err := readChange(w, q)
+		if err != nil {
+			return nil, err
+		}
+		return c.Change(q.Context(), asked)
+	}
+	refresh := func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		outcomes, err := c.Refresh(q.Context(), q.PathValue("list"))
+		return Refreshed{list(outcomes)}, err
+	}
+	return []route{
+		controlled(http.MethodPost, entriesPath, change),
+		controlled(http.MethodDelete, entriesPath, change),
+		controlled(http.MethodGet, listsPath, func(http.ResponseWriter, *http.Request) (any, error) {
+			lists := slices.Clone(list(c.Lists())) // the Control's own must not change
+			for i := range lists {
+				lists[i].Feeds = list(lists[i].Feeds)
+			}
+			return Lists{lists}, nil
+		}),
+		controlled(http.MethodPost, refreshPath, refresh),
+		controlled(http.MethodPost, refreshListPath, refresh),
+		controlled(http.MethodPost, reloadPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			changes, err := c.Reload(q.Context())
+			return Reloaded{list(changes)}, err
+		}),
+		controlled(http.MethodGet, explainPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			question := q.URL.Query().Get("q")
+			if question == "" {
+				return nil, &BadRequest{Err: errors.New("what is to be explained? ask as in " + explainPath + "?q=192.0.2.1")}
+			}
+			e, err := c.Explain(q.Context(), question)
+			e.Matches = list(e.Matches)
+			return e, err
+		}),
+	}
+}
+
+var errNoControl = errors.New("this weir was started without a configuration, and takes no commands: start it with `weir run -c CONFIG`")

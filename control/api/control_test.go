@@ -1,0 +1,352 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/user"
+	"reflect"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"weir/tests/lab"
+)
+
+// control gives what it holds, and keeps what it was asked for.
+type control struct {
+	lists       []List
+	outcomes    []FetchOutcome
+	changes     []string
+	explanation Explanation
+	err         error
+
+	mu    sync.Mutex
+	asked []any
+}
+
+func (c *control) ask(what any) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked = append(c.asked, what)
+	return c.err
+}
+
+func (c *control) Change(_ context.Context, change Change) (Changed, error) {
+	err := c.ask(change)
+	if change.Remove {
+		return Changed{List: "manual", Removed: len(change.Entries)}, err
+	}
+	return Changed{List: "manual", Added: len(change.Entries)}, err
+}
+
+func (c *control) Lists() []List { return c.lists }
+
+func (c *control) Refresh(_ context.Context, list string) ([]FetchOutcome, error) {
+	return c.outcomes, c.ask("refresh " + list)
+}
+
+func (c *control) Reload(context.Context) ([]string, error) { return c.changes, c.ask("reload") }
+
+func (c *control) Explain(_ context.Context, question string) (Explanation, error) {
+	return c.explanation, c.ask("explain " + question)
+}
+
+// dialControl serves a control until the test ends, and gives a client of it.
+func dialControl(t *testing.T, c Control) *Client {
+	t.Helper()
+	path := socket(t)
+	serveHandler(t, path, HandlerFor(source{}, c))
+	return Dial(path)
+}
+
+func TestWhatIsToldArrives(t *testing.T) {
+	now, uid := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), uint32(1000)
+	c := &control{
+		lists: []List{{
+			Name: "drop", Action: Block, Direction: "src", Priority: 1, Entries: 9, ByCommand: 2, Packets: 7,
+			Feeds: []FeedSource{{
+				Source: "https://example.com/feed", Outcome: Failed, Failure: "stalled", Error: "no data for 30s",
+				Entries: 7, Read: &now, Next: &now, Failures: 3, Unsaved: true,
+			}},
+		}},
+		outcomes: []FetchOutcome{{
+			List: "drop", Source: "https://example.com/feed", Outcome: Failed, Failure: "empty", Error: "no entry",
+			Entries: 7, Changed: true, Unsaved: true,
+		}},
+		changes: []string{"mode: exact → approx"},
+		explanation: Explanation{Question: "192.0.2.1", Verdict: "drop", Matches: []Match{
+			{List: "drop", Action: Block, Entry: "192.0.2.0/24", Source: "https://example.com/feed", Line: 17, Packets: 7},
+			{List: "manual", Action: Block, Entry: "192.0.2.1", Added: &now, Expires: &now, Reason: "scans", UID: &uid},
+		}},
+	}
+	client := dialControl(t, c)
+	add := Change{Action: Block, List: "manual", Entries: []string{"192.0.2.1", "tcp *:* > 198.51.100.7:443"}, TTL: 0.5, Reason: "scans ssh – é"}
+	remove := Change{Remove: true, Action: Allow, Entries: []string{"2001:db8::/32"}}
+	for _, ask := range []struct {
+		name string
+		do   func() (any, error)
+		want any
+	}{
+		{"add", func() (any, error) { return client.Change(t.Context(), add) }, &Changed{List: "manual", Added: 2}},
+		{"remove", func() (any, error) { return client.Change(t.Context(), remove) }, &Changed{List: "manual", Removed: 1}},
+		{"lists", func() (any, error) { return client.Lists(t.Context()) }, &Lists{c.lists}},
+		{"refresh", func() (any, error) { return client.Refresh(t.Context(), "") }, &Refreshed{c.outcomes}},
+		{"refresh one", func() (any, error) { return client.Refresh(t.Context(), "a/b ü") }, &Refreshed{c.outcomes}},
+		{"reload", func() (any, error) { return client.Reload(t.Context()) }, &Reloaded{c.changes}},
+		{"explain", func() (any, error) { return client.Explain(t.Context(), "tcp a&b > c") }, &c.explanation},
+	} {
+		got, err := ask.do()
+		if err != nil {
+			t.Fatalf("%s: %v", ask.name, err)
+		}
+		if !reflect.DeepEqual(got, ask.want) {
+			t.Errorf("%s: got %+v, want %+v", ask.name, got, ask.want)
+		}
+	}
+	add.UID, remove.UID = uint32(os.Getuid()), uint32(os.Getuid()) // as the kernel says
+	if want := []any{add, remove, "refresh ", "refresh a/b ü", "reload", "explain tcp a&b > c"}; !reflect.DeepEqual(c.asked, want) {
+		t.Errorf("asked %+v, want %+v", c.asked, want)
+	}
+}
+
+func TestListsOfControlAreNeverNull(t *testing.T) {
+	c := &control{lists: []List{{}}}
+	for _, ask := range [][2]string{
+		{"GET", listsPath}, {"POST", refreshPath}, {"POST", reloadPath}, {"GET", explainPath + "?q=192.0.2.1"},
+	} {
+		r := httptest.NewRecorder()
+		HandlerFor(source{}, c).ServeHTTP(r, httptest.NewRequest(ask[0], ask[1], nil))
+		if body := r.Body.String(); r.Code != http.StatusOK || strings.Contains(body, "null") {
+			t.Errorf("%s: %d %s", ask[1], r.Code, body)
+		}
+	}
+	if c.lists[0].Feeds != nil {
+		t.Error("the control's own value was changed")
+	}
+}
+
+func TestRefusedChanges(t *testing.T) {
+	const good = `{"action": "block", "entries": ["192.0.2.1"]}`
+	refused := 1
+	for _, c := range []struct {
+		name, method, body string
+		err                error // of the control, if it is to be asked
+		status             int
+		want               string
+		entry              int // -1: none
+	}{
+		{"empty", "POST", ``, nil, 400, "the request's body: empty", -1},
+		{"cut short", "POST", good[:20], nil, 400, "unexpected EOF", -1},
+		{"no JSON", "POST", `192.0.2.1`, nil, 400, "the request's body: ", -1},
+		{"stray bracket", "POST", `{]`, nil, 400, "byte 2: invalid character ']'", -1},
+		{"null", "POST", `null`, nil, 400, `action "": want "block" or "allow"`, -1},
+		{"an array", "POST", `["192.0.2.1"]`, nil, 400, "array, where an object should be", -1},
+		{"two values", "POST", good + good, nil, 400, "more than one JSON value", -1},
+		{"unknown field", "POST", `{"action": "block", "entry": ["192.0.2.1"]}`, nil, 400, `unknown field "entry"`, -1},
+		{"who asks", "POST", `{"action": "block", "entries": ["192.0.2.1"], "uid": 0}`, nil, 400, `unknown field "uid"`, -1},
+		{"a string of entries", "POST", `{"action": "block", "entries": "192.0.2.1"}`, nil, 400, "entries: string, where an array should be", -1},
+		{"a number of an entry", "POST", `{"action": "block", "entries": [192]}`, nil, 400, "entries: number, where a string should be", -1},
+		{"TTL with unit", "POST", `{"action": "block", "entries": ["192.0.2.1"], "ttl_seconds": "1h"}`, nil, 400, "ttl_seconds: string, where a number should be", -1},
+		{"unknown action", "POST", `{"action": "drop", "entries": ["192.0.2.1"]}`, nil, 400, `action "drop"`, -1},
+		{"no entries", "POST", `{"action": "block", "entries": []}`, nil, 400, "no entries", -1},
+		{"negative TTL", "POST", `{"action": "block", "entries": ["192.0.2.1"], "ttl_seconds": -1}`, nil, 400, "ttl_seconds -1", -1},
+		{"endless TTL", "POST", `{"action": "block", "entries": ["192.0.2.1"], "ttl_seconds": 1e300}`, nil, 400, "ttl_seconds 1e+300", -1},
+		{"long reason", "POST", `{"action": "block", "entries": ["192.0.2.1"], "reason": "` + strings.Repeat("x", 513) + `"}`, nil, 400, "reason of 513 bytes", -1},
+		{"reason that draws", "POST", `{"action": "block", "entries": ["192.0.2.1"], "reason": "\u001b[2J"}`, nil, 400, "printable", -1},
+		{"TTL of what goes", "DELETE", `{"action": "block", "entries": ["192.0.2.1"], "ttl_seconds": 1}`, nil, 400, "to be added", -1},
+		{"blank entry", "POST", `{"action": "block", "entries": ["192.0.2.1", " "]}`, nil, 400, `entry " ": want one line`, 1},
+		{"entry of two lines", "POST", `{"action": "block", "entries": ["192.0.2.1 x\n192.0.2.2"]}`, nil, 400, "want one line", 0},
+		{"too large", "POST", `{"action": "block", "reason": "` + strings.Repeat("x", maxBody), nil, 413, "more than 64 MiB: put so many entries into a file", -1},
+
+		{"what the control refuses", "POST", good, &BadRequest{&refused, "10.0.0.0/33", errors.New("not a prefix length")}, 400, `"10.0.0.0/33": not a prefix length`, 1},
+		{"unknown list", "POST", good, fmt.Errorf("%w: %q", ErrNoList, "x"), 404, `no such list: "x"`, -1},
+		{"full disk", "DELETE", good, syscall.ENOSPC, 500, "no space left", -1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			asked := &control{err: c.err}
+			r := httptest.NewRecorder()
+			HandlerFor(source{}, asked).ServeHTTP(r, httptest.NewRequest(c.method, entriesPath, strings.NewReader(c.body)))
+			var f failure
+			if err := json.Unmarshal(r.Body.Bytes(), &f); err != nil {
+				t.Fatalf("%q: %v", r.Body, err)
+			}
+			entry := -1
+			if f.Entry != nil {
+				entry = *f.Entry
+			}
+			if r.Code != c.status || !strings.Contains(f.Error, c.want) || entry != c.entry {
+				t.Errorf("got %d %s, want %d %q, entry %d", r.Code, r.Body, c.status, c.want, c.entry)
+			}
+			if len(asked.asked) > 0 != (c.err != nil) {
+				t.Errorf("asked for %+v", asked.asked)
+			}
+		})
+	}
+}
+
+func TestOtherRefusals(t *testing.T) {
+	for _, c := range []struct {
+		name, method, path string
+		control            Control
+		status             int
+		want, allow        string
+	}{
+		{"no control", "GET", listsPath, nil, 501, "weir run -c CONFIG", ""},
+		{"no control to change", "POST", entriesPath, nil, 501, "weir run -c CONFIG", ""},
+		{"wrong method", "PUT", entriesPath, &control{}, 405, "use POST, DELETE", "POST, DELETE"},
+		{"wrong method, with a name", "GET", "/v1/lists/drop/refresh", &control{}, 405, "use POST", "POST"},
+		{"no name", "POST", "/v1/lists/x", &control{}, 404, "there is no /v1/lists/x here", ""},
+		{"no question", "GET", explainPath, &control{}, 400, "?q=192.0.2.1", ""},
+		{"no such list", "POST", "/v1/lists/x/refresh", &control{err: ErrNoList}, 404, "no such list", ""},
+		{"refused configuration", "POST", reloadPath, &control{err: errors.New("weir.yaml:3:1: no value")}, 500, "weir.yaml:3:1", ""},
+		{"strange question", "GET", explainPath + "?q=what", &control{err: &BadRequest{Err: errors.New("want an address")}}, 400, "want an address", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := httptest.NewRecorder()
+			HandlerFor(source{}, c.control).ServeHTTP(r, httptest.NewRequest(c.method, c.path, nil))
+			var f failure
+			if err := json.Unmarshal(r.Body.Bytes(), &f); err != nil {
+				t.Fatalf("%q: %v", r.Body, err)
+			}
+			if r.Code != c.status || !strings.Contains(f.Error, c.want) || r.Header().Get("Allow") != c.allow {
+				t.Errorf("got %d %v %q, want %d %q", r.Code, r.Header(), f.Error, c.status, c.want)
+			}
+		})
+	}
+}
+
+// Another site may make a browser ask that has a client's certificate.
+func TestWebSitesChangeNothing(t *testing.T) {
+	c := &control{}
+	q := httptest.NewRequest("POST", reloadPath, nil)
+	q.Header.Set("Sec-Fetch-Site", "cross-site")
+	r := httptest.NewRecorder()
+	HandlerFor(source{}, c).ServeHTTP(r, q)
+	if r.Code != http.StatusForbidden || len(c.asked) > 0 || !strings.Contains(r.Body.String(), `"error"`) {
+		t.Errorf("%d %s", r.Code, r.Body)
+	}
+}
+
+func TestClientTellsErrorsApart(t *testing.T) {
+	refused := 2
+	client := dialControl(t, &control{err: &BadRequest{&refused, "10.0.0.0/8", errors.New("covers the failsafe prefix 10.1.0.0/16")}})
+	_, err := client.Change(t.Context(), Change{Action: Block, Entries: []string{"10.0.0.0/8"}})
+	var bad *BadRequest
+	if !errors.As(err, &bad) || bad.Entry == nil || *bad.Entry != refused || err.Error() != `"10.0.0.0/8": covers the failsafe prefix 10.1.0.0/16` {
+		t.Errorf("got %v", err)
+	}
+	if _, err := dialControl(t, nil).Reload(t.Context()); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "weir run -c") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := client.Change(t.Context(), Change{Action: Block, Entries: []string{strings.Repeat("x", maxBody)}}); !errors.Is(err, errTooLarge) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := Dial(socket(t)).Explain(t.Context(), "192.0.2.1"); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Many entries go in one request, from many clients at once.
+func TestBulk(t *testing.T) {
+	var entries []string
+	for i := range 100_000 {
+		entries = append(entries, fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255))
+	}
+	c := &control{}
+	client := dialControl(t, c)
+	var all sync.WaitGroup
+	const clients = 4
+	for range clients {
+		all.Go(func() {
+			changed, err := client.Change(t.Context(), Change{Action: Block, Entries: entries})
+			if err != nil || changed.Added != len(entries) {
+				t.Errorf("got %+v, %v", changed, err)
+			}
+		})
+		all.Go(func() {
+			if _, err := client.Lists(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	for _, asked := range c.asked {
+		if got := asked.(Change).Entries; !reflect.DeepEqual(got, entries) {
+			t.Errorf("%d entries have arrived otherwise", len(got))
+		}
+	}
+	if len(c.asked) != clients {
+		t.Errorf("%d changes", len(c.asked))
+	}
+}
+
+// slow is a control whose refreshes take some time.
+type slow struct {
+	control
+	began chan struct{}
+	ended chan error
+}
+
+func (s *slow) Refresh(ctx context.Context, _ string) ([]FetchOutcome, error) {
+	s.began <- struct{}{}
+	<-ctx.Done()
+	s.ended <- ctx.Err()
+	return nil, ctx.Err()
+}
+
+// What nobody waits for any more is given up.
+func TestWhoGoesStopsWhatHeAskedFor(t *testing.T) {
+	s := &slow{began: make(chan struct{}), ended: make(chan error, 1)}
+	client := dialControl(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error)
+	go func() {
+		_, err := client.Refresh(ctx, "")
+		gone <- err
+	}()
+	<-s.began
+	cancel()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("the client: %v", err)
+	}
+	select {
+	case <-s.ended:
+	case <-time.After(10 * time.Second):
+		t.Error("it goes on")
+	}
+}
+
+func TestSocketOfAGroup(t *testing.T) {
+	path := socket(t)
+	if _, err := ListenGroup(path, "no-such-group"); err == nil || !strings.Contains(err.Error(), `group "no-such-group"`) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a socket was made: %v", err)
+	}
+	lab.Root(t) // to give the socket to another group
+	const name = "nogroup"
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		t.Skipf("there is no group %s here", name)
+	}
+	l, err := ListenGroup(path, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gid := fmt.Sprint(info.Sys().(*syscall.Stat_t).Gid); gid != g.Gid || info.Mode().Perm() != socketMode {
+		t.Errorf("group %s, mode %o", gid, info.Mode().Perm())
+	}
+}

@@ -1,0 +1,211 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"weir/control/events"
+	"weir/filter/key"
+)
+
+// Events says of which packets a client wants to know: GET /v1/events.
+type Events struct {
+	Reasons []events.Reason // those of events.Reasons; none: all of them
+	Frames  bool            // with the frames' beginnings
+	Follow  bool            // until the client has enough; otherwise for a second
+}
+
+// Event is a packet that has left: a line of what GET /v1/events answers. One
+// that has but Time and Lost says that so many events are missing there.
+type Event struct {
+	Time      time.Time `json:"time"`
+	Interface string    `json:"interface,omitempty"`
+	Netns     string    `json:"netns,omitempty"` // "": weir's own
+	Reason    string    `json:"reason,omitempty"`
+	Verdict   string    `json:"verdict,omitempty"` // pass or drop
+	List      string    `json:"list,omitempty"`    // that blocks or allows it, if that is known
+	Proto     string    `json:"proto,omitempty"`   // as in lists; none where no addresses were found
+	Src       string    `json:"src,omitempty"`
+	SrcPort   *int      `json:"src_port,omitempty"`
+	Dst       string    `json:"dst,omitempty"`
+	DstPort   *int      `json:"dst_port,omitempty"`
+	Length    int       `json:"length,omitempty"` // bytes on the wire
+	OneIn     uint32    `json:"one_in,omitempty"` // of so many packets of its kind this is one
+	Frame     []byte    `json:"frame,omitempty"`  // its beginning, in base64
+	Lost      uint64    `json:"lost,omitempty"`
+}
+
+// Drops tells whether the packet was dropped.
+func (e *Event) Drops() bool { return e.Verdict == "drop" }
+
+func eventOf(e events.Event) Event {
+	if e.Lost != 0 {
+		return Event{Time: e.Time, Lost: e.Lost}
+	}
+	told := Event{
+		Time: e.Time, Interface: e.Iface, Netns: e.Netns, Reason: e.Reason.String(), Verdict: "pass",
+		List: e.List, Length: e.Length, OneIn: e.OneIn, Frame: e.Frame,
+	}
+	if e.Dropped {
+		told.Verdict = "drop"
+	}
+	if t := e.Tuple; t.Src.IsValid() {
+		told.Proto, told.Src, told.Dst = key.ProtoName(t.Proto), t.Src.String(), t.Dst.String()
+		if t.HasPorts {
+			told.SrcPort, told.DstPort = new(int(t.SrcPort)), new(int(t.DstPort))
+		}
+	}
+	return told
+}
+
+// stream answers by itself.
+type stream func(http.ResponseWriter, *http.Request)
+
+// eventsRoute is that on which a Source tells of packets.
+func eventsRoute(s Source) route {
+	return route{http.MethodGet, eventsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		asked, err := readEvents(q.URL.Query())
+		return stream(func(w http.ResponseWriter, q *http.Request) { asked.answer(w, q, s) }), err
+	}}
+}
+
+// The parameters of GET /v1/events.
+const (
+	reasonParameter = "reason" // may be repeated, or name several, joined by commas
+	framesParameter = "frames" // 1, or 0 as without it
+	followParameter = "follow" // the same
+)
+
+// readEvents reads what is asked for.
+func readEvents(query url.Values) (asked Events, err error) {
+	bad := func(format string, args ...any) (Events, error) {
+		return Events{}, &BadRequest{Err: fmt.Errorf(format, args...)}
+	}
+	for name, values := range query {
+		for _, value := range values {
+			switch name {
+			case reasonParameter:
+				for word := range strings.SplitSeq(value, ",") {
+					r, err := events.ParseReason(word)
+					if err != nil {
+						return bad("%w", err)
+					}
+					asked.Reasons = append(asked.Reasons, r)
+				}
+			case framesParameter, followParameter:
+				if value != "0" && value != "1" {
+					return bad("%s=%q: want 0 or 1", name, value)
+				}
+				if name == framesParameter {
+					asked.Frames = value == "1"
+				} else {
+					asked.Follow = value == "1"
+				}
+			default:
+				return bad("%s is not asked for with %q: there are %s, %s, %s",
+					eventsPath, name, reasonParameter, framesParameter, followParameter)
+			}
+		}
+	}
+	return asked, nil
+}
+
+// query is the inverse of readEvents.
+func (e Events) query() string {
+	q := url.Values{}
+	for _, r := range e.Reasons {
+		q.Add(reasonParameter, r.String())
+	}
+	if e.Frames {
+		q.Set(framesParameter, "1")
+	}
+	if e.Follow {
+		q.Set(followParameter, "1")
+	}
+	return q.Encode()
+}
+
+// glance is how long events are told to who does not follow them.
+const glance = time.Second
+
+// answer tells of packets, a line each, until the client has gone, or weir stops.
+func (e Events) answer(w http.ResponseWriter, q *http.Request, s Source) {
+	told, end := s.Events(events.Want{Reasons: e.Reasons, Frames: e.Frames})
+	defer end()
+	connection := http.NewResponseController(w)
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.WriteHeader(http.StatusOK)
+	if connection.Flush() != nil {
+		return
+	}
+	var over <-chan time.Time
+	if !e.Follow {
+		over = time.After(glance)
+	}
+	lines := json.NewEncoder(w)
+	for {
+		select {
+		case event, ok := <-told:
+			if !ok {
+				return
+			}
+			_ = connection.SetWriteDeadline(time.Now().Add(answerTimeout)) // fails in tests only
+			if lines.Encode(eventOf(event)) != nil || len(told) == 0 && connection.Flush() != nil {
+				return
+			}
+		case <-over:
+			return
+		case <-q.Context().Done():
+			return
+		}
+	}
+}
+
+// errStopped ends what is followed.
+var errStopped = errors.New("weir has stopped")
+
+// Events asks for events, which are then to be gone through once. They end with
+// the second in which they are asked for, or, if they are followed, with an
+// error, such as that of the context.
+func (c *Client) Events(ctx context.Context, asked Events) (iter.Seq2[*Event, error], error) {
+	asking, cancel := context.WithCancelCause(ctx)
+	late := time.AfterFunc(patience, func() {
+		cancel(fmt.Errorf("the weir at %s does not answer within %v", c.path, patience))
+	})
+	r, err := c.send(asking, http.MethodGet, eventsPath+"?"+asked.query(), nil)
+	late.Stop()
+	if err != nil {
+		cancel(nil)
+		return nil, err
+	}
+	return func(yield func(*Event, error) bool) {
+		defer cancel(nil)
+		defer r.Body.Close()
+		lines := json.NewDecoder(r.Body)
+		for {
+			e := new(Event)
+			err := lines.Decode(e)
+			switch {
+			case err == io.EOF && !asked.Follow:
+				return
+			case err != nil && ctx.Err() != nil:
+				err = context.Cause(ctx)
+			case err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF):
+				err = errStopped
+			case err != nil:
+				err = fmt.Errorf("events of the weir at %s: %w", c.path, err)
+			}
+			if !yield(e, err) || err != nil {
+				return
+			}
+		}
+	}, nil
+}

@@ -1,0 +1,232 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"net/http/httptest"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"weir/control/events"
+)
+
+const documentFile = "../../docs/api/openapi.yaml"
+
+// document is the description as its JSON would be decoded.
+func document(t *testing.T) map[string]any {
+	t.Helper()
+	text, err := os.ReadFile(documentFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asJSON, err := yaml.YAMLToJSON(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(asJSON))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return doc.(map[string]any)
+}
+
+// below walks down a document.
+func below(t *testing.T, doc map[string]any, names ...string) map[string]any {
+	t.Helper()
+	for _, name := range names {
+		next, ok := doc[name].(map[string]any)
+		if !ok {
+			t.Fatalf("%s: no %s in %v", documentFile, name, names)
+		}
+		doc = next
+	}
+	return doc
+}
+
+// The paths and methods that are described are those that there are.
+func TestDocumentedPaths(t *testing.T) {
+	var want, got []string
+	for _, r := range routes(source{}, nil) {
+		want = append(want, strings.ToLower(r.method)+" "+r.path)
+	}
+	want = append(want, "get /metrics") // which stands beside the Handler
+	paths := below(t, document(t), "paths")
+	for path := range paths {
+		for method := range below(t, paths, path) {
+			got = append(got, method+" "+path)
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("%s has\n%q, and there are\n%q", documentFile, got, want)
+	}
+}
+
+// The schemas that are described are those of the types.
+func TestDocumentedSchemas(t *testing.T) {
+	want := map[string]any{}
+	for name, v := range map[string]any{
+		"Error": failure{}, "Top": Top{}, "Weights": Weights{}, "Change": Change{}, "Changed": Changed{},
+		"Lists": Lists{}, "Refreshed": Refreshed{}, "Reloaded": Reloaded{}, "Explanation": Explanation{}, "Event": Event{},
+	} {
+		describe(reflect.TypeOf(v), name, want)
+	}
+	got := below(t, document(t), "components", "schemas")
+	if names := slices.Sorted(maps.Keys(got)); !slices.Equal(names, slices.Sorted(maps.Keys(want))) {
+		t.Errorf("%s has %q, and there are %q", documentFile, names, slices.Sorted(maps.Keys(want)))
+	}
+	for name := range want {
+		if schema := bare(got[name]); !reflect.DeepEqual(schema, want[name]) {
+			t.Errorf("%s: %s is\n%v, and should be\n%v", documentFile, name, schema, want[name])
+		}
+	}
+}
+
+// describe adds the bare schemas of a struct and of those in it.
+func describe(t reflect.Type, name string, all map[string]any) {
+	properties, required := map[string]any{}, []any{}
+	for i := range t.NumField() {
+		field, options, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		if field == "-" {
+			continue
+		}
+		properties[field] = schemaOf(t.Field(i).Type, all)
+		if options == "" {
+			required = append(required, field)
+		}
+	}
+	slices.SortFunc(required, func(a, b any) int { return strings.Compare(a.(string), b.(string)) })
+	all[name] = map[string]any{"type": "object", "properties": properties, "required": required}
+}
+
+func schemaOf(t reflect.Type, all map[string]any) map[string]any {
+	switch {
+	case t.Kind() == reflect.Pointer:
+		return schemaOf(t.Elem(), all)
+	case t == reflect.TypeFor[time.Time]():
+		return map[string]any{"type": "string", "format": "date-time"}
+	case t == reflect.TypeFor[[]byte]():
+		return map[string]any{"type": "string"} // in base64
+	case t.Kind() == reflect.Slice:
+		return map[string]any{"type": "array", "items": schemaOf(t.Elem(), all)}
+	case t.Kind() == reflect.Struct:
+		describe(t, t.Name(), all)
+		return map[string]any{"$ref": "#/components/schemas/" + t.Name()}
+	}
+	return map[string]any{"type": map[reflect.Kind]string{
+		reflect.String: "string", reflect.Bool: "boolean", reflect.Float64: "number",
+		reflect.Int: "integer", reflect.Uint32: "integer", reflect.Uint64: "integer",
+	}[t.Kind()]}
+}
+
+// bare is a schema as far as a Go type tells it.
+func bare(schema any) any {
+	told, ok := schema.(map[string]any)
+	if !ok {
+		return schema
+	}
+	only := map[string]any{}
+	for name, value := range told {
+		switch name {
+		case "type", "format", "$ref":
+			only[name] = value
+		case "items":
+			only[name] = bare(value)
+		case "required":
+			only[name] = slices.SortedFunc(slices.Values(value.([]any)), func(a, b any) int { return strings.Compare(a.(string), b.(string)) })
+		case "properties":
+			properties := map[string]any{}
+			for name, property := range value.(map[string]any) {
+				properties[name] = bare(property)
+			}
+			only[name] = properties
+		}
+	}
+	return only
+}
+
+// What is answered, also where all is there that may be, is what is described
+// for the path; and the example of a change is one.
+func TestAnswersAreAsDocumented(t *testing.T) {
+	now, rate, uid, index := time.Now(), 0.5, uint32(1), 1
+	s := source{
+		&Top{
+			Interfaces: []string{"eth0"}, Reasons: []ReasonRate{{}}, Filter: Filter{Mode: "exact", WeightedPredicted: &rate, Measured: &rate, Lists: []ListRate{{}}},
+			Trackers: []Tracker{{Unit: "bytes", Flows: []Flow{{State: Blocked, Until: &now}, {State: Limited}, {}}}},
+		},
+		&Weights{Measured: &rate, Elements: []Weight{{}}},
+	}
+	c := &control{
+		lists:    []List{{Action: Allow, Direction: "both", Feeds: []FeedSource{{Outcome: Failed, Failure: "x", Error: "x", Read: &now, Next: &now}}}},
+		outcomes: []FetchOutcome{{Outcome: Failed, Failure: "x", Error: "x"}},
+		changes:  []string{"mode: exact → approx"},
+		explanation: Explanation{Verdict: "drop", Matches: []Match{
+			{Action: Block, Source: "x", Line: 1, Added: &now, Expires: &now, Reason: "x", UID: &uid},
+		}},
+	}
+	doc := document(t)
+	compiler := jsonschema.NewCompiler()
+	compiler.AssertFormat()
+	if err := compiler.AddResource("openapi.json", doc); err != nil {
+		t.Fatal(err)
+	}
+	validate := func(at string, value []byte) {
+		t.Helper()
+		schema, err := compiler.Compile("openapi.json#" + at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := jsonschema.UnmarshalJSON(bytes.NewReader(value))
+		if err == nil {
+			err = schema.Validate(v)
+		}
+		if err != nil {
+			t.Errorf("%s is not as %s says: %v", value, at, err)
+		}
+	}
+	example, err := json.Marshal(below(t, doc, "components", "requestBodies", "Change", "content", "application/json")["example"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	validate("/components/schemas/Change", example)
+	for _, e := range []events.Event{dropped, lost} {
+		line, err := json.Marshal(eventOf(e))
+		if err != nil {
+			t.Fatal(err)
+		}
+		validate("/paths/~1v1~1events/get/responses/200/content/application~1x-ndjson/schema", line)
+	}
+	for _, r := range routes(s, c) {
+		if r.path == eventsPath {
+			continue
+		}
+		path := strings.Replace(r.path, "{list}", "drop", 1)
+		if r.path == explainPath {
+			path += "?q=192.0.2.1"
+		}
+		body := string(example)
+		if r.method == "DELETE" {
+			body = change
+		}
+		w := httptest.NewRecorder()
+		HandlerFor(s, c).ServeHTTP(w, httptest.NewRequest(r.method, path, strings.NewReader(body)))
+		if w.Code != 200 {
+			t.Fatalf("%s: %d %s", r.path, w.Code, w.Body)
+		}
+		validate("/paths/"+strings.ReplaceAll(r.path, "/", "~1")+"/"+strings.ToLower(r.method)+
+			"/responses/200/content/application~1json/schema", w.Body.Bytes())
+	}
+	c.err = &BadRequest{&index, "x", os.ErrInvalid}
+	w := httptest.NewRecorder()
+	HandlerFor(s, c).ServeHTTP(w, httptest.NewRequest("POST", entriesPath, strings.NewReader(change)))
+	validate("/components/responses/Error/content/application~1json/schema", w.Body.Bytes())
+}

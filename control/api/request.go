@@ -1,0 +1,103 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"reflect"
+	"strings"
+	"time"
+	"unicode"
+
+	"weir/control/journal"
+)
+
+// Limits on a change.
+const (
+	maxBody     = 64 << 20                 // bytes: some three million addresses
+	bodyTimeout = 2 * time.Minute          // for maxBody at 0.5 MB/s
+	maxTTL      = 100 * 365 * 24 * 60 * 60 // seconds
+)
+
+var errTooLarge = fmt.Errorf("more than %d MiB: put so many entries into a file, and name it in the configuration as a source of the list", maxBody>>20)
+
+// readChange reads what a request for a change asks for, and who asks.
+func readChange(w http.ResponseWriter, q *http.Request) (Change, error) {
+	var c Change
+	connection := http.NewResponseController(w) // it may have no deadlines, as in tests
+	_ = connection.SetReadDeadline(time.Now().Add(bodyTimeout))
+	err := decode(http.MaxBytesReader(w, q.Body, maxBody), &c)
+	_ = connection.SetReadDeadline(time.Time{})
+	if err != nil {
+		return c, err
+	}
+	c.Remove = q.Method == http.MethodDelete
+	c.UID, c.Client = caller(q)
+	return c, c.check()
+}
+
+// decode reads one JSON value, which may have no fields but those of v.
+func decode(r io.Reader, v any) error {
+	d := json.NewDecoder(r)
+	d.DisallowUnknownFields()
+	err := d.Decode(v)
+	if err == nil {
+		if _, err = d.Token(); err == io.EOF {
+			return nil
+		} else if err == nil {
+			err = errors.New("more than one JSON value")
+		}
+	}
+	var tooLarge *http.MaxBytesError
+	var wrongType *json.UnmarshalTypeError
+	var syntax *json.SyntaxError
+	switch {
+	case errors.As(err, &tooLarge):
+		return fault{http.StatusRequestEntityTooLarge, errTooLarge}
+	case errors.As(err, &wrongType):
+		err = fmt.Errorf("byte %d: %s: %s, where %s should be", wrongType.Offset, wrongType.Field, wrongType.Value, kinds[wrongType.Type.Kind()])
+		if wrongType.Field == "" {
+			err = fmt.Errorf("%s, where an object should be", wrongType.Value)
+		}
+	case errors.As(err, &syntax):
+		err = fmt.Errorf("byte %d: %w", syntax.Offset, err)
+	case err == io.EOF:
+		err = errors.New("empty")
+	}
+	return &BadRequest{Err: fmt.Errorf("the request's body: %s", strings.TrimPrefix(err.Error(), "json: "))}
+}
+
+// kinds are JSON's words for the kinds of a change's fields.
+var kinds = map[reflect.Kind]string{
+	reflect.String: "a string", reflect.Float64: "a number", reflect.Slice: "an array",
+}
+
+// check says what is wrong with a change, as far as it does not take the lists
+// to tell.
+func (c *Change) check() error {
+	bad := func(format string, args ...any) error { return &BadRequest{Err: fmt.Errorf(format, args...)} }
+	switch {
+	case c.Action != Block && c.Action != Allow:
+		return bad("action %q: want %q or %q", c.Action, Block, Allow)
+	case len(c.Entries) == 0:
+		return bad("no entries")
+	case c.Remove && (c.TTL != 0 || c.Reason != ""):
+		return bad("ttl_seconds and reason are for entries to be added")
+	case c.TTL < 0 || c.TTL > maxTTL:
+		return bad("ttl_seconds %v: want up to %d, a hundred years, or 0 for ever", c.TTL, maxTTL)
+	case len(c.Reason) > journal.MaxReasonLen:
+		return bad("a reason of %d bytes: the most is %d", len(c.Reason), journal.MaxReasonLen)
+	case strings.ContainsFunc(c.Reason, notPrintable): // it is shown on terminals
+		return bad("reason %q: want one line of printable text", c.Reason)
+	}
+	for i, e := range c.Entries {
+		if strings.TrimSpace(e) == "" || strings.ContainsAny(e, "\r\n") {
+			return &BadRequest{Entry: &i, Err: fmt.Errorf("entry %q: want one line", e)}
+		}
+	}
+	return nil
+}
+
+func notPrintable(r rune) bool { return !unicode.IsPrint(r) }

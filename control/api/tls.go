@@ -1,0 +1,63 @@
+package api
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync/atomic"
+)
+
+// ListenTLS listens at a TCP address for clients whose certificates the
+// authorities in clientCA have issued. The files are PEM. They are read anew for
+// each connection, so that certificates can be replaced while weir runs; as long
+// as they cannot be used, the last ones that could be are.
+func ListenTLS(addr, cert, key, clientCA string) (net.Listener, error) {
+	first, err := mutualTLS(cert, key, clientCA)
+	if err != nil {
+		return nil, fmt.Errorf("listen for the API at %s: %w", addr, err)
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen for the API at %s: %w", addr, err)
+	}
+	var last atomic.Pointer[tls.Config]
+	last.Store(first)
+	return tls.NewListener(l, &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			if c, err := mutualTLS(cert, key, clientCA); err == nil {
+				last.Store(c)
+			}
+			return last.Load(), nil
+		},
+	}), nil
+}
+
+// mutualTLS takes nobody in without a certificate.
+func mutualTLS(cert, key, clientCA string) (*tls.Config, error) {
+	own, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate %s with key %s: %w", cert, key, err)
+	}
+	pem, err := os.ReadFile(clientCA)
+	if err != nil {
+		return nil, fmt.Errorf("authorities of clients: %w", err)
+	}
+	authorities := x509.NewCertPool()
+	if !authorities.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("authorities of clients: %s: %w", clientCA, errNoPEM)
+	}
+	return &tls.Config{
+		MinVersion:   tls.VersionTLS13,
+		Certificates: []tls.Certificate{own},
+		ClientAuth:   tls.RequireAndVerifyClientCert,
+		ClientCAs:    authorities,
+		// A ticket would outlast the authority that let its holder in.
+		SessionTicketsDisabled: true,
+	}, nil
+}
+
+var errNoPEM = errors.New("no certificate in PEM in it")
