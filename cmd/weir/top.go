@@ -1,0 +1,118 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"weir/control/api"
+	"weir/control/top"
+)
+
+// pageWidth is that of a page that goes to no terminal.
+const pageWidth = 80
+
+// topView is what `weir top` shows: flows by the key of a tracker, or reasons.
+type topView string
+
+var topViews = []string{"src", "dst", "flow", top.ByReason}
+
+func parseTopView(s string) (topView, error) {
+	if shape, _, _ := strings.Cut(s, "/"); !slices.Contains(topViews, shape) {
+		return "", fmt.Errorf("%q is none of %s, or a tracker such as src/24", s, strings.Join(topViews, ", "))
+	}
+	return topView(s), nil
+}
+
+func (v topView) String() string { return string(v) }
+
+func newTop() *cobra.Command {
+	var socket string
+	var by topView
+	var interval time.Duration
+	c := &cobra.Command{
+		Use:   "top",
+		Short: "Watch what goes through: heavy flows, drops by reason, the filter's state",
+		Long: `Shows what goes through a weir that runs, and goes on until q is pressed: all
+rates, what is dropped and why, the heaviest flows by source, destination or flow,
+and how the filter is doing. ? explains the keys.
+
+With --once, or where input or output is no terminal, it prints one page of plain
+text, with the heaviest flows; with --json, all that there is to show.
+
+NO_COLOR=1 in the environment takes the colours away.`,
+		Example: `  weir top
+  weir top --by dst --interval 5s
+  weir top --once | less
+  weir top --json | jq -r '.trackers[].flows[] | select(.heavy).key'`,
+		Args: usageArgs(cobra.NoArgs),
+	}
+	f := c.Flags()
+	f.Var(valueOf(&by, parseTopView), "by", "`view` to begin with: src, dst, flow or reason (default the first tracker)")
+	choices(c, "by", topViews...)
+	once := f.Bool("once", false, "print one page and end")
+	f.DurationVar(&interval, "interval", time.Second, "`time` between two looks")
+	socketFlag(f, &socket)
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		const shortest = 100 * time.Millisecond
+		if interval < shortest {
+			return usageError{fmt.Errorf("--interval %v: it must be %v or more", interval, shortest)}
+		}
+		client := api.Dial(socket)
+		in, out := c.InOrStdin(), c.OutOrStdout()
+		if !*asJSON && !*once && isScreen(in, out) {
+			return top.Run(c.Context(), in.(*os.File), out.(*os.File), top.Options{
+				By: string(by), Interval: interval, Host: hostname(), Colour: os.Getenv("NO_COLOR") == "", Read: client.Top,
+			})
+		}
+		now, err := client.Top(c.Context())
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return printJSON(out, now)
+		}
+		page, err := top.Page(now, string(by), hostname(), widthOf(out))
+		if err != nil {
+			return err
+		}
+		_, err = io.WriteString(out, page)
+		return err
+	}
+	return c
+}
+
+func socketFlag(f *pflag.FlagSet, socket *string) {
+	f.StringVar(socket, "socket", api.DefaultSocket, "`path` of the socket that weir listens on")
+}
+
+// isScreen tells whether a view can be drawn on the output, and take keys.
+func isScreen(in, out any) bool {
+	kind := os.Getenv("TERM")
+	return isTerminal(in) && isTerminal(out) && kind != "" && kind != "dumb"
+}
+
+// widthOf is how wide a page may be.
+func widthOf(out io.Writer) int {
+	if isTerminal(out) {
+		if columns, _, err := term.GetSize(int(out.(*os.File).Fd())); err == nil && columns > 0 {
+			return columns
+		}
+	}
+	return pageWidth
+}
+
+// hostname is the host's name without its domain; empty if it has none.
+func hostname() string {
+	name, _ := os.Hostname()
+	name, _, _ = strings.Cut(name, ".")
+	return name
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"weir/control/api"
+)
+
+func newWeights() *cobra.Command {
+	var socket string
+	c := &cobra.Command{
+		Use:   "weights",
+		Short: "Say how many bits the hot elements are given, and what that is worth",
+		Long: `Shows which elements of the traffic a running weir has found hot, and how many bits
+of the filter each is tested by (k_e): the more packets an element has, the more
+bits, and the fewer of its packets are mistaken for listed ones.
+
+Above them stand the rates of such false positives, as shares of the unlisted
+packets: predicted with these bits, predicted with as many bits for all, and
+measured. An element contributes its part to the first; a listed one has none.`,
+		Example: `  weir weights
+  weir weights --limit 10
+  weir weights --json | jq -r '.elements[] | [.element, .k] | @tsv'`,
+		Args: usageArgs(cobra.NoArgs),
+	}
+	f := c.Flags()
+	limit := f.Int("limit", 50, "`number` of elements to show, the ones with the most packets; 0 is all")
+	socketFlag(f, &socket)
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if *limit < 0 {
+			return usageError{errors.New("--limit is a number of elements, or 0 for all")}
+		}
+		w, err := api.Dial(socket).Weights(c.Context())
+		if err != nil {
+			return err
+		}
+		all := len(w.Elements)
+		slices.SortStableFunc(w.Elements, func(a, b api.Weight) int { return cmp.Compare(b.Rate, a.Rate) })
+		if *limit > 0 && (!*asJSON || c.Flags().Changed("limit")) {
+			w.Elements = w.Elements[:min(*limit, all)]
+		}
+		if *asJSON {
+			return printJSON(c.OutOrStdout(), w)
+		}
+		printWeights(c.OutOrStdout(), w, all)
+		return nil
+	}
+	return c
+}
+
+func printWeights(out io.Writer, w *api.Weights, all int) {
+	printRows(out, func(row func(name, format string, args ...any)) {
+		row("predicted", "%.3g of unlisted packets are mistaken for listed ones", w.Predicted)
+		if w.Predicted > 0 {
+			row("uniform", "%.3g with %d bits for all, %.1f times as many", w.Uniform, w.Base, w.Uniform/w.Predicted)
+		} else {
+			row("uniform", "%.3g with %d bits for all", w.Uniform, w.Base)
+		}
+		if w.Measured != nil {
+			row("measured", "%.3g, of %s packets", *w.Measured, humanize.Comma(int64(w.MeasuredPackets)))
+		} else {
+			row("measured", "nothing yet")
+		}
+		row("half-life", "%v", time.Duration(w.HalfLife*float64(time.Second)).Round(time.Millisecond))
+		row("hot elements", "%s", humanize.Comma(int64(all)))
+	})
+	if len(w.Elements) == 0 {
+		return
+	}
+	fmt.Fprintln(out)
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	const figures = "%s\t%11s\t%8s\t%3s\t%6s\t%s\n"
+	fmt.Fprintf(t, figures, "element", "packets/s", "share", "k_e", "listed", "contribution")
+	for _, e := range w.Elements {
+		listed, contribution := "", fmt.Sprintf("%.1e", e.Contribution)
+		if e.Listed {
+			listed, contribution = "yes", "0"
+		}
+		fmt.Fprintf(t, figures, e.Element, humanize.CommafWithDigits(e.Rate, 0), fmt.Sprintf("%.3f %%", 100*e.Share),
+			strconv.Itoa(e.K), listed, contribution)
+	}
+	t.Flush()
+	if more := all - len(w.Elements); more > 0 {
+		fmt.Fprintf(out, "and %s more: --limit 0 shows all\n", humanize.Comma(int64(more)))
+	}
+}

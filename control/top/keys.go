@@ -1,0 +1,100 @@
+package top
+
+import (
+	"slices"
+	"time"
+
+	"weir/control/api"
+)
+
+// keys are what can be pressed: the short text stands below the view, if there is
+// one, and the long one in the help. Those that turn to a tab are shown below
+// where there is such a one.
+var keys = []struct{ key, by, short, long string }{
+	{"q", "", "quit", "quit, as Ctrl-C does"},
+	{"?", "", "help", "this page, and back"},
+	{"s", "src", "src", "flows by source; again for the next tracker by source"},
+	{"d", "dst", "dst", "flows by destination"},
+	{"f", "flow", "flow", "flows by addresses, ports and protocol"},
+	{"r", ByReason, "reason", "all reasons for which packets leave, those that pass too"},
+	{"tab", "", "next", "the next of what is there"},
+	{"p", "", "pause", "stop the view, and let it go on"},
+	{"+ -", "", "interval", "look less often, or more often"},
+	{"^L", "", "", "draw all anew, where something else wrote over it"},
+}
+
+// help explains the keys and the marks.
+func help() []line {
+	lines := []line{title("keys")}
+	entry := func(s style, key, long string) {
+		lines = append(lines, say(plain, "   ").add(s, key).fill(8).add(plain, long))
+	}
+	for _, k := range keys {
+		entry(strong, k.key, k.long)
+	}
+	lines = append(lines, nil, title("marks"))
+	entry(accent, markHeavy, "over the threshold")
+	entry(warns, markLimited, "limited to a rate")
+	entry(drops, markBlocked, "blocked for a time")
+	lines = append(lines, nil, title("figures"))
+	for _, l := range []string{
+		"Rates are those of the last interval at which weir looks, on all",
+		"interfaces together. Bits are of whole frames. False drops are shares",
+		"of the packets that nothing lists.",
+	} {
+		lines = append(lines, say(plain, "   "+l))
+	}
+	return lines
+}
+
+// intervals are what can be chosen with + and -.
+var intervals = []time.Duration{
+	250 * time.Millisecond, 500 * time.Millisecond,
+	time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute,
+}
+
+// longer is the next interval that can be chosen, shorter the one before.
+func longer(now time.Duration) time.Duration {
+	if i := slices.IndexFunc(intervals, func(d time.Duration) bool { return d > now }); i >= 0 {
+		return intervals[i]
+	}
+	return now
+}
+
+func shorter(now time.Duration) time.Duration {
+	for _, d := range slices.Backward(intervals) {
+		if d < now {
+			return d
+		}
+	}
+	return now
+}
+
+// press does what a key is for, by the name that bubbletea gives it.
+func (v *view) press(key string, t *api.Top) {
+	switch key {
+	case "s":
+		v.turn(t, "src")
+	case "d":
+		v.turn(t, "dst")
+	case "f":
+		v.turn(t, "flow")
+	case "r":
+		v.by = ByReason
+	case "tab":
+		v.turn(t, "")
+	case "p", "space":
+		v.paused = !v.paused
+	case "+", "=": // without Shift, too
+		v.every = longer(v.every)
+	case "-", "_":
+		v.every = shorter(v.every)
+	case "?", "h":
+		v.help = !v.help
+		return
+	case "esc":
+	default:
+		return
+	}
+	v.help = false
+}

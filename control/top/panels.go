@@ -1,0 +1,137 @@
+package top
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+
+	"weir/control/api"
+)
+
+// header says who filters what.
+func (v *view) header(t *api.Top, to int) line {
+	right := line{}
+	switch {
+	case v.live && v.paused:
+		right = say(inverse, "PAUSED ")
+	case v.live:
+		right = say(inverse, "every "+v.every.String()+" ")
+	}
+	parts := []string{" weir " + t.Version}
+	if v.host != "" {
+		parts[0] = " weir on " + v.host
+	}
+	if len(t.Interfaces) > 0 {
+		parts = append(parts, strings.Join(t.Interfaces, ", "))
+	}
+	parts = append(parts,
+		t.Filter.Mode,
+		humanize.Comma(int64(t.Filter.Entries))+" entries",
+		"up "+lasting(seconds(t.Uptime)))
+	room, text := to-right.width(), parts[0]
+	for _, p := range parts[1:] {
+		if p = text + "  " + p; width(p)+gap > room {
+			break
+		}
+		text = p
+	}
+	return append(say(inverse, text+strings.Repeat(" ", max(room-width(text), 0))).fill(room), right...)
+}
+
+// totals are all that comes, and what of it is dropped, each with its trend, to
+// one scale.
+func (v *view) totals(t *api.Top, to int) []line {
+	const label, figure, least = 9, 11, 10
+	colour := plain
+	if t.Dropped > 0 {
+		colour = drops
+	}
+	top := slices.Max(append([]float64{0}, v.packets...))
+	total := func(name, first, second string, s, drawnIn style, values []float64) line {
+		l := say(faint, " "+name).fill(label)
+		l = l.add(plain, strings.Repeat(" ", max(figure-width(first), 1))).add(s, first)
+		l = l.add(plain, strings.Repeat(" ", max(figure-width(second), 1))).add(plain, second)
+		if room := to - l.width() - gap - 1; v.live && room >= least {
+			drawn := trend(values, top, room)
+			l = l.add(plain, strings.Repeat(" ", gap+room-width(drawn))).add(drawnIn, drawn)
+		}
+		return l
+	}
+	return []line{
+		total("packets", pps(t.Packets), bps(t.Bytes), strong, accent, v.packets),
+		total("dropped", pps(t.Dropped), percent(share(t.Dropped, t.Packets)), colour, drops, v.dropped),
+	}
+}
+
+// title begins a part of the view.
+func title(name string) line { return say(strong, " "+name) }
+
+// part is the title of what there may be more of.
+func part(name string, shown, all int) line {
+	if shown == all {
+		return title(name)
+	}
+	return title(name).add(faint, fmt.Sprintf("  %d of %d", shown, all))
+}
+
+// share is a part of a whole, which may be nothing.
+func share(part, whole float64) float64 {
+	if whole <= 0 {
+		return 0
+	}
+	return part / whole
+}
+
+// byReason tells whether reasons are looked at, not flows.
+func (v *view) byReason(t *api.Top) bool { return v.chosen(t) == len(t.Trackers) }
+
+// main is what was chosen to be seen, under the tabs.
+func (v *view) main(t *api.Top, to, high int) []line {
+	chosen := v.chosen(t)
+	tabLine := line{}
+	for i, name := range tabs(t) {
+		if i == chosen {
+			tabLine = tabLine.add(strong, " ["+name+"]")
+			continue
+		}
+		tabLine = tabLine.add(faint, "  "+name+" ")
+	}
+	if chosen == len(t.Trackers) {
+		lines := append([]line{tabLine}, reasonTable(t, counted(t.Reasons)).lines(to)...)
+		if len(t.Trackers) == 0 {
+			lines = append(lines, nil, say(faint, "   no flows are tracked"))
+		}
+		return lines[:min(len(lines), max(high, 0))]
+	}
+	tracker := &t.Trackers[chosen]
+	about := line{}
+	if tracker.Threshold != "" {
+		about = say(faint, fmt.Sprintf("over %s: %s ", tracker.Threshold, tracker.Action))
+	}
+	lines := []line{tabLine.ends(about, to)}
+	if tracker.Denied > 0 {
+		lines = append(lines, say(warns, "   the flow memory is full: "+count(float64(tracker.Denied))+" packets of flows without a place in it"))
+	}
+	return append(lines, flowTable(t, tracker, max(high-len(lines)-1, 0)).lines(to)...)
+}
+
+// footer says what the keys do, or what is wrong.
+func (v *view) footer(t *api.Top, to int) line {
+	if v.trouble != "" {
+		return say(drops, " "+v.trouble)
+	}
+	l := line{}
+	for _, k := range keys {
+		leads := k.by == "" || slices.ContainsFunc(tabs(t), func(tab string) bool { return answers(tab, k.by) })
+		next := say(plain, "  ").add(strong, k.key).add(faint, " "+k.short)
+		if l.width() == 0 {
+			next = next[1:]
+		}
+		if leads && k.short != "" && l.width()+next.width() < to {
+			l = append(l, next...)
+		}
+	}
+	return append(say(plain, " "), l...)
+}

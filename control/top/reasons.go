@@ -1,0 +1,60 @@
+package top
+
+import (
+	"cmp"
+	"slices"
+
+	"weir/control/api"
+	"weir/filter/verdict"
+)
+
+// dropTable is what is dropped, or would be but for monitor mode, by reason.
+func dropTable(t *api.Top, to, most int) []line {
+	shown := slices.DeleteFunc(counted(t.Reasons), func(r api.ReasonRate) bool { return !r.Drops && !monitored(r) })
+	if len(shown) == 0 {
+		return []line{title("why dropped"), say(faint, "   nothing has been dropped")}
+	}
+	all := len(shown)
+	shown = shown[:min(all, most)]
+	return append([]line{part("why dropped", len(shown), all)}, reasonTable(t, shown).lines(to)[1:]...)
+}
+
+// monitored is what would be dropped, but for monitor mode.
+func monitored(r api.ReasonRate) bool { return r.Reason == verdict.Monitored.String() }
+
+// counted are the reasons that have had packets, the one with the most first.
+func counted(reasons []api.ReasonRate) []api.ReasonRate {
+	all := slices.DeleteFunc(slices.Clone(reasons), func(r api.ReasonRate) bool { return r.Packets == 0 && r.Total == 0 })
+	slices.SortStableFunc(all, func(a, b api.ReasonRate) int {
+		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(b.Total, a.Total))
+	})
+	return all
+}
+
+func reasonTable(t *api.Top, shown []api.ReasonRate) *table {
+	rates := table{
+		names: "reason",
+		columns: []column{
+			{name: "packets", width: 9}, {name: "bits", width: 9}, {name: "share", width: 6}, {name: "total", width: 6},
+		},
+		yields: []int{1, 3, theBar, 2},
+	}
+	top := 0.0
+	for _, r := range shown {
+		top = max(top, r.Packets)
+	}
+	for _, r := range shown {
+		s := passes
+		switch {
+		case r.Drops:
+			s = drops
+		case monitored(r):
+			s = warns
+		}
+		rates.rows = append(rates.rows, row{
+			name: r.Reason, style: s, bar: share(r.Packets, top),
+			figures: []string{pps(r.Packets), bps(r.Bytes), percent(share(r.Packets, t.Packets)), count(float64(r.Total))},
+		})
+	}
+	return &rates
+}

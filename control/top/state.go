@@ -1,0 +1,87 @@
+package top
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/dustin/go-humanize"
+
+	"weir/control/api"
+)
+
+// filterLines are the filter's own state, each sort on no more than most lines.
+func filterLines(t *api.Top, to, most int) []line {
+	f := &t.Filter
+	figure := func(value, name string) line { return say(plain, value).add(faint, " "+name) }
+	hot := figure(humanize.Comma(int64(f.Hot)), "hot elements")
+	if f.Hot == 0 {
+		hot = say(faint, "no hot elements")
+	}
+	state := []line{
+		figure(humanize.Comma(int64(f.Entries)), "entries"),
+		say(plain, humanize.IBytes(uint64(f.KernelBytes))),
+		say(faint, "generation ").add(plain, humanize.Comma(int64(f.Generation))),
+		hot,
+	}
+	rates := []line{figure(rate(f.FalsePositiveRate), "predicted")}
+	if f.WeightedPredicted != nil {
+		rates = append(rates, figure(rate(*f.WeightedPredicted), "weighted"))
+	}
+	if f.Measured != nil {
+		rates = append(rates, figure(rate(*f.Measured), "measured"))
+	}
+	return append(wrapped(label("filter"), state, to, most), wrapped(label("false drops"), rates, to, most)...)
+}
+
+// label begins a line of the filter's state.
+func label(name string) line { return title(name).fill(len(" false drops  ")) }
+
+// rate is a rate of false positives.
+func rate(r float64) string {
+	if r == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%.1e", r)
+}
+
+// lists are the block lists, the one that catches most first.
+func lists(t *api.Top) []api.ListRate {
+	all := slices.Clone(t.Filter.Lists)
+	slices.SortStableFunc(all, func(a, b api.ListRate) int {
+		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(b.Total, a.Total))
+	})
+	return all
+}
+
+// listLine is what block lists catch, as many as fit on a line.
+func listLine(t *api.Top, to int) []line {
+	var parts []line
+	for _, l := range lists(t) {
+		parts = append(parts, say(plain, l.Name+" ").add(drops, pps(l.Packets)))
+	}
+	if len(parts) == 0 {
+		return nil
+	}
+	return wrapped(label("lists"), parts, to, 1)
+}
+
+// listTable is what each block list catches.
+func listTable(t *api.Top, to, most int) []line {
+	all := lists(t)
+	if len(all) == 0 {
+		return nil
+	}
+	caught := table{
+		names:   "list",
+		columns: []column{{name: "packets", width: 9}, {name: "total", width: 6}},
+		yields:  []int{1, theBar},
+	}
+	for _, l := range all[:min(len(all), max(most, 0))] {
+		caught.rows = append(caught.rows, row{
+			name: l.Name, style: drops, bar: share(l.Packets, all[0].Packets),
+			figures: []string{pps(l.Packets), count(float64(l.Total))},
+		})
+	}
+	return append([]line{part("lists", len(caught.rows), len(all))}, caught.lines(to)[1:]...)
+}

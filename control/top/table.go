@@ -1,0 +1,121 @@
+package top
+
+import (
+	"slices"
+	"strings"
+)
+
+// table is rows of a name, a bar and figures. It makes the most of a width:
+// what matters least gives way to the names.
+type table struct {
+	names   string // above the names
+	columns []column
+	rows    []row
+	yields  []int // columns that may give way, the first one first; theBar is the bar
+	longest int   // the width of names that are not shown now, but may be next time
+}
+
+// theBar stands for the bar among the columns that give way.
+const theBar = -1
+
+// column is one of figures, to the right of the bar.
+type column struct {
+	name   string
+	width  int
+	styled bool // as its row is, and begun at its left: words rather than figures
+}
+
+type row struct {
+	style          // of the mark, the bar, and the words
+	mark    string // one cell before the name; may be empty
+	name    string
+	bar     float64 // 0 … 1
+	figures []string
+}
+
+const (
+	minBar, maxBar = 6, 40
+	gap            = 2 // before the bar, and before each column
+	margin         = 3 // a mark between two blanks
+	// To names up to longName something gives way: flows of IPv4, and IPv6 addresses.
+	// Longer ones have to be shortened, and then shortName does.
+	longName, shortName = 49, 44
+)
+
+// layout is how a table shares out the width of its lines.
+type layout struct {
+	name, bar int
+	gone      map[int]bool // columns that have given way
+}
+
+func (t *table) fit(to int) layout {
+	longest := max(t.longest, width(t.names))
+	for _, r := range t.rows {
+		longest = max(longest, width(printable(r.name)))
+	}
+	takes := func(c int) int {
+		if c == theBar {
+			return gap + minBar
+		}
+		return gap + t.columns[c].width
+	}
+	room := to - margin - 1 - takes(theBar) // with a blank at the end
+	for c := range t.columns {
+		room -= takes(c)
+	}
+	l := layout{gone: make(map[int]bool)}
+	wanted := longest
+	if longest > longName {
+		wanted = shortName
+	}
+	for _, c := range t.yields {
+		if room < wanted {
+			l.gone[c] = true
+			room += takes(c)
+		}
+	}
+	for _, c := range slices.Backward(t.yields) { // a wide one that went may have left room for a narrow one
+		if l.gone[c] && room-takes(c) >= wanted {
+			delete(l.gone, c)
+			room -= takes(c)
+		}
+	}
+	l.name = max(min(longest, room), 1)
+	if !l.gone[theBar] {
+		l.bar = min(minBar+room-l.name, maxBar)
+	}
+	return l
+}
+
+// lines are the heading and the rows.
+func (t *table) lines(to int) []line {
+	fit := t.fit(to)
+	between := strings.Repeat(" ", gap)
+	compose := func(r row, names, figures style) line {
+		l := say(plain, " ").add(r.style, r.mark).fill(margin)
+		l = l.add(names, shorten(printable(r.name), fit.name)).fill(margin + fit.name)
+		if fit.bar > 0 {
+			l = l.add(plain, between).add(r.style, bar(r.bar, fit.bar)).fill(margin + fit.name + gap + fit.bar)
+		}
+		for i, c := range t.columns {
+			text := cut(r.figures[i], c.width)
+			switch blank := strings.Repeat(" ", c.width-width(text)); {
+			case fit.gone[i]:
+			case c.styled:
+				l = l.add(plain, between).add(r.style, text+blank)
+			default:
+				l = l.add(plain, between+blank).add(figures, text)
+			}
+		}
+		return l.fill(to)
+	}
+	heading := row{style: faint, name: t.names}
+	for _, c := range t.columns {
+		heading.figures = append(heading.figures, c.name)
+	}
+	all := []line{compose(heading, faint, faint)}
+	for _, r := range t.rows {
+		all = append(all, compose(r, plain, plain))
+	}
+	return all
+}

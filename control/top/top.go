@@ -1,0 +1,109 @@
+// Package top shows on a terminal what goes through a running weir: who sends
+// how much, what is dropped and why, and how the filter is doing. A view lays out
+// whole frames of text; bubbletea sends a terminal what changes from one to the
+// next, and reads its keys.
+package top
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/colorprofile"
+
+	"weir/control/api"
+)
+
+// Options say what is shown, and how.
+type Options struct {
+	By       string        // a tracker, such as src, dst or flow, or ByReason; "" is the first that there is
+	Interval time.Duration // between two looks
+	Host     string        // that weir runs on; may be empty
+	Colour   bool
+	// Read asks weir.
+	Read func(context.Context) (*api.Top, error)
+}
+
+// check fails where nothing is tracked by what is to be shown.
+func check(t *api.Top, by string) error {
+	all := tabs(t)
+	if by == "" || slices.ContainsFunc(all, func(tab string) bool { return answers(tab, by) }) {
+		return nil
+	}
+	return fmt.Errorf("weir does not track by %s here: there is %s", by, strings.Join(all, ", "))
+}
+
+// Page is the view as plain text, in lines no wider than columns. by and host
+// are those of Options.
+func Page(t *api.Top, by, host string, columns int) (string, error) {
+	if err := check(t, by); err != nil {
+		return "", err
+	}
+	v := view{host: host, by: by}
+	var b strings.Builder
+	for _, l := range v.page(t, columns) {
+		b.WriteString(strings.TrimRight(l.text(), " ") + "\n")
+	}
+	return b.String(), nil
+}
+
+// Run shows the view on a terminal until q is pressed, ctx is done, or the
+// terminal is gone. When weir cannot be asked at first, it fails; later, it says
+// so and asks on.
+func Run(ctx context.Context, in, out *os.File, o Options) error {
+	now, err := o.Read(ctx)
+	if err != nil {
+		return err
+	}
+	if err := check(now, o.By); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // what is asked still
+	s := &session{
+		Options: o, ctx: ctx, now: now,
+		view: view{host: o.Host, by: o.By, every: o.Interval, live: true},
+	}
+	s.see(now)
+	// Told here rather than looked for: that would run `tmux info` inside tmux.
+	colours := colorprofile.ASCII
+	if o.Colour {
+		colours = colorprofile.ANSI
+	}
+	p := tea.NewProgram(s, tea.WithInput(keyboard{in}), tea.WithOutput(out),
+		tea.WithColorProfile(colours), tea.WithFilter(sized), tea.WithoutSignalHandler())
+	defer context.AfterFunc(ctx, p.Quit)()
+	if _, err := p.Run(); err != nil {
+		return fmt.Errorf("terminal %s: %w", in.Name(), err)
+	}
+	return nil
+}
+
+// keyboard is a terminal's input. Its end is an error, since bubbletea takes it
+// for an input without more keys, and would go on where nobody looks.
+type keyboard struct{ *os.File }
+
+var errHungUp = errors.New("it hung up")
+
+func (k keyboard) Read(b []byte) (int, error) {
+	n, err := k.File.Read(b)
+	if err == io.EOF {
+		err = errHungUp
+	}
+	return n, err
+}
+
+// sized gives a terminal that does not know its size, as on a serial line, that
+// of most.
+func sized(_ tea.Model, msg tea.Msg) tea.Msg {
+	if size, ok := msg.(tea.WindowSizeMsg); ok && (size.Width == 0 || size.Height == 0) {
+		return tea.WindowSizeMsg{Width: 80, Height: 24}
+	}
+	return msg
+}

@@ -1,0 +1,207 @@
+package top
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"weir/control/api"
+)
+
+// ByReason is what is not by flows.
+const ByReason = "reason"
+
+// view is what somebody looks at: what he chose to see, and what was seen so
+// far.
+type view struct {
+	host   string
+	by     string // a tab; "" is the first one
+	every  time.Duration
+	live   bool // it goes on, and takes keys
+	paused bool
+	help   bool
+	// trouble is why there is nothing newer to show; "" if nothing is wrong.
+	trouble string
+
+	at               time.Time // of what was seen last
+	packets, dropped []float64 // a second, of what was seen so far
+}
+
+// maxHistory is how many rates are drawn at most: more than a screen is wide.
+const maxHistory = 256
+
+// see takes note of rates, unless they were seen already.
+func (v *view) see(t *api.Top) {
+	if t.Time.Equal(v.at) {
+		return
+	}
+	v.at = t.Time
+	v.packets, v.dropped = remember(v.packets, t.Packets), remember(v.dropped, t.Dropped)
+}
+
+func remember(values []float64, now float64) []float64 {
+	if len(values) == maxHistory {
+		values = values[:copy(values, values[1:])]
+	}
+	return append(values, now)
+}
+
+// tabs are what can be looked at, in order: the trackers, and the reasons.
+func tabs(t *api.Top) []string {
+	var names []string
+	for i := range t.Trackers {
+		names = append(names, tabOf(t, i))
+	}
+	return append(names, ByReason)
+}
+
+// tabOf is a tracker's name, with its unit where that tells it from another.
+func tabOf(t *api.Top, i int) string {
+	for j := range t.Trackers {
+		if j != i && t.Trackers[j].Name == t.Trackers[i].Name {
+			return t.Trackers[i].Name + " " + t.Trackers[i].Unit
+		}
+	}
+	return t.Trackers[i].Name
+}
+
+// answers tells whether a tab is what was asked for: "src" is also "src/24" and
+// "src bytes".
+func answers(tab, by string) bool {
+	rest, found := strings.CutPrefix(tab, by)
+	return found && (rest == "" || rest[0] == '/' || rest[0] == ' ')
+}
+
+// chosen is the number of the tab that is looked at.
+func (v *view) chosen(t *api.Top) int {
+	all := tabs(t)
+	for i, tab := range all {
+		if tab == v.by {
+			return i
+		}
+	}
+	for i, tab := range all {
+		if v.by != "" && answers(tab, v.by) {
+			return i
+		}
+	}
+	return 0 // also when a tracker has gone
+}
+
+// turn goes on to the next tab that is by what is asked for; "" is any.
+func (v *view) turn(t *api.Top, by string) {
+	all := tabs(t)
+	for i, now := 1, v.chosen(t); i <= len(all); i++ {
+		if tab := all[(now+i)%len(all)]; by == "" || answers(tab, by) {
+			v.by = tab
+			return
+		}
+	}
+}
+
+// Screens that are wider have the flows beside the rest, not below.
+const (
+	wide      = 132
+	leftShare = 0.6
+)
+
+// Rows that are shown at least, before something else makes way, and at most.
+const (
+	minFlows  = 5
+	maxDrops  = 4  // where there is little room
+	plainRows = 22 // of flows with their heading, on a page that is as long as it takes
+)
+
+// screen is the whole view, exactly as wide and high as is said.
+func (v *view) screen(t *api.Top, to, high int) []line {
+	all := []line{v.header(t, to)}
+	body := func() int { return max(high-len(all)-1, 0) } // what is left above the footer
+	switch left := int(leftShare * float64(to)); {
+	case v.help:
+		all = append(append(all, nil), help()...)
+	case to >= wide:
+		all = slices.Concat(all, v.totals(t, to), []line{nil})
+		all = append(all, beside(v.main(t, left, body()), v.rest(t, to-left-gap, body()), left)...)
+	default:
+		all = slices.Concat(all, v.totals(t, to), []line{nil})
+		all = append(all, v.stacked(t, to, body())...)
+	}
+	screen := make([]line, high)
+	copy(screen[:max(high-1, 0)], all)
+	if high > 0 {
+		screen[high-1] = v.footer(t, to)
+	}
+	for i, l := range screen {
+		screen[i] = l.fill(to)
+	}
+	return screen
+}
+
+// page is the view as a page, as long as it takes.
+func (v *view) page(t *api.Top, to int) []line {
+	all := slices.Concat([]line{v.header(t, to)}, v.totals(t, to), []line{nil})
+	if !v.byReason(t) {
+		all = slices.Concat(all, dropTable(t, to, len(t.Reasons)), []line{nil})
+	}
+	all = slices.Concat(all, v.main(t, to, plainRows), []line{nil})
+	if caught := listTable(t, to, len(t.Filter.Lists)); caught != nil {
+		all = slices.Concat(all, caught, []line{nil})
+	}
+	all = append(all, filterLines(t, to, plainRows)...)
+	for i, l := range all {
+		all[i] = l.fill(to)
+	}
+	return all
+}
+
+// stacked is the body of a screen that is not wide.
+func (v *view) stacked(t *api.Top, to, high int) []line {
+	const heads = 2 // above the flows: tabs, and the table's heading
+	state := slices.Concat([]line{nil}, filterLines(t, to, 1), listLine(t, to))
+	var drops []line
+	if !v.byReason(t) {
+		drops = append(dropTable(t, to, maxDrops), nil)
+	}
+	room := high - heads - minFlows
+	if len(state) > room {
+		state = nil
+	}
+	if len(drops)+len(state) > room {
+		drops = nil
+	}
+	main := make([]line, max(high-len(drops)-len(state), 0))
+	copy(main, v.main(t, to, len(main)))
+	return slices.Concat(drops, main, state)
+}
+
+// rest is what stands beside the flows.
+func (v *view) rest(t *api.Top, to, high int) []line {
+	state := filterLines(t, to, high)
+	var drops []line
+	if !v.byReason(t) {
+		drops = append(dropTable(t, to, max(high/2, 1)), nil)
+	}
+	const heads = 2 // a title, and a blank below
+	room := high - len(drops) - len(state) - heads
+	if caught := listTable(t, to, room); room > 0 && caught != nil {
+		drops = slices.Concat(drops, caught, []line{nil})
+	}
+	return append(drops, state...)
+}
+
+// beside puts columns of lines beside one another.
+func beside(left, right []line, leftWidth int) []line {
+	var all []line
+	for i := range max(len(left), len(right)) {
+		var l line
+		if i < len(left) {
+			l = left[i]
+		}
+		l = l.fill(leftWidth + gap)
+		if i < len(right) {
+			l = append(l, right[i]...)
+		}
+		all = append(all, l)
+	}
+	return all
+}
