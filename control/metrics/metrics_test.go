@@ -1,0 +1,279 @@
+package metrics
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"weir/control/feed"
+	"weir/loader"
+)
+
+// fake is a weir that answers with what it was given.
+type fake Snapshot
+
+func (f *fake) Metrics() Snapshot { return Snapshot(*f) }
+
+// whole is a snapshot that has every metric.
+func whole(t testing.TB) Snapshot {
+	at := time.Unix(1_800_000_000, 250e6)
+	s := Snapshot{
+		Version: "1.2.3", Mode: "approx", Generation: 7, MapBytes: 4096, Hot: 5,
+		Interfaces: []Interface{
+			{Target: loader.Target{Iface: "eth0"}, XDP: "native", Penalties: new(3), Lost: 12, Counts: []Count{
+				{Reason: "clean", Counter: loader.Counter{Packets: 10, Bytes: 600}},
+				{Reason: "blocked", Drops: true, Counter: loader.Counter{Packets: 1 << 40, Bytes: 1 << 50}},
+			}},
+			{Target: loader.Target{Iface: "eth0", Netns: "lab"}},
+		},
+		Lists: []List{{Name: "drop", Entries: 12, BadLines: 1, Refused: true}, {Name: "ours", Allow: true, Entries: 2}},
+		Hits:  map[string]loader.Counter{"drop": {Packets: 4, Bytes: 5}, "": {Packets: 6, Bytes: 7}},
+		Trackers: []Tracker{
+			{Number: 1, Key: "src/24", Unit: "bytes", Action: "limit", Counter: loader.Counter{Packets: 8, Bytes: 9}, Denied: 2, Flows: 40, Heavy: 3},
+			{Number: 2, Key: "src/24", Unit: "bytes", Action: "learn"},
+		},
+		Refused:   1,
+		Predicted: 1e-4, Weighted: new(2e-5), Measured: new(3e-5), MeasuredPackets: 1e6,
+		Reloads: Reloads{Done: 3, Refused: 1, Last: at, LastDone: at.Add(-time.Hour), Failed: true},
+		Config:  &Reloads{Done: 3, Last: at, LastDone: at},
+	}
+	for _, d := range []time.Duration{time.Millisecond, 90 * time.Millisecond, time.Hour} {
+		s.Loads.Observe(d)
+	}
+	s.Feeds = []*feed.Feed{good(t), bad(t)}
+	return s
+}
+
+// good is a feed that has been read, bad one that never was.
+func good(t testing.TB) *feed.Feed {
+	file := filepath.Join(t.TempDir(), "feed.txt")
+	if err := os.WriteFile(file, []byte("192.0.2.1\n192.0.2.2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return fetched(t, feed.Config{Name: "good", Sources: []feed.Source{{File: file}}, Interval: 90 * time.Second})
+}
+
+func bad(t testing.TB) *feed.Feed {
+	server := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(server.Close)
+	return fetched(t, feed.Config{Name: "bad", Sources: []feed.Source{{URL: server.URL + "/x?key=1"}, {URL: server.URL + "/x?key=2"}}})
+}
+
+func fetched(t testing.TB, c feed.Config) *feed.Feed {
+	f, err := feed.Open(c, t.TempDir())
+	if err == nil {
+		_, err = f.Fetch(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// scrape asks over HTTP as Prometheus does, and fails where the log has anything
+// to say.
+func scrape(t testing.TB, s Source) string {
+	t.Helper()
+	var log bytes.Buffer
+	server := httptest.NewServer(Handler(s, slog.New(slog.NewTextHandler(&log, nil))))
+	defer server.Close()
+	r, err := http.Get(server.URL + Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	if err != nil || r.StatusCode != http.StatusOK || log.Len() > 0 {
+		t.Fatalf("%s, %v\n%s%s", r.Status, err, body, &log)
+	}
+	return string(body)
+}
+
+func scrapeWhole(t testing.TB) string {
+	s := fake(whole(t))
+	return scrape(t, &s)
+}
+
+func TestScrape(t *testing.T) {
+	body := scrapeWhole(t)
+	for line := range strings.Lines(`weir_bytes_total{interface="eth0",netns="",reason="blocked",verdict="drop"} 1.125899906842624e+15
+weir_packets_total{interface="eth0",netns="",reason="clean",verdict="pass"} 10
+weir_interface_attached{interface="eth0",netns=""} 1
+weir_interface_attached{interface="eth0",netns="lab"} 0
+weir_interface_info{interface="eth0",netns="",xdp="native"} 1
+weir_penalties{interface="eth0",netns=""} 3
+weir_penalties_refused_total 1
+weir_list_packets_total{list="drop"} 4
+weir_list_bytes_total{list="unattributed"} 7
+weir_list_entries{action="block",list="drop"} 12
+weir_list_entries{action="allow",list="ours"} 2
+weir_list_bad_lines{action="block",list="drop"} 1
+weir_filter_info{mode="approx"} 1
+weir_monitor 0
+weir_generation 7
+weir_map_bytes 4096
+weir_hot_elements 5
+weir_false_positive_predicted_ratio 0.0001
+weir_false_positive_weighted_ratio 2e-05
+weir_false_positive_measured_ratio 3e-05
+weir_false_positive_measured_packets 1e+06
+weir_load_duration_seconds_bucket{le="0.001"} 1
+weir_load_duration_seconds_bucket{le="0.1"} 2
+weir_load_duration_seconds_bucket{le="300"} 2
+weir_load_duration_seconds_bucket{le="+Inf"} 3
+weir_load_duration_seconds_sum 3600.091
+weir_update_duration_seconds_count 0
+weir_reloads_total{outcome="done"} 3
+weir_reloads_total{outcome="refused"} 1
+weir_last_reload_successful 0
+weir_last_reload_timestamp_seconds 1.80000000025e+09
+weir_last_reload_success_timestamp_seconds 1.79999640025e+09
+weir_tracker_packets_total{action="limit",key="src/24",tracker="1",unit="bytes"} 8
+weir_tracker_denied_packets_total{action="limit",key="src/24",tracker="1",unit="bytes"} 2
+weir_tracker_flows{action="limit",key="src/24",tracker="1",unit="bytes"} 40
+weir_tracker_heavy_flows{action="limit",key="src/24",tracker="1",unit="bytes"} 3
+weir_config_last_reload_successful 1
+weir_config_last_reload_success_timestamp_seconds 1.80000000025e+09
+weir_events_lost_total{interface="eth0",netns=""} 12
+weir_list_refused{action="block",list="drop"} 1
+weir_list_refused{action="allow",list="ours"} 0
+promhttp_metric_handler_errors_total{cause="gathering"} 0
+`) {
+		if !strings.Contains(body, "\n"+line) {
+			t.Errorf("there is no %s", line)
+		}
+	}
+	for _, part := range []string{
+		`weir_build_info{go_version="go1.`, "\ngo_goroutines ", "\nprocess_resident_memory_bytes ",
+		`weir_feed_entries{list="good",source="/`, `/feed.txt"} 2` + "\n",
+		`/feed.txt"} 90` + "\n",
+		`weir_feed_last_success_timestamp_seconds{list="bad",source="http://127.0.0.1:`,
+		`/x"} 0` + "\n", `/x#2"} 1` + "\n", // told apart without what may be secret
+		`weir_feed_failing{failure="status",list="bad",source="http://`,
+	} {
+		if !strings.Contains(body, part) {
+			t.Errorf("there is no %s", part)
+		}
+	}
+	if strings.Contains(body, "key=1") || strings.Contains(body, `weir_feed_failing{failure="status",list="good"`) {
+		t.Errorf("there is what should not be:\n%s", body)
+	}
+}
+
+func TestLint(t *testing.T) {
+	problems, err := promlint.New(strings.NewReader(scrapeWhole(t))).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		if strings.HasPrefix(p.Metric, "weir_") {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+}
+
+// A weir that has just begun has nothing that is wrong.
+func TestEmpty(t *testing.T) {
+	body := scrape(t, &fake{})
+	for _, absent := range []string{"weir_config", "weir_false_positive_measured", "weir_feed", "weir_tracker"} {
+		if strings.Contains(body, absent) {
+			t.Errorf("there is a metric %s…", absent)
+		}
+	}
+}
+
+// Names may be anything that a file system takes.
+func TestNames(t *testing.T) {
+	s := fake{Hits: map[string]loader.Counter{"bad\xff": {Packets: 1}, "good\n\"": {Packets: 2}}}
+	body := scrape(t, &s)
+	for _, line := range []string{`weir_list_packets_total{list="bad\\xff"} 1`, `weir_list_packets_total{list="good\n\""} 2`} {
+		if !strings.Contains(body, line) {
+			t.Errorf("there is no %s", line)
+		}
+	}
+}
+
+func TestHandler(t *testing.T) {
+	h := Handler(&fake{}, slog.New(slog.DiscardHandler))
+	for request, want := range map[string]int{"GET /metrics": 200, "HEAD /metrics": 200, "POST /metrics": 405, "GET /": 404, "GET /debug/pprof/": 404} {
+		method, path, _ := strings.Cut(request, " ")
+		r := httptest.NewRecorder()
+		if h.ServeHTTP(r, httptest.NewRequest(method, path, nil)); r.Code != want {
+			t.Errorf("%s: status %d, want %d", request, r.Code, want)
+		}
+	}
+}
+
+// changing is a weir whose metrics change while it is asked.
+type changing struct {
+	mu sync.Mutex
+	n  uint64
+	f  *feed.Feed
+}
+
+func (c *changing) Metrics() Snapshot {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n++
+	s := Snapshot{Hits: map[string]loader.Counter{"drop": {Packets: c.n}}, Feeds: []*feed.Feed{c.f}}
+	s.Updates.Observe(time.Duration(c.n) * time.Millisecond)
+	return s
+}
+
+func TestConcurrent(t *testing.T) {
+	s := &changing{f: good(t)}
+	h := Handler(s, slog.New(slog.DiscardHandler))
+	var all sync.WaitGroup
+	for range maxScrapes {
+		all.Go(func() {
+			for range 20 {
+				r := httptest.NewRecorder()
+				h.ServeHTTP(r, httptest.NewRequest(http.MethodGet, Path, nil))
+				if r.Code != http.StatusOK || !strings.Contains(r.Body.String(), "weir_list_packets_total") {
+					t.Errorf("status %d: %s", r.Code, r.Body)
+				}
+				if _, err := s.f.Fetch(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// Every metric that is described is there, or other tests would miss it.
+func TestWhole(t *testing.T) {
+	s := fake(whole(t))
+	c := collector{&s}
+	metrics, described := make(chan prometheus.Metric, 1<<10), make(chan *prometheus.Desc, 1<<10)
+	c.Collect(metrics)
+	c.Describe(described)
+	close(metrics)
+	close(described)
+	var seen []string
+	for m := range metrics {
+		seen = append(seen, m.Desc().String())
+	}
+	var errs []error
+	for d := range described {
+		if !slices.Contains(seen, d.String()) {
+			errs = append(errs, errors.New(d.String()))
+		}
+	}
+	if len(errs) > 0 {
+		t.Errorf("a whole snapshot lacks:\n%v", errors.Join(errs...))
+	}
+}
