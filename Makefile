@@ -8,6 +8,12 @@ VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo de
 FUZZTIME  ?= 2m
 TESTFLAGS ?=
 
+# Where build, man and packages put what they make.
+OUT     ?= .
+# Where install puts it.
+PREFIX  ?= /usr/local
+DESTDIR ?=
+
 # Everything is pure Go, so that building and running needs no C compiler.
 export CGO_ENABLED := 0
 
@@ -22,6 +28,8 @@ export BPF2GO_STRIP := $(STRIP)
 # Debian keeps asm/ in a directory that clang does not search for the bpf target.
 export BPF2GO_CFLAGS := -idirafter /usr/include/$(shell uname -m)-linux-gnu
 
+BUILDFLAGS := -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)'
+
 GENERATED := bpf/*_bpfe[lb].go bpf/*_bpfe[lb].o
 
 # Kernel state is no input that Go's test cache knows of, hence -count=1.
@@ -33,7 +41,67 @@ help: ## list the targets
 
 .PHONY: build
 build: ## build ./weir
-	go build -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)' -o weir ./cmd/weir
+	go build $(BUILDFLAGS) -o $(OUT)/weir ./cmd/weir
+
+.PHONY: man
+man: ## make the man pages, and what shells complete commands with, in ./dist/share
+	env -u GOARCH go run $(BUILDFLAGS) ./cmd/weir share $(OUT)/dist/share
+
+# It makes nothing, since root may have no Go.
+.PHONY: install
+install: ## install what build and man have made, below PREFIX (as root)
+	@for made in $(OUT)/weir $(OUT)/dist/share; do \
+		[ -e $$made ] || { echo "$$made: not there: make build man" >&2; exit 1; }; \
+	done
+	install -D -m 0755 $(OUT)/weir $(DESTDIR)$(PREFIX)/bin/weir
+	cd $(OUT)/dist/share && find . -type f -exec install -D -m 0644 {} $(DESTDIR)$(PREFIX)/share/{} \;
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system cmd/weir/packaging/*.service
+	install -D -m 0644 cmd/weir/packaging/weir.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/weir.conf
+	install -D -m 0644 cmd/weir/packaging/weir.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/weir.conf
+	install -d -m 0750 $(DESTDIR)/etc/weir
+	install -d -m 0755 $(DESTDIR)/etc/weir/allow.d
+	[ -e $(DESTDIR)/etc/weir/weir.yaml ] || \
+		install -m 0644 control/config/weir.yaml $(DESTDIR)/etc/weir/weir.yaml
+	[ -n '$(DESTDIR)' ] || cmd/weir/packaging/postinstall
+
+.PHONY: uninstall
+uninstall: ## stop filtering and remove what was installed, but configuration and state (as root)
+	[ -n '$(DESTDIR)' ] || cmd/weir/packaging/preremove remove
+	cd $(DESTDIR)$(PREFIX) && rm -f bin/weir share/man/man8/weir.8 share/man/man8/weir-*.8 \
+		share/bash-completion/completions/weir share/fish/vendor_completions.d/weir.fish \
+		share/zsh/site-functions/_weir lib/systemd/system/weir.service lib/systemd/system/weir-pins.service \
+		lib/sysusers.d/weir.conf lib/tmpfiles.d/weir.conf
+	[ -n '$(DESTDIR)' ] || cmd/weir/packaging/postremove remove
+
+# Not in go.mod: it would bring along several times what weir needs.
+NFPM := go run github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
+
+# As dpkg and rpm want them: v1.2.3-4-gabc is 1.2.3+4.gabc, abc is 0+abc.
+PACKAGE_VERSION := $(shell sed -E 's/^v//; /^[0-9]+\./!s/^/0-/; s/-/+/; s/-/./g' <<<'$(VERSION)')
+
+.PHONY: packages
+# The same commit gives the same packages, byte for byte.
+packages: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
+packages: root := $(abspath $(OUT)/dist/root)
+packages: doc := $(root)/usr/share/doc/weir
+packages: build man ## make a deb and an rpm in ./dist (fetches nfpm)
+	rm -rf $(root)
+	$(MAKE) install DESTDIR=$(root) PREFIX=/usr
+	gzip -9n $(root)/usr/share/man/man8/*
+	install -D -m 0644 -t $(doc) cmd/weir/packaging/copyright LICENSE \
+		bpf/LICENSE.BSD-2-Clause bpf/LICENSE.GPL-2.0 control/config/weir.schema.json \
+		docs/api/openapi.yaml docs/observability/alerts.yaml docs/observability/dashboard.json
+	{ echo "Go $$(go env GOROOT)"; \
+		go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Dir}}{{end}}{{end}}' ./cmd/weir; } \
+		| sort -u | while read -r module dir; do \
+			printf '\n\n%s:\n\n' "$$module"; \
+			find "$$dir" -maxdepth 2 -type f -ipath '*/license*' | LC_ALL=C sort | xargs cat; \
+		done >>$(doc)/copyright
+	for packager in deb rpm; do \
+		ROOT=$(root) VERSION=$(PACKAGE_VERSION) ARCH=$$(go env GOARCH) \
+			env -u GOARCH $(NFPM) package --config cmd/weir/packaging/nfpm.yaml \
+			--packager $$packager --target $(OUT)/dist; \
+	done
 
 .PHONY: llvm
 llvm:

@@ -1,0 +1,206 @@
+package packaging
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"weir/tests/lab"
+)
+
+const version = "1.2.3+4.gabc"
+
+func TestPackages(t *testing.T) {
+	if os.Getenv("WEIR_LONG") != "1" {
+		t.Skip("needs WEIR_LONG=1: it fetches and builds nfpm")
+	}
+	deb, rpm := packages(t)
+	t.Run("reproducible", func(t *testing.T) {
+		deb2, rpm2 := packages(t)
+		same(t, deb, deb2)
+		same(t, rpm, rpm2)
+	})
+	t.Run("deb", func(t *testing.T) { testDeb(t, deb) })
+	t.Run("deb lifecycle", func(t *testing.T) { testDebLifecycle(t, deb) })
+	t.Run("rpm", func(t *testing.T) { testRPM(t, rpm) })
+}
+
+// packages makes the packages, and gives their paths.
+func packages(t *testing.T) (deb, rpm string) {
+	t.Helper()
+	dir := t.TempDir()
+	runMake(t, "packages", "OUT="+dir, "VERSION=v1.2.3-4-gabc", "SOURCE_DATE_EPOCH=1700000000")
+	one := func(pattern string) string {
+		found, err := filepath.Glob(filepath.Join(dir, "dist", pattern))
+		if err != nil || len(found) != 1 {
+			t.Fatalf("packages %q, %v", found, err)
+		}
+		return found[0]
+	}
+	return one("*.deb"), one("*.rpm")
+}
+
+func same(t *testing.T, first, second string) {
+	t.Helper()
+	a, err1 := os.ReadFile(first)
+	b, err2 := os.ReadFile(second)
+	if err1 != nil || err2 != nil || !bytes.Equal(a, b) {
+		t.Errorf("%s: two builds differ, unless the sources changed between them: %v %v", filepath.Base(first), err1, err2)
+	}
+}
+
+// contents are the files that both packages hold, where they run alike.
+var contents = []string{
+	"/etc/weir/weir.yaml",
+	"/usr/bin/weir",
+	"/usr/lib/systemd/system/weir-pins.service",
+	"/usr/lib/systemd/system/weir.service",
+	"/usr/lib/sysusers.d/weir.conf",
+	"/usr/lib/tmpfiles.d/weir.conf",
+	"/usr/share/bash-completion/completions/weir",
+	"/usr/share/doc/weir/LICENSE",
+	"/usr/share/doc/weir/LICENSE.BSD-2-Clause",
+	"/usr/share/doc/weir/LICENSE.GPL-2.0",
+	"/usr/share/doc/weir/copyright",
+	"/usr/share/fish/vendor_completions.d/weir.fish",
+	"/usr/share/man/man8/weir-run.8.gz",
+	"/usr/share/man/man8/weir.8.gz",
+	"/usr/share/zsh/site-functions/_weir",
+}
+
+// missing says what of the contents is not among the files.
+func missing(files []string) []string {
+	var names []string
+	for _, name := range contents {
+		if !slices.Contains(files, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func testDeb(t *testing.T, deb string) {
+	need(t, "dpkg-deb")
+	for field, want := range map[string]string{
+		"Package": "weir", "Version": version, "Architecture": runtime.GOARCH, "Section": "net", "Depends": "",
+	} {
+		if got := strings.TrimSpace(output(t, exec.Command("dpkg-deb", "--field", deb, field))); got != want {
+			t.Errorf("%s: got %q, want %q", field, got, want)
+		}
+	}
+	dir := t.TempDir()
+	output(t, exec.Command("dpkg-deb", "--extract", deb, dir))
+	found := listed(t, dir)
+	if names := missing(found); len(names) > 0 {
+		t.Errorf("misses %q of %q", names, found)
+	}
+	if got := strings.TrimSpace(output(t, exec.Command(filepath.Join(dir, "usr/bin/weir"), "version"))); got != "weir v1.2.3-4-gabc" {
+		t.Errorf("got %q", got)
+	}
+	if link, err := os.ReadFile(filepath.Join(dir, "usr/share/zsh/vendor-completions/_weir")); err != nil || len(link) == 0 {
+		t.Errorf("completion for Debian's zsh: %v", err)
+	}
+	for _, name := range found {
+		if info, err := os.Lstat(filepath.Join(dir, name)); err != nil || info.ModTime().Unix() != 1700000000 {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+}
+
+// dpkg installs, upgrades, removes and purges it.
+func testDebLifecycle(t *testing.T, deb string) {
+	lab.Root(t)
+	need(t, "dpkg")
+	dir, calls := t.TempDir(), filepath.Join(t.TempDir(), "calls")
+	path := recorders(t, calls, "") + ":" + os.Getenv("PATH")
+	pins, state := filepath.Join(dir, "sys/fs/bpf/weir"), filepath.Join(dir, "var/lib/weir")
+	for _, name := range []string{"var/lib/dpkg/updates", "var/lib/dpkg/info", "run/systemd/system"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, filepath.Join(dir, "var/lib/dpkg/status"), "", 0o644)
+	dpkg := func(args ...string) []string {
+		t.Helper()
+		if err := os.RemoveAll(calls); err != nil {
+			t.Fatal(err)
+		}
+		// The log, unlike the rest, would be the host's.
+		cmd := exec.Command("dpkg", append([]string{
+			"--root=" + dir, "--log=" + filepath.Join(dir, "log"), "--force-script-chrootless", "--force-confold",
+		}, args...)...)
+		cmd.Env = append(os.Environ(), "PATH="+path)
+		output(t, cmd)
+		b, _ := os.ReadFile(calls)
+		return strings.Split(strings.TrimSpace(strings.ReplaceAll(string(b), "--root="+dir+" ", "")), "\n")
+	}
+	installed := []string{
+		"systemd-sysusers weir.conf", "systemd-tmpfiles --create weir.conf",
+		"systemctl daemon-reload", "systemctl try-restart weir.service",
+	}
+	check := func(what string, got, want []string) {
+		t.Helper()
+		if !slices.Equal(got, want) {
+			t.Errorf("%s called %q, want %q", what, got, want)
+		}
+	}
+	check("the installation", dpkg("--install", deb), installed)
+
+	config := filepath.Join(dir, "etc/weir/weir.yaml")
+	write(t, config, "interfaces: [eth7]\n", 0o640)
+	for _, d := range []string{pins, state} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("the upgrade", dpkg("--install", deb), installed)
+	if b, err := os.ReadFile(config); err != nil || string(b) != "interfaces: [eth7]\n" || !exists(t, pins) {
+		t.Errorf("after the upgrade: configuration %q, %v; pins: %v", b, err, exists(t, pins))
+	}
+
+	check("the removal", dpkg("--remove", "weir"), []string{
+		"systemctl --no-reload disable weir.service", "systemctl stop weir.service", "weir detach --all", "systemctl daemon-reload",
+	})
+	if exists(t, pins) || exists(t, filepath.Join(dir, "usr/bin/weir")) || !exists(t, config) || !exists(t, state) {
+		t.Errorf("after the removal: %q", listed(t, dir))
+	}
+	dpkg("--purge", "weir")
+	for _, name := range []string{"etc/weir", "var/lib/weir", "usr/share/zsh"} {
+		if exists(t, filepath.Join(dir, name)) {
+			t.Errorf("after the purge there is %s", name)
+		}
+	}
+}
+
+func testRPM(t *testing.T, rpm string) {
+	need(t, "rpm")
+	query := func(args ...string) string {
+		t.Helper()
+		return output(t, exec.Command("rpm", append([]string{"--query", "--package", rpm}, args...)...))
+	}
+	if got := query("--queryformat", "%{NAME} %{VERSION} %{RELEASE} %{BUILDHOST} %{BUILDTIME}"); got != "weir "+version+" 1 localhost 1700000000" {
+		t.Errorf("got %q", got)
+	}
+	found := strings.Split(strings.TrimSpace(query("--list")), "\n")
+	if names := missing(found); len(names) > 0 {
+		t.Errorf("misses %q of %q", names, found)
+	}
+	// Directories of the system are not the package's.
+	if i := slices.IndexFunc(found, func(name string) bool { return name == "/usr" || name == "/usr/bin" || name == "/etc" }); i >= 0 {
+		t.Errorf("has %s", found[i])
+	}
+	if got := query("--configfiles"); got != "/etc/weir/weir.yaml\n" {
+		t.Errorf("configuration: %q", got)
+	}
+	for _, script := range []string{"postinstall", "preuninstall", "postuninstall"} {
+		if !regexp.MustCompile("(?m)^" + script + " scriptlet").MatchString(query("--scripts")) {
+			t.Errorf("no script %s", script)
+		}
+	}
+}

@@ -1,0 +1,336 @@
+// Package packaging tests what installs weir: the Makefile, the units, the
+// scripts of packages, and the packages.
+package packaging
+
+import (
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"weir/tests/lab"
+)
+
+const (
+	root  = "../.."
+	files = root + "/cmd/weir/packaging"
+)
+
+// need ends the test where a program is missing: skipped, but failed under
+// CI=true, which installs it.
+func need(t *testing.T, program string) {
+	t.Helper()
+	if _, err := exec.LookPath(program); err == nil {
+		return
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatalf("needs %s, and under CI=true may not be skipped", program)
+	}
+	t.Skipf("needs %s", program)
+}
+
+// output runs a command to its end, and fails the test unless it succeeds.
+func output(t *testing.T, cmd *exec.Cmd) string {
+	t.Helper()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", cmd, err, out)
+	}
+	return string(out)
+}
+
+func runMake(t *testing.T, args ...string) string {
+	t.Helper()
+	return output(t, exec.Command("make", append([]string{"-s", "-C", root}, args...)...))
+}
+
+func write(t *testing.T, path, content string, mode fs.FileMode) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func exists(t *testing.T, path string) bool {
+	t.Helper()
+	_, err := os.Lstat(path)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// listed are the files below a directory that are no directories.
+func listed(t *testing.T, dir string) []string {
+	t.Helper()
+	var names []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			names = append(names, strings.TrimPrefix(path, dir))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// built are stand-ins for what build and man make.
+func built(t *testing.T) string {
+	out := t.TempDir()
+	write(t, filepath.Join(out, "weir"), "#!/bin/sh\n", 0o755)
+	for _, name := range []string{
+		"man/man8/weir.8", "man/man8/weir-run.8", "zsh/site-functions/_weir",
+		"bash-completion/completions/weir", "fish/vendor_completions.d/weir.fish",
+	} {
+		write(t, filepath.Join(out, "dist/share", name), "", 0o600)
+	}
+	return "OUT=" + out
+}
+
+func TestInstall(t *testing.T) {
+	dir, out := t.TempDir(), built(t)
+	destination := "DESTDIR=" + dir
+	runMake(t, "install", out, destination)
+	want := []string{
+		"/etc/weir/weir.yaml",
+		"/usr/local/bin/weir",
+		"/usr/local/lib/systemd/system/weir-pins.service",
+		"/usr/local/lib/systemd/system/weir.service",
+		"/usr/local/lib/sysusers.d/weir.conf",
+		"/usr/local/lib/tmpfiles.d/weir.conf",
+		"/usr/local/share/bash-completion/completions/weir",
+		"/usr/local/share/fish/vendor_completions.d/weir.fish",
+		"/usr/local/share/man/man8/weir-run.8",
+		"/usr/local/share/man/man8/weir.8",
+		"/usr/local/share/zsh/site-functions/_weir",
+	}
+	if got := listed(t, dir); !slices.Equal(got, want) {
+		t.Errorf("installed %q, want %q", got, want)
+	}
+	for name, want := range map[string]fs.FileMode{
+		"usr/local/bin/weir":              0o755,
+		"usr/local/share/man/man8/weir.8": 0o644,
+		"etc/weir":                        0o750 | fs.ModeDir,
+		"etc/weir/allow.d":                0o755 | fs.ModeDir,
+	} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode() != want {
+			t.Errorf("%s: %v %v, want %v", name, info, err, want)
+		}
+	}
+
+	config := filepath.Join(dir, "etc/weir/weir.yaml")
+	write(t, config, "interfaces: [eth7]\n", 0o600)
+	runMake(t, "install", out, destination)
+	if b, err := os.ReadFile(config); err != nil || string(b) != "interfaces: [eth7]\n" {
+		t.Errorf("a second install changed the configuration: %s%v", b, err)
+	}
+	runMake(t, "uninstall", destination)
+	if got, want := listed(t, dir), []string{"/etc/weir/weir.yaml"}; !slices.Equal(got, want) {
+		t.Errorf("uninstall left %q, want %q", got, want)
+	}
+}
+
+func TestInstallOfNothing(t *testing.T) {
+	dir := t.TempDir()
+	out, err := exec.Command("make", "-s", "-C", root, "install", "OUT="+t.TempDir(), "DESTDIR="+dir).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "make build man") || len(listed(t, dir)) > 0 {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func TestUnits(t *testing.T) {
+	need(t, "systemd-analyze")
+	dir := t.TempDir()
+	runMake(t, "install", built(t), "DESTDIR="+dir, "PREFIX=/usr")
+	for _, program := range []string{"bin/sh", "usr/bin/install", "usr/bin/chown"} { // which are everywhere else
+		write(t, filepath.Join(dir, program), "", 0o755)
+	}
+	for _, unit := range []string{"weir.service", "weir-pins.service"} {
+		path := "/usr/lib/systemd/system/" + unit
+		if out := output(t, exec.Command("systemd-analyze", "verify", "--man=no", "--root="+dir, path)); out != "" {
+			t.Errorf("%s:\n%s", unit, out)
+		}
+	}
+	// What is exposed, from 0 to 100, is at most what the rest of a hardened
+	// system may have: 20 when this was written.
+	output(t, exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=25", filepath.Join(files, "weir.service")))
+}
+
+// The user that the units name is there, and may read the configuration.
+func TestUser(t *testing.T) {
+	lab.Root(t)
+	need(t, "systemd-sysusers")
+	need(t, "systemd-tmpfiles")
+	dir := t.TempDir()
+	runMake(t, "install", built(t), "DESTDIR="+dir, "PREFIX=/usr")
+	for range 2 { // an upgrade does it again
+		cmd := exec.Command(filepath.Join(files, "postinstall"))
+		cmd.Env = append(os.Environ(), "DPKG_ROOT="+dir)
+		output(t, cmd)
+	}
+	passwd, err := os.ReadFile(filepath.Join(dir, "etc/passwd"))
+	if err != nil || !strings.Contains(string(passwd), "weir:x:") {
+		t.Errorf("passwd: %s%v", passwd, err)
+	}
+	group, err := os.ReadFile(filepath.Join(dir, "etc/group"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(filepath.Join(dir, "etc/weir"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := info.Sys().(*syscall.Stat_t)
+	if want := "weir:x:" + strconv.Itoa(int(owner.Gid)) + ":"; !strings.Contains(string(group), want) || owner.Gid == 0 || owner.Uid != 0 ||
+		info.Mode().Perm() != 0o750 {
+		t.Errorf("/etc/weir: mode %v, owner %d:%d; groups:\n%s", info.Mode(), owner.Uid, owner.Gid, group)
+	}
+}
+
+// The scripts of packages, with everything that they call recorded.
+func TestScripts(t *testing.T) {
+	const (
+		booted = "run/systemd/system"
+		pins   = "sys/fs/bpf/weir/4026531840-eth0"
+		state  = "var/lib/weir/journal"
+	)
+	for _, c := range []struct {
+		name   string
+		script string
+		args   []string
+		there  []string // directories in the root
+		fails  string   // the call that fails
+		calls  string
+		gone   []string
+		code   int
+	}{
+		{
+			name: "deb is installed", script: "postinstall", args: []string{"configure", ""}, there: []string{booted},
+			calls: "systemd-sysusers --root=ROOT weir.conf; systemd-tmpfiles --root=ROOT --create weir.conf; " +
+				"systemctl daemon-reload; systemctl try-restart weir.service",
+		},
+		{
+			name: "rpm is installed into an image", script: "postinstall", args: []string{"1"},
+			calls: "systemd-sysusers --root=ROOT weir.conf; systemd-tmpfiles --root=ROOT --create weir.conf",
+		},
+		{name: "deb is upgraded", script: "preremove", args: []string{"upgrade", "2"}, there: []string{booted, pins}},
+		{name: "rpm is upgraded", script: "preremove", args: []string{"1"}, there: []string{booted, pins}},
+		{
+			name: "deb is removed", script: "preremove", args: []string{"remove"}, there: []string{booted, pins},
+			calls: "systemctl --root=ROOT --no-reload disable weir.service; systemctl stop weir.service; weir detach --all",
+			gone:  []string{"sys/fs/bpf/weir"},
+		},
+		{
+			name: "rpm is removed where systemd does not run", script: "preremove", args: []string{"0"}, there: []string{pins},
+			calls: "systemctl --root=ROOT --no-reload disable weir.service; weir detach --all",
+			gone:  []string{"sys/fs/bpf/weir"},
+		},
+		{
+			name: "removed from an image", script: "preremove", args: []string{"remove"},
+			calls: "systemctl --root=ROOT --no-reload disable weir.service",
+		},
+		{
+			name: "the service cannot be stopped", script: "preremove", args: []string{"remove"}, there: []string{booted, pins}, fails: "systemctl",
+			calls: "systemctl --root=ROOT --no-reload disable weir.service; systemctl stop weir.service; weir detach --all",
+			gone:  []string{"sys/fs/bpf/weir"},
+		},
+		{
+			name: "it cannot be detached", script: "preremove", args: []string{"remove"}, there: []string{pins}, fails: "weir",
+			calls: "systemctl --root=ROOT --no-reload disable weir.service; weir detach --all", code: 1,
+		},
+		{name: "deb was removed", script: "postremove", args: []string{"remove"}, there: []string{booted, state}, calls: "systemctl daemon-reload"},
+		{name: "deb was upgraded", script: "postremove", args: []string{"upgrade", "2"}, there: []string{booted, state}},
+		{name: "rpm was removed", script: "postremove", args: []string{"0"}, there: []string{booted, state}, calls: "systemctl daemon-reload"},
+		{
+			name: "deb is purged", script: "postremove", args: []string{"purge"}, there: []string{booted, state, "etc/weir/allow.d"},
+			gone: []string{"var/lib/weir"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, calls := t.TempDir(), filepath.Join(t.TempDir(), "calls")
+			for _, name := range c.there {
+				if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cmd := exec.Command(filepath.Join(files, c.script), c.args...)
+			cmd.Env = []string{"DPKG_ROOT=" + dir, "PATH=" + recorders(t, calls, c.fails) + ":" + os.Getenv("PATH")}
+			out, err := cmd.CombinedOutput()
+			if code := cmd.ProcessState.ExitCode(); code != c.code || (code != 0) != strings.Contains(string(out), "still filters") {
+				t.Errorf("exit code %d, %v\n%s", code, err, out)
+			}
+			b, _ := os.ReadFile(calls)
+			got := strings.ReplaceAll(strings.ReplaceAll(strings.TrimSpace(string(b)), "\n", "; "), dir, "ROOT")
+			if got != c.calls {
+				t.Errorf("called %q, want %q", got, c.calls)
+			}
+			for _, name := range c.gone {
+				if exists(t, filepath.Join(dir, name)) {
+					t.Errorf("%s is still there", name)
+				}
+			}
+			for _, name := range c.there {
+				if !slices.ContainsFunc(c.gone, func(g string) bool { return strings.HasPrefix(name, g) }) && !exists(t, filepath.Join(dir, name)) {
+					t.Errorf("%s is gone", name)
+				}
+			}
+		})
+	}
+}
+
+// recorders are stand-ins, in a directory for PATH, that record how they are
+// called. One of them fails, if that is asked for.
+func recorders(t *testing.T, calls, fails string) string {
+	dir := t.TempDir()
+	for _, name := range []string{"systemctl", "systemd-sysusers", "systemd-tmpfiles", "weir"} {
+		script := "#!/bin/sh\necho " + name + ` "$@" >>` + calls + "\n"
+		if name == fails {
+			script += "exit 1\n"
+		}
+		write(t, filepath.Join(dir, name), script, 0o755)
+	}
+	return dir
+}
+
+// What make man makes can be read by those who read it.
+func TestMan(t *testing.T) {
+	need(t, "man")
+	out := t.TempDir()
+	runMake(t, "man", "OUT="+out, "VERSION=v1.2.3")
+	pages, err := filepath.Glob(filepath.Join(out, "dist/share/man/man8/*.8"))
+	if err != nil || len(pages) < 10 {
+		t.Fatalf("pages %q, %v", pages, err)
+	}
+	for _, page := range pages {
+		cmd := exec.Command("man", "--warnings", "--encoding=UTF-8", "--local-file", page)
+		cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "MANWIDTH=80", "MANROFFOPT=")
+		var warnings strings.Builder
+		cmd.Stderr = &warnings
+		text, err := cmd.Output()
+		if err != nil || warnings.Len() > 0 || !strings.Contains(string(text), "weir v1.2.3") {
+			t.Errorf("%s: %v\n%s%s", filepath.Base(page), err, warnings.String(), text)
+		}
+	}
+	for _, shell := range []struct{ name, script string }{
+		{"bash", "bash-completion/completions/weir"},
+		{"zsh", "zsh/site-functions/_weir"},
+		{"fish", "fish/vendor_completions.d/weir.fish"},
+	} {
+		if _, err := exec.LookPath(shell.name); err != nil {
+			t.Logf("%s: not here, and its script not read", shell.name)
+			continue
+		}
+		output(t, exec.Command(shell.name, "-n", filepath.Join(out, "dist/share", shell.script)))
+	}
+}
