@@ -25,6 +25,7 @@ Absolute figures are the machine's; the ratios are what the bars are about.
 lookup    random addresses in a loop in the kernel, none listed and all listed
 prefixes  a list of prefixes of many lengths, against an LPM trie
 wire      packets over a veth pair between two namespaces of its own
+heavy     the same, with a tracker of heavy flows, and with a hot table
 load      from a text file to enforcing, and the memory that it takes
 
 Without arguments it measures all of them, in a few minutes. It needs root and

@@ -40,7 +40,7 @@ func (o *Options) logf(format string, args ...any) {
 }
 
 // Benchmarks are the names that Run takes.
-var Benchmarks = []string{"lookup", "prefixes", "wire", "load"}
+var Benchmarks = []string{"lookup", "prefixes", "wire", "heavy", "load"}
 
 // Run measures the named benchmarks, or all of them. It ends early, with
 // ctx's error, between two of them.
@@ -57,7 +57,7 @@ func Run(ctx context.Context, o Options, names []string) (*Report, error) {
 			if err := r.run(o, name, n); err != nil {
 				return r, fmt.Errorf("%s with %d entries: %w", name, n, err)
 			}
-			if name == "prefixes" {
+			if name == "prefixes" || name == "heavy" {
 				break // the list has the size that it has
 			}
 		}
@@ -73,6 +73,8 @@ func (r *Report) run(o Options, name string, n int) error {
 		return r.prefixes(o)
 	case "wire":
 		return r.wire(o, n)
+	case "heavy":
+		return r.heavy(o)
 	}
 	for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
 		if err := r.load(o, n, mode); err != nil {
@@ -145,10 +147,11 @@ func ThisMachine() Machine {
 
 // Result is one figure. Fields that do not apply are zero.
 type Result struct {
-	Benchmark   string  `json:"benchmark"` // lookup, prefixes, wire or load
-	Contender   string  `json:"contender"` // weir-exact, weir-approx, kernel-hash, kernel-bloom, kernel-lpm, xdp-drop
+	Benchmark   string  `json:"benchmark"` // lookup, prefixes, wire, heavy or load
+	Contender   string  `json:"contender"` // weir-exact, weir-approx, kernel-hash, kernel-bloom, kernel-lpm, xdp-drop; of heavy: plain, hot, tracker
 	Entries     int     `json:"entries"`
 	ListedShare float64 `json:"listed_share"`      // of the keys or packets
+	Traffic     string  `json:"traffic,omitempty"` // where the sources are drawn otherwise
 	NS          float64 `json:"ns,omitempty"`      // a lookup or packet
 	NetNS       float64 `json:"net_ns,omitempty"`  // the same, less the loop with its hash
 	Mpps        float64 `json:"mpps,omitempty"`    // million packets a second
@@ -235,8 +238,4 @@ func mixed(n int, listed float64) func() [4]byte {
 		}
 		return wireOrder(address(i))
 	}
-}
-
-func build(s *generation.Store, mode membership.Mode) (*generation.Generation, error) {
-	return generation.Build(s, generation.Config{Mode: mode})
 }

@@ -53,7 +53,7 @@ func (r *Report) load(o Options, n int, mode membership.Mode) (err error) {
 		return err
 	}
 	entries = list.Entries{}
-	g, err := build(store, mode)
+	g, err := generation.Build(store, generation.Config{Mode: mode})
 	if err != nil {
 		return err
 	}

@@ -24,12 +24,12 @@ func (r *Report) lookup(o Options, n int) error {
 	if err != nil {
 		return err
 	}
-	exact, err := newContenders(store, membership.Exact, n, n, 0)
+	exact, err := newContenders(store, generation.Config{}, n, n, 0)
 	if err != nil {
 		return err
 	}
 	defer exact.Close()
-	approx, err := newContenders(store, membership.Approximate, 0, 0, 0)
+	approx, err := newContenders(store, generation.Config{Mode: membership.Approximate}, 0, 0, 0)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (r *Report) prefixes(o Options) error {
 	if _, err := store.AddList(generation.List{Name: "prefixes"}, list.Entries{V4: prefixes}); err != nil {
 		return err
 	}
-	c, err := newContenders(store, membership.Exact, 0, 0, n)
+	c, err := newContenders(store, generation.Config{}, 0, 0, n)
 	if err != nil {
 		return err
 	}
@@ -196,8 +196,8 @@ type contenders struct {
 	generation *generation.Generation
 }
 
-func newContenders(s *generation.Store, mode membership.Mode, hash, bloom, trie int) (*contenders, error) {
-	g, err := build(s, mode)
+func newContenders(s *generation.Store, c generation.Config, hash, bloom, trie int) (*contenders, error) {
+	g, err := generation.Build(s, c)
 	if err != nil {
 		return nil, err
 	}

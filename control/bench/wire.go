@@ -4,16 +4,16 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"runtime"
 	"time"
 
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 
+	"weir/control/generation"
 	"weir/control/playground"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
+	"weir/loader"
 )
 
 // frames that one contender is sent in one round.
@@ -33,23 +33,30 @@ func (r *Report) wire(o Options, n int) (err error) {
 	if err != nil {
 		return err
 	}
-	w := wires{playground: p, frame: frameTo(p)}
+	exact, err := newContenders(store, generation.Config{}, n, n, 0)
+	if err != nil {
+		return err
+	}
+	defer exact.Close()
+	approx, err := newContenders(store, generation.Config{Mode: membership.Approximate}, 0, 0, 0)
+	if err != nil {
+		return err
+	}
+	defer approx.Close()
+	if err := exact.fillRandom(n); err != nil {
+		return err
+	}
+	w, err := newWires(p, map[string]runner{
+		"xdp-drop": {exact, "drop"}, "weir-exact": {exact, "weir"}, "weir-approx": {approx, "weir"},
+		"kernel-hash": {exact, "hash"}, "kernel-bloom": {exact, "bloom"},
+	})
+	if err != nil {
+		return err
+	}
 	defer w.Close()
-	if w.exact, err = newContenders(store, membership.Exact, n, n, 0); err != nil {
-		return err
-	}
-	if w.approx, err = newContenders(store, membership.Approximate, 0, 0, 0); err != nil {
-		return err
-	}
-	if err := w.exact.fillRandom(n); err != nil {
-		return err
-	}
-	if err := w.attach(); err != nil {
-		return err
-	}
 	mpps := map[float64]map[string]float64{}
 	for _, listed := range []float64{0, 0.01, 0.5, 1} {
-		for _, c := range []*contenders{w.exact, w.approx} {
+		for _, c := range []*contenders{exact, approx} {
 			c.SetKeys(mixed(n, listed))
 		}
 		names := []string{"xdp-drop", "weir-exact", "weir-approx", "kernel-hash", "kernel-bloom"}
@@ -89,29 +96,39 @@ func frameTo(p *playground.Playground) []byte {
 	return f
 }
 
-// wires are the contenders on the wire.
-type wires struct {
-	exact, approx *contenders
-	playground    *playground.Playground
-	frame         []byte
-	link          link.Link
+// runner is a program of a contender's.
+type runner struct {
+	*contenders
+	program string
 }
 
-func (w *wires) attach() error {
-	out, err := w.playground.A.Index()
+// wires are contenders on the wire.
+type wires struct {
+	runners    map[string]runner
+	playground *playground.Playground
+	frame      []byte
+	link       link.Link
+}
+
+func newWires(p *playground.Playground, runners map[string]runner) (*wires, error) {
+	w := &wires{runners: runners, playground: p, frame: frameTo(p)}
+	out, err := p.A.Index()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	in, err := w.playground.B.Index()
+	in, err := p.B.Index()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := errors.Join(w.exact.SetTarget(out), w.approx.SetTarget(out)); err != nil {
-		return err
+	var first runner
+	for _, first = range runners {
+		if err := first.SetTarget(out); err != nil {
+			return nil, err
+		}
 	}
-	return w.playground.B.In(func() error {
+	return w, p.B.In(func() error {
 		w.link, err = link.AttachXDP(link.XDPOptions{
-			Program: w.exact.Wire("drop"), Interface: in, Flags: link.XDPDriverMode,
+			Program: first.Wire(first.program), Interface: in, Flags: link.XDPDriverMode,
 		})
 		return err
 	})
@@ -119,27 +136,17 @@ func (w *wires) attach() error {
 
 // measure gives the million packets a second that a contender has received.
 func (w *wires) measure(name string) (mpps float64, err error) {
-	c, program := w.exact, map[string]string{
-		"xdp-drop": "drop", "weir-exact": "weir", "weir-approx": "weir", "kernel-hash": "hash", "kernel-bloom": "bloom",
-	}[name]
-	if name == "weir-approx" {
-		c = w.approx
-	}
-	if err := w.link.Update(c.Wire(program)); err != nil {
+	c := w.runners[name]
+	if err := w.link.Update(c.Wire(c.program)); err != nil {
 		return 0, err
 	}
 	err = w.playground.A.In(func() error {
 		// Generator and receiver share the core that sends.
-		var all, one unix.CPUSet
-		if err := unix.SchedGetaffinity(0, &all); err != nil {
+		release, err := loader.StayOnCPU()
+		if err != nil {
 			return err
 		}
-		one.Set(runtime.NumCPU() - 1)
-		if err := unix.SchedSetaffinity(0, &one); err != nil {
-			return err
-		}
-		defer unix.SchedSetaffinity(0, &all)
-
+		defer release()
 		before, began := c.Received(), time.Now()
 		if err := c.Send(w.frame, frames); err != nil {
 			return err
@@ -158,10 +165,5 @@ func (w *wires) measure(name string) (mpps float64, err error) {
 func (w *wires) Close() {
 	if w.link != nil {
 		w.link.Close()
-	}
-	for _, c := range []*contenders{w.exact, w.approx} {
-		if c != nil {
-			c.Close()
-		}
 	}
 }
