@@ -29,6 +29,7 @@ const (
 	exitFailure = 1 // what was asked for could not be done, or the demo's proof failed
 	exitUsage   = 2 // the command line is wrong
 	exitDropped = 3 // weir explain --exit-code: it would be dropped
+	exitDiffer  = 3 // weir diff --exit-code: the lists differ
 )
 
 // usageError is a wrong command line.
@@ -53,6 +54,8 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 		return exitOK
 	case errors.Is(err, errDropped):
 		return exitDropped
+	case errors.Is(err, errDiffer):
+		return exitDiffer
 	case errors.As(err, &usage):
 		fmt.Fprintf(stderr, "weir: %v\nTry `%s --help`.\n", err, command.CommandPath())
 		return exitUsage
@@ -72,8 +75,8 @@ a counted reason.
 ARP, neighbour discovery and DHCP always pass; then come failsafe ports and
 prefixes; an allow list beats every block list.
 
-Exit codes: 0 done, 1 failed, 2 wrong command line, 3 would be dropped
-(weir explain --exit-code).`,
+Exit codes: 0 done, 1 failed, 2 wrong command line, 3 would be dropped, or is
+different (weir explain and weir diff, with --exit-code).`,
 		Example: `  weir run --iface eth0 --block feed.txt
   weir status
   weir explain 192.0.2.1
@@ -86,7 +89,11 @@ Exit codes: 0 done, 1 failed, 2 wrong command line, 3 would be dropped
 	}
 	root.SetVersionTemplate("weir {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newRun(), newStatus(), newDetach(), newReplay(), newExplain(), newDemo(), newPlan(), newBench(), newVersion())
+	root.AddCommand(
+		newRun(), newCheck(), newReload(), newDetach(), newStatus(), newTop(), newWeights(), newEvents(), newCapture(), newExplain(),
+		newBlock(), newUnblock(), newAllow(), newUnallow(), newLists(), newRefresh(), newDiff(),
+		newReplay(), newDemo(), newPlan(), newBench(), newVersion(), newShare(),
+	)
 	return root
 }
 

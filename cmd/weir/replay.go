@@ -9,6 +9,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"weir/control/heavy"
 	"weir/control/replay"
 )
 
@@ -26,9 +27,13 @@ standard input. Raw IP and Linux cooked captures are read as Ethernet.
 
 --verdicts writes a line for each packet: packet,verdict,reason,list. Packets
 are numbered from 1 through all captures, in the order in which they are named.
-The list is the one that blocks the packet; approximate mode cannot tell it.`,
+The list is the one that blocks the packet; approximate mode cannot tell it.
+
+--heavy counts all captures as one interval, in memory that does not grow: no
+flow above the share is missed. Bytes are those that were captured.`,
 		Example: `  weir replay --block feed.txt traffic.pcap
   weir replay --engine go --block feed.txt --json traffic.pcapng.gz
+  weir replay --heavy key=src,unit=bytes,share=0.01 traffic.pcap
   tcpdump -w - -c 1000 | weir replay --block feed.txt --verdicts verdicts.csv -`,
 		Args: usageArgs(cobra.MinimumNArgs(1)),
 	}
@@ -37,6 +42,8 @@ The list is the one that blocks the packet; approximate mode cannot tell it.`,
 	f.StringVar(&o.Verdicts, "verdicts", "", "CSV `file` to write the verdict on each packet to")
 	choices(c, "engine", "kernel", "go")
 	filterFlags(c, &o.Rules)
+	f.Var(optional(&o.Heavy, heavy.ParseShare), "heavy",
+		"print the flows that have a `share` of all packets, as in key=src|dst|flow|src/24,unit=packets|bytes,share=0.001")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, captures []string) error {
 		out := newConsole(c.OutOrStdout(), c.ErrOrStderr())
@@ -78,6 +85,19 @@ func printSummary(w io.Writer, s *replay.Summary) {
 		fmt.Fprintln(t, "blocked by list")
 		for _, list := range lists {
 			row("  "+list, s.Lists[list])
+		}
+	}
+	if s.Heavy != nil {
+		fmt.Fprintln(t, "heavy flows\tpackets\tbytes")
+		for _, f := range s.Heavy {
+			fmt.Fprintf(t, "  %s\t%s\t%s", f.Key, humanize.Comma(int64(f.Packets)), humanize.Comma(int64(f.Bytes)))
+			if f.Before > 0 {
+				fmt.Fprintf(t, "\t(and up to %d before)", f.Before)
+			}
+			fmt.Fprintln(t)
+		}
+		if s.HeavyDenied > 0 {
+			fmt.Fprintf(t, "%d packets found the memory for flows full: flows may be missing, give it more with memory=\n", s.HeavyDenied)
 		}
 	}
 	t.Flush()

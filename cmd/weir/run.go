@@ -3,9 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -14,6 +17,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"weir/control/api"
+	"weir/control/daemon"
+	"weir/control/heavy"
+	"weir/control/ruleset"
 	"weir/control/run"
 )
 
@@ -28,23 +35,42 @@ func newRun() *cobra.Command {
 	var ifaces []string
 	var netns string
 	var interval time.Duration
+	var xdp run.Mode
+	var configuration string
 	c := &cobra.Command{
-		Use:   "run --iface NAME[,NAME] --block FILE...",
+		Use:   "run --config FILE | --iface NAME[,NAME] --block FILE...",
 		Short: "Filter on interfaces until stopped",
-		Long: `Reads the lists, attaches to the interfaces, and filters until it is stopped by
-SIGINT or SIGTERM. SIGHUP reads the lists again and puts them in force in one
-step; if one is refused, the old ones stay. Run from a terminal, it takes SIGHUP
-for the loss of that terminal, and stops.
+		Long: `With --config it runs as a daemon does: lists from feeds and from commands (weir
+block), interfaces as they come and go, all as weir.yaml says. SIGHUP, or weir
+reload, reads that again and puts it in force, all or nothing. It leaves the
+program in force when it stops: weir detach takes it off.
+
+Without it, the command line says all. It reads the lists, attaches to the
+interfaces, and filters until it is stopped by SIGINT or SIGTERM. SIGHUP reads the
+lists again and puts them in force in one step; if one is refused, the old ones
+stay. Run from a terminal, it takes SIGHUP for the loss of that terminal, and stops.
 
 On a terminal a line shows what comes through; otherwise the log says so every
 few seconds.
 
+A tracker finds the flows that are heavy, and can hold them back:
+  key=src|dst|flow|src/BITS|dst/BITS[,unit=packets|bytes][,rate=UNITS/s]
+  [,share=SHARE][,interval=DURATION][,action=report|limit|block]
+  [,limit=UNITS/s][,for=DURATION][,memory=SIZE]
+It counts packets (or bytes) by source, destination, five-tuple or prefix, and
+calls a flow heavy by its rate, its share of all traffic, or both: 1 % if
+nothing is said. What is limited or blocked is so until it has been under half
+of that for the time that "for" says. Allowed and failsafe traffic is not held
+back. weir top shows what the trackers see.
+
 Where weir is filtering already, because it was killed or stopped with --keep,
 its program is replaced without a gap, and its counters go on. While another
 weir runs there, that wants --takeover.`,
-		Example: `  weir run --iface eth0 --block feed.txt --allow ours.txt --failsafe-port tcp/22
+		Example: `  weir run --config /etc/weir/weir.yaml
+  weir run --iface eth0 --block feed.txt --allow ours.txt --failsafe-port tcp/22
   weir run --iface eth0,eth1 --block feed.txt.gz --monitor
   weir run --iface veth0 --netns lab --block huge.txt --mode approx --bits-per-entry 12
+  weir run --iface eth0 --block feed.txt --track key=src,rate=50k/s,action=limit,limit=1k/s
   kill -HUP PID   # as weir status shows it: read the lists again`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -54,28 +80,73 @@ weir runs there, that wants --takeover.`,
 		},
 	}
 	f := c.Flags()
+	f.StringVarP(&configuration, "config", "c", "", "`file` that says all of it, weir.yaml")
 	f.StringSliceVar(&ifaces, "iface", nil, "`interfaces` to filter on, joined by commas")
 	filterFlags(c, &o.Rules)
-	f.TextVar(&o.XDP, "xdp", o.XDP, "where the program runs: `place` native, generic (slower, any driver) or offload")
+	f.TextVar(&xdp, "xdp", xdp, "where the program runs: `place` native, generic (slower, any driver) or offload")
 	choices(c, "xdp", "native", "generic", "offload")
 	f.BoolVar(&o.Keep, "keep", false, "leave the program in force when stopped")
 	f.BoolVar(&o.Takeover, "takeover", false, "take over from another weir that runs on the interface")
+	f.Var(each(&o.Track, heavy.Parse), "track", "`tracker` of heavy flows, as below; repeat for up to 4")
+	f.IntVar(&o.Learn, "learn", 0, "hot `elements` that may have weights, so that they are not taken for listed ones; "+
+		"0: none (default in approximate mode "+strconv.Itoa(run.DefaultLearn)+")")
+	f.StringVar(&o.Socket, "socket", api.DefaultSocket, "`path` of the socket for weir top and weir weights; empty: none")
+	f.StringVar(&o.Metrics, "metrics", "", "`address` and port on which Prometheus may scrape /metrics, such as 127.0.0.1:9477; "+
+		"without it, the socket alone has them")
 	f.BoolVar(&o.Wide, "wide", false, "let a block list hold half of IPv4 or IPv6, or more")
 	placeFlags(f, &netns, &o.Pins)
 	f.DurationVar(&interval, "interval", 0, "how often counters are shown (default 1s on a terminal, else 5s)")
 	asJSON := f.Bool("json", false, "log JSON, a line an event")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		o.Targets = targets(ifaces, netns)
+		if configuration != "" {
+			if bad := besides(c, "config", "takeover", "interval", "json"); bad != "" {
+				return usageError{fmt.Errorf("--%s does not go with --config: say it in the file", bad)}
+			}
+			return runServer(c, interval, *asJSON, func(ctx context.Context, log *slog.Logger, p ruleset.Progress) (server, error) {
+				return daemon.Start(ctx, daemon.Options{
+					Config: configuration, Takeover: o.Takeover, Version: version, Log: log, Progress: p,
+				})
+			})
+		}
+		o.Places = places(ifaces, netns, xdp)
 		switch {
-		case len(o.Targets) == 0:
+		case len(o.Places) == 0:
 			return usageError{fmt.Errorf("which interface? name it with --iface")}
-		case len(o.Rules.Block) == 0:
-			return usageError{fmt.Errorf("what is to be blocked? name a list with --block")}
+		case len(o.Rules.Block) == 0 && len(o.Track) == 0:
+			return usageError{fmt.Errorf("what is to be blocked? name a list with --block, or heavy flows with --track")}
+		}
+		if !c.Flags().Changed("learn") {
+			o.Learn = run.LearnByMode
+		} else if o.Learn < 0 || o.Learn > run.MaxLearn {
+			return usageError{fmt.Errorf("--learn %d: want 0 to %d elements", o.Learn, run.MaxLearn)}
+		}
+		if _, _, err := net.SplitHostPort(o.Metrics); o.Metrics != "" && err != nil {
+			return usageError{fmt.Errorf("--metrics %s: want host:port, as in 127.0.0.1:9477", o.Metrics)}
 		}
 		o.Version = version
-		return filter(c, o, interval, *asJSON)
+		return runServer(c, interval, *asJSON, func(ctx context.Context, log *slog.Logger, p ruleset.Progress) (server, error) {
+			o.Log, o.Progress = log, p
+			return run.Start(ctx, o)
+		})
 	}
 	return c
+}
+
+// besides finds a flag that was given and is none of these.
+func besides(c *cobra.Command, names ...string) (bad string) {
+	c.Flags().Visit(func(f *pflag.Flag) {
+		if !slices.Contains(names, f.Name) {
+			bad = f.Name
+		}
+	})
+	return bad
+}
+
+// server is what filters until it is stopped.
+type server interface {
+	Serve(ctx context.Context, reload <-chan os.Signal, interval time.Duration, show func(run.Rates)) error
+	Keeps() bool // the program stays in force after Stop
+	Stop() error
 }
 
 // placeFlags are the flags that say where weir is attached and pinned.
@@ -87,6 +158,15 @@ func placeFlags(f *pflag.FlagSet, netns *string, pins *run.Pins) {
 
 func pinsFlag(f *pflag.FlagSet, pins *run.Pins) {
 	f.StringVar((*string)(pins), "pins", string(run.DefaultPins), "`directory` of pins, on a BPF file system")
+}
+
+// places are the interfaces of a namespace, each once, and how to filter there.
+func places(ifaces []string, netns string, xdp run.Mode) []run.Place {
+	var all []run.Place
+	for _, t := range targets(ifaces, netns) {
+		all = append(all, run.Place{Target: t, XDP: xdp})
+	}
+	return all
 }
 
 // targets are the interfaces of a namespace, each once.
@@ -101,8 +181,9 @@ func targets(ifaces []string, netns string) []run.Target {
 	return all
 }
 
-// filter runs a filter until the command is stopped.
-func filter(c *cobra.Command, o run.Options, interval time.Duration, asJSON bool) error {
+// runServer runs what start gives until the command is stopped.
+func runServer(c *cobra.Command, interval time.Duration, asJSON bool,
+	start func(context.Context, *slog.Logger, ruleset.Progress) (server, error)) error {
 	ctx := c.Context()
 	// Before the lists are read, for a reload must not kill.
 	reload := make(chan os.Signal, 1)
@@ -118,9 +199,8 @@ func filter(c *cobra.Command, o run.Options, interval time.Duration, asJSON bool
 
 	out := newConsole(c.OutOrStdout(), c.ErrOrStderr())
 	defer out.show("")
-	o.Log = out.logger(asJSON)
-	o.Progress = progress(out)
-	filter, err := run.Start(ctx, o)
+	log := out.logger(asJSON)
+	filter, err := start(ctx, log, progress(out))
 	out.show("")
 	if err != nil {
 		return err
@@ -131,7 +211,7 @@ func filter(c *cobra.Command, o run.Options, interval time.Duration, asJSON bool
 			interval = liveInterval
 		}
 	}
-	show := func(r run.Rates) { logRates(o, r) }
+	show := func(r run.Rates) { logRates(log, r) }
 	if out.terminal() {
 		show = func(r run.Rates) { out.show(liveLine(r)) }
 	}
@@ -143,10 +223,10 @@ func filter(c *cobra.Command, o run.Options, interval time.Duration, asJSON bool
 	}
 	if stopped == nil {
 		what := "stopped, detached"
-		if o.Keep {
+		if filter.Keeps() {
 			what = "stopped, the program stays in force"
 		}
-		o.Log.Info(what)
+		log.Info(what)
 	}
 	return stopped
 }
@@ -188,7 +268,7 @@ func liveLine(r run.Rates) string {
 func count(n float64) string { return strings.TrimSpace(humanize.SIWithDigits(n, 2, "")) }
 
 // logRates is how rates are shown in the log.
-func logRates(o run.Options, r run.Rates) {
+func logRates(log *slog.Logger, r run.Rates) {
 	attrs := []any{
 		"pps", int(r.Packets), "bps", int(8 * r.Bytes), "drops_per_second", int(r.Dropped),
 		"packets", r.Total.Packets, "bytes", r.Total.Bytes, "blocked", r.Blocked.Packets,
@@ -196,5 +276,5 @@ func logRates(o run.Options, r run.Rates) {
 	for _, name := range r.Top() {
 		attrs = append(attrs, name+"_per_second", int(r.Reasons[name]))
 	}
-	o.Log.Log(context.Background(), 0, "counters", attrs...)
+	log.Log(context.Background(), 0, "counters", attrs...)
 }

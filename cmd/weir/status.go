@@ -102,7 +102,7 @@ func printInterface(w io.Writer, i status.Interface) {
 	}
 	for _, l := range i.Lists {
 		if l.Allow {
-			row("allow "+l.Name, "%s entries, %s", humanize.Comma(int64(l.Entries)), l.File)
+			row("allow "+l.Name, "%s", entries(l))
 		}
 	}
 	files := map[string]status.List{}
@@ -115,9 +115,18 @@ func printInterface(w io.Writer, i status.Interface) {
 			continue
 		}
 		l := files[c.List]
-		row("block "+c.List, "%s; %s entries, %s", counted(c.Count), humanize.Comma(int64(l.Entries)), l.File)
+		row("block "+c.List, "%s; %s", counted(c.Count), entries(l))
 	}
 	t.Flush()
+}
+
+// entries says how many a list has, and where they come from if that is a file.
+func entries(l status.List) string {
+	text := humanize.Comma(int64(l.Entries)) + " entries"
+	if l.File != "" {
+		text += ", " + l.File
+	}
+	return text
 }
 
 func counted(c status.Count) string {

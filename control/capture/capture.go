@@ -1,10 +1,12 @@
-// Package capture reads packet captures as Ethernet frames.
+// Package capture reads packet captures as Ethernet frames, and writes them.
 //
 // A capture is pcap (microseconds or nanoseconds, either byte order) or
 // pcapng, plain or compressed with gzip or zstd. All of that is recognised by
 // the first bytes, never by the name. Raw IP and Linux cooked packets are
 // given an Ethernet header, so that callers see one link layer only; other
 // link types are refused.
+//
+// What is written is pcapng.
 //
 // Captures come from anywhere and may be damaged or hostile: whatever they
 // say, a Reader's memory is bounded. It holds one packet of at most [MaxPacket]

@@ -12,7 +12,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	"weir/control/config"
@@ -20,10 +21,10 @@ import (
 	"weir/control/generation"
 	"weir/control/heavy"
 	"weir/control/journal"
-	"weir/control/list"
+	"weir/control/metrics"
+	"weir/control/notify"
 	"weir/control/ruleset"
 	"weir/control/run"
-	"weir/filter/key"
 )
 
 // Options say how a daemon runs, besides its configuration.
@@ -43,7 +44,11 @@ type Daemon struct {
 	journal *journal.Journal
 	ctx     context.Context // done when the daemon stops
 	feeds   map[*feed.Feed]context.CancelFunc
-	expired *time.Timer
+	manager *notify.Manager
+	overdue time.Time // when to try again to put in force what could not be; zero: all is
+
+	reloading sync.Mutex // held while the configuration is read again
+	reloads   metrics.Reloads
 }
 
 // mostInPlace bounds the changes of one update that go in place: beyond it, the
@@ -60,10 +65,13 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 		return nil, err
 	}
 	d := &Daemon{Options: o, feeds: make(map[*feed.Feed]context.CancelFunc)}
+	if d.manager, err = notify.Dial(); err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(string(c.StateDir), 0o700); err != nil {
 		o.Log.Error("the state directory cannot be made, nothing will be saved: " + err.Error())
 	}
-	if d.journal, err = journal.Open(filepath.Join(string(c.StateDir), "entries"), o.Log); err != nil {
+	if d.journal, err = d.openJournal(ctx, c); err != nil {
 		return nil, err
 	}
 	if err := d.start(ctx, c); err != nil {
@@ -76,7 +84,11 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err := d.journal.Apply(d.journal.Expired(time.Now())); err != nil {
 		d.Log.Error("expired entries could not be removed from the journal: " + err.Error())
 	}
-	if d.state, err = newState(ctx, c, nil, d.journal); err != nil {
+	feeds, err := openFeeds(ctx, c, nil)
+	if err != nil {
+		return err
+	}
+	if d.state, err = newState(c, feeds, d.journal); err != nil {
 		return err
 	}
 	d.tellRefused(d.state)
@@ -93,8 +105,13 @@ func (d *Daemon) options(s *state) (run.Options, error) {
 	c := s.config
 	o := run.Options{
 		Rules: s.loaded.Rules, Wait: true, Pins: c.Pins, Keep: true, Takeover: d.Takeover, Version: d.Version,
-		Socket: string(c.API.Socket), Log: d.Log, Progress: d.Progress,
+		Socket: string(c.API.Socket), Group: c.API.Group, Control: d,
+		TLS: run.TLS{
+			Address: string(c.API.Listen), Cert: string(c.API.TLS.Cert), Key: string(c.API.TLS.Key), ClientCA: string(c.API.TLS.ClientCA),
+		},
+		Metrics: string(c.Metrics.Listen), Log: d.Log, Progress: d.Progress,
 		Load: func(ruleset.Progress) (*ruleset.Loaded, error) { return s.loaded, nil },
+		Tell: d.tell,
 	}
 	for _, i := range c.Interfaces {
 		o.Places = append(o.Places, run.Place{Target: run.Target{Netns: i.Netns, Iface: i.Name}, XDP: i.XDP})
@@ -156,7 +173,12 @@ func (d *Daemon) Serve(ctx context.Context, reload <-chan os.Signal, interval ti
 	defer stop()
 	d.ctx = ctx
 	d.follow()
-	go d.expire(ctx)
+	d.reloads.Last, d.reloads.LastDone, d.reloads.Done = time.Now(), time.Now(), 1
+	d.told(d.manager.Ready(d.summary()))
+	if w := d.manager.Watchdog(); w > 0 {
+		go d.alive(ctx, w/2)
+	}
+	go d.tend(ctx)
 	go func() {
 		for {
 			select {
@@ -174,7 +196,56 @@ func (d *Daemon) Serve(ctx context.Context, reload <-chan os.Signal, interval ti
 }
 
 // Stop ends the daemon. The program stays in force.
-func (d *Daemon) Stop() error { return errors.Join(d.Filter.Stop(), d.journal.Close()) }
+func (d *Daemon) Stop() error {
+	d.told(d.manager.Stopping())
+	return errors.Join(d.Filter.Stop(), d.journal.Close())
+}
+
+// told logs that the service manager could not be told.
+func (d *Daemon) told(err error) {
+	if err != nil {
+		d.Log.Warn(err.Error())
+	}
+}
+
+// summary is how the daemon is, in a line.
+func (d *Daemon) summary() string {
+	return fmt.Sprintf("filtering %d entries of %d lists", d.state.loaded.Entries(), len(d.state.lists))
+}
+
+// alive tells the service manager so, from the goroutine that must not hang.
+func (d *Daemon) alive(ctx context.Context, interval time.Duration) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			_ = d.Do(ctx, func() error { d.told(d.manager.Alive()); return nil })
+		}
+	}
+}
+
+// tell adds to metrics what the filter does not know.
+func (d *Daemon) tell(s *metrics.Snapshot) {
+	for _, l := range d.state.lists {
+		if l.feed != nil {
+			s.Feeds = append(s.Feeds, l.feed)
+		}
+		// By name: the lists are another configuration's while it is put in force.
+		for i := range s.Lists {
+			s.Lists[i].Refused = s.Lists[i].Refused || s.Lists[i].Name == l.Name && l.refused != nil
+		}
+	}
+	for i := range s.Lists {
+		if l := d.state.list(s.Lists[i].Name); l != nil {
+			s.Lists[i].Refused = l.refused != nil
+		}
+	}
+	reloads := d.reloads
+	s.Config = &reloads
+}
 
 // follow runs the feeds of the present lists, and no others.
 func (d *Daemon) follow() {
@@ -196,12 +267,13 @@ func (d *Daemon) follow() {
 		}
 		ctx, cancel := context.WithCancel(d.ctx)
 		d.feeds[f] = cancel
-		go f.Run(ctx, func(o feed.Outcome) { d.fetched(ctx, name, f, o) })
+		go f.Run(ctx, func(o feed.Outcome) { _ = d.fetched(ctx, name, f, o) }) // it is in the log
 	}
 }
 
-// fetched takes in what came of an attempt to read a source.
-func (d *Daemon) fetched(ctx context.Context, name string, f *feed.Feed, o feed.Outcome) {
+// fetched takes in what came of an attempt to read a source. It fails where that
+// is new, and not in force.
+func (d *Daemon) fetched(ctx context.Context, name string, f *feed.Feed, o feed.Outcome) error {
 	log := d.Log.With("list", name, "source", o.Source, "entries", o.Entries, "took", o.Ended.Sub(o.Began).Round(time.Millisecond).String())
 	switch {
 	case o.Result == feed.Failed:
@@ -214,7 +286,7 @@ func (d *Daemon) fetched(ctx context.Context, name string, f *feed.Feed, o feed.
 		log.Debug("feed read", "result", o.Result.String())
 	}
 	if !o.Changed {
-		return
+		return nil
 	}
 	err := d.Do(ctx, func() error {
 		l := d.state.list(name)
@@ -226,6 +298,7 @@ func (d *Daemon) fetched(ctx context.Context, name string, f *feed.Feed, o feed.
 	if err != nil && ctx.Err() == nil {
 		log.Error("feed read, but it is not in force: " + err.Error())
 	}
+	return err
 }
 
 // update brings a list in step with its feed.
@@ -237,20 +310,25 @@ func (d *Daemon) update(l *aList) error {
 	began := time.Now()
 	store := d.state.loaded.Store
 	changes, ok := store.Difference(l.sources, entries, mostInPlace)
+	differ := len(changes)
 	if ok && l.TTL > 0 {
 		more, err := d.linger(l, changes)
 		if err != nil {
-			return err
+			d.Log.Error("what has left a feed stays, since it could not be recorded for how long: "+err.Error(), "list", l.Name)
+			changes = slices.DeleteFunc(changes, func(c generation.Change) bool { return !c.Add })
+			differ = len(changes)
 		}
 		changes = append(changes, more...)
 	}
 	d.state.count(l.sources, entries.Len())
 	var err error
 	if ok {
-		_, err = d.Apply(changes)
+		var n int
+		n, err = d.put(changes)
+		d.state.loaded.Sources[l.command-1].Entries += n - differ // those that linger
 	} else {
 		store.Replace(l.sources, entries)
-		err = d.Filter.Reload()
+		err = d.inForce(d.Filter.Reload())
 	}
 	if err == nil {
 		d.Log.Info("list updated", "list", l.Name, "entries", entries.Len(), "changes", len(changes), "in_place", ok,
@@ -268,92 +346,176 @@ func (d *Daemon) linger(l *aList, changes []generation.Change) (more []generatio
 		if c.Add {
 			continue
 		}
-		batch = append(batch, journal.Change{Entry: journal.Entry{
+		e := journal.Entry{
 			List: l.Name, Allow: l.Action == config.Allow, Key: c.Key, Added: now, Expires: expires(now, l.TTL), Reason: "left the feed",
-		}})
+		}
+		if by, ok := d.journal.Get(l.Name, c.Key); ok && (by.Expires.IsZero() || by.Expires.After(e.Expires)) {
+			continue // who added it by command wants it for longer
+		}
+		batch = append(batch, journal.Change{Entry: e})
 		more = append(more, generation.Change{List: l.command, Add: true, Key: c.Key})
 	}
-	if len(batch) == 0 {
-		return nil, nil
+	if err := d.journal.Apply(batch); err != nil {
+		return nil, err
 	}
-	return more, d.journal.Apply(batch)
+	return more, nil
 }
 
-// expire removes entries when their time has come.
-func (d *Daemon) expire(ctx context.Context) {
+// tend does what time asks for: it removes entries when theirs has come, and
+// tries again what could not be put in force.
+func (d *Daemon) tend(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
+	told := ""
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
 			err := d.Do(ctx, func() error {
-				batch := d.journal.Expired(now)
-				if len(batch) == 0 {
-					return nil
+				var late error
+				if !d.overdue.IsZero() && now.After(d.overdue) {
+					late = d.inForce(d.Filter.Reload())
 				}
-				if _, err := d.change(batch); err != nil {
-					return err
-				}
-				d.Log.Info("entries have expired", "entries", len(batch))
-				return nil
+				return errors.Join(late, d.expire(now))
 			})
-			if err != nil && ctx.Err() == nil {
-				d.Log.Error("expiry: " + err.Error())
+			switch {
+			case err == nil:
+				told = ""
+			case err.Error() != told && ctx.Err() == nil: // once while it stays the same
+				told = err.Error()
+				d.Log.Error(told)
 			}
 		}
 	}
 }
 
+// expire removes the entries whose time has come. They end also where that
+// cannot be recorded: the next weir will see that their time has come.
+func (d *Daemon) expire(now time.Time) error {
+	batch := d.journal.Expired(now)
+	if len(batch) == 0 {
+		return nil
+	}
+	unrecorded := d.journal.Apply(batch)
+	if unrecorded != nil {
+		unrecorded = fmt.Errorf("entries have expired, which could not be recorded: %w", unrecorded)
+	}
+	n, err := d.enforce(batch)
+	if n > 0 {
+		d.Log.Info("entries have expired", "entries", n)
+	}
+	return errors.Join(unrecorded, d.inForce(err))
+}
+
 // change makes changes durable, then puts them in force. It gives the number of
-// entries that changed.
+// entries that changed. When it fails, nothing has changed.
 func (d *Daemon) change(batch []journal.Change) (int, error) {
+	if !d.overdue.IsZero() {
+		// Behind its lists, a filter takes additions that it cannot give back.
+		if err := d.inForce(d.Filter.Reload()); err != nil {
+			return 0, fmt.Errorf("nothing was changed, for earlier changes have to come first: %w", err)
+		}
+	}
+	before := make([]journal.Change, len(batch))
+	for i, c := range batch {
+		e, had := d.journal.Get(c.List, c.Key)
+		if e.List, e.Key = c.List, c.Key; !had {
+			e.Allow = c.Allow
+		}
+		before[len(batch)-1-i] = journal.Change{Remove: !had, Entry: e}
+	}
 	if err := d.journal.Apply(batch); err != nil {
 		return 0, err
 	}
+	n, err := d.enforce(batch)
+	if err != nil {
+		_, undone := d.enforce(before) // in the lists; what filters goes on as it did
+		if err := d.journal.Apply(before); err != nil {
+			d.Log.Error("entries that are not in force are recorded, and will be after a restart: " + err.Error())
+		}
+		if undone != nil {
+			d.Log.Debug(undone.Error())
+		}
+		_ = d.inForce(err) // additions that did fit are
+		return 0, fmt.Errorf("nothing was changed: %w", err)
+	}
+	return n, nil
+}
+
+// enforce brings changes of the journal into force.
+func (d *Daemon) enforce(batch []journal.Change) (n int, err error) {
 	var changes []generation.Change
+	store := d.state.loaded.Store
 	for _, c := range batch {
-		if l := d.state.list(c.List); l != nil { // else of a list that is no longer configured
+		l := d.state.list(c.List)
+		if l == nil { // of a list that is no longer configured
+			continue
+		}
+		if had := store.Has(l.command, c.Key); had == c.Remove {
 			changes = append(changes, generation.Change{List: l.command, Add: !c.Remove, Key: c.Key})
-			n := &d.state.loaded.Sources[l.command-1].Entries
-			if *n++; c.Remove {
-				*n -= 2
+			entries := &d.state.loaded.Sources[l.command-1].Entries
+			if *entries++; c.Remove {
+				*entries -= 2
 			}
 		}
 	}
-	return d.Apply(changes)
+	_, err = d.Apply(changes)
+	return len(changes), err
+}
+
+// put makes changes in the lists and puts them in force, or notes that they are
+// overdue.
+func (d *Daemon) put(changes []generation.Change) (int, error) {
+	n, err := d.Apply(changes)
+	return n, d.inForce(err)
+}
+
+// overdueRetry is how soon it is tried again to put in force what could not be.
+const overdueRetry = 10 * time.Second
+
+// inForce notes whether all that the lists hold is in force.
+func (d *Daemon) inForce(err error) error {
+	d.overdue = time.Time{}
+	if err != nil {
+		d.overdue = time.Now().Add(overdueRetry)
+		return fmt.Errorf("what was in force stays, and it is tried again in %v: %w", overdueRetry, err)
+	}
+	return nil
 }
 
 // Reload reads the configuration again, and puts it in force: all of it or
 // nothing. It gives what has changed.
 func (d *Daemon) Reload(ctx context.Context) (summary []string, err error) {
-	c, err := config.Load(d.Config)
-	if err != nil {
-		return nil, fmt.Errorf("reload, the old configuration stays in force: %w", err)
+	d.reloading.Lock()
+	defer d.reloading.Unlock()
+	d.told(d.manager.Reloading())
+	var last *state
+	if err := d.Do(ctx, func() error { last = d.state; return nil }); err != nil {
+		return nil, err
 	}
-	err = d.Do(ctx, func() error {
-		old := d.state
-		summary = config.Diff(old.config, c)
-		if c.StateDir != old.config.StateDir || c.Pins != old.config.Pins || c.API.Socket != old.config.API.Socket {
-			return errors.New("state_dir, pins and api.socket change with a restart only")
+	// Sources may take their time, which the filter has not got.
+	var feeds map[string]*feed.Feed
+	c, err := config.Load(d.Config)
+	if err == nil {
+		feeds, err = openFeeds(ctx, c, last)
+	}
+	if bad := d.Do(ctx, func() error {
+		if err == nil {
+			summary, err = d.reconfigure(c, feeds)
 		}
-		next, err := newState(ctx, c, old, d.journal)
+		d.reloads.Last, d.reloads.Failed = time.Now(), err != nil
 		if err != nil {
-			return err
+			d.reloads.Refused++
+		} else {
+			d.reloads.Done++
+			d.reloads.LastDone = d.reloads.Last
 		}
-		o, err := d.options(next)
-		if err != nil {
-			return err
-		}
-		if err := d.Reconfigure(o); err != nil {
-			return err
-		}
-		d.state = next
-		d.tellRefused(next)
-		d.follow()
+		d.told(d.manager.Ready(d.summary()))
 		return nil
-	})
+	}); bad != nil {
+		return nil, bad
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reload, the old configuration stays in force: %w", err)
 	}
@@ -363,15 +525,29 @@ func (d *Daemon) Reload(ctx context.Context) (summary []string, err error) {
 	return summary, nil
 }
 
-// parse reads entries as they stand in lists.
-func parse(l generation.List, texts []string) ([]key.Key, error) {
-	var all []key.Key
-	for i, text := range texts {
-		entries, err := list.ParseEntry(text)
-		if err != nil {
-			return nil, fmt.Errorf("entry %d, %q: %w", i+1, text, err)
-		}
-		all = append(all, keys(l, entries)...)
+// reconfigure puts a configuration in force.
+func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed) ([]string, error) {
+	old := d.state
+	if c.StateDir != old.config.StateDir || c.Pins != old.config.Pins || c.API != old.config.API || c.Metrics != old.config.Metrics {
+		return nil, errors.New("state_dir, pins, api and metrics change with a restart only")
 	}
-	return all, nil
+	next, err := newState(c, feeds, d.journal)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range next.lists {
+		if l.refused != nil {
+			return nil, l.refused
+		}
+	}
+	o, err := d.options(next)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.Reconfigure(o); err != nil {
+		return nil, err
+	}
+	d.state = next
+	d.follow()
+	return config.Diff(old.config, c), nil
 }

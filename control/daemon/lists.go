@@ -2,11 +2,11 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"net/netip"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -18,6 +18,7 @@ import (
 	"weir/control/list"
 	"weir/control/ruleset"
 	"weir/filter/key"
+	"weir/filter/verdict"
 )
 
 // The lists that commands fill where none is named.
@@ -49,14 +50,52 @@ type state struct {
 	loaded *ruleset.Loaded
 }
 
-// newState opens the feeds of a configuration, or takes over those that the
-// last one had as they are, and fills a store with all that is known.
-func newState(ctx context.Context, c *config.Config, last *state, j *journal.Journal) (*state, error) {
-	rules, err := rulesOf(c)
-	if err != nil {
-		return nil, err
+// openFeeds opens the feeds of a configuration, or takes over those of the last
+// one that are as they were, by list. It asks the sources of which nothing is
+// known, for what may be filtering already knows more than nothing.
+func openFeeds(ctx context.Context, c *config.Config, last *state) (map[string]*feed.Feed, error) {
+	feeds := make(map[string]*feed.Feed)
+	var all sync.WaitGroup
+	ctx, cancel := context.WithTimeout(ctx, firstFetch)
+	defer func() { all.Wait(); cancel() }()
+	for _, l := range c.Lists {
+		if len(l.Sources) == 0 {
+			continue
+		}
+		f := last.feed(l)
+		if f == nil {
+			var err error
+			if f, err = feed.Open(l.Feed(), filepath.Join(string(c.StateDir), "feeds")); err != nil {
+				return nil, err
+			}
+		}
+		feeds[l.Name] = f
+		if f.Entries().Len() == 0 {
+			all.Go(func() { _, _ = f.Fetch(ctx) }) // Status has what came of it
+		}
 	}
-	s := &state{config: c, loaded: &ruleset.Loaded{Rules: rules, Store: generation.NewStore()}}
+	return feeds, nil
+}
+
+// firstFetch is how long sources of which nothing is known are waited for.
+const firstFetch = 10 * time.Second
+
+// feed gives the feed of a list that is just as this one.
+func (s *state) feed(l config.List) *feed.Feed {
+	if s == nil {
+		return nil
+	}
+	for _, old := range s.lists {
+		if old.feed != nil && reflect.DeepEqual(old.List, l) {
+			return old.feed
+		}
+	}
+	return nil
+}
+
+// newState fills a store with all that is known of a configuration's lists.
+func newState(c *config.Config, feeds map[string]*feed.Feed, j *journal.Journal) (*state, error) {
+	s := &state{config: c, loaded: &ruleset.Loaded{Rules: rulesOf(c), Store: generation.NewStore()}}
 	lists := slices.Clone(c.Lists)
 	for _, l := range []config.List{{Name: DefaultBlock, Action: config.Block}, {Name: DefaultAllow, Action: config.Allow}} {
 		if !slices.ContainsFunc(lists, func(o config.List) bool { return o.Name == l.Name }) {
@@ -65,65 +104,27 @@ func newState(ctx context.Context, c *config.Config, last *state, j *journal.Jou
 	}
 	// The number decides to which of two lists a packet is attributed.
 	slices.SortStableFunc(lists, func(a, b config.List) int { return b.Priority - a.Priority })
-	for _, l := range lists {
-		a := &aList{List: l}
-		if len(l.Sources) > 0 {
-			if a.feed, err = s.openFeed(l, last); err != nil {
-				return nil, err
-			}
-		}
-		s.lists = append(s.lists, a)
-	}
-	s.prefetch(ctx)
 	commands := byList(j)
-	for _, a := range s.lists {
-		var entries list.Entries
+	for _, l := range lists {
+		a := &aList{List: l, feed: feeds[l.Name]}
+		suffix := ""
+		var err error
 		if a.feed != nil {
-			entries = a.feed.Entries()
+			entries := a.feed.Entries()
 			if a.refused = s.refuse(a, entries); a.refused != nil {
 				entries = list.Entries{}
 			}
-		}
-		suffix := ""
-		if a.feed != nil {
-			if a.sources, err = s.add(a, suffix, entries); err != nil {
+			if a.sources, err = s.add(a, "", entries); err != nil {
 				return nil, err
 			}
 			suffix = " (by command)"
 		}
-		if a.command, err = s.add(a, suffix, list.Entries{Flows: commands[a.Name]}); err != nil {
+		if a.command, err = s.add(a, suffix, list.Entries{Flows: commands[l.Name]}); err != nil {
 			return nil, err
 		}
+		s.lists = append(s.lists, a)
 	}
 	return s, nil
-}
-
-// firstFetch is how long sources without saved contents are waited for.
-const firstFetch = 10 * time.Second
-
-// prefetch asks the sources of which nothing is known, all feeds at once.
-func (s *state) prefetch(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, firstFetch)
-	defer cancel()
-	var all sync.WaitGroup
-	for _, l := range s.lists {
-		if l.feed != nil && l.feed.Entries().Len() == 0 {
-			all.Go(func() { l.feed.Fetch(ctx) }) // Status has what came of it
-		}
-	}
-	all.Wait()
-}
-
-// openFeed gives a list's feed: the last one where nothing about it has changed.
-func (s *state) openFeed(l config.List, last *state) (*feed.Feed, error) {
-	if last != nil {
-		for _, old := range last.lists {
-			if old.feed != nil && len(config.Diff(&config.Config{Lists: []config.List{old.List}}, &config.Config{Lists: []config.List{l}})) == 0 {
-				return old.feed, nil
-			}
-		}
-	}
-	return feed.Open(l.Feed(), filepath.Join(string(s.config.StateDir), "feeds"))
 }
 
 // add adds a list to the store.
@@ -141,8 +142,11 @@ func (s *state) add(a *aList, suffix string, e list.Entries) (uint16, error) {
 // byList are the entries that were added by command, of all lists.
 func byList(j *journal.Journal) map[string][]key.Key {
 	all := make(map[string][]key.Key)
+	now := time.Now()
 	for e := range j.Entries() {
-		all[e.List] = append(all[e.List], e.Key)
+		if e.Expires.IsZero() || e.Expires.After(now) { // else it could not be removed
+			all[e.List] = append(all[e.List], e.Key)
+		}
 	}
 	return all
 }
@@ -250,15 +254,11 @@ func keys(l generation.List, e list.Entries) []key.Key {
 }
 
 // rulesOf are the rules of a configuration, without its lists.
-func rulesOf(c *config.Config) (ruleset.Rules, error) {
-	var r ruleset.Rules
+func rulesOf(c *config.Config) (r ruleset.Rules) {
 	r.Mode, r.BitsPerKey, r.Monitor = c.Mode, c.BitsPerEntry, c.Monitor
-	r.DropMalformed = c.Malformed.String() == "drop"
+	r.DropMalformed = c.Malformed == verdict.Drop
 	r.FailsafePorts, r.FailsafePrefixes = c.Failsafe.Ports, c.Failsafe.Prefixes
-	if len(c.Interfaces) == 0 {
-		return r, errors.New("no interfaces")
-	}
-	return r, nil
+	return r
 }
 
 // expires is when an entry of a TTL ends that is added now.

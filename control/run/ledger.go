@@ -33,6 +33,8 @@ type account struct {
 	description status.Description // the interface's own
 	seen        Counters           // the counters, as they were last read
 	seenLists   []loader.Counter   // by number
+	lost        uint64             // events
+	seenLost    uint64
 	total       [verdict.NumReasons]struct{ passed, dropped loader.Counter }
 }
 
@@ -42,7 +44,7 @@ func (l *ledger) read() (all []metrics.Interface, hits map[string]loader.Counter
 	defer l.mu.Unlock()
 	for _, a := range l.accounts {
 		l.advance(a)
-		all = append(all, metrics.Interface{Target: a.Target, XDP: a.xdp, Penalties: a.penalties, Counts: a.counts()})
+		all = append(all, metrics.Interface{Target: a.Target, XDP: a.xdp, Penalties: a.penalties, Lost: a.lost, Counts: a.counts()})
 	}
 	return all, maps.Clone(l.hits)
 }
@@ -71,6 +73,7 @@ func (l *ledger) follow(there []found, named []loader.Target) {
 		if stats := n.Stats(); stats != a.stats {
 			l.advance(a)
 			a.stats, a.seen, a.seenLists = stats, Counters{}, nil
+			a.seenLost = 0
 			a.about, a.description = nil, status.Description{}
 		}
 		if about := n.About(); !bytes.Equal(a.about, about) {
@@ -102,9 +105,6 @@ func (l *ledger) rename(a *account, lists []status.List) {
 	before := a.description.Lists
 	a.seenLists = append(a.seenLists, make([]loader.Counter, max(0, 1+len(lists)-len(a.seenLists)))...)
 	for i, list := range lists {
-		if i < len(before) && before[i].Name == list.Name && before[i].Before == list.Before {
-			continue
-		}
 		grown := since(list.Before, &a.seenLists[i+1])
 		if i < len(before) {
 			l.hit(before[i], grown)
@@ -130,6 +130,9 @@ func (l *ledger) advance(a *account) {
 			t.passed = sum(t.passed, grown)
 		}
 	}
+	now := a.stats.EventsLost()
+	a.lost += max(now, a.seenLost) - a.seenLost
+	a.seenLost = max(now, a.seenLost)
 	for i, c := range a.stats.Lists(nil) {
 		switch {
 		case i >= len(a.seenLists):

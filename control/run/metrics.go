@@ -16,6 +16,7 @@ import (
 type record struct {
 	ledger   ledger
 	loads    metrics.Durations
+	updates  metrics.Durations
 	reloads  metrics.Reloads
 	trackers []metrics.Tracker
 	refused  uint64 // penalties
@@ -49,11 +50,7 @@ func (r *record) watched(last, ended []*heavy.Report, events []heavy.Event, lear
 		if report == nil || !slices.Contains(ended, report) {
 			continue
 		}
-		action := report.Spec.Action.String()
-		if i >= learning {
-			action = "learn"
-		}
-		t := r.tracker(metrics.Tracker{Number: i + 1, Key: report.Spec.Key, Unit: report.Spec.Unit.String(), Action: action})
+		t := r.tracker(i, report.Spec, learning)
 		t.Packets += report.Packets
 		t.Bytes += report.Bytes
 		t.Denied += report.Denied
@@ -66,15 +63,19 @@ func (r *record) watched(last, ended []*heavy.Report, events []heavy.Event, lear
 	}
 }
 
-// tracker finds what a tracker has counted so far.
-func (r *record) tracker(like metrics.Tracker) *metrics.Tracker {
-	i := slices.IndexFunc(r.trackers, func(t metrics.Tracker) bool {
-		return t.Number == like.Number && t.Key == like.Key && t.Unit == like.Unit && t.Action == like.Action
-	})
-	if i < 0 {
-		i, r.trackers = len(r.trackers), append(r.trackers, like)
+// tracker finds what tracker i has counted so far, under its specification.
+func (r *record) tracker(i int, s heavy.Spec, learning int) *metrics.Tracker {
+	fresh := metrics.Tracker{Number: i + 1, Key: s.Key, Unit: s.Unit.String(), Action: s.Action.String()}
+	if i >= learning {
+		fresh.Action = "learn"
 	}
-	return &r.trackers[i]
+	at := slices.IndexFunc(r.trackers, func(t metrics.Tracker) bool {
+		return t.Number == fresh.Number && t.Key == fresh.Key && t.Unit == fresh.Unit && t.Action == fresh.Action
+	})
+	if at < 0 {
+		at, r.trackers = len(r.trackers), append(r.trackers, fresh)
+	}
+	return &r.trackers[at]
 }
 
 // Metrics implements metrics.Source.
@@ -94,10 +95,13 @@ func (f *Filter) note() {
 	s := metrics.Snapshot{
 		Version: d.Version, Mode: d.Mode, Monitor: d.Monitor,
 		Generation: f.generations, MapBytes: d.KernelBytes, Predicted: d.FalsePositiveRate,
-		Loads: r.loads, Reloads: r.reloads, Trackers: slices.Clone(r.trackers), Refused: r.refused,
+		Loads: r.loads, Updates: r.updates, Reloads: r.reloads, Refused: r.refused,
 	}
 	for _, l := range d.Lists {
 		s.Lists = append(s.Lists, metrics.List{Name: l.Name, Allow: l.Allow, Entries: l.Entries, BadLines: l.BadLines})
+	}
+	for i, spec := range w.specs {
+		s.Trackers = append(s.Trackers, *r.tracker(i, spec, len(f.o.Track)))
 	}
 	if w.weights.Uniform > 0 { // something was learned
 		s.Weighted = new(w.weights.Predicted)
@@ -107,6 +111,9 @@ func (f *Filter) note() {
 		if e.K > w.weights.Base {
 			s.Hot++
 		}
+	}
+	if f.o.Tell != nil {
+		f.o.Tell(&s)
 	}
 	r.last.Store(&s)
 
@@ -133,6 +140,7 @@ func (f *Filter) note() {
 		there = append(there, n)
 	}
 	r.ledger.follow(there, named)
+	f.listen()
 }
 
 // found is an interface that is filtered now.

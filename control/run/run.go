@@ -15,9 +15,12 @@ import (
 	"strings"
 	"time"
 
+	"weir/control/api"
+	"weir/control/events"
 	"weir/control/generation"
 	"weir/control/heavy"
 	"weir/control/learn"
+	"weir/control/metrics"
 	"weir/control/ruleset"
 	"weir/control/status"
 	"weir/filter/membership"
@@ -45,6 +48,10 @@ func (p Place) pattern() bool { return strings.ContainsAny(p.Iface, "*?[") }
 // DefaultPins is where weir pins unless it is told otherwise.
 const DefaultPins = loader.DefaultPins
 
+// TLS is a TCP address, "": none, where the API is served to clients with
+// certificates, and files in PEM for that.
+type TLS struct{ Address, Cert, Key, ClientCA string }
+
 // Options say what is to be filtered where.
 type Options struct {
 	Rules    ruleset.Rules
@@ -58,14 +65,21 @@ type Options struct {
 	Track    []heavy.Spec // trackers of heavy flows
 	Learn    int          // elements that may have weights; LearnByMode
 	Socket   string       // of the API; "": none
+	Group    string       // whose members may use the socket besides root; "": that of the process
+	TLS      TLS          // where the API is served besides
 	Metrics  string       // address and port where they are served besides; "": none
 	Log      *slog.Logger
+	// Control is who takes commands that come through the socket, nil: nobody.
+	Control api.Control
 	// Progress, unless nil, follows the reading of lists.
 	Progress ruleset.Progress
 	// Load gives the lists, unless it is nil: then they are read from the files
 	// that the rules name. Where it is set, its owner has judged whether they
 	// are plausible, and may change what it has given by Apply.
 	Load func(ruleset.Progress) (*ruleset.Loaded, error)
+	// Tell adds to metrics, unless it is nil, what the lists' owner knows of feeds
+	// and of its configuration. It is called by the filter's goroutine.
+	Tell func(*metrics.Snapshot)
 }
 
 // Filter filters on some interfaces. It is not safe for concurrent use, but
@@ -83,14 +97,24 @@ type Filter struct {
 	trackerSeed uint64
 	watch       watch
 	record      record
+	events      *events.Hub
 }
 
 // hold is an interface that is to be filtered.
 type hold struct {
 	loader.Target
 	XDP                loader.Mode
-	*loader.Attachment      // nil while there is no such interface
-	adopted            bool // it was filtered already
+	*loader.Attachment        // nil while there is no such interface
+	adopted            bool   // it was filtered already
+	told               string // why it is not filtered, as the log has it
+}
+
+// tell logs why an interface is not filtered, once while that stays the same.
+func (h *hold) tell(log *slog.Logger, err error) {
+	if text := err.Error(); text != h.told {
+		h.told = text
+		log.Error(text)
+	}
 }
 
 // Start reads the lists and puts them in force on all interfaces, or, when it
@@ -110,7 +134,7 @@ func Start(ctx context.Context, o Options) (*Filter, error) {
 			o.Learn = DefaultLearn
 		}
 	}
-	f := &Filter{o: o, do: make(chan func())}
+	f := &Filter{o: o, do: make(chan func()), events: events.NewHub(o.Log)}
 	began := time.Now()
 	var before []status.List
 	places, err := f.places()
@@ -366,7 +390,10 @@ func (f *Filter) announce(what string, interfaces []string, took time.Duration) 
 		"load_time", took.Round(time.Millisecond).String())
 }
 
-func (f *Filter) names() []string { return names(f.holds) }
+// names are those of the interfaces that are there.
+func (f *Filter) names() []string {
+	return names(slices.DeleteFunc(slices.Clone(f.holds), func(h *hold) bool { return !h.present() }))
+}
 
 func names(holds []*hold) []string {
 	names := []string{}
@@ -380,8 +407,11 @@ func names(holds []*hold) []string {
 // interface. When it fails, what was in force stays so everywhere, or the error
 // names where it does not.
 func (f *Filter) Reload() (err error) {
-	began := time.Now()
+	began, loaded, changed := time.Now(), f.loaded, f.changed
 	defer func() {
+		if err != nil {
+			f.loaded, f.changed = loaded, changed
+		}
 		f.record.loaded(true, began, err)
 		f.note()
 	}()
@@ -544,7 +574,7 @@ func (f *Filter) keeps(h *hold) bool {
 		log.Warn("detached by somebody else")
 		return false
 	default:
-		log.Error(err.Error())
+		h.tell(log, err)
 		return true
 	}
 	if h.Attachment != nil {
@@ -554,9 +584,12 @@ func (f *Filter) keeps(h *hold) bool {
 	}
 	switch err := f.attach(h); {
 	case err == nil:
+		h.told = ""
 		log.Info("the interface is there, filtering")
-	case !isAbsent(err):
-		log.Error(err.Error())
+	case isAbsent(err):
+		h.told = ""
+	default:
+		h.tell(log, err)
 	}
 	return true
 }
@@ -605,13 +638,15 @@ func (f *Filter) Do(ctx context.Context, fn func() error) error {
 // lists are those of the loaded rules, whose sources say how many entries they
 // have; see Options.Load.
 func (f *Filter) Apply(changes []generation.Change) (n int, err error) {
+	began := time.Now()
 	n, err = f.generation.Apply(changes)
 	f.changed = f.changed || n > 0
 	if err != nil {
 		f.o.Log.Debug("the next generation is built: " + err.Error())
-		err = f.Reload()
+		return n, f.Reload()
 	}
-	return n, err
+	f.record.updates.Observe(time.Since(began))
+	return n, nil
 }
 
 // redescribe brings what stands at the attachments up to date after changes in
@@ -649,6 +684,7 @@ func (f *Filter) Reconfigure(o Options) error {
 		}
 	}
 	o.Pins, o.Version, o.Log, o.Progress, o.Socket = old.Pins, old.Version, old.Log, old.Progress, old.Socket
+	o.Metrics = old.Metrics
 	f.o = o
 	if err := f.Reload(); err != nil {
 		f.o = old

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/events"
 	"weir/control/generation"
 	"weir/control/heavy"
 	"weir/control/learn"
@@ -34,9 +35,6 @@ const (
 	MaxLearn     = 1 << 20
 )
 
-// sampleOne is how rarely a listed packet is sampled: one in so many.
-const sampleOne = 256
-
 // learnInterval is how often the weights follow the traffic.
 const learnInterval = 5 * time.Second
 
@@ -48,6 +46,9 @@ type watch struct {
 	learner  *learn.Learner // nil: nothing is learned
 	weights  learn.Weights
 	measured measured
+
+	judged     <-chan events.Event // listed packets; nil where they need no judgement
+	endJudging func()
 
 	lists   []uint64 // packets of each list, as they were last told
 	top     atomic.Pointer[api.Top]
@@ -84,9 +85,6 @@ func (f *Filter) configure(c *generation.Config, l *ruleset.Loaded) ([]heavy.Spe
 		}
 		specs = append(specs, learning(f.o.Learn, l.Store))
 		c.Hot = f.o.Learn
-		if c.Mode == membership.Approximate {
-			c.Sample = sampleOne
-		}
 	}
 	for _, s := range specs {
 		c.Trackers = append(c.Trackers, s.Tracker())
@@ -211,24 +209,15 @@ func (f *Filter) weigh(i learn.Interval, g *generation.Generation) {
 // judge measures the false positives since it was last called.
 func (f *Filter) judge(stats []*loader.Stats) {
 	w := &f.watch
+	wrong, passed := f.misjudged(), 0.
 	if w.learner == nil {
 		return
 	}
 	m := &w.measured
 	var clean, refuted uint64
-	wrong, passed := 0., 0.
 	for _, s := range stats {
 		clean += s.Reasons(nil)[verdict.Clean].Packets
 		refuted += s.Refuted()
-		if f.generation.Block.Mode == membership.Approximate {
-			if err := s.Samples(func(p *loader.Sample) {
-				if !f.generation.Blocks(generation.TupleOf(p)) {
-					wrong += sampleOne
-				}
-			}); err != nil {
-				f.o.Log.Error(err.Error())
-			}
-		}
 	}
 	if clean >= m.clean && refuted >= m.refuted { // else an interface has gone
 		passed = float64(clean - m.clean)
@@ -252,6 +241,7 @@ func (f *Filter) Weights() *api.Weights { return f.watch.answers.Load() }
 // serve answers on the socket, and scrapes of metrics, until ctx is done.
 // Filtering does not depend on it: where it fails, the log says so.
 func (f *Filter) serve(ctx context.Context) {
+	go f.events.Run(ctx)
 	answer := func(l net.Listener, h http.Handler) {
 		if err := api.Serve(ctx, l, h, f.o.Log); err != nil {
 			f.o.Log.Error(err.Error())
@@ -265,13 +255,20 @@ func (f *Filter) serve(ctx context.Context) {
 			go answer(l, scrapes)
 		}
 	}
+	all := http.NewServeMux()
+	all.Handle("/", api.HandlerFor(f, f.o.Control))
+	all.Handle(metrics.Path, scrapes)
 	if f.o.Socket != "" {
-		if l, err := api.Listen(f.o.Socket); err != nil {
-			f.o.Log.Warn("weir top and weir weights cannot ask this weir: " + err.Error())
+		if l, err := api.ListenGroup(f.o.Socket, f.o.Group); err != nil {
+			f.o.Log.Warn("commands cannot ask this weir: " + err.Error())
 		} else {
-			all := http.NewServeMux()
-			all.Handle("/", api.Handler(f))
-			all.Handle(metrics.Path, scrapes)
+			go answer(l, all)
+		}
+	}
+	if t := f.o.TLS; t.Address != "" {
+		if l, err := api.ListenTLS(t.Address, t.Cert, t.Key, t.ClientCA); err != nil {
+			f.o.Log.Error("the API is not served at " + t.Address + ": " + err.Error())
+		} else {
 			go answer(l, all)
 		}
 	}
@@ -348,23 +345,13 @@ func trackerOf(r *heavy.Report, now time.Time, clock time.Duration) api.Tracker 
 }
 
 // listRates is how many packets each block list has caught.
-func (f *Filter) listRates(seconds float64) []api.ListRate {
-	totals := make([]uint64, len(f.description.Lists))
-	for _, s := range f.stats() {
-		counters := s.Lists(nil)
-		for i := range totals {
-			if i+1 < len(counters) {
-				totals[i] += counters[i+1].Packets
-			}
-		}
-	}
-	w := &f.watch
-	var rates []api.ListRate
+func (f *Filter) listRates(seconds float64) (rates []api.ListRate) {
+	w, totals := &f.watch, f.Hits()
 	for i, l := range f.description.Lists {
 		if l.Allow {
 			continue
 		}
-		rate := api.ListRate{Name: l.Name, Total: totals[i] - min(totals[i], l.Before.Packets)}
+		rate := api.ListRate{Name: l.Name, Total: totals[i]}
 		if i < len(w.lists) && totals[i] >= w.lists[i] {
 			rate.Packets = float64(totals[i]-w.lists[i]) / seconds
 		}
@@ -387,4 +374,33 @@ func (w *watch) told() *api.Weights {
 		})
 	}
 	return t
+}
+
+// Hits are the packets that each list has caught on all interfaces, by its
+// number less one, since it is in force.
+func (f *Filter) Hits() []uint64 {
+	hits := make([]uint64, len(f.description.Lists))
+	for _, s := range f.stats() {
+		counters := s.Lists(nil)
+		for i := range hits {
+			if i+1 < len(counters) {
+				hits[i] += counters[i+1].Packets
+			}
+		}
+	}
+	for i, l := range f.description.Lists {
+		hits[i] -= min(hits[i], l.Before.Packets)
+	}
+	return hits
+}
+
+// Find gives the entries that a packet matches.
+func (f *Filter) Find(t key.Tuple) []generation.Found { return f.generation.Find(t) }
+
+// Drops reports whether the lists drop a packet. What passes before any list is
+// left out.
+func (f *Filter) Drops(t key.Tuple) bool {
+	_, blocked := f.generation.Block.Match(t)
+	_, allowed := f.generation.Allow.Match(t)
+	return blocked && !allowed && !f.o.Rules.Monitor
 }

@@ -169,6 +169,7 @@ func (d *Description) Succeed(old Description, lists []loader.Counter) {
 	if !old.Since.IsZero() { // else it is not known what old was
 		d.Since = old.Since
 	}
+	d.Lists = slices.Clone(d.Lists) // those of other interfaces have counters of their own
 	for i := range d.Lists {
 		l := &d.Lists[i]
 		switch number := i + 1; {

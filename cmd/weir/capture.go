@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
+	"github.com/spf13/cobra"
+
+	"weir/control/api"
+	"weir/control/capture"
+	"weir/control/events"
+)
+
+func newCapture() *cobra.Command {
+	var socket, file string
+	var reasons []events.Reason
+	c := &cobra.Command{
+		Use:   "capture --write FILE",
+		Short: "Write packets as they are dropped to a file that Wireshark reads",
+		Long: `Writes the packets that weir events shows to a capture file (pcapng), until it is
+stopped, or has as many or as long as it is told to. Of each frame it has the first ` + fmt.Sprint(events.FrameSize) + `
+bytes, and the reason and the list as a comment, where Wireshark shows it. tcpdump
+does not see these packets: weir drops them before.
+
+Nothing is loaded or attached anew for it.`,
+		Example: `  weir capture -w drops.pcapng --count 1000
+  weir capture -w malformed.pcapng --reason truncated,malformed --duration 1h
+  weir capture -w - --reason blocked | tcpdump -n -r -`,
+		Args: usageArgs(cobra.NoArgs),
+	}
+	f := c.Flags()
+	f.StringVarP(&file, "write", "w", "", "`file` to write; - is standard output")
+	count := f.Int("count", 0, "`number` of packets to write; 0 is any")
+	duration := f.Duration("duration", 0, "`time` to go on for; 0 is any")
+	reasonFlag(c, &reasons)
+	socketFlag(f, &socket)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		switch {
+		case file == "":
+			return usageError{errors.New("where to? name a file with --write, or - for standard output")}
+		case file == "-" && isTerminal(c.OutOrStdout()):
+			return usageError{errors.New("a capture is nothing for a terminal: --write a file, or pipe it into tcpdump -r -")}
+		case *count < 0:
+			return usageError{fmt.Errorf("--count %d: want a number of packets, or 0 for any", *count)}
+		case *duration < 0:
+			return usageError{fmt.Errorf("--duration %v: want a time, or 0 for any", *duration)}
+		}
+		ctx := c.Context()
+		if *duration > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, *duration)
+			defer cancel()
+		}
+		told, err := api.Dial(socket).Events(ctx, api.Events{Reasons: reasons, Frames: true, Follow: true})
+		if err != nil {
+			return err
+		}
+		var out io.Writer = c.OutOrStdout()
+		if file != "-" {
+			f, err := os.Create(file)
+			if err != nil {
+				return err
+			}
+			defer f.Close() // each packet is written by now
+			out = f
+		}
+		w, err := capture.NewWriter(out, "weir "+version)
+		if err != nil {
+			return err
+		}
+		var written, of, lost int
+		for e, bad := range told {
+			if err = bad; err != nil {
+				err = unlessDone(ctx, err)
+				break
+			}
+			if lost += int(e.Lost); e.Lost != 0 {
+				continue
+			}
+			if err = w.Write(captured(e)); err != nil {
+				break
+			}
+			of += int(e.OneIn)
+			if written++; written == *count {
+				break
+			}
+		}
+		sum := humanize.Comma(int64(written)) + " " + english.PluralWord(written, "packet", "")
+		if of > written {
+			sum += " of some " + humanize.Comma(int64(of))
+		}
+		if lost > 0 {
+			sum += ", and " + humanize.Comma(int64(lost)) + " are lost: they came too fast"
+		}
+		fmt.Fprintln(c.ErrOrStderr(), sum)
+		return err
+	}
+	return c
+}
+
+// captured is what a capture says of an event.
+func captured(e *api.Event) (capture.Packet, capture.Note) {
+	n := capture.Note{Interface: e.Interface, Dropped: e.Drops(), Comment: e.Reason}
+	if e.Netns != "" {
+		n.Interface += " in namespace " + e.Netns
+	}
+	if e.List != "" {
+		n.Comment += ", list " + e.List
+	}
+	if e.OneIn > 1 {
+		n.Comment += fmt.Sprintf(", 1 of %d", e.OneIn)
+	}
+	return capture.Packet{Time: e.Time, Data: e.Frame, Length: e.Length}, n
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"weir/control/api"
+	"weir/control/events"
+)
+
+func newEvents() *cobra.Command {
+	var socket string
+	var reasons []events.Reason
+	c := &cobra.Command{
+		Use:   "events [--follow]",
+		Short: "Show packets as they are dropped, and why",
+		Long: `Shows the packets that a running weir drops, or would drop but for an allow list,
+monitor mode or --malformed pass: when, where, why, and by which list. It ends
+after a second; with --follow, when it is stopped; with --count, after so many.
+
+Packets are told of only while somebody asks. Of a flood, one packet in so many is
+shown, so that all reasons and interfaces together have 10,000 a second at most;
+where some are lost all the same, it says how many.`,
+		Example: `  weir events
+  weir events --follow --reason limited,heavy
+  weir events --follow --json | jq -r 'select(.list == "feed").src'`,
+		Args: usageArgs(cobra.NoArgs),
+	}
+	f := c.Flags()
+	follow := f.BoolP("follow", "f", false, "go on until stopped")
+	count := f.Int("count", 0, "`number` of packets to show; 0 is any")
+	reasonFlag(c, &reasons)
+	socketFlag(f, &socket)
+	asJSON := f.Bool("json", false, "print JSON, a line each")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if *count < 0 {
+			return usageError{fmt.Errorf("--count %d: want a number of packets, or 0 for any", *count)}
+		}
+		asked := api.Events{Reasons: reasons, Follow: *follow || *count > 0}
+		told, err := api.Dial(socket).Events(c.Context(), asked)
+		if err != nil {
+			return err
+		}
+		out := c.OutOrStdout()
+		show := func(e *api.Event) error { return printEvent(out, e) }
+		if *asJSON {
+			lines := json.NewEncoder(out)
+			show = func(e *api.Event) error { return lines.Encode(e) }
+		}
+		shown := 0
+		for e, err := range told {
+			if err == nil {
+				err = show(e)
+			}
+			if err != nil {
+				return unlessDone(c.Context(), err)
+			}
+			if e.Lost == 0 {
+				shown++
+			}
+			if *count > 0 && shown == *count {
+				return nil
+			}
+		}
+		if shown == 0 {
+			fmt.Fprintln(c.ErrOrStderr(), "no such packet within a second: --follow goes on")
+		}
+		return nil
+	}
+	return c
+}
+
+func reasonFlag(c *cobra.Command, reasons *[]events.Reason) {
+	c.Flags().Var(valuesOf(reasons, events.ParseReason), "reason", "only packets that leave for one of these `reasons`, joined by commas")
+	var names []string
+	for _, r := range events.Reasons() {
+		names = append(names, r.String())
+	}
+	choices(c, "reason", names...)
+}
+
+// unlessDone is the error by which events have ended, unless who asked for them
+// has ended them.
+func unlessDone(ctx context.Context, err error) error {
+	if errors.Is(err, context.Cause(ctx)) {
+		return nil
+	}
+	return err
+}
+
+// printEvent prints a line such as
+//
+//	08:16:54.123  eth0     drop  blocked    udp 192.0.2.1:4000 > 203.0.113.2:53  60 bytes  list feed  1 of 4
+func printEvent(out io.Writer, e *api.Event) error {
+	at := e.Time.Local().Format("15:04:05.000")
+	if e.Lost != 0 {
+		_, err := fmt.Fprintf(out, "%s  %s events are lost\n", at, humanize.Comma(int64(e.Lost)))
+		return err
+	}
+	line := fmt.Sprintf("%s  %-8s %s  %-9s  %s  %d bytes", at, e.Interface, e.Verdict, e.Reason, flowOf(e), e.Length)
+	if e.List != "" {
+		line += "  list " + e.List
+	}
+	if e.OneIn > 1 {
+		line += fmt.Sprintf("  1 of %d", e.OneIn)
+	}
+	if e.Netns != "" {
+		line += "  in namespace " + e.Netns
+	}
+	_, err := fmt.Fprintln(out, line)
+	return err
+}
+
+// flowOf is the flow that a packet is of, as in lists.
+func flowOf(e *api.Event) string {
+	if e.Src == "" {
+		return "no addresses"
+	}
+	side := func(addr string, port *int) string {
+		if port == nil {
+			return addr
+		}
+		return net.JoinHostPort(addr, strconv.Itoa(*port))
+	}
+	return fmt.Sprintf("%s %s > %s", e.Proto, side(e.Src, e.SrcPort), side(e.Dst, e.DstPort))
+}

@@ -1,0 +1,258 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/feed"
+	"weir/control/generation"
+	"weir/control/journal"
+	"weir/control/list"
+	"weir/filter/key"
+)
+
+var _ api.Control = (*Daemon)(nil)
+
+// Change implements [api.Control].
+func (d *Daemon) Change(ctx context.Context, c api.Change) (changed api.Changed, err error) {
+	name := c.List
+	if name == "" {
+		name = map[string]string{api.Block: DefaultBlock, api.Allow: DefaultAllow}[c.Action]
+	}
+	changed.List = name
+	err = d.Do(ctx, func() error {
+		l := d.state.list(name)
+		switch {
+		case l == nil:
+			return fmt.Errorf("%w: %q", api.ErrNoList, name)
+		case string(l.Action) != c.Action:
+			return &api.BadRequest{Err: fmt.Errorf("list %s is one to %s by, not to %s by", name, l.Action, c.Action)}
+		}
+		batch, err := d.batch(l, c)
+		if err != nil {
+			return err
+		}
+		n, err := d.change(batch)
+		changed.Unchanged = len(batch) - n
+		if changed.Added = n; c.Remove {
+			changed.Added, changed.Removed = 0, n
+		}
+		return err
+	})
+	return changed, err
+}
+
+// batch are the changes of the journal that are asked for.
+func (d *Daemon) batch(l *aList, c api.Change) ([]journal.Change, error) {
+	now := time.Now()
+	each := journal.Entry{
+		List: l.Name, Allow: l.Action == config.Allow, Added: now, Reason: c.Reason, UID: c.UID,
+		Expires: expires(now, time.Duration(c.TTL*float64(time.Second))),
+	}
+	var all list.Entries
+	var batch []journal.Change
+	seen := make(map[key.Key]bool) // a bulk may say the same twice
+	for i, text := range c.Entries {
+		e, err := list.ParseEntry(text)
+		if err != nil {
+			return nil, &api.BadRequest{Entry: &i, Text: text, Err: err}
+		}
+		all.V4, all.V6 = append(all.V4, e.V4...), append(all.V6, e.V6...)
+		for _, each.Key = range keys(l.store(), e) {
+			if !seen[each.Key] {
+				seen[each.Key] = true
+				batch = append(batch, journal.Change{Remove: c.Remove, Entry: each})
+			}
+		}
+	}
+	if !c.Remove {
+		if err := d.state.refuse(l, all); err != nil {
+			return nil, &api.BadRequest{Err: err}
+		}
+	}
+	return batch, nil
+}
+
+// Lists implements [api.Control].
+func (d *Daemon) Lists() (lists []api.List) {
+	_ = d.Do(d.ctx, func() error {
+		hits := d.Hits()
+		sources := d.state.loaded.Sources
+		for _, l := range d.state.lists {
+			a := api.List{
+				Name: l.Name, Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority,
+				ByCommand: sources[l.command-1].Entries, Packets: hits[l.command-1],
+			}
+			a.Entries = a.ByCommand
+			if l.feed != nil {
+				a.Entries += sources[l.sources-1].Entries
+				a.Packets += hits[l.sources-1]
+				for _, s := range l.feed.Status().Sources {
+					a.Feeds = append(a.Feeds, feedSource(s, l.refused))
+				}
+			}
+			lists = append(lists, a)
+		}
+		return nil
+	})
+	return lists
+}
+
+// notInForce is the failure of a source that was read all the same: its list's
+// entries must not come into force, or could not.
+const notInForce = "not-in-force"
+
+func feedSource(s feed.SourceStatus, refusal error) api.FeedSource {
+	f := api.FeedSource{
+		Source: s.Source, Outcome: s.Last.Result.String(), Entries: s.Entries, Failures: s.Failures, Unsaved: s.Unsaved,
+	}
+	if refusal != nil {
+		f.Outcome, f.Failure, f.Error = api.Failed, notInForce, refusal.Error()
+	}
+	if s.Last.Failure != feed.NoFailure {
+		f.Failure = s.Last.Failure.String()
+	}
+	if s.Last.Err != nil {
+		f.Error = s.Last.Err.Error()
+	}
+	if !s.Read.IsZero() {
+		f.Read = &s.Read
+	}
+	if !s.Next.IsZero() {
+		f.Next = &s.Next
+	}
+	return f
+}
+
+// Refresh implements [api.Control].
+func (d *Daemon) Refresh(ctx context.Context, name string) (outcomes []api.FetchOutcome, err error) {
+	var feeds map[string]*feed.Feed
+	if err := d.Do(ctx, func() error {
+		feeds = make(map[string]*feed.Feed)
+		for _, l := range d.state.lists {
+			if l.feed != nil && (name == "" || name == l.Name) {
+				feeds[l.Name] = l.feed
+			}
+		}
+		if name != "" && d.state.list(name) == nil {
+			return fmt.Errorf("%w: %q", api.ErrNoList, name)
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	for name, f := range feeds {
+		all, err := f.Fetch(ctx)
+		for _, o := range all {
+			unenforced := d.fetched(ctx, name, f, o)
+			out := api.FetchOutcome{
+				List: name, Source: o.Source, Outcome: o.Result.String(), Entries: o.Entries, Changed: o.Changed, Unsaved: o.Unsaved != nil,
+			}
+			switch {
+			case o.Err != nil:
+				out.Failure, out.Error = o.Failure.String(), o.Err.Error()
+			case unenforced != nil:
+				out.Outcome, out.Failure, out.Error, out.Changed = api.Failed, notInForce, unenforced.Error(), false
+			}
+			outcomes = append(outcomes, out)
+		}
+		if err != nil {
+			return outcomes, err
+		}
+	}
+	return outcomes, nil
+}
+
+var errQuestion = errors.New(`want an address, "> ADDRESS", or a flow as in "tcp 192.0.2.1:1234 > 198.51.100.7:443"`)
+
+// Explain implements [api.Control].
+func (d *Daemon) Explain(ctx context.Context, question string) (e api.Explanation, err error) {
+	packets, err := packetsOf(question)
+	if err != nil {
+		return e, &api.BadRequest{Err: fmt.Errorf("%q: %w", question, err)}
+	}
+	e = api.Explanation{Question: question, Verdict: "pass"}
+	err = d.Do(ctx, func() error {
+		seen := make(map[generation.Found]bool)
+		for _, p := range packets {
+			if d.Drops(p) {
+				e.Verdict = "drop"
+			}
+			for _, f := range d.Find(p) {
+				if !seen[f] {
+					seen[f] = true
+					e.Matches = append(e.Matches, d.match(f))
+				}
+			}
+		}
+		return nil
+	})
+	return e, err
+}
+
+// match says what is known of an entry.
+func (d *Daemon) match(f generation.Found) api.Match {
+	hits := d.Hits()
+	for _, l := range d.state.lists {
+		m := api.Match{List: l.Name, Action: string(l.Action), Entry: f.Key.String()}
+		switch f.List {
+		case l.sources:
+			m.Packets = hits[f.List-1]
+			m.Source = l.feed.Status().Sources[0].Source
+			return m
+		case l.command:
+			m.Packets = hits[f.List-1]
+			if e, ok := d.journal.Get(l.Name, f.Key); ok {
+				m.Added, m.Reason = &e.Added, e.Reason
+				if e.UID != api.NoUID {
+					m.UID = &e.UID
+				}
+				if !e.Expires.IsZero() {
+					m.Expires = &e.Expires
+				}
+			}
+			return m
+		}
+	}
+	return api.Match{Entry: f.Key.String()}
+}
+
+// packetsOf are the packets that a question is about: an address alone asks for
+// those from it, and those to it.
+func packetsOf(question string) ([]key.Tuple, error) {
+	e, err := list.ParseEntry(question)
+	if err != nil {
+		return nil, fmt.Errorf("%w; %w", err, errQuestion)
+	}
+	other := func(a netip.Addr) netip.Addr {
+		if a.Is4() {
+			return netip.IPv4Unspecified()
+		}
+		return netip.IPv6Unspecified()
+	}
+	var p netip.Prefix
+	switch {
+	case e.Len() != 1:
+		return nil, errQuestion
+	case len(e.V4) == 1:
+		p = e.V4[0].Prefix()
+	case len(e.V6) == 1:
+		p = e.V6[0]
+	default:
+		k := e.Flows[0]
+		return []key.Tuple{{
+			Src: k.Src, Dst: k.Dst, Proto: k.Proto, SrcPort: k.SrcPort, DstPort: k.DstPort, HasPorts: k.Ports(),
+		}}, nil
+	}
+	if !p.IsSingleIP() {
+		return nil, fmt.Errorf("a prefix, where packets have addresses; %w", errQuestion)
+	}
+	a := p.Addr()
+	const none = 255 // a protocol that no list names
+	return []key.Tuple{{Src: a, Dst: other(a), Proto: none}, {Src: other(a), Dst: a, Proto: none}}, nil
+}
