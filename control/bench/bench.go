@@ -185,6 +185,17 @@ func median(v []float64) float64 {
 
 // rounds lets the contenders take turns and gives the median of each.
 func rounds(n int, contenders []string, measure func(contender string) (float64, error)) (map[string]float64, error) {
+	all, err := series(n, contenders, measure)
+	medians := make(map[string]float64)
+	for c, v := range all {
+		medians[c] = median(v)
+	}
+	return medians, err
+}
+
+// series lets the contenders take turns and gives what was measured of each,
+// round by round.
+func series(n int, contenders []string, measure func(contender string) (float64, error)) (map[string][]float64, error) {
 	all := make(map[string][]float64)
 	for i := range n + 1 {
 		for _, c := range contenders {
@@ -197,11 +208,7 @@ func rounds(n int, contenders []string, measure func(contender string) (float64,
 			}
 		}
 	}
-	medians := make(map[string]float64)
-	for c, v := range all {
-		medians[c] = median(v)
-	}
-	return medians, nil
+	return all, nil
 }
 
 // address gives distinct pseudo-random IPv4 addresses, a bijection of i

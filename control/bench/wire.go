@@ -16,9 +16,6 @@ import (
 	"weir/loader"
 )
 
-// frames that one contender is sent in one round.
-const frames = 1 << 20
-
 // wire measures packets on a veth pair, generator and receiver sharing a core:
 // none of them listed, some, and all. Each contender parses, looks up, counts
 // and drops every packet, so that what differs is the lookup.
@@ -46,7 +43,7 @@ func (r *Report) wire(o Options, n int) (err error) {
 	if err := exact.fillRandom(n); err != nil {
 		return err
 	}
-	w, err := newWires(p, map[string]runner{
+	w, err := newWires(p, 1<<20, map[string]runner{
 		"xdp-drop": {exact, "drop"}, "weir-exact": {exact, "weir"}, "weir-approx": {approx, "weir"},
 		"kernel-hash": {exact, "hash"}, "kernel-bloom": {exact, "bloom"},
 	})
@@ -107,11 +104,12 @@ type wires struct {
 	runners    map[string]runner
 	playground *playground.Playground
 	frame      []byte
+	frames     int // that one contender is sent in one round
 	link       link.Link
 }
 
-func newWires(p *playground.Playground, runners map[string]runner) (*wires, error) {
-	w := &wires{runners: runners, playground: p, frame: frameTo(p)}
+func newWires(p *playground.Playground, frames int, runners map[string]runner) (*wires, error) {
+	w := &wires{runners: runners, playground: p, frame: frameTo(p), frames: frames}
 	out, err := p.A.Index()
 	if err != nil {
 		return nil, err
@@ -148,13 +146,13 @@ func (w *wires) measure(name string) (mpps float64, err error) {
 		}
 		defer release()
 		before, began := c.Received(), time.Now()
-		if err := c.Send(w.frame, frames); err != nil {
+		if err := c.Send(w.frame, w.frames); err != nil {
 			return err
 		}
 		took := time.Since(began)
 		received := c.Received() - before
-		if received < frames*9/10 {
-			return fmt.Errorf("%d of %d frames arrived", received, frames)
+		if received < uint64(w.frames)*9/10 {
+			return fmt.Errorf("%d of %d frames arrived", received, w.frames)
 		}
 		mpps = float64(received) / took.Seconds() / 1e6
 		return nil
