@@ -37,11 +37,12 @@ func isTerminal(stream any) bool {
 func (c *console) terminal() bool { return c.live != nil }
 
 // logger logs to the console, as text or as JSON.
-func (c *console) logger(asJSON bool) *slog.Logger {
+func (c *console) logger(asJSON bool, least slog.Level) *slog.Logger {
+	o := &slog.HandlerOptions{Level: least}
 	if asJSON {
-		return slog.New(slog.NewJSONHandler(c, nil))
+		return slog.New(slog.NewJSONHandler(c, o))
 	}
-	return slog.New(slog.NewTextHandler(c, nil))
+	return slog.New(slog.NewTextHandler(c, o))
 }
 
 const eraseLine = "\r\x1b[K"

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"weir/control/api"
+	"weir/control/config"
 	"weir/control/daemon"
 	"weir/control/heavy"
 	"weir/control/ruleset"
@@ -102,7 +103,12 @@ weir runs there, that wants --takeover.`,
 			if bad := besides(c, "config", "takeover", "interval", "json"); bad != "" {
 				return usageError{fmt.Errorf("--%s does not go with --config: say it in the file", bad)}
 			}
-			return runServer(c, interval, *asJSON, func(ctx context.Context, log *slog.Logger, p ruleset.Progress) (server, error) {
+			file, err := config.Load(configuration)
+			if err != nil {
+				return err
+			}
+			asJSON := *asJSON || file.Log.Format == config.LogJSON
+			return runServer(c, interval, asJSON, file.Log.Level, func(ctx context.Context, log *slog.Logger, p ruleset.Progress) (server, error) {
 				return daemon.Start(ctx, daemon.Options{
 					Config: configuration, Takeover: o.Takeover, Version: version, Log: log, Progress: p,
 				})
@@ -124,7 +130,7 @@ weir runs there, that wants --takeover.`,
 			return usageError{fmt.Errorf("--metrics %s: want host:port, as in 127.0.0.1:9477", o.Metrics)}
 		}
 		o.Version = version
-		return runServer(c, interval, *asJSON, func(ctx context.Context, log *slog.Logger, p ruleset.Progress) (server, error) {
+		return runServer(c, interval, *asJSON, slog.LevelInfo, func(ctx context.Context, log *slog.Logger, p ruleset.Progress) (server, error) {
 			o.Log, o.Progress = log, p
 			return run.Start(ctx, o)
 		})
@@ -182,7 +188,7 @@ func targets(ifaces []string, netns string) []run.Target {
 }
 
 // runServer runs what start gives until the command is stopped.
-func runServer(c *cobra.Command, interval time.Duration, asJSON bool,
+func runServer(c *cobra.Command, interval time.Duration, asJSON bool, least slog.Level,
 	start func(context.Context, *slog.Logger, ruleset.Progress) (server, error)) error {
 	ctx := c.Context()
 	// Before the lists are read, for a reload must not kill.
@@ -199,7 +205,7 @@ func runServer(c *cobra.Command, interval time.Duration, asJSON bool,
 
 	out := newConsole(c.OutOrStdout(), c.ErrOrStderr())
 	defer out.show("")
-	log := out.logger(asJSON)
+	log := out.logger(asJSON, least)
 	filter, err := start(ctx, log, progress(out))
 	out.show("")
 	if err != nil {

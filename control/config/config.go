@@ -226,8 +226,8 @@ type List struct {
 	// counted; of equals, the one that stands first.
 	Priority int `yaml:"priority,omitempty" min:"-1000" max:"1000"`
 
-	// How long entries hold after the last fetch that had them; otherwise for
-	// good, whatever becomes of the source.
+	// How long an entry that has left the sources still holds; otherwise it goes
+	// at once. While a source cannot be read, all that it last held does.
 	TTL time.Duration `yaml:"ttl,omitempty"`
 
 	// How entries stand in the sources: the name of a format, or a mapping.

@@ -71,7 +71,7 @@ func (d *Daemon) batch(l *aList, c api.Change) ([]journal.Change, error) {
 		}
 	}
 	if !c.Remove {
-		if err := d.state.refuse(l, all); err != nil {
+		if err := refuse(d.state.config, l.List, all); err != nil {
 			return nil, &api.BadRequest{Err: err}
 		}
 	}

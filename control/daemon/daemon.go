@@ -116,6 +116,7 @@ func (d *Daemon) options(s *state) (run.Options, error) {
 	for _, i := range c.Interfaces {
 		o.Places = append(o.Places, run.Place{Target: run.Target{Netns: i.Netns, Iface: i.Name}, XDP: i.XDP})
 	}
+	o.HalfLife = c.Learning.HalfLife
 	if c.Learning.Enabled {
 		o.Learn = run.LearnByMode
 		if c.Learning.Elements > 0 && s.loaded.Rules.Mode.String() == "approx" {
@@ -143,6 +144,9 @@ func specOf(t config.Tracker) string {
 	}
 	if t.Action == config.Limit {
 		s += fmt.Sprintf(",limit=%f", float64(t.Rate))
+		if t.Burst > 0 {
+			s += fmt.Sprintf(",burst=%d", t.Burst)
+		}
 	}
 	if t.Action != config.Report {
 		s += fmt.Sprintf(",for=%v", t.Duration)
@@ -233,10 +237,6 @@ func (d *Daemon) tell(s *metrics.Snapshot) {
 		if l.feed != nil {
 			s.Feeds = append(s.Feeds, l.feed)
 		}
-		// By name: the lists are another configuration's while it is put in force.
-		for i := range s.Lists {
-			s.Lists[i].Refused = s.Lists[i].Refused || s.Lists[i].Name == l.Name && l.refused != nil
-		}
 	}
 	for i := range s.Lists {
 		if l := d.state.list(s.Lists[i].Name); l != nil {
@@ -304,7 +304,7 @@ func (d *Daemon) fetched(ctx context.Context, name string, f *feed.Feed, o feed.
 // update brings a list in step with its feed.
 func (d *Daemon) update(l *aList) error {
 	entries := l.feed.Entries()
-	if l.refused = d.state.refuse(l, entries); l.refused != nil {
+	if l.refused = refuse(d.state.config, l.List, entries); l.refused != nil {
 		return fmt.Errorf("refused, the old contents stay: %w", l.refused)
 	}
 	began := time.Now()

@@ -62,10 +62,12 @@ func openFeeds(ctx context.Context, c *config.Config, last *state) (map[string]*
 		if len(l.Sources) == 0 {
 			continue
 		}
-		f := last.feed(l)
+		f := last.feed(c, l)
 		if f == nil {
 			var err error
-			if f, err = feed.Open(l.Feed(), filepath.Join(string(c.StateDir), "feeds")); err != nil {
+			of := l.Feed()
+			of.Refuse = func(e list.Entries) error { return refuse(c, l, e) }
+			if f, err = feed.Open(of, filepath.Join(string(c.StateDir), "feeds")); err != nil {
 				return nil, err
 			}
 		}
@@ -80,9 +82,9 @@ func openFeeds(ctx context.Context, c *config.Config, last *state) (map[string]*
 // firstFetch is how long sources of which nothing is known are waited for.
 const firstFetch = 10 * time.Second
 
-// feed gives the feed of a list that is just as this one.
-func (s *state) feed(l config.List) *feed.Feed {
-	if s == nil {
+// feed gives the feed of a list that is just as this one, and refuses the same.
+func (s *state) feed(c *config.Config, l config.List) *feed.Feed {
+	if s == nil || s.config.MaxCoverage != c.MaxCoverage || !reflect.DeepEqual(s.config.Failsafe, c.Failsafe) {
 		return nil
 	}
 	for _, old := range s.lists {
@@ -111,7 +113,7 @@ func newState(c *config.Config, feeds map[string]*feed.Feed, j *journal.Journal)
 		var err error
 		if a.feed != nil {
 			entries := a.feed.Entries()
-			if a.refused = s.refuse(a, entries); a.refused != nil {
+			if a.refused = refuse(c, l, entries); a.refused != nil {
 				entries = list.Entries{}
 			}
 			if a.sources, err = s.add(a, "", entries); err != nil {
@@ -165,24 +167,24 @@ func (s *state) count(number uint16, entries int) { s.loaded.Sources[number-1].E
 
 // refuse says why a list's entries must not come into force: they would cover
 // too much, or what must always pass.
-func (s *state) refuse(a *aList, e list.Entries) error {
-	if a.Action == config.Allow {
+func refuse(c *config.Config, l config.List, e list.Entries) error {
+	if l.Action == config.Allow {
 		return nil
 	}
-	if most := float64(s.config.MaxCoverage); most > 0 {
+	if most := float64(c.MaxCoverage); most > 0 {
 		for family, share := range map[string]float64{"IPv4": coverage4(e.V4), "IPv6": coverage6(e.V6)} {
 			if share > most {
 				return fmt.Errorf("list %s: it would cover %.3g %% of %s, where max_coverage is %.3g %%: "+
-					"the feed is broken, or max_coverage too low", a.Name, 100*share, family, 100*most)
+					"the feed is broken, or max_coverage too low", l.Name, 100*share, family, 100*most)
 			}
 		}
 	}
-	if a.Direction == generation.Destination {
+	if l.Direction == generation.Destination {
 		return nil
 	}
-	for _, safe := range s.config.Failsafe.Prefixes {
+	for _, safe := range c.Failsafe.Prefixes {
 		if p, covered := covers(e, safe); covered {
-			return fmt.Errorf("list %s: its entry %v covers the failsafe prefix %v", a.Name, p, safe)
+			return fmt.Errorf("list %s: its entry %v covers the failsafe prefix %v", l.Name, p, safe)
 		}
 	}
 	return nil

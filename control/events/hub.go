@@ -102,7 +102,8 @@ func (h *Hub) Follow(now []Interface) {
 }
 
 // Subscribe gives events until end is called, or Run returns. Who does not take
-// them as fast as they come loses some, and is told how many.
+// them as fast as they come loses some, and is told how many, together with those,
+// of whatever reason, for which a buffer in the kernel was full.
 func (h *Hub) Subscribe(want Want) (told <-chan Event, end func()) {
 	if want.Room == 0 {
 		want.Room = DefaultRoom
@@ -177,7 +178,7 @@ func (h *Hub) drain(r *reader, boot time.Time) {
 // measure finds how many packets leave for each reason. A rate falls slowly, for
 // a flood that pauses goes on.
 func (r *reader) measure(clock time.Duration) {
-	const fade = 0.9 // in a period
+	const fade = 0.9 // from one look to the next
 	if clock-r.looks < Period/2 {
 		return // two packets are no flood because they come at once
 	}

@@ -125,6 +125,11 @@ func (f *Feed) read(ctx context.Context, s *source, old *contents, to io.Writer)
 	if err == nil && !b.stated {
 		err = f.plausible(c, old)
 	}
+	if err == nil && f.Refuse != nil {
+		if refusal := f.Refuse(c.entries); refusal != nil {
+			err = fail(Refused, "%w", refusal)
+		}
+	}
 	c.validator = b.validator
 	return b, c, err
 }

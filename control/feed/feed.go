@@ -58,6 +58,10 @@ type Config struct {
 	// Lenient and MaxBad are those of list.Options.
 	Lenient bool
 	MaxBad  float64
+
+	// Refuse, unless it is nil, says why a source's entries must not come into
+	// force, nil if they may. It may be called by several goroutines at once.
+	Refuse func(list.Entries) error
 }
 
 // Feed gets a list's entries. Its methods may be called concurrently.

@@ -36,6 +36,7 @@ const (
 	Empty                // no entry in it
 	Garbage              // not in the feed's format, or with too many bad lines
 	Shrunk               // fewer entries than Config.MaxShrink allows
+	Refused              // by Config.Refuse
 	BadChecksum          // not what the SHA-256 says
 	BadSignature         // not what the owner of the public key has signed
 	Damaged              // the saved contents are not what was saved
@@ -44,7 +45,7 @@ const (
 func (f Failure) String() string {
 	return [...]string{
 		"none", "unreachable", "status", "timeout", "stalled", "too-large", "truncated",
-		"empty", "garbage", "shrunk", "checksum", "signature", "damaged",
+		"empty", "garbage", "shrunk", "refused", "checksum", "signature", "damaged",
 	}[f]
 }
 

@@ -40,6 +40,7 @@ type Spec struct {
 	Share    float64 // of all traffic in the interval; 0: the rate alone
 	Action   Action
 	Limit    float64       // units a second that a limited flow has left
+	Burst    float64       // units that it may have at once; 0: a tenth of a second's
 	For      time.Duration // how long a penalty lasts after the flow was heavy last
 	Memory   int           // bytes of a bank; each CPU has two
 
@@ -69,7 +70,7 @@ const (
 // Syntax is how a spec is written; shareSyntax that of ParseShare.
 const (
 	shareSyntax = "key=src|dst|flow|src/BITS|dst/BITS[,unit=packets|bytes][,share=SHARE][,memory=SIZE]"
-	Syntax      = shareSyntax + "[,rate=UNITS/s][,interval=DURATION][,action=report|limit|block][,limit=UNITS/s][,for=DURATION]"
+	Syntax      = shareSyntax + "[,rate=UNITS/s][,interval=DURATION][,action=report|limit|block][,limit=UNITS/s][,burst=UNITS][,for=DURATION]"
 )
 
 // Parse reads a spec, such as "key=src,rate=10000/s,action=limit". What it does
@@ -115,6 +116,10 @@ func (s *Spec) set(name, value string) (err error) {
 		s.Rate, err = parseRate(value)
 	case "limit":
 		s.Limit, err = parseRate(value)
+	case "burst":
+		if s.Burst, err = parseRate(value); err != nil {
+			err = fmt.Errorf("burst %q: want at least 1, as in 2000 or 2k", value)
+		}
 	case "share":
 		s.Share, err = parseShare(value)
 	case "interval":
@@ -147,8 +152,8 @@ func (s *Spec) finish(seen map[string]bool) error {
 	if s.Rate == 0 && s.Share == 0 {
 		s.Share = defaultShare
 	}
-	if seen["limit"] && s.Action != Limit {
-		return fmt.Errorf("limit is for action=limit, not %v", s.Action)
+	if (seen["limit"] || seen["burst"]) && s.Action != Limit {
+		return fmt.Errorf("limit and burst are for action=limit, not %v", s.Action)
 	}
 	if seen["for"] && s.Action == Tell {
 		return fmt.Errorf("for is for action=limit and block, not report")
@@ -177,6 +182,9 @@ func (s Spec) String() string {
 	f = append(f, "interval="+s.Interval.String(), "action="+s.Action.String())
 	if s.Action == Limit {
 		f = append(f, "limit="+decimal(s.Limit)+"/s")
+		if s.Burst > 0 {
+			f = append(f, "burst="+decimal(s.Burst))
+		}
 	}
 	if s.Action != Tell {
 		f = append(f, "for="+s.For.String())
@@ -249,6 +257,9 @@ func (s Spec) penalty(now time.Duration) penalty.Penalty {
 		p.Rate, p.Burst = s.Limit, max(s.Limit/10, 1) // a tenth of a second
 		if s.Unit == sketch.Bytes {
 			p.Burst = max(p.Burst, 64<<10) // any one packet
+		}
+		if s.Burst > 0 {
+			p.Burst = s.Burst
 		}
 	}
 	return p

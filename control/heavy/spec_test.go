@@ -17,6 +17,7 @@ func TestParse(t *testing.T) {
 		{"key=flow,rate=10k/s,share=0.5", "key=flow,unit=packets,rate=10000/s,share=0.5,interval=1s,action=report,memory=262144"},
 		{"key=src/24,rate=500,interval=10s,action=limit", "key=src/24,unit=packets,rate=500/s,interval=10s,action=limit,limit=500/s,for=10s,memory=262144"},
 		{"action=block,key=src,for=5m,memory=1MiB", "key=src,unit=packets,share=0.01,interval=1s,action=block,for=5m0s,memory=1048576"},
+		{"key=src,action=limit,limit=10/s,burst=2k", "key=src,unit=packets,share=0.01,interval=1s,action=limit,limit=10/s,burst=2000,for=10s,memory=262144"},
 		{"key=src,share=0.2,action=limit,limit=1M/s", "key=src,unit=packets,share=0.2,interval=1s,action=limit,limit=1000000/s,for=10s,memory=262144"},
 	} {
 		s, err := Parse(test.text)
@@ -45,7 +46,7 @@ func TestParseRefuses(t *testing.T) {
 		"key=src,rate=0":                   "rate",
 		"key=src,interval=1h":              "100ms to 1m0s",
 		"key=src,action=drop":              "want report, limit or block",
-		"key=src,limit=5/s":                "for action=limit",
+		"key=src,limit=5/s":                "are for action=limit",
 		"key=src,for=5s":                   "not report",
 		"key=src,action=limit":             "limit=UNITS/s is missing",
 		"key=src,action=limit,limit=1T":    "above",

@@ -58,16 +58,17 @@ type Options struct {
 	Places   []Place
 	Wait     bool // for interfaces that are not there yet, instead of failing
 	Pins     Pins
-	Keep     bool         // leave the program in force when the filter stops
-	Takeover bool         // replace a program also while the process that attached it lives
-	Wide     bool         // block half of a family or more, if a list says so
-	Version  string       // weir's
-	Track    []heavy.Spec // trackers of heavy flows
-	Learn    int          // elements that may have weights; LearnByMode
-	Socket   string       // of the API; "": none
-	Group    string       // whose members may use the socket besides root; "": that of the process
-	TLS      TLS          // where the API is served besides
-	Metrics  string       // address and port where they are served besides; "": none
+	Keep     bool          // leave the program in force when the filter stops
+	Takeover bool          // replace a program also while the process that attached it lives
+	Wide     bool          // block half of a family or more, if a list says so
+	Version  string        // weir's
+	Track    []heavy.Spec  // trackers of heavy flows
+	Learn    int           // elements that may have weights; LearnByMode
+	HalfLife time.Duration // of what is learned; 0: learn.DefaultHalfLife
+	Socket   string        // of the API; "": none
+	Group    string        // whose members may use the socket besides root; "": that of the process
+	TLS      TLS           // where the API is served besides
+	Metrics  string        // address and port where they are served besides; "": none
 	Log      *slog.Logger
 	// Control is who takes commands that come through the socket, nil: nobody.
 	Control api.Control
@@ -678,8 +679,7 @@ func (f *Filter) Reconfigure(o Options) error {
 	for _, p := range o.Places {
 		for _, h := range f.holds {
 			if h.Target == p.Target && h.XDP != p.XDP {
-				return fmt.Errorf("%s: changing from %v to %v would leave it unfiltered for a moment: "+
-					"detach it first, or stop weir and start it again", p, h.XDP, p.XDP)
+				return fmt.Errorf("%s: changing from %v to %v would leave it unfiltered for a moment: detach it first", p, h.XDP, p.XDP)
 			}
 		}
 	}

@@ -128,7 +128,7 @@ func (f *Filter) observe(specs []heavy.Spec) {
 	w.learner = nil
 	if len(specs) > len(f.o.Track) {
 		t := specs[len(specs)-1].Tracker()
-		w.learner = learn.New(learn.Config{Elements: f.o.Learn, Trackers: []key.Shape{t.V4, t.V6}})
+		w.learner = learn.New(learn.Config{HalfLife: f.o.HalfLife, Elements: f.o.Learn, Trackers: []key.Shape{t.V4, t.V6}})
 	}
 }
 
@@ -238,39 +238,53 @@ func (f *Filter) Top() *api.Top { return f.watch.top.Load() }
 // Weights implements api.Source.
 func (f *Filter) Weights() *api.Weights { return f.watch.answers.Load() }
 
+// listenAgain is after how long it is tried again to listen.
+const listenAgain = 2 * time.Second
+
 // serve answers on the socket, and scrapes of metrics, until ctx is done.
-// Filtering does not depend on it: where it fails, the log says so.
+// Filtering does not depend on it: where it fails, the log says so, and it is
+// tried again. At boot the network, with the address to listen at, comes up
+// behind the filter.
 func (f *Filter) serve(ctx context.Context) {
+	o := f.o // which a new configuration changes
 	go f.events.Run(ctx)
-	answer := func(l net.Listener, h http.Handler) {
-		if err := api.Serve(ctx, l, h, f.o.Log); err != nil {
-			f.o.Log.Error(err.Error())
+	answer := func(what string, h http.Handler, listen func() (net.Listener, error)) {
+		l, err := listen()
+		if err != nil {
+			o.Log.Error(what + ", it is tried again: " + err.Error())
 		}
+		go func() {
+			late := err != nil
+			for err != nil {
+				select {
+				case <-ctx.Done():
+					return
+				case <-time.After(listenAgain):
+					l, err = listen()
+				}
+			}
+			if late {
+				o.Log.Info("listening", "address", l.Addr().String())
+			}
+			if err := api.Serve(ctx, l, h, o.Log); err != nil {
+				o.Log.Error(err.Error())
+			}
+		}()
 	}
-	scrapes := metrics.Handler(f, f.o.Log)
-	if f.o.Metrics != "" {
-		if l, err := net.Listen("tcp", f.o.Metrics); err != nil {
-			f.o.Log.Error("metrics are not served: " + err.Error())
-		} else {
-			go answer(l, scrapes)
-		}
+	scrapes := metrics.Handler(f, o.Log)
+	if o.Metrics != "" {
+		answer("metrics are not served", scrapes, func() (net.Listener, error) { return net.Listen("tcp", o.Metrics) })
 	}
 	all := http.NewServeMux()
-	all.Handle("/", api.HandlerFor(f, f.o.Control))
+	all.Handle("/", api.HandlerFor(f, o.Control))
 	all.Handle(metrics.Path, scrapes)
-	if f.o.Socket != "" {
-		if l, err := api.ListenGroup(f.o.Socket, f.o.Group); err != nil {
-			f.o.Log.Warn("commands cannot ask this weir: " + err.Error())
-		} else {
-			go answer(l, all)
-		}
+	if o.Socket != "" {
+		answer("commands cannot ask this weir", all, func() (net.Listener, error) { return api.ListenGroup(o.Socket, o.Group) })
 	}
-	if t := f.o.TLS; t.Address != "" {
-		if l, err := api.ListenTLS(t.Address, t.Cert, t.Key, t.ClientCA); err != nil {
-			f.o.Log.Error("the API is not served at " + t.Address + ": " + err.Error())
-		} else {
-			go answer(l, all)
-		}
+	if t := o.TLS; t.Address != "" {
+		answer("the API is not served at "+t.Address, all, func() (net.Listener, error) {
+			return api.ListenTLS(t.Address, t.Cert, t.Key, t.ClientCA)
+		})
 	}
 }
 
@@ -364,7 +378,7 @@ func (f *Filter) listRates(seconds float64) (rates []api.ListRate) {
 // told is what is told of the weights.
 func (w *watch) told() *api.Weights {
 	t := &api.Weights{
-		Base: w.weights.Base, HalfLife: learn.DefaultHalfLife.Seconds(),
+		Base: w.weights.Base, HalfLife: w.learner.HalfLife.Seconds(),
 		Predicted: w.weights.Predicted, Uniform: w.weights.Uniform,
 		Measured: w.measured.rate(), MeasuredPackets: uint64(w.measured.unlisted),
 	}

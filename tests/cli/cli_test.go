@@ -564,7 +564,7 @@ func TestInterfaceComesBack(t *testing.T) {
 	g.deleteWire()
 	d.wait("the interface is gone")
 	g.Wire(t)
-	d.wait("the interface is back")
+	d.wait("the interface is there, filtering")
 	g.sender, g.receiver = g.A.Sender(t), g.B.Receiver(t)
 	g.expect("10.0.0.1", 10, 0)
 	g.expect("10.0.0.2", 10, 10)

@@ -1,0 +1,303 @@
+package faults
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir/tests/lab"
+)
+
+// private gives the test mounts of its own, which those that it starts see too.
+func private(t *testing.T) {
+	t.Helper()
+	lab.Root(t)
+	runtime.LockOSThread() // for good: the thread ends with the test
+	if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mount mounts a small file system of the test's own, or changes one's options.
+func mount(t *testing.T, dir string, flags uintptr) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("weir", dir, "tmpfs", flags, "size=256k"); err != nil {
+		t.Fatal(err)
+	}
+	if flags&unix.MS_REMOUNT != 0 {
+		return
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func (g *ground) journal() string { return filepath.Join(g.state, "entries") }
+
+// block adds many entries at once.
+func (g *ground) block(code int, entries ...string) (stderr string) {
+	g.t.Helper()
+	_, stderr = g.command(strings.NewReader(strings.Join(entries, "\n")), code, "block", "--socket", g.socket, "-")
+	return stderr
+}
+
+// On a full disk feeds come into force all the same, and entries expire; what
+// could not be saved is told. What is added by command could not outlast a
+// restart, and is refused.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	private(t)
+	g := newGround(t)
+	mount(t, g.state, 0)
+	feed, fades := g.file("feed", "10.0.0.1\n"), g.file("fades", "10.4.0.1\n10.4.0.2\n")
+	g.configure(fmt.Sprintf(`
+lists:
+  feed: {interval: 1s, jitter: 0s, sources: [{file: %s}]}
+  fades: {interval: 1s, jitter: 0s, ttl: 1h, sources: [{file: %s}]}
+`, feed, fades))
+	d := g.begin()
+	g.ask(0, "block", "10.1.0.1")
+	g.ask(0, "block", "--ttl", "3s", "10.1.0.2")
+	held := []string{"10.0.0.1", "10.1.0.1", "10.4.0.1", "10.4.0.2"}
+	g.filters("with room", append(held, "10.1.0.2"), []string{"10.0.0.2", "10.4.0.3"})
+
+	rubbish := filepath.Join(g.state, "rubbish")
+	if err := os.WriteFile(rubbish, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("the disk is not full: %v", err)
+	}
+	// The journal still has the rest of its last page.
+	many := make([]string, 300)
+	for i := range many {
+		many[i] = fmt.Sprintf("10.2.%d.%d", i/256, i%256)
+	}
+	for n := len(many); n > 0; n /= 2 {
+		g.block(anyCode, many[:n]...)
+	}
+	before := g.list("manual").Entries
+	refused := []string{"10.3.0.1", "10.3.0.2", "10.3.0.3"}
+	g.says("weir block", g.block(1, refused...), g.journal(), "nothing recorded", "no space left on device")
+	g.file("feed", "10.0.0.1\n10.0.0.2\n")
+	g.file("fades", "10.4.0.2\n10.4.0.3\n")
+	g.untilDropped("10.0.0.2")
+	g.untilDropped("10.4.0.3")
+	g.until("10.1.0.2 has expired", func() bool { return len(g.came([]string{"10.1.0.2"})) > 0 })
+	held = append(held, "10.0.0.2", "10.4.0.3")
+	g.filters("full", held, refused)
+	if n := g.list("manual").Entries; n != before-1 { // which has expired
+		t.Errorf("%d entries by command, want %d", n, before-1)
+	}
+	for _, says := range [][]string{
+		{"feed read, but it could not be saved: a restart would find the old contents"},
+		{"what has left a feed stays, since it could not be recorded for how long", g.journal()},
+		{"entries have expired, which could not be recorded", g.journal()},
+	} {
+		d.read = 0
+		d.wait(append(says, "no space left on device")...)
+	}
+	g.untilMetric(1, "weir_feed_unsaved", `list="feed"`)
+	if out, _ := g.ask(0, "lists"); !strings.Contains(out, "NOT SAVED: a restart would not find these entries") {
+		t.Errorf("weir lists:\n%s", out)
+	}
+	time.Sleep(2 * time.Second)
+	if n := d.count("could not be recorded: journal"); n > 1 {
+		t.Errorf("the log says %d times that expiry could not be recorded", n)
+	}
+
+	if err := os.Remove(rubbish); err != nil {
+		t.Fatal(err)
+	}
+	g.untilMetric(0, "weir_feed_unsaved", `list="feed"`)
+	g.block(0, refused...)
+	held = slices.Concat(held, refused, many)
+	g.block(0, many...)
+	g.filters("with room again", held, []string{"10.1.0.2"})
+	d.kill()
+	d = g.begin()
+	held = slices.DeleteFunc(held, func(a string) bool { return a == "10.4.0.1" }) // was never recorded
+	g.filters("restarted", held, []string{"10.1.0.2"})
+	d.stop()
+}
+
+// On a disk that cannot be written to, weir starts with what is there, follows
+// its feeds, and refuses what could not outlast a restart.
+func TestReadOnlyDisk(t *testing.T) {
+	t.Parallel()
+	private(t)
+	g := newGround(t)
+	mount(t, g.state, 0)
+	feed := g.file("feed", "10.0.0.1\n")
+	g.configure("lists: {feed: {interval: 1s, jitter: 0s, sources: [{file: " + feed + "}]}}")
+	d := g.begin()
+	g.ask(0, "block", "10.1.0.1")
+	g.ask(0, "block", "--ttl", "1s", "10.1.0.2")
+	d.kill()
+	mount(t, g.state, unix.MS_REMOUNT|unix.MS_RDONLY)
+	if err := os.Rename(feed, feed+".away"); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second) // until the entry has expired
+
+	d = g.begin()
+	d.read = 0
+	d.wait("entries can be neither added nor removed: the journal cannot be written to", g.journal(), "read-only file system")
+	held := []string{"10.0.0.1", "10.1.0.1"}
+	g.filters("read-only", held, []string{"10.1.0.2"})
+	g.refuses([]string{g.journal(), "restart weir when that is mended", "read-only file system"}, "block", "10.1.0.3")
+	g.refuses([]string{"restart weir when that is mended"}, "unblock", "10.1.0.1")
+	g.filters("refused", held, []string{"10.1.0.3"})
+	g.file("feed", "10.0.0.1\n10.0.0.2\n")
+	g.untilDropped("10.0.0.2")
+	d.wait("feed read, but it could not be saved", "read-only file system")
+	g.untilMetric(1, "weir_feed_unsaved", `list="feed"`)
+	d.stop()
+
+	mount(t, g.state, unix.MS_REMOUNT)
+	d = g.begin()
+	g.ask(0, "block", "10.1.0.3")
+	g.untilMetric(0, "weir_feed_unsaved", `list="feed"`)
+	g.filters("mended", append(held, "10.0.0.2", "10.1.0.3"), []string{"10.1.0.2"})
+	d.stop()
+}
+
+// Whatever a crash or a disk has done to the journal: what is intact is in force,
+// and the log says what is lost.
+func TestJournal(t *testing.T) {
+	three := []string{"10.1.0.1", "10.1.0.2", "10.1.0.3"}
+	for _, c := range []struct {
+		name        string
+		spoil       func(journal []byte) []byte
+		drop, pass  []string
+		level, says string
+	}{
+		{"torn", func(b []byte) []byte { return b[:len(b)-5] }, three[:2], three[2:],
+			"WARN", "the journal ends with a torn record, as a crash leaves it: cut off"},
+		{"damaged", func(b []byte) []byte { b[len(b)/2+10] ^= 1; return b }, []string{three[0], three[2]}, three[1:2],
+			"ERROR", "the journal is damaged, what was recorded there is lost; all before and after it counts"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			g := newGround(t)
+			g.configure("")
+			d := g.begin()
+			for _, a := range three {
+				g.ask(0, "block", a)
+			}
+			g.filters("whole", three, []string{"10.1.0.4"})
+			d.kill()
+			b, err := os.ReadFile(g.journal())
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, g.journal(), string(c.spoil(b)))
+			d = g.begin()
+			d.read = 0
+			d.wait(c.says, c.level, g.journal(), `"offset":`)
+			g.filters(c.name, c.drop, c.pass)
+			g.ask(0, "block", c.pass[0])
+			d.kill()
+			d = g.begin()
+			g.filters("blocked again", three, []string{"10.1.0.4"})
+			d.stop()
+		})
+	}
+}
+
+// A file in the journal's place that is none ends a start, and nothing is lost:
+// neither the file nor what filters.
+func TestNoJournal(t *testing.T) {
+	t.Parallel()
+	g := newGround(t)
+	g.configure("")
+	d := g.begin()
+	g.ask(0, "block", "10.1.0.1")
+	d.kill()
+	const rubbish = "this is no journal at all, whatever it is"
+	write(t, g.journal(), rubbish)
+	d = g.run("weir")
+	d.start()
+	if code := d.end(); code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	g.says("weir run", strings.Join(d.log(), "\n"), g.journal(), "not a journal of weir", "move it out of the way")
+	if b, err := os.ReadFile(g.journal()); err != nil || string(b) != rubbish {
+		t.Errorf("the file holds %q, %v", b, err)
+	}
+	g.filters("not started", []string{"10.1.0.1"}, []string{"10.1.0.2"})
+}
+
+// A weir that is killed while it writes its journal anew has lost nothing.
+func TestKilledWhileCompacting(t *testing.T) {
+	t.Parallel()
+	g := newGround(t)
+	g.configure("")
+	d := g.begin()
+	many := make([]string, 20_000)
+	for i := range many {
+		many[i] = fmt.Sprintf("10.2.%d.%d", i/256, i%256)
+	}
+	held := []string{"10.1.0.1", many[0], many[len(many)-1]}
+	g.ask(0, "block", "10.1.0.1")
+	g.block(0, many...)
+	g.block(0, many...)
+
+	// The third time, more than a mebibyte is superseded, which is when it is
+	// written anew: to a pipe, which holds 64 KiB, this does not end.
+	next := g.journal() + ".new"
+	if err := unix.Mkfifo(next, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pipe, err := os.OpenFile(next, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pipe.Close()
+	command := exec.Command(filepath.Join(binaries, "weir"), "block", "--socket", g.socket, "-")
+	command.Stdin = strings.NewReader(strings.Join(many, "\n"))
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	begun := make([]byte, 10_000)
+	pipe.SetReadDeadline(time.Now().Add(patience))
+	if _, err := io.ReadFull(pipe, begun); err != nil {
+		t.Fatalf("the journal is not written anew: %v", err)
+	}
+	g.filters("compacting", held, []string{"10.1.0.2"})
+	d.kill()
+	if command.Wait() == nil {
+		t.Error("the command has succeeded before its changes were in force")
+	}
+	g.filters("killed", held, []string{"10.1.0.2"})
+
+	g.file("begun", string(begun))
+	if err := errors.Join(os.Remove(next), os.Rename(filepath.Join(g.dir, "begun"), next)); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(g.journal())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		d = g.begin()
+		g.filters("restarted", held, []string{"10.1.0.2"})
+		g.block(0, many...)
+		d.kill()
+	}
+	if after, err := os.Stat(g.journal()); err != nil || after.Size() > before.Size()*2/3 {
+		t.Errorf("the journal has %d bytes, after %d", after.Size(), before.Size())
+	}
+}

@@ -1,0 +1,118 @@
+package faults
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A socket on which nobody listens, left by a crash, is made anew; and commands
+// say that nobody listens, while the kernel filters on.
+func TestStaleSocket(t *testing.T) {
+	t.Parallel()
+	g := newGround(t)
+	g.configure("lists: {feed: {sources: [{file: " + g.file("feed", "10.0.0.1\n") + "}]}}")
+	g.refuses([]string{"no weir runs here: " + g.socket + " does not exist; start `weir run`"}, "lists")
+	d := g.begin()
+	d.kill()
+	if _, err := os.Lstat(g.socket); err != nil {
+		t.Fatalf("no socket is left: %v", err)
+	}
+	for _, command := range [][]string{{"lists"}, {"reload"}, {"refresh"}, {"block", "10.0.0.2"}} {
+		g.refuses([]string{"no weir runs here: nobody listens at " + g.socket + " any more; start `weir run`"}, command...)
+	}
+	g.filters("nobody listens", []string{"10.0.0.1"}, []string{"10.0.0.2"})
+	d = g.begin()
+	g.ask(0, "block", "10.0.0.2")
+	g.filters("somebody listens", []string{"10.0.0.1", "10.0.0.2"}, []string{"10.0.0.3"})
+	d.stop()
+}
+
+// Where its socket cannot be had, weir filters, says so, and has it as soon as it
+// can be had.
+func TestSocket(t *testing.T) {
+	t.Parallel()
+	private(t) // for the read-only directory
+	for _, c := range []struct {
+		name, says, asked string
+		fault             func(g *ground) (end func())
+	}{
+		{"another listens", "another process listens there: stop it, or choose another socket", "is no weir", func(g *ground) func() {
+			l, err := net.Listen("unix", g.socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return func() { l.Close() }
+		}},
+		{"a file is there", "is there, and no socket: weir does not remove it", "is no socket: name the one that weir listens on", func(g *ground) func() {
+			write(t, g.socket, "")
+			return func() { os.Remove(g.socket) }
+		}},
+		{"a read-only directory", "read-only file system", "no weir runs here", func(g *ground) func() {
+			dir := filepath.Dir(g.socket)
+			mount(t, dir, unix.MS_RDONLY)
+			return func() { mount(t, dir, unix.MS_REMOUNT) }
+		}},
+	} {
+		t.Log(c.name)
+		g := newGround(t)
+		g.socket = filepath.Join(g.dir, "run", "weir.sock")
+		if err := os.Mkdir(filepath.Dir(g.socket), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		end := c.fault(g)
+		g.configure("lists: {feed: {sources: [{file: " + g.file("feed", "10.0.0.1\n") + "}]}}")
+		d := g.run("weir")
+		d.start()
+		d.filtering()
+		d.wait("commands cannot ask this weir, it is tried again", g.socket, c.says)
+		g.filters(c.name, []string{"10.0.0.1"}, []string{"10.0.0.2"})
+		if c.name != "another listens" { // that answers nothing at all
+			g.refuses([]string{c.asked}, "lists")
+		}
+		end()
+		g.answers()
+		g.ask(0, "block", "10.0.0.2")
+		g.filters("the socket can be had", []string{"10.0.0.1", "10.0.0.2"}, []string{"10.0.0.3"})
+		d.stop()
+	}
+}
+
+// An address for metrics that comes later, as at boot, is listened at then.
+func TestLateAddress(t *testing.T) {
+	t.Parallel()
+	g := newGround(t)
+	const address = "198.18.1.1"
+	g.configure("metrics: {listen: \"" + address + ":9477\"}\nlists: {feed: {sources: [{file: " + g.file("feed", "10.0.0.1\n") + "}]}}")
+	d := g.run("weir")
+	g.B.In(t, d.start)
+	d.filtering()
+	d.wait("metrics are not served, it is tried again", address, "cannot assign requested address")
+	g.filters("no address", []string{"10.0.0.1"}, []string{"10.0.0.2"})
+	g.B.In(t, func() {
+		l, err := netlink.LinkByName("lo")
+		if err == nil {
+			err = netlink.LinkSetUp(l)
+		}
+		if err == nil {
+			err = netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(address), Mask: net.CIDRMask(32, 32)}})
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	d.wait("listening", address)
+	g.B.In(t, func() {
+		c, err := net.DialTimeout("tcp", address+":9477", patience)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		c.Close()
+	})
+	d.stop()
+}
