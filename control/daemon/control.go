@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"weir/control/api"
@@ -63,7 +64,11 @@ func (d *Daemon) batch(l *aList, c api.Change) ([]journal.Change, error) {
 			return nil, &api.BadRequest{Entry: &i, Text: text, Err: err}
 		}
 		all.V4, all.V6 = append(all.V4, e.V4...), append(all.V6, e.V6...)
-		for _, each.Key = range keys(l.store(), e) {
+		meant := keys(l.store(), e)
+		if c.Remove {
+			meant = append(meant, d.formerKeys(l, e)...)
+		}
+		for _, each.Key = range meant {
 			if !seen[each.Key] {
 				seen[each.Key] = true
 				batch = append(batch, journal.Change{Remove: c.Remove, Entry: each})
@@ -76,6 +81,17 @@ func (d *Daemon) batch(l *aList, c api.Change) ([]journal.Change, error) {
 		}
 	}
 	return batch, nil
+}
+
+// formerKeys are the keys of entries that were added when the list had another
+// direction.
+func (d *Daemon) formerKeys(l *aList, e list.Entries) []key.Key {
+	both := l.store()
+	both.Direction = generation.Both
+	return slices.DeleteFunc(keys(both, e), func(k key.Key) bool {
+		_, has := d.journal.Get(l.Name, k)
+		return !has
+	})
 }
 
 // Lists implements [api.Control].

@@ -106,7 +106,7 @@ func newState(c *config.Config, feeds map[string]*feed.Feed, j *journal.Journal)
 	}
 	// The number decides to which of two lists a packet is attributed.
 	slices.SortStableFunc(lists, func(a, b config.List) int { return b.Priority - a.Priority })
-	commands := byList(j)
+	commands := byList(j, lists)
 	for _, l := range lists {
 		a := &aList{List: l, feed: feeds[l.Name]}
 		suffix := ""
@@ -141,12 +141,18 @@ func (s *state) add(a *aList, suffix string, e list.Entries) (uint16, error) {
 	return n, nil
 }
 
-// byList are the entries that were added by command, of all lists.
-func byList(j *journal.Journal) map[string][]key.Key {
+// byList are the entries that were added by command, of all lists. What was added
+// to block does not allow when its list has become one of the other kind.
+func byList(j *journal.Journal, lists []config.List) map[string][]key.Key {
+	allows := make(map[string]bool)
+	for _, l := range lists {
+		allows[l.Name] = l.Action == config.Allow
+	}
 	all := make(map[string][]key.Key)
 	now := time.Now()
 	for e := range j.Entries() {
-		if e.Expires.IsZero() || e.Expires.After(now) { // else it could not be removed
+		expired := !e.Expires.IsZero() && !e.Expires.After(now) // and could not be removed
+		if !expired && allows[e.List] == e.Allow {
 			all[e.List] = append(all[e.List], e.Key)
 		}
 	}
@@ -172,7 +178,7 @@ func refuse(c *config.Config, l config.List, e list.Entries) error {
 		return nil
 	}
 	if most := float64(c.MaxCoverage); most > 0 {
-		for family, share := range map[string]float64{"IPv4": coverage4(e.V4), "IPv6": coverage6(e.V6)} {
+		for family, share := range map[string]float64{"IPv4": coverage4(e.V4, most), "IPv6": coverage6(e.V6)} {
 			if share > most {
 				return fmt.Errorf("list %s: it would cover %.3g %% of %s, where max_coverage is %.3g %%: "+
 					"the feed is broken, or max_coverage too low", l.Name, 100*share, family, 100*most)
@@ -190,13 +196,14 @@ func refuse(c *config.Config, l config.List, e list.Entries) error {
 	return nil
 }
 
-// coverage4 is the share of IPv4 that prefixes cover together.
-func coverage4(prefixes []list.V4Prefix) float64 {
+// coverage4 is the share of IPv4 that prefixes cover together, or, where that is
+// no more than enough, a bound above it.
+func coverage4(prefixes []list.V4Prefix, enough float64) float64 {
 	var sum float64
 	for _, p := range prefixes {
 		sum += math.Exp2(float64(-p.Bits()))
 	}
-	if sum < 0.01 { // more than it can be; overlaps are worth a look only above
+	if sum <= enough { // overlaps, which are counted twice, do not matter
 		return sum
 	}
 	sorted := slices.Clone(prefixes)

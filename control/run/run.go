@@ -721,9 +721,6 @@ func (f *Filter) Serve(ctx context.Context, reload <-chan os.Signal, interval ti
 	for _, t := range []*time.Ticker{shown, followed, watched, told} {
 		defer t.Stop()
 	}
-	if len(f.watch.specs) == 0 {
-		watched.Stop()
-	}
 	showing, telling := newMeter(f), newMeter(f)
 	interfaces := f.notice(ctx)
 	for {
@@ -746,7 +743,9 @@ func (f *Filter) Serve(ctx context.Context, reload <-chan os.Signal, interval ti
 				return err
 			}
 		case <-watched.C:
-			f.tick()
+			if len(f.watch.specs) > 0 {
+				f.tick()
+			}
 		case now := <-told.C:
 			f.redescribe()
 			f.snapshot(now, telling.measure(f, now))

@@ -1,0 +1,164 @@
+package daemon
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/tests/lab"
+)
+
+// spread is the i-th of different addresses, all over IPv4.
+func spread(i int) netip.Addr {
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], uint32(i)*0x9e3779b1)
+	return netip.AddrFrom4(b)
+}
+
+// bigList writes a list of so many lines: addresses and, one line in five, prefixes
+// /24 to /31, as the benchmark of loading has them.
+func (h *host) bigList(n int) string {
+	h.t.Helper()
+	random := rand.New(rand.NewPCG(5, 6))
+	var text bytes.Buffer
+	for i := range n {
+		p := netip.PrefixFrom(spread(i), 32)
+		if i%5 == 0 {
+			p = netip.PrefixFrom(p.Addr(), 24+random.IntN(8)).Masked()
+			text.Write(p.AppendTo(text.AvailableBuffer()))
+		} else {
+			text.Write(p.Addr().AppendTo(text.AvailableBuffer()))
+		}
+		text.WriteByte('\n')
+	}
+	return h.write("feed.txt", text.Bytes())
+}
+
+// resident is the memory of the process in bytes, that of the kernel's maps which it
+// has mapped included.
+func (d *daemon) resident() int {
+	d.h.t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.process.Pid))
+	if err != nil {
+		d.h.t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(status), "VmRSS:")
+	kib, err := strconv.Atoi(strings.Fields(rest)[0])
+	if err != nil {
+		d.h.t.Fatal(err)
+	}
+	return kib << 10
+}
+
+// busy is the time that the process has had of all CPUs.
+func (d *daemon) busy() time.Duration {
+	d.h.t.Helper()
+	// Of the process as a whole there are but ticks.
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", d.process.Pid))
+	if err != nil {
+		d.h.t.Fatal(err)
+	}
+	var sum time.Duration
+	for _, thread := range threads {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/schedstat", d.process.Pid, thread.Name()))
+		if err != nil {
+			continue // it has ended
+		}
+		ns, err := strconv.ParseInt(strings.Fields(string(stat))[0], 10, 64)
+		if err != nil {
+			d.h.t.Fatal(err)
+		}
+		sum += time.Duration(ns)
+	}
+	return sum
+}
+
+// The bars for a large set: its start, changes of it, and what it costs. Each figure
+// is the best of a few, since other work on the machine only makes them worse.
+func TestBars(t *testing.T) {
+	lab.Root(t)
+	const changes = 10_000
+	entries := rounds(1_000_000, 10_000_000)
+	h := newHost(t)
+	h.configure(h.B.Iface, "lists: {big: {sources: [{file: %s}], interval: 24h}}\n", h.bigList(entries))
+	h.start(releases[0]).stop() // reads the source and saves it
+	f := startTraffic(t, h.Lab, nil, nil)
+
+	start, change := time.Hour, time.Hour
+	perLine := 1e9
+	for range rounds(2, 3) {
+		h.detach()
+		d := h.start(releases[0])
+		took := time.Since(d.began)
+		f.expect("after the start", false, from(spread(1)))
+		t.Logf("%d saved entries are enforced %v after the start", entries, took.Round(time.Millisecond))
+		start = min(start, took)
+		h.settled("big")
+		for i := range 4 {
+			var batch []netip.Addr // which the list has not, all over the address space
+			for j := range changes {
+				batch = append(batch, spread(2*entries+changes*(i/2)+j))
+			}
+			text, remove := lines(batch), i%2 == 1
+			began := time.Now()
+			if c, err := h.change("", remove, text...); err != nil || c.Added+c.Removed != changes {
+				t.Fatalf("%+v, %v", c, err)
+			}
+			took := time.Since(began)
+			f.expect("what was changed", remove, froms(batch[0], batch[changes-1])...)
+			t.Logf("%d changes (removals: %t) are enforced after %v", changes, remove, took.Round(time.Millisecond))
+			change = min(change, took)
+		}
+		memory := float64(d.resident())
+		perLine = min(perLine, memory/float64(entries))
+		t.Logf("%.0f MiB resident, %.1f bytes an entry", memory/(1<<20), memory/float64(entries))
+		d.complain()
+		d.stop()
+	}
+
+	for _, bar := range []struct {
+		what         string
+		figure, most float64
+		small        float64 // the most with the small list, whose process costs more than its entries
+	}{
+		{"seconds to start", start.Seconds(), 6, 3},
+		{"seconds for 10 000 changes", change.Seconds(), 0.1, 0.2},
+		{"bytes of memory an entry", perLine, 60, 200},
+	} {
+		most := bar.small
+		if long {
+			most = bar.most
+		}
+		t.Logf("%-28s %8.4f, at most %g", bar.what, bar.figure, most)
+		if bar.figure > most {
+			t.Errorf("%s: %.4f, want %g at most", bar.what, bar.figure, most)
+		}
+	}
+}
+
+// With a large list and no traffic, the daemon does next to nothing.
+func TestIdle(t *testing.T) {
+	lab.Root(t)
+	const most = 0.01 // of a CPU
+	h := newHost(t)
+	h.configure(h.B.Iface, "lists: {big: {sources: [{file: %s}], interval: 24h}}\n", h.bigList(1_000_000))
+	d := h.start(releases[0])
+	h.settled("big")
+	busy, length := 1., time.Duration(rounds(1, 10))*time.Second
+	for range 3 { // after the start there may be memory to be given back
+		before, began := d.busy(), time.Now()
+		time.Sleep(length)
+		busy = min(busy, float64(d.busy()-before)/float64(time.Since(began)))
+	}
+	t.Logf("%.2f %% of a CPU", 100*busy)
+	if busy > most {
+		t.Errorf("%.2f %% of a CPU when idle, want %g %% at most", 100*busy, 100*most)
+	}
+}

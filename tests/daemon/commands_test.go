@@ -1,0 +1,124 @@
+package daemon
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"weir/filter/key"
+)
+
+// Entries come and go by command, 10 000 of them a second each: what is added is
+// blocked when the command returns, what is removed passes. In the end the daemon,
+// and the one after it, has just what is left.
+func TestCommands(t *testing.T) {
+	const (
+		second  = 10_000 // entries that are added, and removed, in a second
+		batch   = 500
+		staying = 20 * batch // entries stay so long
+		pause   = time.Second * batch / second
+	)
+	h := newHost(t)
+	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(20_000))
+	load := h.flood()
+	d := h.start(releases[0])
+	load.run()
+	added := func(i int) []netip.Addr { return addresses(commandBlock, i, batch) }
+	for i := 0; i < staying; i += batch {
+		h.mustChange("", false, lines(added(i))...)
+	}
+	began, batches := time.Now(), 0
+	length := time.Duration(rounds(3, 30)) * time.Second
+	var slowest time.Duration
+	for ; time.Since(began) < length; batches++ {
+		come, gone := added(staying+batches*batch), added(batches*batch)
+		asked := time.Now()
+		h.mustChange("", false, lines(come)...)
+		slowest = max(slowest, time.Since(asked))
+		asked = time.Now()
+		h.mustChange("", true, lines(gone)...)
+		slowest = max(slowest, time.Since(asked))
+		if batches%5 == 0 {
+			some := func(all []netip.Addr) []key.Tuple { return froms(all[0], all[batch/2], all[batch-1]) }
+			load.expect("what was added", false, some(come)...)
+			load.expect("what was removed", true, some(gone)...)
+		}
+		time.Sleep(time.Until(began.Add(time.Duration(batches+1) * pause)))
+	}
+	took := time.Since(began)
+	rate := float64(batches*batch) / took.Seconds()
+	t.Logf("%.0f adds and as many removes a second, for %v; the slowest command took %v",
+		rate, took.Round(time.Millisecond), slowest.Round(time.Millisecond))
+	if rate < 0.95*second {
+		t.Errorf("%.0f adds and removes a second, want %d", rate, second)
+	}
+	check := func() {
+		t.Helper()
+		if l := h.list("manual"); l.ByCommand != staying || l.Entries != staying {
+			t.Errorf("%d entries by command are told of, want %d", l.ByCommand, staying)
+		}
+		left := addresses(commandBlock, batches*batch, staying)
+		for i := 0; i < staying; i += staying / 20 {
+			h.explain(left[i].String(), true)
+			h.explain(address(commandBlock, i).String(), false)
+		}
+		for part := range slices.Chunk(left, 1000) {
+			load.expect("what is left", false, froms(part...)...)
+		}
+		load.expect("what was removed", true, froms(addresses(commandBlock, max(0, batches*batch-1000), 1000)...)...)
+	}
+	check()
+	d.complain()
+	d.kill()
+	d = h.start(releases[0])
+	check()
+	// What is there already, or is not there, changes nothing.
+	twice := lines(addresses(commandBlock, batches*batch, 2))
+	for _, remove := range []bool{false, true, true} {
+		if _, err := h.change("", remove, append(twice, twice...)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if l := h.list("manual"); l.ByCommand != staying-2 {
+		t.Errorf("%d entries by command are told of, want %d", l.ByCommand, staying-2)
+	}
+	load.finish()
+	d.complain()
+}
+
+// What has left a feed stays listed for the list's TTL, also when the daemon is
+// killed, and no longer.
+func TestLingering(t *testing.T) {
+	const ttl = 3 * time.Second
+	h := newHost(t)
+	h.feed(1010)
+	h.configure(h.B.Iface, "lists: {always: {sources: [{file: %s}], interval: 1s, jitter: 0s, ttl: %v}}\n", h.path("feed.txt"), ttl)
+	load := h.flood()
+	d := h.start(releases[0])
+	load.run()
+	h.feed(1000)
+	d.await(0, "list updated")
+	left := time.Now()
+	count := func(byCommand int) {
+		t.Helper()
+		if l := h.list("always"); l.Entries != 1000+byCommand || l.ByCommand != byCommand {
+			t.Errorf("%d entries are told of, %d of them by command, want %d more than 1000", l.Entries, l.ByCommand, byCommand)
+		}
+	}
+	gone := froms(addresses(feedBlock, 1000, 10)...)
+	count(10)
+	load.expect("what has left the feed", false, gone...)
+	d.kill()
+	d = h.start(releases[0])
+	count(10)
+	load.expect("what has left the feed", false, gone...)
+	d.await(0, "entries have expired")
+	if lasted := time.Since(left); lasted < ttl-100*time.Millisecond || lasted > ttl+2*time.Second {
+		t.Errorf("it stays listed for %v, want %v", lasted, ttl)
+	}
+	count(0)
+	load.expect("what has left the feed for long", true, gone...)
+	load.finish()
+	d.complain()
+}

@@ -1,0 +1,373 @@
+// Package daemon holds `weir run --config` to its promise under traffic: nothing
+// listed comes through and nothing unlisted is lost, whatever becomes of feeds,
+// configuration and interfaces, and of the daemon itself. Numbered packets go over
+// a wire all the time; each that should arrive is accounted for.
+//
+// With WEIR_LONG=1 all of it goes on for minutes, and over sets of 10 million
+// entries.
+package daemon
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/status"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 30 * time.Second
+
+// long says that there is time for all of it.
+var long = os.Getenv("WEIR_LONG") == "1"
+
+// rounds is the number of rounds that there is time for.
+func rounds(short, whole int) int {
+	if long {
+		return whole
+	}
+	return short
+}
+
+// releases are weir, in two versions.
+var releases = []release{{version: "one"}, {version: "two"}}
+
+type release struct{ version, path string }
+
+func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
+
+func buildAndRun(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "weir-daemon-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	for i := range releases {
+		r := &releases[i]
+		r.path = filepath.Join(dir, "weir-"+r.version)
+		build := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-X main.version="+r.version, "-o", r.path, "weir/cmd/weir")
+		if out, err := build.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build weir: %v\n%s", err, out)
+			return 1
+		}
+	}
+	return m.Run()
+}
+
+// host is what a daemon runs on: a wire, at whose end B it filters, and a
+// directory for all its files.
+type host struct {
+	*lab.Lab
+	t    testing.TB
+	dir  string
+	pins loader.Pins
+	api  *api.Client
+}
+
+// newHost makes a host, of which nothing is left when the test ends.
+func newHost(t testing.TB) *host {
+	t.Helper()
+	l := lab.New(t)
+	h := &host{Lab: l, t: t, dir: t.TempDir(), pins: loader.Pins("/sys/fs/bpf/" + l.B.Netns)}
+	h.api = api.Dial(h.path("weir.sock"))
+	t.Cleanup(func() {
+		h.detach()
+		if err := os.Remove(string(h.pins)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("pins are left: %v", err)
+			os.RemoveAll(string(h.pins))
+		}
+	})
+	return h
+}
+
+// detach takes weir off.
+func (h *host) detach() {
+	h.t.Helper()
+	out, err := exec.Command(releases[0].path, "detach", "--all", "--pins", string(h.pins)).CombinedOutput()
+	if err != nil {
+		h.t.Errorf("detach: %v\n%s", err, out)
+	}
+}
+
+func (h *host) path(name string) string { return filepath.Join(h.dir, name) }
+
+// write puts a file in the place of another in one step, and gives its path.
+func (h *host) write(name string, text []byte) string {
+	h.t.Helper()
+	path := h.path(name)
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		h.t.Fatal(err)
+	}
+	return path
+}
+
+// configure writes the configuration: where to filter, and what is given besides.
+func (h *host) configure(iface string, format string, args ...any) {
+	h.t.Helper()
+	h.write("weir.yaml", fmt.Appendf(nil, "interfaces: [{name: %q, netns: %s}]\npins: %s\nstate_dir: %s\napi: {socket: %s}\nlearning: {enabled: false}\n"+format,
+		append([]any{iface, h.B.Netns, h.pins, h.path("state"), h.path("weir.sock")}, args...)...))
+}
+
+// attachment is what filters at the end B.
+func (h *host) attachment() status.Interface {
+	h.t.Helper()
+	all, err := status.Read(h.pins)
+	if err != nil || len(all) != 1 {
+		h.t.Fatalf("%d attachments, want 1: %v", len(all), err)
+	}
+	return all[0]
+}
+
+// daemon is a process of weir.
+type daemon struct {
+	h       *host
+	process *os.Process
+	began   time.Time
+	ended   chan struct{} // closed at the end of the process
+
+	mu  sync.Mutex
+	log []event
+}
+
+// event is a line of the log.
+type event struct {
+	at         time.Time // when it came here
+	Level, Msg string
+	text       string
+}
+
+// begin starts a daemon, and kills it when the test ends.
+func (h *host) begin(r release, flags ...string) *daemon {
+	h.t.Helper()
+	c := exec.Command(r.path, append([]string{"run", "--config", h.path("weir.yaml"), "--json", "--interval", "1h"}, flags...)...)
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // also where the test is killed
+	d := &daemon{h: h, ended: make(chan struct{}), began: time.Now()}
+	c.Stderr = d
+	if err := c.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	d.process = c.Process
+	go func() {
+		c.Wait() // the exit code is of no interest
+		close(d.ended)
+	}()
+	h.t.Cleanup(func() {
+		d.kill()
+		if h.t.Failed() {
+			h.t.Logf("log of process %d:\n%s", d.process.Pid, d.tail(40))
+		}
+	})
+	return d
+}
+
+// start starts a daemon and waits until it filters and takes commands.
+func (h *host) start(r release, flags ...string) *daemon {
+	h.t.Helper()
+	d := h.begin(r, flags...)
+	d.ready()
+	return d
+}
+
+func (d *daemon) ready() {
+	d.h.t.Helper()
+	d.await(0, "filtering")
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		if _, err := d.h.api.Lists(d.h.t.Context()); err == nil {
+			return
+		} else if time.Now().After(deadline) {
+			d.h.t.Fatal(err)
+		}
+	}
+}
+
+// Write takes in the log, as a command's standard error.
+func (d *daemon) Write(b []byte) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for line := range bytes.Lines(b) { // slog writes whole ones
+		e := event{at: time.Now(), text: strings.TrimSpace(string(line))}
+		if json.Unmarshal(line, &e) != nil {
+			e.Level, e.Msg = "TEXT", e.text
+		}
+		d.log = append(d.log, e)
+	}
+	return len(b), nil
+}
+
+// logged is how many lines the log has.
+func (d *daemon) logged() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.log)
+}
+
+// after gives where the log goes on after the first event, from a line on, whose
+// message begins with a text; 0: there is none.
+func (d *daemon) after(line int, prefix string) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for ; line < len(d.log); line++ {
+		if strings.HasPrefix(d.log[line].Msg, prefix) {
+			return line + 1
+		}
+	}
+	return 0
+}
+
+// await waits for such an event, and gives where the log goes on.
+func (d *daemon) await(line int, prefix string) int {
+	d.h.t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		gone := d.gone()
+		if next := d.after(line, prefix); next > 0 {
+			return next
+		}
+		if gone || time.Now().After(deadline) {
+			d.h.t.Fatalf("no event %q (the process has ended: %t):\n%s", prefix, gone, d.tail(40))
+		}
+	}
+}
+
+// complain fails the test for warnings and errors in the log that do not begin
+// with one of these texts.
+func (d *daemon) complain(except ...string) {
+	d.h.t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range d.log {
+		if e.Level != "INFO" && e.Level != "DEBUG" &&
+			!slices.ContainsFunc(except, func(x string) bool { return strings.HasPrefix(e.Msg, x) }) {
+			d.h.t.Errorf("the log has %s", e.text)
+		}
+	}
+}
+
+func (d *daemon) tail(n int) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var b strings.Builder
+	for _, e := range d.log[max(0, len(d.log)-n):] {
+		fmt.Fprintf(&b, "%8.3fs %s\n", e.at.Sub(d.began).Seconds(), e.text)
+	}
+	return b.String()
+}
+
+func (d *daemon) gone() bool {
+	select {
+	case <-d.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// kill is kill -9.
+func (d *daemon) kill() {
+	d.process.Kill() // which fails where it has ended
+	<-d.ended
+}
+
+// stop is what an init system does.
+func (d *daemon) stop() {
+	d.h.t.Helper()
+	if err := d.process.Signal(syscall.SIGTERM); err != nil {
+		d.h.t.Fatal(err)
+	}
+	d.end()
+}
+
+// end waits for the end of the process.
+func (d *daemon) end() {
+	d.h.t.Helper()
+	select {
+	case <-d.ended:
+	case <-time.After(patience):
+		d.h.t.Fatalf("the process does not end:\n%s", d.tail(40))
+	}
+}
+
+// change adds entries to a list that blocks, or removes them.
+func (h *host) change(list string, remove bool, entries ...string) (*api.Changed, error) {
+	return h.api.Change(h.t.Context(), api.Change{Remove: remove, Action: api.Block, List: list, Entries: entries})
+}
+
+func (h *host) mustChange(list string, remove bool, entries ...string) {
+	h.t.Helper()
+	c, err := h.change(list, remove, entries...)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if c.Added+c.Removed != len(entries) || remove == (c.Added > 0) {
+		h.t.Errorf("%d entries changed (removed: %t) as %+v", len(entries), remove, c)
+	}
+}
+
+// list is a list as the daemon tells of it.
+func (h *host) list(name string) api.List {
+	h.t.Helper()
+	all, err := h.api.Lists(h.t.Context())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	i := slices.IndexFunc(all.Lists, func(l api.List) bool { return l.Name == name })
+	if i < 0 {
+		h.t.Fatalf("no list %s: %+v", name, all.Lists)
+	}
+	return all.Lists[i]
+}
+
+// settled waits until a list's feed was read for the first time by its schedule:
+// from then on only a refresh reads it.
+func (h *host) settled(name string) {
+	h.t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		l := h.list(name)
+		if !slices.ContainsFunc(l.Feeds, func(f api.FeedSource) bool { return f.Next == nil }) {
+			return
+		}
+		if time.Now().After(deadline) {
+			h.t.Fatalf("the feed is not read: %+v", l)
+		}
+	}
+}
+
+// refresh reads a list's feed, which must have as many entries then.
+func (h *host) refresh(name string, entries int) {
+	h.t.Helper()
+	r, err := h.api.Refresh(h.t.Context(), name)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if len(r.Sources) != 1 || r.Sources[0].Outcome != "new" || r.Sources[0].Entries != entries {
+		h.t.Fatalf("refreshed %+v, want %d new entries", r.Sources, entries)
+	}
+}
+
+// explain checks what becomes of a source's packets.
+func (h *host) explain(source string, drops bool) {
+	h.t.Helper()
+	e, err := h.api.Explain(h.t.Context(), source)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if e.Drops() != drops || (len(e.Matches) > 0) != drops {
+		h.t.Errorf("explain %s: %+v, want drop: %t", source, e, drops)
+	}
+}

@@ -1,0 +1,270 @@
+package daemon
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"weir/control/journal"
+	"weir/filter/key"
+)
+
+// address is the i-th of different addresses without a pattern, each in the
+// network /8 of its block.
+func address(block byte, i int) netip.Addr {
+	n := uint32(i) * 0x9e3779b1 // odd: no two are alike in their lower 24 bits
+	return netip.AddrFrom4([4]byte{block, byte(n >> 16), byte(n >> 8), byte(n)})
+}
+
+func addresses(block byte, from, n int) (all []netip.Addr) {
+	for i := range n {
+		all = append(all, address(block, from+i))
+	}
+	return all
+}
+
+func lines(all []netip.Addr) []string {
+	var text []string
+	for _, a := range all {
+		text = append(text, a.String())
+	}
+	return text
+}
+
+// The blocks of what is listed, and of what is not.
+const (
+	feedBlock    = 20
+	commandBlock = 30
+	cleanBlock   = 40
+)
+
+// feed writes a feed of so many entries, and gives the configuration of a list of it.
+func (h *host) feed(entries int) string {
+	h.t.Helper()
+	path := h.write("feed.txt", []byte(strings.Join(lines(addresses(feedBlock, 0, entries)), "\n")))
+	return fmt.Sprintf("sources: [{file: %s}], interval: 24h", path)
+}
+
+// flood is traffic from listed sources and others, of which some are neighbours of
+// what the feed has.
+func (h *host) flood() *traffic {
+	h.t.Helper()
+	clean := froms(addresses(cleanBlock, 0, 500)...)
+	for _, a := range addresses(feedBlock, 1<<20, 500) { // which the feed does not have
+		clean = append(clean, from(a))
+	}
+	return startTraffic(h.t, h.Lab, froms(addresses(feedBlock, 0, 1000)...), clean)
+}
+
+// The configuration changes over and over: lists, directions, what is allowed, what
+// is failsafe, trackers. It is in force when the reload is done, and what is always
+// listed is blocked all the time.
+func TestReloads(t *testing.T) {
+	h := newHost(t)
+	feed := h.feed(20_000)
+	extra := h.write("extra.txt", []byte("203.0.113.77\n203.0.113.78\n"))
+	blocked, pardoned := from(netip.MustParseAddr("203.0.113.77")), from(netip.MustParseAddr("203.0.113.78"))
+	toward := key.Tuple{Src: netip.MustParseAddr("198.51.100.1"), Dst: blocked.Src, Proto: 17, HasPorts: true, SrcPort: 4000, DstPort: 9}
+	ssh := from(address(feedBlock, 0))
+	ssh.Proto, ssh.DstPort = 6, 22
+	tracks := 0
+	configure := func(round int) (check func(*traffic)) {
+		has := func(every int) bool { return round%every == 0 }
+		lists := "always: {" + feed + ", priority: " + fmt.Sprint(round%3) + "}\n"
+		direction := []string{"src", "dst", "both"}[round%3]
+		if has(2) {
+			lists += "  extra: {sources: [{file: " + extra + "}], direction: " + direction + "}\n"
+		}
+		if has(4) {
+			lists += "  pardon: {action: allow, sources: [{file: " + h.write("pardon.txt", []byte("203.0.113.78\n")) + "}]}\n"
+		}
+		more := ""
+		if has(3) {
+			more += "trackers: [{key: src, threshold: 1M/s}]\n"
+			tracks++
+		}
+		if has(5) {
+			more += "failsafe: {ports: [tcp/22]}\n"
+		}
+		h.configure(h.B.Iface, "lists:\n  %s%s", lists, more)
+		return func(load *traffic) {
+			what := fmt.Sprintf("reload %d", round)
+			load.expect(what+", in the extra list", !has(2) || direction == "dst", blocked)
+			load.expect(what+", allowed besides", !has(2) || direction == "dst" || has(4), pardoned)
+			load.expect(what+", towards the extra list", !has(2) || direction == "src", toward)
+			load.expect(what+", at the failsafe port", has(5), ssh)
+			if has(30) { // once in ten, since the tracker takes a second
+				h.tracking(what)
+			}
+		}
+	}
+	h.configure(h.B.Iface, "lists: {always: {%s}}\n", feed)
+	load := h.flood()
+	d := h.start(releases[0])
+	commanded := addresses(commandBlock, 0, 100)
+	h.mustChange("", false, lines(commanded)...)
+	load.list(froms(commanded...)...)
+	load.run()
+	for round := 1; round <= rounds(30, 100); round++ {
+		check := configure(round)
+		if round%2 == 0 {
+			if r, err := h.api.Reload(t.Context()); err != nil || len(r.Changes) == 0 {
+				t.Fatalf("reload %d: %+v, %v", round, r, err)
+			}
+		} else {
+			from := d.logged()
+			if err := d.process.Signal(syscall.SIGHUP); err != nil {
+				t.Fatal(err)
+			}
+			d.await(d.await(from, "reloading"), "configuration")
+		}
+		check(load)
+	}
+	load.finish()
+	d.complain()
+}
+
+// tracking waits until a tracker has counted.
+func (h *host) tracking(what string) {
+	h.t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		top, err := h.api.Top(h.t.Context())
+		if err == nil && len(top.Trackers) == 1 && top.Trackers[0].Packets > 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			h.t.Errorf("%s: the tracker counts nothing: %+v, %v", what, top, err)
+			return
+		}
+	}
+}
+
+// Whenever the daemon is killed, also while it starts, filtering goes on, the next
+// one takes over without a gap, and has all that it was told before.
+func TestKills(t *testing.T) {
+	h := newHost(t)
+	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(200_000))
+	load := h.flood()
+	seed := rand.Uint64()
+	t.Logf("seed %#x", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	d := h.start(releases[0])
+	started := time.Since(d.began)
+	load.run()
+
+	// An operator adds entries all the time, one by one and by the dozen. What he
+	// was told is done is listed from then on.
+	var mu sync.Mutex
+	var told []string
+	var adding sync.WaitGroup
+	end := make(chan struct{})
+	stop := sync.OnceFunc(func() { close(end); adding.Wait() })
+	defer stop()
+	adding.Go(func() {
+		for n := 0; ; {
+			select {
+			case <-end:
+				return
+			case <-time.After(2 * time.Millisecond):
+			}
+			batch := addresses(commandBlock, n, 1+n%12)
+			if c, err := h.change("", false, lines(batch)...); err == nil && c.Added == len(batch) {
+				mu.Lock()
+				told = append(told, lines(batch)...)
+				mu.Unlock()
+				load.list(froms(batch...)...)
+			}
+			n += len(batch) // one that failed may be there
+		}
+	})
+
+	adopted := 0
+	for range rounds(15, 50) {
+		// Half of the time before it filters, half of it after.
+		wait := time.Duration(2 * random.Float64() * float64(started))
+		time.Sleep(time.Until(d.began.Add(wait)))
+		if wait > started && random.IntN(2) == 0 { // then some of them while it loads again
+			d.process.Signal(syscall.SIGHUP)
+			time.Sleep(time.Duration(random.Float64() * float64(started)))
+		}
+		d.kill()
+		load.await(100) // while none runs
+		d = h.begin(releases[0])
+		if random.IntN(4) == 0 {
+			d.ready()
+			d.await(0, "adopted")
+			adopted++
+		}
+	}
+	d.ready()
+	d.await(0, "adopted")
+	stop()
+	for _, a := range told[:min(len(told), 50)] {
+		h.explain(a, true)
+	}
+	if l := h.list("manual"); l.ByCommand < len(told) {
+		t.Errorf("%d entries by command, want %d at least", l.ByCommand, len(told))
+	}
+	load.await(uint64(1000 + len(told)))
+	load.finish()
+	kept, err := journal.Read(filepath.Join(h.dir, "state", "entries"))
+	if err != nil {
+		t.Error(err)
+	}
+	for _, a := range told {
+		if !slices.ContainsFunc(kept, func(e journal.Entry) bool { return e.Key.Src.String() == a }) {
+			t.Errorf("%s was added, and is not in the journal", a)
+		}
+	}
+	t.Logf("it takes %v to start; %d entries were added between the kills", started.Round(time.Millisecond), len(told))
+	if len(told) < 50 {
+		t.Error("too few for the test to say anything")
+	}
+	d.complain()
+}
+
+// One version takes over from another, while that runs or after it was stopped.
+func TestUpgrades(t *testing.T) {
+	h := newHost(t)
+	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(20_000))
+	load := h.flood()
+	d := h.start(releases[0])
+	load.run()
+	var told []string
+	for round := 1; round <= rounds(6, 20); round++ {
+		batch := addresses(commandBlock, 10*round, 10)
+		h.mustChange("", false, lines(batch)...)
+		told = append(told, lines(batch)...)
+		load.list(froms(batch...)...)
+		before := h.attachment()
+
+		r := releases[round%len(releases)]
+		old, flags := d, []string{}
+		if round%2 == 0 {
+			flags = append(flags, "--takeover")
+		} else {
+			d.stop()
+		}
+		d = h.start(r, flags...)
+		old.end()
+		now := h.attachment()
+		if now.Version != r.version || now.PID != d.process.Pid || !now.Running || now.ProgramID == before.ProgramID {
+			t.Errorf("upgrade %d: %+v", round, now.Description)
+		}
+		if got, want := now.Reasons["blocked"].Packets, before.Reasons["blocked"].Packets; got < want {
+			t.Errorf("upgrade %d: the counter goes back from %d to %d", round, want, got)
+		}
+		for _, a := range told {
+			h.explain(a, true)
+		}
+		load.await(1000)
+	}
+	load.finish()
+}

@@ -1,0 +1,338 @@
+package daemon
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir/filter/key"
+	"weir/filter/packet"
+	"weir/tests/lab"
+)
+
+// What a packet is, as its trailer says.
+const (
+	listedKind = byte(iota + 1) // must not come through
+	cleanKind                   // must come through
+	probeKind                   // is waited for
+	endKind                     // passes before any list, after all that was sent before
+)
+
+// trailer stands behind the packet, where Ethernet has padding: what tells it
+// from all others, its kind, and its number among those of its kind.
+var trailer = []byte("weir daemon")
+
+const trailerLen = 1 + 8
+
+func frameOf(l *lab.Lab, kind byte, t key.Tuple) []byte {
+	f := slices.Concat(l.B.MAC, l.A.MAC, packet.Frame(t)[12:], trailer, []byte{kind}, make([]byte, 8))
+	if kind == endKind {
+		binary.BigEndian.PutUint16(f[12:], 0x0806) // ARP
+	}
+	return f
+}
+
+func renumber(frame []byte, number uint64) {
+	binary.BigEndian.PutUint64(frame[len(frame)-8:], number)
+}
+
+// numberOf gives the kind and number of a frame, 0 for one of somebody else.
+func numberOf(frame []byte) (kind byte, number uint64) {
+	if len(frame) < trailerLen || !bytes.HasSuffix(frame[:len(frame)-trailerLen], trailer) {
+		return 0, 0
+	}
+	rest := frame[len(frame)-trailerLen:]
+	return rest[0], binary.BigEndian.Uint64(rest[1:])
+}
+
+// from is a packet from a source.
+func from(src netip.Addr) key.Tuple {
+	dst := netip.MustParseAddr("203.0.113.1")
+	if src.Is6() {
+		dst = netip.MustParseAddr("2001:db8:ffff::1")
+	}
+	return key.Tuple{Src: src, Dst: dst, Proto: 17, HasPorts: true, SrcPort: 4000, DstPort: 9}
+}
+
+func froms(addrs ...netip.Addr) []key.Tuple {
+	var all []key.Tuple
+	for _, a := range addrs {
+		all = append(all, from(a))
+	}
+	return all
+}
+
+// Packets a second. The receiver's buffer takes what passes for many seconds, and
+// what is sent at once is little beside the wire's queue of 256.
+const (
+	listedRate = 20_000
+	cleanRate  = 4_000
+	sendStep   = time.Millisecond
+	mostAtOnce = 4 // steps that are made up for, where the sender did not run
+)
+
+// traffic goes over a wire all the time: packets that are listed, and must not
+// come through, and others, all of which must.
+type traffic struct {
+	*lab.Lab
+	t     testing.TB
+	began time.Time
+	tx    *lab.Sender
+
+	clean  [][]byte
+	mu     sync.Mutex // guards what follows
+	listed [][]byte
+	probed map[uint64]chan struct{} // by number, of what has not come
+
+	sentListed, sentClean, refused atomic.Uint64 // refused are those that the wire has not taken
+	leaked, arrived                atomic.Uint64
+	numbers                        atomic.Uint64 // of probes
+	sentAt                         []time.Duration
+	came                           []bool // by number, of clean packets
+	sending, receiving             sync.WaitGroup
+	done, over                     atomic.Bool
+}
+
+// startTraffic begins to send packets that are listed, and others. The first ones
+// go over the wire before anything filters there, where all must arrive: what is
+// lost later is not lost by the wire.
+func startTraffic(t testing.TB, l *lab.Lab, listed, clean []key.Tuple) *traffic {
+	t.Helper()
+	f := &traffic{Lab: l, t: t, began: time.Now(), tx: l.A.Sender(t), probed: make(map[uint64]chan struct{})}
+	f.list(listed...)
+	for _, c := range clean {
+		f.clean = append(f.clean, frameOf(l, cleanKind, c))
+	}
+	rx := l.B.Receiver(t)
+	f.receiving.Go(func() { f.receive(rx) })
+	t.Cleanup(f.stop) // before the sockets are closed
+	all := slices.Concat(listed, clean)
+	for i, came := range f.passes(all[:min(len(all), 2000)]...) {
+		if !came {
+			t.Fatalf("without weir, packet %d is lost: the wire is no good", i)
+		}
+	}
+	return f
+}
+
+// run begins, when what is listed is filtered.
+func (f *traffic) run() { f.sending.Go(f.send) }
+
+// list adds to the packets that must not come through from now on.
+func (f *traffic) list(tuples ...key.Tuple) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, t := range tuples {
+		f.listed = append(f.listed, frameOf(f.Lab, listedKind, t))
+	}
+}
+
+func (f *traffic) send() {
+	put := func(frame []byte, number uint64) bool {
+		renumber(frame, number)
+		err := f.tx.Send(frame)
+		if err != nil && !errors.Is(err, unix.ENOBUFS) {
+			f.t.Errorf("send: %v", err)
+			f.done.Store(true)
+		}
+		if err != nil {
+			f.refused.Add(1)
+		}
+		return err == nil
+	}
+	last := time.Now()
+	for at := 0; !f.done.Load(); time.Sleep(sendStep) {
+		now := time.Now()
+		steps := min(float64(now.Sub(last))/float64(sendStep), mostAtOnce)
+		last = now
+		f.mu.Lock()
+		listed := f.listed
+		f.mu.Unlock()
+		n := int(steps * listedRate * sendStep.Seconds())
+		every := listedRate / cleanRate
+		for i := range n {
+			if len(listed) > 0 {
+				if put(listed[at%len(listed)], f.sentListed.Load()) {
+					f.sentListed.Add(1)
+				}
+				at++
+			}
+			if i%every == 0 {
+				number := f.sentClean.Load()
+				f.mu.Lock()
+				f.sentAt = append(f.sentAt[:number], time.Since(f.began))
+				f.mu.Unlock()
+				if put(f.clean[number%uint64(len(f.clean))], number) {
+					f.sentClean.Add(1)
+				}
+			}
+		}
+	}
+}
+
+func (f *traffic) receive(rx *lab.Receiver) {
+	for !f.over.Load() {
+		frame, err := rx.Receive(50 * time.Millisecond)
+		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.ENETDOWN) {
+			continue
+		}
+		if err != nil {
+			f.t.Errorf("receive: %v", err)
+			return
+		}
+		switch kind, number := numberOf(frame); kind {
+		case listedKind:
+			if f.leaked.Add(1) <= 5 {
+				p, _ := packet.Parse(frame)
+				f.t.Errorf("%.3fs: the listed packet %d, from %v, has come through", time.Since(f.began).Seconds(), number, p.Src)
+			}
+		case cleanKind:
+			f.arrived.Add(1)
+			f.came = append(f.came, make([]bool, max(0, int(number)+1-len(f.came)))...)
+			if f.came[number] {
+				f.t.Errorf("packet %d has come twice", number)
+			}
+			f.came[number] = true
+		case probeKind, endKind:
+			f.mu.Lock()
+			if came := f.probed[number]; came != nil {
+				close(came)
+				delete(f.probed, number)
+			}
+			f.mu.Unlock()
+		}
+	}
+}
+
+// passes sends a packet each and tells which of them come through.
+func (f *traffic) passes(tuples ...key.Tuple) []bool {
+	f.t.Helper()
+	var waits []chan struct{}
+	send := func(kind byte, t key.Tuple) {
+		frame, came := frameOf(f.Lab, kind, t), make(chan struct{})
+		number := f.numbers.Add(1)
+		renumber(frame, number)
+		f.mu.Lock()
+		f.probed[number] = came
+		f.mu.Unlock()
+		waits = append(waits, came)
+		for err := f.tx.Send(frame); err != nil; err = f.tx.Send(frame) {
+			if !errors.Is(err, unix.ENOBUFS) {
+				f.t.Fatalf("send: %v", err)
+			}
+			time.Sleep(sendStep)
+		}
+	}
+	for i, t := range tuples {
+		send(probeKind, t)
+		if i%32 == 31 {
+			time.Sleep(sendStep)
+		}
+	}
+	send(endKind, from(netip.MustParseAddr("192.0.2.1")))
+	end := len(waits) - 1
+	select {
+	case <-waits[end]:
+	case <-time.After(patience):
+		f.t.Fatal("what must pass before any list does not come through")
+	}
+	all := make([]bool, end)
+	for i, came := range waits[:end] {
+		select {
+		case <-came:
+			all[i] = true
+		default:
+		}
+	}
+	return all
+}
+
+// expect sends packets which all must pass, or none.
+func (f *traffic) expect(what string, pass bool, tuples ...key.Tuple) {
+	f.t.Helper()
+	wrong := 0
+	for i, came := range f.passes(tuples...) {
+		if came != pass {
+			if wrong++; wrong <= 3 {
+				f.t.Errorf("%.3fs: %s: the packet from %v to %v passes: %t, want %t",
+					time.Since(f.began).Seconds(), what, tuples[i].Src, tuples[i].Dst, came, pass)
+			}
+		}
+	}
+	if wrong > 3 {
+		f.t.Errorf("%s: and %d more of %d", what, wrong-3, len(tuples))
+	}
+}
+
+// await waits until some more listed packets are sent.
+func (f *traffic) await(packets uint64) {
+	f.t.Helper()
+	until := f.sentListed.Load() + packets
+	for deadline := time.Now().Add(patience); f.sentListed.Load() < until; time.Sleep(sendStep) {
+		if time.Now().After(deadline) {
+			f.t.Fatal("the traffic has stalled")
+		}
+	}
+}
+
+// pause sends no more.
+func (f *traffic) pause() {
+	f.done.Store(true)
+	f.sending.Wait()
+	f.done.Store(false)
+}
+
+// stop ends the traffic. It may be called again.
+func (f *traffic) stop() {
+	f.done.Store(true)
+	f.sending.Wait()
+	f.over.Store(true)
+	f.receiving.Wait()
+}
+
+// finish ends the traffic and gives the account of it: it fails the test for
+// anything that came through or was lost.
+func (f *traffic) finish() {
+	f.t.Helper()
+	f.pause()
+	f.passes() // after all that was sent
+	f.stop()
+	sent := f.sentClean.Load()
+	f.t.Logf("%d listed packets sent, %d came through; %d others sent, %d came through; the wire refused %d",
+		f.sentListed.Load(), f.leaked.Load(), sent, f.arrived.Load(), f.refused.Load())
+	if n := f.leaked.Load(); n > 0 {
+		f.t.Errorf("%d listed packets came through", n)
+	}
+	if lost := f.lost(); len(lost) > 0 {
+		f.t.Errorf("%d of %d unlisted packets are lost: %v", sent-f.arrived.Load(), sent, lost)
+	}
+	if sent < cleanRate/10 || f.sentListed.Load() < listedRate/10 {
+		f.t.Error("too few packets for the test to say anything")
+	}
+}
+
+// lost describes the clean packets that have not come: runs of numbers, with when
+// they were sent.
+func (f *traffic) lost() (all []string) {
+	f.came = append(f.came, make([]bool, max(0, int(f.sentClean.Load())-len(f.came)))...)
+	for i := 0; i < len(f.came); i++ {
+		first := i
+		for i < len(f.came) && !f.came[i] {
+			i++
+		}
+		if i > first && len(all) < 10 {
+			all = append(all, fmt.Sprintf("%d…%d (%.3fs…%.3fs)", first, i-1, f.sentAt[first].Seconds(), f.sentAt[i-1].Seconds()))
+		}
+	}
+	return all
+}
