@@ -112,17 +112,21 @@ struct counters {
  */
 static __always_inline int sketch_at(__u32 first, __u32 lines, __u64 h, struct counters *c)
 {
-	__u64 z0 = hash_nth(h, 0), z1 = hash_nth(h, 1);
+	/*
+	 * Bits of the hash that nothing else depends on, the upper ones choosing the
+	 * bucket; the second line wants other ones, by Fibonacci hashing.
+	 */
+	__u64 z = h * 0x9E3779B97F4A7C15ULL, z1 = z >> 16;
 	__u32 half = lines / 2;
-	__u32 i0 = first + hash_reduce(z0, half);
-	__u32 i1 = first + half + hash_reduce(z1, half);
+	__u32 i0 = first + hash_reduce(h << 16, half);
+	__u32 i1 = first + half + hash_reduce(z, half);
 	union tracker_line *l0 = bpf_map_lookup_elem(&tracker_lines, &i0);
 	union tracker_line *l1 = bpf_map_lookup_elem(&tracker_lines, &i1);
 
 	if (!l0 || !l1) /* cannot be */
 		return 0;
-	c->row[0] = &l0->counters[z0 % SKETCH_PART];
-	c->row[1] = &l0->counters[SKETCH_PART + (z0 >> 3) % SKETCH_PART];
+	c->row[0] = &l0->counters[h % SKETCH_PART];
+	c->row[1] = &l0->counters[SKETCH_PART + (h >> 3) % SKETCH_PART];
 	c->row[2] = &l1->counters[z1 % SKETCH_PART];
 	c->row[3] = &l1->counters[SKETCH_PART + (z1 >> 3) % SKETCH_PART];
 	return 1;

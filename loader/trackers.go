@@ -63,7 +63,7 @@ func (c *Config) layTrackers() (laid [MaxTrackers]Tracker, lines, buckets uint32
 
 // trackerLayout is the version of how trackers count in their memory: a program
 // that counts otherwise must not go on where another was.
-const trackerLayout = "two lines"
+const trackerLayout = "two lines, one hash"
 
 // trackerIdentity tells apart what may not count in the same memory.
 func (c *Config) trackerIdentity() uint64 {

@@ -89,9 +89,10 @@ func (m *model) count(k key.Key, length uint64) {
 
 // at gives the counters of a flow.
 func (m *model) at(h uint64) [4]*uint32 {
-	z0, z1 := hash.Nth(h, 0), hash.Nth(h, 1)
-	line0 := m.counters[16*hash.Reduce(z0, m.Lines/2):]
-	line1 := m.counters[16*(m.Lines/2+hash.Reduce(z1, m.Lines/2)):]
+	z := h * 11400714819323198485
+	line0 := m.counters[16*hash.Reduce(h<<16, m.Lines/2):]
+	line1 := m.counters[16*(m.Lines/2+hash.Reduce(z, m.Lines/2)):]
+	z0, z1 := h, z>>16
 	return [4]*uint32{&line0[z0%8], &line0[8+z0/8%8], &line1[z1%8], &line1[8+z1/8%8]}
 }
 

@@ -27,6 +27,9 @@ import (
 // MaxRows is the largest number of counters that a flow may have.
 const MaxRows = 8
 
+// golden is 2⁶⁴ divided by the golden ratio, an odd number.
+const golden = 0x9e3779b97f4a7c15
+
 // lineBytes is the size of the Line layout's lines, one line of the CPU's cache.
 const lineBytes = 64
 
@@ -48,9 +51,10 @@ const (
 
 	// TwoLines keeps the counters of a flow in two lines of 64 bytes, one in
 	// each half of the array, so that a packet costs two cache misses, at once:
-	// in half i line hash.Reduce(z, Width/2) for z = hash.Nth(h, i). A line is
-	// divided among half of the rows, and the place within each part is taken
-	// from the low bits of z, the first row lowest. Two flows of one line share
+	// lines hash.Reduce(h<<16, Width/2) and hash.Reduce(z, Width/2) for z =
+	// h·golden. A line is divided among half of the rows, and the place within
+	// each part is taken from the low bits of h, and from bit 16 of z on, the
+	// first row lowest. Two flows of one line share
 	// counters far more often than two flows of one row, so that the bounds for
 	// independent rows do not hold, other than for two rows: the lines are
 	// independent.
@@ -138,12 +142,15 @@ func (s *Sketch[C]) at(h uint64, buf *[MaxRows]int) []int {
 	at := buf[:s.rows]
 	if s.layout == TwoLines {
 		inLine := s.rows / 2
-		for half := range 2 {
-			z := hash.Nth(h, uint64(half))
-			line := (half*int(s.width) + int(hash.Reduce(z, s.width))) * lanes[C]()
-			// Reduce took the upper 32 bits; four rows of at most four bits
-			// fit the lower ones.
-			low := uint32(z)
+		// Bits of the hash that nothing else depends on, the upper ones choosing
+		// a Bank's bucket; the second line wants other ones, by Fibonacci hashing.
+		z := h * golden
+		for half, choice := range [2]struct {
+			line uint64 // its upper 32 bits
+			low  uint32 // four rows of at most four bits each
+		}{{h << 16, uint32(h)}, {z, uint32(z) >> 16}} {
+			line := (half*int(s.width) + int(hash.Reduce(choice.line, s.width))) * lanes[C]()
+			low := choice.low
 			for i := range inLine {
 				at[half*inLine+i] = line + i*int(s.part) + int(low&(s.part-1))
 				low >>= s.shift
