@@ -11,6 +11,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "array.h"
 #include "packet.h"
 #include "stats.h"
 
@@ -41,13 +42,7 @@ struct event {
 _Static_assert(sizeof(struct sampling) == 128, "two cache lines");
 _Static_assert(sizeof(struct event) % 8 == 0, "the ring buffer's unit");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct sampling);
-} sampling_now SEC(".maps");
+ARRAY(sampling_now, struct sampling);
 
 /* Some 1500 events: those of 150 ms at the rate that the control plane allows. */
 struct {

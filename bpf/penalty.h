@@ -13,6 +13,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "array.h"
 #include "hash.h"
 #include "packet.h"
 #include "slots.h"
@@ -33,13 +34,7 @@ struct penalty_bucket {
 	struct penalty entries[SLOTS];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct penalty_bucket);
-} penalties SEC(".maps");
+ARRAY(penalties, struct penalty_bucket);
 
 volatile const __u32 penalty_buckets = 0;
 

@@ -15,6 +15,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "array.h"
 #include "event.h"
 #include "failsafe.h"
 #include "hot.h"
@@ -39,15 +40,6 @@ volatile const __u8 monitor = 0;	/* 1: count, and drop nothing */
 volatile const __u8 frags = 0;		/* 1: the kernel has multi-buffer XDP */
 
 /* The filter maps have just the sizes that the knobs state. */
-#define ARRAY(name, value_type)                    \
-	struct {                                   \
-		__uint(type, BPF_MAP_TYPE_ARRAY);  \
-		__uint(map_flags, BPF_F_MMAPABLE); \
-		__uint(max_entries, 1);            \
-		__type(key, __u32);                \
-		__type(value, value_type);         \
-	} name SEC(".maps")
-
 ARRAY(block_lines, struct line);
 ARRAY(block_buckets, struct bucket);
 ARRAY(block_marks4, __u64);

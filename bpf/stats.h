@@ -9,6 +9,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "array.h"
 #include "packet.h"
 
 struct counter {
@@ -36,22 +37,10 @@ _Static_assert(REASON_COUNT <= MAX_REASONS, "a row holds every reason");
 _Static_assert(sizeof(struct cpu_row) == 512, "rows do not share cache lines");
 
 /* max_entries: the number of possible CPUs, so that a CPU's lookup cannot fail */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct cpu_row);
-} reason_stats SEC(".maps");
+ARRAY(reason_stats, struct cpu_row);
 
 /* max_entries: the number of possible CPUs times list_stride; list 0 is LIST_UNKNOWN. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct counter);
-} list_stats SEC(".maps");
+ARRAY(list_stats, struct counter);
 
 /* Counters of a CPU in list_stats: the lists and list 0. */
 volatile const __u32 list_stride = 1;

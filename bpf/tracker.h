@@ -15,6 +15,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "array.h"
 #include "hash.h"
 #include "key.h"
 #include "packet.h"
@@ -81,19 +82,10 @@ struct tracker_state {
 	__u64 identity; /* of the trackers that count here */
 };
 
-#define TRACKER_MAP(name, value_type)              \
-	struct {                                   \
-		__uint(type, BPF_MAP_TYPE_ARRAY);  \
-		__uint(map_flags, BPF_F_MMAPABLE); \
-		__uint(max_entries, 1);            \
-		__type(key, __u32);                \
-		__type(value, value_type);         \
-	} name SEC(".maps")
-
-TRACKER_MAP(tracker_now, struct tracker_state);
+ARRAY(tracker_now, struct tracker_state);
 /* For each possible CPU two banks, in which the trackers follow one another. */
-TRACKER_MAP(tracker_lines, union tracker_line);
-TRACKER_MAP(tracker_flows, struct flow_bucket);
+ARRAY(tracker_lines, union tracker_line);
+ARRAY(tracker_flows, struct flow_bucket);
 
 volatile const struct tracker trackers[MAX_TRACKERS] = {};
 volatile const __u32 tracker_count = 0;
