@@ -26,6 +26,7 @@ import (
 	"weir/control/notify"
 	"weir/control/ruleset"
 	"weir/control/run"
+	"weir/filter/membership"
 )
 
 // Options say how a daemon runs, besides its configuration.
@@ -121,11 +122,8 @@ func (d *Daemon) options(s *state) (run.Options, error) {
 		o.Places = append(o.Places, run.Place{Target: run.Target{Netns: i.Netns, Iface: i.Name}, XDP: i.XDP})
 	}
 	o.HalfLife = c.Learning.HalfLife
-	if c.Learning.Enabled {
-		o.Learn = run.LearnByMode
-		if c.Learning.Elements > 0 && s.loaded.Rules.Mode.String() == "approx" {
-			o.Learn = c.Learning.Elements
-		}
+	if c.Learning.Enabled && c.Mode == membership.Approximate {
+		o.Learn = c.Learning.Elements
 	}
 	for _, t := range c.Trackers {
 		spec, err := heavy.Parse(specOf(t))
