@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -65,20 +66,25 @@ type record struct {
 }
 
 // Attachment is an interface with weir's program on it. Close leaves it in
-// force, [Pins.List] and [Pins.Attach] find it again.
-//
-// The methods are not to be called concurrently, unlike those of its Stats.
+// force, [Pins.List] and [Pins.Attach] find it again. The methods may be called
+// concurrently.
 type Attachment struct {
-	pins   Pins
+	pins  Pins
+	stats *Stats
+
+	mu     sync.Mutex // guards what follows, before the lock of the pins
 	path   string
 	record record
 	link   link.Link // nil: the pin is gone, which severs it
-	stats  *Stats
 	about  *ebpf.Map
 
 	// program is the kernel's number of the program that was put or found here
 	// last. Where there is another now, a process has taken over.
 	program uint32
+
+	// prog is the program that was put here last: where the interface goes, it
+	// waits for the next of that name. It is nil where another process put it.
+	prog *ebpf.Program
 
 	unpinned bool // stats are new, in the place of pinned ones
 }
@@ -91,14 +97,47 @@ type Attachment struct {
 // about is a JSON value for the caller's own use, or nil; see
 // [Attachment.About].
 func (d Pins) Attach(t Target, mode Mode, about []byte, load func(*Stats) (*Program, error)) (*Attachment, error) {
-	a, err := d.attach(record{t, mode, about}, load)
+	var made *Program // for counters that are new
+	fresh := func() (*Program, error) {
+		stats, err := newStats(0)
+		if err != nil {
+			return nil, explainPermission(err)
+		}
+		if made, err = loadFor(stats, load); err != nil {
+			return nil, errors.Join(err, stats.Close())
+		}
+		return made, nil
+	}
+	a, err := d.attach(record{t, mode, about}, nil, fresh, load)
+	if err != nil {
+		if made != nil {
+			made.Close()
+			made.stats.Close()
+		}
+		return nil, fmt.Errorf("attach to %s: %w", t, err)
+	}
+	return a, nil
+}
+
+// ErrFiltered says that weir filters on an interface already.
+var ErrFiltered = errors.New("weir filters there already")
+
+// AttachReady attaches a program that is loaded already, with counters of its
+// own, to an interface that weir does not filter yet, else it fails with
+// [ErrFiltered]. It takes over the program and the counters, unless it fails.
+func (d Pins) AttachReady(t Target, i *Iface, mode Mode, about []byte, p *Program) (*Attachment, error) {
+	a, err := d.attach(record{t, mode, about}, i,
+		func() (*Program, error) { return p, nil },
+		func(*Stats) (*Program, error) { return nil, ErrFiltered })
 	if err != nil {
 		return nil, fmt.Errorf("attach to %s: %w", t, err)
 	}
 	return a, nil
 }
 
-func (d Pins) attach(r record, load func(*Stats) (*Program, error)) (*Attachment, error) {
+// attach attaches what fresh gives or, where the interface has a program
+// already, what load gives. The interface is looked for unless it is given.
+func (d Pins) attach(r record, i *Iface, fresh func() (*Program, error), load func(*Stats) (*Program, error)) (*Attachment, error) {
 	unlock, err := d.lock(unix.LOCK_EX)
 	if err != nil {
 		return nil, err
@@ -111,7 +150,7 @@ func (d Pins) attach(r record, load func(*Stats) (*Program, error)) (*Attachment
 	var iface *netlink.LinkAttrs
 	var path string
 	if err := r.Target.in(func(inode uint64) (err error) {
-		if iface, err = findIface(r.Target.Iface); err != nil {
+		if iface, err = i.orFind(r.Target.Iface); err != nil {
 			return err
 		}
 		path = d.path(inode, iface.Name) // which may have other names
@@ -123,7 +162,7 @@ func (d Pins) attach(r record, load func(*Stats) (*Program, error)) (*Attachment
 	a, err := d.open(path)
 	switch {
 	case errors.Is(err, ErrNotAttached):
-		return d.create(path, r, iface, load)
+		return d.create(path, r, iface, fresh)
 	case err != nil:
 		return nil, explainPermission(err)
 	case a.Severed():
@@ -131,7 +170,7 @@ func (d Pins) attach(r record, load func(*Stats) (*Program, error)) (*Attachment
 		if err := errors.Join(a.Close(), os.RemoveAll(path)); err != nil {
 			return nil, fmt.Errorf("remove stale pins: %w", err)
 		}
-		return d.create(path, r, iface, load)
+		return d.create(path, r, iface, fresh)
 	}
 	if err := a.adopt(r, iface, load); err != nil {
 		a.Close()
@@ -141,7 +180,7 @@ func (d Pins) attach(r record, load func(*Stats) (*Program, error)) (*Attachment
 }
 
 // create attaches a program and pins it.
-func (d Pins) create(path string, r record, iface *netlink.LinkAttrs, load func(*Stats) (*Program, error)) (_ *Attachment, err error) {
+func (d Pins) create(path string, r record, iface *netlink.LinkAttrs, fresh func() (*Program, error)) (_ *Attachment, err error) {
 	a := &Attachment{pins: d, path: path, record: r}
 	var temp string
 	defer func() {
@@ -152,19 +191,20 @@ func (d Pins) create(path string, r record, iface *netlink.LinkAttrs, load func(
 			a.Close() // with the last hold on the link, if it came to that
 		}
 	}()
-	if a.stats, err = newStats(0); err != nil {
-		return nil, explainPermission(err)
-	}
-	p, err := a.load(load)
-	if err != nil {
-		return nil, err
-	}
-	defer p.Close()
-	if err := a.stats.move(p.take()); err != nil {
-		return nil, err
-	}
 	text, err := r.encode()
 	if err != nil {
+		return nil, err
+	}
+	p, err := fresh()
+	if err != nil {
+		return nil, err
+	}
+	// The link comes first, since packets may be waiting. Should this process
+	// die before all is pinned, it is as if it had died a moment earlier.
+	if a.link, err = d.attachLink(r, iface, p.prog); err != nil {
+		return nil, err
+	}
+	if err := p.stats.move(p.take()); err != nil {
 		return nil, err
 	}
 	if a.about, err = newAbout(text); err != nil {
@@ -173,26 +213,31 @@ func (d Pins) create(path string, r record, iface *netlink.LinkAttrs, load func(
 	if temp, err = os.MkdirTemp(string(d), unfinished); err != nil {
 		return nil, fmt.Errorf("make directory for pins: %w", err)
 	}
-	// The link comes last: it is what touches the packets.
 	if err := pin(a.about, filepath.Join(temp, pinAbout)); err != nil {
 		return nil, err
 	}
-	for name, m := range a.stats.maps {
+	for name, m := range p.stats.maps {
 		if err := pin(m.m, filepath.Join(temp, name)); err != nil {
 			return nil, err
 		}
 	}
-	if a.link, err = d.attachLink(r, iface, p.prog); err != nil {
-		return nil, err
-	}
 	if err := pin(a.link, filepath.Join(temp, pinLink)); err != nil {
 		return nil, err
 	}
-	a.program = a.ProgramID()
 	if err := os.Rename(temp, path); err != nil {
 		return nil, fmt.Errorf("put pins in their place: %w", err)
 	}
+	a.program, a.stats = a.programID(), p.stats
+	a.keep(p)
 	return a, nil
+}
+
+// keep holds on to the program that is put here, in the place of the last one.
+func (a *Attachment) keep(p *Program) {
+	if a.prog != nil {
+		a.prog.Close() // a program that does not close is a leak, and no more
+	}
+	a.prog, p.prog = p.prog, nil
 }
 
 func (d Pins) attachLink(r record, iface *netlink.LinkAttrs, p *ebpf.Program) (l link.Link, err error) {
@@ -236,7 +281,7 @@ func (d Pins) open(path string) (_ *Attachment, err error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	a.program = a.ProgramID()
+	a.program = a.programID()
 	if a.stats, err = openStats(path); err != nil && !errors.Is(err, errLayout) {
 		return nil, err
 	}
@@ -267,7 +312,7 @@ func (a *Attachment) adopt(r record, iface *netlink.LinkAttrs, load func(*Stats)
 	if err != nil {
 		return err
 	}
-	p, err := a.load(load)
+	p, err := loadFor(a.stats, load)
 	if err != nil {
 		return err
 	}
@@ -278,22 +323,23 @@ func (a *Attachment) adopt(r record, iface *netlink.LinkAttrs, load func(*Stats)
 	return a.about.Put(uint32(0), text)
 }
 
-func (a *Attachment) load(load func(*Stats) (*Program, error)) (*Program, error) {
-	p, err := load(a.stats)
+func loadFor(stats *Stats, load func(*Stats) (*Program, error)) (*Program, error) {
+	p, err := load(stats)
 	if err != nil {
 		return nil, err
 	}
-	if p.stats != a.stats {
+	if p.stats != stats {
 		return nil, errors.Join(errors.New("the program has other counters than it was given"), p.Close())
 	}
 	return p, nil
 }
 
 // Replace exchanges the program for p, loaded with the attachment's Stats,
-// in one step: every packet meets the one or the other. It takes over p, and
-// closes it, also when it fails, which leaves the old program in force: with
-// [ErrSevered], there is none any more, and with [ErrReplaced], it is that of
-// the process which has taken over.
+// in one step: every packet meets the one or the other. Where the interface is
+// gone, p is what [Attachment.Return] puts on the next. Replace takes over p,
+// also when it fails, which leaves the old program in force: with [ErrSevered],
+// there is none any more, and with [ErrReplaced], it is that of the process
+// which has taken over.
 func (a *Attachment) Replace(p *Program) error {
 	defer p.Close()
 	return a.locked("replace program on", func() error { return a.replace(p) })
@@ -312,8 +358,15 @@ func (a *Attachment) replace(p *Program) error {
 	// What is found under the lock cannot change before it is exchanged. (The
 	// kernel can compare as well, but wants the old program open, and opening
 	// one that another process has loaded wants CAP_SYS_ADMIN.)
-	if a.Replaced() {
+	if a.replaced() {
 		return ErrReplaced
+	}
+	if index, err := a.index(); err != nil {
+		return err
+	} else if index == 0 {
+		if err := a.owns(); err != nil {
+			return fmt.Errorf("%w: %w", ErrSevered, err)
+		}
 	}
 	next := p.fresh
 	if a.unpinned {
@@ -327,14 +380,10 @@ func (a *Attachment) replace(p *Program) error {
 			return err
 		}
 	}
-	err := a.link.Update(p.prog)
-	if errors.Is(err, unix.ENOLINK) {
-		return fmt.Errorf("%w: %w", ErrSevered, err)
-	}
-	if err != nil {
+	if err := a.link.Update(p.prog); err != nil && !errors.Is(err, unix.ENOLINK) { // which is that the interface is gone
 		return explainPermission(err)
 	}
-	a.program = a.ProgramID()
+	a.program = a.programID()
 	for name := range next {
 		// A failure here would cost the process after this one the counters,
 		// and no more.
@@ -342,6 +391,98 @@ func (a *Attachment) replace(p *Program) error {
 	}
 	a.unpinned = false
 	a.stats.move(p.take()) // a map that does not close is a leak, and no more
+	a.keep(p)
+	return nil
+}
+
+// Return puts the program, with its counters, on the interface that has come in
+// the place of the one that is gone: nothing is loaded, and so it takes no longer
+// than the kernel does to attach it. The interface is looked for by its name
+// unless it is given. Where the program is on one, nothing happens.
+//
+// It fails with [ErrNoInterface] or [ErrNoNetns] while there is none, with
+// [ErrNotAttached] where somebody has removed the pins, who wants it detached,
+// and with [ErrReplaced] where another process has attached its own.
+func (a *Attachment) Return(i *Iface) error {
+	return a.locked("put the program back on", func() error {
+		if index, err := a.index(); err != nil || index != 0 {
+			return err
+		}
+		if a.prog == nil {
+			return ErrSevered
+		}
+		return a.record.Target.in(func(inode uint64) error {
+			iface, err := i.orFind(a.record.Target.Iface)
+			if err != nil {
+				return err
+			}
+			return a.putBack(inode, iface)
+		})
+	})
+}
+
+// putBack is called in the target's network namespace, of that inode number.
+func (a *Attachment) putBack(inode uint64, iface *netlink.LinkAttrs) error {
+	if err := a.owns(); err != nil {
+		return err
+	}
+	l, err := a.pins.attachLink(a.record, iface, a.prog)
+	if err != nil {
+		return err
+	}
+	if err := a.pinBack(l, a.pins.path(inode, iface.Name)); err != nil {
+		l.Close()
+		return err
+	}
+	a.link.Close() // a link that does not close is a leak, and no more
+	a.link = l
+	a.program = a.programID()
+	return nil
+}
+
+// pinBack pins a link in the place of the one that is severed. In a namespace
+// that was made anew, the pins get another path.
+func (a *Attachment) pinBack(l link.Link, path string) error {
+	if path != a.path {
+		if err := os.Rename(a.path, path); err != nil {
+			return fmt.Errorf("move pins to those of the new namespace: %w", explainPermission(err))
+		}
+		a.path = path
+	}
+	if err := os.Remove(a.next(pinLink)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := pin(l, a.next(pinLink)); err != nil {
+		return err
+	}
+	if err := os.Rename(a.next(pinLink), filepath.Join(a.path, pinLink)); err != nil {
+		return fmt.Errorf("put pin in its place: %w", err)
+	}
+	return nil
+}
+
+// owns fails with ErrNotAttached where the pins are gone, and with ErrReplaced
+// where they are of another attachment.
+func (a *Attachment) owns() error {
+	pinned, err := link.LoadPinnedLink(filepath.Join(a.path, pinLink), nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return ErrNotAttached
+	}
+	if err != nil {
+		return explainPermission(err)
+	}
+	defer pinned.Close()
+	theirs, err := pinned.Info()
+	if err != nil {
+		return err
+	}
+	ours, err := a.link.Info()
+	if err != nil {
+		return err
+	}
+	if theirs.ID != ours.ID {
+		return ErrReplaced
+	}
 	return nil
 }
 
@@ -363,7 +504,7 @@ func (a *Attachment) pinNext(m *ebpf.Map, name string) error {
 // where another process has taken over. The attachment is still to be closed.
 func (a *Attachment) Detach() error {
 	return a.locked("detach from", func() error {
-		if a.Replaced() {
+		if a.replaced() {
 			return ErrReplaced
 		}
 		return a.detach()
@@ -376,6 +517,8 @@ func (a *Attachment) DetachAny() error { return a.locked("detach from", a.detach
 // locked calls fn with the pins locked for writing, and says in its error what
 // was tried.
 func (a *Attachment) locked(what string, fn func() error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	unlock, err := a.pins.lock(unix.LOCK_EX)
 	if err == nil {
 		defer unlock()
@@ -409,7 +552,12 @@ func (a *Attachment) detach() error {
 
 // Close lets go of the attachment, which stays in force.
 func (a *Attachment) Close() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	var errs []error
+	if a.prog != nil {
+		errs = append(errs, a.prog.Close())
+	}
 	if a.link != nil {
 		errs = append(errs, a.link.Close())
 	}
@@ -435,11 +583,17 @@ func (a *Attachment) Stats() *Stats { return a.stats }
 // Severed tells whether nothing but the pins is left, because the interface is
 // gone or somebody has detached the program.
 func (a *Attachment) Severed() bool {
-	index, err := a.index()
+	index, err := a.Index()
 	return err == nil && index == 0
 }
 
-// index is the interface's number in its namespace, 0 when severed from it.
+// Index is the interface's number in its namespace, 0 when severed from it.
+func (a *Attachment) Index() (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.index()
+}
+
 func (a *Attachment) index() (int, error) {
 	if a.link == nil {
 		return 0, nil
@@ -457,6 +611,12 @@ func (a *Attachment) index() (int, error) {
 
 // ProgramID is the kernel's number of the program, 0 if there is none.
 func (a *Attachment) ProgramID() uint32 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.programID()
+}
+
+func (a *Attachment) programID() uint32 {
 	if a.link == nil {
 		return 0
 	}
@@ -469,23 +629,33 @@ func (a *Attachment) ProgramID() uint32 {
 
 // Replaced tells whether another process has put its program in the place of
 // the one that was put or found here.
-func (a *Attachment) Replaced() bool { return a.ProgramID() != a.program }
+func (a *Attachment) Replaced() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.replaced()
+}
+
+func (a *Attachment) replaced() bool { return a.programID() != a.program }
 
 // About is what was last said about the attachment, nil if nothing was.
-func (a *Attachment) About() []byte { return a.record.About }
+func (a *Attachment) About() []byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.record.About
+}
 
 // SetAbout says something about the attachment, a JSON value, for whoever
 // opens it later. It fails with [ErrReplaced] where another process has taken
 // over, and spoken.
 func (a *Attachment) SetAbout(about []byte) error {
-	r := a.record
-	r.About = about
-	text, err := r.encode()
-	if err != nil {
-		return err
-	}
 	return a.locked("describe the attachment to", func() error {
-		if a.Replaced() {
+		r := a.record
+		r.About = about
+		text, err := r.encode()
+		if err != nil {
+			return err
+		}
+		if a.replaced() {
 			return ErrReplaced
 		}
 		if err := a.about.Put(uint32(0), text); err != nil {

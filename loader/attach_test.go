@@ -493,27 +493,12 @@ func TestSevered(t *testing.T) {
 	g := blockAll(t, 1)
 	a := attach(t, pins, target(l.B), Native, g)
 	defer a.Close()
-	cut := func() {
-		l.A.In(t, func() {
-			iface, err := netlink.LinkByName(l.A.Iface)
-			if err == nil {
-				err = netlink.LinkDel(iface)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		})
-	}
+	cut := func() { cut(t, l) }
 	cut()
 	if !a.Severed() {
 		t.Error("not severed")
 	}
-	p, err := g.Load(a.Stats())
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantError(t, a.Replace(p), ErrSevered)
-	_, err = pins.Attach(target(l.B), Native, nil, g.Load)
+	_, err := pins.Attach(target(l.B), Native, nil, g.Load)
 	wantError(t, err, ErrNoInterface)
 	list, err := pins.List()
 	if err != nil || len(list) != 1 || !list[0].Severed() || list[0].Target() != target(l.B) {
@@ -530,7 +515,14 @@ func TestSevered(t *testing.T) {
 	if b.Severed() || reaches(t, l, frame) {
 		t.Error("not attached anew")
 	}
-	// The old attachments must not take away what belongs to the new one.
+	// The old attachments must not take away what belongs to the new one, nor put
+	// anything into its place.
+	wantError(t, a.Return(nil), ErrReplaced)
+	p, err := blockAll(t, 1000).Load(a.Stats())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, a.Replace(p), ErrSevered, "replaced")
 	if err := errors.Join(a.Detach(), list[0].Detach()); err != nil {
 		t.Error(err)
 	}
@@ -540,6 +532,166 @@ func TestSevered(t *testing.T) {
 	cut()
 	if err := b.Detach(); err != nil {
 		t.Errorf("detach when severed: %v", err)
+	}
+}
+
+// cut deletes the wire.
+func cut(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	l.A.In(t, func() {
+		iface, err := netlink.LinkByName(l.A.Iface)
+		if err == nil {
+			err = netlink.LinkDel(iface)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// The next interface of the name gets the program that the last one had, or that
+// was meant for it since, and its counters go on.
+func TestReturn(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	frame := udp(l, addrA, addrB, 1)
+	a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	defer a.Close()
+	if err := a.Return(nil); err != nil { // where it is, nothing happens
+		t.Error(err)
+	}
+	id := a.ProgramID()
+	reaches(t, l, frame)
+	for round := range 3 {
+		cut(t, l)
+		wantError(t, a.Return(nil), ErrNoInterface)
+		if round == 1 { // also with counters that have moved
+			p, err := blockAll(t, 1000).Load(a.Stats())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := a.Replace(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l.Wire(t)
+		if !reaches(t, l, frame) {
+			t.Fatal("the wire is dead")
+		}
+		if err := a.Return(nil); err != nil {
+			t.Fatal(err)
+		}
+		if a.Severed() || a.Replaced() || reaches(t, l, frame) {
+			t.Errorf("round %d: not put back", round)
+		}
+		if (a.ProgramID() == id) != (round == 0) {
+			t.Errorf("round %d: program %d, at first it was %d", round, a.ProgramID(), id)
+		}
+		list, err := pins.List()
+		if err != nil || len(list) != 1 || list[0].Severed() || list[0].ProgramID() != a.ProgramID() {
+			t.Fatal(list, err)
+		}
+		for _, s := range []*Stats{a.Stats(), list[0].Stats()} {
+			if n := s.Lists(nil)[0].Packets; n != uint64(round+2) {
+				t.Errorf("round %d: %d blocked", round, n)
+			}
+		}
+		list[0].Close()
+	}
+	cut(t, l)
+	l.Wire(t)
+	list, err := pins.List()
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	defer list[0].Close()
+	wantError(t, list[0].Return(nil), ErrSevered) // whose program it is, another process knows
+	if err := list[0].DetachAny(); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, a.Return(nil), ErrNotAttached)
+	if !reaches(t, l, frame) {
+		t.Error("filtered, though somebody has detached it")
+	}
+}
+
+// A program that is loaded before its interface is there is attached as it is, and
+// has its own counters. Where there is one already, that stays.
+func TestAttachReady(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	frame := udp(l, addrA, addrB, 1)
+	ready := func() *Program {
+		t.Helper()
+		stats, err := NewStats(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := blockAll(t, 1000).Load(stats)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	a, err := pins.AttachReady(target(l.B), nil, Native, []byte("1"), ready())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	if reaches(t, l, frame) || a.Stats().Lists(nil)[0].Packets != 1 {
+		t.Errorf("not filtered, or not counted: %v", a.Stats().Lists(nil)[0])
+	}
+	list, err := pins.List()
+	if err != nil || len(list) != 1 || string(list[0].About()) != "1" || list[0].Stats().Lists(nil)[0].Packets != 1 {
+		t.Fatal(list, err)
+	}
+	list[0].Close()
+
+	p := ready()
+	_, err = pins.AttachReady(target(l.B), nil, Native, nil, p)
+	wantError(t, err, ErrFiltered)
+	cut(t, l)
+	l.Wire(t)
+	b, err := pins.AttachReady(target(l.B), nil, Native, nil, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer detach(t, b)
+	if reaches(t, l, frame) || b.Stats().Lists(nil)[0].Packets != 1 {
+		t.Error("not filtered after a first attempt elsewhere")
+	}
+}
+
+// Whoever follows a namespace is told of an interface before it is up.
+func TestFollow(t *testing.T) {
+	l := lab.New(t)
+	done, told := make(chan struct{}), make(chan *Iface, 100)
+	if err := target(l.B).Follow(done, func(i *Iface) { told <- i }); err != nil {
+		t.Fatal(err)
+	}
+	defer close(done)
+	await := func(want func(*Iface) bool) {
+		t.Helper()
+		timeout := time.After(5 * time.Second)
+		for {
+			select {
+			case i := <-told:
+				if want(i) {
+					return
+				}
+			case <-timeout:
+				t.Fatal("not told")
+			}
+		}
+	}
+	cut(t, l)
+	await(func(i *Iface) bool { return i == nil })
+	l.B.In(t, func() {
+		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "new"}, PeerName: "peer"}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	await(func(i *Iface) bool { return i != nil && i.Name == "new" && i.RawFlags&unix.IFF_UP == 0 })
+	if err := (Target{Netns: "no-such"}).Follow(done, nil); !errors.Is(err, ErrNoNetns) {
+		t.Errorf("followed what is not there: %v", err)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -16,6 +18,9 @@ import (
 func (t Target) Interfaces() (names []string, err error) {
 	err = t.in(func(uint64) error {
 		links, err := netlink.LinkList()
+		for tries := 0; errors.Is(err, netlink.ErrDumpInterrupted) && tries < 10; tries++ {
+			links, err = netlink.LinkList() // some have come or gone meanwhile
+		}
 		if err != nil {
 			return fmt.Errorf("list interfaces: %w", err)
 		}
@@ -27,27 +32,98 @@ func (t Target) Interfaces() (names []string, err error) {
 	return names, err
 }
 
-// Changes is told when interfaces come, go or change in the target's network
-// namespace, until done is closed. Several changes may be told as one. The
-// channel is closed where the kernel has stopped telling.
-func (t Target) Changes(done <-chan struct{}) (<-chan struct{}, error) {
-	updates, told := make(chan netlink.LinkUpdate, 64), make(chan struct{}, 1)
-	err := t.in(func(uint64) error {
-		return netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("subscribe to changes of interfaces: %w", err)
+// Iface is an interface as the kernel has told of it.
+type Iface struct{ *netlink.LinkAttrs }
+
+// orFind gives the interface or, where there is none, the one of that name.
+func (i *Iface) orFind(name string) (*netlink.LinkAttrs, error) {
+	if i != nil {
+		return i.LinkAttrs, nil
 	}
+	return findIface(name)
+}
+
+// Follow calls fn with each interface that comes or changes in the target's
+// network namespace, as soon as the kernel tells, and with nil when one has gone,
+// or the kernel has told more than could be kept. It returns once it has begun;
+// it ends when done is closed. fn is called in one goroutine, which is in that
+// namespace.
+func (t Target) Follow(done <-chan struct{}, fn func(*Iface)) error {
+	begun := make(chan error, 1)
 	go func() {
-		defer close(told)
-		for range updates {
-			select {
-			case told <- struct{}{}:
-			default: // it has yet to look
+		err := t.in(func(uint64) error {
+			s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+			if err != nil {
+				return err
 			}
+			begun <- nil
+			ended := make(chan struct{})
+			go func() {
+				<-done
+				s.Close()
+				close(ended)
+			}()
+			defer func() { <-ended }()
+			receive(s, done, fn)
+			return nil
+		})
+		select {
+		case begun <- err:
+		default: // it has long begun
 		}
 	}()
-	return told, nil
+	if err := <-begun; err != nil {
+		return fmt.Errorf("subscribe to changes of interfaces: %w", err)
+	}
+	return nil
+}
+
+// receive calls fn for what the kernel tells, until the socket is closed.
+func receive(s *nl.NetlinkSocket, done <-chan struct{}, fn func(*Iface)) {
+	for {
+		messages, from, err := s.Receive()
+		select {
+		case <-done:
+			return
+		default:
+		}
+		switch {
+		case err != nil:
+			fn(nil) // that the buffer was full, mostly
+			if !errors.Is(err, unix.ENOBUFS) {
+				time.Sleep(100 * time.Millisecond) // not to turn in circles
+			}
+			continue
+		case from.Pid != nl.PidKernel:
+			continue
+		}
+		for _, m := range messages {
+			if i, told := interfaceOf(&m); told {
+				fn(i)
+			}
+		}
+	}
+}
+
+// interfaceOf is the interface that a message tells of, nil for one that has
+// gone.
+func interfaceOf(m *syscall.NetlinkMessage) (i *Iface, told bool) {
+	// Bridges tell of their ports by the same messages, with another family.
+	if len(m.Data) < unix.SizeofIfInfomsg || m.Data[0] != unix.AF_UNSPEC {
+		return nil, false
+	}
+	switch m.Header.Type {
+	case unix.RTM_DELLINK:
+		return nil, true
+	case unix.RTM_NEWLINK:
+		header := unix.NlMsghdr(m.Header)
+		l, err := netlink.LinkDeserialize(&header, m.Data)
+		if err != nil {
+			return nil, true // look for what it was
+		}
+		return &Iface{l.Attrs()}, true
+	}
+	return nil, false
 }
 
 // findIface finds an interface in the present network namespace.

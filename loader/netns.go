@@ -27,6 +27,29 @@ func (t Target) String() string {
 	return t.Iface + " in namespace " + t.Netns
 }
 
+// Namespace is the inode number of the target's network namespace, which tells it
+// from others of that name. It fails with [ErrNoNetns] where there is none.
+func (t Target) Namespace() (inode uint64, err error) {
+	ns, err := openNetns(t.netnsPath())
+	if err != nil {
+		return 0, err
+	}
+	return ns.inode, ns.Close()
+}
+
+const ownNetns = "/proc/thread-self/ns/net"
+
+// netnsPath is the file of the target's network namespace.
+func (t Target) netnsPath() string {
+	switch {
+	case t.Netns == "":
+		return ownNetns
+	case strings.Contains(t.Netns, "/"):
+		return t.Netns
+	}
+	return filepath.Join(namedNetns, t.Netns)
+}
+
 // ip is how to call ip(8) in the target's network namespace.
 func (t Target) ip() string {
 	switch {
@@ -41,7 +64,7 @@ func (t Target) ip() string {
 // in calls fn in the target's network namespace, with the namespace's inode
 // number. fn must not leave its goroutine.
 func (t Target) in(fn func(inode uint64) error) error {
-	own, err := openNetns("/proc/thread-self/ns/net")
+	own, err := openNetns(ownNetns)
 	if err != nil {
 		return err
 	}
@@ -49,11 +72,7 @@ func (t Target) in(fn func(inode uint64) error) error {
 	if t.Netns == "" {
 		return fn(own.inode)
 	}
-	path := t.Netns
-	if !strings.Contains(path, "/") {
-		path = filepath.Join(namedNetns, path)
-	}
-	ns, err := openNetns(path)
+	ns, err := openNetns(t.netnsPath())
 	if err != nil {
 		return err
 	}

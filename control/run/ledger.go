@@ -26,7 +26,7 @@ type ledger struct {
 type account struct {
 	loader.Target
 	xdp       string        // "" while it is not filtered
-	stats     *loader.Stats // nil then
+	stats     *loader.Stats // nil while nothing has been there to filter
 	penalties *int
 
 	about       []byte             // what the description was read from
@@ -69,7 +69,9 @@ func (l *ledger) follow(there []found, named []loader.Target) {
 	})
 	for _, n := range there {
 		a := l.account(n.Target())
-		a.xdp, a.penalties = n.Mode().String(), n.penalties
+		if a.xdp, a.penalties = n.Mode().String(), n.penalties; n.gone {
+			a.xdp = ""
+		}
 		if stats := n.Stats(); stats != a.stats {
 			l.advance(a)
 			a.stats, a.seen, a.seenLists = stats, Counters{}, nil

@@ -126,11 +126,11 @@ func (f *Filter) note() {
 	}
 	var there []found
 	for _, h := range f.holds {
-		if !h.present() {
+		if h.Attachment == nil || h.Replaced() {
 			continue
 		}
-		n := found{Attachment: h.Attachment}
-		if punishing {
+		n := found{Attachment: h.Attachment, gone: h.Severed()}
+		if punishing && !n.gone {
 			f.generation.Watch(h.Stats(), func(c generation.Counting) {
 				if t, err := penalty.NewTable(c.Penalties); err == nil {
 					n.penalties = new(t.Len())
@@ -143,8 +143,10 @@ func (f *Filter) note() {
 	f.listen()
 }
 
-// found is an interface that is filtered now.
+// found is an interface that is filtered now, or was before it went: its counters
+// go on when it is back.
 type found struct {
 	*loader.Attachment
+	gone      bool
 	penalties *int
 }

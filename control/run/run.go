@@ -91,6 +91,7 @@ type Filter struct {
 	generation  *generation.Generation
 	generations int // that were in force so far
 	holds       []*hold
+	sentry      *sentry
 	lost        []Target // detached or taken over by others: not to be attached to again
 	loaded      *ruleset.Loaded
 	changed     bool // entries were changed in place since they were described
@@ -105,9 +106,12 @@ type Filter struct {
 type hold struct {
 	loader.Target
 	XDP                loader.Mode
-	*loader.Attachment        // nil while there is no such interface
+	*loader.Attachment        // nil while no such interface has been there
 	adopted            bool   // it was filtered already
+	index              int    // number of the interface, as it was last seen; 0: it is gone
 	told               string // why it is not filtered, as the log has it
+
+	of *generation.Generation // which it is filtered by, where the sentry met it
 }
 
 // tell logs why an interface is not filtered, once while that stays the same.
@@ -135,7 +139,7 @@ func Start(ctx context.Context, o Options) (*Filter, error) {
 			o.Learn = DefaultLearn
 		}
 	}
-	f := &Filter{o: o, do: make(chan func()), events: events.NewHub(o.Log)}
+	f := &Filter{o: o, do: make(chan func()), sentry: newSentry(o), events: events.NewHub(o.Log)}
 	began := time.Now()
 	var before []status.List
 	places, err := f.places()
@@ -360,7 +364,15 @@ func (f *Filter) attach(h *hold) error {
 		return err
 	}
 	h.Attachment, err = f.o.Pins.Attach(h.Target, h.XDP, about, f.generation.Load)
+	h.seen()
 	return err
+}
+
+// seen takes note which interface of its name is filtered.
+func (h *hold) seen() {
+	if h.Attachment != nil {
+		h.index, _ = h.Index()
+	}
 }
 
 // undo takes the generation off again. What it has replaced cannot be brought
@@ -424,7 +436,7 @@ func (f *Filter) Reload() (err error) {
 	// All that is likely to fail comes before the first interface is changed.
 	programs := make([]*loader.Program, len(f.holds))
 	for i, h := range f.holds {
-		if !h.present() {
+		if h.Attachment == nil || h.Replaced() {
 			continue
 		}
 		if programs[i], err = g.Load(h.Stats()); err != nil {
@@ -440,7 +452,7 @@ func (f *Filter) Reload() (err error) {
 		}
 		err := h.Replace(programs[i])
 		if errors.Is(err, loader.ErrSevered) || errors.Is(err, loader.ErrReplaced) {
-			continue // it gets the new lists when it is back; or is another's, as follow will find
+			continue // it is another's, or nobody's, as follow will find
 		}
 		if err != nil {
 			closeAll(programs[i+1:])
@@ -465,7 +477,8 @@ func (f *Filter) Reload() (err error) {
 			f.o.Log.Warn(err.Error())
 		}
 	}
-	f.announce("reloaded", names(replaced), time.Since(began))
+	f.announce("reloaded", f.names(), time.Since(began))
+	f.provide()
 	return old.Close()
 }
 
@@ -519,26 +532,30 @@ var errLost = errors.New("nothing is left to filter: every interface was detache
 // where the kernel does not tell: in a namespace that is yet to be made.
 const followInterval = 250 * time.Millisecond
 
-// follow looks what has become of the interfaces. One that has vanished is
-// attached to again when it is back. One that somebody has detached, or where
+// follow looks what has become of the interfaces. One that has vanished gets its
+// program again when it is back. One that somebody has detached, or where
 // another weir has taken over, is none of this filter's any more.
 func (f *Filter) follow() error {
+	f.sentry.follow(f.o.Places)
+	f.takeIn(f.sentry.arrivals())
 	kept := f.holds[:0]
 	for _, h := range f.holds {
-		switch {
-		case f.keeps(h):
+		if f.keeps(h) {
 			kept = append(kept, h)
-		case h.Attachment != nil:
-			h.Close()
-			f.lost = append(f.lost, h.Target)
-		default:
-			f.lost = append(f.lost, h.Target)
+			continue
 		}
+		f.sentry.dismiss(h)
+		if h.Attachment != nil {
+			h.Close()
+		}
+		f.lost = append(f.lost, h.Target)
 	}
 	f.holds = kept
 	places, err := f.places()
 	if err != nil {
 		f.o.Log.Error(err.Error())
+	} else {
+		f.forget(places)
 	}
 	for _, p := range places {
 		known := func(h *hold) bool { return h.Target == p.Target }
@@ -550,38 +567,147 @@ func (f *Filter) follow() error {
 			f.holds = append(f.holds, h)
 		}
 	}
+	f.sentry.instruct(f.o.Places, f.lost, f.holds)
+	f.provide()
 	if len(f.holds) == 0 && len(f.lost) > 0 {
 		return errLost
 	}
 	return nil
 }
 
+// takeIn takes in interfaces that the sentry has met. While a generation was
+// built, it may have been with the one before.
+func (f *Filter) takeIn(arrived []*hold) {
+	for _, n := range arrived {
+		i := slices.IndexFunc(f.holds, func(h *hold) bool { return h.Target == n.Target })
+		if i < 0 {
+			i, f.holds = len(f.holds), append(f.holds, n)
+		}
+		h := f.holds[i]
+		if h != n && h.Attachment != nil {
+			n.Close() // follow came first, and has adopted it
+			continue
+		}
+		h.Attachment, h.told = n.Attachment, ""
+		h.seen()
+		if err := f.bringUp(h, n.of); err != nil {
+			f.o.Log.Error(fmt.Sprintf("%s: filtered by lists that are out of date: %v", h.Target, err))
+		}
+		f.o.Log.Info("the interface is there, filtering", "interface", h.Target.String())
+	}
+}
+
+// bringUp puts the present generation in force where that of another moment is.
+func (f *Filter) bringUp(h *hold, of *generation.Generation) error {
+	if of != f.generation {
+		p, err := f.generation.Load(h.Stats())
+		if err != nil {
+			return err
+		}
+		if err := h.Replace(p); err != nil {
+			return err
+		}
+	}
+	return describe(h, f.description)
+}
+
+// provide sees to it that programs wait for interfaces that may come.
+func (f *Filter) provide() {
+	d := f.description
+	if err := f.sentry.provide(f.generation, d.Encode); err != nil {
+		f.o.Log.Error("no program waits for interfaces that are yet to come, which will be filtered later than they could: " + err.Error())
+	}
+}
+
+// forget gives up interfaces that are gone, or have left for another namespace,
+// where only a pattern names them: the next may have any other name.
+func (f *Filter) forget(places []Place) {
+	f.holds = slices.DeleteFunc(f.holds, func(h *hold) bool {
+		here := func(p Place) bool { return p.Target == h.Target }
+		if f.named(h.Target) || slices.ContainsFunc(places, here) || !f.sentry.dismiss(h) {
+			return false
+		}
+		f.release(h)
+		return true
+	})
+}
+
+// named tells whether an interface is named itself, not only by a pattern.
+func (f *Filter) named(t Target) bool {
+	return slices.ContainsFunc(f.o.Places, func(p Place) bool { return p.Target == t })
+}
+
+// release takes the program off an interface that is not to be filtered any more.
+func (f *Filter) release(h *hold) {
+	if h.Attachment == nil {
+		return
+	}
+	if err := errors.Join(h.Detach(), h.Close()); err != nil && !errors.Is(err, loader.ErrReplaced) {
+		f.o.Log.Error(err.Error())
+	} else {
+		f.o.Log.Info("no longer filtered", "interface", h.Target.String())
+	}
+}
+
 func (f *Filter) keeps(h *hold) bool {
+	log := f.o.Log.With("interface", h.Target.String())
 	if h.present() {
+		was := h.index
+		if h.seen(); h.index != was {
+			if was != 0 {
+				f.tellGone(h, log)
+			}
+			log.Info("the interface is there, filtering")
+		}
+		h.told = ""
 		return true
 	}
-	log := f.o.Log.With("interface", h.Target.String())
-	now, err := f.o.Pins.Open(h.Target)
-	if err == nil {
-		defer now.Close()
+	if h.Attachment == nil {
+		return f.begins(h, log)
 	}
-	switch {
-	case err == nil && !now.Severed():
+	if h.index != 0 && h.Severed() {
+		f.tellGone(h, log)
+		h.index = 0
+	}
+	switch err := h.Return(nil); {
+	case err == nil && h.present():
+		h.seen()
+		h.told = ""
+		log.Info("the interface is there, filtering")
+	case err == nil, errors.Is(err, loader.ErrReplaced):
 		log.Warn("another weir has taken over")
 		return false
-	case err == nil || h.Attachment == nil || errors.Is(err, loader.ErrNoNetns):
-		// The pins are there, or were given up below: the interface is gone.
+	case isAbsent(err):
+		h.told = ""
 	case errors.Is(err, loader.ErrNotAttached):
 		log.Warn("detached by somebody else")
 		return false
 	default:
 		h.tell(log, err)
-		return true
 	}
-	if h.Attachment != nil {
+	return true
+}
+
+func (f *Filter) tellGone(h *hold, log *slog.Logger) {
+	if f.named(h.Target) {
 		log.Error("the interface is gone, waiting for it to come back")
-		h.Close()
-		h.Attachment = nil
+	} else {
+		log.Info("the interface is gone")
+	}
+}
+
+// begins begins to filter on an interface, if it is there.
+func (f *Filter) begins(h *hold, log *slog.Logger) bool {
+	now, err := f.o.Pins.Open(h.Target)
+	if err == nil {
+		defer now.Close()
+	}
+	if err == nil && !now.Severed() {
+		if f.sentry.has(h.Target) {
+			return true // and will be taken in
+		}
+		log.Warn("another weir has taken over")
+		return false
 	}
 	switch err := f.attach(h); {
 	case err == nil:
@@ -593,33 +719,6 @@ func (f *Filter) keeps(h *hold) bool {
 		h.tell(log, err)
 	}
 	return true
-}
-
-// notice is told when interfaces come or go in the namespaces where they are to
-// be filtered.
-func (f *Filter) notice(ctx context.Context) <-chan struct{} {
-	told := make(chan struct{}, 1)
-	var namespaces []string
-	for _, p := range f.o.Places {
-		if slices.Contains(namespaces, p.Netns) {
-			continue
-		}
-		namespaces = append(namespaces, p.Netns)
-		changes, err := p.Changes(ctx.Done())
-		if err != nil {
-			f.o.Log.Debug(err.Error()) // followInterval will do
-			continue
-		}
-		go func() {
-			for range changes {
-				select {
-				case told <- struct{}{}:
-				default:
-				}
-			}
-		}()
-	}
-	return told
 }
 
 // Do calls fn in the goroutine that serves, where the filter may be changed, and
@@ -691,6 +790,7 @@ func (f *Filter) Reconfigure(o Options) error {
 		return err
 	}
 	f.lost = nil // who names an interface again wants it filtered again
+	f.sentry.instruct(o.Places, nil, f.holds)
 	places, err := f.places()
 	if err != nil {
 		return err
@@ -699,14 +799,8 @@ func (f *Filter) Reconfigure(o Options) error {
 		if slices.ContainsFunc(places, func(p Place) bool { return p.Target == h.Target }) {
 			return false
 		}
-		if h.Attachment == nil {
-			return true
-		}
-		if err := errors.Join(h.Detach(), h.Close()); err != nil && !errors.Is(err, loader.ErrReplaced) {
-			f.o.Log.Error(err.Error())
-		} else {
-			f.o.Log.Info("no longer filtered", "interface", h.Target.String())
-		}
+		f.sentry.dismiss(h)
+		f.release(h)
 		return true
 	})
 	return f.follow()
@@ -722,14 +816,17 @@ func (f *Filter) Serve(ctx context.Context, reload <-chan os.Signal, interval ti
 		defer t.Stop()
 	}
 	showing, telling := newMeter(f), newMeter(f)
-	interfaces := f.notice(ctx)
+	f.sentry.ctx = ctx
+	if err := f.follow(); err != nil {
+		return err
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case fn := <-f.do:
 			fn()
-		case <-interfaces:
+		case <-f.sentry.told:
 			if err := f.follow(); err != nil {
 				return err
 			}
@@ -763,7 +860,7 @@ func (f *Filter) Keeps() bool { return f.o.Keep }
 // What another weir has taken over is left alone.
 func (f *Filter) Stop() error {
 	var errs []error
-	for _, h := range f.holds {
+	for _, h := range append(f.holds, f.sentry.retire()...) {
 		if h.Attachment == nil {
 			continue
 		}

@@ -132,11 +132,12 @@ func (f *Filter) observe(specs []heavy.Spec) {
 	}
 }
 
-// stats are those of the interfaces that are there.
+// stats are those of the interfaces that are there, or were: what they have counted
+// is yet to be read, and penalties run out.
 func (f *Filter) stats() []*loader.Stats {
 	var all []*loader.Stats
 	for _, h := range f.holds {
-		if h.present() {
+		if h.Attachment != nil && !h.Replaced() {
 			all = append(all, h.Stats())
 		}
 	}
