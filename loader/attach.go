@@ -86,6 +86,8 @@ type Attachment struct {
 	// waits for the next of that name. It is nil where another process put it.
 	prog *ebpf.Program
 
+	iface int // number of the interface that it was put on here; 0: another process did
+
 	unpinned bool // stats are new, in the place of pinned ones
 }
 
@@ -97,47 +99,14 @@ type Attachment struct {
 // about is a JSON value for the caller's own use, or nil; see
 // [Attachment.About].
 func (d Pins) Attach(t Target, mode Mode, about []byte, load func(*Stats) (*Program, error)) (*Attachment, error) {
-	var made *Program // for counters that are new
-	fresh := func() (*Program, error) {
-		stats, err := newStats(0)
-		if err != nil {
-			return nil, explainPermission(err)
-		}
-		if made, err = loadFor(stats, load); err != nil {
-			return nil, errors.Join(err, stats.Close())
-		}
-		return made, nil
-	}
-	a, err := d.attach(record{t, mode, about}, nil, fresh, load)
-	if err != nil {
-		if made != nil {
-			made.Close()
-			made.stats.Close()
-		}
-		return nil, fmt.Errorf("attach to %s: %w", t, err)
-	}
-	return a, nil
-}
-
-// ErrFiltered says that weir filters on an interface already.
-var ErrFiltered = errors.New("weir filters there already")
-
-// AttachReady attaches a program that is loaded already, with counters of its
-// own, to an interface that weir does not filter yet, else it fails with
-// [ErrFiltered]. It takes over the program and the counters, unless it fails.
-func (d Pins) AttachReady(t Target, i *Iface, mode Mode, about []byte, p *Program) (*Attachment, error) {
-	a, err := d.attach(record{t, mode, about}, i,
-		func() (*Program, error) { return p, nil },
-		func(*Stats) (*Program, error) { return nil, ErrFiltered })
+	a, err := d.attach(record{t, mode, about}, load)
 	if err != nil {
 		return nil, fmt.Errorf("attach to %s: %w", t, err)
 	}
 	return a, nil
 }
 
-// attach attaches what fresh gives or, where the interface has a program
-// already, what load gives. The interface is looked for unless it is given.
-func (d Pins) attach(r record, i *Iface, fresh func() (*Program, error), load func(*Stats) (*Program, error)) (*Attachment, error) {
+func (d Pins) attach(r record, load func(*Stats) (*Program, error)) (*Attachment, error) {
 	unlock, err := d.lock(unix.LOCK_EX)
 	if err != nil {
 		return nil, err
@@ -150,7 +119,7 @@ func (d Pins) attach(r record, i *Iface, fresh func() (*Program, error), load fu
 	var iface *netlink.LinkAttrs
 	var path string
 	if err := r.Target.in(func(inode uint64) (err error) {
-		if iface, err = i.orFind(r.Target.Iface); err != nil {
+		if iface, err = findIface(r.Target.Iface); err != nil {
 			return err
 		}
 		path = d.path(inode, iface.Name) // which may have other names
@@ -162,7 +131,7 @@ func (d Pins) attach(r record, i *Iface, fresh func() (*Program, error), load fu
 	a, err := d.open(path)
 	switch {
 	case errors.Is(err, ErrNotAttached):
-		return d.create(path, r, iface, fresh)
+		return d.create(path, r, iface, load)
 	case err != nil:
 		return nil, explainPermission(err)
 	case a.Severed():
@@ -170,7 +139,7 @@ func (d Pins) attach(r record, i *Iface, fresh func() (*Program, error), load fu
 		if err := errors.Join(a.Close(), os.RemoveAll(path)); err != nil {
 			return nil, fmt.Errorf("remove stale pins: %w", err)
 		}
-		return d.create(path, r, iface, fresh)
+		return d.create(path, r, iface, load)
 	}
 	if err := a.adopt(r, iface, load); err != nil {
 		a.Close()
@@ -180,54 +149,117 @@ func (d Pins) attach(r record, i *Iface, fresh func() (*Program, error), load fu
 }
 
 // create attaches a program and pins it.
-func (d Pins) create(path string, r record, iface *netlink.LinkAttrs, fresh func() (*Program, error)) (_ *Attachment, err error) {
-	a := &Attachment{pins: d, path: path, record: r}
-	var temp string
-	defer func() {
+func (d Pins) create(path string, r record, iface *netlink.LinkAttrs, load func(*Stats) (*Program, error)) (*Attachment, error) {
+	stats, err := newStats(0)
+	if err != nil {
+		return nil, explainPermission(err)
+	}
+	p, err := loadFor(stats, load)
+	if err != nil {
+		return nil, errors.Join(err, stats.Close())
+	}
+	l, err := d.attachLink(r, iface, p.prog)
+	if err != nil {
+		return nil, errors.Join(err, p.Close(), stats.Close())
+	}
+	a, err := d.pinAll(path, r, l, p)
+	if err != nil {
+		return nil, errors.Join(err, l.Close(), p.Close(), stats.Close())
+	}
+	a.iface = iface.Index
+	return a, nil
+}
+
+// AttachReady attaches a program that is loaded already, with counters of its
+// own, to an interface that has none, and then makes the pins: packets may be
+// waiting. Should this process die in between, it is as if it had died a moment
+// earlier. It takes over the program and the counters, unless it fails.
+func (d Pins) AttachReady(t Target, i *Iface, mode Mode, about []byte, p *Program) (*Attachment, error) {
+	a, err := d.attachReady(record{t, mode, about}, i.LinkAttrs, p)
+	if err != nil {
+		return nil, fmt.Errorf("attach to %s: %w", t, err)
+	}
+	return a, nil
+}
+
+func (d Pins) attachReady(r record, iface *netlink.LinkAttrs, p *Program) (a *Attachment, err error) {
+	err = r.Target.in(func(inode uint64) error {
+		l, err := d.attachLink(r, iface, p.prog)
 		if err != nil {
-			if temp != "" {
-				os.RemoveAll(temp)
-			}
-			a.Close() // with the last hold on the link, if it came to that
+			return err
 		}
-	}()
+		if a, err = d.pinReady(d.path(inode, iface.Name), r, l, p); err != nil {
+			return errors.Join(err, l.Close())
+		}
+		a.iface = iface.Index
+		return nil
+	})
+	return a, err
+}
+
+func (d Pins) pinReady(path string, r record, l link.Link, p *Program) (*Attachment, error) {
+	unlock, err := d.lock(unix.LOCK_EX)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := d.sweep(); err != nil {
+		return nil, err
+	}
+	old, err := d.open(path)
+	switch {
+	case errors.Is(err, ErrNotAttached):
+		return d.pinAll(path, r, l, p)
+	case err != nil:
+		return nil, err
+	}
+	defer old.Close()
+	if !old.Severed() {
+		return nil, fmt.Errorf("%w: the pins %s are those of an interface that has another name now: detach it first", ErrForeign, path)
+	}
+	if err := os.RemoveAll(path); err != nil {
+		return nil, fmt.Errorf("remove stale pins: %w", err)
+	}
+	return d.pinAll(path, r, l, p)
+}
+
+// pinAll pins a program and the link that has put it on an interface. It takes
+// over both, unless it fails.
+func (d Pins) pinAll(path string, r record, l link.Link, p *Program) (_ *Attachment, err error) {
+	a := &Attachment{pins: d, path: path, record: r, link: l, stats: p.stats}
+	if err := a.stats.move(p.take()); err != nil {
+		return nil, err
+	}
 	text, err := r.encode()
 	if err != nil {
-		return nil, err
-	}
-	p, err := fresh()
-	if err != nil {
-		return nil, err
-	}
-	// The link comes first, since packets may be waiting. Should this process
-	// die before all is pinned, it is as if it had died a moment earlier.
-	if a.link, err = d.attachLink(r, iface, p.prog); err != nil {
-		return nil, err
-	}
-	if err := p.stats.move(p.take()); err != nil {
 		return nil, err
 	}
 	if a.about, err = newAbout(text); err != nil {
 		return nil, explainPermission(err)
 	}
-	if temp, err = os.MkdirTemp(string(d), unfinished); err != nil {
-		return nil, fmt.Errorf("make directory for pins: %w", err)
+	temp, err := os.MkdirTemp(string(d), unfinished)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("make directory for pins: %w", err), a.about.Close())
 	}
-	if err := pin(a.about, filepath.Join(temp, pinAbout)); err != nil {
-		return nil, err
+	defer func() {
+		if err != nil {
+			os.RemoveAll(temp)
+			a.about.Close()
+		}
+	}()
+	pins := map[string]interface{ Pin(string) error }{pinAbout: a.about, pinLink: l}
+	for name, m := range a.stats.maps {
+		pins[name] = m.m
 	}
-	for name, m := range p.stats.maps {
-		if err := pin(m.m, filepath.Join(temp, name)); err != nil {
+	for name, object := range pins {
+		if err := pin(object, filepath.Join(temp, name)); err != nil {
 			return nil, err
 		}
-	}
-	if err := pin(a.link, filepath.Join(temp, pinLink)); err != nil {
-		return nil, err
 	}
 	if err := os.Rename(temp, path); err != nil {
 		return nil, fmt.Errorf("put pins in their place: %w", err)
 	}
-	a.program, a.stats = a.programID(), p.stats
+	a.program = a.programID()
 	a.keep(p)
 	return a, nil
 }
@@ -404,45 +436,56 @@ func (a *Attachment) replace(p *Program) error {
 // [ErrNotAttached] where somebody has removed the pins, who wants it detached,
 // and with [ErrReplaced] where another process has attached its own.
 func (a *Attachment) Return(i *Iface) error {
-	return a.locked("put the program back on", func() error {
-		if index, err := a.index(); err != nil || index != 0 {
-			return err
-		}
-		if a.prog == nil {
-			return ErrSevered
-		}
-		return a.record.Target.in(func(inode uint64) error {
-			iface, err := i.orFind(a.record.Target.Iface)
-			if err != nil {
-				return err
-			}
-			return a.putBack(inode, iface)
-		})
-	})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if index, err := a.index(); err != nil || index != 0 {
+		return err
+	}
+	if err := a.comeBack(i); err != nil {
+		return fmt.Errorf("put the program back on %s: %w", a.record.Target, err)
+	}
+	return nil
 }
 
-// putBack is called in the target's network namespace, of that inode number.
-func (a *Attachment) putBack(inode uint64, iface *netlink.LinkAttrs) error {
-	if err := a.owns(); err != nil {
-		return err
+func (a *Attachment) comeBack(i *Iface) error {
+	switch {
+	case a.prog == nil:
+		return ErrSevered
+	case i == nil:
+		// There is time to look whether it is still wanted.
+		if err := a.underLock(a.owns); err != nil {
+			return err
+		}
+	case i.Index == a.iface:
+		return ErrNoInterface // the kernel tells of its end as well
 	}
-	l, err := a.pins.attachLink(a.record, iface, a.prog)
-	if err != nil {
-		return err
-	}
-	if err := a.pinBack(l, a.pins.path(inode, iface.Name)); err != nil {
-		l.Close()
-		return err
-	}
-	a.link.Close() // a link that does not close is a leak, and no more
-	a.link = l
-	a.program = a.programID()
-	return nil
+	return a.record.Target.in(func(inode uint64) (err error) {
+		var iface *netlink.LinkAttrs
+		if i != nil {
+			iface = i.LinkAttrs
+		} else if iface, err = findIface(a.record.Target.Iface); err != nil {
+			return err
+		}
+		l, err := a.pins.attachLink(a.record, iface, a.prog)
+		if err != nil {
+			return err
+		}
+		if err := a.underLock(func() error { return a.pinBack(l, a.pins.path(inode, iface.Name)) }); err != nil {
+			return errors.Join(err, l.Close())
+		}
+		a.link.Close() // a link that does not close is a leak, and no more
+		a.link, a.iface = l, iface.Index
+		a.program = a.programID()
+		return nil
+	})
 }
 
 // pinBack pins a link in the place of the one that is severed. In a namespace
 // that was made anew, the pins get another path.
 func (a *Attachment) pinBack(l link.Link, path string) error {
+	if err := a.owns(); err != nil {
+		return err
+	}
 	if path != a.path {
 		if err := os.Rename(a.path, path); err != nil {
 			return fmt.Errorf("move pins to those of the new namespace: %w", explainPermission(err))
@@ -519,15 +562,20 @@ func (a *Attachment) DetachAny() error { return a.locked("detach from", a.detach
 func (a *Attachment) locked(what string, fn func() error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	unlock, err := a.pins.lock(unix.LOCK_EX)
-	if err == nil {
-		defer unlock()
-		err = fn()
-	}
-	if err != nil {
+	if err := a.underLock(fn); err != nil {
 		return fmt.Errorf("%s %s: %w", what, a.record.Target, err)
 	}
 	return nil
+}
+
+// underLock calls fn with the pins locked for writing.
+func (a *Attachment) underLock(fn func() error) error {
+	unlock, err := a.pins.lock(unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return fn()
 }
 
 func (a *Attachment) detach() error {

@@ -472,6 +472,12 @@ func TestRenamed(t *testing.T) {
 	})
 	_, err = pins.Attach(target(l.B), Native, nil, g.Load)
 	wantError(t, err, ErrForeign, "another name")
+	ready := newTestProgram(t, g)
+	_, err = pins.AttachReady(target(l.B), find(t, l.B), Native, nil, ready)
+	wantError(t, err, ErrForeign, "another name")
+	if a.Severed() {
+		t.Error("detached by what has taken its name")
+	}
 }
 
 func TestOtherMode(t *testing.T) {
@@ -631,7 +637,7 @@ func TestAttachReady(t *testing.T) {
 		}
 		return p
 	}
-	a, err := pins.AttachReady(target(l.B), nil, Native, []byte("1"), ready())
+	a, err := pins.AttachReady(target(l.B), find(t, l.B), Native, []byte("1"), ready())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -646,11 +652,11 @@ func TestAttachReady(t *testing.T) {
 	list[0].Close()
 
 	p := ready()
-	_, err = pins.AttachReady(target(l.B), nil, Native, nil, p)
-	wantError(t, err, ErrFiltered)
+	_, err = pins.AttachReady(target(l.B), find(t, l.B), Native, nil, p)
+	wantError(t, err, ErrForeign, "weir's own")
 	cut(t, l)
 	l.Wire(t)
-	b, err := pins.AttachReady(target(l.B), nil, Native, nil, p)
+	b, err := pins.AttachReady(target(l.B), find(t, l.B), Native, nil, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -658,6 +664,18 @@ func TestAttachReady(t *testing.T) {
 	if reaches(t, l, frame) || b.Stats().Lists(nil)[0].Packets != 1 {
 		t.Error("not filtered after a first attempt elsewhere")
 	}
+}
+
+func find(t *testing.T, e lab.End) *Iface {
+	t.Helper()
+	var i Iface
+	e.In(t, func() {
+		var err error
+		if i.LinkAttrs, err = findIface(e.Iface); err != nil {
+			t.Fatal(err)
+		}
+	})
+	return &i
 }
 
 // Whoever follows a namespace is told of an interface before it is up.

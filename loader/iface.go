@@ -35,14 +35,6 @@ func (t Target) Interfaces() (names []string, err error) {
 // Iface is an interface as the kernel has told of it.
 type Iface struct{ *netlink.LinkAttrs }
 
-// orFind gives the interface or, where there is none, the one of that name.
-func (i *Iface) orFind(name string) (*netlink.LinkAttrs, error) {
-	if i != nil {
-		return i.LinkAttrs, nil
-	}
-	return findIface(name)
-}
-
 // Follow calls fn with each interface that comes or changes in the target's
 // network namespace, as soon as the kernel tells, and with nil when one has gone,
 // or the kernel has told more than could be kept. It returns once it has begun;

@@ -106,10 +106,11 @@ type Filter struct {
 type hold struct {
 	loader.Target
 	XDP                loader.Mode
-	*loader.Attachment        // nil while no such interface has been there
-	adopted            bool   // it was filtered already
-	index              int    // number of the interface, as it was last seen; 0: it is gone
-	told               string // why it is not filtered, as the log has it
+	*loader.Attachment           // nil while no such interface has been there
+	adopted            bool      // it was filtered already
+	index              int       // number of the interface, as it was last seen; 0: it is gone
+	went               time.Time // when it was seen that it is gone
+	told               string    // why it is not filtered, as the log has it
 
 	of *generation.Generation // which it is filtered by, where the sentry met it
 }
@@ -619,12 +620,18 @@ func (f *Filter) provide() {
 	}
 }
 
-// forget gives up interfaces that are gone, or have left for another namespace,
-// where only a pattern names them: the next may have any other name.
+// goneFor is how long an interface that only a pattern names is waited for when it
+// is gone: longer than it takes to restart what has made it. The next may have any
+// other name.
+const goneFor = 10 * time.Second
+
+// forget gives up interfaces that only a pattern names where they do not come back,
+// or have left for another namespace.
 func (f *Filter) forget(places []Place) {
 	f.holds = slices.DeleteFunc(f.holds, func(h *hold) bool {
 		here := func(p Place) bool { return p.Target == h.Target }
-		if f.named(h.Target) || slices.ContainsFunc(places, here) || !f.sentry.dismiss(h) {
+		waits := h.index == 0 && h.Attachment != nil && time.Since(h.went) < goneFor
+		if f.named(h.Target) || waits || slices.ContainsFunc(places, here) || !f.sentry.dismiss(h) {
 			return false
 		}
 		f.release(h)
@@ -667,7 +674,7 @@ func (f *Filter) keeps(h *hold) bool {
 	}
 	if h.index != 0 && h.Severed() {
 		f.tellGone(h, log)
-		h.index = 0
+		h.index, h.went = 0, time.Now()
 	}
 	switch err := h.Return(nil); {
 	case err == nil && h.present():
@@ -713,7 +720,7 @@ func (f *Filter) begins(h *hold, log *slog.Logger) bool {
 	case err == nil:
 		h.told = ""
 		log.Info("the interface is there, filtering")
-	case isAbsent(err):
+	case isAbsent(err), f.sentry.has(h.Target): // which came first
 		h.told = ""
 	default:
 		h.tell(log, err)
