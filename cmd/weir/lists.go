@@ -49,7 +49,7 @@ func printLists(out io.Writer, lists []api.List, now time.Time) {
 	for _, l := range lists {
 		feeds, read, next := summary(l.Feeds)
 		fmt.Fprintf(t, row, l.Name, l.Action, l.Direction, humanize.Comma(int64(l.Entries)), humanize.Comma(int64(l.ByCommand)),
-			humanize.Comma(int64(l.Packets)), feeds, relative(read, now), relative(next, now))
+			humanize.Comma(int64(l.Packets)), feeds, relative(read, now), due(next, now))
 	}
 	t.Flush()
 	gap := "\n"
@@ -69,12 +69,14 @@ func summary(feeds []api.FeedSource) (state string, read, next *time.Time) {
 	if len(feeds) == 0 {
 		return "-", nil, nil
 	}
-	failed, unread := 0, false
+	failed, unread := 0, 0
 	for _, f := range feeds {
 		if f.Outcome == api.Failed {
 			failed++
 		}
-		unread = unread || f.Read == nil
+		if f.Read == nil {
+			unread++
+		}
 		if read == nil || f.Read != nil && f.Read.Before(*read) {
 			read = f.Read
 		}
@@ -82,16 +84,30 @@ func summary(feeds []api.FeedSource) (state string, read, next *time.Time) {
 			next = f.Next
 		}
 	}
-	if unread {
+	if unread > 0 {
 		read = nil
 	}
-	switch failed {
-	case 0:
-		return "ok", read, next
-	case len(feeds):
-		return "FAILED", read, next
+	some := func(n int, what string) string {
+		if n == len(feeds) {
+			return what
+		}
+		return fmt.Sprintf("%d of %d %s", n, len(feeds), what)
 	}
-	return fmt.Sprintf("%d of %d FAILED", failed, len(feeds)), read, next
+	switch {
+	case failed > 0:
+		return some(failed, "FAILED"), read, next
+	case unread > 0:
+		return some(unread, "not read yet"), read, next
+	}
+	return "ok", read, next
+}
+
+// due says when something is to be done that may be under way.
+func due(t *time.Time, now time.Time) string {
+	if t != nil && t.Before(now) {
+		return "now"
+	}
+	return relative(t, now)
 }
 
 func relative(t *time.Time, now time.Time) string {

@@ -31,6 +31,9 @@ func someLists() []api.List {
 			{Source: "/etc/a.txt", Outcome: "new", Entries: 5, Read: at(-time.Minute)},
 			{Source: "/etc/b.txt", Outcome: "none"},
 		}},
+		{Name: "slow", Action: api.Block, Direction: "src", Feeds: []api.FeedSource{
+			{Source: "https://example.com/slow", Outcome: "none", Next: at(-time.Second)},
+		}},
 		{Name: "ours", Action: api.Allow, Direction: "src", Entries: 2, ByCommand: 2},
 	}
 }
@@ -38,12 +41,13 @@ func someLists() []api.List {
 func TestLists(t *testing.T) {
 	socket := serveDaemon(t, &fakeDaemon{lists: someLists()})
 	code, out, log := weir(t, "", "lists", "--socket", socket)
-	const want = `list      action  direction     entries  by command        packets  feeds          read            next
-drop      block   src             1,204           3         12,345  ok             12 minutes ago  48 minutes from now
-scanners  block   both               17           0              0  1 of 2 FAILED  2 days ago      30 seconds from now
-never     block   src                 0           0              0  FAILED         -               14 seconds from now
-new       block   dst                 5           0              0  ok             -               -
-ours      allow   src                 2           2              0  -              -               -
+	const want = `list      action  direction     entries  by command        packets  feeds                read            next
+drop      block   src             1,204           3         12,345  ok                   12 minutes ago  48 minutes from now
+scanners  block   both               17           0              0  1 of 2 FAILED        2 days ago      30 seconds from now
+never     block   src                 0           0              0  FAILED               -               14 seconds from now
+new       block   dst                 5           0              0  1 of 2 not read yet  -               -
+slow      block   src                 0           0              0  not read yet         -               now
+ours      allow   src                 2           2              0  -                    -               -
 
 scanners: /etc/scanners.csv: NOT SAVED: a restart would not find these entries
 scanners: https://example.com/s: FAILED (stalled, 3 in a row): no data for 30s; its 7 entries of 2 days ago stay
@@ -54,7 +58,7 @@ never: https://example.com/n: FAILED (unreachable, 1 in a row): no route to host
 	}
 	var got api.Lists
 	code, out, _ = weir(t, "", "lists", "--json", "--socket", socket)
-	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || len(got.Lists) != 5 || got.Lists[1].Feeds[1].Failure != "stalled" {
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || len(got.Lists) != 6 || got.Lists[1].Feeds[1].Failure != "stalled" {
 		t.Errorf("exit code %d, %v\n%s", code, err, out)
 	}
 }

@@ -86,7 +86,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err := d.journal.Apply(d.journal.Expired(time.Now())); err != nil {
 		d.Log.Error("expired entries could not be removed from the journal: " + err.Error())
 	}
-	feeds, err := openFeeds(ctx, c, nil)
+	feeds, err := d.openFeeds(ctx, c, nil)
 	if err != nil {
 		return err
 	}
@@ -507,7 +507,7 @@ func (d *Daemon) Reload(ctx context.Context) (summary []string, err error) {
 	var feeds map[string]*feed.Feed
 	c, err := config.Load(d.Config)
 	if err == nil {
-		feeds, err = openFeeds(ctx, c, last)
+		feeds, err = d.openFeeds(ctx, c, last)
 	}
 	if bad := d.Do(ctx, func() error {
 		if err == nil {

@@ -53,7 +53,7 @@ type state struct {
 // openFeeds opens the feeds of a configuration, or takes over those of the last
 // one that are as they were, by list. It asks the sources of which nothing is
 // known, for what may be filtering already knows more than nothing.
-func openFeeds(ctx context.Context, c *config.Config, last *state) (map[string]*feed.Feed, error) {
+func (d *Daemon) openFeeds(ctx context.Context, c *config.Config, last *state) (map[string]*feed.Feed, error) {
 	feeds := make(map[string]*feed.Feed)
 	var all sync.WaitGroup
 	ctx, cancel := context.WithTimeout(ctx, firstFetch)
@@ -73,6 +73,7 @@ func openFeeds(ctx context.Context, c *config.Config, last *state) (map[string]*
 		}
 		feeds[l.Name] = f
 		if f.Entries().Len() == 0 {
+			d.Log.Info("reading sources for the first time", "list", l.Name, "at_most", firstFetch.String())
 			all.Go(func() { _, _ = f.Fetch(ctx) }) // Status has what came of it
 		}
 	}
