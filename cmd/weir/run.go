@@ -258,16 +258,18 @@ func liveLine(r run.Rates) string {
 	for _, name := range r.Top() {
 		reasons = append(reasons, fmt.Sprintf("%s %s/s", name, count(r.Reasons[name])))
 	}
+	caught := "blocked"
 	text := fmt.Sprintf("%s  %s  dropped %s/s", humanize.SIWithDigits(r.Packets, 2, "pps"),
 		humanize.SIWithDigits(8*r.Bytes, 2, "bit/s"), count(r.Dropped))
 	if r.Monitor {
+		caught = "monitored"
 		text = fmt.Sprintf("%s  %s  monitoring only", humanize.SIWithDigits(r.Packets, 2, "pps"),
 			humanize.SIWithDigits(8*r.Bytes, 2, "bit/s"))
 	}
 	if len(reasons) > 0 {
 		text += "  (" + strings.Join(reasons, ", ") + ")"
 	}
-	return text + fmt.Sprintf("  total %s, blocked %s", count(float64(r.Total.Packets)), count(float64(r.Blocked.Packets)))
+	return text + fmt.Sprintf("  total %s, %s %s", count(float64(r.Total.Packets)), caught, count(float64(r.Blocked.Packets)))
 }
 
 // count is a number as people read it at a glance.
