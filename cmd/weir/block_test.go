@@ -230,13 +230,13 @@ func TestDaemonCommandFailures(t *testing.T) {
 func TestExplainAsksTheDaemon(t *testing.T) {
 	now, uid := time.Now(), uint32(4_000_000_000)
 	added, expires := now.Add(-2*time.Hour-time.Second), now.Add(time.Hour+time.Minute)
-	d := &fakeDaemon{explanation: api.Explanation{Verdict: "drop", Matches: []api.Match{
+	d := &fakeDaemon{explanation: api.Explanation{Verdict: "drop", Reason: "blocked", Matches: []api.Match{
 		{List: "manual", Action: api.Block, Entry: "192.0.2.1", Added: &added, Expires: &expires, Reason: "scans", UID: &uid, Packets: 1234},
 		{List: "drop", Action: api.Block, Entry: "192.0.2.0/24", Source: "https://example.com/feed.txt", Line: 17},
 	}}}
 	socket := serveDaemon(t, d)
 	code, out, log := weir(t, "", "explain", "--exit-code", "--socket", socket, "192.0.2.1")
-	const want = `192.0.2.1: drop
+	const want = `192.0.2.1: drop (blocked)
   block  list manual, 1,234 packets  192.0.2.1     by command of user 4000000000, 2 hours ago, expires 1 hour from now: scans
   block  list drop, 0 packets        192.0.2.0/24  https://example.com/feed.txt:17
 `
@@ -260,8 +260,8 @@ func TestExplainAsksTheDaemon(t *testing.T) {
 			t.Errorf("%s", log)
 		}
 	}
-	d.explanation = api.Explanation{Verdict: "pass"}
-	if code, out, _ := weir(t, "", "explain", "--exit-code", "--socket", socket, "192.0.2.1"); code != exitOK || out != "192.0.2.1: pass\n  no list holds it\n" {
+	d.explanation = api.Explanation{Verdict: "pass", Reason: "clean"}
+	if code, out, _ := weir(t, "", "explain", "--exit-code", "--socket", socket, "192.0.2.1"); code != exitOK || out != "192.0.2.1: pass (clean)\n  no list holds it\n" {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 }

@@ -94,7 +94,7 @@ func tell[E any](out io.Writer, e E, asJSON bool, print func(io.Writer, E), drop
 
 // printAnswer prints what a daemon has answered.
 func printAnswer(w io.Writer, e *api.Explanation) {
-	fmt.Fprintf(w, "%s: %s\n", e.Question, e.Verdict)
+	fmt.Fprintf(w, "%s: %s (%s)\n", e.Question, e.Verdict, e.Reason)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, m := range e.Matches {
 		fmt.Fprintf(t, "  %s\tlist %s, %s packets\t%s\t%s\n", m.Action, m.List, humanize.Comma(int64(m.Packets)), m.Entry, origin(m, time.Now()))

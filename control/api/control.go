@@ -125,6 +125,7 @@ type Reloaded struct {
 type Explanation struct {
 	Question string  `json:"question"`
 	Verdict  string  `json:"verdict"` // pass, or drop if any of them is dropped
+	Reason   string  `json:"reason"`  // clean, allowed, monitored or blocked: the last of these that any has
 	Matches  []Match `json:"matches"` // the most specific first
 }
 

@@ -81,7 +81,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 			Entries: 7, Changed: true, Unsaved: true,
 		}},
 		changes: []string{"mode: exact → approx"},
-		explanation: Explanation{Question: "192.0.2.1", Verdict: "drop", Matches: []Match{
+		explanation: Explanation{Question: "192.0.2.1", Verdict: "drop", Reason: "blocked", Matches: []Match{
 			{List: "drop", Action: Block, Entry: "192.0.2.0/24", Source: "https://example.com/feed", Line: 17, Packets: 7},
 			{List: "manual", Action: Block, Entry: "192.0.2.1", Added: &now, Expires: &now, Reason: "scans", UID: &uid},
 		}},

@@ -169,7 +169,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		lists:    []List{{Action: Allow, Direction: "both", Feeds: []FeedSource{{Outcome: Failed, Failure: "x", Error: "x", Read: &now, Next: &now}}}},
 		outcomes: []FetchOutcome{{Outcome: Failed, Failure: "x", Error: "x"}},
 		changes:  []string{"mode: exact → approx"},
-		explanation: Explanation{Verdict: "drop", Matches: []Match{
+		explanation: Explanation{Verdict: "drop", Reason: "blocked", Matches: []Match{
 			{Action: Block, Source: "x", Line: 1, Added: &now, Expires: &now, Reason: "x", UID: &uid},
 		}},
 	}

@@ -15,6 +15,7 @@ import (
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/filter/key"
+	"weir/filter/verdict"
 )
 
 var _ api.Control = (*Daemon)(nil)
@@ -192,19 +193,22 @@ func (d *Daemon) Explain(ctx context.Context, question string) (e api.Explanatio
 	if err != nil {
 		return e, &api.BadRequest{Err: fmt.Errorf("%q: %w", question, err)}
 	}
-	e = api.Explanation{Question: question, Verdict: "pass"}
+	e = api.Explanation{Question: question, Verdict: verdict.Pass.String()}
 	err = d.Do(ctx, func() error {
 		seen := make(map[generation.Found]bool)
+		var reason verdict.Reason
 		for _, p := range packets {
-			if d.Drops(p) {
-				e.Verdict = "drop"
-			}
+			reason = max(reason, d.Reason(p)) // those of lists are in the order of their gravity
 			for _, f := range d.Find(p) {
 				if !seen[f] {
 					seen[f] = true
 					e.Matches = append(e.Matches, d.match(f))
 				}
 			}
+		}
+		e.Reason = reason.String()
+		if reason == verdict.Blocked {
+			e.Verdict = verdict.Drop.String()
 		}
 		return nil
 	})

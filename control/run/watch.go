@@ -412,10 +412,17 @@ func (f *Filter) Hits() []uint64 {
 // Find gives the entries that a packet matches.
 func (f *Filter) Find(t key.Tuple) []generation.Found { return f.generation.Find(t) }
 
-// Drops reports whether the lists drop a packet. What passes before any list is
-// left out.
-func (f *Filter) Drops(t key.Tuple) bool {
-	_, blocked := f.generation.Block.Match(t)
-	_, allowed := f.generation.Allow.Match(t)
-	return blocked && !allowed && !f.o.Rules.Monitor
+// Reason gives the reason with which a packet leaves as far as the lists go. What
+// passes before any list is left out.
+func (f *Filter) Reason(t key.Tuple) verdict.Reason {
+	if _, blocked := f.generation.Block.Match(t); !blocked {
+		return verdict.Clean
+	}
+	if _, allowed := f.generation.Allow.Match(t); allowed {
+		return verdict.Allowed
+	}
+	if f.o.Rules.Monitor {
+		return verdict.Monitored
+	}
+	return verdict.Blocked
 }

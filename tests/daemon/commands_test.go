@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"weir/control/api"
 	"weir/filter/key"
 )
 
@@ -85,6 +86,37 @@ func TestCommands(t *testing.T) {
 	}
 	load.finish()
 	d.complain()
+}
+
+// What is listed, allowed besides, or only counted in monitor mode, is told apart.
+func TestExplain(t *testing.T) {
+	h := newHost(t)
+	const listed, pardoned, unlisted = "192.0.2.1", "192.0.2.2", "192.0.2.3"
+	configure := func(monitor bool) { h.configure(h.B.Iface, "monitor: %t\nlists: {}\n", monitor) }
+	configure(false)
+	h.start(releases[0])
+	h.mustChange("", false, listed, pardoned)
+	pardon := api.Change{Action: api.Allow, Entries: []string{pardoned}}
+	if _, err := h.api.Change(t.Context(), pardon); err != nil {
+		t.Fatal(err)
+	}
+	check := func(reason, verdict string) {
+		t.Helper()
+		for asked, want := range map[string][2]string{
+			listed: {reason, verdict}, "> " + listed: {"clean", "pass"}, pardoned: {"allowed", "pass"}, unlisted: {"clean", "pass"},
+		} {
+			e, err := h.api.Explain(t.Context(), asked)
+			if err != nil || e.Reason != want[0] || e.Verdict != want[1] {
+				t.Errorf("%q: %+v, %v, want %q", asked, e, err, want)
+			}
+		}
+	}
+	check("blocked", "drop")
+	configure(true)
+	if _, err := h.api.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	check("monitored", "pass")
 }
 
 // What has left a feed stays listed for the list's TTL, also when the daemon is
