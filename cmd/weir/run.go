@@ -28,7 +28,7 @@ import (
 // How often counters are shown, unless --interval says otherwise.
 const (
 	liveInterval = time.Second
-	logInterval  = 5 * time.Second
+	logInterval  = time.Minute
 )
 
 func newRun() *cobra.Command {
@@ -52,7 +52,7 @@ lists again and puts them in force in one step; if one is refused, the old ones
 stay. Run from a terminal, it takes SIGHUP for the loss of that terminal, and stops.
 
 On a terminal a line shows what comes through; otherwise the log says so every
-few seconds.
+minute.
 
 A tracker finds the flows that are heavy, and can hold them back:
   key=src|dst|flow|src/BITS|dst/BITS[,unit=packets|bytes][,rate=UNITS/s]
@@ -96,7 +96,7 @@ weir runs there, that wants --takeover.`,
 		"without it, the socket alone has them")
 	f.BoolVar(&o.Wide, "wide", false, "let a block list hold half of IPv4 or IPv6, or more")
 	placeFlags(f, &netns, &o.Pins)
-	f.DurationVar(&interval, "interval", 0, "how often counters are shown (default 1s on a terminal, else 5s)")
+	f.DurationVar(&interval, "interval", 0, "how often counters are shown (default 1s on a terminal, else 1m)")
 	asJSON := f.Bool("json", false, "log JSON, a line an event")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if configuration != "" {
