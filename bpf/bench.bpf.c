@@ -90,9 +90,10 @@ static __always_inline void look_up_empty(struct loop *l)
 static __always_inline void look_up_weir(struct loop *l)
 {
 	struct set_maps maps = {&block_lines, &block_marks4, &block_marks6, confirm_block};
-	__u64 h = xxh64_8(hash_seed, pair_head(32 << 8, next_key(l)));
+	struct packet p = {.list = LIST_NONE};
 
-	l->hits += set_lookup(&block, maps, h) != LIST_NONE;
+	set_probe(&block, maps, &p, xxh64_8(hash_seed, pair_head(32 << 8, next_key(l))));
+	l->hits += p.list != LIST_NONE;
 }
 
 /* All of a set, with markers and every shape in use. */

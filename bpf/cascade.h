@@ -47,19 +47,23 @@ static __always_inline int line_test(const struct line *l, __u64 h, __u32 bits)
 	return all & 1;
 }
 
-static __always_inline int cascade_test(void *map, __u32 lines, __u32 first, __u32 rest, __u64 h)
+/* The line that a hash chooses. Never null, since the map has just `lines` entries. */
+static __always_inline struct line *line_at(void *map, __u32 lines, __u64 h)
 {
 	__u32 i = hash_reduce(h, lines);
-	struct line *l = bpf_map_lookup_elem(map, &i);
 
-	/* The lookup cannot fail, since the map has just `lines` entries. */
-	if (!l || !line_test(l, h, first))
-		return 0;
+	return bpf_map_lookup_elem(map, &i);
+}
+
+/* The second line of a key whose first has passed; rest is 0 where there is none. */
+static __always_inline int rest_test(void *map, __u32 lines, __u32 rest, __u64 h)
+{
+	struct line *l;
+
 	if (!rest)
 		return 1;
 	h = hash_nth(h, 1);
-	i = hash_reduce(h, lines);
-	l = bpf_map_lookup_elem(map, &i);
+	l = line_at(map, lines, h);
 	return l && line_test(l, h, rest);
 }
 

@@ -64,4 +64,15 @@ static __always_inline void settle(void)
 	asm volatile("" ::: "memory");
 }
 
+/*
+ * Makes the verifier remember here where it has been, so that another way that
+ * leads here ends. In a loop it does so only after 20 jumps or 100 instructions,
+ * and the ways through an iteration would multiply with those through the next.
+ * These jumps lead nowhere; the kernel removes them from the program.
+ */
+static __always_inline void checkpoint(void)
+{
+	asm volatile(".rept 20\n\tgoto +0\n\t.endr");
+}
+
 #endif

@@ -56,11 +56,13 @@ ARRAY(allow_marks6, struct line);
  * packet where this CPU keeps it.
  */
 
-/* Weights, then the table: what a key of the block set meets behind the cascade. */
+/* The second line, weights, the table: what a key of the block set meets behind its first line. */
 __noinline int confirm_block(__u64 h)
 {
 	__u32 extra, list;
 
+	if (!rest_test(&block_lines, block.lines, block.rest, h))
+		return LIST_NONE;
 	if (block.hot_buckets) {
 		extra = hot_find(&block_hot, block.hot_buckets, h);
 		if (extra && !hot_test(&block_lines, block.lines, block.rest, extra, h))
@@ -76,8 +78,11 @@ __noinline int confirm_block(__u64 h)
 
 __noinline int confirm_allow(__u64 h)
 {
-	__u32 list = table_find(&allow_buckets, allow.buckets, h);
+	__u32 list;
 
+	if (!rest_test(&allow_lines, allow.lines, allow.rest, h))
+		return LIST_NONE;
+	list = table_find(&allow_buckets, allow.buckets, h);
 	return list ? list : LIST_NONE;
 }
 

@@ -51,23 +51,32 @@ struct set_maps {
 	void *marks4;
 	void *marks6;
 	/*
-	 * The number of the list that holds the key with hash h, which the
-	 * cascade has passed, or LIST_NONE. A global function, which the kernel
+	 * The number of the list that holds the key with hash h, whose first
+	 * line has passed, or LIST_NONE. A global function, which the kernel
 	 * verifies once and for itself: inline, it would be walked again for
 	 * each shape.
 	 */
 	int (*confirm)(__u64 h);
 };
 
-/* The number of the list that holds the key with hash h, or LIST_NONE. */
-static __always_inline int set_lookup(const volatile struct key_set *s, struct set_maps maps,
-				      __u64 h)
+/*
+ * Sets p->list to the number of the list that holds the key with hash h, or leaves
+ * it at LIST_NONE. Whether to look no further.
+ */
+static __always_inline int set_probe(const volatile struct key_set *s, struct set_maps maps,
+				     struct packet *p, __u64 h)
 {
-	if (!cascade_test(maps.lines, s->lines, s->first, s->rest, h))
-		return LIST_NONE;
+	struct line *l = line_at(maps.lines, s->lines, h);
+
+	if (!l) /* cannot be; ending here spares the verifier a way to the next shape */
+		return 1;
+	if (!line_test(l, h, s->first))
+		return 0;
 	if (!s->hot_buckets && !s->buckets)
-		return LIST_UNKNOWN;
-	return maps.confirm(h);
+		p->list = rest_test(maps.lines, s->lines, s->rest, h) ? LIST_UNKNOWN : LIST_NONE;
+	else
+		p->list = maps.confirm(h);
+	return p->list != LIST_NONE;
 }
 
 static __always_inline int needs_ports(const volatile struct shape *s)
@@ -99,19 +108,19 @@ static __always_inline void set_match(const volatile struct key_set *s, struct s
 		settle();
 
 		for (int i = 0; i < MAX_SHAPES && i < s->n_v4; i++) {
+			checkpoint();
 			if (!(s->v4[i].gate & p->open))
 				continue;
-			p->list = set_lookup(s, maps, hash_v4(words_v4(&s->v4[i], p), seed));
-			if (p->list != LIST_NONE)
+			if (set_probe(s, maps, p, hash_v4(words_v4(&s->v4[i], p), seed)))
 				goto out;
 		}
 		for (int i = 0; i < MAX_SHAPES && i < s->n_v4_flow; i++) {
+			checkpoint();
 			if (!(s->v4_flow[i].gate & p->open) ||
 			    (needs_ports(&s->v4_flow[i]) && !p->has_ports))
 				continue;
-			p->list = set_lookup(s, maps,
-					     hash_v4_flow(words_v4_flow(&s->v4_flow[i], p), seed));
-			if (p->list != LIST_NONE)
+			if (set_probe(s, maps, p,
+				      hash_v4_flow(words_v4_flow(&s->v4_flow[i], p), seed)))
 				goto out;
 		}
 	} else if (p->family == 6) {
@@ -127,19 +136,19 @@ static __always_inline void set_match(const volatile struct key_set *s, struct s
 		settle();
 
 		for (int i = 0; i < MAX_SHAPES && i < s->n_v6; i++) {
+			checkpoint();
 			if (!(s->v6[i].gate & p->open))
 				continue;
-			p->list = set_lookup(s, maps, hash_v6(words_v6(&s->v6[i], p), seed));
-			if (p->list != LIST_NONE)
+			if (set_probe(s, maps, p, hash_v6(words_v6(&s->v6[i], p), seed)))
 				goto out;
 		}
 		for (int i = 0; i < MAX_SHAPES && i < s->n_v6_flow; i++) {
+			checkpoint();
 			if (!(s->v6_flow[i].gate & p->open) ||
 			    (needs_ports(&s->v6_flow[i]) && !p->has_ports))
 				continue;
-			p->list = set_lookup(s, maps,
-					     hash_v6_flow(words_v6_flow(&s->v6_flow[i], p), seed));
-			if (p->list != LIST_NONE)
+			if (set_probe(s, maps, p,
+				      hash_v6_flow(words_v6_flow(&s->v6_flow[i], p), seed)))
 				goto out;
 		}
 	}
