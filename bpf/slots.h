@@ -27,7 +27,12 @@ static __always_inline __u32 slots_find(const struct slots *s, __u64 h)
 		/* Keeps the compiler from seeing, and branching on, a comparison. */
 		asm volatile("" : "+r"(negated));
 		other = (other | negated) >> 63; /* 0 where they are the same, else 1 */
-		found |= (other - 1) & (SLOTS + i);
+		/*
+		 * A product, not a mask: the verifier of recent kernels walks on
+		 * from `mask & constant` twice, for a mask of 0 and for one of all ones.
+		 */
+		asm volatile("" : "+r"(other));
+		found += (1 - other) * (SLOTS + i);
 	}
 	return found;
 }
