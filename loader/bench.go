@@ -7,6 +7,8 @@ import (
 	"maps"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
@@ -40,6 +42,11 @@ func (g *Generation) NewBench(hash, bloom, trie int) (_ *Bench, err error) {
 			err = errors.Join(fmt.Errorf("load the benchmark: %w", explainPermission(err)), b.Close())
 		}
 	}()
+	if err := features.HaveProgramHelper(ebpf.XDP, asm.FnLoop); errors.Is(err, ebpf.ErrNotSupported) {
+		return nil, fmt.Errorf("%w by this kernel: it wants Linux 5.17 or later, for its loops", ErrUnsupported)
+	} else if err != nil {
+		return nil, err
+	}
 	spec, err := bpf.LoadBench()
 	if err != nil {
 		return nil, err

@@ -221,8 +221,18 @@ func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 		return nil, err
 	}
 	var objects bpf.WeirPrograms
-	err = spec.LoadAndAssign(&objects, &ebpf.CollectionOptions{MapReplacements: replacements})
+	options := ebpf.CollectionOptions{MapReplacements: replacements}
+	options.Programs.LogLevel = ebpf.LogLevelStats // see VerifiedInstructions
+	err = spec.LoadAndAssign(&objects, &options)
+	if errors.Is(err, unix.E2BIG) {
+		return nil, fmt.Errorf("%w: the shapes and trackers together make the program too large for this kernel's verifier (%w): "+
+			"use fewer prefix lengths, kinds of flows or trackers, or a later kernel", ErrUnsupported, unix.E2BIG)
+	}
 	var verifier *ebpf.VerifierError
+	if errors.As(err, &verifier) {
+		options.Programs.LogLevel = 0 // now with its reasons
+		err = spec.LoadAndAssign(&objects, &options)
+	}
 	if errors.As(err, &verifier) {
 		err = verifier // without the names of the steps up to it
 	}

@@ -219,7 +219,11 @@ func (d Pins) explainAttach(err error, t Target, iface *netlink.LinkAttrs, p *eb
 	case mode == Offload:
 		return fmt.Errorf("%w by driver %s: offload: %w", ErrUnsupported, name, err)
 	case says("mtu"), message == "" && errno == unix.ERANGE:
-		return fmt.Errorf("%w: driver %s, %s: lower it: %w", ErrMTU, name, mtus(iface), err)
+		advice := "lower it"
+		if frags, err := haveFrags(); err == nil && !frags {
+			advice += ", or use Linux 5.18 or later, which has multi-buffer XDP"
+		}
+		return fmt.Errorf("%w: driver %s, %s: %s: %w", ErrMTU, name, mtus(iface), advice, err)
 	case says("lro"), says("gro"):
 		return fmt.Errorf("%w by driver %s together with hardware aggregation: "+
 			"switch it off with `ethtool -K %s lro off rx-gro-hw off`: %w",

@@ -3,6 +3,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/cilium/ebpf"
 )
@@ -71,12 +72,13 @@ func (p *Program) Close() error {
 }
 
 // VerifiedInstructions is the number of instructions that the verifier walked
-// to accept the program; its limit is a million. It reports false where the
-// kernel does not tell (before 5.16).
-func (p *Program) VerifiedInstructions() (uint32, bool) {
-	info, err := p.prog.Info()
-	if err != nil {
-		return 0, false
+// to accept the program; its limit is a million.
+func (p *Program) VerifiedInstructions() (int, error) {
+	// Information about a program has it too, but not before 5.16.
+	_, rest, _ := strings.Cut(p.prog.VerifierLog, "\nprocessed ")
+	var n int
+	if _, err := fmt.Sscan(rest, &n); err != nil {
+		return 0, fmt.Errorf("the verifier's statistics do not say what it walked: %q", p.prog.VerifierLog)
 	}
-	return info.VerifiedInstructions()
+	return n, nil
 }
