@@ -157,6 +157,19 @@ test-long: setup ## run the tests with the long ones among them
 test-kernels: ## run the kernel's tests on Debian's kernels, 5.10 and later, under emulation (half an hour)
 	tests/kernels/run
 
+.PHONY: box
+box: ## make the box of the virtual machine from Debian's packages, in ./dist/box (as root)
+	vagrant/box
+
+.PHONY: vagrant
+vagrant: ## bring up a virtual machine, and run demo and tests in it (as root; see vagrant/README.md)
+	@[ -n "$${WEIR_BOX:-}" ] || [ -e dist/box/weir.box ] || $(MAKE) box
+	$(MAKE) build man OUT=dist/vagrant
+	go test -c -o dist/vagrant/tests/ ./loader ./tests/contract ./tests/kernels ./tests/netns
+	modules=$$(go env GOMODCACHE) && GOMODCACHE=$(CURDIR)/dist/vagrant/go/pkg/mod GOFLAGS=-modcacherw \
+		GOSUMDB=off GOPROXY=file://$$modules/cache/download,$$(go env GOPROXY) go mod download
+	VAGRANT_CWD=vagrant vagrant up --provision
+
 .PHONY: demo
 demo: build setup ## filter real traffic between two namespaces (as root)
 	./weir demo

@@ -1,16 +1,16 @@
 #!/bin/bash
-# Builds weir in the directory that is given and shows it at work: the demo makes
-# two network namespaces with a veth pair between them. For a Debian machine with
-# Go in /usr/local/go, as root; may run again and again.
+# In the virtual machine, as root: installs weir, makes the playground, runs the
+# demo and the tests, and says what came of it. May run again and again.
+#
+# usage: provision.sh dataplane|all|none     which tests
+#
+# /weir is the repository, /built what `make vagrant` has built of it.
 set -euo pipefail
-cd "$1"
+cd /weir
 
-# sudo searches /usr/local/bin, but not Go's directory.
-command -v go >/dev/null || ln -s /usr/local/go/bin/go /usr/local/bin/go
-
-# The certificates are for fetching Go modules.
+packages=(make ethtool tcpdump iproute2 netsniff-ng git man-db) # weir's own box has them
 missing=()
-for package in make ca-certificates; do
+for package in "${packages[@]}"; do
 	[ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] ||
 		missing+=("$package")
 done
@@ -21,5 +21,57 @@ if [ "${#missing[@]}" -gt 0 ]; then
 fi
 
 uname -srm
-go version
-make demo
+make --no-print-directory install OUT=/built PREFIX=/usr
+weir version
+
+results=()
+failed=0
+run() { # name, command…
+	local name=$1 began=$SECONDS result=ok log=/var/log/weir-$1.log status=0
+	shift
+	echo "== $name"
+	"$@" >"$log" 2>&1 || status=$?
+	if [ $status -ne 0 ]; then
+		tail -n 40 "$log"
+		result="FAILED with $status, see $log"
+		failed=1
+	fi
+	results+=("$(printf '%-10s %5d s  %s' "$name" $((SECONDS - began)) "$result")")
+}
+
+suite() { # package directory, arguments of its test binary: in its directory, as go test does
+	local binary=/built/tests/${1##*/}.test
+	(cd "$1" && shift && CI=true "$binary" -test.v -test.timeout 30m "$@")
+}
+
+run demo weir demo
+grep -v '^ ' /var/log/weir-demo.log | tail -n 12
+tests/setup
+case $1 in
+dataplane)
+	run kernels suite tests/kernels
+	run loader suite loader
+	run netns suite tests/netns
+	run contract suite tests/contract -test.run 'TestRandom|TestKeyVectors|TestLookups'
+	;;
+all)
+	export PATH=$PATH:/usr/local/go/bin GOPROXY=off GOFLAGS=-modcacherw
+	run tests make test TESTFLAGS='-timeout 60m'
+	;;
+none) ;;
+*)
+	echo "provision.sh: tests are dataplane, all or none, not $1" >&2
+	exit 2
+	;;
+esac
+
+run playground vagrant/playground
+
+echo
+echo "weir on Linux $(uname -r):"
+printf '  %s\n' "${results[@]}"
+if [ $failed -ne 0 ]; then
+	echo "not all went well"
+	exit 1
+fi
+echo "all went well. Now: vagrant ssh -c 'sudo weir top'"

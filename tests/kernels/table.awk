@@ -47,7 +47,7 @@ function read_results(file, line, field, suite, test, value, ended, running, sta
 		} else if (line ~ /^=== ATTR /) {
 			test = field[3]
 			attribute[test] = field[5]
-			value = field[5] == "untold" ? "ok" : field[5]
+			value = field[5]
 			sub(/^TestVariants\//, "", test)
 			set(test, value)
 		} else if (line ~ /^ *--- (PASS|FAIL|SKIP): /) {
@@ -87,7 +87,7 @@ BEGIN {
 	for (i = 1; i <= n_rows; i++)
 		if (length(rows[i]) > width)
 			width = length(rows[i])
-	print "Instructions that the verifier walks, the most of all policies (before 5.16 it does not tell):"
+	print "Instructions that the verifier walks, the most of all policies:"
 	print ""
 	printf "%-" width "s", ""
 	for (i = 1; i < ARGC; i++) {
