@@ -154,8 +154,10 @@ test-long: setup ## run the tests with the long ones among them
 	WEIR_LONG=1 $(GOTEST) -timeout 60m ./...
 
 .PHONY: test-kernels
-test-kernels: ## run the kernel's tests on Debian's kernels, 5.10 and later, under emulation (half an hour)
+test-kernels: ## run the kernel's tests on Debian's kernels, 5.10 and later, and write docs/kernels.md
 	tests/kernels/run
+	sed -i '/^## Results/q' docs/kernels.md
+	{ echo; cat dist/kernels/results; } >>docs/kernels.md
 
 .PHONY: box
 box: ## make the box of the virtual machine from Debian's packages, in ./dist/box (as root)
@@ -168,7 +170,7 @@ vagrant: ## bring up a virtual machine, and run demo and tests in it (as root; s
 	go test -c -o dist/vagrant/tests/ ./loader ./tests/contract ./tests/kernels ./tests/netns
 	modules=$$(go env GOMODCACHE) && GOMODCACHE=$(CURDIR)/dist/vagrant/go/pkg/mod GOFLAGS=-modcacherw \
 		GOSUMDB=off GOPROXY=file://$$modules/cache/download,$$(go env GOPROXY) go mod download
-	VAGRANT_CWD=vagrant vagrant up --provision
+	VAGRANT_CWD=vagrant vagrant --no-tty up --provision
 
 .PHONY: demo
 demo: build setup ## filter real traffic between two namespaces (as root)

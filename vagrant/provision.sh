@@ -52,7 +52,7 @@ dataplane)
 	run kernels suite tests/kernels
 	run loader suite loader
 	run netns suite tests/netns
-	run contract suite tests/contract -test.run 'TestRandom|TestKeyVectors|TestLookups'
+	run contract suite tests/contract -test.run 'TestRandom|TestKeyVectors|TestPenalties'
 	;;
 all)
 	export PATH=$PATH:/usr/local/go/bin GOPROXY=off GOFLAGS=-modcacherw

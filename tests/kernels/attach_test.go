@@ -70,13 +70,16 @@ func lifecycle(pins loader.Pins, to loader.Target, mode loader.Mode, g *loader.G
 	return nil
 }
 
+// Over veth.
 func TestAttach(t *testing.T) {
 	g := generation(t)
 	for _, mode := range []loader.Mode{loader.Native, loader.Generic} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := lab.New(t)
-			if err := lifecycle(pins(t), loader.Target{Netns: l.B.Netns, Iface: l.B.Iface}, mode, g); err != nil {
-				t.Fatal(err)
+			err := lifecycle(pins(t), loader.Target{Netns: l.B.Netns, Iface: l.B.Iface}, mode, g)
+			told(t, err)
+			if err != nil {
+				t.Error(err)
 			}
 		})
 	}
@@ -88,7 +91,7 @@ func TestFrags(t *testing.T) {
 	lab.Root(t)
 	want := atLeast(t, 5, 18)
 	g := generation(t)
-	t.Run("test run", func(t *testing.T) {
+	t.Run("frame of 60000 bytes", func(t *testing.T) {
 		s, err := loader.NewStats(1)
 		if err != nil {
 			t.Fatal(err)
@@ -105,7 +108,7 @@ func TestFrags(t *testing.T) {
 			t.Errorf("a frame of 60000 bytes: %v", err)
 		}
 	})
-	t.Run("jumbo veth", func(t *testing.T) {
+	t.Run("MTU 9000 on veth", func(t *testing.T) {
 		l := lab.New(t)
 		l.A.In(t, func() { setMTU(t, l.A.Iface, 9000) })
 		err := lifecycle(pins(t), loader.Target{Netns: l.B.Netns, Iface: l.B.Iface}, loader.Native, g)
@@ -139,7 +142,7 @@ func TestVirtio(t *testing.T) {
 			}
 		})
 	}
-	t.Run("jumbo", func(t *testing.T) {
+	t.Run("MTU 9000", func(t *testing.T) {
 		setMTU(t, name, 9000)
 		defer setMTU(t, name, 1500)
 		err := lifecycle(pins(t), loader.Target{Iface: name}, loader.Native, g)
