@@ -1,0 +1,303 @@
+package run
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"weir/control/status"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+// served is a filter that serves until the test ends.
+type served struct {
+	*Filter
+	t *testing.T
+}
+
+func serve(t *testing.T, o Options) *served {
+	t.Helper()
+	o.Log = slog.New(slog.NewTextHandler(io.Discard, nil)) // the buffer of others is read meanwhile
+	f := begin(t, o)
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- f.Serve(ctx, nil, time.Hour, func(Rates) {}) }()
+	t.Cleanup(func() {
+		stop()
+		if err := errors.Join(<-done, f.Stop()); err != nil {
+			t.Error(err)
+		}
+	})
+	return &served{f, t}
+}
+
+// busy keeps the filter's goroutine busy until done is called, which waits for fn.
+func (s *served) busy(fn func() error) (done func()) {
+	began, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- s.Do(s.t.Context(), func() error { close(began); <-goOn; return fn() })
+	}()
+	<-began
+	end := sync.OnceFunc(func() {
+		close(goOn)
+		if err := <-ended; err != nil {
+			s.t.Error(err)
+		}
+	})
+	s.t.Cleanup(end) // where the test ends before
+	return end
+}
+
+// until waits until it is so, as the filter's goroutine sees it.
+func (s *served) until(what string, so func() bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+		is := false
+		if err := s.Do(s.t.Context(), func() error { is = so(); return nil }); err != nil {
+			s.t.Fatal(err)
+		}
+		if is {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatal("it does not come about that " + what)
+		}
+	}
+}
+
+// filtering tells whether just these interfaces are filtered.
+func (s *served) filtering(names ...string) func() bool {
+	return func() bool {
+		there := []string{}
+		for _, h := range s.holds {
+			if h.present() {
+				there = append(there, h.Target.Iface)
+			}
+		}
+		slices.Sort(there)
+		return slices.Equal(there, names)
+	}
+}
+
+// ready tells whether as many programs wait for interfaces.
+func (s *served) ready(n int) func() bool {
+	return func() bool {
+		s.sentry.mu.Lock()
+		defer s.sentry.mu.Unlock()
+		return len(s.sentry.spares) == n &&
+			!slices.ContainsFunc(s.sentry.spares, func(p *spare) bool { return p.generation != s.generation })
+	}
+}
+
+// at calls fn in the end's namespace.
+func at(t *testing.T, e lab.End, fn func() error) {
+	t.Helper()
+	var err error
+	e.In(t, func() { err = fn() })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func addVeth(name string) func() error {
+	return func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "peer-" + name})
+	}
+}
+
+func with(name string, fn func(netlink.Link) error) func() error {
+	return func() error {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		return fn(l)
+	}
+}
+
+func pinned(t *testing.T, o Options) (names []string) {
+	t.Helper()
+	all, err := status.Read(o.Pins)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range all {
+		names = append(names, i.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// What only a pattern names is filtered while it is there, and leaves nothing
+// behind, neither when it ends nor when it moves to another namespace.
+func TestPattern(t *testing.T) {
+	l := lab.New(t)
+	var log bytes.Buffer
+	o := options(t, &log, l.B)
+	o.Places[0].Iface = "wan*"
+	o.Wait = true
+	f := serve(t, o)
+	f.until("programs wait", f.ready(maxSpares))
+	for _, name := range []string{"wan1", "wan2", "lan1", "wan3"} { // more than programs wait
+		at(t, l.B, addVeth(name))
+	}
+	f.until("all are filtered", f.filtering("wan1", "wan2", "wan3"))
+	f.until("the next programs wait", f.ready(maxSpares))
+	for _, i := range states(t, o.Pins) {
+		if i.Entries != 1 || i.PID != os.Getpid() || i.Severed {
+			t.Errorf("described as %+v", i)
+		}
+	}
+
+	at(t, l.B, with("wan1", netlink.LinkDel))
+	at(t, l.B, with("wan2", func(i netlink.Link) error {
+		there, err := netns.GetFromName(l.A.Netns)
+		if err != nil {
+			return err
+		}
+		defer there.Close()
+		return netlink.LinkSetNsFd(i, int(there))
+	}))
+	f.until("those are given up", f.filtering("wan3"))
+	at(t, l.A, with("wan2", func(i netlink.Link) error {
+		if xdp := i.Attrs().Xdp; xdp != nil && xdp.Attached {
+			t.Error("filtered where nothing is to be filtered")
+		}
+		return nil
+	}))
+	if got := pinned(t, o); !slices.Equal(got, []string{"wan1", "wan3"}) {
+		t.Errorf("pinned: %v", got)
+	}
+	f.until("what is gone is forgotten", func() bool {
+		for _, h := range f.holds {
+			h.went = h.went.Add(-goneFor)
+		}
+		return len(f.holds) == 1
+	})
+	if got := pinned(t, o); !slices.Equal(got, []string{"wan3"}) {
+		t.Errorf("pinned when it is forgotten: %v", got)
+	}
+}
+
+// An interface that is made while the filter is busy, building a generation, is
+// filtered all the same, by the lists that are in force, and by the next ones with
+// all others.
+func TestBusy(t *testing.T) {
+	l := lab.New(t)
+	var log bytes.Buffer
+	o := options(t, &log, l.B)
+	o.Places = append(o.Places, Place{Target: Target{Netns: l.B.Netns, Iface: "wan*"}})
+	o.Wait = true
+	f := serve(t, o)
+	f.until("programs wait", f.ready(maxSpares))
+	filtered := func(name string) (program uint32) {
+		t.Helper()
+		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+			at(t, l.B, with(name, func(i netlink.Link) error {
+				if xdp := i.Attrs().Xdp; xdp != nil {
+					program = xdp.ProgId
+				}
+				return nil
+			}))
+			if program != 0 {
+				return program
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s is not filtered", name)
+			}
+		}
+	}
+	done := f.busy(func() error {
+		f.o.Rules.Block = append(f.o.Rules.Block, feed(t, "10.0.0.2\n"))
+		return f.Reload() // which knows nothing of it
+	})
+	at(t, l.B, addVeth("wan1"))
+	first := filtered("wan1")
+	done()
+	f.until("it is taken in", f.filtering(l.B.Iface, "wan1"))
+	f.until("the next programs wait", f.ready(maxSpares))
+	last := filtered("wan1")
+	if last == first {
+		t.Error("it is filtered by the lists of before")
+	}
+	// One that comes back while the filter is busy has its program again, too.
+	done = f.busy(func() error { return nil })
+	at(t, l.B, with("wan1", netlink.LinkDel))
+	at(t, l.B, addVeth("wan1"))
+	if got := filtered("wan1"); got != last {
+		t.Errorf("filtered by program %d when it is back, not by %d", got, last)
+	}
+	done()
+	f.until("it is filtered for good", f.filtering(l.B.Iface, "wan1"))
+	all, err := status.Read(o.Pins)
+	if err != nil || len(all) != 2 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	for _, i := range all {
+		if i.Entries != 2 || i.Severed {
+			t.Errorf("described as %+v", i)
+		}
+	}
+}
+
+// A namespace that is made later is looked at as any other, and one that is deleted
+// is not kept alive.
+func TestNamespaceComesLater(t *testing.T) {
+	l := lab.New(t)
+	var log bytes.Buffer
+	o := options(t, &log, l.B)
+	o.Wait = true
+	f := serve(t, o)
+	posted := func(n int) func() bool { return func() bool { return len(f.sentry.posts) == n } }
+	f.until("the namespace is looked at", posted(1))
+
+	later := lab.New(t).B
+	next := o
+	next.Places = append(slices.Clone(o.Places), Place{Target: Target{Netns: later.Netns, Iface: "wan1"}},
+		Place{Target: Target{Netns: "weir-no-such", Iface: "wan1"}})
+	if err := f.Do(t.Context(), func() error { return f.Reconfigure(next) }); err != nil {
+		t.Fatal(err)
+	}
+	f.until("the namespace of the new configuration is looked at", posted(2))
+	f.until("programs wait", f.ready(maxSpares))
+	at(t, later, addVeth("wan1"))
+	f.until("it is filtered", f.filtering(l.B.Iface, "wan1"))
+
+	if err := netns.DeleteNamed(later.Netns); err != nil {
+		t.Fatal(err)
+	}
+	f.until("the namespace is left", posted(1))
+	a, err := o.Pins.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range a {
+		defer a.Close()
+	}
+	for deadline := time.Now().Add(5 * time.Second); !slices.ContainsFunc(a, (*loader.Attachment).Severed); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the interface of a namespace that was deleted lives on")
+		}
+	}
+	// The next namespace of that name is another.
+	at(t, l.A, func() error { // on a thread that comes back
+		ns, err := netns.NewNamed(later.Netns)
+		if err != nil {
+			return err
+		}
+		defer ns.Close()
+		return addVeth("wan1")()
+	})
+	f.until("it is filtered again", f.filtering(l.B.Iface, "wan1"))
+}
