@@ -137,8 +137,8 @@ type Match struct {
 	List   string `json:"list"`
 	Action string `json:"action"` // Block or Allow
 	Entry  string `json:"entry"`
-	Source string `json:"source,omitempty"` // of the list; "": it was added by command
-	Line   int    `json:"line,omitempty"`   // there, from 1; 0: not known
+	Source string `json:"source,omitempty"` // of the list, of a directory the file; "": it was added by command
+	Line   int    `json:"line,omitempty"`   // there, from 1, as it is in force; 0: not known
 
 	Added   *time.Time `json:"added,omitempty"`
 	Expires *time.Time `json:"expires,omitempty"` // none: never

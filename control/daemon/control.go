@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -194,6 +195,7 @@ func (d *Daemon) Explain(ctx context.Context, question string) (e api.Explanatio
 		return e, &api.BadRequest{Err: fmt.Errorf("%q: %w", question, err)}
 	}
 	e = api.Explanation{Question: question, Verdict: verdict.Pass.String()}
+	feeds := make(map[*feed.Feed][]sought)
 	err = d.Do(ctx, func() error {
 		seen := make(map[generation.Found]bool)
 		var reason verdict.Reason
@@ -202,7 +204,10 @@ func (d *Daemon) Explain(ctx context.Context, question string) (e api.Explanatio
 			for _, f := range d.Find(p) {
 				if !seen[f] {
 					seen[f] = true
-					e.Matches = append(e.Matches, d.match(f))
+					m, from := d.match(f)
+					if e.Matches = append(e.Matches, m); from != nil {
+						feeds[from] = append(feeds[from], sought{len(e.Matches) - 1, f.Key})
+					}
 				}
 			}
 		}
@@ -212,19 +217,53 @@ func (d *Daemon) Explain(ctx context.Context, question string) (e api.Explanatio
 		}
 		return nil
 	})
+	// A long feed takes its time, which the filter has not got.
+	for f, all := range feeds {
+		var entries []func(list.Entries) bool
+		for _, s := range all {
+			entries = append(entries, among(s.Key))
+		}
+		for i, o := range f.Find(entries) {
+			m := &e.Matches[all[i].match]
+			m.Source, m.Line = o.Source, o.Line
+		}
+	}
 	return e, err
 }
 
-// match says what is known of an entry.
-func (d *Daemon) match(f generation.Found) api.Match {
+// sought is a match whose place in a feed is looked for.
+type sought struct {
+	match int
+	key.Key
+}
+
+// among gives what tells whether the entry that a key is of is among others. An
+// address alone is that of the list's direction.
+func among(k key.Key) func(list.Entries) bool {
+	if k.Tuple() {
+		return func(e list.Entries) bool { return slices.Contains(e.Flows, k) }
+	}
+	p := netip.PrefixFrom(k.Src, int(k.SrcBits))
+	if k.DstBits > 0 {
+		p = netip.PrefixFrom(k.Dst, int(k.DstBits))
+	}
+	if p.Addr().Is6() {
+		return func(e list.Entries) bool { return slices.Contains(e.V6, p) || slices.Contains(e.Flows, k) }
+	}
+	a := p.Addr().As4()
+	v4 := list.V4(binary.BigEndian.Uint32(a[:]), p.Bits())
+	return func(e list.Entries) bool { return slices.Contains(e.V4, v4) || slices.Contains(e.Flows, k) }
+}
+
+// match says what is known of an entry, and which feed has it, nil if none does.
+func (d *Daemon) match(f generation.Found) (api.Match, *feed.Feed) {
 	hits := d.Hits()
 	for _, l := range d.state.lists {
 		m := api.Match{List: l.Name, Action: string(l.Action), Entry: f.Key.String()}
 		switch f.List {
 		case l.sources:
 			m.Packets = hits[f.List-1]
-			m.Source = l.feed.Status().Sources[0].Source
-			return m
+			return m, l.feed
 		case l.command:
 			m.Packets = hits[f.List-1]
 			if e, ok := d.journal.Get(l.Name, f.Key); ok {
@@ -236,10 +275,10 @@ func (d *Daemon) match(f generation.Found) api.Match {
 					m.Expires = &e.Expires
 				}
 			}
-			return m
+			return m, nil
 		}
 	}
-	return api.Match{Entry: f.Key.String()}
+	return api.Match{Entry: f.Key.String()}, nil
 }
 
 // packetsOf are the packets that a question is about: an address alone asks for

@@ -168,7 +168,7 @@ func (f *Feed) receive(s *source, b *body, to io.Writer) (*contents, error) {
 		}
 		in := &input{r: src, left: &left, to: to}
 		before := left
-		e, r, err := f.format.read(p.name, in, &textLeft, list.Options{Lenient: f.Lenient, MaxBad: f.MaxBad})
+		e, r, err := f.format.read(p.name, in, &textLeft, f.options())
 		_, _ = io.Copy(io.Discard, in) // what a reader that failed has left
 		_ = src.Close()                // it was read, nothing can be lost
 		if in.err != io.EOF {
@@ -191,6 +191,8 @@ func (f *Feed) receive(s *source, b *body, to io.Writer) (*contents, error) {
 	c.SHA256, c.Entries = hex.EncodeToString(c.sum[:]), c.entries.Len()
 	return c, bad
 }
+
+func (f *Feed) options() list.Options { return list.Options{Lenient: f.Lenient, MaxBad: f.MaxBad} }
 
 // input reads what a source serves, copies it, and stops where it is too much.
 type input struct {

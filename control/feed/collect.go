@@ -68,6 +68,8 @@ type collector struct {
 	// parsed in bulk, by the same code as a list's lines.
 	values []byte
 	places []place
+
+	seek seek // nil: to collect them
 }
 
 // bulk is the length in bytes of the values that are parsed together: enough to
@@ -128,6 +130,15 @@ func (c *collector) flush() {
 	if len(c.values) == 0 {
 		return
 	}
+	defer func() { c.values, c.places = c.values[:0], c.places[:0] }()
+	if c.seek != nil {
+		for l, err := range list.ScanReader(c.report.File, bytes.NewReader(c.values), c.options) {
+			if err != nil || !c.seek(c.places[l.Number-1].line, l.Entries) {
+				break // the rest is read in vain, but is not much beside what it took to get here
+			}
+		}
+		return
+	}
 	// It cannot fail: memory can be read, and no share of bad lines exceeds 1.
 	e, r, _ := list.Parse(c.report.File, bytes.NewReader(c.values), list.Options{Lenient: c.options.Lenient, MaxBad: 1})
 	c.entries.V4 = append(c.entries.V4, e.V4...)
@@ -138,7 +149,6 @@ func (c *collector) flush() {
 	for _, le := range r.Errors {
 		c.describe(c.places[le.Line-1], le.Text, le.Err)
 	}
-	c.values, c.places = c.values[:0], c.places[:0]
 }
 
 // finish gives what was collected, and refuses it where err says that it is not

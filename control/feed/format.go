@@ -89,9 +89,17 @@ func newReader(f Format) (*reader, error) {
 	return r, nil
 }
 
+// seek is called with what stands in a line, from 1, until it gives false.
+type seek func(line int, e list.Entries) bool
+
 // read reads a file, which may be compressed. Decompressed, it may have *left
 // bytes, which read counts down.
 func (f *reader) read(name string, src io.Reader, left *int64, o list.Options) (list.Entries, list.Report, error) {
+	return f.scan(name, src, left, o, nil)
+}
+
+// scan is read or, with seek, reads for that alone, and gives no entries.
+func (f *reader) scan(name string, src io.Reader, left *int64, o list.Options, seek seek) (list.Entries, list.Report, error) {
 	none := list.Report{File: name}
 	text, err := compressed.NewReader(src)
 	if err != nil {
@@ -102,6 +110,14 @@ func (f *reader) read(name string, src io.Reader, left *int64, o list.Options) (
 		return list.Entries{}, none, errors.New("compressed twice")
 	}
 	limited := limit{text, left}
+	if f.Kind == Plain && seek != nil {
+		for l, err := range list.ScanReader(name, limited, o) {
+			if err != nil || !seek(l.Number, l.Entries) {
+				return list.Entries{}, none, err
+			}
+		}
+		return list.Entries{}, none, nil
+	}
 	if f.Kind == Plain || f.Kind == CrowdSec {
 		return list.Parse(name, limited, o)
 	}
@@ -109,7 +125,7 @@ func (f *reader) read(name string, src io.Reader, left *int64, o list.Options) (
 	if begin, _ := text.Peek(len(mark)); string(begin) == mark {
 		_, _ = text.Discard(len(mark)) // cannot fail, it was peeked
 	}
-	c := &collector{report: none, options: o, text: lines{r: limited}}
+	c := &collector{report: none, options: o, text: lines{r: limited}, seek: seek}
 	switch f.Kind {
 	case CSV:
 		err = f.csv(c)

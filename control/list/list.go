@@ -190,7 +190,18 @@ func Scan(path string, o Options) iter.Seq2[Line, error] {
 			return
 		}
 		defer f.Close()
-		if err := scan(path, f, o, func(l Line) bool { return yield(l, nil) }); err != nil {
+		for l, err := range ScanReader(path, f, o) {
+			if !yield(l, err) {
+				return
+			}
+		}
+	}
+}
+
+// ScanReader is Scan for a stream; name stands for the file in errors.
+func ScanReader(name string, r io.Reader, o Options) iter.Seq2[Line, error] {
+	return func(yield func(Line, error) bool) {
+		if err := scan(name, r, o, func(l Line) bool { return yield(l, nil) }); err != nil {
 			yield(Line{}, err)
 		}
 	}

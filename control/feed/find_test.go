@@ -1,0 +1,101 @@
+package feed
+
+import (
+	"compress/gzip"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"weir/control/list"
+)
+
+// An entry is found in the source, the file and the line that have it first: those
+// of what is in force, whatever the source has become since.
+func TestFind(t *testing.T) {
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	write(t, path("one"), "# a feed\n192.0.2.1\n\n203.0.113.5-203.0.113.9 seven\n198.51.100.0/24\n2001:db8::/32\n")
+	write(t, path("two"), "192.0.2.1\nudp *:* > 198.51.100.7:53\r\n> 192.0.2.8\n")
+	write(t, path("csv"), "when,who\ntoday,192.0.2.1\n\"to\nmorrow\",\"192.0.2.7\"\n")
+	write(t, path("json"), "{\"data\":\n[\"192.0.2.1\",\n\n\"192.0.2.7\"]}\n")
+	if err := os.Mkdir(path("files"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, path("files/a"), "192.0.2.1\n192.0.2.2\n")
+	var zipped strings.Builder
+	z := gzip.NewWriter(&zipped)
+	if _, err := z.Write([]byte("192.0.2.2\n192.0.2.3\n192.0.2.7\n")); err != nil || z.Close() != nil {
+		t.Fatal(err)
+	}
+	write(t, path("files/b"), zipped.String())
+
+	plain := Config{Sources: []Source{{File: path("one")}, {File: path("two")}}}
+	for _, c := range []struct {
+		name   string
+		config Config
+		entry  string
+		want   Origin
+	}{
+		{"first", plain, "192.0.2.1", Origin{path("one"), 2}},
+		{"in a range", plain, "203.0.113.6/31", Origin{path("one"), 4}},
+		{"prefix", plain, "198.51.100.0/24", Origin{path("one"), 5}},
+		{"IPv6", plain, "2001:db8::/32", Origin{path("one"), 6}},
+		{"flow", plain, "udp *:* > 198.51.100.7:53", Origin{path("two"), 2}},
+		{"destination", plain, "> 192.0.2.8", Origin{path("two"), 3}},
+		{"nowhere", plain, "198.51.100.0/25", Origin{}},
+		{"CSV", Config{Sources: []Source{{File: path("csv")}}, Format: Format{Kind: CSV, Column: "who"}}, "192.0.2.7", Origin{path("csv"), 3}},
+		{"JSON", Config{Sources: []Source{{File: path("json")}}, Format: Format{Kind: JSON, Path: ".data[]"}}, "192.0.2.7", Origin{path("json"), 4}},
+		{"directory", Config{Sources: []Source{{Directory: path("files")}}}, "192.0.2.7", Origin{path("files/b"), 3}},
+		{"directory, first", Config{Sources: []Source{{Directory: path("files")}}}, "192.0.2.2", Origin{path("files/a"), 2}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.config.Name = "test"
+			f := mustOpen(t, c.config, t.TempDir())
+			if got := f.Find([]func(list.Entries) bool{is(t, c.entry)}); !slices.Equal(got, []Origin{{}}) {
+				t.Errorf("found before it was read: %+v", got)
+			}
+			if _, err := f.Fetch(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			none := func(list.Entries) bool { return false }
+			if got := f.Find([]func(list.Entries) bool{none, is(t, c.entry)}); !slices.Equal(got, []Origin{{}, c.want}) {
+				t.Errorf("found %+v, want %+v", got, c.want)
+			}
+		})
+	}
+
+	t.Run("changed since", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "list")
+		write(t, file, "192.0.2.1\n192.0.2.2\n")
+		f := mustOpen(t, config(Source{File: file}), t.TempDir())
+		fetch(t, f)
+		write(t, file, "192.0.2.2\n192.0.2.3\n")
+		find := func() Origin { return f.Find([]func(list.Entries) bool{is(t, "192.0.2.2")})[0] }
+		if got := find(); got != (Origin{file, 2}) {
+			t.Errorf("found %+v", got)
+		}
+		if err := os.Remove(f.sources[0].saved); err != nil {
+			t.Fatal(err)
+		}
+		if got := find(); got != (Origin{file, 0}) {
+			t.Errorf("found %+v, though nothing is saved", got)
+		}
+	})
+}
+
+// is tells whether an entry is among others.
+func is(t *testing.T, text string) func(list.Entries) bool {
+	t.Helper()
+	want, err := list.ParseEntry(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(e list.Entries) bool {
+		same := func(p netip.Prefix) bool { return slices.Contains(want.V6, p) }
+		return slices.ContainsFunc(e.V4, func(p list.V4Prefix) bool { return slices.Contains(want.V4, p) }) ||
+			slices.ContainsFunc(e.V6, same) || len(want.Flows) > 0 && slices.Contains(e.Flows, want.Flows[0])
+	}
+}
