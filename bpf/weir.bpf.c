@@ -1,16 +1,28 @@
 //go:build ignore
 
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* The program that weir attaches to an interface. */
+/*
+ * The program that weir attaches to an interface, and the one that stands before
+ * an interface that multicast packets are copied to.
+ */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "multicast.h"
 #include "pipeline.h"
 
 SEC("xdp.frags")
 int weir(struct xdp_md *ctx)
 {
-	return verdict(run_pipeline(ctx));
+	int action = verdict(run_pipeline(ctx));
+
+	return action == XDP_PASS && multicast.ports ? multicast_forward(ctx) : action;
+}
+
+SEC("xdp.frags/devmap")
+int weir_egress(struct xdp_md *ctx)
+{
+	return multicast_send(ctx);
 }
 
 /* Puts these into the object's BTF, where Go finds them. */

@@ -113,6 +113,28 @@ type WeirLine struct {
 	Words [8]uint64
 }
 
+type WeirMulticastFilters struct {
+	_     structs.HostLayout
+	Ports uint32
+	Lines uint32
+	First uint32
+	Rest  uint32
+}
+
+type WeirMulticastPort struct {
+	_    structs.HostLayout
+	Port uint32
+	Mac  [6]uint8
+	Pad  [2]uint8
+}
+
+type WeirMulticastRow struct {
+	_        structs.HostLayout
+	Listed   WeirCounter
+	Unlisted WeirCounter
+	Pad      [4]uint64
+}
+
 type WeirPacket struct {
 	_        structs.HostLayout
 	Src      [4]uint32
@@ -219,39 +241,45 @@ type WeirTrackerState struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	WeirMapAllowBuckets   = "allow_buckets"
-	WeirMapAllowLines     = "allow_lines"
-	WeirMapAllowMarks4    = "allow_marks4"
-	WeirMapAllowMarks6    = "allow_marks6"
-	WeirMapBlockBuckets   = "block_buckets"
-	WeirMapBlockHot       = "block_hot"
-	WeirMapBlockLines     = "block_lines"
-	WeirMapBlockMarks4    = "block_marks4"
-	WeirMapBlockMarks6    = "block_marks6"
-	WeirMapEvents         = "events"
-	WeirMapListStats      = "list_stats"
-	WeirMapPenalties      = "penalties"
-	WeirMapReasonStats    = "reason_stats"
-	WeirMapSamplingNow    = "sampling_now"
-	WeirMapTrackerFlows   = "tracker_flows"
-	WeirMapTrackerLines   = "tracker_lines"
-	WeirMapTrackerNow     = "tracker_now"
-	WeirProgWeir          = "weir"
-	WeirVarAllow          = "allow"
-	WeirVarBankBuckets    = "bank_buckets"
-	WeirVarBankLines      = "bank_lines"
-	WeirVarBlock          = "block"
-	WeirVarDropMalformed  = "drop_malformed"
-	WeirVarFailsafeConfig = "failsafe_config"
-	WeirVarFrags          = "frags"
-	WeirVarHashSeed       = "hash_seed"
-	WeirVarListStride     = "list_stride"
-	WeirVarMonitor        = "monitor"
-	WeirVarPenaltyBuckets = "penalty_buckets"
-	WeirVarReasons        = "reasons"
-	WeirVarTold           = "told"
-	WeirVarTrackerCount   = "tracker_count"
-	WeirVarTrackers       = "trackers"
+	WeirMapAllowBuckets     = "allow_buckets"
+	WeirMapAllowLines       = "allow_lines"
+	WeirMapAllowMarks4      = "allow_marks4"
+	WeirMapAllowMarks6      = "allow_marks6"
+	WeirMapBlockBuckets     = "block_buckets"
+	WeirMapBlockHot         = "block_hot"
+	WeirMapBlockLines       = "block_lines"
+	WeirMapBlockMarks4      = "block_marks4"
+	WeirMapBlockMarks6      = "block_marks6"
+	WeirMapEvents           = "events"
+	WeirMapListStats        = "list_stats"
+	WeirMapMulticastDevices = "multicast_devices"
+	WeirMapMulticastLines   = "multicast_lines"
+	WeirMapMulticastStats   = "multicast_stats"
+	WeirMapPenalties        = "penalties"
+	WeirMapReasonStats      = "reason_stats"
+	WeirMapSamplingNow      = "sampling_now"
+	WeirMapTrackerFlows     = "tracker_flows"
+	WeirMapTrackerLines     = "tracker_lines"
+	WeirMapTrackerNow       = "tracker_now"
+	WeirProgWeir            = "weir"
+	WeirProgWeirEgress      = "weir_egress"
+	WeirVarAllow            = "allow"
+	WeirVarBankBuckets      = "bank_buckets"
+	WeirVarBankLines        = "bank_lines"
+	WeirVarBlock            = "block"
+	WeirVarDropMalformed    = "drop_malformed"
+	WeirVarEgress           = "egress"
+	WeirVarFailsafeConfig   = "failsafe_config"
+	WeirVarFrags            = "frags"
+	WeirVarHashSeed         = "hash_seed"
+	WeirVarListStride       = "list_stride"
+	WeirVarMonitor          = "monitor"
+	WeirVarMulticast        = "multicast"
+	WeirVarPenaltyBuckets   = "penalty_buckets"
+	WeirVarReasons          = "reasons"
+	WeirVarTold             = "told"
+	WeirVarTrackerCount     = "tracker_count"
+	WeirVarTrackers         = "trackers"
 )
 
 // LoadWeir returns the embedded CollectionSpec for Weir.
@@ -296,30 +324,34 @@ type WeirSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type WeirProgramSpecs struct {
-	Weir *ebpf.ProgramSpec `ebpf:"weir"`
+	Weir       *ebpf.ProgramSpec `ebpf:"weir"`
+	WeirEgress *ebpf.ProgramSpec `ebpf:"weir_egress"`
 }
 
 // WeirMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type WeirMapSpecs struct {
-	AllowBuckets *ebpf.MapSpec `ebpf:"allow_buckets"`
-	AllowLines   *ebpf.MapSpec `ebpf:"allow_lines"`
-	AllowMarks4  *ebpf.MapSpec `ebpf:"allow_marks4"`
-	AllowMarks6  *ebpf.MapSpec `ebpf:"allow_marks6"`
-	BlockBuckets *ebpf.MapSpec `ebpf:"block_buckets"`
-	BlockHot     *ebpf.MapSpec `ebpf:"block_hot"`
-	BlockLines   *ebpf.MapSpec `ebpf:"block_lines"`
-	BlockMarks4  *ebpf.MapSpec `ebpf:"block_marks4"`
-	BlockMarks6  *ebpf.MapSpec `ebpf:"block_marks6"`
-	Events       *ebpf.MapSpec `ebpf:"events"`
-	ListStats    *ebpf.MapSpec `ebpf:"list_stats"`
-	Penalties    *ebpf.MapSpec `ebpf:"penalties"`
-	ReasonStats  *ebpf.MapSpec `ebpf:"reason_stats"`
-	SamplingNow  *ebpf.MapSpec `ebpf:"sampling_now"`
-	TrackerFlows *ebpf.MapSpec `ebpf:"tracker_flows"`
-	TrackerLines *ebpf.MapSpec `ebpf:"tracker_lines"`
-	TrackerNow   *ebpf.MapSpec `ebpf:"tracker_now"`
+	AllowBuckets     *ebpf.MapSpec `ebpf:"allow_buckets"`
+	AllowLines       *ebpf.MapSpec `ebpf:"allow_lines"`
+	AllowMarks4      *ebpf.MapSpec `ebpf:"allow_marks4"`
+	AllowMarks6      *ebpf.MapSpec `ebpf:"allow_marks6"`
+	BlockBuckets     *ebpf.MapSpec `ebpf:"block_buckets"`
+	BlockHot         *ebpf.MapSpec `ebpf:"block_hot"`
+	BlockLines       *ebpf.MapSpec `ebpf:"block_lines"`
+	BlockMarks4      *ebpf.MapSpec `ebpf:"block_marks4"`
+	BlockMarks6      *ebpf.MapSpec `ebpf:"block_marks6"`
+	Events           *ebpf.MapSpec `ebpf:"events"`
+	ListStats        *ebpf.MapSpec `ebpf:"list_stats"`
+	MulticastDevices *ebpf.MapSpec `ebpf:"multicast_devices"`
+	MulticastLines   *ebpf.MapSpec `ebpf:"multicast_lines"`
+	MulticastStats   *ebpf.MapSpec `ebpf:"multicast_stats"`
+	Penalties        *ebpf.MapSpec `ebpf:"penalties"`
+	ReasonStats      *ebpf.MapSpec `ebpf:"reason_stats"`
+	SamplingNow      *ebpf.MapSpec `ebpf:"sampling_now"`
+	TrackerFlows     *ebpf.MapSpec `ebpf:"tracker_flows"`
+	TrackerLines     *ebpf.MapSpec `ebpf:"tracker_lines"`
+	TrackerNow       *ebpf.MapSpec `ebpf:"tracker_now"`
 }
 
 // WeirVariableSpecs contains global variables before they are loaded into the kernel.
@@ -331,11 +363,13 @@ type WeirVariableSpecs struct {
 	BankLines      *ebpf.VariableSpec `ebpf:"bank_lines"`
 	Block          *ebpf.VariableSpec `ebpf:"block"`
 	DropMalformed  *ebpf.VariableSpec `ebpf:"drop_malformed"`
+	Egress         *ebpf.VariableSpec `ebpf:"egress"`
 	FailsafeConfig *ebpf.VariableSpec `ebpf:"failsafe_config"`
 	Frags          *ebpf.VariableSpec `ebpf:"frags"`
 	HashSeed       *ebpf.VariableSpec `ebpf:"hash_seed"`
 	ListStride     *ebpf.VariableSpec `ebpf:"list_stride"`
 	Monitor        *ebpf.VariableSpec `ebpf:"monitor"`
+	Multicast      *ebpf.VariableSpec `ebpf:"multicast"`
 	PenaltyBuckets *ebpf.VariableSpec `ebpf:"penalty_buckets"`
 	Reasons        *ebpf.VariableSpec `ebpf:"reasons"`
 	Told           *ebpf.VariableSpec `ebpf:"told"`
@@ -363,23 +397,26 @@ func (o *WeirObjects) Close() error {
 //
 // It can be passed to LoadWeirObjects or ebpf.CollectionSpec.LoadAndAssign.
 type WeirMaps struct {
-	AllowBuckets *ebpf.Map `ebpf:"allow_buckets"`
-	AllowLines   *ebpf.Map `ebpf:"allow_lines"`
-	AllowMarks4  *ebpf.Map `ebpf:"allow_marks4"`
-	AllowMarks6  *ebpf.Map `ebpf:"allow_marks6"`
-	BlockBuckets *ebpf.Map `ebpf:"block_buckets"`
-	BlockHot     *ebpf.Map `ebpf:"block_hot"`
-	BlockLines   *ebpf.Map `ebpf:"block_lines"`
-	BlockMarks4  *ebpf.Map `ebpf:"block_marks4"`
-	BlockMarks6  *ebpf.Map `ebpf:"block_marks6"`
-	Events       *ebpf.Map `ebpf:"events"`
-	ListStats    *ebpf.Map `ebpf:"list_stats"`
-	Penalties    *ebpf.Map `ebpf:"penalties"`
-	ReasonStats  *ebpf.Map `ebpf:"reason_stats"`
-	SamplingNow  *ebpf.Map `ebpf:"sampling_now"`
-	TrackerFlows *ebpf.Map `ebpf:"tracker_flows"`
-	TrackerLines *ebpf.Map `ebpf:"tracker_lines"`
-	TrackerNow   *ebpf.Map `ebpf:"tracker_now"`
+	AllowBuckets     *ebpf.Map `ebpf:"allow_buckets"`
+	AllowLines       *ebpf.Map `ebpf:"allow_lines"`
+	AllowMarks4      *ebpf.Map `ebpf:"allow_marks4"`
+	AllowMarks6      *ebpf.Map `ebpf:"allow_marks6"`
+	BlockBuckets     *ebpf.Map `ebpf:"block_buckets"`
+	BlockHot         *ebpf.Map `ebpf:"block_hot"`
+	BlockLines       *ebpf.Map `ebpf:"block_lines"`
+	BlockMarks4      *ebpf.Map `ebpf:"block_marks4"`
+	BlockMarks6      *ebpf.Map `ebpf:"block_marks6"`
+	Events           *ebpf.Map `ebpf:"events"`
+	ListStats        *ebpf.Map `ebpf:"list_stats"`
+	MulticastDevices *ebpf.Map `ebpf:"multicast_devices"`
+	MulticastLines   *ebpf.Map `ebpf:"multicast_lines"`
+	MulticastStats   *ebpf.Map `ebpf:"multicast_stats"`
+	Penalties        *ebpf.Map `ebpf:"penalties"`
+	ReasonStats      *ebpf.Map `ebpf:"reason_stats"`
+	SamplingNow      *ebpf.Map `ebpf:"sampling_now"`
+	TrackerFlows     *ebpf.Map `ebpf:"tracker_flows"`
+	TrackerLines     *ebpf.Map `ebpf:"tracker_lines"`
+	TrackerNow       *ebpf.Map `ebpf:"tracker_now"`
 }
 
 func (m *WeirMaps) Close() error {
@@ -395,6 +432,9 @@ func (m *WeirMaps) Close() error {
 		m.BlockMarks6,
 		m.Events,
 		m.ListStats,
+		m.MulticastDevices,
+		m.MulticastLines,
+		m.MulticastStats,
 		m.Penalties,
 		m.ReasonStats,
 		m.SamplingNow,
@@ -413,11 +453,13 @@ type WeirVariables struct {
 	BankLines      *ebpf.Variable `ebpf:"bank_lines"`
 	Block          *ebpf.Variable `ebpf:"block"`
 	DropMalformed  *ebpf.Variable `ebpf:"drop_malformed"`
+	Egress         *ebpf.Variable `ebpf:"egress"`
 	FailsafeConfig *ebpf.Variable `ebpf:"failsafe_config"`
 	Frags          *ebpf.Variable `ebpf:"frags"`
 	HashSeed       *ebpf.Variable `ebpf:"hash_seed"`
 	ListStride     *ebpf.Variable `ebpf:"list_stride"`
 	Monitor        *ebpf.Variable `ebpf:"monitor"`
+	Multicast      *ebpf.Variable `ebpf:"multicast"`
 	PenaltyBuckets *ebpf.Variable `ebpf:"penalty_buckets"`
 	Reasons        *ebpf.Variable `ebpf:"reasons"`
 	Told           *ebpf.Variable `ebpf:"told"`
@@ -429,12 +471,14 @@ type WeirVariables struct {
 //
 // It can be passed to LoadWeirObjects or ebpf.CollectionSpec.LoadAndAssign.
 type WeirPrograms struct {
-	Weir *ebpf.Program `ebpf:"weir"`
+	Weir       *ebpf.Program `ebpf:"weir"`
+	WeirEgress *ebpf.Program `ebpf:"weir_egress"`
 }
 
 func (p *WeirPrograms) Close() error {
 	return _WeirClose(
 		p.Weir,
+		p.WeirEgress,
 	)
 }
 

@@ -32,6 +32,7 @@ type Generation struct {
 	maps   map[string]*array
 	block  Memory
 	allow  Memory
+	ports  []port // of multicast, as they are in the map of devices
 }
 
 // NewGeneration makes the filter maps for a configuration and maps them into
@@ -64,9 +65,11 @@ func (g *Generation) build(cfg *Config) (err error) {
 		bpf.WeirMapBlockLines, bpf.WeirMapBlockBuckets, bpf.WeirMapBlockMarks4, bpf.WeirMapBlockMarks6, bpf.WeirMapBlockHot); err != nil {
 		return err
 	}
-	g.allow, err = g.makeSet(cfg.Allow,
-		bpf.WeirMapAllowLines, bpf.WeirMapAllowBuckets, bpf.WeirMapAllowMarks4, bpf.WeirMapAllowMarks6, "")
-	return err
+	if g.allow, err = g.makeSet(cfg.Allow,
+		bpf.WeirMapAllowLines, bpf.WeirMapAllowBuckets, bpf.WeirMapAllowMarks4, bpf.WeirMapAllowMarks6, ""); err != nil {
+		return err
+	}
+	return g.makeMulticast()
 }
 
 // haveFrags tells whether the kernel (5.18 and later) has multi-buffer XDP.
@@ -102,6 +105,7 @@ func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
 		bpf.WeirVarDropMalformed:  flag(cfg.DropMalformed),
 		bpf.WeirVarMonitor:        flag(cfg.Monitor),
 		bpf.WeirVarFrags:          flag(frags),
+		bpf.WeirVarMulticast:      &cfg.Multicast,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return err
@@ -220,7 +224,9 @@ func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var objects bpf.WeirPrograms
+	var objects struct {
+		Weir *ebpf.Program `ebpf:"weir"`
+	}
 	options := ebpf.CollectionOptions{MapReplacements: replacements}
 	options.Programs.LogLevel = ebpf.LogLevelStats // see VerifiedInstructions
 	err = spec.LoadAndAssign(&objects, &options)

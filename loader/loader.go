@@ -56,6 +56,8 @@ type Config struct {
 
 	Trackers    []Tracker // of heavy flows, at most MaxTrackers
 	TrackerSeed uint64    // whence the trackers' seeds come; kept with what they count
+
+	Multicast Multicast // what is forwarded to groups
 }
 
 // As in the object, where they are macros, of which its BTF knows nothing.
@@ -91,6 +93,9 @@ func (c *Config) validate() error {
 	}
 	if err := c.validateTrackers(); err != nil {
 		return err
+	}
+	if err := c.validateMulticast(); err != nil {
+		return fmt.Errorf("multicast: %w", err)
 	}
 	if err := validateSet(&c.Block); err != nil {
 		return fmt.Errorf("block set: %w", err)

@@ -16,6 +16,7 @@ import (
 
 	"weir/filter/key"
 	"weir/filter/membership"
+	"weir/filter/multicast"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -30,6 +31,7 @@ type Config struct {
 	Mode       membership.Mode
 	BitsPerKey float64 // of the cascade in approximate mode; 0: DefaultBitsPerKey
 	Watching
+	Multicast Multicast // without ports, nothing is forwarded
 }
 
 // Watching is what a generation sees of the traffic besides verdicts. It changes
@@ -56,6 +58,9 @@ type Generation struct {
 	behind bool               // the store has changes that are not in the sets
 
 	trackers []Tracker
+
+	multicast *multicast.Table // nil: nothing is forwarded
+	ports     []loader.Target
 }
 
 // Build makes a generation in the kernel.
@@ -115,9 +120,14 @@ func buildUnder(seed uint64, s *Store, c Config, inKernel bool) (_ *Generation, 
 	if err != nil {
 		return nil, fmt.Errorf("allow lists: %w", err)
 	}
+	groups := layMulticast(c.Multicast)
 	var blockMemory, allowMemory membership.Memory
 	if inKernel {
-		g.kernel, err = loader.NewGeneration(config(&block.layout, &allow.layout, seed, &c, len(s.lists)))
+		of := config(&block.layout, &allow.layout, seed, &c, len(s.lists))
+		of.Multicast = loader.Multicast{
+			Ports: uint32(groups.Ports), Lines: groups.Lines, First: uint32(groups.First), Rest: uint32(groups.Rest),
+		}
+		g.kernel, err = loader.NewGeneration(of)
 		if err != nil {
 			return nil, err
 		}
@@ -134,8 +144,10 @@ func buildUnder(seed uint64, s *Store, c Config, inKernel bool) (_ *Generation, 
 	// The store, unlike an approximate set, knows what it lists. After it was
 	// planned anew, its levels are not this set's: then all may be listed.
 	g.Block.Listed = func(k key.Key) bool { return g.plan != s.plan || s.block.listed(k) }
-	g.Allow, err = allow.set(allowMemory)
-	return g, err
+	if g.Allow, err = allow.set(allowMemory); err != nil {
+		return nil, err
+	}
+	return g, g.fillMulticast(groups, c.Multicast, seed)
 }
 
 func (c *compiled) set(m membership.Memory) (*membership.Set, error) {

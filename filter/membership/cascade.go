@@ -2,6 +2,7 @@ package membership
 
 import (
 	"iter"
+	"math/bits"
 	"sync/atomic"
 
 	"weir/filter/counting"
@@ -180,4 +181,20 @@ func (c *Cascade) removeBits(h uint64, b bitRange) {
 // Bits is the number of bits that are set, and of all bits.
 func (c *Cascade) Bits() (set, all uint64) {
 	return c.shadow.Nonzero(), c.shadow.Len()
+}
+
+// Density is the probability that the bits of an evenly chosen hash, so many of
+// them, are all set in its line of words, which are those of a cascade. What it
+// gives for the first line and for the rest, multiplied, is the rate at which the
+// cascade passes keys that are not present: as it is, not as it was planned.
+func Density(words []uint64, n int) float64 {
+	var sum float64
+	for i := range words {
+		line, all := words[i-i%LineWords:], 1.
+		for j := range n {
+			all *= float64(bits.OnesCount64(line[(i+j)%LineWords])) / 64
+		}
+		sum += all
+	}
+	return sum / float64(len(words))
 }

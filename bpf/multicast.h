@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Multicast by filters (Broder and Mitzenmacher's survey, section 7.3, after
+ * Grönvall): in the place of a list of interfaces for each group, each egress
+ * interface has a Bloom filter of the groups that it wants. The kernel copies a
+ * packet to all of them, and the program of each one's entry in the device map
+ * drops the copy that its filter does not list. The twin is filter/multicast.
+ *
+ * A filter of all groups that anybody wants stands before: what it does not
+ * list goes up the stack, as without weir, for the price of one line.
+ */
+#ifndef WEIR_MULTICAST_H
+#define WEIR_MULTICAST_H
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "array.h"
+#include "cascade.h"
+#include "key.h"
+#include "pipeline.h"
+#include "stats.h"
+
+/* Of the generation; the filters all have the same size. */
+struct multicast_filters {
+	__u32 ports; /* egress interfaces, numbered from 1; 0: multicast is off */
+	__u32 lines; /* of each filter */
+	__u32 first; /* bits of a group in its first line */
+	__u32 rest;  /* and in its second */
+};
+
+/* Of the program for one port. */
+struct multicast_port {
+	__u32 port;
+	__u8 mac[ETH_ALEN]; /* the interface's own */
+	__u8 pad[2];
+};
+
+volatile const struct multicast_filters multicast = {};
+volatile const struct multicast_port egress = {};
+
+/* The filter of what any port wants. */
+#define ANY_PORT 0
+
+/* multicast.lines for ANY_PORT, then as many for each port. */
+ARRAY(multicast_lines, struct line);
+
+/* What a filter has answered, by CPU. */
+struct multicast_row {
+	struct counter listed;
+	struct counter unlisted;
+	__u64 pad[4];
+};
+
+_Static_assert(sizeof(struct multicast_row) == 64, "rows do not share cache lines");
+
+/* max_entries: a row for each filter, for each possible CPU */
+ARRAY(multicast_stats, struct multicast_row);
+
+/* Port n is entry n - 1. */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct bpf_devmap_val);
+} multicast_devices SEC(".maps");
+
+/* The heads of the keys dst/32 and dst/128, as XXH64 reads them. */
+#define HEAD_GROUP4 (32 << 16)
+#define HEAD_GROUP6 (FIELD_V6 | 128 << 16)
+
+static __always_inline __u64 hash_group4(const struct iphdr *ip)
+{
+	return xxh64_8(hash_seed, pair_head(HEAD_GROUP4, ip->daddr));
+}
+
+static __always_inline __u64 hash_group6(const struct ipv6hdr *ip)
+{
+	const __u32 *a = ip->daddr.in6_u.u6_addr32;
+
+	return xxh64_20(hash_seed, pair_head(HEAD_GROUP6, a[0]), pair(a[1], a[2]), le32(a[3]));
+}
+
+static __always_inline int multicast_line_test(__u32 filter, __u64 h, __u32 bits)
+{
+	__u32 i = filter * multicast.lines + hash_reduce(h, multicast.lines);
+	struct line *l = bpf_map_lookup_elem(&multicast_lines, &i);
+
+	return l && line_test(l, h, bits);
+}
+
+/* Whether a filter lists the group with hash h; counts a packet of len bytes. */
+static __always_inline int multicast_listed(__u32 filter, __u64 h, __u32 len)
+{
+	__u32 i = bpf_get_smp_processor_id() * (multicast.ports + 1) + filter;
+	struct multicast_row *row = bpf_map_lookup_elem(&multicast_stats, &i);
+	int listed =
+		multicast_line_test(filter, h, multicast.first) &&
+		(!multicast.rest || multicast_line_test(filter, hash_nth(h, 1), multicast.rest));
+
+	if (row)
+		count(listed ? &row->listed : &row->unlisted, len);
+	return listed;
+}
+
+/*
+ * Whether a router would forward it to a group: not within 224.0.0.0/24, whose
+ * packets stay on their link, nor from an address that is good on its link
+ * only (RFC 3927, section 7), nor IGMP. What has options is for the stack.
+ */
+static __always_inline int routable4(const struct iphdr *ip)
+{
+	__u32 group = bpf_ntohl(ip->daddr), source = bpf_ntohl(ip->saddr);
+
+	return ip->version == 4 && ip->ihl == 5 && ip->ttl > 1 && ip->protocol != IPPROTO_IGMP &&
+	       group >> 28 == 0xe && group >> 8 != 0xe00000 && source && source >> 16 != 0xa9fe;
+}
+
+/*
+ * The same of IPv6: a scope wider than the link (RFC 4291, section 2.7), a source
+ * that is good beyond it. MLD, like all that each router has to look at, has
+ * hop-by-hop options, and is for the stack.
+ */
+static __always_inline int routable6(const struct ipv6hdr *ip)
+{
+	const __u32 *source = ip->saddr.in6_u.u6_addr32;
+
+	return ip->version == 6 && ip->hop_limit > 1 && ip->nexthdr != IPPROTO_HOPOPTS &&
+	       ip->daddr.in6_u.u6_addr8[0] == 0xff && (ip->daddr.in6_u.u6_addr8[1] & 0xf) > 2 &&
+	       (source[0] & bpf_htonl(0xffc00000)) != bpf_htonl(0xfe800000) &&
+	       (source[0] | source[1] | source[2] | source[3]);
+}
+
+/* One hop less, and the checksum in step with it (RFC 1624). */
+static __always_inline void hop4(struct iphdr *ip)
+{
+	__u32 sum = ip->check + bpf_htons(0x0100);
+
+	ip->check = sum + (sum >= 0xffff);
+	ip->ttl -= 1;
+}
+
+/*
+ * What becomes of a packet that is to pass: XDP_REDIRECT for one to a group that
+ * some port wants. All copies of it have one hop less. A frame with a VLAN tag is
+ * not of the network of the ports, and one in several buffers the kernel cannot
+ * copy; these too go up the stack. A global function, verified for itself.
+ */
+__noinline int multicast_forward(struct xdp_md *ctx)
+{
+	struct ethhdr *eth = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct ipv6hdr *ip6 = (void *)(eth + 1);
+	struct iphdr *ip4 = (void *)(eth + 1);
+	__u32 len = end - (void *)eth;
+	__u64 h;
+
+	if ((void *)(ip4 + 1) > end || !(eth->h_dest[0] & 1))
+		return XDP_PASS;
+	if (frags && bpf_xdp_get_buff_len(ctx) != len)
+		return XDP_PASS;
+	if (eth->h_proto == bpf_htons(ETH_P_IP) && routable4(ip4))
+		h = hash_group4(ip4);
+	else if (eth->h_proto == bpf_htons(ETH_P_IPV6) && (void *)(ip6 + 1) <= end &&
+		 routable6(ip6))
+		h = hash_group6(ip6);
+	else
+		return XDP_PASS;
+	if (!multicast_listed(ANY_PORT, h, len))
+		return XDP_PASS;
+	if (eth->h_proto == bpf_htons(ETH_P_IP))
+		hop4(ip4);
+	else
+		ip6->hop_limit -= 1;
+	return bpf_redirect_map(&multicast_devices, 0, BPF_F_BROADCAST | BPF_F_EXCLUDE_INGRESS);
+}
+
+/* What becomes of a port's own copy: it is sent from there, or dropped. */
+static __always_inline int multicast_send(struct xdp_md *ctx)
+{
+	struct ethhdr *eth = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct ipv6hdr *ip6 = (void *)(eth + 1);
+	struct iphdr *ip4 = (void *)(eth + 1);
+	__u64 h;
+
+	if ((void *)(ip4 + 1) > end) /* cannot be: multicast_forward() has read it */
+		return XDP_DROP;
+	if (eth->h_proto == bpf_htons(ETH_P_IP))
+		h = hash_group4(ip4);
+	else if ((void *)(ip6 + 1) <= end)
+		h = hash_group6(ip6);
+	else
+		return XDP_DROP;
+	if (!multicast_listed(egress.port, h, end - (void *)eth))
+		return XDP_DROP;
+	for (int i = 0; i < ETH_ALEN; i++)
+		eth->h_source[i] = egress.mac[i];
+	return XDP_PASS;
+}
+
+#endif

@@ -1,0 +1,58 @@
+package multicast
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+var (
+	links4      = netip.MustParsePrefix("224.0.0.0/24")   // RFC 5771, section 4: never forwarded
+	linkLocal4  = netip.MustParsePrefix("169.254.0.0/16") // RFC 3927, section 7
+	errNoGroup  = errors.New("not a multicast group: they are in 224.0.0.0/4 and ff00::/8")
+	errLinkOnly = errors.New("a group of its link only, which no router forwards: 224.0.0.0/24, and IPv6 scopes up to 2")
+)
+
+// Check says why packets to an address are never forwarded to a group.
+func Check(group netip.Addr) error {
+	switch {
+	case group.Zone() != "" || !group.IsMulticast() || group.Is4In6():
+		return fmt.Errorf("%v: %w", group, errNoGroup)
+	case group.Is4() && links4.Contains(group), group.Is6() && group.As16()[1]&0xf <= 2:
+		return fmt.Errorf("%v: %w", group, errLinkOnly)
+	}
+	return nil
+}
+
+const (
+	etherHeader = 14
+	header4     = 20
+	header6     = 40
+	protoHop    = 0
+	protoIGMP   = 2
+)
+
+// Group is the group that a frame is to be forwarded to, if a port wants it. It
+// reports false for a frame that is for the network stack in any case.
+func Group(frame []byte) (group netip.Addr, ok bool) {
+	if len(frame) < etherHeader+header4 || frame[0]&1 == 0 {
+		return group, false
+	}
+	var source netip.Addr
+	var forwards bool
+	switch ip := frame[etherHeader:]; binary.BigEndian.Uint16(frame[12:]) {
+	case 0x0800:
+		source, group = netip.AddrFrom4([4]byte(ip[12:])), netip.AddrFrom4([4]byte(ip[16:]))
+		forwards = ip[0] == 0x45 && ip[8] > 1 && ip[9] != protoIGMP && !linkLocal4.Contains(source)
+	case 0x86dd:
+		if len(ip) < header6 {
+			return group, false
+		}
+		source, group = netip.AddrFrom16([16]byte(ip[8:])), netip.AddrFrom16([16]byte(ip[24:]))
+		forwards = ip[0]>>4 == 6 && ip[7] > 1 && ip[6] != protoHop && !source.IsLinkLocalUnicast()
+	default:
+		return group, false
+	}
+	return group, forwards && !source.IsUnspecified() && Check(group) == nil
+}

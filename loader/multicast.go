@@ -1,0 +1,218 @@
+package loader
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir/bpf"
+)
+
+// Multicast is how many egress interfaces there are, and the geometry of their
+// filters, constants of the program. Without ports, nothing is forwarded.
+type Multicast = bpf.WeirMulticastFilters
+
+// ActionRedirect is XDP_REDIRECT.
+const ActionRedirect = 4
+
+// Copies are what a filter of groups has answered.
+type Copies struct {
+	Listed   Counter // that were sent on
+	Unlisted Counter // dropped by a port; of the filter of any port, left to the stack
+}
+
+// port is the interface in a port's place.
+type port struct {
+	index int // 0: none
+	mac   []byte
+}
+
+const rowCounters = int(unsafe.Sizeof(bpf.WeirMulticastRow{})) / 8
+
+func (c *Config) validateMulticast() error {
+	m := &c.Multicast
+	switch {
+	case m.Ports == 0:
+		return nil
+	case m.Lines == 0 || uint64(m.Ports+1)*uint64(m.Lines) > maxEntries:
+		return fmt.Errorf("%d ports with filters of %d lines: not 1 … %d lines together", m.Ports, m.Lines, maxEntries)
+	case m.First < 1 || m.First > maxBits || m.Rest > maxBits:
+		return fmt.Errorf("%d and %d bits in a line: not in 1 … %d and 0 … %d", m.First, m.Rest, maxBits, maxBits)
+	}
+	return nil
+}
+
+// makeMulticast makes the filters of groups and the map of devices.
+func (g *Generation) makeMulticast() error {
+	m := &g.config.Multicast
+	if m.Ports == 0 {
+		return nil
+	}
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return err
+	}
+	if err := haveBroadcast(); err != nil {
+		return err
+	}
+	for name, entries := range map[string]int{
+		bpf.WeirMapMulticastLines:   int(m.Ports+1) * int(m.Lines),
+		bpf.WeirMapMulticastStats:   int(m.Ports+1) * cpus,
+		bpf.WeirMapMulticastDevices: int(m.Ports),
+	} {
+		spec := g.spec.Maps[name]
+		spec.MaxEntries = uint32(entries)
+		if g.maps[name], err = newArray(spec); err != nil {
+			delete(g.maps, name)
+			return err
+		}
+	}
+	g.ports = make([]port, m.Ports)
+	return nil
+}
+
+// haveBroadcast fails where the kernel cannot redirect a packet to all devices
+// of a map: before 5.14 it loads such a program, which then aborts.
+func haveBroadcast() error {
+	devices, err := ebpf.NewMap(&ebpf.MapSpec{Name: "weir_probe", Type: ebpf.DevMap, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	if err != nil {
+		return fmt.Errorf("probe for multicast: %w", err)
+	}
+	defer devices.Close()
+	p, err := ebpf.NewProgramWithOptions(&ebpf.ProgramSpec{
+		Name: "weir_probe",
+		Type: ebpf.XDP,
+		Instructions: asm.Instructions{
+			asm.LoadMapPtr(asm.R1, devices.FD()),
+			asm.Mov.Imm(asm.R2, 0),
+			asm.Mov.Imm(asm.R3, unix.BPF_F_BROADCAST|unix.BPF_F_EXCLUDE_INGRESS),
+			asm.FnRedirectMap.Call(),
+			asm.Return(),
+		},
+		License: "Dual BSD/GPL",
+	}, ebpf.ProgramOptions{LogDisabled: true})
+	if err != nil {
+		return fmt.Errorf("probe for multicast: %w", err)
+	}
+	defer p.Close()
+	action, err := p.Run(&ebpf.RunOptions{Data: make([]byte, 64), Repeat: 1})
+	if err != nil {
+		return fmt.Errorf("probe for multicast: %w", err)
+	}
+	if action != ActionRedirect {
+		return fmt.Errorf("multicast: %w by this kernel, which cannot copy a packet to several interfaces: "+
+			"it takes Linux 5.14, or a configuration without multicast", ErrUnsupported)
+	}
+	return nil
+}
+
+// Groups is the memory of the filters of groups, that of any port first, until
+// Close: 8 words a line. It is nil where there are no ports.
+func (g *Generation) Groups() []uint64 {
+	if m := g.maps[bpf.WeirMapMulticastLines]; m != nil {
+		return m.words
+	}
+	return nil
+}
+
+// Copies adds up what the filters of groups have answered on all CPUs, that of
+// any port first. It makes no system call.
+func (g *Generation) Copies() []Copies {
+	m := g.maps[bpf.WeirMapMulticastStats]
+	if m == nil {
+		return nil
+	}
+	all := make([]Copies, g.config.Multicast.Ports+1)
+	for i := 0; i < len(m.words); i += rowCounters {
+		c := &all[i/rowCounters%len(all)]
+		for j, to := range []*uint64{&c.Listed.Packets, &c.Listed.Bytes, &c.Unlisted.Packets, &c.Unlisted.Bytes} {
+			*to += atomic.LoadUint64(&m.words[i+j])
+		}
+	}
+	return all
+}
+
+// SetPort makes port n, from 1, the interface that has the target's name now,
+// and reports whether there is one. A copy that goes there has its address as
+// source. It has to be called again when interfaces come, go or change: of one
+// that is gone, the kernel has let go by itself.
+func (g *Generation) SetPort(n int, t Target) (there bool, err error) {
+	devices := g.maps[bpf.WeirMapMulticastDevices]
+	if devices == nil || n < 1 || n > len(g.ports) {
+		return false, fmt.Errorf("there is no port %d", n)
+	}
+	err = t.in(func(uint64) error {
+		iface, err := findIface(t.Iface)
+		if errors.Is(err, ErrNoInterface) {
+			return g.clearPort(devices, n)
+		}
+		if err != nil {
+			return err
+		}
+		there = true
+		return g.setPort(devices, n, iface)
+	})
+	if errors.Is(err, ErrNoNetns) {
+		g.ports[n-1] = port{}
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("copy multicast to %s: %w", t, explainPermission(err))
+	}
+	return there, nil
+}
+
+func (g *Generation) clearPort(devices *array, n int) error {
+	if g.ports[n-1].index == 0 {
+		return nil
+	}
+	g.ports[n-1] = port{}
+	// It may be there under another name.
+	if err := devices.m.Delete(uint32(n - 1)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
+	}
+	return nil
+}
+
+// setPort puts a program for the interface, and it, into the map of devices. It
+// is called in the interface's network namespace, by which the kernel takes its
+// number.
+func (g *Generation) setPort(devices *array, n int, iface *netlink.LinkAttrs) error {
+	p := &g.ports[n-1]
+	if p.index == iface.Index && bytes.Equal(p.mac, iface.HardwareAddr) {
+		return nil
+	}
+	egress := bpf.WeirMulticastPort{Port: uint32(n)}
+	if len(iface.HardwareAddr) != len(egress.Mac) {
+		return fmt.Errorf("%w: it has no Ethernet address", ErrUnsupported)
+	}
+	copy(egress.Mac[:], iface.HardwareAddr)
+	spec := g.spec.Copy()
+	replacements, err := g.connect(spec, nil, 1)
+	if err != nil {
+		return err
+	}
+	if err := spec.Variables[bpf.WeirVarEgress].Set(&egress); err != nil {
+		return err
+	}
+	var program struct {
+		Egress *ebpf.Program `ebpf:"weir_egress"`
+	}
+	if err := spec.LoadAndAssign(&program, &ebpf.CollectionOptions{MapReplacements: replacements}); err != nil {
+		return err
+	}
+	defer program.Egress.Close() // the map holds it
+	entry := struct{ Index, Program uint32 }{uint32(iface.Index), uint32(program.Egress.FD())}
+	if err := devices.m.Put(uint32(n-1), &entry); err != nil {
+		return err
+	}
+	p.index, p.mac = iface.Index, iface.HardwareAddr
+	return nil
+}
