@@ -1,0 +1,103 @@
+package lab
+
+import (
+	"fmt"
+	"net"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+// Router is a lab whose end B stands in a router's namespace, which has more
+// interfaces, each with a wire to a namespace of its own.
+type Router struct {
+	*Lab
+	Ports []Port
+}
+
+// Port is an interface of the router, and the host at the other end of its wire.
+type Port struct{ Port, Host End }
+
+// NewRouter makes a router with so many ports, called out1 and so on, which is
+// gone when the test ends. Packets can be redirected into them.
+func NewRouter(t testing.TB, ports int) *Router {
+	t.Helper()
+	r := &Router{Lab: New(t)}
+	for i := range ports {
+		wire := New(t)
+		p := Port{Port: wire.B, Host: wire.A}
+		p.Port.Netns, p.Port.Iface = r.B.Netns, fmt.Sprintf("out%d", i+1)
+		p.Port.MAC = net.HardwareAddr{2, 0, 0, 0, 1, byte(i + 1)}
+		var err error
+		wire.B.In(t, func() { err = p.move(wire.B.Iface) })
+		if err == nil {
+			p.Port.In(t, func() { err = p.up() })
+		}
+		if err == nil {
+			p.Host.In(t, func() { err = p.Host.receiveRedirected(t) })
+		}
+		if err != nil {
+			t.Fatalf("make %s: %v", p.Port.Iface, err)
+		}
+		r.Ports = append(r.Ports, p)
+	}
+	return r
+}
+
+// move takes an interface of the present namespace to the router.
+func (p Port) move(iface string) error {
+	to, err := netns.GetFromName(p.Port.Netns)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	l, err := netlink.LinkByName(iface)
+	if err == nil {
+		err = netlink.LinkSetDown(l)
+	}
+	if err == nil {
+		err = netlink.LinkSetName(l, p.Port.Iface)
+	}
+	if err == nil {
+		err = netlink.LinkSetNsFd(l, int(to))
+	}
+	return err
+}
+
+func (p Port) up() error {
+	l, err := netlink.LinkByName(p.Port.Iface)
+	if err == nil {
+		err = netlink.LinkSetHardwareAddr(l, p.Port.MAC)
+	}
+	if err == nil {
+		err = netlink.LinkSetUp(l)
+	}
+	return err
+}
+
+// receiveRedirected lets a veth take what is redirected to its other end: for
+// that, it must have a program itself.
+func (e End) receiveRedirected(t testing.TB) error {
+	pass, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "pass", Type: ebpf.XDP, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}, // XDP_PASS
+	})
+	if err != nil {
+		return err
+	}
+	defer pass.Close()
+	l, err := netlink.LinkByName(e.Iface)
+	if err != nil {
+		return err
+	}
+	attached, err := link.AttachXDP(link.XDPOptions{Program: pass, Interface: l.Attrs().Index, Flags: link.XDPDriverMode})
+	if err != nil {
+		return err
+	}
+	t.Cleanup(func() { attached.Close() })
+	return nil
+}
