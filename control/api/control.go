@@ -29,6 +29,10 @@ type Control interface {
 	// Explain answers a question: an address, "> ADDRESS", or a flow in the
 	// list format.
 	Explain(ctx context.Context, question string) (Explanation, error)
+	// Multicast fails with ErrNoMulticast where none is forwarded.
+	Multicast() (Multicast, error)
+	// ChangeMulticast changes what an interface wants, as Change does entries.
+	ChangeMulticast(context.Context, MulticastChange) (MulticastChanged, error)
 }
 
 // What a list does to the packets that it holds.
@@ -188,7 +192,7 @@ func controlRoutes(c Control) []route {
 		outcomes, err := c.Refresh(q.Context(), q.PathValue("list"))
 		return Refreshed{list(outcomes)}, err
 	}
-	return []route{
+	return append([]route{
 		controlled(http.MethodPost, entriesPath, change),
 		controlled(http.MethodDelete, entriesPath, change),
 		controlled(http.MethodGet, listsPath, func(http.ResponseWriter, *http.Request) (any, error) {
@@ -213,7 +217,7 @@ func controlRoutes(c Control) []route {
 			e.Matches = list(e.Matches)
 			return e, err
 		}),
-	}
+	}, multicastRoutes(c, controlled)...)
 }
 
 var errNoControl = errors.New("this weir was started without a configuration, and takes no commands: start it with `weir run -c CONFIG`")

@@ -25,6 +25,7 @@ type control struct {
 	outcomes    []FetchOutcome
 	changes     []string
 	explanation Explanation
+	multicast   Multicast
 	err         error
 
 	mu    sync.Mutex
@@ -58,6 +59,16 @@ func (c *control) Explain(_ context.Context, question string) (Explanation, erro
 	return c.explanation, c.ask("explain " + question)
 }
 
+func (c *control) Multicast() (Multicast, error) { return c.multicast, c.err }
+
+func (c *control) ChangeMulticast(_ context.Context, change MulticastChange) (MulticastChanged, error) {
+	err := c.ask(change)
+	if change.Remove {
+		return MulticastChanged{Interface: change.Interface, Removed: len(change.Groups)}, err
+	}
+	return MulticastChanged{Interface: change.Interface, Added: len(change.Groups)}, err
+}
+
 // dialControl serves a control until the test ends, and gives a client of it.
 func dialControl(t *testing.T, c Control) *Client {
 	t.Helper()
@@ -85,10 +96,19 @@ func TestWhatIsToldArrives(t *testing.T) {
 			{List: "drop", Action: Block, Entry: "192.0.2.0/24", Source: "https://example.com/feed", Line: 17, Packets: 7},
 			{List: "manual", Action: Block, Entry: "192.0.2.1", Added: &now, Expires: &now, Reason: "scans", UID: &uid},
 		}},
+		multicast: Multicast{
+			Groups: 2, MaxGroups: 1024, Planned: 1e-6, Copied: 1, CopiedBytes: 2, Left: 3, LeftBytes: 4,
+			Interfaces: []MulticastInterface{{
+				Name: "eth1", Present: true, FalsePositiveRate: 1e-9, Sent: 5, SentBytes: 6, Dropped: 7, DroppedBytes: 8,
+				Groups: []MulticastGroup{{Group: "239.1.2.3", Configured: true}, {Group: "ff0e::1", Added: &now, UID: &uid}},
+			}},
+		},
 	}
 	client := dialControl(t, c)
 	add := Change{Action: Block, List: "manual", Entries: []string{"192.0.2.1", "tcp *:* > 198.51.100.7:443"}, TTL: 0.5, Reason: "scans ssh – é"}
 	remove := Change{Remove: true, Action: Allow, Entries: []string{"2001:db8::/32"}}
+	join := MulticastChange{Interface: "eth1", Groups: []string{"239.1.2.3", "ff0e::1"}}
+	leave := MulticastChange{Remove: true, Interface: "eth1", Groups: []string{"239.1.2.3"}}
 	for _, ask := range []struct {
 		name string
 		do   func() (any, error)
@@ -101,6 +121,9 @@ func TestWhatIsToldArrives(t *testing.T) {
 		{"refresh one", func() (any, error) { return client.Refresh(t.Context(), "a/b ü") }, &Refreshed{c.outcomes}},
 		{"reload", func() (any, error) { return client.Reload(t.Context()) }, &Reloaded{c.changes}},
 		{"explain", func() (any, error) { return client.Explain(t.Context(), "tcp a&b > c") }, &c.explanation},
+		{"multicast", func() (any, error) { return client.Multicast(t.Context()) }, &c.multicast},
+		{"join", func() (any, error) { return client.ChangeMulticast(t.Context(), join) }, &MulticastChanged{Interface: "eth1", Added: 2}},
+		{"leave", func() (any, error) { return client.ChangeMulticast(t.Context(), leave) }, &MulticastChanged{Interface: "eth1", Removed: 1}},
 	} {
 		got, err := ask.do()
 		if err != nil {
@@ -111,7 +134,8 @@ func TestWhatIsToldArrives(t *testing.T) {
 		}
 	}
 	add.UID, remove.UID = uint32(os.Getuid()), uint32(os.Getuid()) // as the kernel says
-	if want := []any{add, remove, "refresh ", "refresh a/b ü", "reload", "explain tcp a&b > c"}; !reflect.DeepEqual(c.asked, want) {
+	join.UID, leave.UID = add.UID, add.UID
+	if want := []any{add, remove, "refresh ", "refresh a/b ü", "reload", "explain tcp a&b > c", join, leave}; !reflect.DeepEqual(c.asked, want) {
 		t.Errorf("asked %+v, want %+v", c.asked, want)
 	}
 }

@@ -77,6 +77,7 @@ func TestDocumentedSchemas(t *testing.T) {
 	for name, v := range map[string]any{
 		"Error": failure{}, "Top": Top{}, "Weights": Weights{}, "Change": Change{}, "Changed": Changed{},
 		"Lists": Lists{}, "Refreshed": Refreshed{}, "Reloaded": Reloaded{}, "Explanation": Explanation{}, "Event": Event{},
+		"Multicast": Multicast{}, "MulticastChange": MulticastChange{}, "MulticastChanged": MulticastChanged{},
 	} {
 		describe(reflect.TypeOf(v), name, want)
 	}
@@ -172,6 +173,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		explanation: Explanation{Verdict: "drop", Reason: "blocked", Matches: []Match{
 			{Action: Block, Source: "x", Line: 1, Added: &now, Expires: &now, Reason: "x", UID: &uid},
 		}},
+		multicast: Multicast{Interfaces: []MulticastInterface{{Groups: []MulticastGroup{{Added: &now, UID: &uid}}}}},
 	}
 	doc := document(t)
 	compiler := jsonschema.NewCompiler()
@@ -193,11 +195,15 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s is not as %s says: %v", value, at, err)
 		}
 	}
-	example, err := json.Marshal(below(t, doc, "components", "requestBodies", "Change", "content", "application/json")["example"])
-	if err != nil {
-		t.Fatal(err)
+	example := make(map[string]string)
+	for _, name := range []string{"Change", "MulticastChange"} {
+		text, err := json.Marshal(below(t, doc, "components", "requestBodies", name, "content", "application/json")["example"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		validate("/components/schemas/"+name, text)
+		example[name] = string(text)
 	}
-	validate("/components/schemas/Change", example)
 	for _, e := range []events.Event{dropped, lost} {
 		line, err := json.Marshal(eventOf(e))
 		if err != nil {
@@ -213,8 +219,11 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		if r.path == explainPath {
 			path += "?q=192.0.2.1"
 		}
-		body := string(example)
-		if r.method == "DELETE" {
+		body := example["Change"]
+		switch {
+		case r.path == multicastPath:
+			body = example["MulticastChange"]
+		case r.method == "DELETE":
 			body = change
 		}
 		w := httptest.NewRecorder()

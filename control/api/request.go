@@ -26,16 +26,21 @@ var errTooLarge = fmt.Errorf("more than %d MiB: put so many entries into a file,
 // readChange reads what a request for a change asks for, and who asks.
 func readChange(w http.ResponseWriter, q *http.Request) (Change, error) {
 	var c Change
-	connection := http.NewResponseController(w) // it may have no deadlines, as in tests
-	_ = connection.SetReadDeadline(time.Now().Add(bodyTimeout))
-	err := decode(http.MaxBytesReader(w, q.Body, maxBody), &c)
-	_ = connection.SetReadDeadline(time.Time{})
-	if err != nil {
+	if err := readBody(w, q, &c); err != nil {
 		return c, err
 	}
 	c.Remove = q.Method == http.MethodDelete
 	c.UID, c.Client = caller(q)
 	return c, c.check()
+}
+
+// readBody reads a request's body, of which no more is taken than a change may have.
+func readBody(w http.ResponseWriter, q *http.Request, v any) error {
+	connection := http.NewResponseController(w) // it may have no deadlines, as in tests
+	_ = connection.SetReadDeadline(time.Now().Add(bodyTimeout))
+	err := decode(http.MaxBytesReader(w, q.Body, maxBody), v)
+	_ = connection.SetReadDeadline(time.Time{})
+	return err
 }
 
 // decode reads one JSON value, which may have no fields but those of v.

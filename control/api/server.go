@@ -166,7 +166,7 @@ func fail(w http.ResponseWriter, err error) {
 		status = f.status
 	case errors.As(err, &bad):
 		status, sent.Entry = http.StatusBadRequest, bad.Entry
-	case errors.Is(err, ErrNoList):
+	case errors.Is(err, ErrNoList), errors.Is(err, ErrNoMulticast):
 		status = http.StatusNotFound
 	}
 	reply(w, status, sent)

@@ -51,8 +51,43 @@ func (c *Config) check(fail func(path string, err error)) {
 	for i, t := range c.Trackers {
 		t.check(fmt.Sprintf("trackers[%d]", i), failf)
 	}
+	c.checkMulticast(failf)
 	for _, l := range c.Lists {
 		l.check(join("lists", l.Name), fail)
+	}
+}
+
+// checkMulticast says where the forwarding of multicast would not do.
+func (c *Config) checkMulticast(failf func(string, string, ...any)) {
+	m := c.Multicast
+	if len(m.Interfaces) == 0 {
+		return
+	}
+	unique(m.Interfaces, "multicast.interfaces", failf, func(i MulticastInterface) any { return i.Name })
+	groups := make(map[Group]bool)
+	for i, iface := range m.Interfaces {
+		at := fmt.Sprintf("multicast.interfaces[%d]", i)
+		if err := (Interface{Name: iface.Name}).check(); err != nil {
+			failf(at, "%w", err)
+		} else if strings.ContainsAny(iface.Name, `*?[\`) {
+			failf(at, "%q: a pattern, where each interface wants groups of its own: name them one by one", iface.Name)
+		}
+		unique(iface.Groups, at+".groups", failf, func(g Group) any { return g })
+		for _, g := range iface.Groups {
+			groups[g] = true
+		}
+	}
+	if len(groups) > m.MaxGroups {
+		failf("multicast.max_groups", "%d groups are wanted, more than %d", len(groups), m.MaxGroups)
+	}
+	for i, iface := range c.Interfaces {
+		at := fmt.Sprintf("interfaces[%d]", i)
+		if iface.XDP != loader.Native {
+			failf(at, "multicast is forwarded in native mode only, not %v: elsewhere the copies of a packet share their bytes", iface.XDP)
+		}
+		if iface.Netns != c.Interfaces[0].Netns {
+			failf(at, "multicast is forwarded within one network namespace: all interfaces must be in the same")
+		}
 	}
 }
 

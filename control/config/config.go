@@ -70,7 +70,7 @@ type Config struct {
 	MaxCoverage Share `yaml:"max_coverage"`
 
 	// Directory of what must outlast a restart: contents of feeds, and entries
-	// that were added by command.
+	// and groups that were added by command.
 	StateDir Path `yaml:"state_dir"`
 
 	// Directory of pins, on a BPF file system.
@@ -92,6 +92,9 @@ type Config struct {
 	// Heavy hitters: what is counted, and what becomes of what is over its
 	// threshold.
 	Trackers []Tracker `yaml:"trackers,omitempty"`
+
+	// Forwarding of multicast, by the filters of the interfaces that want it.
+	Multicast Multicast `yaml:"multicast"`
 
 	// The lists, by name: letters, digits, "_", "-" and inner dots.
 	Lists []List `yaml:"lists,omitempty"`
@@ -210,6 +213,27 @@ type Tracker struct {
 	Duration time.Duration `yaml:"duration"`
 }
 
+// Multicast is copied from the interfaces where weir filters to those that want
+// it: packets to groups wider than a link.
+type Multicast struct {
+	// Where groups are wanted, in the network namespace of interfaces.
+	Interfaces []MulticastInterface `yaml:"interfaces,omitempty"`
+
+	// Groups that may be wanted in all: for so many the filters are planned, to
+	// err once in a million packets to other groups.
+	MaxGroups int `yaml:"max_groups" min:"1" max:"1048576"`
+}
+
+// MulticastInterface is an interface that wants groups: a name alone, or a
+// mapping.
+type MulticastInterface struct {
+	// Name; the interface need not be filtered.
+	Name string `yaml:"name,required,short"`
+
+	// Groups that it wants, besides those that are added by command.
+	Groups []Group `yaml:"groups,omitempty"`
+}
+
 // List is a list: entries from its sources, and those that are added to it by
 // command.
 type List struct {
@@ -318,6 +342,9 @@ type Source struct {
 	PublicKey string `yaml:"public_key,omitempty"`
 }
 
+// DefaultMaxGroups takes 4.5 KB for each interface.
+const DefaultMaxGroups = 1024
+
 // Default is the configuration that an empty file would give, had it an
 // interface.
 func Default() *Config {
@@ -335,6 +362,7 @@ func (c *Config) setDefaults() {
 	c.Pins = loader.DefaultPins
 	c.API.Socket = "/run/weir/weir.sock"
 	c.Log.Format = LogText
+	c.Multicast.MaxGroups = DefaultMaxGroups
 	c.Learning = Learning{Enabled: true, HalfLife: learn.DefaultHalfLife, Elements: learn.DefaultElements}
 }
 

@@ -25,6 +25,8 @@ func (i Interface) label() string { return loader.Target{Netns: i.Netns, Iface: 
 func (t Tracker) label() string   { return t.Key.String() + " " + t.Unit.String() }
 func (l List) label() string      { return l.Name }
 
+func (i MulticastInterface) label() string { return i.Name }
+
 func (s Source) label() string {
 	return feed.Source{File: string(s.File), Directory: string(s.Directory), URL: string(s.URL)}.String()
 }

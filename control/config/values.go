@@ -21,6 +21,7 @@ import (
 	"weir/control/ruleset"
 	"weir/filter/key"
 	"weir/filter/membership"
+	"weir/filter/multicast"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -40,6 +41,9 @@ type (
 	// Separator is what parts the columns of CSV: one character, or "" for the
 	// default.
 	Separator string
+
+	// Group is a multicast group that routers forward.
+	Group netip.Addr
 
 	// Threshold is a rate or a share, one of them; the other is 0.
 	Threshold struct {
@@ -108,7 +112,8 @@ var codecs = map[reflect.Type]codec{
 		ruleset.ParseFailsafePort, ruleset.FormatFailsafePort),
 	reflect.TypeFor[netip.Prefix](): text(`^[0-9a-fA-F:.]+(/[0-9]+)?$`, "an address or a prefix",
 		ruleset.ParseFailsafePrefix, netip.Prefix.String),
-	reflect.TypeFor[URL](): secret(text(`^https?://`, "an address that begins with http:// or https://", parseURL, shown[URL])),
+	reflect.TypeFor[Group](): text(`^[0-9a-fA-F:.]+$`, "a multicast group, as in 239.1.2.3 or ff0e::1", ParseGroup, Group.String),
+	reflect.TypeFor[URL]():   secret(text(`^https?://`, "an address that begins with http:// or https://", parseURL, shown[URL])),
 }
 
 // oneOf is the codec of a type that has a name for each of its values.
@@ -368,6 +373,20 @@ func parseAddress(s string) (Address, error) {
 	}
 	return Address(s), nil
 }
+
+// ParseGroup reads a multicast group that routers forward.
+func ParseGroup(s string) (Group, error) {
+	a, err := netip.ParseAddr(s)
+	if err == nil {
+		err = multicast.Check(a)
+	}
+	if err != nil {
+		return Group{}, fmt.Errorf("%q: %w", s, err)
+	}
+	return Group(a), nil
+}
+
+func (g Group) String() string { return netip.Addr(g).String() }
 
 func parseURL(s string) (URL, error) {
 	u, err := url.Parse(s)

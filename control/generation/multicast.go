@@ -52,6 +52,9 @@ func (g *Generation) fillMulticast(l multicast.Layout, m Multicast, seed uint64)
 // once. It is nil where there are no ports.
 func (g *Generation) Multicast() *multicast.Table { return g.multicast }
 
+// Ports are the interfaces that packets are copied to: that of port n is n - 1.
+func (g *Generation) Ports() []loader.Target { return g.ports }
+
 // Connect brings the interfaces that there are now into the ports' places, and
 // tells which of them are there. See loader.Generation.SetPort.
 func (g *Generation) Connect() (there []bool, err error) {

@@ -71,6 +71,19 @@ var (
 	measuredPackets = gauge("weir_false_positive_measured_packets", "Unlisted packets of late, by which the measured ratio is told: it is uncertain while they are few.")
 	hot             = gauge("weir_hot_elements", "Elements that have bits of their own.")
 
+	groupsWanted  = gauge("weir_multicast_groups", "Groups that any interface wants, to which packets are forwarded.")
+	groupsMax     = gauge("weir_multicast_max_groups", "Groups that the filters were planned for.")
+	copiedPackets = counter("weir_multicast_copied_packets_total", "Packets to groups that an interface wants: copied to all of them, whose filters drop what they do not list.")
+	copiedBytes   = counter("weir_multicast_copied_bytes_total", "Bytes of the packets that were copied.")
+	leftPackets   = counter("weir_multicast_left_packets_total", "Packets to groups that no interface wants: left to the network stack.")
+	leftBytes     = counter("weir_multicast_left_bytes_total", "Bytes of the packets to groups that no interface wants.")
+	portThere     = gauge("weir_multicast_interface_present", "Whether the interface is there, and multicast can be forwarded to it.", portLabels...)
+	portGroups    = gauge("weir_multicast_interface_groups", "Groups that the interface wants.", portLabels...)
+	portRate      = gauge("weir_multicast_false_positive_ratio", "Share of the groups that the interface does not want which its filter lists all the same, by the bits that are set in the kernel now.", portLabels...)
+	portPlanned   = gauge("weir_multicast_false_positive_planned_ratio", "Share of the groups that an interface does not want which its filter would list all the same, as computed for one with all the groups that it was planned for.")
+	portPackets   = counter("weir_multicast_packets_total", "Copies for the interface, by what its filter said: pass or drop.", append(portLabels, "verdict")...)
+	portBytes     = counter("weir_multicast_bytes_total", "Bytes of the copies for the interface.", append(portLabels, "verdict")...)
+
 	trackerPackets = counter("weir_tracker_packets_total", "Packets that a tracker has counted. The action on heavy flows is report, limit, block, or learn where weights come of it.", trackerLabels...)
 	trackerBytes   = counter("weir_tracker_bytes_total", "Bytes of the packets that a tracker has counted.", trackerLabels...)
 	trackerDenied  = counter("weir_tracker_denied_packets_total", "Packets that a tracker could not count exactly, because the flow memory was full.", trackerLabels...)
@@ -89,6 +102,7 @@ var (
 var (
 	trackerLabels = []string{"tracker", "key", "unit", "action"}
 	feedLabels    = []string{"list", "source"}
+	portLabels    = []string{"interface", "netns"}
 )
 
 // unattributed names the hits of no list.
@@ -130,6 +144,9 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	}
 	for _, f := range s.Feeds {
 		out.feed(f)
+	}
+	if s.Multicast != nil {
+		out.multicast(s.Multicast)
 	}
 }
 
@@ -212,6 +229,21 @@ func (s sink) iface(i Interface) {
 	s.put(lost, float64(i.Lost), i.Iface, i.Netns)
 	if i.Penalties != nil {
 		s.put(penalties, float64(*i.Penalties), i.Iface, i.Netns)
+	}
+}
+
+func (s sink) multicast(m *Multicast) {
+	s.put(groupsWanted, float64(m.Groups))
+	s.put(groupsMax, float64(m.MaxGroups))
+	s.put(portPlanned, m.Planned)
+	s.count(copiedPackets, copiedBytes, m.Copied)
+	s.count(leftPackets, leftBytes, m.Left)
+	for _, p := range m.Ports {
+		s.put(portThere, truth(p.There), p.Iface, p.Netns)
+		s.put(portGroups, float64(p.Groups), p.Iface, p.Netns)
+		s.put(portRate, p.FalsePositiveRate, p.Iface, p.Netns)
+		s.count(portPackets, portBytes, p.Sent, p.Iface, p.Netns, "pass")
+		s.count(portPackets, portBytes, p.Dropped, p.Iface, p.Netns, "drop")
 	}
 }
 

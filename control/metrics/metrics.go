@@ -49,6 +49,27 @@ type Snapshot struct {
 	Updates Durations // of changes in place
 	Reloads Reloads   // of the lists
 	Config  *Reloads  // of the configuration; nil: there is none
+
+	Multicast *Multicast // nil: none is forwarded
+}
+
+// Multicast is what is forwarded to groups.
+type Multicast struct {
+	Groups    int            // that any port wants
+	MaxGroups int            // that there may be
+	Planned   float64        // rate of false positives of a filter that is full
+	Copied    loader.Counter // to the ports
+	Left      loader.Counter // to the network stack, since no port wants them
+	Ports     []Port
+}
+
+// Port is an interface to which packets are copied.
+type Port struct {
+	loader.Target
+	There             bool
+	Groups            int     // that it wants
+	FalsePositiveRate float64 // of its filter, by the bits that are set in its memory
+	Sent, Dropped     loader.Counter
 }
 
 // Interface is what an interface has counted.

@@ -112,6 +112,7 @@ func (f *Filter) note() {
 			s.Hot++
 		}
 	}
+	s.Multicast = f.Forwarding()
 	if f.o.Tell != nil {
 		f.o.Tell(&s)
 	}

@@ -78,6 +78,9 @@ type Options struct {
 	// that the rules name. Where it is set, its owner has judged whether they
 	// are plausible, and may change what it has given by Apply.
 	Load func(ruleset.Progress) (*ruleset.Loaded, error)
+	// Multicast says, unless it is nil, which groups go where. It is asked when a
+	// generation is built; its owner changes what is in force by Groups.
+	Multicast func() generation.Multicast
 	// Tell adds to metrics, unless it is nil, what the lists' owner knows of feeds
 	// and of its configuration. It is called by the filter's goroutine.
 	Tell func(*metrics.Snapshot)
@@ -99,6 +102,7 @@ type Filter struct {
 	trackerSeed uint64
 	watch       watch
 	record      record
+	forwarding  forwarding
 	events      *events.Hub
 }
 
@@ -290,9 +294,13 @@ func (f *Filter) build(before []status.List) (g *generation.Generation, d status
 	if specs, err = f.configure(&c, loaded); err != nil {
 		return nil, d, nil, err
 	}
+	if f.o.Multicast != nil {
+		c.Multicast = f.o.Multicast()
+	}
 	if g, err = generation.Build(loaded.Store, c); err != nil {
 		return nil, d, nil, err
 	}
+	f.connect(g)
 	if evadable(g) {
 		f.o.Log.Warn("IPv6 flows with ports can be evaded by packets whose header chain hides the ports " +
 			"(reasons truncated, unparsed): --malformed drop closes that")
@@ -470,6 +478,7 @@ func (f *Filter) Reload() (err error) {
 		replaced = append(replaced, h)
 	}
 	old := f.generation
+	f.replaced(old)
 	f.generation, f.description = g, d
 	f.generations++
 	f.observe(specs)
@@ -539,6 +548,7 @@ const followInterval = 250 * time.Millisecond
 func (f *Filter) follow() error {
 	f.sentry.follow(f.o.Places)
 	f.takeIn(f.sentry.arrivals())
+	f.connect(f.generation)
 	kept := f.holds[:0]
 	for _, h := range f.holds {
 		if f.keeps(h) {

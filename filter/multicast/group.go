@@ -3,24 +3,23 @@ package multicast
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net/netip"
 )
 
 var (
 	links4      = netip.MustParsePrefix("224.0.0.0/24")   // RFC 5771, section 4: never forwarded
 	linkLocal4  = netip.MustParsePrefix("169.254.0.0/16") // RFC 3927, section 7
-	errNoGroup  = errors.New("not a multicast group: they are in 224.0.0.0/4 and ff00::/8")
-	errLinkOnly = errors.New("a group of its link only, which no router forwards: 224.0.0.0/24, and IPv6 scopes up to 2")
+	errNoGroup  = errors.New("no multicast group: those are in 224.0.0.0/4 and ff00::/8")
+	errLinkOnly = errors.New("a group that no router forwards: 224.0.0.0/24 and the IPv6 scopes up to 2 stay on their link")
 )
 
 // Check says why packets to an address are never forwarded to a group.
 func Check(group netip.Addr) error {
 	switch {
 	case group.Zone() != "" || !group.IsMulticast() || group.Is4In6():
-		return fmt.Errorf("%v: %w", group, errNoGroup)
+		return errNoGroup
 	case group.Is4() && links4.Contains(group), group.Is6() && group.As16()[1]&0xf <= 2:
-		return fmt.Errorf("%v: %w", group, errLinkOnly)
+		return errLinkOnly
 	}
 	return nil
 }
