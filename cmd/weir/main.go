@@ -91,7 +91,7 @@ different (weir explain and weir diff, with --exit-code).`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(
 		newRun(), newCheck(), newReload(), newDetach(), newStatus(), newTop(), newWeights(), newEvents(), newCapture(), newExplain(),
-		newBlock(), newUnblock(), newAllow(), newUnallow(), newLists(), newRefresh(), newDiff(),
+		newBlock(), newUnblock(), newAllow(), newUnallow(), newLists(), newRefresh(), newDiff(), newMulticast(),
 		newReplay(), newDemo(), newPlan(), newBench(), newVersion(), newShare(),
 	)
 	return root

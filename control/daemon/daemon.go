@@ -115,8 +115,9 @@ func (d *Daemon) options(s *state) (run.Options, error) {
 			Address: string(c.API.Listen), Cert: string(c.API.TLS.Cert), Key: string(c.API.TLS.Key), ClientCA: string(c.API.TLS.ClientCA),
 		},
 		Metrics: string(c.Metrics.Listen), Log: d.Log, Progress: d.Progress,
-		Load: func(ruleset.Progress) (*ruleset.Loaded, error) { return s.loaded, nil },
-		Tell: d.tell,
+		Load:      func(ruleset.Progress) (*ruleset.Loaded, error) { return s.loaded, nil },
+		Multicast: func() generation.Multicast { return s.multicast(d.journal) },
+		Tell:      d.tell,
 	}
 	for _, i := range c.Interfaces {
 		o.Places = append(o.Places, run.Place{Target: run.Target{Netns: i.Netns, Iface: i.Name}, XDP: i.XDP})

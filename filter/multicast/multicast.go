@@ -134,6 +134,9 @@ func (t *Table) Remove(port int, group netip.Addr) bool {
 // Wants reports whether a port wants a group: the truth behind Passes.
 func (t *Table) Wants(port int, group netip.Addr) bool { return t.ports[port][group] }
 
+// Wanted reports whether any port wants a group: the truth behind Copies.
+func (t *Table) Wanted(group netip.Addr) bool { return t.wanted[group] > 0 }
+
 // Groups are those that a port wants, in order.
 func (t *Table) Groups(port int) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(t.ports[port]), netip.Addr.Compare)

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"weir/control/api"
+	"weir/control/config"
+)
+
+func newMulticast() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "multicast",
+		Short: "Say which interfaces get which multicast groups",
+		Long: `weir copies packets to multicast groups from the interfaces where it filters to
+those that want the group, which the configuration names under multicast. Each has
+a filter of the groups that it wants: from the configuration, or added here.`,
+		Example: `  weir multicast list
+  weir multicast add --iface eth1 239.1.2.3`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(newMulticastList(),
+		newMulticastChange(&cobra.Command{
+			Use:   "add --iface NAME GROUP...",
+			Short: "Forward multicast groups to an interface",
+			Long: `Adds groups to what an interface of the running weir wants. When the command
+returns, their packets are forwarded to it, and will be after a restart. If one of
+them is wrong, none is taken.`,
+			Example: `  weir multicast add --iface eth1 239.1.2.3 ff0e::1234`,
+		}, false),
+		newMulticastChange(&cobra.Command{
+			Use:   "remove --iface NAME GROUP...",
+			Short: "Take back what weir multicast add has added",
+			Long: `Removes groups from what an interface of the running weir wants that weir multicast
+add has added. When the command returns, their packets are no longer forwarded to
+it. A group of the configuration is to be taken out there.`,
+			Example: `  weir multicast remove --iface eth1 239.1.2.3`,
+		}, true))
+	return c
+}
+
+// newMulticastChange completes a command that asks for a change.
+func newMulticastChange(c *cobra.Command, remove bool) *cobra.Command {
+	var socket string
+	change := api.MulticastChange{Remove: remove}
+	f := c.Flags()
+	f.StringVar(&change.Interface, "iface", "", "`name` of the interface")
+	socketFlag(f, &socket)
+	asJSON := jsonFlag(c)
+	c.Args = usageArgs(cobra.MinimumNArgs(1))
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if change.Interface == "" {
+			return usageError{errors.New("which interface? name it with --iface")}
+		}
+		for _, text := range args {
+			if _, err := config.ParseGroup(text); err != nil {
+				return usageError{err}
+			}
+		}
+		change.Groups = args
+		changed, err := api.Dial(socket).ChangeMulticast(c.Context(), change)
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return printJSON(c.OutOrStdout(), changed)
+		}
+		verb, n, unchanged := "forwarded to", changed.Added, "already"
+		if remove {
+			verb, n, unchanged = "no longer forwarded to", changed.Removed, "not before"
+		}
+		fmt.Fprintf(c.OutOrStdout(), "%s %s: %d", verb, changed.Interface, n)
+		if changed.Unchanged > 0 {
+			fmt.Fprintf(c.OutOrStdout(), "; %s: %d", unchanged, changed.Unchanged)
+		}
+		fmt.Fprintln(c.OutOrStdout())
+		return nil
+	}
+	return c
+}
+
+func newMulticastList() *cobra.Command {
+	var socket string
+	var ifaces []string
+	c := &cobra.Command{
+		Use:   "list",
+		Short: "Show what is forwarded, and which interface wants which group",
+		Long: `Shows the interfaces to which the running weir forwards multicast, the groups that
+they want, the packets that were sent there, and those whose copies their filters
+have dropped. The rate is the share of the groups that an interface does not want
+which its filter lists all the same, by the bits that are set there now.`,
+		Example: `  weir multicast list
+  weir multicast list --iface eth1
+  weir multicast list --json | jq -r '.interfaces[] | .name + " " + .groups[].group'`,
+		Args: usageArgs(cobra.NoArgs),
+	}
+	c.Flags().StringSliceVar(&ifaces, "iface", nil, "`name` of an interface; repeat for more (default all)")
+	socketFlag(c.Flags(), &socket)
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		m, err := api.Dial(socket).Multicast(c.Context())
+		if err != nil {
+			return err
+		}
+		if err := only(m, ifaces); err != nil {
+			return err
+		}
+		if *asJSON {
+			return printJSON(c.OutOrStdout(), m)
+		}
+		printMulticast(c.OutOrStdout(), m)
+		return nil
+	}
+	return c
+}
+
+// only leaves the interfaces of these names, unless there are none.
+func only(m *api.Multicast, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(m.Interfaces, func(i api.MulticastInterface) bool { return i.Name == name }) {
+			return fmt.Errorf("multicast is not forwarded to an interface %s", name)
+		}
+	}
+	m.Interfaces = slices.DeleteFunc(m.Interfaces, func(i api.MulticastInterface) bool { return !slices.Contains(names, i.Name) })
+	return nil
+}
+
+func printMulticast(out io.Writer, m *api.Multicast) {
+	count := func(n uint64) string { return humanize.Comma(int64(n)) }
+	printRows(out, func(row func(name, format string, args ...any)) {
+		row("groups", "%s of %s at most, at which filters err at a rate of %.1e", count(uint64(m.Groups)), count(uint64(m.MaxGroups)), m.Planned)
+		row("copied", "%s packets", count(m.Copied))
+		row("left to the stack", "%s packets, to groups that no interface wants", count(m.Left))
+	})
+	fmt.Fprintln(out)
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	const figures = "%s\t%8s\t%13s\t%13s\t%8s\t%s\n"
+	fmt.Fprintf(t, figures, "interface", "groups", "sent", "dropped", "rate", "")
+	for _, i := range m.Interfaces {
+		missing := ""
+		if !i.Present {
+			missing = "NOT THERE"
+		}
+		fmt.Fprintf(t, figures, i.Name, count(uint64(len(i.Groups))), count(i.Sent), count(i.Dropped), fmt.Sprintf("%.1e", i.FalsePositiveRate), missing)
+	}
+	t.Flush()
+	for _, i := range m.Interfaces {
+		if len(i.Groups) == 0 {
+			continue
+		}
+		fmt.Fprintf(out, "\n%s\n", i.Name)
+		for _, g := range i.Groups {
+			var from []string
+			if g.Configured {
+				from = append(from, "configured")
+			}
+			if g.Added != nil {
+				from = append(from, "by command, "+g.Added.Local().Format("2006-01-02 15:04:05"))
+			}
+			fmt.Fprintf(out, "  %-15s  %s\n", g.Group, strings.Join(from, "; "))
+		}
+	}
+}

@@ -1,0 +1,175 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/generation"
+	"weir/control/journal"
+	"weir/control/run"
+	"weir/filter/key"
+)
+
+// groupsOf is the name under which the journal keeps the groups of an interface.
+// It has a space, which no list's name has.
+func groupsOf(iface string) string { return "multicast " + iface }
+
+// keyOf is the key of all packets to a group.
+func keyOf(group netip.Addr) key.Key {
+	return key.Destination(netip.PrefixFrom(group, group.BitLen()))
+}
+
+// multicast says what each interface of a configuration wants: the groups that are
+// configured, and those that were added by command.
+func (s *state) multicast(j *journal.Journal) generation.Multicast {
+	m := generation.Multicast{MaxGroups: s.config.Multicast.MaxGroups}
+	at := make(map[string]*generation.Port)
+	for _, iface := range s.config.Multicast.Interfaces {
+		m.Ports = append(m.Ports, generation.Port{Target: run.Target{Netns: s.config.Interfaces[0].Netns, Iface: iface.Name}})
+	}
+	known := make(map[netip.Addr]bool)
+	for i, iface := range s.config.Multicast.Interfaces {
+		at[groupsOf(iface.Name)] = &m.Ports[i]
+		for _, g := range iface.Groups {
+			known[netip.Addr(g)] = true
+			m.Ports[i].Groups = append(m.Ports[i].Groups, netip.Addr(g))
+		}
+	}
+	if len(at) == 0 {
+		return generation.Multicast{}
+	}
+	for e := range j.Entries() {
+		if p := at[e.List]; p != nil {
+			known[e.Key.Dst] = true
+			p.Groups = append(p.Groups, e.Key.Dst)
+		}
+	}
+	// What was wanted before max_groups was lowered stays wanted.
+	m.MaxGroups = max(m.MaxGroups, len(known))
+	return m
+}
+
+// Multicast implements [api.Control].
+func (d *Daemon) Multicast() (m api.Multicast, err error) {
+	bad := d.Do(d.ctx, func() error {
+		f := d.Forwarding()
+		if f == nil {
+			return api.ErrNoMulticast
+		}
+		m = api.Multicast{
+			Groups: f.Groups, MaxGroups: f.MaxGroups, Planned: f.Planned,
+			Copied: f.Copied.Packets, CopiedBytes: f.Copied.Bytes, Left: f.Left.Packets, LeftBytes: f.Left.Bytes,
+		}
+		for i, p := range f.Ports {
+			iface := api.MulticastInterface{
+				Name: p.Iface, Present: p.There, FalsePositiveRate: p.FalsePositiveRate,
+				Sent: p.Sent.Packets, SentBytes: p.Sent.Bytes, Dropped: p.Dropped.Packets, DroppedBytes: p.Dropped.Bytes,
+			}
+			configured := d.state.config.Multicast.Interfaces[i].Groups
+			for _, group := range d.Groups().Groups(i + 1) {
+				iface.Groups = append(iface.Groups, d.multicastGroup(p.Iface, group, slices.Contains(configured, config.Group(group))))
+			}
+			m.Interfaces = append(m.Interfaces, iface)
+		}
+		return nil
+	})
+	return m, bad
+}
+
+// multicastGroup says what is known of a group that an interface wants.
+func (d *Daemon) multicastGroup(iface string, group netip.Addr, configured bool) api.MulticastGroup {
+	g := api.MulticastGroup{Group: group.String(), Configured: configured}
+	if e, ok := d.journal.Get(groupsOf(iface), keyOf(group)); ok {
+		g.Added = &e.Added
+		if e.UID != api.NoUID {
+			g.UID = &e.UID
+		}
+	}
+	return g
+}
+
+// ChangeMulticast implements [api.Control].
+func (d *Daemon) ChangeMulticast(ctx context.Context, c api.MulticastChange) (changed api.MulticastChanged, err error) {
+	changed.Interface = c.Interface
+	err = d.Do(ctx, func() error {
+		if d.Groups() == nil {
+			return api.ErrNoMulticast
+		}
+		var names []string
+		for _, iface := range d.state.config.Multicast.Interfaces {
+			names = append(names, iface.Name)
+		}
+		port := slices.Index(names, c.Interface) + 1
+		if port == 0 {
+			return &api.BadRequest{Err: fmt.Errorf("interface %q: it is none of those that multicast is forwarded to: %s",
+				c.Interface, strings.Join(names, ", "))}
+		}
+		batch, err := d.multicastBatch(port, c)
+		if err != nil {
+			return err
+		}
+		changed.Unchanged = len(c.Groups) - len(batch)
+		return d.changeMulticast(port, batch, &changed)
+	})
+	return changed, err
+}
+
+// multicastBatch are the changes of the journal that are asked for, without those
+// that change nothing.
+func (d *Daemon) multicastBatch(port int, c api.MulticastChange) ([]journal.Change, error) {
+	iface, table := d.state.config.Multicast.Interfaces[port-1], d.Groups()
+	var batch []journal.Change
+	room := table.MaxGroups - table.Len()
+	seen := make(map[netip.Addr]bool)
+	for i, text := range c.Groups {
+		g, err := config.ParseGroup(text)
+		group := netip.Addr(g)
+		switch {
+		case err != nil:
+			return nil, &api.BadRequest{Entry: &i, Err: err}
+		case c.Remove && slices.Contains(iface.Groups, g):
+			return nil, &api.BadRequest{Entry: &i, Text: text, Err: fmt.Errorf("%s has it in the configuration: "+
+				"take it out there, then `weir reload`", iface.Name)}
+		case seen[group] || table.Wants(port, group) != c.Remove:
+			continue
+		}
+		seen[group] = true
+		if !c.Remove && !table.Wanted(group) {
+			room--
+		}
+		batch = append(batch, journal.Change{Remove: c.Remove, Entry: journal.Entry{
+			List: groupsOf(iface.Name), Key: keyOf(group), Added: time.Now(), UID: c.UID,
+		}})
+	}
+	if room < 0 {
+		return nil, &api.BadRequest{Err: fmt.Errorf("%d groups more than the %d that the filters were planned for: raise max_groups "+
+			"under multicast in the configuration, then `weir reload`", -room, table.MaxGroups)}
+	}
+	return batch, nil
+}
+
+// changeMulticast makes changes durable, then puts them in force. When it fails,
+// nothing has changed.
+func (d *Daemon) changeMulticast(port int, batch []journal.Change, changed *api.MulticastChanged) error {
+	if err := d.journal.Apply(batch); err != nil {
+		return err
+	}
+	for _, c := range batch {
+		if c.Remove {
+			d.Groups().Remove(port, c.Key.Dst)
+			changed.Removed++
+			continue
+		}
+		if _, err := d.Groups().Add(port, c.Key.Dst); err != nil {
+			return err // cannot be: there is room for the batch
+		}
+		changed.Added++
+	}
+	return nil
+}
