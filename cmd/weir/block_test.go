@@ -25,9 +25,11 @@ type fakeDaemon struct {
 	outcomes    map[string][]api.FetchOutcome // by list
 	changes     []string
 	explanation api.Explanation
+	multicast   api.Multicast
 	err         error
 
-	changed api.Change
+	changed          api.Change
+	changedMulticast api.MulticastChange
 }
 
 func (d *fakeDaemon) Change(_ context.Context, c api.Change) (api.Changed, error) {
@@ -63,6 +65,19 @@ func (d *fakeDaemon) Explain(_ context.Context, question string) (api.Explanatio
 	e := d.explanation
 	e.Question = question
 	return e, d.err
+}
+
+func (d *fakeDaemon) Multicast() (api.Multicast, error) { return d.multicast, d.err }
+
+func (d *fakeDaemon) ChangeMulticast(_ context.Context, c api.MulticastChange) (api.MulticastChanged, error) {
+	d.changedMulticast = c
+	changed := api.MulticastChanged{Interface: c.Interface, Unchanged: len(c.Groups) - 1}
+	if c.Remove {
+		changed.Removed = 1
+	} else {
+		changed.Added = 1
+	}
+	return changed, d.err
 }
 
 // serveDaemon serves it until the test ends, and gives the socket's path.
