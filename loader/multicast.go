@@ -34,6 +34,10 @@ type port struct {
 	mac   []byte
 }
 
+// devmapEntry is an entry of the map of devices; its program is a file descriptor
+// when it is put there, and a number when it is looked up.
+type devmapEntry struct{ Index, Program uint32 }
+
 const rowCounters = int(unsafe.Sizeof(bpf.WeirMulticastRow{})) / 8
 
 func (c *Config) validateMulticast() error {
@@ -186,7 +190,12 @@ func (g *Generation) clearPort(devices *array, n int) error {
 // number.
 func (g *Generation) setPort(devices *array, n int, iface *netlink.LinkAttrs) error {
 	p := &g.ports[n-1]
-	if p.index == iface.Index && bytes.Equal(p.mac, iface.HardwareAddr) {
+	// One that has left the namespace and come back may have the number that it had.
+	var now devmapEntry
+	if err := devices.m.Lookup(uint32(n-1), &now); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
+	}
+	if p.index == iface.Index && int(now.Index) == p.index && bytes.Equal(p.mac, iface.HardwareAddr) {
 		return nil
 	}
 	egress := bpf.WeirMulticastPort{Port: uint32(n)}
@@ -209,7 +218,7 @@ func (g *Generation) setPort(devices *array, n int, iface *netlink.LinkAttrs) er
 		return err
 	}
 	defer program.Egress.Close() // the map holds it
-	entry := struct{ Index, Program uint32 }{uint32(iface.Index), uint32(program.Egress.FD())}
+	entry := devmapEntry{uint32(iface.Index), uint32(program.Egress.FD())}
 	if err := devices.m.Put(uint32(n-1), &entry); err != nil {
 		return err
 	}

@@ -81,7 +81,12 @@ type host struct {
 // newHost makes a host, of which nothing is left when the test ends.
 func newHost(t testing.TB) *host {
 	t.Helper()
-	l := lab.New(t)
+	return hostAt(t, lab.New(t))
+}
+
+// hostAt makes a host of a wire.
+func hostAt(t testing.TB, l *lab.Lab) *host {
+	t.Helper()
 	h := &host{Lab: l, t: t, dir: t.TempDir(), pins: loader.Pins("/sys/fs/bpf/" + l.B.Netns)}
 	h.api = api.Dial(h.path("weir.sock"))
 	t.Cleanup(func() {

@@ -32,8 +32,9 @@ func NewRouter(t testing.TB, ports int) *Router {
 		p := Port{Port: wire.B, Host: wire.A}
 		p.Port.Netns, p.Port.Iface = r.B.Netns, fmt.Sprintf("out%d", i+1)
 		p.Port.MAC = net.HardwareAddr{2, 0, 0, 0, 1, byte(i + 1)}
+		renamed := wire.B.Rename(t, p.Port.Iface)
 		var err error
-		wire.B.In(t, func() { err = p.move(wire.B.Iface) })
+		renamed.In(t, func() { err = renamed.move(r.B.Netns) })
 		if err == nil {
 			p.Port.In(t, func() { err = p.up() })
 		}
@@ -48,24 +49,45 @@ func NewRouter(t testing.TB, ports int) *Router {
 	return r
 }
 
-// move takes an interface of the present namespace to the router.
-func (p Port) move(iface string) error {
-	to, err := netns.GetFromName(p.Port.Netns)
+// move takes the end's interface, of the present namespace, to another one.
+func (e End) move(name string) error {
+	to, err := netns.GetFromName(name)
 	if err != nil {
 		return err
 	}
 	defer to.Close()
-	l, err := netlink.LinkByName(iface)
-	if err == nil {
-		err = netlink.LinkSetDown(l)
-	}
-	if err == nil {
-		err = netlink.LinkSetName(l, p.Port.Iface)
-	}
+	l, err := netlink.LinkByName(e.Iface)
 	if err == nil {
 		err = netlink.LinkSetNsFd(l, int(to))
 	}
 	return err
+}
+
+// rename gives the end's interface, of the present namespace, another name.
+func (e End) rename(name string) error {
+	l, err := netlink.LinkByName(e.Iface)
+	if err == nil {
+		err = netlink.LinkSetDown(l) // which old kernels insist on
+	}
+	if err == nil {
+		err = netlink.LinkSetName(l, name)
+	}
+	if err == nil {
+		err = netlink.LinkSetUp(l)
+	}
+	return err
+}
+
+// Rename gives the end's interface another name.
+func (e End) Rename(t testing.TB, name string) End {
+	t.Helper()
+	var err error
+	e.In(t, func() { err = e.rename(name) })
+	if err != nil {
+		t.Fatalf("rename %s: %v", e.Iface, err)
+	}
+	e.Iface = name
+	return e
 }
 
 func (p Port) up() error {
@@ -77,6 +99,25 @@ func (p Port) up() error {
 		err = netlink.LinkSetUp(l)
 	}
 	return err
+}
+
+// LeaveAndReturn takes the interface to the host's namespace and back: it is the
+// same, with the same number, and yet has left the router.
+func (p Port) LeaveAndReturn(t testing.TB) {
+	t.Helper()
+	away := End{Netns: p.Host.Netns, Iface: p.Port.Iface}
+	for _, way := range [][2]End{{p.Port, away}, {away, p.Port}} {
+		var err error
+		way[0].In(t, func() { err = way[0].move(way[1].Netns) })
+		if err != nil {
+			t.Fatalf("move %s: %v", p.Port.Iface, err)
+		}
+	}
+	var err error
+	p.Port.In(t, func() { err = p.up() })
+	if err != nil {
+		t.Fatalf("set up %s: %v", p.Port.Iface, err)
+	}
 }
 
 // receiveRedirected lets a veth take what is redirected to its other end: for

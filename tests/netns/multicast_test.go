@@ -460,3 +460,27 @@ func TestMulticastFalsePositives(t *testing.T) {
 		}
 	}
 }
+
+// A port that has left the router's namespace and come back gets its groups again,
+// although it is the same interface with the same number.
+func TestMulticastPortReturns(t *testing.T) {
+	r := newRouter(t, 1)
+	g1 := group("239.1.1.1")
+	g, _ := r.forward(t, r.multicast(16, []netip.Addr{g1}))
+	frame := toGroup("198.51.100.1", g1)
+	receive(t, r.rx[0], r.send(t, frame))
+	r.Ports[0].LeaveAndReturn(t)
+	r.connect(t, g)
+	receive(t, r.rx[0], r.send(t, frame))
+
+	renamed := r.Ports[0].Port.Rename(t, "other")
+	if there, err := g.Connect(); err != nil || there[0] {
+		t.Fatalf("connected: %v, %v", there, err)
+	}
+	lost := r.send(t, frame)
+	renamed.Rename(t, "out1")
+	r.connect(t, g)
+	if got := receive(t, r.rx[0], r.send(t, frame)); got[lost] != nil {
+		t.Error("another interface than the port has got a packet")
+	}
+}
