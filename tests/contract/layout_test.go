@@ -106,6 +106,10 @@ func TestLayouts(t *testing.T) {
 		"packet":          reflect.TypeFor[loader.Packet](),
 		"event":           reflect.TypeFor[bpf.WeirEvent](),
 		"sampling":        reflect.TypeFor[bpf.WeirSampling](),
+		"multicast_row":   reflect.TypeFor[bpf.WeirMulticastRow](),
+		"multicast_port":  reflect.TypeFor[bpf.WeirMulticastPort](),
+
+		"multicast_filters": reflect.TypeFor[loader.Multicast](),
 		// What is in maps, as the Go twins see it.
 		"line": reflect.TypeFor[struct {
 			Words [membership.LineWords]uint64

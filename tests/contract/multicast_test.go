@@ -1,0 +1,145 @@
+package contract
+
+import (
+	"net/netip"
+	"testing"
+
+	"weir/control/generation"
+	"weir/filter/key"
+	"weir/filter/multicast"
+	"weir/filter/packet"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+// toGroup draws a frame to a group, or to what is none, and breaks some of them.
+func (r random) toGroup() []byte {
+	t := r.tuple()
+	b := t.Dst.AsSlice()
+	if t.Src.Is4() {
+		b[0] = byte(r.pick(224, 224, 232, 239, 240, 223))
+		b[1], b[2] = byte(r.pick(0, 0, 1)), byte(r.pick(0, 0, 1))
+		if r.IntN(8) == 0 {
+			t.Src = netip.AddrFrom4([4]byte{byte(r.pick(0, 169)), byte(r.pick(0, 254)), 0, byte(r.pick(0, 1))})
+		}
+	} else {
+		b[0], b[1], b[5], b[7] = byte(r.pick(0xff, 0xff, 0xff, 0xfe)), byte(r.IntN(32)), 0, 0
+		if r.IntN(8) == 0 {
+			t.Src = netip.AddrFrom16([16]byte{0: byte(r.pick(0, 0xfe)), 1: byte(r.pick(0, 0x80, 0xbf, 0xc0)), 15: byte(r.pick(0, 1))})
+		}
+	}
+	t.Dst, _ = netip.AddrFromSlice(b)
+	f := packet.Frame(t)
+	f[0] = byte(r.pick(1, 0x33, 0x33, 2))
+	switch hops, next := 22, 23; r.IntN(8) {
+	case 0:
+		if t.Src.Is6() {
+			hops = 21
+		}
+		f[hops] = byte(r.pick(0, 1, 2, 255))
+	case 1:
+		if t.Src.Is6() {
+			next = 20
+		}
+		f[next] = byte(r.pick(0, 2, 58))
+	case 2:
+		if t.Src.Is4() {
+			f[14] = byte(r.pick(0x44, 0x46, 0x55, 0x65))
+		}
+	case 3:
+		return r.mutate(f)
+	}
+	return f
+}
+
+// oneBuffer is a length at which a frame is sure to be in one buffer, of which alone
+// the kernel makes copies.
+const oneBuffer = 2048
+
+// The kernel copies just the frames that its twin says are to be forwarded, to
+// groups that the twin of its filters lists.
+func TestMulticast(t *testing.T) {
+	lab.Root(t)
+	r := newRandom(t)
+	l := lab.NewRouter(t, 2)
+	m := generation.Multicast{MaxGroups: 4096}
+	for i, p := range l.Ports {
+		m.Ports = append(m.Ports, generation.Port{Target: loader.Target{Netns: p.Port.Netns, Iface: p.Port.Iface}})
+		for range 1000 {
+			// Also what nobody may list: it is not for the filters to tell.
+			if p, _ := packet.Parse(r.toGroup()); p.HasAddresses {
+				m.Ports[i].Groups = append(m.Ports[i].Groups, p.Dst)
+			}
+		}
+	}
+	g, err := generation.Build(generation.NewStore(), generation.Config{Multicast: m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	stats, err := loader.NewStats(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stats.Close()
+	p, err := g.Load(stats)
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	defer p.Close()
+	agree := func(frame []byte) bool {
+		t.Helper()
+		action, err := p.Test(frame)
+		if err != nil {
+			t.Fatal(err)
+		}
+		group, ok := multicast.Group(frame)
+		want := uint32(loader.ActionPass)
+		if ok && g.Multicast().Copies(group) {
+			want = loader.ActionRedirect
+		}
+		if action != want {
+			t.Fatalf("XDP action %d, want %d (group %v, %t): % x", action, want, group, ok, frame)
+		}
+		return want == loader.ActionRedirect
+	}
+	var copied, left int
+	for range 100_000 {
+		frame := r.toGroup()
+		if len(frame) < 14 || len(frame) > oneBuffer {
+			continue
+		}
+		if agree(frame) {
+			copied++
+		} else {
+			left++
+		}
+	}
+	t.Logf("%d copied, %d left to the stack, %d groups", copied, left, g.Multicast().Len())
+	if copied < 1000 || left < 1000 {
+		t.Error("the test is too narrow")
+	}
+	// A group comes and goes at once.
+	for _, a := range []string{"239.99.99.99", "ff3e::99"} {
+		group := netip.MustParseAddr(a)
+		src := netip.MustParseAddr("198.51.100.1")
+		if group.Is6() {
+			src = netip.MustParseAddr("2001:db8::1")
+		}
+		frame := packet.Frame(key.Tuple{Src: src, Dst: group, Proto: 17, HasPorts: true})
+		frame[0] = 1
+		if agree(frame) {
+			t.Errorf("%v is copied before it was added", group)
+		}
+		if _, err := g.Multicast().Add(2, group); err != nil {
+			t.Fatal(err)
+		}
+		if !agree(frame) {
+			t.Errorf("%v is not copied", group)
+		}
+		g.Multicast().Remove(2, group)
+		if agree(frame) {
+			t.Errorf("%v is copied after it was removed", group)
+		}
+	}
+}
