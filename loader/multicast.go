@@ -57,6 +57,10 @@ func (c *Config) validateMulticast() error {
 func (g *Generation) makeMulticast() error {
 	m := &g.config.Multicast
 	if m.Ports == 0 {
+		// The program names the map of devices all the same, and kernels before
+		// 5.15 take none in generic mode whose entries have room for a program.
+		devices := g.spec.Maps[bpf.WeirMapMulticastDevices]
+		devices.ValueSize, devices.Value = 4, nil
 		return nil
 	}
 	cpus, err := ebpf.PossibleCPU()

@@ -263,3 +263,34 @@ func TestFalsePositiveRateOfAddresses(t *testing.T) {
 
 // long reports whether tests may take minutes.
 func long() bool { return os.Getenv("WEIR_LONG") == "1" }
+
+// The density is that of an exhaustive count over all positions that a hash can
+// have in a line.
+func TestDensity(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	words := make([]uint64, 2*LineWords)
+	for i := range words {
+		words[i] = r.Uint64() & r.Uint64()
+	}
+	if got := Density(words, 0); got != 1 {
+		t.Errorf("of no bits %g, want 1", got)
+	}
+	for line := range 2 {
+		hits := 0
+		for start := range LineWords {
+			for a := range 64 {
+				for b := range 64 {
+					base := uint64(line * LineWords)
+					h := uint64(start)<<36 | uint64(b)<<6 | uint64(a)
+					i, first := place(base, h, 0)
+					j, second := place(base, h, 1)
+					hits += int((words[i] >> first) & (words[j] >> second) & 1)
+				}
+			}
+		}
+		want := float64(hits) / (LineWords * 64 * 64)
+		if got := Density(words[line*LineWords:][:LineWords], 2); math.Abs(got-want) > 1e-12 {
+			t.Errorf("line %d: %g, want %g", line, got, want)
+		}
+	}
+}
