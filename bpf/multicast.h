@@ -145,8 +145,16 @@ static __always_inline void hop4(struct iphdr *ip)
 	ip->ttl -= 1;
 }
 
+/* Whether a frame is for more than one station: most are not. */
+static __always_inline int multicast_frame(struct xdp_md *ctx)
+{
+	struct ethhdr *eth = (void *)(long)ctx->data;
+
+	return (void *)(eth + 1) <= (void *)(long)ctx->data_end && eth->h_dest[0] & 1;
+}
+
 /*
- * What becomes of a packet that is to pass: XDP_REDIRECT for one to a group that
+ * What becomes of such a frame that is to pass: XDP_REDIRECT for one to a group that
  * some port wants. All copies of it have one hop less. A frame with a VLAN tag is
  * not of the network of the ports, and one in several buffers the kernel cannot
  * copy; these too go up the stack. A global function, verified for itself.
@@ -160,7 +168,7 @@ __noinline int multicast_forward(struct xdp_md *ctx)
 	__u32 len = end - (void *)eth;
 	__u64 h;
 
-	if ((void *)(ip4 + 1) > end || !(eth->h_dest[0] & 1))
+	if ((void *)(ip4 + 1) > end)
 		return XDP_PASS;
 	if (frags && bpf_xdp_get_buff_len(ctx) != len)
 		return XDP_PASS;

@@ -16,7 +16,9 @@ int weir(struct xdp_md *ctx)
 {
 	int action = verdict(run_pipeline(ctx));
 
-	return action == XDP_PASS && multicast.ports ? multicast_forward(ctx) : action;
+	if (action == XDP_PASS && multicast.ports && multicast_frame(ctx))
+		action = multicast_forward(ctx);
+	return action;
 }
 
 SEC("xdp.frags/devmap")
