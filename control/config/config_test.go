@@ -81,6 +81,11 @@ trackers:
   - {key: src, unit: bytes, threshold: 1.5M/s, action: limit, rate: 0.5/s, burst: 1500}
   - {key: dst/24, threshold: 10000/s, action: block, duration: 90m, interval: 1.5s}
   - {key: flow, threshold: 33.3333%}`,
+	"multicast": `
+interfaces: [{name: eth0, netns: lab}, {name: "veth*", netns: lab}]
+multicast:
+  max_groups: 3
+  interfaces: [eth1, {name: eth2, groups: [239.1.2.3, "ff0e::1", 224.0.1.0]}, {name: eth3, groups: ["ff0e:0::1"]}]`,
 	"formats": `
 interfaces: [{name: eth0, xdp: generic}, {name: eth0, netns: lab, xdp: offload}]
 mode: approx
@@ -341,6 +346,20 @@ func TestErrors(t *testing.T) {
 		{eth0 + "trackers: [" + strings.Repeat("{key: src, threshold: 1/s}, ", 5) + "]", []string{
 			`2:1: trackers: 5 of them: the most are 4`, `2:40: trackers[1]: the same as trackers[0]`, `2:68: trackers[2]: the same as trackers[0]`,
 			`2:96: trackers[3]: the same as trackers[0]`, `2:124: trackers[4]: the same as trackers[0]`}, true},
+		{eth0 + "multicast: {max_groups: 0, interfaces: [{name: eth1, groups: [192.0.2.1, 224.0.0.5, 'ff02::1', x]}]}", []string{
+			`2:25: multicast.max_groups: 0 is not between 1 and 1048576`,
+			`2:63: multicast.interfaces[0].groups[0]: "192.0.2.1": no multicast group: those are in 224.0.0.0/4 and ff00::/8`,
+			`2:74: multicast.interfaces[0].groups[1]: "224.0.0.5": a group that no router forwards: 224.0.0.0/24 and the IPv6 scopes up to 2 stay on their link`,
+			`2:85: multicast.interfaces[0].groups[2]: "ff02::1": a group that no router forwards: 224.0.0.0/24 and the IPv6 scopes up to 2 stay on their link`,
+			`2:96: multicast.interfaces[0].groups[3]: "x": want a multicast group, as in 239.1.2.3 or ff0e::1`}, false},
+		{"interfaces: [eth0, {name: eth1, xdp: generic}, {name: eth2, netns: lab}]\nmulticast:\n  max_groups: 1\n  interfaces:\n" +
+			"    - 'eth*'\n    - {name: eth1, groups: [239.1.1.1, 239.1.1.1]}\n    - {name: eth1, groups: [239.1.1.2]}", []string{
+			`1:20: interfaces[1]: multicast is forwarded in native mode only, not generic: elsewhere the copies of a packet share their bytes`,
+			`1:48: interfaces[2]: multicast is forwarded within one network namespace: all interfaces must be in the same`,
+			`3:15: multicast.max_groups: 2 groups are wanted, more than 1`,
+			`5:7: multicast.interfaces[0]: "eth*": a pattern, where each interface wants groups of its own: name them one by one`,
+			`6:40: multicast.interfaces[1].groups[1]: the same as multicast.interfaces[1].groups[0]`,
+			`7:7: multicast.interfaces[2]: the same as multicast.interfaces[1]`}, true},
 		{eth0 + "lists:\n  a b: {}\n  .x: {}\n  " + strings.Repeat("x", 65) + ": {}", []string{
 			`3:3: lists.a b: the name "a b": want up to 64 letters, digits, "_", "-" and inner dots`,
 			`4:3: lists.".x": the name ".x": want up to 64 letters, digits, "_", "-" and inner dots`,
@@ -423,6 +442,9 @@ func TestDiff(t *testing.T) {
 		{"interfaces: [eth0]\ntrackers: [{key: src, threshold: 1k/s}]", "interfaces: [eth0]\ntrackers: [{key: src, threshold: 1%, action: limit, rate: 5/s}, {key: src, unit: bytes, threshold: 1/s}]", []string{
 			"trackers[src packets].threshold: 1k/s → 1%", "trackers[src packets].action: report → limit",
 			"trackers[src packets].rate: none → 5/s", "trackers[src bytes]: added"}},
+		{"interfaces: [eth0]\nmulticast: {interfaces: [{name: eth1, groups: [239.1.1.1]}]}",
+			"interfaces: [eth0]\nmulticast: {max_groups: 9, interfaces: [eth2, {name: eth1, groups: [239.1.1.1, 'ff0e::1']}]}", []string{
+				"multicast.interfaces[eth2]: added", "multicast.interfaces[eth1].groups: 239.1.1.1 → 239.1.1.1, ff0e::1", "multicast.max_groups: 1024 → 9"}},
 	} {
 		if got := Diff(parse(t, c.old), parse(t, c.new)); !slices.Equal(got, c.want) {
 			t.Errorf("%s\n%s\n got %s\nwant %s", c.old, c.new, strings.Join(got, "\n     "), strings.Join(c.want, "\n     "))
