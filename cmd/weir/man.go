@@ -33,8 +33,8 @@ const manFiles = `.SH FILES
 What the service is told.
 .TP
 .I /var/lib/weir
-What outlasts a restart of it: the last good contents of feeds, and entries that
-were added by command.
+What outlasts a restart of it: the last good contents of feeds, and entries and
+multicast groups that were added by command.
 .TP
 .I /run/weir/weir.sock
 Where a running weir is asked what it does.

@@ -83,7 +83,7 @@ func (c *Config) checkMulticast(failf func(string, string, ...any)) {
 	for i, iface := range c.Interfaces {
 		at := fmt.Sprintf("interfaces[%d]", i)
 		if iface.XDP != loader.Native {
-			failf(at, "multicast is forwarded in native mode only, not %v: elsewhere the copies of a packet share their bytes", iface.XDP)
+			failf(at, "multicast is forwarded in native mode only, not %v: elsewhere the copies of a packet may share their bytes", iface.XDP)
 		}
 		if iface.Netns != c.Interfaces[0].Netns {
 			failf(at, "multicast is forwarded within one network namespace: all interfaces must be in the same")

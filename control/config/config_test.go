@@ -354,7 +354,7 @@ func TestErrors(t *testing.T) {
 			`2:96: multicast.interfaces[0].groups[3]: "x": want a multicast group, as in 239.1.2.3 or ff0e::1`}, false},
 		{"interfaces: [eth0, {name: eth1, xdp: generic}, {name: eth2, netns: lab}]\nmulticast:\n  max_groups: 1\n  interfaces:\n" +
 			"    - 'eth*'\n    - {name: eth1, groups: [239.1.1.1, 239.1.1.1]}\n    - {name: eth1, groups: [239.1.1.2]}", []string{
-			`1:20: interfaces[1]: multicast is forwarded in native mode only, not generic: elsewhere the copies of a packet share their bytes`,
+			`1:20: interfaces[1]: multicast is forwarded in native mode only, not generic: elsewhere the copies of a packet may share their bytes`,
 			`1:48: interfaces[2]: multicast is forwarded within one network namespace: all interfaces must be in the same`,
 			`3:15: multicast.max_groups: 2 groups are wanted, more than 1`,
 			`5:7: multicast.interfaces[0]: "eth*": a pattern, where each interface wants groups of its own: name them one by one`,
