@@ -221,7 +221,7 @@ type Multicast struct {
 
 	// Groups that may be wanted in all: for so many the filters are planned, to
 	// err once in a million packets to other groups.
-	MaxGroups int `yaml:"max_groups" min:"1" max:"1048576"`
+	MaxGroups int `yaml:"max_groups" min:"1" max:"65536"`
 }
 
 // MulticastInterface is an interface that wants groups: a name alone, or a

@@ -86,7 +86,7 @@ func (f *Filter) Forwarding() *metrics.Multicast {
 	m := &metrics.Multicast{Groups: t.Len(), MaxGroups: t.MaxGroups, Planned: t.Rate(), Copied: w.copied, Left: w.left}
 	for i, p := range f.generation.Ports() {
 		m.Ports = append(m.Ports, metrics.Port{
-			Target: p, There: w.there[p], Groups: len(t.Groups(i + 1)),
+			Target: p, There: w.there[p], Groups: t.Count(i + 1),
 			FalsePositiveRate: t.FalsePositiveRate(i + 1), Sent: w.ports[p].sent, Dropped: w.ports[p].dropped,
 		})
 	}

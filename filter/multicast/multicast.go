@@ -142,6 +142,9 @@ func (t *Table) Groups(port int) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(t.ports[port]), netip.Addr.Compare)
 }
 
+// Count is the number of groups that a port wants.
+func (t *Table) Count(port int) int { return len(t.ports[port]) }
+
 // Len is the number of groups that any port wants.
 func (t *Table) Len() int { return len(t.wanted) }
 

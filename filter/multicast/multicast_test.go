@@ -110,7 +110,7 @@ func TestTable(t *testing.T) {
 	}
 	for port := 1; port <= ports; port++ {
 		got := table.Groups(port)
-		if len(got) != len(naive[port]) || !slices.IsSortedFunc(got, netip.Addr.Compare) {
+		if len(got) != len(naive[port]) || table.Count(port) != len(got) || !slices.IsSortedFunc(got, netip.Addr.Compare) {
 			t.Errorf("port %d: groups %v, want %v", port, got, naive[port])
 		}
 		for _, g := range got {
