@@ -27,13 +27,16 @@ type Port struct{ Port, Host End }
 func NewRouter(t testing.TB, ports int) *Router {
 	t.Helper()
 	r := &Router{Lab: New(t)}
+	var err error
+	if r.A.In(t, func() { err = r.A.receiveRedirected(t) }); err != nil {
+		t.Fatalf("prepare %s: %v", r.A.Iface, err)
+	}
 	for i := range ports {
 		wire := New(t)
 		p := Port{Port: wire.B, Host: wire.A}
 		p.Port.Netns, p.Port.Iface = r.B.Netns, fmt.Sprintf("out%d", i+1)
 		p.Port.MAC = net.HardwareAddr{2, 0, 0, 0, 1, byte(i + 1)}
 		renamed := wire.B.Rename(t, p.Port.Iface)
-		var err error
 		renamed.In(t, func() { err = renamed.move(r.B.Netns) })
 		if err == nil {
 			p.Port.In(t, func() { err = p.up() })

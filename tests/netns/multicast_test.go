@@ -144,8 +144,11 @@ func TestMulticast(t *testing.T) {
 	one6, two6, all6, none6 := group("ff0e::1"), group("ff15::2"), group("ff08::3"), group("ff0e::99")
 	// The last one, which goes to all, shows that what was sent before has come.
 	last := group("239.255.255.255")
-	g, a := r.forward(t, r.multicast(64,
-		[]netip.Addr{one, all, one6, all6, last}, []netip.Addr{two, all, two6, all6, last}, []netip.Addr{two, all, two6, all6, last}))
+	m := r.multicast(64,
+		[]netip.Addr{one, all, one6, all6, last}, []netip.Addr{two, all, two6, all6, last}, []netip.Addr{two, all, two6, all6, last})
+	// Where packets come from wants them, too, and has them already.
+	m.Ports = append(m.Ports, generation.Port{Target: target(r.B), Groups: []netip.Addr{one, two, all, one6, two6, all6, last}})
+	g, a := r.forward(t, m)
 
 	const src4, src6 = "198.51.100.1", "2001:dba::1"
 	type packet struct {
@@ -218,6 +221,9 @@ func TestMulticast(t *testing.T) {
 
 	var listed uint64
 	perPort := make([]uint64, len(r.rx)+1)
+	if c := g.Copies()[len(m.Ports)]; c != (loader.Copies{}) {
+		t.Errorf("where packets come from has copies of them: %+v", c)
+	}
 	for _, p := range append(packets, packet{ports: []int{0, 1, 2}}) {
 		if p.ports != nil {
 			listed++
@@ -231,7 +237,7 @@ func TestMulticast(t *testing.T) {
 	if c := copies[0]; c.Listed.Packets != listed || c.Unlisted.Packets < 6 {
 		t.Errorf("%+v copied, want %d packets, and 6 or more left alone", c, listed)
 	}
-	for i := 1; i < len(copies); i++ {
+	for i := 1; i < len(perPort); i++ {
 		if c := copies[i]; c.Listed.Packets != perPort[i] || c.Unlisted.Packets != listed-perPort[i] {
 			t.Errorf("port %d: %+v, want %d listed and %d unlisted", i, c, perPort[i], listed-perPort[i])
 		}
