@@ -73,7 +73,7 @@ func (d *Daemon) openFeeds(ctx context.Context, c *config.Config, last *state) (
 		}
 		feeds[l.Name] = f
 		if f.Entries().Len() == 0 {
-			d.Log.Info("reading sources for the first time", "list", l.Name, "at_most", firstFetch.String())
+			d.Log.Info("waiting for sources of which nothing is known", "list", l.Name, "at_most", firstFetch.String())
 			all.Go(func() { _, _ = f.Fetch(ctx) }) // Status has what came of it
 		}
 	}
