@@ -115,8 +115,18 @@ type panel struct {
 	Title      string
 	Datasource struct{ UID string }
 	GridPos    struct{ X, Y, W, H int }
-	Targets    []struct{ Expr, LegendFormat string }
+	Targets    []struct{ RefID, Expr, LegendFormat string }
+	// What numbers are, by Grafana's name of a unit.
+	FieldConfig struct {
+		Defaults struct{ Unit string }
+	}
 }
+
+// units and types are those of Grafana's that the dashboard has a use for.
+var (
+	units = []string{"", "short", "pps", "bps", "s", "bytes", "percentunit"}
+	types = []string{"row", "stat", "timeseries", "table"}
+)
 
 func dashboardUses(t *testing.T) (uses []use, panels []panel) {
 	t.Helper()
@@ -259,6 +269,16 @@ func TestDashboard(t *testing.T) {
 		ids[p.ID] = true
 		if p.Type != "row" && (p.Datasource.UID != "${datasource}" || len(p.Targets) == 0) {
 			t.Errorf("%s: it asks nothing, or not what the user has chosen", p.Title)
+		}
+		if unit := p.FieldConfig.Defaults.Unit; !slices.Contains(units, unit) || !slices.Contains(types, p.Type) {
+			t.Errorf("%s: unit %q, type %q", p.Title, unit, p.Type)
+		}
+		refs := map[string]bool{}
+		for _, target := range p.Targets {
+			if target.RefID == "" || refs[target.RefID] {
+				t.Errorf("%s: reference %q is not there, or twice", p.Title, target.RefID)
+			}
+			refs[target.RefID] = true
 		}
 		if p.GridPos.X+p.GridPos.W > 24 || p.GridPos.W*p.GridPos.H == 0 {
 			t.Errorf("%s: at %+v", p.Title, p.GridPos)
