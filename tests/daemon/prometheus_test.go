@@ -1,0 +1,256 @@
+package daemon
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const observability = "../../docs/observability/"
+
+// Prometheus scrapes a daemon under traffic: everything that the dashboard asks
+// has an answer, and the alert rules fire when they should.
+func TestPrometheus(t *testing.T) {
+	path, err := exec.LookPath("prometheus")
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("prometheus is missing, and under CI=true may not be: Debian has it in the package prometheus")
+		}
+		t.Skip("prometheus is missing: Debian has it in the package prometheus")
+	}
+	h := newHost(t)
+	metrics := freeAddress(t)
+	// In approximate mode, with sources that fail and a tracker that acts, no panel
+	// has a reason to be empty.
+	h.write("weir.yaml", fmt.Appendf(nil, `
+interfaces: [{name: %q, netns: %s}]
+mode: approx
+pins: %s
+state_dir: %s
+api: {socket: %s}
+metrics: {listen: %q}
+trackers: [{key: src, threshold: 1M/s, action: limit, rate: 1M/s}]
+lists:
+  always: {%s}
+  absent: {sources: [{file: %s}], interval: 1s, jitter: 0s}
+  broken: {sources: [{file: %s}], interval: 1s, jitter: 0s}
+`, h.B.Iface, h.B.Netns, h.pins, h.path("state"), h.path("weir.sock"), metrics, h.feed(20_000),
+		h.path("absent.txt"), h.write("broken.txt", []byte("<html>no list</html>\n"))))
+	load := h.flood()
+	d := h.start(releases[0])
+	load.run()
+	p := h.startPrometheus(path, metrics)
+
+	asked := questions(t, metrics)
+	for deadline, round := time.Now().Add(patience), 0; len(asked) > 0; round++ {
+		// What is counted when it happens is seen only if Prometheus has looked before.
+		h.mustChange("", false, address(commandBlock, round).String())
+		if _, err := h.api.Reload(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * scrapeInterval)
+		asked = slices.DeleteFunc(asked, func(q question) bool { return p.answers(q) })
+		if time.Now().After(deadline) {
+			break
+		}
+	}
+	for _, q := range asked {
+		t.Errorf("%s: no answer to %s", q.who, q.expr)
+	}
+	p.fires("WeirFeedStale", "WeirFeedRefused")
+	load.stop() // some of what is not listed is lost, in approximate mode
+	d.kill()
+	p.fires("WeirDown")
+}
+
+// freeAddress is one of the loopback's on which nobody listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// question is what a panel, a variable or an annotation asks.
+type question struct {
+	who   string
+	expr  string
+	label string // that the answer must have
+}
+
+// questions are those of the dashboard, with its variables set as Grafana sets
+// them: to a choice of values, and to four times the scrape interval.
+func questions(t *testing.T, instance string) (all []question) {
+	t.Helper()
+	type target struct{ Expr string }
+	var d struct {
+		Panels []struct {
+			Title   string
+			Targets []target
+		}
+		Annotations struct {
+			List []struct{ Name, Expr string }
+		}
+		Templating struct {
+			List []struct{ Name, Definition string }
+		}
+	}
+	b, err := os.ReadFile(observability + "dashboard.json")
+	if err == nil {
+		err = json.Unmarshal(b, &d)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	variables := strings.NewReplacer(
+		"$__rate_interval", (4 * scrapeInterval).String(),
+		"$instance", strings.ReplaceAll(regexp.QuoteMeta(instance), `\`, `\\`),
+		"$interface", ".*",
+	)
+	ask := func(who, expr, label string) {
+		if expr != "" {
+			all = append(all, question{who, variables.Replace(expr), label})
+		}
+	}
+	for _, p := range d.Panels {
+		for _, target := range p.Targets {
+			ask(p.Title, target.Expr, "")
+		}
+	}
+	for _, a := range d.Annotations.List {
+		ask(a.Name, a.Expr, "")
+	}
+	values := regexp.MustCompile(`^label_values\((.*), (.*)\)$`)
+	for _, v := range d.Templating.List {
+		if m := values.FindStringSubmatch(v.Definition); m != nil {
+			ask(v.Name, m[1], m[2])
+		}
+	}
+	if len(all) < 30 {
+		t.Fatalf("%d questions: is the dashboard read as it should be?", len(all))
+	}
+	return all
+}
+
+const scrapeInterval = 500 * time.Millisecond
+
+// prom is a process of Prometheus.
+type prom struct {
+	t   *testing.T
+	url string
+}
+
+// startPrometheus has it scrape an address as docs/observability.md says, and
+// apply the alert rules without waiting as long as they do.
+func (h *host) startPrometheus(path, metrics string) *prom {
+	h.t.Helper()
+	rules, err := os.ReadFile(observability + "alerts.yaml")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	rules = regexp.MustCompile(`(?m)^ +for: .*\n`).ReplaceAll(rules, nil)
+	address := freeAddress(h.t.(*testing.T))
+	config := h.write("prometheus.yaml", fmt.Appendf(nil, `
+global: {scrape_interval: %[1]v, scrape_timeout: %[1]v, evaluation_interval: %[1]v}
+scrape_configs:
+  - job_name: weir
+    static_configs: [{targets: [%q]}]
+rule_files: [%s]
+`, scrapeInterval, metrics, h.write("rules.yaml", rules)))
+	c := exec.Command(path, "--config.file="+config, "--storage.tsdb.path="+h.path("tsdb"),
+		"--web.listen-address="+address, "--log.level=warn")
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	var log strings.Builder
+	c.Stderr = &log
+	if err := c.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() {
+		c.Process.Kill()
+		c.Wait() // it was killed
+		if h.t.Failed() {
+			h.t.Logf("log of prometheus:\n%s", log.String())
+		}
+	})
+	return &prom{h.t.(*testing.T), "http://" + address + "/api/v1/"}
+}
+
+// get asks its API, and reports whether there is an answer: not before it is up.
+func (p *prom) get(path string, data any) bool {
+	p.t.Helper()
+	r, err := http.Get(p.url + path)
+	if err != nil {
+		return false
+	}
+	defer r.Body.Close()
+	answer := struct {
+		Status, Error string
+		Data          any
+	}{Data: data}
+	if r.StatusCode == http.StatusServiceUnavailable {
+		return false
+	}
+	if err := json.NewDecoder(r.Body).Decode(&answer); err != nil || answer.Status != "success" {
+		p.t.Fatalf("%s: %s %s %v", path, r.Status, answer.Error, err)
+	}
+	return true
+}
+
+// answers tells whether there is a series, and a number in it.
+func (p *prom) answers(q question) bool {
+	p.t.Helper()
+	var data struct {
+		Result []struct {
+			Metric map[string]string
+			Value  [2]any // a time, and a number as text
+		}
+	}
+	if !p.get("query?query="+url.QueryEscape(q.expr), &data) {
+		return false
+	}
+	for _, r := range data.Result {
+		if r.Value[1] != "NaN" && (q.label == "" || r.Metric[q.label] != "") {
+			return true
+		}
+	}
+	return false
+}
+
+// fires waits until alerts do. No rule may fail.
+func (p *prom) fires(alerts ...string) {
+	p.t.Helper()
+	for deadline := time.Now().Add(patience); len(alerts) > 0; time.Sleep(scrapeInterval) {
+		var data struct {
+			Groups []struct {
+				Rules []struct{ Name, State, Health, LastError string }
+			}
+		}
+		p.get("rules", &data)
+		for _, g := range data.Groups {
+			for _, r := range g.Rules {
+				if r.Health == "err" {
+					p.t.Fatalf("%s: %s", r.Name, r.LastError)
+				}
+				if r.State == "firing" {
+					alerts = slices.DeleteFunc(alerts, func(a string) bool { return a == r.Name })
+				}
+			}
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatalf("not firing: %q of %+v", alerts, data.Groups)
+		}
+	}
+}
