@@ -220,7 +220,7 @@ func (d *Daemon) summary() string {
 	return fmt.Sprintf("filtering %d entries of %d lists", d.state.loaded.Entries(), len(d.state.lists))
 }
 
-// alive tells the service manager so, from the goroutine that must not hang.
+// alive tells the service manager so, and how it is, from the goroutine that must not hang.
 func (d *Daemon) alive(ctx context.Context, interval time.Duration) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -229,7 +229,7 @@ func (d *Daemon) alive(ctx context.Context, interval time.Duration) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			_ = d.Do(ctx, func() error { d.told(d.manager.Alive()); return nil })
+			_ = d.Do(ctx, func() error { d.told(d.manager.Alive(d.summary())); return nil })
 		}
 	}
 }

@@ -62,7 +62,8 @@ func watchdog() (time.Duration, error) {
 // service: call it twice as often. 0 is for ever.
 func (m *Manager) Watchdog() time.Duration { return m.watchdog }
 
-// Ready says that the service has started, or has reloaded, and how it is.
+// Ready says that the service has started, or has reloaded, and how it is, in
+// one line for `systemctl status`.
 func (m *Manager) Ready(status string) error { return m.send("READY=1", "STATUS="+status) }
 
 // Reloading says that the service reads its configuration again. Ready ends
@@ -72,12 +73,9 @@ func (m *Manager) Reloading() error { return m.send("RELOADING=1") }
 // Stopping says that the service is about to end.
 func (m *Manager) Stopping() error { return m.send("STOPPING=1") }
 
-// Status says how the service is, in one line for `systemctl status`.
-func (m *Manager) Status(status string) error { return m.send("STATUS=" + status) }
-
-// Alive says that the service is alive. It should come from the loop whose
-// standstill matters, not from a goroutine of its own.
-func (m *Manager) Alive() error { return m.send("WATCHDOG=1") }
+// Alive says that the service is alive, and how it is. It should come from the
+// loop whose standstill matters, not from a goroutine of its own.
+func (m *Manager) Alive(status string) error { return m.send("WATCHDOG=1", "STATUS="+status) }
 
 // Close closes the connection.
 func (m *Manager) Close() error {

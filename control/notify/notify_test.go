@@ -47,8 +47,7 @@ func TestManager(t *testing.T) {
 		}{
 			{m.Ready("filtering on eth0\nREADY=0"), "READY=1\nSTATUS=filtering on eth0 READY=0"},
 			{m.Reloading(), "RELOADING=1"},
-			{m.Alive(), "WATCHDOG=1"},
-			{m.Status("waiting"), "STATUS=waiting"},
+			{m.Alive("filtering"), "WATCHDOG=1\nSTATUS=filtering"},
 			{m.Stopping(), "STOPPING=1"},
 		} {
 			if c.err != nil {
@@ -61,7 +60,7 @@ func TestManager(t *testing.T) {
 		if err := m.Close(); err != nil {
 			t.Error(err)
 		}
-		if err := m.Alive(); err == nil {
+		if err := m.Alive("x"); err == nil {
 			t.Error("told nobody, and no error")
 		}
 	}
@@ -77,7 +76,7 @@ func TestNoManager(t *testing.T) {
 	if m.Watchdog() != 0 {
 		t.Errorf("watchdog %v without a manager", m.Watchdog())
 	}
-	for _, err := range []error{m.Ready("x"), m.Reloading(), m.Alive(), m.Status("x"), m.Stopping(), m.Close()} {
+	for _, err := range []error{m.Ready("x"), m.Reloading(), m.Alive("x"), m.Stopping(), m.Close()} {
 		if err != nil {
 			t.Error(err)
 		}
