@@ -85,7 +85,7 @@ packages: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/nul
 packages: root := $(abspath $(OUT)/dist/root)
 packages: doc := $(root)/usr/share/doc/weir
 packages: build man ## make a deb and an rpm in ./dist (fetches nfpm)
-	rm -rf $(root)
+	rm -rf $(root) $(OUT)/dist/weir_*.deb $(OUT)/dist/weir-*.rpm
 	$(MAKE) install DESTDIR=$(root) PREFIX=/usr
 	gzip -9n $(root)/usr/share/man/man8/*
 	install -D -m 0644 -t $(doc) cmd/weir/packaging/copyright LICENSE \
