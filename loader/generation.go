@@ -105,7 +105,6 @@ func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
 		bpf.WeirVarDropMalformed:  flag(cfg.DropMalformed),
 		bpf.WeirVarMonitor:        flag(cfg.Monitor),
 		bpf.WeirVarFrags:          flag(frags),
-		bpf.WeirVarMulticast:      &cfg.Multicast,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return err
