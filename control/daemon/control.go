@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sort"
 	"time"
 
 	"weir/control/api"
@@ -58,6 +59,7 @@ func (d *Daemon) batch(l *aList, c api.Change) ([]journal.Change, error) {
 		Expires: expires(now, time.Duration(c.TTL*float64(time.Second))),
 	}
 	var all list.Entries
+	var ends []list.Entries // all, up to each of the entries
 	var batch []journal.Change
 	seen := make(map[key.Key]bool) // a bulk may say the same twice
 	for i, text := range c.Entries {
@@ -66,6 +68,7 @@ func (d *Daemon) batch(l *aList, c api.Change) ([]journal.Change, error) {
 			return nil, &api.BadRequest{Entry: &i, Text: text, Err: err}
 		}
 		all.V4, all.V6 = append(all.V4, e.V4...), append(all.V6, e.V6...)
+		ends = append(ends, list.Entries{V4: all.V4, V6: all.V6})
 		meant := keys(l.store(), e)
 		if c.Remove {
 			meant = append(meant, d.formerKeys(l, e)...)
@@ -78,8 +81,10 @@ func (d *Daemon) batch(l *aList, c api.Change) ([]journal.Change, error) {
 		}
 	}
 	if !c.Remove {
-		if err := refuse(d.state.config, l.List, all); err != nil {
-			return nil, &api.BadRequest{Err: err}
+		if refuse(d.state.config, l.List, all) != nil {
+			// That by which it is too much.
+			i := sort.Search(len(ends), func(i int) bool { return refuse(d.state.config, l.List, ends[i]) != nil })
+			return nil, &api.BadRequest{Entry: &i, Text: c.Entries[i], Err: refuse(d.state.config, l.List, ends[i])}
 		}
 	}
 	return batch, nil
