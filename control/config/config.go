@@ -395,6 +395,7 @@ func (l List) Feed() feed.Config {
 		},
 		Interval: l.Interval, Jitter: l.Jitter, Lenient: l.Lenient,
 		MaxShrink: l.MaxShrink.orNone(), MaxBad: l.MaxBad.orNone(),
+		MayBeEmpty: l.Action == Allow,
 	}
 	for _, s := range l.Sources {
 		c.Sources = append(c.Sources, feed.Source{

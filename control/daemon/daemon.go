@@ -169,6 +169,9 @@ func (d *Daemon) tellRefused(s *state) {
 			if src.Last.Result == feed.Failed {
 				d.Log.Error("feed failed", "in_force", src.Entries, "list", l.Name, "source", src.Source, "error", src.Last.Err)
 			}
+			if src.Last.Result != feed.Failed && src.Entries == 0 {
+				d.Log.Info("nothing is in it yet", "list", l.Name, "source", src.Source)
+			}
 		}
 	}
 }

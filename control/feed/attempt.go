@@ -123,7 +123,7 @@ func (f *Feed) read(ctx context.Context, s *source, old *contents, to io.Writer)
 		return nil, nil, err
 	}
 	if err == nil && !b.stated {
-		err = f.plausible(c, old)
+		err = f.plausible(s, c, old)
 	}
 	if err == nil && f.Refuse != nil {
 		if refusal := f.Refuse(c.entries); refusal != nil {
@@ -136,9 +136,10 @@ func (f *Feed) read(ctx context.Context, s *source, old *contents, to io.Writer)
 
 // plausible refuses contents that are likely to be a failure of whoever makes
 // them.
-func (f *Feed) plausible(c, old *contents) error {
+func (f *Feed) plausible(s *source, c, old *contents) error {
 	n := c.entries.Len()
-	if n == 0 {
+	unfilled := f.MayBeEmpty && s.Directory != "" && (old == nil || old.entries.Len() == 0)
+	if n == 0 && !unfilled {
 		return fail(Empty, "no entries")
 	}
 	if old == nil {

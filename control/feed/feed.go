@@ -60,6 +60,10 @@ type Config struct {
 	MaxBad  float64
 
 	// Refuse, unless it is nil, says why a source's entries must not come into
+	// MayBeEmpty says that no entries are no failure of a directory that never had
+	// any: it is yet to be filled.
+	MayBeEmpty bool
+
 	// force, nil if they may. It may be called by several goroutines at once.
 	Refuse func(list.Entries) error
 }
