@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/term"
 )
@@ -36,13 +38,43 @@ func isTerminal(stream any) bool {
 
 func (c *console) terminal() bool { return c.live != nil }
 
-// logger logs to the console, as text or as JSON.
-func (c *console) logger(asJSON bool, least slog.Level) *slog.Logger {
-	o := &slog.HandlerOptions{Level: least}
-	if asJSON {
-		return slog.New(slog.NewJSONHandler(c, o))
+// logger logs to the console.
+func (c *console) logger(l *logging) *slog.Logger {
+	o := &slog.HandlerOptions{Level: &l.least}
+	return slog.New(&handler{slog.NewTextHandler(c, o), slog.NewJSONHandler(c, o), &l.asJSON})
+}
+
+// logging is what is logged, and how: it may change at any time.
+type logging struct {
+	least  slog.LevelVar
+	asJSON atomic.Bool // otherwise as text
+}
+
+func (l *logging) set(least slog.Level, asJSON bool) {
+	l.least.Set(least)
+	l.asJSON.Store(asJSON)
+}
+
+// handler logs as text or as JSON, as is wanted at the moment.
+type handler struct {
+	slog.Handler // as text
+	json         slog.Handler
+	asJSON       *atomic.Bool
+}
+
+func (h *handler) Handle(ctx context.Context, r slog.Record) error {
+	if h.asJSON.Load() {
+		return h.json.Handle(ctx, r)
 	}
-	return slog.New(slog.NewTextHandler(c, o))
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &handler{h.Handler.WithAttrs(attrs), h.json.WithAttrs(attrs), h.asJSON}
+}
+
+func (h *handler) WithGroup(name string) slog.Handler {
+	return &handler{h.Handler.WithGroup(name), h.json.WithGroup(name), h.asJSON}
 }
 
 const eraseLine = "\r\x1b[K"

@@ -107,10 +107,12 @@ weir runs there, that wants --takeover.`,
 			if err != nil {
 				return err
 			}
-			asJSON := *asJSON || file.Log.Format == config.LogJSON
-			return runServer(c, interval, asJSON, file.Log.Level, func(ctx context.Context, log *slog.Logger, p ruleset.Progress) (server, error) {
+			var how logging
+			follow := func(l config.Log) { how.set(l.Level, *asJSON || l.Format == config.LogJSON) }
+			follow(file.Log)
+			return runServer(c, interval, &how, func(ctx context.Context, log *slog.Logger, p ruleset.Progress) (server, error) {
 				return daemon.Start(ctx, daemon.Options{
-					Config: configuration, Takeover: o.Takeover, Version: version, Log: log, Progress: p,
+					Config: configuration, Takeover: o.Takeover, Version: version, Log: log, Progress: p, Logging: follow,
 				})
 			})
 		}
@@ -130,7 +132,9 @@ weir runs there, that wants --takeover.`,
 			return usageError{fmt.Errorf("--metrics %s: want host:port, as in 127.0.0.1:9477", o.Metrics)}
 		}
 		o.Version = version
-		return runServer(c, interval, *asJSON, slog.LevelInfo, func(ctx context.Context, log *slog.Logger, p ruleset.Progress) (server, error) {
+		var how logging
+		how.set(slog.LevelInfo, *asJSON)
+		return runServer(c, interval, &how, func(ctx context.Context, log *slog.Logger, p ruleset.Progress) (server, error) {
 			o.Log, o.Progress = log, p
 			return run.Start(ctx, o)
 		})
@@ -188,7 +192,7 @@ func targets(ifaces []string, netns string) []run.Target {
 }
 
 // runServer runs what start gives until the command is stopped.
-func runServer(c *cobra.Command, interval time.Duration, asJSON bool, least slog.Level,
+func runServer(c *cobra.Command, interval time.Duration, how *logging,
 	start func(context.Context, *slog.Logger, ruleset.Progress) (server, error)) error {
 	ctx := c.Context()
 	// Before the lists are read, for a reload must not kill.
@@ -205,7 +209,7 @@ func runServer(c *cobra.Command, interval time.Duration, asJSON bool, least slog
 
 	out := newConsole(c.OutOrStdout(), c.ErrOrStderr())
 	defer out.show("")
-	log := out.logger(asJSON, least)
+	log := out.logger(how)
 	filter, err := start(ctx, log, progress(out))
 	out.show("")
 	if err != nil {

@@ -36,6 +36,9 @@ type Options struct {
 	Version  string // weir's
 	Log      *slog.Logger
 	Progress ruleset.Progress
+	// Logging, unless it is nil, is called when a new configuration is in force,
+	// for what is logged from then on, and how.
+	Logging func(config.Log)
 }
 
 // Daemon filters by a configuration.
@@ -562,5 +565,8 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed) ([]s
 	}
 	d.state = next
 	d.follow()
-	return config.Diff(old.config, c), nil
+	if d.Logging != nil {
+		d.Logging(c.Log)
+	}
+	return append(config.Diff(old.config, c), d.Unfiltered()...), nil
 }

@@ -417,6 +417,16 @@ func (f *Filter) names() []string {
 	return names(slices.DeleteFunc(slices.Clone(f.holds), func(h *hold) bool { return !h.present() }))
 }
 
+// Unfiltered says, for each interface that is there and cannot be filtered, why.
+func (f *Filter) Unfiltered() (all []string) {
+	for _, h := range f.holds {
+		if h.told != "" {
+			all = append(all, fmt.Sprintf("%s is not filtered: %s", h.Target, h.told))
+		}
+	}
+	return all
+}
+
 func names(holds []*hold) []string {
 	names := []string{}
 	for _, h := range holds {

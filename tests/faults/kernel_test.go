@@ -353,6 +353,9 @@ func TestOccupied(t *testing.T) {
 	if n := d.count("a foreign program is attached"); n != 1 {
 		t.Errorf("the log says %d times that the interface is occupied", n)
 	}
+	g.configure(lists + "\nmonitor: false") // the same
+	out, _ := g.ask(0, "reload")
+	g.says("weir reload", out, late, "is not filtered: ", "a foreign program is attached")
 	leave()
 	d.wait("the interface is there, filtering", late)
 	g.untilMetric(1, "weir_interface_attached", late)
