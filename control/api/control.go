@@ -101,6 +101,10 @@ type FeedSource struct {
 // Failed is the outcome of an attempt after which the old contents stay.
 const Failed = "failed"
 
+// NotInForce is the failure of a source that was read all the same: its list's
+// entries must not come into force, or could not yet.
+const NotInForce = "not-in-force"
+
 // Refreshed is what came of reading sources: POST /v1/refresh, or
 // /v1/lists/{list}/refresh for those of one list.
 type Refreshed struct {

@@ -126,16 +126,12 @@ func (d *Daemon) Lists() (lists []api.List) {
 	return lists
 }
 
-// notInForce is the failure of a source that was read all the same: its list's
-// entries must not come into force, or could not.
-const notInForce = "not-in-force"
-
 func feedSource(s feed.SourceStatus, refusal error) api.FeedSource {
 	f := api.FeedSource{
 		Source: s.Source, Outcome: s.Last.Result.String(), Entries: s.Entries, Failures: s.Failures, Unsaved: s.Unsaved,
 	}
 	if refusal != nil {
-		f.Outcome, f.Failure, f.Error = api.Failed, notInForce, refusal.Error()
+		f.Outcome, f.Failure, f.Error = api.Failed, api.NotInForce, refusal.Error()
 	}
 	if s.Last.Failure != feed.NoFailure {
 		f.Failure = s.Last.Failure.String()
@@ -173,6 +169,9 @@ func (d *Daemon) Refresh(ctx context.Context, name string) (outcomes []api.Fetch
 		all, err := f.Fetch(ctx)
 		for _, o := range all {
 			unenforced := d.fetched(ctx, name, f, o)
+			if o.Err == nil && !o.Changed {
+				unenforced = d.Do(ctx, func() error { return d.catchUp(name, f) })
+			}
 			out := api.FetchOutcome{
 				List: name, Source: o.Source, Outcome: o.Result.String(), Entries: o.Entries, Changed: o.Changed, Unsaved: o.Unsaved != nil,
 			}
@@ -180,7 +179,7 @@ func (d *Daemon) Refresh(ctx context.Context, name string) (outcomes []api.Fetch
 			case o.Err != nil:
 				out.Failure, out.Error = o.Failure.String(), o.Err.Error()
 			case unenforced != nil:
-				out.Outcome, out.Failure, out.Error, out.Changed = api.Failed, notInForce, unenforced.Error(), false
+				out.Outcome, out.Failure, out.Error, out.Changed = api.Failed, api.NotInForce, unenforced.Error(), false
 			}
 			outcomes = append(outcomes, out)
 		}
@@ -189,6 +188,21 @@ func (d *Daemon) Refresh(ctx context.Context, name string) (outcomes []api.Fetch
 		}
 	}
 	return outcomes, nil
+}
+
+// catchUp puts in force what a feed has read before, by its schedule, where that is
+// still to come, and fails where it is not in force then.
+func (d *Daemon) catchUp(name string, f *feed.Feed) error {
+	l := d.state.list(name)
+	switch {
+	case l == nil || l.feed != f:
+		return nil // another configuration is in force
+	case l.taken != f.Version():
+		return d.update(l)
+	case !d.overdue.IsZero():
+		return errors.New("it was read before, and is not in force yet: the log says why")
+	}
+	return l.refused
 }
 
 var errQuestion = errors.New(`want an address, "> ADDRESS", or a flow as in "tcp 192.0.2.1:1234 > 198.51.100.7:443"`)

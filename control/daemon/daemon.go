@@ -169,11 +169,11 @@ func (d *Daemon) tellRefused(s *state) {
 			continue
 		}
 		for _, src := range l.feed.Status().Sources {
-			if src.Last.Result == feed.Failed {
-				d.Log.Error("feed failed", "in_force", src.Entries, "list", l.Name, "source", src.Source, "error", src.Last.Err)
-			}
 			if src.Last.Result != feed.Failed && src.Entries == 0 {
 				d.Log.Info("nothing is in it yet", "list", l.Name, "source", src.Source)
+			}
+			if src.Last.Result == feed.Failed {
+				d.Log.Error("feed failed", "in_force", src.Entries, "list", l.Name, "source", src.Source, "error", src.Last.Err)
 			}
 		}
 	}
@@ -309,6 +309,9 @@ func (d *Daemon) fetched(ctx context.Context, name string, f *feed.Feed, o feed.
 		if l == nil || l.feed != f {
 			return nil // another configuration is in force
 		}
+		if l.taken == f.Version() {
+			return l.refused // it was caught up with
+		}
 		return d.update(l)
 	})
 	if err != nil && ctx.Err() == nil {
@@ -319,6 +322,7 @@ func (d *Daemon) fetched(ctx context.Context, name string, f *feed.Feed, o feed.
 
 // update brings a list in step with its feed.
 func (d *Daemon) update(l *aList) error {
+	l.taken = l.feed.Version() // before its entries, which may change
 	entries := l.feed.Entries()
 	if l.refused = refuse(d.state.config, l.List, entries); l.refused != nil {
 		return fmt.Errorf("refused, the old contents stay: %w", l.refused)

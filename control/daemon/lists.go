@@ -35,6 +35,7 @@ type aList struct {
 	sources uint16     // the number in the store of what its sources say, 0 if it has none
 	command uint16     // and of what was added by command
 	feed    *feed.Feed // nil: it has no sources
+	taken   uint64     // version of the feed whose entries the store has, or that was refused
 	refused error      // why the feed's contents are not in force, nil if they are
 }
 
@@ -113,6 +114,7 @@ func newState(c *config.Config, feeds map[string]*feed.Feed, j *journal.Journal)
 		suffix := ""
 		var err error
 		if a.feed != nil {
+			a.taken = a.feed.Version() // before its entries, which may change
 			entries := a.feed.Entries()
 			if a.refused = refuse(c, l, entries); a.refused != nil {
 				entries = list.Entries{}

@@ -70,6 +70,9 @@ func (f *Feed) attempt(ctx context.Context, s *source) (Outcome, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.held, s.last = c, o
+	if o.Changed {
+		f.version.Add(1) // behind what it counts
+	}
 	if s.failures++; o.Result != Failed {
 		s.failures = 0
 	}

@@ -23,6 +23,7 @@ import (
 	"regexp"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"weir/control/list"
@@ -59,11 +60,11 @@ type Config struct {
 	Lenient bool
 	MaxBad  float64
 
-	// Refuse, unless it is nil, says why a source's entries must not come into
 	// MayBeEmpty says that no entries are no failure of a directory that never had
 	// any: it is yet to be filled.
 	MayBeEmpty bool
 
+	// Refuse, unless it is nil, says why a source's entries must not come into
 	// force, nil if they may. It may be called by several goroutines at once.
 	Refuse func(list.Entries) error
 }
@@ -76,6 +77,8 @@ type Feed struct {
 	random  func() float64 // 0…1, for jitter
 
 	handling sync.Mutex // held while Run's caller is told of an outcome
+
+	version atomic.Uint64
 }
 
 // source is a source and what is known of it.
@@ -181,6 +184,10 @@ func (f *Feed) Entries() list.Entries {
 	}
 	return all
 }
+
+// Version counts the changes of what Entries gives: who asks for it before, and
+// finds it as it was, has missed none.
+func (f *Feed) Version() uint64 { return f.version.Load() }
 
 // Fetch tries each source once, now, and gives an outcome for each. It fails
 // only if ctx ends; the sources that were not tried by then have no outcome.

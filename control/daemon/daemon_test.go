@@ -1,0 +1,94 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"weir/control/run"
+	"weir/tests/lab"
+)
+
+// serve runs a daemon until the test ends, with a list of a file.
+func serve(t *testing.T, l *lab.Lab, file string) *Daemon {
+	t.Helper()
+	dir := t.TempDir()
+	pins := "/sys/fs/bpf/" + l.B.Netns
+	config := filepath.Join(dir, "weir.yaml")
+	write(t, config, fmt.Sprintf("interfaces: [{name: %s, netns: %s}]\npins: %s\nstate_dir: %s\napi: {socket: %s}\n"+
+		"lists: {feed: {sources: [{file: %s}], interval: 24h}}\n", l.B.Iface, l.B.Netns, pins, dir, filepath.Join(dir, "sock"), file))
+	d, err := Start(t.Context(), Options{Config: config, Version: "test", Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- d.Serve(ctx, nil, time.Hour, func(run.Rates) {}) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if err := d.Stop(); err != nil {
+			t.Error(err)
+		}
+		if _, err := run.DetachAll(run.Pins(pins)); err != nil {
+			t.Error(err)
+		}
+		os.Remove(pins)
+	})
+	return d
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Who refreshes a list is answered when what was read is in force, also where the
+// schedule has read it a moment before, and is about to put it in force.
+func TestRefreshCatchesUp(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "list")
+	write(t, file, "192.0.2.1\n")
+	d := serve(t, lab.New(t), file)
+	l := d.state.list("feed")
+	for deadline := time.Now().Add(5 * time.Second); l.feed.Status().Sources[0].Next.IsZero(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the schedule does not read the feed")
+		}
+	}
+	write(t, file, "192.0.2.1\n192.0.2.2\n")
+	// As the schedule does; what came of it is yet to be told.
+	read, err := l.feed.Fetch(t.Context())
+	if err != nil || !read[0].Changed {
+		t.Fatal(read, err)
+	}
+	outcomes, err := d.Refresh(t.Context(), "feed")
+	if err != nil || len(outcomes) != 1 || outcomes[0].Outcome != "unchanged" || outcomes[0].Error != "" {
+		t.Errorf("refreshed: %+v, %v", outcomes, err)
+	}
+	if e, err := d.Explain(t.Context(), "192.0.2.2"); err != nil || !e.Drops() {
+		t.Errorf("refreshed, but %+v, %v", e, err)
+	}
+	if err := d.fetched(t.Context(), "feed", l.feed, read[0]); err != nil { // late
+		t.Error(err)
+	}
+
+	// While something is not in force, a refresh does not say that all is well.
+	if err := d.Do(t.Context(), func() error { d.overdue = time.Now().Add(time.Hour); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if outcomes, err := d.Refresh(t.Context(), "feed"); err != nil || outcomes[0].Failure != "not-in-force" {
+		t.Errorf("refreshed while it is overdue: %+v, %v", outcomes, err)
+	}
+}

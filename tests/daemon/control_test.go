@@ -1,0 +1,162 @@
+package daemon
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+)
+
+// directory makes a directory with a file.
+func (h *host) directory(name, file, text string) string {
+	h.t.Helper()
+	if err := os.MkdirAll(h.path(name), 0o700); err != nil {
+		h.t.Fatal(err)
+	}
+	if file != "" {
+		h.write(name+"/"+file, []byte(text))
+	}
+	return h.path(name)
+}
+
+// Explain names the source that has an entry, the file of a directory, and the
+// line, as they are in force.
+func TestExplainNamesTheLine(t *testing.T) {
+	h := newHost(t)
+	first := h.write("first.txt", []byte("# a list\n192.0.2.1\n192.0.2.2\n198.51.100.0/24\n"))
+	second := h.directory("second", "b.txt", "192.0.2.2\n203.0.113.1-203.0.113.6\n> 192.0.2.9\n2001:db8::/32\n")
+	h.configure(h.B.Iface, "lists: {both: {sources: [{file: %s}, {directory: %s}], direction: both}}\n", first, second)
+	h.start(releases[0])
+	h.settled("both")
+	h.mustChange("", false, "192.0.2.3")
+	h.write("first.txt", []byte("192.0.2.99\n")) // not read yet
+	for _, c := range []struct {
+		question, source string
+		line             int
+	}{
+		{"192.0.2.1", first, 2},
+		{"192.0.2.2", first, 3},
+		{"198.51.100.77", first, 4},
+		{"> 198.51.100.77", first, 4},
+		{"203.0.113.5", second + "/b.txt", 2},
+		{"> 192.0.2.9", second + "/b.txt", 3},
+		{"2001:db8:7::1", second + "/b.txt", 4},
+		{"192.0.2.3", "", 0},
+	} {
+		e, err := h.api.Explain(t.Context(), c.question)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(e.Matches) == 0 || e.Matches[0].Source != c.source || e.Matches[0].Line != c.line {
+			t.Errorf("explain %s: %+v, want %s:%d", c.question, e.Matches, c.source, c.line)
+		}
+	}
+}
+
+// A batch that is refused says which of its entries is the reason.
+func TestRefusedEntry(t *testing.T) {
+	h := newHost(t)
+	h.configure(h.B.Iface, "failsafe: {prefixes: [10.9.9.0/24]}\nlists: {always: {%s}}\n", h.feed(10))
+	h.start(releases[0])
+	for _, c := range []struct {
+		entries []string
+		want    int
+	}{
+		{[]string{"10.0.0.7", "10.9.9.0/24", "10.0.0.8"}, 1},
+		{[]string{"10.0.0.7", "64.0.0.0/3", "2001:db8::1", "96.0.0.0/3", "192.0.2.1"}, 3}, // together more than 25 %
+		{[]string{"10.0.0.7", "128.0.0.0/1"}, 1},
+	} {
+		_, err := h.change("", false, c.entries...)
+		var bad *api.BadRequest
+		if !errors.As(err, &bad) || bad.Entry == nil || *bad.Entry != c.want || !strings.Contains(err.Error(), c.entries[c.want]) {
+			t.Errorf("%v: refused as %+v (%v), want entry %d", c.entries, bad, err, c.want)
+		}
+	}
+	if l := h.list("manual"); l.Entries != 0 {
+		t.Errorf("refused batches have left %d entries", l.Entries)
+	}
+}
+
+// A directory that is yet to be filled with what to allow is no failure; one that
+// was filled, and is empty, is.
+func TestEmptyDirectory(t *testing.T) {
+	h := newHost(t)
+	dir, blocks := h.directory("allow.d", "", ""), h.directory("block.d", "", "")
+	h.configure(h.B.Iface, "lists:\n  always: {%s}\n  ours: {action: allow, sources: [{directory: %s}], interval: 24h}\n", h.feed(10), dir)
+	d := h.start(releases[0])
+	h.settled("ours")
+	if at := d.after(0, "nothing is in it yet"); at == 0 || d.after(at, "nothing is in it yet") != 0 {
+		t.Errorf("the log does not say once that the list is empty:\n%s", d.tail(20))
+	}
+	if r, err := h.api.Refresh(t.Context(), "ours"); err != nil || r.Sources[0].Outcome != "unchanged" {
+		t.Errorf("refreshed: %+v, %v", r, err)
+	}
+	h.directory("allow.d", "one", address(feedBlock, 0).String()+"\n")
+	h.refresh("ours", 1)
+	h.explain(address(feedBlock, 1).String(), true)
+	if e, err := h.api.Explain(t.Context(), address(feedBlock, 0).String()); err != nil || e.Drops() {
+		t.Errorf("allowed, but %+v, %v", e, err)
+	}
+	d.complain()
+	if err := os.Remove(h.path("allow.d/one")); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := h.api.Refresh(t.Context(), "ours"); err != nil || r.Sources[0].Failure != "empty" || r.Sources[0].Entries != 1 {
+		t.Errorf("emptied: %+v, %v", r, err)
+	}
+
+	h.configure(h.B.Iface, "lists: {always: {sources: [{directory: %s}], interval: 24h}}\n", blocks)
+	if _, err := h.api.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if l := h.list("always"); l.Feeds[0].Failure != "empty" {
+		t.Errorf("a block list without entries: %+v", l)
+	}
+}
+
+// What is logged, and how, is as the configuration says after a reload.
+func TestLogFollows(t *testing.T) {
+	h := newHost(t)
+	feed := h.feed(10)
+	configure := func(level string) {
+		t.Helper()
+		h.configure(h.B.Iface, "log: {level: %s}\nlists: {always: {%s}}\n", level, feed)
+	}
+	reload := func(level string) {
+		t.Helper()
+		configure(level)
+		if _, err := h.api.Reload(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	configure("info")
+	d := h.start(releases[0])
+	h.settled("always")
+	logs := func(level string) bool {
+		t.Helper()
+		from := d.logged()
+		if _, err := h.api.Refresh(t.Context(), "always"); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			d.mu.Lock()
+			for _, e := range d.log[from:] {
+				if e.Level == level {
+					d.mu.Unlock()
+					return true
+				}
+			}
+			d.mu.Unlock()
+		}
+		return false
+	}
+	for _, level := range []string{"debug", "info", "debug"} {
+		reload(level)
+		if got := logs("DEBUG"); got != (level == "debug") {
+			t.Errorf("level %s: logs debugging %t", level, got)
+		}
+	}
+}
