@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -14,6 +15,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"weir/bpf"
 )
 
 // Mode is where on an interface's receive path the program runs. The mode
@@ -88,7 +91,7 @@ type Attachment struct {
 
 	iface int // number of the interface that it was put on here; 0: another process did
 
-	unpinned bool // stats are new, in the place of pinned ones
+	unpinned []string // maps of the stats that are new, in the place of pinned ones
 }
 
 // Attach attaches a program to an interface, or, where the interface has one
@@ -338,7 +341,15 @@ func (a *Attachment) adopt(r record, iface *netlink.LinkAttrs, load func(*Stats)
 		if a.stats, err = newStats(0); err != nil {
 			return explainPermission(err)
 		}
-		a.unpinned = true
+		a.unpinned = keptNames
+	} else {
+		// The process that is replaced may be reading: a buffer has one reader.
+		events, err := newEvents()
+		if err != nil {
+			return explainPermission(err)
+		}
+		a.stats.move(kept{bpf.WeirMapEvents: events}) // a map that does not close is a leak, and no more
+		a.unpinned = []string{bpf.WeirMapEvents}
 	}
 	text, err := r.encode()
 	if err != nil {
@@ -400,9 +411,10 @@ func (a *Attachment) replace(p *Program) error {
 			return fmt.Errorf("%w: %w", ErrSevered, err)
 		}
 	}
-	next := p.fresh
-	if a.unpinned {
-		next = p.maps
+	next := make(kept)
+	maps.Copy(next, p.fresh)
+	for _, name := range a.unpinned {
+		next[name] = p.maps[name]
 	}
 	if lists := p.fresh[pinLists]; lists != nil {
 		a.stats.carry(lists)
@@ -421,7 +433,7 @@ func (a *Attachment) replace(p *Program) error {
 		// and no more.
 		os.Rename(a.next(name), filepath.Join(a.path, name))
 	}
-	a.unpinned = false
+	a.unpinned = nil
 	a.stats.move(p.take()) // a map that does not close is a leak, and no more
 	a.keep(p)
 	return nil

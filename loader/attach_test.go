@@ -174,6 +174,52 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
+// While the process that is replaced still reads its events, they are not those of
+// the next: a buffer has one reader.
+func TestAdoptEvents(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	old := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	defer old.Close()
+	events := func(s *Stats) (n int) {
+		t.Helper()
+		now := Sampling{Until: Monotonic() + time.Minute}
+		now.OneIn[bpf.WeirReasonREASON_BLOCKED] = 1
+		s.Sample(now)
+		reaches(t, l, udp(l, addrA, addrB, 1))
+		if err := old.Stats().Events(func(*Event) { n += 100 }); err != nil {
+			t.Error(err)
+		}
+		if s != old.Stats() {
+			if err := s.Events(func(*Event) { n++ }); err != nil {
+				t.Error(err)
+			}
+		}
+		return n
+	}
+	if n := events(old.Stats()); n != 100 {
+		t.Fatalf("%d events, by hundreds", n)
+	}
+	for range 2 {
+		a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+		defer func() {
+			if err := errors.Join(a.DetachAny(), a.Close()); err != nil {
+				t.Error(err)
+			}
+		}()
+		if n := events(a.Stats()); n != 1 {
+			t.Errorf("%d events read by the former, %d by the next", n/100, n%100)
+		}
+		list, err := pins.List()
+		if err != nil || len(list) != 1 {
+			t.Fatal(list, err)
+		}
+		if n := events(list[0].Stats()); n != 1 {
+			t.Errorf("the buffer that is pinned is another: %d", n)
+		}
+		list[0].Close()
+	}
+}
+
 // A process that has been replaced undoes nothing of its successor's.
 func TestReplaced(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)

@@ -36,6 +36,15 @@ type Sampling struct {
 	Until  time.Duration                      // by [Monotonic]
 }
 
+// newEvents makes an empty buffer.
+func newEvents() (*array, error) {
+	spec, _, err := statsSpec()
+	if err != nil {
+		return nil, err
+	}
+	return newArray(spec.Maps[bpf.WeirMapEvents])
+}
+
 // Sample sets of which packets the programs tell that were loaded with the
 // stats. They go on until the time is over, whether somebody reads or not.
 func (s *Stats) Sample(now Sampling) {
