@@ -16,6 +16,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"weir/control/events"
+	"weir/control/feed"
 )
 
 const documentFile = "../../docs/api/openapi.yaml"
@@ -233,6 +234,16 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		}
 		validate("/paths/"+strings.ReplaceAll(r.path, "/", "~1")+"/"+strings.ToLower(r.method)+
 			"/responses/200/content/application~1json/schema", w.Body.Bytes())
+	}
+	failure, _ := below(t, doc, "components", "schemas", "FeedSource", "properties", "failure")["description"].(string)
+	names := []string{NotInForce}
+	for _, f := range feed.Failures() {
+		names = append(names, f.String())
+	}
+	for _, name := range names {
+		if !strings.Contains(failure, name) {
+			t.Errorf("the description of failures does not name %s: %s", name, failure)
+		}
 	}
 	c.err = &BadRequest{&index, "x", os.ErrInvalid}
 	w := httptest.NewRecorder()

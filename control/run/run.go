@@ -611,7 +611,9 @@ func (f *Filter) takeIn(arrived []*hold) {
 		}
 		h.Attachment, h.told = n.Attachment, ""
 		h.seen()
-		if err := f.bringUp(h, n.of); err != nil {
+		of := n.of
+		n.of = nil // which is not to be kept in memory
+		if err := f.bringUp(h, of); err != nil {
 			f.o.Log.Error(fmt.Sprintf("%s: filtered by lists that are out of date: %v", h.Target, err))
 		}
 		f.o.Log.Info("the interface is there, filtering", "interface", h.Target.String())
