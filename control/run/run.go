@@ -189,6 +189,7 @@ func Start(ctx context.Context, o Options) (*Filter, error) {
 			o.Log.Info("adopted a program that was filtering already, counters go on", "interface", p.String())
 		}
 	}
+	f.tidy()
 	f.announce("filtering", f.names(), time.Since(began))
 	f.record.loaded(false, began, nil)
 	f.note()
@@ -420,7 +421,7 @@ func (f *Filter) names() []string {
 // Unfiltered says, for each interface that is there and cannot be filtered, why.
 func (f *Filter) Unfiltered() (all []string) {
 	for _, h := range f.holds {
-		if h.told != "" {
+		if h.told != "" && !h.present() {
 			all = append(all, fmt.Sprintf("%s is not filtered: %s", h.Target, h.told))
 		}
 	}
@@ -486,6 +487,7 @@ func (f *Filter) Reload() (err error) {
 			return fmt.Errorf("reload, %s: %w", what, errors.Join(err, bad, g.Close()))
 		}
 		replaced = append(replaced, h)
+		h.of = nil
 	}
 	old := f.generation
 	f.replaced(old)
@@ -609,20 +611,19 @@ func (f *Filter) takeIn(arrived []*hold) {
 			n.Close() // follow came first, and has adopted it
 			continue
 		}
-		h.Attachment, h.told = n.Attachment, ""
+		h.Attachment, h.of, h.told = n.Attachment, n.of, ""
 		h.seen()
-		of := n.of
-		n.of = nil // which is not to be kept in memory
-		if err := f.bringUp(h, of); err != nil {
-			f.o.Log.Error(fmt.Sprintf("%s: filtered by lists that are out of date: %v", h.Target, err))
-		}
 		f.o.Log.Info("the interface is there, filtering", "interface", h.Target.String())
 	}
 }
 
-// bringUp puts the present generation in force where that of another moment is.
-func (f *Filter) bringUp(h *hold, of *generation.Generation) error {
-	if of != f.generation {
+// bringUp puts the present generation in force where the sentry has met an interface
+// with that of another moment.
+func (f *Filter) bringUp(h *hold) error {
+	if h.of == nil {
+		return nil
+	}
+	if h.of != f.generation {
 		p, err := f.generation.Load(h.Stats())
 		if err != nil {
 			return err
@@ -631,6 +632,7 @@ func (f *Filter) bringUp(h *hold, of *generation.Generation) error {
 			return err
 		}
 	}
+	h.of = nil // not to be kept in memory
 	return describe(h, f.description)
 }
 
@@ -661,6 +663,26 @@ func (f *Filter) forget(places []Place) {
 	})
 }
 
+// tidy removes what an earlier weir has left of interfaces that only a pattern
+// names, and that went while none ran: their pins hold the lists of that time in
+// memory.
+func (f *Filter) tidy() {
+	all, err := f.o.Pins.List()
+	if err != nil {
+		f.o.Log.Warn(err.Error()) // about what is not found then
+	}
+	for _, a := range all {
+		means := func(p Place) bool { return p.names(a.Target()) }
+		if d, _ := status.DescriptionOf(a); a.Severed() && !status.Alive(d.PID) &&
+			!f.named(a.Target()) && slices.ContainsFunc(f.o.Places, means) {
+			if err := a.DetachAny(); err != nil {
+				f.o.Log.Warn(err.Error())
+			}
+		}
+		a.Close()
+	}
+}
+
 // named tells whether an interface is named itself, not only by a pattern.
 func (f *Filter) named(t Target) bool {
 	return slices.ContainsFunc(f.o.Places, func(p Place) bool { return p.Target == t })
@@ -688,7 +710,11 @@ func (f *Filter) keeps(h *hold) bool {
 			}
 			log.Info("the interface is there, filtering")
 		}
-		h.told = ""
+		if err := f.bringUp(h); err != nil {
+			h.tell(log, fmt.Errorf("the lists of before are in force there, it is tried again: %w", err))
+		} else {
+			h.told = ""
+		}
 		return true
 	}
 	if h.Attachment == nil {
@@ -699,13 +725,13 @@ func (f *Filter) keeps(h *hold) bool {
 		h.index, h.went = 0, time.Now()
 	}
 	switch err := h.Return(nil); {
-	case err == nil && h.present():
+	case h.Replaced(), errors.Is(err, loader.ErrReplaced):
+		log.Warn("another weir has taken over")
+		return false
+	case err == nil:
 		h.seen()
 		h.told = ""
 		log.Info("the interface is there, filtering")
-	case err == nil, errors.Is(err, loader.ErrReplaced):
-		log.Warn("another weir has taken over")
-		return false
 	case isAbsent(err):
 		h.told = ""
 	case errors.Is(err, loader.ErrNotAttached):

@@ -190,6 +190,48 @@ func TestPattern(t *testing.T) {
 	}
 }
 
+// What went while no weir ran is tidied up, where only a pattern names it.
+func TestTidy(t *testing.T) {
+	l := lab.New(t)
+	var log bytes.Buffer
+	o := options(t, &log, l.B)
+	o.Keep = true
+	at(t, l.B, addVeth("wan1"))
+	o.Places = append(o.Places, Place{Target: Target{Netns: l.B.Netns, Iface: "wan1"}})
+	f := begin(t, o)
+	for _, h := range f.holds { // as if it were from a process that is gone
+		d, err := status.DescriptionOf(h.Attachment)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.PID = 1 << 30
+		about, err := d.Encode()
+		if err == nil {
+			err = h.SetAbout(about)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	at(t, l.B, with("wan1", netlink.LinkDel))
+	o.Wait = true
+	for _, c := range []struct {
+		second string
+		want   []string
+	}{{"wan1", []string{l.B.Iface, "wan1"}}, {"lan*", []string{l.B.Iface, "wan1"}}, {"wan*", []string{l.B.Iface}}} {
+		o.Places[1].Iface = c.second
+		if err := begin(t, o).Stop(); err != nil {
+			t.Fatal(err)
+		}
+		if got := pinned(t, o); !slices.Equal(got, c.want) {
+			t.Errorf("%s: pinned %v, want %v", c.second, got, c.want)
+		}
+	}
+}
+
 // An interface that is made while the filter is busy, building a generation, is
 // filtered all the same, by the lists that are in force, and by the next ones with
 // all others.
