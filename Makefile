@@ -168,8 +168,12 @@ vagrant: ## bring up a virtual machine, and run demo and tests in it (as root; s
 	@[ -n "$${WEIR_BOX:-}" ] || [ -e dist/box/weir.box ] || $(MAKE) box
 	$(MAKE) build man OUT=dist/vagrant
 	go test -c -o dist/vagrant/tests/ ./loader ./tests/contract ./tests/kernels ./tests/netns
-	modules=$$(go env GOMODCACHE) && GOMODCACHE=$(CURDIR)/dist/vagrant/go/pkg/mod GOFLAGS=-modcacherw \
-		GOSUMDB=off GOPROXY=file://$$modules/cache/download,$$(go env GOPROXY) go mod download
+	rm -rf dist/vagrant/modules
+	@# What the machine's Go is to find without a network.
+	modules=$$(go env GOMODCACHE)/cache/download proxy=$$(go env GOPROXY) && \
+		export GOMODCACHE=$$(mktemp -d) && \
+		GOFLAGS=-modcacherw GOPROXY=file://$$modules,$$proxy GOSUMDB=off go mod download && \
+		mv $$GOMODCACHE/cache/download dist/vagrant/modules && rm -rf $$GOMODCACHE
 	VAGRANT_CWD=vagrant vagrant --no-tty up --provision
 
 .PHONY: demo

@@ -55,7 +55,7 @@ dataplane)
 	run contract suite tests/contract -test.run 'TestRandom|TestKeyVectors|TestPenalties'
 	;;
 all)
-	export PATH=$PATH:/usr/local/go/bin GOPROXY=off GOFLAGS=-modcacherw
+	export PATH=$PATH:/usr/local/go/bin GOPROXY=file:///built/modules GOSUMDB=off
 	run tests make test TESTFLAGS='-timeout 60m'
 	;;
 none) ;;
