@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -131,13 +132,9 @@ func TestVerifierMessage(t *testing.T) {
 func TestTooLarge(t *testing.T) {
 	g := newTestGeneration(t, Config{})
 	p := g.spec.Programs[bpf.WeirProgWeir]
-	source := p.Instructions[0] // has the function's type
-	p.Instructions = asm.Instructions{
-		asm.Mov.Imm(asm.R0, 0).WithMetadata(source.Metadata),
-		asm.Add.Imm(asm.R0, 1).WithSymbol("again"),
-		asm.JLT.Imm(asm.R0, 1_000_000, "again"),
-		asm.Return(),
-	}
+	nothing := asm.Mov.Imm(asm.R0, 0)
+	begin := nothing.WithMetadata(p.Instructions[0].Metadata) // the function's name and type
+	p.Instructions = append(asm.Instructions{begin}, slices.Repeat(asm.Instructions{nothing}, 1_000_000)...)
 	s, err := NewStats(0)
 	if err != nil {
 		t.Fatal(err)
