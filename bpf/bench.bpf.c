@@ -263,16 +263,31 @@ int wire_weir(struct xdp_md *ctx)
  */
 __u32 bench_ifindex = 0;
 
+/* The sum of a word's halves, for the Internet checksum. */
+static __always_inline __u32 halves(__u32 word)
+{
+	return (word & 0xffff) + (word >> 16);
+}
+
+/* The checksum of a header of which one word changes (RFC 1624, equation 3). */
+static __always_inline __u16 adjusted(__u16 sum, __u32 from, __u32 to)
+{
+	return ~halves(halves((__u16)~sum + halves(~from) + halves(to)));
+}
+
 SEC("xdp")
 int generate(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct ethhdr *eth = data;
 	struct iphdr *ip = (void *)(eth + 1);
+	__u32 key;
 
 	if ((void *)(ip + 1) > end)
 		return XDP_ABORTED;
-	ip->saddr = next_key(&bench_loop);
+	key = next_key(&bench_loop);
+	ip->check = adjusted(ip->check, ip->saddr, key); /* or the stack drops it */
+	ip->saddr = key;
 	return bpf_redirect(bench_ifindex, 0);
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -14,32 +15,97 @@ import (
 	"weir/bpf"
 )
 
-// Bench holds the programs that measure a generation's stages beside the
-// kernel's own maps. It is no part of the data plane.
-type Bench struct {
-	// The kernel's maps that weir is measured against; to be filled by the
-	// caller. Keys are IPv4 addresses as they stand in a packet, in the trie
-	// preceded by a prefix length in native byte order; values are 4 bytes.
-	Hash, Bloom, Trie *ebpf.Map
-
-	coll  *ebpf.Collection
-	keys  *array
-	stats *Stats
-}
-
 // BenchKeys is the number of keys that are looked up in turn.
 const BenchKeys = 1 << 20
 
 // benchLookups is LOOKUPS in bpf/bench.bpf.c.
 const benchLookups = 8192
 
-// NewBench loads the programs for a generation. The kernel's maps have room for
-// so many entries; with 0 a map is not to be used.
-func (g *Generation) NewBench(hash, bloom, trie int) (_ *Bench, err error) {
-	b := &Bench{}
+// Keys are the keys that all contenders of a benchmark are asked for, in turn:
+// IPv4 addresses, as they stand in a packet.
+type Keys struct{ array *array }
+
+// NewKeys makes the memory of the keys, which are 0.0.0.0 at first.
+func NewKeys() (*Keys, error) {
+	spec, err := bpf.LoadBench()
+	if err != nil {
+		return nil, err
+	}
+	a, err := newArray(spec.Maps[bpf.BenchMapBenchKeys])
+	if err != nil {
+		return nil, fmt.Errorf("keys of the benchmark: %w", explainPermission(err))
+	}
+	return &Keys{a}, nil
+}
+
+// Set sets all BenchKeys keys.
+func (k *Keys) Set(next func() [4]byte) {
+	for i := range k.array.words {
+		addr := next()
+		copy(k.array.pages[8*i:], addr[:])
+	}
+}
+
+// Listed reports what the program "ask" has answered for the i-th key.
+func (k *Keys) Listed(i int) bool {
+	return binary.NativeEndian.Uint32(k.array.pages[8*i+4:]) != 0
+}
+
+// Close lets go of the memory; programs that are loaded keep it.
+func (k *Keys) Close() error { return k.array.Close() }
+
+// Bench holds the programs that measure one contender: a generation, or one of
+// the kernel's own maps in its place, behind the same parser. It is no part of
+// the data plane.
+type Bench struct {
+	// Map is the kernel's map, to be filled by the caller; nil where the
+	// contender has none. Keys are IPv4 addresses as they stand in a packet, in
+	// the trie preceded by a prefix length in native byte order; values are 4
+	// bytes.
+	Map *ebpf.Map
+
+	coll  *ebpf.Collection
+	stats *Stats
+	wire  string // its program on the wire
+}
+
+// The kernel's maps that weir is measured against, and the contender that looks
+// nothing up.
+const (
+	BenchNone  = "drop"
+	BenchHash  = "hash"
+	BenchBloom = "bloom"
+	BenchTrie  = "lpm"
+)
+
+// benchMaps are the maps by contender, as the object has them.
+var benchMaps = map[string]string{
+	BenchNone: "", BenchHash: bpf.BenchMapBenchHash, BenchBloom: bpf.BenchMapBenchBloom, BenchTrie: bpf.BenchMapBenchLpm,
+}
+
+// NewBench loads the programs that measure the generation.
+func (g *Generation) NewBench(k *Keys) (*Bench, error) {
+	return newBench(g, k, "weir", 0, "loop_weir", "loop_match", "loop_ask", "loop_track")
+}
+
+// NewMapBench loads the programs that measure a map of the kernel's with room
+// for so many entries.
+func NewMapBench(kind string, entries int, k *Keys) (*Bench, error) {
+	if _, ok := benchMaps[kind]; !ok {
+		return nil, fmt.Errorf("load the benchmark: there is no %q", kind)
+	}
+	loop := "loop_" + kind
+	if kind == BenchNone {
+		loop = "loop_empty"
+	}
+	return newBench(&Generation{}, k, kind, entries, loop)
+}
+
+func newBench(g *Generation, k *Keys, kind string, entries int, loops ...string) (_ *Bench, err error) {
+	b := &Bench{wire: "wire_" + kind}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("load the benchmark: %w", explainPermission(err)), b.Close())
+			err = errors.Join(fmt.Errorf("load the benchmark of %s: %w", kind, explainPermission(err)), b.Close())
 		}
 	}()
 	if err := features.HaveProgramHelper(ebpf.XDP, asm.FnLoop); errors.Is(err, ebpf.ErrNotSupported) {
@@ -61,12 +127,10 @@ func (g *Generation) NewBench(hash, bloom, trie int) (_ *Bench, err error) {
 	if b.stats, err = newStats(g.config.Lists); err != nil {
 		return nil, err
 	}
-	if b.keys, err = newArray(spec.Maps[bpf.BenchMapBenchKeys]); err != nil {
-		return nil, err
+	name := benchMaps[kind]
+	if name != "" {
+		spec.Maps[name].MaxEntries = uint32(entries)
 	}
-	spec.Maps[bpf.BenchMapBenchHash].MaxEntries = uint32(max(hash, 1))
-	spec.Maps[bpf.BenchMapBenchBloom].MaxEntries = uint32(max(bloom, 1))
-	spec.Maps[bpf.BenchMapBenchLpm].MaxEntries = uint32(max(trie, 1))
 	kept, err := b.stats.present()
 	if err != nil {
 		return nil, err
@@ -83,36 +147,52 @@ func (g *Generation) NewBench(hash, bloom, trie int) (_ *Bench, err error) {
 	if err != nil {
 		return nil, err
 	}
-	replacements[bpf.BenchMapBenchKeys] = b.keys.m
-	if b.coll, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements}); err != nil {
+	replacements[bpf.BenchMapBenchKeys] = k.array.m
+	if b.coll, err = loadOnly(spec, append(loops, b.wire), replacements); err != nil {
 		return nil, err
 	}
-	b.Hash = b.coll.Maps[bpf.BenchMapBenchHash]
-	b.Bloom = b.coll.Maps[bpf.BenchMapBenchBloom]
-	b.Trie = b.coll.Maps[bpf.BenchMapBenchLpm]
+	if name != "" {
+		b.Map = b.coll.Maps[name]
+	}
 	return b, nil
 }
 
-// SetKeys sets the keys that are looked up: BenchKeys addresses.
-func (b *Bench) SetKeys(next func() [4]byte) {
-	for i := range b.keys.words {
-		k := next()
-		copy(b.keys.pages[8*i:], k[:])
+// loadOnly loads the named programs, and the maps that they use.
+func loadOnly(spec *ebpf.CollectionSpec, programs []string, replacements map[string]*ebpf.Map) (*ebpf.Collection, error) {
+	used := make(map[string]bool)
+	for name, p := range spec.Programs {
+		if !slices.Contains(programs, name) {
+			delete(spec.Programs, name)
+			continue
+		}
+		for _, ins := range p.Instructions {
+			if ins.IsLoadFromMap() {
+				used[ins.Reference()] = true
+			}
+		}
 	}
-}
-
-// Listed reports what the program "ask" has answered for the i-th key.
-func (b *Bench) Listed(i int) bool {
-	return binary.NativeEndian.Uint32(b.keys.pages[8*i+4:]) != 0
+	for name := range spec.Maps {
+		if !used[name] {
+			delete(spec.Maps, name)
+			delete(replacements, name)
+		}
+	}
+	for name, v := range spec.Variables {
+		if !used[v.SectionName] {
+			delete(spec.Variables, name)
+		}
+	}
+	return ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements})
 }
 
 // Stats are what the programs count in, with the trackers.
 func (b *Bench) Stats() *Stats { return b.stats }
 
 // Loop does at least n lookups with the named program and gives the time of one
-// in nanoseconds. "weir", "match", "hash", "bloom" and "lpm" look the key up and
-// "ask" notes the answer as well; "track" counts a packet of the key in the
-// first tracker, and "empty" does nothing of all this.
+// in nanoseconds. Of a generation, "weir" asks the set for an address, "match" for
+// all shapes, and "ask" notes the answer as well; "track" counts a packet of the
+// key in the first tracker. That of a map is called like the map, and where there
+// is none, "empty" computes weir's hash of the key and nothing else.
 func (b *Bench) Loop(name string, n int) (float64, error) {
 	runs := (n + benchLookups - 1) / benchLookups
 	_, run, err := b.coll.Programs["loop_"+name].Benchmark(make([]byte, 64), runs, nil)
@@ -134,42 +214,71 @@ func (b *Bench) Hits() (int, error) {
 	return hits, v.Set(loop)
 }
 
-// Wire gives the program that stands on the wire in the place of weir's:
-// "drop", "hash", "bloom", "lpm", or "weir" itself. It drops every packet.
-func (b *Bench) Wire(name string) *ebpf.Program { return b.coll.Programs["wire_"+name] }
-
-// Send sends n copies of a frame out of an interface, each with the next key as
-// its IPv4 source, as fast as it goes, from this CPU.
-func (b *Bench) Send(frame []byte, n int) error {
-	_, err := b.coll.Programs[bpf.BenchProgGenerate].Run(&ebpf.RunOptions{
-		Data:   frame,
-		Repeat: uint32(n),
-		Flags:  unix.BPF_F_TEST_XDP_LIVE_FRAMES,
-	})
-	return err
-}
-
-// SetTarget sets the number of the interface to which Send sends.
-func (b *Bench) SetTarget(ifindex int) error {
-	return b.coll.Variables[bpf.BenchVarBenchIfindex].Set(uint32(ifindex))
-}
-
-// Received is the number of packets that a program on the wire has counted.
-func (b *Bench) Received() (packets uint64) {
-	for _, c := range b.stats.Reasons(nil) {
-		packets += c.Packets
-	}
-	return packets
-}
+// Wire gives the program that stands on the wire for the contender. It drops
+// every packet, also what the contender would pass.
+func (b *Bench) Wire() *ebpf.Program { return b.coll.Programs[b.wire] }
 
 // Close lets go of programs and maps.
 func (b *Bench) Close() error {
 	if b.coll != nil {
 		b.coll.Close()
 	}
-	err := b.keys.Close()
 	if b.stats != nil {
-		err = errors.Join(err, b.stats.Close())
+		return b.stats.Close()
 	}
-	return err
+	return nil
+}
+
+// Generator sends packets whose IPv4 sources are the keys, in turn.
+type Generator struct{ coll *ebpf.Collection }
+
+// NewGenerator loads the program that sends.
+func NewGenerator(k *Keys) (*Generator, error) {
+	spec, err := bpf.LoadBench()
+	if err != nil {
+		return nil, err
+	}
+	coll, err := loadOnly(spec, []string{bpf.BenchProgGenerate}, map[string]*ebpf.Map{bpf.BenchMapBenchKeys: k.array.m})
+	if err != nil {
+		return nil, fmt.Errorf("load the generator: %w", explainPermission(err))
+	}
+	return &Generator{coll}, nil
+}
+
+// Send sends n copies of a frame out of an interface of this network namespace,
+// each with the next key as its source, as fast as it goes, from this CPU.
+func (g *Generator) Send(ifindex int, frame []byte, n int) error {
+	if err := g.coll.Variables[bpf.BenchVarBenchIfindex].Set(uint32(ifindex)); err != nil {
+		return err
+	}
+	_, err := g.coll.Programs[bpf.BenchProgGenerate].Run(&ebpf.RunOptions{
+		Data:   frame,
+		Repeat: uint32(n),
+		Flags:  unix.BPF_F_TEST_XDP_LIVE_FRAMES,
+	})
+	if err != nil {
+		return fmt.Errorf("send %d live frames (Linux 5.18 and later do): %w", n, err)
+	}
+	return nil
+}
+
+// Close lets go of the program.
+func (g *Generator) Close() error {
+	g.coll.Close()
+	return nil
+}
+
+// NewPassing loads a program that passes every packet. With it, an interface of
+// a veth pair takes frames that are sent by redirection.
+func NewPassing() (*ebpf.Program, error) {
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name:         "weir_pass",
+		Type:         ebpf.XDP,
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, ActionPass), asm.Return()},
+		License:      "Dual BSD/GPL",
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load a program that passes packets: %w", explainPermission(err))
+	}
+	return p, nil
 }

@@ -2,10 +2,8 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -13,83 +11,62 @@ import (
 )
 
 func newBench() *cobra.Command {
-	o := bench.Options{Entries: []int{1_000_000, 10_000_000}}
+	o := bench.Options{Entries: []int{1_000_000, 10_000_000}, Version: version}
 	c := &cobra.Command{
-		Use:       "bench [" + strings.Join(bench.Benchmarks, "|") + "]...",
-		Short:     "Measure weir beside the kernel's own maps on this machine",
-		ValidArgs: bench.Benchmarks,
-		Long: `Measures weir beside what it would replace, in one run, over the same keys, the
-contenders taking turns: the kernel's hash, Bloom filter and LPM trie maps.
-Absolute figures are the machine's; the ratios are what the bars are about.
+		Use:       "bench [" + strings.Join(bench.Benchmarks(), "|") + "]...",
+		Short:     "Measure weir beside what it would replace, on this machine",
+		ValidArgs: bench.Benchmarks(),
+		Long: `Measures weir beside what it would replace, in one run, over the same entries and
+keys, the contenders taking turns: the kernel's hash, Bloom filter and LPM trie
+maps and, with --peers, nftables, ipset with iptables, and xdp-filter, where they
+are installed. Absolute figures are the machine's; the ratios are what the bars are
+about. On a quiet machine those of two runs differ by less than 5 %.
 
-lookup    random addresses in a loop in the kernel, none listed and all listed
-prefixes  a list of prefixes of many lengths, against an LPM trie
-wire      packets over a veth pair between two namespaces of its own
-heavy     the same, with a tracker of heavy flows, and with a hot table
-load      from a text file to enforcing, and the memory that it takes
+lookup  lookups in a loop in the kernel, none listed and all listed, with warm
+        caches and cold ones; and how often a filter errs
+load    from a text file to enforcing, and the memory that it takes
+update  changes of a list that is in force
+wire    packets over veth pairs between namespaces of its own: 0, 1, 50 and 100 %
+        of them listed
+heavy   packets again, with a tracker of heavy flows, and with a hot table
 
-Without arguments it measures all of them, in a few minutes. It needs root and
-up to 4 GB of memory for ten million entries.`,
+Without arguments it measures all of them. It needs root and up to 4 GB of memory
+for ten million entries.`,
 		Example: `  weir bench
   weir bench lookup --entries 100000,1000000 --json
-  weir bench prefixes --feed networks.txt.gz`,
+  weir bench wire --peers --feed networks.txt.gz
+  weir bench wire --zipf 1.1 --plot figures`,
 		Args: usageArgs(cobra.OnlyValidArgs),
 	}
 	f := c.Flags()
 	f.IntSliceVar(&o.Entries, "entries", o.Entries, "`numbers` of entries to measure with")
-	f.IntVar(&o.Rounds, "rounds", 7, "turns of each contender; the median counts")
-	f.StringVar(&o.Feed, "feed", "", "list of IPv4 prefixes for the prefix benchmark; without it one is made up")
+	f.IntVar(&o.Rounds, "rounds", 7, "turns of each contender at least; up to three times as many where figures vary")
+	f.StringArrayVar(&o.Feeds, "feed", nil, "`list` to measure with too, of IPv4 addresses and prefixes; may be repeated")
+	f.Float64Var(&o.Zipf, "zipf", 0, "`exponent` by which the packets of wire are distributed over sources; 0: evenly")
+	f.BoolVar(&o.Peers, "peers", false, "measure nftables, ipset and xdp-filter too")
+	plot := f.String("plot", "", "`directory` to draw figures in, as SVG")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, names []string) error {
 		if o.Rounds < 1 || len(o.Entries) == 0 || slices.Min(o.Entries) < 1 {
 			return usageError{fmt.Errorf("there must be at least one round and one entry")}
+		}
+		if o.Zipf != 0 && o.Zipf <= 1 {
+			return usageError{fmt.Errorf("--zipf %g: the exponent must be above 1, or 0", o.Zipf)}
 		}
 		o.Log = c.ErrOrStderr()
 		r, err := bench.Run(c.Context(), o, names)
 		if err != nil {
 			return err
 		}
+		if *plot != "" {
+			if _, err := r.Plot(*plot); err != nil {
+				return err
+			}
+		}
 		if *asJSON {
 			return printJSON(c.OutOrStdout(), r)
 		}
-		printFigures(c.OutOrStdout(), r)
-		return nil
+		return r.Print(c.OutOrStdout())
 	}
 	return c
-}
-
-func printFigures(w io.Writer, r *bench.Report) {
-	m := r.Machine
-	fmt.Fprintf(w, "%s, %d cores, Linux %s\n", m.CPU, m.Cores, m.Kernel)
-	fmt.Fprintf(w, "memory latency: %.0f ns within 1 MiB, %.0f within 10 MiB, %.0f within 100 MiB\n\n",
-		m.LatencyNS[0], m.LatencyNS[1], m.LatencyNS[2])
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "benchmark\tcontender\tentries\tlisted\tns\tnet ns\tMpps\tof XDP_DROP\tseconds\tbytes/entry\t")
-	for _, x := range r.Results {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%g %%\t%s\t%s\t%s\t%s\t%s\t%s\t\n", x.Benchmark, x.Contender, x.Entries, 100*x.ListedShare,
-			figure(x.NS, 1), figure(x.NetNS, 1), figure(x.Mpps, 2), figure(x.Ratio, 2), figure(x.Seconds, 2), figure(x.BytesEntry, 1))
-	}
-	t.Flush()
-	fmt.Fprintln(w)
-	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "bar\tfigure\tlimit\t")
-	for _, b := range r.Bars {
-		sign, verdict := "≤", "reached"
-		if b.AtLeast {
-			sign = "≥"
-		}
-		if !b.Reached {
-			verdict = "missed"
-		}
-		fmt.Fprintf(t, "%s\t%.3f\t%s %.3g\t%s\n", b.Name, b.Value, sign, b.Limit, verdict)
-	}
-	t.Flush()
-}
-
-// figure leaves out what does not apply.
-func figure(v float64, digits int) string {
-	if v == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%.*f", digits, v)
 }

@@ -163,10 +163,10 @@ func (g *Generation) Load(stats *loader.Stats) (*loader.Program, error) {
 	return g.kernel.Load(stats)
 }
 
-// Bench loads the programs that measure the generation beside the kernel's own
-// maps; see loader.Generation.NewBench.
-func (g *Generation) Bench(hash, bloom, trie int) (*loader.Bench, error) {
-	return g.kernel.NewBench(hash, bloom, trie)
+// Bench loads the programs that measure the generation; see
+// loader.Generation.NewBench.
+func (g *Generation) Bench(k *loader.Keys) (*loader.Bench, error) {
+	return g.kernel.NewBench(k)
 }
 
 // KernelBytes is the memory of the generation's maps.

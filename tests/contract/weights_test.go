@@ -175,15 +175,27 @@ func newSkewed(flows int) skewed {
 	return share
 }
 
+// newBench loads the programs that measure a generation, with keys of their own.
+func newBench(t *testing.T, g *generation.Generation) (*loader.Bench, *loader.Keys) {
+	t.Helper()
+	keys, err := loader.NewKeys()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { keys.Close() })
+	b, err := g.Bench(keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b, keys
+}
+
 // learn passes packets, each drawn independently, through the kernel's tracker,
 // and learns from it as weir run does, on a clock of its own.
 func (s skewed) learn(t *testing.T, g *generation.Generation, spec heavy.Spec, elements, intervals, packets int) *learn.Learner {
 	t.Helper()
-	b, err := g.Bench(0, 0, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	b, keys := newBench(t, g)
 	var (
 		zipf    = rand.NewZipf(newRandom(t).Rand, exponent, 1, uint64(len(s)-1))
 		w       = heavy.NewWatcher([]heavy.Spec{spec}, 0)
@@ -194,7 +206,7 @@ func (s skewed) learn(t *testing.T, g *generation.Generation, spec heavy.Spec, e
 	w.Tick(now, g, []*loader.Stats{b.Stats()})
 	for range intervals {
 		for range packets / loader.BenchKeys {
-			b.SetKeys(func() [4]byte { return source(int(zipf.Uint64())).Src.As4() })
+			keys.Set(func() [4]byte { return source(int(zipf.Uint64())).Src.As4() })
 			if _, err := b.Loop("track", loader.BenchKeys); err != nil {
 				t.Fatal(err)
 			}
@@ -232,7 +244,7 @@ type class struct {
 
 // ask asks the kernel about all flows. The flows are weighed by their true
 // shares, not by those that were learned.
-func (s skewed) ask(t *testing.T, b *loader.Bench, set *membership.Set, a *answers) {
+func (s skewed) ask(t *testing.T, b *loader.Bench, keys *loader.Keys, set *membership.Set, a *answers) {
 	t.Helper()
 	var rates [membership.MaxExtra + 1]float64
 	for extra := range rates {
@@ -240,7 +252,7 @@ func (s skewed) ask(t *testing.T, b *loader.Bench, set *membership.Set, a *answe
 	}
 	for from := 0; from < len(s); from += loader.BenchKeys {
 		next := from
-		b.SetKeys(func() [4]byte {
+		keys.Set(func() [4]byte {
 			next++
 			return source(next - 1).Src.As4()
 		})
@@ -252,7 +264,7 @@ func (s skewed) ask(t *testing.T, b *loader.Bench, set *membership.Set, a *answe
 			c := &a.classes[extra]
 			c.expected += rates[extra]
 			c.predicted += s[i] * rates[extra]
-			if b.Listed(i - from) {
+			if keys.Listed(i - from) {
 				c.wrong++
 				a.plain += s[i]
 			}
@@ -347,17 +359,13 @@ func TestWeightedRate(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer g.Close()
-			b, err := g.Bench(0, 0, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer b.Close()
-			traffic.ask(t, b, g.Block, &uniform)
+			b, keys := newBench(t, g)
+			traffic.ask(t, b, keys, g.Block, &uniform)
 			layout, learned = g.Block.Layout, learner.Learn(learn.Interval{}, g.Block)
 			if _, err := learn.Publish(g.Block, learned, loader.Grace); err != nil {
 				t.Fatal(err)
 			}
-			traffic.ask(t, b, g.Block, &weighted)
+			traffic.ask(t, b, keys, g.Block, &weighted)
 		}()
 	}
 

@@ -1,0 +1,177 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+
+	"weir/loader"
+)
+
+// contender filters packets by a list, in its own way.
+type contender interface {
+	// prepare reads the list's text file into what packets will be looked up in.
+	prepare(*blocklist) error
+	// enforce puts that in force on the wire.
+	enforce() error
+	// catch makes it drop and count, on the wire, also what is not listed, so that
+	// all contenders do the same with every packet.
+	catch() error
+	// received counts the packets that catch has seen: all, and those listed.
+	received() (all, listed uint64, err error)
+	Close() error
+}
+
+// updater is a contender whose list changes while it is in force.
+type updater interface {
+	contender
+	// update lists some addresses more and some less; all of it is in force when
+	// it returns.
+	update(add, remove []uint32) error
+}
+
+// looper is a contender whose lookups run in a loop in the kernel.
+type looper interface {
+	contender
+	// bench gives its programs, and the name of the loop for a list.
+	bench(*blocklist) (*loader.Bench, string, error)
+}
+
+// place is where a contender stands.
+type place struct {
+	wire *wire // nil: in loops only
+	keys *loader.Keys
+}
+
+// kind is a sort of contender.
+type kind struct {
+	name     string
+	make     func(place) contender
+	most     int    // entries that it is measured with: more would not fit, or take minutes
+	prefixes int    // the same of lists with prefixes; 0: it knows but addresses
+	fixed    bool   // its list does not change, or only entry by entry
+	tool     string // that must be installed
+}
+
+// The names of contenders.
+const (
+	xdpDrop     = "xdp-drop"
+	weirExact   = "weir-exact"
+	weirApprox  = "weir-approx"
+	kernelHash  = "kernel-hash"
+	kernelBloom = "kernel-bloom"
+	kernelLPM   = "kernel-lpm"
+	nftables    = "nftables"
+	ipset       = "ipset"
+	xdpFilter   = "xdp-filter"
+)
+
+const unbounded = 1 << 32
+
+// kinds are all contenders. The first is what the others are compared with: it
+// parses, counts and drops, and looks nothing up.
+var kinds = []kind{
+	{name: xdpDrop, fixed: true, make: newDrop, most: unbounded, prefixes: unbounded},
+	{name: weirExact, make: newExact, most: 20_000_000, prefixes: 20_000_000},
+	{name: weirApprox, make: newApprox, most: unbounded, prefixes: unbounded},
+	{name: kernelHash, make: newHash, most: 10_000_000},
+	{name: kernelBloom, fixed: true, make: newBloom, most: 10_000_000},
+	{name: kernelLPM, make: newTrie, most: 1_000_000, prefixes: 1_000_000},
+	{name: nftables, make: newNftables, most: 1_000_000, prefixes: 250_000, tool: "nft"},
+	{name: ipset, make: newIPSet, most: 1_000_000, prefixes: 250_000, tool: "ipset"},
+	{name: xdpFilter, fixed: true, make: newXDPFilter, most: 10_000, tool: "xdp-filter"},
+}
+
+// takes tells whether the kind is measured with a list.
+func (k kind) takes(b *blocklist) bool {
+	if b.prefixes {
+		return b.n() <= k.prefixes
+	}
+	return b.n() <= k.most
+}
+
+// contenders are those that are measured with a list, by name, each prepared,
+// in the order of kinds.
+type contenders struct {
+	names  []string
+	by     map[string]contender
+	wireOf map[string]*wire
+}
+
+func newContenders() *contenders {
+	return &contenders{by: make(map[string]contender), wireOf: make(map[string]*wire)}
+}
+
+// field makes the contenders that take a list, prepared with it: on wires of
+// their own, or for loops only. If names are given, only those.
+func (s *session) field(b *blocklist, onWire bool, names ...string) (_ *contenders, err error) {
+	c := newContenders()
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}()
+	for _, k := range s.kinds() {
+		if !k.takes(b) || len(names) > 0 && !slices.Contains(names, k.name) {
+			continue
+		}
+		if err := s.ctx.Err(); err != nil {
+			return nil, err
+		}
+		one, err := c.enter(k, s.keys, onWire)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", k.name, err)
+		}
+		if _, ok := one.(looper); !ok && !onWire {
+			continue
+		}
+		if err := one.prepare(b); err != nil {
+			return nil, fmt.Errorf("%s: %w", k.name, err)
+		}
+	}
+	return c, nil
+}
+
+// enter makes a contender of a kind.
+func (c *contenders) enter(k kind, keys *loader.Keys, onWire bool) (contender, error) {
+	p := place{keys: keys}
+	if onWire {
+		w, err := newWire()
+		if err != nil {
+			return nil, err
+		}
+		c.wireOf[k.name], p.wire = w, w
+	}
+	one := k.make(p)
+	if _, ok := one.(looper); ok || onWire {
+		c.names = append(c.names, k.name)
+		c.by[k.name] = one
+	}
+	return one, nil
+}
+
+// Close takes all contenders off their wires.
+func (c *contenders) Close() error {
+	var errs []error
+	for _, one := range c.by {
+		errs = append(errs, one.Close())
+	}
+	for _, w := range c.wireOf {
+		errs = append(errs, w.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// kinds are those that can be measured here.
+func (s *session) kinds() (here []kind) {
+	for _, k := range kinds {
+		if k.tool != "" {
+			if _, err := exec.LookPath(k.tool); err != nil || !s.Peers {
+				continue
+			}
+		}
+		here = append(here, k)
+	}
+	return here
+}

@@ -1,0 +1,132 @@
+package bench
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"weir/control/list"
+	"weir/loader"
+)
+
+// kernelMap is one of the kernel's own maps in a program that does nothing but
+// parse, look the source up, count and drop.
+type kernelMap struct {
+	place
+	kind     string // one of the loader's
+	room     int    // entries that the map takes, above those of the list
+	programs *loader.Bench
+}
+
+func newDrop(p place) contender { return &kernelMap{place: p, kind: loader.BenchNone} }
+func newHash(p place) contender {
+	return &kernelMap{place: p, kind: loader.BenchHash, room: mostChanges}
+}
+func newBloom(p place) contender { return &kernelMap{place: p, kind: loader.BenchBloom} }
+func newTrie(p place) contender {
+	return &kernelMap{place: p, kind: loader.BenchTrie, room: mostChanges}
+}
+
+func (m *kernelMap) prepare(b *blocklist) (err error) {
+	if m.programs, err = loader.NewMapBench(m.kind, b.n()+m.room, m.keys); err != nil || m.programs.Map == nil {
+		return err
+	}
+	e, _, err := list.Load(b.path, list.Options{})
+	if err != nil {
+		return err
+	}
+	return m.fill(e.V4)
+}
+
+// batch is how many entries go into a map with one system call.
+const batch = 1 << 16
+
+func (m *kernelMap) fill(prefixes []list.V4Prefix) error {
+	if m.kind != loader.BenchHash {
+		for _, p := range prefixes {
+			if err := m.put(p); err != nil {
+				return fmt.Errorf("add %v: %w", p, err)
+			}
+		}
+		return nil
+	}
+	keys, values := make([][4]byte, 0, batch), make([]uint32, batch)
+	for i, p := range prefixes {
+		keys = append(keys, wireOrder(p.Addr()))
+		if len(keys) == batch || i == len(prefixes)-1 {
+			if _, err := m.programs.Map.BatchUpdate(keys, values[:len(keys)], nil); err != nil {
+				return fmt.Errorf("add %d addresses: %w", len(keys), err)
+			}
+			keys = keys[:0]
+		}
+	}
+	return nil
+}
+
+func (m *kernelMap) put(p list.V4Prefix) error {
+	switch m.kind {
+	case loader.BenchTrie:
+		return m.programs.Map.Put(trieKey(p), uint32(1))
+	case loader.BenchBloom:
+		return m.programs.Map.Put(nil, wireOrder(p.Addr()))
+	}
+	return m.programs.Map.Put(wireOrder(p.Addr()), uint32(1))
+}
+
+func trieKey(p list.V4Prefix) (k [8]byte) {
+	binary.NativeEndian.PutUint32(k[:], uint32(p.Bits()))
+	binary.BigEndian.PutUint32(k[4:], p.Addr())
+	return k
+}
+
+func (m *kernelMap) enforce() error { return m.wire.attach(m.programs.Wire()) }
+func (m *kernelMap) catch() error   { return m.enforce() } // it drops whatever it sees
+
+func (m *kernelMap) received() (all, listed uint64, err error) {
+	all, listed = counted(m.programs)
+	return all, listed, nil
+}
+
+func (m *kernelMap) update(add, remove []uint32) error {
+	for _, a := range add {
+		if err := m.put(list.V4(a, 32)); err != nil {
+			return err
+		}
+	}
+	for _, a := range remove {
+		var key any = wireOrder(a)
+		if m.kind == loader.BenchTrie {
+			key = trieKey(list.V4(a, 32))
+		}
+		if err := m.programs.Map.Delete(key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *kernelMap) bench(*blocklist) (*loader.Bench, string, error) {
+	if m.kind == loader.BenchNone {
+		return m.programs, "empty", nil
+	}
+	return m.programs, m.kind, nil
+}
+
+// kernelBytes is what the kernel says that the map takes.
+func (m *kernelMap) kernelBytes() int {
+	if m.programs.Map == nil {
+		return 0
+	}
+	info, err := m.programs.Map.Info()
+	if err != nil {
+		return 0 // what is not known is not told
+	}
+	bytes, _ := info.Memlock()
+	return int(bytes)
+}
+
+func (m *kernelMap) Close() error {
+	if m.programs == nil {
+		return nil
+	}
+	return m.programs.Close()
+}

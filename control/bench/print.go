@@ -1,0 +1,170 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// A column of a benchmark's table: cells that are all empty are left out.
+type column struct {
+	title string
+	cell  func(Result) string
+}
+
+var columns = []column{
+	{"set", func(r Result) string { return r.Set }},
+	{"entries", func(r Result) string { return count(r.Entries) }},
+	{"contender", func(r Result) string { return r.Contender }},
+	{"listed", func(r Result) string { return fmt.Sprintf("%g %%", 100*r.ListedShare) }},
+	{"caches", func(r Result) string {
+		if r.Cold {
+			return "cold"
+		}
+		return ""
+	}},
+	{"Zipf", func(r Result) string { return general(r.Zipf) }},
+	{"ns", func(r Result) string { return figure(r.NS, 1) }},
+	{"net ns", func(r Result) string { return figure(r.NetNS, 1) }},
+	{"Mpps", func(r Result) string { return figure(r.Mpps, 2) }},
+	{"of XDP_DROP", func(r Result) string { return figure(r.Ratio, 3) }},
+	{"seconds", func(r Result) string { return figure(r.Seconds, 4) }},
+	{"changes", func(r Result) string { return general(float64(r.Changes)) }},
+	{"process, B/entry", func(r Result) string { return figure(r.BytesEntry, 1) }},
+	{"kernel, B/entry", func(r Result) string { return figure(r.KernelEntry, 2) }},
+	{"bits/key", func(r Result) string { return general(r.BitsPerKey) }},
+	{"false positives", func(r Result) string { return scientific(r.FalsePositive) }},
+	{"predicted", func(r Result) string { return scientific(r.Predicted) }},
+	{"optimum", func(r Result) string { return scientific(r.Optimum) }},
+	{"F1", func(r Result) string { return figure(r.F1, 4) }},
+	{"±", func(r Result) string {
+		if r.Spread == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%.1f %%", 100*r.Spread)
+	}},
+}
+
+// figure leaves out what does not apply.
+func figure(v float64, digits int) string {
+	if v == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.*f", digits, v)
+}
+
+func general(v float64) string {
+	if v == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%g", v)
+}
+
+func scientific(v float64) string {
+	if v == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.3e", v)
+}
+
+// count writes a number of entries as 1M or 300k.
+func count(n int) string {
+	switch {
+	case n%million == 0:
+		return fmt.Sprintf("%dM", n/million)
+	case n%1000 == 0:
+		return fmt.Sprintf("%dk", n/1000)
+	}
+	return fmt.Sprint(n)
+}
+
+// Table gives the results that pick picks, with a heading, as lines of cells;
+// columns without a figure are left out.
+func (r *Report) Table(pick func(Result) bool) [][]string {
+	var results []Result
+	for _, x := range r.Results {
+		if pick(x) {
+			results = append(results, x)
+		}
+	}
+	lines := make([][]string, 1+len(results))
+	for _, c := range columns {
+		cells := []string{c.title}
+		used := false
+		for _, x := range results {
+			cell := c.cell(x)
+			used = used || cell != ""
+			cells = append(cells, cell)
+		}
+		if !used {
+			continue
+		}
+		for i, cell := range cells {
+			lines[i] = append(lines[i], cell)
+		}
+	}
+	return lines
+}
+
+// BarTable gives the bars, with a heading, as lines of cells.
+func (r *Report) BarTable() [][]string {
+	lines := [][]string{{"bar", "figure", "limit", ""}}
+	for _, b := range r.Bars {
+		sign, verdict := "≤", "reached"
+		if b.AtLeast {
+			sign = "≥"
+		}
+		if !b.Reached {
+			verdict = "missed"
+		}
+		lines = append(lines, []string{b.Name, fmt.Sprintf("%.3f", b.Value), fmt.Sprintf("%s %g", sign, b.Limit), verdict})
+	}
+	return lines
+}
+
+// Lines describe the machine and how it was measured.
+func (m Machine) Lines() []string {
+	lines := []string{
+		fmt.Sprintf("%s, %d cores, last-level cache %d MiB, Linux %s, %s", m.CPU, m.Cores, m.CacheBytes>>20, m.Kernel, m.Arch),
+		fmt.Sprintf("memory latency: %.0f ns within 1 MiB, %.0f within 10 MiB, %.0f within 100 MiB",
+			m.LatencyNS[0], m.LatencyNS[1], m.LatencyNS[2]),
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Versions)) {
+		v := m.Versions[name]
+		if v == "" {
+			v = "not installed"
+		}
+		lines = append(lines, name+": "+v)
+	}
+	return append(lines, m.Time.Format("2006-01-02 15:04 MST")+": "+strings.Join(m.Command, " "))
+}
+
+// Print writes the report as text.
+func (r *Report) Print(w io.Writer) error {
+	for _, line := range r.Machine.Lines() {
+		fmt.Fprintln(w, line)
+	}
+	for _, name := range Benchmarks() {
+		lines := r.Table(func(x Result) bool { return x.Benchmark == name })
+		if len(lines) == 1 {
+			continue
+		}
+		fmt.Fprintf(w, "\n%s\n", name)
+		if err := align(w, lines, tabwriter.AlignRight); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(w)
+	return align(w, r.BarTable(), 0)
+}
+
+func align(w io.Writer, lines [][]string, flags uint) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', flags)
+	for _, cells := range lines {
+		fmt.Fprintln(t, strings.Join(cells, "\t")+"\t")
+	}
+	return t.Flush()
+}

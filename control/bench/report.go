@@ -1,0 +1,153 @@
+package bench
+
+import (
+	_ "embed"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Schema is the JSON schema of a report.
+//
+//go:embed report.schema.json
+var Schema []byte
+
+// Report is what was measured, and on what.
+type Report struct {
+	Machine Machine  `json:"machine"`
+	Results []Result `json:"results"`
+	Bars    []Bar    `json:"bars"`
+}
+
+// Machine is what the figures hold for.
+type Machine struct {
+	CPU    string `json:"cpu"`
+	Cores  int    `json:"cores"`
+	Kernel string `json:"kernel"`
+	Arch   string `json:"arch"`
+	// CacheBytes is the size of the last-level cache, as the kernel has it; other
+	// tenants of the machine may use most of it.
+	CacheBytes int `json:"cache_bytes"`
+	// LatencyNS is that of dependent loads from 1, 10 and 100 MiB: what a
+	// lookup pays that no cache holds and nothing overlaps.
+	LatencyNS [3]float64 `json:"latency_ns"`
+	// Versions of weir, and of the tools that were measured beside it.
+	Versions map[string]string `json:"versions"`
+	Command  []string          `json:"command"`
+	Time     time.Time         `json:"time"` // when it began
+}
+
+// Result is one figure. Fields that do not apply are left out.
+type Result struct {
+	Benchmark   string  `json:"benchmark"`        // lookup, load, update, wire or heavy
+	Contender   string  `json:"contender"`        // weir-exact, kernel-hash …; of heavy: plain, hot, tracker, sketch
+	Set         string  `json:"set"`              // what is listed: random, prefixes, mixed, or a feed
+	Entries     int     `json:"entries"`          // how many
+	ListedShare float64 `json:"listed_share"`     // of the keys or packets
+	Cold        bool    `json:"cold,omitempty"`   // caches hold nothing of the filter when a burst begins
+	Zipf        float64 `json:"zipf,omitempty"`   // exponent by which packets are distributed over addresses
+	Rounds      int     `json:"rounds,omitempty"` // of which the figures are medians
+	Spread      float64 `json:"spread,omitempty"` // half the 95 % confidence interval of the ratio to the base, as a share
+
+	NS      float64 `json:"ns,omitempty"`      // a lookup or packet
+	NetNS   float64 `json:"net_ns,omitempty"`  // less what the base takes: the loop with weir's hash, or the plain program
+	Mpps    float64 `json:"mpps,omitempty"`    // million packets a second
+	Ratio   float64 `json:"ratio,omitempty"`   // of Mpps to xdp-drop's
+	Seconds float64 `json:"seconds,omitempty"` // from the text, or from the changes, to enforcing
+	Changes int     `json:"changes,omitempty"`
+
+	BytesEntry  float64 `json:"bytes_per_entry,omitempty"`        // memory of the process
+	KernelEntry float64 `json:"kernel_bytes_per_entry,omitempty"` // memory of the filter's maps
+
+	BitsPerKey    float64 `json:"bits_per_key,omitempty"`
+	FalsePositive float64 `json:"false_positive_rate,omitempty"` // measured
+	Predicted     float64 `json:"predicted_rate,omitempty"`      // by weir
+	Optimum       float64 `json:"optimal_rate,omitempty"`        // of a standard filter of that size
+	F1            float64 `json:"f1,omitempty"`                  // of the heavy flows that were found
+}
+
+// thisMachine describes the machine that the process runs on.
+func thisMachine(o Options) (Machine, error) {
+	m := Machine{
+		Cores: runtime.NumCPU(), Arch: runtime.GOARCH, Command: os.Args, Time: time.Now().UTC().Truncate(time.Second),
+		Versions: map[string]string{"weir": o.Version, "go": runtime.Version()},
+	}
+	for i, mib := range []int{1, 10, 100} {
+		m.LatencyNS[i] = latency(mib)
+	}
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return m, fmt.Errorf("ask for the kernel's version: %w", err)
+	}
+	m.Kernel = unix.ByteSliceToString(u.Release[:])
+	info, _ := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(info)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			m.CPU = strings.TrimSpace(value)
+			break
+		}
+	}
+	m.CacheBytes = lastLevelCache()
+	if o.Peers {
+		for _, tool := range [][]string{
+			{"nft", "--version"}, {"ipset", "--version"}, {"iptables", "--version"}, {"xdp-filter", "load", "--version"},
+		} {
+			out, err := exec.Command(tool[0], tool[1:]...).Output()
+			if err != nil {
+				m.Versions[tool[0]] = "" // it is not installed
+				continue
+			}
+			first, _, _ := strings.Cut(string(out), "\n")
+			m.Versions[tool[0]] = strings.TrimSuffix(strings.TrimSpace(first), ":")
+		}
+	}
+	return m, nil
+}
+
+// lastLevelCache is the size in bytes of the first CPU's largest cache, or 0
+// where the kernel does not tell.
+func lastLevelCache() int {
+	largest := 0
+	for i := range 8 {
+		text, err := os.ReadFile(fmt.Sprintf("/sys/devices/system/cpu/cpu0/cache/index%d/size", i))
+		if err != nil {
+			break
+		}
+		kib, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(string(text)), "K"))
+		if err == nil {
+			largest = max(largest, kib<<10)
+		}
+	}
+	return largest
+}
+
+// latency measures dependent loads in a ring through so many MiB.
+func latency(mib int) float64 {
+	const line = 16 // uint32s in 64 bytes
+	n := mib << 20 / 64
+	ring := make([]uint32, n*line)
+	order := rand.New(rand.NewPCG(7, 8)).Perm(n)
+	for i, from := range order {
+		ring[from*line] = uint32(order[(i+1)%n] * line)
+	}
+	const steps = 1 << 19
+	best := math.Inf(1)
+	at := uint32(0)
+	for range 3 {
+		began := time.Now()
+		for range steps {
+			at = ring[at]
+		}
+		best = min(best, float64(time.Since(began).Nanoseconds())/steps)
+	}
+	runtime.KeepAlive(at)
+	return best
+}

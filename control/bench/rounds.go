@@ -1,0 +1,108 @@
+package bench
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+)
+
+// precise is the half width of the confidence interval that ends the rounds, as
+// a share of the figure.
+const precise = 0.015
+
+// mostRounds bounds them, as a multiple of those that are asked for.
+const mostRounds = 3
+
+// series are the figures of each contender, round by round.
+type series map[string][]float64
+
+// turns lets contenders take turns until the median of each one's ratio to the
+// first's, round by round, is precise. The first round warms up and does not
+// count; the order changes from round to round, so that nobody always follows
+// the same one.
+func (s *session) turns(names []string, measure func(name string) (float64, error)) (series, error) {
+	all := make(series)
+	order := slices.Clone(names)
+	random := rand.New(rand.NewPCG(11, 12))
+	for i := 0; i <= s.Rounds || i <= mostRounds*s.Rounds && !all.precise(names); i++ {
+		random.Shuffle(len(order), func(a, b int) { order[a], order[b] = order[b], order[a] })
+		for _, name := range order {
+			if err := s.ctx.Err(); err != nil {
+				return nil, err
+			}
+			v, err := measure(name)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			if i > 0 {
+				all[name] = append(all[name], v)
+			}
+		}
+	}
+	return all, nil
+}
+
+func (s series) precise(names []string) bool {
+	for _, name := range names[1:] {
+		if spread(s.ratios(name, names[0])) > precise {
+			return false
+		}
+	}
+	return true
+}
+
+// median of a contender's figures.
+func (s series) median(name string) float64 { return median(s[name]) }
+
+// ratios are those of a contender's figures to another's in the same round,
+// in which the machine was the same.
+func (s series) ratios(name, to string) []float64 {
+	return s.pairs(name, to, func(a, b float64) float64 { return a / b })
+}
+
+// beyond is what a contender's figure is above another's, round by round.
+func (s series) beyond(name, base string) []float64 {
+	return s.pairs(name, base, func(a, b float64) float64 { return a - b })
+}
+
+func (s series) pairs(name, other string, fn func(a, b float64) float64) []float64 {
+	v := slices.Clone(s[name])
+	for i := range v {
+		v[i] = fn(v[i], s[other][i])
+	}
+	return v
+}
+
+func median(v []float64) float64 {
+	v = slices.Sorted(slices.Values(v))
+	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
+}
+
+// spread is half the width of the median's confidence interval of 95 %, as a
+// share of the median. The interval is that between two order statistics, which
+// holds for figures of any distribution; with fewer than six it is all of them.
+func spread(v []float64) float64 {
+	if len(v) < 2 {
+		return 0
+	}
+	v = slices.Sorted(slices.Values(v))
+	out := outside(len(v))
+	return (v[len(v)-1-out] - v[out]) / 2 / median(v)
+}
+
+// outside is how many of n sorted figures may be left out at either end: the
+// greatest d for which the median lies further out with a probability of 5 % at
+// most, 2·P(Binomial(n, 1/2) ≤ d-1).
+func outside(n int) int {
+	p := 1.
+	for range n {
+		p /= 2
+	}
+	d, tail := 0, p
+	for 2*tail <= 0.05 {
+		d++
+		p *= float64(n-d+1) / float64(d)
+		tail += p
+	}
+	return max(0, d-1)
+}

@@ -1,0 +1,126 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"weir/control/generation"
+	"weir/control/list"
+	"weir/filter/key"
+	"weir/filter/membership"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// pins are apart from those of a weir that runs on this machine.
+const pins = loader.DefaultPins + "-bench"
+
+// weir is the contender that this is about.
+type weir struct {
+	place
+	config     generation.Config
+	generation *generation.Generation
+	attachment *loader.Attachment // in earnest; nil before, and after catch
+	programs   *loader.Bench      // nil until they are needed
+}
+
+func newExact(p place) contender { return &weir{place: p} }
+func newApprox(p place) contender {
+	return &weir{place: p, config: generation.Config{Mode: membership.Approximate}}
+}
+
+func (w *weir) prepare(b *blocklist) error {
+	e, _, err := list.Load(b.path, list.Options{})
+	if err != nil {
+		return err
+	}
+	store := generation.NewStore()
+	if _, err := store.AddList(generation.List{Name: b.set}, e); err != nil {
+		return err
+	}
+	w.generation, err = generation.Build(store, w.config)
+	return err
+}
+
+func (w *weir) enforce() (err error) {
+	w.attachment, err = pins.Attach(loader.Target{Netns: w.wire.B.Netns, Iface: w.wire.B.Iface}, loader.Native, nil, w.generation.Load)
+	return err
+}
+
+func (w *weir) catch() error {
+	if err := w.detach(); err != nil {
+		return err
+	}
+	b, _, err := w.bench(nil)
+	if err != nil {
+		return err
+	}
+	return w.wire.attach(b.Wire())
+}
+
+func (w *weir) received() (all, listed uint64, err error) {
+	all, listed = counted(w.programs)
+	return all, listed, nil
+}
+
+// counted gives the packets that programs on the wire have counted.
+func counted(b *loader.Bench) (all, listed uint64) {
+	reasons := b.Stats().Reasons(nil)
+	for _, c := range reasons {
+		all += c.Packets
+	}
+	return all, reasons[verdict.Blocked].Packets
+}
+
+func (w *weir) update(add, remove []uint32) error {
+	changes := make([]generation.Change, 0, len(add)+len(remove))
+	for _, a := range add {
+		changes = append(changes, generation.Change{List: 1, Add: true, Key: source(a)})
+	}
+	for _, a := range remove {
+		changes = append(changes, generation.Change{List: 1, Key: source(a)})
+	}
+	n, err := w.generation.Apply(changes)
+	if err == nil && n != len(changes) {
+		err = fmt.Errorf("%d of %d changes were made", n, len(changes))
+	}
+	return err
+}
+
+func source(addr uint32) key.Key {
+	return key.Source(netip.PrefixFrom(netip.AddrFrom4(wireOrder(addr)), 32))
+}
+
+func (w *weir) bench(b *blocklist) (_ *loader.Bench, loop string, err error) {
+	if w.programs == nil {
+		if w.programs, err = w.generation.Bench(w.keys); err != nil {
+			return nil, "", err
+		}
+	}
+	if b != nil && b.prefixes {
+		return w.programs, "match", nil
+	}
+	return w.programs, "weir", nil
+}
+
+func (w *weir) kernelBytes() int { return w.generation.KernelBytes() }
+
+func (w *weir) detach() (err error) {
+	if w.attachment != nil {
+		err = w.attachment.Detach()
+	}
+	w.attachment = nil
+	return err
+}
+
+func (w *weir) Close() error {
+	err := w.detach()
+	if w.programs != nil {
+		err = errors.Join(err, w.programs.Close())
+	}
+	if w.generation != nil {
+		err = errors.Join(err, w.generation.Close())
+	}
+	return err
+}

@@ -1,0 +1,113 @@
+package bench
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"weir/control/playground"
+	"weir/filter/key"
+	"weir/filter/packet"
+	"weir/loader"
+)
+
+// wire is a veth pair between two network namespaces, for one contender, which
+// receives at B. Generator and receiver share the core that sends.
+type wire struct {
+	*playground.Playground
+	frame   []byte
+	out, in int // numbers of the interfaces of A and B
+	link    link.Link
+}
+
+func newWire() (_ *wire, err error) {
+	p, err := playground.New("weir-bench")
+	if err != nil {
+		return nil, err
+	}
+	w := &wire{Playground: p, frame: frameTo(p)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.Close())
+		}
+	}()
+	if w.out, err = p.A.Index(); err != nil {
+		return nil, err
+	}
+	w.in, err = p.B.Index()
+	return w, err
+}
+
+// frameTo is a UDP datagram in a frame of the least length from A to B, but for its source, which
+// the generator sets.
+func frameTo(p *playground.Playground) []byte {
+	f := packet.Frame(key.Tuple{Src: p.A.IPv4, Dst: p.B.IPv4, Proto: 17, HasPorts: true, SrcPort: 1, DstPort: 9})
+	copy(f, p.B.MAC)
+	copy(f[6:], p.A.MAC)
+	f = append(f, make([]byte, max(0, 60-len(f)))...)
+	binary.BigEndian.PutUint16(f[16:], uint16(len(f)-14))    // the IP length
+	binary.BigEndian.PutUint16(f[38:], uint16(len(f)-14-20)) // the UDP length
+	binary.BigEndian.PutUint16(f[24:], checksum(f[14:34]))   // which the generator adjusts
+	return f
+}
+
+// checksum is the Internet checksum (RFC 1071) of an IPv4 header in which it is 0.
+func checksum(header []byte) uint16 {
+	var sum uint32
+	for i := 0; i < len(header); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(header[i:]))
+	}
+	sum = sum&0xffff + sum>>16
+	return ^uint16(sum + sum>>16)
+}
+
+// attach puts an XDP program at the receiving end, in the place of what is there.
+func (w *wire) attach(p *ebpf.Program) error {
+	if w.link != nil {
+		return w.link.Update(p)
+	}
+	return w.B.In(func() (err error) {
+		w.link, err = link.AttachXDP(link.XDPOptions{Program: p, Interface: w.in, Flags: link.XDPDriverMode})
+		if err != nil {
+			return fmt.Errorf("attach to %s: %w", w.B.Iface, err)
+		}
+		return nil
+	})
+}
+
+// send sends frames, in bursts of so many, and gives the time that they took. It
+// calls between before each burst.
+func (w *wire) send(g *loader.Generator, bursts, frames int, between func()) (took time.Duration, err error) {
+	err = w.A.In(func() error {
+		release, err := loader.StayOnCPU()
+		if err != nil {
+			return err
+		}
+		defer release()
+		for range bursts {
+			between()
+			began := time.Now()
+			if err := g.Send(w.out, w.frame, frames); err != nil {
+				return err
+			}
+			took += time.Since(began)
+		}
+		return nil
+	})
+	return took, err
+}
+
+func (w *wire) Close() error {
+	if w == nil {
+		return nil
+	}
+	var err error
+	if w.link != nil {
+		err = w.link.Close()
+	}
+	return errors.Join(err, w.Playground.Close())
+}
