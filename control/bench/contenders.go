@@ -50,6 +50,7 @@ type kind struct {
 	make     func(place) contender
 	most     int    // entries that it is measured with: more would not fit, or take minutes
 	prefixes int    // the same of lists with prefixes; 0: it knows but addresses
+	slow     bool   // it gets fewer packets and lookups, for the same time
 	fixed    bool   // its list does not change, or only entry by entry
 	tool     string // that must be installed
 }
@@ -77,10 +78,10 @@ var kinds = []kind{
 	{name: weirApprox, make: newApprox, most: unbounded, prefixes: unbounded},
 	{name: kernelHash, make: newHash, most: 10_000_000},
 	{name: kernelBloom, fixed: true, make: newBloom, most: 10_000_000},
-	{name: kernelLPM, make: newTrie, most: 1_000_000, prefixes: 1_000_000},
-	{name: nftables, make: newNftables, most: 1_000_000, prefixes: 250_000, tool: "nft"},
-	{name: ipset, make: newIPSet, most: 1_000_000, prefixes: 250_000, tool: "ipset"},
-	{name: xdpFilter, fixed: true, make: newXDPFilter, most: 10_000, tool: "xdp-filter"},
+	{name: kernelLPM, slow: true, make: newTrie, most: 1_000_000, prefixes: 1_000_000},
+	{name: nftables, slow: true, make: newNftables, most: 1_000_000, prefixes: 250_000, tool: "nft"},
+	{name: ipset, slow: true, make: newIPSet, most: 1_000_000, prefixes: 250_000, tool: "ipset"},
+	{name: xdpFilter, slow: true, fixed: true, make: newXDPFilter, most: 10_000, tool: "xdp-filter"},
 }
 
 // takes tells whether the kind is measured with a list.
@@ -97,10 +98,11 @@ type contenders struct {
 	names  []string
 	by     map[string]contender
 	wireOf map[string]*wire
+	slow   map[string]bool
 }
 
 func newContenders() *contenders {
-	return &contenders{by: make(map[string]contender), wireOf: make(map[string]*wire)}
+	return &contenders{by: make(map[string]contender), wireOf: make(map[string]*wire), slow: make(map[string]bool)}
 }
 
 // field makes the contenders that take a list, prepared with it: on wires of
@@ -146,7 +148,7 @@ func (c *contenders) enter(k kind, keys *loader.Keys, onWire bool) (contender, e
 	one := k.make(p)
 	if _, ok := one.(looper); ok || onWire {
 		c.names = append(c.names, k.name)
-		c.by[k.name] = one
+		c.by[k.name], c.slow[k.name] = one, k.slow
 	}
 	return one, nil
 }

@@ -10,10 +10,9 @@ import (
 )
 
 const (
-	// lookups of a contender in one round: each key once. A trie, whose nodes no
-	// cache holds anyway, takes so long that a quarter of them will do.
+	// lookups of a contender in one round: each key once.
 	lookups     = loader.BenchKeys
-	trieLookups = lookups / 4
+	slowLookups = lookups / 4
 	// With cold caches a round is so many bursts of so many lookups, which find
 	// few of each other's lines in a large filter.
 	coldBursts = 8
@@ -80,7 +79,11 @@ func (s *session) lookupIn(b *blocklist) error {
 		s.keys.Set(b.draw(listed, 0))
 		for _, cold := range []bool{false, true} {
 			all, err := s.turns(c.names, func(name string) (float64, error) {
-				return loop(c.by[name].(looper), b, listed, cold)
+				n := lookups
+				if c.slow[name] {
+					n = slowLookups
+				}
+				return loop(c.by[name].(looper), b, n, listed, cold)
 			})
 			if err != nil {
 				return err
@@ -99,17 +102,13 @@ func (s *session) lookupIn(b *blocklist) error {
 
 // loop times lookups and, since a benchmark of wrong answers is none, holds
 // the hits against what the keys must give.
-func loop(c looper, b *blocklist, listed float64, cold bool) (ns float64, err error) {
+func loop(c looper, b *blocklist, n int, listed float64, cold bool) (ns float64, err error) {
 	p, name, err := c.bench(b)
 	if err != nil {
 		return 0, err
 	}
 	if _, err := p.Hits(); err != nil {
 		return 0, err
-	}
-	n := lookups
-	if name == loader.BenchTrie {
-		n = trieLookups
 	}
 	if !cold {
 		ns, err = p.Loop(name, n)

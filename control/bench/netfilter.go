@@ -3,13 +3,16 @@ package bench
 import (
 	"bufio"
 	"bytes"
-	"encoding/json"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"weir/loader"
 )
@@ -83,7 +86,7 @@ func (n nft) prepare(b *blocklist) error {
 		flags = "flags interval; auto-merge;"
 	}
 	_, err := n.wire.run(func(w io.Writer) error {
-		fmt.Fprintf(w, "table netdev bench {\n\tset listed { type ipv4_addr; %s }\n}\n", flags)
+		fmt.Fprintf(w, "table netdev bench {\n\tcounter listed {}\n\tcounter rest {}\n\tset listed { type ipv4_addr; %s }\n}\n", flags)
 		e := elements{w: w}
 		err := eachLine(b.path, func(line []byte) error { return e.add("add", line) })
 		return e.end(err)
@@ -140,39 +143,61 @@ func (n nft) chain(rules ...string) error {
 	return err
 }
 
-func (n nft) enforce() error { return n.chain("ip saddr @listed counter drop") }
-func (n nft) catch() error   { return n.chain("ip saddr @listed counter drop", "counter drop") }
+const nftListed = "ip saddr @listed counter name listed drop"
 
+func (n nft) enforce() error { return n.chain(nftListed) }
+func (n nft) catch() error   { return n.chain(nftListed, "counter name rest drop") }
+
+// received asks the kernel itself: nft would fetch the whole set before it shows
+// a counter.
 func (n nft) received() (all, listed uint64, err error) {
-	// Tersely, or it would fetch the whole set.
-	out, err := n.wire.run(nil, "nft", "-j", "-t", "list", "chain", "netdev", "bench", "ingress")
+	var replies [][]byte
+	err = n.wire.B.In(func() (err error) {
+		req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETOBJ, unix.NLM_F_DUMP)
+		req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.NFPROTO_NETDEV, Version: nl.NFNETLINK_V0})
+		replies, err = req.Execute(unix.NETLINK_NETFILTER, 0)
+		return err
+	})
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, fmt.Errorf("ask for the counters of nftables: %w", err)
 	}
-	var ruleset struct {
-		Nftables []struct {
-			Rule struct {
-				Expr []struct {
-					Counter *struct{ Packets uint64 }
+	counters := make(map[string]uint64)
+	for _, reply := range replies {
+		name, packets, err := counter(reply[nl.SizeofNfgenmsg:])
+		if err != nil {
+			return 0, 0, fmt.Errorf("counters of nftables: %w", err)
+		}
+		counters[name] = packets
+	}
+	if len(counters) != 2 {
+		return 0, 0, fmt.Errorf("counters of nftables: %v, want two", counters)
+	}
+	return counters["listed"] + counters["rest"], counters["listed"], nil
+}
+
+// counter reads a named counter from its attributes.
+func counter(attributes []byte) (name string, packets uint64, err error) {
+	outer, err := nl.ParseRouteAttr(attributes)
+	if err != nil {
+		return "", 0, err
+	}
+	for _, a := range outer {
+		switch a.Attr.Type &^ unix.NLA_F_NESTED {
+		case unix.NFTA_OBJ_NAME:
+			name = unix.ByteSliceToString(a.Value)
+		case unix.NFTA_OBJ_DATA:
+			inner, err := nl.ParseRouteAttr(a.Value)
+			if err != nil {
+				return "", 0, err
+			}
+			for _, b := range inner {
+				if b.Attr.Type&^unix.NLA_F_NESTED == unix.NFTA_COUNTER_PACKETS && len(b.Value) == 8 {
+					packets = binary.BigEndian.Uint64(b.Value)
 				}
 			}
 		}
 	}
-	if err := json.Unmarshal(out, &ruleset); err != nil {
-		return 0, 0, fmt.Errorf("nft -j list chain: %w", err)
-	}
-	var counters []uint64
-	for _, object := range ruleset.Nftables {
-		for _, e := range object.Rule.Expr {
-			if e.Counter != nil {
-				counters = append(counters, e.Counter.Packets)
-			}
-		}
-	}
-	if len(counters) != 2 {
-		return 0, 0, fmt.Errorf("nft -j list chain: %d counters, want 2", len(counters))
-	}
-	return counters[0] + counters[1], counters[0], nil
+	return name, packets, nil
 }
 
 func (n nft) update(add, remove []uint32) error {

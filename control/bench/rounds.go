@@ -4,14 +4,19 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"time"
 )
 
 // precise is the half width of the confidence interval that ends the rounds, as
 // a share of the figure.
 const precise = 0.015
 
-// mostRounds bounds them, as a multiple of those that are asked for.
-const mostRounds = 3
+// Where figures vary, there are more rounds than are asked for, but no more than
+// so many times as many, and none after so long.
+const (
+	mostRounds = 3
+	patience   = 10 * time.Second
+)
 
 // series are the figures of each contender, round by round.
 type series map[string][]float64
@@ -24,7 +29,11 @@ func (s *session) turns(names []string, measure func(name string) (float64, erro
 	all := make(series)
 	order := slices.Clone(names)
 	random := rand.New(rand.NewPCG(11, 12))
-	for i := 0; i <= s.Rounds || i <= mostRounds*s.Rounds && !all.precise(names); i++ {
+	began := time.Now()
+	more := func(i int) bool {
+		return i <= mostRounds*s.Rounds && time.Since(began) < patience && !all.precise(names)
+	}
+	for i := 0; i <= s.Rounds || more(i); i++ {
 		random.Shuffle(len(order), func(a, b int) { order[a], order[b] = order[b], order[a] })
 		for _, name := range order {
 			if err := s.ctx.Err(); err != nil {

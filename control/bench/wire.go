@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// Frames of a turn, of contenders in XDP and of those behind the stack.
+	// Frames of a turn.
 	frames     = 1 << 19
 	slowFrames = 1 << 17
 	// With cold caches a turn is bursts, each long enough for what a burst costs
@@ -88,7 +88,7 @@ func (s *session) onWire(c *contenders, g *loader.Generator, names []string, lis
 	}
 	figures, err := s.turns(names, func(name string) (float64, error) {
 		bursts, n, between := 1, frames, func() {}
-		if _, ok := c.by[name].(looper); !ok {
+		if c.slow[name] {
 			n = slowFrames
 		}
 		if cold {
