@@ -86,7 +86,7 @@ func (s *session) heavy() (err error) {
 				}
 			})
 			before, _, _ := w.received()
-			took, err := c.wireOf[name].send(g, 1, frames, func() {})
+			took, err := c.wireOf[name].send(g, frames)
 			if err != nil {
 				return 0, err
 			}

@@ -11,9 +11,6 @@ const (
 	// Frames of a turn.
 	frames     = 1 << 19
 	slowFrames = 1 << 17
-	// With cold caches a turn is bursts, each long enough for what a burst costs
-	// by itself not to count.
-	coldFrames = 1 << 14
 )
 
 // wire measures packets on veth pairs, generator and receiver sharing a core:
@@ -40,16 +37,13 @@ func (s *session) wireOf(b *blocklist) (err error) {
 		return err
 	}
 	defer g.Close()
-	for _, t := range []struct {
-		listed float64
-		cold   bool
-	}{{0, false}, {0.01, false}, {0.5, false}, {1, false}, {0, true}, {1, true}} {
-		s.keys.Set(b.draw(t.listed, s.Zipf))
+	for _, listed := range []float64{0, 0.01, 0.5, 1} {
+		s.keys.Set(b.draw(listed, s.Zipf))
 		names := c.names
-		if t.listed < 1 {
+		if listed < 1 {
 			names = without(names, xdpFilter) // whose unlisted packets go up the stack
 		}
-		all, err := s.onWire(c, g, names, t.listed, t.cold)
+		all, err := s.onWire(c, g, names, listed)
 		if err != nil {
 			return err
 		}
@@ -57,7 +51,7 @@ func (s *session) wireOf(b *blocklist) (err error) {
 			ratios := all.ratios(name, xdpDrop)
 			mpps := all.median(name)
 			s.add(Result{
-				Benchmark: "wire", Contender: name, Set: b.set, Entries: b.n(), ListedShare: t.listed, Cold: t.cold, Zipf: s.Zipf,
+				Benchmark: "wire", Contender: name, Set: b.set, Entries: b.n(), ListedShare: listed, Zipf: s.Zipf,
 				Rounds: len(ratios), Spread: spread(ratios), NS: 1000 / mpps, Mpps: mpps, Ratio: median(ratios),
 			})
 		}
@@ -76,7 +70,7 @@ func without(names []string, name string) (rest []string) {
 
 // onWire gives the million packets a second that contenders take, and holds what
 // they have counted in the end against what was sent and what is listed.
-func (s *session) onWire(c *contenders, g *loader.Generator, names []string, listed float64, cold bool) (series, error) {
+func (s *session) onWire(c *contenders, g *loader.Generator, names []string, listed float64) (series, error) {
 	type count struct{ sent, all, listed uint64 }
 	counts := make(map[string]*count)
 	for _, name := range names {
@@ -87,16 +81,13 @@ func (s *session) onWire(c *contenders, g *loader.Generator, names []string, lis
 		counts[name] = &count{0, all, listed}
 	}
 	figures, err := s.turns(names, func(name string) (float64, error) {
-		bursts, n, between := 1, frames, func() {}
+		n := frames
 		if c.slow[name] {
 			n = slowFrames
 		}
-		if cold {
-			bursts, n, between = coldBursts, coldFrames, evict
-		}
-		took, err := c.wireOf[name].send(g, bursts, n, between)
-		counts[name].sent += uint64(bursts * n)
-		return float64(bursts*n) / took.Seconds() / 1e6, err
+		took, err := c.wireOf[name].send(g, n)
+		counts[name].sent += uint64(n)
+		return float64(n) / took.Seconds() / 1e6, err
 	})
 	if err != nil {
 		return nil, err

@@ -79,24 +79,18 @@ func (w *wire) attach(p *ebpf.Program) error {
 	})
 }
 
-// send sends frames, in bursts of so many, and gives the time that they took. It
-// calls between before each burst.
-func (w *wire) send(g *loader.Generator, bursts, frames int, between func()) (took time.Duration, err error) {
+// send sends frames and gives the time that they took.
+func (w *wire) send(g *loader.Generator, frames int) (took time.Duration, err error) {
 	err = w.A.In(func() error {
 		release, err := loader.StayOnCPU()
 		if err != nil {
 			return err
 		}
 		defer release()
-		for range bursts {
-			between()
-			began := time.Now()
-			if err := g.Send(w.out, w.frame, frames); err != nil {
-				return err
-			}
-			took += time.Since(began)
-		}
-		return nil
+		began := time.Now()
+		err = g.Send(w.out, w.frame, frames)
+		took = time.Since(began)
+		return err
 	})
 	return took, err
 }
