@@ -67,6 +67,7 @@ type Bench struct {
 	coll  *ebpf.Collection
 	stats *Stats
 	wire  string // its program on the wire
+	at    uint32 // lookups that Hits has told of
 }
 
 // The kernel's maps that weir is measured against, and the contender that looks
@@ -202,16 +203,18 @@ func (b *Bench) Loop(name string, n int) (float64, error) {
 	return float64(run.Nanoseconds()) / benchLookups, nil // the mean run
 }
 
-// Hits gives the number of hits since the last call.
-func (b *Bench) Hits() (int, error) {
+// Hits gives the number of lookups since the last call, and how many of them were
+// hits. A loop that a signal interrupts is begun anew, so that there may be more
+// lookups than were asked for.
+func (b *Bench) Hits() (hits, lookups int, err error) {
 	v := b.coll.Variables[bpf.BenchVarBenchLoop]
 	var loop struct{ At, Hits uint32 }
 	if err := v.Get(&loop); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	hits := int(loop.Hits)
-	loop.Hits = 0
-	return hits, v.Set(loop)
+	hits, lookups = int(loop.Hits), int(loop.At-b.at)
+	b.at, loop.Hits = loop.At, 0
+	return hits, lookups, v.Set(loop)
 }
 
 // Wire gives the program that stands on the wire for the contender. It drops

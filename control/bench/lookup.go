@@ -10,9 +10,6 @@ import (
 )
 
 const (
-	// lookups of a contender in one round: each key once.
-	lookups     = loader.BenchKeys
-	slowLookups = lookups / 4
 	// With cold caches a round is so many bursts of so many lookups, which find
 	// few of each other's lines in a large filter.
 	coldBursts = 8
@@ -47,7 +44,7 @@ func (s *session) eachList(sets []string, fn func(*blocklist) error) error {
 			}
 		}
 	}
-	if err := do(s.lists.make(setPrefixes, somePrefixesLen)); err != nil {
+	if err := do(s.lists.make(setPrefixes, s.prefixes)); err != nil {
 		return err
 	}
 	for _, path := range s.Feeds {
@@ -79,9 +76,9 @@ func (s *session) lookupIn(b *blocklist) error {
 		s.keys.Set(b.draw(listed, 0))
 		for _, cold := range []bool{false, true} {
 			all, err := s.turns(c.names, func(name string) (float64, error) {
-				n := lookups
+				n := s.lookups
 				if c.slow[name] {
-					n = slowLookups
+					n = slowly(n)
 				}
 				return loop(c.by[name].(looper), b, n, listed, cold)
 			})
@@ -107,31 +104,29 @@ func loop(c looper, b *blocklist, n int, listed float64, cold bool) (ns float64,
 	if err != nil {
 		return 0, err
 	}
-	if _, err := p.Hits(); err != nil {
+	if _, _, err := p.Hits(); err != nil {
 		return 0, err
 	}
 	if !cold {
 		ns, err = p.Loop(name, n)
 	} else {
-		n = coldBurst
 		for range coldBursts {
 			evict()
 			var burst float64
-			if burst, err = p.Loop(name, n); err != nil {
+			if burst, err = p.Loop(name, coldBurst); err != nil {
 				break
 			}
 			ns += burst / coldBursts
 		}
-		n *= coldBursts
 	}
 	if err != nil {
 		return 0, err
 	}
-	hits, err := p.Hits()
+	hits, asked, err := p.Hits()
 	if err != nil || name == "empty" {
 		return ns, err
 	}
-	return ns, checkShare(uint64(hits), uint64(n), listed)
+	return ns, checkShare(uint64(hits), uint64(asked), listed)
 }
 
 // checkShare tells whether so many of n can be hits where a share is listed.
@@ -169,10 +164,7 @@ func evict() {
 // rates measures how often an approximate filter of some sizes takes for listed
 // what is not, in the kernel.
 func (s *session) rates() error {
-	const (
-		n     = million
-		wrong = 20_000 // for a standard deviation of 0.7 %
-	)
+	const n = million
 	b, err := s.lists.make(setRandom, n)
 	if err != nil {
 		return err
@@ -187,17 +179,17 @@ func (s *session) rates() error {
 		p, name, err := w.bench(b)
 		next := uint32(0)
 		hits, asked := 0, 0
-		for err == nil && hits < wrong {
+		for err == nil && hits < s.wrong {
 			if err = s.ctx.Err(); err != nil {
 				break
 			}
 			s.keys.Set(func() [4]byte { next++; return wireOrder(b.outside(next, nil)) })
-			if _, err = p.Loop(name, lookups); err != nil {
+			if _, err = p.Loop(name, loader.BenchKeys); err != nil {
 				break
 			}
-			var more int
-			more, err = p.Hits()
-			hits, asked = hits+more, asked+lookups
+			var more, of int
+			more, of, err = p.Hits()
+			hits, asked = hits+more, asked+of
 		}
 		layout := w.generation.Block.Layout
 		if err := w.Close(); err != nil {

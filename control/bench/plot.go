@@ -30,7 +30,7 @@ var figures = []figureOf{
 	{"wire-clean.svg", "Packets on the wire, none listed", "rate, of XDP_DROP's", false, onWire(0), ratio},
 	{"wire-listed.svg", "Packets on the wire, all listed", "rate, of XDP_DROP's", false, onWire(1), ratio},
 	{"load.svg", "From a text file to enforcing", "seconds", true, ofSet("load"), seconds},
-	{"update.svg", "Changes, 10k or a tenth of the list, to enforcing", "seconds", true, ofSet("update"), seconds},
+	{"update.svg", "Changes, 10k or one entry in fifty, to enforcing", "seconds", true, ofSet("update"), seconds},
 }
 
 func ofSet(benchmark string) func(Result) bool {

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -9,7 +10,8 @@ import (
 )
 
 // mostChanges are made at a time: half of them add an address, half remove one.
-// Of a small list no more than a tenth changes.
+// Of a small list no more than one entry in fifty changes: what does not fit into
+// weir's filter in place becomes a new one, which is what load measures.
 const mostChanges = 10_000
 
 // update measures changes of a list that is in force, from addresses to
@@ -22,14 +24,14 @@ func (s *session) update() error {
 			return err
 		}
 		if err := s.updateOf(b); err != nil {
-			return err
+			return fmt.Errorf("%s, %d entries: %w", b.set, b.n(), err)
 		}
 	}
 	return nil
 }
 
 func (s *session) updateOf(b *blocklist) (err error) {
-	half := min(mostChanges, b.n()/10) / 2
+	half := min(mostChanges, b.n()/50) / 2
 	if half == 0 {
 		return nil
 	}

@@ -7,12 +7,6 @@ import (
 	"weir/loader"
 )
 
-const (
-	// Frames of a turn.
-	frames     = 1 << 19
-	slowFrames = 1 << 17
-)
-
 // wire measures packets on veth pairs, generator and receiver sharing a core:
 // none of them listed, some, and all. Each contender parses, looks up, counts
 // and drops every packet.
@@ -81,9 +75,9 @@ func (s *session) onWire(c *contenders, g *loader.Generator, names []string, lis
 		counts[name] = &count{0, all, listed}
 	}
 	figures, err := s.turns(names, func(name string) (float64, error) {
-		n := frames
+		n := s.frames
 		if c.slow[name] {
-			n = slowFrames
+			n = slowly(n)
 		}
 		took, err := c.wireOf[name].send(g, n)
 		counts[name].sent += uint64(n)

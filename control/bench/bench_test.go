@@ -1,0 +1,277 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"weir/control/list"
+	"weir/tests/lab"
+)
+
+func schema(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	c.AssertFormat()
+	if err := c.AddResource("report.schema.json", doc); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Compile("report.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func validate(t *testing.T, r any) error {
+	t.Helper()
+	text, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return schema(t).Validate(value)
+}
+
+// TestSchemaFields holds the schema's fields to those of the types.
+func TestSchemaFields(t *testing.T) {
+	type object struct {
+		Properties map[string]json.RawMessage
+		Items      struct{ Properties map[string]json.RawMessage }
+	}
+	var doc struct{ Properties map[string]object }
+	if err := json.Unmarshal(Schema, &doc); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name   string
+		schema map[string]json.RawMessage
+		of     reflect.Type
+	}{
+		{"machine", doc.Properties["machine"].Properties, reflect.TypeFor[Machine]()},
+		{"results", doc.Properties["results"].Items.Properties, reflect.TypeFor[Result]()},
+		{"bars", doc.Properties["bars"].Items.Properties, reflect.TypeFor[Bar]()},
+	} {
+		var fields, described []string
+		for i := range c.of.NumField() {
+			name, _, _ := strings.Cut(c.of.Field(i).Tag.Get("json"), ",")
+			fields = append(fields, name)
+		}
+		for name := range c.schema {
+			described = append(described, name)
+		}
+		slices.Sort(fields)
+		slices.Sort(described)
+		if !slices.Equal(fields, described) {
+			t.Errorf("%s: the schema describes %v, the type has %v", c.name, described, fields)
+		}
+	}
+	if err := validate(t, map[string]any{"machine": 1}); err == nil {
+		t.Error("the schema takes anything")
+	}
+}
+
+// TestRun measures a little of everything but heavy, with all contenders that
+// are installed, and holds the report to the schema and to what must be in it.
+func TestRun(t *testing.T) {
+	lab.Root(t)
+	feed := filepath.Join(t.TempDir(), "feed.txt")
+	if err := os.WriteFile(feed, []byte("192.0.2.0/24\n198.51.100.7\n2001:db8::/32\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	o := Options{Entries: []int{100}, Rounds: 1, Feeds: []string{feed}, Peers: true, Version: "test", Log: &log}
+	little := effort{lookups: 1 << 14, frames: 1 << 14, prefixes: 1000, wrong: 100}
+	r, err := run(context.Background(), o, little, []string{"lookup", "load", "update", "wire"})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, log.String())
+	}
+	if err := validate(t, r); err != nil {
+		t.Error(err)
+	}
+	session := &session{Options: o}
+	for _, k := range session.kinds() {
+		if k.name == xdpDrop {
+			continue
+		}
+		for _, benchmark := range []string{"load", "wire"} {
+			x, ok := r.find(benchmark, setRandom, 100, 0, k.name)
+			if benchmark == "wire" {
+				x, ok = r.find(benchmark, setRandom, 100, 1, k.name)
+			}
+			if !ok || benchmark == "load" && x.Seconds <= 0 || benchmark == "wire" && (x.Mpps <= 0 || x.Ratio <= 0) {
+				t.Errorf("%s of %s: %+v", benchmark, k.name, x)
+			}
+		}
+		if _, ok := r.find("update", setRandom, 100, 0, k.name); ok == k.fixed {
+			t.Errorf("update of %s is measured: %t", k.name, ok)
+		}
+		_, ok := r.find("wire", "feed", 2, 1, k.name)
+		if ok != (k.prefixes > 0) {
+			t.Errorf("%s is measured with prefixes: %t", k.name, ok)
+		}
+	}
+	var text bytes.Buffer
+	if err := r.Print(&text); err != nil || !strings.Contains(text.String(), weirExact) {
+		t.Errorf("printed, with error %v:\n%s", err, text.String())
+	}
+}
+
+// A run that is called off ends with the reason, and leaves no namespace behind.
+func TestCalledOff(t *testing.T) {
+	lab.Root(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := Run(ctx, Options{Entries: []int{100}, Rounds: 1}, []string{"wire"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A contender that finds too much or too little is not measured.
+func TestCheckShare(t *testing.T) {
+	for _, c := range []struct {
+		hits   uint64
+		listed float64
+		ok     bool
+	}{
+		{0, 0, true}, {60, 0, true}, {80, 0, false},
+		{1000, 1, true}, {999, 1, false},
+		{500, 0.5, true}, {470, 0.5, false}, {600, 0.5, false},
+	} {
+		if err := checkShare(c.hits, 1000, c.listed); (err == nil) != c.ok {
+			t.Errorf("%d of 1000 where a share of %g is listed: %v", c.hits, c.listed, err)
+		}
+	}
+}
+
+// The interval must hold the true median in 95 % of the cases or more, whatever
+// the distribution.
+func TestSpread(t *testing.T) {
+	for n, want := range map[int]int{1: 0, 5: 0, 6: 0, 8: 0, 9: 1, 12: 2, 15: 3, 21: 5} {
+		if got := outside(n); got != want {
+			t.Errorf("outside(%d) = %d, want %d", n, got, want)
+		}
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	const trials, n = 4000, 15
+	held := 0
+	for range trials {
+		v := make([]float64, n)
+		for i := range v {
+			v[i] = random.ExpFloat64()
+		}
+		slices.Sort(v)
+		out := outside(n)
+		if v[out] <= math.Ln2 && math.Ln2 <= v[n-1-out] {
+			held++
+		}
+	}
+	// Five standard deviations below 95 %.
+	if low := trials*0.95 - 5*math.Sqrt(trials*0.95*0.05); float64(held) < low {
+		t.Errorf("the interval held the median in %d of %d cases", held, trials)
+	}
+	if got := spread([]float64{90, 100, 110}); math.Abs(got-0.1) > 1e-9 {
+		t.Errorf("spread %g, want 0.1", got)
+	}
+}
+
+func TestLists(t *testing.T) {
+	l := lists{dir: t.TempDir()}
+	for _, set := range []string{setRandom, setPrefixes, setMixed} {
+		b, err := l.make(set, 300)
+		if err != nil {
+			t.Fatal(err)
+		}
+		random := rand.New(rand.NewPCG(1, 2))
+		listed := func(a uint32) bool {
+			return slices.ContainsFunc(b.entries, func(p list.V4Prefix) bool { return a>>(32-p.Bits()) == p.Addr()>>(32-p.Bits()) })
+		}
+		for i := range 300 {
+			if a := b.inside(i, random); !listed(a) {
+				t.Fatalf("%s: %08x is not in entry %d", set, a, i)
+			}
+		}
+		for _, a := range b.unlisted(300) {
+			if listed(a) {
+				t.Fatalf("%s: %08x is listed", set, a)
+			}
+		}
+		n := 0
+		draw := b.draw(0.5, 0)
+		for range 2000 {
+			k := draw()
+			if listed(hostOrder(k)) {
+				n++
+			}
+		}
+		if n < 900 || n > 1100 {
+			t.Errorf("%s: %d of 2000 keys are listed, want half", set, n)
+		}
+	}
+	if address(0) == 0 {
+		t.Error("0.0.0.0 is listed")
+	}
+}
+
+// The bars follow from the results, and only from those that were measured.
+func TestBars(t *testing.T) {
+	r := Report{Results: []Result{
+		{Benchmark: "wire", Contender: weirExact, Set: setRandom, Entries: million, ListedShare: 1, Ratio: 0.75, Mpps: 3},
+		{Benchmark: "wire", Contender: xdpDrop, Set: setRandom, Entries: million, ListedShare: 1, Ratio: 1, Mpps: 4},
+		{Benchmark: "wire", Contender: nftables, Set: setRandom, Entries: million, ListedShare: 1, Ratio: 0.15, Mpps: 0.6},
+		{Benchmark: "lookup", Contender: weirApprox, Set: setRandom, Entries: million, BitsPerKey: 10, FalsePositive: 0.0104, Predicted: 0.01, Optimum: 0.009},
+		{Benchmark: "lookup", Contender: weirExact, Set: setRandom, Entries: million, Cold: true, NetNS: 1},
+	}}
+	r.judge()
+	want := map[string]bool{
+		"wire, all listed, 1M, of XDP_DROP":                               false,
+		"wire, all listed, 1M, of nftables":                               true,
+		"false-positive rate, 10 to 16 bits a key, of the optimum, worst": true,
+		"false-positive rate, of weir's prediction, worst deviation":      false,
+	}
+	for _, b := range r.Bars {
+		reached, ok := want[b.Name]
+		if !ok || b.Reached != reached {
+			t.Errorf("%+v", b)
+		}
+		delete(want, b.Name)
+	}
+	for name := range want {
+		t.Errorf("no bar %q", name)
+	}
+}
+
+func TestPlot(t *testing.T) {
+	r := Report{Results: []Result{
+		{Benchmark: "wire", Contender: weirExact, Set: setRandom, Entries: 1000, Ratio: 0.9},
+		{Benchmark: "wire", Contender: weirExact, Set: setRandom, Entries: 100_000, Ratio: 0.8},
+		{Benchmark: "load", Contender: weirExact, Set: setRandom, Entries: 1000, Seconds: 0.9}, // one size is no curve
+	}}
+	dir := filepath.Join(t.TempDir(), "figures")
+	drawn, err := r.Plot(dir)
+	if err != nil || len(drawn) != 1 {
+		t.Fatalf("%v, %v", drawn, err)
+	}
+	svg, err := os.ReadFile(filepath.Join(dir, drawn[0].File))
+	if err != nil || !bytes.Contains(svg, []byte(weirExact)) {
+		t.Errorf("error %v; the figure does not name its curve", err)
+	}
+}
