@@ -184,6 +184,19 @@ demo: build setup ## filter real traffic between two namespaces (as root)
 bench: build setup ## measure this machine against the design's bars (as root)
 	./weir bench
 
+# What the peers are measured with. Ten million entries take 4 GB of memory.
+ENTRIES ?= 10000,100000,1000000,10000000
+FEEDS   ?= $(wildcard $(addprefix $(or $(WEIR_DATA),../shared/data)/feeds/,\
+	firehol_level1-2020.netset.gz union-2026.txt.gz))
+
+.PHONY: bench-peers
+bench-peers: report := docs/benchmarks/report.json
+bench-peers: build setup ## measure weir beside nftables, ipset and xdp-filter, which it installs, for docs/benchmarks.md (as root, 25 minutes)
+	apt-get install -y --no-install-recommends nftables ipset iptables xdp-tools
+	./weir bench --peers --entries $(ENTRIES) $(addprefix --feed ,$(FEEDS)) --json >$(report).new
+	mv $(report).new $(report)
+	go run ./tests/peers
+
 .PHONY: bench-filters
 bench-filters: ## measure the cascade in Go beside other Bloom filter libraries
 	cd tests/benchmark && go test -count=1 -v -run . . && go test -run '^$$' -bench . -count 6 .

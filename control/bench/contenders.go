@@ -78,9 +78,9 @@ var kinds = []kind{
 	{name: weirApprox, make: newApprox, most: unbounded, prefixes: unbounded},
 	{name: kernelHash, make: newHash, most: 10_000_000},
 	{name: kernelBloom, fixed: true, make: newBloom, most: 10_000_000},
-	{name: kernelLPM, slow: true, make: newTrie, most: 1_000_000, prefixes: 1_000_000},
-	{name: nftables, slow: true, make: newNftables, most: 1_000_000, prefixes: 250_000, tool: "nft"},
-	{name: ipset, slow: true, make: newIPSet, most: 1_000_000, prefixes: 250_000, tool: "ipset"},
+	{name: kernelLPM, slow: true, make: newTrie, most: 2_000_000, prefixes: 1_000_000},
+	{name: nftables, slow: true, make: newNftables, most: 2_000_000, prefixes: 250_000, tool: "nft"},
+	{name: ipset, slow: true, make: newIPSet, most: 2_000_000, prefixes: 250_000, tool: "ipset"},
 	{name: xdpFilter, slow: true, fixed: true, make: newXDPFilter, most: 10_000, tool: "xdp-filter"},
 }
 

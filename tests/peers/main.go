@@ -1,0 +1,135 @@
+// Peers writes docs/benchmarks.md, and the figures beside it, from a report of
+// weir bench: make bench-peers runs both. What the page says besides tables and
+// figures stands in docs/benchmarks/page.md.tmpl.
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"text/template"
+
+	"weir/control/bench"
+)
+
+// What the page is made of, in the directory of the documents.
+const (
+	pageFile     = "benchmarks.md"
+	directory    = "benchmarks" // of the others
+	reportFile   = "report.json"
+	templateFile = "page.md.tmpl"
+)
+
+func main() {
+	docs := flag.String("docs", "docs", "directory of the documents")
+	flag.Parse()
+	if err := write(*docs); err != nil {
+		fmt.Fprintln(os.Stderr, "peers:", err)
+		os.Exit(1)
+	}
+}
+
+// write makes the page and its figures from the report beside them.
+func write(docs string) error {
+	text, err := os.ReadFile(filepath.Join(docs, directory, reportFile))
+	if err != nil {
+		return err
+	}
+	var r bench.Report
+	if err := json.Unmarshal(text, &r); err != nil {
+		return fmt.Errorf("%s: %w", reportFile, err)
+	}
+	figures, err := r.Plot(filepath.Join(docs, directory))
+	if err != nil {
+		return err
+	}
+	rendered, err := render(&page{&r, figures}, filepath.Join(docs, directory, templateFile))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(docs, pageFile), rendered, 0o644)
+}
+
+// page is what the template may ask for.
+type page struct {
+	report  *bench.Report
+	figures []bench.Figure
+}
+
+func render(p *page, file string) ([]byte, error) {
+	t, err := template.ParseFiles(file)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	if err := t.Execute(&b, p); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// Machine describes what was measured on, and how.
+func (p *page) Machine() string {
+	return "```\n" + strings.Join(p.report.Machine.Lines(), "\n") + "\n```"
+}
+
+// Bars is the table of the bars.
+func (p *page) Bars() string { return table(p.report.BarTable()) }
+
+// Reached counts the bars.
+func (p *page) Reached() string {
+	n := 0
+	for _, b := range p.report.Bars {
+		if b.Reached {
+			n++
+		}
+	}
+	return fmt.Sprintf("%d of %d bars are reached", n, len(p.report.Bars))
+}
+
+// Table is that of a benchmark: with caches as they come, or cold ones.
+func (p *page) Table(benchmark string, cold bool) string {
+	return table(p.report.Table(func(r bench.Result) bool {
+		return r.Benchmark == benchmark && r.Cold == cold && r.BitsPerKey == 0 && r.F1 == 0
+	}))
+}
+
+// Rates is the table of false positives.
+func (p *page) Rates() string {
+	return table(p.report.Table(func(r bench.Result) bool { return r.BitsPerKey != 0 }))
+}
+
+// Found is the table of the heavy flows that were found.
+func (p *page) Found() string {
+	return table(p.report.Table(func(r bench.Result) bool { return r.F1 != 0 }))
+}
+
+// Figure shows a figure, if the report has what it draws.
+func (p *page) Figure(file string) string {
+	for _, f := range p.figures {
+		if f.File == file {
+			return fmt.Sprintf("![%s](%s)", f.Caption, path.Join(directory, file))
+		}
+	}
+	return "(not measured)"
+}
+
+// table writes lines of cells, the first of which is the heading.
+func table(lines [][]string) string {
+	if len(lines) < 2 {
+		return "(not measured)"
+	}
+	var b strings.Builder
+	for i, cells := range lines {
+		fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | "))
+		if i == 0 {
+			b.WriteString(strings.Repeat("|---", len(cells)) + "|\n")
+		}
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}

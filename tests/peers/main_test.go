@@ -1,0 +1,78 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"weir/control/bench"
+)
+
+const docs = "../../docs"
+
+// TestPage holds the page to the report and the template beside it.
+func TestPage(t *testing.T) {
+	report, err := os.ReadFile(filepath.Join(docs, directory, reportFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skipf("no %s: make bench-peers", reportFile)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r bench.Report
+	if err := json.Unmarshal(report, &r); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	figures, err := r.Plot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := render(&page{&r, figures}, filepath.Join(docs, directory, templateFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, filepath.Join(docs, pageFile), want)
+	for _, f := range figures {
+		want, err := os.ReadFile(filepath.Join(dir, f.File))
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, filepath.Join(docs, directory, f.File), want)
+	}
+}
+
+func same(t *testing.T, file string, want []byte) {
+	t.Helper()
+	if got, err := os.ReadFile(file); err != nil {
+		t.Error(err)
+	} else if !bytes.Equal(got, want) {
+		t.Errorf("%s is not what the report gives: go run ./tests/peers", file)
+	}
+}
+
+// TestTemplate renders the page of a report in which there is little.
+func TestTemplate(t *testing.T) {
+	r := bench.Report{
+		Machine: bench.Machine{CPU: "a processor"},
+		Results: []bench.Result{{Benchmark: "wire", Contender: "ipset", Set: "random", Entries: 1000, Ratio: 0.5}},
+		Bars:    []bench.Bar{{Name: "a promise", Limit: 2, Value: 1, Reached: true}},
+	}
+	text, err := render(&page{report: &r}, filepath.Join(docs, directory, templateFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"a processor", "| a promise | 1.000 | ≤ 2 | reached |", "| random | 1k | ipset |", "1 of 1 bars"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the page has no %q", want)
+		}
+	}
+	if strings.Contains(string(text), "no value") {
+		t.Error("the template asks for what is not there")
+	}
+}
