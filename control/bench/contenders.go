@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os/exec"
@@ -40,7 +41,8 @@ type looper interface {
 
 // place is where a contender stands.
 type place struct {
-	wire *wire // nil: in loops only
+	ctx  context.Context // for what takes minutes
+	wire *wire           // nil: in loops only
 	keys *loader.Keys
 }
 
@@ -121,7 +123,7 @@ func (s *session) field(b *blocklist, onWire bool, names ...string) (_ *contende
 		if err := s.ctx.Err(); err != nil {
 			return nil, err
 		}
-		one, err := c.enter(k, s.keys, onWire)
+		one, err := c.enter(k, place{ctx: s.ctx, keys: s.keys}, onWire)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", k.name, err)
 		}
@@ -135,9 +137,8 @@ func (s *session) field(b *blocklist, onWire bool, names ...string) (_ *contende
 	return c, nil
 }
 
-// enter makes a contender of a kind.
-func (c *contenders) enter(k kind, keys *loader.Keys, onWire bool) (contender, error) {
-	p := place{keys: keys}
+// enter makes a contender of a kind, with a wire or without one.
+func (c *contenders) enter(k kind, p place, onWire bool) (contender, error) {
 	if onWire {
 		w, err := newWire()
 		if err != nil {

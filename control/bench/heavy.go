@@ -43,7 +43,7 @@ func (s *session) heavy() (err error) {
 		case "tracker":
 			config.Trackers, config.TrackerSeed = []generation.Tracker{spec.Tracker()}, 1
 		}
-		one, err := c.enter(kind{name: name, make: func(p place) contender { return &weir{place: p, config: config} }}, s.keys, true)
+		one, err := c.enter(kind{name: name, make: func(p place) contender { return &weir{place: p, config: config} }}, place{ctx: s.ctx, keys: s.keys}, true)
 		if err == nil {
 			err = one.prepare(b)
 		}

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -29,7 +30,7 @@ func (s *session) load() error {
 					return err
 				}
 				if err := s.loadOnce(b, k, &r); err != nil {
-					return err
+					return fmt.Errorf("%s: %w", k.name, err)
 				}
 				took = append(took, r.Seconds)
 			}
@@ -52,7 +53,7 @@ func (s *session) loads(b *blocklist, k kind) int {
 func (s *session) loadOnce(b *blocklist, k kind, r *Result) (err error) {
 	c := newContenders()
 	defer func() { err = errors.Join(err, c.Close()) }()
-	one, err := c.enter(k, s.keys, true)
+	one, err := c.enter(k, place{ctx: s.ctx, keys: s.keys}, true)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"runtime"
 
 	"weir/control/generation"
 	"weir/filter/fpr"
@@ -140,11 +141,8 @@ func checkShare(hits, n uint64, listed float64) error {
 	return nil
 }
 
-// large is memory beyond the caches, once it is needed, and what was read there.
-var (
-	large []uint64
-	read  uint64
-)
+// large is memory beyond the caches, once it is needed.
+var large []uint64
 
 // evict makes the caches forget what was in them, by reading twice what the
 // last level of them holds.
@@ -156,9 +154,11 @@ func evict() {
 		}
 	}
 	const line = 8 // words
+	sum := uint64(0)
 	for i := 0; i < len(large); i += line {
-		read += large[i]
+		sum += large[i]
 	}
+	runtime.KeepAlive(sum)
 }
 
 // rates measures how often an approximate filter of some sizes takes for listed

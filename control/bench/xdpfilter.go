@@ -30,6 +30,9 @@ func (x *xdpfilter) prepare(b *blocklist) error {
 	}
 	x.loaded = true
 	return eachLine(b.path, func(line []byte) error {
+		if err := x.ctx.Err(); err != nil {
+			return err
+		}
 		_, err := x.wire.run(nil, "xdp-filter", "ip", "--mode", "src", string(line))
 		return err
 	})
