@@ -73,7 +73,8 @@ func (s *session) loadOnce(b *blocklist, k kind, r *Result) (err error) {
 	if err != nil {
 		return err
 	}
-	if w, ok := one.(*weir); ok {
+	const enough = 100_000 // entries, for what else the process has not to count
+	if w, ok := one.(*weir); ok && b.n() >= enough {
 		r.BytesEntry = float64(after-before) / float64(b.n())
 		runtime.KeepAlive(w)
 	}

@@ -19,7 +19,12 @@ var columns = []column{
 	{"set", func(r Result) string { return r.Set }},
 	{"entries", func(r Result) string { return count(r.Entries) }},
 	{"contender", func(r Result) string { return r.Contender }},
-	{"listed", func(r Result) string { return fmt.Sprintf("%g %%", 100*r.ListedShare) }},
+	{"listed", func(r Result) string {
+		if r.NS == 0 || r.Benchmark == "heavy" {
+			return "" // there is no traffic, or all of it is clean
+		}
+		return fmt.Sprintf("%g %%", 100*r.ListedShare)
+	}},
 	{"caches", func(r Result) string {
 		if r.Cold {
 			return "cold"

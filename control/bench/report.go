@@ -2,6 +2,7 @@ package bench
 
 import (
 	_ "embed"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -101,12 +102,13 @@ func thisMachine(o Options) (Machine, error) {
 			{"nft", "--version"}, {"ipset", "--version"}, {"iptables", "--version"}, {"xdp-filter", "load", "--version"},
 		} {
 			out, err := exec.Command(tool[0], tool[1:]...).Output()
-			if err != nil {
-				m.Versions[tool[0]] = "" // it is not installed
+			if errors.Is(err, exec.ErrNotFound) {
+				m.Versions[tool[0]] = ""
 				continue
 			}
+			// xdp-filter tells its version and fails.
 			first, _, _ := strings.Cut(string(out), "\n")
-			m.Versions[tool[0]] = strings.TrimSuffix(strings.TrimSpace(first), ":")
+			m.Versions[tool[0]] = strings.TrimSpace(first)
 		}
 	}
 	return m, nil
