@@ -37,6 +37,8 @@ type Packet struct {
 	// HasAddresses is true from the IP header on, also where the rest of the
 	// frame is bad: a listed address matches whatever stands behind it.
 	HasAddresses bool
+	// Network is where the IP header begins, in bytes from the frame's start.
+	Network int
 	// ND is true for IPv6 neighbour discovery that was sent on this link.
 	ND bool
 }
@@ -85,6 +87,7 @@ func Parse(frame []byte) (Packet, Result) {
 		}
 		proto, rest = binary.BigEndian.Uint16(rest[2:]), rest[4:]
 	}
+	p.Network = len(frame) - len(rest)
 	switch proto {
 	case etherIPv4:
 		return p, p.parseIPv4(rest)
