@@ -31,6 +31,8 @@ const (
 	BenchMapBlockMarks6    = "block_marks6"
 	BenchMapEvents         = "events"
 	BenchMapListStats      = "list_stats"
+	BenchMapLoopEdges      = "loop_edges"
+	BenchMapLoopStats      = "loop_stats"
 	BenchMapPenalties      = "penalties"
 	BenchMapReasonStats    = "reason_stats"
 	BenchMapSamplingNow    = "sampling_now"
@@ -46,6 +48,7 @@ const (
 	BenchProgLoopMatch     = "loop_match"
 	BenchProgLoopTrack     = "loop_track"
 	BenchProgLoopWeir      = "loop_weir"
+	BenchProgVisit         = "visit"
 	BenchProgWireBloom     = "wire_bloom"
 	BenchProgWireDrop      = "wire_drop"
 	BenchProgWireHash      = "wire_hash"
@@ -54,6 +57,7 @@ const (
 	BenchVarAllow          = "allow"
 	BenchVarBankBuckets    = "bank_buckets"
 	BenchVarBankLines      = "bank_lines"
+	BenchVarBenchFilter    = "bench_filter"
 	BenchVarBenchIfindex   = "bench_ifindex"
 	BenchVarBenchLoop      = "bench_loop"
 	BenchVarBlock          = "block"
@@ -62,6 +66,8 @@ const (
 	BenchVarFrags          = "frags"
 	BenchVarHashSeed       = "hash_seed"
 	BenchVarListStride     = "list_stride"
+	BenchVarLoopEdge       = "loop_edge"
+	BenchVarLoopNode       = "loop_node"
 	BenchVarMonitor        = "monitor"
 	BenchVarPenaltyBuckets = "penalty_buckets"
 	BenchVarTrackerCount   = "tracker_count"
@@ -119,6 +125,7 @@ type BenchProgramSpecs struct {
 	LoopMatch *ebpf.ProgramSpec `ebpf:"loop_match"`
 	LoopTrack *ebpf.ProgramSpec `ebpf:"loop_track"`
 	LoopWeir  *ebpf.ProgramSpec `ebpf:"loop_weir"`
+	Visit     *ebpf.ProgramSpec `ebpf:"visit"`
 	WireBloom *ebpf.ProgramSpec `ebpf:"wire_bloom"`
 	WireDrop  *ebpf.ProgramSpec `ebpf:"wire_drop"`
 	WireHash  *ebpf.ProgramSpec `ebpf:"wire_hash"`
@@ -145,6 +152,8 @@ type BenchMapSpecs struct {
 	BlockMarks6  *ebpf.MapSpec `ebpf:"block_marks6"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
 	ListStats    *ebpf.MapSpec `ebpf:"list_stats"`
+	LoopEdges    *ebpf.MapSpec `ebpf:"loop_edges"`
+	LoopStats    *ebpf.MapSpec `ebpf:"loop_stats"`
 	Penalties    *ebpf.MapSpec `ebpf:"penalties"`
 	ReasonStats  *ebpf.MapSpec `ebpf:"reason_stats"`
 	SamplingNow  *ebpf.MapSpec `ebpf:"sampling_now"`
@@ -160,6 +169,7 @@ type BenchVariableSpecs struct {
 	Allow          *ebpf.VariableSpec `ebpf:"allow"`
 	BankBuckets    *ebpf.VariableSpec `ebpf:"bank_buckets"`
 	BankLines      *ebpf.VariableSpec `ebpf:"bank_lines"`
+	BenchFilter    *ebpf.VariableSpec `ebpf:"bench_filter"`
 	BenchIfindex   *ebpf.VariableSpec `ebpf:"bench_ifindex"`
 	BenchLoop      *ebpf.VariableSpec `ebpf:"bench_loop"`
 	Block          *ebpf.VariableSpec `ebpf:"block"`
@@ -168,6 +178,8 @@ type BenchVariableSpecs struct {
 	Frags          *ebpf.VariableSpec `ebpf:"frags"`
 	HashSeed       *ebpf.VariableSpec `ebpf:"hash_seed"`
 	ListStride     *ebpf.VariableSpec `ebpf:"list_stride"`
+	LoopEdge       *ebpf.VariableSpec `ebpf:"loop_edge"`
+	LoopNode       *ebpf.VariableSpec `ebpf:"loop_node"`
 	Monitor        *ebpf.VariableSpec `ebpf:"monitor"`
 	PenaltyBuckets *ebpf.VariableSpec `ebpf:"penalty_buckets"`
 	TrackerCount   *ebpf.VariableSpec `ebpf:"tracker_count"`
@@ -209,6 +221,8 @@ type BenchMaps struct {
 	BlockMarks6  *ebpf.Map `ebpf:"block_marks6"`
 	Events       *ebpf.Map `ebpf:"events"`
 	ListStats    *ebpf.Map `ebpf:"list_stats"`
+	LoopEdges    *ebpf.Map `ebpf:"loop_edges"`
+	LoopStats    *ebpf.Map `ebpf:"loop_stats"`
 	Penalties    *ebpf.Map `ebpf:"penalties"`
 	ReasonStats  *ebpf.Map `ebpf:"reason_stats"`
 	SamplingNow  *ebpf.Map `ebpf:"sampling_now"`
@@ -234,6 +248,8 @@ func (m *BenchMaps) Close() error {
 		m.BlockMarks6,
 		m.Events,
 		m.ListStats,
+		m.LoopEdges,
+		m.LoopStats,
 		m.Penalties,
 		m.ReasonStats,
 		m.SamplingNow,
@@ -250,6 +266,7 @@ type BenchVariables struct {
 	Allow          *ebpf.Variable `ebpf:"allow"`
 	BankBuckets    *ebpf.Variable `ebpf:"bank_buckets"`
 	BankLines      *ebpf.Variable `ebpf:"bank_lines"`
+	BenchFilter    *ebpf.Variable `ebpf:"bench_filter"`
 	BenchIfindex   *ebpf.Variable `ebpf:"bench_ifindex"`
 	BenchLoop      *ebpf.Variable `ebpf:"bench_loop"`
 	Block          *ebpf.Variable `ebpf:"block"`
@@ -258,6 +275,8 @@ type BenchVariables struct {
 	Frags          *ebpf.Variable `ebpf:"frags"`
 	HashSeed       *ebpf.Variable `ebpf:"hash_seed"`
 	ListStride     *ebpf.Variable `ebpf:"list_stride"`
+	LoopEdge       *ebpf.Variable `ebpf:"loop_edge"`
+	LoopNode       *ebpf.Variable `ebpf:"loop_node"`
 	Monitor        *ebpf.Variable `ebpf:"monitor"`
 	PenaltyBuckets *ebpf.Variable `ebpf:"penalty_buckets"`
 	TrackerCount   *ebpf.Variable `ebpf:"tracker_count"`
@@ -277,6 +296,7 @@ type BenchPrograms struct {
 	LoopMatch *ebpf.Program `ebpf:"loop_match"`
 	LoopTrack *ebpf.Program `ebpf:"loop_track"`
 	LoopWeir  *ebpf.Program `ebpf:"loop_weir"`
+	Visit     *ebpf.Program `ebpf:"visit"`
 	WireBloom *ebpf.Program `ebpf:"wire_bloom"`
 	WireDrop  *ebpf.Program `ebpf:"wire_drop"`
 	WireHash  *ebpf.Program `ebpf:"wire_hash"`
@@ -295,6 +315,7 @@ func (p *BenchPrograms) Close() error {
 		p.LoopMatch,
 		p.LoopTrack,
 		p.LoopWeir,
+		p.Visit,
 		p.WireBloom,
 		p.WireDrop,
 		p.WireHash,

@@ -27,6 +27,7 @@ enum reason {
 	REASON_UNPARSED,  /* configurable: more headers than weir follows */
 	REASON_LIMITED,	  /* drop: over the rate that is left to a heavy flow */
 	REASON_HEAVY,	  /* drop: of a flow that is blocked for being heavy */
+	REASON_LOOPED,	  /* configurable: it goes round in a circle */
 	REASON_COUNT,
 };
 
@@ -47,7 +48,9 @@ struct packet {
 	__u8 has_ports; /* TCP, UDP or SCTP, not a later fragment */
 	__u8 nd;	/* IPv6 neighbour discovery */
 	__u32 punished; /* the reason to drop it for a heavy flow that it is of, or 0 */
-	__u8 pad[4];
+	__u8 network;	/* where the IP header begins, in bytes from the frame's start */
+	__u8 loop;	/* what its loop filter tells: enum loop_outcome */
+	__u8 pad[2];
 };
 
 _Static_assert(sizeof(struct packet) == 64, "a packet is one cache line");

@@ -262,6 +262,7 @@ static __always_inline enum reason parse_ipv6(struct cursor *c, struct packet *p
 
 static __always_inline enum reason parse(struct cursor *c, struct packet *p)
 {
+	void *start = c->pos;
 	__be16 proto;
 	enum reason r;
 
@@ -269,9 +270,11 @@ static __always_inline enum reason parse(struct cursor *c, struct packet *p)
 	p->ports = 0;
 	p->has_ports = 0;
 	p->nd = 0;
+	p->loop = 0;
 	r = parse_ethernet(c, &proto);
 	if (r != REASON_CLEAN)
 		return r;
+	p->network = c->pos - start;
 	switch (proto) {
 	case bpf_htons(ETH_P_IP):
 		return parse_ipv4(c, p);

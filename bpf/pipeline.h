@@ -2,7 +2,7 @@
 /*
  * The verdict pipeline:
  *
- *	parse -> failsafe -> heavy hitters -> block match -> (allow match) -> pass
+ *	parse -> failsafe -> loop check -> heavy hitters -> block match -> (allow match) -> pass
  *
  * The allow lists are asked only when a stage wants to drop, so they cost
  * clean traffic nothing. Heavy hitters are counted before the lists are asked:
@@ -19,6 +19,7 @@
 #include "event.h"
 #include "failsafe.h"
 #include "hot.h"
+#include "loop.h"
 #include "packet.h"
 #include "parse.h"
 #include "penalty.h"
@@ -140,6 +141,12 @@ static __always_inline int drops_malformed(enum reason r)
 	       (r == REASON_TRUNCATED || r == REASON_MALFORMED || r == REASON_UNPARSED);
 }
 
+/* Monitor mode tells of loops, as a domain does that is not to drop them. */
+static __always_inline int drops_looped(void)
+{
+	return loop_node.drops && !monitor;
+}
+
 static __always_inline int verdict(enum reason r)
 {
 	switch (r) {
@@ -147,12 +154,14 @@ static __always_inline int verdict(enum reason r)
 	case REASON_LIMITED:
 	case REASON_HEAVY:
 		return XDP_DROP;
+	case REASON_LOOPED:
+		return drops_looped() ? XDP_DROP : XDP_PASS;
 	default:
 		return drops_malformed(r) && !monitor ? XDP_DROP : XDP_PASS;
 	}
 }
 
-static __always_inline enum reason decide(struct cursor *c, struct cpu_row *row)
+static __always_inline enum reason decide(struct xdp_md *ctx, struct cursor *c, struct cpu_row *row)
 {
 	struct packet *p = &row->packet;
 	enum reason safe;
@@ -165,13 +174,21 @@ static __always_inline enum reason decide(struct cursor *c, struct cpu_row *row)
 	safe = failsafe(&failsafe_config, p);
 	if (safe != REASON_CLEAN)
 		return safe;
+	if (loop_node.words) {
+		if (!loop_edge)
+			check_loop(ctx, p);
+		settle();
+		if (p->loop == LOOP_LOOPED && drops_looped())
+			return allow.lines && match_allow() != LIST_NONE ? REASON_ALLOWED
+									 : REASON_LOOPED;
+	}
 	police(row);
 	settle();
 
 	if (block.lines)
 		list = match_block();
 	if (list == LIST_NONE && !p->punished && !drops_malformed(p->reason))
-		return p->reason;
+		return loop_node.words && p->loop == LOOP_LOOPED ? REASON_LOOPED : p->reason;
 	if (allow.lines && match_allow() != LIST_NONE)
 		return REASON_ALLOWED;
 	p->list = list;
@@ -211,6 +228,8 @@ static __always_inline enum reason leave(struct xdp_md *ctx, struct cpu_row *row
 	settle();
 	count_reason(row, row->packet.reason, row->packet.len);
 	sample(ctx, row->packet.reason);
+	if (loop_node.words && row->packet.family && verdict(row->packet.reason) == XDP_PASS)
+		carry_filter(ctx, &row->packet);
 	return row->packet.reason;
 }
 
@@ -221,7 +240,7 @@ static __always_inline enum reason run_pipeline(struct xdp_md *ctx)
 
 	if (!row) /* cannot be: each possible CPU has one */
 		return REASON_CLEAN;
-	return leave(ctx, row, decide(&c, row));
+	return leave(ctx, row, decide(ctx, &c, row));
 }
 
 #endif

@@ -29,6 +29,7 @@ int weir_egress(struct xdp_md *ctx)
 
 /* Puts these into the object's BTF, where Go finds them. */
 const enum reason *reasons __attribute__((unused));
+const enum loop_outcome *loop_outcomes __attribute__((unused));
 const struct event *told __attribute__((unused));
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

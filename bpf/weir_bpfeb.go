@@ -113,6 +113,40 @@ type WeirLine struct {
 	Words [8]uint64
 }
 
+type WeirLoopConfig struct {
+	_       structs.HostLayout
+	Mask    [4]uint64
+	Key     [2]uint64
+	Words   uint32
+	Domain  uint8
+	Confirm uint8
+	Drops   uint8
+	Edges   uint8
+}
+
+type WeirLoopOutcome uint32
+
+const (
+	WeirLoopOutcomeLOOP_UNTOUCHED       WeirLoopOutcome = 0
+	WeirLoopOutcomeLOOP_INSERTED        WeirLoopOutcome = 1
+	WeirLoopOutcomeLOOP_VISITED         WeirLoopOutcome = 2
+	WeirLoopOutcomeLOOP_SUSPECTED       WeirLoopOutcome = 3
+	WeirLoopOutcomeLOOP_LOOPED          WeirLoopOutcome = 4
+	WeirLoopOutcomeLOOP_REMOVED         WeirLoopOutcome = 5
+	WeirLoopOutcomeLOOP_TOO_LARGE       WeirLoopOutcome = 6
+	WeirLoopOutcomeLOOP_NO_ROOM         WeirLoopOutcome = 7
+	WeirLoopOutcomeLOOP_FRAGMENT        WeirLoopOutcome = 8
+	WeirLoopOutcomeLOOP_OPTIONS_PRESENT WeirLoopOutcome = 9
+	WeirLoopOutcomeLOOP_FORGED          WeirLoopOutcome = 10
+	WeirLoopOutcomeLOOP_FOREIGN         WeirLoopOutcome = 11
+	WeirLoopOutcomeLOOP_OUTCOME_COUNT   WeirLoopOutcome = 12
+)
+
+type WeirLoopRow struct {
+	_       structs.HostLayout
+	Packets [16]uint64
+}
+
 type WeirMulticastFilters struct {
 	_     structs.HostLayout
 	Ports uint32
@@ -149,7 +183,9 @@ type WeirPacket struct {
 	HasPorts uint8
 	Nd       uint8
 	Punished uint32
-	Pad      [4]uint8
+	Network  uint8
+	Loop     uint8
+	Pad      [2]uint8
 }
 
 type WeirPenaltyBucket struct {
@@ -184,7 +220,8 @@ const (
 	WeirReasonREASON_UNPARSED  WeirReason = 11
 	WeirReasonREASON_LIMITED   WeirReason = 12
 	WeirReasonREASON_HEAVY     WeirReason = 13
-	WeirReasonREASON_COUNT     WeirReason = 14
+	WeirReasonREASON_LOOPED    WeirReason = 14
+	WeirReasonREASON_COUNT     WeirReason = 15
 )
 
 type WeirSampling struct {
@@ -252,6 +289,8 @@ const (
 	WeirMapBlockMarks6      = "block_marks6"
 	WeirMapEvents           = "events"
 	WeirMapListStats        = "list_stats"
+	WeirMapLoopEdges        = "loop_edges"
+	WeirMapLoopStats        = "loop_stats"
 	WeirMapMulticastDevices = "multicast_devices"
 	WeirMapMulticastLines   = "multicast_lines"
 	WeirMapMulticastStats   = "multicast_stats"
@@ -273,6 +312,9 @@ const (
 	WeirVarFrags            = "frags"
 	WeirVarHashSeed         = "hash_seed"
 	WeirVarListStride       = "list_stride"
+	WeirVarLoopEdge         = "loop_edge"
+	WeirVarLoopNode         = "loop_node"
+	WeirVarLoopOutcomes     = "loop_outcomes"
 	WeirVarMonitor          = "monitor"
 	WeirVarMulticast        = "multicast"
 	WeirVarPenaltyBuckets   = "penalty_buckets"
@@ -343,6 +385,8 @@ type WeirMapSpecs struct {
 	BlockMarks6      *ebpf.MapSpec `ebpf:"block_marks6"`
 	Events           *ebpf.MapSpec `ebpf:"events"`
 	ListStats        *ebpf.MapSpec `ebpf:"list_stats"`
+	LoopEdges        *ebpf.MapSpec `ebpf:"loop_edges"`
+	LoopStats        *ebpf.MapSpec `ebpf:"loop_stats"`
 	MulticastDevices *ebpf.MapSpec `ebpf:"multicast_devices"`
 	MulticastLines   *ebpf.MapSpec `ebpf:"multicast_lines"`
 	MulticastStats   *ebpf.MapSpec `ebpf:"multicast_stats"`
@@ -368,6 +412,9 @@ type WeirVariableSpecs struct {
 	Frags          *ebpf.VariableSpec `ebpf:"frags"`
 	HashSeed       *ebpf.VariableSpec `ebpf:"hash_seed"`
 	ListStride     *ebpf.VariableSpec `ebpf:"list_stride"`
+	LoopEdge       *ebpf.VariableSpec `ebpf:"loop_edge"`
+	LoopNode       *ebpf.VariableSpec `ebpf:"loop_node"`
+	LoopOutcomes   *ebpf.VariableSpec `ebpf:"loop_outcomes"`
 	Monitor        *ebpf.VariableSpec `ebpf:"monitor"`
 	Multicast      *ebpf.VariableSpec `ebpf:"multicast"`
 	PenaltyBuckets *ebpf.VariableSpec `ebpf:"penalty_buckets"`
@@ -408,6 +455,8 @@ type WeirMaps struct {
 	BlockMarks6      *ebpf.Map `ebpf:"block_marks6"`
 	Events           *ebpf.Map `ebpf:"events"`
 	ListStats        *ebpf.Map `ebpf:"list_stats"`
+	LoopEdges        *ebpf.Map `ebpf:"loop_edges"`
+	LoopStats        *ebpf.Map `ebpf:"loop_stats"`
 	MulticastDevices *ebpf.Map `ebpf:"multicast_devices"`
 	MulticastLines   *ebpf.Map `ebpf:"multicast_lines"`
 	MulticastStats   *ebpf.Map `ebpf:"multicast_stats"`
@@ -432,6 +481,8 @@ func (m *WeirMaps) Close() error {
 		m.BlockMarks6,
 		m.Events,
 		m.ListStats,
+		m.LoopEdges,
+		m.LoopStats,
 		m.MulticastDevices,
 		m.MulticastLines,
 		m.MulticastStats,
@@ -458,6 +509,9 @@ type WeirVariables struct {
 	Frags          *ebpf.Variable `ebpf:"frags"`
 	HashSeed       *ebpf.Variable `ebpf:"hash_seed"`
 	ListStride     *ebpf.Variable `ebpf:"list_stride"`
+	LoopEdge       *ebpf.Variable `ebpf:"loop_edge"`
+	LoopNode       *ebpf.Variable `ebpf:"loop_node"`
+	LoopOutcomes   *ebpf.Variable `ebpf:"loop_outcomes"`
 	Monitor        *ebpf.Variable `ebpf:"monitor"`
 	Multicast      *ebpf.Variable `ebpf:"multicast"`
 	PenaltyBuckets *ebpf.Variable `ebpf:"penalty_buckets"`

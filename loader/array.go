@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// array is an array map that is mapped into memory, or a ring buffer or a map of
-// devices, which is not.
+// array is an array map that is mapped into memory, or a map of another type,
+// which is not.
 type array struct {
 	m     *ebpf.Map
 	words []uint64 // all entries, nothing else
@@ -34,7 +34,7 @@ func newArray(spec *ebpf.MapSpec) (*array, error) {
 
 // mapArray maps m into memory and takes it over, also when it fails.
 func mapArray(m *ebpf.Map) (*array, error) {
-	if m.Type() == ebpf.RingBuf || m.Type() == ebpf.DevMap {
+	if m.Type() != ebpf.Array {
 		return &array{m: m}, nil
 	}
 	// The kernel lays out entries of whole words without padding.

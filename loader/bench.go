@@ -86,7 +86,7 @@ var benchMaps = map[string]string{
 
 // NewBench loads the programs that measure the generation.
 func (g *Generation) NewBench(k *Keys) (*Bench, error) {
-	return newBench(g, k, "weir", 0, "loop_weir", "loop_match", "loop_ask", "loop_track")
+	return newBench(g, k, "weir", 0, "loop_weir", "loop_match", "loop_ask", "loop_track", "visit")
 }
 
 // NewMapBench loads the programs that measure a map of the kernel's with room
@@ -201,6 +201,20 @@ func (b *Bench) Loop(name string, n int) (float64, error) {
 		return 0, fmt.Errorf("run %s: %w", name, err)
 	}
 	return float64(run.Nanoseconds()) / benchLookups, nil // the mean run
+}
+
+// Visit runs the whole pipeline n times over a frame whose loop filter, of 256
+// bits at most, begins at the offset `filter` and is emptied before each run. It
+// gives the time of one in nanoseconds.
+func (b *Bench) Visit(frame []byte, filter, n int) (float64, error) {
+	if err := b.coll.Variables[bpf.BenchVarBenchFilter].Set(uint32(filter)); err != nil {
+		return 0, err
+	}
+	_, run, err := b.coll.Programs[bpf.BenchProgVisit].Benchmark(frame, n, nil)
+	if err != nil {
+		return 0, fmt.Errorf("run visit: %w", err)
+	}
+	return float64(run.Nanoseconds()), nil // the mean run, in whole nanoseconds
 }
 
 // Hits gives the number of lookups since the last call, and how many of them were

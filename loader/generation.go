@@ -99,6 +99,7 @@ func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
 		bpf.WeirVarBankBuckets:    bankBuckets,
 		bpf.WeirVarPenaltyBuckets: uint32(PenaltyBuckets),
 		bpf.WeirVarHashSeed:       cfg.Seed,
+		bpf.WeirVarLoopNode:       cfg.Loop.constants(),
 		bpf.WeirVarBlock:          &cfg.Block,
 		bpf.WeirVarAllow:          &cfg.Allow,
 		bpf.WeirVarFailsafeConfig: &cfg.Failsafe,
@@ -221,6 +222,9 @@ func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 	spec := g.spec.Copy()
 	replacements, err := g.connect(spec, p.maps, stats.stride(p.maps[bpf.WeirMapListStats]))
 	if err != nil {
+		return nil, err
+	}
+	if err := spec.Variables[bpf.WeirVarLoopEdge].Set(flag(stats.edge.Load())); err != nil {
 		return nil, err
 	}
 	var objects struct {

@@ -65,6 +65,10 @@ func TestLoad(t *testing.T) {
 			Seed: uint64(i), Lines: 4096, Buckets: 1024, ByBytes: uint8(i % 2), Tuple: uint8(i / 2), Punishes: 1,
 		})
 	}
+	looking := weighed
+	looking.Loop = Loop{Mask: make([]byte, 32), Confirm: 2, Drops: true}
+	edges := looking
+	edges.Loop.Edges = true
 	approximate := full
 	approximate.Block.Buckets, approximate.Allow.Buckets = 0, 0
 	approximateWeighed := approximate
@@ -79,9 +83,25 @@ func TestLoad(t *testing.T) {
 		{"weighed", weighed},
 		{"approximate", approximate},
 		{"approximate, weighed", approximateWeighed},
+		{"looking for loops", looking},
+		{"with edges", edges},
+		{"at an edge", edges},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			p := newTestProgram(t, newTestGeneration(t, test.cfg))
+			g := newTestGeneration(t, test.cfg)
+			s, err := NewStats(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			if err := s.SetEdges(test.name == "at an edge", []uint32{7}); err != nil {
+				t.Fatal(err)
+			}
+			p, err := g.Load(s)
+			if err != nil {
+				t.Fatalf("%+v", err)
+			}
+			defer p.Close()
 			info, err := p.prog.Info()
 			if err != nil {
 				t.Fatal(err)

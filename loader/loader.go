@@ -57,6 +57,7 @@ type Config struct {
 	Trackers    []Tracker // of heavy flows, at most MaxTrackers
 	TrackerSeed uint64    // whence the trackers' seeds come; kept with what they count
 
+	Loop      Loop      // what looks for packets in a loop; without words nothing does
 	Multicast Multicast // what is forwarded to groups
 }
 
@@ -92,6 +93,9 @@ func (c *Config) validate() error {
 		return errors.New("more failsafe ports or prefixes than the program holds")
 	}
 	if err := c.validateTrackers(); err != nil {
+		return err
+	}
+	if err := c.Loop.validate(); err != nil {
 		return err
 	}
 	if err := c.validateMulticast(); err != nil {

@@ -82,3 +82,18 @@ func (p *Program) VerifiedInstructions() (int, error) {
 	}
 	return n, nil
 }
+
+// Pass is Test, and gives the frame as it is passed on. It came in by the
+// loopback interface of the calling thread's network namespace, as far as the
+// program can tell.
+func (p *Program) Pass(frame []byte) (action uint32, passed []byte, err error) {
+	if len(frame) < minFrame {
+		return 0, nil, fmt.Errorf("%w: %d bytes", ErrShortFrame, len(frame))
+	}
+	const most = 64 // bytes that a program may add
+	o := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+most), Repeat: 1}
+	if action, err = p.prog.Run(o); err != nil {
+		return 0, nil, fmt.Errorf("pass a frame of %d bytes: %w", len(frame), err)
+	}
+	return action, o.DataOut, nil
+}

@@ -31,6 +31,7 @@ type Stats struct {
 	cpus int          // possible ones
 	mu   sync.RWMutex // guards what follows: Replace exchanges maps
 	maps kept         // nil: closed
+	edge atomic.Bool  // the interface is an edge of a domain that looks for loops
 
 	reading sync.Mutex      // guards what follows, behind mu
 	events  *ringbuf.Reader // nil until it is read
@@ -45,6 +46,7 @@ var keptNames = []string{
 	bpf.WeirMapReasonStats, bpf.WeirMapListStats,
 	bpf.WeirMapTrackerNow, bpf.WeirMapTrackerLines, bpf.WeirMapTrackerFlows,
 	bpf.WeirMapPenalties, bpf.WeirMapEvents, bpf.WeirMapSamplingNow,
+	bpf.WeirMapLoopStats, bpf.WeirMapLoopEdges,
 }
 
 func (k kept) Close() error {
@@ -77,6 +79,7 @@ func newStats(lists int) (_ *Stats, err error) {
 		}
 	}()
 	spec.Maps[bpf.WeirMapReasonStats].MaxEntries = uint32(cpus)
+	spec.Maps[bpf.WeirMapLoopStats].MaxEntries = uint32(cpus)
 	for _, name := range keptNames {
 		if name == bpf.WeirMapListStats {
 			s.maps[name], err = newListArray(lists)
@@ -133,7 +136,7 @@ func openStats(path string) (_ *Stats, err error) {
 		}
 	}
 	rows, stride := s.maps[bpf.WeirMapReasonStats].entries(), s.stride(s.maps[bpf.WeirMapListStats])
-	if rows != cpus || stride < minStride || bits.OnesCount(uint(stride)) != 1 {
+	if rows != cpus || s.maps[bpf.WeirMapLoopStats].entries() != cpus || stride < minStride || bits.OnesCount(uint(stride)) != 1 {
 		return nil, errLayout
 	}
 	return s, nil

@@ -35,11 +35,13 @@ type Config struct {
 }
 
 // Watching is what a generation sees of the traffic besides verdicts. It changes
-// none of them, but for the penalties that are imposed on heavy flows.
+// none of them, but for the penalties that are imposed on heavy flows, and for
+// packets in a loop.
 type Watching struct {
 	Trackers    []Tracker // of heavy flows, at most loader.MaxTrackers
 	TrackerSeed uint64    // secret: whence the seeds of the trackers come
 	Hot         int       // elements that may have weights in the block set
+	Loop        Loop      // looks for packets in a loop, and may drop them
 }
 
 // Tracker is a tracker of heavy flows. Its seed is for the generation to set.
@@ -102,7 +104,7 @@ func buildUnder(seed uint64, s *Store, c Config, inKernel bool) (_ *Generation, 
 	if c.BitsPerKey == 0 {
 		c.BitsPerKey = DefaultBitsPerKey
 	}
-	g := &Generation{store: s, Program: verdict.Program{Policy: c.Policy}, trackers: seeded(c.Trackers, c.TrackerSeed)}
+	g := &Generation{store: s, Program: verdict.Program{Policy: c.Policy, Loop: c.Loop.Node}, trackers: seeded(c.Trackers, c.TrackerSeed)}
 	c.Trackers = g.trackers
 	defer func() {
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"weir/filter/icarus"
 	"weir/filter/membership"
 	"weir/filter/packet"
 )
@@ -30,12 +31,14 @@ const (
 	Unparsed                // configurable: more headers than weir follows
 	Limited                 // drop: over the rate that is left to a heavy flow
 	Heavy                   // drop: of a flow that is blocked for being heavy
+	Looped                  // configurable: it goes round in a circle
 	NumReasons
 )
 
 var reasonNames = [NumReasons]string{
 	"clean", "not-ip", "arp", "nd", "dhcp", "failsafe", "allowed", "monitored",
 	"blocked", "truncated", "malformed", "unparsed", "limited", "heavy",
+	"looped",
 }
 
 // String is the reason's name in commands, metrics and JSON.
@@ -83,7 +86,8 @@ type Policy struct {
 type Program struct {
 	Policy
 	Block, Allow *membership.Set
-	Police       *Police // nil: nobody is counted
+	Police       *Police      // nil: nobody is counted
+	Loop         *icarus.Node // inside a domain, nil: loops are not looked for
 }
 
 // Outcome is the answer for one frame.
@@ -98,7 +102,7 @@ type Outcome struct {
 // Decide gives the outcome for a whole Ethernet frame.
 func (p *Program) Decide(frame []byte) Outcome {
 	o := p.reason(frame)
-	if o.Reason.Drops() || p.dropsMalformed(o.Reason) && !p.Monitor {
+	if o.Reason.Drops() || (p.dropsMalformed(o.Reason) || o.Reason == Looped && p.Loop.Drop) && !p.Monitor {
 		o.Action = Drop
 	}
 	return o
@@ -130,9 +134,19 @@ func (p *Program) reason(frame []byte) Outcome {
 	case p.failsafe(pkt):
 		return Outcome{Reason: Failsafe}
 	}
+	looped := p.Loop != nil && p.Loop.Check(frame[pkt.Network:]) == icarus.Looped
+	if looped && p.Loop.Drop && !p.Monitor {
+		if _, allowed := p.Allow.Match(pkt.Tuple); allowed {
+			return Outcome{Reason: Allowed}
+		}
+		return Outcome{Reason: Looped}
+	}
 	punished := p.Police.count(pkt.Tuple, len(frame))
 	list, blocked := p.Block.Match(pkt.Tuple)
 	if !blocked && punished == Clean && !p.dropsMalformed(parsed) {
+		if looped {
+			parsed = Looped
+		}
 		return Outcome{Reason: parsed}
 	}
 	if _, allowed := p.Allow.Match(pkt.Tuple); allowed {

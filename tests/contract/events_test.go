@@ -12,6 +12,7 @@ import (
 	"weir/control/generation"
 	"weir/control/list"
 	"weir/control/replay"
+	"weir/filter/icarus"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/filter/penalty"
@@ -63,6 +64,7 @@ func eventful(t *testing.T, p verdict.Policy) *replay.Kernel {
 	c := generation.Config{Policy: p}
 	c.TrackerSeed, c.Trackers = 1, trackersOfAllKinds()[:1]
 	c.Trackers[0].Punishes = true
+	c.Loop.Node = mustNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1})
 	g, k := engines(t, s, c)
 	g.Watch(k.Stats(), func(n generation.Counting) {
 		table, err := penalty.NewTable(n.Penalties)
@@ -86,6 +88,10 @@ func TestEvents(t *testing.T) {
 		return packet.Frame(key.Tuple{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), Proto: 17, HasPorts: true, SrcPort: 4000, DstPort: 0xf053})
 	}
 	with := func(frame []byte, at int, b ...byte) []byte { copy(frame[at:], b); return frame }
+	bearing := func(frame []byte) []byte { // the filter that eventful's node has inserted
+		pkt, _ := mustNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1}).Insert(frame[14:], 1500)
+		return slices.Concat(frame[:14], pkt)
+	}
 	const to4, to6 = "203.0.113.1", "2001:db9::1"
 	cases := []struct {
 		policy verdict.Policy
@@ -101,6 +107,7 @@ func TestEvents(t *testing.T) {
 		{policy: verdict.Policy{Monitor: true}, frame: udp("198.51.100.1", to4), want: verdict.Monitored, list: -1},
 		{frame: udp("198.51.100.1", to4), want: verdict.Heavy},
 		{frame: udp("198.51.100.2", to4), want: verdict.Limited},
+		{frame: bearing(udp("198.51.100.9", to4)), want: verdict.Looped},
 		{frame: udp("198.51.100.9", to4)[:37], want: verdict.Truncated},
 		{frame: udp("198.51.100.9", to4)[:15], want: verdict.Truncated},
 		{policy: verdict.Policy{DropMalformed: true}, frame: with(udp("198.51.100.9", to4), 14, 0x41), want: verdict.Malformed},

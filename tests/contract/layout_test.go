@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 
 	"weir/bpf"
 	"weir/filter/fpr"
+	"weir/filter/icarus"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
@@ -106,6 +108,8 @@ func TestLayouts(t *testing.T) {
 		"packet":          reflect.TypeFor[loader.Packet](),
 		"event":           reflect.TypeFor[bpf.WeirEvent](),
 		"sampling":        reflect.TypeFor[bpf.WeirSampling](),
+		"loop_config":     reflect.TypeFor[bpf.WeirLoopConfig](),
+		"loop_row":        reflect.TypeFor[bpf.WeirLoopRow](),
 		"multicast_row":   reflect.TypeFor[bpf.WeirMulticastRow](),
 		"multicast_port":  reflect.TypeFor[bpf.WeirMulticastPort](),
 
@@ -147,6 +151,23 @@ func TestReasons(t *testing.T) {
 			}
 		} else if got := verdict.Reason(i).String(); got != label {
 			t.Errorf("%s is called %q in Go", v.Name, got)
+		}
+	}
+}
+
+// So have the outcomes of loop filters.
+func TestLoopOutcomes(t *testing.T) {
+	var outcomes *btf.Enum
+	if err := objectTypes(t).TypeByName("loop_outcome", &outcomes); err != nil {
+		t.Fatal(err)
+	}
+	if len(outcomes.Values) != int(icarus.NumOutcomes)+1 || loader.LoopOutcomes != int(icarus.NumOutcomes) {
+		t.Fatalf("%d outcomes and their number in C, %d in Go", len(outcomes.Values), icarus.NumOutcomes)
+	}
+	for i, v := range outcomes.Values[:icarus.NumOutcomes] {
+		label := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(v.Name, "LOOP_"), "_", "-"))
+		if got := icarus.Outcome(i).String(); v.Value != uint64(i) || got != label {
+			t.Errorf("%s is %d, and %q in Go", v.Name, v.Value, got)
 		}
 	}
 }
@@ -201,6 +222,9 @@ func TestConstants(t *testing.T) {
 		"MAX_EXT_BYTES":   packet.MaxExtBytes,
 		"MAX_TRACKERS":    loader.MaxTrackers,
 		"EVENT_FRAME":     uint64(loader.EventFrame),
+		"LOOP_WORDS":      uint64(slices.Max(icarus.Sizes) / 64),
+		"LOOP_TYPE_V4":    icarus.TypeV4,
+		"LOOP_TYPE_V6":    icarus.TypeV6,
 	} {
 		if got, ok := c[name]; !ok || got != want {
 			t.Errorf("%s is %d (%t) in C, %d in Go", name, got, ok, want)

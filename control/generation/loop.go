@@ -1,0 +1,22 @@
+package generation
+
+import (
+	"weir/filter/icarus"
+	"weir/loader"
+)
+
+// Loop is the node of a domain that looks for loops; without a node nobody does.
+type Loop struct {
+	*icarus.Node
+	Edges bool // some interfaces are the domain's edges
+}
+
+func (l Loop) config() loader.Loop {
+	if l.Node == nil {
+		return loader.Loop{}
+	}
+	mask := l.Mask.Wire()
+	return loader.Loop{
+		Mask: mask[:l.Size/8], Key: l.Key, Domain: l.Domain, Confirm: uint8(l.Confirm), Drops: l.Drop, Edges: l.Edges,
+	}
+}

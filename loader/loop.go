@@ -1,0 +1,152 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+
+	"weir/bpf"
+)
+
+// Loop is what a program knows of the node that it runs on, in a domain that
+// looks for loops.
+type Loop struct {
+	Mask    []byte   // the node's, as it stands in a packet: 8, 16 or 32 bytes; none: no loop is looked for
+	Key     [16]byte // the domain's secret
+	Domain  uint8
+	Confirm uint8 // nodes in a row that must find a filter unchanged, 1 at least
+	Drops   bool  // packets in a loop; otherwise they are told of
+	Edges   bool  // some interfaces are edges: see [Stats.SetEdges]
+}
+
+func (l *Loop) validate() error {
+	if n := len(l.Mask); n != 0 && n != 8 && n != 16 && n != 32 {
+		return fmt.Errorf("loop filter of %d bytes: not 8, 16 or 32", n)
+	}
+	if len(l.Mask) != 0 && l.Confirm == 0 {
+		return errors.New("loop filter: no node to confirm a loop")
+	}
+	return nil
+}
+
+// constants are the program's.
+func (l *Loop) constants() *bpf.WeirLoopConfig {
+	c := &bpf.WeirLoopConfig{
+		Words: uint32(len(l.Mask) / 8), Domain: l.Domain, Confirm: l.Confirm, Drops: flag(l.Drops), Edges: flag(l.Edges),
+	}
+	// Masks as they stand in a packet, the key as numbers.
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&c.Mask)), unsafe.Sizeof(c.Mask)), l.Mask)
+	for i := range c.Key {
+		for j := range 8 {
+			c.Key[i] |= uint64(l.Key[8*i+j]) << (8 * j)
+		}
+	}
+	return c
+}
+
+// LoopOutcomes is how many outcomes the programs tell apart,
+// LOOP_OUTCOME_COUNT.
+const LoopOutcomes = int(bpf.WeirLoopOutcomeLOOP_OUTCOME_COUNT)
+
+const loopRowWords = int(unsafe.Sizeof(bpf.WeirLoopRow{})) / 8
+
+// Loops are the packets by what became of their loop filter.
+func (s *Stats) Loops() (packets [LoopOutcomes]uint64) {
+	s.read(func(k kept) {
+		words := k[bpf.WeirMapLoopStats].words
+		for row := 0; row < len(words); row += loopRowWords {
+			for i := range packets {
+				packets[i] += atomic.LoadUint64(&words[row+i])
+			}
+		}
+	})
+	return packets
+}
+
+// SetEdges tells the program which interfaces are the domain's edges, by their
+// indexes. Whether its own is one holds for programs that are loaded from now on.
+// It fails where there are more than a program can know, or the kernel refuses;
+// some may then be known.
+func (s *Stats) SetEdges(own bool, edges []uint32) (err error) {
+	s.edge.Store(own)
+	s.read(func(k kept) { err = setKeys(k[bpf.WeirMapLoopEdges].m, edges) })
+	if err != nil {
+		return fmt.Errorf("tell the program of the domain's edges: %w", explainPermission(err))
+	}
+	return nil
+}
+
+// setKeys makes these the keys of a hash, additions first.
+func setKeys(m *ebpf.Map, keys []uint32) error {
+	var gone []uint32
+	var key, value uint32
+	for all := m.Iterate(); all.Next(&key, &value); {
+		if !slices.Contains(keys, key) {
+			gone = append(gone, key)
+		}
+	}
+	var errs []error
+	for _, k := range keys {
+		errs = append(errs, m.Put(k, uint32(1)))
+	}
+	for _, k := range gone {
+		if err := m.Delete(k); !errors.Is(err, ebpf.ErrKeyNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Edges are the indexes of the interfaces in the target's network namespace
+// whose names match one of the patterns, with *, ? and [ ], and of the VLAN
+// devices above them. It fails on a malformed pattern.
+func (t Target) Edges(patterns []string) (edges []uint32, err error) {
+	err = t.in(func(uint64) error {
+		links, err := netlink.LinkList()
+		if err != nil {
+			return fmt.Errorf("list interfaces: %w", err)
+		}
+		edges, err = edgesOf(links, patterns)
+		return err
+	})
+	return edges, err
+}
+
+func edgesOf(links []netlink.Link, patterns []string) (edges []uint32, err error) {
+	for _, l := range links {
+		edge, err := MatchAny(patterns, l.Attrs().Name)
+		if err != nil {
+			return nil, err
+		}
+		if edge {
+			edges = append(edges, uint32(l.Attrs().Index))
+		}
+	}
+	for grown := true; grown; { // tags in tags
+		grown = false
+		for _, l := range links {
+			index, below := uint32(l.Attrs().Index), uint32(l.Attrs().ParentIndex)
+			if l.Type() == "vlan" && slices.Contains(edges, below) && !slices.Contains(edges, index) {
+				edges, grown = append(edges, index), true
+			}
+		}
+	}
+	return edges, nil
+}
+
+// MatchAny reports whether an interface's name matches one of the patterns. It
+// fails on a malformed one.
+func MatchAny(patterns []string, name string) (bool, error) {
+	for _, p := range patterns {
+		if ok, err := path.Match(p, name); ok || err != nil {
+			return ok, err
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,87 @@
+package loader
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"weir/bpf"
+	"weir/tests/lab"
+)
+
+func TestLoopRefused(t *testing.T) {
+	for _, l := range []Loop{{Mask: make([]byte, 9), Confirm: 1}, {Mask: make([]byte, 8)}, {Mask: make([]byte, 64), Confirm: 1}} {
+		cfg := Config{Loop: l}
+		if err := cfg.validate(); err == nil {
+			t.Errorf("%+v accepted", l)
+		}
+	}
+}
+
+// The key is two numbers in the program, the mask the bytes that stand in
+// packets.
+func TestLoopConstants(t *testing.T) {
+	l := Loop{Mask: []byte{1, 0, 0, 0, 0, 0, 0, 0x80}, Domain: 3, Confirm: 1, Edges: true}
+	for i := range l.Key {
+		l.Key[i] = byte(i)
+	}
+	c := l.constants()
+	if c.Key != [2]uint64{0x0706050403020100, 0x0f0e0d0c0b0a0908} || c.Words != 1 || c.Edges != 1 || c.Drops != 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// Edges follow what they are set to, and what is over their number is refused.
+func TestSetEdges(t *testing.T) {
+	lab.Root(t)
+	s, err := NewStats(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, want := range [][]uint32{{1, 2, 3}, {3, 4}, nil} {
+		if err := s.SetEdges(false, want); err != nil {
+			t.Fatal(err)
+		}
+		var got []uint32
+		var key, value uint32
+		for all := s.maps[bpf.WeirMapLoopEdges].m.Iterate(); all.Next(&key, &value); {
+			got = append(got, key)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("edges %v, want %v", got, want)
+		}
+	}
+	var many []uint32
+	for i := range uint32(5000) {
+		many = append(many, i+1)
+	}
+	if err := s.SetEdges(false, many); err == nil {
+		t.Error("5000 edges fit")
+	}
+}
+
+// VLAN devices above an edge are edges, those above others are not.
+func TestEdgesOf(t *testing.T) {
+	link := func(index, parent int, name string) netlink.LinkAttrs {
+		return netlink.LinkAttrs{Index: index, ParentIndex: parent, Name: name}
+	}
+	links := []netlink.Link{
+		&netlink.Vlan{LinkAttrs: link(5, 4, "inner")}, // a tag in a tag, listed first
+		&netlink.Dummy{LinkAttrs: link(1, 0, "eth0")},
+		&netlink.Dummy{LinkAttrs: link(2, 0, "core0")},
+		&netlink.Vlan{LinkAttrs: link(3, 2, "core0.7")},
+		&netlink.Vlan{LinkAttrs: link(4, 1, "eth0.7")},
+		&netlink.Veth{LinkAttrs: link(6, 1, "veth0")}, // its peer is another's eth0
+	}
+	got, err := edgesOf(links, []string{"nothing", "eth[0-9]"})
+	slices.Sort(got)
+	if err != nil || !slices.Equal(got, []uint32{1, 4, 5}) {
+		t.Errorf("edges %v, %v", got, err)
+	}
+	if _, err := edgesOf(links, []string{"eth["}); err == nil {
+		t.Error("a malformed pattern is accepted")
+	}
+}
