@@ -51,6 +51,7 @@ func (c *Config) check(fail func(path string, err error)) {
 	for i, t := range c.Trackers {
 		t.check(fmt.Sprintf("trackers[%d]", i), failf)
 	}
+	c.Loop.check(failf)
 	c.checkMulticast(failf)
 	for _, l := range c.Lists {
 		l.check(join("lists", l.Name), fail)

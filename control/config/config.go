@@ -93,6 +93,9 @@ type Config struct {
 	// threshold.
 	Trackers []Tracker `yaml:"trackers,omitempty"`
 
+	// Looking for packets that go round in circles through a domain of nodes.
+	Loop Loop `yaml:"loop"`
+
 	// Forwarding of multicast, by the filters of the interfaces that want it.
 	Multicast Multicast `yaml:"multicast"`
 
@@ -211,6 +214,43 @@ type Tracker struct {
 
 	// How long a flow is limited or blocked.
 	Duration time.Duration `yaml:"duration"`
+}
+
+// Loop makes this host a node of a domain through which packets carry a small
+// filter of the nodes that they have passed. It takes node and key_file.
+type Loop struct {
+	// Number of this node, which no other node of the domain has.
+	Node int `yaml:"node,omitempty" min:"1" max:"4294967295"`
+
+	// Number of the domain, which tells it from others that it may meet.
+	Domain int `yaml:"domain,omitempty" min:"0" max:"255"`
+
+	// File with the secret that all nodes share: 32 hexadecimal digits, or 16
+	// bytes. Others than its owner and group must not read it.
+	KeyFile Path `yaml:"key_file,omitempty"`
+
+	// Interfaces, by names or patterns, where packets enter and leave the domain.
+	Edges []string `yaml:"edges,omitempty"`
+
+	// What becomes of a packet in a loop: report (the default) or drop.
+	Action LoopAction `yaml:"action,omitempty"`
+
+	// Bits of a packet's filter: 64, 128 or 256. All nodes must have the same;
+	// otherwise path_length and false_alarms tell.
+	Size int `yaml:"size,omitempty" min:"64" max:"256"`
+
+	// Bits that a node sets; otherwise the best for path_length.
+	K int `yaml:"k,omitempty" min:"1" max:"128"`
+
+	// Nodes in a row that must find a filter unchanged; otherwise 1, or what
+	// false_alarms takes.
+	Confirm int `yaml:"confirm,omitempty" min:"1" max:"255"`
+
+	// Nodes on the longest path without a loop; otherwise 16.
+	PathLength int `yaml:"path_length,omitempty" min:"1" max:"255"`
+
+	// The share of such paths that may be taken for a loop; otherwise 0.1%.
+	FalseAlarms Share `yaml:"false_alarms,omitempty"`
 }
 
 // Multicast is copied from the interfaces where weir filters to those that want

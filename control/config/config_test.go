@@ -15,8 +15,16 @@ import (
 
 	"weir/control/api"
 	"weir/control/feed"
+	"weir/filter/icarus"
 	"weir/filter/key"
 )
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
 
 func parse(t *testing.T, text string) *Config {
 	t.Helper()
@@ -160,6 +168,13 @@ func TestExample(t *testing.T) {
 	}
 	c.Interfaces, c.Monitor, c.Failsafe, c.Metrics, c.Trackers = nil, false, Failsafe{}, Metrics{}, nil
 	c.API = API{Socket: c.API.Socket}
+	if g, err := c.Loop.Geometry(); err != nil || g != (icarus.Geometry{Size: 256, K: 12, Confirm: 1}) {
+		t.Errorf("a loop filter %+v, %v", g, err)
+	}
+	if unsaid := (Loop{}); c.Loop.Action != ReportLoops || fmt.Sprint(must(unsaid.Geometry())) != fmt.Sprint(must(c.Loop.Geometry())) {
+		t.Errorf("loops %+v, other than the defaults", c.Loop)
+	}
+	c.Loop = Loop{}
 	i := slices.IndexFunc(c.Lists, func(l List) bool { return l.Name == "feed" })
 	feed := c.Lists[i]
 	want := element(reflect.TypeFor[List]()).Interface().(List)
@@ -260,6 +275,17 @@ func TestErrors(t *testing.T) {
 		{"interface: [eth0]", []string{`1:1: interface: unknown key "interface": did you mean interfaces?`, `1:1: interfaces is missing`}, false},
 		{eth0 + "failsave:\n  ports: []", []string{`2:1: failsave: unknown key "failsave": did you mean failsafe?`}, false},
 		{eth0 + "failsafe:\n  port: []", []string{`3:3: failsafe.port: unknown key "port": did you mean ports?`}, false},
+		{eth0 + "loop:\n  size: 128", []string{`2:1: loop: node is missing: a number that no other node of the domain has`,
+			`2:1: loop: key_file is missing: the secret that the nodes of the domain share`}, true},
+		{eth0 + "loop: {node: 1, key_file: /k, size: 100}", []string{`2:1: loop: icarus: filter of 100 bits, want one of [64 128 256]: ` +
+			"`weir plan loop` shows what filters can do"}, true},
+		{eth0 + "loop: {node: 1, key_file: /k, size: 64, k: 33}", []string{`2:1: loop: icarus: masks of 33 bits in 64, want 1 to 32: ` +
+			"`weir plan loop` shows what filters can do"}, true},
+		{eth0 + "loop: {node: 1, key_file: /k, k: 5}", []string{`2:1: loop: k and confirm go with size: without it, path_length and false_alarms tell all of them`}, true},
+		{eth0 + "loop: {node: 1, key_file: /k, size: 64, false_alarms: 1%}", []string{`2:55: loop.false_alarms: it goes without size, which it is to tell`}, true},
+		{eth0 + "loop: {node: 1, key_file: /k, edges: ['eth[']}", []string{`2:39: loop.edges[0]: "eth[" is no name or pattern of interfaces`}, true},
+		{eth0 + "loop: {node: 0, key_file: /k, action: block}", []string{`2:14: loop.node: 0 is not between 1 and 4294967295`,
+			`2:39: loop.action: "block": want report or drop`}, false},
 		{eth0 + "log:\n  xyz: 1", []string{`3:3: log.xyz: unknown key "xyz": want level or format`}, false},
 		{eth0 + "api:\n  tls:\n    ca: /x", []string{`4:5: api.tls.ca: unknown key "ca": want cert, key or client_ca`}, false},
 		{"interfaces:\n  - {name: eth0, xpd: generic}", []string{`2:18: interfaces[0].xpd: unknown key "xpd": did you mean xdp?`}, false},

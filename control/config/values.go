@@ -56,6 +56,7 @@ type (
 
 	Action        string // of a list
 	TrackerAction string
+	LoopAction    string
 	LogFormat     string
 )
 
@@ -66,6 +67,9 @@ const (
 	Report        TrackerAction = "report"
 	Limit         TrackerAction = "limit"
 	BlockForATime TrackerAction = "block"
+
+	ReportLoops LoopAction = "report"
+	DropLoops   LoopAction = "drop"
 
 	LogText LogFormat = "text"
 	LogJSON LogFormat = "json"
@@ -91,6 +95,7 @@ var codecs = map[reflect.Type]codec{
 		feed.CrowdSec, feed.NFTables, feed.IPSet),
 	reflect.TypeFor[Action]():        oneOf(Block, Allow),
 	reflect.TypeFor[TrackerAction](): oneOf(Report, Limit, BlockForATime),
+	reflect.TypeFor[LoopAction]():    oneOf(ReportLoops, DropLoops),
 	reflect.TypeFor[LogFormat]():     oneOf(LogText, LogJSON),
 	reflect.TypeFor[slog.Level]():    oneOf(slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError),
 

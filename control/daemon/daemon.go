@@ -129,6 +129,12 @@ func (d *Daemon) options(s *state) (run.Options, error) {
 	if c.Learning.Enabled && c.Mode == membership.Approximate {
 		o.Learn = c.Learning.Elements
 	}
+	if c.Loop.On() {
+		var err error
+		if o.Loop, err = loopOf(c.Loop); err != nil {
+			return o, fmt.Errorf("loop: %w", err)
+		}
+	}
 	for _, t := range c.Trackers {
 		spec, err := heavy.Parse(specOf(t))
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"weir/control/feed"
+	"weir/filter/icarus"
 	"weir/loader"
 )
 
@@ -45,6 +46,7 @@ var (
 	octets    = counter("weir_bytes_total", "Bytes of the packets that came in, from the Ethernet header on.", "interface", "netns", "reason", "verdict")
 	penalties = gauge("weir_penalties", "Heavy flows that are limited or blocked.", "interface", "netns")
 	lost      = counter("weir_events_lost_total", "Events that found the buffer full.", "interface", "netns")
+	looping   = counter("weir_loop_packets_total", "Packets by what became of the filter by which loops are found; outcome looped are those in one.", "interface", "netns", "outcome")
 	refused   = counter("weir_penalties_refused_total", "Heavy flows that were not limited or blocked, because there was no room for another penalty.")
 
 	listPackets = counter("weir_list_packets_total", "Packets that a block list has caught, in monitor mode too; of the list \"unattributed\" where no table tells the list, as in approximate mode.", "list")
@@ -227,6 +229,13 @@ func (s sink) iface(i Interface) {
 		s.count(packets, octets, c.Counter, i.Iface, i.Netns, c.Reason, verdict)
 	}
 	s.put(lost, float64(i.Lost), i.Iface, i.Netns)
+	if i.Loops != nil {
+		for n, packets := range i.Loops {
+			if o := icarus.Outcome(n); o != icarus.Untouched {
+				s.put(looping, float64(packets), i.Iface, i.Netns, o.String())
+			}
+		}
+	}
 	if i.Penalties != nil {
 		s.put(penalties, float64(*i.Penalties), i.Iface, i.Netns)
 	}

@@ -79,6 +79,10 @@ type Interface struct {
 	Counts    []Count
 	Penalties *int   // in force; nil: no tracker of the interface may punish
 	Lost      uint64 // events that found the buffer full
+
+	// Loops are the packets by what became of their loop filter, nil: nobody looks
+	// for loops.
+	Loops *[loader.LoopOutcomes]uint64
 }
 
 // Count is the packets that have left for a reason, with a verdict: that of some

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"weir/control/feed"
+	"weir/filter/icarus"
 	"weir/loader"
 )
 
@@ -33,7 +34,7 @@ func whole(t testing.TB) Snapshot {
 	s := Snapshot{
 		Version: "1.2.3", Mode: "approx", Generation: 7, MapBytes: 4096, Hot: 5,
 		Interfaces: []Interface{
-			{Target: loader.Target{Iface: "eth0"}, XDP: "native", Penalties: new(3), Lost: 12, Counts: []Count{
+			{Target: loader.Target{Iface: "eth0"}, XDP: "native", Penalties: new(3), Lost: 12, Loops: &[loader.LoopOutcomes]uint64{icarus.Looped: 13}, Counts: []Count{
 				{Reason: "clean", Counter: loader.Counter{Packets: 10, Bytes: 600}},
 				{Reason: "blocked", Drops: true, Counter: loader.Counter{Packets: 1 << 40, Bytes: 1 << 50}},
 			}},

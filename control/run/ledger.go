@@ -35,6 +35,8 @@ type account struct {
 	seenLists   []loader.Counter   // by number
 	lost        uint64             // events
 	seenLost    uint64
+	loops       [loader.LoopOutcomes]uint64
+	seenLoops   [loader.LoopOutcomes]uint64
 	total       [verdict.NumReasons]struct{ passed, dropped loader.Counter }
 }
 
@@ -44,7 +46,12 @@ func (l *ledger) read() (all []metrics.Interface, hits map[string]loader.Counter
 	defer l.mu.Unlock()
 	for _, a := range l.accounts {
 		l.advance(a)
-		all = append(all, metrics.Interface{Target: a.Target, XDP: a.xdp, Penalties: a.penalties, Lost: a.lost, Counts: a.counts()})
+		i := metrics.Interface{Target: a.Target, XDP: a.xdp, Penalties: a.penalties, Lost: a.lost, Counts: a.counts()}
+		if a.description.Loop != nil {
+			loops := a.loops
+			i.Loops = &loops
+		}
+		all = append(all, i)
 	}
 	return all, maps.Clone(l.hits)
 }
@@ -75,7 +82,7 @@ func (l *ledger) follow(there []found, named []loader.Target) {
 		if stats := n.Stats(); stats != a.stats {
 			l.advance(a)
 			a.stats, a.seen, a.seenLists = stats, Counters{}, nil
-			a.seenLost = 0
+			a.seenLost, a.seenLoops = 0, [loader.LoopOutcomes]uint64{}
 			a.about, a.description = nil, status.Description{}
 		}
 		if about := n.About(); !bytes.Equal(a.about, about) {
@@ -135,6 +142,10 @@ func (l *ledger) advance(a *account) {
 	now := a.stats.EventsLost()
 	a.lost += max(now, a.seenLost) - a.seenLost
 	a.seenLost = max(now, a.seenLost)
+	for i, n := range a.stats.Loops() {
+		a.loops[i] += max(n, a.seenLoops[i]) - a.seenLoops[i]
+		a.seenLoops[i] = max(n, a.seenLoops[i])
+	}
 	for i, c := range a.stats.Lists(nil) {
 		switch {
 		case i >= len(a.seenLists):

@@ -69,6 +69,7 @@ type Options struct {
 	Group    string        // whose members may use the socket besides root; "": that of the process
 	TLS      TLS           // where the API is served besides
 	Metrics  string        // address and port where they are served besides; "": none
+	Loop     *Loop         // looks for packets in a loop; nil: nobody does
 	Log      *slog.Logger
 	// Control is who takes commands that come through the socket, nil: nobody.
 	Control api.Control
@@ -101,6 +102,7 @@ type Filter struct {
 	do          chan func()
 	trackerSeed uint64
 	watch       watch
+	loops       loops
 	record      record
 	forwarding  forwarding
 	events      *events.Hub
@@ -294,6 +296,9 @@ func (f *Filter) build(before []status.List) (g *generation.Generation, d status
 		}
 	}
 	c := f.o.Rules.Config
+	if f.o.Loop != nil {
+		c.Loop = generation.Loop{Node: f.o.Loop.Node, Edges: len(f.o.Loop.Edges) > 0}
+	}
 	if specs, err = f.configure(&c, loaded); err != nil {
 		return nil, d, nil, err
 	}
@@ -310,6 +315,7 @@ func (f *Filter) build(before []status.List) (g *generation.Generation, d status
 	}
 	f.loaded, f.changed = loaded, false
 	d = status.Describe(loaded, g)
+	d.Loop = f.o.Loop.describe()
 	d.Version, d.PID, d.Loaded = f.o.Version, os.Getpid(), time.Now()
 	d.Since = d.Loaded
 	// What reading and building took is given back now, not some minutes later:
@@ -329,7 +335,7 @@ func (f *Filter) plausible(l *ruleset.Loaded, before []status.List) error {
 	if f.o.Rules.Monitor {
 		return nil
 	}
-	if l.BlockEntries() == 0 && !(len(f.o.Track) > 0 && len(f.o.Rules.Block) == 0) {
+	if l.BlockEntries() == 0 && !((len(f.o.Track) > 0 || f.o.Loop != nil) && len(f.o.Rules.Block) == 0) {
 		return fmt.Errorf("%s: no block list has any entry, nothing would be blocked: --monitor to start all the same",
 			strings.Join(l.Rules.Block, ", "))
 	}
@@ -375,7 +381,12 @@ func (f *Filter) attach(h *hold) error {
 	if err != nil {
 		return err
 	}
-	h.Attachment, err = f.o.Pins.Attach(h.Target, h.XDP, about, f.generation.Load)
+	h.Attachment, err = f.o.Pins.Attach(h.Target, h.XDP, about, func(s *loader.Stats) (*loader.Program, error) {
+		if err := f.setEdges(h.Target, s); err != nil {
+			return nil, err
+		}
+		return f.generation.Load(s)
+	})
 	h.seen()
 	return err
 }
@@ -461,7 +472,10 @@ func (f *Filter) Reload() (err error) {
 		if h.Attachment == nil || h.Replaced() {
 			continue
 		}
-		if programs[i], err = g.Load(h.Stats()); err != nil {
+		if err = f.setEdges(h.Target, h.Stats()); err == nil {
+			programs[i], err = g.Load(h.Stats())
+		}
+		if err != nil {
 			closeAll(programs[:i])
 			g.Close()
 			return fmt.Errorf("reload, the old lists stay in force: %w", err)
@@ -867,6 +881,7 @@ func (f *Filter) Reconfigure(o Options) error {
 // it read the lists again. show is called with the rates of each interval.
 func (f *Filter) Serve(ctx context.Context, reload <-chan os.Signal, interval time.Duration, show func(Rates)) error {
 	f.serve(ctx)
+	f.tellLoops(time.Now()) // from the first one on
 	shown, followed := time.NewTicker(interval), time.NewTicker(followInterval)
 	watched, told := time.NewTicker(heavy.Tick), time.NewTicker(time.Second)
 	for _, t := range []*time.Ticker{shown, followed, watched, told} {
@@ -887,6 +902,7 @@ func (f *Filter) Serve(ctx context.Context, reload <-chan os.Signal, interval ti
 			if err := f.follow(); err != nil {
 				return err
 			}
+			f.followEdges()
 		case <-reload:
 			f.o.Log.Info("reloading")
 			if err := f.Reload(); err != nil {
@@ -902,6 +918,8 @@ func (f *Filter) Serve(ctx context.Context, reload <-chan os.Signal, interval ti
 			}
 		case now := <-told.C:
 			f.redescribe()
+			f.followEdges()
+			f.tellLoops(now)
 			f.snapshot(now, telling.measure(f, now))
 			f.note()
 		case now := <-shown.C:

@@ -38,6 +38,18 @@ type Description struct {
 	FalsePositiveRate float64  `json:"false_positive_rate"`       // predicted, for a packet that nothing lists
 	Lists             []List   `json:"lists"`                     // list number i+1 is Lists[i]
 	CountedReasons    []string `json:"counted_reasons,omitempty"` // what the counters are of, by number
+	Loop              *Loop    `json:"loop,omitempty"`            // nil: nobody looks for loops
+}
+
+// Loop describes the node that the host is in a domain that looks for loops.
+type Loop struct {
+	Node    uint64   `json:"node"`
+	Domain  uint8    `json:"domain"`
+	Size    int      `json:"size"`            // of a packet's filter, in bits
+	K       int      `json:"k"`               // bits that a node sets
+	Confirm int      `json:"confirm"`         // nodes in a row that must find a filter unchanged
+	Drop    bool     `json:"drop"`            // otherwise packets in a loop are only reported
+	Edges   []string `json:"edges,omitempty"` // interfaces where packets enter and leave
 }
 
 // List describes a list.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"weir/filter/icarus"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -39,6 +40,8 @@ type Interface struct {
 	Dropped Count            `json:"dropped"`
 	Reasons map[string]Count `json:"reasons"`
 	ByList  []ListCount      `json:"by_list"`
+	// Loops are the packets by what became of their loop filter, if they have any.
+	Loops map[string]uint64 `json:"loop_packets,omitempty"`
 }
 
 // ListCount is what a block list has caught: dropped, or only counted in
@@ -95,6 +98,14 @@ func Of(a *loader.Attachment) (Interface, error) {
 		}
 	}
 	i.ByList = byList(d, a.Stats().Lists(nil))
+	if d.Loop != nil {
+		i.Loops = make(map[string]uint64)
+		for n, packets := range a.Stats().Loops() {
+			if o := icarus.Outcome(n); o != icarus.Untouched {
+				i.Loops[o.String()] = packets
+			}
+		}
+	}
 	return i, err
 }
 
@@ -103,6 +114,8 @@ func (d Description) Drops(r verdict.Reason) bool {
 	switch r {
 	case verdict.Truncated, verdict.Malformed, verdict.Unparsed:
 		return d.DropMalformed && !d.Monitor
+	case verdict.Looped:
+		return d.Loop != nil && d.Loop.Drop && !d.Monitor
 	}
 	return r.Drops()
 }

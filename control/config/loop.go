@@ -1,0 +1,67 @@
+package config
+
+import (
+	"fmt"
+	"path"
+	"reflect"
+
+	"weir/filter/icarus"
+)
+
+// What a domain is planned for, unless its configuration says otherwise.
+const (
+	defaultPathLength  = 16
+	defaultFalseAlarms = 1e-3
+)
+
+// On reports whether loops are to be looked for.
+func (l Loop) On() bool { return !reflect.DeepEqual(l, Loop{}) }
+
+// Geometry is what is said of the filter, and what follows for the rest of it
+// from the paths' length. It fails where no filter is good enough.
+func (l Loop) Geometry() (icarus.Geometry, error) {
+	hops, target := l.PathLength, float64(l.FalseAlarms)
+	if hops == 0 {
+		hops = defaultPathLength
+	}
+	if target == 0 {
+		target = defaultFalseAlarms
+	}
+	if l.Size == 0 {
+		g, _, err := icarus.Choose(hops, target)
+		return g, err
+	}
+	g := icarus.Geometry{Size: l.Size, K: l.K, Confirm: max(l.Confirm, 1)}
+	if g.K == 0 {
+		var err error
+		if g.K, _, err = icarus.Best(g.Size, hops, g.Confirm); err != nil {
+			return g, err
+		}
+	}
+	_, err := icarus.Mask(0, 0, g.Size, g.K)
+	return g, err
+}
+
+func (l Loop) check(failf func(string, string, ...any)) {
+	if !l.On() {
+		return
+	}
+	if l.Node == 0 {
+		failf("loop", "node is missing: a number that no other node of the domain has")
+	}
+	if l.KeyFile == "" {
+		failf("loop", "key_file is missing: the secret that the nodes of the domain share")
+	}
+	for i, e := range l.Edges {
+		if _, err := path.Match(e, ""); e == "" || err != nil {
+			failf(fmt.Sprintf("loop.edges[%d]", i), "%q is no name or pattern of interfaces", e)
+		}
+	}
+	if l.Size == 0 && (l.K != 0 || l.Confirm != 0) {
+		failf("loop", "k and confirm go with size: without it, path_length and false_alarms tell all of them")
+	} else if l.Size != 0 && l.FalseAlarms != 0 {
+		failf("loop.false_alarms", "it goes without size, which it is to tell")
+	} else if _, err := l.Geometry(); err != nil {
+		failf("loop", "%w: `weir plan loop` shows what filters can do", err)
+	}
+}
