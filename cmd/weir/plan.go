@@ -239,14 +239,17 @@ func newPlanLoop() *cobra.Command {
 	}
 	bits := c.Flags().Int("bits", 128, "size of the filter: 64, 128 or 256 `bits`")
 	hops := c.Flags().Int("hops", 16, "`number` of nodes on a path without a loop")
+	confirm := c.Flags().Int("confirm", 1, "`nodes` in a row that must find a filter unchanged")
 	p := planFlags(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		l, err := plan.LoopFor(*bits, *hops)
+		l, err := plan.LoopFor(*bits, *hops, *confirm)
 		if err != nil {
 			return planError(err)
 		}
 		return p.print(c, l, func(row func(string, string, ...any)) {
-			row("bits of a mask", "%d", l.K)
+			row("size", "%d bits", *bits)
+			row("k", "%d bits of a mask", l.K)
+			row("confirm", "%d", *confirm)
 			row("false alarms", "%.6g of paths without a loop", l.FalseAlarm)
 		}, func() (*curve.Figure, error) { return plan.LoopFigure(*hops) })
 	}

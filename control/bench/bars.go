@@ -73,6 +73,8 @@ var promises = []promise{
 	{"one tracker, each packet of another flow, ns a packet", 25, false, heavyCost("tracker", false)},
 	{"hot table of 64k elements, Zipf traffic, ns a packet", 2, false, heavyCost("hot", true)},
 	{"hot table of 64k elements, each packet of another flow, ns a packet", 2, false, heavyCost("hot", false)},
+	{"loop filter of 64 bits, inside the domain, ns a packet", 15, false, stageCost("loop-64")},
+	{"loop filter of 256 bits, inside the domain, ns a packet", 15, false, stageCost("loop-256")},
 }
 
 func seconds(r Result) float64     { return r.Seconds }

@@ -42,6 +42,7 @@ var benchmarks = []benchmark{
 	{"update", (*session).update},
 	{"wire", (*session).wire},
 	{"heavy", (*session).heavy},
+	{"stages", (*session).stages},
 }
 
 // Benchmarks are the names that Run takes.
@@ -56,13 +57,14 @@ func Benchmarks() (names []string) {
 type effort struct {
 	lookups  int // of a contender in a turn
 	frames   int // packets of a contender in a turn
+	runs     int // test runs of a stage in a turn, whose mean comes in whole nanoseconds
 	prefixes int // size of the list of prefixes that is made up
 	wrong    int // false positives that are waited for
 }
 
 // full is what figures need in order to stand: turns in which each key comes
 // once, or half of them do, and 0.7 % of standard deviation in a rate.
-var full = effort{lookups: loader.BenchKeys, frames: loader.BenchKeys / 2, prefixes: somePrefixesLen, wrong: 20_000}
+var full = effort{lookups: loader.BenchKeys, frames: loader.BenchKeys / 2, runs: 2 << 20, prefixes: somePrefixesLen, wrong: 20_000}
 
 // slowly is what slow contenders get of lookups and frames.
 func slowly(n int) int { return n / 4 }

@@ -99,7 +99,7 @@ func TestRun(t *testing.T) {
 	}
 	var log strings.Builder
 	o := Options{Entries: []int{100}, Rounds: 1, Feeds: []string{feed}, Peers: true, Version: "test", Log: &log}
-	little := effort{lookups: 1 << 14, frames: 1 << 14, prefixes: 1000, wrong: 100}
+	little := effort{lookups: 1 << 14, runs: 1000, frames: 1 << 14, prefixes: 1000, wrong: 100}
 	r, err := run(context.Background(), o, little, []string{"lookup", "load", "update", "wire"})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, log.String())

@@ -17,10 +17,15 @@ type column struct {
 
 var columns = []column{
 	{"set", func(r Result) string { return r.Set }},
-	{"entries", func(r Result) string { return count(r.Entries) }},
+	{"entries", func(r Result) string {
+		if r.Entries == 0 {
+			return ""
+		}
+		return count(r.Entries)
+	}},
 	{"contender", func(r Result) string { return r.Contender }},
 	{"listed", func(r Result) string {
-		if r.NS == 0 || r.Benchmark == "heavy" {
+		if r.NS == 0 || r.Benchmark == "heavy" || r.Benchmark == "stages" {
 			return "" // there is no traffic, or all of it is clean
 		}
 		return fmt.Sprintf("%g %%", 100*r.ListedShare)

@@ -14,10 +14,10 @@ type Loop struct {
 }
 
 // LoopFor plans a loop filter of the given bits, 64, 128 or 256, for loop-free
-// paths of hops nodes. It fails with an InvalidError on other sizes and on no
-// hops.
-func LoopFor(bits, hops int) (Loop, error) {
-	k, falseAlarm, err := icarus.Best(bits, hops, 1)
+// paths of hops nodes, of which so many in a row must find it unchanged. It fails
+// with an InvalidError on other sizes, on no hops, and on nobody to confirm.
+func LoopFor(bits, hops, confirm int) (Loop, error) {
+	k, falseAlarm, err := icarus.Best(bits, hops, confirm)
 	if err != nil {
 		return Loop{}, invalid("plan loop: %w", err)
 	}
@@ -36,7 +36,7 @@ func LoopFigure(hops int) (*curve.Figure, error) {
 	for _, bits := range icarus.Sizes {
 		var points curve.Points
 		for h := 2; h <= hops; h++ {
-			l, err := LoopFor(bits, h)
+			l, err := LoopFor(bits, h, 1)
 			if err != nil {
 				return nil, err
 			}

@@ -207,12 +207,12 @@ func TestCompressFor(t *testing.T) {
 }
 
 func TestLoopFor(t *testing.T) {
-	l, err := LoopFor(128, 16)
+	l, err := LoopFor(128, 16, 1)
 	if err != nil || l.K != 7 || math.Abs(l.FalseAlarm-0.054) > 0.0005 {
 		t.Errorf("%+v, %v", l, err)
 	}
 	for _, x := range [][2]int{{100, 8}, {64, 0}} {
-		if _, err := LoopFor(x[0], x[1]); !isInvalid(err) {
+		if _, err := LoopFor(x[0], x[1], 1); !isInvalid(err) {
 			t.Errorf("LoopFor%v was planned", x)
 		}
 	}

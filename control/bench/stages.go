@@ -1,0 +1,127 @@
+package bench
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"weir/control/generation"
+	"weir/filter/icarus"
+	"weir/filter/key"
+	"weir/filter/packet"
+	"weir/loader"
+)
+
+// stage is a part of the pipeline that is there when it is configured, or, as
+// plain, nothing but the pipeline.
+type stage struct {
+	name   string
+	config generation.Config
+	frame  func(plain []byte) ([]byte, error)                          // what it is run over
+	run    func(b *loader.Bench, frame []byte, n int) (float64, error) // ns a packet
+}
+
+// stages measures what parts of the pipeline cost a packet beyond the same program
+// without them, in test runs, since they are small against the wire's ups and
+// downs. Nothing is listed.
+func (s *session) stages() error {
+	for _, family := range []string{"IPv4", "IPv6"} {
+		t := key.Tuple{
+			Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("198.51.100.1"),
+			Proto: 17, HasPorts: true, SrcPort: 5, DstPort: 6,
+		}
+		filter := 14 + 20 + 8 // offset of a loop filter in the frame
+		if family == "IPv6" {
+			t.Src, t.Dst = netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")
+			filter = 14 + 40 + 16
+		}
+		loops, err := loopStages(filter)
+		if err != nil {
+			return err
+		}
+		if err := s.beyondPlain(family, packet.Frame(t), loops); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// loopStages are a node inside a domain, which comes there first: its filter is
+// found, the mask ORed in, and the checksum brought up to date.
+func loopStages(filter int) ([]stage, error) {
+	visit := func(b *loader.Bench, frame []byte, n int) (float64, error) { return b.Visit(frame, filter, n) }
+	var all []stage
+	for _, size := range icarus.Sizes {
+		node, err := icarus.NewNode(1, 1, icarus.Key{}, icarus.Geometry{Size: size, K: 6, Confirm: 1})
+		if err != nil {
+			return nil, err
+		}
+		tagged := func(plain []byte) ([]byte, error) {
+			pkt, outcome := node.Insert(plain[14:], 1500)
+			if outcome != icarus.Inserted {
+				return nil, fmt.Errorf("insert a loop filter: %v", outcome)
+			}
+			return slices.Concat(plain[:14], pkt, make([]byte, 64)), nil
+		}
+		one := stage{name: fmt.Sprintf("loop-%d", size), frame: tagged, run: visit}
+		one.config.Loop = generation.Loop{Node: node}
+		all = append(all, one)
+	}
+	return append([]stage{{name: "plain", frame: all[len(all)-1].frame, run: visit}}, all...), nil
+}
+
+// beyondPlain adds what each stage takes beyond the first.
+func (s *session) beyondPlain(family string, plain []byte, stages []stage) (err error) {
+	s.logf("stages: %s, %s", stages[1].name, family)
+	names := make([]string, len(stages))
+	measure := make(map[string]func() (float64, error))
+	for i, one := range stages {
+		g, err := generation.Build(generation.NewStore(), one.config)
+		if err != nil {
+			return err
+		}
+		defer g.Close()
+		b, err := g.Bench(s.keys)
+		if err != nil {
+			return err
+		}
+		defer b.Close()
+		frame, err := one.frame(plain)
+		if err != nil {
+			return err
+		}
+		names[i] = one.name
+		measure[one.name] = func() (float64, error) { return one.run(b, frame, s.runs) }
+	}
+	release, err := loader.StayOnCPU()
+	if err != nil {
+		return err
+	}
+	defer release()
+	all, err := s.turns(names, func(name string) (float64, error) { return measure[name]() })
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		s.add(Result{
+			Benchmark: "stages", Contender: name, Set: family, Rounds: len(all[name]),
+			Spread: spread(all.ratios(name, "plain")), NS: all.median(name), NetNS: median(all.beyond(name, "plain")),
+		})
+	}
+	return nil
+}
+
+// stageCost is the most that a stage costs, over both families.
+func stageCost(contender string) func(*Report) (float64, bool) {
+	return func(r *Report) (v float64, ok bool) {
+		for _, x := range r.Results {
+			if x.Benchmark == "stages" && x.Contender == contender {
+				if !ok || x.NetNS > v {
+					v = x.NetNS
+				}
+				ok = true
+			}
+		}
+		return v, ok
+	}
+}
