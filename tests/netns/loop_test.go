@@ -1,0 +1,416 @@
+package netns
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/daemon"
+	"weir/control/run"
+	"weir/filter/icarus"
+	"weir/filter/key"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+var domainKey = icarus.Key([]byte("0123456789abcdef"))
+
+// startNode makes a host a node of the domain, on these of its interfaces, until
+// the test ends.
+func startNode(t *testing.T, id uint64, g icarus.Geometry, drop bool, mode loader.Mode, edges []string, ends ...lab.End) (*run.Filter, *told) {
+	t.Helper()
+	n, err := icarus.NewNode(id, 7, domainKey, g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Drop = drop
+	log := &told{}
+	o := run.Options{
+		Pins: pins(t), Version: "test", Log: slog.New(slog.NewTextHandler(log, nil)),
+		Loop: &run.Loop{Node: n, ID: id, Edges: edges},
+	}
+	for _, e := range ends {
+		o.Places = append(o.Places, run.Place{Target: target(e), XDP: mode})
+	}
+	f, err := run.Start(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error)
+	go func() { served <- f.Serve(ctx, nil, time.Minute, func(run.Rates) {}) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		if err := f.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f, log
+}
+
+// outcomes adds up what the interfaces of a filter have counted.
+func outcomes(f *run.Filter) map[string]uint64 {
+	sum := make(map[string]uint64)
+	for _, i := range f.Metrics().Interfaces {
+		if i.Loops == nil {
+			continue
+		}
+		for o, n := range i.Loops {
+			if n > 0 {
+				sum[icarus.Outcome(o).String()] += n
+			}
+		}
+	}
+	return sum
+}
+
+// ring is four routers in a circle, and a host at the first of them. What is for
+// 203.0.113.0/24 and 2001:db8::/32 each of them sends on to the next.
+type ring struct {
+	host    lab.End
+	gateway lab.End    // the first router's, to the host
+	out, in [4]lab.End // of each router, to the next and from the last
+	routers [4]lab.Host
+}
+
+func newRing(t *testing.T) *ring {
+	t.Helper()
+	r := &ring{}
+	host := lab.NewHost(t, "host")
+	for i := range r.routers {
+		r.routers[i] = lab.NewHost(t, fmt.Sprint("r", i+1))
+	}
+	r.host, r.gateway = lab.Join(t, 9, 1500, host, "up", r.routers[0], "edge")
+	for i := range r.routers {
+		next := (i + 1) % len(r.routers)
+		r.out[i], r.in[next] = lab.Join(t, byte(i+1), 1600, r.routers[i], "out", r.routers[next], "in")
+		r.out[i].Route(t, "203.0.113.0/24", r.in[next].IPv4)
+		r.out[i].Route(t, "2001:db8::/32", r.in[next].IPv6)
+	}
+	return r
+}
+
+// load is the number of packets on the ring's wires.
+func (r *ring) load(t *testing.T) (n uint64) {
+	for _, e := range r.out {
+		n += e.Sent(t)
+	}
+	return n
+}
+
+// circle sends packets of both families, 64 hops to live, into the circle, and
+// gives the load on its wires per packet.
+func (r *ring) circle(t *testing.T, v6 bool, packets int) float64 {
+	t.Helper()
+	tx := r.host.Sender(t)
+	u := key.Tuple{Src: r.host.IPv4, Dst: netip.MustParseAddr("203.0.113.7"), Proto: 17, HasPorts: true, SrcPort: 7, DstPort: 8}
+	if v6 {
+		u.Src, u.Dst = r.host.IPv6, netip.MustParseAddr("2001:db8::7")
+	}
+	before := r.load(t)
+	for i := range packets {
+		f := frameOf(u)
+		copy(f, r.gateway.MAC)
+		copy(f[6:], r.host.MAC)
+		if !v6 {
+			binary.BigEndian.PutUint16(f[18:], uint16(i)) // identification
+			sum(f[14:34])
+		} else {
+			f[54+19] = byte(i)
+		}
+		if err := tx.Send(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last, quiet := r.load(t), 0
+	for deadline := time.Now().Add(patience); quiet < 5 && time.Now().Before(deadline); {
+		time.Sleep(20 * time.Millisecond)
+		if now := r.load(t); now != last {
+			last, quiet = now, 0
+		} else {
+			quiet++
+		}
+	}
+	return float64(last-before) / float64(packets)
+}
+
+// sum sets an IPv4 header's checksum.
+func sum(header []byte) {
+	header[10], header[11] = 0, 0
+	var n uint32
+	for i := 0; i < len(header); i += 2 {
+		n += uint32(binary.BigEndian.Uint16(header[i:]))
+	}
+	n = n&0xffff + n>>16
+	binary.BigEndian.PutUint16(header[10:], ^uint16(n&0xffff+n>>16))
+}
+
+// A wrong route sends packets in a circle until their hops are used up. With a
+// node on each router they are stopped where they come by again.
+func TestRing(t *testing.T) {
+	lab.Root(t)
+	const packets = 50
+	g := icarus.Geometry{Size: 128, K: 12, Confirm: 1}
+	for _, mode := range []loader.Mode{loader.Native, loader.Generic} {
+		t.Run(mode.String(), func(t *testing.T) {
+			r := newRing(t)
+			for _, v6 := range []bool{false, true} {
+				if got := r.circle(t, v6, packets); got < 60 || got > 64 {
+					t.Errorf("IPv6 %t, without weir: a packet takes %.1f hops on the ring, want 60 to 64", v6, got)
+				}
+			}
+			var nodes []*run.Filter
+			var logs []*told
+			for i := range r.routers {
+				var edges []string
+				ends := []lab.End{r.in[i], r.out[i]}
+				if i == 0 {
+					edges, ends = []string{"edge"}, append(ends, r.gateway)
+				}
+				f, log := startNode(t, uint64(i+1), g, true, mode, edges, ends...)
+				nodes, logs = append(nodes, f), append(logs, log)
+			}
+			time.Sleep(100 * time.Millisecond)
+			for i, v6 := range []bool{false, true} {
+				began := time.Now()
+				got := r.circle(t, v6, packets)
+				t.Logf("IPv6 %t: %.2f hops of a packet on the ring", v6, got)
+				if got != 4 {
+					t.Errorf("IPv6 %t: a packet takes %.2f hops on the ring, want 4", v6, got)
+				}
+				dst := []string{"203.0.113.7", "2001:db8::7"}[i]
+				logs[0].await(t, began, patience, "round in a circle", "dst="+dst, "dropped=true")
+			}
+			for i, f := range nodes {
+				got := outcomes(f)
+				t.Logf("router %d: %v", i+1, got)
+				want := map[string]uint64{"visited": 2 * packets}
+				if i == 0 {
+					want = map[string]uint64{"inserted": 2 * packets, "looped": 2 * packets}
+				}
+				if fmt.Sprint(got) != fmt.Sprint(want) {
+					t.Errorf("router %d counts %v, want %v", i+1, got, want)
+				}
+			}
+		})
+	}
+}
+
+// path is a line of routers between two hosts; every one is a node of the
+// domain, the first and the last with an edge.
+type path struct {
+	from, to lab.End
+	nodes    []*run.Filter
+}
+
+func newPath(t *testing.T, routers, mtu int, g icarus.Geometry) *path {
+	t.Helper()
+	hosts := []lab.Host{lab.NewHost(t, "from")}
+	for i := range routers {
+		hosts = append(hosts, lab.NewHost(t, fmt.Sprint("r", i+1)))
+	}
+	hosts = append(hosts, lab.NewHost(t, "to"))
+	wires := len(hosts) - 1
+	up, down := make([]lab.End, wires), make([]lab.End, wires) // the ends of each wire
+	for i := range wires {
+		wireMTU := mtu
+		if i == 0 || i == wires-1 {
+			wireMTU = 1500
+		}
+		up[i], down[i] = lab.Join(t, byte(i+1), wireMTU, hosts[i], "down", hosts[i+1], "up")
+	}
+	for i := range wires { // to what lies beyond the next host, and before this one
+		for j := range wires {
+			prefix4, prefix6 := fmt.Sprintf("10.0.%d.0/24", j+1), fmt.Sprintf("fd00:%x::/64", j+1)
+			if j > i {
+				up[i].Route(t, prefix4, down[i].IPv4)
+				up[i].Route(t, prefix6, down[i].IPv6)
+			}
+			if j < i {
+				down[i].Route(t, prefix4, up[i].IPv4)
+				down[i].Route(t, prefix6, up[i].IPv6)
+			}
+		}
+	}
+	p := &path{from: up[0], to: down[wires-1]}
+	for i := range routers {
+		var edges []string
+		switch i {
+		case 0:
+			edges = []string{"up"}
+		case routers - 1:
+			edges = []string{"d*"}
+		}
+		f, _ := startNode(t, uint64(i+1), g, true, loader.Native, edges, down[i], up[i+1])
+		p.nodes = append(p.nodes, f)
+	}
+	return p
+}
+
+// copy sends bytes by TCP from one end of the path to the other, which must get
+// just these.
+func (p *path) copy(t *testing.T, v6 bool, size int) {
+	t.Helper()
+	a := p.to.IPv4
+	if v6 {
+		a = p.to.IPv6
+	}
+	var l net.Listener
+	var c net.Conn
+	var err error
+	p.to.In(t, func() { l, err = net.Listen("tcp", netip.AddrPortFrom(a, 0).String()) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	got := make(chan [32]byte, 1)
+	go func() {
+		h := sha256.New()
+		if c, err := l.Accept(); err == nil {
+			c.SetDeadline(time.Now().Add(time.Minute))
+			io.Copy(h, c)
+			c.Close()
+		}
+		got <- [32]byte(h.Sum(nil))
+	}()
+	p.from.In(t, func() { c, err = net.DialTimeout("tcp", l.Addr().String(), patience) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	began := time.Now()
+	c.SetDeadline(began.Add(time.Minute))
+	h := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(c, h), io.LimitReader(rand.NewChaCha8([32]byte{}), int64(size))); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if <-got != [32]byte(h.Sum(nil)) {
+		t.Errorf("IPv6 %t: other bytes arrive than were sent", v6)
+	}
+	t.Logf("IPv6 %t: %d bytes in %v", v6, size, time.Since(began).Round(time.Millisecond))
+}
+
+// A large file passes a domain unharmed, with a filter in every packet on the
+// way; where the MTU leaves no room for one, without.
+func TestCopyThroughDomain(t *testing.T) {
+	lab.Root(t)
+	for _, c := range []struct {
+		name      string
+		mtu, size int
+	}{{"room", 1600, 100 << 20}, {"no room", 1500, 5 << 20}} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPath(t, 3, c.mtu, icarus.Geometry{Size: 256, K: 12, Confirm: 1})
+			for _, v6 := range []bool{false, true} {
+				p.copy(t, v6, c.size)
+			}
+			var all []map[string]uint64
+			for i, f := range p.nodes {
+				all = append(all, outcomes(f))
+				t.Logf("router %d: %v", i+1, all[i])
+			}
+			first, middle, last := all[0], all[1], all[2]
+			if first["inserted"] == 0 || first["inserted"] != last["removed"] || last["inserted"] != first["removed"] ||
+				middle["visited"] != first["inserted"]+last["inserted"] {
+				t.Error("not every filter that was inserted was visited and removed")
+			}
+			packets := uint64(2 * c.size / 1500)
+			if room := c.mtu > 1500; room && (first["inserted"] < packets || first["too-large"] > 0) ||
+				!room && first["too-large"] < packets {
+				t.Errorf("%d packets at least, with room for a filter: %t", packets, room)
+			}
+		})
+	}
+}
+
+// A host is made a node by its configuration. A key that everybody can read, or
+// that is none, is refused, and what was in force stays.
+func TestConfiguredNode(t *testing.T) {
+	a, router, b := lab.NewHost(t, "a"), lab.NewHost(t, "router"), lab.NewHost(t, "b")
+	from, edge := lab.Join(t, 1, 1500, a, "up", router, "edge0")
+	_, to := lab.Join(t, 2, 1600, router, "core0", b, "down")
+	dir, dirOfPins := t.TempDir(), pins(t)
+	write := func(name, text string, mode os.FileMode) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.WriteFile(path, []byte(text), mode), os.Chmod(path, mode)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	keyFile := write("key", fmt.Sprintf("%x\n", domainKey), 0o600)
+	file := write("weir.yaml", fmt.Sprintf(`
+interfaces: [{name: "*0", netns: %s}]
+loop: {node: 3, domain: 7, key_file: %s, edges: ["edge*"], action: drop}
+state_dir: %s/state
+pins: %s
+api: {socket: %s/sock}
+`, router.Netns, keyFile, dir, dirOfPins, dir), 0o600)
+	log := &told{}
+	d, err := daemon.Start(t.Context(), daemon.Options{Config: file, Version: "test", Log: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error)
+	go func() { served <- d.Serve(ctx, nil, time.Minute, func(run.Rates) {}) }()
+	defer func() {
+		stop()
+		if err := errors.Join(<-served, d.Stop()); err != nil {
+			t.Error(err)
+		}
+		if _, err := run.DetachAll(dirOfPins); err != nil {
+			t.Error(err)
+		}
+	}()
+	rx, tx := to.Receiver(t), from.Sender(t)
+	f := frameOf(key.Tuple{Src: from.IPv4, Dst: to.IPv4, Proto: 17, HasPorts: true, SrcPort: 7, DstPort: 8})
+	copy(f, edge.MAC)
+	copy(f[6:], from.MAC)
+	sum(f[14:34])
+	if err := tx.Send(f); err != nil {
+		t.Fatal(err)
+	}
+	got, err := rx.Receive(patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := icarus.Geometry{Size: 256, K: 12, Confirm: 1}
+	n, err := icarus.NewNode(3, 7, domainKey, g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, _ := n.Insert(f[14:], 1600)
+	want[8]-- // hops to live
+	sum(want[:60])
+	if !bytes.Equal(got[14:], want) {
+		t.Errorf("% x arrives, want % x", got[14:], want)
+	}
+	for text, says := range map[string]string{"0123": "32 hexadecimal digits", fmt.Sprintf("%x", domainKey): "lets everybody at it"} {
+		write("key", text, 0o644)
+		if text == "0123" {
+			write("key", text, 0o600)
+		}
+		if _, err := d.Reload(ctx); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("key %q: %v, want %q", text, err, says)
+		}
+	}
+}
