@@ -16,62 +16,68 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	BenchMapAllowBuckets   = "allow_buckets"
-	BenchMapAllowLines     = "allow_lines"
-	BenchMapAllowMarks4    = "allow_marks4"
-	BenchMapAllowMarks6    = "allow_marks6"
-	BenchMapBenchBloom     = "bench_bloom"
-	BenchMapBenchHash      = "bench_hash"
-	BenchMapBenchKeys      = "bench_keys"
-	BenchMapBenchLpm       = "bench_lpm"
-	BenchMapBlockBuckets   = "block_buckets"
-	BenchMapBlockHot       = "block_hot"
-	BenchMapBlockLines     = "block_lines"
-	BenchMapBlockMarks4    = "block_marks4"
-	BenchMapBlockMarks6    = "block_marks6"
-	BenchMapEvents         = "events"
-	BenchMapListStats      = "list_stats"
-	BenchMapLoopEdges      = "loop_edges"
-	BenchMapLoopStats      = "loop_stats"
-	BenchMapPenalties      = "penalties"
-	BenchMapReasonStats    = "reason_stats"
-	BenchMapSamplingNow    = "sampling_now"
-	BenchMapTrackerFlows   = "tracker_flows"
-	BenchMapTrackerLines   = "tracker_lines"
-	BenchMapTrackerNow     = "tracker_now"
-	BenchProgGenerate      = "generate"
-	BenchProgLoopAsk       = "loop_ask"
-	BenchProgLoopBloom     = "loop_bloom"
-	BenchProgLoopEmpty     = "loop_empty"
-	BenchProgLoopHash      = "loop_hash"
-	BenchProgLoopLpm       = "loop_lpm"
-	BenchProgLoopMatch     = "loop_match"
-	BenchProgLoopTrack     = "loop_track"
-	BenchProgLoopWeir      = "loop_weir"
-	BenchProgVisit         = "visit"
-	BenchProgWireBloom     = "wire_bloom"
-	BenchProgWireDrop      = "wire_drop"
-	BenchProgWireHash      = "wire_hash"
-	BenchProgWireLpm       = "wire_lpm"
-	BenchProgWireWeir      = "wire_weir"
-	BenchVarAllow          = "allow"
-	BenchVarBankBuckets    = "bank_buckets"
-	BenchVarBankLines      = "bank_lines"
-	BenchVarBenchFilter    = "bench_filter"
-	BenchVarBenchIfindex   = "bench_ifindex"
-	BenchVarBenchLoop      = "bench_loop"
-	BenchVarBlock          = "block"
-	BenchVarDropMalformed  = "drop_malformed"
-	BenchVarFailsafeConfig = "failsafe_config"
-	BenchVarFrags          = "frags"
-	BenchVarHashSeed       = "hash_seed"
-	BenchVarListStride     = "list_stride"
-	BenchVarLoopEdge       = "loop_edge"
-	BenchVarLoopNode       = "loop_node"
-	BenchVarMonitor        = "monitor"
-	BenchVarPenaltyBuckets = "penalty_buckets"
-	BenchVarTrackerCount   = "tracker_count"
-	BenchVarTrackers       = "trackers"
+	BenchMapAllowBuckets    = "allow_buckets"
+	BenchMapAllowLines      = "allow_lines"
+	BenchMapAllowMarks4     = "allow_marks4"
+	BenchMapAllowMarks6     = "allow_marks6"
+	BenchMapBenchBloom      = "bench_bloom"
+	BenchMapBenchHash       = "bench_hash"
+	BenchMapBenchKeys       = "bench_keys"
+	BenchMapBenchLpm        = "bench_lpm"
+	BenchMapBlockBuckets    = "block_buckets"
+	BenchMapBlockHot        = "block_hot"
+	BenchMapBlockLines      = "block_lines"
+	BenchMapBlockMarks4     = "block_marks4"
+	BenchMapBlockMarks6     = "block_marks6"
+	BenchMapDigestBanks     = "digest_banks"
+	BenchMapDigestLines     = "digest_lines"
+	BenchMapDigestNow       = "digest_now"
+	BenchMapDigestSightings = "digest_sightings"
+	BenchMapEvents          = "events"
+	BenchMapListStats       = "list_stats"
+	BenchMapLoopEdges       = "loop_edges"
+	BenchMapLoopStats       = "loop_stats"
+	BenchMapPenalties       = "penalties"
+	BenchMapReasonStats     = "reason_stats"
+	BenchMapSamplingNow     = "sampling_now"
+	BenchMapTrackerFlows    = "tracker_flows"
+	BenchMapTrackerLines    = "tracker_lines"
+	BenchMapTrackerNow      = "tracker_now"
+	BenchProgGenerate       = "generate"
+	BenchProgLoopAsk        = "loop_ask"
+	BenchProgLoopBloom      = "loop_bloom"
+	BenchProgLoopEmpty      = "loop_empty"
+	BenchProgLoopHash       = "loop_hash"
+	BenchProgLoopLpm        = "loop_lpm"
+	BenchProgLoopMatch      = "loop_match"
+	BenchProgLoopTrack      = "loop_track"
+	BenchProgLoopWeir       = "loop_weir"
+	BenchProgStamped        = "stamped"
+	BenchProgVisit          = "visit"
+	BenchProgWireBloom      = "wire_bloom"
+	BenchProgWireDrop       = "wire_drop"
+	BenchProgWireHash       = "wire_hash"
+	BenchProgWireLpm        = "wire_lpm"
+	BenchProgWireWeir       = "wire_weir"
+	BenchVarAllow           = "allow"
+	BenchVarBankBuckets     = "bank_buckets"
+	BenchVarBankLines       = "bank_lines"
+	BenchVarBenchFilter     = "bench_filter"
+	BenchVarBenchIfindex    = "bench_ifindex"
+	BenchVarBenchLoop       = "bench_loop"
+	BenchVarBlock           = "block"
+	BenchVarDigestConfig    = "digest_config"
+	BenchVarDropMalformed   = "drop_malformed"
+	BenchVarFailsafeConfig  = "failsafe_config"
+	BenchVarFrags           = "frags"
+	BenchVarHashSeed        = "hash_seed"
+	BenchVarListStride      = "list_stride"
+	BenchVarLoopEdge        = "loop_edge"
+	BenchVarLoopNode        = "loop_node"
+	BenchVarMonitor         = "monitor"
+	BenchVarPenaltyBuckets  = "penalty_buckets"
+	BenchVarTrackerCount    = "tracker_count"
+	BenchVarTrackers        = "trackers"
 )
 
 // LoadBench returns the embedded CollectionSpec for Bench.
@@ -125,6 +131,7 @@ type BenchProgramSpecs struct {
 	LoopMatch *ebpf.ProgramSpec `ebpf:"loop_match"`
 	LoopTrack *ebpf.ProgramSpec `ebpf:"loop_track"`
 	LoopWeir  *ebpf.ProgramSpec `ebpf:"loop_weir"`
+	Stamped   *ebpf.ProgramSpec `ebpf:"stamped"`
 	Visit     *ebpf.ProgramSpec `ebpf:"visit"`
 	WireBloom *ebpf.ProgramSpec `ebpf:"wire_bloom"`
 	WireDrop  *ebpf.ProgramSpec `ebpf:"wire_drop"`
@@ -137,29 +144,33 @@ type BenchProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type BenchMapSpecs struct {
-	AllowBuckets *ebpf.MapSpec `ebpf:"allow_buckets"`
-	AllowLines   *ebpf.MapSpec `ebpf:"allow_lines"`
-	AllowMarks4  *ebpf.MapSpec `ebpf:"allow_marks4"`
-	AllowMarks6  *ebpf.MapSpec `ebpf:"allow_marks6"`
-	BenchBloom   *ebpf.MapSpec `ebpf:"bench_bloom"`
-	BenchHash    *ebpf.MapSpec `ebpf:"bench_hash"`
-	BenchKeys    *ebpf.MapSpec `ebpf:"bench_keys"`
-	BenchLpm     *ebpf.MapSpec `ebpf:"bench_lpm"`
-	BlockBuckets *ebpf.MapSpec `ebpf:"block_buckets"`
-	BlockHot     *ebpf.MapSpec `ebpf:"block_hot"`
-	BlockLines   *ebpf.MapSpec `ebpf:"block_lines"`
-	BlockMarks4  *ebpf.MapSpec `ebpf:"block_marks4"`
-	BlockMarks6  *ebpf.MapSpec `ebpf:"block_marks6"`
-	Events       *ebpf.MapSpec `ebpf:"events"`
-	ListStats    *ebpf.MapSpec `ebpf:"list_stats"`
-	LoopEdges    *ebpf.MapSpec `ebpf:"loop_edges"`
-	LoopStats    *ebpf.MapSpec `ebpf:"loop_stats"`
-	Penalties    *ebpf.MapSpec `ebpf:"penalties"`
-	ReasonStats  *ebpf.MapSpec `ebpf:"reason_stats"`
-	SamplingNow  *ebpf.MapSpec `ebpf:"sampling_now"`
-	TrackerFlows *ebpf.MapSpec `ebpf:"tracker_flows"`
-	TrackerLines *ebpf.MapSpec `ebpf:"tracker_lines"`
-	TrackerNow   *ebpf.MapSpec `ebpf:"tracker_now"`
+	AllowBuckets    *ebpf.MapSpec `ebpf:"allow_buckets"`
+	AllowLines      *ebpf.MapSpec `ebpf:"allow_lines"`
+	AllowMarks4     *ebpf.MapSpec `ebpf:"allow_marks4"`
+	AllowMarks6     *ebpf.MapSpec `ebpf:"allow_marks6"`
+	BenchBloom      *ebpf.MapSpec `ebpf:"bench_bloom"`
+	BenchHash       *ebpf.MapSpec `ebpf:"bench_hash"`
+	BenchKeys       *ebpf.MapSpec `ebpf:"bench_keys"`
+	BenchLpm        *ebpf.MapSpec `ebpf:"bench_lpm"`
+	BlockBuckets    *ebpf.MapSpec `ebpf:"block_buckets"`
+	BlockHot        *ebpf.MapSpec `ebpf:"block_hot"`
+	BlockLines      *ebpf.MapSpec `ebpf:"block_lines"`
+	BlockMarks4     *ebpf.MapSpec `ebpf:"block_marks4"`
+	BlockMarks6     *ebpf.MapSpec `ebpf:"block_marks6"`
+	DigestBanks     *ebpf.MapSpec `ebpf:"digest_banks"`
+	DigestLines     *ebpf.MapSpec `ebpf:"digest_lines"`
+	DigestNow       *ebpf.MapSpec `ebpf:"digest_now"`
+	DigestSightings *ebpf.MapSpec `ebpf:"digest_sightings"`
+	Events          *ebpf.MapSpec `ebpf:"events"`
+	ListStats       *ebpf.MapSpec `ebpf:"list_stats"`
+	LoopEdges       *ebpf.MapSpec `ebpf:"loop_edges"`
+	LoopStats       *ebpf.MapSpec `ebpf:"loop_stats"`
+	Penalties       *ebpf.MapSpec `ebpf:"penalties"`
+	ReasonStats     *ebpf.MapSpec `ebpf:"reason_stats"`
+	SamplingNow     *ebpf.MapSpec `ebpf:"sampling_now"`
+	TrackerFlows    *ebpf.MapSpec `ebpf:"tracker_flows"`
+	TrackerLines    *ebpf.MapSpec `ebpf:"tracker_lines"`
+	TrackerNow      *ebpf.MapSpec `ebpf:"tracker_now"`
 }
 
 // BenchVariableSpecs contains global variables before they are loaded into the kernel.
@@ -173,6 +184,7 @@ type BenchVariableSpecs struct {
 	BenchIfindex   *ebpf.VariableSpec `ebpf:"bench_ifindex"`
 	BenchLoop      *ebpf.VariableSpec `ebpf:"bench_loop"`
 	Block          *ebpf.VariableSpec `ebpf:"block"`
+	DigestConfig   *ebpf.VariableSpec `ebpf:"digest_config"`
 	DropMalformed  *ebpf.VariableSpec `ebpf:"drop_malformed"`
 	FailsafeConfig *ebpf.VariableSpec `ebpf:"failsafe_config"`
 	Frags          *ebpf.VariableSpec `ebpf:"frags"`
@@ -206,29 +218,33 @@ func (o *BenchObjects) Close() error {
 //
 // It can be passed to LoadBenchObjects or ebpf.CollectionSpec.LoadAndAssign.
 type BenchMaps struct {
-	AllowBuckets *ebpf.Map `ebpf:"allow_buckets"`
-	AllowLines   *ebpf.Map `ebpf:"allow_lines"`
-	AllowMarks4  *ebpf.Map `ebpf:"allow_marks4"`
-	AllowMarks6  *ebpf.Map `ebpf:"allow_marks6"`
-	BenchBloom   *ebpf.Map `ebpf:"bench_bloom"`
-	BenchHash    *ebpf.Map `ebpf:"bench_hash"`
-	BenchKeys    *ebpf.Map `ebpf:"bench_keys"`
-	BenchLpm     *ebpf.Map `ebpf:"bench_lpm"`
-	BlockBuckets *ebpf.Map `ebpf:"block_buckets"`
-	BlockHot     *ebpf.Map `ebpf:"block_hot"`
-	BlockLines   *ebpf.Map `ebpf:"block_lines"`
-	BlockMarks4  *ebpf.Map `ebpf:"block_marks4"`
-	BlockMarks6  *ebpf.Map `ebpf:"block_marks6"`
-	Events       *ebpf.Map `ebpf:"events"`
-	ListStats    *ebpf.Map `ebpf:"list_stats"`
-	LoopEdges    *ebpf.Map `ebpf:"loop_edges"`
-	LoopStats    *ebpf.Map `ebpf:"loop_stats"`
-	Penalties    *ebpf.Map `ebpf:"penalties"`
-	ReasonStats  *ebpf.Map `ebpf:"reason_stats"`
-	SamplingNow  *ebpf.Map `ebpf:"sampling_now"`
-	TrackerFlows *ebpf.Map `ebpf:"tracker_flows"`
-	TrackerLines *ebpf.Map `ebpf:"tracker_lines"`
-	TrackerNow   *ebpf.Map `ebpf:"tracker_now"`
+	AllowBuckets    *ebpf.Map `ebpf:"allow_buckets"`
+	AllowLines      *ebpf.Map `ebpf:"allow_lines"`
+	AllowMarks4     *ebpf.Map `ebpf:"allow_marks4"`
+	AllowMarks6     *ebpf.Map `ebpf:"allow_marks6"`
+	BenchBloom      *ebpf.Map `ebpf:"bench_bloom"`
+	BenchHash       *ebpf.Map `ebpf:"bench_hash"`
+	BenchKeys       *ebpf.Map `ebpf:"bench_keys"`
+	BenchLpm        *ebpf.Map `ebpf:"bench_lpm"`
+	BlockBuckets    *ebpf.Map `ebpf:"block_buckets"`
+	BlockHot        *ebpf.Map `ebpf:"block_hot"`
+	BlockLines      *ebpf.Map `ebpf:"block_lines"`
+	BlockMarks4     *ebpf.Map `ebpf:"block_marks4"`
+	BlockMarks6     *ebpf.Map `ebpf:"block_marks6"`
+	DigestBanks     *ebpf.Map `ebpf:"digest_banks"`
+	DigestLines     *ebpf.Map `ebpf:"digest_lines"`
+	DigestNow       *ebpf.Map `ebpf:"digest_now"`
+	DigestSightings *ebpf.Map `ebpf:"digest_sightings"`
+	Events          *ebpf.Map `ebpf:"events"`
+	ListStats       *ebpf.Map `ebpf:"list_stats"`
+	LoopEdges       *ebpf.Map `ebpf:"loop_edges"`
+	LoopStats       *ebpf.Map `ebpf:"loop_stats"`
+	Penalties       *ebpf.Map `ebpf:"penalties"`
+	ReasonStats     *ebpf.Map `ebpf:"reason_stats"`
+	SamplingNow     *ebpf.Map `ebpf:"sampling_now"`
+	TrackerFlows    *ebpf.Map `ebpf:"tracker_flows"`
+	TrackerLines    *ebpf.Map `ebpf:"tracker_lines"`
+	TrackerNow      *ebpf.Map `ebpf:"tracker_now"`
 }
 
 func (m *BenchMaps) Close() error {
@@ -246,6 +262,10 @@ func (m *BenchMaps) Close() error {
 		m.BlockLines,
 		m.BlockMarks4,
 		m.BlockMarks6,
+		m.DigestBanks,
+		m.DigestLines,
+		m.DigestNow,
+		m.DigestSightings,
 		m.Events,
 		m.ListStats,
 		m.LoopEdges,
@@ -270,6 +290,7 @@ type BenchVariables struct {
 	BenchIfindex   *ebpf.Variable `ebpf:"bench_ifindex"`
 	BenchLoop      *ebpf.Variable `ebpf:"bench_loop"`
 	Block          *ebpf.Variable `ebpf:"block"`
+	DigestConfig   *ebpf.Variable `ebpf:"digest_config"`
 	DropMalformed  *ebpf.Variable `ebpf:"drop_malformed"`
 	FailsafeConfig *ebpf.Variable `ebpf:"failsafe_config"`
 	Frags          *ebpf.Variable `ebpf:"frags"`
@@ -296,6 +317,7 @@ type BenchPrograms struct {
 	LoopMatch *ebpf.Program `ebpf:"loop_match"`
 	LoopTrack *ebpf.Program `ebpf:"loop_track"`
 	LoopWeir  *ebpf.Program `ebpf:"loop_weir"`
+	Stamped   *ebpf.Program `ebpf:"stamped"`
 	Visit     *ebpf.Program `ebpf:"visit"`
 	WireBloom *ebpf.Program `ebpf:"wire_bloom"`
 	WireDrop  *ebpf.Program `ebpf:"wire_drop"`
@@ -315,6 +337,7 @@ func (p *BenchPrograms) Close() error {
 		p.LoopMatch,
 		p.LoopTrack,
 		p.LoopWeir,
+		p.Stamped,
 		p.Visit,
 		p.WireBloom,
 		p.WireDrop,

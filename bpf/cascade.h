@@ -47,6 +47,23 @@ static __always_inline int line_test(const struct line *l, __u64 h, __u32 bits)
 	return all & 1;
 }
 
+/* Sets what line_test() tests. Returns whether all of it was set before. */
+static __always_inline int line_set(struct line *l, __u64 h, __u32 bits)
+{
+	__u32 start = h >> 36;
+	__u64 all = ~0ULL;
+
+#pragma unroll
+	for (int j = 0; j < LINE_BITS_MAX; j++)
+		if (j < bits) {
+			__u64 *word = &l->words[(start + j) % LINE_WORDS], before = *word;
+
+			all &= before >> (h >> 6 * j & 63);
+			*word = before | 1ULL << (h >> 6 * j & 63);
+		}
+	return all & 1;
+}
+
 /* The line that a hash chooses. Never null, since the map has just `lines` entries. */
 static __always_inline struct line *line_at(void *map, __u32 lines, __u64 h)
 {

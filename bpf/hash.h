@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * XXH64 of keys of the four fixed lengths, and what is derived from its 64
- * bits. The twin of package filter/hash; the specification is XXH64's own.
+ * XXH64 of keys, and of invariant parts of packets, of six fixed lengths, and
+ * what is derived from its 64 bits. The twin of package filter/hash; the specification is XXH64's own.
  *
  * Keys arrive as the little-endian words that XXH64 reads, already in
  * registers: building a key in memory with 4-byte stores and reading it back
@@ -66,7 +66,15 @@ static __always_inline __u64 xxh64_20(__u64 seed, __u64 w0, __u64 w1, __u32 tail
 	return xxh_avalanche(xxh_half(xxh_word(xxh_word(seed + XXH_P5 + 20, w0), w1), tail));
 }
 
-static __always_inline __u64 xxh64_40(__u64 seed, __u64 w0, __u64 w1, __u64 w2, __u64 w3, __u64 w4)
+static __always_inline __u64 xxh64_28(__u64 seed, __u64 w0, __u64 w1, __u64 w2, __u32 tail)
+{
+	__u64 h = xxh_word(xxh_word(xxh_word(seed + XXH_P5 + 28, w0), w1), w2);
+
+	return xxh_avalanche(xxh_half(h, tail));
+}
+
+/* Of four words, XXH64's stripe, what precedes the length. */
+static __always_inline __u64 xxh_stripe(__u64 seed, __u64 w0, __u64 w1, __u64 w2, __u64 w3)
 {
 	__u64 a = xxh_round(seed + XXH_P1 + XXH_P2, w0);
 	__u64 b = xxh_round(seed + XXH_P2, w1);
@@ -74,8 +82,20 @@ static __always_inline __u64 xxh64_40(__u64 seed, __u64 w0, __u64 w1, __u64 w2, 
 	__u64 d = xxh_round(seed - XXH_P1, w3);
 	__u64 h = rotl64(a, 1) + rotl64(b, 7) + rotl64(c, 12) + rotl64(d, 18);
 
-	h = xxh_merge(xxh_merge(xxh_merge(xxh_merge(h, a), b), c), d);
-	return xxh_avalanche(xxh_word(h + 40, w4));
+	return xxh_merge(xxh_merge(xxh_merge(xxh_merge(h, a), b), c), d);
+}
+
+static __always_inline __u64 xxh64_40(__u64 seed, __u64 w0, __u64 w1, __u64 w2, __u64 w3, __u64 w4)
+{
+	return xxh_avalanche(xxh_word(xxh_stripe(seed, w0, w1, w2, w3) + 40, w4));
+}
+
+static __always_inline __u64 xxh64_60(__u64 seed, const __u64 *w)
+{
+	__u64 h = xxh_stripe(seed, w[0], w[1], w[2], w[3]) + 60;
+
+	h = xxh_word(xxh_word(xxh_word(h, w[4]), w[5]), w[6]);
+	return xxh_avalanche(xxh_half(h, w[7]));
 }
 
 /* The i-th of a sequence of independent hashes derived from h: SplitMix64. */

@@ -2,7 +2,8 @@
 /*
  * The verdict pipeline:
  *
- *	parse -> failsafe -> loop check -> heavy hitters -> block match -> (allow match) -> pass
+ *	parse -> failsafe -> loop check -> heavy hitters -> block match -> (allow match) ->
+ *	digest -> pass
  *
  * The allow lists are asked only when a stage wants to drop, so they cost
  * clean traffic nothing. Heavy hitters are counted before the lists are asked:
@@ -16,6 +17,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "array.h"
+#include "digest.h"
 #include "event.h"
 #include "failsafe.h"
 #include "hot.h"
@@ -230,6 +232,8 @@ static __always_inline enum reason leave(struct xdp_md *ctx, struct cpu_row *row
 	sample(ctx, row->packet.reason);
 	if (loop_node.words && row->packet.family && verdict(row->packet.reason) == XDP_PASS)
 		carry_filter(ctx, &row->packet);
+	if (digest_config.lines && row->packet.family && verdict(row->packet.reason) == XDP_PASS)
+		record_digest(ctx, row);
 	return row->packet.reason;
 }
 

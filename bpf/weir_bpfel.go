@@ -34,6 +34,30 @@ type WeirCpuRow struct {
 	Packet     WeirPacket
 }
 
+type WeirDigestBank struct {
+	_        structs.HostLayout
+	Packets  uint64
+	Skipped  uint64
+	Loops    uint64
+	Slice    uint32
+	Count    uint32
+	Pad      [4]uint64
+	Gathered [16]WeirSighting
+}
+
+type WeirDigestState struct {
+	_        structs.HostLayout
+	Seed     uint64
+	Identity uint64
+}
+
+type WeirDigests struct {
+	_     structs.HostLayout
+	Seed  uint64
+	Lines uint32
+	Bits  uint32
+}
+
 type WeirEvent struct {
 	_        structs.HostLayout
 	Time     uint64
@@ -243,6 +267,20 @@ type WeirShape struct {
 	ProtoMask uint32
 }
 
+type WeirSighting struct {
+	_      structs.HostLayout
+	Digest uint64
+	Src    [4]uint32
+	Dst    [4]uint32
+	Slice  uint32
+	Family uint8
+	Proto  uint8
+	Ttl    uint8
+	First  uint8
+	Falls  uint8
+	Pad    [15]uint8
+}
+
 type WeirTracker struct {
 	_           structs.HostLayout
 	Seed        uint64
@@ -287,6 +325,10 @@ const (
 	WeirMapBlockLines       = "block_lines"
 	WeirMapBlockMarks4      = "block_marks4"
 	WeirMapBlockMarks6      = "block_marks6"
+	WeirMapDigestBanks      = "digest_banks"
+	WeirMapDigestLines      = "digest_lines"
+	WeirMapDigestNow        = "digest_now"
+	WeirMapDigestSightings  = "digest_sightings"
 	WeirMapEvents           = "events"
 	WeirMapListStats        = "list_stats"
 	WeirMapLoopEdges        = "loop_edges"
@@ -306,6 +348,7 @@ const (
 	WeirVarBankBuckets      = "bank_buckets"
 	WeirVarBankLines        = "bank_lines"
 	WeirVarBlock            = "block"
+	WeirVarDigestConfig     = "digest_config"
 	WeirVarDropMalformed    = "drop_malformed"
 	WeirVarEgress           = "egress"
 	WeirVarFailsafeConfig   = "failsafe_config"
@@ -383,6 +426,10 @@ type WeirMapSpecs struct {
 	BlockLines       *ebpf.MapSpec `ebpf:"block_lines"`
 	BlockMarks4      *ebpf.MapSpec `ebpf:"block_marks4"`
 	BlockMarks6      *ebpf.MapSpec `ebpf:"block_marks6"`
+	DigestBanks      *ebpf.MapSpec `ebpf:"digest_banks"`
+	DigestLines      *ebpf.MapSpec `ebpf:"digest_lines"`
+	DigestNow        *ebpf.MapSpec `ebpf:"digest_now"`
+	DigestSightings  *ebpf.MapSpec `ebpf:"digest_sightings"`
 	Events           *ebpf.MapSpec `ebpf:"events"`
 	ListStats        *ebpf.MapSpec `ebpf:"list_stats"`
 	LoopEdges        *ebpf.MapSpec `ebpf:"loop_edges"`
@@ -406,6 +453,7 @@ type WeirVariableSpecs struct {
 	BankBuckets    *ebpf.VariableSpec `ebpf:"bank_buckets"`
 	BankLines      *ebpf.VariableSpec `ebpf:"bank_lines"`
 	Block          *ebpf.VariableSpec `ebpf:"block"`
+	DigestConfig   *ebpf.VariableSpec `ebpf:"digest_config"`
 	DropMalformed  *ebpf.VariableSpec `ebpf:"drop_malformed"`
 	Egress         *ebpf.VariableSpec `ebpf:"egress"`
 	FailsafeConfig *ebpf.VariableSpec `ebpf:"failsafe_config"`
@@ -453,6 +501,10 @@ type WeirMaps struct {
 	BlockLines       *ebpf.Map `ebpf:"block_lines"`
 	BlockMarks4      *ebpf.Map `ebpf:"block_marks4"`
 	BlockMarks6      *ebpf.Map `ebpf:"block_marks6"`
+	DigestBanks      *ebpf.Map `ebpf:"digest_banks"`
+	DigestLines      *ebpf.Map `ebpf:"digest_lines"`
+	DigestNow        *ebpf.Map `ebpf:"digest_now"`
+	DigestSightings  *ebpf.Map `ebpf:"digest_sightings"`
 	Events           *ebpf.Map `ebpf:"events"`
 	ListStats        *ebpf.Map `ebpf:"list_stats"`
 	LoopEdges        *ebpf.Map `ebpf:"loop_edges"`
@@ -479,6 +531,10 @@ func (m *WeirMaps) Close() error {
 		m.BlockLines,
 		m.BlockMarks4,
 		m.BlockMarks6,
+		m.DigestBanks,
+		m.DigestLines,
+		m.DigestNow,
+		m.DigestSightings,
 		m.Events,
 		m.ListStats,
 		m.LoopEdges,
@@ -503,6 +559,7 @@ type WeirVariables struct {
 	BankBuckets    *ebpf.Variable `ebpf:"bank_buckets"`
 	BankLines      *ebpf.Variable `ebpf:"bank_lines"`
 	Block          *ebpf.Variable `ebpf:"block"`
+	DigestConfig   *ebpf.Variable `ebpf:"digest_config"`
 	DropMalformed  *ebpf.Variable `ebpf:"drop_malformed"`
 	Egress         *ebpf.Variable `ebpf:"egress"`
 	FailsafeConfig *ebpf.Variable `ebpf:"failsafe_config"`

@@ -86,7 +86,7 @@ var benchMaps = map[string]string{
 
 // NewBench loads the programs that measure the generation.
 func (g *Generation) NewBench(k *Keys) (*Bench, error) {
-	return newBench(g, k, "weir", 0, "loop_weir", "loop_match", "loop_ask", "loop_track", "visit")
+	return newBench(g, k, "weir", 0, "loop_weir", "loop_match", "loop_ask", "loop_track", "visit", "stamped")
 }
 
 // NewMapBench loads the programs that measure a map of the kernel's with room
@@ -215,6 +215,16 @@ func (b *Bench) Visit(frame []byte, filter, n int) (float64, error) {
 		return 0, fmt.Errorf("run visit: %w", err)
 	}
 	return float64(run.Nanoseconds()), nil // the mean run, in whole nanoseconds
+}
+
+// Stamped runs the whole pipeline n times over an IP frame of at least 70 bytes,
+// each time as another packet, and gives the time of one in nanoseconds.
+func (b *Bench) Stamped(frame []byte, n int) (float64, error) {
+	_, run, err := b.coll.Programs[bpf.BenchProgStamped].Benchmark(frame, n, nil)
+	if err != nil {
+		return 0, fmt.Errorf("run stamped: %w", err)
+	}
+	return float64(run.Nanoseconds()), nil
 }
 
 // Hits gives the number of lookups since the last call, and how many of them were

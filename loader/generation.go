@@ -98,6 +98,7 @@ func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
 		bpf.WeirVarBankLines:      bankLines,
 		bpf.WeirVarBankBuckets:    bankBuckets,
 		bpf.WeirVarPenaltyBuckets: uint32(PenaltyBuckets),
+		bpf.WeirVarDigestConfig:   &cfg.Digests,
 		bpf.WeirVarHashSeed:       cfg.Seed,
 		bpf.WeirVarLoopNode:       cfg.Loop.constants(),
 		bpf.WeirVarBlock:          &cfg.Block,
@@ -191,8 +192,8 @@ func (g *Generation) MapBytes() int {
 // It may be called any number of times, also concurrently. What the kernel's
 // verifier has to say is in the error, an [ebpf.VerifierError].
 //
-// If stats have no room for the generation's lists, or other trackers, the
-// program comes with new maps, which stats take over with [Attachment.Replace].
+// If stats have no room for the generation's lists, or other trackers or digests,
+// the program comes with new maps, which stats take over with [Attachment.Replace].
 func (g *Generation) Load(stats *Stats) (*Program, error) {
 	p, err := g.load(stats)
 	if err != nil {
@@ -253,7 +254,7 @@ func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 }
 
 // outgrown makes the maps for which those of the stats do not do: counters for
-// more lists, and other trackers.
+// more lists, other trackers, and other digests.
 func (g *Generation) outgrown(stats *Stats, present kept) (kept, error) {
 	fresh := make(kept)
 	if stats.stride(present[bpf.WeirMapListStats]) <= g.config.Lists {
@@ -269,6 +270,13 @@ func (g *Generation) outgrown(stats *Stats, present kept) (kept, error) {
 			return nil, errors.Join(err, fresh.Close())
 		}
 		maps.Copy(fresh, trackers)
+	}
+	if g.config.Digests.Lines > 0 && g.config.digestIdentity() != present.recorded() {
+		digests, err := newDigests(&g.config, stats.cpus)
+		if err != nil {
+			return nil, errors.Join(err, fresh.Close())
+		}
+		maps.Copy(fresh, digests)
 	}
 	return fresh, nil
 }

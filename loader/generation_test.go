@@ -73,6 +73,14 @@ func TestLoad(t *testing.T) {
 	approximate.Block.Buckets, approximate.Allow.Buckets = 0, 0
 	approximateWeighed := approximate
 	approximateWeighed.Block.HotBuckets, approximateWeighed.Trackers = weighed.Block.HotBuckets, weighed.Trackers
+	// All that there is at once.
+	all := weighed
+	all.Loop = Loop{Mask: make([]byte, 32), Confirm: 2, Drops: true, Edges: true}
+	all.Loop.Mask[0] = 1
+	all.Digests = Digests{Seed: 1, Lines: 1000, Bits: 4}
+	all.Multicast = Multicast{Ports: 3, Lines: 71, First: 5, Rest: 6}
+	approximateAll := all
+	approximateAll.Block, approximateAll.Allow = approximateWeighed.Block, approximate.Allow
 
 	for _, test := range []struct {
 		name string
@@ -83,6 +91,8 @@ func TestLoad(t *testing.T) {
 		{"weighed", weighed},
 		{"approximate", approximate},
 		{"approximate, weighed", approximateWeighed},
+		{"all", all},
+		{"approximate, all", approximateAll},
 		{"looking for loops", looking},
 		{"with edges", edges},
 		{"at an edge", edges},

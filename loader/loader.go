@@ -59,6 +59,7 @@ type Config struct {
 
 	Loop      Loop      // what looks for packets in a loop; without words nothing does
 	Multicast Multicast // what is forwarded to groups
+	Digests   Digests   // of the packets that pass; their seed is kept with them
 }
 
 // As in the object, where they are macros, of which its BTF knows nothing.
@@ -100,6 +101,9 @@ func (c *Config) validate() error {
 	}
 	if err := c.validateMulticast(); err != nil {
 		return fmt.Errorf("multicast: %w", err)
+	}
+	if err := c.validateDigests(); err != nil {
+		return err
 	}
 	if err := validateSet(&c.Block); err != nil {
 		return fmt.Errorf("block set: %w", err)

@@ -24,7 +24,7 @@ const minStride = 64
 
 // Stats are what an interface keeps when its program changes: the counters of
 // packets and bytes by reason and by list, the trackers of heavy flows with
-// their penalties, and the events. A program writes them in a row, or a bank,
+// their penalties, the digests, and the events. A program writes them in a row, or a bank,
 // for each CPU; Stats read them in the kernel's memory. The methods may be
 // called at any time, also concurrently. Nil Stats have no counters.
 type Stats struct {
@@ -47,6 +47,7 @@ var keptNames = []string{
 	bpf.WeirMapTrackerNow, bpf.WeirMapTrackerLines, bpf.WeirMapTrackerFlows,
 	bpf.WeirMapPenalties, bpf.WeirMapEvents, bpf.WeirMapSamplingNow,
 	bpf.WeirMapLoopStats, bpf.WeirMapLoopEdges,
+	bpf.WeirMapDigestNow, bpf.WeirMapDigestBanks, bpf.WeirMapDigestLines, bpf.WeirMapDigestSightings,
 }
 
 func (k kept) Close() error {
@@ -55,6 +56,30 @@ func (k kept) Close() error {
 		errs = append(errs, m.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// newKept makes empty maps of these names, with so many entries.
+func newKept(entries map[string]int) (_ kept, err error) {
+	spec, _, err := statsSpec()
+	if err != nil {
+		return nil, err
+	}
+	k := make(kept)
+	defer func() {
+		if err != nil {
+			k.Close()
+		}
+	}()
+	for name, n := range entries {
+		if n > maxEntries {
+			return nil, errors.New("more memory for all CPUs than a map can have")
+		}
+		spec.Maps[name].MaxEntries = uint32(n)
+		if k[name], err = newArray(spec.Maps[name]); err != nil {
+			return nil, err
+		}
+	}
+	return k, nil
 }
 
 // NewStats makes counters for a program that is tested, not attached, and

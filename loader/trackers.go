@@ -1,7 +1,6 @@
 package loader
 
 import (
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"sync/atomic"
@@ -80,31 +79,16 @@ func (k kept) identity() uint64 { return k[bpf.WeirMapTrackerNow].words[identity
 
 // newTrackers makes empty memory for the configuration's trackers, and for
 // their penalties.
-func newTrackers(cfg *Config, cpus int) (_ kept, err error) {
-	spec, _, err := statsSpec()
-	if err != nil {
-		return nil, err
-	}
+func newTrackers(cfg *Config, cpus int) (kept, error) {
 	_, lines, buckets := cfg.layTrackers()
-	k := make(kept)
-	defer func() {
-		if err != nil {
-			k.Close()
-		}
-	}()
-	for name, entries := range map[string]int{
+	k, err := newKept(map[string]int{
 		bpf.WeirMapTrackerNow:   1,
 		bpf.WeirMapTrackerLines: cpus * banks * int(lines),
 		bpf.WeirMapTrackerFlows: cpus * banks * int(buckets),
 		bpf.WeirMapPenalties:    PenaltyBuckets,
-	} {
-		if entries > maxEntries {
-			return nil, errors.New("trackers: more memory for all CPUs than a map can have")
-		}
-		spec.Maps[name].MaxEntries = uint32(entries)
-		if k[name], err = newArray(spec.Maps[name]); err != nil {
-			return nil, err
-		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("trackers: %w", err)
 	}
 	now := k[bpf.WeirMapTrackerNow].words
 	now[seedWord], now[identityWord] = cfg.TrackerSeed, cfg.trackerIdentity()

@@ -75,6 +75,7 @@ var promises = []promise{
 	{"hot table of 64k elements, each packet of another flow, ns a packet", 2, false, heavyCost("hot", false)},
 	{"loop filter of 64 bits, inside the domain, ns a packet", 15, false, stageCost("loop-64")},
 	{"loop filter of 256 bits, inside the domain, ns a packet", 15, false, stageCost("loop-256")},
+	{"digest, slices of 100k packets, ns a packet", 20, false, stageCost("digest-100k")},
 }
 
 func seconds(r Result) float64     { return r.Seconds }

@@ -25,6 +25,7 @@ func config(block, allow *membership.Layout, seed uint64, c *Config, lists int) 
 	return loader.Config{
 		Trackers:      trackers,
 		TrackerSeed:   c.TrackerSeed,
+		Digests:       loader.Digests{Seed: c.DigestSeed, Lines: c.Digests.Lines, Bits: uint32(c.Digests.Bits)},
 		Seed:          seed,
 		Block:         keySet(block),
 		Allow:         keySet(allow),

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 
+	"weir/filter/digest"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/multicast"
@@ -42,6 +43,9 @@ type Watching struct {
 	TrackerSeed uint64    // secret: whence the seeds of the trackers come
 	Hot         int       // elements that may have weights in the block set
 	Loop        Loop      // looks for packets in a loop, and may drop them
+
+	Digests    digest.Geometry // of what passes: the filter of a slice; without lines: none
+	DigestSeed uint64          // secret
 }
 
 // Tracker is a tracker of heavy flows. Its seed is for the generation to set.

@@ -54,6 +54,15 @@ func (g *Generation) Watch(stats *loader.Stats, fn func(Counting)) {
 	}
 }
 
+// Digests calls fn with the digests of what has passed the programs that were
+// loaded with the stats. They are there until fn returns. fn is not called in a
+// reference, or where the stats are of other digests, or of none.
+func (g *Generation) Digests(stats *loader.Stats, fn func(loader.DigestMemory)) {
+	if g.kernel != nil {
+		g.kernel.Digests(stats, fn)
+	}
+}
+
 // Banks are bank 0 or 1 of a tracker, one for each CPU.
 func (c Counting) Banks(tracker, bank int) []*sketch.Bank {
 	banks := make([]*sketch.Bank, c.CPUs)

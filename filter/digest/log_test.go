@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"weir/filter/fpr"
 	"weir/filter/internal/trial"
 )
 
@@ -72,7 +71,7 @@ func TestNothingForgotten(t *testing.T) {
 		}
 	}
 	// Each packet may match the nine other slices.
-	p := math.Pow(l.Slice(start).FillRatio(), float64(l.geometry.K()))
+	p := l.Slice(start).Chance()
 	if got := float64(elsewhere) / (9 * n); got > 1.2*config.FPR || got < p/2 {
 		t.Errorf("matches elsewhere %.5f, the first slice says %.5f", got, p)
 	}
@@ -86,9 +85,9 @@ func TestSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := int(config.Rate * config.Slice.Seconds())
-	rate := fpr.Exact(int(g.M()), n, g.K())
-	if rate > config.FPR || rate < 0.99*config.FPR {
-		t.Errorf("%d bits, k = %d: rate %.5f, want just under %g", g.M(), g.K(), rate, config.FPR)
+	rate := g.FalsePositiveRate(n)
+	if rate > config.FPR || rate < 0.9*config.FPR {
+		t.Errorf("%d lines, k = %d: rate %.5f, want just under %g", g.Lines, g.Bits, rate, config.FPR)
 	}
 	rng := rand.New(rand.NewPCG(2, 0))
 	t.Log("seed 2")
@@ -214,8 +213,8 @@ func TestNewLogRefuses(t *testing.T) {
 		}
 	}
 	l := mustNewLog(t, config)
-	// Eleven slices of 9.6 bits for each of 2000 packets.
-	if got, want := float64(l.Bytes()), 11*2000*9.6/8; math.Abs(got/want-1) > 0.02 {
+	// Eleven slices of 10.2 bits for each of 2000 packets.
+	if got, want := float64(l.Bytes()), 11*2000*10.2/8; math.Abs(got/want-1) > 0.02 {
 		t.Errorf("%g bytes, want about %g", got, want)
 	}
 }
@@ -234,4 +233,38 @@ func BenchmarkLog(b *testing.B) {
 			l.Query(rng.Uint64(), start, start)
 		}
 	})
+}
+
+// TestLoops checks what is a loop: a TTL that falls twice in a slice.
+func TestLoops(t *testing.T) {
+	type seen struct {
+		ttl   uint8
+		slice uint32
+	}
+	for _, c := range []struct {
+		name    string
+		packets []seen
+		loops   int
+	}{
+		{"a loop", []seen{{64, 1}, {62, 1}, {60, 1}, {58, 1}, {56, 1}}, 1},
+		{"before and behind a router", []seen{{64, 1}, {63, 1}}, 0},
+		{"that twice over", []seen{{64, 1}, {63, 1}, {64, 1}, {63, 1}}, 0},
+		{"copies", []seen{{64, 1}, {64, 1}, {64, 1}, {63, 1}, {63, 1}}, 0},
+		{"a loop with copies", []seen{{64, 1}, {64, 1}, {62, 1}, {62, 1}, {60, 1}}, 1},
+		{"too slow", []seen{{64, 1}, {62, 1}, {60, 2}, {58, 2}}, 0},
+		{"another round", []seen{{64, 1}, {62, 1}, {60, 1}, {64, 1}, {62, 1}, {60, 1}}, 2},
+	} {
+		l, loops := NewLoops(Sightings), 0
+		for _, p := range c.packets {
+			if first, suspected := l.See(12345, p.ttl, p.slice); suspected {
+				loops++
+				if first != 64 {
+					t.Errorf("%s: first seen with %d", c.name, first)
+				}
+			}
+		}
+		if loops != c.loops {
+			t.Errorf("%s: %d loops, want %d", c.name, loops, c.loops)
+		}
+	}
 }

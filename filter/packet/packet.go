@@ -74,18 +74,9 @@ const (
 // HasAddresses says, with every result.
 func Parse(frame []byte) (Packet, Result) {
 	var p Packet
-	if len(frame) < 14 {
-		return p, Truncated
-	}
-	proto, rest := binary.BigEndian.Uint16(frame[12:]), frame[14:]
-	for tags := 0; proto == etherVLAN || proto == etherQinQ; tags++ {
-		if tags == MaxVLANTags {
-			return p, Unparsed
-		}
-		if len(rest) < 4 {
-			return p, Truncated
-		}
-		proto, rest = binary.BigEndian.Uint16(rest[2:]), rest[4:]
+	proto, rest, r := parseEthernet(frame)
+	if r != OK {
+		return p, r
 	}
 	p.Network = len(frame) - len(rest)
 	switch proto {
@@ -97,6 +88,33 @@ func Parse(frame []byte) (Packet, Result) {
 		return p, ARP
 	}
 	return p, NotIP
+}
+
+// IP gives what stands behind the Ethernet header and tags of a frame that claims
+// to hold an IP packet, and else nil.
+func IP(frame []byte) []byte {
+	proto, rest, r := parseEthernet(frame)
+	if r != OK || proto != etherIPv4 && proto != etherIPv6 {
+		return nil
+	}
+	return rest
+}
+
+func parseEthernet(frame []byte) (proto uint16, rest []byte, r Result) {
+	if len(frame) < 14 {
+		return 0, nil, Truncated
+	}
+	proto, rest = binary.BigEndian.Uint16(frame[12:]), frame[14:]
+	for tags := 0; proto == etherVLAN || proto == etherQinQ; tags++ {
+		if tags == MaxVLANTags {
+			return 0, nil, Unparsed
+		}
+		if len(rest) < 4 {
+			return 0, nil, Truncated
+		}
+		proto, rest = binary.BigEndian.Uint16(rest[2:]), rest[4:]
+	}
+	return proto, rest, OK
 }
 
 func (p *Packet) parseIPv4(b []byte) Result {

@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"weir/bpf"
+	"weir/filter/digest"
 	"weir/filter/fpr"
 	"weir/filter/icarus"
 	"weir/filter/key"
@@ -107,6 +108,9 @@ func TestLayouts(t *testing.T) {
 		"tracker":         reflect.TypeFor[loader.Tracker](),
 		"packet":          reflect.TypeFor[loader.Packet](),
 		"event":           reflect.TypeFor[bpf.WeirEvent](),
+		"digests":         reflect.TypeFor[loader.Digests](),
+		"digest_bank":     reflect.TypeFor[loader.DigestBank](),
+		"sighting":        reflect.TypeFor[loader.Sighting](),
 		"sampling":        reflect.TypeFor[bpf.WeirSampling](),
 		"loop_config":     reflect.TypeFor[bpf.WeirLoopConfig](),
 		"loop_row":        reflect.TypeFor[bpf.WeirLoopRow](),
@@ -225,6 +229,11 @@ func TestConstants(t *testing.T) {
 		"LOOP_WORDS":      uint64(slices.Max(icarus.Sizes) / 64),
 		"LOOP_TYPE_V4":    icarus.TypeV4,
 		"LOOP_TYPE_V6":    icarus.TypeV6,
+		"GATHERED":        loader.Gathered,
+		"SIGHTINGS":       loader.Sightings,
+		"LOOP_FALLS":      loader.LoopFalls,
+		"INVARIANT_V4":    digest.LenV4,
+		"INVARIANT_V6":    digest.LenV6,
 	} {
 		if got, ok := c[name]; !ok || got != want {
 			t.Errorf("%s is %d (%t) in C, %d in Go", name, got, ok, want)
@@ -235,6 +244,10 @@ func TestConstants(t *testing.T) {
 	}
 	if c["FINGERPRINT_MASK"] != 1<<c["LIST_SHIFT"]-1 {
 		t.Errorf("fingerprint %#x and list at bit %d overlap, or leave a gap", c["FINGERPRINT_MASK"], c["LIST_SHIFT"])
+	}
+	if digest.Sightings != loader.Sightings || digest.LoopFalls != loader.LoopFalls || digest.MaxBits != membership.MaxLineBits {
+		t.Errorf("%d packets are watched, for %d falls, of %d bits at most; not %d, %d and %d",
+			digest.Sightings, digest.LoopFalls, digest.MaxBits, loader.Sightings, loader.LoopFalls, membership.MaxLineBits)
 	}
 	if membership.LineBits != 64*membership.LineWords || fpr.LineBits != membership.LineBits {
 		t.Errorf("lines of %d bits, predicted for %d", membership.LineBits, fpr.LineBits)

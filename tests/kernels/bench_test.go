@@ -10,7 +10,12 @@ import (
 // The benchmark's programs want more of the kernel than weir's own, and say so.
 func TestBench(t *testing.T) {
 	g := generation(t)
-	b, err := g.NewBench(0, 0, 0)
+	keys, err := loader.NewKeys()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer keys.Close()
+	b, err := g.NewBench(keys)
 	told(t, err)
 	if want := atLeast(t, 5, 17); want && err != nil || !want && !errors.Is(err, loader.ErrUnsupported) {
 		t.Error(err)

@@ -1,0 +1,160 @@
+package loader
+
+import (
+	"fmt"
+	"hash/fnv"
+	"sync/atomic"
+	"unsafe"
+
+	"weir/bpf"
+)
+
+// Digests says how the packets that pass are remembered, constants of the
+// program. One without lines remembers none.
+type Digests = bpf.WeirDigests
+
+// Sighting is a packet that was seen, or was seen again.
+type Sighting = bpf.WeirSighting
+
+// DigestBank is what stands beside the filter of a bank: what was counted, and
+// the packets that are gathered and not yet in the filter.
+type DigestBank = bpf.WeirDigestBank
+
+// As in the object, where they are macros.
+const (
+	digestBank = MaxTrackers // DIGEST_BANK
+
+	// Sightings is how many each CPU has, SIGHTINGS.
+	Sightings = 1024
+	// Gathered is how many packets a bank gathers, GATHERED.
+	Gathered = 16
+	// LoopFalls is how often the TTL of a packet that was seen again must have
+	// fallen for it to be suspected of a loop, LOOP_FALLS.
+	LoopFalls = 2
+)
+
+const (
+	digestSeedWord     = int(unsafe.Offsetof(bpf.WeirDigestState{}.Seed)) / 8
+	digestIdentityWord = int(unsafe.Offsetof(bpf.WeirDigestState{}.Identity)) / 8
+)
+
+func (c *Config) validateDigests() error {
+	d := &c.Digests
+	if d.Lines > maxEntries || d.Lines > 0 && (d.Bits < 1 || d.Bits > maxBits) {
+		return fmt.Errorf("digests: %d lines and %d bits in one: not in 0 … %d and 1 … %d", d.Lines, d.Bits, maxEntries, maxBits)
+	}
+	return nil
+}
+
+// digestLayout is the version of how digests are recorded.
+const digestLayout = "one line, bits in consecutive words, sixteen gathered"
+
+// digestIdentity tells apart what may not be recorded in the same memory.
+func (c *Config) digestIdentity() uint64 {
+	h := fnv.New64a()
+	fmt.Fprint(h, digestLayout, c.Digests.Seed, c.Digests.Lines, c.Digests.Bits)
+	return h.Sum64() | 1 // 0 is that of none
+}
+
+// recorded is the identity of the digests whose memory this is, 0 for none.
+func (k kept) recorded() uint64 { return k[bpf.WeirMapDigestNow].words[digestIdentityWord] }
+
+// newDigests makes empty memory for the configuration's digests.
+func newDigests(cfg *Config, cpus int) (kept, error) {
+	k, err := newKept(map[string]int{
+		bpf.WeirMapDigestNow:       1,
+		bpf.WeirMapDigestBanks:     cpus * banks,
+		bpf.WeirMapDigestLines:     cpus * banks * int(cfg.Digests.Lines),
+		bpf.WeirMapDigestSightings: cpus * Sightings,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("digests: %w", err)
+	}
+	now := k[bpf.WeirMapDigestNow].words
+	now[digestSeedWord], now[digestIdentityWord] = cfg.Digests.Seed, cfg.digestIdentity()
+	return k, nil
+}
+
+// DigestSeed is the seed of the digests that are recorded in these stats: a
+// generation that has it, and the same geometry, goes on where they are. It is
+// 0 if there are none.
+func (s *Stats) DigestSeed() (seed uint64) {
+	s.read(func(k kept) { seed = k[bpf.WeirMapDigestNow].words[digestSeedWord] })
+	return seed
+}
+
+// DigestMemory is where the digests of an interface are recorded. It is what the
+// program reads and writes at the same time.
+type DigestMemory struct {
+	CPUs int
+	Seed uint64 // of the digests
+
+	rows, lines []uint64
+	bankWords   int
+	banks       []DigestBank
+	sightings   []Sighting
+}
+
+// Digests calls fn with the memory of the digests that the generation has in
+// common with the stats; it is not called where those are of others, or of none.
+// The memory is there until fn returns.
+func (g *Generation) Digests(s *Stats, fn func(DigestMemory)) {
+	s.read(func(k kept) {
+		if g.config.Digests.Lines == 0 || k.recorded() != g.config.digestIdentity() {
+			return
+		}
+		fn(DigestMemory{
+			CPUs:      s.cpus,
+			Seed:      g.config.Digests.Seed,
+			rows:      k[bpf.WeirMapReasonStats].words,
+			lines:     k[bpf.WeirMapDigestLines].words,
+			bankWords: int(g.config.Digests.Lines) * lineWords,
+			banks:     entriesOf[DigestBank](k[bpf.WeirMapDigestBanks]),
+			sightings: entriesOf[Sighting](k[bpf.WeirMapDigestSightings]),
+		})
+	})
+}
+
+// entriesOf is a map's memory as the structs that it holds.
+func entriesOf[T any](a *array) []T {
+	return unsafe.Slice((*T)(unsafe.Pointer(&a.words[0])), a.entries())
+}
+
+// Recording is the bank, 0 or 1, in which packets are recorded.
+func (m DigestMemory) Recording() int {
+	return int(atomic.LoadUint64(&m.rows[banksWord]) >> digestBank & 1)
+}
+
+// Exchange makes the programs record in the other bank. Programs that are under
+// way may still write to the former one: see [Grace]. It must not run beside
+// [Trackers.Exchange].
+func (m DigestMemory) Exchange() { Trackers{rows: m.rows}.Exchange(digestBank) }
+
+// Bank is a bank of a CPU, and the words of its filter. While packets are
+// recorded there, the gathered ones are to be read first: what is no longer
+// among them is in the filter.
+func (m DigestMemory) Bank(cpu, bank int) (*DigestBank, []uint64) {
+	i := cpu*banks + bank
+	return &m.banks[i], m.lines[i*m.bankWords : (i+1)*m.bankWords]
+}
+
+// Begin empties a bank in which no packets are recorded, for a slice of this
+// number.
+func (m DigestMemory) Begin(bank int, slice uint32) {
+	for cpu := range m.CPUs {
+		b, words := m.Bank(cpu, bank)
+		*b = DigestBank{Slice: slice}
+		clear(words)
+	}
+}
+
+// Suspects are the packets that are suspected of a loop in a slice, and are still
+// watched. What a program changes meanwhile may be read half.
+func (m DigestMemory) Suspects(slice uint32) (found []Sighting) {
+	for i := range m.sightings {
+		if s := &m.sightings[i]; s.Falls >= LoopFalls && s.Slice == slice {
+			found = append(found, *s)
+		}
+	}
+	return found
+}

@@ -1,0 +1,241 @@
+package contract
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"weir/control/generation"
+	"weir/control/replay"
+	"weir/filter/digest"
+	"weir/filter/packet"
+	"weir/filter/verdict"
+	"weir/loader"
+	"weir/tests/data"
+	"weir/tests/lab"
+)
+
+// digests are what the kernel records and, in Go, its twin.
+type digests struct {
+	generation *generation.Generation
+	kernel     *replay.Kernel
+	seed       uint64
+
+	slice            uint32
+	filter           *digest.Filter
+	loops            *digest.Loops
+	gathered         []seen
+	packets, skipped uint64
+	suspected        uint64
+}
+
+type seen struct {
+	digest uint64
+	ttl    uint8
+}
+
+func recording(c generation.Config, g digest.Geometry) generation.Config {
+	c.Digests, c.DigestSeed = g, rand.Uint64()
+	return c
+}
+
+func newDigests(t testing.TB, s *generation.Store, c generation.Config) *digests {
+	t.Helper()
+	onOneCPU(t)
+	d := &digests{seed: c.DigestSeed, loops: digest.NewLoops(digest.Sightings)}
+	d.generation, d.kernel = engines(t, s, c)
+	d.filter = digest.NewFilter(c.Digests)
+	return d
+}
+
+// watch calls fn with the bank of this CPU in which the kernel records.
+func (d *digests) watch(t testing.TB, fn func(loader.DigestMemory, *loader.DigestBank, []uint64)) {
+	t.Helper()
+	called := false
+	d.generation.Digests(d.kernel.Stats(), func(m loader.DigestMemory) {
+		called = true
+		cpu := 0 // if none has recorded anything
+		for i := range m.CPUs {
+			if b, _ := m.Bank(i, m.Recording()); b.Packets+b.Skipped+uint64(b.Count) > 0 {
+				cpu = i
+			}
+		}
+		b, words := m.Bank(cpu, m.Recording())
+		fn(m, b, words)
+	})
+	if !called {
+		t.Fatal("nothing is recorded")
+	}
+}
+
+// pass runs both over a frame.
+func (d *digests) pass(t testing.TB, frame []byte) {
+	t.Helper()
+	o, err := agree(d.generation, d.kernel, frame)
+	if err != nil {
+		t.Fatalf("%v: % x", err, frame)
+	}
+	p, _ := packet.Parse(frame)
+	if !p.HasAddresses || o.Action == verdict.Drop {
+		return
+	}
+	ip := packet.IP(frame)
+	sum, err := digest.Sum(d.seed, ip)
+	if err != nil {
+		d.skipped++
+		return
+	}
+	d.gathered = append(d.gathered, seen{sum, digest.TTL(ip)})
+	if len(d.gathered) < loader.Gathered {
+		return
+	}
+	for _, s := range d.gathered {
+		if !d.filter.Record(s.digest) {
+			continue
+		}
+		if _, suspected := d.loops.See(s.digest, s.ttl, d.slice); suspected {
+			d.suspected++
+		}
+	}
+	d.packets += loader.Gathered
+	d.gathered = d.gathered[:0]
+}
+
+// same compares what both have recorded in this slice.
+func (d *digests) same(t testing.TB) {
+	t.Helper()
+	d.watch(t, func(_ loader.DigestMemory, b *loader.DigestBank, words []uint64) {
+		if b.Packets != d.packets || b.Skipped != d.skipped || b.Loops != d.suspected || int(b.Count) != len(d.gathered) {
+			t.Fatalf("%d packets, %d skipped, %d loops, %d gathered; want %d, %d, %d, %d",
+				b.Packets, b.Skipped, b.Loops, b.Count, d.packets, d.skipped, d.suspected, len(d.gathered))
+		}
+		for i, s := range d.gathered {
+			if g := b.Gathered[i]; g.Digest != s.digest || g.Ttl != s.ttl || g.Slice != d.slice {
+				t.Fatalf("gathered %+v, want %+v in slice %d", g, s, d.slice)
+			}
+		}
+		if !slices.Equal(words, d.filter.Words()) {
+			t.Fatal("the filters differ")
+		}
+	})
+}
+
+// next begins another slice in both.
+func (d *digests) next(t testing.TB) {
+	t.Helper()
+	d.slice++
+	d.generation.Digests(d.kernel.Stats(), func(m loader.DigestMemory) {
+		m.Begin(1-m.Recording(), d.slice)
+		m.Exchange()
+	})
+	d.filter.Clear()
+	d.packets, d.skipped, d.suspected, d.gathered = 0, 0, 0, nil
+}
+
+// The kernel's filters and counters are those of Go, bit for bit, over all
+// captures and several slices, roomy and overfull ones.
+func TestDigestsOverCaptures(t *testing.T) {
+	lab.Root(t)
+	traffic := frames(t)
+	for _, g := range []digest.Geometry{{Lines: 50_000, Bits: 4}, {Lines: 700, Bits: 6}, {Lines: 1, Bits: 1}} {
+		d := newDigests(t, generation.NewStore(), recording(generation.Config{}, g))
+		const slices = 5
+		var packets, skipped uint64
+		for i := range slices {
+			for _, f := range traffic[len(traffic)*i/slices : len(traffic)*(i+1)/slices] {
+				d.pass(t, f.data[:min(len(f.data), 2048)]) // what every kernel runs in one piece
+			}
+			d.same(t)
+			packets, skipped = packets+d.packets, skipped+d.skipped
+			d.next(t)
+		}
+		t.Logf("%+v: %d packets recorded, %d skipped", g, packets, skipped)
+		if packets < 100_000 || skipped == 0 {
+			t.Error("the captures are too plain")
+		}
+	}
+}
+
+// The same over frames in all their variety, where lists drop some; whether
+// digests are recorded changes no verdict.
+func TestDigestsOfRandomFrames(t *testing.T) {
+	lab.Root(t)
+	r := newRandom(t)
+	c := generation.Config{Policy: verdict.Policy{DropMalformed: r.IntN(2) == 0}}
+	d := newDigests(t, richStore(t), recording(c, digest.Geometry{Lines: 3000, Bits: 5}))
+	for range 100_000 {
+		frame := packet.Frame(r.anyTuple(r.IntN(3) > 0))
+		for range r.IntN(3) {
+			if len(frame) >= 60 {
+				frame = r.mutate(frame)
+			}
+		}
+		d.pass(t, frame)
+	}
+	d.same(t)
+	if d.packets < 1000 || d.skipped < 100 {
+		t.Errorf("%d packets, %d skipped: the frames are too plain", d.packets, d.skipped)
+	}
+}
+
+// hop is a frame after so many hops.
+func hop(frame []byte, hops int) []byte {
+	f := slices.Clone(frame)
+	f[22] -= byte(hops)
+	return f
+}
+
+// A packet that comes again and again with a lower TTL is suspected of a loop,
+// once. Copies are not, nor is one that was seen before and behind a router.
+func TestLoopsInTheKernel(t *testing.T) {
+	lab.Root(t)
+	r := newRandom(t)
+	d := newDigests(t, generation.NewStore(), recording(generation.Config{}, digest.Geometry{Lines: 1000, Bits: 4}))
+	for range 200 {
+		tuple := r.anyTuple(false)
+		tuple.Proto, tuple.HasPorts = 17, true
+		frame := packet.Frame(tuple)
+		kind := r.IntN(3)
+		for i := range 10 {
+			switch kind {
+			case 0:
+				d.pass(t, hop(frame, 2*i))
+			case 1:
+				d.pass(t, hop(frame, i/5)) // copies before and behind a router
+			case 2:
+				d.pass(t, packet.Frame(r.anyTuple(false)))
+			}
+		}
+	}
+	d.same(t)
+	d.watch(t, func(m loader.DigestMemory, b *loader.DigestBank, _ []uint64) {
+		suspects := m.Suspects(b.Slice)
+		t.Logf("%d loops, %d of them still watched", b.Loops, len(suspects))
+		if b.Loops < 30 || b.Loops > 120 || len(suspects) == 0 {
+			t.Errorf("%d loops, %d watched; some 67 are", b.Loops, len(suspects))
+		}
+		for _, s := range suspects {
+			if s.First-s.Ttl < 4 || s.Family != 4 || s.Proto != 17 {
+				t.Errorf("suspect %+v", s)
+			}
+		}
+	})
+}
+
+// Whatever comes, both record the same or nothing, and agree on its verdict.
+func FuzzDigest(f *testing.F) {
+	lab.Root(f)
+	r := random{rand.New(rand.NewPCG(5, 6))}
+	for range 500 {
+		f.Add(r.mutate(packet.Frame(r.tuple())))
+	}
+	if dir, err := data.Find(); err == nil {
+		addMalformed(f, dir+"/malformed")
+	}
+	d := newDigests(f, generation.NewStore(), recording(generation.Config{}, digest.Geometry{Lines: 100, Bits: 4}))
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		d.next(t) // on whatever CPU this is
+		d.pass(t, frame[:min(len(frame), 2048)])
+		d.same(t)
+	})
+}
