@@ -112,6 +112,9 @@ func printEvent(out io.Writer, e *api.Event) error {
 	if e.OneIn > 1 {
 		line += fmt.Sprintf("  1 of %d", e.OneIn)
 	}
+	if e.FirstTTL != 0 {
+		line = fmt.Sprintf("%s  %-8s %s  %-9s  %s  in a loop, TTL %d to %d", at, e.Interface, e.Verdict, e.Reason, flowOf(e), e.FirstTTL, e.TTL)
+	}
 	if e.Netns != "" {
 		line += "  in namespace " + e.Netns
 	}

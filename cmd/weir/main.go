@@ -90,7 +90,7 @@ different (weir explain and weir diff, with --exit-code).`,
 	root.SetVersionTemplate("weir {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(
-		newRun(), newCheck(), newReload(), newDetach(), newStatus(), newTop(), newWeights(), newEvents(), newCapture(), newExplain(),
+		newRun(), newCheck(), newReload(), newDetach(), newStatus(), newTop(), newWeights(), newEvents(), newCapture(), newExplain(), newTrace(),
 		newBlock(), newUnblock(), newAllow(), newUnallow(), newLists(), newRefresh(), newDiff(), newMulticast(),
 		newReplay(), newDemo(), newPlan(), newBench(), newVersion(), newShare(),
 	)

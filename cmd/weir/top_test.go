@@ -18,11 +18,19 @@ import (
 type served struct {
 	top     *api.Top
 	weights *api.Weights
+	traced  *api.Traced
 	events  func(events.Want) <-chan events.Event
 }
 
 func (s served) Top() *api.Top         { return s.top }
 func (s served) Weights() *api.Weights { return s.weights }
+
+func (s served) Trace(context.Context, api.TraceQuestion) (*api.Traced, error) {
+	if s.traced == nil {
+		return nil, api.ErrNoDigests
+	}
+	return s.traced, nil
+}
 
 func (s served) Events(w events.Want) (<-chan events.Event, func()) { return s.events(w), func() {} }
 

@@ -21,6 +21,7 @@ const (
 	refreshListPath = "/v1/lists/{list}/refresh"
 	reloadPath      = "/v1/reload"
 	explainPath     = "/v1/explain"
+	tracePath       = "/v1/trace"
 )
 
 // Top is what goes through weir at the moment: GET /v1/top. Rates are those of

@@ -26,10 +26,18 @@ import (
 type source struct {
 	top     *Top
 	weights *Weights
+	traced  *Traced
 }
 
 func (s source) Top() *Top         { return s.top }
 func (s source) Weights() *Weights { return s.weights }
+
+func (s source) Trace(context.Context, TraceQuestion) (*Traced, error) {
+	if s.traced == nil {
+		return nil, ErrNoDigests
+	}
+	return s.traced, nil
+}
 
 func (s source) Events(events.Want) (<-chan events.Event, func()) { return nil, func() {} }
 
@@ -65,7 +73,7 @@ func TestWhatIsAskedForArrives(t *testing.T) {
 	until := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	rate := 1e-5
 	s := source{
-		&Top{
+		top: &Top{
 			Time: until, Version: "1", Interfaces: []string{"eth0"}, Uptime: 60, Interval: 1,
 			Packets: 3, Bytes: 300, Dropped: 1,
 			Reasons: []ReasonRate{{"blocked", 1, 100, 7, true}},
@@ -79,7 +87,7 @@ func TestWhatIsAskedForArrives(t *testing.T) {
 				Lists: []ListRate{{"feed", 1, 7}},
 			},
 		},
-		&Weights{
+		weights: &Weights{
 			Base: 8, HalfLife: 30, Predicted: 1e-5, Uniform: 1e-4, Measured: &rate, MeasuredPackets: 1000,
 			Elements: []Weight{{"192.0.2.1", 100, 0.5, 12, true, 0}},
 		},
@@ -105,7 +113,7 @@ func TestWhatIsAskedForArrives(t *testing.T) {
 
 // A script must be able to go through any list without a look whether it is there.
 func TestListsAreNeverNull(t *testing.T) {
-	s := source{&Top{Trackers: []Tracker{{}}}, &Weights{}}
+	s := source{top: &Top{Trackers: []Tracker{{}}}, weights: &Weights{}}
 	for _, path := range []string{topPath, weightsPath} {
 		r := httptest.NewRecorder()
 		Handler(s).ServeHTTP(r, httptest.NewRequest(http.MethodGet, path, nil))

@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,7 +21,8 @@ import (
 
 // Client asks a running weir, and tells it what to do.
 type Client struct {
-	path string
+	path string // of the socket, or the URL
+	base string // of what is asked
 	http http.Client
 }
 
@@ -36,7 +38,27 @@ func Dial(path string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}
-	return &Client{path, http.Client{Transport: &http.Transport{DialContext: dial}}}
+	return &Client{path, "http://weir", http.Client{Transport: &http.Transport{DialContext: dial}}}
+}
+
+// DialTLS gives a client for the weir that is served at a URL, https://HOST:PORT, to
+// those who have a certificate. The files are PEM; ca are the authorities for weir's
+// own. It connects when it asks.
+func DialTLS(address, cert, key, ca string) (*Client, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
+		return nil, fmt.Errorf("%q: want https://HOST:PORT, where weir's api.listen is", address)
+	}
+	own, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate %s with key %s: %w", cert, key, err)
+	}
+	authorities, err := readAuthorities(ca)
+	if err != nil {
+		return nil, err
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own}, RootCAs: authorities}
+	return &Client{address, "https://" + u.Host, http.Client{Transport: &http.Transport{TLSClientConfig: c}}}, nil
 }
 
 // Top asks what goes through.
@@ -115,7 +137,7 @@ func ask[T any](ctx context.Context, c *Client, method, path string, body []byte
 // send asks, and waits until the answer begins, whose body is then to be closed.
 // Where weir takes no commands, the error is errors.ErrUnsupported.
 func (c *Client) send(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
-	q, err := http.NewRequestWithContext(ctx, method, "http://weir"+path, bytes.NewReader(body))
+	q, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -150,6 +172,9 @@ func (unsupported) Is(target error) bool { return target == errors.ErrUnsupporte
 func (c *Client) unreachable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
+	}
+	if strings.HasPrefix(c.base, "https:") {
+		return fmt.Errorf("ask the weir at %s: %w", c.path, err)
 	}
 	info, missing := os.Stat(c.path)
 	switch {

@@ -41,6 +41,10 @@ type Event struct {
 	OneIn     uint32    `json:"one_in,omitempty"` // of so many packets of its kind this is one
 	Frame     []byte    `json:"frame,omitempty"`  // its beginning, in base64
 	Lost      uint64    `json:"lost,omitempty"`
+
+	// Of a packet that seems to run in a loop: its TTL fell from the one to the other.
+	FirstTTL int `json:"first_ttl,omitempty"`
+	TTL      int `json:"ttl,omitempty"`
 }
 
 // Drops tells whether the packet was dropped.
@@ -53,6 +57,7 @@ func eventOf(e events.Event) Event {
 	told := Event{
 		Time: e.Time, Interface: e.Iface, Netns: e.Netns, Reason: e.Reason.String(), Verdict: "pass",
 		List: e.List, Length: e.Length, OneIn: e.OneIn, Frame: e.Frame,
+		FirstTTL: int(e.FirstTTL), TTL: int(e.TTL),
 	}
 	if e.Dropped {
 		told.Verdict = "drop"

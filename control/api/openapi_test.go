@@ -79,6 +79,7 @@ func TestDocumentedSchemas(t *testing.T) {
 		"Error": failure{}, "Top": Top{}, "Weights": Weights{}, "Change": Change{}, "Changed": Changed{},
 		"Lists": Lists{}, "Refreshed": Refreshed{}, "Reloaded": Reloaded{}, "Explanation": Explanation{}, "Event": Event{},
 		"Multicast": Multicast{}, "MulticastChange": MulticastChange{}, "MulticastChanged": MulticastChanged{},
+		"TraceQuestion": TraceQuestion{}, "Traced": Traced{},
 	} {
 		describe(reflect.TypeOf(v), name, want)
 	}
@@ -156,6 +157,9 @@ func bare(schema any) any {
 	return only
 }
 
+// traced is a question that is well-formed.
+const traced = `{"packets":[{"data":"RQA=","from":"2026-01-01T00:00:00Z","to":"2026-01-01T00:00:01Z"}]}`
+
 // What is answered, also where all is there that may be, is what is described
 // for the path; and the example of a change is one.
 func TestAnswersAreAsDocumented(t *testing.T) {
@@ -166,6 +170,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			Trackers: []Tracker{{Unit: "bytes", Flows: []Flow{{State: Blocked, Until: &now}, {State: Limited}, {}}}},
 		},
 		&Weights{Measured: &rate, Elements: []Weight{{}}},
+		&Traced{Interfaces: []TracedInterface{{Name: "eth0", Netns: "lab", Since: &now, Packets: []TracedPacket{{Slices: []TracedSlice{{Start: now}}}}}}},
 	}
 	c := &control{
 		lists:    []List{{Action: Allow, Direction: "both", Feeds: []FeedSource{{Outcome: Failed, Failure: "x", Error: "x", Read: &now, Next: &now}}}},
@@ -205,7 +210,8 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		validate("/components/schemas/"+name, text)
 		example[name] = string(text)
 	}
-	for _, e := range []events.Event{dropped, lost} {
+	validate("/components/schemas/TraceQuestion", []byte(traced))
+	for _, e := range []events.Event{dropped, lost, {Time: time.Now(), FirstTTL: 64, TTL: 60}} {
 		line, err := json.Marshal(eventOf(e))
 		if err != nil {
 			t.Fatal(err)
@@ -226,6 +232,8 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			body = example["MulticastChange"]
 		case r.method == "DELETE":
 			body = change
+		case r.path == tracePath:
+			body = traced
 		}
 		w := httptest.NewRecorder()
 		HandlerFor(s, c).ServeHTTP(w, httptest.NewRequest(r.method, path, strings.NewReader(body)))

@@ -24,6 +24,9 @@ type Source interface {
 	Weights() *Weights
 	// Events tells of packets until end is called, or weir stops.
 	Events(events.Want) (told <-chan events.Event, end func())
+	// Trace tells where and when packets have passed. Its error may be a
+	// [*BadRequest].
+	Trace(context.Context, TraceQuestion) (*Traced, error)
 }
 
 // fault is an error with the HTTP status that tells it.
@@ -121,7 +124,7 @@ func HandlerFor(s Source, c Control) http.Handler {
 
 // routes are those of the API's first version.
 func routes(s Source, c Control) []route {
-	return append(append(sourceRoutes(s), eventsRoute(s)), controlRoutes(c)...)
+	return append(append(sourceRoutes(s), eventsRoute(s), traceRoute(s)), controlRoutes(c)...)
 }
 
 // unanswered says why no route answers a request, and what would.
@@ -166,7 +169,7 @@ func fail(w http.ResponseWriter, err error) {
 		status = f.status
 	case errors.As(err, &bad):
 		status, sent.Entry = http.StatusBadRequest, bad.Entry
-	case errors.Is(err, ErrNoList), errors.Is(err, ErrNoMulticast):
+	case errors.Is(err, ErrNoList), errors.Is(err, ErrNoMulticast), errors.Is(err, ErrNoDigests):
 		status = http.StatusNotFound
 	}
 	reply(w, status, sent)

@@ -42,13 +42,9 @@ func mutualTLS(cert, key, clientCA string) (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificate %s with key %s: %w", cert, key, err)
 	}
-	pem, err := os.ReadFile(clientCA)
+	authorities, err := readAuthorities(clientCA)
 	if err != nil {
 		return nil, fmt.Errorf("authorities of clients: %w", err)
-	}
-	authorities := x509.NewCertPool()
-	if !authorities.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("authorities of clients: %s: %w", clientCA, errNoPEM)
 	}
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
@@ -58,6 +54,18 @@ func mutualTLS(cert, key, clientCA string) (*tls.Config, error) {
 		// A ticket would outlast the authority that let its holder in.
 		SessionTicketsDisabled: true,
 	}, nil
+}
+
+func readAuthorities(path string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	authorities := x509.NewCertPool()
+	if !authorities.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s: %w", path, errNoPEM)
+	}
+	return authorities, nil
 }
 
 var errNoPEM = errors.New("no certificate in PEM in it")

@@ -240,3 +240,40 @@ func TestListenTLSRefuses(t *testing.T) {
 		}
 	}
 }
+
+// A client with a certificate reaches weir where it is served to such, and says
+// what is wrong where it cannot.
+func TestDialTLS(t *testing.T) {
+	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
+	soon := time.Now().Add(30 * time.Minute)
+	cert, key := ours.pair(t, "weir", x509.ExtKeyUsageServerAuth, soon)
+	mine, mineKey := ours.pair(t, "me", x509.ExtKeyUsageClientAuth, soon)
+	url := serveTLS(t, nil, cert, key, ours.file)
+	c, err := DialTLS(url, mine, mineKey, ours.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Weights(t.Context()); err == nil || err.Error() != "this weir learns no weights" {
+		t.Errorf("weights: %v", err)
+	}
+	if _, err := c.Trace(t.Context(), TraceQuestion{Packets: []TraceAbout{{From: time.Now(), To: time.Now()}}}); err == nil || err.Error() != ErrNoDigests.Error() {
+		t.Errorf("trace: %v", err)
+	}
+	if c, err = DialTLS(url, mine, mineKey, theirs.file); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Top(t.Context()); err == nil || !strings.Contains(err.Error(), url) || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("a weir of another authority: %v", err)
+	}
+	for _, bad := range []struct{ url, cert, key, ca, want string }{
+		{"http://localhost:1", mine, mineKey, ours.file, "https://HOST:PORT"},
+		{url + "/v1/top", mine, mineKey, ours.file, "https://HOST:PORT"},
+		{url, "", "", ours.file, "certificate"},
+		{url, mine, mineKey, mineKey, "no certificate"},
+		{url, mine, mineKey, "", "no such file"},
+	} {
+		if _, err := DialTLS(bad.url, bad.cert, bad.key, bad.ca); err == nil || !strings.Contains(err.Error(), bad.want) {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+}

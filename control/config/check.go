@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/control/feed"
+	"weir/filter/digest"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -44,6 +45,7 @@ func (c *Config) check(fail func(path string, err error)) {
 	c.API.check(failf)
 	between(c.Learning.HalfLife, time.Second, 24*time.Hour, "learning.half_life", failf)
 
+	c.Digest.check(failf)
 	if len(c.Trackers) > loader.MaxTrackers {
 		failf("trackers", "%d of them: the most are %d", len(c.Trackers), loader.MaxTrackers)
 	}
@@ -167,6 +169,29 @@ func (t Tracker) check(path string, failf func(string, string, ...any)) {
 		failf(path, "rate and burst go with action limit only")
 	}
 }
+
+func (d Digest) check(failf func(string, string, ...any)) {
+	const least, most = 1e-5, 0.5
+	between(d.Slice, 100*time.Millisecond, time.Hour, "digest.slice", failf)
+	between(d.Archive.Keep, time.Minute, 10*365*24*time.Hour, "digest.archive.keep", failf)
+	if d.FPR < least || d.FPR > most {
+		failf("digest.fpr", "%s is not between %s and %s", formatShare(d.FPR), formatShare(least), formatShare(most))
+		return
+	}
+	if d.Keep < d.Slice || d.Keep > maxSlices*d.Slice {
+		failf("digest.keep", "%s is not between one slice and %d of them", formatDuration(d.Keep), maxSlices)
+		return
+	}
+	if _, err := (digest.Config{Rate: float64(d.Rate), Slice: d.Slice, FPR: float64(d.FPR), Keep: d.Keep}).Geometry(); err != nil {
+		failf("digest", "%w: make slices shorter", err)
+	}
+	if d.Archive.Enabled && !d.Enabled {
+		failf("digest.archive.enabled", "there is nothing to keep: digest.enabled is not set")
+	}
+}
+
+// maxSlices bounds what is asked for each packet that is traced.
+const maxSlices = 100_000
 
 func (l List) check(path string, fail func(string, error)) {
 	failf := func(path, format string, args ...any) { fail(path, fmt.Errorf(format, args...)) }

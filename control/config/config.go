@@ -13,12 +13,15 @@ import (
 	_ "embed"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"time"
 
 	"weir/control/feed"
 	"weir/control/generation"
 	"weir/control/learn"
 	"weir/control/list"
+	"weir/control/traceback"
+	"weir/filter/digest"
 	"weir/filter/membership"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -98,6 +101,10 @@ type Config struct {
 
 	// Forwarding of multicast, by the filters of the interfaces that want it.
 	Multicast Multicast `yaml:"multicast"`
+
+	// Digests of the packets that pass, by which weir trace finds where a packet
+	// has come from, and weir itself finds packets that run in a loop.
+	Digest Digest `yaml:"digest"`
 
 	// The lists, by name: letters, digits, "_", "-" and inner dots.
 	Lists []List `yaml:"lists,omitempty"`
@@ -274,6 +281,42 @@ type MulticastInterface struct {
 	Groups []Group `yaml:"groups,omitempty"`
 }
 
+// Digest says what is remembered of the packets that pass each interface. Of
+// memory, each slice takes some 11 bits a packet at a rate of false positives of
+// 1 %, and each CPU two slices more.
+type Digest struct {
+	// Whether to record.
+	Enabled bool `yaml:"enabled"`
+
+	// Packets a second that an interface is expected to pass; with more, there are
+	// more false positives.
+	Rate Rate `yaml:"rate"`
+
+	// How long a slice of time is, within which it is not told when a packet passed.
+	Slice time.Duration `yaml:"slice"`
+
+	// The share of packets that a full slice seems to have seen, and has not.
+	FPR Share `yaml:"fpr"`
+
+	// How long slices are kept in memory.
+	Keep time.Duration `yaml:"keep"`
+
+	// Slices on disk, below state_dir.
+	Archive Archive `yaml:"archive"`
+}
+
+// Archive says which slices are kept on disk.
+type Archive struct {
+	// Whether to keep any.
+	Enabled bool `yaml:"enabled"`
+
+	// How long.
+	Keep time.Duration `yaml:"keep"`
+
+	// Bytes of disk, above which the oldest slices go before their time.
+	Size Size `yaml:"size"`
+}
+
 // List is a list: entries from its sources, and those that are added to it by
 // command.
 type List struct {
@@ -403,6 +446,10 @@ func (c *Config) setDefaults() {
 	c.API.Socket = "/run/weir/weir.sock"
 	c.Log.Format = LogText
 	c.Multicast.MaxGroups = DefaultMaxGroups
+	c.Digest = Digest{
+		Rate: traceback.DefaultRate, Slice: traceback.DefaultSlice, FPR: traceback.DefaultFPR, Keep: traceback.DefaultKeep,
+		Archive: Archive{Keep: traceback.DefaultArchiveKeep, Size: traceback.DefaultArchiveSize},
+	}
 	c.Learning = Learning{Enabled: true, HalfLife: learn.DefaultHalfLife, Elements: learn.DefaultElements}
 }
 
@@ -423,6 +470,19 @@ func (l *List) setDefaults() {
 func (s *Source) setDefaults() {
 	s.Timeout = feed.DefaultTimeout
 	s.MaxBytes = feed.DefaultMaxBytes
+}
+
+// Digests are what is recorded, as package traceback has it, nil for nothing.
+func (c *Config) Digests() *traceback.Config {
+	d := c.Digest
+	if !d.Enabled {
+		return nil
+	}
+	t := &traceback.Config{Config: digest.Config{Rate: float64(d.Rate), Slice: d.Slice, FPR: float64(d.FPR), Keep: d.Keep}}
+	if d.Archive.Enabled {
+		t.Archive = traceback.ArchiveConfig{Dir: filepath.Join(string(c.StateDir), "digests"), Keep: d.Archive.Keep, Size: int64(d.Archive.Size)}
+	}
+	return t
 }
 
 // Feed is the list's sources as package feed has them.

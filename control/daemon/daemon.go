@@ -125,7 +125,7 @@ func (d *Daemon) options(s *state) (run.Options, error) {
 	for _, i := range c.Interfaces {
 		o.Places = append(o.Places, run.Place{Target: run.Target{Netns: i.Netns, Iface: i.Name}, XDP: i.XDP})
 	}
-	o.HalfLife = c.Learning.HalfLife
+	o.HalfLife, o.Digests = c.Learning.HalfLife, c.Digests()
 	if c.Learning.Enabled && c.Mode == membership.Approximate {
 		o.Learn = c.Learning.Elements
 	}

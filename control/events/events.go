@@ -35,6 +35,10 @@ type Event struct {
 	OneIn   uint32    // of so many packets this is one
 	Frame   []byte    // at most FrameSize bytes, if they are wanted; not to be changed
 	Lost    uint64
+
+	// FirstTTL and TTL are not 0 where the packet seems to run in a loop: its TTL fell
+	// from the one to the other. It has passed; no frame is there.
+	FirstTTL, TTL uint8
 }
 
 // FrameSize is how many bytes of a frame an event has at most.

@@ -122,6 +122,18 @@ func (h *Hub) Subscribe(want Want) (told <-chan Event, end func()) {
 	return s.to, func() { h.unsubscribe(s) }
 }
 
+// Loop tells of a packet that seems to run in a loop. Who wants packets of some
+// reasons, or their frames, is not told.
+func (h *Hub) Loop(e Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.subs {
+		if len(s.Reasons) == 0 && !s.Frames {
+			s.give(e)
+		}
+	}
+}
+
 func (h *Hub) unsubscribe(s *subscription) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -92,6 +92,17 @@ var (
 	trackerFlows   = gauge("weir_tracker_flows", "Flows in the flow memory, in the last interval.", trackerLabels...)
 	trackerHeavy   = gauge("weir_tracker_heavy_flows", "Flows over the threshold, in the last interval.", trackerLabels...)
 
+	digestPackets = counter("weir_digest_packets_total", "Packets that passed and whose digests were recorded.", "interface", "netns")
+	digestSkipped = counter("weir_digest_skipped_packets_total", "Packets that passed without a digest, because they are cut off or malformed.", "interface", "netns")
+	digestSlices  = gauge("weir_digest_slices", "Slices of time whose digests are in memory.", "interface", "netns")
+	digestBytes   = gauge("weir_digest_bytes", "Memory of digests, with that of the kernel.", "interface", "netns")
+	digestFill    = gauge("weir_digest_fill_ratio", "Share of the bits that are set in the last slice.", "interface", "netns")
+	digestChance  = gauge("weir_digest_false_positive_ratio", "Probability that the last slice matches a packet that did not pass.", "interface", "netns")
+	loops         = counter("weir_loops_suspected_total", "Packets that came again and again with a lower TTL, as in a routing loop.", "interface", "netns")
+	archiveSlices = gauge("weir_digest_archive_slices", "Slices of digests on disk.")
+	archiveBytes  = gauge("weir_digest_archive_bytes", "Disk that slices of digests take.")
+	archiveErrors = counter("weir_digest_archive_errors_total", "Slices of digests that could not be written to disk.")
+
 	feedEntries  = gauge("weir_feed_entries", "Entries of a list's source that are in force.", feedLabels...)
 	feedInterval = gauge("weir_feed_interval_seconds", "How often the source is to be read.", feedLabels...)
 	feedSuccess  = gauge("weir_feed_last_success_timestamp_seconds", "When the source was last known to hold what is in force; 0: never.", feedLabels...)
@@ -143,6 +154,14 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	}
 	for _, t := range s.Trackers {
 		out.tracker(t)
+	}
+	for _, d := range s.Digests {
+		out.digests(d)
+	}
+	if a := s.Archive; a != nil {
+		out.put(archiveSlices, float64(a.Slices))
+		out.put(archiveBytes, float64(a.Bytes))
+		out.put(archiveErrors, float64(a.Errors))
 	}
 	for _, f := range s.Feeds {
 		out.feed(f)
@@ -262,6 +281,15 @@ func (s sink) tracker(t Tracker) {
 	s.put(trackerDenied, float64(t.Denied), labels...)
 	s.put(trackerFlows, float64(t.Flows), labels...)
 	s.put(trackerHeavy, float64(t.Heavy), labels...)
+}
+
+func (s sink) digests(d Digests) {
+	for family, value := range map[family]float64{
+		digestPackets: float64(d.Packets), digestSkipped: float64(d.Skipped), loops: float64(d.Loops),
+		digestSlices: float64(d.Slices), digestBytes: float64(d.Bytes), digestFill: d.Fill, digestChance: d.Chance,
+	} {
+		s.put(family, value, d.Iface, d.Netns)
+	}
 }
 
 func (s sink) feed(f *feed.Feed) {

@@ -29,7 +29,9 @@ type Snapshot struct {
 	Lists      []List
 	Hits       map[string]loader.Counter // by block list, "" those that no table attributes
 	Trackers   []Tracker
-	Refused    uint64       // penalties that found no room
+	Refused    uint64 // penalties that found no room
+	Digests    []Digests
+	Archive    *Archive     // of digests; nil: there is none
 	Feeds      []*feed.Feed // none where lists are files that are read when weir is told to
 
 	Mode       string // exact or approx
@@ -115,6 +117,25 @@ type Tracker struct {
 
 	Flows int // in the flow memory
 	Heavy int // over the threshold
+}
+
+// Digests is what is recorded of the packets that pass an interface.
+type Digests struct {
+	loader.Target
+	Packets uint64  // recorded
+	Skipped uint64  // cut off or malformed
+	Loops   uint64  // packets that are suspected to run in a circle
+	Slices  int     // of time, in memory
+	Bytes   int     // of memory, with that of the kernel
+	Fill    float64 // of the last slice: the share of its bits that are set
+	Chance  float64 // that it matches a packet that did not pass
+}
+
+// Archive is what there is of digests on disk.
+type Archive struct {
+	Slices int
+	Bytes  int64
+	Errors uint64 // slices that could not be written
 }
 
 // Reloads is what came of putting all lists, or a configuration, in force anew.

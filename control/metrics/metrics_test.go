@@ -46,6 +46,10 @@ func whole(t testing.TB) Snapshot {
 			{Number: 1, Key: "src/24", Unit: "bytes", Action: "limit", Counter: loader.Counter{Packets: 8, Bytes: 9}, Denied: 2, Flows: 40, Heavy: 3},
 			{Number: 2, Key: "src/24", Unit: "bytes", Action: "learn"},
 		},
+		Digests: []Digests{{
+			Target: loader.Target{Iface: "eth0"}, Packets: 1000, Skipped: 3, Loops: 2, Slices: 60, Bytes: 1 << 20, Fill: 0.25, Chance: 0.004,
+		}},
+		Archive:   &Archive{Slices: 100, Bytes: 1 << 24, Errors: 1},
 		Refused:   1,
 		Predicted: 1e-4, Weighted: new(2e-5), Measured: new(3e-5), MeasuredPackets: 1e6,
 		Reloads: Reloads{Done: 3, Refused: 1, Last: at, LastDone: at.Add(-time.Hour), Failed: true},

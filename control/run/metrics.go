@@ -103,6 +103,14 @@ func (f *Filter) note() {
 	for i, spec := range w.specs {
 		s.Trackers = append(s.Trackers, *r.tracker(i, spec, len(f.o.Track)))
 	}
+	if f.recorder != nil {
+		for _, c := range f.recorder.Counts() {
+			s.Digests = append(s.Digests, metrics.Digests(c))
+		}
+		if n, ok := f.recorder.Archived(); ok {
+			s.Archive = &metrics.Archive{Slices: n.Files, Bytes: n.Bytes, Errors: n.Errors}
+		}
+	}
 	if w.weights.Uniform > 0 { // something was learned
 		s.Weighted = new(w.weights.Predicted)
 		s.Measured, s.MeasuredPackets = w.measured.rate(), w.measured.unlisted

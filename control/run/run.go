@@ -23,6 +23,7 @@ import (
 	"weir/control/metrics"
 	"weir/control/ruleset"
 	"weir/control/status"
+	"weir/control/traceback"
 	"weir/filter/membership"
 	"weir/loader"
 )
@@ -58,18 +59,19 @@ type Options struct {
 	Places   []Place
 	Wait     bool // for interfaces that are not there yet, instead of failing
 	Pins     Pins
-	Keep     bool          // leave the program in force when the filter stops
-	Takeover bool          // replace a program also while the process that attached it lives
-	Wide     bool          // block half of a family or more, if a list says so
-	Version  string        // weir's
-	Track    []heavy.Spec  // trackers of heavy flows
-	Learn    int           // elements that may have weights; LearnByMode
-	HalfLife time.Duration // of what is learned; 0: learn.DefaultHalfLife
-	Socket   string        // of the API; "": none
-	Group    string        // whose members may use the socket besides root; "": that of the process
-	TLS      TLS           // where the API is served besides
-	Metrics  string        // address and port where they are served besides; "": none
-	Loop     *Loop         // looks for packets in a loop; nil: nobody does
+	Keep     bool              // leave the program in force when the filter stops
+	Takeover bool              // replace a program also while the process that attached it lives
+	Wide     bool              // block half of a family or more, if a list says so
+	Version  string            // weir's
+	Track    []heavy.Spec      // trackers of heavy flows
+	Digests  *traceback.Config // of what passes; nil: none
+	Learn    int               // elements that may have weights; LearnByMode
+	HalfLife time.Duration     // of what is learned; 0: learn.DefaultHalfLife
+	Socket   string            // of the API; "": none
+	Group    string            // whose members may use the socket besides root; "": that of the process
+	TLS      TLS               // where the API is served besides
+	Metrics  string            // address and port where they are served besides; "": none
+	Loop     *Loop             // looks for packets in a loop; nil: nobody does
 	Log      *slog.Logger
 	// Control is who takes commands that come through the socket, nil: nobody.
 	Control api.Control
@@ -103,6 +105,8 @@ type Filter struct {
 	trackerSeed uint64
 	watch       watch
 	loops       loops
+	digestSeed  uint64
+	recorder    *traceback.Recorder // nil: no digests are recorded
 	record      record
 	forwarding  forwarding
 	events      *events.Hub
@@ -165,7 +169,13 @@ func Start(ctx context.Context, o Options) (*Filter, error) {
 		if found.Attachment != nil && f.trackerSeed == 0 {
 			f.trackerSeed = found.Stats().TrackerSeed() // what it has counted goes on
 		}
+		if found.Attachment != nil && f.digestSeed == 0 {
+			f.digestSeed = found.Stats().DigestSeed()
+		}
 		found.Close()
+	}
+	if f.recorder, err = f.remember(o, nil); err != nil {
+		return nil, err
 	}
 	g, d, specs, err := f.build(before)
 	if err != nil {
@@ -855,10 +865,18 @@ func (f *Filter) Reconfigure(o Options) error {
 	}
 	o.Pins, o.Version, o.Log, o.Progress, o.Socket = old.Pins, old.Version, old.Log, old.Progress, old.Socket
 	o.Metrics = old.Metrics
-	f.o = o
-	if err := f.Reload(); err != nil {
-		f.o = old
+	recorded := f.recorder
+	recorder, err := f.remember(o, recorded)
+	if err != nil {
 		return err
+	}
+	f.o, f.recorder = o, recorder
+	if err := f.Reload(); err != nil {
+		f.o, f.recorder = old, recorded
+		return errors.Join(err, recorder.CloseUnless(recorded))
+	}
+	if err := recorded.CloseUnless(recorder); err != nil {
+		f.o.Log.Error(err.Error())
 	}
 	f.lost = nil // who names an interface again wants it filtered again
 	f.sentry.instruct(o.Places, nil, f.holds)
@@ -884,6 +902,8 @@ func (f *Filter) Serve(ctx context.Context, reload <-chan os.Signal, interval ti
 	f.tellLoops(time.Now()) // from the first one on
 	shown, followed := time.NewTicker(interval), time.NewTicker(followInterval)
 	watched, told := time.NewTicker(heavy.Tick), time.NewTicker(time.Second)
+	recorded := time.NewTimer(0)
+	defer recorded.Stop()
 	for _, t := range []*time.Ticker{shown, followed, watched, told} {
 		defer t.Stop()
 	}
@@ -916,6 +936,8 @@ func (f *Filter) Serve(ctx context.Context, reload <-chan os.Signal, interval ti
 			if len(f.watch.specs) > 0 {
 				f.tick()
 			}
+		case <-recorded.C:
+			f.recorded(recorded)
 		case now := <-told.C:
 			f.redescribe()
 			f.followEdges()
@@ -935,6 +957,9 @@ func (f *Filter) Keeps() bool { return f.o.Keep }
 // What another weir has taken over is left alone.
 func (f *Filter) Stop() error {
 	var errs []error
+	if f.recorder != nil && !f.o.Keep {
+		f.recorder.Finish(f.generation)
+	}
 	for _, h := range append(f.holds, f.sentry.retire()...) {
 		if h.Attachment == nil {
 			continue
@@ -949,5 +974,5 @@ func (f *Filter) Stop() error {
 		errs = append(errs, h.Close())
 	}
 	f.holds = nil
-	return errors.Join(append(errs, f.generation.Close())...)
+	return errors.Join(append(errs, f.generation.Close(), f.recorder.CloseUnless(nil))...)
 }

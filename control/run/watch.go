@@ -95,6 +95,7 @@ func (f *Filter) configure(c *generation.Config, l *ruleset.Loaded) ([]heavy.Spe
 		f.trackerSeed = binary.LittleEndian.Uint64(b[:]) | 1
 	}
 	c.TrackerSeed = f.trackerSeed
+	f.recordDigests(c)
 	return specs, nil
 }
 

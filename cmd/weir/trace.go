@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
+	"github.com/spf13/cobra"
+
+	"weir/control/api"
+	"weir/control/capture"
+	"weir/control/traceback"
+)
+
+// nodeAddress is a node as the command line has it.
+type nodeAddress struct{ name, address string }
+
+func parseNode(s string) (nodeAddress, error) {
+	name, address, ok := strings.Cut(s, "=")
+	if !ok || name == "" || address == "" {
+		return nodeAddress{}, fmt.Errorf("node %q: want NAME=SOCKET or NAME=https://HOST:PORT", s)
+	}
+	return nodeAddress{name, address}, nil
+}
+
+func newTrace() *cobra.Command {
+	var socket, cert, key, ca string
+	var nodes []nodeAddress
+	q := traceback.Question{}
+	c := &cobra.Command{
+		Use:   "trace CAPTURE...",
+		Short: "Say where and when the packets of a capture have passed",
+		Long: `Asks the running weir, or several, whether and when they have let the packets of
+a capture pass: on which interfaces, in which slices of time, and how probable it
+is that they would say so of a packet that did not. It takes digest.enabled in
+their configuration. A packet is looked for around the time when it was captured.
+
+With links between the nodes, and the node where the packets arrived, it finds the
+way that they have taken: from there on, each neighbour that has seen a packet, and
+so on. A node that has by chance, too, stands there, with its probability.
+
+A weir is asked by its socket, or where api.listen says, by https; then with a
+certificate. Addresses may be forged, and it does not matter: it is the packet
+that was seen.
+
+--loops asks nobody. It looks through the captures for packets that came again and
+again with a lower TTL.`,
+		Example: `  weir trace attack.pcap
+  weir trace --node edge=/run/weir/weir.sock --node core=https://192.0.2.1:9478 \
+    --cert me.pem --key me.key --ca weirs.pem --link edge-core --from edge attack.pcap
+  weir trace --loops traffic.pcap`,
+		Args: usageArgs(cobra.MinimumNArgs(1)),
+	}
+	f := c.Flags()
+	f.DurationVar(&q.Window, "window", 5*time.Second, "`time` before and after a packet was captured in which it is looked for")
+	f.Var(valuesOf(&nodes, parseNode), "node", "`NAME=ADDRESS` of a weir to ask, a socket's path or https://HOST:PORT; repeat for more")
+	f.Var(valuesOf(&q.Links, traceback.ParseLink), "link", "`A-B`, two nodes between which packets are forwarded, or A:B; repeat for more")
+	f.StringVar(&q.From, "from", "", "`node` where the packets arrived")
+	f.StringVar(&cert, "cert", "", "`file` of one's certificate, for https")
+	f.StringVar(&key, "key", "", "`file` of its private key")
+	f.StringVar(&ca, "ca", "", "`file` of the authorities for the certificates of weirs")
+	count := f.Int("count", 10, "`number` of packets of each capture to trace; 0 is all")
+	loops := f.Bool("loops", false, "find loops in the captures")
+	socketFlag(f, &socket)
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, captures []string) error {
+		if *count < 0 {
+			return usageError{fmt.Errorf("--count %d: want a number of packets, or 0 for all", *count)}
+		}
+		if *loops {
+			return findLoops(c.OutOrStdout(), captures, *asJSON)
+		}
+		if len(nodes) == 0 {
+			nodes = []nodeAddress{{"here", socket}}
+		}
+		for _, n := range nodes {
+			client := api.Dial(n.address)
+			if strings.Contains(n.address, "://") {
+				var err error
+				if client, err = api.DialTLS(n.address, cert, key, ca); err != nil {
+					return usageError{fmt.Errorf("node %s: %w", n.name, err)}
+				}
+			}
+			q.Nodes = append(q.Nodes, traceback.Node{Name: n.name, Ask: client.Trace})
+		}
+		if err := q.Check(); err != nil {
+			return usageError{err}
+		}
+		return trace(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), q, captures, *count, *asJSON)
+	}
+	return c
+}
+
+// trace asks for the packets of captures. What some nodes have answered is printed
+// even if others have not.
+func trace(ctx context.Context, out, log io.Writer, q traceback.Question, captures []string, count int, asJSON bool) error {
+	traces := []traceback.Trace{}
+	var errs []error
+	for _, name := range captures {
+		r, err := capture.Open(name)
+		if err != nil {
+			return err
+		}
+		asked, untraced, err := traceback.Read(r, count)
+		errs = append(errs, err, r.Close())
+		if untraced > 0 {
+			fmt.Fprintf(log, "weir: %s: %s cut off or not IP, and cannot be traced\n", name,
+				english.Plural(untraced, "packet is", "packets are"))
+		}
+		found, err := q.Ask(ctx, asked)
+		if err != nil {
+			errs = append(errs, err)
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+		}
+		traces = append(traces, found...)
+	}
+	if asJSON {
+		errs = append(errs, printJSON(out, traces))
+	} else {
+		for _, t := range traces {
+			printTrace(out, t)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func printTrace(w io.Writer, t traceback.Trace) {
+	fmt.Fprintf(w, "packet %s: %s", humanize.Comma(int64(t.Number)), t.Flow)
+	if !t.Time.IsZero() {
+		fmt.Fprintf(w, ", captured %s", t.Time.Local().Format("2006-01-02 15:04:05.000"))
+	}
+	fmt.Fprintln(w)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, s := range t.Seen {
+		place := s.Interface
+		if s.Netns != "" {
+			place += " in " + s.Netns
+		}
+		var when []string
+		for i, slice := range s.Slices {
+			if i == mostSlices {
+				when = append(when, fmt.Sprintf("and %d more", len(s.Slices)-i))
+				break
+			}
+			when = append(when, fmt.Sprintf("%s for %s", slice.Start.Local().Format("15:04:05.000"),
+				time.Duration(slice.Length*float64(time.Second)).Round(time.Millisecond)))
+		}
+		fmt.Fprintf(table, "  %s\t%s\t%s\tby chance %s\n", s.Node, place, strings.Join(when, ", "), chance(s.Chance))
+	}
+	table.Flush()
+	if len(t.Seen) == 0 {
+		fmt.Fprintln(w, "  nobody has seen it then")
+	}
+	if t.Path != nil {
+		fmt.Fprintf(w, "  path, back from %s; by chance there are %.2g nodes too many on it:\n", t.Path.Node, t.Extra)
+		drawPath(w, "    ", "", *t.Path)
+	}
+}
+
+// mostSlices bounds those that are printed for an interface.
+const mostSlices = 3
+
+func chance(p float64) string { return fmt.Sprintf("%.2g %%", 100*p) }
+
+// drawPath draws a hop, and below it where the packet may have come from.
+func drawPath(w io.Writer, indent, branch string, h traceback.Hop) {
+	fmt.Fprintf(w, "%s%s%s (by chance %s)\n", indent, branch, h.Node, chance(h.Chance))
+	switch branch {
+	case "├─ ":
+		indent += "│  "
+	case "└─ ":
+		indent += "   "
+	}
+	for i, from := range h.From {
+		branch := "├─ "
+		if i == len(h.From)-1 {
+			branch = "└─ "
+		}
+		drawPath(w, indent, branch, from)
+	}
+}
+
+// findLoops looks for loops in captures.
+func findLoops(out io.Writer, captures []string, asJSON bool) error {
+	all := []traceback.FoundLoop{}
+	packets := 0
+	var errs []error
+	for _, name := range captures {
+		r, err := capture.Open(name)
+		if err != nil {
+			return err
+		}
+		found, n, err := traceback.Loops(r)
+		errs = append(errs, err, r.Close())
+		all, packets = append(all, found...), packets+n
+	}
+	if asJSON {
+		return errors.Join(append(errs, printJSON(out, all))...)
+	}
+	for _, l := range all {
+		fmt.Fprintf(out, "packet %d: %s came again and again, TTL %d to %d\n", l.Number, l.Flow, l.First, l.TTL)
+	}
+	fmt.Fprintf(out, "%s in %s packets\n", english.Plural(len(all), "loop is suspected", "loops are suspected"), humanize.Comma(int64(packets)))
+	return errors.Join(errs...)
+}

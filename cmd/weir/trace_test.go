@@ -1,0 +1,104 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/capture"
+	"weir/control/traceback"
+)
+
+// datagrams writes a capture of one packet with these TTLs.
+func datagrams(t *testing.T, ttls ...byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "capture.pcapng")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w, err := capture.NewWriter(f, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, ttl := range ttls {
+		frame := append(make([]byte, 12), 8, 0,
+			0x45, 0, 0, 28, 0, 1, 0, 0, 0, 17, 0, 0, 192, 0, 2, 1, 198, 51, 100, 1, // IPv4
+			0, 5, 0, 9, 0, 8, 0, 0) // UDP
+		frame[22] = ttl
+		at := time.Date(2026, 1, 1, 12, 0, 0, i*1e6, time.Local)
+		if err := w.Write(capture.Packet{Time: at, Data: frame, Length: len(frame)}, capture.Note{Interface: "x"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return path
+}
+
+func TestTrace(t *testing.T) {
+	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.Local)
+	weirOf := func(after time.Duration, chance float64) string {
+		return serve(t, served{traced: &api.Traced{Interfaces: []api.TracedInterface{{Name: "eth0", Packets: []api.TracedPacket{
+			{Slices: []api.TracedSlice{{Start: at.Add(after), Length: 1, Chance: chance}}, Chance: chance},
+		}}}}})
+	}
+	edge, core := weirOf(time.Second, 0.01), weirOf(0, 0.02)
+	file := datagrams(t, 60)
+	code, out, log := weir(t, "", "trace", "--node", "edge="+edge, "--node", "core="+core, "--link", "edge-core", "--from", "edge", file)
+	const want = `packet 1: udp 192.0.2.1:5 > 198.51.100.1:9, captured 2026-01-01 12:00:00.000
+  core  eth0  12:00:00.000 for 1s  by chance 2 %
+  edge  eth0  12:00:01.000 for 1s  by chance 1 %
+  path, back from edge; by chance there are 0 nodes too many on it:
+    edge (by chance 1 %)
+    └─ core (by chance 2 %)
+`
+	if code != exitOK || log != "" || out != want {
+		t.Errorf("exit code %d\n%s%s\nwant\n%s", code, out, log, want)
+	}
+	code, out, log = weir(t, "", "trace", "--json", "--socket", edge, file)
+	var got []traceback.Trace
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || log != "" {
+		t.Fatalf("exit code %d, %v\n%s%s", code, err, out, log)
+	}
+	if len(got) != 1 || len(got[0].Seen) != 1 || got[0].Seen[0].Node != "here" || got[0].Path != nil {
+		t.Errorf("%+v", got)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"--node", "edge", file}, exitUsage, "NAME="},
+		{[]string{"--link", "edge", file}, exitUsage, "two nodes"},
+		{[]string{"--node", "a=" + edge, "--link", "a-b", "--from", "a", file}, exitUsage, "no node b"},
+		{[]string{"--node", "a=https://localhost:1", file}, exitUsage, "certificate"},
+		{[]string{"--count", "-1", file}, exitUsage, "--count"},
+		{[]string{"--window", "0s", file}, exitUsage, "window"},
+		{nil, exitUsage, "arg"},
+		{[]string{"--socket", edge + "x", file}, exitFailure, "node here: no weir runs here"},
+		{[]string{"--socket", serve(t, served{}), file}, exitFailure, "digest.enabled"},
+		{[]string{file + "x"}, exitFailure, "no such file"},
+	} {
+		if code, _, log := weir(t, "", append([]string{"trace"}, c.args...)...); code != c.code || !strings.Contains(log, c.want) {
+			t.Errorf("%v: exit code %d, %s; want %d, %q", c.args, code, log, c.code, c.want)
+		}
+	}
+}
+
+func TestTraceLoops(t *testing.T) {
+	code, out, log := weir(t, "", "trace", "--loops", datagrams(t, 64, 62, 60, 58))
+	const want = `packet 3: udp 192.0.2.1:5 > 198.51.100.1:9 came again and again, TTL 64 to 60
+1 loop is suspected in 4 packets
+`
+	if code != exitOK || log != "" || out != want {
+		t.Errorf("exit code %d\n%s%s\nwant\n%s", code, out, log, want)
+	}
+	code, out, _ = weir(t, "", "trace", "--loops", "--json", datagrams(t, 64, 63, 63))
+	if code != exitOK || strings.TrimSpace(out) != "[]" {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+}

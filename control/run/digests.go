@@ -1,0 +1,121 @@
+package run
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"time"
+
+	"weir/control/api"
+	"weir/control/events"
+	"weir/control/generation"
+	"weir/control/traceback"
+	"weir/filter/digest"
+	"weir/filter/key"
+)
+
+// remember makes the recorder that the options ask for, nil for none. It goes on
+// with what another one has, unless that is nil.
+func (f *Filter) remember(o Options, old *traceback.Recorder) (*traceback.Recorder, error) {
+	switch {
+	case old != nil && o.Digests != nil && reflect.DeepEqual(old.Config, *o.Digests):
+		return old, nil
+	case old != nil:
+		old.Finish(f.generation) // the next generation records elsewhere
+	}
+	if o.Digests == nil {
+		return nil, nil
+	}
+	r, err := traceback.NewRecorder(*o.Digests, o.Log)
+	if err != nil {
+		return nil, err
+	}
+	if old != nil {
+		r.Succeed(old)
+	}
+	return r, nil
+}
+
+// recordDigests sets what a generation has to record.
+func (f *Filter) recordDigests(c *generation.Config) {
+	if f.recorder == nil {
+		return
+	}
+	if f.digestSeed == 0 {
+		var b [8]byte
+		_, _ = rand.Read(b[:]) // never fails
+		f.digestSeed = binary.LittleEndian.Uint64(b[:]) | 1
+	}
+	c.Digests, c.DigestSeed = f.recorder.Geometry(), f.digestSeed
+}
+
+// recorded does what is due with digests, and sets when something is due again.
+func (f *Filter) recorded(next *time.Timer) {
+	if f.recorder == nil {
+		next.Reset(time.Second)
+		return
+	}
+	var there []traceback.Interface
+	for _, h := range f.holds {
+		if h.present() {
+			there = append(there, traceback.Interface{Target: h.Target, Stats: h.Stats()})
+		}
+	}
+	for _, l := range f.recorder.Tick(f.generation, there) {
+		f.events.Loop(events.Event{
+			Time: time.Now(), Target: l.Target, OneIn: 1, FirstTTL: l.First, TTL: l.Last,
+			Tuple: key.Tuple{Src: l.Src, Dst: l.Dst, Proto: l.Proto},
+		})
+		f.o.Log.Warn("packets seem to run in a loop: where does the route to their destination lead?", "interface", l.Target.String(), "packet", l.String())
+	}
+	next.Reset(min(f.recorder.Due(time.Now()), traceback.Tick))
+}
+
+// Trace implements api.Source.
+func (f *Filter) Trace(ctx context.Context, q api.TraceQuestion) (*api.Traced, error) {
+	var r *traceback.Recorder
+	if err := f.Do(ctx, func() error {
+		if r = f.recorder; r != nil {
+			r.Look(f.generation)
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	if r == nil {
+		return nil, api.ErrNoDigests
+	}
+	packets := make([]traceback.Packet, len(q.Packets))
+	for i, p := range q.Packets {
+		packets[i] = traceback.Packet{Data: p.Data, Window: traceback.Window{From: p.From, To: p.To}}
+	}
+	seen, err := r.Find(ctx, packets)
+	switch {
+	case errors.Is(err, digest.ErrTruncated) || errors.Is(err, digest.ErrMalformed):
+		return nil, &api.BadRequest{Err: err}
+	case err != nil:
+		return nil, fmt.Errorf("trace: %w", err)
+	}
+	host, _ := os.Hostname() // "": it has none
+	t := &api.Traced{Host: host}
+	for _, s := range seen {
+		i := api.TracedInterface{Name: s.Iface, Netns: s.Netns, Packets: make([]api.TracedPacket, len(s.Found))}
+		if !s.Since.IsZero() {
+			i.Since = &s.Since
+		}
+		for k, found := range s.Found {
+			i.Packets[k] = api.TracedPacket{Chance: found.Chance(), Slices: []api.TracedSlice{}}
+			for _, m := range found.Matches {
+				i.Packets[k].Slices = append(i.Packets[k].Slices, api.TracedSlice{
+					Start: m.Start, Length: m.Length.Seconds(), Chance: m.Chance,
+				})
+			}
+		}
+		t.Interfaces = append(t.Interfaces, i)
+	}
+	return t, nil
+}

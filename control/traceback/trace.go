@@ -1,0 +1,339 @@
+package traceback
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"weir/control/api"
+	"weir/control/capture"
+	"weir/filter/digest"
+	"weir/filter/key"
+	"weir/filter/packet"
+)
+
+// Node is a weir that can be asked.
+type Node struct {
+	Name string
+	Ask  func(context.Context, api.TraceQuestion) (*api.Traced, error)
+}
+
+// Link says that packets may come from one node to the other, in either direction.
+type Link struct{ A, B string }
+
+// ParseLink reads "a-b". Names of nodes with a dash take a colon: "a-1:b-1".
+func ParseLink(s string) (Link, error) {
+	for _, separator := range []string{":", "-"} {
+		if a, b, ok := strings.Cut(s, separator); ok {
+			if a == "" || b == "" || a == b || strings.Contains(b, separator) {
+				break
+			}
+			return Link{a, b}, nil
+		}
+	}
+	return Link{}, fmt.Errorf("link %q: want two nodes, as in a-b or a:b", s)
+}
+
+// Asked is a packet of a capture that nodes are asked for.
+type Asked struct {
+	Number int       `json:"number"` // in the capture, from 1
+	Time   time.Time `json:"time"`
+	Flow   string    `json:"packet"` // in words
+	data   []byte
+}
+
+// Sight is that an interface of a node may have seen a packet.
+type Sight struct {
+	Node      string            `json:"node"`
+	Interface string            `json:"interface"`
+	Netns     string            `json:"netns,omitempty"`
+	Slices    []api.TracedSlice `json:"slices"`
+	Chance    float64           `json:"chance"` // that it is by chance, if the packet did not pass
+}
+
+// Hop is a node on the way of a packet, and where it may have come from. A node
+// that was not asked, or did not answer, is none.
+type Hop struct {
+	Node   string  `json:"node"`
+	Chance float64 `json:"chance"` // that it says so by chance: of any of its interfaces
+	From   []Hop   `json:"from,omitempty"`
+}
+
+// Trace is what is known of a packet.
+type Trace struct {
+	Asked
+	Seen []Sight `json:"seen"` // in the order of time
+	// Path is the reverse path, from where the packet arrived, if the links are
+	// known. Where the packet was not seen it has no further hops.
+	Path *Hop `json:"path,omitempty"`
+	// Extra is how many of the nodes beside the path were to be expected on it by
+	// chance.
+	Extra float64 `json:"extra_hops_expected"`
+}
+
+// Question is what nodes are asked, and how the answers are put together.
+type Question struct {
+	Nodes  []Node
+	Links  []Link        // none: no path is looked for
+	From   string        // the node where the packets arrived
+	Window time.Duration // packets are looked for so long before and after they were captured
+}
+
+// Read reads the packets of a capture that can be traced, at most so many, 0 being
+// any number, and counts those that cannot be.
+func Read(r *capture.Reader, most int) (asked []Asked, untraced int, err error) {
+	for p, err := range r.All() {
+		if err != nil {
+			return asked, untraced, err
+		}
+		ip := packet.IP(p.Data)
+		if _, err := digest.Sum(0, ip); err != nil {
+			untraced++
+			continue
+		}
+		if most > 0 && len(asked) == most {
+			break
+		}
+		asked = append(asked, Asked{p.Number, p.Time, flowOf(p.Data), slices.Clone(ip)})
+	}
+	return asked, untraced, nil
+}
+
+// flowOf is a frame's packet in words.
+func flowOf(frame []byte) string {
+	p, _ := packet.Parse(frame)
+	if p.HasPorts {
+		return fmt.Sprintf("%s %v > %v", key.ProtoName(p.Proto), netip.AddrPortFrom(p.Src, p.SrcPort), netip.AddrPortFrom(p.Dst, p.DstPort))
+	}
+	return fmt.Sprintf("%s %v > %v", key.ProtoName(p.Proto), p.Src, p.Dst)
+}
+
+// Ask asks all nodes for packets. A node that does not answer is in the error; what
+// the others say is there all the same.
+func (q Question) Ask(ctx context.Context, asked []Asked) ([]Trace, error) {
+	traces := make([]Trace, len(asked))
+	for i, a := range asked {
+		traces[i] = Trace{Asked: a, Seen: []Sight{}}
+	}
+	answered := make([]bool, len(q.Nodes))
+	errs := make([]error, len(q.Nodes))
+	answers := make([][]*api.Traced, len(q.Nodes))
+	var wait sync.WaitGroup
+	for i, n := range q.Nodes {
+		wait.Go(func() {
+			for batch := range slices.Chunk(asked, api.MaxTraced) {
+				t, err := n.Ask(ctx, q.question(batch))
+				if err == nil {
+					err = whole(t, len(batch))
+				}
+				if err != nil {
+					errs[i] = fmt.Errorf("node %s: %w", n.Name, err)
+					return
+				}
+				answers[i] = append(answers[i], t)
+			}
+			answered[i] = true
+		})
+	}
+	wait.Wait()
+	for i, n := range q.Nodes {
+		if answered[i] {
+			enter(traces, n.Name, answers[i])
+		}
+	}
+	for i := range traces {
+		t := &traces[i]
+		slices.SortStableFunc(t.Seen, func(a, b Sight) int {
+			return cmp.Or(a.Slices[0].Start.Compare(b.Slices[0].Start), strings.Compare(a.Node, b.Node))
+		})
+	}
+	if len(q.Links) > 0 {
+		for i := range traces {
+			q.path(&traces[i], q.chances(i, answers, answered))
+		}
+	}
+	return traces, errors.Join(errs...)
+}
+
+func (q Question) question(batch []Asked) api.TraceQuestion {
+	var question api.TraceQuestion
+	for _, a := range batch {
+		at := a.Time
+		if at.IsZero() { // the capture does not say
+			at = time.Now()
+		}
+		question.Packets = append(question.Packets, api.TraceAbout{
+			Data: a.data[:min(len(a.data), mostData)], From: at.Add(-q.Window), To: at.Add(q.Window),
+		})
+	}
+	return question
+}
+
+// mostData is what nodes need of a packet, with the longest options that there are.
+const mostData = 40 + 8*256 + digest.LenV6
+
+// whole makes sure that an answer is one.
+func whole(t *api.Traced, packets int) error {
+	for _, i := range t.Interfaces {
+		if len(i.Packets) != packets {
+			return fmt.Errorf("it answers for %d packets, where %d were asked for", len(i.Packets), packets)
+		}
+	}
+	return nil
+}
+
+// enter takes a node's answers in.
+func enter(traces []Trace, node string, answers []*api.Traced) {
+	for batch, t := range answers {
+		for _, i := range t.Interfaces {
+			for k, p := range i.Packets {
+				if len(p.Slices) > 0 {
+					at := &traces[batch*api.MaxTraced+k]
+					at.Seen = append(at.Seen, Sight{node, i.Name, i.Netns, p.Slices, p.Chance})
+				}
+			}
+		}
+	}
+}
+
+// chances are the probabilities with which the nodes that have answered match a
+// packet that did not pass them.
+func (q Question) chances(i int, answers [][]*api.Traced, answered []bool) map[string]float64 {
+	all := make(map[string]float64)
+	for n, node := range q.Nodes {
+		if !answered[n] {
+			continue
+		}
+		var none float64
+		for _, f := range answers[n][i/api.MaxTraced].Interfaces {
+			none += math.Log1p(-f.Packets[i%api.MaxTraced].Chance)
+		}
+		all[node.Name] = -math.Expm1(none)
+	}
+	return all
+}
+
+// path finds the reverse path of a packet: from where it arrived on, all
+// neighbours that have seen it, each once.
+func (q Question) path(t *Trace, chances map[string]float64) {
+	seen := make(map[string]bool)
+	for _, s := range t.Seen {
+		seen[s.Node] = true
+	}
+	t.Path = &Hop{Node: q.From, Chance: chances[q.From]}
+	if !seen[q.From] {
+		return
+	}
+	reached := map[string]bool{q.From: true}
+	for level := []*Hop{t.Path}; len(level) > 0; {
+		var next []*Hop
+		for _, h := range level {
+			for _, name := range q.neighbours(h.Node) {
+				if reached[name] || !seen[name] {
+					continue
+				}
+				reached[name] = true
+				h.From = append(h.From, Hop{Node: name, Chance: chances[name]})
+			}
+			for i := range h.From {
+				next = append(next, &h.From[i])
+			}
+		}
+		level = next
+	}
+	beside := make(map[string]bool)
+	for name := range reached {
+		for _, n := range q.neighbours(name) {
+			if !reached[n] && !beside[n] {
+				beside[n] = true
+				t.Extra += chances[n]
+			}
+		}
+	}
+}
+
+// neighbours are those of a node, in the order of their names.
+func (q Question) neighbours(node string) (all []string) {
+	for _, l := range q.Links {
+		switch node {
+		case l.A:
+			all = append(all, l.B)
+		case l.B:
+			all = append(all, l.A)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// Check says what is wrong with a question.
+func (q Question) Check() error {
+	names := make(map[string]bool)
+	for _, n := range q.Nodes {
+		if names[n.Name] {
+			return fmt.Errorf("node %s is there twice", n.Name)
+		}
+		names[n.Name] = true
+	}
+	for _, l := range q.Links {
+		for _, name := range []string{l.A, l.B} {
+			if !names[name] {
+				return fmt.Errorf("link %s-%s: there is no node %s", l.A, l.B, name)
+			}
+		}
+	}
+	switch {
+	case len(q.Links) > 0 && q.From == "":
+		return errors.New("where did the packets arrive? a path begins at the node that is named so")
+	case q.From != "" && !names[q.From]:
+		return fmt.Errorf("there is no node %s, at which the packets would have arrived", q.From)
+	case q.Window <= 0:
+		return fmt.Errorf("a window of %v: want more than nothing", q.Window)
+	}
+	return nil
+}
+
+// FoundLoop is a packet of a capture that seems to run in a circle.
+type FoundLoop struct {
+	Number int       `json:"number"` // of the sighting that gave it away
+	Time   time.Time `json:"time"`
+	Flow   string    `json:"packet"`
+	First  uint8     `json:"first_ttl"`
+	TTL    uint8     `json:"ttl"`
+}
+
+// Sizes of what is remembered of a capture.
+const (
+	offlineSightings = 1 << 20
+	offlineSlice     = 10 * time.Second // within which a TTL must fall
+)
+
+// Loops finds the packets of a capture that were seen again and again with a TTL
+// that fell, at the third time: unlike in the data plane, all are watched from the
+// first time on.
+func Loops(r *capture.Reader) (found []FoundLoop, packets int, err error) {
+	loops := digest.NewLoops(offlineSightings)
+	for p, err := range r.All() {
+		if err != nil {
+			return found, packets, err
+		}
+		packets++
+		ip := packet.IP(p.Data)
+		d, err := digest.Sum(0, ip)
+		if err != nil {
+			continue
+		}
+		slice := uint32(p.Time.Unix() / int64(offlineSlice/time.Second))
+		if first, suspected := loops.See(d, digest.TTL(ip), slice); suspected {
+			found = append(found, FoundLoop{p.Number, p.Time, flowOf(p.Data), first, digest.TTL(ip)})
+		}
+	}
+	return found, packets, nil
+}

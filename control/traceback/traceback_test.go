@@ -1,0 +1,358 @@
+package traceback
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/capture"
+	"weir/filter/digest"
+	"weir/filter/key"
+	"weir/filter/packet"
+	"weir/loader"
+	"weir/tests/data"
+)
+
+var (
+	start = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+	eth0  = loader.Target{Netns: "/run/netns/l-a b", Iface: "eth0-x"}
+)
+
+// slice is one of n packets, the i-th second from the start on.
+func slice(t testing.TB, i, n int) *digest.Slice {
+	t.Helper()
+	g, err := digest.Smallest(1000, 0.01)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := start.Add(time.Duration(i) * time.Second)
+	s := &digest.Slice{Seed: uint64(i) + 1, From: from, To: from.Add(time.Second), Packets: uint64(n), Filter: digest.NewFilter(g)}
+	rng := rand.New(rand.NewPCG(uint64(i), 1))
+	for range n {
+		s.Filter.Record(rng.Uint64())
+	}
+	return s
+}
+
+func open(t testing.TB, c ArchiveConfig) (*Archive, *bytes.Buffer) {
+	t.Helper()
+	var log bytes.Buffer
+	a, err := OpenArchive(c, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, &log
+}
+
+func all(file) bool { return true }
+
+// read gives the slices of an archive.
+func read(t testing.TB, a *Archive, wanted func(file) bool) (found []archived) {
+	t.Helper()
+	for s, err := range a.slices(wanted) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, s)
+	}
+	return found
+}
+
+func same(a, b *digest.Slice) bool {
+	return a.Seed == b.Seed && a.From.Equal(b.From) && a.To.Equal(b.To) && a.Packets == b.Packets &&
+		a.Filter.Geometry == b.Filter.Geometry && slices.Equal(a.Filter.Words(), b.Filter.Words())
+}
+
+// What is put into an archive is there after it was opened again, only the owner may
+// read it, and sparse slices take less.
+func TestArchive(t *testing.T) {
+	c := ArchiveConfig{Dir: filepath.Join(t.TempDir(), "a", "digests"), Keep: 100 * 365 * 24 * time.Hour, Size: 1 << 30}
+	a, _ := open(t, c)
+	var want []*digest.Slice
+	for i, n := range []int{1000, 500, 10, 1} {
+		want = append(want, slice(t, i, n))
+		a.put(eth0, want[i])
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files, _ := filepath.Glob(filepath.Join(c.Dir, "*"))
+	var sizes []int64
+	for _, f := range files {
+		info, err := os.Stat(f)
+		if err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", f, info.Mode(), err)
+		}
+		sizes = append(sizes, info.Size())
+	}
+	t.Logf("%d bytes in memory; on disk %v", want[0].Filter.Bytes(), sizes)
+	if len(sizes) != 4 || !slices.IsSortedFunc(sizes, func(a, b int64) int { return int(b - a) }) || sizes[3] > 100 {
+		t.Errorf("sizes %v", sizes)
+	}
+
+	// Not ours, and what a killed weir has left.
+	os.WriteFile(filepath.Join(c.Dir, "readme.txt"), nil, 0o600)
+	os.WriteFile(files[0]+temporary, nil, 0o600)
+	a, log := open(t, c)
+	defer a.Close()
+	found := read(t, a, all)
+	if len(found) != len(want) {
+		t.Fatalf("%d slices, want %d: %s", len(found), len(want), log)
+	}
+	for i, s := range found {
+		if s.Target != eth0 || !same(s.Slice, want[i]) {
+			t.Errorf("slice %d differs: %+v, %+v", i, s, want[i])
+		}
+	}
+	at := start.Add(1500 * time.Millisecond)
+	if found := read(t, a, func(f file) bool { return f.to.After(at) && !f.from.After(at) }); len(found) != 1 || !same(found[0].Slice, want[1]) {
+		t.Errorf("%d slices at an instant", len(found))
+	}
+	if _, err := os.Stat(files[0] + temporary); !errors.Is(err, os.ErrNotExist) {
+		t.Error("half a file is left")
+	}
+	if n := a.Counts(); n.Files != 4 || n.Bytes != sizes[0]+sizes[1]+sizes[2]+sizes[3] || n.Errors != 0 {
+		t.Errorf("%+v", n)
+	}
+}
+
+// The oldest slices go when they are too old, or too much.
+func TestArchiveIsBounded(t *testing.T) {
+	c := ArchiveConfig{Dir: t.TempDir(), Keep: 24 * time.Hour, Size: 1 << 30}
+	c.Keep = time.Since(start) - 3*time.Second // those of the first two seconds are older
+	a, _ := open(t, c)
+	for i := range 6 {
+		a.put(eth0, slice(t, i, 1000))
+	}
+	a.Close()
+	a, _ = open(t, c)
+	if found := read(t, a, all); len(found) < 2 || len(found) > 4 || !found[len(found)-1].From.Equal(start.Add(5*time.Second)) {
+		t.Errorf("%d slices left", len(found))
+	}
+	a.Close()
+
+	c.Keep, c.Size = 100*365*24*time.Hour, 3*1300+100
+	c.Dir = t.TempDir()
+	a, _ = open(t, c)
+	for i := range 6 {
+		a.put(eth0, slice(t, i, 1000))
+	}
+	a.Close()
+	if n := a.Counts(); n.Bytes > c.Size || n.Files < 2 {
+		t.Errorf("%+v, at most %d bytes", n, c.Size)
+	}
+	if files, _ := os.ReadDir(c.Dir); len(files) != a.Counts().Files {
+		t.Errorf("%d files", len(files))
+	}
+}
+
+// A disk that takes nothing costs slices, is counted, and told once.
+func TestArchiveThatFails(t *testing.T) {
+	c := ArchiveConfig{Dir: filepath.Join(t.TempDir(), "digests"), Keep: 100 * 365 * 24 * time.Hour, Size: 1 << 30}
+	a, log := open(t, c)
+	if err := os.RemoveAll(c.Dir); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		a.put(eth0, slice(t, i, 10))
+	}
+	a.Close()
+	if n := a.Counts(); n.Errors != 3 || n.Files != 0 {
+		t.Errorf("%+v", n)
+	}
+	if n := strings.Count(log.String(), "level=ERROR"); n != 1 {
+		t.Errorf("told %d times: %s", n, log)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	os.WriteFile(file, nil, 0o600)
+	if _, err := OpenArchive(ArchiveConfig{Dir: file}, slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a file was taken for a directory")
+	}
+}
+
+// FuzzDecode checks that what is taken for a slice is encoded as it was.
+func FuzzDecode(f *testing.F) {
+	good := encode(slice(f, 1, 100))
+	f.Add(good)
+	f.Add(good[:len(good)-1])
+	f.Add([]byte(prefix))
+	for _, i := range []int{3, 9, 40, 44, 60, len(good) - 1} {
+		bad := bytes.Clone(good)
+		bad[i] ^= 0x41
+		f.Add(bad)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := decode(b)
+		if err == nil && !bytes.Equal(encode(s), b) {
+			t.Errorf("%x is encoded otherwise", b)
+		}
+	})
+}
+
+// seen is a node that has seen packets, by their digests under seed 7.
+func seen(name string, chance float64, packets ...[]byte) Node {
+	return Node{name, func(_ context.Context, q api.TraceQuestion) (*api.Traced, error) {
+		i := api.TracedInterface{Name: "eth0"}
+		for _, p := range q.Packets {
+			d, err := digest.Sum(7, p.Data)
+			if err != nil {
+				return nil, err
+			}
+			traced := api.TracedPacket{Chance: chance}
+			for k, have := range packets {
+				if sum, _ := digest.Sum(7, have); sum == d {
+					traced.Slices = []api.TracedSlice{{Start: start.Add(time.Duration(k)), Length: 1, Chance: chance}}
+				}
+			}
+			i.Packets = append(i.Packets, traced)
+		}
+		return &api.Traced{Interfaces: []api.TracedInterface{i}}, nil
+	}}
+}
+
+// datagram is an IPv4 frame with UDP, with a number in it, after some hops.
+func datagram(number, hops int) []byte {
+	f := packet.Frame(key.Tuple{
+		Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("198.51.100.1"), Proto: 17, HasPorts: true, SrcPort: 5, DstPort: 9,
+	})
+	binary.BigEndian.PutUint32(f[38:], uint32(number))
+	f[22] -= byte(hops)
+	return f
+}
+
+// recorded is a capture of frames, a millisecond apart.
+func recorded(t testing.TB, frames ...[]byte) *capture.Reader {
+	t.Helper()
+	var b bytes.Buffer
+	w, err := capture.NewWriter(&b, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, f := range frames {
+		if err := w.Write(capture.Packet{Time: start.Add(time.Duration(i) * time.Millisecond), Data: f, Length: len(f)}, capture.Note{Interface: "x"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := capture.NewReader("test", &b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// draw writes a path as in a(b(c),d).
+func draw(h Hop) string {
+	var from []string
+	for _, f := range h.From {
+		from = append(from, draw(f))
+	}
+	if len(from) == 0 {
+		return h.Node
+	}
+	return h.Node + "(" + strings.Join(from, ",") + ")"
+}
+
+func TestPath(t *testing.T) {
+	one, two := datagram(1, 0), datagram(2, 0)
+	q := Question{From: "d", Window: time.Second, Nodes: []Node{
+		seen("a", 0.1, one[14:]), seen("b", 0.2, one[14:], two[14:]), seen("c", 0.3), seen("d", 0.4, one[14:], two[14:]),
+		seen("e", 0.05, one[14:]), // by chance, and far from the path
+		{"f", func(context.Context, api.TraceQuestion) (*api.Traced, error) { return nil, errors.New("asleep") }},
+	}}
+	for _, s := range []string{"a-b", "b-d", "d-c", "c-a", "c-e", "f:b"} {
+		l, err := ParseLink(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Links = append(q.Links, l)
+	}
+	if err := q.Check(); err != nil {
+		t.Fatal(err)
+	}
+	asked, untraced, err := Read(recorded(t, datagram(1, 3), []byte("no packet at all"), datagram(2, 5), datagram(3, 0)), 0)
+	if err != nil || len(asked) != 3 || untraced != 1 || asked[1].Number != 3 || asked[0].Flow != "udp 192.0.2.1:5 > 198.51.100.1:9" {
+		t.Fatalf("%+v, %d, %v", asked, untraced, err)
+	}
+	traces, err := q.Ask(t.Context(), asked)
+	if err == nil || err.Error() != "node f: asleep" {
+		t.Errorf("error %v", err)
+	}
+	for i, want := range []struct {
+		path  string
+		extra float64
+		seen  int
+	}{{"d(b(a))", 0.3, 4}, {"d(b)", 0.1 + 0.3, 2}, {"d", 0, 0}} {
+		got := traces[i]
+		if draw(*got.Path) != want.path || got.Extra < want.extra-1e-9 || got.Extra > want.extra+1e-9 || len(got.Seen) != want.seen {
+			t.Errorf("packet %d: %s, %g extra, %d have seen it; want %+v", i+1, draw(*got.Path), got.Extra, len(got.Seen), want)
+		}
+	}
+	// More than are asked for at once.
+	var many [][]byte
+	for i := range 2*api.MaxTraced + 10 {
+		many = append(many, datagram(i, 0))
+	}
+	asked, _, _ = Read(recorded(t, many...), 0)
+	traces, _ = q.Ask(t.Context(), asked)
+	for i, trace := range traces {
+		if want := map[int]int{1: 4, 2: 2}[i]; len(trace.Seen) != want {
+			t.Errorf("packet %d: %d have seen it, want %d", i, len(trace.Seen), want)
+		}
+	}
+}
+
+func TestQuestionsThatAreWrong(t *testing.T) {
+	for _, s := range []string{"", "a", "a-", "-b", "a-b-c", "a-a", "a:b:c"} {
+		if l, err := ParseLink(s); err == nil {
+			t.Errorf("link %q is %+v", s, l)
+		}
+	}
+	a, b := seen("a", 0), seen("b", 0)
+	for want, q := range map[string]Question{
+		"there twice":       {Nodes: []Node{a, a}, Window: 1},
+		"no node c":         {Nodes: []Node{a, b}, Links: []Link{{"a", "c"}}, From: "a", Window: 1},
+		"where did":         {Nodes: []Node{a, b}, Links: []Link{{"a", "b"}}, Window: 1},
+		"no node d":         {Nodes: []Node{a}, From: "d", Window: 1},
+		"more than nothing": {Nodes: []Node{a}},
+	} {
+		if err := q.Check(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
+// A packet with a falling TTL is a loop at its third sighting; what is seen before
+// and behind a router, or copied, is none: also in captures of such.
+func TestLoopsInCaptures(t *testing.T) {
+	loops, packets, err := Loops(recorded(t,
+		datagram(1, 0), datagram(2, 0), datagram(1, 2), datagram(2, 1), datagram(3, 0), datagram(3, 0), datagram(3, 0),
+		datagram(1, 4), datagram(2, 1), datagram(1, 6)))
+	if err != nil || packets != 10 || len(loops) != 1 {
+		t.Fatalf("%+v in %d packets, %v", loops, packets, err)
+	}
+	if l := loops[0]; l.Number != 8 || l.First != 64 || l.TTL != 60 || l.Flow != "udp 192.0.2.1:5 > 198.51.100.1:9" {
+		t.Errorf("%+v", l)
+	}
+	for _, name := range []string{"fix2", "rtsp", "ssh-dups"} {
+		r, err := capture.Open(filepath.Join(data.Dir(t), "pcap", name+".pcap.gz"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		loops, packets, err := Loops(r)
+		if err != nil || packets < 300 || len(loops) != 0 {
+			t.Errorf("%s: %+v in %d packets, %v", name, loops, packets, err)
+		}
+		r.Close()
+	}
+}

@@ -1,0 +1,509 @@
+package netns
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/capture"
+	"weir/control/run"
+	"weir/control/traceback"
+	"weir/filter/digest"
+	"weir/filter/packet"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+// journal is a log that a test reads.
+type journal struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.b.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.b.String()
+}
+
+// recorder is a filter that records digests.
+type recorder struct {
+	*run.Filter
+	options run.Options
+	client  *api.Client
+	log     *journal
+}
+
+// startRecorder runs one on some interfaces until the test ends.
+func startRecorder(t *testing.T, c traceback.Config, on ...loader.Target) *recorder {
+	t.Helper()
+	r := &recorder{log: &journal{}, options: recording(t, &c, on...)}
+	t.Cleanup(r.start(t))
+	return r
+}
+
+// recording are the options of a filter with a list that holds nobody.
+func recording(t *testing.T, c *traceback.Config, on ...loader.Target) run.Options {
+	t.Helper()
+	dir := t.TempDir()
+	o := run.Options{Pins: pins(t), Socket: filepath.Join(dir, "weir.sock"), Version: "test", Digests: c}
+	o.Rules.Monitor = true // there is nothing to drop
+	list := filepath.Join(dir, "none.txt")
+	if err := os.WriteFile(list, []byte("203.0.113.255\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.Rules.Block = []string{list}
+	for _, at := range on {
+		o.Places = append(o.Places, run.Place{Target: at})
+	}
+	return o
+}
+
+// start starts it.
+func (r *recorder) start(t *testing.T) (stop func()) {
+	t.Helper()
+	var err error
+	r.options.Log = slog.New(slog.NewTextHandler(r.log, nil))
+	if r.Filter, err = run.Start(context.Background(), r.options); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error)
+	go func() { served <- r.Serve(ctx, nil, time.Minute, func(run.Rates) {}) }()
+	r.client = api.Dial(r.options.Socket)
+	for range 200 {
+		if _, err := r.client.Weights(t.Context()); !errors.Is(err, api.ErrNotRunning) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		if err := r.Stop(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Log(r.log)
+		}
+	}
+}
+
+// network is namespaces with wires between them.
+type network struct {
+	t     *testing.T
+	name  string
+	links int
+}
+
+// newNetwork makes namespaces, all of which forward packets.
+func newNetwork(t *testing.T, nodes ...string) *network {
+	t.Helper()
+	lab.Root(t)
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Skip("needs ip, of iproute2")
+	}
+	n := &network{t: t, name: fmt.Sprintf("weir-%x", time.Now().UnixNano()&0xffffffff)}
+	for _, node := range nodes {
+		n.ip("netns", "add", n.netns(node))
+		t.Cleanup(func() { exec.Command("ip", "netns", "delete", n.netns(node)).Run() })
+		n.in(node, "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.default.rp_filter=0",
+			"net.ipv4.conf.all.send_redirects=0", "net.ipv4.conf.default.send_redirects=0",
+			"net.ipv4.icmp_ratelimit=0", "net.ipv6.conf.default.disable_ipv6=1")
+	}
+	return n
+}
+
+func (n *network) netns(node string) string { return n.name + "-" + node }
+
+func (n *network) ip(args ...string) {
+	n.t.Helper()
+	if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+		n.t.Fatalf("ip %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+}
+
+func (n *network) in(node string, command ...string) {
+	n.t.Helper()
+	n.ip(append([]string{"netns", "exec", n.netns(node)}, command...)...)
+}
+
+// wire lays a wire between two nodes: network 10.0.N.0/24, in which the first has
+// address 1 and the second 2. Interfaces are called after the other end.
+func (n *network) wire(a, b string) {
+	n.t.Helper()
+	n.links++
+	n.ip("link", "add", "to-"+b, "netns", n.netns(a), "type", "veth", "peer", "name", "to-"+a, "netns", n.netns(b))
+	for i, end := range [][2]string{{a, b}, {b, a}} {
+		n.in(end[0], "ip", "address", "add", fmt.Sprintf("10.0.%d.%d/24", n.links, i+1), "dev", "to-"+end[1])
+		n.in(end[0], "ip", "link", "set", "to-"+end[1], "up")
+	}
+}
+
+// route sends what is for a network by way of an address.
+func (n *network) route(node, to, via string) {
+	n.t.Helper()
+	n.in(node, "ip", "route", "add", to, "via", via)
+}
+
+// at is where a node receives what comes from another one.
+func (n *network) at(node, from string) loader.Target {
+	return loader.Target{Netns: n.netns(node), Iface: "to-" + from}
+}
+
+// end is an interface as the lab has it.
+func (n *network) end(node, to string) lab.End {
+	return lab.End{Netns: n.netns(node), Iface: "to-" + to}
+}
+
+// socket gives a UDP socket at an end, that sends to an address.
+func (n *network) socket(e lab.End, to string) net.Conn {
+	n.t.Helper()
+	var c net.Conn
+	var err error
+	e.In(n.t, func() { c, err = net.Dial("udp4", to) })
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// say sends so many datagrams that differ, not too fast for the short queues.
+func say(t *testing.T, c net.Conn, n int) {
+	t.Helper()
+	for i := range n {
+		if _, err := c.Write(binary.BigEndian.AppendUint32([]byte("weir"), uint32(i))); err != nil {
+			t.Fatal(err)
+		}
+		if i%64 == 63 {
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// counted waits until interfaces have recorded so many packets, all together.
+func counted(t *testing.T, r *recorder, want uint64) {
+	t.Helper()
+	var n uint64
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		n = 0
+		for _, d := range r.Metrics().Digests {
+			n += d.Packets
+		}
+		if n >= want {
+			return
+		}
+	}
+	t.Fatalf("%d packets are recorded, want %d", n, want)
+}
+
+// Packets go from a source by a, b and c to their destination, others from there
+// by a and b to d. Asked for what has arrived behind c, the nodes give its path; and
+// d is on it as often as its filter's rate of false positives says.
+//
+//	source - a - b - c - destination
+//	             |
+//	             d - elsewhere
+func TestTraceback(t *testing.T) {
+	n := newNetwork(t, "s", "a", "b", "c", "d", "e")
+	n.wire("s", "a") // 10.0.1
+	n.wire("a", "b") // 10.0.2
+	n.wire("b", "c") // 10.0.3
+	n.wire("c", "e") // 10.0.4
+	n.wire("b", "d") // 10.0.5
+	for node, via := range map[string]string{"s": "10.0.1.2", "a": "10.0.2.2"} {
+		n.route(node, "10.0.4.0/24", via)
+		n.route(node, "10.0.5.0/24", via)
+	}
+	n.route("b", "10.0.4.0/24", "10.0.3.2")
+	// A path that is long enough for chance to be seen on it, with few packets.
+	c := traceback.Config{Config: digest.Config{Rate: 10, Slice: time.Minute, FPR: 0.1, Keep: time.Hour}}
+	question := traceback.Question{
+		From: "c", Window: time.Minute, Links: []traceback.Link{{A: "a", B: "b"}, {A: "c", B: "b"}, {A: "b", B: "d"}},
+	}
+	nodes := make(map[string]*recorder)
+	for node, from := range map[string]string{"a": "s", "b": "a", "c": "b", "d": "b"} {
+		r := startRecorder(t, c, n.at(node, from))
+		nodes[node] = r
+		question.Nodes = append(question.Nodes, traceback.Node{Name: node, Ask: r.client.Trace})
+	}
+	const packets, noise = 400, 1000
+	arrived := n.end("e", "c").Receiver(t)
+	say(t, n.socket(n.end("s", "a"), "10.0.4.2:9"), packets)
+	say(t, n.socket(n.end("s", "a"), "10.0.5.2:9"), noise)
+	counted(t, nodes["c"], packets)
+	counted(t, nodes["d"], noise)
+
+	var captured bytes.Buffer
+	w, err := capture.NewWriter(&captured, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for got := 0; got < packets; {
+		frame, err := arrived.Receive(patience)
+		if err != nil {
+			t.Fatalf("%d packets have arrived, then %v", got, err)
+		}
+		if p, _ := packet.Parse(frame); p.HasPorts && p.DstPort == 9 {
+			got++
+			if err := w.Write(capture.Packet{Time: time.Now(), Data: frame, Length: len(frame)}, capture.Note{Interface: "to-c"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	r, err := capture.NewReader("arrived", &captured)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, untraced, err := traceback.Read(r, 0)
+	if err != nil || untraced != 0 || len(asked) != packets {
+		t.Fatalf("%d packets, %d untraced, %v", len(asked), untraced, err)
+	}
+	if err := question.Check(); err != nil {
+		t.Fatal(err)
+	}
+	traces, err := question.Ask(t.Context(), asked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	extra, expected := 0, 0.
+	for _, trace := range traces {
+		path := trace.Path
+		if path.Node != "c" || len(path.From) != 1 || path.From[0].Node != "b" {
+			t.Fatalf("packet %d: path %+v", trace.Number, path)
+		}
+		seen := make(map[string]float64)
+		for _, hop := range path.From[0].From {
+			seen[hop.Node] = hop.Chance
+		}
+		if _, ok := seen["a"]; !ok {
+			t.Fatalf("packet %d: path %+v ends before a", trace.Number, path)
+		}
+		if chance, ok := seen["d"]; ok {
+			extra++
+			expected += chance
+		} else {
+			expected += trace.Extra
+		}
+	}
+	spread := math.Sqrt(expected * (1 - expected/packets))
+	t.Logf("%d of %d paths have a branch to d, %.1f ± %.1f expected", extra, packets, expected, spread)
+	if expected < 40 || math.Abs(float64(extra)-expected) > 5*spread {
+		t.Errorf("%d branches to d, %.1f ± %.1f expected", extra, expected, spread)
+	}
+}
+
+// While slices end every tenth of a second, packets come as fast as they can, and
+// each is found afterwards.
+func TestNoDigestIsLost(t *testing.T) {
+	l := lab.New(t)
+	c := traceback.Config{Config: digest.Config{Rate: 1e6, Slice: 100 * time.Millisecond, FPR: 1e-5, Keep: time.Minute}}
+	r := startRecorder(t, c, target(l.B))
+	tx := l.A.Sender(t)
+	frame := numbered(l, frameOf(udp("192.0.2.1", "198.51.100.1", 9)), 0)
+	const packets = 100_000
+	began := time.Now()
+	var question api.TraceQuestion
+	for i := range packets {
+		f := bytes.Clone(frame)
+		binary.BigEndian.PutUint32(f[38:], uint32(i)) // the UDP length and checksum
+		for tx.Send(f) != nil {
+			time.Sleep(time.Millisecond)
+		}
+		if i%10 == 0 && len(question.Packets) < 1_000_000 {
+			question.Packets = append(question.Packets, api.TraceAbout{Data: f[14:], From: began, To: began.Add(time.Minute)})
+		}
+	}
+	took := time.Since(began)
+	lost := 0
+	for batch := 0; batch < len(question.Packets); batch += api.MaxTraced {
+		answer, err := r.client.Trace(t.Context(), api.TraceQuestion{Packets: question.Packets[batch:min(batch+api.MaxTraced, len(question.Packets))]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range answer.Interfaces[0].Packets {
+			if len(p.Slices) == 0 {
+				lost++
+			}
+		}
+	}
+	t.Logf("%d packets in %v; %d of %d lost", packets, took, lost, len(question.Packets))
+	if took < 300*time.Millisecond {
+		t.Error("too fast for slices to end meanwhile")
+	}
+	if lost > 0 {
+		t.Errorf("%d of %d packets are not found", lost, len(question.Packets))
+	}
+}
+
+// What passes while the daemon is away, or while its configuration changes, is
+// found afterwards, also by what is on disk alone.
+func TestDigestsOutlastTheDaemon(t *testing.T) {
+	l := lab.New(t)
+	c := traceback.Config{
+		Config:  digest.Config{Rate: 1000, Slice: 200 * time.Millisecond, FPR: 1e-5, Keep: time.Minute},
+		Archive: traceback.ArchiveConfig{Dir: t.TempDir(), Keep: time.Hour, Size: 1 << 20},
+	}
+	r := &recorder{log: &journal{}, options: recording(t, &c, target(l.B))}
+	r.options.Keep = true
+	t.Cleanup(func() {
+		if err := run.Detach(r.options.Pins, target(l.B)); err != nil {
+			t.Error(err)
+		}
+	})
+	w := newWire(t, l)
+	began := time.Now()
+	var sent []api.TraceAbout
+	pass := func() {
+		t.Helper()
+		var frames [][]byte
+		for range 10 {
+			f := frameOf(udp("192.0.2.1", "198.51.100.1", 9))
+			binary.BigEndian.PutUint32(f[38:], uint32(len(sent)))
+			frames = append(frames, f)
+			sent = append(sent, api.TraceAbout{Data: f[14:], From: began.Add(-time.Minute), To: began.Add(time.Minute)})
+		}
+		w.pass(t, frames...)
+	}
+	// found waits until all that was sent is found; it takes until the end of a slice.
+	found := func(when string) {
+		t.Helper()
+		missing := len(sent)
+		for deadline := time.Now().Add(patience); missing > 0; time.Sleep(20 * time.Millisecond) {
+			answer, err := r.client.Trace(t.Context(), api.TraceQuestion{Packets: sent})
+			if err != nil {
+				t.Fatal(err)
+			}
+			missing = len(sent)
+			for _, i := range answer.Interfaces {
+				for _, p := range i.Packets {
+					if len(p.Slices) > 0 {
+						missing--
+					}
+				}
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: %d of %d packets are not found", when, missing, len(sent))
+			}
+		}
+	}
+	reconfigure := func(c *traceback.Config) {
+		t.Helper()
+		o := r.options
+		o.Digests = c
+		if err := r.Do(t.Context(), func() error { return r.Reconfigure(o) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop := r.start(t)
+	pass()
+	found("at first")
+	stop()
+	pass() // while nobody reads
+	stop = r.start(t)
+	pass()
+	found("after a restart")
+
+	time.Sleep(2 * c.Slice)
+	larger := c
+	larger.Rate *= 10
+	reconfigure(&larger)
+	pass()
+	found("with larger slices")
+	reconfigure(nil)
+	w.pass(t, frameOf(udp("192.0.2.1", "198.51.100.1", 9)))
+	if _, err := r.client.Trace(t.Context(), api.TraceQuestion{Packets: sent}); err == nil || err.Error() != api.ErrNoDigests.Error() {
+		t.Errorf("while nothing is recorded: %v", err)
+	}
+	reconfigure(&c)
+	pass()
+	found("when it is recorded again")
+	stop()
+}
+
+// Two routers send a packet to and fro until its TTL is over. Each of them says so,
+// and neither does of a packet that only passes.
+func TestLoopOnTheWire(t *testing.T) {
+	n := newNetwork(t, "s", "a", "b")
+	n.wire("s", "a") // 10.0.1
+	n.wire("a", "b") // 10.0.2
+	n.route("s", "10.9.0.0/16", "10.0.1.2")
+	n.route("s", "10.0.2.0/24", "10.0.1.2")
+	n.route("a", "10.9.0.0/16", "10.0.2.2")
+	n.route("b", "10.9.0.0/16", "10.0.2.1")
+	c := traceback.Config{Config: digest.Config{Rate: 1000, Slice: 10 * time.Second, FPR: 0.01, Keep: time.Minute}}
+	a := startRecorder(t, c, n.at("a", "s"), n.at("a", "b"))
+	b := startRecorder(t, c, n.at("b", "a"))
+	say(t, n.socket(n.end("s", "a"), "10.0.2.2:9"), 200)
+	counted(t, b, 200)
+	if n := loops(a) + loops(b); n != 0 {
+		t.Fatalf("%d loops before there is one", n)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	told, err := b.client.Events(ctx, api.Events{Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	say(t, n.socket(n.end("s", "a"), "10.9.0.1:9"), 5)
+	for e, err := range told {
+		if err != nil {
+			t.Fatalf("no event: %v", err)
+		}
+		if e.Dst != "10.9.0.1" || e.Interface != "to-a" || e.Drops() || e.FirstTTL < e.TTL+4 {
+			t.Errorf("event %+v", e)
+		}
+		break
+	}
+	for name, r := range map[string]*recorder{"a": a, "b": b} {
+		for deadline := time.Now().Add(patience); !strings.Contains(r.log.String(), "10.9.0.1"); time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: %d loops, and the log has none:\n%s", name, loops(r), r.log)
+			}
+		}
+		n := loops(r)
+		for deadline := time.Now().Add(patience); n < 4 && time.Now().Before(deadline); n = loops(r) {
+			time.Sleep(50 * time.Millisecond) // they are counted once a second
+		}
+		if n < 4 || n > 5 { // the last may still be gathered
+			t.Errorf("%s: %d loops of 5 packets", name, n)
+		}
+		if n := strings.Count(r.log.String(), "10.9.0.1"); n != 1 {
+			t.Errorf("%s: the log tells it %d times", name, n)
+		}
+	}
+	for _, d := range a.Metrics().Digests {
+		if d.Iface == "to-s" && d.Loops != 0 {
+			t.Errorf("%d loops where the packets came in", d.Loops)
+		}
+	}
+}
+
+func loops(r *recorder) (n uint64) {
+	for _, d := range r.Metrics().Digests {
+		n += d.Loops
+	}
+	return n
+}
