@@ -299,7 +299,7 @@ func FuzzParse(f *testing.F) {
 
 func impossible(p Packet, r Result) error {
 	switch {
-	case !p.HasAddresses && p != Packet{}:
+	case !p.HasAddresses && p != Packet{Network: p.Network}:
 		return fmt.Errorf("%+v without addresses", p)
 	case p.HasAddresses && p.Src.Is4() != p.Dst.Is4():
 		return fmt.Errorf("%+v of two families", p)
