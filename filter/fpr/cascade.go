@@ -23,7 +23,7 @@ const MaxRest = 6
 // table confirms and the first line is all.
 const (
 	ApproxFirst = 5
-	ExactFirst  = 6
+	ExactFirst  = 5
 )
 
 // CascadeLayout is the geometry of weir's cascade: one array of lines, and the

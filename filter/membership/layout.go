@@ -40,8 +40,9 @@ const mark4Words = 1 << Mark4Bits / 64
 // Sizing of the structures.
 const (
 	// ExactBits of the first line in exact mode, at ExactBitsPerKey: the table
-	// confirms, so the cascade needs no second line.
-	ExactBits       = 6
+	// confirms, so the cascade needs no second line. A sixth bit would make the
+	// rate 0.97 % instead of 1.05 %, and a hit a quarter slower.
+	ExactBits       = 5
 	ExactBitsPerKey = 10
 	// TableFill is the share of slots that are planned to be in use.
 	TableFill = 0.88
