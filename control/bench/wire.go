@@ -79,9 +79,9 @@ func (s *session) onWire(c *contenders, g *loader.Generator, names []string, lis
 		if c.slow[name] {
 			n = slowly(n)
 		}
-		took, err := c.wireOf[name].send(g, n)
+		ns, err := c.wireOf[name].send(g, n)
 		counts[name].sent += uint64(n)
-		return float64(n) / took.Seconds() / 1e6, err
+		return 1000 / ns, err
 	})
 	if err != nil {
 		return nil, err

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -79,20 +78,18 @@ func (w *wire) attach(p *ebpf.Program) error {
 	})
 }
 
-// send sends frames and gives the time that they took.
-func (w *wire) send(g *loader.Generator, frames int) (took time.Duration, err error) {
+// send sends frames and gives the time of one in nanoseconds.
+func (w *wire) send(g *loader.Generator, frames int) (ns float64, err error) {
 	err = w.A.In(func() error {
 		release, err := loader.StayOnCPU()
 		if err != nil {
 			return err
 		}
 		defer release()
-		began := time.Now()
-		err = g.Send(w.out, w.frame, frames)
-		took = time.Since(began)
+		ns, err = g.Send(w.out, w.frame, frames)
 		return err
 	})
-	return took, err
+	return ns, err
 }
 
 func (w *wire) Close() error {
