@@ -41,7 +41,7 @@ const mark4Words = 1 << Mark4Bits / 64
 const (
 	// ExactBits of the first line in exact mode, at ExactBitsPerKey: the table
 	// confirms, so the cascade needs no second line. A sixth bit would make the
-	// rate 0.97 % instead of 1.05 %, and a hit a quarter slower.
+	// rate 0.97 % instead of 1.05 %, and a hit slower by a sixth or more.
 	ExactBits       = 5
 	ExactBitsPerKey = 10
 	// TableFill is the share of slots that are planned to be in use.
