@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // minFrame is the length of an Ethernet header, in bytes.
@@ -33,6 +34,11 @@ func (p *Program) Test(frame []byte) (action uint32, err error) {
 		return 0, fmt.Errorf("%w: %d bytes", ErrShortFrame, len(frame))
 	}
 	action, err = p.prog.Run(&ebpf.RunOptions{Data: frame, Repeat: 1})
+	if errors.Is(err, unix.EINVAL) {
+		if frags, probe := haveFrags(); probe == nil && !frags {
+			err = fmt.Errorf("%w (what is larger than a page wants Linux 5.18 or later)", err)
+		}
+	}
 	if err != nil {
 		return 0, fmt.Errorf("test a frame of %d bytes: %w", len(frame), err)
 	}
