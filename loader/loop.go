@@ -82,6 +82,9 @@ func (s *Stats) SetEdges(own bool, edges []uint32) (err error) {
 	return nil
 }
 
+// Edge reports what SetEdges has said of the program's own interface.
+func (s *Stats) Edge() bool { return s.edge.Load() }
+
 // setKeys makes these the keys of a hash, additions first.
 func setKeys(m *ebpf.Map, keys []uint32) error {
 	var gone []uint32
@@ -105,24 +108,28 @@ func setKeys(m *ebpf.Map, keys []uint32) error {
 
 // Edges are the indexes of the interfaces in the target's network namespace
 // whose names match one of the patterns, with *, ? and [ ], and of the VLAN
-// devices above them. It fails on a malformed pattern.
-func (t Target) Edges(patterns []string) (edges []uint32, err error) {
+// devices above them; own is whether the target is one, or would be for its name.
+// It fails on a malformed pattern.
+func (t Target) Edges(patterns []string) (own bool, edges []uint32, err error) {
 	err = t.in(func(uint64) error {
 		links, err := netlink.LinkList()
 		if err != nil {
 			return fmt.Errorf("list interfaces: %w", err)
 		}
-		edges, err = edgesOf(links, patterns)
+		own, edges, err = edgesOf(links, patterns, t.Iface)
 		return err
 	})
-	return edges, err
+	return own, edges, err
 }
 
-func edgesOf(links []netlink.Link, patterns []string) (edges []uint32, err error) {
+func edgesOf(links []netlink.Link, patterns []string, name string) (own bool, edges []uint32, err error) {
+	if own, err = matchAny(patterns, name); err != nil {
+		return false, nil, err
+	}
 	for _, l := range links {
-		edge, err := MatchAny(patterns, l.Attrs().Name)
+		edge, err := matchAny(patterns, l.Attrs().Name)
 		if err != nil {
-			return nil, err
+			return false, nil, err
 		}
 		if edge {
 			edges = append(edges, uint32(l.Attrs().Index))
@@ -134,15 +141,16 @@ func edgesOf(links []netlink.Link, patterns []string) (edges []uint32, err error
 			index, below := uint32(l.Attrs().Index), uint32(l.Attrs().ParentIndex)
 			if l.Type() == "vlan" && slices.Contains(edges, below) && !slices.Contains(edges, index) {
 				edges, grown = append(edges, index), true
+				own = own || l.Attrs().Name == name
 			}
 		}
 	}
-	return edges, nil
+	return own, edges, nil
 }
 
-// MatchAny reports whether an interface's name matches one of the patterns. It
+// matchAny reports whether an interface's name matches one of the patterns. It
 // fails on a malformed one.
-func MatchAny(patterns []string, name string) (bool, error) {
+func matchAny(patterns []string, name string) (bool, error) {
 	for _, p := range patterns {
 		if ok, err := path.Match(p, name); ok || err != nil {
 			return ok, err

@@ -44,14 +44,10 @@ func (f *Filter) setEdges(t Target, s *loader.Stats) error {
 	if l == nil || len(l.Edges) == 0 {
 		return s.SetEdges(false, nil)
 	}
-	edges, err := t.Edges(l.Edges)
+	own, edges, err := t.Edges(l.Edges)
 	if errors.Is(err, loader.ErrNoNetns) {
 		return nil // the interface is gone with it
 	}
-	if err != nil {
-		return err
-	}
-	own, err := loader.MatchAny(l.Edges, t.Iface)
 	if err != nil {
 		return err
 	}

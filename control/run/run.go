@@ -649,7 +649,11 @@ func (f *Filter) bringUp(h *hold) error {
 	if h.of == nil {
 		return nil
 	}
-	if h.of != f.generation {
+	if err := f.setEdges(h.Target, h.Stats()); err != nil {
+		return err
+	}
+	// A program that waits for any interface takes it for none of the edges.
+	if h.of != f.generation || h.Stats().Edge() {
 		p, err := f.generation.Load(h.Stats())
 		if err != nil {
 			return err

@@ -341,6 +341,36 @@ func TestCopyThroughDomain(t *testing.T) {
 	}
 }
 
+// An edge that is there only after weir has begun is one: what comes in there gets
+// a filter.
+func TestEdgeComesLater(t *testing.T) {
+	a, router, b := lab.NewHost(t, "a"), lab.NewHost(t, "router"), lab.NewHost(t, "b")
+	core, to := lab.Join(t, 2, 1600, router, "core0", b, "down")
+	edges := lab.End{Netns: router.Netns, Iface: "edge*"}
+	f, log := startNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1}, true, loader.Native, []string{edges.Iface}, core, edges)
+	time.Sleep(300 * time.Millisecond) // until a program waits
+	began := time.Now()
+	from, edge := lab.Join(t, 1, 1500, a, "up", router, "edge0")
+	log.await(t, began, patience, "the interface is there, filtering", edge.Iface)
+	rx, tx := to.Receiver(t), from.Sender(t)
+	frame := frameOf(key.Tuple{Src: from.IPv4, Dst: to.IPv4, Proto: 17, HasPorts: true, SrcPort: 7, DstPort: 8})
+	copy(frame, edge.MAC)
+	copy(frame[6:], from.MAC)
+	sum(frame[14:34])
+	// The program that waited is replaced as soon as weir has looked.
+	for deadline := time.Now().Add(patience); outcomes(f)["inserted"] == 0; {
+		if time.Now().After(deadline) {
+			t.Fatalf("no filter is inserted: %v", outcomes(f))
+		}
+		if err := tx.Send(frame); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := rx.Receive(patience); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A host is made a node by its configuration. A key that everybody can read, or
 // that is none, is refused, and what was in force stays.
 func TestConfiguredNode(t *testing.T) {
