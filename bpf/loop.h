@@ -389,13 +389,17 @@ static __always_inline __u32 overhead_of(const struct packet *p)
 	return option_size() + (p->family == 6 ? LOOP_PAD_V6 : 0);
 }
 
-/* LOOP_INSERTED, or why a packet gets no filter, whatever its length, which goes to *len. */
+/*
+ * LOOP_INSERTED, or why a packet gets no filter, whatever its length, which goes to
+ * *len. What is to a group, or to all on a link, the routing table would send along
+ * a default route.
+ */
 static __always_inline enum loop_outcome obstacle(void *ip, void *end, int v6, __u32 *len)
 {
 	__u8 *byte = ip;
 
 	if (v6) {
-		if (ip + LOOP_HEADER_V6 > end)
+		if (ip + LOOP_HEADER_V6 > end || byte[24] == 0xff)
 			return LOOP_UNTOUCHED;
 		*len = bpf_ntohs(*(__be16 *)(ip + 4));
 		if (byte[6] == IPPROTO_HOPOPTS)
@@ -404,7 +408,7 @@ static __always_inline enum loop_outcome obstacle(void *ip, void *end, int v6, _
 			return LOOP_FRAGMENT;
 		return *len ? LOOP_INSERTED : LOOP_UNTOUCHED; /* 0: as if it was aggregated */
 	}
-	if (ip + LOOP_HEADER_V4 > end)
+	if (ip + LOOP_HEADER_V4 > end || byte[16] >= 224)
 		return LOOP_UNTOUCHED;
 	*len = bpf_ntohs(*(__be16 *)(ip + 2));
 	if ((byte[0] & 0xf) > LOOP_HEADER_V4 / 4)

@@ -138,11 +138,14 @@ func (n *Node) Insert(pkt []byte, mtu int) ([]byte, Outcome) {
 	return out, Inserted
 }
 
-// obstacle is Inserted, or why a packet gets no filter, whatever its length.
+// obstacle is Inserted, or why a packet gets no filter, whatever its length. What is
+// to a group, or to all on a link, does not go through the domain.
 func obstacle(pkt []byte) Outcome {
 	switch {
 	case len(pkt) >= headerV4 && pkt[0]>>4 == 4:
 		switch total := int(binary.BigEndian.Uint16(pkt[2:])); {
+		case pkt[16] >= 224:
+			return Untouched
 		case pkt[0]&0xf > 5:
 			return OptionsPresent
 		case binary.BigEndian.Uint16(pkt[6:])&0x3fff != 0:
@@ -153,6 +156,8 @@ func obstacle(pkt []byte) Outcome {
 	case len(pkt) >= headerV6 && pkt[0]>>4 == 6:
 		const hopByHop, fragment = 0, 44
 		switch payload := binary.BigEndian.Uint16(pkt[4:]); {
+		case pkt[24] == 0xff:
+			return Untouched
 		case pkt[6] == hopByHop:
 			return OptionsPresent
 		case pkt[6] == fragment:
