@@ -42,7 +42,7 @@ func (f *Filter) connect(g *generation.Generation) {
 		if there[i] {
 			log.Info("multicast is forwarded to the interface")
 		} else {
-			log.Warn("multicast is to be forwarded to the interface, which is not there: waiting for it")
+			log.Warn("multicast cannot be forwarded to the interface, which is not there or not fit for it: waiting")
 		}
 	}
 }

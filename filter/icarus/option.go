@@ -22,7 +22,8 @@ import (
 // The tag is that of nodes which know the domain's key: the first 4 bytes of
 // SipHash-2-4 over the packet's invariant part (package digest) and the domain.
 // It is verified only where a filter did not change, before anything is made of
-// that: others' options can never have a packet dropped.
+// that: who does not know the key can make no option that has another's packet
+// dropped.
 const (
 	TypeV4 = 0x9e // 158: copied into fragments, control, number 30
 	TypeV6 = 0x3e // skip, may change, number 30
