@@ -71,8 +71,8 @@ func (s *Stats) Loops() (packets [LoopOutcomes]uint64) {
 
 // SetEdges tells the program which interfaces are the domain's edges, by their
 // indexes. Whether its own is one holds for programs that are loaded from now on.
-// It fails where there are more than a program can know, or the kernel refuses;
-// some may then be known.
+// It fails where there are more than a program can know, or the kernel refuses,
+// which may then know some.
 func (s *Stats) SetEdges(own bool, edges []uint32) (err error) {
 	s.edge.Store(own)
 	s.read(func(k kept) { err = setKeys(k[bpf.WeirMapLoopEdges].m, edges) })
@@ -87,6 +87,9 @@ func (s *Stats) Edge() bool { return s.edge.Load() }
 
 // setKeys makes these the keys of a hash, additions first.
 func setKeys(m *ebpf.Map, keys []uint32) error {
+	if most := int(m.MaxEntries()); len(keys) > most {
+		return fmt.Errorf("%d interfaces, where there is room for %d: name fewer", len(keys), most)
+	}
 	var gone []uint32
 	var key, value uint32
 	for all := m.Iterate(); all.Next(&key, &value); {
