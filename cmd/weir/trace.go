@@ -82,6 +82,9 @@ again with a lower TTL.`,
 		for _, n := range nodes {
 			client := api.Dial(n.address)
 			if strings.Contains(n.address, "://") {
+				if cert == "" || key == "" || ca == "" {
+					return usageError{fmt.Errorf("node %s: to ask by https takes a certificate, --cert with its --key, and --ca", n.name)}
+				}
 				var err error
 				if client, err = api.DialTLS(n.address, cert, key, ca); err != nil {
 					return usageError{fmt.Errorf("node %s: %w", n.name, err)}
@@ -123,16 +126,17 @@ func trace(ctx context.Context, out, log io.Writer, q traceback.Question, captur
 		traces = append(traces, found...)
 	}
 	if asJSON {
-		errs = append(errs, printJSON(out, traces))
+		errs = append(errs, printJSON(out, map[string]any{"traces": traces}))
 	} else {
 		for _, t := range traces {
-			printTrace(out, t)
+			printTrace(out, t, len(q.Nodes))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func printTrace(w io.Writer, t traceback.Trace) {
+// printTrace prints what so many nodes, that were asked, know of a packet.
+func printTrace(w io.Writer, t traceback.Trace, nodes int) {
 	fmt.Fprintf(w, "packet %s: %s", humanize.Comma(int64(t.Number)), t.Flow)
 	if !t.Time.IsZero() {
 		fmt.Fprintf(w, ", captured %s", t.Time.Local().Format("2006-01-02 15:04:05.000"))
@@ -156,8 +160,11 @@ func printTrace(w io.Writer, t traceback.Trace) {
 		fmt.Fprintf(table, "  %s\t%s\t%s\tby chance %s\n", s.Node, place, strings.Join(when, ", "), chance(s.Chance))
 	}
 	table.Flush()
-	if len(t.Seen) == 0 {
-		fmt.Fprintln(w, "  nobody has seen it then")
+	for _, node := range t.Unknown {
+		fmt.Fprintf(w, "  %s cannot tell: it has not answered, or remembers nothing of that time\n", node)
+	}
+	if len(t.Seen) == 0 && len(t.Unknown) < nodes {
+		fmt.Fprintln(w, "  nobody who can tell has seen it")
 	}
 	if t.Path != nil {
 		fmt.Fprintf(w, "  path, back from %s; by chance there are %.2g nodes too many on it:\n", t.Path.Node, t.Extra)
@@ -203,7 +210,7 @@ func findLoops(out io.Writer, captures []string, asJSON bool) error {
 		all, packets = append(all, found...), packets+n
 	}
 	if asJSON {
-		return errors.Join(append(errs, printJSON(out, all))...)
+		return errors.Join(append(errs, printJSON(out, map[string]any{"packets": packets, "loops": all}))...)
 	}
 	for _, l := range all {
 		fmt.Fprintf(out, "packet %d: %s came again and again, TTL %d to %d\n", l.Number, l.Flow, l.First, l.TTL)

@@ -42,7 +42,7 @@ func datagrams(t *testing.T, ttls ...byte) string {
 func TestTrace(t *testing.T) {
 	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.Local)
 	weirOf := func(after time.Duration, chance float64) string {
-		return serve(t, served{traced: &api.Traced{Interfaces: []api.TracedInterface{{Name: "eth0", Packets: []api.TracedPacket{
+		return serve(t, served{traced: &api.Traced{Interfaces: []api.TracedInterface{{Name: "eth0", Since: &at, Packets: []api.TracedPacket{
 			{Slices: []api.TracedSlice{{Start: at.Add(after), Length: 1, Chance: chance}}, Chance: chance},
 		}}}}})
 	}
@@ -60,12 +60,37 @@ func TestTrace(t *testing.T) {
 		t.Errorf("exit code %d\n%s%s\nwant\n%s", code, out, log, want)
 	}
 	code, out, log = weir(t, "", "trace", "--json", "--socket", edge, file)
-	var got []traceback.Trace
+	var got struct{ Traces []traceback.Trace }
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || log != "" {
 		t.Fatalf("exit code %d, %v\n%s%s", code, err, out, log)
 	}
-	if len(got) != 1 || len(got[0].Seen) != 1 || got[0].Seen[0].Node != "here" || got[0].Path != nil {
+	if all := got.Traces; len(all) != 1 || len(all[0].Seen) != 1 || all[0].Seen[0].Node != "here" || all[0].Path != nil || len(all[0].Unknown) != 0 {
 		t.Errorf("%+v", got)
+	}
+
+	// Who has forgotten, or does not answer, has not said that the packet did not pass.
+	ofSince := func(since *time.Time) string {
+		return serve(t, served{traced: &api.Traced{Interfaces: []api.TracedInterface{{Name: "eth0", Since: since, Packets: []api.TracedPacket{{}}}}}})
+	}
+	late := at.Add(5*time.Second + 1) // the window's end, and more
+	for _, c := range []struct {
+		since   *time.Time
+		nowhere bool // one that does not answer as well
+		want    string
+	}{
+		{&at, false, "  nobody who can tell has seen it\n"},
+		{&late, false, "  n cannot tell: it has not answered, or remembers nothing of that time\n"},
+		{nil, false, "  n cannot tell: it has not answered, or remembers nothing of that time\n"},
+		{&at, true, "  x cannot tell: it has not answered, or remembers nothing of that time\n  nobody who can tell has seen it\n"},
+	} {
+		args, code := []string{"trace", "--node", "n=" + ofSince(c.since), file}, exitOK
+		if c.nowhere {
+			args, code = append(args, "--node", "x="+file+"x"), exitFailure
+		}
+		got, out, _ := weir(t, "", args...)
+		if _, says, _ := strings.Cut(out, "\n"); got != code || says != c.want {
+			t.Errorf("%v: exit code %d, %q; want %d, %q", c, got, says, code, c.want)
+		}
 	}
 	for _, c := range []struct {
 		args []string
@@ -75,7 +100,7 @@ func TestTrace(t *testing.T) {
 		{[]string{"--node", "edge", file}, exitUsage, "NAME="},
 		{[]string{"--link", "edge", file}, exitUsage, "two nodes"},
 		{[]string{"--node", "a=" + edge, "--link", "a-b", "--from", "a", file}, exitUsage, "no node b"},
-		{[]string{"--node", "a=https://localhost:1", file}, exitUsage, "certificate"},
+		{[]string{"--node", "a=https://localhost:1", file}, exitUsage, "--cert"},
 		{[]string{"--count", "-1", file}, exitUsage, "--count"},
 		{[]string{"--window", "0s", file}, exitUsage, "window"},
 		{nil, exitUsage, "arg"},
@@ -98,7 +123,7 @@ func TestTraceLoops(t *testing.T) {
 		t.Errorf("exit code %d\n%s%s\nwant\n%s", code, out, log, want)
 	}
 	code, out, _ = weir(t, "", "trace", "--loops", "--json", datagrams(t, 64, 63, 63))
-	if code != exitOK || strings.TrimSpace(out) != "[]" {
+	if code != exitOK || !strings.Contains(out, `"loops": []`) {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 }

@@ -73,6 +73,9 @@ func traceRoute(s Source) route {
 		_ = connection.SetReadDeadline(time.Now().Add(bodyTimeout))
 		err := decode(http.MaxBytesReader(w, q.Body, maxTracing), &asked)
 		_ = connection.SetReadDeadline(time.Time{})
+		if f := (fault{}); errors.As(err, &f) && f.status == http.StatusRequestEntityTooLarge {
+			return nil, fault{f.status, fmt.Errorf("more than %d MiB: ask for fewer packets at once, or for their headers alone", maxTracing>>20)}
+		}
 		if err != nil {
 			return nil, err
 		}

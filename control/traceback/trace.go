@@ -70,6 +70,9 @@ type Hop struct {
 type Trace struct {
 	Asked
 	Seen []Sight `json:"seen"` // in the order of time
+	// Unknown are the nodes that cannot tell: they did not answer, or remember
+	// nothing of the time in which the packet was looked for.
+	Unknown []string `json:"unknown"`
 	// Path is the reverse path, from where the packet arrived, if the links are
 	// known. Where the packet was not seen it has no further hops.
 	Path *Hop `json:"path,omitempty"`
@@ -120,7 +123,7 @@ func flowOf(frame []byte) string {
 func (q Question) Ask(ctx context.Context, asked []Asked) ([]Trace, error) {
 	traces := make([]Trace, len(asked))
 	for i, a := range asked {
-		traces[i] = Trace{Asked: a, Seen: []Sight{}}
+		traces[i] = Trace{Asked: a, Seen: []Sight{}, Unknown: []string{}}
 	}
 	answered := make([]bool, len(q.Nodes))
 	errs := make([]error, len(q.Nodes))
@@ -145,7 +148,11 @@ func (q Question) Ask(ctx context.Context, asked []Asked) ([]Trace, error) {
 	wait.Wait()
 	for i, n := range q.Nodes {
 		if answered[i] {
-			enter(traces, n.Name, answers[i])
+			q.enter(traces, n.Name, answers[i])
+			continue
+		}
+		for k := range traces {
+			traces[k].Unknown = append(traces[k].Unknown, n.Name)
 		}
 	}
 	for i := range traces {
@@ -165,15 +172,20 @@ func (q Question) Ask(ctx context.Context, asked []Asked) ([]Trace, error) {
 func (q Question) question(batch []Asked) api.TraceQuestion {
 	var question api.TraceQuestion
 	for _, a := range batch {
-		at := a.Time
-		if at.IsZero() { // the capture does not say
-			at = time.Now()
-		}
+		at := a.when()
 		question.Packets = append(question.Packets, api.TraceAbout{
 			Data: a.data[:min(len(a.data), mostData)], From: at.Add(-q.Window), To: at.Add(q.Window),
 		})
 	}
 	return question
+}
+
+// when is the time at which a packet was captured, now where the capture does not say.
+func (a Asked) when() time.Time {
+	if a.Time.IsZero() {
+		return time.Now()
+	}
+	return a.Time
 }
 
 // mostData is what nodes need of a packet, with the longest options that there are.
@@ -190,7 +202,16 @@ func whole(t *api.Traced, packets int) error {
 }
 
 // enter takes a node's answers in.
-func enter(traces []Trace, node string, answers []*api.Traced) {
+func (q Question) enter(traces []Trace, node string, answers []*api.Traced) {
+	for k := range traces {
+		t := &traces[k]
+		end := t.when().Add(q.Window)
+		if !slices.ContainsFunc(answers[k/api.MaxTraced].Interfaces, func(i api.TracedInterface) bool {
+			return i.Since != nil && !i.Since.After(end)
+		}) {
+			t.Unknown = append(t.Unknown, node)
+		}
+	}
 	for batch, t := range answers {
 		for _, i := range t.Interfaces {
 			for k, p := range i.Packets {
