@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -42,8 +43,8 @@ for ten million entries.`,
 	}
 	f := c.Flags()
 	f.IntSliceVar(&o.Entries, "entries", o.Entries, "`numbers` of entries to measure with")
-	f.IntVar(&o.Rounds, "rounds", 7, "turns of each contender at least; up to three times as many where figures vary")
-	f.StringArrayVar(&o.Feeds, "feed", nil, "`list` to measure with too, of IPv4 addresses and prefixes; may be repeated")
+	f.IntVar(&o.Rounds, "rounds", 7, "`number` of turns of each contender at least; up to three times as many where figures vary")
+	f.StringArrayVar(&o.Feeds, "feed", nil, "`list` to measure with too, of IPv4 addresses and prefixes; repeat for more")
 	f.Float64Var(&o.Zipf, "zipf", 0, "`exponent` by which the packets of wire are distributed over sources; 0: evenly")
 	f.BoolVar(&o.Peers, "peers", false, "measure nftables, ipset and xdp-filter too")
 	plot := f.String("plot", "", "`directory` to draw figures in, as SVG")
@@ -60,15 +61,15 @@ for ten million entries.`,
 		if err != nil {
 			return err
 		}
-		if *plot != "" {
-			if _, err := r.Plot(*plot); err != nil {
-				return err
-			}
-		}
+		show := r.Print
 		if *asJSON {
-			return printJSON(c.OutOrStdout(), r)
+			show = func(w io.Writer) error { return printJSON(w, r) }
 		}
-		return r.Print(c.OutOrStdout())
+		if err := show(c.OutOrStdout()); err != nil || *plot == "" {
+			return err
+		}
+		_, err = r.Plot(*plot)
+		return err
 	}
 	return c
 }

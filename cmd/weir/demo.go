@@ -37,8 +37,8 @@ root. It exits with 1 if a listed packet came through or another one was dropped
 	f := c.Flags()
 	f.StringVar(&o.Feed, "feed", "", "`file` of a list to use instead of generated ones")
 	f.StringVar(&o.Capture, "pcap", "", "`file` of a capture whose packets are sent instead of generated ones")
-	f.IntVar(&o.Seconds, "seconds", 8, "how long packets are sent")
-	f.IntVar(&o.Entries, "entries", 1_000_000, "number of generated addresses")
+	f.IntVar(&o.Seconds, "seconds", 8, "`number` of seconds in which packets are sent")
+	f.IntVar(&o.Entries, "entries", 1_000_000, "`number` of generated addresses")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if o.Seconds < 1 || o.Entries < 1 {

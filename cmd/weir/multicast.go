@@ -102,7 +102,7 @@ which its filter lists all the same, by the bits that are set there now.`,
   weir multicast list --json | jq -r '.interfaces[] | .name + " " + .groups[].group'`,
 		Args: usageArgs(cobra.NoArgs),
 	}
-	c.Flags().StringSliceVar(&ifaces, "iface", nil, "`name` of an interface; repeat for more (default all)")
+	c.Flags().StringSliceVar(&ifaces, "iface", nil, "`interfaces` to show, joined by commas (default all)")
 	socketFlag(c.Flags(), &socket)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {

@@ -88,10 +88,10 @@ weir runs there, that wants --takeover.`,
 	choices(c, "xdp", "native", "generic", "offload")
 	f.BoolVar(&o.Keep, "keep", false, "leave the program in force when stopped")
 	f.BoolVar(&o.Takeover, "takeover", false, "take over from another weir that runs on the interface")
-	f.Var(each(&o.Track, heavy.Parse), "track", "`tracker` of heavy flows, as below; repeat for up to 4")
+	f.Var(each(&o.Track, heavy.Parse), "track", "`tracker` of heavy flows, as above; repeat for up to 4")
 	f.IntVar(&o.Learn, "learn", 0, "hot `elements` that may have weights, so that they are not taken for listed ones; "+
 		"0: none (default in approximate mode "+strconv.Itoa(run.DefaultLearn)+")")
-	f.StringVar(&o.Socket, "socket", api.DefaultSocket, "`path` of the socket for weir top and weir weights; empty: none")
+	f.StringVar(&o.Socket, "socket", api.DefaultSocket, "`path` of the socket that commands such as weir top ask; empty: none")
 	f.StringVar(&o.Metrics, "metrics", "", "`address` and port on which Prometheus may scrape /metrics, such as 127.0.0.1:9477; "+
 		"without it, the socket alone has them")
 	f.BoolVar(&o.Wide, "wide", false, "let a block list hold half of IPv4 or IPv6, or more")

@@ -88,6 +88,11 @@ func Run(ctx context.Context, o Options, names []string) (*Report, error) {
 
 func run(ctx context.Context, o Options, e effort, names []string) (_ *Report, err error) {
 	s := &session{Options: o, effort: e, ctx: ctx, began: time.Now(), report: &Report{}}
+	for _, feed := range o.Feeds { // better now than after minutes
+		if _, err := os.Stat(feed); err != nil {
+			return nil, err
+		}
+	}
 	if s.report.Machine, err = thisMachine(o); err != nil {
 		return nil, err
 	}

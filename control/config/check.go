@@ -183,7 +183,7 @@ func (d Digest) check(failf func(string, string, ...any)) {
 		return
 	}
 	if _, err := (digest.Config{Rate: float64(d.Rate), Slice: d.Slice, FPR: float64(d.FPR), Keep: d.Keep}).Geometry(); err != nil {
-		failf("digest", "%w: make slices shorter", err)
+		failf("digest.slice", "%s: make slices shorter", strings.TrimPrefix(err.Error(), "digest: "))
 	}
 	if d.Archive.Enabled && !d.Enabled {
 		failf("digest.archive.enabled", "there is nothing to keep: digest.enabled is not set")

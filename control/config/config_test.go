@@ -277,9 +277,9 @@ func TestErrors(t *testing.T) {
 		{eth0 + "failsafe:\n  port: []", []string{`3:3: failsafe.port: unknown key "port": did you mean ports?`}, false},
 		{eth0 + "loop:\n  size: 128", []string{`2:1: loop: node is missing: a number that no other node of the domain has`,
 			`2:1: loop: key_file is missing: the secret that the nodes of the domain share`}, true},
-		{eth0 + "loop: {node: 1, key_file: /k, size: 100}", []string{`2:1: loop: icarus: filter of 100 bits, want one of [64 128 256]: ` +
+		{eth0 + "loop: {node: 1, key_file: /k, size: 100}", []string{`2:1: loop: filter of 100 bits, want one of [64 128 256]: ` +
 			"`weir plan loop` shows what filters can do"}, true},
-		{eth0 + "loop: {node: 1, key_file: /k, size: 64, k: 33}", []string{`2:1: loop: icarus: masks of 33 bits in 64, want 1 to 32: ` +
+		{eth0 + "loop: {node: 1, key_file: /k, size: 64, k: 33}", []string{`2:1: loop: masks of 33 bits in 64, want 1 to 32: ` +
 			"`weir plan loop` shows what filters can do"}, true},
 		{eth0 + "loop: {node: 1, key_file: /k, k: 5}", []string{`2:1: loop: k and confirm go with size: without it, path_length and false_alarms tell all of them`}, true},
 		{eth0 + "loop: {node: 1, key_file: /k, size: 64, false_alarms: 1%}", []string{`2:55: loop.false_alarms: it goes without size, which it is to tell`}, true},

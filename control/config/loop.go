@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"reflect"
+	"strings"
 
 	"weir/filter/icarus"
 )
@@ -62,6 +63,6 @@ func (l Loop) check(failf func(string, string, ...any)) {
 	} else if l.Size != 0 && l.FalseAlarms != 0 {
 		failf("loop.false_alarms", "it goes without size, which it is to tell")
 	} else if _, err := l.Geometry(); err != nil {
-		failf("loop", "%w: `weir plan loop` shows what filters can do", err)
+		failf("loop", "%s: `weir plan loop` shows what filters can do", strings.TrimPrefix(err.Error(), "icarus: "))
 	}
 }

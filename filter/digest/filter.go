@@ -42,7 +42,7 @@ const sparing = 1.1
 func Smallest(n, rate float64) (Geometry, error) {
 	n = math.Ceil(n)
 	if !(n >= 1 && n < math.MaxInt32) || !(rate > 0 && rate < 1) {
-		return Geometry{}, fmt.Errorf("digest: a filter of %g packets at a false-positive rate of %g", n, rate)
+		return Geometry{}, fmt.Errorf("digest: no filter can be of %g packets at a false-positive rate of %g", n, rate)
 	}
 	var all [MaxBits]Geometry
 	least := uint32(MaxLines + 1)
