@@ -68,9 +68,9 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "weir",
 		Short: "Drop listed packets before the kernel's network stack sees them",
-		Long: `weir filters packets in XDP, on an interface's receive path: addresses,
-prefixes and flows from lists of any length, dropped at line rate and each with
-a counted reason.
+		Long: `weir filters packets in XDP, on an interface's receive path: what is of the
+addresses, prefixes and flows of its lists, tens of millions of them, is dropped
+before the network stack sees it, and each packet has a counted reason.
 
 ARP, neighbour discovery and DHCP always pass; then come failsafe ports and
 prefixes; an allow list beats every block list.
