@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"weir/control/config"
@@ -44,8 +45,8 @@ secret in it, such as headers for a feed, is shown as it is.`,
 		case *whole && err == nil:
 			return conf.Print(out)
 		case err == nil:
-			fmt.Fprintf(out, "%s: no errors; interfaces: %d, lists: %d, trackers: %d\n",
-				args[0], len(conf.Interfaces), len(conf.Lists), len(conf.Trackers))
+			fmt.Fprintf(out, "%s: no errors; interfaces: %d, lists: %d, trackers: %d%s\n",
+				args[0], len(conf.Interfaces), len(conf.Lists), len(conf.Trackers), memoryOf(conf))
 		default:
 			for _, e := range wrong {
 				fmt.Fprintln(c.ErrOrStderr(), e)
@@ -57,6 +58,21 @@ secret in it, such as headers for a feed, is shown as it is.`,
 		return nil
 	}
 	return c
+}
+
+// memoryOf says how much memory a configuration without errors asks for that is not
+// told by its lists: of digests it may be more than there is.
+func memoryOf(conf *config.Config) string {
+	d := conf.Digests()
+	if d == nil {
+		return ""
+	}
+	g, err := d.Geometry()
+	if err != nil {
+		return ""
+	}
+	slices := uint64(d.Keep / d.Slice)
+	return fmt.Sprintf("; digests: %s of memory for each interface", humanize.Bytes(slices*uint64(g.Bytes())))
 }
 
 // configError is an error of a configuration as it is printed in JSON.

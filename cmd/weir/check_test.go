@@ -12,6 +12,11 @@ func TestCheck(t *testing.T) {
 	if code != exitOK || log != "" || out != good+": no errors; interfaces: 2, lists: 1, trackers: 0\n" {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
 	}
+	// 600 slices of ten million packets at 0.01 %.
+	large := file(t, "large.yaml", "interfaces: [eth0]\ndigest: {enabled: true, rate: 10M/s, fpr: 0.01%}\n")
+	if code, out, _ := weir(t, "", "check", large); code != exitOK || !strings.HasSuffix(out, "; digests: 21 GB of memory for each interface\n") {
+		t.Errorf("exit code %d, %s", code, out)
+	}
 	// What is printed is a configuration, too, and the same.
 	code, printed, _ := weir(t, "", "check", "--print", good)
 	if code != exitOK || !strings.Contains(printed, "max_coverage: ") || !strings.Contains(printed, "- name: eth0\n") {
