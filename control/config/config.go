@@ -251,7 +251,7 @@ type Loop struct {
 
 	// Nodes in a row that must find a filter unchanged; otherwise 1, or what
 	// false_alarms takes.
-	Confirm int `yaml:"confirm,omitempty" min:"1" max:"255"`
+	Confirm int `yaml:"confirm,omitempty" min:"1" max:"16"`
 
 	// Nodes on the longest path without a loop; otherwise 16.
 	PathLength int `yaml:"path_length,omitempty" min:"1" max:"255"`

@@ -45,27 +45,36 @@ func (es Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Load reads a file. Unless it cannot be read, the error is of type [Errors].
+// Load reads a file, and looks at the files that it names as far as a fault in
+// them would keep weir from starting. Unless it cannot be read, the error is of
+// type [Errors].
 func Load(path string) (*Config, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
-	return Parse(path, text)
+	return read(path, text, (*Config).checkFiles)
 }
 
-// Parse is Load for a file's text; name stands for the file in errors.
+// Parse is Load for a file's text; name stands for the file in errors. It looks at
+// no other file.
 func Parse(name string, text []byte) (*Config, error) {
+	return read(name, text)
+}
+
+func read(name string, text []byte, more ...func(*Config, func(path string, err error))) (*Config, error) {
 	d := &decoder{file: name, at: map[string]*token.Position{"": {Line: 1, Column: 1}}}
 	c := Default()
 	d.document(text, reflect.ValueOf(c).Elem())
 	misread := slices.Clone(d.errs)
-	c.check(func(path string, err error) {
-		// What was not understood is not to be complained about twice.
-		if !slices.ContainsFunc(misread, func(e *Error) bool { return within(e.Path, path) || within(path, e.Path) }) {
-			d.fail(path, err)
-		}
-	})
+	for _, check := range append(more, (*Config).check) {
+		check(c, func(path string, err error) {
+			// What was not understood is not to be complained about twice.
+			if !slices.ContainsFunc(misread, func(e *Error) bool { return within(e.Path, path) || within(path, e.Path) }) {
+				d.fail(path, err)
+			}
+		})
+	}
 	if len(d.errs) > 0 {
 		slices.SortStableFunc(d.errs, func(a, b *Error) int {
 			if a.Line != b.Line {

@@ -1,7 +1,11 @@
 package config
 
 import (
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path"
 	"reflect"
 	"strings"
@@ -43,6 +47,32 @@ func (l Loop) Geometry() (icarus.Geometry, error) {
 	return g, err
 }
 
+// Key reads the domain's secret: 16 bytes, or 32 hexadecimal digits. It fails where
+// that cannot be read, or anybody can.
+func (l Loop) Key() (key icarus.Key, err error) {
+	file := string(l.KeyFile)
+	info, err := os.Stat(file)
+	if err != nil {
+		return key, err
+	}
+	if info.Mode().Perm()&0o007 != 0 {
+		return key, fmt.Errorf("%s: mode %04o lets everybody at it, who could then forge filters: chmod o= %s",
+			file, info.Mode().Perm(), file)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return key, err
+	}
+	digits, notHex := hex.DecodeString(strings.TrimSpace(string(text)))
+	switch {
+	case notHex == nil && len(digits) == len(key):
+		return icarus.Key(digits), nil
+	case notHex != nil && len(text) == len(key): // 16 digits would be half a secret
+		return icarus.Key(text), nil
+	}
+	return key, fmt.Errorf("%s: want 32 hexadecimal digits, as `openssl rand -hex 16` gives, or 16 bytes", file)
+}
+
 func (l Loop) check(failf func(string, string, ...any)) {
 	if !l.On() {
 		return
@@ -64,5 +94,15 @@ func (l Loop) check(failf func(string, string, ...any)) {
 		failf("loop.false_alarms", "it goes without size, which it is to tell")
 	} else if _, err := l.Geometry(); err != nil {
 		failf("loop", "%s: `weir plan loop` shows what filters can do", strings.TrimPrefix(err.Error(), "icarus: "))
+	}
+}
+
+func (c *Config) checkFiles(fail func(path string, err error)) {
+	if c.Loop.KeyFile == "" {
+		return
+	}
+	// Who only checks may have no right to read it.
+	if _, err := c.Loop.Key(); err != nil && !errors.Is(err, fs.ErrPermission) {
+		fail("loop.key_file", err)
 	}
 }

@@ -98,7 +98,7 @@ var (
 	digestBytes   = gauge("weir_digest_bytes", "Memory of digests, with that of the kernel.", "interface", "netns")
 	digestFill    = gauge("weir_digest_fill_ratio", "Share of the bits that are set in the last slice.", "interface", "netns")
 	digestChance  = gauge("weir_digest_false_positive_ratio", "Probability that the last slice matches a packet that did not pass.", "interface", "netns")
-	loops         = counter("weir_loops_suspected_total", "Packets that came again and again with a lower TTL, as in a routing loop.", "interface", "netns")
+	loops         = counter("weir_digest_loops_suspected_total", "Packets that came again and again with a lower TTL, as in a routing loop.", "interface", "netns")
 	archiveSlices = gauge("weir_digest_archive_slices", "Slices of digests on disk.")
 	archiveBytes  = gauge("weir_digest_archive_bytes", "Disk that slices of digests take.")
 	archiveErrors = counter("weir_digest_archive_errors_total", "Slices of digests that could not be written to disk.")
