@@ -61,7 +61,8 @@ func (f *Filter) recorded(next *time.Timer) {
 	}
 	var there []traceback.Interface
 	for _, h := range f.holds {
-		if h.present() {
+		// Of one that is gone, what it has recorded last is yet to be read.
+		if h.Attachment != nil && !h.Replaced() {
 			there = append(there, traceback.Interface{Target: h.Target, Stats: h.Stats()})
 		}
 	}

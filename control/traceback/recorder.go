@@ -75,8 +75,8 @@ type Counts struct {
 type Recorder struct {
 	Config
 	geometry digest.Geometry
-	born     time.Time
-	archive  *Archive // nil: none
+	ticked   time.Time // when Tick was last called; at first, when the recorder was made
+	archive  *Archive  // nil: none
 
 	mu   sync.Mutex // guards what follows
 	logs []*record
@@ -102,7 +102,7 @@ func NewRecorder(c Config, log *slog.Logger) (*Recorder, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Recorder{Config: c, geometry: g, born: time.Now()}
+	r := &Recorder{Config: c, geometry: g, ticked: time.Now()}
 	if c.Archive.Dir != "" {
 		if r.archive, err = OpenArchive(c.Archive, log); err != nil {
 			return nil, err
@@ -120,8 +120,8 @@ func (r *Recorder) Due(now time.Time) time.Duration {
 }
 
 // Tick does what is due: it ends slices whose time has come, and finds loops.
-// What was recorded before it was first called counts as recorded in a slice that
-// began as long ago.
+// What was recorded before an interface is first among these counts as recorded in
+// a slice that began before the last call without it.
 func (r *Recorder) Tick(g *generation.Generation, interfaces []Interface) []Loop {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -167,6 +167,7 @@ func (r *Recorder) Tick(g *generation.Generation, interfaces []Interface) []Loop
 		l.slices = slices.DeleteFunc(l.slices, func(s *digest.Slice) bool { return s.To.Before(now.Add(-r.Keep)) })
 	}
 	r.logs = slices.DeleteFunc(r.logs, func(l *record) bool { return l.stats == nil && len(l.slices) == 0 })
+	r.ticked = now
 	return loops
 }
 
@@ -187,8 +188,11 @@ func (r *Recorder) follow(interfaces []Interface) {
 	}
 }
 
-// adopt finds out in which slice a program has begun to record. What it has not
-// been told stands for its own beginning.
+// late is how long a program may record until Tick is told of its interface.
+const late = time.Second
+
+// adopt finds out in which slice a program has begun to record. One that has not
+// been told of any has begun since Tick was last called.
 func (r *Recorder) adopt(l *record, m loader.DigestMemory, now time.Time) {
 	b, _ := m.Bank(0, m.Recording())
 	current := r.Number(now)
@@ -198,7 +202,7 @@ func (r *Recorder) adopt(l *record, m loader.DigestMemory, now time.Time) {
 		l.begun = r.Begin(current - int64(uint32(current)-b.Slice))
 	default:
 		l.number = 0
-		l.begun = r.Begin(r.Number(r.born))
+		l.begun = r.Begin(r.Number(r.ticked.Add(-late)))
 	}
 }
 

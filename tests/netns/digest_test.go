@@ -443,6 +443,49 @@ func TestDigestsOutlastTheDaemon(t *testing.T) {
 	stop()
 }
 
+// An interface that is made while weir runs begins its first slice then, not when
+// weir began. What it has recorded last is found when it is gone.
+func TestDigestsOfAnInterfaceThatComesAndGoes(t *testing.T) {
+	n := newNetwork(t, "s", "a")
+	at := n.at("a", "s")
+	at.Iface = "to-*"
+	r := &recorder{log: &journal{}, options: recording(t, &traceback.Config{
+		Config: digest.Config{Rate: 1000, Slice: 200 * time.Millisecond, FPR: 1e-5, Keep: time.Minute},
+	}, at)}
+	r.options.Wait = true
+	t.Cleanup(r.start(t))
+	time.Sleep(1500 * time.Millisecond) // more than it may take until an interface is known
+	made := time.Now()
+	n.wire("s", "a")
+	tx := n.end("s", "a").Sender(t)
+	var sent []api.TraceAbout
+	send := func() {
+		t.Helper()
+		f := frameOf(udp("192.0.2.1", "198.51.100.1", 9))
+		binary.BigEndian.PutUint32(f[38:], uint32(len(sent)))
+		if err := tx.Send(f); err != nil {
+			t.Fatal(err)
+		}
+		sent = append(sent, api.TraceAbout{Data: f[14:], From: made, To: made.Add(time.Minute)})
+	}
+	send()
+	counted(t, r, 1)
+	send()
+	n.in("a", "ip", "link", "delete", "to-s")
+	time.Sleep(500 * time.Millisecond) // weir knows of it
+	answer, err := r.client.Trace(t.Context(), api.TraceQuestion{Packets: sent})
+	if err != nil || len(answer.Interfaces) != 1 {
+		t.Fatalf("%+v, %v", answer, err)
+	}
+	for i, p := range answer.Interfaces[0].Packets {
+		if len(p.Slices) != 1 {
+			t.Errorf("packet %d: slices %+v", i+1, p.Slices)
+		} else if begins := made.Sub(p.Slices[0].Start); begins > 1300*time.Millisecond {
+			t.Errorf("packet %d: its slice begins %v before the interface was made", i+1, begins)
+		}
+	}
+}
+
 // Two routers send a packet to and fro until its TTL is over. Each of them says so,
 // and neither does of a packet that only passes.
 func TestLoopOnTheWire(t *testing.T) {
