@@ -178,23 +178,26 @@ func (d Pins) create(path string, r record, iface *netlink.LinkAttrs, load func(
 // waiting. Should this process die in between, it is as if it had died a moment
 // earlier. It takes over the program and the counters, unless it fails.
 func (d Pins) AttachReady(t Target, i *Iface, mode Mode, about []byte, p *Program) (*Attachment, error) {
-	a, err := d.attachReady(record{t, mode, about}, i.LinkAttrs, p)
+	a, err := d.attachReady(record{t, mode, about}, i, p)
 	if err != nil {
 		return nil, fmt.Errorf("attach to %s: %w", t, err)
 	}
 	return a, nil
 }
 
-func (d Pins) attachReady(r record, iface *netlink.LinkAttrs, p *Program) (a *Attachment, err error) {
+func (d Pins) attachReady(r record, i *Iface, p *Program) (a *Attachment, err error) {
 	err = r.Target.in(func(inode uint64) error {
-		l, err := d.attachLink(r, iface, p.prog)
+		if err := i.in(inode); err != nil {
+			return err
+		}
+		l, err := d.attachLink(r, i.LinkAttrs, p.prog)
 		if err != nil {
 			return err
 		}
-		if a, err = d.pinReady(d.path(inode, iface.Name), r, l, p); err != nil {
+		if a, err = d.pinReady(d.path(inode, i.Name), r, l, p); err != nil {
 			return errors.Join(err, l.Close())
 		}
-		a.iface = iface.Index
+		a.iface = i.Index
 		return nil
 	})
 	return a, err
@@ -474,6 +477,9 @@ func (a *Attachment) comeBack(i *Iface) error {
 	return a.record.Target.in(func(inode uint64) (err error) {
 		var iface *netlink.LinkAttrs
 		if i != nil {
+			if err := i.in(inode); err != nil {
+				return err
+			}
 			iface = i.LinkAttrs
 		} else if iface, err = findIface(a.record.Target.Iface); err != nil {
 			return err

@@ -700,6 +700,8 @@ func TestAttachReady(t *testing.T) {
 	p := ready()
 	_, err = pins.AttachReady(target(l.B), find(t, l.B), Native, nil, p)
 	wantError(t, err, ErrForeign, "weir's own")
+	_, err = pins.AttachReady(target(l.A), find(t, l.B), Native, nil, p)
+	wantError(t, err, ErrNoInterface, "another namespace")
 	cut(t, l)
 	l.Wire(t)
 	b, err := pins.AttachReady(target(l.B), find(t, l.B), Native, nil, p)
@@ -718,6 +720,9 @@ func find(t *testing.T, e lab.End) *Iface {
 	e.In(t, func() {
 		var err error
 		if i.LinkAttrs, err = findIface(e.Iface); err != nil {
+			t.Fatal(err)
+		}
+		if i.inode, err = (Target{}).Namespace(); err != nil {
 			t.Fatal(err)
 		}
 	})

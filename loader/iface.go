@@ -33,7 +33,10 @@ func (t Target) Interfaces() (names []string, err error) {
 }
 
 // Iface is an interface as the kernel has told of it.
-type Iface struct{ *netlink.LinkAttrs }
+type Iface struct {
+	*netlink.LinkAttrs
+	inode uint64 // of its network namespace: another of that name may number interfaces alike
+}
 
 // Follow calls fn with each interface that comes or changes in the target's
 // network namespace, as soon as the kernel tells, and with nil when one has gone,
@@ -43,7 +46,7 @@ type Iface struct{ *netlink.LinkAttrs }
 func (t Target) Follow(done <-chan struct{}, fn func(*Iface)) error {
 	begun := make(chan error, 1)
 	go func() {
-		err := t.in(func(uint64) error {
+		err := t.in(func(inode uint64) error {
 			s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 			if err != nil {
 				return err
@@ -56,7 +59,7 @@ func (t Target) Follow(done <-chan struct{}, fn func(*Iface)) error {
 				close(ended)
 			}()
 			defer func() { <-ended }()
-			receive(s, done, fn)
+			receive(s, inode, done, fn)
 			return nil
 		})
 		select {
@@ -71,7 +74,7 @@ func (t Target) Follow(done <-chan struct{}, fn func(*Iface)) error {
 }
 
 // receive calls fn for what the kernel tells, until the socket is closed.
-func receive(s *nl.NetlinkSocket, done <-chan struct{}, fn func(*Iface)) {
+func receive(s *nl.NetlinkSocket, inode uint64, done <-chan struct{}, fn func(*Iface)) {
 	for {
 		messages, from, err := s.Receive()
 		select {
@@ -90,7 +93,7 @@ func receive(s *nl.NetlinkSocket, done <-chan struct{}, fn func(*Iface)) {
 			continue
 		}
 		for _, m := range messages {
-			if i, told := interfaceOf(&m); told {
+			if i, told := interfaceOf(&m, inode); told {
 				fn(i)
 			}
 		}
@@ -99,7 +102,7 @@ func receive(s *nl.NetlinkSocket, done <-chan struct{}, fn func(*Iface)) {
 
 // interfaceOf is the interface that a message tells of, nil for one that has
 // gone.
-func interfaceOf(m *syscall.NetlinkMessage) (i *Iface, told bool) {
+func interfaceOf(m *syscall.NetlinkMessage, inode uint64) (i *Iface, told bool) {
 	// Bridges tell of their ports by the same messages, with another family.
 	if len(m.Data) < unix.SizeofIfInfomsg || m.Data[0] != unix.AF_UNSPEC {
 		return nil, false
@@ -113,9 +116,17 @@ func interfaceOf(m *syscall.NetlinkMessage) (i *Iface, told bool) {
 		if err != nil {
 			return nil, true // look for what it was
 		}
-		return &Iface{l.Attrs()}, true
+		return &Iface{l.Attrs(), inode}, true
 	}
 	return nil, false
+}
+
+// in fails with ErrNoInterface where the interface is of another namespace.
+func (i *Iface) in(inode uint64) error {
+	if i.inode != inode {
+		return fmt.Errorf("%w: the kernel has told of one in another namespace", ErrNoInterface)
+	}
+	return nil
 }
 
 // findIface finds an interface in the present network namespace.
