@@ -860,11 +860,10 @@ func (f *Filter) redescribe() {
 // was. The program of an interface that is no longer named is taken off.
 func (f *Filter) Reconfigure(o Options) error {
 	old := f.o
-	for _, p := range o.Places {
-		for _, h := range f.holds {
-			if h.Target == p.Target && h.XDP != p.XDP {
-				return fmt.Errorf("%s: changing from %v to %v would leave it unfiltered for a moment: detach it first", p, h.XDP, p.XDP)
-			}
+	for _, h := range f.holds {
+		i := slices.IndexFunc(o.Places, func(p Place) bool { return p.names(h.Target) })
+		if i >= 0 && h.XDP != o.Places[i].XDP {
+			return fmt.Errorf("%s: changing from %v to %v would leave it unfiltered for a moment: detach it first", h.Target, h.XDP, o.Places[i].XDP)
 		}
 	}
 	o.Pins, o.Version, o.Log, o.Progress, o.Socket = old.Pins, old.Version, old.Log, old.Progress, old.Socket

@@ -189,6 +189,7 @@ func (s *sentry) dismiss(h *hold) bool {
 		}
 	}
 	delete(s.known, h.Target)
+	delete(s.tried, h.Target)
 	return true
 }
 
@@ -199,7 +200,7 @@ func (s *sentry) wanted() (n int) {
 		switch {
 		case p.pattern():
 			return maxSpares
-		case s.known[p.Target] == nil:
+		case s.known[p.Target] == nil && !slices.Contains(s.lost, p.Target):
 			n++
 		}
 	}

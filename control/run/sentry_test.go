@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -160,6 +161,13 @@ func TestPattern(t *testing.T) {
 		}
 	}
 
+	other := o
+	other.Places = []Place{{Target: o.Places[0].Target, XDP: loader.Generic}}
+	err := f.Do(t.Context(), func() error { return f.Reconfigure(other) })
+	if err == nil || !strings.Contains(err.Error(), "from native to generic") {
+		t.Errorf("another mode for interfaces that are filtered: %v", err)
+	}
+
 	at(t, l.B, with("wan1", netlink.LinkDel))
 	at(t, l.B, with("wan2", func(i netlink.Link) error {
 		there, err := netns.GetFromName(l.A.Netns)
@@ -187,6 +195,29 @@ func TestPattern(t *testing.T) {
 	})
 	if got := pinned(t, o); !slices.Equal(got, []string{"wan3"}) {
 		t.Errorf("pinned when it is forgotten: %v", got)
+	}
+}
+
+// No program waits for an interface that is filtered, or is not to be any more.
+func TestSpares(t *testing.T) {
+	named, pattern := Place{Target: Target{Iface: "wan1"}}, Place{Target: Target{Iface: "wan*"}}
+	for _, c := range []struct {
+		places []Place
+		lost   []Target
+		holds  []*hold
+		want   int
+	}{
+		{[]Place{named}, nil, nil, 1},
+		{[]Place{named}, nil, []*hold{{Target: named.Target}}, 1},
+		{[]Place{named}, nil, []*hold{{Target: named.Target, Attachment: &loader.Attachment{}}}, 0},
+		{[]Place{named}, []Target{named.Target}, nil, 0},
+		{[]Place{pattern}, []Target{named.Target}, nil, maxSpares},
+	} {
+		s := newSentry(Options{})
+		s.instruct(c.places, c.lost, c.holds)
+		if got := s.wanted(); got != c.want {
+			t.Errorf("%v, lost %v, %d held: %d programs wait, want %d", c.places, c.lost, len(c.holds), got, c.want)
+		}
 	}
 }
 
