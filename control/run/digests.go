@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"reflect"
 	"time"
 
 	"weir/control/api"
@@ -18,26 +17,29 @@ import (
 	"weir/filter/key"
 )
 
-// remember makes the recorder that the options ask for, nil for none. It goes on
-// with what another one has, unless that is nil.
-func (f *Filter) remember(o Options, old *traceback.Recorder) (*traceback.Recorder, error) {
+// remember gives the recorder that the options ask for, nil for none: the one that
+// there is, which may be nil, or one that is to succeed it.
+func remember(o Options, old *traceback.Recorder) (*traceback.Recorder, error) {
 	switch {
-	case old != nil && o.Digests != nil && reflect.DeepEqual(old.Config, *o.Digests):
-		return old, nil
-	case old != nil:
-		old.Finish(f.generation) // the next generation records elsewhere
-	}
-	if o.Digests == nil {
+	case o.Digests == nil:
 		return nil, nil
+	case old != nil && old.Config == *o.Digests:
+		return old, nil
 	}
-	r, err := traceback.NewRecorder(*o.Digests, o.Log)
-	if err != nil {
-		return nil, err
+	return traceback.NewRecorder(*o.Digests, old, o.Log)
+}
+
+// succeed has a recorder go on with what another one has. Either may be nil. It is
+// called when all is ready to record elsewhere: what passes from then on until that
+// is so, is forgotten.
+func (f *Filter) succeed(old, next *traceback.Recorder) {
+	if old == nil || old == next {
+		return
 	}
-	if old != nil {
-		r.Succeed(old)
+	old.Finish(f.generation)
+	if next != nil {
+		next.Succeed(old)
 	}
-	return r, nil
 }
 
 // recordDigests sets what a generation has to record.

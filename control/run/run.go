@@ -174,7 +174,7 @@ func Start(ctx context.Context, o Options) (*Filter, error) {
 		}
 		found.Close()
 	}
-	if f.recorder, err = f.remember(o, nil); err != nil {
+	if f.recorder, err = remember(o, nil); err != nil {
 		return nil, err
 	}
 	g, d, specs, err := f.build(before)
@@ -462,7 +462,10 @@ func names(holds []*hold) []string {
 // Reload reads the lists again and puts them in force with one step for each
 // interface. When it fails, what was in force stays so everywhere, or the error
 // names where it does not.
-func (f *Filter) Reload() (err error) {
+func (f *Filter) Reload() error { return f.reload(func() {}) }
+
+// reload is Reload. It calls ready just before the first interface is changed.
+func (f *Filter) reload(ready func()) (err error) {
 	began, loaded, changed := time.Now(), f.loaded, f.changed
 	defer func() {
 		if err != nil {
@@ -491,6 +494,7 @@ func (f *Filter) Reload() (err error) {
 			return fmt.Errorf("reload, the old lists stay in force: %w", err)
 		}
 	}
+	ready()
 	var replaced []*hold
 	for i, h := range f.holds {
 		if programs[i] == nil {
@@ -869,12 +873,12 @@ func (f *Filter) Reconfigure(o Options) error {
 	o.Pins, o.Version, o.Log, o.Progress, o.Socket = old.Pins, old.Version, old.Log, old.Progress, old.Socket
 	o.Metrics = old.Metrics
 	recorded := f.recorder
-	recorder, err := f.remember(o, recorded)
+	recorder, err := remember(o, recorded)
 	if err != nil {
 		return err
 	}
 	f.o, f.recorder = o, recorder
-	if err := f.Reload(); err != nil {
+	if err := f.reload(func() { f.succeed(recorded, recorder) }); err != nil {
 		f.o, f.recorder = old, recorded
 		return errors.Join(err, recorder.CloseUnless(recorded))
 	}

@@ -43,13 +43,14 @@ type ArchiveConfig struct {
 // Slices are written in the background; those that come while too many wait are
 // left out.
 type Archive struct {
-	ArchiveConfig
 	log   *slog.Logger
 	queue chan archived
 	done  chan struct{}
+	dir   string
 
 	mu     sync.Mutex // guards what follows
-	files  []file     // in order of time
+	config ArchiveConfig
+	files  []file // in order of time
 	counts ArchiveCounts
 	failed bool // the last time
 }
@@ -92,7 +93,7 @@ func OpenArchive(c ArchiveConfig, log *slog.Logger) (*Archive, error) {
 	if err != nil {
 		return nil, fmt.Errorf("archive of digests: %w", err)
 	}
-	a := &Archive{ArchiveConfig: c, log: log, queue: make(chan archived, backlog), done: make(chan struct{})}
+	a := &Archive{config: c, dir: c.Dir, log: log, queue: make(chan archived, backlog), done: make(chan struct{})}
 	for _, e := range entries {
 		if strings.HasSuffix(e.Name(), suffix+temporary) { // of a weir that was killed
 			_ = os.Remove(filepath.Join(c.Dir, e.Name()))
@@ -145,6 +146,13 @@ func (a *Archive) add(f file) {
 	a.counts.Bytes += f.size
 }
 
+// limit sets how long slices are kept, and how much of them.
+func (a *Archive) limit(c ArchiveConfig) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.config = c
+}
+
 // put has a slice written, which must not change any more.
 func (a *Archive) put(t loader.Target, s *digest.Slice) {
 	select {
@@ -171,7 +179,7 @@ func (a *Archive) ended(err error) {
 	if err != nil {
 		a.counts.Errors++
 		if !a.failed {
-			a.log.Error("archive of digests: "+err.Error(), "directory", a.Dir)
+			a.log.Error("archive of digests: "+err.Error(), "directory", a.dir)
 		}
 	}
 	a.failed = err != nil
@@ -181,12 +189,12 @@ func (a *Archive) ended(err error) {
 // is not.
 func (a *Archive) save(s archived) error {
 	text := encode(s.Slice)
-	path := filepath.Join(a.Dir, nameOf(s))
+	path := filepath.Join(a.dir, nameOf(s))
 	if err := writeFile(path+temporary, text); err != nil {
 		_ = os.Remove(path + temporary) // it is of no use, and may fill a disk
 		return err
 	}
-	if err := errors.Join(os.Rename(path+temporary, path), syncDirectory(a.Dir)); err != nil {
+	if err := errors.Join(os.Rename(path+temporary, path), syncDirectory(a.dir)); err != nil {
 		return err
 	}
 	a.mu.Lock()
@@ -221,10 +229,10 @@ func (a *Archive) tidy(now time.Time) {
 	defer a.mu.Unlock()
 	for len(a.files) > 0 {
 		f := a.files[0]
-		if !f.to.Before(now.Add(-a.Keep)) && a.counts.Bytes <= a.Size {
+		if !f.to.Before(now.Add(-a.config.Keep)) && a.counts.Bytes <= a.config.Size {
 			return
 		}
-		if err := os.Remove(filepath.Join(a.Dir, f.name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(filepath.Join(a.dir, f.name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			if !a.failed {
 				a.log.Error("archive of digests: " + err.Error())
 			}
@@ -246,7 +254,7 @@ func (a *Archive) slices(wanted func(file) bool) iter.Seq2[archived, error] {
 			if !wanted(f) {
 				continue
 			}
-			path := filepath.Join(a.Dir, f.name)
+			path := filepath.Join(a.dir, f.name)
 			text, err := os.ReadFile(path)
 			if errors.Is(err, fs.ErrNotExist) {
 				continue

@@ -95,15 +95,20 @@ type record struct {
 	live   *digest.Slice      // what the slice under way has, as it was last asked for
 }
 
-// NewRecorder makes a recorder. It fails where the configuration does, or where
-// the archive cannot be opened.
-func NewRecorder(c Config, log *slog.Logger) (*Recorder, error) {
+// NewRecorder makes a recorder, which may be to succeed a former one, and then writes
+// to the same archive, if that is where it was. It fails where the configuration does,
+// or where the archive cannot be opened.
+func NewRecorder(c Config, former *Recorder, log *slog.Logger) (*Recorder, error) {
 	g, err := c.Geometry()
 	if err != nil {
 		return nil, err
 	}
 	r := &Recorder{Config: c, geometry: g, ticked: time.Now()}
-	if c.Archive.Dir != "" {
+	switch {
+	case c.Archive.Dir == "":
+	case former != nil && former.Archive.Dir == c.Archive.Dir:
+		r.archive = former.archive
+	default:
 		if r.archive, err = OpenArchive(c.Archive, log); err != nil {
 			return nil, err
 		}
@@ -464,8 +469,11 @@ func (s *Seen) begin(at time.Time) {
 	}
 }
 
-// Succeed goes on with what a former recorder has in memory.
+// Succeed goes on with what a former recorder has, which is finished.
 func (r *Recorder) Succeed(former *Recorder) {
+	if r.archive != nil && r.archive == former.archive {
+		r.archive.limit(r.Archive)
+	}
 	former.mu.Lock()
 	defer former.mu.Unlock()
 	for _, l := range former.logs {
@@ -473,10 +481,10 @@ func (r *Recorder) Succeed(former *Recorder) {
 	}
 }
 
-// CloseUnless waits until the archive has what it was given, unless the recorder
-// is the one that goes on. A nil recorder has nothing to wait for.
+// CloseUnless waits until the archive has what it was given, unless it is that of
+// the recorder that goes on. A nil recorder has nothing to wait for.
 func (r *Recorder) CloseUnless(going *Recorder) error {
-	if r == nil || r == going || r.archive == nil {
+	if r == nil || r.archive == nil || going != nil && r.archive == going.archive {
 		return nil
 	}
 	return r.archive.Close()

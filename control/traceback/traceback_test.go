@@ -356,3 +356,43 @@ func TestLoopsInCaptures(t *testing.T) {
 		r.Close()
 	}
 }
+
+// A recorder that succeeds another one writes to the archive that is open already,
+// within its own limits.
+func TestArchiveOutlastsItsRecorder(t *testing.T) {
+	c := Config{
+		Config:  digest.Config{Rate: 1000, Slice: time.Second, FPR: 0.01, Keep: time.Minute},
+		Archive: ArchiveConfig{Dir: t.TempDir(), Keep: time.Hour, Size: 1 << 20},
+	}
+	recorder := func(c Config, former *Recorder) *Recorder {
+		t.Helper()
+		r, err := NewRecorder(c, former, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	first := recorder(c, nil)
+	c.Archive.Keep = 2 * time.Hour
+	second := recorder(c, first)
+	if err := second.CloseUnless(first); err != nil { // it was not to be
+		t.Fatal(err)
+	}
+	second = recorder(c, first)
+	second.Succeed(first)
+	if err := first.CloseUnless(second); err != nil {
+		t.Fatal(err)
+	}
+	if got := second.archive.config; got != c.Archive {
+		t.Errorf("the archive is kept as by %+v, not %+v", got, c.Archive)
+	}
+	second.archive.put(loader.Target{Iface: "eth0"}, &digest.Slice{
+		From: time.Now(), To: time.Now(), Filter: digest.NewFilter(second.Geometry()),
+	})
+	if err := second.CloseUnless(nil); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := second.Archived(); got.Files != 1 || got.Errors != 0 {
+		t.Errorf("%+v", got)
+	}
+}

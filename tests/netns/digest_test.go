@@ -19,6 +19,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/capture"
+	"weir/control/ruleset"
 	"weir/control/run"
 	"weir/control/traceback"
 	"weir/filter/digest"
@@ -409,10 +410,14 @@ func TestDigestsOutlastTheDaemon(t *testing.T) {
 			}
 		}
 	}
-	reconfigure := func(c *traceback.Config) {
+	reconfigure := func(c *traceback.Config, meanwhile func()) {
 		t.Helper()
 		o := r.options
 		o.Digests = c
+		o.Load = func(p ruleset.Progress) (*ruleset.Loaded, error) {
+			meanwhile()
+			return o.Rules.Load(p)
+		}
 		if err := r.Do(t.Context(), func() error { return r.Reconfigure(o) }); err != nil {
 			t.Fatal(err)
 		}
@@ -429,15 +434,15 @@ func TestDigestsOutlastTheDaemon(t *testing.T) {
 	time.Sleep(2 * c.Slice)
 	larger := c
 	larger.Rate *= 10
-	reconfigure(&larger)
+	reconfigure(&larger, pass)
 	pass()
 	found("with larger slices")
-	reconfigure(nil)
+	reconfigure(nil, func() {})
 	w.pass(t, frameOf(udp("192.0.2.1", "198.51.100.1", 9)))
 	if _, err := r.client.Trace(t.Context(), api.TraceQuestion{Packets: sent}); err == nil || err.Error() != api.ErrNoDigests.Error() {
 		t.Errorf("while nothing is recorded: %v", err)
 	}
-	reconfigure(&c)
+	reconfigure(&c, func() {})
 	pass()
 	found("when it is recorded again")
 	stop()
