@@ -102,7 +102,7 @@ func (c *MulticastChange) check() error {
 func multicastRoutes(c Control, controlled func(string, string, func(http.ResponseWriter, *http.Request) (any, error)) route) []route {
 	change := func(w http.ResponseWriter, q *http.Request) (any, error) {
 		var asked MulticastChange
-		if err := readBody(w, q, &asked); err != nil {
+		if err := readBody(w, q, maxBody, &asked); err != nil {
 			return nil, err
 		}
 		asked.Remove = q.Method == http.MethodDelete

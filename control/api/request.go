@@ -26,7 +26,7 @@ var errTooLarge = fmt.Errorf("more than %d MiB: put so many entries into a file,
 // readChange reads what a request for a change asks for, and who asks.
 func readChange(w http.ResponseWriter, q *http.Request) (Change, error) {
 	var c Change
-	if err := readBody(w, q, &c); err != nil {
+	if err := readBody(w, q, maxBody, &c); err != nil {
 		return c, err
 	}
 	c.Remove = q.Method == http.MethodDelete
@@ -34,11 +34,11 @@ func readChange(w http.ResponseWriter, q *http.Request) (Change, error) {
 	return c, c.check()
 }
 
-// readBody reads a request's body, of which no more is taken than a change may have.
-func readBody(w http.ResponseWriter, q *http.Request, v any) error {
+// readBody reads a request's body, of which no more is taken than so many bytes.
+func readBody(w http.ResponseWriter, q *http.Request, most int64, v any) error {
 	connection := http.NewResponseController(w) // it may have no deadlines, as in tests
 	_ = connection.SetReadDeadline(time.Now().Add(bodyTimeout))
-	err := decode(http.MaxBytesReader(w, q.Body, maxBody), v)
+	err := decode(http.MaxBytesReader(w, q.Body, most), v)
 	_ = connection.SetReadDeadline(time.Time{})
 	return err
 }
@@ -59,6 +59,8 @@ func decode(r io.Reader, v any) error {
 	var wrongType *json.UnmarshalTypeError
 	var syntax *json.SyntaxError
 	switch {
+	case errors.As(err, &tooLarge) && tooLarge.Limit < maxBody:
+		return fault{http.StatusRequestEntityTooLarge, fmt.Errorf("more than %d MiB: ask for less at once", tooLarge.Limit>>20)}
 	case errors.As(err, &tooLarge):
 		return fault{http.StatusRequestEntityTooLarge, errTooLarge}
 	case errors.As(err, &wrongType):

@@ -69,14 +69,7 @@ var ErrNoDigests = errors.New("this weir records no digests of packets: set dige
 func traceRoute(s Source) route {
 	return route{http.MethodPost, tracePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 		var asked TraceQuestion
-		connection := http.NewResponseController(w) // it may have no deadlines, as in tests
-		_ = connection.SetReadDeadline(time.Now().Add(bodyTimeout))
-		err := decode(http.MaxBytesReader(w, q.Body, maxTracing), &asked)
-		_ = connection.SetReadDeadline(time.Time{})
-		if f := (fault{}); errors.As(err, &f) && f.status == http.StatusRequestEntityTooLarge {
-			return nil, fault{f.status, fmt.Errorf("more than %d MiB: ask for fewer packets at once, or for their headers alone", maxTracing>>20)}
-		}
-		if err != nil {
+		if err := readBody(w, q, maxTracing, &asked); err != nil {
 			return nil, err
 		}
 		if err := asked.check(); err != nil {
