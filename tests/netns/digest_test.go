@@ -324,16 +324,16 @@ func TestNoDigestIsLost(t *testing.T) {
 	r := startRecorder(t, c, target(l.B))
 	tx := l.A.Sender(t)
 	frame := numbered(l, frameOf(udp("192.0.2.1", "198.51.100.1", 9)), 0)
-	const packets = 100_000
 	began := time.Now()
 	var question api.TraceQuestion
-	for i := range packets {
+	packets := 0
+	for ; packets < 100_000 || time.Since(began) < 5*c.Slice; packets++ {
 		f := bytes.Clone(frame)
-		binary.BigEndian.PutUint32(f[38:], uint32(i)) // the UDP length and checksum
+		binary.BigEndian.PutUint32(f[38:], uint32(packets)) // the UDP length and checksum
 		for tx.Send(f) != nil {
 			time.Sleep(time.Millisecond)
 		}
-		if i%10 == 0 && len(question.Packets) < 1_000_000 {
+		if packets%10 == 0 {
 			question.Packets = append(question.Packets, api.TraceAbout{Data: f[14:], From: began, To: began.Add(time.Minute)})
 		}
 	}
@@ -351,9 +351,6 @@ func TestNoDigestIsLost(t *testing.T) {
 		}
 	}
 	t.Logf("%d packets in %v; %d of %d lost", packets, took, lost, len(question.Packets))
-	if took < 300*time.Millisecond {
-		t.Error("too fast for slices to end meanwhile")
-	}
 	if lost > 0 {
 		t.Errorf("%d of %d packets are not found", lost, len(question.Packets))
 	}
