@@ -281,10 +281,7 @@ func TestCapabilities(t *testing.T) {
 		{"load", nil, "missing privilege, namely CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON:"},
 	} {
 		t.Run(fmt.Sprint(test.do, test.caps), func(t *testing.T) {
-			l, pins := lab.New(t), testPins(t)
-			if err := os.Chown(string(pins), nobody, nobody); err != nil {
-				t.Fatal(err)
-			}
+			l, pins := lab.New(t), ownPins(t, nobody)
 			cmd := child(t, test.do, pins)
 			cmd.SysProcAttr = &syscall.SysProcAttr{
 				Credential:  &syscall.Credential{Uid: nobody, Gid: nobody},
@@ -300,6 +297,21 @@ func TestCapabilities(t *testing.T) {
 			t.Logf("%s", out)
 		})
 	}
+}
+
+// ownPins is a directory of pins of a user, in a BPF file system of its own: to the
+// machine's, systemd lets nobody but root.
+func ownPins(t *testing.T, uid int) Pins {
+	t.Helper()
+	dir := t.TempDir()
+	// Its parent, too, is closed to others.
+	err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755),
+		unix.Mount("bpf", dir, "bpf", 0, "mode=0700"), os.Chown(dir, uid, uid))
+	t.Cleanup(func() { unix.Unmount(dir, 0) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Pins(dir)
 }
 
 func childLoad(pins string) error {
