@@ -142,6 +142,19 @@ func findIface(name string) (*netlink.LinkAttrs, error) {
 	return l.Attrs(), nil
 }
 
+// Number is the number of the interface that has the target's name now. It fails
+// with ErrNoInterface or ErrNoNetns where there is none.
+func (t Target) Number() (n int, err error) {
+	err = t.in(func(uint64) error {
+		iface, err := findIface(t.Iface)
+		if err == nil {
+			n = iface.Index
+		}
+		return err
+	})
+	return n, err
+}
+
 // driver is the name of an interface's driver, or "unknown".
 func driver(name string) string {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

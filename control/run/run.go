@@ -744,6 +744,12 @@ func (f *Filter) keeps(h *hold) bool {
 			}
 			log.Info("the interface is there, filtering")
 		}
+		if f.misnamed(h) && f.sentry.dismiss(h) {
+			log.Error("another interface has this name now: that is filtered, and the one of before no longer")
+			f.release(h)
+			h.Attachment, h.index = nil, 0
+			return f.begins(h, log)
+		}
 		if err := f.bringUp(h); err != nil {
 			h.tell(log, fmt.Errorf("the lists of before are in force there, it is tried again: %w", err))
 		} else {
@@ -775,6 +781,16 @@ func (f *Filter) keeps(h *hold) bool {
 		h.tell(log, err)
 	}
 	return true
+}
+
+// misnamed tells whether the name that an interface was filtered by is that of
+// another now, which is not filtered. Where two have exchanged their names, both
+// are filtered, and stay so without a gap.
+func (f *Filter) misnamed(h *hold) bool {
+	n, err := h.Number()
+	return err == nil && n != h.index && !slices.ContainsFunc(f.holds, func(o *hold) bool {
+		return o.Netns == h.Netns && o.index == n && o.Attachment != nil
+	})
 }
 
 func (f *Filter) tellGone(h *hold, log *slog.Logger) {

@@ -374,3 +374,62 @@ func TestNamespaceComesLater(t *testing.T) {
 	})
 	f.until("it is filtered again", f.filtering(l.B.Iface, "wan1"))
 }
+
+// An interface that gets the name of one that is filtered is filtered in its
+// place; two that exchange their names stay filtered.
+func TestNamesMove(t *testing.T) {
+	l := lab.New(t)
+	rename := func(from, to string) {
+		t.Helper()
+		at(t, l.B, with(from, func(i netlink.Link) error {
+			return errors.Join(netlink.LinkSetDown(i), netlink.LinkSetName(i, to), netlink.LinkSetUp(i))
+		}))
+	}
+	number := func(name string) (n int) {
+		t.Helper()
+		at(t, l.B, with(name, func(i netlink.Link) error { n = i.Attrs().Index; return nil }))
+		return n
+	}
+	o := options(t, new(bytes.Buffer), l.B)
+	at(t, l.B, addVeth("other"))
+	s := serve(t, o)
+	name := l.B.Iface
+	filters := func(name string, n int) func() bool {
+		return func() bool {
+			return slices.ContainsFunc(s.holds, func(h *hold) bool {
+				if h.Target.Iface != name || !h.present() {
+					return false
+				}
+				index, err := h.Index()
+				return err == nil && index == n
+			})
+		}
+	}
+	other := number("other")
+	rename(name, "was")
+	rename("other", name)
+	s.until("what has the name is filtered", filters(name, other))
+
+	o.Places = append(slices.Clone(o.Places), Place{Target: Target{Netns: l.B.Netns, Iface: "was"}})
+	if err := s.Do(t.Context(), func() error { return s.Reconfigure(o) }); err != nil {
+		t.Fatal(err)
+	}
+	was := number("was")
+	s.until("both are filtered", filters("was", was))
+	before := make(map[*hold]uint32)
+	for _, h := range s.holds {
+		before[h] = h.ProgramID()
+	}
+	rename(name, "third")
+	rename("was", name)
+	rename("third", "was")
+	time.Sleep(3 * followInterval)
+	s.until("both stay filtered", func() bool {
+		for _, h := range s.holds {
+			if !h.present() || before[h] != h.ProgramID() {
+				return false
+			}
+		}
+		return len(s.holds) == 2
+	})
+}
