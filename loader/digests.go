@@ -52,7 +52,7 @@ const digestLayout = "one line, bits in consecutive words, sixteen gathered"
 // digestIdentity tells apart what may not be recorded in the same memory.
 func (c *Config) digestIdentity() uint64 {
 	h := fnv.New64a()
-	fmt.Fprint(h, digestLayout, c.Digests.Seed, c.Digests.Lines, c.Digests.Bits)
+	fmt.Fprint(h, digestLayout, c.Digests.Seed, c.Digests.Lines, c.Digests.Bits, c.DigestSlice)
 	return h.Sum64() | 1 // 0 is that of none
 }
 

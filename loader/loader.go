@@ -25,6 +25,7 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"time"
 
 	"weir/bpf"
 )
@@ -59,7 +60,9 @@ type Config struct {
 
 	Loop      Loop      // what looks for packets in a loop; without words nothing does
 	Multicast Multicast // what is forwarded to groups
-	Digests   Digests   // of the packets that pass; their seed is kept with them
+
+	Digests     Digests       // of the packets that pass; their seed is kept with them
+	DigestSlice time.Duration // length of a slice of time, by which those in memory are numbered
 }
 
 // As in the object, where they are macros, of which its BTF knows nothing.

@@ -26,6 +26,7 @@ func config(block, allow *membership.Layout, seed uint64, c *Config, lists int) 
 		Trackers:      trackers,
 		TrackerSeed:   c.TrackerSeed,
 		Digests:       loader.Digests{Seed: c.DigestSeed, Lines: c.Digests.Lines, Bits: uint32(c.Digests.Bits)},
+		DigestSlice:   c.DigestSlice,
 		Seed:          seed,
 		Block:         keySet(block),
 		Allow:         keySet(allow),

@@ -13,6 +13,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"weir/filter/digest"
 	"weir/filter/key"
@@ -44,8 +45,9 @@ type Watching struct {
 	Hot         int       // elements that may have weights in the block set
 	Loop        Loop      // looks for packets in a loop, and may drop them
 
-	Digests    digest.Geometry // of what passes: the filter of a slice; without lines: none
-	DigestSeed uint64          // secret
+	Digests     digest.Geometry // of what passes: the filter of a slice; without lines: none
+	DigestSeed  uint64          // secret
+	DigestSlice time.Duration   // length of a slice of time
 }
 
 // Tracker is a tracker of heavy flows. Its seed is for the generation to set.

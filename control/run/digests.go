@@ -52,7 +52,7 @@ func (f *Filter) recordDigests(c *generation.Config) {
 		_, _ = rand.Read(b[:]) // never fails
 		f.digestSeed = binary.LittleEndian.Uint64(b[:]) | 1
 	}
-	c.Digests, c.DigestSeed = f.recorder.Geometry(), f.digestSeed
+	c.Digests, c.DigestSeed, c.DigestSlice = f.recorder.Geometry(), f.digestSeed, f.recorder.Slice
 }
 
 // recorded does what is due with digests, and sets when something is due again.

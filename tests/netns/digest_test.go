@@ -400,6 +400,11 @@ func TestDigestsOutlastTheDaemon(t *testing.T) {
 					if len(p.Slices) > 0 {
 						missing--
 					}
+					for _, s := range p.Slices {
+						if s.Start.Before(began.Add(-time.Second)) || s.Length > 10 {
+							t.Fatalf("%s: found in %g s from %v on", when, s.Length, s.Start)
+						}
+					}
 				}
 			}
 			if time.Now().After(deadline) {
@@ -442,6 +447,11 @@ func TestDigestsOutlastTheDaemon(t *testing.T) {
 	reconfigure(&c, func() {})
 	pass()
 	found("when it is recorded again")
+	longer := c
+	longer.Rate, longer.Slice = c.Rate/2, 2*c.Slice
+	reconfigure(&longer, pass)
+	pass()
+	found("with longer slices of the same size")
 	stop()
 }
 
