@@ -193,7 +193,7 @@ FEEDS   ?= $(wildcard $(addprefix $(or $(WEIR_DATA),../shared/data)/feeds/,\
 bench-peers: report := docs/benchmarks/report.json
 bench-peers: build setup ## measure weir beside nftables, ipset and xdp-filter, which it installs, for docs/benchmarks.md (as root, 25 minutes)
 	apt-get install -y --no-install-recommends nftables ipset iptables xdp-tools
-	./weir bench --peers --entries $(ENTRIES) $(addprefix --feed ,$(FEEDS)) --json >$(report).new
+	./weir bench --peers --entries $(ENTRIES) $(addprefix --feed ,$(FEEDS)) --json >$(report).new || { rm $(report).new; exit 1; }
 	mv $(report).new $(report)
 	go run ./tests/peers
 
