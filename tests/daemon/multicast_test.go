@@ -212,7 +212,7 @@ func TestMulticast(t *testing.T) {
 	d.complain()
 	// A port that goes away, and comes back, takes its groups up again.
 	renamed := r.Ports[1].Port.Rename(t, "gone")
-	d.await(0, "multicast is to be forwarded")
+	d.await(0, "multicast cannot be forwarded")
 	gone := span{from: s.sent.Load() + 1}
 	gone.to = s.mark()
 	line := d.logged()
