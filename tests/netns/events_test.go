@@ -39,22 +39,7 @@ func startTeller(t *testing.T, l *lab.Lab, monitor bool) (f *run.Filter, socket 
 	o.Rules.Block = []string{filepath.Join(dir, "feed.txt"), filepath.Join(dir, "dns.txt")}
 	o.Rules.Allow = []string{filepath.Join(dir, "ours.txt")}
 	o.Rules.DropMalformed, o.Rules.Monitor = true, monitor
-	f, err := run.Start(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error)
-	go func() { served <- f.Serve(ctx, nil, time.Minute, func(run.Rates) {}) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-		if err := f.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	f = serve(t, o)
 	for range 100 {
 		if _, err := os.Stat(socket); err == nil {
 			return f, socket

@@ -1,7 +1,6 @@
 package netns
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -76,23 +75,7 @@ func startFilter(t *testing.T, l *lab.Lab, track string) (*run.Filter, *told) {
 		Log: slog.New(slog.NewTextHandler(log, nil)), Version: "test",
 	}
 	o.Rules.Allow = []string{allow}
-	f, err := run.Start(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error)
-	go func() { served <- f.Serve(ctx, nil, time.Minute, func(run.Rates) {}) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-		if err := f.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	return f, log
+	return serve(t, o), log
 }
 
 const (

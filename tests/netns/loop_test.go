@@ -45,23 +45,7 @@ func startNode(t *testing.T, id uint64, g icarus.Geometry, drop bool, mode loade
 	for _, e := range ends {
 		o.Places = append(o.Places, run.Place{Target: target(e), XDP: mode})
 	}
-	f, err := run.Start(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error)
-	go func() { served <- f.Serve(ctx, nil, time.Minute, func(run.Rates) {}) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-		if err := f.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	return f, log
+	return serve(t, o), log
 }
 
 // outcomes adds up what the interfaces of a filter have counted.

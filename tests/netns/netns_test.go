@@ -4,6 +4,7 @@ package netns
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"weir/control/generation"
 	"weir/control/list"
+	"weir/control/run"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/loader"
@@ -152,3 +154,25 @@ func (w *wire) pass(t *testing.T, frames ...[]byte) [][]byte {
 
 // frameOf is the frame of a packet.
 func frameOf(t key.Tuple) []byte { return packet.Frame(t) }
+
+// serve runs a filter until the test ends.
+func serve(t *testing.T, o run.Options) *run.Filter {
+	t.Helper()
+	f, err := run.Start(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error)
+	go func() { served <- f.Serve(ctx, nil, time.Minute, func(run.Rates) {}) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		if err := f.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
