@@ -35,18 +35,25 @@ func gauge(name, help string, labels ...string) family {
 	return family{describe(name, help, labels...), prometheus.GaugeValue}
 }
 
+// They stand first, so that metrics are made in the order in which they stand.
+var (
+	trackerLabels   = []string{"tracker", "key", "unit", "action"}
+	feedLabels      = []string{"list", "source"}
+	interfaceLabels = []string{"interface", "netns"}
+)
+
 var (
 	build   = gauge("weir_build_info", "Always 1.", "version", "go_version")
 	filter  = gauge("weir_filter_info", "Always 1. The mode is exact or approx.", "mode")
 	monitor = gauge("weir_monitor", "Whether listed packets are only counted, and none is dropped.")
 
-	attached  = gauge("weir_interface_attached", "Whether weir filters on the interface; 0 while it is gone, or another's.", "interface", "netns")
-	placed    = gauge("weir_interface_info", "Always 1, while attached. XDP runs native, generic or offload.", "interface", "netns", "xdp")
-	packets   = counter("weir_packets_total", "Packets that came in, by the reason with which they left. The verdict is pass or drop.", "interface", "netns", "reason", "verdict")
-	octets    = counter("weir_bytes_total", "Bytes of the packets that came in, from the Ethernet header on.", "interface", "netns", "reason", "verdict")
-	penalties = gauge("weir_penalties", "Heavy flows that are limited or blocked.", "interface", "netns")
-	lost      = counter("weir_events_lost_total", "Events that found the buffer full.", "interface", "netns")
-	looping   = counter("weir_loop_packets_total", "Packets by what became of the filter by which loops are found; outcome looped are those in one.", "interface", "netns", "outcome")
+	attached  = gauge("weir_interface_attached", "Whether weir filters on the interface; 0 while it is gone, or another's.", interfaceLabels...)
+	placed    = gauge("weir_interface_info", "Always 1, while attached. XDP runs native, generic or offload.", append(interfaceLabels, "xdp")...)
+	packets   = counter("weir_packets_total", "Packets that came in, by the reason with which they left. The verdict is pass or drop.", append(interfaceLabels, "reason", "verdict")...)
+	octets    = counter("weir_bytes_total", "Bytes of the packets that came in, from the Ethernet header on.", append(interfaceLabels, "reason", "verdict")...)
+	penalties = gauge("weir_penalties", "Heavy flows that are limited or blocked.", interfaceLabels...)
+	lost      = counter("weir_events_lost_total", "Events that found the buffer full.", interfaceLabels...)
+	looping   = counter("weir_loop_packets_total", "Packets by what became of the filter by which loops are found; outcome looped are those in one.", append(interfaceLabels, "outcome")...)
 	refused   = counter("weir_penalties_refused_total", "Heavy flows that were not limited or blocked, because there was no room for another penalty.")
 
 	listPackets = counter("weir_list_packets_total", "Packets that a block list has caught, in monitor mode too; of the list \"unattributed\" where no table tells the list, as in approximate mode.", "list")
@@ -79,12 +86,12 @@ var (
 	copiedBytes   = counter("weir_multicast_copied_bytes_total", "Bytes of the packets that were copied.")
 	leftPackets   = counter("weir_multicast_left_packets_total", "Packets to groups that no interface wants: left to the network stack.")
 	leftBytes     = counter("weir_multicast_left_bytes_total", "Bytes of the packets to groups that no interface wants.")
-	portThere     = gauge("weir_multicast_interface_present", "Whether the interface is there, and multicast can be forwarded to it.", portLabels...)
-	portGroups    = gauge("weir_multicast_interface_groups", "Groups that the interface wants.", portLabels...)
-	portRate      = gauge("weir_multicast_false_positive_ratio", "Share of the groups that the interface does not want which its filter lists all the same, by the bits that are set in the kernel now.", portLabels...)
+	portThere     = gauge("weir_multicast_interface_present", "Whether the interface is there, and multicast can be forwarded to it.", interfaceLabels...)
+	portGroups    = gauge("weir_multicast_interface_groups", "Groups that the interface wants.", interfaceLabels...)
+	portRate      = gauge("weir_multicast_false_positive_ratio", "Share of the groups that the interface does not want which its filter lists all the same, by the bits that are set in the kernel now.", interfaceLabels...)
 	portPlanned   = gauge("weir_multicast_false_positive_planned_ratio", "Share of the groups that an interface does not want which its filter would list all the same, as computed for one with all the groups that it was planned for.")
-	portPackets   = counter("weir_multicast_packets_total", "Copies for the interface, by what its filter said: pass or drop.", append(portLabels, "verdict")...)
-	portBytes     = counter("weir_multicast_bytes_total", "Bytes of the copies for the interface.", append(portLabels, "verdict")...)
+	portPackets   = counter("weir_multicast_packets_total", "Copies for the interface, by what its filter said: pass or drop.", append(interfaceLabels, "verdict")...)
+	portBytes     = counter("weir_multicast_bytes_total", "Bytes of the copies for the interface.", append(interfaceLabels, "verdict")...)
 
 	trackerPackets = counter("weir_tracker_packets_total", "Packets that a tracker has counted. The action on heavy flows is report, limit, block, or learn where weights come of it.", trackerLabels...)
 	trackerBytes   = counter("weir_tracker_bytes_total", "Bytes of the packets that a tracker has counted.", trackerLabels...)
@@ -92,13 +99,13 @@ var (
 	trackerFlows   = gauge("weir_tracker_flows", "Flows in the flow memory, in the last interval.", trackerLabels...)
 	trackerHeavy   = gauge("weir_tracker_heavy_flows", "Flows over the threshold, in the last interval.", trackerLabels...)
 
-	digestPackets = counter("weir_digest_packets_total", "Packets that passed and whose digests were recorded.", "interface", "netns")
-	digestSkipped = counter("weir_digest_skipped_packets_total", "Packets that passed without a digest, because they are cut off or malformed.", "interface", "netns")
-	digestSlices  = gauge("weir_digest_slices", "Slices of time whose digests are in memory.", "interface", "netns")
-	digestBytes   = gauge("weir_digest_bytes", "Memory of digests, with that of the kernel.", "interface", "netns")
-	digestFill    = gauge("weir_digest_fill_ratio", "Share of the bits that are set in the last slice.", "interface", "netns")
-	digestChance  = gauge("weir_digest_false_positive_ratio", "Probability that the last slice matches a packet that did not pass.", "interface", "netns")
-	loops         = counter("weir_digest_loops_suspected_total", "Packets that came again and again with a lower TTL, as in a routing loop.", "interface", "netns")
+	digestPackets = counter("weir_digest_packets_total", "Packets that passed and whose digests were recorded.", interfaceLabels...)
+	digestSkipped = counter("weir_digest_skipped_packets_total", "Packets that passed without a digest, because they are cut off or malformed.", interfaceLabels...)
+	digestSlices  = gauge("weir_digest_slices", "Slices of time whose digests are in memory.", interfaceLabels...)
+	digestBytes   = gauge("weir_digest_bytes", "Memory of digests, with that of the kernel.", interfaceLabels...)
+	digestFill    = gauge("weir_digest_fill_ratio", "Share of the bits that are set in the last slice.", interfaceLabels...)
+	digestChance  = gauge("weir_digest_false_positive_ratio", "Probability that the last slice matches a packet that did not pass.", interfaceLabels...)
+	loops         = counter("weir_digest_loops_suspected_total", "Packets that came again and again with a lower TTL, as in a routing loop.", interfaceLabels...)
 	archiveSlices = gauge("weir_digest_archive_slices", "Slices of digests on disk.")
 	archiveBytes  = gauge("weir_digest_archive_bytes", "Disk that slices of digests take.")
 	archiveErrors = counter("weir_digest_archive_errors_total", "Slices of digests that could not be written to disk.")
@@ -110,12 +117,6 @@ var (
 	feedFailures = gauge("weir_feed_failed_attempts", "Attempts that have failed since one succeeded.", feedLabels...)
 	feedFailing  = gauge("weir_feed_failing", "Always 1, while the last attempt is one that has failed; the label says how.", append(feedLabels, "failure")...)
 	feedUnsaved  = gauge("weir_feed_unsaved", "Whether what is in force could not be saved: a restart would not find it.", feedLabels...)
-)
-
-var (
-	trackerLabels = []string{"tracker", "key", "unit", "action"}
-	feedLabels    = []string{"list", "source"}
-	portLabels    = []string{"interface", "netns"}
 )
 
 // unattributed names the hits of no list.
