@@ -312,9 +312,18 @@ func TestCopyThroughDomain(t *testing.T) {
 				t.Logf("router %d: %v", i+1, all[i])
 			}
 			first, middle, last := all[0], all[1], all[2]
-			if first["inserted"] == 0 || first["inserted"] != last["removed"] || last["inserted"] != first["removed"] ||
-				middle["visited"] != first["inserted"]+last["inserted"] {
+			inserted, removed := first["inserted"]+last["inserted"], first["removed"]+last["removed"]
+			// TCP sends as fast as queues take it, and learns by what they lose that it
+			// was too fast.
+			const mostLost = 0.01
+			if inserted < middle["visited"] || middle["visited"] < removed || float64(inserted-removed) > mostLost*float64(inserted) {
 				t.Error("not every filter that was inserted was visited and removed")
+			}
+			if first["visited"]+last["visited"] > 0 {
+				t.Error("a filter has left the domain")
+			}
+			if first["inserted"] == 0 || last["inserted"] == 0 {
+				t.Error("one way there are no filters")
 			}
 			packets := uint64(2 * c.size / 1500)
 			if room := c.mtu > 1500; room && (first["inserted"] < packets || first["too-large"] > 0) ||
