@@ -52,6 +52,10 @@ struct {
 	__type(value, __u32);
 } bench_lpm SEC(".maps");
 
+/* What no filter of a size does without: one of its lines. */
+ARRAY(bench_lines, struct line);
+volatile const __u32 bench_line_count = 1;
+
 /*
  * Lookups in a loop: `hits` in the row of this CPU's packet. One run does
  * LOOKUPS of them, from where the last one ended.
@@ -152,6 +156,20 @@ static __always_inline void look_up_bloom(struct loop *l)
 	l->hits += bpf_map_peek_elem(&bench_bloom, &key) == 0;
 }
 
+/* Reads a word of the line that weir's hash of an address chooses. */
+static __always_inline int line_read(__u32 addr)
+{
+	__u64 h = xxh64_8(hash_seed, pair_head(32 << 8, addr));
+	struct line *l = line_at(&bench_lines, bench_line_count, h);
+
+	return l && l->words[h >> 36 & (LINE_WORDS - 1)];
+}
+
+static __always_inline void look_up_line(struct loop *l)
+{
+	l->hits += line_read(next_key(l));
+}
+
 static __always_inline void look_up_lpm(struct loop *l)
 {
 	struct lpm_key key = {32, next_key(l)};
@@ -184,6 +202,7 @@ LOOP(track)
 LOOP(hash)
 LOOP(bloom)
 LOOP(lpm)
+LOOP(line)
 
 /*
  * On the wire: each parses and counts alike and drops every packet, so that
@@ -225,6 +244,11 @@ static __always_inline int lookup_lpm(struct packet *p)
 	return bpf_map_lookup_elem(&bench_lpm, &key) != 0;
 }
 
+static __always_inline int lookup_line(struct packet *p)
+{
+	return line_read(p->src[0]);
+}
+
 SEC("xdp.frags")
 int wire_drop(struct xdp_md *ctx)
 {
@@ -247,6 +271,12 @@ SEC("xdp.frags")
 int wire_lpm(struct xdp_md *ctx)
 {
 	return wire(ctx, lookup_lpm);
+}
+
+SEC("xdp.frags")
+int wire_line(struct xdp_md *ctx)
+{
+	return wire(ctx, lookup_line);
 }
 
 /* The whole pipeline, as it is attached. */

@@ -23,6 +23,7 @@ const (
 	BenchMapBenchBloom      = "bench_bloom"
 	BenchMapBenchHash       = "bench_hash"
 	BenchMapBenchKeys       = "bench_keys"
+	BenchMapBenchLines      = "bench_lines"
 	BenchMapBenchLpm        = "bench_lpm"
 	BenchMapBlockBuckets    = "block_buckets"
 	BenchMapBlockHot        = "block_hot"
@@ -48,6 +49,7 @@ const (
 	BenchProgLoopBloom      = "loop_bloom"
 	BenchProgLoopEmpty      = "loop_empty"
 	BenchProgLoopHash       = "loop_hash"
+	BenchProgLoopLine       = "loop_line"
 	BenchProgLoopLpm        = "loop_lpm"
 	BenchProgLoopMatch      = "loop_match"
 	BenchProgLoopTrack      = "loop_track"
@@ -57,6 +59,7 @@ const (
 	BenchProgWireBloom      = "wire_bloom"
 	BenchProgWireDrop       = "wire_drop"
 	BenchProgWireHash       = "wire_hash"
+	BenchProgWireLine       = "wire_line"
 	BenchProgWireLpm        = "wire_lpm"
 	BenchProgWireWeir       = "wire_weir"
 	BenchVarAllow           = "allow"
@@ -64,6 +67,7 @@ const (
 	BenchVarBankLines       = "bank_lines"
 	BenchVarBenchFilter     = "bench_filter"
 	BenchVarBenchIfindex    = "bench_ifindex"
+	BenchVarBenchLineCount  = "bench_line_count"
 	BenchVarBenchLoop       = "bench_loop"
 	BenchVarBlock           = "block"
 	BenchVarDigestConfig    = "digest_config"
@@ -127,6 +131,7 @@ type BenchProgramSpecs struct {
 	LoopBloom *ebpf.ProgramSpec `ebpf:"loop_bloom"`
 	LoopEmpty *ebpf.ProgramSpec `ebpf:"loop_empty"`
 	LoopHash  *ebpf.ProgramSpec `ebpf:"loop_hash"`
+	LoopLine  *ebpf.ProgramSpec `ebpf:"loop_line"`
 	LoopLpm   *ebpf.ProgramSpec `ebpf:"loop_lpm"`
 	LoopMatch *ebpf.ProgramSpec `ebpf:"loop_match"`
 	LoopTrack *ebpf.ProgramSpec `ebpf:"loop_track"`
@@ -136,6 +141,7 @@ type BenchProgramSpecs struct {
 	WireBloom *ebpf.ProgramSpec `ebpf:"wire_bloom"`
 	WireDrop  *ebpf.ProgramSpec `ebpf:"wire_drop"`
 	WireHash  *ebpf.ProgramSpec `ebpf:"wire_hash"`
+	WireLine  *ebpf.ProgramSpec `ebpf:"wire_line"`
 	WireLpm   *ebpf.ProgramSpec `ebpf:"wire_lpm"`
 	WireWeir  *ebpf.ProgramSpec `ebpf:"wire_weir"`
 }
@@ -151,6 +157,7 @@ type BenchMapSpecs struct {
 	BenchBloom      *ebpf.MapSpec `ebpf:"bench_bloom"`
 	BenchHash       *ebpf.MapSpec `ebpf:"bench_hash"`
 	BenchKeys       *ebpf.MapSpec `ebpf:"bench_keys"`
+	BenchLines      *ebpf.MapSpec `ebpf:"bench_lines"`
 	BenchLpm        *ebpf.MapSpec `ebpf:"bench_lpm"`
 	BlockBuckets    *ebpf.MapSpec `ebpf:"block_buckets"`
 	BlockHot        *ebpf.MapSpec `ebpf:"block_hot"`
@@ -182,6 +189,7 @@ type BenchVariableSpecs struct {
 	BankLines      *ebpf.VariableSpec `ebpf:"bank_lines"`
 	BenchFilter    *ebpf.VariableSpec `ebpf:"bench_filter"`
 	BenchIfindex   *ebpf.VariableSpec `ebpf:"bench_ifindex"`
+	BenchLineCount *ebpf.VariableSpec `ebpf:"bench_line_count"`
 	BenchLoop      *ebpf.VariableSpec `ebpf:"bench_loop"`
 	Block          *ebpf.VariableSpec `ebpf:"block"`
 	DigestConfig   *ebpf.VariableSpec `ebpf:"digest_config"`
@@ -225,6 +233,7 @@ type BenchMaps struct {
 	BenchBloom      *ebpf.Map `ebpf:"bench_bloom"`
 	BenchHash       *ebpf.Map `ebpf:"bench_hash"`
 	BenchKeys       *ebpf.Map `ebpf:"bench_keys"`
+	BenchLines      *ebpf.Map `ebpf:"bench_lines"`
 	BenchLpm        *ebpf.Map `ebpf:"bench_lpm"`
 	BlockBuckets    *ebpf.Map `ebpf:"block_buckets"`
 	BlockHot        *ebpf.Map `ebpf:"block_hot"`
@@ -256,6 +265,7 @@ func (m *BenchMaps) Close() error {
 		m.BenchBloom,
 		m.BenchHash,
 		m.BenchKeys,
+		m.BenchLines,
 		m.BenchLpm,
 		m.BlockBuckets,
 		m.BlockHot,
@@ -288,6 +298,7 @@ type BenchVariables struct {
 	BankLines      *ebpf.Variable `ebpf:"bank_lines"`
 	BenchFilter    *ebpf.Variable `ebpf:"bench_filter"`
 	BenchIfindex   *ebpf.Variable `ebpf:"bench_ifindex"`
+	BenchLineCount *ebpf.Variable `ebpf:"bench_line_count"`
 	BenchLoop      *ebpf.Variable `ebpf:"bench_loop"`
 	Block          *ebpf.Variable `ebpf:"block"`
 	DigestConfig   *ebpf.Variable `ebpf:"digest_config"`
@@ -313,6 +324,7 @@ type BenchPrograms struct {
 	LoopBloom *ebpf.Program `ebpf:"loop_bloom"`
 	LoopEmpty *ebpf.Program `ebpf:"loop_empty"`
 	LoopHash  *ebpf.Program `ebpf:"loop_hash"`
+	LoopLine  *ebpf.Program `ebpf:"loop_line"`
 	LoopLpm   *ebpf.Program `ebpf:"loop_lpm"`
 	LoopMatch *ebpf.Program `ebpf:"loop_match"`
 	LoopTrack *ebpf.Program `ebpf:"loop_track"`
@@ -322,6 +334,7 @@ type BenchPrograms struct {
 	WireBloom *ebpf.Program `ebpf:"wire_bloom"`
 	WireDrop  *ebpf.Program `ebpf:"wire_drop"`
 	WireHash  *ebpf.Program `ebpf:"wire_hash"`
+	WireLine  *ebpf.Program `ebpf:"wire_line"`
 	WireLpm   *ebpf.Program `ebpf:"wire_lpm"`
 	WireWeir  *ebpf.Program `ebpf:"wire_weir"`
 }
@@ -333,6 +346,7 @@ func (p *BenchPrograms) Close() error {
 		p.LoopBloom,
 		p.LoopEmpty,
 		p.LoopHash,
+		p.LoopLine,
 		p.LoopLpm,
 		p.LoopMatch,
 		p.LoopTrack,
@@ -342,6 +356,7 @@ func (p *BenchPrograms) Close() error {
 		p.WireBloom,
 		p.WireDrop,
 		p.WireHash,
+		p.WireLine,
 		p.WireLpm,
 		p.WireWeir,
 	)

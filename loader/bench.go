@@ -72,10 +72,11 @@ type Bench struct {
 	at    uint32 // lookups that Hits has told of
 }
 
-// The kernel's maps that weir is measured against, and the contender that looks
-// nothing up.
+// The kernel's maps that weir is measured against, the contender that looks
+// nothing up, and the one that reads a line of memory and nothing else.
 const (
 	BenchNone  = "drop"
+	BenchLine  = "line"
 	BenchHash  = "hash"
 	BenchBloom = "bloom"
 	BenchTrie  = "lpm"
@@ -84,6 +85,7 @@ const (
 // benchMaps are the maps by contender, as the object has them.
 var benchMaps = map[string]string{
 	BenchNone: "", BenchHash: bpf.BenchMapBenchHash, BenchBloom: bpf.BenchMapBenchBloom, BenchTrie: bpf.BenchMapBenchLpm,
+	BenchLine: bpf.BenchMapBenchLines,
 }
 
 // NewBench loads the programs that measure the generation.
@@ -92,7 +94,7 @@ func (g *Generation) NewBench(k *Keys) (*Bench, error) {
 }
 
 // NewMapBench loads the programs that measure a map of the kernel's with room
-// for so many entries.
+// for so many entries, or memory of so many lines of 64 bytes.
 func NewMapBench(kind string, entries int, k *Keys) (*Bench, error) {
 	if _, ok := benchMaps[kind]; !ok {
 		return nil, fmt.Errorf("load the benchmark: there is no %q", kind)
@@ -133,6 +135,9 @@ func newBench(g *Generation, k *Keys, kind string, entries int, loops ...string)
 	name := benchMaps[kind]
 	if name != "" {
 		spec.Maps[name].MaxEntries = uint32(entries)
+		if err := spec.Variables[bpf.BenchVarBenchLineCount].Set(uint32(entries)); err != nil {
+			return nil, err
+		}
 	}
 	kept, err := b.stats.present()
 	if err != nil {

@@ -38,16 +38,18 @@ for ten million entries.`,
 		Example: `  weir bench
   weir bench lookup --entries 100000,1000000 --json
   weir bench wire --peers --feed networks.txt.gz
-  weir bench wire --zipf 1.1 --plot figures`,
+  weir bench wire --zipf 1.1 --plot figures
+  weir bench wire --json >before.json && weir bench wire --against before.json`,
 		Args: usageArgs(cobra.OnlyValidArgs),
 	}
 	f := c.Flags()
 	f.IntSliceVar(&o.Entries, "entries", o.Entries, "`numbers` of entries to measure with")
-	f.IntVar(&o.Rounds, "rounds", 7, "`number` of turns of each contender at least; up to three times as many where figures vary")
+	f.IntVar(&o.Rounds, "rounds", 7, "`number` of turns of each contender at least; up to ten times as many where figures vary")
 	f.StringArrayVar(&o.Feeds, "feed", nil, "`list` to measure with too, of IPv4 addresses and prefixes; repeat for more")
 	f.Float64Var(&o.Zipf, "zipf", 0, "`exponent` by which the packets of wire are distributed over sources; 0: evenly")
 	f.BoolVar(&o.Peers, "peers", false, "measure nftables, ipset and xdp-filter too")
 	plot := f.String("plot", "", "`directory` to draw figures in, as SVG")
+	against := f.String("against", "", "`report` of an earlier run, by --json, to tell the changes from")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, names []string) error {
 		if o.Rounds < 1 || len(o.Entries) == 0 || slices.Min(o.Entries) < 1 {
@@ -56,11 +58,19 @@ for ten million entries.`,
 		if o.Zipf != 0 && o.Zipf <= 1 {
 			return usageError{fmt.Errorf("--zipf %g: the exponent must be above 1, or 0", o.Zipf)}
 		}
+		earlier := new(bench.Report)
+		if *against != "" {
+			var err error
+			if earlier, err = bench.ReadReport(*against); err != nil {
+				return err
+			}
+		}
 		o.Log = c.ErrOrStderr()
 		r, err := bench.Run(c.Context(), o, names)
 		if err != nil {
 			return err
 		}
+		r.Compare(earlier)
 		show := r.Print
 		if *asJSON {
 			show = func(w io.Writer) error { return printJSON(w, r) }

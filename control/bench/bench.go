@@ -22,7 +22,7 @@ import (
 // Options say what to measure.
 type Options struct {
 	Entries []int     // set sizes
-	Rounds  int       // turns of each contender at least; up to three times as many where figures vary
+	Rounds  int       // turns of each contender at least; up to ten times as many where figures vary
 	Feeds   []string  // lists to measure with, besides those that are made up
 	Zipf    float64   // exponent by which the packets of the wire are distributed over addresses; 0: all alike
 	Peers   bool      // measure nftables, ipset and xdp-filter too, where they are installed

@@ -54,12 +54,15 @@ type kind struct {
 	prefixes int    // the same of lists with prefixes; 0: it knows but addresses
 	slow     bool   // it gets fewer packets and lookups, for the same time
 	fixed    bool   // its list does not change, or only entry by entry
+	blind    bool   // it does not know what is listed: a measure for the others
 	tool     string // that must be installed
 }
 
 // The names of contenders.
 const (
 	xdpDrop     = "xdp-drop"
+	oneLine     = "one-line"
+	oneBucket   = "one-bucket"
 	weirExact   = "weir-exact"
 	weirApprox  = "weir-approx"
 	kernelHash  = "kernel-hash"
@@ -73,9 +76,13 @@ const (
 const unbounded = 1 << 32
 
 // kinds are all contenders. The first is what the others are compared with: it
-// parses, counts and drops, and looks nothing up.
+// parses, counts and drops, and looks nothing up. The next two read one line of
+// 64 bytes of memory as large as weir's cascade, and as large as its table, in
+// exact mode: what no filter of that size does without.
 var kinds = []kind{
-	{name: xdpDrop, fixed: true, make: newDrop, most: unbounded, prefixes: unbounded},
+	{name: xdpDrop, fixed: true, blind: true, make: newDrop, most: unbounded, prefixes: unbounded},
+	{name: oneLine, fixed: true, blind: true, make: newLine, most: 20_000_000},
+	{name: oneBucket, fixed: true, blind: true, make: newBucket, most: 20_000_000},
 	{name: weirExact, make: newExact, most: 20_000_000, prefixes: 20_000_000},
 	{name: weirApprox, make: newApprox, most: unbounded, prefixes: unbounded},
 	{name: kernelHash, make: newHash, most: 10_000_000},
@@ -100,11 +107,11 @@ type contenders struct {
 	names  []string
 	by     map[string]contender
 	wireOf map[string]*wire
-	slow   map[string]bool
+	kind   map[string]kind
 }
 
 func newContenders() *contenders {
-	return &contenders{by: make(map[string]contender), wireOf: make(map[string]*wire), slow: make(map[string]bool)}
+	return &contenders{by: make(map[string]contender), wireOf: make(map[string]*wire), kind: make(map[string]kind)}
 }
 
 // field makes the contenders that take a list, prepared with it: on wires of
@@ -149,7 +156,7 @@ func (c *contenders) enter(k kind, p place, onWire bool) (contender, error) {
 	one := k.make(p)
 	if _, ok := one.(looper); ok || onWire {
 		c.names = append(c.names, k.name)
-		c.by[k.name], c.slow[k.name] = one, k.slow
+		c.by[k.name], c.kind[k.name] = one, k
 	}
 	return one, nil
 }

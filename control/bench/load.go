@@ -17,7 +17,7 @@ func (s *session) load() error {
 	s.logf("load")
 	return s.eachList([]string{setRandom, setMixed}, func(b *blocklist) error {
 		for _, k := range s.kinds() {
-			if !k.takes(b) || k.name == xdpDrop {
+			if !k.takes(b) || k.blind {
 				continue
 			}
 			if b.set == setMixed && k.tool != "" {

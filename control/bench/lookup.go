@@ -78,10 +78,13 @@ func (s *session) lookupIn(b *blocklist) error {
 		for _, cold := range []bool{false, true} {
 			all, err := s.turns(c.names, func(name string) (float64, error) {
 				n := s.lookups
-				if c.slow[name] {
+				if c.kind[name].slow {
 					n = slowly(n)
 				}
-				return loop(c.by[name].(looper), b, n, listed, cold)
+				if c.kind[name].blind {
+					return loop(c.by[name].(looper), b, n, nil, cold)
+				}
+				return loop(c.by[name].(looper), b, n, &listed, cold)
 			})
 			if err != nil {
 				return err
@@ -99,8 +102,8 @@ func (s *session) lookupIn(b *blocklist) error {
 }
 
 // loop times lookups and, since a benchmark of wrong answers is none, holds
-// the hits against what the keys must give.
-func loop(c looper, b *blocklist, n int, listed float64, cold bool) (ns float64, err error) {
+// the hits against the share of the keys that is listed, if the contender knows it.
+func loop(c looper, b *blocklist, n int, listed *float64, cold bool) (ns float64, err error) {
 	p, name, err := c.bench(b)
 	if err != nil {
 		return 0, err
@@ -124,10 +127,10 @@ func loop(c looper, b *blocklist, n int, listed float64, cold bool) (ns float64,
 		return 0, err
 	}
 	hits, asked, err := p.Hits()
-	if err != nil || name == "empty" {
+	if err != nil || listed == nil {
 		return ns, err
 	}
-	return ns, checkShare(uint64(hits), uint64(asked), listed)
+	return ns, checkShare(uint64(hits), uint64(asked), *listed)
 }
 
 // checkShare tells whether so many of n can be hits where a share is listed.

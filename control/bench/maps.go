@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"weir/control/list"
+	"weir/filter/key"
+	"weir/filter/membership"
 	"weir/loader"
 )
 
@@ -18,6 +20,12 @@ type kernelMap struct {
 }
 
 func newDrop(p place) contender { return &kernelMap{place: p, kind: loader.BenchNone} }
+func newLine(p place) contender {
+	return &memory{kernelMap{place: p, kind: loader.BenchLine}, func(l membership.Layout) uint32 { return l.Lines }}
+}
+func newBucket(p place) contender {
+	return &memory{kernelMap{place: p, kind: loader.BenchLine}, func(l membership.Layout) uint32 { return l.Buckets }}
+}
 func newHash(p place) contender {
 	return &kernelMap{place: p, kind: loader.BenchHash, room: mostChanges}
 }
@@ -35,6 +43,22 @@ func (m *kernelMap) prepare(b *blocklist) (err error) {
 		return err
 	}
 	return m.fill(e.V4)
+}
+
+// memory reads a line of memory of so many lines, and finds nothing.
+type memory struct {
+	kernelMap
+	lines func(membership.Layout) uint32
+}
+
+func (m *memory) prepare(b *blocklist) error {
+	census := membership.Census{Keys: map[key.Shape]int{source(0).Shape: b.n()}}
+	layout, err := membership.PlanLayout(census, membership.Exact, 0, 0)
+	if err != nil {
+		return err
+	}
+	m.programs, err = loader.NewMapBench(m.kind, int(m.lines(layout)), m.keys)
+	return err
 }
 
 // batch is how many entries go into a map with one system call.

@@ -56,6 +56,12 @@ var columns = []column{
 		}
 		return fmt.Sprintf("%.1f %%", 100*r.Spread)
 	}},
+	{"change", func(r Result) string {
+		if r.Change == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%+.1f %%", 100*r.Change)
+	}},
 }
 
 // figure leaves out what does not apply.

@@ -1,7 +1,9 @@
 package bench
 
 import (
+	"cmp"
 	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -9,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -73,6 +76,39 @@ type Result struct {
 	Predicted     float64 `json:"predicted_rate,omitempty"`      // by weir
 	Optimum       float64 `json:"optimal_rate,omitempty"`        // of a standard filter of that size
 	F1            float64 `json:"f1,omitempty"`                  // of the heavy flows that were found
+
+	Change float64 `json:"change,omitempty"` // of the ratio, or of the time where there is none, against an earlier report's, as a share
+}
+
+// ReadReport reads what weir bench --json has written.
+func ReadReport(file string) (*Report, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	r := new(Report)
+	if err := json.Unmarshal(text, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return r, nil
+}
+
+// compared is the figure by which two runs can be compared, or 0.
+func (r Result) compared() float64 { return cmp.Or(r.Ratio, r.NS, r.Seconds) }
+
+// Compare sets by what share each figure differs from that of an earlier report,
+// where it has it.
+func (r *Report) Compare(earlier *Report) {
+	for i := range r.Results {
+		x := &r.Results[i]
+		same := func(y Result) bool {
+			return x.Benchmark == y.Benchmark && x.Contender == y.Contender && x.Set == y.Set && x.Entries == y.Entries &&
+				x.ListedShare == y.ListedShare && x.Cold == y.Cold && x.Zipf == y.Zipf && x.compared() != 0 && y.compared() != 0
+		}
+		if at := slices.IndexFunc(earlier.Results, same); at >= 0 {
+			x.Change = x.compared()/earlier.Results[at].compared() - 1
+		}
+	}
 }
 
 // thisMachine describes the machine that the process runs on.

@@ -14,8 +14,8 @@ const precise = 0.015
 // Where figures vary, there are more rounds than are asked for, but no more than
 // so many times as many, and none after so long.
 const (
-	mostRounds = 3
-	patience   = 10 * time.Second
+	mostRounds = 10
+	patience   = 20 * time.Second
 )
 
 // series are the figures of each contender, round by round.

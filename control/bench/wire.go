@@ -76,7 +76,7 @@ func (s *session) onWire(c *contenders, g *loader.Generator, names []string, lis
 	}
 	figures, err := s.turns(names, func(name string) (float64, error) {
 		n := s.frames
-		if c.slow[name] {
+		if c.kind[name].slow {
 			n = slowly(n)
 		}
 		ns, err := c.wireOf[name].send(g, n)
@@ -96,7 +96,7 @@ func (s *session) onWire(c *contenders, g *loader.Generator, names []string, lis
 		if all < n.sent*99/100 {
 			return nil, fmt.Errorf("%s: %d of %d frames arrived", name, all, n.sent)
 		}
-		if name != xdpDrop {
+		if !c.kind[name].blind {
 			if err := checkShare(found, all, listed); err != nil {
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}

@@ -5,7 +5,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -36,19 +35,15 @@ func main() {
 
 // write makes the page and its figures from the report beside them.
 func write(docs string) error {
-	text, err := os.ReadFile(filepath.Join(docs, directory, reportFile))
+	r, err := bench.ReadReport(filepath.Join(docs, directory, reportFile))
 	if err != nil {
 		return err
-	}
-	var r bench.Report
-	if err := json.Unmarshal(text, &r); err != nil {
-		return fmt.Errorf("%s: %w", reportFile, err)
 	}
 	figures, err := r.Plot(filepath.Join(docs, directory))
 	if err != nil {
 		return err
 	}
-	rendered, err := render(&page{&r, figures}, filepath.Join(docs, directory, templateFile))
+	rendered, err := render(&page{r, figures}, filepath.Join(docs, directory, templateFile))
 	if err != nil {
 		return err
 	}
