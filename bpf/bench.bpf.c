@@ -100,21 +100,19 @@ static __always_inline void look_up_weir(struct loop *l)
 	l->hits += p.list != LIST_NONE;
 }
 
-/* All of a set, with markers and every shape in use. */
+/* All of a set, with markers and every shape in use, by the pipeline's own function. */
 static __always_inline void look_up_match(struct loop *l)
 {
-	struct set_maps maps = {&block_lines, &block_marks4, &block_marks6, confirm_block};
 	struct cpu_row *row = this_row();
 
 	if (!row)
 		return;
 	row->packet.family = 4;
 	row->packet.src[0] = next_key(l);
-	set_match(&block, maps, &row->packet, hash_seed);
-	l->hits += row->packet.list != LIST_NONE;
+	l->hits += match_block(&row->packet) != LIST_NONE;
 }
 
-/* The same by the pipeline's own function; the answer stands beside the key. */
+/* The same; the answer stands beside the key. */
 static __always_inline void look_up_ask(struct loop *l)
 {
 	struct cpu_row *row = this_row();
@@ -124,7 +122,7 @@ static __always_inline void look_up_ask(struct loop *l)
 		return;
 	row->packet.family = 4;
 	row->packet.src[0] = entry[0];
-	entry[1] = match_block() != LIST_NONE;
+	entry[1] = match_block(&row->packet) != LIST_NONE;
 	l->hits += entry[1];
 }
 

@@ -14,7 +14,8 @@
 #include "marker.h"
 #include "packet.h"
 
-#define MAX_SHAPES 32
+#define MAX_SHAPES 32 /* of a kind */
+#define FEW_SHAPES 32 /* in all: what the verifier can walk inline */
 
 /* The list number where there is no table to tell it; real lists begin at 1. */
 #define LIST_UNKNOWN 0
@@ -52,9 +53,8 @@ struct set_maps {
 	void *marks6;
 	/*
 	 * The number of the list that holds the key with hash h, whose first
-	 * line has passed, or LIST_NONE. A global function, which the kernel
-	 * verifies once and for itself: inline, it would be walked again for
-	 * each shape.
+	 * line has passed, or LIST_NONE. Where there are many shapes it is a global
+	 * function: inline, the verifier would walk it again for each.
 	 */
 	int (*confirm)(__u64 h);
 };
@@ -77,6 +77,11 @@ static __always_inline int set_probe(const volatile struct key_set *s, struct se
 	else
 		p->list = maps.confirm(h);
 	return p->list != LIST_NONE;
+}
+
+static __always_inline __u32 set_shapes(const volatile struct key_set *s)
+{
+	return s->n_v4 + s->n_v4_flow + s->n_v6 + s->n_v6_flow;
 }
 
 static __always_inline int needs_ports(const volatile struct shape *s)

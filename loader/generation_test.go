@@ -84,6 +84,12 @@ func TestLoad(t *testing.T) {
 	approximateAll := all
 	approximateAll.Block, approximateAll.Allow = approximateWeighed.Block, approximate.Allow
 
+	// The most that is matched inline.
+	few, approximateFew := all, approximateAll
+	for _, s := range []*KeySet{&few.Block, &approximateFew.Block} {
+		s.N_v4, s.N_v4Flow, s.N_v6, s.N_v6Flow = 8, 8, 8, 8
+	}
+
 	for _, test := range []struct {
 		name string
 		cfg  Config
@@ -95,6 +101,8 @@ func TestLoad(t *testing.T) {
 		{"approximate, weighed", approximateWeighed},
 		{"all", all},
 		{"approximate, all", approximateAll},
+		{"few shapes, all", few},
+		{"few shapes, approximate, all", approximateFew},
 		{"looking for loops", looking},
 		{"with edges", edges},
 		{"at an edge", edges},
