@@ -56,6 +56,10 @@ func (h Host) make() error {
 		"ipv6/conf/default/accept_dad":           "0",
 		"ipv6/conf/default/router_solicitations": "0",
 		"ipv4/icmp_ratelimit":                    "0",
+		// What was told of the groups of addresses is told again within weeks (ms):
+		// in a test it would be counted as the test's own.
+		"ipv6/conf/default/mldv1_unsolicited_report_interval": "2000000000",
+		"ipv6/conf/default/mldv2_unsolicited_report_interval": "2000000000",
 	} {
 		if err := os.WriteFile("/proc/sys/net/"+knob, []byte(value), 0); err != nil {
 			return err
