@@ -21,6 +21,10 @@ func newRandom(t testing.TB) random {
 	return random{rand.New(rand.NewPCG(seed, 0))}
 }
 
+// fixed draws the same in each run: for rates, which err by chance now and then
+// whatever the number of trials.
+func fixed(seed uint64) random { return random{rand.New(rand.NewPCG(seed, 0))} }
+
 // shapes are some of each kind, with every gate among them and with lengths
 // on both sides of those of the markers.
 var shapes = []key.Shape{
