@@ -29,7 +29,7 @@ func TestCommands(t *testing.T) {
 	for i := 0; i < staying; i += batch {
 		h.mustChange("", false, lines(added(i))...)
 	}
-	began, batches := time.Now(), 0
+	began, batches, before := time.Now(), 0, d.times()
 	length := time.Duration(rounds(3, 30)) * time.Second
 	var slowest time.Duration
 	for ; time.Since(began) < length; batches++ {
@@ -48,11 +48,13 @@ func TestCommands(t *testing.T) {
 		time.Sleep(time.Until(began.Add(time.Duration(batches+1) * pause)))
 	}
 	took := time.Since(began)
-	rate := float64(batches*batch) / took.Seconds()
-	t.Logf("%.0f adds and as many removes a second, for %v; the slowest command took %v",
-		rate, took.Round(time.Millisecond), slowest.Round(time.Millisecond))
-	if rate < 0.95*second {
-		t.Errorf("%.0f adds and removes a second, want %d", rate, second)
+	// How fast they come depends on what else the machine does; what they cost does not.
+	seconds := float64(batches*batch) / second
+	cpus := (d.times().ran - before.ran).Seconds() / seconds
+	t.Logf("%.0f adds and as many removes a second, for %v; the slowest command took %v; %d a second take %.2f of a CPU",
+		float64(batches*batch)/took.Seconds(), took.Round(time.Millisecond), slowest.Round(time.Millisecond), second, cpus)
+	if cpus > 1 {
+		t.Errorf("%d adds and removes a second take %.2f CPUs, want one at most", second, cpus)
 	}
 	check := func() {
 		t.Helper()
@@ -122,13 +124,14 @@ func TestExplain(t *testing.T) {
 // What has left a feed stays listed for the list's TTL, also when the daemon is
 // killed, and no longer.
 func TestLingering(t *testing.T) {
-	const ttl = 3 * time.Second
+	const ttl = 5 * time.Second
 	h := newHost(t)
 	h.feed(1010)
 	h.configure(h.B.Iface, "lists: {always: {sources: [{file: %s}], interval: 1s, jitter: 0s, ttl: %v}}\n", h.path("feed.txt"), ttl)
 	load := h.flood()
 	d := h.start(releases[0])
 	load.run()
+	leaves := time.Now()
 	h.feed(1000)
 	d.await(0, "list updated")
 	left := time.Now()
@@ -146,8 +149,8 @@ func TestLingering(t *testing.T) {
 	count(10)
 	load.expect("what has left the feed", false, gone...)
 	d.await(0, "entries have expired")
-	if lasted := time.Since(left); lasted < ttl-100*time.Millisecond || lasted > ttl+2*time.Second {
-		t.Errorf("it stays listed for %v, want %v", lasted, ttl)
+	if least, most := time.Since(left), time.Since(leaves); most < ttl || least > ttl+2*time.Second {
+		t.Errorf("it stays listed for %v to %v, want %v", least, most, ttl)
 	}
 	count(0)
 	load.expect("what has left the feed for long", true, gone...)

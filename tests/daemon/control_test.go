@@ -88,9 +88,7 @@ func TestEmptyDirectory(t *testing.T) {
 	h.configure(h.B.Iface, "lists:\n  always: {%s}\n  ours: {action: allow, sources: [{directory: %s}], interval: 24h}\n", h.feed(10), dir)
 	d := h.start(releases[0])
 	h.settled("ours")
-	if at := d.after(0, "nothing is in it yet"); at == 0 || d.after(at, "nothing is in it yet") != 0 {
-		t.Errorf("the log does not say once that the list is empty:\n%s", d.tail(20))
-	}
+	told := d.await(0, "nothing is in it yet")
 	if r, err := h.api.Refresh(t.Context(), "ours"); err != nil || r.Sources[0].Outcome != "unchanged" {
 		t.Errorf("refreshed: %+v, %v", r, err)
 	}
@@ -99,6 +97,9 @@ func TestEmptyDirectory(t *testing.T) {
 	h.explain(address(feedBlock, 1).String(), true)
 	if e, err := h.api.Explain(t.Context(), address(feedBlock, 0).String()); err != nil || e.Drops() {
 		t.Errorf("allowed, but %+v, %v", e, err)
+	}
+	if d.after(told, "nothing is in it yet") != 0 {
+		t.Errorf("the log says more than once that the list is empty:\n%s", d.tail(20))
 	}
 	d.complain()
 	if err := os.Remove(h.path("allow.d/one")); err != nil {
@@ -135,13 +136,13 @@ func TestLogFollows(t *testing.T) {
 	configure("info")
 	d := h.start(releases[0])
 	h.settled("always")
-	logs := func(level string) bool {
+	logs := func(level string, wait time.Duration) bool {
 		t.Helper()
 		from := d.logged()
 		if _, err := h.api.Refresh(t.Context(), "always"); err != nil {
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(wait); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 			d.mu.Lock()
 			for _, e := range d.log[from:] {
 				if e.Level == level {
@@ -155,7 +156,11 @@ func TestLogFollows(t *testing.T) {
 	}
 	for _, level := range []string{"debug", "info", "debug"} {
 		reload(level)
-		if got := logs("DEBUG"); got != (level == "debug") {
+		wait := patience
+		if level != "debug" {
+			wait = 300 * time.Millisecond
+		}
+		if got := logs("DEBUG", wait); got != (level == "debug") {
 			t.Errorf("level %s: logs debugging %t", level, got)
 		}
 	}

@@ -30,11 +30,15 @@ type stream struct {
 	receivers sync.WaitGroup
 	over      atomic.Bool
 	came      []map[uint64]bool // by port; to be read when it is over
+	reached   atomic.Uint64     // the last packet that came to the first port
 }
 
-// Packets a second: enough to be there at every change, few enough that a wire's
-// queue never fills.
-const multicastRate = 4000
+const (
+	// Packets a second: enough to be there at every change.
+	multicastRate = 4000
+	// So many fill no wire's queue.
+	multicastInQueue = 128
+)
 
 func startStream(t testing.TB, r *lab.Router, groups ...netip.Addr) *stream {
 	t.Helper()
@@ -50,7 +54,7 @@ func startStream(t testing.TB, r *lab.Router, groups ...netip.Addr) *stream {
 	for i, p := range r.Ports {
 		s.came[i] = make(map[uint64]bool)
 		rx := p.Host.Receiver(t)
-		s.receivers.Go(func() { s.receive(rx, s.came[i]) })
+		s.receivers.Go(func() { s.receive(rx, i) })
 	}
 	t.Cleanup(func() { s.end() })
 	tx := r.A.Sender(t)
@@ -61,7 +65,7 @@ func startStream(t testing.TB, r *lab.Router, groups ...netip.Addr) *stream {
 func (s *stream) send(tx *lab.Sender) {
 	began := time.Now()
 	for !s.done.Load() {
-		due := uint64(time.Since(began).Seconds() * multicastRate)
+		due := min(uint64(time.Since(began).Seconds()*multicastRate), s.reached.Load()+multicastInQueue)
 		for range min(16, due-min(due, s.sent.Load())) {
 			n := s.sent.Add(1)
 			f := s.frames[n%uint64(len(s.frames))]
@@ -75,7 +79,7 @@ func (s *stream) send(tx *lab.Sender) {
 	}
 }
 
-func (s *stream) receive(rx *lab.Receiver, came map[uint64]bool) {
+func (s *stream) receive(rx *lab.Receiver, port int) {
 	for {
 		f, err := rx.Receive(50 * time.Millisecond)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -89,15 +93,26 @@ func (s *stream) receive(rx *lab.Receiver, came map[uint64]bool) {
 			return
 		}
 		if kind, n := numberOf(f); kind == cleanKind {
-			came[n] = true
+			s.came[port][n] = true
+			if port == 0 {
+				s.reached.Store(n)
+			}
 		}
 	}
 }
 
-// mark is the number of the last packet that was sent, when it has been through.
+// mark is the number of the last packet that was sent, some time after which it, too,
+// has been through: one behind it has come to the first port, which lists the first
+// group.
 func (s *stream) mark() uint64 {
-	n := s.sent.Load()
+	s.t.Helper()
 	time.Sleep(100 * time.Millisecond)
+	n := s.sent.Load()
+	for deadline := time.Now().Add(patience); s.reached.Load() <= n; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("nothing comes to the first port behind packet %d", n)
+		}
+	}
 	return n
 }
 
