@@ -64,15 +64,18 @@ const (
 // Receive returns the next frame, which is good until the next call, and
 // waits for it if need be: os.ErrDeadlineExceeded says that none has come.
 func (r *Receiver) Receive(wait time.Duration) ([]byte, error) {
-	// 0 would be for ever.
-	timeout := unix.NsecToTimeval(max(wait, time.Microsecond).Nanoseconds())
-	if err := unix.SetsockoptTimeval(r.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
-		return nil, err
+	flags := unix.MSG_DONTWAIT
+	if wait > 0 {
+		flags = 0
+		timeout := unix.NsecToTimeval(max(wait, time.Microsecond).Nanoseconds()) // 0 would be for ever
+		if err := unix.SetsockoptTimeval(r.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
+			return nil, err
+		}
 	}
 	// Before the frame there is room for the tag that the kernel takes off.
-	n, oobn, _, _, err := unix.Recvmsg(r.fd, r.frame[vlanBytes:], r.oob, 0)
+	n, oobn, _, _, err := unix.Recvmsg(r.fd, r.frame[vlanBytes:], r.oob, flags)
 	for err == unix.EINTR { // by the runtime's signals; a timeout keeps it from going on by itself
-		n, oobn, _, _, err = unix.Recvmsg(r.fd, r.frame[vlanBytes:], r.oob, 0)
+		n, oobn, _, _, err = unix.Recvmsg(r.fd, r.frame[vlanBytes:], r.oob, flags)
 	}
 	if err == unix.EAGAIN {
 		return nil, os.ErrDeadlineExceeded
