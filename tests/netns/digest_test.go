@@ -191,14 +191,15 @@ func (n *network) socket(e lab.End, to string) net.Conn {
 	return c
 }
 
-// say sends so many datagrams that differ, not too fast for the short queues.
+// say sends so many datagrams that differ, not too fast for the short queues, also
+// where others keep their CPUs for a while.
 func say(t *testing.T, c net.Conn, n int) {
 	t.Helper()
 	for i := range n {
 		if _, err := c.Write(binary.BigEndian.AppendUint32([]byte("weir"), uint32(i))); err != nil {
 			t.Fatal(err)
 		}
-		if i%64 == 63 {
+		if i%8 == 7 {
 			time.Sleep(time.Millisecond)
 		}
 	}
@@ -311,7 +312,7 @@ func TestTraceback(t *testing.T) {
 	}
 	spread := math.Sqrt(expected * (1 - expected/packets))
 	t.Logf("%d of %d paths have a branch to d, %.1f ± %.1f expected", extra, packets, expected, spread)
-	if expected < 40 || math.Abs(float64(extra)-expected) > 5*spread {
+	if expected < 40 || math.Abs(float64(extra)-expected) > 6*spread {
 		t.Errorf("%d branches to d, %.1f ± %.1f expected", extra, expected, spread)
 	}
 }
@@ -322,16 +323,33 @@ func TestNoDigestIsLost(t *testing.T) {
 	l := lab.New(t)
 	c := traceback.Config{Config: digest.Config{Rate: 1e6, Slice: 100 * time.Millisecond, FPR: 1e-5, Keep: time.Minute}}
 	r := startRecorder(t, c, target(l.B))
-	tx := l.A.Sender(t)
+	tx, rx := l.A.Sender(t), l.B.Receiver(t)
 	frame := numbered(l, frameOf(udp("192.0.2.1", "198.51.100.1", 9)), 0)
+	// The wire may lose what is sent faster than it is taken.
+	const window = 64
+	taken := func() {
+		t.Helper()
+		for n := 0; n < window; {
+			f, err := rx.Receive(patience)
+			if err != nil {
+				t.Fatalf("%d packets of %d come, then %v", n, window, err)
+			}
+			if _, ok := numberOf(f); ok {
+				n++
+			}
+		}
+	}
 	began := time.Now()
 	var question api.TraceQuestion
 	packets := 0
 	for ; packets < 100_000 || time.Since(began) < 5*c.Slice; packets++ {
 		f := bytes.Clone(frame)
 		binary.BigEndian.PutUint32(f[38:], uint32(packets)) // the UDP length and checksum
-		for tx.Send(f) != nil {
-			time.Sleep(time.Millisecond)
+		if err := tx.Send(f); err != nil {
+			t.Fatal(err)
+		}
+		if packets%window == window-1 {
+			taken()
 		}
 		if packets%10 == 0 {
 			question.Packets = append(question.Packets, api.TraceAbout{Data: f[14:], From: began, To: began.Add(time.Minute)})
@@ -469,6 +487,11 @@ func TestDigestsOfAnInterfaceThatComesAndGoes(t *testing.T) {
 	time.Sleep(1500 * time.Millisecond) // more than it may take until an interface is known
 	made := time.Now()
 	n.wire("s", "a")
+	for deadline := time.Now().Add(patience); !strings.Contains(r.log.String(), "the interface is there, filtering"); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the interface is not filtered")
+		}
+	}
 	tx := n.end("s", "a").Sender(t)
 	var sent []api.TraceAbout
 	send := func() {
@@ -484,7 +507,11 @@ func TestDigestsOfAnInterfaceThatComesAndGoes(t *testing.T) {
 	counted(t, r, 1)
 	send()
 	n.in("a", "ip", "link", "delete", "to-s")
-	time.Sleep(500 * time.Millisecond) // weir knows of it
+	for deadline := time.Now().Add(patience); !strings.Contains(r.log.String(), "the interface is gone"); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it is not known that the interface is gone")
+		}
+	}
 	answer, err := r.client.Trace(t.Context(), api.TraceQuestion{Packets: sent})
 	if err != nil || len(answer.Interfaces) != 1 {
 		t.Fatalf("%+v, %v", answer, err)

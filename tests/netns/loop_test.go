@@ -123,7 +123,7 @@ func (r *ring) circle(t *testing.T, v6 bool, packets int) float64 {
 		}
 	}
 	last, quiet := r.load(t), 0
-	for deadline := time.Now().Add(patience); quiet < 5 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience); quiet < 20 && time.Now().Before(deadline); {
 		time.Sleep(20 * time.Millisecond)
 		if now := r.load(t); now != last {
 			last, quiet = now, 0
