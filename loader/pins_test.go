@@ -52,13 +52,17 @@ func TestLocks(t *testing.T) {
 			}
 			locked <- err
 		}()
+		wait := 5 * time.Second
+		if test.waits {
+			wait = 100 * time.Millisecond
+		}
 		select {
 		case err = <-locked:
 			if test.waits || err != nil {
 				t.Errorf("%+v: did not wait, %v", test, err)
 			}
 			unlock()
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(wait):
 			if !test.waits {
 				t.Errorf("%+v: waits", test)
 			}

@@ -240,10 +240,9 @@ func TestViewOnATerminal(t *testing.T) {
 
 	c.press("p")
 	c.see("PAUSED")
-	time.Sleep(30 * time.Millisecond) // what was asked before may come in
 	asked := s.asked()
 	time.Sleep(100 * time.Millisecond)
-	if now := s.asked(); now != asked {
+	if now := s.asked(); now > asked+1 { // which was under way
 		t.Errorf("paused, it asked %d times", now-asked)
 	}
 	c.press("p")
@@ -293,13 +292,13 @@ func TestIntervalIsChanged(t *testing.T) {
 	c.press("+++++++")
 	c.see("every 1m0s")
 	asked := s.asked()
-	time.Sleep(400 * time.Millisecond) // the interval that it began with
-	if now := s.asked(); now != asked {
+	time.Sleep(700 * time.Millisecond)   // two of the intervals that it began with
+	if now := s.asked(); now > asked+1 { // which was under way
 		t.Errorf("it asked %d times", now-asked)
 	}
 	c.press("-------")
 	c.see("every 250ms")
-	c.see("2.00 Mpps")
+	c.see("3.00 Mpps") // which stays, however often it asks on
 }
 
 func TestGoingOnLooksAtOnce(t *testing.T) {
