@@ -122,8 +122,12 @@ func TestCrowdSecFaults(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 		}
+		if failure == Stalled {
+			c.Sources[0].StallTimeout = 500 * time.Millisecond
+		}
 		f := mustOpen(t, c, t.TempDir())
 		want(t, f, fetch(t, f), Failed, failure, "")
+		c.Sources[0].StallTimeout = 0
 	}
 	c.Sources[0].Header = nil
 	f := mustOpen(t, c, t.TempDir())

@@ -69,9 +69,14 @@ func status(code int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
 }
 
-// from is a source at a server, with limits that a test can wait for.
-func from(s *server) Source {
-	return Source{URL: s.URL + "/list.txt", MaxBytes: 64 << 10, StallTimeout: 400 * time.Millisecond, Timeout: 1500 * time.Millisecond}
+// from is a source at a server.
+func from(s *server) Source { return Source{URL: s.URL + "/list.txt", MaxBytes: 64 << 10} }
+
+// impatient is a source at a server, with limits that a test can wait for.
+func impatient(s *server) Source {
+	src := from(s)
+	src.StallTimeout, src.Timeout = 800*time.Millisecond, 2500*time.Millisecond
+	return src
 }
 
 func config(sources ...Source) Config { return Config{Name: "bad-guys", Sources: sources} }
@@ -169,7 +174,7 @@ func TestLastKnownGood(t *testing.T) {
 		}, Truncated, "reset"},
 		{"no HTTP", func(w http.ResponseWriter, _ *http.Request) { hijacked(w, "SSH-2.0-x\r\n", false) }, Unreachable, "no answer"},
 		{"closed", func(w http.ResponseWriter, _ *http.Request) { hijacked(w, "", false) }, Unreachable, "no answer"},
-		{"stalls in the body", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, less); stall(w, r) }, Stalled, "nothing came for 400ms, after 20 bytes"},
+		{"stalls in the body", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, less); stall(w, r) }, Stalled, "nothing came for 800ms, after 20 bytes"},
 		{"stalls before the head", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, Stalled, "after 0 bytes"},
 		{"drips", func(w http.ResponseWriter, r *http.Request) {
 			for r.Context().Err() == nil {
@@ -177,7 +182,7 @@ func TestLastKnownGood(t *testing.T) {
 				w.(http.Flusher).Flush()
 				time.Sleep(50 * time.Millisecond)
 			}
-		}, TimedOut, "not done within 1.5s"},
+		}, TimedOut, "not done within 2.5s"},
 		{"too large", text(strings.Repeat("192.0.2.1\n", 10_000)), TooLarge, "more bytes than the source may have"},
 		{"bomb", text(string(bomb)), TooLarge, "decompressed"},
 		{"bomb in a bomb", text(string(zip(t, bomb))), Garbage, "compressed twice"},
@@ -190,7 +195,11 @@ func TestLastKnownGood(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s, dir := serve(t, text(good)), t.TempDir()
-			f := mustOpen(t, config(from(s)), dir)
+			source := from(s)
+			if c.want == Stalled || c.want == TimedOut {
+				source = impatient(s)
+			}
+			f := mustOpen(t, config(source), dir)
 			want(t, f, fetch(t, f), New, NoFailure, goodText)
 
 			s.now(c.handler)
@@ -212,7 +221,7 @@ func TestLastKnownGood(t *testing.T) {
 				t.Errorf("left behind: %v, %v", left, err)
 			}
 
-			again := mustOpen(t, config(from(s)), dir)
+			again := mustOpen(t, config(source), dir)
 			want(t, again, again.Status().Sources[0].Last, Loaded, NoFailure, goodText)
 			if o := fetch(t, again); o.Failure != c.want {
 				t.Errorf("after a restart: %v", o.Err)
@@ -384,7 +393,7 @@ func TestDowngrade(t *testing.T) {
 func TestSlowReader(t *testing.T) {
 	s := serve(t, text(strings.Repeat(good, 1000))) // more than is buffered
 	src := from(s)
-	src.StallTimeout = 50 * time.Millisecond
+	src.StallTimeout = 500 * time.Millisecond
 	f := mustOpen(t, config(src), t.TempDir())
 	a, err := f.sources[0].get(t.Context(), src.URL, validator{})
 	if err != nil {
@@ -394,7 +403,7 @@ func TestSlowReader(t *testing.T) {
 	if _, err := a.Read(make([]byte, 10)); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(100 * time.Millisecond)
+	time.Sleep(src.StallTimeout + 100*time.Millisecond)
 	if rest, err := io.ReadAll(a); err != nil {
 		t.Fatalf("%d bytes, then %v", len(rest), err)
 	}

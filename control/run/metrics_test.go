@@ -309,7 +309,7 @@ func TestMetricsTrackers(t *testing.T) {
 	l := lab.New(t)
 	var log bytes.Buffer
 	o := options(t, &log, l.B)
-	spec, err := heavy.Parse("key=src,rate=100/s,interval=100ms,action=block")
+	spec, err := heavy.Parse("key=src,rate=100/s,interval=100ms,action=block,for=1m")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,7 +317,7 @@ func TestMetricsTrackers(t *testing.T) {
 	f := begin(t, o)
 	defer f.Stop()
 	f.tick()
-	const packets = 50
+	const packets = 200 // heavy in an interval of nearly two seconds, too
 	send(t, l, packets, cleanSource)
 	var s metrics.Snapshot
 	for range 3 { // intervals

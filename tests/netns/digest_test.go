@@ -91,11 +91,10 @@ func (r *recorder) start(t *testing.T) (stop func()) {
 	served := make(chan error)
 	go func() { served <- r.Serve(ctx, nil, time.Minute, func(run.Rates) {}) }()
 	r.client = api.Dial(r.options.Socket)
-	for range 200 {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if _, err := r.client.Weights(t.Context()); !errors.Is(err, api.ErrNotRunning) {
 			break
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	return func() {
 		cancel()

@@ -40,11 +40,10 @@ func startTeller(t *testing.T, l *lab.Lab, monitor bool) (f *run.Filter, socket 
 	o.Rules.Allow = []string{filepath.Join(dir, "ours.txt")}
 	o.Rules.DropMalformed, o.Rules.Monitor = true, monitor
 	f = serve(t, o)
-	for range 100 {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat(socket); err == nil {
 			return f, socket
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	t.Fatal("no socket")
 	return nil, ""
