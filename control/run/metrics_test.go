@@ -369,7 +369,8 @@ func TestWatched(t *testing.T) {
 func TestMetricsServed(t *testing.T) {
 	var log bytes.Buffer
 	o := options(t, &log, lab.New(t).B)
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	// An address of the loopback's at which nobody else is given the port meanwhile.
+	free, err := net.Listen("tcp", "127.99.97.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

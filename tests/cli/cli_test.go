@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -201,9 +202,11 @@ func (g *ground) args(more ...string) []string {
 	return append([]string{"--iface", g.B.Iface, "--netns", g.B.Netns, "--pins", g.pins}, more...)
 }
 
-// passes sends packets from an address and gives how many come through.
+// passes sends packets from an address and gives how many come through. An ARP
+// frame, which always passes, marks the end.
 func (g *ground) passes(from string, packets int) int {
 	g.t.Helper()
+	end := slices.Concat(g.B.MAC, g.A.MAC, []byte{8, 6}, []byte("the last of some packets"))
 	src := netip.MustParseAddr(from)
 	tuple := key.Tuple{Src: src, Dst: g.B.IPv4, Proto: 17, HasPorts: true, SrcPort: 4000, DstPort: 9}
 	for range packets {
@@ -214,14 +217,17 @@ func (g *ground) passes(from string, packets int) int {
 			g.t.Fatal(err)
 		}
 	}
+	if err := g.sender.Send(end); err != nil {
+		g.t.Fatal(err)
+	}
 	came := 0
 	for {
-		frame, err := g.receiver.Receive(200 * time.Millisecond)
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return came
-		}
+		frame, err := g.receiver.Receive(patience)
 		if err != nil {
-			g.t.Fatal(err)
+			g.t.Fatalf("wait for the last frame: %v", err)
+		}
+		if bytes.Equal(frame, end) {
+			return came
 		}
 		if p, _ := packet.Parse(frame); p.Src == src {
 			came++
