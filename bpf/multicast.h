@@ -109,31 +109,49 @@ static __always_inline int multicast_listed(__u32 filter, __u64 h, __u32 len)
 }
 
 /*
- * Whether a router would forward it to a group: not within 224.0.0.0/24, whose
- * packets stay on their link, nor from an address that is good on its link
- * only (RFC 3927, section 7), nor IGMP. What has options is for the stack.
+ * Whether a source may be that of a packet which a router forwards: not a martian
+ * (RFC 1812, section 5.3.7: the networks 0 and 127, groups and all that lies above
+ * them), nor good on its link only (RFC 3927, section 7).
  */
-static __always_inline int routable4(const struct iphdr *ip)
+static __always_inline int source4(__u32 source)
 {
-	__u32 group = bpf_ntohl(ip->daddr), source = bpf_ntohl(ip->saddr);
+	__u8 network = source >> 24;
 
-	return ip->version == 4 && ip->ihl == 5 && ip->ttl > 1 && ip->protocol != IPPROTO_IGMP &&
-	       group >> 28 == 0xe && group >> 8 != 0xe00000 && source && source >> 16 != 0xa9fe;
+	return network && network != 127 && network < 224 && source >> 16 != 0xa9fe;
 }
 
 /*
- * The same of IPv6: a scope wider than the link (RFC 4291, section 2.7), a source
- * that is good beyond it. MLD, like all that each router has to look at, has
- * hop-by-hop options, and is for the stack.
+ * The same of IPv6: none of ::/64, where the loopback and no address at all are, none
+ * of the link's, no group (RFC 4291, sections 2.5 and 2.7).
+ */
+static __always_inline int source6(const __u32 *source)
+{
+	return (source[0] | source[1]) &&
+	       (source[0] & bpf_htonl(0xffc00000)) != bpf_htonl(0xfe800000) &&
+	       (source[0] & bpf_htonl(0xff000000)) != bpf_htonl(0xff000000);
+}
+
+/*
+ * Whether a router would forward it to a group: not within 224.0.0.0/24, whose
+ * packets stay on their link, nor IGMP. What has options is for the stack.
+ */
+static __always_inline int routable4(const struct iphdr *ip)
+{
+	__u32 group = bpf_ntohl(ip->daddr);
+
+	return ip->version == 4 && ip->ihl == 5 && ip->ttl > 1 && ip->protocol != IPPROTO_IGMP &&
+	       group >> 28 == 0xe && group >> 8 != 0xe00000 && source4(bpf_ntohl(ip->saddr));
+}
+
+/*
+ * The same of IPv6: a scope wider than the link (RFC 4291, section 2.7). MLD, like
+ * all that each router has to look at, has hop-by-hop options, and is for the stack.
  */
 static __always_inline int routable6(const struct ipv6hdr *ip)
 {
-	const __u32 *source = ip->saddr.in6_u.u6_addr32;
-
 	return ip->version == 6 && ip->hop_limit > 1 && ip->nexthdr != IPPROTO_HOPOPTS &&
 	       ip->daddr.in6_u.u6_addr8[0] == 0xff && (ip->daddr.in6_u.u6_addr8[1] & 0xf) > 2 &&
-	       (source[0] & bpf_htonl(0xffc00000)) != bpf_htonl(0xfe800000) &&
-	       (source[0] | source[1] | source[2] | source[3]);
+	       source6(ip->saddr.in6_u.u6_addr32);
 }
 
 /* One hop less, and the checksum in step with it (RFC 1624). */

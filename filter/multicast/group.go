@@ -4,11 +4,20 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"slices"
 )
 
 var (
-	links4      = netip.MustParsePrefix("224.0.0.0/24")   // RFC 5771, section 4: never forwarded
-	linkLocal4  = netip.MustParsePrefix("169.254.0.0/16") // RFC 3927, section 7
+	links4 = netip.MustParsePrefix("224.0.0.0/24") // RFC 5771, section 4: never forwarded
+
+	// martians are sources from which no router forwards packets.
+	martians = []netip.Prefix{
+		netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), // RFC 1812, section 5.3.7,
+		netip.MustParsePrefix("224.0.0.0/3"),                               // with what lies above the groups
+		netip.MustParsePrefix("169.254.0.0/16"),                            // RFC 3927, section 7
+		netip.MustParsePrefix("::/64"), netip.MustParsePrefix("fe80::/10"), // RFC 4291, section 2.5,
+		netip.MustParsePrefix("ff00::/8"), // and 2.7
+	}
 	errNoGroup  = errors.New("no multicast group: those are in 224.0.0.0/4 and ff00::/8")
 	errLinkOnly = errors.New("a group that no router forwards: 224.0.0.0/24 and the IPv6 scopes up to 2 stay on their link")
 )
@@ -43,15 +52,16 @@ func Group(frame []byte) (group netip.Addr, ok bool) {
 	switch ip := frame[etherHeader:]; binary.BigEndian.Uint16(frame[12:]) {
 	case 0x0800:
 		source, group = netip.AddrFrom4([4]byte(ip[12:])), netip.AddrFrom4([4]byte(ip[16:]))
-		forwards = ip[0] == 0x45 && ip[8] > 1 && ip[9] != protoIGMP && !linkLocal4.Contains(source)
+		forwards = ip[0] == 0x45 && ip[8] > 1 && ip[9] != protoIGMP
 	case 0x86dd:
 		if len(ip) < header6 {
 			return group, false
 		}
 		source, group = netip.AddrFrom16([16]byte(ip[8:])), netip.AddrFrom16([16]byte(ip[24:]))
-		forwards = ip[0]>>4 == 6 && ip[7] > 1 && ip[6] != protoHop && !source.IsLinkLocalUnicast()
+		forwards = ip[0]>>4 == 6 && ip[7] > 1 && ip[6] != protoHop
 	default:
 		return group, false
 	}
-	return group, forwards && !source.IsUnspecified() && Check(group) == nil
+	martian := slices.ContainsFunc(martians, func(p netip.Prefix) bool { return p.Contains(source) })
+	return group, forwards && !martian && Check(group) == nil
 }

@@ -9,7 +9,9 @@ import (
 	"testing"
 
 	"weir/filter/fpr"
+	"weir/filter/key"
 	"weir/filter/membership"
+	"weir/filter/packet"
 )
 
 func newTable(t testing.TB, l Layout) *Table {
@@ -195,6 +197,27 @@ func TestCheck(t *testing.T) {
 	} {
 		if err := Check(netip.MustParseAddr(a)); err != want {
 			t.Errorf("%s: error %v, want %v", a, err, want)
+		}
+	}
+}
+
+// What comes from a source that no packet on its way has is for the stack.
+func TestSources(t *testing.T) {
+	for source, want := range map[string]bool{
+		"192.0.2.1": true, "1.0.0.1": true, "126.0.0.1": true, "128.0.0.1": true, "223.255.255.255": true, "10.0.0.1": true,
+		"0.0.0.0": false, "0.0.0.1": false, "127.0.0.1": false, "127.255.255.255": false, "169.254.0.1": false,
+		"224.0.0.1": false, "239.1.2.3": false, "240.0.0.1": false, "255.255.255.255": false,
+		"2001:db8::1": true, "fd00::1": true, "fec0::1": true, "64:ff9b::1": true, "0:0:0:1::1": true,
+		"::": false, "::1": false, "::ffff:192.0.2.1": false, "fe80::1": false, "febf::1": false, "ff02::1": false, "ff0e::1": false,
+	} {
+		tuple := key.Tuple{Src: netip.MustParseAddr(source), Dst: netip.MustParseAddr("239.1.2.3"), Proto: 17, HasPorts: true}
+		if tuple.Src.Is6() {
+			tuple.Dst = netip.MustParseAddr("ff0e::1")
+		}
+		frame := packet.Frame(tuple)
+		frame[0] = 1
+		if group, ok := Group(frame); ok != want || group != tuple.Dst {
+			t.Errorf("from %s: forwarded to %v is %t, want %t", source, group, ok, want)
 		}
 	}
 }

@@ -20,12 +20,12 @@ func (r random) toGroup() []byte {
 		b[0] = byte(r.pick(224, 224, 232, 239, 240, 223))
 		b[1], b[2] = byte(r.pick(0, 0, 1)), byte(r.pick(0, 0, 1))
 		if r.IntN(8) == 0 {
-			t.Src = netip.AddrFrom4([4]byte{byte(r.pick(0, 169)), byte(r.pick(0, 254)), 0, byte(r.pick(0, 1))})
+			t.Src = netip.AddrFrom4([4]byte{byte(r.pick(0, 1, 126, 127, 128, 169, 223, 224, 240, 255)), byte(r.pick(0, 254)), 0, byte(r.pick(0, 1))})
 		}
 	} else {
 		b[0], b[1], b[5], b[7] = byte(r.pick(0xff, 0xff, 0xff, 0xfe)), byte(r.IntN(32)), 0, 0
 		if r.IntN(8) == 0 {
-			t.Src = netip.AddrFrom16([16]byte{0: byte(r.pick(0, 0xfe)), 1: byte(r.pick(0, 0x80, 0xbf, 0xc0)), 15: byte(r.pick(0, 1))})
+			t.Src = netip.AddrFrom16([16]byte{0: byte(r.pick(0, 0xfe, 0xff)), 1: byte(r.pick(0, 0x0e, 0x80, 0xbf, 0xc0)), 7: byte(r.pick(0, 1)), 8: byte(r.pick(0, 1)), 15: byte(r.pick(0, 1))})
 		}
 	}
 	t.Dst, _ = netip.AddrFromSlice(b)
