@@ -38,7 +38,7 @@ enum loop_outcome {
 	LOOP_REMOVED,	      /* at an edge */
 	LOOP_TOO_LARGE,	      /* not inserted: for the MTU, or for what a header can say */
 	LOOP_NO_ROOM,	      /* not inserted or removed: the frame's buffer has no room */
-	LOOP_FRAGMENT,	      /* not inserted: a fragment */
+	LOOP_FRAGMENT,	      /* not inserted, or its filter not judged: a fragment */
 	LOOP_OPTIONS_PRESENT, /* not inserted: IPv4 options or a hop-by-hop header */
 	LOOP_FORGED,	      /* the filter did not change, but the tag is wrong: left alone */
 	LOOP_FOREIGN,	      /* of another domain or size: left alone */
@@ -97,6 +97,8 @@ struct {
 #define LOOP_PAD_V6    8 /* next header, length, PadN of 6 bytes */
 
 #define MAX_LENGTH 0xffff
+
+#define FRAGMENTED bpf_htons(0x3fff) /* of IPv4: more fragments, or an offset */
 
 struct loop_option {
 	__u8 type;
@@ -195,13 +197,31 @@ __noinline long loop_tag(struct xdp_md *ctx)
 	return le32(siphash(loop_node.key, inv.w, words));
 }
 
-/* What the packet is that bears a filter which did not change. */
+/* Whether this CPU's packet is a fragment of IPv4. */
+static __always_inline int fragment_v4(struct xdp_md *ctx)
+{
+	void *end = (void *)(long)ctx->data_end, *ip;
+	struct cpu_row *row = this_row();
+
+	if (!row || row->packet.family != 4)
+		return 0;
+	ip = network_of(ctx, row);
+	return ip + LOOP_HEADER_V4 <= end && (*(__be16 *)(ip + 6) & FRAGMENTED);
+}
+
+/*
+ * What the packet is that bears a filter which did not change. The tag of a packet
+ * that was fragmented inside is none of its fragments', so that nobody can tell who
+ * has made these.
+ */
 __noinline int judge_loop(struct xdp_md *ctx, __u32 tag, __u32 count)
 {
 	enum loop_outcome outcome = LOOP_FORGED;
 
 	if (loop_tag(ctx) == tag)
 		outcome = count + 1 >= loop_node.confirm ? LOOP_LOOPED : LOOP_SUSPECTED;
+	else if (fragment_v4(ctx))
+		outcome = LOOP_FRAGMENT;
 	count_loop(outcome);
 	return outcome;
 }
@@ -415,7 +435,7 @@ static __always_inline enum loop_outcome obstacle(void *ip, void *end, int v6, _
 	*len = bpf_ntohs(*(__be16 *)(ip + 2));
 	if ((byte[0] & 0xf) > LOOP_HEADER_V4 / 4)
 		return LOOP_OPTIONS_PRESENT;
-	if (*(__be16 *)(ip + 6) & bpf_htons(0x3fff)) /* more fragments, offset */
+	if (*(__be16 *)(ip + 6) & FRAGMENTED)
 		return LOOP_FRAGMENT;
 	return (byte[0] & 0xf) == LOOP_HEADER_V4 / 4 && *len >= LOOP_HEADER_V4 ? LOOP_INSERTED
 									       : LOOP_UNTOUCHED;
@@ -582,7 +602,7 @@ __noinline int cross_edge(struct xdp_md *ctx)
 	if (loop_edge) {
 		if (!safe)
 			outcome = enter_domain(ctx);
-	} else if (safe || found) {
+	} else if (safe || found || row->packet.loop == LOOP_FRAGMENT) {
 		outcome = leave_domain(ctx);
 	}
 	count_loop(outcome);

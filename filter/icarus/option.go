@@ -51,7 +51,7 @@ const (
 	Removed                       // at an edge
 	TooLarge                      // not inserted: the packet would exceed the MTU, or what its header can say
 	NoRoom                        // not inserted or removed: the frame's buffer has no room
-	Fragment                      // not inserted: a fragment
+	Fragment                      // not inserted, or its filter not judged: a fragment
 	OptionsPresent                // not inserted: there are IPv4 options or a hop-by-hop header already
 	Forged                        // the filter did not change, but the tag is not the domain's: left alone
 	Foreign                       // an option of the type, but of another domain or size: left alone
@@ -149,7 +149,7 @@ func obstacle(pkt []byte) Outcome {
 			return Untouched
 		case pkt[0]&0xf > 5:
 			return OptionsPresent
-		case binary.BigEndian.Uint16(pkt[6:])&0x3fff != 0:
+		case fragmentV4(pkt):
 			return Fragment
 		case pkt[0]&0xf == 5 && total >= headerV4: // 0 if it was aggregated beyond 64 KiB
 			return Inserted
@@ -170,8 +170,14 @@ func obstacle(pkt []byte) Outcome {
 	return Untouched
 }
 
+// fragmentV4 reports whether an IPv4 packet is a fragment: more follow, or it has an
+// offset.
+func fragmentV4(pkt []byte) bool { return binary.BigEndian.Uint16(pkt[6:])&0x3fff != 0 }
+
 // Check gives the outcome of a visit without changing the packet: Untouched,
-// Foreign, Forged, Visited, Suspected or Looped.
+// Foreign, Forged, Fragment, Visited, Suspected or Looped. The tag of a packet that
+// was fragmented inside is none of its fragments', so that nobody can tell who has
+// made these.
 func (n *Node) Check(pkt []byte) Outcome {
 	option, o := n.find(pkt)
 	if option == nil {
@@ -181,6 +187,9 @@ func (n *Node) Check(pkt []byte) Outcome {
 		return Visited
 	}
 	if tag, ok := n.tag(pkt); !ok || !bytes.Equal(tag, option[4:optionHead]) {
+		if pkt[0]>>4 == 4 && fragmentV4(pkt) {
+			return Fragment
+		}
 		return Forged
 	}
 	t := Trace{Filter: filterOf(option[optionHead:]), Unchanged: option[2]}

@@ -186,6 +186,20 @@ func TestForged(t *testing.T) {
 	}
 }
 
+// The fragments that a router inside makes of a packet have its filter and its tag,
+// which is none of theirs: that is not to be told from a forgery, and not judged.
+func TestFragmentsFromInside(t *testing.T) {
+	n := mustNode(t, 1, 9, Geometry{Size: 64, K: 6, Confirm: 1})
+	pkt, _ := n.Insert(v4(40), 1500)
+	pkt[6] |= 0x20 // more fragments
+	if o := n.Check(pkt); o != Fragment {
+		t.Errorf("a revisit: %v", o)
+	}
+	if o := mustNode(t, 2, 9, n.Geometry).Check(pkt); o != Visited {
+		t.Errorf("a visit: %v", o)
+	}
+}
+
 // What gets no filter is as it was.
 func TestObstacles(t *testing.T) {
 	n := mustNode(t, 1, 9, Geometry{Size: 64, K: 6, Confirm: 1})

@@ -2,6 +2,7 @@ package contract
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -120,7 +121,7 @@ func (n *loopNode) want(frame []byte) (action verdict.Action, passed []byte, cou
 		return o.Action, frame, counted
 	}
 	ours := found == icarus.Visited || found == icarus.Suspected || found == icarus.Looped
-	if n.role == exit && (ours || safe) {
+	if n.role == exit && (ours || safe || found == icarus.Fragment) {
 		if pkt, did = n.Remove(pkt); did == icarus.Removed {
 			count(did)
 			return o.Action, whole(pkt), counted
@@ -160,6 +161,7 @@ func (n *loopNode) pass(frame []byte) ([]byte, error) {
 		return nil, err
 	}
 	outcomes := n.grown()
+	slices.Sort(counted) // as the others are
 	switch {
 	case got == loader.ActionDrop != (action == verdict.Drop):
 		err = fmt.Errorf("action %d, want %v", got, action)
@@ -388,9 +390,56 @@ func loopSeeds(t testing.TB, g icarus.Geometry) (seeds [][]byte) {
 		seeds = append(seeds, tagged)
 		other := mustNode(t, 1, icarus.Geometry{Size: 384 - g.Size, K: 5, Confirm: 1})
 		pkt, _ = other.Insert(plain[14:], 1500)
-		seeds = append(seeds, slices.Concat(plain[:14], pkt))
+		seeds = append(seeds, slices.Concat(plain[:14], pkt), fragmented(plain, n))
 	}
 	return seeds
+}
+
+// fragmented is the second half of a frame's packet, if that is IPv4, as a router
+// inside has cut it in two, behind a node that has inserted a filter.
+func fragmented(plain []byte, n *icarus.Node) []byte {
+	pkt, _ := n.Insert(plain[14:], 1500)
+	if pkt[0]>>4 != 4 {
+		return slices.Concat(plain[:14], pkt)
+	}
+	header := int(pkt[0]&0xf) * 4
+	pkt = slices.Concat(pkt[:header], pkt[header+24:])
+	binary.BigEndian.PutUint16(pkt[2:], uint16(len(pkt)))
+	pkt[6], pkt[7] = 0, 3 // an offset of 24 bytes
+	return slices.Concat(plain[:14], pkt)
+}
+
+// A router inside may fragment a packet, whose filter all fragments have then. Their
+// tag is wrong, and nobody has forged it: they are not in a loop, and lose the
+// filter where they leave.
+func TestFragmentsFromInside(t *testing.T) {
+	l := lab.New(t)
+	g := icarus.Geometry{Size: 64, K: 6, Confirm: 1}
+	plain := slices.Concat(packet.Frame(key.Tuple{
+		Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("198.51.100.1"), Proto: 17, HasPorts: true, SrcPort: 9, DstPort: 9,
+	}), make([]byte, 40))
+	n := mustNode(t, 1, g)
+	frame := fragmented(plain, n)
+	out := route(t, l)
+	l.B.In(t, func() {
+		for _, c := range []struct {
+			role
+			counted []icarus.Outcome
+			length  int
+		}{
+			{inner, []icarus.Outcome{icarus.Fragment}, len(frame)},
+			{exit, []icarus.Outcome{icarus.Removed, icarus.Fragment}, len(frame) - 16},
+		} {
+			k := newLoopNode(t, n, c.role, out, verdict.Policy{})
+			_, passed, err := k.program.Pass(frame)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if counted := k.grown(); !slices.Equal(counted, c.counted) || len(passed) != c.length {
+				t.Errorf("role %d: counted %v, want %v; %d bytes, want %d", c.role, counted, c.counted, len(passed), c.length)
+			}
+		}
+	})
 }
 
 // loopNodes are one node of each role.
