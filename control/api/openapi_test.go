@@ -17,6 +17,7 @@ import (
 
 	"weir/control/events"
 	"weir/control/feed"
+	"weir/filter/verdict"
 )
 
 const documentFile = "../../docs/api/openapi.yaml"
@@ -211,7 +212,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		example[name] = string(text)
 	}
 	validate("/components/schemas/TraceQuestion", []byte(traced))
-	for _, e := range []events.Event{dropped, lost, {Time: time.Now(), FirstTTL: 64, TTL: 60}} {
+	for _, e := range []events.Event{dropped, lost, {Time: time.Now(), Reason: verdict.Looped, FirstTTL: 64, TTL: 60}} {
 		line, err := json.Marshal(eventOf(e))
 		if err != nil {
 			t.Fatal(err)

@@ -36,8 +36,9 @@ type Event struct {
 	Frame   []byte    // at most FrameSize bytes, if they are wanted; not to be changed
 	Lost    uint64
 
-	// FirstTTL and TTL are not 0 where the packet seems to run in a loop: its TTL fell
-	// from the one to the other. It has passed; no frame is there.
+	// FirstTTL is not 0 where digests tell of the loop, and not a filter in the packet: its
+	// TTL fell from the one to the other. It has passed, whatever it was counted under; no
+	// frame is there.
 	FirstTTL, TTL uint8
 }
 

@@ -122,13 +122,14 @@ func (h *Hub) Subscribe(want Want) (told <-chan Event, end func()) {
 	return s.to, func() { h.unsubscribe(s) }
 }
 
-// Loop tells of a packet that seems to run in a loop. Who wants packets of some
-// reasons, or their frames, is not told.
+// Loop tells of a packet that seems to run in a loop, under the reason of those that
+// do. Who wants frames is not told: there is none.
 func (h *Hub) Loop(e Event) {
+	e.Reason = verdict.Looped
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, s := range h.subs {
-		if len(s.Reasons) == 0 && !s.Frames {
+		if s.wants(e.Reason) && !s.Frames {
 			s.give(e)
 		}
 	}

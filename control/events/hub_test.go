@@ -286,6 +286,26 @@ func TestFlood(t *testing.T) {
 	}
 }
 
+// A loop that digests have found has the reason of one, for who asks for such.
+func TestLoop(t *testing.T) {
+	b := newBench(t)
+	all, _ := b.Subscribe(Want{})
+	looped, _ := b.Subscribe(Want{Reasons: []verdict.Reason{verdict.Looped}})
+	blocked, _ := b.Subscribe(Want{Reasons: []verdict.Reason{verdict.Blocked}})
+	frames, _ := b.Subscribe(Want{Frames: true})
+	b.Loop(Event{FirstTTL: 64, TTL: 60})
+	for i, s := range []<-chan Event{all, looped} {
+		if got := b.got(s); len(got) != 1 || got[0].Reason != verdict.Looped || got[0].FirstTTL != 64 {
+			t.Errorf("subscriber %d: %+v", i, got)
+		}
+	}
+	for i, s := range []<-chan Event{blocked, frames} {
+		if got := b.got(s); len(got) != 0 {
+			t.Errorf("subscriber %d wants none: %+v", i, got)
+		}
+	}
+}
+
 // An interface that is no longer followed is silent, one that comes back is not.
 func TestFollow(t *testing.T) {
 	b := newBench(t)

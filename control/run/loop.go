@@ -107,6 +107,9 @@ func (f *Filter) tellLoops(now time.Time) {
 			return
 		}
 		p := pair{e.Tuple.Src, e.Tuple.Dst}
+		if e.FirstTTL != 0 {
+			continue // of digests: recorded() has logged it
+		}
 		if last, known := l.told[p]; !p.src.IsValid() || known && now.Sub(last) < tellLoopAgain {
 			continue
 		}

@@ -553,7 +553,7 @@ func TestLoopOnTheWire(t *testing.T) {
 		if err != nil {
 			t.Fatalf("no event: %v", err)
 		}
-		if e.Dst != "10.9.0.1" || e.Interface != "to-a" || e.Drops() || e.FirstTTL < e.TTL+4 {
+		if e.Dst != "10.9.0.1" || e.Interface != "to-a" || e.Reason != "looped" || e.Drops() || e.FirstTTL < e.TTL+4 {
 			t.Errorf("event %+v", e)
 		}
 		break
