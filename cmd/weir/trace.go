@@ -49,8 +49,8 @@ A weir is asked by its socket, or where api.listen says, by https; then with a
 certificate. Addresses may be forged, and it does not matter: it is the packet
 that was seen.
 
---loops asks nobody. It looks through the captures for packets that came again and
-again with a lower TTL.`,
+--loops asks nobody, and takes none of the flags for that. It looks through the captures
+for packets that came again and again with a lower TTL.`,
 		Example: `  weir trace attack.pcap
   weir trace --node edge=/run/weir/weir.sock --node core=https://192.0.2.1:9478 \
     --cert me.pem --key me.key --ca weirs.pem --link edge-core --from edge attack.pcap
@@ -74,6 +74,12 @@ again with a lower TTL.`,
 			return usageError{fmt.Errorf("--count %d: want a number of packets, or 0 for all", *count)}
 		}
 		if *loops {
+			for _, name := range []string{"node", "socket", "cert", "key", "ca", "link", "from", "window", "count"} {
+				if f.Changed(name) {
+					return usageError{fmt.Errorf("--%s with --loops: that asks no weir, and looks through all of the captures; "+
+						"a weir that finds loops itself tells of them in its log and by weir events", name)}
+				}
+			}
 			return findLoops(c.OutOrStdout(), captures, *asJSON)
 		}
 		if len(nodes) == 0 {

@@ -122,6 +122,12 @@ func TestTraceLoops(t *testing.T) {
 	if code != exitOK || log != "" || out != want {
 		t.Errorf("exit code %d\n%s%s\nwant\n%s", code, out, log, want)
 	}
+	for _, args := range [][]string{{"--node", "a=/run/a.sock"}, {"--socket", "/run/a.sock"}, {"--link", "a-b"}, {"--from", "a"}, {"--window", "1s"}, {"--count", "1"}} {
+		code, _, log := weir(t, "", append([]string{"trace", "--loops", datagrams(t, 64)}, args...)...)
+		if code != exitUsage || !strings.Contains(log, args[0]+" with --loops") {
+			t.Errorf("%v: exit code %d, %s", args, code, log)
+		}
+	}
 	code, out, _ = weir(t, "", "trace", "--loops", "--json", datagrams(t, 64, 63, 63))
 	if code != exitOK || !strings.Contains(out, `"loops": []`) {
 		t.Errorf("exit code %d\n%s", code, out)
