@@ -204,7 +204,7 @@ func (r *Recorder) adopt(l *record, m loader.DigestMemory, now time.Time) {
 	switch {
 	case b.Slice != 0:
 		l.number = b.Slice
-		l.begun = r.Begin(current - int64(uint32(current)-b.Slice))
+		l.begun = r.Begin(current - int64(int32(uint32(current)-b.Slice))) // it may be yet to come: see span
 	default:
 		l.number = 0
 		l.begun = r.Begin(r.Number(r.ticked.Add(-late)))
@@ -214,8 +214,7 @@ func (r *Recorder) adopt(l *record, m loader.DigestMemory, now time.Time) {
 // end makes a slice of the bank that has ended, at a time not before one and
 // not after the other.
 func (r *Recorder) end(l *record, m loader.DigestMemory, before, after time.Time) {
-	s, counts := r.read(l, m, 1-m.Recording())
-	s.To = after
+	s, counts := r.read(l, m, 1-m.Recording(), after)
 	l.past, l.now, l.live = l.past.plus(counts), Counts{}, nil
 	l.begun = before
 	if s.Packets > 0 {
@@ -223,9 +222,24 @@ func (r *Recorder) end(l *record, m loader.DigestMemory, before, after time.Time
 	}
 }
 
-// read makes a slice of what is in a bank.
-func (r *Recorder) read(l *record, m loader.DigestMemory, bank int) (*digest.Slice, Counts) {
-	s := &digest.Slice{Seed: m.Seed, From: l.begun, Filter: digest.NewFilter(r.geometry)}
+// span is the time that a slice tells of which took so long. Where the clock was set
+// back meanwhile it is that by the old clock and by the new one, with what lies between:
+// nobody knows by which of them a packet was captured. Set forward, it is the same without
+// more ado. One that begins after it ends, since the clock was set back while no recorder
+// was there, counts as one of the usual length.
+func (c Config) span(begun, end time.Time, took time.Duration) (from, to time.Time) {
+	if took < 0 {
+		took = c.Slice
+	}
+	begun = begun.Round(0) // without the monotonic clock's reading, which knows nothing of this
+	back := max(0, begun.Add(took).Sub(end.Round(0)))
+	return begun.Add(-back), end.Add(back)
+}
+
+// read makes a slice of what is in a bank, up to a time.
+func (r *Recorder) read(l *record, m loader.DigestMemory, bank int, end time.Time) (*digest.Slice, Counts) {
+	s := &digest.Slice{Seed: m.Seed, Filter: digest.NewFilter(r.geometry)}
+	s.From, s.To = r.span(l.begun, end, end.Sub(l.begun))
 	var counts Counts
 	for cpu := range m.CPUs {
 		b, words := m.Bank(cpu, bank)
@@ -297,8 +311,7 @@ func (r *Recorder) Look(g *generation.Generation) {
 			continue
 		}
 		g.Digests(l.stats, func(m loader.DigestMemory) {
-			l.live, _ = r.read(l, m, m.Recording())
-			l.live.To = time.Now()
+			l.live, _ = r.read(l, m, m.Recording(), time.Now())
 		})
 	}
 }

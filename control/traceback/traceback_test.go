@@ -396,3 +396,39 @@ func TestArchiveOutlastsItsRecorder(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// Whatever becomes of the clock during a slice, it is found by the time of its packets,
+// of the old clock and of the new.
+func TestSliceOfAClockThatIsSet(t *testing.T) {
+	c := Config{Config: digest.Config{Slice: time.Second}}
+	at := func(d time.Duration) time.Time { return start.Add(d) }
+	for _, s := range []struct {
+		name       string
+		begun, end time.Duration // by the clock
+		took       time.Duration
+		from, to   time.Duration
+	}{
+		{"left alone", 0, time.Second, time.Second, 0, time.Second},
+		{"set forward by an hour", 0, time.Hour + time.Second, time.Second, 0, time.Hour + time.Second},
+		{"set back by an hour", time.Hour, 900 * time.Millisecond, 900 * time.Millisecond, 0, time.Hour + 900*time.Millisecond},
+		{"set back within the slice", 500 * time.Millisecond, time.Second, time.Second, 0, 1500 * time.Millisecond},
+		{"set back while there was no recorder", time.Hour, 0, -time.Hour, -time.Second, time.Hour + time.Second},
+	} {
+		from, to := c.span(at(s.begun), at(s.end), s.took)
+		if !from.Equal(at(s.from)) || !to.Equal(at(s.to)) {
+			t.Errorf("%s: from %v to %v, want %v to %v", s.name, from.Sub(start), to.Sub(start), s.from, s.to)
+		}
+		slice := digest.Slice{From: from, To: to}
+		for _, packet := range []time.Duration{s.begun, s.end - 1} {
+			if !slice.Overlaps(at(packet), at(packet)) {
+				t.Errorf("%s: a packet of %v is not found", s.name, packet)
+			}
+		}
+	}
+	// The clock that is never set says how old a slice is, and not how long.
+	now := time.Now()
+	from, to := c.span(now, now.Add(time.Second), time.Second)
+	if to.Sub(now) != time.Second || strings.Contains(from.String(), "m=") {
+		t.Errorf("from %v to %v", from, to)
+	}
+}
