@@ -98,7 +98,7 @@ func (f *Filter) Trace(ctx context.Context, q api.TraceQuestion) (*api.Traced, e
 	}
 	seen, err := r.Find(ctx, packets)
 	switch {
-	case errors.Is(err, digest.ErrTruncated) || errors.Is(err, digest.ErrMalformed):
+	case errors.Is(err, digest.ErrTruncated) || errors.Is(err, digest.ErrMalformed) || errors.Is(err, traceback.ErrTooMuch):
 		return nil, &api.BadRequest{Err: err}
 	case err != nil:
 		return nil, fmt.Errorf("trace: %w", err)

@@ -2,6 +2,7 @@ package traceback
 
 import (
 	"cmp"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -43,16 +44,19 @@ type ArchiveConfig struct {
 // Slices are written in the background; those that come while too many wait are
 // left out.
 type Archive struct {
-	log   *slog.Logger
-	queue chan archived
-	done  chan struct{}
-	dir   string
+	log     *slog.Logger
+	queue   chan archived
+	done    chan struct{}
+	dir     string
+	reading chan struct{} // has an element while slices are read
 
 	mu     sync.Mutex // guards what follows
 	config ArchiveConfig
 	files  []file // in order of time
 	counts ArchiveCounts
-	failed bool // the last time
+	// What is wrong, as the log has it: with the last slice, with what is to go, and with
+	// the time that writing takes.
+	unsaved, untidy, late string
 }
 
 // ArchiveCounts is what an archive has come to.
@@ -74,6 +78,7 @@ type file struct {
 	from, to time.Time
 	size     int64
 	name     string
+	damaged  bool // it is in the log
 }
 
 const (
@@ -93,7 +98,7 @@ func OpenArchive(c ArchiveConfig, log *slog.Logger) (*Archive, error) {
 	if err != nil {
 		return nil, fmt.Errorf("archive of digests: %w", err)
 	}
-	a := &Archive{config: c, dir: c.Dir, log: log, queue: make(chan archived, backlog), done: make(chan struct{})}
+	a := &Archive{config: c, dir: c.Dir, log: log, queue: make(chan archived, backlog), done: make(chan struct{}), reading: make(chan struct{}, 1)}
 	for _, e := range entries {
 		if strings.HasSuffix(e.Name(), suffix+temporary) { // of a weir that was killed
 			_ = os.Remove(filepath.Join(c.Dir, e.Name()))
@@ -134,7 +139,7 @@ func parseName(name string) (f file, ok bool) {
 	if i < 0 {
 		return f, false
 	}
-	return file{loader.Target{Netns: place[:i], Iface: place[i+1:]}, time.Unix(0, from), time.Unix(0, to), 0, name}, true
+	return file{loader.Target{Netns: place[:i], Iface: place[i+1:]}, time.Unix(0, from), time.Unix(0, to), 0, name, false}, true
 }
 
 // add takes a file up.
@@ -158,7 +163,10 @@ func (a *Archive) put(t loader.Target, s *digest.Slice) {
 	select {
 	case a.queue <- archived{t, s}:
 	default:
-		a.ended(errors.New("slices come faster than they can be compressed and written: one is left out"))
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.counts.Errors++
+		a.tell(&a.late, errors.New("slices come faster than they can be compressed and written: some are left out"))
 	}
 }
 
@@ -171,18 +179,42 @@ func (a *Archive) write() {
 	}
 }
 
-// ended takes in what came of a slice: a failure is in the log until it is over,
-// once.
+// ended takes in what came of a slice.
 func (a *Archive) ended(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err != nil {
 		a.counts.Errors++
-		if !a.failed {
-			a.log.Error("archive of digests: "+err.Error(), "directory", a.dir)
-		}
 	}
-	a.failed = err != nil
+	a.tell(&a.unsaved, err)
+	if len(a.queue) == 0 {
+		a.late = "" // it has caught up
+	}
+}
+
+// tell logs what is wrong, unless it is what the log has last, of whatever file; nil is
+// that it is over.
+func (a *Archive) tell(last *string, err error) {
+	text := fault(err)
+	if text != "" && text != *last {
+		a.log.Error("archive of digests: "+err.Error(), "directory", a.dir)
+	}
+	*last = text
+}
+
+// fault is an error without the file that it is about, "" for none.
+func fault(err error) string {
+	var file *fs.PathError
+	var files *os.LinkError
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &file):
+		return file.Op + ": " + file.Err.Error()
+	case errors.As(err, &files):
+		return files.Op + ": " + files.Err.Error()
+	}
+	return err.Error()
 }
 
 // save writes a slice to its file. After a crash at any instant it is there, or it
@@ -199,7 +231,7 @@ func (a *Archive) save(s archived) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.add(file{s.Target, s.From, s.To, int64(len(text)), filepath.Base(path)})
+	a.add(file{s.Target, s.From, s.To, int64(len(text)), filepath.Base(path), false})
 	return nil
 }
 
@@ -232,27 +264,57 @@ func (a *Archive) tidy(now time.Time) {
 		if !f.to.Before(now.Add(-a.config.Keep)) && a.counts.Bytes <= a.config.Size {
 			return
 		}
-		if err := os.Remove(filepath.Join(a.dir, f.name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			if !a.failed {
-				a.log.Error("archive of digests: " + err.Error())
-			}
-			a.failed = true
+		err := os.Remove(filepath.Join(a.dir, f.name))
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil // it is what was wanted
+		}
+		if a.tell(&a.untidy, err); err != nil {
 			return
 		}
 		a.files, a.counts.Bytes = a.files[1:], a.counts.Bytes-f.size
 	}
 }
 
-// slices reads the slices that are wanted, one at a time. One that is damaged is in the log,
-// and left out; one that was removed meanwhile is none.
-func (a *Archive) slices(wanted func(file) bool) iter.Seq2[archived, error] {
+// What is read of an archive for one question: some 25 s of a core. Of a slice in which
+// few packets passed, the file is small, but not the work.
+const (
+	mostRead   = 128 << 20 // bytes of files
+	leastSlice = 16 << 10  // that a file counts as
+)
+
+// ErrTooMuch says that a question would take too much of an archive.
+var ErrTooMuch = errors.New("too much of the archive at once")
+
+// slices reads the slices that are wanted, one at a time, and for one caller at a time. One
+// that is damaged is in the log, once, and left out; one that was removed meanwhile is
+// none. It fails with ErrTooMuch, or when ctx is done, or where a file cannot be read.
+func (a *Archive) slices(ctx context.Context, wanted func(file) bool) iter.Seq2[archived, error] {
 	a.mu.Lock()
 	files := slices.Clone(a.files)
 	a.mu.Unlock()
+	files = slices.DeleteFunc(files, func(f file) bool { return !wanted(f) || f.damaged })
+	var work int64
+	for _, f := range files {
+		work += max(f.size, leastSlice)
+	}
 	return func(yield func(archived, error) bool) {
+		if work > mostRead {
+			yield(archived{}, fmt.Errorf("%w: the packets are looked for in %d slices on disk, which is %.1f times the most: "+
+				"ask for a shorter window, or for fewer packets", ErrTooMuch, len(files), float64(work)/mostRead))
+			return
+		}
+		if len(files) == 0 {
+			return // and waits for nobody
+		}
+		select {
+		case a.reading <- struct{}{}:
+			defer func() { <-a.reading }()
+		case <-ctx.Done():
+		}
 		for _, f := range files {
-			if !wanted(f) {
-				continue
+			if ctx.Err() != nil {
+				yield(archived{}, context.Cause(ctx))
+				return
 			}
 			path := filepath.Join(a.dir, f.name)
 			text, err := os.ReadFile(path)
@@ -265,7 +327,7 @@ func (a *Archive) slices(wanted func(file) bool) iter.Seq2[archived, error] {
 			}
 			s, err := decode(text)
 			if err != nil {
-				a.log.Error(fmt.Sprintf("archive of digests: %s: %v: remove it", path, err))
+				a.spoil(f.name, fmt.Sprintf("archive of digests: %s: %v: remove it", path, err))
 				continue
 			}
 			if !yield(archived{f.Target, s}, nil) {
@@ -273,6 +335,18 @@ func (a *Archive) slices(wanted func(file) bool) iter.Seq2[archived, error] {
 			}
 		}
 	}
+}
+
+// spoil notes that a file is damaged, and logs why.
+func (a *Archive) spoil(name, why string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	i := slices.IndexFunc(a.files, func(f file) bool { return f.name == name })
+	if i < 0 || a.files[i].damaged {
+		return
+	}
+	a.files[i].damaged = true
+	a.log.Error(why)
 }
 
 // Counts tells of the archive.

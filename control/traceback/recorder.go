@@ -383,8 +383,8 @@ type Packet struct {
 }
 
 // Find tells of each interface in which slices the packets may have passed, those in
-// order of time. It fails when ctx is done, where the archive cannot be read, or with
-// digest's errors.
+// order of time. It fails when ctx is done, where the archive cannot be read, with
+// ErrTooMuch, or with digest's errors.
 func (r *Recorder) Find(ctx context.Context, packets []Packet) ([]Seen, error) {
 	for i, p := range packets {
 		if _, err := digest.Sum(0, p.Data); err != nil {
@@ -405,10 +405,7 @@ func (r *Recorder) Find(ctx context.Context, packets []Packet) ([]Seen, error) {
 			q.interfaceOf(f.Target).begin(f.from)
 			return !inMemory[f.name] && q.wants(f.from, f.to)
 		}
-		for s, err := range r.archive.slices(wanted) {
-			if err == nil {
-				err = context.Cause(ctx)
-			}
+		for s, err := range r.archive.slices(ctx, wanted) {
 			if err != nil {
 				return nil, err
 			}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -60,7 +61,7 @@ func all(file) bool { return true }
 // read gives the slices of an archive.
 func read(t testing.TB, a *Archive, wanted func(file) bool) (found []archived) {
 	t.Helper()
-	for s, err := range a.slices(wanted) {
+	for s, err := range a.slices(t.Context(), wanted) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -178,6 +179,128 @@ func TestArchiveThatFails(t *testing.T) {
 	os.WriteFile(file, nil, 0o600)
 	if _, err := OpenArchive(ArchiveConfig{Dir: file}, slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("a file was taken for a directory")
+	}
+}
+
+// What goes wrong in one way again and again is told once, also where it works in
+// between, or for other files; another failure is told.
+func TestArchiveTellsOnce(t *testing.T) {
+	c := ArchiveConfig{Dir: t.TempDir(), Keep: time.Hour, Size: 1 << 30}
+	a, log := open(t, c)
+	told := func(want int) {
+		t.Helper()
+		if n := strings.Count(log.String(), "level=ERROR"); n != want {
+			t.Fatalf("told %d times, want %d:\n%s", n, want, log)
+		}
+	}
+	// What cannot be removed, while all else is written.
+	for i := range 2 {
+		name := filepath.Join("stays", string('a'+rune(i)))
+		if err := os.MkdirAll(filepath.Join(c.Dir, name, "full"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		a.add(file{name: name})
+	}
+	now := time.Now()
+	for i := range 3 {
+		s := slice(t, i, 10)
+		s.From, s.To = now, now.Add(time.Duration(i))
+		a.put(eth0, s)
+	}
+	a.Close()
+	told(1)
+	if n := a.Counts(); n.Errors != 0 || n.Files != 5 {
+		t.Fatalf("%+v", n)
+	}
+	a.files = a.files[1:] // the next one is kept for the same reason
+	a.tidy(now)
+	told(1)
+
+	for i, err := range []error{
+		&os.PathError{Op: "write", Path: "1", Err: syscall.ENOSPC}, &os.PathError{Op: "write", Path: "2", Err: syscall.ENOSPC},
+		&os.PathError{Op: "write", Path: "2", Err: syscall.EROFS}, &os.LinkError{Op: "rename", Old: "3", Err: syscall.EROFS},
+		&os.LinkError{Op: "rename", Old: "4", Err: syscall.EROFS}, nil, &os.LinkError{Op: "rename", Old: "5", Err: syscall.EROFS},
+	} {
+		a.ended(err)
+		told(1 + []int{1, 1, 2, 3, 3, 3, 4}[i])
+	}
+
+	// Too many slices: they come and go, and are as many all the time.
+	a.queue = make(chan archived, 2)
+	for range 3 {
+		for range 3 {
+			a.put(eth0, slice(t, 0, 1))
+		}
+		<-a.queue
+		a.ended(nil)
+		told(6)
+	}
+	<-a.queue
+	a.ended(nil)
+	for range 3 {
+		a.put(eth0, slice(t, 0, 1))
+	}
+	told(7)
+}
+
+// A question takes so much of an archive and not more, waits for its turn, and tells
+// of a damaged slice once.
+func TestQuestionsOfAnArchive(t *testing.T) {
+	c := ArchiveConfig{Dir: t.TempDir(), Keep: 100 * 365 * 24 * time.Hour, Size: 1 << 40}
+	a, log := open(t, c)
+	for i := range 3 {
+		a.put(eth0, slice(t, i, 10))
+	}
+	a.Close()
+	ask := func(ctx context.Context, wanted func(file) bool) (n int, err error) {
+		for _, err := range a.slices(ctx, wanted) {
+			if err != nil {
+				return n, err
+			}
+			n++
+		}
+		return n, nil
+	}
+	if err := os.Truncate(filepath.Join(c.Dir, a.files[1].name), 20); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if n, err := ask(t.Context(), all); n != 2 || err != nil {
+			t.Errorf("%d slices, %v", n, err)
+		}
+	}
+	if n := strings.Count(log.String(), "level=ERROR"); n != 1 || !strings.Contains(log.String(), a.files[1].name) {
+		t.Errorf("told %d times: %s", n, log)
+	}
+
+	for _, more := range [][]file{
+		{{name: "large", size: mostRead}},
+		slices.Repeat([]file{{name: "sparse", size: 60}}, mostRead/leastSlice-1),
+	} {
+		before := a.files
+		a.files = slices.Concat(before, more)
+		if n, err := ask(t.Context(), all); n != 0 || !errors.Is(err, ErrTooMuch) {
+			t.Errorf("%d slices, %v", n, err)
+		}
+		if n, err := ask(t.Context(), func(f file) bool { return len(f.name) > len("sparse") }); n != 2 || err != nil {
+			t.Errorf("%d slices, %v", n, err)
+		}
+		a.files = before
+	}
+
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	for range a.slices(t.Context(), all) {
+		if n, err := ask(ctx, all); n != 0 || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("two at a time: %d slices, %v", n, err)
+		}
+		if n, err := ask(ctx, func(file) bool { return false }); n != 0 || err != nil {
+			t.Errorf("%d slices of none, %v", n, err)
+		}
+		break
+	}
+	if n, err := ask(t.Context(), all); n != 2 || err != nil {
+		t.Errorf("%d slices, %v", n, err)
 	}
 }
 
