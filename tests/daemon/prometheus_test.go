@@ -15,6 +15,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"weir/filter/icarus"
+	"weir/filter/packet"
 )
 
 const observability = "../../docs/observability/"
@@ -31,8 +34,8 @@ func TestPrometheus(t *testing.T) {
 	}
 	h := newHost(t)
 	metrics := freeAddress(t)
-	// In approximate mode, with sources that fail and a tracker that acts, no panel
-	// has a reason to be empty.
+	// In approximate mode, with sources that fail, a tracker that acts, and all that looks
+	// for loops, records and copies packets, no panel has a reason to be empty.
 	h.write("weir.yaml", fmt.Appendf(nil, `
 interfaces: [{name: %q, netns: %s}]
 mode: approx
@@ -41,21 +44,30 @@ state_dir: %s
 api: {socket: %s}
 metrics: {listen: %q}
 trackers: [{key: src, threshold: 1M/s, action: limit, rate: 1M/s}]
+loop: {node: 1, key_file: %s, size: 64, k: 6}
+digest: {enabled: true, archive: {enabled: true}}
+multicast: {interfaces: [gone]}
 lists:
   always: {%s}
   absent: {sources: [{file: %s}], interval: 1s, jitter: 0s}
   broken: {sources: [{file: %s}], interval: 1s, jitter: 0s}
-`, h.B.Iface, h.B.Netns, h.pins, h.path("state"), h.path("weir.sock"), metrics, h.feed(20_000),
+`, h.B.Iface, h.B.Netns, h.pins, h.path("state"), h.path("weir.sock"), metrics,
+		h.write("loop.key", make([]byte, len(icarus.Key{}))), h.feed(20_000),
 		h.path("absent.txt"), h.write("broken.txt", []byte("<html>no list</html>\n"))))
 	load := h.flood()
 	d := h.start(releases[0])
 	load.run()
 	p := h.startPrometheus(path, metrics)
+	inside := h.A.Sender(t)
+	marked := h.marked()
 
 	asked := questions(t, metrics)
 	for deadline, round := time.Now().Add(patience), 0; len(asked) > 0; round++ {
 		// What is counted when it happens is seen only if Prometheus has looked before.
 		h.mustChange("", false, address(commandBlock, round).String())
+		if err := inside.Send(marked); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := h.api.Reload(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -68,10 +80,25 @@ lists:
 	for _, q := range asked {
 		t.Errorf("%s: no answer to %s", q.who, q.expr)
 	}
-	p.fires("WeirFeedStale", "WeirFeedRefused")
+	p.fires("WeirFeedStale", "WeirFeedRefused", "WeirMulticastInterfaceAbsent")
 	load.stop() // some of what is not listed is lost, in approximate mode
 	d.kill()
 	p.fires("WeirDown")
+}
+
+// marked is a packet with a loop filter, as another node of the domain sends it.
+func (h *host) marked() []byte {
+	h.t.Helper()
+	other, err := icarus.NewNode(2, 0, icarus.Key{}, icarus.Geometry{Size: 64, K: 6, Confirm: 1})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	f := packet.Frame(from(address(cleanBlock, 0)))
+	pkt, outcome := other.Insert(f[14:], 1500)
+	if outcome != icarus.Inserted {
+		h.t.Fatal(outcome)
+	}
+	return slices.Concat(h.B.MAC, h.A.MAC, f[12:14], pkt)
 }
 
 // freeAddress is one of the loopback's on which nobody listens. It is none that
