@@ -41,7 +41,8 @@ them is wrong, none is taken.`,
 			Short: "Take back what weir multicast add has added",
 			Long: `Removes groups from what an interface of the running weir wants that weir multicast
 add has added. When the command returns, their packets are no longer forwarded to
-it. A group of the configuration is to be taken out there.`,
+it. A group of the configuration is to be taken out there. Groups of an interface that
+the configuration no longer names are forgotten.`,
 			Example: `  weir multicast remove --iface eth1 239.1.2.3`,
 		}, true))
 	return c
@@ -149,7 +150,10 @@ func printMulticast(out io.Writer, m *api.Multicast) {
 	fmt.Fprintf(t, figures, "interface", "groups", "sent", "dropped", "rate", "")
 	for _, i := range m.Interfaces {
 		missing := ""
-		if !i.Present {
+		switch {
+		case !i.Configured:
+			missing = "NOT CONFIGURED"
+		case !i.Present:
 			missing = "NOT THERE"
 		}
 		fmt.Fprintf(t, figures, i.Name, count(uint64(len(i.Groups))), count(i.Sent), count(i.Dropped), fmt.Sprintf("%.1e", i.FalsePositiveRate), missing)

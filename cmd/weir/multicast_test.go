@@ -65,10 +65,11 @@ func TestMulticastList(t *testing.T) {
 	d := &fakeDaemon{multicast: api.Multicast{
 		Groups: 2, MaxGroups: 1024, Planned: 8.4e-7, Copied: 12345, Left: 6,
 		Interfaces: []api.MulticastInterface{
-			{Name: "eth1", Present: true, FalsePositiveRate: 1.5e-19, Sent: 12000, Dropped: 345, Groups: []api.MulticastGroup{
+			{Name: "eth1", Configured: true, Present: true, FalsePositiveRate: 1.5e-19, Sent: 12000, Dropped: 345, Groups: []api.MulticastGroup{
 				{Group: "239.1.2.3", Configured: true}, {Group: "ff0e::1", Added: &now},
 			}},
-			{Name: "eth2", Groups: []api.MulticastGroup{}},
+			{Name: "eth2", Configured: true, Groups: []api.MulticastGroup{}},
+			{Name: "eth3", Groups: []api.MulticastGroup{{Group: "239.9.9.9", Added: &now}}},
 		},
 	}}
 	socket := serveDaemon(t, d)
@@ -80,10 +81,14 @@ left to the stack  6 packets, to groups that no interface wants
 interface    groups           sent        dropped      rate
 eth1              2         12,000            345   1.5e-19
 eth2              0              0              0   0.0e+00  NOT THERE
+eth3              1              0              0   0.0e+00  NOT CONFIGURED
 
 eth1
   239.1.2.3        configured
   ff0e::1          by command, 2026-01-02 03:04:05
+
+eth3
+  239.9.9.9        by command, 2026-01-02 03:04:05
 `
 	var got strings.Builder
 	for line := range strings.Lines(out) {
@@ -97,10 +102,10 @@ eth1
 	if err := json.Unmarshal([]byte(out), &m); err != nil || code != exitOK || log != "" {
 		t.Fatalf("exit code %d, %v\n%s%s", code, err, out, log)
 	}
-	if !reflect.DeepEqual(m.Interfaces, d.multicast.Interfaces[1:]) || m.Copied != 12345 {
+	if !reflect.DeepEqual(m.Interfaces, d.multicast.Interfaces[1:2]) || m.Copied != 12345 {
 		t.Errorf("got %+v", m)
 	}
-	if code, _, log := weir(t, "", "multicast", "list", "--iface", "eth3", "--socket", socket); code != exitFailure || !strings.Contains(log, "eth3") {
+	if code, _, log := weir(t, "", "multicast", "list", "--iface", "eth4", "--socket", socket); code != exitFailure || !strings.Contains(log, "eth4") {
 		t.Errorf("exit code %d\n%s", code, log)
 	}
 	d.err = api.ErrNoMulticast

@@ -99,7 +99,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 		multicast: Multicast{
 			Groups: 2, MaxGroups: 1024, Planned: 1e-6, Copied: 1, CopiedBytes: 2, Left: 3, LeftBytes: 4,
 			Interfaces: []MulticastInterface{{
-				Name: "eth1", Present: true, FalsePositiveRate: 1e-9, Sent: 5, SentBytes: 6, Dropped: 7, DroppedBytes: 8,
+				Name: "eth1", Configured: true, Present: true, FalsePositiveRate: 1e-9, Sent: 5, SentBytes: 6, Dropped: 7, DroppedBytes: 8,
 				Groups: []MulticastGroup{{Group: "239.1.2.3", Configured: true}, {Group: "ff0e::1", Added: &now, UID: &uid}},
 			}},
 		},

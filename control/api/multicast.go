@@ -31,8 +31,9 @@ type Multicast struct {
 
 // MulticastInterface is an interface to which packets are copied.
 type MulticastInterface struct {
-	Name    string `json:"name"`
-	Present bool   `json:"present"`
+	Name       string `json:"name"`
+	Configured bool   `json:"configured"` // false: it has groups that were added before it was taken out, and gets none
+	Present    bool   `json:"present"`
 
 	// FalsePositiveRate is the share of the groups that the interface does not want
 	// which its filter lists all the same, 0 … 1, by the bits that are set now.

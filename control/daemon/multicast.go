@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"weir/control/config"
 	"weir/control/generation"
 	"weir/control/journal"
+	"weir/control/metrics"
 	"weir/control/run"
 	"weir/filter/key"
 )
@@ -58,9 +60,12 @@ func (s *state) multicast(j *journal.Journal) generation.Multicast {
 // Multicast implements [api.Control].
 func (d *Daemon) Multicast() (m api.Multicast, err error) {
 	bad := d.Do(d.ctx, func() error {
-		f := d.Forwarding()
-		if f == nil {
+		f, idle := d.Forwarding(), d.idleGroups()
+		if f == nil && len(idle) == 0 {
 			return api.ErrNoMulticast
+		}
+		if f == nil {
+			f = &metrics.Multicast{}
 		}
 		m = api.Multicast{
 			Groups: f.Groups, MaxGroups: f.MaxGroups, Planned: f.Planned,
@@ -68,7 +73,7 @@ func (d *Daemon) Multicast() (m api.Multicast, err error) {
 		}
 		for i, p := range f.Ports {
 			iface := api.MulticastInterface{
-				Name: p.Iface, Present: p.There, FalsePositiveRate: p.FalsePositiveRate,
+				Name: p.Iface, Configured: true, Present: p.There, FalsePositiveRate: p.FalsePositiveRate,
 				Sent: p.Sent.Packets, SentBytes: p.Sent.Bytes, Dropped: p.Dropped.Packets, DroppedBytes: p.Dropped.Bytes,
 			}
 			configured := d.state.config.Multicast.Interfaces[i].Groups
@@ -77,9 +82,49 @@ func (d *Daemon) Multicast() (m api.Multicast, err error) {
 			}
 			m.Interfaces = append(m.Interfaces, iface)
 		}
+		for _, name := range slices.Sorted(maps.Keys(idle)) {
+			iface := api.MulticastInterface{Name: name}
+			for _, group := range slices.SortedFunc(slices.Values(idle[name]), netip.Addr.Compare) {
+				iface.Groups = append(iface.Groups, d.multicastGroup(name, group, false))
+			}
+			m.Interfaces = append(m.Interfaces, iface)
+		}
 		return nil
 	})
 	return m, bad
+}
+
+// idleGroups are the groups that were added by command to interfaces which the
+// configuration does not name any more. They are in force when it does again.
+func (d *Daemon) idleGroups() map[string][]netip.Addr {
+	idle := make(map[string][]netip.Addr)
+	for e := range d.journal.Entries() {
+		name, ok := strings.CutPrefix(e.List, groupsOf(""))
+		if ok && !slices.ContainsFunc(d.state.config.Multicast.Interfaces, func(i config.MulticastInterface) bool { return i.Name == name }) {
+			idle[name] = append(idle[name], e.Key.Dst)
+		}
+	}
+	return idle
+}
+
+// forgetGroups takes idle groups of an interface out of the journal.
+func (d *Daemon) forgetGroups(idle []netip.Addr, c api.MulticastChange, changed *api.MulticastChanged) error {
+	var batch []journal.Change
+	for i, text := range c.Groups {
+		g, err := config.ParseGroup(text)
+		if err != nil {
+			return &api.BadRequest{Entry: &i, Err: err}
+		}
+		if at := slices.Index(idle, netip.Addr(g)); at >= 0 {
+			idle = slices.Delete(idle, at, at+1)
+			batch = append(batch, journal.Change{Remove: true, Entry: journal.Entry{List: groupsOf(c.Interface), Key: keyOf(netip.Addr(g))}})
+		}
+	}
+	if err := d.journal.Apply(batch); err != nil {
+		return err
+	}
+	changed.Removed, changed.Unchanged = len(batch), len(c.Groups)-len(batch)
+	return nil
 }
 
 // multicastGroup says what is known of a group that an interface wants.
@@ -98,6 +143,11 @@ func (d *Daemon) multicastGroup(iface string, group netip.Addr, configured bool)
 func (d *Daemon) ChangeMulticast(ctx context.Context, c api.MulticastChange) (changed api.MulticastChanged, err error) {
 	changed.Interface = c.Interface
 	err = d.Do(ctx, func() error {
+		if c.Remove {
+			if idle := d.idleGroups()[c.Interface]; len(idle) > 0 {
+				return d.forgetGroups(idle, c, &changed)
+			}
+		}
 		if d.Groups() == nil {
 			return api.ErrNoMulticast
 		}

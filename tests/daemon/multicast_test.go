@@ -321,3 +321,63 @@ func TestMulticastRefused(t *testing.T) {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
+
+// Groups that were added to an interface which the configuration no longer names are
+// told of, can be removed, and come back with the interface.
+func TestGroupsOfNoInterface(t *testing.T) {
+	r := lab.NewRouter(t, 1)
+	h := hostAt(t, r.Lab)
+	reload := func(multicast string) {
+		t.Helper()
+		h.configure(h.B.Iface, "lists: {always: {%s}}\n%s\n", h.feed(10), multicast)
+		if _, err := h.api.Reload(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shows := func(want ...api.MulticastInterface) {
+		t.Helper()
+		m := h.multicast()
+		for i := range m.Interfaces {
+			if i >= len(want) {
+				break
+			}
+			got, want := m.Interfaces[i], want[i]
+			if got.Name != want.Name || got.Configured != want.Configured || len(got.Groups) != len(want.Groups) {
+				t.Errorf("%+v, want %+v", got, want)
+				continue
+			}
+			for k, g := range got.Groups {
+				if g.Group != want.Groups[k].Group || g.Added == nil {
+					t.Errorf("%s: group %+v, want %+v", got.Name, g, want.Groups[k])
+				}
+			}
+		}
+		if len(m.Interfaces) != len(want) {
+			t.Errorf("%+v, want %+v", m.Interfaces, want)
+		}
+	}
+	h.configure(h.B.Iface, "lists: {always: {%s}}\nmulticast: {interfaces: [out1]}\n", h.feed(10))
+	h.start(releases[0])
+	h.groups("out1", false, "239.1.1.3", "239.1.1.1", "ff0e::2")
+	group := func(s string) api.MulticastGroup { return api.MulticastGroup{Group: s} }
+	all := []api.MulticastGroup{group("239.1.1.1"), group("239.1.1.3"), group("ff0e::2")}
+	reload("multicast: {interfaces: [out2]}")
+	shows(api.MulticastInterface{Name: "out2", Configured: true}, api.MulticastInterface{Name: "out1", Groups: all})
+	if _, err := h.api.ChangeMulticast(t.Context(), api.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.2"}}); err == nil {
+		t.Error("a group was added to an interface that is not configured")
+	}
+	h.groups("out1", true, "239.1.1.1")
+	reload("")
+	shows(api.MulticastInterface{Name: "out1", Groups: all[1:]})
+	c, err := h.api.ChangeMulticast(t.Context(), api.MulticastChange{Interface: "out1", Remove: true, Groups: []string{"239.1.1.3", "239.1.1.3", "239.1.1.1"}})
+	if err != nil || c.Removed != 1 || c.Unchanged != 2 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	reload("multicast: {interfaces: [out1]}")
+	shows(api.MulticastInterface{Name: "out1", Configured: true, Groups: all[2:]})
+	h.groups("out1", true, "ff0e::2")
+	reload("")
+	if _, err := h.api.Multicast(t.Context()); err == nil {
+		t.Error("multicast is told of where there is none")
+	}
+}
