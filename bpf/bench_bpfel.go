@@ -16,72 +16,78 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	BenchMapAllowBuckets    = "allow_buckets"
-	BenchMapAllowLines      = "allow_lines"
-	BenchMapAllowMarks4     = "allow_marks4"
-	BenchMapAllowMarks6     = "allow_marks6"
-	BenchMapBenchBloom      = "bench_bloom"
-	BenchMapBenchHash       = "bench_hash"
-	BenchMapBenchKeys       = "bench_keys"
-	BenchMapBenchLines      = "bench_lines"
-	BenchMapBenchLpm        = "bench_lpm"
-	BenchMapBlockBuckets    = "block_buckets"
-	BenchMapBlockHot        = "block_hot"
-	BenchMapBlockLines      = "block_lines"
-	BenchMapBlockMarks4     = "block_marks4"
-	BenchMapBlockMarks6     = "block_marks6"
-	BenchMapDigestBanks     = "digest_banks"
-	BenchMapDigestLines     = "digest_lines"
-	BenchMapDigestNow       = "digest_now"
-	BenchMapDigestSightings = "digest_sightings"
-	BenchMapEvents          = "events"
-	BenchMapListStats       = "list_stats"
-	BenchMapLoopEdges       = "loop_edges"
-	BenchMapLoopStats       = "loop_stats"
-	BenchMapPenalties       = "penalties"
-	BenchMapReasonStats     = "reason_stats"
-	BenchMapSamplingNow     = "sampling_now"
-	BenchMapTrackerFlows    = "tracker_flows"
-	BenchMapTrackerLines    = "tracker_lines"
-	BenchMapTrackerNow      = "tracker_now"
-	BenchProgGenerate       = "generate"
-	BenchProgLoopAsk        = "loop_ask"
-	BenchProgLoopBloom      = "loop_bloom"
-	BenchProgLoopEmpty      = "loop_empty"
-	BenchProgLoopHash       = "loop_hash"
-	BenchProgLoopLine       = "loop_line"
-	BenchProgLoopLpm        = "loop_lpm"
-	BenchProgLoopMatch      = "loop_match"
-	BenchProgLoopTrack      = "loop_track"
-	BenchProgLoopWeir       = "loop_weir"
-	BenchProgStamped        = "stamped"
-	BenchProgVisit          = "visit"
-	BenchProgWireBloom      = "wire_bloom"
-	BenchProgWireDrop       = "wire_drop"
-	BenchProgWireHash       = "wire_hash"
-	BenchProgWireLine       = "wire_line"
-	BenchProgWireLpm        = "wire_lpm"
-	BenchProgWireWeir       = "wire_weir"
-	BenchVarAllow           = "allow"
-	BenchVarBankBuckets     = "bank_buckets"
-	BenchVarBankLines       = "bank_lines"
-	BenchVarBenchFilter     = "bench_filter"
-	BenchVarBenchIfindex    = "bench_ifindex"
-	BenchVarBenchLineCount  = "bench_line_count"
-	BenchVarBenchLoop       = "bench_loop"
-	BenchVarBlock           = "block"
-	BenchVarDigestConfig    = "digest_config"
-	BenchVarDropMalformed   = "drop_malformed"
-	BenchVarFailsafeConfig  = "failsafe_config"
-	BenchVarFrags           = "frags"
-	BenchVarHashSeed        = "hash_seed"
-	BenchVarListStride      = "list_stride"
-	BenchVarLoopEdge        = "loop_edge"
-	BenchVarLoopNode        = "loop_node"
-	BenchVarMonitor         = "monitor"
-	BenchVarPenaltyBuckets  = "penalty_buckets"
-	BenchVarTrackerCount    = "tracker_count"
-	BenchVarTrackers        = "trackers"
+	BenchMapAllowBuckets     = "allow_buckets"
+	BenchMapAllowLines       = "allow_lines"
+	BenchMapAllowMarks4      = "allow_marks4"
+	BenchMapAllowMarks6      = "allow_marks6"
+	BenchMapBenchBloom       = "bench_bloom"
+	BenchMapBenchHash        = "bench_hash"
+	BenchMapBenchKeys        = "bench_keys"
+	BenchMapBenchLines       = "bench_lines"
+	BenchMapBenchLpm         = "bench_lpm"
+	BenchMapBlockBuckets     = "block_buckets"
+	BenchMapBlockHot         = "block_hot"
+	BenchMapBlockLines       = "block_lines"
+	BenchMapBlockMarks4      = "block_marks4"
+	BenchMapBlockMarks6      = "block_marks6"
+	BenchMapDigestBanks      = "digest_banks"
+	BenchMapDigestLines      = "digest_lines"
+	BenchMapDigestNow        = "digest_now"
+	BenchMapDigestSightings  = "digest_sightings"
+	BenchMapEvents           = "events"
+	BenchMapListStats        = "list_stats"
+	BenchMapLoopEdges        = "loop_edges"
+	BenchMapLoopStats        = "loop_stats"
+	BenchMapMulticastDevices = "multicast_devices"
+	BenchMapMulticastLines   = "multicast_lines"
+	BenchMapMulticastStats   = "multicast_stats"
+	BenchMapPenalties        = "penalties"
+	BenchMapReasonStats      = "reason_stats"
+	BenchMapSamplingNow      = "sampling_now"
+	BenchMapTrackerFlows     = "tracker_flows"
+	BenchMapTrackerLines     = "tracker_lines"
+	BenchMapTrackerNow       = "tracker_now"
+	BenchProgForward         = "forward"
+	BenchProgGenerate        = "generate"
+	BenchProgLoopAsk         = "loop_ask"
+	BenchProgLoopBloom       = "loop_bloom"
+	BenchProgLoopEmpty       = "loop_empty"
+	BenchProgLoopHash        = "loop_hash"
+	BenchProgLoopLine        = "loop_line"
+	BenchProgLoopLpm         = "loop_lpm"
+	BenchProgLoopMatch       = "loop_match"
+	BenchProgLoopTrack       = "loop_track"
+	BenchProgLoopWeir        = "loop_weir"
+	BenchProgStamped         = "stamped"
+	BenchProgVisit           = "visit"
+	BenchProgWireBloom       = "wire_bloom"
+	BenchProgWireDrop        = "wire_drop"
+	BenchProgWireHash        = "wire_hash"
+	BenchProgWireLine        = "wire_line"
+	BenchProgWireLpm         = "wire_lpm"
+	BenchProgWireWeir        = "wire_weir"
+	BenchVarAllow            = "allow"
+	BenchVarBankBuckets      = "bank_buckets"
+	BenchVarBankLines        = "bank_lines"
+	BenchVarBenchFilter      = "bench_filter"
+	BenchVarBenchIfindex     = "bench_ifindex"
+	BenchVarBenchLineCount   = "bench_line_count"
+	BenchVarBenchLoop        = "bench_loop"
+	BenchVarBlock            = "block"
+	BenchVarDigestConfig     = "digest_config"
+	BenchVarDropMalformed    = "drop_malformed"
+	BenchVarEgress           = "egress"
+	BenchVarFailsafeConfig   = "failsafe_config"
+	BenchVarFrags            = "frags"
+	BenchVarHashSeed         = "hash_seed"
+	BenchVarListStride       = "list_stride"
+	BenchVarLoopEdge         = "loop_edge"
+	BenchVarLoopNode         = "loop_node"
+	BenchVarMonitor          = "monitor"
+	BenchVarMulticast        = "multicast"
+	BenchVarPenaltyBuckets   = "penalty_buckets"
+	BenchVarTrackerCount     = "tracker_count"
+	BenchVarTrackers         = "trackers"
 )
 
 // LoadBench returns the embedded CollectionSpec for Bench.
@@ -126,6 +132,7 @@ type BenchSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type BenchProgramSpecs struct {
+	Forward   *ebpf.ProgramSpec `ebpf:"forward"`
 	Generate  *ebpf.ProgramSpec `ebpf:"generate"`
 	LoopAsk   *ebpf.ProgramSpec `ebpf:"loop_ask"`
 	LoopBloom *ebpf.ProgramSpec `ebpf:"loop_bloom"`
@@ -150,34 +157,37 @@ type BenchProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type BenchMapSpecs struct {
-	AllowBuckets    *ebpf.MapSpec `ebpf:"allow_buckets"`
-	AllowLines      *ebpf.MapSpec `ebpf:"allow_lines"`
-	AllowMarks4     *ebpf.MapSpec `ebpf:"allow_marks4"`
-	AllowMarks6     *ebpf.MapSpec `ebpf:"allow_marks6"`
-	BenchBloom      *ebpf.MapSpec `ebpf:"bench_bloom"`
-	BenchHash       *ebpf.MapSpec `ebpf:"bench_hash"`
-	BenchKeys       *ebpf.MapSpec `ebpf:"bench_keys"`
-	BenchLines      *ebpf.MapSpec `ebpf:"bench_lines"`
-	BenchLpm        *ebpf.MapSpec `ebpf:"bench_lpm"`
-	BlockBuckets    *ebpf.MapSpec `ebpf:"block_buckets"`
-	BlockHot        *ebpf.MapSpec `ebpf:"block_hot"`
-	BlockLines      *ebpf.MapSpec `ebpf:"block_lines"`
-	BlockMarks4     *ebpf.MapSpec `ebpf:"block_marks4"`
-	BlockMarks6     *ebpf.MapSpec `ebpf:"block_marks6"`
-	DigestBanks     *ebpf.MapSpec `ebpf:"digest_banks"`
-	DigestLines     *ebpf.MapSpec `ebpf:"digest_lines"`
-	DigestNow       *ebpf.MapSpec `ebpf:"digest_now"`
-	DigestSightings *ebpf.MapSpec `ebpf:"digest_sightings"`
-	Events          *ebpf.MapSpec `ebpf:"events"`
-	ListStats       *ebpf.MapSpec `ebpf:"list_stats"`
-	LoopEdges       *ebpf.MapSpec `ebpf:"loop_edges"`
-	LoopStats       *ebpf.MapSpec `ebpf:"loop_stats"`
-	Penalties       *ebpf.MapSpec `ebpf:"penalties"`
-	ReasonStats     *ebpf.MapSpec `ebpf:"reason_stats"`
-	SamplingNow     *ebpf.MapSpec `ebpf:"sampling_now"`
-	TrackerFlows    *ebpf.MapSpec `ebpf:"tracker_flows"`
-	TrackerLines    *ebpf.MapSpec `ebpf:"tracker_lines"`
-	TrackerNow      *ebpf.MapSpec `ebpf:"tracker_now"`
+	AllowBuckets     *ebpf.MapSpec `ebpf:"allow_buckets"`
+	AllowLines       *ebpf.MapSpec `ebpf:"allow_lines"`
+	AllowMarks4      *ebpf.MapSpec `ebpf:"allow_marks4"`
+	AllowMarks6      *ebpf.MapSpec `ebpf:"allow_marks6"`
+	BenchBloom       *ebpf.MapSpec `ebpf:"bench_bloom"`
+	BenchHash        *ebpf.MapSpec `ebpf:"bench_hash"`
+	BenchKeys        *ebpf.MapSpec `ebpf:"bench_keys"`
+	BenchLines       *ebpf.MapSpec `ebpf:"bench_lines"`
+	BenchLpm         *ebpf.MapSpec `ebpf:"bench_lpm"`
+	BlockBuckets     *ebpf.MapSpec `ebpf:"block_buckets"`
+	BlockHot         *ebpf.MapSpec `ebpf:"block_hot"`
+	BlockLines       *ebpf.MapSpec `ebpf:"block_lines"`
+	BlockMarks4      *ebpf.MapSpec `ebpf:"block_marks4"`
+	BlockMarks6      *ebpf.MapSpec `ebpf:"block_marks6"`
+	DigestBanks      *ebpf.MapSpec `ebpf:"digest_banks"`
+	DigestLines      *ebpf.MapSpec `ebpf:"digest_lines"`
+	DigestNow        *ebpf.MapSpec `ebpf:"digest_now"`
+	DigestSightings  *ebpf.MapSpec `ebpf:"digest_sightings"`
+	Events           *ebpf.MapSpec `ebpf:"events"`
+	ListStats        *ebpf.MapSpec `ebpf:"list_stats"`
+	LoopEdges        *ebpf.MapSpec `ebpf:"loop_edges"`
+	LoopStats        *ebpf.MapSpec `ebpf:"loop_stats"`
+	MulticastDevices *ebpf.MapSpec `ebpf:"multicast_devices"`
+	MulticastLines   *ebpf.MapSpec `ebpf:"multicast_lines"`
+	MulticastStats   *ebpf.MapSpec `ebpf:"multicast_stats"`
+	Penalties        *ebpf.MapSpec `ebpf:"penalties"`
+	ReasonStats      *ebpf.MapSpec `ebpf:"reason_stats"`
+	SamplingNow      *ebpf.MapSpec `ebpf:"sampling_now"`
+	TrackerFlows     *ebpf.MapSpec `ebpf:"tracker_flows"`
+	TrackerLines     *ebpf.MapSpec `ebpf:"tracker_lines"`
+	TrackerNow       *ebpf.MapSpec `ebpf:"tracker_now"`
 }
 
 // BenchVariableSpecs contains global variables before they are loaded into the kernel.
@@ -194,6 +204,7 @@ type BenchVariableSpecs struct {
 	Block          *ebpf.VariableSpec `ebpf:"block"`
 	DigestConfig   *ebpf.VariableSpec `ebpf:"digest_config"`
 	DropMalformed  *ebpf.VariableSpec `ebpf:"drop_malformed"`
+	Egress         *ebpf.VariableSpec `ebpf:"egress"`
 	FailsafeConfig *ebpf.VariableSpec `ebpf:"failsafe_config"`
 	Frags          *ebpf.VariableSpec `ebpf:"frags"`
 	HashSeed       *ebpf.VariableSpec `ebpf:"hash_seed"`
@@ -201,6 +212,7 @@ type BenchVariableSpecs struct {
 	LoopEdge       *ebpf.VariableSpec `ebpf:"loop_edge"`
 	LoopNode       *ebpf.VariableSpec `ebpf:"loop_node"`
 	Monitor        *ebpf.VariableSpec `ebpf:"monitor"`
+	Multicast      *ebpf.VariableSpec `ebpf:"multicast"`
 	PenaltyBuckets *ebpf.VariableSpec `ebpf:"penalty_buckets"`
 	TrackerCount   *ebpf.VariableSpec `ebpf:"tracker_count"`
 	Trackers       *ebpf.VariableSpec `ebpf:"trackers"`
@@ -226,34 +238,37 @@ func (o *BenchObjects) Close() error {
 //
 // It can be passed to LoadBenchObjects or ebpf.CollectionSpec.LoadAndAssign.
 type BenchMaps struct {
-	AllowBuckets    *ebpf.Map `ebpf:"allow_buckets"`
-	AllowLines      *ebpf.Map `ebpf:"allow_lines"`
-	AllowMarks4     *ebpf.Map `ebpf:"allow_marks4"`
-	AllowMarks6     *ebpf.Map `ebpf:"allow_marks6"`
-	BenchBloom      *ebpf.Map `ebpf:"bench_bloom"`
-	BenchHash       *ebpf.Map `ebpf:"bench_hash"`
-	BenchKeys       *ebpf.Map `ebpf:"bench_keys"`
-	BenchLines      *ebpf.Map `ebpf:"bench_lines"`
-	BenchLpm        *ebpf.Map `ebpf:"bench_lpm"`
-	BlockBuckets    *ebpf.Map `ebpf:"block_buckets"`
-	BlockHot        *ebpf.Map `ebpf:"block_hot"`
-	BlockLines      *ebpf.Map `ebpf:"block_lines"`
-	BlockMarks4     *ebpf.Map `ebpf:"block_marks4"`
-	BlockMarks6     *ebpf.Map `ebpf:"block_marks6"`
-	DigestBanks     *ebpf.Map `ebpf:"digest_banks"`
-	DigestLines     *ebpf.Map `ebpf:"digest_lines"`
-	DigestNow       *ebpf.Map `ebpf:"digest_now"`
-	DigestSightings *ebpf.Map `ebpf:"digest_sightings"`
-	Events          *ebpf.Map `ebpf:"events"`
-	ListStats       *ebpf.Map `ebpf:"list_stats"`
-	LoopEdges       *ebpf.Map `ebpf:"loop_edges"`
-	LoopStats       *ebpf.Map `ebpf:"loop_stats"`
-	Penalties       *ebpf.Map `ebpf:"penalties"`
-	ReasonStats     *ebpf.Map `ebpf:"reason_stats"`
-	SamplingNow     *ebpf.Map `ebpf:"sampling_now"`
-	TrackerFlows    *ebpf.Map `ebpf:"tracker_flows"`
-	TrackerLines    *ebpf.Map `ebpf:"tracker_lines"`
-	TrackerNow      *ebpf.Map `ebpf:"tracker_now"`
+	AllowBuckets     *ebpf.Map `ebpf:"allow_buckets"`
+	AllowLines       *ebpf.Map `ebpf:"allow_lines"`
+	AllowMarks4      *ebpf.Map `ebpf:"allow_marks4"`
+	AllowMarks6      *ebpf.Map `ebpf:"allow_marks6"`
+	BenchBloom       *ebpf.Map `ebpf:"bench_bloom"`
+	BenchHash        *ebpf.Map `ebpf:"bench_hash"`
+	BenchKeys        *ebpf.Map `ebpf:"bench_keys"`
+	BenchLines       *ebpf.Map `ebpf:"bench_lines"`
+	BenchLpm         *ebpf.Map `ebpf:"bench_lpm"`
+	BlockBuckets     *ebpf.Map `ebpf:"block_buckets"`
+	BlockHot         *ebpf.Map `ebpf:"block_hot"`
+	BlockLines       *ebpf.Map `ebpf:"block_lines"`
+	BlockMarks4      *ebpf.Map `ebpf:"block_marks4"`
+	BlockMarks6      *ebpf.Map `ebpf:"block_marks6"`
+	DigestBanks      *ebpf.Map `ebpf:"digest_banks"`
+	DigestLines      *ebpf.Map `ebpf:"digest_lines"`
+	DigestNow        *ebpf.Map `ebpf:"digest_now"`
+	DigestSightings  *ebpf.Map `ebpf:"digest_sightings"`
+	Events           *ebpf.Map `ebpf:"events"`
+	ListStats        *ebpf.Map `ebpf:"list_stats"`
+	LoopEdges        *ebpf.Map `ebpf:"loop_edges"`
+	LoopStats        *ebpf.Map `ebpf:"loop_stats"`
+	MulticastDevices *ebpf.Map `ebpf:"multicast_devices"`
+	MulticastLines   *ebpf.Map `ebpf:"multicast_lines"`
+	MulticastStats   *ebpf.Map `ebpf:"multicast_stats"`
+	Penalties        *ebpf.Map `ebpf:"penalties"`
+	ReasonStats      *ebpf.Map `ebpf:"reason_stats"`
+	SamplingNow      *ebpf.Map `ebpf:"sampling_now"`
+	TrackerFlows     *ebpf.Map `ebpf:"tracker_flows"`
+	TrackerLines     *ebpf.Map `ebpf:"tracker_lines"`
+	TrackerNow       *ebpf.Map `ebpf:"tracker_now"`
 }
 
 func (m *BenchMaps) Close() error {
@@ -280,6 +295,9 @@ func (m *BenchMaps) Close() error {
 		m.ListStats,
 		m.LoopEdges,
 		m.LoopStats,
+		m.MulticastDevices,
+		m.MulticastLines,
+		m.MulticastStats,
 		m.Penalties,
 		m.ReasonStats,
 		m.SamplingNow,
@@ -303,6 +321,7 @@ type BenchVariables struct {
 	Block          *ebpf.Variable `ebpf:"block"`
 	DigestConfig   *ebpf.Variable `ebpf:"digest_config"`
 	DropMalformed  *ebpf.Variable `ebpf:"drop_malformed"`
+	Egress         *ebpf.Variable `ebpf:"egress"`
 	FailsafeConfig *ebpf.Variable `ebpf:"failsafe_config"`
 	Frags          *ebpf.Variable `ebpf:"frags"`
 	HashSeed       *ebpf.Variable `ebpf:"hash_seed"`
@@ -310,6 +329,7 @@ type BenchVariables struct {
 	LoopEdge       *ebpf.Variable `ebpf:"loop_edge"`
 	LoopNode       *ebpf.Variable `ebpf:"loop_node"`
 	Monitor        *ebpf.Variable `ebpf:"monitor"`
+	Multicast      *ebpf.Variable `ebpf:"multicast"`
 	PenaltyBuckets *ebpf.Variable `ebpf:"penalty_buckets"`
 	TrackerCount   *ebpf.Variable `ebpf:"tracker_count"`
 	Trackers       *ebpf.Variable `ebpf:"trackers"`
@@ -319,6 +339,7 @@ type BenchVariables struct {
 //
 // It can be passed to LoadBenchObjects or ebpf.CollectionSpec.LoadAndAssign.
 type BenchPrograms struct {
+	Forward   *ebpf.Program `ebpf:"forward"`
 	Generate  *ebpf.Program `ebpf:"generate"`
 	LoopAsk   *ebpf.Program `ebpf:"loop_ask"`
 	LoopBloom *ebpf.Program `ebpf:"loop_bloom"`
@@ -341,6 +362,7 @@ type BenchPrograms struct {
 
 func (p *BenchPrograms) Close() error {
 	return _BenchClose(
+		p.Forward,
 		p.Generate,
 		p.LoopAsk,
 		p.LoopBloom,

@@ -206,6 +206,16 @@ __noinline int multicast_forward(struct xdp_md *ctx)
 	return bpf_redirect_map(&multicast_devices, 0, BPF_F_BROADCAST | BPF_F_EXCLUDE_INGRESS);
 }
 
+/* The program that is attached: the pipeline, and where it is to pass, the copying. */
+static __always_inline int process(struct xdp_md *ctx)
+{
+	int action = verdict(run_pipeline(ctx));
+
+	if (action == XDP_PASS && multicast.ports && multicast_frame(ctx))
+		action = multicast_forward(ctx);
+	return action;
+}
+
 /* What becomes of a port's own copy: it is sent from there, or dropped. */
 static __always_inline int multicast_send(struct xdp_md *ctx)
 {

@@ -14,11 +14,7 @@
 SEC("xdp.frags")
 int weir(struct xdp_md *ctx)
 {
-	int action = verdict(run_pipeline(ctx));
-
-	if (action == XDP_PASS && multicast.ports && multicast_frame(ctx))
-		action = multicast_forward(ctx);
-	return action;
+	return process(ctx);
 }
 
 SEC("xdp.frags/devmap")

@@ -90,7 +90,7 @@ var benchMaps = map[string]string{
 
 // NewBench loads the programs that measure the generation.
 func (g *Generation) NewBench(k *Keys) (*Bench, error) {
-	return newBench(g, k, "weir", 0, "loop_weir", "loop_match", "loop_ask", "loop_track", "visit", "stamped")
+	return newBench(g, k, "weir", 0, "loop_weir", "loop_match", "loop_ask", "loop_track", "visit", "stamped", "forward")
 }
 
 // NewMapBench loads the programs that measure a map of the kernel's with room
@@ -230,6 +230,16 @@ func (b *Bench) Stamped(frame []byte, n int) (float64, error) {
 	_, run, err := b.coll.Programs[bpf.BenchProgStamped].Benchmark(frame, n, nil)
 	if err != nil {
 		return 0, fmt.Errorf("run stamped: %w", err)
+	}
+	return float64(run.Nanoseconds()), nil
+}
+
+// Forward runs all that is attached n times over an IP frame of at least 64 bytes that has
+// hops left, and gives the time of one in nanoseconds. What is to be copied is not.
+func (b *Bench) Forward(frame []byte, n int) (float64, error) {
+	_, run, err := b.coll.Programs[bpf.BenchProgForward].Benchmark(frame, n, nil)
+	if err != nil {
+		return 0, fmt.Errorf("run forward: %w", err)
 	}
 	return float64(run.Nanoseconds()), nil
 }

@@ -101,6 +101,7 @@ func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
 		bpf.WeirVarDigestConfig:   &cfg.Digests,
 		bpf.WeirVarHashSeed:       cfg.Seed,
 		bpf.WeirVarLoopNode:       cfg.Loop.constants(),
+		bpf.WeirVarMulticast:      &cfg.Multicast,
 		bpf.WeirVarBlock:          &cfg.Block,
 		bpf.WeirVarAllow:          &cfg.Allow,
 		bpf.WeirVarFailsafeConfig: &cfg.Failsafe,

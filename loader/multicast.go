@@ -70,9 +70,6 @@ func (g *Generation) makeMulticast() error {
 	if err := haveBroadcast(); err != nil {
 		return err
 	}
-	if err := g.spec.Variables[bpf.WeirVarMulticast].Set(m); err != nil {
-		return err
-	}
 	for name, entries := range map[string]int{
 		bpf.WeirMapMulticastLines:   int(m.Ports+1) * int(m.Lines),
 		bpf.WeirMapMulticastStats:   int(m.Ports+1) * cpus,

@@ -30,8 +30,8 @@ update  changes of a list that is in force
 wire    packets over veth pairs between namespaces of its own: 0, 1, 50 and 100 %
         of them listed
 heavy   packets again, with a tracker of heavy flows, and with a hot table
-stages  what a node of a domain that looks for loops costs a packet, and what
-        recording its digest does
+stages  what a node of a domain that looks for loops costs a packet, what
+        recording its digest does, and what forwarding multicast does
 
 Without arguments it measures all of them. It needs root and up to 4 GB of memory
 for ten million entries.`,

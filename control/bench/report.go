@@ -52,7 +52,7 @@ type Machine struct {
 // Result is one figure. Fields that do not apply are left out.
 type Result struct {
 	Benchmark   string  `json:"benchmark"`        // lookup, load, update, wire, heavy or stages
-	Contender   string  `json:"contender"`        // weir-exact, kernel-hash …; of heavy: plain, hot, tracker, sketch; of stages: plain, loop-64 …, digest-100k …
+	Contender   string  `json:"contender"`        // weir-exact, kernel-hash …; of heavy: plain, hot, tracker, sketch; of stages: plain, loop-64 …, digest-100k …, multicast-none …
 	Set         string  `json:"set"`              // what is listed: random, prefixes, mixed, or a feed
 	Entries     int     `json:"entries"`          // how many
 	ListedShare float64 `json:"listed_share"`     // of the keys or packets

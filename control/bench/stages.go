@@ -44,7 +44,8 @@ func (s *session) stages() error {
 		if err != nil {
 			return err
 		}
-		for _, stages := range [][]stage{loops, digests} {
+		toStation, toGroup := multicastStages()
+		for _, stages := range [][]stage{loops, digests, toStation, toGroup} {
 			if err := s.beyondPlain(family, packet.Frame(t), stages); err != nil {
 				return err
 			}
@@ -105,6 +106,38 @@ func digestStages() ([]stage, error) {
 		all = append(all, one)
 	}
 	return all, nil
+}
+
+// multicastStages forward multicast: what that costs a packet to one station, and one to a
+// group which is wanted, or not. A filter has room for 1024 groups.
+func multicastStages() (toStation, toGroup []stage) {
+	forward := func(b *loader.Bench, _ *generation.Generation, frame []byte, n int) (float64, error) {
+		return b.Forward(frame, n)
+	}
+	station := func(plain []byte) ([]byte, error) { return append(slices.Clone(plain), make([]byte, 64)...), nil }
+	groups := []netip.Addr{netip.MustParseAddr("239.1.2.3"), netip.MustParseAddr("ff0e::1")}
+	group := func(plain []byte) ([]byte, error) {
+		frame, err := station(plain)
+		frame[0] |= 1
+		if plain[14]>>4 == 4 {
+			copy(frame[14+16:], groups[0].AsSlice())
+		} else {
+			copy(frame[14+24:], groups[1].AsSlice())
+		}
+		return frame, err
+	}
+	config := func(wanted ...netip.Addr) (c generation.Config) {
+		c.Multicast = generation.Multicast{MaxGroups: 1024, Ports: []generation.Port{{Groups: wanted}}}
+		return c
+	}
+	return []stage{
+			{name: "plain", frame: station, run: forward},
+			{name: "multicast-none", config: config(), frame: station, run: forward},
+		}, []stage{
+			{name: "plain", frame: group, run: forward},
+			{name: "multicast-unwanted", config: config(), frame: group, run: forward},
+			{name: "multicast-wanted", config: config(groups...), frame: group, run: forward},
+		}
 }
 
 // beyondPlain adds what each stage takes beyond the first.
