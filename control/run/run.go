@@ -462,20 +462,23 @@ func names(holds []*hold) []string {
 // Reload reads the lists again and puts them in force with one step for each
 // interface. When it fails, what was in force stays so everywhere, or the error
 // names where it does not.
-func (f *Filter) Reload() error { return f.reload(func() {}) }
+func (f *Filter) Reload() error { return f.reload(f.o, f.recorder) }
 
-// reload is Reload. It calls ready just before the first interface is changed.
-func (f *Filter) reload(ready func()) (err error) {
-	began, loaded, changed := time.Now(), f.loaded, f.changed
+// reload is Reload, which goes over to these options and this recorder.
+func (f *Filter) reload(o Options, recorder *traceback.Recorder) (err error) {
+	began, before, recorded, loaded, changed := time.Now(), f.o, f.recorder, f.loaded, f.changed
+	f.o, f.recorder = o, recorder
+	back := func() {
+		f.o, f.recorder, f.loaded, f.changed = before, recorded, loaded, changed
+		f.followEdges()
+	}
 	defer func() {
-		if err != nil {
-			f.loaded, f.changed = loaded, changed
-		}
 		f.record.loaded(true, began, err)
 		f.note()
 	}()
 	g, d, specs, err := f.build(f.description.Lists)
 	if err != nil {
+		back()
 		return fmt.Errorf("reload, the old lists stay in force: %w", err)
 	}
 	f.weigh(learn.Interval{}, g)
@@ -491,10 +494,11 @@ func (f *Filter) reload(ready func()) (err error) {
 		if err != nil {
 			closeAll(programs[:i])
 			g.Close()
+			back()
 			return fmt.Errorf("reload, the old lists stay in force: %w", err)
 		}
 	}
-	ready()
+	f.succeed(recorded, recorder)
 	var replaced []*hold
 	for i, h := range f.holds {
 		if programs[i] == nil {
@@ -506,6 +510,7 @@ func (f *Filter) reload(ready func()) (err error) {
 		}
 		if err != nil {
 			closeAll(programs[i+1:])
+			back()
 			stuck, bad := f.restore(replaced)
 			for _, h := range stuck {
 				bad = errors.Join(bad, describe(h, d))
@@ -551,7 +556,11 @@ func (h *hold) present() bool {
 // one sticks.
 func (f *Filter) restore(holds []*hold) (stuck []*hold, err error) {
 	for _, h := range holds {
-		p, bad := f.generation.Load(h.Stats())
+		var p *loader.Program
+		bad := f.setEdges(h.Target, h.Stats()) // which the program is loaded for
+		if bad == nil {
+			p, bad = f.generation.Load(h.Stats())
+		}
 		if bad == nil {
 			bad = h.Replace(p)
 		}
@@ -879,23 +888,20 @@ func (f *Filter) redescribe() {
 // Reconfigure changes what is to be filtered where. When it fails, all is as it
 // was. The program of an interface that is no longer named is taken off.
 func (f *Filter) Reconfigure(o Options) error {
-	old := f.o
 	for _, h := range f.holds {
 		i := slices.IndexFunc(o.Places, func(p Place) bool { return p.names(h.Target) })
 		if i >= 0 && h.XDP != o.Places[i].XDP {
 			return fmt.Errorf("%s: changing from %v to %v would leave it unfiltered for a moment: detach it first", h.Target, h.XDP, o.Places[i].XDP)
 		}
 	}
-	o.Pins, o.Version, o.Log, o.Progress, o.Socket = old.Pins, old.Version, old.Log, old.Progress, old.Socket
-	o.Metrics = old.Metrics
+	o.Pins, o.Version, o.Log, o.Progress, o.Socket = f.o.Pins, f.o.Version, f.o.Log, f.o.Progress, f.o.Socket
+	o.Metrics = f.o.Metrics
 	recorded := f.recorder
 	recorder, err := remember(o, recorded)
 	if err != nil {
 		return err
 	}
-	f.o, f.recorder = o, recorder
-	if err := f.reload(func() { f.succeed(recorded, recorder) }); err != nil {
-		f.o, f.recorder = old, recorded
+	if err := f.reload(o, recorder); err != nil {
 		return errors.Join(err, recorder.CloseUnless(recorded))
 	}
 	if err := recorded.CloseUnless(recorder); err != nil {

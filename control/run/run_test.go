@@ -9,11 +9,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+
+	"weir/control/heavy"
 	"weir/control/status"
+	"weir/filter/icarus"
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
@@ -201,14 +204,7 @@ func TestReloadStuck(t *testing.T) {
 			for range 100 {
 				f.o.Rules.Block = append(f.o.Rules.Block, feed(t, "10.0.0.2\n"))
 			}
-			netns, err := os.Stat("/run/netns/" + two.B.Netns)
-			if err != nil {
-				t.Fatal(err)
-			}
-			dir := fmt.Sprintf("%s/%d-%s", o.Pins, netns.Sys().(*syscall.Stat_t).Ino, two.B.Iface)
-			if err := os.RemoveAll(dir); err != nil {
-				t.Fatal(err)
-			}
+			unpin(t, o.Pins, two.B)
 			want, entries := "the old lists stay in force: ", 1
 			if stuck {
 				f.generation.Close() // which then cannot be put back
@@ -224,5 +220,86 @@ func TestReloadStuck(t *testing.T) {
 				t.Error("a failed reload was announced")
 			}
 		})
+	}
+}
+
+// A configuration that fails half way leaves no trace in the programs that are put
+// back: what they take for an edge of the loops' domain is what it was.
+func TestReconfigureUndone(t *testing.T) {
+	one, two := lab.New(t), lab.New(t)
+	o := options(t, new(bytes.Buffer), one.B, two.B)
+	node, err := icarus.NewNode(1, 0, icarus.Key{}, icarus.Geometry{Size: 64, K: 5, Confirm: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Loop = &Loop{Node: node, ID: 1}
+	f := begin(t, o)
+	defer f.Stop()
+	h := f.holds[0]
+	program, before := h.ProgramID(), constants(t, h)
+
+	next := o
+	next.Loop = &Loop{Node: node, ID: 1, Edges: []string{one.B.Iface, two.B.Iface}}
+	spec, err := heavy.Parse("key=src,rate=1000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.Track = []heavy.Spec{spec} // its maps are to be pinned
+	unpin(t, o.Pins, two.B)
+	if err := f.Reconfigure(next); err == nil || !strings.Contains(err.Error(), "the old lists stay in force: ") {
+		t.Fatalf("reconfigure: %v", err)
+	}
+	if h.ProgramID() == program {
+		t.Fatal("it did not fail half way")
+	}
+	if !bytes.Equal(constants(t, h), before) {
+		t.Error("the program that was put back has other constants")
+	}
+	if len(f.o.Track) != 0 || len(f.o.Loop.Edges) != 0 {
+		t.Errorf("options: %+v", f.o)
+	}
+}
+
+// constants are those of the program that is attached.
+func constants(t *testing.T, h *hold) []byte {
+	t.Helper()
+	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(h.ProgramID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if info, err := m.Info(); err != nil || !strings.HasSuffix(info.Name, ".rodata") {
+			continue
+		}
+		text, err := m.LookupBytes(uint32(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	t.Fatal("the program has no constants")
+	return nil
+}
+
+// unpin removes the pins of an end: whatever wants a new one there fails.
+func unpin(t *testing.T, pins Pins, e lab.End) {
+	t.Helper()
+	inode, err := Target{Netns: e.Netns, Iface: e.Iface}.Namespace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(fmt.Sprintf("%s/%d-%s", pins, inode, e.Iface)); err != nil {
+		t.Fatal(err)
 	}
 }
