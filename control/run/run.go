@@ -153,7 +153,7 @@ func Start(ctx context.Context, o Options) (*Filter, error) {
 	f := &Filter{o: o, do: make(chan func()), sentry: newSentry(o), events: events.NewHub(o.Log)}
 	began := time.Now()
 	var before []status.List
-	places, err := f.places()
+	places, err := expand(o.Places)
 	if err != nil {
 		return nil, err
 	}
@@ -216,16 +216,16 @@ func isAbsent(err error) bool {
 	return errors.Is(err, loader.ErrNoInterface) || errors.Is(err, loader.ErrNoNetns)
 }
 
-// places are those of the options, with the interfaces that there are in the
-// place of patterns; each interface once, as the first that names it says.
-func (f *Filter) places() ([]Place, error) {
+// expand gives places with the interfaces that there are for patterns; each
+// interface once, as the first that names it says.
+func expand(places []Place) ([]Place, error) {
 	var all []Place
 	add := func(p Place) {
 		if !slices.ContainsFunc(all, func(q Place) bool { return q.Target == p.Target }) {
 			all = append(all, p)
 		}
 	}
-	for _, p := range f.o.Places {
+	for _, p := range places {
 		if !p.pattern() {
 			add(p)
 			continue
@@ -613,7 +613,7 @@ func (f *Filter) follow() error {
 		f.lost = append(f.lost, h.Target)
 	}
 	f.holds = kept
-	places, err := f.places()
+	places, err := expand(f.o.Places)
 	if err != nil {
 		f.o.Log.Error(err.Error())
 	} else {
@@ -888,6 +888,9 @@ func (f *Filter) redescribe() {
 // Reconfigure changes what is to be filtered where. When it fails, all is as it
 // was. The program of an interface that is no longer named is taken off.
 func (f *Filter) Reconfigure(o Options) error {
+	if _, err := expand(o.Places); err != nil {
+		return err
+	}
 	for _, h := range f.holds {
 		i := slices.IndexFunc(o.Places, func(p Place) bool { return p.names(h.Target) })
 		if i >= 0 && h.XDP != o.Places[i].XDP {
@@ -909,12 +912,8 @@ func (f *Filter) Reconfigure(o Options) error {
 	}
 	f.lost = nil // who names an interface again wants it filtered again
 	f.sentry.instruct(o.Places, nil, f.holds)
-	places, err := f.places()
-	if err != nil {
-		return err
-	}
 	f.holds = slices.DeleteFunc(f.holds, func(h *hold) bool {
-		if slices.ContainsFunc(places, func(p Place) bool { return p.Target == h.Target }) {
+		if slices.ContainsFunc(o.Places, func(p Place) bool { return p.names(h.Target) }) {
 			return false
 		}
 		f.sentry.dismiss(h)

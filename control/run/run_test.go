@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -301,5 +302,21 @@ func unpin(t *testing.T, pins Pins, e lab.End) {
 	}
 	if err := os.RemoveAll(fmt.Sprintf("%s/%d-%s", pins, inode, e.Iface)); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Places that cannot be looked for are refused before anything has changed.
+func TestReconfigurePlaces(t *testing.T) {
+	l := lab.New(t)
+	o := options(t, new(bytes.Buffer), l.B)
+	f := begin(t, o)
+	defer f.Stop()
+	next := o
+	next.Places = append(slices.Clone(o.Places), Place{Target: Target{Netns: l.B.Netns, Iface: "wan["}})
+	if err := f.Reconfigure(next); err == nil || !strings.Contains(err.Error(), `"wan["`) {
+		t.Errorf("reconfigure: %v", err)
+	}
+	if f.generations != 1 || len(f.o.Places) != 1 {
+		t.Errorf("generation %d is in force, of %v", f.generations, f.o.Places)
 	}
 }
