@@ -99,6 +99,7 @@ type Filter struct {
 	holds       []*hold
 	sentry      *sentry
 	lost        []Target // detached or taken over by others: not to be attached to again
+	over        bool     // nothing is left to filter, nor to wait for
 	loaded      *ruleset.Loaded
 	changed     bool // entries were changed in place since they were described
 	do          chan func()
@@ -586,8 +587,14 @@ func describe(h *hold, d status.Description) error {
 	return h.SetAbout(about)
 }
 
-// errLost says that weir filters nowhere any more, by somebody else's doing.
-var errLost = errors.New("nothing is left to filter: every interface was detached or taken over by another weir")
+var (
+	// errLost says that weir filters nowhere any more, by somebody else's doing.
+	errLost = errors.New("nothing is left to filter: every interface was detached or taken over by another weir")
+
+	// By which an interface is lost.
+	errTaken    = errors.New("another weir has taken over")
+	errDetached = errors.New("detached by somebody else")
+)
 
 // followInterval is how soon it is noticed that an interface is gone or back,
 // where the kernel does not tell: in a namespace that is yet to be made.
@@ -600,19 +607,19 @@ func (f *Filter) follow() error {
 	f.sentry.follow(f.o.Places)
 	f.takeIn(f.sentry.arrivals())
 	f.connect(f.generation)
-	kept := f.holds[:0]
-	for _, h := range f.holds {
-		if f.keeps(h) {
-			kept = append(kept, h)
-			continue
+	var lost error
+	f.holds = slices.DeleteFunc(f.holds, func(h *hold) bool {
+		err := f.keep(h)
+		if err != nil {
+			f.lose(h, err)
+			lost = err
 		}
-		f.sentry.dismiss(h)
-		if h.Attachment != nil {
-			h.Close()
-		}
-		f.lost = append(f.lost, h.Target)
+		return err != nil
+	})
+	// Who detaches what a pattern names does not mean others that may come.
+	if lost != nil && len(f.holds) == 0 && (lost == errTaken || !slices.ContainsFunc(f.o.Places, Place.pattern)) {
+		f.over = true
 	}
-	f.holds = kept
 	places, err := expand(f.o.Places)
 	if err != nil {
 		f.o.Log.Error(err.Error())
@@ -625,16 +632,28 @@ func (f *Filter) follow() error {
 			continue
 		}
 		h := &hold{Target: p.Target, XDP: p.XDP}
-		if f.keeps(h) {
-			f.holds = append(f.holds, h)
+		if err := f.keep(h); err != nil {
+			f.lose(h, err)
+			continue
 		}
+		f.holds = append(f.holds, h)
 	}
 	f.sentry.instruct(f.o.Places, f.lost, f.holds)
 	f.provide()
-	if len(f.holds) == 0 && len(f.lost) > 0 {
+	if f.over {
 		return errLost
 	}
 	return nil
+}
+
+// lose gives up an interface that is not this filter's any more.
+func (f *Filter) lose(h *hold, why error) {
+	f.o.Log.Warn(why.Error(), "interface", h.Target.String())
+	f.sentry.dismiss(h)
+	if h.Attachment != nil {
+		h.Close()
+	}
+	f.lost = append(f.lost, h.Target)
 }
 
 // takeIn takes in interfaces that the sentry has met. While a generation was
@@ -743,7 +762,9 @@ func (f *Filter) release(h *hold) {
 	}
 }
 
-func (f *Filter) keeps(h *hold) bool {
+// keep sees to it that an interface is filtered, if it is there. It fails where it is
+// none of this filter's any more.
+func (f *Filter) keep(h *hold) error {
 	log := f.o.Log.With("interface", h.Target.String())
 	if h.present() {
 		was := h.index
@@ -764,7 +785,7 @@ func (f *Filter) keeps(h *hold) bool {
 		} else {
 			h.told = ""
 		}
-		return true
+		return nil
 	}
 	if h.Attachment == nil {
 		return f.begins(h, log)
@@ -775,8 +796,7 @@ func (f *Filter) keeps(h *hold) bool {
 	}
 	switch err := h.Return(nil); {
 	case h.Replaced(), errors.Is(err, loader.ErrReplaced):
-		log.Warn("another weir has taken over")
-		return false
+		return errTaken
 	case err == nil:
 		h.seen()
 		h.told = ""
@@ -784,12 +804,11 @@ func (f *Filter) keeps(h *hold) bool {
 	case isAbsent(err):
 		h.told = ""
 	case errors.Is(err, loader.ErrNotAttached):
-		log.Warn("detached by somebody else")
-		return false
+		return errDetached
 	default:
 		h.tell(log, err)
 	}
-	return true
+	return nil
 }
 
 // misnamed tells whether the name that an interface was filtered by is that of
@@ -810,18 +829,18 @@ func (f *Filter) tellGone(h *hold, log *slog.Logger) {
 	}
 }
 
-// begins begins to filter on an interface, if it is there.
-func (f *Filter) begins(h *hold, log *slog.Logger) bool {
+// begins begins to filter on an interface, if it is there. It fails where another
+// weir does.
+func (f *Filter) begins(h *hold, log *slog.Logger) error {
 	now, err := f.o.Pins.Open(h.Target)
 	if err == nil {
 		defer now.Close()
 	}
 	if err == nil && !now.Severed() {
 		if f.sentry.has(h.Target) {
-			return true // and will be taken in
+			return nil // and will be taken in
 		}
-		log.Warn("another weir has taken over")
-		return false
+		return errTaken
 	}
 	switch err := f.attach(h); {
 	case err == nil:
@@ -832,7 +851,7 @@ func (f *Filter) begins(h *hold, log *slog.Logger) bool {
 	default:
 		h.tell(log, err)
 	}
-	return true
+	return nil
 }
 
 // Do calls fn in the goroutine that serves, where the filter may be changed, and
@@ -920,7 +939,8 @@ func (f *Filter) Reconfigure(o Options) error {
 		f.release(h)
 		return true
 	})
-	return f.follow()
+	_ = f.follow() // who serves ends where nothing is left
+	return nil
 }
 
 // Serve keeps the filter going until ctx is done. Each value from reload makes

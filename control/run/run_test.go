@@ -320,3 +320,72 @@ func TestReconfigurePlaces(t *testing.T) {
 		t.Errorf("generation %d is in force, of %v", f.generations, f.o.Places)
 	}
 }
+
+// Where a pattern may yet mean other interfaces, nobody who detaches the last one
+// ends the filter; another weir that takes it over does. Of one that is another's
+// from the start, the log tells once.
+func TestLost(t *testing.T) {
+	theirs := func(t *testing.T, o Options, iface string) {
+		t.Helper()
+		g, err := loader.NewGeneration(loader.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close()
+		a, err := o.Pins.Attach(Target{Netns: o.Places[0].Netns, Iface: iface}, loader.Native, nil, g.Load)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Close()
+	}
+	for _, c := range []struct {
+		name, place string
+		lose        func(*testing.T, Options)
+		want        error
+	}{
+		{"detached", "wan*", func(t *testing.T, o Options) {
+			if _, err := DetachAll(o.Pins); err != nil {
+				t.Fatal(err)
+			}
+		}, nil},
+		{"the only name detached", "wan1", func(t *testing.T, o Options) {
+			if _, err := DetachAll(o.Pins); err != nil {
+				t.Fatal(err)
+			}
+		}, errLost},
+		{"taken over", "wan*", func(t *testing.T, o Options) { theirs(t, o, "wan1") }, errLost},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := lab.New(t)
+			var log bytes.Buffer
+			o := options(t, &log, l.B)
+			o.Places[0].Iface = c.place
+			at(t, l.B, addVeth("wan1"))
+			f := begin(t, o)
+			defer f.Stop()
+			c.lose(t, o)
+			for range 3 { // it stays so
+				if err := f.follow(); err != c.want {
+					t.Errorf("%v, want %v", err, c.want)
+				}
+			}
+			if c.want != nil {
+				return
+			}
+			at(t, l.B, addVeth("wan2"))
+			theirs(t, o, "wan2")
+			at(t, l.B, addVeth("wan3"))
+			for range 3 {
+				if err := f.follow(); err != nil {
+					t.Error(err)
+				}
+			}
+			if got := f.names(); len(got) != 1 || !strings.HasPrefix(got[0], "wan3") {
+				t.Errorf("filtered: %v", got)
+			}
+			if n := strings.Count(log.String(), "another weir"); n != 1 {
+				t.Errorf("told of another weir %d times:\n%s", n, &log)
+			}
+		})
+	}
+}
