@@ -681,21 +681,35 @@ func (f *Filter) bringUp(h *hold) error {
 	if h.of == nil {
 		return nil
 	}
+	if err := f.renew(h); err != nil {
+		return fmt.Errorf("the lists of before are in force there, it is tried again: %w", err)
+	}
+	if err := describe(h, f.description); err != nil {
+		return fmt.Errorf("weir status tells of the lists of before there, it is tried again: %w", err)
+	}
+	h.of = nil // not to be kept in memory
+	return nil
+}
+
+// renew exchanges the program that the sentry has put on an interface, unless it is
+// the present one.
+func (f *Filter) renew(h *hold) error {
 	if err := f.setEdges(h.Target, h.Stats()); err != nil {
 		return err
 	}
 	// A program that waits for any interface takes it for none of the edges.
-	if h.of != f.generation || h.Stats().Edge() {
-		p, err := f.generation.Load(h.Stats())
-		if err != nil {
-			return err
-		}
-		if err := h.Replace(p); err != nil {
-			return err
-		}
+	if h.of == f.generation && !h.Stats().Edge() {
+		return nil
 	}
-	h.of = nil // not to be kept in memory
-	return describe(h, f.description)
+	p, err := f.generation.Load(h.Stats())
+	if err != nil {
+		return err
+	}
+	if err := h.Replace(p); err != nil {
+		return err
+	}
+	h.of = f.generation
+	return nil
 }
 
 // provide sees to it that programs wait for interfaces that may come.
@@ -781,7 +795,7 @@ func (f *Filter) keep(h *hold) error {
 			return f.begins(h, log)
 		}
 		if err := f.bringUp(h); err != nil {
-			h.tell(log, fmt.Errorf("the lists of before are in force there, it is tried again: %w", err))
+			h.tell(log, err)
 		} else {
 			h.told = ""
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
+	"weir/control/generation"
 	"weir/control/status"
 	"weir/loader"
 	"weir/tests/lab"
@@ -432,4 +433,33 @@ func TestNamesMove(t *testing.T) {
 		}
 		return len(s.holds) == 2
 	})
+}
+
+// What the sentry has met with an earlier generation is described as soon as that
+// can be done.
+func TestBringUp(t *testing.T) {
+	l := lab.New(t)
+	var log bytes.Buffer
+	o := options(t, &log, l.B)
+	f := begin(t, o)
+	defer f.Stop()
+	h := f.holds[0]
+	h.of = &generation.Generation{} // of before
+	for _, c := range []struct {
+		about string
+		told  int
+	}{{`"damaged"`, 1}, {`"damaged"`, 1}, {`{"entries": 7}`, 1}} {
+		if err := h.SetAbout([]byte(c.about)); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.follow(); err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(log.String(), "weir status tells of the lists of before"); n != c.told {
+			t.Errorf("%s: told %d times, want %d:\n%s", c.about, n, c.told, &log)
+		}
+	}
+	if n := states(t, o.Pins)[l.B.Netns].Entries; n != 1 || h.of != nil {
+		t.Errorf("%d entries are described, want 1", n)
+	}
 }
