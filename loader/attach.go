@@ -466,12 +466,13 @@ func (a *Attachment) comeBack(i *Iface) error {
 	switch {
 	case a.prog == nil:
 		return ErrSevered
-	case i == nil:
-		// There is time to look whether it is still wanted.
+	case i == nil && a.owns() != nil:
+		// It is no longer wanted; or another process is about to attach its own, which
+		// is waited for. In no other case is it: the interface may come any moment.
 		if err := a.underLock(a.owns); err != nil {
 			return err
 		}
-	case i.Index == a.iface:
+	case i != nil && i.Index == a.iface:
 		return ErrNoInterface // the kernel tells of its end as well
 	}
 	return a.record.Target.in(func(inode uint64) (err error) {

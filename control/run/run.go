@@ -850,10 +850,10 @@ func (f *Filter) begins(h *hold, log *slog.Logger) error {
 	if err == nil {
 		defer now.Close()
 	}
+	if f.sentry.has(h.Target) {
+		return nil // and will be taken in
+	}
 	if err == nil && !now.Severed() {
-		if f.sentry.has(h.Target) {
-			return nil // and will be taken in
-		}
 		return errTaken
 	}
 	switch err := f.attach(h); {

@@ -15,7 +15,8 @@ import (
 // sentry puts programs on interfaces in the moment in which the kernel tells that
 // they are there: mostly before they are up. It waits for nobody, not for the
 // verifier, since its programs are loaded, nor for the filter's goroutine, which
-// may be building a generation. What it has done, the filter takes in later.
+// may be building a generation, nor for who has locked the pins: each interface has
+// a goroutine for that. What it has done, the filter takes in later.
 type sentry struct {
 	pins loader.Pins
 	log  *slog.Logger
@@ -24,8 +25,10 @@ type sentry struct {
 	ctx   context.Context // nil until Serve
 	posts map[string]post // by namespace; the filter's goroutine alone uses them
 
-	mu      sync.Mutex // guards what follows
-	places  []Place
+	met     sync.WaitGroup  // the goroutines
+	mu      sync.Mutex      // guards what follows; nobody waits for a lock of the pins with it
+	meeting map[Target]bool // what they are about
+	places  []Place         // none: nothing is met any more
 	lost    []Target
 	known   map[Target]*loader.Attachment // those that the filter has, or is to take in
 	spares  []*spare
@@ -56,7 +59,8 @@ const maxSpares = 2
 func newSentry(o Options) *sentry {
 	return &sentry{
 		pins: o.Pins, log: o.Log, told: make(chan struct{}, 1),
-		posts: make(map[string]post), known: make(map[Target]*loader.Attachment), tried: make(map[Target]int),
+		posts: make(map[string]post), meeting: make(map[Target]bool),
+		known: make(map[Target]*loader.Attachment), tried: make(map[Target]int),
 	}
 }
 
@@ -97,43 +101,67 @@ func (s *sentry) follow(places []Place) {
 // notice takes note of an interface that has come or changed, or, where it is
 // nil, that one has gone.
 func (s *sentry) notice(netns string, i *loader.Iface) {
-	if i != nil {
-		s.meet(Target{Netns: netns, Iface: i.Name}, i)
+	if i == nil || !s.meet(Target{Netns: netns, Iface: i.Name}, i) {
+		s.tell()
 	}
+}
+
+func (s *sentry) tell() {
 	select {
 	case s.told <- struct{}{}:
 	default: // the filter has yet to look
 	}
 }
 
-// meet puts a program on an interface, if one waits for it. Where that fails, the
-// filter will find the interface without one, try again, and say why.
-func (s *sentry) meet(t Target, i *loader.Iface) {
+// meet puts a program on an interface, if one waits for it, and then tells the
+// filter. Where that fails, the filter will find the interface without one, try
+// again, and say why.
+func (s *sentry) meet(t Target, i *loader.Iface) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.meeting[t] || len(s.places) == 0 {
+		return false
+	}
 	if a := s.known[t]; a != nil {
-		if a.Severed() {
+		s.begin(t, func() {
 			if err := a.Return(i); err != nil {
 				s.log.Debug(err.Error())
 			}
-		}
-		return
+		})
+		return true
 	}
 	at := slices.IndexFunc(s.places, func(p Place) bool { return p.names(t) })
 	if at < 0 || len(s.spares) == 0 || s.tried[t] == i.Index || slices.Contains(s.lost, t) {
-		return
+		return false
 	}
-	p := s.spares[0]
-	a, err := s.pins.AttachReady(t, i, s.places[at].XDP, p.about, p.program)
-	if err != nil {
-		s.tried[t] = i.Index
-		s.log.Debug(err.Error())
-		return
-	}
-	delete(s.tried, t)
+	p, xdp := s.spares[0], s.places[at].XDP
 	s.spares = s.spares[1:]
-	s.known[t] = a
-	s.arrived = append(s.arrived, &hold{Target: t, XDP: s.places[at].XDP, Attachment: a, of: p.generation})
+	s.begin(t, func() {
+		a, err := s.pins.AttachReady(t, i, xdp, p.about, p.program)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if err != nil {
+			s.tried[t], s.spares = i.Index, append(s.spares, p)
+			s.log.Debug(err.Error())
+			return
+		}
+		delete(s.tried, t)
+		s.known[t] = a
+		s.arrived = append(s.arrived, &hold{Target: t, XDP: xdp, Attachment: a, of: p.generation})
+	})
+	return true
+}
+
+// begin calls fn for an interface in a goroutine.
+func (s *sentry) begin(t Target, fn func()) {
+	s.meeting[t] = true
+	s.met.Go(func() {
+		fn()
+		s.mu.Lock()
+		delete(s.meeting, t)
+		s.mu.Unlock()
+		s.tell()
+	})
 }
 
 // names tells whether a place means an interface.
@@ -171,18 +199,21 @@ func (s *sentry) instruct(places []Place, lost []Target, holds []*hold) {
 	}
 }
 
-// has tells whether the sentry has met an interface, or knows it.
+// has tells whether the sentry has met an interface, is about to, or knows it.
 func (s *sentry) has(t Target) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.known[t] != nil
+	return s.meeting[t] || s.known[t] != nil
 }
 
 // dismiss makes sure that the program is not put back on an interface any more,
-// unless that has happened since the filter looked.
+// unless that has happened since the filter looked, or is under way.
 func (s *sentry) dismiss(h *hold) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.meeting[h.Target] {
+		return false
+	}
 	if h.Attachment != nil {
 		if index, err := h.Index(); err != nil || index != h.index {
 			return false
@@ -260,11 +291,15 @@ func (s *sentry) retire() []*hold {
 		p.leave()
 	}
 	s.mu.Lock()
+	s.places = nil
+	s.mu.Unlock()
+	s.met.Wait()
+	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.spares {
 		p.Close()
 	}
-	s.spares, s.places = nil, nil
+	s.spares = nil
 	clear(s.known)
 	arrived := s.arrived
 	s.arrived = nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"weir/control/generation"
 	"weir/control/status"
@@ -461,5 +462,56 @@ func TestBringUp(t *testing.T) {
 	}
 	if n := states(t, o.Pins)[l.B.Netns].Entries; n != 1 || h.of != nil {
 		t.Errorf("%d entries are described, want 1", n)
+	}
+}
+
+// However long another process holds the lock on the pins, as one that was stopped
+// may, interfaces that come are filtered, and pinned when it is free.
+func TestLockHeld(t *testing.T) {
+	l := lab.New(t)
+	o := options(t, new(bytes.Buffer), l.B)
+	o.Places = append(o.Places, Place{Target: Target{Netns: l.B.Netns, Iface: "wan*"}})
+	f := serve(t, o)
+	f.until("programs wait", f.ready(maxSpares))
+	at(t, l.B, addVeth("wan0"))
+	f.until("it is filtered", f.filtering(l.B.Iface, "wan0"))
+	f.until("programs wait again", f.ready(maxSpares))
+
+	dir, err := os.Open(string(o.Pins))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close() // which frees it
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	at(t, l.B, with("wan0", netlink.LinkDel))
+	for _, name := range []string{"wan1", "wan0", "wan2"} {
+		at(t, l.B, addVeth(name))
+	}
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		filtered := 0
+		for _, name := range []string{"wan0", "wan1", "wan2"} {
+			at(t, l.B, with(name, func(i netlink.Link) error {
+				if xdp := i.Attrs().Xdp; xdp != nil && xdp.Attached {
+					filtered++
+				}
+				return nil
+			}))
+		}
+		if filtered == 3 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Errorf("while the lock is held, %d of 3 interfaces are filtered", filtered)
+			break
+		}
+	}
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_UN); err != nil {
+		t.Fatal(err)
+	}
+	f.until("all are taken in", f.filtering(l.B.Iface, "wan0", "wan1", "wan2"))
+	if got := pinned(t, o); !slices.Equal(got, []string{l.B.Iface, "wan0", "wan1", "wan2"}) {
+		t.Errorf("pinned: %v", got)
 	}
 }
