@@ -2,7 +2,6 @@ package run
 
 import (
 	"errors"
-	"net/netip"
 	"time"
 
 	"weir/control/events"
@@ -32,11 +31,9 @@ func (l *Loop) describe() *status.Loop {
 type loops struct {
 	found <-chan events.Event // nil while nobody looks for any
 	end   func()
-	told  map[pair]time.Time // when the log last had them
-	fault string             // why a program does not know the edges, as the log has it
+	told  events.Loops
+	fault string // why a program does not know the edges, as the log has it
 }
-
-type pair struct{ src, dst netip.Addr }
 
 // setEdges tells the program of an interface which interfaces are edges.
 func (f *Filter) setEdges(t Target, s *loader.Stats) error {
@@ -75,23 +72,15 @@ func (f *Filter) followEdges() {
 	f.loops.fault = fault
 }
 
-const (
-	tellLoopAgain = time.Minute // of the same addresses
-	mostLoopsTold = 10_000      // addresses that are remembered
-)
-
-// tellLoops logs which packets were found in a loop, and each pair of addresses
-// once in a while.
+// tellLoops logs which packets were found in a loop.
 func (f *Filter) tellLoops(now time.Time) {
 	l := &f.loops
 	if on := f.o.Loop != nil; on && l.found == nil {
 		l.found, l.end = f.events.Subscribe(events.Want{Reasons: []verdict.Reason{verdict.Looped}})
-		l.told = make(map[pair]time.Time)
 	} else if !on && l.found != nil {
 		l.end()
 		l.found = nil
 	}
-	told, more := 0, 0
 	for {
 		var e events.Event
 		select {
@@ -101,27 +90,14 @@ func (f *Filter) tellLoops(now time.Time) {
 			}
 			e = found
 		default:
-			if more > 0 {
-				f.o.Log.Warn("more addresses have packets in a loop", "pairs", more)
-			}
 			return
 		}
-		p := pair{e.Tuple.Src, e.Tuple.Dst}
 		if e.FirstTTL != 0 {
 			continue // of digests: recorded() has logged it
 		}
-		if last, known := l.told[p]; !p.src.IsValid() || known && now.Sub(last) < tellLoopAgain {
-			continue
+		if src, dst := e.Tuple.Src, e.Tuple.Dst; src.IsValid() && l.told.Tell(src, dst, now) {
+			f.o.Log.Warn("a packet goes round in a circle: it comes here again",
+				"src", src, "dst", dst, "interface", e.Target.String(), "dropped", e.Dropped)
 		}
-		if len(l.told) >= mostLoopsTold {
-			clear(l.told)
-		}
-		l.told[p] = now
-		if told++; told > maxTold {
-			more++
-			continue
-		}
-		f.o.Log.Warn("a packet goes round in a circle: it comes here again",
-			"src", p.src, "dst", p.dst, "interface", e.Target.String(), "dropped", e.Dropped)
 	}
 }

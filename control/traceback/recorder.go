@@ -12,12 +12,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
+	"weir/control/events"
 	"weir/control/generation"
 	"weir/filter/digest"
 	"weir/filter/key"
@@ -87,12 +87,12 @@ type record struct {
 	loader.Target
 	stats  *loader.Stats // nil while the interface is gone
 	slices []*digest.Slice
-	begun  time.Time          // of the slice under way
-	number uint32             // of that
-	past   Counts             // of former slices
-	now    Counts             // of that under way
-	told   map[pair]time.Time // of which loops were told, and when
-	live   *digest.Slice      // what the slice under way has, as it was last asked for
+	begun  time.Time // of the slice under way
+	number uint32    // of that
+	past   Counts    // of former slices
+	now    Counts    // of that under way
+	told   events.Loops
+	live   *digest.Slice // what the slice under way has, as it was last asked for
 }
 
 // NewRecorder makes a recorder, which may be to succeed a former one, and then writes
@@ -187,7 +187,7 @@ func (r *Recorder) follow(interfaces []Interface) {
 	for _, i := range interfaces {
 		k := slices.IndexFunc(r.logs, func(l *record) bool { return l.Target == i.Target })
 		if k < 0 {
-			k, r.logs = len(r.logs), append(r.logs, &record{Target: i.Target, told: make(map[pair]time.Time)})
+			k, r.logs = len(r.logs), append(r.logs, &record{Target: i.Target})
 		}
 		r.logs[k].stats = i.Stats
 	}
@@ -256,16 +256,6 @@ func (r *Recorder) read(l *record, m loader.DigestMemory, bank int, end time.Tim
 	return s, counts
 }
 
-// A loop is told of once in a while for each pair of addresses, and for not more
-// of them.
-const (
-	tellAgain = time.Minute
-	mostLoops = 16
-)
-
-// pair is a source and a destination.
-type pair struct{ src, dst netip.Addr }
-
 // find finds suspects that are not told of, and counts.
 func (l *record) find(m loader.DigestMemory, bank int, now time.Time) (loops []Loop) {
 	var counts Counts
@@ -280,15 +270,11 @@ func (l *record) find(m loader.DigestMemory, bank int, now time.Time) (loops []L
 	if !more {
 		return nil
 	}
-	maps.DeleteFunc(l.told, func(_ pair, at time.Time) bool { return now.Sub(at) >= tellAgain })
 	for _, s := range m.Suspects(number) {
 		t := generation.TupleOf(&loader.Packet{Family: s.Family, Src: s.Src, Dst: s.Dst, Proto: s.Proto})
-		p := pair{t.Src, t.Dst}
-		if _, told := l.told[p]; told || len(l.told) >= mostLoops {
-			continue
+		if l.told.Tell(t.Src, t.Dst, now) {
+			loops = append(loops, Loop{Target: l.Target, Src: t.Src, Dst: t.Dst, Proto: t.Proto, First: s.First, Last: s.Ttl})
 		}
-		l.told[p] = now
-		loops = append(loops, Loop{Target: l.Target, Src: t.Src, Dst: t.Dst, Proto: t.Proto, First: s.First, Last: s.Ttl})
 	}
 	return loops
 }
