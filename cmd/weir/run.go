@@ -21,6 +21,7 @@ import (
 	"weir/control/config"
 	"weir/control/daemon"
 	"weir/control/heavy"
+	"weir/control/learn"
 	"weir/control/ruleset"
 	"weir/control/run"
 )
@@ -90,7 +91,7 @@ weir runs there, that wants --takeover.`,
 	f.BoolVar(&o.Takeover, "takeover", false, "take over from another weir that runs on the interface")
 	f.Var(each(&o.Track, heavy.Parse), "track", "`tracker` of heavy flows, as above; repeat for up to 4")
 	f.IntVar(&o.Learn, "learn", 0, "hot `elements` that may have weights, so that they are not taken for listed ones; "+
-		"0: none (default in approximate mode "+strconv.Itoa(run.DefaultLearn)+")")
+		"0: none (default in approximate mode "+strconv.Itoa(learn.DefaultElements)+")")
 	f.StringVar(&o.Socket, "socket", api.DefaultSocket, "`path` of the socket that commands such as weir top ask; empty: none")
 	f.StringVar(&o.Metrics, "metrics", "", "`address` and port on which Prometheus may scrape /metrics, such as 127.0.0.1:9477; "+
 		"without it, the socket alone has them")

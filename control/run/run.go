@@ -148,7 +148,7 @@ func Start(ctx context.Context, o Options) (*Filter, error) {
 	if o.Learn == LearnByMode {
 		o.Learn = 0
 		if o.Rules.Mode == membership.Approximate {
-			o.Learn = DefaultLearn
+			o.Learn = learn.DefaultElements
 		}
 	}
 	f := &Filter{o: o, do: make(chan func()), sentry: newSentry(o), events: events.NewHub(o.Log)}

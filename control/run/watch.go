@@ -27,12 +27,11 @@ import (
 )
 
 // LearnByMode leaves it to the mode how many elements may have weights:
-// DefaultLearn in approximate mode, where a false positive is a packet lost, and
+// learn.DefaultElements in approximate mode, where a false positive is a packet lost, and
 // none in exact mode, where it costs a few nanoseconds.
 const (
-	LearnByMode  = -1
-	DefaultLearn = 1 << 14
-	MaxLearn     = 1 << 20
+	LearnByMode = -1
+	MaxLearn    = 1 << 20
 )
 
 // learnInterval is how often the weights follow the traffic.
