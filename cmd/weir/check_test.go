@@ -13,7 +13,7 @@ func TestCheck(t *testing.T) {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
 	}
 	// 600 slices of ten million packets at 0.01 %.
-	large := file(t, "large.yaml", "interfaces: [eth0]\ndigest: {enabled: true, rate: 10M/s, fpr: 0.01%}\n")
+	large := file(t, "large.yaml", "interfaces: [eth0]\ndigest: {rate: 10M/s, false_positive_rate: 0.01%}\n")
 	if code, out, _ := weir(t, "", "check", large); code != exitOK || !strings.HasSuffix(out, "; digests: 21 GB of memory for each interface\n") {
 		t.Errorf("exit code %d, %s", code, out)
 	}

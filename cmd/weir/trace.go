@@ -38,7 +38,7 @@ func newTrace() *cobra.Command {
 		Short: "Say where and when the packets of a capture have passed",
 		Long: `Asks the running weir, or several, whether and when they have let the packets of
 a capture pass: on which interfaces, in which slices of time, and how probable it
-is that they would say so of a packet that did not. It takes digest.enabled in
+is that they would say so of a packet that did not. It takes digest.rate in
 their configuration. A packet is looked for around the time when it was captured.
 
 With links between the nodes, and the node where the packets arrived, it finds the

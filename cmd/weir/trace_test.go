@@ -105,7 +105,7 @@ func TestTrace(t *testing.T) {
 		{[]string{"--window", "0s", file}, exitUsage, "window"},
 		{nil, exitUsage, "arg"},
 		{[]string{"--socket", edge + "x", file}, exitFailure, "node here: no weir runs here"},
-		{[]string{"--socket", serve(t, served{}), file}, exitFailure, "digest.enabled"},
+		{[]string{"--socket", serve(t, served{}), file}, exitFailure, "digest.rate"},
 		{[]string{file + "x"}, exitFailure, "no such file"},
 	} {
 		if code, _, log := weir(t, "", append([]string{"trace"}, c.args...)...); code != c.code || !strings.Contains(log, c.want) {

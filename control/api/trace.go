@@ -63,7 +63,7 @@ type TracedSlice struct {
 }
 
 // ErrNoDigests says that nothing is recorded that packets could be traced by.
-var ErrNoDigests = errors.New("this weir records no digests of packets: set digest.enabled in its configuration")
+var ErrNoDigests = errors.New("this weir records no digests of packets: set digest.rate in its configuration")
 
 // traceRoute is that on which a Source says where packets have passed.
 func traceRoute(s Source) route {

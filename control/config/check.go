@@ -171,11 +171,16 @@ func (t Tracker) check(path string, failf func(string, string, ...any)) {
 }
 
 func (d Digest) check(failf func(string, string, ...any)) {
+	if d.Rate == 0 {
+		return
+	}
 	const least, most = 1e-5, 0.5
 	between(d.Slice, 100*time.Millisecond, time.Hour, "digest.slice", failf)
-	between(d.Archive.Keep, time.Minute, 10*365*24*time.Hour, "digest.archive.keep", failf)
+	if d.Archive.Size > 0 {
+		between(d.Archive.Keep, time.Minute, 10*365*24*time.Hour, "digest.archive.keep", failf)
+	}
 	if d.FPR < least || d.FPR > most {
-		failf("digest.fpr", "%s is not between %s and %s", formatShare(d.FPR), formatShare(least), formatShare(most))
+		failf("digest.false_positive_rate", "%s is not between %s and %s", formatShare(d.FPR), formatShare(least), formatShare(most))
 		return
 	}
 	if d.Keep < d.Slice || d.Keep > maxSlices*d.Slice {
@@ -184,9 +189,6 @@ func (d Digest) check(failf func(string, string, ...any)) {
 	}
 	if _, err := (digest.Config{Rate: float64(d.Rate), Slice: d.Slice, FPR: float64(d.FPR), Keep: d.Keep}).Geometry(); err != nil {
 		failf("digest.slice", "%s: make slices shorter", strings.TrimPrefix(err.Error(), "digest: "))
-	}
-	if d.Archive.Enabled && !d.Enabled {
-		failf("digest.archive.enabled", "there is nothing to keep: digest.enabled is not set")
 	}
 }
 

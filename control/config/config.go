@@ -39,7 +39,8 @@ var Example []byte
 var Schema []byte
 
 // Config is what a file says, together with the defaults of what it does not
-// say.
+// say. What must be configured to be of use, as loop, multicast and digest, is on
+// where it is in the file, and else off.
 //
 // The tag yaml gives a field's key. Its options: omitempty leaves the zero
 // value out when printed, for fields whose default that is; required; short
@@ -97,14 +98,14 @@ type Config struct {
 	Trackers []Tracker `yaml:"trackers,omitempty"`
 
 	// Looking for packets that go round in circles through a domain of nodes.
-	Loop Loop `yaml:"loop"`
+	Loop Loop `yaml:"loop,omitempty"`
 
 	// Forwarding of multicast, by the filters of the interfaces that want it.
-	Multicast Multicast `yaml:"multicast"`
+	Multicast Multicast `yaml:"multicast,omitempty"`
 
 	// Digests of the packets that pass, by which weir trace finds where a packet
 	// has come from, and weir itself finds packets that run in a loop.
-	Digest Digest `yaml:"digest"`
+	Digest Digest `yaml:"digest,omitempty"`
 
 	// The lists, by name: letters, digits, "_", "-" and inner dots.
 	Lists []List `yaml:"lists,omitempty"`
@@ -180,14 +181,11 @@ type Log struct {
 
 // Learning is of use in approximate mode, and with trackers.
 type Learning struct {
-	// Whether to learn.
-	Enabled bool `yaml:"enabled"`
-
 	// After it, what was observed counts half.
 	HalfLife time.Duration `yaml:"half_life"`
 
-	// The most elements that get weights.
-	Elements int `yaml:"elements" min:"1" max:"1048576"`
+	// The most elements that get weights; 0 learns nothing.
+	Elements int `yaml:"elements" min:"0" max:"1048576"`
 }
 
 // Tracker counts what each flow sends in an interval, and acts on the heavy
@@ -224,17 +222,17 @@ type Tracker struct {
 }
 
 // Loop makes this host a node of a domain through which packets carry a small
-// filter of the nodes that they have passed. It takes node and key_file.
+// filter of the nodes that they have passed.
 type Loop struct {
 	// Number of this node, which no other node of the domain has.
-	Node int `yaml:"node,omitempty" min:"1" max:"4294967295"`
+	Node int `yaml:"node,required" min:"1" max:"4294967295"`
 
 	// Number of the domain, which tells it from others that it may meet.
 	Domain int `yaml:"domain,omitempty" min:"0" max:"255"`
 
 	// File with the secret that all nodes share: 32 hexadecimal digits, or 16
 	// bytes. Others than its owner and group must not read it.
-	KeyFile Path `yaml:"key_file,omitempty"`
+	KeyFile Path `yaml:"key_file,required"`
 
 	// Interfaces, by names or patterns, where packets enter and leave the domain.
 	Edges []string `yaml:"edges,omitempty"`
@@ -243,28 +241,28 @@ type Loop struct {
 	Action LoopAction `yaml:"action,omitempty"`
 
 	// Bits of a packet's filter: 64, 128 or 256. All nodes must have the same;
-	// otherwise path_length and false_alarms tell.
+	// otherwise path_length and false_positive_rate tell.
 	Size int `yaml:"size,omitempty" min:"64" max:"256"`
 
 	// Bits that a node sets; otherwise the best for path_length.
 	K int `yaml:"k,omitempty" min:"1" max:"128"`
 
 	// Nodes in a row that must find a filter unchanged; otherwise 1, or what
-	// false_alarms takes.
+	// false_positive_rate takes.
 	Confirm int `yaml:"confirm,omitempty" min:"1" max:"16"`
 
 	// Nodes on the longest path without a loop; otherwise 16.
 	PathLength int `yaml:"path_length,omitempty" min:"1" max:"255"`
 
 	// The share of such paths that may be taken for a loop; otherwise 0.1%.
-	FalseAlarms Share `yaml:"false_alarms,omitempty"`
+	FPR Share `yaml:"false_positive_rate,omitempty"`
 }
 
 // Multicast is copied from the interfaces where weir filters to those that want
 // it: packets to groups wider than a link.
 type Multicast struct {
 	// Where groups are wanted, in the network namespace of interfaces.
-	Interfaces []MulticastInterface `yaml:"interfaces,omitempty"`
+	Interfaces []MulticastInterface `yaml:"interfaces,required"`
 
 	// Groups that may be wanted in all: for so many the filters are planned, to
 	// err once in a million packets to other groups.
@@ -285,36 +283,30 @@ type MulticastInterface struct {
 // memory, each slice takes some 11 bits a packet at a rate of false positives of
 // 1 %, and each CPU two slices more.
 type Digest struct {
-	// Whether to record.
-	Enabled bool `yaml:"enabled"`
-
 	// Packets a second that an interface is expected to pass; with more, there are
 	// more false positives.
-	Rate Rate `yaml:"rate"`
+	Rate Rate `yaml:"rate,required"`
 
 	// How long a slice of time is, within which it is not told when a packet passed.
 	Slice time.Duration `yaml:"slice"`
 
 	// The share of packets that a full slice seems to have seen, and has not.
-	FPR Share `yaml:"fpr"`
+	FPR Share `yaml:"false_positive_rate"`
 
 	// How long slices are kept in memory.
 	Keep time.Duration `yaml:"keep"`
 
 	// Slices on disk, below state_dir.
-	Archive Archive `yaml:"archive"`
+	Archive Archive `yaml:"archive,omitempty"`
 }
 
 // Archive says which slices are kept on disk.
 type Archive struct {
-	// Whether to keep any.
-	Enabled bool `yaml:"enabled"`
+	// Bytes of disk, above which the oldest slices go before their time.
+	Size Size `yaml:"size,required"`
 
 	// How long.
 	Keep time.Duration `yaml:"keep"`
-
-	// Bytes of disk, above which the oldest slices go before their time.
-	Size Size `yaml:"size"`
 }
 
 // List is a list: entries from its sources, and those that are added to it by
@@ -445,13 +437,16 @@ func (c *Config) setDefaults() {
 	c.Pins = loader.DefaultPins
 	c.API.Socket = "/run/weir/weir.sock"
 	c.Log.Format = LogText
-	c.Multicast.MaxGroups = DefaultMaxGroups
-	c.Digest = Digest{
-		Rate: traceback.DefaultRate, Slice: traceback.DefaultSlice, FPR: traceback.DefaultFPR, Keep: traceback.DefaultKeep,
-		Archive: Archive{Keep: traceback.DefaultArchiveKeep, Size: traceback.DefaultArchiveSize},
-	}
-	c.Learning = Learning{Enabled: true, HalfLife: learn.DefaultHalfLife, Elements: learn.DefaultElements}
+	c.Learning = Learning{HalfLife: learn.DefaultHalfLife, Elements: learn.DefaultElements}
 }
+
+func (m *Multicast) setDefaults() { m.MaxGroups = DefaultMaxGroups }
+
+func (d *Digest) setDefaults() {
+	d.Slice, d.FPR, d.Keep = traceback.DefaultSlice, traceback.DefaultFPR, traceback.DefaultKeep
+}
+
+func (a *Archive) setDefaults() { a.Keep = traceback.DefaultArchiveKeep }
 
 func (t *Tracker) setDefaults() {
 	t.Interval = time.Second
@@ -475,11 +470,11 @@ func (s *Source) setDefaults() {
 // Digests are what is recorded, as package traceback has it, nil for nothing.
 func (c *Config) Digests() *traceback.Config {
 	d := c.Digest
-	if !d.Enabled {
+	if d.Rate == 0 {
 		return nil
 	}
 	t := &traceback.Config{Config: digest.Config{Rate: float64(d.Rate), Slice: d.Slice, FPR: float64(d.FPR), Keep: d.Keep}}
-	if d.Archive.Enabled {
+	if d.Archive.Size > 0 {
 		t.Archive = traceback.ArchiveConfig{Dir: filepath.Join(string(c.StateDir), "digests"), Keep: d.Archive.Keep, Size: int64(d.Archive.Size)}
 	}
 	return t

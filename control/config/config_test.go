@@ -15,6 +15,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/feed"
+	"weir/control/traceback"
 	"weir/filter/icarus"
 	"weir/filter/key"
 )
@@ -94,6 +95,13 @@ interfaces: [{name: eth0, netns: lab}, {name: "veth*", netns: lab}]
 multicast:
   max_groups: 3
   interfaces: [eth1, {name: eth2, groups: [239.1.2.3, "ff0e::1", 224.0.1.0]}, {name: eth3, groups: ["ff0e:0::1"]}]`,
+	"loop": `
+interfaces: [eth0]
+loop: {node: 1, key_file: /k, false_positive_rate: 1%, edges: ["eth*"]}`,
+	"digest": `
+interfaces: [eth0]
+learning: {elements: 0}
+digest: {rate: 1M/s, slice: 2s, false_positive_rate: 0.1%, archive: {size: 1GiB}}`,
 	"formats": `
 interfaces: [{name: eth0, xdp: generic}, {name: eth0, netns: lab, xdp: offload}]
 mode: approx
@@ -174,7 +182,14 @@ func TestExample(t *testing.T) {
 	if unsaid := (Loop{}); c.Loop.Action != ReportLoops || fmt.Sprint(must(unsaid.Geometry())) != fmt.Sprint(must(c.Loop.Geometry())) {
 		t.Errorf("loops %+v, other than the defaults", c.Loop)
 	}
-	c.Loop = Loop{}
+	if d := element(reflect.TypeFor[Digest]()).Interface().(Digest); c.Digest != (Digest{Rate: c.Digest.Rate, Slice: d.Slice, FPR: d.FPR,
+		Keep: d.Keep, Archive: Archive{Size: c.Digest.Archive.Size, Keep: traceback.DefaultArchiveKeep}}) {
+		t.Errorf("digest %+v, the defaults are %+v", c.Digest, d)
+	}
+	if c.Multicast.MaxGroups != DefaultMaxGroups {
+		t.Errorf("%d groups, not as many as by default", c.Multicast.MaxGroups)
+	}
+	c.Loop, c.Digest, c.Multicast = Loop{}, Digest{}, Multicast{}
 	i := slices.IndexFunc(c.Lists, func(l List) bool { return l.Name == "feed" })
 	feed := c.Lists[i]
 	want := element(reflect.TypeFor[List]()).Interface().(List)
@@ -275,14 +290,16 @@ func TestErrors(t *testing.T) {
 		{"interface: [eth0]", []string{`1:1: interface: unknown key "interface": did you mean interfaces?`, `1:1: interfaces is missing`}, false},
 		{eth0 + "failsave:\n  ports: []", []string{`2:1: failsave: unknown key "failsave": did you mean failsafe?`}, false},
 		{eth0 + "failsafe:\n  port: []", []string{`3:3: failsafe.port: unknown key "port": did you mean ports?`}, false},
-		{eth0 + "loop:\n  size: 128", []string{`2:1: loop: node is missing: a number that no other node of the domain has`,
-			`2:1: loop: key_file is missing: the secret that the nodes of the domain share`}, true},
+		{eth0 + "loop:\n  size: 128", []string{`2:1: loop: node is missing`, `2:1: loop: key_file is missing`}, false},
+		{eth0 + "digest:\nmulticast: {}", []string{`2:1: digest: rate is missing`, `3:1: multicast: interfaces is missing`}, false},
+		{eth0 + "digest: {rate: 1k/s, slice: 2h, keep: 4h, archive: {keep: 1s}}", []string{`2:29: digest.slice: 2h is not between 100ms and 1h`,
+			`2:43: digest.archive: size is missing`}, false},
 		{eth0 + "loop: {node: 1, key_file: /k, size: 100}", []string{`2:1: loop: filter of 100 bits, want one of [64 128 256]: ` +
 			"`weir plan loop` shows what filters can do"}, true},
 		{eth0 + "loop: {node: 1, key_file: /k, size: 64, k: 33}", []string{`2:1: loop: masks of 33 bits in 64, want 1 to 32: ` +
 			"`weir plan loop` shows what filters can do"}, true},
-		{eth0 + "loop: {node: 1, key_file: /k, k: 5}", []string{`2:1: loop: k and confirm go with size: without it, path_length and false_alarms tell all of them`}, true},
-		{eth0 + "loop: {node: 1, key_file: /k, size: 64, false_alarms: 1%}", []string{`2:55: loop.false_alarms: it goes without size, which it is to tell`}, true},
+		{eth0 + "loop: {node: 1, key_file: /k, k: 5}", []string{`2:1: loop: k and confirm go with size: without it, path_length and false_positive_rate tell all of them`}, true},
+		{eth0 + "loop: {node: 1, key_file: /k, size: 64, false_positive_rate: 1%}", []string{`2:62: loop.false_positive_rate: it goes without size, which it is to tell`}, true},
 		{eth0 + "loop: {node: 1, key_file: /k, edges: ['eth[']}", []string{`2:39: loop.edges[0]: "eth[" is no name or pattern of interfaces`}, true},
 		{eth0 + "loop: {node: 0, key_file: /k, action: block}", []string{`2:14: loop.node: 0 is not between 1 and 4294967295`,
 			`2:39: loop.action: "block": want report or drop`}, false},
@@ -322,8 +339,8 @@ func TestErrors(t *testing.T) {
 		{eth0 + "log: {level: warning}", []string{`2:14: log.level: "warning": want debug, info, warn or error`}, false},
 		{eth0 + "bits_per_entry: 0.5", []string{`2:17: bits_per_entry: 0.5 is not between 1 and 256`}, false},
 		{eth0 + "bits_per_entry: .nan", []string{`2:17: bits_per_entry: ".nan": want a number`}, false},
-		{eth0 + "learning: {elements: 0, half_life: 10}", []string{
-			`2:22: learning.elements: 0 is not between 1 and 1048576`, `2:36: learning.half_life: "10": want a number and its unit, as in 30s, 10m or 24h`}, false},
+		{eth0 + "learning: {elements: -1, half_life: 10}", []string{
+			`2:22: learning.elements: -1 is not between 0 and 1048576`, `2:37: learning.half_life: "10": want a number and its unit, as in 30s, 10m or 24h`}, false},
 		{eth0 + "learning: {half_life: 0.5ms}", []string{`2:23: learning.half_life: "0.5ms": want whole milliseconds, up to 292 years`}, true},
 		{eth0 + "learning: {half_life: 0s}", []string{`2:23: learning.half_life: 0s is not between 1s and 24h`}, true},
 		{eth0 + "max_coverage: 120%", []string{`2:15: max_coverage: "120%": want 0% … 100%`}, true},
@@ -471,6 +488,7 @@ func TestDiff(t *testing.T) {
 		{"interfaces: [eth0]\nmulticast: {interfaces: [{name: eth1, groups: [239.1.1.1]}]}",
 			"interfaces: [eth0]\nmulticast: {max_groups: 9, interfaces: [eth2, {name: eth1, groups: [239.1.1.1, 'ff0e::1']}]}", []string{
 				"multicast.interfaces[eth2]: added", "multicast.interfaces[eth1].groups: 239.1.1.1 → 239.1.1.1, ff0e::1", "multicast.max_groups: 1024 → 9"}},
+		{"interfaces: [eth0]\nmulticast: {interfaces: [eth1]}", "interfaces: [eth0]\ndigest: {rate: 1k/s}", []string{"multicast: removed", "digest: added"}},
 	} {
 		if got := Diff(parse(t, c.old), parse(t, c.new)); !slices.Equal(got, c.want) {
 			t.Errorf("%s\n%s\n got %s\nwant %s", c.old, c.new, strings.Join(got, "\n     "), strings.Join(c.want, "\n     "))

@@ -277,6 +277,9 @@ func findField(t reflect.Type, is func(field) bool) (field, bool) {
 
 // structure decodes a mapping; n is nil for none.
 func (d *decoder) structure(n ast.Node, v reflect.Value, path string) {
+	if s, ok := v.Addr().Interface().(defaulter); ok && v.IsZero() {
+		s.setDefaults()
+	}
 	if f, ok := shortField(v.Type()); ok {
 		if _, null := n.(*ast.NullNode); !null && isScalar(n) {
 			d.decode(n, v.Field(f.index), path)
@@ -390,7 +393,7 @@ func join(path, name string) string {
 	return path + "." + name
 }
 
-// defaulter is an element of a sequence or mapping that has defaults.
+// defaulter is a struct that has defaults where it is in the file.
 type defaulter interface{ setDefaults() }
 
 // element makes an element with its defaults.

@@ -44,6 +44,8 @@ func (d *differences) compare(old, new reflect.Value, path string, optional bool
 	switch {
 	case scalar:
 		d.values(old, new, path, optional)
+	case optional && t.Kind() == reflect.Struct && old.IsZero() != new.IsZero():
+		d.addf("%s: %s", path, map[bool]string{true: "added", false: "removed"}[old.IsZero()])
 	case t.Kind() == reflect.Struct:
 		for _, f := range fields(t) {
 			if !f.isKey {

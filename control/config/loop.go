@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"reflect"
 	"strings"
 
 	"weir/filter/icarus"
@@ -15,22 +14,22 @@ import (
 
 // What a domain is planned for, unless its configuration says otherwise.
 const (
-	defaultPathLength  = 16
-	defaultFalseAlarms = 1e-3
+	defaultPathLength = 16
+	defaultFPR        = 1e-3
 )
 
 // On reports whether loops are to be looked for.
-func (l Loop) On() bool { return !reflect.DeepEqual(l, Loop{}) }
+func (l Loop) On() bool { return l.Node != 0 }
 
 // Geometry is what is said of the filter, and what follows for the rest of it
 // from the paths' length. It fails where no filter is good enough.
 func (l Loop) Geometry() (icarus.Geometry, error) {
-	hops, target := l.PathLength, float64(l.FalseAlarms)
+	hops, target := l.PathLength, float64(l.FPR)
 	if hops == 0 {
 		hops = defaultPathLength
 	}
 	if target == 0 {
-		target = defaultFalseAlarms
+		target = defaultFPR
 	}
 	if l.Size == 0 {
 		g, _, err := icarus.Choose(hops, target)
@@ -77,21 +76,15 @@ func (l Loop) check(failf func(string, string, ...any)) {
 	if !l.On() {
 		return
 	}
-	if l.Node == 0 {
-		failf("loop", "node is missing: a number that no other node of the domain has")
-	}
-	if l.KeyFile == "" {
-		failf("loop", "key_file is missing: the secret that the nodes of the domain share")
-	}
 	for i, e := range l.Edges {
 		if _, err := path.Match(e, ""); e == "" || err != nil {
 			failf(fmt.Sprintf("loop.edges[%d]", i), "%q is no name or pattern of interfaces", e)
 		}
 	}
 	if l.Size == 0 && (l.K != 0 || l.Confirm != 0) {
-		failf("loop", "k and confirm go with size: without it, path_length and false_alarms tell all of them")
-	} else if l.Size != 0 && l.FalseAlarms != 0 {
-		failf("loop.false_alarms", "it goes without size, which it is to tell")
+		failf("loop", "k and confirm go with size: without it, path_length and false_positive_rate tell all of them")
+	} else if l.Size != 0 && l.FPR != 0 {
+		failf("loop.false_positive_rate", "it goes without size, which it is to tell")
 	} else if _, err := l.Geometry(); err != nil {
 		failf("loop", "%s: `weir plan loop` shows what filters can do", strings.TrimPrefix(err.Error(), "icarus: "))
 	}

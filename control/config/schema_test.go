@@ -93,6 +93,9 @@ func (g generator) bare(v reflect.Value) map[string]any {
 	orNull := func(kind string) map[string]any { return map[string]any{"type": []string{kind, "null"}} }
 	switch t.Kind() {
 	case reflect.Struct:
+		if v.IsZero() { // it is not there by default
+			v = element(t)
+		}
 		return g.structure(v)
 	case reflect.Slice:
 		elem := g.bare(element(t.Elem()))

@@ -126,7 +126,7 @@ func (d *Daemon) options(s *state) (run.Options, error) {
 		o.Places = append(o.Places, run.Place{Target: run.Target{Netns: i.Netns, Iface: i.Name}, XDP: i.XDP})
 	}
 	o.HalfLife, o.Digests = c.Learning.HalfLife, c.Digests()
-	if c.Learning.Enabled && c.Mode == membership.Approximate {
+	if c.Mode == membership.Approximate {
 		o.Learn = c.Learning.Elements
 	}
 	if c.Loop.On() {

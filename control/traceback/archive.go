@@ -25,11 +25,8 @@ import (
 	"weir/loader"
 )
 
-// The defaults of an archive: a day, if it is not too much.
-const (
-	DefaultArchiveKeep = 24 * time.Hour
-	DefaultArchiveSize = 4 << 30
-)
+// DefaultArchiveKeep is a day.
+const DefaultArchiveKeep = 24 * time.Hour
 
 // ArchiveConfig says which slices are on disk.
 type ArchiveConfig struct {

@@ -126,7 +126,7 @@ func (h *host) write(name string, text []byte) string {
 // configure writes the configuration: where to filter, and what is given besides.
 func (h *host) configure(iface string, format string, args ...any) {
 	h.t.Helper()
-	h.write("weir.yaml", fmt.Appendf(nil, "interfaces: [{name: %q, netns: %s}]\npins: %s\nstate_dir: %s\napi: {socket: %s}\nlearning: {enabled: false}\n"+format,
+	h.write("weir.yaml", fmt.Appendf(nil, "interfaces: [{name: %q, netns: %s}]\npins: %s\nstate_dir: %s\napi: {socket: %s}\nlearning: {elements: 0}\n"+format,
 		append([]any{iface, h.B.Netns, h.pins, h.path("state"), h.path("weir.sock")}, args...)...))
 }
 
