@@ -51,6 +51,7 @@ type Daemon struct {
 	feeds   map[*feed.Feed]context.CancelFunc
 	manager *notify.Manager
 	overdue time.Time // when to try again to put in force what could not be; zero: all is
+	cutOff  []string  // feeds whose servers are blocked, as the log has them
 
 	reloading sync.Mutex // held while the configuration is read again
 	reloads   metrics.Reloads
@@ -403,7 +404,9 @@ func (d *Daemon) tend(ctx context.Context) {
 				if !d.overdue.IsZero() && now.After(d.overdue) {
 					late = d.inForce(d.Filter.Reload())
 				}
-				return errors.Join(late, d.expire(now))
+				late = errors.Join(late, d.expire(now))
+				d.tellCutOff()
+				return late
 			})
 			switch {
 			case err == nil:

@@ -16,13 +16,18 @@ import (
 
 // serve runs a daemon until the test ends, with a list of a file.
 func serve(t *testing.T, l *lab.Lab, file string) *Daemon {
+	return serveLists(t, l, io.Discard, fmt.Sprintf("lists: {feed: {sources: [{file: %s}], interval: 24h}}", file))
+}
+
+// serveLists is serve with lists as the configuration has them.
+func serveLists(t *testing.T, l *lab.Lab, log io.Writer, lists string) *Daemon {
 	t.Helper()
 	dir := t.TempDir()
 	pins := "/sys/fs/bpf/" + l.B.Netns
 	config := filepath.Join(dir, "weir.yaml")
 	write(t, config, fmt.Sprintf("interfaces: [{name: %s, netns: %s}]\npins: %s\nstate_dir: %s\napi: {socket: %s}\n"+
-		"lists: {feed: {sources: [{file: %s}], interval: 24h}}\n", l.B.Iface, l.B.Netns, pins, dir, filepath.Join(dir, "sock"), file))
-	d, err := Start(t.Context(), Options{Config: config, Version: "test", Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+		"%s\n", l.B.Iface, l.B.Netns, pins, dir, filepath.Join(dir, "sock"), lists))
+	d, err := Start(t.Context(), Options{Config: config, Version: "test", Log: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

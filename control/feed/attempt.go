@@ -32,6 +32,7 @@ func (f *Feed) attempt(ctx context.Context, s *source) (Outcome, error) {
 	}
 	s.mu.Lock()
 	old := s.held
+	s.asked = nil
 	s.mu.Unlock()
 
 	to := &spool{path: s.saved}
@@ -70,6 +71,9 @@ func (f *Feed) attempt(ctx context.Context, s *source) (Outcome, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.held, s.last = c, o
+	if len(s.asked) > 0 { // else a connection was still there
+		s.servers = s.asked
+	}
 	if o.Changed {
 		f.version.Add(1) // behind what it counts
 	}

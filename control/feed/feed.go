@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/netip"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -97,6 +98,8 @@ type source struct {
 	last     Outcome
 	failures int // in a row
 	next     time.Time
+	servers  []netip.Addr // that the last attempt asked which had to connect
+	asked    []netip.Addr // by the attempt under way
 }
 
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
@@ -269,6 +272,7 @@ type SourceStatus struct {
 	Last     Outcome       // of the last attempt, or of loading what was saved
 	Failures int           // attempts that have failed since one succeeded
 	Next     time.Time     // the next attempt of Run; zero: none is planned
+	Servers  []netip.Addr  // to which it was connected last, or that was tried
 }
 
 // Status tells what is known of the feed.
@@ -276,7 +280,7 @@ func (f *Feed) Status() Status {
 	st := Status{Name: f.Name}
 	for _, s := range f.sources {
 		s.mu.Lock()
-		one := SourceStatus{Source: s.name, Last: s.last, Failures: s.failures, Next: s.next}
+		one := SourceStatus{Source: s.name, Last: s.last, Failures: s.failures, Next: s.next, Servers: s.servers}
 		if c := s.held; c != nil {
 			one.Entries, one.Reports, one.Read, one.Unsaved = c.entries.Len(), c.reports, c.Read, !c.saved
 		}

@@ -9,7 +9,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -64,6 +67,7 @@ func (s *source) get(ctx context.Context, to string, known validator) (*answer, 
 		r.Header.Set("If-Modified-Since", known.LastModified)
 	}
 
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectStart: s.connects})
 	ctx, cancel := context.WithCancelCause(ctx)
 	a := &answer{
 		source: s,
@@ -93,6 +97,19 @@ func (s *source) get(ctx context.Context, to string, known validator) (*answer, 
 		kind:       BadStatus,
 		err:        fmt.Errorf("the server answered %q", a.Status),
 		retryAfter: retryAfter(a.Header.Get("Retry-After"), time.Now()),
+	}
+}
+
+// connects takes note of a server that is about to be connected to.
+func (s *source) connects(_, address string) {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return // there is no such address to be told of
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a := to.Addr().Unmap(); !slices.Contains(s.asked, a) {
+		s.asked = append(slices.Clip(s.asked), a)
 	}
 }
 
