@@ -100,6 +100,7 @@ type Filter struct {
 	sentry      *sentry
 	lost        []Target // detached or taken over by others: not to be attached to again
 	over        bool     // nothing is left to filter, nor to wait for
+	unseen      string   // why interfaces cannot be looked for, as the log has it
 	loaded      *ruleset.Loaded
 	changed     bool // entries were changed in place since they were described
 	do          chan func()
@@ -620,12 +621,14 @@ func (f *Filter) follow() error {
 	if lost != nil && len(f.holds) == 0 && (lost == errTaken || !slices.ContainsFunc(f.o.Places, Place.pattern)) {
 		f.over = true
 	}
+	unseen := ""
 	places, err := expand(f.o.Places)
-	if err != nil {
-		f.o.Log.Error(err.Error())
-	} else {
+	if err == nil {
 		f.forget(places)
+	} else if unseen = err.Error(); unseen != f.unseen {
+		f.o.Log.Error(unseen)
 	}
+	f.unseen = unseen
 	for _, p := range places {
 		known := func(h *hold) bool { return h.Target == p.Target }
 		if slices.Contains(f.lost, p.Target) || slices.ContainsFunc(f.holds, known) {

@@ -308,7 +308,8 @@ func unpin(t *testing.T, pins Pins, e lab.End) {
 // Places that cannot be looked for are refused before anything has changed.
 func TestReconfigurePlaces(t *testing.T) {
 	l := lab.New(t)
-	o := options(t, new(bytes.Buffer), l.B)
+	var log bytes.Buffer
+	o := options(t, &log, l.B)
 	f := begin(t, o)
 	defer f.Stop()
 	next := o
@@ -318,6 +319,17 @@ func TestReconfigurePlaces(t *testing.T) {
 	}
 	if f.generations != 1 || len(f.o.Places) != 1 {
 		t.Errorf("generation %d is in force, of %v", f.generations, f.o.Places)
+	}
+
+	// Those for which that is so only later, as for want of a privilege, are told of once.
+	f.o.Places = next.Places
+	for range 3 {
+		if err := f.follow(); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := strings.Count(log.String(), "wan["); n != 1 {
+		t.Errorf("told %d times:\n%s", n, &log)
 	}
 }
 
