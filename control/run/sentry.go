@@ -25,10 +25,10 @@ type sentry struct {
 	ctx   context.Context // nil until Serve
 	posts map[string]post // by namespace; the filter's goroutine alone uses them
 
-	met     sync.WaitGroup  // the goroutines
-	mu      sync.Mutex      // guards what follows; nobody waits for a lock of the pins with it
-	meeting map[Target]bool // what they are about
-	places  []Place         // none: nothing is met any more
+	met     sync.WaitGroup           // the goroutines
+	mu      sync.Mutex               // guards what follows; nobody waits for a lock of the pins with it
+	meeting map[Target]*loader.Iface // what they are about, and what the kernel has told of it since; nil: nothing
+	places  []Place                  // none: nothing is met any more
 	lost    []Target
 	known   map[Target]*loader.Attachment // those that the filter has, or is to take in
 	spares  []*spare
@@ -59,7 +59,7 @@ const maxSpares = 2
 func newSentry(o Options) *sentry {
 	return &sentry{
 		pins: o.Pins, log: o.Log, told: make(chan struct{}, 1),
-		posts: make(map[string]post), meeting: make(map[Target]bool),
+		posts: make(map[string]post), meeting: make(map[Target]*loader.Iface),
 		known: make(map[Target]*loader.Attachment), tried: make(map[Target]int),
 	}
 }
@@ -114,13 +114,17 @@ func (s *sentry) tell() {
 }
 
 // meet puts a program on an interface, if one waits for it, and then tells the
-// filter. Where that fails, the filter will find the interface without one, try
-// again, and say why.
+// filter; it reports whether it does. Where it fails, the filter will find the
+// interface without one, try again, and say why.
 func (s *sentry) meet(t Target, i *loader.Iface) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.meeting[t] || len(s.places) == 0 {
+	if len(s.places) == 0 {
 		return false
+	}
+	if _, is := s.meeting[t]; is {
+		s.meeting[t] = i
+		return true
 	}
 	if a := s.known[t]; a != nil {
 		s.begin(t, func() {
@@ -152,15 +156,19 @@ func (s *sentry) meet(t Target, i *loader.Iface) bool {
 	return true
 }
 
-// begin calls fn for an interface in a goroutine.
+// begin calls fn for an interface in a goroutine, which then meets what has come in
+// its place meanwhile.
 func (s *sentry) begin(t Target, fn func()) {
-	s.meeting[t] = true
+	s.meeting[t] = nil
 	s.met.Go(func() {
 		fn()
 		s.mu.Lock()
+		next := s.meeting[t]
 		delete(s.meeting, t)
 		s.mu.Unlock()
-		s.tell()
+		if next == nil || !s.meet(t, next) {
+			s.tell()
+		}
 	})
 }
 
@@ -203,7 +211,8 @@ func (s *sentry) instruct(places []Place, lost []Target, holds []*hold) {
 func (s *sentry) has(t Target) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.meeting[t] || s.known[t] != nil
+	_, is := s.meeting[t]
+	return is || s.known[t] != nil
 }
 
 // dismiss makes sure that the program is not put back on an interface any more,
@@ -211,7 +220,7 @@ func (s *sentry) has(t Target) bool {
 func (s *sentry) dismiss(h *hold) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.meeting[h.Target] {
+	if _, is := s.meeting[h.Target]; is {
 		return false
 	}
 	if h.Attachment != nil {

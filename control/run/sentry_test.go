@@ -477,14 +477,7 @@ func TestLockHeld(t *testing.T) {
 	f.until("it is filtered", f.filtering(l.B.Iface, "wan0"))
 	f.until("programs wait again", f.ready(maxSpares))
 
-	dir, err := os.Open(string(o.Pins))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dir.Close() // which frees it
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	unlock := lockPins(t, o.Pins)
 	at(t, l.B, with("wan0", netlink.LinkDel))
 	for _, name := range []string{"wan1", "wan0", "wan2"} {
 		at(t, l.B, addVeth(name))
@@ -507,11 +500,61 @@ func TestLockHeld(t *testing.T) {
 			break
 		}
 	}
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_UN); err != nil {
-		t.Fatal(err)
-	}
+	unlock()
 	f.until("all are taken in", f.filtering(l.B.Iface, "wan0", "wan1", "wan2"))
 	if got := pinned(t, o); !slices.Equal(got, []string{l.B.Iface, "wan0", "wan1", "wan2"}) {
 		t.Errorf("pinned: %v", got)
 	}
+}
+
+// What comes while the sentry still waits for the lock on account of what had the
+// name before is filtered when the lock is free.
+func TestComesAgainWhileLocked(t *testing.T) {
+	l := lab.New(t)
+	o := options(t, new(bytes.Buffer), l.B)
+	o.Places = append(o.Places, Place{Target: Target{Netns: l.B.Netns, Iface: "wan*"}})
+	f := serve(t, o)
+	f.until("programs wait", f.ready(maxSpares))
+	filtered := func() (is bool) {
+		at(t, l.B, with("wan1", func(i netlink.Link) error {
+			is = i.Attrs().Xdp != nil && i.Attrs().Xdp.Attached
+			return nil
+		}))
+		return is
+	}
+	wait := func(what string, so func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(5 * time.Second); !so(); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("it does not come about that " + what)
+			}
+		}
+	}
+	done := f.busy(func() error { return nil })
+	unlock := lockPins(t, o.Pins)
+	at(t, l.B, addVeth("wan1"))
+	wait("it is filtered", filtered)
+	at(t, l.B, with("wan1", netlink.LinkDel))
+	at(t, l.B, addVeth("wan1"))
+	time.Sleep(100 * time.Millisecond) // for the sentry to hear of it
+	unlock()
+	wait("it is filtered again", filtered)
+	done()
+	f.until("it is taken in", f.filtering(l.B.Iface, "wan1"))
+}
+
+// lockPins locks the pins as another process would, until unlock is called or the
+// test ends.
+func lockPins(t *testing.T, pins Pins) (unlock func()) {
+	t.Helper()
+	dir, err := os.Open(string(pins))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	unlock = sync.OnceFunc(func() { dir.Close() })
+	t.Cleanup(unlock)
+	return unlock
 }
