@@ -21,6 +21,9 @@ func Running(query string, pins loader.Pins, t loader.Target, progress ruleset.P
 	if err != nil {
 		return nil, err
 	}
+	if configured(i.Lists) {
+		return nil, errConfigured(i)
+	}
 	r, err := i.Rules()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", i.Name, err)
@@ -39,6 +42,21 @@ func Running(query string, pins loader.Pins, t loader.Target, progress ruleset.P
 		}
 	}
 	return e, nil
+}
+
+// configured tells whether lists are those of a configuration. They are of no
+// files that were named, but of what the daemon has read and been told.
+func configured(lists []status.List) bool {
+	return slices.ContainsFunc(lists, func(l status.List) bool { return l.File == "" })
+}
+
+// errConfigured says who knows what no file does.
+func errConfigured(i status.Interface) error {
+	if i.Running {
+		return fmt.Errorf("%s: process %d filters there by a configuration: ask it by its socket, without --iface, --netns and --pins", i.Name, i.PID)
+	}
+	return fmt.Errorf("%s: what filters there was started with a configuration, and its process %d, which knew the lists, runs no more: "+
+		"start it again with `weir run -c CONFIG`, or name lists with --block and --allow", i.Name, i.PID)
 }
 
 // changed tells whether a list's file is another than was loaded. A file that

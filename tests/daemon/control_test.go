@@ -3,11 +3,14 @@ package daemon
 import (
 	"errors"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"weir/control/api"
+	"weir/control/explain"
+	"weir/loader"
 )
 
 // directory makes a directory with a file.
@@ -54,6 +57,23 @@ func TestExplainNamesTheLine(t *testing.T) {
 			t.Errorf("explain %s: %+v, want %s:%d", c.question, e.Matches, c.source, c.line)
 		}
 	}
+}
+
+// Who asks what a daemon knows while it is dead, or past it, is told whom to ask.
+func TestExplainWithoutTheDaemon(t *testing.T) {
+	h := newHost(t)
+	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(10))
+	d := h.start(releases[0])
+	told := func(want string) {
+		t.Helper()
+		e, err := explain.Running("192.0.2.1", h.pins, loader.Target{}, nil)
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), strconv.Itoa(d.process.Pid)) {
+			t.Errorf("explained: %+v, %v, want %q", e, err, want)
+		}
+	}
+	told("without --iface")
+	d.kill()
+	told("weir run -c")
 }
 
 // A batch that is refused says which of its entries is the reason.
