@@ -76,8 +76,12 @@ uninstall: ## stop filtering and remove what was installed, but configuration an
 # Not in go.mod: it would bring along several times what weir needs.
 NFPM := go run github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
 
-# As dpkg and rpm want them: v1.2.3-4-gabc is 1.2.3+4.gabc, abc is 0+abc.
-PACKAGE_VERSION := $(shell sed -E 's/^v//; /^[0-9]+\./!s/^/0-/; s/-/+/; s/-/./g' <<<'$(VERSION)')
+# As dpkg and rpm want them, and sort them: v1.2.3-4-gabc is 1.2.3+4.gabc, past
+# 1.2.3, and v1.2.3-rc1 is 1.2.3~rc1, before it. As long as no release is tagged,
+# abc is 0.1.0~git20261120.134606.abc, by the time of the commit: before 0.1.0.
+SNAPSHOT := $(shell TZ=UTC git log -1 --format=%cd --date=format-local:%Y%m%d.%H%M%S 2>/dev/null || date -u +%Y%m%d.%H%M%S)
+PACKAGE_VERSION := $(shell sed -E 's/^v//; /^[0-9]+\./!s/^/0.1.0~git$(SNAPSHOT)./; \
+	s/-(alpha|beta|rc)/~\1/; s/-/+/; s/-/./g' <<<'$(VERSION)')
 
 .PHONY: packages
 # The same commit gives the same packages, byte for byte.

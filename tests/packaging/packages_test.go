@@ -31,6 +31,28 @@ func TestPackages(t *testing.T) {
 	t.Run("rpm", func(t *testing.T) { testRPM(t, rpm) })
 }
 
+// A package that is newer is newer to dpkg, too, whether its commit is a release,
+// comes after one or before all.
+func TestVersionsSort(t *testing.T) {
+	need(t, "dpkg")
+	packaged := func(version string) string {
+		return strings.TrimSpace(runMake(t, "--eval", "print: ; @echo '$(PACKAGE_VERSION)'", "print", "VERSION="+version))
+	}
+	oldest := "0"
+	for _, v := range []string{"abc", "v0.1.0-rc1", "v0.1.0-rc1-2-gabc", "v0.1.0", "v0.1.0-4-gabc", "v0.1.0-10-gabc", "v0.1.1"} {
+		newer := packaged(v)
+		if err := exec.Command("dpkg", "--compare-versions", newer, "gt", oldest).Run(); err != nil {
+			t.Errorf("%s is packaged as %s, which is not above %s: %v", v, newer, oldest, err)
+		}
+		oldest = newer
+	}
+	// Where there is no release, the time of the commit sorts, and not its name.
+	if first, second := packaged("f00"), packaged("abc"); !regexp.MustCompile(`^0\.1\.0~git[0-9]{8}\.[0-9]{6}\.f00$`).MatchString(first) ||
+		first[:len(first)-3] != second[:len(second)-3] {
+		t.Errorf("%s, then %s", first, second)
+	}
+}
+
 // packages makes the packages, and gives their paths.
 func packages(t *testing.T) (deb, rpm string) {
 	t.Helper()
