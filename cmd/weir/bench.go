@@ -17,30 +17,31 @@ func newBench() *cobra.Command {
 		Use:       "bench [" + strings.Join(bench.Benchmarks(), "|") + "]...",
 		Short:     "Measure weir beside what it would replace, on this machine",
 		ValidArgs: bench.Benchmarks(),
-		Long: `Measures weir beside what it would replace, in one run, over the same entries and
-keys, the contenders taking turns: the kernel's hash, Bloom filter and LPM trie
-maps and, with --peers, nftables, ipset with iptables, and xdp-filter, where they
-are installed. Absolute figures are the machine's; the ratios are what the bars are
-about. On a quiet machine those of two runs differ by less than 5 %.
+		Long: `Measures weir beside what it would replace, in one run, over the same entries
+and keys, the contenders taking turns: the kernel's hash, Bloom filter and LPM
+trie maps and, with --peers, nftables, ipset with iptables, and xdp-filter,
+where they are installed. Absolute figures are the machine's; the ratios are
+what the bars are about. On a quiet machine those of two runs differ by less
+than 5 %.
 
 lookup  lookups in a loop in the kernel, none listed and all listed, with warm
         caches and cold ones; and how often a filter errs
 load    from a text file to enforcing, and the memory that it takes
 update  changes of a list that is in force
-wire    packets over veth pairs between namespaces of its own: 0, 1, 50 and 100 %
-        of them listed
+wire    packets over veth pairs between namespaces of its own: 0, 1, 50 and
+        100 % of them listed
 heavy   packets again, with a tracker of heavy flows, and with a hot table
 stages  what a node of a domain that looks for loops costs a packet, what
         recording its digest does, and what forwarding multicast does
 
-Without arguments it measures all of them. It needs root and up to 4 GB of memory
-for ten million entries.`,
+Without arguments it measures all of them. It needs root and up to 4 GB of
+memory for ten million entries.`,
 		Example: `  weir bench
   weir bench lookup --entries 100000,1000000 --json
   weir bench wire --peers --feed networks.txt.gz
   weir bench wire --zipf 1.1 --plot figures
   weir bench wire --json >before.json && weir bench wire --against before.json`,
-		Args: usageArgs(cobra.OnlyValidArgs),
+		Args: validArgs,
 	}
 	f := c.Flags()
 	f.IntSliceVar(&o.Entries, "entries", o.Entries, "`numbers` of entries to measure with")

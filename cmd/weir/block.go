@@ -20,16 +20,16 @@ const entriesLong = `
 
 An entry is an address, a prefix, a range or a flow, as in a list. A flow is
 written in quotes, because of the shell: 'tcp *:* > 198.51.100.7:443'. With "-",
-or with no entries where standard input is no terminal, they are read from there,
-a line each. If one of them is wrong, none is taken.`
+or with no entries where standard input is no terminal, they are read from
+there, a line each. If one of them is wrong, none is taken.`
 
 func newBlock() *cobra.Command {
 	return newChange(&cobra.Command{
 		Use:   "block [--ttl TIME] [--reason TEXT] ENTRY... | -",
 		Short: "Block addresses, prefixes or flows, for good or for a time",
 		Long: `Adds entries to a block list of the running weir. When the command returns they
-are blocked, and will be after a restart; one that was there already takes the new
-TTL and reason.` + entriesLong,
+are blocked, and will be after a restart; one that was there already takes the
+new TTL and reason.` + entriesLong,
 		Example: `  weir block 192.0.2.1
   weir block --ttl 1h --reason 'scans ssh' 198.51.100.0/24 2001:db8::/32
   weir block 'udp *:* > 203.0.113.7:53'
@@ -64,8 +64,8 @@ func newUnallow() *cobra.Command {
 	return newChange(&cobra.Command{
 		Use:   "unallow ENTRY... | -",
 		Short: "Take back what weir allow has added",
-		Long: `Removes entries from an allow list of the running weir that weir allow has added.
-What a feed lists stays allowed.` + entriesLong,
+		Long: `Removes entries from an allow list of the running weir that weir allow has
+added. What a feed lists stays allowed.` + entriesLong,
 		Example: `  weir unallow 192.0.2.1`,
 	}, api.Change{Action: api.Allow, Remove: true})
 }

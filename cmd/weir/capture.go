@@ -22,16 +22,16 @@ func newCapture() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "capture --write FILE",
 		Short: "Write packets as they are dropped to a file that Wireshark reads",
-		Long: `Writes the packets that weir events shows to a capture file (pcapng), until it is
-stopped, or has as many or as long as it is told to. Of each frame it has the first ` + fmt.Sprint(events.FrameSize) + `
-bytes, and the reason and the list as a comment, where Wireshark shows it. tcpdump
-does not see these packets: weir drops them before.
+		Long: `Writes the packets that weir events shows to a capture file (pcapng), until it
+is stopped, or has as many or as long as it is told to. Of each frame it has the
+first ` + fmt.Sprint(events.FrameSize) + ` bytes, and the reason and the list as a comment, where Wireshark
+shows it. tcpdump does not see these packets: weir drops them before.
 
 Nothing is loaded or attached anew for it.`,
 		Example: `  weir capture -w drops.pcapng --count 1000
   weir capture -w malformed.pcapng --reason truncated,malformed --duration 1h
   weir capture -w - --reason blocked | tcpdump -n -r -`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArgs,
 	}
 	f := c.Flags()
 	f.StringVarP(&file, "write", "w", "", "`file` to write; - is standard output")

@@ -14,16 +14,16 @@ func newCheck() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check CONFIG",
 		Short: "Say what is wrong with a configuration",
-		Long: `Reads a configuration as weir run -c does, and says what is wrong with it: a line
-for each error, with file, line and column. It changes nothing, and takes neither
-a running weir nor privileges.
+		Long: `Reads a configuration as weir run -c does, and says what is wrong with it: a
+line for each error, with file, line and column. It changes nothing, and takes
+neither a running weir nor privileges.
 
 --print shows the configuration with all that it does not say, as YAML. What is
 secret in it, such as headers for a feed, is shown as it is.`,
 		Example: `  weir check /etc/weir/weir.yaml
   weir check --print weir.yaml
   weir check --json weir.yaml | jq -r '.errors[].path'`,
-		Args: usageArgs(cobra.ExactArgs(1)),
+		Args: theArgs("CONFIG"),
 	}
 	whole := c.Flags().Bool("print", false, "print the configuration with its defaults")
 	asJSON := jsonFlag(c)

@@ -61,7 +61,7 @@ func TestCheckTellsAllErrors(t *testing.T) {
 		want string
 	}{
 		{[]string{"check", bad + "x"}, exitFailure, bad + "x"},
-		{[]string{"check"}, exitUsage, "arg"},
+		{[]string{"check"}, exitUsage, "CONFIG is missing"},
 		{[]string{"check", "--print", "--json", bad}, exitUsage, "--print"},
 	} {
 		code, out, log := weir(t, "", c.args...)

@@ -20,19 +20,21 @@ func newDemo() *cobra.Command {
 	o := demo.Options{Version: version}
 	c := &cobra.Command{
 		Use:   "demo",
-		Short: "Filter traffic between two namespaces and prove that nothing listed comes through",
+		Short: "Filter traffic between two namespaces, and prove that it works",
 		Long: `Makes two network namespaces with a veth pair between them, attaches, loads a
 million generated entries with prefixes and flows among them, and sends numbered
-packets as fast as a core can, about two thirds of them listed. A receiver behind
-the filter counts what comes through, independently of weir's own counters. Half
-way through, the lists are read again and the program is exchanged in mid-traffic.
+packets as fast as a core can, about two thirds of them listed. A receiver
+behind the filter counts what comes through, independently of weir's own
+counters. Half way through, the lists are read again and the program is
+exchanged in mid-traffic.
 
 It changes nothing outside its namespaces, and cleans up after itself. It needs
-root. It exits with 1 if a listed packet came through or another one was dropped.`,
+root. It exits with 1 if a listed packet came through or another one was
+dropped.`,
 		Example: `  weir demo
   weir demo --feed feed.txt --seconds 5
   weir demo --feed feed.txt --pcap traffic.pcap`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArgs,
 	}
 	f := c.Flags()
 	f.StringVar(&o.Feed, "feed", "", "`file` of a list to use instead of generated ones")

@@ -35,7 +35,7 @@ Entries are compared as they are written, a range as the prefixes that it takes:
 		Example: `  weir diff feed.txt feed.new
   curl -s https://example.com/feed.txt | weir diff /var/lib/feeds/feed.txt -
   weir diff --exit-code old.txt new.txt || echo "they differ"`,
-		Args: usageArgs(cobra.ExactArgs(2)),
+		Args: theArgs("OLD", "NEW"),
 	}
 	f := c.Flags()
 	f.BoolVar(&o.Lenient, "lenient", false, "mask host bits in prefixes instead of calling the line bad")

@@ -116,7 +116,7 @@ func TestDiffFailures(t *testing.T) {
 	}{
 		{[]string{good, bad}, exitFailure, bad + ":2: "},
 		{[]string{good + "x", good}, exitFailure, good + "x"},
-		{[]string{good}, exitUsage, "arg"},
+		{[]string{good}, exitUsage, "NEW is missing"},
 		{[]string{"-", "-"}, exitUsage, "standard input"},
 	} {
 		code, out, log := weir(t, "", append([]string{"diff"}, c.args...)...)

@@ -22,17 +22,18 @@ func newEvents() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "events [--follow]",
 		Short: "Show packets as they are dropped, and why",
-		Long: `Shows the packets that a running weir drops, or would drop but for an allow list,
-monitor mode or --malformed pass: when, where, why, and by which list. It ends
-after a second; with --follow, when it is stopped; with --count, after so many.
+		Long: `Shows the packets that a running weir drops, or would drop but for an allow
+list, monitor mode or --malformed pass: when, where, why, and by which list. It
+ends after a second; with --follow, when it is stopped; with --count, after so
+many.
 
-Packets are told of only while somebody asks. Of a flood, one packet in so many is
-shown, so that all reasons and interfaces together have 10,000 a second at most;
-where some are lost all the same, it says how many.`,
+Packets are told of only while somebody asks. Of a flood, one packet in so many
+is shown, so that all reasons and interfaces together have 10,000 a second at
+most; where some are lost all the same, it says how many.`,
 		Example: `  weir events
   weir events --follow --reason limited,heavy
   weir events --follow --json | jq -r 'select(.list == "feed").src'`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArgs,
 	}
 	f := c.Flags()
 	follow := f.BoolP("follow", "f", false, "go on until stopped")

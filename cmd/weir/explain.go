@@ -26,7 +26,7 @@ func newExplain() *cobra.Command {
 	var pins run.Pins
 	c := &cobra.Command{
 		Use:   "explain [--block FILE...] ADDRESS|FLOW",
-		Short: "Say whether a packet would be dropped, and which line of which list says so",
+		Short: "Say whether a packet would be dropped, and which line says so",
 		Long: `Says whether a packet would be dropped and why: the verdict, what the filter
 answers, and all lines of the lists that match, the most specific first.
 
@@ -40,7 +40,7 @@ the files that it was started with.`,
   weir explain --block feed.txt --allow ours.txt 2001:db8::7
   weir explain --block flows.txt 'tcp 192.0.2.1:1234 > 198.51.100.7:443'
   weir explain --exit-code 192.0.2.1 || echo "would be dropped"`,
-		Args: usageArgs(cobra.MinimumNArgs(1)),
+		Args: someArgs("ADDRESS or FLOW"),
 	}
 	f := c.Flags()
 	filterFlags(c, &r)

@@ -18,13 +18,13 @@ func newLists() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "lists",
 		Short: "Show the lists, what they catch, and how their feeds do",
-		Long: `Shows the lists of the running weir: their entries, those of them that were added
-by command, the packets that they have caught, when their sources were last read,
-how that went, and when they are read next. Sources that have failed stand below,
-each with the reason; what they held before stays in force.`,
+		Long: `Shows the lists of the running weir: their entries, those of them that were
+added by command, the packets that they have caught, when their sources were
+last read, how that went, and when they are read next. Sources that have failed
+stand below, each with the reason; what they held before stays in force.`,
 		Example: `  weir lists
   weir lists --json | jq -r '.lists[].feeds[] | select(.outcome == "failed").source'`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArgs,
 	}
 	socketFlag(c.Flags(), &socket)
 	asJSON := jsonFlag(c)
@@ -137,8 +137,9 @@ func newRefresh() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "refresh [LIST...]",
 		Short: "Read the sources of lists now",
-		Long: `Has the running weir read the sources of the lists now, or those of all lists, and
-says what came of it. Where a source fails, what it held before stays in force.`,
+		Long: `Has the running weir read the sources of the lists now, or those of all lists,
+and says what came of it. Where a source fails, what it held before stays in
+force.`,
 		Example: `  weir refresh
   weir refresh drop scanners`,
 	}

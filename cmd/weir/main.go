@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -81,30 +82,23 @@ different (weir explain and weir diff, with --exit-code).`,
   weir status
   weir explain 192.0.2.1
   weir demo`,
-		Args:          usageArgs(cobra.NoArgs),
+		Args:          noArgs,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version,
 	}
+	// What is longer is broken by the terminal, in the midst of words.
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
 	root.SetVersionTemplate("weir {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(
 		newRun(), newCheck(), newReload(), newDetach(), newStatus(), newTop(), newWeights(), newEvents(), newCapture(), newExplain(), newTrace(),
 		newBlock(), newUnblock(), newAllow(), newUnallow(), newLists(), newRefresh(), newDiff(), newMulticast(),
-		newReplay(), newDemo(), newPlan(), newBench(), newVersion(), newShare(),
+		newReplay(), newDemo(), newPlan(), newBench(), newVersion(), newCompletion(), newShare(),
 	)
+	root.SetHelpCommand(newHelp())
 	return root
-}
-
-// usageArgs makes what is wrong with the arguments a usageError.
-func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(c *cobra.Command, args []string) error {
-		if err := check(c, args); err != nil {
-			return usageError{err}
-		}
-		return nil
-	}
 }
 
 func newVersion() *cobra.Command {
@@ -112,7 +106,7 @@ func newVersion() *cobra.Command {
 		Use:     "version",
 		Short:   "Print weir's version",
 		Example: "  weir version",
-		Args:    usageArgs(cobra.NoArgs),
+		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(c.OutOrStdout(), "weir", version)
 			return err

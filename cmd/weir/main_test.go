@@ -74,9 +74,10 @@ func TestHelp(t *testing.T) {
 		if code != exitOK || !strings.Contains(out, "Examples:\n") || log != "" {
 			t.Errorf("%v: exit code %d\n%s%s", args, code, out, log)
 		}
-		for line := range strings.Lines(out) {
-			if !strings.HasPrefix(strings.TrimSpace(line), "-") && len([]rune(line)) > 100 {
-				t.Errorf("%v: a line of %d characters: %s", args, len(line), line)
+		// Examples are pasted, and stay whole.
+		for line := range strings.Lines(strings.Replace(out, c.Example, "", 1)) {
+			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 80 {
+				t.Errorf("%v: a line of %d characters: %s", args, n, line)
 			}
 		}
 	}
@@ -142,6 +143,48 @@ func TestUsageErrors(t *testing.T) {
 		code, out, log := weir(t, "", args...)
 		if code != exitUsage || out != "" || !strings.HasPrefix(log, "weir: ") || strings.Count(log, "\n") != 2 {
 			t.Errorf("weir %s: exit code %d\n%s%s", strings.Join(args, " "), code, out, log)
+		}
+	}
+}
+
+// What is wrong with the arguments is told by their names.
+func TestWrongArguments(t *testing.T) {
+	for line, want := range map[string]string{
+		"sttus":                 `"sttus": weir has no such command: did you mean status?`,
+		"qqqqqqq":               `"qqqqqqq": weir has no such command`,
+		"help qqqqqqq":          `"qqqqqqq": weir has no such command`,
+		"help plan qqqqqqq":     `"qqqqqqq": weir plan has no such command`,
+		"multicast lst":         `"lst": weir multicast has no such command: did you mean list?`,
+		"status eth0":           `"eth0": weir status takes no arguments`,
+		"check":                 "CONFIG is missing",
+		"check a.yaml b.yaml":   `"b.yaml": weir check takes CONFIG, and nothing more`,
+		"diff a.txt":            "NEW is missing",
+		"diff a b c":            `"c": weir diff takes OLD and NEW, and nothing more`,
+		"replay":                "CAPTURE is missing",
+		"bench look":            `"look" is none of lookup, load, update, wire, heavy, stages`,
+		"completion":            "SHELL is missing",
+		"completion tcsh":       `"tcsh" is none of bash, fish, zsh`,
+		"multicast add":         "GROUP is missing",
+		"explain --exit-code":   "ADDRESS or FLOW is missing",
+		"completion bash again": `"again": weir completion takes SHELL, and nothing more`,
+	} {
+		code, out, log := weir(t, "", strings.Fields(line)...)
+		if code != exitUsage || out != "" || !strings.HasPrefix(log, "weir: "+want+"\n") {
+			t.Errorf("weir %s: exit code %d, want %q\n%s%s", line, code, want, out, log)
+		}
+	}
+}
+
+func TestHelpOf(t *testing.T) {
+	for line, of := range map[string]string{"help": "--help", "help run": "run --help", "help plan fpr": "plan fpr --help"} {
+		code, out, log := weir(t, "", strings.Fields(line)...)
+		if _, want, _ := weir(t, "", strings.Fields(of)...); code != exitOK || out != want || log != "" {
+			t.Errorf("weir %s is not weir %s: exit code %d\n%s%s", line, of, code, out, log)
+		}
+	}
+	for _, shell := range []string{"bash", "fish", "zsh"} {
+		if code, out, log := weir(t, "", "completion", shell); code != exitOK || !strings.Contains(out, shell+" completion") || log != "" {
+			t.Errorf("completion for %s: exit code %d\n%.200s%s", shell, code, out, log)
 		}
 	}
 }

@@ -20,11 +20,11 @@ func newMulticast() *cobra.Command {
 		Use:   "multicast",
 		Short: "Say which interfaces get which multicast groups",
 		Long: `weir copies packets to multicast groups from the interfaces where it filters to
-those that want the group, which the configuration names under multicast. Each has
-a filter of the groups that it wants: from the configuration, or added here.`,
+those that want the group, which the configuration names under multicast. Each
+has a filter of the groups that it wants: from the configuration, or added here.`,
 		Example: `  weir multicast list
   weir multicast add --iface eth1 239.1.2.3`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(newMulticastList(),
@@ -32,17 +32,17 @@ a filter of the groups that it wants: from the configuration, or added here.`,
 			Use:   "add --iface NAME GROUP...",
 			Short: "Forward multicast groups to an interface",
 			Long: `Adds groups to what an interface of the running weir wants. When the command
-returns, their packets are forwarded to it, and will be after a restart. If one of
-them is wrong, none is taken.`,
+returns, their packets are forwarded to it, and will be after a restart. If one
+of them is wrong, none is taken.`,
 			Example: `  weir multicast add --iface eth1 239.1.2.3 ff0e::1234`,
 		}, false),
 		newMulticastChange(&cobra.Command{
 			Use:   "remove --iface NAME GROUP...",
 			Short: "Take back what weir multicast add has added",
-			Long: `Removes groups from what an interface of the running weir wants that weir multicast
-add has added. When the command returns, their packets are no longer forwarded to
-it. A group of the configuration is to be taken out there. Groups of an interface that
-the configuration no longer names are forgotten.`,
+			Long: `Removes groups from what an interface of the running weir wants that weir
+multicast add has added. When the command returns, their packets are no longer
+forwarded to it. A group of the configuration is to be taken out there. Groups
+of an interface that the configuration no longer names are forgotten.`,
 			Example: `  weir multicast remove --iface eth1 239.1.2.3`,
 		}, true))
 	return c
@@ -56,7 +56,7 @@ func newMulticastChange(c *cobra.Command, remove bool) *cobra.Command {
 	f.StringVar(&change.Interface, "iface", "", "`name` of the interface")
 	socketFlag(f, &socket)
 	asJSON := jsonFlag(c)
-	c.Args = usageArgs(cobra.MinimumNArgs(1))
+	c.Args = someArgs("GROUP")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if change.Interface == "" {
 			return usageError{errors.New("which interface? name it with --iface")}
@@ -94,14 +94,15 @@ func newMulticastList() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "Show what is forwarded, and which interface wants which group",
-		Long: `Shows the interfaces to which the running weir forwards multicast, the groups that
-they want, the packets that were sent there, and those whose copies their filters
-have dropped. The rate is the share of the groups that an interface does not want
-which its filter lists all the same, by the bits that are set there now.`,
+		Long: `Shows the interfaces to which the running weir forwards multicast, the groups
+that they want, the packets that were sent there, and those whose copies their
+filters have dropped. The rate is the share of the groups that an interface does
+not want which its filter lists all the same, by the bits that are set there
+now.`,
 		Example: `  weir multicast list
   weir multicast list --iface eth1
   weir multicast list --json | jq -r '.interfaces[] | .name + " " + .groups[].group'`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArgs,
 	}
 	c.Flags().StringSliceVar(&ifaces, "iface", nil, "`interfaces` to show, joined by commas (default all)")
 	socketFlag(c.Flags(), &socket)

@@ -118,12 +118,13 @@ Zipf's law, with and without more bits for the hottest.
 
 Kernel memory is the cascade's and the table's. Markers come on top: up to 2 MiB
 each for sources and destinations of IPv4, up to 10 bits for an entry of IPv6.
-Daemon memory is what changes in place take, beside the entries as the lists have them.`,
+Daemon memory is what changes in place take, beside the entries as the lists
+have them.`,
 		Example: `  weir plan --entries 10M
   weir plan --entries 100M --memory 160MB
   weir plan --entries 10M --mode approx --fpr 1e-4 --zipf 1.1 --flows 4M --hot 65536
   weir plan --entries 10M --bits-per-entry 14 --plot plan.svg`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArgs,
 	}
 	f := c.Flags()
 	entries := quantityFlag(f, "entries", "`number` of entries")
@@ -184,13 +185,13 @@ func rateRows(r plan.Rates, row func(name, format string, args ...any)) {
 func newPlanFPR() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "fpr --n N (--m M --k K | --fpr RATE)",
-		Short: "False-positive rate of a standard Bloom filter, or the least filter for a rate",
-		Long: `Gives the false-positive rate of a standard Bloom filter of m bits for n elements
-with k hash functions: the true one, the textbook's and Bloom's of 1970. With
---fpr, it gives the least filter that reaches a rate.`,
+		Short: "False-positive rate of a Bloom filter, or the least filter for it",
+		Long: `Gives the false-positive rate of a standard Bloom filter of m bits for n
+elements with k hash functions: the true one, the textbook's and Bloom's of
+1970. With --fpr, it gives the least filter that reaches a rate.`,
 		Example: `  weir plan fpr --m 8192 --n 1000 --k 6
   weir plan fpr --n 1M --fpr 1e-3 --json`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArgs,
 	}
 	f := c.Flags()
 	m := quantityFlag(f, "m", "`number` of bits")
@@ -235,7 +236,7 @@ func newPlanLoop() *cobra.Command {
 		Use:     "loop --bits BITS --hops HOPS",
 		Short:   "Loop filter in a packet: bits of a node's mask, and false alarms",
 		Example: "  weir plan loop --bits 128 --hops 16",
-		Args:    usageArgs(cobra.NoArgs),
+		Args:    noArgs,
 	}
 	bits := c.Flags().Int("bits", 128, "size of the filter: 64, 128 or 256 `bits`")
 	hops := c.Flags().Int("hops", 16, "`number` of nodes on a path without a loop")
@@ -261,7 +262,7 @@ func newPlanCounting() *cobra.Command {
 		Use:     "counting --m M --n N",
 		Short:   "Counting filter with 4-bit counters: rate, and risk of overflow",
 		Example: "  weir plan counting --m 1M --n 131072",
-		Args:    usageArgs(cobra.NoArgs),
+		Args:    noArgs,
 	}
 	f := c.Flags()
 	m := quantityFlag(f, "m", "`number` of counters")
@@ -289,13 +290,13 @@ func newPlanCounting() *cobra.Command {
 func newPlanCompress() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "compress --n N --sent BITS --memory BITS",
-		Short: "Filter that is compressed to be sent: the best for its size on the wire",
+		Short: "Filter compressed to be sent: the best for its size on the wire",
 		Long: `Gives the filter with the least false positives of those that are sent, when
-compressed, in so many bits an element. More bits in memory than are sent make it
-sparser and better.`,
+compressed, in so many bits an element. More bits in memory than are sent make
+it sparser and better.`,
 		Example: `  weir plan compress --n 100000 --sent 8 --memory 14
   weir plan compress --n 100000 --sent 16 --memory 48 --json`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArgs,
 	}
 	f := c.Flags()
 	n := quantityFlag(f, "n", "`number` of elements")

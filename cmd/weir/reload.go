@@ -17,7 +17,7 @@ func newReload() *cobra.Command {
 anything in it is wrong, all of the old one stays in force.`,
 		Example: `  weir check /etc/weir/weir.yaml   # before, what is wrong with it
   weir reload`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArgs,
 	}
 	socketFlag(c.Flags(), &socket)
 	asJSON := jsonFlag(c)

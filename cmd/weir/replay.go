@@ -35,7 +35,7 @@ flow above the share is missed. Bytes are those that were captured.`,
   weir replay --engine go --block feed.txt --json traffic.pcapng.gz
   weir replay --heavy key=src,unit=bytes,share=0.01 traffic.pcap
   tcpdump -w - -c 1000 | weir replay --block feed.txt --verdicts verdicts.csv -`,
-		Args: usageArgs(cobra.MinimumNArgs(1)),
+		Args: someArgs("CAPTURE"),
 	}
 	f := c.Flags()
 	f.Var(valueOf(&o.Engine, replay.ParseEngineKind), "engine", "`engine` that decides: kernel or go")
@@ -43,7 +43,7 @@ flow above the share is missed. Bytes are those that were captured.`,
 	choices(c, "engine", "kernel", "go")
 	filterFlags(c, &o.Rules)
 	f.Var(optional(&o.Heavy, heavy.ParseShare), "heavy",
-		"print the flows that have a `share` of all packets, as in key=src|dst|flow|src/24,unit=packets|bytes,share=0.001")
+		"print the flows that have a `share` of all packets, as in key=src,unit=bytes,share=0.001; keys and units are those of weir run --track")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, captures []string) error {
 		out := newConsole(c.OutOrStdout(), c.ErrOrStderr())

@@ -48,9 +48,10 @@ reload, reads that again and puts it in force, all or nothing. It leaves the
 program in force when it stops: weir detach takes it off.
 
 Without it, the command line says all. It reads the lists, attaches to the
-interfaces, and filters until it is stopped by SIGINT or SIGTERM. SIGHUP reads the
-lists again and puts them in force in one step; if one is refused, the old ones
-stay. Run from a terminal, it takes SIGHUP for the loss of that terminal, and stops.
+interfaces, and filters until it is stopped by SIGINT or SIGTERM. SIGHUP reads
+the lists again and puts them in force in one step; if one is refused, the old
+ones stay. Run from a terminal, it takes SIGHUP for the loss of that terminal,
+and stops.
 
 On a terminal a line shows what comes through; otherwise the log says so every
 minute.

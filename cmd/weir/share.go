@@ -13,10 +13,10 @@ func newShare() *cobra.Command {
 		Use:    "share DIRECTORY",
 		Hidden: true,
 		Short:  "Write the man pages, and what shells complete commands with",
-		Long: `Writes the man pages, and what bash, zsh and fish complete commands with, to where
-they stand below /usr/share or /usr/local/share.`,
+		Long: `Writes the man pages, and what bash, zsh and fish complete commands with, to
+where they stand below /usr/share or /usr/local/share.`,
 		Example: "  weir share dist/share",
-		Args:    usageArgs(cobra.ExactArgs(1)),
+		Args:    theArgs("DIRECTORY"),
 		RunE:    func(_ *cobra.Command, args []string) error { return share(newRoot(), args[0]) },
 	}
 }

@@ -27,7 +27,7 @@ What it says stands in the kernel: it is there also when the process that
 attached weir is not.`,
 		Example: `  weir status
   weir status --json | jq '.attachments[] | {interface, dropped}'`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArgs,
 	}
 	pinsFlag(c.Flags(), &pins)
 	asJSON := jsonFlag(c)
@@ -145,7 +145,7 @@ left alone. Without --iface it detaches weir where it is attached only once.`,
 		Example: `  weir detach
   weir detach --iface eth0
   weir detach --all`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArgs,
 	}
 	f := c.Flags()
 	f.StringSliceVar(&ifaces, "iface", nil, "`interfaces` to detach from, joined by commas")

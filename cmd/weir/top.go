@@ -39,20 +39,20 @@ func newTop() *cobra.Command {
 	var interval time.Duration
 	c := &cobra.Command{
 		Use:   "top",
-		Short: "Watch what goes through: heavy flows, drops by reason, the filter's state",
+		Short: "Watch what goes through: heavy flows, drops by reason, the filter",
 		Long: `Shows what goes through a weir that runs, and goes on until q is pressed: all
-rates, what is dropped and why, the heaviest flows by source, destination or flow,
-and how the filter is doing. ? explains the keys.
+rates, what is dropped and why, the heaviest flows by source, destination or
+flow, and how the filter is doing. ? explains the keys.
 
-With --once, or where input or output is no terminal, it prints one page of plain
-text, with the heaviest flows; with --json, all that there is to show.
+With --once, or where input or output is no terminal, it prints one page of
+plain text, with the heaviest flows; with --json, all that there is to show.
 
 NO_COLOR=1 in the environment takes the colours away.`,
 		Example: `  weir top
   weir top --by dst --interval 5s
   weir top --once | less
   weir top --json | jq -r '.trackers[].flows[] | select(.heavy).key'`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArgs,
 	}
 	f := c.Flags()
 	f.Var(valueOf(&by, parseTopView), "by", "`view` to begin with: src, dst, flow or reason (default the first tracker)")

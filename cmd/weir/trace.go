@@ -37,25 +37,26 @@ func newTrace() *cobra.Command {
 		Use:   "trace CAPTURE...",
 		Short: "Say where and when the packets of a capture have passed",
 		Long: `Asks the running weir, or several, whether and when they have let the packets of
-a capture pass: on which interfaces, in which slices of time, and how probable it
-is that they would say so of a packet that did not. It takes digest.rate in
+a capture pass: on which interfaces, in which slices of time, and how probable
+it is that they would say so of a packet that did not. It takes digest.rate in
 their configuration. A packet is looked for around the time when it was captured.
 
-With links between the nodes, and the node where the packets arrived, it finds the
-way that they have taken: from there on, each neighbour that has seen a packet, and
-so on. A node that has by chance, too, stands there, with its probability.
+With links between the nodes, and the node where the packets arrived, it finds
+the way that they have taken: from there on, each neighbour that has seen a
+packet, and so on. A node that has by chance, too, stands there, with its
+probability.
 
 A weir is asked by its socket, or where api.listen says, by https; then with a
 certificate. Addresses may be forged, and it does not matter: it is the packet
 that was seen.
 
---loops asks nobody, and takes none of the flags for that. It looks through the captures
-for packets that came again and again with a lower TTL.`,
+--loops asks nobody, and takes none of the flags for that. It looks through the
+captures for packets that came again and again with a lower TTL.`,
 		Example: `  weir trace attack.pcap
   weir trace --node edge=/run/weir/weir.sock --node core=https://192.0.2.1:9478 \
     --cert me.pem --key me.key --ca weirs.pem --link edge-core --from edge attack.pcap
   weir trace --loops traffic.pcap`,
-		Args: usageArgs(cobra.MinimumNArgs(1)),
+		Args: someArgs("CAPTURE"),
 	}
 	f := c.Flags()
 	f.DurationVar(&q.Window, "window", 5*time.Second, "`time` before and after a packet was captured in which it is looked for")

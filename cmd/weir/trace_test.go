@@ -103,7 +103,7 @@ func TestTrace(t *testing.T) {
 		{[]string{"--node", "a=https://localhost:1", file}, exitUsage, "--cert"},
 		{[]string{"--count", "-1", file}, exitUsage, "--count"},
 		{[]string{"--window", "0s", file}, exitUsage, "window"},
-		{nil, exitUsage, "arg"},
+		{nil, exitUsage, "CAPTURE is missing"},
 		{[]string{"--socket", edge + "x", file}, exitFailure, "node here: no weir runs here"},
 		{[]string{"--socket", serve(t, served{}), file}, exitFailure, "digest.rate"},
 		{[]string{file + "x"}, exitFailure, "no such file"},

@@ -20,10 +20,10 @@ func newWeights() *cobra.Command {
 	var socket string
 	c := &cobra.Command{
 		Use:   "weights",
-		Short: "Say how many bits the hot elements are given, and what that is worth",
-		Long: `Shows which elements of the traffic a running weir has found hot, and how many bits
-of the filter each is tested by (k_e): the more packets an element has, the more
-bits, and the fewer of its packets are mistaken for listed ones.
+		Short: "Say how many bits hot elements are given, and what it is worth",
+		Long: `Shows which elements of the traffic a running weir has found hot, and how many
+bits of the filter each is tested by (k_e): the more packets an element has, the
+more bits, and the fewer of its packets are mistaken for listed ones.
 
 Above them stand the rates of such false positives, as shares of the unlisted
 packets: predicted with these bits, predicted with as many bits for all, and
@@ -31,7 +31,7 @@ measured. An element contributes its part to the first; a listed one has none.`,
 		Example: `  weir weights
   weir weights --limit 10
   weir weights --json | jq -r '.elements[] | [.element, .k] | @tsv'`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArgs,
 	}
 	f := c.Flags()
 	limit := f.Int("limit", 50, "`number` of elements to show, the ones with the most packets; 0 is all")
