@@ -41,6 +41,9 @@ func New(prefix string) (_ *Playground, err error) {
 	name := prefix + "-" + hex.EncodeToString(id)
 	p := &Playground{A: end(name+"-a", "veth-a", 1), B: end(name+"-b", "veth-b", 2)}
 	defer func() {
+		if errors.Is(err, unix.EPERM) {
+			err = fmt.Errorf("%w: it takes root", err)
+		}
 		if err != nil {
 			err = errors.Join(fmt.Errorf("make a playground: %w", err), p.Close())
 		}
@@ -94,6 +97,13 @@ func roundTrip(fn func() error) (err error) {
 	}
 	defer own.Close()
 	defer func() {
+		if here, bad := netns.Get(); bad == nil {
+			defer here.Close()
+			if here.Equal(own) { // fn went nowhere: to come back would take a privilege
+				runtime.UnlockOSThread()
+				return
+			}
+		}
 		if back := netns.Set(own); back != nil {
 			// Still locked: the thread ends with its goroutine.
 			err = errors.Join(err, fmt.Errorf("lost in a network namespace: %w", back))
