@@ -1,0 +1,63 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// configurations are those that a page shows: blocks, indented or fenced, or what
+// the shell writes into weir.yaml, that begin with a key of one.
+func configurations(page string) []string {
+	const begins = `(?:#[^\n]*\n)?(?:interfaces|failsafe|lists|trackers|loop|multicast|digest|learning|metrics|api):`
+	page = "\n" + page
+	var found []string
+	for _, block := range regexp.MustCompile(`(?m)(?:^\n|^    .*\n)+`).FindAllString(page, -1) {
+		block = regexp.MustCompile(`(?m)^    `).ReplaceAllString(strings.Trim(block, "\n"), "") + "\n"
+		if _, here, written := strings.Cut(block, "weir.yaml <<END\n"); written {
+			block, _, _ = strings.Cut(here, "END\n")
+		}
+		if regexp.MustCompile(`^` + begins).MatchString(block) {
+			found = append(found, block)
+		}
+	}
+	for _, fenced := range regexp.MustCompile("(?s)\n```yaml\n(.*?)\n```\n").FindAllStringSubmatch(page, -1) {
+		if regexp.MustCompile(`^` + begins).MatchString(fenced[1]) {
+			found = append(found, fenced[1]+"\n")
+		}
+	}
+	return found
+}
+
+// What the pages configure is what weir takes.
+func TestDocumentedConfigurations(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What they take to be there.
+	here := strings.NewReplacer("$PWD", t.TempDir(), "/etc/weir/loop.key", file(t, "loop.key", strings.Repeat("0f", 16)+"\n"))
+	checked := 0
+	for _, page := range append(pages, "../../README.md", "../../vagrant/README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range configurations(string(text)) {
+			whole := here.Replace(c)
+			if !strings.Contains(c, "interfaces: [") {
+				whole = "interfaces: [eth0]\n" + whole
+			}
+			path := file(t, "weir.yaml", whole)
+			if code, out, log := weir(t, "", "check", path); code != exitOK {
+				t.Errorf("%s: exit code %d\n%s\n%s%s", page, code, c, out, log)
+			}
+			checked++
+		}
+	}
+	if want := 4; checked < want { // README, loops, multicast, traceback
+		t.Errorf("found %d configurations, want %d at least", checked, want)
+	}
+}
