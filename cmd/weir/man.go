@@ -81,7 +81,11 @@ func manFlags(flags *pflag.FlagSet) string {
 			return
 		}
 		argument, usage := pflag.UnquoteUsage(f)
-		fmt.Fprintf(&b, ".TP\n\\fB%s\\fR", roff("--"+f.Name))
+		name := "--" + f.Name
+		if f.Shorthand != "" {
+			name = "-" + f.Shorthand + ", " + name
+		}
+		fmt.Fprintf(&b, ".TP\n\\fB%s\\fR", roff(name))
 		if argument != "" {
 			fmt.Fprintf(&b, " \\fI%s\\fR", roff(argument))
 		}

@@ -45,8 +45,12 @@ func TestManPages(t *testing.T) {
 	for _, c := range documented(newRoot()) {
 		page := manPage(c)
 		c.Flags().VisitAll(func(f *pflag.Flag) {
-			if !strings.Contains(page, "\n\\fB"+roff("--"+f.Name)+"\\fR") {
-				t.Errorf("%s: no --%s", c.CommandPath(), f.Name)
+			name := "--" + f.Name
+			if f.Shorthand != "" {
+				name = "-" + f.Shorthand + ", " + name
+			}
+			if !strings.Contains(page, "\n\\fB"+roff(name)+"\\fR") {
+				t.Errorf("%s: no %s", c.CommandPath(), name)
 			}
 		})
 		for line := range strings.Lines(page) {
