@@ -58,7 +58,7 @@ the files that it was started with.`,
 			case errors.Is(err, api.ErrNotRunning), errors.Is(err, errors.ErrUnsupported):
 				// The kernel knows the files of what filters.
 			case err != nil:
-				return err
+				return wrongQuery(err)
 			default:
 				return tell(c.OutOrStdout(), e, *asJSON, printAnswer, *exitCode && e.Drops())
 			}
@@ -72,11 +72,20 @@ the files that it was started with.`,
 		}
 		out.show("")
 		if err != nil {
-			return err
+			return wrongQuery(err)
 		}
 		return tell(c.OutOrStdout(), e, *asJSON, printExplanation, *exitCode && e.Drops())
 	}
 	return c
+}
+
+// wrongQuery makes a usageError of what is wrong with a query, whoever was asked.
+func wrongQuery(err error) error {
+	var bad *api.BadRequest
+	if errors.Is(err, explain.ErrQuery) || errors.As(err, &bad) {
+		return usageError{err}
+	}
+	return err
 }
 
 // tell prints an explanation, and gives errDropped if dropped is set.

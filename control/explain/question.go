@@ -23,7 +23,8 @@ type question struct {
 // the protocol is not known.
 const protoNone = 255 // reserved by IANA
 
-var errQuery = errors.New(`want an address, "> ADDRESS", or a flow as in "tcp 192.0.2.1:1234 > 198.51.100.7:443"`)
+// ErrQuery is of a query that asks for no packet, and says what one looks like.
+var ErrQuery = errors.New(`want an address, "> ADDRESS", or a flow as in "tcp 192.0.2.1:1234 > 198.51.100.7:443"`)
 
 // parse reads a query. An address alone asks for packets from it, and for
 // packets to it.
@@ -31,13 +32,13 @@ func parse(query string) ([]question, error) {
 	entries, _, err := list.Parse("query", strings.NewReader(query), list.Options{MaxBad: -1})
 	var line list.LineError
 	if errors.As(err, &line) {
-		return nil, fmt.Errorf("%q: %w; %w", query, line.Err, errQuery)
+		return nil, fmt.Errorf("%q: %w; %w", query, line.Err, ErrQuery)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if entries.Len() != 1 {
-		return nil, fmt.Errorf("%q: %w", query, errQuery)
+		return nil, fmt.Errorf("%q: %w", query, ErrQuery)
 	}
 	var p netip.Prefix
 	switch {
@@ -49,7 +50,7 @@ func parse(query string) ([]question, error) {
 		return flowQuestion(query, entries.Flows[0])
 	}
 	if !p.IsSingleIP() {
-		return nil, fmt.Errorf("%q: a prefix, where packets have addresses; %w", query, errQuery)
+		return nil, fmt.Errorf("%q: a prefix, where packets have addresses; %w", query, ErrQuery)
 	}
 	return []question{from(p.Addr()), to(p.Addr())}, nil
 }
@@ -77,11 +78,11 @@ func flowQuestion(query string, k key.Key) ([]question, error) {
 	const bothPorts = key.FieldSrcPort | key.FieldDstPort
 	switch ports := k.Fields & bothPorts; {
 	case k.SrcBits != full || k.DstBits != full:
-		return nil, fmt.Errorf("%q: a packet has one source and one destination; %w", query, errQuery)
+		return nil, fmt.Errorf("%q: a packet has one source and one destination; %w", query, ErrQuery)
 	case k.Fields&key.FieldProto == 0:
-		return nil, fmt.Errorf("%q: a packet has a protocol; %w", query, errQuery)
+		return nil, fmt.Errorf("%q: a packet has a protocol; %w", query, ErrQuery)
 	case ports != 0 && ports != bothPorts:
-		return nil, fmt.Errorf("%q: give both ports, or * for both, which stands for a later fragment; %w", query, errQuery)
+		return nil, fmt.Errorf("%q: give both ports, or * for both, which stands for a later fragment; %w", query, ErrQuery)
 	default:
 		return []question{{
 			Tuple: key.Tuple{
