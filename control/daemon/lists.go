@@ -184,7 +184,7 @@ func refuse(c *config.Config, l config.List, e list.Entries) error {
 		for family, share := range map[string]float64{"IPv4": coverage4(e.V4, most), "IPv6": coverage6(e.V6)} {
 			if share > most {
 				return fmt.Errorf("list %s: it would cover %.3g %% of %s, where max_coverage is %.3g %%: "+
-					"the feed is broken, or max_coverage too low", l.Name, 100*share, family, 100*most)
+					"an entry is wrong, or max_coverage too low", l.Name, 100*share, family, 100*most)
 			}
 		}
 	}
