@@ -246,14 +246,14 @@ func TestExplainAsksTheDaemon(t *testing.T) {
 	now, uid := time.Now(), uint32(4_000_000_000)
 	added, expires := now.Add(-2*time.Hour-time.Second), now.Add(time.Hour+time.Minute)
 	d := &fakeDaemon{explanation: api.Explanation{Verdict: "drop", Reason: "blocked", Matches: []api.Match{
-		{List: "manual", Action: api.Block, Entry: "192.0.2.1", Added: &added, Expires: &expires, Reason: "scans", UID: &uid, Packets: 1234},
+		{List: "manual", Action: api.Block, Entry: "192.0.2.1", Added: &added, Expires: &expires, Reason: "scans", UID: &uid, Packets: new(uint64(1234))},
 		{List: "drop", Action: api.Block, Entry: "192.0.2.0/24", Source: "https://example.com/feed.txt", Line: 17},
 	}}}
 	socket := serveDaemon(t, d)
 	code, out, log := weir(t, "", "explain", "--exit-code", "--socket", socket, "192.0.2.1")
 	const want = `192.0.2.1: drop (blocked)
   block  list manual, 1,234 packets  192.0.2.1     by command of user 4000000000, 2 hours ago, expires 1 hour from now: scans
-  block  list drop, 0 packets        192.0.2.0/24  https://example.com/feed.txt:17
+  block  list drop                   192.0.2.0/24  https://example.com/feed.txt:17
 `
 	if code != exitDropped || log != "" || out != want {
 		t.Errorf("exit code %d\n%s%s\nwant\n%s", code, out, log, want)

@@ -11,7 +11,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
@@ -106,7 +105,11 @@ func printAnswer(w io.Writer, e *api.Explanation) {
 	fmt.Fprintf(w, "%s: %s (%s)\n", e.Question, e.Verdict, e.Reason)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, m := range e.Matches {
-		fmt.Fprintf(t, "  %s\tlist %s, %s packets\t%s\t%s\n", m.Action, m.List, humanize.Comma(int64(m.Packets)), m.Entry, origin(m, time.Now()))
+		name := m.List
+		if m.Packets != nil {
+			name += ", " + caught(m.Packets) + " packets"
+		}
+		fmt.Fprintf(t, "  %s\tlist %s\t%s\t%s\n", m.Action, name, m.Entry, origin(m, time.Now()))
 	}
 	t.Flush()
 	if len(e.Matches) == 0 {

@@ -49,7 +49,7 @@ func printLists(out io.Writer, lists []api.List, now time.Time) {
 	for _, l := range lists {
 		feeds, read, next := summary(l.Feeds)
 		fmt.Fprintf(t, row, l.Name, l.Action, l.Direction, humanize.Comma(int64(l.Entries)), humanize.Comma(int64(l.ByCommand)),
-			humanize.Comma(int64(l.Packets)), feeds, relative(read, now), due(next, now))
+			caught(l.Packets), feeds, relative(read, now), due(next, now))
 	}
 	t.Flush()
 	gap := "\n"
@@ -61,6 +61,14 @@ func printLists(out io.Writer, lists []api.List, now time.Time) {
 			}
 		}
 	}
+}
+
+// caught says how many packets a list has caught.
+func caught(packets *uint64) string {
+	if packets == nil {
+		return "-"
+	}
+	return humanize.Comma(int64(*packets))
 }
 
 // summary says how the sources of a list do, when the one was read that was not

@@ -15,23 +15,23 @@ func someLists() []api.List {
 	now := time.Now()
 	at := func(d time.Duration) *time.Time { t := now.Add(d); return &t }
 	return []api.List{
-		{Name: "drop", Action: api.Block, Direction: "src", Entries: 1204, ByCommand: 3, Packets: 12345, Feeds: []api.FeedSource{
+		{Name: "drop", Action: api.Block, Direction: "src", Entries: 1204, ByCommand: 3, Packets: new(uint64(12345)), Feeds: []api.FeedSource{
 			{Source: "https://example.com/4.json", Outcome: "unchanged", Entries: 1000, Read: at(-12*time.Minute - time.Second), Next: at(49 * time.Minute)},
 			{Source: "https://example.com/6.json", Outcome: "new", Entries: 201, Read: at(-3 * time.Minute), Next: at(58 * time.Minute)},
 		}},
-		{Name: "scanners", Action: api.Block, Direction: "both", Entries: 17, Feeds: []api.FeedSource{
+		{Name: "scanners", Action: api.Block, Direction: "both", Entries: 17, Packets: new(uint64), Feeds: []api.FeedSource{
 			{Source: "/etc/scanners.csv", Outcome: "new", Entries: 10, Read: at(-time.Minute - time.Second), Next: at(time.Hour + time.Minute), Unsaved: true},
 			{Source: "https://example.com/s", Outcome: api.Failed, Failure: "stalled", Error: "no data for 30s", Entries: 7,
 				Read: at(-49 * time.Hour), Next: at(30*time.Second + 900*time.Millisecond), Failures: 3},
 		}},
-		{Name: "never", Action: api.Block, Direction: "src", Feeds: []api.FeedSource{
+		{Name: "never", Action: api.Block, Direction: "src", Packets: new(uint64), Feeds: []api.FeedSource{
 			{Source: "https://example.com/n", Outcome: api.Failed, Failure: "unreachable", Error: "no route to host", Failures: 1, Next: at(14*time.Second + 900*time.Millisecond)},
 		}},
-		{Name: "new", Action: api.Block, Direction: "dst", Entries: 5, Feeds: []api.FeedSource{
+		{Name: "new", Action: api.Block, Direction: "dst", Entries: 5, Packets: new(uint64), Feeds: []api.FeedSource{
 			{Source: "/etc/a.txt", Outcome: "new", Entries: 5, Read: at(-time.Minute)},
 			{Source: "/etc/b.txt", Outcome: "none"},
 		}},
-		{Name: "slow", Action: api.Block, Direction: "src", Feeds: []api.FeedSource{
+		{Name: "slow", Action: api.Block, Direction: "src", Packets: new(uint64), Feeds: []api.FeedSource{
 			{Source: "https://example.com/slow", Outcome: "none", Next: at(-time.Second)},
 		}},
 		{Name: "ours", Action: api.Allow, Direction: "src", Entries: 2, ByCommand: 2},
@@ -47,7 +47,7 @@ scanners  block   both               17           0              0  1 of 2 FAILE
 never     block   src                 0           0              0  FAILED               -               14 seconds from now
 new       block   dst                 5           0              0  1 of 2 not read yet  -               -
 slow      block   src                 0           0              0  not read yet         -               now
-ours      allow   src                 2           2              0  -                    -               -
+ours      allow   src                 2           2              -  -                    -               -
 
 scanners: /etc/scanners.csv: NOT SAVED: a restart would not find these entries
 scanners: https://example.com/s: FAILED (stalled, 3 in a row): no data for 30s; its 7 entries of 2 days ago stay

@@ -115,6 +115,10 @@ func printInterface(w io.Writer, i status.Interface) {
 			continue
 		}
 		l := files[c.List]
+		if i.BitsPerEntry > 0 { // in approximate mode, which counts no list
+			row("block "+c.List, "%s", entries(l))
+			continue
+		}
 		row("block "+c.List, "%s; %s", counted(c.Count), entries(l))
 	}
 	t.Flush()

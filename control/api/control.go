@@ -79,9 +79,9 @@ type List struct {
 	Action    string       `json:"action"`    // Block or Allow
 	Direction string       `json:"direction"` // src, dst or both
 	Priority  int          `json:"priority"`
-	Entries   int          `json:"entries"`            // by sources and by command
-	ByCommand int          `json:"entries_by_command"` // of those
-	Packets   uint64       `json:"total_packets"`      // that it caught since weir began to count
+	Entries   int          `json:"entries"`                 // by sources and by command
+	ByCommand int          `json:"entries_by_command"`      // of those
+	Packets   *uint64      `json:"total_packets,omitempty"` // that it caught since weir began to count; nil: not known of it
 	Feeds     []FeedSource `json:"feeds"`
 }
 
@@ -153,7 +153,7 @@ type Match struct {
 	Reason  string     `json:"reason,omitempty"`
 	UID     *uint32    `json:"uid,omitempty"` // of the user who added it
 
-	Packets uint64 `json:"total_packets"` // that the list caught since weir began to count
+	Packets *uint64 `json:"total_packets,omitempty"` // that the list caught since weir began to count; nil: not known of it
 }
 
 // BadRequest is an error of who asked. Nothing was changed.

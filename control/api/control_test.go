@@ -81,7 +81,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 	now, uid := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), uint32(1000)
 	c := &control{
 		lists: []List{{
-			Name: "drop", Action: Block, Direction: "src", Priority: 1, Entries: 9, ByCommand: 2, Packets: 7,
+			Name: "drop", Action: Block, Direction: "src", Priority: 1, Entries: 9, ByCommand: 2, Packets: new(uint64(7)),
 			Feeds: []FeedSource{{
 				Source: "https://example.com/feed", Outcome: Failed, Failure: "stalled", Error: "no data for 30s",
 				Entries: 7, Read: &now, Next: &now, Failures: 3, Unsaved: true,
@@ -93,7 +93,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 		}},
 		changes: []string{"mode: exact → approx"},
 		explanation: Explanation{Question: "192.0.2.1", Verdict: "drop", Reason: "blocked", Matches: []Match{
-			{List: "drop", Action: Block, Entry: "192.0.2.0/24", Source: "https://example.com/feed", Line: 17, Packets: 7},
+			{List: "drop", Action: Block, Entry: "192.0.2.0/24", Source: "https://example.com/feed", Line: 17, Packets: new(uint64(7))},
 			{List: "manual", Action: Block, Entry: "192.0.2.1", Added: &now, Expires: &now, Reason: "scans", UID: &uid},
 		}},
 		multicast: Multicast{

@@ -174,11 +174,11 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		&Traced{Interfaces: []TracedInterface{{Name: "eth0", Netns: "lab", Since: &now, Packets: []TracedPacket{{Slices: []TracedSlice{{Start: now}}}}}}},
 	}
 	c := &control{
-		lists:    []List{{Action: Allow, Direction: "both", Feeds: []FeedSource{{Outcome: Failed, Failure: "x", Error: "x", Read: &now, Next: &now}}}},
+		lists:    []List{{Action: Allow, Direction: "both", Packets: new(uint64), Feeds: []FeedSource{{Outcome: Failed, Failure: "x", Error: "x", Read: &now, Next: &now}}}},
 		outcomes: []FetchOutcome{{Outcome: Failed, Failure: "x", Error: "x"}},
 		changes:  []string{"mode: exact → approx"},
 		explanation: Explanation{Verdict: "drop", Reason: "blocked", Matches: []Match{
-			{Action: Block, Source: "x", Line: 1, Added: &now, Expires: &now, Reason: "x", UID: &uid},
+			{Action: Block, Source: "x", Line: 1, Added: &now, Expires: &now, Reason: "x", UID: &uid, Packets: new(uint64)},
 		}},
 		multicast: Multicast{Interfaces: []MulticastInterface{{Groups: []MulticastGroup{{Added: &now, UID: &uid}}}}},
 	}

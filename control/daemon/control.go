@@ -17,6 +17,7 @@ import (
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/filter/key"
+	"weir/filter/membership"
 	"weir/filter/verdict"
 )
 
@@ -109,12 +110,12 @@ func (d *Daemon) Lists() (lists []api.List) {
 		for _, l := range d.state.lists {
 			a := api.List{
 				Name: l.Name, Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority,
-				ByCommand: sources[l.command-1].Entries, Packets: hits[l.command-1],
+				ByCommand: sources[l.command-1].Entries, Packets: d.caught(l, hits[l.command-1]),
 			}
 			a.Entries = a.ByCommand
 			if l.feed != nil {
 				a.Entries += sources[l.sources-1].Entries
-				a.Packets += hits[l.sources-1]
+				a.Packets = d.caught(l, hits[l.command-1]+hits[l.sources-1])
 				for _, s := range l.feed.Status().Sources {
 					a.Feeds = append(a.Feeds, feedSource(s, l.refused))
 				}
@@ -124,6 +125,14 @@ func (d *Daemon) Lists() (lists []api.List) {
 		return nil
 	})
 	return lists
+}
+
+// caught are the packets that a list has caught, nil where nobody counts them.
+func (d *Daemon) caught(l *aList, packets uint64) *uint64 {
+	if l.Action == config.Allow || d.state.config.Mode == membership.Approximate {
+		return nil
+	}
+	return &packets
 }
 
 func feedSource(s feed.SourceStatus, refusal error) api.FeedSource {
@@ -281,10 +290,10 @@ func (d *Daemon) match(f generation.Found) (api.Match, *feed.Feed) {
 		m := api.Match{List: l.Name, Action: string(l.Action), Entry: f.Key.String()}
 		switch f.List {
 		case l.sources:
-			m.Packets = hits[f.List-1]
+			m.Packets = d.caught(l, hits[f.List-1])
 			return m, l.feed
 		case l.command:
-			m.Packets = hits[f.List-1]
+			m.Packets = d.caught(l, hits[f.List-1])
 			if e, ok := d.journal.Get(l.Name, f.Key); ok {
 				m.Added, m.Reason = &e.Added, e.Reason
 				if e.UID != api.NoUID {

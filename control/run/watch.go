@@ -359,8 +359,12 @@ func trackerOf(r *heavy.Report, now time.Time, clock time.Duration) api.Tracker 
 	return t
 }
 
-// listRates is how many packets each block list has caught.
+// listRates is how many packets each block list has caught. Approximate mode
+// cannot tell.
 func (f *Filter) listRates(seconds float64) (rates []api.ListRate) {
+	if f.description.Mode == membership.Approximate.String() {
+		return nil
+	}
 	w, totals := &f.watch, f.Hits()
 	for i, l := range f.description.Lists {
 		if l.Allow {

@@ -76,6 +76,39 @@ func TestExplainWithoutTheDaemon(t *testing.T) {
 	told("weir run -c")
 }
 
+// Nobody counts by list what is allowed, or approximate mode drops, and so nobody
+// says that it is none.
+func TestPacketsOfLists(t *testing.T) {
+	h := newHost(t)
+	h.configure(h.B.Iface, "mode: approx\nlists: {always: {%s}}\n", h.feed(10))
+	h.start(releases[0])
+	told := func(counted bool) {
+		t.Helper()
+		for _, name := range []string{"always", "manual", "manual-allow"} {
+			if l := h.list(name); (l.Packets != nil) != (counted && l.Action == api.Block) {
+				t.Errorf("%+v, counted: %t", l, counted)
+			}
+		}
+		question := address(feedBlock, 0).String()
+		if e, err := h.api.Explain(t.Context(), question); err != nil || len(e.Matches) != 1 || (e.Matches[0].Packets != nil) != counted {
+			t.Errorf("explain %s: %+v, %v, counted: %t", question, e, err, counted)
+		}
+		for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+			if top, err := h.api.Top(t.Context()); err == nil && (len(top.Filter.Lists) > 0) == counted {
+				return
+			} else if time.Now().After(deadline) {
+				t.Fatalf("top: %+v, %v, counted: %t", top, err, counted)
+			}
+		}
+	}
+	told(false)
+	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(10))
+	if _, err := h.api.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	told(true)
+}
+
 // A batch that is refused says which of its entries is the reason.
 func TestRefusedEntry(t *testing.T) {
 	h := newHost(t)
