@@ -358,7 +358,7 @@ func (d *Daemon) update(l *aList) error {
 		err = d.inForce(d.Filter.Reload())
 	}
 	if err == nil {
-		d.Log.Info("list updated", "list", l.Name, "entries", entries.Len(), "changes", len(changes), "in_place", ok,
+		d.Log.Info("list updated", "list", l.Name, "entries", entries.Len(), "changes", len(changes),
 			"took", time.Since(began).Round(time.Microsecond).String())
 	}
 	return err
