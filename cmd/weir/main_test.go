@@ -365,8 +365,8 @@ func TestStatusOfNothing(t *testing.T) {
 	// A file system that is hidden may hold pins.
 	hidden := filepath.Join(t.TempDir(), "none")
 	for _, command := range []string{"status", "detach"} {
-		if code, _, log := weir(t, "", command, "--pins", hidden); code != exitFailure || !strings.Contains(log, "no BPF file system") {
-			t.Errorf("%s: exit code %d\n%s", command, code, log)
+		if code, out, log := weir(t, "", command, "--pins", hidden); code != exitFailure || out != "" || !strings.Contains(log, "no BPF file system") {
+			t.Errorf("%s: exit code %d\n%s%s", command, code, out, log)
 		}
 	}
 }

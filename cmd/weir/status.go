@@ -176,6 +176,9 @@ left alone. Without --iface it detaches weir where it is attached only once.`,
 				detached = append(detached, t)
 			}
 		}
+		if err != nil && len(detached) == 0 && !*asJSON {
+			return err // "detached from nothing" would sound like all is well
+		}
 		return cmp.Or(printDetached(c.OutOrStdout(), detached, *asJSON), err)
 	}
 	return c
