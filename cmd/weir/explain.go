@@ -107,7 +107,7 @@ func printAnswer(w io.Writer, e *api.Explanation) {
 	for _, m := range e.Matches {
 		name := m.List
 		if m.Packets != nil {
-			name += ", " + caught(m.Packets) + " packets"
+			name += ", " + plural(int(*m.Packets), "packet", "packets")
 		}
 		fmt.Fprintf(t, "  %s\tlist %s\t%s\t%s\n", m.Action, name, m.Entry, origin(m, time.Now()))
 	}

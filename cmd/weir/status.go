@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
 	"weir/control/run"
@@ -89,7 +90,7 @@ func printInterface(w io.Writer, i status.Interface) {
 		row("process", "PID %d, %s; weir %s", i.PID, state, i.Version)
 		row("since", "%s (%s), lists of %s", i.Since.Format(time.DateTime), i.Age(time.Now()), i.Loaded.Format(time.DateTime))
 		row("mode", "%s", mode)
-		row("entries", "%s in %d shapes, %s of kernel memory", humanize.Comma(int64(i.Entries)), len(i.Shapes), humanize.IBytes(uint64(i.KernelBytes)))
+		row("entries", "%s in %s, %s of kernel memory", humanize.Comma(int64(i.Entries)), plural(len(i.Shapes), "shape", "shapes"), humanize.IBytes(uint64(i.KernelBytes)))
 		row("false drops", "%.2g of unlisted packets predicted", i.FalsePositiveRate)
 	}
 	if always := strings.Join(append(i.FailsafePorts, i.FailsafePrefixes...), ", "); always != "" {
@@ -126,7 +127,7 @@ func printInterface(w io.Writer, i status.Interface) {
 
 // entries says how many a list has, and where they come from if that is a file.
 func entries(l status.List) string {
-	text := humanize.Comma(int64(l.Entries)) + " entries"
+	text := plural(l.Entries, "entry", "entries")
 	if l.File != "" {
 		text += ", " + l.File
 	}
@@ -134,7 +135,12 @@ func entries(l status.List) string {
 }
 
 func counted(c status.Count) string {
-	return fmt.Sprintf("%s packets, %s", humanize.Comma(int64(c.Packets)), humanize.Bytes(c.Bytes))
+	return plural(int(c.Packets), "packet", "packets") + ", " + humanize.Bytes(c.Bytes)
+}
+
+// plural is a number of things.
+func plural(n int, one, more string) string {
+	return humanize.Comma(int64(n)) + " " + english.PluralWord(n, one, more)
 }
 
 func newDetach() *cobra.Command {

@@ -635,7 +635,7 @@ func TestApproximateGeneric(t *testing.T) {
 	if len(a.ByList) == 0 || a.ByList[0].List != "" || a.ByList[0].Packets != 10 {
 		t.Errorf("by list: %+v", a.ByList)
 	}
-	if out, _ := weir(t, 0, "status", "--pins", g.pins); !strings.Contains(out, "10 packets, ") || strings.Contains(out, "0 packets, 0 B; 1 entries") {
+	if out, _ := weir(t, 0, "status", "--pins", g.pins); !strings.Contains(out, "10 packets, ") || strings.Contains(out, "0 packets, 0 B; 1 entry") {
 		t.Errorf("status tells what nobody counts:\n%s", out)
 	}
 	if code := d.stop(os.Interrupt); code != 0 {
