@@ -846,7 +846,7 @@ func TestNoDriver(t *testing.T) {
 	g := newTestGeneration(t, Config{})
 	to := Target{l.B.Netns, "lo"}
 	_, err := pins.Attach(to, Native, nil, g.Load)
-	wantError(t, err, ErrNoDriver, "driver does not support XDP in native mode", "generic mode")
+	wantError(t, err, ErrNoDriver, "driver does not support XDP in native mode", "xdp generic")
 	detach(t, attach(t, pins, to, Generic, g))
 }
 

@@ -253,7 +253,7 @@ func (d Pins) explainAttach(err error, t Target, iface *netlink.LinkAttrs, p *eb
 			"switch it off with `ethtool -K %s lro off rx-gro-hw off`: %w",
 			ErrUnsupported, name, iface.Name, err)
 	case errno == unix.EOPNOTSUPP:
-		return fmt.Errorf("%w: %s: generic mode would do, at a price: %w", ErrNoDriver, name, err)
+		return fmt.Errorf("%w: driver %s: xdp generic would do, but slower: %w", ErrNoDriver, name, err)
 	}
 	return fmt.Errorf("driver %s, %s: %w", name, mtus(iface), err)
 }
