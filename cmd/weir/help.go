@@ -3,10 +3,12 @@ package main
 import (
 	"io"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // newHelp is `weir help`, in the place of cobra's, which takes a command that does
@@ -39,6 +41,47 @@ func newHelp() *cobra.Command {
 			return about.Help()
 		},
 	}
+}
+
+// completeWords completes what a command and those below it take by what it is: an
+// interface, a file, or nothing that a shell could know.
+func completeWords(c *cobra.Command) {
+	if c.ValidArgsFunction == nil && len(c.ValidArgs) == 0 && !takesFiles[c.Name()] {
+		c.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if _, has := c.GetFlagCompletionFunc(f.Name); has || f.NoOptDefVal != "" {
+			return // chosen by hand, or without a value
+		}
+		complete := cobra.NoFileCompletions
+		switch argument, _ := pflag.UnquoteUsage(f); {
+		case f.Name == "iface":
+			complete = completeInterface
+		case slices.Contains([]string{"file", "directory", "path", "list"}, argument):
+			return // by files
+		}
+		if err := c.RegisterFlagCompletionFunc(f.Name, complete); err != nil {
+			panic(err) // the command has no such flag
+		}
+	})
+	for _, sub := range c.Commands() {
+		completeWords(sub)
+	}
+}
+
+// takesFiles are the commands whose arguments are files or directories.
+var takesFiles = map[string]bool{"check": true, "diff": true, "replay": true, "trace": true, "share": true}
+
+// completeInterface completes the last of the names that commas join.
+func completeInterface(_ *cobra.Command, _ []string, begun string) (names []string, _ cobra.ShellCompDirective) {
+	before := begun[:strings.LastIndex(begun, ",")+1]
+	all, _ := net.Interfaces() // without them there is nothing to complete
+	for _, i := range all {
+		if name := before + i.Name; strings.HasPrefix(name, begun) {
+			names = append(names, name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 // completions make what a shell completes commands with, by the shell's name.

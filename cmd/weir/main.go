@@ -98,6 +98,7 @@ different (weir explain and weir diff, with --exit-code).`,
 		newReplay(), newDemo(), newPlan(), newBench(), newVersion(), newCompletion(), newShare(),
 	)
 	root.SetHelpCommand(newHelp())
+	completeWords(root)
 	return root
 }
 

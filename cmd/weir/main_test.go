@@ -191,6 +191,36 @@ func TestHelpOf(t *testing.T) {
 	}
 }
 
+// What is completed is what goes there: files only where a file goes.
+func TestCompletion(t *testing.T) {
+	const none, files = ":4", ":0"
+	for line, want := range map[string]string{
+		"run --iface l":           "lo\n" + none,
+		"run --iface x,l":         "x,lo\n" + none,
+		"detach --iface l":        "lo\n" + none,
+		"multicast add --iface l": "lo\n" + none,
+		"run --block ":            files,
+		"run --config ":           files,
+		"run --pins ":             files,
+		"bench --feed ":           files,
+		"run --failsafe ":         none,
+		"run --mode a":            "approx\n" + none,
+		"block --reason ":         none,
+		"block ":                  none,
+		"status ":                 none,
+		"check ":                  files,
+		"replay x.pcap ":          files,
+		"completion f":            "fish\n" + none,
+		"help plan f":             "fpr\t",
+	} {
+		args := strings.Split(line, " ")
+		code, out, _ := weir(t, "", append([]string{"__complete"}, args...)...)
+		if code != exitOK || !strings.Contains("\n"+out, "\n"+want) {
+			t.Errorf("weir %s: exit code %d\n%s\nwant %q", line, code, out, want)
+		}
+	}
+}
+
 func TestFailures(t *testing.T) {
 	good, bad := file(t, "good.txt", "192.0.2.1\n"), file(t, "bad.txt", "192.0.2.1\nwhat\n")
 	traffic := file(t, "x.pcap", pcap(1))
