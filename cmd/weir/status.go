@@ -12,6 +12,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
+	"weir/control/api"
 	"weir/control/run"
 	"weir/control/status"
 )
@@ -116,6 +117,9 @@ func printInterface(w io.Writer, i status.Interface) {
 			continue
 		}
 		l := files[c.List]
+		if l.Entries == 0 && c.Packets == 0 && strings.HasSuffix(l.Name, api.ByCommand) {
+			continue // nobody has added anything
+		}
 		if i.BitsPerEntry > 0 { // in approximate mode, which counts no list
 			row("block "+c.List, "%s", entries(l))
 			continue

@@ -104,6 +104,10 @@ type ListRate struct {
 	Total   uint64  `json:"total_packets"`
 }
 
+// ByCommand follows the name of a list that has sources where what was added to it
+// by command is told apart.
+const ByCommand = " (by command)"
+
 // Weights is what weir has learned of the traffic, and how many bits that gives
 // to an element: GET /v1/weights. Rates of false positives are shares of the
 // unlisted packets, 0 … 1.

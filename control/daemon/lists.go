@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"weir/control/api"
 	"weir/control/config"
 	"weir/control/feed"
 	"weir/control/generation"
@@ -122,7 +123,7 @@ func newState(c *config.Config, feeds map[string]*feed.Feed, j *journal.Journal)
 			if a.sources, err = s.add(a, "", entries); err != nil {
 				return nil, err
 			}
-			suffix = " (by command)"
+			suffix = api.ByCommand
 		}
 		if a.command, err = s.add(a, suffix, list.Entries{Flows: commands[l.Name]}); err != nil {
 			return nil, err

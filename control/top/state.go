@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/dustin/go-humanize"
 
@@ -45,9 +46,12 @@ func rate(r float64) string {
 	return fmt.Sprintf("%.1e", r)
 }
 
-// lists are the block lists, the one that catches most first.
+// lists are the block lists, the one that catches most first, without what nobody
+// has added to them.
 func lists(t *api.Top) []api.ListRate {
-	all := slices.Clone(t.Filter.Lists)
+	all := slices.DeleteFunc(slices.Clone(t.Filter.Lists), func(l api.ListRate) bool {
+		return l.Total == 0 && strings.HasSuffix(l.Name, api.ByCommand)
+	})
 	slices.SortStableFunc(all, func(a, b api.ListRate) int {
 		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(b.Total, a.Total))
 	})
