@@ -86,7 +86,7 @@ func TestHelp(t *testing.T) {
 // Every example of ours is a command line that parses.
 func TestExamples(t *testing.T) {
 	for _, c := range commands(newRoot()) {
-		for line := range strings.Lines(c.Example) {
+		for line := range strings.Lines(strings.ReplaceAll(c.Example, " && ", "\n")) {
 			line, _, _ = strings.Cut(line, "#") // a comment
 			_, line, found := strings.Cut(line, "weir ")
 			if !found {
@@ -99,7 +99,11 @@ func TestExamples(t *testing.T) {
 					args = append(args, part) // in quotes
 					continue
 				}
-				args = append(args, strings.Fields(part)...)
+				for word := range strings.FieldsSeq(part) {
+					if len(word) < 2 || word[0] != '>' { // it goes to a file
+						args = append(args, word)
+					}
+				}
 			}
 			root := newRoot()
 			sub, rest, err := root.Find(args)
