@@ -279,6 +279,10 @@ func (a *Attachment) keep(p *Program) {
 }
 
 func (d Pins) attachLink(r record, iface *netlink.LinkAttrs, p *ebpf.Program) (l link.Link, err error) {
+	if !hasEthernet(iface) {
+		return nil, fmt.Errorf("%w: %s has no Ethernet headers (link type %s), and nothing listed would be found: "+
+			"weir filters where frames are Ethernet, and what comes out of a tunnel is for nftables", ErrUnsupported, iface.Name, iface.EncapType)
+	}
 	err = r.Target.in(func(uint64) (err error) {
 		l, err = link.AttachXDP(link.XDPOptions{Program: p, Interface: iface.Index, Flags: r.Mode.flag()})
 		if err != nil {

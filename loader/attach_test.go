@@ -850,6 +850,19 @@ func TestNoDriver(t *testing.T) {
 	detach(t, attach(t, pins, to, Generic, g))
 }
 
+// What an interface without Ethernet headers delivers would pass unparsed.
+func TestNoEthernet(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	tun := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "tun0"}, Mode: netlink.TUNTAP_MODE_TUN}
+	var err error
+	l.B.In(t, func() { err = netlink.LinkAdd(tun) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = pins.Attach(Target{l.B.Netns, "tun0"}, Generic, nil, blockAll(t, 0).Load)
+	wantError(t, err, ErrUnsupported, "tun0", "no Ethernet headers")
+}
+
 func TestMTU(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	l.A.In(t, func() {

@@ -142,6 +142,12 @@ func findIface(name string) (*netlink.LinkAttrs, error) {
 	return l.Attrs(), nil
 }
 
+// hasEthernet tells whether frames begin with an Ethernet header: those of tunnels,
+// PPP and the like do not, and generic mode would take them all the same.
+func hasEthernet(iface *netlink.LinkAttrs) bool {
+	return iface.EncapType == "ether" || iface.EncapType == "loopback"
+}
+
 // Number is the number of the interface that has the target's name now. It fails
 // with ErrNoInterface or ErrNoNetns where there is none.
 func (t Target) Number() (n int, err error) {
