@@ -153,16 +153,15 @@ static __always_inline void record_digest(struct xdp_md *ctx, struct cpu_row *ro
 {
 	__u32 bank = 2 * bpf_get_smp_processor_id() + (row->banks >> DIGEST_BANK & 1), n;
 	struct digest_bank *b = bpf_map_lookup_elem(&digest_banks, &bank);
-	struct cursor c = {(void *)(long)ctx->data, (void *)(long)ctx->data_end};
+	struct cursor c = {(void *)(long)ctx->data + row->packet.network,
+			   (void *)(long)ctx->data_end};
 	struct invariant inv;
 	struct sighting *s;
 	__u64 *from, *to;
-	__be16 proto;
-	__u8 *ip;
+	__u8 *ip = c.pos;
 
-	if (!b || parse_ethernet(&c, &proto) != REASON_CLEAN)
+	if (!b) /* cannot be */
 		return;
-	ip = c.pos;
 	n = b->count;
 	s = &b->gathered[n % GATHERED];
 	if ((void *)(ip + 9) > c.end) {

@@ -349,7 +349,7 @@ __noinline int loop_way(struct xdp_md *ctx, __u32 len)
  * start by so many bytes, or away from it; VLAN tags move along. They are two
  * bytes and so many words long. Returns 0 where the frame ends before.
  */
-#define MOST_MOVED ((14 + 2 * 4 + LOOP_HEADER_V6 - 2) / 4)
+#define MOST_MOVED ((14 + 4 * MAX_VLAN_TAGS + LOOP_HEADER_V6 - 2) / 4)
 
 /* The compiler must not see that one bound implies the other, as the verifier does not. */
 static __always_inline void *apart(void *pos, __u32 by)

@@ -13,21 +13,22 @@
  * to the end: counters that are adopted go by the number.
  */
 enum reason {
-	REASON_CLEAN,	  /* pass: nothing listed matches */
-	REASON_NOT_IP,	  /* pass: an EtherType that weir does not filter */
-	REASON_ARP,	  /* pass: before any list */
-	REASON_ND,	  /* pass: before any list */
-	REASON_DHCP,	  /* pass: before any list */
-	REASON_FAILSAFE,  /* pass: a failsafe port or prefix */
-	REASON_ALLOWED,	  /* pass: it would be dropped, but an allow list holds it */
-	REASON_MONITORED, /* pass: would be blocked, but weir only watches */
-	REASON_BLOCKED,	  /* drop: a block list holds it */
-	REASON_TRUNCATED, /* configurable: the packet ends within a header */
-	REASON_MALFORMED, /* configurable: a header contradicts itself */
-	REASON_UNPARSED,  /* configurable: more headers than weir follows */
-	REASON_LIMITED,	  /* drop: over the rate that is left to a heavy flow */
-	REASON_HEAVY,	  /* drop: of a flow that is blocked for being heavy */
-	REASON_LOOPED,	  /* configurable: it goes round in a circle */
+	REASON_CLEAN,	   /* pass: nothing listed matches */
+	REASON_NOT_IP,	   /* pass: an EtherType that weir does not filter */
+	REASON_ARP,	   /* pass: before any list */
+	REASON_ND,	   /* pass: before any list */
+	REASON_DHCP,	   /* pass: before any list */
+	REASON_FAILSAFE,   /* pass: a failsafe port or prefix */
+	REASON_ALLOWED,	   /* pass: it would be dropped, but an allow list holds it */
+	REASON_MONITORED,  /* pass: would be blocked, but weir only watches */
+	REASON_BLOCKED,	   /* drop: a block list holds it */
+	REASON_TRUNCATED,  /* configurable: the packet ends within a header */
+	REASON_MALFORMED,  /* configurable: a header contradicts itself */
+	REASON_UNPARSED,   /* configurable: more headers than weir follows */
+	REASON_LIMITED,	   /* drop: over the rate that is left to a heavy flow */
+	REASON_HEAVY,	   /* drop: of a flow that is blocked for being heavy */
+	REASON_LOOPED,	   /* configurable: it goes round in a circle */
+	REASON_OVERTAGGED, /* drop: what is listed could hide behind so many VLAN tags */
 	REASON_COUNT,
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Ethernet, up to two VLAN tags, IPv4 with options and fragments, IPv6 with
+ * Ethernet with VLAN tags, IPv4 with options and fragments, IPv6 with
  * extension headers, TCP, UDP, SCTP, ICMP. The twin of package filter/packet.
  *
  * One convention: a cursor goes in, is moved past the header that was read,
@@ -28,7 +28,14 @@
 
 #include "packet.h"
 
-#define MAX_VLAN_TAGS 2
+/*
+ * Provider bridges use two, a few networks more. But a host takes off tags that name
+ * no VLAN (VID 0) however many they are, and delivers what stands behind: frames
+ * with more tags than this are dropped.
+ */
+#define MAX_VLAN_TAGS 8
+
+_Static_assert(MAX_VLAN_TAGS <= 15, "parse_ethernet() takes four bits of their number");
 
 /*
  * Extension headers are followed to these limits, whichever comes first. All
@@ -69,7 +76,30 @@ struct vlan_tag {
 	__be16 proto;
 };
 
-static __always_inline enum reason parse_ethernet(struct cursor *c, __be16 *proto)
+static __always_inline int is_vlan(__be16 proto)
+{
+	return proto == bpf_htons(ETH_P_8021Q) || proto == bpf_htons(ETH_P_8021AD);
+}
+
+/*
+ * How many tags to step over, the last of which the frame may cut off: up to
+ * MAX_VLAN_TAGS. A global function, of whose answer the verifier knows nothing:
+ * otherwise it would walk all behind it once for each number.
+ */
+__noinline int vlan_tags(struct xdp_md *ctx)
+{
+	struct ethhdr *eth = (void *)(long)ctx->data;
+	struct vlan_tag *tag = (void *)(eth + 1);
+	void *end = (void *)(long)ctx->data_end;
+	int n = 1;
+
+	for (; n < MAX_VLAN_TAGS && (void *)(tag + 1) <= end && is_vlan(tag->proto); n++)
+		tag++;
+	return n;
+}
+
+static __always_inline enum reason parse_ethernet(struct xdp_md *ctx, struct cursor *c,
+						  __be16 *proto)
 {
 	struct ethhdr *eth = c->pos;
 
@@ -77,21 +107,14 @@ static __always_inline enum reason parse_ethernet(struct cursor *c, __be16 *prot
 		return ends_early(c);
 	c->pos = eth + 1;
 	*proto = eth->h_proto;
+	if (!is_vlan(*proto))
+		return REASON_CLEAN;
 
-#pragma unroll
-	for (int i = 0; i <= MAX_VLAN_TAGS; i++) {
-		struct vlan_tag *tag = c->pos;
-
-		if (*proto != bpf_htons(ETH_P_8021Q) && *proto != bpf_htons(ETH_P_8021AD))
-			return REASON_CLEAN;
-		if (i == MAX_VLAN_TAGS)
-			break;
-		if ((void *)(tag + 1) > c->end)
-			return ends_early(c);
-		c->pos = tag + 1;
-		*proto = tag->proto;
-	}
-	return REASON_UNPARSED;
+	c->pos += (vlan_tags(ctx) & 15) * sizeof(struct vlan_tag); /* for the verifier */
+	if (c->pos > c->end)
+		return ends_early(c);
+	*proto = ((struct vlan_tag *)c->pos)[-1].proto;
+	return is_vlan(*proto) ? REASON_OVERTAGGED : REASON_CLEAN;
 }
 
 static __always_inline enum reason parse_transport(struct cursor *c, struct packet *p)
@@ -260,7 +283,7 @@ static __always_inline enum reason parse_ipv6(struct cursor *c, struct packet *p
 	return r;
 }
 
-static __always_inline enum reason parse(struct cursor *c, struct packet *p)
+static __always_inline enum reason parse(struct xdp_md *ctx, struct cursor *c, struct packet *p)
 {
 	void *start = c->pos;
 	__be16 proto;
@@ -271,7 +294,7 @@ static __always_inline enum reason parse(struct cursor *c, struct packet *p)
 	p->has_ports = 0;
 	p->nd = 0;
 	p->loop = 0;
-	r = parse_ethernet(c, &proto);
+	r = parse_ethernet(ctx, c, &proto);
 	if (r != REASON_CLEAN)
 		return r;
 	p->network = c->pos - start;

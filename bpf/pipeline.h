@@ -175,6 +175,8 @@ static __always_inline int verdict(enum reason r)
 	case REASON_LIMITED:
 	case REASON_HEAVY:
 		return XDP_DROP;
+	case REASON_OVERTAGGED:
+		return monitor ? XDP_PASS : XDP_DROP;
 	case REASON_LOOPED:
 		return drops_looped() ? XDP_DROP : XDP_PASS;
 	default:
@@ -188,7 +190,7 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct cursor *c, 
 	enum reason safe;
 	int list = LIST_NONE;
 
-	p->reason = parse(c, p);
+	p->reason = parse(ctx, c, p);
 	settle();
 	if (!p->family)
 		return p->reason;

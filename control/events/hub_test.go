@@ -60,7 +60,7 @@ func TestParseReason(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"clean": "packets that leave as clean pass untouched, and are no events: tcpdump shows them",
-		"all":   `"all" is no reason: there are allowed, monitored, blocked, truncated, malformed, unparsed, limited, heavy, looped`,
+		"all":   `"all" is no reason: there are allowed, monitored, blocked, truncated, malformed, unparsed, limited, heavy, looped, overtagged`,
 	} {
 		if _, err := ParseReason(name); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", name, err, want)

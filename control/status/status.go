@@ -114,6 +114,8 @@ func (d Description) Drops(r verdict.Reason) bool {
 	switch r {
 	case verdict.Truncated, verdict.Malformed, verdict.Unparsed:
 		return d.DropMalformed && !d.Monitor
+	case verdict.Overtagged:
+		return !d.Monitor
 	case verdict.Looped:
 		return d.Loop != nil && d.Loop.Drop && !d.Monitor
 	}

@@ -1,5 +1,5 @@
-// Package packet parses frames just as the data plane does: Ethernet, up to
-// two VLAN tags, IPv4 with options and fragments, IPv6 with extension headers,
+// Package packet parses frames just as the data plane does: Ethernet with
+// VLAN tags, IPv4 with options and fragments, IPv6 with extension headers,
 // TCP, UDP, SCTP, ICMP. It is the twin of bpf/parse.h, which a contract test
 // holds it to.
 package packet
@@ -13,7 +13,7 @@ import (
 
 // Limits of the parser, the same as in bpf/parse.h.
 const (
-	MaxVLANTags   = 2    // 802.1Q and 802.1ad tags
+	MaxVLANTags   = 8    // 802.1Q and 802.1ad tags
 	MaxExtHeaders = 16   // IPv6 extension headers
 	MaxExtBytes   = 1024 // of all IPv6 extension headers together
 	minTransport  = 8    // bytes of TCP, UDP, SCTP or ICMP, also in a first fragment
@@ -23,12 +23,13 @@ const (
 type Result uint8
 
 const (
-	OK        Result = iota // parsed to the end
-	NotIP                   // an EtherType that weir does not filter
-	ARP                     // an ARP frame
-	Truncated               // the frame, or the packet by its own length, ends within a header
-	Malformed               // a header contradicts itself
-	Unparsed                // more headers than the limits allow
+	OK         Result = iota // parsed to the end
+	NotIP                    // an EtherType that weir does not filter
+	ARP                      // an ARP frame
+	Truncated                // the frame, or the packet by its own length, ends within a header
+	Malformed                // a header contradicts itself
+	Unparsed                 // more IPv6 headers than the limits allow
+	Overtagged               // more VLAN tags than the limit allows
 )
 
 // Packet is what a frame offers to be matched.
@@ -107,7 +108,7 @@ func parseEthernet(frame []byte) (proto uint16, rest []byte, r Result) {
 	proto, rest = binary.BigEndian.Uint16(frame[12:]), frame[14:]
 	for tags := 0; proto == etherVLAN || proto == etherQinQ; tags++ {
 		if tags == MaxVLANTags {
-			return 0, nil, Unparsed
+			return 0, nil, Overtagged
 		}
 		if len(rest) < 4 {
 			return 0, nil, Truncated

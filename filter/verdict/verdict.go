@@ -17,28 +17,29 @@ import (
 type Reason uint8
 
 const (
-	Clean     Reason = iota // pass: nothing listed matches
-	NotIP                   // pass: an EtherType that weir does not filter
-	ARP                     // pass: before any list
-	ND                      // pass: before any list
-	DHCP                    // pass: before any list
-	Failsafe                // pass: a failsafe port or prefix
-	Allowed                 // pass: it would be dropped, but an allow list holds it
-	Monitored               // pass: would be blocked, but weir only watches
-	Blocked                 // drop: a block list holds it
-	Truncated               // configurable: the packet ends within a header
-	Malformed               // configurable: a header contradicts itself
-	Unparsed                // configurable: more headers than weir follows
-	Limited                 // drop: over the rate that is left to a heavy flow
-	Heavy                   // drop: of a flow that is blocked for being heavy
-	Looped                  // configurable: it goes round in a circle
+	Clean      Reason = iota // pass: nothing listed matches
+	NotIP                    // pass: an EtherType that weir does not filter
+	ARP                      // pass: before any list
+	ND                       // pass: before any list
+	DHCP                     // pass: before any list
+	Failsafe                 // pass: a failsafe port or prefix
+	Allowed                  // pass: it would be dropped, but an allow list holds it
+	Monitored                // pass: would be blocked, but weir only watches
+	Blocked                  // drop: a block list holds it
+	Truncated                // configurable: the packet ends within a header
+	Malformed                // configurable: a header contradicts itself
+	Unparsed                 // configurable: more headers than weir follows
+	Limited                  // drop: over the rate that is left to a heavy flow
+	Heavy                    // drop: of a flow that is blocked for being heavy
+	Looped                   // configurable: it goes round in a circle
+	Overtagged               // drop: what is listed could hide behind so many VLAN tags
 	NumReasons
 )
 
 var reasonNames = [NumReasons]string{
 	"clean", "not-ip", "arp", "nd", "dhcp", "failsafe", "allowed", "monitored",
 	"blocked", "truncated", "malformed", "unparsed", "limited", "heavy",
-	"looped",
+	"looped", "overtagged",
 }
 
 // String is the reason's name in commands, metrics and JSON.
@@ -102,7 +103,7 @@ type Outcome struct {
 // Decide gives the outcome for a whole Ethernet frame.
 func (p *Program) Decide(frame []byte) Outcome {
 	o := p.reason(frame)
-	if o.Reason.Drops() || (p.dropsMalformed(o.Reason) || o.Reason == Looped && p.Loop.Drop) && !p.Monitor {
+	if o.Reason.Drops() || (p.dropsMalformed(o.Reason) || o.Reason == Overtagged || o.Reason == Looped && p.Loop.Drop) && !p.Monitor {
 		o.Action = Drop
 	}
 	return o
@@ -122,7 +123,7 @@ func (p *Program) reason(frame []byte) Outcome {
 	pkt, result := packet.Parse(frame)
 	parsed := [...]Reason{
 		packet.OK: Clean, packet.NotIP: NotIP, packet.ARP: ARP,
-		packet.Truncated: Truncated, packet.Malformed: Malformed, packet.Unparsed: Unparsed,
+		packet.Truncated: Truncated, packet.Malformed: Malformed, packet.Unparsed: Unparsed, packet.Overtagged: Overtagged,
 	}[result]
 	switch {
 	case !pkt.HasAddresses:

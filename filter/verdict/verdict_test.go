@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"bytes"
 	"net/netip"
 	"slices"
 	"strings"
@@ -113,7 +114,7 @@ func TestDecide(t *testing.T) {
 		{"MPLS", change(clean(), 12, 0x88, 0x47), NotIP, 0},
 		{"truncated", clean()[:40], Truncated, 0},
 		{"malformed", change(clean(), 14, 0x41), Malformed, 0},
-		{"a third tag", append(clean()[:12:12], 0x81, 0, 0, 1, 0x81, 0, 0, 1, 0x81, 0, 0, 1, 8, 0), Unparsed, 0},
+		{"too many tags", slices.Concat(clean()[:12], bytes.Repeat([]byte{0x81, 0, 0, 1}, packet.MaxVLANTags+1), clean()[12:]), Overtagged, 0},
 		// The addresses count, whatever stands behind them.
 		{"listed and truncated", listed()[:40], Blocked, 1},
 		{"listed and malformed", change(listed(), 14, 0x41), Blocked, 1},
@@ -130,6 +131,10 @@ func TestDecide(t *testing.T) {
 					want.Action = Drop
 					if p.Monitor {
 						want.Action, want.Reason = Pass, Monitored
+					}
+				case Overtagged:
+					if !p.Monitor {
+						want.Action = Drop
 					}
 				case Truncated, Malformed, Unparsed:
 					if p.DropMalformed && !p.Monitor {

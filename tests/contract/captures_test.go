@@ -180,7 +180,7 @@ func (l lists) outcome(data []byte, dropMalformed bool) (verdict.Outcome, []int)
 	p, result := packet.Parse(data)
 	o := verdict.Outcome{Reason: map[packet.Result]verdict.Reason{
 		packet.OK: verdict.Clean, packet.NotIP: verdict.NotIP, packet.ARP: verdict.ARP,
-		packet.Truncated: verdict.Truncated, packet.Malformed: verdict.Malformed, packet.Unparsed: verdict.Unparsed,
+		packet.Truncated: verdict.Truncated, packet.Malformed: verdict.Malformed, packet.Unparsed: verdict.Unparsed, packet.Overtagged: verdict.Overtagged,
 	}[result]}
 	ports := func(a, b uint16) bool { return p.HasPorts && p.SrcPort == a && p.DstPort == b }
 	var named []int
@@ -214,7 +214,7 @@ func (l lists) outcome(data []byte, dropMalformed bool) (verdict.Outcome, []int)
 		}
 	}
 	switch o.Reason {
-	case verdict.Blocked:
+	case verdict.Blocked, verdict.Overtagged:
 		o.Action = verdict.Drop
 	case verdict.Truncated, verdict.Malformed, verdict.Unparsed:
 		if dropMalformed {

@@ -130,7 +130,7 @@ func (r random) mutate(f []byte) []byte {
 			f[r.IntN(len(f))] = byte(r.IntN(256))
 		}
 	case 2: // VLAN tags, up to one too many
-		for range 1 + r.IntN(3) {
+		for range 1 + r.IntN(packet.MaxVLANTags+1) {
 			proto := [][]byte{{0x81, 0}, {0x88, 0xa8}}[r.IntN(2)]
 			f = append(f[:12:12], append(append(proto, 0, byte(r.IntN(256))), f[12:]...)...)
 		}

@@ -17,6 +17,7 @@ import (
 	"weir/control/generation"
 	"weir/filter/key"
 	"weir/filter/membership"
+	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
@@ -137,7 +138,8 @@ func samples() []sample {
 		sample{"ARP", set(listed, 12, 8, 6), verdict.ARP},
 		sample{"MPLS", set(listed, 12, 0x88, 0x47), verdict.NotIP},
 		sample{"DHCP", set(frameOf(udp("192.0.2.1", "203.0.113.2", 67)), 34, 0, 68), verdict.DHCP},
-		sample{"three tags", forms4["VLAN"](forms4["QinQ"](listed)), verdict.Unparsed},
+		sample{"three tags", forms4["VLAN"](forms4["QinQ"](listed)), verdict.Blocked},
+		sample{"nine tags", insert(listed, 12, bytes.Repeat([]byte{0x81, 0, 0, 7}, packet.MaxVLANTags+1)...), verdict.Overtagged},
 		sample{"malformed", set(frameOf(udp("198.51.100.1", "203.0.113.2", 80)), 14, 0x41), verdict.Malformed},
 	)
 	return all
@@ -175,7 +177,7 @@ func TestTraffic(t *testing.T) {
 				for i, f := range w.pass(t, frames...) {
 					want := true
 					switch all[i].want {
-					case verdict.Blocked:
+					case verdict.Blocked, verdict.Overtagged:
 						want = c.Monitor
 					case verdict.Malformed, verdict.Unparsed:
 						want = !c.DropMalformed
