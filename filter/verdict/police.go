@@ -28,17 +28,14 @@ func (p *Police) count(t key.Tuple, length int) Reason {
 		k := b.Key(t)
 		h := b.Hash(k)
 		b.CountKey(k, h, uint64(length))
-		if p.Penalties[i] == nil {
-			continue
+		if p.Penalties[i] == nil || punished != Clean {
+			continue // what is dropped takes nothing from another rate
 		}
 		units := uint64(1)
 		if b.Unit == sketch.Bytes {
 			units = uint64(length)
 		}
-		r := [...]Reason{penalty.None: Clean, penalty.Limited: Limited, penalty.Blocked: Heavy}[p.Penalties[i].Check(h, units, p.Now())]
-		if punished == Clean {
-			punished = r
-		}
+		punished = [...]Reason{penalty.None: Clean, penalty.Limited: Limited, penalty.Blocked: Heavy}[p.Penalties[i].Check(h, units, p.Now())]
 	}
 	return punished
 }

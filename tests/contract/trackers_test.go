@@ -265,9 +265,19 @@ func TestPenalties(t *testing.T) {
 		tr := c.generation.Trackers()[tracker]
 		return tr.Hash(tr.Key(p.Tuple))
 	}
+	table, err := penalty.NewTable(make([]uint64, loader.PenaltyBuckets*penalty.BucketWords))
+	if err != nil {
+		t.Fatal(err)
+	}
+	twin := verdict.Program{Police: &verdict.Police{Penalties: []*penalty.Table{table, table}, Now: loader.Monotonic}}
+	for i := range trackers {
+		twin.Police.Banks = append(twin.Police.Banks, c.twins[i][0].Bank)
+	}
 	blocked, limited, free := source("192.0.2.1"), source("192.0.2.2"), source("192.0.2.3")
 	now := loader.Monotonic()
 	set := func(h uint64, p penalty.Penalty) {
+		t.Helper()
+		table.Set(h, p)
 		c.generation.Watch(k.Stats(), func(n generation.Counting) {
 			table, err := penalty.NewTable(n.Penalties)
 			if err != nil {
@@ -284,6 +294,9 @@ func TestPenalties(t *testing.T) {
 		if o, err := k.Decide(frame); err != nil || o.Reason != want || o.Action != action {
 			t.Fatalf("%+v, %v; want %v", o, err, want)
 		}
+		if o := twin.Decide(frame); o.Reason != want || o.Action != action {
+			t.Fatalf("%+v in Go; want %v", o, want)
+		}
 	}
 	decide(blocked, verdict.Clean, verdict.Pass)
 	set(hash(0, blocked), penalty.Penalty{Until: now + time.Hour})
@@ -294,6 +307,16 @@ func TestPenalties(t *testing.T) {
 		decide(limited, verdict.Clean, verdict.Pass)
 	}
 	decide(limited, verdict.Limited, verdict.Drop)
+	// What one penalty drops takes nothing from the rate of another.
+	set(hash(1, free), penalty.Penalty{Until: now + time.Hour, Rate: 0.001, Burst: float64(3 * len(free))}) // of bytes
+	for range 5 {
+		decide(blocked, verdict.Heavy, verdict.Drop)
+	}
+	for range 3 {
+		decide(free, verdict.Clean, verdict.Pass)
+	}
+	decide(free, verdict.Limited, verdict.Drop)
+	set(hash(1, free), penalty.Penalty{Until: now})
 	set(hash(0, blocked), penalty.Penalty{Until: now})
 	decide(blocked, verdict.Clean, verdict.Pass)
 	// Any of the packet's flows is enough: this is one of a destination.
