@@ -62,6 +62,7 @@ type Generation struct {
 	verdict.Program
 	store  *Store
 	kernel *loader.Generation // nil in a reference
+	grace  func()             // waits until every program has ended that is running
 	plan   int                // the store's, by which the keys were chosen
 	behind bool               // the store has changes that are not in the sets
 
@@ -110,7 +111,7 @@ func buildUnder(seed uint64, s *Store, c Config, inKernel bool) (_ *Generation, 
 	if c.BitsPerKey == 0 {
 		c.BitsPerKey = DefaultBitsPerKey
 	}
-	g := &Generation{store: s, Program: verdict.Program{Policy: c.Policy, Loop: c.Loop.Node}, trackers: seeded(c.Trackers, c.TrackerSeed)}
+	g := &Generation{store: s, grace: loader.Grace, Program: verdict.Program{Policy: c.Policy, Loop: c.Loop.Node}, trackers: seeded(c.Trackers, c.TrackerSeed)}
 	c.Trackers = g.trackers
 	defer func() {
 		if err != nil {
@@ -141,6 +142,7 @@ func buildUnder(seed uint64, s *Store, c Config, inKernel bool) (_ *Generation, 
 		}
 		blockMemory, allowMemory = membership.Memory(g.kernel.Block()), membership.Memory(g.kernel.Allow())
 	} else {
+		g.grace = func() {}
 		blockMemory, allowMemory = block.layout.Alloc(), allow.layout.Alloc()
 		if g.Police, err = newPolice(g.trackers); err != nil {
 			return nil, err
@@ -212,6 +214,11 @@ type Change struct {
 func (g *Generation) Apply(changes []Change) (n int, err error) {
 	g.behind = g.behind || g.plan != g.store.plan
 	for _, add := range []bool{true, false} {
+		if !add && n > 0 && mixed(changes) {
+			// A program under way may have missed what was added, and would miss
+			// what is removed now: one key of the same packet, for the other.
+			g.grace()
+		}
 		for _, c := range changes {
 			if c.Add != add {
 				continue
@@ -237,6 +244,19 @@ func (g *Generation) Apply(changes []Change) (n int, err error) {
 		err = membership.ErrNoRoom
 	}
 	return n, err
+}
+
+// mixed tells whether changes may remove keys of another shape than they add: of one
+// shape, a packet has one key.
+func mixed(changes []Change) bool {
+	shapes := make(map[bool]key.Shape)
+	for _, c := range changes {
+		if s, ok := shapes[c.Add]; ok && s != c.Key.Shape {
+			return true
+		}
+		shapes[c.Add] = c.Key.Shape
+	}
+	return len(shapes) == 2 && shapes[true] != shapes[false]
 }
 
 // changer brings one change into the store and the set.

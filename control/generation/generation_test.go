@@ -256,6 +256,47 @@ func testApplyAgainstOracle(t *testing.T, mode membership.Mode, directions [4]Di
 	t.Logf("%d of 30 batches took a new generation", rebuilt)
 }
 
+// A program that is under way while a prefix takes the place of another finds one of
+// them, in whichever order it asks for them: between additions and removals, those
+// that have begun before come to their end. What one packet cannot have both of does
+// not wait.
+func TestApplyLetsProgramsEnd(t *testing.T) {
+	source := func(s string) key.Key { return key.Source(netip.MustParsePrefix(s)) }
+	wide, narrow, other := source("192.0.0.0/16"), source("192.0.2.1/32"), source("192.0.2.2/32")
+	s := NewStore()
+	if _, err := s.AddList(List{Name: "block"}, list.Entries{Flows: []key.Key{wide, source("198.51.100.1/32")}}); err != nil {
+		t.Fatal(err)
+	}
+	g, err := Reference(s, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := func(k key.Key) bool {
+		_, ok := g.Block.Lookup(k.Hash(g.Block.Seed))
+		return ok
+	}
+	waits := 0
+	for _, c := range []struct {
+		removed, added key.Key
+		waits          int
+	}{{wide, narrow, 1}, {narrow, wide, 1}, {wide, narrow, 1}, {narrow, other, 0}} {
+		asked := listed(c.added) // by a program that then stops for a while
+		waits = 0
+		g.grace = func() {
+			waits++
+			if !asked && !listed(c.removed) {
+				t.Errorf("%v for %v: a program finds neither", c.added, c.removed)
+			}
+		}
+		if n, err := g.Apply([]Change{{1, false, c.removed}, {1, true, c.added}}); n != 2 || err != nil {
+			t.Fatal(n, err)
+		}
+		if waits != c.waits || listed(c.removed) || !listed(c.added) {
+			t.Errorf("%v for %v: waited %d times, want %d", c.added, c.removed, waits, c.waits)
+		}
+	}
+}
+
 // Errors leave what is listed listed: whatever found no room, and is removed
 // later, takes nothing with it.
 func TestApplyWithoutRoom(t *testing.T) {
