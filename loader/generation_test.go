@@ -70,7 +70,7 @@ func TestLoad(t *testing.T) {
 	edges := looking
 	edges.Loop.Edges = true
 	approximate := full
-	approximate.Block.Buckets, approximate.Allow.Buckets = 0, 0
+	approximate.Block.Buckets = 0
 	approximateWeighed := approximate
 	approximateWeighed.Block.HotBuckets, approximateWeighed.Trackers = weighed.Block.HotBuckets, weighed.Trackers
 	// All that there is at once.
@@ -82,7 +82,7 @@ func TestLoad(t *testing.T) {
 		all.Multicast = Multicast{Ports: 3, Lines: 71, First: 5, Rest: 6}
 	}
 	approximateAll := all
-	approximateAll.Block, approximateAll.Allow = approximateWeighed.Block, approximate.Allow
+	approximateAll.Block = approximateWeighed.Block
 
 	// The most that is matched inline.
 	few, approximateFew := all, approximateAll

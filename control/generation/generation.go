@@ -125,7 +125,8 @@ func buildUnder(seed uint64, s *Store, c Config, inKernel bool) (_ *Generation, 
 		return nil, fmt.Errorf("block lists: %w", err)
 	}
 	block.layout.PlanHot(c.Hot)
-	allow, err := s.allow.compile(c.Mode, c.BitsPerKey, seed)
+	// Exact in any mode: its mistakes would let through what is listed.
+	allow, err := s.allow.compile(membership.Exact, 0, seed)
 	if err != nil {
 		return nil, fmt.Errorf("allow lists: %w", err)
 	}

@@ -256,6 +256,41 @@ func testApplyAgainstOracle(t *testing.T, mode membership.Mode, directions [4]Di
 	t.Logf("%d of 30 batches took a new generation", rebuilt)
 }
 
+// A mistake of the allow lists would let through what is listed: they make none,
+// whatever the mode.
+func TestApproximateLetsNothingListedThrough(t *testing.T) {
+	s := NewStore()
+	addr := func(first byte, i int) netip.Addr {
+		return netip.AddrFrom4([4]byte{first, byte(i >> 16), byte(i >> 8), byte(i)})
+	}
+	var allow []key.Key
+	for i := range 10_000 {
+		allow = append(allow, key.Source(netip.PrefixFrom(addr(11, i), 32)))
+	}
+	for _, l := range []struct {
+		List
+		keys []key.Key
+	}{{List{Name: "block"}, []key.Key{key.Source(netip.MustParsePrefix("10.0.0.0/8"))}}, {List{Name: "allow", Allow: true}, allow}} {
+		if _, err := s.AddList(l.List, list.Entries{Flows: l.keys}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g, err := Reference(s, Config{Mode: membership.Approximate, BitsPerKey: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10_000 {
+		listed := packet.Frame(key.Tuple{Src: addr(10, i), Dst: addr(10, 0), Proto: 1})
+		if o := g.Decide(listed); o.Reason != verdict.Blocked {
+			t.Fatalf("listed, and %+v", o)
+		}
+		allowed := packet.Frame(key.Tuple{Src: addr(11, i), Dst: addr(10, 0), Proto: 1})
+		if o := g.Decide(allowed); o.Action != verdict.Pass {
+			t.Fatalf("allowed, and %+v", o)
+		}
+	}
+}
+
 // A program that is under way while a prefix takes the place of another finds one of
 // them, in whichever order it asks for them: between additions and removals, those
 // that have begun before come to their end. What one packet cannot have both of does
