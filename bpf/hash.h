@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * XXH64 of keys, and of invariant parts of packets, of six fixed lengths, and
- * what is derived from its 64 bits. The twin of package filter/hash; the specification is XXH64's own.
+ * what is derived from its 64 bits. The twin of package filter/hash; the
+ * specification is XXH64's own.
  *
  * Keys arrive as the little-endian words that XXH64 reads, already in
  * registers: building a key in memory with 4-byte stores and reading it back

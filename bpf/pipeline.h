@@ -7,8 +7,8 @@
  *
  * The allow lists are asked only when a stage wants to drop, so they cost
  * clean traffic nothing. Heavy hitters are counted before the lists are asked:
- * a false positive, too, must be seen to be heavy. The reference that states what this must answer is
- * filter/verdict's Decide.
+ * a false positive, too, must be seen to be heavy. The reference that states
+ * what this must answer is filter/verdict's Decide.
  */
 #ifndef WEIR_PIPELINE_H
 #define WEIR_PIPELINE_H

@@ -29,7 +29,7 @@ struct key_set {
 	__u32 lines;
 	__u32 first;   /* bits in the first line */
 	__u32 rest;    /* bits in the second line, 0: there is none */
-	__u32 buckets; /* 0: approximate, the cascade decides alone */
+	__u32 buckets; /* 0: approximate, the cascade decides alone; never of allow lists */
 	__u32 marks6_lines;
 	__u32 gates_v4; /* all gates that shapes of the family have */
 	__u32 gates_v6;
