@@ -41,6 +41,8 @@ static __always_inline __u32 net16(__u16 n)
 static __always_inline int short_payload(const __u8 *pos, const void *end, __u32 n, int most,
 					 __u64 *w)
 {
+	if ((void *)pos > end) /* within a header, if there is no payload at all */
+		return 0;
 #pragma unroll
 	for (int i = 0; i < most; i++) {
 		if (i >= n)

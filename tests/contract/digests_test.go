@@ -229,6 +229,9 @@ func FuzzDigest(f *testing.F) {
 	for range 500 {
 		f.Add(r.mutate(packet.Frame(r.tuple())))
 	}
+	// Cut off within options behind which there is nothing.
+	f.Add(slices.Concat(make([]byte, 12), []byte{8, 0, 0x4f, 0, 0, 60}, make([]byte, 20)))
+	f.Add(slices.Concat(make([]byte, 12), []byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, 0, 64}, make([]byte, 32), []byte{59, 3}, make([]byte, 6)))
 	if dir, err := data.Find(); err == nil {
 		addMalformed(f, dir+"/malformed")
 	}
