@@ -856,6 +856,9 @@ func TestNoEthernet(t *testing.T) {
 	tun := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "tun0"}, Mode: netlink.TUNTAP_MODE_TUN}
 	var err error
 	l.B.In(t, func() { err = netlink.LinkAdd(tun) })
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skip("needs tun interfaces: the kernel has no /dev/net/tun")
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
