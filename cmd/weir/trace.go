@@ -39,7 +39,8 @@ func newTrace() *cobra.Command {
 		Long: `Asks the running weir, or several, whether and when they have let the packets of
 a capture pass: on which interfaces, in which slices of time, and how probable
 it is that they would say so of a packet that did not. It takes digest.rate in
-their configuration. A packet is looked for around the time when it was captured.
+their configuration. A packet is looked for around the time when it was
+captured.
 
 With links between the nodes, and the node where the packets arrived, it finds
 the way that they have taken: from there on, each neighbour that has seen a
