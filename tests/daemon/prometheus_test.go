@@ -45,7 +45,7 @@ api: {socket: %s}
 metrics: {listen: %q}
 trackers: [{key: src, threshold: 1M/s, action: limit, rate: 1M/s}]
 loop: {node: 1, key_file: %s, size: 64, k: 6}
-digest: {rate: 100k, archive: {size: 10M}}
+digest: {rate: 100k/s, archive: {size: 10MiB}}
 multicast: {interfaces: [gone]}
 lists:
   always: {%s}
