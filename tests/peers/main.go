@@ -94,6 +94,41 @@ func (p *page) Table(benchmark string, cold bool) string {
 	}))
 }
 
+// Memory is a table of what contenders take of a packet's time, in ns beyond the
+// base, beside what one read of memory as large as weir's takes.
+func (p *page) Memory() string {
+	type row struct {
+		benchmark string
+		entries   int
+		listed    float64
+	}
+	contenders := []string{"one-line", "one-bucket", "weir-approx", "weir-exact", "kernel-bloom", "kernel-hash"}
+	lines := [][]string{append([]string{"", "entries", "listed"}, contenders...)}
+	for _, k := range []row{
+		{"lookup", 1e6, 0}, {"lookup", 1e7, 0}, {"wire", 1e6, 0}, {"wire", 1e7, 0},
+		{"lookup", 1e6, 1}, {"lookup", 1e7, 1}, {"wire", 1e6, 1}, {"wire", 1e7, 1},
+	} {
+		beyond := make(map[string]float64)
+		for _, x := range p.report.Results {
+			if (row{x.Benchmark, x.Entries, x.ListedShare}) == k && x.Set == "random" && !x.Cold && x.BitsPerKey == 0 {
+				beyond[x.Contender] = x.NetNS
+				if x.Benchmark == "wire" {
+					beyond[x.Contender] = x.NS * (1 - x.Ratio) // of the base's time in the same rounds
+				}
+			}
+		}
+		if len(beyond) == 0 {
+			continue
+		}
+		cells := []string{k.benchmark, fmt.Sprintf("%dM", k.entries/1e6), fmt.Sprintf("%g %%", 100*k.listed)}
+		for _, name := range contenders {
+			cells = append(cells, fmt.Sprintf("%.0f", beyond[name]))
+		}
+		lines = append(lines, cells)
+	}
+	return table(lines)
+}
+
 // Rates is the table of false positives.
 func (p *page) Rates() string {
 	return table(p.report.Table(func(r bench.Result) bool { return r.BitsPerKey != 0 }))
