@@ -21,8 +21,8 @@ func newBench() *cobra.Command {
 and keys, the contenders taking turns: the kernel's hash, Bloom filter and LPM
 trie maps and, with --peers, nftables, ipset with iptables, and xdp-filter,
 where they are installed. Absolute figures are the machine's; the ratios are
-what the bars are about. On a quiet machine those of two runs differ by less
-than 5 %.
+what the bars are about. On a quiet machine, which ± tells, those of two runs
+differ by less than 5 %: --against shows it.
 
 lookup  lookups in a loop in the kernel, none listed and all listed, with warm
         caches and cold ones; and how often a filter errs
