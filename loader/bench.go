@@ -202,12 +202,18 @@ func (b *Bench) Stats() *Stats { return b.stats }
 // key in the first tracker. That of a map is called like the map, and where there
 // is none, "empty" computes weir's hash of the key and nothing else.
 func (b *Bench) Loop(name string, n int) (float64, error) {
-	runs := (n + benchLookups - 1) / benchLookups
-	_, run, err := b.coll.Programs["loop_"+name].Benchmark(make([]byte, 64), runs, nil)
+	ns, err := b.run("loop_"+name, make([]byte, 64), (n+benchLookups-1)/benchLookups)
+	return ns / benchLookups, err
+}
+
+// run runs a program n times over a frame, and gives the mean time of one in whole
+// nanoseconds.
+func (b *Bench) run(program string, frame []byte, n int) (float64, error) {
+	_, mean, err := b.coll.Programs[program].Benchmark(frame, n, nil)
 	if err != nil {
-		return 0, fmt.Errorf("run %s: %w", name, err)
+		return 0, fmt.Errorf("run %s: %w", program, err)
 	}
-	return float64(run.Nanoseconds()) / benchLookups, nil // the mean run
+	return float64(mean.Nanoseconds()), nil
 }
 
 // Visit runs the whole pipeline n times over a frame whose loop filter, of 256
@@ -217,31 +223,19 @@ func (b *Bench) Visit(frame []byte, filter, n int) (float64, error) {
 	if err := b.coll.Variables[bpf.BenchVarBenchFilter].Set(uint32(filter)); err != nil {
 		return 0, err
 	}
-	_, run, err := b.coll.Programs[bpf.BenchProgVisit].Benchmark(frame, n, nil)
-	if err != nil {
-		return 0, fmt.Errorf("run visit: %w", err)
-	}
-	return float64(run.Nanoseconds()), nil // the mean run, in whole nanoseconds
+	return b.run(bpf.BenchProgVisit, frame, n)
 }
 
 // Stamped runs the whole pipeline n times over an IP frame of at least 70 bytes,
 // each time as another packet, and gives the time of one in nanoseconds.
 func (b *Bench) Stamped(frame []byte, n int) (float64, error) {
-	_, run, err := b.coll.Programs[bpf.BenchProgStamped].Benchmark(frame, n, nil)
-	if err != nil {
-		return 0, fmt.Errorf("run stamped: %w", err)
-	}
-	return float64(run.Nanoseconds()), nil
+	return b.run(bpf.BenchProgStamped, frame, n)
 }
 
 // Forward runs all that is attached n times over an IP frame of at least 64 bytes that has
 // hops left, and gives the time of one in nanoseconds. What is to be copied is not.
 func (b *Bench) Forward(frame []byte, n int) (float64, error) {
-	_, run, err := b.coll.Programs[bpf.BenchProgForward].Benchmark(frame, n, nil)
-	if err != nil {
-		return 0, fmt.Errorf("run forward: %w", err)
-	}
-	return float64(run.Nanoseconds()), nil
+	return b.run(bpf.BenchProgForward, frame, n)
 }
 
 // Hits gives the number of lookups since the last call, and how many of them were
