@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -17,15 +16,11 @@ const docs = "../../docs"
 
 // TestPage holds the page to the report and the template beside it.
 func TestPage(t *testing.T) {
-	report, err := os.ReadFile(filepath.Join(docs, directory, reportFile))
+	r, err := bench.ReadReport(filepath.Join(docs, directory, reportFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		t.Skipf("no %s: make bench-peers", reportFile)
 	}
 	if err != nil {
-		t.Fatal(err)
-	}
-	var r bench.Report
-	if err := json.Unmarshal(report, &r); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
@@ -33,7 +28,7 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := render(&page{&r, figures}, filepath.Join(docs, directory, templateFile))
+	want, err := render(&page{r, figures}, filepath.Join(docs, directory, templateFile))
 	if err != nil {
 		t.Fatal(err)
 	}
