@@ -485,12 +485,9 @@ func TestLockHeld(t *testing.T) {
 	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
 		filtered := 0
 		for _, name := range []string{"wan0", "wan1", "wan2"} {
-			at(t, l.B, with(name, func(i netlink.Link) error {
-				if xdp := i.Attrs().Xdp; xdp != nil && xdp.Attached {
-					filtered++
-				}
-				return nil
-			}))
+			if hasProgram(t, l.B, name) {
+				filtered++
+			}
 		}
 		if filtered == 3 {
 			break
@@ -507,6 +504,16 @@ func TestLockHeld(t *testing.T) {
 	}
 }
 
+// hasProgram tells whether an interface in the namespace of an end has an XDP program.
+func hasProgram(t *testing.T, e lab.End, name string) (has bool) {
+	t.Helper()
+	at(t, e, with(name, func(i netlink.Link) error {
+		has = i.Attrs().Xdp != nil && i.Attrs().Xdp.Attached
+		return nil
+	}))
+	return has
+}
+
 // What comes while the sentry still waits for the lock on account of what had the
 // name before is filtered when the lock is free.
 func TestComesAgainWhileLocked(t *testing.T) {
@@ -515,13 +522,7 @@ func TestComesAgainWhileLocked(t *testing.T) {
 	o.Places = append(o.Places, Place{Target: Target{Netns: l.B.Netns, Iface: "wan*"}})
 	f := serve(t, o)
 	f.until("programs wait", f.ready(maxSpares))
-	filtered := func() (is bool) {
-		at(t, l.B, with("wan1", func(i netlink.Link) error {
-			is = i.Attrs().Xdp != nil && i.Attrs().Xdp.Attached
-			return nil
-		}))
-		return is
-	}
+	filtered := func() bool { return hasProgram(t, l.B, "wan1") }
 	wait := func(what string, so func() bool) {
 		t.Helper()
 		for deadline := time.Now().Add(5 * time.Second); !so(); time.Sleep(time.Millisecond) {
