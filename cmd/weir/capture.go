@@ -13,7 +13,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/capture"
-	"weir/control/events"
+	"weir/control/observe/events"
 )
 
 func newCapture() *cobra.Command {

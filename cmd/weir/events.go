@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
-	"weir/control/events"
+	"weir/control/observe/events"
 )
 
 func newEvents() *cobra.Command {

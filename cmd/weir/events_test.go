@@ -12,7 +12,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/capture"
-	"weir/control/events"
+	"weir/control/observe/events"
 	"weir/control/run"
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/ruleset"
 )
 
@@ -115,12 +115,12 @@ func filterFlags(c *cobra.Command, r *ruleset.Rules) {
 	r.MaxBad, _ = ruleset.ParseShare("5%")
 	f.StringArrayVar(&r.Block, "block", nil, "`file` of a list to block; repeat for more")
 	f.StringArrayVar(&r.Allow, "allow", nil, "`file` of a list that passes whatever blocks it; repeat for more")
-	f.Var(valueOf(&r.Direction, generation.ParseDirection), "direction",
+	f.Var(valueOf(&r.Direction, engine.ParseDirection), "direction",
 		"`side` of packets that addresses and prefixes in the lists are held against: src, dst or both")
 	f.BoolVar(&r.Lenient, "lenient", false, "mask host bits in prefixes instead of calling the line bad")
 	f.Var(valueOf(&r.MaxBad, ruleset.ParseShare), "max-bad", "`share` of bad lines above which a file is refused")
 	f.Var(valueOf(&r.Mode, ruleset.ParseMode), "mode", "`mode`: exact, or approx for more entries than memory, at a planned rate of false drops")
-	f.Float64Var(&r.BitsPerKey, "bits-per-entry", generation.DefaultBitsPerKey, "`bits` per entry of the filter in approximate mode")
+	f.Float64Var(&r.BitsPerKey, "bits-per-entry", engine.DefaultBitsPerKey, "`bits` per entry of the filter in approximate mode")
 	f.BoolVar(&r.Monitor, "monitor", false, "count what would be dropped, and drop nothing")
 	f.Var(malformed{&r.DropMalformed}, "malformed", "what becomes of malformed packets: `action` pass or drop")
 	f.Var(valuesOf(&r.FailsafePorts, ruleset.ParseFailsafePort), "failsafe-port",

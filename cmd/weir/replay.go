@@ -9,7 +9,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
-	"weir/control/heavy"
+	"weir/control/observe/heavy"
 	"weir/control/replay"
 )
 

@@ -20,8 +20,8 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/daemon"
-	"weir/control/heavy"
-	"weir/control/learn"
+	"weir/control/observe/heavy"
+	"weir/control/observe/learn"
 	"weir/control/ruleset"
 	"weir/control/run"
 )

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/events"
+	"weir/control/observe/events"
 )
 
 // served is what a weir gives over its socket.

@@ -15,7 +15,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/capture"
-	"weir/control/traceback"
+	"weir/control/observe/digests"
 )
 
 // nodeAddress is a node as the command line has it.
@@ -32,7 +32,7 @@ func parseNode(s string) (nodeAddress, error) {
 func newTrace() *cobra.Command {
 	var socket, cert, key, ca string
 	var nodes []nodeAddress
-	q := traceback.Question{}
+	q := digests.Question{}
 	c := &cobra.Command{
 		Use:   "trace CAPTURE...",
 		Short: "Say where and when the packets of a capture have passed",
@@ -62,7 +62,7 @@ captures for packets that came again and again with a lower TTL.`,
 	f := c.Flags()
 	f.DurationVar(&q.Window, "window", 5*time.Second, "`time` before and after a packet was captured in which it is looked for")
 	f.Var(valuesOf(&nodes, parseNode), "node", "`NAME=ADDRESS` of a weir to ask, a socket's path or https://HOST:PORT; repeat for more")
-	f.Var(valuesOf(&q.Links, traceback.ParseLink), "link", "`A-B`, two nodes between which packets are forwarded, or A:B; repeat for more")
+	f.Var(valuesOf(&q.Links, digests.ParseLink), "link", "`A-B`, two nodes between which packets are forwarded, or A:B; repeat for more")
 	f.StringVar(&q.From, "from", "", "`node` where the packets arrived")
 	f.StringVar(&cert, "cert", "", "`file` of one's certificate, for https")
 	f.StringVar(&key, "key", "", "`file` of its private key")
@@ -98,7 +98,7 @@ captures for packets that came again and again with a lower TTL.`,
 					return usageError{fmt.Errorf("node %s: %w", n.name, err)}
 				}
 			}
-			q.Nodes = append(q.Nodes, traceback.Node{Name: n.name, Ask: client.Trace})
+			q.Nodes = append(q.Nodes, digests.Node{Name: n.name, Ask: client.Trace})
 		}
 		if err := q.Check(); err != nil {
 			return usageError{err}
@@ -110,15 +110,15 @@ captures for packets that came again and again with a lower TTL.`,
 
 // trace asks for the packets of captures. What some nodes have answered is printed
 // even if others have not.
-func trace(ctx context.Context, out, log io.Writer, q traceback.Question, captures []string, count int, asJSON bool) error {
-	traces := []traceback.Trace{}
+func trace(ctx context.Context, out, log io.Writer, q digests.Question, captures []string, count int, asJSON bool) error {
+	traces := []digests.Trace{}
 	var errs []error
 	for _, name := range captures {
 		r, err := capture.Open(name)
 		if err != nil {
 			return err
 		}
-		asked, untraced, err := traceback.Read(r, count)
+		asked, untraced, err := digests.Read(r, count)
 		errs = append(errs, err, r.Close())
 		if untraced > 0 {
 			fmt.Fprintf(log, "weir: %s: %s cut off or not IP, and cannot be traced\n", name,
@@ -144,7 +144,7 @@ func trace(ctx context.Context, out, log io.Writer, q traceback.Question, captur
 }
 
 // printTrace prints what so many nodes, that were asked, know of a packet.
-func printTrace(w io.Writer, t traceback.Trace, nodes int) {
+func printTrace(w io.Writer, t digests.Trace, nodes int) {
 	fmt.Fprintf(w, "packet %s: %s", humanize.Comma(int64(t.Number)), t.Flow)
 	if !t.Time.IsZero() {
 		fmt.Fprintf(w, ", captured %s", t.Time.Local().Format("2006-01-02 15:04:05.000"))
@@ -186,7 +186,7 @@ const mostSlices = 3
 func chance(p float64) string { return fmt.Sprintf("%.2g %%", 100*p) }
 
 // drawPath draws a hop, and below it where the packet may have come from.
-func drawPath(w io.Writer, indent, branch string, h traceback.Hop) {
+func drawPath(w io.Writer, indent, branch string, h digests.Hop) {
 	fmt.Fprintf(w, "%s%s%s (by chance %s)\n", indent, branch, h.Node, chance(h.Chance))
 	switch branch {
 	case "├─ ":
@@ -205,7 +205,7 @@ func drawPath(w io.Writer, indent, branch string, h traceback.Hop) {
 
 // findLoops looks for loops in captures.
 func findLoops(out io.Writer, captures []string, asJSON bool) error {
-	all := []traceback.FoundLoop{}
+	all := []digests.FoundLoop{}
 	packets := 0
 	var errs []error
 	for _, name := range captures {
@@ -213,7 +213,7 @@ func findLoops(out io.Writer, captures []string, asJSON bool) error {
 		if err != nil {
 			return err
 		}
-		found, n, err := traceback.Loops(r)
+		found, n, err := digests.Loops(r)
 		errs = append(errs, err, r.Close())
 		all, packets = append(all, found...), packets+n
 	}

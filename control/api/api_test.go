@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/events"
+	"weir/control/observe/events"
 	"weir/tests/lab"
 )
 

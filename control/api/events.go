@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"weir/control/events"
+	"weir/control/observe/events"
 	"weir/filter/key"
 )
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/events"
+	"weir/control/observe/events"
 	"weir/filter/key"
 	"weir/filter/verdict"
 	"weir/loader"

@@ -15,8 +15,8 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
-	"weir/control/events"
 	"weir/control/feed"
+	"weir/control/observe/events"
 	"weir/filter/verdict"
 )
 

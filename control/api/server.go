@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"weir/control/events"
+	"weir/control/observe/events"
 )
 
 // Source is a running weir, as the server asks it: at any time, and from

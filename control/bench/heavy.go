@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"weir/control/generation"
-	"weir/control/heavy"
+	"weir/control/engine"
+	"weir/control/observe/heavy"
 	"weir/filter/membership"
 	"weir/filter/sketch"
 	"weir/loader"
@@ -36,12 +36,12 @@ func (s *session) heavy() (err error) {
 	c := newContenders()
 	defer func() { err = errors.Join(err, c.Close()) }()
 	for _, name := range names {
-		config := generation.Config{Mode: membership.Approximate, BitsPerKey: 14}
+		config := engine.Config{Mode: membership.Approximate, BitsPerKey: 14}
 		switch name {
 		case "hot":
 			config.Hot = 1 << 16
 		case "tracker":
-			config.Trackers, config.TrackerSeed = []generation.Tracker{spec.Tracker()}, 1
+			config.Trackers, config.TrackerSeed = []engine.Tracker{spec.Tracker()}, 1
 		}
 		one, err := c.enter(kind{name: name, make: func(p place) contender { return &weir{place: p, config: config} }}, place{ctx: s.ctx, keys: s.keys}, true)
 		if err == nil {
@@ -79,7 +79,7 @@ func (s *session) heavy() (err error) {
 		all, err := s.turns(names, func(name string) (float64, error) {
 			w := c.by[name].(*weir)
 			// Each round is an interval, in which 0.1 % of the packets are heavy.
-			w.generation.Watch(w.programs.Stats(), func(n generation.Counting) {
+			w.generation.Watch(w.programs.Stats(), func(n engine.Counting) {
 				for _, b := range n.Banks(0, n.Counting(0)) {
 					b.Reset()
 					b.Admit(sketch.Threshold{Units: frames / 1000}.Admission(0, 1))

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"runtime"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/filter/fpr"
 	"weir/filter/membership"
 	"weir/loader"
@@ -174,7 +174,7 @@ func (s *session) rates() error {
 	}
 	for _, bits := range []float64{10, 12, 14, 16} {
 		s.logf("  false positives at %g bits a key", bits)
-		w := &weir{place: place{keys: s.keys}, config: generation.Config{Mode: membership.Approximate, BitsPerKey: bits}}
+		w := &weir{place: place{keys: s.keys}, config: engine.Config{Mode: membership.Approximate, BitsPerKey: bits}}
 		err := w.prepare(b)
 		if err != nil {
 			return err

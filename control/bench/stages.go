@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/filter/digest"
 	"weir/filter/icarus"
 	"weir/filter/key"
@@ -17,9 +17,9 @@ import (
 // plain, nothing but the pipeline.
 type stage struct {
 	name   string
-	config generation.Config
-	frame  func(plain []byte) ([]byte, error)                                                    // what it is run over
-	run    func(b *loader.Bench, g *generation.Generation, frame []byte, n int) (float64, error) // ns a packet
+	config engine.Config
+	frame  func(plain []byte) ([]byte, error)                                                // what it is run over
+	run    func(b *loader.Bench, g *engine.Generation, frame []byte, n int) (float64, error) // ns a packet
 }
 
 // stages measures what parts of the pipeline cost a packet beyond the same program
@@ -57,7 +57,7 @@ func (s *session) stages() error {
 // loopStages are a node inside a domain, which comes there first: its filter is
 // found, the mask ORed in, and the checksum brought up to date.
 func loopStages(filter int) ([]stage, error) {
-	visit := func(b *loader.Bench, _ *generation.Generation, frame []byte, n int) (float64, error) {
+	visit := func(b *loader.Bench, _ *engine.Generation, frame []byte, n int) (float64, error) {
 		return b.Visit(frame, filter, n)
 	}
 	var all []stage
@@ -74,7 +74,7 @@ func loopStages(filter int) ([]stage, error) {
 			return slices.Concat(plain[:14], pkt, make([]byte, 64)), nil
 		}
 		one := stage{name: fmt.Sprintf("loop-%d", size), frame: tagged, run: visit}
-		one.config.Loop = generation.Loop{Node: node}
+		one.config.Loop = engine.Loop{Node: node}
 		all = append(all, one)
 	}
 	return append([]stage{{name: "plain", frame: all[len(all)-1].frame, run: visit}}, all...), nil
@@ -85,7 +85,7 @@ func loopStages(filter int) ([]stage, error) {
 // fills none of them, and begins with an empty one.
 func digestStages() ([]stage, error) {
 	long := func(plain []byte) ([]byte, error) { return append(slices.Clone(plain), make([]byte, 70)...), nil }
-	stamped := func(b *loader.Bench, g *generation.Generation, frame []byte, n int) (float64, error) {
+	stamped := func(b *loader.Bench, g *engine.Generation, frame []byte, n int) (float64, error) {
 		g.Digests(b.Stats(), func(d loader.DigestMemory) {
 			d.Exchange()
 			d.Begin(1-d.Recording(), 0)
@@ -111,7 +111,7 @@ func digestStages() ([]stage, error) {
 // multicastStages forward multicast: what that costs a packet to one station, and one to a
 // group which is wanted, or not. A filter has room for 1024 groups.
 func multicastStages() (toStation, toGroup []stage) {
-	forward := func(b *loader.Bench, _ *generation.Generation, frame []byte, n int) (float64, error) {
+	forward := func(b *loader.Bench, _ *engine.Generation, frame []byte, n int) (float64, error) {
 		return b.Forward(frame, n)
 	}
 	station := func(plain []byte) ([]byte, error) { return append(slices.Clone(plain), make([]byte, 64)...), nil }
@@ -126,8 +126,8 @@ func multicastStages() (toStation, toGroup []stage) {
 		}
 		return frame, err
 	}
-	config := func(wanted ...netip.Addr) (c generation.Config) {
-		c.Multicast = generation.Multicast{MaxGroups: 1024, Ports: []generation.Port{{Groups: wanted}}}
+	config := func(wanted ...netip.Addr) (c engine.Config) {
+		c.Multicast = engine.Multicast{MaxGroups: 1024, Ports: []engine.Port{{Groups: wanted}}}
 		return c
 	}
 	return []stage{
@@ -146,7 +146,7 @@ func (s *session) beyondPlain(family string, plain []byte, stages []stage) (err 
 	names := make([]string, len(stages))
 	measure := make(map[string]func() (float64, error))
 	for i, one := range stages {
-		g, err := generation.Build(generation.NewStore(), one.config)
+		g, err := engine.Build(engine.NewStore(), one.config)
 		if err != nil {
 			return err
 		}

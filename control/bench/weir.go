@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -19,15 +19,15 @@ const pins = loader.DefaultPins + "-bench"
 // weir is the contender that this is about.
 type weir struct {
 	place
-	config     generation.Config
-	generation *generation.Generation
+	config     engine.Config
+	generation *engine.Generation
 	attachment *loader.Attachment // in earnest; nil before, and after catch
 	programs   *loader.Bench      // nil until they are needed
 }
 
 func newExact(p place) contender { return &weir{place: p} }
 func newApprox(p place) contender {
-	return &weir{place: p, config: generation.Config{Mode: membership.Approximate}}
+	return &weir{place: p, config: engine.Config{Mode: membership.Approximate}}
 }
 
 func (w *weir) prepare(b *blocklist) error {
@@ -35,11 +35,11 @@ func (w *weir) prepare(b *blocklist) error {
 	if err != nil {
 		return err
 	}
-	store := generation.NewStore()
-	if _, err := store.AddList(generation.List{Name: b.set}, e); err != nil {
+	store := engine.NewStore()
+	if _, err := store.AddList(engine.List{Name: b.set}, e); err != nil {
 		return err
 	}
-	w.generation, err = generation.Build(store, w.config)
+	w.generation, err = engine.Build(store, w.config)
 	return err
 }
 
@@ -74,12 +74,12 @@ func counted(b *loader.Bench) (all, listed uint64) {
 }
 
 func (w *weir) update(add, remove []uint32) error {
-	changes := make([]generation.Change, 0, len(add)+len(remove))
+	changes := make([]engine.Change, 0, len(add)+len(remove))
 	for _, a := range add {
-		changes = append(changes, generation.Change{List: 1, Add: true, Key: source(a)})
+		changes = append(changes, engine.Change{List: 1, Add: true, Key: source(a)})
 	}
 	for _, a := range remove {
-		changes = append(changes, generation.Change{List: 1, Key: source(a)})
+		changes = append(changes, engine.Change{List: 1, Key: source(a)})
 	}
 	n, err := w.generation.Apply(changes)
 	if err == nil && n != len(changes) {

@@ -16,11 +16,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"weir/control/engine"
 	"weir/control/feed"
-	"weir/control/generation"
-	"weir/control/learn"
 	"weir/control/list"
-	"weir/control/traceback"
+	"weir/control/observe/digests"
+	"weir/control/observe/learn"
 	"weir/filter/digest"
 	"weir/filter/membership"
 	"weir/filter/sketch"
@@ -319,7 +319,7 @@ type List struct {
 
 	// Side of packets that addresses and prefixes are held against: src, dst or
 	// both. Flows say it themselves.
-	Direction generation.Direction `yaml:"direction"`
+	Direction engine.Direction `yaml:"direction"`
 
 	// Of two lists that hold a packet, the one with the higher number has it
 	// counted; of equals, the one that stands first.
@@ -429,7 +429,7 @@ func Default() *Config {
 }
 
 func (c *Config) setDefaults() {
-	c.BitsPerEntry = generation.DefaultBitsPerKey
+	c.BitsPerEntry = engine.DefaultBitsPerKey
 	// The bogons are some 14 % of IPv4; a country's addresses can be more than
 	// this, and want it said.
 	c.MaxCoverage = 0.25
@@ -443,10 +443,10 @@ func (c *Config) setDefaults() {
 func (m *Multicast) setDefaults() { m.MaxGroups = DefaultMaxGroups }
 
 func (d *Digest) setDefaults() {
-	d.Slice, d.FPR, d.Keep = traceback.DefaultSlice, traceback.DefaultFPR, traceback.DefaultKeep
+	d.Slice, d.FPR, d.Keep = digests.DefaultSlice, digests.DefaultFPR, digests.DefaultKeep
 }
 
-func (a *Archive) setDefaults() { a.Keep = traceback.DefaultArchiveKeep }
+func (a *Archive) setDefaults() { a.Keep = digests.DefaultArchiveKeep }
 
 func (t *Tracker) setDefaults() {
 	t.Interval = time.Second
@@ -468,14 +468,14 @@ func (s *Source) setDefaults() {
 }
 
 // Digests are what is recorded, as package traceback has it, nil for nothing.
-func (c *Config) Digests() *traceback.Config {
+func (c *Config) Digests() *digests.Config {
 	d := c.Digest
 	if d.Rate == 0 {
 		return nil
 	}
-	t := &traceback.Config{Config: digest.Config{Rate: float64(d.Rate), Slice: d.Slice, FPR: float64(d.FPR), Keep: d.Keep}}
+	t := &digests.Config{Config: digest.Config{Rate: float64(d.Rate), Slice: d.Slice, FPR: float64(d.FPR), Keep: d.Keep}}
 	if d.Archive.Size > 0 {
-		t.Archive = traceback.ArchiveConfig{Dir: filepath.Join(string(c.StateDir), "digests"), Keep: d.Archive.Keep, Size: int64(d.Archive.Size)}
+		t.Archive = digests.ArchiveConfig{Dir: filepath.Join(string(c.StateDir), "digests"), Keep: d.Archive.Keep, Size: int64(d.Archive.Size)}
 	}
 	return t
 }

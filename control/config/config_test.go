@@ -15,7 +15,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/feed"
-	"weir/control/traceback"
+	"weir/control/observe/digests"
 	"weir/filter/icarus"
 	"weir/filter/key"
 )
@@ -183,7 +183,7 @@ func TestExample(t *testing.T) {
 		t.Errorf("loops %+v, other than the defaults", c.Loop)
 	}
 	if d := element(reflect.TypeFor[Digest]()).Interface().(Digest); c.Digest != (Digest{Rate: c.Digest.Rate, Slice: d.Slice, FPR: d.FPR,
-		Keep: d.Keep, Archive: Archive{Size: c.Digest.Archive.Size, Keep: traceback.DefaultArchiveKeep}}) {
+		Keep: d.Keep, Archive: Archive{Size: c.Digest.Archive.Size, Keep: digests.DefaultArchiveKeep}}) {
 		t.Errorf("digest %+v, the defaults are %+v", c.Digest, d)
 	}
 	if c.Multicast.MaxGroups != DefaultMaxGroups {

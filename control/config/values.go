@@ -16,8 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"weir/control/engine"
 	"weir/control/feed"
-	"weir/control/generation"
 	"weir/control/ruleset"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -86,11 +86,11 @@ type codec struct {
 }
 
 var codecs = map[reflect.Type]codec{
-	reflect.TypeFor[membership.Mode]():      oneOf(membership.Exact, membership.Approximate),
-	reflect.TypeFor[loader.Mode]():          oneOf(loader.Native, loader.Generic, loader.Offload),
-	reflect.TypeFor[verdict.Action]():       oneOf(verdict.Pass, verdict.Drop),
-	reflect.TypeFor[generation.Direction](): oneOf(generation.Source, generation.Destination, generation.Both),
-	reflect.TypeFor[sketch.Unit]():          oneOf(sketch.Packets, sketch.Bytes),
+	reflect.TypeFor[membership.Mode]():  oneOf(membership.Exact, membership.Approximate),
+	reflect.TypeFor[loader.Mode]():      oneOf(loader.Native, loader.Generic, loader.Offload),
+	reflect.TypeFor[verdict.Action]():   oneOf(verdict.Pass, verdict.Drop),
+	reflect.TypeFor[engine.Direction](): oneOf(engine.Source, engine.Destination, engine.Both),
+	reflect.TypeFor[sketch.Unit]():      oneOf(sketch.Packets, sketch.Bytes),
 	reflect.TypeFor[feed.Kind](): oneOf(feed.Plain, feed.CSV, feed.JSON, feed.JSONLines, feed.Spamhaus,
 		feed.CrowdSec, feed.NFTables, feed.IPSet),
 	reflect.TypeFor[Action]():        oneOf(Block, Allow),

@@ -12,8 +12,8 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
+	"weir/control/engine"
 	"weir/control/feed"
-	"weir/control/generation"
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/filter/key"
@@ -95,7 +95,7 @@ func (d *Daemon) batch(l *aList, c api.Change) ([]journal.Change, error) {
 // direction.
 func (d *Daemon) formerKeys(l *aList, e list.Entries) []key.Key {
 	both := l.store()
-	both.Direction = generation.Both
+	both.Direction = engine.Both
 	return slices.DeleteFunc(keys(both, e), func(k key.Key) bool {
 		_, has := d.journal.Get(l.Name, k)
 		return !has
@@ -225,7 +225,7 @@ func (d *Daemon) Explain(ctx context.Context, question string) (e api.Explanatio
 	e = api.Explanation{Question: question, Verdict: verdict.Pass.String()}
 	feeds := make(map[*feed.Feed][]sought)
 	err = d.Do(ctx, func() error {
-		seen := make(map[generation.Found]bool)
+		seen := make(map[engine.Found]bool)
 		var reason verdict.Reason
 		for _, p := range packets {
 			reason = max(reason, d.Reason(p)) // those of lists are in the order of their gravity
@@ -284,7 +284,7 @@ func among(k key.Key) func(list.Entries) bool {
 }
 
 // match says what is known of an entry, and which feed has it, nil if none does.
-func (d *Daemon) match(f generation.Found) (api.Match, *feed.Feed) {
+func (d *Daemon) match(f engine.Found) (api.Match, *feed.Feed) {
 	hits := d.Hits()
 	for _, l := range d.state.lists {
 		m := api.Match{List: l.Name, Action: string(l.Action), Entry: f.Key.String()}

@@ -18,12 +18,12 @@ import (
 	"time"
 
 	"weir/control/config"
+	"weir/control/engine"
 	"weir/control/feed"
-	"weir/control/generation"
-	"weir/control/heavy"
 	"weir/control/journal"
 	"weir/control/metrics"
 	"weir/control/notify"
+	"weir/control/observe/heavy"
 	"weir/control/ruleset"
 	"weir/control/run"
 	"weir/filter/membership"
@@ -120,7 +120,7 @@ func (d *Daemon) options(s *state) (run.Options, error) {
 		},
 		Metrics: string(c.Metrics.Listen), Log: d.Log, Progress: d.Progress,
 		Load:      func(ruleset.Progress) (*ruleset.Loaded, error) { return s.loaded, nil },
-		Multicast: func() generation.Multicast { return s.multicast(d.journal) },
+		Multicast: func() engine.Multicast { return s.multicast(d.journal) },
 		Tell:      d.tell,
 	}
 	for _, i := range c.Interfaces {
@@ -342,7 +342,7 @@ func (d *Daemon) update(l *aList) error {
 		more, err := d.linger(l, changes)
 		if err != nil {
 			d.Log.Error("what has left a feed stays, since it could not be recorded for how long: "+err.Error(), "list", l.Name)
-			changes = slices.DeleteFunc(changes, func(c generation.Change) bool { return !c.Add })
+			changes = slices.DeleteFunc(changes, func(c engine.Change) bool { return !c.Add })
 			differ = len(changes)
 		}
 		changes = append(changes, more...)
@@ -366,7 +366,7 @@ func (d *Daemon) update(l *aList) error {
 
 // linger keeps entries that have left a feed for the list's TTL: as entries by
 // command, which outlast a restart.
-func (d *Daemon) linger(l *aList, changes []generation.Change) (more []generation.Change, err error) {
+func (d *Daemon) linger(l *aList, changes []engine.Change) (more []engine.Change, err error) {
 	now := time.Now()
 	var batch []journal.Change
 	for _, c := range changes {
@@ -380,7 +380,7 @@ func (d *Daemon) linger(l *aList, changes []generation.Change) (more []generatio
 			continue // who added it by command wants it for longer
 		}
 		batch = append(batch, journal.Change{Entry: e})
-		more = append(more, generation.Change{List: l.command, Add: true, Key: c.Key})
+		more = append(more, engine.Change{List: l.command, Add: true, Key: c.Key})
 	}
 	if err := d.journal.Apply(batch); err != nil {
 		return nil, err
@@ -474,7 +474,7 @@ func (d *Daemon) change(batch []journal.Change) (int, error) {
 
 // enforce brings changes of the journal into force.
 func (d *Daemon) enforce(batch []journal.Change) (n int, err error) {
-	var changes []generation.Change
+	var changes []engine.Change
 	store := d.state.loaded.Store
 	for _, c := range batch {
 		l := d.state.list(c.List)
@@ -482,7 +482,7 @@ func (d *Daemon) enforce(batch []journal.Change) (n int, err error) {
 			continue
 		}
 		if had := store.Has(l.command, c.Key); had == c.Remove {
-			changes = append(changes, generation.Change{List: l.command, Add: !c.Remove, Key: c.Key})
+			changes = append(changes, engine.Change{List: l.command, Add: !c.Remove, Key: c.Key})
 			entries := &d.state.loaded.Sources[l.command-1].Entries
 			if *entries++; c.Remove {
 				*entries -= 2
@@ -495,7 +495,7 @@ func (d *Daemon) enforce(batch []journal.Change) (n int, err error) {
 
 // put makes changes in the lists and puts them in force, or notes that they are
 // overdue.
-func (d *Daemon) put(changes []generation.Change) (int, error) {
+func (d *Daemon) put(changes []engine.Change) (int, error) {
 	n, err := d.Apply(changes)
 	return n, d.inForce(err)
 }

@@ -13,8 +13,8 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
+	"weir/control/engine"
 	"weir/control/feed"
-	"weir/control/generation"
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/ruleset"
@@ -40,8 +40,8 @@ type aList struct {
 	refused error      // why the feed's contents are not in force, nil if they are
 }
 
-func (l *aList) store() generation.List {
-	return generation.List{Name: l.Name, Allow: l.Action == config.Allow, Direction: l.Direction}
+func (l *aList) store() engine.List {
+	return engine.List{Name: l.Name, Allow: l.Action == config.Allow, Direction: l.Direction}
 }
 
 // state is what a configuration makes: lists, in the order of their numbers in
@@ -100,7 +100,7 @@ func (s *state) feed(c *config.Config, l config.List) *feed.Feed {
 
 // newState fills a store with all that is known of a configuration's lists.
 func newState(c *config.Config, feeds map[string]*feed.Feed, j *journal.Journal) (*state, error) {
-	s := &state{config: c, loaded: &ruleset.Loaded{Rules: rulesOf(c), Store: generation.NewStore()}}
+	s := &state{config: c, loaded: &ruleset.Loaded{Rules: rulesOf(c), Store: engine.NewStore()}}
 	lists := slices.Clone(c.Lists)
 	for _, l := range []config.List{{Name: DefaultBlock, Action: config.Block}, {Name: DefaultAllow, Action: config.Allow}} {
 		if !slices.ContainsFunc(lists, func(o config.List) bool { return o.Name == l.Name }) {
@@ -189,7 +189,7 @@ func refuse(c *config.Config, l config.List, e list.Entries) error {
 			}
 		}
 	}
-	if l.Direction == generation.Destination {
+	if l.Direction == engine.Destination {
 		return nil
 	}
 	for _, safe := range c.Failsafe.Prefixes {
@@ -255,7 +255,7 @@ func covers(e list.Entries, safe netip.Prefix) (netip.Prefix, bool) {
 }
 
 // keys are the keys that entries stand for in a list.
-func keys(l generation.List, e list.Entries) []key.Key {
+func keys(l engine.List, e list.Entries) []key.Key {
 	var all []key.Key
 	for _, p := range e.V4 {
 		all = append(all, l.Keys(p.Prefix())...)

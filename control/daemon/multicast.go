@@ -11,7 +11,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/journal"
 	"weir/control/metrics"
 	"weir/control/run"
@@ -29,11 +29,11 @@ func keyOf(group netip.Addr) key.Key {
 
 // multicast says what each interface of a configuration wants: the groups that are
 // configured, and those that were added by command.
-func (s *state) multicast(j *journal.Journal) generation.Multicast {
-	m := generation.Multicast{MaxGroups: s.config.Multicast.MaxGroups}
-	at := make(map[string]*generation.Port)
+func (s *state) multicast(j *journal.Journal) engine.Multicast {
+	m := engine.Multicast{MaxGroups: s.config.Multicast.MaxGroups}
+	at := make(map[string]*engine.Port)
 	for _, iface := range s.config.Multicast.Interfaces {
-		m.Ports = append(m.Ports, generation.Port{Target: run.Target{Netns: s.config.Interfaces[0].Netns, Iface: iface.Name}})
+		m.Ports = append(m.Ports, engine.Port{Target: run.Target{Netns: s.config.Interfaces[0].Netns, Iface: iface.Name}})
 	}
 	known := make(map[netip.Addr]bool)
 	for i, iface := range s.config.Multicast.Interfaces {
@@ -44,7 +44,7 @@ func (s *state) multicast(j *journal.Journal) generation.Multicast {
 		}
 	}
 	if len(at) == 0 {
-		return generation.Multicast{}
+		return engine.Multicast{}
 	}
 	for e := range j.Entries() {
 		if p := at[e.List]; p != nil {

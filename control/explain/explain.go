@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/ruleset"
 	"weir/filter/key"
@@ -90,7 +90,7 @@ func Explain(query string, r ruleset.Rules, progress ruleset.Progress) (*Explana
 	if err != nil {
 		return nil, err
 	}
-	g, err := generation.Reference(loaded.Store, r.Config)
+	g, err := engine.Reference(loaded.Store, r.Config)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +131,7 @@ func failsafePorts(r ruleset.Rules) string {
 }
 
 // hasDestinations tells whether a family's lists have destinations alone.
-func hasDestinations(g *generation.Generation, v6 bool) bool {
+func hasDestinations(g *engine.Generation, v6 bool) bool {
 	shapes := slices.Concat(g.Block.V4, g.Allow.V4)
 	if v6 {
 		shapes = slices.Concat(g.Block.V6, g.Allow.V6)
@@ -141,7 +141,7 @@ func hasDestinations(g *generation.Generation, v6 bool) bool {
 
 // answer asks the filter. Shapes for which the question leaves something open
 // are not asked.
-func answer(q *question, g *generation.Generation, loaded *ruleset.Loaded) Answer {
+func answer(q *question, g *engine.Generation, loaded *ruleset.Loaded) Answer {
 	p := verdict.Program{Policy: g.Policy, Block: q.restrict(g.Block), Allow: q.restrict(g.Allow)}
 	out := p.Decide(packet.Frame(q.Tuple))
 	a := Answer{

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/ruleset"
 	"weir/control/status"
 	"weir/filter/membership"
@@ -173,7 +173,7 @@ func TestFalsePositive(t *testing.T) {
 		fmt.Fprintf(&text, "10.%d.%d.%d\n", random.IntN(256), random.IntN(256), random.IntN(256))
 	}
 	r := ruleset.Rules{Block: []string{write(t, "block.txt", text.String())}}
-	r.Mode, r.BitsPerKey, r.Direction = membership.Approximate, 1, generation.Source
+	r.Mode, r.BitsPerKey, r.Direction = membership.Approximate, 1, engine.Source
 	found := 0
 	for i := range 40 { // at one bit an entry, most are found listed
 		e := explain(t, fmt.Sprintf("10.200.%d.1", i), r)

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -136,7 +136,7 @@ func (q *question) restrict(s *membership.Set) *membership.Set {
 
 // candidates are the keys of a line that may match: of addresses, those whose
 // prefix holds one of the packet's.
-func (q *question) candidates(l generation.List, e list.Entries) iter.Seq[key.Key] {
+func (q *question) candidates(l engine.List, e list.Entries) iter.Seq[key.Key] {
 	return func(yield func(key.Key) bool) {
 		prefix := func(p netip.Prefix) bool {
 			if !p.Contains(q.Src) && !p.Contains(q.Dst) {

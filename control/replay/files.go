@@ -12,8 +12,8 @@ import (
 	"strconv"
 
 	"weir/control/capture"
-	"weir/control/generation"
-	"weir/control/heavy"
+	"weir/control/engine"
+	"weir/control/observe/heavy"
 	"weir/control/ruleset"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -51,20 +51,20 @@ type Options struct {
 	Progress ruleset.Progress // follows the reading of lists; may be nil
 }
 
-// newEngine builds the generation for the rules and the engine over it.
+// newEngine builds the generation for the rules and the e over it.
 func (o *Options) newEngine(l *ruleset.Loaded) (Engine, func() error, error) {
 	c := o.Rules.Config
 	if o.Heavy != nil {
-		c.Trackers = []generation.Tracker{o.Heavy.Tracker()}
+		c.Trackers = []engine.Tracker{o.Heavy.Tracker()}
 	}
 	if o.Engine == InGo {
-		g, err := generation.Reference(l.Store, c)
+		g, err := engine.Reference(l.Store, c)
 		if err != nil {
 			return nil, nil, err
 		}
 		return Reference{g}, g.Close, nil
 	}
-	g, err := generation.Build(l.Store, c)
+	g, err := engine.Build(l.Store, c)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w (the Go engine needs no privilege: --engine go)", err)
 	}
@@ -88,7 +88,7 @@ func Files(ctx context.Context, o Options, captures []string) (s *Summary, err e
 			o.Warn(w)
 		}
 	}
-	engine, closeEngine, err := o.newEngine(loaded)
+	e, closeEngine, err := o.newEngine(loaded)
 	if err != nil {
 		return nil, err
 	}
@@ -118,16 +118,16 @@ func Files(ctx context.Context, o Options, captures []string) (s *Summary, err e
 			return nil, err
 		}
 		defer release()
-		engine.Banks(0, func(banks []*sketch.Bank) {
+		e.Banks(0, func(banks []*sketch.Bank) {
 			for _, b := range banks {
 				b.Admit(o.Heavy.Threshold().Admission(0, 1))
 			}
 		})
 		// Also what was read before an error.
-		defer func() { engine.Banks(0, func(banks []*sketch.Bank) { s.addHeavy(o.Heavy, banks) }) }()
+		defer func() { e.Banks(0, func(banks []*sketch.Bank) { s.addHeavy(o.Heavy, banks) }) }()
 	}
 	for _, name := range captures {
-		if err := o.replay(name, engine, lists, s, visit); err != nil {
+		if err := o.replay(name, e, lists, s, visit); err != nil {
 			return s, err
 		}
 	}
@@ -153,7 +153,7 @@ func (s *Summary) addHeavy(spec *heavy.Spec, banks []*sketch.Bank) {
 	}
 }
 
-func (o *Options) replay(name string, e Engine, lists []generation.List, s *Summary, visit func(capture.Packet, verdict.Outcome) error) error {
+func (o *Options) replay(name string, e Engine, lists []engine.List, s *Summary, visit func(capture.Packet, verdict.Outcome) error) error {
 	var r *capture.Reader
 	var err error
 	if name == "-" && o.Stdin != nil {
@@ -172,12 +172,12 @@ func (o *Options) replay(name string, e Engine, lists []generation.List, s *Summ
 type verdictWriter struct {
 	file  *os.File
 	csv   *csv.Writer
-	lists []generation.List
+	lists []engine.List
 	n     int
 	row   [4]string
 }
 
-func createVerdicts(name string, lists []generation.List) (*verdictWriter, error) {
+func createVerdicts(name string, lists []engine.List) (*verdictWriter, error) {
 	f, err := os.Create(name)
 	if err != nil {
 		return nil, fmt.Errorf("verdicts: %w", err)

@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"weir/control/capture"
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -25,7 +25,7 @@ type Engine interface {
 }
 
 // Reference is the engine in Go.
-type Reference struct{ Generation *generation.Generation }
+type Reference struct{ Generation *engine.Generation }
 
 // Decide implements Engine.
 func (r Reference) Decide(frame []byte) (verdict.Outcome, error) {
@@ -41,7 +41,7 @@ func (r Reference) Close() error { return nil }
 // Kernel is the engine that runs the program in the kernel. It learns reason
 // and list from the program's own counters.
 type Kernel struct {
-	generation *generation.Generation
+	generation *engine.Generation
 	stats      *loader.Stats
 	program    *loader.Program
 
@@ -49,7 +49,7 @@ type Kernel struct {
 }
 
 // NewKernel loads the generation's program for test runs.
-func NewKernel(g *generation.Generation, lists int) (*Kernel, error) {
+func NewKernel(g *engine.Generation, lists int) (*Kernel, error) {
 	stats, err := loader.NewStats(lists)
 	if err != nil {
 		return nil, err
@@ -132,7 +132,7 @@ func (k *Kernel) counted(read func([]loader.Counter) []loader.Counter, last []lo
 
 // Banks implements Engine.
 func (k *Kernel) Banks(i int, fn func([]*sketch.Bank)) {
-	k.generation.Watch(k.stats, func(c generation.Counting) { fn(c.Banks(i, c.Counting(i))) })
+	k.generation.Watch(k.stats, func(c engine.Counting) { fn(c.Banks(i, c.Counting(i))) })
 }
 
 // Close implements Engine; it leaves the generation open.
@@ -179,7 +179,7 @@ func NewSummary() *Summary {
 // Run passes a capture through the engine and adds to the summary. Each packet
 // and its outcome go to visit, unless it is nil. A capture that is cut short
 // ends with an error after the packets that it holds.
-func Run(r *capture.Reader, e Engine, lists []generation.List, s *Summary, visit func(capture.Packet, verdict.Outcome) error) error {
+func Run(r *capture.Reader, e Engine, lists []engine.List, s *Summary, visit func(capture.Packet, verdict.Outcome) error) error {
 	for p, err := range r.All() {
 		if err != nil {
 			return err

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/filter/verdict"
@@ -18,16 +18,16 @@ import (
 
 // Rules are what a user wants filtered. The zero Rules block nothing.
 type Rules struct {
-	Block, Allow []string             // the lists' files
-	Direction    generation.Direction // of addresses and prefixes in the lists
-	Lenient      bool                 // mask host bits in prefixes
-	MaxBad       Share                // of bad lines, above which a file is refused; 0: list.DefaultMaxBad
-	generation.Config
+	Block, Allow []string         // the lists' files
+	Direction    engine.Direction // of addresses and prefixes in the lists
+	Lenient      bool             // mask host bits in prefixes
+	MaxBad       Share            // of bad lines, above which a file is refused; 0: list.DefaultMaxBad
+	engine.Config
 }
 
 // Source is a list and the file that it comes from.
 type Source struct {
-	generation.List
+	engine.List
 	File    string
 	Size    int64     // of a regular file, before it was read
 	Written time.Time // when a regular file was last changed before it was read
@@ -39,7 +39,7 @@ type Source struct {
 // Loaded is what the files of some rules hold.
 type Loaded struct {
 	Rules   Rules
-	Store   *generation.Store
+	Store   *engine.Store
 	Sources []Source // list number i+1 is Sources[i]
 }
 
@@ -53,7 +53,7 @@ func (r Rules) Load(progress Progress) (*Loaded, error) {
 	if err := r.validate(); err != nil {
 		return nil, err
 	}
-	l := &Loaded{Rules: r, Store: generation.NewStore()}
+	l := &Loaded{Rules: r, Store: engine.NewStore()}
 	for _, kind := range []struct {
 		files []string
 		allow bool
@@ -73,7 +73,7 @@ func (l *Loaded) add(file string, allow bool, progress Progress) error {
 		o.Progress = func(done, total int64) { progress(file, done, total) }
 	}
 	s := Source{
-		List: generation.List{Name: l.name(file), Allow: allow, Direction: l.Rules.Direction},
+		List: engine.List{Name: l.name(file), Allow: allow, Direction: l.Rules.Direction},
 		File: file,
 	}
 	// Before it is read: what is written meanwhile counts as a change.

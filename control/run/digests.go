@@ -10,29 +10,29 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/events"
-	"weir/control/generation"
-	"weir/control/traceback"
+	"weir/control/engine"
+	"weir/control/observe/digests"
+	"weir/control/observe/events"
 	"weir/filter/digest"
 	"weir/filter/key"
 )
 
 // remember gives the recorder that the options ask for, nil for none: the one that
 // there is, which may be nil, or one that is to succeed it.
-func remember(o Options, old *traceback.Recorder) (*traceback.Recorder, error) {
+func remember(o Options, old *digests.Recorder) (*digests.Recorder, error) {
 	switch {
 	case o.Digests == nil:
 		return nil, nil
 	case old != nil && old.Config == *o.Digests:
 		return old, nil
 	}
-	return traceback.NewRecorder(*o.Digests, old, o.Log)
+	return digests.NewRecorder(*o.Digests, old, o.Log)
 }
 
 // succeed has a recorder go on with what another one has. Either may be nil. It is
 // called when all is ready to record elsewhere: what passes from then on until that
 // is so, is forgotten.
-func (f *Filter) succeed(old, next *traceback.Recorder) {
+func (f *Filter) succeed(old, next *digests.Recorder) {
 	if old == nil || old == next {
 		return
 	}
@@ -43,7 +43,7 @@ func (f *Filter) succeed(old, next *traceback.Recorder) {
 }
 
 // recordDigests sets what a generation has to record.
-func (f *Filter) recordDigests(c *generation.Config) {
+func (f *Filter) recordDigests(c *engine.Config) {
 	if f.recorder == nil {
 		return
 	}
@@ -61,11 +61,11 @@ func (f *Filter) recorded(next *time.Timer) {
 		next.Reset(time.Second)
 		return
 	}
-	var there []traceback.Interface
+	var there []digests.Interface
 	for _, h := range f.holds {
 		// Of one that is gone, what it has recorded last is yet to be read.
 		if h.Attachment != nil && !h.Replaced() {
-			there = append(there, traceback.Interface{Target: h.Target, Stats: h.Stats()})
+			there = append(there, digests.Interface{Target: h.Target, Stats: h.Stats()})
 		}
 	}
 	for _, l := range f.recorder.Tick(f.generation, there) {
@@ -75,12 +75,12 @@ func (f *Filter) recorded(next *time.Timer) {
 		})
 		f.o.Log.Warn("packets seem to run in a loop: where does the route to their destination lead?", "interface", l.Target.String(), "packet", l.String())
 	}
-	next.Reset(min(f.recorder.Due(time.Now()), traceback.Tick))
+	next.Reset(min(f.recorder.Due(time.Now()), digests.Tick))
 }
 
 // Trace implements api.Source.
 func (f *Filter) Trace(ctx context.Context, q api.TraceQuestion) (*api.Traced, error) {
-	var r *traceback.Recorder
+	var r *digests.Recorder
 	if err := f.Do(ctx, func() error {
 		if r = f.recorder; r != nil {
 			r.Look(f.generation)
@@ -92,13 +92,13 @@ func (f *Filter) Trace(ctx context.Context, q api.TraceQuestion) (*api.Traced, e
 	if r == nil {
 		return nil, api.ErrNoDigests
 	}
-	packets := make([]traceback.Packet, len(q.Packets))
+	packets := make([]digests.Packet, len(q.Packets))
 	for i, p := range q.Packets {
-		packets[i] = traceback.Packet{Data: p.Data, Window: traceback.Window{From: p.From, To: p.To}}
+		packets[i] = digests.Packet{Data: p.Data, Window: digests.Window{From: p.From, To: p.To}}
 	}
 	seen, err := r.Find(ctx, packets)
 	switch {
-	case errors.Is(err, digest.ErrTruncated) || errors.Is(err, digest.ErrMalformed) || errors.Is(err, traceback.ErrTooMuch):
+	case errors.Is(err, digest.ErrTruncated) || errors.Is(err, digest.ErrMalformed) || errors.Is(err, digests.ErrTooMuch):
 		return nil, &api.BadRequest{Err: err}
 	case err != nil:
 		return nil, fmt.Errorf("trace: %w", err)

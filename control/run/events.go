@@ -1,7 +1,7 @@
 package run
 
 import (
-	"weir/control/events"
+	"weir/control/observe/events"
 	"weir/filter/membership"
 	"weir/filter/verdict"
 )

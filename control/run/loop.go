@@ -4,7 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"weir/control/events"
+	"weir/control/observe/events"
 	"weir/control/status"
 	"weir/filter/icarus"
 	"weir/filter/verdict"

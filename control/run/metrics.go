@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"weir/control/generation"
-	"weir/control/heavy"
+	"weir/control/engine"
 	"weir/control/metrics"
+	"weir/control/observe/heavy"
 	"weir/filter/penalty"
 	"weir/loader"
 )
@@ -140,7 +140,7 @@ func (f *Filter) note() {
 		}
 		n := found{Attachment: h.Attachment, gone: h.Severed()}
 		if punishing && !n.gone {
-			f.generation.Watch(h.Stats(), func(c generation.Counting) {
+			f.generation.Watch(h.Stats(), func(c engine.Counting) {
 				if t, err := penalty.NewTable(c.Penalties); err == nil {
 					n.penalties = new(t.Len())
 				}

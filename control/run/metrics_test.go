@@ -19,8 +19,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"weir/control/heavy"
 	"weir/control/metrics"
+	"weir/control/observe/heavy"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/filter/verdict"

@@ -1,7 +1,7 @@
 package run
 
 import (
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/metrics"
 	"weir/filter/multicast"
 	"weir/loader"
@@ -20,7 +20,7 @@ type forwarding struct {
 type portCounts struct{ sent, dropped loader.Counter }
 
 // connect brings the interfaces that there are now into a generation's ports.
-func (f *Filter) connect(g *generation.Generation) {
+func (f *Filter) connect(g *engine.Generation) {
 	w := &f.forwarding
 	there, err := g.Connect()
 	text := ""
@@ -48,7 +48,7 @@ func (f *Filter) connect(g *generation.Generation) {
 }
 
 // count adds what a generation has forwarded since it was last asked.
-func (w *forwarding) count(g *generation.Generation) {
+func (w *forwarding) count(g *engine.Generation) {
 	now := g.Copies()
 	if len(now) == 0 {
 		return
@@ -68,7 +68,7 @@ func (w *forwarding) count(g *generation.Generation) {
 }
 
 // replaced adds what a generation has forwarded that is no longer in force.
-func (f *Filter) replaced(g *generation.Generation) {
+func (f *Filter) replaced(g *engine.Generation) {
 	if g.Multicast() != nil {
 		loader.Grace() // its programs may still be counting
 		f.forwarding.count(g)

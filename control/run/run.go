@@ -16,14 +16,14 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/events"
-	"weir/control/generation"
-	"weir/control/heavy"
-	"weir/control/learn"
+	"weir/control/engine"
 	"weir/control/metrics"
+	"weir/control/observe/digests"
+	"weir/control/observe/events"
+	"weir/control/observe/heavy"
+	"weir/control/observe/learn"
 	"weir/control/ruleset"
 	"weir/control/status"
-	"weir/control/traceback"
 	"weir/filter/membership"
 	"weir/loader"
 )
@@ -59,19 +59,19 @@ type Options struct {
 	Places   []Place
 	Wait     bool // for interfaces that are not there yet, instead of failing
 	Pins     Pins
-	Keep     bool              // leave the program in force when the filter stops
-	Takeover bool              // replace a program also while the process that attached it lives
-	Wide     bool              // block half of a family or more, if a list says so
-	Version  string            // weir's
-	Track    []heavy.Spec      // trackers of heavy flows
-	Digests  *traceback.Config // of what passes; nil: none
-	Learn    int               // elements that may have weights; LearnByMode
-	HalfLife time.Duration     // of what is learned; 0: learn.DefaultHalfLife
-	Socket   string            // of the API; "": none
-	Group    string            // whose members may use the socket besides root; "": that of the process
-	TLS      TLS               // where the API is served besides
-	Metrics  string            // address and port where they are served besides; "": none
-	Loop     *Loop             // looks for packets in a loop; nil: nobody does
+	Keep     bool            // leave the program in force when the filter stops
+	Takeover bool            // replace a program also while the process that attached it lives
+	Wide     bool            // block half of a family or more, if a list says so
+	Version  string          // weir's
+	Track    []heavy.Spec    // trackers of heavy flows
+	Digests  *digests.Config // of what passes; nil: none
+	Learn    int             // elements that may have weights; LearnByMode
+	HalfLife time.Duration   // of what is learned; 0: learn.DefaultHalfLife
+	Socket   string          // of the API; "": none
+	Group    string          // whose members may use the socket besides root; "": that of the process
+	TLS      TLS             // where the API is served besides
+	Metrics  string          // address and port where they are served besides; "": none
+	Loop     *Loop           // looks for packets in a loop; nil: nobody does
 	Log      *slog.Logger
 	// Control is who takes commands that come through the socket, nil: nobody.
 	Control api.Control
@@ -83,7 +83,7 @@ type Options struct {
 	Load func(ruleset.Progress) (*ruleset.Loaded, error)
 	// Multicast says, unless it is nil, which groups go where. It is asked when a
 	// generation is built; its owner changes what is in force by Groups.
-	Multicast func() generation.Multicast
+	Multicast func() engine.Multicast
 	// Tell adds to metrics, unless it is nil, what the lists' owner knows of feeds
 	// and of its configuration. It is called by the filter's goroutine.
 	Tell func(*metrics.Snapshot)
@@ -94,7 +94,7 @@ type Options struct {
 type Filter struct {
 	o           Options
 	description status.Description
-	generation  *generation.Generation
+	generation  *engine.Generation
 	generations int // that were in force so far
 	holds       []*hold
 	sentry      *sentry
@@ -108,7 +108,7 @@ type Filter struct {
 	watch       watch
 	loops       loops
 	digestSeed  uint64
-	recorder    *traceback.Recorder // nil: no digests are recorded
+	recorder    *digests.Recorder // nil: no digests are recorded
 	record      record
 	forwarding  forwarding
 	events      *events.Hub
@@ -124,7 +124,7 @@ type hold struct {
 	went               time.Time // when it was seen that it is gone
 	told               string    // why it is not filtered, as the log has it
 
-	of *generation.Generation // which it is filtered by, where the sentry met it
+	of *engine.Generation // which it is filtered by, where the sentry met it
 }
 
 // tell logs why an interface is not filtered, once while that stays the same.
@@ -288,7 +288,7 @@ func (f *Filter) find(t Target) (p predecessor, err error) {
 
 // build reads the lists and builds the generation for them. It refuses what is
 // more likely a mistake than meant; before are the lists as they were.
-func (f *Filter) build(before []status.List) (g *generation.Generation, d status.Description, specs []heavy.Spec, err error) {
+func (f *Filter) build(before []status.List) (g *engine.Generation, d status.Description, specs []heavy.Spec, err error) {
 	load := f.o.Load
 	if load == nil {
 		load = f.o.Rules.Load
@@ -309,7 +309,7 @@ func (f *Filter) build(before []status.List) (g *generation.Generation, d status
 	}
 	c := f.o.Rules.Config
 	if f.o.Loop != nil {
-		c.Loop = generation.Loop{Node: f.o.Loop.Node, Edges: len(f.o.Loop.Edges) > 0}
+		c.Loop = engine.Loop{Node: f.o.Loop.Node, Edges: len(f.o.Loop.Edges) > 0}
 	}
 	if specs, err = f.configure(&c, loaded); err != nil {
 		return nil, d, nil, err
@@ -317,7 +317,7 @@ func (f *Filter) build(before []status.List) (g *generation.Generation, d status
 	if f.o.Multicast != nil {
 		c.Multicast = f.o.Multicast()
 	}
-	if g, err = generation.Build(loaded.Store, c); err != nil {
+	if g, err = engine.Build(loaded.Store, c); err != nil {
 		return nil, d, nil, err
 	}
 	f.connect(g)
@@ -360,7 +360,7 @@ func (f *Filter) plausible(l *ruleset.Loaded, before []status.List) error {
 // evadable tells whether packets can hide from the block lists what those ask
 // for: the headers before the ports of an IPv6 packet may be more than are
 // followed, or end early.
-func evadable(g *generation.Generation) bool {
+func evadable(g *engine.Generation) bool {
 	return !g.Policy.DropMalformed &&
 		slices.ContainsFunc(g.Block.V6Flow, func(s membership.GatedShape) bool { return s.Ports() })
 }
@@ -467,7 +467,7 @@ func names(holds []*hold) []string {
 func (f *Filter) Reload() error { return f.reload(f.o, f.recorder) }
 
 // reload is Reload, which goes over to these options and this recorder.
-func (f *Filter) reload(o Options, recorder *traceback.Recorder) (err error) {
+func (f *Filter) reload(o Options, recorder *digests.Recorder) (err error) {
 	began, before, recorded, loaded, changed := time.Now(), f.o, f.recorder, f.loaded, f.changed
 	f.o, f.recorder = o, recorder
 	back := func() {
@@ -887,7 +887,7 @@ func (f *Filter) Do(ctx context.Context, fn func() error) error {
 // next generation. It gives the number of entries that changed. The numbers of
 // lists are those of the loaded rules, whose sources say how many entries they
 // have; see Options.Load.
-func (f *Filter) Apply(changes []generation.Change) (n int, err error) {
+func (f *Filter) Apply(changes []engine.Change) (n int, err error) {
 	began := time.Now()
 	n, err = f.generation.Apply(changes)
 	f.changed = f.changed || n > 0

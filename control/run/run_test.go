@@ -15,7 +15,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"weir/control/heavy"
+	"weir/control/observe/heavy"
 	"weir/control/status"
 	"weir/filter/icarus"
 	"weir/filter/verdict"

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"sync"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/loader"
 )
 
@@ -46,7 +46,7 @@ type post struct {
 type spare struct {
 	stats      *loader.Stats
 	program    *loader.Program
-	generation *generation.Generation
+	generation *engine.Generation
 	about      []byte
 }
 
@@ -248,7 +248,7 @@ func (s *sentry) wanted() (n int) {
 }
 
 // provide makes the spares that are wanted, of the generation in force.
-func (s *sentry) provide(g *generation.Generation, about func() ([]byte, error)) error {
+func (s *sentry) provide(g *engine.Generation, about func() ([]byte, error)) error {
 	s.mu.Lock()
 	wanted := s.wanted()
 	stale := slices.DeleteFunc(slices.Clone(s.spares), func(p *spare) bool { return p.generation == g })
@@ -280,7 +280,7 @@ func (s *sentry) provide(g *generation.Generation, about func() ([]byte, error))
 	return err
 }
 
-func newSpare(g *generation.Generation, about func() ([]byte, error)) (_ *spare, err error) {
+func newSpare(g *engine.Generation, about func() ([]byte, error)) (_ *spare, err error) {
 	p := &spare{generation: g}
 	if p.about, err = about(); err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/status"
 	"weir/loader"
 	"weir/tests/lab"
@@ -445,7 +445,7 @@ func TestBringUp(t *testing.T) {
 	f := begin(t, o)
 	defer f.Stop()
 	h := f.holds[0]
-	h.of = &generation.Generation{} // of before
+	h.of = &engine.Generation{} // of before
 	for _, c := range []struct {
 		about string
 		told  int

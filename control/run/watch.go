@@ -13,11 +13,11 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/events"
-	"weir/control/generation"
-	"weir/control/heavy"
-	"weir/control/learn"
+	"weir/control/engine"
 	"weir/control/metrics"
+	"weir/control/observe/events"
+	"weir/control/observe/heavy"
+	"weir/control/observe/learn"
 	"weir/control/ruleset"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -76,7 +76,7 @@ func (m *measured) rate() *float64 {
 // configure sets what a generation has to count: the user's trackers and, if
 // weights are to be learned, one for the keys in which lists are held against
 // packets.
-func (f *Filter) configure(c *generation.Config, l *ruleset.Loaded) ([]heavy.Spec, error) {
+func (f *Filter) configure(c *engine.Config, l *ruleset.Loaded) ([]heavy.Spec, error) {
 	specs := slices.Clone(f.o.Track)
 	if f.o.Learn > 0 && l.BlockEntries() > 0 {
 		if len(specs) == loader.MaxTrackers {
@@ -100,7 +100,7 @@ func (f *Filter) configure(c *generation.Config, l *ruleset.Loaded) ([]heavy.Spe
 
 // learning is the tracker that weights are learned from. Its memory, of all
 // CPUs together, has room for twice the elements.
-func learning(elements int, s *generation.Store) heavy.Spec {
+func learning(elements int, s *engine.Store) heavy.Spec {
 	const bytesPerFlow = 2 * 72 // with as much for the sketch
 	src, dst := s.BlockSides()
 	name := "flow"
@@ -196,7 +196,7 @@ func (f *Filter) learn(r *heavy.Report) {
 
 // weigh brings weights into a generation: what was learned before, and in this
 // interval.
-func (f *Filter) weigh(i learn.Interval, g *generation.Generation) {
+func (f *Filter) weigh(i learn.Interval, g *engine.Generation) {
 	w := &f.watch
 	if w.learner == nil {
 		return
@@ -414,7 +414,7 @@ func (f *Filter) Hits() []uint64 {
 }
 
 // Find gives the entries that a packet matches.
-func (f *Filter) Find(t key.Tuple) []generation.Found { return f.generation.Find(t) }
+func (f *Filter) Find(t key.Tuple) []engine.Found { return f.generation.Find(t) }
 
 // Reason gives the reason with which a packet leaves as far as the lists go. What
 // passes before any list is left out.

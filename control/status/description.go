@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/ruleset"
 	"weir/filter/fpr"
 	"weir/filter/membership"
@@ -69,7 +69,7 @@ type List struct {
 }
 
 // Describe describes a generation that was built from rules.
-func Describe(l *ruleset.Loaded, g *generation.Generation) Description {
+func Describe(l *ruleset.Loaded, g *engine.Generation) Description {
 	d := Description{
 		Mode:              l.Rules.Mode.String(),
 		Monitor:           l.Rules.Monitor,
@@ -87,7 +87,7 @@ func Describe(l *ruleset.Loaded, g *generation.Generation) Description {
 	}
 	if l.Rules.Mode == membership.Approximate {
 		if d.BitsPerEntry = l.Rules.BitsPerKey; d.BitsPerEntry == 0 {
-			d.BitsPerEntry = generation.DefaultBitsPerKey
+			d.BitsPerEntry = engine.DefaultBitsPerKey
 		}
 	}
 	for _, p := range l.Rules.FailsafePorts {
@@ -145,7 +145,7 @@ func (d Description) Rules() (ruleset.Rules, error) {
 		r.FailsafePrefixes = append(r.FailsafePrefixes, p)
 	}
 	for _, l := range d.Lists {
-		if r.Direction, err = generation.ParseDirection(l.Direction); err != nil {
+		if r.Direction, err = engine.ParseDirection(l.Direction); err != nil {
 			return r, err
 		}
 		if l.Allow {
@@ -205,7 +205,7 @@ func (d Description) Counts(old Description) bool {
 func Room(r ruleset.Rules) error {
 	// Numbers of many digits, and the names that are told apart by one.
 	widest := List{
-		Direction: generation.Both.String(), Entries: math.MaxInt32, BadLines: math.MaxInt32, Size: math.MaxInt64,
+		Direction: engine.Both.String(), Entries: math.MaxInt32, BadLines: math.MaxInt32, Size: math.MaxInt64,
 		Written: time.Unix(0, 999999999), Before: loader.Counter{Packets: math.MaxUint64, Bytes: math.MaxUint64},
 	}
 	const rest = 8 << 10 // for all else that is described
@@ -249,7 +249,7 @@ func DescriptionOf(a *loader.Attachment) (Description, error) {
 }
 
 // shapes are the shapes in use, by family, the most specific first.
-func shapes(g *generation.Generation) []string {
+func shapes(g *engine.Generation) []string {
 	var names []string
 	for _, set := range []*membership.Set{g.Block, g.Allow} {
 		for _, s := range slices.Concat(set.V4, set.V4Flow, set.V6, set.V6Flow) {

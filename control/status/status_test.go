@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/ruleset"
 	"weir/filter/membership"
 	"weir/filter/verdict"
@@ -26,7 +26,7 @@ func describe(t *testing.T, r ruleset.Rules) Description {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := generation.Reference(l.Store, r.Config)
+	g, err := engine.Reference(l.Store, r.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func describe(t *testing.T, r ruleset.Rules) Description {
 func rules(t *testing.T) ruleset.Rules {
 	t.Helper()
 	dir := t.TempDir()
-	r := ruleset.Rules{Direction: generation.Both, Lenient: true}
+	r := ruleset.Rules{Direction: engine.Both, Lenient: true}
 	for _, f := range []struct {
 		to         *[]string
 		name, text string
@@ -92,7 +92,7 @@ func noZero(t *testing.T, name string, v reflect.Value) {
 		return
 	}
 	switch v.Type() {
-	case reflect.TypeFor[generation.Watching](), reflect.TypeFor[generation.Multicast]():
+	case reflect.TypeFor[engine.Watching](), reflect.TypeFor[engine.Multicast]():
 		return // no rule: it is the running weir's own
 	}
 	for i := range v.NumField() {

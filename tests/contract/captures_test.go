@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"weir/control/capture"
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/replay"
 	"weir/filter/key"
@@ -113,20 +113,20 @@ func drawLists(r random, traffic []frame) lists {
 }
 
 // store gives the lists as they come from files.
-func (l lists) store(t testing.TB) *generation.Store {
+func (l lists) store(t testing.TB) *engine.Store {
 	t.Helper()
-	s := generation.NewStore()
-	add := func(g generation.List, e list.Entries) {
+	s := engine.NewStore()
+	add := func(g engine.List, e list.Entries) {
 		if _, err := s.AddList(g, e); err != nil {
 			t.Fatal(err)
 		}
 	}
-	add(generation.List{Name: "addresses"}, addressEntries(l.addresses))
+	add(engine.List{Name: "addresses"}, addressEntries(l.addresses))
 	var networks list.Entries
 	for p := range l.networks {
 		addPrefix(&networks, p)
 	}
-	add(generation.List{Name: "networks", Direction: generation.Both}, networks)
+	add(engine.List{Name: "networks", Direction: engine.Both}, networks)
 	var flows list.Entries
 	for f := range l.flows {
 		flows.Flows = append(flows.Flows, f.key(f.src.BitLen(), key.FieldSrcPort))
@@ -135,8 +135,8 @@ func (l lists) store(t testing.TB) *generation.Store {
 		f.src = f.dst // of the right family; no bit of it counts
 		flows.Flows = append(flows.Flows, f.key(0, 0))
 	}
-	add(generation.List{Name: "flows"}, flows)
-	add(generation.List{Name: "allowed", Allow: true}, addressEntries(l.allowed))
+	add(engine.List{Name: "flows"}, flows)
+	add(engine.List{Name: "allowed", Allow: true}, addressEntries(l.allowed))
 	return s
 }
 
@@ -235,8 +235,8 @@ func TestCaptures(t *testing.T) {
 	for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
 		for _, dropMalformed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v/drop malformed %t", mode, dropMalformed), func(t *testing.T) {
-				c := generation.Config{Mode: mode, Policy: verdict.Policy{DropMalformed: dropMalformed}}
-				g, err := generation.Build(l.store(t), c)
+				c := engine.Config{Mode: mode, Policy: verdict.Policy{DropMalformed: dropMalformed}}
+				g, err := engine.Build(l.store(t), c)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -296,7 +296,7 @@ func split(traffic []frame, parts int) func(yield func([]frame) bool) {
 }
 
 // compare asks all three and gives their common answer.
-func compare(l lists, g *generation.Generation, k *replay.Kernel, c generation.Config, data []byte) (verdict.Outcome, error) {
+func compare(l lists, g *engine.Generation, k *replay.Kernel, c engine.Config, data []byte) (verdict.Outcome, error) {
 	got, err := agree(g, k, data)
 	if err != nil {
 		return got, err

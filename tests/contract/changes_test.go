@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/replay"
 	"weir/filter/key"
@@ -47,15 +47,15 @@ func testLookupsBesideChanges(t *testing.T, mode membership.Mode) {
 		rounds  = 150
 	)
 	r := newRandom(t)
-	s := generation.NewStore()
+	s := engine.NewStore()
 	var listed []key.Key
 	for i := range staying + coming {
 		listed = append(listed, source(i))
 	}
-	if _, err := s.AddList(generation.List{Name: "block"}, list.Entries{Flows: listed}); err != nil {
+	if _, err := s.AddList(engine.List{Name: "block"}, list.Entries{Flows: listed}); err != nil {
 		t.Fatal(err)
 	}
-	g, kernel := engines(t, s, generation.Config{Mode: mode})
+	g, kernel := engines(t, s, engine.Config{Mode: mode})
 	beside, err := replay.NewKernel(g, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -98,15 +98,15 @@ func testLookupsBesideChanges(t *testing.T, mode membership.Mode) {
 	}
 	next := staying + coming
 	changes := func(removed int) {
-		var c []generation.Change
+		var c []engine.Change
 		for range removed {
 			i := staying + r.IntN(len(listed)-staying)
-			c = append(c, generation.Change{List: 1, Key: listed[i]})
+			c = append(c, engine.Change{List: 1, Key: listed[i]})
 			listed[i] = listed[len(listed)-1]
 			listed = listed[:len(listed)-1]
 		}
 		for range batch {
-			c = append(c, generation.Change{List: 1, Add: true, Key: source(next)})
+			c = append(c, engine.Change{List: 1, Add: true, Key: source(next)})
 			listed = append(listed, source(next))
 			next++
 		}

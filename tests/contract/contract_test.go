@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/replay"
 	"weir/filter/key"
@@ -105,8 +105,8 @@ func (r random) entries(n int) list.Entries {
 
 // config goes through all modes and policies with i, so that none is left out
 // by chance; the failsafe is drawn.
-func (r random) config(i int) generation.Config {
-	c := generation.Config{
+func (r random) config(i int) engine.Config {
+	c := engine.Config{
 		Policy: verdict.Policy{DropMalformed: i/2%2 == 0, Monitor: i/4%4 == 0},
 		Mode:   membership.Mode(i % 2),
 	}
@@ -186,9 +186,9 @@ func (r random) extend(f []byte) []byte {
 }
 
 // engines builds one generation in the kernel and gives both engines over it.
-func engines(t testing.TB, s *generation.Store, c generation.Config) (*generation.Generation, *replay.Kernel) {
+func engines(t testing.TB, s *engine.Store, c engine.Config) (*engine.Generation, *replay.Kernel) {
 	t.Helper()
-	g, err := generation.Build(s, c)
+	g, err := engine.Build(s, c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func engines(t testing.TB, s *generation.Store, c generation.Config) (*generatio
 }
 
 // agree gives the outcome for a frame, on which both engines must agree.
-func agree(g *generation.Generation, k *replay.Kernel, frame []byte) (verdict.Outcome, error) {
+func agree(g *engine.Generation, k *replay.Kernel, frame []byte) (verdict.Outcome, error) {
 	want := g.Decide(frame)
 	got, err := k.Decide(frame)
 	if err == nil && got != want {
@@ -216,9 +216,9 @@ func TestRandomTablesAndPackets(t *testing.T) {
 	r := newRandom(t)
 	seen := map[string]int{}
 	for i := range 32 {
-		s := generation.NewStore()
+		s := engine.NewStore()
 		for i := range 3 {
-			l := generation.List{Name: fmt.Sprint(i), Allow: i == 2, Direction: generation.Direction(r.IntN(3))}
+			l := engine.List{Name: fmt.Sprint(i), Allow: i == 2, Direction: engine.Direction(r.IntN(3))}
 			if _, err := s.AddList(l, r.entries(r.pick(0, 5, 100, 1000))); err != nil {
 				t.Fatal(err)
 			}
@@ -250,7 +250,7 @@ func TestRandomTablesAndPackets(t *testing.T) {
 func TestRandomFrames(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
-	g, k := engines(t, richStore(t), generation.Config{Policy: verdict.Policy{DropMalformed: true}})
+	g, k := engines(t, richStore(t), engine.Config{Policy: verdict.Policy{DropMalformed: true}})
 	seen := map[verdict.Reason]int{}
 	for range 200_000 {
 		frame := packet.Frame(r.anyTuple(r.IntN(3) > 0))

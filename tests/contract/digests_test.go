@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/replay"
 	"weir/filter/digest"
 	"weir/filter/packet"
@@ -17,7 +17,7 @@ import (
 
 // digests are what the kernel records and, in Go, its twin.
 type digests struct {
-	generation *generation.Generation
+	generation *engine.Generation
 	kernel     *replay.Kernel
 	seed       uint64
 
@@ -34,12 +34,12 @@ type seen struct {
 	ttl    uint8
 }
 
-func recording(c generation.Config, g digest.Geometry) generation.Config {
+func recording(c engine.Config, g digest.Geometry) engine.Config {
 	c.Digests, c.DigestSeed = g, rand.Uint64()
 	return c
 }
 
-func newDigests(t testing.TB, s *generation.Store, c generation.Config) *digests {
+func newDigests(t testing.TB, s *engine.Store, c engine.Config) *digests {
 	t.Helper()
 	onOneCPU(t)
 	d := &digests{seed: c.DigestSeed, loops: digest.NewLoops(digest.Sightings)}
@@ -138,7 +138,7 @@ func TestDigestsOverCaptures(t *testing.T) {
 	lab.Root(t)
 	traffic := frames(t)
 	for _, g := range []digest.Geometry{{Lines: 50_000, Bits: 4}, {Lines: 700, Bits: 6}, {Lines: 1, Bits: 1}} {
-		d := newDigests(t, generation.NewStore(), recording(generation.Config{}, g))
+		d := newDigests(t, engine.NewStore(), recording(engine.Config{}, g))
 		const slices = 5
 		var packets, skipped uint64
 		for i := range slices {
@@ -161,7 +161,7 @@ func TestDigestsOverCaptures(t *testing.T) {
 func TestDigestsOfRandomFrames(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
-	c := generation.Config{Policy: verdict.Policy{DropMalformed: r.IntN(2) == 0}}
+	c := engine.Config{Policy: verdict.Policy{DropMalformed: r.IntN(2) == 0}}
 	d := newDigests(t, richStore(t), recording(c, digest.Geometry{Lines: 3000, Bits: 5}))
 	for range 100_000 {
 		frame := packet.Frame(r.anyTuple(r.IntN(3) > 0))
@@ -190,7 +190,7 @@ func hop(frame []byte, hops int) []byte {
 func TestLoopsInTheKernel(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
-	d := newDigests(t, generation.NewStore(), recording(generation.Config{}, digest.Geometry{Lines: 1000, Bits: 4}))
+	d := newDigests(t, engine.NewStore(), recording(engine.Config{}, digest.Geometry{Lines: 1000, Bits: 4}))
 	for range 200 {
 		tuple := r.anyTuple(false)
 		tuple.Proto, tuple.HasPorts = 17, true
@@ -235,7 +235,7 @@ func FuzzDigest(f *testing.F) {
 	if dir, err := data.Find(); err == nil {
 		addMalformed(f, dir+"/malformed")
 	}
-	d := newDigests(f, generation.NewStore(), recording(generation.Config{}, digest.Geometry{Lines: 100, Bits: 4}))
+	d := newDigests(f, engine.NewStore(), recording(engine.Config{}, digest.Geometry{Lines: 100, Bits: 4}))
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		d.next(t) // on whatever CPU this is
 		d.pass(t, frame[:min(len(frame), 2048)])

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/events"
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/list"
+	"weir/control/observe/events"
 	"weir/control/replay"
 	"weir/filter/icarus"
 	"weir/filter/key"
@@ -46,14 +46,14 @@ func told(t *testing.T, s *loader.Stats) (all []loader.Event) {
 func eventful(t *testing.T, p verdict.Policy) *replay.Kernel {
 	t.Helper()
 	lab.Root(t)
-	s := generation.NewStore()
+	s := engine.NewStore()
 	for _, l := range []struct {
-		generation.List
+		engine.List
 		prefix string
 	}{
-		{generation.List{Name: "one"}, "192.0.2.0/24"},
-		{generation.List{Name: "two"}, "2001:db8::/32"},
-		{generation.List{Name: "ours", Allow: true}, "192.0.2.64/26"},
+		{engine.List{Name: "one"}, "192.0.2.0/24"},
+		{engine.List{Name: "two"}, "2001:db8::/32"},
+		{engine.List{Name: "ours", Allow: true}, "192.0.2.64/26"},
 	} {
 		var e list.Entries
 		addPrefix(&e, netip.MustParsePrefix(l.prefix))
@@ -61,12 +61,12 @@ func eventful(t *testing.T, p verdict.Policy) *replay.Kernel {
 			t.Fatal(err)
 		}
 	}
-	c := generation.Config{Policy: p}
+	c := engine.Config{Policy: p}
 	c.TrackerSeed, c.Trackers = 1, trackersOfAllKinds()[:1]
 	c.Trackers[0].Punishes = true
 	c.Loop.Node = mustNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1})
 	g, k := engines(t, s, c)
-	g.Watch(k.Stats(), func(n generation.Counting) {
+	g.Watch(k.Stats(), func(n engine.Counting) {
 		table, err := penalty.NewTable(n.Penalties)
 		if err != nil {
 			t.Fatal(err)
@@ -155,7 +155,7 @@ func TestEvents(t *testing.T) {
 			p, _ := packet.Parse(c.frame)
 			if p.HasAddresses != (e.Packet.Family != 0) {
 				t.Errorf("addresses %t, family %d", p.HasAddresses, e.Packet.Family)
-			} else if got := generation.TupleOf(&e.Packet); p.HasAddresses && got != p.Tuple {
+			} else if got := engine.TupleOf(&e.Packet); p.HasAddresses && got != p.Tuple {
 				t.Errorf("%+v, want %+v", got, p.Tuple)
 			}
 			if want := c.frame[:min(len(c.frame), events.FrameSize)]; !bytes.Equal(e.Frame, want) {

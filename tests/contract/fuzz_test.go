@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"weir/control/capture"
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -18,10 +18,10 @@ import (
 // richStore lists so much of every field that a packet's outcome depends on all
 // that the parser finds in it: if C and Go read a field differently, they
 // likely name another list.
-func richStore(t testing.TB) *generation.Store {
+func richStore(t testing.TB) *engine.Store {
 	t.Helper()
 	r := rand.New(rand.NewPCG(1, 2)) // fixed, so that a failing frame fails again
-	s := generation.NewStore()
+	s := engine.NewStore()
 	add := func(name string, allow bool, share float64, keys ...key.Key) {
 		var e list.Entries
 		for _, k := range keys {
@@ -29,7 +29,7 @@ func richStore(t testing.TB) *generation.Store {
 				e.Flows = append(e.Flows, k)
 			}
 		}
-		if _, err := s.AddList(generation.List{Name: name, Allow: allow}, e); err != nil {
+		if _, err := s.AddList(engine.List{Name: name, Allow: allow}, e); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -77,7 +77,7 @@ func FuzzParse(f *testing.F) {
 	if dir, err := data.Find(); err == nil {
 		addMalformed(f, dir+"/malformed")
 	}
-	g, kernel := engines(f, richStore(f), generation.Config{Policy: verdict.Policy{
+	g, kernel := engines(f, richStore(f), engine.Config{Policy: verdict.Policy{
 		DropMalformed:    true,
 		FailsafePorts:    []verdict.FailsafePort{{Proto: 6, Port: 22}, {Proto: 17, Port: 4500}},
 		FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8::/32")},

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -95,11 +95,11 @@ func TestKeyVectors(t *testing.T) {
 				if !ok {
 					t.Fatal("the shape does not fit the packet")
 				}
-				store := generation.NewStore()
-				if _, err := store.AddList(generation.List{Name: "one"}, list.Entries{Flows: []key.Key{k}}); err != nil {
+				store := engine.NewStore()
+				if _, err := store.AddList(engine.List{Name: "one"}, list.Entries{Flows: []key.Key{k}}); err != nil {
 					t.Fatal(err)
 				}
-				_, kernel := engines(t, store, generation.Config{})
+				_, kernel := engines(t, store, engine.Config{})
 				outside, inside := neighbours(tuple, s)
 				check := func(t key.Tuple, want verdict.Reason) error {
 					got, err := kernel.Decide(packet.Frame(t))

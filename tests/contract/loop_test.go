@@ -15,7 +15,7 @@ import (
 	"github.com/google/gopacket/layers"
 	"github.com/vishvananda/netlink"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/list"
 	"weir/filter/icarus"
 	"weir/filter/key"
@@ -48,7 +48,7 @@ func mustNode(t testing.TB, id uint64, g icarus.Geometry) *icarus.Node {
 // loopNode is a node in the kernel beside its twin in Go.
 type loopNode struct {
 	*icarus.Node
-	generation *generation.Generation
+	generation *engine.Generation
 	stats      *loader.Stats
 	program    *loader.Program
 	role       role
@@ -60,8 +60,8 @@ type loopNode struct {
 // index.
 func newLoopNode(t testing.TB, n *icarus.Node, r role, out int, policy verdict.Policy) *loopNode {
 	t.Helper()
-	g, err := generation.Build(generation.NewStore(), generation.Config{
-		Policy: policy, Watching: generation.Watching{Loop: generation.Loop{Node: n, Edges: r != inner}},
+	g, err := engine.Build(engine.NewStore(), engine.Config{
+		Policy: policy, Watching: engine.Watching{Loop: engine.Loop{Node: n, Edges: r != inner}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -612,11 +612,11 @@ func exchange(filter []byte, from, to []int) {
 // list holds it; before that nothing is asked of lists.
 func TestLoopVerdicts(t *testing.T) {
 	lab.Root(t)
-	s := generation.NewStore()
+	s := engine.NewStore()
 	for _, l := range []struct {
-		generation.List
+		engine.List
 		source string
-	}{{generation.List{Name: "block"}, "192.0.2.3/32"}, {generation.List{Name: "allow", Allow: true}, "192.0.2.2/32"}} {
+	}{{engine.List{Name: "block"}, "192.0.2.3/32"}, {engine.List{Name: "allow", Allow: true}, "192.0.2.2/32"}} {
 		if _, err := s.AddList(l.List, list.Entries{Flows: []key.Key{key.Source(netip.MustParsePrefix(l.source))}}); err != nil {
 			t.Fatal(err)
 		}
@@ -631,9 +631,9 @@ func TestLoopVerdicts(t *testing.T) {
 	} {
 		n := mustNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1})
 		n.Drop = c.drop
-		g, k := engines(t, s, generation.Config{
+		g, k := engines(t, s, engine.Config{
 			Policy:   verdict.Policy{Monitor: c.monitor, FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.4/32")}},
-			Watching: generation.Watching{Loop: generation.Loop{Node: n}},
+			Watching: engine.Watching{Loop: engine.Loop{Node: n}},
 		})
 		for i, want := range c.want {
 			plain := packet.Frame(key.Tuple{

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/filter/key"
 	"weir/filter/multicast"
 	"weir/filter/packet"
@@ -63,9 +63,9 @@ func TestMulticast(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
 	l := lab.NewRouter(t, 2)
-	m := generation.Multicast{MaxGroups: 4096}
+	m := engine.Multicast{MaxGroups: 4096}
 	for i, p := range l.Ports {
-		m.Ports = append(m.Ports, generation.Port{Target: loader.Target{Netns: p.Port.Netns, Iface: p.Port.Iface}})
+		m.Ports = append(m.Ports, engine.Port{Target: loader.Target{Netns: p.Port.Netns, Iface: p.Port.Iface}})
 		for range 1000 {
 			// Also what nobody may list: it is not for the filters to tell.
 			if p, _ := packet.Parse(r.toGroup()); p.HasAddresses {
@@ -73,7 +73,7 @@ func TestMulticast(t *testing.T) {
 			}
 		}
 	}
-	g, err := generation.Build(generation.NewStore(), generation.Config{Multicast: m})
+	g, err := engine.Build(engine.NewStore(), engine.Config{Multicast: m})
 	if err != nil {
 		t.Fatal(err)
 	}

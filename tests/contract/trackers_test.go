@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/replay"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -31,11 +31,11 @@ func onOneCPU(t testing.TB) {
 }
 
 // trackersOfAllKinds are small, so that their memories fill up.
-func trackersOfAllKinds() []generation.Tracker {
+func trackersOfAllKinds() []engine.Tracker {
 	const v6 = key.FieldV6
 	const flow = key.FieldSrcPort | key.FieldDstPort | key.FieldProto
 	small := sketch.Geometry{Lines: 100, Buckets: 9}
-	return []generation.Tracker{
+	return []engine.Tracker{
 		{Tracker: sketch.Tracker{V4: key.Shape{SrcBits: 32}, V6: key.Shape{Fields: v6, SrcBits: 128}, Unit: sketch.Packets, Geometry: small}},
 		{Tracker: sketch.Tracker{V4: key.Shape{DstBits: 24}, V6: key.Shape{Fields: v6, DstBits: 48}, Unit: sketch.Bytes, Geometry: small}},
 		{Tracker: sketch.Tracker{V4: key.Shape{Fields: flow, SrcBits: 32, DstBits: 32},
@@ -47,7 +47,7 @@ func trackersOfAllKinds() []generation.Tracker {
 
 // counters are the kernel's trackers and, in Go, their twins.
 type counters struct {
-	generation *generation.Generation
+	generation *engine.Generation
 	stats      *loader.Stats
 	program    *loader.Program
 	twins      [][2]twin
@@ -59,11 +59,11 @@ type twin struct {
 	lines, flows []uint64
 }
 
-func newCounters(t testing.TB, trackers []generation.Tracker) *counters {
+func newCounters(t testing.TB, trackers []engine.Tracker) *counters {
 	t.Helper()
 	c := &counters{}
 	var err error
-	if c.generation, err = generation.Build(generation.NewStore(), generation.Config{Watching: generation.Watching{Trackers: trackers, TrackerSeed: rand.Uint64()}}); err != nil {
+	if c.generation, err = engine.Build(engine.NewStore(), engine.Config{Watching: engine.Watching{Trackers: trackers, TrackerSeed: rand.Uint64()}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.generation.Close() })
@@ -93,10 +93,10 @@ func newCounters(t testing.TB, trackers []generation.Tracker) *counters {
 }
 
 // watch calls fn with the kernel's trackers.
-func (c *counters) watch(t testing.TB, fn func(generation.Counting)) {
+func (c *counters) watch(t testing.TB, fn func(engine.Counting)) {
 	t.Helper()
 	called := false
-	c.generation.Watch(c.stats, func(n generation.Counting) { called = true; fn(n) })
+	c.generation.Watch(c.stats, func(n engine.Counting) { called = true; fn(n) })
 	if !called {
 		t.Fatal("no trackers to watch")
 	}
@@ -105,7 +105,7 @@ func (c *counters) watch(t testing.TB, fn func(generation.Counting)) {
 // same compares the banks in which packets are counted word by word.
 func (c *counters) same(t *testing.T) {
 	t.Helper()
-	c.watch(t, func(n generation.Counting) {
+	c.watch(t, func(n engine.Counting) {
 		for i, tr := range c.generation.Trackers() {
 			bank := n.Counting(i)
 			lines, flows := n.Bank(i, 0, bank)
@@ -137,7 +137,7 @@ func compareWords(t *testing.T, what string, kernel, twin []uint64) {
 // next begins an interval in both, as the control plane does.
 func (c *counters) next(t *testing.T, heavy uint64, share float64) {
 	t.Helper()
-	c.watch(t, func(n generation.Counting) {
+	c.watch(t, func(n engine.Counting) {
 		for i, tr := range c.generation.Trackers() {
 			bank := n.Counting(i)
 			for _, b := range [...]struct{ now, next *sketch.Bank }{
@@ -166,7 +166,7 @@ func (c *counters) count(t *testing.T, data []byte) {
 		t.Fatal(err)
 	}
 	p := verdict.Program{Police: &verdict.Police{Penalties: make([]*penalty.Table, len(c.twins))}}
-	c.watch(t, func(n generation.Counting) {
+	c.watch(t, func(n engine.Counting) {
 		for i := range c.twins {
 			p.Police.Banks = append(p.Police.Banks, c.twins[i][n.Counting(i)].Bank)
 		}
@@ -229,7 +229,7 @@ func TestTrackersWrap(t *testing.T) {
 	c := newCounters(t, trackersOfAllKinds())
 	c.next(t, 40, 1)
 	const wraps = 1 << 41 // (wraps >> 8) · 2³¹ = 2⁶⁴
-	c.watch(t, func(n generation.Counting) {
+	c.watch(t, func(n engine.Counting) {
 		for i := range c.twins {
 			bank := n.Counting(i)
 			lines, _ := n.Bank(i, 0, bank)
@@ -278,7 +278,7 @@ func TestPenalties(t *testing.T) {
 	set := func(h uint64, p penalty.Penalty) {
 		t.Helper()
 		table.Set(h, p)
-		c.generation.Watch(k.Stats(), func(n generation.Counting) {
+		c.generation.Watch(k.Stats(), func(n engine.Counting) {
 			table, err := penalty.NewTable(n.Penalties)
 			if err != nil {
 				t.Fatal(err)

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/generation"
-	"weir/control/heavy"
-	"weir/control/learn"
+	"weir/control/engine"
 	"weir/control/list"
+	"weir/control/observe/heavy"
+	"weir/control/observe/learn"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
@@ -73,11 +73,11 @@ func testWeights(t *testing.T, mode membership.Mode, bitsPerKey float64) {
 			entries.Flows = append(entries.Flows, own[r.IntN(len(own))])
 		}
 	}
-	s := generation.NewStore()
-	if _, err := s.AddList(generation.List{Name: "block"}, entries); err != nil {
+	s := engine.NewStore()
+	if _, err := s.AddList(engine.List{Name: "block"}, entries); err != nil {
 		t.Fatal(err)
 	}
-	g, k := engines(t, s, generation.Config{Mode: mode, BitsPerKey: bitsPerKey, Watching: generation.Watching{Hot: packets}})
+	g, k := engines(t, s, engine.Config{Mode: mode, BitsPerKey: bitsPerKey, Watching: engine.Watching{Hot: packets}})
 	seen := map[string]int{}
 	decide := func(i int) verdict.Outcome {
 		t.Helper()
@@ -176,7 +176,7 @@ func newSkewed(flows int) skewed {
 }
 
 // newBench loads the programs that measure a generation, with keys of their own.
-func newBench(t *testing.T, g *generation.Generation) (*loader.Bench, *loader.Keys) {
+func newBench(t *testing.T, g *engine.Generation) (*loader.Bench, *loader.Keys) {
 	t.Helper()
 	keys, err := loader.NewKeys()
 	if err != nil {
@@ -193,7 +193,7 @@ func newBench(t *testing.T, g *generation.Generation) (*loader.Bench, *loader.Ke
 
 // learn passes packets, each drawn independently, through the kernel's tracker,
 // and learns from it as weir run does, on a clock of its own.
-func (s skewed) learn(t *testing.T, g *generation.Generation, spec heavy.Spec, elements, intervals, packets int) *learn.Learner {
+func (s skewed) learn(t *testing.T, g *engine.Generation, spec heavy.Spec, elements, intervals, packets int) *learn.Learner {
 	t.Helper()
 	b, keys := newBench(t, g)
 	var (
@@ -218,7 +218,7 @@ func (s skewed) learn(t *testing.T, g *generation.Generation, spec heavy.Spec, e
 		for _, f := range r.Flows {
 			i.Flows = append(i.Flows, learn.Flow{Key: f.Key, Packets: f.Estimate(spec.Unit)})
 		}
-		g.Watch(b.Stats(), func(c generation.Counting) {
+		g.Watch(b.Stats(), func(c engine.Counting) {
 			i.Distinct = sketch.Distinct(c.Banks(0, 1-c.Counting(0))...)
 		})
 		learned = l.Learn(i, g.Block)
@@ -325,8 +325,8 @@ func TestWeightedRate(t *testing.T) {
 	for i := range entries {
 		listed.Flows = append(listed.Flows, source(flows+i))
 	}
-	store := generation.NewStore()
-	if _, err := store.AddList(generation.List{Name: "block"}, listed); err != nil {
+	store := engine.NewStore()
+	if _, err := store.AddList(engine.List{Name: "block"}, listed); err != nil {
 		t.Fatal(err)
 	}
 	// As much memory as weir run takes for so many elements, of all CPUs
@@ -335,9 +335,9 @@ func TestWeightedRate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := generation.Config{Mode: membership.Approximate, BitsPerKey: 14}
-	config.Hot, config.Trackers, config.TrackerSeed = elements, []generation.Tracker{spec.Tracker()}, 1
-	g, err := generation.Build(store, config)
+	config := engine.Config{Mode: membership.Approximate, BitsPerKey: 14}
+	config.Hot, config.Trackers, config.TrackerSeed = elements, []engine.Tracker{spec.Tracker()}, 1
+	g, err := engine.Build(store, config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -354,7 +354,7 @@ func TestWeightedRate(t *testing.T) {
 	)
 	for range seeds {
 		func() {
-			g, err := generation.Build(store, config)
+			g, err := engine.Build(store, config)
 			if err != nil {
 				t.Fatal(err)
 			}

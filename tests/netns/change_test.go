@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/verdict"
@@ -192,7 +192,7 @@ func TestReplaceUnderLoad(t *testing.T) {
 	eachModes(t, func(t *testing.T, xdp loader.Mode, mode membership.Mode) {
 		l := lab.New(t)
 		s := store(t, addresses(0, sources), nil)
-		c := generation.Config{Mode: mode}
+		c := engine.Config{Mode: mode}
 		a, err := pins(t).Attach(target(l.B), xdp, nil, build(t, s, c).Load)
 		if err != nil {
 			t.Fatal(err)
@@ -201,7 +201,7 @@ func TestReplaceUnderLoad(t *testing.T) {
 		f := startLoad(t, l, addresses(0, sources))
 		for range replacements {
 			f.await(t, 200)
-			g, err := generation.Build(s, c)
+			g, err := engine.Build(s, c)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -242,22 +242,22 @@ func TestApplyUnderLoad(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		l := lab.New(t)
 		listed := addresses(0, staying+coming)
-		g := build(t, store(t, listed, nil), generation.Config{Mode: mode})
+		g := build(t, store(t, listed, nil), engine.Config{Mode: mode})
 		next := len(listed)
 		// change removes some and adds some, and gives one of each.
 		change := func(remove, add int) (removed, added key.Key) {
-			var changes []generation.Change
+			var changes []engine.Change
 			for range remove {
 				i := staying + r.IntN(len(listed)-staying)
 				removed = listed[i]
-				changes = append(changes, generation.Change{List: 1, Key: removed})
+				changes = append(changes, engine.Change{List: 1, Key: removed})
 				listed[i] = listed[len(listed)-1]
 				listed = listed[:len(listed)-1]
 			}
 			for range add {
 				added = address(next)
 				next++
-				changes = append(changes, generation.Change{List: 1, Add: true, Key: added})
+				changes = append(changes, engine.Change{List: 1, Add: true, Key: added})
 				listed = append(listed, added)
 			}
 			if n, err := g.Apply(changes); n != len(changes) || err != nil {

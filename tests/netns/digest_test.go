@@ -19,9 +19,9 @@ import (
 
 	"weir/control/api"
 	"weir/control/capture"
+	"weir/control/observe/digests"
 	"weir/control/ruleset"
 	"weir/control/run"
-	"weir/control/traceback"
 	"weir/filter/digest"
 	"weir/filter/packet"
 	"weir/loader"
@@ -55,7 +55,7 @@ type recorder struct {
 }
 
 // startRecorder runs one on some interfaces until the test ends.
-func startRecorder(t *testing.T, c traceback.Config, on ...loader.Target) *recorder {
+func startRecorder(t *testing.T, c digests.Config, on ...loader.Target) *recorder {
 	t.Helper()
 	r := &recorder{log: &journal{}, options: recording(t, &c, on...)}
 	t.Cleanup(r.start(t))
@@ -63,7 +63,7 @@ func startRecorder(t *testing.T, c traceback.Config, on ...loader.Target) *recor
 }
 
 // recording are the options of a filter with a list that holds nobody.
-func recording(t *testing.T, c *traceback.Config, on ...loader.Target) run.Options {
+func recording(t *testing.T, c *digests.Config, on ...loader.Target) run.Options {
 	t.Helper()
 	dir := t.TempDir()
 	o := run.Options{Pins: pins(t), Socket: filepath.Join(dir, "weir.sock"), Version: "test", Digests: c}
@@ -240,15 +240,15 @@ func TestTraceback(t *testing.T) {
 	}
 	n.route("b", "10.0.4.0/24", "10.0.3.2")
 	// A path that is long enough for chance to be seen on it, with few packets.
-	c := traceback.Config{Config: digest.Config{Rate: 10, Slice: time.Minute, FPR: 0.1, Keep: time.Hour}}
-	question := traceback.Question{
-		From: "c", Window: time.Minute, Links: []traceback.Link{{A: "a", B: "b"}, {A: "c", B: "b"}, {A: "b", B: "d"}},
+	c := digests.Config{Config: digest.Config{Rate: 10, Slice: time.Minute, FPR: 0.1, Keep: time.Hour}}
+	question := digests.Question{
+		From: "c", Window: time.Minute, Links: []digests.Link{{A: "a", B: "b"}, {A: "c", B: "b"}, {A: "b", B: "d"}},
 	}
 	nodes := make(map[string]*recorder)
 	for node, from := range map[string]string{"a": "s", "b": "a", "c": "b", "d": "b"} {
 		r := startRecorder(t, c, n.at(node, from))
 		nodes[node] = r
-		question.Nodes = append(question.Nodes, traceback.Node{Name: node, Ask: r.client.Trace})
+		question.Nodes = append(question.Nodes, digests.Node{Name: node, Ask: r.client.Trace})
 	}
 	const packets, noise = 400, 1000
 	arrived := n.end("e", "c").Receiver(t)
@@ -278,7 +278,7 @@ func TestTraceback(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked, untraced, err := traceback.Read(r, 0)
+	asked, untraced, err := digests.Read(r, 0)
 	if err != nil || untraced != 0 || len(asked) != packets {
 		t.Fatalf("%d packets, %d untraced, %v", len(asked), untraced, err)
 	}
@@ -320,7 +320,7 @@ func TestTraceback(t *testing.T) {
 // each is found afterwards.
 func TestNoDigestIsLost(t *testing.T) {
 	l := lab.New(t)
-	c := traceback.Config{Config: digest.Config{Rate: 1e6, Slice: 100 * time.Millisecond, FPR: 1e-5, Keep: time.Minute}}
+	c := digests.Config{Config: digest.Config{Rate: 1e6, Slice: 100 * time.Millisecond, FPR: 1e-5, Keep: time.Minute}}
 	r := startRecorder(t, c, target(l.B))
 	tx, rx := l.A.Sender(t), l.B.Receiver(t)
 	frame := numbered(l, frameOf(udp("192.0.2.1", "198.51.100.1", 9)), 0)
@@ -377,9 +377,9 @@ func TestNoDigestIsLost(t *testing.T) {
 // found afterwards, also by what is on disk alone.
 func TestDigestsOutlastTheDaemon(t *testing.T) {
 	l := lab.New(t)
-	c := traceback.Config{
+	c := digests.Config{
 		Config:  digest.Config{Rate: 1000, Slice: 200 * time.Millisecond, FPR: 1e-5, Keep: time.Minute},
-		Archive: traceback.ArchiveConfig{Dir: t.TempDir(), Keep: time.Hour, Size: 1 << 20},
+		Archive: digests.ArchiveConfig{Dir: t.TempDir(), Keep: time.Hour, Size: 1 << 20},
 	}
 	r := &recorder{log: &journal{}, options: recording(t, &c, target(l.B))}
 	r.options.Keep = true
@@ -429,7 +429,7 @@ func TestDigestsOutlastTheDaemon(t *testing.T) {
 			}
 		}
 	}
-	reconfigure := func(c *traceback.Config, meanwhile func()) {
+	reconfigure := func(c *digests.Config, meanwhile func()) {
 		t.Helper()
 		o := r.options
 		o.Digests = c
@@ -478,7 +478,7 @@ func TestDigestsOfAnInterfaceThatComesAndGoes(t *testing.T) {
 	n := newNetwork(t, "s", "a")
 	at := n.at("a", "s")
 	at.Iface = "to-*"
-	r := &recorder{log: &journal{}, options: recording(t, &traceback.Config{
+	r := &recorder{log: &journal{}, options: recording(t, &digests.Config{
 		Config: digest.Config{Rate: 1000, Slice: 200 * time.Millisecond, FPR: 1e-5, Keep: time.Minute},
 	}, at)}
 	r.options.Wait = true
@@ -534,7 +534,7 @@ func TestLoopOnTheWire(t *testing.T) {
 	n.route("s", "10.0.2.0/24", "10.0.1.2")
 	n.route("a", "10.9.0.0/16", "10.0.2.2")
 	n.route("b", "10.9.0.0/16", "10.0.2.1")
-	c := traceback.Config{Config: digest.Config{Rate: 1000, Slice: 10 * time.Second, FPR: 0.01, Keep: time.Minute}}
+	c := digests.Config{Config: digest.Config{Rate: 1000, Slice: 10 * time.Second, FPR: 0.01, Keep: time.Minute}}
 	a := startRecorder(t, c, n.at("a", "s"), n.at("a", "b"))
 	b := startRecorder(t, c, n.at("b", "a"))
 	say(t, n.socket(n.end("s", "a"), "10.0.2.2:9"), 200)

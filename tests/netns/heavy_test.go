@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/heavy"
+	"weir/control/observe/heavy"
 	"weir/control/run"
 	"weir/filter/key"
 	"weir/tests/lab"

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/filter/fpr"
 	"weir/filter/key"
 	"weir/filter/multicast"
@@ -40,23 +40,23 @@ func newRouter(t *testing.T, ports int) *router {
 }
 
 // multicast is what a generation forwards for whom: by port, groups.
-func (r *router) multicast(max int, groups ...[]netip.Addr) generation.Multicast {
-	m := generation.Multicast{MaxGroups: max}
+func (r *router) multicast(max int, groups ...[]netip.Addr) engine.Multicast {
+	m := engine.Multicast{MaxGroups: max}
 	for i, g := range groups {
-		m.Ports = append(m.Ports, generation.Port{Target: target(r.Ports[i].Port), Groups: g})
+		m.Ports = append(m.Ports, engine.Port{Target: target(r.Ports[i].Port), Groups: g})
 	}
 	return m
 }
 
 // forward attaches a generation that forwards multicast until the test ends.
-func (r *router) forward(t *testing.T, m generation.Multicast) (*generation.Generation, *loader.Attachment) {
+func (r *router) forward(t *testing.T, m engine.Multicast) (*engine.Generation, *loader.Attachment) {
 	t.Helper()
-	g := build(t, store(t, block, allow), generation.Config{Multicast: m})
+	g := build(t, store(t, block, allow), engine.Config{Multicast: m})
 	r.connect(t, g)
 	return g, attach(t, r.Lab, loader.Native, g)
 }
 
-func (r *router) connect(t *testing.T, g *generation.Generation) {
+func (r *router) connect(t *testing.T, g *engine.Generation) {
 	t.Helper()
 	there, err := g.Connect()
 	if err != nil || slices.Contains(there, false) {
@@ -147,7 +147,7 @@ func TestMulticast(t *testing.T) {
 	m := r.multicast(64,
 		[]netip.Addr{one, all, one6, all6, last}, []netip.Addr{two, all, two6, all6, last}, []netip.Addr{two, all, two6, all6, last})
 	// Where packets come from wants them, too, and has them already.
-	m.Ports = append(m.Ports, generation.Port{Target: target(r.B), Groups: []netip.Addr{one, two, all, one6, two6, all6, last}})
+	m.Ports = append(m.Ports, engine.Port{Target: target(r.B), Groups: []netip.Addr{one, two, all, one6, two6, all6, last}})
 	g, a := r.forward(t, m)
 
 	const src4, src6 = "198.51.100.1", "2001:dba::1"
@@ -354,7 +354,7 @@ func TestMulticastChanges(t *testing.T) {
 			for i := range next.Ports {
 				next.Ports[i].Groups = g.Multicast().Groups(i + 1)
 			}
-			g = build(t, store(t, block, allow), generation.Config{Multicast: next})
+			g = build(t, store(t, block, allow), engine.Config{Multicast: next})
 			r.connect(t, g)
 			p, err := g.Load(a.Stats())
 			if err != nil {

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/run"
 	"weir/filter/key"
@@ -41,7 +41,7 @@ func pins(t *testing.T) loader.Pins {
 func target(e lab.End) loader.Target { return loader.Target{Netns: e.Netns, Iface: e.Iface} }
 
 // attach attaches a generation at the lab's end B until the test ends.
-func attach(t *testing.T, l *lab.Lab, mode loader.Mode, g *generation.Generation) *loader.Attachment {
+func attach(t *testing.T, l *lab.Lab, mode loader.Mode, g *engine.Generation) *loader.Attachment {
 	t.Helper()
 	a, err := pins(t).Attach(target(l.B), mode, nil, g.Load)
 	if err != nil {
@@ -57,13 +57,13 @@ func attach(t *testing.T, l *lab.Lab, mode loader.Mode, g *generation.Generation
 
 // store makes a store with a block list, which is list 1, and an allow list,
 // list 2.
-func store(t *testing.T, block, allow []key.Key) *generation.Store {
+func store(t *testing.T, block, allow []key.Key) *engine.Store {
 	t.Helper()
-	s := generation.NewStore()
+	s := engine.NewStore()
 	for _, l := range []struct {
-		generation.List
+		engine.List
 		keys []key.Key
-	}{{generation.List{Name: "block"}, block}, {generation.List{Name: "allow", Allow: true}, allow}} {
+	}{{engine.List{Name: "block"}, block}, {engine.List{Name: "allow", Allow: true}, allow}} {
 		if _, err := s.AddList(l.List, list.Entries{Flows: l.keys}); err != nil {
 			t.Fatal(err)
 		}
@@ -71,9 +71,9 @@ func store(t *testing.T, block, allow []key.Key) *generation.Store {
 	return s
 }
 
-func build(t *testing.T, s *generation.Store, c generation.Config) *generation.Generation {
+func build(t *testing.T, s *engine.Store, c engine.Config) *engine.Generation {
 	t.Helper()
-	g, err := generation.Build(s, c)
+	g, err := engine.Build(s, c)
 	if err != nil {
 		t.Fatal(err)
 	}

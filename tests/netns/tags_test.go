@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/loader"
@@ -60,7 +60,7 @@ func TestPriorityTags(t *testing.T) {
 	}
 	listed := store(t, []key.Key{source(from.IPv4.String() + "/32")}, nil)
 	for _, mode := range []loader.Mode{loader.Native, loader.Generic} {
-		a, err := pins(t).Attach(target(to), mode, nil, build(t, listed, generation.Config{}).Load)
+		a, err := pins(t).Attach(target(to), mode, nil, build(t, listed, engine.Config{}).Load)
 		if err != nil {
 			t.Fatal(err)
 		}

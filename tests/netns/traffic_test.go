@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
@@ -156,7 +156,7 @@ func TestTraffic(t *testing.T) {
 	}
 	counts[verdict.ARP]++ // the last one that wire.pass sends
 	for _, mode := range []loader.Mode{loader.Native, loader.Generic} {
-		for _, c := range []generation.Config{
+		for _, c := range []engine.Config{
 			{},
 			{Mode: membership.Approximate},
 			{Policy: verdict.Policy{Monitor: true}},
@@ -240,7 +240,7 @@ func TestJumboFrames(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			a := attach(t, l, mode, build(t, store(t, block, allow), generation.Config{}))
+			a := attach(t, l, mode, build(t, store(t, block, allow), engine.Config{}))
 			jumbo := func(t key.Tuple) []byte {
 				f := append(frameOf(t), make([]byte, 8000)...)
 				if t.Src.Is4() {
@@ -300,7 +300,7 @@ func TestForeignProgram(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer foreign.Close()
-			g := build(t, store(t, block, nil), generation.Config{})
+			g := build(t, store(t, block, nil), engine.Config{})
 			p := pins(t)
 			for range 2 {
 				if a, err := p.Attach(target(l.B), mode, nil, g.Load); !errors.Is(err, loader.ErrForeign) {

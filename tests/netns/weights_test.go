@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir/control/generation"
-	"weir/control/learn"
+	"weir/control/engine"
+	"weir/control/observe/learn"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/loader"
@@ -32,7 +32,7 @@ func TestWeightsUnderLoad(t *testing.T) {
 		t.Logf("seed %#x", seed)
 		r := rand.New(rand.NewPCG(seed, 0))
 		l := lab.New(t)
-		c := generation.Config{Mode: mode}
+		c := engine.Config{Mode: mode}
 		c.Hot = hot
 		g := build(t, store(t, addresses(0, flooding+others), nil), c)
 		a := attach(t, l, xdp, g)
@@ -76,7 +76,7 @@ func TestWeightsUnderLoad(t *testing.T) {
 			}
 			k := address(added)
 			weigh(k, extra())
-			if _, err := g.Apply([]generation.Change{{List: 1, Add: true, Key: k}}); err != nil {
+			if _, err := g.Apply([]engine.Change{{List: 1, Add: true, Key: k}}); err != nil {
 				t.Fatal(err)
 			}
 			if err := tx.Send(numbered(l, frameFrom(k), addedFrame|uint64(added))); err != nil && !errors.Is(err, unix.ENOBUFS) {

@@ -1,11 +1,11 @@
-// Package generation turns lists into what the kernel enforces, and keeps it
+// Package engine turns lists into what the kernel enforces, and keeps it
 // in step with them.
 //
 // A Store holds the entries of all lists. A Generation is built from it: a
 // program specialised to its filters, and the filters themselves, in the
 // kernel's memory. Small changes go into a running generation in place; what
 // does not fit becomes the next generation, built beside the running one.
-package generation
+package engine
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package generation
+package engine
 
 import (
 	"encoding/binary"

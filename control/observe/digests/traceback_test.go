@@ -1,4 +1,4 @@
-package traceback
+package digests
 
 import (
 	"bytes"

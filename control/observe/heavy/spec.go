@@ -12,7 +12,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/filter/key"
 	"weir/filter/penalty"
 	"weir/filter/sketch"
@@ -208,8 +208,8 @@ func (s Spec) Limits() string {
 }
 
 // Tracker is the data plane's part of it.
-func (s Spec) Tracker() generation.Tracker {
-	return generation.Tracker{
+func (s Spec) Tracker() engine.Tracker {
+	return engine.Tracker{
 		Tracker:  sketch.Tracker{V4: s.v4, V6: s.v6, Unit: s.Unit, Geometry: sketch.PlanGeometry(s.Memory)},
 		Punishes: s.Action != Tell,
 	}

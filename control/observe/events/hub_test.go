@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/replay"
 	"weir/filter/key"
@@ -94,19 +94,19 @@ func newBench(t *testing.T) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(release)
-	store := generation.NewStore()
+	store := engine.NewStore()
 	var lists []string
 	for _, l := range []struct {
-		generation.List
+		engine.List
 		prefix string
-	}{{generation.List{Name: "feed"}, "192.0.2.0/24"}, {generation.List{Name: "ours", Allow: true}, "192.0.2.64/26"}} {
+	}{{engine.List{Name: "feed"}, "192.0.2.0/24"}, {engine.List{Name: "ours", Allow: true}, "192.0.2.64/26"}} {
 		entries := list.Entries{Flows: []key.Key{key.Source(netip.MustParsePrefix(l.prefix))}}
 		if _, err := store.AddList(l.List, entries); err != nil {
 			t.Fatal(err)
 		}
 		lists = append(lists, l.Name)
 	}
-	g, err := generation.Build(store, generation.Config{})
+	g, err := engine.Build(store, engine.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

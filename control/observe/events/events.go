@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/filter/key"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -90,7 +90,7 @@ func (i *Interface) event(of *loader.Event, boot time.Time) Event {
 	}
 	e.Dropped = i.Drops(e.Reason)
 	if p.Family != 0 {
-		e.Tuple = generation.TupleOf(p)
+		e.Tuple = engine.TupleOf(p)
 	}
 	switch e.Reason {
 	case verdict.Allowed, verdict.Monitored, verdict.Blocked:

@@ -1,4 +1,4 @@
-// Package traceback remembers which packets passed an interface and when, and
+// Package digests remembers which packets passed an interface and when, and
 // finds where a packet has come from: the Source Path Isolation Engine of
 // Snoeren et al. ("Hash-based IP traceback", SIGCOMM 2001) over the digests that
 // the data plane records.
@@ -6,7 +6,7 @@
 // A [Recorder] turns what is recorded into slices of time, which it keeps in
 // memory and, if wanted, in an [Archive] on disk. [Path] finds, of several nodes
 // that were asked for a packet, the way that it has taken.
-package traceback
+package digests
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"sync"
 	"time"
 
-	"weir/control/events"
-	"weir/control/generation"
+	"weir/control/engine"
+	"weir/control/observe/events"
 	"weir/filter/digest"
 	"weir/filter/key"
 	"weir/loader"
@@ -126,7 +126,7 @@ func (r *Recorder) Due(now time.Time) time.Duration {
 // Tick does what is due: it ends slices whose time has come, and finds loops.
 // What was recorded before an interface is first among these counts as recorded in
 // a slice that began before the last call without it.
-func (r *Recorder) Tick(g *generation.Generation, interfaces []Interface) []Loop {
+func (r *Recorder) Tick(g *engine.Generation, interfaces []Interface) []Loop {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.follow(interfaces)
@@ -270,7 +270,7 @@ func (l *record) find(m loader.DigestMemory, bank int, now time.Time) (loops []L
 		return nil
 	}
 	for _, s := range m.Suspects(number) {
-		t := generation.TupleOf(&loader.Packet{Family: s.Family, Src: s.Src, Dst: s.Dst, Proto: s.Proto})
+		t := engine.TupleOf(&loader.Packet{Family: s.Family, Src: s.Src, Dst: s.Dst, Proto: s.Proto})
 		if l.told.Tell(t.Src, t.Dst, now) {
 			loops = append(loops, Loop{Target: l.Target, Src: t.Src, Dst: t.Dst, Proto: t.Proto, First: s.First, Last: s.Ttl})
 		}
@@ -288,7 +288,7 @@ func (c Counts) plus(d Counts) Counts {
 func (l *record) total() Counts { return l.past.plus(l.now) }
 
 // Look takes in what the slices under way have, for Find to know of it.
-func (r *Recorder) Look(g *generation.Generation) {
+func (r *Recorder) Look(g *engine.Generation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range r.logs {
@@ -303,7 +303,7 @@ func (r *Recorder) Look(g *generation.Generation) {
 
 // Finish makes slices of what is recorded so far, for what goes on to be recorded is
 // lost, or another's.
-func (r *Recorder) Finish(g *generation.Generation) {
+func (r *Recorder) Finish(g *engine.Generation) {
 	r.Look(g)
 	r.mu.Lock()
 	defer r.mu.Unlock()

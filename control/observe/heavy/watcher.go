@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"weir/control/generation"
+	"weir/control/engine"
 	"weir/filter/penalty"
 	"weir/filter/sketch"
 	"weir/loader"
@@ -108,7 +108,7 @@ func (w *Watcher) Last() []*Report {
 // Tick does what is due at this time of the kernel's monotonic clock. It gives
 // the reports of the trackers whose interval has ended, and what has happened
 // to flows.
-func (w *Watcher) Tick(now time.Duration, g *generation.Generation, stats []*loader.Stats) (reports []*Report, events []Event) {
+func (w *Watcher) Tick(now time.Duration, g *engine.Generation, stats []*loader.Stats) (reports []*Report, events []Event) {
 	ended := make([]bool, len(w.trackers))
 	any := false
 	for i, t := range w.trackers {
@@ -150,16 +150,16 @@ func (w *Watcher) Tick(now time.Duration, g *generation.Generation, stats []*loa
 }
 
 // start sets the admission where a program has begun to count without one.
-func (t *tracker) start(i int, g *generation.Generation, stats []*loader.Stats) {
+func (t *tracker) start(i int, g *engine.Generation, stats []*loader.Stats) {
 	banks := 0
 	for _, s := range stats {
-		g.Watch(s, func(c generation.Counting) { banks += c.CPUs })
+		g.Watch(s, func(c engine.Counting) { banks += c.CPUs })
 	}
 	for _, s := range stats {
 		if t.started[s] {
 			continue
 		}
-		g.Watch(s, func(c generation.Counting) {
+		g.Watch(s, func(c engine.Counting) {
 			for _, b := range c.Banks(i, c.Counting(i)) {
 				b.Admit(t.admission(banks))
 			}
@@ -182,7 +182,7 @@ func (t *tracker) admission(banks int) (floor uint64, share float64) {
 
 // banks are the tracker's banks on all interfaces and CPUs: those that count,
 // or the idle ones.
-func (t *tracker) banks(i int, idle bool, g *generation.Generation, stats []*loader.Stats, fn func([]*sketch.Bank)) {
+func (t *tracker) banks(i int, idle bool, g *engine.Generation, stats []*loader.Stats, fn func([]*sketch.Bank)) {
 	var all []*sketch.Bank
 	var next func(rest []*loader.Stats)
 	// Each is there only as long as it is watched.
@@ -192,7 +192,7 @@ func (t *tracker) banks(i int, idle bool, g *generation.Generation, stats []*loa
 			return
 		}
 		watched := false
-		g.Watch(rest[0], func(c generation.Counting) {
+		g.Watch(rest[0], func(c engine.Counting) {
 			watched = true
 			bank := c.Counting(i)
 			if idle {
@@ -210,7 +210,7 @@ func (t *tracker) banks(i int, idle bool, g *generation.Generation, stats []*loa
 
 // sofar gives what was counted in the interval under way, and what it takes to
 // be heavy already: by what the traffic was before, where that was more.
-func (t *tracker) sofar(i int, g *generation.Generation, stats []*loader.Stats) (flows []sketch.Flow, heavy uint64) {
+func (t *tracker) sofar(i int, g *engine.Generation, stats []*loader.Stats) (flows []sketch.Flow, heavy uint64) {
 	t.banks(i, false, g, stats, func(banks []*sketch.Bank) {
 		flows = sketch.Merge(banks...)
 		heavy = t.Threshold().Heavy(max(total(banks), t.previous), t.previous)
@@ -227,7 +227,7 @@ func total(banks []*sketch.Bank) (units uint64) {
 
 // exchange prepares the idle banks, with the entries that last, and makes the
 // programs count in them.
-func (t *tracker) exchange(i int, g *generation.Generation, stats []*loader.Stats) {
+func (t *tracker) exchange(i int, g *engine.Generation, stats []*loader.Stats) {
 	t.banks(i, false, g, stats, func(banks []*sketch.Bank) {
 		units := total(banks)
 		heavy := t.Threshold().Heavy(units, t.previous)
@@ -253,7 +253,7 @@ func (t *tracker) exchange(i int, g *generation.Generation, stats []*loader.Stat
 		})
 	})
 	for _, s := range stats {
-		g.Watch(s, func(c generation.Counting) { c.Exchange(i) })
+		g.Watch(s, func(c engine.Counting) { c.Exchange(i) })
 	}
 }
 
@@ -280,7 +280,7 @@ func (t *tracker) adapt(banks []*sketch.Bank) {
 }
 
 // report reads the banks that no longer count.
-func (t *tracker) report(now time.Duration, i int, g *generation.Generation, stats []*loader.Stats) *Report {
+func (t *tracker) report(now time.Duration, i int, g *engine.Generation, stats []*loader.Stats) *Report {
 	r := &Report{Spec: t.Spec, Interval: now - t.began}
 	t.began = now
 	t.banks(i, true, g, stats, func(banks []*sketch.Bank) {
@@ -322,7 +322,7 @@ func (r *Report) flows() []sketch.Flow {
 
 // punish imposes penalties on the flows that are heavy on exact counts, and
 // makes those longer of flows that have not calmed down.
-func (t *tracker) punish(now time.Duration, flows []sketch.Flow, heavy uint64, g *generation.Generation, stats []*loader.Stats) (events []Event) {
+func (t *tracker) punish(now time.Duration, flows []sketch.Flow, heavy uint64, g *engine.Generation, stats []*loader.Stats) (events []Event) {
 	var set []*punished
 	for _, f := range flows {
 		n := float64(f.Exact(t.Unit))
@@ -343,7 +343,7 @@ func (t *tracker) punish(now time.Duration, flows []sketch.Flow, heavy uint64, g
 	}
 	unmet := make(map[uint64]bool)
 	for _, s := range stats {
-		g.Watch(s, func(c generation.Counting) {
+		g.Watch(s, func(c engine.Counting) {
 			table := table(c)
 			for _, p := range set {
 				if !table.Set(p.Hash, t.penalty(now)) {
@@ -383,9 +383,9 @@ func (t *tracker) mark(r *Report) {
 }
 
 // tidy removes the penalties that have ended.
-func (w *Watcher) tidy(now time.Duration, g *generation.Generation, stats []*loader.Stats) {
+func (w *Watcher) tidy(now time.Duration, g *engine.Generation, stats []*loader.Stats) {
 	for _, s := range stats {
-		g.Watch(s, func(c generation.Counting) {
+		g.Watch(s, func(c engine.Counting) {
 			if table := table(c); table.Len() > 0 {
 				table.Expire(now)
 				c.SetPenalized(table.Len())
@@ -394,7 +394,7 @@ func (w *Watcher) tidy(now time.Duration, g *generation.Generation, stats []*loa
 	}
 }
 
-func table(c generation.Counting) *penalty.Table {
+func table(c engine.Counting) *penalty.Table {
 	t, err := penalty.NewTable(c.Penalties)
 	if err != nil {
 		panic(err) // the map has whole buckets
