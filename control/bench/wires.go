@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
-	"weir/control/playground"
+	"weir/control/demo/playground"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/loader"

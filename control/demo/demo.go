@@ -20,7 +20,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sync/errgroup"
 
-	"weir/control/playground"
+	"weir/control/demo/playground"
 	"weir/control/run"
 	"weir/loader"
 )

@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"weir/control/playground"
+	"weir/control/demo/playground"
 )
 
 // Lab is a playground for a test. By convention the test sends at A and filters
