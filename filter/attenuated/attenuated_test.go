@@ -27,10 +27,10 @@ func newRand(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 1))
 }
 
-// An element outside is found at depth d with the probability that d is the
-// first of independent filters to have a false positive,
-// f_d·∏_{i<d}(1 − f_i), within 3 %. Each level has four times the elements of
-// the one before, as in a network where each router has five links.
+// An absent element is found at depth d with the probability that d is the
+// first of independent filters to have a false positive, f_d·∏_{i<d}(1 − f_i),
+// within 3 %. Each level has four times the elements of the one before, as in a
+// network where each router has five links.
 func TestFalsePositivesByDepth(t *testing.T) {
 	const depth, m, k = 4, 1 << 20, 3
 	g := standard(m, k)
@@ -61,7 +61,7 @@ func TestLookupFindsTheNearest(t *testing.T) {
 	f := New(standard(10_000, 5), seed, 3)
 	b := []byte("resource")
 	if _, ok := f.Lookup(b); ok {
-		t.Error("the empty filter finds something")
+		t.Error("the empty filter contains an element")
 	}
 	for d := f.Depth(); d >= 1; d-- {
 		f.Level(d).Add(b)
@@ -94,8 +94,8 @@ func (w *network) connect(a, b int) {
 	w.far[b] = append(w.far[b], end{a, la})
 }
 
-// round lets all routers announce to all neighbours at once, and returns the
-// number of messages that needed.
+// round sends the announcements of all routers at once and returns the number
+// of messages.
 func (w *network) round(t testing.TB) int {
 	type message struct {
 		to end
@@ -117,8 +117,8 @@ func (w *network) round(t testing.TB) int {
 	return len(all)
 }
 
-// settle runs rounds until there is nothing to announce. It takes as many as
-// the depth, and one to see that.
+// settle runs rounds until no router announces anything: depth rounds, and one
+// more to notice.
 func (w *network) settle(t testing.TB) (messages int) {
 	for range w.routers[0].depth + 1 {
 		n := w.round(t)
@@ -149,7 +149,7 @@ func (w *network) distances(from int) []int {
 	return d
 }
 
-// random is a ring, so that it is connected, with random chords.
+// random returns a ring, so that it is connected, with random chords.
 func random(n int, g bloom.Geometry, depth int, rng *rand.Rand) *network {
 	w := newNetwork(n, g, depth)
 	for i := range n {
@@ -173,8 +173,8 @@ type outcome struct {
 	phantom int // out of reach, but seems within
 }
 
-// query asks all routers for all resources, of which number i is held by router
-// holder[i]. Within reach each must be found, at no more than its true
+// query looks up all resources from all routers; router holder[i] stores
+// resource i. Within reach each must be found, at no more than its true
 // distance.
 func (w *network) query(t *testing.T, holder []int) (o outcome) {
 	t.Helper()
@@ -204,8 +204,8 @@ func (w *network) query(t *testing.T, holder []int) (o outcome) {
 	return o
 }
 
-// follow is the router at which a query ends that is sent the way that the
-// first router found the shortest, for as many hops as it said.
+// follow returns the router at which a query ends that takes the path that the
+// first router found the shortest, for as many hops as it reported.
 func (w *network) follow(from int, b []byte) int {
 	_, hops, _ := w.routers[from].Route(b)
 	for ; hops > 0; hops-- {
@@ -218,7 +218,7 @@ func (w *network) follow(from int, b []byte) int {
 	return from
 }
 
-// populate gives n resources to random routers, which it returns.
+// populate stores n resources in random routers, which it returns.
 func (w *network) populate(n int, rng *rand.Rand) (holder []int) {
 	for i := range n {
 		h := rng.IntN(len(w.routers))
@@ -243,7 +243,7 @@ func TestNetworkRoutesToHolder(t *testing.T) {
 	}
 }
 
-// Filters that are too small lead astray but miss nothing.
+// Filters that are too small misroute requests but miss nothing.
 func TestNetworkWithFalsePositives(t *testing.T) {
 	const routers, depth, resources = 30, 3, 300
 	rng := newRand(t)
@@ -253,12 +253,12 @@ func TestNetworkWithFalsePositives(t *testing.T) {
 	o := w.query(t, holder)
 	t.Logf("%+v", o)
 	if o.tooNear == 0 || o.lost == 0 || o.phantom == 0 {
-		t.Errorf("%+v: without false positives the test tests too little", o)
+		t.Errorf("%+v: no false positives: the test shows too little", o)
 	}
 }
 
-// A change takes one round for each hop and does not go beyond the depth; what
-// did not change is not announced. Deleted resources are no longer found.
+// A change spreads one hop a round and not beyond the depth, unchanged filters
+// are not announced, and deleted resources are no longer found.
 func TestUpdatesPropagate(t *testing.T) {
 	const routers, depth = 10, 4
 	w := newNetwork(routers, standard(10_000, 7), depth)

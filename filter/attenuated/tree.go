@@ -7,24 +7,24 @@ import (
 	"weir/filter/hash"
 )
 
-// ErrNotHeld says that a resource to be removed is not held by the node.
-var ErrNotHeld = errors.New("attenuated: resource is not held by the node")
+// ErrNotFound means that the node does not store the resource to be removed.
+var ErrNotFound = errors.New("attenuated: node does not store the resource")
 
-// Tree is a node of a rooted tree, or the tree of which it is the root, in
-// which requests for resources are routed as Czerwinski et al. do (section
-// 6.1). A node holds resources, and knows by Bloom filters which it holds,
-// which are in the subtree of each child, and which are in its own: the union
-// of these. It is safe for concurrent finds, not for changes beside them.
+// Tree is a node of a rooted tree, or the tree below it, in which requests for
+// resources are routed as by Czerwinski et al. (section 6.1). A node stores
+// resources and keeps Bloom filters of its own resources, of each child's
+// subtree and, as their union, of its own subtree. Concurrent finds are safe; a
+// change must not run concurrently with anything else.
 type Tree struct {
 	parent    *Tree
 	children  []*Tree
 	resources map[string]struct{}
 	own       *bloom.Filter
-	unified   *bloom.Filter // what the parent knows of this child
+	unified   *bloom.Filter // the child's subtree, as seen by its parent
 }
 
-// NewTree makes the root of a tree, holding nothing. All nodes have filters of
-// the geometry g; the seed selects their hash functions.
+// NewTree returns a root without resources. All nodes have filters of geometry
+// g; the seed selects their hash functions.
 func NewTree(g bloom.Geometry, seed uint64) *Tree {
 	return &Tree{
 		resources: make(map[string]struct{}),
@@ -33,7 +33,7 @@ func NewTree(g bloom.Geometry, seed uint64) *Tree {
 	}
 }
 
-// AddChild adds a child that holds nothing.
+// AddChild adds a child without resources and returns it.
 func (t *Tree) AddChild() *Tree {
 	c := NewTree(t.own.Geometry, t.own.Seed())
 	c.parent = t
@@ -41,7 +41,8 @@ func (t *Tree) AddChild() *Tree {
 	return c
 }
 
-// Insert puts the resource b into the node. The path to the root learns of it.
+// Insert stores the resource b in the node and adds it to the filters on the
+// path to the root.
 func (t *Tree) Insert(b []byte) {
 	t.resources[string(b)] = struct{}{}
 	h := hash.Sum(t.own.Seed(), b)
@@ -51,11 +52,11 @@ func (t *Tree) Insert(b []byte) {
 	}
 }
 
-// Remove takes the resource b out of the node. The filters on the path to the
-// root are made anew, by OR. It fails with ErrNotHeld.
+// Remove deletes the resource b from the node and rebuilds the filters on the
+// path to the root by OR. It returns ErrNotFound if the node does not store b.
 func (t *Tree) Remove(b []byte) error {
 	if _, held := t.resources[string(b)]; !held {
-		return ErrNotHeld
+		return ErrNotFound
 	}
 	delete(t.resources, string(b))
 	t.own.Clear()
@@ -65,23 +66,23 @@ func (t *Tree) Remove(b []byte) error {
 	for n := t; n != nil; n = n.parent {
 		n.unified = n.own.Clone()
 		for _, c := range n.children {
-			_ = n.unified.Union(c.unified) // of one tree, so compatible
+			_ = n.unified.Union(c.unified) // cannot fail: all nodes share one geometry
 		}
 	}
 	return nil
 }
 
-// Route is the way of a request through a tree.
+// Route describes how a request travelled through a tree.
 type Route struct {
-	Holder *Tree // the node that holds the resource
-	Hops   int   // edges passed, up, down, and back from where it is not
-	Astray int   // edges passed downwards in vain, after false positives
+	Holder *Tree // the node that stores the resource
+	Hops   int   // edges crossed: up, down, and back after false positives
+	Wasted int   // edges crossed downwards because of false positives
 }
 
-// Find routes a request for the resource b that starts in the node: up to the
-// first node whose subtree seems to hold it, and there down to the holder, with
-// backtracking after false positives. It finds every resource of the tree; it
-// reports false where there is none, and then Holder is nil.
+// Find routes a request for the resource b from this node: up to the first
+// ancestor whose subtree appears to contain b, and from there down,
+// backtracking after false positives. It finds every resource of the tree. It
+// reports false, and Route.Holder is nil, if the tree does not contain b.
 func (t *Tree) Find(b []byte) (route Route, ok bool) {
 	s := search{resource: b, hash: hash.Sum(t.own.Seed(), b)}
 	var below *Tree // searched already
@@ -102,7 +103,7 @@ type search struct {
 	hash     uint64
 }
 
-// down searches the subtree of n, where the filters lead, except for one child.
+// down searches the subtree of n along positive filters, skipping one child.
 func (s *search) down(n, except *Tree) bool {
 	if !n.unified.ContainsHash(s.hash) {
 		return false
@@ -122,7 +123,7 @@ func (s *search) down(n, except *Tree) bool {
 			return true
 		}
 		s.Hops++ // back
-		s.Astray++
+		s.Wasted++
 	}
 	return false
 }

@@ -8,7 +8,7 @@ import (
 	"weir/filter/bloom"
 )
 
-// grow makes a random tree of n nodes, the root first.
+// grow returns a random tree of n nodes, the root first.
 func grow(g bloom.Geometry, n int, rng *rand.Rand) []*Tree {
 	nodes := []*Tree{NewTree(g, seed)}
 	for len(nodes) < n {
@@ -24,7 +24,7 @@ func (t *Tree) depth() int {
 	return t.parent.depth() + 1
 }
 
-// distance is the true number of edges between two nodes.
+// distance returns the true number of edges between two nodes.
 func distance(a, b *Tree) int {
 	switch da, db := a.depth(), b.depth(); {
 	case a == b:
@@ -37,8 +37,8 @@ func distance(a, b *Tree) int {
 	return 2 + distance(a.parent, b.parent)
 }
 
-// All resources are found from all nodes, over the direct way and the detours
-// that false positives cost, whether the filters are large or small.
+// Every resource is found from every node, by the direct path plus the detours
+// that false positives cost, with large and with small filters.
 func TestTreeFindsAll(t *testing.T) {
 	const nodes, resources = 60, 300
 	for _, c := range []struct {
@@ -57,24 +57,24 @@ func TestTreeFindsAll(t *testing.T) {
 			for i, h := range holder {
 				r, ok := n.Find(resource(i))
 				if !ok || r.Holder != h {
-					t.Fatalf("resource %d is not found where it is", i)
+					t.Fatalf("resource %d is not found in its node", i)
 				}
-				if want := distance(n, h) + 2*r.Astray; r.Hops != want {
-					t.Fatalf("resource %d takes %d hops, want %d, %d of them astray", i, r.Hops, want, 2*r.Astray)
+				if want := distance(n, h) + 2*r.Wasted; r.Hops != want {
+					t.Fatalf("resource %d takes %d hops, want %d, %d of them wasted", i, r.Hops, want, 2*r.Wasted)
 				}
 				hops += r.Hops
-				astray += r.Astray
+				astray += r.Wasted
 			}
 		}
-		t.Logf("%d bits: %d hops, astray %d", c.g.M(), hops, astray)
+		t.Logf("%d bits: %d hops, %d wasted", c.g.M(), hops, astray)
 		if c.astray != (astray > hops/100) {
-			t.Errorf("%d bits: %d of %d hops astray", c.g.M(), astray, hops)
+			t.Errorf("%d bits: %d of %d hops wasted", c.g.M(), astray, hops)
 		}
 	}
 }
 
-// Requests for what the tree does not have end at its root, even where the
-// filters are full, and pass no edge downwards twice.
+// A request for an absent resource ends at the root, even if the filters are
+// full, and crosses no edge downwards twice.
 func TestTreeAbsent(t *testing.T) {
 	for _, m := range []uint32{8, 100} {
 		rng := newRand(t)
@@ -87,19 +87,20 @@ func TestTreeAbsent(t *testing.T) {
 		for _, n := range tree {
 			r, ok := n.Find([]byte("absent"))
 			if ok || r.Holder != nil {
-				t.Fatal("found what is absent")
+				t.Fatal("found an absent resource")
 			}
-			if want := n.depth() + 2*r.Astray; r.Hops != want {
+			if want := n.depth() + 2*r.Wasted; r.Hops != want {
 				t.Errorf("%d hops, want %d", r.Hops, want)
 			}
-			if edges := len(tree) - 1 - n.depth(); r.Astray > edges || m == 8 && r.Astray != edges {
-				t.Errorf("%d edges passed in vain of %d", r.Astray, edges)
+			if edges := len(tree) - 1 - n.depth(); r.Wasted > edges || m == 8 && r.Wasted != edges {
+				t.Errorf("%d of %d edges wasted", r.Wasted, edges)
 			}
 		}
 	}
 }
 
-// Of several holders the one in the smallest subtree around the start is found.
+// Of several nodes with the resource, the one in the smallest subtree around
+// the start is found.
 func TestTreeNearHolderFirst(t *testing.T) {
 	root := NewTree(standard(1000, 5), seed)
 	a, b := root.AddChild(), root.AddChild()
@@ -127,7 +128,7 @@ func TestTreeRemove(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := holder[0].Remove(resource(0)); !errors.Is(err, ErrNotHeld) {
+	if err := holder[0].Remove(resource(0)); !errors.Is(err, ErrNotFound) {
 		t.Errorf("removing a second time: %v", err)
 	}
 	want := bloom.New(g, seed)

@@ -46,7 +46,7 @@ func name(g bloom.Geometry) string {
 	return fmt.Sprintf("%s/m=%d/k=%d", kind, g.M(), g.K())
 }
 
-// fill makes a filter of n random elements.
+// fill returns a filter of n random elements.
 func fill(g bloom.Geometry, n int, rng *rand.Rand) *bloom.Filter {
 	f := bloom.New(g, seed)
 	for range n {
@@ -60,7 +60,7 @@ func newRand(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 1))
 }
 
-func TestGeometryRefuses(t *testing.T) {
+func TestGeometryRejects(t *testing.T) {
 	for _, c := range []struct {
 		m uint32
 		k int
@@ -80,8 +80,8 @@ func TestGeometryRefuses(t *testing.T) {
 	}
 }
 
-// Hash functions of a partitioned filter keep to their slices, and all bits
-// are in reach.
+// Hash functions of a partitioned filter stay in their slices, and every bit is
+// reachable.
 func TestPosition(t *testing.T) {
 	rng := newRand(t)
 	for _, g := range []bloom.Geometry{standard(70, 3), partitioned(70, 7)} {
@@ -188,8 +188,8 @@ func TestRateFormulas(t *testing.T) {
 			t.Errorf("k = %d: standard %v, partitioned %v", k, s, p)
 		}
 	}
-	// Section 2.2: the bits at the lower bound are log₂e = 1.44 times fewer, and
-	// as many as Bits gives achieve the rate at k = −log₂ ε where that is whole.
+	// Section 2.2: the lower bound is log₂e = 1.44 times smaller, and Bits bits
+	// achieve the rate with k = −log₂ ε, if that is an integer.
 	near("overhead", bloom.Bits(n, 1e-3)/bloom.LowerBound(n, 1e-3), 1.4426950408889634, 1e-12)
 	near("lower bound", bloom.LowerBound(n, 1.0/1024), 10*n, 1e-12)
 	near("rate at Bits", standard(uint32(bloom.Bits(n, 1.0/1024)), 10).FalsePositiveRate(n), 1.0/1024, 1e-5)
@@ -311,9 +311,9 @@ func TestIncompatible(t *testing.T) {
 	}
 }
 
-// Estimates of both sizes stay within five standard deviations. That of the
-// number of zero bits is at most √(m·p(1−p)); one element turns about
-// k·p of them.
+// Estimates of both sizes stay within five standard deviations. The standard
+// deviation of the number of zero bits is at most √(m·p(1−p)); one element
+// clears about k·p of them.
 func TestEstimates(t *testing.T) {
 	const n1, n2, common = 20_000, 30_000, 8_000
 	for _, g := range []bloom.Geometry{standard(400_000, 6), partitioned(400_002, 6)} {
@@ -339,7 +339,7 @@ func TestEstimates(t *testing.T) {
 			check("|S1 ∩ S2|", must(a.IntersectionSize(b)), common, n1+n2-common)
 			check("|S1 ∩ S2| of known sizes", must(a.IntersectionSizeOf(b, n1, n2)), common, n1+n2-common)
 
-			// The paper's formula, in its own terms.
+			// The formula as the paper writes it.
 			z1, z2 := float64(g.M()-a.Ones()), float64(g.M()-b.Ones())
 			inner := a.Clone()
 			if err := inner.Intersect(b); err != nil {
@@ -390,8 +390,7 @@ func TestEncoding(t *testing.T) {
 	}
 }
 
-// sealed is b with its checksum made right, so that what stands before it gets
-// looked at.
+// sealed returns b with a valid checksum, so that decoding gets past it.
 func sealed(b []byte) []byte {
 	if len(b) < 8 {
 		return b
@@ -400,7 +399,7 @@ func sealed(b []byte) []byte {
 	return binary.LittleEndian.AppendUint64(body, hash.Sum(0, body))
 }
 
-// malformed is a table of one mutation for each reason to reject.
+// malformed returns one mutation for each reason to reject an encoding.
 func malformed() map[string][]byte {
 	mutate := func(g bloom.Geometry, change func(b []byte) []byte) []byte {
 		f := bloom.New(g, seed)
@@ -470,19 +469,18 @@ func FuzzUnmarshal(f *testing.F) {
 				continue
 			}
 			if again := must(d.MarshalBinary()); string(again) != string(b) {
-				t.Fatalf("%x decodes to what encodes as %x", b, again)
+				t.Fatalf("%x decodes, but encodes again as %x", b, again)
 			}
 			h := hash.Sum(seed, b)
 			d.AddHash(h)
 			if !d.ContainsHash(h) {
-				t.Fatal("the decoded filter loses an element")
+				t.Fatal("the decoded filter loses an element it was given")
 			}
 		}
 	})
 }
 
-// A query of an element within the set tests all k bits, one of an element
-// outside about two.
+// A query of a member tests all k bits, one of an absent element about two.
 func BenchmarkFilter(b *testing.B) {
 	const n = 1_000_000
 	for _, g := range []bloom.Geometry{standard(16*n, 11), partitioned(16*n, 11)} {

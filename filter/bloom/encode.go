@@ -23,9 +23,9 @@ import (
 //	 8  geometry
 //	16  seed, 8 bytes
 //	24  the bits, in words of 8 bytes
-//	    XXH64 of all that precedes under seed 0, 8 bytes
+//	    XXH64 of everything before it, with seed 0, 8 bytes
 //
-// The checksum finds damage, not forgery.
+// The checksum detects corruption, not forgery.
 const (
 	prefix      = "WBLM\x01\x00\x00\x00"
 	headerLen   = 24
@@ -35,7 +35,7 @@ const (
 // GeometryLen is the length of an encoded Geometry in bytes.
 const GeometryLen = 8
 
-// AppendBinary appends the geometry's encoding of GeometryLen bytes to b. The
+// AppendBinary appends the geometry's encoding, GeometryLen bytes, to b. The
 // error is always nil. It implements encoding.BinaryAppender.
 func (g Geometry) AppendBinary(b []byte) ([]byte, error) {
 	var kind byte
@@ -45,9 +45,9 @@ func (g Geometry) AppendBinary(b []byte) ([]byte, error) {
 	return binary.LittleEndian.AppendUint32(append(b, kind, byte(g.k), 0, 0), g.m), nil
 }
 
-// UnmarshalBinary makes g the geometry encoded in b. It fails, leaving g
-// unchanged, on anything that AppendBinary does not produce for a geometry of
-// Standard or Partitioned. It implements encoding.BinaryUnmarshaler.
+// UnmarshalBinary decodes b into g. It accepts exactly what AppendBinary
+// produces for geometries of [Standard] and [Partitioned]; otherwise it fails
+// and leaves g unchanged. It implements encoding.BinaryUnmarshaler.
 func (g *Geometry) UnmarshalBinary(b []byte) error {
 	if len(b) != GeometryLen {
 		return fmt.Errorf("bloom: decode geometry: %d bytes, want %d", len(b), GeometryLen)
@@ -61,13 +61,13 @@ func (g *Geometry) UnmarshalBinary(b []byte) error {
 		return fmt.Errorf("bloom: decode geometry: %w", err)
 	}
 	if kind > 1 || b[2] != 0 || b[3] != 0 || d.m != m {
-		return fmt.Errorf("bloom: decode geometry: % x is none", b)
+		return fmt.Errorf("bloom: decode geometry: invalid geometry % x", b)
 	}
 	*g = d
 	return nil
 }
 
-// AppendBinary appends the filter's encoding, its seed included, to b. The
+// AppendBinary appends the filter's encoding, including its seed, to b. The
 // error is always nil. It implements encoding.BinaryAppender.
 func (f *Filter) AppendBinary(b []byte) ([]byte, error) {
 	start := len(b)
@@ -80,14 +80,14 @@ func (f *Filter) AppendBinary(b []byte) ([]byte, error) {
 	return binary.LittleEndian.AppendUint64(b, hash.Sum(0, b[start:])), nil
 }
 
-// MarshalBinary is AppendBinary to a new slice. It implements
+// MarshalBinary returns the encoding of AppendBinary. It implements
 // encoding.BinaryMarshaler.
 func (f *Filter) MarshalBinary() ([]byte, error) {
 	return f.AppendBinary(make([]byte, 0, headerLen+8*len(f.words)+checksumLen))
 }
 
-// UnmarshalBinary makes f the filter encoded in b. It fails on anything that
-// AppendBinary does not produce, and then leaves f unchanged. It implements
+// UnmarshalBinary decodes b into f. It accepts exactly what AppendBinary
+// produces; otherwise it fails and leaves f unchanged. It implements
 // encoding.BinaryUnmarshaler.
 func (f *Filter) UnmarshalBinary(b []byte) error {
 	if len(b) < headerLen+checksumLen {

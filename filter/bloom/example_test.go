@@ -8,7 +8,7 @@ import (
 	"weir/filter/bloom"
 )
 
-// A filter is sized for a number of elements and a false-positive rate.
+// Size a filter for a number of elements and a false-positive rate.
 func Example() {
 	const n, eps = 1_000_000, 1e-3
 	m := uint32(math.Ceil(bloom.Bits(n, eps)))

@@ -1,7 +1,7 @@
-// Package compress has compressed Bloom filters: filters that are made sparse,
-// with more bits and fewer hash functions than would be best in memory, and
-// entropy-coded to be sent. For the same number of bits sent they have fewer
-// false positives than the optimal filter that is sent as it is.
+// Package compress implements compressed Bloom filters: sparse filters, with
+// more bits and fewer hash functions than are optimal in memory, that are
+// entropy-coded for transmission. For the same transmitted size they have fewer
+// false positives than an uncompressed optimal filter.
 //
 // The idea is Mitzenmacher's (Compressed Bloom Filters, IEEE/ACM Transactions
 // on Networking 10, 2002). Sections refer to Broder and Mitzenmacher, Network
@@ -21,34 +21,34 @@ import (
 	"weir/filter/hash"
 )
 
-// SentBits is the expected size in bits of a filter of n elements after
-// compression, its header not counted: z = m·H(p′), where H is the binary
-// entropy and p′ the expected fraction of zeros (section 2.6).
+// SentBits returns the expected size in bits of a filter of n elements after
+// compression, without its header: z = m·H(p′), where H is the binary entropy
+// and p′ the expected fraction of zeros (section 2.6).
 func SentBits(g bloom.Geometry, n uint64) float64 {
 	p := g.ZeroFraction(n)
 	return float64(g.M()) * stat.Entropy([]float64{p, 1 - p}) / math.Ln2
 }
 
-// Plan is a choice of the array to be compressed.
+// Plan is a filter geometry chosen by [Optimal], with its expected properties.
 type Plan struct {
 	Geometry bloom.Geometry
-	Sent     float64 // expected size after compression in bits, at most what was asked for
+	Sent     float64 // expected size after compression in bits, at most the requested size
 	Rate     float64 // false-positive rate
 }
 
-// Optimal is the standard filter for n elements with the least false-positive
-// rate among those of at most maxM bits in memory and an expected size of at
-// most sent bits after compression, its header not counted (section 2.6). It
-// fails where n, sent or maxM is zero.
+// Optimal returns the standard filter for n elements with the lowest
+// false-positive rate among those of at most maxM bits in memory and at most
+// sent bits in expectation after compression, without the header (section 2.6).
+// It fails if n, sent or maxM is zero.
 //
-// The limit on memory is needed: without it the best filter has a single hash
-// function and very many bits. As ln(p)·ln(1−p) is symmetric, so are rate and
-// size: for each sparse filter there is a dense one, nearly all ones, that is
-// as good but takes a multiple of the hash functions. Optimal leaves these out:
-// k is at most the best for a filter of m bits that is not compressed.
+// The limit on memory is necessary: without it the best filter has a single
+// hash function and very many bits. As ln(p)·ln(1−p) is symmetric, each sparse
+// filter has a dense counterpart, nearly all ones, of the same rate and size
+// that takes a multiple of the hash functions. Optimal considers sparse filters
+// only: k is at most the optimum for m bits without compression.
 func Optimal(n uint64, sent float64, maxM uint32) (Plan, error) {
 	if n == 0 || maxM == 0 || !(sent > 0) {
-		return Plan{}, fmt.Errorf("compress: no filter of at most %d bits for %d elements in %v bits sent", maxM, n, sent)
+		return Plan{}, fmt.Errorf("compress: cannot plan a filter of at most %d bits for %d elements in %v transmitted bits", maxM, n, sent)
 	}
 	best := Plan{Rate: math.Inf(1)}
 	for k := 1; k <= bloom.OptimalK(maxM, n); k++ {
@@ -76,17 +76,17 @@ func Optimal(n uint64, sent float64, maxM uint32) (Plan, error) {
 //	 8  geometry, as encoded by weir/filter/bloom
 //	16  seed, 8 bytes
 //	24  the bits, as encoded by AppendBits
-//	    XXH64 of all that precedes under seed 0, 8 bytes
+//	    XXH64 of everything before it, with seed 0, 8 bytes
 //
-// The checksum finds damage, not forgery.
+// The checksum detects corruption, not forgery.
 const (
 	prefix      = "WCBF\x01\x00\x00\x00"
 	headerLen   = 24
 	checksumLen = 8
 )
 
-// Encode compresses a filter to the entropy of its bits and a header of 36
-// bytes.
+// Encode returns the filter compressed to the entropy of its bits plus a header
+// and checksum of 36 bytes.
 func Encode(f *bloom.Filter) []byte {
 	b, _ := f.Geometry.AppendBinary([]byte(prefix)) // never fails
 	b = binary.LittleEndian.AppendUint64(b, f.Seed())
@@ -94,9 +94,8 @@ func Encode(f *bloom.Filter) []byte {
 	return binary.LittleEndian.AppendUint64(b, hash.Sum(0, b))
 }
 
-// Decode is the inverse of Encode. It fails on anything that Encode does not
-// produce, and on filters of more than maxM bits: a few bytes can stand for a
-// filter of any size.
+// Decode decodes what [Encode] produced. It fails on anything else, and on
+// filters of more than maxM bits: a few bytes can encode a filter of any size.
 func Decode(b []byte, maxM uint32) (*bloom.Filter, error) {
 	if len(b) < headerLen+onesLen+checksumLen {
 		return nil, fmt.Errorf("compress: decode: %d bytes, need at least %d", len(b), headerLen+onesLen+checksumLen)
@@ -113,7 +112,7 @@ func Decode(b []byte, maxM uint32) (*bloom.Filter, error) {
 		return nil, fmt.Errorf("compress: decode: %w", err)
 	}
 	if g.M() > maxM {
-		return nil, fmt.Errorf("compress: decode: filter of %d bits, at most %d are allowed", g.M(), maxM)
+		return nil, fmt.Errorf("compress: decode: filter of %d bits exceeds the limit of %d", g.M(), maxM)
 	}
 	words, err := DecodeBits(body[headerLen:], g.M())
 	if err != nil {

@@ -39,7 +39,7 @@ func random(g bloom.Geometry, n int, rng *rand.Rand) *bloom.Filter {
 }
 
 // Table 1 of the survey, by its formulas and by compressing real filters and
-// querying what was decompressed.
+// querying the decompressed ones.
 //
 // Tolerances: the formulas agree to the digits given, 5·10⁻⁸ and 5·10⁻⁴. The number of zeros of a
 // filter with a = kn/m has the variance m·e^−a·(1 − (1+a)e^−a), and each zero
@@ -61,10 +61,10 @@ func TestTable1(t *testing.T) {
 			g := standard(c.perElement*n, c.k)
 			rate, z := g.FalsePositiveRate(n), SentBits(g, n)/n
 			if math.Abs(rate-c.f) > 5e-8 {
-				t.Errorf("rate by formula is %.6g, want %.6g", rate, c.f)
+				t.Errorf("predicted rate is %.6g, want %.6g", rate, c.f)
 			}
 			if math.Abs(z-c.z) > 0.0005 {
-				t.Errorf("sent by formula are %.5f bits per element, want %.3f", z, c.z)
+				t.Errorf("predicted size is %.5f bits per element, want %.3f", z, c.z)
 			}
 
 			rng := newRand(t)
@@ -73,9 +73,9 @@ func TestTable1(t *testing.T) {
 			a := float64(c.k) / float64(c.perElement)
 			p := math.Exp(-a)
 			sd := math.Sqrt(float64(c.perElement)/n*p*(1-(1+a)*p)) * math.Abs(math.Log2(p/(1-p)))
-			t.Logf("sent are %.5f bits per element, by formula %.5f, standard deviation %.5f", bits, z, sd)
+			t.Logf("size %.5f bits per element, predicted %.5f, standard deviation %.5f", bits, z, sd)
 			if math.Abs(bits-z) > 5*sd+8.0*(headerLen+onesLen+checksumLen+2)/n {
-				t.Errorf("sent are %.5f bits per element, want %.5f", bits, z)
+				t.Errorf("size %.5f bits per element, want %.5f", bits, z)
 			}
 
 			received := must(Decode(sent, g.M()))
@@ -90,9 +90,8 @@ func TestTable1(t *testing.T) {
 	}
 }
 
-// The optimum for 16 bits sent per element is Table 1's choice of k at each of
-// its sizes in memory, and no other filter within the limits is better, of
-// those that are not dense.
+// With 16 transmitted bits per element, the optimum has Table 1's k at each of
+// its sizes in memory, and no other sparse filter within the limits is better.
 func TestOptimal(t *testing.T) {
 	const n, sent = 10_000, 16 * 10_000
 	last := math.Inf(1)
@@ -120,13 +119,13 @@ func TestOptimal(t *testing.T) {
 			}
 		}
 	}
-	// Dense filters, which are as good, are left out.
+	// Dense filters, which are equally good, are not considered.
 	for memory := uint32(2); memory < 20; memory++ {
 		if g := must(Optimal(n, 2*n, memory*n)).Geometry; g.K() > bloom.OptimalK(g.M(), n) {
-			t.Errorf("the plan for 2 bits sent of %d is the dense filter m = %d, k = %d", memory, g.M(), g.K())
+			t.Errorf("the plan for 2 of %d bits is the dense filter m = %d, k = %d", memory, g.M(), g.K())
 		}
 	}
-	// With all the memory there is, one hash function is best.
+	// With unlimited memory, one hash function is best.
 	if p := must(Optimal(n, sent, math.MaxUint32)); p.Geometry.K() != 1 || p.Rate > 1e-4 {
 		t.Errorf("without a limit the plan is %+v", p)
 	}
@@ -135,15 +134,15 @@ func TestOptimal(t *testing.T) {
 		second(Optimal(n, math.NaN(), 100)), second(Optimal(n, sent, 0)),
 	} {
 		if err == nil {
-			t.Error("an impossible plan was made")
+			t.Error("an impossible plan was accepted")
 		}
 	}
 }
 
 func second[T any](_ T, err error) error { return err }
 
-// Bits of every density come back, and their code is no longer than their
-// entropy by more than two bytes and a millionth.
+// Bits of every density survive a round trip, and their code exceeds their
+// entropy by at most two bytes and a millionth.
 func TestBitsRoundTrip(t *testing.T) {
 	rng := newRand(t)
 	for _, n := range []uint32{1, 2, 63, 64, 65, 1000, 100_003} {
@@ -159,7 +158,7 @@ func TestBitsRoundTrip(t *testing.T) {
 			b := AppendBits([]byte("head"), words, n)
 			got, err := DecodeBits(b[4:], n)
 			if err != nil || !slices.Equal(got, words) {
-				t.Fatalf("%d bits of density %v do not come back: %v", n, density, err)
+				t.Fatalf("%d bits of density %v: round trip failed: %v", n, density, err)
 			}
 			p := ones / float64(n)
 			entropy := 0.0
@@ -173,8 +172,8 @@ func TestBitsRoundTrip(t *testing.T) {
 	}
 }
 
-// The coder's worst case for carries: bits that keep the middle of the
-// interval within it for long.
+// The coder's worst case for carries: bits that keep the middle of the interval
+// inside it for a long time.
 func TestBitsStraddle(t *testing.T) {
 	for _, pattern := range [][]uint64{
 		{0xaaaaaaaaaaaaaaaa}, {0x5555555555555555}, {0xffffffff}, {0xffffffff00000000}, {1}, {1 << 63}, {0xfffffffffffffffe},
@@ -182,7 +181,7 @@ func TestBitsStraddle(t *testing.T) {
 		words := slices.Repeat(pattern, 500)
 		got, err := DecodeBits(AppendBits(nil, words, 32_000), 32_000)
 		if err != nil || !slices.Equal(got, words) {
-			t.Errorf("pattern %x does not come back: %v", pattern, err)
+			t.Errorf("pattern %x: round trip failed: %v", pattern, err)
 		}
 	}
 }
@@ -194,14 +193,13 @@ func TestFilterRoundTrip(t *testing.T) {
 			f := random(g, n, rng)
 			got, err := Decode(Encode(f), g.M())
 			if err != nil || !got.Equal(f) {
-				t.Errorf("%+v with %d elements does not come back: %v", g, n, err)
+				t.Errorf("%+v with %d elements: round trip failed: %v", g, n, err)
 			}
 		}
 	}
 }
 
-// sealed is b with its checksum made right, so that what stands before it gets
-// looked at.
+// sealed returns b with a valid checksum, so that decoding gets past it.
 func sealed(b []byte) []byte {
 	if len(b) < checksumLen {
 		return b
@@ -210,7 +208,7 @@ func sealed(b []byte) []byte {
 	return binary.LittleEndian.AppendUint64(body, hash.Sum(0, body))
 }
 
-// malformed is a table of one mutation for each reason to reject.
+// malformed returns one mutation for each reason to reject an encoding.
 func malformed() map[string][]byte {
 	f := bloom.New(standard(70, 3), seed)
 	f.AddHash(1)
@@ -268,7 +266,7 @@ func TestBitsAreCanonical(t *testing.T) {
 		}
 		values[words[0]] = true
 		if again := AppendBits(nil, words, n); !slices.Equal(again, b) {
-			t.Errorf("% x decodes to what encodes as % x", b, again)
+			t.Errorf("% x decodes, but encodes again as % x", b, again)
 		}
 	}
 	for ones := range byte(n + 2) {
@@ -311,11 +309,12 @@ func TestDecodeLimitsMemory(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := Decode(b, 999); err == nil {
-		t.Error("a filter of 1000 bits was decoded where 999 are allowed")
+		t.Error("a filter of 1000 bits was accepted with a limit of 999")
 	}
 }
 
-// What decodes encodes to the same bytes: no two messages say the same.
+// Decoding and encoding again yields the same bytes: no two messages mean the
+// same.
 func FuzzDecode(f *testing.F) {
 	for _, b := range malformed() {
 		f.Add(b)
@@ -331,13 +330,13 @@ func FuzzDecode(f *testing.F) {
 				continue
 			}
 			if again := Encode(d); !slices.Equal(again, b) {
-				t.Fatalf("%x decodes to what encodes as %x", b, again)
+				t.Fatalf("%x decodes, but encodes again as %x", b, again)
 			}
 		}
 	})
 }
 
-// The coder alone, so that the fuzzer need not find its way through a header.
+// The coder alone, so that the fuzzer need not guess a valid header.
 func FuzzDecodeBits(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0}, uint16(5))
 	f.Add([]byte{5, 0, 0, 0}, uint16(5))
@@ -349,7 +348,7 @@ func FuzzDecodeBits(f *testing.F) {
 			return
 		}
 		if again := AppendBits(nil, words, uint32(n)); !slices.Equal(again, b) {
-			t.Fatalf("%x decodes to what encodes as %x", b, again)
+			t.Fatalf("%x decodes, but encodes again as %x", b, again)
 		}
 	})
 }

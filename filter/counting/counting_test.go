@@ -32,9 +32,9 @@ func newRand(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 1))
 }
 
-// After random insertions and deletions of members the filter is the one that
-// holds what remains, counter by counter, and its bits are those of the
-// standard filter of what remains.
+// After random insertions and deletions the filter equals one built from the
+// remaining elements, counter by counter, and its bits are those of their
+// standard filter.
 func TestDeleteUndoesInsert(t *testing.T) {
 	for _, g := range []bloom.Geometry{standard(20_001, 5), partitioned(20_001, 7)} {
 		rng := newRand(t)
@@ -83,7 +83,7 @@ func TestDeleteAbsent(t *testing.T) {
 	f.Insert([]byte("present"))
 	before := f.Bits()
 	if err := f.Delete([]byte("absent")); !errors.Is(err, ErrAbsent) {
-		t.Errorf("deleting what is absent: %v", err)
+		t.Errorf("deleting an absent element: %v", err)
 	}
 	if !f.Bits().Equal(before) {
 		t.Error("a refused deletion changed the filter")
@@ -96,8 +96,7 @@ func TestDeleteAbsent(t *testing.T) {
 	}
 }
 
-// A counter that overflowed stays, so that no deletion can make another
-// element be missed.
+// A counter that overflowed stays, so that no deletion causes a false negative.
 func TestSaturatedStays(t *testing.T) {
 	f := New(standard(1, 1), seed)
 	for range Max + 5 {
@@ -114,7 +113,7 @@ func TestSaturatedStays(t *testing.T) {
 }
 
 // The measured false-positive rate is that of the standard filter within 3 %,
-// also after as many elements again came and went.
+// even after the same number of other elements was inserted and deleted.
 func TestFalsePositiveRate(t *testing.T) {
 	const n = 50_000
 	g := standard(8*n, 5)
@@ -138,8 +137,8 @@ func TestFalsePositiveRate(t *testing.T) {
 	trial.Check(t, hits, trials, rate)
 }
 
-// Section 2.5 gives 1.37·10⁻¹⁵ m, three digits, for counters of four bits at
-// the optimal k; the tail of the binomial distribution itself is smaller.
+// Section 2.5 states 1.37·10⁻¹⁵ m, to three digits, for 4-bit counters at the
+// optimal k; the binomial tail itself is smaller.
 func TestOverflowBound(t *testing.T) {
 	if got := OverflowBound(1); math.Abs(got-1.37e-15) > 0.005e-15 {
 		t.Errorf("bound for one counter is %g, want 1.37e-15", got)
@@ -198,10 +197,10 @@ func TestCountersAreBinomial(t *testing.T) {
 	}
 }
 
-// Estimates of minimum selection are wrong at the rate of the standard
-// filter's false positives, here within 15 %: an element of the set is judged
-// against the n − 1 others. Those of minimal increase are never above. None of
-// either is too small.
+// Estimates of minimum selection are wrong at the false-positive rate of the
+// standard filter, here within 15 %: an element of the set is tested against
+// the n − 1 others. Those of minimal increase are never larger. Neither is ever
+// too small.
 func TestSpectralErrors(t *testing.T) {
 	const n = 100_000
 	g := standard(8*n, 5)
@@ -209,7 +208,7 @@ func TestSpectralErrors(t *testing.T) {
 	if need := trial.Count(rate, 0.15); need > n {
 		t.Fatalf("%d elements are too few to judge, need %d", n, need)
 	}
-	// Element i comes once, and n/10i times more.
+	// Element i occurs 1 + n/10i times.
 	rng := newRand(t)
 	count := make(map[uint64]uint32, n)
 	var stream []uint64
@@ -229,7 +228,7 @@ func TestSpectralErrors(t *testing.T) {
 	for h, want := range count {
 		s, i := ms.CountHash(h), mi.CountHash(h)
 		if i < want || s < i {
-			t.Fatalf("minimum selection gives %d, minimal increase %d for %d", s, i, want)
+			t.Fatalf("minimum selection returns %d, minimal increase %d for %d", s, i, want)
 		}
 		if s != want {
 			msErrors++
@@ -268,7 +267,7 @@ func TestSpectralDelete(t *testing.T) {
 	h := rng.Uint64()
 	f.InsertHash(h, 2)
 	if err := f.DeleteHash(h, 1000); !errors.Is(err, ErrAbsent) || f.CountHash(h) < 2 {
-		t.Errorf("deleting more than there is: %v, %d left", err, f.CountHash(h))
+		t.Errorf("deleting more than was inserted: %v, %d left", err, f.CountHash(h))
 	}
 }
 
@@ -287,7 +286,7 @@ func TestSpectralSaturates(t *testing.T) {
 	}
 }
 
-func TestBytesAreHashedUnderTheSeed(t *testing.T) {
+func TestBytesAreHashedWithSeed(t *testing.T) {
 	g := standard(1000, 3)
 	for i := range 50 {
 		b := fmt.Append(nil, i)

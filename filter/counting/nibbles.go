@@ -8,32 +8,31 @@ const Max = 15
 // low has the lowest bit of each of a word's sixteen counters set.
 const low = 0x1111111111111111
 
-// Nibbles is an array of 4-bit counters, sixteen to a 64-bit word, half a byte
-// each. A counter that has reached Max stays there for good: how often it was
-// incremented is no longer known, so no decrement may bring it back to zero
-// (Broder and Mitzenmacher, section 2.5). A Nibbles is not safe for concurrent
-// use.
+// Nibbles is an array of 4-bit counters, sixteen to a 64-bit word. A counter
+// that reaches Max stays there: the number of increments is no longer known, so
+// no decrement may bring it back to zero (Broder and Mitzenmacher, section
+// 2.5). A Nibbles is not safe for concurrent use.
 type Nibbles struct {
 	words []uint64
 	n     uint64
 }
 
-// NewNibbles makes n counters, all zero.
+// NewNibbles returns n counters, all zero.
 func NewNibbles(n uint64) *Nibbles {
 	return &Nibbles{words: make([]uint64, (n+15)/16), n: n}
 }
 
-// Len is the number of counters.
+// Len returns the number of counters.
 func (c *Nibbles) Len() uint64 { return c.n }
 
-// Get is the value of counter i, 0…Max. Here as in Inc and Dec, i must be
-// below Len: beyond the last word it panics.
+// Get returns the value of counter i, 0…Max. Get, Inc and Dec require i < Len
+// and may panic otherwise.
 func (c *Nibbles) Get(i uint64) uint8 {
 	return uint8(c.words[i>>4] >> (4 * (i & 15)) & Max)
 }
 
-// Inc adds one to counter i unless it is saturated, and reports whether it was
-// zero before: the moment at which bit i of the filter beside it gets set.
+// Inc increments counter i unless it is saturated, and reports whether it was
+// zero before, which is when bit i of the accompanying filter must be set.
 func (c *Nibbles) Inc(i uint64) (first bool) {
 	w, shift := &c.words[i>>4], 4*(i&15)
 	v := *w >> shift & Max
@@ -43,9 +42,9 @@ func (c *Nibbles) Inc(i uint64) (first bool) {
 	return v == 0
 }
 
-// Dec takes one from counter i unless it is saturated or zero, and reports
-// whether it became zero: the moment at which bit i of the filter beside it
-// may be cleared.
+// Dec decrements counter i unless it is saturated or zero, and reports whether
+// it became zero, which is when bit i of the accompanying filter may be
+// cleared.
 func (c *Nibbles) Dec(i uint64) (last bool) {
 	w, shift := &c.words[i>>4], 4*(i&15)
 	v := *w >> shift & Max
@@ -55,7 +54,7 @@ func (c *Nibbles) Dec(i uint64) (last bool) {
 	return v == 1
 }
 
-// Nonzero is the number of counters that are not zero, in one pass over them.
+// Nonzero returns the number of nonzero counters, in one pass.
 func (c *Nibbles) Nonzero() uint64 {
 	var n uint64
 	for _, w := range c.words {
@@ -64,8 +63,8 @@ func (c *Nibbles) Nonzero() uint64 {
 	return n
 }
 
-// Saturated is the number of counters that are stuck at Max, in one pass over
-// them. Each is a bit of the filter that stays set until it is rebuilt.
+// Saturated returns the number of counters that are stuck at Max, in one pass.
+// Each is a bit of the filter that stays set until it is rebuilt.
 func (c *Nibbles) Saturated() uint64 {
 	var n uint64
 	for _, w := range c.words {

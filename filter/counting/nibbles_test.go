@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A naive array of integers is the oracle.
+// A plain array of integers is the oracle.
 func TestNibbles(t *testing.T) {
 	const n, seed = 37, 1 // the last word is partly used
 	t.Logf("seed %d", seed)
@@ -16,7 +16,7 @@ func TestNibbles(t *testing.T) {
 	}
 	for range 20_000 {
 		i := rng.Uint64N(n)
-		if rng.IntN(16) < 9 { // upwards, so that some saturate
+		if rng.IntN(16) < 9 { // mostly increments, so that some saturate
 			first := want[i] == 0
 			want[i] = min(want[i]+1, Max)
 			if got := c.Inc(i); got != first {
@@ -48,7 +48,7 @@ func TestNibbles(t *testing.T) {
 		}
 	}
 	if c.Saturated() == 0 {
-		t.Error("no counter was saturated: the test tests too little")
+		t.Error("no counter was saturated: the test shows too little")
 	}
 }
 

@@ -7,9 +7,9 @@ import (
 	"weir/filter/hash"
 )
 
-// spectrum is m 32-bit counters that saturate: the array of a spectral Bloom
-// filter. Of an element's k counters the least is its estimate, being the one
-// to which others added least.
+// spectrum is the array of a spectral Bloom filter: m saturating 32-bit
+// counters. An element's estimate is the least of its k counters, the one to
+// which other elements added least.
 type spectrum struct {
 	bloom.Geometry
 	seed     uint64
@@ -20,14 +20,13 @@ func newSpectrum(g bloom.Geometry, seed uint64) spectrum {
 	return spectrum{Geometry: g, seed: seed, counters: make([]uint32, g.M())}
 }
 
-// Seed is the seed under which byte strings are hashed.
+// Seed returns the seed with which byte strings are hashed.
 func (s *spectrum) Seed() uint64 { return s.seed }
 
-// Count estimates how often the element b is in the multiset.
+// Count estimates the multiplicity of the element b.
 func (s *spectrum) Count(b []byte) uint32 { return s.CountHash(hash.Sum(s.seed, b)) }
 
-// CountHash estimates how often the element with the 64-bit hash h is in the
-// multiset.
+// CountHash estimates the multiplicity of the element with the 64-bit hash h.
 func (s *spectrum) CountHash(h uint64) uint32 {
 	least := uint32(math.MaxUint32)
 	for i := range s.K() {
@@ -45,24 +44,22 @@ func saturatingAdd(a, b uint32) uint32 {
 
 // MinimumSelection is the spectral Bloom filter of Cohen and Matias (Spectral
 // Bloom Filters, SIGMOD 2003; section 9 of the survey): a multiset that
-// estimates how often an element is in it by the least of the element's
-// counters. An estimate is never too small, and in a filter of n distinct
-// elements too large with the probability FalsePositiveRate(n). A counter
-// saturates at 2³²−1 and then stays. It is safe for concurrent queries, not
-// for changes beside them.
+// estimates an element's multiplicity by the least of its counters. An estimate
+// is never too small; in a filter of n distinct elements it is too large with
+// probability FalsePositiveRate(n). Counters saturate at 2³²−1. Concurrent
+// queries are safe; a change must not run concurrently with anything else.
 type MinimumSelection struct{ spectrum }
 
-// NewMinimumSelection makes an empty filter of g.M() counters. The seed
+// NewMinimumSelection returns an empty filter of g.M() counters. The seed
 // selects its hash functions.
 func NewMinimumSelection(g bloom.Geometry, seed uint64) *MinimumSelection {
 	return &MinimumSelection{newSpectrum(g, seed)}
 }
 
-// Insert puts the element b into the multiset.
+// Insert adds the element b once.
 func (s *MinimumSelection) Insert(b []byte) { s.InsertHash(hash.Sum(s.seed, b), 1) }
 
-// InsertHash puts the element with the 64-bit hash h into the multiset, times
-// times.
+// InsertHash adds the element with the 64-bit hash h the given number of times.
 func (s *MinimumSelection) InsertHash(h uint64, times uint32) {
 	for i := range s.K() {
 		c := &s.counters[s.Position(h, i)]
@@ -70,20 +67,20 @@ func (s *MinimumSelection) InsertHash(h uint64, times uint32) {
 	}
 }
 
-// Delete takes the element b out of the multiset once. It fails with
-// ErrAbsent, changing nothing, where the counters show that b is not in it.
+// Delete removes the element b once. It returns ErrAbsent, and changes nothing,
+// if the counters show that b is absent.
 func (s *MinimumSelection) Delete(b []byte) error { return s.DeleteHash(hash.Sum(s.seed, b), 1) }
 
-// DeleteHash takes the element with the 64-bit hash h out of the multiset,
-// times times. It fails with ErrAbsent, changing nothing, where the counters
-// show that it is not in it as often.
+// DeleteHash removes the element with the 64-bit hash h the given number of
+// times. It returns ErrAbsent, and changes nothing, if the counters show that
+// it was inserted fewer times.
 func (s *MinimumSelection) DeleteHash(h uint64, times uint32) error {
 	if s.CountHash(h) < times {
 		return ErrAbsent
 	}
 	for i := range s.K() {
 		if c := &s.counters[s.Position(h, i)]; *c != math.MaxUint32 {
-			*c -= min(*c, times) // less where two of the hashes coincide
+			*c -= min(*c, times) // smaller if two of the hashes coincide
 		}
 	}
 	return nil
@@ -92,21 +89,20 @@ func (s *MinimumSelection) DeleteHash(h uint64, times uint32) error {
 // MinimalIncrease is the spectral Bloom filter that raises only those of an
 // element's counters that are below its new estimate (Cohen and Matias). Its
 // estimates are never too small, and never larger than those of
-// MinimumSelection; but elements cannot be deleted. It is safe for concurrent
-// queries, not for changes beside them.
+// MinimumSelection, but elements cannot be deleted. Concurrent queries are
+// safe; a change must not run concurrently with anything else.
 type MinimalIncrease struct{ spectrum }
 
-// NewMinimalIncrease makes an empty filter of g.M() counters. The seed selects
-// its hash functions.
+// NewMinimalIncrease returns an empty filter of g.M() counters. The seed
+// selects its hash functions.
 func NewMinimalIncrease(g bloom.Geometry, seed uint64) *MinimalIncrease {
 	return &MinimalIncrease{newSpectrum(g, seed)}
 }
 
-// Insert puts the element b into the multiset.
+// Insert adds the element b once.
 func (s *MinimalIncrease) Insert(b []byte) { s.InsertHash(hash.Sum(s.seed, b), 1) }
 
-// InsertHash puts the element with the 64-bit hash h into the multiset, times
-// times.
+// InsertHash adds the element with the 64-bit hash h the given number of times.
 func (s *MinimalIncrease) InsertHash(h uint64, times uint32) {
 	count := saturatingAdd(s.CountHash(h), times)
 	for i := range s.K() {

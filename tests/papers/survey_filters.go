@@ -339,9 +339,9 @@ func (p *page) treeRoutes(bits int) (astray, hops, phantom float64) {
 				p.fail(errors.New("a resource is not found"))
 			}
 			hops += float64(r.Hops)
-			astray += float64(r.Astray)
+			astray += float64(r.Wasted)
 			r, _ = node.Find(binary.LittleEndian.AppendUint64(nil, rng.Uint64()|1<<40))
-			phantom += float64(r.Astray)
+			phantom += float64(r.Wasted)
 		}
 	}
 	const requests = nodes * each
