@@ -86,7 +86,7 @@ type Feed struct {
 type source struct {
 	Source
 	name   string
-	saved  string // path of the saved file
+	saved  string // path of the saved file; "": contents are not saved
 	client *http.Client
 
 	attempting sync.Mutex // held during an attempt; guards what attempts alone use:
@@ -104,16 +104,19 @@ type source struct {
 
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
 
-// Open makes a feed with the contents that were saved below directory. It fails
+// Open returns a feed with the contents that were saved below directory. It fails
 // for a bad configuration only: saved contents that cannot be used are left
-// where they are, and [Feed.Status] says so.
+// where they are, and [Feed.Status] says so. Without a directory, contents are
+// kept in memory only.
 func Open(c Config, directory string) (*Feed, error) {
 	f, err := open(c, directory)
 	if err != nil {
 		return nil, fmt.Errorf("feed %s: %w", c.Name, err)
 	}
 	for _, s := range f.sources {
-		s.last = f.load(s)
+		if directory != "" {
+			s.last = f.load(s)
+		}
 	}
 	return f, nil
 }
@@ -148,10 +151,12 @@ func open(c Config, directory string) (*Feed, error) {
 		s := &source{
 			Source: src,
 			name:   src.String(),
-			saved:  filepath.Join(directory, c.Name, src.id()),
 			client: newClient(src),
 		}
-		if slices.ContainsFunc(f.sources, func(t *source) bool { return t.saved == s.saved }) {
+		if directory != "" {
+			s.saved = filepath.Join(directory, c.Name, src.id())
+		}
+		if slices.ContainsFunc(f.sources, func(t *source) bool { return t.id() == src.id() }) {
 			return nil, fmt.Errorf("source %s is there twice", src)
 		}
 		f.sources = append(f.sources, s)

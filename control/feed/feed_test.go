@@ -19,6 +19,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -613,7 +614,7 @@ func TestFile(t *testing.T) {
 func TestFileWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "list")
 	write(t, path, less)
-	b, err := Source{File: path}.files(validator{})
+	b, err := Source{File: path}.files(validator{}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -828,5 +829,51 @@ func TestNames(t *testing.T) {
 	}
 	if len(seen) != int(Failed)+1+int(Damaged) || Failures()[0] != Unreachable {
 		t.Errorf("%v", seen)
+	}
+}
+
+// TestPipe checks that a pipe is read once, and that one without a writer does
+// not wait forever.
+func TestPipe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := config(Source{File: path, Timeout: 5 * time.Second})
+	f := mustOpen(t, c, "")
+	done := make(chan error, 1)
+	go func() { done <- os.WriteFile(path, []byte(good), 0) }()
+	w, err := os.OpenFile(path, os.O_RDWR, 0) // a writer, before the feed looks
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	r, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	w.Close() // what was written stays while a reader is there
+	want(t, f, fetch(t, f), New, NoFailure, goodText)
+	want(t, f, fetch(t, f), Unchanged, NoFailure, goodText)
+	if f.Status().Sources[0].Unsaved {
+		t.Error("contents that are not to be saved count as unsaved")
+	}
+
+	f = mustOpen(t, c, "")
+	want(t, f, fetch(t, f), Failed, Empty, "")
+}
+
+// TestInMemory checks that a feed without a directory writes nothing.
+func TestInMemory(t *testing.T) {
+	t.Chdir(t.TempDir())
+	path := filepath.Join(t.TempDir(), "list")
+	write(t, path, good)
+	f := mustOpen(t, config(Source{File: path}), "")
+	want(t, f, fetch(t, f), New, NoFailure, goodText)
+	if left, err := os.ReadDir("."); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
 	}
 }

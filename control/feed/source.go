@@ -174,8 +174,15 @@ type part struct {
 	open func() (io.ReadCloser, error)
 }
 
-// files opens a file or a directory, unless it is as known says.
-func (s Source) files(known validator) (*body, error) {
+// files opens a file or a directory, unless it is as known says. A pipe, as of a
+// shell's <(…), can be read once: when it has been, it is unchanged.
+func (s Source) files(known validator, read bool) (*body, error) {
+	if isPipe(s.File) {
+		if read {
+			return nil, errUnchanged
+		}
+		return s.pipe(), nil
+	}
 	paths, tag, err := s.list()
 	if err != nil {
 		return nil, fail(Unreachable, "%w", err)
@@ -207,6 +214,29 @@ func (s Source) files(known validator) (*body, error) {
 		return nil
 	}
 	return b, nil
+}
+
+// isPipe reports whether a path is that of a pipe.
+func isPipe(path string) bool {
+	if path == "" {
+		return false
+	}
+	st, err := os.Stat(path)
+	return err == nil && st.Mode()&os.ModeNamedPipe != 0
+}
+
+// pipe opens a file that is a pipe, and gives up where nothing comes in time.
+func (s Source) pipe() *body {
+	open := func() (io.ReadCloser, error) {
+		// Without a writer, a blocking open would wait forever.
+		f, err := os.OpenFile(s.File, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			return nil, fail(Unreachable, "%w", err)
+		}
+		_ = f.SetReadDeadline(time.Now().Add(s.Timeout)) // where the file has deadlines
+		return file{f}, nil
+	}
+	return &body{parts: []part{{s.File, open}}}
 }
 
 // file is an open file whose errors tell that it could not be read.
@@ -244,7 +274,7 @@ func (s Source) list() (paths []string, tag string, err error) {
 		}
 		if !st.Mode().IsRegular() {
 			if s.File != "" {
-				return nil, "", fmt.Errorf("%s is not a regular file", path)
+				return nil, "", fmt.Errorf("%s is neither a regular file nor a pipe", path)
 			}
 			continue
 		}

@@ -104,7 +104,12 @@ type file interface {
 // Open reads the journal at path, or makes one. It fails with [ErrLocked] or
 // [ErrForeign], or if the file cannot be read. One that can be read but not
 // written is opened all the same, with a warning; then Apply fails.
+//
+// Without a path the journal is in memory only, and ends with the process.
 func Open(path string, log *slog.Logger) (*Journal, error) {
+	if path == "" {
+		return &Journal{log: log}, nil
+	}
 	j := &Journal{path: path, log: log.With("journal", path)}
 	if err := j.open(); err != nil {
 		j.Close()
@@ -238,6 +243,13 @@ func (j *Journal) Apply(batch []Change) error {
 // record appends changes to the file.
 func (j *Journal) record(batch []Change) error {
 	switch {
+	case j.path == "":
+		for i, c := range batch {
+			if _, err := appendRecord(nil, 0, c); err != nil { // for the same limits
+				return fmt.Errorf("change %d of %d: %w", i+1, len(batch), err)
+			}
+		}
+		return nil
 	case j.readOnly != nil:
 		return fmt.Errorf("%w: %w", ErrReadOnly, j.readOnly)
 	case j.file == nil:
@@ -275,6 +287,9 @@ func (j *Journal) record(batch []Change) error {
 // tidy writes the journal anew if that is worth while. If it fails, the old one
 // goes on growing, which is no reason to refuse changes.
 func (j *Journal) tidy() {
+	if j.path == "" {
+		return
+	}
 	garbage := j.size - j.entries.size
 	if garbage <= max(j.entries.size, minGarbage) || j.size < j.rewriteAt {
 		return

@@ -761,3 +761,24 @@ func BenchmarkOpen(b *testing.B) {
 		j.Close()
 	}
 }
+
+// A journal without a path works as any other, but for what outlasts it.
+func TestInMemory(t *testing.T) {
+	t.Chdir(t.TempDir())
+	j, log := open(t, "")
+	apply(t, j, add(0, 10), remove(0, 3))
+	if j.Len() != 7 || log.Len() > 0 {
+		t.Errorf("%d entries, log %q", j.Len(), log)
+	}
+	long := add(0, 1)
+	long[0].Reason = strings.Repeat("x", MaxReasonLen+1)
+	if err := j.Apply(long); err == nil {
+		t.Error("a reason too long was taken")
+	}
+	if left, err := os.ReadDir("."); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+	if err := j.Close(); err != nil {
+		t.Error(err)
+	}
+}
