@@ -46,6 +46,9 @@ func (c *Config) check(fail func(path string, err error)) {
 	between(c.Learning.HalfLife, time.Second, 24*time.Hour, "learning.half_life", failf)
 
 	c.Digest.check(failf)
+	if c.Digest.Archive.Size > 0 && c.StateDir == "" {
+		failf("digest.archive", "it is kept below state_dir, which is empty")
+	}
 	if len(c.Trackers) > loader.MaxTrackers {
 		failf("trackers", "%d of them: the most are %d", len(c.Trackers), loader.MaxTrackers)
 	}

@@ -73,8 +73,12 @@ type Config struct {
 	// rather a broken feed than meant.
 	MaxCoverage Share `yaml:"max_coverage"`
 
-	// Directory of what must outlast a restart: contents of feeds, and entries
-	// and groups that were added by command.
+	// Leave the program on the interfaces when the daemon stops: filtering goes on
+	// without it, and weir detach ends it.
+	Keep bool `yaml:"keep"`
+
+	// Directory of what must outlast a restart: contents of feeds, and manual
+	// entries and groups. Empty: nothing is saved.
 	StateDir Path `yaml:"state_dir"`
 
 	// Directory of pins, on a BPF file system.
@@ -124,6 +128,9 @@ type Interface struct {
 	// Where the program runs: native (in the driver), generic (slower, any
 	// driver) or offload (on the NIC). There is no falling back.
 	XDP loader.Mode `yaml:"xdp"`
+
+	// Do not start without the interface, instead of waiting for it.
+	Required bool `yaml:"required,omitempty"`
 }
 
 // Failsafe is what passes before any list is asked.
@@ -186,6 +193,10 @@ type Learning struct {
 
 	// The most elements that get weights; 0 learns nothing.
 	Elements int `yaml:"elements" min:"0" max:"1048576"`
+
+	// Learn in exact mode, too, where a false positive of the filter costs a few
+	// nanoseconds and no packet.
+	Exact bool `yaml:"exact,omitempty"`
 }
 
 // Tracker counts what each flow sends in an interval, and acts on the heavy
@@ -339,6 +350,9 @@ type List struct {
 	// by command.
 	Sources []Source `yaml:"sources,omitempty"`
 
+	// Do not start unless each source has been read, now or by an earlier run.
+	Required bool `yaml:"required,omitempty"`
+
 	// How often sources are read.
 	Interval time.Duration `yaml:"interval"`
 
@@ -433,6 +447,7 @@ func (c *Config) setDefaults() {
 	// The bogons are some 14 % of IPv4; a country's addresses can be more than
 	// this, and want it said.
 	c.MaxCoverage = 0.25
+	c.Keep = true
 	c.StateDir = "/var/lib/weir"
 	c.Pins = loader.DefaultPins
 	c.API.Socket = "/run/weir/weir.sock"

@@ -75,6 +75,14 @@ lists:
     max_shrink: 0.333
     priority: -3
     sources: [{file: /x, max_bytes: 1024}]`,
+	"nothing kept": `
+interfaces: [{name: eth0, required: true}]
+keep: false
+state_dir: ""
+api: {socket: ""}
+learning: {exact: true}
+lists:
+  a: {required: true, sources: [{file: /x}]}`,
 	"texts": `
 interfaces: ["*", "eth[0-9]", "?", "-", "~", "@a", "null", "a#b", '"q"', "%x", "{a}", "0.5", "no"]
 api: {group: "a: b # c"}
@@ -311,7 +319,7 @@ func TestErrors(t *testing.T) {
 		{eth0 + "lists:\n  drop:\n    soruces: []", []string{`4:5: lists.drop.soruces: unknown key "soruces": did you mean sources?`}, false},
 		{eth0 + "lists:\n  drop:\n    sources:\n      - ulr: http://x\n", []string{`5:9: lists.drop.sources[0].ulr: unknown key "ulr": did you mean url?`}, false},
 		{eth0 + "lists:\n  drop:\n    format: {kind: csv, colunm: 1}\n", []string{`4:25: lists.drop.format.colunm: unknown key "colunm": did you mean column?`}, false},
-		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, ttl, format, lenient, sources, interval, jitter, max_bad or max_shrink`}, false},
+		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, ttl, format, lenient, sources, required, interval, jitter, max_bad or max_shrink`}, false},
 		{eth0 + "lists:\n  a: {}\n  b: {}\n  a: {}\n", []string{`5:3: lists.a: there already, in line 3`}, false},
 		{eth0 + "mode: exact\nmode: exact", []string{`3:1: mode: there already, in line 2`}, false},
 		// Types.
@@ -429,6 +437,8 @@ func TestErrors(t *testing.T) {
 		{eth0 + "lists:\n  a:\n    sources:\n      - {file: /x}\n      - {file: /x, max_bytes: 0}", []string{
 			`6:9: lists.a.sources[1]: max_bytes or timeout is 0: nothing could be read`,
 			`6:9: lists.a.sources[1]: the same as lists.a.sources[0]`}, true},
+		{eth0 + "state_dir: \"\"\ndigest: {rate: 1k/s, archive: {size: 1GiB}}", []string{
+			`3:22: digest.archive: it is kept below state_dir, which is empty`}, true},
 		// YAML.
 		{"interfaces: [eth0", []string{`1:13: not YAML: sequence end token ']' not found`}, false},
 		{"a: b: c", []string{`1:4: not YAML: mapping value is not allowed in this context`}, false},
@@ -530,4 +540,30 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q\n%s", d, print(t, c))
 		}
 	})
+}
+
+// TestValidate checks that a configuration without a file gets the errors of one
+// with a file, but for the place.
+func TestValidate(t *testing.T) {
+	c := Default()
+	c.Interfaces = []Interface{{Name: "a/b"}}
+	c.MaxCoverage = 0
+	var errs Errors
+	if err := c.Validate(); !errors.As(err, &errs) || len(errs) != 2 {
+		t.Fatalf("got %v", err)
+	}
+	_, err := Parse("x", []byte("interfaces: [a/b]\nmax_coverage: 0"))
+	var fromFile Errors
+	if !errors.As(err, &fromFile) || len(fromFile) != len(errs) {
+		t.Fatalf("from a file: %v", err)
+	}
+	for i, e := range errs {
+		if got, want := e.Error(), fromFile[i].Path+": "+fromFile[i].Err.Error(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	c.Interfaces, c.MaxCoverage = []Interface{{Name: "eth0"}}, 1
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
 }

@@ -15,16 +15,19 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// Error is something wrong with a file.
+// Error is something wrong with a configuration.
 type Error struct {
-	File         string
+	File         string // "": it comes from no file
 	Line, Column int    // from 1
 	Path         string // as in "lists.drop.sources[0].url"; "" for the whole
 	Err          error
 }
 
 func (e *Error) Error() string {
-	at := fmt.Sprintf("%s:%d:%d: ", e.File, e.Line, e.Column)
+	at := ""
+	if e.File != "" {
+		at = fmt.Sprintf("%s:%d:%d: ", e.File, e.Line, e.Column)
+	}
 	if e.Path != "" {
 		at += e.Path + ": "
 	}
@@ -33,7 +36,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Errors is all that is wrong with a file, in its order: one or more.
+// Errors is all that is wrong with a configuration, in its order: one or more.
 type Errors []*Error
 
 // Error gives a line for each.
@@ -44,6 +47,15 @@ func (es Errors) Error() string {
 	}
 	return strings.Join(lines, "\n")
 }
+
+// A Reader reads a configuration, again at each reload.
+type Reader interface{ Read() (*Config, error) }
+
+// File is the path of a configuration. It is a [Reader].
+type File string
+
+// Read is [Load].
+func (f File) Read() (*Config, error) { return Load(string(f)) }
 
 // Load reads a file, and looks at the files that it names as far as a fault in
 // them would keep weir from starting. Unless it cannot be read, the error is of
@@ -69,7 +81,7 @@ func read(name string, text []byte, more ...func(*Config, func(path string, err 
 	misread := slices.Clone(d.errs)
 	for _, check := range append(more, (*Config).check) {
 		check(c, func(path string, err error) {
-			// What was not understood is not to be complained about twice.
+			// A value that was not understood gets no second error.
 			if !slices.ContainsFunc(misread, func(e *Error) bool { return within(e.Path, path) || within(path, e.Path) }) {
 				d.fail(path, err)
 			}
@@ -85,6 +97,19 @@ func read(name string, text []byte, more ...func(*Config, func(path string, err 
 		return nil, d.errs
 	}
 	return c, nil
+}
+
+// Validate checks a configuration that comes from no file as [Load] checks one
+// that does. The error is of type [Errors].
+func (c *Config) Validate() error {
+	var errs Errors
+	for _, check := range []func(*Config, func(string, error)){(*Config).checkFiles, (*Config).check} {
+		check(c, func(path string, err error) { errs = append(errs, &Error{Path: path, Err: err}) })
+	}
+	if len(errs) > 0 {
+		return errs
+	}
+	return nil
 }
 
 // within reports whether a path is another one or leads below it.

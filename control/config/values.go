@@ -108,7 +108,7 @@ var codecs = map[reflect.Type]codec{
 	reflect.TypeFor[Threshold](): text(`^[0-9]+(\.[0-9]+)?([kMG]?/s|%)$`, "a number a second, as in 10k/s, or a share, as in 0.1%", parseThreshold, formatThreshold),
 	reflect.TypeFor[TrackerKey](): text(`^(flow|(src|dst)(/[0-9]+)?)$`, "src, dst, flow, or a prefix as in src/24",
 		parseTrackerKey, formatTrackerKey),
-	reflect.TypeFor[Path]():        text(`^/`, "an absolute path", kept[Path], shown[Path]),
+	reflect.TypeFor[Path]():        text(`^(/.*)?$`, "an absolute path", kept[Path], shown[Path]),
 	reflect.TypeFor[loader.Pins](): text(`^/`, "an absolute path", kept[loader.Pins], shown[loader.Pins]),
 	reflect.TypeFor[SHA256]():      text(`^[0-9a-fA-F]{64}$`, "64 hexadecimal digits", kept[SHA256], shown[SHA256]),
 	reflect.TypeFor[Separator]():   text(`^[^\r\n"]$`, `one character, as in ";" or "\t"`, kept[Separator], shown[Separator]),
