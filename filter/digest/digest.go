@@ -1,10 +1,10 @@
-// Package digest remembers the packets that passed, so that "did this packet
-// pass here, and when?" has an answer: the Source Path Isolation Engine of
-// Snoeren et al. ("Hash-based IP traceback", SIGCOMM 2001; Broder and
-// Mitzenmacher's survey, section 8.2).
+// Package digest records the packets that passed, to answer whether and when a
+// given packet did: the Source Path Isolation Engine (SPIE) of Snoeren et al.
+// ("Hash-based IP traceback", SIGCOMM 2001; Broder and Mitzenmacher's survey,
+// section 8.2).
 //
-// A packet's digest is a keyed hash of what does not change on its way. A Log
-// keeps the digests of each slice of time in a Bloom filter of its own.
+// A packet's digest is a keyed hash of the parts that forwarding does not
+// change. A Log keeps one Bloom filter of digests for each time slice.
 package digest
 
 import (
@@ -15,33 +15,33 @@ import (
 	"weir/filter/hash"
 )
 
-// The invariant part of a packet has one length for each family, so that the
-// data plane can hash it in place.
+// The invariant part of a packet has a fixed length for each family, so that
+// the data plane can hash it in place.
 const (
-	payloadV4 = 8  // bytes of payload; with the header, 28 bytes suffice to tell IPv4 packets apart
+	payloadV4 = 8  // bytes of payload: with the header 28 bytes, enough to distinguish IPv4 packets
 	payloadV6 = 20 // IPv6 headers have less entropy: no identification
 
 	headerV4 = 20
 	headerV6 = 40
 
 	LenV4 = headerV4 + payloadV4 // length in bytes of an IPv4 packet's invariant part
-	LenV6 = headerV6 + payloadV6 // the same of an IPv6 packet's
+	LenV6 = headerV6 + payloadV6 // length in bytes of an IPv6 packet's invariant part
 )
 
 var (
-	// ErrTruncated says that a packet was cut off, by its own length or within
-	// a header, before all of its invariant part.
+	// ErrTruncated means that the packet ends, by its own length or within a
+	// header, before its invariant part does.
 	ErrTruncated = errors.New("digest: packet truncated")
 
-	// ErrMalformed says that a packet is neither IPv4 nor IPv6, or that its
-	// headers contradict themselves.
+	// ErrMalformed means that the packet is neither IPv4 nor IPv6, or that its
+	// headers contradict each other.
 	ErrMalformed = errors.New("digest: packet malformed")
 )
 
-// Sum is the digest of the IP packet pkt, which begins with the IP header and
-// may have bytes to spare at its end: hash.Sum of what AppendInvariant gives.
-// The seed keeps others from making packets that share a digest. It fails with
-// ErrTruncated or ErrMalformed.
+// Sum returns the digest of the IP packet pkt: hash.Sum of what
+// [AppendInvariant] appends. The packet begins with the IP header; trailing
+// bytes are ignored. The secret seed keeps others from crafting packets with
+// equal digests. It returns ErrTruncated or ErrMalformed, wrapped.
 func Sum(seed uint64, pkt []byte) (uint64, error) {
 	var buf [LenV6]byte
 	b, err := AppendInvariant(buf[:0], pkt)
@@ -51,23 +51,24 @@ func Sum(seed uint64, pkt []byte) (uint64, error) {
 	return hash.Sum(seed, b), nil
 }
 
-// AppendInvariant appends to b what does not change of the IP packet pkt while
-// it is forwarded, LenV4 or LenV6 bytes:
+// AppendInvariant appends to b the parts of the IP packet pkt that forwarding
+// does not change, LenV4 or LenV6 bytes:
 //
-//   - of IPv4 the header without options, where type of service, TTL and
-//     checksum are zero, and the first 8 bytes of payload (SPIE, section 3.1);
-//   - of IPv6 the header where traffic class, flow label and hop limit are zero,
+//   - IPv4: the header without options, with type of service, TTL and
+//     checksum zeroed, and the first 8 bytes of payload (SPIE, section 3.1);
+//   - IPv6: the header with traffic class, flow label and hop limit zeroed,
 //     and the first 20 bytes of payload.
 //
 // Nodes may insert IPv4 options and an IPv6 hop-by-hop header, and weir's own
-// loop check does. Hence both are left out, which SPIE does for the values of
-// options only, and the lengths and the next header are what they would be
-// without them. Missing payload is zero; the lengths tell it from zeros.
+// loop check does. Both are therefore left out, where SPIE leaves out only the
+// values of options, and lengths and next header are adjusted as if they were
+// absent. Missing payload is zero; the lengths distinguish it from payload of
+// zeros.
 //
-// Fragmentation, translation of addresses and source routes make another packet
-// of a packet, with another digest.
+// Fragmentation, address translation and source routing change a packet's
+// digest.
 //
-// It fails with ErrTruncated or ErrMalformed and then returns b.
+// It returns ErrTruncated or ErrMalformed, wrapped, and then b unchanged.
 func AppendInvariant(b, pkt []byte) ([]byte, error) {
 	if len(pkt) == 0 {
 		return b, fmt.Errorf("%w: empty", ErrTruncated)
@@ -136,8 +137,8 @@ func appendV6(b, pkt []byte) ([]byte, error) {
 // zeros pads payloads.
 var zeros [payloadV6]byte
 
-// payloadOf is the first n bytes behind the header of a packet of total bytes,
-// padded with zeros.
+// payloadOf returns the first n bytes after the header of a packet of total
+// bytes, padded with zeros.
 func payloadOf(pkt []byte, header, total, n int) ([]byte, error) {
 	end := min(header+n, total)
 	if len(pkt) < end {

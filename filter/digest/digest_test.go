@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// v4 is an IPv4 packet with the given options, a multiple of four bytes.
+// v4 returns an IPv4 packet with the given options, a multiple of four bytes.
 func v4(options, payload []byte) []byte {
 	p := []byte{
 		byte(0x45 + len(options)/4), 0x10, 0, 0, // type of service 16
@@ -24,7 +24,7 @@ func v4(options, payload []byte) []byte {
 	return p
 }
 
-// v6 is an IPv6 packet with the given hop-by-hop header, or none.
+// v6 returns an IPv6 packet with the given hop-by-hop header, or none.
 func v6(hopByHop, payload []byte) []byte {
 	p := []byte{0x6a, 0xbc, 0xde, 0xf0, 0, 0, 17, 64} // traffic class, flow label, UDP, hop limit
 	p = append(p, 0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1)
@@ -56,8 +56,7 @@ func mustSum(t testing.TB, p []byte) uint64 {
 	return d
 }
 
-// TestLayout spells the invariant parts out, for those who have to hash the
-// same bytes elsewhere.
+// TestLayout spells out the invariant parts, for other implementations.
 func TestLayout(t *testing.T) {
 	for _, c := range []struct {
 		name, want string
@@ -86,8 +85,8 @@ func unhex(t *testing.T, s string) []byte {
 	return b
 }
 
-// TestEveryByte changes one byte after the other and checks whether the digest
-// follows. Offsets that steer the parser are left to the other tests.
+// TestEveryByte changes one byte at a time and checks whether the digest
+// changes. Offsets that control the parser are left to the other tests.
 func TestEveryByte(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -123,7 +122,7 @@ func TestEveryByte(t *testing.T) {
 			}
 		}
 		if p := append(slices.Clone(c.pkt), 1, 2, 3); mustSum(t, p) != before {
-			t.Errorf("%s: bytes behind the packet change the digest", c.name)
+			t.Errorf("%s: bytes after the packet change the digest", c.name)
 		}
 		if d, err := Sum(2, c.pkt); err != nil || d == before {
 			t.Errorf("%s: the seed does not change the digest", c.name)
@@ -131,8 +130,8 @@ func TestEveryByte(t *testing.T) {
 	}
 }
 
-// TestLengthsAreTold checks that padding does not make packets alike.
-func TestLengthsAreTold(t *testing.T) {
+// TestLengthsAreDistinguished checks that padding does not make packets alike.
+func TestLengthsAreDistinguished(t *testing.T) {
 	for _, make := range []func(n int) []byte{
 		func(n int) []byte { return v4(nil, make([]byte, n)) },
 		func(n int) []byte { return v6(nil, make([]byte, n)) },
@@ -148,7 +147,7 @@ func TestLengthsAreTold(t *testing.T) {
 	}
 }
 
-// TestTruncated cuts packets off at every length: the digest is that of the
+// TestTruncated truncates packets to every length: the digest is that of the
 // whole packet or there is none.
 func TestTruncated(t *testing.T) {
 	for _, c := range []struct {
@@ -191,9 +190,9 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// FuzzSum checks, of any bytes, that a digest is had or refused without a
-// change to what is there, that it depends on nothing behind the invariant
-// part, and that forwarding does not change it.
+// FuzzSum checks, for arbitrary bytes, that computing a digest or rejecting the
+// packet leaves the input unchanged, that the digest depends on nothing after
+// the invariant part, and that forwarding does not change it.
 func FuzzSum(f *testing.F) {
 	for _, p := range [][]byte{
 		nil, {0x45}, {0x60},
@@ -216,7 +215,7 @@ func FuzzSum(f *testing.F) {
 				t.Fatalf("error %v", err)
 			}
 			if string(b) != "prefix" {
-				t.Fatalf("%x appended in spite of %v", b, err)
+				t.Fatalf("%x appended despite the error %v", b, err)
 			}
 			return
 		}
@@ -224,7 +223,7 @@ func FuzzSum(f *testing.F) {
 		ttl, checksum := 8, 10
 		if p[0]>>4 == 6 {
 			want = len(prefix) + LenV6
-			ttl, checksum = 7, 1 // the flow label for want of a checksum
+			ttl, checksum = 7, 1 // the flow label, as IPv6 has no checksum
 		}
 		if len(b) != want {
 			t.Fatalf("invariant part of %d bytes, want %d", len(b), want)
@@ -235,8 +234,9 @@ func FuzzSum(f *testing.F) {
 		if again, err := AppendInvariant([]byte("prefix"), forwarded); err != nil || !bytes.Equal(again, b) {
 			t.Fatalf("forwarded: %x, %v; want %x", again, err, b)
 		}
-		// The invariant part is a packet with itself for invariant part, unless
-		// a second hop-by-hop header, which is not allowed, follows a first.
+		// The invariant part is itself a packet with the same invariant part,
+		// unless a second hop-by-hop header, which is not allowed, follows the
+		// first.
 		self := b[len(prefix):]
 		if self[0]>>4 == 6 && self[6] == 0 {
 			return

@@ -16,33 +16,34 @@ const (
 	lineWords = 8
 	wordBits  = 64
 
-	// MaxBits is the most bits that a digest sets in its line.
+	// MaxBits is the maximum number of bits that a digest sets in its line.
 	MaxBits = fpr.MaxRest
-	// MaxLines is the most lines of a filter: below 2³² bits.
+	// MaxLines is the maximum number of lines of a filter, which keeps it below
+	// 2³² bits.
 	MaxLines = 1<<23 - 1
 )
 
 // Geometry is the size of a Filter.
 type Geometry struct {
 	Lines uint32 // of 64 bytes, at least 1
-	Bits  int    // that a digest sets in its line, 1 … MaxBits
+	Bits  int    // set by a digest in its line, 1 … MaxBits
 }
 
-// sparing is how much larger than need be a filter may be whose digests set fewer
-// bits, each of which takes time of every packet.
+// sparing is how much larger than the minimum a filter may be if its digests
+// set fewer bits, each of which costs time per packet.
 const sparing = 1.1
 
-// Smallest is a filter that holds n packets at a false-positive rate, by the exact
-// formula: the smallest one, or one up to a tenth larger with fewer bits. It fails
-// where n is below 1, the rate is not between 0 and 1, or the filter would have more
-// than MaxLines.
+// Smallest returns the geometry of a filter for n packets at a false-positive
+// rate, by the exact formula: the smallest one, or one up to a tenth larger
+// with fewer bits. It fails if n is below 1, the rate is not between 0 and 1,
+// or the filter would need more than MaxLines.
 //
-// At a rate of 1 % it takes 13 % more memory than a filter whose bits lie anywhere,
-// and a packet misses the cache once in the place of seven times.
+// At a rate of 1 % it takes 13 % more memory than a filter whose bits may lie
+// anywhere, and a packet costs one cache miss instead of seven.
 func Smallest(n, rate float64) (Geometry, error) {
 	n = math.Ceil(n)
 	if !(n >= 1 && n < math.MaxInt32) || !(rate > 0 && rate < 1) {
-		return Geometry{}, fmt.Errorf("digest: no filter can be of %g packets at a false-positive rate of %g", n, rate)
+		return Geometry{}, fmt.Errorf("digest: cannot plan a filter of %g packets at a false-positive rate of %g", n, rate)
 	}
 	var all [MaxBits]Geometry
 	least := uint32(MaxLines + 1)
@@ -60,31 +61,31 @@ func Smallest(n, rate float64) (Geometry, error) {
 	return all[i], nil
 }
 
-// FalsePositiveRate is the exact probability that a packet which is none of the
-// n in the filter seems to be.
+// FalsePositiveRate returns the exact probability that a packet tests positive
+// although it is none of the n in the filter.
 func (g Geometry) FalsePositiveRate(n int) float64 {
 	return fpr.CascadeLayout{Lines: g.Lines, First: g.Bits}.Rate(n)
 }
 
-// Bytes is the memory of a filter.
+// Bytes returns the size of a filter in bytes.
 func (g Geometry) Bytes() int { return int(g.Lines) * fpr.LineBits / 8 }
 
 // Filter is a Bloom filter of digests. A digest h sets its bits in one line of
-// 64 bytes: line Reduce(h), bit j being bit (h >> 6j) mod 64 of word
-// (h>>36 + j) mod 8. bpf/digest.h is its twin. It is safe for concurrent
-// queries, not for changes beside them.
+// 64 bytes: line Reduce(h), bit j being bit (h >> 6j) mod 64 of word (h>>36 +
+// j) mod 8. bpf/digest.h is its twin. Concurrent queries are safe; a change
+// must not run concurrently with anything else.
 type Filter struct {
 	Geometry
 	words []uint64
 }
 
-// NewFilter makes an empty filter.
+// NewFilter returns an empty filter.
 func NewFilter(g Geometry) *Filter {
 	return &Filter{g, make([]uint64, int(g.Lines)*lineWords)}
 }
 
-// FromWords makes a filter of the given words, of which it takes ownership. It
-// fails unless they are those of the geometry.
+// FromWords returns a filter over the given words, of which it takes ownership.
+// It fails if their number does not match the geometry.
 func FromWords(g Geometry, words []uint64) (*Filter, error) {
 	if g.Lines < 1 || g.Bits < 1 || g.Bits > MaxBits || uint64(len(words)) != uint64(g.Lines)*lineWords {
 		return nil, fmt.Errorf("digest: %d words for %d lines, %d bits each", len(words), g.Lines, g.Bits)
@@ -92,8 +93,8 @@ func FromWords(g Geometry, words []uint64) (*Filter, error) {
 	return &Filter{g, words}, nil
 }
 
-// Record puts a digest in. It reports whether all of its bits were set before:
-// the packet was seen already, or chance has it so.
+// Record adds a digest. It reports whether all of its bits were set before: the
+// packet was seen already, or it is a false positive.
 func (f *Filter) Record(digest uint64) (again bool) {
 	all := ^uint64(0)
 	line := f.line(digest)
@@ -121,15 +122,17 @@ func (f *Filter) line(digest uint64) []uint64 {
 	return f.words[base : base+lineWords]
 }
 
-// place is the word of its line, and the bit in it, of a digest's bit j.
+// place returns the word in its line, and the bit in that word, of a digest's
+// bit j.
 func place(digest uint64, j int) (word, bit uint64) {
 	return (digest>>36 + uint64(j)) % lineWords, digest >> (6 * j) % wordBits
 }
 
-// Words are the filter's words, to be read only.
+// Words returns the filter's words, which the caller must not change.
 func (f *Filter) Words() []uint64 { return f.words }
 
-// Union adds what the words of another filter of the same geometry hold.
+// Union adds the digests of another filter of the same geometry, given by its
+// words. It fails if the number of words differs.
 func (f *Filter) Union(words []uint64) error {
 	if len(words) != len(f.words) {
 		return errors.New("digest: filters differ in geometry")
@@ -140,10 +143,10 @@ func (f *Filter) Union(words []uint64) error {
 	return nil
 }
 
-// Clear takes all digests out.
+// Clear removes all digests.
 func (f *Filter) Clear() { clear(f.words) }
 
-// Fill is the share of bits that are set.
+// Fill returns the fraction of set bits.
 func (f *Filter) Fill() float64 {
 	n := 0
 	for _, w := range f.words {
@@ -152,10 +155,9 @@ func (f *Filter) Fill() float64 {
 	return float64(n) / float64(len(f.words)*wordBits)
 }
 
-// Chance is the probability that a digest which was not recorded seems to be,
-// given this very filter: the mean, over lines and first words, of the
-// probability that each of the bits it selects is set. It takes some 40 ns a
-// line.
+// Chance returns the false-positive rate of this very filter, by its set bits:
+// the mean, over lines and first words, of the probability that all the bits
+// that a digest selects are set. It takes about 40 ns a line.
 func (f *Filter) Chance() float64 {
 	var sum float64
 	for base := 0; base < len(f.words); base += lineWords {

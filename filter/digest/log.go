@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// Config says what a Log has to hold.
+// Config describes a [Log].
 type Config struct {
 	Rate  float64       // packets a second, at least 1 a slice
-	Slice time.Duration // length of a slice of time
+	Slice time.Duration // length of a time slice
 	FPR   float64       // false-positive rate of a slice that is full at Rate, between 0 and 1
 	Keep  time.Duration // how long a packet is remembered, at least Slice
 }
 
-// Geometry is the smallest filter that holds a slice's packets at the
-// configured false-positive rate. It fails on a Config out of range; see
+// Geometry returns the smallest filter that stores a slice's packets at the
+// configured false-positive rate. It fails if the Config is out of range; see
 // [Smallest].
 func (c Config) Geometry() (Geometry, error) {
 	if c.Slice <= 0 || c.Keep < c.Slice {
@@ -26,8 +26,8 @@ func (c Config) Geometry() (Geometry, error) {
 	return Smallest(c.Rate*c.Slice.Seconds(), c.FPR)
 }
 
-// Number is that of the slice at a time, counted from the Unix epoch, so that
-// the slices of several nodes agree.
+// Number returns the number of the slice at a time, counted from the Unix
+// epoch, so that the slices of several nodes agree.
 func (c Config) Number(at time.Time) int64 {
 	ns, slice := at.UnixNano(), c.Slice.Nanoseconds()
 	n := ns / slice
@@ -37,49 +37,51 @@ func (c Config) Number(at time.Time) int64 {
 	return n
 }
 
-// Begin is when a slice begins.
+// Begin returns the time at which a slice begins.
 func (c Config) Begin(number int64) time.Time { return time.Unix(0, number*c.Slice.Nanoseconds()) }
 
-// Slices is how many slices hold what is kept: one more than fit into Keep,
+// Slices returns the number of slices to keep: one more than fit into Keep,
 // since the current one has only begun.
 func (c Config) Slices() int { return int((c.Keep+c.Slice-1)/c.Slice) + 1 }
 
-// Slice is the digests, under one seed, of the packets that passed from a time
-// on and before another.
+// Slice contains the digests, computed with one seed, of the packets that
+// passed in [From, To).
 type Slice struct {
 	Seed     uint64
 	From, To time.Time
-	Packets  uint64 // that were recorded
+	Packets  uint64 // number recorded
 	Filter   *Filter
 
 	once   sync.Once
 	chance float64
 }
 
-// Chance is the filter's, which must not change any more.
+// Chance returns [Filter.Chance]. The filter must no longer change.
 func (s *Slice) Chance() float64 {
 	s.once.Do(func() { s.chance = s.Filter.Chance() })
 	return s.chance
 }
 
-// Match is a slice in which a packet may have passed.
+// Match is a time slice in which a packet may have passed.
 type Match struct {
 	Start  time.Time // of the slice
 	Length time.Duration
-	Chance float64 // probability that the slice matches a packet that did not pass in it
+	Chance float64 // false-positive rate of the slice
 }
 
-// Overlaps reports whether the slice has any of the time from…to, both included.
+// Overlaps reports whether the slice overlaps the window from…to, both
+// included.
 func (s *Slice) Overlaps(from, to time.Time) bool { return s.To.After(from) && !s.From.After(to) }
 
-// Finding is what slices say of a packet. A slice in which it passed is always among
-// the matches.
+// Finding is the result of a query over several slices. A slice in which the
+// packet passed is always among the matches.
 type Finding struct {
-	Matches []Match // in the order in which slices were asked
+	Matches []Match // in the order of the queries
 	none    float64 // logarithm of the probability that none matches by chance
 }
 
-// Ask asks a slice for the packet, whose digest under the slice's seed this is.
+// Ask looks the packet up in a slice by its digest, computed with the slice's
+// seed, and adds a match if it is positive.
 func (f *Finding) Ask(s *Slice, digest uint64) {
 	p := s.Chance()
 	f.none += math.Log1p(-p)
@@ -88,12 +90,12 @@ func (f *Finding) Ask(s *Slice, digest uint64) {
 	}
 }
 
-// Chance is the probability that a packet which passed in none of the slices that
-// were asked would match at least one.
+// Chance returns the probability that a packet that passed in none of the
+// queried slices matches at least one.
 func (f *Finding) Chance() float64 { return -math.Expm1(f.none) }
 
-// Log remembers digests by the slice of time in which they were recorded: what
-// a node does, with a clock of its own. It is not safe for concurrent use.
+// Log stores digests by time slice, as a node does, but with the times passed
+// as arguments. It is not safe for concurrent use.
 type Log struct {
 	config   Config
 	geometry Geometry
@@ -105,7 +107,7 @@ type table struct {
 	*Slice       // nil: none yet
 }
 
-// NewLog returns an empty log. It fails where Config.Geometry does.
+// NewLog returns an empty log. It fails if [Config.Geometry] does.
 func NewLog(c Config) (*Log, error) {
 	g, err := c.Geometry()
 	if err != nil {
@@ -119,16 +121,16 @@ func (l *Log) at(number int64) *table {
 	return &l.ring[(number%n+n)%n]
 }
 
-// Record notes that a packet with the digest passed at the given time. It
-// reports whether the log still holds that time: false for one so far in the
-// past that its slice has been taken over, and then nothing is noted.
+// Record stores the digest of a packet that passed at the given time. It
+// reports false, and stores nothing, if that time is so long ago that its slice
+// has been overwritten.
 func (l *Log) Record(digest uint64, at time.Time) bool {
 	n := l.config.Number(at)
 	t := l.at(n)
 	if t.Slice != nil && t.number > n {
 		return false
 	}
-	s := &Slice{From: l.config.Begin(n), To: l.config.Begin(n + 1)} // its chance is that of now
+	s := &Slice{From: l.config.Begin(n), To: l.config.Begin(n + 1)} // Chance is computed by the caller
 	switch {
 	case t.Slice == nil:
 		s.Filter = NewFilter(l.geometry)
@@ -144,9 +146,9 @@ func (l *Log) Record(digest uint64, at time.Time) bool {
 	return true
 }
 
-// Query finds the slices that overlap the window from…to, both included, and in
-// which a packet with the digest may have passed, in order of time, and
-// [Finding.Chance] of it.
+// Query returns the slices that overlap the window from…to, both included, and
+// in which a packet with the digest may have passed, in order of time, and the
+// [Finding.Chance] of the result.
 func (l *Log) Query(digest uint64, from, to time.Time) (matches []Match, chance float64) {
 	var f Finding
 	for s := range l.slices() {
@@ -157,7 +159,7 @@ func (l *Log) Query(digest uint64, from, to time.Time) (matches []Match, chance 
 	return f.Matches, f.Chance()
 }
 
-// slices are those of the log, in order of time.
+// slices yields the log's slices in order of time.
 func (l *Log) slices() iter.Seq[*Slice] {
 	return func(yield func(*Slice) bool) {
 		newest := int64(math.MinInt64)
@@ -177,7 +179,7 @@ func (l *Log) slices() iter.Seq[*Slice] {
 	}
 }
 
-// Slice is that at the given time, nil if the log has none. It is the log's own.
+// Slice returns the log's own slice at the given time, or nil if there is none.
 func (l *Log) Slice(at time.Time) *Slice {
 	n := l.config.Number(at)
 	if t := l.at(n); t.Slice != nil && t.number == n {
@@ -186,5 +188,5 @@ func (l *Log) Slice(at time.Time) *Slice {
 	return nil
 }
 
-// Bytes is the memory of the log when all of its slices are in use.
+// Bytes returns the size of the log in bytes when all of its slices are in use.
 func (l *Log) Bytes() int { return len(l.ring) * l.geometry.Bytes() }

@@ -23,7 +23,7 @@ func mustNewLog(t testing.TB, c Config) *Log {
 	return l
 }
 
-// record notes n random digests, evenly over the time from start on.
+// record stores n random digests, evenly over the time from start on.
 func record(t testing.TB, l *Log, rng *rand.Rand, n int, length time.Duration) []uint64 {
 	t.Helper()
 	digests := make([]uint64, n)
@@ -41,7 +41,7 @@ func when(i, n int, length time.Duration) time.Time {
 }
 
 // TestNothingForgotten checks that every packet is found in its slice for as
-// long as Keep, and by no window elsewhere but by chance.
+// long as Keep, and in no other window except by chance.
 func TestNothingForgotten(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 0))
 	t.Log("seed 1")
@@ -73,12 +73,12 @@ func TestNothingForgotten(t *testing.T) {
 	// Each packet may match the nine other slices.
 	p := l.Slice(start).Chance()
 	if got := float64(elsewhere) / (9 * n); got > 1.2*config.FPR || got < p/2 {
-		t.Errorf("matches elsewhere %.5f, the first slice says %.5f", got, p)
+		t.Errorf("false matches %.5f, predicted by the first slice %.5f", got, p)
 	}
 }
 
 // TestSize measures the false-positive rate of a slice that is as full as
-// configured, which the exact formula predicts.
+// configured and compares it with the exact formula.
 func TestSize(t *testing.T) {
 	g, err := config.Geometry()
 	if err != nil {
@@ -91,7 +91,7 @@ func TestSize(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(2, 0))
 	t.Log("seed 2")
-	// Few queries of many slices: those of one share its fill.
+	// Few queries of many slices: queries of one slice are not independent.
 	const queries = 1000
 	trials, hits := trial.Count(rate, 0.12)/queries*queries, 0
 	l := mustNewLog(t, config)
@@ -109,8 +109,8 @@ func TestSize(t *testing.T) {
 	trial.Check(t, hits, trials, rate)
 }
 
-// TestChance measures the probability that a packet which passed nowhere matches
-// one slice at least, against what the query says.
+// TestChance compares the probability that a packet which never passed matches
+// at least one slice with what the query reports.
 func TestChance(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 0))
 	t.Log("seed 3")
@@ -119,7 +119,7 @@ func TestChance(t *testing.T) {
 	from, to := start.Add(2500*time.Millisecond), start.Add(6*time.Second)
 	_, chance := l.Query(0, from, to)
 	if plan := 1 - math.Pow(1-config.FPR, 5); chance < plan { // slices 2 to 6
-		t.Errorf("chance %.4f of a log that is too full, planned %.4f", chance, plan)
+		t.Errorf("chance %.4f in an overfull log, planned %.4f", chance, plan)
 	}
 	trials, hits, single := trial.Count(chance, 0.1), 0, 0.0
 	for range trials {
@@ -138,8 +138,7 @@ func TestChance(t *testing.T) {
 	}
 }
 
-// TestTime checks what happens at the borders of slices, to what is too old, and
-// across gaps.
+// TestTime checks slice boundaries, times too far in the past, and gaps.
 func TestTime(t *testing.T) {
 	l := mustNewLog(t, config)
 	const d = 12345
@@ -165,23 +164,23 @@ func TestTime(t *testing.T) {
 		t.Errorf("match %+v", got)
 	}
 
-	// Ten slices later it is still there, then its table is taken over.
+	// Ten slices later it is still there, then its slice is overwritten.
 	l.Record(1, start.Add(config.Keep))
 	if len(find(0, 0)) != 1 {
 		t.Error("forgotten within Keep")
 	}
 	l.Record(1, start.Add(config.Keep+time.Second))
 	if len(find(0, time.Hour)) != 0 {
-		t.Error("remembered in the table of another slice")
+		t.Error("found in the slice that replaced its own")
 	}
 	if l.Record(d, start) {
-		t.Error("recorded in a slice that is gone")
+		t.Error("recorded in a slice that was overwritten")
 	}
 	if l.Slice(start) != nil || l.Slice(start.Add(config.Keep)) == nil {
 		t.Error("wrong slices")
 	}
 
-	// A late packet of a slice that is still there, and times before the epoch.
+	// A late packet of a slice that is still kept, and times before the epoch.
 	if !l.Record(d, start.Add(5*time.Second)) || len(find(5*time.Second, 5*time.Second)) != 1 {
 		t.Error("late packet not recorded")
 	}
@@ -196,7 +195,7 @@ func TestTime(t *testing.T) {
 	}
 }
 
-func TestNewLogRefuses(t *testing.T) {
+func TestNewLogRejects(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"rate":     func(c *Config) { c.Rate = 0 },
 		"nan":      func(c *Config) { c.Rate = math.NaN() },
@@ -235,7 +234,7 @@ func BenchmarkLog(b *testing.B) {
 	})
 }
 
-// TestLoops checks what is a loop: a TTL that falls twice in a slice.
+// TestLoops checks that a loop is a TTL that decreases twice in a slice.
 func TestLoops(t *testing.T) {
 	type seen struct {
 		ttl   uint8
@@ -247,8 +246,8 @@ func TestLoops(t *testing.T) {
 		loops   int
 	}{
 		{"a loop", []seen{{64, 1}, {62, 1}, {60, 1}, {58, 1}, {56, 1}}, 1},
-		{"before and behind a router", []seen{{64, 1}, {63, 1}}, 0},
-		{"that twice over", []seen{{64, 1}, {63, 1}, {64, 1}, {63, 1}}, 0},
+		{"on both sides of a router", []seen{{64, 1}, {63, 1}}, 0},
+		{"the same, twice", []seen{{64, 1}, {63, 1}, {64, 1}, {63, 1}}, 0},
 		{"copies", []seen{{64, 1}, {64, 1}, {64, 1}, {63, 1}, {63, 1}}, 0},
 		{"a loop with copies", []seen{{64, 1}, {64, 1}, {62, 1}, {62, 1}, {60, 1}}, 1},
 		{"too slow", []seen{{64, 1}, {62, 1}, {60, 2}, {58, 2}}, 0},

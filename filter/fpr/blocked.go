@@ -5,19 +5,20 @@ import (
 	"math/big"
 )
 
-// Blocked is the exact rate of a blocked Bloom filter (Putze, Sanders and
-// Singler, "Cache-, hash- and space-efficient Bloom filters", 2007): an array
-// of blocks of width bits each, in which a key chooses one block and then k
-// bits of it, all evenly and independently. It panics unless blocks and width
-// are positive.
+// Blocked returns the exact false-positive rate of a blocked Bloom filter
+// (Putze, Sanders and Singler, "Cache-, hash- and space-efficient Bloom
+// filters", 2007): an array of blocks of width bits each, in which a key
+// chooses one block and then k bits of it, all uniformly and independently. It
+// panics unless blocks and width are positive.
 //
-// The paper sums the rate of one block over its load, Poisson with mean
-// n/blocks. The load is binomial, and its sum has the closed form of [Exact],
-// with the probability that one key misses i given bits of a block,
+// The paper sums the rate of one block over its load, which it takes to be
+// Poisson with mean n/blocks. The load is really binomial, and the sum has the
+// closed form of [Exact], with the probability that one key misses i given bits
+// of a block,
 //
 //	1 − (1 − (1 − i/width)^k)/blocks,
 //
-// in the place of (1 − i/m)^k.
+// instead of (1 − i/m)^k.
 func Blocked(blocks, width, n, k int) float64 {
 	check(blocks, n, k)
 	check(width, n, k)
@@ -27,11 +28,11 @@ func Blocked(blocks, width, n, k int) float64 {
 	})
 }
 
-// Split is the exact rate of a split block Bloom filter (8 lanes of 32 bits is
-// the filter of Apache Parquet): an array of blocks of lanes·width bits each,
-// in which a key chooses one block and then one bit in each lane, evenly and
-// independently.
-// It panics unless blocks and width are positive and lanes is not negative.
+// Split returns the exact false-positive rate of a split block Bloom filter (8
+// lanes of 32 bits is the filter of Apache Parquet): an array of blocks of
+// lanes·width bits each, in which a key chooses one block and then one bit in
+// each lane, uniformly and independently. It panics unless blocks and width are
+// positive and lanes is not negative.
 func Split(blocks, lanes, width, n int) float64 {
 	check(blocks, n, lanes)
 	check(width, n, lanes)
@@ -42,8 +43,9 @@ func Split(blocks, lanes, width, n int) float64 {
 	})[lanes]
 }
 
-// leastBlocked is a lower bound of the rate of both layouts: some member is in
-// the query's block and, bit by bit, sets the very bits that the query tests.
+// leastBlocked returns a lower bound of the rate of both layouts: some member
+// is in the query's block and, bit by bit, sets the very bits that the query
+// tests.
 func leastBlocked(blocks, width, n, k int) float64 {
 	return hit(1/float64(blocks), float64(n)) * math.Pow(float64(width), -float64(k))
 }

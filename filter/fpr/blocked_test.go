@@ -44,8 +44,8 @@ func TestSplitAgainstLoads(t *testing.T) {
 	}
 }
 
-// Bits a key for rates of 1 %, 0.1 % and 0.01 %, given to two digits behind
-// the point; half of the last one moves the rate by 0.3 %.
+// Bits per key for rates of 1 %, 0.1 % and 0.01 %, to two decimals; half a unit
+// of the last one moves the rate by 0.3 %.
 func TestBitsAKey(t *testing.T) {
 	const n = 1e6
 	lines := func(perKey float64, bits int) int { return int(perKey * n / float64(bits)) }

@@ -6,67 +6,67 @@ import (
 	"math/bits"
 )
 
-// The geometry of weir's lines, shared by every cascade: a line is one cache
-// line of 512 bits, eight words of 64.
+// Geometry of a line, shared by every cascade: one cache line of 512 bits,
+// eight words of 64.
 const (
 	LineBits  = 512
 	lineWords = 8
 	wordBits  = LineBits / lineWords
 )
 
-// MaxRest is the largest number of bits that a key sets in one line behind
-// the first. More bits take further lines.
+// MaxRest is the maximum number of bits that a key sets in one line after the
+// first. Further bits take further lines.
 const MaxRest = 6
 
-// ApproxFirst and ExactFirst are the bits that a key sets in its first line:
-// in approximate mode, where a second line follows, and in exact mode, where a
-// table confirms and the first line is all.
+// ApproxFirst and ExactFirst are the numbers of bits that a key sets in its
+// first line: in approximate mode, in which a second line follows, and in exact
+// mode, in which a table confirms and there is only one line.
 const (
 	ApproxFirst = 5
 	ExactFirst  = 5
 )
 
-// CascadeLayout is the geometry of weir's cascade: one array of lines, and the
-// bits that a key sets in them.
+// CascadeLayout is the geometry of weir's cascade, a blocked Bloom filter: one
+// array of lines, and the number of bits that a key sets in them.
 //
-// A key chooses a line evenly and sets First bits there, one in each of First
-// consecutive words (modulo 8) from an evenly chosen word on, each bit evenly
-// chosen in its word. Rest further bits go to independently chosen lines of
-// the same array in the same manner, MaxRest to a line and the remainder to
-// the last. First is 1…8, Rest 0 or more.
+// A key chooses a line and sets First bits in it, one in each of First
+// consecutive words (modulo 8) starting from a random one. Rest further bits go
+// to independently chosen lines of the same array in the same manner, MaxRest
+// to a line and the remainder to the last. All choices are uniform. First is
+// 1…8, Rest 0 or more.
 type CascadeLayout struct {
 	Lines uint32 `json:"lines"`
 	First int    `json:"first"`
 	Rest  int    `json:"rest"`
 }
 
-// Members is a number of keys in a cascade that set equally many bits: the
-// First of the layout, and Rest behind it.
+// Members is a number of keys in a cascade that set the same number of bits:
+// the layout's First, and Rest in further lines.
 type Members struct {
 	Keys int
 	Rest int
 }
 
-// K is the number of bits that a key sets and a query tests.
+// K returns the number of bits that a key sets and a query tests.
 func (c CascadeLayout) K() int { return c.First + c.Rest }
 
-// Bits is the size of the array in bits.
+// Bits returns the size of the array in bits.
 func (c CascadeLayout) Bits() int { return int(c.Lines) * LineBits }
 
-// Rate is the probability that a key that is none of the n in the cascade
+// Rate returns the probability that a key that is none of the n in the cascade
 // tests positive. It panics if the layout is invalid.
 //
 // It is exact but for the dependence between the query's lines, an error of
 // order 1/Lines. As for [Blocked], the rate of one line is an
-// inclusion–exclusion over the sets of tested bits that stay clear, in the
-// place of a sum over the load of the line (Putze, Sanders and Singler 2007).
+// inclusion–exclusion over the sets of tested bits that stay clear, instead of
+// a sum over the load of the line (Putze, Sanders and Singler 2007).
 func (c CascadeLayout) Rate(n int) float64 {
 	return c.RateAmong(Members{Keys: n, Rest: c.Rest})
 }
 
-// RateAmong is the [CascadeLayout.Rate] of a query for the layout's bits when
-// the members set other numbers of bits than the query tests, as in a weighted
-// filter, where k_e differs from key to key.
+// RateAmong returns the [CascadeLayout.Rate] of a query for the layout's bits
+// if the members set other numbers of bits than the query tests, as in a
+// weighted filter, in which k_e differs from key to key.
 func (c CascadeLayout) RateAmong(members ...Members) float64 {
 	load := c.load(members)
 	rate := c.pass(c.First, load)
@@ -76,16 +76,16 @@ func (c CascadeLayout) RateAmong(members ...Members) float64 {
 	return rate
 }
 
-// FirstLine is the probability that a key that is none of the n in the cascade
-// passes the first line, so that a second one is read. It panics if the layout
-// is invalid.
+// FirstLine returns the probability that a key that is none of the n in the
+// cascade passes the first line, so that a second one is read. It panics if the
+// layout is invalid.
 func (c CascadeLayout) FirstLine(n int) float64 {
 	return c.pass(c.First, c.load([]Members{{Keys: n, Rest: c.Rest}}))
 }
 
-// BestCascade gives the layout for n keys in the given lines with the lowest
-// Rate among those of ApproxFirst bits in the first line and up to MaxRest in
-// a second.
+// BestCascade returns the layout with the lowest Rate for n keys in the given
+// number of lines, among those of ApproxFirst bits in the first line and up to
+// MaxRest in a second.
 func BestCascade(n int, lines uint32) CascadeLayout {
 	best := CascadeLayout{Lines: lines, First: ApproxFirst}
 	rate := best.Rate(n)
@@ -98,7 +98,7 @@ func BestCascade(n int, lines uint32) CascadeLayout {
 	return best
 }
 
-// restLines splits the bits behind the first line into those of each line.
+// restLines splits the bits after the first line into those of each line.
 func restLines(rest int) []int {
 	var lines []int
 	for ; rest > 0; rest -= MaxRest {
@@ -107,8 +107,8 @@ func restLines(rest int) []int {
 	return lines
 }
 
-// lineLoad counts, for each number of bits, the groups of so many bits that
-// keys have set in an evenly chosen line.
+// lineLoad counts, by size, the groups of bits that keys have set in a random
+// line.
 type lineLoad [lineWords + 1]int
 
 func (c CascadeLayout) load(members []Members) lineLoad {
@@ -128,8 +128,8 @@ func (c CascadeLayout) load(members []Members) lineLoad {
 	return load
 }
 
-// pass is the probability that q bits, tested in q consecutive words of one
-// line, are all set:
+// pass returns the probability that q bits, tested in q consecutive words of
+// one line, are all set:
 //
 //	Σ_S (−1)^|S| Π_b (1 − (1 − φ_b(S))/Lines)^load[b]
 //
@@ -144,8 +144,8 @@ func (c CascadeLayout) pass(q int, load lineLoad) float64 {
 				log += float64(groups) * math.Log1p((miss(uint8(s), b)-1)/float64(c.Lines))
 			}
 		}
-		// The signs add up to 0, so that the sum may run over the differences
-		// to 1, which keeps the digits of an almost empty filter.
+		// The signs add up to 0, so the sum may run over the differences from
+		// 1, which preserves the digits of an almost empty filter.
 		if bits.OnesCount(uint(s))%2 == 0 {
 			sum += math.Expm1(log)
 		} else {
@@ -155,7 +155,7 @@ func (c CascadeLayout) pass(q int, load lineLoad) float64 {
 	return min(max(sum, 0), 1) // rounding may leave −1e-16
 }
 
-// miss is φ_b(S): of b bits in consecutive words from an evenly chosen one on,
+// miss returns φ_b(S): of b bits in consecutive words from a random one on,
 // each bit that falls in a word of S misses the tested one with probability
 // 63/64.
 func miss(s uint8, b int) float64 {
@@ -168,11 +168,11 @@ func miss(s uint8, b int) float64 {
 }
 
 // Fingerprint bounds the probability that weir's table confirms a key that is
-// none of the n in its buckets, which makes exact mode drop it: the lower 48
-// bits of two 64-bit hashes must be the same, and the upper 16 must lead to the
-// same bucket, the first or the second. The cascade asked before hardly lowers
-// it, since it looks at the same bits. Above 2¹⁶ buckets it is n·2⁻⁶³, twice the
-// probability that the whole hashes are the same.
+// none of the n in its buckets, and exact mode drops it by mistake: the lower
+// 48 bits of two 64-bit hashes must be equal, and the upper 16 must select the
+// same bucket, the first or the second. The preceding cascade hardly lowers it,
+// since it looks at the same bits. Above 2¹⁶ buckets the bound is n·2⁻⁶³, twice
+// the probability that the whole hashes are equal.
 func Fingerprint(n int, buckets uint32) float64 {
 	if buckets == 0 {
 		return 1

@@ -9,8 +9,8 @@ import (
 	"weir/filter/internal/trial"
 )
 
-// simulated is the cascade as its layout describes it, with random bits in the
-// place of hashed ones.
+// simulated is the cascade as its layout describes it, with random bits instead
+// of hashed ones.
 type simulated struct {
 	words []uint64
 	rng   *rand.Rand
@@ -94,9 +94,9 @@ func TestCascadeMeasured(t *testing.T) {
 	}
 }
 
-// The best layouts at 10 to 16 bits a key, their rates relative to the
-// standard filter's optimum, and the share of queries that read a second
-// line; given to three digits behind the point.
+// The best layouts at 10 to 16 bits a key, their rates relative to the standard
+// filter's optimum, and the share of queries that read a second line; to three
+// decimals.
 func TestBestCascade(t *testing.T) {
 	const n = 1000000
 	for _, c := range []struct {
@@ -122,7 +122,7 @@ func TestBestCascade(t *testing.T) {
 	}
 }
 
-// Cases that can be counted by hand.
+// Cases that can be computed by hand.
 func TestCascadeByHand(t *testing.T) {
 	one := CascadeLayout{Lines: 1, First: 1}
 	near(t, "one bit, one key", one.Rate(1), 1./512, 1e-12)

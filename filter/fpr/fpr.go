@@ -1,6 +1,6 @@
-// Package fpr predicts false-positive rates: of the standard Bloom filter by
-// every formula that is in use, right and wrong, and of the blocked layouts
-// that keep a key's bits in one cache line.
+// Package fpr computes false-positive rates: of the standard Bloom filter by
+// every formula in use, right and wrong, and of the blocked layouts that keep a
+// key's bits in one cache line.
 //
 // The rate is the probability that a key that is not in the filter tests
 // positive, over all choices of the hash functions: the mean over filters, not
@@ -11,8 +11,9 @@
 //
 // Everywhere m is the number of bits, at least 1; n the number of keys in the
 // filter, at least 0; and k the number of hash functions, at least 0, which
-// choose their bits evenly and independently, so that two of them may choose
-// the same bit. Functions panic on other arguments.
+// choose their bits uniformly and independently, so that two of them may choose
+// the same bit. Functions panic on other arguments. All are safe for concurrent
+// use.
 package fpr
 
 import (
@@ -23,55 +24,57 @@ import (
 
 func check(m, n, k int) {
 	if m < 1 || n < 0 || k < 0 {
-		panic(fmt.Sprintf("fpr: no filter has m=%d, n=%d, k=%d", m, n, k))
+		panic(fmt.Sprintf("fpr: invalid filter m=%d, n=%d, k=%d", m, n, k))
 	}
 }
 
-// Classic is the textbook rate (1 − (1 − 1/m)^kn)^k (Christensen et al.,
-// equation 1). It takes the bits of a filter to be independent and is always
-// too low, by a third at m = 32 and 16 bits a key, by less than a thousandth
-// from m = 2^15 on.
+// Classic returns the textbook rate (1 − (1 − 1/m)^kn)^k (Christensen et al.,
+// equation 1). It assumes that the bits of a filter are independent and is
+// always too low, by a third at m = 32 and 16 bits a key, by less than a
+// thousandth from m = 2^15 on.
 func Classic(m, n, k int) float64 {
 	check(m, n, k)
 	return math.Pow(hit(1/float64(m), float64(k)*float64(n)), float64(k))
 }
 
-// hit is the probability that any of the trials, each of probability p, hits.
+// hit returns the probability that at least one of the trials, each of
+// probability p, hits.
 func hit(p, trials float64) float64 {
 	if trials == 0 {
-		return 0 // also where p is 1
+		return 0 // also if p is 1
 	}
 	return -math.Expm1(trials * math.Log1p(-p))
 }
 
-// Bloom1970 is Bloom's original rate (1 − (1 − k/m)^n)^k, for k hash functions
-// that choose k distinct bits (Christensen et al., equation 19). It takes the
-// bits of a filter to be independent too. It panics if k exceeds m.
+// Bloom1970 returns Bloom's original rate (1 − (1 − k/m)^n)^k, for k hash
+// functions that choose k distinct bits (Christensen et al., equation 19). It
+// also assumes that the bits of a filter are independent. It panics if k
+// exceeds m.
 func Bloom1970(m, n, k int) float64 {
 	check(m, n, k)
 	if k > m {
-		panic(fmt.Sprintf("fpr: no filter has k=%d distinct bits in m=%d", k, m))
+		panic(fmt.Sprintf("fpr: cannot choose k=%d distinct bits of m=%d", k, m))
 	}
 	return math.Pow(hit(float64(k)/float64(m), float64(n)), float64(k))
 }
 
-// Exact is the true rate for any m, n and k, to the last few digits of a
-// float64. It takes O(k²) steps: some 20 µs at k = 7, whatever m and n.
+// Exact returns the true rate for any m, n and k, to the last few digits of a
+// float64. It takes O(k²) steps: about 20 µs at k = 7, whatever m and n.
 //
 // Christensen et al. condition on the number of bits set in the filter
-// (equation 17, a sum over m terms); here the number j of distinct bits that
-// the query tests takes that place, a sum over k terms:
+// (equation 17, a sum over m terms); conditioning on the number j of distinct
+// bits that the query tests instead makes it a sum over k terms:
 //
 //	Σ_j P(k, m, j) Σ_i (−1)^i C(j,i) (1 − i/m)^kn
 //
 // with P from equation 8. The inner sum, the probability that j given bits are
-// all set, is an inclusion–exclusion over those that stay clear; it cancels
-// and is therefore taken with as many digits as the result needs.
+// all set, is an inclusion–exclusion over those that stay clear; its terms
+// cancel, so it is computed with as many digits as the result needs.
 func Exact(m, n, k int) float64 {
 	check(m, n, k)
-	// All of the rate can cancel, and so can one bit in each of k differences;
-	// raising to the power of kn costs as many bits as kn has. The classic
-	// rate never exceeds the true one.
+	// The whole rate can cancel, and so can one bit in each of k differences;
+	// raising to the power of kn loses as many bits as kn has. The classic rate
+	// never exceeds the true one.
 	prec := precision(k, float64(k)*float64(n), Classic(m, n, k))
 	clear := func(i int) *big.Float {
 		return power(ratio(m-i, m, prec), k*n)
@@ -79,8 +82,8 @@ func Exact(m, n, k int) float64 {
 	return query(m, k, clear)
 }
 
-// query is the probability that k evenly chosen bits of m are all set, where
-// clear(i) is the probability that i given bits are clear, i ≤ min(k, m).
+// query returns the probability that k random bits of m are all set, given
+// clear(i), the probability that i given bits are clear, i ≤ min(k, m).
 func query(m, k int, clear func(i int) *big.Float) float64 {
 	distinct := occupancy(k, m)
 	set := allSet(len(distinct)-1, clear)
@@ -91,8 +94,8 @@ func query(m, k int, clear func(i int) *big.Float) float64 {
 	return rate
 }
 
-// allSet gives, for each j up to most, the probability that j given bits are
-// all set, where clear(i) is the probability that i given bits are clear.
+// allSet returns, for each j up to most, the probability that j given bits are
+// all set, given clear(i), the probability that i given bits are clear.
 func allSet(most int, clear func(i int) *big.Float) []float64 {
 	// In round j, a[i] is the probability that i given bits are clear and j
 	// others are set.
@@ -110,9 +113,9 @@ func allSet(most int, clear func(i int) *big.Float) []float64 {
 	return set
 }
 
-// precision is the number of mantissa bits with which k rounds of differences
-// of probabilities, each raised to an integer power up to n, give a result not
-// below rate with all of a float64's digits.
+// precision returns the number of mantissa bits with which k rounds of
+// differences of probabilities, each raised to an integer power up to n, yield
+// a result not below rate with all of a float64's digits.
 func precision(k int, n, rate float64) uint {
 	const float64Digits = 53
 	lost := float64(k) + math.Log2(n+1)
@@ -142,9 +145,9 @@ func power(x *big.Float, n int) *big.Float {
 	return x
 }
 
-// occupancy gives, for each K up to min(balls, bins), the probability that
-// balls thrown evenly into bins leave exactly K of them occupied: P(N, M, K)
-// of Christensen et al., by the recursion of equation 8, whose terms are all
+// occupancy returns, for each K up to min(balls, bins), the probability that
+// balls thrown at random into bins occupy exactly K of them: P(N, M, K) of
+// Christensen et al., by the recursion of equation 8, whose terms are all
 // positive.
 func occupancy(balls, bins int) []float64 {
 	p := make([]float64, min(balls, bins)+1)
@@ -158,10 +161,10 @@ func occupancy(balls, bins int) []float64 {
 	return p
 }
 
-// Table is the true rate by the paper's own algorithm: the occupancy of the
-// filter from the recursion of equation 8, unrolled into a table as in
+// Table returns the true rate by the paper's own algorithm: the occupancy of
+// the filter from the recursion of equation 8, unrolled into a table as in
 // figure 1, then the sum of equation 17 (Christensen et al., section 3). It
-// takes O(m·k·n) steps and serves to check [Exact].
+// takes O(m·k·n) steps and is a check on [Exact].
 func Table(m, n, k int) float64 {
 	check(m, n, k)
 	var rate float64
@@ -171,10 +174,10 @@ func Table(m, n, k int) float64 {
 	return rate
 }
 
-// Bose is the true rate by the formula of Bose et al. in integers without any
-// rounding (Christensen et al., equations 20 and 21, the latter with the sign
-// that the authors correct; multiplied out it is equation 18). It takes
-// O(m²) steps on numbers of k·n·log₂ m bits and serves to check [Exact].
+// Bose returns the true rate by the formula of Bose et al. in integers without
+// rounding (Christensen et al., equations 20 and 21, the latter with the
+// corrected sign; multiplied out it is equation 18). It takes O(m²) steps on
+// numbers of k·n·log₂ m bits and is a check on [Exact].
 func Bose(m, n, k int) float64 {
 	check(m, n, k)
 	power := func(x, y int) *big.Int {
@@ -198,9 +201,9 @@ func Bose(m, n, k int) float64 {
 	return rate
 }
 
-// BestK is the number of hash functions, at least 1, with the lowest exact
-// rate, and that rate. It is never above the best k of the classic rate. For
-// n = 0, where every k gives the rate 0, it is 1. The time grows with (m/n)².
+// BestK returns the number of hash functions, at least 1, with the lowest exact
+// rate, and that rate. It is never above the best k of the classic rate. For n
+// = 0, for which every k has the rate 0, it is 1. The time grows with (m/n)².
 func BestK(m, n int) (k int, rate float64) {
 	check(m, n, 1)
 	if n == 0 {
@@ -208,8 +211,8 @@ func BestK(m, n int) (k int, rate float64) {
 	}
 	k = max(1, int(float64(m)/float64(n)*math.Ln2))
 	rate = Exact(m, n, k)
-	// The rate falls to its minimum and rises behind it, so that the first
-	// rise in each direction ends the search.
+	// The rate falls to its minimum and rises after it, so the first rise in
+	// each direction ends the search.
 	for step := range 2 {
 		for next := k + 1 - 2*step; next > 0; next += 1 - 2*step {
 			r := Exact(m, n, next)
@@ -222,9 +225,9 @@ func BestK(m, n int) (k int, rate float64) {
 	return k, rate
 }
 
-// Smallest is the least number of bits m, and its best k, with which the exact
-// rate for n keys is at most the target. The target lies above 0 and at most
-// at 1; it panics on others.
+// Smallest returns the smallest number of bits m, and its best k, with which
+// the exact rate for n keys is at most the target. It panics unless the target
+// is above 0 and at most 1.
 func Smallest(n int, target float64) (m, k int) {
 	check(1, n, 1)
 	if !(target > 0 && target <= 1) {

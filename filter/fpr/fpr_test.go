@@ -20,7 +20,7 @@ func near(t *testing.T, what string, got, want, relative float64) {
 	}
 }
 
-// Reference values of the exact rate, given to eight digits.
+// Reference values of the exact rate, to eight digits.
 func TestExactReference(t *testing.T) {
 	for _, c := range []struct {
 		m, n, k int
@@ -34,15 +34,15 @@ func TestExactReference(t *testing.T) {
 		near(t, fmt.Sprintf("Exact(%d, %d, %d)", c.m, c.n, c.k), Exact(c.m, c.n, c.k), c.want, 5e-8)
 	}
 	near(t, "Classic(2, 1, 2)", Classic(2, 1, 2), 0.5625, 1e-15)
-	// By hand: one key's two bits coincide with probability 1/2 and answer a
-	// query with 1/4, or else fill the filter.
+	// By hand: one key's two bits coincide with probability 1/2, and then a
+	// query hits with 1/4; otherwise they fill the filter.
 	near(t, "by hand", Exact(2, 1, 2), 0.5*0.25+0.5*1, 1e-15)
 }
 
 // Figure 2 of Christensen et al.: the share by which the classic formula
-// underestimates, with k = round((m/n) ln 2) and n = ⌊m/(m/n)⌋. The values
-// are given to two digits behind the point of a percentage, below 0.1 % to
-// three, and are met within one unit of the last one.
+// underestimates, with k = round((m/n) ln 2) and n = ⌊m/(m/n)⌋. The values are
+// percentages to two decimals, below 0.1 % to three, and are met within one
+// unit of the last one.
 func TestFigure2(t *testing.T) {
 	for _, c := range []struct {
 		m    int
@@ -103,8 +103,8 @@ func TestExactAboveClassic(t *testing.T) {
 	}
 }
 
-// A filter of no keys has the rate 0, a query of no bits the rate 1, and one
-// bit that is set answers everything.
+// A filter of no keys has the rate 0, a query of no bits the rate 1, and a
+// filter of one set bit contains everything.
 func TestExtremes(t *testing.T) {
 	for name, rate := range map[string]func(m, n, k int) float64{
 		"Classic": Classic, "Bloom1970": Bloom1970, "Exact": Exact, "Table": Table, "Bose": Bose,
@@ -133,7 +133,7 @@ func TestBloom1970(t *testing.T) {
 	}
 }
 
-// The survey's rule of thumb: with m = 8n, k of 5 or 6 gives "just over 0.02".
+// The survey's rule of thumb: with m = 8n, k of 5 or 6 is "just over 0.02".
 func TestEightBitsAKey(t *testing.T) {
 	for _, k := range []int{5, 6} {
 		if r := Exact(8<<20, 1<<20, k); r < 0.02 || r > 0.022 {
@@ -174,7 +174,7 @@ func TestBestK(t *testing.T) {
 			t.Errorf("BestK(%d, %d) = %d is above the classic rate's best, %d", m, n, k, classic)
 		}
 		if rate != Exact(m, n, k) {
-			t.Errorf("BestK(%d, %d) gives rate %v for k=%d, which has %v", m, n, rate, k, Exact(m, n, k))
+			t.Errorf("BestK(%d, %d) returns rate %v for k=%d, which has %v", m, n, rate, k, Exact(m, n, k))
 		}
 	}
 	if k, rate := BestK(64, 0); k != 1 || rate != 0 {
@@ -230,7 +230,8 @@ func TestExactMeasured(t *testing.T) {
 		t.Run(fmt.Sprintf("m=%d/n=%d/k=%d", c.m, c.n, c.k), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, uint64(c.m)))
 			want := Exact(c.m, c.n, c.k)
-			// A third of the difference to the classic rate tells the two apart.
+			// A third of the difference from the classic rate distinguishes the
+			// two.
 			trials := trial.Count(want, (want-Classic(c.m, c.n, c.k))/want/3)
 			trials = min(trials, 1<<20)
 			hits := 0

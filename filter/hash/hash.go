@@ -1,5 +1,5 @@
-// Package hash is the one hash of all of weir's filters: XXH64 under a secret
-// seed, and what is derived from its 64 bits. bpf/hash.h is its twin in C.
+// Package hash is the only hash function of weir's filters, XXH64 with a secret
+// seed, and the values derived from its 64 bits. bpf/hash.h is its twin in C.
 package hash
 
 import (
@@ -11,7 +11,7 @@ import (
 
 // From the specification of XXH64.
 const (
-	stripe = 32 // bytes that are read at once, where there are as many
+	stripe = 32 // bytes read at a time
 
 	prime1 uint64 = 0x9e3779b185ebca87
 	prime2 uint64 = 0xc2b2ae3d27d4eb4f
@@ -20,9 +20,9 @@ const (
 	prime5 uint64 = 0x27d4eb2f165667c5
 )
 
-// Sum is XXH64 of b under the seed. Less than a stripe, which most keys are, is
-// hashed right here: the library has a seed only for digests, and a digest
-// takes twice as long for so few bytes.
+// Sum returns XXH64 of b with the seed. Inputs shorter than a stripe, as most
+// keys are, are hashed inline: the library takes a seed only through a Digest,
+// which is twice as slow for so few bytes.
 func Sum(seed uint64, b []byte) uint64 {
 	if len(b) >= stripe {
 		return sumLong(seed, b)
@@ -51,9 +51,9 @@ func sumLong(seed uint64, b []byte) uint64 {
 	return d.Sum64()
 }
 
-// Nth derives the i-th of a sequence of independent 64-bit hashes from one
-// hash h: the output function of SplitMix64 at state h + i·φ. Nth(h, 0) is a
-// remix of h, not h itself.
+// Nth returns the i-th of a sequence of independent 64-bit hashes derived from
+// one hash h: the output function of SplitMix64 at state h + i·φ. Nth(h, 0) is
+// a remix of h, not h itself.
 func Nth(h uint64, i uint64) uint64 {
 	z := h + i*0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -61,9 +61,9 @@ func Nth(h uint64, i uint64) uint64 {
 	return z ^ z>>31
 }
 
-// Reduce maps the upper 32 bits of h evenly onto 0…n−1 by a multiplication
-// instead of a division (Lemire's fast range). The lower 32 bits stay free for
-// other uses of the same hash.
+// Reduce maps the upper 32 bits of h uniformly onto 0…n−1 by a multiplication
+// instead of a division (Lemire's fast range). The lower 32 bits remain free
+// for other uses of the same hash.
 func Reduce(h uint64, n uint32) uint32 {
 	return uint32((h >> 32) * uint64(n) >> 32)
 }

@@ -20,7 +20,7 @@ const (
 	prime5 = 0x27D4EB2F165667C5
 )
 
-// specified is XXH64 as its specification has it, step by step.
+// specified returns XXH64 by its specification, step by step.
 func specified(seed uint64, b []byte) uint64 {
 	round := func(acc, lane uint64) uint64 { return bits.RotateLeft64(acc+lane*prime2, 31) * prime1 }
 	acc, length := seed+prime5, uint64(len(b))
@@ -56,8 +56,8 @@ func specified(seed uint64, b []byte) uint64 {
 	return acc ^ acc>>32
 }
 
-// The vectors of xxHash's own self-test: the length of a prefix of a buffer
-// that it makes of bytes without a pattern, and a seed.
+// The vectors of xxHash's own self-test: the length of a prefix of a
+// pseudo-random buffer, and a seed.
 func TestSumVectors(t *testing.T) {
 	const prime32 = 2654435761
 	buffer := make([]byte, 222)
@@ -76,7 +76,7 @@ func TestSumVectors(t *testing.T) {
 		{222, 0, 0xB641AE8CB691C174}, {222, prime32, 0x20CB8AB7AE10C14A},
 	} {
 		if got := hash.Sum(v.seed, buffer[:v.length]); got != v.want {
-			t.Errorf("%d bytes under seed %#x: %#x, want %#x", v.length, v.seed, got, v.want)
+			t.Errorf("%d bytes with seed %#x: %#x, want %#x", v.length, v.seed, got, v.want)
 		}
 	}
 }
@@ -92,12 +92,12 @@ func TestSumAsSpecified(t *testing.T) {
 		}
 		got := hash.Sum(under, b)
 		if want := specified(under, b); got != want {
-			t.Fatalf("% x under seed %#x: %#x, want %#x", b, under, got, want)
+			t.Fatalf("% x with seed %#x: %#x, want %#x", b, under, got, want)
 		}
 		d := xxhash.NewWithSeed(under)
 		d.Write(b)
 		if want := d.Sum64(); got != want {
-			t.Fatalf("% x under seed %#x: %#x, xxhash has %#x", b, under, got, want)
+			t.Fatalf("% x with seed %#x: %#x, xxhash has %#x", b, under, got, want)
 		}
 	}
 }

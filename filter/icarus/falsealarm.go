@@ -7,41 +7,42 @@ import (
 	"gonum.org/v1/gonum/stat/combin"
 )
 
-// MaxConfirm is the largest number of nodes in a row that Best and Choose
-// consider.
+// MaxConfirm is the maximum number of consecutive nodes that [Choose]
+// considers.
 const MaxConfirm = 4
 
-// FalseAlarm is the exact probability that a packet which passes hops different
-// nodes, with independent masks of k of size bits, is falsely reported at one
-// of them at least, when confirm nodes in a row must find its filter unchanged.
+// FalseAlarm returns the exact probability that a packet is falsely reported by
+// at least one of hops different nodes, with independent masks of k of size
+// bits, if confirm consecutive nodes must find its filter unchanged.
 //
-// It follows the number of bits that are set, and the number of nodes in a row
-// that changed nothing, from node to node: of a mask's k bits, a are new to a
-// filter of j bits with the hypergeometric probability C(size − j, a) · C(j,
-// k − a) / C(size, k). For confirm = 1 that is one minus the probability that
+// It tracks the number of set bits, and the number of consecutive nodes that
+// changed nothing, from node to node: of a mask's k bits, a are new to a filter
+// of j bits with the hypergeometric probability C(size − j, a) · C(j, k − a) /
+// C(size, k). For confirm = 1 the result is one minus the probability that
 // every node sets a new bit. The false-positive rate of a single test would be
-// the one of Christensen, Roginsky and Jimeno for k distinct positions; their
-// product over the hops would not be exact, for the tests are not independent.
+// that of Christensen, Roginsky and Jimeno for k distinct positions; a product
+// of those over the hops would not be exact, since the tests are not
+// independent.
 //
-// It fails on sizes and masks that Mask refuses, on no hops, and unless 1 ≤
+// It fails if [Mask] would for size and k, if hops is below 1, and unless 1 ≤
 // confirm ≤ 255.
 func FalseAlarm(size, k, hops, confirm int) (float64, error) {
 	if err := check(size, k); err != nil {
 		return 0, err
 	}
 	if hops < 1 || confirm < 1 || confirm > 255 {
-		return 0, fmt.Errorf("icarus: %d hops, %d to confirm", hops, confirm)
+		return 0, fmt.Errorf("icarus: invalid path: %d hops, %d to confirm", hops, confirm)
 	}
 	return falseAlarm(size, k, hops, confirm), nil
 }
 
 func falseAlarm(size, k, hops, confirm int) float64 {
 	step := transitions(size, k)
-	// p[r][j] is the probability that no alarm was raised so far, j bits are
-	// set, and the last r nodes changed nothing.
+	// p[r][j] is the probability that no alarm has been raised so far, j bits
+	// are set, and the last r nodes changed nothing.
 	p, next := table(confirm, size+1), table(confirm, size+1)
 	p[0][0] = 1
-	var alarm float64 // summed up itself: one minus the rest would lose small ones
+	var alarm float64 // summed directly: one minus the rest would lose small values
 	for range hops {
 		for r := range next {
 			clear(next[r])
@@ -66,8 +67,8 @@ func falseAlarm(size, k, hops, confirm int) float64 {
 	return alarm
 }
 
-// transitions gives, for a filter with j of size bits set, the probability that
-// a mask of k bits sets a new ones, as entry [j][a].
+// transitions returns, for a filter with j of size bits set, the probability
+// that a mask of k bits sets a new ones, as entry [j][a].
 func transitions(size, k int) [][]float64 {
 	all := combin.LogGeneralizedBinomial(float64(size), float64(k))
 	step := table(size+1, k+1)
@@ -88,8 +89,8 @@ func table(rows, columns int) [][]float64 {
 	return t
 }
 
-// Best is the k that makes false alarms least likely on a path of hops nodes,
-// and their probability. It fails where FalseAlarm does.
+// Best returns the k that makes false alarms least likely on a path of hops
+// nodes, and their probability. It fails if FalseAlarm does.
 func Best(size, hops, confirm int) (k int, falseAlarm float64, err error) {
 	falseAlarm = math.Inf(1)
 	for i := 1; i <= size/2; i++ {
@@ -97,8 +98,8 @@ func Best(size, hops, confirm int) (k int, falseAlarm float64, err error) {
 		if err != nil {
 			return 0, 0, err
 		}
-		// Few bits collide for want of places, many for want of room, and in
-		// between there is one minimum.
+		// Few bits have few values to choose from, many fill the filter, and
+		// there is one minimum in between.
 		if p > falseAlarm {
 			break
 		}
@@ -114,13 +115,13 @@ func Best(size, hops, confirm int) (k int, falseAlarm float64, err error) {
 type Geometry struct {
 	Size    int // m, bits of a packet's filter
 	K       int // bits of a node's mask
-	Confirm int // c, nodes in a row that must find the filter unchanged
+	Confirm int // c, consecutive nodes that must find the filter unchanged
 }
 
-// Choose gives the parameters for loop-free paths of up to hops nodes of which
-// at most the fraction target may be reported: the least Confirm, at most
-// MaxConfirm, and with it the smallest size. Detection at the first revisit is
-// thus preferred to a small filter. It fails if no geometry attains the target.
+// Choose returns the parameters for loop-free paths of up to hops nodes of
+// which at most the fraction target may be reported: the least Confirm, at most
+// MaxConfirm, and with it the smallest size. Early detection thus takes
+// precedence over a small filter. It fails if no geometry attains the target.
 func Choose(hops int, target float64) (g Geometry, falseAlarm float64, err error) {
 	for confirm := 1; confirm <= MaxConfirm; confirm++ {
 		for _, size := range Sizes {
@@ -133,6 +134,6 @@ func Choose(hops int, target float64) (g Geometry, falseAlarm float64, err error
 			}
 		}
 	}
-	return Geometry{}, 0, fmt.Errorf("icarus: no filter of up to %d bits keeps false alarms on %d hops under %g",
+	return Geometry{}, 0, fmt.Errorf("icarus: no filter of up to %d bits keeps false alarms on %d hops below %g",
 		Sizes[len(Sizes)-1], hops, target)
 }

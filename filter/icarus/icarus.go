@@ -1,13 +1,13 @@
-// Package icarus finds packets that go round in circles by a small Bloom filter
+// Package icarus detects packets in routing loops with a small Bloom filter
 // that every packet carries (Whitaker and Wetherall, "Forwarding without loops
 // in Icarus", 2002; Broder and Mitzenmacher's survey, section 7.1).
 //
-// Every node of a domain has a mask of k of the filter's m bits. A node ORs its
-// mask into the filters of the packets that it forwards. A packet whose filter
-// does not change has been here before, or the nodes that it has passed happen
-// to cover the mask: a false alarm, whose probability FalseAlarm gives exactly.
-// The published analysis takes the classic formula of the false-positive rate,
-// which does not hold for filters as small as these.
+// Every node of a domain has a mask of k of the filter's m bits, which it ORs
+// into the filters of the packets that it forwards. If that does not change a
+// packet's filter, the packet has been here before, or the masks of the nodes
+// it passed happen to cover this one: a false alarm, whose exact probability
+// [FalseAlarm] returns. The published analysis uses the classic formula of the
+// false-positive rate, which does not apply to filters this small.
 package icarus
 
 import (
@@ -18,18 +18,18 @@ import (
 	"weir/filter/hash"
 )
 
-// Sizes are the filter sizes in bits for which there is room in a packet.
+// Sizes are the possible filter sizes in bits.
 var Sizes = []int{64, 128, 256}
 
 // Filter is a filter or a mask of up to 256 bits; shorter ones leave the last
 // words zero. Bit i is bit i mod 64, counted from the least significant, of
-// word i/64.
+// word i/64. The zero Filter is empty.
 type Filter [4]uint64
 
-// Mask is the mask of the node with the given id in a filter of size bits (64,
-// 128 or 256): k distinct bits, of which the first are hash.Reduce(hash.Nth(h,
-// i), size) for h = hash.Nth(seed, id) and i = 0, 1, …, repetitions left out.
-// The seed is the domain's secret. It fails on another size, or unless 1 ≤ k ≤
+// Mask returns the mask of the node with the given id in a filter of size bits
+// (64, 128 or 256): k distinct bits, the first of hash.Reduce(hash.Nth(h, i),
+// size) for h = hash.Nth(seed, id) and i = 0, 1, …, without repetitions. The
+// seed is the domain's secret. It fails on another size, or unless 1 ≤ k ≤
 // size/2.
 func Mask(seed, id uint64, size, k int) (Filter, error) {
 	if err := check(size, k); err != nil {
@@ -67,7 +67,7 @@ func (f *Filter) Visit(mask Filter) (changed bool) {
 	return *f != before
 }
 
-// Len is the number of bits that are set.
+// Len returns the number of set bits.
 func (f Filter) Len() int {
 	n := 0
 	for _, w := range f {
@@ -76,17 +76,18 @@ func (f Filter) Len() int {
 	return n
 }
 
-// Trace is what a packet carries where several nodes in a row must suspect a
-// loop before one acts on it.
+// Trace is the state that a packet carries if several consecutive nodes must
+// suspect a loop before one acts on it. The zero Trace is that of a packet that
+// has passed no node.
 type Trace struct {
 	Filter    Filter
-	Unchanged uint8 // nodes in a row that did not change the filter
+	Unchanged uint8 // consecutive nodes that did not change the filter
 }
 
-// Visit passes a node: it ORs the node's mask in and reports whether this was
-// the confirm-th node in a row, or a later one, that changed nothing. With
-// confirm = 1 the first revisit is reported; a packet in a loop is reported
-// confirm − 1 nodes later.
+// Visit ORs a node's mask in and reports whether at least confirm consecutive
+// nodes, this one included, changed nothing. With confirm = 1 the first revisit
+// is reported; otherwise a packet in a loop is reported confirm − 1 nodes
+// later.
 func (t *Trace) Visit(mask Filter, confirm int) (loop bool) {
 	if t.Filter.Visit(mask) {
 		t.Unchanged = 0

@@ -19,13 +19,12 @@ func mustMask(t testing.TB, seed, id uint64, size, k int) Filter {
 	return m
 }
 
-// TestBestFigures derives the best k and its false-alarm probability for the
-// sizes and path lengths whose figures are known: to the two digits given, which
-// is half a unit of the second.
+// TestBestFigures checks the best k and its false-alarm probability for sizes
+// and path lengths with known figures, to half a unit of their second digit.
 func TestBestFigures(t *testing.T) {
 	for _, c := range []struct {
 		size, hops int
-		k          int // 0: not given
+		k          int // 0: not known
 		want, half float64
 	}{
 		{64, 8, 6, 2.2e-2, 0.05e-2}, {64, 16, 0, 0.50, 0.005},
@@ -48,7 +47,7 @@ func TestBestFigures(t *testing.T) {
 	}
 }
 
-// TestFalseAlarmByEnumeration counts all the ways to give hops nodes masks.
+// TestFalseAlarmByEnumeration enumerates all assignments of masks to nodes.
 func TestFalseAlarmByEnumeration(t *testing.T) {
 	const size, k = 6, 2
 	var masks []Filter
@@ -113,8 +112,8 @@ func TestFalseAlarmMeasured(t *testing.T) {
 	}
 }
 
-// TestLoops checks that no loop escapes: it is reported at the first revisit,
-// or confirm − 1 nodes later, at the latest.
+// TestLoops checks that every loop is reported by the first revisit, or confirm
+// − 1 nodes later.
 func TestLoops(t *testing.T) {
 	rng := rand.New(rand.NewPCG(10, 0))
 	t.Log("seed 10")
@@ -140,7 +139,7 @@ func TestLoops(t *testing.T) {
 	}
 }
 
-// TestLongLoop checks that the count of unchanged hops does not wrap round.
+// TestLongLoop checks that the count of unchanged hops does not wrap around.
 func TestLongLoop(t *testing.T) {
 	m := mustMask(t, 1, 1, 64, 6)
 	var trace Trace
@@ -207,7 +206,8 @@ func TestChoose(t *testing.T) {
 			t.Errorf("%d hops, %g: %+v with %.3g, %v; want %+v", c.hops, c.target, got, p, err, c.want)
 		}
 	}
-	// 256 bits do not do for 32 hops unless nodes in a row confirm each other.
+	// 256 bits are not enough for 32 hops unless consecutive nodes confirm each
+	// other.
 	g, p, err := Choose(32, 0.01)
 	if err != nil || g.Confirm < 2 || p > 0.01 {
 		t.Errorf("32 hops: %+v with %.3g, %v", g, p, err)

@@ -8,21 +8,21 @@ import (
 	"weir/filter/digest"
 )
 
-// How the filter travels: as an option of its own, of an experimental type (RFC
-// 4727) that those who do not know it skip.
+// The filter travels in an option of its own, of an experimental type (RFC
+// 4727) that nodes which do not know it skip.
 //
 //	type, length, count, domain, tag (4 bytes), filter (m/8 bytes)
 //
-// In IPv4 it stands directly behind the header's 20 bytes. In IPv6 it is all of
-// a hop-by-hop header directly behind the fixed one, after a padding that aligns
-// it to 8 bytes; its type says that it may change on the way. The count is
-// Trace.Unchanged. Bit i of the filter is bit i mod 8, counted from the least
-// significant, of byte i/8.
+// In IPv4 it directly follows the header's first 20 bytes. In IPv6 it is the
+// only option of a hop-by-hop header directly after the fixed one, after
+// padding that aligns it to 8 bytes; its type says that it may change en route.
+// The count is Trace.Unchanged. Bit i of the filter is bit i mod 8, counted
+// from the least significant, of byte i/8.
 //
-// The tag is that of nodes which know the domain's key: the first 4 bytes of
+// The tag authenticates nodes that know the domain's key: the first 4 bytes of
 // SipHash-2-4 over the packet's invariant part (package digest) and the domain.
-// It is verified only where a filter did not change, before anything is made of
-// that: who does not know the key can make no option that has another's packet
+// It is verified only if a filter did not change, before acting on that, so
+// without the key no one can craft an option that gets another's packet
 // dropped.
 const (
 	TypeV4 = 0x9e // 158: copied into fragments, control, number 30
@@ -34,27 +34,27 @@ const (
 	maxLength  = 1<<16 - 1 // of an IPv4 packet, and of an IPv6 payload
 )
 
-// padV6 begins the hop-by-hop header, behind its next header and length: PadN of
+// padV6 starts the hop-by-hop header, after its next header and length: PadN of
 // 6 bytes.
 var padV6 = []byte{1, 4, 0, 0, 0, 0}
 
-// Outcome is what a node has made of a packet's filter. The numbers are those of
+// Outcome is what a node did with a packet's filter. The numbers are those of
 // enum loop_outcome in bpf/loop.h.
 type Outcome uint8
 
 const (
-	Untouched      Outcome = iota // there is no filter, and none belongs there: not counted
+	Untouched      Outcome = iota // no filter, and none belongs there: not counted
 	Inserted                      // at an edge, with the node's own mask
 	Visited                       // the node's mask was new to the filter
-	Suspected                     // the filter did not change, at too few nodes in a row to tell
-	Looped                        // the filter did not change, at as many nodes in a row as are to confirm
+	Suspected                     // the filter did not change, at too few consecutive nodes to decide
+	Looped                        // the filter did not change at Confirm consecutive nodes
 	Removed                       // at an edge
-	TooLarge                      // not inserted: the packet would exceed the MTU, or what its header can say
+	TooLarge                      // not inserted: the packet would exceed the MTU or its length field
 	NoRoom                        // not inserted or removed: the frame's buffer has no room
 	Fragment                      // not inserted, or its filter not judged: a fragment
-	OptionsPresent                // not inserted: there are IPv4 options or a hop-by-hop header already
-	Forged                        // the filter did not change, but the tag is not the domain's: left alone
-	Foreign                       // an option of the type, but of another domain or size: left alone
+	OptionsPresent                // not inserted: IPv4 options or a hop-by-hop header are present
+	Forged                        // the filter did not change, but the tag is not the domain's: ignored
+	Foreign                       // an option of the type, but of another domain or size: ignored
 	NumOutcomes
 )
 
@@ -63,22 +63,23 @@ var outcomeNames = [NumOutcomes]string{
 	"too-large", "no-room", "fragment", "options-present", "forged", "foreign",
 }
 
-// String is the outcome's name in metrics and JSON.
+// String returns the outcome's name in metrics and JSON.
 func (o Outcome) String() string { return outcomeNames[o] }
 
-// Node is a node of a domain: what bpf/loop.h does with the filters of packets.
-// Its methods take packets that begin with the IP header and may have bytes to
-// spare at their end.
+// Node is a node of a domain; it does what bpf/loop.h does with the filters of
+// packets. Its methods take packets that begin with the IP header and ignore
+// trailing bytes. They do not modify the Node, so it is safe for concurrent
+// use.
 type Node struct {
 	Geometry
-	Domain uint8 // tells apart domains that meet
+	Domain uint8 // distinguishes adjacent domains
 	Key    Key
 	Mask   Filter
-	Drop   bool // packets in a loop; otherwise they are only reported
+	Drop   bool // drop packets in a loop; otherwise only report them
 }
 
-// NewNode gives the node with the given id. The masks' seed comes from the key.
-// It fails where Mask does.
+// NewNode returns the node with the given id. The masks' seed is derived from
+// the key. It fails if [Mask] does.
 func NewNode(id uint64, domain uint8, key Key, g Geometry) (*Node, error) {
 	mask, err := Mask(key.sum([]byte("mask")), id, g.Size, g.K)
 	if err != nil {
@@ -87,14 +88,14 @@ func NewNode(id uint64, domain uint8, key Key, g Geometry) (*Node, error) {
 	return &Node{Geometry: g, Domain: domain, Key: key, Mask: mask}, nil
 }
 
-// Overhead is by how many bytes the filter makes packets longer.
+// Overhead returns the number of bytes that the filter adds to packets.
 func (g Geometry) Overhead() (v4, v6 int) { return g.length(), 8 + g.length() }
 
-// length is that of the whole option, in bytes.
+// length returns the length of the whole option in bytes.
 func (g Geometry) length() int { return optionHead + g.Size/8 }
 
-// Insert gives the packet as it enters the domain through this node, on a way
-// with the given MTU. It returns the packet itself unless the outcome is
+// Insert returns the packet as it enters the domain through this node, on a
+// path with the given MTU. It returns pkt itself unless the outcome is
 // Inserted.
 func (n *Node) Insert(pkt []byte, mtu int) ([]byte, Outcome) {
 	if o := obstacle(pkt); o != Inserted {
@@ -139,8 +140,9 @@ func (n *Node) Insert(pkt []byte, mtu int) ([]byte, Outcome) {
 	return out, Inserted
 }
 
-// obstacle is Inserted, or why a packet gets no filter, whatever its length. What is
-// to a group, or to all on a link, does not go through the domain.
+// obstacle returns Inserted, or the reason that a packet gets no filter,
+// regardless of its length. Multicast and link-local broadcast packets do not
+// cross the domain.
 func obstacle(pkt []byte) Outcome {
 	switch {
 	case len(pkt) >= headerV4 && pkt[0]>>4 == 4:
@@ -151,7 +153,7 @@ func obstacle(pkt []byte) Outcome {
 			return OptionsPresent
 		case fragmentV4(pkt):
 			return Fragment
-		case pkt[0]&0xf == 5 && total >= headerV4: // 0 if it was aggregated beyond 64 KiB
+		case pkt[0]&0xf == 5 && total >= headerV4: // 0 if aggregated beyond 64 KiB
 			return Inserted
 		}
 	case len(pkt) >= headerV6 && pkt[0]>>4 == 6:
@@ -163,21 +165,21 @@ func obstacle(pkt []byte) Outcome {
 			return OptionsPresent
 		case pkt[6] == fragment:
 			return Fragment
-		case payload != 0: // as if it was aggregated
+		case payload != 0: // as if aggregated
 			return Inserted
 		}
 	}
 	return Untouched
 }
 
-// fragmentV4 reports whether an IPv4 packet is a fragment: more follow, or it has an
-// offset.
+// fragmentV4 reports whether an IPv4 packet is a fragment: more follow, or its
+// offset is nonzero.
 func fragmentV4(pkt []byte) bool { return binary.BigEndian.Uint16(pkt[6:])&0x3fff != 0 }
 
-// Check gives the outcome of a visit without changing the packet: Untouched,
-// Foreign, Forged, Fragment, Visited, Suspected or Looped. The tag of a packet that
-// was fragmented inside is none of its fragments', so that nobody can tell who has
-// made these.
+// Check returns the outcome of a visit without changing the packet: Untouched,
+// Foreign, Forged, Fragment, Visited, Suspected or Looped. Fragments are not
+// judged: the tag of a packet that was fragmented inside the domain does not
+// match its fragments, so they cannot be authenticated.
 func (n *Node) Check(pkt []byte) Outcome {
 	option, o := n.find(pkt)
 	if option == nil {
@@ -199,8 +201,8 @@ func (n *Node) Check(pkt []byte) Outcome {
 	return Suspected
 }
 
-// Visit passes the packet, which is changed, through the node, and gives what
-// Check does.
+// Visit updates the packet as it passes the node and returns the outcome of
+// [Node.Check].
 func (n *Node) Visit(pkt []byte) Outcome {
 	o := n.Check(pkt)
 	if o != Visited && o != Suspected && o != Looped {
@@ -218,8 +220,8 @@ func (n *Node) Visit(pkt []byte) Outcome {
 	return o
 }
 
-// Remove gives the packet as it leaves the domain. It returns the packet itself,
-// and Untouched, unless it has one of the domain's options.
+// Remove returns the packet as it leaves the domain. It returns pkt itself, and
+// Untouched, unless it has one of the domain's options.
 func (n *Node) Remove(pkt []byte) ([]byte, Outcome) {
 	option, _ := n.find(pkt)
 	if option == nil {
@@ -239,8 +241,9 @@ func (n *Node) Remove(pkt []byte) ([]byte, Outcome) {
 	return out, Removed
 }
 
-// find gives the domain's option of a packet, or nil and Foreign or Untouched.
-// It must stand just where Insert puts it, and nothing beside it.
+// find returns the domain's option of a packet, or nil and Foreign or
+// Untouched. The option must be exactly where Insert puts it, and be the only
+// one.
 func (n *Node) find(pkt []byte) ([]byte, Outcome) {
 	option := optionOf(pkt)
 	if option == nil {
@@ -261,8 +264,9 @@ func (n *Node) find(pkt []byte) ([]byte, Outcome) {
 	return option[:size], Untouched
 }
 
-// optionOf is what begins where Insert puts the option, if that is of its type:
-// 8 bytes or more, up to the end. It is nil if there is none.
+// optionOf returns what follows the position at which Insert puts the option,
+// if that is of its type: 8 bytes or more, up to the end. It returns nil if
+// there is none.
 func optionOf(pkt []byte) []byte {
 	at, optionType := headerV4, byte(TypeV4)
 	switch {
@@ -286,8 +290,8 @@ func optionOf(pkt []byte) []byte {
 	return pkt[at:]
 }
 
-// tag is what tells that a packet's filter was inserted by who knows the key. It
-// reports false where the packet has no whole invariant part.
+// tag returns the authentication tag of a packet's filter. It reports false if
+// the packet's invariant part is incomplete.
 func (n *Node) tag(pkt []byte) ([]byte, bool) {
 	b, err := digest.AppendInvariant(make([]byte, 0, digest.LenV6+1), pkt)
 	if err != nil {
@@ -296,7 +300,7 @@ func (n *Node) tag(pkt []byte) ([]byte, bool) {
 	return binary.LittleEndian.AppendUint64(nil, n.Key.sum(append(b, n.Domain)))[:4], true
 }
 
-// Wire gives a filter as it stands in a packet.
+// Wire returns a filter as it is encoded in a packet.
 func (f Filter) Wire() (b [32]byte) {
 	for i, w := range f {
 		binary.LittleEndian.PutUint64(b[8*i:], w)
@@ -318,9 +322,9 @@ func filterOf(b []byte) (f Filter) {
 	return f
 }
 
-// fixChecksum brings an IPv4 header's checksum up to date (RFC 1624, equation
-// 3): before has become after, and the bytes `gone` were taken out and `added`
-// put in. A wrong checksum stays wrong by as much.
+// fixChecksum updates an IPv4 header's checksum (RFC 1624, equation 3): before
+// was replaced by after, the bytes `gone` were removed and `added` inserted. A
+// wrong checksum stays wrong by the same difference.
 func fixChecksum(header, before, after, gone, added []byte) {
 	sum := uint32(^binary.BigEndian.Uint16(header[10:]))
 	for _, b := range [][]byte{before, gone} {

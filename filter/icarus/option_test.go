@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestSipHash holds the hash to the vectors that its authors published: of the
-// messages 00, 00 01, … under the key 00 01 … 0f.
+// TestSipHash checks the vectors that the authors of SipHash published, for the
+// messages 00, 00 01, … with the key 00 01 … 0f.
 func TestSipHash(t *testing.T) {
 	var key Key
 	for i := range key {
@@ -53,7 +53,7 @@ func udp(n int) []byte {
 	return b
 }
 
-// checksum sets an IPv4 header's checksum, from the definition.
+// checksum sets an IPv4 header's checksum by its definition.
 func checksum(p []byte) {
 	p[10], p[11] = 0, 0
 	var sum uint32
@@ -73,9 +73,9 @@ func mustNode(t testing.TB, id uint64, domain uint8, g Geometry) *Node {
 	return n
 }
 
-// A packet goes through a domain as the papers have it, is longer by what is
-// said, has a right checksum all the way, and comes out as it was.
-func TestWay(t *testing.T) {
+// A packet crosses a domain as the paper describes, is longer by the stated
+// overhead, has a correct checksum throughout, and leaves unchanged.
+func TestDomain(t *testing.T) {
 	for _, size := range Sizes {
 		for confirm := 1; confirm <= 2; confirm++ {
 			g := Geometry{Size: size, K: 7, Confirm: confirm}
@@ -138,7 +138,7 @@ func TestWay(t *testing.T) {
 	}
 }
 
-// Nobody who does not know the key makes a node suspect a packet.
+// Without the key no one can make a node suspect a packet.
 func TestForged(t *testing.T) {
 	g := Geometry{Size: 64, K: 6, Confirm: 1}
 	n, other := mustNode(t, 1, 9, g), mustNode(t, 1, 8, g)
@@ -164,9 +164,10 @@ func TestForged(t *testing.T) {
 		}
 		copy(ones[at+4:], make([]byte, 4))
 		if o := n.Check(ones); o != Forged {
-			t.Errorf("a full filter of somebody: %v", o)
+			t.Errorf("a full filter of another domain: %v", o)
 		}
-		// A tag holds for its packet only: another payload, or another address.
+		// A tag is valid for its packet only: another payload, or another
+		// address.
 		another := slices.Clone(pkt)
 		another[len(pkt)-40] ^= 1
 		if o := n.Check(another); pkt[0]>>4 == 6 && o != Forged {
@@ -186,8 +187,9 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// The fragments that a router inside makes of a packet have its filter and its tag,
-// which is none of theirs: that is not to be told from a forgery, and not judged.
+// The fragments that a router inside the domain makes of a packet carry its
+// filter and its tag, which does not match them: they are indistinguishable
+// from forgeries and not judged.
 func TestFragmentsFromInside(t *testing.T) {
 	n := mustNode(t, 1, 9, Geometry{Size: 64, K: 6, Confirm: 1})
 	pkt, _ := n.Insert(v4(40), 1500)
@@ -200,7 +202,7 @@ func TestFragmentsFromInside(t *testing.T) {
 	}
 }
 
-// What gets no filter is as it was.
+// Packets that get no filter stay unchanged.
 func TestObstacles(t *testing.T) {
 	n := mustNode(t, 1, 9, Geometry{Size: 64, K: 6, Confirm: 1})
 	change := func(p []byte, at int, b ...byte) []byte {
@@ -240,8 +242,8 @@ func TestObstacles(t *testing.T) {
 	}
 }
 
-// FuzzOption checks, of any bytes, that nothing is read beyond their end, and
-// that what can be inserted can be removed.
+// FuzzOption checks, for arbitrary bytes, that nothing is read beyond their
+// end, and that what can be inserted can be removed.
 func FuzzOption(f *testing.F) {
 	g := Geometry{Size: 128, K: 7, Confirm: 2}
 	node := mustNode(f, 1, 9, g)
@@ -270,7 +272,7 @@ func FuzzOption(f *testing.F) {
 			t.Fatal("changed")
 		}
 		if got := node.Visit(p); got != want {
-			t.Fatalf("%v, where a look told %v", got, want)
+			t.Fatalf("Visit returned %v, Check %v", got, want)
 		}
 	})
 }

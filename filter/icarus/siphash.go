@@ -8,8 +8,8 @@ import (
 // Key is the secret that the nodes of a domain share.
 type Key [16]byte
 
-// sum is SipHash-2-4 of b under the key (Aumasson and Bernstein, "SipHash: a
-// fast short-input PRF", 2012). Its twin is in bpf/siphash.h.
+// sum returns SipHash-2-4 of b with the key (Aumasson and Bernstein, "SipHash:
+// a fast short-input PRF", 2012). Its twin is in bpf/siphash.h.
 func (k Key) sum(b []byte) uint64 {
 	k0, k1 := binary.LittleEndian.Uint64(k[:]), binary.LittleEndian.Uint64(k[8:])
 	// The constants spell "somepseudorandomlygeneratedbytes".
