@@ -1,10 +1,12 @@
 // Package key defines what weir can list: an exact match on a shape of a
-// packet's addresses, ports and protocol.
+// packet's addresses, ports and protocol. Matching a packet against every shape
+// in use is tuple space search (Srinivasan, Suri and Varghese, "Packet
+// classification using tuple space search", SIGCOMM 1999).
 //
-// A Shape says which fields count and how many bits of each address. A Key is
-// a shape together with the values of its fields. Both have one canonical
-// serialisation, shared with the C twin in bpf/key.h, and every filter hashes
-// that serialisation with XXH64 under the secret seed of its generation.
+// A Shape selects the fields that must match and the number of bits of each
+// address. A Key is a shape with values for its fields. Each has one canonical
+// serialisation, shared with the C twin in bpf/key.h; every filter hashes it
+// with XXH64 and the secret seed of its generation.
 //
 // Layout, all fields in network order:
 //
@@ -12,12 +14,12 @@
 //	byte 1    source prefix length in bits
 //	byte 2    destination prefix length in bits
 //	byte 3    protocol number, 0 unless FieldProto is set
-//	then      address form: the one address that counts
+//	then      address form: the one address that is matched
 //	          tuple form:   source, destination, source port, destination port
 //
-// which makes 8 bytes (IPv4 address), 16 (IPv4 tuple), 20 (IPv6 address) or
-// 40 (IPv6 tuple). Bits of an address beyond its prefix length and fields that
-// do not count are zero.
+// The length is 8 bytes (IPv4 address), 16 (IPv4 tuple), 20 (IPv6 address) or
+// 40 (IPv6 tuple). Address bits beyond the prefix length and fields that are
+// not matched are zero.
 package key
 
 import (
@@ -29,15 +31,15 @@ import (
 	"weir/filter/hash"
 )
 
-// Fields is the set of fields, besides the addresses, that a shape matches on,
-// and the family of its addresses.
+// Fields is the set of fields that a shape matches in addition to the
+// addresses, and the family of its addresses.
 type Fields uint8
 
 const (
 	FieldV6      Fields = 1 << iota // addresses are IPv6
-	FieldSrcPort                    // the source port counts
-	FieldDstPort                    // the destination port counts
-	FieldProto                      // the protocol number counts
+	FieldSrcPort                    // the source port is matched
+	FieldDstPort                    // the destination port is matched
+	FieldProto                      // the protocol number is matched
 )
 
 // The four serialised lengths of a key, in bytes.
@@ -47,10 +49,10 @@ const (
 	LenV6     = 20
 	LenV6Flow = 40
 	MaxLen    = LenV6Flow
-	HeadLen   = 4 // of that, the same for all keys of a shape without FieldProto
+	HeadLen   = 4 // of these, the shape and the protocol number
 )
 
-// Shape says which fields of a packet count in a match. The zero Shape matches
+// Shape selects the fields of a packet that must match. The zero Shape matches
 // every IPv4 packet. Shapes are comparable.
 type Shape struct {
 	Fields  Fields
@@ -61,17 +63,17 @@ type Shape struct {
 // V6 reports whether the shape matches IPv6 packets; otherwise it matches IPv4.
 func (s Shape) V6() bool { return s.Fields&FieldV6 != 0 }
 
-// Ports reports whether the shape needs a transport header. Such a shape
-// matches no fragment but the first.
+// Ports reports whether the shape needs a transport header. Such a shape does
+// not match later fragments.
 func (s Shape) Ports() bool { return s.Fields&(FieldSrcPort|FieldDstPort) != 0 }
 
-// Tuple reports whether keys of the shape are serialised in the tuple form,
-// which is the case unless one address alone counts.
+// Tuple reports whether keys of the shape are serialised in tuple form: always,
+// unless only one address is matched.
 func (s Shape) Tuple() bool {
 	return s.Fields&^FieldV6 != 0 || (s.SrcBits != 0 && s.DstBits != 0)
 }
 
-// MaxBits is the length of the family's addresses in bits: 32 or 128.
+// MaxBits returns the length of the family's addresses in bits: 32 or 128.
 func (s Shape) MaxBits() int {
 	if s.V6() {
 		return 128
@@ -79,7 +81,7 @@ func (s Shape) MaxBits() int {
 	return 32
 }
 
-// KeyLen is the serialised length of the shape's keys in bytes.
+// KeyLen returns the serialised length of the shape's keys in bytes.
 func (s Shape) KeyLen() int {
 	switch {
 	case s.V6() && s.Tuple():
@@ -92,14 +94,15 @@ func (s Shape) KeyLen() int {
 	return LenV4
 }
 
-// Valid reports whether the prefix lengths fit the family.
+// Valid reports whether the prefix lengths fit the family and all fields are
+// known.
 func (s Shape) Valid() bool {
 	m := s.MaxBits()
 	return int(s.SrcBits) <= m && int(s.DstBits) <= m &&
 		s.Fields < 1<<4
 }
 
-// String gives the shape in the notation of the documentation, such as
+// String returns the shape in the notation of the documentation, such as
 // "src/20" or "src/24+dport+proto"; IPv6 shapes begin with "ip6 ".
 func (s Shape) String() string {
 	var p []string
@@ -126,28 +129,30 @@ func (s Shape) String() string {
 }
 
 // Key is a shape with the values of its fields, in canonical form: addresses
-// are masked to the shape's prefix lengths, fields that do not count are zero.
-// The constructors give canonical keys only. Keys are comparable.
+// are masked to the shape's prefix lengths, fields that are not matched are
+// zero. The constructors return only canonical keys. Keys are comparable.
 type Key struct {
 	Shape
 	Proto            uint8
 	SrcPort, DstPort uint16
-	Src, Dst         netip.Addr // an address that does not count is the family's zero address
+	Src, Dst         netip.Addr // an address that is not matched is the family's zero address
 }
 
-// Tuple is what a packet offers to be matched: its addresses and, where it has
-// them, protocol and ports.
+// Tuple contains the fields of a packet that can be matched: its addresses and,
+// if it has them, protocol and ports.
 type Tuple struct {
 	Src, Dst         netip.Addr // both IPv4 or both IPv6
 	Proto            uint8
-	HasPorts         bool // false for fragments but the first and for protocols without ports
+	HasPorts         bool // false for later fragments and for protocols without ports
 	SrcPort, DstPort uint16
 }
 
-// Source is the key that matches packets from p. Host bits of p are masked.
+// Source returns the key that matches packets from p. Host bits of p are
+// masked.
 func Source(p netip.Prefix) Key { return address(p, true) }
 
-// Destination is the key that matches packets to p. Host bits of p are masked.
+// Destination returns the key that matches packets to p. Host bits of p are
+// masked.
 func Destination(p netip.Prefix) Key { return address(p, false) }
 
 func address(p netip.Prefix, source bool) Key {
@@ -165,9 +170,9 @@ func address(p netip.Prefix, source bool) Key {
 	return k
 }
 
-// Of cuts a packet's tuple down to the key that the shape would have to list
-// for the packet to match. It reports false where the shape cannot match the
-// packet: another family, or ports that the packet does not have.
+// Of returns the key of shape s that matches the packet. It reports false if
+// the shape cannot match the packet: another family, or ports that the packet
+// does not have.
 func (s Shape) Of(t Tuple) (Key, bool) {
 	if t.Src.Is6() != s.V6() || s.Ports() && !t.HasPorts {
 		return Key{}, false
@@ -187,7 +192,7 @@ func (s Shape) Of(t Tuple) (Key, bool) {
 
 func mask(a netip.Addr, bits uint8) netip.Addr {
 	p, err := a.WithZone("").Prefix(int(bits))
-	if err != nil { // only for bits beyond the family, which Valid excludes
+	if err != nil { // only for bits beyond the family, which Valid rejects
 		panic(fmt.Sprintf("key: /%d of %v: %v", bits, a, err))
 	}
 	return p.Addr()
@@ -209,8 +214,8 @@ func (k Key) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint16(b, k.DstPort)
 }
 
-// Parse reads a serialised key. It fails, naming the offset, on anything that
-// Append does not produce.
+// Parse decodes a serialised key. It fails on anything that Append does not
+// produce.
 func Parse(b []byte) (Key, error) {
 	if len(b) < LenV4 {
 		return Key{}, fmt.Errorf("key: %d bytes, need at least %d", len(b), LenV4)
@@ -242,20 +247,20 @@ func Parse(b []byte) (Key, error) {
 	}
 	canonical, _ := s.Of(Tuple{Src: k.Src, Dst: k.Dst, Proto: k.Proto, HasPorts: true, SrcPort: k.SrcPort, DstPort: k.DstPort})
 	if canonical != k {
-		return Key{}, fmt.Errorf("key: bits set outside of shape %v", s)
+		return Key{}, fmt.Errorf("key: bits set outside shape %v", s)
 	}
 	return k, nil
 }
 
-// Hash is XXH64 of the canonical serialisation under the seed.
+// Hash returns XXH64 of the canonical serialisation with the seed.
 func (k Key) Hash(seed uint64) uint64 {
 	var buf [MaxLen]byte
 	return hash.Sum(seed, k.Append(buf[:0]))
 }
 
-// String gives the key in the list format: an address, a prefix, or
-// "tcp 192.0.2.1:* > 198.51.100.7:443". A destination alone, which the format
-// leaves to the list's direction, is written with a leading "> ".
+// String returns the key in the list format: an address, a prefix, or "tcp
+// 192.0.2.1:* > 198.51.100.7:443". A destination alone, which the format leaves
+// to the list's direction, is written with a leading "> ".
 func (k Key) String() string {
 	if !k.Tuple() {
 		if k.DstBits > 0 {
@@ -292,7 +297,7 @@ func port(p uint16, counts bool) string {
 
 var protoNames = map[uint8]string{1: "icmp", 6: "tcp", 17: "udp", 58: "icmp6", 132: "sctp"}
 
-// ProtoName is the list format's word for a protocol: "tcp", "udp", "sctp",
+// ProtoName returns the list format's name of a protocol: "tcp", "udp", "sctp",
 // "icmp", "icmp6", or the decimal number.
 func ProtoName(p uint8) string {
 	if n, ok := protoNames[p]; ok {
@@ -301,7 +306,7 @@ func ProtoName(p uint8) string {
 	return fmt.Sprint(p)
 }
 
-// ProtoNumber is the inverse of ProtoName.
+// ProtoNumber returns the inverse of [ProtoName].
 func ProtoNumber(name string) (uint8, bool) {
 	for p, n := range protoNames {
 		if n == name {

@@ -14,8 +14,8 @@ const anyFlow = FieldSrcPort | FieldDstPort | FieldProto
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// keys are one of each kind, with the serialisation that package key documents
-// and the text of the list format.
+// keys has one key of each kind, with its serialisation and its text in the
+// list format.
 var keys = []struct {
 	shape      Shape
 	tuple      Tuple
@@ -60,19 +60,19 @@ func TestKeys(t *testing.T) {
 			t.Errorf("% x is parsed as %v (%v), want %v", c.serialised, got, err, k)
 		}
 		if got := k.Hash(42); got != hash.Sum(42, []byte(c.serialised)) {
-			t.Errorf("%v: hash %#x is not of the serialisation", k, got)
+			t.Errorf("%v: hash %#x is not that of the serialisation", k, got)
 		}
 		if k.String() != c.text || c.shape.String() != c.shapeText {
 			t.Errorf("%q of shape %q, want %q of %q", k, c.shape, c.text, c.shapeText)
 		}
-		// A key is what the shape cuts from itself.
+		// Of is idempotent on keys.
 		if again, ok := c.shape.Of(Tuple{k.Src, k.Dst, k.Proto, true, k.SrcPort, k.DstPort}); !ok || again != k {
 			t.Errorf("%v is not canonical: %v", k, again)
 		}
 	}
 }
 
-func TestOfRefuses(t *testing.T) {
+func TestOfRejects(t *testing.T) {
 	v4 := Tuple{Src: addr("192.0.2.1"), Dst: addr("192.0.2.2"), Proto: 6}
 	v6 := Tuple{Src: addr("::1"), Dst: addr("::2"), Proto: 6, HasPorts: true}
 	mapped := Tuple{Src: addr("::ffff:192.0.2.1"), Dst: addr("::ffff:192.0.2.2")}
@@ -84,15 +84,15 @@ func TestOfRefuses(t *testing.T) {
 		{"another family", Shape{Fields: FieldV6}, v4},
 		{"another family", Shape{}, v6},
 		{"a mapped address on the wire is IPv6", Shape{SrcBits: 32}, mapped},
-		{"ports of a packet without", Shape{Fields: FieldSrcPort}, v4},
-		{"ports of a packet without", Shape{Fields: FieldDstPort, SrcBits: 32}, v4},
+		{"ports of a packet without ports", Shape{Fields: FieldSrcPort}, v4},
+		{"ports of a packet without ports", Shape{Fields: FieldDstPort, SrcBits: 32}, v4},
 	} {
 		if k, ok := c.shape.Of(c.tuple); ok || k != (Key{}) {
 			t.Errorf("%s: %v of %+v is %v", c.name, c.shape, c.tuple, k)
 		}
 	}
 	if k, ok := (Shape{Fields: FieldProto}).Of(v4); !ok || k.Proto != 6 {
-		t.Error("a protocol alone needs no ports")
+		t.Error("a protocol needs no ports")
 	}
 }
 
@@ -127,22 +127,22 @@ func TestShapeValid(t *testing.T) {
 	}
 }
 
-// What Append does not produce is refused.
-func TestParseRefuses(t *testing.T) {
+// Parse rejects what Append does not produce.
+func TestParseRejects(t *testing.T) {
 	v4, flow := keys[1].serialised, keys[4].serialised
 	change := func(s string, at int, to byte) string { return s[:at] + string([]byte{to}) + s[at+1:] }
 	for name, b := range map[string]string{
 		"nothing":                         "",
 		"a head alone":                    v4[:4],
-		"a byte short":                    v4[:7],
-		"a byte more":                     v4 + "\x00",
+		"a missing byte":                  v4[:7],
+		"an extra byte":                   v4 + "\x00",
 		"an unknown field":                change(v4, 0, 1<<4),
 		"a longer prefix than the family": change(v4, 1, 33),
 		"host bits":                       change(v4, 7, 1),
-		"a protocol that does not count":  change(v4, 3, 6),
+		"a protocol that is not matched":  change(v4, 3, 6),
 		"a flow cut to an address":        flow[:8],
 		"an address of a flow's length":   change(flow, 0, 0),
-		"a port that does not count":      change(flow, 0, byte(FieldProto|FieldDstPort)),
+		"a port that is not matched":      change(flow, 0, byte(FieldProto|FieldDstPort)),
 	} {
 		if k, err := Parse([]byte(b)); err == nil || k != (Key{}) {
 			t.Errorf("%s: % x is parsed as %v", name, b, k)
@@ -191,7 +191,7 @@ func TestProtoNames(t *testing.T) {
 	}
 }
 
-// Whatever Parse accepts is canonical, and comes out again just as it went in.
+// Whatever Parse accepts is canonical and serialises to the same bytes.
 func FuzzParse(f *testing.F) {
 	for _, c := range keys {
 		f.Add([]byte(c.serialised))
@@ -207,7 +207,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		if got := k.Append(nil); !bytes.Equal(got, b) {
-			t.Errorf("% x comes out as % x", b, got)
+			t.Errorf("% x serialises again as % x", b, got)
 		}
 		if !k.Valid() || k.KeyLen() != len(b) || k.String() == "" {
 			t.Errorf("%v of %d bytes", k, len(b))

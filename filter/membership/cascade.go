@@ -16,29 +16,29 @@ const (
 	MaxLineBits = 6   // bits of one key in one line
 )
 
-// Cascade is a Bloom filter in lines of 64 bytes. A key's first bits lie in
-// distinct words of one line; the rest, if any, in a second, independent line
-// that is read only when the first passes. bpf/cascade.h is its twin and
-// describes which bits of a hash place a key; package fpr predicts its
+// Cascade is a blocked Bloom filter in lines of 64 bytes. A key's first bits
+// lie in distinct words of one line; the rest, if any, in a second, independent
+// line that is read only if the first passes. bpf/cascade.h is its twin and
+// documents which bits of a hash select a key's bits; package fpr predicts its
 // false-positive rate (fpr.CascadeLayout).
 //
-// A key may have extra bits. They follow the rest: fill up the second line to
-// MaxLineBits, then take further lines, of which line i is that of the i-th
+// A key may have extra bits. They follow the rest: they fill up the second line
+// to MaxLineBits, then take further lines, line i being selected by the i-th
 // hash derived from the key's.
 //
-// Its words may be the kernel's own memory: writes are atomic stores in an
-// order in which no key that is present ever tests absent. There must be one
-// writer at a time.
+// Its words may be kernel memory: writes are atomic stores, ordered so that no
+// present key ever tests absent. Calls that write must be serialised.
 type Cascade struct {
 	words       []uint64
 	lines       uint32
 	first, rest int
-	shadow      *counting.Nibbles // a counter for each bit: what makes deletion possible
+	shadow      *counting.Nibbles // a counter for each bit, for deletion
 }
 
-// NewCascade makes a cascade over words, which must be zero and a multiple of
-// LineWords. Bits per key: first (1 … MaxLineBits) in the first line and rest
-// (0 … MaxLineBits) in the second. A cascade without words is empty for good.
+// NewCascade returns a cascade over words, which must be zero and a multiple of
+// LineWords. A key sets first (1 … MaxLineBits) bits in the first line and rest
+// (0 … MaxLineBits) in the second. A cascade without words is always empty and
+// cannot be added to.
 func NewCascade(words []uint64, first, rest int) *Cascade {
 	return &Cascade{
 		words: words, lines: uint32(len(words) / LineWords), first: first, rest: rest,
@@ -52,8 +52,9 @@ func (c *Cascade) Contains(h uint64) bool {
 		(c.rest == 0 || c.testLine(hash.Nth(h, 1), c.rest))
 }
 
-// testLine tests so many bits of h in its line, without a branch between them.
-// The loop of testBits is written out here: it would take half as long again.
+// testLine tests the given number of bits of h in its line without a branch
+// between them. The loop of testBits is unrolled here: it would take half as
+// long again.
 func (c *Cascade) testLine(h uint64, bits int) bool {
 	base := int(hash.Reduce(h, c.lines)) * LineWords
 	line := (*[LineWords]uint64)(c.words[base : base+LineWords])
@@ -78,8 +79,8 @@ func (c *Cascade) testLine(h uint64, bits int) bool {
 	return all&1 != 0
 }
 
-// ContainsExtra reports whether so many extra bits of the key with hash h are
-// set.
+// ContainsExtra reports whether the given number of extra bits of the key with
+// hash h are set.
 func (c *Cascade) ContainsExtra(h uint64, extra int) bool {
 	for i, b := range behind(c.rest, c.rest+extra) {
 		if !c.testBits(hash.Nth(h, i), b) {
@@ -89,7 +90,7 @@ func (c *Cascade) ContainsExtra(h uint64, extra int) bool {
 	return true
 }
 
-// testBits is testLine for any of a line's bits.
+// testBits is like testLine, for any range of a line's bits.
 func (c *Cascade) testBits(h uint64, b bitRange) bool {
 	base := c.line(h)
 	for j := b.from; j < b.to; j++ {
@@ -100,7 +101,7 @@ func (c *Cascade) testBits(h uint64, b bitRange) bool {
 	return true
 }
 
-// Add makes the key with hash h present.
+// Add adds the key with hash h.
 func (c *Cascade) Add(h uint64) {
 	c.addBits(h, bitRange{0, c.first})
 	c.addBehind(h, 0, c.rest)
@@ -109,20 +110,20 @@ func (c *Cascade) Add(h uint64) {
 // AddExtra sets the extra bits from…to−1 of the key with hash h.
 func (c *Cascade) AddExtra(h uint64, from, to int) { c.addBehind(h, c.rest+from, c.rest+to) }
 
-// Remove takes back one Add of the key with hash h, which must have been made.
+// Remove undoes one Add of the key with hash h, which must have been made.
 func (c *Cascade) Remove(h uint64) {
 	c.removeBits(h, bitRange{0, c.first})
 	c.removeBehind(h, 0, c.rest)
 }
 
-// RemoveExtra takes back one AddExtra, which must have been made, be it as
-// several.
+// RemoveExtra undoes one AddExtra, which must have been made, possibly in
+// several calls.
 func (c *Cascade) RemoveExtra(h uint64, from, to int) { c.removeBehind(h, c.rest+from, c.rest+to) }
 
 // bitRange is the bits from…to−1 of a key in one line.
 type bitRange struct{ from, to int }
 
-// behind splits the bits from…to−1 behind the first line into those of each
+// behind splits the bits from…to−1 after the first line into those of each
 // line, numbered from 1.
 func behind(from, to int) iter.Seq2[uint64, bitRange] {
 	return func(yield func(uint64, bitRange) bool) {
@@ -150,10 +151,11 @@ func (c *Cascade) removeBehind(h uint64, from, to int) {
 	}
 }
 
-// line is the first word of the line of h.
+// line returns the index of the first word of the line of h.
 func (c *Cascade) line(h uint64) uint64 { return uint64(hash.Reduce(h, c.lines)) * LineWords }
 
-// place is the word, and the bit in it, of bit j of h in the line from base on.
+// place returns the word, and the bit in it, of bit j of h in the line that
+// starts at base.
 func place(base, h uint64, j int) (word, bit uint64) {
 	return base + (h>>36+uint64(j))%LineWords, h >> (6 * j) & 63
 }
@@ -178,15 +180,15 @@ func (c *Cascade) removeBits(h uint64, b bitRange) {
 	}
 }
 
-// Bits is the number of bits that are set, and of all bits.
+// Bits returns the number of set bits and of all bits.
 func (c *Cascade) Bits() (set, all uint64) {
 	return c.shadow.Nonzero(), c.shadow.Len()
 }
 
-// Density is the probability that the bits of an evenly chosen hash, so many of
-// them, are all set in its line of words, which are those of a cascade. What it
-// gives for the first line and for the rest, multiplied, is the rate at which the
-// cascade passes keys that are not present: as it is, not as it was planned.
+// Density returns the probability that the n bits of a random hash are all set
+// in its line, given the words of a cascade. The product of the densities of
+// the first line and of the rest is the actual false-positive rate of the
+// cascade, as opposed to the planned one.
 func Density(words []uint64, n int) float64 {
 	var sum float64
 	for i := range words {

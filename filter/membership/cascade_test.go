@@ -27,8 +27,8 @@ func TestCascadeEmpty(t *testing.T) {
 	}
 }
 
-// A key is present until it is removed as often as it was added; when all are,
-// no bit is left.
+// A key is present until it has been removed as often as it was added; after
+// the last removal no bit is left.
 func TestCascadeRemove(t *testing.T) {
 	r := newRandom(t)
 	for _, k := range [][2]int{{6, 0}, {5, 2}, {5, 6}, {1, 0}, {2, 1}, {3, 3}, {4, 4}, {6, 5}} {
@@ -75,8 +75,8 @@ func TestCascadeRemove(t *testing.T) {
 	}
 }
 
-// A counter that is saturated does not know how many keys have its bit, so the
-// bit stays: rather a false positive than a key lost.
+// A saturated counter does not know how many keys share its bit, so the bit
+// stays: a false positive is better than a lost key.
 func TestCascadeSaturation(t *testing.T) {
 	r := newRandom(t)
 	words := make([]uint64, LineWords)
@@ -116,22 +116,23 @@ func TestCascadeBits(t *testing.T) {
 	}
 }
 
-// rateTolerance and standardFactor are what the design promises of the rate
-// of false positives: how near it is to the prediction, and to that of a
-// standard Bloom filter with the best number of bits in the same memory.
+// rateTolerance and standardFactor are the design's bars for the false-positive
+// rate: the relative deviation from the prediction, and the ratio to a standard
+// Bloom filter with the optimal number of bits in the same memory.
 const (
 	rateTolerance  = 0.03
 	standardFactor = 1.2
 )
 
-// The rate is measured in two ways. Queries for random hashes are as many as
-// keep the measured rate, with a chance of 1e-6 to err, within the tolerance of
-// the true one (trial.Count). And of all hashes that there are, the share that
-// passes is counted from the bits that are set.
+// The rate is measured in two ways. The number of queries for random hashes is
+// such that the measured rate is within the tolerance of the true one except
+// with probability 1e-6 (trial.Count). In addition, the share of all possible
+// hashes that pass is computed from the set bits.
 //
-// The latter has no binomial error. That matters at 16 bits a key, where 1.193
-// times the standard filter's rate is predicted, 0.6 % below the limit: queries
-// alone would have to be over a billion to tell, which WEIR_LONG=1 grants.
+// The latter has no binomial error. That matters at 16 bits a key, for which
+// 1.193 times the standard filter's rate is predicted, 0.6 % below the limit:
+// queries alone would have to number over a billion, which only WEIR_LONG=1
+// runs.
 func TestFalsePositiveRate(t *testing.T) {
 	const keys = 1 << 16
 	for _, bitsPerKey := range []float64{10, 12, 14, 16} {
@@ -140,7 +141,7 @@ func TestFalsePositiveRate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The layout has room for more keys; there shall be just so many bits for each.
+			// The layout has spare capacity; fill it to exactly bitsPerKey.
 			n := int(float64(l.Lines) * LineBits / bitsPerKey)
 			predicted := l.FalsePositiveRate(n)
 			_, standard := fpr.BestK(int(l.Lines)*LineBits, n)
@@ -165,9 +166,9 @@ func TestFalsePositiveRate(t *testing.T) {
 	}
 }
 
-// measure gives the rate of false positives, measured by queries and counted,
-// as the mean over many filters of n random keys. They are small, so that a
-// cache holds them.
+// measure returns the false-positive rate, measured by queries and counted, as
+// the mean over many filters of n random keys. They are small enough for the
+// cache.
 func measure(l Layout, n, queries, filters int) (measured, counted float64) {
 	type sample struct {
 		hits    int
@@ -203,8 +204,8 @@ func measure(l Layout, n, queries, filters int) (measured, counted float64) {
 	return measured, counted
 }
 
-// share is the share of all places for so many bits in consecutive words of
-// one line at which they are all set.
+// share returns the fraction of all positions of count bits in consecutive
+// words of one line at which all are set.
 func share(c *Cascade, count int) float64 {
 	var sum float64
 	for i := range c.words {
@@ -218,8 +219,7 @@ func share(c *Cascade, count int) float64 {
 }
 
 // The same through the whole set, with keys that are anything but random:
-// successive addresses are listed, and asked for. It is the hash that must
-// make up for that.
+// consecutive addresses, listed and queried. The hash must compensate.
 func TestFalsePositiveRateOfAddresses(t *testing.T) {
 	r := fixed(2)
 	for _, mode := range []Mode{Approximate, Exact} {
@@ -263,7 +263,7 @@ func TestFalsePositiveRateOfAddresses(t *testing.T) {
 // long reports whether tests may take minutes.
 func long() bool { return os.Getenv("WEIR_LONG") == "1" }
 
-// The density is that of an exhaustive count over all positions that a hash can
+// The density equals an exhaustive count over all positions that a hash can
 // have in a line.
 func TestDensity(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))

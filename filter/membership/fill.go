@@ -8,17 +8,17 @@ import (
 	"weir/filter/key"
 )
 
-// Column is many keys of one shape: their serialisations, one after the other,
-// and the number of the list of each.
+// Column contains many keys of one shape: their concatenated serialisations and
+// the list number of each.
 type Column struct {
 	Shape key.Shape
 	Keys  []byte
 	Lists []uint16
 }
 
-// Touch4 marks the networks /24 that the column's keys touch, where they are
-// IPv4: by their sources, or, where those do not count, by their destinations.
-// It is what a Census counts.
+// Touch4 marks the /24 networks that the column's IPv4 keys cover, by source
+// or, if sources are not matched, by destination. A [Census] counts these
+// marks.
 func (c Column) Touch4(src, dst Marks4) {
 	gate := widestGate(c.Shape)
 	if c.Shape.V6() || gate == GateAlways {
@@ -28,11 +28,11 @@ func (c Column) Touch4(src, dst Marks4) {
 	s.markColumn(c, gate)
 }
 
-// Fill lists the keys of all columns in an empty set without weights, which no
-// program may be using yet. The keys must be distinct. It does in seconds what Add would do
-// one by one in minutes: the hashes are ordered by the memory that they touch,
-// and the cascade and the table are filled side by side. Errors as of Add; the
-// set is then of no use.
+// Fill adds the keys of all columns to an empty set without weights that no
+// program uses yet. The keys must be distinct. It takes seconds where Add, key
+// by key, would take minutes: hashes are sorted by the memory that they touch,
+// and cascade and table are filled concurrently. It fails as Add does; the set
+// must then be discarded.
 func (s *Set) Fill(columns []Column) error {
 	n := 0
 	for _, c := range columns {
@@ -90,7 +90,7 @@ func (s *Set) Fill(columns []Column) error {
 	return err
 }
 
-// sum hashes the keys of a column, on all cores.
+// sum hashes the keys of a column on all cores.
 func (s *Set) sum(dst []uint64, c Column) {
 	size := c.Shape.KeyLen()
 	parallel(len(dst), func(from, to int) {
@@ -122,9 +122,9 @@ func parallel(n int, do func(from, to int)) {
 
 const partitions = 256
 
-// partition orders hashes, and lists along with them, by their upper bits.
-// Lines and first buckets grow with the upper bits, so whatever is filled in
-// that order stays within a region that the cache holds.
+// partition sorts hashes, and lists along with them, by their upper bits. Lines
+// and first buckets grow with the upper bits, so filling in that order stays
+// within a region that fits into the cache.
 func partition(hashes []uint64, lists []uint16) ([]uint64, []uint16) {
 	var next [partitions + 1]int
 	for _, h := range hashes {

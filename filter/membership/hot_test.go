@@ -7,7 +7,7 @@ import (
 )
 
 // hotModel is the hot table as bpf/hot.h describes it: buckets of (hash, extra
-// bits), which know whole hashes.
+// bits) with whole hashes.
 type hotModel struct {
 	buckets map[uint64]map[uint64]int
 	shift   int // of a hash, to its bucket
@@ -24,7 +24,7 @@ func (m hotModel) set(h uint64, extra int) bool {
 		if fewest >= extra {
 			return false
 		}
-		// Which of several it is that goes is for the table to say.
+		// Which of several is replaced is up to the table.
 		return true
 	}
 	if b[h] = extra; extra == 0 {
@@ -67,7 +67,7 @@ func TestHotAgainstMap(t *testing.T) {
 			if _, known := before[h]; !known && len(before) == BucketSlots {
 				victim := h>>m.shift<<m.shift | table.slots[i]&hotHashMask
 				if fewest := slices.Min(slices.Collect(maps.Values(before))); before[victim] != fewest {
-					t.Fatalf("%#x takes the place of %#x, which is not the coolest of %v", h, victim, before)
+					t.Fatalf("%#x replaces %#x, which is not the coolest of %v", h, victim, before)
 				}
 				delete(b, victim)
 				b[h] = extra
@@ -102,9 +102,8 @@ func TestHotAgainstMap(t *testing.T) {
 	}
 }
 
-// In no table is an element taken for another, be it that of one bit's
-// difference.
-func TestHotTellsHashesApart(t *testing.T) {
+// No element is confused with another, even if their hashes differ in one bit.
+func TestHotDistinguishesHashes(t *testing.T) {
 	r := newRandom(t)
 	for buckets := MinHotBuckets; buckets <= 1<<12; buckets *= 2 {
 		for _, h := range []uint64{0, 1<<64 - 1, r.Uint64()} {
@@ -119,7 +118,7 @@ func TestHotTellsHashesApart(t *testing.T) {
 			}
 			for bit := range 64 {
 				if other := h ^ 1<<bit; table.Find(other) != 0 {
-					t.Fatalf("%d buckets: %#x is taken for %#x", buckets, other, h)
+					t.Fatalf("%d buckets: %#x is confused with %#x", buckets, other, h)
 				}
 			}
 		}
@@ -129,11 +128,11 @@ func TestHotTellsHashesApart(t *testing.T) {
 func TestHotWithoutSlots(t *testing.T) {
 	table := NewHot(nil)
 	if _, ok := table.slot(1, MaxExtra); ok || table.Find(1) != 0 || len(maps.Collect(table.All())) != 0 {
-		t.Error("the table without slots holds an element, or has room for one")
+		t.Error("the table without slots contains an element, or has room for one")
 	}
 }
 
-// The planned size holds nearly all elements.
+// The planned size suffices for nearly all elements.
 func TestPlanHot(t *testing.T) {
 	r := fixed(1)
 	for _, n := range []int{0, 1, 100, 5000, 46_000, 65_536, 90_000} {
@@ -172,7 +171,7 @@ func TestPlanHot(t *testing.T) {
 	}
 }
 
-func TestNewSetRefusesHotBuckets(t *testing.T) {
+func TestNewSetRejectsHotBuckets(t *testing.T) {
 	for n, ok := range map[uint32]bool{0: true, 16: false, 32: true, 33: false, 48: false, 64: true} {
 		l := Layout{HotBuckets: n}
 		if _, err := NewSet(l, l.Alloc()); (err == nil) != ok {
@@ -181,6 +180,6 @@ func TestNewSetRefusesHotBuckets(t *testing.T) {
 	}
 	l := Layout{HotBuckets: 32}
 	if _, err := NewSet(l, Memory{Hot: make([]uint64, 31*BucketSlots)}); err == nil {
-		t.Error("a bucket is missing, and nobody minds")
+		t.Error("a missing bucket was accepted")
 	}
 }

@@ -10,14 +10,15 @@ import (
 	"weir/filter/key"
 )
 
-// Gate says when a shape is asked: always, or only if the packet's source or
-// destination is marked. The numbers are those of bpf/marker.h.
+// Gate is the condition under which a shape is looked up: always, or only if
+// the packet's source or destination is marked. The numbers are those of
+// bpf/marker.h.
 type Gate uint32
 
 const (
-	GateAlways Gate = 1 << iota // asked for every packet
-	GateSrc                     // asked if the source is marked
-	GateDst                     // asked if the destination is marked
+	GateAlways Gate = 1 << iota // looked up for every packet
+	GateSrc                     // looked up if the source is marked
+	GateDst                     // looked up if the destination is marked
 )
 
 // GatedShape is a shape in use and its gate.
@@ -26,7 +27,8 @@ type GatedShape struct {
 	Gate Gate
 }
 
-// MaxShapes bounds the shapes of one kind (IPv4 or IPv6, address or tuple).
+// MaxShapes is the maximum number of shapes of one kind (IPv4 or IPv6, address
+// or tuple).
 const MaxShapes = 32
 
 // Prefix lengths of the markers.
@@ -39,35 +41,37 @@ const mark4Words = 1 << Mark4Bits / 64
 
 // Sizing of the structures.
 const (
-	// ExactBits of the first line in exact mode, at ExactBitsPerKey: the table
-	// confirms, so the cascade needs no second line. A sixth bit would make the
-	// rate 0.97 % instead of 1.05 %, and a hit slower by a sixth or more.
+	// ExactBits is the number of bits of the first line in exact mode, at
+	// ExactBitsPerKey: the table confirms, so the cascade needs no second line.
+	// A sixth bit would lower the rate from 1.05 % to 0.97 % and slow down a
+	// hit by a sixth or more.
 	ExactBits       = 5
 	ExactBitsPerKey = 10
-	// TableFill is the share of slots that are planned to be in use.
+	// TableFill is the planned fraction of slots in use.
 	TableFill = 0.88
-	// Room for keys that are added in place, as a share and a number. Beyond
-	// manyKeys it is in the table only: the cascade has the bits per key that
-	// were asked for, and its rate grows by a few percent as the room is used.
+	// Spare capacity for keys that are added in place, as a fraction and as a
+	// number. Beyond manyKeys only the table has spare capacity: the cascade
+	// has the requested bits per key, and its rate grows by a few percent as
+	// the spare capacity is used.
 	roomShare = 0.03
 	roomKeys  = 1024
 	manyKeys  = 16 * roomKeys
-	// HotFill is the share of the hot table's slots that are planned to be in
-	// use, within a factor of √2, since its buckets are a power of two. At the
-	// highest, 0.57, one element in 70 finds its bucket full; the coolest of the
-	// bucket goes without.
+	// HotFill is the planned fraction of the hot table's slots in use, within a
+	// factor of √2, since its number of buckets is a power of two. At the
+	// highest, 0.57, one element in 70 finds its bucket full, and the coolest
+	// of the bucket gets no weight.
 	HotFill = 0.4
 )
 
-// Mode says whether a table confirms what the cascade suspects.
+// Mode selects whether a table confirms the positives of the cascade.
 type Mode uint8
 
 const (
 	Exact       Mode = iota // nothing unlisted matches
-	Approximate             // the cascade decides alone; lists are not told apart
+	Approximate             // the cascade alone decides; lists are not distinguished
 )
 
-// String is the mode's name on the command line: exact or approx.
+// String returns the mode's name on the command line: exact or approx.
 func (m Mode) String() string {
 	if m == Approximate {
 		return "approx"
@@ -75,15 +79,16 @@ func (m Mode) String() string {
 	return "exact"
 }
 
-// Census says what a set shall hold, before it is built.
+// Census counts the keys of a set before it is built.
 type Census struct {
 	Keys map[key.Shape]int // number of keys of each shape, after prefix expansion
-	// MarkedSrc24 and MarkedDst24 are the networks /24 that IPv4 keys touch, by
-	// sources and by destinations; 0 stands for unknown, and for no marker.
+	// MarkedSrc24 and MarkedDst24 are the numbers of /24 networks that IPv4
+	// keys cover by source and by destination; 0 means unknown, and plans no
+	// marker.
 	MarkedSrc24, MarkedDst24 int
 }
 
-// Total is the number of keys.
+// Total returns the number of keys.
 func (c Census) Total() int {
 	n := 0
 	for _, m := range c.Keys {
@@ -92,12 +97,12 @@ func (c Census) Total() int {
 	return n
 }
 
-// Layout is the geometry of a set: all that the data plane's program is
-// specialised to.
+// Layout is the geometry of a set, to which the data plane's program is
+// specialised.
 type Layout struct {
 	Mode                   Mode
 	Seed                   uint64 // secret
-	Capacity               int    // keys for which the rates hold
+	Capacity               int    // keys for which the rates are planned
 	Lines                  uint32 // of the cascade, 64 bytes each
 	First, Rest            int    // bits per key in the first and in the second line
 	Buckets                uint32 // of the table, 64 bytes each; 0 in approximate mode
@@ -107,8 +112,8 @@ type Layout struct {
 	HotBuckets             uint32 // of the hot table, 64 bytes each; a power of two, or 0: no weights
 }
 
-// PlanLayout chooses the geometry for a census. bitsPerKey is that of the
-// cascade in approximate mode; exact mode has its own. It fails where more than
+// PlanLayout returns the geometry for a census. bitsPerKey is that of the
+// cascade in approximate mode; exact mode has its own. It fails if more than
 // MaxShapes of one kind are in use.
 func PlanLayout(c Census, mode Mode, bitsPerKey float64, seed uint64) (Layout, error) {
 	l := Layout{Mode: mode, Seed: seed}
@@ -117,7 +122,7 @@ func PlanLayout(c Census, mode Mode, bitsPerKey float64, seed uint64) (Layout, e
 		return l, nil
 	}
 	l.Capacity = n + max(roomKeys, int(roomShare*float64(n)))
-	sized := n // the keys that bitsPerKey is meant for
+	sized := n // the keys to which bitsPerKey applies
 	if n < manyKeys {
 		sized = l.Capacity
 	}
@@ -169,14 +174,14 @@ func (l *Layout) planShapes(c Census) error {
 		for i := range *kind {
 			g := &(*kind)[i]
 			src, dst := l.Mark4Src, l.Mark4Dst
-			if g.V6() { // the marker costs as much as asking one shape
+			if g.V6() { // the marker costs as much as one shape
 				src, dst = gatedSrc6 > 1, gatedDst6 > 1
 			}
 			if g.Gate == GateSrc && !src || g.Gate == GateDst && !dst {
 				g.Gate = GateAlways
 			}
 		}
-		// The most specific first: it is what a match is attributed to.
+		// The most specific shape comes first: a match is attributed to it.
 		slices.SortFunc(*kind, func(a, b GatedShape) int {
 			if d := int(b.SrcBits) + int(b.DstBits) - int(a.SrcBits) - int(a.DstBits); d != 0 {
 				return d
@@ -193,7 +198,7 @@ func (l *Layout) planShapes(c Census) error {
 	return nil
 }
 
-// PlanHot makes room for the weights of n elements; 0 is none.
+// PlanHot reserves room for the weights of n elements, possibly 0.
 func (l *Layout) PlanHot(n int) {
 	l.HotBuckets = 0
 	if n > 0 {
@@ -202,7 +207,7 @@ func (l *Layout) PlanHot(n int) {
 	}
 }
 
-// widestGate is the gate that a shape can have if its side is marked.
+// widestGate returns the gate that a shape can have if its side is marked.
 func widestGate(s key.Shape) Gate {
 	least := 1 // IPv4 marks a short prefix as all networks that it covers
 	if s.V6() {
@@ -227,10 +232,10 @@ func gated(a, b []GatedShape, g Gate) int {
 	return n
 }
 
-// pays reports whether the bitmap is worth its load for clean traffic: a marked
-// packet pays for the marker and for the shapes, and the marker's load costs
-// about 0.7 of a shape's. Where memory counts, in approximate mode, a marker
-// takes no more than a twentieth on top.
+// pays reports whether a marker speeds up clean traffic: a marked packet pays
+// for the marker and for the shapes, and loading the marker costs about 0.7 of
+// a shape. If memory is scarce, in approximate mode, a marker must not add more
+// than a twentieth.
 func (l *Layout) pays(marked, shapes int) bool {
 	if marked == 0 || shapes == 0 {
 		return false
@@ -241,7 +246,7 @@ func (l *Layout) pays(marked, shapes int) bool {
 	return float64(marked)/(1<<Mark4Bits) < 1-0.7/float64(shapes)
 }
 
-// marked6 is the number of keys that are marked at Mark6Bits.
+// marked6 returns the number of keys that are marked at Mark6Bits.
 func (l *Layout) marked6(c Census) int {
 	n := 0
 	for _, g := range slices.Concat(l.V6, l.V6Flow) {
@@ -273,7 +278,7 @@ func (l *Layout) gate(s key.Shape) (Gate, bool) {
 	return 0, false
 }
 
-// Gates is the union of the gates of the shapes of a family.
+// Gates returns the union of the gates of a family's shapes.
 func (l *Layout) Gates(v6 bool) Gate {
 	shapes := slices.Concat(l.V4, l.V4Flow)
 	if v6 {
@@ -286,8 +291,8 @@ func (l *Layout) Gates(v6 bool) Gate {
 	return g
 }
 
-// Mark4Sides is the number of sides for which the IPv4 bitmap has room:
-// 0, 1 (sources) or 2. The destinations' bitmap always follows the sources'.
+// Mark4Sides returns the number of sides in the IPv4 bitmap: 0, 1 (sources) or
+// 2. The destinations' bitmap follows the sources'.
 func (l *Layout) Mark4Sides() int {
 	switch {
 	case l.Mark4Dst:
@@ -298,9 +303,9 @@ func (l *Layout) Mark4Sides() int {
 	return 0
 }
 
-// Memory is where a set's structures lie: slices of exactly the sizes that the
-// layout asks for, zero before a set is built over them. In the daemon they
-// are the kernel's own maps.
+// Memory contains a set's structures: slices of exactly the sizes of the
+// layout, zero before a set is built over them. In the daemon they are kernel
+// maps.
 type Memory struct {
 	Lines   []uint64 // LineWords for each line
 	Buckets []uint64 // BucketSlots for each bucket
@@ -309,7 +314,7 @@ type Memory struct {
 	Hot     []uint64 // BucketSlots for each bucket
 }
 
-// Alloc makes memory for the layout on the heap.
+// Alloc returns memory for the layout on the heap.
 func (l *Layout) Alloc() Memory {
 	return Memory{
 		Lines:   make([]uint64, int(l.Lines)*LineWords),
@@ -320,19 +325,19 @@ func (l *Layout) Alloc() Memory {
 	}
 }
 
-// Bytes is the size of the layout's memory.
+// Bytes returns the size of the layout's memory.
 func (l *Layout) Bytes() int {
 	return 8 * (int(l.Lines)*LineWords + int(l.Buckets)*BucketSlots +
 		l.Mark4Sides()*mark4Words + int(l.Mark6Lines)*LineWords + int(l.HotBuckets)*BucketSlots)
 }
 
-// FalsePositiveRate predicts the rate at which the cascade passes a key that
-// is not among n present ones. In approximate mode that is the set's rate; in
-// exact mode the table confirms what passes.
+// FalsePositiveRate returns the predicted rate at which the cascade passes a
+// key that is none of the n present ones. In approximate mode that is the set's
+// rate; in exact mode the table confirms what passes.
 func (l *Layout) FalsePositiveRate(n int) float64 { return l.HotFalsePositiveRate(n, 0) }
 
-// HotFalsePositiveRate is the FalsePositiveRate of a key with so many extra
-// bits, where the n present ones have none.
+// HotFalsePositiveRate is like [Layout.FalsePositiveRate], for a key with extra
+// bits among n present ones without any.
 func (l *Layout) HotFalsePositiveRate(n, extra int) float64 {
 	if l.Lines == 0 {
 		return 0

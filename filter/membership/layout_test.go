@@ -9,7 +9,7 @@ import (
 	"weir/filter/key"
 )
 
-// What the design promises of the memory, in bytes a key.
+// The design's bars for memory, in bytes per key.
 func TestLayoutMemory(t *testing.T) {
 	for _, n := range []int{1_000_000, 10_000_000} {
 		for mode, most := range map[Mode]float64{Exact: 11, Approximate: 2.1} {
@@ -25,7 +25,7 @@ func TestLayoutMemory(t *testing.T) {
 	}
 }
 
-// The room for keys to come does not fill the table beyond what it takes.
+// Using the spare capacity does not fill the table beyond what it can take.
 func TestLayoutLeavesRoom(t *testing.T) {
 	for n := 1; n < 1<<28; n *= 2 {
 		l, err := PlanLayout(Census{Keys: map[key.Shape]int{{SrcBits: 32}: n}}, Exact, 0, 1)
@@ -41,8 +41,8 @@ func TestLayoutLeavesRoom(t *testing.T) {
 	}
 }
 
-// A layout depends on nothing but what it is planned from; the shapes come from
-// a map, in any order.
+// A layout depends only on its inputs; the shapes come from a map, in any
+// order.
 func TestLayoutIsDetermined(t *testing.T) {
 	c := Census{Keys: make(map[key.Shape]int), MarkedSrc24: 1000, MarkedDst24: 1000}
 	for _, s := range shapes {
@@ -60,7 +60,7 @@ func TestLayoutIsDetermined(t *testing.T) {
 	}
 }
 
-func TestLayoutRefuses(t *testing.T) {
+func TestLayoutRejects(t *testing.T) {
 	c := Census{Keys: make(map[key.Shape]int)}
 	for bits := range MaxShapes + 1 {
 		c.Keys[key.Shape{Fields: key.FieldV6, SrcBits: uint8(bits + 1)}] = 1
@@ -72,14 +72,14 @@ func TestLayoutRefuses(t *testing.T) {
 			t.Fatalf("%d shapes: %v", len(c.Keys), err)
 		}
 	}
-	// 2^32 lines are no longer to be numbered.
+	// 2^32 lines exceed 32-bit line numbers.
 	if _, err := PlanLayout(Census{Keys: map[key.Shape]int{{}: math.MaxInt32}}, Approximate, 4096, 1); err == nil {
-		t.Error("a layout without bounds")
+		t.Error("an unbounded layout was accepted")
 	}
 }
 
-// A marker is planned where clean traffic gains by it, and shapes wait for one
-// only if it is there.
+// A marker is planned if it speeds up clean traffic, and shapes have a gate
+// only if there is a marker.
 func TestLayoutMarkers(t *testing.T) {
 	src, dst := key.Shape{SrcBits: 32}, key.Shape{DstBits: 32}
 	wide := key.Shape{Fields: key.FieldDstPort}
@@ -116,7 +116,7 @@ func TestLayoutMarkers(t *testing.T) {
 			gates := l.Gates(v6)
 			if !v6 && (gates&GateSrc != 0 && !l.Mark4Src || gates&GateDst != 0 && !l.Mark4Dst) ||
 				v6 && gates&^GateAlways != 0 && l.Mark6Lines == 0 {
-				t.Errorf("%s: shapes wait at gates %b without a marker", name, gates)
+				t.Errorf("%s: shapes have gates %b without a marker", name, gates)
 			}
 		}
 	}

@@ -6,15 +6,15 @@ import (
 	"sync/atomic"
 )
 
-// Marks4 is the IPv4 marker of one side: a bit for each of the 2^24 networks
-// /24, set if any entry touches it.
+// Marks4 is the IPv4 marker of one side: a bit for each of the 2^24 /24
+// networks, set if any entry covers part of it.
 type Marks4 []uint64
 
-// NewMarks4 makes a marker without marks.
+// NewMarks4 returns a marker without marks.
 func NewMarks4() Marks4 { return make(Marks4, mark4Words) }
 
-// Mark marks all networks that a prefix touches, given by its first network's
-// number (the upper 24 bits of an address) and its length in bits.
+// Mark marks all /24 networks that overlap a prefix, given by the number of its
+// first network (the upper 24 bits of an address) and its length in bits.
 func (m Marks4) Mark(first uint32, length uint8) {
 	n := uint32(1)
 	if length < Mark4Bits {
@@ -35,7 +35,7 @@ func (m Marks4) Mark(first uint32, length uint8) {
 // Marked reports whether a network is marked.
 func (m Marks4) Marked(net uint32) bool { return m[net/64]>>(net%64)&1 != 0 }
 
-// Count is the number of networks that are marked.
+// Count returns the number of marked networks.
 func (m Marks4) Count() int {
 	n := 0
 	for _, w := range m {

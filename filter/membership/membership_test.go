@@ -10,8 +10,8 @@ import (
 	"weir/filter/key"
 )
 
-// random draws keys and packets. Every failure of a test that uses it can be
-// had again with the seed that it logs.
+// random generates keys and packets. A failure can be reproduced with the seed
+// that it logs.
 type random struct{ *rand.Rand }
 
 func newRandom(t testing.TB) random {
@@ -21,12 +21,12 @@ func newRandom(t testing.TB) random {
 	return random{rand.New(rand.NewPCG(seed, 0))}
 }
 
-// fixed draws the same in each run: for rates, which err by chance now and then
-// whatever the number of trials.
+// fixed uses the same seed in each run: for rates, which fail by chance now and
+// then whatever the number of trials.
 func fixed(seed uint64) random { return random{rand.New(rand.NewPCG(seed, 0))} }
 
-// shapes are some of each kind, with every gate among them and with lengths
-// on both sides of those of the markers.
+// shapes has some of each kind, with every gate and with lengths on both sides
+// of those of the markers.
 var shapes = []key.Shape{
 	{SrcBits: 32}, {SrcBits: 24}, {SrcBits: 20}, {SrcBits: 31}, {DstBits: 32}, {DstBits: 18}, {},
 	{SrcBits: 32, DstBits: 32, Fields: key.FieldSrcPort | key.FieldDstPort | key.FieldProto},
@@ -42,7 +42,8 @@ var shapes = []key.Shape{
 	{Fields: key.FieldV6 | key.FieldProto},
 }
 
-// tuple is a packet of a small world, in which packets and keys meet often.
+// tuple returns a packet of a small world, in which packets and keys match
+// often.
 func (r random) tuple() key.Tuple {
 	t := key.Tuple{Proto: [...]uint8{1, 6, 17}[r.IntN(3)]}
 	if t.HasPorts = t.Proto != 1 && r.IntN(8) > 0; t.HasPorts {
@@ -64,7 +65,7 @@ func (r random) address6() netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0x20, 1: 1, 3: byte(r.IntN(2)), 5: byte(r.IntN(4)), 6: byte(r.IntN(2)), 7: byte(r.IntN(4)), 15: byte(r.IntN(16))})
 }
 
-// key is one that packets of the small world may meet. Those of the shapes that
+// key returns a key that packets of the small world may match. Shapes that
 // nearly every packet would match are rare.
 func (r random) key() key.Key {
 	for {
@@ -80,7 +81,7 @@ func (r random) key() key.Key {
 	}
 }
 
-// census counts keys like those who plan a layout.
+// census counts keys as the callers of PlanLayout do.
 func census(keys map[key.Key]uint16) Census {
 	c := Census{Keys: make(map[key.Shape]int)}
 	src, dst := NewMarks4(), NewMarks4()
@@ -109,7 +110,7 @@ func columns(keys map[key.Key]uint16) []Column {
 	return all
 }
 
-// newSet makes an empty set for a census.
+// newSet returns an empty set for a census.
 func newSet(t testing.TB, c Census, mode Mode, bitsPerKey float64, seed uint64) *Set {
 	t.Helper()
 	l, err := PlanLayout(c, mode, bitsPerKey, seed)
@@ -123,8 +124,8 @@ func newSet(t testing.TB, c Census, mode Mode, bitsPerKey float64, seed uint64) 
 	return s
 }
 
-// numbered is a column of n keys of a shape, all different, without a pattern,
-// and different from those of another range of numbers.
+// numbered returns a column of n distinct keys of a shape without a pattern,
+// different from those of another range of numbers.
 func numbered(s key.Shape, from, n int, salt uint64) Column {
 	c := Column{Shape: s, Keys: make([]byte, 0, n*s.KeyLen()), Lists: make([]uint16, n)}
 	for i := from; i < from+n; i++ {
@@ -138,7 +139,7 @@ func numbered(s key.Shape, from, n int, salt uint64) Column {
 	return c
 }
 
-// hashes gives the hash of each key of a column.
+// hashes returns the hash of each key of a column.
 func (c Column) hashes(seed uint64) []uint64 {
 	h := make([]uint64, len(c.Lists))
 	s := Set{Layout: Layout{Seed: seed}}
@@ -164,7 +165,7 @@ func BenchmarkFill(b *testing.B) {
 	}
 }
 
-// Each operation is on another of a million hashes.
+// The operations cycle through a million hashes.
 func BenchmarkCascade(b *testing.B) {
 	const n = 1 << 20
 	for _, k := range []struct {

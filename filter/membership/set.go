@@ -1,8 +1,7 @@
-// Package membership answers whether a packet is listed: markers, the cascade,
-// the weights of hot elements and the fingerprint table, and the set that
-// combines them for all shapes in use. It is bit-exact with the data plane
-// (bpf/set.h and the headers that it includes), and works on the kernel's own
-// memory as well as on the heap.
+// Package membership implements the set of listed keys: markers, the cascade,
+// the weights of hot elements and the fingerprint table, combined for all
+// shapes in use. It is bit-exact with the data plane (bpf/set.h and the headers
+// that it includes), and works on kernel memory as well as on the heap.
 package membership
 
 import (
@@ -15,19 +14,18 @@ import (
 	"weir/filter/key"
 )
 
-// ErrNoRoom says that a key cannot be added in place: the set has reached its
-// capacity, or the key's shape is not in use. The answer is to build the next
-// generation.
+// ErrNoRoom means that a key cannot be added in place: the set is at capacity,
+// or the key's shape is not in use. The next generation must be built.
 var ErrNoRoom = errors.New("membership: no room for the key in this layout")
 
-// Set holds listed keys, each with the number of its list. It is safe for one
-// writer beside any number of readers in the kernel; readers in Go must not run
-// beside a writer.
+// Set is a set of listed keys, each with the number of its list. In the kernel,
+// any number of readers may run concurrently with one writer; in Go, readers
+// must not run concurrently with a writer. A nil *Set is empty.
 type Set struct {
 	Layout
-	// Listed reports whether a key is listed. In exact mode NewSet takes the
-	// table's word; an approximate set cannot tell, and whoever knows its keys
-	// must say so before SetWeight.
+	// Listed reports whether a key is listed. In exact mode NewSet uses the
+	// table. An approximate set does not know; the caller must set Listed
+	// before it calls SetWeight.
 	Listed func(key.Key) bool
 
 	cascade *Cascade
@@ -40,16 +38,16 @@ type Set struct {
 	len     int
 }
 
-// NewSet makes an empty set over memory that has the layout's sizes and is
-// zero. A nil *Set is empty and can be asked.
+// NewSet returns an empty set over memory that has the layout's sizes and is
+// zero. It fails if the sizes differ.
 func NewSet(l Layout, m Memory) (*Set, error) {
 	if len(m.Lines) != int(l.Lines)*LineWords || len(m.Buckets) != int(l.Buckets)*BucketSlots ||
 		len(m.Marks4) != l.Mark4Sides()*mark4Words || len(m.Marks6) != int(l.Mark6Lines)*LineWords ||
 		len(m.Hot) != int(l.HotBuckets)*BucketSlots {
-		return nil, fmt.Errorf("membership: memory does not have the layout's sizes")
+		return nil, fmt.Errorf("membership: memory does not match the layout")
 	}
 	if n := l.HotBuckets; n != 0 && (n < MinHotBuckets || bits.OnesCount32(n) != 1) {
-		return nil, fmt.Errorf("membership: %d hot buckets are not a power of two from %d on", n, MinHotBuckets)
+		return nil, fmt.Errorf("membership: %d hot buckets, want a power of two, at least %d", n, MinHotBuckets)
 	}
 	s := &Set{
 		Layout:  l,
@@ -75,7 +73,7 @@ func NewSet(l Layout, m Memory) (*Set, error) {
 	return s, nil
 }
 
-// Len is the number of keys.
+// Len returns the number of keys.
 func (s *Set) Len() int {
 	if s == nil {
 		return 0
@@ -83,7 +81,7 @@ func (s *Set) Len() int {
 	return s.len
 }
 
-// Keys is the number of keys of a shape.
+// Keys returns the number of keys of a shape.
 func (s *Set) Keys(shape key.Shape) int {
 	if s == nil {
 		return 0
@@ -91,8 +89,8 @@ func (s *Set) Keys(shape key.Shape) int {
 	return s.keys[shape]
 }
 
-// Match gives the number of the first list, in the order of the layout's
-// shapes, that holds a key of the packet: 0 in approximate mode.
+// Match returns the list number of the first shape, in the layout's order, with
+// a key that matches the packet: 0 in approximate mode.
 func (s *Set) Match(t key.Tuple) (list int, ok bool) {
 	if s == nil || s.Lines == 0 {
 		return 0, false
@@ -119,7 +117,7 @@ func (s *Set) Match(t key.Tuple) (list int, ok bool) {
 	return 0, false
 }
 
-// Lookup is Match for the hash of one key.
+// Lookup is like [Set.Match], for the hash of one key.
 func (s *Set) Lookup(h uint64) (list int, ok bool) {
 	if !s.cascade.Contains(h) || !s.cascade.ContainsExtra(h, s.hot.Find(h)) {
 		return 0, false
@@ -131,7 +129,7 @@ func (s *Set) Lookup(h uint64) (list int, ok bool) {
 	return int(l), ok
 }
 
-// open gives the gates that the packet's marks open.
+// open returns the gates that the packet's marks open.
 func (s *Set) open(t key.Tuple) Gate {
 	open := GateAlways
 	gates := s.Gates(t.Src.Is6())
@@ -156,7 +154,7 @@ func net24(a netip.Addr) uint32 {
 	return uint32(b[0])<<16 | uint32(b[1])<<8 | uint32(b[2])
 }
 
-// mark6 is the key under which an IPv6 network is marked.
+// mark6 returns the key by which an IPv6 network is marked.
 func mark6(a netip.Addr, side int) key.Key {
 	p := netip.PrefixFrom(a, Mark6Bits)
 	if side == 0 {
@@ -165,9 +163,9 @@ func mark6(a netip.Addr, side int) key.Key {
 	return key.Destination(p)
 }
 
-// Add lists a key, under a list number of 1 … MaxList, and takes effect at
-// once. It fails with ErrNoRoom, ErrFull or ErrCollision, and then changes
-// nothing. A key that is listed already must not be added again.
+// Add adds a key with a list number of 1 … MaxList. The change takes effect
+// immediately. Add returns ErrNoRoom, ErrFull or ErrCollision, and then changes
+// nothing. A key must not be added twice.
 func (s *Set) Add(k key.Key, list uint16) error {
 	gate, ok := s.gate(k.Shape)
 	if !ok || s.len >= s.Capacity {
@@ -188,16 +186,16 @@ func (s *Set) Add(k key.Key, list uint16) error {
 	return nil
 }
 
-// SetList changes the list number of a key that is listed.
+// SetList changes the list number of a listed key.
 func (s *Set) SetList(k key.Key, list uint16) {
 	if s.Mode == Exact {
 		s.table.SetList(k.Hash(s.Seed), list)
 	}
 }
 
-// Remove takes a listed key out, and reports false where the table shows that
-// it was not listed. In approximate mode the key must have been added. Its mark
-// stays until the next generation: a stale mark costs a probe, no more.
+// Remove removes a key, and reports false if the table shows that it is not
+// listed. In approximate mode the key must have been added. Its mark stays
+// until the next generation: a stale mark only costs a probe.
 func (s *Set) Remove(k key.Key) bool {
 	h := k.Hash(s.Seed)
 	if s.Mode == Exact && !s.table.Delete(h) {
@@ -210,7 +208,7 @@ func (s *Set) Remove(k key.Key) bool {
 	return true
 }
 
-// mark marks what a serialised key touches on the side of its gate.
+// mark marks the networks that a serialised key covers on the side of its gate.
 func (s *Set) mark(serialised []byte, g Gate) {
 	k := serialised
 	side, bits, addr := 0, k[1], k[4:]
@@ -220,7 +218,7 @@ func (s *Set) mark(serialised []byte, g Gate) {
 	case GateDst:
 		side, bits = 1, k[2]
 		if len(k) == key.LenV4Flow || len(k) == key.LenV6Flow {
-			addr = addr[len(addr)/2-2:] // behind the source, before the ports
+			addr = addr[len(addr)/2-2:] // after the source, before the ports
 		}
 	}
 	if key.Fields(k[0])&key.FieldV6 == 0 {
@@ -233,8 +231,8 @@ func (s *Set) mark(serialised []byte, g Gate) {
 	}
 }
 
-// Load is how full the structures are, from 0 to 1: of the cascade's bits and
-// of the table's slots.
+// Load returns the fractions of set bits in the cascade and of used slots in
+// the table.
 func (s *Set) Load() (cascade, table float64) {
 	if s.Len() == 0 {
 		return 0, 0

@@ -8,7 +8,8 @@ import (
 	"weir/filter/key"
 )
 
-// matches are the lists of all keys that a packet matches, tried one by one.
+// matches returns the lists of all keys that match a packet, by trying every
+// shape.
 func matches(keys map[key.Key]uint16, t key.Tuple) map[key.Key]uint16 {
 	found := make(map[key.Key]uint16)
 	for _, s := range shapes {
@@ -21,8 +22,8 @@ func matches(keys map[key.Key]uint16, t key.Tuple) map[key.Key]uint16 {
 	return found
 }
 
-// attributed reports whether a match may be attributed to a key among those
-// that match: an address comes before a flow, more bits before fewer.
+// attributed reports whether a match may be attributed to a list, given all
+// matching keys: addresses come before flows, more bits before fewer.
 func attributed(found map[key.Key]uint16, list uint16) bool {
 	rank := func(k key.Key) int {
 		if bits := int(k.SrcBits) + int(k.DstBits); !k.Tuple() {
@@ -43,8 +44,8 @@ func attributed(found map[key.Key]uint16, list uint16) bool {
 	return false
 }
 
-// checkSet compares the set with the keys that it shall hold: for each of them,
-// and for random packets.
+// checkSet compares the set with the keys that it should contain, for each of
+// them and for random packets.
 func checkSet(t *testing.T, s *Set, keys map[key.Key]uint16, r random) {
 	t.Helper()
 	if s.Len() != len(keys) {
@@ -55,7 +56,7 @@ func checkSet(t *testing.T, s *Set, keys map[key.Key]uint16, r random) {
 		if !ok || s.Mode == Exact && got != int(list) || s.Mode == Approximate && got != 0 {
 			t.Fatalf("%v: list %d %t, want %d", k, got, ok, list)
 		}
-		// A packet with just these addresses must come past the marks.
+		// A packet with exactly these addresses must pass the markers.
 		packet := key.Tuple{Src: k.Src, Dst: k.Dst, Proto: k.Proto, HasPorts: true, SrcPort: k.SrcPort, DstPort: k.DstPort}
 		if _, ok := s.Match(packet); !ok {
 			t.Fatalf("%v: the packet %+v does not match", k, packet)
@@ -148,7 +149,7 @@ func testSetAgainstMap(t *testing.T, mode Mode, r random) {
 		s.Remove(k)
 	}
 	if slices.ContainsFunc(slices.Concat(s.cascade.words, s.table.slots), func(w uint64) bool { return w != 0 }) && s.cascade.shadow.Saturated() == 0 {
-		t.Error("removing all keys leaves something behind")
+		t.Error("removing all keys leaves bits or slots in use")
 	}
 	if cascade, table := s.Load(); cascade != 0 || table != 0 {
 		t.Errorf("the empty set is loaded to %v and %v", cascade, table)
@@ -171,7 +172,7 @@ func TestSetWithoutKeys(t *testing.T) {
 	}
 }
 
-// What does not fit is refused, and nothing has changed.
+// A key that does not fit is rejected, and the set is unchanged.
 func TestSetNoRoom(t *testing.T) {
 	for _, mode := range []Mode{Exact, Approximate} {
 		shape := key.Shape{SrcBits: 32}
@@ -201,7 +202,7 @@ func TestSetNoRoom(t *testing.T) {
 			t.Fatal("a listed key cannot be removed")
 		}
 		if err := s.Add(k, 1); err != nil {
-			t.Errorf("there is room again: %v", err)
+			t.Errorf("no room after a removal: %v", err)
 		}
 	}
 }
@@ -215,8 +216,9 @@ func mustParse(t *testing.T, b []byte) key.Key {
 	return k
 }
 
-// A key that collides, or finds no room in the table, leaves the cascade alone.
-func TestSetRefusesWithTable(t *testing.T) {
+// A key that collides in the table, or finds no room there, leaves the cascade
+// unchanged.
+func TestSetRejectsWithTable(t *testing.T) {
 	r := newRandom(t)
 	shape := key.Shape{SrcBits: 32}
 	s := newSet(t, Census{Keys: map[key.Shape]int{shape: 10}}, Exact, 0, r.Uint64())
@@ -255,8 +257,8 @@ func TestSetRefusesWithTable(t *testing.T) {
 	}
 }
 
-// Nothing listed gets through: 10M random keys of all kinds, and those of them
-// that stay when others go.
+// No listed key is missed: 10M random keys of all kinds, and those that remain
+// after others are removed.
 func TestNoFalseNegative(t *testing.T) {
 	const n = 10_000_000
 	v6 := key.FieldV6
@@ -274,7 +276,7 @@ func TestNoFalseNegative(t *testing.T) {
 			}
 			s := newSet(t, c, mode, 16, r.Uint64())
 			err := s.Fill(columns)
-			for errors.Is(err, ErrCollision) { // under one seed of 200 000
+			for errors.Is(err, ErrCollision) { // with one seed in 200 000
 				s = newSet(t, c, mode, 16, r.Uint64())
 				err = s.Fill(columns)
 			}
@@ -294,7 +296,7 @@ func TestNoFalseNegative(t *testing.T) {
 			for i := range columns {
 				check(i, 1)
 			}
-			// Every other key goes from the columns, in any order.
+			// Remove every other key of the columns, in random order.
 			for _, c := range columns[:2] {
 				size := c.Shape.KeyLen()
 				for i := 1; i < len(c.Lists); i += 2 {

@@ -12,30 +12,31 @@ const (
 	BucketSlots     = 8 // 64-bit slots in a bucket
 	fingerprintBits = 48
 	fingerprintMask = 1<<fingerprintBits - 1
-	// MaxList is the highest list number that a slot can hold.
+	// MaxList is the highest list number that fits into a slot.
 	MaxList = 1<<16 - 1
 )
 
-// Errors of an insertion. Neither changes what the table holds; both are
-// answered by building the next generation: larger, under another seed.
+// Errors of Insert. They leave the table unchanged; the remedy is the next
+// generation, larger and with another seed.
 var (
 	ErrFull      = errors.New("membership: table full")
 	ErrCollision = errors.New("membership: two keys have the same fingerprint in the same bucket")
 )
 
-// evictionDepth bounds the chain of keys that make room for one. With eight
-// slots a bucket, depth 3 reaches hundreds of buckets, which suffices beyond
-// 95 % fill.
+// evictionDepth is the maximum length of a chain of evictions. With eight slots
+// a bucket, depth 3 reaches hundreds of buckets, enough for more than 95 %
+// fill.
 const evictionDepth = 3
 
-// Table holds a fingerprint and a list number for each key, and so confirms
-// what the cascade suspects. Each key is in one of two buckets of eight slots,
-// mostly in the first. bpf/table.h is its twin and describes the slots.
+// Table stores a fingerprint and a list number for each key and confirms the
+// positives of the cascade. It is a cuckoo hash table: each key is in one of
+// two buckets of eight slots, usually the first. bpf/table.h is its twin and
+// documents the slots.
 //
-// Its slots may be the kernel's own memory. A key is only ever moved from its
-// first bucket to its second, and the copy is written before the original is
-// overwritten: a reader that looks into the first bucket, then the second,
-// finds a present key at every instant. There must be one writer at a time.
+// Its slots may be kernel memory. A key only ever moves from its first bucket
+// to its second, and the copy is written before the original is overwritten: a
+// reader that looks into the first bucket, then the second, finds a present key
+// at every instant. Calls that write must be serialised.
 type Table struct {
 	slots   []uint64
 	moved   []uint64 // a bit for each slot: its key is in its second bucket
@@ -43,7 +44,7 @@ type Table struct {
 	len     int
 }
 
-// NewTable makes a table over slots, which must be zero and a multiple of
+// NewTable returns a table over slots, which must be zero and a multiple of
 // BucketSlots. A table without slots is full.
 func NewTable(slots []uint64) *Table {
 	return &Table{
@@ -53,13 +54,13 @@ func NewTable(slots []uint64) *Table {
 	}
 }
 
-// Len is the number of keys.
+// Len returns the number of keys.
 func (t *Table) Len() int { return t.len }
 
-// Cap is the number of slots.
+// Cap returns the number of slots.
 func (t *Table) Cap() int { return len(t.slots) }
 
-// Find gives the number of the list that holds the key with hash h.
+// Find returns the list number of the key with hash h.
 func (t *Table) Find(h uint64) (list uint16, ok bool) {
 	if i, ok := t.find(h); ok {
 		return uint16(t.slots[i] >> fingerprintBits), true
@@ -89,9 +90,9 @@ func (t *Table) search(bucket uint32, fp uint64) (slot int, ok bool) {
 	return 0, false
 }
 
-// second is the other bucket of a key. It is computed from the fingerprint, so
-// that a key can be moved without knowing its hash; applied twice it leads
-// back.
+// second returns the other bucket of a key. It is computed from the
+// fingerprint, so that a key can be moved without knowing its hash; applied
+// twice it returns the same bucket.
 func (t *Table) second(bucket uint32, fp uint64) uint32 {
 	i := int64(hash.Reduce(hash.Nth(fp, 0), t.buckets)) - int64(bucket)
 	if i < 0 {
@@ -100,8 +101,8 @@ func (t *Table) second(bucket uint32, fp uint64) uint32 {
 	return uint32(i)
 }
 
-// Insert adds the key with hash h under a list number, 1 … MaxList. It fails
-// with ErrFull or ErrCollision.
+// Insert adds the key with hash h and a list number, 1 … MaxList. It returns
+// ErrFull or ErrCollision.
 func (t *Table) Insert(h uint64, list uint16) error {
 	if t.buckets == 0 {
 		return ErrFull
@@ -139,9 +140,9 @@ func (t *Table) free(bucket uint32) int {
 	return -1
 }
 
-// evict copies a key of a full bucket to its second bucket and gives the slot
-// where the original still stands, to be overwritten, or -1. busy are the
-// buckets further up the chain, in which nothing may move.
+// evict copies a key of a full bucket to its second bucket and returns the slot
+// of the original, for overwriting, or -1. busy are the buckets further up the
+// chain, in which nothing may move.
 func (t *Table) evict(bucket uint32, depth int, busy []uint32) int {
 	base := int(bucket) * BucketSlots
 	busy = append(busy, bucket)
@@ -178,7 +179,7 @@ func (t *Table) put(i int, slot uint64, moved bool) {
 	}
 }
 
-// SetList changes the list number of a key that is present.
+// SetList changes the list number of a present key.
 func (t *Table) SetList(h uint64, list uint16) bool {
 	i, ok := t.find(h)
 	if ok {

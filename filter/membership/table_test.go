@@ -13,7 +13,7 @@ import (
 	"weir/filter/hash"
 )
 
-// check compares the table with what it shall hold.
+// checkTable compares the table with its expected contents.
 func checkTable(t *testing.T, table *Table, want map[uint64]uint16) {
 	t.Helper()
 	if table.Len() != len(want) {
@@ -96,11 +96,12 @@ func TestTableWithoutSlots(t *testing.T) {
 		t.Errorf("insert: %v", err)
 	}
 	if _, ok := table.Find(1); ok || table.Delete(1) {
-		t.Error("the table without slots holds a key")
+		t.Error("the table without slots contains a key")
 	}
 }
 
-// A fingerprint of zero makes slots that only the list number tells from empty ones.
+// Only the list number distinguishes a slot with fingerprint zero from an empty
+// one.
 func TestTableZeroFingerprint(t *testing.T) {
 	table := NewTable(make([]uint64, 4*BucketSlots))
 	const h = 3 << 62
@@ -115,7 +116,8 @@ func TestTableZeroFingerprint(t *testing.T) {
 	}
 }
 
-// Two keys that no reader could tell apart are refused, wherever the first one is.
+// Two keys that no reader could distinguish are rejected, wherever the first
+// one is.
 func TestTableCollision(t *testing.T) {
 	r := newRandom(t)
 	table := NewTable(make([]uint64, 64*BucketSlots))
@@ -154,7 +156,7 @@ func TestTableCollision(t *testing.T) {
 	checkTable(t, table, want)
 }
 
-// A key that finds no room leaves everything as it was.
+// A key that finds no room leaves the table unchanged.
 func TestTableFull(t *testing.T) {
 	r := newRandom(t)
 	table := NewTable(make([]uint64, 512*BucketSlots))
@@ -181,7 +183,7 @@ func TestTableFull(t *testing.T) {
 	checkTable(t, table, want)
 }
 
-// TableFill leaves a margin: tables do not fill up before 95 %.
+// TableFill leaves a margin: tables reach 95 % before they are full.
 func TestTableFillFactor(t *testing.T) {
 	r := newRandom(t)
 	table := NewTable(make([]uint64, 1<<14*BucketSlots))
@@ -200,8 +202,8 @@ func TestTableFillFactor(t *testing.T) {
 	}
 }
 
-// find in the order and with the loads of bpf/table.h, for readers beside a
-// writer, which Find is not made for.
+// findLikeC performs the loads of bpf/table.h in their order, for readers
+// concurrent with a writer, which Find does not support.
 func findLikeC(slots []uint64, buckets uint32, h uint64) bool {
 	fp := h & fingerprintMask
 	inBucket := func(b uint32) (found uint64) {
@@ -224,13 +226,13 @@ func findLikeC(slots []uint64, buckets uint32, h uint64) bool {
 	return inBucket(uint32(second)) != 0
 }
 
-// The promise on which the data plane rests: a reader beside the writer finds
-// each key that is present, while the table fills up and others come and go, so
-// that keys are evicted all the time.
+// The data plane relies on this: a reader concurrent with the writer finds each
+// present key while the table fills up and others come and go, so that keys are
+// evicted all the time.
 //
-// A key is evicted once at most, so there are many tables, one after the other,
-// for the same readers. In small ones, a moment's absence of a few nanoseconds
-// is likeliest to be seen; in large ones, chains of evictions are longer.
+// A key is evicted at most once, so the same readers run over many tables, one
+// after the other. In small ones, a lookup is likeliest to hit a gap of a few
+// nanoseconds; in large ones, eviction chains are longer.
 func TestTableReadersBesideWriter(t *testing.T) {
 	for _, c := range []struct{ buckets, tables int }{{4, 60_000}, {512, 200}} {
 		t.Run(fmt.Sprintf("%d buckets", c.buckets), func(t *testing.T) {
@@ -268,7 +270,7 @@ func testTableReadersBesideWriter(t *testing.T, buckets, tables int) {
 				n := now.Load()
 				for _, h := range n.staying {
 					if !findLikeC(n.table.slots, n.table.buckets, h) {
-						t.Errorf("key %#x was gone for a moment", h)
+						t.Errorf("key %#x was briefly missing", h)
 						return
 					}
 				}
@@ -302,12 +304,12 @@ func testTableReadersBesideWriter(t *testing.T, buckets, tables int) {
 	wg.Wait()
 	t.Logf("%d lookups beside %d tables, in which %d keys were evicted at last", lookups.Load(), tables, evicted)
 	if evicted < 10*tables/4 || lookups.Load() < int64(tables) {
-		t.Error("too little happened for the test to say anything")
+		t.Error("too little happened to test anything")
 	}
 }
 
-// What fpr.Fingerprint states: of the hashes that agree with a present one in
-// the fingerprint, no more than that share leads to its bucket.
+// The bound of fpr.Fingerprint: of the hashes that share a present one's
+// fingerprint, at most that fraction leads to its bucket.
 func TestTableConfirmsByChance(t *testing.T) {
 	const trials = 2_000_000
 	r := fixed(4)

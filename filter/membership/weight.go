@@ -8,18 +8,18 @@ import (
 	"weir/filter/key"
 )
 
-// ErrHotFull says that an element gets no weight: its bucket of the hot table
+// ErrHotFull means that an element gets no weight: its bucket of the hot table
 // is full of others with at least as many extra bits, or the layout has no hot
-// table. It costs rate, nothing else.
+// table. It only costs false positives.
 var ErrHotFull = errors.New("membership: no room in the hot table")
 
-// SetWeight gives an element so many extra bits, 0 … MaxExtra; 0 takes it out of
-// the hot table. A hotter element may overwrite a cooler one that shares its
-// bucket. It fails with ErrHotFull, and in approximate mode without Listed, and
-// then changes nothing.
+// SetWeight sets the number of extra bits of an element, 0 … MaxExtra; 0
+// removes it from the hot table. A hotter element may replace a cooler one in
+// its bucket. SetWeight returns ErrHotFull, and fails in approximate mode if
+// Listed is not set; it then changes nothing.
 //
-// No listed key ever tests negative: the bits of a key that gets more are set
-// before the table says so, and those of a key that gets fewer stay set until
+// No listed key ever tests negative: a key's additional bits are set before the
+// table asks for them, and bits that it no longer asks for stay set until
 // Settle.
 func (s *Set) SetWeight(k key.Key, extra int) error {
 	h := k.Hash(s.Seed)
@@ -34,11 +34,11 @@ func (s *Set) SetWeight(k key.Key, extra int) error {
 	if !ok {
 		return ErrHotFull
 	}
-	// Whether the key is listed is asked here and now, of the one who knows,
-	// rather than taken from a caller who may have known it a moment ago.
+	// Listed is called here, rather than passed as an argument, because the
+	// answer may have changed since the caller asked.
 	if s.raised[h] < extra {
 		if s.Listed == nil {
-			return fmt.Errorf("membership: weight of %v: an approximate set cannot tell whether it is listed: Listed is not set", k)
+			return fmt.Errorf("membership: weight of %v: approximate set without Listed", k)
 		}
 		if s.Listed(k) {
 			s.raise(h, extra)
@@ -48,20 +48,20 @@ func (s *Set) SetWeight(k key.Key, extra int) error {
 	return nil
 }
 
-// Cool takes the element with hash h out of the hot table, if it is there.
+// Cool removes the element with hash h from the hot table, if it is there.
 func (s *Set) Cool(h uint64) {
 	if slot, ok := s.hot.find(h); ok {
 		s.hot.put(slot, h, 0)
 	}
 }
 
-// Weight is the number of extra bits of the element with hash h.
+// Weight returns the number of extra bits of the element with hash h.
 func (s *Set) Weight(h uint64) (extra int) { return s.hot.Find(h) }
 
-// Weights gives the hash and the number of extra bits of each hot element.
+// Weights yields the hash and the number of extra bits of each hot element.
 func (s *Set) Weights() iter.Seq2[uint64, int] { return s.hot.All() }
 
-// Unsettled reports whether bits of listed keys are set that the hot table no
+// Unsettled reports whether listed keys have bits set that the hot table no
 // longer asks for.
 func (s *Set) Unsettled() bool {
 	for h, set := range s.raised {
@@ -72,16 +72,16 @@ func (s *Set) Unsettled() bool {
 	return false
 }
 
-// Settle clears those bits. No program may still run that began before the last
-// call of SetWeight or Cool: it may have read the larger number, and would find
-// bits of a listed key missing.
+// Settle clears those bits. Every program that started before the last call of
+// SetWeight or Cool must have ended: it may have read the larger number, and
+// would miss bits of a listed key.
 func (s *Set) Settle() {
 	for h := range s.raised {
 		s.lower(h, s.hot.Find(h))
 	}
 }
 
-// raise sets the extra bits of a listed key up to so many.
+// raise sets the extra bits of a listed key up to the given number.
 func (s *Set) raise(h uint64, extra int) {
 	if set := s.raised[h]; set < extra {
 		s.cascade.AddExtra(h, set, extra)
@@ -89,7 +89,7 @@ func (s *Set) raise(h uint64, extra int) {
 	}
 }
 
-// lower clears the extra bits of a listed key down to so many.
+// lower clears the extra bits of a listed key down to the given number.
 func (s *Set) lower(h uint64, extra int) {
 	if set := s.raised[h]; set > extra {
 		s.cascade.RemoveExtra(h, extra, set)

@@ -16,7 +16,7 @@ import (
 	"weir/filter/key"
 )
 
-// weighable makes an empty set with a hot table, and Listed from a map.
+// weighable returns an empty set with a hot table, and Listed from a map.
 func weighable(t testing.TB, mode Mode, bitsPerKey float64, n, hot int, seed uint64, listed map[key.Key]bool) *Set {
 	t.Helper()
 	l, err := PlanLayout(Census{Keys: map[key.Shape]int{{SrcBits: 32}: n}}, mode, bitsPerKey, seed)
@@ -34,7 +34,7 @@ func weighable(t testing.TB, mode Mode, bitsPerKey float64, n, hot int, seed uin
 	return s
 }
 
-// sources are n distinct keys.
+// sources returns n distinct keys.
 func sources(t *testing.T, n int) []key.Key {
 	c := numbered(key.Shape{SrcBits: 32}, 0, n, 0)
 	keys := make([]key.Key, n)
@@ -44,8 +44,8 @@ func sources(t *testing.T, n int) []key.Key {
 	return keys
 }
 
-// bitsOf are the places of the bits of a key, as bpf/cascade.h and bpf/hot.h
-// describe them, computed another way: one bit after the other.
+// bitsOf returns the positions of a key's bits, as bpf/cascade.h and bpf/hot.h
+// describe them, computed independently, bit by bit.
 func bitsOf(l *Layout, h uint64, extra int) map[int]bool {
 	places := make(map[int]bool)
 	for n := range l.First + l.Rest + extra {
@@ -71,8 +71,8 @@ func setBits(words []uint64) map[int]bool {
 	return set
 }
 
-// Of a listed element just the bits are set that its weight asks for, and just
-// these are tested; of one that is not, none.
+// A listed element has exactly the bits set that its weight asks for, and
+// exactly those are tested; an unlisted one has none.
 func TestExtraBits(t *testing.T) {
 	r := newRandom(t)
 	k := sources(t, 1)[0]
@@ -119,7 +119,7 @@ func TestExtraBits(t *testing.T) {
 	}
 }
 
-// The rate of hot elements is the predicted one, through the whole set.
+// The rate of hot elements, measured through the whole set, is as predicted.
 func TestHotFalsePositiveRate(t *testing.T) {
 	r := fixed(3)
 	const n, filters = 1 << 17, 8 // many keys, so that one filter is like the other
@@ -170,16 +170,16 @@ func TestHotFalsePositiveRate(t *testing.T) {
 	}
 }
 
-// laggard is a program that read an element's weight at some time, and has not
-// yet tested its bits.
+// laggard is a program that has read an element's weight but not yet tested its
+// bits.
 type laggard struct {
 	key   key.Key
 	extra int
 }
 
-// Whatever comes in whatever order, no listed key tests negative, neither now
-// nor for a program that has read its weight before. When all have gone and all
-// is settled, no bit is left.
+// In any order of operations, no listed key tests negative, neither now nor for
+// a program that has read its weight before. After all are removed and settled,
+// no bit is left.
 func TestWeightsNoFalseNegative(t *testing.T) {
 	for _, mode := range []Mode{Exact, Approximate} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -194,7 +194,7 @@ func TestWeightsNoFalseNegative(t *testing.T) {
 func testWeightsNoFalseNegative(t *testing.T, mode Mode, r random) {
 	keys := sources(t, 600)
 	listed := make(map[key.Key]bool)
-	weights := make(map[key.Key]int) // as they were set last, but for those that were overwritten
+	weights := make(map[key.Key]int) // as last set, without those that were replaced
 	s := weighable(t, mode, 12, 400, 100, r.Uint64(), listed)
 	var laggards []laggard
 	check := func(k key.Key) {
@@ -263,7 +263,8 @@ func testWeightsNoFalseNegative(t *testing.T, mode Mode, r random) {
 			}
 		}
 	}
-	// Settled, there are just the bits of the listed keys with their weights.
+	// After Settle, exactly the bits of the listed keys with their weights are
+	// set.
 	s.Settle()
 	want := make(map[int]bool)
 	for k := range listed {
@@ -290,16 +291,15 @@ func testWeightsNoFalseNegative(t *testing.T, mode Mode, r random) {
 	}
 	s.Settle()
 	if slices.ContainsFunc(slices.Concat(s.cascade.words, s.table.slots, s.hot.slots), func(w uint64) bool { return w != 0 }) {
-		t.Error("removing all keys leaves something behind")
+		t.Error("removing all keys leaves bits or slots in use")
 	}
 	if len(s.raised) != 0 || s.hot.len != 0 {
 		t.Errorf("%d keys count as raised, %d as hot", len(s.raised), s.hot.len)
 	}
 }
 
-// An element without room, or of which nobody knows whether it is listed,
-// changes nothing.
-func TestSetWeightRefuses(t *testing.T) {
+// An element without room, or whose membership is unknown, changes nothing.
+func TestSetWeightRejects(t *testing.T) {
 	keys := sources(t, 2)
 	s := weighable(t, Approximate, 12, 10, 10, 1, nil)
 	for _, extra := range []int{-1, MaxExtra + 1} {
@@ -334,9 +334,9 @@ func TestSetWeightRefuses(t *testing.T) {
 	}
 }
 
-// lookupLikeC is Lookup with the loads of bpf/hot.h and bpf/cascade.h, in their
-// order, for readers beside a writer, which Lookup is not made for. pause is
-// what may come between the weight and the bits.
+// lookupLikeC performs the loads of bpf/hot.h and bpf/cascade.h in their order,
+// for readers concurrent with a writer, which Lookup does not support. pause
+// runs between reading the weight and the bits.
 func lookupLikeC(s *Set, h uint64, pause func()) bool {
 	test := func(h uint64, from, to int) bool {
 		base := int(hash.Reduce(h, s.Lines)) * LineWords
@@ -370,8 +370,8 @@ func lookupLikeC(s *Set, h uint64, pause func()) bool {
 	}
 }
 
-// The promise on which the data plane rests: a reader beside the writer finds
-// each listed key, while weights rise and fall all the time.
+// The data plane relies on this: a reader concurrent with the writer finds each
+// listed key while weights rise and fall all the time.
 func TestWeightsReadersBesideWriter(t *testing.T) {
 	r := newRandom(t)
 	keys := sources(t, 40)
@@ -400,7 +400,7 @@ func TestWeightsReadersBesideWriter(t *testing.T) {
 						runtime.Gosched() // for a long time, as programs go
 					}
 				}) {
-					t.Errorf("%v was gone for a moment", k)
+					t.Errorf("%v was briefly missing", k)
 					return
 				}
 				passes[i].Add(1)
@@ -445,6 +445,6 @@ func TestWeightsReadersBesideWriter(t *testing.T) {
 	wg.Wait()
 	t.Logf("%d lookups, settled %d times", lookups, settled)
 	if !ended && (lookups < 1000 || settled < 10) {
-		t.Error("too little happened for the test to say anything")
+		t.Error("too little happened to test anything")
 	}
 }

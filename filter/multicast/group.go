@@ -18,11 +18,12 @@ var (
 		netip.MustParsePrefix("::/64"), netip.MustParsePrefix("fe80::/10"), // RFC 4291, section 2.5,
 		netip.MustParsePrefix("ff00::/8"), // and 2.7
 	}
-	errNoGroup  = errors.New("no multicast group: those are in 224.0.0.0/4 and ff00::/8")
-	errLinkOnly = errors.New("a group that no router forwards: 224.0.0.0/24 and the IPv6 scopes up to 2 stay on their link")
+	errNoGroup  = errors.New("not a multicast group (224.0.0.0/4 or ff00::/8)")
+	errLinkOnly = errors.New("a link-local group, which no router forwards (224.0.0.0/24, IPv6 scopes up to 2)")
 )
 
-// Check says why packets to an address are never forwarded to a group.
+// Check returns an error that says why packets to an address are never
+// forwarded as multicast, or nil.
 func Check(group netip.Addr) error {
 	switch {
 	case group.Zone() != "" || !group.IsMulticast() || group.Is4In6():
@@ -41,8 +42,9 @@ const (
 	protoIGMP   = 2
 )
 
-// Group is the group that a frame is to be forwarded to, if a port wants it. It
-// reports false for a frame that is for the network stack in any case.
+// Group returns the group to which a frame is to be forwarded, if a port wants
+// it. It reports false for a frame that must go to the network stack in any
+// case.
 func Group(frame []byte) (group netip.Addr, ok bool) {
 	if len(frame) < etherHeader+header4 || frame[0]&1 == 0 {
 		return group, false

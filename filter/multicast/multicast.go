@@ -1,12 +1,13 @@
-// Package multicast forwards multicast by filters, as Broder and Mitzenmacher's
-// survey has it (section 7.3, after Grönvall): in the place of a list of
-// interfaces for each group, each interface has a Bloom filter of the groups that
-// it wants, and gets a copy of each packet that its filter lists.
+// Package multicast implements multicast forwarding with Bloom filters, as in
+// Broder and Mitzenmacher's survey (section 7.3, after Grönvall): instead of a
+// list of interfaces for each group, each interface has a Bloom filter of the
+// groups that it wants, and gets a copy of each packet whose group its filter
+// contains.
 //
-// The survey leaves open how a group leaves a filter. Here the control plane keeps
-// a counting filter beside the bits, as it does beside the block lists, and the
-// groups themselves. Before the filters of the ports stands one of all groups that
-// any port wants: what it does not list is not copied at all.
+// The survey does not say how a group is removed from a filter. Here the
+// control plane keeps a counting filter beside the bits, as it does for block
+// lists, and the exact groups. One more filter contains the groups that any
+// port wants: packets to others are not copied at all.
 //
 // bpf/multicast.h is the twin, which reads the same memory.
 package multicast
@@ -23,20 +24,20 @@ import (
 	"weir/filter/membership"
 )
 
-// MaxRate is the rate at which a filter is planned to pass a group that it does
-// not list: one in a million.
+// MaxRate is the planned false-positive rate of a port's filter: one in a
+// million.
 const MaxRate = 1e-6
 
-// Layout is the geometry of the filters, which all have the same.
+// Layout is the geometry of the filters, which are all equal.
 type Layout struct {
 	Ports       int    // numbered from 1
-	MaxGroups   int    // that may be wanted in all, for which the rate holds
+	MaxGroups   int    // wanted by all ports together, for which the rate is planned
 	Lines       uint32 // of each filter, 64 bytes each
 	First, Rest int    // bits of a group in its first and in its second line
 }
 
-// Plan finds the smallest filters that keep to MaxRate with so many groups in
-// each of them.
+// Plan returns the smallest filters that keep to MaxRate with the given number
+// of groups in each of them.
 func Plan(ports, groups int) Layout {
 	l := Layout{Ports: ports, MaxGroups: groups}
 	for l.Lines = uint32(groups/16) + 1; ; l.Lines += l.Lines/32 + 1 {
@@ -47,34 +48,34 @@ func Plan(ports, groups int) Layout {
 	}
 }
 
-// Rate is the probability that a filter which is full passes a group that it does
-// not list.
+// Rate returns the false-positive rate of a filter that contains MaxGroups
+// groups.
 func (l Layout) Rate() float64 {
 	return fpr.CascadeLayout{Lines: l.Lines, First: l.First, Rest: l.Rest}.Rate(l.MaxGroups)
 }
 
-// Words is the size of all filters together.
+// Words returns the size of all filters together, in 64-bit words.
 func (l Layout) Words() int { return (l.Ports + 1) * int(l.Lines) * membership.LineWords }
 
-// ErrFull says that there are as many groups as were planned for.
-var ErrFull = errors.New("as many groups as there may be")
+// ErrFull means that the planned number of groups is reached.
+var ErrFull = errors.New("group limit reached")
 
-// anyPort is the filter of what any port wants.
+// anyPort is the filter of the groups that any port wants.
 const anyPort = 0
 
-// Table says which groups each port wants, in filters and exactly. There must be
-// one writer at a time, beside any number of programs that look up.
+// Table stores the groups that each port wants, exactly and in filters. Calls
+// that write must be serialised; programs may look up concurrently.
 type Table struct {
 	Layout
 	seed    uint64
 	words   []uint64
 	filters []*membership.Cascade
-	ports   []map[netip.Addr]bool // by port, of anyPort none
-	wanted  map[netip.Addr]int    // by how many ports
+	ports   []map[netip.Addr]bool // by port; none for anyPort
+	wanted  map[netip.Addr]int    // number of ports
 }
 
-// NewTable makes a table over words, which must be zero and of the layout's size.
-// The seed, which is secret, is that of the program's keys.
+// NewTable returns a table over words, which must be zero and of the layout's
+// size. The secret seed is that of the program's keys.
 func NewTable(l Layout, seed uint64, words []uint64) (*Table, error) {
 	if l.Ports < 1 || len(words) != l.Words() {
 		return nil, fmt.Errorf("multicast: %d words for %d ports: want %d", len(words), l.Ports, l.Words())
@@ -92,13 +93,14 @@ func (t *Table) filterWords(filter int) []uint64 {
 	return t.words[filter*n : (filter+1)*n]
 }
 
-// hash is that of the key of all packets to the group.
+// hash returns the hash of the key that matches all packets to the group.
 func (t *Table) hash(group netip.Addr) uint64 {
 	return key.Destination(netip.PrefixFrom(group, group.BitLen())).Hash(t.seed)
 }
 
-// Add makes a port want a group, and reports whether it did not before. It fails
-// with ErrFull. The port's own filter lists it before packets are copied for it.
+// Add records that a port wants a group, and reports whether that is new. It
+// returns ErrFull, wrapped. The port's own filter is updated before the filter
+// of all ports.
 func (t *Table) Add(port int, group netip.Addr) (added bool, err error) {
 	if t.ports[port][group] {
 		return false, nil
@@ -116,7 +118,8 @@ func (t *Table) Add(port int, group netip.Addr) (added bool, err error) {
 	return true, nil
 }
 
-// Remove makes a port want a group no longer, and reports whether it did.
+// Remove records that a port no longer wants a group, and reports whether it
+// did.
 func (t *Table) Remove(port int, group netip.Addr) bool {
 	if !t.ports[port][group] {
 		return false
@@ -131,24 +134,25 @@ func (t *Table) Remove(port int, group netip.Addr) bool {
 	return true
 }
 
-// Wants reports whether a port wants a group: the truth behind Passes.
+// Wants reports whether a port wants a group: Passes without false positives.
 func (t *Table) Wants(port int, group netip.Addr) bool { return t.ports[port][group] }
 
-// Wanted reports whether any port wants a group: the truth behind Copies.
+// Wanted reports whether any port wants a group: Copies without false
+// positives.
 func (t *Table) Wanted(group netip.Addr) bool { return t.wanted[group] > 0 }
 
-// Groups are those that a port wants, in order.
+// Groups returns the groups that a port wants, sorted.
 func (t *Table) Groups(port int) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(t.ports[port]), netip.Addr.Compare)
 }
 
-// Count is the number of groups that a port wants.
+// Count returns the number of groups that a port wants.
 func (t *Table) Count(port int) int { return len(t.ports[port]) }
 
-// Len is the number of groups that any port wants.
+// Len returns the number of groups that any port wants.
 func (t *Table) Len() int { return len(t.wanted) }
 
-// Copies reports whether packets to a group are copied to the ports at all.
+// Copies reports whether packets to a group are copied to any port.
 func (t *Table) Copies(group netip.Addr) bool { return t.filters[anyPort].Contains(t.hash(group)) }
 
 // Passes reports whether a port's filter passes the copy of a packet to a group.
@@ -156,9 +160,8 @@ func (t *Table) Passes(port int, group netip.Addr) bool {
 	return t.filters[port].Contains(t.hash(group))
 }
 
-// FalsePositiveRate is the probability that a port's filter passes a group that
-// the port does not want, as measured in the filter's memory: by the bits that are
-// set there now.
+// FalsePositiveRate returns the probability that a port's filter passes a group
+// that the port does not want, given the bits that are set now.
 func (t *Table) FalsePositiveRate(port int) float64 {
 	return membership.Density(t.filterWords(port), t.First) * membership.Density(t.filterWords(port), t.Rest)
 }

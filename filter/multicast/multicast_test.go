@@ -23,7 +23,7 @@ func newTable(t testing.TB, l Layout) *Table {
 	return table
 }
 
-// group is the i-th of different groups of both families.
+// group returns the i-th of distinct groups of both families.
 func group(i int) netip.Addr {
 	if i%2 == 0 {
 		return netip.AddrFrom4([4]byte{239, byte(i >> 16), byte(i >> 8), byte(i)})
@@ -31,8 +31,7 @@ func group(i int) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xff, 1: 0x0e, 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)})
 }
 
-// Filters keep to the rate that is planned for them, and are no larger than they
-// must be.
+// Filters keep to their planned rate and are as small as possible.
 func TestPlan(t *testing.T) {
 	for _, groups := range []int{1, 10, 100, 1024, 1 << 16, 1 << 20} {
 		l := Plan(3, groups)
@@ -48,13 +47,13 @@ func TestPlan(t *testing.T) {
 			}
 		}
 		if l.First < 1 || l.First > membership.MaxLineBits || l.Rest > membership.MaxLineBits {
-			t.Errorf("%d groups: %+v is more than a line tests", groups, l)
+			t.Errorf("%d groups: %+v exceeds the bits of a line", groups, l)
 		}
 	}
 }
 
-// A table answers as a set of groups for each port would, but for false positives
-// of its filters, whatever comes and goes.
+// A table answers like a set of groups for each port, except for false
+// positives of its filters, through any additions and removals.
 func TestTable(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %#x", seed)
@@ -124,8 +123,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// The rate by the bits in memory is the one at which the filter errs, and near the
-// one that is predicted for so many groups.
+// The rate computed from the bits is the measured one, and close to the
+// prediction.
 func TestFalsePositiveRate(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	const probes = 1 << 20
@@ -149,12 +148,12 @@ func TestFalsePositiveRate(t *testing.T) {
 			}
 		}
 		rate, memory, predicted := float64(passed)/probes, table.FalsePositiveRate(2), l.Rate()
-		t.Logf("%+v: %.5f measured, %.5f by its memory, %.5f predicted", l, rate, memory, predicted)
+		t.Logf("%+v: %.5f measured, %.5f by the bits, %.5f predicted", l, rate, memory, predicted)
 		if math.Abs(rate-memory) > 6*math.Sqrt(memory*(1-memory)/probes) {
-			t.Errorf("%.5f of other groups pass, where the memory has %.5f", rate, memory)
+			t.Errorf("measured rate %.5f, by the bits %.5f", rate, memory)
 		}
 		if math.Abs(memory-predicted) > 0.1*predicted {
-			t.Errorf("a rate of %.5f by the memory, predicted %.5f", memory, predicted)
+			t.Errorf("rate %.5f by the bits, predicted %.5f", memory, predicted)
 		}
 		if other := table.FalsePositiveRate(1); other != 0 {
 			t.Errorf("the other port has a rate of %g", other)
@@ -162,7 +161,7 @@ func TestFalsePositiveRate(t *testing.T) {
 	}
 }
 
-func TestNewTableRefuses(t *testing.T) {
+func TestNewTableRejects(t *testing.T) {
 	l := Plan(2, 10)
 	for _, c := range []struct {
 		l     Layout
@@ -201,7 +200,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// What comes from a source that no packet on its way has is for the stack.
+// Packets from a source that no router forwards go to the network stack.
 func TestSources(t *testing.T) {
 	for source, want := range map[string]bool{
 		"192.0.2.1": true, "1.0.0.1": true, "126.0.0.1": true, "128.0.0.1": true, "223.255.255.255": true, "10.0.0.1": true,

@@ -6,8 +6,8 @@ import (
 	"weir/filter/key"
 )
 
-// Frame is the inverse of Parse: a minimal Ethernet frame that offers the tuple
-// to be matched. Without ports it is a later fragment where the protocol would
+// Frame returns a minimal Ethernet frame with the tuple; it is the inverse of
+// [Parse]. A tuple without ports becomes a later fragment if its protocol would
 // have them.
 func Frame(t key.Tuple) []byte {
 	f := make([]byte, 12, 14+40+8+20)

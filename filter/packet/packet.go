@@ -1,7 +1,7 @@
-// Package packet parses frames just as the data plane does: Ethernet with
-// VLAN tags, IPv4 with options and fragments, IPv6 with extension headers,
-// TCP, UDP, SCTP, ICMP. It is the twin of bpf/parse.h, which a contract test
-// holds it to.
+// Package packet parses frames exactly as the data plane does: Ethernet with
+// VLAN tags, IPv4 with options and fragments, IPv6 with extension headers, TCP,
+// UDP, SCTP, ICMP. It is the twin of bpf/parse.h; a contract test compares
+// them.
 package packet
 
 import (
@@ -19,28 +19,28 @@ const (
 	minTransport  = 8    // bytes of TCP, UDP, SCTP or ICMP, also in a first fragment
 )
 
-// Result says how far a frame could be parsed.
+// Result is the result of parsing a frame.
 type Result uint8
 
 const (
 	OK         Result = iota // parsed to the end
 	NotIP                    // an EtherType that weir does not filter
 	ARP                      // an ARP frame
-	Truncated                // the frame, or the packet by its own length, ends within a header
-	Malformed                // a header contradicts itself
+	Truncated                // the frame, or the packet by its length field, ends within a header
+	Malformed                // a header is inconsistent
 	Unparsed                 // more IPv6 headers than the limits allow
 	Overtagged               // more VLAN tags than the limit allows
 )
 
-// Packet is what a frame offers to be matched.
+// Packet contains the fields of a frame that can be matched.
 type Packet struct {
 	key.Tuple
-	// HasAddresses is true from the IP header on, also where the rest of the
-	// frame is bad: a listed address matches whatever stands behind it.
+	// HasAddresses is true from the IP header on, even if the rest of the frame
+	// is bad: a listed address matches whatever follows it.
 	HasAddresses bool
-	// Network is where the IP header begins, in bytes from the frame's start.
+	// Network is the offset of the IP header in the frame.
 	Network int
-	// ND is true for IPv6 neighbour discovery that was sent on this link.
+	// ND is true for IPv6 neighbour discovery from this link.
 	ND bool
 }
 
@@ -72,7 +72,7 @@ const (
 )
 
 // Parse parses a whole Ethernet frame. The packet is meaningful, as far as
-// HasAddresses says, with every result.
+// HasAddresses goes, with every result.
 func Parse(frame []byte) (Packet, Result) {
 	var p Packet
 	proto, rest, r := parseEthernet(frame)
@@ -91,8 +91,8 @@ func Parse(frame []byte) (Packet, Result) {
 	return p, NotIP
 }
 
-// IP gives what stands behind the Ethernet header and tags of a frame that claims
-// to hold an IP packet, and else nil.
+// IP returns what follows the Ethernet header and tags of a frame with the
+// EtherType of IPv4 or IPv6, and nil for others.
 func IP(frame []byte) []byte {
 	proto, rest, r := parseEthernet(frame)
 	if r != OK || proto != etherIPv4 && proto != etherIPv6 {
@@ -230,7 +230,7 @@ func (p *Packet) parseTransport(b []byte, left int) Result {
 	return OK
 }
 
-// cut is b[n:], or nothing where b is shorter.
+// cut returns b[n:], or nil if b is shorter.
 func cut(b []byte, n int) []byte {
 	if len(b) < n {
 		return nil

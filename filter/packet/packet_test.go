@@ -27,7 +27,7 @@ func with(t key.Tuple, proto uint8) key.Tuple {
 	return t
 }
 
-// Where things stand in a frame without tags.
+// Offsets in a frame without tags.
 const (
 	atType    = 12
 	atIP      = 14
@@ -37,7 +37,7 @@ const (
 	atLayer44 = atIP + 20
 )
 
-// set overwrites bytes.
+// set returns a change that overwrites bytes.
 func set(at int, b ...byte) func([]byte) []byte {
 	return func(f []byte) []byte {
 		copy(f[at:], b)
@@ -45,10 +45,10 @@ func set(at int, b ...byte) func([]byte) []byte {
 	}
 }
 
-// cutTo keeps the first n bytes of the frame; the lengths in its headers stay.
+// cutTo truncates the frame to n bytes; the lengths in its headers stay.
 func cutTo(n int) func([]byte) []byte { return func(f []byte) []byte { return f[:n] } }
 
-// insert puts bytes in the middle.
+// insert inserts bytes.
 func insert(at int, b ...byte) func([]byte) []byte {
 	return func(f []byte) []byte { return slices.Insert(f, at, b...) }
 }
@@ -62,8 +62,8 @@ func all(changes ...func([]byte) []byte) func([]byte) []byte {
 	}
 }
 
-// extend puts an extension header before what an IPv6 packet has: of a kind,
-// with its bytes from the second one on.
+// extend inserts an extension header before the first one of an IPv6 packet,
+// given its type and its bytes from the second one on.
 func extend(kind uint8, b ...byte) func([]byte) []byte {
 	return func(f []byte) []byte {
 		f = slices.Insert(f, atExt6, append([]byte{f[atNext6]}, b...)...)
@@ -73,7 +73,7 @@ func extend(kind uint8, b ...byte) func([]byte) []byte {
 	}
 }
 
-// options is an options header of so many bytes.
+// options returns an options header of the given size in bytes.
 func options(kind uint8, size int) func([]byte) []byte {
 	return extend(kind, append([]byte{byte(size/8 - 1)}, make([]byte, size-2)...)...)
 }
@@ -99,8 +99,7 @@ var (
 	authLong = extend(protoAH, append([]byte{4}, make([]byte, 22)...)...) // 24 bytes
 )
 
-// A valid packet and one change to it, for each way in which a packet can
-// leave the parser.
+// A valid packet and one change to it, for each exit of the parser.
 var cases = []struct {
 	name   string
 	tuple  key.Tuple
@@ -125,10 +124,10 @@ var cases = []struct {
 	{"eight tags", tcp4, repeat(8, vlan), OK, tcp4},
 	{"nine tags", tcp4, repeat(9, vlan), Overtagged, key.Tuple{}},
 	{"cut within the eighth tag", tcp4, all(repeat(9, vlan), cutTo(14+8*4-1)), Truncated, key.Tuple{}},
-	{"cut behind the eighth tag", tcp4, all(repeat(9, vlan), cutTo(14+8*4)), Overtagged, key.Tuple{}},
+	{"cut after the eighth tag", tcp4, all(repeat(9, vlan), cutTo(14+8*4)), Overtagged, key.Tuple{}},
 	{"cut within a tag", tcp4, all(vlan, cutTo(17)), Truncated, key.Tuple{}},
 	{"cut within the second tag", tcp4, all(qinq, cutTo(21)), Truncated, key.Tuple{}},
-	{"cut behind the second tag", tcp4, all(qinq, cutTo(22)), Truncated, key.Tuple{}},
+	{"cut after the second tag", tcp4, all(qinq, cutTo(22)), Truncated, key.Tuple{}},
 
 	{"cut within IPv4", tcp4, cutTo(atLayer44 - 1), Truncated, key.Tuple{}},
 	{"version 6 as IPv4", tcp4, set(atIP, 0x65), Malformed, key.Tuple{}},
@@ -145,7 +144,7 @@ var cases = []struct {
 	{"cut within transport", tcp4, cutTo(atLayer44 + 7), Truncated, none4},
 	{"a length of 0: aggregated", tcp4, length4(0), OK, tcp4},
 	{"a length of 0, cut", tcp4, all(length4(0), cutTo(atLayer44+4)), Truncated, none4},
-	{"padding behind the packet", tcp4, all(length4(28), insert(atLayer44+20, make([]byte, 30)...)), OK, tcp4},
+	{"padding after the packet", tcp4, all(length4(28), insert(atLayer44+20, make([]byte, 30)...)), OK, tcp4},
 	{"a first fragment", tcp4, set(atIP+6, 0x20, 0), OK, tcp4},
 	{"a later fragment", tcp4, set(atIP+6, 0x00, 1), OK, none4},
 	{"a later fragment without data", tcp4, all(set(atIP+6, 0x20, 1), length4(20), cutTo(atLayer44)), OK, none4},
@@ -253,7 +252,7 @@ func TestNeighbourDiscovery(t *testing.T) {
 	}
 }
 
-// Frame and Parse are each other's inverse.
+// Frame and Parse are inverses.
 func TestFrame(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %#x", seed)
@@ -279,7 +278,7 @@ func TestFrame(t *testing.T) {
 	}
 }
 
-// No frame makes the parser panic or say what cannot be.
+// No frame makes the parser panic or return an inconsistent result.
 func FuzzParse(f *testing.F) {
 	for _, c := range cases {
 		frame := Frame(c.tuple)
@@ -293,7 +292,7 @@ func FuzzParse(f *testing.F) {
 		if err := impossible(p, result); err != nil {
 			t.Errorf("% x: %v", frame, err)
 		}
-		// What stands behind the packet, or behind a cut, was not looked at.
+		// What follows the packet must not matter.
 		if longer, r := Parse(append(bytes.Clone(frame), 0xff)); result == OK && (r != OK || longer != p) {
 			t.Errorf("% x: %+v, with a byte more %+v and result %d", frame, p, longer, r)
 		}
@@ -305,13 +304,13 @@ func impossible(p Packet, r Result) error {
 	case !p.HasAddresses && p != Packet{Network: p.Network}:
 		return fmt.Errorf("%+v without addresses", p)
 	case p.HasAddresses && p.Src.Is4() != p.Dst.Is4():
-		return fmt.Errorf("%+v of two families", p)
+		return fmt.Errorf("%+v has addresses of two families", p)
 	case p.HasAddresses && (r == NotIP || r == ARP), !p.HasAddresses && r == OK:
 		return fmt.Errorf("%+v with result %d", p, r)
 	case p.HasPorts && (r != OK || p.Proto != 6 && p.Proto != 17 && p.Proto != 132):
 		return fmt.Errorf("%+v has ports with result %d", p, r)
 	case !p.HasPorts && (p.SrcPort != 0 || p.DstPort != 0):
-		return fmt.Errorf("%+v has no ports, but their numbers", p)
+		return fmt.Errorf("%+v has port numbers, but HasPorts is false", p)
 	case p.ND && (r != OK || p.Proto != protoICMPv6 || p.Src.Is4()):
 		return fmt.Errorf("%+v is neighbour discovery with result %d", p, r)
 	}

@@ -1,10 +1,10 @@
-// Package penalty holds heavy flows back: a rate limit, or a block, for each of
-// them, that ends by itself. The control plane imposes penalties on exact
-// counts; the data plane looks them up. It is the twin of bpf/penalty.h, and
-// works on the kernel's own memory as well as on the heap.
+// Package penalty implements rate limits and blocks for single flows, each with
+// an expiry. The control plane imposes penalties based on exact counts; the
+// data plane looks them up. It is the twin of bpf/penalty.h, and works on
+// kernel memory as well as on the heap.
 //
-// The rate limit is the generic cell rate algorithm (ITU-T I.371), which is a
-// token bucket of which just one number is kept: when it will be full.
+// The rate limit is the generic cell rate algorithm (ITU-T I.371), a token
+// bucket whose only state is the time at which it will be full.
 package penalty
 
 import (
@@ -22,23 +22,23 @@ const (
 	entryWords  = 4
 	BucketWords = slots * (1 + entryWords) // 64-bit words in a bucket
 
-	block     = math.MaxUint64 // the cost that no bucket pays
-	costShift = 10             // a cost counts in nanoseconds / 2^costShift
+	block     = math.MaxUint64 // the cost that marks a block
+	costShift = 10             // costs are in units of 2^-costShift nanoseconds
 )
 
-// MaxRate is the highest rate that can be set as a limit, in units a second:
-// beyond it, a unit costs less than the clock of the costs resolves.
+// MaxRate is the maximum rate limit, in units per second: beyond it, a unit
+// costs less than the resolution of costs.
 const MaxRate = 1e9 * (1 << costShift) / 8
 
-// Penalty is what a flow has to bear. Times are those of the kernel's
-// monotonic clock.
+// Penalty is a rate limit or a block. Times are those of the kernel's monotonic
+// clock.
 type Penalty struct {
-	Until time.Duration // it ends then
-	Rate  float64       // units a second that pass, up to MaxRate; 0: none does
+	Until time.Duration // expiry
+	Rate  float64       // units per second that pass, up to MaxRate; 0 blocks
 	Burst float64       // units that pass at once, at least 1
 }
 
-// Verdict is what a penalty says to a packet.
+// Verdict is the effect of a penalty on a packet.
 type Verdict uint8
 
 const (
@@ -47,19 +47,19 @@ const (
 	Blocked
 )
 
-// Table holds penalties by the 64-bit hash of the flow. There must be one
-// writer at a time, beside any number of programs that look up.
+// Table stores penalties by the 64-bit hash of the flow. Calls that write must
+// be serialised; any number of programs may look up concurrently.
 type Table struct {
 	words   []uint64
 	buckets uint32
 	len     int
 }
 
-// NewTable makes a table over words, a multiple of BucketWords, and takes over
-// the penalties in them. It fails on another size.
+// NewTable returns a table over words, and adopts the penalties in them. It
+// fails unless their number is a positive multiple of BucketWords.
 func NewTable(words []uint64) (*Table, error) {
 	if len(words) == 0 || len(words)%BucketWords != 0 {
-		return nil, fmt.Errorf("penalty: %d words are no buckets of %d", len(words), BucketWords)
+		return nil, fmt.Errorf("penalty: %d words, want a multiple of %d", len(words), BucketWords)
 	}
 	t := &Table{words: words, buckets: uint32(len(words) / BucketWords)}
 	for b := range int(t.buckets) {
@@ -72,11 +72,11 @@ func NewTable(words []uint64) (*Table, error) {
 	return t, nil
 }
 
-// Len is the number of penalties, those that have ended included until they
-// are removed.
+// Len returns the number of penalties, including expired ones that Expire has
+// not yet removed.
 func (t *Table) Len() int { return t.len }
 
-// entry is what the table says of a flow: words until, cost, burst, full.
+// find returns the flow's slot: words until, cost, burst, full.
 func (t *Table) find(h uint64) (hash *uint64, entry []uint64, ok bool) {
 	b := t.bucket(h)
 	for i := range slots {
@@ -96,9 +96,9 @@ func (t *Table) bucket(h uint64) bucket {
 
 func (b bucket) entry(slot int) []uint64 { return b[slots+slot*entryWords:][:entryWords] }
 
-// Set imposes a penalty on the flow with hash h, which is not 0, or changes the
-// one that it has; what it has used up of its rate stays. It reports false
-// where the bucket has no room: the flow goes unpunished.
+// Set imposes a penalty on the flow with hash h, which must not be 0, or
+// replaces the flow's present one; the used part of its rate is carried over.
+// It reports false if the bucket is full: the flow then has no penalty.
 func (t *Table) Set(h uint64, p Penalty) bool {
 	cost, burst := uint64(block), uint64(0)
 	if p.Rate > 0 {
@@ -121,14 +121,14 @@ func (t *Table) Set(h uint64, p Penalty) bool {
 		for j, w := range [...]uint64{uint64(p.Until), cost, burst, 0} {
 			atomic.StoreUint64(&e[j], w)
 		}
-		atomic.StoreUint64(&b[i], h) // last: now it is found
+		atomic.StoreUint64(&b[i], h) // last: readers find the entry from here on
 		t.len++
 		return true
 	}
 	return false
 }
 
-// Remove takes the flow's penalty away, if it has one.
+// Remove removes the flow's penalty, if any.
 func (t *Table) Remove(h uint64) {
 	if at, _, ok := t.find(h); ok {
 		atomic.StoreUint64(at, 0)
@@ -136,7 +136,7 @@ func (t *Table) Remove(h uint64) {
 	}
 }
 
-// Expire removes the penalties that have ended.
+// Expire removes the expired penalties.
 func (t *Table) Expire(now time.Duration) {
 	for i := range int(t.buckets) {
 		b := bucket(t.words[i*BucketWords:][:BucketWords])
@@ -149,8 +149,8 @@ func (t *Table) Expire(now time.Duration) {
 	}
 }
 
-// Check says what becomes of a packet of so many units of the flow with hash
-// h, and takes them from its rate if it passes.
+// Check returns what happens to a packet of the given number of units of the
+// flow with hash h, and charges them to its rate if it passes.
 func (t *Table) Check(h, units uint64, now time.Duration) Verdict {
 	_, e, ok := t.find(h)
 	if !ok {

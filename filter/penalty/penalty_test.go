@@ -24,8 +24,8 @@ func TestNewTable(t *testing.T) {
 	}
 }
 
-// What passes in a time is the rate times it, and a burst at first, whatever
-// the gaps between packets.
+// In any time, the rate times the time passes, plus the burst at the start,
+// whatever the gaps between packets.
 func TestLimit(t *testing.T) {
 	const seconds = 5
 	random := rand.New(rand.NewPCG(1, 2))
@@ -66,17 +66,17 @@ func TestBlockEnds(t *testing.T) {
 	}
 }
 
-// A change keeps what was used of the rate: a flow gains nothing by it.
+// Replacing a penalty does not refill its bucket.
 func TestSetAgain(t *testing.T) {
 	table := newTable(t, 1)
 	p := Penalty{Until: time.Hour, Rate: 1, Burst: 1}
 	table.Set(5, p)
 	if table.Check(5, 1, 0) != None || table.Check(5, 1, 1) != Limited {
-		t.Fatal("the limit is not one a second")
+		t.Fatal("the limit is not one per second")
 	}
 	table.Set(5, p)
 	if table.Check(5, 1, 2) != Limited {
-		t.Error("the change has refilled the bucket")
+		t.Error("the replacement has refilled the bucket")
 	}
 	if table.Len() != 1 {
 		t.Errorf("%d penalties", table.Len())
@@ -102,9 +102,9 @@ func TestRoom(t *testing.T) {
 	table.Set(1, Penalty{Until: time.Hour})
 	table.Expire(time.Second)
 	if table.Len() != 1 || table.Check(1, 1, time.Second) != Blocked {
-		t.Errorf("%d penalties after all but one have ended", table.Len())
+		t.Errorf("%d penalties after all but one have expired", table.Len())
 	}
-	// What a table is made over is in force.
+	// A new table adopts the penalties in its memory.
 	if again, err := NewTable(table.words); err != nil || again.Len() != 1 {
 		t.Errorf("%v, %v", again, err)
 	}

@@ -1,11 +1,12 @@
-// Package prefix plans at which prefix lengths a set of CIDR entries is stored.
+// Package prefix chooses the prefix lengths at which a set of CIDR entries is
+// stored.
 //
 // A filter of exact matches costs one probe for each prefix length in use. The
-// planner therefore expands rare lengths into the next longer one that stays,
-// each entry of length l becoming 2^(L−l) entries of length L: the controlled
-// prefix expansion of Srinivasan and Varghese (Fast address lookups using
-// controlled prefix expansion, 1999), whose dynamic programme chooses the
-// levels.
+// planner therefore expands entries of rare lengths to the next longer length
+// that is kept, each entry of length l becoming 2^(L−l) entries of length L.
+// This is the controlled prefix expansion of Srinivasan and Varghese ("Fast
+// address lookups using controlled prefix expansion", 1999), with their dynamic
+// programme.
 package prefix
 
 import (
@@ -16,7 +17,7 @@ import (
 // Histogram is the number of entries of each prefix length, 0…128.
 type Histogram [129]int
 
-// Total is the number of entries.
+// Total returns the number of entries.
 func (h *Histogram) Total() int {
 	n := 0
 	for _, c := range h {
@@ -25,11 +26,11 @@ func (h *Histogram) Total() int {
 	return n
 }
 
-// Levels are the prefix lengths that are stored, ascending.
+// Levels are the stored prefix lengths, ascending.
 type Levels []int
 
-// Of is the level at which an entry of the given length is stored: the
-// shortest one that is not shorter. It reports false where there is none.
+// Of returns the level at which an entry of the given length is stored: the
+// shortest one that is at least as long. It reports false if there is none.
 func (l Levels) Of(bits int) (int, bool) {
 	i, _ := slices.BinarySearch(l, bits)
 	if i == len(l) {
@@ -38,9 +39,9 @@ func (l Levels) Of(bits int) (int, bool) {
 	return l[i], true
 }
 
-// Expanded is the number of entries after expansion to the levels, or
-// math.MaxInt if it is beyond all bounds or an entry has no level. Entries that
-// coincide after expansion are counted as often as they occur.
+// Expanded returns the number of entries after expansion to the levels, or
+// math.MaxInt if it overflows or an entry has no level. Entries that coincide
+// after expansion are counted separately.
 func (l Levels) Expanded(h *Histogram) int {
 	n := 0
 	for bits, c := range h {
@@ -56,10 +57,9 @@ func (l Levels) Expanded(h *Histogram) int {
 	return n
 }
 
-// Plan chooses the fewest levels with which the entries do not number more than
-// budget after expansion, and among those the ones that give the fewest. Where
-// no choice of up to most levels keeps the budget, it is the one of most levels
-// that gives the fewest entries.
+// Plan returns the fewest levels for which the expanded entries fit the budget,
+// and among those the ones with the fewest entries. If no choice of at most
+// `most` levels fits the budget, it returns the one with the fewest entries.
 func Plan(h *Histogram, budget, most int) Levels {
 	var used []int
 	for bits, c := range h {
@@ -107,7 +107,7 @@ func Plan(h *Histogram, budget, most int) Levels {
 	return levels
 }
 
-// expand is n·2^bits, and add is a+b, both no more than math.MaxInt.
+// expand returns n·2^bits and add returns a+b, both at most math.MaxInt.
 func expand(n, bits int) int {
 	if n == 0 {
 		return 0

@@ -48,7 +48,7 @@ func TestPlanAgainstExhaustiveSearch(t *testing.T) {
 		got := Plan(&h, budget, most)
 		levels, entries := exhaustive(&h, budget, most)
 		if len(got) != levels || got.Expanded(&h) != entries {
-			t.Fatalf("%v within %d entries and %d levels: %v (%d entries), but %d levels give %d", h, budget, most, got, got.Expanded(&h), levels, entries)
+			t.Fatalf("%v within %d entries and %d levels: %v (%d entries), but %d levels need %d", h, budget, most, got, got.Expanded(&h), levels, entries)
 		}
 	}
 }
@@ -61,7 +61,7 @@ func TestPlanEdges(t *testing.T) {
 		t.Errorf("an expansion by 128 bits: %v", got)
 	}
 	if got := Plan(&Histogram{16: 5, 24: 5}, 0, 9); !slices.Equal(got, Levels{16, 24}) {
-		t.Errorf("a budget that cannot be kept: %v", got)
+		t.Errorf("a budget that cannot be met: %v", got)
 	}
 	if got := Plan(&Histogram{23: 1, 24: 100}, 102, 9); !slices.Equal(got, Levels{24}) {
 		t.Errorf("a rare length: %v", got)
@@ -76,7 +76,7 @@ func TestLevels(t *testing.T) {
 		}
 	}
 	if _, ok := l.Of(33); ok {
-		t.Error("a length beyond all levels has a level")
+		t.Error("a length beyond all levels was assigned a level")
 	}
 	if got := l.Expanded(&Histogram{40: 1}); got != math.MaxInt {
 		t.Errorf("an entry without a level: %d", got)

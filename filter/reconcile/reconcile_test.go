@@ -30,7 +30,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// numbers is the set of the decimal numbers from…to−1.
+// numbers returns the set of the decimal numbers from…to−1.
 func numbers(from, to int) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for i := from; i < to && yield(fmt.Append(nil, i)); i++ {
@@ -54,10 +54,10 @@ func number(t *testing.T, b []byte) int {
 	return i
 }
 
-// A holds 0…649 999, B 500 000…1 149 999 and sends its filter. The difference
-// has nothing that is in both, and misses what is in A alone at the rate of the
-// false positives within 10 %; the intersection has all that is in both, and
-// exactly the elements too many that the difference misses.
+// A has 0…649 999; B has 500 000…1 149 999 and sends its filter. The difference
+// contains no common element, and misses elements of A alone at the
+// false-positive rate within 10 %; the intersection contains all common
+// elements, and exactly those extra ones that the difference misses.
 func TestDifferenceAndIntersection(t *testing.T) {
 	const n, alone = 650_000, 500_000
 	g := standard(8*n, 5)
@@ -88,7 +88,7 @@ func TestDifferenceAndIntersection(t *testing.T) {
 		t.Errorf("%d of %d common elements found", both, n-alone)
 	}
 	if extra != alone-sent {
-		t.Errorf("%d elements too many in the intersection, %d missing in the difference", extra, alone-sent)
+		t.Errorf("%d extra elements in the intersection, %d missing in the difference", extra, alone-sent)
 	}
 }
 
@@ -155,8 +155,8 @@ func TestReplicaFollows(t *testing.T) {
 	}
 }
 
-// A delta takes the entropy of the changed bits, up to a header; and where all
-// changes the filter itself is sent.
+// A delta takes the entropy of the changed bits plus a header; if everything
+// changes, the filter itself is sent.
 func TestDeltaIsSmall(t *testing.T) {
 	const m = 1 << 20
 	g := standard(m, 5)
@@ -179,7 +179,7 @@ func TestDeltaIsSmall(t *testing.T) {
 	}
 	unchanged := p.Publish()
 	if len(unchanged) != headerLen+4+checksumLen {
-		t.Errorf("a message that nothing changed has %d bytes", len(unchanged))
+		t.Errorf("an update without changes has %d bytes", len(unchanged))
 	}
 
 	sparse := NewPublisher(standard(m, 5), seed, 1)
@@ -193,7 +193,7 @@ func TestDeltaIsSmall(t *testing.T) {
 		}
 	}
 	if msg := sparse.Publish(); msg[5] != kindFull {
-		t.Error("deleting all was sent as a delta, the empty filter is smaller")
+		t.Error("deleting everything was sent as a delta; the empty filter is smaller")
 	}
 }
 
@@ -221,11 +221,11 @@ func TestGapsAndOldMessages(t *testing.T) {
 		{"older message", [][]byte{msgs[0], msgs[1], msgs[0]}, ErrOld},
 		{"snapshot fills a gap", [][]byte{msgs[0], snapshot}, nil},
 		{"snapshot at the start", [][]byte{snapshot}, nil},
-		{"snapshot of what is there", [][]byte{msgs[0], msgs[1], msgs[2], msgs[3], snapshot}, ErrOld},
-		{"delta of the next life", [][]byte{msgs[0], rebornSecond}, ErrGap},
-		{"filter of the next life", [][]byte{msgs[0], rebornFirst}, nil},
-		{"delta after the filter of the next life", [][]byte{msgs[0], rebornFirst, rebornSecond}, nil},
-		{"message of the last life", [][]byte{rebornFirst, snapshot}, ErrOld},
+		{"snapshot of the present version", [][]byte{msgs[0], msgs[1], msgs[2], msgs[3], snapshot}, ErrOld},
+		{"delta of the next epoch", [][]byte{msgs[0], rebornSecond}, ErrGap},
+		{"filter of the next epoch", [][]byte{msgs[0], rebornFirst}, nil},
+		{"delta after the filter of the next epoch", [][]byte{msgs[0], rebornFirst, rebornSecond}, nil},
+		{"message of the previous epoch", [][]byte{rebornFirst, snapshot}, ErrOld},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := NewReplica(100_000, time.Minute)
@@ -241,7 +241,7 @@ func TestGapsAndOldMessages(t *testing.T) {
 				t.Errorf("error %v, want %v", err, c.want)
 			}
 			if err != nil && *r != before {
-				t.Error("a refused message changed the replica")
+				t.Error("a rejected message changed the replica")
 			}
 		})
 	}
@@ -270,7 +270,7 @@ func TestStaleness(t *testing.T) {
 			t.Errorf("%q after %v is %v, want %v", c.b, c.age, a, c.want)
 		}
 	}
-	// A message that nothing changed makes it fresh again.
+	// An update without changes makes it fresh again.
 	if err := r.Apply(p.Publish(), start.Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
@@ -282,15 +282,14 @@ func TestStaleness(t *testing.T) {
 func TestReplicaLimitsMemory(t *testing.T) {
 	msg := NewPublisher(standard(1000, 3), seed, 1).Publish()
 	if err := NewReplica(999, time.Minute).Apply(msg, start); err == nil {
-		t.Error("a filter of 1000 bits was accepted where 999 are allowed")
+		t.Error("a filter of 1000 bits was accepted with a limit of 999")
 	}
 	if err := NewReplica(1000, time.Minute).Apply(msg, start); err != nil {
 		t.Error(err)
 	}
 }
 
-// sealed is b with its checksum made right, so that what stands before it gets
-// looked at.
+// sealed returns b with a valid checksum, so that decoding gets past it.
 func sealed(b []byte) []byte {
 	if len(b) < checksumLen {
 		return b
@@ -299,7 +298,7 @@ func sealed(b []byte) []byte {
 	return binary.LittleEndian.AppendUint64(body, hash.Sum(0, body))
 }
 
-// pair is a replica at version 1 and the delta to version 2.
+// pair returns a replica at version 1 and the delta to version 2.
 func pair() (*Replica, []byte) {
 	p := NewPublisher(standard(1000, 5), seed, 1)
 	for i := range 50 {
@@ -313,7 +312,7 @@ func pair() (*Replica, []byte) {
 	return r, p.Publish()
 }
 
-// malformed is a table of one mutation for each reason to reject.
+// malformed returns one mutation for each reason to reject an update.
 func malformed() map[string][]byte {
 	_, valid := pair()
 	set := func(offset int, v byte) []byte {
@@ -377,7 +376,7 @@ func FuzzApply(f *testing.F) {
 			before := *r
 			if err := r.Apply(b, start); err != nil {
 				if *r != before {
-					t.Fatal("a refused message changed the replica")
+					t.Fatal("a rejected message changed the replica")
 				}
 				continue
 			}

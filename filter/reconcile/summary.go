@@ -14,17 +14,17 @@ import (
 )
 
 var (
-	// ErrGap says that a message builds on a version that the replica does not
-	// have. The replica should ask for a snapshot.
-	ErrGap = errors.New("reconcile: update is not for the version at hand")
-	// ErrOld says that the replica already has what a message brings, or newer.
-	// The message can be ignored.
-	ErrOld = errors.New("reconcile: update is not newer than the version at hand")
+	// ErrGap means that an update builds on a version that the replica does not
+	// have. The replica should request a snapshot.
+	ErrGap = errors.New("reconcile: update is for another version")
+	// ErrOld means that the replica already has the update's version or a newer
+	// one. The update can be ignored.
+	ErrOld = errors.New("reconcile: update is not newer than the present version")
 )
 
 // Publisher is the owner's side of a summary cache of Fan, Cao, Almeida and
-// Broder (section 4): a changing set, kept in a counting filter, of whose bits
-// others hold replicas. It sends them what changed since it last did,
+// Broder (section 4): a changing set, kept in a counting filter, whose bits
+// others replicate. It sends them the changes since the last update,
 // entropy-coded. It is not safe for concurrent use.
 type Publisher struct {
 	*counting.Filter
@@ -32,17 +32,17 @@ type Publisher struct {
 	sent           *bloom.Filter // as of version
 }
 
-// NewPublisher makes a publisher of an empty set. The seed selects the hash
-// functions. The epoch tells one life of the publisher from the next and must
-// grow with each, such as the time of its start.
+// NewPublisher returns a publisher of an empty set. The seed selects the hash
+// functions. The epoch distinguishes restarts of the publisher and must grow
+// with each; its start time will do.
 func NewPublisher(g bloom.Geometry, seed, epoch uint64) *Publisher {
 	return &Publisher{Filter: counting.New(g, seed), epoch: epoch, sent: bloom.New(g, seed)}
 }
 
 // Publish makes the present set the next version and returns the message that
-// brings a replica there from the last one: a delta or, where that is smaller
-// and the first time, the filter. Where nothing changed it still says so,
-// which keeps the replicas from going stale.
+// updates a replica from the previous one: a delta or, if that is smaller and
+// the first time, the whole filter. An update without changes keeps the
+// replicas from going stale.
 func (p *Publisher) Publish() []byte {
 	before := p.sent
 	p.sent = p.Bits()
@@ -54,8 +54,8 @@ func (p *Publisher) Publish() []byte {
 	return p.message(kindDelta, changes)
 }
 
-// rarer is the number of ones or zeros among M bits, whichever are fewer: the
-// fewer, the shorter is their code.
+// rarer returns the number of ones or zeros among M bits, whichever is smaller:
+// it determines the length of their code.
 func (p *Publisher) rarer(words []uint64) int {
 	ones := 0
 	for _, w := range words {
@@ -64,25 +64,25 @@ func (p *Publisher) rarer(words []uint64) int {
 	return min(ones, int(p.M())-ones)
 }
 
-// Snapshot is the message that brings any replica to the last version
-// published: for those that are new or have missed a message.
+// Snapshot returns a message that brings any replica to the last published
+// version, for replicas that are new or have missed an update.
 func (p *Publisher) Snapshot() []byte { return p.message(kindFull, p.sent.Words()) }
 
 // A message, in little-endian order:
 //
 //	 0  magic "WSUM"
 //	 4  version of the format, 1
-//	 5  kind: 0 for a filter, 1 for the changes since the version before
+//	 5  kind: 0 for a filter, 1 for the changes since the previous version
 //	 6  zero, 2 bytes
 //	 8  epoch, 8 bytes
 //	16  version of the set, 8 bytes
 //	24  geometry, as encoded by weir/filter/bloom
 //	32  seed, 8 bytes
-//	40  XXH64 of the encoding of the filter that results, under seed 0, 8 bytes
-//	48  its bits, or which of them changed, as encoded by weir/filter/compress
-//	    XXH64 of all that precedes under seed 0, 8 bytes
+//	40  XXH64 of the encoding of the resulting filter, with seed 0, 8 bytes
+//	48  its bits, or a mask of the changed ones, as encoded by weir/filter/compress
+//	    XXH64 of everything before it, with seed 0, 8 bytes
 //
-// The checksums find damage, not forgery.
+// The checksums detect corruption, not forgery.
 const (
 	prefix      = "WSUM\x01"
 	kindFull    = 0
@@ -115,22 +115,22 @@ func xor(a, b []uint64) []uint64 {
 	return c
 }
 
-// Answer is what a replica knows about an element.
+// Answer is the result of a lookup in a replica.
 type Answer uint8
 
 const (
-	Unknown Answer = iota // the replica is empty or stale: ask elsewhere
+	Unknown Answer = iota // the replica is empty or stale
 	Absent                // the set did not contain the element as of the last update
-	Present               // the set contained it then, or it is a false positive
+	Present               // the set contained it then, unless it is a false positive
 )
 
-// String is "unknown", "absent" or "present".
+// String returns "unknown", "absent" or "present".
 func (a Answer) String() string { return [...]string{"unknown", "absent", "present"}[a] }
 
-// Replica is the other side of a summary cache: a copy of a Publisher's
-// filter. Between updates the set may change, so that even Absent can be wrong;
-// the age that is allowed bounds for how long. It is safe for concurrent
-// lookups, not for updates beside them.
+// Replica is the other side of a summary cache: a copy of a Publisher's filter.
+// The set may change between updates, so even Absent can be wrong; the maximum
+// age bounds for how long. Concurrent lookups are safe; an update must not run
+// concurrently with anything else.
 type Replica struct {
 	maxM           uint32
 	maxAge         time.Duration
@@ -139,23 +139,23 @@ type Replica struct {
 	updated        time.Time
 }
 
-// NewReplica makes a replica that knows nothing yet, accepts filters of at most
-// maxM bits, and is stale when its last update is older than maxAge.
+// NewReplica returns an empty replica that accepts filters of at most maxM bits
+// and is stale if its last update is older than maxAge.
 func NewReplica(maxM uint32, maxAge time.Duration) *Replica {
 	return &Replica{maxM: maxM, maxAge: maxAge}
 }
 
-// Version is the epoch of the publisher and the version of its set that the
-// replica has: 0, 0 before the first update.
+// Version returns the publisher's epoch and the version of its set: 0, 0 before
+// the first update.
 func (r *Replica) Version() (epoch, version uint64) { return r.epoch, r.version }
 
-// Stale reports whether at the time now the replica has no update that is
-// recent enough.
+// Stale reports whether the last update is too old at the time now, or there
+// was none.
 func (r *Replica) Stale(now time.Time) bool {
 	return r.filter == nil || now.Sub(r.updated) > r.maxAge
 }
 
-// Lookup is what the replica knows at the time now about the element b.
+// Lookup looks up the element b at the time now.
 func (r *Replica) Lookup(b []byte, now time.Time) Answer {
 	switch {
 	case r.Stale(now):
@@ -166,10 +166,10 @@ func (r *Replica) Lookup(b []byte, now time.Time) Answer {
 	return Absent
 }
 
-// Apply brings the replica up to date with a message received at the time now.
-// It fails with ErrOld for a message that was overtaken or came twice, with
-// ErrGap for one after others that were missed, and otherwise for one that is
-// damaged. It then leaves the replica unchanged.
+// Apply updates the replica with a message received at the time now. It returns
+// ErrOld for a message that was overtaken or duplicated, ErrGap if earlier
+// messages were missed, and another error for a corrupted one. On any error the
+// replica is unchanged.
 func (r *Replica) Apply(msg []byte, now time.Time) error {
 	if len(msg) < headerLen+checksumLen {
 		return fmt.Errorf("reconcile: update of %d bytes, need at least %d", len(msg), headerLen+checksumLen)
@@ -196,7 +196,7 @@ func (r *Replica) Apply(msg []byte, now time.Time) error {
 	}
 	seed := binary.LittleEndian.Uint64(msg[32:])
 	if g.M() > r.maxM {
-		return fmt.Errorf("reconcile: update of a filter of %d bits, at most %d are allowed", g.M(), r.maxM)
+		return fmt.Errorf("reconcile: update of a filter of %d bits exceeds the limit of %d", g.M(), r.maxM)
 	}
 	if delta && (g != r.filter.Geometry || seed != r.filter.Seed()) {
 		return fmt.Errorf("reconcile: update: %w", bloom.ErrIncompatible)
@@ -213,7 +213,7 @@ func (r *Replica) Apply(msg []byte, now time.Time) error {
 		return fmt.Errorf("reconcile: update: %w", err)
 	}
 	if digest(f) != binary.LittleEndian.Uint64(msg[40:]) {
-		return errors.New("reconcile: update does not lead to the publisher's filter")
+		return errors.New("reconcile: update does not result in the publisher's filter")
 	}
 	r.filter, r.epoch, r.version, r.updated = f, epoch, version, now
 	return nil

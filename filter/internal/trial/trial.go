@@ -1,10 +1,10 @@
-// Package trial sizes and judges the Monte-Carlo tests of measured against
-// predicted rates.
+// Package trial sizes and evaluates Monte Carlo tests that compare measured
+// with predicted rates.
 //
-// A test that fails now and then by chance is soon ignored, and one that
-// accepts anything tests nothing. Hence the number of trials follows from the
-// deviation that must be found, and the judgement from the binomial
-// distribution of the hits.
+// A test that fails by chance now and then is soon ignored, and one that
+// accepts anything tests nothing. The number of trials therefore follows from
+// the deviation to detect, and the verdict from the binomial distribution of
+// the hits.
 package trial
 
 import (
@@ -17,16 +17,17 @@ import (
 // significance is the probability with which chance alone fails a test.
 const significance = 1e-6
 
-// Count is the number of independent trials of a rate after which chance
-// leaves the measured rate within the relative tolerance of the true one, by
-// the normal approximation of the binomial distribution.
+// Count returns the number of independent trials after which the measured rate
+// is within the relative tolerance of the true one, except with probability
+// significance, by the normal approximation of the binomial distribution.
 func Count(rate, tolerance float64) int {
 	z := distuv.UnitNormal.Quantile(1 - significance/2)
 	return int(math.Ceil(z * z / (tolerance * tolerance) * (1 - rate) / rate))
 }
 
-// Check fails the test if so few or so many hits among the trials occur by
-// chance with less than the significance when each hits with the given rate.
+// Check fails the test if the number of hits would occur by chance with
+// probability less than significance, given independent trials of the given
+// rate.
 func Check(t testing.TB, hits, trials int, rate float64) {
 	t.Helper()
 	b := distuv.Binomial{N: float64(trials), P: rate}
