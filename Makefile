@@ -30,7 +30,9 @@ export BPF2GO_CFLAGS := -idirafter /usr/include/$(shell uname -m)-linux-gnu
 
 BUILDFLAGS := -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)'
 
-GENERATED := bpf/*_bpfe[lb].go bpf/*_bpfe[lb].o
+# The C of the data plane, and of the benchmark.
+C_DIRS    := bpf tests/bench/probe
+GENERATED := $(foreach dir,$(C_DIRS),$(dir)/*_bpfe[lb].go $(dir)/*_bpfe[lb].o)
 
 # Kernel state is no input that Go's test cache knows of, hence -count=1.
 GOTEST := go test $(TESTFLAGS) -count=1
@@ -118,13 +120,13 @@ llvm:
 	done
 
 .PHONY: generate
-generate: llvm ## compile the C under bpf/ and generate its Go (needs clang)
-	go generate ./bpf/...
+generate: llvm ## compile the C and generate its Go (needs clang)
+	go generate $(C_DIRS:%=./%)
 
 .PHONY: check-generated
 check-generated: llvm ## fail when what generate makes is not what is committed
 	@git ls-files -z -- $(GENERATED:%='%') | xargs -0 rm -f
-	go generate ./bpf/...
+	go generate $(C_DIRS:%=./%)
 	@stale=$$(git diff --name-only -- $(GENERATED:%='%'); \
 		git ls-files --others -- $(GENERATED:%='%')); \
 	if [ -n "$$stale" ]; then \
@@ -135,13 +137,13 @@ check-generated: llvm ## fail when what generate makes is not what is committed
 .PHONY: fmt
 fmt: ## format the Go and the C
 	gofmt -w .
-	find bpf -name '*.[ch]' -exec $(CLANG_FORMAT) -i {} +
+	find $(C_DIRS) -name '*.[ch]' -exec $(CLANG_FORMAT) -i {} +
 
 .PHONY: lint
 lint: ## check format and vet, staticcheck and shellcheck
 	@unformatted=$$(gofmt -l .); \
 	[ -z "$$unformatted" ] || { printf 'run make fmt:\n%s\n' "$$unformatted" >&2; exit 1; }
-	find bpf -name '*.[ch]' -exec $(CLANG_FORMAT) --dry-run -Werror {} +
+	find $(C_DIRS) -name '*.[ch]' -exec $(CLANG_FORMAT) --dry-run -Werror {} +
 	go vet ./...
 	go tool staticcheck ./...
 	cd tests/benchmark && go vet ./...
@@ -184,9 +186,11 @@ vagrant: ## bring up a virtual machine, and run demo and tests in it (as root; s
 demo: build setup ## filter real traffic between two namespaces (as root)
 	./weir demo
 
+BENCH := go run $(BUILDFLAGS) ./tests/bench
+
 .PHONY: bench
-bench: build setup ## measure this machine against the design's bars (as root)
-	./weir bench
+bench: setup ## measure this machine against the design's bars (as root)
+	$(BENCH)
 
 # What the peers are measured with. Ten million entries take 4 GB of memory; a hundred
 # million, in approximate mode alone, 12 GB.
@@ -196,9 +200,9 @@ FEEDS   ?= $(wildcard $(addprefix $(or $(WEIR_DATA),../shared/data)/feeds/,\
 
 .PHONY: bench-peers
 bench-peers: report := docs/benchmarks/report.json
-bench-peers: build setup ## measure weir beside nftables, ipset and xdp-filter, which it installs, for docs/benchmarks.md (as root, 40 minutes)
+bench-peers: setup ## measure weir beside nftables, ipset and xdp-filter, which it installs, for docs/benchmarks.md (as root, 40 minutes)
 	apt-get install -y --no-install-recommends nftables ipset iptables xdp-tools
-	./weir bench --peers --entries $(ENTRIES) $(addprefix --feed ,$(FEEDS)) --json >$(report).new || { rm $(report).new; exit 1; }
+	$(BENCH) --peers --entries $(ENTRIES) $(addprefix --feed ,$(FEEDS)) --json >$(report).new || { rm $(report).new; exit 1; }
 	mv $(report).new $(report)
 	go run ./tests/peers
 

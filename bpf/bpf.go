@@ -10,4 +10,3 @@ package bpf
 // the types that Go shares are named one by one.
 //
 //go:generate go tool bpf2go -tags linux -target bpfel,bpfeb -no-global-types -type shape -type key_set -type failsafe_port -type failsafe_prefix -type failsafe -type counter -type cpu_row -type line -type bucket -type reason -type loop_config -type loop_outcome -type loop_row -type tracker -type tracker_head -type tracker_state -type packet -type event -type sampling -type flow_bucket -type penalty_bucket -type multicast_filters -type multicast_port -type multicast_row -type digests -type digest_bank -type digest_state -type sighting Weir weir.bpf.c -- -O2 -Wall -Werror -mcpu=v3
-//go:generate go tool bpf2go -tags linux -target bpfel,bpfeb -no-global-types Bench bench.bpf.c -- -O2 -Wall -Werror -mcpu=v3

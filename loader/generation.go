@@ -174,6 +174,8 @@ func marks4Words(s *KeySet) uint32 {
 	return 0
 }
 
+var errClosed = errors.New("the generation is closed")
+
 // Block is the memory of the block set, until Close.
 func (g *Generation) Block() Memory { return g.block }
 
@@ -205,7 +207,7 @@ func (g *Generation) Load(stats *Stats) (*Program, error) {
 
 func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 	if g.maps == nil {
-		return nil, errors.New("the generation is closed")
+		return nil, errClosed
 	}
 	p := &Program{stats: stats}
 	defer func() {
@@ -252,6 +254,44 @@ func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 	}
 	p.prog = objects.Weir
 	return p, nil
+}
+
+// Bind prepares spec, other programs that include the data plane's headers, to
+// run on the generation's data: it sets their constants, and returns the maps to
+// load them with, those of stats among them. Benchmarks and tests use it to run
+// parts of the pipeline; the maps remain the generation's and the stats'.
+func (g *Generation) Bind(spec *ebpf.CollectionSpec, stats *Stats) (map[string]*ebpf.Map, error) {
+	m, err := g.bind(spec, stats)
+	if err != nil {
+		return nil, fmt.Errorf("bind programs: %w", explainPermission(err))
+	}
+	return m, nil
+}
+
+func (g *Generation) bind(spec *ebpf.CollectionSpec, stats *Stats) (map[string]*ebpf.Map, error) {
+	if g.maps == nil {
+		return nil, errClosed
+	}
+	frags, err := haveFrags()
+	if err != nil {
+		return nil, err
+	}
+	if err := specialise(spec, &g.config, frags); err != nil {
+		return nil, err
+	}
+	kept, err := stats.present()
+	if err != nil {
+		return nil, err
+	}
+	fresh, err := g.outgrown(stats, kept)
+	if err != nil {
+		return nil, err
+	}
+	if err := stats.move(fresh); err != nil {
+		return nil, err
+	}
+	maps.Copy(kept, fresh)
+	return g.connect(spec, kept, stats.stride(kept[bpf.WeirMapListStats]))
 }
 
 // outgrown makes the maps for which those of the stats do not do: counters for

@@ -95,7 +95,7 @@ different (weir explain and weir diff, with --exit-code).`,
 	root.AddCommand(
 		newRun(), newCheck(), newReload(), newDetach(), newStatus(), newTop(), newWeights(), newEvents(), newCapture(), newExplain(), newTrace(),
 		newBlock(), newUnblock(), newAllow(), newUnallow(), newLists(), newRefresh(), newDiff(), newMulticast(),
-		newReplay(), newDemo(), newPlan(), newBench(), newVersion(), newCompletion(), newShare(),
+		newReplay(), newDemo(), newPlan(), newVersion(), newCompletion(), newShare(),
 	)
 	root.SetHelpCommand(newHelp())
 	completeWords(root)

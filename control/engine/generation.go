@@ -174,11 +174,8 @@ func (g *Generation) Load(stats *loader.Stats) (*loader.Program, error) {
 	return g.kernel.Load(stats)
 }
 
-// Bench loads the programs that measure the generation; see
-// loader.Generation.NewBench.
-func (g *Generation) Bench(k *loader.Keys) (*loader.Bench, error) {
-	return g.kernel.NewBench(k)
-}
+// Kernel returns the generation's part in the kernel, or nil for one in the heap.
+func (g *Generation) Kernel() *loader.Generation { return g.kernel }
 
 // KernelBytes is the memory of the generation's maps.
 func (g *Generation) KernelBytes() int {

@@ -19,6 +19,7 @@ import (
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/tests/bench/probe"
 	"weir/tests/lab"
 )
 
@@ -176,14 +177,14 @@ func newSkewed(flows int) skewed {
 }
 
 // newBench loads the programs that measure a generation, with keys of their own.
-func newBench(t *testing.T, g *engine.Generation) (*loader.Bench, *loader.Keys) {
+func newBench(t *testing.T, g *engine.Generation) (*probe.Programs, *probe.Keys) {
 	t.Helper()
-	keys, err := loader.NewKeys()
+	keys, err := probe.NewKeys()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { keys.Close() })
-	b, err := g.Bench(keys)
+	b, err := probe.Load(g.Kernel(), keys)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,9 +206,11 @@ func (s skewed) learn(t *testing.T, g *engine.Generation, spec heavy.Spec, eleme
 	)
 	w.Tick(now, g, []*loader.Stats{b.Stats()})
 	for range intervals {
-		for range packets / loader.BenchKeys {
-			keys.Set(func() [4]byte { return source(int(zipf.Uint64())).Src.As4() })
-			if _, err := b.Loop("track", loader.BenchKeys); err != nil {
+		for range packets / probe.KeysLen {
+			if err := keys.Set(func() [4]byte { return source(int(zipf.Uint64())).Src.As4() }); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.Loop("track", probe.KeysLen); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -244,19 +247,25 @@ type class struct {
 
 // ask asks the kernel about all flows. The flows are weighed by their true
 // shares, not by those that were learned.
-func (s skewed) ask(t *testing.T, b *loader.Bench, keys *loader.Keys, set *membership.Set, a *answers) {
+func (s skewed) ask(t *testing.T, b *probe.Programs, keys *probe.Keys, set *membership.Set, a *answers) {
 	t.Helper()
 	var rates [membership.MaxExtra + 1]float64
 	for extra := range rates {
 		rates[extra] = set.HotFalsePositiveRate(set.Len(), extra)
 	}
-	for from := 0; from < len(s); from += loader.BenchKeys {
+	for from := 0; from < len(s); from += probe.KeysLen {
 		next := from
-		keys.Set(func() [4]byte {
+		if err := keys.Set(func() [4]byte {
 			next++
 			return source(next - 1).Src.As4()
-		})
-		if _, err := b.Loop("ask", loader.BenchKeys); err != nil {
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Loop("ask", probe.KeysLen); err != nil {
+			t.Fatal(err)
+		}
+		listed, err := keys.Listed()
+		if err != nil {
 			t.Fatal(err)
 		}
 		for i := from; i < min(next, len(s)); i++ {
@@ -264,7 +273,7 @@ func (s skewed) ask(t *testing.T, b *loader.Bench, keys *loader.Keys, set *membe
 			c := &a.classes[extra]
 			c.expected += rates[extra]
 			c.predicted += s[i] * rates[extra]
-			if keys.Listed(i - from) {
+			if listed[i-from] {
 				c.wrong++
 				a.plain += s[i]
 			}
@@ -313,11 +322,11 @@ func (a *answers) rates() (measured, predicted, deviation float64) {
 func TestWeightedRate(t *testing.T) {
 	lab.Root(t)
 	onOneCPU(t)
-	flows, entries, elements := loader.BenchKeys, 250_000, 1<<14
-	intervals, packets, seeds := 4, 2*loader.BenchKeys, 8
+	flows, entries, elements := probe.KeysLen, 250_000, 1<<14
+	intervals, packets, seeds := 4, 2*probe.KeysLen, 8
 	if os.Getenv("WEIR_LONG") == "1" {
 		flows, entries, elements = 4_000_000, 1_000_000, 1<<16
-		intervals, packets, seeds = 8, 8*loader.BenchKeys, 20
+		intervals, packets, seeds = 8, 8*probe.KeysLen, 20
 	}
 	const tolerance = 0.1
 	traffic := newSkewed(flows)

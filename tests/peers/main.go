@@ -1,5 +1,5 @@
-// Peers writes docs/benchmarks.md, and the figures beside it, from a report of
-// weir bench: make bench-peers runs both. What the page says besides tables and
+// Peers writes docs/benchmarks.md and its figures from a report of tests/bench:
+// make bench-peers runs both. What the page says besides tables and
 // figures stands in docs/benchmarks/page.md.tmpl.
 package main
 
@@ -13,7 +13,7 @@ import (
 	"strings"
 	"text/template"
 
-	"weir/control/bench"
+	"weir/tests/bench/measure"
 )
 
 // What the page is made of, in the directory of the documents.
@@ -35,7 +35,7 @@ func main() {
 
 // write makes the page and its figures from the report beside them.
 func write(docs string) error {
-	r, err := bench.ReadReport(filepath.Join(docs, directory, reportFile))
+	r, err := measure.ReadReport(filepath.Join(docs, directory, reportFile))
 	if err != nil {
 		return err
 	}
@@ -52,8 +52,8 @@ func write(docs string) error {
 
 // page is what the template may ask for.
 type page struct {
-	report  *bench.Report
-	figures []bench.Figure
+	report  *measure.Report
+	figures []measure.Figure
 }
 
 func render(p *page, file string) ([]byte, error) {
@@ -89,7 +89,7 @@ func (p *page) Reached() string {
 
 // Table is that of a benchmark: with caches as they come, or cold ones.
 func (p *page) Table(benchmark string, cold bool) string {
-	return table(p.report.Table(func(r bench.Result) bool {
+	return table(p.report.Table(func(r measure.Result) bool {
 		return r.Benchmark == benchmark && r.Cold == cold && r.BitsPerKey == 0 && r.F1 == 0
 	}))
 }
@@ -131,12 +131,12 @@ func (p *page) Memory() string {
 
 // Rates is the table of false positives.
 func (p *page) Rates() string {
-	return table(p.report.Table(func(r bench.Result) bool { return r.BitsPerKey != 0 }))
+	return table(p.report.Table(func(r measure.Result) bool { return r.BitsPerKey != 0 }))
 }
 
 // Found is the table of the heavy flows that were found.
 func (p *page) Found() string {
-	return table(p.report.Table(func(r bench.Result) bool { return r.F1 != 0 }))
+	return table(p.report.Table(func(r measure.Result) bool { return r.F1 != 0 }))
 }
 
 // Figure shows a figure, if the report has what it draws.

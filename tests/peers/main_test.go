@@ -9,14 +9,14 @@ import (
 	"strings"
 	"testing"
 
-	"weir/control/bench"
+	"weir/tests/bench/measure"
 )
 
 const docs = "../../docs"
 
 // TestPage holds the page to the report and the template beside it.
 func TestPage(t *testing.T) {
-	r, err := bench.ReadReport(filepath.Join(docs, directory, reportFile))
+	r, err := measure.ReadReport(filepath.Join(docs, directory, reportFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		t.Skipf("no %s: make bench-peers", reportFile)
 	}
@@ -53,10 +53,10 @@ func same(t *testing.T, file string, want []byte) {
 
 // TestTemplate renders the page of a report in which there is little.
 func TestTemplate(t *testing.T) {
-	r := bench.Report{
-		Machine: bench.Machine{CPU: "a processor"},
-		Results: []bench.Result{{Benchmark: "wire", Contender: "ipset", Set: "random", Entries: 1000, Ratio: 0.5}},
-		Bars:    []bench.Bar{{Name: "a promise", Limit: 2, Value: 1, Reached: true}},
+	r := measure.Report{
+		Machine: measure.Machine{CPU: "a processor"},
+		Results: []measure.Result{{Benchmark: "wire", Contender: "ipset", Set: "random", Entries: 1000, Ratio: 0.5}},
+		Bars:    []measure.Bar{{Name: "a promise", Limit: 2, Value: 1, Reached: true}},
 	}
 	text, err := render(&page{report: &r}, filepath.Join(docs, directory, templateFile))
 	if err != nil {

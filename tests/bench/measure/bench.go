@@ -1,4 +1,4 @@
-// Package bench measures weir beside what it would replace: the kernel's hash,
+// Package measure measures weir beside what it would replace: the kernel's hash,
 // Bloom filter and LPM trie maps and, where they are installed, nftables, ipset
 // and xdp-filter, in the same run, over the same entries and the same keys.
 //
@@ -6,7 +6,7 @@
 // changes, and counts what it drops. A benchmark lets contenders take turns,
 // round by round, and the median of the rounds counts. Absolute figures are the
 // machine's; ratios can be compared.
-package bench
+package measure
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"slices"
 	"time"
 
-	"weir/loader"
+	"weir/tests/bench/probe"
 )
 
 // Options say what to measure.
@@ -64,7 +64,7 @@ type effort struct {
 
 // full is what figures need in order to stand: turns in which each key comes
 // once, or half of them do, and 0.7 % of standard deviation in a rate.
-var full = effort{lookups: loader.BenchKeys, frames: loader.BenchKeys / 2, runs: 2 << 20, prefixes: somePrefixesLen, wrong: 20_000}
+var full = effort{lookups: probe.KeysLen, frames: probe.KeysLen / 2, runs: 2 << 20, prefixes: somePrefixesLen, wrong: 20_000}
 
 // slowly is what slow contenders get of lookups and frames.
 func slowly(n int) int { return n / 4 }
@@ -76,7 +76,7 @@ type session struct {
 	ctx    context.Context
 	began  time.Time
 	report *Report
-	keys   *loader.Keys
+	keys   *probe.Keys
 	lists  lists
 }
 
@@ -96,7 +96,7 @@ func run(ctx context.Context, o Options, e effort, names []string) (_ *Report, e
 	if s.report.Machine, err = thisMachine(o); err != nil {
 		return nil, err
 	}
-	if s.keys, err = loader.NewKeys(); err != nil {
+	if s.keys, err = probe.NewKeys(); err != nil {
 		return nil, err
 	}
 	defer s.keys.Close()

@@ -1,4 +1,4 @@
-package bench
+package measure
 
 import (
 	"fmt"
@@ -7,7 +7,7 @@ import (
 	"weir/control/engine"
 	"weir/filter/fpr"
 	"weir/filter/membership"
-	"weir/loader"
+	"weir/tests/bench/probe"
 )
 
 const (
@@ -74,7 +74,9 @@ func (s *session) lookupIn(b *blocklist) error {
 	}
 	defer c.Close()
 	for _, listed := range []float64{0, 1} {
-		s.keys.Set(b.draw(listed, 0))
+		if err := s.keys.Set(b.draw(listed, 0)); err != nil {
+			return err
+		}
 		for _, cold := range []bool{false, true} {
 			all, err := s.turns(c.names, func(name string) (float64, error) {
 				n := s.lookups
@@ -186,8 +188,10 @@ func (s *session) rates() error {
 			if err = s.ctx.Err(); err != nil {
 				break
 			}
-			s.keys.Set(func() [4]byte { next++; return wireOrder(b.outside(next, nil)) })
-			if _, err = p.Loop(name, loader.BenchKeys); err != nil {
+			if err = s.keys.Set(func() [4]byte { next++; return wireOrder(b.outside(next, nil)) }); err != nil {
+				break
+			}
+			if _, err = p.Loop(name, probe.KeysLen); err != nil {
 				break
 			}
 			var more, of int

@@ -1,4 +1,4 @@
-package bench
+package measure
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"os/exec"
 	"slices"
 
-	"weir/loader"
+	"weir/tests/bench/probe"
 )
 
 // contender filters packets by a list, in its own way.
@@ -36,14 +36,14 @@ type updater interface {
 type looper interface {
 	contender
 	// bench gives its programs, and the name of the loop for a list.
-	bench(*blocklist) (*loader.Bench, string, error)
+	bench(*blocklist) (*probe.Programs, string, error)
 }
 
 // place is where a contender stands.
 type place struct {
 	ctx  context.Context // for what takes minutes
 	wire *wire           // nil: in loops only
-	keys *loader.Keys
+	keys *probe.Keys
 }
 
 // kind is a sort of contender.

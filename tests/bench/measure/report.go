@@ -1,4 +1,4 @@
-package bench
+package measure
 
 import (
 	"cmp"
@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -80,7 +81,7 @@ type Result struct {
 	Change float64 `json:"change,omitempty"` // of the ratio, or of the time where there is none, against an earlier report's, as a share
 }
 
-// ReadReport reads what weir bench --json has written.
+// ReadReport reads a report that --json wrote.
 func ReadReport(file string) (*Report, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -114,7 +115,8 @@ func (r *Report) Compare(earlier *Report) {
 // thisMachine describes the machine that the process runs on.
 func thisMachine(o Options) (Machine, error) {
 	m := Machine{
-		Cores: runtime.NumCPU(), Arch: runtime.GOARCH, Command: os.Args, Time: time.Now().UTC().Truncate(time.Second),
+		Cores: runtime.NumCPU(), Arch: runtime.GOARCH,
+		Command: append([]string{filepath.Base(os.Args[0])}, os.Args[1:]...), Time: time.Now().UTC().Truncate(time.Second),
 		Versions: map[string]string{"weir": o.Version, "go": runtime.Version()},
 	}
 	for i, mib := range []int{1, 10, 100} {

@@ -1,10 +1,10 @@
-package bench
+package measure
 
 import (
 	"errors"
 	"fmt"
 
-	"weir/loader"
+	"weir/tests/bench/probe"
 )
 
 // wire measures packets on veth pairs, generator and receiver sharing a core:
@@ -26,13 +26,15 @@ func (s *session) wireOf(b *blocklist) (err error) {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	g, err := loader.NewGenerator(s.keys)
+	g, err := probe.NewGenerator(s.keys)
 	if err != nil {
 		return err
 	}
 	defer g.Close()
 	for _, listed := range []float64{0, 0.01, 0.5, 1} {
-		s.keys.Set(b.draw(listed, s.Zipf))
+		if err := s.keys.Set(b.draw(listed, s.Zipf)); err != nil {
+			return err
+		}
 		names := c.names
 		if listed < 1 {
 			names = without(names, xdpFilter) // whose unlisted packets go up the stack
@@ -64,7 +66,7 @@ func without(names []string, name string) (rest []string) {
 
 // onWire gives the million packets a second that contenders take, and holds what
 // they have counted in the end against what was sent and what is listed.
-func (s *session) onWire(c *contenders, g *loader.Generator, names []string, listed float64) (series, error) {
+func (s *session) onWire(c *contenders, g *probe.Generator, names []string, listed float64) (series, error) {
 	type count struct{ sent, all, listed uint64 }
 	counts := make(map[string]*count)
 	for _, name := range names {

@@ -1,4 +1,4 @@
-package bench
+package measure
 
 import (
 	"encoding/binary"
@@ -7,7 +7,7 @@ import (
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/filter/membership"
-	"weir/loader"
+	"weir/tests/bench/probe"
 )
 
 // kernelMap is one of the kernel's own maps in a program that does nothing but
@@ -16,26 +16,26 @@ type kernelMap struct {
 	place
 	kind     string // one of the loader's
 	room     int    // entries that the map takes, above those of the list
-	programs *loader.Bench
+	programs *probe.Programs
 }
 
-func newDrop(p place) contender { return &kernelMap{place: p, kind: loader.BenchNone} }
+func newDrop(p place) contender { return &kernelMap{place: p, kind: probe.None} }
 func newLine(p place) contender {
-	return &memory{kernelMap{place: p, kind: loader.BenchLine}, func(l membership.Layout) uint32 { return l.Lines }}
+	return &memory{kernelMap{place: p, kind: probe.Line}, func(l membership.Layout) uint32 { return l.Lines }}
 }
 func newBucket(p place) contender {
-	return &memory{kernelMap{place: p, kind: loader.BenchLine}, func(l membership.Layout) uint32 { return l.Buckets }}
+	return &memory{kernelMap{place: p, kind: probe.Line}, func(l membership.Layout) uint32 { return l.Buckets }}
 }
 func newHash(p place) contender {
-	return &kernelMap{place: p, kind: loader.BenchHash, room: mostChanges}
+	return &kernelMap{place: p, kind: probe.Hash, room: mostChanges}
 }
-func newBloom(p place) contender { return &kernelMap{place: p, kind: loader.BenchBloom} }
+func newBloom(p place) contender { return &kernelMap{place: p, kind: probe.Bloom} }
 func newTrie(p place) contender {
-	return &kernelMap{place: p, kind: loader.BenchTrie, room: mostChanges}
+	return &kernelMap{place: p, kind: probe.Trie, room: mostChanges}
 }
 
 func (m *kernelMap) prepare(b *blocklist) (err error) {
-	if m.programs, err = loader.NewMapBench(m.kind, b.n()+m.room, m.keys); err != nil || m.programs.Map == nil {
+	if m.programs, err = probe.LoadMap(m.kind, b.n()+m.room, m.keys); err != nil || m.programs.Map == nil {
 		return err
 	}
 	e, _, err := list.Load(b.path, list.Options{})
@@ -57,7 +57,7 @@ func (m *memory) prepare(b *blocklist) error {
 	if err != nil {
 		return err
 	}
-	m.programs, err = loader.NewMapBench(m.kind, int(m.lines(layout)), m.keys)
+	m.programs, err = probe.LoadMap(m.kind, int(m.lines(layout)), m.keys)
 	return err
 }
 
@@ -65,7 +65,7 @@ func (m *memory) prepare(b *blocklist) error {
 const batch = 1 << 16
 
 func (m *kernelMap) fill(prefixes []list.V4Prefix) error {
-	if m.kind != loader.BenchHash {
+	if m.kind != probe.Hash {
 		for _, p := range prefixes {
 			if err := m.put(p); err != nil {
 				return fmt.Errorf("add %v: %w", p, err)
@@ -88,9 +88,9 @@ func (m *kernelMap) fill(prefixes []list.V4Prefix) error {
 
 func (m *kernelMap) put(p list.V4Prefix) error {
 	switch m.kind {
-	case loader.BenchTrie:
+	case probe.Trie:
 		return m.programs.Map.Put(trieKey(p), uint32(1))
-	case loader.BenchBloom:
+	case probe.Bloom:
 		return m.programs.Map.Put(nil, wireOrder(p.Addr()))
 	}
 	return m.programs.Map.Put(wireOrder(p.Addr()), uint32(1))
@@ -118,7 +118,7 @@ func (m *kernelMap) update(add, remove []uint32) error {
 	}
 	for _, a := range remove {
 		var key any = wireOrder(a)
-		if m.kind == loader.BenchTrie {
+		if m.kind == probe.Trie {
 			key = trieKey(list.V4(a, 32))
 		}
 		if err := m.programs.Map.Delete(key); err != nil {
@@ -128,8 +128,8 @@ func (m *kernelMap) update(add, remove []uint32) error {
 	return nil
 }
 
-func (m *kernelMap) bench(*blocklist) (*loader.Bench, string, error) {
-	if m.kind == loader.BenchNone {
+func (m *kernelMap) bench(*blocklist) (*probe.Programs, string, error) {
+	if m.kind == probe.None {
 		return m.programs, "empty", nil
 	}
 	return m.programs, m.kind, nil

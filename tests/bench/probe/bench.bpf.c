@@ -2,9 +2,9 @@
 
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * What `weir bench` measures: weir's own stages and the kernel's maps in their
- * place, over the same keys, in the same loop or behind the same parser. It is
- * an object of its own; the data plane holds nothing of it.
+ * Programs for benchmarks and tests: weir's own stages, and the kernel's maps
+ * instead of them, with the same keys, in the same loop or behind the same
+ * parser. No part of the data plane.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>

@@ -1,4 +1,4 @@
-package bench
+package measure
 
 import (
 	"encoding/binary"
@@ -12,6 +12,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/loader"
+	"weir/tests/bench/probe"
 )
 
 // wire is a veth pair between two network namespaces, for one contender, which
@@ -79,7 +80,7 @@ func (w *wire) attach(p *ebpf.Program) error {
 }
 
 // send sends frames and gives the time of one in nanoseconds.
-func (w *wire) send(g *loader.Generator, frames int) (ns float64, err error) {
+func (w *wire) send(g *probe.Generator, frames int) (ns float64, err error) {
 	err = w.A.In(func() error {
 		release, err := loader.StayOnCPU()
 		if err != nil {

@@ -1,4 +1,4 @@
-package bench
+package measure
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/loader"
+	"weir/tests/bench/probe"
 )
 
 // stage is a part of the pipeline that is there when it is configured, or, as
@@ -18,8 +19,8 @@ import (
 type stage struct {
 	name   string
 	config engine.Config
-	frame  func(plain []byte) ([]byte, error)                                                // what it is run over
-	run    func(b *loader.Bench, g *engine.Generation, frame []byte, n int) (float64, error) // ns a packet
+	frame  func(plain []byte) ([]byte, error)                                                  // what it is run over
+	run    func(b *probe.Programs, g *engine.Generation, frame []byte, n int) (float64, error) // ns a packet
 }
 
 // stages measures what parts of the pipeline cost a packet beyond the same program
@@ -57,7 +58,7 @@ func (s *session) stages() error {
 // loopStages are a node inside a domain, which comes there first: its filter is
 // found, the mask ORed in, and the checksum brought up to date.
 func loopStages(filter int) ([]stage, error) {
-	visit := func(b *loader.Bench, _ *engine.Generation, frame []byte, n int) (float64, error) {
+	visit := func(b *probe.Programs, _ *engine.Generation, frame []byte, n int) (float64, error) {
 		return b.Visit(frame, filter, n)
 	}
 	var all []stage
@@ -85,7 +86,7 @@ func loopStages(filter int) ([]stage, error) {
 // fills none of them, and begins with an empty one.
 func digestStages() ([]stage, error) {
 	long := func(plain []byte) ([]byte, error) { return append(slices.Clone(plain), make([]byte, 70)...), nil }
-	stamped := func(b *loader.Bench, g *engine.Generation, frame []byte, n int) (float64, error) {
+	stamped := func(b *probe.Programs, g *engine.Generation, frame []byte, n int) (float64, error) {
 		g.Digests(b.Stats(), func(d loader.DigestMemory) {
 			d.Exchange()
 			d.Begin(1-d.Recording(), 0)
@@ -111,7 +112,7 @@ func digestStages() ([]stage, error) {
 // multicastStages forward multicast: what that costs a packet to one station, and one to a
 // group which is wanted, or not. A filter has room for 1024 groups.
 func multicastStages() (toStation, toGroup []stage) {
-	forward := func(b *loader.Bench, _ *engine.Generation, frame []byte, n int) (float64, error) {
+	forward := func(b *probe.Programs, _ *engine.Generation, frame []byte, n int) (float64, error) {
 		return b.Forward(frame, n)
 	}
 	station := func(plain []byte) ([]byte, error) { return append(slices.Clone(plain), make([]byte, 64)...), nil }
@@ -151,7 +152,7 @@ func (s *session) beyondPlain(family string, plain []byte, stages []stage) (err 
 			return err
 		}
 		defer g.Close()
-		b, err := g.Bench(s.keys)
+		b, err := probe.Load(g.Kernel(), s.keys)
 		if err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package bench
+package measure
 
 import (
 	"bufio"
@@ -14,7 +14,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"weir/loader"
+	"weir/tests/bench/probe"
 )
 
 // run runs a tool at the receiving end of the wire, with a script that write
@@ -49,7 +49,7 @@ type netfilter struct{ place }
 // pass lets packets into the stack: a program that passes them all is what makes
 // a veth interface take redirected frames, and costs a few ns of many hundreds.
 func (n netfilter) pass() error {
-	p, err := loader.NewPassing()
+	p, err := probe.NewPassing()
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package bench
+package measure
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"weir/filter/membership"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/tests/bench/probe"
 )
 
 // pins are apart from those of a weir that runs on this machine.
@@ -22,7 +23,7 @@ type weir struct {
 	config     engine.Config
 	generation *engine.Generation
 	attachment *loader.Attachment // in earnest; nil before, and after catch
-	programs   *loader.Bench      // nil until they are needed
+	programs   *probe.Programs    // nil until they are needed
 }
 
 func newExact(p place) contender { return &weir{place: p} }
@@ -65,7 +66,7 @@ func (w *weir) received() (all, listed uint64, err error) {
 }
 
 // counted gives the packets that programs on the wire have counted.
-func counted(b *loader.Bench) (all, listed uint64) {
+func counted(b *probe.Programs) (all, listed uint64) {
 	reasons := b.Stats().Reasons(nil)
 	for _, c := range reasons {
 		all += c.Packets
@@ -92,9 +93,9 @@ func source(addr uint32) key.Key {
 	return key.Source(netip.PrefixFrom(netip.AddrFrom4(wireOrder(addr)), 32))
 }
 
-func (w *weir) bench(b *blocklist) (_ *loader.Bench, loop string, err error) {
+func (w *weir) bench(b *blocklist) (_ *probe.Programs, loop string, err error) {
 	if w.programs == nil {
-		if w.programs, err = w.generation.Bench(w.keys); err != nil {
+		if w.programs, err = probe.Load(w.generation.Kernel(), w.keys); err != nil {
 			return nil, "", err
 		}
 	}

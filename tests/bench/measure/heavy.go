@@ -1,4 +1,4 @@
-package bench
+package measure
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 	"weir/control/observe/heavy"
 	"weir/filter/membership"
 	"weir/filter/sketch"
-	"weir/loader"
+	"weir/tests/bench/probe"
 )
 
 // heavy measures what heavy hitters cost a packet on the wire: the tracker, and
@@ -60,7 +60,7 @@ func (s *session) heavy() (err error) {
 			return err
 		}
 	}
-	g, err := loader.NewGenerator(s.keys)
+	g, err := probe.NewGenerator(s.keys)
 	if err != nil {
 		return err
 	}
@@ -69,13 +69,16 @@ func (s *session) heavy() (err error) {
 		s.logf("  Zipf %g", exponent)
 		random := rand.New(rand.NewPCG(5, 6))
 		zipf := rand.NewZipf(random, max(exponent, 1.1), 1, 1<<22)
-		s.keys.Set(func() [4]byte {
+		err := s.keys.Set(func() [4]byte {
 			i := random.Uint64N(1 << 31)
 			if exponent > 0 {
 				i = zipf.Uint64()
 			}
 			return wireOrder(b.outside(uint32(i), nil))
 		})
+		if err != nil {
+			return err
+		}
 		all, err := s.turns(names, func(name string) (float64, error) {
 			w := c.by[name].(*weir)
 			// Each round is an interval, in which 0.1 % of the packets are heavy.
