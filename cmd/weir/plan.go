@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"weir/control/plan"
-	"weir/control/plan/curve"
 )
 
 // quantity is a number that may be written with a prefix, as in 10M.
@@ -70,29 +69,10 @@ func planError(err error) error {
 	return err
 }
 
-// planned is the flags that all plans have, and how they are carried out.
-type planned struct {
-	json *bool
-	plot *string
-}
-
-func planFlags(c *cobra.Command) planned {
-	return planned{jsonFlag(c), c.Flags().String("plot", "", "draw the curves into a `file`, SVG or PNG by its name")}
-}
-
-// print prints a plan, as rows unless as JSON, and draws its figure.
-func (p planned) print(c *cobra.Command, result any, rows func(row func(name, format string, args ...any)), figure func() (*curve.Figure, error)) error {
-	if *p.plot != "" {
-		f, err := figure()
-		if err == nil {
-			err = f.Save(*p.plot)
-		}
-		if err != nil {
-			return planError(err)
-		}
-	}
-	if *p.json {
-		return printJSON(c.OutOrStdout(), result)
+// printPlan prints a plan as JSON, or as the rows that rows adds.
+func printPlan(c *cobra.Command, asJSON bool, plan any, rows func(row func(name, format string, args ...any))) error {
+	if asJSON {
+		return printJSON(c.OutOrStdout(), plan)
 	}
 	printRows(c.OutOrStdout(), rows)
 	return nil
@@ -123,7 +103,7 @@ have them.`,
 		Example: `  weir plan --entries 10M
   weir plan --entries 100M --memory 160MB
   weir plan --entries 10M --mode approx --fpr 1e-4 --zipf 1.1 --flows 4M --hot 65536
-  weir plan --entries 10M --bits-per-entry 14 --plot plan.svg`,
+  weir plan --entries 10M --bits-per-entry 14`,
 		Args: noArgs,
 	}
 	f := c.Flags()
@@ -136,7 +116,7 @@ have them.`,
 	f.Float64Var(&r.Zipf, "zipf", 0, "`exponent` of the popularity of flows")
 	flows := quantityFlag(f, "flows", "`number` of flows that the traffic consists of")
 	hot := quantityFlag(f, "hot", "`number` of the most popular flows that get bits of their own")
-	p := planFlags(c)
+	asJSON := jsonFlag(c)
 	choices(c, "mode", "exact", "approx")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := missing(c.Flags(), "entries"); err != nil {
@@ -147,7 +127,7 @@ have them.`,
 		if err != nil {
 			return planError(err)
 		}
-		return p.print(c, s, func(row func(string, string, ...any)) { sizingRows(s, row) }, s.Figure)
+		return printPlan(c, *asJSON, s, func(row func(string, string, ...any)) { sizingRows(s, row) })
 	}
 	c.AddCommand(newPlanFPR(), newPlanLoop(), newPlanCounting(), newPlanCompress())
 	return c
@@ -198,7 +178,7 @@ elements with k hash functions: the true one, the textbook's and Bloom's of
 	n := quantityFlag(f, "n", "`number` of elements")
 	k := f.Int("k", 0, "`number` of hash functions")
 	rate := f.Float64("fpr", 0, "`rate` that the least filter is wanted for")
-	p := planFlags(c)
+	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := missing(c.Flags(), "n"); err != nil {
 			return err
@@ -211,12 +191,12 @@ elements with k hash functions: the true one, the textbook's and Bloom's of
 			if err != nil {
 				return planError(err)
 			}
-			return p.print(c, s, func(row func(string, string, ...any)) {
+			return printPlan(c, *asJSON, s, func(row func(string, string, ...any)) {
 				row("bits", "%s, %.3f an element", humanize.Comma(int64(s.M)), s.BitsPerEntry)
 				row("hash functions", "%d", s.K)
 				row("of the lower bound", "%.3f", s.AboveLowerBound)
 				rateRows(s.Rates, row)
-			}, func() (*curve.Figure, error) { return plan.RatesFigure(s.M, *n, s.K) })
+			})
 		}
 		if err := missing(c.Flags(), "m", "k"); err != nil {
 			return err
@@ -225,8 +205,7 @@ elements with k hash functions: the true one, the textbook's and Bloom's of
 		if err != nil {
 			return planError(err)
 		}
-		return p.print(c, r, func(row func(string, string, ...any)) { rateRows(r, row) },
-			func() (*curve.Figure, error) { return plan.RatesFigure(*m, *n, *k) })
+		return printPlan(c, *asJSON, r, func(row func(string, string, ...any)) { rateRows(r, row) })
 	}
 	return c
 }
@@ -241,18 +220,18 @@ func newPlanLoop() *cobra.Command {
 	bits := c.Flags().Int("bits", 128, "size of the filter: 64, 128 or 256 `bits`")
 	hops := c.Flags().Int("hops", 16, "`number` of nodes on a path without a loop")
 	confirm := c.Flags().Int("confirm", 1, "`nodes` in a row that must find a filter unchanged")
-	p := planFlags(c)
+	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		l, err := plan.LoopFor(*bits, *hops, *confirm)
 		if err != nil {
 			return planError(err)
 		}
-		return p.print(c, l, func(row func(string, string, ...any)) {
+		return printPlan(c, *asJSON, l, func(row func(string, string, ...any)) {
 			row("size", "%d bits", *bits)
 			row("k", "%d bits of a mask", l.K)
 			row("confirm", "%d", *confirm)
 			row("false alarms", "%.6g of paths without a loop", l.FalseAlarm)
-		}, func() (*curve.Figure, error) { return plan.LoopFigure(*hops) })
+		})
 	}
 	return c
 }
@@ -268,7 +247,7 @@ func newPlanCounting() *cobra.Command {
 	m := quantityFlag(f, "m", "`number` of counters")
 	n := quantityFlag(f, "n", "`number` of elements")
 	k := f.Int("k", 0, "`number` of hash functions (default the best)")
-	p := planFlags(c)
+	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := missing(c.Flags(), "m", "n"); err != nil {
 			return err
@@ -277,12 +256,12 @@ func newPlanCounting() *cobra.Command {
 		if err != nil {
 			return planError(err)
 		}
-		return p.print(c, r, func(row func(string, string, ...any)) {
+		return printPlan(c, *asJSON, r, func(row func(string, string, ...any)) {
 			row("memory", "%s", humanize.IBytes(uint64(r.Bytes)))
 			row("hash functions", "%d", r.K)
 			row("false positives", "%.6g", r.Rate)
 			row("any overflow", "%.3g at most", r.Overflow)
-		}, func() (*curve.Figure, error) { return plan.CountingFigure(r, *n) })
+		})
 	}
 	return c
 }
@@ -302,7 +281,7 @@ it sparser and better.`,
 	n := quantityFlag(f, "n", "`number` of elements")
 	sent := f.Float64("sent", 8, "`bits` an element that may be sent")
 	memory := f.Float64("memory", 16, "`bits` an element in memory, before compression")
-	p := planFlags(c)
+	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := missing(c.Flags(), "n"); err != nil {
 			return err
@@ -311,12 +290,12 @@ it sparser and better.`,
 		if err != nil {
 			return planError(err)
 		}
-		return p.print(c, r, func(row func(string, string, ...any)) {
+		return printPlan(c, *asJSON, r, func(row func(string, string, ...any)) {
 			row("bits", "%s, %s sent", humanize.Comma(int64(r.M)), humanize.Comma(int64(r.SentBits)))
 			row("hash functions", "%d", r.K)
 			row("false positives", "%.6g", r.Rate)
 			row("uncompressed", "%.6g, with as many bits as are sent", r.Plain)
-		}, func() (*curve.Figure, error) { return plan.CompressFigure(*n, *sent) })
+		})
 	}
 	return c
 }

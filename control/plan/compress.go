@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 
-	"weir/control/plan/curve"
 	"weir/filter/compress"
 	"weir/filter/fpr"
 )
@@ -37,27 +36,4 @@ func CompressFor(n int, sent, memory float64) (Compressed, error) {
 	c := Compressed{M: m, K: k, SentBits: p.Sent, Rate: fpr.Exact(m, n, k)}
 	_, c.Plain = fpr.BestK(max(1, int(sent*float64(n))), n)
 	return c, nil
-}
-
-// CompressFigure draws the rate of the best compressed filter for n elements,
-// sent in the given bits an element, against its size in memory.
-func CompressFigure(n int, sent float64) (*curve.Figure, error) {
-	var compressed curve.Points
-	for memory := sent; memory <= 8*sent; memory += sent / 8 {
-		c, err := CompressFor(n, sent, memory)
-		if err != nil {
-			return nil, err
-		}
-		compressed = compressed.At(memory, c.Rate)
-	}
-	c, err := CompressFor(n, sent, sent)
-	if err != nil {
-		return nil, err
-	}
-	f := curve.New(fmt.Sprintf("Filter of %d elements, sent in %g bits an element", n, sent), "bits an element in memory", "rate")
-	f.LogY()
-	return f, f.Lines(
-		curve.Named{Name: "compressed", Points: compressed},
-		curve.Named{Name: "not compressed", Dots: true, Points: curve.Points{{X: sent, Y: c.Plain}}},
-	)
 }

@@ -1,10 +1,8 @@
 package plan
 
 import (
-	"fmt"
 	"math"
 
-	"weir/control/plan/curve"
 	"weir/filter/bloom"
 	"weir/filter/counting"
 	"weir/filter/fpr"
@@ -40,23 +38,4 @@ func CountingFor(m, n, k int) (Counting, error) {
 		Overflow:      counting.TailBound(g, uint64(n), counting.Max+1),
 		OverflowBound: counting.OverflowBound(uint64(m)),
 	}, nil
-}
-
-// CountingFigure draws the bounds of the probability that any counter of the
-// planned filter of n elements reaches a value.
-func CountingFigure(c Counting, n int) (*curve.Figure, error) {
-	g, err := bloom.Standard(uint32(c.M), c.K)
-	if err != nil {
-		return nil, fmt.Errorf("plan counting: %w", err)
-	}
-	var values []float64
-	for j := 1; j <= min(2*(counting.Max+1), n); j++ {
-		values = append(values, float64(j))
-	}
-	f := curve.New(fmt.Sprintf("Counters of a filter, m = %d, n = %d, k = %d", c.M, n, c.K), "value that some counter reaches", "bound of the probability")
-	f.LogY()
-	return f, f.Lines(
-		curve.Named{Name: "binomial tail", Points: curve.Sample(values, func(j float64) float64 { return counting.TailBound(g, uint64(n), int(j)) })},
-		curve.Named{Name: "m (e ln 2 / j)^j", Points: curve.Sample(values, func(j float64) float64 { return counting.MaxBound(uint64(c.M), int(j)) })},
-	)
 }

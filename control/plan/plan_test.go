@@ -4,12 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"weir/control/plan/curve"
 	"weir/filter/fpr"
 )
 
@@ -215,41 +212,5 @@ func TestLoopFor(t *testing.T) {
 		if _, err := LoopFor(x[0], x[1], 1); !isInvalid(err) {
 			t.Errorf("LoopFor%v was planned", x)
 		}
-	}
-}
-
-func TestFiguresAreDrawn(t *testing.T) {
-	s := size(t, Request{Entries: 100000, Mode: "approx"})
-	c, err := CountingFor(1<<20, 1<<17, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, draw := range map[string]func() (*curve.Figure, error){
-		"size":     s.Figure,
-		"rates":    func() (*curve.Figure, error) { return RatesFigure(128, 16, 5) },
-		"counting": func() (*curve.Figure, error) { return CountingFigure(c, 1<<17) },
-		"loop":     func() (*curve.Figure, error) { return LoopFigure(24) },
-		"compress": func() (*curve.Figure, error) { return CompressFigure(10000, 16) },
-	} {
-		f, err := draw()
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		for _, format := range curve.Formats {
-			path := filepath.Join(t.TempDir(), name+"."+format)
-			if err := f.Save(path); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
-			if info, err := os.Stat(path); err != nil || info.Size() < 2000 {
-				t.Errorf("%s: %v, %v", path, info, err)
-			}
-		}
-		if err := f.Save(filepath.Join(t.TempDir(), "x.gif")); err == nil {
-			t.Error("a figure was saved as gif")
-		}
-	}
-	if _, err := RatesFigure(128, 0, 5); err == nil {
-		t.Error("rates of nothing were drawn")
 	}
 }

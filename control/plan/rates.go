@@ -1,10 +1,8 @@
 package plan
 
 import (
-	"fmt"
 	"math"
 
-	"weir/control/plan/curve"
 	"weir/filter/fpr"
 )
 
@@ -23,31 +21,6 @@ func FPR(m, n, k int) (Rates, error) {
 		return Rates{}, invalid("plan fpr: no filter has m=%d, n=%d, k=%d", m, n, k)
 	}
 	return Rates{Classic: fpr.Classic(m, n, k), Exact: fpr.Exact(m, n, k), Bloom1970: fpr.Bloom1970(m, n, k)}, nil
-}
-
-// RatesFigure draws the rates of a filter of m bits for n elements against the
-// number of hash functions, with the choice of k marked. It fails as FPR does,
-// and without elements, where all rates are 0.
-func RatesFigure(m, n, k int) (*curve.Figure, error) {
-	if _, err := FPR(m, n, k); err != nil {
-		return nil, err
-	}
-	if n == 0 || k == 0 {
-		return nil, invalid("plan fpr: nothing to draw for n=%d, k=%d", n, k)
-	}
-	best, _ := fpr.BestK(m, n)
-	var ks []float64
-	for i := 1; i <= min(m, max(k, 2*best)+2); i++ {
-		ks = append(ks, float64(i))
-	}
-	f := curve.New(fmt.Sprintf("False-positive rate, m = %d bits, n = %d elements", m, n), "hash functions k", "rate")
-	f.LogY()
-	return f, f.Lines(
-		curve.Named{Name: "exact", Points: curve.Sample(ks, func(k float64) float64 { return fpr.Exact(m, n, int(k)) })},
-		curve.Named{Name: "classic", Points: curve.Sample(ks, func(k float64) float64 { return fpr.Classic(m, n, int(k)) })},
-		curve.Named{Name: "Bloom 1970", Points: curve.Sample(ks, func(k float64) float64 { return fpr.Bloom1970(m, n, int(k)) })},
-		curve.Named{Name: fmt.Sprintf("k = %d", k), Dots: true, Points: curve.Points{{X: float64(k), Y: fpr.Exact(m, n, k)}}},
-	)
 }
 
 // Smallest is the least standard filter that reaches a rate.

@@ -1,6 +1,6 @@
 // Package plan is the arithmetic behind weir plan: what a filter of a given
 // size will cost and promise, before it is built. Results are plain structs,
-// printed as they are by --json; each has a figure of its curves.
+// which --json prints.
 package plan
 
 import (
@@ -9,7 +9,6 @@ import (
 	"slices"
 	"sort"
 
-	"weir/control/plan/curve"
 	"weir/filter/fpr"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -243,36 +242,4 @@ func traffic(r Request, mode membership.Mode, c fpr.CascadeLayout) *Traffic {
 	}
 	t.Improvement = t.Plain / t.Weighted
 	return t
-}
-
-// Figure draws the rate of the cascade, of a standard filter and of blocked
-// ones against the bits an entry, with the planned filter marked.
-func (s Sizing) Figure() (*curve.Figure, error) {
-	var bits []float64
-	for b := 6.; b <= max(24, s.BitsPerEntry+2); b += 0.5 {
-		bits = append(bits, b)
-	}
-	lines := func(b float64) int { return max(1, int(b*float64(s.Entries)/fpr.LineBits)) }
-	f := curve.New(fmt.Sprintf("False-positive rate of %d entries", s.Entries), "bits an entry", "rate")
-	f.LogY()
-	return f, f.Lines(
-		curve.Named{Name: "cascade, best rest", Points: curve.Sample(bits, func(b float64) float64 {
-			return fpr.BestCascade(s.Entries, uint32(lines(b))).Rate(s.Entries)
-		})},
-		curve.Named{Name: "standard, best k", Points: curve.Sample(bits, func(b float64) float64 {
-			_, rate := fpr.BestK(lines(b)*fpr.LineBits, s.Entries)
-			return rate
-		})},
-		curve.Named{Name: "one line, best k", Points: curve.Sample(bits, func(b float64) float64 {
-			rate := 1.
-			for k := 1; k <= 16; k++ {
-				rate = min(rate, fpr.Blocked(lines(b), fpr.LineBits, s.Entries, k))
-			}
-			return rate
-		})},
-		curve.Named{Name: "one line, 8 × 64", Points: curve.Sample(bits, func(b float64) float64 {
-			return fpr.Split(lines(b), 8, 64, s.Entries)
-		})},
-		curve.Named{Name: "planned", Dots: true, Points: curve.Points{{X: s.BitsPerEntry, Y: s.Cascade}}},
-	)
 }

@@ -7,8 +7,8 @@ import (
 
 	"gonum.org/v1/gonum/stat"
 
-	"weir/control/plan/curve"
 	"weir/filter/fpr"
+	"weir/tests/papers/curve"
 )
 
 func falsePositiveRate(p *page) {

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"weir/control/plan/curve"
 	"weir/filter/stable"
+	"weir/tests/papers/curve"
 )
 
 // Table III of the paper, the importances of its synthetic data, and what it

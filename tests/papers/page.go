@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"weir/control/plan/curve"
+	"weir/tests/papers/curve"
 )
 
 // page is a markdown page in the making. The first error is kept and returned

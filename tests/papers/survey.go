@@ -9,7 +9,6 @@ import (
 
 	"gonum.org/v1/gonum/stat/distuv"
 
-	"weir/control/plan/curve"
 	"weir/filter/digest"
 	"weir/filter/fpr"
 	"weir/filter/hash"
@@ -17,6 +16,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/sfb"
 	"weir/filter/sketch"
+	"weir/tests/papers/curve"
 )
 
 func survey(p *page) {

@@ -8,13 +8,13 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"weir/control/plan/curve"
 	"weir/filter/attenuated"
 	"weir/filter/bloom"
 	"weir/filter/compress"
 	"weir/filter/counting"
 	"weir/filter/fpr"
 	"weir/filter/reconcile"
+	"weir/tests/papers/curve"
 )
 
 // filterSeed selects the hash functions of the filters on the survey's page.

@@ -7,9 +7,9 @@ import (
 
 	"gonum.org/v1/gonum/stat/distuv"
 
-	"weir/control/plan/curve"
 	"weir/filter/hash"
 	"weir/filter/weighted"
+	"weir/tests/papers/curve"
 )
 
 // The papers' figures have neither N nor n: a universe so large that no single

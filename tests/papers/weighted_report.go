@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"math"
 
-	"weir/control/plan/curve"
 	"weir/filter/hash"
 	"weir/filter/weighted"
+	"weir/tests/papers/curve"
 )
 
 func weightedReport(p *page) {

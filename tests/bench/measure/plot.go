@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"sort"
 
-	"weir/control/plan/curve"
+	"weir/tests/papers/curve"
 )
 
 // Figure is one that was drawn.

@@ -1,5 +1,5 @@
-// Package curve draws curves in one style, for weir plan and for the pages of
-// docs/papers.
+// Package curve draws curves in one style, for the pages of docs/papers and
+// docs/benchmarks.md.
 package curve
 
 import (
