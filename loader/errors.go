@@ -18,7 +18,7 @@ var (
 	ErrNoInterface = errors.New("no such interface")
 	ErrNotAttached = errors.New("weir is not attached there")
 	ErrForeign     = errors.New("a foreign program is attached")            // which weir leaves alone
-	ErrHook        = errors.New("attached in another mode")                 // by weir
+	ErrMode        = errors.New("attached in another mode")                 // by weir
 	ErrSevered     = errors.New("no longer attached")                       // the interface is gone, or somebody has detached
 	ErrReplaced    = errors.New("another process has replaced the program") // with one of weir's
 	ErrNoDriver    = errors.New("the driver has no native XDP")             // generic mode would work
@@ -39,8 +39,7 @@ func explainPermission(err error) error {
 	if missing := missingCapabilities(); len(missing) > 0 {
 		return fmt.Errorf("%w, namely %s: %w", ErrPermission, strings.Join(missing, ", "), err)
 	}
-	var verifier *ebpf.VerifierError
-	if errors.As(err, &verifier) {
+	if _, ok := errors.AsType[*ebpf.VerifierError](err); ok {
 		return err // the program is wrong
 	}
 	return fmt.Errorf("%w: %w", ErrPermission, err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -89,7 +90,7 @@ func blockAll(t *testing.T, lists int) *Generation {
 
 // udp is a frame from a to b with a number in it.
 func udp(l *lab.Lab, src, dst netip.Addr, number uint32) []byte {
-	f := append(l.B.MAC[:len(l.B.MAC):len(l.B.MAC)], l.A.MAC...)
+	f := slices.Concat(l.B.MAC, l.A.MAC)
 	f = append(f, 0x08, 0)
 	f = append(f, 0x45, 0, 0, 20+8+32, 0, 0, 0, 0, 64, 17, 0, 0)
 	f = append(append(f, src.AsSlice()...), dst.AsSlice()...)
@@ -104,27 +105,13 @@ var unplugged = &lab.Lab{A: lab.End{MAC: make([]byte, 6)}, B: lab.End{MAC: make(
 func target(e lab.End) Target { return Target{Netns: e.Netns, Iface: e.Iface} }
 
 // attach attaches for a test that closes and detaches.
-func attach(t *testing.T, pins Pins, to Target, hook Hook, g *Generation) *Attachment {
+func attach(t *testing.T, pins Pins, to Target, mode Mode, g *Generation) *Attachment {
 	t.Helper()
-	a, err := attachLoaded(pins, to, hook, nil, g.Load)
+	a, err := pins.Attach(to, mode, nil, g.Load)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return a
-}
-
-// attachLoaded attaches the program that load returns.
-func attachLoaded(d Pins, to Target, hook Hook, metadata []byte, load func(*Stats) (*Program, error)) (*Attachment, error) {
-	p, err := d.Prepare(to, hook)
-	if err != nil {
-		return nil, err
-	}
-	defer p.Close()
-	program, err := load(p.Stats())
-	if err != nil {
-		return nil, err
-	}
-	return p.Attach(program, metadata)
 }
 
 func detach(t *testing.T, a *Attachment) {

@@ -30,7 +30,7 @@ const minStride = 64
 type Stats struct {
 	cpus int          // possible ones
 	mu   sync.RWMutex // guards what follows: Replace exchanges maps
-	maps pinnedMaps   // nil: closed
+	maps kept         // nil: closed
 	edge atomic.Bool  // the interface is an edge of a domain that looks for loops
 
 	reading sync.Mutex      // guards what follows, behind mu
@@ -38,12 +38,11 @@ type Stats struct {
 	record  ringbuf.Record
 }
 
-// pinnedMaps are the maps that outlive a program, by name. Their pins have the same
-// names.
-type pinnedMaps map[string]*array
+// kept are maps that outlive a program, by name. Their pins have the same.
+type kept map[string]*array
 
-// pinnedMapNames are the names of all of them.
-var pinnedMapNames = []string{
+// keptNames are the names of all of them.
+var keptNames = []string{
 	bpf.WeirMapReasonStats, bpf.WeirMapListStats,
 	bpf.WeirMapTrackerNow, bpf.WeirMapTrackerLines, bpf.WeirMapTrackerFlows,
 	bpf.WeirMapPenalties, bpf.WeirMapEvents, bpf.WeirMapSamplingNow,
@@ -51,7 +50,7 @@ var pinnedMapNames = []string{
 	bpf.WeirMapDigestNow, bpf.WeirMapDigestBanks, bpf.WeirMapDigestLines, bpf.WeirMapDigestSightings,
 }
 
-func (k pinnedMaps) Close() error {
+func (k kept) Close() error {
 	var errs []error
 	for _, m := range k {
 		errs = append(errs, m.Close())
@@ -59,13 +58,13 @@ func (k pinnedMaps) Close() error {
 	return errors.Join(errs...)
 }
 
-// newPinnedMaps makes empty maps of these names, with so many entries.
-func newPinnedMaps(entries map[string]int) (_ pinnedMaps, err error) {
+// newKept makes empty maps of these names, with so many entries.
+func newKept(entries map[string]int) (_ kept, err error) {
 	spec, _, err := statsSpec()
 	if err != nil {
 		return nil, err
 	}
-	k := make(pinnedMaps)
+	k := make(kept)
 	defer func() {
 		if err != nil {
 			k.Close()
@@ -98,7 +97,7 @@ func newStats(lists int) (_ *Stats, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Stats{cpus: cpus, maps: make(pinnedMaps)}
+	s := &Stats{cpus: cpus, maps: make(kept)}
 	defer func() {
 		if err != nil {
 			s.maps.Close()
@@ -106,7 +105,7 @@ func newStats(lists int) (_ *Stats, err error) {
 	}()
 	spec.Maps[bpf.WeirMapReasonStats].MaxEntries = uint32(cpus)
 	spec.Maps[bpf.WeirMapLoopStats].MaxEntries = uint32(cpus)
-	for _, name := range pinnedMapNames {
+	for _, name := range keptNames {
 		if name == bpf.WeirMapListStats {
 			s.maps[name], err = newListArray(lists)
 		} else {
@@ -150,13 +149,13 @@ func openStats(path string) (_ *Stats, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Stats{cpus: cpus, maps: make(pinnedMaps)}
+	s := &Stats{cpus: cpus, maps: make(kept)}
 	defer func() {
 		if err != nil {
 			s.maps.Close()
 		}
 	}()
-	for _, name := range pinnedMapNames {
+	for _, name := range keptNames {
 		if s.maps[name], err = openPinned(filepath.Join(path, name), spec.Maps[name]); err != nil {
 			return nil, err
 		}
@@ -187,7 +186,7 @@ func openPinned(path string, spec *ebpf.MapSpec) (*array, error) {
 }
 
 // present are the maps that a program which is loaded now shares.
-func (s *Stats) present() (pinnedMaps, error) {
+func (s *Stats) present() (kept, error) {
 	if s == nil {
 		return nil, errors.New("there are no counters")
 	}
@@ -201,7 +200,7 @@ func (s *Stats) present() (pinnedMaps, error) {
 
 // read calls fn with the maps, unless there are none. They are there until it
 // returns.
-func (s *Stats) read(fn func(pinnedMaps)) {
+func (s *Stats) read(fn func(kept)) {
 	if s == nil {
 		return
 	}
@@ -210,18 +209,6 @@ func (s *Stats) read(fn func(pinnedMaps)) {
 	if s.maps != nil {
 		fn(s.maps)
 	}
-}
-
-// share returns the maps of these names for another user, who must close them, or
-// nil if the stats are closed.
-func (s *Stats) share(names ...string) (shared pinnedMaps) {
-	s.read(func(k pinnedMaps) {
-		shared = make(pinnedMaps)
-		for _, name := range names {
-			shared[name] = k[name].share()
-		}
-	})
-	return shared
 }
 
 // stride is the number of counters in a row of list_stats.
@@ -233,7 +220,7 @@ func (s *Stats) stride(lists *array) int {
 // dst where that suffices. It makes no system call.
 func (s *Stats) Reasons(dst []Counter) []Counter {
 	dst = dst[:0]
-	s.read(func(k pinnedMaps) {
+	s.read(func(k kept) {
 		// Behind its counters, a row holds what is none; that is cut off.
 		dst = sum(dst, k[bpf.WeirMapReasonStats].words, rowWords/counterWords)[:bpf.WeirReasonREASON_COUNT]
 	})
@@ -245,7 +232,7 @@ func (s *Stats) Reasons(dst []Counter) []Counter {
 // dst where that suffices. It makes no system call.
 func (s *Stats) Lists(dst []Counter) []Counter {
 	dst = dst[:0]
-	s.read(func(k pinnedMaps) {
+	s.read(func(k kept) {
 		lists := k[bpf.WeirMapListStats]
 		dst = sum(dst, lists.words, s.stride(lists))
 	})
@@ -258,7 +245,7 @@ func (s *Stats) Refuted() uint64 { return s.sumOfRows(refutedWord) }
 
 // sumOfRows adds up a word of all CPUs' rows.
 func (s *Stats) sumOfRows(word int) (n uint64) {
-	s.read(func(k pinnedMaps) {
+	s.read(func(k kept) {
 		words := k[bpf.WeirMapReasonStats].words
 		for i := word; i < len(words); i += rowWords {
 			n += atomic.LoadUint64(&words[i])
@@ -303,13 +290,13 @@ func (s *Stats) carry(to *array) {
 
 // move makes these maps the present ones of their names. Larger counters of
 // lists take over what the former ones hold.
-func (s *Stats) move(fresh pinnedMaps) error {
+func (s *Stats) move(fresh kept) error {
 	if lists := fresh[bpf.WeirMapListStats]; lists != nil {
 		s.carry(lists)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old := make(pinnedMaps)
+	old := make(kept)
 	for name, m := range fresh {
 		old[name], s.maps[name] = s.maps[name], m
 	}

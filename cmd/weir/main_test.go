@@ -69,7 +69,7 @@ func TestHelp(t *testing.T) {
 		if c.Short == "" || c.Example == "" {
 			t.Errorf("%s: no short text or no example", c.CommandPath())
 		}
-		args := append(strings.Fields(c.CommandPath())[1:], "--help")
+		args := strings.Fields(c.CommandPath() + " --help")[1:]
 		code, out, log := weir(t, "", args...)
 		if code != exitOK || !strings.Contains(out, "Examples:\n") || log != "" {
 			t.Errorf("%v: exit code %d\n%s%s", args, code, out, log)

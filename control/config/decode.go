@@ -302,7 +302,7 @@ func findField(t reflect.Type, is func(field) bool) (field, bool) {
 
 // structure decodes a mapping; n is nil for none.
 func (d *decoder) structure(n ast.Node, v reflect.Value, path string) {
-	if s, ok := v.Addr().Interface().(defaulter); ok && v.IsZero() {
+	if s, ok := reflect.TypeAssert[defaulter](v.Addr()); ok && v.IsZero() {
 		s.setDefaults()
 	}
 	if f, ok := shortField(v.Type()); ok {
@@ -424,7 +424,7 @@ type defaulter interface{ setDefaults() }
 // element makes an element with its defaults.
 func element(t reflect.Type) reflect.Value {
 	v := reflect.New(t)
-	if d, ok := v.Interface().(defaulter); ok {
+	if d, ok := reflect.TypeAssert[defaulter](v); ok {
 		d.setDefaults()
 	}
 	return v.Elem()

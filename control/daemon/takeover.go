@@ -32,8 +32,14 @@ func (d *Daemon) openJournal(ctx context.Context, c *config.Config) (*journal.Jo
 	if err := d.stopOthers(c); err != nil {
 		return nil, err
 	}
-	for deadline := time.Now().Add(stopPatience); errors.Is(err, journal.ErrLocked) && time.Now().Before(deadline) && ctx.Err() == nil; {
-		time.Sleep(10 * time.Millisecond)
+	ctx, cancel := context.WithTimeout(ctx, stopPatience)
+	defer cancel()
+	for errors.Is(err, journal.ErrLocked) {
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(10 * time.Millisecond):
+		}
 		j, err = journal.Open(file, d.Log)
 	}
 	return j, err

@@ -216,7 +216,7 @@ func (s *stage) set(ctx context.Context, dir string) (err error) {
 		Places:  []run.Place{{Target: run.Target{Netns: s.ground.B.Netns, Iface: s.ground.B.Iface}}},
 		Pins:    pins,
 		Version: s.o.Version,
-		Log:     slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Log:     slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return err

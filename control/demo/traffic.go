@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 
 	"weir/control/capture"
 	"weir/filter/key"
@@ -101,10 +102,8 @@ func (l *lists) expect(t key.Tuple) kind {
 	if !l.blocked.listed(t) || passesFirst(packet.Frame(t)) {
 		return unlisted
 	}
-	for _, a := range l.allow {
-		if a == t.Src {
-			return allowedToo
-		}
+	if slices.Contains(l.allow, t.Src) {
+		return allowedToo
 	}
 	return listed
 }

@@ -120,11 +120,11 @@ func (s *Store) AddList(l List, e list.Entries) (uint16, error) {
 }
 
 // add adds the entries of a list.
-func (to *entries) add(l List, n uint16, e list.Entries) {
-	addPrefixes(l, n, &to.src4, &to.dst4, e.V4, func(p list.V4Prefix) prefix4 { return prefix4{p} })
-	addPrefixes(l, n, &to.src6, &to.dst6, e.V6, func(p netip.Prefix) prefix6 { return prefix6{p} })
-	for _, k := range e.Flows {
-		to.route(k, appender{n})
+func (e *entries) add(l List, n uint16, from list.Entries) {
+	addPrefixes(l, n, &e.src4, &e.dst4, from.V4, func(p list.V4Prefix) prefix4 { return prefix4{p} })
+	addPrefixes(l, n, &e.src6, &e.dst6, from.V6, func(p netip.Prefix) prefix6 { return prefix6{p} })
+	for _, k := range from.Flows {
+		e.route(k, appender{n})
 	}
 }
 

@@ -30,8 +30,7 @@ var ErrQuery = errors.New(`want an address, "> ADDRESS", or a flow as in "tcp 19
 // packets to it.
 func parse(query string) ([]question, error) {
 	entries, _, err := list.Parse("query", strings.NewReader(query), list.Options{MaxBad: -1})
-	var line list.LineError
-	if errors.As(err, &line) {
+	if line, ok := errors.AsType[list.LineError](err); ok {
 		return nil, fmt.Errorf("%q: %w; %w", query, line.Err, ErrQuery)
 	}
 	if err != nil {

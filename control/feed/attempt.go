@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"io"
 	"strings"
 	"time"
@@ -42,7 +43,7 @@ func (f *Feed) attempt(ctx context.Context, s *source) (Outcome, error) {
 		return o, ctx.Err()
 	}
 	switch {
-	case err == errUnchanged:
+	case errors.Is(err, errUnchanged):
 		o.Result = Unchanged
 		c = old.confirmed(old.validator, o.Began)
 	case err != nil:

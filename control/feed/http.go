@@ -80,8 +80,7 @@ func (s *source) get(ctx context.Context, to string, known validator) (*answer, 
 	a.stall.Stop()
 	if err != nil {
 		a.release()
-		var u *url.Error // it repeats the URL
-		if errors.As(err, &u) {
+		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err
 		}
 		return nil, a.explain(err, Unreachable, "no answer")
@@ -156,9 +155,9 @@ func (a *answer) Read(p []byte) (int, error) {
 // and what says it in words.
 func (a *answer) explain(err error, kind Failure, what string) error {
 	switch cause := context.Cause(a.ctx); {
-	case cause == errTimeout:
+	case errors.Is(cause, errTimeout):
 		return fail(TimedOut, "not done within %v", a.source.Timeout)
-	case cause == errStall:
+	case errors.Is(cause, errStall):
 		return fail(Stalled, "nothing came for %v, after %d bytes", a.source.StallTimeout, a.read)
 	case errors.As(err, new(*failure)):
 		return err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -52,7 +53,7 @@ func TestDamaged(t *testing.T) {
 			check("flipped", i, flipped)
 		}
 	}
-	check("lengthened", len(whole), append(whole[:len(whole):len(whole)], '\n'))
+	check("lengthened", len(whole), append(slices.Clip(whole), '\n'))
 	check("lengthened", 0, append([]byte{'\n'}, whole...))
 	check("emptied", 0, nil)
 

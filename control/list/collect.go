@@ -54,12 +54,7 @@ func (c *chunk) parse() {
 // cutLine cuts text after its first line and gives the line without its end:
 // LF, CRLF, or CRCRLF, which comes from converting twice.
 func cutLine(text []byte) (line, rest []byte) {
-	i := bytes.IndexByte(text, '\n')
-	if i < 0 {
-		line = text
-	} else {
-		line, rest = text[:i], text[i+1:]
-	}
+	line, rest, _ = bytes.Cut(text, []byte{'\n'})
 	for len(line) > 0 && line[len(line)-1] == '\r' {
 		line = line[:len(line)-1]
 	}

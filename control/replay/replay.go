@@ -121,7 +121,6 @@ func (k *Kernel) counted(read func([]loader.Counter) []loader.Counter, last []lo
 			continue
 		}
 		if grown >= 0 || c.Packets != last[i].Packets+1 || c.Bytes != last[i].Bytes+uint64(length) {
-			ok = false
 			return 0, false
 		}
 		grown = i
@@ -132,10 +131,7 @@ func (k *Kernel) counted(read func([]loader.Counter) []loader.Counter, last []lo
 
 // Banks implements Engine.
 func (k *Kernel) Banks(i int, fn func([]*sketch.Bank)) {
-	if t, err := k.generation.OpenTrackers(k.stats); err == nil {
-		fn(t.Banks(i, t.Active(i)))
-		t.Close() // if it fails, the memory leaks
-	}
+	k.generation.Watch(k.stats, func(c engine.Counting) { fn(c.Banks(i, c.Counting(i))) })
 }
 
 // Close implements Engine; it leaves the generation open.

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"weir/control/engine"
 	"weir/control/metrics"
 	"weir/control/observe/heavy"
 	"weir/filter/penalty"
@@ -139,12 +140,11 @@ func (f *Filter) note() {
 		}
 		n := found{Attachment: h.Attachment, gone: h.Severed()}
 		if punishing && !n.gone {
-			if c, err := f.generation.OpenTrackers(h.Stats()); err == nil {
+			f.generation.Watch(h.Stats(), func(c engine.Counting) {
 				if t, err := penalty.NewTable(c.Penalties); err == nil {
 					n.penalties = new(t.Len())
 				}
-				c.Close() // if it fails, the memory leaks
-			}
+			})
 		}
 		there = append(there, n)
 	}

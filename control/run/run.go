@@ -32,7 +32,7 @@ import (
 type (
 	Target = loader.Target
 	Pins   = loader.Pins
-	Mode   = loader.Hook
+	Mode   = loader.Mode
 )
 
 // Place is where to filter: an interface, or a pattern of names with *, ? and
@@ -40,7 +40,7 @@ type (
 // go.
 type Place struct {
 	Target
-	XDP loader.Hook
+	XDP loader.Mode
 }
 
 // pattern reports whether the place has a pattern of names.
@@ -117,7 +117,7 @@ type Filter struct {
 // hold is an interface that is to be filtered.
 type hold struct {
 	loader.Target
-	XDP                loader.Hook
+	XDP                loader.Mode
 	*loader.Attachment           // nil while no such interface has been there
 	adopted            bool      // it was filtered already
 	index              int       // number of the interface, as it was last seen; 0: it is gone
@@ -393,31 +393,14 @@ func (f *Filter) attach(h *hold) error {
 	if err != nil {
 		return err
 	}
-	// A process that is taken over may just have replaced its program.
-	for range 3 {
-		if h.Attachment, err = f.load(h, about); !errors.Is(err, loader.ErrReplaced) {
-			break
+	h.Attachment, err = f.o.Pins.Attach(h.Target, h.XDP, about, func(s *loader.Stats) (*loader.Program, error) {
+		if err := f.setEdges(h.Target, s); err != nil {
+			return nil, err
 		}
-	}
+		return f.generation.Load(s)
+	})
 	h.seen()
 	return err
-}
-
-// load loads the generation's program for an interface, and attaches it.
-func (f *Filter) load(h *hold, about []byte) (*loader.Attachment, error) {
-	prepared, err := f.o.Pins.Prepare(h.Target, h.XDP)
-	if err != nil {
-		return nil, err
-	}
-	defer prepared.Close()
-	if err := f.setEdges(h.Target, prepared.Stats()); err != nil {
-		return nil, err
-	}
-	program, err := f.generation.Load(prepared.Stats())
-	if err != nil {
-		return nil, err
-	}
-	return prepared.Attach(program, about)
 }
 
 // seen takes note which interface of its name is filtered.
@@ -602,7 +585,7 @@ func describe(h *hold, d status.Description) error {
 	if err != nil {
 		return err
 	}
-	return h.SetMetadata(about)
+	return h.SetAbout(about)
 }
 
 var (
@@ -635,7 +618,7 @@ func (f *Filter) follow() error {
 		return err != nil
 	})
 	// Who detaches what a pattern names does not mean others that may come.
-	if lost != nil && len(f.holds) == 0 && (lost == errTaken || !slices.ContainsFunc(f.o.Places, Place.pattern)) {
+	if lost != nil && len(f.holds) == 0 && (errors.Is(lost, errTaken) || !slices.ContainsFunc(f.o.Places, Place.pattern)) {
 		f.over = true
 	}
 	unseen := ""
@@ -828,7 +811,7 @@ func (f *Filter) keep(h *hold) error {
 		f.tellGone(h, log)
 		h.index, h.went = 0, time.Now()
 	}
-	switch err := h.Reattach(nil); {
+	switch err := h.Return(nil); {
 	case h.Replaced(), errors.Is(err, loader.ErrReplaced):
 		return errTaken
 	case err == nil:

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"slices"
@@ -31,7 +30,7 @@ type served struct {
 
 func serve(t *testing.T, o Options) *served {
 	t.Helper()
-	o.Log = slog.New(slog.NewTextHandler(io.Discard, nil)) // the buffer of others is read meanwhile
+	o.Log = slog.New(slog.DiscardHandler) // the buffer of others is read meanwhile
 	f := begin(t, o)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error)
@@ -240,7 +239,7 @@ func TestTidy(t *testing.T) {
 		d.PID = 1 << 30
 		about, err := d.Encode()
 		if err == nil {
-			err = h.SetMetadata(about)
+			err = h.SetAbout(about)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -450,7 +449,7 @@ func TestBringUp(t *testing.T) {
 		about string
 		told  int
 	}{{`"damaged"`, 1}, {`"damaged"`, 1}, {`{"entries": 7}`, 1}} {
-		if err := h.SetMetadata([]byte(c.about)); err != nil {
+		if err := h.SetAbout([]byte(c.about)); err != nil {
 			t.Fatal(err)
 		}
 		if err := f.follow(); err != nil {

@@ -21,7 +21,7 @@ func TestKeysTurnTheTabs(t *testing.T) {
 		{"x y z alt+s left", "src"},
 	} {
 		v := view{every: time.Second}
-		for _, key := range strings.Fields(c.keys) {
+		for key := range strings.FieldsSeq(c.keys) {
 			v.press(key, top)
 		}
 		if got := tabs(top)[v.chosen(top)]; got != c.want {

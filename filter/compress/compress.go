@@ -15,6 +15,8 @@ import (
 	"math"
 	"sort"
 
+	"gonum.org/v1/gonum/stat"
+
 	"weir/filter/bloom"
 	"weir/filter/hash"
 )
@@ -24,15 +26,7 @@ import (
 // and p′ the expected fraction of zeros (section 2.6).
 func SentBits(g bloom.Geometry, n uint64) float64 {
 	p := g.ZeroFraction(n)
-	return float64(g.M()) * entropy(p)
-}
-
-// entropy returns the binary entropy H(p) in bits.
-func entropy(p float64) float64 {
-	if p == 0 || p == 1 {
-		return 0
-	}
-	return -p*math.Log2(p) - (1-p)*math.Log2(1-p)
+	return float64(g.M()) * stat.Entropy([]float64{p, 1 - p}) / math.Ln2
 }
 
 // Plan is a filter geometry chosen by [Optimal], with its expected properties.

@@ -65,7 +65,8 @@ func (a Action) String() string {
 	return "pass"
 }
 
-// Limits of the failsafe configuration, the same as in bpf/failsafe.h.
+// MaxFailsafe is the maximum number of failsafe ports, of IPv4 prefixes and of
+// IPv6 prefixes, as in bpf/failsafe.h.
 const MaxFailsafe = 8
 
 // FailsafePort is a destination port that passes before any list is asked.

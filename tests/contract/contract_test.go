@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"weir/control/engine"
@@ -172,7 +173,7 @@ func (r random) extend(f []byte) []byte {
 			ext[1] += byte(r.pick(1, 2, 255))
 		}
 		ext[0], f[20] = f[20], byte(kind)
-		f = append(f[:54:54], append(ext, f[54:]...)...)
+		f = slices.Concat(f[:54], ext, f[54:])
 	}
 	payload := len(f) - 54
 	if r.IntN(4) == 0 {

@@ -116,7 +116,7 @@ func newVersion(name string, text io.Reader) (*version, error) {
 // sample gives up to n addresses of a version that are wanted, all over it.
 func (v *version) sample(n int, want func(netip.Addr) bool) (found []netip.Addr) {
 	step := max(1, len(v.entries)/(4*n))
-	for offset := 0; offset < step; offset++ {
+	for offset := range step {
 		for i := offset; i < len(v.entries); i += step {
 			if a := v.entries[i].Prefix().Addr(); want(a) {
 				if found = append(found, a); len(found) == n {

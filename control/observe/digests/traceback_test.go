@@ -524,7 +524,7 @@ func TestArchiveOutlastsItsRecorder(t *testing.T) {
 // of the old clock and of the new.
 func TestSliceOfAClockThatIsSet(t *testing.T) {
 	c := Config{Config: digest.Config{Slice: time.Second}}
-	at := func(d time.Duration) time.Time { return start.Add(d) }
+	at := start.Add
 	for _, s := range []struct {
 		name       string
 		begun, end time.Duration // by the clock

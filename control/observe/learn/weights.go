@@ -2,6 +2,7 @@ package learn
 
 import (
 	"math"
+	"slices"
 
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -110,7 +111,7 @@ func extraBits(hot weighted.Universe, cold weighted.Class) []float64 {
 	if len(hot) == 0 {
 		return nil
 	}
-	u := append(hot, cold)
+	u := append(slices.Clip(hot), cold)
 	k := u.Theorem(u.Members())
 	for i := range k {
 		k[i] -= k[len(hot)]

@@ -71,8 +71,8 @@ func TestSchemaFields(t *testing.T) {
 		{"bars", doc.Properties["bars"].Items.Properties, reflect.TypeFor[Bar]()},
 	} {
 		var fields, described []string
-		for i := range c.of.NumField() {
-			name, _, _ := strings.Cut(c.of.Field(i).Tag.Get("json"), ",")
+		for field := range c.of.Fields() {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 			fields = append(fields, name)
 		}
 		for name := range c.schema {
