@@ -1,0 +1,159 @@
+// Package lint checks what the linters of .golangci.yml cannot.
+package lint
+
+import (
+	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const root = "../.."
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestDependencies compares go.mod with the tables of docs/dependencies.md.
+// make lint keeps go.mod tidy.
+func TestDependencies(t *testing.T) {
+	cmd := exec.Command("go", "mod", "edit", "-json")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v", cmd, err)
+	}
+	var mod struct {
+		Require []struct {
+			Path     string
+			Indirect bool
+		}
+		Tool []struct{ Path string }
+	}
+	if err := json.Unmarshal(out, &mod); err != nil {
+		t.Fatal(err)
+	}
+	var direct []string
+	for _, r := range mod.Require {
+		if !r.Indirect {
+			direct = append(direct, r.Path)
+		}
+	}
+	for _, tool := range mod.Tool {
+		direct = append(direct, tool.Path)
+	}
+
+	const doc = "docs/dependencies.md"
+	reasons := make(map[string]string)
+	row := regexp.MustCompile("(?m)^\\| `([^`]+)` \\| *([^|\\n]*?) *\\|$")
+	for _, m := range row.FindAllStringSubmatch(read(t, doc), -1) {
+		reasons[m[1]] = m[2]
+	}
+	for _, d := range direct {
+		if reasons[d] == "" {
+			t.Errorf("%s: no reason for %s", doc, d)
+		}
+		delete(reasons, d)
+	}
+	for d := range reasons {
+		t.Errorf("%s: %s is not a direct dependency", doc, d)
+	}
+}
+
+// product returns the files under control/, without tests.
+func product(t *testing.T) map[string]*ast.File {
+	t.Helper()
+	files := make(map[string]*ast.File)
+	err := fs.WalkDir(os.DirFS(root), "control", func(name string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") {
+			return err
+		}
+		files[name], err = parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil, parser.SkipObjectResolution)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// TestEachPackageHasARule holds .golangci.yml to the packages under control/:
+// without a rule a package may import any other.
+func TestEachPackageHasARule(t *testing.T) {
+	config := read(t, ".golangci.yml")
+	pattern := regexp.MustCompile(`\$\{config-path\}/(control/[a-z/]+)/\*\.go`)
+	rules := make(map[string]bool)
+	for _, m := range pattern.FindAllStringSubmatch(config, -1) {
+		rules[m[1]] = true
+	}
+	packages := make(map[string]bool)
+	for name := range product(t) {
+		packages[filepath.Dir(name)] = true
+	}
+	if !maps.Equal(rules, packages) {
+		t.Errorf(".golangci.yml has rules for\n%v, want them for\n%v",
+			slices.Sorted(maps.Keys(rules)), slices.Sorted(maps.Keys(packages)))
+	}
+}
+
+// callbacks are the exported fields of function type that are left.
+var callbacks = []string{
+	"control/daemon.Options.Logging",
+	"control/demo.Options.Say",
+	"control/demo.Options.Show",
+	"control/feed.Config.Refuse",
+	"control/list.Options.Progress",
+	"control/observe/digests.Node.Ask",
+	"control/observe/events.Interface.Drops",
+	"control/replay.Options.Warn",
+	"control/run.Options.Load",
+	"control/run.Options.Multicast",
+	"control/run.Options.Tell",
+	"control/top.Options.Read",
+}
+
+// TestCallbacks keeps exported fields of function type out of control/: what
+// runs when, and in which goroutine, is hard to see through them. Results are
+// return values, messages, or handles with Close.
+func TestCallbacks(t *testing.T) {
+	var got []string
+	for name, f := range product(t) {
+		ast.Inspect(f, func(n ast.Node) bool {
+			spec, ok := n.(*ast.TypeSpec)
+			if !ok {
+				return true
+			}
+			if s, ok := spec.Type.(*ast.StructType); ok && spec.Name.IsExported() {
+				for _, field := range s.Fields.List {
+					if _, ok := field.Type.(*ast.FuncType); !ok {
+						continue
+					}
+					for _, n := range field.Names {
+						if n.IsExported() {
+							got = append(got, filepath.Dir(name)+"."+spec.Name.Name+"."+n.Name)
+						}
+					}
+				}
+			}
+			return true
+		})
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, callbacks) {
+		t.Errorf("fields of function type\n%s, want\n%s", strings.Join(got, "\n"), strings.Join(callbacks, "\n"))
+	}
+}
