@@ -59,33 +59,9 @@ const DefaultMaxBad = 0.05
 // are counted only.
 const MaxErrors = 20
 
-// V4Prefix is an IPv4 prefix in one word: address<<8 | length, the address in
-// host order. It sorts by address, then length.
-type V4Prefix uint64
-
-// V4 is the prefix of the given length in bits, 0…32, at addr, whose host bits
-// must be zero.
-func V4(addr uint32, bits int) V4Prefix { return V4Prefix(addr)<<8 | V4Prefix(bits) }
-
-// Addr is the prefix's first address in host order.
-func (p V4Prefix) Addr() uint32 { return uint32(p >> 8) }
-
-// Bits is the prefix's length in bits.
-func (p V4Prefix) Bits() int { return int(p & 0xff) }
-
-// Prefix is p as a netip.Prefix.
-func (p V4Prefix) Prefix() netip.Prefix {
-	a := p.Addr()
-	addr := netip.AddrFrom4([4]byte{byte(a >> 24), byte(a >> 16), byte(a >> 8), byte(a)})
-	return netip.PrefixFrom(addr, p.Bits())
-}
-
-// String gives the prefix in the list format: a single address is written
-// without a length.
-func (p V4Prefix) String() string { return key.Source(p.Prefix()).String() }
-
-// Entries is what the lines of a list stand for, each kind in the order of the
-// file, duplicates included. A range counts as the prefixes that it takes.
+// Entries is what lines of a list stand for, each kind in the order of the file,
+// duplicates included. A range is the prefixes that cover it. [Entries.Set]
+// returns them as a list's contents.
 type Entries struct {
 	V4    []V4Prefix
 	V6    []netip.Prefix // masked

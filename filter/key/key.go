@@ -23,6 +23,7 @@
 package key
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -250,6 +251,16 @@ func Parse(b []byte) (Key, error) {
 		return Key{}, fmt.Errorf("key: bits set outside shape %v", s)
 	}
 	return k, nil
+}
+
+// Compare returns the order of two keys, which is that of their serialisations:
+// first by shape.
+func (k Key) Compare(l Key) int {
+	return cmp.Or(
+		cmp.Compare(k.Fields, l.Fields), cmp.Compare(k.SrcBits, l.SrcBits), cmp.Compare(k.DstBits, l.DstBits),
+		cmp.Compare(k.Proto, l.Proto), k.Src.Compare(l.Src), k.Dst.Compare(l.Dst),
+		cmp.Compare(k.SrcPort, l.SrcPort), cmp.Compare(k.DstPort, l.DstPort),
+	)
 }
 
 // Hash returns XXH64 of the canonical serialisation with the seed.

@@ -152,12 +152,14 @@ func TestParseRejects(t *testing.T) {
 	}
 }
 
-// Different keys have different serialisations and texts.
-func TestSerialisationIsInjective(t *testing.T) {
+// Different keys have different serialisations and texts, and their order is that
+// of the serialisations.
+func TestSerialisation(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %#x", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	serialised, texts := make(map[string]Key), make(map[string]Key)
+	var last Key
 	for range 100_000 {
 		s := Shape{Fields: Fields(r.IntN(16))}
 		s.SrcBits, s.DstBits = uint8(r.IntN(4)*s.MaxBits()/3), uint8(r.IntN(4)*s.MaxBits()/3)
@@ -174,6 +176,10 @@ func TestSerialisationIsInjective(t *testing.T) {
 			}
 			seen[text] = k
 		}
+		if last.Src.IsValid() && k.Compare(last) != bytes.Compare(k.Append(nil), last.Append(nil)) {
+			t.Fatalf("%v and %v: order %d", k, last, k.Compare(last))
+		}
+		last = k
 	}
 }
 

@@ -1,0 +1,238 @@
+package list
+
+import (
+	"slices"
+
+	"weir/filter/key"
+)
+
+// Set is the contents of a list: its entries, each once and in order. A Set is
+// immutable, so it may be shared and read concurrently. A nil *Set is empty.
+//
+// An IPv4 entry takes 8 bytes, an IPv6 entry 24, a flow 56.
+type Set struct {
+	V4    Prefixes[V4Prefix]
+	V6    Prefixes[V6Prefix]
+	Flows Sorted[key.Key] // in tuple form
+}
+
+// Prefixes is a Set's addresses and prefixes of one family.
+type Prefixes[P Prefix[P]] struct {
+	// Plain is matched against the sides that the list's direction names, Src
+	// and Dst against sources and destinations whatever the direction. A prefix
+	// of no bits matches all packets on either side: it is in Src.
+	Plain, Src, Dst Sorted[P]
+
+	lengths lengths // includes those of all prefixes
+}
+
+// lengths is a set of prefix lengths, 0…128.
+type lengths [3]uint64
+
+func (l *lengths) add(bits int) { l[bits>>6] |= 1 << (bits & 63) }
+
+// HasLength reports whether there may be a prefix of a length. Where it reports
+// false, there is none.
+func (p *Prefixes[P]) HasLength(bits int) bool { return p.lengths[bits>>6]>>(bits&63)&1 != 0 }
+
+// Set returns the entries as a set. It takes the slices of e over.
+func (e Entries) Set() *Set {
+	s := &Set{}
+	var src4, dst4 []V4Prefix
+	var src6, dst6, plain6 []V6Prefix
+	var flows []key.Key
+	for _, k := range e.Flows {
+		if k.Tuple() {
+			flows = append(flows, k)
+			continue
+		}
+		switch p, source := side(k); {
+		case source && p.Addr().Is4():
+			src4 = append(src4, V4Of(p))
+		case source:
+			src6 = append(src6, V6Of(p))
+		case p.Addr().Is4():
+			dst4 = append(dst4, V4Of(p))
+		default:
+			dst6 = append(dst6, V6Of(p))
+		}
+	}
+	if len(e.V6) > 0 {
+		plain6 = make([]V6Prefix, len(e.V6))
+		for i, p := range e.V6 {
+			plain6[i] = V6Of(p)
+		}
+	}
+	s.V4, s.V6 = newPrefixes(e.V4, src4, dst4), newPrefixes(plain6, src6, dst6)
+	s.Flows = sorted(flows)
+	return s
+}
+
+func newPrefixes[P Prefix[P]](plain, src, dst []P) (p Prefixes[P]) {
+	p.Plain, p.Src, p.Dst = sorted(plain), sorted(src), sorted(dst)
+	if all := p.Plain.base; len(all) > 0 && all[0].Bits() == 0 { // it sorts first
+		p.Plain.base = all[1:]
+		p.Src, _ = p.Src.apply(Sorted[P]{base: all[:1]}, Sorted[P]{})
+	}
+	for _, s := range []Sorted[P]{p.Plain, p.Src, p.Dst} {
+		for k := range s.All() {
+			p.lengths.add(k.Bits())
+		}
+	}
+	return p
+}
+
+// SetOf returns the set of the entries that are just these keys.
+func SetOf(keys ...key.Key) *Set { return Entries{Flows: keys}.Set() }
+
+// Len returns the number of entries.
+func (s *Set) Len() int {
+	if s == nil {
+		return 0
+	}
+	return s.V4.len() + s.V6.len() + s.Flows.Len()
+}
+
+func (p *Prefixes[P]) len() int { return p.Plain.Len() + p.Src.Len() + p.Dst.Len() }
+
+// Has reports whether the set has the entry of a key: for an address or a prefix
+// also where its side is left to the list's direction.
+func (s *Set) Has(k key.Key) bool {
+	if s == nil {
+		return false
+	}
+	if k.Tuple() {
+		return s.Flows.Has(k)
+	}
+	p, source := side(k)
+	if p.Addr().Is4() {
+		return s.V4.has(V4Of(p), source)
+	}
+	return s.V6.has(V6Of(p), source)
+}
+
+func (p *Prefixes[P]) has(k P, source bool) bool {
+	return p.Plain.Has(k) || source && p.Src.Has(k) || !source && p.Dst.Has(k)
+}
+
+// Has is [Set.Has] for a few entries.
+func (e Entries) Has(k key.Key) bool {
+	if slices.Contains(e.Flows, k) {
+		return true
+	}
+	if k.Tuple() {
+		return false
+	}
+	p, _ := side(k)
+	if p.Addr().Is4() {
+		return slices.Contains(e.V4, V4Of(p))
+	}
+	return slices.Contains(e.V6, p)
+}
+
+// Delta is a change of a list's contents. What it both adds and removes, it
+// adds.
+type Delta struct {
+	Add, Remove *Set
+
+	from, to *Set // what Diff made it of; nil: something else did
+}
+
+// Len returns the number of entries that d adds and removes.
+func (d Delta) Len() int { return d.Add.Len() + d.Remove.Len() }
+
+// Diff returns the delta that makes s of old.
+func (s *Set) Diff(old *Set) Delta {
+	s, old = s.orEmpty(), old.orEmpty()
+	d := Delta{Add: &Set{}, Remove: &Set{}, from: old, to: s}
+	d.Add.V4, d.Remove.V4 = s.V4.diff(&old.V4)
+	d.Add.V6, d.Remove.V6 = s.V6.diff(&old.V6)
+	d.Add.Flows, d.Remove.Flows = s.Flows.diff(old.Flows)
+	return d
+}
+
+func (p *Prefixes[P]) diff(old *Prefixes[P]) (add, remove Prefixes[P]) {
+	add.Plain, remove.Plain = p.Plain.diff(old.Plain)
+	add.Src, remove.Src = p.Src.diff(old.Src)
+	add.Dst, remove.Dst = p.Dst.diff(old.Dst)
+	add.lengths, remove.lengths = p.lengths, old.lengths
+	return add, remove
+}
+
+// Apply returns the set with a delta's changes, and the number of entries that
+// they change. The delta may be of another set.
+func (s *Set) Apply(d Delta) (next *Set, changed int) {
+	s = s.orEmpty()
+	if s == d.from {
+		return d.to, d.Len() // which shares memory with whoever keeps it
+	}
+	add, remove := d.Add.orEmpty(), d.Remove.orEmpty()
+	next = &Set{}
+	var v4, v6 int
+	next.V4, v4 = s.V4.apply(&add.V4, &remove.V4)
+	next.V6, v6 = s.V6.apply(&add.V6, &remove.V6)
+	next.Flows, changed = s.Flows.apply(add.Flows, remove.Flows)
+	if changed += v4 + v6; changed == 0 {
+		return s, 0
+	}
+	return next, changed
+}
+
+func (p *Prefixes[P]) apply(add, remove *Prefixes[P]) (next Prefixes[P], changed int) {
+	next.lengths = p.lengths
+	for i, bits := range add.lengths {
+		next.lengths[i] |= bits
+	}
+	for _, s := range []struct {
+		to                *Sorted[P]
+		from, add, remove Sorted[P]
+	}{
+		{&next.Plain, p.Plain, add.Plain, remove.Plain},
+		{&next.Src, p.Src, add.Src, remove.Src},
+		{&next.Dst, p.Dst, add.Dst, remove.Dst},
+	} {
+		var n int
+		*s.to, n = s.from.apply(s.add, s.remove)
+		changed += n
+	}
+	return next, changed
+}
+
+// Union returns the entries of all sets.
+func Union(sets ...*Set) *Set {
+	var all *Set
+	for _, s := range sets {
+		if all.Len() == 0 {
+			all = s
+		} else if s.Len() > 0 {
+			all, _ = all.Apply(Delta{Add: s})
+		}
+	}
+	return all.orEmpty()
+}
+
+var empty Set
+
+func (s *Set) orEmpty() *Set {
+	if s == nil {
+		return &empty
+	}
+	return s
+}
+
+// Side returns what is matched against sources, or against destinations. directed
+// says whether the list's direction covers that side.
+func (p *Prefixes[P]) Side(source, directed bool) []Sorted[P] {
+	var all []Sorted[P]
+	if directed && p.Plain.Len() > 0 {
+		all = append(all, p.Plain)
+	}
+	own := p.Dst
+	if source {
+		own = p.Src
+	}
+	if own.Len() > 0 {
+		all = append(all, own)
+	}
+	return all
+}

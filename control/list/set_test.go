@@ -1,0 +1,237 @@
+package list
+
+import (
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"weir/filter/key"
+)
+
+// world is the keys that the tests below draw from: addresses, prefixes and flows
+// of both families, few enough that draws coincide.
+func world() (all []key.Key) {
+	for _, p := range []string{"192.0.2.1/32", "192.0.2.0/31", "192.0.2.0/24", "192.0.3.0/24", "0.0.0.0/0", "2001:db8::1/128", "2001:db8::/32", "2001:db8:1::/48", "::/0"} {
+		p := netip.MustParsePrefix(p)
+		all = append(all, key.Source(p), key.Destination(p))
+	}
+	for i := range 64 {
+		a := netip.AddrFrom4([4]byte{198, 51, 100, byte(i)})
+		all = append(all, key.Source(netip.PrefixFrom(a, 32)))
+		k, _ := key.Shape{SrcBits: 32, Fields: key.FieldDstPort}.Of(key.Tuple{Src: a, Dst: a, HasPorts: true, DstPort: uint16(i % 3)})
+		all = append(all, k)
+	}
+	return all
+}
+
+type model map[key.Key]bool
+
+func (m model) set() *Set { return SetOf(slices.Collect(maps.Keys(m))...) }
+
+// equal reports whether a set has just the keys of a model.
+func (m model) equal(s *Set) bool {
+	if s.Len() != len(m) {
+		return false
+	}
+	for _, k := range world() {
+		if s.Has(k) != m[k] {
+			return false
+		}
+	}
+	// All iterates in order, over as many values as Len says.
+	ascending := func(n int, p Sorted[V4Prefix]) bool {
+		all := slices.Collect(p.All())
+		return len(all) == n && slices.IsSorted(all) && len(slices.Compact(all)) == n
+	}
+	for _, p := range []Sorted[V4Prefix]{s.V4.Plain, s.V4.Src, s.V4.Dst} {
+		if !ascending(p.Len(), p) {
+			return false
+		}
+	}
+	return true
+}
+
+func draw(r *rand.Rand, all []key.Key, n int) model {
+	m := model{}
+	for range n {
+		m[all[r.IntN(len(all))]] = true
+	}
+	return m
+}
+
+// Any sequence of deltas leads to the set that is made of the entries at once, and
+// no set changes by it.
+func TestApplyAgainstModel(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	all := world()
+	for _, most := range []int{1, 5, 100} {
+		m := draw(r, all, r.IntN(100))
+		s := m.set()
+		for range 300 {
+			before, set := maps.Clone(m), s
+			add, remove := draw(r, all, r.IntN(most+1)), draw(r, all, r.IntN(most+1))
+			want := 0
+			for k := range remove {
+				if m[k] && !add[k] {
+					delete(m, k)
+					want++
+				}
+			}
+			for k := range add {
+				if !m[k] {
+					m[k] = true
+					want++
+				}
+			}
+			next, changed := s.Apply(Delta{Add: add.set(), Remove: remove.set()})
+			if !m.equal(next) || changed != want {
+				t.Fatalf("%d changes, want %d; %d entries, want %d", changed, want, next.Len(), len(m))
+			}
+			if !before.equal(set) {
+				t.Fatal("Apply changed the set that it was called for")
+			}
+			for _, old := range []*Set{set, before.set(), nil} {
+				d := next.Diff(old)
+				if back, n := old.Apply(d); !m.equal(back) || n != d.Len() {
+					t.Fatalf("a difference of %d entries makes %d changes", d.Len(), n)
+				}
+				if other, _ := draw(r, all, 5).set().Apply(Delta{Add: d.Add}); d.Add.Len() > other.Len() {
+					t.Fatalf("%d entries, where %d were added", other.Len(), d.Add.Len())
+				}
+			}
+			for bits := range 33 {
+				has := false
+				for k := range m {
+					if p, _ := side(k); !k.Tuple() && !k.V6() && p.Bits() == bits {
+						has = true
+					}
+				}
+				if has && !next.V4.HasLength(bits) {
+					t.Fatalf("no length %d", bits)
+				}
+			}
+			s = next
+		}
+	}
+}
+
+// The difference of a set that Apply made shares nothing with the former one but
+// what they have in common, also where little changes in a large set.
+func TestDiffOfLargeSets(t *testing.T) {
+	var e Entries
+	for i := range 100_000 {
+		e.V4 = append(e.V4, V4(uint32(i*7919)%1_000_003, 32))
+	}
+	old := e.Set()
+	s := old
+	for i := range 1000 {
+		s, _ = s.Apply(Delta{
+			Add:    Entries{V4: []V4Prefix{V4(uint32(2_000_000+i), 32)}}.Set(),
+			Remove: Entries{V4: []V4Prefix{V4(uint32(i*7919)%1_000_003, 32)}}.Set(),
+		})
+	}
+	if d := s.Diff(old); d.Add.Len() != 1000 || d.Remove.Len() != 1000 {
+		t.Errorf("%d added, %d removed", d.Add.Len(), d.Remove.Len())
+	}
+	if same, n := old.Apply(s.Diff(old)); same != s || n != 2000 {
+		t.Errorf("a difference leads to another set, with %d changes", n)
+	}
+}
+
+func TestUnion(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 200 {
+		m := model{}
+		var sets []*Set
+		for range r.IntN(4) {
+			one := draw(r, world(), r.IntN(40))
+			maps.Copy(m, one)
+			sets = append(sets, one.set(), nil)
+		}
+		if !m.equal(Union(sets...)) {
+			t.Fatal("not the entries of all")
+		}
+	}
+}
+
+// Prefixes that are left to the list's direction are found by the keys of both
+// sides, one of no bits by its only key.
+func TestHasPlain(t *testing.T) {
+	e, err := ParseEntry("192.0.2.0-192.0.2.2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.V4 = append(e.V4, V4(0, 0))
+	s := e.Set()
+	for text, want := range map[string]bool{"192.0.2.0/31": true, "192.0.2.2/32": true, "192.0.2.0/32": false, "0.0.0.0/0": true} {
+		p := netip.MustParsePrefix(text)
+		if s.Has(key.Source(p)) != want || s.Has(key.Destination(p)) != want {
+			t.Errorf("%s: want %t", text, want)
+		}
+	}
+	if n := len(s.V4.Side(false, true)); n != 1 {
+		t.Errorf("%d sets of destinations", n)
+	}
+	for p := range s.V4.Side(false, true)[0].All() {
+		if p.Bits() == 0 {
+			t.Error("a prefix of no bits counts as a destination")
+		}
+	}
+}
+
+// Both families' prefixes do what netip says.
+func TestPrefixTypes(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for range 20_000 {
+		a, b := netip.PrefixFrom(randomAddr(r), 0), netip.PrefixFrom(randomAddr(r), 0)
+		if a.Addr().Is4() != b.Addr().Is4() {
+			continue
+		}
+		most := a.Addr().BitLen()
+		a, b = netip.PrefixFrom(a.Addr(), r.IntN(most+1)).Masked(), netip.PrefixFrom(b.Addr(), r.IntN(most+1)).Masked()
+		if a.Addr().Is4() {
+			testPrefix(t, r, V4Of, a, b)
+		} else {
+			testPrefix(t, r, V6Of, a, b)
+		}
+	}
+}
+
+func randomAddr(r *rand.Rand) netip.Addr {
+	if r.IntN(2) == 0 {
+		return randomV4(r)
+	}
+	return randomV6(r)
+}
+
+func testPrefix[P Prefix[P]](t *testing.T, r *rand.Rand, of func(netip.Prefix) P, a, b netip.Prefix) {
+	t.Helper()
+	p, q := of(a), of(b)
+	if p.Prefix() != a || p.Bits() != a.Bits() || p.Compare(q) != a.Compare(b) {
+		t.Fatalf("%v is %v; order to %v %d, want %d", a, p.Prefix(), b, p.Compare(q), a.Compare(b))
+	}
+	if p.Key(true) != key.Source(a) || p.Key(false) != key.Destination(a) {
+		t.Fatalf("keys of %v: %v, %v", a, p.Key(true), p.Key(false))
+	}
+	if serial := p.Key(true).Append(nil); !slices.Equal(p.AppendAddr(nil), serial[key.HeadLen:]) {
+		t.Fatalf("%v: address % x, serialised % x", a, p.AppendAddr(nil), serial)
+	}
+	short := r.IntN(a.Bits() + 1)
+	if want, _ := a.Addr().Prefix(short); p.Cut(short).Prefix() != want {
+		t.Fatalf("%v cut to %d: %v", a, short, p.Cut(short).Prefix())
+	}
+	long := min(a.Bits()+r.IntN(9), a.Addr().BitLen())
+	n, next := 0, a.Addr()
+	for c := range p.Children(long) {
+		got := c.Prefix()
+		if got != netip.PrefixFrom(next, long) {
+			t.Fatalf("child %d of %v at /%d: %v, want %v", n, a, long, got, next)
+		}
+		n, next = n+1, fill(next, a.Addr().BitLen()-long).Next()
+	}
+	if n != 1<<(long-a.Bits()) {
+		t.Fatalf("%v has %d children of length %d", a, n, long)
+	}
+}
