@@ -21,6 +21,5 @@ func loopOf(c config.Loop) (*run.Loop, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.Drop = c.Action == config.DropLoops
-	return &run.Loop{Node: n, ID: uint64(c.Node), Edges: c.Edges}, nil
+	return &run.Loop{Node: n, ID: uint64(c.Node), Edges: c.Edges, Drop: c.Action == config.DropLoops}, nil
 }

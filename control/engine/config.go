@@ -34,7 +34,7 @@ func config(block, allow *membership.Layout, seed uint64, c *Config, lists int) 
 		DropMalformed: p.DropMalformed,
 		Monitor:       p.Monitor,
 		Lists:         lists,
-		Loop:          c.Loop.config(),
+		Loop:          c.Loop.config(p.DropLooped),
 	}
 }
 

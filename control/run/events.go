@@ -21,7 +21,7 @@ func (f *Filter) listen() {
 	for _, h := range f.holds {
 		if h.present() {
 			there = append(there, events.Interface{
-				Target: h.Target, Stats: h.Stats(), Lists: lists, Drops: f.description.Drops,
+				Target: h.Target, Stats: h.Stats(), Lists: lists, Policy: f.description.Policy(),
 			})
 		}
 	}

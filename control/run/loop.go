@@ -16,6 +16,7 @@ type Loop struct {
 	*icarus.Node
 	ID    uint64
 	Edges []string // names and patterns of the interfaces where packets enter and leave
+	Drop  bool     // packets in a loop; otherwise they are only reported
 }
 
 func (l *Loop) describe() *status.Loop {

@@ -310,6 +310,7 @@ func (f *Filter) build(before []status.List) (g *engine.Generation, d status.Des
 	c := f.o.Rules.Config
 	if f.o.Loop != nil {
 		c.Loop = engine.Loop{Node: f.o.Loop.Node, Edges: len(f.o.Loop.Edges) > 0}
+		c.Policy.DropLooped = f.o.Loop.Drop
 	}
 	if specs, err = f.configure(&c, loaded); err != nil {
 		return nil, d, nil, err

@@ -126,6 +126,7 @@ func absolute(file string) string {
 func (d Description) Rules() (ruleset.Rules, error) {
 	r := ruleset.Rules{Lenient: d.Lenient, MaxBad: ruleset.Share(d.MaxBad)}
 	r.Monitor, r.DropMalformed, r.BitsPerKey = d.Monitor, d.DropMalformed, d.BitsPerEntry
+	r.DropLooped = d.Policy().DropLooped
 	var err error
 	if r.Mode, err = ruleset.ParseMode(d.Mode); err != nil {
 		return r, err

@@ -109,18 +109,14 @@ func Of(a *loader.Attachment) (Interface, error) {
 	return i, err
 }
 
-// Drops tells whether packets that leave for a reason are dropped.
-func (d Description) Drops(r verdict.Reason) bool {
-	switch r {
-	case verdict.Truncated, verdict.Malformed, verdict.Unparsed:
-		return d.DropMalformed && !d.Monitor
-	case verdict.Overtagged:
-		return !d.Monitor
-	case verdict.Looped:
-		return d.Loop != nil && d.Loop.Drop && !d.Monitor
-	}
-	return r.Drops()
+// Policy is the policy as far as the description has it: that which the action of
+// a reason depends on.
+func (d *Description) Policy() *verdict.Policy {
+	return &verdict.Policy{DropMalformed: d.DropMalformed, DropLooped: d.Loop != nil && d.Loop.Drop, Monitor: d.Monitor}
 }
+
+// Drops reports whether packets that leave for a reason are dropped.
+func (d *Description) Drops(r verdict.Reason) bool { return d.Policy().Action(r) == verdict.Drop }
 
 // byList names the counters of lists. In approximate mode, hits cannot be told
 // apart, and stand under the name of no list.

@@ -60,11 +60,13 @@ func TestDescriptionHoldsTheRules(t *testing.T) {
 	r := rules(t)
 	r.Mode, r.BitsPerKey = membership.Approximate, 12
 	r.MaxBad = 0.25
-	r.Monitor, r.DropMalformed = true, true
+	r.Monitor, r.DropMalformed, r.DropLooped = true, true, true
 	r.FailsafePorts = []verdict.FailsafePort{{Proto: 6, Port: 22}}
 	r.FailsafePrefixes = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	noZero(t, "Rules", reflect.ValueOf(r))
-	b, err := describe(t, r).Encode()
+	described := describe(t, r)
+	described.Loop = &Loop{Drop: r.DropLooped}
+	b, err := described.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,7 +75,6 @@ type Node struct {
 	Domain uint8 // distinguishes adjacent domains
 	Key    Key
 	Mask   Filter
-	Drop   bool // drop packets in a loop; otherwise only report them
 }
 
 // NewNode returns the node with the given id. The masks' seed is derived from

@@ -80,7 +80,28 @@ type Policy struct {
 	FailsafePorts    []FailsafePort // at most MaxFailsafe
 	FailsafePrefixes []netip.Prefix // of sources; at most MaxFailsafe of each family
 	DropMalformed    bool           // drop what is truncated, malformed or unparsed
+	DropLooped       bool           // drop packets in a loop; otherwise only report them
 	Monitor          bool           // count, and drop nothing
+}
+
+// Action returns what becomes of a packet that leaves for the reason. Its twin is
+// action_of in bpf/pipeline.h.
+func (p *Policy) Action(r Reason) Action {
+	drop := false
+	switch r {
+	case Blocked, Limited, Heavy:
+		drop = true // in monitor mode the reason is Monitored
+	case Truncated, Malformed, Unparsed:
+		drop = p.DropMalformed && !p.Monitor
+	case Looped:
+		drop = p.DropLooped && !p.Monitor
+	case Overtagged:
+		drop = !p.Monitor
+	}
+	if drop {
+		return Drop
+	}
+	return Pass
 }
 
 // Program is a policy with the sets of blocked and allowed keys: all that a
@@ -104,15 +125,9 @@ type Outcome struct {
 // Decide gives the outcome for a whole Ethernet frame.
 func (p *Program) Decide(frame []byte) Outcome {
 	o := p.reason(frame)
-	if o.Reason.Drops() || (p.dropsMalformed(o.Reason) || o.Reason == Overtagged || o.Reason == Looped && p.Loop.Drop) && !p.Monitor {
-		o.Action = Drop
-	}
+	o.Action = p.Action(o.Reason)
 	return o
 }
-
-// Drops reports whether every packet of the reason is dropped. Those of the
-// configurable ones may be.
-func (r Reason) Drops() bool { return r == Blocked || r == Limited || r == Heavy }
 
 // dropsMalformed reports whether the parser's complaint alone would drop the
 // packet.
@@ -137,7 +152,7 @@ func (p *Program) reason(frame []byte) Outcome {
 		return Outcome{Reason: Failsafe}
 	}
 	looped := p.Loop != nil && p.Loop.Check(frame[pkt.Network:]) == icarus.Looped
-	if looped && p.Loop.Drop && !p.Monitor {
+	if looped && p.Action(Looped) == Drop {
 		if _, allowed := p.Allow.Match(pkt.Tuple); allowed {
 			return Outcome{Reason: Allowed}
 		}

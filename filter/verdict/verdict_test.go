@@ -200,3 +200,27 @@ func TestMalformedButAllowed(t *testing.T) {
 		t.Errorf("another source: %+v, want %+v", got, want)
 	}
 }
+
+func TestAction(t *testing.T) {
+	drops := func(p Policy) (names []string) {
+		for r := range NumReasons {
+			if p.Action(r) == Drop {
+				names = append(names, r.String())
+			}
+		}
+		return names
+	}
+	for _, c := range []struct {
+		policy Policy
+		want   string
+	}{
+		{Policy{}, "blocked limited heavy overtagged"},
+		{Policy{DropMalformed: true}, "blocked truncated malformed unparsed limited heavy overtagged"},
+		{Policy{DropLooped: true}, "blocked limited heavy looped overtagged"},
+		{Policy{DropMalformed: true, DropLooped: true, Monitor: true}, "blocked limited heavy"}, // which do not occur then
+	} {
+		if got := strings.Join(drops(c.policy), " "); got != c.want {
+			t.Errorf("%+v drops %s, want %s", c.policy, got, c.want)
+		}
+	}
+}

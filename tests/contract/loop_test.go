@@ -630,9 +630,8 @@ func TestLoopVerdicts(t *testing.T) {
 		{true, true, [4]string{"looped/pass", "looped/pass", "monitored/pass", "failsafe/pass"}},
 	} {
 		n := mustNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1})
-		n.Drop = c.drop
 		g, k := engines(t, s, engine.Config{
-			Policy:   verdict.Policy{Monitor: c.monitor, FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.4/32")}},
+			Policy:   verdict.Policy{DropLooped: c.drop, Monitor: c.monitor, FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.4/32")}},
 			Watching: engine.Watching{Loop: engine.Loop{Node: n}},
 		})
 		for i, want := range c.want {

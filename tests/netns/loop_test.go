@@ -36,11 +36,10 @@ func startNode(t *testing.T, id uint64, g icarus.Geometry, drop bool, mode loade
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.Drop = drop
 	log := &told{}
 	o := run.Options{
 		Pins: pins(t), Version: "test", Log: slog.New(slog.NewTextHandler(log, nil)),
-		Loop: &run.Loop{Node: n, ID: id, Edges: edges},
+		Loop: &run.Loop{Node: n, ID: id, Edges: edges, Drop: drop},
 	}
 	for _, e := range ends {
 		o.Places = append(o.Places, run.Place{Target: target(e), XDP: mode})

@@ -75,9 +75,9 @@ func ParseReason(name string) (Reason, error) {
 // Interface is one on which programs tell of packets.
 type Interface struct {
 	loader.Target
-	Stats *loader.Stats
-	Lists []string          // their names, from list 1
-	Drops func(Reason) bool // whether packets that leave for a reason are dropped
+	Stats  *loader.Stats
+	Lists  []string        // their names, from list 1
+	Policy *verdict.Policy // says whether a packet was dropped
 }
 
 // event makes of what a program has told what is given to subscribers. boot is
@@ -88,7 +88,7 @@ func (i *Interface) event(of *loader.Event, boot time.Time) Event {
 		Time: boot.Add(of.Time), Target: i.Target, Reason: Reason(p.Reason),
 		Length: int(p.Len), OneIn: of.OneIn,
 	}
-	e.Dropped = i.Drops(e.Reason)
+	e.Dropped = i.Policy.Action(e.Reason) == verdict.Drop
 	if p.Family != 0 {
 		e.Tuple = engine.TupleOf(p)
 	}

@@ -118,7 +118,7 @@ func newBench(t *testing.T) *bench {
 	t.Cleanup(func() { k.Close() })
 	h := NewHub(slog.New(slog.DiscardHandler))
 	h.Follow([]Interface{{
-		Target: loader.Target{Netns: "lab", Iface: "eth0"}, Stats: k.Stats(), Lists: lists, Drops: verdict.Reason.Drops,
+		Target: loader.Target{Netns: "lab", Iface: "eth0"}, Stats: k.Stats(), Lists: lists, Policy: &verdict.Policy{},
 	}})
 	return &bench{t, h, k}
 }
