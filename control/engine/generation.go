@@ -145,7 +145,7 @@ func buildUnder(seed uint64, s *Store, c Config, inKernel bool) (_ *Generation, 
 	} else {
 		g.grace = func() {}
 		blockMemory, allowMemory = block.layout.Alloc(), allow.layout.Alloc()
-		if g.Police, err = newPolice(g.trackers); err != nil {
+		if g.Policer, err = newPolicer(g.trackers); err != nil {
 			return nil, err
 		}
 	}

@@ -23,9 +23,9 @@ func seeded(trackers []Tracker, seed uint64) []Tracker {
 	return trackers
 }
 
-// newPolice makes trackers on the heap, which punish nobody.
-func newPolice(trackers []Tracker) (*verdict.Police, error) {
-	p := &verdict.Police{Penalties: make([]*penalty.Table, len(trackers))}
+// newPolicer returns trackers on the heap, without penalties.
+func newPolicer(trackers []Tracker) (*verdict.Policer, error) {
+	p := &verdict.Policer{Penalties: make([]*penalty.Table, len(trackers))}
 	for _, t := range trackers {
 		b, err := sketch.NewBank(t.Tracker, make([]uint64, t.LineWords()), make([]uint64, t.FlowWords()))
 		if err != nil {

@@ -86,7 +86,7 @@ func TestDeleteAbsent(t *testing.T) {
 		t.Errorf("deleting an absent element: %v", err)
 	}
 	if !f.Bits().Equal(before) {
-		t.Error("a refused deletion changed the filter")
+		t.Error("a rejected deletion changed the filter")
 	}
 	if err := f.Delete([]byte("present")); err != nil || f.Contains([]byte("present")) {
 		t.Errorf("the element is still there, %v", err)

@@ -113,7 +113,7 @@ func TestEveryByte(t *testing.T) {
 				t.Errorf("%s: byte %d changed the digest: %v", c.name, i, changed)
 			}
 		}
-		// Traffic class in the byte that holds the version, too.
+		// Traffic class shares a byte with the version.
 		if c.name == "IPv6" {
 			p := slices.Clone(c.pkt)
 			p[0] ^= 0x0f

@@ -39,7 +39,7 @@ func TestHotAgainstMap(t *testing.T) {
 		table := NewHot(make([]uint64, c.buckets*BucketSlots))
 		m := hotModel{make(map[uint64]map[uint64]int), 64 - c.bits}
 		var known []uint64
-		replaced, refused := 0, 0
+		replaced, rejected := 0, 0
 		for range 40 * c.buckets {
 			h := r.Uint64()
 			if len(known) > 0 && r.IntN(3) == 0 {
@@ -61,7 +61,7 @@ func TestHotAgainstMap(t *testing.T) {
 				t.Fatalf("%#x with %d: room %t in the bucket %v", h, extra, ok, before)
 			}
 			if !ok {
-				refused++
+				rejected++
 				continue
 			}
 			if _, known := before[h]; !known && len(before) == BucketSlots {
@@ -96,8 +96,8 @@ func TestHotAgainstMap(t *testing.T) {
 				t.Fatalf("slot %d is %#x", i, s)
 			}
 		}
-		if replaced == 0 || refused == 0 {
-			t.Errorf("%d buckets: %d replaced and %d refused", c.buckets, replaced, refused)
+		if replaced == 0 || rejected == 0 {
+			t.Errorf("%d buckets: %d replaced and %d rejected", c.buckets, replaced, rejected)
 		}
 	}
 }
@@ -155,18 +155,18 @@ func TestPlanHot(t *testing.T) {
 		if n > 1000 && (fill < HotFill/1.42 || fill > HotFill*1.42) {
 			t.Errorf("%d elements fill the table to %.3f", n, fill)
 		}
-		refused := 0
+		rejected := 0
 		for range n {
 			h := r.Uint64()
 			if i, ok := s.hot.slot(h, 1); ok {
 				s.hot.put(i, h, 1)
 			} else {
-				refused++
+				rejected++
 			}
 		}
-		t.Logf("%d elements: fill %.3f, %.4f refused", n, fill, float64(refused)/float64(n))
-		if float64(refused)/float64(n) > 0.02 {
-			t.Errorf("%d elements: %d find no room", n, refused)
+		t.Logf("%d elements: fill %.3f, %.4f rejected", n, fill, float64(rejected)/float64(n))
+		if float64(rejected)/float64(n) > 0.02 {
+			t.Errorf("%d elements: %d find no room", n, rejected)
 		}
 	}
 }

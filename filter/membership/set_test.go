@@ -196,7 +196,7 @@ func TestSetNoRoom(t *testing.T) {
 			t.Fatalf("a key beyond the capacity: %v", err)
 		}
 		if !slices.Equal(slices.Concat(s.cascade.words, s.table.slots), before) || s.Len() != s.Capacity {
-			t.Error("a refused key has changed the set")
+			t.Error("a rejected key has changed the set")
 		}
 		if !s.Remove(mustParse(t, c.Keys[:shape.KeyLen()])) {
 			t.Fatal("a listed key cannot be removed")
@@ -243,9 +243,9 @@ func TestSetRejectsWithTable(t *testing.T) {
 			full++
 		}
 	}
-	refused := numbered(shape, 1001, 100, 0)
-	for i := range refused.Lists {
-		k := mustParse(t, refused.Keys[i*shape.KeyLen():(i+1)*shape.KeyLen()])
+	rejected := numbered(shape, 1001, 100, 0)
+	for i := range rejected.Lists {
+		k := mustParse(t, rejected.Keys[i*shape.KeyLen():(i+1)*shape.KeyLen()])
 		if err := s.Add(k, 1); err == nil {
 			s.Remove(k)
 		} else if !errors.Is(err, ErrFull) {

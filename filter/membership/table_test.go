@@ -130,7 +130,7 @@ func TestTableCollision(t *testing.T) {
 		want[h] = 1
 	}
 	before := slices.Clone(table.slots)
-	refused := 0
+	rejected := 0
 	for h := range want {
 		fp := h & fingerprintMask
 		// Among all hashes with this fingerprint, those whose first bucket is
@@ -144,14 +144,14 @@ func TestTableCollision(t *testing.T) {
 			if err := table.Insert(other, 2); !errors.Is(err, ErrCollision) {
 				t.Fatalf("%#x after %#x: %v, want a collision", other, h, err)
 			}
-			refused++
+			rejected++
 		}
-		if refused > 10_000 {
+		if rejected > 10_000 {
 			break
 		}
 	}
 	if !slices.Equal(table.slots, before) {
-		t.Error("a refused key has changed the table")
+		t.Error("a rejected key has changed the table")
 	}
 	checkTable(t, table, want)
 }

@@ -202,7 +202,7 @@ func testWeightsNoFalseNegative(t *testing.T, mode Mode, r random) {
 			t.Fatalf("%v is lost with weight %d", k, s.Weight(k.Hash(s.Seed)))
 		}
 	}
-	refused := 0
+	rejected := 0
 	for step := range 20_000 {
 		k := keys[r.IntN(len(keys))]
 		h := k.Hash(s.Seed)
@@ -231,7 +231,7 @@ func testWeightsNoFalseNegative(t *testing.T, mode Mode, r random) {
 			case err == nil:
 				weights[k] = extra
 			case errors.Is(err, ErrHotFull):
-				refused++
+				rejected++
 			default:
 				t.Fatal(err)
 			}
@@ -277,7 +277,7 @@ func testWeightsNoFalseNegative(t *testing.T, mode Mode, r random) {
 	if got := setBits(s.cascade.words); !maps.Equal(got, want) {
 		t.Errorf("%d bits are set, want %d", len(got), len(want))
 	}
-	if refused == 0 {
+	if rejected == 0 {
 		t.Error("no bucket of the hot table was ever full")
 	}
 	if s.Keys(key.Shape{SrcBits: 32}) != len(listed) || s.Keys(key.Shape{}) != 0 {

@@ -1,16 +1,15 @@
-// Package sfb is the queue management of Stochastic Fair Blue (Feng, Kandlur,
+// Package sfb implements Stochastic Fair Blue queue management (Feng, Kandlur,
 // Saha and Shin, INFOCOM 2001; Broder and Mitzenmacher's survey, section 7.2),
-// with the details and the defaults of Linux's sch_sfb.
+// with the details and defaults of Linux's sch_sfb.
 //
-// A queue keeps L levels of N bins. Each flow has one bin in every level. A bin
-// holds the number of its packets in the queue and a marking probability, which
-// rises when a packet arrives at a full bin and falls when one arrives at an
-// empty bin. A packet is marked with the least probability of its bins, so that
-// a flow suffers only if in every level it shares a bin with a flow that fills
-// it. A flow whose probability has reached 1 in spite of all marks does not
-// respond, and is limited to a small rate. From time to time the hash function
-// moves on, so that who shares bins with such a flow does not share them for
-// long.
+// A queue has L levels of N bins, and each flow one bin in every level. A bin
+// counts its queued packets and has a marking probability, which rises when a
+// packet arrives at a full bin and falls when one arrives at an empty bin. A
+// packet is marked with the least probability of its bins, so a flow suffers
+// only if in every level it shares a bin with a flow that fills it. A flow
+// whose probability reaches 1 despite all marks is unresponsive, and limited to
+// a small rate. The hash function changes periodically, so that no flow shares
+// all bins with an unresponsive one for long.
 package sfb
 
 import (
@@ -23,31 +22,30 @@ import (
 	"weir/filter/hash"
 )
 
-// MaxProbability is the probability of nearly 1 in Q0.16 fixed point, 65535 of
-// 65536.
+// MaxProbability is the highest probability in Q0.16 fixed point, 65535/65536.
 const MaxProbability = math.MaxUint16
 
-// Config describes a queue. Linux gives the defaults.
+// Config describes a queue; see [Linux] for defaults.
 type Config struct {
 	Levels int // L, at least 1
 	Bins   int // N, bins of a level, a power of two; all levels' bins come from 64 bits of hash
 
-	Limit   int // packets in the queue at which all are dropped
-	BinSize int // packets in a bin at which its probability rises
-	Max     int // packets in all of a flow's bins at which its packets are dropped
+	Limit   int // queue length, in packets, from which all packets are dropped
+	BinSize int // packets in a bin from which its probability rises
+	Max     int // packets in each of a flow's bins from which its packets are dropped
 
-	Increment uint16 // what a full bin's probability rises by, Q0.16
-	Decrement uint16 // what an empty bin's falls by, Q0.16
+	Increment uint16 // step by which a full bin's probability rises, Q0.16
+	Decrement uint16 // step by which an empty bin's probability falls, Q0.16
 
-	Rehash time.Duration // how long a hash function is in use; 0 is for ever
-	Warmup time.Duration // how long before its use the next one is prepared
+	Rehash time.Duration // lifetime of a hash function; 0 is unlimited
+	Warmup time.Duration // time before a change in which the next function's bins are filled
 
-	PenaltyRate  int // packets a second of all flows together that do not respond; 0 drops them all
-	PenaltyBurst int // the most of them at once
+	PenaltyRate  int // packets per second of all unresponsive flows together; 0 drops them all
+	PenaltyBurst int // burst of the penalty rate, in packets
 }
 
-// Linux gives the defaults of sch_sfb, with its limit for an interface of the
-// usual transmit queue of 1000 packets.
+// Linux returns the defaults of sch_sfb, with its limit for the usual transmit
+// queue of 1000 packets.
 func Linux() Config {
 	return Config{
 		Levels: 8, Bins: 16, // eight slices of 4 bits
@@ -73,29 +71,30 @@ func (c Config) check() error {
 	return nil
 }
 
-// FalsePunish is the probability that a flow is punished for others: that in
-// every level it shares its bin with one at least of so many flows that do not
-// respond, (1 − (1 − 1/bins)^flows)^levels (Feng et al., section 3).
+// FalsePunish returns the probability that a responsive flow is punished,
+// because in every level it shares its bin with at least one of the given
+// number of unresponsive flows: (1 − (1 − 1/bins)^flows)^levels (Feng et al.,
+// section 3).
 func FalsePunish(levels, bins, flows int) float64 {
 	return math.Pow(1-math.Pow(1-1/float64(bins), float64(flows)), float64(levels))
 }
 
-// Verdict is what becomes of an arriving packet.
+// Verdict is the decision on an arriving packet.
 type Verdict uint8
 
 const (
 	Queued      Verdict = iota // in the queue
-	Marked                     // in the queue, to be marked as having met congestion
-	EarlyDrop                  // dropped by its marking probability
-	PenaltyDrop                // dropped beyond the penalty rate
+	Marked                     // in the queue, to be marked as having encountered congestion
+	EarlyDrop                  // dropped because of its marking probability
+	PenaltyDrop                // dropped because the penalty rate is exceeded
 	BinDrop                    // dropped because all its bins are at Max
 	QueueDrop                  // dropped because the queue is at Limit
 )
 
-// Dropped reports whether the packet is not in the queue.
+// Dropped reports whether the packet was dropped.
 func (v Verdict) Dropped() bool { return v >= EarlyDrop }
 
-// String is the verdict in words.
+// String returns the verdict's name.
 func (v Verdict) String() string {
 	if names := [...]string{"queued", "marked", "early drop", "penalty drop", "bin drop", "queue drop"}; int(v) < len(names) {
 		return names[v]
@@ -109,14 +108,15 @@ type bin struct {
 	probability uint16 // of marking, Q0.16
 }
 
-// set is the bins under one hash function.
+// set contains the bins of one hash function.
 type set struct {
 	function uint64
-	bins     []bin // level after level
+	bins     []bin // level by level
 }
 
-// place is a packet's place in the bins of a set: bits from which each level
-// takes its own. A packet keeps it, for the function may move on meanwhile.
+// place identifies a packet's bins in a set by hash bits, of which each level
+// takes its own. It is stored with the packet, since the hash function may
+// change before the packet leaves.
 type place struct {
 	bits    uint64
 	counted bool
@@ -136,16 +136,16 @@ type Queue[P any] struct {
 	packets []packet[P]
 
 	sets    [2]set
-	current int       // set in use
-	since   time.Time // when it came into use
-	warming bool      // the other set is being prepared
+	current int       // active set
+	since   time.Time // time at which it became active
+	warming bool      // the other set is warming up
 
 	tokens   int // of the penalty rate
 	refilled time.Time
 }
 
-// New returns an empty queue at the given time. Markings and hash functions are
-// drawn from source. It fails on a configuration out of range.
+// New returns an empty queue at the given time. source supplies the randomness
+// for marks and hash functions. It fails if the configuration is out of range.
 func New[P any](c Config, source rand.Source, now time.Time) (*Queue[P], error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -157,21 +157,21 @@ func New[P any](c Config, source rand.Source, now time.Time) (*Queue[P], error) 
 	return q, nil
 }
 
-// Len is the number of packets in the queue.
+// Len returns the number of packets in the queue.
 func (q *Queue[P]) Len() int { return len(q.packets) }
 
-// Probability is the marking probability of the flow with hash h, the least of
-// its bins.
+// Probability returns the marking probability of the flow with hash h, the
+// least of its bins.
 func (q *Queue[P]) Probability(h uint64) float64 {
 	_, probability := q.least(q.current, q.place(q.current, h))
 	return float64(probability) / MaxProbability
 }
 
-// Enqueue decides on an arriving packet of the flow with hash h, and puts it
-// into the queue unless it is dropped. A packet that can be marked (ECN) is
-// marked where another would be dropped early, unless more than half of the
-// flow's packets would be: marks have been in vain then, and the higher the
-// probability the more of them are drops. Time must not go backwards.
+// Enqueue decides on an arriving packet of the flow with hash h, and queues it
+// unless it is dropped. A packet that can be marked (ECN) is marked where
+// another would be dropped early, unless the flow's probability exceeds one
+// half: marks have been ineffective then, and a growing share of the packets is
+// dropped. Time must not go backwards.
 func (q *Queue[P]) Enqueue(p P, h uint64, canMark bool, now time.Time) Verdict {
 	if len(q.packets) >= q.config.Limit {
 		return QueueDrop
@@ -188,8 +188,8 @@ func (q *Queue[P]) Enqueue(p P, h uint64, canMark bool, now time.Time) Verdict {
 	}
 	verdict := Queued
 	if probability == MaxProbability {
-		// A flow that does not respond will not do so after the change of the
-		// hash function either: prepare its new bins.
+		// An unresponsive flow will be unresponsive after the hash function
+		// changes: fill its new bins.
 		if other := 1 - q.current; q.warming {
 			at := q.place(other, h)
 			pkt.places[other] = at
@@ -211,23 +211,24 @@ func (q *Queue[P]) Enqueue(p P, h uint64, canMark bool, now time.Time) Verdict {
 	return verdict
 }
 
-// Dequeue takes the oldest packet out of the queue; false if there is none.
+// Dequeue removes and returns the oldest packet of the queue; it reports false
+// if there is none.
 func (q *Queue[P]) Dequeue() (P, bool) {
 	if len(q.packets) == 0 {
 		var none P
 		return none, false
 	}
 	pkt := q.packets[0]
-	q.packets[0] = packet[P]{} // let go of the content
+	q.packets[0] = packet[P]{} // allow garbage collection
 	q.packets = q.packets[1:]
 	q.count(pkt.places, -1)
 	return pkt.content, true
 }
 
-// moveOn changes the hash function when its time is over. The set that goes out
-// of use gets the function after the next and starts at probabilities of zero;
-// its packets leave it as they leave the queue. (sch_sfb keeps the old
-// probabilities, which then meet whoever falls into those bins.)
+// moveOn changes the hash function when it has reached its lifetime. The
+// retired set gets the function after the next and probabilities of zero; its
+// packets leave it as they leave the queue. (sch_sfb keeps the old
+// probabilities, which then affect other flows in those bins.)
 func (q *Queue[P]) moveOn(now time.Time) {
 	if q.config.Rehash == 0 {
 		return
@@ -251,7 +252,7 @@ func (q *Queue[P]) place(set int, h uint64) place {
 	return place{hash.Nth(h, q.sets[set].function), true}
 }
 
-// each calls f with the packet's bin of every level.
+// each calls f with the packet's bin in every level.
 func (q *Queue[P]) each(set int, at place, f func(*bin)) {
 	bins, rest := q.sets[set].bins, at.bits
 	for level := range q.config.Levels {
@@ -260,7 +261,7 @@ func (q *Queue[P]) each(set int, at place, f func(*bin)) {
 	}
 }
 
-// adapt adapts the probabilities of a packet's bins to their load.
+// adapt adjusts the probabilities of a packet's bins to their load.
 func (q *Queue[P]) adapt(set int, at place) {
 	q.each(set, at, func(b *bin) {
 		switch {
@@ -272,7 +273,8 @@ func (q *Queue[P]) adapt(set int, at place) {
 	})
 }
 
-// least gives the smallest load and the smallest probability of a packet's bins.
+// least returns the smallest load and the smallest probability of a packet's
+// bins.
 func (q *Queue[P]) least(set int, at place) (queued int, probability uint16) {
 	queued, probability = math.MaxInt, MaxProbability
 	q.each(set, at, func(b *bin) {
@@ -290,10 +292,10 @@ func (q *Queue[P]) count(places [2]place, n int) {
 	}
 }
 
-// penaltyToken takes a token of the bucket that all flows share which do not
-// respond. The bucket is filled when it is found empty, with whole tokens; the
-// time that makes up no whole one is not lost. (In sch_sfb it is, so that a flow
-// faster than the penalty rate gets nothing after the first burst.)
+// penaltyToken takes a token from the bucket that all unresponsive flows share.
+// The bucket is refilled with whole tokens when it is found empty; the fraction
+// of a token is carried over. (sch_sfb discards it, so that a flow faster than
+// the penalty rate gets nothing after the first burst.)
 func (q *Queue[P]) penaltyToken(now time.Time) bool {
 	if q.tokens == 0 && q.config.PenaltyRate > 0 {
 		interval := time.Second / time.Duration(q.config.PenaltyRate)

@@ -43,10 +43,10 @@ func TestLinuxDefaults(t *testing.T) {
 	}
 }
 
-// TestFalsePunish derives the structural rate of false punishment for 16 flows
-// that do not respond, and measures it on the queue's own bins. The figure often
-// given, 2.6 %, is the approximation (1 − e^(−16/16))^8; the formula itself has
-// 2.96 %, and the measurement sides with it.
+// TestFalsePunish computes the rate of false punishment for 16 unresponsive
+// flows, and measures it on the queue's own bins. The often quoted figure of
+// 2.6 % is the approximation (1 − e^(−16/16))^8; the formula itself yields 2.96
+// %, and the measurement agrees with it.
 func TestFalsePunish(t *testing.T) {
 	if got := FalsePunish(8, 16, 16); math.Abs(got-0.0296) > 0.00005 {
 		t.Errorf("rate %.4f, want 2.96 %%", got)
@@ -115,7 +115,7 @@ func TestAdapt(t *testing.T) {
 	for _, s := range q.sets {
 		for i, b := range s.bins {
 			if b.queued != 0 {
-				t.Fatalf("bin %d holds %d packets of an empty queue", i, b.queued)
+				t.Fatalf("bin %d counts %d packets of an empty queue", i, b.queued)
 			}
 		}
 	}
@@ -125,14 +125,14 @@ func TestAdapt(t *testing.T) {
 	}
 }
 
-// TestMarking measures what becomes of packets at a given probability: below one
-// half they are marked or, where they cannot be, dropped; above, a growing part
-// is dropped in any case.
+// TestMarking measures the verdicts at a given probability: below one half
+// packets are marked or, if they cannot be, dropped; above, a growing share is
+// dropped in any case.
 func TestMarking(t *testing.T) {
 	for i, probability := range []float64{0.2, 0.4, 0.75} {
 		rng := rand.New(source(t, uint64(10+i)))
 		c := Linux()
-		c.Decrement = 0 // hold it
+		c.Decrement = 0 // keep it constant
 		q := mustNew[int](t, c, rng)
 		q.each(q.current, q.place(q.current, 1), func(b *bin) { b.probability = uint16(probability * MaxProbability) })
 		for _, canMark := range []bool{true, false} {
@@ -161,7 +161,7 @@ func TestMarking(t *testing.T) {
 	}
 }
 
-// TestPenalty checks that a flow at probability 1 gets the penalty rate.
+// TestPenalty checks that a flow with probability 1 gets the penalty rate.
 func TestPenalty(t *testing.T) {
 	c := Linux()
 	c.Decrement = 0
@@ -182,9 +182,9 @@ func TestPenalty(t *testing.T) {
 	}
 }
 
-// TestMovingHash checks the double buffering: bins of the next function learn
-// during the warm-up from flows that do not respond, the function changes on
-// time, the new set knows such a flow, and the old one forgets.
+// TestMovingHash checks the double buffering: during the warm-up the next
+// function's bins learn of unresponsive flows, the function changes on time,
+// the new set knows such a flow, and the old one forgets it.
 func TestMovingHash(t *testing.T) {
 	c := Linux()
 	c.Decrement, c.BinSize = 0, 1
@@ -228,15 +228,15 @@ func TestMovingHash(t *testing.T) {
 	for _, s := range q.sets {
 		for i, b := range s.bins {
 			if b.queued != 0 {
-				t.Fatalf("bin %d holds %d packets of an empty queue", i, b.queued)
+				t.Fatalf("bin %d counts %d packets of an empty queue", i, b.queued)
 			}
 		}
 	}
 }
 
-// scene is a link of 1000 packets a second with one flow that sends at a fixed
-// rate whatever happens, and flows that respond as TCP does: a packet more for
-// each round trip, and half as many after a mark or a drop.
+// scene is a link of 1000 packets per second with one flow that sends at a
+// fixed rate whatever happens, and responsive flows that behave like TCP: one
+// more packet per round trip, and half as many after a mark or a drop.
 type scene struct {
 	responsive   int
 	unresponsive float64 // packets a second
@@ -248,13 +248,13 @@ const (
 	roundTrip = 100 * time.Millisecond
 )
 
-// queue is what the scene is played with.
+// queue is the queue of a scene.
 type queue interface {
 	Enqueue(flow int, h uint64, canMark bool, now time.Time) Verdict
 	Dequeue() (int, bool)
 }
 
-// dropTail is the queue without management.
+// dropTail is a plain FIFO queue.
 type dropTail struct {
 	packets []int
 	limit   int
@@ -277,13 +277,13 @@ func (d *dropTail) Dequeue() (int, bool) {
 	return p, true
 }
 
-// play gives the packets a second that each flow gets through in the second
-// half of the time. Flow 0 is the one that does not respond.
+// play returns the packets per second that each flow gets through in the second
+// half of the time. Flow 0 is the unresponsive one.
 func (s scene) play(q queue, rng *rand.Rand) []float64 {
 	type sender struct {
 		window   float64 // packets in a round trip
 		credit   float64
-		deaf     time.Time // one answer to congestion in a round trip
+		deaf     time.Time // ignores congestion until then: one response per round trip
 		received int
 	}
 	flows := make([]sender, 1+s.responsive)
@@ -322,8 +322,8 @@ func (s scene) play(q queue, rng *rand.Rand) []float64 {
 	return rates
 }
 
-// TestUnresponsiveFlow plays the scene. Without management the unresponsive flow
-// takes the link; under SFB it is held down, and the others share the rest.
+// TestUnresponsiveFlow runs the scene. With drop tail the unresponsive flow
+// takes the link; under SFB it is limited, and the others share the rest.
 func TestUnresponsiveFlow(t *testing.T) {
 	s := scene{responsive: 10, unresponsive: 1200, duration: 120 * time.Second}
 	fair := float64(linkRate) / float64(1+s.responsive)
@@ -364,7 +364,7 @@ func TestUnresponsiveFlow(t *testing.T) {
 	}
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestNewRejects(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"levels":  func(c *Config) { c.Levels = 0 },
 		"bins":    func(c *Config) { c.Bins = 12 },

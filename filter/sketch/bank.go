@@ -12,20 +12,21 @@ import (
 	"weir/filter/key"
 )
 
-// Bank counts what one CPU sees of a Tracker's flows in an interval: Estan and
-// Varghese's parallel multistage filter with conservative update, flow memory
-// and shielding (sections 3.2 and 3.3 of their paper). A flow whose estimate
-// reaches the limit enters the flow memory, is counted exactly there and no
-// longer raises the sketch. Only what it had before can be overestimated, by
-// less than the limit if it entered as soon as it reached it.
+// Bank counts the flows of a [Tracker] on one CPU in one interval. It is Estan
+// and Varghese's parallel multistage filter with conservative update, flow
+// memory and shielding (sections 3.2 and 3.3 of their paper): a flow whose
+// estimate reaches the limit enters the flow memory, where it is counted
+// exactly, and no longer raises the sketch. Only the part before that can be
+// overestimated, by less than the limit if the flow entered as soon as it
+// reached it.
 //
-// A flow that has the limit or more when one of its packets arrives is in the
-// memory from then on, unless a larger one takes its place; it then goes on in
-// the sketch, and so does one that finds only larger ones in its bucket. Denied
-// tells of both. The memory holds lighter flows too.
+// A flow with at least the limit when one of its packets arrives stays in the
+// memory unless a larger one replaces it. A replaced flow continues in the
+// sketch, as does a flow whose bucket contains only larger ones; Denied counts
+// both. The memory also contains lighter flows.
 //
-// Its memory may be the kernel's own, in which the program counts: everything
-// but Count, CountKey, Keep and Reset may be called meanwhile.
+// Its memory may be kernel memory in which a program counts: everything but
+// Count, CountKey, Keep and Reset may be called meanwhile.
 type Bank struct {
 	Tracker
 	head    *head
@@ -35,15 +36,15 @@ type Bank struct {
 
 // head is the first line of a bank.
 type head struct {
-	packets, bytes uint64 // all that were counted
-	denied         uint64 // packets for which a flow of the limit had no place in the memory
+	packets, bytes uint64 // total counted
+	denied         uint64 // packets for which a flow at the limit had no room in the memory
 	admit          uint64 // the limit's floor, in units
-	share          uint64 // the limit as a share of the units counted so far, times 2³²: at most 2³¹
+	share          uint64 // the limit as a fraction of the units counted so far, times 2³²; at most 2³¹
 	_              [3]uint64
 }
 
-// bucket is a bucket of the flow memory. Its slots are filled in order, and none
-// is empty before one that is not.
+// bucket is a bucket of the flow memory. Its slots are filled from the first
+// on.
 type bucket struct {
 	hashes [slots]uint64 // 0 is an empty slot
 	flows  [slots]entry
@@ -54,19 +55,20 @@ type entry struct {
 	key                    [keyWords]uint64 // serialised, read in little-endian order
 }
 
-// maxLimit bounds the limit, so that counters of 32 bits reach it at any rate:
-// they saturate above.
+// maxLimit bounds the limit, so that 32-bit counters, which saturate above it,
+// can always reach it.
 const maxLimit = 1 << 31
 
-// NewBank makes a bank over memory of the geometry's sizes: lines for the head
-// and the sketch, flows for the flow memory. It must be zero, or that of a bank
-// of the same tracker.
+// NewBank returns a bank over memory of the geometry's sizes: lines for the
+// head and the sketch, flows for the flow memory. It must be zero, or that of a
+// bank of the same tracker. NewBank fails if the tracker is invalid or the
+// sizes differ.
 func NewBank(t Tracker, lines, flows []uint64) (*Bank, error) {
 	if err := t.validate(); err != nil {
 		return nil, err
 	}
 	if len(lines) != t.LineWords() || len(flows) != t.FlowWords() {
-		return nil, fmt.Errorf("sketch: memory of %d and %d words, a bank of %d lines and %d buckets has %d and %d",
+		return nil, fmt.Errorf("sketch: memory of %d and %d words for %d lines and %d buckets, want %d and %d",
 			len(lines), len(flows), t.Lines, t.Buckets, t.LineWords(), t.FlowWords())
 	}
 	counters := unsafe.Slice((*uint32)(unsafe.Pointer(&lines[lineWords])), 2*(len(lines)-lineWords))
@@ -88,7 +90,7 @@ func (b *Bank) Count(p key.Tuple, length uint64) {
 	b.CountKey(k, b.Hash(k), length)
 }
 
-// CountKey is Count for a packet with key k, whose Hash is h.
+// CountKey is like [Bank.Count], for a packet with key k, whose Hash is h.
 func (b *Bank) CountKey(k key.Key, h, length uint64) {
 	b.head.packets++
 	b.head.bytes += length
@@ -113,8 +115,8 @@ func (b *Bank) CountKey(k key.Key, h, length uint64) {
 				return
 			}
 		}
-		// The packet that brings a flow into the memory is counted there
-		// alone: the sketch, which others share, need not rise for it.
+		// The packet with which a flow enters the memory is counted there only:
+		// the shared sketch need not rise for it.
 		in.insert(slot, k, h, uint64(before))
 	}
 	f := &in.flows[slot]
@@ -122,16 +124,17 @@ func (b *Bank) CountKey(k key.Key, h, length uint64) {
 	f.bytes += length
 }
 
-// limit is the estimate with which a flow enters the memory. A product beyond
-// 64 bits, from 2 TB in an interval on, wraps to a lower limit, which is safe.
+// limit returns the estimate from which a flow enters the memory. A product
+// beyond 64 bits, from 2 TB in an interval on, wraps to a lower limit, which is
+// safe.
 func (b *Bank) limit() uint64 {
 	return min(max(b.head.admit, (b.Total()>>8)*b.head.share>>24), maxLimit)
 }
 
-// search finds the slot of the flow with hash h. Without an entry, it is the
-// slot that the flow would take: slots if there is none. A flow lies in its
-// second bucket only if the first was full; that it is not full at this instant
-// says nothing where the program may be exchanging a flow.
+// search returns the slot of the flow with hash h or, if it has none, the slot
+// that it would take, or `slots` if there is no room. A flow is in its second
+// bucket only if the first was full when it entered; the first may have a free
+// slot while the program exchanges a flow.
 func (b *Bank) search(h uint64) (in *bucket, slot int, found bool) {
 	n := uint32(len(b.buckets))
 	first, second := &b.buckets[hash.Reduce(h, n)], &b.buckets[hash.Reduce(h<<32, n)]
@@ -158,10 +161,10 @@ func (b *bucket) search(h uint64) (slot int, found bool) {
 	return slot, false
 }
 
-// evict makes room in a full bucket: the smallest of its flows goes back into
-// the sketch, if it has had fewer than so many units, those of the flow that
-// wants to enter. It gives the free slot, slots if all flows of the bucket stay,
-// and the units of the one of them all that has no place.
+// evict makes room in a full bucket: the smallest of its flows returns to the
+// sketch if it has fewer units than the newcomer. It returns the free slot, or
+// `slots` if all flows stay, and the units of the flow that is left without a
+// slot.
 func (b *Bank) evict(in *bucket, units uint64) (victim int, least uint64) {
 	victim, least = slots, units
 	for i := range in.flows {
@@ -170,7 +173,7 @@ func (b *Bank) evict(in *bucket, units uint64) (victim int, least uint64) {
 		}
 	}
 	if victim < slots {
-		// Its estimate there is never below what it had here.
+		// Its estimate there is never below its count here.
 		var buf [MaxRows]int
 		b.sketch.raise(b.sketch.at(in.hashes[victim], &buf), uint32(least))
 		atomic.StoreUint64(&in.hashes[victim], 0)
@@ -178,7 +181,7 @@ func (b *Bank) evict(in *bucket, units uint64) (victim int, least uint64) {
 	return victim, least
 }
 
-// units is the upper bound of what the flow had.
+// units returns the upper bound of the flow's units.
 func (e *entry) units(u Unit) uint64 { return e.before + u.of(e.packets, e.bytes) }
 
 func (b *bucket) insert(slot int, k key.Key, h, before uint64) {
@@ -189,36 +192,36 @@ func (b *bucket) insert(slot int, k key.Key, h, before uint64) {
 	for i := range f.key {
 		f.key[i] = binary.LittleEndian.Uint64(buf[8*i:])
 	}
-	// The hash comes last: from then on others may look.
+	// The hash comes last: readers find the entry from here on.
 	atomic.StoreUint64(&b.hashes[slot], h)
 }
 
-// Admit sets the limit with which a flow enters the memory: so many units, or
-// this share of the units that the bank has counted so far, whichever is more.
-// Threshold.Admission gives both. The share is at most a half, and the limit
-// 2³¹ units however large the floor.
+// Admit sets the limit at which a flow enters the memory: floor units, or this
+// fraction of the units that the bank has counted so far, whichever is more.
+// [Threshold.Admission] returns both. The fraction is capped at one half, and
+// the limit at 2³¹ units.
 func (b *Bank) Admit(floor uint64, share float64) {
 	atomic.StoreUint64(&b.head.admit, floor)
 	atomic.StoreUint64(&b.head.share, uint64(math.Ldexp(min(max(share, 0), 0.5), 32)))
 }
 
-// Packets is the number of packets that were counted.
+// Packets returns the number of packets counted.
 func (b *Bank) Packets() uint64 { return atomic.LoadUint64(&b.head.packets) }
 
-// Bytes is the number of bytes that were counted.
+// Bytes returns the number of bytes counted.
 func (b *Bank) Bytes() uint64 { return atomic.LoadUint64(&b.head.bytes) }
 
-// Total is Packets or Bytes, by the tracker's unit.
+// Total returns Packets or Bytes, by the tracker's unit.
 func (b *Bank) Total() uint64 { return b.Unit.of(b.Packets(), b.Bytes()) }
 
-// Denied is the number of packets for which a flow that had the limit or more was
-// left to the sketch: the packet's own, or the smallest of its bucket, which made
-// room. No more flows than that are missing from the memory.
+// Denied returns the number of packets for which a flow at or above the limit
+// was left to the sketch: the packet's own flow, or the smallest of its bucket,
+// which was replaced. At most that many flows are missing from the memory.
 func (b *Bank) Denied() uint64 { return atomic.LoadUint64(&b.head.denied) }
 
-// Flows gives the entries of the flow memory, in no useful order. Those that
-// were kept may have counted nothing yet. Of a bank in which the program counts,
-// a flow's packets may be one ahead of its bytes, or the other way round.
+// Flows yields the entries of the flow memory, in no particular order. Kept
+// entries may have counted nothing yet. While the program counts, a flow's
+// packets and bytes may be out of step by one packet.
 func (b *Bank) Flows() iter.Seq[Flow] {
 	return func(yield func(Flow) bool) {
 		for i := range b.buckets {
@@ -232,7 +235,7 @@ func (b *Bank) Flows() iter.Seq[Flow] {
 	}
 }
 
-// Find gives the entry of the flow with hash h in the flow memory.
+// Find returns the entry of the flow with hash h in the flow memory.
 func (b *Bank) Find(h uint64) (Flow, bool) {
 	in, slot, found := b.search(h)
 	if !found {
@@ -241,8 +244,8 @@ func (b *Bank) Find(h uint64) (Flow, bool) {
 	return b.read(in, slot)
 }
 
-// read gives the entry in a slot. What is just being written is told from an
-// entry by its key, which must have the hash of the slot, before and after.
+// read returns the entry in a slot. An entry that is being written is detected
+// by its key, which must match the slot's hash before and after reading.
 func (b *Bank) read(in *bucket, slot int) (Flow, bool) {
 	h := atomic.LoadUint64(&in.hashes[slot])
 	if h == 0 {
@@ -270,10 +273,10 @@ func (b *Bank) read(in *bucket, slot int) (Flow, bool) {
 	return f, atomic.LoadUint64(&in.hashes[slot]) == h
 }
 
-// Estimate is the number of units of the flow with hash h. It is never below
-// the truth, except for a flow that was denied 2³²−1 units or more.
+// Estimate returns the number of units of the flow with hash h. It is never too
+// small, except for a flow that was denied 2³²−1 units or more.
 func (b *Bank) Estimate(h uint64) uint64 {
-	// In this order: a flow that leaves the memory is in the sketch before.
+	// In this order: a flow is added to the sketch before it leaves the memory.
 	if f, ok := b.Find(h); ok {
 		return f.Estimate(b.Unit)
 	}
@@ -285,9 +288,9 @@ func (b *Bank) Estimate(h uint64) uint64 {
 	return uint64(least)
 }
 
-// Keep enters a flow, at zero, into a bank that is empty but for such flows: it
-// will be counted exactly from its first packet on. It reports false where
-// there is no room, and the flow has to pass the sketch again.
+// Keep enters a flow, with a count of zero, into a bank that contains only kept
+// flows: it will be counted exactly from its first packet on. It reports false
+// if there is no room, and the flow has to pass the sketch again.
 func (b *Bank) Keep(k key.Key, h uint64) bool {
 	in, slot, found := b.search(h)
 	if !found && slot < slots {
@@ -297,7 +300,7 @@ func (b *Bank) Keep(k key.Key, h uint64) bool {
 	return found
 }
 
-// Reset empties the bank for the next interval. What Admit has set stays.
+// Reset empties the bank for the next interval. The settings of Admit stay.
 func (b *Bank) Reset() {
 	*b.head = head{admit: b.head.admit, share: b.head.share}
 	b.sketch.Reset()

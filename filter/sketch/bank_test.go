@@ -21,7 +21,7 @@ func mustNewBank(t testing.TB, tracker Tracker) *Bank {
 	return b
 }
 
-// send counts packets of a flow, of 100 bytes each.
+// send counts packets of a flow, 100 bytes each.
 func (b *Bank) send(n uint32, packets int) (h uint64) {
 	k := source(n)
 	h = b.Hash(k)
@@ -31,8 +31,8 @@ func (b *Bank) send(n uint32, packets int) (h uint64) {
 	return h
 }
 
-// model is a bank as bpf/tracker.h describes it, by the bytes of its memory:
-// slow, and without a thought beyond the description.
+// model is a bank as bpf/tracker.h describes it, in terms of memory bytes: slow
+// and literal.
 type model struct {
 	Tracker
 	head     [8]uint64
@@ -87,7 +87,7 @@ func (m *model) count(k key.Key, length uint64) {
 	b[9+8*slot] += length
 }
 
-// at gives the counters of a flow.
+// at returns the counters of a flow.
 func (m *model) at(h uint64) [4]*uint32 {
 	z := h * 11400714819323198485
 	line0 := m.counters[16*hash.Reduce(h<<16, m.Lines/2):]
@@ -96,9 +96,10 @@ func (m *model) at(h uint64) [4]*uint32 {
 	return [4]*uint32{&line0[z0%8], &line0[8+z0/8%8], &line1[z1%8], &line1[8+z1/8%8]}
 }
 
-// evict gives the slot of the first of the bucket's flows that had fewest
-// units, put back into the sketch, if these are fewer than the newcomer has. One
-// of limit or more is not left out unnoticed, be it the newcomer.
+// evict returns the first of the bucket's flows with the fewest units, after
+// returning it to the sketch, if these are fewer than the newcomer's. A flow at
+// or above the limit that is left out, possibly the newcomer, is counted as
+// denied.
 func (m *model) evict(b []uint64, units, limit uint64) int {
 	var had [8]uint64
 	for i := range had {
@@ -122,7 +123,7 @@ func (m *model) evict(b []uint64, units, limit uint64) int {
 	return slot
 }
 
-// lines is the memory of the head and the counters.
+// lines returns the memory of the head and the counters.
 func (m *model) lines() []uint64 {
 	words := slices.Clone(m.head[:])
 	for i := 0; i < len(m.counters); i += 2 {
@@ -181,20 +182,20 @@ func TestBankAgainstModel(t *testing.T) {
 			}
 			t.Logf("%d flows in memory, %d packets denied", n, b.Denied())
 			if n < 10 || c.denied != (b.Denied() > 0) {
-				t.Errorf("%d flows in memory, %d packets denied: not the case that is meant", n, b.Denied())
+				t.Errorf("%d flows in memory, %d packets denied: not the intended case", n, b.Denied())
 			}
 
 			b.Reset()
 			rest := [lineWords]uint64{3: c.floor, 4: uint64(c.share * (1 << 32))}
 			if !slices.Equal(lines[:lineWords], rest[:]) || slices.Max(lines[lineWords:]) != 0 || slices.Max(words) != 0 {
-				t.Error("more than the admission is left after Reset")
+				t.Error("something other than the admission is left after Reset")
 			}
 		})
 	}
 }
 
-// TestShielding checks that a flow in the memory leaves the sketch alone, and
-// that the packet which brings it there does too.
+// TestShielding checks that a flow in the memory does not raise the sketch, not
+// even with the packet with which it enters.
 func TestShielding(t *testing.T) {
 	b := mustNewBank(t, sources.of(Packets, 64, 1))
 	b.Admit(10, 0)
@@ -220,7 +221,7 @@ func TestShielding(t *testing.T) {
 	}
 }
 
-// TestLimit checks the limit's arithmetic where it could go wrong.
+// TestLimit checks the edge cases of the limit's arithmetic.
 func TestLimit(t *testing.T) {
 	for _, c := range []struct {
 		floor uint64
@@ -234,14 +235,14 @@ func TestLimit(t *testing.T) {
 		{70, 0.25, 1024, 256},
 		{70, 0.25, 1279, 256}, // the total is taken in steps of 256
 		{0, 0.001, 1 << 30, 1 << 30 / 1000},
-		{1 << 40, 0, 0, 1 << 31},          // more than a counter holds
+		{1 << 40, 0, 0, 1 << 31},          // beyond a counter's range
 		{0, 0.25, 1 << 40, 1 << 31},       // the same
 		{0, 1, 1 << 20, 1 << 19},          // a half at most
 		{50, -1, 1 << 20, 50},             // none
 		{0, 0.5, 1<<41 - 1, 1 << 31},      // the largest product
 		{0, 0.5, 1<<41 | 1<<13, 1 << 12},  // wraps to a lower limit
 		{70, 0.5, 1<<41 | 1<<7, 70},       // but not below the floor
-		{0, 0.25, 1<<42 | 1<<14, 1 << 12}, // the less the share, the later
+		{0, 0.25, 1<<42 | 1<<14, 1 << 12}, // the smaller the share, the later it wraps
 	} {
 		b := mustNewBank(t, sources.of(Bytes, 2, 1))
 		b.Admit(c.floor, c.share)
@@ -252,8 +253,8 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestSaturated checks that counters of 32 bits do not keep a flow out of the
-// memory, however many bytes it takes, and do not overflow if it is full.
+// TestSaturated checks that 32-bit counters do not keep a flow out of the
+// memory, however many bytes it has, and do not overflow if the memory is full.
 func TestSaturated(t *testing.T) {
 	const huge = 1 << 30
 	b := mustNewBank(t, sources.of(Bytes, 2, 1))
@@ -275,12 +276,12 @@ func TestSaturated(t *testing.T) {
 		t.Errorf("a flow without room has %d bytes, want %d", got, uint32(math.MaxUint32))
 	}
 	if b.Denied() == 0 {
-		t.Error("nothing was denied")
+		t.Error("no packet was denied")
 	}
 }
 
-// TestFullMemory checks that what finds no room is counted in the sketch, is
-// never underestimated, and is reported.
+// TestFullMemory checks that flows without room are counted in the sketch,
+// never underestimated, and reported as denied.
 func TestFullMemory(t *testing.T) {
 	const limit, flows, capacity = 10, 40, 16
 	b := mustNewBank(t, sources.of(Packets, 4096, capacity/slots))
@@ -297,7 +298,7 @@ func TestFullMemory(t *testing.T) {
 	if in != capacity {
 		t.Errorf("%d entries, want %d", in, capacity)
 	}
-	// Each of the others asked with its tenth and each later packet.
+	// Each of the others was denied with its tenth and every later packet.
 	if want := uint64((flows - capacity) * (50 - limit + 1)); b.Denied() != want {
 		t.Errorf("%d packets denied, want %d", b.Denied(), want)
 	}
@@ -311,8 +312,8 @@ func TestFullMemory(t *testing.T) {
 	}
 }
 
-// TestEviction checks that a flow takes the place of the smallest in a full
-// bucket, if that is smaller, and that it can come back.
+// TestEviction checks that a flow replaces the smallest in a full bucket, if
+// that is smaller, and that the latter can return.
 func TestEviction(t *testing.T) {
 	b := mustNewBank(t, sources.of(Packets, 1024, 1))
 	b.Admit(10, 0)
@@ -338,8 +339,8 @@ func TestEviction(t *testing.T) {
 	check("larger by one", 100, 0, 20)
 	b.send(0, 2)
 	check("larger again", 0, 100, 21)
-	// The tenth to the 20th packet of flow 100 and the first of flow 0, which stay
-	// out; then the next of each, for which a flow that has the limit leaves.
+	// Flow 100 is denied from its tenth to its 20th packet, flow 0 with its
+	// first; the next packet of each displaces a flow at the limit.
 	if want := uint64(11 + 1 + 2); b.Denied() != want {
 		t.Errorf("%d packets denied, want %d", b.Denied(), want)
 	}
@@ -351,8 +352,8 @@ func TestEviction(t *testing.T) {
 	}
 }
 
-// TestDenied checks that of the flows that have the limit or more no more are
-// missing from the memory than packets were denied.
+// TestDenied checks that at most as many flows at or above the limit are
+// missing from the memory as packets were denied.
 func TestDenied(t *testing.T) {
 	rng := random(t, 43)
 	missing, denied := 0, 0
@@ -381,12 +382,12 @@ func TestDenied(t *testing.T) {
 	}
 	t.Logf("flows are missing %d times, packets denied %d times of 300", missing, denied)
 	if missing < 50 || denied > 250 {
-		t.Error("missing too seldom, or denied too often, to show anything")
+		t.Error("too few missing or too many denied to test anything")
 	}
 }
 
 // TestMemoryLoad checks that two choices fill the memory well before the first
-// flow is refused.
+// flow is rejected.
 func TestMemoryLoad(t *testing.T) {
 	const capacity = 8192
 	b := mustNewBank(t, sources.of(Packets, 2, capacity/slots))
@@ -394,9 +395,9 @@ func TestMemoryLoad(t *testing.T) {
 	for b.Keep(source(n), b.Hash(source(n))) {
 		n++
 	}
-	t.Logf("first refusal at load %.3f", float64(n)/capacity)
+	t.Logf("first rejection at load %.3f", float64(n)/capacity)
 	if n < capacity*4/10 {
-		t.Errorf("first refusal with %d of %d entries", n, capacity)
+		t.Errorf("first rejection with %d of %d entries", n, capacity)
 	}
 	for i := range n {
 		h := b.Hash(source(i))
@@ -409,8 +410,8 @@ func TestMemoryLoad(t *testing.T) {
 	}
 }
 
-// TestLiveBank reads a bank between any two of the program's stores with which a
-// flow enters, in the program's order and with the hash too early.
+// TestLiveBank reads a bank between any two of the program's stores with which
+// a flow enters, in the program's order and with the hash stored first.
 func TestLiveBank(t *testing.T) {
 	tracker := flows.of(Packets, 2, 1)
 	counted := func(p key.Tuple) []uint64 {
@@ -430,7 +431,7 @@ func TestLiveBank(t *testing.T) {
 		after = counted(p)
 	}
 	want := tracker.Key(p)
-	// What an earlier interval has left may still be there.
+	// The slot may contain stale data of an earlier interval.
 	for name, before := range map[string][]uint64{"empty": make([]uint64, len(after)), "stale": old} {
 		for name2, order := range map[string][]int{"in order": {8, 9, 10, 11, 12, 13, 14, 15, 0}, "hash first": {0, 8, 9, 10, 11, 12, 13, 14, 15}} {
 			lines, words := make([]uint64, tracker.LineWords()), slices.Clone(before)
@@ -455,8 +456,7 @@ func TestLiveBank(t *testing.T) {
 }
 
 // TestLiveEviction reads a bank between any two of the program's stores with
-// which one flow takes the place of another, which has the first of two slots in
-// use.
+// which one flow replaces another, which is in the first of two used slots.
 func TestLiveEviction(t *testing.T) {
 	tracker := sources.of(Packets, 64, 1)
 	lines, words := make([]uint64, tracker.LineWords()), make([]uint64, tracker.FlowWords())
@@ -505,7 +505,7 @@ func TestLiveEviction(t *testing.T) {
 		}
 	}
 	if !slices.Equal(words, after) {
-		t.Error("there are other stores")
+		t.Error("more stores were made")
 	}
 }
 
@@ -534,7 +534,7 @@ func TestLiveSecondBucket(t *testing.T) {
 	}
 }
 
-func TestNewBankRefuses(t *testing.T) {
+func TestNewBankRejects(t *testing.T) {
 	good := sources.of(Packets, 2, 3)
 	mustNewBank(t, good)
 	for name, change := range map[string]func(*Tracker){
@@ -563,7 +563,7 @@ func TestCountDoesNotAllocate(t *testing.T) {
 		rng := rand.New(rand.NewPCG(42, 0))
 		b.Admit(3, 0)
 		if n := testing.AllocsPerRun(1000, func() { b.Count(packet(rng)) }); n != 0 {
-			t.Errorf("%v: %g allocations a packet", tracker.V4, n)
+			t.Errorf("%v: %g allocations per packet", tracker.V4, n)
 		}
 	}
 }

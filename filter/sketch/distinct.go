@@ -5,20 +5,19 @@ import (
 	"sync/atomic"
 )
 
-// Distinct estimates how many flows the banks of one tracker have counted. A
-// flow that several of them have seen counts once.
+// Distinct estimates the number of distinct flows that the banks of one tracker
+// have counted together.
 //
 // It is linear counting (Whang, Vander-Zanden and Taylor, "A linear-time
 // probabilistic counting algorithm for database applications", 1990): a flow
 // has one of the V counters of each row, so that after n flows e^(−n/V) of the
-// counters are zero. All banks hash alike, and a counter is zero if it is in
-// all of them. Flows that are in the memory, and may have never raised the
-// sketch, are thought to have raised it: what their counters say is then the
-// same, whether they did or not.
+// counters are zero. All banks use the same hash, and a counter is zero if it
+// is in all of them. Flows in the memory may never have raised the sketch;
+// their counters are treated as nonzero in any case.
 //
 // The standard deviation is below V^(−1/2)·e^(t/2)/t of the estimate, t being
-// n/V: a percent for a sketch of some thousands of lines and a flow for each
-// counter. Where no counter is zero any more, from some V·ln V flows on, the
+// n/V: one percent for a sketch of a few thousand lines and one flow per
+// counter. If no counter is zero any more, from about V·ln V flows on, the
 // estimate is a lower bound.
 func Distinct(banks ...*Bank) float64 {
 	if len(banks) == 0 {
@@ -32,7 +31,7 @@ func Distinct(banks ...*Bank) float64 {
 		}
 		for f := range b.Flows() {
 			if f.Packets == 0 {
-				continue // kept, and not seen again
+				continue // kept, but not seen in this interval
 			}
 			for _, i := range b.sketch.at(f.Hash, &buf) {
 				raised[i] = true

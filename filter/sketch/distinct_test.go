@@ -6,7 +6,7 @@ import (
 )
 
 // The estimate is right wherever the flows were counted: in one bank or in
-// several, in the sketch or in the memory alone.
+// several, in the sketch or only in the memory.
 func TestDistinct(t *testing.T) {
 	const lines, width = 4096, 4 * 4096
 	for _, c := range []struct {
@@ -14,19 +14,19 @@ func TestDistinct(t *testing.T) {
 		flows  uint32
 		banks  int
 		common uint32 // flows that all banks have
-		limit  uint64 // 1: the memory alone, for as long as it has room
+		limit  uint64 // 1: only the memory, as long as it has room
 		kept   uint32 // flows of the interval before: these do not count
 	}{
 		{"none", 0, 2, 0, 1000, 0},
 		{"one", 1, 1, 0, 1000, 0},
 		{"few", 100, 1, 0, 1000, 0},
-		{"one for each counter", width, 1, 0, 1000, 0},
+		{"one per counter", width, 1, 0, 1000, 0},
 		{"many", 5 * width, 1, 0, 1000, 0},
 		{"several banks", width, 3, 0, 1000, 0},
 		{"several banks, flows in common", width, 3, width, 1000, 0},
 		{"several banks, some in common", width, 3, width / 2, 1000, 0},
 		{"in the memory", 2000, 2, 500, 1, 0},
-		{"in the memory, and in the sketch", 20_000, 2, 500, 1, 0},
+		{"in the memory and in the sketch", 20_000, 2, 500, 1, 0},
 		{"kept", 2000, 2, 500, 1000, 1000},
 		{"kept, not seen", 0, 2, 0, 1000, 1000},
 	} {
@@ -55,8 +55,8 @@ func TestDistinct(t *testing.T) {
 			}
 			got, n := Distinct(banks...), float64(c.flows)
 			load := n / width
-			// Whang's standard deviation for one row; the mean of four rows that
-			// share lines has less.
+			// Whang's standard deviation for one row; that of the mean of four
+			// rows that share lines is smaller.
 			sigma := math.Sqrt(width * (math.Exp(load) - load - 1))
 			t.Logf("%.0f of %d flows, standard deviation %.0f", got, c.flows, sigma)
 			if math.Abs(got-n) > 5*sigma+1 {
@@ -66,7 +66,7 @@ func TestDistinct(t *testing.T) {
 	}
 }
 
-// A sketch without a zero counter tells no more than a number that is exceeded.
+// A sketch without a zero counter only yields a lower bound.
 func TestDistinctSaturated(t *testing.T) {
 	tracker := sources.of(Packets, 16, 1)
 	b := mustNewBank(t, tracker)
@@ -84,6 +84,6 @@ func TestDistinctSaturated(t *testing.T) {
 		t.Errorf("%g of 5000 flows", last)
 	}
 	if got := Distinct(); got != 0 {
-		t.Errorf("no banks have %g flows", got)
+		t.Errorf("%g flows in no banks", got)
 	}
 }

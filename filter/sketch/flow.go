@@ -2,14 +2,14 @@ package sketch
 
 import "weir/filter/key"
 
-// Flow is an entry of the flow memory, or of several banks' memories together.
+// Flow is an entry of the flow memory, or the merged entries of several banks.
 type Flow struct {
 	Key  key.Key
 	Hash uint64 // the tracker's, of Key
 
-	// Before is the sketch's estimate, in units of the tracker, of what the
-	// flow had in this interval when it entered the memory. It is never below
-	// the truth. Entries kept from the last interval have 0.
+	// Before is the sketch's estimate, in the tracker's units, of the part of
+	// this interval before the flow entered the memory. It is never too small.
+	// Entries kept from the last interval have 0.
 	Before uint64
 
 	// Packets and Bytes are exact, counted since the flow entered or, for a
@@ -17,29 +17,29 @@ type Flow struct {
 	Packets, Bytes uint64
 }
 
-// Exact is what the flow is known to have had in this interval, in the unit: a
-// lower bound, and the truth if Before is 0. Limits and blocks go by this
+// Exact returns the units that the flow is known to have had in this interval:
+// a lower bound, and exact if Before is 0. Rate limits and blocks use this
 // figure, which no collision in the sketch can raise.
 func (f Flow) Exact(u Unit) uint64 { return u.of(f.Packets, f.Bytes) }
 
-// Estimate is what the flow had at most, in the tracker's unit.
+// Estimate returns an upper bound of the flow's units in this interval.
 func (f Flow) Estimate(u Unit) uint64 { return f.Before + f.Exact(u) }
 
-// Lasts says whether the flow's entry is preserved into the next interval
-// (Estan and Varghese, section 3.3.1): if it had the heavy number of units on
-// exact counts, or entered in this interval and had half as many since. The
-// latter may be a heavy flow that began late. A preserved entry counts exactly
-// from the first packet on.
+// Lasts reports whether the flow's entry is preserved into the next interval
+// (Estan and Varghese, section 3.3.1): if it had at least heavy units on exact
+// counts, or entered in this interval and had half as many since, in which case
+// it may be a heavy flow that began late. A preserved entry counts exactly from
+// the first packet on.
 func (f Flow) Lasts(u Unit, heavy uint64) bool {
 	n := f.Exact(u)
 	return n >= heavy || f.Before > 0 && n >= heavy/2
 }
 
-// Merge gives what several banks of one tracker, of the CPUs and interfaces
-// that count it, know of each flow that is in the memory of any: the exact
-// counts together, and as Before the sum of the banks' Before and, of those
-// that have the flow in their sketch alone, its estimate there. So Estimate is
-// an upper bound again, and Exact a lower one.
+// Merge combines the counts of several banks of one tracker, those of the CPUs
+// and interfaces that count it, for each flow that is in the memory of any.
+// Packets and Bytes are the sums of the exact counts; Before is the sum of the
+// banks' Before and, for banks with the flow in their sketch only, of its
+// estimates there. So Estimate is again an upper bound, and Exact a lower one.
 func Merge(banks ...*Bank) []Flow {
 	seen := make(map[uint64]struct{})
 	var flows []Flow
@@ -51,7 +51,7 @@ func Merge(banks ...*Bank) []Flow {
 			}
 		}
 	}
-	// Bank by bank, so that one bank at a time has to stay in the cache.
+	// Bank by bank, so that only one at a time needs to be in the cache.
 	for _, b := range banks {
 		for i := range flows {
 			f := &flows[i]

@@ -15,7 +15,7 @@ func TestLasts(t *testing.T) {
 		{Flow{Packets: 10}, Packets, true},
 		{Flow{Packets: 9}, Packets, false},             // light in a whole interval
 		{Flow{Before: 1, Packets: 5}, Packets, true},   // may have begun late
-		{Flow{Before: 50, Packets: 4}, Packets, false}, // collisions alone keep nothing
+		{Flow{Before: 50, Packets: 4}, Packets, false}, // collisions alone do not preserve an entry
 		{Flow{Packets: 10, Bytes: 9}, Bytes, false},
 		{Flow{Packets: 1, Bytes: 10}, Bytes, true},
 	} {
@@ -52,6 +52,6 @@ func TestMerge(t *testing.T) {
 		t.Errorf("%+v: exact %d, at most %d packets", f, f.Exact(Packets), f.Estimate(Packets))
 	}
 	if f := Merge(); len(f) != 0 {
-		t.Errorf("no banks have the flows %v", f)
+		t.Errorf("flows %v in no banks", f)
 	}
 }

@@ -3,8 +3,8 @@ package sketch
 import "iter"
 
 // Multistage is a Tracker on one CPU, over any number of intervals: two banks
-// on the heap, of which one counts while the other is made ready, as the data
-// plane and its control plane do together.
+// on the heap, one of which counts while the other is prepared, as the data
+// plane and the control plane do together. It is not safe for concurrent use.
 type Multistage struct {
 	*Bank // of the present interval
 	idle  *Bank
@@ -13,7 +13,8 @@ type Multistage struct {
 	previous  uint64 // units in the last interval
 }
 
-// NewMultistage returns an empty filter at the start of its first interval.
+// NewMultistage returns an empty filter at the start of its first interval. It
+// fails if [NewBank] does.
 func NewMultistage(t Tracker, threshold Threshold) (*Multistage, error) {
 	m := &Multistage{threshold: threshold}
 	for _, b := range []**Bank{&m.Bank, &m.idle} {
@@ -26,8 +27,8 @@ func NewMultistage(t Tracker, threshold Threshold) (*Multistage, error) {
 	return m, nil
 }
 
-// Heavy gives the flows of the memory whose estimate makes them heavy in the
-// present interval, as far as it went, in no useful order.
+// Heavy yields the flows in the memory whose estimates are heavy in the present
+// interval so far, in no particular order.
 func (m *Multistage) Heavy() iter.Seq[Flow] {
 	return func(yield func(Flow) bool) {
 		heavy := m.heavy()
@@ -41,7 +42,8 @@ func (m *Multistage) Heavy() iter.Seq[Flow] {
 
 func (m *Multistage) heavy() uint64 { return m.threshold.Heavy(m.Total(), m.previous) }
 
-// Next begins the next interval, in which those entries stay that last.
+// Next begins the next interval and preserves the entries for which
+// [Flow.Lasts] holds.
 func (m *Multistage) Next() {
 	next, heavy := m.idle, m.heavy()
 	next.Reset()

@@ -22,7 +22,7 @@ func mustNewMultistage(t testing.TB, tracker Tracker, threshold Threshold) *Mult
 	return m
 }
 
-// heavyFlows counts the workload's flows under keys of their own.
+// heavyFlows is a workload whose flows have keys of their own.
 type heavyFlows struct {
 	*workload
 	keys   []key.Key
@@ -44,7 +44,7 @@ func (w heavyFlows) count(m *Multistage) {
 	}
 }
 
-// result is how the flows that a filter reports compare with the truth.
+// result compares the flows that a filter reports with the truth.
 type result struct {
 	f1            float64
 	missed, wrong int
@@ -86,9 +86,9 @@ func (w heavyFlows) compare(t *testing.T, m *Multistage, threshold uint64) (r re
 	return r
 }
 
-// TestHeavyFlows finds the flows that have 0.01 % of the traffic or more, among
-// a million flows in 10 million packets, in 256 KB: sketch and flow memory of
-// one bank. A tracker has two, of which one is idle.
+// TestHeavyFlows finds the flows with at least 0.01 % of the traffic, among a
+// million flows in 10 million packets, in 256 KB: sketch and flow memory of one
+// bank. A tracker has two, one of which is idle.
 func TestHeavyFlows(t *testing.T) {
 	const flows, packets, threshold = 1_000_000, 10_000_000, 1000
 	sizes := []int{256 << 10}
@@ -123,7 +123,7 @@ func TestHeavyFlows(t *testing.T) {
 }
 
 // TestBytes counts bytes: no heavy flow is missed, and the estimates are within
-// what the data plane promises.
+// the data plane's bounds.
 func TestBytes(t *testing.T) {
 	const threshold = 200_000
 	tracker := sources.of(Bytes, 512, 512)
@@ -142,8 +142,8 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// TestShare finds the flows that have a share of the traffic while the traffic
-// comes and goes.
+// TestShare finds the flows with a share of the traffic while the traffic
+// varies.
 func TestShare(t *testing.T) {
 	const share = 0.002
 	tracker := sources.of(Packets, 1024, 2048)
@@ -162,8 +162,8 @@ func TestShare(t *testing.T) {
 		if r.missed > 0 || m.Denied() > 0 {
 			t.Errorf("%d packets: %d heavy flows missed, %d packets denied", packets, r.missed, m.Denied())
 		}
-		// At 1/i of the traffic for the i-th flow, half of the share is had by
-		// 1000 flows at most, and by far fewer here.
+		// If the i-th flow has 1/i of the traffic, at most 1000 flows reach
+		// half of the share, and far fewer do here.
 		if r.f1 < 0.95 || in > 1000 {
 			t.Errorf("%d packets: %v, %d flows in memory", packets, r, in)
 		}
@@ -172,12 +172,12 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// TestNext checks which entries outlive an interval, and that they are then
-// exact from the first packet.
+// TestNext checks which entries are preserved into the next interval, and that
+// they are then exact from the first packet.
 func TestNext(t *testing.T) {
 	m := mustNewMultistage(t, sources.of(Packets, 1024, 8), Threshold{Units: 40})
 	m.send(1, 60) // heavy
-	m.send(2, 39) // 20 exact packets since it entered with the 20th
+	m.send(2, 39) // entered with the 20th packet: 20 exact
 	m.send(3, 38) // 19
 	m.send(4, 19) // never entered
 	m.Next()
@@ -198,8 +198,8 @@ func TestNext(t *testing.T) {
 	if got := m.sketch.Estimate(h); got != 0 {
 		t.Errorf("kept flow raised the sketch to %d", got)
 	}
-	m.Next() // flow 1 had 5, flow 2 nothing: both go, for neither is new
+	m.Next() // flow 1 had 5 packets, flow 2 none, and neither is new: both are removed
 	for f := range m.Flows() {
-		t.Errorf("entry %+v outlived an interval in which it was light", f)
+		t.Errorf("entry %+v was preserved after an interval in which it was light", f)
 	}
 }

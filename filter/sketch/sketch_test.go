@@ -15,7 +15,7 @@ import (
 
 var layouts = []Layout{Rows, TwoLines}
 
-// random gives a seeded generator and logs the seed.
+// random returns a seeded generator and logs the seed.
 func random(t testing.TB, seed uint64) *rand.Rand {
 	t.Helper()
 	t.Logf("seed %d", seed)
@@ -31,8 +31,8 @@ func mustNew[C Counter](t testing.TB, layout Layout, rows, width int) *Sketch[C]
 	return s
 }
 
-// TestConservativeUpdateFigure2 is the survey's Figure 2: the least counter is
-// 2, a packet of 4 bytes arrives, and counters rise only to 6.
+// TestConservativeUpdateFigure2 reproduces the survey's Figure 2: the least
+// counter is 2, a packet of 4 bytes arrives, and counters rise only to 6.
 func TestConservativeUpdateFigure2(t *testing.T) {
 	const h = 0x77656972
 	for _, layout := range layouts {
@@ -55,8 +55,8 @@ func TestConservativeUpdateFigure2(t *testing.T) {
 	}
 }
 
-// TestOrderOfEstimates holds both updates against exact counts: the truth ≤
-// conservative update ≤ count-min, for every flow, and for every counter.
+// TestOrderOfEstimates checks both updates against exact counts: truth ≤
+// conservative update ≤ count-min, for every flow and every counter.
 func TestOrderOfEstimates(t *testing.T) {
 	rng := random(t, 1)
 	for _, layout := range layouts {
@@ -114,7 +114,7 @@ func TestSaturation(t *testing.T) {
 	}
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestNewRejects(t *testing.T) {
 	for _, c := range []struct {
 		layout      Layout
 		rows, width int
@@ -153,11 +153,11 @@ func TestOver(t *testing.T) {
 	}
 }
 
-// unseen is the exact probability that a flow without traffic is estimated at
-// least units after n flows had one unit each by count-min. In a row of the
-// Rows layout its counter holds Binomial(n, 1/width), independently of the
-// other rows; in one of two lines, the same is true of the flows that share the
-// line, independently of the other line.
+// unseen returns the exact probability that a flow without traffic is estimated
+// at least units after n flows had one unit each by count-min. In a row of the
+// Rows layout its counter is Binomial(n, 1/width), independently of the other
+// rows; in one of two lines, the same is true of the flows that share the line,
+// independently of the other line.
 func unseen(layout Layout, rows, width, lanes, n, units int) float64 {
 	atLeast := func(n int, p float64) float64 {
 		return distuv.Binomial{N: float64(n), P: p}.Survival(float64(units - 1))
@@ -174,8 +174,9 @@ func unseen(layout Layout, rows, width, lanes, n, units int) float64 {
 	return p * p
 }
 
-// TestUnseenFlows measures how often a flow that was never counted reaches an
-// estimate, one independent sketch a trial, against its exact probability.
+// TestUnseenFlows compares the frequency with which a flow that was never
+// counted reaches an estimate, one independent sketch per trial, with its exact
+// probability.
 func TestUnseenFlows(t *testing.T) {
 	const rows, n, units, lanes = 4, 24, 2, 16
 	for _, c := range []struct {
@@ -201,8 +202,8 @@ func TestUnseenFlows(t *testing.T) {
 	}
 }
 
-// TestErrorBound holds the proven bound against the exact probability, and
-// against a measurement of all the flows of a skewed stream.
+// TestErrorBound checks the proven bound against the exact probability, and
+// against a measurement of all flows of a skewed stream.
 func TestErrorBound(t *testing.T) {
 	for _, c := range []struct{ rows, width, n, excess int }{{1, 10, 100, 20}, {4, 24, 24, 2}, {4, 100, 1000, 40}, {8, 50, 50, 3}} {
 		exact := unseen(Rows, c.rows, c.width, 0, c.n, c.excess)
@@ -231,7 +232,7 @@ func TestErrorBound(t *testing.T) {
 		}
 	}
 	if got := float64(over) / float64(len(load.truth)); got > delta {
-		t.Errorf("%g of the flows are off by more than ε·N, proven at most %g", got, delta)
+		t.Errorf("%g of the flows are off by more than ε·N, bound %g", got, delta)
 	}
 }
 
@@ -245,7 +246,7 @@ type workload struct {
 func newWorkload(t testing.TB, seed uint64, flows, packets int, alpha float64) *workload {
 	t.Helper()
 	t.Logf("seed %d", seed)
-	// The inverse of the distribution function, by a table of where to begin.
+	// Inverts the distribution function with a table of starting points.
 	const guides = 1 << 18
 	upTo := make([]float64, flows)
 	sum := 0.0
@@ -274,13 +275,14 @@ func newWorkload(t testing.TB, seed uint64, flows, packets int, alpha float64) *
 	return w
 }
 
-// hash stands for the hash of a flow's key.
+// hash returns a substitute for the hash of a flow's key.
 func (w *workload) hash(flow uint32) uint64 { return hash.Nth(w.seed, uint64(flow)) }
 
-// length is a packet length that depends on the flow, from 64 to 1500 bytes.
+// length returns the flow's packet length, from 64 to 1500 bytes.
 func (w *workload) length(flow uint32) uint64 { return 64 + uint64(flow)*7919%1437 }
 
-// heavy is the flows that have the threshold in packets or bytes, and how many.
+// heavy returns the flows at or above the threshold in packets or bytes, with
+// their amounts.
 func (w *workload) heavy(u Unit, threshold uint64) map[uint32]uint64 {
 	h := make(map[uint32]uint64)
 	for f, n := range w.truth {
@@ -291,7 +293,7 @@ func (w *workload) heavy(u Unit, threshold uint64) map[uint32]uint64 {
 	return h
 }
 
-// f1 is the harmonic mean of precision and recall.
+// f1 returns the harmonic mean of precision and recall.
 func f1(hit, wrong, missed int) float64 {
 	return 2 * float64(hit) / float64(2*hit+wrong+missed)
 }
@@ -308,8 +310,9 @@ func TestHeavySet(t *testing.T) {
 	for _, method := range []struct {
 		name string
 		add  func(s *Sketch[uint32], h uint64)
-		// A little below the figures of the full size, where one flow weighs
-		// less. Count-min in 64 KB is of no use, and that is asserted below.
+		// A little below the figures of the full size, where a single flow
+		// weighs less. Count-min in 64 KB is useless, and that is asserted
+		// below.
 		floors [3]float64
 	}{
 		{"count-min", func(s *Sketch[uint32], h uint64) { s.Add(h, 1) }, [3]float64{0, 0.90, 0.985}},
@@ -341,14 +344,14 @@ func TestHeavySet(t *testing.T) {
 				t.Errorf("%s, %d bytes: F1 %.4f, want at least %.4f", method.name, size, got, method.floors[i])
 			}
 			if method.floors[i] == 0 && got > 0.5 {
-				t.Errorf("%s, %d bytes: F1 %.4f in so little memory is too good to be true", method.name, size, got)
+				t.Errorf("%s, %d bytes: F1 %.4f is implausibly high for so little memory", method.name, size, got)
 			}
 		}
 	}
 }
 
-// TestPassingFlows holds the proven bound of the number of passing flows
-// against a plain multistage filter, which is the filter that it is proven for.
+// TestPassingFlows checks the proven bound of the number of passing flows with
+// a plain multistage filter, for which it is proven.
 func TestPassingFlows(t *testing.T) {
 	w := newWorkload(t, 33, 20_000, 400_000, 1.0)
 	for _, width := range []int{2000, 4000, 16000} {

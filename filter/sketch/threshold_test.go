@@ -37,7 +37,7 @@ func TestThreshold(t *testing.T) {
 
 // TestNoHeavyFlowIsMissed counts flows, of any size, in any number of banks and
 // in any order: as long as nothing is denied, all heavy ones are in a memory,
-// and between what is exact and the estimate lies the truth.
+// and the truth lies between the exact count and the estimate.
 func TestNoHeavyFlowIsMissed(t *testing.T) {
 	rng := random(t, 50)
 	heavyFlows, admitted, all := 0, 0, 0
@@ -90,7 +90,7 @@ func TestNoHeavyFlowIsMissed(t *testing.T) {
 			denied += b.Denied()
 		}
 		if denied > 0 {
-			t.Fatalf("%d packets denied by memories that can hold all", denied)
+			t.Fatalf("%d packets denied by memories with room for all", denied)
 		}
 		heavy := threshold.Heavy(uint64(len(packets)), previous)
 		for n, want := range truth {
@@ -111,16 +111,16 @@ func TestNoHeavyFlowIsMissed(t *testing.T) {
 	}
 	t.Logf("%d heavy, %d admitted of %d flows", heavyFlows, admitted, all)
 	if heavyFlows < 1000 || admitted > all*3/4 {
-		t.Error("too few heavy flows, or too many admitted, to show anything")
+		t.Error("too few heavy flows or too many admitted to test anything")
 	}
 }
 
 func pow4(x float64) float64 { return x * x * x * x }
 
-// TestFloorAndShareTogether is the worst case of Admission's argument: in seven
-// banks a flow has little more than the floor, less than would do for an absolute
-// threshold, and in the eighth, which has nearly all the traffic, it stays just
-// below the share.
+// TestFloorAndShareTogether returns the worst case of Admission's proof: in
+// seven banks a flow has slightly more than the floor, less than would suffice
+// for an absolute threshold, and in the eighth, which has nearly all the
+// traffic, it stays just below the share.
 func TestFloorAndShareTogether(t *testing.T) {
 	threshold := Threshold{Units: 800, Share: 0.1}
 	banks := make([]*Bank, 8)
@@ -139,10 +139,10 @@ func TestFloorAndShareTogether(t *testing.T) {
 	h := banks[7].send(1, 366)
 	total += 7*62 + 366
 	if heavy := threshold.Heavy(total, 0); heavy != 7*62+366 {
-		t.Fatalf("heavy from %d on: not the case that is meant", heavy)
+		t.Fatalf("heavy from %d on: not the intended case", heavy)
 	}
 	if f, ok := banks[7].Find(h); ok {
-		t.Fatalf("in the memory of the last bank at %+v: not the case that is meant", f)
+		t.Fatalf("in the memory of the last bank at %+v: not the intended case", f)
 	}
 	for _, f := range Merge(banks...) {
 		if f.Key == source(1) {

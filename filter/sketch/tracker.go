@@ -6,7 +6,7 @@ import (
 	"weir/filter/key"
 )
 
-// Unit is what a Tracker compares with its threshold.
+// Unit is the unit of a Tracker's threshold.
 type Unit uint8
 
 const (
@@ -14,7 +14,7 @@ const (
 	Bytes               // bytes of packets
 )
 
-// String is the unit's name.
+// String returns the unit's name.
 func (u Unit) String() string {
 	switch u {
 	case Packets:
@@ -25,7 +25,7 @@ func (u Unit) String() string {
 	return fmt.Sprintf("unit %d", uint8(u))
 }
 
-// of is a packet's or a flow's amount in the unit.
+// of returns a packet's or a flow's amount in the unit.
 func (u Unit) of(packets, bytes uint64) uint64 {
 	if u == Bytes {
 		return bytes
@@ -49,53 +49,53 @@ type Geometry struct {
 	Buckets uint32 // of the flow memory: 576 bytes each, for eight flows
 }
 
-// PlanGeometry divides so much memory, in bytes, among the sketch and the flow
-// memory: one half for each. The flow memory must hold all that is admitted,
-// the sketch keep light flows from being admitted; with a million flows of Zipf
-// sizes in 256 KB, flow memories of 40 to 60 % did best (TestHeavyFlows).
+// PlanGeometry divides memory, in bytes, equally between the sketch and the
+// flow memory. The flow memory must have room for all admitted flows, and the
+// sketch must keep light flows out; with a million flows of Zipf sizes in 256
+// KB, flow memories of 40 to 60 % did best (TestHeavyFlows).
 func PlanGeometry(bytes int) Geometry {
 	buckets := max(1, bytes/2/(bucketWords*8))
 	lines := max(1, ((bytes-buckets*bucketWords*8)/lineBytes-1)/2) * 2
 	return Geometry{Lines: uint32(lines), Buckets: uint32(buckets)}
 }
 
-// LineWords is the number of 64-bit words that a bank's head and sketch take.
+// LineWords returns the number of 64-bit words of a bank's head and sketch.
 func (g Geometry) LineWords() int { return (1 + int(g.Lines)) * lineWords }
 
-// FlowWords is the number of 64-bit words that a bank's flow memory takes.
+// FlowWords returns the number of 64-bit words of a bank's flow memory.
 func (g Geometry) FlowWords() int { return int(g.Buckets) * bucketWords }
 
-// Size is the memory of a bank in bytes.
+// Size returns the size of a bank in bytes.
 func (g Geometry) Size() int { return (g.LineWords() + g.FlowWords()) * 8 }
 
-// Tracker is what is counted: one key of every packet, whatever else the packet
-// has. Its fields are constants of the program.
+// Tracker describes what is counted: one key of every packet. Its fields are
+// constants of the program.
 type Tracker struct {
 	V4, V6 key.Shape // of the keys; both of the tuple form, or neither
 	Unit   Unit
-	Seed   uint64 // of the keys' hash, secret: who knows it can make flows collide
+	Seed   uint64 // of the keys' hash; secret, since it allows making flows collide
 	Geometry
 }
 
-// validate says what no program could count.
+// validate returns an error for a tracker that no program could implement.
 func (t *Tracker) validate() error {
 	switch {
 	case !t.V4.Valid() || t.V4.V6():
-		return fmt.Errorf("sketch: %+v is no shape of IPv4 keys", t.V4)
+		return fmt.Errorf("sketch: %+v is not an IPv4 shape", t.V4)
 	case !t.V6.Valid() || !t.V6.V6():
-		return fmt.Errorf("sketch: %+v is no shape of IPv6 keys", t.V6)
+		return fmt.Errorf("sketch: %+v is not an IPv6 shape", t.V6)
 	case t.V4.Tuple() != t.V6.Tuple():
-		return fmt.Errorf("sketch: keys %q and %q: one is an address, the other a tuple", t.V4, t.V6)
+		return fmt.Errorf("sketch: keys %q and %q: want two addresses or two tuples", t.V4, t.V6)
 	case t.Unit > Bytes:
 		return fmt.Errorf("sketch: unknown unit %d", t.Unit)
 	case t.Lines == 0 || t.Lines%2 != 0 || t.Buckets == 0:
-		return fmt.Errorf("sketch: a bank of %d lines and %d buckets, want an even number of lines, and at least 1 bucket", t.Lines, t.Buckets)
+		return fmt.Errorf("sketch: bank of %d lines and %d buckets, want an even number of lines and at least 1 bucket", t.Lines, t.Buckets)
 	}
 	return nil
 }
 
-// Key is the key under which a packet is counted. A packet without ports, such
-// as a later fragment, is counted under ports 0.
+// Key returns the key under which a packet is counted. A packet without ports,
+// such as a later fragment, is counted under ports 0.
 func (t *Tracker) Key(p key.Tuple) key.Key {
 	if !p.HasPorts {
 		p.HasPorts, p.SrcPort, p.DstPort = true, 0, 0
@@ -108,8 +108,8 @@ func (t *Tracker) Key(p key.Tuple) key.Key {
 	return k
 }
 
-// Hash is the hash that stands for a key everywhere in the tracker's memory,
-// where 0 is an empty slot. Two flows of one hash would be counted as one: among
-// n flows it happens with probability n²/2⁶⁵, and nobody can bring it about
-// without the seed.
+// Hash returns the hash that represents a key in the tracker's memory, where 0
+// is an empty slot. Flows with equal hashes are counted as one: among n flows
+// that happens with probability n²/2⁶⁵, and it cannot be provoked without the
+// seed.
 func (t *Tracker) Hash(k key.Key) uint64 { return max(1, k.Hash(t.Seed)) }

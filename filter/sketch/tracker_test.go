@@ -24,20 +24,20 @@ var (
 	}
 )
 
-// of gives the tracker another unit and size.
+// of returns the tracker with another unit and size.
 func (t Tracker) of(u Unit, lines, buckets uint32) Tracker {
 	t.Unit, t.Geometry = u, Geometry{Lines: lines, Buckets: buckets}
 	return t
 }
 
-// source is the key of the n-th flow of a test.
+// source returns the key of the n-th flow of a test.
 func source(n uint32) key.Key {
 	a := netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 	return key.Key{Shape: sources.V4, Src: a, Dst: netip.IPv4Unspecified()}
 }
 
-// packet is a random packet of few flows, of both families, now and then
-// without ports.
+// packet returns a random packet of few flows, of both families, some without
+// ports.
 func packet(r *rand.Rand) (p key.Tuple, length uint64) {
 	addr := func() netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(16))}) }
 	if r.IntN(2) == 0 {
@@ -86,6 +86,6 @@ func TestPlanGeometry(t *testing.T) {
 		}
 	}
 	if g := PlanGeometry(0); g != (Geometry{2, 1}) {
-		t.Errorf("no memory becomes %+v, want the least that works", g)
+		t.Errorf("no memory becomes %+v, want the minimum", g)
 	}
 }

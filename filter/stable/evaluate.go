@@ -9,14 +9,14 @@ import (
 	"weir/filter/hash"
 )
 
-// Item is an element's occurrence in a stream.
+// Item is an occurrence of an element in a stream.
 type Item struct {
 	Hash       uint64
 	Importance int  // 1…the largest of the stream
 	Duplicate  bool // the element has occurred before
 }
 
-// Stream describes synthetic data as in section IV-D of the paper.
+// Stream describes a synthetic stream as in section IV-D of the paper.
 type Stream struct {
 	Items     int     // length
 	Repeating float64 // probability that an item repeats an earlier one
@@ -26,9 +26,9 @@ type Stream struct {
 	Weights []float64
 }
 
-// All generates the stream. Its elements, their importance and the element
-// that a repeating item repeats, each earlier one with the same probability,
-// are drawn from source.
+// All yields the stream. Its elements, their importance and the element that a
+// repeating item repeats, each earlier one with equal probability, are drawn
+// from source.
 func (s Stream) All(source rand.Source) iter.Seq[Item] {
 	return func(yield func(Item) bool) {
 		rng := rand.New(source)
@@ -50,9 +50,9 @@ func (s Stream) All(source rand.Source) iter.Seq[Item] {
 	}
 }
 
-// Rates collects the answers of a filter and gives the paper's measures of its
-// errors (section IV-B), all as fractions of all queries. They are NaN as long
-// as there was no query.
+// Rates collects the answers of a filter and computes the paper's error
+// measures (section IV-B), as fractions of all queries. They are NaN before the
+// first query.
 type Rates struct {
 	queries, fp, fn []float64 // by importance − 1
 }
@@ -62,7 +62,7 @@ func NewRates(most int) *Rates {
 	return &Rates{make([]float64, most), make([]float64, most), make([]float64, most)}
 }
 
-// Observe notes the answer to a query of an element of the given importance,
+// Observe records the answer to a query of an element of the given importance,
 // and the truth.
 func (r *Rates) Observe(importance int, occurred, answer bool) {
 	i := importance - 1
@@ -75,23 +75,24 @@ func (r *Rates) Observe(importance int, occurred, answer bool) {
 	}
 }
 
-// FP is the rate of false positives.
+// FP returns the rate of false positives.
 func (r *Rates) FP() float64 { return share(r.fp, r.queries, same) }
 
-// FN is the rate of false negatives.
+// FN returns the rate of false negatives.
 func (r *Rates) FN() float64 { return share(r.fn, r.queries, same) }
 
-// WeightedFP is the paper's wFP: every query counts as much as its importance.
+// WeightedFP returns the paper's wFP: every query is weighted by its
+// importance.
 func (r *Rates) WeightedFP() float64 { return share(r.fp, r.queries, byImportance) }
 
-// WeightedFN is the paper's wFN.
+// WeightedFN returns the paper's wFN.
 func (r *Rates) WeightedFN() float64 { return share(r.fn, r.queries, byImportance) }
 
-// FPByImportance is the paper's array I_fp: entry i is the rate of false
-// positives among the queries of importance i + 1, NaN where there were none.
+// FPByImportance returns the paper's array I_fp: entry i is the rate of false
+// positives among the queries of importance i + 1, NaN if there were none.
 func (r *Rates) FPByImportance() []float64 { return each(r.fp, r.queries) }
 
-// FNByImportance is the paper's array I_fn.
+// FNByImportance returns the paper's array I_fn.
 func (r *Rates) FNByImportance() []float64 { return each(r.fn, r.queries) }
 
 func same(int) float64                    { return 1 }

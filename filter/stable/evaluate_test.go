@@ -12,7 +12,7 @@ import (
 	"weir/filter/internal/trial"
 )
 
-// weights are the three distributions of section IV-D over the importances.
+// weights has the three distributions of section IV-D over the importances.
 var weights = map[string]func(importance int) float64{
 	"equal":   func(int) float64 { return 1 },                    // Figure 9
 	"direct":  func(imp int) float64 { return float64(imp) },     // Figure 15
@@ -27,7 +27,7 @@ func stream(distribution string, items int, repeating float64) Stream {
 	return s
 }
 
-// run observes the stream through a filter.
+// run passes the stream through a filter.
 func run(t testing.TB, p Params, s Stream, seed uint64) *Rates {
 	t.Helper()
 	f := mustNew(t, p, rand.NewPCG(seed, 1))
@@ -38,18 +38,19 @@ func run(t testing.TB, p Params, s Stream, seed uint64) *Rates {
 	return r
 }
 
-// sameCells gives BF as many cells as the others, as Table IV has it: "M-insert
-// with M = 1" in the same array.
+// sameCells returns parameters with the same number of cells for BF as for the
+// others, as in Table IV: "M-insert with M = 1" in the same array.
 func sameCells(a Algorithm) Params {
 	p := tableIII(a)
 	p.Cells = tableIII(SBF).Cells
 	return p
 }
 
-// TestComparison repeats section IV's comparison on synthetic streams. Neither
-// their length nor the function from importance to level is stated, so that the
-// paper's digits cannot be had, but its orderings can: false positives BF > SBF
-// > IBF-2C > IBF-MC, false negatives the other way round, plain and weighted.
+// TestComparison repeats section IV's comparison on synthetic streams. The
+// paper states neither their length nor the function from importance to level,
+// so its digits cannot be reproduced, but its orderings can: false positives BF
+// > SBF > IBF-2C > IBF-MC, false negatives the other way round, plain and
+// weighted.
 func TestComparison(t *testing.T) {
 	const items, seed = 60_000, 40
 	t.Logf("seed %d", seed)
@@ -73,8 +74,8 @@ func TestComparison(t *testing.T) {
 					t.Errorf("%s, %g: %v and %v in the wrong order", distribution, repeating, a, order[i+1])
 				}
 			}
-			// What importance is for: the important items are forgotten less
-			// often than the others, but not by SBF.
+			// Important items are forgotten less often than the others, except
+			// by SBF.
 			plain := rates[SBF].WeightedFN() / rates[SBF].FN()
 			for _, a := range []Algorithm{IBF2C, IBFMC} {
 				if r := rates[a]; r.WeightedFN()/r.FN() >= plain {
@@ -85,7 +86,7 @@ func TestComparison(t *testing.T) {
 	}
 }
 
-// TestDeleteByValue finds what the paper finds of IBF-H: still fewer false
+// TestDeleteByValue reproduces the paper's result for IBF-H: still fewer false
 // positives than IBF-MC, at the price of more false negatives.
 func TestDeleteByValue(t *testing.T) {
 	const seed = 45
@@ -98,9 +99,9 @@ func TestDeleteByValue(t *testing.T) {
 	}
 }
 
-// TestEqualMemory gives BF all the bits of 16 KB as cells of one bit. It then
-// lasts three times as long, and errs more often than SBF all the same once the
-// stream is long enough.
+// TestEqualMemory returns BF all the bits of 16 KB as one-bit cells. It then
+// lasts three times as long, but still errs more often than SBF once the stream
+// is long enough.
 func TestEqualMemory(t *testing.T) {
 	const seed = 46
 	t.Logf("seed %d", seed)
@@ -117,7 +118,7 @@ func TestEqualMemory(t *testing.T) {
 	}
 }
 
-// TestImportance holds the arrays of errors by importance to Figures 10 and 11:
+// TestImportance checks the errors by importance against Figures 10 and 11:
 // false negatives of IBF-MC fall with the importance, IBF-2C shows its two
 // classes, SBF makes no difference.
 func TestImportance(t *testing.T) {
@@ -141,8 +142,8 @@ func TestImportance(t *testing.T) {
 	}
 }
 
-// TestFigure18 follows the fraction of zeros: in BF it falls towards 0, in the
-// others it comes to rest at the predicted value.
+// TestFigure18 tracks the fraction of zeros: in BF it falls towards 0, in the
+// others it converges to the predicted value.
 func TestFigure18(t *testing.T) {
 	const items, every = 200_000, 5000
 	for _, a := range Algorithms {
@@ -176,12 +177,12 @@ func TestFigure18(t *testing.T) {
 			t.Errorf("%v: zeros %.4f, predicted %.4f", a, got, want[0])
 		}
 		if spread := slices.Max(rest) - slices.Min(rest); spread > 0.03 {
-			t.Errorf("%v: zeros not at rest, between %.4f and %.4f", a, slices.Min(rest), slices.Max(rest))
+			t.Errorf("%v: zeros not stable, between %.4f and %.4f", a, slices.Min(rest), slices.Max(rest))
 		}
 	}
 }
 
-// TestStream checks the shares of a stream.
+// TestStream checks the proportions of a stream.
 func TestStream(t *testing.T) {
 	const items, repeating = 200_000, 0.3
 	for distribution, weight := range weights {

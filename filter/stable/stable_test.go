@@ -23,7 +23,7 @@ const (
 
 func tableIII(a Algorithm) Params { return For(a, memory, bits, k, p) }
 
-// decaying are the algorithms that forget.
+// decaying lists the algorithms that forget.
 var decaying = []Algorithm{SBF, IBF2C, IBFMC, IBFH}
 
 func source(t testing.TB, seed uint64) *rand.PCG {
@@ -63,7 +63,7 @@ func TestTableIII(t *testing.T) {
 	}
 }
 
-// TestCells holds the packed cells of every width against a plain array.
+// TestCells checks the packed cells of every width against a plain array.
 func TestCells(t *testing.T) {
 	rng := rand.New(source(t, 2))
 	for d := 1; d <= 8; d++ {
@@ -76,15 +76,15 @@ func TestCells(t *testing.T) {
 		}
 		for i, want := range plain {
 			if got := f.cell(i); got != want {
-				t.Fatalf("%d bits: cell %d holds %d, want %d", d, i, got, want)
+				t.Fatalf("%d bits: cell %d is %d, want %d", d, i, got, want)
 			}
 		}
 	}
 }
 
-// TestInsert checks what each algorithm makes of a cell that stands at 0, in
-// between and at M, for each level. The filter has one cell only, so that the
-// cell that sinks is known.
+// TestInsert checks the effect of each algorithm on a cell at 0, in between and
+// at M, for each level. The filter has one cell only, so that the decremented
+// cell is known.
 func TestInsert(t *testing.T) {
 	for _, a := range decaying {
 		f := mustNew(t, Params{Algorithm: a, Cells: 1, Bits: 3, K: 1, P: 1}, rand.NewPCG(3, 0))
@@ -97,7 +97,7 @@ func TestInsert(t *testing.T) {
 				f.setCell(0, v)
 				f.Add(0, level)
 				if got, want := f.cell(0), max(v-1, set); got != want {
-					t.Errorf("%v: level %d on %d gives %d, want %d", a, level, v, got, want)
+					t.Errorf("%v: level %d on %d results in %d, want %d", a, level, v, got, want)
 				}
 			}
 		}
@@ -120,8 +120,8 @@ func TestLevel(t *testing.T) {
 	}
 }
 
-// TestBloomFilter checks that BF forgets nothing and errs as the classic formula
-// says.
+// TestBloomFilter checks that BF forgets nothing and has the false-positive
+// rate of the classic formula.
 func TestBloomFilter(t *testing.T) {
 	params := tableIII(BF)
 	rng := rand.New(source(t, 4))
@@ -144,7 +144,7 @@ func TestBloomFilter(t *testing.T) {
 	trial.Check(t, hits, trials, rate)
 }
 
-// v0 is the product form of V₀, in the variables of the paper.
+// v0 returns the product form of V₀, in the variables of the paper.
 func v0(params Params) float64 {
 	m := float64(params.Cells)
 	pm, km := float64(params.P)/m, float64(params.K)/m
@@ -162,20 +162,19 @@ func v0(params Params) float64 {
 	return v
 }
 
-// TestStationary holds the closed form against the product of p′/(p′ + k·Pr[f ≥
-// i]) spelt out, against figures computed independently, and against a
-// simulation.
+// TestStationary checks the closed form against the product of p′/(p′ + k·Pr[f
+// ≥ i]), against independently computed figures, and against a simulation.
 func TestStationary(t *testing.T) {
 	for _, c := range []struct {
 		a  Algorithm
-		v0 float64 // to 3 %, for importances that are not quite uniform there
+		v0 float64 // within 3 %, for importances that are not quite uniform
 	}{{SBF, 0.058}, {IBF2C, 0.093}, {IBFMC, 0.185}} {
 		params := tableIII(c.a)
 		v, err := params.Stationary(params.Uniform())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if product := v0(params); math.Abs(v[0]/product-1) > 1e-3 { // p and k there are P/m and K/m
+		if product := v0(params); math.Abs(v[0]/product-1) > 1e-3 { // with p and k approximated by P/m and K/m
 			t.Errorf("%v: V₀ = %.6f, product %.6f", c.a, v[0], product)
 		}
 		if math.Abs(v[0]/c.v0-1) > 0.03 {
@@ -196,10 +195,11 @@ func TestStationary(t *testing.T) {
 			}
 			f := mustNew(t, params, rng)
 			next := fill(f, rng, 0, 60_000)
-			// A cell is met some 15/43690 times an item, so that snapshots 10 000
-			// items apart are independent. The K cells of an item move together:
-			// of one snapshot, chance moves the zeros by 1 % and a rare value by
-			// 4 %, of the mean of 30 by a fifth of that.
+			// An item touches a given cell with probability of about 15/43690,
+			// so that snapshots 10 000 items apart are independent. The K cells
+			// of an item move together: in one snapshot, chance moves the zeros
+			// by 1 % and a rare value by 4 %; in the mean of 30 by a fifth of
+			// that.
 			const snapshots = 30
 			got := make([]float64, len(want))
 			for range snapshots {
@@ -223,11 +223,11 @@ func TestStationary(t *testing.T) {
 }
 
 // TestPaperRecursion follows the proof of Theorem III.1 for two classes, with
-// an even M as it has it. V_{M/2} carries (1 − A + B), for the cells above M/2
-// sink into it too; with the printed (1 − A − B) the recursion does not arrive
-// at the stationary distribution.
+// an even M as in the paper. V_{M/2} has the factor (1 − A + B), as cells above
+// M/2 are decremented into it too; with the printed (1 − A − B) the recursion
+// does not result in the stationary distribution.
 func TestPaperRecursion(t *testing.T) {
-	const M, sunk, set = 8, 2.0, 1.0 // p′ and k; only their ratio counts
+	const M, sunk, set = 8, 2.0, 1.0 // p′ and k; only their ratio matters
 	up, down := make([]float64, M+1), make([]float64, M+1)
 	for v := 1; v <= M; v++ {
 		up[v], down[v] = set, sunk
@@ -251,15 +251,15 @@ func TestPaperRecursion(t *testing.T) {
 		return rest
 	}
 	if got := zeros(+1); math.Abs(got-want) > 1e-12 {
-		t.Errorf("recursion with 1 − A + B gives V₀ = %.6f, want %.6f", got, want)
+		t.Errorf("recursion with 1 − A + B: V₀ = %.6f, want %.6f", got, want)
 	}
 	if got := zeros(-1); math.Abs(got-want) < 0.05 {
-		t.Errorf("recursion with 1 − A − B gives V₀ = %.6f, as printed and right", got)
+		t.Errorf("recursion with 1 − A − B: V₀ = %.6f, the printed version is right", got)
 	}
 }
 
-// TestPaperBound computes the stable false-positive rate of the paper's
-// parameters, which it says stays under 20 %.
+// TestPaperBound computes the stable false-positive rate for the paper's
+// parameters, which the paper states to be below 20 %.
 func TestPaperBound(t *testing.T) {
 	for _, c := range []struct {
 		a      Algorithm
@@ -280,8 +280,8 @@ func TestPaperBound(t *testing.T) {
 	}
 }
 
-// TestFalsePositive measures the rate at which a stable filter takes fresh items
-// for old ones.
+// TestFalsePositive measures the rate at which a stable filter reports new
+// items as duplicates.
 func TestFalsePositive(t *testing.T) {
 	for i, a := range decaying {
 		t.Run(a.String(), func(t *testing.T) {
@@ -293,8 +293,8 @@ func TestFalsePositive(t *testing.T) {
 			}
 			f := mustNew(t, params, rng)
 			next := fill(f, rng, 0, 40_000)
-			// The zeros drift about their mean, so that the trials are spread
-			// over as many items as the time of the test allows.
+			// The zeros drift about their mean, so the trials are spread over
+			// as many items as the test can afford.
 			trials, hits := trial.Count(rate, 0.06), 0
 			for range trials {
 				next = fill(f, rng, next, 8)
@@ -308,8 +308,8 @@ func TestFalsePositive(t *testing.T) {
 	}
 }
 
-// TestFalseNegative measures how often an item is denied after a number of
-// others, by its level. Every item of the level is a trial.
+// TestFalseNegative measures how often an item is reported as new after a
+// number of others, by its level. Every item of the level is a trial.
 func TestFalseNegative(t *testing.T) {
 	for i, c := range []struct {
 		a          Algorithm
@@ -346,7 +346,7 @@ func TestFalseNegative(t *testing.T) {
 	}
 }
 
-func TestRefuses(t *testing.T) {
+func TestRejects(t *testing.T) {
 	good := Params{Algorithm: IBFMC, Cells: 100, Bits: 3, K: 5, P: 10}
 	mustNew(t, good, rand.NewPCG(0, 0))
 	for name, change := range map[string]func(*Params){

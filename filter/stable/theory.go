@@ -12,8 +12,8 @@ import (
 // probability of level i + 1, for 1…M.
 type Levels []float64
 
-// Uniform gives every level of the filter the same probability, as the paper's
-// analysis does.
+// Uniform returns the distribution in which all levels of the filter have equal
+// probability, as in the paper's analysis.
 func (p Params) Uniform() Levels {
 	l := make(Levels, p.M())
 	for i := range l {
@@ -22,10 +22,11 @@ func (p Params) Uniform() Levels {
 	return l
 }
 
-// rates are the probabilities, for one cell and one item, that the cell is set
-// to a value of at least v (up[v]) and that it sinks from v (down[v]), v = 1…M.
-// Entry 0 is unused. For IBF-H the caller multiplies down by what remains open:
-// P·m·(1/weight), weight being Σ 1/v over the cells above zero.
+// rates returns the probabilities, for one cell and one item, that the cell is
+// set to a value of at least v (up[v]) and that it is decremented from v
+// (down[v]), v = 1…M. Entry 0 is unused. For IBF-H the caller multiplies down
+// by the remaining factor P·m·(1/weight), weight being Σ 1/v over the nonzero
+// cells.
 func (p Params) rates(levels Levels) (up, down []float64, err error) {
 	if err := p.check(); err != nil {
 		return nil, nil, err
@@ -34,11 +35,11 @@ func (p Params) rates(levels Levels) (up, down []float64, err error) {
 		return nil, nil, fmt.Errorf("stable: %d levels, want %d", len(levels), p.M())
 	}
 	if sum := floats.Sum(levels); math.Abs(sum-1) > 1e-9 || floats.Min(levels) < 0 {
-		return nil, nil, fmt.Errorf("stable: levels %v are no distribution", levels)
+		return nil, nil, fmt.Errorf("stable: levels %v are not a distribution", levels)
 	}
 	m := float64(p.Cells)
-	k := 1 - math.Pow(1-1/m, float64(p.K))    // that the item has the cell
-	sink := 1 - math.Pow(1-1/m, float64(p.P)) // that the cell is among the P
+	k := 1 - math.Pow(1-1/m, float64(p.K))    // the item has the cell
+	sink := 1 - math.Pow(1-1/m, float64(p.P)) // the cell is among the P
 	up, down = make([]float64, p.M()+1), make([]float64, p.M()+1)
 	for i, probability := range levels {
 		for v := 1; v <= p.sets(i+1); v++ {
@@ -54,21 +55,21 @@ func (p Params) rates(levels Levels) (up, down []float64, err error) {
 	return up, down, nil
 }
 
-// Stationary is the distribution of a cell's value after many items (the V_i
-// of section III): entry v is the probability of v, 0…M. Entry 0, V₀, is the
-// expected fraction of zeros, the stable point of Theorems III.3 and III.7.
+// Stationary returns the distribution of a cell's value after many items (the
+// V_i of section III): entry v is the probability of v, 0…M. Entry 0, V₀, is
+// the expected fraction of zeros, the stable point of Theorems III.3 and III.7.
 //
-// Up, the chain jumps to any level; down, it goes one step at a time. So in the
-// stationary state as many cells go from v to v − 1 as jump from below v to v
-// or above: p′·V_v = k·Pr[f ≥ v]·(V₀ + … + V_{v−1}), whence
+// Upwards the chain jumps to any level; downwards it moves one step at a time.
+// In the stationary state, as many cells go from v to v − 1 as jump from below
+// v to v or above: p′·V_v = k·Pr[f ≥ v]·(V₀ + … + V_{v−1}), hence
 //
 //	V₀ = Π_{v=1…M} p′ / (p′ + k·Pr[f ≥ v])
 //
 // with p′ = p(1 − k). For IBF-H, p′ depends on v and, through the sum of 1/v
 // over all cells, on the distribution itself; that sum is found by bisection.
 //
-// It fails on parameters out of range, on levels that are no distribution over
-// 1…M, and for BF, whose cells all fill in the end.
+// It fails if the parameters are out of range, if levels is not a distribution
+// over 1…M, and for BF, whose cells all fill up eventually.
 func (p Params) Stationary(levels Levels) ([]float64, error) {
 	up, down, err := p.rates(levels)
 	if err != nil {
@@ -95,8 +96,9 @@ func stationary(up, down []float64) []float64 {
 	return v
 }
 
-// balance scales down, which holds (1 − k)/v, so that P cells in all sink for
-// each item: down[v] = (1 − k)·P·(1/v)/weight with weight = m·Σ_v V_v/v.
+// balance scales down, which is (1 − k)/v, so that P cells in all are
+// decremented for each item: down[v] = (1 − k)·P·(1/v)/weight with weight =
+// m·Σ_v V_v/v.
 func (p Params) balance(up, down []float64) {
 	m := float64(p.Cells)
 	scaled := make([]float64, len(down))
@@ -109,9 +111,10 @@ func (p Params) balance(up, down []float64) {
 		}
 		return m * w
 	}
-	// Sum of the cells' weights lies in (0, m]. A small assumed weight means
-	// fast sinking, few cells above zero and a smaller weight still, unless
-	// more is set than sinks. In log space for the sake of sparse filters.
+	// The sum of the cells' weights is in (0, m]. A small assumed weight means
+	// fast decrements, few nonzero cells and an even smaller weight, unless
+	// more is set than decremented. Bisect in log space for the sake of sparse
+	// filters.
 	low, high := math.Log(1e-9), math.Log(m)
 	for range 100 {
 		mid := (low + high) / 2
@@ -124,8 +127,9 @@ func (p Params) balance(up, down []float64) {
 	floats.ScaleTo(down, float64(p.P)/math.Exp(high), down)
 }
 
-// FalsePositive is the stable false-positive rate (1 − V₀)^K of an item that
-// never occurred (Corollaries III.4 and III.8). It fails where Stationary does.
+// FalsePositive returns the stable false-positive rate (1 − V₀)^K of an item
+// that never occurred (Corollaries III.4 and III.8). It fails if Stationary
+// does.
 func (p Params) FalsePositive(levels Levels) (float64, error) {
 	v, err := p.Stationary(levels)
 	if err != nil {
@@ -134,11 +138,11 @@ func (p Params) FalsePositive(levels Levels) (float64, error) {
 	return math.Pow(1-v[0], float64(p.K)), nil
 }
 
-// FalseNegative is the probability that an item of the given level is denied
-// after gap other items of the given distribution, in a filter that is stable
-// when the item arrives (section III-A, false negative rate): 1 − (1 − Pr₀)^K,
-// where Pr₀ is the probability that one of its cells stands at zero. It fails
-// where Stationary does, and on a level or a gap out of range. For BF it is 0.
+// FalseNegative returns the probability that an item of the given level is
+// reported as new after gap other items of the given distribution, in a filter
+// that is stable when the item arrives (section III-A, false negative rate): 1
+// − (1 − Pr₀)^K, where Pr₀ is the probability that one of its cells is zero. It
+// fails if Stationary does, or if level or gap is out of range. For BF it is 0.
 func (p Params) FalseNegative(levels Levels, level, gap int) (float64, error) {
 	up, down, err := p.rates(levels)
 	if err != nil {
@@ -153,13 +157,13 @@ func (p Params) FalseNegative(levels Levels, level, gap int) (float64, error) {
 	if p.Algorithm == IBFH {
 		p.balance(up, down)
 	}
-	// The state of a cell after the item: what it was in the stable state, and
-	// at least what the item sets.
+	// The state of a cell after the item: its stable state, but at least the
+	// value that the item sets.
 	start := make([]float64, p.M()+1)
 	for v, probability := range stationary(up, down) {
 		start[max(v, p.sets(level))] += probability
 	}
-	// One item more: step[v][w] is the probability to go from v to w.
+	// One more item: step[v][w] is the probability of going from v to w.
 	step := mat.NewDense(p.M()+1, p.M()+1, nil)
 	for v := range p.M() + 1 {
 		stay := 1.0

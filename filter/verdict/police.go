@@ -8,18 +8,18 @@ import (
 	"weir/filter/sketch"
 )
 
-// Police is the stage that counts the packets of flows, and holds back those
-// that have penalties. It stands before the lists: what they would drop is
-// counted too, so that a false positive is seen to be heavy.
-type Police struct {
-	Banks     []*sketch.Bank       // of each tracker, the one that counts now
+// Policer is the stage that counts the packets of flows and enforces their
+// penalties. It precedes the lists, so that packets that a list would drop are
+// counted as well and a false positive shows up as a heavy hitter.
+type Policer struct {
+	Banks     []*sketch.Bank       // for each tracker, the bank in use
 	Penalties []*penalty.Table     // for each tracker: nil if its flows are only counted
-	Now       func() time.Duration // the clock of the penalties
+	Now       func() time.Duration // monotonic clock of the penalties
 }
 
-// count counts a packet in every tracker. It gives the reason to drop it that
-// a penalty of its flows gives, the first that does, or Clean.
-func (p *Police) count(t key.Tuple, length int) Reason {
+// count counts a packet in every tracker. It returns the reason to drop it by
+// the first penalty that applies to one of its flows, or Clean.
+func (p *Policer) count(t key.Tuple, length int) Reason {
 	if p == nil {
 		return Clean
 	}
@@ -29,7 +29,7 @@ func (p *Police) count(t key.Tuple, length int) Reason {
 		h := b.Hash(k)
 		b.CountKey(k, h, uint64(length))
 		if p.Penalties[i] == nil || punished != Clean {
-			continue // what is dropped takes nothing from another rate
+			continue // a dropped packet is not charged to other rates
 		}
 		units := uint64(1)
 		if b.Unit == sketch.Bytes {

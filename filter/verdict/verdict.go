@@ -1,5 +1,5 @@
-// Package verdict states what the data plane must answer for a frame: the
-// reference that bpf/pipeline.h is tested against, and the Go engine of
+// Package verdict is the reference implementation of the data plane's decision
+// on a frame: bpf/pipeline.h is tested against it, and it is the Go engine of
 // `weir replay`.
 package verdict
 
@@ -12,27 +12,27 @@ import (
 	"weir/filter/packet"
 )
 
-// Reason says why a packet left. The numbers and their order are those of
-// enum reason in bpf/packet.h.
+// Reason is the reason under which a packet is counted. The numbers and their
+// order are those of enum reason in bpf/packet.h.
 type Reason uint8
 
 const (
-	Clean      Reason = iota // pass: nothing listed matches
+	Clean      Reason = iota // pass: no list matches
 	NotIP                    // pass: an EtherType that weir does not filter
 	ARP                      // pass: before any list
 	ND                       // pass: before any list
 	DHCP                     // pass: before any list
 	Failsafe                 // pass: a failsafe port or prefix
-	Allowed                  // pass: it would be dropped, but an allow list holds it
-	Monitored                // pass: would be blocked, but weir only watches
-	Blocked                  // drop: a block list holds it
+	Allowed                  // pass: would be dropped, but an allow list matches
+	Monitored                // pass: would be dropped, but monitor mode is on
+	Blocked                  // drop: a block list matches
 	Truncated                // configurable: the packet ends within a header
-	Malformed                // configurable: a header contradicts itself
-	Unparsed                 // configurable: more headers than weir follows
-	Limited                  // drop: over the rate that is left to a heavy flow
-	Heavy                    // drop: of a flow that is blocked for being heavy
-	Looped                   // configurable: it goes round in a circle
-	Overtagged               // drop: what is listed could hide behind so many VLAN tags
+	Malformed                // configurable: a header is inconsistent
+	Unparsed                 // configurable: more headers than weir parses
+	Limited                  // drop: over the rate limit of a heavy hitter
+	Heavy                    // drop: a heavy hitter's flow is blocked
+	Looped                   // configurable: in a routing loop
+	Overtagged               // drop: too many VLAN tags to find the addresses
 	NumReasons
 )
 
@@ -42,7 +42,7 @@ var reasonNames = [NumReasons]string{
 	"looped", "overtagged",
 }
 
-// String is the reason's name in commands, metrics and JSON.
+// String returns the reason's name in commands, metrics and JSON.
 func (r Reason) String() string {
 	if r < NumReasons {
 		return reasonNames[r]
@@ -50,7 +50,7 @@ func (r Reason) String() string {
 	return fmt.Sprintf("reason-%d", uint8(r))
 }
 
-// Action is what becomes of a packet.
+// Action is the action on a packet.
 type Action uint8
 
 const (
@@ -69,23 +69,23 @@ func (a Action) String() string {
 // IPv6 prefixes, as in bpf/failsafe.h.
 const MaxFailsafe = 8
 
-// FailsafePort is a destination port that passes before any list is asked.
+// FailsafePort is a destination port that passes before any list is consulted.
 type FailsafePort struct {
 	Proto uint8
 	Port  uint16
 }
 
-// Policy is everything, besides the sets, that a verdict depends on.
+// Policy is everything that a verdict depends on, except for the sets.
 type Policy struct {
 	FailsafePorts    []FailsafePort // at most MaxFailsafe
 	FailsafePrefixes []netip.Prefix // of sources; at most MaxFailsafe of each family
-	DropMalformed    bool           // drop what is truncated, malformed or unparsed
+	DropMalformed    bool           // drop truncated, malformed and unparsed packets
 	DropLooped       bool           // drop packets in a loop; otherwise only report them
-	Monitor          bool           // count, and drop nothing
+	Monitor          bool           // count, but drop nothing
 }
 
-// Action returns what becomes of a packet that leaves for the reason. Its twin is
-// action_of in bpf/pipeline.h.
+// Action returns the action on a packet that is counted under a reason. Its twin
+// is action_of in bpf/pipeline.h.
 func (p *Policy) Action(r Reason) Action {
 	drop := false
 	switch r {
@@ -104,33 +104,33 @@ func (p *Policy) Action(r Reason) Action {
 	return Pass
 }
 
-// Program is a policy with the sets of blocked and allowed keys: all that a
-// data-plane program is specialised to.
+// Program is a policy with the sets of blocked and allowed keys: everything
+// that a data-plane program is specialised to. The zero Program passes every
+// packet that is not overtagged.
 type Program struct {
 	Policy
 	Block, Allow *membership.Set
-	Police       *Police      // nil: nobody is counted
-	Loop         *icarus.Node // inside a domain, nil: loops are not looked for
+	Policer      *Policer     // nil: no flows are counted
+	Loop         *icarus.Node // inside a domain; nil: no loop detection
 }
 
-// Outcome is the answer for one frame.
+// Outcome is the decision on one frame.
 type Outcome struct {
 	Action Action
 	Reason Reason
-	// List is the number of the block list that matched: 1 … in exact mode,
-	// 0 in approximate mode and where no list matched.
+	// List is the number of the matching block list: from 1 on in exact mode, 0
+	// in approximate mode and if no list matched.
 	List int
 }
 
-// Decide gives the outcome for a whole Ethernet frame.
+// Decide returns the outcome for a whole Ethernet frame.
 func (p *Program) Decide(frame []byte) Outcome {
 	o := p.reason(frame)
 	o.Action = p.Action(o.Reason)
 	return o
 }
 
-// dropsMalformed reports whether the parser's complaint alone would drop the
-// packet.
+// dropsMalformed reports whether the parse error alone would drop the packet.
 func (p *Policy) dropsMalformed(r Reason) bool {
 	return p.DropMalformed && (r == Truncated || r == Malformed || r == Unparsed)
 }
@@ -158,7 +158,7 @@ func (p *Program) reason(frame []byte) Outcome {
 		}
 		return Outcome{Reason: Looped}
 	}
-	punished := p.Police.count(pkt.Tuple, len(frame))
+	punished := p.Policer.count(pkt.Tuple, len(frame))
 	list, blocked := p.Block.Match(pkt.Tuple)
 	if !blocked && punished == Clean && !p.dropsMalformed(parsed) {
 		if looped {
@@ -207,8 +207,8 @@ func (p *Policy) failsafe(pkt packet.Packet) bool {
 	return false
 }
 
-// covers is Prefix.Contains, but for packets: an IPv4-mapped IPv6 address is
-// an IPv6 address there.
+// covers is like Prefix.Contains, but treats an IPv4-mapped IPv6 address as
+// IPv6, which it is on the wire.
 func covers(f netip.Prefix, a netip.Addr) bool {
 	if f.Addr().Is4() != a.Is4() {
 		return false

@@ -12,7 +12,7 @@ import (
 	"weir/filter/packet"
 )
 
-// set holds keys, the i-th of them under list i+1.
+// set returns a set of the keys, the i-th of them under list i+1.
 func set(t *testing.T, mode membership.Mode, keys ...key.Key) *membership.Set {
 	t.Helper()
 	c := membership.Census{Keys: make(map[key.Shape]int)}
@@ -37,7 +37,7 @@ func set(t *testing.T, mode membership.Mode, keys ...key.Key) *membership.Set {
 
 func source(s string) key.Key { return key.Source(netip.MustParsePrefix(s)) }
 
-// tuple is a UDP packet.
+// tuple returns the tuple of a UDP packet.
 func tuple(src, dst string, srcPort, dstPort uint16) key.Tuple {
 	return key.Tuple{
 		Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst),
@@ -108,14 +108,14 @@ func TestDecide(t *testing.T) {
 		{"DHCPv6's ports over IPv4", packet.Frame(tuple("192.0.2.1", "192.0.2.2", 546, 547)), Blocked, 1},
 		{"DHCP's ports over TCP", change(packet.Frame(tuple("192.0.2.1", "192.0.2.2", 68, 67)), 23, 6), Blocked, 1},
 		{"neighbour discovery", solicitation("fe80::1"), ND, 0},
-		{"neighbour discovery from afar", change(solicitation("fe80::1"), 21, 254), Blocked, 4},
+		{"neighbour discovery from another link", change(solicitation("fe80::1"), 21, 254), Blocked, 4},
 
 		{"ARP", change(clean(), 12, 8, 6), ARP, 0},
 		{"MPLS", change(clean(), 12, 0x88, 0x47), NotIP, 0},
 		{"truncated", clean()[:40], Truncated, 0},
 		{"malformed", change(clean(), 14, 0x41), Malformed, 0},
 		{"too many tags", slices.Concat(clean()[:12], bytes.Repeat([]byte{0x81, 0, 0, 1}, packet.MaxVLANTags+1), clean()[12:]), Overtagged, 0},
-		// The addresses count, whatever stands behind them.
+		// The addresses matter, whatever follows them.
 		{"listed and truncated", listed()[:40], Blocked, 1},
 		{"listed and malformed", change(listed(), 14, 0x41), Blocked, 1},
 		{"cut before its addresses", listed()[:33], Truncated, 0},
@@ -179,17 +179,17 @@ func TestNames(t *testing.T) {
 		names = append(names, r.String())
 	}
 	if slices.Contains(names, "") || len(slices.Compact(slices.Sorted(slices.Values(names)))) != int(NumReasons) {
-		t.Errorf("reasons are called %q", names)
+		t.Errorf("reasons are named %q", names)
 	}
 	if s := NumReasons.String(); !strings.HasPrefix(s, "reason-") {
-		t.Errorf("no reason is called %q", s)
+		t.Errorf("an invalid reason is named %q", s)
 	}
 	if Pass.String() != "pass" || Drop.String() != "drop" {
-		t.Errorf("actions are called %v and %v", Pass, Drop)
+		t.Errorf("actions are named %v and %v", Pass, Drop)
 	}
 }
 
-// An allowed source is not punished, whatever would drop its packets.
+// Packets of an allowed source pass, whatever would drop them.
 func TestMalformedButAllowed(t *testing.T) {
 	p := &Program{Policy: Policy{DropMalformed: true}, Allow: set(t, membership.Exact, source("192.0.2.7/32"))}
 	truncated := func(src string) []byte { return packet.Frame(tuple(src, "203.0.113.9", 1, 2))[:14+20+4] }

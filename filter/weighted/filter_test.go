@@ -23,9 +23,9 @@ func mustNew(t testing.TB, m uint32, weights Weights) *Filter {
 	return f
 }
 
-// population draws elements of a universe's classes. The class is an attribute
-// of the element that is easily checked, as section I has it: the low 16 bits
-// of its hash.
+// population draws elements of a universe's classes. The class is a property of
+// the element that is easily checked, as in section I: the low 16 bits of its
+// hash.
 type population struct {
 	Universe
 	rng   *rand.Rand
@@ -135,8 +135,7 @@ func FuzzNoFalseNegative(f *testing.F) {
 	})
 }
 
-// A member whose k_e rises tests positive at every moment in between, and so
-// it does when k_e falls.
+// A member tests positive at every moment while its k_e rises or falls.
 func TestWeightsChangeWithoutGap(t *testing.T) {
 	hot := &Hot{Cold: 5, K: map[uint64]int{}}
 	f := mustNew(t, 1<<16, hot.Weight)
@@ -169,9 +168,9 @@ func TestZeroWeightIsAlwaysPositive(t *testing.T) {
 	}
 }
 
-func TestNewRefusesNoBits(t *testing.T) {
+func TestNewRejectsNoBits(t *testing.T) {
 	if _, err := New(0, seed, new(Hot).Weight); err == nil {
-		t.Error("a filter of 0 bits was made")
+		t.Error("a filter of 0 bits was accepted")
 	}
 }
 
@@ -202,7 +201,7 @@ func TestProbabilisticRounding(t *testing.T) {
 			h := hash.Nth(seed, uint64(i))
 			got := r.Round(k, h)
 			if got != r.Round(k, h) {
-				t.Fatalf("%v is rounded two ways for %x", k, h)
+				t.Fatalf("%v is rounded in two ways for %x", k, h)
 			}
 			if got != int(k) && got != int(k)+1 {
 				t.Fatalf("%v is rounded to %d", k, got)

@@ -1,7 +1,7 @@
-// Package weighted has the weighted Bloom filter of Bruck, Gao and Jiang: the
-// number of hash functions k_e differs from element to element, more for those
-// that are queried often and are unlikely members, so that the false-positive
-// rate of the queries, rather than of the elements, is least.
+// Package weighted implements the weighted Bloom filter of Bruck, Gao and
+// Jiang: the number of hash functions k_e differs from element to element, more
+// for those that are queried often and are unlikely members, to minimise the
+// false-positive rate of the queries rather than that of the elements.
 //
 // Its sources are the two versions of "Weighted Bloom Filter": the conference
 // paper of 2006, and the technical report with the derivation. Sections and
@@ -10,10 +10,10 @@
 //
 // # Departures from the papers
 //
-// Theorem 3.1 is optimal only where all likelihoods x_e are equal. Its proof
-// holds Σ k_e over the whole universe constant (equations 16 to 21), but the
-// filter's load is Σ x_e·k_e. Under that constraint ln r_e becomes ln(r_e/x_e);
-// see [Universe.Optimal]. [Universe.Theorem] is what the papers print.
+// Theorem 3.1 is optimal only if all likelihoods x_e are equal. Its proof keeps
+// Σ k_e over the whole universe constant (equations 16 to 21), but the filter's
+// load is Σ x_e·k_e. Under that constraint ln r_e becomes ln(r_e/x_e); see
+// [Universe.Optimal]. [Universe.Theorem] is the published version.
 //
 // A k_e of 0 makes every query for the element positive. A filter that drops
 // packets must not use it; see [Dropping].
@@ -24,15 +24,15 @@ import (
 	"math"
 )
 
-// Class is a popularity class: a number of elements of the universe that share
-// their query frequency and their likelihood of being a member (section III-C).
+// Class is a popularity class: elements of the universe that share their query
+// frequency and their likelihood of being a member (section III-C).
 type Class struct {
-	Count      float64 // elements, above 0; an expectation where it is not whole
+	Count      float64 // elements, above 0; an expectation if not an integer
 	Frequency  float64 // f_e of each element, above 0, in any unit
 	Likelihood float64 // x_e of each element, from 0 to less than 1
 }
 
-// Universe is all elements that may be queried, by class.
+// Universe contains all elements that may be queried, by class.
 type Universe []Class
 
 // Validate returns an error that names the class and field if a class is out
@@ -55,7 +55,7 @@ func (u Universe) Validate() error {
 	return nil
 }
 
-// Size is the number N of elements.
+// Size returns the number N of elements.
 func (u Universe) Size() float64 {
 	var sum float64
 	for _, c := range u {
@@ -64,7 +64,7 @@ func (u Universe) Size() float64 {
 	return sum
 }
 
-// Members is the expected number n of members, Σ x_e.
+// Members returns the expected number n of members, Σ x_e.
 func (u Universe) Members() float64 {
 	var sum float64
 	for _, c := range u {
@@ -73,10 +73,11 @@ func (u Universe) Members() float64 {
 	return sum
 }
 
-// Queries gives, for each class, E{r_e} of one of its elements: the expected
-// share of the queries for non-members that are for this element, taken as the
-// ratio of the expectations (equation 10). Over the elements the shares add up
-// to a little less than 1 if one element alone makes much of the queries.
+// Queries returns, for each class, E{r_e} of one of its elements: the expected
+// share of the queries for non-members that are for this element, approximated
+// by the ratio of the expectations (equation 10). Summed over the elements the
+// shares are slightly less than 1 if a single element receives many of the
+// queries.
 func (u Universe) Queries() []float64 {
 	var unlisted float64 // expected frequency of all non-members
 	for _, c := range u {
@@ -89,8 +90,8 @@ func (u Universe) Queries() []float64 {
 	return r
 }
 
-// Step is the step distribution: size elements, of which the share hot, in
-// (0, 1), is queried ratio times as often as each of the others. All are
+// Step returns the step distribution: size elements, of which the fraction hot,
+// in (0, 1), is queried ratio times as often as each of the others. All are
 // members with the same likelihood, members in expectation (section III-C,
 // where hot is α and ratio is c). The hot class comes first.
 func Step(size, members, hot, ratio float64) Universe {
@@ -101,11 +102,11 @@ func Step(size, members, hot, ratio float64) Universe {
 	}
 }
 
-// Zipf is the Zipf distribution over size elements: that of rank i, from 1 on,
-// is queried i^−exponent times as often as the first. All are members with the
-// same likelihood, members in expectation (section III-C, where the exponent
-// is α). The classes are the first hot elements, one each, in order of rank,
-// and one class, with their mean frequency, of all others.
+// Zipf returns the Zipf distribution over size elements: the one of rank i,
+// counting from 1, is queried i^−exponent times as often as the first. All are
+// members with the same likelihood, members in expectation (section III-C,
+// where the exponent is α). The classes are the first hot elements, one each,
+// in order of rank, and one class, with their mean frequency, of all others.
 func Zipf(size, hot int, members, exponent float64) Universe {
 	x := members / float64(size)
 	u := make(Universe, 0, min(size, hot+1))
@@ -119,8 +120,8 @@ func Zipf(size, hot int, members, exponent float64) Universe {
 	return u
 }
 
-// zipfSum is Σ i^−s for i from 1 to n: term by term at first, then by the
-// Euler–Maclaurin formula, whose next term is below 1e-15 from here on.
+// zipfSum returns Σ i^−s for i from 1 to n: term by term at first, then by the
+// Euler–Maclaurin formula, whose next term is below 1e-15 from there on.
 func zipfSum(n int, s float64) float64 {
 	const exact = 1000
 	var sum float64
@@ -139,11 +140,10 @@ func zipfSum(n int, s float64) float64 {
 		s*(math.Pow(a, -s-1)-math.Pow(b, -s-1))/12
 }
 
-// Correlated is the universe with the likelihoods x_e = a·f_e^b, where a is
-// such that the expected number of members stays what it is (report, section
-// III-C.2): frequent elements are likelier members where b is positive and
-// less likely ones where it is negative. It fails, naming the class, if a
-// likelihood reaches 1.
+// Correlated returns the universe with the likelihoods x_e = a·f_e^b, where a
+// preserves the expected number of members (report, section III-C.2): frequent
+// elements are likelier members for positive b and less likely ones for
+// negative b. It fails, naming the class, if a likelihood reaches 1.
 func (u Universe) Correlated(b float64) (Universe, error) {
 	var sum float64
 	for _, c := range u {

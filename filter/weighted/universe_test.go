@@ -10,7 +10,7 @@ import (
 	"gonum.org/v1/gonum/floats/scalar"
 )
 
-// The papers' formulas hold for a universe so large that no single element
+// The papers' formulas assume a universe so large that no single element
 // matters: section III-C has no n and no N.
 const (
 	size    = 1e9
@@ -68,7 +68,7 @@ func TestStepClosedForm(t *testing.T) {
 	}
 }
 
-// bestStep is the largest improvement over a grid of the hot share, at the
+// bestStep returns the largest improvement over a grid of the hot share, at the
 // largest ratio of the papers' figure 1, 10⁴, and the share where it is.
 func bestStep(step float64, improvement func(u Universe) float64) (best, at float64) {
 	for i := 1; float64(i)*step < 1; i++ {
@@ -80,9 +80,9 @@ func bestStep(step float64, improvement func(u Universe) float64) (best, at floa
 	return best, at
 }
 
-// Figure 1 (i): "the maximum P_FP improvement here is 396.9". With real k_e
-// the supremum is 399.75 at α = 0.1085; rounded it depends on the grid of α,
-// which is not stated. Tolerance: 1 % of 396.9 for whichever.
+// Figure 1 (i): "the maximum P_FP improvement here is 396.9". With real k_e the
+// supremum is 399.75 at α = 0.1085; rounded it depends on the grid of α, which
+// is not stated. Tolerance: 1 % of 396.9 for any of them.
 func TestStepBestImprovement(t *testing.T) {
 	floor := func(u Universe) float64 {
 		k := u.Theorem(m)
@@ -114,10 +114,10 @@ func TestStepBestImprovement(t *testing.T) {
 			near(t, "α", at, 0.1085, 0.0005)
 		}
 	}
-	// The improvement grows with c, so that the largest c is enough above.
+	// The improvement grows with c, so testing the largest c suffices above.
 	for c := 1.; c < 1e4; c *= 1.5 {
 		if theorem(Step(size, members, 0.1085, c)) > theorem(Step(size, members, 0.1085, 1.5*c)) {
-			t.Errorf("improvement falls behind c = %v", c)
+			t.Errorf("improvement falls after c = %v", c)
 		}
 	}
 }
@@ -157,8 +157,8 @@ func TestZipfImprovement(t *testing.T) {
 }
 
 func TestZipfClasses(t *testing.T) {
-	// One class of all the others keeps the number of elements and the sum
-	// of the frequencies, whichever formula sums them.
+	// Merging all others into one class preserves the number of elements and
+	// the sum of the frequencies, whichever formula sums them.
 	for _, exponent := range []float64{0, 0.7, 1, 1.1, 2} {
 		all, some := Zipf(50000, 50000, 100, exponent), Zipf(50000, 300, 100, exponent)
 		if len(all) != 50000 || len(some) != 301 {
@@ -212,7 +212,7 @@ func TestCorrelated(t *testing.T) {
 	near(t, "at small likelihoods", u.Improvement(14, u.TheoremRate(14)), improvement15(0.4, 1e4, -0.4), 1e-4)
 }
 
-func TestCorrelatedRefusesCertainty(t *testing.T) {
+func TestCorrelatedRejectsCertainty(t *testing.T) {
 	if u, err := Step(1e6, 5e5, 0.01, 1e4).Correlated(1); err == nil {
 		t.Errorf("likelihoods %v were accepted", u)
 	}
@@ -279,7 +279,7 @@ func TestOptimal(t *testing.T) {
 	}
 }
 
-func TestOptimalGivesFreeBits(t *testing.T) {
+func TestOptimalUsesFreeBits(t *testing.T) {
 	u := Universe{{Count: 10, Frequency: 5, Likelihood: 0}, {Count: 1e6, Frequency: 1, Likelihood: 0.01}}
 	k := u.Optimal(1e5)
 	if !math.IsInf(k[0], 1) || math.IsInf(k[1], 0) || math.IsNaN(k[1]) {
@@ -291,7 +291,8 @@ func TestOptimalGivesFreeBits(t *testing.T) {
 }
 
 // By hand: of two elements that are members with probability 1/2, equation 10
-// gives each 1/2/(1/2 + 1), where equation 9 is 1/2·(1/2·1 + 1/2·1/2) = 3/8.
+// yields 1/2/(1/2 + 1) for each, where equation 9 is 1/2·(1/2·1 + 1/2·1/2) =
+// 3/8.
 func TestQueriesByHand(t *testing.T) {
 	u := Universe{{Count: 2, Frequency: 7, Likelihood: 0.5}}
 	near(t, "E{r_e}", u.Queries()[0], 1./3, 1e-15)

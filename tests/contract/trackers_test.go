@@ -165,10 +165,10 @@ func (c *counters) count(t *testing.T, data []byte) {
 	if _, err := c.program.Test(data); err != nil {
 		t.Fatal(err)
 	}
-	p := verdict.Program{Police: &verdict.Police{Penalties: make([]*penalty.Table, len(c.twins))}}
+	p := verdict.Program{Policer: &verdict.Policer{Penalties: make([]*penalty.Table, len(c.twins))}}
 	c.watch(t, func(n engine.Counting) {
 		for i := range c.twins {
-			p.Police.Banks = append(p.Police.Banks, c.twins[i][n.Counting(i)].Bank)
+			p.Policer.Banks = append(p.Policer.Banks, c.twins[i][n.Counting(i)].Bank)
 		}
 	})
 	p.Decide(data)
@@ -269,9 +269,9 @@ func TestPenalties(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	twin := verdict.Program{Police: &verdict.Police{Penalties: []*penalty.Table{table, table}, Now: loader.Monotonic}}
+	twin := verdict.Program{Policer: &verdict.Policer{Penalties: []*penalty.Table{table, table}, Now: loader.Monotonic}}
 	for i := range trackers {
-		twin.Police.Banks = append(twin.Police.Banks, c.twins[i][0].Bank)
+		twin.Policer.Banks = append(twin.Policer.Banks, c.twins[i][0].Bank)
 	}
 	blocked, limited, free := source("192.0.2.1"), source("192.0.2.2"), source("192.0.2.3")
 	now := loader.Monotonic()
