@@ -232,7 +232,7 @@ func TestNeighbourDiscovery(t *testing.T) {
 	}{
 		"plain":                  {solicitation, true},
 		"in a tag":               {all(solicitation, vlan), true},
-		"after options":         {all(solicitation, options(protoHopOpts, 8)), true},
+		"after options":          {all(solicitation, options(protoHopOpts, 8)), true},
 		"from beyond the link":   {all(solicitation, set(atHop6, 254)), false},
 		"in a first fragment":    {all(solicitation, fragment), false},
 		"in an atomic fragment":  {all(solicitation, extend(protoFragment, 0, 0, 0, 0, 0, 0, 1)), false},
