@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -17,6 +18,8 @@ type array struct {
 	m     *ebpf.Map
 	words []uint64 // all entries, nothing else
 	pages []byte
+
+	users atomic.Int32 // besides the owner; see share
 }
 
 func newArray(spec *ebpf.MapSpec) (*array, error) {
@@ -59,8 +62,16 @@ func (a *array) entries() int { return int(a.m.MaxEntries()) }
 // bytes is the kernel memory of the entries.
 func (a *array) bytes() int { return len(a.pages) }
 
+// share returns the array for another user, who must close it as well. The owner
+// must not close it meanwhile.
+func (a *array) share() *array {
+	a.users.Add(1)
+	return a
+}
+
+// Close releases the array once all users have closed it.
 func (a *array) Close() error {
-	if a == nil {
+	if a == nil || a.users.Add(-1) >= 0 {
 		return nil
 	}
 	var err error

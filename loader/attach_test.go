@@ -23,7 +23,7 @@ import (
 )
 
 func TestAttach(t *testing.T) {
-	for _, mode := range []Mode{Native, Generic} {
+	for _, mode := range []Hook{Native, Generic} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l, pins := lab.New(t), testPins(t)
 			frame := udp(l, addrA, addrB, 1)
@@ -31,7 +31,7 @@ func TestAttach(t *testing.T) {
 				t.Fatal("the wire is dead")
 			}
 
-			a, err := pins.Attach(target(l.B), mode, []byte(`{"lists":["a"]}`), blockAll(t, 1).Load)
+			a, err := attachLoaded(pins, target(l.B), mode, []byte(`{"lists":["a"]}`), blockAll(t, 1).Load)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -57,8 +57,8 @@ func TestAttach(t *testing.T) {
 				t.Fatalf("%d attachments, %v", len(list), err)
 			}
 			a = list[0]
-			if a.Target() != target(l.B) || a.Mode() != mode || string(a.About()) != `{"lists":["a"]}` || a.Severed() {
-				t.Errorf("listed %v, %v, %s, severed %t", a.Target(), a.Mode(), a.About(), a.Severed())
+			if a.Target() != target(l.B) || a.Hook() != mode || string(a.Metadata()) != `{"lists":["a"]}` || a.Severed() {
+				t.Errorf("listed %v, %v, %s, severed %t", a.Target(), a.Hook(), a.Metadata(), a.Severed())
 			}
 			if n := a.Stats().Reasons(nil)[bpf.WeirReasonREASON_BLOCKED].Packets; n != 2 {
 				t.Errorf("%d blocked", n)
@@ -142,7 +142,7 @@ func TestAdopt(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			a, err := pins.Attach(target(l.B), Native, []byte("2"), blockAll(t, test.lists).Load)
+			a, err := attachLoaded(pins, target(l.B), Native, []byte("2"), blockAll(t, test.lists).Load)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -167,8 +167,8 @@ func TestAdopt(t *testing.T) {
 			}
 			defer list[0].Close()
 			check(list[0].Stats(), 2)
-			if string(list[0].About()) != "2" {
-				t.Errorf("about %s", list[0].About())
+			if string(list[0].Metadata()) != "2" {
+				t.Errorf("about %s", list[0].Metadata())
 			}
 		})
 	}
@@ -226,7 +226,7 @@ func TestReplaced(t *testing.T) {
 	frame := udp(l, addrA, addrB, 1)
 	old := attach(t, pins, target(l.B), Native, newTestGeneration(t, Config{}))
 	defer old.Close()
-	a, err := pins.Attach(target(l.B), Native, []byte("2"), blockAll(t, 1).Load)
+	a, err := attachLoaded(pins, target(l.B), Native, []byte("2"), blockAll(t, 1).Load)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func TestReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantError(t, old.Replace(p), ErrReplaced, l.B.Iface)
-	wantError(t, old.SetAbout([]byte("1")), ErrReplaced, l.B.Iface)
+	wantError(t, old.SetMetadata([]byte("1")), ErrReplaced, l.B.Iface)
 	if reaches(t, l, frame) {
 		t.Error("the new program is gone")
 	}
@@ -256,6 +256,65 @@ func TestReplaced(t *testing.T) {
 	}
 	if !reaches(t, l, frame) || exists(a.path) {
 		t.Error("still attached")
+	}
+}
+
+// Whatever another process does between Prepare and Attach is left alone, and the
+// counters of its program are not lost.
+func TestPreparedTooLate(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	frame := udp(l, addrA, addrB, 1)
+	prepare := func() (*Preparation, *Program) {
+		t.Helper()
+		p, err := pins.Prepare(target(l.B), Native)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.Close() })
+		program, err := newTestGeneration(t, Config{}).Load(p.Stats())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p, program
+	}
+	p, program := prepare()
+	a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	defer a.Close()
+	_, err := p.Attach(program, nil)
+	wantError(t, err, ErrForeign, "weir's own")
+
+	p, program = prepare()
+	next, err := blockAll(t, 1000).Load(a.Stats()) // whose counters move
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Replace(next); err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.Attach(program, nil)
+	wantError(t, err, ErrReplaced, l.B.Iface)
+	if reaches(t, l, frame) || a.Stats().Lists(nil)[0].Packets != 1 {
+		t.Errorf("not filtered, or not counted: %v", a.Stats().Lists(nil)[0])
+	}
+
+	p, program = prepare()
+	if err := a.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.Attach(program, nil)
+	wantError(t, err, ErrNotAttached, l.B.Iface)
+	if !reaches(t, l, frame) || exists(a.path) {
+		t.Error("attached, though somebody has detached")
+	}
+
+	strange, err := blockAll(t, 1).Load(newTestProgram(t, newTestGeneration(t, Config{})).stats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, program = prepare()
+	program.Close()
+	if _, err := p.Attach(strange, nil); err == nil || !reaches(t, l, frame) {
+		t.Errorf("attached a program with other counters: %v", err)
 	}
 }
 
@@ -279,7 +338,7 @@ func TestForgetStats(t *testing.T) {
 
 // Counters that another version has laid out differently are made anew.
 func TestAdoptOtherLayout(t *testing.T) {
-	for _, pin := range keptNames {
+	for _, pin := range pinnedMapNames {
 		t.Run(pin, func(t *testing.T) { testAdoptOtherLayout(t, pin) })
 	}
 }
@@ -442,8 +501,8 @@ func TestForeign(t *testing.T) {
 
 	for _, test := range []struct {
 		name   string
-		theirs Mode
-		ours   Mode
+		theirs Hook
+		ours   Hook
 		link   bool
 		says   string
 	}{
@@ -472,7 +531,7 @@ func TestForeign(t *testing.T) {
 				}
 				iface, err = findIface(l.B.Iface)
 			})
-			_, err := pins.Attach(target(l.B), test.ours, nil, g.Load)
+			_, err := attachLoaded(pins, target(l.B), test.ours, nil, g.Load)
 			wantError(t, err, ErrForeign, "foreign", test.says)
 			l.B.In(t, func() {
 				now, err := findIface(l.B.Iface)
@@ -507,7 +566,7 @@ func TestRenamed(t *testing.T) {
 		})
 	}
 	rename(l.B.Iface, "other")
-	_, err := pins.Attach(Target{l.B.Netns, "other"}, Native, nil, g.Load)
+	_, err := attachLoaded(pins, Target{l.B.Netns, "other"}, Native, nil, g.Load)
 	wantError(t, err, ErrForeign, "weir's own", a.path)
 
 	l.B.In(t, func() {
@@ -516,10 +575,10 @@ func TestRenamed(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	_, err = pins.Attach(target(l.B), Native, nil, g.Load)
+	_, err = attachLoaded(pins, target(l.B), Native, nil, g.Load)
 	wantError(t, err, ErrForeign, "another name")
 	ready := newTestProgram(t, g)
-	_, err = pins.AttachReady(target(l.B), find(t, l.B), Native, nil, ready)
+	_, err = pins.Attach(target(l.B), find(t, l.B), Native, nil, ready)
 	wantError(t, err, ErrForeign, "another name")
 	if a.Severed() {
 		t.Error("detached by what has taken its name")
@@ -532,8 +591,8 @@ func TestOtherMode(t *testing.T) {
 	a := attach(t, pins, target(l.B), Generic, g)
 	defer detach(t, a)
 	id := a.ProgramID()
-	_, err := pins.Attach(target(l.B), Native, nil, g.Load)
-	wantError(t, err, ErrMode, "generic, not native")
+	_, err := attachLoaded(pins, target(l.B), Native, nil, g.Load)
+	wantError(t, err, ErrHook, "generic, not native")
 	if a.ProgramID() != id {
 		t.Error("the program was replaced")
 	}
@@ -550,7 +609,7 @@ func TestSevered(t *testing.T) {
 	if !a.Severed() {
 		t.Error("not severed")
 	}
-	_, err := pins.Attach(target(l.B), Native, nil, g.Load)
+	_, err := attachLoaded(pins, target(l.B), Native, nil, g.Load)
 	wantError(t, err, ErrNoInterface)
 	list, err := pins.List()
 	if err != nil || len(list) != 1 || !list[0].Severed() || list[0].Target() != target(l.B) {
@@ -569,7 +628,7 @@ func TestSevered(t *testing.T) {
 	}
 	// The old attachments must not take away what belongs to the new one, nor put
 	// anything into its place.
-	wantError(t, a.Return(nil), ErrReplaced)
+	wantError(t, a.Reattach(nil), ErrReplaced)
 	p, err := blockAll(t, 1000).Load(a.Stats())
 	if err != nil {
 		t.Fatal(err)
@@ -603,19 +662,19 @@ func cut(t *testing.T, l *lab.Lab) {
 
 // The next interface of the name gets the program that the last one had, or that
 // was meant for it since, and its counters go on.
-func TestReturn(t *testing.T) {
+func TestReattach(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	frame := udp(l, addrA, addrB, 1)
 	a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
 	defer a.Close()
-	if err := a.Return(nil); err != nil { // where it is, nothing happens
+	if err := a.Reattach(nil); err != nil { // where it is, nothing happens
 		t.Error(err)
 	}
 	id := a.ProgramID()
 	reaches(t, l, frame)
 	for round := range 3 {
 		cut(t, l)
-		wantError(t, a.Return(nil), ErrNoInterface)
+		wantError(t, a.Reattach(nil), ErrNoInterface)
 		if round == 1 { // also with counters that have moved
 			p, err := blockAll(t, 1000).Load(a.Stats())
 			if err != nil {
@@ -629,7 +688,7 @@ func TestReturn(t *testing.T) {
 		if !reaches(t, l, frame) {
 			t.Fatal("the wire is dead")
 		}
-		if err := a.Return(nil); err != nil {
+		if err := a.Reattach(nil); err != nil {
 			t.Fatal(err)
 		}
 		if a.Severed() || a.Replaced() || reaches(t, l, frame) {
@@ -656,11 +715,11 @@ func TestReturn(t *testing.T) {
 		t.Fatal(list, err)
 	}
 	defer list[0].Close()
-	wantError(t, list[0].Return(nil), ErrSevered) // whose program it is, another process knows
+	wantError(t, list[0].Reattach(nil), ErrSevered) // whose program it is, another process knows
 	if err := list[0].DetachAny(); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, a.Return(nil), ErrNotAttached)
+	wantError(t, a.Reattach(nil), ErrNotAttached)
 	if !reaches(t, l, frame) {
 		t.Error("filtered, though somebody has detached it")
 	}
@@ -668,7 +727,7 @@ func TestReturn(t *testing.T) {
 
 // A program that is loaded before its interface is there is attached as it is, and
 // has its own counters. Where there is one already, that stays.
-func TestAttachReady(t *testing.T) {
+func TestAttachLoaded(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	frame := udp(l, addrA, addrB, 1)
 	ready := func() *Program {
@@ -683,7 +742,7 @@ func TestAttachReady(t *testing.T) {
 		}
 		return p
 	}
-	a, err := pins.AttachReady(target(l.B), find(t, l.B), Native, []byte("1"), ready())
+	a, err := pins.Attach(target(l.B), find(t, l.B), Native, []byte("1"), ready())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -692,19 +751,19 @@ func TestAttachReady(t *testing.T) {
 		t.Errorf("not filtered, or not counted: %v", a.Stats().Lists(nil)[0])
 	}
 	list, err := pins.List()
-	if err != nil || len(list) != 1 || string(list[0].About()) != "1" || list[0].Stats().Lists(nil)[0].Packets != 1 {
+	if err != nil || len(list) != 1 || string(list[0].Metadata()) != "1" || list[0].Stats().Lists(nil)[0].Packets != 1 {
 		t.Fatal(list, err)
 	}
 	list[0].Close()
 
 	p := ready()
-	_, err = pins.AttachReady(target(l.B), find(t, l.B), Native, nil, p)
+	_, err = pins.Attach(target(l.B), find(t, l.B), Native, nil, p)
 	wantError(t, err, ErrForeign, "weir's own")
-	_, err = pins.AttachReady(target(l.A), find(t, l.B), Native, nil, p)
+	_, err = pins.Attach(target(l.A), find(t, l.B), Native, nil, p)
 	wantError(t, err, ErrNoInterface, "another namespace")
 	cut(t, l)
 	l.Wire(t)
-	b, err := pins.AttachReady(target(l.B), find(t, l.B), Native, nil, p)
+	b, err := pins.Attach(target(l.B), find(t, l.B), Native, nil, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -781,7 +840,7 @@ func TestWrongNames(t *testing.T) {
 		{Target{"/proc/self/ns/mnt", "lo"}, ErrNoNetns},
 		{Target{"/dev/null", "lo"}, ErrNoNetns},
 	} {
-		_, err := pins.Attach(test.to, Native, nil, g.Load)
+		_, err := attachLoaded(pins, test.to, Native, nil, g.Load)
 		wantError(t, err, test.want, test.to.Iface)
 	}
 }
@@ -804,7 +863,7 @@ func TestThreadsComeBack(t *testing.T) {
 	g := newTestGeneration(t, Config{})
 	for range 10 {
 		detach(t, attach(t, pins, target(l.B), Native, g))
-		pins.Attach(Target{l.B.Netns, "no-such"}, Native, nil, g.Load)
+		attachLoaded(pins, Target{l.B.Netns, "no-such"}, Native, nil, g.Load)
 	}
 	own, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
@@ -845,7 +904,7 @@ func TestNoDriver(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g := newTestGeneration(t, Config{})
 	to := Target{l.B.Netns, "lo"}
-	_, err := pins.Attach(to, Native, nil, g.Load)
+	_, err := attachLoaded(pins, to, Native, nil, g.Load)
 	wantError(t, err, ErrNoDriver, "driver does not support XDP in native mode", "xdp generic")
 	detach(t, attach(t, pins, to, Generic, g))
 }
@@ -862,7 +921,7 @@ func TestNoEthernet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = pins.Attach(Target{l.B.Netns, "tun0"}, Generic, nil, blockAll(t, 0).Load)
+	_, err = attachLoaded(pins, Target{l.B.Netns, "tun0"}, Generic, nil, blockAll(t, 0).Load)
 	wantError(t, err, ErrUnsupported, "tun0", "no Ethernet headers")
 }
 
@@ -890,7 +949,7 @@ func TestMTU(t *testing.T) {
 	if err := g.spec.Variables[bpf.WeirVarFrags].Set(uint8(0)); err != nil {
 		t.Fatal(err)
 	}
-	_, err = pins.Attach(target(l.B), Native, nil, g.Load)
+	_, err = attachLoaded(pins, target(l.B), Native, nil, g.Load)
 	wantError(t, err, ErrMTU, "driver veth", "mtu 1500", "peer's: 9000", "Peer MTU is too large")
 }
 
@@ -899,7 +958,7 @@ func TestDriverMessageUndone(t *testing.T) {
 	l := lab.New(t)
 	p := newTestProgram(t, newTestGeneration(t, Config{}))
 	l.B.In(t, func() {
-		for _, mode := range []Mode{Native, Generic} {
+		for _, mode := range []Hook{Native, Generic} {
 			iface, err := findIface(l.B.Iface)
 			if err != nil {
 				t.Fatal(err)
@@ -916,49 +975,49 @@ func TestDriverMessageUndone(t *testing.T) {
 
 func TestOffload(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
-	_, err := pins.Attach(target(l.B), Offload, nil, newTestGeneration(t, Config{}).Load)
+	_, err := attachLoaded(pins, target(l.B), Offload, nil, newTestGeneration(t, Config{}).Load)
 	wantError(t, err, ErrUnsupported, "driver veth")
 }
 
-func TestAbout(t *testing.T) {
+func TestMetadata(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g := newTestGeneration(t, Config{})
-	for _, bad := range [][]byte{[]byte("{"), []byte(`"` + string(bytes.Repeat([]byte("x"), AboutSize)) + `"`)} {
-		if _, err := pins.Attach(target(l.B), Native, bad, g.Load); err == nil {
+	for _, bad := range [][]byte{[]byte("{"), []byte(`"` + string(bytes.Repeat([]byte("x"), MetadataSize)) + `"`)} {
+		if _, err := attachLoaded(pins, target(l.B), Native, bad, g.Load); err == nil {
 			t.Fatalf("attached with %.5q", bad)
 		}
 	}
 	a := attach(t, pins, target(l.B), Native, g)
 	defer detach(t, a)
-	if a.About() != nil {
-		t.Errorf("%s was said", a.About())
+	if a.Metadata() != nil {
+		t.Errorf("%s was said", a.Metadata())
 	}
 	long, _ := json.Marshal(string(bytes.Repeat([]byte("x"), 50_000)))
 	for _, about := range [][]byte{long, []byte("1"), nil} {
-		if err := a.SetAbout(about); err != nil {
+		if err := a.SetMetadata(about); err != nil {
 			t.Fatal(err)
 		}
 		list, err := pins.List()
 		if err != nil || len(list) != 1 {
 			t.Fatal(list, err)
 		}
-		if got := list[0].About(); !bytes.Equal(got, about) {
+		if got := list[0].Metadata(); !bytes.Equal(got, about) {
 			t.Errorf("%.10q was said, not %.10q", got, about)
 		}
 		list[0].Close()
 	}
-	if err := a.SetAbout([]byte("{")); err == nil {
+	if err := a.SetMetadata([]byte("{")); err == nil {
 		t.Error("took what is no JSON")
 	}
 }
 
-func TestModeText(t *testing.T) {
-	for _, m := range []Mode{Native, Generic, Offload} {
+func TestHookText(t *testing.T) {
+	for _, m := range []Hook{Native, Generic, Offload} {
 		text, err := m.MarshalText()
 		if err != nil {
 			t.Fatal(err)
 		}
-		var got Mode
+		var got Hook
 		if err := got.UnmarshalText(text); err != nil || got != m {
 			t.Errorf("%v became %v, %v", m, got, err)
 		}
@@ -976,16 +1035,16 @@ func TestFailureLeavesNothing(t *testing.T) {
 	g := newTestGeneration(t, Config{})
 	fail := func() {
 		refused := errors.New("refused")
-		_, err := pins.Attach(target(l.B), Native, nil, func(*Stats) (*Program, error) { return nil, refused })
+		_, err := attachLoaded(pins, target(l.B), Native, nil, func(*Stats) (*Program, error) { return nil, refused })
 		wantError(t, err, refused)
-		_, err = pins.Attach(target(l.B), Offload, nil, g.Load)
+		_, err = attachLoaded(pins, target(l.B), Offload, nil, g.Load)
 		wantError(t, err, ErrUnsupported)
 		a := attach(t, pins, target(l.B), Native, g)
-		_, err = pins.Attach(target(l.B), Native, nil, func(*Stats) (*Program, error) { return nil, refused })
+		_, err = attachLoaded(pins, target(l.B), Native, nil, func(*Stats) (*Program, error) { return nil, refused })
 		wantError(t, err, refused)
-		_, err = pins.Attach(target(l.B), Generic, nil, g.Load)
-		wantError(t, err, ErrMode)
-		_, err = Pins(string(pins)+"/other").Attach(target(l.B), Native, nil, g.Load)
+		_, err = attachLoaded(pins, target(l.B), Generic, nil, g.Load)
+		wantError(t, err, ErrHook)
+		_, err = attachLoaded(Pins(string(pins)+"/other"), target(l.B), Native, nil, g.Load)
 		wantError(t, err, ErrForeign)
 		os.Remove(string(pins) + "/other")
 		detach(t, a)

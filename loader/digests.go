@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"sync/atomic"
@@ -57,11 +58,11 @@ func (c *Config) digestIdentity() uint64 {
 }
 
 // recorded is the identity of the digests whose memory this is, 0 for none.
-func (k kept) recorded() uint64 { return k[bpf.WeirMapDigestNow].words[digestIdentityWord] }
+func (k pinnedMaps) recorded() uint64 { return k[bpf.WeirMapDigestNow].words[digestIdentityWord] }
 
 // newDigests makes empty memory for the configuration's digests.
-func newDigests(cfg *Config, cpus int) (kept, error) {
-	k, err := newKept(map[string]int{
+func newDigests(cfg *Config, cpus int) (pinnedMaps, error) {
+	k, err := newPinnedMaps(map[string]int{
 		bpf.WeirMapDigestNow:       1,
 		bpf.WeirMapDigestBanks:     cpus * banks,
 		bpf.WeirMapDigestLines:     cpus * banks * int(cfg.Digests.Lines),
@@ -79,7 +80,7 @@ func newDigests(cfg *Config, cpus int) (kept, error) {
 // generation that has it, and the same geometry, goes on where they are. It is
 // 0 if there are none.
 func (s *Stats) DigestSeed() (seed uint64) {
-	s.read(func(k kept) { seed = k[bpf.WeirMapDigestNow].words[digestSeedWord] })
+	s.read(func(k pinnedMaps) { seed = k[bpf.WeirMapDigestNow].words[digestSeedWord] })
 	return seed
 }
 
@@ -93,54 +94,62 @@ type DigestMemory struct {
 	bankWords   int
 	banks       []DigestBank
 	sightings   []Sighting
+	shared      pinnedMaps
 }
 
-// Digests calls fn with the memory of the digests that the generation has in
-// common with the stats; it is not called where those are of others, or of none.
-// The memory is there until fn returns.
-func (g *Generation) Digests(s *Stats, fn func(DigestMemory)) {
-	s.read(func(k kept) {
-		if g.config.Digests.Lines == 0 || k.recorded() != g.config.digestIdentity() {
-			return
-		}
-		fn(DigestMemory{
-			CPUs:      s.cpus,
-			Seed:      g.config.Digests.Seed,
-			rows:      k[bpf.WeirMapReasonStats].words,
-			lines:     k[bpf.WeirMapDigestLines].words,
-			bankWords: int(g.config.Digests.Lines) * lineWords,
-			banks:     entriesOf[DigestBank](k[bpf.WeirMapDigestBanks]),
-			sightings: entriesOf[Sighting](k[bpf.WeirMapDigestSightings]),
-		})
-	})
+// OpenDigests opens the memory of the digests that the programs record which
+// were loaded with the stats. It fails with [ErrNotRecorded] where they record
+// none, or not those of this generation. The memory remains valid until Close.
+func (g *Generation) OpenDigests(s *Stats) (*DigestMemory, error) {
+	if g.config.Digests.Lines == 0 {
+		return nil, ErrNotRecorded
+	}
+	shared := s.share(bpf.WeirMapReasonStats,
+		bpf.WeirMapDigestNow, bpf.WeirMapDigestLines, bpf.WeirMapDigestBanks, bpf.WeirMapDigestSightings)
+	if shared == nil || shared.recorded() != g.config.digestIdentity() {
+		return nil, errors.Join(ErrNotRecorded, shared.Close())
+	}
+	return &DigestMemory{
+		CPUs:      s.cpus,
+		Seed:      g.config.Digests.Seed,
+		rows:      shared[bpf.WeirMapReasonStats].words,
+		lines:     shared[bpf.WeirMapDigestLines].words,
+		bankWords: int(g.config.Digests.Lines) * lineWords,
+		banks:     entriesOf[DigestBank](shared[bpf.WeirMapDigestBanks]),
+		sightings: entriesOf[Sighting](shared[bpf.WeirMapDigestSightings]),
+		shared:    shared,
+	}, nil
 }
+
+// Close releases the memory.
+func (m *DigestMemory) Close() error { return m.shared.Close() }
 
 // entriesOf is a map's memory as the structs that it holds.
 func entriesOf[T any](a *array) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(&a.words[0])), a.entries())
 }
 
-// Recording is the bank, 0 or 1, in which packets are recorded.
-func (m DigestMemory) Recording() int {
+// Active is the bank, 0 or 1, in which packets are recorded.
+func (m *DigestMemory) Active() int {
 	return int(atomic.LoadUint64(&m.rows[banksWord]) >> digestBank & 1)
 }
 
 // Exchange makes the programs record in the other bank. Programs that are under
 // way may still write to the former one: see [Grace]. It must not run beside
 // [Trackers.Exchange].
-func (m DigestMemory) Exchange() { Trackers{rows: m.rows}.Exchange(digestBank) }
+func (m *DigestMemory) Exchange() { (&Trackers{rows: m.rows}).Exchange(digestBank) }
 
 // Bank is a bank of a CPU, and the words of its filter. While packets are
 // recorded there, the gathered ones are to be read first: what is no longer
 // among them is in the filter.
-func (m DigestMemory) Bank(cpu, bank int) (*DigestBank, []uint64) {
+func (m *DigestMemory) Bank(cpu, bank int) (*DigestBank, []uint64) {
 	i := cpu*banks + bank
 	return &m.banks[i], m.lines[i*m.bankWords : (i+1)*m.bankWords]
 }
 
 // Begin empties a bank in which no packets are recorded, for a slice of this
 // number.
-func (m DigestMemory) Begin(bank int, slice uint32) {
+func (m *DigestMemory) Begin(bank int, slice uint32) {
 	for cpu := range m.CPUs {
 		b, words := m.Bank(cpu, bank)
 		*b = DigestBank{Slice: slice}
@@ -150,7 +159,7 @@ func (m DigestMemory) Begin(bank int, slice uint32) {
 
 // Suspects are the packets that are suspected of a loop in a slice, and are still
 // watched. What a program changes meanwhile may be read half.
-func (m DigestMemory) Suspects(slice uint32) (found []Sighting) {
+func (m *DigestMemory) Suspects(slice uint32) (found []Sighting) {
 	for i := range m.sightings {
 		if s := &m.sightings[i]; s.Falls >= LoopFalls && s.Slice == slice {
 			found = append(found, *s)

@@ -18,7 +18,7 @@ var (
 	ErrNoInterface = errors.New("no such interface")
 	ErrNotAttached = errors.New("weir is not attached there")
 	ErrForeign     = errors.New("a foreign program is attached")            // which weir leaves alone
-	ErrMode        = errors.New("attached in another mode")                 // by weir
+	ErrHook        = errors.New("attached in another mode")                 // by weir
 	ErrSevered     = errors.New("no longer attached")                       // the interface is gone, or somebody has detached
 	ErrReplaced    = errors.New("another process has replaced the program") // with one of weir's
 	ErrNoDriver    = errors.New("the driver has no native XDP")             // generic mode would work

@@ -48,7 +48,7 @@ func newEvents() (*array, error) {
 // Sample sets of which packets the programs tell that were loaded with the
 // stats. They go on until the time is over, whether somebody reads or not.
 func (s *Stats) Sample(now Sampling) {
-	s.read(func(k kept) {
+	s.read(func(k pinnedMaps) {
 		to := (*bpf.WeirSampling)(unsafe.Pointer(&k[bpf.WeirMapSamplingNow].words[0]))
 		snap := uint32(0)
 		if now.Frames {
@@ -65,7 +65,7 @@ func (s *Stats) Sample(now Sampling) {
 // Events calls fn with the events since the last call, and does not wait for
 // more. It gives no more than the buffer holds, however fast they come.
 func (s *Stats) Events(fn func(*Event)) (err error) {
-	s.read(func(k kept) {
+	s.read(func(k pinnedMaps) {
 		s.reading.Lock()
 		defer s.reading.Unlock()
 		err = s.readEvents(k[bpf.WeirMapEvents], fn)

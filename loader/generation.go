@@ -296,8 +296,8 @@ func (g *Generation) bind(spec *ebpf.CollectionSpec, stats *Stats) (map[string]*
 
 // outgrown makes the maps for which those of the stats do not do: counters for
 // more lists, other trackers, and other digests.
-func (g *Generation) outgrown(stats *Stats, present kept) (kept, error) {
-	fresh := make(kept)
+func (g *Generation) outgrown(stats *Stats, present pinnedMaps) (pinnedMaps, error) {
+	fresh := make(pinnedMaps)
 	if stats.stride(present[bpf.WeirMapListStats]) <= g.config.Lists {
 		lists, err := newListArray(g.config.Lists)
 		if err != nil {
@@ -324,7 +324,7 @@ func (g *Generation) outgrown(stats *Stats, present kept) (kept, error) {
 
 // connect makes the spec's programs use the generation's filter maps and those
 // that are kept: it sets sizes and the stride, and gives the maps by name.
-func (g *Generation) connect(spec *ebpf.CollectionSpec, k kept, stride int) (map[string]*ebpf.Map, error) {
+func (g *Generation) connect(spec *ebpf.CollectionSpec, k pinnedMaps, stride int) (map[string]*ebpf.Map, error) {
 	maps := make(map[string]*ebpf.Map)
 	for _, arrays := range []map[string]*array{k, g.maps} {
 		for name, m := range arrays {

@@ -397,3 +397,62 @@ func TestClosed(t *testing.T) {
 		t.Error("loaded from a closed generation")
 	}
 }
+
+// The memory of trackers stays until it is closed, whatever becomes of the stats,
+// and is released then.
+func TestOpenTrackers(t *testing.T) {
+	before := openFiles(t)
+	cfg := Config{Trackers: []Tracker{{Lines: 2, Buckets: 1}}, Digests: Digests{Lines: 1, Bits: 1}}
+	g, err := NewGeneration(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := NewStats(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = g.OpenTrackers(s)
+	wantError(t, err, ErrNotRecorded)
+	_, err = g.OpenDigests(s)
+	wantError(t, err, ErrNotRecorded)
+	p, err := g.Load(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Take(p); err != nil {
+		t.Fatal(err)
+	}
+	tr, err := g.OpenTrackers(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := g.OpenDigests(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := NewGeneration(Config{Trackers: []Tracker{{Lines: 4, Buckets: 1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = other.OpenTrackers(s)
+	wantError(t, err, ErrNotRecorded)
+	if err := errors.Join(p.Close(), s.Close(), g.Close(), other.Close()); err != nil {
+		t.Fatal(err)
+	}
+	lines, _ := tr.Bank(0, 0, tr.Active(0))
+	lines[0]++
+	tr.Exchange(0)
+	if tr.Active(0) != 1 {
+		t.Error("not exchanged")
+	}
+	d.Begin(1-d.Active(), 1)
+	d.Exchange()
+	if err := errors.Join(tr.Close(), d.Close()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = g.OpenTrackers(s)
+	wantError(t, err, ErrNotRecorded)
+	if after := openFiles(t); after != before {
+		t.Errorf("open before: %s; after: %s", before, after)
+	}
+}

@@ -133,6 +133,17 @@ func (i *Iface) in(inode uint64) error {
 	return nil
 }
 
+// find looks the target's interface up by its name. It fails with ErrNoInterface
+// or ErrNoNetns where there is none.
+func (t Target) find() (i *Iface, err error) {
+	err = t.in(func(inode uint64) error {
+		attrs, err := findIface(t.Iface)
+		i = &Iface{attrs, inode}
+		return err
+	})
+	return i, err
+}
+
 // findIface finds an interface in the present network namespace.
 func findIface(name string) (*netlink.LinkAttrs, error) {
 	l, err := netlink.LinkByName(name)
@@ -153,15 +164,12 @@ func hasEthernet(iface *netlink.LinkAttrs) bool {
 
 // Number is the number of the interface that has the target's name now. It fails
 // with ErrNoInterface or ErrNoNetns where there is none.
-func (t Target) Number() (n int, err error) {
-	err = t.in(func(uint64) error {
-		iface, err := findIface(t.Iface)
-		if err == nil {
-			n = iface.Index
-		}
-		return err
-	})
-	return n, err
+func (t Target) Number() (int, error) {
+	i, err := t.find()
+	if err != nil {
+		return 0, err
+	}
+	return i.Index, nil
 }
 
 // driver is the name of an interface's driver, or "unknown".
@@ -183,10 +191,10 @@ func driver(name string) string {
 // with a bare number; the older way over netlink goes through the same checks
 // and answers with a text. Should it, against expectation, attach the program,
 // that is undone at once.
-func driverMessage(iface *netlink.LinkAttrs, p *ebpf.Program, mode Mode) string {
-	err := setXDP(iface.Index, p.FD(), unix.XDP_FLAGS_UPDATE_IF_NOEXIST|uint32(mode.flag()), 0)
+func driverMessage(iface *netlink.LinkAttrs, p *ebpf.Program, hook Hook) string {
+	err := setXDP(iface.Index, p.FD(), unix.XDP_FLAGS_UPDATE_IF_NOEXIST|uint32(hook.flag()), 0)
 	if err == nil {
-		setXDP(iface.Index, -1, unix.XDP_FLAGS_REPLACE|uint32(mode.flag()), p.FD())
+		setXDP(iface.Index, -1, unix.XDP_FLAGS_REPLACE|uint32(hook.flag()), p.FD())
 		return ""
 	}
 	var errno unix.Errno
@@ -229,7 +237,7 @@ func setXDP(index, fd int, flags uint32, expected int) error {
 
 // explainAttach says why the target's interface takes no program, and what to
 // do about it. It is called in the target's network namespace.
-func (d Pins) explainAttach(err error, t Target, iface *netlink.LinkAttrs, p *ebpf.Program, mode Mode) error {
+func (d Pins) explainAttach(err error, t Target, iface *netlink.LinkAttrs, p *ebpf.Program, hook Hook) error {
 	var errno unix.Errno
 	if errors.As(err, &errno) {
 		err = errno // without the names of the calls in between
@@ -240,7 +248,7 @@ func (d Pins) explainAttach(err error, t Target, iface *netlink.LinkAttrs, p *eb
 	if errno == unix.ENODEV {
 		return fmt.Errorf("%w: %w", ErrNoInterface, err)
 	}
-	message := driverMessage(iface, p, mode)
+	message := driverMessage(iface, p, hook)
 	if message != "" {
 		err = fmt.Errorf("%w: %s", err, message)
 	}
@@ -249,7 +257,7 @@ func (d Pins) explainAttach(err error, t Target, iface *netlink.LinkAttrs, p *eb
 	switch {
 	case errno == unix.EBUSY, errno == unix.EEXIST:
 		return d.explainForeign(err, t, iface, p)
-	case mode == Offload:
+	case hook == Offload:
 		return fmt.Errorf("%w by driver %s: offload: %w", ErrUnsupported, name, err)
 	case says("mtu"), message == "" && errno == unix.ERANGE:
 		advice := "lower it"
@@ -313,15 +321,15 @@ func (d Pins) explainForeign(err error, t Target, iface *netlink.LinkAttrs, p *e
 		return fmt.Errorf("%w: weir's own, attached under another name: detach it first (its pins are %s): %w",
 			ErrForeign, own, err)
 	}
-	mode, off := Native, "xdp"
+	hook, off := Native, "xdp"
 	switch now.Xdp.AttachMode {
 	case nl.XDP_ATTACHED_SKB:
-		mode, off = Generic, "xdpgeneric"
+		hook, off = Generic, "xdpgeneric"
 	case nl.XDP_ATTACHED_HW:
-		mode, off = Offload, "xdpoffload"
+		hook, off = Offload, "xdpoffload"
 	}
 	advice := fmt.Sprintf("`%s link set dev %s %s off` removes it", t.ip(), iface.Name, off)
-	if strings.Contains(driverMessage(iface, p, mode), "link") {
+	if strings.Contains(driverMessage(iface, p, hook), "link") {
 		advice = "a link holds it, which `bpftool link` shows" // and ip cannot remove
 	}
 	return fmt.Errorf("%w: id %d%s: stop its owner; %s: %w", ErrForeign, id, programName(id), advice, err)

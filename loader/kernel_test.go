@@ -105,13 +105,27 @@ var unplugged = &lab.Lab{A: lab.End{MAC: make([]byte, 6)}, B: lab.End{MAC: make(
 func target(e lab.End) Target { return Target{Netns: e.Netns, Iface: e.Iface} }
 
 // attach attaches for a test that closes and detaches.
-func attach(t *testing.T, pins Pins, to Target, mode Mode, g *Generation) *Attachment {
+func attach(t *testing.T, pins Pins, to Target, hook Hook, g *Generation) *Attachment {
 	t.Helper()
-	a, err := pins.Attach(to, mode, nil, g.Load)
+	a, err := attachLoaded(pins, to, hook, nil, g.Load)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return a
+}
+
+// attachLoaded attaches the program that load returns.
+func attachLoaded(d Pins, to Target, hook Hook, metadata []byte, load func(*Stats) (*Program, error)) (*Attachment, error) {
+	p, err := d.Prepare(to, hook)
+	if err != nil {
+		return nil, err
+	}
+	defer p.Close()
+	program, err := load(p.Stats())
+	if err != nil {
+		return nil, err
+	}
+	return p.Attach(program, metadata)
 }
 
 func detach(t *testing.T, a *Attachment) {

@@ -58,7 +58,7 @@ const loopRowWords = int(unsafe.Sizeof(bpf.WeirLoopRow{})) / 8
 
 // Loops are the packets by what became of their loop filter.
 func (s *Stats) Loops() (packets [LoopOutcomes]uint64) {
-	s.read(func(k kept) {
+	s.read(func(k pinnedMaps) {
 		words := k[bpf.WeirMapLoopStats].words
 		for row := 0; row < len(words); row += loopRowWords {
 			for i := range packets {
@@ -75,7 +75,7 @@ func (s *Stats) Loops() (packets [LoopOutcomes]uint64) {
 // which may then know some.
 func (s *Stats) SetEdges(own bool, edges []uint32) (err error) {
 	s.edge.Store(own)
-	s.read(func(k kept) { err = setKeys(k[bpf.WeirMapLoopEdges].m, edges) })
+	s.read(func(k pinnedMaps) { err = setKeys(k[bpf.WeirMapLoopEdges].m, edges) })
 	if err != nil {
 		return fmt.Errorf("tell the program of the domain's edges: %w", explainPermission(err))
 	}

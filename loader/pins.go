@@ -37,9 +37,9 @@ const DefaultPins Pins = bpffs + "/weir"
 const (
 	bpffs = "/sys/fs/bpf" // where everybody mounts it
 
-	pinLink  = "link"
-	pinLists = bpf.WeirMapListStats
-	pinAbout = "about"
+	pinLink     = "link"
+	pinLists    = bpf.WeirMapListStats
+	pinMetadata = "about" // the name that earlier versions gave it
 
 	// What is being made; left over only where its maker was killed.
 	unfinished = "new-"
@@ -78,6 +78,16 @@ func (d Pins) lock(how int) (unlock func(), err error) {
 		return nil, fmt.Errorf("lock directory of pins %s: %w", d, err)
 	}
 	return func() { f.Close() }, nil
+}
+
+// locked calls fn with the directory locked for writing.
+func (d Pins) locked(fn func() error) error {
+	unlock, err := d.lock(unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return fn()
 }
 
 // ensure makes the directory where there is none, and mounts the file system
@@ -144,9 +154,12 @@ func sharesMounts() bool {
 	return err1 == nil && err2 == nil && own == first
 }
 
-// path is the directory of an interface, inode being that of its network
+// path is the directory of an interface.
+func (d Pins) path(i *Iface) string { return d.pathOf(i.inode, i.Name) }
+
+// pathOf is the directory of an interface, inode being that of its network
 // namespace.
-func (d Pins) path(inode uint64, iface string) string {
+func (d Pins) pathOf(inode uint64, iface string) string {
 	// The BPF file system reserves dots, which names of VLANs have. No name
 	// of an interface has a percent sign.
 	return filepath.Join(string(d), strconv.FormatUint(inode, 10)+"-"+strings.ReplaceAll(iface, ".", "%"))
@@ -244,7 +257,7 @@ func (d Pins) openTarget(t Target) (a *Attachment, err error) {
 		if iface, err := findIface(name); err == nil { // else it is gone, and pins may be left
 			name = iface.Name
 		}
-		a, err = d.open(d.path(inode, name))
+		a, err = d.open(d.pathOf(inode, name))
 		return err
 	})
 	return a, err

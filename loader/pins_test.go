@@ -82,7 +82,7 @@ func TestListDamaged(t *testing.T) {
 	defer a.Close()
 	b := attach(t, pins, Target{l.B.Netns, "lo"}, Generic, g)
 	defer detach(t, b)
-	if err := os.Remove(filepath.Join(a.path, pinAbout)); err != nil {
+	if err := os.Remove(filepath.Join(a.path, pinMetadata)); err != nil {
 		t.Fatal(err)
 	}
 	list, err := pins.List()
@@ -93,14 +93,14 @@ func TestListDamaged(t *testing.T) {
 		b.Close()
 	}
 	wantError(t, err, os.ErrNotExist, "damaged", a.path)
-	_, err = pins.Attach(target(l.B), Native, nil, g.Load)
+	_, err = attachLoaded(pins, target(l.B), Native, nil, g.Load)
 	wantError(t, err, os.ErrNotExist, "damaged", a.path)
 	if err := a.Detach(); err != nil {
 		t.Error(err)
 	}
 
 	// Without its link, nothing holds the program: that is severed.
-	if a, err = pins.Attach(target(l.B), Native, nil, g.Load); err != nil {
+	if a, err = attachLoaded(pins, target(l.B), Native, nil, g.Load); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(a.Close(), os.Remove(filepath.Join(a.path, pinLink))); err != nil {
@@ -128,7 +128,7 @@ func TestListDamaged(t *testing.T) {
 func TestSweep(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	left := filepath.Join(string(pins), unfinished+"1")
-	m, err := newAbout([]byte{})
+	m, err := newMetadataMap([]byte{})
 	if err == nil {
 		m.Close()
 		t.Fatal("a map took a value of no length")
@@ -137,7 +137,7 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	if err := errors.Join(os.Mkdir(left, 0o700), m.Pin(filepath.Join(left, pinAbout))); err != nil {
+	if err := errors.Join(os.Mkdir(left, 0o700), m.Pin(filepath.Join(left, pinMetadata))); err != nil {
 		t.Fatal(err)
 	}
 	if list, err := pins.List(); err != nil || len(list) != 0 {
@@ -153,7 +153,7 @@ func TestNoBPFFS(t *testing.T) {
 	g := newTestGeneration(t, Config{})
 	dir := Pins(t.TempDir())
 	for _, d := range []Pins{dir, dir + "/below"} {
-		_, err := d.Attach(Target{Iface: "lo"}, Generic, nil, g.Load)
+		_, err := attachLoaded(d, Target{Iface: "lo"}, Generic, nil, g.Load)
 		wantError(t, err, ErrNoBPFFS, "mount -t bpf bpf /sys/fs/bpf")
 	}
 	// Where none is to be seen, one may be hidden, with pins in it.
@@ -166,7 +166,7 @@ func TestNoBPFFS(t *testing.T) {
 	if exists(string(dir + "/below")) {
 		t.Error("a directory was made on another file system")
 	}
-	_, err := Pins(bpffs+"/weir.test").Attach(Target{Iface: "lo"}, Generic, nil, g.Load)
+	_, err := attachLoaded(Pins(bpffs+"/weir.test"), Target{Iface: "lo"}, Generic, nil, g.Load)
 	if err == nil || !strings.Contains(err.Error(), "dots") {
 		t.Error(err)
 	}
@@ -257,7 +257,7 @@ func childMount(pins string) error {
 		return err
 	}
 	defer g.Close()
-	a, err := Pins(pins).Attach(Target{Iface: "lo"}, Generic, nil, g.Load)
+	a, err := attachLoaded(Pins(pins), Target{Iface: "lo"}, Generic, nil, g.Load)
 	if err != nil {
 		return err
 	}
@@ -324,7 +324,7 @@ func childLoad(pins string) error {
 		return err
 	}
 	defer g.Close()
-	a, err := Pins(pins).Attach(Target{Iface: "veth-b"}, Native, nil, g.Load)
+	a, err := attachLoaded(Pins(pins), Target{Iface: "veth-b"}, Native, nil, g.Load)
 	if err != nil {
 		return err
 	}
@@ -340,7 +340,7 @@ func childLifecycle(dir string) error {
 	}
 	defer g.Close()
 	for range 2 { // the second time, it adopts
-		a, err := pins.Attach(to, Native, []byte("1"), g.Load)
+		a, err := attachLoaded(pins, to, Native, []byte("1"), g.Load)
 		if err != nil {
 			return err
 		}
@@ -351,7 +351,7 @@ func childLifecycle(dir string) error {
 		if _, err := p.Test(make([]byte, 60)); err != nil {
 			return err
 		}
-		if err := errors.Join(a.Replace(p), a.SetAbout([]byte("2")), a.Close()); err != nil {
+		if err := errors.Join(a.Replace(p), a.SetMetadata([]byte("2")), a.Close()); err != nil {
 			return err
 		}
 	}
@@ -359,7 +359,7 @@ func childLifecycle(dir string) error {
 	if err != nil || len(list) != 1 || list[0].Severed() {
 		return fmt.Errorf("listed %v, %w", list, err)
 	}
-	if _, err := (Pins(dir + "/other")).Attach(to, Native, nil, g.Load); !errors.Is(err, ErrForeign) {
+	if _, err := attachLoaded(Pins(dir+"/other"), to, Native, nil, g.Load); !errors.Is(err, ErrForeign) {
 		return fmt.Errorf("attached twice: %w", err)
 	}
 	if err := os.Remove(dir + "/other"); err != nil {
@@ -368,7 +368,7 @@ func childLifecycle(dir string) error {
 	if _, err := net.InterfaceByName(to.Iface); err != nil {
 		return err
 	}
-	if _, err := pins.Attach(Target{os.Getenv("WEIR_LOADER_TEST_NETNS"), "lo"}, Generic, nil, g.Load); !errors.Is(err, ErrPermission) {
+	if _, err := attachLoaded(pins, Target{os.Getenv("WEIR_LOADER_TEST_NETNS"), "lo"}, Generic, nil, g.Load); !errors.Is(err, ErrPermission) {
 		return fmt.Errorf("entered a namespace: %w", err)
 	}
 	return errors.Join(list[0].Detach(), list[0].Close())

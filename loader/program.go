@@ -21,8 +21,8 @@ var ErrShortFrame = errors.New("frame is shorter than an Ethernet header")
 type Program struct {
 	prog  *ebpf.Program
 	stats *Stats
-	maps  kept // of the stats', those that it uses
-	fresh kept // of these, the ones that the stats are yet to take over
+	maps  pinnedMaps // of the stats', those that it uses
+	fresh pinnedMaps // of these, the ones that the stats are yet to take over
 }
 
 // Test runs the program over a frame, which begins with its Ethernet header,
@@ -60,7 +60,7 @@ func (p *Program) shares(s *Stats) bool {
 }
 
 // take gives away the fresh maps, which Close then leaves alone.
-func (p *Program) take() kept {
+func (p *Program) take() pinnedMaps {
 	k := p.fresh
 	p.fresh = nil
 	return k

@@ -30,7 +30,7 @@ const minStride = 64
 type Stats struct {
 	cpus int          // possible ones
 	mu   sync.RWMutex // guards what follows: Replace exchanges maps
-	maps kept         // nil: closed
+	maps pinnedMaps   // nil: closed
 	edge atomic.Bool  // the interface is an edge of a domain that looks for loops
 
 	reading sync.Mutex      // guards what follows, behind mu
@@ -38,11 +38,12 @@ type Stats struct {
 	record  ringbuf.Record
 }
 
-// kept are maps that outlive a program, by name. Their pins have the same.
-type kept map[string]*array
+// pinnedMaps are the maps that outlive a program, by name. Their pins have the same
+// names.
+type pinnedMaps map[string]*array
 
-// keptNames are the names of all of them.
-var keptNames = []string{
+// pinnedMapNames are the names of all of them.
+var pinnedMapNames = []string{
 	bpf.WeirMapReasonStats, bpf.WeirMapListStats,
 	bpf.WeirMapTrackerNow, bpf.WeirMapTrackerLines, bpf.WeirMapTrackerFlows,
 	bpf.WeirMapPenalties, bpf.WeirMapEvents, bpf.WeirMapSamplingNow,
@@ -50,7 +51,7 @@ var keptNames = []string{
 	bpf.WeirMapDigestNow, bpf.WeirMapDigestBanks, bpf.WeirMapDigestLines, bpf.WeirMapDigestSightings,
 }
 
-func (k kept) Close() error {
+func (k pinnedMaps) Close() error {
 	var errs []error
 	for _, m := range k {
 		errs = append(errs, m.Close())
@@ -58,13 +59,13 @@ func (k kept) Close() error {
 	return errors.Join(errs...)
 }
 
-// newKept makes empty maps of these names, with so many entries.
-func newKept(entries map[string]int) (_ kept, err error) {
+// newPinnedMaps makes empty maps of these names, with so many entries.
+func newPinnedMaps(entries map[string]int) (_ pinnedMaps, err error) {
 	spec, _, err := statsSpec()
 	if err != nil {
 		return nil, err
 	}
-	k := make(kept)
+	k := make(pinnedMaps)
 	defer func() {
 		if err != nil {
 			k.Close()
@@ -97,7 +98,7 @@ func newStats(lists int) (_ *Stats, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Stats{cpus: cpus, maps: make(kept)}
+	s := &Stats{cpus: cpus, maps: make(pinnedMaps)}
 	defer func() {
 		if err != nil {
 			s.maps.Close()
@@ -105,7 +106,7 @@ func newStats(lists int) (_ *Stats, err error) {
 	}()
 	spec.Maps[bpf.WeirMapReasonStats].MaxEntries = uint32(cpus)
 	spec.Maps[bpf.WeirMapLoopStats].MaxEntries = uint32(cpus)
-	for _, name := range keptNames {
+	for _, name := range pinnedMapNames {
 		if name == bpf.WeirMapListStats {
 			s.maps[name], err = newListArray(lists)
 		} else {
@@ -149,13 +150,13 @@ func openStats(path string) (_ *Stats, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Stats{cpus: cpus, maps: make(kept)}
+	s := &Stats{cpus: cpus, maps: make(pinnedMaps)}
 	defer func() {
 		if err != nil {
 			s.maps.Close()
 		}
 	}()
-	for _, name := range keptNames {
+	for _, name := range pinnedMapNames {
 		if s.maps[name], err = openPinned(filepath.Join(path, name), spec.Maps[name]); err != nil {
 			return nil, err
 		}
@@ -186,7 +187,7 @@ func openPinned(path string, spec *ebpf.MapSpec) (*array, error) {
 }
 
 // present are the maps that a program which is loaded now shares.
-func (s *Stats) present() (kept, error) {
+func (s *Stats) present() (pinnedMaps, error) {
 	if s == nil {
 		return nil, errors.New("there are no counters")
 	}
@@ -200,7 +201,7 @@ func (s *Stats) present() (kept, error) {
 
 // read calls fn with the maps, unless there are none. They are there until it
 // returns.
-func (s *Stats) read(fn func(kept)) {
+func (s *Stats) read(fn func(pinnedMaps)) {
 	if s == nil {
 		return
 	}
@@ -209,6 +210,18 @@ func (s *Stats) read(fn func(kept)) {
 	if s.maps != nil {
 		fn(s.maps)
 	}
+}
+
+// share returns the maps of these names for another user, who must close them, or
+// nil if the stats are closed.
+func (s *Stats) share(names ...string) (shared pinnedMaps) {
+	s.read(func(k pinnedMaps) {
+		shared = make(pinnedMaps)
+		for _, name := range names {
+			shared[name] = k[name].share()
+		}
+	})
+	return shared
 }
 
 // stride is the number of counters in a row of list_stats.
@@ -220,7 +233,7 @@ func (s *Stats) stride(lists *array) int {
 // dst where that suffices. It makes no system call.
 func (s *Stats) Reasons(dst []Counter) []Counter {
 	dst = dst[:0]
-	s.read(func(k kept) {
+	s.read(func(k pinnedMaps) {
 		// Behind its counters, a row holds what is none; that is cut off.
 		dst = sum(dst, k[bpf.WeirMapReasonStats].words, rowWords/counterWords)[:bpf.WeirReasonREASON_COUNT]
 	})
@@ -232,7 +245,7 @@ func (s *Stats) Reasons(dst []Counter) []Counter {
 // dst where that suffices. It makes no system call.
 func (s *Stats) Lists(dst []Counter) []Counter {
 	dst = dst[:0]
-	s.read(func(k kept) {
+	s.read(func(k pinnedMaps) {
 		lists := k[bpf.WeirMapListStats]
 		dst = sum(dst, lists.words, s.stride(lists))
 	})
@@ -245,7 +258,7 @@ func (s *Stats) Refuted() uint64 { return s.sumOfRows(refutedWord) }
 
 // sumOfRows adds up a word of all CPUs' rows.
 func (s *Stats) sumOfRows(word int) (n uint64) {
-	s.read(func(k kept) {
+	s.read(func(k pinnedMaps) {
 		words := k[bpf.WeirMapReasonStats].words
 		for i := word; i < len(words); i += rowWords {
 			n += atomic.LoadUint64(&words[i])
@@ -290,13 +303,13 @@ func (s *Stats) carry(to *array) {
 
 // move makes these maps the present ones of their names. Larger counters of
 // lists take over what the former ones hold.
-func (s *Stats) move(fresh kept) error {
+func (s *Stats) move(fresh pinnedMaps) error {
 	if lists := fresh[bpf.WeirMapListStats]; lists != nil {
 		s.carry(lists)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old := make(kept)
+	old := make(pinnedMaps)
 	for name, m := range fresh {
 		old[name], s.maps[name] = s.maps[name], m
 	}

@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"sync/atomic"
@@ -75,13 +76,13 @@ func (c *Config) trackerIdentity() uint64 {
 }
 
 // identity is that of the trackers whose memory this is, 0 for none.
-func (k kept) identity() uint64 { return k[bpf.WeirMapTrackerNow].words[identityWord] }
+func (k pinnedMaps) identity() uint64 { return k[bpf.WeirMapTrackerNow].words[identityWord] }
 
 // newTrackers makes empty memory for the configuration's trackers, and for
 // their penalties.
-func newTrackers(cfg *Config, cpus int) (kept, error) {
+func newTrackers(cfg *Config, cpus int) (pinnedMaps, error) {
 	_, lines, buckets := cfg.layTrackers()
-	k, err := newKept(map[string]int{
+	k, err := newPinnedMaps(map[string]int{
 		bpf.WeirMapTrackerNow:   1,
 		bpf.WeirMapTrackerLines: cpus * banks * int(lines),
 		bpf.WeirMapTrackerFlows: cpus * banks * int(buckets),
@@ -99,7 +100,7 @@ func newTrackers(cfg *Config, cpus int) (kept, error) {
 // these stats: a generation that has it, and the same trackers, goes on where
 // they are. It is 0 if there are none.
 func (s *Stats) TrackerSeed() (seed uint64) {
-	s.read(func(k kept) { seed = k[bpf.WeirMapTrackerNow].words[seedWord] })
+	s.read(func(k pinnedMaps) { seed = k[bpf.WeirMapTrackerNow].words[seedWord] })
 	return seed
 }
 
@@ -112,48 +113,60 @@ type Trackers struct {
 	rows, lines, flows     []uint64
 	bankLines, bankBuckets int
 	laid                   [MaxTrackers]Tracker
+	shared                 pinnedMaps
 }
 
-// Trackers calls fn with the memory of the trackers that the generation has in
-// common with the stats; it is not called where those are of another. The
-// memory is there until fn returns.
-func (g *Generation) Trackers(s *Stats, fn func(Trackers)) {
-	s.read(func(k kept) {
-		if len(g.config.Trackers) == 0 || k.identity() != g.config.trackerIdentity() {
-			return
-		}
-		t := Trackers{
-			CPUs:      s.cpus,
-			Penalties: k[bpf.WeirMapPenalties].words,
-			rows:      k[bpf.WeirMapReasonStats].words,
-			lines:     k[bpf.WeirMapTrackerLines].words,
-			flows:     k[bpf.WeirMapTrackerFlows].words,
-		}
-		var lines, buckets uint32
-		t.laid, lines, buckets = g.config.layTrackers()
-		t.bankLines, t.bankBuckets = int(lines), int(buckets)
-		fn(t)
-	})
+// ErrNotRecorded says that a program does not record what the caller wants to
+// read: the generation has no trackers or digests, or those in the stats are of
+// another geometry or seed.
+var ErrNotRecorded = errors.New("not recorded for this generation")
+
+// OpenTrackers opens the memory of the generation's trackers for the programs
+// that were loaded with the stats. It fails with [ErrNotRecorded] where these
+// have no trackers, or other ones. The memory remains valid until Close, also
+// when programs go over to new one.
+func (g *Generation) OpenTrackers(s *Stats) (*Trackers, error) {
+	if len(g.config.Trackers) == 0 {
+		return nil, ErrNotRecorded
+	}
+	shared := s.share(bpf.WeirMapReasonStats, bpf.WeirMapPenalties,
+		bpf.WeirMapTrackerNow, bpf.WeirMapTrackerLines, bpf.WeirMapTrackerFlows)
+	if shared == nil || shared.identity() != g.config.trackerIdentity() {
+		return nil, errors.Join(ErrNotRecorded, shared.Close())
+	}
+	laid, lines, buckets := g.config.layTrackers()
+	return &Trackers{
+		CPUs:      s.cpus,
+		Penalties: shared[bpf.WeirMapPenalties].words,
+		rows:      shared[bpf.WeirMapReasonStats].words,
+		lines:     shared[bpf.WeirMapTrackerLines].words,
+		flows:     shared[bpf.WeirMapTrackerFlows].words,
+		bankLines: int(lines), bankBuckets: int(buckets), laid: laid,
+		shared: shared,
+	}, nil
 }
 
-// Counting is the bank, 0 or 1, in which a tracker's packets are counted.
-func (t Trackers) Counting(tracker int) int {
+// Close releases the memory.
+func (t *Trackers) Close() error { return t.shared.Close() }
+
+// Active is the bank, 0 or 1, in which a tracker's packets are counted.
+func (t *Trackers) Active(tracker int) int {
 	return int(atomic.LoadUint64(&t.rows[banksWord]) >> tracker & 1)
 }
 
 // Exchange makes the programs count a tracker's packets in its other bank.
 // Programs that are under way may still write to the former one: see [Grace].
-func (t Trackers) Exchange(tracker int) {
+func (t *Trackers) Exchange(tracker int) {
 	banks := atomic.LoadUint64(&t.rows[banksWord]) ^ 1<<tracker
 	t.eachRow(banksWord, banks)
 }
 
 // SetPenalized tells the programs how many penalties there are: they look for
 // none where that is 0.
-func (t Trackers) SetPenalized(n int) { t.eachRow(penaltyWord, uint64(n)) }
+func (t *Trackers) SetPenalized(n int) { t.eachRow(penaltyWord, uint64(n)) }
 
 // eachRow sets a word in the row of each CPU, where its programs look.
-func (t Trackers) eachRow(word int, value uint64) {
+func (t *Trackers) eachRow(word int, value uint64) {
 	for i := word; i < len(t.rows); i += rowWords {
 		atomic.StoreUint64(&t.rows[i], value)
 	}
@@ -161,7 +174,7 @@ func (t Trackers) eachRow(word int, value uint64) {
 
 // Bank is the memory of a tracker's bank 0 or 1 on a CPU: its lines, with the
 // head first, and its flow buckets.
-func (t Trackers) Bank(tracker, cpu, bank int) (lines, flows []uint64) {
+func (t *Trackers) Bank(tracker, cpu, bank int) (lines, flows []uint64) {
 	l, at := &t.laid[tracker], cpu*banks+bank
 	line, bucket := at*t.bankLines+int(l.First), at*t.bankBuckets+int(l.FirstBucket)
 	return t.lines[line*lineWords : (line+1+int(l.Lines))*lineWords],

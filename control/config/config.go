@@ -127,7 +127,7 @@ type Interface struct {
 
 	// Where the program runs: native (in the driver), generic (slower, any
 	// driver) or offload (on the NIC). There is no falling back.
-	XDP loader.Mode `yaml:"xdp"`
+	XDP loader.Hook `yaml:"xdp"`
 
 	// Do not start without the interface, instead of waiting for it.
 	Required bool `yaml:"required,omitempty"`

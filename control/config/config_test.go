@@ -399,9 +399,9 @@ func TestErrors(t *testing.T) {
 			`2:96: trackers[3]: the same as trackers[0]`, `2:124: trackers[4]: the same as trackers[0]`}, true},
 		{eth0 + "multicast: {max_groups: 0, interfaces: [{name: eth1, groups: [192.0.2.1, 224.0.0.5, 'ff02::1', x]}]}", []string{
 			`2:25: multicast.max_groups: 0 is not between 1 and 65536`,
-			`2:63: multicast.interfaces[0].groups[0]: "192.0.2.1": no multicast group: those are in 224.0.0.0/4 and ff00::/8`,
-			`2:74: multicast.interfaces[0].groups[1]: "224.0.0.5": a group that no router forwards: 224.0.0.0/24 and the IPv6 scopes up to 2 stay on their link`,
-			`2:85: multicast.interfaces[0].groups[2]: "ff02::1": a group that no router forwards: 224.0.0.0/24 and the IPv6 scopes up to 2 stay on their link`,
+			`2:63: multicast.interfaces[0].groups[0]: "192.0.2.1": not a multicast group (224.0.0.0/4 or ff00::/8)`,
+			`2:74: multicast.interfaces[0].groups[1]: "224.0.0.5": a link-local group, which no router forwards (224.0.0.0/24, IPv6 scopes up to 2)`,
+			`2:85: multicast.interfaces[0].groups[2]: "ff02::1": a link-local group, which no router forwards (224.0.0.0/24, IPv6 scopes up to 2)`,
 			`2:96: multicast.interfaces[0].groups[3]: "x": want a multicast group, as in 239.1.2.3 or ff0e::1`}, false},
 		{"interfaces: [eth0, {name: eth1, xdp: generic}, {name: eth2, netns: lab}]\nmulticast:\n  max_groups: 1\n  interfaces:\n" +
 			"    - 'eth*'\n    - {name: eth1, groups: [239.1.1.1, 239.1.1.1]}\n    - {name: eth1, groups: [239.1.1.2]}", []string{

@@ -87,7 +87,7 @@ type codec struct {
 
 var codecs = map[reflect.Type]codec{
 	reflect.TypeFor[membership.Mode]():  oneOf(membership.Exact, membership.Approximate),
-	reflect.TypeFor[loader.Mode]():      oneOf(loader.Native, loader.Generic, loader.Offload),
+	reflect.TypeFor[loader.Hook]():      oneOf(loader.Native, loader.Generic, loader.Offload),
 	reflect.TypeFor[verdict.Action]():   oneOf(verdict.Pass, verdict.Drop),
 	reflect.TypeFor[engine.Direction](): oneOf(engine.Source, engine.Destination, engine.Both),
 	reflect.TypeFor[sketch.Unit]():      oneOf(sketch.Packets, sketch.Bytes),

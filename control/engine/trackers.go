@@ -39,36 +39,42 @@ func newPolicer(trackers []Tracker) (*verdict.Policer, error) {
 // Trackers are the generation's trackers, with their seeds.
 func (g *Generation) Trackers() []Tracker { return g.trackers }
 
-// Counting is what the trackers of an interface count, in the kernel's memory.
-type Counting struct {
-	loader.Trackers
+// Trackers are the trackers of an interface, in the kernel's memory.
+type Trackers struct {
+	*loader.Trackers
 	trackers []Tracker
 }
 
-// Watch calls fn with what the trackers count for the programs that were loaded
-// with the stats. It is there until fn returns. fn is not called in a
-// reference, or where the stats are of other trackers.
-func (g *Generation) Watch(stats *loader.Stats, fn func(Counting)) {
-	if g.kernel != nil {
-		g.kernel.Trackers(stats, func(t loader.Trackers) { fn(Counting{t, g.trackers}) })
+// OpenTrackers opens what the trackers count for the programs that were loaded
+// with the stats. It fails with [loader.ErrNotRecorded] in a reference, and where
+// the stats are those of other trackers.
+func (g *Generation) OpenTrackers(stats *loader.Stats) (*Trackers, error) {
+	if g.kernel == nil {
+		return nil, loader.ErrNotRecorded
 	}
+	t, err := g.kernel.OpenTrackers(stats)
+	if err != nil {
+		return nil, err
+	}
+	return &Trackers{t, g.trackers}, nil
 }
 
-// Digests calls fn with the digests of what has passed the programs that were
-// loaded with the stats. They are there until fn returns. fn is not called in a
-// reference, or where the stats are of other digests, or of none.
-func (g *Generation) Digests(stats *loader.Stats, fn func(loader.DigestMemory)) {
-	if g.kernel != nil {
-		g.kernel.Digests(stats, fn)
+// OpenDigests opens the digests of what has passed the programs that were loaded
+// with the stats. It fails with [loader.ErrNotRecorded] in a reference, and where
+// the stats are those of other digests, or of none.
+func (g *Generation) OpenDigests(stats *loader.Stats) (*loader.DigestMemory, error) {
+	if g.kernel == nil {
+		return nil, loader.ErrNotRecorded
 	}
+	return g.kernel.OpenDigests(stats)
 }
 
 // Banks are bank 0 or 1 of a tracker, one for each CPU.
-func (c Counting) Banks(tracker, bank int) []*sketch.Bank {
-	banks := make([]*sketch.Bank, c.CPUs)
+func (t *Trackers) Banks(tracker, bank int) []*sketch.Bank {
+	banks := make([]*sketch.Bank, t.CPUs)
 	for cpu := range banks {
-		lines, flows := c.Bank(tracker, cpu, bank)
-		b, err := sketch.NewBank(c.trackers[tracker].Tracker, lines, flows)
+		lines, flows := t.Bank(tracker, cpu, bank)
+		b, err := sketch.NewBank(t.trackers[tracker].Tracker, lines, flows)
 		if err != nil {
 			panic(err) // the memory has the tracker's sizes
 		}

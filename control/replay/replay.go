@@ -131,7 +131,10 @@ func (k *Kernel) counted(read func([]loader.Counter) []loader.Counter, last []lo
 
 // Banks implements Engine.
 func (k *Kernel) Banks(i int, fn func([]*sketch.Bank)) {
-	k.generation.Watch(k.stats, func(c engine.Counting) { fn(c.Banks(i, c.Counting(i))) })
+	if t, err := k.generation.OpenTrackers(k.stats); err == nil {
+		fn(t.Banks(i, t.Active(i)))
+		t.Close() // if it fails, the memory leaks
+	}
 }
 
 // Close implements Engine; it leaves the generation open.

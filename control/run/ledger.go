@@ -76,7 +76,7 @@ func (l *ledger) follow(there []found, named []loader.Target) {
 	})
 	for _, n := range there {
 		a := l.account(n.Target())
-		if a.xdp, a.penalties = n.Mode().String(), n.penalties; n.gone {
+		if a.xdp, a.penalties = n.Hook().String(), n.penalties; n.gone {
 			a.xdp = ""
 		}
 		if stats := n.Stats(); stats != a.stats {
@@ -85,7 +85,7 @@ func (l *ledger) follow(there []found, named []loader.Target) {
 			a.seenLost, a.seenLoops = 0, [loader.LoopOutcomes]uint64{}
 			a.about, a.description = nil, status.Description{}
 		}
-		if about := n.About(); !bytes.Equal(a.about, about) {
+		if about := n.Metadata(); !bytes.Equal(a.about, about) {
 			a.about = about
 			if d, err := status.DescriptionOf(n.Attachment); err == nil {
 				l.rename(a, d.Lists)

@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"weir/control/engine"
 	"weir/control/metrics"
 	"weir/control/observe/heavy"
 	"weir/filter/penalty"
@@ -140,11 +139,12 @@ func (f *Filter) note() {
 		}
 		n := found{Attachment: h.Attachment, gone: h.Severed()}
 		if punishing && !n.gone {
-			f.generation.Watch(h.Stats(), func(c engine.Counting) {
+			if c, err := f.generation.OpenTrackers(h.Stats()); err == nil {
 				if t, err := penalty.NewTable(c.Penalties); err == nil {
 					n.penalties = new(t.Len())
 				}
-			})
+				c.Close() // if it fails, the memory leaks
+			}
 		}
 		there = append(there, n)
 	}

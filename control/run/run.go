@@ -32,7 +32,7 @@ import (
 type (
 	Target = loader.Target
 	Pins   = loader.Pins
-	Mode   = loader.Mode
+	Mode   = loader.Hook
 )
 
 // Place is where to filter: an interface, or a pattern of names with *, ? and
@@ -40,7 +40,7 @@ type (
 // go.
 type Place struct {
 	Target
-	XDP loader.Mode
+	XDP loader.Hook
 }
 
 // pattern reports whether the place has a pattern of names.
@@ -117,7 +117,7 @@ type Filter struct {
 // hold is an interface that is to be filtered.
 type hold struct {
 	loader.Target
-	XDP                loader.Mode
+	XDP                loader.Hook
 	*loader.Attachment           // nil while no such interface has been there
 	adopted            bool      // it was filtered already
 	index              int       // number of the interface, as it was last seen; 0: it is gone
@@ -394,14 +394,31 @@ func (f *Filter) attach(h *hold) error {
 	if err != nil {
 		return err
 	}
-	h.Attachment, err = f.o.Pins.Attach(h.Target, h.XDP, about, func(s *loader.Stats) (*loader.Program, error) {
-		if err := f.setEdges(h.Target, s); err != nil {
-			return nil, err
+	// A process that is taken over may just have replaced its program.
+	for range 3 {
+		if h.Attachment, err = f.load(h, about); !errors.Is(err, loader.ErrReplaced) {
+			break
 		}
-		return f.generation.Load(s)
-	})
+	}
 	h.seen()
 	return err
+}
+
+// load loads the generation's program for an interface, and attaches it.
+func (f *Filter) load(h *hold, about []byte) (*loader.Attachment, error) {
+	prepared, err := f.o.Pins.Prepare(h.Target, h.XDP)
+	if err != nil {
+		return nil, err
+	}
+	defer prepared.Close()
+	if err := f.setEdges(h.Target, prepared.Stats()); err != nil {
+		return nil, err
+	}
+	program, err := f.generation.Load(prepared.Stats())
+	if err != nil {
+		return nil, err
+	}
+	return prepared.Attach(program, about)
 }
 
 // seen takes note which interface of its name is filtered.
@@ -586,7 +603,7 @@ func describe(h *hold, d status.Description) error {
 	if err != nil {
 		return err
 	}
-	return h.SetAbout(about)
+	return h.SetMetadata(about)
 }
 
 var (
@@ -812,7 +829,7 @@ func (f *Filter) keep(h *hold) error {
 		f.tellGone(h, log)
 		h.index, h.went = 0, time.Now()
 	}
-	switch err := h.Return(nil); {
+	switch err := h.Reattach(nil); {
 	case h.Replaced(), errors.Is(err, loader.ErrReplaced):
 		return errTaken
 	case err == nil:

@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"weir/control/observe/heavy"
 	"weir/control/status"
@@ -92,6 +95,20 @@ func TestStartStopped(t *testing.T) {
 
 // Where the filter cannot be put in force everywhere, an interface that was
 // filtered before stays so, even if nobody knows by what.
+// attachLoaded attaches the program that load returns.
+func attachLoaded(d loader.Pins, to loader.Target, hook loader.Hook, metadata []byte, load func(*loader.Stats) (*loader.Program, error)) (*loader.Attachment, error) {
+	p, err := d.Prepare(to, hook)
+	if err != nil {
+		return nil, err
+	}
+	defer p.Close()
+	program, err := load(p.Stats())
+	if err != nil {
+		return nil, err
+	}
+	return p.Attach(program, metadata)
+}
+
 func TestStartUndone(t *testing.T) {
 	for _, about := range []string{`{}`, `"what is this"`} {
 		l := lab.New(t)
@@ -102,7 +119,7 @@ func TestStartUndone(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer g.Close()
-		a, err := o.Pins.Attach(o.Places[0].Target, loader.Native, []byte(about), g.Load)
+		a, err := attachLoaded(o.Pins, o.Places[0].Target, loader.Native, []byte(about), g.Load)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +147,7 @@ func TestOtherReasons(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer g.Close()
-	a, err := o.Pins.Attach(o.Places[0].Target, loader.Native, []byte(`{"counted_reasons": ["rain", "snow"]}`), func(s *loader.Stats) (*loader.Program, error) {
+	a, err := attachLoaded(o.Pins, o.Places[0].Target, loader.Native, []byte(`{"counted_reasons": ["rain", "snow"]}`), func(s *loader.Stats) (*loader.Program, error) {
 		p, err := g.Load(s)
 		if err == nil {
 			_, err = p.Test(make([]byte, 60)) // to be counted
@@ -162,23 +179,19 @@ func TestReplaced(t *testing.T) {
 			var log bytes.Buffer
 			o := options(t, &log, l.B)
 			f := begin(t, o)
-			g, err := loader.NewGeneration(loader.Config{})
+			dir, err := os.Open(string(o.Pins))
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer g.Close()
+			defer dir.Close()
+			if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+				t.Fatal(err)
+			}
 			done := make(chan error)
-			a, err := o.Pins.Attach(o.Places[0].Target, loader.Native, nil, func(s *loader.Stats) (*loader.Program, error) {
-				// The pins are locked now, for which f is to wait.
-				go func() { done <- do(f) }()
-				time.Sleep(300 * time.Millisecond)
-				return g.Load(s)
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer a.Close()
-			want := a.ProgramID()
+			go func() { done <- do(f) }()
+			time.Sleep(300 * time.Millisecond) // it waits for the lock
+			want := replacePinned(t, o.Pins)
+			dir.Close()
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
@@ -188,6 +201,38 @@ func TestReplaced(t *testing.T) {
 			f.Stop()
 		})
 	}
+}
+
+// replacePinned replaces the program of the only attachment, as another process
+// does that has the lock, and returns the program's ID.
+func replacePinned(t *testing.T, pins Pins) uint32 {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(string(pins), "*", "link"))
+	if err != nil || len(paths) != 1 {
+		t.Fatal(paths, err)
+	}
+	l, err := link.LoadPinnedLink(paths[0], nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.XDP, AttachType: ebpf.AttachXDP, License: "MIT",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}, // XDP_PASS
+		Flags:        unix.BPF_F_XDP_HAS_FRAGS,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := l.Update(p); err != nil {
+		t.Fatal(err)
+	}
+	info, err := l.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uint32(info.Program)
 }
 
 // When a reload fails half way, and cannot be undone, it says where the new
@@ -344,7 +389,7 @@ func TestLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer g.Close()
-		a, err := o.Pins.Attach(Target{Netns: o.Places[0].Netns, Iface: iface}, loader.Native, nil, g.Load)
+		a, err := attachLoaded(o.Pins, Target{Netns: o.Places[0].Netns, Iface: iface}, loader.Native, nil, g.Load)
 		if err != nil {
 			t.Fatal(err)
 		}

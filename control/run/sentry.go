@@ -128,7 +128,7 @@ func (s *sentry) meet(t Target, i *loader.Iface) bool {
 	}
 	if a := s.known[t]; a != nil {
 		s.begin(t, func() {
-			if err := a.Return(i); err != nil {
+			if err := a.Reattach(i); err != nil {
 				s.log.Debug(err.Error())
 			}
 		})
@@ -141,7 +141,7 @@ func (s *sentry) meet(t Target, i *loader.Iface) bool {
 	p, xdp := s.spares[0], s.places[at].XDP
 	s.spares = s.spares[1:]
 	s.begin(t, func() {
-		a, err := s.pins.AttachReady(t, i, xdp, p.about, p.program)
+		a, err := s.pins.Attach(t, i, xdp, p.about, p.program)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if err != nil {

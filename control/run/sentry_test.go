@@ -239,7 +239,7 @@ func TestTidy(t *testing.T) {
 		d.PID = 1 << 30
 		about, err := d.Encode()
 		if err == nil {
-			err = h.SetAbout(about)
+			err = h.SetMetadata(about)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -449,7 +449,7 @@ func TestBringUp(t *testing.T) {
 		about string
 		told  int
 	}{{`"damaged"`, 1}, {`"damaged"`, 1}, {`{"entries": 7}`, 1}} {
-		if err := h.SetAbout([]byte(c.about)); err != nil {
+		if err := h.SetMetadata([]byte(c.about)); err != nil {
 			t.Fatal(err)
 		}
 		if err := f.follow(); err != nil {

@@ -220,7 +220,7 @@ func Room(r ruleset.Rules) error {
 	if err != nil {
 		return fmt.Errorf("describe the lists: %w", err)
 	}
-	if most := loader.AboutSize - rest; len(b) > most {
+	if most := loader.MetadataSize - rest; len(b) > most {
 		return fmt.Errorf("%d lists are too many: with such names of files, an interface has room for about %d; put some in one file",
 			len(lists), len(lists)*most/len(b))
 	}
@@ -240,10 +240,10 @@ func (d Description) Encode() ([]byte, error) {
 // nothing does.
 func DescriptionOf(a *loader.Attachment) (Description, error) {
 	var d Description
-	if len(a.About()) == 0 {
+	if len(a.Metadata()) == 0 {
 		return d, nil
 	}
-	if err := json.Unmarshal(a.About(), &d); err != nil {
+	if err := json.Unmarshal(a.Metadata(), &d); err != nil {
 		return d, fmt.Errorf("description of the attachment to %s: %w", a.Target(), err)
 	}
 	return d, nil

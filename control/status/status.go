@@ -73,7 +73,7 @@ func Of(a *loader.Attachment) (Interface, error) {
 	t := a.Target()
 	d, err := DescriptionOf(a)
 	i := Interface{
-		Name: t.Iface, Netns: t.Netns, XDP: a.Mode().String(),
+		Name: t.Iface, Netns: t.Netns, XDP: a.Hook().String(),
 		ProgramID: a.ProgramID(), Severed: a.Severed(), Running: Alive(d.PID),
 		Description: d,
 		Reasons:     make(map[string]Count),

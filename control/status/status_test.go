@@ -212,7 +212,7 @@ func TestRoom(t *testing.T) {
 	}
 	r.Block = r.Block[1:]
 	b, err := describe(t, r).Encode()
-	if err != nil || len(b) > loader.AboutSize {
+	if err != nil || len(b) > loader.MetadataSize {
 		t.Errorf("%d bytes, %v", len(b), err)
 	}
 }

@@ -15,8 +15,6 @@ import (
 	"math"
 	"sort"
 
-	"gonum.org/v1/gonum/stat"
-
 	"weir/filter/bloom"
 	"weir/filter/hash"
 )
@@ -26,7 +24,15 @@ import (
 // and p′ the expected fraction of zeros (section 2.6).
 func SentBits(g bloom.Geometry, n uint64) float64 {
 	p := g.ZeroFraction(n)
-	return float64(g.M()) * stat.Entropy([]float64{p, 1 - p}) / math.Ln2
+	return float64(g.M()) * entropy(p)
+}
+
+// entropy returns the binary entropy H(p) in bits.
+func entropy(p float64) float64 {
+	if p == 0 || p == 1 {
+		return 0
+	}
+	return -p*math.Log2(p) - (1-p)*math.Log2(1-p)
 }
 
 // Plan is a filter geometry chosen by [Optimal], with its expected properties.

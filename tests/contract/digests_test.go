@@ -49,23 +49,21 @@ func newDigests(t testing.TB, s *engine.Store, c engine.Config) *digests {
 }
 
 // watch calls fn with the bank of this CPU in which the kernel records.
-func (d *digests) watch(t testing.TB, fn func(loader.DigestMemory, *loader.DigestBank, []uint64)) {
+func (d *digests) watch(t testing.TB, fn func(*loader.DigestMemory, *loader.DigestBank, []uint64)) {
 	t.Helper()
-	called := false
-	d.generation.Digests(d.kernel.Stats(), func(m loader.DigestMemory) {
-		called = true
-		cpu := 0 // if none has recorded anything
-		for i := range m.CPUs {
-			if b, _ := m.Bank(i, m.Recording()); b.Packets+b.Skipped+uint64(b.Count) > 0 {
-				cpu = i
-			}
-		}
-		b, words := m.Bank(cpu, m.Recording())
-		fn(m, b, words)
-	})
-	if !called {
-		t.Fatal("nothing is recorded")
+	m, err := d.generation.OpenDigests(d.kernel.Stats())
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer m.Close()
+	cpu := 0 // if none has recorded anything
+	for i := range m.CPUs {
+		if b, _ := m.Bank(i, m.Active()); b.Packets+b.Skipped+uint64(b.Count) > 0 {
+			cpu = i
+		}
+	}
+	b, words := m.Bank(cpu, m.Active())
+	fn(m, b, words)
 }
 
 // pass runs both over a frame.
@@ -104,7 +102,7 @@ func (d *digests) pass(t testing.TB, frame []byte) {
 // same compares what both have recorded in this slice.
 func (d *digests) same(t testing.TB) {
 	t.Helper()
-	d.watch(t, func(_ loader.DigestMemory, b *loader.DigestBank, words []uint64) {
+	d.watch(t, func(_ *loader.DigestMemory, b *loader.DigestBank, words []uint64) {
 		if b.Packets != d.packets || b.Skipped != d.skipped || b.Loops != d.suspected || int(b.Count) != len(d.gathered) {
 			t.Fatalf("%d packets, %d skipped, %d loops, %d gathered; want %d, %d, %d, %d",
 				b.Packets, b.Skipped, b.Loops, b.Count, d.packets, d.skipped, d.suspected, len(d.gathered))
@@ -124,10 +122,13 @@ func (d *digests) same(t testing.TB) {
 func (d *digests) next(t testing.TB) {
 	t.Helper()
 	d.slice++
-	d.generation.Digests(d.kernel.Stats(), func(m loader.DigestMemory) {
-		m.Begin(1-m.Recording(), d.slice)
-		m.Exchange()
-	})
+	m, err := d.generation.OpenDigests(d.kernel.Stats())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	m.Begin(1-m.Active(), d.slice)
+	m.Exchange()
 	d.filter.Clear()
 	d.packets, d.skipped, d.suspected, d.gathered = 0, 0, 0, nil
 }
@@ -208,7 +209,7 @@ func TestLoopsInTheKernel(t *testing.T) {
 		}
 	}
 	d.same(t)
-	d.watch(t, func(m loader.DigestMemory, b *loader.DigestBank, _ []uint64) {
+	d.watch(t, func(m *loader.DigestMemory, b *loader.DigestBank, _ []uint64) {
 		suspects := m.Suspects(b.Slice)
 		t.Logf("%d loops, %d of them still watched", b.Loops, len(suspects))
 		if b.Loops < 30 || b.Loops > 120 || len(suspects) == 0 {

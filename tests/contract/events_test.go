@@ -66,18 +66,21 @@ func eventful(t *testing.T, p verdict.Policy) *replay.Kernel {
 	c.Trackers[0].Punishes = true
 	c.Loop.Node = mustNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1})
 	g, k := engines(t, s, c)
-	g.Watch(k.Stats(), func(n engine.Counting) {
-		table, err := penalty.NewTable(n.Penalties)
-		if err != nil {
-			t.Fatal(err)
-		}
-		until := loader.Monotonic() + time.Hour
-		for source, rate := range map[string]float64{"198.51.100.1": 0, "198.51.100.2": 1e-9} {
-			tr := g.Trackers()[0]
-			table.Set(tr.Hash(tr.Key(key.Tuple{Src: netip.MustParseAddr(source)})), penalty.Penalty{Until: until, Rate: rate})
-		}
-		n.SetPenalized(table.Len())
-	})
+	n, err := g.OpenTrackers(k.Stats())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	table, err := penalty.NewTable(n.Penalties)
+	if err != nil {
+		t.Fatal(err)
+	}
+	until := loader.Monotonic() + time.Hour
+	for source, rate := range map[string]float64{"198.51.100.1": 0, "198.51.100.2": 1e-9} {
+		tr := g.Trackers()[0]
+		table.Set(tr.Hash(tr.Key(key.Tuple{Src: netip.MustParseAddr(source)})), penalty.Penalty{Until: until, Rate: rate})
+	}
+	n.SetPenalized(table.Len())
 	return k
 }
 

@@ -93,21 +93,22 @@ func newCounters(t testing.TB, trackers []engine.Tracker) *counters {
 }
 
 // watch calls fn with the kernel's trackers.
-func (c *counters) watch(t testing.TB, fn func(engine.Counting)) {
+func (c *counters) watch(t testing.TB, fn func(*engine.Trackers)) {
 	t.Helper()
-	called := false
-	c.generation.Watch(c.stats, func(n engine.Counting) { called = true; fn(n) })
-	if !called {
-		t.Fatal("no trackers to watch")
+	n, err := c.generation.OpenTrackers(c.stats)
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer n.Close()
+	fn(n)
 }
 
 // same compares the banks in which packets are counted word by word.
 func (c *counters) same(t *testing.T) {
 	t.Helper()
-	c.watch(t, func(n engine.Counting) {
+	c.watch(t, func(n *engine.Trackers) {
 		for i, tr := range c.generation.Trackers() {
-			bank := n.Counting(i)
+			bank := n.Active(i)
 			lines, flows := n.Bank(i, 0, bank)
 			twin := c.twins[i][bank]
 			compareWords(t, fmt.Sprintf("lines of tracker %d", i), lines, twin.lines)
@@ -137,9 +138,9 @@ func compareWords(t *testing.T, what string, kernel, twin []uint64) {
 // next begins an interval in both, as the control plane does.
 func (c *counters) next(t *testing.T, heavy uint64, share float64) {
 	t.Helper()
-	c.watch(t, func(n engine.Counting) {
+	c.watch(t, func(n *engine.Trackers) {
 		for i, tr := range c.generation.Trackers() {
-			bank := n.Counting(i)
+			bank := n.Active(i)
 			for _, b := range [...]struct{ now, next *sketch.Bank }{
 				{n.Banks(i, bank)[0], n.Banks(i, 1-bank)[0]},
 				{c.twins[i][bank].Bank, c.twins[i][1-bank].Bank},
@@ -166,9 +167,9 @@ func (c *counters) count(t *testing.T, data []byte) {
 		t.Fatal(err)
 	}
 	p := verdict.Program{Policer: &verdict.Policer{Penalties: make([]*penalty.Table, len(c.twins))}}
-	c.watch(t, func(n engine.Counting) {
+	c.watch(t, func(n *engine.Trackers) {
 		for i := range c.twins {
-			p.Policer.Banks = append(p.Policer.Banks, c.twins[i][n.Counting(i)].Bank)
+			p.Policer.Banks = append(p.Policer.Banks, c.twins[i][n.Active(i)].Bank)
 		}
 	})
 	p.Decide(data)
@@ -229,9 +230,9 @@ func TestTrackersWrap(t *testing.T) {
 	c := newCounters(t, trackersOfAllKinds())
 	c.next(t, 40, 1)
 	const wraps = 1 << 41 // (wraps >> 8) · 2³¹ = 2⁶⁴
-	c.watch(t, func(n engine.Counting) {
+	c.watch(t, func(n *engine.Trackers) {
 		for i := range c.twins {
-			bank := n.Counting(i)
+			bank := n.Active(i)
 			lines, _ := n.Bank(i, 0, bank)
 			for _, head := range [][]uint64{lines, c.twins[i][bank].lines} {
 				head[0], head[1] = wraps-1000, wraps-54_000 // packets, bytes
@@ -278,16 +279,19 @@ func TestPenalties(t *testing.T) {
 	set := func(h uint64, p penalty.Penalty) {
 		t.Helper()
 		table.Set(h, p)
-		c.generation.Watch(k.Stats(), func(n engine.Counting) {
-			table, err := penalty.NewTable(n.Penalties)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !table.Set(h, p) {
-				t.Fatal("no room")
-			}
-			n.SetPenalized(table.Len())
-		})
+		n, err := c.generation.OpenTrackers(k.Stats())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close()
+		table, err := penalty.NewTable(n.Penalties)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !table.Set(h, p) {
+			t.Fatal("no room")
+		}
+		n.SetPenalized(table.Len())
 	}
 	decide := func(frame []byte, want verdict.Reason, action verdict.Action) {
 		t.Helper()

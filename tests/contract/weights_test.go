@@ -221,9 +221,14 @@ func (s skewed) learn(t *testing.T, g *engine.Generation, spec heavy.Spec, eleme
 		for _, f := range r.Flows {
 			i.Flows = append(i.Flows, learn.Flow{Key: f.Key, Packets: f.Estimate(spec.Unit)})
 		}
-		g.Watch(b.Stats(), func(c engine.Counting) {
-			i.Distinct = sketch.Distinct(c.Banks(0, 1-c.Counting(0))...)
-		})
+		c, err := g.OpenTrackers(b.Stats())
+		if err != nil {
+			t.Fatal(err)
+		}
+		i.Distinct = sketch.Distinct(c.Banks(0, 1-c.Active(0))...)
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
 		learned = l.Learn(i, g.Block)
 		t.Logf("%d packets of some %.0f flows; %d flows in memory, %d packets denied; predicted %.4g",
 			r.Packets, i.Distinct, len(r.Flows), r.Denied, learned.Predicted)

@@ -40,10 +40,24 @@ func pins(t *testing.T) loader.Pins {
 	return loader.Pins(dir)
 }
 
+// attachLoaded attaches the program that load returns.
+func attachLoaded(d loader.Pins, to loader.Target, hook loader.Hook, metadata []byte, load func(*loader.Stats) (*loader.Program, error)) (*loader.Attachment, error) {
+	p, err := d.Prepare(to, hook)
+	if err != nil {
+		return nil, err
+	}
+	defer p.Close()
+	program, err := load(p.Stats())
+	if err != nil {
+		return nil, err
+	}
+	return p.Attach(program, metadata)
+}
+
 // lifecycle attaches, finds the attachment again, replaces its program and
 // detaches.
-func lifecycle(pins loader.Pins, to loader.Target, mode loader.Mode, g *loader.Generation) (err error) {
-	a, err := pins.Attach(to, mode, nil, g.Load)
+func lifecycle(pins loader.Pins, to loader.Target, mode loader.Hook, g *loader.Generation) (err error) {
+	a, err := attachLoaded(pins, to, mode, nil, g.Load)
 	if err != nil {
 		return err
 	}
@@ -73,7 +87,7 @@ func lifecycle(pins loader.Pins, to loader.Target, mode loader.Mode, g *loader.G
 // Over veth.
 func TestAttach(t *testing.T) {
 	g := generation(t)
-	for _, mode := range []loader.Mode{loader.Native, loader.Generic} {
+	for _, mode := range []loader.Hook{loader.Native, loader.Generic} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := lab.New(t)
 			err := lifecycle(pins(t), loader.Target{Netns: l.B.Netns, Iface: l.B.Iface}, mode, g)
@@ -133,7 +147,7 @@ func TestVirtio(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := generation(t)
-	for _, mode := range []loader.Mode{loader.Native, loader.Generic} {
+	for _, mode := range []loader.Hook{loader.Native, loader.Generic} {
 		t.Run(mode.String(), func(t *testing.T) {
 			err := lifecycle(pins(t), loader.Target{Iface: name}, mode, g)
 			told(t, err)

@@ -174,8 +174,8 @@ func (f *load) stop(t *testing.T, a *loader.Attachment) {
 	}
 }
 
-func eachModes(t *testing.T, test func(t *testing.T, xdp loader.Mode, mode membership.Mode)) {
-	for _, xdp := range []loader.Mode{loader.Native, loader.Generic} {
+func eachModes(t *testing.T, test func(t *testing.T, xdp loader.Hook, mode membership.Mode)) {
+	for _, xdp := range []loader.Hook{loader.Native, loader.Generic} {
 		for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
 			t.Run(fmt.Sprintf("%v/%v", xdp, mode), func(t *testing.T) { test(t, xdp, mode) })
 		}
@@ -189,11 +189,11 @@ func TestReplaceUnderLoad(t *testing.T) {
 		sources      = 200
 		replacements = 50
 	)
-	eachModes(t, func(t *testing.T, xdp loader.Mode, mode membership.Mode) {
+	eachModes(t, func(t *testing.T, xdp loader.Hook, mode membership.Mode) {
 		l := lab.New(t)
 		s := store(t, addresses(0, sources), nil)
 		c := engine.Config{Mode: mode}
-		a, err := pins(t).Attach(target(l.B), xdp, nil, build(t, s, c).Load)
+		a, err := attachLoaded(pins(t), target(l.B), xdp, nil, build(t, s, c).Load)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -236,7 +236,7 @@ func TestApplyUnderLoad(t *testing.T) {
 		batch   = 600
 		rounds  = 40
 	)
-	eachModes(t, func(t *testing.T, xdp loader.Mode, mode membership.Mode) {
+	eachModes(t, func(t *testing.T, xdp loader.Hook, mode membership.Mode) {
 		seed := rand.Uint64()
 		t.Logf("seed %#x", seed)
 		r := rand.New(rand.NewPCG(seed, 0))

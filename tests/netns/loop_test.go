@@ -30,7 +30,7 @@ var domainKey = icarus.Key([]byte("0123456789abcdef"))
 
 // startNode makes a host a node of the domain, on these of its interfaces, until
 // the test ends.
-func startNode(t *testing.T, id uint64, g icarus.Geometry, drop bool, mode loader.Mode, edges []string, ends ...lab.End) (*run.Filter, *told) {
+func startNode(t *testing.T, id uint64, g icarus.Geometry, drop bool, mode loader.Hook, edges []string, ends ...lab.End) (*run.Filter, *told) {
 	t.Helper()
 	n, err := icarus.NewNode(id, 7, domainKey, g)
 	if err != nil {
@@ -150,7 +150,7 @@ func TestRing(t *testing.T) {
 	lab.Root(t)
 	const packets = 50
 	g := icarus.Geometry{Size: 128, K: 12, Confirm: 1}
-	for _, mode := range []loader.Mode{loader.Native, loader.Generic} {
+	for _, mode := range []loader.Hook{loader.Native, loader.Generic} {
 		t.Run(mode.String(), func(t *testing.T) {
 			r := newRing(t)
 			for _, v6 := range []bool{false, true} {

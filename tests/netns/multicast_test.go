@@ -426,7 +426,7 @@ func TestMulticastFalsePositives(t *testing.T) {
 			t.Fatal(there, err)
 		}
 	}
-	a, err := pins(t).Attach(target(r.B), loader.Native, nil, kernel.Load)
+	a, err := attachLoaded(pins(t), target(r.B), loader.Native, nil, kernel.Load)
 	if err != nil {
 		t.Fatal(err)
 	}

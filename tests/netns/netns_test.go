@@ -40,10 +40,24 @@ func pins(t *testing.T) loader.Pins {
 
 func target(e lab.End) loader.Target { return loader.Target{Netns: e.Netns, Iface: e.Iface} }
 
+// attachLoaded attaches the program that load returns.
+func attachLoaded(d loader.Pins, to loader.Target, hook loader.Hook, metadata []byte, load func(*loader.Stats) (*loader.Program, error)) (*loader.Attachment, error) {
+	p, err := d.Prepare(to, hook)
+	if err != nil {
+		return nil, err
+	}
+	defer p.Close()
+	program, err := load(p.Stats())
+	if err != nil {
+		return nil, err
+	}
+	return p.Attach(program, metadata)
+}
+
 // attach attaches a generation at the lab's end B until the test ends.
-func attach(t *testing.T, l *lab.Lab, mode loader.Mode, g *engine.Generation) *loader.Attachment {
+func attach(t *testing.T, l *lab.Lab, mode loader.Hook, g *engine.Generation) *loader.Attachment {
 	t.Helper()
-	a, err := pins(t).Attach(target(l.B), mode, nil, g.Load)
+	a, err := attachLoaded(pins(t), target(l.B), mode, nil, g.Load)
 	if err != nil {
 		t.Fatal(err)
 	}

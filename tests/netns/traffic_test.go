@@ -155,7 +155,7 @@ func TestTraffic(t *testing.T) {
 		counts[s.want]++
 	}
 	counts[verdict.ARP]++ // the last one that wire.pass sends
-	for _, mode := range []loader.Mode{loader.Native, loader.Generic} {
+	for _, mode := range []loader.Hook{loader.Native, loader.Generic} {
 		for _, c := range []engine.Config{
 			{},
 			{Mode: membership.Approximate},
@@ -170,7 +170,7 @@ func TestTraffic(t *testing.T) {
 						t.Fatalf("%s does not come through without a filter", all[i].name)
 					}
 				}
-				a, err := pins(t).Attach(target(w.B), mode, nil, build(t, store(t, block, allow), c).Load)
+				a, err := attachLoaded(pins(t), target(w.B), mode, nil, build(t, store(t, block, allow), c).Load)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -225,7 +225,7 @@ func checkCounts(t *testing.T, a *loader.Attachment, want map[verdict.Reason]uin
 // Frames beyond a page come to the program in several buffers.
 func TestJumboFrames(t *testing.T) {
 	const mtu = 9000
-	for _, mode := range []loader.Mode{loader.Native, loader.Generic} {
+	for _, mode := range []loader.Hook{loader.Native, loader.Generic} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := lab.New(t)
 			for _, e := range []lab.End{l.A, l.B} {
@@ -275,7 +275,7 @@ func TestJumboFrames(t *testing.T) {
 
 // An interface that has another's program is left alone.
 func TestForeignProgram(t *testing.T) {
-	for _, mode := range []loader.Mode{loader.Native, loader.Generic} {
+	for _, mode := range []loader.Hook{loader.Native, loader.Generic} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := lab.New(t)
 			w := newWire(t, l)
@@ -291,7 +291,7 @@ func TestForeignProgram(t *testing.T) {
 			l.B.In(t, func() {
 				var iface netlink.Link
 				if iface, err = netlink.LinkByName(l.B.Iface); err == nil {
-					foreign, err = link.AttachXDP(link.XDPOptions{Program: drop, Interface: iface.Attrs().Index, Flags: map[loader.Mode]link.XDPAttachFlags{
+					foreign, err = link.AttachXDP(link.XDPOptions{Program: drop, Interface: iface.Attrs().Index, Flags: map[loader.Hook]link.XDPAttachFlags{
 						loader.Native: link.XDPDriverMode, loader.Generic: link.XDPGenericMode,
 					}[mode]})
 				}
@@ -303,7 +303,7 @@ func TestForeignProgram(t *testing.T) {
 			g := build(t, store(t, block, nil), engine.Config{})
 			p := pins(t)
 			for range 2 {
-				if a, err := p.Attach(target(l.B), mode, nil, g.Load); !errors.Is(err, loader.ErrForeign) {
+				if a, err := attachLoaded(p, target(l.B), mode, nil, g.Load); !errors.Is(err, loader.ErrForeign) {
 					t.Fatalf("attached %v, error %v", a, err)
 				}
 			}

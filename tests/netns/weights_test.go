@@ -27,7 +27,7 @@ func TestWeightsUnderLoad(t *testing.T) {
 		span     = time.Second // of each of two ways to change
 		least    = 20          // times, which may take longer
 	)
-	eachModes(t, func(t *testing.T, xdp loader.Mode, mode membership.Mode) {
+	eachModes(t, func(t *testing.T, xdp loader.Hook, mode membership.Mode) {
 		seed := rand.Uint64()
 		t.Logf("seed %#x", seed)
 		r := rand.New(rand.NewPCG(seed, 0))

@@ -1,5 +1,5 @@
-// Package packaging tests what installs weir: the Makefile, the units, the
-// scripts of packages, and the packages.
+// Package packaging tests what is installed: the binary, the Makefile's targets
+// for it, the units, the packages and their scripts.
 package packaging
 
 import (

@@ -137,17 +137,19 @@ func (r *Recorder) Tick(g *engine.Generation, interfaces []Interface) []Loop {
 		if l.stats == nil {
 			continue
 		}
-		g.Digests(l.stats, func(m loader.DigestMemory) {
-			if l.begun.IsZero() {
-				r.adopt(l, m, now)
-			}
-			if l.number == number {
-				return
-			}
-			m.Begin(1-m.Recording(), number)
+		m, err := g.OpenDigests(l.stats)
+		if err != nil {
+			continue // it records none of these
+		}
+		if l.begun.IsZero() {
+			r.adopt(l, m, now)
+		}
+		if l.number != number {
+			m.Begin(1-m.Active(), number)
 			m.Exchange()
 			ended = append(ended, l)
-		})
+		}
+		m.Close() // if it fails, the memory leaks
 	}
 	if len(ended) > 0 {
 		loader.Grace() // what was still recording in the banks that are read now is through
@@ -158,14 +160,17 @@ func (r *Recorder) Tick(g *engine.Generation, interfaces []Interface) []Loop {
 		if l.stats == nil || l.begun.IsZero() {
 			continue
 		}
-		g.Digests(l.stats, func(m loader.DigestMemory) {
-			if slices.Contains(ended, l) {
-				loops = append(loops, l.find(m, 1-m.Recording(), now)...)
-				r.end(l, m, now, after)
-				l.number = number
-			}
-			loops = append(loops, l.find(m, m.Recording(), now)...)
-		})
+		m, err := g.OpenDigests(l.stats)
+		if err != nil {
+			continue
+		}
+		if slices.Contains(ended, l) {
+			loops = append(loops, l.find(m, 1-m.Active(), now)...)
+			r.end(l, m, now, after)
+			l.number = number
+		}
+		loops = append(loops, l.find(m, m.Active(), now)...)
+		m.Close()
 	}
 	for _, l := range r.logs {
 		l.slices = slices.DeleteFunc(l.slices, func(s *digest.Slice) bool { return s.To.Before(now.Add(-r.Keep)) })
@@ -197,8 +202,8 @@ const late = time.Second
 
 // adopt finds out in which slice a program has begun to record. One that has not
 // been told of any has begun since Tick was last called.
-func (r *Recorder) adopt(l *record, m loader.DigestMemory, now time.Time) {
-	b, _ := m.Bank(0, m.Recording())
+func (r *Recorder) adopt(l *record, m *loader.DigestMemory, now time.Time) {
+	b, _ := m.Bank(0, m.Active())
 	current := r.Number(now)
 	switch {
 	case b.Slice != 0:
@@ -212,8 +217,8 @@ func (r *Recorder) adopt(l *record, m loader.DigestMemory, now time.Time) {
 
 // end makes a slice of the bank that has ended, at a time not before one and
 // not after the other.
-func (r *Recorder) end(l *record, m loader.DigestMemory, before, after time.Time) {
-	s, counts := r.read(l, m, 1-m.Recording(), after)
+func (r *Recorder) end(l *record, m *loader.DigestMemory, before, after time.Time) {
+	s, counts := r.read(l, m, 1-m.Active(), after)
 	l.past, l.now, l.live = l.past.plus(counts), Counts{}, nil
 	l.begun = before
 	if s.Packets > 0 {
@@ -236,7 +241,7 @@ func (c Config) span(begun, end time.Time, took time.Duration) (from, to time.Ti
 }
 
 // read makes a slice of what is in a bank, up to a time.
-func (r *Recorder) read(l *record, m loader.DigestMemory, bank int, end time.Time) (*digest.Slice, Counts) {
+func (r *Recorder) read(l *record, m *loader.DigestMemory, bank int, end time.Time) (*digest.Slice, Counts) {
 	s := &digest.Slice{Seed: m.Seed, Filter: digest.NewFilter(r.geometry)}
 	s.From, s.To = r.span(l.begun, end, end.Sub(l.begun))
 	var counts Counts
@@ -256,7 +261,7 @@ func (r *Recorder) read(l *record, m loader.DigestMemory, bank int, end time.Tim
 }
 
 // find finds suspects that are not told of, and counts.
-func (l *record) find(m loader.DigestMemory, bank int, now time.Time) (loops []Loop) {
+func (l *record) find(m *loader.DigestMemory, bank int, now time.Time) (loops []Loop) {
 	var counts Counts
 	var number uint32
 	for cpu := range m.CPUs {
@@ -295,9 +300,10 @@ func (r *Recorder) Look(g *engine.Generation) {
 		if l.stats == nil || l.begun.IsZero() {
 			continue
 		}
-		g.Digests(l.stats, func(m loader.DigestMemory) {
-			l.live, _ = r.read(l, m, m.Recording(), time.Now())
-		})
+		if m, err := g.OpenDigests(l.stats); err == nil {
+			l.live, _ = r.read(l, m, m.Active(), time.Now())
+			m.Close()
+		}
 	}
 }
 

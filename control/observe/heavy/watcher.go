@@ -118,18 +118,20 @@ func (w *Watcher) Tick(now time.Duration, g *engine.Generation, stats []*loader.
 		ended[i] = now-t.began >= t.Interval
 		any = any || ended[i]
 	}
+	on := open(g, stats)
+	defer on.close()
 	// Flows that are to be held back are not waited for.
 	for i, t := range w.trackers {
 		if t.Action != Tell && !ended[i] {
-			flows, heavy := t.sofar(i, g, stats)
-			events = append(events, t.punish(now, flows, heavy, g, stats)...)
+			flows, heavy := t.sofar(i, on)
+			events = append(events, t.punish(now, flows, heavy, on)...)
 		}
-		t.start(i, g, stats)
+		t.start(i, on)
 	}
 	if any {
 		for i, t := range w.trackers {
 			if ended[i] {
-				t.exchange(i, g, stats)
+				t.exchange(i, on)
 			}
 		}
 		loader.Grace() // what still counted in the banks that are read now is through
@@ -137,37 +139,75 @@ func (w *Watcher) Tick(now time.Duration, g *engine.Generation, stats []*loader.
 			if !ended[i] {
 				continue
 			}
-			r := t.report(now, i, g, stats)
-			events = append(events, t.punish(now, r.flows(), r.Heavy, g, stats)...)
+			r := t.report(now, i, on)
+			events = append(events, t.punish(now, r.flows(), r.Heavy, on)...)
 			events = append(events, t.release(now)...)
 			t.mark(r)
 			t.last = r
 			reports = append(reports, r)
 		}
-		w.tidy(now, g, stats)
+		tidy(now, on)
 	}
 	return reports, events
 }
 
-// start sets the admission where a program has begun to count without one.
-func (t *tracker) start(i int, g *engine.Generation, stats []*loader.Stats) {
-	banks := 0
+// interfaces are the trackers of all interfaces, open for one tick.
+type interfaces []interfaceTrackers
+
+type interfaceTrackers struct {
+	*engine.Trackers
+	stats *loader.Stats
+}
+
+// open opens the generation's trackers on the interfaces that have them.
+func open(g *engine.Generation, stats []*loader.Stats) (on interfaces) {
 	for _, s := range stats {
-		g.Watch(s, func(c engine.Counting) { banks += c.CPUs })
+		if t, err := g.OpenTrackers(s); err == nil {
+			on = append(on, interfaceTrackers{t, s})
+		}
 	}
-	for _, s := range stats {
-		if t.started[s] {
+	return on
+}
+
+func (on interfaces) close() {
+	for _, i := range on {
+		i.Close() // if it fails, the memory leaks
+	}
+}
+
+// active are the banks of tracker i that count, of all interfaces and CPUs.
+func (on interfaces) active(i int) (all []*sketch.Bank) {
+	for _, c := range on {
+		all = append(all, c.Banks(i, c.Active(i))...)
+	}
+	return all
+}
+
+// idle are the banks of tracker i that do not count, in the same order.
+func (on interfaces) idle(i int) (all []*sketch.Bank) {
+	for _, c := range on {
+		all = append(all, c.Banks(i, 1-c.Active(i))...)
+	}
+	return all
+}
+
+// start sets the admission where a program has begun to count without one.
+func (t *tracker) start(i int, on interfaces) {
+	banks := 0
+	for _, c := range on {
+		banks += c.CPUs
+	}
+	for _, c := range on {
+		if t.started[c.stats] {
 			continue
 		}
-		g.Watch(s, func(c engine.Counting) {
-			for _, b := range c.Banks(i, c.Counting(i)) {
-				b.Admit(t.admission(banks))
-			}
-			t.started[s] = true
-		})
+		for _, b := range c.Banks(i, c.Active(i)) {
+			b.Admit(t.admission(banks))
+		}
+		t.started[c.stats] = true
 	}
 	for s := range t.started {
-		if !slices.Contains(stats, s) {
+		if !slices.ContainsFunc(on, func(c interfaceTrackers) bool { return c.stats == s }) {
 			delete(t.started, s)
 		}
 	}
@@ -180,42 +220,11 @@ func (t *tracker) admission(banks int) (floor uint64, share float64) {
 	return t.Threshold().Admission(t.previous, banks)
 }
 
-// banks are the tracker's banks on all interfaces and CPUs: those that count,
-// or the idle ones.
-func (t *tracker) banks(i int, idle bool, g *engine.Generation, stats []*loader.Stats, fn func([]*sketch.Bank)) {
-	var all []*sketch.Bank
-	var next func(rest []*loader.Stats)
-	// Each is there only as long as it is watched.
-	next = func(rest []*loader.Stats) {
-		if len(rest) == 0 {
-			fn(all)
-			return
-		}
-		watched := false
-		g.Watch(rest[0], func(c engine.Counting) {
-			watched = true
-			bank := c.Counting(i)
-			if idle {
-				bank = 1 - bank
-			}
-			all = append(all, c.Banks(i, bank)...)
-			next(rest[1:])
-		})
-		if !watched {
-			next(rest[1:])
-		}
-	}
-	next(stats)
-}
-
 // sofar gives what was counted in the interval under way, and what it takes to
 // be heavy already: by what the traffic was before, where that was more.
-func (t *tracker) sofar(i int, g *engine.Generation, stats []*loader.Stats) (flows []sketch.Flow, heavy uint64) {
-	t.banks(i, false, g, stats, func(banks []*sketch.Bank) {
-		flows = sketch.Merge(banks...)
-		heavy = t.Threshold().Heavy(max(total(banks), t.previous), t.previous)
-	})
-	return flows, heavy
+func (t *tracker) sofar(i int, on interfaces) (flows []sketch.Flow, heavy uint64) {
+	banks := on.active(i)
+	return sketch.Merge(banks...), t.Threshold().Heavy(max(total(banks), t.previous), t.previous)
 }
 
 func total(banks []*sketch.Bank) (units uint64) {
@@ -227,33 +236,30 @@ func total(banks []*sketch.Bank) (units uint64) {
 
 // exchange prepares the idle banks, with the entries that last, and makes the
 // programs count in them.
-func (t *tracker) exchange(i int, g *engine.Generation, stats []*loader.Stats) {
-	t.banks(i, false, g, stats, func(banks []*sketch.Bank) {
-		units := total(banks)
-		heavy := t.Threshold().Heavy(units, t.previous)
-		if t.adaptive {
-			t.adapt(banks)
-			heavy = 2 * t.admit
-		}
-		lasting := make(map[uint64]bool)
-		for _, f := range sketch.Merge(banks...) {
-			lasting[f.Hash] = f.Lasts(t.Unit, heavy)
-		}
-		t.before, t.previous = t.previous, units
-		t.banks(i, true, g, stats, func(idle []*sketch.Bank) {
-			for j, b := range idle {
-				b.Reset()
-				b.Admit(t.admission(len(idle)))
-				for f := range banks[j].Flows() {
-					if lasting[f.Hash] {
-						b.Keep(f.Key, f.Hash) // without room, it passes the sketch again
-					}
-				}
+func (t *tracker) exchange(i int, on interfaces) {
+	banks, idle := on.active(i), on.idle(i)
+	units := total(banks)
+	heavy := t.Threshold().Heavy(units, t.previous)
+	if t.adaptive {
+		t.adapt(banks)
+		heavy = 2 * t.admit
+	}
+	lasting := make(map[uint64]bool)
+	for _, f := range sketch.Merge(banks...) {
+		lasting[f.Hash] = f.Lasts(t.Unit, heavy)
+	}
+	t.before, t.previous = t.previous, units
+	for j, b := range idle {
+		b.Reset()
+		b.Admit(t.admission(len(idle)))
+		for f := range banks[j].Flows() {
+			if lasting[f.Hash] {
+				b.Keep(f.Key, f.Hash) // without room, it passes the sketch again
 			}
-		})
-	})
-	for _, s := range stats {
-		g.Watch(s, func(c engine.Counting) { c.Exchange(i) })
+		}
+	}
+	for _, c := range on {
+		c.Exchange(i)
 	}
 }
 
@@ -280,24 +286,23 @@ func (t *tracker) adapt(banks []*sketch.Bank) {
 }
 
 // report reads the banks that no longer count.
-func (t *tracker) report(now time.Duration, i int, g *engine.Generation, stats []*loader.Stats) *Report {
+func (t *tracker) report(now time.Duration, i int, on interfaces) *Report {
 	r := &Report{Spec: t.Spec, Interval: now - t.began}
 	t.began = now
-	t.banks(i, true, g, stats, func(banks []*sketch.Bank) {
-		for _, b := range banks {
-			r.Packets += b.Packets()
-			r.Bytes += b.Bytes()
-			r.Denied += b.Denied()
+	banks := on.idle(i)
+	for _, b := range banks {
+		r.Packets += b.Packets()
+		r.Bytes += b.Bytes()
+		r.Denied += b.Denied()
+	}
+	if t.adaptive {
+		r.Distinct = sketch.Distinct(banks...)
+	}
+	for _, f := range sketch.Merge(banks...) {
+		if f.Packets > 0 || f.Before > 0 { // else it was kept, and nothing came
+			r.Flows = append(r.Flows, Flow{Flow: f})
 		}
-		if t.adaptive {
-			r.Distinct = sketch.Distinct(banks...)
-		}
-		for _, f := range sketch.Merge(banks...) {
-			if f.Packets > 0 || f.Before > 0 { // else it was kept, and nothing came
-				r.Flows = append(r.Flows, Flow{Flow: f})
-			}
-		}
-	})
+	}
 	units := r.Packets
 	if t.Unit == sketch.Bytes {
 		units = r.Bytes
@@ -322,7 +327,7 @@ func (r *Report) flows() []sketch.Flow {
 
 // punish imposes penalties on the flows that are heavy on exact counts, and
 // makes those longer of flows that have not calmed down.
-func (t *tracker) punish(now time.Duration, flows []sketch.Flow, heavy uint64, g *engine.Generation, stats []*loader.Stats) (events []Event) {
+func (t *tracker) punish(now time.Duration, flows []sketch.Flow, heavy uint64, on interfaces) (events []Event) {
 	var set []*punished
 	for _, f := range flows {
 		n := float64(f.Exact(t.Unit))
@@ -342,16 +347,14 @@ func (t *tracker) punish(now time.Duration, flows []sketch.Flow, heavy uint64, g
 		return events
 	}
 	unmet := make(map[uint64]bool)
-	for _, s := range stats {
-		g.Watch(s, func(c engine.Counting) {
-			table := table(c)
-			for _, p := range set {
-				if !table.Set(p.Hash, t.penalty(now)) {
-					unmet[p.Hash] = true
-				}
+	for _, c := range on {
+		table := table(c)
+		for _, p := range set {
+			if !table.Set(p.Hash, t.penalty(now)) {
+				unmet[p.Hash] = true
 			}
-			c.SetPenalized(table.Len())
-		})
+		}
+		c.SetPenalized(table.Len())
 	}
 	for i := range events {
 		events[i].Unmet = unmet[events[i].Flow.Hash]
@@ -383,18 +386,16 @@ func (t *tracker) mark(r *Report) {
 }
 
 // tidy removes the penalties that have ended.
-func (w *Watcher) tidy(now time.Duration, g *engine.Generation, stats []*loader.Stats) {
-	for _, s := range stats {
-		g.Watch(s, func(c engine.Counting) {
-			if table := table(c); table.Len() > 0 {
-				table.Expire(now)
-				c.SetPenalized(table.Len())
-			}
-		})
+func tidy(now time.Duration, on interfaces) {
+	for _, c := range on {
+		if table := table(c); table.Len() > 0 {
+			table.Expire(now)
+			c.SetPenalized(table.Len())
+		}
 	}
 }
 
-func table(c engine.Counting) *penalty.Table {
+func table(c interfaceTrackers) *penalty.Table {
 	t, err := penalty.NewTable(c.Penalties)
 	if err != nil {
 		panic(err) // the map has whole buckets

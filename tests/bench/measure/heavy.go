@@ -82,12 +82,17 @@ func (s *session) heavy() (err error) {
 		all, err := s.turns(names, func(name string) (float64, error) {
 			w := c.by[name].(*weir)
 			// Each round is an interval, in which 0.1 % of the packets are heavy.
-			w.generation.Watch(w.programs.Stats(), func(n engine.Counting) {
-				for _, b := range n.Banks(0, n.Counting(0)) {
-					b.Reset()
-					b.Admit(sketch.Threshold{Units: frames / 1000}.Admission(0, 1))
-				}
-			})
+			n, err := w.generation.OpenTrackers(w.programs.Stats())
+			if err != nil {
+				return 0, err
+			}
+			for _, b := range n.Banks(0, n.Active(0)) {
+				b.Reset()
+				b.Admit(sketch.Threshold{Units: frames / 1000}.Admission(0, 1))
+			}
+			if err := n.Close(); err != nil {
+				return 0, err
+			}
 			before, _, _ := w.received()
 			ns, err := c.wireOf[name].send(g, frames)
 			if err != nil {

@@ -87,10 +87,13 @@ func loopStages(filter int) ([]stage, error) {
 func digestStages() ([]stage, error) {
 	long := func(plain []byte) ([]byte, error) { return append(slices.Clone(plain), make([]byte, 70)...), nil }
 	stamped := func(b *probe.Programs, g *engine.Generation, frame []byte, n int) (float64, error) {
-		g.Digests(b.Stats(), func(d loader.DigestMemory) {
+		if d, err := g.OpenDigests(b.Stats()); err == nil { // else the stage has none
 			d.Exchange()
-			d.Begin(1-d.Recording(), 0)
-		})
+			d.Begin(1-d.Active(), 0)
+			if err := d.Close(); err != nil {
+				return 0, err
+			}
+		}
 		return b.Stamped(frame, min(n, 100_000))
 	}
 	all := []stage{{name: "plain", frame: long, run: stamped}}

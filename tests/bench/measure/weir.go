@@ -44,8 +44,17 @@ func (w *weir) prepare(b *blocklist) error {
 	return err
 }
 
-func (w *weir) enforce() (err error) {
-	w.attachment, err = pins.Attach(loader.Target{Netns: w.wire.B.Netns, Iface: w.wire.B.Iface}, loader.Native, nil, w.generation.Load)
+func (w *weir) enforce() error {
+	p, err := pins.Prepare(loader.Target{Netns: w.wire.B.Netns, Iface: w.wire.B.Iface}, loader.Native)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	program, err := w.generation.Load(p.Stats())
+	if err != nil {
+		return err
+	}
+	w.attachment, err = p.Attach(program, nil)
 	return err
 }
 

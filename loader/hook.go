@@ -1,0 +1,67 @@
+package loader
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// Hook is the place on an interface's receive path where the program runs. A
+// program is attached to just the hook that is asked for, or not at all: weir
+// never falls back to another.
+type Hook uint8
+
+// The XDP hooks, the fastest first.
+const (
+	Native  Hook = iota // in the driver
+	Generic             // in the network stack: slower, with any driver
+	Offload             // on the NIC, if its driver supports that
+)
+
+var hooks = [...]struct {
+	name string
+	flag link.XDPAttachFlags
+}{
+	Native:  {"native", link.XDPDriverMode},
+	Generic: {"generic", link.XDPGenericMode},
+	Offload: {"offload", link.XDPOffloadMode},
+}
+
+func (h Hook) String() string { return hooks[h].name }
+
+func (h Hook) flag() link.XDPAttachFlags { return hooks[h].flag }
+
+// MarshalText returns the hook's name.
+func (h Hook) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
+
+// UnmarshalText parses the hook's name: native, generic or offload.
+func (h *Hook) UnmarshalText(text []byte) error {
+	for i, hook := range hooks {
+		if hook.name == string(text) {
+			*h = Hook(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is not an XDP mode: native, generic or offload", text)
+}
+
+// attachLink attaches a program to an interface. The link lasts as long as this
+// process has it open, or it is pinned.
+func (d Pins) attachLink(m metadata, i *Iface, p *ebpf.Program) (l link.Link, err error) {
+	if !hasEthernet(i.LinkAttrs) {
+		return nil, fmt.Errorf("%w: %s has no Ethernet headers (link type %s), so no packet would match a list: "+
+			"weir filters Ethernet frames; use nftables for what leaves a tunnel", ErrUnsupported, i.Name, i.EncapType)
+	}
+	err = m.Target.in(func(inode uint64) error {
+		if err := i.in(inode); err != nil {
+			return err
+		}
+		l, err = link.AttachXDP(link.XDPOptions{Program: p, Interface: i.Index, Flags: m.Hook.flag()})
+		if err != nil {
+			return d.explainAttach(err, m.Target, i.LinkAttrs, p, m.Hook)
+		}
+		return nil
+	})
+	return l, err
+}

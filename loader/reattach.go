@@ -1,0 +1,109 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf/link"
+)
+
+// Reattach attaches the program, with its counters, to the interface that
+// replaces one that is gone. Nothing is loaded, so it takes no longer than the
+// kernel's attaching. Without i, the interface is looked up by name. Where the
+// program is attached, Reattach does nothing.
+//
+// It fails with [ErrNoInterface] or [ErrNoNetns] while there is no such
+// interface, with [ErrNotAttached] where somebody has removed the pins in order
+// to detach, and with [ErrReplaced] where another process has attached its own
+// program.
+func (a *Attachment) Reattach(i *Iface) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if index, err := a.index(); err != nil || index != 0 {
+		return err
+	}
+	if err := a.reattach(i); err != nil {
+		return fmt.Errorf("reattach to %s: %w", a.metadata.Target, err)
+	}
+	return nil
+}
+
+func (a *Attachment) reattach(i *Iface) (err error) {
+	switch {
+	case a.prog == nil:
+		return ErrSevered
+	case i == nil && a.owns() != nil:
+		// Detached, or another process is about to attach its own program: wait for
+		// its lock to know which. Otherwise do not wait: the interface may appear any
+		// moment.
+		if err := a.pins.locked(a.owns); err != nil {
+			return err
+		}
+	case i != nil && i.Index == a.ifindex:
+		return ErrNoInterface // a message from before the interface's end
+	}
+	if i == nil {
+		if i, err = a.metadata.Target.find(); err != nil {
+			return err
+		}
+	}
+	l, err := a.pins.attachLink(a.metadata, i, a.prog)
+	if err != nil {
+		return err
+	}
+	if err := a.pins.locked(func() error { return a.repin(l, a.pins.path(i)) }); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	a.link.Close() // if it fails, it leaks
+	a.link, a.ifindex = l, i.Index
+	a.program = a.programID()
+	return nil
+}
+
+// repin pins a link in place of the severed one, and moves the pins to path.
+func (a *Attachment) repin(l link.Link, path string) error {
+	if err := a.owns(); err != nil {
+		return err
+	}
+	if path != a.path {
+		if err := os.Rename(a.path, path); err != nil {
+			return fmt.Errorf("move pins: %w", explainPermission(err))
+		}
+		a.path = path
+	}
+	if err := a.pinNext(l, pinLink); err != nil {
+		return err
+	}
+	if err := os.Rename(a.next(pinLink), filepath.Join(a.path, pinLink)); err != nil {
+		return fmt.Errorf("replace pin %s: %w", pinLink, err)
+	}
+	return nil
+}
+
+// owns fails with ErrNotAttached where the pins are gone, and with ErrReplaced
+// where they belong to another attachment.
+func (a *Attachment) owns() error {
+	pinned, err := link.LoadPinnedLink(filepath.Join(a.path, pinLink), nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return ErrNotAttached
+	}
+	if err != nil {
+		return explainPermission(err)
+	}
+	defer pinned.Close()
+	theirs, err := pinned.Info()
+	if err != nil {
+		return err
+	}
+	ours, err := a.link.Info()
+	if err != nil {
+		return err
+	}
+	if theirs.ID != ours.ID {
+		return ErrReplaced
+	}
+	return nil
+}

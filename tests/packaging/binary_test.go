@@ -1,0 +1,46 @@
+package packaging
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// unwanted matches packages that the binary must not contain: plotting with its
+// fonts, linear algebra, and all of tests/, the benchmark included.
+var unwanted = regexp.MustCompile(`^gonum\.org/v1/(plot|gonum/(mat|lapack|stat)$)|/(freetype|fonts)(/|$)|^weir/tests(/|$)`)
+
+func TestBinaryImports(t *testing.T) {
+	for _, imported := range strings.Fields(output(t, exec.Command("go", "list", "-deps", "weir/cmd/weir"))) {
+		if unwanted.MatchString(imported) {
+			t.Errorf("the binary contains %s", imported)
+		}
+	}
+	for _, name := range []string{
+		"gonum.org/v1/plot", "gonum.org/v1/plot/vg", "gonum.org/v1/gonum/mat", "github.com/golang/freetype",
+		"github.com/go-fonts/liberation/fonts/x", "weir/tests/bench/probe",
+	} {
+		if !unwanted.MatchString(name) {
+			t.Errorf("%s is not unwanted", name)
+		}
+	}
+}
+
+// What is imported for a trifle weighs on every host.
+func TestBinarySize(t *testing.T) {
+	const most = 22e6
+	binary := filepath.Join(t.TempDir(), "weir")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "weir/cmd/weir")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	output(t, build)
+	info, err := os.Stat(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Size() > most {
+		t.Errorf("the stripped binary has %d bytes, want at most %g", info.Size(), most)
+	}
+}
