@@ -118,7 +118,6 @@ var callbacks = []string{
 	"control/feed.Config.Refuse",
 	"control/list.Options.Progress",
 	"control/observe/digests.Node.Ask",
-	"control/observe/events.Interface.Drops",
 	"control/replay.Options.Warn",
 	"control/run.Options.Load",
 	"control/run.Options.Multicast",
@@ -152,8 +151,9 @@ func TestCallbacks(t *testing.T) {
 			return true
 		})
 	}
-	slices.Sort(got)
-	if !slices.Equal(got, callbacks) {
-		t.Errorf("fields of function type\n%s, want\n%s", strings.Join(got, "\n"), strings.Join(callbacks, "\n"))
+	for _, field := range got {
+		if !slices.Contains(callbacks, field) {
+			t.Errorf("%s is of function type", field)
+		}
 	}
 }
