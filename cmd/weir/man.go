@@ -65,6 +65,9 @@ func manPage(c *cobra.Command) string {
 	if flags := manFlags(c.Flags()); flags != "" {
 		fmt.Fprintf(&b, ".SH OPTIONS\n%s", flags)
 	}
+	if c.Runnable() {
+		b.WriteString(".SH EXIT STATUS\n0 on success, 1 on failure, 2 for a wrong command line.\n")
+	}
 	fmt.Fprintf(&b, ".SH EXAMPLES\n%s", manText(c.Example))
 	if !c.HasParent() {
 		b.WriteString(manFiles)

@@ -28,6 +28,7 @@ func TestShare(t *testing.T) {
 		"fish/vendor_completions.d/weir.fish": "complete -c weir ",
 		"man/man8/weir.8":                     ".SH FILES\n",
 		"man/man8/weir-run.8":                 "\\fB\\-\\-block\\fR \\fIfile\\fR\n",
+		"man/man8/weir-block.8":               ".SH EXIT STATUS\n0 on success,",
 	} {
 		if !strings.Contains(read(name), want) {
 			t.Errorf("%s: no %q", name, want)
