@@ -1,0 +1,73 @@
+// Package filter is the map of the packages below it: one data structure each,
+// in pure Go, without I/O. It contains no code itself.
+//
+// # Data plane
+//
+// Bit-exact twins of the C under bpf/, each tested against it. They work on
+// kernel memory as well as on the heap; the control plane builds and reads the
+// kernel's maps with them.
+//
+//   - [weir/filter/hash]: XXH64 and what is derived from it (bpf/hash.h).
+//   - [weir/filter/packet]: the parser (bpf/parse.h).
+//   - [weir/filter/key]: shapes and keys for tuple space search. Srinivasan,
+//     Suri and Varghese, "Packet classification using tuple space search",
+//     1999 (bpf/key.h).
+//   - [weir/filter/membership]: the set of listed keys: markers, the cascade, a
+//     blocked Bloom filter, the weights of hot elements, and a cuckoo hash table
+//     of fingerprints. Putze, Sanders and Singler, "Cache-, hash- and
+//     space-efficient Bloom filters", 2007; Fan, Andersen, Kaminsky and
+//     Mitzenmacher, "Cuckoo filter: practically better than Bloom", 2014
+//     (bpf/set.h, bpf/marker.h, bpf/cascade.h, bpf/hot.h, bpf/table.h).
+//   - [weir/filter/sketch]: heavy hitters: multistage filter, conservative
+//     update and flow memory. Estan and Varghese, "New directions in traffic
+//     measurement and accounting", 2002; Cormode and Muthukrishnan, "An improved
+//     data stream summary", 2005 (bpf/tracker.h).
+//   - [weir/filter/penalty]: rate limits and blocks of single flows by the
+//     generic cell rate algorithm, ITU-T I.371 (bpf/penalty.h).
+//   - [weir/filter/icarus]: loop detection. Whitaker and Wetherall, "Forwarding
+//     without loops in Icarus", 2002 (bpf/loop.h).
+//   - [weir/filter/digest]: packet digests for traceback. Snoeren et al.,
+//     "Hash-based IP traceback", 2001 (bpf/digest.h, bpf/invariant.h).
+//   - [weir/filter/multicast]: multicast forwarding with a Bloom filter for each
+//     port, after Grönvall (bpf/multicast.h).
+//   - [weir/filter/verdict]: the decision on a frame, in which all of the above
+//     meet (bpf/pipeline.h).
+//
+// # Control plane
+//
+// Used by the daemon or by a command, without a counterpart in the kernel.
+//
+//   - [weir/filter/counting]: counters that make deletion possible, and spectral
+//     filters. Fan, Cao, Almeida and Broder, "Summary cache", 2000; Cohen and
+//     Matias, "Spectral Bloom filters", 2003.
+//   - [weir/filter/prefix]: the prefix lengths to store. Srinivasan and Varghese,
+//     "Fast address lookups using controlled prefix expansion", 1999.
+//   - [weir/filter/fpr]: false-positive rates, exact and classic. Christensen,
+//     Roginsky and Jimeno, "A new analysis of the false positive rate of a Bloom
+//     filter", 2010.
+//   - [weir/filter/weighted]: how many bits each element gets. Bruck, Gao and
+//     Jiang, "Weighted Bloom filter", 2006.
+//   - [weir/filter/bloom]: the standard and the partitioned filter. Bloom,
+//     "Space/time trade-offs in hash coding with allowable errors", 1970.
+//   - [weir/filter/compress]: filters compressed for transmission. Mitzenmacher,
+//     "Compressed Bloom filters", 2002.
+//
+// # Papers
+//
+// Applications from Broder and Mitzenmacher, "Network applications of Bloom
+// filters: a survey", 2004, and others, for use as libraries. In weir only
+// docs/papers uses them.
+//
+//   - [weir/filter/attenuated]: resource routing. Rhea and Kubiatowicz,
+//     "Probabilistic location and routing", 2002; Czerwinski et al., "An
+//     architecture for a secure service discovery service", 1999.
+//   - [weir/filter/reconcile]: set difference and summary caches. Byers,
+//     Considine, Mitzenmacher and Rost, "Informed content delivery across
+//     adaptive overlay networks", 2002; Fan et al., "Summary cache", 2000.
+//   - [weir/filter/sfb]: queue management. Feng, Kandlur, Saha and Shin,
+//     "Stochastic fair blue", 2001.
+//   - [weir/filter/stable]: duplicates in endless streams. Deng and Rafiei,
+//     "Approximately detecting duplicates for streaming data using stable Bloom
+//     filters", 2006; Boraskar, Gabale, Kulkarni and Kulkarni,
+//     "Importance-aware Bloom filter", 2013.
+package filter
