@@ -49,8 +49,7 @@ func quantityFlag(f *pflag.FlagSet, name, usage string) *int {
 	return (*int)(q)
 }
 
-// missing is the usage error that names the first of the flags that was not
-// given, if any.
+// missing returns a usage error for the first of the flags that is not set, if any.
 func missing(f *pflag.FlagSet, names ...string) error {
 	for _, name := range names {
 		if !f.Changed(name) {
@@ -60,8 +59,7 @@ func missing(f *pflag.FlagSet, names ...string) error {
 	return nil
 }
 
-// planError makes a request that makes no sense a usageError. What no filter
-// can do is none.
+// planError makes an invalid request a usageError, and leaves other errors alone.
 func planError(err error) error {
 	if errors.As(err, new(plan.InvalidError)) {
 		return usageError{err}
@@ -90,16 +88,16 @@ func newPlan() *cobra.Command {
 	var r plan.Request
 	c := &cobra.Command{
 		Use:   "plan --entries N",
-		Short: "Work out what a filter will cost and promise",
-		Long: `Works out the geometry of a filter for a number of entries, the memory that it
-takes in the kernel and in the daemon, and the share of unlisted packets that it
-drops by mistake. With --flows, also for packets of flows that are popular by
-Zipf's law, with and without more bits for the hottest.
+		Short: "Plan the size and the error rate of a filter",
+		Long: `Plans a filter for a number of entries: its geometry, its memory in the kernel
+and in the daemon, and the share of unlisted keys it drops by mistake. With
+--flows, also the share of packets, for flows whose popularity follows Zipf's
+law, with and without more bits for the most popular.
 
 Kernel memory is the cascade's and the table's. Markers come on top: up to 2 MiB
 each for sources and destinations of IPv4, up to 10 bits for an entry of IPv6.
-Daemon memory is what changes in place take, beside the entries as the lists
-have them.`,
+Daemon memory is what changes in place need, in addition to the entries of the
+lists.`,
 		Example: `  weir plan --entries 10M
   weir plan --entries 100M --memory 160MB
   weir plan --entries 10M --mode approx --fpr 1e-4 --zipf 1.1 --flows 4M --hot 65536
@@ -165,10 +163,10 @@ func rateRows(r plan.Rates, row func(name, format string, args ...any)) {
 func newPlanFPR() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "fpr --n N (--m M --k K | --fpr RATE)",
-		Short: "False-positive rate of a Bloom filter, or the least filter for it",
-		Long: `Gives the false-positive rate of a standard Bloom filter of m bits for n
+		Short: "False-positive rate of a Bloom filter, or the smallest for one",
+		Long: `Prints the false-positive rate of a standard Bloom filter of m bits for n
 elements with k hash functions: the true one, the textbook's and Bloom's of
-1970. With --fpr, it gives the least filter that reaches a rate.`,
+1970. With --fpr, prints the smallest filter that reaches a rate.`,
 		Example: `  weir plan fpr --m 8192 --n 1000 --k 6
   weir plan fpr --n 1M --fpr 1e-3 --json`,
 		Args: noArgs,
@@ -177,7 +175,7 @@ elements with k hash functions: the true one, the textbook's and Bloom's of
 	m := quantityFlag(f, "m", "`number` of bits")
 	n := quantityFlag(f, "n", "`number` of elements")
 	k := f.Int("k", 0, "`number` of hash functions")
-	rate := f.Float64("fpr", 0, "`rate` that the least filter is wanted for")
+	rate := f.Float64("fpr", 0, "`rate` to find the smallest filter for")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := missing(c.Flags(), "n"); err != nil {
@@ -185,7 +183,7 @@ elements with k hash functions: the true one, the textbook's and Bloom's of
 		}
 		if c.Flags().Changed("fpr") {
 			if *m != 0 || *k != 0 {
-				return usageError{errors.New("--fpr asks for m and k, so they are not to be given")}
+				return usageError{errors.New("--fpr computes m and k: give --n only")}
 			}
 			s, err := plan.SmallestFor(*n, *rate)
 			if err != nil {
@@ -270,9 +268,9 @@ func newPlanCompress() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "compress --n N --sent BITS --memory BITS",
 		Short: "Filter compressed to be sent: the best for its size on the wire",
-		Long: `Gives the filter with the least false positives of those that are sent, when
-compressed, in so many bits an element. More bits in memory than are sent make
-it sparser and better.`,
+		Long: `Prints the filter with the lowest false-positive rate whose compressed size is
+at most --sent bits an element. More bits in memory make it sparser, and better
+for the same size on the wire.`,
 		Example: `  weir plan compress --n 100000 --sent 8 --memory 14
   weir plan compress --n 100000 --sent 16 --memory 48 --json`,
 		Args: noArgs,

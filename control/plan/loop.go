@@ -10,9 +10,10 @@ type Loop struct {
 	FalseAlarm float64 `json:"false_alarm"` // probability that a loop-free path is reported
 }
 
-// LoopFor plans a loop filter of the given bits, 64, 128 or 256, for loop-free
-// paths of hops nodes, of which so many in a row must find it unchanged. It fails
-// with an InvalidError on other sizes, on no hops, and on nobody to confirm.
+// LoopFor plans a loop filter of 64, 128 or 256 bits for loop-free paths of hops
+// nodes. A loop is reported after confirm nodes in a row find the filter
+// unchanged. It fails with an InvalidError for other sizes and unless hops and
+// confirm are positive.
 func LoopFor(bits, hops, confirm int) (Loop, error) {
 	k, falseAlarm, err := icarus.Best(bits, hops, confirm)
 	if err != nil {

@@ -13,7 +13,7 @@ type Rates struct {
 	Bloom1970 float64 `json:"bloom1970"` // Bloom's own formula, fpr.Bloom1970
 }
 
-// FPR gives the rates of a standard filter of m bits for n elements with k
+// FPR returns the rates of a standard filter of m bits for n elements with k
 // hash functions. It fails with an InvalidError unless m ≥ 1, n ≥ 0 and
 // 0 ≤ k ≤ m.
 func FPR(m, n, k int) (Rates, error) {
@@ -23,7 +23,7 @@ func FPR(m, n, k int) (Rates, error) {
 	return Rates{Classic: fpr.Classic(m, n, k), Exact: fpr.Exact(m, n, k), Bloom1970: fpr.Bloom1970(m, n, k)}, nil
 }
 
-// Smallest is the least standard filter that reaches a rate.
+// Smallest is the smallest standard filter that reaches a rate.
 type Smallest struct {
 	M               int     `json:"m"`                 // bits
 	K               int     `json:"k"`                 // hash functions
@@ -32,7 +32,7 @@ type Smallest struct {
 	Rates
 }
 
-// SmallestFor gives the least standard filter for n elements whose exact rate
+// SmallestFor returns the smallest standard filter for n elements whose exact rate
 // is at most the target. It fails with an InvalidError unless n ≥ 1 and
 // 0 < target < 1.
 func SmallestFor(n int, target float64) (Smallest, error) {

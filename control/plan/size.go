@@ -15,15 +15,14 @@ import (
 	"weir/filter/weighted"
 )
 
-// DefaultBitsPerEntry is the size of the cascade in approximate mode where
-// nothing else is asked for.
+// DefaultBitsPerEntry is the default size of the cascade in approximate mode.
 const DefaultBitsPerEntry = 16
 
-// mostBits is the largest k of a weighted query: what a packet may cost.
+// mostBits is the largest k of a weighted query; it bounds the cost of a packet.
 const mostBits = 24
 
-// InvalidError says that what was asked for makes no sense. Other errors say
-// that no filter can do it.
+// InvalidError is an error in a request. Other errors mean that no filter can
+// meet it.
 type InvalidError struct{ error }
 
 func (e InvalidError) Unwrap() error { return e.error }
@@ -32,8 +31,8 @@ func invalid(format string, args ...any) error {
 	return InvalidError{fmt.Errorf(format, args...)}
 }
 
-// Request is what a filter is wanted for. At most one of BitsPerEntry, Rate
-// and Memory is given; the others are 0.
+// Request describes the wanted filter. At most one of BitsPerEntry, Rate and Memory
+// is not 0.
 type Request struct {
 	Entries      int
 	Mode         string  // "exact", "approx", or "" for exact where that fits the rest
@@ -211,8 +210,8 @@ func (r Request) layout() (membership.Layout, error) {
 	return at(i - 1), failed
 }
 
-// traffic gives each hot flow as many bits more than the others as theorem 3.1
-// has it: with equal likelihoods k_e − k_cold = log₂(r_e/r_cold) (Bruck, Gao
+// traffic plans more bits for hot flows than for others, by theorem 3.1: with
+// equal likelihoods k_e − k_cold = log₂(r_e/r_cold) (Bruck, Gao
 // and Jiang, equation 5). No hot flow is listed, so that the filter holds no
 // more bits than without weights. In exact mode the table takes the place of
 // weights.

@@ -16,7 +16,7 @@ import (
 	"weir/tests/bench/measure"
 )
 
-// What the page is made of, in the directory of the documents.
+// Files of the page, in the directory of the documents.
 const (
 	pageFile     = "benchmarks.md"
 	directory    = "benchmarks" // of the others
@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// write makes the page and its figures from the report beside them.
+// write makes the page and its figures from the report.
 func write(docs string) error {
 	r, err := measure.ReadReport(filepath.Join(docs, directory, reportFile))
 	if err != nil {
@@ -50,7 +50,7 @@ func write(docs string) error {
 	return os.WriteFile(filepath.Join(docs, pageFile), rendered, 0o644)
 }
 
-// page is what the template may ask for.
+// page has the methods that the template calls.
 type page struct {
 	report  *measure.Report
 	figures []measure.Figure
@@ -68,12 +68,12 @@ func render(p *page, file string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Machine describes what was measured on, and how.
+// Machine describes the machine and the run.
 func (p *page) Machine() string {
 	return "```\n" + strings.Join(p.report.Machine.Lines(), "\n") + "\n```"
 }
 
-// Bars is the table of the bars.
+// Bars returns the table of the bars.
 func (p *page) Bars() string { return table(p.report.BarTable()) }
 
 // Reached counts the bars.
@@ -87,15 +87,15 @@ func (p *page) Reached() string {
 	return fmt.Sprintf("%d of %d bars are reached", n, len(p.report.Bars))
 }
 
-// Table is that of a benchmark: with caches as they come, or cold ones.
+// Table returns the table of a benchmark, with warm or with cold caches.
 func (p *page) Table(benchmark string, cold bool) string {
 	return table(p.report.Table(func(r measure.Result) bool {
 		return r.Benchmark == benchmark && r.Cold == cold && r.BitsPerKey == 0 && r.F1 == 0
 	}))
 }
 
-// Memory is a table of what contenders take of a packet's time, in ns beyond the
-// base, beside what one read of memory as large as weir's takes.
+// Memory returns a table of the contenders' ns a packet beyond the base, and of one
+// read of memory as large as weir's.
 func (p *page) Memory() string {
 	type row struct {
 		benchmark string
@@ -129,17 +129,17 @@ func (p *page) Memory() string {
 	return table(lines)
 }
 
-// Rates is the table of false positives.
+// Rates returns the table of false-positive rates.
 func (p *page) Rates() string {
 	return table(p.report.Table(func(r measure.Result) bool { return r.BitsPerKey != 0 }))
 }
 
-// Found is the table of the heavy flows that were found.
+// Found returns the table of the heavy flows found.
 func (p *page) Found() string {
 	return table(p.report.Table(func(r measure.Result) bool { return r.F1 != 0 }))
 }
 
-// Figure shows a figure, if the report has what it draws.
+// Figure returns the Markdown of a figure, if the report has its results.
 func (p *page) Figure(file string) string {
 	for _, f := range p.figures {
 		if f.File == file {
@@ -149,7 +149,7 @@ func (p *page) Figure(file string) string {
 	return "(not measured)"
 }
 
-// table writes lines of cells, the first of which is the heading.
+// table formats lines of cells, the first a heading, as Markdown.
 func table(lines [][]string) string {
 	if len(lines) < 2 {
 		return "(not measured)"

@@ -14,7 +14,7 @@ import (
 
 const docs = "../../docs"
 
-// TestPage holds the page to the report and the template beside it.
+// The page and its figures are what the report and the template produce.
 func TestPage(t *testing.T) {
 	r, err := measure.ReadReport(filepath.Join(docs, directory, reportFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -47,7 +47,7 @@ func same(t *testing.T, file string, want []byte) {
 	if got, err := os.ReadFile(file); err != nil {
 		t.Error(err)
 	} else if !bytes.Equal(got, want) {
-		t.Errorf("%s is not what the report gives: go run ./tests/peers", file)
+		t.Errorf("%s is stale: go run ./tests/peers", file)
 	}
 }
 
@@ -68,6 +68,6 @@ func TestTemplate(t *testing.T) {
 		}
 	}
 	if strings.Contains(string(text), "no value") {
-		t.Error("the template asks for what is not there")
+		t.Error("the template uses a value that is missing")
 	}
 }

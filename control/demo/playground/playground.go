@@ -17,13 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Playground is two namespaces, A and B, whose interfaces are the ends of one
-// wire. By convention A sends and B filters.
+// Playground is two network namespaces, A and B, connected by a veth pair. By
+// convention A sends and B filters.
 type Playground struct {
 	A, B End
 }
 
-// End is one end of the wire: an interface in a network namespace.
+// End is one end of the veth pair: an interface in a network namespace.
 type End struct {
 	Netns string // name, as `ip netns` has it
 	Iface string
@@ -32,8 +32,8 @@ type End struct {
 	IPv6  netip.Addr // on the same /64
 }
 
-// New makes a playground; the names of its namespaces begin with prefix and
-// are unique. The wire is nearly silent: no duplicate address detection, no
+// New makes a playground whose namespaces have unique names with the prefix. The
+// wire is nearly silent: no duplicate address detection, no
 // router solicitation, no address but the two.
 func New(prefix string) (_ *Playground, err error) {
 	id := make([]byte, 4)
@@ -42,7 +42,7 @@ func New(prefix string) (_ *Playground, err error) {
 	p := &Playground{A: end(name+"-a", "veth-a", 1), B: end(name+"-b", "veth-b", 2)}
 	defer func() {
 		if errors.Is(err, unix.EPERM) {
-			err = fmt.Errorf("%w: it takes root", err)
+			err = fmt.Errorf("%w: this needs root", err)
 		}
 		if err != nil {
 			err = errors.Join(fmt.Errorf("make a playground: %w", err), p.Close())
@@ -86,8 +86,8 @@ func (e End) makeNetns() error {
 	})
 }
 
-// roundTrip calls fn on a thread that it may take to another network namespace,
-// and brings the thread back.
+// roundTrip calls fn, which may enter another network namespace, on a locked
+// thread, and returns to the own namespace.
 func roundTrip(fn func() error) (err error) {
 	runtime.LockOSThread()
 	own, err := netns.Get()
@@ -114,8 +114,7 @@ func roundTrip(fn func() error) (err error) {
 	return fn()
 }
 
-// Wire lays the wire between the namespaces, as New does: for one who has
-// deleted an interface and wants it back.
+// Wire makes the veth pair, as New does. It is for callers that have deleted it.
 func (p *Playground) Wire() error {
 	b, err := netns.GetFromName(p.B.Netns)
 	if err != nil {
@@ -159,8 +158,8 @@ func (e End) up() error {
 	return netlink.LinkSetUp(iface)
 }
 
-// In calls fn in the end's network namespace. fn must not start goroutines,
-// which would be elsewhere.
+// In calls fn in the end's network namespace. Goroutines that fn starts are not in
+// it.
 func (e End) In(fn func() error) error {
 	return roundTrip(func() error {
 		ns, err := netns.GetFromName(e.Netns)
@@ -175,7 +174,7 @@ func (e End) In(fn func() error) error {
 	})
 }
 
-// Index is the number of the end's interface.
+// Index returns the index of the end's interface.
 func (e End) Index() (index int, err error) {
 	err = e.In(func() error {
 		l, err := netlink.LinkByName(e.Iface)
@@ -187,7 +186,7 @@ func (e End) Index() (index int, err error) {
 	return index, err
 }
 
-// Close deletes the namespaces and all in them.
+// Close deletes the namespaces.
 func (p *Playground) Close() error {
 	var errs []error
 	for _, e := range []End{p.A, p.B} {

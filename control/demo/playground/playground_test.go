@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Who may not make namespaces is told in one line what it takes.
+// Without the privilege to make namespaces, the error is one line that says so.
 func TestWithoutPrivilege(t *testing.T) {
 	failed := make(chan error)
 	go func() {
@@ -29,7 +29,7 @@ func TestWithoutPrivilege(t *testing.T) {
 		failed <- err
 	}()
 	err := <-failed
-	if err == nil || strings.Contains(err.Error(), "\n") || !strings.HasSuffix(err.Error(), "it takes root") {
+	if err == nil || strings.Contains(err.Error(), "\n") || !strings.HasSuffix(err.Error(), "needs root") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// Bar is a promise of the design and the figure that it is held against.
+// Bar is a limit that the design sets, and the measured value.
 type Bar struct {
 	Name    string  `json:"name"`
 	Limit   float64 `json:"limit"`
@@ -14,7 +14,7 @@ type Bar struct {
 	Reached bool    `json:"reached"`
 }
 
-// judge works the bars out from the results, those that were measured.
+// judge sets the bars whose results were measured.
 func (r *Report) judge() {
 	r.Bars = []Bar{}
 	for _, p := range promises {
@@ -30,8 +30,7 @@ func (r *Report) judge() {
 	}
 }
 
-// promise is how a bar follows from the results. They are the design's, in its
-// order.
+// promise computes a bar from the results.
 type promise struct {
 	name    string
 	limit   float64
@@ -83,7 +82,7 @@ func netNS(r Result) float64       { return r.NetNS }
 func ratio(r Result) float64       { return r.Ratio }
 func kernelEntry(r Result) float64 { return r.KernelEntry }
 
-// find gives the result of a contender with warm caches.
+// find returns the result of a contender with warm caches.
 func (r *Report) find(benchmark, set string, entries int, listed float64, contender string) (Result, bool) {
 	for _, x := range r.Results {
 		if x.Benchmark == benchmark && x.Set == set && x.Entries == entries && x.ListedShare == listed &&
@@ -101,7 +100,7 @@ func one(benchmark, set string, entries int, listed float64, contender string, f
 	}
 }
 
-// quotient is that of two contenders' figures.
+// quotient divides the figures of two contenders.
 func quotient(benchmark, set string, entries int, listed float64, over, under string, figure func(Result) float64) func(*Report) (float64, bool) {
 	a, b := one(benchmark, set, entries, listed, over, figure), one(benchmark, set, entries, listed, under, figure)
 	return func(r *Report) (float64, bool) {
@@ -119,7 +118,7 @@ func rateRatio(entries int, listed float64, over, under string) func(*Report) (f
 	return quotient("wire", setRandom, entries, listed, over, under, ratio)
 }
 
-// worst is the largest figure of those about false positives.
+// worst returns the largest figure of the results on false positives.
 func worst(figure func(Result) float64) func(*Report) (float64, bool) {
 	return func(r *Report) (v float64, ok bool) {
 		for _, x := range r.Results {

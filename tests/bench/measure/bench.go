@@ -1,11 +1,11 @@
-// Package measure measures weir beside what it would replace: the kernel's hash,
+// Package measure compares weir with what it would replace: the kernel's hash,
 // Bloom filter and LPM trie maps and, where they are installed, nftables, ipset
-// and xdp-filter, in the same run, over the same entries and the same keys.
+// and xdp-filter, in one run, with the same entries and keys.
 //
-// Each is a contender: it reads a text file, stands on a wire of its own, takes
-// changes, and counts what it drops. A benchmark lets contenders take turns,
-// round by round, and the median of the rounds counts. Absolute figures are the
-// machine's; ratios can be compared.
+// Each of them is a contender, which reads a text file, filters a wire of its own,
+// takes changes, and counts drops. A benchmark lets contenders take turns, round
+// by round, and reports medians. Absolute figures depend on the machine; ratios
+// can be compared.
 package measure
 
 import (
@@ -19,18 +19,18 @@ import (
 	"weir/tests/bench/probe"
 )
 
-// Options say what to measure.
+// Options are the settings of a run.
 type Options struct {
 	Entries []int     // set sizes
-	Rounds  int       // turns of each contender at least; up to ten times as many where figures vary
-	Feeds   []string  // lists to measure with, besides those that are made up
-	Zipf    float64   // exponent by which the packets of the wire are distributed over addresses; 0: all alike
-	Peers   bool      // measure nftables, ipset and xdp-filter too, where they are installed
+	Rounds  int       // least number of turns of each contender
+	Feeds   []string  // files to measure with, in addition to generated lists
+	Zipf    float64   // exponent of the distribution of packets over addresses in wire; 0: uniform
+	Peers   bool      // also nftables, ipset and xdp-filter, where installed
 	Version string    // weir's, for the report
 	Log     io.Writer // progress
 }
 
-// A benchmark measures one thing, and adds the results.
+// benchmark is a named measurement, which adds its results to the report.
 type benchmark struct {
 	name string
 	run  func(*session) error
@@ -45,7 +45,7 @@ var benchmarks = []benchmark{
 	{"stages", (*session).stages},
 }
 
-// Benchmarks are the names that Run takes.
+// Benchmarks returns the names that Run accepts.
 func Benchmarks() (names []string) {
 	for _, b := range benchmarks {
 		names = append(names, b.name)
@@ -53,23 +53,23 @@ func Benchmarks() (names []string) {
 	return names
 }
 
-// effort is how much goes into each figure.
+// effort sizes the measurements.
 type effort struct {
 	lookups  int // of a contender in a turn
 	frames   int // packets of a contender in a turn
-	runs     int // test runs of a stage in a turn, whose mean comes in whole nanoseconds
-	prefixes int // size of the list of prefixes that is made up
-	wrong    int // false positives that are waited for
+	runs     int // test runs of a stage in a turn; their mean comes in whole nanoseconds
+	prefixes int // size of the generated list of prefixes
+	wrong    int // false positives to wait for
 }
 
-// full is what figures need in order to stand: turns in which each key comes
-// once, or half of them do, and 0.7 % of standard deviation in a rate.
+// full is the effort for figures to rely on: a turn has each key once, or half of
+// them, and the standard deviation of a false-positive rate is 0.7 %.
 var full = effort{lookups: probe.KeysLen, frames: probe.KeysLen / 2, runs: 2 << 20, prefixes: somePrefixesLen, wrong: 20_000}
 
-// slowly is what slow contenders get of lookups and frames.
+// slowly scales down lookups and frames for slow contenders.
 func slowly(n int) int { return n / 4 }
 
-// session is a run in progress.
+// session is a run.
 type session struct {
 	Options
 	effort
@@ -80,15 +80,15 @@ type session struct {
 	lists  lists
 }
 
-// Run measures the named benchmarks, or all of them. It ends early with ctx's
-// error; what was measured until then is in the report all the same.
+// Run runs the named benchmarks, or all. After an error, such as ctx's, the report
+// has the results so far.
 func Run(ctx context.Context, o Options, names []string) (*Report, error) {
 	return run(ctx, o, full, names)
 }
 
 func run(ctx context.Context, o Options, e effort, names []string) (_ *Report, err error) {
 	s := &session{Options: o, effort: e, ctx: ctx, began: time.Now(), report: &Report{}}
-	for _, feed := range o.Feeds { // better now than after minutes
+	for _, feed := range o.Feeds { // fail now rather than after minutes
 		if _, err := os.Stat(feed); err != nil {
 			return nil, err
 		}

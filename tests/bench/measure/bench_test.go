@@ -51,7 +51,7 @@ func validate(t *testing.T, r any) error {
 	return schema(t).Validate(value)
 }
 
-// TestSchemaFields holds the schema's fields to those of the types.
+// The schema describes the fields of the types, no more and no less.
 func TestSchemaFields(t *testing.T) {
 	type object struct {
 		Properties map[string]json.RawMessage
@@ -89,8 +89,8 @@ func TestSchemaFields(t *testing.T) {
 	}
 }
 
-// TestRun measures a little of everything but heavy, with all contenders that
-// are installed, and holds the report to the schema and to what must be in it.
+// TestRun measures a little with all installed contenders, and checks the report
+// against the schema and for completeness.
 func TestRun(t *testing.T) {
 	lab.Root(t)
 	feed := filepath.Join(t.TempDir(), "feed.txt")
@@ -135,8 +135,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A run that is called off ends with the reason, and leaves no namespace behind.
-func TestCalledOff(t *testing.T) {
+// A cancelled run returns the reason, and leaves no namespace behind.
+func TestCancelled(t *testing.T) {
 	lab.Root(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -145,7 +145,7 @@ func TestCalledOff(t *testing.T) {
 	}
 }
 
-// A contender that finds too much or too little is not measured.
+// A contender with too many or too few hits is an error.
 func TestCheckShare(t *testing.T) {
 	for _, c := range []struct {
 		hits   uint64
@@ -157,13 +157,13 @@ func TestCheckShare(t *testing.T) {
 		{500, 0.5, true}, {470, 0.5, false}, {600, 0.5, false},
 	} {
 		if err := checkShare(c.hits, 1000, c.listed); (err == nil) != c.ok {
-			t.Errorf("%d of 1000 where a share of %g is listed: %v", c.hits, c.listed, err)
+			t.Errorf("%d hits of 1000, a share of %g listed: %v", c.hits, c.listed, err)
 		}
 	}
 }
 
-// The interval must hold the true median in 95 % of the cases or more, whatever
-// the distribution.
+// The interval contains the true median in at least 95 % of the cases, whatever the
+// distribution.
 func TestSpread(t *testing.T) {
 	for n, want := range map[int]int{1: 0, 5: 0, 6: 0, 8: 0, 9: 1, 12: 2, 15: 3, 21: 5} {
 		if got := outside(n); got != want {
@@ -172,7 +172,7 @@ func TestSpread(t *testing.T) {
 	}
 	random := rand.New(rand.NewPCG(1, 2))
 	const trials, n = 4000, 15
-	held := 0
+	contained := 0
 	for range trials {
 		v := make([]float64, n)
 		for i := range v {
@@ -181,12 +181,12 @@ func TestSpread(t *testing.T) {
 		slices.Sort(v)
 		out := outside(n)
 		if v[out] <= math.Ln2 && math.Ln2 <= v[n-1-out] {
-			held++
+			contained++
 		}
 	}
 	// Five standard deviations below 95 %.
-	if low := trials*0.95 - 5*math.Sqrt(trials*0.95*0.05); float64(held) < low {
-		t.Errorf("the interval held the median in %d of %d cases", held, trials)
+	if low := trials*0.95 - 5*math.Sqrt(trials*0.95*0.05); float64(contained) < low {
+		t.Errorf("the interval contains the median in %d of %d cases", contained, trials)
 	}
 	if got := spread([]float64{90, 100, 110}); math.Abs(got-0.1) > 1e-9 {
 		t.Errorf("spread %g, want 0.1", got)
@@ -231,7 +231,7 @@ func TestLists(t *testing.T) {
 	}
 }
 
-// The bars follow from the results, and only from those that were measured.
+// Bars are computed from the results, and left out without them.
 func TestBars(t *testing.T) {
 	r := Report{Results: []Result{
 		{Benchmark: "wire", Contender: weirExact, Set: setRandom, Entries: million, ListedShare: 1, Ratio: 0.75, Mpps: 3},
@@ -259,8 +259,8 @@ func TestBars(t *testing.T) {
 	}
 }
 
-// Figures of an earlier report are told from those of this one by all that they
-// were measured with.
+// Results are compared with those of an earlier report measured under the same
+// conditions.
 func TestCompare(t *testing.T) {
 	at := func(entries int, share float64) Result {
 		return Result{Benchmark: "wire", Contender: weirExact, Set: setRandom, Entries: entries, ListedShare: share}
@@ -296,7 +296,7 @@ func TestCompare(t *testing.T) {
 		}
 	}
 	if _, err := ReadReport(filepath.Join(t.TempDir(), "none")); err == nil {
-		t.Error("a report that is not there is read")
+		t.Error("a missing report was read")
 	}
 }
 
@@ -313,6 +313,6 @@ func TestPlot(t *testing.T) {
 	}
 	svg, err := os.ReadFile(filepath.Join(dir, drawn[0].File))
 	if err != nil || !bytes.Contains(svg, []byte(weirExact)) {
-		t.Errorf("error %v; the figure does not name its curve", err)
+		t.Errorf("error %v; the figure does not name its contender", err)
 	}
 }

@@ -10,38 +10,37 @@ import (
 	"weir/tests/bench/probe"
 )
 
-// contender filters packets by a list, in its own way.
+// contender is one way to filter packets by a list.
 type contender interface {
-	// prepare reads the list's text file into what packets will be looked up in.
+	// prepare reads the list's text file into the set that packets are looked up in.
 	prepare(*blocklist) error
-	// enforce puts that in force on the wire.
+	// enforce makes the list active on the wire.
 	enforce() error
-	// catch makes it drop and count, on the wire, also what is not listed, so that
-	// all contenders do the same with every packet.
+	// catch makes it drop and count all packets on the wire, listed or not, so that
+	// contenders differ in the lookup alone.
 	catch() error
-	// received counts the packets that catch has seen: all, and those listed.
+	// received returns the numbers of packets since catch: all, and listed.
 	received() (all, listed uint64, err error)
 	Close() error
 }
 
-// updater is a contender whose list changes while it is in force.
+// updater is a contender whose active list can change.
 type updater interface {
 	contender
-	// update lists some addresses more and some less; all of it is in force when
-	// it returns.
+	// update adds and removes addresses. The changes are active when it returns.
 	update(add, remove []uint32) error
 }
 
 // looper is a contender whose lookups run in a loop in the kernel.
 type looper interface {
 	contender
-	// bench gives its programs, and the name of the loop for a list.
+	// bench returns its programs and the name of the loop for a list.
 	bench(*blocklist) (*probe.Programs, string, error)
 }
 
-// place is where a contender stands.
+// place is where a contender runs.
 type place struct {
-	ctx  context.Context // for what takes minutes
+	ctx  context.Context // for steps that take minutes
 	wire *wire           // nil: in loops only
 	keys *probe.Keys
 }
@@ -50,12 +49,12 @@ type place struct {
 type kind struct {
 	name     string
 	make     func(place) contender
-	most     int    // entries that it is measured with: more would not fit, or take minutes
-	prefixes int    // the same of lists with prefixes; 0: it knows but addresses
-	slow     bool   // it gets fewer packets and lookups, for the same time
-	fixed    bool   // its list does not change, or only entry by entry
-	blind    bool   // it does not know what is listed: a measure for the others
-	tool     string // that must be installed
+	most     int    // entries; more do not fit, or take minutes
+	prefixes int    // most entries of a list with prefixes; 0: addresses only
+	slow     bool   // measured with fewer packets and lookups
+	fixed    bool   // its list cannot change, or only one entry at a time
+	blind    bool   // has no list: a baseline for the others
+	tool     string // needs to be installed
 }
 
 // The names of contenders.
@@ -75,10 +74,10 @@ const (
 
 const unbounded = 1 << 32
 
-// kinds are all contenders. The first is what the others are compared with: it
-// parses, counts and drops, and looks nothing up. The next two read one line of
-// 64 bytes of memory as large as weir's cascade, and as large as its table, in
-// exact mode: what no filter of that size does without.
+// kinds lists all contenders. The first is the base: it parses, counts and drops
+// without a lookup. The next two read one 64-byte line of memory as large as
+// weir's cascade, or as its table, in exact mode: the least that any filter of
+// that size costs.
 var kinds = []kind{
 	{name: xdpDrop, fixed: true, blind: true, make: newDrop, most: unbounded, prefixes: unbounded},
 	{name: oneLine, fixed: true, blind: true, make: newLine, most: 20_000_000},
@@ -93,7 +92,7 @@ var kinds = []kind{
 	{name: xdpFilter, slow: true, fixed: true, make: newXDPFilter, most: 10_000, tool: "xdp-filter"},
 }
 
-// takes tells whether the kind is measured with a list.
+// takes reports whether the kind is measured with a list.
 func (k kind) takes(b *blocklist) bool {
 	if b.prefixes {
 		return b.n() <= k.prefixes
@@ -101,8 +100,7 @@ func (k kind) takes(b *blocklist) bool {
 	return b.n() <= k.most
 }
 
-// contenders are those that are measured with a list, by name, each prepared,
-// in the order of kinds.
+// contenders are prepared with one list. Names are in the order of kinds.
 type contenders struct {
 	names  []string
 	by     map[string]contender
@@ -114,8 +112,8 @@ func newContenders() *contenders {
 	return &contenders{by: make(map[string]contender), wireOf: make(map[string]*wire), kind: make(map[string]kind)}
 }
 
-// field makes the contenders that take a list, prepared with it: on wires of
-// their own, or for loops only. If names are given, only those.
+// field prepares the contenders that take a list, each on its own wire or for
+// loops only. Names select some of them.
 func (s *session) field(b *blocklist, onWire bool, names ...string) (_ *contenders, err error) {
 	c := newContenders()
 	defer func() {
@@ -144,7 +142,7 @@ func (s *session) field(b *blocklist, onWire bool, names ...string) (_ *contende
 	return c, nil
 }
 
-// enter makes a contender of a kind, with a wire or without one.
+// enter adds a contender of a kind, with or without a wire.
 func (c *contenders) enter(k kind, p place, onWire bool) (contender, error) {
 	if onWire {
 		w, err := newWire()
@@ -161,7 +159,7 @@ func (c *contenders) enter(k kind, p place, onWire bool) (contender, error) {
 	return one, nil
 }
 
-// Close takes all contenders off their wires.
+// Close closes all contenders and their wires.
 func (c *contenders) Close() error {
 	var errs []error
 	for _, one := range c.by {
@@ -173,7 +171,7 @@ func (c *contenders) Close() error {
 	return errors.Join(errs...)
 }
 
-// kinds are those that can be measured here.
+// kinds returns the kinds that can be measured on this machine.
 func (s *session) kinds() (here []kind) {
 	for _, k := range kinds {
 		if k.tool != "" {

@@ -13,10 +13,9 @@ import (
 )
 
 // heavy measures what heavy hitters cost a packet on the wire: the tracker, and
-// the hot table that is learned from it. The traffic is clean, a million
-// entries are listed, and sources come as Zipf has them, or each but once in a
-// million, which no flow memory holds. And it measures how well a bank finds the
-// heavy flows.
+// the hot table learned from it. A million entries are listed, and no packet.
+// Sources follow Zipf's law, or are all different, more than any flow memory has
+// room for. It also measures how well a bank finds the heavy flows.
 func (s *session) heavy() (err error) {
 	const (
 		n      = million
@@ -81,7 +80,7 @@ func (s *session) heavy() (err error) {
 		}
 		all, err := s.turns(names, func(name string) (float64, error) {
 			w := c.by[name].(*weir)
-			// Each round is an interval, in which 0.1 % of the packets are heavy.
+			// Each round is an interval; heavy is 0.1 % of its packets.
 			n, err := w.generation.OpenTrackers(w.programs.Stats())
 			if err != nil {
 				return 0, err
@@ -108,8 +107,8 @@ func (s *session) heavy() (err error) {
 			return err
 		}
 		for _, name := range names {
-			// What a contender costs beyond another is small against how much the
-			// machine changes from round to round: the difference is that within one.
+			// The cost is small beside the changes of the machine from round to round,
+			// so it is the difference within a round.
 			ns := all.median(name)
 			s.add(Result{
 				Benchmark: "heavy", Contender: name, Set: b.set, Entries: n, Zipf: exponent,
@@ -121,9 +120,9 @@ func (s *session) heavy() (err error) {
 	return s.found()
 }
 
-// found measures how well one bank of 256 KB finds the flows that have 0.01 % of
-// ten million packets of a million flows, in the first interval, in which it knows
-// nothing yet: with the code whose twin is in the kernel.
+// found measures how well one bank of 256 KB finds the flows above 0.01 % of ten
+// million packets of a million flows, in its first interval. It uses the Go twin
+// of the kernel's code.
 func (s *session) found() error {
 	const flows, packets, threshold, memory = million, 10 * million, 1000, 256 << 10
 	spec, err := heavy.Parse("key=src")

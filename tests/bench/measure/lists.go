@@ -15,20 +15,20 @@ import (
 	"weir/control/list"
 )
 
-// blocklist is what the contenders list: IPv4 addresses and prefixes, in a text
-// file with a line for each.
+// blocklist is a list of IPv4 addresses and prefixes, and its text file, one entry
+// a line.
 type blocklist struct {
 	set      string // random, prefixes, mixed, or the name of a feed
 	path     string
 	entries  []list.V4Prefix // in the order of the file
-	prefixes bool            // some are no addresses
-	ranges   []span          // what is listed, sorted; only where there are prefixes
+	prefixes bool            // has prefixes shorter than /32
+	ranges   []span          // the listed ranges, sorted; nil without prefixes
 }
 
 // span is a range of addresses, both ends included.
 type span struct{ first, last uint32 }
 
-// The sets that are made up.
+// Generated sets.
 const (
 	setRandom   = "random"   // addresses
 	setPrefixes = "prefixes" // of 20 lengths, none within another
@@ -37,14 +37,14 @@ const (
 
 func (b *blocklist) n() int { return len(b.entries) }
 
-// inside is an address that the i-th entry lists.
+// inside returns an address that the i-th entry matches.
 func (b *blocklist) inside(i int, random *rand.Rand) uint32 {
 	p := b.entries[i]
 	return p.Addr() + uint32(random.Uint64N(1<<(32-p.Bits())))
 }
 
-// outside is an address that no entry lists: the i-th, where only addresses are
-// listed.
+// outside returns an unlisted address: the i-th if the list has no prefixes, else
+// a random one.
 func (b *blocklist) outside(i uint32, random *rand.Rand) uint32 {
 	if !b.prefixes {
 		return address(uint32(b.n()) + i%uint32(1<<32-b.n()))
@@ -61,7 +61,7 @@ func (b *blocklist) lists(a uint32) bool {
 	return i < len(b.ranges) && b.ranges[i].first <= a
 }
 
-// unlisted are addresses that no entry lists, all different.
+// unlisted returns n distinct unlisted addresses.
 func (b *blocklist) unlisted(n int) []uint32 {
 	random := rand.New(rand.NewPCG(9, 10))
 	addrs := make([]uint32, 0, n)
@@ -75,8 +75,8 @@ func (b *blocklist) unlisted(n int) []uint32 {
 	return addrs
 }
 
-// draw gives keys of which a share is listed. They are drawn alike or, with an
-// exponent, by Zipf's law, from the entries and from as many other addresses.
+// draw returns a source of keys of which a share is listed. Keys are distributed
+// uniformly or, with an exponent, by Zipf's law.
 func (b *blocklist) draw(listed, zipf float64) func() [4]byte {
 	random := rand.New(rand.NewPCG(1, uint64(b.n())))
 	rank := func(n uint64) uint64 { return random.Uint64N(n) }
@@ -92,9 +92,9 @@ func (b *blocklist) draw(listed, zipf float64) func() [4]byte {
 	}
 }
 
-// address gives distinct pseudo-random IPv4 addresses, a bijection of i
-// (MurmurHash3's finaliser): the first n are listed, the others are not. None of
-// them is 0.0.0.0, which ipset does not take.
+// address returns the i-th of distinct pseudo-random IPv4 addresses
+// (MurmurHash3's finaliser, a bijection). A list of n addresses has the first n.
+// None is 0.0.0.0, which ipset refuses.
 func address(i uint32) uint32 {
 	i++
 	i = (i ^ i>>16) * 0x85ebca6b
@@ -107,17 +107,17 @@ func wireOrder(addr uint32) (b [4]byte) {
 	return b
 }
 
-// lists makes the text files, in a directory that is removed in the end.
+// lists makes blocklists, with their files in a temporary directory.
 type lists struct {
 	dir  string
-	last *blocklist // large ones are not kept
+	last *blocklist // only one is kept, as they may be large
 }
 
 func newDir() (string, error) { return os.MkdirTemp("", "weir-bench-") }
 
 func (l *lists) remove() { os.RemoveAll(l.dir) }
 
-// make makes up the list of a set with so many entries.
+// make generates the list of a set with n entries.
 func (l *lists) make(set string, n int) (*blocklist, error) {
 	if b := l.last; b != nil && b.set == set && b.n() == n {
 		return b, nil
@@ -141,7 +141,7 @@ func (l *lists) make(set string, n int) (*blocklist, error) {
 	return l.write(set, entries)
 }
 
-// read takes the IPv4 entries of a feed.
+// read makes a list of the IPv4 entries of a feed.
 func (l *lists) read(path string) (*blocklist, error) {
 	name, _, _ := strings.Cut(filepath.Base(path), ".")
 	e, _, err := list.Load(path, list.Options{})
@@ -149,7 +149,7 @@ func (l *lists) read(path string) (*blocklist, error) {
 		return nil, err
 	}
 	if len(e.V4) == 0 {
-		return nil, fmt.Errorf("%s: no IPv4 address or prefix in it", path)
+		return nil, fmt.Errorf("%s: no IPv4 address or prefix", path)
 	}
 	slices.Sort(e.V4)
 	return l.write(name, slices.Compact(e.V4))
@@ -181,7 +181,7 @@ func (l *lists) write(set string, entries []list.V4Prefix) (_ *blocklist, err er
 	return b, nil
 }
 
-// appendEntry writes an address or a prefix as all contenders read it.
+// appendEntry appends an entry in the form that all contenders read.
 func appendEntry(to []byte, p list.V4Prefix) []byte {
 	if p.Bits() == 32 {
 		return p.Prefix().Addr().AppendTo(to)
@@ -189,7 +189,7 @@ func appendEntry(to []byte, p list.V4Prefix) []byte {
 	return p.Prefix().AppendTo(to)
 }
 
-// merge gives the ranges of addresses that prefixes list.
+// merge returns the ranges of addresses that prefixes match.
 func merge(prefixes []list.V4Prefix) []span {
 	var spans []span
 	for _, p := range slices.Sorted(slices.Values(prefixes)) {
@@ -203,8 +203,8 @@ func merge(prefixes []list.V4Prefix) []span {
 	return spans
 }
 
-// somePrefixes makes up a list like those of networks: /12 to /31, mostly /20
-// to /30, none within another.
+// somePrefixes generates prefixes like those of blocklists: /12 to /31, mostly
+// /20 to /30, none within another.
 func somePrefixes(n int) []list.V4Prefix {
 	random := rand.New(rand.NewPCG(3, 4))
 	var prefixes []list.V4Prefix
@@ -230,8 +230,8 @@ func somePrefixes(n int) []list.V4Prefix {
 
 func hostOrder(b [4]byte) uint32 { return binary.BigEndian.Uint32(b[:]) }
 
-// zipfFlows draws flows by Zipf's law with any exponent, which rand.Zipf has but
-// above 1, from a table of its distribution.
+// zipfFlows returns a source of flows by Zipf's law, by a table of the
+// distribution: rand.Zipf needs an exponent above 1.
 func zipfFlows(n int, exponent float64) func() int {
 	upTo, sum := make([]float64, n), 0.
 	for i := range upTo {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// load measures the way from text to enforcing: a file is read, compiled, and in
-// force on a wire; and what memory the process and the kernel hold then.
+// load measures the time from a text file to an active filter on a wire, and the
+// memory of the process and the kernel.
 func (s *session) load() error {
 	s.logf("load")
 	return s.eachList([]string{setRandom, setMixed}, func(b *blocklist) error {
@@ -21,7 +21,7 @@ func (s *session) load() error {
 				continue
 			}
 			if b.set == setMixed && k.tool != "" {
-				continue // an address of the list is within a prefix of it, which they refuse or merge for minutes
+				continue // they refuse addresses within prefixes, or merge them for minutes
 			}
 			r := Result{Benchmark: "load", Contender: k.name, Set: b.set, Entries: b.n()}
 			var took []float64
@@ -41,8 +41,7 @@ func (s *session) load() error {
 	})
 }
 
-// loads is how often a list is loaded: large ones and those of slow tools take
-// so long that once will do.
+// loads returns how often to load a list: once if it is large or the tool slow.
 func (s *session) loads(b *blocklist, k kind) int {
 	if b.n() >= tenMillion || k.tool != "" && b.n() >= million || k.name == xdpFilter {
 		return 1
@@ -73,7 +72,7 @@ func (s *session) loadOnce(b *blocklist, k kind, r *Result) (err error) {
 	if err != nil {
 		return err
 	}
-	const enough = 100_000 // entries, for what else the process has not to count
+	const enough = 100_000 // entries, beside which other memory of the process is small
 	if w, ok := one.(*weir); ok && b.n() >= enough {
 		r.BytesEntry = float64(after-before) / float64(b.n())
 		runtime.KeepAlive(w)
@@ -84,8 +83,8 @@ func (s *session) loadOnce(b *blocklist, k kind, r *Result) (err error) {
 	return nil
 }
 
-// resident is the memory of the process, in bytes, after what it no longer
-// needs has gone back to the system.
+// resident returns the resident memory of the process in bytes, after returning
+// what is unused to the system.
 func resident() (int, error) {
 	debug.FreeOSMemory()
 	status, err := os.ReadFile("/proc/self/status")

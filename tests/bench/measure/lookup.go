@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	// With cold caches a round is so many bursts of so many lookups, which find
-	// few of each other's lines in a large filter.
+	// With cold caches a round is coldBursts bursts of coldBurst lookups each, which
+	// find few of each other's lines in a large filter.
 	coldBursts = 8
 	coldBurst  = 8192
-	// somePrefixesLen is the size of the list of prefixes that is made up.
+	// somePrefixesLen is the size of the generated list of prefixes.
 	somePrefixesLen = 200_000
 )
 
-// sets are the lists that lookups and packets are measured with: random
-// addresses of the sizes that are asked for, prefixes, and the feeds.
+// sets calls fn with the lists for lookups and packets: random addresses of each
+// size, prefixes, and the feeds.
 func (s *session) sets(fn func(*blocklist) error) error {
 	return s.eachList([]string{setRandom}, fn)
 }
 
-// eachList calls fn with the lists of some sets, of each size that is asked for,
-// and with those whose size is given.
+// eachList calls fn with lists of some sets in each size, then with the lists of
+// fixed size.
 func (s *session) eachList(sets []string, fn func(*blocklist) error) error {
 	do := func(b *blocklist, err error) error {
 		if err != nil {
@@ -56,9 +56,8 @@ func (s *session) eachList(sets []string, fn func(*blocklist) error) error {
 	return nil
 }
 
-// lookup measures lookups in a loop in the kernel, of keys none of which is
-// listed and all of which are, with caches as they come and with cold ones; and
-// how often a filter that confirms nothing errs.
+// lookup measures lookups in a loop in the kernel, with no key listed and with all
+// listed, with warm and with cold caches; and false-positive rates.
 func (s *session) lookup() error {
 	s.logf("lookup")
 	if err := s.sets(s.lookupIn); err != nil {
@@ -103,8 +102,8 @@ func (s *session) lookupIn(b *blocklist) error {
 	return nil
 }
 
-// loop times lookups and, since a benchmark of wrong answers is none, holds
-// the hits against the share of the keys that is listed, if the contender knows it.
+// loop returns the time of a lookup. It checks the hits against the share of
+// listed keys, if that is given: wrong answers are not worth timing.
 func loop(c looper, b *blocklist, n int, listed *float64, cold bool) (ns float64, err error) {
 	p, name, err := c.bench(b)
 	if err != nil {
@@ -135,27 +134,27 @@ func loop(c looper, b *blocklist, n int, listed *float64, cold bool) (ns float64
 	return ns, checkShare(uint64(hits), uint64(asked), *listed)
 }
 
-// checkShare tells whether so many of n can be hits where a share is listed.
-// Bloom filters err; and keys are drawn, of which a burst is a sample.
+// checkShare returns an error unless hits of n lookups are plausible where a share
+// of the keys is listed. Bloom filters add false positives, and a burst is a
+// sample of the keys.
 func checkShare(hits, n uint64, listed float64) error {
 	share := float64(hits) / float64(n)
 	const sample = 0.02
 	if low := listed - sample; share < low || listed == 1 && share < 1 || share > listed+sample+0.05 {
-		return fmt.Errorf("%d of %d were found, where a share of %g is listed", hits, n, listed)
+		return fmt.Errorf("%d of %d lookups are hits, but a share of %g is listed", hits, n, listed)
 	}
 	return nil
 }
 
-// large is memory beyond the caches, once it is needed.
+// large is memory larger than the caches, allocated when needed.
 var large []uint64
 
-// evict makes the caches forget what was in them, by reading twice what the
-// last level of them holds.
+// evict empties the caches by reading twice the size of the last level.
 func evict() {
 	if large == nil {
 		large = make([]uint64, 2*max(lastLevelCache(), 32<<20)/8)
 		for i := range large {
-			large[i] = 1 // else all of it is one page of zeros
+			large[i] = 1 // otherwise all pages are one page of zeros
 		}
 	}
 	const line = 8 // words
@@ -166,8 +165,7 @@ func evict() {
 	runtime.KeepAlive(sum)
 }
 
-// rates measures how often an approximate filter of some sizes takes for listed
-// what is not, in the kernel.
+// rates measures false-positive rates of approximate filters in the kernel.
 func (s *session) rates() error {
 	const n = million
 	b, err := s.lists.make(setRandom, n)

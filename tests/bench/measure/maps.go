@@ -10,12 +10,12 @@ import (
 	"weir/tests/bench/probe"
 )
 
-// kernelMap is one of the kernel's own maps in a program that does nothing but
-// parse, look the source up, count and drop.
+// kernelMap is one of the kernel's own maps in a program that parses, looks up the
+// source, counts and drops.
 type kernelMap struct {
 	place
-	kind     string // one of the loader's
-	room     int    // entries that the map takes, above those of the list
+	kind     string // one of probe's
+	room     int    // entries the map takes beyond the list
 	programs *probe.Programs
 }
 
@@ -45,7 +45,7 @@ func (m *kernelMap) prepare(b *blocklist) (err error) {
 	return m.fill(e.V4)
 }
 
-// memory reads a line of memory of so many lines, and finds nothing.
+// memory reads a line of memory and finds nothing.
 type memory struct {
 	kernelMap
 	lines func(membership.Layout) uint32
@@ -61,7 +61,7 @@ func (m *memory) prepare(b *blocklist) error {
 	return err
 }
 
-// batch is how many entries go into a map with one system call.
+// batch is the number of entries added by one system call.
 const batch = 1 << 16
 
 func (m *kernelMap) fill(prefixes []list.V4Prefix) error {
@@ -103,7 +103,7 @@ func trieKey(p list.V4Prefix) (k [8]byte) {
 }
 
 func (m *kernelMap) enforce() error { return m.wire.attach(m.programs.Wire()) }
-func (m *kernelMap) catch() error   { return m.enforce() } // it drops whatever it sees
+func (m *kernelMap) catch() error   { return m.enforce() } // it drops all packets anyway
 
 func (m *kernelMap) received() (all, listed uint64, err error) {
 	all, listed = counted(m.programs)
@@ -135,14 +135,14 @@ func (m *kernelMap) bench(*blocklist) (*probe.Programs, string, error) {
 	return m.programs, m.kind, nil
 }
 
-// kernelBytes is what the kernel says that the map takes.
+// kernelBytes returns the map's memory as the kernel reports it, or 0.
 func (m *kernelMap) kernelBytes() int {
 	if m.programs.Map == nil {
 		return 0
 	}
 	info, err := m.programs.Map.Info()
 	if err != nil {
-		return 0 // what is not known is not told
+		return 0
 	}
 	bytes, _ := info.Memlock()
 	return int(bytes)

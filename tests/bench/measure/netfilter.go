@@ -17,8 +17,8 @@ import (
 	"weir/tests/bench/probe"
 )
 
-// run runs a tool at the receiving end of the wire, with a script that write
-// writes on its standard input, and gives what it prints.
+// run runs a tool at the receiving end of the wire, with the output of write as its
+// standard input, and returns what it prints.
 func (w *wire) run(write func(io.Writer) error, name string, args ...string) ([]byte, error) {
 	var out, complaint bytes.Buffer
 	var wrote error
@@ -42,12 +42,11 @@ func (w *wire) run(write func(io.Writer) error, name string, args ...string) ([]
 	return out.Bytes(), err
 }
 
-// netfilter is a contender that its tool sets up, with packets that have gone
-// through the network stack so far.
+// netfilter is the common part of contenders within the network stack.
 type netfilter struct{ place }
 
-// pass lets packets into the stack: a program that passes them all is what makes
-// a veth interface take redirected frames, and costs a few ns of many hundreds.
+// pass lets packets into the stack: a veth interface takes redirected frames only
+// with a program, and one that passes all costs a few ns of many hundreds.
 func (n netfilter) pass() error {
 	p, err := probe.NewPassing()
 	if err != nil {
@@ -57,7 +56,7 @@ func (n netfilter) pass() error {
 	return n.wire.attach(p)
 }
 
-func (n netfilter) Close() error { return nil } // the wire takes all with it
+func (n netfilter) Close() error { return nil } // its state goes with the wire
 
 // eachLine calls fn with the lines of a file.
 func eachLine(path string, fn func(line []byte) error) error {
@@ -75,7 +74,7 @@ func eachLine(path string, fn func(line []byte) error) error {
 	return lines.Err()
 }
 
-// nft drops what is in a set of addresses, or intervals, where packets come in.
+// nft drops packets by a set of addresses or intervals in the ingress hook.
 type nft struct{ netfilter }
 
 func newNftables(p place) contender { return nft{netfilter{p}} }
@@ -94,7 +93,7 @@ func (n nft) prepare(b *blocklist) error {
 	return err
 }
 
-// elements writes commands for the elements of a set, some thousand a command.
+// elements writes commands for the elements of a set, thousands per command.
 type elements struct {
 	w       io.Writer
 	command string // under way
@@ -148,8 +147,7 @@ const nftListed = "ip saddr @listed counter name listed drop"
 func (n nft) enforce() error { return n.chain(nftListed) }
 func (n nft) catch() error   { return n.chain(nftListed, "counter name rest drop") }
 
-// received asks the kernel itself: nft would fetch the whole set before it shows
-// a counter.
+// received asks the kernel: nft would fetch the whole set to show a counter.
 func (n nft) received() (all, listed uint64, err error) {
 	var replies [][]byte
 	err = n.wire.B.In(func() (err error) {
@@ -159,7 +157,7 @@ func (n nft) received() (all, listed uint64, err error) {
 		return err
 	})
 	if err != nil {
-		return 0, 0, fmt.Errorf("ask for the counters of nftables: %w", err)
+		return 0, 0, fmt.Errorf("get the counters of nftables: %w", err)
 	}
 	counters := make(map[string]uint64)
 	for _, reply := range replies {
@@ -217,7 +215,7 @@ func (n nft) update(add, remove []uint32) error {
 	return err
 }
 
-// ipsets drops what is in a set of addresses or networks in the raw table.
+// ipsets drops packets by a set of addresses or networks in the raw table.
 type ipsets struct{ netfilter }
 
 func newIPSet(p place) contender { return ipsets{netfilter{p}} }
@@ -228,7 +226,7 @@ func (n ipsets) prepare(b *blocklist) error {
 		sort = "hash:net"
 	}
 	_, err := n.wire.run(func(w io.Writer) error {
-		// As its manual recommends for speed, the table has the size from the start.
+		// The manual recommends the final size from the start, for speed.
 		fmt.Fprintf(w, "create listed %s hashsize %d maxelem %d\n", sort, b.n(), b.n()+mostChanges)
 		return eachLine(b.path, func(line []byte) error {
 			_, err := fmt.Fprintf(w, "add listed %s\n", line)

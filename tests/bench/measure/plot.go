@@ -9,14 +9,14 @@ import (
 	"weir/tests/papers/curve"
 )
 
-// Figure is one that was drawn.
+// Figure is a drawn figure.
 type Figure struct {
 	File    string // in the directory
 	Caption string
 }
 
-// figureOf is what a figure shows: a value of the results that are picked, over
-// the number of entries, a curve for each contender.
+// figureOf specifies a figure: a value of the picked results against the number of
+// entries, one curve for each contender.
 type figureOf struct {
 	file, title, y string
 	log            bool
@@ -47,7 +47,7 @@ func onWire(listed float64) func(Result) bool {
 	return func(r Result) bool { return ofSet("wire")(r) && r.ListedShare == listed }
 }
 
-// Plot draws what the report has figures for into a directory, as SVG.
+// Plot draws the figures that the report has results for into a directory, as SVG.
 func (r *Report) Plot(dir string) (drawn []Figure, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -73,8 +73,8 @@ func (r *Report) Plot(dir string) (drawn []Figure, err error) {
 	return drawn, nil
 }
 
-// curves are those of the contenders in the order of kinds. A single size makes
-// no curve.
+// curves returns the curves of a figure in the order of kinds, or none for results
+// of a single size.
 func (r *Report) curves(f figureOf) (curves []curve.Named) {
 	sizes := make(map[int]bool)
 	for _, k := range kinds {

@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 )
 
-// A column of a benchmark's table: cells that are all empty are left out.
+// column is a column of a benchmark's table, omitted if all its cells are empty.
 type column struct {
 	title string
 	cell  func(Result) string
@@ -64,7 +64,7 @@ var columns = []column{
 	}},
 }
 
-// figure leaves out what does not apply.
+// figure formats v, or returns "" for 0, which does not apply.
 func figure(v float64, digits int) string {
 	if v == 0 {
 		return ""
@@ -97,8 +97,8 @@ func count(n int) string {
 	return fmt.Sprint(n)
 }
 
-// Table gives the results that pick picks, with a heading, as lines of cells;
-// columns without a figure are left out.
+// Table returns the picked results as lines of cells, the first a heading, without
+// empty columns.
 func (r *Report) Table(pick func(Result) bool) [][]string {
 	var results []Result
 	for _, x := range r.Results {
@@ -125,7 +125,7 @@ func (r *Report) Table(pick func(Result) bool) [][]string {
 	return lines
 }
 
-// BarTable gives the bars, with a heading, as lines of cells.
+// BarTable returns the bars as lines of cells, the first a heading.
 func (r *Report) BarTable() [][]string {
 	lines := [][]string{{"bar", "figure", "limit", ""}}
 	for _, b := range r.Bars {
@@ -141,7 +141,7 @@ func (r *Report) BarTable() [][]string {
 	return lines
 }
 
-// Lines describe the machine and how it was measured.
+// Lines describes the machine and the run.
 func (m Machine) Lines() []string {
 	lines := []string{
 		fmt.Sprintf("%s, %d cores, last-level cache %d MiB, Linux %s, %s", m.CPU, m.Cores, m.CacheBytes>>20, m.Kernel, m.Arch),

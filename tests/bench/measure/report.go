@@ -25,48 +25,48 @@ import (
 //go:embed report.schema.json
 var Schema []byte
 
-// Report is what was measured, and on what.
+// Report is the results of a run, and the machine.
 type Report struct {
 	Machine Machine  `json:"machine"`
 	Results []Result `json:"results"`
 	Bars    []Bar    `json:"bars"`
 }
 
-// Machine is what the figures hold for.
+// Machine describes the machine and the run.
 type Machine struct {
 	CPU    string `json:"cpu"`
 	Cores  int    `json:"cores"`
 	Kernel string `json:"kernel"`
 	Arch   string `json:"arch"`
-	// CacheBytes is the size of the last-level cache, as the kernel has it; other
+	// CacheBytes is the size of the last-level cache as the kernel reports it. Other
 	// tenants of the machine may use most of it.
 	CacheBytes int `json:"cache_bytes"`
-	// LatencyNS is that of dependent loads from 1, 10 and 100 MiB: what a
-	// lookup pays that no cache holds and nothing overlaps.
+	// LatencyNS is the time of dependent loads from 1, 10 and 100 MiB: the cost of a
+	// lookup outside the caches with nothing to overlap.
 	LatencyNS [3]float64 `json:"latency_ns"`
-	// Versions of weir, and of the tools that were measured beside it.
+	// Versions are those of weir, Go and the other tools measured.
 	Versions map[string]string `json:"versions"`
 	Command  []string          `json:"command"`
-	Time     time.Time         `json:"time"` // when it began
+	Time     time.Time         `json:"time"` // of the start
 }
 
-// Result is one figure. Fields that do not apply are left out.
+// Result is one measurement. Fields that do not apply are 0, and absent in JSON.
 type Result struct {
 	Benchmark   string  `json:"benchmark"`        // lookup, load, update, wire, heavy or stages
 	Contender   string  `json:"contender"`        // weir-exact, kernel-hash …; of heavy: plain, hot, tracker, sketch; of stages: plain, loop-64 …, digest-100k …, multicast-none …
-	Set         string  `json:"set"`              // what is listed: random, prefixes, mixed, or a feed
-	Entries     int     `json:"entries"`          // how many
+	Set         string  `json:"set"`              // of entries: random, prefixes, mixed, or a feed
+	Entries     int     `json:"entries"`          // of the set
 	ListedShare float64 `json:"listed_share"`     // of the keys or packets
-	Cold        bool    `json:"cold,omitempty"`   // caches hold nothing of the filter when a burst begins
-	Zipf        float64 `json:"zipf,omitempty"`   // exponent by which packets are distributed over addresses
-	Rounds      int     `json:"rounds,omitempty"` // of which the figures are medians
+	Cold        bool    `json:"cold,omitempty"`   // the filter is not in the caches when a burst begins
+	Zipf        float64 `json:"zipf,omitempty"`   // exponent of the distribution of packets over addresses
+	Rounds      int     `json:"rounds,omitempty"` // the figures are their medians
 	Spread      float64 `json:"spread,omitempty"` // half the 95 % confidence interval of the ratio to the base, as a share
 
 	NS      float64 `json:"ns,omitempty"`      // a lookup or packet
-	NetNS   float64 `json:"net_ns,omitempty"`  // less what the base takes: the loop with weir's hash, or the plain program
+	NetNS   float64 `json:"net_ns,omitempty"`  // beyond the base: the loop with weir's hash, or the plain program
 	Mpps    float64 `json:"mpps,omitempty"`    // million packets a second
-	Ratio   float64 `json:"ratio,omitempty"`   // of Mpps to xdp-drop's
-	Seconds float64 `json:"seconds,omitempty"` // from the text, or from the changes, to enforcing
+	Ratio   float64 `json:"ratio,omitempty"`   // of Mpps to that of xdp-drop
+	Seconds float64 `json:"seconds,omitempty"` // from the text, or from the changes, to an active filter
 	Changes int     `json:"changes,omitempty"`
 
 	BytesEntry  float64 `json:"bytes_per_entry,omitempty"`        // memory of the process
@@ -76,9 +76,9 @@ type Result struct {
 	FalsePositive float64 `json:"false_positive_rate,omitempty"` // measured
 	Predicted     float64 `json:"predicted_rate,omitempty"`      // by weir
 	Optimum       float64 `json:"optimal_rate,omitempty"`        // of a standard filter of that size
-	F1            float64 `json:"f1,omitempty"`                  // of the heavy flows that were found
+	F1            float64 `json:"f1,omitempty"`                  // of the heavy flows found
 
-	Change float64 `json:"change,omitempty"` // of the ratio, or of the time where there is none, against an earlier report's, as a share
+	Change float64 `json:"change,omitempty"` // relative to an earlier report: of Ratio, or else of the time
 }
 
 // ReadReport reads a report that --json wrote.
@@ -94,11 +94,10 @@ func ReadReport(file string) (*Report, error) {
 	return r, nil
 }
 
-// compared is the figure by which two runs can be compared, or 0.
+// compared returns the figure to compare two runs by, or 0.
 func (r Result) compared() float64 { return cmp.Or(r.Ratio, r.NS, r.Seconds) }
 
-// Compare sets by what share each figure differs from that of an earlier report,
-// where it has it.
+// Compare sets Change in the results that an earlier report has too.
 func (r *Report) Compare(earlier *Report) {
 	for i := range r.Results {
 		x := &r.Results[i]
@@ -112,7 +111,7 @@ func (r *Report) Compare(earlier *Report) {
 	}
 }
 
-// thisMachine describes the machine that the process runs on.
+// thisMachine describes this machine.
 func thisMachine(o Options) (Machine, error) {
 	m := Machine{
 		Cores: runtime.NumCPU(), Arch: runtime.GOARCH,
@@ -144,7 +143,7 @@ func thisMachine(o Options) (Machine, error) {
 				m.Versions[tool[0]] = ""
 				continue
 			}
-			// xdp-filter tells its version and fails.
+			// xdp-filter prints its version, then fails.
 			first, _, _ := strings.Cut(string(out), "\n")
 			m.Versions[tool[0]] = strings.TrimSpace(first)
 		}
@@ -152,8 +151,8 @@ func thisMachine(o Options) (Machine, error) {
 	return m, nil
 }
 
-// lastLevelCache is the size in bytes of the first CPU's largest cache, or 0
-// where the kernel does not tell.
+// lastLevelCache returns the size in bytes of the first CPU's largest cache, or 0
+// if the kernel does not report it.
 func lastLevelCache() int {
 	largest := 0
 	for i := range 8 {
@@ -169,7 +168,7 @@ func lastLevelCache() int {
 	return largest
 }
 
-// latency measures dependent loads in a ring through so many MiB.
+// latency returns the time of dependent loads in a ring through mib MiB.
 func latency(mib int) float64 {
 	const line = 16 // uint32s in 64 bytes
 	n := mib << 20 / 64

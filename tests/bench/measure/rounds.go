@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// precise is the half width of the confidence interval that ends the rounds, as
-// a share of the figure.
+// precise is the relative half width of the confidence interval that ends the
+// rounds.
 const precise = 0.015
 
-// Where figures vary, there are more rounds than are asked for, but no more than
-// so many times as many, and none after so long.
+// While figures vary there are more rounds than Options.Rounds: at most mostRounds
+// times as many, and none begins after patience.
 const (
 	mostRounds = 10
 	patience   = 20 * time.Second
@@ -22,9 +22,9 @@ const (
 type series map[string][]float64
 
 // turns lets contenders take turns until the median of each one's ratio to the
-// first's, round by round, is precise. The first round warms up and does not
-// count; the order changes from round to round, so that nobody always follows
-// the same one.
+// first, round by round, is precise. The first round warms up and does not count.
+// The order is random in each round, so that no contender always follows the same
+// one.
 func (s *session) turns(names []string, measure func(name string) (float64, error)) (series, error) {
 	all := make(series)
 	order := slices.Clone(names)
@@ -60,16 +60,16 @@ func (s series) precise(names []string) bool {
 	return true
 }
 
-// median of a contender's figures.
+// median returns the median of a contender's figures.
 func (s series) median(name string) float64 { return median(s[name]) }
 
-// ratios are those of a contender's figures to another's in the same round,
-// in which the machine was the same.
+// ratios returns the ratios of a contender's figures to another's of the same
+// round, when the machine was in the same state.
 func (s series) ratios(name, to string) []float64 {
 	return s.pairs(name, to, func(a, b float64) float64 { return a / b })
 }
 
-// beyond is what a contender's figure is above another's, round by round.
+// beyond returns how far a contender's figures exceed another's, round by round.
 func (s series) beyond(name, base string) []float64 {
 	return s.pairs(name, base, func(a, b float64) float64 { return a - b })
 }
@@ -87,9 +87,9 @@ func median(v []float64) float64 {
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }
 
-// spread is half the width of the median's confidence interval of 95 %, as a
-// share of the median. The interval is that between two order statistics, which
-// holds for figures of any distribution; with fewer than six it is all of them.
+// spread returns half the width of the median's 95 % confidence interval, as a
+// share of the median. The interval lies between two order statistics, valid for
+// any distribution; fewer than six figures are all within it.
 func spread(v []float64) float64 {
 	if len(v) < 2 {
 		return 0
@@ -99,9 +99,9 @@ func spread(v []float64) float64 {
 	return (v[len(v)-1-out] - v[out]) / 2 / median(v)
 }
 
-// outside is how many of n sorted figures may be left out at either end: the
-// greatest d for which the median lies further out with a probability of 5 % at
-// most, 2·P(Binomial(n, 1/2) ≤ d-1).
+// outside returns how many of n sorted figures lie outside the interval at either
+// end: the greatest d for which the median is outside with a probability of at most
+// 5 %, 2·P(Binomial(n, 1/2) ≤ d-1).
 func outside(n int) int {
 	p := 1.
 	for range n {

@@ -14,18 +14,17 @@ import (
 	"weir/tests/bench/probe"
 )
 
-// stage is a part of the pipeline that is there when it is configured, or, as
-// plain, nothing but the pipeline.
+// stage is an optional stage of the pipeline or, as plain, the pipeline without.
 type stage struct {
 	name   string
 	config engine.Config
-	frame  func(plain []byte) ([]byte, error)                                                  // what it is run over
+	frame  func(plain []byte) ([]byte, error)                                                  // to run on
 	run    func(b *probe.Programs, g *engine.Generation, frame []byte, n int) (float64, error) // ns a packet
 }
 
-// stages measures what parts of the pipeline cost a packet beyond the same program
-// without them, in test runs, since they are small against the wire's ups and
-// downs. Nothing is listed.
+// stages measures what optional stages cost a packet, against the same program
+// without them. It uses test runs, as the wire varies by more than a stage costs.
+// Nothing is listed.
 func (s *session) stages() error {
 	for _, family := range []string{"IPv4", "IPv6"} {
 		t := key.Tuple{
@@ -55,8 +54,8 @@ func (s *session) stages() error {
 	return nil
 }
 
-// loopStages are a node inside a domain, which comes there first: its filter is
-// found, the mask ORed in, and the checksum brought up to date.
+// loopStages detect loops at a node inside a domain, on a packet's first visit:
+// find the filter, OR in the mask, update the checksum.
 func loopStages(filter int) ([]stage, error) {
 	visit := func(b *probe.Programs, _ *engine.Generation, frame []byte, n int) (float64, error) {
 		return b.Visit(frame, filter, n)
@@ -81,9 +80,9 @@ func loopStages(filter int) ([]stage, error) {
 	return append([]stage{{name: "plain", frame: all[len(all)-1].frame, run: visit}}, all...), nil
 }
 
-// digestStages record packets that differ, with filters for so many packets at a
-// rate of false positives of 1 %. The smallest is in the cache of a core. A turn
-// fills none of them, and begins with an empty one.
+// digestStages record different packets, in filters of several sizes with a
+// false-positive rate of 1 %. The smallest fits into a core's cache. A turn begins
+// with an empty filter and does not fill it.
 func digestStages() ([]stage, error) {
 	long := func(plain []byte) ([]byte, error) { return append(slices.Clone(plain), make([]byte, 70)...), nil }
 	stamped := func(b *probe.Programs, g *engine.Generation, frame []byte, n int) (float64, error) {
@@ -112,8 +111,8 @@ func digestStages() ([]stage, error) {
 	return all, nil
 }
 
-// multicastStages forward multicast: what that costs a packet to one station, and one to a
-// group which is wanted, or not. A filter has room for 1024 groups.
+// multicastStages forward multicast: a packet to one station, to a group that some
+// port wants, and to one that none wants. A filter has room for 1024 groups.
 func multicastStages() (toStation, toGroup []stage) {
 	forward := func(b *probe.Programs, _ *engine.Generation, frame []byte, n int) (float64, error) {
 		return b.Forward(frame, n)
@@ -144,7 +143,7 @@ func multicastStages() (toStation, toGroup []stage) {
 		}
 }
 
-// beyondPlain adds what each stage takes beyond the first.
+// beyondPlain adds what each stage costs beyond the first.
 func (s *session) beyondPlain(family string, plain []byte, stages []stage) (err error) {
 	s.logf("stages: %s, %s", stages[1].name, family)
 	names := make([]string, len(stages))
@@ -185,7 +184,7 @@ func (s *session) beyondPlain(family string, plain []byte, stages []stage) (err 
 	return nil
 }
 
-// stageCost is the most that a stage costs, over both families.
+// stageCost returns the cost of a stage, the larger of both families.
 func stageCost(contender string) func(*Report) (float64, bool) {
 	return func(r *Report) (v float64, ok bool) {
 		for _, x := range r.Results {

@@ -9,13 +9,13 @@ import (
 	"weir/control/list"
 )
 
-// mostChanges are made at a time: half of them add an address, half remove one.
-// Of a small list no more than one entry in fifty changes: what does not fit into
-// weir's filter in place becomes a new one, which is what load measures.
+// mostChanges is the number of changes in a round: half add an address, half
+// remove one. At most one entry in fifty changes, as weir rebuilds a filter that
+// changes more, which load measures.
 const mostChanges = 10_000
 
-// update measures changes of a list that is in force, from addresses to
-// enforcing. What one round adds the next one removes.
+// update measures changes of an active list. What one round adds, the next one
+// removes.
 func (s *session) update() error {
 	s.logf("update")
 	for _, n := range s.Entries {
@@ -56,7 +56,7 @@ func (s *session) updateOf(b *blocklist) (err error) {
 	for i, at := range rand.New(rand.NewPCG(13, 14)).Perm(b.n())[:half] {
 		listed[i] = b.entries[at].Addr()
 	}
-	back := make(map[string]bool) // what was changed is changed back
+	back := make(map[string]bool) // the next round undoes the changes
 	all, err := s.turns(c.names, func(name string) (float64, error) {
 		add, remove := fresh, listed
 		if back[name] {

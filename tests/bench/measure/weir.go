@@ -14,16 +14,16 @@ import (
 	"weir/tests/bench/probe"
 )
 
-// pins are apart from those of a weir that runs on this machine.
+// pins are separate from those of a daemon on this machine.
 const pins = loader.DefaultPins + "-bench"
 
-// weir is the contender that this is about.
+// weir is weir in one of its modes.
 type weir struct {
 	place
 	config     engine.Config
 	generation *engine.Generation
-	attachment *loader.Attachment // in earnest; nil before, and after catch
-	programs   *probe.Programs    // nil until they are needed
+	attachment *loader.Attachment // from enforce; nil after catch
+	programs   *probe.Programs    // nil until needed
 }
 
 func newExact(p place) contender { return &weir{place: p} }
@@ -74,7 +74,7 @@ func (w *weir) received() (all, listed uint64, err error) {
 	return all, listed, nil
 }
 
-// counted gives the packets that programs on the wire have counted.
+// counted returns the packets that programs on the wire counted.
 func counted(b *probe.Programs) (all, listed uint64) {
 	reasons := b.Stats().Reasons(nil)
 	for _, c := range reasons {

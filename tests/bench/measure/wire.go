@@ -7,9 +7,9 @@ import (
 	"weir/tests/bench/probe"
 )
 
-// wire measures packets on veth pairs, generator and receiver sharing a core:
-// none of them listed, some, and all. Each contender parses, looks up, counts
-// and drops every packet.
+// wire measures packets on veth pairs, generator and receiver on one core: none
+// listed, some, and all. Each contender parses, looks up, counts and drops every
+// packet.
 func (s *session) wire() error {
 	s.logf("wire")
 	return s.sets(s.wireOf)
@@ -64,8 +64,8 @@ func without(names []string, name string) (rest []string) {
 	return rest
 }
 
-// onWire gives the million packets a second that contenders take, and holds what
-// they have counted in the end against what was sent and what is listed.
+// onWire returns the rates of contenders in million packets a second, and checks
+// their counters against the packets sent and the share listed.
 func (s *session) onWire(c *contenders, g *probe.Generator, names []string, listed float64) (series, error) {
 	type count struct{ sent, all, listed uint64 }
 	counts := make(map[string]*count)

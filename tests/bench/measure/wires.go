@@ -15,8 +15,8 @@ import (
 	"weir/tests/bench/probe"
 )
 
-// wire is a veth pair between two network namespaces, for one contender, which
-// receives at B. Generator and receiver share the core that sends.
+// wire is a veth pair between two network namespaces for one contender, which
+// receives at B on the core that sends.
 type wire struct {
 	*playground.Playground
 	frame   []byte
@@ -42,8 +42,8 @@ func newWire() (_ *wire, err error) {
 	return w, err
 }
 
-// frameTo is a UDP datagram in a frame of the least length from A to B, but for its source, which
-// the generator sets.
+// frameTo returns a minimal frame with a UDP datagram from A to B. The generator
+// sets the IPv4 source.
 func frameTo(p *playground.Playground) []byte {
 	f := packet.Frame(key.Tuple{Src: p.A.IPv4, Dst: p.B.IPv4, Proto: 17, HasPorts: true, SrcPort: 1, DstPort: 9})
 	copy(f, p.B.MAC)
@@ -55,7 +55,8 @@ func frameTo(p *playground.Playground) []byte {
 	return f
 }
 
-// checksum is the Internet checksum (RFC 1071) of an IPv4 header in which it is 0.
+// checksum returns the Internet checksum (RFC 1071) of an IPv4 header whose own
+// is 0.
 func checksum(header []byte) uint16 {
 	var sum uint32
 	for i := 0; i < len(header); i += 2 {
@@ -65,7 +66,7 @@ func checksum(header []byte) uint16 {
 	return ^uint16(sum + sum>>16)
 }
 
-// attach puts an XDP program at the receiving end, in the place of what is there.
+// attach attaches an XDP program to the receiving end, replacing the last one.
 func (w *wire) attach(p *ebpf.Program) error {
 	if w.link != nil {
 		return w.link.Update(p)
@@ -79,7 +80,7 @@ func (w *wire) attach(p *ebpf.Program) error {
 	})
 }
 
-// send sends frames and gives the time of one in nanoseconds.
+// send sends frames and returns the time of one in nanoseconds.
 func (w *wire) send(g *probe.Generator, frames int) (ns float64, err error) {
 	err = w.A.In(func() error {
 		release, err := loader.StayOnCPU()

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// xdpFilterPins is where xdp-filter pins its maps, whatever the network
-// namespace: there is but one on a machine.
+// xdpFilterPins is where xdp-filter pins its maps in every network namespace, so
+// a machine can run only one.
 const xdpFilterPins = "/sys/fs/bpf/xdp-filter"
 
-// xdpfilter is the filter of xdp-tools. It takes an address a command.
+// xdpfilter is the filter of xdp-tools. Each command adds one address.
 type xdpfilter struct {
 	place
 	loaded bool
@@ -23,7 +23,7 @@ func newXDPFilter(p place) contender { return &xdpfilter{place: p} }
 
 func (x *xdpfilter) prepare(b *blocklist) error {
 	if _, err := os.Stat(xdpFilterPins); !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("an xdp-filter runs on this machine, or has left %s behind", xdpFilterPins)
+		return fmt.Errorf("xdp-filter is running on this machine, or has left %s behind", xdpFilterPins)
 	}
 	if _, err := x.wire.run(nil, "xdp-filter", "load", "--mode", "native", "--features", "ipv4", x.wire.B.Iface); err != nil {
 		return err
@@ -38,10 +38,10 @@ func (x *xdpfilter) prepare(b *blocklist) error {
 	})
 }
 
-func (x *xdpfilter) enforce() error { return nil } // entries are in force as they come
+func (x *xdpfilter) enforce() error { return nil } // entries are active at once
 
-// catch leaves it as it is: what it does not list goes up the stack, for which
-// reason it is measured with listed packets only.
+// catch does nothing: xdp-filter passes unlisted packets to the stack, so it is
+// measured with listed packets only.
 func (x *xdpfilter) catch() error { return nil }
 
 func (x *xdpfilter) received() (all, listed uint64, err error) {

@@ -13,9 +13,9 @@
 #include "pipeline.h"
 
 /*
- * The keys that are looked up, in order: IPv4 addresses in network order, in
- * the first half of a word, since that is what an array's entry takes anyway.
- * The second half takes the answer of `ask`.
+ * The keys to look up, in turn: IPv4 addresses in network byte order, in the
+ * first half of a word, as an array's entries are whole words. The second half
+ * is for the answers of `ask`.
  */
 #define BENCH_KEYS (1 << 20)
 
@@ -53,13 +53,13 @@ struct {
 	__type(value, __u32);
 } bench_lpm SEC(".maps");
 
-/* What no filter of a size does without: one of its lines. */
+/* The least that a filter of a size costs: one of its lines. */
 ARRAY(bench_lines, struct line);
 volatile const __u32 bench_line_count = 1;
 
 /*
- * Lookups in a loop: `hits` in the row of this CPU's packet. One run does
- * LOOKUPS of them, from where the last one ended.
+ * Lookups in a loop. One run does LOOKUPS of them and continues where the last
+ * run ended.
  */
 #define LOOKUPS 8192
 
@@ -88,7 +88,7 @@ static __always_inline void look_up_empty(struct loop *l)
 {
 	__u32 key = next_key(l);
 
-	/* The hash that weir's filters share, so that net times are without it. */
+	/* weir's hash, so that times beyond this loop's are without it. */
 	l->hits += xxh64_8(hash_seed, pair_head(32 << 8, key)) & 1;
 }
 
@@ -101,7 +101,7 @@ static __always_inline void look_up_weir(struct loop *l)
 	l->hits += p.list != LIST_NONE;
 }
 
-/* All of a set, with markers and every shape in use, by the pipeline's own function. */
+/* The pipeline's own lookup, with markers and all shapes. */
 static __always_inline void look_up_match(struct loop *l)
 {
 	struct cpu_row *row = this_row();
@@ -113,7 +113,7 @@ static __always_inline void look_up_match(struct loop *l)
 	l->hits += match_block(&row->packet) != LIST_NONE;
 }
 
-/* The same; the answer stands beside the key. */
+/* The same; stores the answer beside the key. */
 static __always_inline void look_up_ask(struct loop *l)
 {
 	struct cpu_row *row = this_row();
@@ -155,7 +155,7 @@ static __always_inline void look_up_bloom(struct loop *l)
 	l->hits += bpf_map_peek_elem(&bench_bloom, &key) == 0;
 }
 
-/* Reads a word of the line that weir's hash of an address chooses. */
+/* Reads a word of a line chosen by weir's hash of the address. */
 static __always_inline int line_read(__u32 addr)
 {
 	__u64 h = xxh64_8(hash_seed, pair_head(32 << 8, addr));
@@ -204,8 +204,8 @@ LOOP(lpm)
 LOOP(line)
 
 /*
- * On the wire: each parses and counts alike and drops every packet, so that
- * what differs is the lookup.
+ * On the wire. All parse, count and drop every packet; only the lookup
+ * differs.
  */
 static __always_inline int wire(struct xdp_md *ctx, int (*lookup)(struct packet *p))
 {
@@ -278,7 +278,7 @@ int wire_line(struct xdp_md *ctx)
 	return wire(ctx, lookup_line);
 }
 
-/* The whole pipeline, as it is attached. */
+/* The whole pipeline. */
 SEC("xdp.frags")
 int wire_weir(struct xdp_md *ctx)
 {
@@ -287,8 +287,8 @@ int wire_weir(struct xdp_md *ctx)
 }
 
 /*
- * A node inside a domain that looks for loops: the frame's filter, at this offset,
- * is emptied, so that each run is that of a packet which comes here first.
+ * A node inside a domain with loop detection. Emptying the frame's filter, at
+ * this offset, makes each run a first visit.
  */
 __u32 bench_filter = 0;
 
@@ -307,8 +307,8 @@ int visit(struct xdp_md *ctx)
 }
 
 /*
- * The same over a frame of at least 70 bytes that is another packet each time, for
- * test runs: their number is in the first bytes of the payload, IPv4's or IPv6's.
+ * The pipeline on a frame of at least 70 bytes that is a different packet in
+ * each test run: the run's number is in the first bytes of the IP payload.
  */
 SEC("xdp.frags")
 int stamped(struct xdp_md *ctx)
@@ -326,8 +326,8 @@ int stamped(struct xdp_md *ctx)
 }
 
 /*
- * All that is attached, over a frame that has hops left each time: what is copied to
- * interfaces has one less. In test runs without live frames there are no copies.
+ * The attached program, on a frame with hops left in each run: multicast
+ * forwarding decrements them. Test runs without live frames make no copies.
  */
 SEC("xdp.frags")
 int forward(struct xdp_md *ctx)
@@ -343,8 +343,8 @@ int forward(struct xdp_md *ctx)
 }
 
 /*
- * The generator, for test runs with live frames: writes the next key into the
- * frame as its IPv4 source and sends it out of an interface.
+ * The generator, for test runs with live frames: sets the IPv4 source of the
+ * frame to the next key and sends it out of an interface.
  */
 __u32 bench_ifindex = 0;
 

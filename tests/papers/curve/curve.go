@@ -38,7 +38,7 @@ type Points plotter.XYs
 // At appends the point (x, y).
 func (p Points) At(x, y float64) Points { return append(p, plotter.XY{X: x, Y: y}) }
 
-// Sample gives the points of f at the given places.
+// Sample returns the points of f at the given places.
 func Sample(at []float64, f func(x float64) float64) Points {
 	points := make(Points, len(at))
 	for i, x := range at {
