@@ -21,6 +21,7 @@ package is weir/filter/fpr.`)
 	p.experiments()
 	p.formulas()
 	p.smallest()
+	p.cascade()
 
 	p.section("Departures")
 	p.text(`- **Algorithm.** The paper computes the rate by a table over the bits set and the
@@ -157,6 +158,40 @@ classic choice really has:`)
 		curve.Named{Name: "classic", Points: curve.Sample(ks, func(k float64) float64 { return fpr.Classic(m, n, int(k)) })},
 		curve.Named{Name: "Bloom 1970", Points: curve.Sample(ks, func(k float64) float64 { return fpr.Bloom1970(m, n, int(k)) })},
 		curve.Named{Name: fmt.Sprintf("best, k = %d", best), Dots: true, Points: curve.Points{}.At(float64(best), rate)},
+	)
+}
+
+// cascade compares filters by the lines of memory a lookup reads.
+func (p *page) cascade() {
+	const n = 1_000_000
+	p.section("Filters in lines of memory")
+	p.text(`A standard filter reads a line of memory for each hash function. Blocked filters
+keep an element within one line of 64 bytes and pay for it in false positives,
+as lines differ in load. weir's cascade tests a few bits in one line and the rest
+in another, which it reads only if the first test passes. The curves are computed from the layouts:
+exactly, but for terms of order 1/lines in that of the cascade.`)
+	lines := func(bits float64) int { return int(bits * n / fpr.LineBits) }
+	bits := span(6, 24, 36)
+	f := curve.New(fmt.Sprintf("False-positive rate of %d elements", n), "bits an element", "rate")
+	f.LogY()
+	p.figure("lines", "The cascade comes close to the standard filter, in two lines of memory", f,
+		curve.Named{Name: "cascade, best rest", Points: curve.Sample(bits, func(b float64) float64 {
+			return fpr.BestCascade(n, uint32(lines(b))).Rate(n)
+		})},
+		curve.Named{Name: "standard, best k", Points: curve.Sample(bits, func(b float64) float64 {
+			_, rate := fpr.BestK(lines(b)*fpr.LineBits, n)
+			return rate
+		})},
+		curve.Named{Name: "one line, best k", Points: curve.Sample(bits, func(b float64) float64 {
+			rate := 1.
+			for k := 1; k <= 16; k++ {
+				rate = min(rate, fpr.Blocked(lines(b), fpr.LineBits, n, k))
+			}
+			return rate
+		})},
+		curve.Named{Name: "one line, 8 × 64", Points: curve.Sample(bits, func(b float64) float64 {
+			return fpr.Split(lines(b), 8, 64, n)
+		})},
 	)
 }
 
