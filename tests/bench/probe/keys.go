@@ -27,11 +27,9 @@ type Keys struct {
 func NewKeys() (*Keys, error) {
 	k, err := newKeys()
 	if errors.Is(err, unix.EPERM) {
-		return nil, fmt.Errorf("make the keys to look up: %w: this needs root", err)
-	} else if err != nil {
-		return nil, fmt.Errorf("make the keys to look up: %w", err)
+		return nil, fmt.Errorf("benchmarks need root: %w", err)
 	}
-	return k, nil
+	return k, err
 }
 
 func newKeys() (*Keys, error) {
@@ -47,10 +45,10 @@ func newKeys() (*Keys, error) {
 	}
 	k := new(Keys)
 	if k.m, err = ebpf.NewMap(spec.Maps[benchMapBenchKeys]); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make the keys to look up: %w", err)
 	}
 	if k.memory, err = k.m.Memory(); err != nil {
-		return nil, errors.Join(err, k.m.Close())
+		return nil, errors.Join(fmt.Errorf("map the keys to look up: %w", err), k.m.Close())
 	}
 	return k, nil
 }
