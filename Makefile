@@ -5,6 +5,7 @@ SHELL         := /bin/bash
 .DEFAULT_GOAL := help
 
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT    ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 FUZZTIME  ?= 2m
 TESTFLAGS ?=
 
@@ -28,7 +29,7 @@ export BPF2GO_STRIP := $(STRIP)
 # Debian keeps asm/ in a directory that clang does not search for the bpf target.
 export BPF2GO_CFLAGS := -idirafter /usr/include/$(shell uname -m)-linux-gnu
 
-BUILDFLAGS := -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)'
+BUILDFLAGS := -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT)'
 
 # The C of the data plane, and of the benchmark.
 C_DIRS    := bpf tests/bench/probe

@@ -14,9 +14,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is set when a release is linked.
-var version = "dev"
-
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	code := execute(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
@@ -100,17 +97,4 @@ different (weir explain and weir diff, with --exit-code).`,
 	root.SetHelpCommand(newHelp())
 	completeWords(root)
 	return root
-}
-
-func newVersion() *cobra.Command {
-	return &cobra.Command{
-		Use:     "version",
-		Short:   "Print weir's version",
-		Example: "  weir version",
-		Args:    noArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(c.OutOrStdout(), "weir", version)
-			return err
-		},
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -406,9 +407,21 @@ func TestStatusOfNothing(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	for _, args := range [][]string{{"version"}, {"--version"}} {
-		if code, out, _ := weir(t, "", args...); code != exitOK || out != "weir "+version+"\n" {
-			t.Errorf("%v: exit code %d: %q", args, code, out)
+	defer func(c string) { commit = c }(commit)
+	commit = "0123456789abcdef"
+	if code, out, _ := weir(t, "", "--version"); code != exitOK || out != "weir "+version+"\n" {
+		t.Errorf("--version: exit code %d: %q", code, out)
+	}
+	want := build{version, commit, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+	code, out, _ := weir(t, "", "version")
+	for _, line := range []string{"weir " + want.Version, "commit   " + want.Commit, "go       " + want.Go, "platform " + want.Platform} {
+		if code != exitOK || !slices.Contains(strings.Split(out, "\n"), line) {
+			t.Errorf("version: exit code %d: no line %q in\n%s", code, line, out)
 		}
+	}
+	var got build
+	code, out, _ = weir(t, "", "version", "--json")
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || got != want {
+		t.Errorf("version --json: exit code %d: %v, %s", code, err, out)
 	}
 }

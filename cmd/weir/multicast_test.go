@@ -49,7 +49,7 @@ func TestMulticastChanges(t *testing.T) {
 		{[]string{"add", "--iface", "eth9", "239.1.2.3"}, exitFailure, "no such interface"},
 		{[]string{"add", "239.1.2.3"}, exitUsage, "--iface"},
 		{[]string{"add", "--iface", "eth1"}, exitUsage, "GROUP is missing"},
-		{[]string{"add", "--iface", "eth1", "192.0.2.1"}, exitUsage, `"192.0.2.1": no multicast group`},
+		{[]string{"add", "--iface", "eth1", "192.0.2.1"}, exitUsage, `"192.0.2.1": not a multicast group`},
 		{[]string{"remove", "--iface", "eth1", "224.0.0.5"}, exitUsage, "no router forwards"},
 		{[]string{"remove", "--iface", "eth1", "ff02::5"}, exitUsage, "no router forwards"},
 	} {

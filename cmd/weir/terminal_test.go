@@ -46,12 +46,12 @@ func TestOtherCommandsLeaveTheTerminalAlone(t *testing.T) {
 	const patience = 20 * time.Second
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	p := exec.CommandContext(ctx, self, "version")
+	p := exec.CommandContext(ctx, self, "--version")
 	p.Env = append(os.Environ(), isWeir+"=1", "TERM=xterm-256color")
 	p.Stdin, p.Stdout, p.Stderr = slave, slave, slave
 	p.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true}
 	if err := p.Run(); err != nil {
-		t.Fatalf("weir version, with %v to do it: %v", patience, err)
+		t.Fatalf("weir --version, with %v to do it: %v", patience, err)
 	}
 	said := make([]byte, 1<<10)
 	n, err := master.Read(said)
