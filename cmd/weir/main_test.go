@@ -168,7 +168,6 @@ func TestWrongArguments(t *testing.T) {
 		"diff a.txt":            "NEW is missing",
 		"diff a b c":            `"c": weir diff takes OLD and NEW, and nothing more`,
 		"replay":                "CAPTURE is missing",
-		"bench look":            `"look" is none of lookup, load, update, wire, heavy, stages`,
 		"completion":            "SHELL is missing",
 		"completion tcsh":       `"tcsh" is none of bash, fish, zsh`,
 		"multicast add":         "GROUP is missing",
