@@ -77,15 +77,12 @@ func newChange(c *cobra.Command, change api.Change) *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&change.List, "list", "", "`name` of the list (default the one that is there for commands)")
 	if !change.Remove {
-		f.DurationVar(&ttl, "ttl", 0, "`time` after which the entries expire, as in 90s or 1h30m; 0: never")
+		durationFlag(f, &ttl, "ttl", 0, "`time` after which the entries expire, as in 90s, 12h or 1d; 0: never")
 		f.StringVar(&change.Reason, "reason", "", "`text` for whoever asks later why: weir explain shows it")
 	}
 	socketFlag(f, &socket)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if ttl < 0 {
-			return usageError{fmt.Errorf("--ttl %v: want a time to come", ttl)}
-		}
 		change.TTL = ttl.Seconds()
 		entries, err := entriesOf(c, args)
 		if err != nil {

@@ -230,7 +230,7 @@ func TestDaemonCommandFailures(t *testing.T) {
 		{[]string{"block", "what"}, exitUsage, `"what": `},
 		{[]string{"block", "192.0.2.1", "-"}, exitUsage, `"-": `},
 		{[]string{"block", "# a comment"}, exitUsage, "no entry"},
-		{[]string{"block", "--ttl", "-1s", "192.0.2.1"}, exitUsage, "--ttl -1s"},
+		{[]string{"block", "--ttl", "-1s", "192.0.2.1"}, exitUsage, `invalid duration "-1s"`},
 		{[]string{"unblock", "--ttl", "1s", "192.0.2.1"}, exitUsage, "--ttl"},
 		{[]string{"lists", "stray"}, exitUsage, "stray"},
 		{[]string{"reload", "stray"}, exitUsage, "stray"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/dustin/go-humanize/english"
@@ -36,7 +37,8 @@ Nothing is loaded or attached anew for it.`,
 	f := c.Flags()
 	f.StringVarP(&file, "write", "w", "", "`file` to write; - is standard output")
 	count := f.Int("count", 0, "`number` of packets to write; 0 is any")
-	duration := f.Duration("duration", 0, "`time` to go on for; 0 is any")
+	var duration time.Duration
+	durationFlag(f, &duration, "duration", 0, "`time` to go on for; 0 is any")
 	reasonFlag(c, &reasons)
 	socketFlag(f, &socket)
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -47,13 +49,11 @@ Nothing is loaded or attached anew for it.`,
 			return usageError{errors.New("a capture is nothing for a terminal: --write a file, or pipe it into tcpdump -r -")}
 		case *count < 0:
 			return usageError{fmt.Errorf("--count %d: want a number of packets, or 0 for any", *count)}
-		case *duration < 0:
-			return usageError{fmt.Errorf("--duration %v: want a time, or 0 for any", *duration)}
 		}
 		ctx := c.Context()
-		if *duration > 0 {
+		if duration > 0 {
 			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, *duration)
+			ctx, cancel = context.WithTimeout(ctx, duration)
 			defer cancel()
 		}
 		told, err := api.Dial(socket).Events(ctx, api.Events{Reasons: reasons, Frames: true, Follow: true})

@@ -80,7 +80,11 @@ most; where some are lost all the same, it says how many.`,
 }
 
 func reasonFlag(c *cobra.Command, reasons *[]events.Reason) {
-	c.Flags().Var(valuesOf(reasons, events.ParseReason), "reason", "only packets that leave for one of these `reasons`, joined by commas")
+	listFlag(c.Flags(), "reason", "only packets that leave for one of these `reasons`, joined by commas", func(name string) error {
+		r, err := events.ParseReason(name)
+		*reasons = append(*reasons, r)
+		return err
+	})
 	var names []string
 	for _, r := range events.Reasons() {
 		names = append(names, r.String())

@@ -190,7 +190,7 @@ func TestEventsFailures(t *testing.T) {
 		{[]string{"capture", "-w", cut, "--count", "3", "--socket", stopping}, exitOK, "3 packets"},
 		{[]string{"capture"}, exitUsage, "where to?"},
 		{[]string{"capture", "-w", cut, "--count", "-1"}, exitUsage, "--count -1"},
-		{[]string{"capture", "-w", cut, "--duration", "-1s"}, exitUsage, "--duration -1s"},
+		{[]string{"capture", "-w", cut, "--duration", "-1s"}, exitUsage, `invalid duration "-1s"`},
 		{[]string{"capture", "-w", cut, "--reason", "nosuch"}, exitUsage, `"nosuch" is no reason: there are allowed,`},
 		{[]string{"capture", "-w", cut, "stray"}, exitUsage, "stray"},
 		{[]string{"events", "--count", "-1"}, exitUsage, "--count -1"},

@@ -305,7 +305,7 @@ func TestReplayHeavy(t *testing.T) {
 	}
 	capture := pcap(1, 2, 1, 3, 1, 1, 2)
 	for _, engine := range engines {
-		code, out, log := weir(t, capture, "replay", "--engine", engine, "--json", "--heavy", "key=src,unit=packets,share=0.25", "-")
+		code, out, log := weir(t, capture, "replay", "--engine", engine, "--json", "--heavy", "key=src,unit=packets,threshold=25%", "-")
 		var got struct {
 			Heavy []struct {
 				Key            string
@@ -320,12 +320,12 @@ func TestReplayHeavy(t *testing.T) {
 			t.Errorf("%s: %s", engine, out)
 		}
 		// A prefix of destinations takes all of them together.
-		_, out, _ = weir(t, capture, "replay", "--engine", engine, "--heavy", "key=dst/24,unit=bytes,share=100%", "-")
+		_, out, _ = weir(t, capture, "replay", "--engine", engine, "--heavy", "key=dst/24,unit=bytes,threshold=100%", "-")
 		if !strings.Contains(out, "\n  198.51.100.0/24  7 ") {
 			t.Errorf("%s: %s", engine, out)
 		}
 	}
-	if code, _, log := weir(t, "", "replay", "--heavy", "key=src,rate=5/s", "-"); code != exitUsage || !strings.Contains(log, "rate=5/s") {
+	if code, _, log := weir(t, "", "replay", "--heavy", "key=src,threshold=5/s", "-"); code != exitUsage || !strings.Contains(log, "threshold=5/s") {
 		t.Errorf("exit code %d: %s", code, log)
 	}
 }

@@ -62,7 +62,7 @@ func newMulticastChange(c *cobra.Command, remove bool) *cobra.Command {
 			return usageError{errors.New("which interface? name it with --iface")}
 		}
 		for _, text := range args {
-			if _, err := config.ParseGroup(text); err != nil {
+			if err := new(config.Group).UnmarshalText([]byte(text)); err != nil {
 				return usageError{err}
 			}
 		}

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"strconv"
 	"text/tabwriter"
 
 	"github.com/dustin/go-humanize"
@@ -13,40 +11,19 @@ import (
 	"github.com/spf13/pflag"
 
 	"weir/control/plan"
+	"weir/control/quantity"
 )
 
-// quantity is a number that may be written with a prefix, as in 10M.
-type quantity int
-
-func (q quantity) String() string { return strconv.Itoa(int(q)) }
-
-func parseQuantity(s string) (quantity, error) {
-	f, err := strconv.ParseFloat(s, 64)
-	if err != nil {
-		var unit string
-		if f, unit, err = humanize.ParseSI(s); err == nil && unit != "" {
-			err = errors.New("with a unit")
-		}
-	}
-	if err != nil || f < 0 || f > 1<<53 || f != math.Trunc(f) {
-		return 0, fmt.Errorf("%q is no whole number, as 10M or 65536 is", s)
-	}
-	return quantity(f), nil
-}
-
-// parseMemory reads a number of bytes, as in 32MB or 1GiB.
-func parseMemory(s string) (quantity, error) {
-	b, err := humanize.ParseBytes(s)
-	if err != nil || b > 1<<53 {
-		return 0, fmt.Errorf("%q is no size of memory, as 32MB or 1GiB is", s)
-	}
-	return quantity(b), nil
-}
-
-func quantityFlag(f *pflag.FlagSet, name, usage string) *int {
-	q := new(quantity)
-	f.Var(valueOf(q, parseQuantity), name, usage)
-	return (*int)(q)
+// countFlag adds a flag for a number that may be written as in 10M.
+func countFlag(f *pflag.FlagSet, name, usage string) *int {
+	n := new(int)
+	f.Func(name, usage, func(s string) error {
+		var c quantity.Count
+		err := c.UnmarshalText([]byte(s))
+		*n = int(c)
+		return err
+	})
+	return n
 }
 
 // missing returns a usage error for the first of the flags that is not set, if any.
@@ -105,22 +82,22 @@ lists.`,
 		Args: noArgs,
 	}
 	f := c.Flags()
-	entries := quantityFlag(f, "entries", "`number` of entries")
+	entries := countFlag(f, "entries", "`number` of entries")
 	f.StringVar(&r.Mode, "mode", "", "`mode`: exact or approx (default exact, where that fits the rest)")
 	f.Float64Var(&r.BitsPerEntry, "bits-per-entry", 0, "size of the filter in `bits` per entry, in approximate mode")
 	f.Float64Var(&r.Rate, "fpr", 0, "false-positive `rate` to reach, in approximate mode")
-	memory := new(quantity)
-	f.Var(valueOf(memory, parseMemory), "memory", "`size` of the kernel's memory that the filter may take")
+	var memory quantity.Size
+	f.TextVar(&memory, "memory", memory, "`size` of the kernel's memory that the filter may take")
 	f.Float64Var(&r.Zipf, "zipf", 0, "`exponent` of the popularity of flows")
-	flows := quantityFlag(f, "flows", "`number` of flows that the traffic consists of")
-	hot := quantityFlag(f, "hot", "`number` of the most popular flows that get bits of their own")
+	flows := countFlag(f, "flows", "`number` of flows that the traffic consists of")
+	hot := countFlag(f, "hot", "`number` of the most popular flows that get bits of their own")
 	asJSON := jsonFlag(c)
 	choices(c, "mode", "exact", "approx")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := missing(c.Flags(), "entries"); err != nil {
 			return err
 		}
-		r.Entries, r.Memory, r.Flows, r.Hot = *entries, int(*memory), *flows, *hot
+		r.Entries, r.Memory, r.Flows, r.Hot = *entries, int(memory), *flows, *hot
 		s, err := plan.Size(r)
 		if err != nil {
 			return planError(err)
@@ -172,8 +149,8 @@ elements with k hash functions: the true one, the textbook's and Bloom's of
 		Args: noArgs,
 	}
 	f := c.Flags()
-	m := quantityFlag(f, "m", "`number` of bits")
-	n := quantityFlag(f, "n", "`number` of elements")
+	m := countFlag(f, "m", "`number` of bits")
+	n := countFlag(f, "n", "`number` of elements")
 	k := f.Int("k", 0, "`number` of hash functions")
 	rate := f.Float64("fpr", 0, "`rate` to find the smallest filter for")
 	asJSON := jsonFlag(c)
@@ -242,8 +219,8 @@ func newPlanCounting() *cobra.Command {
 		Args:    noArgs,
 	}
 	f := c.Flags()
-	m := quantityFlag(f, "m", "`number` of counters")
-	n := quantityFlag(f, "n", "`number` of elements")
+	m := countFlag(f, "m", "`number` of counters")
+	n := countFlag(f, "n", "`number` of elements")
 	k := f.Int("k", 0, "`number` of hash functions (default the best)")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -276,7 +253,7 @@ for the same size on the wire.`,
 		Args: noArgs,
 	}
 	f := c.Flags()
-	n := quantityFlag(f, "n", "`number` of elements")
+	n := countFlag(f, "n", "`number` of elements")
 	sent := f.Float64("sent", 8, "`bits` an element that may be sent")
 	memory := f.Float64("memory", 16, "`bits` an element in memory, before compression")
 	asJSON := jsonFlag(c)

@@ -7,24 +7,6 @@ import (
 	"testing"
 )
 
-func TestQuantities(t *testing.T) {
-	for text, want := range map[string]quantity{"0": 0, "65536": 65536, "10M": 1e7, "1.5k": 1500, "1e6": 1e6} {
-		if got, err := parseQuantity(text); err != nil || got != want {
-			t.Errorf("%q: %v, %v, want %v", text, got, err, want)
-		}
-	}
-	for _, text := range []string{"", "1.5", "-1", "10 apples", "10MB", "1e300", "NaN", "Inf"} {
-		if got, err := parseQuantity(text); err == nil {
-			t.Errorf("%q is %v", text, got)
-		}
-	}
-	for text, want := range map[string]quantity{"32MB": 32e6, "1GiB": 1 << 30, "1000": 1000} {
-		if got, err := parseMemory(text); err != nil || got != want {
-			t.Errorf("%q: %v, %v, want %v", text, got, err, want)
-		}
-	}
-}
-
 func TestPlan(t *testing.T) {
 	for _, c := range []struct {
 		args []string
@@ -84,8 +66,8 @@ func TestPlanRefuses(t *testing.T) {
 		want string
 	}{
 		{"plan", exitUsage, "--entries is missing"},
-		{"plan --entries many", exitUsage, `"many" is no whole number`},
-		{"plan --entries 1M --memory 3parsec", exitUsage, `"3parsec" is no size of memory`},
+		{"plan --entries many", exitUsage, `invalid number "many": want an integer`},
+		{"plan --entries 1M --memory 3parsec", exitUsage, `invalid size "3parsec": want bytes`},
 		{"plan --entries 1M --fpr 1e-4 --memory 32MB", exitUsage, "more than one is given"},
 		{"plan --entries 1M --mode exact --fpr 1e-4", exitUsage, "exact mode"},
 		{"plan --entries 1M --mode fuzzy", exitUsage, `"fuzzy"`},

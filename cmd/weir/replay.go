@@ -33,17 +33,21 @@ The list is the one that blocks the packet; approximate mode cannot tell it.
 flow above the share is missed. Bytes are those that were captured.`,
 		Example: `  weir replay --block feed.txt traffic.pcap
   weir replay --engine go --block feed.txt --json traffic.pcapng.gz
-  weir replay --heavy key=src,unit=bytes,share=0.01 traffic.pcap
+  weir replay --heavy key=src,unit=bytes,threshold=1% traffic.pcap
   tcpdump -w - -c 1000 | weir replay --block feed.txt --verdicts verdicts.csv -`,
 		Args: someArgs("CAPTURE"),
 	}
 	f := c.Flags()
-	f.Var(valueOf(&o.Engine, replay.ParseEngineKind), "engine", "`engine` that decides: kernel or go")
+	f.TextVar(&o.Engine, "engine", o.Engine, "`engine` that decides: kernel or go")
 	f.StringVar(&o.Verdicts, "verdicts", "", "CSV `file` to write the verdict on each packet to")
 	choices(c, "engine", "kernel", "go")
 	filterFlags(c, &o.Rules)
-	f.Var(optional(&o.Heavy, heavy.ParseShare), "heavy",
-		"print the flows that have a `share` of all packets, as in key=src,unit=bytes,share=0.001; keys and units are those of weir run --track")
+	f.Func("heavy", "print the heavy flows of a `tracker`, as in key=src,unit=bytes,threshold=0.1%; as for weir run --track, with a share alone",
+		func(s string) error {
+			spec, err := heavy.ParseCapture(s)
+			o.Heavy = &spec
+			return err
+		})
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, captures []string) error {
 		out := newConsole(c.OutOrStdout(), c.ErrOrStderr())

@@ -56,15 +56,16 @@ and stops.
 On a terminal a line shows what comes through; otherwise the log says so every
 minute.
 
-A tracker finds the flows that are heavy, and can hold them back:
-  key=src|dst|flow|src/BITS|dst/BITS[,unit=packets|bytes][,rate=UNITS/s]
-  [,share=SHARE][,interval=DURATION][,action=report|limit|block]
-  [,limit=UNITS/s][,for=DURATION][,memory=SIZE]
-It counts packets (or bytes) by source, destination, five-tuple or prefix, and
-calls a flow heavy by its rate, its share of all traffic, or both: 1 % if
-nothing is said. What is limited or blocked is so until it has been under half
-of that for the time that "for" says. Allowed and failsafe traffic is not held
-back. weir top shows what the trackers see.
+A tracker finds heavy flows, and can limit or block them:
+  key=src|dst|flow|src/BITS|dst/BITS[,threshold=RATE|SHARE|RATE+SHARE]
+  [,unit=packets|bytes][,interval=DURATION][,action=report|limit|block]
+  [,limit=RATE][,burst=UNITS][,duration=DURATION][,memory=SIZE]
+It counts packets or bytes by source, destination, five-tuple or prefix. A flow
+is heavy above the threshold: a rate as in 50kpps, 10Mbit/s or 10k/s, a share of
+all traffic as in 0.1% (default 1%), or both as in 50kpps+1%. A limited or
+blocked flow is released once it has been below half of the threshold for the
+duration (default 1m). Packets that are allowed or failsafe are never limited or
+blocked. weir top shows what the trackers see.
 
 Where weir is filtering already, because it was killed or stopped with --keep,
 its program is replaced without a gap, and its counters go on. While another
@@ -73,7 +74,7 @@ weir runs there, that wants --takeover.`,
   weir run --iface eth0 --block feed.txt --allow ours.txt --failsafe-port tcp/22
   weir run --iface eth0,eth1 --block feed.txt.gz --monitor
   weir run --iface veth0 --netns lab --block huge.txt --mode approx --bits-per-entry 12
-  weir run --iface eth0 --block feed.txt --track key=src,rate=50k/s,action=limit,limit=1k/s
+  weir run --iface eth0 --block feed.txt --track key=src,threshold=50kpps,action=limit,limit=1kpps
   kill -HUP PID   # as weir status shows it: read the lists again`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -90,7 +91,11 @@ weir runs there, that wants --takeover.`,
 	choices(c, "xdp", "native", "generic", "offload")
 	f.BoolVar(&o.Keep, "keep", false, "leave the program in force when stopped")
 	f.BoolVar(&o.Takeover, "takeover", false, "take over from another weir that runs on the interface")
-	f.Var(each(&o.Track, heavy.Parse), "track", "`tracker` of heavy flows, as above; repeat for up to 4")
+	f.Func("track", "`tracker` of heavy flows, as above; repeat for up to 4", func(s string) error {
+		spec, err := heavy.Parse(s)
+		o.Track = append(o.Track, spec)
+		return err
+	})
 	f.IntVar(&o.Learn, "learn", 0, "hot `elements` that may have weights, so that they are not taken for listed ones; "+
 		"0: none (default in approximate mode "+strconv.Itoa(learn.DefaultElements)+")")
 	f.StringVar(&o.Socket, "socket", api.DefaultSocket, "`path` of the socket that commands such as weir top ask; empty: none")
@@ -98,7 +103,7 @@ weir runs there, that wants --takeover.`,
 		"without it, the socket alone has them")
 	f.BoolVar(&o.Wide, "wide", false, "let a block list hold half of IPv4 or IPv6, or more")
 	placeFlags(f, &netns, &o.Pins)
-	f.DurationVar(&interval, "interval", 0, "how often counters are shown (default 1s on a terminal, else 1m)")
+	durationFlag(f, &interval, "interval", 0, "how often counters are shown (default 1s on a terminal, else 1m)")
 	asJSON := f.Bool("json", false, "log JSON, a line an event")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if configuration != "" {
@@ -110,7 +115,7 @@ weir runs there, that wants --takeover.`,
 				return err
 			}
 			var how logging
-			follow := func(l config.Log) { how.set(l.Level, *asJSON || l.Format == config.LogJSON) }
+			follow := func(l config.Log) { how.set(slog.Level(l.Level), *asJSON || l.Format == config.LogJSON) }
 			follow(file.Log)
 			return runServer(c, interval, &how, func(ctx context.Context, log *slog.Logger, p ruleset.Progress) (server, error) {
 				return daemon.Start(ctx, daemon.Options{

@@ -24,14 +24,17 @@ type topView string
 
 var topViews = []string{"src", "dst", "flow", top.ByReason}
 
-func parseTopView(s string) (topView, error) {
-	if shape, _, _ := strings.Cut(s, "/"); !slices.Contains(topViews, shape) {
-		return "", fmt.Errorf("%q is none of %s, or a tracker such as src/24", s, strings.Join(topViews, ", "))
+// UnmarshalText reads a view.
+func (v *topView) UnmarshalText(text []byte) error {
+	if shape, _, _ := strings.Cut(string(text), "/"); !slices.Contains(topViews, shape) {
+		return fmt.Errorf("unknown view %q: want %s, or a tracker such as src/24", text, strings.Join(topViews, ", "))
 	}
-	return topView(s), nil
+	*v = topView(text)
+	return nil
 }
 
-func (v topView) String() string { return string(v) }
+// MarshalText returns the view.
+func (v topView) MarshalText() ([]byte, error) { return []byte(v), nil }
 
 func newTop() *cobra.Command {
 	var socket string
@@ -55,10 +58,10 @@ NO_COLOR=1 in the environment takes the colours away.`,
 		Args: noArgs,
 	}
 	f := c.Flags()
-	f.Var(valueOf(&by, parseTopView), "by", "`view` to begin with: src, dst, flow or reason (default the first tracker)")
+	f.TextVar(&by, "by", by, "`view` to begin with: src, dst, flow or reason (default the first tracker)")
 	choices(c, "by", topViews...)
 	once := f.Bool("once", false, "print one page and end")
-	f.DurationVar(&interval, "interval", time.Second, "`time` between two looks")
+	durationFlag(f, &interval, "interval", time.Second, "`time` between two looks")
 	socketFlag(f, &socket)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {

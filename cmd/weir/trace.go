@@ -21,12 +21,14 @@ import (
 // nodeAddress is a node as the command line has it.
 type nodeAddress struct{ name, address string }
 
-func parseNode(s string) (nodeAddress, error) {
-	name, address, ok := strings.Cut(s, "=")
+// UnmarshalText reads NAME=ADDRESS.
+func (n *nodeAddress) UnmarshalText(text []byte) error {
+	name, address, ok := strings.Cut(string(text), "=")
 	if !ok || name == "" || address == "" {
-		return nodeAddress{}, fmt.Errorf("node %q: want NAME=SOCKET or NAME=https://HOST:PORT", s)
+		return fmt.Errorf("node %q: want NAME=SOCKET or NAME=https://HOST:PORT", text)
 	}
-	return nodeAddress{name, address}, nil
+	*n = nodeAddress{name, address}
+	return nil
 }
 
 func newTrace() *cobra.Command {
@@ -60,9 +62,9 @@ captures for packets that came again and again with a lower TTL.`,
 		Args: someArgs("CAPTURE"),
 	}
 	f := c.Flags()
-	f.DurationVar(&q.Window, "window", 5*time.Second, "`time` before and after a packet was captured in which it is looked for")
-	f.Var(valuesOf(&nodes, parseNode), "node", "`NAME=ADDRESS` of a weir to ask, a socket's path or https://HOST:PORT; repeat for more")
-	f.Var(valuesOf(&q.Links, digests.ParseLink), "link", "`A-B`, two nodes between which packets are forwarded, or A:B; repeat for more")
+	durationFlag(f, &q.Window, "window", 5*time.Second, "`time` before and after a packet was captured in which it is looked for")
+	listFlag(f, "node", "`NAME=ADDRESS` of a node to ask, a socket's path or https://HOST:PORT; repeat for more", appendText(&nodes))
+	listFlag(f, "link", "`A-B`, two nodes between which packets are forwarded, or A:B; repeat for more", appendText(&q.Links))
 	f.StringVar(&q.From, "from", "", "`node` where the packets arrived")
 	f.StringVar(&cert, "cert", "", "`file` of one's certificate, for https")
 	f.StringVar(&key, "key", "", "`file` of its private key")

@@ -53,7 +53,7 @@ type ReasonRate struct {
 
 // Tracker is what a heavy-hitter tracker has found in its last interval.
 type Tracker struct {
-	Name      string  `json:"name"` // what makes a flow: "src", "dst", "flow", or a prefix as in "src/24"
+	Key       string  `json:"key"`  // what makes a flow: "src", "dst", "flow", or a prefix as in "src/24"
 	Unit      string  `json:"unit"` // what the threshold is about: "packets" or "bytes"
 	Interval  float64 `json:"interval_seconds"`
 	Threshold string  `json:"threshold"`          // as configured

@@ -78,7 +78,7 @@ func TestWhatIsAskedForArrives(t *testing.T) {
 			Packets: 3, Bytes: 300, Dropped: 1,
 			Reasons: []ReasonRate{{"blocked", 1, 100, 7, true}},
 			Trackers: []Tracker{{
-				Name: "src", Unit: "packets", Interval: 1, Threshold: "1000/s", Action: "block 60s", Packets: 3, Bytes: 300, Denied: 2,
+				Key: "src", Unit: "packets", Interval: 1, Threshold: "1000/s", Action: "block 60s", Packets: 3, Bytes: 300, Denied: 2,
 				Flows: []Flow{{"192.0.2.1", 1, 100, 0.5, true, Blocked, &until}},
 			}},
 			Filter: Filter{

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"time"
 
 	"weir/control/feed"
-	"weir/filter/digest"
+	"weir/control/observe/heavy"
+	"weir/control/quantity"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -39,6 +41,9 @@ func (c *Config) check(fail func(path string, err error)) {
 		}
 	}
 	c.Failsafe.check(failf)
+	if !filepath.IsAbs(string(c.Pins)) {
+		failf("pins", "%q: want an absolute path", c.Pins)
+	}
 	if c.MaxCoverage == 0 {
 		failf("max_coverage", "no list could have any entry")
 	}
@@ -52,9 +57,13 @@ func (c *Config) check(fail func(path string, err error)) {
 	if len(c.Trackers) > loader.MaxTrackers {
 		failf("trackers", "%d of them: the most are %d", len(c.Trackers), loader.MaxTrackers)
 	}
-	unique(c.Trackers, "trackers", failf, func(t Tracker) any { return t.label() })
+	unique(c.Trackers, "trackers", failf, func(t heavy.Spec) any { return t.Label() })
 	for i, t := range c.Trackers {
-		t.check(fmt.Sprintf("trackers[%d]", i), failf)
+		var errs quantity.FieldErrors
+		errors.As(t.Validate(), &errs)
+		for _, e := range errs {
+			fail(join(fmt.Sprintf("trackers[%d]", i), e.Field), e.Err)
+		}
 	}
 	c.Loop.check(failf)
 	c.checkMulticast(failf)
@@ -109,9 +118,9 @@ func unique[T any](all []T, path string, failf func(string, string, ...any), id 
 	}
 }
 
-func between(d, least, most time.Duration, path string, failf func(string, string, ...any)) {
-	if d < least || d > most {
-		failf(path, "%s is not between %s and %s", formatDuration(d), formatDuration(least), formatDuration(most))
+func between(d quantity.Duration, least, most time.Duration, path string, failf func(string, string, ...any)) {
+	if d < quantity.Duration(least) || d > quantity.Duration(most) {
+		failf(path, "%v is not between %v and %v", d, quantity.Duration(least), quantity.Duration(most))
 	}
 }
 
@@ -159,38 +168,32 @@ func (a API) check(failf func(string, string, ...any)) {
 	}
 }
 
-func (t Tracker) check(path string, failf func(string, string, ...any)) {
-	between(t.Interval, 100*time.Millisecond, time.Hour, path+".interval", failf)
-	if units := float64(t.Threshold.Rate) * t.Interval.Seconds(); t.Threshold.Rate > 0 && units < 1 {
-		failf(path+".threshold", "%v is less than one in an interval of %s", t.Threshold, formatDuration(t.Interval))
-	}
-	between(t.Duration, time.Second, 30*24*time.Hour, path+".duration", failf)
-	switch {
-	case t.Action == Limit && t.Rate == 0:
-		failf(path, "action limit takes a rate")
-	case t.Action != Limit && (t.Rate != 0 || t.Burst != 0):
-		failf(path, "rate and burst go with action limit only")
-	}
-}
-
 func (d Digest) check(failf func(string, string, ...any)) {
-	if d.Rate == 0 {
+	if d == (Digest{}) {
 		return
 	}
-	const least, most = 1e-5, 0.5
+	const least, most = quantity.Share(1e-5), quantity.Share(0.5)
+	switch {
+	case d.Rate.Value == 0:
+		failf("digest.rate", "want more than 0")
+		return
+	case d.Rate.Unit == quantity.Bytes || d.Rate.Unit == quantity.Bits:
+		failf("digest.rate", "%v: digests are of packets, as in 100kpps", d.Rate)
+		return
+	}
 	between(d.Slice, 100*time.Millisecond, time.Hour, "digest.slice", failf)
 	if d.Archive.Size > 0 {
 		between(d.Archive.Keep, time.Minute, 10*365*24*time.Hour, "digest.archive.keep", failf)
 	}
 	if d.FPR < least || d.FPR > most {
-		failf("digest.false_positive_rate", "%s is not between %s and %s", formatShare(d.FPR), formatShare(least), formatShare(most))
+		failf("digest.false_positive_rate", "%v is not between %v and %v", d.FPR, least, most)
 		return
 	}
 	if d.Keep < d.Slice || d.Keep > maxSlices*d.Slice {
-		failf("digest.keep", "%s is not between one slice and %d of them", formatDuration(d.Keep), maxSlices)
+		failf("digest.keep", "%v is not between one slice and %d of them", d.Keep, maxSlices)
 		return
 	}
-	if _, err := (digest.Config{Rate: float64(d.Rate), Slice: d.Slice, FPR: float64(d.FPR), Keep: d.Keep}).Geometry(); err != nil {
+	if _, err := d.plan().Geometry(); err != nil {
 		failf("digest.slice", "%s: make slices shorter", strings.TrimPrefix(err.Error(), "digest: "))
 	}
 }
@@ -207,7 +210,7 @@ func (l List) check(path string, fail func(string, error)) {
 	between(l.Interval, time.Second, 30*24*time.Hour, path+".interval", failf)
 	between(l.Jitter, 0, 30*24*time.Hour, path+".jitter", failf)
 	if l.TTL > 0 && len(l.Sources) > 0 && l.TTL < l.Interval+l.Jitter {
-		failf(path+".ttl", "%s is less than interval and jitter: entries would lapse between two fetches", formatDuration(l.TTL))
+		failf(path+".ttl", "%v is less than interval and jitter: entries would expire between two fetches", l.TTL)
 	}
 
 	// What makes sense of formats and sources is for package feed to say. It is

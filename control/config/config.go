@@ -11,8 +11,6 @@ package config
 
 import (
 	_ "embed"
-	"log/slog"
-	"net/netip"
 	"path/filepath"
 	"time"
 
@@ -20,10 +18,11 @@ import (
 	"weir/control/feed"
 	"weir/control/list"
 	"weir/control/observe/digests"
+	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
+	"weir/control/quantity"
 	"weir/filter/digest"
 	"weir/filter/membership"
-	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -71,7 +70,7 @@ type Config struct {
 
 	// The share of IPv4 or of IPv6 above which a block list is refused: more is
 	// rather a broken feed than meant.
-	MaxCoverage Share `yaml:"max_coverage"`
+	MaxCoverage quantity.Share `yaml:"max_coverage"`
 
 	// Leave the program on the interfaces when the daemon stops: filtering goes on
 	// without it, and weir detach ends it.
@@ -99,7 +98,7 @@ type Config struct {
 
 	// Heavy hitters: what is counted, and what becomes of what is over its
 	// threshold.
-	Trackers []Tracker `yaml:"trackers,omitempty"`
+	Trackers []heavy.Spec `yaml:"trackers,omitempty"`
 
 	// Looking for packets that go round in circles through a domain of nodes.
 	Loop Loop `yaml:"loop,omitempty"`
@@ -139,7 +138,7 @@ type Failsafe struct {
 	Ports []verdict.FailsafePort `yaml:"ports,omitempty"`
 
 	// Addresses and prefixes of sources; up to 8 of IPv4 and 8 of IPv6.
-	Prefixes []netip.Prefix `yaml:"prefixes,omitempty"`
+	Prefixes []verdict.FailsafePrefix `yaml:"prefixes,omitempty"`
 }
 
 // API says how commands reach the daemon.
@@ -180,7 +179,7 @@ type Metrics struct {
 // Log says what is logged to standard error.
 type Log struct {
 	// The least that is logged: debug, info, warn or error.
-	Level slog.Level `yaml:"level"`
+	Level LogLevel `yaml:"level"`
 
 	// text or json.
 	Format LogFormat `yaml:"format"`
@@ -189,7 +188,7 @@ type Log struct {
 // Learning is of use in approximate mode, and with trackers.
 type Learning struct {
 	// After it, what was observed counts half.
-	HalfLife time.Duration `yaml:"half_life"`
+	HalfLife quantity.Duration `yaml:"half_life"`
 
 	// The most elements that get weights; 0 learns nothing.
 	Elements int `yaml:"elements" min:"0" max:"1048576"`
@@ -197,39 +196,6 @@ type Learning struct {
 	// Learn in exact mode, too, where a false positive of the filter costs a few
 	// nanoseconds and no packet.
 	Exact bool `yaml:"exact,omitempty"`
-}
-
-// Tracker counts what each flow sends in an interval, and acts on the heavy
-// ones.
-type Tracker struct {
-	// What makes a flow: src, dst, or flow (addresses, ports and protocol). A
-	// prefix as in src/24 counts its sources together, those of IPv6 by twice as
-	// many bits.
-	Key TrackerKey `yaml:"key,required"`
-
-	// What is counted: packets or bytes.
-	Unit sketch.Unit `yaml:"unit"`
-
-	// How long is counted at a time.
-	Interval time.Duration `yaml:"interval"`
-
-	// Above which a flow is heavy: units a second, as in 10000/s or 10k/s, or a
-	// share of all that is counted, as in 0.1%.
-	Threshold Threshold `yaml:"threshold,required"`
-
-	// report: no more than that. limit: let heavy flows have rate. block: drop
-	// them. Both end after duration; what an allow list holds is spared.
-	Action TrackerAction `yaml:"action"`
-
-	// What a limited flow may have: units a second, as in 1000/s.
-	Rate Rate `yaml:"rate,omitempty"`
-
-	// Units that a limited flow may have at once, as in 2000 or 64k; otherwise
-	// those of a second.
-	Burst Count `yaml:"burst,omitempty"`
-
-	// How long a flow is limited or blocked.
-	Duration time.Duration `yaml:"duration"`
 }
 
 // Loop makes this host a node of a domain through which packets carry a small
@@ -266,7 +232,7 @@ type Loop struct {
 	PathLength int `yaml:"path_length,omitempty" min:"1" max:"255"`
 
 	// The share of such paths that may be taken for a loop; otherwise 0.1%.
-	FPR Share `yaml:"false_positive_rate,omitempty"`
+	FPR quantity.Share `yaml:"false_positive_rate,omitempty"`
 }
 
 // Multicast is copied from the interfaces where weir filters to those that want
@@ -296,16 +262,16 @@ type MulticastInterface struct {
 type Digest struct {
 	// Packets a second that an interface is expected to pass; with more, there are
 	// more false positives.
-	Rate Rate `yaml:"rate,required"`
+	Rate quantity.Rate `yaml:"rate,required"`
 
 	// How long a slice of time is, within which it is not told when a packet passed.
-	Slice time.Duration `yaml:"slice"`
+	Slice quantity.Duration `yaml:"slice"`
 
 	// The share of packets that a full slice seems to have seen, and has not.
-	FPR Share `yaml:"false_positive_rate"`
+	FPR quantity.Share `yaml:"false_positive_rate"`
 
 	// How long slices are kept in memory.
-	Keep time.Duration `yaml:"keep"`
+	Keep quantity.Duration `yaml:"keep"`
 
 	// Slices on disk, below state_dir.
 	Archive Archive `yaml:"archive,omitempty"`
@@ -314,10 +280,10 @@ type Digest struct {
 // Archive says which slices are kept on disk.
 type Archive struct {
 	// Bytes of disk, above which the oldest slices go before their time.
-	Size Size `yaml:"size,required"`
+	Size quantity.Size `yaml:"size,required"`
 
 	// How long.
-	Keep time.Duration `yaml:"keep"`
+	Keep quantity.Duration `yaml:"keep"`
 }
 
 // List is a list: entries from its sources, and those that are added to it by
@@ -338,7 +304,7 @@ type List struct {
 
 	// How long an entry that has left the sources still holds; otherwise it goes
 	// at once. While a source cannot be read, all that it last held does.
-	TTL time.Duration `yaml:"ttl,omitempty"`
+	TTL quantity.Duration `yaml:"ttl,omitempty"`
 
 	// How entries stand in the sources: the name of a format, or a mapping.
 	Format Format `yaml:"format"`
@@ -354,18 +320,18 @@ type List struct {
 	Required bool `yaml:"required,omitempty"`
 
 	// How often sources are read.
-	Interval time.Duration `yaml:"interval"`
+	Interval quantity.Duration `yaml:"interval"`
 
 	// The most that an interval is lengthened by, at random, so that not all
 	// hosts ask at once.
-	Jitter time.Duration `yaml:"jitter"`
+	Jitter quantity.Duration `yaml:"jitter"`
 
 	// The share of bad lines above which a source is refused.
-	MaxBad Share `yaml:"max_bad"`
+	MaxBad quantity.Share `yaml:"max_bad"`
 
 	// The share of its entries that a source may lose from one reading to the
 	// next; if it loses more, the old contents stay.
-	MaxShrink Share `yaml:"max_shrink"`
+	MaxShrink quantity.Share `yaml:"max_shrink"`
 }
 
 // Format says how entries stand in a source.
@@ -412,10 +378,10 @@ type Source struct {
 	Headers map[string]string `yaml:"headers,omitempty"`
 
 	// How long a fetch may take.
-	Timeout time.Duration `yaml:"timeout"`
+	Timeout quantity.Duration `yaml:"timeout"`
 
 	// The most that a source may hold, also decompressed.
-	MaxBytes Size `yaml:"max_bytes"`
+	MaxBytes quantity.Size `yaml:"max_bytes"`
 
 	// What the SHA-256 of the contents must be, in hexadecimal.
 	SHA256 SHA256 `yaml:"sha256,omitempty"`
@@ -438,11 +404,12 @@ const DefaultMaxGroups = 1024
 // interface.
 func Default() *Config {
 	c := &Config{}
-	c.setDefaults()
+	c.SetDefaults()
 	return c
 }
 
-func (c *Config) setDefaults() {
+// SetDefaults sets the defaults of what is always there.
+func (c *Config) SetDefaults() {
 	c.BitsPerEntry = engine.DefaultBitsPerKey
 	// The bogons are some 14 % of IPv4; a country's addresses can be more than
 	// this, and want it said.
@@ -452,45 +419,51 @@ func (c *Config) setDefaults() {
 	c.Pins = loader.DefaultPins
 	c.API.Socket = "/run/weir/weir.sock"
 	c.Log.Format = LogText
-	c.Learning = Learning{HalfLife: learn.DefaultHalfLife, Elements: learn.DefaultElements}
+	c.Learning = Learning{HalfLife: quantity.Duration(learn.DefaultHalfLife), Elements: learn.DefaultElements}
 }
 
-func (m *Multicast) setDefaults() { m.MaxGroups = DefaultMaxGroups }
+// SetDefaults sets the defaults.
+func (m *Multicast) SetDefaults() { m.MaxGroups = DefaultMaxGroups }
 
-func (d *Digest) setDefaults() {
-	d.Slice, d.FPR, d.Keep = digests.DefaultSlice, digests.DefaultFPR, digests.DefaultKeep
+// SetDefaults sets the defaults.
+func (d *Digest) SetDefaults() {
+	d.Slice, d.FPR, d.Keep = quantity.Duration(digests.DefaultSlice), digests.DefaultFPR, quantity.Duration(digests.DefaultKeep)
 }
 
-func (a *Archive) setDefaults() { a.Keep = digests.DefaultArchiveKeep }
+// SetDefaults sets the defaults.
+func (a *Archive) SetDefaults() { a.Keep = quantity.Duration(digests.DefaultArchiveKeep) }
 
-func (t *Tracker) setDefaults() {
-	t.Interval = time.Second
-	t.Action = Report
-	t.Duration = time.Minute
-}
-
-func (l *List) setDefaults() {
+// SetDefaults sets the defaults.
+func (l *List) SetDefaults() {
 	l.Action = Block
-	l.Interval = feed.DefaultInterval
-	l.Jitter = time.Minute
+	l.Interval = quantity.Duration(feed.DefaultInterval)
+	l.Jitter = quantity.Duration(time.Minute)
 	l.MaxBad = list.DefaultMaxBad
 	l.MaxShrink = feed.DefaultMaxShrink
 }
 
-func (s *Source) setDefaults() {
-	s.Timeout = feed.DefaultTimeout
+// SetDefaults sets the defaults.
+func (s *Source) SetDefaults() {
+	s.Timeout = quantity.Duration(feed.DefaultTimeout)
 	s.MaxBytes = feed.DefaultMaxBytes
+}
+
+// On reports whether digests are to be recorded.
+func (d Digest) On() bool { return d.Rate.Value > 0 }
+
+func (d Digest) plan() digest.Config {
+	return digest.Config{Rate: d.Rate.Value, Slice: time.Duration(d.Slice), FPR: float64(d.FPR), Keep: time.Duration(d.Keep)}
 }
 
 // Digests are what is recorded, as package traceback has it, nil for nothing.
 func (c *Config) Digests() *digests.Config {
 	d := c.Digest
-	if d.Rate == 0 {
+	if !d.On() {
 		return nil
 	}
-	t := &digests.Config{Config: digest.Config{Rate: float64(d.Rate), Slice: d.Slice, FPR: float64(d.FPR), Keep: d.Keep}}
+	t := &digests.Config{Config: d.plan()}
 	if d.Archive.Size > 0 {
-		t.Archive = digests.ArchiveConfig{Dir: filepath.Join(string(c.StateDir), "digests"), Keep: d.Archive.Keep, Size: int64(d.Archive.Size)}
+		t.Archive = digests.ArchiveConfig{Dir: filepath.Join(string(c.StateDir), "digests"), Keep: time.Duration(d.Archive.Keep), Size: int64(d.Archive.Size)}
 	}
 	return t
 }
@@ -501,19 +474,28 @@ func (l List) Feed() feed.Config {
 		Name: l.Name,
 		Format: feed.Format{
 			Kind: l.Format.Kind, Column: l.Format.Column, LastColumn: l.Format.LastColumn,
-			Separator: l.Format.Separator.rune(), Path: l.Format.Path, Sets: l.Format.Sets,
+			Separator: rune(l.Format.Separator), Path: l.Format.Path, Sets: l.Format.Sets,
 		},
-		Interval: l.Interval, Jitter: l.Jitter, Lenient: l.Lenient,
-		MaxShrink: l.MaxShrink.orNone(), MaxBad: l.MaxBad.orNone(),
+		Interval: time.Duration(l.Interval), Jitter: time.Duration(l.Jitter), Lenient: l.Lenient,
+		MaxShrink: orNone(l.MaxShrink), MaxBad: orNone(l.MaxBad),
 		MayBeEmpty: l.Action == Allow,
 	}
 	for _, s := range l.Sources {
 		c.Sources = append(c.Sources, feed.Source{
 			File: string(s.File), Directory: string(s.Directory), Suffixes: s.Suffixes,
-			URL: string(s.URL), Header: s.Headers, Timeout: s.Timeout, MaxBytes: int64(s.MaxBytes),
+			URL: string(s.URL), Header: s.Headers, Timeout: time.Duration(s.Timeout), MaxBytes: int64(s.MaxBytes),
 			SHA256: string(s.SHA256), SHA256URL: string(s.SHA256URL),
 			SignatureURL: string(s.SignatureURL), PublicKey: s.PublicKey,
 		})
 	}
 	return c
+}
+
+// orNone returns a share as packages list and feed have it: there 0 is the default,
+// and a negative number is none.
+func orNone(s quantity.Share) float64 {
+	if s == 0 {
+		return -1
+	}
+	return float64(s)
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -16,6 +15,8 @@ import (
 	"weir/control/api"
 	"weir/control/feed"
 	"weir/control/observe/digests"
+	"weir/control/observe/heavy"
+	"weir/control/quantity"
 	"weir/filter/icarus"
 	"weir/filter/key"
 )
@@ -95,9 +96,15 @@ lists:
 interfaces: [eth0]
 trackers:
   - {key: src, threshold: 0.1%}
-  - {key: src, unit: bytes, threshold: 1.5M/s, action: limit, rate: 0.5/s, burst: 1500}
+  - {key: src, unit: bytes, threshold: 1.5M/s, action: limit, limit: 500/s, burst: 1500}
   - {key: dst/24, threshold: 10000/s, action: block, duration: 90m, interval: 1.5s}
-  - {key: flow, threshold: 33.3333%}`,
+  - {key: flow, threshold: 50kpps+33.3333%, memory: 1MiB}`,
+	"units": `
+interfaces: [eth0]
+failsafe: {ports: [22/tcp, udp/53]}
+trackers:
+  - {key: src, threshold: 10Mbit/s, action: limit, limit: 125kB/s}
+  - {key: dst, threshold: 50kpps, action: limit, duration: 1d12h}`,
 	"multicast": `
 interfaces: [{name: eth0, netns: lab}, {name: "veth*", netns: lab}]
 multicast:
@@ -157,7 +164,7 @@ func TestRoundTrip(t *testing.T) {
 
 // TestPrinted checks that a key is left out only where that means the same.
 func TestPrinted(t *testing.T) {
-	for _, v := range []any{Config{}, Interface{}, Tracker{}, List{}, Source{}} {
+	for _, v := range []any{Config{}, Interface{}, heavy.Spec{}, List{}, Source{}} {
 		v := element(reflect.TypeOf(v))
 		for _, f := range fields(v.Type()) {
 			if f.omitEmpty && !isEmpty(v.Field(f.index)) {
@@ -191,7 +198,7 @@ func TestExample(t *testing.T) {
 		t.Errorf("loops %+v, other than the defaults", c.Loop)
 	}
 	if d := element(reflect.TypeFor[Digest]()).Interface().(Digest); c.Digest != (Digest{Rate: c.Digest.Rate, Slice: d.Slice, FPR: d.FPR,
-		Keep: d.Keep, Archive: Archive{Size: c.Digest.Archive.Size, Keep: digests.DefaultArchiveKeep}}) {
+		Keep: d.Keep, Archive: Archive{Size: c.Digest.Archive.Size, Keep: quantity.Duration(digests.DefaultArchiveKeep)}}) {
 		t.Errorf("digest %+v, the defaults are %+v", c.Digest, d)
 	}
 	if c.Multicast.MaxGroups != DefaultMaxGroups {
@@ -220,7 +227,7 @@ func TestExample(t *testing.T) {
 
 func TestValues(t *testing.T) {
 	c := parse(t, good["trackers"])
-	k := func(i int) (key.Shape, key.Shape) { return c.Trackers[i].Key.V4, c.Trackers[i].Key.V6 }
+	k := func(i int) (key.Shape, key.Shape) { return c.Trackers[i].Key.Shapes() }
 	for i, want := range []string{"src/32 ip6 src/128", "src/32 ip6 src/128", "dst/24 ip6 dst/48",
 		"src/32+dst/32+sport+dport+proto ip6 src/128+dst/128+sport+dport+proto"} {
 		if v4, v6 := k(i); fmt.Sprint(v4, " ", v6) != want {
@@ -230,7 +237,8 @@ func TestValues(t *testing.T) {
 	if got := c.Trackers[0].Threshold.Share; got != 0.001 {
 		t.Errorf("share %v", got)
 	}
-	if got := c.Trackers[1]; got.Threshold.Rate != 1.5e6 || got.Rate != 0.5 || got.Burst != 1500 || got.Duration != time.Minute {
+	if got := c.Trackers[1]; got.Threshold.Rate.Value != 1.5e6 || got.Limit.Value != 500 || got.Burst != 1500 ||
+		time.Duration(got.Duration) != time.Minute {
 		t.Errorf("%+v", got)
 	}
 	lists := parse(t, good["formats"]).Lists
@@ -243,12 +251,12 @@ func TestValues(t *testing.T) {
 func TestFeed(t *testing.T) {
 	const sum = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 	l := List{
-		Name: "x", Lenient: true, Interval: 2 * time.Hour, Jitter: time.Second, MaxBad: 0, MaxShrink: 0.3,
-		Format: Format{Kind: feed.CSV, Column: "a", LastColumn: "b", Separator: ";", Path: ".c", Sets: []string{"d"}},
+		Name: "x", Lenient: true, Interval: quantity.Duration(2 * time.Hour), Jitter: quantity.Duration(time.Second), MaxBad: 0, MaxShrink: 0.3,
+		Format: Format{Kind: feed.CSV, Column: "a", LastColumn: "b", Separator: ';', Path: ".c", Sets: []string{"d"}},
 		Sources: []Source{
 			{File: "/f", SHA256: sum},
 			{Directory: "/d", Suffixes: []string{".e"}, MaxBytes: 5},
-			{URL: "http://u", Headers: map[string]string{"H": "h"}, Timeout: time.Second,
+			{URL: "http://u", Headers: map[string]string{"H": "h"}, Timeout: quantity.Duration(time.Second),
 				SHA256URL: "http://s", SignatureURL: "http://g", PublicKey: "k"},
 		},
 	}
@@ -264,24 +272,6 @@ func TestFeed(t *testing.T) {
 	}
 	if got := l.Feed(); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v\ninstead of\n%+v", got, want)
-	}
-}
-
-func TestShares(t *testing.T) {
-	for text, want := range map[string]string{
-		"0": "0%", "0.000": "0%", "1": "100%", "0.05": "5%", "5%": "5%", "33.3333%": "33.3333%", "0.1%": "0.1%",
-		"0.0005": "0.05%", "100.0%": "100%", "0.123456789012345678": "12.345678901234568%", "10%": "10%",
-	} {
-		s, err := parseShare(text)
-		if err != nil || formatShare(s) != want {
-			t.Errorf("%s: %s, want %s: %v", text, formatShare(s), want, err)
-		}
-	}
-	for range 10_000 {
-		s := Share(rand.Float64())
-		if again, err := parseShare(formatShare(s)); again != s || err != nil {
-			t.Fatalf("%v: %s is %v: %v", float64(s), formatShare(s), float64(again), err)
-		}
 	}
 }
 
@@ -310,12 +300,12 @@ func TestErrors(t *testing.T) {
 		{eth0 + "loop: {node: 1, key_file: /k, size: 64, false_positive_rate: 1%}", []string{`2:62: loop.false_positive_rate: it goes without size, which it is to tell`}, true},
 		{eth0 + "loop: {node: 1, key_file: /k, edges: ['eth[']}", []string{`2:39: loop.edges[0]: "eth[" is no name or pattern of interfaces`}, true},
 		{eth0 + "loop: {node: 0, key_file: /k, action: block}", []string{`2:14: loop.node: 0 is not between 1 and 4294967295`,
-			`2:39: loop.action: "block": want report or drop`}, false},
+			`2:39: loop.action: unknown action "block": want report or drop`}, false},
 		{eth0 + "log:\n  xyz: 1", []string{`3:3: log.xyz: unknown key "xyz": want level or format`}, false},
 		{eth0 + "api:\n  tls:\n    ca: /x", []string{`4:5: api.tls.ca: unknown key "ca": want cert, key or client_ca`}, false},
 		{"interfaces:\n  - {name: eth0, xpd: generic}", []string{`2:18: interfaces[0].xpd: unknown key "xpd": did you mean xdp?`}, false},
 		{eth0 + "trackers:\n  - key: src\n    treshold: 1/s", []string{
-			`3:5: trackers[0]: threshold is missing`, `4:5: trackers[0].treshold: unknown key "treshold": did you mean threshold?`}, false},
+			`4:5: trackers[0].treshold: unknown key "treshold": did you mean threshold?`}, false},
 		{eth0 + "lists:\n  drop:\n    soruces: []", []string{`4:5: lists.drop.soruces: unknown key "soruces": did you mean sources?`}, false},
 		{eth0 + "lists:\n  drop:\n    sources:\n      - ulr: http://x\n", []string{`5:9: lists.drop.sources[0].ulr: unknown key "ulr": did you mean url?`}, false},
 		{eth0 + "lists:\n  drop:\n    format: {kind: csv, colunm: 1}\n", []string{`4:25: lists.drop.format.colunm: unknown key "colunm": did you mean column?`}, false},
@@ -342,28 +332,28 @@ func TestErrors(t *testing.T) {
 		{eth0 + "lists: {a: {interval: [1h]}}", []string{`2:13: lists.a.interval: want a single value`}, false},
 		{eth0 + "lists: {a: {sources: [{url: \"http://x\", headers: [k]}]}}", []string{`2:41: lists.a.sources[0].headers: want a mapping: keys and values`}, false},
 		// Values.
-		{eth0 + "mode: exakt", []string{`2:7: mode: "exakt": did you mean exact?`}, false},
-		{eth0 + "mode: both", []string{`2:7: mode: "both": want exact or approx`}, false},
-		{eth0 + "log: {level: warning}", []string{`2:14: log.level: "warning": want debug, info, warn or error`}, false},
+		{eth0 + "mode: exakt", []string{`2:7: mode: unknown mode "exakt": want exact or approx`}, false},
+		{eth0 + "mode: both", []string{`2:7: mode: unknown mode "both": want exact or approx`}, false},
+		{eth0 + "log: {level: warning}", []string{`2:14: log.level: unknown level "warning": want debug, info, warn or error`}, false},
 		{eth0 + "bits_per_entry: 0.5", []string{`2:17: bits_per_entry: 0.5 is not between 1 and 256`}, false},
 		{eth0 + "bits_per_entry: .nan", []string{`2:17: bits_per_entry: ".nan": want a number`}, false},
 		{eth0 + "learning: {elements: -1, half_life: 10}", []string{
-			`2:22: learning.elements: -1 is not between 0 and 1048576`, `2:37: learning.half_life: "10": want a number and its unit, as in 30s, 10m or 24h`}, false},
-		{eth0 + "learning: {half_life: 0.5ms}", []string{`2:23: learning.half_life: "0.5ms": want whole milliseconds, up to 292 years`}, true},
-		{eth0 + "learning: {half_life: 0s}", []string{`2:23: learning.half_life: 0s is not between 1s and 24h`}, true},
-		{eth0 + "max_coverage: 120%", []string{`2:15: max_coverage: "120%": want 0% … 100%`}, true},
-		{eth0 + "max_coverage: -1", []string{`2:15: max_coverage: "-1": want a share, as in 5% or 0.05`}, false},
+			`2:22: learning.elements: -1 is not between 0 and 1048576`, `2:37: learning.half_life: invalid duration "10": want a number and its unit, as in 90s, 10m, 36h or 1d12h: did you mean 10s?`}, false},
+		{eth0 + "learning: {half_life: 0.5ms}", []string{`2:23: learning.half_life: 500µs is not between 1s and 1d`}, true},
+		{eth0 + "learning: {half_life: 0s}", []string{`2:23: learning.half_life: 0s is not between 1s and 1d`}, true},
+		{eth0 + "max_coverage: 120%", []string{`2:15: max_coverage: invalid share "120%": want 0% to 100%, as in 5% or 0.05`}, true},
+		{eth0 + "max_coverage: -1", []string{`2:15: max_coverage: invalid share "-1": want 0% to 100%, as in 5% or 0.05`}, false},
 		{eth0 + "max_coverage: 0", []string{`2:15: max_coverage: no list could have any entry`}, true},
 		{eth0 + "state_dir: weir", []string{`2:12: state_dir: "weir": want an absolute path`}, false},
-		{eth0 + "metrics: {listen: 9477}", []string{`2:19: metrics.listen: "9477": want host:port, as in 127.0.0.1:9477`}, false},
+		{eth0 + "metrics: {listen: 9477}", []string{`2:19: metrics.listen: "9477": want host:port, as in 127.0.0.1:9477 or [::1]:9477`}, false},
 		{eth0 + "metrics: {listen: \"::1:0\"}", []string{`2:19: metrics.listen: "::1:0": want host:port, as in 127.0.0.1:9477 or [::1]:9477`}, true},
 		{eth0 + "failsafe:\n  ports: [22, icmp/1, tcp/70000]\n  prefixes: [192.0.2.1/24, 0.0.0.0/0, x]", []string{
-			`3:11: failsafe.ports[0]: "22": want tcp/, udp/ or sctp/ and a number`,
-			`3:15: failsafe.ports[1]: "icmp/1": want tcp/, udp/ or sctp/ and a number`,
-			`3:23: failsafe.ports[2]: failsafe port "tcp/70000": want tcp/, udp/ or sctp/ and a number`,
-			`4:14: failsafe.prefixes[0]: failsafe prefix "192.0.2.1/24": host bits set, did you mean 192.0.2.0/24?`,
-			`4:28: failsafe.prefixes[1]: failsafe prefix "0.0.0.0/0": every source would pass, whatever is listed`,
-			`4:39: failsafe.prefixes[2]: "x": want an address or a prefix`}, false},
+			`3:11: failsafe.ports[0]: invalid port "22": want tcp, udp or sctp and a number, as in tcp/22 or 22/tcp`,
+			`3:15: failsafe.ports[1]: invalid port "icmp/1": want tcp, udp or sctp and a number, as in tcp/22 or 22/tcp`,
+			`3:23: failsafe.ports[2]: invalid port "tcp/70000": want tcp, udp or sctp and a number, as in tcp/22 or 22/tcp`,
+			`4:14: failsafe.prefixes[0]: prefix "192.0.2.1/24" has host bits set: did you mean 192.0.2.0/24?`,
+			`4:28: failsafe.prefixes[1]: prefix "0.0.0.0/0": every source would pass, listed or not`,
+			`4:39: failsafe.prefixes[2]: invalid prefix "x": want an address or a prefix, as in 192.0.2.0/24`}, false},
 		// What goes together, and what is there twice.
 		{"interfaces: []", []string{`1:1: interfaces: no interface to filter on`}, true},
 		{"interfaces: [eth0, \"eth[\", \"a b\", averyverylongname, \"\", eth0]", []string{
@@ -381,19 +371,30 @@ func TestErrors(t *testing.T) {
 		{eth0 + "api: {listen: \":9478\", tls: {cert: /a, key: /b}}", []string{
 			`2:15: api.listen: it takes tls with cert, key and client_ca: who reaches the daemon controls the filter`}, true},
 		{eth0 + "api: {tls: {cert: /a}}", []string{`2:7: api.tls: it is for listen, which is missing`}, true},
-		{eth0 + "trackers: [{key: src/33, threshold: 0/s}, {key: ip, threshold: 5}, {key: dst, threshold: 0%}]", []string{
-			`2:18: trackers[0].key: "src/33": want a prefix length from 1 to 32`,
-			`2:37: trackers[0].threshold: "0/s": want more than nothing`,
-			`2:49: trackers[1].key: "ip": want src, dst, flow, or a prefix as in src/24`,
-			`2:64: trackers[1].threshold: "5": want a number a second, as in 10k/s, or a share, as in 0.1%`,
-			`2:90: trackers[2].threshold: "0%": want more than nothing`}, false},
-		{eth0 + "trackers:\n  - {key: src, threshold: 1/s, action: limit}\n  - {key: src, threshold: 2/s, rate: 1/s}\n  - {key: dst, threshold: 0.5/s, interval: 1ms, duration: 0s}", []string{
-			`3:5: trackers[0]: action limit takes a rate`,
+		{eth0 + "trackers: [{key: src/129, threshold: 0/s}, {key: ip, threshold: 5}, {key: dst, threshold: 0%}]", []string{
+			`2:18: trackers[0].key: invalid key "src/129": want a prefix length from 1 to 32, or to 128 for IPv6 alone`,
+			`2:38: trackers[0].threshold: threshold "0/s": want more than 0`,
+			`2:50: trackers[1].key: unknown key "ip": want src, dst, flow, or a prefix as in src/24`,
+			`2:65: trackers[1].threshold: invalid threshold "5": want a rate, as in 50kpps, 10Mbit/s or 10k/s, or a share, as in 0.1%`,
+			`2:91: trackers[2].threshold: threshold "0%": want more than 0`}, false},
+		{eth0 + "trackers:\n  - {key: src, threshold: 1%, action: limit}\n  - {key: src, threshold: 2/s, limit: 1/s}\n  - {key: dst, threshold: 0.5/s, interval: 1ms, duration: 0s}", []string{
+			`3:5: trackers[0]: action limit needs a limit, as in 1kpps: the threshold has no rate`,
 			`4:5: trackers[1]: the same as trackers[0]`,
-			`4:5: trackers[1]: rate and burst go with action limit only`,
-			`5:27: trackers[2].threshold: 0.5/s is less than one in an interval of 1ms`,
-			`5:44: trackers[2].interval: 1ms is not between 100ms and 1h`,
-			`5:59: trackers[2].duration: 0s is not between 1s and 720h`}, true},
+			`4:5: trackers[1]: limit and burst go with action limit, not report`,
+			`5:27: trackers[2].threshold: 0.5/s is less than one of the packets in an interval of 1ms`,
+			`5:44: trackers[2].interval: 1ms is not between 100ms and 1m`,
+			`5:59: trackers[2].duration: 0s is not between 1s and 30d`}, true},
+		{eth0 + "trackers:\n  - {key: src, threshold: 1kpps, action: limit, limit: 0.5/s}\n  - {key: dst, threshold: 10Mbit/s, unit: packets, interval: 5m}\n  - {key: flow, threshold: 1kpps, limit: 1MB/s, action: limit, memory: 1KiB}\n  - {key: src/24, threshold: 0.00001%}", []string{
+			`3:56: trackers[0].limit: a limit of 0.5/s is not between 1/s and 128G/s`,
+			`4:27: trackers[1].threshold: 10Mbit/s counts bits, but the tracker counts packets`,
+			`4:62: trackers[1].interval: 5m is not between 100ms and 1m`,
+			`5:42: trackers[2].limit: 1MB/s counts bytes, but the tracker counts packets`,
+			`5:72: trackers[2].memory: 1KiB is not between 4KiB and 1GiB`}, true},
+		{eth0 + "trackers: [{key: src, rate: 1k/s}]", []string{
+			`2:23: trackers[0].rate: rate is now called threshold (above which a flow is heavy) or limit (what it may have then)`}, false},
+		{eth0 + "digest: {rate: 0/s}", []string{`2:16: digest.rate: want more than 0`}, true},
+		{eth0 + "digest: {rate: 1MB/s}", []string{`2:16: digest.rate: 1MB/s: digests are of packets, as in 100kpps`}, true},
+		{eth0 + "pins: weir", []string{`2:7: pins: "weir": want an absolute path`}, true},
 		{eth0 + "trackers: [" + strings.Repeat("{key: src, threshold: 1/s}, ", 5) + "]", []string{
 			`2:1: trackers: 5 of them: the most are 4`, `2:40: trackers[1]: the same as trackers[0]`, `2:68: trackers[2]: the same as trackers[0]`,
 			`2:96: trackers[3]: the same as trackers[0]`, `2:124: trackers[4]: the same as trackers[0]`}, true},
@@ -416,24 +417,24 @@ func TestErrors(t *testing.T) {
 			`4:3: lists.".x": the name ".x": want up to 64 letters, digits, "_", "-" and inner dots`,
 			`5:3: lists.` + strings.Repeat("x", 65) + `: the name "` + strings.Repeat("x", 65) + `": want up to 64 letters, digits, "_", "-" and inner dots`}, false},
 		{eth0 + "lists:\n  a:\n    interval: 0s\n    jitter: 1000h\n  b:\n    ttl: 30m\n    sources: [{file: /x}]", []string{
-			`4:15: lists.a.interval: 0s is not between 1s and 720h`, `5:13: lists.a.jitter: 1000h is not between 0s and 720h`,
-			`7:10: lists.b.ttl: 30m is less than interval and jitter: entries would lapse between two fetches`}, true},
+			`4:15: lists.a.interval: 0s is not between 1s and 30d`, `5:13: lists.a.jitter: 41d16h is not between 0s and 30d`,
+			`7:10: lists.b.ttl: 30m is less than interval and jitter: entries would expire between two fetches`}, true},
 		{eth0 + "lists:\n  a: {format: csv}\n  b: {format: {kind: json, path: x}}\n  c: {format: plane}\n  d: {format: {column: 1}}", []string{
 			`3:15: lists.a.format: a column goes with format csv, which needs one`,
 			`4:7: lists.b.format: path "x": want something like ".data[].ip"`,
-			`5:15: lists.c.format: "plane": want plain, csv, json, jsonl, spamhaus, crowdsec, nftables or ipset`,
+			`5:15: lists.c.format: unknown format "plane": want plain, csv, json, jsonl, spamhaus, crowdsec, nftables or ipset`,
 			`6:7: lists.d.format: a column goes with format csv, which needs one`}, false},
 		{eth0 + "lists:\n  a:\n    sources:\n      - {file: /x, url: \"http://x\"}\n      - {}\n      - {file: /x, sha256: 12}\n      - {url: \"ftp://x\"}\n      - {url: \"http:///x\"}", []string{
 			`5:9: lists.a.sources[0]: want one of file, directory and URL`,
 			`6:9: lists.a.sources[1]: want one of file, directory and URL`,
 			`7:28: lists.a.sources[2].sha256: "12": want 64 hexadecimal digits`,
-			`8:15: lists.a.sources[3].url: want an address that begins with http:// or https://`,
+			`8:15: lists.a.sources[3].url: want a URL that begins with http:// or https://`,
 			`9:15: lists.a.sources[4].url: URL without a host`}, false},
 		{eth0 + "lists:\n  a:\n    sources:\n      - {file: /x}\n      - {file: /x, max_bytes: 0}\n      - {file: /y, max_bytes: 1.5}\n      - {file: /z, max_bytes: 1 TB}", []string{
 			`6:9: lists.a.sources[1]: max_bytes or timeout is 0: nothing could be read`,
 			`6:9: lists.a.sources[1]: the same as lists.a.sources[0]`,
-			`7:31: lists.a.sources[2].max_bytes: "1.5": want an integer up to 2^53`,
-			`8:31: lists.a.sources[3].max_bytes: "1 TB": want bytes, as in 65536 or 64MiB`}, false},
+			`7:31: lists.a.sources[2].max_bytes: invalid size "1.5": want a whole number of bytes up to 2^53, as in 65536, 64MiB or 10GB`,
+			`8:31: lists.a.sources[3].max_bytes: invalid size "1 TB": want bytes up to 2^53, as in 65536, 64MiB or 10GB`}, false},
 		{eth0 + "lists:\n  a:\n    sources:\n      - {file: /x}\n      - {file: /x, max_bytes: 0}", []string{
 			`6:9: lists.a.sources[1]: max_bytes or timeout is 0: nothing could be read`,
 			`6:9: lists.a.sources[1]: the same as lists.a.sources[0]`}, true},
@@ -491,9 +492,9 @@ func TestDiff(t *testing.T) {
 			"interfaces: [eth0]\nlists: {a: {sources: [{url: \"http://u:hidden@h/x?k=hidden\", headers: {K: hidden}, sha256_url: \"http://h/y?hidden\"}]}}", []string{
 				"lists.a.sources[http://h/x].url: changed", "lists.a.sources[http://h/x].headers: changed",
 				"lists.a.sources[http://h/x].sha256_url: none → http://h/y", "lists.a.sources[http://h/x (2)]: removed"}},
-		{"interfaces: [eth0]\ntrackers: [{key: src, threshold: 1k/s}]", "interfaces: [eth0]\ntrackers: [{key: src, threshold: 1%, action: limit, rate: 5/s}, {key: src, unit: bytes, threshold: 1/s}]", []string{
+		{"interfaces: [eth0]\ntrackers: [{key: src, threshold: 1k/s}]", "interfaces: [eth0]\ntrackers: [{key: src, threshold: 1%, action: limit, limit: 5/s}, {key: src, unit: bytes, threshold: 1/s}]", []string{
 			"trackers[src packets].threshold: 1k/s → 1%", "trackers[src packets].action: report → limit",
-			"trackers[src packets].rate: none → 5/s", "trackers[src bytes]: added"}},
+			"trackers[src packets].limit: none → 5/s", "trackers[src bytes]: added"}},
 		{"interfaces: [eth0]\nmulticast: {interfaces: [{name: eth1, groups: [239.1.1.1]}]}",
 			"interfaces: [eth0]\nmulticast: {max_groups: 9, interfaces: [eth2, {name: eth1, groups: [239.1.1.1, 'ff0e::1']}]}", []string{
 				"multicast.interfaces[eth2]: added", "multicast.interfaces[eth1].groups: 239.1.1.1 → 239.1.1.1, ff0e::1", "multicast.max_groups: 1024 → 9"}},

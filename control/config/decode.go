@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding"
 	"errors"
 	"fmt"
 	"os"
@@ -185,9 +186,11 @@ func (d *decoder) decode(n ast.Node, v reflect.Value, path string) {
 	if _, null := n.(*ast.NullNode); isScalar(n) && !null {
 		d.at[path] = position(n) // not that of its key
 	}
-	if c, ok := codecs[v.Type()]; ok {
+	if to, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		if text, ok := d.scalar(n, path); ok {
-			d.set(v, path)(c.parse(text))
+			if err := to.UnmarshalText([]byte(text)); err != nil {
+				d.fail(path, err)
+			}
 		}
 		return
 	}
@@ -257,6 +260,24 @@ func (d *decoder) scalar(n ast.Node, path string) (string, bool) {
 	return "", false
 }
 
+// isText reports whether a type is written as a scalar, by its own methods.
+func isText(t reflect.Type) bool {
+	return reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+}
+
+// textOf returns a value's text; a string type need not have a method for it.
+func textOf(v reflect.Value) string {
+	m, ok := v.Interface().(encoding.TextMarshaler)
+	if !ok {
+		return v.String()
+	}
+	text, err := m.MarshalText()
+	if err != nil {
+		panic(err) // UnmarshalText has read it
+	}
+	return string(text)
+}
+
 // field is a struct's field and its tags.
 type field struct {
 	name                              string
@@ -303,7 +324,7 @@ func findField(t reflect.Type, is func(field) bool) (field, bool) {
 // structure decodes a mapping; n is nil for none.
 func (d *decoder) structure(n ast.Node, v reflect.Value, path string) {
 	if s, ok := reflect.TypeAssert[defaulter](v.Addr()); ok && v.IsZero() {
-		s.setDefaults()
+		s.SetDefaults()
 	}
 	if f, ok := shortField(v.Type()); ok {
 		if _, null := n.(*ast.NullNode); !null && isScalar(n) {
@@ -326,6 +347,10 @@ func (d *decoder) structure(n ast.Node, v reflect.Value, path string) {
 				if !f.isKey {
 					names = append(names, f.name)
 				}
+			}
+			if r, ok := v.Interface().(interface{ Renamed(name string) string }); ok && r.Renamed(name) != "" {
+				d.failf(below, "%s is now called %s", name, r.Renamed(name))
+				continue
 			}
 			d.fail(below, fmt.Errorf("unknown key %w", wanted(name, names)))
 			continue
@@ -409,6 +434,9 @@ func (d *decoder) mapping(n ast.Node, path string) ([]entry, bool) {
 // join is the way to what has a name below a path. A name that could be taken
 // for more than one is quoted.
 func join(path, name string) string {
+	if name == "" {
+		return path
+	}
 	if strings.ContainsAny(name, ".[") {
 		name = strconv.Quote(name)
 	}
@@ -419,13 +447,13 @@ func join(path, name string) string {
 }
 
 // defaulter is a struct that has defaults where it is in the file.
-type defaulter interface{ setDefaults() }
+type defaulter interface{ SetDefaults() }
 
 // element makes an element with its defaults.
 func element(t reflect.Type) reflect.Value {
 	v := reflect.New(t)
 	if d, ok := reflect.TypeAssert[defaulter](v); ok {
-		d.setDefaults()
+		d.SetDefaults()
 	}
 	return v.Elem()
 }

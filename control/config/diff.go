@@ -19,15 +19,19 @@ func Diff(old, new *Config) []string {
 }
 
 // labelled is an element that is known by what it is, not by its place.
-type labelled interface{ label() string }
+type labelled interface{ Label() string }
 
-func (i Interface) label() string { return loader.Target{Netns: i.Netns, Iface: i.Name}.String() }
-func (t Tracker) label() string   { return t.Key.String() + " " + t.Unit.String() }
-func (l List) label() string      { return l.Name }
+// Label returns the interface and its namespace.
+func (i Interface) Label() string { return loader.Target{Netns: i.Netns, Iface: i.Name}.String() }
 
-func (i MulticastInterface) label() string { return i.Name }
+// Label returns the name.
+func (l List) Label() string { return l.Name }
 
-func (s Source) label() string {
+// Label returns the name.
+func (i MulticastInterface) Label() string { return i.Name }
+
+// Label returns the place, without what is secret in it.
+func (s Source) Label() string {
 	return feed.Source{File: string(s.File), Directory: string(s.Directory), URL: string(s.URL)}.String()
 }
 
@@ -40,9 +44,8 @@ func (d *differences) addf(format string, args ...any) {
 // compare compares values at a path. Where they are optional, zero is none.
 func (d *differences) compare(old, new reflect.Value, path string, optional bool) {
 	t := old.Type()
-	_, scalar := codecs[t]
 	switch {
-	case scalar:
+	case isText(t):
 		d.values(old, new, path, optional)
 	case optional && t.Kind() == reflect.Struct && old.IsZero() != new.IsZero():
 		d.addf("%s: %s", path, map[bool]string{true: "added", false: "removed"}[old.IsZero()])
@@ -74,14 +77,14 @@ func (d *differences) values(old, new reflect.Value, path string, optional bool)
 
 // show gives a value without what is secret in it.
 func show(v reflect.Value, optional bool) string {
-	c, scalar := codecs[v.Type()]
+	if r, ok := v.Interface().(interface{ Redacted() string }); ok && !isEmpty(v) {
+		return r.Redacted()
+	}
 	switch {
 	case optional && isEmpty(v):
 		return "none"
-	case scalar && c.hide != nil:
-		return c.hide(v)
-	case scalar:
-		return c.format(v)
+	case isText(v.Type()):
+		return textOf(v)
 	case v.Kind() == reflect.Map:
 		return "(not shown)"
 	case v.Kind() == reflect.Slice:
@@ -130,7 +133,7 @@ func (d *differences) elements(old, new reflect.Value, path string) {
 func labels(v reflect.Value) []string {
 	var all []string
 	for i := range v.Len() {
-		name := v.Index(i).Interface().(labelled).label()
+		name := v.Index(i).Interface().(labelled).Label()
 		label := name
 		for n := 2; slices.Contains(all, label); n++ {
 			label = fmt.Sprintf("%s (%d)", name, n)

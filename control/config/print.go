@@ -33,8 +33,8 @@ type (
 
 // tree gives a value as what is printed.
 func tree(v reflect.Value) any {
-	if c, ok := codecs[v.Type()]; ok {
-		return quoted(c.format(v))
+	if isText(v.Type()) {
+		return quoted(textOf(v))
 	}
 	switch v.Kind() {
 	case reflect.Struct:

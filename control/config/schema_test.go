@@ -7,7 +7,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"maps"
 	"os"
 	"reflect"
 	"strconv"
@@ -17,6 +16,14 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"weir/control/engine"
+	"weir/control/feed"
+	"weir/control/observe/heavy"
+	"weir/control/quantity"
+	"weir/filter/membership"
+	"weir/filter/verdict"
+	"weir/loader"
 )
 
 var update = flag.Bool("update", false, "write weir.schema.json")
@@ -47,28 +54,82 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// comments reads the comments of the fields of config.go, by type and field.
+// comments reads the comments of the fields of the types of a configuration, by
+// type and field.
 func comments(t *testing.T) map[string]string {
 	t.Helper()
-	f, err := parser.ParseFile(token.NewFileSet(), "config.go", nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
 	all := map[string]string{}
-	ast.Inspect(f, func(n ast.Node) bool {
-		spec, ok := n.(*ast.TypeSpec)
-		if !ok {
-			return true
+	for _, file := range []string{"config.go", "../observe/heavy/spec.go"} {
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if s, ok := spec.Type.(*ast.StructType); ok {
-			for _, f := range s.Fields.List {
-				text := strings.Join(strings.Fields(f.Doc.Text()), " ")
-				all[spec.Name.Name+"."+f.Names[0].Name] = text
+		ast.Inspect(f, func(n ast.Node) bool {
+			spec, ok := n.(*ast.TypeSpec)
+			if !ok {
+				return true
 			}
-		}
-		return true
-	})
+			if s, ok := spec.Type.(*ast.StructType); ok {
+				for _, field := range s.Fields.List {
+					if len(field.Names) > 0 {
+						text := strings.Join(strings.Fields(field.Doc.Text()), " ")
+						all[f.Name.Name+"."+spec.Name.Name+"."+field.Names[0].Name] = text
+					}
+				}
+			}
+			return true
+		})
+	}
 	return all
+}
+
+// Numbers of quantities, as patterns.
+const (
+	decimal = `[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?`
+	rate    = decimal + `[kKMGT]?(pps|bit/s|bps|B/s|/s)`
+	span    = `(` + decimal + `d)?([0-9]+(\.[0-9]+)?(h|m|s|ms|us|µs|ns))*`
+)
+
+// scalar is the schema of a type that is written as a scalar.
+func scalar(t *testing.T, of reflect.Type) map[string]any {
+	t.Helper()
+	enum := func(names ...string) map[string]any { return map[string]any{"enum": names} }
+	text := func(pattern string) map[string]any { return map[string]any{"type": "string", "pattern": pattern} }
+	number := func(pattern string, most float64) map[string]any {
+		return map[string]any{"anyOf": []any{text(pattern), map[string]any{"type": "number", "minimum": 0, "maximum": most}}}
+	}
+	s := map[reflect.Type]map[string]any{
+		reflect.TypeFor[membership.Mode]():        enum("exact", "approx"),
+		reflect.TypeFor[loader.Hook]():            enum("native", "generic", "offload"),
+		reflect.TypeFor[verdict.Action]():         enum("pass", "drop"),
+		reflect.TypeFor[engine.Direction]():       enum("src", "dst", "both"),
+		reflect.TypeFor[quantity.Unit]():          enum("packets", "bytes"),
+		reflect.TypeFor[feed.Kind]():              enum("plain", "csv", "json", "jsonl", "spamhaus", "crowdsec", "nftables", "ipset"),
+		reflect.TypeFor[Action]():                 enum("block", "allow"),
+		reflect.TypeFor[heavy.Action]():           enum("report", "limit", "block"),
+		reflect.TypeFor[LoopAction]():             enum("report", "drop"),
+		reflect.TypeFor[LogFormat]():              enum("text", "json"),
+		reflect.TypeFor[LogLevel]():               enum("debug", "info", "warn", "error"),
+		reflect.TypeFor[quantity.Duration]():      text(`^` + span + `$`),
+		reflect.TypeFor[quantity.Share]():         number(`^`+decimal+`%?$`, 1),
+		reflect.TypeFor[quantity.Size]():          number(`^`+decimal+`([KMGT]iB|[kKMGT]?B)?$`, 1<<53),
+		reflect.TypeFor[quantity.Count]():         number(`^`+decimal+`[kKMGT]?$`, 1<<53),
+		reflect.TypeFor[quantity.Rate]():          text(`^` + rate + `$`),
+		reflect.TypeFor[heavy.Threshold]():        text(`^(` + rate + `|` + decimal + `%)(\+(` + rate + `|` + decimal + `%))?$`),
+		reflect.TypeFor[heavy.Key]():              text(`^(flow|(src|dst)(/[0-9]+)?)$`),
+		reflect.TypeFor[Path]():                   text(`^(/.*)?$`),
+		reflect.TypeFor[SHA256]():                 text(`^[0-9a-fA-F]{64}$`),
+		reflect.TypeFor[Separator]():              text(`^[^\r\n"]$`),
+		reflect.TypeFor[Address]():                text(`:[0-9]+$`),
+		reflect.TypeFor[verdict.FailsafePort]():   text(`^((tcp|udp|sctp)/[0-9]+|[0-9]+/(tcp|udp|sctp))$`),
+		reflect.TypeFor[verdict.FailsafePrefix](): text(`^[0-9a-fA-F:.]+(/[0-9]+)?$`),
+		reflect.TypeFor[Group]():                  text(`^[0-9a-fA-F:.]+$`),
+		reflect.TypeFor[URL]():                    text(`^https?://`),
+	}[of]
+	if s == nil {
+		t.Fatalf("no schema for %v", of)
+	}
+	return s
 }
 
 // generator makes the schema of types.
@@ -87,8 +148,8 @@ func (g generator) of(v reflect.Value, description string) map[string]any {
 // defaults.
 func (g generator) bare(v reflect.Value) map[string]any {
 	t := v.Type()
-	if c, ok := codecs[t]; ok {
-		return maps.Clone(c.schema)
+	if isText(t) {
+		return scalar(g.t, t)
 	}
 	orNull := func(kind string) map[string]any { return map[string]any{"type": []string{kind, "null"}} }
 	switch t.Kind() {
@@ -131,7 +192,7 @@ func (g generator) structure(v reflect.Value) map[string]any {
 			continue
 		}
 		fv := v.Field(f.index)
-		text := g.comments[t.Name()+"."+t.Field(f.index).Name]
+		text := g.comments[t.String()+"."+t.Field(f.index).Name]
 		if text == "" {
 			g.t.Errorf("%s.%s has no comment", t.Name(), t.Field(f.index).Name)
 		}
@@ -139,11 +200,10 @@ func (g generator) structure(v reflect.Value) map[string]any {
 		if f.min != "" {
 			p["minimum"], p["maximum"] = bound(g.t, f.min), bound(g.t, f.max)
 		}
-		_, scalar := codecs[fv.Type()]
 		switch {
 		case f.required:
 			required = append(required, f.name)
-		case !f.omitEmpty && (scalar || fv.Kind() != reflect.Struct):
+		case !f.omitEmpty && (isText(fv.Type()) || fv.Kind() != reflect.Struct):
 			p["default"] = defaultOf(fv)
 		}
 		properties[f.name] = p
@@ -160,8 +220,8 @@ func (g generator) structure(v reflect.Value) map[string]any {
 
 // defaultOf is a default in JSON.
 func defaultOf(v reflect.Value) any {
-	if c, ok := codecs[v.Type()]; ok {
-		return c.format(v)
+	if isText(v.Type()) {
+		return textOf(v)
 	}
 	return v.Interface()
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"weir/filter/key"
+	"weir/filter/verdict"
 )
 
 // tellCutOff logs which servers of feeds are on a block list. Such a feed does not
@@ -36,7 +37,7 @@ func (d *Daemon) tellCutOff() {
 // blocker is the list by which all packets of a source are blocked, "" if they are
 // not, or come from this host itself.
 func (d *Daemon) blocker(source netip.Addr) (name string) {
-	if source.IsLoopback() || slices.ContainsFunc(d.state.config.Failsafe.Prefixes, func(p netip.Prefix) bool { return p.Contains(source) }) {
+	if source.IsLoopback() || slices.ContainsFunc(d.state.config.Failsafe.Prefixes, func(p verdict.FailsafePrefix) bool { return p.Contains(source) }) {
 		return ""
 	}
 	other := netip.IPv4Unspecified()

@@ -23,7 +23,6 @@ import (
 	"weir/control/journal"
 	"weir/control/metrics"
 	"weir/control/notify"
-	"weir/control/observe/heavy"
 	"weir/control/ruleset"
 	"weir/control/run"
 	"weir/filter/membership"
@@ -126,7 +125,7 @@ func (d *Daemon) options(s *state) (run.Options, error) {
 	for _, i := range c.Interfaces {
 		o.Places = append(o.Places, run.Place{Target: run.Target{Netns: i.Netns, Iface: i.Name}, XDP: i.XDP})
 	}
-	o.HalfLife, o.Digests = c.Learning.HalfLife, c.Digests()
+	o.HalfLife, o.Digests = time.Duration(c.Learning.HalfLife), c.Digests()
 	if c.Mode == membership.Approximate {
 		o.Learn = c.Learning.Elements
 	}
@@ -136,35 +135,8 @@ func (d *Daemon) options(s *state) (run.Options, error) {
 			return o, fmt.Errorf("loop: %w", err)
 		}
 	}
-	for _, t := range c.Trackers {
-		spec, err := heavy.Parse(specOf(t))
-		if err != nil {
-			return o, fmt.Errorf("trackers: %w", err)
-		}
-		o.Track = append(o.Track, spec)
-	}
+	o.Track = c.Trackers
 	return o, nil
-}
-
-// specOf writes a tracker of the configuration as package heavy reads it.
-func specOf(t config.Tracker) string {
-	s := fmt.Sprintf("key=%s,unit=%s,interval=%v,action=%s", t.Key, t.Unit, t.Interval, t.Action)
-	if t.Threshold.Rate > 0 {
-		s += fmt.Sprintf(",rate=%f", float64(t.Threshold.Rate))
-	}
-	if t.Threshold.Share > 0 {
-		s += fmt.Sprintf(",share=%f", float64(t.Threshold.Share))
-	}
-	if t.Action == config.Limit {
-		s += fmt.Sprintf(",limit=%f", float64(t.Rate))
-		if t.Burst > 0 {
-			s += fmt.Sprintf(",burst=%d", t.Burst)
-		}
-	}
-	if t.Action != config.Report {
-		s += fmt.Sprintf(",for=%v", t.Duration)
-	}
-	return s
 }
 
 func (d *Daemon) tellRefused(s *state) {
@@ -374,7 +346,7 @@ func (d *Daemon) linger(l *aList, changes []engine.Change) (more []engine.Change
 			continue
 		}
 		e := journal.Entry{
-			List: l.Name, Allow: l.Action == config.Allow, Key: c.Key, Added: now, Expires: expires(now, l.TTL), Reason: "left the feed",
+			List: l.Name, Allow: l.Action == config.Allow, Key: c.Key, Added: now, Expires: expires(now, time.Duration(l.TTL)), Reason: "left the feed",
 		}
 		if by, ok := d.journal.Get(l.Name, c.Key); ok && (by.Expires.IsZero() || by.Expires.After(e.Expires)) {
 			continue // who added it by command wants it for longer

@@ -193,7 +193,7 @@ func refuse(c *config.Config, l config.List, e list.Entries) error {
 		return nil
 	}
 	for _, safe := range c.Failsafe.Prefixes {
-		if p, covered := covers(e, safe); covered {
+		if p, covered := covers(e, safe.Prefix); covered {
 			return fmt.Errorf("list %s: its entry %v covers the failsafe prefix %v", l.Name, p, safe)
 		}
 	}
@@ -270,7 +270,10 @@ func keys(l engine.List, e list.Entries) []key.Key {
 func rulesOf(c *config.Config) (r ruleset.Rules) {
 	r.Mode, r.BitsPerKey, r.Monitor = c.Mode, c.BitsPerEntry, c.Monitor
 	r.DropMalformed = c.Malformed == verdict.Drop
-	r.FailsafePorts, r.FailsafePrefixes = c.Failsafe.Ports, c.Failsafe.Prefixes
+	r.FailsafePorts = c.Failsafe.Ports
+	for _, p := range c.Failsafe.Prefixes {
+		r.FailsafePrefixes = append(r.FailsafePrefixes, p.Prefix)
+	}
 	return r
 }
 

@@ -111,8 +111,8 @@ func (d *Daemon) idleGroups() map[string][]netip.Addr {
 func (d *Daemon) forgetGroups(idle []netip.Addr, c api.MulticastChange, changed *api.MulticastChanged) error {
 	var batch []journal.Change
 	for i, text := range c.Groups {
-		g, err := config.ParseGroup(text)
-		if err != nil {
+		var g config.Group
+		if err := g.UnmarshalText([]byte(text)); err != nil {
 			return &api.BadRequest{Entry: &i, Err: err}
 		}
 		if at := slices.Index(idle, netip.Addr(g)); at >= 0 {
@@ -178,7 +178,8 @@ func (d *Daemon) multicastBatch(port int, c api.MulticastChange) ([]journal.Chan
 	room := table.MaxGroups - table.Len()
 	seen := make(map[netip.Addr]bool)
 	for i, text := range c.Groups {
-		g, err := config.ParseGroup(text)
+		var g config.Group
+		err := g.UnmarshalText([]byte(text))
 		group := netip.Addr(g)
 		switch {
 		case err != nil:

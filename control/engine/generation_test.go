@@ -535,11 +535,12 @@ func TestAttribution(t *testing.T) {
 
 func TestDirection(t *testing.T) {
 	for d := Source; d <= Both; d++ {
-		if got, err := ParseDirection(d.String()); got != d || err != nil {
-			t.Errorf("%v is parsed as %v, %v", d, got, err)
+		var got Direction
+		if err := got.UnmarshalText([]byte(d.String())); got != d || err != nil {
+			t.Errorf("%v is read as %v, %v", d, got, err)
 		}
 	}
-	if _, err := ParseDirection("up"); err == nil {
+	if d := Both; d.UnmarshalText([]byte("up")) == nil || d != Both {
 		t.Error("a direction up")
 	}
 }

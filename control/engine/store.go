@@ -23,14 +23,22 @@ const (
 
 func (d Direction) String() string { return [...]string{"src", "dst", "both"}[d] }
 
-// ParseDirection is the inverse of Direction.String.
-func ParseDirection(s string) (Direction, error) {
-	for d := Source; d <= Both; d++ {
-		if s == d.String() {
-			return d, nil
-		}
+// MarshalText returns the direction's name.
+func (d Direction) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText sets the direction by its name.
+func (d *Direction) UnmarshalText(text []byte) error {
+	switch string(text) {
+	case "src":
+		*d = Source
+	case "dst":
+		*d = Destination
+	case "both":
+		*d = Both
+	default:
+		return fmt.Errorf("unknown direction %q: want src, dst or both", text)
 	}
-	return 0, fmt.Errorf("direction %q: want src, dst or both", s)
+	return nil
 }
 
 // List is a named list whose entries are blocked or allowed.

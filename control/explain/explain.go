@@ -125,7 +125,7 @@ func Explain(query string, r ruleset.Rules, progress ruleset.Progress) (*Explana
 func failsafePorts(r ruleset.Rules) string {
 	var ports []string
 	for _, p := range r.FailsafePorts {
-		ports = append(ports, ruleset.FormatFailsafePort(p))
+		ports = append(ports, p.String())
 	}
 	return strings.Join(ports, ", ")
 }

@@ -30,12 +30,18 @@ var kindNames = []string{"plain", "csv", "json", "jsonl", "spamhaus", "crowdsec"
 
 func (k Kind) String() string { return kindNames[k] }
 
-// ParseKind is the inverse of Kind.String.
-func ParseKind(s string) (Kind, error) {
-	if i := slices.Index(kindNames, s); i >= 0 {
-		return Kind(i), nil
+// MarshalText returns the kind's name.
+func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText sets the kind by its name.
+func (k *Kind) UnmarshalText(text []byte) error {
+	i := slices.Index(kindNames, string(text))
+	if i < 0 {
+		last := len(kindNames) - 1
+		return fmt.Errorf("unknown format %q: want %s or %s", text, strings.Join(kindNames[:last], ", "), kindNames[last])
 	}
-	return 0, fmt.Errorf("format %q: want %s", s, strings.Join(kindNames, ", "))
+	*k = Kind(i)
+	return nil
 }
 
 // Format says how entries stand in a source. The zero Format is the list format.

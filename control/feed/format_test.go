@@ -324,11 +324,12 @@ func TestFormatMistakes(t *testing.T) {
 		}
 	}
 	for i, name := range kindNames {
-		if k, err := ParseKind(name); err != nil || k != Kind(i) || k.String() != name {
+		var k Kind
+		if err := k.UnmarshalText([]byte(name)); err != nil || k != Kind(i) || k.String() != name {
 			t.Errorf("%s: %v, %v", name, k, err)
 		}
 	}
-	if _, err := ParseKind("xml"); err == nil || !strings.Contains(err.Error(), `"xml": want plain, csv,`) {
+	if err := new(Kind).UnmarshalText([]byte("xml")); err == nil || !strings.Contains(err.Error(), `"xml": want plain, csv,`) {
 		t.Error(err)
 	}
 }

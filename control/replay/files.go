@@ -30,14 +30,20 @@ const (
 
 func (k EngineKind) String() string { return [...]string{"kernel", "go"}[k] }
 
-// ParseEngineKind is the inverse of EngineKind.String.
-func ParseEngineKind(s string) (EngineKind, error) {
-	for _, k := range []EngineKind{InKernel, InGo} {
-		if s == k.String() {
-			return k, nil
-		}
+// MarshalText returns the engine's name.
+func (k EngineKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText sets the engine by its name.
+func (k *EngineKind) UnmarshalText(text []byte) error {
+	switch string(text) {
+	case "kernel":
+		*k = InKernel
+	case "go":
+		*k = InGo
+	default:
+		return fmt.Errorf("unknown engine %q: want kernel or go", text)
 	}
-	return 0, fmt.Errorf("engine %q: want kernel or go", s)
+	return nil
 }
 
 // Options say how captures are replayed.
@@ -120,7 +126,7 @@ func Files(ctx context.Context, o Options, captures []string) (s *Summary, err e
 		defer release()
 		e.Banks(0, func(banks []*sketch.Bank) {
 			for _, b := range banks {
-				b.Admit(o.Heavy.Threshold().Admission(0, 1))
+				b.Admit(shareOf(o.Heavy).Admission(0, 1))
 			}
 		})
 		// Also what was read before an error.
@@ -134,6 +140,11 @@ func Files(ctx context.Context, o Options, captures []string) (s *Summary, err e
 	return s, nil
 }
 
+// shareOf is what makes a flow heavy in captures.
+func shareOf(s *heavy.Spec) sketch.Threshold {
+	return sketch.Threshold{Share: float64(s.Threshold.Share)}
+}
+
 // addHeavy adds the heavy flows to the summary.
 func (s *Summary) addHeavy(spec *heavy.Spec, banks []*sketch.Bank) {
 	var total uint64
@@ -142,10 +153,10 @@ func (s *Summary) addHeavy(spec *heavy.Spec, banks []*sketch.Bank) {
 		s.HeavyDenied += b.Denied()
 	}
 	flows := slices.DeleteFunc(sketch.Merge(banks...), func(f sketch.Flow) bool {
-		return f.Estimate(spec.Unit) < spec.Threshold().Heavy(total, 0)
+		return f.Estimate(spec.Counts()) < shareOf(spec).Heavy(total, 0)
 	})
 	slices.SortFunc(flows, func(a, b sketch.Flow) int {
-		return cmp.Or(cmp.Compare(b.Estimate(spec.Unit), a.Estimate(spec.Unit)), cmp.Compare(a.Key.String(), b.Key.String()))
+		return cmp.Or(cmp.Compare(b.Estimate(spec.Counts()), a.Estimate(spec.Counts())), cmp.Compare(a.Key.String(), b.Key.String()))
 	})
 	s.Heavy = make([]HeavyFlow, 0, len(flows))
 	for _, f := range flows {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"weir/filter/membership"
 	"weir/filter/verdict"
 )
 
@@ -103,48 +102,15 @@ func TestTooWide(t *testing.T) {
 	}
 }
 
-func TestParse(t *testing.T) {
-	for _, m := range []membership.Mode{membership.Exact, membership.Approximate} {
-		if got, err := ParseMode(m.String()); err != nil || got != m {
-			t.Errorf("mode %v: %v, %v", m, got, err)
-		}
-	}
-	for text, want := range map[string]Share{"5%": 0.05, "0.05": 0.05, " 12.5 % ": 0.125, "0%": -1, "0": -1, "100%": 1} {
-		got, err := ParseShare(text)
-		if err != nil || got != want {
+func TestShare(t *testing.T) {
+	for text, want := range map[string]Share{"5%": 0.05, "0.05": 0.05, "0%": -1, "0": -1, "100%": 1} {
+		var got, again Share
+		if err := got.UnmarshalText([]byte(text)); err != nil || got != want {
 			t.Errorf("share %q: %v, %v, want %v", text, got, err, want)
 		}
-		if again, err := ParseShare(got.String()); err != nil || again != got {
-			t.Errorf("share %v is written %q, which is %v, %v", got, got.String(), again, err)
-		}
-	}
-	if p, err := ParseFailsafePort("tcp/22"); err != nil || p != (verdict.FailsafePort{Proto: 6, Port: 22}) || FormatFailsafePort(p) != "tcp/22" {
-		t.Errorf("port: %v, %v", p, err)
-	}
-	for text, want := range map[string]string{"192.0.2.1": "192.0.2.1/32", "10.0.0.0/8": "10.0.0.0/8", "2001:db8::/32": "2001:db8::/32",
-		"::ffff:192.0.2.1": "192.0.2.1/32", "::ffff:192.0.2.0/120": "192.0.2.0/24"} {
-		if p, err := ParseFailsafePrefix(text); err != nil || p.String() != want {
-			t.Errorf("prefix %q: %v, %v", text, p, err)
-		}
-	}
-	for text, parse := range map[string]func(string) error{
-		"fuzzy":             func(s string) error { _, err := ParseMode(s); return err },
-		"101%":              func(s string) error { _, err := ParseShare(s); return err },
-		"-1%":               func(s string) error { _, err := ParseShare(s); return err },
-		"NaN":               func(s string) error { _, err := ParseShare(s); return err },
-		"tcp/":              func(s string) error { _, err := ParseFailsafePort(s); return err },
-		"tcp/65536":         func(s string) error { _, err := ParseFailsafePort(s); return err },
-		"icmp/8":            func(s string) error { _, err := ParseFailsafePort(s); return err },
-		"22":                func(s string) error { _, err := ParseFailsafePort(s); return err },
-		"10.0.0.1/8":        func(s string) error { _, err := ParseFailsafePrefix(s); return err },
-		"fe80::1%lo":        func(s string) error { _, err := ParseFailsafePrefix(s); return err },
-		"0.0.0.0/0":         func(s string) error { _, err := ParseFailsafePrefix(s); return err },
-		"::/0":              func(s string) error { _, err := ParseFailsafePrefix(s); return err },
-		"::ffff:0.0.0.0/96": func(s string) error { _, err := ParseFailsafePrefix(s); return err },
-		"maybe":             func(s string) error { _, err := ParseMalformed(s); return err },
-	} {
-		if err := parse(text); err == nil || !strings.Contains(err.Error(), text) {
-			t.Errorf("%q: error %v", text, err)
+		written, _ := got.MarshalText()
+		if err := again.UnmarshalText(written); err != nil || again != got {
+			t.Errorf("share %v is written %q, which is %v, %v", got, written, again, err)
 		}
 	}
 }

@@ -64,7 +64,7 @@ func (r *record) watched(last, ended []*heavy.Report, events []heavy.Event, lear
 
 // tracker finds what tracker i has counted so far, under its specification.
 func (r *record) tracker(i int, s heavy.Spec, learning int) *metrics.Tracker {
-	fresh := metrics.Tracker{Number: i + 1, Key: s.Key, Unit: s.Unit.String(), Action: s.Action.String()}
+	fresh := metrics.Tracker{Number: i + 1, Key: string(s.Key), Unit: s.Counts().String(), Action: s.Action.String()}
 	if i >= learning {
 		fresh.Action = "learn"
 	}
@@ -125,7 +125,7 @@ func (f *Filter) note() {
 	}
 	r.last.Store(&s)
 
-	punishing := slices.ContainsFunc(f.o.Track, func(s heavy.Spec) bool { return s.Action != heavy.Tell })
+	punishing := slices.ContainsFunc(f.o.Track, func(s heavy.Spec) bool { return s.Action != heavy.ReportOnly })
 	var named []loader.Target
 	for _, p := range f.o.Places {
 		if !p.pattern() {

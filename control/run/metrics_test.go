@@ -309,7 +309,7 @@ func TestMetricsTrackers(t *testing.T) {
 	l := lab.New(t)
 	var log bytes.Buffer
 	o := options(t, &log, l.B)
-	spec, err := heavy.Parse("key=src,rate=100/s,interval=100ms,action=block,for=1m")
+	spec, err := heavy.Parse("key=src,threshold=100pps,interval=100ms,action=block")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -339,7 +339,7 @@ func TestMetricsTrackers(t *testing.T) {
 
 // What trackers report is added up, each by itself.
 func TestWatched(t *testing.T) {
-	spec, err := heavy.Parse("key=src,rate=100/s,action=limit")
+	spec, err := heavy.Parse("key=src,threshold=100pps,action=limit")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -286,7 +286,7 @@ func TestReconfigureUndone(t *testing.T) {
 
 	next := o
 	next.Loop = &Loop{Node: node, ID: 1, Edges: []string{one.B.Iface, two.B.Iface}}
-	spec, err := heavy.Parse("key=src,rate=1000")
+	spec, err := heavy.Parse("key=src,threshold=1kpps")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"weir/control/observe/events"
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
+	"weir/control/quantity"
 	"weir/control/ruleset"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -103,18 +104,15 @@ func (f *Filter) configure(c *engine.Config, l *ruleset.Loaded) ([]heavy.Spec, e
 func learning(elements int, s *engine.Store) heavy.Spec {
 	const bytesPerFlow = 2 * 72 // with as much for the sketch
 	src, dst := s.BlockSides()
-	name := "flow"
+	spec := heavy.DefaultSpec("flow")
 	switch {
 	case !dst:
-		name = "src"
+		spec.Key = "src"
 	case !src:
-		name = "dst"
+		spec.Key = "dst"
 	}
-	spec, err := heavy.Parse(fmt.Sprintf("key=%s,interval=%v,memory=%dB", name, learnInterval,
-		max(heavy.DefaultMemory, 2*elements*bytesPerFlow/loader.CPUs())))
-	if err != nil {
-		panic(err) // it says nothing that the user has said
-	}
+	spec.Interval = quantity.Duration(learnInterval)
+	spec.Memory = quantity.Size(max(heavy.DefaultMemory, 2*elements*bytesPerFlow/loader.CPUs()))
 	return spec
 }
 
@@ -172,7 +170,7 @@ func (f *Filter) tell(events []heavy.Event) {
 		if e.Released {
 			what = "flow is no longer heavy"
 		}
-		attrs := []any{"flow", heavy.Name(e.Flow.Key), "tracker", e.Spec.Key, "action", e.Spec.Action.String(),
+		attrs := []any{"flow", heavy.Name(e.Flow.Key), "tracker", string(e.Spec.Key), "action", e.Spec.Action.String(),
 			"packets", e.Flow.Packets, "bytes", e.Flow.Bytes, "interval", e.Spec.Interval.String()}
 		if e.Unmet {
 			f.o.Log.Error("heavy flow, but there is no room for another penalty", attrs...)
@@ -336,20 +334,20 @@ func (f *Filter) snapshot(now time.Time, r Rates) {
 func trackerOf(r *heavy.Report, now time.Time, clock time.Duration) api.Tracker {
 	seconds := max(r.Interval.Seconds(), 1e-3)
 	t := api.Tracker{
-		Name: r.Spec.Key, Unit: r.Spec.Unit.String(), Interval: r.Interval.Seconds(),
+		Key: string(r.Spec.Key), Unit: r.Spec.Counts().String(), Interval: r.Interval.Seconds(),
 		Threshold: r.Spec.Limits(), Action: r.Spec.Action.String(),
 		Packets: float64(r.Packets) / seconds, Bytes: float64(r.Bytes) / seconds, Denied: r.Denied,
 	}
 	whole := r.Packets
-	if r.Spec.Unit == sketch.Bytes {
+	if r.Spec.Counts() == sketch.Bytes {
 		whole = r.Bytes
 	}
 	for _, f := range r.Flows[:min(len(r.Flows), mostFlows)] {
 		flow := api.Flow{
 			Key: heavy.Name(f.Key), Packets: float64(f.Packets) / seconds, Bytes: float64(f.Bytes) / seconds,
-			Share: min(1, float64(f.Estimate(r.Spec.Unit))/max(1, float64(whole))), Heavy: f.Heavy,
+			Share: min(1, float64(f.Estimate(r.Spec.Counts()))/max(1, float64(whole))), Heavy: f.Heavy,
 		}
-		if f.State != heavy.Tell {
+		if f.State != heavy.ReportOnly {
 			flow.State = map[heavy.Action]string{heavy.Limit: api.Limited, heavy.Block: api.Blocked}[f.State]
 			until := now.Add(f.Until - clock)
 			flow.Until = &until

@@ -91,7 +91,7 @@ func Describe(l *ruleset.Loaded, g *engine.Generation) Description {
 		}
 	}
 	for _, p := range l.Rules.FailsafePorts {
-		d.FailsafePorts = append(d.FailsafePorts, ruleset.FormatFailsafePort(p))
+		d.FailsafePorts = append(d.FailsafePorts, p.String())
 	}
 	for _, p := range l.Rules.FailsafePrefixes {
 		d.FailsafePrefixes = append(d.FailsafePrefixes, p.String())
@@ -127,26 +127,25 @@ func (d Description) Rules() (ruleset.Rules, error) {
 	r := ruleset.Rules{Lenient: d.Lenient, MaxBad: ruleset.Share(d.MaxBad)}
 	r.Monitor, r.DropMalformed, r.BitsPerKey = d.Monitor, d.DropMalformed, d.BitsPerEntry
 	r.DropLooped = d.Policy().DropLooped
-	var err error
-	if r.Mode, err = ruleset.ParseMode(d.Mode); err != nil {
+	if err := r.Mode.UnmarshalText([]byte(d.Mode)); err != nil {
 		return r, err
 	}
 	for _, s := range d.FailsafePorts {
-		p, err := ruleset.ParseFailsafePort(s)
-		if err != nil {
+		var p verdict.FailsafePort
+		if err := p.UnmarshalText([]byte(s)); err != nil {
 			return r, err
 		}
 		r.FailsafePorts = append(r.FailsafePorts, p)
 	}
 	for _, s := range d.FailsafePrefixes {
-		p, err := ruleset.ParseFailsafePrefix(s)
-		if err != nil {
+		var p verdict.FailsafePrefix
+		if err := p.UnmarshalText([]byte(s)); err != nil {
 			return r, err
 		}
-		r.FailsafePrefixes = append(r.FailsafePrefixes, p)
+		r.FailsafePrefixes = append(r.FailsafePrefixes, p.Prefix)
 	}
 	for _, l := range d.Lists {
-		if r.Direction, err = engine.ParseDirection(l.Direction); err != nil {
+		if err := r.Direction.UnmarshalText([]byte(l.Direction)); err != nil {
 			return r, err
 		}
 		if l.Allow {

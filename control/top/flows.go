@@ -31,7 +31,7 @@ func flowTable(t *api.Top, tracker *api.Tracker, most int) *table {
 		return cmp.Or(cmp.Compare(value(b), value(a)), cmp.Compare(a.Key, b.Key))
 	})
 	rates := table{
-		names: flowNames(tracker.Name),
+		names: flowNames(tracker.Key),
 		columns: []column{
 			{name: "packets", width: 9}, {name: "bits", width: 9}, {name: "share", width: 6},
 		},

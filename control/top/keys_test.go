@@ -11,7 +11,7 @@ import (
 
 func TestKeysTurnTheTabs(t *testing.T) {
 	top := sample()
-	top.Trackers = append(top.Trackers, api.Tracker{Name: "dst", Unit: "bytes"})
+	top.Trackers = append(top.Trackers, api.Tracker{Key: "dst", Unit: "bytes"})
 	for _, c := range []struct{ keys, want string }{
 		{"", "src"},
 		{"s", "src/24"}, {"s s", "src"}, {"s s s", "src/24"},

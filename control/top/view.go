@@ -58,11 +58,11 @@ func tabs(t *api.Top) []string {
 // tabOf is a tracker's name, with its unit where that tells it from another.
 func tabOf(t *api.Top, i int) string {
 	for j := range t.Trackers {
-		if j != i && t.Trackers[j].Name == t.Trackers[i].Name {
-			return t.Trackers[i].Name + " " + t.Trackers[i].Unit
+		if j != i && t.Trackers[j].Key == t.Trackers[i].Key {
+			return t.Trackers[i].Key + " " + t.Trackers[i].Unit
 		}
 	}
-	return t.Trackers[i].Name
+	return t.Trackers[i].Key
 }
 
 // answers tells whether a tab is what was asked for: "src" is also "src/24" and

@@ -29,18 +29,18 @@ func sample() *api.Top {
 			{Reason: "unparsed", Drops: true},
 		},
 		Trackers: []api.Tracker{
-			{Name: "src", Unit: "packets", Interval: 1, Threshold: "20 kpps", Action: "block 60s", Flows: []api.Flow{
+			{Key: "src", Unit: "packets", Interval: 1, Threshold: "20 kpps", Action: "block 60s", Flows: []api.Flow{
 				{Key: "192.0.2.9", Packets: 50, Bytes: 70e6, Share: 0.00004},
 				{Key: longAddress, Packets: 400e3, Bytes: 30e6, Share: 0.3226, Heavy: true, State: api.Blocked, Until: &until},
 				{Key: "192.0.2.7", Packets: 100e3, Bytes: 60e6, Share: 0.0806, Heavy: true, State: api.Limited},
 				{Key: "192.0.2.8", Packets: 25e3, Bytes: 10e6, Share: 0.02, Heavy: true},
 			}},
-			{Name: "src/24", Unit: "bytes", Denied: 12345, Flows: []api.Flow{
+			{Key: "src/24", Unit: "bytes", Denied: 12345, Flows: []api.Flow{
 				{Key: "192.0.2.0/24", Packets: 9, Bytes: 1e3, Share: 0.1},
 				{Key: "198.51.100.0/24", Packets: 1, Bytes: 2e3, Share: 0.2},
 			}},
-			{Name: "dst", Unit: "packets", Flows: []api.Flow{{Key: "> 198.51.100.7", Packets: 5}}},
-			{Name: "flow", Unit: "packets", Flows: []api.Flow{
+			{Key: "dst", Unit: "packets", Flows: []api.Flow{{Key: "> 198.51.100.7", Packets: 5}}},
+			{Key: "flow", Unit: "packets", Flows: []api.Flow{
 				{Key: "tcp 192.0.2.1:12345 > 198.51.100.7:443", Packets: 9},
 				{Key: "udp [" + longAddress + "]:54321 > [2001:db8::53]:53", Packets: 8},
 			}},
@@ -205,7 +205,7 @@ func TestNothingYet(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
-	got = text(v.screen(&api.Top{Trackers: []api.Tracker{{Name: "src"}}}, 80, 24))
+	got = text(v.screen(&api.Top{Trackers: []api.Tracker{{Key: "src"}}}, 80, 24))
 	for _, want := range []string{"nothing has been dropped", "no flows yet"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
@@ -230,7 +230,7 @@ func TestNamesCannotDriveTheTerminal(t *testing.T) {
 	top.Interfaces = []string{evil}
 	top.Filter.Mode = evil
 	top.Filter.Lists[0].Name = evil
-	top.Trackers[0].Name += evil
+	top.Trackers[0].Key += evil
 	top.Trackers[0].Action = evil
 	top.Trackers[0].Flows[0].Key = evil
 	top.Reasons[3].Reason = evil

@@ -79,6 +79,22 @@ func (m Mode) String() string {
 	return "exact"
 }
 
+// MarshalText returns the mode's name.
+func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText sets the mode by its name.
+func (m *Mode) UnmarshalText(text []byte) error {
+	switch string(text) {
+	case "exact":
+		*m = Exact
+	case "approx":
+		*m = Approximate
+	default:
+		return fmt.Errorf("unknown mode %q: want exact or approx", text)
+	}
+	return nil
+}
+
 // Census counts the keys of a set before it is built.
 type Census struct {
 	Keys map[key.Shape]int // number of keys of each shape, after prefix expansion

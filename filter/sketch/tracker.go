@@ -25,6 +25,22 @@ func (u Unit) String() string {
 	return fmt.Sprintf("unit %d", uint8(u))
 }
 
+// MarshalText returns the unit's name.
+func (u Unit) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
+
+// UnmarshalText sets the unit by its name.
+func (u *Unit) UnmarshalText(text []byte) error {
+	switch string(text) {
+	case "packets":
+		*u = Packets
+	case "bytes":
+		*u = Bytes
+	default:
+		return fmt.Errorf("unknown unit %q: want packets or bytes", text)
+	}
+	return nil
+}
+
 // of returns a packet's or a flow's amount in the unit.
 func (u Unit) of(packets, bytes uint64) uint64 {
 	if u == Bytes {

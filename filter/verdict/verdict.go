@@ -65,14 +65,20 @@ func (a Action) String() string {
 	return "pass"
 }
 
-// MaxFailsafe is the maximum number of failsafe ports, of IPv4 prefixes and of
-// IPv6 prefixes, as in bpf/failsafe.h.
-const MaxFailsafe = 8
+// MarshalText returns the action's name.
+func (a Action) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
-// FailsafePort is a destination port that passes before any list is consulted.
-type FailsafePort struct {
-	Proto uint8
-	Port  uint16
+// UnmarshalText sets the action by its name.
+func (a *Action) UnmarshalText(text []byte) error {
+	switch string(text) {
+	case "pass":
+		*a = Pass
+	case "drop":
+		*a = Drop
+	default:
+		return fmt.Errorf("unknown action %q: want pass or drop", text)
+	}
+	return nil
 }
 
 // Policy is everything that a verdict depends on, except for the sets.

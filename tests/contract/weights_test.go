@@ -214,12 +214,12 @@ func (s skewed) learn(t *testing.T, g *engine.Generation, spec heavy.Spec, eleme
 				t.Fatal(err)
 			}
 		}
-		now += spec.Interval
+		now += time.Duration(spec.Interval)
 		reports, _ := w.Tick(now, g, []*loader.Stats{b.Stats()})
 		r := reports[0]
 		i := learn.Interval{Length: r.Interval, Packets: r.Packets}
 		for _, f := range r.Flows {
-			i.Flows = append(i.Flows, learn.Flow{Key: f.Key, Packets: f.Estimate(spec.Unit)})
+			i.Flows = append(i.Flows, learn.Flow{Key: f.Key, Packets: f.Estimate(spec.Counts())})
 		}
 		c, err := g.OpenTrackers(b.Stats())
 		if err != nil {

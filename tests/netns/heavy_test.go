@@ -195,12 +195,12 @@ func TestFlood(t *testing.T) {
 		least float64
 	}{
 		{"action=report", 1e9, 0},
-		{"action=limit,limit=200/s,for=1s", 1.3 * 200, 0.7 * 200},
-		{"action=block,for=1s", 0, 0},
+		{"action=limit,limit=200pps,duration=1s", 1.3 * 200, 0.7 * 200},
+		{"action=block,duration=1s", 0, 0},
 	} {
 		t.Run(test.track, func(t *testing.T) {
 			l := lab.New(t)
-			filter, log := startFilter(t, l, fmt.Sprintf("key=src,rate=1000/s,interval=%v,%s", interval, test.track))
+			filter, log := startFilter(t, l, fmt.Sprintf("key=src,threshold=1kpps,interval=%v,%s", interval, test.track))
 			traffic := startTraffic(t, l)
 			time.Sleep(2 * interval)
 			traffic.stalled.Store(0)

@@ -28,17 +28,18 @@ type Node struct {
 // Link says that packets may come from one node to the other, in either direction.
 type Link struct{ A, B string }
 
-// ParseLink reads "a-b". Names of nodes with a dash take a colon: "a-1:b-1".
-func ParseLink(s string) (Link, error) {
+// UnmarshalText reads "a-b". Names of nodes with a dash take a colon: "a-1:b-1".
+func (l *Link) UnmarshalText(text []byte) error {
 	for _, separator := range []string{":", "-"} {
-		if a, b, ok := strings.Cut(s, separator); ok {
+		if a, b, ok := strings.Cut(string(text), separator); ok {
 			if a == "" || b == "" || a == b || strings.Contains(b, separator) {
 				break
 			}
-			return Link{a, b}, nil
+			*l = Link{a, b}
+			return nil
 		}
 	}
-	return Link{}, fmt.Errorf("link %q: want two nodes, as in a-b or a:b", s)
+	return fmt.Errorf("link %q: want two nodes, as in a-b or a:b", text)
 }
 
 // Asked is a packet of a capture that nodes are asked for.

@@ -394,8 +394,8 @@ func TestPath(t *testing.T) {
 		{"f", func(context.Context, api.TraceQuestion) (*api.Traced, error) { return nil, errors.New("asleep") }},
 	}}
 	for _, s := range []string{"a-b", "b-d", "d-c", "c-a", "c-e", "f:b"} {
-		l, err := ParseLink(s)
-		if err != nil {
+		var l Link
+		if err := l.UnmarshalText([]byte(s)); err != nil {
 			t.Fatal(err)
 		}
 		q.Links = append(q.Links, l)
@@ -437,7 +437,8 @@ func TestPath(t *testing.T) {
 
 func TestQuestionsThatAreWrong(t *testing.T) {
 	for _, s := range []string{"", "a", "a-", "-b", "a-b-c", "a-a", "a:b:c"} {
-		if l, err := ParseLink(s); err == nil {
+		var l Link
+		if err := l.UnmarshalText([]byte(s)); err == nil {
 			t.Errorf("link %q is %+v", s, l)
 		}
 	}

@@ -1,331 +1,319 @@
 // Package heavy finds heavy flows with the data plane's trackers, interval by
-// interval, and holds them back where it is told to.
+// interval, and limits or blocks them if the tracker's action says so.
 package heavy
 
 import (
+	"encoding"
 	"fmt"
-	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/dustin/go-humanize"
-
 	"weir/control/engine"
+	"weir/control/quantity"
 	"weir/filter/key"
 	"weir/filter/penalty"
 	"weir/filter/sketch"
 )
 
-// Action is what becomes of a heavy flow.
-type Action uint8
-
-const (
-	Tell  Action = iota // it is reported
-	Limit               // what it sends above a rate is dropped
-	Block               // all of it is dropped for a time
-)
-
-var actions = [...]string{"report", "limit", "block"}
-
-func (a Action) String() string { return actions[a] }
-
-// Spec says what a tracker counts, what is heavy, and what then happens.
+// Spec is a tracker: what it counts, which flows are heavy, and what happens to
+// them. Use [DefaultSpec] for one with the defaults.
 type Spec struct {
-	Key      string // src, dst, flow, src/BITS or dst/BITS
-	Unit     sketch.Unit
-	Interval time.Duration
-	Rate     float64 // units a second that make a flow heavy; 0: the share alone
-	Share    float64 // of all traffic in the interval; 0: the rate alone
-	Action   Action
-	Limit    float64       // units a second that a limited flow has left
-	Burst    float64       // units that it may have at once; 0: a tenth of a second's
-	For      time.Duration // how long a penalty lasts after the flow was heavy last
-	Memory   int           // bytes of a bank; each CPU has two
+	// What makes a flow: src, dst, or flow (addresses, ports and protocol). A
+	// prefix as in src/24 counts its sources together: of IPv6, those of a prefix
+	// twice as long. Lengths above 32 are those of IPv6; IPv4 then goes by address.
+	Key Key `yaml:"key,required"`
 
-	v4, v6  key.Shape
-	capture bool // see ParseShare
+	// What is counted: packets or bytes. Default: as in threshold, otherwise packets.
+	Unit quantity.Unit `yaml:"unit,omitempty"`
+
+	// How long is counted at a time, from 100ms to 1m.
+	Interval quantity.Duration `yaml:"interval"`
+
+	// Above which a flow is heavy: a rate, as in 50kpps, 10Mbit/s or 10k/s; a share
+	// of all that is counted, as in 0.1%; or both, as in 50kpps+0.1%. By a share
+	// alone, no flow below 100 packets (100 kB) a second is heavy.
+	Threshold Threshold `yaml:"threshold"`
+
+	// report: only that. limit: let heavy flows have no more than limit. block: drop
+	// them. Packets that an allow list contains are spared.
+	Action Action `yaml:"action"`
+
+	// The rate that a limited flow may have. Default: the threshold's.
+	Limit quantity.Rate `yaml:"limit,omitempty"`
+
+	// Packets or bytes that a limited flow may have at once, as in 2000 or 64k.
+	// Default: what limit allows in a second, and no less than 64 KiB.
+	Burst quantity.Count `yaml:"burst,omitempty"`
+
+	// How long a flow stays limited or blocked after it was last above half of the
+	// threshold.
+	Duration quantity.Duration `yaml:"duration"`
+
+	// Memory for flows: each CPU has two such banks.
+	Memory quantity.Size `yaml:"memory"`
 }
 
-// The defaults of a spec.
 const (
-	DefaultInterval = time.Second
-	DefaultFor      = 10 * time.Second
-	DefaultMemory   = 256 << 10
-	defaultShare    = 0.01
-
 	captureMemory = 16 << 20
 
-	// With a share, no flow is heavy with fewer units a second: an idle host's
-	// only flow is not.
+	// By a share alone, no flow is heavy with fewer units a second: the only flow
+	// of an idle host is not.
 	leastPackets = 100
 	leastBytes   = 100_000
 
-	// A penalty ends only when the flow has sent less than this share of what
-	// made it heavy.
+	// A penalty ends only when the flow has sent less than this share of what made
+	// it heavy.
 	hysteresis = 0.5
+
+	// leastBurst lets any one packet pass.
+	leastBurst = 64 << 10
 )
 
-// Syntax is how a spec is written; shareSyntax that of ParseShare.
-const (
-	shareSyntax = "key=src|dst|flow|src/BITS|dst/BITS[,unit=packets|bytes][,share=SHARE][,memory=SIZE]"
-	Syntax      = shareSyntax + "[,rate=UNITS/s][,interval=DURATION][,action=report|limit|block][,limit=UNITS/s][,burst=UNITS][,for=DURATION]"
-)
+// DefaultMemory is the default of Spec.Memory.
+const DefaultMemory = 256 << 10
 
-// Parse reads a spec, such as "key=src,rate=10000/s,action=limit". What it does
-// not say is: packets, a share of 1 % (unless a rate is given), an interval of
-// 1 s, report, a limit of the rate that makes heavy, for 10 s, 256 KiB.
-func Parse(text string) (Spec, error) {
-	s := Spec{Interval: DefaultInterval, For: DefaultFor, Memory: DefaultMemory}
-	seen := make(map[string]bool)
-	for field := range strings.SplitSeq(text, ",") {
-		name, value, ok := strings.Cut(field, "=")
-		if !ok || value == "" {
-			return s, fmt.Errorf("tracker %q: %q is not NAME=VALUE, want %s", text, field, Syntax)
-		}
-		if seen[name] {
-			return s, fmt.Errorf("tracker %q: %s is given twice", text, name)
-		}
-		seen[name] = true
-		if err := s.set(name, value); err != nil {
-			return s, fmt.Errorf("tracker %q: %w", text, err)
+// SetDefaults sets all fields but Key to their defaults.
+func (s *Spec) SetDefaults() {
+	*s = Spec{
+		Key: s.Key, Interval: quantity.Duration(time.Second), Threshold: Threshold{Share: 0.01},
+		Duration: quantity.Duration(time.Minute), Memory: DefaultMemory,
+	}
+}
+
+// DefaultSpec returns a tracker of a key with the defaults.
+func DefaultSpec(k Key) Spec {
+	s := Spec{Key: k}
+	s.SetDefaults()
+	return s
+}
+
+// Validate returns what is wrong with a tracker as [quantity.FieldErrors].
+func (s Spec) Validate() error {
+	var errs quantity.FieldErrors
+	if s.Key == "" {
+		errs.Failf("", "key is missing")
+	}
+	quantity.Between(&errs, "interval", s.Interval, quantity.Duration(100*time.Millisecond), quantity.Duration(time.Minute))
+	for _, f := range []struct {
+		name string
+		rate quantity.Rate
+	}{{"threshold", s.Threshold.Rate}, {"limit", s.Limit}} {
+		if u := f.rate.Unit; u != quantity.AnyUnit && (u == quantity.Packets) != (s.Counts() == sketch.Packets) {
+			errs.Failf(f.name, "%v counts %v, but the tracker counts %v", f.rate, u, s.Counts())
 		}
 	}
-	if err := s.finish(seen); err != nil {
-		return s, fmt.Errorf("tracker %q: %w", text, err)
+	rate := s.Threshold.Rate.PerSecond()
+	switch {
+	case s.Threshold == Threshold{}:
+		errs.Failf("threshold", "want more than 0")
+	case rate > 0 && rate*s.Interval.Seconds() < 1:
+		errs.Failf("threshold", "%v is less than one of the %v in an interval of %v", s.Threshold.Rate, s.Counts(), s.Interval)
+	}
+	limited := s.Action == Limit
+	switch limit := s.limit(); {
+	case !limited && (s.Limit != quantity.Rate{} || s.Burst != 0):
+		errs.Failf("", "limit and burst go with action limit, not %v", s.Action)
+	case limited && limit == 0:
+		errs.Failf("", "action limit needs a limit, as in 1kpps: the threshold has no rate")
+	case limited && (limit < 1 || limit > penalty.MaxRate):
+		field := "limit"
+		if s.Limit == (quantity.Rate{}) {
+			field = "threshold"
+		}
+		errs.Failf(field, "a limit of %v is not between 1/s and %v", quantity.Rate{Value: limit}, quantity.Rate{Value: penalty.MaxRate})
+	}
+	quantity.Between(&errs, "duration", s.Duration, quantity.Duration(time.Second), quantity.Duration(30*24*time.Hour))
+	quantity.Between(&errs, "memory", s.Memory, 4<<10, 1<<30)
+	return errs.Err()
+}
+
+// Counts returns what the tracker counts: what Unit says, otherwise the unit of a
+// rate, otherwise packets.
+func (s Spec) Counts() sketch.Unit {
+	for _, u := range []quantity.Unit{s.Unit, s.Threshold.Rate.Unit, s.Limit.Unit} {
+		switch u {
+		case quantity.Packets:
+			return sketch.Packets
+		case quantity.Bytes, quantity.Bits:
+			return sketch.Bytes
+		}
+	}
+	return sketch.Packets
+}
+
+// Label identifies a tracker by its key and unit.
+func (s Spec) Label() string { return string(s.Key) + " " + s.Counts().String() }
+
+// limit is the rate of a limited flow, in units a second.
+func (s Spec) limit() float64 {
+	if s.Limit != (quantity.Rate{}) {
+		return s.Limit.PerSecond()
+	}
+	return s.Threshold.Rate.PerSecond()
+}
+
+// text is a field's value.
+type text interface {
+	encoding.TextMarshaler
+	encoding.TextUnmarshaler
+}
+
+// field is a field of a Spec by its name in YAML and on the command line.
+type field struct {
+	name  string
+	value text
+}
+
+func (s *Spec) fields() []field {
+	return []field{
+		{"key", &s.Key}, {"unit", &s.Unit}, {"interval", &s.Interval}, {"threshold", &s.Threshold}, {"action", &s.Action},
+		{"limit", &s.Limit}, {"burst", &s.Burst}, {"duration", &s.Duration}, {"memory", &s.Memory},
+	}
+}
+
+// Renamed returns what to write for a field's name of earlier versions, or "".
+func (Spec) Renamed(name string) string {
+	return map[string]string{
+		"rate":  "threshold (above which a flow is heavy) or limit (what it may have then)",
+		"share": "threshold, as in threshold=1%",
+		"for":   "duration",
+	}[name]
+}
+
+// Parse reads a tracker as the command line has it, such as
+// "key=src,threshold=50kpps,action=limit,limit=1kpps,duration=1m", and validates it.
+func Parse(text string) (Spec, error) {
+	s := DefaultSpec("")
+	err := s.parse(text, s.fields())
+	if err == nil {
+		err = s.Validate()
+	}
+	if err != nil {
+		return Spec{}, fmt.Errorf("tracker %q: %w", text, err)
 	}
 	return s, nil
 }
 
-func (s *Spec) set(name, value string) (err error) {
-	switch name {
-	case "key":
-		s.Key = value
-		s.v4, s.v6, err = parseKey(value)
-	case "unit":
-		switch value {
-		case "packets":
-			s.Unit = sketch.Packets
-		case "bytes":
-			s.Unit = sketch.Bytes
-		default:
-			err = fmt.Errorf("unit %q: want packets or bytes", value)
-		}
-	case "rate":
-		s.Rate, err = parseRate(value)
-	case "limit":
-		s.Limit, err = parseRate(value)
-	case "burst":
-		if s.Burst, err = parseRate(value); err != nil {
-			err = fmt.Errorf("burst %q: want at least 1, as in 2000 or 2k", value)
-		}
-	case "share":
-		s.Share, err = parseShare(value)
-	case "interval":
-		s.Interval, err = parseDuration(value, 100*time.Millisecond, time.Minute)
-	case "for":
-		s.For, err = parseDuration(value, time.Second, 30*24*time.Hour)
-	case "action":
-		i := slices.Index(actions[:], value)
-		if i < 0 {
-			return fmt.Errorf("action %q: want report, limit or block", value)
-		}
-		s.Action = Action(i)
-	case "memory":
-		var n uint64
-		if n, err = humanize.ParseBytes(value); err == nil && (n < 4<<10 || n > 1<<30) {
-			err = fmt.Errorf("memory %q: want 4KiB to 1GiB", value)
-		}
-		s.Memory = int(n)
-	default:
-		err = fmt.Errorf("there is no %q, want %s", name, Syntax)
+// ParseCapture reads a tracker for captures, which are one interval, however long:
+// it has a key, a unit, a share as its threshold, and memory.
+func ParseCapture(text string) (Spec, error) {
+	s := DefaultSpec("")
+	s.Memory = captureMemory
+	all := s.fields()
+	err := s.parse(text, []field{all[0], all[1], all[3], all[8]})
+	if err == nil {
+		err = s.Validate()
 	}
-	return err
+	if err == nil && s.Threshold.Rate.Value > 0 {
+		err = fmt.Errorf("threshold: %v: want a share, as in 0.1%%", s.Threshold)
+	}
+	if err != nil {
+		return Spec{}, fmt.Errorf("tracker %q: %w", text, err)
+	}
+	return s, nil
 }
 
-// finish checks what the fields say together, and adds what they leave open.
-func (s *Spec) finish(seen map[string]bool) error {
-	if !seen["key"] {
-		return fmt.Errorf("no key, want %s", Syntax)
+// parse sets fields from NAME=VALUE pairs, separated by commas.
+func (s *Spec) parse(text string, fields []field) error {
+	if len(text) > len(fields)*2*quantity.MaxText {
+		return fmt.Errorf("%d bytes are too many", len(text))
 	}
-	if s.Rate == 0 && s.Share == 0 {
-		s.Share = defaultShare
-	}
-	if (seen["limit"] || seen["burst"]) && s.Action != Limit {
-		return fmt.Errorf("limit and burst are for action=limit, not %v", s.Action)
-	}
-	if seen["for"] && s.Action == Tell {
-		return fmt.Errorf("for is for action=limit and block, not report")
-	}
-	if s.Action == Limit && s.Limit == 0 {
-		if s.Rate == 0 {
-			return fmt.Errorf("limit=UNITS/s is missing: a share alone says no rate")
+	seen := make(map[string]bool)
+	for pair := range strings.SplitSeq(text, ",") {
+		name, value, ok := strings.Cut(pair, "=")
+		if !ok {
+			return fmt.Errorf("%q: want NAME=VALUE, as in key=src", pair)
 		}
-		s.Limit = s.Rate
-	}
-	if s.Limit > penalty.MaxRate {
-		return fmt.Errorf("limit %g is above %g", s.Limit, float64(penalty.MaxRate))
+		i := slices.IndexFunc(fields, func(f field) bool { return f.name == name })
+		if i < 0 {
+			if now := s.Renamed(name); now != "" {
+				return fmt.Errorf("%s is now called %s", name, now)
+			}
+			var names []string
+			for _, f := range fields {
+				names = append(names, f.name)
+			}
+			return fmt.Errorf("unknown name %q: want %s", name, strings.Join(names, ", "))
+		}
+		if seen[name] {
+			return fmt.Errorf("%s is given twice", name)
+		}
+		seen[name] = true
+		if err := fields[i].value.UnmarshalText([]byte(value)); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
 	}
 	return nil
 }
 
-// String is the spec as Parse reads it.
+// String returns the tracker as [Parse] reads it.
 func (s Spec) String() string {
-	f := []string{"key=" + s.Key, "unit=" + s.Unit.String()}
-	if s.Rate > 0 {
-		f = append(f, "rate="+decimal(s.Rate)+"/s")
-	}
-	if s.Share > 0 {
-		f = append(f, "share="+decimal(s.Share))
-	}
-	f = append(f, "interval="+s.Interval.String(), "action="+s.Action.String())
-	if s.Action == Limit {
-		f = append(f, "limit="+decimal(s.Limit)+"/s")
-		if s.Burst > 0 {
-			f = append(f, "burst="+decimal(s.Burst))
+	var pairs []string
+	for _, f := range s.fields() {
+		value, _ := f.value.MarshalText() // none of them fails
+		switch {
+		case f.name == "unit" && s.Unit == quantity.AnyUnit:
+		case f.name == "limit" && s.Limit == quantity.Rate{}:
+		case f.name == "burst" && s.Burst == 0:
+		default:
+			pairs = append(pairs, f.name+"="+string(value))
 		}
 	}
-	if s.Action != Tell {
-		f = append(f, "for="+s.For.String())
-	}
-	return strings.Join(append(f, fmt.Sprintf("memory=%d", s.Memory)), ",")
+	return strings.Join(pairs, ",")
 }
 
-func decimal(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
-
-// Limits is what makes a flow heavy, as a person says it: "10 k packets/s" or
-// "1 % of packets".
-func (s Spec) Limits() string {
-	var t []string
-	if s.Rate > 0 {
-		t = append(t, fmt.Sprintf("%s %v/s", humanize.SIWithDigits(s.Rate, 3, ""), s.Unit))
-	}
-	if s.Share > 0 {
-		t = append(t, fmt.Sprintf("%g %% of %v", 100*s.Share, s.Unit))
-	}
-	return strings.Join(t, " and ")
-}
-
-// Tracker is the data plane's part of it.
+// Tracker is the data plane's part of a Spec.
 func (s Spec) Tracker() engine.Tracker {
+	v4, v6 := s.Key.Shapes()
 	return engine.Tracker{
-		Tracker:  sketch.Tracker{V4: s.v4, V6: s.v6, Unit: s.Unit, Geometry: sketch.PlanGeometry(s.Memory)},
-		Punishes: s.Action != Tell,
+		Tracker:  sketch.Tracker{V4: v4, V6: v6, Unit: s.Counts(), Geometry: sketch.PlanGeometry(int(s.Memory))},
+		Punishes: s.Action != ReportOnly,
 	}
 }
 
-// ParseShare reads a spec for captures, which are one interval, however long:
-// only key, unit, share and memory have a meaning there.
-func ParseShare(text string) (Spec, error) {
-	for field := range strings.SplitSeq(text, ",") {
-		if name, _, _ := strings.Cut(field, "="); !slices.Contains([]string{"key", "unit", "share", "memory"}, name) {
-			return Spec{}, fmt.Errorf("tracker %q: %q: want %s", text, name, shareSyntax)
-		}
-	}
-	s, err := Parse(text)
-	s.capture = true
-	if !strings.Contains(text, "memory=") {
-		s.Memory = captureMemory
-	}
-	return s, err
-}
-
-// Name is how a heavy flow is called: as in a list, but for a destination
-// alone, which the tracker's key tells from a source.
+// Name returns a heavy flow as lists write it, but a destination alone without
+// its ">": the tracker's key tells it from a source.
 func Name(k key.Key) string { return strings.TrimPrefix(k.String(), "> ") }
 
-// Threshold is what makes a flow heavy in one interval.
-func (s Spec) Threshold() sketch.Threshold {
-	if s.capture {
-		return sketch.Threshold{Share: s.Share}
+// Limits describes what makes a flow heavy: "10kpps", "1% of packets", or both.
+func (s Spec) Limits() string {
+	var parts []string
+	if r := s.Threshold.Rate; r.Value > 0 {
+		if r.Unit == quantity.AnyUnit {
+			r.Unit = map[sketch.Unit]quantity.Unit{sketch.Packets: quantity.Packets, sketch.Bytes: quantity.Bytes}[s.Counts()]
+		}
+		parts = append(parts, r.String())
 	}
-	units := s.Rate
-	if s.Share > 0 && units == 0 {
+	if s.Threshold.Share > 0 {
+		parts = append(parts, fmt.Sprintf("%v of %v", s.Threshold.Share, s.Counts()))
+	}
+	return strings.Join(parts, " and ")
+}
+
+// threshold is what makes a flow heavy in one interval.
+func (s Spec) threshold() sketch.Threshold {
+	units, share := s.Threshold.Rate.PerSecond(), float64(s.Threshold.Share)
+	if units == 0 && share > 0 {
 		units = leastPackets
-		if s.Unit == sketch.Bytes {
+		if s.Counts() == sketch.Bytes {
 			units = leastBytes
 		}
 	}
-	return sketch.Threshold{Units: uint64(units * s.Interval.Seconds()), Share: s.Share}
+	return sketch.Threshold{Units: uint64(units * s.Interval.Seconds()), Share: share}
 }
 
-// penalty is what a heavy flow has to bear from now on.
+// penalty is the penalty of a flow that is heavy now.
 func (s Spec) penalty(now time.Duration) penalty.Penalty {
-	p := penalty.Penalty{Until: now + s.For}
+	p := penalty.Penalty{Until: now + time.Duration(s.Duration)}
 	if s.Action == Limit {
-		p.Rate, p.Burst = s.Limit, max(s.Limit/10, 1) // a tenth of a second
-		if s.Unit == sketch.Bytes {
-			p.Burst = max(p.Burst, 64<<10) // any one packet
+		p.Rate, p.Burst = s.limit(), s.limit()
+		if s.Counts() == sketch.Bytes {
+			p.Burst = max(p.Burst, leastBurst)
 		}
 		if s.Burst > 0 {
-			p.Burst = s.Burst
+			p.Burst = float64(s.Burst)
 		}
 	}
 	return p
-}
-
-// parseKey gives the shapes of a key: "src/24" is a prefix of IPv4 sources, and
-// of IPv6 ones the network that is as usual there, four times as long (up to
-// /64, or an address).
-func parseKey(text string) (v4, v6 key.Shape, err error) {
-	if text == "flow" {
-		const fields = key.FieldSrcPort | key.FieldDstPort | key.FieldProto
-		return key.Shape{Fields: fields, SrcBits: 32, DstBits: 32},
-			key.Shape{Fields: fields | key.FieldV6, SrcBits: 128, DstBits: 128}, nil
-	}
-	side, length, cut := strings.Cut(text, "/")
-	bits4, bits6 := 32, 128
-	if cut {
-		n, err := strconv.Atoi(length)
-		if err != nil || n < 1 || n > 128 {
-			return v4, v6, fmt.Errorf("key %q: prefix length %q: want 1 to 32, or to 128 for IPv6 alone", text, length)
-		}
-		bits4, bits6 = min(n, 32), n
-		if n <= 32 {
-			bits6 = min(2*n, 64)
-		}
-		if n == 32 {
-			bits6 = 128
-		}
-	}
-	switch side {
-	case "src":
-		return key.Source(netip.PrefixFrom(netip.IPv4Unspecified(), bits4)).Shape,
-			key.Source(netip.PrefixFrom(netip.IPv6Unspecified(), bits6)).Shape, nil
-	case "dst":
-		return key.Destination(netip.PrefixFrom(netip.IPv4Unspecified(), bits4)).Shape,
-			key.Destination(netip.PrefixFrom(netip.IPv6Unspecified(), bits6)).Shape, nil
-	}
-	return v4, v6, fmt.Errorf("key %q: want src, dst, flow, src/BITS or dst/BITS", text)
-}
-
-// parseRate reads units a second: "10000", "10000/s", "10k/s", "1.5M/s".
-func parseRate(text string) (float64, error) {
-	v, unit, err := humanize.ParseSI(strings.TrimSuffix(text, "/s"))
-	if err != nil || unit != "" || v < 1 {
-		return 0, fmt.Errorf("rate %q: want at least 1/s, as in 10000/s or 10k/s", text)
-	}
-	return v, nil
-}
-
-// parseShare reads "0.001" or "0.1%".
-func parseShare(text string) (float64, error) {
-	number, percent := strings.CutSuffix(text, "%")
-	v, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
-	if percent {
-		v /= 100
-	}
-	if err != nil || !(v > 0 && v <= 1) {
-		return 0, fmt.Errorf("share %q: want more than 0 and up to 1, as in 0.001 or 0.1%%", text)
-	}
-	return v, nil
-}
-
-func parseDuration(text string, least, most time.Duration) (time.Duration, error) {
-	d, err := time.ParseDuration(text)
-	if err != nil || d < least || d > most {
-		return 0, fmt.Errorf("duration %q: want %v to %v, as in 10s", text, least, most)
-	}
-	return d, nil
 }

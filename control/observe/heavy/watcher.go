@@ -115,14 +115,14 @@ func (w *Watcher) Tick(now time.Duration, g *engine.Generation, stats []*loader.
 		if t.began == 0 {
 			t.began = now
 		}
-		ended[i] = now-t.began >= t.Interval
+		ended[i] = now-t.began >= time.Duration(t.Interval)
 		any = any || ended[i]
 	}
 	on := open(g, stats)
 	defer on.close()
 	// Flows that are to be held back are not waited for.
 	for i, t := range w.trackers {
-		if t.Action != Tell && !ended[i] {
+		if t.Action != ReportOnly && !ended[i] {
 			flows, heavy := t.sofar(i, on)
 			events = append(events, t.punish(now, flows, heavy, on)...)
 		}
@@ -217,14 +217,14 @@ func (t *tracker) admission(banks int) (floor uint64, share float64) {
 	if t.adaptive {
 		return t.admit, 0
 	}
-	return t.Threshold().Admission(t.previous, banks)
+	return t.threshold().Admission(t.previous, banks)
 }
 
 // sofar gives what was counted in the interval under way, and what it takes to
 // be heavy already: by what the traffic was before, where that was more.
 func (t *tracker) sofar(i int, on interfaces) (flows []sketch.Flow, heavy uint64) {
 	banks := on.active(i)
-	return sketch.Merge(banks...), t.Threshold().Heavy(max(total(banks), t.previous), t.previous)
+	return sketch.Merge(banks...), t.threshold().Heavy(max(total(banks), t.previous), t.previous)
 }
 
 func total(banks []*sketch.Bank) (units uint64) {
@@ -239,14 +239,14 @@ func total(banks []*sketch.Bank) (units uint64) {
 func (t *tracker) exchange(i int, on interfaces) {
 	banks, idle := on.active(i), on.idle(i)
 	units := total(banks)
-	heavy := t.Threshold().Heavy(units, t.previous)
+	heavy := t.threshold().Heavy(units, t.previous)
 	if t.adaptive {
 		t.adapt(banks)
 		heavy = 2 * t.admit
 	}
 	lasting := make(map[uint64]bool)
 	for _, f := range sketch.Merge(banks...) {
-		lasting[f.Hash] = f.Lasts(t.Unit, heavy)
+		lasting[f.Hash] = f.Lasts(t.Counts(), heavy)
 	}
 	t.before, t.previous = t.previous, units
 	for j, b := range idle {
@@ -304,15 +304,15 @@ func (t *tracker) report(now time.Duration, i int, on interfaces) *Report {
 		}
 	}
 	units := r.Packets
-	if t.Unit == sketch.Bytes {
+	if t.Counts() == sketch.Bytes {
 		units = r.Bytes
 	}
-	r.Heavy = t.Threshold().Heavy(units, t.before)
+	r.Heavy = t.threshold().Heavy(units, t.before)
 	for i := range r.Flows {
-		r.Flows[i].Heavy = r.Flows[i].Estimate(t.Unit) >= r.Heavy
+		r.Flows[i].Heavy = r.Flows[i].Estimate(t.Counts()) >= r.Heavy
 	}
 	slices.SortFunc(r.Flows, func(a, b Flow) int {
-		return cmp.Or(cmp.Compare(b.Estimate(t.Unit), a.Estimate(t.Unit)), cmp.Compare(a.Hash, b.Hash))
+		return cmp.Or(cmp.Compare(b.Estimate(t.Counts()), a.Estimate(t.Counts())), cmp.Compare(a.Hash, b.Hash))
 	})
 	return r
 }
@@ -330,20 +330,20 @@ func (r *Report) flows() []sketch.Flow {
 func (t *tracker) punish(now time.Duration, flows []sketch.Flow, heavy uint64, on interfaces) (events []Event) {
 	var set []*punished
 	for _, f := range flows {
-		n := float64(f.Exact(t.Unit))
+		n := float64(f.Exact(t.Counts()))
 		p := t.penal[f.Hash]
 		switch {
 		case p != nil && n >= hysteresis*float64(heavy):
-			p.Flow, p.until = f, now+t.For
+			p.Flow, p.until = f, now+time.Duration(t.Duration)
 			set = append(set, p)
 		case p == nil && n >= float64(heavy):
-			p = &punished{Flow: f, until: now + t.For}
+			p = &punished{Flow: f, until: now + time.Duration(t.Duration)}
 			t.penal[f.Hash] = p
 			set = append(set, p)
 			events = append(events, Event{Spec: t.Spec, Flow: f})
 		}
 	}
-	if t.Action == Tell || len(set) == 0 {
+	if t.Action == ReportOnly || len(set) == 0 {
 		return events
 	}
 	unmet := make(map[uint64]bool)
@@ -375,7 +375,7 @@ func (t *tracker) release(now time.Duration) (events []Event) {
 
 // mark says in a report which flows have penalties.
 func (t *tracker) mark(r *Report) {
-	if t.Action == Tell {
+	if t.Action == ReportOnly {
 		return
 	}
 	for i := range r.Flows {

@@ -1,0 +1,73 @@
+package quantity
+
+import (
+	"fmt"
+	"strings"
+)
+
+// MarshalText returns packets, bytes or bits, and nothing for [AnyUnit].
+func (u Unit) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
+
+func (u Unit) String() string { return [...]string{"", "packets", "bytes", "bits"}[u] }
+
+// UnmarshalText reads packets or bytes.
+func (u *Unit) UnmarshalText(text []byte) error {
+	switch string(text) {
+	case "packets":
+		*u = Packets
+	case "bytes":
+		*u = Bytes
+	default:
+		return fmt.Errorf("unknown unit %q: want packets or bytes", text)
+	}
+	return nil
+}
+
+// FieldError is an error in a setting that consists of fields.
+type FieldError struct {
+	Field string // "" for the whole
+	Err   error
+}
+
+func (e *FieldError) Error() string {
+	if e.Field == "" {
+		return e.Err.Error()
+	}
+	return e.Field + ": " + e.Err.Error()
+}
+
+func (e *FieldError) Unwrap() error { return e.Err }
+
+// FieldErrors collects all errors in a setting.
+type FieldErrors []*FieldError
+
+func (es FieldErrors) Error() string {
+	lines := make([]string, len(es))
+	for i, e := range es {
+		lines[i] = e.Error()
+	}
+	return strings.Join(lines, "; ")
+}
+
+// Failf adds an error in a field.
+func (es *FieldErrors) Failf(field, format string, args ...any) {
+	*es = append(*es, &FieldError{field, fmt.Errorf(format, args...)})
+}
+
+// Between adds an error unless a field's value is within bounds.
+func Between[T interface {
+	~int64 | ~float64
+	fmt.Stringer
+}](es *FieldErrors, field string, v, least, most T) {
+	if v < least || v > most {
+		es.Failf(field, "%v is not between %v and %v", v, least, most)
+	}
+}
+
+// Err returns the errors, or nil if there is none.
+func (es FieldErrors) Err() error {
+	if len(es) == 0 {
+		return nil
+	}
+	return es
+}
