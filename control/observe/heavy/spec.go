@@ -50,7 +50,7 @@ type Spec struct {
 	// threshold.
 	Duration quantity.Duration `yaml:"duration"`
 
-	// Memory for flows: each CPU has two such banks.
+	// Memory of a bank for flows; each CPU of each interface has two.
 	Memory quantity.Size `yaml:"memory"`
 }
 
