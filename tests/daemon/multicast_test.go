@@ -49,7 +49,7 @@ func startStream(t testing.TB, r *lab.Router, groups ...netip.Addr) *stream {
 			src, mac = netip.MustParseAddr("2001:db8::1"), []byte{0x33, 0x33, 0, 0, 0, 1}
 		}
 		f := packet.Frame(key.Tuple{Src: src, Dst: g, Proto: 17, HasPorts: true, SrcPort: 1, DstPort: 2})
-		s.frames = append(s.frames, slices.Concat(mac, r.A.MAC, f[12:], trailer, []byte{cleanKind}, make([]byte, 8)))
+		s.frames = append(s.frames, lab.Numbered(slices.Concat(mac, r.A.MAC, f[12:]), uint64(cleanKind)<<56))
 	}
 	for i, p := range r.Ports {
 		s.came[i] = make(map[uint64]bool)

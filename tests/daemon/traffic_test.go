@@ -1,8 +1,6 @@
 package daemon
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -20,39 +18,32 @@ import (
 	"weir/tests/lab"
 )
 
-// What a packet is, as its trailer says.
+// The kind of a packet is the first byte of its number.
 const (
 	listedKind = byte(iota + 1) // must not come through
 	cleanKind                   // must come through
 	probeKind                   // is waited for
-	endKind                     // passes before any list, after all that was sent before
+	endKind                     // passes before any list, after all packets sent before it
 )
 
-// trailer stands behind the packet, where Ethernet has padding: what tells it
-// from all others, its kind, and its number among those of its kind.
-var trailer = []byte("weir daemon")
-
-const trailerLen = 1 + 8
-
 func frameOf(l *lab.Lab, kind byte, t key.Tuple) []byte {
-	f := slices.Concat(l.B.MAC, l.A.MAC, packet.Frame(t)[12:], trailer, []byte{kind}, make([]byte, 8))
+	f := packet.Frame(t)
 	if kind == endKind {
-		binary.BigEndian.PutUint16(f[12:], 0x0806) // ARP
+		f = lab.ARP()
 	}
-	return f
+	return l.Numbered(f, uint64(kind)<<56)
 }
 
+// renumber changes the number of a frame among those of its kind.
 func renumber(frame []byte, number uint64) {
-	binary.BigEndian.PutUint64(frame[len(frame)-8:], number)
+	kind, _ := numberOf(frame)
+	lab.Renumber(frame, uint64(kind)<<56|number)
 }
 
-// numberOf gives the kind and number of a frame, 0 for one of somebody else.
+// numberOf returns the kind and number of a frame, 0 if it is not of the test.
 func numberOf(frame []byte) (kind byte, number uint64) {
-	if len(frame) < trailerLen || !bytes.HasSuffix(frame[:len(frame)-trailerLen], trailer) {
-		return 0, 0
-	}
-	rest := frame[len(frame)-trailerLen:]
-	return rest[0], binary.BigEndian.Uint64(rest[1:])
+	n, _ := lab.NumberOf(frame)
+	return byte(n >> 56), n & (1<<56 - 1)
 }
 
 // from is a packet from a source.

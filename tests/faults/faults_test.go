@@ -9,7 +9,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -76,9 +75,7 @@ type ground struct {
 	t                          *testing.T
 	dir, config, state, socket string
 	pins, interfaces           string
-	tx                         *lab.Sender
-	rx                         *lab.Receiver
-	sent                       uint64
+	probe                      *lab.Probe
 }
 
 func newGround(t *testing.T) *ground {
@@ -99,7 +96,7 @@ func newGround(t *testing.T) *ground {
 			t.Error(err)
 		}
 	})
-	g.tx, g.rx = l.A.Sender(t), l.B.Receiver(t)
+	g.probe = lab.NewProbe(t, l)
 	return g
 }
 
@@ -318,59 +315,22 @@ func (d *daemon) stop() {
 	}
 }
 
-// trailer is what tells a frame from all others. It stands behind the packet,
-// where Ethernet has padding.
-var trailer = []byte("weir fault")
-
-// atOnce is how many packets are sent before one is waited for: where others
-// keep the CPU, the wire's queue takes no more than 256.
-const atOnce = 100
-
-// came sends a packet from each address and gives those that came through.
+// came sends a packet from each address and returns the addresses whose packets
+// came through.
 func (g *ground) came(from []string) (came []string) {
 	g.t.Helper()
-	for some := range slices.Chunk(from, atOnce) {
-		came = append(came, g.cameAtOnce(some)...)
+	frames := make([][]byte, len(from))
+	for i, a := range from {
+		frames[i] = packet.Frame(key.Tuple{
+			Src: netip.MustParseAddr(a), Dst: g.B.IPv4, Proto: 17, HasPorts: true, SrcPort: 4000, DstPort: 9,
+		})
+	}
+	for i, f := range g.probe.Pass(g.t, frames...) {
+		if f != nil {
+			came = append(came, from[i])
+		}
 	}
 	return came
-}
-
-// cameAtOnce is came for a few packets. An ARP frame, which always passes, marks
-// the end.
-func (g *ground) cameAtOnce(from []string) (came []string) {
-	g.t.Helper()
-	send := func(frame []byte) uint64 {
-		g.sent++
-		f := slices.Concat(g.B.MAC, g.A.MAC, frame[12:], trailer)
-		if err := g.tx.Send(binary.BigEndian.AppendUint64(f, g.sent)); err != nil {
-			g.t.Fatal(err)
-		}
-		return g.sent
-	}
-	first := g.sent + 1
-	for _, a := range from {
-		send(packet.Frame(key.Tuple{
-			Src: netip.MustParseAddr(a), Dst: g.B.IPv4, Proto: 17, HasPorts: true, SrcPort: 4000, DstPort: 9,
-		}))
-	}
-	end := send(append(make([]byte, 12), 8, 6))
-	for deadline := time.Now().Add(patience); ; {
-		f, err := g.rx.Receive(time.Until(deadline))
-		if err != nil {
-			g.t.Fatalf("wait for the last frame: %v", err)
-		}
-		tail := len(f) - 8
-		if tail < 0 || !bytes.HasSuffix(f[:tail], trailer) {
-			continue
-		}
-		switch n := binary.BigEndian.Uint64(f[tail:]); {
-		case n < first:
-		case n == end:
-			return came
-		default:
-			came = append(came, from[n-first])
-		}
-	}
 }
 
 // filters fails unless packets from some addresses are dropped, and from others

@@ -74,9 +74,9 @@ func startLoad(t *testing.T, l *lab.Lab, sources []key.Key) *load {
 	})
 	var frames [][]byte
 	for _, k := range sources {
-		frames = append(frames, numbered(l, frameFrom(k), 0))
+		frames = append(frames, l.Numbered(frameFrom(k), 0))
 	}
-	clean := numbered(l, frameOf(udp("198.51.100.1", "203.0.113.1", 2)), 0)
+	clean := l.Numbered(frameOf(udp("198.51.100.1", "203.0.113.1", 2)), 0)
 	f.wg.Go(func() {
 		if _, err := loader.StayOnCPU(); err != nil { // the thread ends with the goroutine
 			t.Error(err)
@@ -87,7 +87,7 @@ func startLoad(t *testing.T, l *lab.Lab, sources []key.Key) *load {
 			if n%cleanEvery == 0 {
 				frame, kind = clean, cleanFrame
 			}
-			renumber(frame, kind|n&^kindMask)
+			lab.Renumber(frame, kind|n&^kindMask)
 			if err := tx.Send(frame); err != nil && !errors.Is(err, unix.ENOBUFS) {
 				t.Errorf("send: %v", err)
 				return
@@ -106,7 +106,7 @@ func startLoad(t *testing.T, l *lab.Lab, sources []key.Key) *load {
 				t.Errorf("receive: %v", err)
 				return
 			}
-			n, ok := numberOf(frame)
+			n, ok := lab.NumberOf(frame)
 			switch {
 			case !ok:
 			case n&kindMask == listedFrame:
@@ -218,7 +218,7 @@ func TestReplaceUnderLoad(t *testing.T) {
 		if err := a.Detach(); err != nil {
 			t.Fatal(err)
 		}
-		for _, f := range newWire(t, l).pass(t, frameFrom(address(0)), frameFrom(address(sources-1))) {
+		for _, f := range lab.NewProbe(t, l).Pass(t, frameFrom(address(0)), frameFrom(address(sources-1))) {
 			if f == nil {
 				t.Error("a packet is lost though nothing filters")
 			}
@@ -271,7 +271,7 @@ func TestApplyUnderLoad(t *testing.T) {
 		f := startLoad(t, l, listed[:staying])
 		tx := l.A.Sender(t)
 		send := func(k key.Key, number uint64) {
-			if err := tx.Send(numbered(l, frameFrom(k), number)); err != nil && !errors.Is(err, unix.ENOBUFS) {
+			if err := tx.Send(l.Numbered(frameFrom(k), number)); err != nil && !errors.Is(err, unix.ENOBUFS) {
 				t.Fatal(err)
 			}
 		}

@@ -323,7 +323,7 @@ func TestNoDigestIsLost(t *testing.T) {
 	c := digests.Config{Config: digest.Config{Rate: 1e6, Slice: 100 * time.Millisecond, FPR: 1e-5, Keep: time.Minute}}
 	r := startRecorder(t, c, target(l.B))
 	tx, rx := l.A.Sender(t), l.B.Receiver(t)
-	frame := numbered(l, frameOf(udp("192.0.2.1", "198.51.100.1", 9)), 0)
+	frame := l.Numbered(frameOf(udp("192.0.2.1", "198.51.100.1", 9)), 0)
 	// The wire may lose what is sent faster than it is taken.
 	const window = 64
 	taken := func() {
@@ -333,7 +333,7 @@ func TestNoDigestIsLost(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%d packets of %d come, then %v", n, window, err)
 			}
-			if _, ok := numberOf(f); ok {
+			if _, ok := lab.NumberOf(f); ok {
 				n++
 			}
 		}
@@ -388,7 +388,7 @@ func TestDigestsOutlastTheDaemon(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	w := newWire(t, l)
+	w := lab.NewProbe(t, l)
 	began := time.Now()
 	var sent []api.TraceAbout
 	pass := func() {
@@ -400,7 +400,7 @@ func TestDigestsOutlastTheDaemon(t *testing.T) {
 			frames = append(frames, f)
 			sent = append(sent, api.TraceAbout{Data: f[14:], From: began.Add(-time.Minute), To: began.Add(time.Minute)})
 		}
-		w.pass(t, frames...)
+		w.Pass(t, frames...)
 	}
 	// found waits until all that was sent is found; it takes until the end of a slice.
 	found := func(when string) {
@@ -457,7 +457,7 @@ func TestDigestsOutlastTheDaemon(t *testing.T) {
 	pass()
 	found("with larger slices")
 	reconfigure(nil, func() {})
-	w.pass(t, frameOf(udp("192.0.2.1", "198.51.100.1", 9)))
+	w.Pass(t, frameOf(udp("192.0.2.1", "198.51.100.1", 9)))
 	if _, err := r.client.Trace(t.Context(), api.TraceQuestion{Packets: sent}); err == nil || err.Error() != api.ErrNoDigests.Error() {
 		t.Errorf("while nothing is recorded: %v", err)
 	}

@@ -51,7 +51,7 @@ func startTeller(t *testing.T, l *lab.Lab, monitor bool) (f *run.Filter, socket 
 
 // awaitEvents asks for events, sends frames, and gives as many events as frames
 // are to have one.
-func awaitEvents(t *testing.T, socket string, w *wire, n int, frames ...[]byte) (all []api.Event) {
+func awaitEvents(t *testing.T, socket string, w *lab.Probe, n int, frames ...[]byte) (all []api.Event) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -59,7 +59,7 @@ func awaitEvents(t *testing.T, socket string, w *wire, n int, frames ...[]byte) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.pass(t, frames...)
+	w.Pass(t, frames...)
 	for e, err := range told {
 		if err != nil {
 			t.Fatalf("%d events of %d, then %v", len(all), n, err)
@@ -92,7 +92,7 @@ func TestEvents(t *testing.T) {
 	for _, monitor := range []bool{false, true} {
 		l := lab.New(t)
 		_, socket := startTeller(t, l, monitor)
-		w := newWire(t, l)
+		w := lab.NewProbe(t, l)
 		var frames, dropped [][]byte
 		var want []told
 		for i, c := range cases {
@@ -100,7 +100,7 @@ func TestEvents(t *testing.T) {
 			if c.want == (told{}) {
 				continue
 			}
-			dropped = append(dropped, numbered(l, c.frame, uint64(i+1)))
+			dropped = append(dropped, l.Numbered(c.frame, uint64(i+1)))
 			if monitor {
 				c.want = c.monitor
 			}
@@ -166,8 +166,8 @@ func TestEventsGoOn(t *testing.T) {
 	l := lab.New(t)
 	f, socket := startTeller(t, l, false)
 	listed := frameOf(udp("192.0.2.1", "203.0.113.9", 80))
-	w := newWire(t, l)
-	w.pass(t, listed, listed, listed)
+	w := lab.NewProbe(t, l)
+	w.Pass(t, listed, listed, listed)
 	for i := range 2 {
 		if got := awaitEvents(t, socket, w, 1, listed); got[0].List != "feed" {
 			t.Errorf("round %d: %+v", i, got)
@@ -186,7 +186,7 @@ func TestEventsGoOn(t *testing.T) {
 		}
 	})
 	l.Wire(t)
-	w = newWire(t, l)
+	w = lab.NewProbe(t, l)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	var sending sync.WaitGroup
 	defer sending.Wait()
@@ -197,7 +197,7 @@ func TestEventsGoOn(t *testing.T) {
 	}
 	sending.Go(func() {
 		for ctx.Err() == nil {
-			w.tx.Send(numbered(l, listed, 1)) // until it is filtered again, and told of
+			w.Send(l.Numbered(listed, 1)) // until it is filtered again, and told of
 			time.Sleep(20 * time.Millisecond)
 		}
 	})

@@ -113,7 +113,7 @@ func startTraffic(t *testing.T, l *lab.Lab) *traffic {
 	f := &traffic{}
 	tx, rx := l.A.Sender(t), l.B.Receiver(t)
 	frame := func(src string) []byte {
-		return numbered(l, frameOf(key.Tuple{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true, SrcPort: 5, DstPort: 6}), 0)
+		return l.Numbered(frameOf(key.Tuple{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true, SrcPort: 5, DstPort: 6}), 0)
 	}
 	var normal [][]byte
 	for i := range normalFlows {
@@ -121,7 +121,7 @@ func startTraffic(t *testing.T, l *lab.Lab) *traffic {
 	}
 	bad, allowed := frame(flooder), frame(allowedFlooder)
 	send := func(b []byte, kind uint64) {
-		renumber(b, kind<<32)
+		lab.Renumber(b, kind<<32)
 		if err := tx.Send(b); err != nil {
 			t.Error(err)
 			f.done.Store(true)
@@ -135,7 +135,7 @@ func startTraffic(t *testing.T, l *lab.Lab) *traffic {
 			if err != nil {
 				return
 			}
-			if n, ok := numberOf(b); ok && n>>32 < kindCount {
+			if n, ok := lab.NumberOf(b); ok && n>>32 < kindCount {
 				f.received[n>>32].Add(1)
 			}
 		}
@@ -236,12 +236,12 @@ func TestFlood(t *testing.T) {
 				t.Errorf("released after %v", released.Sub(ended))
 			}
 			// It passes again, below the threshold.
-			wire := newWire(t, l)
+			wire := lab.NewProbe(t, l)
 			frames := make([][]byte, 20)
 			for i := range frames {
 				frames[i] = frameOf(key.Tuple{Src: netip.MustParseAddr(flooder), Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true, SrcPort: 5, DstPort: 6})
 			}
-			for i, f := range wire.pass(t, frames...) {
+			for i, f := range wire.Pass(t, frames...) {
 				if f == nil {
 					t.Errorf("frame %d of the flooder is held back after it was released", i)
 				}

@@ -109,8 +109,8 @@ func withChecksum(t *testing.T, f []byte, want uint16) []byte {
 func (r *router) send(t *testing.T, frame []byte) uint64 {
 	t.Helper()
 	r.next++
-	f := slices.Concat(frame[:6], r.A.MAC, frame[12:], trailer)
-	if err := r.tx.Send(binary.BigEndian.AppendUint64(f, r.next)); err != nil {
+	f := slices.Concat(frame[:6], r.A.MAC, frame[12:])
+	if err := r.tx.Send(lab.Numbered(f, r.next)); err != nil {
 		t.Fatal(err)
 	}
 	return r.next
@@ -126,7 +126,7 @@ func receive(t *testing.T, rx *lab.Receiver, last uint64) map[uint64][]byte {
 		if err != nil {
 			t.Fatalf("wait for frame %d: %v", last, err)
 		}
-		if n, ok := numberOf(f); ok {
+		if n, ok := lab.NumberOf(f); ok {
 			if got[n] != nil {
 				t.Errorf("frame %d comes twice", n)
 			}
@@ -382,7 +382,7 @@ func empty(t *testing.T, rx *lab.Receiver) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n, ok := numberOf(f); ok {
+		if n, ok := lab.NumberOf(f); ok {
 			t.Fatalf("frame %d has come", n)
 		}
 	}

@@ -3,12 +3,9 @@
 package netns
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"os"
-	"slices"
 	"testing"
 	"time"
 
@@ -95,76 +92,8 @@ func build(t *testing.T, s *engine.Store, c engine.Config) *engine.Generation {
 	return g
 }
 
-// trailer is what tells a frame from all others. It stands behind the packet,
-// where Ethernet has padding, so that it is in every kind of frame.
-var trailer = []byte("weir test")
-
-// numbered makes a frame for the lab's wire, with a number in its trailer.
-func numbered(l *lab.Lab, frame []byte, number uint64) []byte {
-	f := slices.Concat(l.B.MAC, l.A.MAC, frame[12:], trailer)
-	return binary.BigEndian.AppendUint64(f, number)
-}
-
-// renumber changes a frame's number.
-func renumber(frame []byte, number uint64) {
-	binary.BigEndian.PutUint64(frame[len(frame)-8:], number)
-}
-
-// numberOf is the number of a frame, false where it is not of this test.
-func numberOf(frame []byte) (uint64, bool) {
-	if len(frame) < 8 || !bytes.HasSuffix(frame[:len(frame)-8], trailer) {
-		return 0, false
-	}
-	return binary.BigEndian.Uint64(frame[len(frame)-8:]), true
-}
-
 // patience is how long to wait for a frame that must come.
 const patience = 5 * time.Second
-
-// wire sends at A and receives at B, behind the filter.
-type wire struct {
-	*lab.Lab
-	tx   *lab.Sender
-	rx   *lab.Receiver
-	next uint64
-}
-
-func newWire(t *testing.T, l *lab.Lab) *wire {
-	t.Helper()
-	return &wire{Lab: l, tx: l.A.Sender(t), rx: l.B.Receiver(t)}
-}
-
-// pass sends frames one after the other and gives those that come through, as
-// they come. An ARP frame, which always passes, marks the end.
-func (w *wire) pass(t *testing.T, frames ...[]byte) [][]byte {
-	t.Helper()
-	send := func(f []byte) uint64 {
-		w.next++
-		if err := w.tx.Send(numbered(w.Lab, f, w.next)); err != nil {
-			t.Fatal(err)
-		}
-		return w.next
-	}
-	first := w.next + 1
-	for _, f := range frames {
-		send(f)
-	}
-	end := send(append(make([]byte, 12), 8, 6))
-	through := make([][]byte, len(frames))
-	for deadline := time.Now().Add(patience); ; {
-		f, err := w.rx.Receive(time.Until(deadline))
-		if err != nil {
-			t.Fatalf("wait for the last frame: %v", err)
-		}
-		switch n, ok := numberOf(f); {
-		case !ok || n < first || n > end: // of another wire
-		case n == end:
-			return through
-		default:
-			through[n-first] = slices.Clone(f)
-		}
-	}
-}
 
 // frameOf is the frame of a packet.
 func frameOf(t key.Tuple) []byte { return packet.Frame(t) }

@@ -154,7 +154,7 @@ func TestTraffic(t *testing.T) {
 		frames = append(frames, s.frame)
 		counts[s.want]++
 	}
-	counts[verdict.ARP]++ // the last one that wire.pass sends
+	counts[verdict.ARP]++ // the last one that Pass sends
 	for _, mode := range []loader.Hook{loader.Native, loader.Generic} {
 		for _, c := range []engine.Config{
 			{},
@@ -164,8 +164,8 @@ func TestTraffic(t *testing.T) {
 		} {
 			name := fmt.Sprintf("%v/%v/monitor %t/drop malformed %t", mode, c.Mode, c.Monitor, c.DropMalformed)
 			t.Run(name, func(t *testing.T) {
-				w := newWire(t, lab.New(t))
-				for i, f := range w.pass(t, frames...) {
+				w := lab.NewProbe(t, lab.New(t))
+				for i, f := range w.Pass(t, frames...) {
 					if f == nil {
 						t.Fatalf("%s does not come through without a filter", all[i].name)
 					}
@@ -174,7 +174,7 @@ func TestTraffic(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for i, f := range w.pass(t, frames...) {
+				for i, f := range w.Pass(t, frames...) {
 					want := true
 					switch all[i].want {
 					case verdict.Blocked, verdict.Overtagged:
@@ -193,7 +193,7 @@ func TestTraffic(t *testing.T) {
 				if err := errors.Join(a.Detach(), a.Close()); err != nil {
 					t.Fatal(err)
 				}
-				for i, f := range w.pass(t, frames...) {
+				for i, f := range w.Pass(t, frames...) {
 					if f == nil {
 						t.Errorf("%s does not come through after detaching", all[i].name)
 					}
@@ -254,7 +254,7 @@ func TestJumboFrames(t *testing.T) {
 				jumbo(udp("192.0.2.1", "203.0.113.2", 80)), jumbo(udp("198.51.100.1", "203.0.113.2", 80)),
 				sixHeaders(jumbo(udp("2001:db8::1", "2001:db9::2", 80))), sixHeaders(jumbo(udp("2001:dba::1", "2001:db9::2", 80))),
 			}
-			for i, f := range newWire(t, l).pass(t, frames...) {
+			for i, f := range lab.NewProbe(t, l).Pass(t, frames...) {
 				if (f != nil) != (i%2 == 1) {
 					t.Errorf("frame %d: came through %t", i, f != nil)
 				}
@@ -264,7 +264,7 @@ func TestJumboFrames(t *testing.T) {
 			}
 			want := uint64(0)
 			for _, i := range []int{0, 2} {
-				want += uint64(len(numbered(l, frames[i], 0)))
+				want += uint64(len(l.Numbered(frames[i], 0)))
 			}
 			if c := a.Stats().Reasons(nil)[verdict.Blocked]; c != (loader.Counter{Packets: 2, Bytes: want}) {
 				t.Errorf("%+v blocked, want 2 packets of %d bytes", c, want)
@@ -278,7 +278,7 @@ func TestForeignProgram(t *testing.T) {
 	for _, mode := range []loader.Hook{loader.Native, loader.Generic} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := lab.New(t)
-			w := newWire(t, l)
+			w := lab.NewProbe(t, l)
 			drop, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 				Name: "foreign", Type: ebpf.XDP, License: "GPL",
 				Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, loader.ActionDrop), asm.Return()},
@@ -307,7 +307,7 @@ func TestForeignProgram(t *testing.T) {
 					t.Fatalf("attached %v, error %v", a, err)
 				}
 			}
-			if err := w.tx.Send(numbered(l, frameOf(udp("198.51.100.1", "203.0.113.2", 80)), 1)); err != nil {
+			if err := w.Send(l.Numbered(frameOf(udp("198.51.100.1", "203.0.113.2", 80)), 1)); err != nil {
 				t.Fatal(err)
 			}
 			info, err := foreign.Info()
@@ -324,7 +324,7 @@ func TestForeignProgram(t *testing.T) {
 			if _, ok := programOf(t, l.B); ok {
 				t.Error("a program is left")
 			}
-			for _, f := range w.pass(t, frameOf(udp("192.0.2.1", "203.0.113.2", 80))) {
+			for _, f := range w.Pass(t, frameOf(udp("192.0.2.1", "203.0.113.2", 80))) {
 				if f == nil {
 					t.Error("still filtered")
 				}
