@@ -12,8 +12,9 @@ import (
 	"strings"
 )
 
-// Print writes the configuration as YAML, the defaults included, so that
-// [Load] gives it again. It holds what is secret: headers, and URLs as they are.
+// Print writes the configuration as YAML, the defaults included, so that [Parse]
+// returns it again. Secrets are printed in clear: headers, and the user and query
+// of URLs. It does not use the library's encoder, which leaves a tab without quotes.
 func (c *Config) Print(w io.Writer) error {
 	var b bytes.Buffer
 	write(&b, tree(reflect.ValueOf(c).Elem()), "")
@@ -31,7 +32,7 @@ type (
 	}
 )
 
-// tree gives a value as what is printed.
+// tree converts a value to what is printed.
 func tree(v reflect.Value) any {
 	if isText(v.Type()) {
 		return quoted(textOf(v))
@@ -68,8 +69,8 @@ func tree(v reflect.Value) any {
 	return quoted(v.String())
 }
 
-// structTree leaves out what says nothing. A struct of which no more than its
-// short field says anything is that field.
+// structTree leaves out fields that are empty where that is their default. A
+// struct of which only its short field is left is written as that field.
 func structTree(v reflect.Value) any {
 	var all mapping
 	short := false
@@ -91,7 +92,7 @@ func structTree(v reflect.Value) any {
 	return all
 }
 
-// isEmpty reports whether a value says nothing: it is zero, or has no elements.
+// isEmpty reports whether a value is zero or has no elements.
 func isEmpty(v reflect.Value) bool {
 	if k := v.Kind(); k == reflect.Slice || k == reflect.Map {
 		return v.Len() == 0
@@ -99,13 +100,13 @@ func isEmpty(v reflect.Value) bool {
 	return v.IsZero()
 }
 
-// plain is text that is the same without quotes, but for what plainNot matches.
+// plain matches text that needs no quotes, unless plainNot matches it, too.
 var (
 	plain    = regexp.MustCompile(`^[A-Za-z0-9/_.][A-Za-z0-9/_.:%+@-]*$`)
 	plainNot = regexp.MustCompile(`(?i)^(true|false|null|yes|no|on|off|y|n|[+-]?\.(inf|nan))$|:$`)
 )
 
-// quoted puts text in quotes that a reader might take for something else.
+// quoted quotes text that YAML would read as something else.
 func quoted(s string) string {
 	_, notNumber := strconv.ParseFloat(s, 64)
 	_, notInteger := strconv.ParseInt(s, 0, 64)
@@ -119,8 +120,7 @@ func quoted(s string) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// write writes a tree whose lines begin with an indentation. The first line's
-// stands there already.
+// write writes a tree whose lines, except the first, begin with an indentation.
 func write(b *bytes.Buffer, value any, indent string) {
 	const step = "  "
 	switch value := value.(type) {

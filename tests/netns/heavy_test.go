@@ -194,7 +194,7 @@ func TestFlood(t *testing.T) {
 		most  float64 // packets a second that pass while it is held back
 		least float64
 	}{
-		{"action=report", 1e9, 0},
+		{"action=report,duration=1s", 1e9, 0},
 		{"action=limit,limit=200pps,duration=1s", 1.3 * 200, 0.7 * 200},
 		{"action=block,duration=1s", 0, 0},
 	} {

@@ -46,8 +46,8 @@ type Spec struct {
 	// Default: what limit allows in a second, and no less than 64 KiB.
 	Burst quantity.Count `yaml:"burst,omitempty"`
 
-	// How long a flow stays limited or blocked after it was last above half of the
-	// threshold.
+	// How long a flow stays heavy, and limited or blocked, after it was last above
+	// half of the threshold.
 	Duration quantity.Duration `yaml:"duration"`
 
 	// Memory of a bank for flows; each CPU of each interface has two.
