@@ -70,39 +70,25 @@ func (p *Preparation) open() (err error) {
 	if p.iface, err = p.metadata.Target.find(); err != nil {
 		return err
 	}
-	p.found, err = p.pins.open(p.pins.path(p.iface))
-	switch {
-	case errors.Is(err, ErrNotAttached):
-	case err != nil:
-		return explainPermission(err)
-	case p.found.Severed():
-		err = p.found.Close() // Attach removes the pins
-		p.found = nil
-		if err != nil {
-			return err
-		}
-	default:
+	p.found, err = p.pins.find(p.iface)
+	if err == nil {
 		return p.adopt()
 	}
-	p.stats, err = newStats(0)
+	if errors.Is(err, ErrNotAttached) {
+		p.stats, err = newStats(0)
+	}
 	return explainPermission(err)
 }
 
 // adopt prepares the counters of the program that is to be replaced.
 func (p *Preparation) adopt() error {
 	a := p.found
-	index, err := a.index()
-	switch {
-	case err != nil:
-		return err
-	case index != p.iface.Index:
-		return fmt.Errorf("%w: the pins %s are those of the interface with index %d, which has another name now: "+
-			"detach it first", ErrForeign, a.path, index)
-	case a.metadata.Hook != p.metadata.Hook:
+	if a.metadata.Hook != p.metadata.Hook {
 		return fmt.Errorf("%w: %s, not %s: detach it first", ErrHook, a.metadata.Hook, p.metadata.Hook)
 	}
 	if a.stats == nil {
 		// Another version's counters: what they counted is lost.
+		var err error
 		if a.stats, err = newStats(0); err != nil {
 			return explainPermission(err)
 		}
@@ -156,6 +142,9 @@ func (p *Preparation) attach(prog *Program, caller []byte) (*Attachment, error) 
 		if err := p.found.owns(); err != nil {
 			return err
 		}
+		if err := p.found.move(p.pins.path(p.iface)); err != nil { // from where an earlier version made them
+			return err
+		}
 		if err := p.found.replace(prog); err != nil {
 			return err
 		}
@@ -202,7 +191,7 @@ func (d Pins) attach(m metadata, i *Iface, p *Program) (a *Attachment, err error
 		if err := d.sweep(); err != nil {
 			return err
 		}
-		if err := d.removeSevered(path); err != nil {
+		if err := d.makeRoom(path, i.inode, m.Target.Iface); err != nil {
 			return err
 		}
 		a = &Attachment{pins: d, path: path, metadata: m, link: l, stats: p.stats, ifindex: i.Index}
@@ -214,22 +203,29 @@ func (d Pins) attach(m metadata, i *Iface, p *Program) (a *Attachment, err error
 	return a, nil
 }
 
-// removeSevered removes the pins that an interface of the same name left when it
+// makeRoom removes the pins that interfaces of this index or name left when they
 // went.
-func (d Pins) removeSevered(path string) error {
+func (d Pins) makeRoom(path string, inode uint64, name string) error {
 	old, err := d.open(path)
-	if errors.Is(err, ErrNotAttached) {
-		return nil
-	}
-	if err != nil {
+	if err == nil {
+		severed := old.Severed()
+		if err := old.Close(); err != nil {
+			return err
+		}
+		if !severed {
+			return d.errAway(path)
+		}
+	} else if !errors.Is(err, ErrNotAttached) {
 		return explainPermission(err)
 	}
-	defer old.Close()
-	if !old.Severed() {
-		return fmt.Errorf("%w: the pins %s are those of an interface that has another name now: detach it first", ErrForeign, path)
+	stale, err := d.severed(inode, name)
+	if err != nil {
+		return err
 	}
-	if err := os.RemoveAll(path); err != nil {
-		return fmt.Errorf("remove stale pins: %w", err)
+	for _, path := range append(stale, path) {
+		if err := os.RemoveAll(path); err != nil {
+			return fmt.Errorf("remove stale pins: %w", err)
+		}
 	}
 	return nil
 }
@@ -300,14 +296,7 @@ func (d Pins) open(path string) (_ *Attachment, err error) {
 			err = fmt.Errorf("damaged pins, remove the directory %s to detach: %w", path, err)
 		}
 	}()
-	if a.metadataMap, err = ebpf.LoadPinnedMap(filepath.Join(path, pinMetadata), nil); err != nil {
-		return nil, err
-	}
-	if a.metadata, err = readMetadata(a.metadataMap); err != nil {
-		return nil, err
-	}
-	a.link, err = link.LoadPinnedLink(filepath.Join(path, pinLink), nil)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := a.openLink(); err != nil {
 		return nil, err
 	}
 	a.program = a.programID()
@@ -315,6 +304,21 @@ func (d Pins) open(path string) (_ *Attachment, err error) {
 		return nil, err
 	}
 	return a, nil
+}
+
+// openLink opens the pinned metadata, and the link unless it is gone.
+func (a *Attachment) openLink() (err error) {
+	if a.metadataMap, err = ebpf.LoadPinnedMap(filepath.Join(a.path, pinMetadata), nil); err != nil {
+		return err
+	}
+	if a.metadata, err = readMetadata(a.metadataMap); err != nil {
+		return err
+	}
+	a.link, err = link.LoadPinnedLink(filepath.Join(a.path, pinLink), nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // Replace replaces the program with p, loaded with the attachment's Stats, in one
@@ -485,6 +489,17 @@ func (a *Attachment) index() (int, error) {
 		return 0, errors.New("the pinned link is not an XDP link")
 	}
 	return int(xdp.Ifindex), nil
+}
+
+// isOn reports whether the program is attached to the interface: an index alone
+// may be that of an interface in another namespace, to which this one was moved.
+func (a *Attachment) isOn(i *Iface) bool {
+	index, err := a.index()
+	if err != nil || index != i.Index {
+		return false
+	}
+	// The ID is 0 where there are programs in several modes.
+	return i.Xdp == nil || i.Xdp.Attached && (i.Xdp.ProgId == 0 || i.Xdp.ProgId == a.programID())
 }
 
 // ProgramID is the kernel's ID of the program, 0 if there is none.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
@@ -546,28 +548,57 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// Weir's own program is told apart from a foreign one after its interface got
-// another name.
+// rename renames an interface at B.
+func rename(t *testing.T, l *lab.Lab, from, to string) {
+	t.Helper()
+	l.B.In(t, func() {
+		iface, err := netlink.LinkByName(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Some kernels rename only what is down.
+		if err := errors.Join(netlink.LinkSetDown(iface), netlink.LinkSetName(iface, to), netlink.LinkSetUp(iface)); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// An interface keeps its attachment under another name: whoever attaches to that
+// replaces the program, and its counters go on. Another interface that takes the
+// former name has an attachment of its own.
 func TestRenamed(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
-	g := newTestGeneration(t, Config{})
-	a := attach(t, pins, target(l.B), Native, g)
-	defer detach(t, a)
-	rename := func(from, to string) {
-		l.B.In(t, func() {
-			iface, err := netlink.LinkByName(from)
-			if err != nil {
-				t.Fatal(err)
-			}
-			// Some kernels rename only what is down.
-			if err := errors.Join(netlink.LinkSetDown(iface), netlink.LinkSetName(iface, to), netlink.LinkSetUp(iface)); err != nil {
-				t.Fatal(err)
-			}
-		})
+	frame := udp(l, addrA, addrB, 1)
+	old := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	defer old.Close()
+	reaches(t, l, frame)
+	rename(t, l, l.B.Iface, "other")
+	other := Target{l.B.Netns, "other"}
+	if name, err := old.Name(); err != nil || name != "other" {
+		t.Errorf("its name is %q, %v", name, err)
 	}
-	rename(l.B.Iface, "other")
-	_, err := attachLoaded(pins, Target{l.B.Netns, "other"}, Native, nil, g.Load)
-	wantError(t, err, ErrForeign, "weir's own", a.path)
+	for _, name := range []Target{target(l.B), other} { // as it was when the program was attached, and now
+		b, err := pins.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b.ProgramID() != old.ProgramID() {
+			t.Errorf("%v: program %d, want %d", name, b.ProgramID(), old.ProgramID())
+		}
+		b.Close()
+	}
+	if err := old.Rename("other"); err != nil || old.Target() != other {
+		t.Errorf("renamed to %v, %v", old.Target(), err)
+	}
+	_, err := pins.Open(target(l.B))
+	wantError(t, err, ErrNotAttached)
+
+	a := attach(t, pins, other, Native, blockAll(t, 1))
+	defer detach(t, a)
+	wantError(t, old.Rename("more"), ErrReplaced)
+	if a.path != old.path || a.Stats().Lists(nil)[0].Packets != 1 {
+		t.Errorf("the counters do not go on: %v", a.Stats().Lists(nil)[0])
+	}
 
 	l.B.In(t, func() {
 		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: l.B.Iface}, PeerName: "peer"}
@@ -575,14 +606,151 @@ func TestRenamed(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	_, err = attachLoaded(pins, target(l.B), Native, nil, g.Load)
-	wantError(t, err, ErrForeign, "another name")
+	g := newTestGeneration(t, Config{})
+	b := attach(t, pins, target(l.B), Native, g)
 	ready := newTestProgram(t, g)
 	_, err = pins.Attach(target(l.B), find(t, l.B), Native, nil, ready)
-	wantError(t, err, ErrForeign, "another name")
-	if a.Severed() {
+	wantError(t, err, ErrForeign, "weir's own", b.path)
+	detach(t, b)
+	if b, err = pins.Attach(target(l.B), find(t, l.B), Native, nil, ready); err != nil {
+		t.Fatal(err)
+	}
+	detach(t, b)
+	l.B.In(t, func() {
+		iface, err := netlink.LinkByName(l.B.Iface)
+		if err == nil {
+			err = netlink.LinkDel(iface)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	rename(t, l, "other", l.B.Iface)
+	if a.Severed() || a.Replaced() || reaches(t, l, frame) {
 		t.Error("detached by what has taken its name")
 	}
+}
+
+// An interface that goes under a name that it was given since comes back under
+// that name.
+func TestReattachRenamed(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	defer detach(t, a)
+	rename(t, l, l.B.Iface, "other")
+	if err := a.Rename("other"); err != nil {
+		t.Fatal(err)
+	}
+	cut(t, l)
+	l.Wire(t)
+	wantError(t, a.Reattach(nil), ErrNoInterface)
+	if _, err := a.Name(); !errors.Is(err, ErrNoInterface) {
+		t.Errorf("the name of what is gone: %v", err)
+	}
+	rename(t, l, l.B.Iface, "other")
+	if err := a.Reattach(nil); err != nil {
+		t.Fatal(err)
+	}
+	if name, err := a.Name(); err != nil || name != "other" {
+		t.Errorf("its name is %q, %v", name, err)
+	}
+	b, err := pins.Open(Target{l.B.Netns, "other"})
+	if err != nil || b.Severed() || b.ProgramID() != a.ProgramID() {
+		t.Fatal(b, err)
+	}
+	b.Close()
+}
+
+// Pins that an earlier version named after the interface are found, and get the
+// name of today when their program is replaced.
+func TestPinsOfEarlierVersions(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	frame := udp(l, addrA, addrB, 1)
+	a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	defer a.Close()
+	reaches(t, l, frame)
+	today := a.path
+	earlier := filepath.Join(string(pins), fmt.Sprintf("%d-%s", namespaceOf(today), l.B.Iface))
+	if err := os.Rename(today, earlier); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		list, err := pins.List()
+		if err != nil || len(list) != 1 || list[0].ProgramID() != a.ProgramID() {
+			t.Fatal(list, err)
+		}
+		list[0].Close()
+		b, err := pins.Open(target(l.B))
+		if err != nil || b.Severed() || b.path != earlier {
+			t.Fatal(b, err)
+		}
+		b.Close()
+		rename(t, l, l.B.Iface, "other")
+		rename(t, l, "other", l.B.Iface)
+	}
+	b := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	if b.path != today || exists(earlier) || b.Stats().Lists(nil)[0].Packets != 1 || reaches(t, l, frame) {
+		t.Errorf("pinned in %s; counted %v", b.path, b.Stats().Lists(nil)[0])
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// Of an interface that is gone, they are removed when the next comes.
+	if err := os.Rename(today, earlier); err != nil {
+		t.Fatal(err)
+	}
+	cut(t, l)
+	l.Wire(t)
+	c := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	defer detach(t, c)
+	if exists(earlier) || c.Stats().Lists(nil)[0].Packets != 0 {
+		t.Error("pins of one that is gone are left, or their counters")
+	}
+}
+
+// An interface that is moved to another network namespace takes its program along,
+// and an index there may be that of another interface here.
+func TestMovedAway(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	defer a.Close()
+	index, err := a.Index()
+	if err != nil {
+		t.Fatal(err)
+	}
+	away, err := netns.GetFromName(l.A.Netns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer away.Close()
+	l.B.In(t, func() {
+		iface, err := netlink.LinkByIndex(index)
+		if err == nil {
+			err = netlink.LinkSetNsFd(iface, int(away))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := netlink.LinkAttrs{Name: l.B.Iface, Index: index}
+		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: next, PeerName: "peer"}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if _, err := a.Name(); !errors.Is(err, ErrNoInterface) {
+		t.Errorf("the name of what has left: %v", err)
+	}
+	g := newTestGeneration(t, Config{})
+	_, err = attachLoaded(pins, target(l.B), Native, nil, g.Load)
+	wantError(t, err, ErrForeign, "left the namespace", a.path)
+	_, err = pins.Attach(target(l.B), find(t, l.B), Native, nil, newTestProgram(t, g))
+	wantError(t, err, ErrForeign, "left the namespace", a.path)
+	if a.Severed() || a.Replaced() {
+		t.Error("another interface has its program")
+	}
+	if err := a.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	detach(t, attach(t, pins, target(l.B), Native, g))
 }
 
 func TestOtherMode(t *testing.T) {

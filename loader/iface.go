@@ -138,7 +138,9 @@ func (i *Iface) in(inode uint64) error {
 func (t Target) find() (i *Iface, err error) {
 	err = t.in(func(inode uint64) error {
 		attrs, err := findIface(t.Iface)
-		i = &Iface{attrs, inode}
+		if err == nil {
+			i = &Iface{attrs, inode}
+		}
 		return err
 	})
 	return i, err
@@ -318,7 +320,7 @@ func (d Pins) explainForeign(err error, t Target, iface *netlink.LinkAttrs, p *e
 	}
 	id := now.Xdp.ProgId
 	if own := d.owner(id); own != "" {
-		return fmt.Errorf("%w: weir's own, attached under another name: detach it first (its pins are %s): %w",
+		return fmt.Errorf("%w: weir's own, attached by another process or in another namespace: detach it first (its pins are %s): %w",
 			ErrForeign, own, err)
 	}
 	hook, off := Native, "xdp"

@@ -15,7 +15,8 @@ import (
 )
 
 // Pins is a directory on a BPF file system. It holds a directory for each
-// attached interface, named <inode of the network namespace>-<interface>:
+// attached interface, named <inode of the network namespace>:<interface index>,
+// because names change while a program filters:
 //
 //	link          holds the program on the interface
 //	reason_stats  what it keeps: its counters,
@@ -155,17 +156,12 @@ func sharesMounts() bool {
 }
 
 // path is the directory of an interface.
-func (d Pins) path(i *Iface) string { return d.pathOf(i.inode, i.Name) }
-
-// pathOf is the directory of an interface, inode being that of its network
-// namespace.
-func (d Pins) pathOf(inode uint64, iface string) string {
-	// The BPF file system reserves dots, which names of VLANs have. No name
-	// of an interface has a percent sign.
-	return filepath.Join(string(d), strconv.FormatUint(inode, 10)+"-"+strings.ReplaceAll(iface, ".", "%"))
+func (d Pins) path(i *Iface) string {
+	return filepath.Join(string(d), fmt.Sprintf("%d:%d", i.inode, i.Index))
 }
 
-// paths are the directories of all interfaces.
+// paths are the directories of all interfaces. Those that earlier versions made
+// are named by the interface's name, after a dash, in place of its index.
 func (d Pins) paths() ([]string, error) {
 	entries, err := os.ReadDir(string(d))
 	if err != nil {
@@ -173,12 +169,81 @@ func (d Pins) paths() ([]string, error) {
 	}
 	var paths []string
 	for _, e := range entries {
-		inode, iface, _ := strings.Cut(e.Name(), "-")
-		if _, err := strconv.ParseUint(inode, 10, 64); err == nil && iface != "" && e.IsDir() {
-			paths = append(paths, filepath.Join(string(d), e.Name()))
+		if path := filepath.Join(string(d), e.Name()); e.IsDir() && namespaceOf(path) != 0 {
+			paths = append(paths, path)
 		}
 	}
 	return paths, nil
+}
+
+// namespaceOf is the inode of the network namespace that an interface's directory
+// is for, 0 if path is not such a directory.
+func namespaceOf(path string) (inode uint64) {
+	name := filepath.Base(path)
+	if end := strings.IndexAny(name, ":-"); end > 0 && end < len(name)-1 {
+		inode, _ = strconv.ParseUint(name[:end], 10, 64)
+	}
+	return inode
+}
+
+// find opens the attachment of an interface. It fails with ErrNotAttached where
+// there is none, and with ErrForeign where the pins that the interface would have
+// belong to one that has left the namespace.
+func (d Pins) find(i *Iface) (*Attachment, error) {
+	a, err := d.open(d.path(i))
+	switch {
+	case err == nil && a.isOn(i):
+		return a, nil
+	case err == nil && !a.Severed():
+		return nil, errors.Join(d.errAway(a.path), a.Close())
+	case err == nil:
+		a.Close()
+	case !errors.Is(err, ErrNotAttached):
+		return nil, err
+	}
+	return d.search(i.inode, func(a *Attachment) bool { return a.isOn(i) })
+}
+
+// errAway says that pins belong to an interface that was moved to another network
+// namespace, which takes its program along.
+func (d Pins) errAway(path string) error {
+	return fmt.Errorf("%w: the pins %s are those of an interface that has left the namespace: detach it first", ErrForeign, path)
+}
+
+// search opens the first attachment in a network namespace that is wanted, of
+// which wanted sees the link and the metadata alone. It fails with ErrNotAttached
+// where there is none.
+func (d Pins) search(inode uint64, wanted func(*Attachment) bool) (*Attachment, error) {
+	paths, err := d.paths()
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range paths {
+		if namespaceOf(path) != inode {
+			continue
+		}
+		a := &Attachment{pins: d, path: path}
+		found := a.openLink() == nil && wanted(a) // what is damaged, List reports
+		a.Close()
+		if found {
+			return d.open(path)
+		}
+	}
+	return nil, ErrNotAttached
+}
+
+// severed returns the directories that interfaces of a name left when they went.
+func (d Pins) severed(inode uint64, name string) (paths []string, err error) {
+	_, err = d.search(inode, func(a *Attachment) bool {
+		if index, err := a.index(); err == nil && index == 0 && a.metadata.Target.Iface == name {
+			paths = append(paths, a.path)
+		}
+		return false
+	})
+	if errors.Is(err, ErrNotAttached) {
+		err = nil
+	}
+	return paths, err
 }
 
 // sweep removes what processes that were killed had not finished. The
@@ -252,13 +317,19 @@ func (d Pins) openTarget(t Target) (a *Attachment, err error) {
 		return nil, err
 	}
 	defer unlock()
-	err = t.in(func(inode uint64) (err error) {
-		name := t.Iface
-		if iface, err := findIface(name); err == nil { // else it is gone, and pins may be left
-			name = iface.Name
+	inode, err := t.Namespace()
+	if err != nil {
+		return nil, err
+	}
+	i, err := t.find()
+	if err == nil {
+		if a, err = d.find(i); !errors.Is(err, ErrNotAttached) {
+			return a, err
 		}
-		a, err = d.open(d.pathOf(inode, name))
-		return err
+	}
+	// Its pins may be left; or, if it was renamed, it has them by its former name.
+	return d.search(inode, func(a *Attachment) bool {
+		index, err := a.index()
+		return a.metadata.Target.Iface == t.Iface && err == nil && (index == 0 || i == nil)
 	})
-	return a, err
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 )
 
 // Reattach attaches the program, with its counters, to the interface that
@@ -68,11 +69,8 @@ func (a *Attachment) repin(l link.Link, path string) error {
 	if err := a.owns(); err != nil {
 		return err
 	}
-	if path != a.path {
-		if err := os.Rename(a.path, path); err != nil {
-			return fmt.Errorf("move pins: %w", explainPermission(err))
-		}
-		a.path = path
+	if err := a.move(path); err != nil {
+		return err
 	}
 	if err := a.pinNext(l, pinLink); err != nil {
 		return err
@@ -83,12 +81,77 @@ func (a *Attachment) repin(l link.Link, path string) error {
 	return nil
 }
 
+// move moves the pins to another directory.
+func (a *Attachment) move(path string) error {
+	if path == a.path {
+		return nil
+	}
+	if old, err := a.pins.open(path); err == nil {
+		severed := old.Severed()
+		if err := old.Close(); err != nil {
+			return err
+		}
+		if severed {
+			os.RemoveAll(path) // else Rename fails
+		}
+	}
+	if err := os.Rename(a.path, path); err != nil {
+		return fmt.Errorf("move pins: %w", explainPermission(err))
+	}
+	a.path = path
+	return nil
+}
+
+// Name returns the present name of the interface, by which it may have been
+// renamed since it was attached to. It fails with [ErrNoInterface] where the
+// interface is gone or has left the namespace, and with [ErrNoNetns] where that is.
+func (a *Attachment) Name() (name string, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	index, err := a.index()
+	if err != nil {
+		return "", err
+	}
+	if index == 0 {
+		return "", ErrNoInterface
+	}
+	err = a.metadata.Target.in(func(inode uint64) error {
+		l, err := netlink.LinkByIndex(index)
+		var notFound netlink.LinkNotFoundError
+		if errors.As(err, &notFound) {
+			return ErrNoInterface
+		}
+		if err != nil {
+			return fmt.Errorf("find interface: %w", err)
+		}
+		if i := (&Iface{l.Attrs(), inode}); namespaceOf(a.path) != inode || !a.isOn(i) {
+			return ErrNoInterface
+		}
+		name = l.Attrs().Name
+		return nil
+	})
+	return name, err
+}
+
+// Rename records that the interface has another name now, for Target and for
+// Reattach. It fails with [ErrReplaced] where another process has taken over.
+func (a *Attachment) Rename(name string) error {
+	return a.locked("rename the attachment to", func() error {
+		if a.replaced() {
+			return ErrReplaced
+		}
+		m := a.metadata
+		m.Target.Iface = name
+		return a.writeMetadata(m)
+	})
+}
+
 // owns fails with ErrNotAttached where the pins are gone, and with ErrReplaced
 // where they belong to another attachment.
 func (a *Attachment) owns() error {
 	pinned, err := link.LoadPinnedLink(filepath.Join(a.path, pinLink), nil)
 	if errors.Is(err, fs.ErrNotExist) {
-		return ErrNotAttached
+		return a.superseded()
 	}
 	if err != nil {
 		return explainPermission(err)
@@ -106,4 +169,16 @@ func (a *Attachment) owns() error {
 		return ErrReplaced
 	}
 	return nil
+}
+
+// superseded returns ErrReplaced where an interface of the same name has pins of
+// its own, and ErrNotAttached where there are none.
+func (a *Attachment) superseded() error {
+	next, err := a.pins.search(namespaceOf(a.path), func(b *Attachment) bool {
+		return b.metadata.Target.Iface == a.metadata.Target.Iface
+	})
+	if err != nil {
+		return err
+	}
+	return errors.Join(ErrReplaced, next.Close())
 }

@@ -65,6 +65,13 @@ func (l *ledger) follow(there []found, named []loader.Target) {
 	for _, t := range named {
 		l.account(t)
 	}
+	for _, n := range there { // which may have been renamed
+		for _, a := range l.accounts {
+			if a.stats != nil && a.stats == n.Stats() {
+				a.Target = n.Target()
+			}
+		}
+	}
 	for _, a := range l.accounts {
 		if !slices.ContainsFunc(there, func(n found) bool { return n.Target() == a.Target }) {
 			l.advance(a)

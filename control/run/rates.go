@@ -45,12 +45,12 @@ func (r Rates) Top() []string {
 // an interface that comes back begin anew.
 type meter struct {
 	at    time.Time
-	last  map[loader.Target]Counters
+	last  map[*loader.Stats]Counters
 	total Counters
 }
 
 func newMeter(f *Filter) *meter {
-	m := &meter{at: time.Now(), last: make(map[loader.Target]Counters)}
+	m := &meter{at: time.Now(), last: make(map[*loader.Stats]Counters)}
 	m.advance(f) // what was counted before is not of the first interval
 	m.total = Counters{}
 	return m
@@ -60,13 +60,14 @@ func newMeter(f *Filter) *meter {
 func (m *meter) advance(f *Filter) Counters {
 	var grown Counters
 	var buf []loader.Counter
+	before := m.last
+	m.last = make(map[*loader.Stats]Counters)
 	for _, h := range f.holds {
 		if h.Attachment == nil {
-			delete(m.last, h.Target)
 			continue
 		}
 		buf = h.Stats().Reasons(buf)
-		last := m.last[h.Target]
+		last := before[h.Stats()]
 		now := last
 		copy(now[:], buf)
 		for i := range now {
@@ -75,7 +76,7 @@ func (m *meter) advance(f *Filter) Counters {
 				grown[i].Bytes += now[i].Bytes - last[i].Bytes
 			}
 		}
-		m.last[h.Target] = now
+		m.last[h.Stats()] = now
 	}
 	for i, c := range grown {
 		m.total[i].Packets += c.Packets

@@ -626,6 +626,7 @@ func (f *Filter) follow() error {
 	f.sentry.follow(f.o.Places)
 	f.takeIn(f.sentry.arrivals())
 	f.connect(f.generation)
+	f.followNames()
 	var lost error
 	f.holds = slices.DeleteFunc(f.holds, func(h *hold) bool {
 		err := f.keep(h)
@@ -665,6 +666,58 @@ func (f *Filter) follow() error {
 		return errLost
 	}
 	return nil
+}
+
+// followNames goes over to the names of interfaces that were renamed and that are
+// to be filtered by those as well: their programs stay where they are.
+func (f *Filter) followNames() {
+	renamed := make(map[*hold]Target)
+	for _, h := range f.holds {
+		if t, ok := f.renamed(h); ok {
+			renamed[h] = t
+		}
+	}
+	for h, t := range renamed {
+		free := true
+		f.holds = slices.DeleteFunc(f.holds, func(o *hold) bool {
+			if _, leaves := renamed[o]; leaves || o.Target != t {
+				return false
+			}
+			// What has had the name is gone, or will be renamed as well.
+			free = !o.present() && f.sentry.dismiss(o)
+			if free {
+				f.release(o)
+			}
+			return free
+		})
+		if !free {
+			continue
+		}
+		if err := h.Rename(t.Iface); err != nil {
+			f.o.Log.Error(err.Error())
+			continue
+		}
+		f.o.Log.Info("the interface was renamed, filtering goes on", "interface", h.Target.String(), "name", t.Iface)
+		h.Target = t
+	}
+}
+
+// renamed returns the present name of an interface that was renamed, where that is
+// to be filtered as it is.
+func (f *Filter) renamed(h *hold) (t Target, ok bool) {
+	if !h.present() {
+		return t, false
+	}
+	if n, err := h.Number(); err == nil && n == h.index {
+		return t, false
+	}
+	name, err := h.Name()
+	t = Target{Netns: h.Netns, Iface: name}
+	if err != nil || t == h.Target {
+		return t, false
+	}
+	at := slices.IndexFunc(f.o.Places, func(p Place) bool { return p.names(t) })
+	return t, at >= 0 && f.o.Places[at].XDP == h.XDP
 }
 
 // lose gives up an interface that is not this filter's any more.
@@ -752,7 +805,10 @@ func (f *Filter) forget(places []Place) {
 	f.holds = slices.DeleteFunc(f.holds, func(h *hold) bool {
 		here := func(p Place) bool { return p.Target == h.Target }
 		waits := h.index == 0 && h.Attachment != nil && time.Since(h.went) < goneFor
-		if f.named(h.Target) || waits || slices.ContainsFunc(places, here) || !f.sentry.dismiss(h) {
+		if f.named(h.Target) || waits || slices.ContainsFunc(places, here) {
+			return false
+		}
+		if _, renamed := f.renamed(h); renamed || !f.sentry.dismiss(h) {
 			return false
 		}
 		f.release(h)
@@ -875,6 +931,9 @@ func (f *Filter) begins(h *hold, log *slog.Logger) error {
 		return nil // and will be taken in
 	}
 	if err == nil && !now.Severed() {
+		if slices.ContainsFunc(f.holds, func(o *hold) bool { return o.Attachment != nil && o.ProgramID() == now.ProgramID() }) {
+			return nil // it was renamed since followNames looked
+		}
 		return errTaken
 	}
 	switch err := f.attach(h); {

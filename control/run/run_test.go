@@ -341,11 +341,16 @@ func constants(t *testing.T, h *hold) []byte {
 // unpin removes the pins of an end: whatever wants a new one there fails.
 func unpin(t *testing.T, pins Pins, e lab.End) {
 	t.Helper()
-	inode, err := Target{Netns: e.Netns, Iface: e.Iface}.Namespace()
+	target := Target{Netns: e.Netns, Iface: e.Iface}
+	inode, err := target.Namespace()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.RemoveAll(fmt.Sprintf("%s/%d-%s", pins, inode, e.Iface)); err != nil {
+	index, err := target.Number()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(fmt.Sprintf("%s/%d:%d", pins, inode, index)); err != nil {
 		t.Fatal(err)
 	}
 }
