@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inMemory mounts a small file system that only this test sees, and gives its
-// path. It takes root.
+// inMemory mounts a small file system that only this test sees, and returns its
+// path. It requires root.
 func inMemory(t *testing.T) string {
 	t.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("mounting a file system takes root")
+		t.Skip("mounting a file system requires root")
 	}
 	dir := t.TempDir()
-	runtime.LockOSThread() // for good: the thread ends with the test
+	runtime.LockOSThread() // never unlocked: the thread ends with the test
 	if err := errors.Join(
 		unix.Unshare(unix.CLONE_NEWNS),
 		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
@@ -44,7 +44,8 @@ func remount(t *testing.T, dir string, flags uintptr, options string) {
 	}
 }
 
-// TestFullDisk adds until the disk is full, and goes on when it has room again.
+// TestFullDisk adds entries until the disk is full, and continues when there is
+// room again.
 func TestFullDisk(t *testing.T) {
 	dir := inMemory(t)
 	path := filepath.Join(dir, "journal")
@@ -69,7 +70,7 @@ func TestFullDisk(t *testing.T) {
 	if err := j.Apply(add(0, 1000)); !errors.Is(err, unix.ENOSPC) {
 		t.Error(err)
 	}
-	// There is no room to write it anew, and that is no reason to refuse.
+	// There is no room for a rewrite, which must not fail Apply.
 	if err := j.rewrite(); !errors.Is(err, unix.ENOSPC) {
 		t.Error(err)
 	}
@@ -81,8 +82,7 @@ func TestFullDisk(t *testing.T) {
 	check(t, j, after(slices.Concat(full, add(5000, 5100))))
 }
 
-// TestReadOnly checks that what is there stays in force on a disk that cannot
-// be written to.
+// TestReadOnly checks that a journal on a read-only disk can still be read.
 func TestReadOnly(t *testing.T) {
 	dir := inMemory(t)
 	path := filepath.Join(dir, "journal")

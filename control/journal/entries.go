@@ -7,15 +7,15 @@ import (
 	"weir/filter/key"
 )
 
-// entries are what a journal's records amount to: some 150 bytes each, that of
-// an IPv4 address.
+// entries is the state that results from a journal's records. An entry for an
+// IPv4 address takes about 150 bytes.
 type entries struct {
 	lists map[string]*list
-	due   deadlines // those that expire
+	due   deadlines // the entries that expire
 	n     int
-	size  int64 // of the records that would do
+	size  int64 // of the records of the present entries
 
-	reason string // the last one: a bulk of entries mostly shares it
+	reason string // the last one: entries added together usually share it
 }
 
 type list struct {
@@ -29,12 +29,12 @@ type entry struct {
 	reason         string
 	added, expires int64 // as in a record
 	uid            uint32
-	due            int32 // place in deadlines, -1 for none
+	due            int32 // index in deadlines, -1 for none
 	allow          bool
 }
 
 func (e *entry) entry() Entry {
-	k, _ := key.Parse([]byte(e.key)) // cannot fail: apply got the same as a Key
+	k, _ := key.Parse([]byte(e.key)) // cannot fail: apply serialised it
 	return Entry{
 		List: e.list.name, Allow: e.allow, Key: k, Reason: e.reason, UID: e.uid,
 		Added: fromMillis(e.added), Expires: fromMillis(e.expires),
@@ -43,7 +43,7 @@ func (e *entry) entry() Entry {
 
 func (e *entry) size() int64 { return recordLen(len(e.key), e.list.name, e.reason) }
 
-// apply makes a change. Removing what is not there changes nothing.
+// apply makes a change. Removing an absent entry changes nothing.
 func (es *entries) apply(c Change) {
 	var buf [key.MaxLen]byte
 	serial := c.Key.Append(buf[:0])
@@ -109,7 +109,7 @@ func (es *entries) all() iter.Seq[Entry] {
 	}
 }
 
-// deadlines is a heap of entries, the first to expire on top.
+// deadlines is a heap of entries by expiry.
 type deadlines []*entry
 
 func (d deadlines) Len() int           { return len(d) }
@@ -134,8 +134,8 @@ func (d *deadlines) Pop() any {
 	return e
 }
 
-// until calls fn for the entries at place i of the heap and below that expire
-// at a time or before. It looks at little more than twice as many.
+// until calls fn for the entries at index i of the heap and below that expire
+// at or before a time. It visits little more than twice as many.
 func (d deadlines) until(at int64, i int, fn func(*entry)) {
 	if i >= len(d) || d[i].expires > at {
 		return

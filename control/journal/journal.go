@@ -1,21 +1,20 @@
-// Package journal keeps the entries that operators add by command, so that
-// none is lost: a change is on the disk before the command that asked for it
-// returns.
+// Package journal stores the entries that operators add manually, so that none
+// is lost: a change is on disk before the command that made it returns.
 //
 // A journal is a file to which changes are appended, each in a record with a
-// checksum. When more of it is superseded than not, it is written anew, with
-// the entries that are left. What a crash can do to it:
+// checksum. When more than half of it is superseded, it is rewritten with the
+// remaining entries. After a crash:
 //
-//   - The last batch may be there in part, or its last record be torn. Nobody
-//     was told that it is durable. What is torn is cut off, with a warning.
-//   - A record before intact ones can only be damaged by the disk, or by
-//     somebody else. It is skipped, and the log says at which offset how many
-//     bytes are lost; all that is intact counts, before and after it. The bytes
-//     stay where they are until the journal is written anew.
+//   - The last batch may be present in part, or its last record be torn. It was
+//     never acknowledged. A torn record is cut off, with a warning.
+//   - A record before intact ones can only be damaged by the disk or by another
+//     program. It is skipped, and the offset and number of lost bytes are logged;
+//     all intact records count, before and after it. The damaged bytes stay until
+//     the journal is rewritten.
 //
-// Entries expire at times of the wall clock, which go on while no weir runs. A
-// clock that is stepped forward ends entries early, one that is stepped back
-// late; what has been removed as expired does not come back.
+// Entries expire at times of the wall clock, also while weir is not running. If
+// the clock is stepped forward, entries expire early; if it is stepped back,
+// late. An entry that was removed as expired does not come back.
 package journal
 
 import (
@@ -36,64 +35,65 @@ import (
 )
 
 var (
-	// ErrLocked says that another process has the journal open.
-	ErrLocked = errors.New("another weir has it open: stop that first")
-	// ErrForeign says that a file is no journal, or nothing of it is intact.
+	// ErrLocked means that another process has the journal open.
+	ErrLocked = errors.New("another weir instance has it open: stop that first")
+	// ErrForeign means that the file is not a journal, or that nothing in it is
+	// intact.
 	ErrForeign = errors.New("not a journal of weir, or nothing in it is intact: move it out of the way")
-	// ErrReadOnly says that no change can be recorded.
-	ErrReadOnly = errors.New("the journal could not be opened for writing, restart weir when that is mended")
+	// ErrReadOnly means that the journal was opened read-only.
+	ErrReadOnly = errors.New("the journal could not be opened for writing, restart weir once that is fixed")
 )
 
-// Limits of what an entry says, in bytes.
+// Limits of an entry's fields, in bytes.
 const (
 	MaxListLen   = 255
 	MaxReasonLen = 512
 )
 
-// minGarbage is how many bytes must be superseded before the journal is
-// written anew: some twenty thousand records, so that a small journal is not
-// written over and over.
+// minGarbage is the number of superseded bytes from which the journal is
+// rewritten: about twenty thousand records, so that a small journal is not
+// rewritten over and over.
 const minGarbage = 1 << 20
 
-// Entry is what an operator has listed. List and Key identify it.
+// Entry is a manual entry of a list. List and Key identify it.
 type Entry struct {
 	List    string // 1 to MaxListLen bytes
-	Allow   bool   // otherwise it is blocked
+	Allow   bool   // false: block
 	Key     key.Key
-	Added   time.Time // times are kept to the millisecond
-	Expires time.Time // zero: never
+	Added   time.Time // with millisecond resolution
+	Expires time.Time // the zero time: never
 	Reason  string    // at most MaxReasonLen bytes
 	UID     uint32    // of the user who added it
 }
 
-// Change adds an entry, in place of one that has its list and key, or removes
-// the one that has its list and key, if there is one.
+// Change adds an entry, replacing the one with its list and key, or removes
+// that one if it exists.
 type Change struct {
 	Remove bool
 	Entry
 }
 
-// Journal is a journal that this process alone writes to. It is safe for
-// concurrent use.
+// Journal is an open journal, which only this process may write to. It is safe
+// for concurrent use.
 type Journal struct {
 	path string
 	log  *slog.Logger
 	lost int64 // set by Open
 	lock *os.File
 
-	writing   sync.Mutex // guards what follows, and the file
+	writing   sync.Mutex // guards the fields below, and the file
 	file      file       // nil after Close, or if readOnly
-	readOnly  error      // why nothing can be recorded
-	size      int64      // of what is intact, and where the next record goes
-	torn      bool       // there may be more in the file
-	moved     bool       // the directory may not have the file on the disk yet
-	rewriteAt int64      // the size before which it is not tried again
+	readOnly  error      // the reason, nil if writable
+	size      int64      // of the intact part: the offset of the next record
+	torn      bool       // there may be more bytes in the file
+	moved     bool       // the directory entry may not be durable yet
+	rewriteAt int64      // the size from which a rewrite is tried again
 
 	memory  sync.RWMutex // guards entries; taken after writing
 	entries entries
 }
 
-// file is what a journal needs of an *os.File.
+// file is the part of *os.File that a journal uses.
 type file interface {
 	io.WriterAt
 	Truncate(size int64) error
@@ -101,11 +101,11 @@ type file interface {
 	Close() error
 }
 
-// Open reads the journal at path, or makes one. It fails with [ErrLocked] or
-// [ErrForeign], or if the file cannot be read. One that can be read but not
-// written is opened all the same, with a warning; then Apply fails.
+// Open reads or creates the journal at path. It returns [ErrLocked] or
+// [ErrForeign], wrapped, or fails if the file cannot be read. A journal that
+// can be read but not written is opened with a warning; Apply then fails.
 //
-// Without a path the journal is in memory only, and ends with the process.
+// Without a path the journal is in memory only.
 func Open(path string, log *slog.Logger) (*Journal, error) {
 	if path == "" {
 		return &Journal{log: log}, nil
@@ -132,13 +132,13 @@ func (j *Journal) open() error {
 		j.readOnly = j.openFile(length)
 	}
 	if j.readOnly != nil {
-		j.log.Warn("entries can be neither added nor removed: the journal cannot be written to: " + j.readOnly.Error())
+		j.log.Warn("journal is read-only, entries can be neither added nor removed: " + j.readOnly.Error())
 	}
 	return nil
 }
 
-// acquire locks a file exclusively, until it is closed. It is a file of its
-// own, since the journal itself is replaced when it is written anew.
+// acquire locks a file exclusively until it is closed. It is a separate file,
+// since rewriting replaces the journal itself.
 func acquire(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE, 0o600)
 	if err != nil {
@@ -154,7 +154,7 @@ func acquire(path string) (*os.File, error) {
 	return f, nil
 }
 
-// load reads the file, and gives its length: 0 where there is none.
+// load reads the file and returns its length, 0 if it does not exist.
 func (j *Journal) load() (int64, error) {
 	b, err := os.ReadFile(j.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -171,25 +171,25 @@ func (j *Journal) load() (int64, error) {
 		return 0, err
 	}
 	for _, d := range damaged {
-		j.log.Error("the journal is damaged, what was recorded there is lost; all before and after it counts",
+		j.log.Error("journal damaged: these bytes are lost, all records before and after them count",
 			"offset", d.from, "bytes", d.to-d.from)
 		j.lost += int64(d.to - d.from)
 	}
 	if end < len(b) {
-		j.log.Warn("the journal ends with a torn record, as a crash leaves it: cut off",
+		j.log.Warn("journal ends with a torn record, as after a crash: cut off",
 			"offset", end, "bytes", len(b)-end)
 	}
 	if now := time.Now(); newest.After(now) {
-		j.log.Warn("the clock stands before the time of the last entry: entries will expire late",
+		j.log.Warn("clock is earlier than the last entry: entries will expire late",
 			"now", now, "last", newest)
 	}
 	j.size = int64(end)
 	return int64(len(b)), nil
 }
 
-// openFile opens the file for writing, whose length is as it was read.
+// openFile opens the file, of the length that was read, for writing.
 func (j *Journal) openFile(length int64) error {
-	if j.size == 0 { // not even a whole magic
+	if j.size == 0 { // not even a complete magic
 		return j.rewrite()
 	}
 	f, err := os.OpenFile(j.path, os.O_RDWR, 0)
@@ -200,8 +200,7 @@ func (j *Journal) openFile(length int64) error {
 	return j.mend()
 }
 
-// mend brings the file, and its directory, to the state that they should have
-// after an error.
+// mend restores the file and its directory after an error.
 func (j *Journal) mend() error {
 	if j.torn {
 		if err := j.file.Truncate(j.size); err != nil {
@@ -221,10 +220,10 @@ func (j *Journal) mend() error {
 	return nil
 }
 
-// Apply makes changes, in their order. When it returns without an error they
-// are durable; when it fails, none of them has been made. One call writes and
-// syncs once, whatever the number of changes. After a crash amid Apply, any
-// number of the first changes may be there.
+// Apply makes changes in order. If it returns nil they are durable; if it
+// fails, none of them has been made. It writes and syncs once, whatever the
+// number of changes. After a crash during Apply, any number of the first
+// changes may be present.
 func (j *Journal) Apply(batch []Change) error {
 	j.writing.Lock()
 	defer j.writing.Unlock()
@@ -245,7 +244,7 @@ func (j *Journal) record(batch []Change) error {
 	switch {
 	case j.path == "":
 		for i, c := range batch {
-			if _, err := appendRecord(nil, 0, c); err != nil { // for the same limits
+			if _, err := appendRecord(nil, 0, c); err != nil { // checks the same limits
 				return fmt.Errorf("change %d of %d: %w", i+1, len(batch), err)
 			}
 		}
@@ -268,14 +267,14 @@ func (j *Journal) record(batch []Change) error {
 	if err := j.mend(); err != nil {
 		return err
 	}
-	j.torn = true // until all is written
+	j.torn = true // until everything is written
 	_, err := j.file.WriteAt(b, j.size)
 	if err == nil {
 		err = j.file.Sync()
 	}
 	if err != nil {
 		if bad := j.mend(); bad != nil {
-			err = fmt.Errorf("%w; nor could the file be put back, after a restart the changes may be there: %w", err, bad)
+			err = fmt.Errorf("%w; undoing the write failed too, the changes may reappear after a restart: %w", err, bad)
 		}
 		return err
 	}
@@ -284,8 +283,8 @@ func (j *Journal) record(batch []Change) error {
 	return nil
 }
 
-// tidy writes the journal anew if that is worth while. If it fails, the old one
-// goes on growing, which is no reason to refuse changes.
+// tidy rewrites the journal if enough of it is superseded. If that fails, the
+// old one continues to grow, and changes are still accepted.
 func (j *Journal) tidy() {
 	if j.path == "" {
 		return
@@ -296,15 +295,15 @@ func (j *Journal) tidy() {
 	}
 	if err := j.rewrite(); err != nil {
 		j.rewriteAt = j.size + minGarbage
-		j.log.Warn("the journal cannot be written anew, it goes on growing: "+err.Error(), "bytes", j.size)
+		j.log.Warn("journal cannot be rewritten and keeps growing: "+err.Error(), "bytes", j.size)
 	}
 }
 
-// rewrite puts a journal of the present entries in the place of the file. Until
-// the directory is synced, a crash may bring back the old one, which says the
-// same: that is left to the next change.
+// rewrite replaces the file with a journal of the present entries. Until the
+// directory is synced, a crash may bring back the old one, which has the same
+// entries; syncing is left to the next change.
 func (j *Journal) rewrite() (err error) {
-	temp := j.path + ".new" // a crash may leave it: the next time overwrites it
+	temp := j.path + ".new" // left over after a crash, and then overwritten
 	f, size, err := j.writeTo(temp)
 	if err == nil {
 		err = os.Rename(temp, j.path)
@@ -317,7 +316,7 @@ func (j *Journal) rewrite() (err error) {
 		return err
 	}
 	if j.file != nil {
-		j.file.Close() // of no more interest, whatever it answers
+		j.file.Close() // no longer needed: an error does not matter
 	}
 	j.file, j.size, j.torn, j.moved = f, size, false, true
 	return nil
@@ -329,7 +328,7 @@ func (j *Journal) writeTo(path string) (*os.File, int64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	const most = 1 << 20 // bytes that are written at once
+	const most = 1 << 20 // bytes per write
 	b, size := []byte(magic), int64(0)
 	flush := func() error {
 		n, err := f.Write(b)
@@ -350,7 +349,7 @@ func (j *Journal) writeTo(path string) (*os.File, int64, error) {
 	return f, size, f.Sync()
 }
 
-// syncDir makes a file's name durable.
+// syncDir makes a file's directory entry durable.
 func syncDir(path string) error {
 	d, err := os.Open(filepath.Dir(path))
 	if err != nil {
@@ -360,9 +359,9 @@ func syncDir(path string) error {
 	return d.Sync()
 }
 
-// Entries iterates over all entries, in no order, also those that have expired
-// and were not removed yet. Apply waits until the loop has ended, and must not
-// be called in it.
+// Entries iterates over all entries in no particular order, including those
+// that have expired but were not removed yet. Apply blocks until the loop ends,
+// and must not be called in it.
 func (j *Journal) Entries() iter.Seq[Entry] {
 	return func(yield func(Entry) bool) {
 		j.memory.RLock()
@@ -371,23 +370,23 @@ func (j *Journal) Entries() iter.Seq[Entry] {
 	}
 }
 
-// Get finds the entry that a list has for a key.
+// Get returns a list's entry for a key.
 func (j *Journal) Get(list string, k key.Key) (Entry, bool) {
 	j.memory.RLock()
 	defer j.memory.RUnlock()
 	return j.entries.get(list, k)
 }
 
-// Len is the number of entries.
+// Len returns the number of entries.
 func (j *Journal) Len() int {
 	j.memory.RLock()
 	defer j.memory.RUnlock()
 	return j.entries.n
 }
 
-// Expired gives the changes that remove what has expired by now, in no order.
-// They are made when they are applied; a change that comes between must not
-// be undone by that.
+// Expired returns the changes that remove the entries that have expired by now,
+// in no particular order. The caller must apply them without undoing changes
+// made in between.
 func (j *Journal) Expired(now time.Time) []Change {
 	j.memory.RLock()
 	defer j.memory.RUnlock()
@@ -398,11 +397,12 @@ func (j *Journal) Expired(now time.Time) []Change {
 	return expired
 }
 
-// Lost is the number of damaged bytes that Open found before intact records:
-// more than zero says that entries are missing, or removed ones are back.
+// Lost returns the number of damaged bytes that Open found before intact
+// records. If it is above zero, entries may be missing, and removed ones may be
+// back.
 func (j *Journal) Lost() int64 { return j.lost }
 
-// Close gives the journal free for other processes.
+// Close closes the journal and releases its lock.
 func (j *Journal) Close() error {
 	j.writing.Lock()
 	defer j.writing.Unlock()
@@ -418,9 +418,9 @@ func (j *Journal) Close() error {
 	return err
 }
 
-// Read gives the entries of the journal at path without opening it, also while
-// another process writes to it: those of a moment between the call and the
-// return. Where parts are damaged, it gives all others together with an error.
+// Read returns the entries of the journal at path without opening it, even
+// while another process writes to it: those of some moment between call and
+// return. If parts are damaged, it returns all other entries and an error.
 func Read(path string) ([]Entry, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -436,7 +436,7 @@ func Read(path string) ([]Entry, error) {
 		all = append(all, e)
 	}
 	for _, d := range damaged {
-		err = errors.Join(err, fmt.Errorf("read journal %s: offset %d: %d bytes are damaged, what was recorded there is lost",
+		err = errors.Join(err, fmt.Errorf("read journal %s: offset %d: %d bytes are damaged and lost",
 			path, d.from, d.to-d.from))
 	}
 	return all, err

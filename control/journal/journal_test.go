@@ -22,10 +22,10 @@ import (
 	"weir/filter/key"
 )
 
-// began is some moment; entries are added after it.
+// began is an arbitrary time before that of all entries.
 var began = time.UnixMilli(1_700_000_000_000)
 
-// nth is an entry that is another for each n, of all kinds of keys.
+// nth returns a distinct entry for each n, with all kinds of keys.
 func nth(n int) Entry {
 	a4 := netip.AddrFrom4([4]byte{192, byte(n >> 16), byte(n >> 8), byte(n)})
 	a6 := netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 13: byte(n >> 16), 14: byte(n >> 8), 15: byte(n)})
@@ -67,13 +67,13 @@ func remove(from, to int) []Change {
 	return batch
 }
 
-// id is what identifies an entry.
+// id identifies an entry.
 type id struct {
 	list string
 	key  key.Key
 }
 
-// after gives the entries after some changes, the plain way.
+// after returns the entries after some changes, computed with a map.
 func after(changes []Change) map[id]Entry {
 	m := map[id]Entry{}
 	for _, c := range changes {
@@ -94,7 +94,7 @@ func (j *Journal) contents() map[id]Entry {
 	return m
 }
 
-// check compares a journal with what it should hold.
+// check compares a journal's entries with the expected ones.
 func check(t *testing.T, j *Journal, want map[id]Entry) {
 	t.Helper()
 	if got := j.contents(); !maps.Equal(got, want) {
@@ -111,8 +111,8 @@ func check(t *testing.T, j *Journal, want map[id]Entry) {
 	}
 }
 
-// open opens a journal, and closes it at the end of the test. What it logs is
-// the test's to look at.
+// open opens a journal, which is closed at the end of the test, and returns it
+// with its log.
 func open(t testing.TB, path string) (*Journal, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer
@@ -165,17 +165,17 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-// TestTorn cuts a journal at every offset, as a crash may; what then follows is
-// nothing, or zeros.
+// TestTorn truncates a journal at every offset, as a crash may, with nothing or
+// zeros after that.
 func TestTorn(t *testing.T) {
 	changes := slices.Concat(add(0, 3), remove(1, 2))
 	whole, ends := write(t, changes)
 	path := filepath.Join(t.TempDir(), "journal")
 	for cut := range whole {
-		n, _ := slices.BinarySearch(ends, cut+1) // as many records are whole
+		n, _ := slices.BinarySearch(ends, cut+1) // number of complete records
 		for _, tail := range [][]byte{nil, make([]byte, len(whole)-cut)} {
 			if cut < len(magic) && tail != nil {
-				continue // the magic comes into being together with its name
+				continue // a journal is created together with its magic
 			}
 			if err := os.WriteFile(path, append(whole[:cut:cut], tail...), 0o600); err != nil {
 				t.Fatal(err)
@@ -186,7 +186,7 @@ func TestTorn(t *testing.T) {
 			if warned := strings.Contains(log.String(), "torn"); warned == boundary || j.Lost() != 0 {
 				t.Fatalf("cut at %d, then %d bytes: lost %d, log: %s", cut, len(tail), j.Lost(), log)
 			}
-			// It goes on from there, with less than was cut off.
+			// It continues from there, with fewer bytes than were cut off.
 			apply(t, j, add(12, 13))
 			j.Close()
 			j, log = open(t, path)
@@ -199,7 +199,7 @@ func TestTorn(t *testing.T) {
 	}
 }
 
-// write gives the bytes of a journal of changes, and where its records end.
+// write returns the bytes of a journal of changes, and the ends of its records.
 func write(t *testing.T, changes []Change) (whole []byte, ends []int) {
 	t.Helper()
 	whole = []byte(magic)
@@ -213,8 +213,8 @@ func write(t *testing.T, changes []Change) (whole []byte, ends []int) {
 	return whole, ends
 }
 
-// TestDamage flips each bit of a journal: the record that has it is lost, no
-// other, and the log says so.
+// TestDamage flips each bit of a journal: only the record with that bit is
+// lost, and that is logged.
 func TestDamage(t *testing.T) {
 	changes := slices.Concat(add(0, 3), remove(1, 2))
 	whole, ends := write(t, changes)
@@ -226,7 +226,7 @@ func TestDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 		j, log := open(t, path)
-		want, begin, said := changes, 0, "the journal is damaged"
+		want, begin, said := changes, 0, "journal damaged"
 		if bit/8 >= len(magic) {
 			n, _ := slices.BinarySearch(ends, bit/8+1)
 			want, begin = slices.Delete(slices.Clone(changes), n, n+1), len(magic)
@@ -246,7 +246,7 @@ func TestDamage(t *testing.T) {
 		}
 		j.Close()
 
-		// The bytes stay; a reader is told of them too.
+		// The bytes stay, and Read reports them too.
 		if now, _ := os.ReadFile(path); said != "torn" && !bytes.Equal(now, damaged) {
 			t.Fatalf("bit %d: the file has changed", bit)
 		}
@@ -277,7 +277,7 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestRejected(t *testing.T) {
 	j, _ := open(t, filepath.Join(t.TempDir(), "journal"))
 	apply(t, j, add(0, 2))
 	bits := nth(0)
@@ -303,7 +303,7 @@ func TestRefused(t *testing.T) {
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j, _ := open(t, path)
-	for range 2 { // also after it was written anew
+	for range 2 { // also after a rewrite
 		if _, err := Open(path, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrLocked) {
 			t.Fatalf("opened twice: %v", err)
 		}
@@ -315,12 +315,12 @@ func TestLock(t *testing.T) {
 	open(t, path)
 }
 
-// disk is a file that loses what was not synced, counts syncs, and fails when
-// it is told to.
+// disk is a file that loses what was not synced, counts syncs, and can be made
+// to fail.
 type disk struct {
 	volatile, durable   []byte
 	syncs               int
-	write, sync, resize error // what the methods answer; a failing write writes a part
+	write, sync, resize error // errors of the methods; a failing write writes a part
 }
 
 func (d *disk) WriteAt(b []byte, at int64) (int, error) {
@@ -356,7 +356,7 @@ func onDisk(t *testing.T, path string) (*Journal, *disk) {
 	return j, d
 }
 
-// crash opens a journal with what is durable on a disk.
+// crash opens a journal with the durable bytes of a disk.
 func (d *disk) crash(t *testing.T) (*Journal, *bytes.Buffer) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "journal")
@@ -384,14 +384,14 @@ func TestDurable(t *testing.T) {
 	}
 }
 
-// TestFailingDisk lets each step of a batch fail: nothing of it is in force,
-// now or after a crash, and the next one finds a journal that is whole.
+// TestFailingDisk makes each step of a batch fail: nothing of it takes effect,
+// now or after a crash, and the next batch finds a consistent journal.
 func TestFailingDisk(t *testing.T) {
 	full, broken := unix.ENOSPC, unix.EIO
 	for _, c := range []struct {
 		name  string
 		fault disk
-		stuck bool // the file cannot even be put back
+		stuck bool // undoing the write fails too
 	}{
 		{"full", disk{write: full}, false},
 		{"sync", disk{sync: broken}, true}, // the sync of the truncation fails too
@@ -401,7 +401,7 @@ func TestFailingDisk(t *testing.T) {
 			j, d := onDisk(t, filepath.Join(t.TempDir(), "journal"))
 			apply(t, j, add(0, 3))
 			d.write, d.sync, d.resize = c.fault.write, c.fault.sync, c.fault.resize
-			for range 2 { // the second batch finds what the first has left
+			for range 2 { // the second batch finds what the first left behind
 				err := j.Apply(slices.Concat(add(3, 9), remove(0, 1)))
 				want := cmpErr(c.fault.write, c.fault.sync)
 				if c.stuck && d.resize != nil {
@@ -436,8 +436,8 @@ func cmpErr(errs ...error) error {
 	return nil
 }
 
-// TestUnsyncedDirectory checks that nothing is confirmed while a crash might
-// bring back the file that was replaced.
+// TestUnsyncedDirectory checks that nothing is acknowledged while a crash might
+// bring back the replaced file.
 func TestUnsyncedDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -457,8 +457,7 @@ func TestUnsyncedDirectory(t *testing.T) {
 	apply(t, j, add(0, 1))
 }
 
-// TestRewrite adds and removes for long: the file stays small, and holds what
-// it should.
+// TestRewrite adds and removes many entries: the file stays small and complete.
 func TestRewrite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j, log := open(t, path)
@@ -479,7 +478,7 @@ func TestRewrite(t *testing.T) {
 		t.Errorf("the file had up to %d bytes, want %d to %d", biggest, minGarbage/2, most)
 	}
 	j.Close()
-	// What a crash leaves is not minded, nor is it a reason to fail.
+	// A leftover of a crash is ignored.
 	if err := os.WriteFile(path+".new", []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -499,8 +498,8 @@ func TestRewrite(t *testing.T) {
 	}
 }
 
-// TestNoRewrite checks that changes go on where the journal cannot be written
-// anew, and that this is not tried with each of them.
+// TestNoRewrite checks that changes are accepted if the journal cannot be
+// rewritten, and that a rewrite is not tried with each of them.
 func TestNoRewrite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j, log := open(t, path)
@@ -512,7 +511,7 @@ func TestNoRewrite(t *testing.T) {
 		apply(t, j, add(0, 600))
 		bytes = j.size
 	}
-	if n := strings.Count(log.String(), "cannot be written anew"); n < 1 || n > 2 {
+	if n := strings.Count(log.String(), "cannot be rewritten"); n < 1 || n > 2 {
 		t.Errorf("%d complaints:\n%s", n, log)
 	}
 	j.Close()
@@ -520,7 +519,7 @@ func TestNoRewrite(t *testing.T) {
 	check(t, j, after(add(0, 600)))
 }
 
-// TestExpired compares with the plain way, over random changes.
+// TestExpired compares with a linear search, over random changes.
 func TestExpired(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j, _ := open(t, path)
@@ -537,7 +536,7 @@ func TestExpired(t *testing.T) {
 		all = append(all, c)
 		if step%100 == 50 {
 			j.Close()
-			j, _ = open(t, path) // times hold across restarts
+			j, _ = open(t, path) // times survive restarts
 		}
 		now := began.Add(time.Duration(rng.IntN(50)) * time.Minute)
 		want := map[id]Entry{}
@@ -574,14 +573,13 @@ func TestClockStepped(t *testing.T) {
 	c.Added = time.Now().Add(time.Hour)
 	apply(t, j, []Change{c})
 	j.Close()
-	if _, log := open(t, path); !strings.Contains(log.String(), "the clock stands before") {
+	if _, log := open(t, path); !strings.Contains(log.String(), "clock is earlier") {
 		t.Errorf("log: %s", log)
 	}
 }
 
-// TestReaders reads while entries are added and the journal is written anew:
-// whoever reads sees all that was confirmed before, and nothing that was
-// neither.
+// TestReaders reads while entries are added and the journal is rewritten: every
+// reader sees all entries acknowledged before, and no invalid ones.
 func TestReaders(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j, _ := open(t, path)
@@ -613,7 +611,7 @@ func TestReaders(t *testing.T) {
 					got[id{e.List, e.Key}] = e
 				}
 				if want := after(add(0, len(got))); len(got) < least || !maps.Equal(got, want) {
-					t.Errorf("%d entries, confirmed were %d", len(got), least)
+					t.Errorf("%d entries, acknowledged were %d", len(got), least)
 					return
 				}
 			}
@@ -637,9 +635,9 @@ func TestReaders(t *testing.T) {
 	readers.Wait()
 }
 
-// TestSustained adds ten thousand entries a second, and removes as many, in
-// batches, for a second. With WEIR_LONG=1 it does so for thirty, and each batch
-// must be confirmed before the next is due.
+// TestSustained adds and removes ten thousand entries per second, in batches,
+// for a second. With WEIR_LONG=1 it takes thirty, and each batch must be
+// acknowledged before the next is due.
 func TestSustained(t *testing.T) {
 	const batch, interval = 1000, 100 * time.Millisecond
 	length, long := time.Second, os.Getenv("WEIR_LONG") == "1"
@@ -660,7 +658,7 @@ func TestSustained(t *testing.T) {
 		}
 	}
 	t.Logf("%d batches in %v, the longest took %v, %d were late", int(length/interval), time.Since(begin), longest, late)
-	if long && late > int(length/interval)/10 { // others use the disk too
+	if long && late > int(length/interval)/10 { // other processes use the disk too
 		t.Errorf("%d batches took more than %v", late, interval)
 	}
 	if j.Len() != batch || log.Len() > 0 {
@@ -674,8 +672,8 @@ func TestReadNothing(t *testing.T) {
 	}
 }
 
-// FuzzScan checks that every byte of a file is accounted for, and that what was
-// understood is written again as it was read.
+// FuzzScan checks that every byte of a file is accounted for, and that parsed
+// records serialise to the same bytes.
 func FuzzScan(f *testing.F) {
 	whole := []byte(magic)
 	for _, c := range slices.Concat(add(0, 6), remove(2, 4)) {
@@ -716,7 +714,7 @@ func FuzzScan(f *testing.F) {
 	})
 }
 
-// FuzzRecord is FuzzScan for what stands behind a checksum that is right.
+// FuzzRecord is like FuzzScan, with a valid checksum.
 func FuzzRecord(f *testing.F) {
 	for n := range 6 {
 		b, _ := appendRecord(nil, 0, Change{Entry: nth(n)})
@@ -762,7 +760,7 @@ func BenchmarkOpen(b *testing.B) {
 	}
 }
 
-// A journal without a path works as any other, but for what outlasts it.
+// A journal without a path works like any other, but leaves no file.
 func TestInMemory(t *testing.T) {
 	t.Chdir(t.TempDir())
 	j, log := open(t, "")
@@ -773,7 +771,7 @@ func TestInMemory(t *testing.T) {
 	long := add(0, 1)
 	long[0].Reason = strings.Repeat("x", MaxReasonLen+1)
 	if err := j.Apply(long); err == nil {
-		t.Error("a reason too long was taken")
+		t.Error("an overlong reason was accepted")
 	}
 	if left, err := os.ReadDir("."); err != nil || len(left) > 0 {
 		t.Errorf("left %v, %v", left, err)

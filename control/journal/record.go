@@ -10,12 +10,12 @@ import (
 	"weir/filter/key"
 )
 
-// magic is how a journal begins.
+// magic is the beginning of a journal.
 const magic = "weir journal 1\n"
 
 // A record is a change, all numbers in network order:
 //
-//	checksum  8  XXH64 of what follows, under the record's offset in the file
+//	checksum  8  XXH64 of what follows, seeded with the record's offset in the file
 //	length    2  of what follows
 //	flags     1
 //	added     8  milliseconds since 1970, 0: unknown
@@ -25,9 +25,9 @@ const magic = "weir journal 1\n"
 //	list         its length in a byte, then the name
 //	reason       the rest
 //
-// A damaged record passes for an intact one with a probability of 2⁻⁶⁴. The
-// offset in the checksum does the same to one that stands where it was not
-// written, such as bytes of a reason that look like a record.
+// A damaged record has a valid checksum with probability 2⁻⁶⁴, and so does, due
+// to the offset, a record in another place, such as bytes of a reason that look
+// like one.
 const (
 	sumLen     = 8
 	frameLen   = sumLen + 2
@@ -41,13 +41,14 @@ const (
 	flagsEnd
 )
 
-// recordLen is the length of a record, its key serialised having keyLen bytes.
+// recordLen returns the length of a record whose serialised key has keyLen
+// bytes.
 func recordLen(keyLen int, list, reason string) int64 {
 	return int64(fixedLen + keyLen + len(list) + len(reason))
 }
 
-// appendRecord appends the record of a change; the file's offset at b's begin
-// is base. It fails on what could not be read again.
+// appendRecord appends the record of a change to b, which begins at the file
+// offset base. It fails on changes that could not be parsed again.
 func appendRecord(b []byte, base int64, c Change) ([]byte, error) {
 	var buf [key.MaxLen]byte
 	serial := c.Key.Append(buf[:0])
@@ -59,7 +60,7 @@ func appendRecord(b []byte, base int64, c Change) ([]byte, error) {
 	case c.List == "" || len(c.List) > MaxListLen:
 		return nil, fmt.Errorf("list name of %d bytes: want 1 to %d", len(c.List), MaxListLen)
 	case len(c.Reason) > MaxReasonLen:
-		return nil, fmt.Errorf("reason of %d bytes: the most is %d", len(c.Reason), MaxReasonLen)
+		return nil, fmt.Errorf("reason of %d bytes: want at most %d", len(c.Reason), MaxReasonLen)
 	}
 	start := len(b)
 	b = append(b, make([]byte, sumLen)...)
@@ -84,7 +85,7 @@ func appendRecord(b []byte, base int64, c Change) ([]byte, error) {
 
 var errRecord = errors.New("no intact record")
 
-// parseRecord reads the record at an offset of a file, and gives its length.
+// parseRecord parses the record at an offset of a file and returns its length.
 func parseRecord(file []byte, offset int) (Change, int, error) {
 	b := file[offset:]
 	if len(b) < fixedLen {
@@ -101,8 +102,8 @@ func parseRecord(file []byte, offset int) (Change, int, error) {
 	return c, n, err
 }
 
-// parseBody reads what follows a record's length. Nothing that comes from
-// appendRecord fails here.
+// parseBody parses what follows a record's length. It accepts everything from
+// appendRecord.
 func parseBody(b []byte) (c Change, err error) {
 	flags := b[0]
 	if flags >= flagsEnd {
@@ -127,7 +128,7 @@ func parseBody(b []byte) (c Change, err error) {
 	return c, nil
 }
 
-// cutShort cuts off what a length in one byte stands before.
+// cutShort cuts off a string that is preceded by its length in one byte.
 func cutShort(b []byte) (short, rest []byte, ok bool) {
 	if len(b) == 0 || len(b) <= int(b[0]) {
 		return nil, nil, false
@@ -136,7 +137,7 @@ func cutShort(b []byte) (short, rest []byte, ok bool) {
 	return b[1:n], b[n:], true
 }
 
-// millis is a time as a record has it, and fromMillis the inverse; the zero
+// millis converts a time to that of a record, and fromMillis back; the zero
 // time is 0.
 func millis(t time.Time) int64 {
 	if t.IsZero() {
@@ -152,13 +153,12 @@ func fromMillis(ms int64) time.Time {
 	return time.UnixMilli(ms)
 }
 
-// span is a part of a file, from the first byte to before the last.
+// span is a half-open range of a file.
 type span struct{ from, to int }
 
-// scan calls fn for each intact record of a file. It gives the parts that are
-// damaged and stand before intact records, and where the last intact record
-// ends. It fails where a file that is not empty has neither the magic nor any
-// intact record.
+// scan calls fn for each intact record of a file. It returns the damaged parts
+// before intact records, and the end of the last intact record. It fails if a
+// nonempty file has neither the magic nor any intact record.
 func scan(file []byte, fn func(Change)) (damaged []span, end int, err error) {
 	pos := 0
 	switch {
@@ -190,8 +190,8 @@ func scan(file []byte, fn func(Change)) (damaged []span, end int, err error) {
 	return damaged, end, nil
 }
 
-// next finds the first intact record that begins at pos or later; where there
-// is none, it gives the file's length.
+// next returns the offset of the first intact record at or after pos, or the
+// file's length if there is none.
 func next(file []byte, pos int) int {
 	for ; pos < len(file); pos++ {
 		if _, _, err := parseRecord(file, pos); err == nil {

@@ -8,21 +8,21 @@ import (
 )
 
 // chunkLen is the length in bytes of the pieces in which a file is read and
-// parsed. It is some ten thousand lines, enough to make the handing over cheap,
-// and fits the second-level cache.
+// parsed: about ten thousand lines, enough to make passing it between
+// goroutines cheap, and small enough for the second-level cache.
 const chunkLen = 256 << 10
 
-// maxWorkers is the number of goroutines that parse: one for each processor, up
-// to the number that a single reader can feed.
+// maxWorkers returns the number of parsing goroutines: one for each processor,
+// up to the number that a single reader can feed.
 func maxWorkers() int { return min(runtime.GOMAXPROCS(0), 8) }
 
 // chunk is a piece of a file on its way from the reader through a parser to the
-// collector, and back to the reader for the next piece.
+// collector, and back to the reader for reuse.
 type chunk struct {
 	buf    []byte
 	text   []byte // part of buf
-	err    error  // from the reader, in place of text
-	read   int64  // bytes of the file read by then, before decompression
+	err    error  // from the reader, instead of text
+	read   int64  // bytes of the file read so far, before decompression
 	parser parser
 	report Report        // counts the lines from the chunk's first
 	parsed chan struct{} // receives when the parser is done
@@ -51,8 +51,8 @@ func (c *chunk) parse() {
 	}
 }
 
-// cutLine cuts text after its first line and gives the line without its end:
-// LF, CRLF, or CRCRLF, which comes from converting twice.
+// cutLine cuts text after its first line and returns the line without its end:
+// LF, CRLF, or CRCRLF, which results from converting twice.
 func cutLine(text []byte) (line, rest []byte) {
 	line, rest, _ = bytes.Cut(text, []byte{'\n'})
 	for len(line) > 0 && line[len(line)-1] == '\r' {
@@ -61,10 +61,10 @@ func cutLine(text []byte) (line, rest []byte) {
 	return line, rest
 }
 
-// collect reads, parses and puts together a list of the given size in bytes, 0
-// if unknown. One goroutine reads chunks, some parse them, and this one takes
-// them in the order of the file. A fixed number of chunks goes round, which
-// bounds the memory.
+// collect reads and parses a list of the given size in bytes, 0 if unknown. One
+// goroutine reads chunks, several parse them, and the caller's collects them in
+// the order of the file. A fixed number of chunks circulates, which bounds the
+// memory.
 func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen int) (Entries, Report, error) {
 	var all Entries
 	report := Report{File: name}
@@ -84,7 +84,7 @@ func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen 
 		defer close(work)
 		defer close(order)
 		for c := range free {
-			if c.buf == nil { // only now: a short file takes one chunk
+			if c.buf == nil { // lazily: a short file takes one chunk
 				c.buf = make([]byte, chunkLen)
 			}
 			c.text, c.err = src.next(c.buf)
@@ -106,12 +106,12 @@ func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen 
 	}
 
 	err = nil
-	for c := range order { // until the reader has ended: r is the caller's again then
+	for c := range order { // until the reader has ended, so that the caller may use r again
 		if c.err != nil {
 			if c.err != io.EOF {
 				err = fmt.Errorf("after line %d: %w", report.Lines, c.err)
 			}
-			continue // to the end: the reader gives nothing after an error
+			continue // drain: the reader sends nothing after an error
 		}
 		<-c.parsed
 		report.add(c.report)
@@ -130,7 +130,7 @@ func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen 
 	return all, report, nil
 }
 
-// add appends the report on the lines that follow.
+// add appends the report on the subsequent lines.
 func (r *Report) add(next Report) {
 	for _, e := range next.Errors[:min(len(next.Errors), MaxErrors-len(r.Errors))] {
 		e.File = r.File
@@ -142,7 +142,7 @@ func (r *Report) add(next Report) {
 	r.Bad += next.Bad
 }
 
-// judge refuses a file with too great a share of bad lines.
+// judge rejects a file with too many bad lines.
 func (r *Report) judge(maxBad float64) error {
 	if maxBad == 0 {
 		maxBad = DefaultMaxBad
@@ -153,20 +153,19 @@ func (r *Report) judge(maxBad float64) error {
 	return fmt.Errorf("%w: %d of %d, the first is %w", ErrTooManyBad, r.Bad, r.Bad+r.Good, r.Errors[0])
 }
 
-// add appends the entries of a chunk, after which read of the file's size in
-// bytes have been read; size is 0 if unknown.
+// add appends the entries of a chunk, given the number of bytes of the file
+// read so far and the file's size, 0 if unknown.
 func (e *Entries) add(next Entries, read, size int64) {
 	e.V4 = extend(e.V4, next.V4, read, size)
 	e.V6 = extend(e.V6, next.V6, read, size)
 	e.Flows = extend(e.Flows, next.Flows, read, size)
 }
 
-// extend appends next to s. Where it has to make room, it makes as much as the
-// whole file will need if it goes on as it began, so that a large list is not
-// copied, and held twice, when it is nearly complete. That is a guess: a file
-// may end otherwise than it began, or be read long before it is decompressed.
-// So the room grows by at least a quarter, which keeps the copying linear, and
-// at most fourfold.
+// extend appends next to s. If it has to grow s, it extrapolates the size of
+// the whole file, so that a large list is not copied, and in memory twice, when
+// it is nearly complete. As the guess may be wrong, since a file may change in
+// density or be read long before it is decompressed, s grows by at least a
+// quarter, which keeps copying linear, and at most fourfold.
 func extend[T any](s, next []T, read, size int64) []T {
 	need := len(s) + len(next)
 	if need > cap(s) && size > 0 {

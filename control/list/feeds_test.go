@@ -13,9 +13,9 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// feed gives the path of a file of the data directory, which the environment
-// variable WEIR_DATA names. The data is not part of the source tree: without
-// it, the test is skipped, but fails under CI, where it must be there.
+// feed returns the path of a file of the data directory, which the environment
+// variable WEIR_DATA names. The data is not part of the source tree: without it
+// the test is skipped, except in CI, where it fails.
 func feed(t *testing.T, name string) string {
 	t.Helper()
 	dir := os.Getenv("WEIR_DATA")
@@ -32,7 +32,7 @@ func feed(t *testing.T, name string) string {
 	return path
 }
 
-// text gives the text of a gzipped file.
+// text returns the content of a gzipped file.
 func text(t *testing.T, path string) []byte {
 	t.Helper()
 	f, err := os.Open(path)
@@ -52,7 +52,7 @@ func text(t *testing.T, path string) []byte {
 }
 
 // TestFeeds loads real lists and compares them with the counts of the data's
-// index and, entry by entry, with what netip makes of each line's first word.
+// index and, entry by entry, with netip's parsing of each line's first word.
 func TestFeeds(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -107,25 +107,25 @@ func TestFeeds(t *testing.T) {
 				case err != nil:
 				case p.Addr().Is4():
 					if v4[0].Prefix() != p {
-						t.Fatalf("%v instead of %v", v4[0], p)
+						t.Fatalf("got %v, want %v", v4[0], p)
 					}
 					v4 = v4[1:]
 				default:
 					if v6[0] != p {
-						t.Fatalf("%v instead of %v", v6[0], p)
+						t.Fatalf("got %v, want %v", v6[0], p)
 					}
 					v6 = v6[1:]
 				}
 			}
 			if len(v4)+len(v6) > 0 {
-				t.Errorf("%d entries too many", len(v4)+len(v6))
+				t.Errorf("%d missing entries", len(v4)+len(v6))
 			}
 		})
 	}
 }
 
-// TestForeignFormats checks that what is no list is refused, rather than taken
-// for the few lines that look like entries.
+// TestForeignFormats checks that files in other formats are rejected, rather
+// than read for the few lines that look like entries.
 func TestForeignFormats(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -153,8 +153,8 @@ func TestForeignFormats(t *testing.T) {
 	}
 }
 
-// TestRealRanges reads the ranges of real feeds, brought from CSV into the list
-// format, and puts the prefixes together again.
+// TestRealRanges reads the ranges of real feeds, converted from CSV to the list
+// format, and joins the prefixes again.
 func TestRealRanges(t *testing.T) {
 	for name, want := range map[string]int{
 		"ipcat-ranges.csv.gz":            3_429,

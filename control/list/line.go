@@ -11,7 +11,7 @@ import (
 	"weir/filter/key"
 )
 
-// Reasons for which a line is bad.
+// Reasons why a line is bad.
 var (
 	errOverlong = fmt.Errorf("line longer than %d bytes", maxLine)
 	errCR       = errors.New("carriage return inside the line")
@@ -22,10 +22,10 @@ var (
 	errArrow    = errors.New(`stray ">", a flow is written "protocol source > destination"`)
 	errNoArrow  = errors.New(`no ">" in the flow`)
 	errNoPort   = errors.New(`no port, write ":*" for any`)
-	errBrackets = errors.New("an IPv6 side stands in brackets, an IPv4 side does not")
+	errBrackets = errors.New("write IPv6 in brackets and IPv4 without")
 )
 
-// isBlank reports whether c parts words.
+// isBlank reports whether c separates words.
 func isBlank(c byte) bool { return c == ' ' || c == '\t' || c == '\v' || c == '\f' }
 
 // parser turns lines into entries.
@@ -34,9 +34,9 @@ type parser struct {
 	out     Entries
 }
 
-// line parses a line, given without its line end, and appends what it stands
-// for to p.out. It reports false for a blank line or a comment. Where it fails,
-// it appends nothing.
+// line parses a line, given without its line end, and appends its entries to
+// p.out. It reports false for a blank line or a comment. If it fails, it
+// appends nothing.
 func (p *parser) line(b []byte) (bool, error) {
 	// Nearly all lines of nearly all feeds.
 	if a, bits, n := scanV4(b); n > 0 && n == len(b) && a<<bits == 0 {
@@ -47,8 +47,8 @@ func (p *parser) line(b []byte) (bool, error) {
 		return false, errOverlong
 	}
 	if bytes.IndexByte(b, '\r') >= 0 {
-		// Where it is meant as a line end, all lines but the first would count
-		// as a remark or a comment.
+		// If it is meant as a line end, the rest of the file would pass for a
+		// remark or a comment.
 		return false, errCR
 	}
 	for _, mark := range []byte("#;") {
@@ -106,7 +106,7 @@ func (p *parser) add(pre netip.Prefix) {
 	p.out.V4 = append(p.out.V4, V4(uint32(a), pre.Bits()))
 }
 
-// span parses a range and appends the prefixes that it takes.
+// span parses a range and appends the prefixes that cover it.
 func (p *parser) span(first, last string) error {
 	a, err := parseAddr(first)
 	if err != nil {
@@ -212,11 +212,11 @@ func (p *parser) addFlow(s key.Shape, t key.Tuple, src, dst netip.Prefix) {
 	if t.Src.Is6() {
 		s.Fields |= key.FieldV6
 	}
-	k, _ := s.Of(t) // cannot fail: the family is set right and t has ports
+	k, _ := s.Of(t) // cannot fail: the family is right and t has ports
 	p.out.Flows = append(p.out.Flows, k)
 }
 
-// hasPorts reports whether a packet's ports are looked at under the protocol.
+// hasPorts reports whether the protocol has ports.
 func hasPorts(proto uint8) bool {
 	return proto == 6 || proto == 17 || proto == 132 // TCP, UDP, SCTP
 }
@@ -229,7 +229,7 @@ var (
 	allV6   = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 )
 
-// all is the prefix of all addresses of p's family.
+// all returns the prefix of all addresses of p's family.
 func all(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4() {
 		return allV4
@@ -265,7 +265,7 @@ func (p *parser) side(s string) (netip.Prefix, int, error) {
 	return pre, port, err
 }
 
-// prefix parses an address or a prefix and gives it masked.
+// prefix parses an address or a prefix and returns it masked.
 func (p *parser) prefix(s string) (netip.Prefix, error) {
 	host, length, hasLength := strings.Cut(s, "/")
 	a, err := parseAddr(host)
@@ -307,9 +307,9 @@ func parseAddr(s string) (netip.Addr, error) {
 	return a, nil
 }
 
-// checkText checks the text after an entry. It is free, but must not look like
-// a part of the entry that would go unheeded: a flow without its protocol, a
-// netmask, a range in two columns, more addresses.
+// checkText checks the text after an entry. Any text is allowed, unless it
+// looks like a part of the entry that would be ignored: a flow without its
+// protocol, a netmask, a range in two columns, more addresses.
 func checkText(s string) error {
 	switch word, _ := cutWord(s); {
 	case strings.HasPrefix(word, ">"):
@@ -325,7 +325,7 @@ func isAddress(s string) bool {
 	if _, _, n := scanV4(s); n > 0 {
 		return n == len(s)
 	}
-	if strings.Count(s, ":") < 2 { // spares most remarks the longer way
+	if strings.Count(s, ":") < 2 { // a shortcut for most remarks
 		return false
 	}
 	host, _, _ := strings.Cut(s, "/")
@@ -356,9 +356,9 @@ func number(s string, most int) (int, bool) {
 	return int(n), true
 }
 
-// scanV4 reads the IPv4 address or prefix that s begins with, and gives the
+// scanV4 parses the IPv4 address or prefix at the start of s and returns the
 // address in host order, the length in bits and the number of bytes read, 0 if
-// there is none. It accepts what netip does, but leaves host bits in.
+// there is none. It accepts what netip does, but does not mask host bits.
 func scanV4[T string | []byte](s T) (addr uint32, bits, n int) {
 	i := 0
 	for dots := 0; ; dots++ {

@@ -1,4 +1,4 @@
-// Package list reads weir's list format: text with one entry a line.
+// Package list reads weir's list format: text with one entry per line.
 //
 //	192.0.2.1                                      an address
 //	198.51.100.0/24                                a prefix
@@ -6,32 +6,31 @@
 //	2001:db8::/32                                  and the same in IPv6
 //	tcp 192.0.2.1:* > 198.51.100.7:443             a flow
 //	udp *:* > 198.51.100.0/24:53                   with prefixes, any address, any port
-//	tcp [2001:db8::/32]:* > [2001:db8:1::7]:443    IPv6 sides stand in brackets
+//	tcp [2001:db8::/32]:* > [2001:db8:1::7]:443    IPv6 in brackets
 //	> 198.51.100.7                                 a destination alone
 //
-// Comments run from "#" or ";" to the end of the line. Text that is parted from
-// an entry by white space is ignored, so feeds with counts or remarks can be
-// read as they are. Blank lines, CRLF line ends, a UTF-8 byte order mark and a
-// last line without an end are fine. Files may be compressed with gzip or
-// zstd, recognised by their content.
+// Comments run from "#" or ";" to the end of the line. Text separated from an
+// entry by white space is ignored, so feeds with counts or remarks can be read
+// unchanged. Blank lines, CRLF line ends, a UTF-8 byte order mark and a last
+// line without an end are fine. Files may be compressed with gzip or zstd,
+// recognised by their content.
 //
 // Addresses and prefixes are matched against source, destination or both, as
-// the list's configuration says; flows and destinations alone say it
-// themselves. The protocol of a flow is tcp, udp, sctp, icmp, icmp6, a number,
-// or any; only tcp, udp, sctp and any go with ports. "*" stands for any
-// address or port. A flow with any address on both sides is listed for both
-// families.
+// the list's configuration says; flows and destinations state it themselves.
+// The protocol of a flow is tcp, udp, sctp, icmp, icmp6, a number, or any; only
+// tcp, udp, sctp and any have ports. "*" stands for any address or port. A flow
+// with any address on both sides is listed for both families.
 //
 // A packet on the wire is IPv4 or IPv6, so an IPv4-mapped IPv6 address or
 // prefix (::ffff:192.0.2.1) means the IPv4 one. The block ::ffff:0:0/96 as a
-// whole stays IPv6: IPv6 bogon lists name it, and do not mean all of IPv4.
+// whole stays IPv6: IPv6 bogon lists contain it and do not mean all of IPv4.
 //
-// A bad line is reported and counted, and the good lines around it count all
-// the same. What would be half understood is bad: host bits set in a prefix
+// A bad line is reported and counted, and the good lines around it still count.
+// A line that would be misunderstood in part is bad: host bits set in a prefix
 // (unless [Options.Lenient]), octets with leading zeros, zones, and a second
 // address after white space, as in "192.0.2.0 255.255.255.0". A file with too
-// great a share of bad lines ([Options.MaxBad]), or one that cannot be read to
-// its end, is refused whole.
+// many bad lines ([Options.MaxBad]), or one that cannot be read to its end, is
+// rejected as a whole.
 package list
 
 import (
@@ -46,21 +45,21 @@ import (
 	"weir/filter/key"
 )
 
-// ErrTooManyBad says that a file was refused for what stands in it. Any other
-// error says that it could not be read.
+// ErrTooManyBad means that a file was rejected for its contents. Any other
+// error means that it could not be read.
 var ErrTooManyBad = errors.New("too many bad lines")
 
-// DefaultMaxBad is the share of bad lines above which a file is refused, unless
-// Options say otherwise. Real feeds have up to 0.4 %; what is not a list at all,
-// such as an error page or another format, has nearly 100 %.
+// DefaultMaxBad is the share of bad lines above which a file is rejected by
+// default. Real feeds have up to 0.4 %; a file that is not a list, such as an
+// error page or another format, has nearly 100 %.
 const DefaultMaxBad = 0.05
 
-// MaxErrors is the number of bad lines that a Report describes. Beyond it they
-// are counted only.
+// MaxErrors is the number of bad lines that a Report describes. Further ones
+// are only counted.
 const MaxErrors = 20
 
-// Entries is what lines of a list stand for, each kind in the order of the file,
-// duplicates included. A range is the prefixes that cover it. [Entries.Set]
+// Entries contains the entries of a list, each kind in the order of the file,
+// with duplicates. A range becomes the prefixes that cover it. [Entries.Set]
 // returns them as a list's contents.
 type Entries struct {
 	V4    []V4Prefix
@@ -71,32 +70,32 @@ type Entries struct {
 // Len is the number of entries of all kinds.
 func (e Entries) Len() int { return len(e.V4) + len(e.V6) + len(e.Flows) }
 
-// Options say how to read a list. The zero Options are fit for a feed.
+// Options control how a list is read. The zero Options suit a feed.
 type Options struct {
 	// Lenient masks the host bits of a prefix instead of rejecting the line.
 	Lenient bool
 
 	// MaxBad is the share of bad lines, 0…1 of those that are neither blank nor
-	// comment, above which the file is refused. Zero means DefaultMaxBad, a
-	// negative number that the first bad line is one too many.
+	// comment, above which the file is rejected. Zero means DefaultMaxBad; with
+	// a negative number the first bad line rejects the file.
 	MaxBad float64
 
 	// Progress, unless nil, is called from time to time by the goroutine that
 	// called Load or Parse, with the bytes read (before decompression) and the
-	// file's size in bytes, 0 where it is unknown.
+	// file's size in bytes, 0 if unknown.
 	Progress func(done, total int64)
 }
 
-// Report says what was found in a file.
+// Report counts the lines of a file.
 type Report struct {
 	File   string
-	Lines  int         // all of them; of a file that was refused, those read until then
-	Good   int         // lines that stand for entries
+	Lines  int         // of a rejected file, those read until then
+	Good   int         // lines with entries
 	Bad    int         // lines that are neither good nor blank nor comment
 	Errors []LineError // the first MaxErrors bad lines
 }
 
-// LineError says what is wrong with a line.
+// LineError describes a bad line.
 type LineError struct {
 	File string
 	Line int    // counted from 1
@@ -110,7 +109,7 @@ func (e LineError) Error() string {
 
 func (e LineError) Unwrap() error { return e.Err }
 
-// shorten cuts a line to what an error message can bear.
+// shorten shortens a line for an error message.
 func shorten(s string) string {
 	const most = 60 // bytes
 	if len(s) <= most {
@@ -119,8 +118,8 @@ func shorten(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// Load reads the file at path. When the file is refused, the entries are empty
-// and the report says what was found until then.
+// Load reads the file at path. If the file is rejected, the entries are empty
+// and the report covers the lines read until then.
 func Load(path string, o Options) (Entries, Report, error) {
 	f, size, err := open(path)
 	if err != nil {
@@ -130,14 +129,14 @@ func Load(path string, o Options) (Entries, Report, error) {
 	return collect(path, f, size, o, maxWorkers(), chunkLen)
 }
 
-// Parse is Load for a stream, which it reads to its end; name stands for the
-// file in reports and errors.
+// Parse is like [Load], for a stream, which it reads to its end; name is used
+// in reports and errors.
 func Parse(name string, r io.Reader, o Options) (Entries, Report, error) {
 	return collect(name, r, 0, o, maxWorkers(), chunkLen)
 }
 
-// ParseEntry reads one entry as it stands in a line of a list. It fails on a
-// blank line and on a comment.
+// ParseEntry parses one line of a list. It fails on a blank line and on a
+// comment.
 func ParseEntry(text string) (Entries, error) {
 	var p parser
 	entry, err := p.line([]byte(text))
@@ -151,13 +150,13 @@ func ParseEntry(text string) (Entries, error) {
 type Line struct {
 	Number  int    // counted from 1
 	Text    []byte // without the line end
-	Entries        // what the line stands for
+	Entries        // the line's entries
 }
 
-// Scan iterates over the good lines of the file at path, to tell which of them
-// stands for an entry; of o, only Lenient counts. A Line's slices are valid
-// until the next iteration. If the file cannot be read to its end, the last
-// iteration yields the error with a zero Line.
+// Scan iterates over the good lines of the file at path, for finding the line
+// of an entry; of o, only Lenient is used. A Line's slices are valid until the
+// next iteration. If the file cannot be read to its end, the last iteration
+// yields the error with a zero Line.
 func Scan(path string, o Options) iter.Seq2[Line, error] {
 	return func(yield func(Line, error) bool) {
 		f, _, err := open(path)
@@ -174,7 +173,7 @@ func Scan(path string, o Options) iter.Seq2[Line, error] {
 	}
 }
 
-// ScanReader is Scan for a stream; name stands for the file in errors.
+// ScanReader is like [Scan], for a stream; name is used in errors.
 func ScanReader(name string, r io.Reader, o Options) iter.Seq2[Line, error] {
 	return func(yield func(Line, error) bool) {
 		if err := scan(name, r, o, func(l Line) bool { return yield(l, nil) }); err != nil {
@@ -183,7 +182,7 @@ func ScanReader(name string, r io.Reader, o Options) iter.Seq2[Line, error] {
 	}
 }
 
-// open opens a file and tells its size, 0 for what is not a regular file.
+// open opens a file and returns its size, 0 if it is not a regular file.
 func open(path string) (*os.File, int64, error) {
 	f, err := os.Open(path)
 	if err != nil {

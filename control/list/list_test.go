@@ -22,7 +22,7 @@ import (
 	"weir/filter/key"
 )
 
-// strs gives entries in the list format: IPv4, IPv6, flows.
+// strs returns entries in the list format: IPv4, IPv6, flows.
 func strs(e Entries) []string {
 	var s []string
 	for _, p := range e.V4 {
@@ -37,7 +37,7 @@ func strs(e Entries) []string {
 	return s
 }
 
-// good is a table of lines and what they stand for.
+// good is a table of lines and their entries.
 var good = []struct {
 	line string
 	want string // entries, separated by ", "; empty for blank lines and comments
@@ -120,7 +120,7 @@ var good = []struct {
 	{"> 2001:db8::/32", "> 2001:db8::/32"},
 }
 
-// bad is a table of lines and a part of the reason for which they are rejected.
+// bad is a table of lines and parts of the reasons why they are rejected.
 var bad = []struct{ line, reason string }{
 	{"192.0.2", `not an address: IPv4 address too short`},
 	{"1..218.28", `not an address: IPv4 field must have at least one digit (at ".218.28")`},
@@ -191,8 +191,8 @@ var bad = []struct{ line, reason string }{
 	{"tcp 192.0.2.1:* > 198.51.100.7:", "not a port"},
 	{"tcp 192.0.2.1:* > 198.51.100.7:443 198.51.100.8", "second address"},
 	{"tcp 192.0.2.1/24:* > 198.51.100.7:443", "source: host bits"},
-	{"tcp 192.0.2.1:* > [198.51.100.7]:443", "destination: an IPv6 side stands in brackets"},
-	{"tcp 2001:db8::1:* > *:443", "source: an IPv6 side stands in brackets"},
+	{"tcp 192.0.2.1:* > [198.51.100.7]:443", "destination: write IPv6 in brackets"},
+	{"tcp 2001:db8::1:* > *:443", "source: write IPv6 in brackets"},
 	{"tcp [2001:db8::1:* > *:443", "brackets"},
 	{"tcp [*]:* > *:443", "brackets"},
 	{"tcp 192.0.2.1:* > [2001:db8::1]:443", "mixed"},
@@ -336,8 +336,8 @@ func zipped(t testing.TB, zip string, text []byte) []byte {
 	return b.Bytes()
 }
 
-// TestEncodings checks that compression, line ends, byte order mark and the
-// end of the last line make no difference.
+// TestEncodings checks that compression, line ends, byte order mark and the end
+// of the last line do not matter.
 func TestEncodings(t *testing.T) {
 	var text []byte
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -367,8 +367,8 @@ func TestEncodings(t *testing.T) {
 	}
 }
 
-// TestTruncated checks that no compressed file that was cut off passes for
-// whole, wherever the cut.
+// TestTruncated checks that no truncated compressed file passes for complete,
+// wherever it ends.
 func TestTruncated(t *testing.T) {
 	var text []byte
 	for i := range 300 {
@@ -403,7 +403,7 @@ func TestUnreadable(t *testing.T) {
 		t.Errorf("missing file: %v", err)
 	}
 	if _, _, err := Load(t.TempDir(), Options{}); err == nil {
-		t.Error("a directory passes for a list")
+		t.Error("a directory was accepted as a list")
 	}
 	broken := errors.New("broken")
 	many := strings.NewReader(strings.Repeat("192.0.2.1\n", 100_000))
@@ -417,7 +417,7 @@ func TestUnreadable(t *testing.T) {
 		}
 	}
 	if _, _, err := Parse("f", errReader{nil}, Options{}); !errors.Is(err, io.ErrNoProgress) {
-		t.Errorf("a reader that never gives anything: %v", err)
+		t.Errorf("a reader that never returns data: %v", err)
 	}
 }
 
@@ -494,7 +494,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// randomLine makes a line of any kind, now and then a mutated one.
+// randomLine returns a line of any kind, sometimes mutated.
 func randomLine(rng *rand.Rand) []byte {
 	var b []byte
 	switch n := rng.IntN(20); {
@@ -514,14 +514,14 @@ func randomLine(rng *rand.Rand) []byte {
 	default:
 		b = randomV6(rng).AppendTo(b)
 	}
-	b = bytes.TrimRight(b, "\r") // where lines end is for the caller to say
+	b = bytes.TrimRight(b, "\r") // the caller adds line ends
 	if rng.IntN(10) == 0 {
 		b = mutate(rng, b)
 	}
 	return b
 }
 
-// mutate changes a byte of b, or leaves one out, or adds one.
+// mutate changes, removes or adds a byte of b.
 func mutate(rng *rand.Rand, b []byte) []byte {
 	const alphabet = "0123456789abcdef.:/-*>[] #x,"
 	i, c := rng.IntN(len(b)+1), alphabet[rng.IntN(len(alphabet))]
@@ -552,8 +552,8 @@ func randomV6(rng *rand.Rand) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// TestParallel compares the parallel reader with the plain loop over lines,
-// whatever the number of goroutines and the cuts between chunks.
+// TestParallel compares the parallel reader with a plain loop over lines, for
+// various numbers of goroutines and chunk boundaries.
 func TestParallel(t *testing.T) {
 	var text []byte
 	rng := rand.New(rand.NewPCG(2, 2))
@@ -574,7 +574,7 @@ func TestParallel(t *testing.T) {
 	}
 }
 
-// serial is the obvious way to parse a text.
+// serial parses a text line by line.
 func serial(name string, text []byte, lenient bool) (Entries, Report) {
 	p := parser{lenient: lenient}
 	r := Report{File: name}
@@ -603,8 +603,8 @@ func equal(a, b Entries) bool {
 	return slices.Equal(a.V4, b.V4) && slices.Equal(a.V6, b.V6) && slices.Equal(a.Flows, b.Flows)
 }
 
-// TestExtend checks that a wrong guess of the whole does not make the copying
-// quadratic, nor the room boundless.
+// TestExtend checks that a wrong guess of the size neither makes copying
+// quadratic nor allocates without bound.
 func TestExtend(t *testing.T) {
 	next := make([]V4Prefix, 100)
 	for _, size := range []int64{0, 1, 1 << 20, 1 << 50} {
@@ -616,7 +616,7 @@ func TestExtend(t *testing.T) {
 			if cap(s) != before {
 				copies++
 			}
-			if cap(s) > 8*len(s) { // fourfold, and what the allocator rounds up
+			if cap(s) > 8*len(s) { // fourfold, plus the allocator's rounding
 				t.Fatalf("size %d: room for %d with %d entries", size, cap(s), len(s))
 			}
 		}
@@ -657,8 +657,8 @@ func TestScanV4(t *testing.T) {
 
 // TestPrefixes compares the decomposition of ranges with a brute-force oracle.
 func TestPrefixes(t *testing.T) {
-	// All ranges of a small block: the prefixes follow on each other without a
-	// gap, and no two halves of a block stand side by side.
+	// All ranges of a small block: the prefixes are contiguous, and no two
+	// adjacent ones could be joined.
 	check := func(first, last netip.Addr) int {
 		t.Helper()
 		next, n := first, 0
@@ -669,7 +669,7 @@ func TestPrefixes(t *testing.T) {
 			}
 			if before.IsValid() && before.Bits() == p.Bits() {
 				if whole, _ := p.Addr().Prefix(p.Bits() - 1); whole == netip.PrefixFrom(before.Addr(), p.Bits()-1) {
-					t.Fatalf("%v-%v: %v and %v are one prefix", first, last, before, p)
+					t.Fatalf("%v-%v: %v and %v should be one prefix", first, last, before, p)
 				}
 			}
 			end := p.Addr()
@@ -725,8 +725,8 @@ func TestPrefixes(t *testing.T) {
 	}
 }
 
-// checkEntries checks what every entry promises, among it that its text stands
-// for it alone.
+// checkEntries checks the invariants of entries, among them that their text
+// parses to just them.
 func checkEntries(t *testing.T, e Entries) {
 	t.Helper()
 	back := func(text string) Entries {
@@ -738,10 +738,10 @@ func checkEntries(t *testing.T, e Entries) {
 	}
 	for _, p := range e.V4 {
 		if p.Bits() > 32 || p.Addr()<<p.Bits() != 0 {
-			t.Fatalf("%#x is no masked prefix", uint64(p))
+			t.Fatalf("%#x is not a masked prefix", uint64(p))
 		}
 		if got := back(p.String()); len(got.V4) != 1 || got.V4[0] != p {
-			t.Fatalf("%v comes back as %v", p, strs(got))
+			t.Fatalf("%v parses as %v", p, strs(got))
 		}
 	}
 	for _, p := range e.V6 {
@@ -749,7 +749,7 @@ func checkEntries(t *testing.T, e Entries) {
 			t.Fatalf("%v is not masked or not IPv6", p)
 		}
 		if got := back(key.Source(p).String()); len(got.V6) != 1 || got.V6[0] != p {
-			t.Fatalf("%v comes back as %v", p, strs(got))
+			t.Fatalf("%v parses as %v", p, strs(got))
 		}
 	}
 	for _, k := range e.Flows {
@@ -758,14 +758,14 @@ func checkEntries(t *testing.T, e Entries) {
 		}
 		got := back(k.String())
 		if !k.Tuple() && k.DstBits == 0 {
-			// A flow of which only the source counts has an address's notation.
+			// A flow with only a source is written like an address.
 			pre := netip.PrefixFrom(k.Src, int(k.SrcBits))
 			if v4 := got.V4; len(v4) == 1 && v4[0].Prefix() == pre || len(got.V6) == 1 && got.V6[0] == pre {
 				continue
 			}
 		}
 		if len(got.Flows) != 1 || got.Flows[0] != k {
-			t.Fatalf("%v comes back as %v", k, strs(got))
+			t.Fatalf("%v parses as %v", k, strs(got))
 		}
 	}
 }
@@ -811,13 +811,13 @@ func FuzzParse(f *testing.F) {
 	f.Add(zipped(f, "zstd", []byte("192.0.2.1\n")), false)
 	f.Fuzz(func(t *testing.T, data []byte, lenient bool) {
 		o := Options{Lenient: lenient, MaxBad: 1}
-		parse := func(text []byte) (Entries, Report, error) { // in the smallest chunks
+		parse := func(text []byte) (Entries, Report, error) { // in chunks of minimum length
 			return collect("f", bytes.NewReader(text), int64(len(text)), o, 2, maxLine+2)
 		}
 		e, r, err := parse(data)
 		if err != nil {
 			if e.Len() != 0 {
-				t.Fatalf("refused with entries: %v", err)
+				t.Fatalf("rejected with entries: %v", err)
 			}
 			return
 		}
@@ -831,7 +831,7 @@ func FuzzParse(f *testing.F) {
 		if want, wantReport := serial("f", data, lenient); !equal(e, want) || !reflect.DeepEqual(r, wantReport) {
 			t.Fatalf("got %v, %+v, serially %v, %+v", strs(e), r, strs(want), wantReport)
 		}
-		// The same again and again, cut into chunks wherever it happens.
+		// The same text repeated, with chunk boundaries anywhere.
 		if e.Len() > 1000 {
 			return
 		}
@@ -854,7 +854,7 @@ func FuzzScanV4(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) { checkScanV4(t, s) })
 }
 
-// benchmarkText is a list of n lines: IPv4 addresses, a quarter of them
+// benchmarkText returns a list of n lines: IPv4 addresses, a quarter of them
 // prefixes.
 func benchmarkText(n int) []byte {
 	var text []byte
@@ -870,7 +870,7 @@ func benchmarkText(n int) []byte {
 	return text
 }
 
-// benchmarks are texts of as many lines.
+// benchmarks returns texts with the given number of lines.
 func benchmarks(lines int) map[string][]byte {
 	plain := benchmarkText(lines)
 	return map[string][]byte{

@@ -17,7 +17,7 @@ type Prefix[P any] interface {
 	Prefix() netip.Prefix
 	Cut(bits int) P                // the prefix of that length, not above Bits, that covers it
 	Children(bits int) iter.Seq[P] // the prefixes of that length that it covers, ascending
-	Key(source bool) key.Key       // what matches it as a source, or as a destination
+	Key(source bool) key.Key       // the key that matches it as a source or as a destination
 	AppendAddr([]byte) []byte      // appends its first address in network order
 }
 

@@ -6,8 +6,8 @@ import (
 	"weir/filter/key"
 )
 
-// Set is the contents of a list: its entries, each once and in order. A Set is
-// immutable, so it may be shared and read concurrently. A nil *Set is empty.
+// Set is the contents of a list: its distinct entries, sorted. A Set is
+// immutable, so it is safe for concurrent use. A nil *Set is empty.
 //
 // An IPv4 entry takes 8 bytes, an IPv6 entry 24, a flow 56.
 type Set struct {
@@ -31,11 +31,11 @@ type lengths [3]uint64
 
 func (l *lengths) add(bits int) { l[bits>>6] |= 1 << (bits & 63) }
 
-// HasLength reports whether there may be a prefix of a length. Where it reports
+// HasLength reports whether there may be a prefix of a length. If it reports
 // false, there is none.
 func (p *Prefixes[P]) HasLength(bits int) bool { return p.lengths[bits>>6]>>(bits&63)&1 != 0 }
 
-// Set returns the entries as a set. It takes the slices of e over.
+// Set returns the entries as a set. It takes ownership of e's slices.
 func (e Entries) Set() *Set {
 	s := &Set{}
 	var src4, dst4 []V4Prefix
@@ -82,7 +82,7 @@ func newPrefixes[P Prefix[P]](plain, src, dst []P) (p Prefixes[P]) {
 	return p
 }
 
-// SetOf returns the set of the entries that are just these keys.
+// SetOf returns the set of the entries with exactly these keys.
 func SetOf(keys ...key.Key) *Set { return Entries{Flows: keys}.Set() }
 
 // Len returns the number of entries.
@@ -95,8 +95,8 @@ func (s *Set) Len() int {
 
 func (p *Prefixes[P]) len() int { return p.Plain.Len() + p.Src.Len() + p.Dst.Len() }
 
-// Has reports whether the set has the entry of a key: for an address or a prefix
-// also where its side is left to the list's direction.
+// Has reports whether the set has the entry of a key, including a plain address
+// or prefix, whose side is left to the list's direction.
 func (s *Set) Has(k key.Key) bool {
 	if s == nil {
 		return false
@@ -115,7 +115,7 @@ func (p *Prefixes[P]) has(k P, source bool) bool {
 	return p.Plain.Has(k) || source && p.Src.Has(k) || !source && p.Dst.Has(k)
 }
 
-// Has is [Set.Has] for a few entries.
+// Has is like [Set.Has], for a few entries.
 func (e Entries) Has(k key.Key) bool {
 	if slices.Contains(e.Flows, k) {
 		return true
@@ -130,18 +130,18 @@ func (e Entries) Has(k key.Key) bool {
 	return slices.Contains(e.V6, p)
 }
 
-// Delta is a change of a list's contents. What it both adds and removes, it
-// adds.
+// Delta is a change of a list's contents. An entry that is both added and
+// removed is added.
 type Delta struct {
 	Add, Remove *Set
 
-	from, to *Set // what Diff made it of; nil: something else did
+	from, to *Set // the arguments of Diff; nil if made otherwise
 }
 
 // Len returns the number of entries that d adds and removes.
 func (d Delta) Len() int { return d.Add.Len() + d.Remove.Len() }
 
-// Diff returns the delta that makes s of old.
+// Diff returns the delta from old to s.
 func (s *Set) Diff(old *Set) Delta {
 	s, old = s.orEmpty(), old.orEmpty()
 	d := Delta{Add: &Set{}, Remove: &Set{}, from: old, to: s}
@@ -159,12 +159,12 @@ func (p *Prefixes[P]) diff(old *Prefixes[P]) (add, remove Prefixes[P]) {
 	return add, remove
 }
 
-// Apply returns the set with a delta's changes, and the number of entries that
-// they change. The delta may be of another set.
+// Apply returns the set with a delta applied, and the number of entries that
+// changed. The delta may be that of another set.
 func (s *Set) Apply(d Delta) (next *Set, changed int) {
 	s = s.orEmpty()
 	if s == d.from {
-		return d.to, d.Len() // which shares memory with whoever keeps it
+		return d.to, d.Len() // shares memory with the caller of Diff
 	}
 	add, remove := d.Add.orEmpty(), d.Remove.orEmpty()
 	next = &Set{}

@@ -10,8 +10,8 @@ import (
 	"weir/filter/key"
 )
 
-// world is the keys that the tests below draw from: addresses, prefixes and flows
-// of both families, few enough that draws coincide.
+// world returns the keys that the tests below draw from: addresses, prefixes
+// and flows of both families, few enough that draws coincide.
 func world() (all []key.Key) {
 	for _, p := range []string{"192.0.2.1/32", "192.0.2.0/31", "192.0.2.0/24", "192.0.3.0/24", "0.0.0.0/0", "2001:db8::1/128", "2001:db8::/32", "2001:db8:1::/48", "::/0"} {
 		p := netip.MustParsePrefix(p)
@@ -30,7 +30,7 @@ type model map[key.Key]bool
 
 func (m model) set() *Set { return SetOf(slices.Collect(maps.Keys(m))...) }
 
-// equal reports whether a set has just the keys of a model.
+// equal reports whether a set has exactly the keys of a model.
 func (m model) equal(s *Set) bool {
 	if s.Len() != len(m) {
 		return false
@@ -40,7 +40,7 @@ func (m model) equal(s *Set) bool {
 			return false
 		}
 	}
-	// All iterates in order, over as many values as Len says.
+	// All iterates in order, over Len values.
 	ascending := func(n int, p Sorted[V4Prefix]) bool {
 		all := slices.Collect(p.All())
 		return len(all) == n && slices.IsSorted(all) && len(slices.Compact(all)) == n
@@ -61,8 +61,8 @@ func draw(r *rand.Rand, all []key.Key, n int) model {
 	return m
 }
 
-// Any sequence of deltas leads to the set that is made of the entries at once, and
-// no set changes by it.
+// Any sequence of deltas results in the same set as building it at once, and
+// leaves the original sets unchanged.
 func TestApplyAgainstModel(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	all := world()
@@ -95,10 +95,10 @@ func TestApplyAgainstModel(t *testing.T) {
 			for _, old := range []*Set{set, before.set(), nil} {
 				d := next.Diff(old)
 				if back, n := old.Apply(d); !m.equal(back) || n != d.Len() {
-					t.Fatalf("a difference of %d entries makes %d changes", d.Len(), n)
+					t.Fatalf("a difference of %d entries changed %d", d.Len(), n)
 				}
 				if other, _ := draw(r, all, 5).set().Apply(Delta{Add: d.Add}); d.Add.Len() > other.Len() {
-					t.Fatalf("%d entries, where %d were added", other.Len(), d.Add.Len())
+					t.Fatalf("%d entries, want %d", other.Len(), d.Add.Len())
 				}
 			}
 			for bits := range 33 {
@@ -117,8 +117,8 @@ func TestApplyAgainstModel(t *testing.T) {
 	}
 }
 
-// The difference of a set that Apply made shares nothing with the former one but
-// what they have in common, also where little changes in a large set.
+// The difference between a set and the result of Apply contains exactly the
+// changes, even if few entries of a large set change.
 func TestDiffOfLargeSets(t *testing.T) {
 	var e Entries
 	for i := range 100_000 {
@@ -136,7 +136,7 @@ func TestDiffOfLargeSets(t *testing.T) {
 		t.Errorf("%d added, %d removed", d.Add.Len(), d.Remove.Len())
 	}
 	if same, n := old.Apply(s.Diff(old)); same != s || n != 2000 {
-		t.Errorf("a difference leads to another set, with %d changes", n)
+		t.Errorf("applying the difference results in another set, with %d changes", n)
 	}
 }
 
@@ -151,13 +151,13 @@ func TestUnion(t *testing.T) {
 			sets = append(sets, one.set(), nil)
 		}
 		if !m.equal(Union(sets...)) {
-			t.Fatal("not the entries of all")
+			t.Fatal("the union differs")
 		}
 	}
 }
 
-// Prefixes that are left to the list's direction are found by the keys of both
-// sides, one of no bits by its only key.
+// Plain prefixes are found by the keys of both sides, a prefix of no bits by
+// its only key.
 func TestHasPlain(t *testing.T) {
 	e, err := ParseEntry("192.0.2.0-192.0.2.2")
 	if err != nil {
@@ -181,7 +181,7 @@ func TestHasPlain(t *testing.T) {
 	}
 }
 
-// Both families' prefixes do what netip says.
+// The prefixes of both families agree with netip.
 func TestPrefixTypes(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 20_000 {

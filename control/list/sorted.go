@@ -14,15 +14,15 @@ type ordered[K any] interface {
 // Sorted is an immutable set of values in ascending order. The zero Sorted is
 // empty.
 //
-// A large base is shared between a Sorted and those that apply makes of it; they
-// differ in a few values beside it. So a small change of a large set is cheap.
+// A Sorted and the results of apply share a large base and differ in a few
+// values, so a small change of a large set is cheap.
 type Sorted[K ordered[K]] struct {
 	base    []K
 	added   []K // not in base
 	removed []K // in base
 }
 
-// sorted returns the set of some values. It takes the slice over.
+// sorted returns the set of some values. It takes ownership of the slice.
 func sorted[K ordered[K]](all []K) Sorted[K] {
 	if v4, ok := any(all).([]V4Prefix); ok {
 		all = any(sortV4(v4)).([]K)
@@ -30,14 +30,14 @@ func sorted[K ordered[K]](all []K) Sorted[K] {
 		slices.SortFunc(all, K.Compare)
 	}
 	all = slices.Compact(all)
-	if cap(all)-len(all) > len(all)/8 { // it lives long
+	if cap(all)-len(all) > len(all)/8 { // it is long-lived
 		all = append(make([]K, 0, len(all)), all...)
 	}
 	return Sorted[K]{base: all}
 }
 
-// sortV4 sorts prefixes digit by digit: ten million of them in the time that a
-// comparison sort needs for two. The result may be in other memory.
+// sortV4 is a radix sort: it sorts ten million prefixes in the time that a
+// comparison sort takes for two. The result may be in other memory.
 func sortV4(from []V4Prefix) []V4Prefix {
 	if slices.IsSorted(from) {
 		return from
@@ -101,7 +101,7 @@ func (s Sorted[K]) All() iter.Seq[K] {
 	}
 }
 
-// next cuts the first value off.
+// next removes and returns the first value.
 func (s *Sorted[K]) next() (k K, ok bool) {
 	for len(s.removed) > 0 && s.removed[0] == s.base[0] {
 		s.removed, s.base = s.removed[1:], s.base[1:]
@@ -118,8 +118,7 @@ func (s *Sorted[K]) next() (k K, ok bool) {
 }
 
 // apply returns the values without those to remove and with those to add, and
-// the number of values that this changes. What is to be added and removed is
-// added.
+// the number of values that changed. A value to both add and remove is added.
 func (s Sorted[K]) apply(add, remove Sorted[K]) (Sorted[K], int) {
 	if s.Len() == 0 {
 		return add, add.Len()
@@ -136,8 +135,8 @@ func (s Sorted[K]) apply(add, remove Sorted[K]) (Sorted[K], int) {
 		added:   union(minus(s.added, present), minus(missing, s.removed)),
 		removed: union(minus(s.removed, missing), minus(present, s.added)),
 	}
-	// Beyond this, copying the base each time that so many values have changed
-	// costs less than copying them at each change.
+	// Beyond this, copying the base once costs less than copying the changes
+	// each time.
 	if n := len(next.added) + len(next.removed); n*n > 16*len(s.base) {
 		next = Sorted[K]{base: next.flat()}
 	}
@@ -156,13 +155,13 @@ func (s Sorted[K]) flat() []K {
 	return all
 }
 
-// without returns those of some values that s does not have, and among those
+// without returns those of the values that s does not have, and among those
 // that it has.
 func (s Sorted[K]) without(others Sorted[K]) []K { return s.filter(others, false) }
 func (s Sorted[K]) among(others Sorted[K]) []K   { return s.filter(others, true) }
 
 func (s Sorted[K]) filter(others Sorted[K], had bool) (kept []K) {
-	const search = 16 // steps of a binary search, about as long as walking over so many values
+	const search = 16 // steps of a binary search, as long as a linear search of that many values
 	walk, at := others.Len() > s.Len()/search, s
 	next, more := at.next()
 	for k := range others.All() {
@@ -216,7 +215,7 @@ func (s Sorted[K]) diff(old Sorted[K]) (added, removed Sorted[K]) {
 	return added, removed
 }
 
-// union returns the values of two sorted slices that have none in common.
+// union merges two disjoint sorted slices.
 func union[K ordered[K]](a, b []K) []K {
 	all := make([]K, 0, len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {

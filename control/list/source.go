@@ -12,7 +12,7 @@ const (
 	// IPv6 prefixes takes about 110; the rest is for remarks.
 	maxLine = 4096
 
-	// maxEmptyReads is how often in a row a reader may return nothing.
+	// maxEmptyReads is the number of consecutive reads that may return nothing.
 	maxEmptyReads = 100
 )
 
@@ -21,7 +21,7 @@ const (
 type source struct {
 	raw  *counter
 	text *compressed.Reader
-	tail []byte // the begin of a line, read but not yet given out
+	tail []byte // the start of a line, read but not yet returned
 	eof  bool
 }
 
@@ -55,17 +55,18 @@ func newSource(r io.Reader) (*source, error) {
 	return &source{raw: raw, text: text}, nil
 }
 
-// next reads whole lines into buf, as many as fit, and gives the part of buf
-// that they fill. Only the last line of the stream may lack its line end. Of a
-// line that does not fit, bytes are left out, but more than maxLine stay, so
-// that it is still known as overlong; buf must be longer than that. After the
-// last line, next returns io.EOF.
+// next reads as many whole lines into buf as fit, and returns the filled part
+// of buf. Only the last line of the stream may lack its line end. A line that
+// does not fit is shortened, but not below maxLine, so that it is still
+// recognised as overlong; buf must be longer than that. After the last line,
+// next returns io.EOF.
 func (s *source) next(buf []byte) ([]byte, error) {
 	n := copy(buf, s.tail)
 	s.tail = s.tail[:0]
 	for {
-		// Not io.ReadFull: it gives a stream that ends here the same error as a
-		// compressed stream that was cut off, which must not pass for whole.
+		// Not io.ReadFull: it returns the same error at the end of the stream
+		// as for a truncated compressed stream, which must not pass for
+		// complete.
 		for empty := 0; n < len(buf) && !s.eof; {
 			m, err := s.text.Read(buf[n:])
 			n += m

@@ -7,13 +7,13 @@ import (
 	"net/netip"
 )
 
-// prefixes iterates, in order, over the fewest prefixes that cover first…last
-// and nothing else. Both are of one family and first is not above last. There
-// are at most 62 prefixes in IPv4 and 254 in IPv6.
+// prefixes iterates, in order, over the fewest prefixes that cover exactly
+// first…last. Both are of one family and first is not above last. There are at
+// most 62 prefixes in IPv4 and 254 in IPv6.
 func prefixes(first, last netip.Addr) iter.Seq[netip.Prefix] {
 	return func(yield func(netip.Prefix) bool) {
 		for a := first; ; {
-			// The largest block that starts at a, halved until it ends by last.
+			// The largest block that starts at a and ends by last.
 			host := trailingZeros(a)
 			end := fill(a, host)
 			for last.Less(end) {
@@ -28,7 +28,7 @@ func prefixes(first, last netip.Addr) iter.Seq[netip.Prefix] {
 	}
 }
 
-// trailingZeros is the number of zero bits at the end of a.
+// trailingZeros returns the number of zero bits at the end of a.
 func trailingZeros(a netip.Addr) int {
 	hi, lo := split(a)
 	if uint32(lo) == 0 && a.Is4() {
@@ -40,7 +40,7 @@ func trailingZeros(a netip.Addr) int {
 	return bits.TrailingZeros64(lo)
 }
 
-// fill is a with its last n bits set.
+// fill returns a with its last n bits set.
 func fill(a netip.Addr, n int) netip.Addr {
 	hi, lo := split(a)
 	lo |= 1<<n - 1
@@ -56,8 +56,8 @@ func fill(a netip.Addr, n int) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// split gives an address as two words, an IPv4 address in the lower half of the
-// lower one.
+// split returns an address as two words, an IPv4 address in the lower half of
+// the lower one.
 func split(a netip.Addr) (hi, lo uint64) {
 	if a.Is4() {
 		b := a.As4()

@@ -157,8 +157,8 @@ func TestReadOnlyDisk(t *testing.T) {
 	d.wait("entries can be neither added nor removed: the journal cannot be written to", g.journal(), "read-only file system")
 	held := []string{"10.0.0.1", "10.1.0.1"}
 	g.filters("read-only", held, []string{"10.1.0.2"})
-	g.refuses([]string{g.journal(), "restart weir when that is mended", "read-only file system"}, "block", "10.1.0.3")
-	g.refuses([]string{"restart weir when that is mended"}, "unblock", "10.1.0.1")
+	g.refuses([]string{g.journal(), "restart weir once that is fixed", "read-only file system"}, "block", "10.1.0.3")
+	g.refuses([]string{"restart weir once that is fixed"}, "unblock", "10.1.0.1")
 	g.filters("refused", held, []string{"10.1.0.3"})
 	g.file("feed", "10.0.0.1\n10.0.0.2\n")
 	g.untilDropped("10.0.0.2")
@@ -185,9 +185,9 @@ func TestJournal(t *testing.T) {
 		level, says string
 	}{
 		{"torn", func(b []byte) []byte { return b[:len(b)-5] }, three[:2], three[2:],
-			"WARN", "the journal ends with a torn record, as a crash leaves it: cut off"},
+			"WARN", "journal ends with a torn record, as after a crash: cut off"},
 		{"damaged", func(b []byte) []byte { b[len(b)/2+10] ^= 1; return b }, []string{three[0], three[2]}, three[1:2],
-			"ERROR", "the journal is damaged, what was recorded there is lost; all before and after it counts"},
+			"ERROR", "journal damaged: these bytes are lost, all records before and after them count"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
