@@ -228,24 +228,11 @@ func (s *stage) set(ctx context.Context, dir string) (err error) {
 	s.o.Say(fmt.Sprintf("filtering on %s, native XDP: %d entries in %d shapes from text files in %.2f s, %.1f MB of kernel memory",
 		s.ground.B.Iface, d.Entries, len(d.Shapes), s.report.LoadSeconds, float64(d.KernelBytes)/1e6))
 
-	out, err := s.ground.A.Index()
-	if err != nil {
+	if s.sender, err = newSender(s.traffic, s.ground.A); err != nil {
 		return err
 	}
-	if err := s.ground.A.In(func() (err error) {
-		s.sender, err = newSender(s.traffic, out)
-		return err
-	}); err != nil {
-		return err
-	}
-	in, err := s.ground.B.Index()
-	if err != nil {
-		return err
-	}
-	return s.ground.B.In(func() (err error) {
-		s.receiver, err = newReceiver(in)
-		return err
-	})
+	s.receiver, err = newReceiver(s.ground.B)
+	return err
 }
 
 // play sends the traffic, exchanges the generation half way through, and

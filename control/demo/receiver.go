@@ -8,6 +8,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
+
+	"weir/control/demo/playground"
 )
 
 // receiver counts what comes out behind the filter, by what the frames say of
@@ -19,8 +21,8 @@ type receiver struct {
 	program *ebpf.Program
 }
 
-// newReceiver listens on an interface of the present namespace.
-func newReceiver(index int) (_ *receiver, err error) {
+// newReceiver listens at one end of a wire.
+func newReceiver(at playground.End) (_ *receiver, err error) {
 	r := &receiver{fd: -1}
 	defer func() {
 		if err != nil {
@@ -39,19 +41,13 @@ func newReceiver(index int) (_ *receiver, err error) {
 	}); err != nil {
 		return nil, err
 	}
-	// Protocol 0 until it is bound, so that nothing comes in before the program
-	// is there.
-	if r.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
-		return nil, err
-	}
-	if err := errors.Join(
-		unix.SetsockoptInt(r.fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
-		unix.SetsockoptInt(r.fd, unix.SOL_SOCKET, unix.SO_ATTACH_BPF, r.program.FD()),
-	); err != nil {
-		return nil, err
-	}
-	all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
-	err = unix.Bind(r.fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: index})
+	r.fd, err = at.Socket(unix.ETH_P_ALL, func(fd int) error {
+		return errors.Join(
+			unix.SetNonblock(fd, true),
+			unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
+			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ATTACH_BPF, r.program.FD()),
+		)
+	})
 	return r, err
 }
 

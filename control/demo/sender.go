@@ -11,6 +11,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
+
+	"weir/control/demo/playground"
 )
 
 // What a frame says of itself stands in its Ethernet addresses, which the
@@ -45,9 +47,8 @@ type sender interface {
 	Close()
 }
 
-// newSender makes a sender for an interface of the present namespace: the
-// fastest that the kernel has.
-func newSender(t *traffic, index int) (sender, error) {
+// newSender makes the fastest sender that the kernel has, from one end of a wire.
+func newSender(t *traffic, from playground.End) (sender, error) {
 	for i := range t.frames {
 		header := t.frames[i].data[:12]
 		clear(header)
@@ -60,9 +61,9 @@ func newSender(t *traffic, index int) (sender, error) {
 	var s sender
 	switch {
 	case err == nil:
-		s, err = newLiveSender(t, index)
+		s, err = newLiveSender(t, from)
 	case errors.Is(err, ebpf.ErrNotSupported):
-		s, err = newSocketSender(t, index)
+		s, err = newSocketSender(t, from)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("packet sender: %w", err)
@@ -83,7 +84,11 @@ type senderState struct {
 	Sent [numKinds]uint64
 }
 
-func newLiveSender(t *traffic, index int) (_ *liveSender, err error) {
+func newLiveSender(t *traffic, from playground.End) (_ *liveSender, err error) {
+	index, err := from.Index()
+	if err != nil {
+		return nil, err
+	}
 	room := (t.longest + 7) &^ 7
 	s := &liveSender{}
 	defer func() {
@@ -222,20 +227,11 @@ type socketSender struct {
 	counts [numKinds]atomic.Uint64
 }
 
-func newSocketSender(t *traffic, index int) (*socketSender, error) {
-	// Protocol 0: it receives nothing.
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(
-		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1),
-		unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: index}),
-	); err != nil {
-		unix.Close(fd)
-		return nil, err
-	}
-	return &socketSender{fd: fd, frames: t.frames}, nil
+func newSocketSender(t *traffic, from playground.End) (*socketSender, error) {
+	fd, err := from.Socket(0, func(fd int) error {
+		return unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1)
+	})
+	return &socketSender{fd: fd, frames: t.frames}, err
 }
 
 func (s *socketSender) send(ctx context.Context) error {

@@ -3,13 +3,14 @@ package lab
 import (
 	"encoding/binary"
 	"fmt"
-	"net"
 	"os"
 	"testing"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"weir/control/demo/playground"
 )
 
 // Sender sends frames as they are.
@@ -107,36 +108,17 @@ func (r *Receiver) Receive(wait time.Duration) ([]byte, error) {
 // socket opens a packet socket with some options switched on.
 func (e End) socket(t testing.TB, protocol uint16, options ...int) int {
 	t.Helper()
-	fd := -1
-	var err error
-	e.In(t, func() { fd, err = e.open(protocol, options) })
+	fd, err := playground.End(e).Socket(protocol, func(fd int) error {
+		for _, option := range options {
+			if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, option, 1); err != nil {
+				return fmt.Errorf("option %d: %w", option, err)
+			}
+		}
+		return nil
+	})
 	if err != nil {
-		t.Fatalf("packet socket on %s: %v", e.Iface, err)
+		t.Fatalf("%s: %v", e.Iface, err)
 	}
 	t.Cleanup(func() { unix.Close(fd) })
 	return fd
-}
-
-func (e End) open(protocol uint16, options []int) (int, error) {
-	iface, err := net.InterfaceByName(e.Iface)
-	if err != nil {
-		return -1, err
-	}
-	// Protocol 0 until it is bound: nothing of other interfaces comes in.
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return -1, err
-	}
-	for _, option := range options {
-		if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, option, 1); err != nil {
-			unix.Close(fd)
-			return -1, fmt.Errorf("option %d: %w", option, err)
-		}
-	}
-	network := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, protocol))
-	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: network, Ifindex: iface.Index}); err != nil {
-		unix.Close(fd)
-		return -1, err
-	}
-	return fd, nil
 }

@@ -4,6 +4,7 @@ package playground
 
 import (
 	"crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -184,6 +185,30 @@ func (e End) Index() (index int, err error) {
 		return err
 	})
 	return index, err
+}
+
+// Socket opens a packet socket on the end's interface. It receives frames of a
+// protocol, or none if that is 0. setup sets options before any frame arrives.
+func (e End) Socket(protocol uint16, setup func(fd int) error) (fd int, err error) {
+	index, err := e.Index()
+	if err != nil {
+		return -1, err
+	}
+	if err := e.In(func() (err error) {
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // 0: none before it is bound
+		return err
+	}); err != nil {
+		return -1, fmt.Errorf("packet socket: %w", err)
+	}
+	if err = setup(fd); err == nil {
+		network := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, protocol))
+		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: network, Ifindex: index})
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("packet socket: %w", err)
+	}
+	return fd, nil
 }
 
 // Close deletes the namespaces.
