@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -59,8 +58,7 @@ func (d *Daemon) batch(l *aList, c api.Change) ([]journal.Change, error) {
 		List: l.Name, Allow: l.Action == config.Allow, Added: now, Reason: c.Reason, UID: c.UID,
 		Expires: expires(now, time.Duration(c.TTL*float64(time.Second))),
 	}
-	var all list.Entries
-	var ends []list.Entries // all, up to each of the entries
+	var entries []list.Entries
 	var batch []journal.Change
 	seen := make(map[key.Key]bool) // a bulk may say the same twice
 	for i, text := range c.Entries {
@@ -68,9 +66,8 @@ func (d *Daemon) batch(l *aList, c api.Change) ([]journal.Change, error) {
 		if err != nil {
 			return nil, &api.BadRequest{Entry: &i, Text: text, Err: err}
 		}
-		all.V4, all.V6 = append(all.V4, e.V4...), append(all.V6, e.V6...)
-		ends = append(ends, list.Entries{V4: all.V4, V6: all.V6})
-		meant := keys(l.store(), e)
+		entries = append(entries, e)
+		meant := keys(l.rule(), e)
 		if c.Remove {
 			meant = append(meant, d.formerKeys(l, e)...)
 		}
@@ -81,12 +78,16 @@ func (d *Daemon) batch(l *aList, c api.Change) ([]journal.Change, error) {
 			}
 		}
 	}
-	if !c.Remove {
-		if refuse(d.state.config, l.List, all) != nil {
-			// That by which it is too much.
-			i := sort.Search(len(ends), func(i int) bool { return refuse(d.state.config, l.List, ends[i]) != nil })
-			return nil, &api.BadRequest{Entry: &i, Text: c.Entries[i], Err: refuse(d.state.config, l.List, ends[i])}
+	refusal := func(n int) error { // of the first entries
+		var all list.Entries
+		for _, e := range entries[:n] {
+			all.V4, all.V6, all.Flows = append(all.V4, e.V4...), append(all.V6, e.V6...), append(all.Flows, e.Flows...)
 		}
+		return refuse(d.state.config, l.List, all.Set())
+	}
+	if !c.Remove && refusal(len(entries)) != nil {
+		i := sort.Search(len(entries), func(i int) bool { return refusal(i+1) != nil }) // the first that is too much
+		return nil, &api.BadRequest{Entry: &i, Text: c.Entries[i], Err: refusal(i + 1)}
 	}
 	return batch, nil
 }
@@ -94,7 +95,7 @@ func (d *Daemon) batch(l *aList, c api.Change) ([]journal.Change, error) {
 // formerKeys are the keys of entries that were added when the list had another
 // direction.
 func (d *Daemon) formerKeys(l *aList, e list.Entries) []key.Key {
-	both := l.store()
+	both := l.rule()
 	both.Direction = engine.Both
 	return slices.DeleteFunc(keys(both, e), func(k key.Key) bool {
 		_, has := d.journal.Get(l.Name, k)
@@ -106,15 +107,14 @@ func (d *Daemon) formerKeys(l *aList, e list.Entries) []key.Key {
 func (d *Daemon) Lists() (lists []api.List) {
 	_ = d.Do(d.ctx, func() error {
 		hits := d.Hits()
-		sources := d.state.loaded.Sources
 		for _, l := range d.state.lists {
 			a := api.List{
 				Name: l.Name, Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority,
-				ByCommand: sources[l.command-1].Entries, Packets: d.caught(l, hits[l.command-1]),
+				ByCommand: d.state.contents(l.command).Len(), Packets: d.caught(l, hits[l.command-1]),
 			}
 			a.Entries = a.ByCommand
 			if l.feed != nil {
-				a.Entries += sources[l.sources-1].Entries
+				a.Entries += d.state.contents(l.sources).Len()
 				a.Packets = d.caught(l, hits[l.command-1]+hits[l.sources-1])
 				for _, s := range l.feed.Status().Sources {
 					a.Feeds = append(a.Feeds, feedSource(s, l.refused))
@@ -208,7 +208,7 @@ func (d *Daemon) catchUp(name string, f *feed.Feed) error {
 		return nil // another configuration is in force
 	case l.taken != f.Version():
 		return d.update(l)
-	case !d.overdue.IsZero():
+	case l.behind:
 		return errors.New("it was read before, and is not in force yet: the log says why")
 	}
 	return l.refused
@@ -247,11 +247,11 @@ func (d *Daemon) Explain(ctx context.Context, question string) (e api.Explanatio
 	})
 	// A long feed takes its time, which the filter has not got.
 	for f, all := range feeds {
-		var entries []func(list.Entries) bool
+		var keys []key.Key
 		for _, s := range all {
-			entries = append(entries, among(s.Key))
+			keys = append(keys, s.Key)
 		}
-		for i, o := range f.Find(entries) {
+		for i, o := range f.Find(keys) {
 			m := &e.Matches[all[i].match]
 			m.Source, m.Line = o.Source, o.Line
 		}
@@ -263,24 +263,6 @@ func (d *Daemon) Explain(ctx context.Context, question string) (e api.Explanatio
 type sought struct {
 	match int
 	key.Key
-}
-
-// among gives what tells whether the entry that a key is of is among others. An
-// address alone is that of the list's direction.
-func among(k key.Key) func(list.Entries) bool {
-	if k.Tuple() {
-		return func(e list.Entries) bool { return slices.Contains(e.Flows, k) }
-	}
-	p := netip.PrefixFrom(k.Src, int(k.SrcBits))
-	if k.DstBits > 0 {
-		p = netip.PrefixFrom(k.Dst, int(k.DstBits))
-	}
-	if p.Addr().Is6() {
-		return func(e list.Entries) bool { return slices.Contains(e.V6, p) || slices.Contains(e.Flows, k) }
-	}
-	a := p.Addr().As4()
-	v4 := list.V4(binary.BigEndian.Uint32(a[:]), p.Bits())
-	return func(e list.Entries) bool { return slices.Contains(e.V4, v4) || slices.Contains(e.Flows, k) }
 }
 
 // match says what is known of an entry, and which feed has it, nil if none does.

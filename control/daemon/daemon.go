@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"time"
 
@@ -21,10 +20,12 @@ import (
 	"weir/control/engine"
 	"weir/control/feed"
 	"weir/control/journal"
+	"weir/control/list"
 	"weir/control/metrics"
 	"weir/control/notify"
 	"weir/control/ruleset"
 	"weir/control/run"
+	"weir/filter/key"
 	"weir/filter/membership"
 )
 
@@ -49,16 +50,16 @@ type Daemon struct {
 	ctx     context.Context // done when the daemon stops
 	feeds   map[*feed.Feed]context.CancelFunc
 	manager *notify.Manager
-	overdue time.Time // when to try again to put in force what could not be; zero: all is
+	retry   time.Time // when to try again what is behind
 	cutOff  []string  // feeds whose servers are blocked, as the log has them
 
 	reloading sync.Mutex // held while the configuration is read again
 	reloads   metrics.Reloads
 }
 
-// mostInPlace bounds the changes of one update that go in place: beyond it, the
-// next generation is as quick and does not keep others waiting.
-const mostInPlace = 200_000
+// maxLingering bounds the entries that an update may leave to their TTL: beyond
+// it, the feed has become another, and the journal is not the place for the old one.
+const maxLingering = 200_000
 
 // Start begins to filter by a configuration, with what is known of its lists:
 // the saved contents of feeds, and entries that were added by command. Only
@@ -299,65 +300,54 @@ func (d *Daemon) fetched(ctx context.Context, name string, f *feed.Feed, o feed.
 	return err
 }
 
-// update brings a list in step with its feed.
+// update gives a list the contents of its feed.
 func (d *Daemon) update(l *aList) error {
-	l.taken = l.feed.Version() // before its entries, which may change
-	entries := l.feed.Entries()
-	if l.refused = refuse(d.state.config, l.List, entries); l.refused != nil {
+	version := l.feed.Version() // before its contents, which may change
+	contents := l.feed.Contents()
+	if l.refused = refuse(d.state.config, l.List, contents); l.refused != nil {
+		l.taken = version
 		return fmt.Errorf("refused, the old contents stay: %w", l.refused)
 	}
 	began := time.Now()
-	store := d.state.loaded.Store
-	changes, ok := store.Difference(l.sources, entries, mostInPlace)
-	differ := len(changes)
-	if ok && l.TTL > 0 {
-		more, err := d.linger(l, changes)
-		if err != nil {
+	delta := contents.Diff(d.state.contents(l.sources))
+	changes := []engine.Change{{List: l.sources, Delta: delta}}
+	if l.TTL > 0 && delta.Len() <= maxLingering {
+		if stay, err := d.linger(l, delta.Remove); err == nil {
+			changes = append(changes, stay)
+		} else {
 			d.Log.Error("what has left a feed stays, since it could not be recorded for how long: "+err.Error(), "list", l.Name)
-			changes = slices.DeleteFunc(changes, func(c engine.Change) bool { return !c.Add })
-			differ = len(changes)
+			changes[0].Delta = list.Delta{Add: delta.Add}
 		}
-		changes = append(changes, more...)
 	}
-	d.state.count(l.sources, entries.Len())
-	var err error
-	if ok {
-		var n int
-		n, err = d.put(changes)
-		d.state.loaded.Sources[l.command-1].Entries += n - differ // those that linger
-	} else {
-		store.Replace(l.sources, entries)
-		err = d.inForce(d.Filter.Reload())
+	if _, err := d.Apply(changes); err != nil {
+		return d.late(err, l)
 	}
-	if err == nil {
-		d.Log.Info("list updated", "list", l.Name, "entries", entries.Len(), "changes", len(changes),
-			"took", time.Since(began).Round(time.Microsecond).String())
-	}
-	return err
+	l.taken, l.behind = version, false
+	d.Log.Info("list updated", "list", l.Name, "entries", contents.Len(), "changes", delta.Len(),
+		"took", time.Since(began).Round(time.Microsecond).String())
+	return nil
 }
 
 // linger keeps entries that have left a feed for the list's TTL: as entries by
 // command, which outlast a restart.
-func (d *Daemon) linger(l *aList, changes []engine.Change) (more []engine.Change, err error) {
+func (d *Daemon) linger(l *aList, left *list.Set) (stay engine.Change, err error) {
 	now := time.Now()
 	var batch []journal.Change
-	for _, c := range changes {
-		if c.Add {
-			continue
-		}
+	var keys []key.Key
+	rule := l.rule()
+	rule.Contents = left
+	for k := range rule.All() {
 		e := journal.Entry{
-			List: l.Name, Allow: l.Action == config.Allow, Key: c.Key, Added: now, Expires: expires(now, time.Duration(l.TTL)), Reason: "left the feed",
+			List: l.Name, Allow: l.Action == config.Allow, Key: k, Added: now, Expires: expires(now, time.Duration(l.TTL)), Reason: "left the feed",
 		}
-		if by, ok := d.journal.Get(l.Name, c.Key); ok && (by.Expires.IsZero() || by.Expires.After(e.Expires)) {
+		keys = append(keys, k)
+		if by, ok := d.journal.Get(l.Name, k); ok && (by.Expires.IsZero() || by.Expires.After(e.Expires)) {
 			continue // who added it by command wants it for longer
 		}
 		batch = append(batch, journal.Change{Entry: e})
-		more = append(more, engine.Change{List: l.command, Add: true, Key: c.Key})
 	}
-	if err := d.journal.Apply(batch); err != nil {
-		return nil, err
-	}
-	return more, nil
+	stay = engine.Change{List: l.command, Delta: list.Delta{Add: list.SetOf(keys...)}}
+	return stay, d.journal.Apply(batch)
 }
 
 // tend does what time asks for: it removes entries when theirs has come, and
@@ -373,8 +363,8 @@ func (d *Daemon) tend(ctx context.Context) {
 		case now := <-tick.C:
 			err := d.Do(ctx, func() error {
 				var late error
-				if !d.overdue.IsZero() && now.After(d.overdue) {
-					late = d.inForce(d.Filter.Reload())
+				if now.After(d.retry) {
+					late = d.catchUpAll()
 				}
 				late = errors.Join(late, d.expire(now))
 				d.tellCutOff()
@@ -406,18 +396,21 @@ func (d *Daemon) expire(now time.Time) error {
 	if n > 0 {
 		d.Log.Info("entries have expired", "entries", n)
 	}
-	return errors.Join(unrecorded, d.inForce(err))
+	if err != nil {
+		var behind []*aList
+		for _, c := range batch {
+			if l := d.state.list(c.List); l != nil {
+				behind = append(behind, l)
+			}
+		}
+		err = d.late(err, behind...)
+	}
+	return errors.Join(unrecorded, err)
 }
 
 // change makes changes durable, then puts them in force. It gives the number of
 // entries that changed. When it fails, nothing has changed.
 func (d *Daemon) change(batch []journal.Change) (int, error) {
-	if !d.overdue.IsZero() {
-		// Behind its lists, a filter takes additions that it cannot give back.
-		if err := d.inForce(d.Filter.Reload()); err != nil {
-			return 0, fmt.Errorf("nothing was changed, for earlier changes have to come first: %w", err)
-		}
-	}
 	before := make([]journal.Change, len(batch))
 	for i, c := range batch {
 		e, had := d.journal.Get(c.List, c.Key)
@@ -431,58 +424,76 @@ func (d *Daemon) change(batch []journal.Change) (int, error) {
 	}
 	n, err := d.enforce(batch)
 	if err != nil {
-		_, undone := d.enforce(before) // in the lists; what filters goes on as it did
 		if err := d.journal.Apply(before); err != nil {
 			d.Log.Error("entries that are not in force are recorded, and will be after a restart: " + err.Error())
 		}
-		if undone != nil {
-			d.Log.Debug(undone.Error())
-		}
-		_ = d.inForce(err) // additions that did fit are
 		return 0, fmt.Errorf("nothing was changed: %w", err)
 	}
 	return n, nil
 }
 
-// enforce brings changes of the journal into force.
-func (d *Daemon) enforce(batch []journal.Change) (n int, err error) {
-	var changes []engine.Change
-	store := d.state.loaded.Store
+// enforce applies changes of the journal. It returns the number of entries that
+// change.
+func (d *Daemon) enforce(batch []journal.Change) (int, error) {
+	type keys struct{ add, remove []key.Key }
+	lists := make(map[uint16]*keys)
 	for _, c := range batch {
 		l := d.state.list(c.List)
 		if l == nil { // of a list that is no longer configured
 			continue
 		}
-		if had := store.Has(l.command, c.Key); had == c.Remove {
-			changes = append(changes, engine.Change{List: l.command, Add: !c.Remove, Key: c.Key})
-			entries := &d.state.loaded.Sources[l.command-1].Entries
-			if *entries++; c.Remove {
-				*entries -= 2
-			}
+		if lists[l.command] == nil {
+			lists[l.command] = &keys{}
+		}
+		if k := lists[l.command]; c.Remove {
+			k.remove = append(k.remove, c.Key)
+		} else {
+			k.add = append(k.add, c.Key)
 		}
 	}
-	_, err = d.Apply(changes)
-	return len(changes), err
-}
-
-// put makes changes in the lists and puts them in force, or notes that they are
-// overdue.
-func (d *Daemon) put(changes []engine.Change) (int, error) {
-	n, err := d.Apply(changes)
-	return n, d.inForce(err)
-}
-
-// overdueRetry is how soon it is tried again to put in force what could not be.
-const overdueRetry = 10 * time.Second
-
-// inForce notes whether all that the lists hold is in force.
-func (d *Daemon) inForce(err error) error {
-	d.overdue = time.Time{}
-	if err != nil {
-		d.overdue = time.Now().Add(overdueRetry)
-		return fmt.Errorf("what was in force stays, and it is tried again in %v: %w", overdueRetry, err)
+	var changes []engine.Change
+	for n, k := range lists {
+		changes = append(changes, engine.Change{List: n, Delta: list.Delta{Add: list.SetOf(k.add...), Remove: list.SetOf(k.remove...)}})
 	}
-	return nil
+	return d.Apply(changes)
+}
+
+// retryInterval is how soon a change that failed is tried again.
+const retryInterval = 10 * time.Second
+
+// late notes that changes of lists have failed.
+func (d *Daemon) late(err error, lists ...*aList) error {
+	for _, l := range lists {
+		l.behind = true
+	}
+	d.retry = time.Now().Add(retryInterval)
+	return fmt.Errorf("what was in force stays, and it is tried again in %v: %w", retryInterval, err)
+}
+
+// catchUpAll tries again to change the lists that are behind.
+func (d *Daemon) catchUpAll() error {
+	var commands map[string][]key.Key
+	var errs []error
+	for _, l := range d.state.lists {
+		if !l.behind {
+			continue
+		}
+		if commands == nil {
+			commands = byList(d.journal, d.state.configured())
+		}
+		delta := list.SetOf(commands[l.Name]...).Diff(d.state.contents(l.command))
+		_, err := d.Apply([]engine.Change{{List: l.command, Delta: delta}})
+		switch {
+		case err != nil:
+			err = d.late(err, l)
+		case l.feed != nil:
+			err = d.update(l)
+		default:
+			l.behind = false
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // Reload reads the configuration again, and puts it in force: all of it or

@@ -90,7 +90,7 @@ func TestRefreshCatchesUp(t *testing.T) {
 	}
 
 	// While something is not in force, a refresh does not say that all is well.
-	if err := d.Do(t.Context(), func() error { d.overdue = time.Now().Add(time.Hour); return nil }); err != nil {
+	if err := d.Do(t.Context(), func() error { l.behind, d.retry = true, time.Now().Add(time.Hour); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if outcomes, err := d.Refresh(t.Context(), "feed"); err != nil || outcomes[0].Failure != "not-in-force" {

@@ -28,24 +28,24 @@ const (
 	DefaultAllow = "manual-allow"
 )
 
-// aList is a list of the configuration. In the store it is two: what its
+// aList is a list of the configuration. In the engine it is two: what its
 // sources say, and what was added by command, so that the one is not lost when
 // the other goes.
 type aList struct {
 	config.List
-	sources uint16     // the number in the store of what its sources say, 0 if it has none
+	sources uint16     // the number of the engine's list of what its sources say, 0 if it has none
 	command uint16     // and of what was added by command
 	feed    *feed.Feed // nil: it has no sources
-	taken   uint64     // version of the feed whose entries the store has, or that was refused
+	taken   uint64     // version of the feed whose contents are active, or that was refused
+	behind  bool       // its last change failed, and is tried again
 	refused error      // why the feed's contents are not in force, nil if they are
 }
 
-func (l *aList) store() engine.List {
+func (l *aList) rule() engine.List {
 	return engine.List{Name: l.Name, Allow: l.Action == config.Allow, Direction: l.Direction}
 }
 
-// state is what a configuration makes: lists, in the order of their numbers in
-// the store.
+// state is what a configuration makes: lists, in the order of their numbers.
 type state struct {
 	config *config.Config
 	lists  []*aList
@@ -68,13 +68,13 @@ func (d *Daemon) openFeeds(ctx context.Context, c *config.Config, last *state) (
 		if f == nil {
 			var err error
 			of := l.Feed()
-			of.Refuse = func(e list.Entries) error { return refuse(c, l, e) }
+			of.Refuse = func(e *list.Set) error { return refuse(c, l, e) }
 			if f, err = feed.Open(of, filepath.Join(string(c.StateDir), "feeds")); err != nil {
 				return nil, err
 			}
 		}
 		feeds[l.Name] = f
-		if f.Entries().Len() == 0 {
+		if f.Contents().Len() == 0 {
 			d.Log.Info("waiting for sources of which nothing is known", "list", l.Name, "at_most", firstFetch.String())
 			all.Go(func() { _, _ = f.Fetch(ctx) }) // Status has what came of it
 		}
@@ -98,9 +98,9 @@ func (s *state) feed(c *config.Config, l config.List) *feed.Feed {
 	return nil
 }
 
-// newState fills a store with all that is known of a configuration's lists.
+// newState returns all that is known of a configuration's lists.
 func newState(c *config.Config, feeds map[string]*feed.Feed, j *journal.Journal) (*state, error) {
-	s := &state{config: c, loaded: &ruleset.Loaded{Rules: rulesOf(c), Store: engine.NewStore()}}
+	s := &state{config: c, loaded: &ruleset.Loaded{Rules: rulesOf(c)}}
 	lists := slices.Clone(c.Lists)
 	for _, l := range []config.List{{Name: DefaultBlock, Action: config.Block}, {Name: DefaultAllow, Action: config.Allow}} {
 		if !slices.ContainsFunc(lists, func(o config.List) bool { return o.Name == l.Name }) {
@@ -113,37 +113,32 @@ func newState(c *config.Config, feeds map[string]*feed.Feed, j *journal.Journal)
 	for _, l := range lists {
 		a := &aList{List: l, feed: feeds[l.Name]}
 		suffix := ""
-		var err error
 		if a.feed != nil {
-			a.taken = a.feed.Version() // before its entries, which may change
-			entries := a.feed.Entries()
-			if a.refused = refuse(c, l, entries); a.refused != nil {
-				entries = list.Entries{}
+			a.taken = a.feed.Version() // before its contents, which may change
+			contents := a.feed.Contents()
+			if a.refused = refuse(c, l, contents); a.refused != nil {
+				contents = nil
 			}
-			if a.sources, err = s.add(a, "", entries); err != nil {
-				return nil, err
-			}
+			a.sources = s.add(a, "", contents)
 			suffix = api.ByCommand
 		}
-		if a.command, err = s.add(a, suffix, list.Entries{Flows: commands[l.Name]}); err != nil {
-			return nil, err
-		}
+		a.command = s.add(a, suffix, list.SetOf(commands[l.Name]...))
 		s.lists = append(s.lists, a)
 	}
 	return s, nil
 }
 
-// add adds a list to the store.
-func (s *state) add(a *aList, suffix string, e list.Entries) (uint16, error) {
-	l := a.store()
-	n, err := s.loaded.Store.AddList(l, e)
-	if err != nil {
-		return 0, err
-	}
+// add adds a list of the engine and returns its number.
+func (s *state) add(a *aList, suffix string, contents *list.Set) uint16 {
+	l := a.rule()
 	l.Name += suffix
-	s.loaded.Sources = append(s.loaded.Sources, ruleset.Source{List: l, Entries: e.Len()})
-	return n, nil
+	l.Contents = contents
+	s.loaded.Sources = append(s.loaded.Sources, ruleset.Source{List: l})
+	return uint16(len(s.loaded.Sources))
 }
+
+// contents returns the active contents of a list of the engine.
+func (s *state) contents(number uint16) *list.Set { return s.loaded.Sources[number-1].Contents }
 
 // byList are the entries that were added by command, of all lists. What was added
 // to block does not allow when its list has become one of the other kind.
@@ -163,6 +158,14 @@ func byList(j *journal.Journal, lists []config.List) map[string][]key.Key {
 	return all
 }
 
+// configured returns the lists as the configuration has them.
+func (s *state) configured() (all []config.List) {
+	for _, l := range s.lists {
+		all = append(all, l.List)
+	}
+	return all
+}
+
 func (s *state) list(name string) *aList {
 	for _, l := range s.lists {
 		if l.Name == name {
@@ -172,83 +175,59 @@ func (s *state) list(name string) *aList {
 	return nil
 }
 
-// count sets how many entries a list of the store has.
-func (s *state) count(number uint16, entries int) { s.loaded.Sources[number-1].Entries = entries }
-
-// refuse says why a list's entries must not come into force: they would cover
-// too much, or what must always pass.
-func refuse(c *config.Config, l config.List, e list.Entries) error {
-	if l.Action == config.Allow {
+// refuse returns why a list's entries must not become active: they would cover too
+// much, or what must always pass.
+func refuse(c *config.Config, l config.List, e *list.Set) error {
+	if l.Action == config.Allow || e.Len() == 0 {
 		return nil
 	}
 	if most := float64(c.MaxCoverage); most > 0 {
-		for family, share := range map[string]float64{"IPv4": coverage4(e.V4, most), "IPv6": coverage6(e.V6)} {
+		for family, share := range map[string]float64{"IPv4": coverage(&e.V4), "IPv6": coverage(&e.V6)} {
 			if share > most {
 				return fmt.Errorf("list %s: it would cover %.3g %% of %s, where max_coverage is %.3g %%: "+
 					"an entry is wrong, or max_coverage too low", l.Name, 100*share, family, 100*most)
 			}
 		}
 	}
-	if l.Direction == engine.Destination {
-		return nil
-	}
+	matchesSources := l.Direction != engine.Destination
 	for _, safe := range c.Failsafe.Prefixes {
-		if p, covered := covers(e, safe.Prefix); covered {
+		var p netip.Prefix
+		var covered bool
+		if safe.Addr().Is4() {
+			p, covered = covers(e.V4.Side(true, matchesSources), list.V4Of(safe.Masked()))
+		} else {
+			p, covered = covers(e.V6.Side(true, matchesSources), list.V6Of(safe.Masked()))
+		}
+		if covered {
 			return fmt.Errorf("list %s: its entry %v covers the failsafe prefix %v", l.Name, p, safe)
 		}
 	}
 	return nil
 }
 
-// coverage4 is the share of IPv4 that prefixes cover together, or, where that is
-// no more than enough, a bound above it.
-func coverage4(prefixes []list.V4Prefix, enough float64) float64 {
-	var sum float64
-	for _, p := range prefixes {
-		sum += math.Exp2(float64(-p.Bits()))
-	}
-	if sum <= enough { // overlaps, which are counted twice, do not matter
-		return sum
-	}
-	sorted := slices.Clone(prefixes)
-	slices.Sort(sorted)
-	sum = 0
-	end := uint64(0) // of what is covered
-	for _, p := range sorted {
-		first, last := uint64(p.Addr()), uint64(p.Addr())+1<<(32-p.Bits())
-		if last > end {
-			sum += float64(last - max(first, end))
-			end = last
+// coverage returns the share of a family that prefixes cover. What several of them
+// cover counts once, unless it is as a source and as a destination.
+func coverage[P list.Prefix[P]](all *list.Prefixes[P]) (sum float64) {
+	for _, prefixes := range []list.Sorted[P]{all.Plain, all.Src, all.Dst} {
+		var last P
+		covered := false
+		for p := range prefixes.All() {
+			// Prefixes come behind those that cover them.
+			if !covered || p.Bits() < last.Bits() || p.Cut(last.Bits()) != last {
+				sum, last, covered = sum+math.Ldexp(1, -p.Bits()), p, true
+			}
 		}
-	}
-	return sum / (1 << 32)
-}
-
-// coverage6 is the share of IPv6 that prefixes cover together, overlaps counted
-// twice.
-func coverage6(prefixes []netip.Prefix) float64 {
-	var sum float64
-	for _, p := range prefixes {
-		sum += math.Exp2(float64(-p.Bits()))
 	}
 	return min(sum, 1)
 }
 
 // covers finds an entry that covers a prefix.
-func covers(e list.Entries, safe netip.Prefix) (netip.Prefix, bool) {
-	if safe.Addr().Is4() {
-		for _, v := range e.V4 {
-			if v.Bits() <= safe.Bits() {
-				if p := v.Prefix(); p.Contains(safe.Addr()) {
-					return p, true
-				}
+func covers[P list.Prefix[P]](entries []list.Sorted[P], safe P) (netip.Prefix, bool) {
+	for bits := range safe.Bits() + 1 {
+		for _, e := range entries {
+			if p := safe.Cut(bits); e.Has(p) {
+				return p.Prefix(), true
 			}
-		}
-		return netip.Prefix{}, false
-	}
-	for _, p := range e.V6 {
-		if p.Bits() <= safe.Bits() && p.Contains(safe.Addr()) {
-			return p, true
 		}
 	}
 	return netip.Prefix{}, false

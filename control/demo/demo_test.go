@@ -25,7 +25,7 @@ func TestExpectations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := engine.Reference(loaded.Store, l.rules.Config)
+	g, err := engine.Reference(loaded.Lists(), l.rules.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestExpectations(t *testing.T) {
 	if more.Entries() != loaded.Entries()+later {
 		t.Errorf("%d entries, then %d", loaded.Entries(), more.Entries())
 	}
-	next, err := engine.Reference(more.Store, l.rules.Config)
+	next, err := engine.Reference(more.Lists(), l.rules.Config)
 	if err != nil {
 		t.Fatal(err)
 	}

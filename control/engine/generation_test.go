@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -98,20 +99,28 @@ func (o *oracle) matches(t key.Tuple, allow bool) (by []int) {
 	return by
 }
 
-// store puts all entries into a new store.
-func (o *oracle) store(t testing.TB) *Store {
-	t.Helper()
-	s := NewStore()
-	for i, l := range o.lists {
-		var e list.Entries
-		for k := range o.entries[i] {
-			e.Flows = append(e.Flows, k) // which takes any key as it is
-		}
-		if _, err := s.AddList(l, e); err != nil {
-			t.Fatal(err)
-		}
+// rules returns the lists with their entries.
+func (o *oracle) rules() []List {
+	lists := slices.Clone(o.lists)
+	for i := range lists {
+		lists[i].Contents = list.SetOf(slices.Collect(maps.Keys(o.entries[i]))...)
 	}
-	return s
+	return lists
+}
+
+// ofKeys returns lists with the entries of some keys.
+func ofKeys(l List, keys ...key.Key) List {
+	l.Contents = list.SetOf(keys...)
+	return l
+}
+
+// add and remove are changes of a list by some keys.
+func add(list uint16, keys ...key.Key) Change { return delta(list, keys, nil) }
+
+func remove(list uint16, keys ...key.Key) Change { return delta(list, nil, keys) }
+
+func delta(n uint16, add, remove []key.Key) Change {
+	return Change{n, list.Delta{Add: list.SetOf(add...), Remove: list.SetOf(remove...)}}
 }
 
 // check compares a generation with the oracle and with one that is built anew,
@@ -119,7 +128,7 @@ func (o *oracle) store(t testing.TB) *Store {
 // which depends on the levels where entries of both sides match.
 func (o *oracle) check(t *testing.T, g *Generation, r random, attributed bool) {
 	t.Helper()
-	fresh, err := Reference(o.store(t), Config{Policy: g.Policy, Mode: g.Block.Mode})
+	fresh, err := Reference(o.rules(), Config{Policy: g.Policy, Mode: g.Block.Mode})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +202,7 @@ func testApplyAgainstOracle(t *testing.T, mode membership.Mode, directions [4]Di
 			o.entries[l][k] = true
 		}
 	}
-	g, err := Reference(o.store(t), Config{Mode: mode})
+	g, err := Reference(o.rules(), Config{Mode: mode})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,55 +210,61 @@ func testApplyAgainstOracle(t *testing.T, mode membership.Mode, directions [4]Di
 	rebuilt := 0
 	for range 30 {
 		var changes []Change
-		change := func(l int, k key.Key, add bool) {
-			changes = append(changes, Change{uint16(l + 1), add, k})
-		}
 		want := 0
-		touched := make(map[Change]bool)
-		for range r.IntN(40) {
-			l := r.IntN(len(lists))
-			for _, k := range draw(l) {
-				// A batch says of an entry one thing.
-				if c := (Change{List: uint16(l + 1), Key: k}); touched[c] {
-					continue
-				} else {
-					touched[c] = true
-				}
-				add := r.IntN(3) > 0
-				if !add && r.IntN(4) > 0 { // rather one that is there
-					for have := range o.entries[l] {
-						if c := (Change{List: uint16(l + 1), Key: have}); !touched[c] {
-							touched[c] = true
+		before := make([]map[key.Key]bool, len(lists))
+		for l := range lists {
+			before[l] = maps.Clone(o.entries[l])
+		}
+		for l := range lists {
+			var adds, removes []key.Key
+			touched := make(map[key.Key]bool) // a delta says one thing of an entry
+			for range r.IntN(12) {
+				for _, k := range draw(l) {
+					isAdded := r.IntN(3) > 0
+					if !isAdded && r.IntN(4) > 0 { // rather one that is there
+						for have := range o.entries[l] {
 							k = have
+							break
 						}
-						break
+					}
+					if touched[k] {
+						continue
+					}
+					touched[k] = true
+					if o.entries[l][k] != isAdded {
+						want++
+					}
+					if isAdded {
+						adds, o.entries[l][k] = append(adds, k), true
+					} else {
+						removes = append(removes, k)
+						delete(o.entries[l], k)
 					}
 				}
-				change(l, k, add)
-				if o.entries[l][k] != add {
-					want++
-				}
-				if add {
-					o.entries[l][k] = true
-				} else {
-					delete(o.entries[l], k)
-				}
 			}
+			changes = append(changes, delta(uint16(l+1), adds, removes))
 		}
 		r.Shuffle(len(changes), func(i, j int) { changes[i], changes[j] = changes[j], changes[i] })
 		n, err := g.Apply(changes)
-		if n != want {
-			t.Fatalf("%d entries changed, want %d", n, want)
-		}
 		if err != nil {
-			// What does not fit is in the store at least.
-			if !errors.Is(err, membership.ErrNoRoom) {
-				t.Fatal(err)
+			if !errors.Is(err, membership.ErrNoRoom) || n != 0 {
+				t.Fatal(n, err)
 			}
+			// Nothing has changed.
+			after := o.entries
+			o.entries = before
+			o.check(t, g, r, sources)
+			o.entries = after
 			rebuilt++
-			if g, err = Reference(g.store, Config{Mode: mode}); err != nil {
+			next, n, err := With(g.Lists(), changes)
+			if err != nil || n != want {
+				t.Fatalf("%d entries changed, want %d: %v", n, want, err)
+			}
+			if g, err = Reference(next, Config{Mode: mode}); err != nil {
 				t.Fatal(err)
 			}
+		} else if n != want {
+			t.Fatalf("%d entries changed, want %d", n, want)
 		}
 		o.check(t, g, r, sources)
 	}
@@ -259,7 +274,6 @@ func testApplyAgainstOracle(t *testing.T, mode membership.Mode, directions [4]Di
 // A mistake of the allow lists would let through what is listed: they make none,
 // whatever the mode.
 func TestApproximateLetsNothingListedThrough(t *testing.T) {
-	s := NewStore()
 	addr := func(first byte, i int) netip.Addr {
 		return netip.AddrFrom4([4]byte{first, byte(i >> 16), byte(i >> 8), byte(i)})
 	}
@@ -267,15 +281,9 @@ func TestApproximateLetsNothingListedThrough(t *testing.T) {
 	for i := range 10_000 {
 		allow = append(allow, key.Source(netip.PrefixFrom(addr(11, i), 32)))
 	}
-	for _, l := range []struct {
-		List
-		keys []key.Key
-	}{{List{Name: "block"}, []key.Key{key.Source(netip.MustParsePrefix("10.0.0.0/8"))}}, {List{Name: "allow", Allow: true}, allow}} {
-		if _, err := s.AddList(l.List, list.Entries{Flows: l.keys}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	g, err := Reference(s, Config{Mode: membership.Approximate, BitsPerKey: 4})
+	g, err := Reference([]List{
+		ofKeys(List{Name: "block"}, key.Source(netip.MustParsePrefix("10.0.0.0/8"))), ofKeys(List{Name: "allow", Allow: true}, allow...),
+	}, Config{Mode: membership.Approximate, BitsPerKey: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,11 +306,7 @@ func TestApproximateLetsNothingListedThrough(t *testing.T) {
 func TestApplyLetsProgramsEnd(t *testing.T) {
 	source := func(s string) key.Key { return key.Source(netip.MustParsePrefix(s)) }
 	wide, narrow, other := source("192.0.0.0/16"), source("192.0.2.1/32"), source("192.0.2.2/32")
-	s := NewStore()
-	if _, err := s.AddList(List{Name: "block"}, list.Entries{Flows: []key.Key{wide, source("198.51.100.1/32")}}); err != nil {
-		t.Fatal(err)
-	}
-	g, err := Reference(s, Config{})
+	g, err := Reference([]List{ofKeys(List{Name: "block"}, wide, source("198.51.100.1/32"))}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +327,7 @@ func TestApplyLetsProgramsEnd(t *testing.T) {
 				t.Errorf("%v for %v: a program finds neither", c.added, c.removed)
 			}
 		}
-		if n, err := g.Apply([]Change{{1, false, c.removed}, {1, true, c.added}}); n != 2 || err != nil {
+		if n, err := g.Apply([]Change{delta(1, []key.Key{c.added}, []key.Key{c.removed})}); n != 2 || err != nil {
 			t.Fatal(n, err)
 		}
 		if waits != c.waits || listed(c.removed) || !listed(c.added) {
@@ -332,134 +336,106 @@ func TestApplyLetsProgramsEnd(t *testing.T) {
 	}
 }
 
-// Errors leave what is listed listed: whatever found no room, and is removed
-// later, takes nothing with it.
+// Changes that find no room change nothing, whether they fail at the first key or
+// after many, and what comes after them is not held up.
 func TestApplyWithoutRoom(t *testing.T) {
 	for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
 		t.Run(mode.String(), func(t *testing.T) {
 			source := func(i int) key.Key {
 				return key.Source(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32))
 			}
-			s := NewStore()
-			var e list.Entries
+			var keys, more []key.Key
 			const n = 1000
 			for i := range n {
-				e.Flows = append(e.Flows, source(i))
+				keys = append(keys, source(i))
 			}
-			if _, err := s.AddList(List{Name: "block"}, e); err != nil {
-				t.Fatal(err)
+			for i := n; i < n+20_000; i++ {
+				more = append(more, source(i))
 			}
-			g, err := Reference(s, Config{Mode: mode})
+			flow, _ := key.Shape{DstBits: 32, Fields: key.FieldDstPort}.Of(key.Tuple{Src: source(0).Src, Dst: source(0).Src, HasPorts: true})
+			g, err := Reference([]List{ofKeys(List{Name: "block"}, keys...), {Name: "other"}}, Config{Mode: mode})
 			if err != nil {
 				t.Fatal(err)
 			}
-			stillListed := func() {
+			listed := func(i int) bool {
+				return g.Decide(packet.Frame(key.Tuple{Src: source(i).Src, Dst: source(i).Src, Proto: 1})).Action == verdict.Drop
+			}
+			unchanged := func() {
 				t.Helper()
 				for i := range n {
-					if o := g.Decide(packet.Frame(key.Tuple{Src: source(i).Src, Dst: source(i).Src, Proto: 1})); o.Action != verdict.Drop {
-						t.Fatalf("%v is no longer listed: %+v", source(i), o)
+					if !listed(i) {
+						t.Fatalf("%v is no longer listed", source(i))
 					}
 				}
+				if g.Block.Len() != n || g.Lists()[0].Contents.Len() != n {
+					t.Fatalf("%d keys of %d entries, want %d", g.Block.Len(), g.Lists()[0].Contents.Len(), n)
+				}
 			}
-			var add, remove []Change
-			for i := n; i < n+20_000; i++ {
-				add = append(add, Change{1, true, source(i)})
-				remove = append(remove, Change{1, false, source(i)})
+			cascade, _ := g.Block.Load()
+			for range 3 {
+				for _, c := range [][]Change{{delta(1, more, keys)}, {delta(1, append(more[:500:500], flow), keys), add(2, more[500])}} {
+					if changed, err := g.Apply(c); changed != 0 || !errors.Is(err, membership.ErrNoRoom) {
+						t.Fatalf("%d entries changed: %v", changed, err)
+					}
+					unchanged()
+				}
 			}
-			changed, err := g.Apply(add)
-			if changed != len(add) || !errors.Is(err, membership.ErrNoRoom) {
-				t.Fatalf("%d of %d entries changed: %v", changed, len(add), err)
+			if now, _ := g.Block.Load(); now != cascade {
+				t.Errorf("the cascade's load went from %v to %v", cascade, now)
 			}
-			stillListed()
-			if changed, err = g.Apply(remove); changed != len(remove) {
-				t.Fatalf("%d of %d entries changed: %v", changed, len(remove), err)
+			if changed, err := g.Apply([]Change{delta(2, more[:500], nil), remove(1, keys[:500]...)}); changed != 1000 || err != nil {
+				t.Fatalf("%d entries changed: %v", changed, err)
 			}
-			stillListed()
-			// In the next generation, all is as it was.
-			if g, err = Reference(s, Config{Mode: mode}); err != nil {
-				t.Fatal(err)
-			}
-			stillListed()
-			if g.Block.Len() != n {
-				t.Errorf("%d keys, want %d", g.Block.Len(), n)
+			for i := range n + 500 {
+				if i < 500 && mode == membership.Exact && listed(i) || i >= 500 && !listed(i) {
+					t.Fatalf("%v: listed %t", source(i), listed(i))
+				}
 			}
 		})
 	}
 }
 
-// To build a generation is to plan the levels of its store anew, by which those
-// before can no longer tell the keys of their sets.
-func TestApplyToFormer(t *testing.T) {
-	r := newRandom(t)
-	o := newOracle([]List{{Name: "block"}})
-	for range 400 {
-		o.entries[0][key.Source(r.prefix())] = true
+func TestApplyNoRoom(t *testing.T) {
+	prefix := func(s string) key.Key { return key.Source(netip.MustParsePrefix(s)) }
+	var keys []key.Key
+	for i := range 10 {
+		keys = append(keys, key.Source(netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 32)))
 	}
-	s := o.store(t)
-	former, err := Reference(s, Config{Mode: membership.Approximate})
+	lists := []List{ofKeys(List{Name: "block"}, keys...)}
+	flow, _ := key.Shape{DstBits: 32, Fields: key.FieldDstPort}.Of(key.Tuple{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.1"), HasPorts: true})
+	g, err := Reference(lists, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var remove []Change
-	for k := range o.entries[0] {
-		if k.SrcBits < uint8(k.MaxBits()) { // the levels will be others
-			remove = append(remove, Change{1, false, k})
-			delete(o.entries[0], k)
-		}
-	}
-	if n, err := former.Apply(remove[:len(remove)/2]); n != len(remove)/2 || err != nil {
-		t.Fatalf("%d changes, %v", n, err)
-	}
-	if _, err := Reference(s, Config{Mode: membership.Approximate}); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := former.Apply(remove[len(remove)/2:]); n != len(remove)-len(remove)/2 || !errors.Is(err, membership.ErrNoRoom) {
-		t.Fatalf("%d changes, %v", n, err)
-	}
-	o.check(t, former, r, false)
-}
-
-func TestApplyNoRoom(t *testing.T) {
-	prefix := func(s string) key.Key { return key.Source(netip.MustParsePrefix(s)) }
-	s := NewStore()
-	var e list.Entries
-	for i := range 10 {
-		e.Flows = append(e.Flows, key.Source(netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 32)))
-	}
-	if _, err := s.AddList(List{Name: "block"}, e); err != nil {
-		t.Fatal(err)
-	}
-	flow, _ := key.Shape{DstBits: 32, Fields: key.FieldDstPort}.Of(key.Tuple{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.1"), HasPorts: true})
 	for name, k := range map[string]key.Key{
 		"a family that is not in use":  prefix("2001:db8::/32"),
 		"a side that is not in use":    key.Destination(netip.MustParsePrefix("192.0.2.1/32")),
 		"a shape that is not in use":   flow,
 		"a prefix of too many entries": prefix("10.0.0.0/8"),
 	} {
-		g, err := Reference(s, Config{})
-		if err != nil {
-			t.Fatal(err)
+		if n, err := g.Apply([]Change{add(1, k, prefix("192.0.2.99/32"))}); n != 0 || !errors.Is(err, membership.ErrNoRoom) {
+			t.Errorf("%s: %d changes, %v", name, n, err)
 		}
-		for _, c := range []struct {
-			add     bool
-			changed int
-		}{{true, 1}, {true, 0}, {false, 1}, {false, 0}} {
-			if n, err := g.Apply([]Change{{1, c.add, k}}); n != c.changed || c.add && c.changed > 0 && !errors.Is(err, membership.ErrNoRoom) {
-				t.Errorf("%s, add %t: %d changes, %v", name, c.add, n, err)
-			}
+		if n, err := g.Apply([]Change{remove(1, k)}); n != 0 || err != nil {
+			t.Errorf("%s, removed: %d changes, %v", name, n, err)
 		}
-	}
-	g, err := Reference(s, Config{})
-	if err != nil {
-		t.Fatal(err)
+		if n, err := g.Apply([]Change{delta(1, []key.Key{prefix("192.0.2.98/32")}, []key.Key{k})}); n != 1 || err != nil {
+			t.Errorf("%s, removed with an addition: %d changes, %v", name, n, err)
+		}
+		if n, err := g.Apply([]Change{remove(1, prefix("192.0.2.98/32"))}); n != 1 || err != nil {
+			t.Errorf("%s: %d changes, %v", name, n, err)
+		}
+		if g.Block.Len() != 10 {
+			t.Errorf("%s: %d keys", name, g.Block.Len())
+		}
 	}
 	for _, l := range []uint16{0, 2} {
-		if _, err := g.Apply([]Change{{l, true, prefix("192.0.2.77/32")}}); err == nil {
+		if _, err := g.Apply([]Change{add(l, prefix("192.0.2.77/32"))}); err == nil {
 			t.Errorf("list %d exists", l)
 		}
 	}
 	// A short prefix that fits is expanded to the level in use.
-	if _, err := g.Apply([]Change{{1, true, prefix("198.51.100.0/24")}}); err != nil || g.Block.Len() != 10+256 {
+	if _, err := g.Apply([]Change{add(1, prefix("198.51.100.0/24"))}); err != nil || g.Block.Len() != 10+256 {
 		t.Errorf("%d keys, %v", g.Block.Len(), err)
 	}
 }
@@ -477,13 +453,12 @@ func TestExpansionAgainstOracle(t *testing.T) {
 		for range 20 {
 			o.entries[r.IntN(2)][key.Source(r.prefix())] = true
 		}
-		s := o.store(t)
-		g, err := Reference(s, Config{})
+		g, err := Reference(o.rules(), Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := len(s.block.src4.levels); n > 3 {
-			t.Errorf("levels %v: none is expanded", s.block.src4.levels)
+		if levels := g.index.block.src4.levels; len(levels) > 3 {
+			t.Errorf("levels %v: none is expanded", levels)
 		}
 		o.check(t, g, r, true)
 	}
@@ -493,17 +468,15 @@ func TestExpansionAgainstOracle(t *testing.T) {
 // that have that, to the first.
 func TestAttribution(t *testing.T) {
 	source := func(s string) key.Key { return key.Source(netip.MustParsePrefix(s)) }
-	s := NewStore()
+	var lists []List
 	for i, entries := range [][]string{{"10.0.0.0/22", "10.0.0.9/32"}, {"10.0.0.0/24", "10.0.0.9/32"}, {"10.0.0.0/24", "10.0.0.8/31"}} {
-		var e list.Entries
+		l := ofKeys(List{Name: fmt.Sprint(i + 1)})
 		for _, p := range entries {
-			e.Flows = append(e.Flows, source(p))
+			l.Contents, _ = l.Contents.Apply(add(1, source(p)).Delta)
 		}
-		if _, err := s.AddList(List{Name: fmt.Sprint(i + 1)}, e); err != nil {
-			t.Fatal(err)
-		}
+		lists = append(lists, l)
 	}
-	g, err := Reference(s, Config{})
+	g, err := Reference(lists, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -516,20 +489,20 @@ func TestAttribution(t *testing.T) {
 			}
 		}
 	}
-	apply := func(c ...Change) {
+	apply := func(want int, c ...Change) {
 		t.Helper()
-		if n, err := g.Apply(c); n != len(c) || err != nil {
+		if n, err := g.Apply(c); n != want || err != nil {
 			t.Fatalf("%d changes, %v", n, err)
 		}
 	}
 	check("at first", map[string]int{"10.0.0.9": 1, "10.0.0.8": 3, "10.0.0.1": 2, "10.0.1.1": 1, "10.0.4.0": 0})
-	apply(Change{1, false, source("10.0.0.9/32")})
+	apply(1, remove(1, source("10.0.0.9/32")))
 	check("without list 1's address", map[string]int{"10.0.0.9": 2, "10.0.0.8": 3})
-	apply(Change{2, false, source("10.0.0.9/32")}, Change{2, false, source("10.0.0.0/24")})
+	apply(2, remove(2, source("10.0.0.9/32"), source("10.0.0.0/24")))
 	check("without list 2", map[string]int{"10.0.0.9": 3, "10.0.0.8": 3, "10.0.0.1": 3, "10.0.1.1": 1})
-	apply(Change{3, false, source("10.0.0.8/31")}, Change{3, false, source("10.0.0.0/24")}, Change{2, true, source("10.0.0.8/32")})
+	apply(3, remove(3, source("10.0.0.8/31"), source("10.0.0.0/24")), add(2, source("10.0.0.8/32")))
 	check("without list 3", map[string]int{"10.0.0.9": 1, "10.0.0.8": 2, "10.0.0.1": 1})
-	apply(Change{1, false, source("10.0.0.0/22")})
+	apply(1, remove(1, source("10.0.0.0/22")))
 	check("at last", map[string]int{"10.0.0.9": 0, "10.0.0.8": 2, "10.0.0.1": 0, "10.0.1.1": 0})
 }
 
@@ -547,30 +520,21 @@ func TestDirection(t *testing.T) {
 
 // One prefix of no bits is one key, whichever the side.
 func TestEverything(t *testing.T) {
-	everything := list.Entries{V4: []list.V4Prefix{list.V4(0, 0)}, V6: []netip.Prefix{netip.MustParsePrefix("::/0")}}
+	everything := list.Entries{V4: []list.V4Prefix{list.V4(0, 0)}, V6: []netip.Prefix{netip.MustParsePrefix("::/0")}}.Set()
 	for d := Source; d <= Both; d++ {
-		s := NewStore()
-		l := List{Name: "everything", Direction: d}
-		n, err := s.AddList(l, everything)
-		if err != nil {
-			t.Fatal(err)
-		}
-		g, err := Reference(s, Config{})
+		l := List{Name: "everything", Direction: d, Contents: everything}
+		g, err := Reference([]List{l}, Config{})
 		if err != nil {
 			t.Fatalf("%v: %v", d, err)
 		}
 		for _, src := range []string{"192.0.2.1", "2001:db8::1"} {
 			a := netip.MustParseAddr(src)
 			frame := packet.Frame(key.Tuple{Src: a, Dst: a, Proto: 47})
-			if o := g.Decide(frame); o.Reason != verdict.Blocked || o.List != int(n) {
+			if o := g.Decide(frame); o.Reason != verdict.Blocked || o.List != 1 {
 				t.Errorf("%v: a packet from %v: %+v", d, a, o)
 			}
 		}
-		var remove []Change
-		for _, k := range l.Keys(netip.MustParsePrefix("0.0.0.0/0")) {
-			remove = append(remove, Change{List: n, Key: k})
-		}
-		if n, err := g.Apply(remove); n != 1 || err != nil {
+		if n, err := g.Apply([]Change{remove(1, l.Keys(netip.MustParsePrefix("0.0.0.0/0"))...)}); n != 1 || err != nil {
 			t.Errorf("%v: removing it again: %d changes, %v", d, n, err)
 		}
 	}
@@ -583,11 +547,7 @@ func TestManyLengths(t *testing.T) {
 		a := [16]byte{0x20, 1, byte(bits)}
 		e.V6 = append(e.V6, netip.PrefixFrom(netip.AddrFrom16(a), bits).Masked())
 	}
-	s := NewStore()
-	if _, err := s.AddList(List{Name: "many", Direction: Both}, e); err != nil {
-		t.Fatal(err)
-	}
-	g, err := Reference(s, Config{})
+	g, err := Reference([]List{{Name: "many", Direction: Both, Contents: list.Entries{V6: slices.Clone(e.V6)}.Set()}}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

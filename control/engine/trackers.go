@@ -7,7 +7,6 @@ import (
 
 	"weir/filter/hash"
 	"weir/filter/key"
-	"weir/filter/membership"
 	"weir/filter/penalty"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -101,29 +100,4 @@ func addrOf(family uint8, words [4]uint32) netip.Addr {
 		return netip.AddrFrom4([4]byte(b[:]))
 	}
 	return netip.AddrFrom16(b)
-}
-
-// BlockSides tells whether block lists are held against the sources of packets,
-// and against their destinations.
-func (s *Store) BlockSides() (src, dst bool) {
-	e := &s.block
-	src = len(e.src4.sorted)+len(e.src6.sorted) > 0
-	dst = len(e.dst4.sorted)+len(e.dst6.sorted) > 0
-	if len(e.flows.sorted) > 0 {
-		return true, true
-	}
-	return src, dst
-}
-
-// Blocks reports whether a packet matches an entry of the block lists: the
-// truth that the verdict of an approximate set is held against.
-func (g *Generation) Blocks(t key.Tuple) bool {
-	shapes := slices.Concat(g.Block.V4, g.Block.V4Flow)
-	if t.Src.Is6() {
-		shapes = slices.Concat(g.Block.V6, g.Block.V6Flow)
-	}
-	return slices.ContainsFunc(shapes, func(s membership.GatedShape) bool {
-		k, ok := s.Of(t)
-		return ok && g.store.block.listed(k)
-	})
 }

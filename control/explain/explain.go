@@ -90,7 +90,7 @@ func Explain(query string, r ruleset.Rules, progress ruleset.Progress) (*Explana
 	if err != nil {
 		return nil, err
 	}
-	g, err := engine.Reference(loaded.Store, r.Config)
+	g, err := engine.Reference(loaded.Lists(), r.Config)
 	if err != nil {
 		return nil, err
 	}

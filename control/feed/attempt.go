@@ -15,7 +15,7 @@ import (
 
 // contents are what a source held when it was read.
 type contents struct {
-	entries list.Entries
+	entries *list.Set
 	reports []list.Report // of each file
 	sum     [sha256.Size]byte
 	record
@@ -168,6 +168,7 @@ func (f *Feed) receive(s *source, b *body, to io.Writer) (*contents, error) {
 	to = io.MultiWriter(sum, to)
 	left, textLeft := s.MaxBytes, s.MaxBytes
 	c := &contents{}
+	var all list.Entries
 	c.Source, c.Read, c.validator = s.name, time.Now(), b.validator
 	var bad error
 	for _, p := range b.parts {
@@ -186,16 +187,11 @@ func (f *Feed) receive(s *source, b *body, to io.Writer) (*contents, error) {
 		if bad = err; bad != nil {
 			break
 		}
-		if c.entries.Len() == 0 {
-			c.entries = e // not copied
-		} else {
-			c.entries.V4 = append(c.entries.V4, e.V4...)
-			c.entries.V6 = append(c.entries.V6, e.V6...)
-			c.entries.Flows = append(c.entries.Flows, e.Flows...)
-		}
+		all.Append(e)
 		c.reports = append(c.reports, r)
 		c.Files = append(c.Files, recordFile{p.name, before - left})
 	}
+	c.entries = all.Set()
 	sum.Sum(c.sum[:0])
 	c.SHA256, c.Entries = hex.EncodeToString(c.sum[:]), c.entries.Len()
 	return c, bad

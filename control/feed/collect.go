@@ -141,9 +141,7 @@ func (c *collector) flush() {
 	}
 	// It cannot fail: memory can be read, and no share of bad lines exceeds 1.
 	e, r, _ := list.Parse(c.report.File, bytes.NewReader(c.values), list.Options{Lenient: c.options.Lenient, MaxBad: 1})
-	c.entries.V4 = append(c.entries.V4, e.V4...)
-	c.entries.V6 = append(c.entries.V6, e.V6...)
-	c.entries.Flows = append(c.entries.Flows, e.Flows...)
+	c.entries.Append(e)
 	c.report.Good += r.Good
 	c.report.Bad += r.Bad
 	for _, le := range r.Errors {

@@ -62,7 +62,7 @@ func TestCrowdSec(t *testing.T) {
 		if o.Result != result || o.Failure != failure {
 			t.Errorf("%s: %v (%v), %v", name, o.Result, o.Failure, o.Err)
 		}
-		if got := strings.Join(texts(f.Entries()), " "); got != entries {
+		if got := strings.Join(textsOf(f.Contents()), " "); got != entries {
 			t.Errorf("%s: %s, want %s", name, got, entries)
 		}
 	}
@@ -78,7 +78,7 @@ func TestCrowdSec(t *testing.T) {
 	step("more", decided("["+ban("2001:db8::1", "1h")+"]", "null"), New, NoFailure, "192.0.2.1 198.51.100.0/24 2001:db8::1")
 	step("gone and decided anew", decided("["+ban("192.0.2.1", "1h")+"]", "["+ban("192.0.2.1", "-1s")+","+ban("2001:db8::1", "-1s")+"]"), New, NoFailure, "192.0.2.1 198.51.100.0/24")
 	restart()
-	if got := strings.Join(texts(f.Entries()), " "); got != "192.0.2.1 198.51.100.0/24" {
+	if got := strings.Join(textsOf(f.Contents()), " "); got != "192.0.2.1 198.51.100.0/24" {
 		t.Errorf("after a restart: %s", got)
 	}
 	step("all", decided("["+ban("192.0.2.1", "2h")+","+ban("198.51.100.7/24", "4h")+"]", "null"), New, NoFailure, "192.0.2.1 198.51.100.0/24")
@@ -163,7 +163,7 @@ func TestExpiry(t *testing.T) {
 			t.Helper()
 			time.Sleep(after)
 			o := fetch(t, f)
-			if got := strings.Join(texts(f.Entries()), " "); o.Failure != Unreachable || o.Changed != changed || got != entries {
+			if got := strings.Join(textsOf(f.Contents()), " "); o.Failure != Unreachable || o.Changed != changed || got != entries {
 				t.Errorf("after %v: %+v, %s, want %s", after, o, got, entries)
 			}
 		}
@@ -172,7 +172,7 @@ func TestExpiry(t *testing.T) {
 		step(time.Second, false, "192.0.2.2 192.0.2.3")
 		time.Sleep(time.Hour)
 		f = mustOpen(t, c, dir)
-		if got := strings.Join(texts(f.Entries()), " "); got != "192.0.2.3" {
+		if got := strings.Join(textsOf(f.Contents()), " "); got != "192.0.2.3" {
 			t.Errorf("after a restart: %s", got)
 		}
 	})

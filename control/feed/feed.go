@@ -65,9 +65,9 @@ type Config struct {
 	// any: it is yet to be filled.
 	MayBeEmpty bool
 
-	// Refuse, unless it is nil, says why a source's entries must not come into
-	// force, nil if they may. It may be called by several goroutines at once.
-	Refuse func(list.Entries) error
+	// Refuse, unless it is nil, returns why a source's entries must not become
+	// active, nil if they may. It may be called concurrently.
+	Refuse func(*list.Set) error
 }
 
 // Feed gets a list's entries. Its methods may be called concurrently.
@@ -170,31 +170,21 @@ func orDefault[T int64 | float64 | time.Duration](v *T, d T) {
 	}
 }
 
-// Entries gives what is in force, that of each source after that of the one
-// before it. It must not be changed.
-func (f *Feed) Entries() list.Entries {
-	var all list.Entries
-	for i, s := range f.sources {
+// Contents returns the active contents of all sources together.
+func (f *Feed) Contents() *list.Set {
+	var all []*list.Set
+	for _, s := range f.sources {
 		s.mu.Lock()
-		c := s.held
-		s.mu.Unlock()
-		switch {
-		case c == nil:
-		case i == 0:
-			all = c.entries
-			// Not to be appended to in place.
-			all.V4, all.V6, all.Flows = slices.Clip(all.V4), slices.Clip(all.V6), slices.Clip(all.Flows)
-		default:
-			all.V4 = append(all.V4, c.entries.V4...)
-			all.V6 = append(all.V6, c.entries.V6...)
-			all.Flows = append(all.Flows, c.entries.Flows...)
+		if s.held != nil {
+			all = append(all, s.held.entries)
 		}
+		s.mu.Unlock()
 	}
-	return all
+	return list.Union(all...)
 }
 
-// Version counts the changes of what Entries gives: who asks for it before, and
-// finds it as it was, has missed none.
+// Version counts the changes of Contents. If it is the same before and after a
+// call of Contents, the result is current.
 func (f *Feed) Version() uint64 { return f.version.Load() }
 
 // Fetch tries each source once, now, and gives an outcome for each. It fails

@@ -2,7 +2,6 @@ package feed
 
 import (
 	"compress/gzip"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"testing"
 
 	"weir/control/list"
+	"weir/filter/key"
 )
 
 // An entry is found in the source, the file and the line that have it first: those
@@ -54,14 +54,14 @@ func TestFind(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			c.config.Name = "test"
 			f := mustOpen(t, c.config, t.TempDir())
-			if got := f.Find([]func(list.Entries) bool{is(t, c.entry)}); !slices.Equal(got, []Origin{{}}) {
+			if got := f.Find([]key.Key{keyOf(t, c.entry)}); !slices.Equal(got, []Origin{{}}) {
 				t.Errorf("found before it was read: %+v", got)
 			}
 			if _, err := f.Fetch(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			none := func(list.Entries) bool { return false }
-			if got := f.Find([]func(list.Entries) bool{none, is(t, c.entry)}); !slices.Equal(got, []Origin{{}, c.want}) {
+			none := keyOf(t, "192.0.2.255")
+			if got := f.Find([]key.Key{none, keyOf(t, c.entry)}); !slices.Equal(got, []Origin{{}, c.want}) {
 				t.Errorf("found %+v, want %+v", got, c.want)
 			}
 		})
@@ -73,7 +73,7 @@ func TestFind(t *testing.T) {
 		f := mustOpen(t, config(Source{File: file}), t.TempDir())
 		fetch(t, f)
 		write(t, file, "192.0.2.2\n192.0.2.3\n")
-		find := func() Origin { return f.Find([]func(list.Entries) bool{is(t, "192.0.2.2")})[0] }
+		find := func() Origin { return f.Find([]key.Key{keyOf(t, "192.0.2.2")})[0] }
 		if got := find(); got != (Origin{file, 2}) {
 			t.Errorf("found %+v", got)
 		}
@@ -86,16 +86,17 @@ func TestFind(t *testing.T) {
 	})
 }
 
-// is tells whether an entry is among others.
-func is(t *testing.T, text string) func(list.Entries) bool {
+// keyOf returns the key of an entry in the list format.
+func keyOf(t *testing.T, text string) key.Key {
 	t.Helper()
-	want, err := list.ParseEntry(text)
-	if err != nil {
+	e, err := list.ParseEntry(text)
+	switch {
+	case err != nil:
 		t.Fatal(err)
+	case len(e.V4) > 0:
+		return e.V4[0].Key(true)
+	case len(e.V6) > 0:
+		return key.Destination(e.V6[0])
 	}
-	return func(e list.Entries) bool {
-		same := func(p netip.Prefix) bool { return slices.Contains(want.V6, p) }
-		return slices.ContainsFunc(e.V4, func(p list.V4Prefix) bool { return slices.Contains(want.V4, p) }) ||
-			slices.ContainsFunc(e.V6, same) || len(want.Flows) > 0 && slices.Contains(e.Flows, want.Flows[0])
-	}
+	return e.Flows[0]
 }

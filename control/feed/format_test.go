@@ -35,6 +35,20 @@ func texts(e list.Entries) []string {
 	return s
 }
 
+// textsOf is texts for a set, sorted by kind.
+func textsOf(s *list.Set) []string {
+	var e list.Entries
+	e.V4 = slices.Collect(s.V4.Plain.All())
+	for p := range s.V6.Plain.All() {
+		e.V6 = append(e.V6, p.Prefix())
+	}
+	for p := range s.V4.Dst.All() {
+		e.Flows = append(e.Flows, p.Key(false))
+	}
+	e.Flows = slices.AppendSeq(e.Flows, s.Flows.All())
+	return texts(e)
+}
+
 // read reads a text with a limit and tolerates any share of bad lines.
 func read(t testing.TB, f Format, text io.Reader) (list.Entries, list.Report, error) {
 	t.Helper()

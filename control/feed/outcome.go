@@ -65,8 +65,8 @@ type Outcome struct {
 	Failure Failure // unless Result is Failed, NoFailure
 	Err     error   // the failure in words, with file and line where it is about one
 
-	// Changed says that [Feed.Entries] gives something else than before. This
-	// can be where the attempt failed: a CrowdSec decision may have expired.
+	// Changed reports that [Feed.Contents] returns something else than before.
+	// It may after a failed attempt: a CrowdSec decision may have expired.
 	Changed bool
 
 	// Unsaved is why contents that are in force could not be saved: after a

@@ -41,8 +41,8 @@ func TestDamaged(t *testing.T) {
 		t.Helper()
 		write(t, saved, string(content))
 		f, o := loaded(t, c, dir)
-		if o.Result != Failed || o.Failure != Damaged || f.Entries().Len() > 0 || !strings.Contains(o.Err.Error(), saved) {
-			t.Fatalf("%s at %d: %v (%v), %d entries, error %v", what, at, o.Result, o.Failure, f.Entries().Len(), o.Err)
+		if o.Result != Failed || o.Failure != Damaged || f.Contents().Len() > 0 || !strings.Contains(o.Err.Error(), saved) {
+			t.Fatalf("%s at %d: %v (%v), %d entries, error %v", what, at, o.Result, o.Failure, f.Contents().Len(), o.Err)
 		}
 	}
 	for i := range whole {

@@ -70,6 +70,17 @@ type Entries struct {
 // Len is the number of entries of all kinds.
 func (e Entries) Len() int { return len(e.V4) + len(e.V6) + len(e.Flows) }
 
+// Append appends other entries. Where e has none, it takes ownership of their slices.
+func (e *Entries) Append(others Entries) {
+	if e.Len() == 0 {
+		*e = others
+		return
+	}
+	e.V4 = append(e.V4, others.V4...)
+	e.V6 = append(e.V6, others.V6...)
+	e.Flows = append(e.Flows, others.Flows...)
+}
+
 // Options control how a list is read. The zero Options suit a feed.
 type Options struct {
 	// Lenient masks the host bits of a prefix instead of rejecting the line.

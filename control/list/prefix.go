@@ -12,7 +12,7 @@ import (
 // Prefix is the common interface of V4Prefix and V6Prefix. Prefixes are ordered
 // by address, then length: a prefix comes before those that it covers.
 type Prefix[P any] interface {
-	ordered[P]
+	Ordered[P]
 	Bits() int
 	Prefix() netip.Prefix
 	Cut(bits int) P                // the prefix of that length, not above Bits, that covers it
@@ -150,8 +150,9 @@ func keyOf(s key.Shape, a, unspecified netip.Addr, bits int, source bool) key.Ke
 	return key.Key{Shape: s, Src: unspecified, Dst: a}
 }
 
-// side returns the prefix of a key in address form, and whether it is a source's.
-func side(k key.Key) (p netip.Prefix, source bool) {
+// PrefixOf returns the prefix of a key in address form, and whether it is matched
+// against sources.
+func PrefixOf(k key.Key) (p netip.Prefix, source bool) {
 	if k.DstBits > 0 {
 		return netip.PrefixFrom(k.Dst, int(k.DstBits)), false
 	}

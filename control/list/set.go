@@ -23,17 +23,22 @@ type Prefixes[P Prefix[P]] struct {
 	// of no bits matches all packets on either side: it is in Src.
 	Plain, Src, Dst Sorted[P]
 
-	lengths lengths // includes those of all prefixes
+	// Lengths includes the lengths of all prefixes, and may include others.
+	Lengths Lengths
 }
 
-// lengths is a set of prefix lengths, 0…128.
-type lengths [3]uint64
+// Lengths is a set of prefix lengths, 0…128.
+type Lengths [3]uint64
 
-func (l *lengths) add(bits int) { l[bits>>6] |= 1 << (bits & 63) }
+// Has reports whether a length is in the set.
+func (l *Lengths) Has(bits int) bool { return l[bits>>6]>>(bits&63)&1 != 0 }
 
-// HasLength reports whether there may be a prefix of a length. If it reports
-// false, there is none.
-func (p *Prefixes[P]) HasLength(bits int) bool { return p.lengths[bits>>6]>>(bits&63)&1 != 0 }
+// Add adds the lengths of another set.
+func (l *Lengths) Add(m Lengths) {
+	for i := range l {
+		l[i] |= m[i]
+	}
+}
 
 // Set returns the entries as a set. It takes ownership of e's slices.
 func (e Entries) Set() *Set {
@@ -46,7 +51,7 @@ func (e Entries) Set() *Set {
 			flows = append(flows, k)
 			continue
 		}
-		switch p, source := side(k); {
+		switch p, source := PrefixOf(k); {
 		case source && p.Addr().Is4():
 			src4 = append(src4, V4Of(p))
 		case source:
@@ -76,7 +81,8 @@ func newPrefixes[P Prefix[P]](plain, src, dst []P) (p Prefixes[P]) {
 	}
 	for _, s := range []Sorted[P]{p.Plain, p.Src, p.Dst} {
 		for k := range s.All() {
-			p.lengths.add(k.Bits())
+			bits := k.Bits()
+			p.Lengths[bits>>6] |= 1 << (bits & 63)
 		}
 	}
 	return p
@@ -104,7 +110,7 @@ func (s *Set) Has(k key.Key) bool {
 	if k.Tuple() {
 		return s.Flows.Has(k)
 	}
-	p, source := side(k)
+	p, source := PrefixOf(k)
 	if p.Addr().Is4() {
 		return s.V4.has(V4Of(p), source)
 	}
@@ -123,7 +129,7 @@ func (e Entries) Has(k key.Key) bool {
 	if k.Tuple() {
 		return false
 	}
-	p, _ := side(k)
+	p, _ := PrefixOf(k)
 	if p.Addr().Is4() {
 		return slices.Contains(e.V4, V4Of(p))
 	}
@@ -155,7 +161,7 @@ func (p *Prefixes[P]) diff(old *Prefixes[P]) (add, remove Prefixes[P]) {
 	add.Plain, remove.Plain = p.Plain.diff(old.Plain)
 	add.Src, remove.Src = p.Src.diff(old.Src)
 	add.Dst, remove.Dst = p.Dst.diff(old.Dst)
-	add.lengths, remove.lengths = p.lengths, old.lengths
+	add.Lengths, remove.Lengths = p.Lengths, old.Lengths
 	return add, remove
 }
 
@@ -179,10 +185,8 @@ func (s *Set) Apply(d Delta) (next *Set, changed int) {
 }
 
 func (p *Prefixes[P]) apply(add, remove *Prefixes[P]) (next Prefixes[P], changed int) {
-	next.lengths = p.lengths
-	for i, bits := range add.lengths {
-		next.lengths[i] |= bits
-	}
+	next.Lengths = p.Lengths
+	next.Lengths.Add(add.Lengths)
 	for _, s := range []struct {
 		to                *Sorted[P]
 		from, add, remove Sorted[P]

@@ -3,10 +3,11 @@ package list
 import (
 	"iter"
 	"slices"
+	"sort"
 )
 
-// ordered is a type with a total order.
-type ordered[K any] interface {
+// Ordered is a type with a total order.
+type Ordered[K any] interface {
 	comparable
 	Compare(K) int
 }
@@ -16,14 +17,14 @@ type ordered[K any] interface {
 //
 // A Sorted and the results of apply share a large base and differ in a few
 // values, so a small change of a large set is cheap.
-type Sorted[K ordered[K]] struct {
+type Sorted[K Ordered[K]] struct {
 	base    []K
 	added   []K // not in base
 	removed []K // in base
 }
 
 // sorted returns the set of some values. It takes ownership of the slice.
-func sorted[K ordered[K]](all []K) Sorted[K] {
+func sorted[K Ordered[K]](all []K) Sorted[K] {
 	if v4, ok := any(all).([]V4Prefix); ok {
 		all = any(sortV4(v4)).([]K)
 	} else if !slices.IsSortedFunc(all, K.Compare) {
@@ -77,7 +78,7 @@ func (s Sorted[K]) Has(k K) bool {
 	return has(s.base, k) && !has(s.removed, k)
 }
 
-func has[K ordered[K]](s []K, k K) bool {
+func has[K Ordered[K]](s []K, k K) bool {
 	_, found := slices.BinarySearchFunc(s, k, K.Compare)
 	return found
 }
@@ -115,6 +116,19 @@ func (s *Sorted[K]) next() (k K, ok bool) {
 	}
 	k, *from = (*from)[0], (*from)[1:]
 	return k, true
+}
+
+// Split returns the values before the first one that is after, and that one and
+// all that follow. A value that follows one that is after must be so, too.
+func (s Sorted[K]) Split(after func(K) bool) (low, high Sorted[K]) {
+	split := func(s []K) (low, high []K) {
+		i := sort.Search(len(s), func(i int) bool { return after(s[i]) })
+		return s[:i], s[i:]
+	}
+	low.base, high.base = split(s.base)
+	low.added, high.added = split(s.added)
+	low.removed, high.removed = split(s.removed)
+	return low, high
 }
 
 // apply returns the values without those to remove and with those to add, and
@@ -216,7 +230,7 @@ func (s Sorted[K]) diff(old Sorted[K]) (added, removed Sorted[K]) {
 }
 
 // union merges two disjoint sorted slices.
-func union[K ordered[K]](a, b []K) []K {
+func union[K Ordered[K]](a, b []K) []K {
 	all := make([]K, 0, len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {
 		if a[0].Compare(b[0]) < 0 {
@@ -229,7 +243,7 @@ func union[K ordered[K]](a, b []K) []K {
 }
 
 // minus returns the values of a sorted slice that are not in another one.
-func minus[K ordered[K]](a, b []K) []K {
+func minus[K Ordered[K]](a, b []K) []K {
 	if len(b) == 0 {
 		return a
 	}

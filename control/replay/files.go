@@ -64,13 +64,13 @@ func (o *Options) newEngine(l *ruleset.Loaded) (Engine, func() error, error) {
 		c.Trackers = []engine.Tracker{o.Heavy.Tracker()}
 	}
 	if o.Engine == InGo {
-		g, err := engine.Reference(l.Store, c)
+		g, err := engine.Reference(l.Lists(), c)
 		if err != nil {
 			return nil, nil, err
 		}
 		return Reference{g}, g.Close, nil
 	}
-	g, err := engine.Build(l.Store, c)
+	g, err := engine.Build(l.Lists(), c)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w (the Go engine needs no privilege: --engine go)", err)
 	}
@@ -100,7 +100,7 @@ func Files(ctx context.Context, o Options, captures []string) (s *Summary, err e
 	}
 	defer func() { err = errors.Join(err, closeEngine()) }()
 
-	lists := loaded.Store.Lists()
+	lists := loaded.Lists()
 	visit := func(capture.Packet, verdict.Outcome) error { return ctx.Err() }
 	if o.Verdicts != "" {
 		// Not err: it would hide the result, which closing may set.

@@ -31,15 +31,13 @@ type Source struct {
 	File    string
 	Size    int64     // of a regular file, before it was read
 	Written time.Time // when a regular file was last changed before it was read
-	Entries int
-	Wide    string // a prefix that holds half of its family or more, "" if none does
+	Wide    string    // a prefix that holds half of its family or more, "" if none does
 	Report  list.Report
 }
 
 // Loaded is what the files of some rules hold.
 type Loaded struct {
 	Rules   Rules
-	Store   *engine.Store
 	Sources []Source // list number i+1 is Sources[i]
 }
 
@@ -53,7 +51,7 @@ func (r Rules) Load(progress Progress) (*Loaded, error) {
 	if err := r.validate(); err != nil {
 		return nil, err
 	}
-	l := &Loaded{Rules: r, Store: engine.NewStore()}
+	l := &Loaded{Rules: r}
 	for _, kind := range []struct {
 		files []string
 		allow bool
@@ -84,10 +82,8 @@ func (l *Loaded) add(file string, allow bool, progress Progress) error {
 	if err != nil {
 		return err
 	}
-	s.Entries, s.Wide, s.Report = entries.Len(), wide(entries), report
-	if _, err := l.Store.AddList(s.List, entries); err != nil {
-		return err
-	}
+	s.Wide, s.Report = wide(entries), report
+	s.Contents = entries.Set()
 	l.Sources = append(l.Sources, s)
 	return nil
 }
@@ -138,11 +134,27 @@ func (l *Loaded) named(name string) bool {
 	return false
 }
 
+// Lists returns the lists with their contents.
+func (l *Loaded) Lists() []engine.List {
+	lists := make([]engine.List, len(l.Sources))
+	for i, s := range l.Sources {
+		lists[i] = s.List
+	}
+	return lists
+}
+
+// SetContents gives each list the contents of that of the same number.
+func (l *Loaded) SetContents(lists []engine.List) {
+	for i := range l.Sources {
+		l.Sources[i].Contents = lists[i].Contents
+	}
+}
+
 // Entries is the number of entries of all lists.
 func (l *Loaded) Entries() int {
 	n := 0
 	for _, s := range l.Sources {
-		n += s.Entries
+		n += s.Contents.Len()
 	}
 	return n
 }
@@ -152,7 +164,7 @@ func (l *Loaded) BlockEntries() int {
 	n := 0
 	for _, s := range l.Sources {
 		if !s.Allow {
-			n += s.Entries
+			n += s.Contents.Len()
 		}
 	}
 	return n
@@ -185,7 +197,7 @@ func (l *Loaded) Warnings() []string {
 		if more := s.Report.Bad - len(s.Report.Errors); more > 0 {
 			w = append(w, fmt.Sprintf("%s: %d more bad lines", s.File, more))
 		}
-		if s.Entries == 0 {
+		if s.Contents.Len() == 0 {
 			w = append(w, fmt.Sprintf("%s: the list has no entries", s.File))
 		}
 	}

@@ -318,7 +318,7 @@ func (f *Filter) build(before []status.List) (g *engine.Generation, d status.Des
 	if f.o.Multicast != nil {
 		c.Multicast = f.o.Multicast()
 	}
-	if g, err = engine.Build(loaded.Store, c); err != nil {
+	if g, err = engine.Build(loaded.Lists(), c); err != nil {
 		return nil, d, nil, err
 	}
 	f.connect(g)
@@ -960,19 +960,29 @@ func (f *Filter) Do(ctx context.Context, fn func() error) error {
 	}
 }
 
-// Apply makes changes of entries, in place where they fit, and else with the
-// next generation. It gives the number of entries that changed. The numbers of
-// lists are those of the loaded rules, whose sources say how many entries they
-// have; see Options.Load.
+// Apply changes lists, in place where the changes fit, and else with the next
+// generation. It returns the number of entries that change. The numbers of lists
+// are those of the loaded rules. When it fails, nothing has changed.
 func (f *Filter) Apply(changes []engine.Change) (n int, err error) {
 	began := time.Now()
-	n, err = f.generation.Apply(changes)
-	f.changed = f.changed || n > 0
-	if err != nil {
-		f.o.Log.Debug("the next generation is built: " + err.Error())
-		return n, f.Reload()
+	if n, err = f.generation.Apply(changes); err == nil {
+		f.loaded.SetContents(f.generation.Lists())
+		f.changed = f.changed || n > 0
+		f.record.updates.Observe(time.Since(began))
+		return n, nil
 	}
-	f.record.updates.Observe(time.Since(began))
+	f.o.Log.Debug("the next generation is built: " + err.Error())
+	before := f.generation.Lists()
+	next, n, err := engine.With(before, changes)
+	if err != nil {
+		return 0, err
+	}
+	loaded := f.loaded
+	loaded.SetContents(next)
+	if err := f.Reload(); err != nil {
+		loaded.SetContents(before)
+		return 0, err
+	}
 	return n, nil
 }
 
@@ -986,7 +996,7 @@ func (f *Filter) redescribe() {
 	d := &f.description
 	d.Entries = f.loaded.Entries()
 	for i, s := range f.loaded.Sources {
-		d.Lists[i].Entries = s.Entries
+		d.Lists[i].Entries = s.Contents.Len()
 	}
 	for _, h := range f.holds {
 		if !h.present() {

@@ -83,7 +83,7 @@ func (f *Filter) configure(c *engine.Config, l *ruleset.Loaded) ([]heavy.Spec, e
 		if len(specs) == loader.MaxTrackers {
 			return nil, fmt.Errorf("%d trackers leave none for learning: take one away, or --learn 0", len(specs))
 		}
-		specs = append(specs, learning(f.o.Learn, l.Store))
+		specs = append(specs, learning(f.o.Learn, l.Lists()))
 		c.Hot = f.o.Learn
 	}
 	for _, s := range specs {
@@ -101,9 +101,9 @@ func (f *Filter) configure(c *engine.Config, l *ruleset.Loaded) ([]heavy.Spec, e
 
 // learning is the tracker that weights are learned from. Its memory, of all
 // CPUs together, has room for twice the elements.
-func learning(elements int, s *engine.Store) heavy.Spec {
+func learning(elements int, lists []engine.List) heavy.Spec {
 	const bytesPerFlow = 2 * 72 // with as much for the sketch
-	src, dst := s.BlockSides()
+	src, dst := engine.BlockSides(lists)
 	spec := heavy.DefaultSpec("flow")
 	switch {
 	case !dst:

@@ -105,7 +105,7 @@ func Lists(l *ruleset.Loaded) []List {
 	for _, s := range l.Sources {
 		lists = append(lists, List{
 			Name: s.Name, Allow: s.Allow, File: absolute(s.File), Direction: s.Direction.String(),
-			Entries: s.Entries, BadLines: s.Report.Bad, Size: s.Size, Written: s.Written,
+			Entries: s.Contents.Len(), BadLines: s.Report.Bad, Size: s.Size, Written: s.Written,
 		})
 	}
 	return lists

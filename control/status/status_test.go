@@ -26,7 +26,7 @@ func describe(t *testing.T, r ruleset.Rules) Description {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := engine.Reference(l.Store, r.Config)
+	g, err := engine.Reference(l.Lists(), r.Config)
 	if err != nil {
 		t.Fatal(err)
 	}

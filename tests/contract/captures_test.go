@@ -112,14 +112,11 @@ func drawLists(r random, traffic []frame) lists {
 	return l
 }
 
-// store gives the lists as they come from files.
-func (l lists) store(t testing.TB) *engine.Store {
-	t.Helper()
-	s := engine.NewStore()
+// rules returns the lists as they come from files.
+func (l lists) rules() (all []engine.List) {
 	add := func(g engine.List, e list.Entries) {
-		if _, err := s.AddList(g, e); err != nil {
-			t.Fatal(err)
-		}
+		g.Contents = e.Set()
+		all = append(all, g)
 	}
 	add(engine.List{Name: "addresses"}, addressEntries(l.addresses))
 	var networks list.Entries
@@ -137,7 +134,7 @@ func (l lists) store(t testing.TB) *engine.Store {
 	}
 	add(engine.List{Name: "flows"}, flows)
 	add(engine.List{Name: "allowed", Allow: true}, addressEntries(l.allowed))
-	return s
+	return all
 }
 
 func (f flow) key(srcBits int, fields key.Fields) key.Key {
@@ -236,7 +233,7 @@ func TestCaptures(t *testing.T) {
 		for _, dropMalformed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v/drop malformed %t", mode, dropMalformed), func(t *testing.T) {
 				c := engine.Config{Mode: mode, Policy: verdict.Policy{DropMalformed: dropMalformed}}
-				g, err := engine.Build(l.store(t), c)
+				g, err := engine.Build(l.rules(), c)
 				if err != nil {
 					t.Fatal(err)
 				}

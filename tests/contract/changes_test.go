@@ -47,15 +47,11 @@ func testLookupsBesideChanges(t *testing.T, mode membership.Mode) {
 		rounds  = 150
 	)
 	r := newRandom(t)
-	s := engine.NewStore()
 	var listed []key.Key
 	for i := range staying + coming {
 		listed = append(listed, source(i))
 	}
-	if _, err := s.AddList(engine.List{Name: "block"}, list.Entries{Flows: listed}); err != nil {
-		t.Fatal(err)
-	}
-	g, kernel := engines(t, s, engine.Config{Mode: mode})
+	g, kernel := engines(t, []engine.List{{Name: "block", Contents: list.SetOf(listed...)}}, engine.Config{Mode: mode})
 	beside, err := replay.NewKernel(g, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -98,27 +94,27 @@ func testLookupsBesideChanges(t *testing.T, mode membership.Mode) {
 	}
 	next := staying + coming
 	changes := func(removed int) {
-		var c []engine.Change
+		var gone, come []key.Key
 		for range removed {
 			i := staying + r.IntN(len(listed)-staying)
-			c = append(c, engine.Change{List: 1, Key: listed[i]})
+			gone = append(gone, listed[i])
 			listed[i] = listed[len(listed)-1]
 			listed = listed[:len(listed)-1]
 		}
 		for range batch {
-			c = append(c, engine.Change{List: 1, Add: true, Key: source(next)})
+			come = append(come, source(next))
 			listed = append(listed, source(next))
 			next++
 		}
-		n, err := g.Apply(c)
-		if err != nil || n > len(c) {
+		n, err := g.Apply([]engine.Change{{List: 1, Delta: list.Delta{Add: list.SetOf(come...), Remove: list.SetOf(gone...)}}})
+		if err != nil || n != len(come)+len(gone) {
 			t.Fatalf("%d changes: %v", n, err)
 		}
-		check(c[len(c)-1].Key, verdict.Blocked)
-		check(c[removed].Key, verdict.Blocked)
+		check(come[batch-1], verdict.Blocked)
+		check(come[0], verdict.Blocked)
 		if removed > 0 {
-			check(c[0].Key, verdict.Clean)
-			check(c[removed-1].Key, verdict.Clean)
+			check(gone[0], verdict.Clean)
+			check(gone[removed-1], verdict.Clean)
 		}
 	}
 	for g.Block.Len()+2*batch <= g.Block.Capacity {

@@ -187,14 +187,14 @@ func (r random) extend(f []byte) []byte {
 }
 
 // engines builds one generation in the kernel and gives both engines over it.
-func engines(t testing.TB, s *engine.Store, c engine.Config) (*engine.Generation, *replay.Kernel) {
+func engines(t testing.TB, lists []engine.List, c engine.Config) (*engine.Generation, *replay.Kernel) {
 	t.Helper()
-	g, err := engine.Build(s, c)
+	g, err := engine.Build(lists, c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { g.Close() })
-	k, err := replay.NewKernel(g, len(s.Lists()))
+	k, err := replay.NewKernel(g, len(lists))
 	if err != nil {
 		t.Fatalf("%+v", err)
 	}
@@ -217,14 +217,13 @@ func TestRandomTablesAndPackets(t *testing.T) {
 	r := newRandom(t)
 	seen := map[string]int{}
 	for i := range 32 {
-		s := engine.NewStore()
+		var lists []engine.List
 		for i := range 3 {
-			l := engine.List{Name: fmt.Sprint(i), Allow: i == 2, Direction: engine.Direction(r.IntN(3))}
-			if _, err := s.AddList(l, r.entries(r.pick(0, 5, 100, 1000))); err != nil {
-				t.Fatal(err)
-			}
+			lists = append(lists, engine.List{
+				Name: fmt.Sprint(i), Allow: i == 2, Direction: engine.Direction(r.IntN(3)), Contents: r.entries(r.pick(0, 5, 100, 1000)).Set(),
+			})
 		}
-		g, k := engines(t, s, r.config(i))
+		g, k := engines(t, lists, r.config(i))
 		for range 2000 {
 			frame := r.mutate(packet.Frame(r.tuple()))
 			o, err := agree(g, k, frame)
@@ -251,7 +250,7 @@ func TestRandomTablesAndPackets(t *testing.T) {
 func TestRandomFrames(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
-	g, k := engines(t, richStore(t), engine.Config{Policy: verdict.Policy{DropMalformed: true}})
+	g, k := engines(t, richLists(), engine.Config{Policy: verdict.Policy{DropMalformed: true}})
 	seen := map[verdict.Reason]int{}
 	for range 200_000 {
 		frame := packet.Frame(r.anyTuple(r.IntN(3) > 0))

@@ -39,11 +39,11 @@ func recording(c engine.Config, g digest.Geometry) engine.Config {
 	return c
 }
 
-func newDigests(t testing.TB, s *engine.Store, c engine.Config) *digests {
+func newDigests(t testing.TB, lists []engine.List, c engine.Config) *digests {
 	t.Helper()
 	onOneCPU(t)
 	d := &digests{seed: c.DigestSeed, loops: digest.NewLoops(digest.Sightings)}
-	d.generation, d.kernel = engines(t, s, c)
+	d.generation, d.kernel = engines(t, lists, c)
 	d.filter = digest.NewFilter(c.Digests)
 	return d
 }
@@ -139,7 +139,7 @@ func TestDigestsOverCaptures(t *testing.T) {
 	lab.Root(t)
 	traffic := frames(t)
 	for _, g := range []digest.Geometry{{Lines: 50_000, Bits: 4}, {Lines: 700, Bits: 6}, {Lines: 1, Bits: 1}} {
-		d := newDigests(t, engine.NewStore(), recording(engine.Config{}, g))
+		d := newDigests(t, nil, recording(engine.Config{}, g))
 		const slices = 5
 		var packets, skipped uint64
 		for i := range slices {
@@ -163,7 +163,7 @@ func TestDigestsOfRandomFrames(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
 	c := engine.Config{Policy: verdict.Policy{DropMalformed: r.IntN(2) == 0}}
-	d := newDigests(t, richStore(t), recording(c, digest.Geometry{Lines: 3000, Bits: 5}))
+	d := newDigests(t, richLists(), recording(c, digest.Geometry{Lines: 3000, Bits: 5}))
 	for range 100_000 {
 		frame := packet.Frame(r.anyTuple(r.IntN(3) > 0))
 		for range r.IntN(3) {
@@ -191,7 +191,7 @@ func hop(frame []byte, hops int) []byte {
 func TestLoopsInTheKernel(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
-	d := newDigests(t, engine.NewStore(), recording(engine.Config{}, digest.Geometry{Lines: 1000, Bits: 4}))
+	d := newDigests(t, nil, recording(engine.Config{}, digest.Geometry{Lines: 1000, Bits: 4}))
 	for range 200 {
 		tuple := r.anyTuple(false)
 		tuple.Proto, tuple.HasPorts = 17, true
@@ -236,7 +236,7 @@ func FuzzDigest(f *testing.F) {
 	if dir, err := data.Find(); err == nil {
 		addMalformed(f, dir+"/malformed")
 	}
-	d := newDigests(f, engine.NewStore(), recording(engine.Config{}, digest.Geometry{Lines: 100, Bits: 4}))
+	d := newDigests(f, nil, recording(engine.Config{}, digest.Geometry{Lines: 100, Bits: 4}))
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		d.next(t) // on whatever CPU this is
 		d.pass(t, frame[:min(len(frame), 2048)])

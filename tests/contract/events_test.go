@@ -46,7 +46,7 @@ func told(t *testing.T, s *loader.Stats) (all []loader.Event) {
 func eventful(t *testing.T, p verdict.Policy) *replay.Kernel {
 	t.Helper()
 	lab.Root(t)
-	s := engine.NewStore()
+	var lists []engine.List
 	for _, l := range []struct {
 		engine.List
 		prefix string
@@ -57,15 +57,14 @@ func eventful(t *testing.T, p verdict.Policy) *replay.Kernel {
 	} {
 		var e list.Entries
 		addPrefix(&e, netip.MustParsePrefix(l.prefix))
-		if _, err := s.AddList(l.List, e); err != nil {
-			t.Fatal(err)
-		}
+		l.Contents = e.Set()
+		lists = append(lists, l.List)
 	}
 	c := engine.Config{Policy: p}
 	c.TrackerSeed, c.Trackers = 1, trackersOfAllKinds()[:1]
 	c.Trackers[0].Punishes = true
 	c.Loop.Node = mustNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1})
-	g, k := engines(t, s, c)
+	g, k := engines(t, lists, c)
 	n, err := g.OpenTrackers(k.Stats())
 	if err != nil {
 		t.Fatal(err)

@@ -95,11 +95,7 @@ func TestKeyVectors(t *testing.T) {
 				if !ok {
 					t.Fatal("the shape does not fit the packet")
 				}
-				store := engine.NewStore()
-				if _, err := store.AddList(engine.List{Name: "one"}, list.Entries{Flows: []key.Key{k}}); err != nil {
-					t.Fatal(err)
-				}
-				_, kernel := engines(t, store, engine.Config{})
+				_, kernel := engines(t, []engine.List{{Name: "one", Contents: list.SetOf(k)}}, engine.Config{})
 				outside, inside := neighbours(tuple, s)
 				check := func(t key.Tuple, want verdict.Reason) error {
 					got, err := kernel.Decide(packet.Frame(t))

@@ -60,7 +60,7 @@ type loopNode struct {
 // index.
 func newLoopNode(t testing.TB, n *icarus.Node, r role, out int, policy verdict.Policy) *loopNode {
 	t.Helper()
-	g, err := engine.Build(engine.NewStore(), engine.Config{
+	g, err := engine.Build(nil, engine.Config{
 		Policy: policy, Watching: engine.Watching{Loop: engine.Loop{Node: n, Edges: r != inner}},
 	})
 	if err != nil {
@@ -612,15 +612,8 @@ func exchange(filter []byte, from, to []int) {
 // list holds it; before that nothing is asked of lists.
 func TestLoopVerdicts(t *testing.T) {
 	lab.Root(t)
-	s := engine.NewStore()
-	for _, l := range []struct {
-		engine.List
-		source string
-	}{{engine.List{Name: "block"}, "192.0.2.3/32"}, {engine.List{Name: "allow", Allow: true}, "192.0.2.2/32"}} {
-		if _, err := s.AddList(l.List, list.Entries{Flows: []key.Key{key.Source(netip.MustParsePrefix(l.source))}}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	from := func(source string) *list.Set { return list.SetOf(key.Source(netip.MustParsePrefix(source))) }
+	lists := []engine.List{{Name: "block", Contents: from("192.0.2.3/32")}, {Name: "allow", Allow: true, Contents: from("192.0.2.2/32")}}
 	for _, c := range []struct {
 		drop, monitor bool
 		want          [4]string // of the sources 192.0.2.1 to 192.0.2.4: clean, allowed, blocked, failsafe
@@ -630,7 +623,7 @@ func TestLoopVerdicts(t *testing.T) {
 		{true, true, [4]string{"looped/pass", "looped/pass", "monitored/pass", "failsafe/pass"}},
 	} {
 		n := mustNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1})
-		g, k := engines(t, s, engine.Config{
+		g, k := engines(t, lists, engine.Config{
 			Policy:   verdict.Policy{DropLooped: c.drop, Monitor: c.monitor, FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.4/32")}},
 			Watching: engine.Watching{Loop: engine.Loop{Node: n}},
 		})

@@ -73,7 +73,7 @@ func TestMulticast(t *testing.T) {
 			}
 		}
 	}
-	g, err := engine.Build(engine.NewStore(), engine.Config{Multicast: m})
+	g, err := engine.Build(nil, engine.Config{Multicast: m})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -74,11 +74,7 @@ func testWeights(t *testing.T, mode membership.Mode, bitsPerKey float64) {
 			entries.Flows = append(entries.Flows, own[r.IntN(len(own))])
 		}
 	}
-	s := engine.NewStore()
-	if _, err := s.AddList(engine.List{Name: "block"}, entries); err != nil {
-		t.Fatal(err)
-	}
-	g, k := engines(t, s, engine.Config{Mode: mode, BitsPerKey: bitsPerKey, Watching: engine.Watching{Hot: packets}})
+	g, k := engines(t, []engine.List{{Name: "block", Contents: entries.Set()}}, engine.Config{Mode: mode, BitsPerKey: bitsPerKey, Watching: engine.Watching{Hot: packets}})
 	seen := map[string]int{}
 	decide := func(i int) verdict.Outcome {
 		t.Helper()
@@ -339,10 +335,7 @@ func TestWeightedRate(t *testing.T) {
 	for i := range entries {
 		listed.Flows = append(listed.Flows, source(flows+i))
 	}
-	store := engine.NewStore()
-	if _, err := store.AddList(engine.List{Name: "block"}, listed); err != nil {
-		t.Fatal(err)
-	}
+	lists := []engine.List{{Name: "block", Contents: listed.Set()}}
 	// As much memory as weir run takes for so many elements, of all CPUs
 	// together, since one sees all packets here.
 	spec, err := heavy.Parse(fmt.Sprintf("key=src,interval=5s,memory=%dB", 2*144*elements))
@@ -351,7 +344,7 @@ func TestWeightedRate(t *testing.T) {
 	}
 	config := engine.Config{Mode: membership.Approximate, BitsPerKey: 14}
 	config.Hot, config.Trackers, config.TrackerSeed = elements, []engine.Tracker{spec.Tracker()}, 1
-	g, err := engine.Build(store, config)
+	g, err := engine.Build(lists, config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -368,7 +361,7 @@ func TestWeightedRate(t *testing.T) {
 	)
 	for range seeds {
 		func() {
-			g, err := engine.Build(store, config)
+			g, err := engine.Build(lists, config)
 			if err != nil {
 				t.Fatal(err)
 			}

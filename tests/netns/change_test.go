@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/engine"
+	"weir/control/list"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/verdict"
@@ -191,7 +192,7 @@ func TestReplaceUnderLoad(t *testing.T) {
 	)
 	eachModes(t, func(t *testing.T, xdp loader.Hook, mode membership.Mode) {
 		l := lab.New(t)
-		s := store(t, addresses(0, sources), nil)
+		s := lists(addresses(0, sources), nil)
 		c := engine.Config{Mode: mode}
 		a, err := attachLoaded(pins(t), target(l.B), xdp, nil, build(t, s, c).Load)
 		if err != nil {
@@ -242,26 +243,27 @@ func TestApplyUnderLoad(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		l := lab.New(t)
 		listed := addresses(0, staying+coming)
-		g := build(t, store(t, listed, nil), engine.Config{Mode: mode})
+		g := build(t, lists(listed, nil), engine.Config{Mode: mode})
 		next := len(listed)
 		// change removes some and adds some, and gives one of each.
 		change := func(remove, add int) (removed, added key.Key) {
-			var changes []engine.Change
+			var gone, come []key.Key
 			for range remove {
 				i := staying + r.IntN(len(listed)-staying)
 				removed = listed[i]
-				changes = append(changes, engine.Change{List: 1, Key: removed})
+				gone = append(gone, removed)
 				listed[i] = listed[len(listed)-1]
 				listed = listed[:len(listed)-1]
 			}
 			for range add {
 				added = address(next)
 				next++
-				changes = append(changes, engine.Change{List: 1, Add: true, Key: added})
+				come = append(come, added)
 				listed = append(listed, added)
 			}
-			if n, err := g.Apply(changes); n != len(changes) || err != nil {
-				t.Fatalf("%d of %d changes: %v", n, len(changes), err)
+			d := list.Delta{Add: list.SetOf(come...), Remove: list.SetOf(gone...)}
+			if n, err := g.Apply([]engine.Change{{List: 1, Delta: d}}); n != d.Len() || err != nil {
+				t.Fatalf("%d of %d changes: %v", n, d.Len(), err)
 			}
 			return removed, added
 		}

@@ -51,7 +51,7 @@ func (r *router) multicast(max int, groups ...[]netip.Addr) engine.Multicast {
 // forward attaches a generation that forwards multicast until the test ends.
 func (r *router) forward(t *testing.T, m engine.Multicast) (*engine.Generation, *loader.Attachment) {
 	t.Helper()
-	g := build(t, store(t, block, allow), engine.Config{Multicast: m})
+	g := build(t, lists(block, allow), engine.Config{Multicast: m})
 	r.connect(t, g)
 	return g, attach(t, r.Lab, loader.Native, g)
 }
@@ -354,7 +354,7 @@ func TestMulticastChanges(t *testing.T) {
 			for i := range next.Ports {
 				next.Ports[i].Groups = g.Multicast().Groups(i + 1)
 			}
-			g = build(t, store(t, block, allow), engine.Config{Multicast: next})
+			g = build(t, lists(block, allow), engine.Config{Multicast: next})
 			r.connect(t, g)
 			p, err := g.Load(a.Stats())
 			if err != nil {

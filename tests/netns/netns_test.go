@@ -66,25 +66,14 @@ func attach(t *testing.T, l *lab.Lab, mode loader.Hook, g *engine.Generation) *l
 	return a
 }
 
-// store makes a store with a block list, which is list 1, and an allow list,
-// list 2.
-func store(t *testing.T, block, allow []key.Key) *engine.Store {
-	t.Helper()
-	s := engine.NewStore()
-	for _, l := range []struct {
-		engine.List
-		keys []key.Key
-	}{{engine.List{Name: "block"}, block}, {engine.List{Name: "allow", Allow: true}, allow}} {
-		if _, err := s.AddList(l.List, list.Entries{Flows: l.keys}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return s
+// lists returns a block list, which is list 1, and an allow list, list 2.
+func lists(block, allow []key.Key) []engine.List {
+	return []engine.List{{Name: "block", Contents: list.SetOf(block...)}, {Name: "allow", Allow: true, Contents: list.SetOf(allow...)}}
 }
 
-func build(t *testing.T, s *engine.Store, c engine.Config) *engine.Generation {
+func build(t *testing.T, lists []engine.List, c engine.Config) *engine.Generation {
 	t.Helper()
-	g, err := engine.Build(s, c)
+	g, err := engine.Build(lists, c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,7 +58,7 @@ func TestPriorityTags(t *testing.T) {
 	if got := received(); len(got) != packet.MaxVLANTags+3 {
 		t.Fatalf("without a filter, those with %v tags come through", got)
 	}
-	listed := store(t, []key.Key{source(from.IPv4.String() + "/32")}, nil)
+	listed := lists([]key.Key{source(from.IPv4.String() + "/32")}, nil)
 	for _, mode := range []loader.Hook{loader.Native, loader.Generic} {
 		a, err := attachLoaded(pins(t), target(to), mode, nil, build(t, listed, engine.Config{}).Load)
 		if err != nil {

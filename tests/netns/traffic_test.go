@@ -170,7 +170,7 @@ func TestTraffic(t *testing.T) {
 						t.Fatalf("%s does not come through without a filter", all[i].name)
 					}
 				}
-				a, err := attachLoaded(pins(t), target(w.B), mode, nil, build(t, store(t, block, allow), c).Load)
+				a, err := attachLoaded(pins(t), target(w.B), mode, nil, build(t, lists(block, allow), c).Load)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -240,7 +240,7 @@ func TestJumboFrames(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			a := attach(t, l, mode, build(t, store(t, block, allow), engine.Config{}))
+			a := attach(t, l, mode, build(t, lists(block, allow), engine.Config{}))
 			jumbo := func(t key.Tuple) []byte {
 				f := append(frameOf(t), make([]byte, 8000)...)
 				if t.Src.Is4() {
@@ -300,7 +300,7 @@ func TestForeignProgram(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer foreign.Close()
-			g := build(t, store(t, block, nil), engine.Config{})
+			g := build(t, lists(block, nil), engine.Config{})
 			p := pins(t)
 			for range 2 {
 				if a, err := attachLoaded(p, target(l.B), mode, nil, g.Load); !errors.Is(err, loader.ErrForeign) {

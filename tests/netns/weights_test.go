@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/engine"
+	"weir/control/list"
 	"weir/control/observe/learn"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -34,7 +35,7 @@ func TestWeightsUnderLoad(t *testing.T) {
 		l := lab.New(t)
 		c := engine.Config{Mode: mode}
 		c.Hot = hot
-		g := build(t, store(t, addresses(0, flooding+others), nil), c)
+		g := build(t, lists(addresses(0, flooding+others), nil), c)
 		a := attach(t, l, xdp, g)
 		f := startLoad(t, l, addresses(0, flooding))
 		tx := l.A.Sender(t)
@@ -76,7 +77,7 @@ func TestWeightsUnderLoad(t *testing.T) {
 			}
 			k := address(added)
 			weigh(k, extra())
-			if _, err := g.Apply([]engine.Change{{List: 1, Add: true, Key: k}}); err != nil {
+			if _, err := g.Apply([]engine.Change{{List: 1, Delta: list.Delta{Add: list.SetOf(k)}}}); err != nil {
 				t.Fatal(err)
 			}
 			if err := tx.Send(l.Numbered(frameFrom(k), addedFrame|uint64(added))); err != nil && !errors.Is(err, unix.ENOBUFS) {

@@ -94,19 +94,17 @@ func newBench(t *testing.T) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(release)
-	store := engine.NewStore()
+	var rules []engine.List
 	var lists []string
 	for _, l := range []struct {
 		engine.List
 		prefix string
 	}{{engine.List{Name: "feed"}, "192.0.2.0/24"}, {engine.List{Name: "ours", Allow: true}, "192.0.2.64/26"}} {
-		entries := list.Entries{Flows: []key.Key{key.Source(netip.MustParsePrefix(l.prefix))}}
-		if _, err := store.AddList(l.List, entries); err != nil {
-			t.Fatal(err)
-		}
+		l.Contents = list.SetOf(key.Source(netip.MustParsePrefix(l.prefix)))
+		rules = append(rules, l.List)
 		lists = append(lists, l.Name)
 	}
-	g, err := engine.Build(store, engine.Config{})
+	g, err := engine.Build(rules, engine.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

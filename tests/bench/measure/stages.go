@@ -149,7 +149,7 @@ func (s *session) beyondPlain(family string, plain []byte, stages []stage) (err 
 	names := make([]string, len(stages))
 	measure := make(map[string]func() (float64, error))
 	for i, one := range stages {
-		g, err := engine.Build(engine.NewStore(), one.config)
+		g, err := engine.Build(nil, one.config)
 		if err != nil {
 			return err
 		}

@@ -3,7 +3,6 @@ package measure
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 
 	"weir/control/engine"
 	"weir/control/list"
@@ -36,11 +35,7 @@ func (w *weir) prepare(b *blocklist) error {
 	if err != nil {
 		return err
 	}
-	store := engine.NewStore()
-	if _, err := store.AddList(engine.List{Name: b.set}, e); err != nil {
-		return err
-	}
-	w.generation, err = engine.Build(store, w.config)
+	w.generation, err = engine.Build([]engine.List{{Name: b.set, Contents: e.Set()}}, w.config)
 	return err
 }
 
@@ -84,22 +79,23 @@ func counted(b *probe.Programs) (all, listed uint64) {
 }
 
 func (w *weir) update(add, remove []uint32) error {
-	changes := make([]engine.Change, 0, len(add)+len(remove))
-	for _, a := range add {
-		changes = append(changes, engine.Change{List: 1, Add: true, Key: source(a)})
-	}
-	for _, a := range remove {
-		changes = append(changes, engine.Change{List: 1, Key: source(a)})
-	}
-	n, err := w.generation.Apply(changes)
-	if err == nil && n != len(changes) {
-		err = fmt.Errorf("%d of %d changes were made", n, len(changes))
+	d := list.Delta{Add: singles(add), Remove: singles(remove)}
+	n, err := w.generation.Apply([]engine.Change{{List: 1, Delta: d}})
+	if err == nil && n != d.Len() {
+		err = fmt.Errorf("%d of %d changes were made", n, d.Len())
 	}
 	return err
 }
 
-func source(addr uint32) key.Key {
-	return key.Source(netip.PrefixFrom(netip.AddrFrom4(wireOrder(addr)), 32))
+func source(addr uint32) key.Key { return single(addr).Key(true) }
+
+// singles returns the set of some addresses.
+func singles(addrs []uint32) *list.Set {
+	var e list.Entries
+	for _, a := range addrs {
+		e.V4 = append(e.V4, single(a))
+	}
+	return e.Set()
 }
 
 func (w *weir) bench(b *blocklist) (_ *probe.Programs, loop string, err error) {

@@ -1,0 +1,352 @@
+package engine
+
+import (
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+
+	"weir/control/list"
+	"weir/filter/key"
+	"weir/filter/membership"
+	"weir/filter/prefix"
+)
+
+// Direction says which side of a packet a list's addresses are matched against.
+// Flows name their sides themselves.
+type Direction uint8
+
+const (
+	Source Direction = iota
+	Destination
+	Both
+)
+
+func (d Direction) String() string { return [...]string{"src", "dst", "both"}[d] }
+
+// MarshalText returns the direction's name.
+func (d Direction) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText sets the direction by its name.
+func (d *Direction) UnmarshalText(text []byte) error {
+	switch string(text) {
+	case "src":
+		*d = Source
+	case "dst":
+		*d = Destination
+	case "both":
+		*d = Both
+	default:
+		return fmt.Errorf("unknown direction %q: want src, dst or both", text)
+	}
+	return nil
+}
+
+// List is a named list whose entries are blocked or allowed. The number of a
+// list among others is its index plus one.
+type List struct {
+	Name      string
+	Allow     bool // otherwise its entries are blocked
+	Direction Direction
+	Contents  *list.Set
+}
+
+// covers reports whether the list's direction covers sources, or destinations.
+func (l List) covers(source bool) bool {
+	return l.Direction == Both || (l.Direction == Source) == source
+}
+
+// Keys returns the keys of a prefix in the list. One of no bits matches all
+// packets of its family, whichever the side: that is one key.
+func (l List) Keys(p netip.Prefix) []key.Key {
+	var keys []key.Key
+	if l.covers(true) || p.Bits() == 0 {
+		keys = append(keys, key.Source(p))
+	}
+	if l.covers(false) && p.Bits() > 0 {
+		keys = append(keys, key.Destination(p))
+	}
+	return keys
+}
+
+// All iterates over the keys of the list's entries.
+func (l List) All() iter.Seq[key.Key] {
+	return func(yield func(key.Key) bool) {
+		e := newIndex([]List{l}).action(l.Allow)
+		_ = e.src4.each(yield) && e.dst4.each(yield) && e.src6.each(yield) && e.dst6.each(yield) && e.eachFlow(yield)
+	}
+}
+
+func (s *side[P]) each(yield func(key.Key) bool) bool {
+	for _, e := range s.merged() {
+		if !yield(e.key.Key(s.source)) {
+			return false
+		}
+	}
+	return true
+}
+
+func (e *entries) eachFlow(yield func(key.Key) bool) bool {
+	for _, f := range e.flows.merged() {
+		if !yield(f.key) {
+			return false
+		}
+	}
+	return true
+}
+
+// index is what lists match, by action, side and family. It is immutable, but for
+// the levels that a build plans; those of a change share the lists' contents.
+type index struct {
+	lists        []List
+	block, allow entries
+}
+
+// entries is what the lists of one action match.
+type entries struct {
+	src4, dst4 side[list.V4Prefix]
+	src6, dst6 side[list.V6Prefix]
+	flows      relation[key.Key]
+}
+
+// side is what the lists of one action match against one side of the packets of
+// one family.
+type side[P list.Prefix[P]] struct {
+	relation[P]
+	source  bool          // otherwise the destination
+	lengths list.Lengths  // of the prefixes, and maybe others
+	levels  prefix.Levels // the lengths at which prefixes are stored in a set
+}
+
+// relation relates keys to the lists that have them.
+type relation[K list.Ordered[K]] []contents[K]
+
+// contents is some keys of a list.
+type contents[K list.Ordered[K]] struct {
+	list uint16
+	keys list.Sorted[K]
+}
+
+// newIndex returns an index without levels.
+func newIndex(lists []List) *index {
+	x := &index{lists: lists}
+	x.block.src4.source, x.block.src6.source = true, true
+	x.allow.src4.source, x.allow.src6.source = true, true
+	for i, l := range lists {
+		if l.Contents.Len() == 0 {
+			continue
+		}
+		n, e := uint16(i+1), x.action(l.Allow)
+		e.src4.add(n, &l.Contents.V4, l)
+		e.dst4.add(n, &l.Contents.V4, l)
+		e.src6.add(n, &l.Contents.V6, l)
+		e.dst6.add(n, &l.Contents.V6, l)
+		if l.Contents.Flows.Len() > 0 {
+			e.flows = append(e.flows, contents[key.Key]{n, l.Contents.Flows})
+		}
+	}
+	return x
+}
+
+func (s *side[P]) add(n uint16, p *list.Prefixes[P], l List) {
+	for _, keys := range p.Side(s.source, l.covers(s.source)) {
+		s.relation = append(s.relation, contents[P]{n, keys})
+		s.lengths.Add(p.Lengths)
+	}
+}
+
+func (x *index) action(allow bool) *entries {
+	if allow {
+		return &x.allow
+	}
+	return &x.block
+}
+
+// with returns the index after changes, with the same levels.
+func (x *index) with(lists []List) *index {
+	next := newIndex(lists)
+	for _, allow := range []bool{false, true} {
+		e, from := next.action(allow), x.action(allow)
+		e.src4.levels, e.dst4.levels = from.src4.levels, from.dst4.levels
+		e.src6.levels, e.dst6.levels = from.src6.levels, from.dst6.levels
+	}
+	return next
+}
+
+// lists returns the numbers of the lists that have a key, ascending.
+func (r relation[K]) lists(k K) (lists []uint16) {
+	for _, c := range r {
+		if c.keys.Has(k) && (len(lists) == 0 || lists[len(lists)-1] != c.list) {
+			lists = append(lists, c.list)
+		}
+	}
+	return lists
+}
+
+// first returns the first list that has a key, 0 if none has it.
+func (r relation[K]) first(k K) uint16 {
+	for _, c := range r {
+		if c.keys.Has(k) {
+			return c.list
+		}
+	}
+	return 0
+}
+
+// entry is a key and the first list that has it.
+type entry[K any] struct {
+	key  K
+	list uint16
+}
+
+// merged returns all keys in ascending order.
+func (r relation[K]) merged() []entry[K] {
+	runs := make([][]entry[K], 0, len(r))
+	for _, c := range r {
+		run := make([]entry[K], 0, c.keys.Len())
+		for k := range c.keys.All() {
+			run = append(run, entry[K]{k, c.list})
+		}
+		runs = append(runs, run)
+	}
+	for len(runs) > 1 { // neighbours, so that the first list of a key stays the first
+		half := runs[:0]
+		for i := 0; i < len(runs); i += 2 {
+			if i+1 < len(runs) {
+				half = append(half, merge(runs[i], runs[i+1]))
+			} else {
+				half = append(half, runs[i])
+			}
+		}
+		runs = half
+	}
+	if len(runs) == 0 {
+		return nil
+	}
+	return runs[0]
+}
+
+// merge merges two sorted slices. Of equal keys, that of a stays.
+func merge[K list.Ordered[K]](a, b []entry[K]) []entry[K] {
+	all := make([]entry[K], 0, len(a)+len(b))
+	for len(a) > 0 && len(b) > 0 {
+		order := a[0].key.Compare(b[0].key)
+		if order <= 0 {
+			all, a = append(all, a[0]), a[1:]
+		} else {
+			all = append(all, b[0])
+		}
+		if order >= 0 {
+			b = b[1:]
+		}
+	}
+	return append(append(all, a...), b...)
+}
+
+// owner returns the list to which a prefix at a level is attributed: that of the
+// longest prefix that stands for it at this level, then the lowest number. It is
+// 0 for a prefix that is not listed.
+func (s *side[P]) owner(k P) uint16 {
+	for bits := k.Bits(); bits > s.below(k.Bits()); bits-- {
+		if !s.lengths.Has(bits) {
+			continue
+		}
+		if n := s.first(k.Cut(bits)); n != 0 {
+			return n
+		}
+	}
+	return 0
+}
+
+// below returns the next level below one, or −1.
+func (s *side[P]) below(level int) int {
+	i := slices.Index(s.levels, level)
+	if i <= 0 {
+		return -1
+	}
+	return s.levels[i-1]
+}
+
+// listed reports whether a key of the shapes in use stands for an entry.
+func (e *entries) listed(k key.Key) bool {
+	if k.Tuple() {
+		return e.flows.first(k) != 0
+	}
+	p, source := list.PrefixOf(k)
+	switch {
+	case p.Addr().Is4() && source:
+		return e.src4.owner(list.V4Of(p)) != 0
+	case p.Addr().Is4():
+		return e.dst4.owner(list.V4Of(p)) != 0
+	case source:
+		return e.src6.owner(list.V6Of(p)) != 0
+	}
+	return e.dst6.owner(list.V6Of(p)) != 0
+}
+
+// Found is an entry that a packet matches.
+type Found struct {
+	List uint16
+	Key  key.Key
+}
+
+// Find returns the entries of all lists that a packet matches: those of block
+// lists first, the most specific of each side first.
+func (g *Generation) Find(t key.Tuple) (found []Found) {
+	found = g.index.block.find(t, g.Block, nil)
+	return g.index.allow.find(t, g.Allow, found)
+}
+
+func (e *entries) find(t key.Tuple, set *membership.Set, found []Found) []Found {
+	src, dst := netip.PrefixFrom(t.Src, t.Src.BitLen()), netip.PrefixFrom(t.Dst, t.Dst.BitLen())
+	if t.Src.Is4() {
+		found = e.dst4.covering(list.V4Of(dst), e.src4.covering(list.V4Of(src), found))
+	} else {
+		found = e.dst6.covering(list.V6Of(dst), e.src6.covering(list.V6Of(src), found))
+	}
+	for _, s := range slices.Concat(set.V4Flow, set.V6Flow) {
+		if k, ok := s.Of(t); ok {
+			for _, n := range e.flows.lists(k) {
+				found = append(found, Found{n, k})
+			}
+		}
+	}
+	return found
+}
+
+// covering appends the entries that cover p, the longest first.
+func (s *side[P]) covering(p P, found []Found) []Found {
+	for bits := p.Bits(); bits >= 0; bits-- {
+		if !s.lengths.Has(bits) {
+			continue
+		}
+		q := p.Cut(bits)
+		for _, n := range s.lists(q) {
+			found = append(found, Found{n, q.Key(s.source)})
+		}
+	}
+	return found
+}
+
+// BlockSides reports whether block lists match sources, and whether they match
+// destinations.
+func BlockSides(lists []List) (src, dst bool) {
+	e := &newIndex(lists).block
+	if len(e.flows) > 0 {
+		return true, true
+	}
+	return len(e.src4.relation)+len(e.src6.relation) > 0, len(e.dst4.relation)+len(e.dst6.relation) > 0
+}
+
+// Blocks reports whether a packet matches an entry of the block lists. Unlike an
+// approximate set, it makes no mistakes.
+func (g *Generation) Blocks(t key.Tuple) bool {
+	shapes := slices.Concat(g.Block.V4, g.Block.V4Flow)
+	if t.Src.Is6() {
+		shapes = slices.Concat(g.Block.V6, g.Block.V6Flow)
+	}
+	return slices.ContainsFunc(shapes, func(s membership.GatedShape) bool {
+		k, ok := s.Of(t)
+		return ok && g.index.block.listed(k)
+	})
+}
