@@ -14,7 +14,7 @@ import (
 var unwanted = regexp.MustCompile(`^gonum\.org/v1/(plot|gonum/(mat|lapack|stat)$)|/(freetype|fonts)(/|$)|^weir/tests(/|$)`)
 
 func TestBinaryImports(t *testing.T) {
-	for _, imported := range strings.Fields(output(t, exec.Command("go", "list", "-deps", "weir/cmd/weir"))) {
+	for imported := range strings.FieldsSeq(output(t, exec.Command("go", "list", "-deps", "weir/cmd/weir"))) {
 		if unwanted.MatchString(imported) {
 			t.Errorf("the binary contains %s", imported)
 		}

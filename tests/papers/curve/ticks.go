@@ -27,8 +27,8 @@ func steps(low, high float64) []plot.Tick {
 	return ticks
 }
 
-// decades puts a tick at each power of ten, or each of so many that they fit;
-// over fewer than two decades also in between.
+// decades puts a tick at each power of ten, or at every n-th if they do not fit,
+// and also in between over at most two decades.
 func decades(low, high float64) []plot.Tick {
 	span := math.Log10(high / low)
 	every := max(1, math.Ceil(span/mostTicks))
