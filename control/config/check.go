@@ -3,14 +3,12 @@ package config
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"time"
 
-	"weir/control/feed"
 	"weir/control/observe/heavy"
 	"weir/control/quantity"
 	"weir/filter/verdict"
@@ -59,11 +57,7 @@ func (c *Config) check(fail func(path string, err error)) {
 	}
 	unique(c.Trackers, "trackers", failf, func(t heavy.Spec) any { return t.Label() })
 	for i, t := range c.Trackers {
-		var errs quantity.FieldErrors
-		errors.As(t.Validate(), &errs)
-		for _, e := range errs {
-			fail(join(fmt.Sprintf("trackers[%d]", i), e.Field), e.Err)
-		}
+		failFields(fmt.Sprintf("trackers[%d]", i), t.Validate(), fail)
 	}
 	c.Loop.check(failf)
 	c.checkMulticast(failf)
@@ -207,38 +201,22 @@ func (l List) check(path string, fail func(string, error)) {
 		failf(path, `the name %q: want up to %d letters, digits, "_", "-" and inner dots`, l.Name, maxName)
 		return // feeds are called after it
 	}
-	between(l.Interval, time.Second, 30*24*time.Hour, path+".interval", failf)
-	between(l.Jitter, 0, 30*24*time.Hour, path+".jitter", failf)
 	if l.TTL > 0 && len(l.Sources) > 0 && l.TTL < l.Interval+l.Jitter {
 		failf(path+".ttl", "%v is less than interval and jitter: entries would expire between two fetches", l.TTL)
 	}
 
-	// What makes sense of formats and sources is for package feed to say. It is
-	// asked with no place to keep contents in, and of one thing at a time. Its
-	// errors begin with names, wraps in number, that the path has already.
-	ask := func(path string, wraps int, source feed.Source) bool {
-		c := l.Feed()
-		c.Sources = []feed.Source{source}
-		_, err := feed.Open(c, os.DevNull)
-		if err == nil {
-			return true
+	failFields(path, l.Spec.Validate(), fail)
+}
+
+// failFields reports the errors in the fields of what is at a path.
+func failFields(path string, err error, fail func(string, error)) {
+	var errs quantity.FieldErrors
+	errors.As(err, &errs)
+	for _, e := range errs {
+		at := path
+		if e.Field != "" {
+			at += "." + e.Field
 		}
-		for range wraps {
-			if inner := errors.Unwrap(err); inner != nil {
-				err = inner
-			}
-		}
-		fail(path, err)
-		return false
+		fail(at, e.Err)
 	}
-	if !ask(join(path, "format"), 1, feed.Source{URL: "http://localhost"}) {
-		return
-	}
-	for i, s := range l.Feed().Sources {
-		at := fmt.Sprintf("%s.sources[%d]", path, i)
-		if ask(at, 2, s) && (s.MaxBytes == 0 || s.Timeout == 0) {
-			failf(at, "max_bytes or timeout is 0: nothing could be read")
-		}
-	}
-	unique(l.Sources, join(path, "sources"), failf, func(s Source) any { return [3]string{string(s.File), string(s.Directory), string(s.URL)} })
 }

@@ -16,7 +16,6 @@ import (
 
 	"weir/control/engine"
 	"weir/control/feed"
-	"weir/control/list"
 	"weir/control/observe/digests"
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
@@ -306,95 +305,11 @@ type List struct {
 	// at once. While a source cannot be read, all that it last held does.
 	TTL quantity.Duration `yaml:"ttl,omitempty"`
 
-	// How entries stand in the sources: the name of a format, or a mapping.
-	Format Format `yaml:"format"`
-
-	// Mask host bits in prefixes instead of calling the line bad.
-	Lenient bool `yaml:"lenient"`
-
-	// Where entries come from. A list without sources has those that are added
-	// by command.
-	Sources []Source `yaml:"sources,omitempty"`
-
 	// Do not start unless each source has been read, now or by an earlier run.
 	Required bool `yaml:"required,omitempty"`
 
-	// How often sources are read.
-	Interval quantity.Duration `yaml:"interval"`
-
-	// The most that an interval is lengthened by, at random, so that not all
-	// hosts ask at once.
-	Jitter quantity.Duration `yaml:"jitter"`
-
-	// The share of bad lines above which a source is refused.
-	MaxBad quantity.Share `yaml:"max_bad"`
-
-	// The share of its entries that a source may lose from one reading to the
-	// next; if it loses more, the old contents stay.
-	MaxShrink quantity.Share `yaml:"max_shrink"`
-}
-
-// Format says how entries stand in a source.
-type Format struct {
-	// plain (an entry a line, netsets too), csv, json, jsonl (JSON, a document a
-	// line), spamhaus (DROP as JSON), crowdsec (the decision stream of its API),
-	// nftables or ipset (what they save).
-	Kind feed.Kind `yaml:"kind,short"`
-
-	// For csv, the column of the address, prefix or range: its name in the first
-	// line, or its number from 1.
-	Column string `yaml:"column,omitempty"`
-
-	// For csv with ranges in two columns, that of the end.
-	LastColumn string `yaml:"last_column,omitempty"`
-
-	// For csv, what parts columns; otherwise a comma.
-	Separator Separator `yaml:"separator,omitempty"`
-
-	// For json and jsonl, where the entries are, as in .data[].ip; several such
-	// paths are joined by commas.
-	Path string `yaml:"path,omitempty"`
-
-	// For nftables and ipset, the names of the sets to read; otherwise the one
-	// set that there is.
-	Sets []string `yaml:"sets,omitempty"`
-}
-
-// Source is where entries come from: a file, a directory or a URL.
-type Source struct {
-	// Path of a file.
-	File Path `yaml:"file,omitempty"`
-
-	// Path of a directory, of which all files are read.
-	Directory Path `yaml:"directory,omitempty"`
-
-	// Of a directory, the ends of names that count, as in .txt; otherwise all do.
-	Suffixes []string `yaml:"suffixes,omitempty"`
-
-	// HTTP or HTTPS. For crowdsec that of its API, without the path.
-	URL URL `yaml:"url,omitempty"`
-
-	// Sent to the URL's host, as in X-Api-Key for crowdsec.
-	Headers map[string]string `yaml:"headers,omitempty"`
-
-	// How long a fetch may take.
-	Timeout quantity.Duration `yaml:"timeout"`
-
-	// The most that a source may hold, also decompressed.
-	MaxBytes quantity.Size `yaml:"max_bytes"`
-
-	// What the SHA-256 of the contents must be, in hexadecimal.
-	SHA256 SHA256 `yaml:"sha256,omitempty"`
-
-	// URL of what sha256sum writes.
-	SHA256URL URL `yaml:"sha256_url,omitempty"`
-
-	// URL of an Ed25519 signature, which is held against public_key.
-	SignatureURL URL `yaml:"signature_url,omitempty"`
-
-	// Ed25519 key in base64: bare, or the second line of a .pub file of minisign
-	// or signify.
-	PublicKey string `yaml:"public_key,omitempty"`
+	// Where entries come from. A list without sources has manual entries only.
+	feed.Spec `yaml:",inline"`
 }
 
 // DefaultMaxGroups takes 4.5 KB for each interface.
@@ -436,16 +351,7 @@ func (a *Archive) SetDefaults() { a.Keep = quantity.Duration(digests.DefaultArch
 // SetDefaults sets the defaults.
 func (l *List) SetDefaults() {
 	l.Action = Block
-	l.Interval = quantity.Duration(feed.DefaultInterval)
-	l.Jitter = quantity.Duration(time.Minute)
-	l.MaxBad = list.DefaultMaxBad
-	l.MaxShrink = feed.DefaultMaxShrink
-}
-
-// SetDefaults sets the defaults.
-func (s *Source) SetDefaults() {
-	s.Timeout = quantity.Duration(feed.DefaultTimeout)
-	s.MaxBytes = feed.DefaultMaxBytes
+	l.Spec.SetDefaults()
 }
 
 // On reports whether digests are to be recorded.
@@ -468,34 +374,7 @@ func (c *Config) Digests() *digests.Config {
 	return t
 }
 
-// Feed is the list's sources as package feed has them.
+// Feed returns the configuration of the list's feed.
 func (l List) Feed() feed.Config {
-	c := feed.Config{
-		Name: l.Name,
-		Format: feed.Format{
-			Kind: l.Format.Kind, Column: l.Format.Column, LastColumn: l.Format.LastColumn,
-			Separator: rune(l.Format.Separator), Path: l.Format.Path, Sets: l.Format.Sets,
-		},
-		Interval: time.Duration(l.Interval), Jitter: time.Duration(l.Jitter), Lenient: l.Lenient,
-		MaxShrink: orNone(l.MaxShrink), MaxBad: orNone(l.MaxBad),
-		MayBeEmpty: l.Action == Allow,
-	}
-	for _, s := range l.Sources {
-		c.Sources = append(c.Sources, feed.Source{
-			File: string(s.File), Directory: string(s.Directory), Suffixes: s.Suffixes,
-			URL: string(s.URL), Header: s.Headers, Timeout: time.Duration(s.Timeout), MaxBytes: int64(s.MaxBytes),
-			SHA256: string(s.SHA256), SHA256URL: string(s.SHA256URL),
-			SignatureURL: string(s.SignatureURL), PublicKey: s.PublicKey,
-		})
-	}
-	return c
-}
-
-// orNone returns a share as packages list and feed have it: there 0 is the default,
-// and a negative number is none.
-func orNone(s quantity.Share) float64 {
-	if s == 0 {
-		return -1
-	}
-	return float64(s)
+	return feed.Config{Name: l.Name, Spec: l.Spec, MayBeEmpty: l.Action == Allow}
 }

@@ -281,19 +281,21 @@ func textOf(v reflect.Value) string {
 // field is a struct's field and its tags.
 type field struct {
 	name                              string
-	index                             int
+	index                             []int
 	omitEmpty, required, short, isKey bool
 	min, max                          string
 }
 
 func fields(t reflect.Type) []field {
 	var all []field
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for _, f := range reflect.VisibleFields(t) { // those of embedded structs, too
+		if f.Anonymous || f.Tag.Get("yaml") == "-" {
+			continue
+		}
 		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 		has := func(o string) bool { return slices.Contains(strings.Split(options, ","), o) }
 		all = append(all, field{
-			name: name, index: i,
+			name: name, index: f.Index,
 			omitEmpty: has("omitempty"), required: has("required"), short: has("short"), isKey: has("key"),
 			min: f.Tag.Get("min"), max: f.Tag.Get("max"),
 		})
@@ -328,7 +330,7 @@ func (d *decoder) structure(n ast.Node, v reflect.Value, path string) {
 	}
 	if f, ok := shortField(v.Type()); ok {
 		if _, null := n.(*ast.NullNode); !null && isScalar(n) {
-			d.decode(n, v.Field(f.index), path)
+			d.decode(n, v.FieldByIndex(f.index), path)
 			return
 		}
 	}
@@ -356,7 +358,7 @@ func (d *decoder) structure(n ast.Node, v reflect.Value, path string) {
 			continue
 		}
 		there = append(there, name)
-		f := v.Field(all[i].index)
+		f := v.FieldByIndex(all[i].index)
 		before := len(d.errs)
 		d.decode(e.value, f, below)
 		if len(d.errs) == before {
@@ -434,9 +436,6 @@ func (d *decoder) mapping(n ast.Node, path string) ([]entry, bool) {
 // join is the way to what has a name below a path. A name that could be taken
 // for more than one is quoted.
 func join(path, name string) string {
-	if name == "" {
-		return path
-	}
 	if strings.ContainsAny(name, ".[") {
 		name = strconv.Quote(name)
 	}
@@ -465,7 +464,7 @@ func (d *decoder) slice(n ast.Node, v reflect.Value, path string) {
 		entries, _ := d.mapping(n, path)
 		for _, named := range entries {
 			e := element(t)
-			e.Field(key.index).SetString(named.name)
+			e.FieldByIndex(key.index).SetString(named.name)
 			d.decode(named.value, e, join(path, named.name))
 			v.Set(reflect.Append(v, e))
 		}

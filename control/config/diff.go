@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"weir/control/feed"
 	"weir/loader"
 )
 
@@ -30,11 +29,6 @@ func (l List) Label() string { return l.Name }
 // Label returns the name.
 func (i MulticastInterface) Label() string { return i.Name }
 
-// Label returns the place, without what is secret in it.
-func (s Source) Label() string {
-	return feed.Source{File: string(s.File), Directory: string(s.Directory), URL: string(s.URL)}.String()
-}
-
 type differences struct{ lines []string }
 
 func (d *differences) addf(format string, args ...any) {
@@ -52,7 +46,7 @@ func (d *differences) compare(old, new reflect.Value, path string, optional bool
 	case t.Kind() == reflect.Struct:
 		for _, f := range fields(t) {
 			if !f.isKey {
-				d.compare(old.Field(f.index), new.Field(f.index), join(path, f.name), f.omitEmpty)
+				d.compare(old.FieldByIndex(f.index), new.FieldByIndex(f.index), join(path, f.name), f.omitEmpty)
 			}
 		}
 	case t.Kind() == reflect.Slice && t.Elem().Implements(reflect.TypeFor[labelled]()):

@@ -44,7 +44,7 @@ func tree(v reflect.Value) any {
 		if key, ok := keyField(v.Type().Elem()); ok {
 			var all mapping
 			for i := range v.Len() {
-				all = append(all, pair{v.Index(i).Field(key.index).String(), tree(v.Index(i))})
+				all = append(all, pair{v.Index(i).FieldByIndex(key.index).String(), tree(v.Index(i))})
 			}
 			return all
 		}
@@ -75,7 +75,7 @@ func structTree(v reflect.Value) any {
 	var all mapping
 	short := false
 	for _, f := range fields(v.Type()) {
-		fv := v.Field(f.index)
+		fv := v.FieldByIndex(f.index)
 		if f.isKey || f.omitEmpty && isEmpty(fv) {
 			continue
 		}

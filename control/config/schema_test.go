@@ -59,7 +59,7 @@ func TestSchema(t *testing.T) {
 func comments(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	for _, file := range []string{"config.go", "../observe/heavy/spec.go"} {
+	for _, file := range []string{"config.go", "../observe/heavy/spec.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
@@ -118,13 +118,13 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[heavy.Threshold]():        text(`^(` + rate + `|` + decimal + `%)(\+(` + rate + `|` + decimal + `%))?$`),
 		reflect.TypeFor[heavy.Key]():              text(`^(flow|(src|dst)(/[0-9]+)?)$`),
 		reflect.TypeFor[Path]():                   text(`^(/.*)?$`),
-		reflect.TypeFor[SHA256]():                 text(`^[0-9a-fA-F]{64}$`),
-		reflect.TypeFor[Separator]():              text(`^[^\r\n"]$`),
+		reflect.TypeFor[feed.SHA256]():            text(`^[0-9a-fA-F]{64}$`),
+		reflect.TypeFor[feed.Separator]():         text(`^[^\r\n"]$`),
 		reflect.TypeFor[Address]():                text(`:[0-9]+$`),
 		reflect.TypeFor[verdict.FailsafePort]():   text(`^((tcp|udp|sctp)/[0-9]+|[0-9]+/(tcp|udp|sctp))$`),
 		reflect.TypeFor[verdict.FailsafePrefix](): text(`^[0-9a-fA-F:.]+(/[0-9]+)?$`),
 		reflect.TypeFor[Group]():                  text(`^[0-9a-fA-F:.]+$`),
-		reflect.TypeFor[URL]():                    text(`^https?://`),
+		reflect.TypeFor[feed.URL]():               text(`^https?://`),
 	}[of]
 	if s == nil {
 		t.Fatalf("no schema for %v", of)
@@ -191,10 +191,10 @@ func (g generator) structure(v reflect.Value) map[string]any {
 		if f.isKey {
 			continue
 		}
-		fv := v.Field(f.index)
-		text := g.comments[t.String()+"."+t.Field(f.index).Name]
+		fv := v.FieldByIndex(f.index)
+		text := g.comments[owner(t, f.index)+"."+t.FieldByIndex(f.index).Name]
 		if text == "" {
-			g.t.Errorf("%s.%s has no comment", t.Name(), t.Field(f.index).Name)
+			g.t.Errorf("%s.%s has no comment", t.Name(), t.FieldByIndex(f.index).Name)
 		}
 		p := g.of(fv, text)
 		if f.min != "" {
@@ -213,9 +213,17 @@ func (g generator) structure(v reflect.Value) map[string]any {
 		s["type"], s["required"] = "object", required
 	}
 	if f, ok := shortField(t); ok {
-		return map[string]any{"anyOf": []any{s, g.bare(v.Field(f.index))}}
+		return map[string]any{"anyOf": []any{s, g.bare(v.FieldByIndex(f.index))}}
 	}
 	return s
+}
+
+// owner is the type that has a field, which may be embedded.
+func owner(t reflect.Type, index []int) string {
+	if len(index) > 1 {
+		t = t.FieldByIndex(index[:len(index)-1]).Type
+	}
+	return t.String()
 }
 
 // defaultOf is a default in JSON.

@@ -1,36 +1,23 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
-	"net/url"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"weir/control/feed"
 	"weir/filter/multicast"
 )
 
 // Path is an absolute path, or "".
-type Path string
+type Path = feed.Path
 
-// UnmarshalText reads an absolute path, or none.
-func (p *Path) UnmarshalText(text []byte) error {
-	if s := string(text); s != "" && !filepath.IsAbs(s) {
-		return fmt.Errorf("%q: want an absolute path", text)
-	}
-	*p = Path(text)
-	return nil
-}
-
-// MarshalText returns the path.
-func (p Path) MarshalText() ([]byte, error) { return []byte(p), nil }
+// Source is where entries come from.
+type Source = feed.Source
 
 // Address is where a server listens, as in 127.0.0.1:9477, or "".
 type Address string
@@ -47,67 +34,6 @@ func (a *Address) UnmarshalText(text []byte) error {
 
 // MarshalText returns the address.
 func (a Address) MarshalText() ([]byte, error) { return []byte(a), nil }
-
-// URL is a URL of HTTP or HTTPS, or "". Its user, password and query may be secret:
-// errors are without them.
-type URL string
-
-// UnmarshalText reads a URL with a host.
-func (u *URL) UnmarshalText(text []byte) error {
-	parsed, err := url.Parse(string(text))
-	switch {
-	case err != nil:
-		return errors.New("malformed URL")
-	case parsed.Scheme != "http" && parsed.Scheme != "https":
-		return errors.New("want a URL that begins with http:// or https://")
-	case parsed.Host == "":
-		return errors.New("URL without a host")
-	}
-	*u = URL(text)
-	return nil
-}
-
-// MarshalText returns the URL, with what is secret in it.
-func (u URL) MarshalText() ([]byte, error) { return []byte(u), nil }
-
-// Redacted returns the URL without user, password and query.
-func (u URL) Redacted() string { return feed.Source{URL: string(u)}.String() }
-
-// SHA256 is a checksum in hexadecimal, or "".
-type SHA256 string
-
-// UnmarshalText reads 64 hexadecimal digits.
-func (s *SHA256) UnmarshalText(text []byte) error {
-	if len(text) != 64 || strings.Trim(string(text), "0123456789abcdefABCDEF") != "" {
-		return fmt.Errorf("%q: want 64 hexadecimal digits", text)
-	}
-	*s = SHA256(text)
-	return nil
-}
-
-// MarshalText returns the digits.
-func (s SHA256) MarshalText() ([]byte, error) { return []byte(s), nil }
-
-// Separator separates the columns of CSV; 0 is the default.
-type Separator rune
-
-// UnmarshalText reads one character.
-func (s *Separator) UnmarshalText(text []byte) error {
-	r, n := utf8.DecodeRune(text)
-	if n == 0 || n != len(text) || r == utf8.RuneError || r == '\r' || r == '\n' || r == '"' {
-		return fmt.Errorf(`%q: want one character, as in ";" or "\t"`, text)
-	}
-	*s = Separator(r)
-	return nil
-}
-
-// MarshalText returns the character.
-func (s Separator) MarshalText() ([]byte, error) {
-	if s == 0 {
-		return nil, nil
-	}
-	return []byte(string(s)), nil
-}
 
 // Group is a multicast group that routers forward.
 type Group netip.Addr

@@ -97,7 +97,7 @@ func (c *contents) confirmed(v validator, at time.Time) *contents {
 func (f *Feed) read(ctx context.Context, s *source, old *contents, to io.Writer) (*body, *contents, error) {
 	var known validator
 	// Otherwise all of it is needed again, to be saved or for another checksum.
-	if old != nil && old.saved && (s.SHA256 == "" || strings.EqualFold(s.SHA256, old.SHA256)) {
+	if old != nil && old.saved && (s.SHA256 == "" || strings.EqualFold(string(s.SHA256), old.SHA256)) {
 		known = old.validator
 	}
 	var b *body
@@ -153,7 +153,7 @@ func (f *Feed) plausible(s *source, c, old *contents) error {
 	if old == nil {
 		return nil
 	}
-	before, share := old.entries.Len(), max(f.MaxShrink, 0)
+	before, share := old.entries.Len(), float64(f.MaxShrink)
 	if lost := before - n; float64(lost) > share*float64(before) {
 		return fail(Shrunk, "%d entries, after %d: more than %g%% went (raise max_shrink to accept it)", n, before, 100*share)
 	}
@@ -166,7 +166,7 @@ func (f *Feed) plausible(s *source, c, old *contents) error {
 func (f *Feed) receive(s *source, b *body, to io.Writer) (*contents, error) {
 	sum := sha256.New()
 	to = io.MultiWriter(sum, to)
-	left, textLeft := s.MaxBytes, s.MaxBytes
+	left, textLeft := int64(s.MaxBytes), int64(s.MaxBytes)
 	c := &contents{}
 	var all list.Entries
 	c.Source, c.Read, c.validator = s.name, time.Now(), b.validator
@@ -197,7 +197,13 @@ func (f *Feed) receive(s *source, b *body, to io.Writer) (*contents, error) {
 	return c, bad
 }
 
-func (f *Feed) options() list.Options { return list.Options{Lenient: f.Lenient, MaxBad: f.MaxBad} }
+func (f *Feed) options() list.Options {
+	o := list.Options{Lenient: f.Lenient, MaxBad: float64(f.MaxBad)}
+	if o.MaxBad == 0 {
+		o.MaxBad = -1 // for package list, 0 is the default
+	}
+	return o
+}
 
 // input reads what a source serves, copies it, and stops where it is too much.
 type input struct {
@@ -222,7 +228,7 @@ func (in *input) Read(p []byte) (int, error) {
 
 // download asks for a URL, unless it holds what is known.
 func (s *source) download(ctx context.Context, known validator) (*body, error) {
-	a, err := s.get(ctx, s.URL, known)
+	a, err := s.get(ctx, string(s.URL), known)
 	if err != nil {
 		return nil, err
 	}

@@ -41,7 +41,7 @@ func (d decision) enforceable() bool {
 func (s *source) stream(ctx context.Context) (*body, error) {
 	all := !s.synced
 	s.synced = false
-	u, err := url.Parse(s.URL)
+	u, err := url.Parse(string(s.URL))
 	if err != nil {
 		return nil, fail(Unreachable, "malformed URL")
 	}
@@ -58,7 +58,7 @@ func (s *source) stream(ctx context.Context) (*body, error) {
 	if all {
 		before = nil
 	}
-	left := s.MaxBytes
+	left := int64(s.MaxBytes)
 	next, err := before.update(&input{r: a, left: &left, to: io.Discard}, time.Now())
 	if err != nil {
 		return nil, err

@@ -39,9 +39,9 @@ func newLAPI(t *testing.T) *lapi {
 
 func (a *lapi) config() Config {
 	s := from(a.server)
-	s.URL = a.URL + "?origins=cscli"
-	s.Header = map[string]string{"X-Api-Key": "key"}
-	return Config{Name: "crowdsec", Sources: []Source{s}, Format: Format{Kind: CrowdSec}}
+	s.URL = URL(a.URL + "?origins=cscli")
+	s.Headers = map[string]string{"X-Api-Key": "key"}
+	return named("crowdsec", Format{Kind: CrowdSec}, s)
 }
 
 func ban(value, duration string) string {
@@ -129,7 +129,7 @@ func TestCrowdSecFaults(t *testing.T) {
 		want(t, f, fetch(t, f), Failed, failure, "")
 		c.Sources[0].StallTimeout = 0
 	}
-	c.Sources[0].Header = nil
+	c.Sources[0].Headers = nil
 	f := mustOpen(t, c, t.TempDir())
 	want(t, f, fetch(t, f), Failed, BadStatus, "")
 }
@@ -139,7 +139,7 @@ func TestCrowdSecFaults(t *testing.T) {
 func TestExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		c := Config{Name: "crowdsec", Format: Format{Kind: CrowdSec}, Sources: []Source{{URL: "http://192.0.2.1"}}}
+		c := named("crowdsec", Format{Kind: CrowdSec}, Source{URL: "http://192.0.2.1"})
 		f := mustOpen(t, c, dir)
 		s := f.sources[0]
 		s.client.Transport = roundTripper(func(*http.Request) (*http.Response, error) {

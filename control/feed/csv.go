@@ -17,7 +17,7 @@ func (f *reader) csv(c *collector) error {
 	r.TrimLeadingSpace = true
 	r.ReuseRecord = true
 	if f.Separator != 0 {
-		r.Comma = f.Separator
+		r.Comma = rune(f.Separator)
 	}
 	first, last := number(f.Column), number(f.LastColumn)
 	for begin := true; ; {

@@ -14,6 +14,7 @@
 package feed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,36 +30,14 @@ import (
 	"weir/control/list"
 )
 
-// What holds where a Config does not say otherwise.
-const (
-	DefaultInterval = time.Hour
-
-	// DefaultMaxShrink: real feeds change by some percent from one day to the
-	// next; half of one is what an interrupted job of its maker leaves.
-	DefaultMaxShrink = 0.5
-)
-
 // firstRetry is after how long a source that has failed is tried again for the
 // first time: long enough for a server to restart, short against an Interval.
 const firstRetry = 15 * time.Second
 
-// Config says where a list comes from. Only Name and Sources are required.
+// Config is a Spec with what its list adds.
 type Config struct {
-	Name    string // also that of a directory: letters, digits, "_", "-" and inner dots
-	Sources []Source
-	Format  Format
-
-	Interval time.Duration // between two attempts; 0: DefaultInterval
-	Jitter   time.Duration // the most that an interval is lengthened by, at random
-
-	// MaxShrink is the share of its entries, 0…1, that a source may lose from
-	// one reading to the next. Zero means DefaultMaxShrink, a negative number
-	// that it must not lose any.
-	MaxShrink float64
-
-	// Lenient and MaxBad are those of list.Options.
-	Lenient bool
-	MaxBad  float64
+	Name string // also that of a directory: letters, digits, "_", "-" and inner dots
+	Spec
 
 	// MayBeEmpty says that no entries are no failure of a directory that never had
 	// any: it is yet to be filled.
@@ -123,31 +101,22 @@ func Open(c Config, directory string) (*Feed, error) {
 
 func open(c Config, directory string) (*Feed, error) {
 	f := &Feed{Config: c, random: rand.Float64}
-	orDefault(&f.Interval, DefaultInterval)
-	orDefault(&f.MaxShrink, DefaultMaxShrink)
-	var err error
-	f.format, err = newReader(c.Format)
-	switch {
+	switch err := c.Validate(); {
 	case err != nil:
 		return nil, err
 	case !namePattern.MatchString(c.Name):
 		return nil, fmt.Errorf("name %q: want letters, digits, _, - and inner dots", c.Name)
 	case len(c.Sources) == 0:
 		return nil, errors.New("no sources")
-	case f.Interval < 0 || f.Jitter < 0:
-		return nil, errors.New("negative interval or jitter")
-	case !(f.MaxShrink <= 1): // nor NaN
-		return nil, fmt.Errorf("max shrink %v: want 0…1", f.MaxShrink)
+	}
+	var err error
+	if f.format, err = newReader(c.Format); err != nil {
+		return nil, err
 	}
 	f.Lenient = f.Lenient || c.Format.Kind == CrowdSec // its ranges need not be masked
 	for _, src := range c.Sources {
-		if err := src.validate(c.Format.Kind); err != nil {
-			return nil, fmt.Errorf("source %s: %w", src, err)
-		}
-		orDefault(&src.MaxBytes, DefaultMaxBytes)
-		orDefault(&src.Timeout, DefaultTimeout)
-		orDefault(&src.ConnectTimeout, DefaultConnectTimeout)
-		orDefault(&src.StallTimeout, DefaultStallTimeout)
+		src.ConnectTimeout = cmp.Or(src.ConnectTimeout, DefaultConnectTimeout)
+		src.StallTimeout = cmp.Or(src.StallTimeout, DefaultStallTimeout)
 		s := &source{
 			Source: src,
 			name:   src.String(),
@@ -156,18 +125,9 @@ func open(c Config, directory string) (*Feed, error) {
 		if directory != "" {
 			s.saved = filepath.Join(directory, c.Name, src.id())
 		}
-		if slices.ContainsFunc(f.sources, func(t *source) bool { return t.id() == src.id() }) {
-			return nil, fmt.Errorf("source %s is there twice", src)
-		}
 		f.sources = append(f.sources, s)
 	}
 	return f, nil
-}
-
-func orDefault[T int64 | float64 | time.Duration](v *T, d T) {
-	if *v == 0 {
-		*v = d
-	}
 }
 
 // Contents returns the active contents of all sources together.
@@ -237,14 +197,15 @@ func (f *Feed) run(ctx context.Context, s *source, handle func(Outcome)) {
 // wait is how long to wait after a number of failures in a row, where the
 // server may have asked for some time.
 func (f *Feed) wait(failures int, retryAfter time.Duration) time.Duration {
+	interval := time.Duration(f.Interval)
 	if failures == 0 {
-		return f.Interval + time.Duration(f.random()*float64(f.Jitter))
+		return interval + time.Duration(f.random()*float64(f.Jitter))
 	}
 	wait := firstRetry
-	for i := 1; i < failures && wait < f.Interval; i++ {
+	for i := 1; i < failures && wait < interval; i++ {
 		wait *= 2
 	}
-	wait = min(wait, f.Interval)
+	wait = min(wait, interval)
 	// Those that failed together must not come back together.
 	wait = wait/2 + time.Duration(f.random()*float64(wait/2))
 	return max(wait, retryAfter)

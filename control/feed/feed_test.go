@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"weir/control/list"
+	"weir/control/quantity"
 )
 
 // good is a list, and less a smaller one.
@@ -71,16 +72,22 @@ func status(code int) http.HandlerFunc {
 }
 
 // from is a source at a server.
-func from(s *server) Source { return Source{URL: s.URL + "/list.txt", MaxBytes: 64 << 10} }
+func from(s *server) Source { return Source{URL: URL(s.URL + "/list.txt"), MaxBytes: 64 << 10} }
 
 // impatient is a source at a server, with limits that a test can wait for.
 func impatient(s *server) Source {
 	src := from(s)
-	src.StallTimeout, src.Timeout = 800*time.Millisecond, 2500*time.Millisecond
+	src.StallTimeout, src.Timeout = 800*time.Millisecond, quantity.Duration(2500*time.Millisecond)
 	return src
 }
 
-func config(sources ...Source) Config { return Config{Name: "bad-guys", Sources: sources} }
+func config(sources ...Source) Config { return named("bad-guys", Format{}, sources...) }
+
+func named(name string, f Format, sources ...Source) Config {
+	c := Config{Name: name, Spec: DefaultSpec(sources...)}
+	c.Format = f
+	return c
+}
 
 func mustOpen(t *testing.T, c Config, directory string) *Feed {
 	t.Helper()
@@ -265,7 +272,7 @@ func TestCompressedOnTheWay(t *testing.T) {
 	})
 	for _, sum := range []string{"", fmt.Sprintf("%x", sha256.Sum256(packed))} {
 		src := from(s)
-		src.SHA256 = sum
+		src.SHA256 = SHA256(sum)
 		f := mustOpen(t, config(src), t.TempDir())
 		want(t, f, fetch(t, f), New, NoFailure, goodText)
 	}
@@ -294,10 +301,10 @@ func TestUnreachable(t *testing.T) {
 	gone.Close()
 	for name, src := range map[string]Source{
 		"refused":     from(gone),
-		"certificate": {URL: secure.URL},
-		"no file":     {File: filepath.Join(t.TempDir(), "absent")},
+		"certificate": {URL: URL(secure.URL)},
+		"no file":     {File: Path(filepath.Join(t.TempDir(), "absent"))},
 		"no regular":  {File: os.DevNull},
-		"no such dir": {Directory: filepath.Join(t.TempDir(), "absent")},
+		"no such dir": {Directory: Path(filepath.Join(t.TempDir(), "absent"))},
 	} {
 		f := mustOpen(t, config(src), t.TempDir())
 		o := fetch(t, f)
@@ -360,8 +367,8 @@ func TestHeader(t *testing.T) {
 	})
 	src := from(s)
 	src.URL += "?token=secret"
-	src.Header = map[string]string{"X-Api-Key": "secret"}
-	src.SHA256URL = other.URL + "/SHA256SUMS" // holds no checksum
+	src.Headers = map[string]string{"X-Api-Key": "secret"}
+	src.SHA256URL = URL(other.URL + "/SHA256SUMS") // holds no checksum
 	dir := t.TempDir()
 	f := mustOpen(t, config(src), dir)
 	o := fetch(t, f)
@@ -381,7 +388,7 @@ func TestDowngrade(t *testing.T) {
 	plain := serve(t, text(good))
 	secure := httptest.NewTLSServer(http.RedirectHandler(plain.URL, http.StatusFound))
 	defer secure.Close()
-	f := mustOpen(t, config(Source{URL: secure.URL}), t.TempDir())
+	f := mustOpen(t, config(Source{URL: URL(secure.URL)}), t.TempDir())
 	f.sources[0].client.Transport = secure.Client().Transport
 	o := fetch(t, f)
 	want(t, f, o, Failed, BadStatus, "")
@@ -396,7 +403,7 @@ func TestSlowReader(t *testing.T) {
 	src := from(s)
 	src.StallTimeout = 500 * time.Millisecond
 	f := mustOpen(t, config(src), t.TempDir())
-	a, err := f.sources[0].get(t.Context(), src.URL, validator{})
+	a, err := f.sources[0].get(t.Context(), string(src.URL), validator{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -441,9 +448,9 @@ func TestChecksum(t *testing.T) {
 				}
 			})
 			src := from(s)
-			src.SHA256 = c.literal
+			src.SHA256 = SHA256(c.literal)
 			if c.literal == "" {
-				src.SHA256URL = s.URL + "/SHA256SUMS"
+				src.SHA256URL = URL(s.URL + "/SHA256SUMS")
 			}
 			f := mustOpen(t, config(src), t.TempDir())
 			if c.want == NoFailure {
@@ -462,7 +469,7 @@ func TestNewChecksum(t *testing.T) {
 	f := mustOpen(t, config(from(s)), dir)
 	want(t, f, fetch(t, f), New, NoFailure, goodText)
 	src := from(s)
-	src.SHA256 = fmt.Sprintf("%x", sha256.Sum256([]byte(less)))
+	src.SHA256 = SHA256(fmt.Sprintf("%x", sha256.Sum256([]byte(less))))
 	f = mustOpen(t, config(src), dir)
 	want(t, f, f.Status().Sources[0].Last, Loaded, NoFailure, goodText)
 	want(t, f, fetch(t, f), Failed, BadChecksum, goodText)
@@ -528,24 +535,24 @@ func TestSignature(t *testing.T) {
 func TestForgedGarbage(t *testing.T) {
 	s := serve(t, text("<html>\n"))
 	src := from(s)
-	src.SHA256 = fmt.Sprintf("%x", sha256.Sum256([]byte(good)))
+	src.SHA256 = SHA256(fmt.Sprintf("%x", sha256.Sum256([]byte(good))))
 	f := mustOpen(t, config(src), t.TempDir())
 	want(t, f, fetch(t, f), Failed, BadChecksum, "")
 }
 
 func TestMaxShrink(t *testing.T) {
 	for _, c := range []struct {
-		share float64
+		share quantity.Share
 		body  string
 		ok    bool
 	}{
-		{0, less, true},
-		{0, "192.0.2.1\n", false},
+		{DefaultMaxShrink, less, true},
+		{DefaultMaxShrink, "192.0.2.1\n", false},
 		{0.75, "192.0.2.1\n", true},
 		{1, "192.0.2.1\n", true},
 		{1, "", false},
-		{-1, "192.0.2.1\n192.0.2.2\n192.0.2.3\n192.0.2.4\n", true},
-		{-1, "192.0.2.1\n192.0.2.2\n192.0.2.3\n", false},
+		{0, "192.0.2.1\n192.0.2.2\n192.0.2.3\n192.0.2.4\n", true},
+		{0, "192.0.2.1\n192.0.2.2\n192.0.2.3\n", false},
 	} {
 		s := serve(t, text(good))
 		conf := config(from(s))
@@ -580,7 +587,7 @@ func write(t *testing.T, path, content string) {
 func TestFile(t *testing.T) {
 	path, dir := filepath.Join(t.TempDir(), "list"), t.TempDir()
 	write(t, path, good)
-	f := mustOpen(t, config(Source{File: path}), dir)
+	f := mustOpen(t, config(Source{File: Path(path)}), dir)
 	want(t, f, fetch(t, f), New, NoFailure, goodText)
 	if f.sources[0].held.ETag != "" {
 		t.Error("a file that was written just now counts as known")
@@ -606,7 +613,7 @@ func TestFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, f, fetch(t, f), Failed, Unreachable, lessText)
-	f = mustOpen(t, config(Source{File: path}), dir)
+	f = mustOpen(t, config(Source{File: Path(path)}), dir)
 	want(t, f, f.Status().Sources[0].Last, Loaded, NoFailure, lessText)
 }
 
@@ -614,7 +621,7 @@ func TestFile(t *testing.T) {
 func TestFileWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "list")
 	write(t, path, less)
-	b, err := Source{File: path}.files(validator{}, false)
+	b, err := Source{File: Path(path)}.files(validator{}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -635,7 +642,7 @@ func TestDirectory(t *testing.T) {
 	if err := os.Mkdir(in("sub.txt"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	conf := config(Source{Directory: lists, Suffixes: []string{".txt", ".netset.gz"}})
+	conf := config(Source{Directory: Path(lists), Suffixes: []string{".txt", ".netset.gz"}})
 	f := mustOpen(t, conf, dir)
 	o := fetch(t, f)
 	want(t, f, o, Failed, Garbage, "")
@@ -679,7 +686,7 @@ func TestMaxBytesOfDirectory(t *testing.T) {
 		write(t, filepath.Join(lists, strconv.Itoa(i)), string(zip(t, []byte(strings.Repeat("192.0.2.1\n", 1000)))))
 	}
 	for most, failure := range map[int64]Failure{200_000: NoFailure, 99_999: TooLarge, 300: TooLarge} {
-		f := mustOpen(t, config(Source{Directory: lists, MaxBytes: most}), t.TempDir())
+		f := mustOpen(t, config(Source{Directory: Path(lists), MaxBytes: quantity.Size(most)}), t.TempDir())
 		if o := fetch(t, f); o.Failure != failure {
 			t.Errorf("%d bytes: %v", most, o.Err)
 		}
@@ -691,7 +698,7 @@ func TestSources(t *testing.T) {
 	a, b := serve(t, text(less)), serve(t, status(500))
 	path, dir := filepath.Join(t.TempDir(), "list"), t.TempDir()
 	write(t, path, "2001:db8::1\n192.0.2.7\n")
-	conf := config(from(a), from(b), Source{File: path})
+	conf := config(from(a), from(b), Source{File: Path(path)})
 	f := mustOpen(t, conf, dir)
 	o, err := f.Fetch(t.Context())
 	if err != nil || len(o) != 3 || o[0].Result != New || o[1].Failure != BadStatus || o[2].Result != New {
@@ -772,10 +779,14 @@ func TestCancelled(t *testing.T) {
 
 func TestConfigMistakes(t *testing.T) {
 	url := Source{URL: "http://192.0.2.1/list"}
-	with := func(change func(*Source)) Config {
+	with := func(change func(*Source), more ...func(*Config)) Config {
 		s := url
 		change(&s)
-		return config(s)
+		c := config(s)
+		for _, change := range more {
+			change(&c)
+		}
+		return c
 	}
 	key := base64.StdEncoding.EncodeToString(make([]byte, 32))
 	sum := hex.EncodeToString(make([]byte, 32))
@@ -784,29 +795,31 @@ func TestConfigMistakes(t *testing.T) {
 		config Config
 	}{
 		{"no sources", config()},
-		{`name "../x"`, Config{Name: "../x", Sources: []Source{url}}},
-		{`name ".x"`, Config{Name: ".x", Sources: []Source{url}}},
-		{`name ""`, Config{Sources: []Source{url}}},
+		{`name "../x"`, named("../x", Format{}, url)},
+		{`name ".x"`, named(".x", Format{}, url)},
+		{`name ""`, named("", Format{}, url)},
 		{"one of file, directory and URL", config(Source{})},
 		{"one of file, directory and URL", with(func(s *Source) { s.File = "/x" })},
-		{`scheme "ftp"`, config(Source{URL: "ftp://192.0.2.1/"})},
+		{"begins with http", config(Source{URL: "ftp://192.0.2.1/"})},
 		{"without a host", config(Source{URL: "http:///x"})},
 		{"malformed URL", config(Source{URL: "http://\x00:secret@x/"})},
-		{"is there twice", config(url, url)},
+		{"the same as sources[0]", config(url, url)},
 		{"with a directory only", with(func(s *Source) { s.Suffixes = []string{".txt"} })},
 		{"with a URL only", config(Source{File: "/x", SignatureURL: url.URL, PublicKey: key})},
-		{"neither directories", config(Source{Directory: "/x", SHA256: sum})},
-		{"64 hexadecimal", with(func(s *Source) { s.SHA256 = sum[1:] })},
-		{"either a SHA-256", with(func(s *Source) { s.SHA256, s.SHA256URL = sum, url.URL })},
+		{"neither directories", config(Source{Directory: "/x", SHA256: SHA256(sum)})},
+		{"64 hexadecimal", with(func(s *Source) { s.SHA256 = SHA256(sum[1:]) })},
+		{"either a SHA-256", with(func(s *Source) { s.SHA256, s.SHA256URL = SHA256(sum), url.URL })},
 		{"go together", with(func(s *Source) { s.SignatureURL = url.URL })},
 		{"go together", with(func(s *Source) { s.PublicKey = key })},
 		{"public key", with(func(s *Source) { s.SignatureURL, s.PublicKey = url.URL, key[4:] })},
 		{"negative limit", with(func(s *Source) { s.MaxBytes = -1 })},
 		{"negative limit", with(func(s *Source) { s.StallTimeout = -1 })},
-		{"negative interval", Config{Name: "x", Sources: []Source{url}, Interval: -1}},
-		{"max shrink", Config{Name: "x", Sources: []Source{url}, MaxShrink: 1.5}},
-		{"with a URL only", Config{Name: "x", Sources: []Source{{File: "/x"}}, Format: Format{Kind: CrowdSec}}},
-		{"needs one", Config{Name: "x", Sources: []Source{url}, Format: Format{Kind: CSV}}},
+		{"interval: -1ns is not between 1s and 30d", with(func(*Source) {}, func(c *Config) { c.Interval = -1 })},
+		{"jitter", with(func(*Source) {}, func(c *Config) { c.Jitter = -1 })},
+		{"max_shrink: 150% is not between 0% and 100%", with(func(*Source) {}, func(c *Config) { c.MaxShrink = 1.5 })},
+		{"max_bytes or timeout is 0", with(func(*Source) {}, func(c *Config) { c.Sources[0].MaxBytes = 0 })},
+		{"with a URL only", named("x", Format{Kind: CrowdSec}, Source{File: "/x"})},
+		{"needs one", named("x", Format{Kind: CSV}, url)},
 	} {
 		if _, err := Open(c.config, t.TempDir()); err == nil || !strings.Contains(err.Error(), c.reason) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%+v: error %v, want %s", c.config, err, c.reason)
@@ -835,7 +848,7 @@ func TestPipe(t *testing.T) {
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := config(Source{File: path, Timeout: 5 * time.Second})
+	c := config(Source{File: Path(path), Timeout: quantity.Duration(5 * time.Second)})
 	f := mustOpen(t, c, "")
 	done := make(chan error, 1)
 	go func() { done <- os.WriteFile(path, []byte(good), 0) }()
@@ -867,7 +880,7 @@ func TestInMemory(t *testing.T) {
 	t.Chdir(t.TempDir())
 	path := filepath.Join(t.TempDir(), "list")
 	write(t, path, good)
-	f := mustOpen(t, config(Source{File: path}), "")
+	f := mustOpen(t, config(Source{File: Path(path)}), "")
 	want(t, f, fetch(t, f), New, NoFailure, goodText)
 	if left, err := os.ReadDir("."); err != nil || len(left) > 0 {
 		t.Errorf("left %v, %v", left, err)

@@ -32,7 +32,7 @@ func TestFind(t *testing.T) {
 	}
 	write(t, path("files/b"), zipped.String())
 
-	plain := Config{Sources: []Source{{File: path("one")}, {File: path("two")}}}
+	plain := named("", Format{}, Source{File: Path(path("one"))}, Source{File: Path(path("two"))})
 	for _, c := range []struct {
 		name   string
 		config Config
@@ -46,10 +46,10 @@ func TestFind(t *testing.T) {
 		{"flow", plain, "udp *:* > 198.51.100.7:53", Origin{path("two"), 2}},
 		{"destination", plain, "> 192.0.2.8", Origin{path("two"), 3}},
 		{"nowhere", plain, "198.51.100.0/25", Origin{}},
-		{"CSV", Config{Sources: []Source{{File: path("csv")}}, Format: Format{Kind: CSV, Column: "who"}}, "192.0.2.7", Origin{path("csv"), 3}},
-		{"JSON", Config{Sources: []Source{{File: path("json")}}, Format: Format{Kind: JSON, Path: ".data[]"}}, "192.0.2.7", Origin{path("json"), 4}},
-		{"directory", Config{Sources: []Source{{Directory: path("files")}}}, "192.0.2.7", Origin{path("files/b"), 3}},
-		{"directory, first", Config{Sources: []Source{{Directory: path("files")}}}, "192.0.2.2", Origin{path("files/a"), 2}},
+		{"CSV", named("", Format{Kind: CSV, Column: "who"}, Source{File: Path(path("csv"))}), "192.0.2.7", Origin{path("csv"), 3}},
+		{"JSON", named("", Format{Kind: JSON, Path: ".data[]"}, Source{File: Path(path("json"))}), "192.0.2.7", Origin{path("json"), 4}},
+		{"directory", named("", Format{}, Source{Directory: Path(path("files"))}), "192.0.2.7", Origin{path("files/b"), 3}},
+		{"directory, first", named("", Format{}, Source{Directory: Path(path("files"))}), "192.0.2.2", Origin{path("files/a"), 2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.config.Name = "test"
@@ -70,7 +70,7 @@ func TestFind(t *testing.T) {
 	t.Run("changed since", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "list")
 		write(t, file, "192.0.2.1\n192.0.2.2\n")
-		f := mustOpen(t, config(Source{File: file}), t.TempDir())
+		f := mustOpen(t, config(Source{File: Path(file)}), t.TempDir())
 		fetch(t, f)
 		write(t, file, "192.0.2.2\n192.0.2.3\n")
 		find := func() Origin { return f.Find([]key.Key{keyOf(t, "192.0.2.2")})[0] }

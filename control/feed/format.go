@@ -44,24 +44,31 @@ func (k *Kind) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Format says how entries stand in a source. The zero Format is the list format.
+// Format is the form of a source's contents: in YAML its kind, or a mapping. The
+// zero Format is weir's list format.
 type Format struct {
-	Kind Kind
+	// plain (an entry a line; netsets, too), csv, json, jsonl (JSON, a document a
+	// line), spamhaus (DROP as JSON), crowdsec (the decision stream of its API),
+	// nftables or ipset (what they save).
+	Kind Kind `yaml:"kind,short"`
 
-	// CSV: the column with the address, prefix or range, by its name in the
-	// first record or its number, from 1. Where a range stands in two columns,
-	// LastColumn is that of its end. Lines that begin with "#" are comments.
-	Column     string
-	LastColumn string
-	Separator  rune // 0: a comma
+	// For csv, the column of the address, prefix or range: its name in the first
+	// record, or its number from 1.
+	Column string `yaml:"column,omitempty"`
 
-	// JSON, JSONLines: where the strings are, as jq writes it: ".data[].ip", or
-	// several such paths, parted by commas.
-	Path string
+	// For csv with ranges in two columns, the column of their ends.
+	LastColumn string `yaml:"last_column,omitempty"`
 
-	// NFTables, IPSet: the names of the sets that are read. A source with one
-	// set of addresses only needs none.
-	Sets []string
+	// For csv, the character between columns. Default: a comma.
+	Separator Separator `yaml:"separator,omitempty"`
+
+	// For json and jsonl, where the entries are, as in .data[].ip; several paths are
+	// joined by commas.
+	Path string `yaml:"path,omitempty"`
+
+	// For nftables and ipset, the names of the sets to read. Default: the only set
+	// of addresses.
+	Sets []string `yaml:"sets,omitempty"`
 }
 
 // reader reads a format.

@@ -39,7 +39,7 @@ func newClient(s Source) *http.Client {
 			return fail(BadStatus, "redirected from https to %s", r.URL.Scheme)
 		case r.URL.Host != first.URL.Host:
 			// The standard library takes away Authorization and Cookie only.
-			for name := range s.Header {
+			for name := range s.Headers {
 				r.Header.Del(name)
 			}
 		}
@@ -55,8 +55,8 @@ func (s *source) get(ctx context.Context, to string, known validator) (*answer, 
 		return nil, fail(Unreachable, "malformed URL") // not err, which repeats it
 	}
 	r.Header.Set("User-Agent", "weir")
-	if home, err := url.Parse(s.URL); err == nil && r.URL.Host == home.Host {
-		for name, value := range s.Header {
+	if home, err := url.Parse(string(s.URL)); err == nil && r.URL.Host == home.Host {
+		for name, value := range s.Headers {
 			r.Header.Set(name, value)
 		}
 	}
@@ -72,7 +72,7 @@ func (s *source) get(ctx context.Context, to string, known validator) (*answer, 
 	a := &answer{
 		source: s,
 		ctx:    ctx,
-		total:  time.AfterFunc(s.Timeout, func() { cancel(errTimeout) }),
+		total:  time.AfterFunc(time.Duration(s.Timeout), func() { cancel(errTimeout) }),
 		stall:  time.AfterFunc(s.StallTimeout, func() { cancel(errStall) }),
 		cancel: func() { cancel(nil) },
 	}

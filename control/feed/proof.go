@@ -17,13 +17,13 @@ import (
 // verify holds what was read against the checksum and the signature that the
 // source must have. text is needed for a signature only.
 func (s *source) verify(ctx context.Context, sum [sha256.Size]byte, text []byte) error {
-	want := s.SHA256
+	want := string(s.SHA256)
 	if s.SHA256URL != "" {
-		doc, err := s.small(ctx, "checksum", s.SHA256URL)
+		doc, err := s.small(ctx, "checksum", string(s.SHA256URL))
 		if err != nil {
 			return err
 		}
-		u, err := url.Parse(s.URL)
+		u, err := url.Parse(string(s.URL))
 		if err != nil {
 			return fail(BadChecksum, "malformed URL")
 		}
@@ -41,7 +41,7 @@ func (s *source) verify(ctx context.Context, sum [sha256.Size]byte, text []byte)
 	if err != nil {
 		return err
 	}
-	doc, err := s.small(ctx, "signature", s.SignatureURL)
+	doc, err := s.small(ctx, "signature", string(s.SignatureURL))
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ func keep(t *testing.T, directory string) (Config, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "list")
 	write(t, path, good)
-	c := config(Source{File: path})
+	c := config(Source{File: Path(path)})
 	f := mustOpen(t, c, directory)
 	want(t, f, fetch(t, f), New, NoFailure, goodText)
 	return c, f.sources[0].saved
@@ -79,7 +79,7 @@ func TestCrash(t *testing.T) {
 	dir := t.TempDir()
 	c, saved := keep(t, dir)
 	write(t, saved+".tmp", "192.0.2.9\n")
-	write(t, c.Sources[0].File, less)
+	write(t, string(c.Sources[0].File), less)
 	f, o := loaded(t, c, dir)
 	want(t, f, o, Loaded, NoFailure, goodText)
 	want(t, f, fetch(t, f), New, NoFailure, lessText)
@@ -94,8 +94,8 @@ func TestCrash(t *testing.T) {
 // saved, then mends what kept them from being saved.
 func unsaved(t *testing.T, c Config, dir string, cause error, mend func()) {
 	t.Helper()
-	write(t, c.Sources[0].File, less)
-	backdate(t, c.Sources[0].File) // it would count as known, had it been saved
+	write(t, string(c.Sources[0].File), less)
+	backdate(t, string(c.Sources[0].File)) // it would count as known, had it been saved
 	f, o := loaded(t, c, dir)
 	want(t, f, o, Loaded, NoFailure, goodText)
 	for _, result := range []Result{New, Unchanged} {
@@ -125,7 +125,7 @@ func TestFullDevice(t *testing.T) {
 		}
 	}
 	full()
-	write(t, c.Sources[0].File, less)
+	write(t, string(c.Sources[0].File), less)
 	f, _ := loaded(t, c, dir)
 	o := fetch(t, f)
 	want(t, f, o, New, NoFailure, lessText)
@@ -215,7 +215,7 @@ func TestReadOnly(t *testing.T) {
 func TestNoDirectory(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	write(t, file, good)
-	f := mustOpen(t, config(Source{File: file}), file)
+	f := mustOpen(t, config(Source{File: Path(file)}), file)
 	if o := f.Status().Sources[0].Last; o.Failure != Damaged {
 		t.Errorf("%+v", o)
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"weir/control/quantity"
 )
 
 // TestSchedule runs a feed by a fake clock: good, failing, good again.
@@ -34,8 +36,8 @@ func TestSchedule(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				write(t, path, good)
 				backdate(t, path)
-				conf := config(Source{File: path})
-				conf.Interval, conf.Jitter = 10*time.Minute, time.Minute
+				conf := config(Source{File: Path(path)})
+				conf.Interval, conf.Jitter = quantity.Duration(10*time.Minute), quantity.Duration(time.Minute)
 				f := mustOpen(t, conf, filepath.Join(state, c.name))
 				f.random = func() float64 { return c.random }
 
@@ -91,7 +93,7 @@ func TestWait(t *testing.T) {
 		{interval: time.Minute, failures: 1, retryAfter: time.Hour, want: time.Hour},
 		{interval: time.Minute, failures: 5, retryAfter: time.Second, want: 45 * time.Second},
 	} {
-		f.Interval, f.Jitter = c.interval, c.jitter
+		f.Interval, f.Jitter = quantity.Duration(c.interval), quantity.Duration(c.jitter)
 		if got := f.wait(c.failures, c.retryAfter); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
@@ -125,7 +127,7 @@ func TestSourcesRun(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		path := filepath.Join(dir, name)
 		write(t, path, good)
-		sources = append(sources, Source{File: path})
+		sources = append(sources, Source{File: Path(path)})
 	}
 	f := mustOpen(t, config(sources...), t.TempDir())
 	ctx, cancel := context.WithCancel(t.Context())

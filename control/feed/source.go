@@ -6,13 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"weir/control/quantity"
 )
 
 // What holds where a Source does not say otherwise.
@@ -33,58 +34,78 @@ const (
 
 // Source is where entries come from: a file, a directory or a URL, one of them.
 type Source struct {
-	File string // its path
+	// Path of a file.
+	File Path `yaml:"file,omitempty"`
 
-	Directory string   // all regular files in it, not in directories below, sorted by name,
-	Suffixes  []string // whose names end in one of these; none: any. Never those with a leading dot
+	// Path of a directory. All regular files in it are read, sorted by name, except
+	// those whose names begin with a dot.
+	Directory Path `yaml:"directory,omitempty"`
 
-	URL    string            // http or https; for CrowdSec that of the API, without "/v1/…"
-	Header map[string]string // sent with requests to the URL's own host
+	// For a directory, the suffixes of names of files to read, as in .txt. Default:
+	// all.
+	Suffixes []string `yaml:"suffixes,omitempty"`
 
-	// MaxBytes is the most that the source may hold, both as served and
-	// decompressed; 0: DefaultMaxBytes.
-	MaxBytes int64
+	// HTTP or HTTPS. For crowdsec the URL of its API, without the path.
+	URL URL `yaml:"url,omitempty"`
 
-	Timeout        time.Duration // of a whole request; 0: DefaultTimeout
-	ConnectTimeout time.Duration // of the TCP connection, and again of TLS; 0: DefaultConnectTimeout
-	StallTimeout   time.Duration // between two pieces of the answer; 0: DefaultStallTimeout
+	// Sent to the URL's own host, as in X-Api-Key for crowdsec.
+	Headers map[string]string `yaml:"headers,omitempty"`
 
-	// What the bytes as served must be. SHA256 is in hexadecimal. At SHA256URL
-	// is what sha256sum writes, for one file or for several, of which the one
-	// that is called like the URL's last element counts.
-	SHA256       string
-	SHA256URL    string
-	SignatureURL string // Ed25519: the bare 64 bytes, in base64 or not, or what signify or "minisign -S -l" writes
-	PublicKey    string // in base64: the bare 32 bytes, or the second line of a .pub file of signify or minisign
+	// How long a fetch may take.
+	Timeout quantity.Duration `yaml:"timeout"`
+
+	// The maximum size of a source, both as served and decompressed.
+	MaxBytes quantity.Size `yaml:"max_bytes"`
+
+	// The SHA-256 that the contents as served must have, in hexadecimal.
+	SHA256 SHA256 `yaml:"sha256,omitempty"`
+
+	// URL of the output of sha256sum, for one file or for several, of which the one
+	// with the name of the URL's last element counts.
+	SHA256URL URL `yaml:"sha256_url,omitempty"`
+
+	// URL of an Ed25519 signature by public_key: the bare 64 bytes, in base64 or not,
+	// or what signify or "minisign -S -l" writes.
+	SignatureURL URL `yaml:"signature_url,omitempty"`
+
+	// Ed25519 key in base64: bare, or the second line of a .pub file of minisign or
+	// signify.
+	PublicKey string `yaml:"public_key,omitempty"`
+
+	ConnectTimeout time.Duration `yaml:"-"` // of the TCP connection, and again of TLS; 0: DefaultConnectTimeout
+	StallTimeout   time.Duration `yaml:"-"` // between two pieces of the answer; 0: DefaultStallTimeout
 }
+
+// SetDefaults sets the limits to their defaults.
+func (s *Source) SetDefaults() {
+	s.Timeout, s.MaxBytes = quantity.Duration(DefaultTimeout), DefaultMaxBytes
+}
+
+// Label returns the text of String.
+func (s Source) Label() string { return s.String() }
 
 // String names the source, without what may be secret in a URL: user, password
 // and query.
 func (s Source) String() string {
 	if s.URL == "" {
-		return s.File + s.Directory // one of them is empty
+		return string(s.File + s.Directory) // one of them is empty
 	}
-	u, err := url.Parse(s.URL)
-	if err != nil {
-		return "a malformed URL"
-	}
-	u.User, u.RawQuery, u.Fragment = nil, "", ""
-	return u.String()
+	return s.URL.Redacted()
 }
 
 // id tells a source's saved contents from those of others, such as the same
 // place before its signatures were asked for.
 func (s Source) id() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q", []string{
-		s.File, s.Directory, s.URL, s.SHA256URL, s.SignatureURL, s.PublicKey,
+		string(s.File), string(s.Directory), string(s.URL), string(s.SHA256URL), string(s.SignatureURL), s.PublicKey,
 	}))
 	return hex.EncodeToString(sum[:8])
 }
 
-// validate says what is wrong with a source whose contents are of a kind.
+// validate returns what is wrong with a source whose contents are of a kind.
 func (s Source) validate(kind Kind) error {
 	places := 0
-	for _, place := range []string{s.File, s.Directory, s.URL} {
+	for _, place := range []string{string(s.File), string(s.Directory), string(s.URL)} {
 		if place != "" {
 			places++
 		}
@@ -92,11 +113,11 @@ func (s Source) validate(kind Kind) error {
 	if places != 1 {
 		return errors.New("want one of file, directory and URL")
 	}
-	if s.URL == "" && (kind == CrowdSec || s.SHA256URL != "" || s.SignatureURL != "" || len(s.Header) > 0) {
+	if s.URL == "" && (kind == CrowdSec || s.SHA256URL != "" || s.SignatureURL != "" || len(s.Headers) > 0) {
 		return errors.New("headers, CrowdSec, and checksums and signatures from a URL go with a URL only")
 	}
-	for _, u := range []string{s.URL, s.SHA256URL, s.SignatureURL} {
-		if err := checkURL(u); u != "" && err != nil {
+	for _, u := range []URL{s.URL, s.SHA256URL, s.SignatureURL} {
+		if err := u.check(); u != "" && err != nil {
 			return err
 		}
 	}
@@ -107,7 +128,7 @@ func (s Source) validate(kind Kind) error {
 		return errors.New("neither directories nor CrowdSec go with a checksum or a signature")
 	}
 	if s.SHA256 != "" {
-		if !isSHA256(s.SHA256) {
+		if !isSHA256(string(s.SHA256)) {
 			return fmt.Errorf("SHA-256 %q: want 64 hexadecimal digits", s.SHA256)
 		}
 		if s.SHA256URL != "" {
@@ -122,28 +143,17 @@ func (s Source) validate(kind Kind) error {
 			return err
 		}
 	}
-	if s.MaxBytes < 0 || min(s.Timeout, s.ConnectTimeout, s.StallTimeout) < 0 {
+	switch {
+	case s.MaxBytes < 0 || s.Timeout < 0 || min(s.ConnectTimeout, s.StallTimeout) < 0:
 		return errors.New("negative limit")
+	case s.MaxBytes == 0 || s.Timeout == 0:
+		return errors.New("max_bytes or timeout is 0: nothing could be read")
 	}
 	return nil
 }
 
 // proofs is not empty if the bytes as served must be certain ones.
-func (s Source) proofs() string { return s.SHA256 + s.SHA256URL + s.SignatureURL }
-
-// checkURL leaves the URL itself out of its error: it may hold a password.
-func checkURL(s string) error {
-	u, err := url.Parse(s)
-	switch {
-	case err != nil:
-		return errors.New("malformed URL")
-	case u.Scheme != "http" && u.Scheme != "https":
-		return fmt.Errorf("URL with scheme %q: want http or https", u.Scheme)
-	case u.Host == "":
-		return errors.New("URL without a host")
-	}
-	return nil
-}
+func (s Source) proofs() string { return string(s.SHA256) + string(s.SHA256URL+s.SignatureURL) }
 
 // errUnchanged says that a source holds what it held when its validator was
 // made.
@@ -177,7 +187,7 @@ type part struct {
 // files opens a file or a directory, unless it is as known says. A pipe, as of a
 // shell's <(…), can be read once: when it has been, it is unchanged.
 func (s Source) files(known validator, read bool) (*body, error) {
-	if isPipe(s.File) {
+	if isPipe(string(s.File)) {
 		if read {
 			return nil, errUnchanged
 		}
@@ -229,14 +239,14 @@ func isPipe(path string) bool {
 func (s Source) pipe() *body {
 	open := func() (io.ReadCloser, error) {
 		// Without a writer, a blocking open would wait forever.
-		f, err := os.OpenFile(s.File, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+		f, err := os.OpenFile(string(s.File), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 		if err != nil {
 			return nil, fail(Unreachable, "%w", err)
 		}
-		_ = f.SetReadDeadline(time.Now().Add(s.Timeout)) // where the file has deadlines
+		_ = f.SetReadDeadline(time.Now().Add(time.Duration(s.Timeout))) // where the file has deadlines
 		return file{f}, nil
 	}
-	return &body{parts: []part{{s.File, open}}}
+	return &body{parts: []part{{string(s.File), open}}}
 }
 
 // file is an open file whose errors tell that it could not be read.
@@ -253,16 +263,16 @@ func (f file) Read(p []byte) (int, error) {
 // list gives the paths of a source's files, and a tag that is another one when
 // any of them has changed.
 func (s Source) list() (paths []string, tag string, err error) {
-	candidates := []string{s.File}
+	candidates := []string{string(s.File)}
 	if s.Directory != "" {
-		entries, err := os.ReadDir(s.Directory)
+		entries, err := os.ReadDir(string(s.Directory))
 		if err != nil {
 			return nil, "", err
 		}
 		candidates = nil
 		for _, e := range entries {
 			if name := e.Name(); s.matches(name) {
-				candidates = append(candidates, filepath.Join(s.Directory, name))
+				candidates = append(candidates, filepath.Join(string(s.Directory), name))
 			}
 		}
 	}

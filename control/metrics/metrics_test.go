@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"weir/control/feed"
+	"weir/control/quantity"
 	"weir/filter/icarus"
 	"weir/loader"
 )
@@ -76,13 +77,16 @@ func good(t testing.TB) *feed.Feed {
 	if err := os.WriteFile(file, []byte("192.0.2.1\n192.0.2.2\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return fetched(t, feed.Config{Name: "good", Sources: []feed.Source{{File: file}}, Interval: 90 * time.Second})
+	c := feed.Config{Name: "good", Spec: feed.DefaultSpec(feed.Source{File: feed.Path(file)})}
+	c.Interval = quantity.Duration(90 * time.Second)
+	return fetched(t, c)
 }
 
 func bad(t testing.TB) *feed.Feed {
 	server := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(server.Close)
-	return fetched(t, feed.Config{Name: "bad", Sources: []feed.Source{{URL: server.URL + "/x?key=1"}, {URL: server.URL + "/x?key=2"}}})
+	one, other := feed.URL(server.URL+"/x?key=1"), feed.URL(server.URL+"/x?key=2")
+	return fetched(t, feed.Config{Name: "bad", Spec: feed.DefaultSpec(feed.Source{URL: one}, feed.Source{URL: other})})
 }
 
 func fetched(t testing.TB, c feed.Config) *feed.Feed {

@@ -1,0 +1,101 @@
+package feed
+
+import (
+	"fmt"
+	"time"
+
+	"weir/control/list"
+	"weir/control/quantity"
+)
+
+// Spec says where the entries of a list come from, and when contents are refused.
+// Use SetDefaults, or [DefaultSpec], before setting fields.
+type Spec struct {
+	// The form of the sources' contents: the name of a format, or a mapping.
+	Format Format `yaml:"format"`
+
+	// Mask host bits in prefixes instead of calling the line bad.
+	Lenient bool `yaml:"lenient"`
+
+	// Where entries come from. A list without sources has manual entries only.
+	Sources []Source `yaml:"sources,omitempty"`
+
+	// How often sources are read.
+	Interval quantity.Duration `yaml:"interval"`
+
+	// The maximum random delay added to each interval, so that not all hosts fetch
+	// at once.
+	Jitter quantity.Duration `yaml:"jitter"`
+
+	// The share of bad lines above which a source is refused.
+	MaxBad quantity.Share `yaml:"max_bad"`
+
+	// The share of its entries that a source may lose from one reading to the next;
+	// if it loses more, the old contents stay.
+	MaxShrink quantity.Share `yaml:"max_shrink"`
+}
+
+// The defaults of a Spec.
+const (
+	DefaultInterval = time.Hour
+	DefaultJitter   = time.Minute
+
+	// DefaultMaxShrink: real feeds change by some percent from one day to the
+	// next; half of one is what an interrupted job of its maker leaves.
+	DefaultMaxShrink = 0.5
+)
+
+// SetDefaults sets all fields to their defaults.
+func (s *Spec) SetDefaults() {
+	*s = Spec{
+		Interval: quantity.Duration(DefaultInterval), Jitter: quantity.Duration(DefaultJitter),
+		MaxBad: list.DefaultMaxBad, MaxShrink: DefaultMaxShrink,
+	}
+}
+
+// DefaultSpec returns a Spec of sources with the defaults. Limits of sources that
+// are 0 are set to their defaults, too.
+func DefaultSpec(sources ...Source) Spec {
+	var s Spec
+	s.SetDefaults()
+	for _, src := range sources {
+		limits := src
+		limits.SetDefaults()
+		if src.Timeout == 0 {
+			src.Timeout = limits.Timeout
+		}
+		if src.MaxBytes == 0 {
+			src.MaxBytes = limits.MaxBytes
+		}
+		s.Sources = append(s.Sources, src)
+	}
+	return s
+}
+
+// Validate returns what is wrong with a Spec as [quantity.FieldErrors].
+func (s Spec) Validate() error {
+	var errs quantity.FieldErrors
+	const most = quantity.Duration(30 * 24 * time.Hour)
+	quantity.Between(&errs, "interval", s.Interval, quantity.Duration(time.Second), most)
+	quantity.Between(&errs, "jitter", s.Jitter, 0, most)
+	quantity.Between(&errs, "max_bad", s.MaxBad, 0, 1)
+	quantity.Between(&errs, "max_shrink", s.MaxShrink, 0, 1)
+	if _, err := newReader(s.Format); err != nil {
+		errs.Failf("format", "%w", err)
+		return errs.Err() // what sources may have depends on it
+	}
+	first := make(map[[3]string]int)
+	for i, src := range s.Sources {
+		field := fmt.Sprintf("sources[%d]", i)
+		if err := src.validate(s.Format.Kind); err != nil {
+			errs.Failf(field, "%w", err)
+		}
+		place := [3]string{string(src.File), string(src.Directory), string(src.URL)}
+		if j, twice := first[place]; twice {
+			errs.Failf(field, "the same as sources[%d]", j)
+			continue
+		}
+		first[place] = i
+	}
+	return errs.Err()
+}

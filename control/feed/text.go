@@ -1,0 +1,94 @@
+package feed
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"unicode/utf8"
+)
+
+// Path is an absolute path, or "".
+type Path string
+
+// UnmarshalText reads an absolute path, or none.
+func (p *Path) UnmarshalText(text []byte) error {
+	if s := string(text); s != "" && !filepath.IsAbs(s) {
+		return fmt.Errorf("%q: want an absolute path", text)
+	}
+	*p = Path(text)
+	return nil
+}
+
+// MarshalText returns the path.
+func (p Path) MarshalText() ([]byte, error) { return []byte(p), nil }
+
+// URL is a URL of HTTP or HTTPS, or "". Its user, password and query may be secret:
+// errors are without them.
+type URL string
+
+// UnmarshalText reads a URL with a host.
+func (u *URL) UnmarshalText(text []byte) error {
+	parsed, err := url.Parse(string(text))
+	switch {
+	case err != nil:
+		return errors.New("malformed URL")
+	case parsed.Scheme != "http" && parsed.Scheme != "https":
+		return errors.New("want a URL that begins with http:// or https://")
+	case parsed.Host == "":
+		return errors.New("URL without a host")
+	}
+	*u = URL(text)
+	return nil
+}
+
+// MarshalText returns the URL, with what is secret in it.
+func (u URL) MarshalText() ([]byte, error) { return []byte(u), nil }
+
+// Redacted returns the URL without user, password and query.
+func (u URL) Redacted() string {
+	parsed, err := url.Parse(string(u))
+	if err != nil {
+		return "a malformed URL"
+	}
+	parsed.User, parsed.RawQuery, parsed.Fragment = nil, "", ""
+	return parsed.String()
+}
+
+func (u URL) check() error { return new(URL).UnmarshalText([]byte(u)) }
+
+// SHA256 is a checksum in hexadecimal, or "".
+type SHA256 string
+
+// UnmarshalText reads 64 hexadecimal digits.
+func (s *SHA256) UnmarshalText(text []byte) error {
+	if !isSHA256(string(text)) {
+		return fmt.Errorf("%q: want 64 hexadecimal digits", text)
+	}
+	*s = SHA256(text)
+	return nil
+}
+
+// MarshalText returns the digits.
+func (s SHA256) MarshalText() ([]byte, error) { return []byte(s), nil }
+
+// Separator separates the columns of CSV; 0 is the default.
+type Separator rune
+
+// UnmarshalText reads one character.
+func (s *Separator) UnmarshalText(text []byte) error {
+	r, n := utf8.DecodeRune(text)
+	if n == 0 || n != len(text) || r == utf8.RuneError || r == '\r' || r == '\n' || r == '"' {
+		return fmt.Errorf(`%q: want one character, as in ";" or "\t"`, text)
+	}
+	*s = Separator(r)
+	return nil
+}
+
+// MarshalText returns the character.
+func (s Separator) MarshalText() ([]byte, error) {
+	if s == 0 {
+		return nil, nil
+	}
+	return []byte(string(s)), nil
+}
