@@ -48,7 +48,7 @@ func (c *Config) check(fail func(path string, err error)) {
 	c.API.check(failf)
 	between(c.Learning.HalfLife, time.Second, 24*time.Hour, "learning.half_life", failf)
 
-	c.Digest.check(failf)
+	failFields("digest", c.Digest.Validate(), fail)
 	if c.Digest.Archive.Size > 0 && c.StateDir == "" {
 		failf("digest.archive", "it is kept below state_dir, which is empty")
 	}
@@ -161,39 +161,6 @@ func (a API) check(failf func(string, string, ...any)) {
 		failf("api.tls", "it is for listen, which is missing")
 	}
 }
-
-func (d Digest) check(failf func(string, string, ...any)) {
-	if d == (Digest{}) {
-		return
-	}
-	const least, most = quantity.Share(1e-5), quantity.Share(0.5)
-	switch {
-	case d.Rate.Value == 0:
-		failf("digest.rate", "want more than 0")
-		return
-	case d.Rate.Unit == quantity.Bytes || d.Rate.Unit == quantity.Bits:
-		failf("digest.rate", "%v: digests are of packets, as in 100kpps", d.Rate)
-		return
-	}
-	between(d.Slice, 100*time.Millisecond, time.Hour, "digest.slice", failf)
-	if d.Archive.Size > 0 {
-		between(d.Archive.Keep, time.Minute, 10*365*24*time.Hour, "digest.archive.keep", failf)
-	}
-	if d.FPR < least || d.FPR > most {
-		failf("digest.false_positive_rate", "%v is not between %v and %v", d.FPR, least, most)
-		return
-	}
-	if d.Keep < d.Slice || d.Keep > maxSlices*d.Slice {
-		failf("digest.keep", "%v is not between one slice and %d of them", d.Keep, maxSlices)
-		return
-	}
-	if _, err := d.plan().Geometry(); err != nil {
-		failf("digest.slice", "%s: make slices shorter", strings.TrimPrefix(err.Error(), "digest: "))
-	}
-}
-
-// maxSlices bounds what is asked for each packet that is traced.
-const maxSlices = 100_000
 
 func (l List) check(path string, fail func(string, error)) {
 	failf := func(path, format string, args ...any) { fail(path, fmt.Errorf(format, args...)) }

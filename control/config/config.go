@@ -12,7 +12,6 @@ package config
 import (
 	_ "embed"
 	"path/filepath"
-	"time"
 
 	"weir/control/engine"
 	"weir/control/feed"
@@ -20,7 +19,6 @@ import (
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
 	"weir/control/quantity"
-	"weir/filter/digest"
 	"weir/filter/membership"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -107,7 +105,7 @@ type Config struct {
 
 	// Digests of the packets that pass, by which weir trace finds where a packet
 	// has come from, and weir itself finds packets that run in a loop.
-	Digest Digest `yaml:"digest,omitempty"`
+	Digest digests.Spec `yaml:"digest,omitempty"`
 
 	// The lists, by name: letters, digits, "_", "-" and inner dots.
 	Lists []List `yaml:"lists,omitempty"`
@@ -255,36 +253,6 @@ type MulticastInterface struct {
 	Groups []Group `yaml:"groups,omitempty"`
 }
 
-// Digest says what is remembered of the packets that pass each interface. Of
-// memory, each slice takes some 11 bits a packet at a rate of false positives of
-// 1 %, and each CPU two slices more.
-type Digest struct {
-	// Packets a second that an interface is expected to pass; with more, there are
-	// more false positives.
-	Rate quantity.Rate `yaml:"rate,required"`
-
-	// How long a slice of time is, within which it is not told when a packet passed.
-	Slice quantity.Duration `yaml:"slice"`
-
-	// The share of packets that a full slice seems to have seen, and has not.
-	FPR quantity.Share `yaml:"false_positive_rate"`
-
-	// How long slices are kept in memory.
-	Keep quantity.Duration `yaml:"keep"`
-
-	// Slices on disk, below state_dir.
-	Archive Archive `yaml:"archive,omitempty"`
-}
-
-// Archive says which slices are kept on disk.
-type Archive struct {
-	// Bytes of disk, above which the oldest slices go before their time.
-	Size quantity.Size `yaml:"size,required"`
-
-	// How long.
-	Keep quantity.Duration `yaml:"keep"`
-}
-
 // List is a list: entries from its sources, and those that are added to it by
 // command.
 type List struct {
@@ -341,37 +309,14 @@ func (c *Config) SetDefaults() {
 func (m *Multicast) SetDefaults() { m.MaxGroups = DefaultMaxGroups }
 
 // SetDefaults sets the defaults.
-func (d *Digest) SetDefaults() {
-	d.Slice, d.FPR, d.Keep = quantity.Duration(digests.DefaultSlice), digests.DefaultFPR, quantity.Duration(digests.DefaultKeep)
-}
-
-// SetDefaults sets the defaults.
-func (a *Archive) SetDefaults() { a.Keep = quantity.Duration(digests.DefaultArchiveKeep) }
-
-// SetDefaults sets the defaults.
 func (l *List) SetDefaults() {
 	l.Action = Block
 	l.Spec.SetDefaults()
 }
 
-// On reports whether digests are to be recorded.
-func (d Digest) On() bool { return d.Rate.Value > 0 }
-
-func (d Digest) plan() digest.Config {
-	return digest.Config{Rate: d.Rate.Value, Slice: time.Duration(d.Slice), FPR: float64(d.FPR), Keep: time.Duration(d.Keep)}
-}
-
-// Digests are what is recorded, as package traceback has it, nil for nothing.
+// Digests returns what is recorded, nil for nothing.
 func (c *Config) Digests() *digests.Config {
-	d := c.Digest
-	if !d.On() {
-		return nil
-	}
-	t := &digests.Config{Config: d.plan()}
-	if d.Archive.Size > 0 {
-		t.Archive = digests.ArchiveConfig{Dir: filepath.Join(string(c.StateDir), "digests"), Keep: time.Duration(d.Archive.Keep), Size: int64(d.Archive.Size)}
-	}
-	return t
+	return c.Digest.Config(filepath.Join(string(c.StateDir), "digests"))
 }
 
 // Feed returns the configuration of the list's feed.

@@ -16,7 +16,6 @@ import (
 	"weir/control/feed"
 	"weir/control/observe/digests"
 	"weir/control/observe/heavy"
-	"weir/control/quantity"
 	"weir/filter/icarus"
 	"weir/filter/key"
 )
@@ -197,14 +196,16 @@ func TestExample(t *testing.T) {
 	if unsaid := (Loop{}); c.Loop.Action != ReportLoops || fmt.Sprint(must(unsaid.Geometry())) != fmt.Sprint(must(c.Loop.Geometry())) {
 		t.Errorf("loops %+v, other than the defaults", c.Loop)
 	}
-	if d := element(reflect.TypeFor[Digest]()).Interface().(Digest); c.Digest != (Digest{Rate: c.Digest.Rate, Slice: d.Slice, FPR: d.FPR,
-		Keep: d.Keep, Archive: Archive{Size: c.Digest.Archive.Size, Keep: quantity.Duration(digests.DefaultArchiveKeep)}}) {
-		t.Errorf("digest %+v, the defaults are %+v", c.Digest, d)
+	digest := digests.Spec{Rate: c.Digest.Rate, Archive: digests.ArchiveSpec{Size: c.Digest.Archive.Size}}
+	digest.SetDefaults()
+	digest.Archive.SetDefaults()
+	if c.Digest != digest {
+		t.Errorf("digest %+v, the defaults are %+v", c.Digest, digest)
 	}
 	if c.Multicast.MaxGroups != DefaultMaxGroups {
 		t.Errorf("%d groups, not as many as by default", c.Multicast.MaxGroups)
 	}
-	c.Loop, c.Digest, c.Multicast = Loop{}, Digest{}, Multicast{}
+	c.Loop, c.Digest, c.Multicast = Loop{}, digests.Spec{}, Multicast{}
 	i := slices.IndexFunc(c.Lists, func(l List) bool { return l.Name == "feed" })
 	feed := c.Lists[i]
 	want := element(reflect.TypeFor[List]()).Interface().(List)
@@ -434,6 +435,42 @@ func TestErrors(t *testing.T) {
 		}
 		if seen := validate(t, []byte(c.text)) != nil; seen == c.unseen {
 			t.Errorf("%s\nthe schema says that it is wrong: %v", c.text, seen)
+		}
+	}
+}
+
+// TestTrackers checks that a configuration accepts the trackers that the command
+// line does, and refuses the others with the same message.
+func TestTrackers(t *testing.T) {
+	for _, fields := range [][]string{
+		{"key=src"},
+		{"key=src", "threshold=50kpps"},
+		{"key=src", "threshold=0.00001%"},
+		{"key=src", "threshold=10Mbit/s+1%", "action=limit", "limit=1MB/s", "burst=64k"},
+		{"key=dst/48", "interval=5m"},
+		{"key=src", "interval=10"},
+		{"key=src", "threshold=0%"},
+		{"key=src", "threshold=1kpps", "action=limit", "limit=0.5/s"},
+		{"key=src", "action=limit"},
+		{"key=src", "limit=5/s"},
+		{"key=src", "unit=packets", "threshold=1MB/s"},
+		{"key=src", "unit=bits"},
+		{"key=flow/3"},
+		{"key=src", "action=block", "duration=31d"},
+		{"key=src", "memory=1TiB"},
+		{"key=src", "rate=1kpps"},
+		{"key=src", "for=10s"},
+		{"unit=bytes"},
+	} {
+		spec, onLine := heavy.Parse(strings.Join(fields, ","))
+		text := "interfaces: [eth0]\ntrackers: [{" + strings.ReplaceAll(strings.Join(fields, ", "), "=", ": ") + "}]"
+		c, inFile := Parse("weir.yaml", []byte(text))
+		var errs Errors
+		switch errors.As(inFile, &errs); {
+		case onLine == nil && (inFile != nil || c.Trackers[0] != spec):
+			t.Errorf("%q is %v on the command line, in a file %v: %v", fields, spec, c, inFile)
+		case onLine != nil && (len(errs) != 1 || !strings.HasSuffix(onLine.Error(), ": "+errs[0].Err.Error())):
+			t.Errorf("%q is refused on the command line: %v\nand in a file: %v", fields, onLine, inFile)
 		}
 	}
 }

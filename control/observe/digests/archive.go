@@ -25,9 +25,6 @@ import (
 	"weir/loader"
 )
 
-// DefaultArchiveKeep is a day.
-const DefaultArchiveKeep = 24 * time.Hour
-
 // ArchiveConfig says which slices are on disk.
 type ArchiveConfig struct {
 	Dir  string        // "": there is no archive

@@ -24,15 +24,7 @@ import (
 	"weir/loader"
 )
 
-// The defaults. For a link of moderate size, with 100,000 packets a second, a slice
-// has 135 kB, which a core's cache holds, and all of them 80 MB.
-const (
-	DefaultSlice = time.Second
-	DefaultFPR   = 0.01
-	DefaultKeep  = 10 * time.Minute
-)
-
-// Config says what is to be remembered.
+// Config says what is recorded, and where it is archived.
 type Config struct {
 	digest.Config
 	Archive ArchiveConfig // without a directory: none
