@@ -13,16 +13,16 @@ import (
 	"weir/control/list"
 )
 
-// contents are what a source held when it was read.
+// contents is what a source contained when it was read.
 type contents struct {
 	entries *list.Set
 	reports []list.Report // of each file
 	sum     [sha256.Size]byte
 	record
-	saved bool // it is what the saved file holds
+	saved bool // the saved file has the same contents
 }
 
-// attempt tries a source. It fails only if ctx ends.
+// attempt tries to read a source. It fails only if ctx ends.
 func (f *Feed) attempt(ctx context.Context, s *source) (Outcome, error) {
 	s.attempting.Lock()
 	defer s.attempting.Unlock()
@@ -72,11 +72,11 @@ func (f *Feed) attempt(ctx context.Context, s *source) (Outcome, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.held, s.last = c, o
-	if len(s.asked) > 0 { // else a connection was still there
+	if len(s.asked) > 0 { // otherwise a connection was reused
 		s.servers = s.asked
 	}
 	if o.Changed {
-		f.version.Add(1) // behind what it counts
+		f.version.Add(1) // after the change that it counts
 	}
 	if s.failures++; o.Result != Failed {
 		s.failures = 0
@@ -84,19 +84,20 @@ func (f *Feed) attempt(ctx context.Context, s *source) (Outcome, error) {
 	return o, nil
 }
 
-// confirmed is c, found to be the same at a time, with the validator for next
-// time. It is a copy, as others may be reading c.
+// confirmed returns a copy of c, found to be unchanged at a time, with the
+// validator for the next attempt. It does not change c, which others may be
+// reading.
 func (c *contents) confirmed(v validator, at time.Time) *contents {
 	same := *c
 	same.validator, same.Read = v, at
 	return &same
 }
 
-// read reads a source, of which the contents old are in force, nil for none. It
-// fails for all that must not come into force.
+// read reads a source, given its active contents, nil for none. It fails for
+// all contents that must not become active.
 func (f *Feed) read(ctx context.Context, s *source, old *contents, to io.Writer) (*body, *contents, error) {
 	var known validator
-	// Otherwise all of it is needed again, to be saved or for another checksum.
+	// Otherwise it must be read in full, to be saved or for another checksum.
 	if old != nil && old.saved && (s.SHA256 == "" || strings.EqualFold(string(s.SHA256), old.SHA256)) {
 		known = old.validator
 	}
@@ -126,7 +127,8 @@ func (f *Feed) read(ctx context.Context, s *source, old *contents, to io.Writer)
 	if c == nil {
 		return nil, nil, err
 	}
-	// Before the complaint that it makes no sense: that may be the reason.
+	// Verify before reporting a parse error, of which a bad checksum may be the
+	// reason.
 	if err := s.verify(ctx, c.sum, text.Bytes()); err != nil {
 		return nil, nil, err
 	}
@@ -142,8 +144,8 @@ func (f *Feed) read(ctx context.Context, s *source, old *contents, to io.Writer)
 	return b, c, err
 }
 
-// plausible refuses contents that are likely to be a failure of whoever makes
-// them.
+// plausible rejects contents that are probably due to a failure of their
+// publisher.
 func (f *Feed) plausible(s *source, c, old *contents) error {
 	n := c.entries.Len()
 	unfilled := f.MayBeEmpty && s.Directory != "" && (old == nil || old.entries.Len() == 0)
@@ -155,14 +157,13 @@ func (f *Feed) plausible(s *source, c, old *contents) error {
 	}
 	before, share := old.entries.Len(), float64(f.MaxShrink)
 	if lost := before - n; float64(lost) > share*float64(before) {
-		return fail(Shrunk, "%d entries, after %d: more than %g%% went (raise max_shrink to accept it)", n, before, 100*share)
+		return fail(Shrunk, "%d entries, down from %d: more than %g%% removed (raise max_shrink to accept it)", n, before, 100*share)
 	}
 	return nil
 }
 
-// receive reads a body to its end and copies it to another place. Where the
-// body could be read, but not understood, there are contents with its checksum
-// beside the error.
+// receive reads a body to its end and copies it to a writer. If the body could
+// be read, but not parsed, it returns contents with a checksum and an error.
 func (f *Feed) receive(s *source, b *body, to io.Writer) (*contents, error) {
 	sum := sha256.New()
 	to = io.MultiWriter(sum, to)
@@ -179,8 +180,8 @@ func (f *Feed) receive(s *source, b *body, to io.Writer) (*contents, error) {
 		in := &input{r: src, left: &left, to: to}
 		before := left
 		e, r, err := f.format.read(p.name, in, &textLeft, f.options())
-		_, _ = io.Copy(io.Discard, in) // what a reader that failed has left
-		_ = src.Close()                // it was read, nothing can be lost
+		_, _ = io.Copy(io.Discard, in) // the rest, after a parse error
+		_ = src.Close()                // opened for reading, nothing can be lost
 		if in.err != io.EOF {
 			return nil, in.err
 		}
@@ -205,12 +206,12 @@ func (f *Feed) options() list.Options {
 	return o
 }
 
-// input reads what a source serves, copies it, and stops where it is too much.
+// input reads a source's body, copies it, and stops if it is too large.
 type input struct {
 	r    io.Reader
-	left *int64 // bytes that may come yet
+	left *int64 // bytes that may still follow
 	to   io.Writer
-	err  error // the source's own, whatever a reader makes of it; io.EOF at the end
+	err  error // the source's own error, unwrapped; io.EOF at the end
 }
 
 func (in *input) Read(p []byte) (int, error) {
@@ -219,14 +220,14 @@ func (in *input) Read(p []byte) (int, error) {
 	}
 	n, err := in.r.Read(p)
 	if *in.left -= int64(n); *in.left < 0 {
-		n, err = 0, fail(TooLarge, "more bytes than the source may have (max_bytes)")
+		n, err = 0, fail(TooLarge, "more bytes than max_bytes allows")
 	}
-	_, _ = in.to.Write(p[:n]) // a spool and a checksum never fail
+	_, _ = in.to.Write(p[:n]) // writing to a spool and a checksum never fails
 	in.err = err
 	return n, err
 }
 
-// download asks for a URL, unless it holds what is known.
+// download requests a URL, on the condition that it has changed.
 func (s *source) download(ctx context.Context, known validator) (*body, error) {
 	a, err := s.get(ctx, string(s.URL), known)
 	if err != nil {

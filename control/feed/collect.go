@@ -10,12 +10,12 @@ import (
 	"weir/control/list"
 )
 
-// lines counts the lines that are read from r, and tells the line of an offset.
+// lines counts the lines that are read from r, and maps offsets to lines.
 type lines struct {
 	r     io.Reader
 	read  int64
 	last  byte    // the last byte read
-	ends  []int64 // offsets of the line ends after the last one asked for
+	ends  []int64 // offsets of the line ends after the last offset looked up
 	ended int     // lines whose ends are before those
 }
 
@@ -31,8 +31,8 @@ func (l *lines) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// at is the line, from 1, of an offset that was read. Offsets are asked for in
-// ascending order.
+// at returns the line, from 1, of an offset that was read. Offsets must be
+// looked up in ascending order.
 func (l *lines) at(offset int64) int {
 	for len(l.ends) > 0 && l.ends[0] < offset {
 		l.ends = l.ends[1:]
@@ -41,7 +41,7 @@ func (l *lines) at(offset int64) int {
 	return l.ended + 1
 }
 
-// total is the number of lines read.
+// total returns the number of lines read.
 func (l *lines) total() int {
 	n := l.ended + len(l.ends)
 	if l.read > 0 && l.last != '\n' {
@@ -50,30 +50,30 @@ func (l *lines) total() int {
 	return n
 }
 
-// place is where a value stands. An offset of 0 says nothing: where a line has
-// one value, its number is enough.
+// place is the position of a value. An offset of 0 is unknown: if a line has
+// one value, its number suffices.
 type place struct {
 	line   int
-	offset int64 // of the value's first byte in the text, for what is all in one line
+	offset int64 // of the value's first byte, for text with many values in one line
 }
 
-// collector makes entries of the values that a format's reader finds.
+// collector parses the values that a format's reader finds.
 type collector struct {
 	text    lines
 	options list.Options
 	entries list.Entries
 	report  list.Report
 
-	// Values that are not yet parsed, one a line, and where they stand. They are
-	// parsed in bulk, by the same code as a list's lines.
+	// Values that are not yet parsed, one per line, and their positions. They
+	// are parsed in bulk, by the same code as a list's lines.
 	values []byte
 	places []place
 
-	seek seek // nil: to collect them
+	seek seek // nil: collect the entries
 }
 
 // bulk is the length in bytes of the values that are parsed together: enough to
-// make a call of list.Parse cheap, little beside what else is held.
+// amortise a call of list.Parse, and small in comparison with other buffers.
 const bulk = 256 << 10
 
 var errNoValue = errors.New("no address")
@@ -86,8 +86,8 @@ func (c *collector) value(at place, v string) {
 		c.bad(at, v, errNoValue)
 		return
 	case strings.HasPrefix(v, "#") || strings.HasPrefix(v, ";") || strings.ContainsFunc(v, notPrintable):
-		// Text of its own, which the list format would take for a comment, for
-		// several lines or for something compressed.
+		// The list format would take such text for a comment, for several lines
+		// or for compressed data.
 		c.bad(at, v, errors.New("not an address"))
 		return
 	}
@@ -100,17 +100,17 @@ func (c *collector) value(at place, v string) {
 
 func notPrintable(r rune) bool { return r < ' ' || r > '~' }
 
-// bad takes what should be a value and is none.
+// bad records text that is not a value.
 func (c *collector) bad(at place, text string, err error) {
 	c.report.Bad++
 	if len(c.report.Errors) == list.MaxErrors {
 		return
 	}
-	c.flush() // errors in order
+	c.flush() // keeps errors in order
 	c.describe(at, text, err)
 }
 
-// describe enters a bad value into the report, unless it has enough of them.
+// describe adds a bad value to the report, unless that has enough of them.
 func (c *collector) describe(at place, text string, err error) {
 	if len(c.report.Errors) == list.MaxErrors {
 		return
@@ -118,7 +118,7 @@ func (c *collector) describe(at place, text string, err error) {
 	if at.offset > 0 {
 		err = fmt.Errorf("byte %d: %w", at.offset, err)
 	}
-	const most = 60 // bytes of text that a message can bear
+	const most = 60 // bytes of text in a message
 	if len(text) > most {
 		text = strings.ToValidUTF8(text[:most], "") + "…"
 	}
@@ -134,12 +134,12 @@ func (c *collector) flush() {
 	if c.seek != nil {
 		for l, err := range list.ScanReader(c.report.File, bytes.NewReader(c.values), c.options) {
 			if err != nil || !c.seek(c.places[l.Number-1].line, l.Entries) {
-				break // the rest is read in vain, but is not much beside what it took to get here
+				break // the rest is read for nothing, but is short
 			}
 		}
 		return
 	}
-	// It cannot fail: memory can be read, and no share of bad lines exceeds 1.
+	// Cannot fail: memory is readable, and no share of bad lines exceeds 1.
 	e, r, _ := list.Parse(c.report.File, bytes.NewReader(c.values), list.Options{Lenient: c.options.Lenient, MaxBad: 1})
 	c.entries.Append(e)
 	c.report.Good += r.Good
@@ -149,8 +149,8 @@ func (c *collector) flush() {
 	}
 }
 
-// finish gives what was collected, and refuses it where err says that it is not
-// whole, or where too great a share of it is bad.
+// finish returns the collected entries, or rejects them if err is set or too
+// many of them are bad.
 func (c *collector) finish(err error) (list.Entries, list.Report, error) {
 	c.flush()
 	r := &c.report

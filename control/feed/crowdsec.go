@@ -15,29 +15,28 @@ import (
 	"time"
 )
 
-// decisions are the addresses and prefixes that CrowdSec wants banned, and
-// until when.
+// decisions maps the addresses and prefixes that CrowdSec bans to their expiry.
 //
-// As a body they are in the list format, a line each with the time behind the
-// address, so that they are read and saved like any other list.
+// Their body is in the list format, one address per line followed by its
+// expiry, so that they are read and saved like any other list.
 type decisions map[string]time.Time
 
-// decision is what the API says of one of them; there is more.
+// decision is the part of a decision in the API that matters here.
 type decision struct {
 	Scope, Type, Value string
 	Duration           string // from now on
 	Simulated          bool
 }
 
-// enforceable reports whether it is for a packet filter.
+// enforceable reports whether a packet filter can enforce the decision.
 func (d decision) enforceable() bool {
 	return strings.EqualFold(d.Type, "ban") && !d.Simulated &&
 		(strings.EqualFold(d.Scope, "ip") || strings.EqualFold(d.Scope, "range"))
 }
 
-// stream asks CrowdSec for its decisions: for all at the beginning and after a
-// failure, otherwise for what has changed. The API goes by what it has
-// answered, not by what arrived.
+// stream requests CrowdSec's decisions: all of them at the start and after a
+// failure, otherwise the changes. The API computes changes since its last
+// answer, whether or not that arrived.
 func (s *source) stream(ctx context.Context) (*body, error) {
 	all := !s.synced
 	s.synced = false
@@ -46,7 +45,7 @@ func (s *source) stream(ctx context.Context) (*body, error) {
 		return nil, fail(Unreachable, "malformed URL")
 	}
 	u = u.JoinPath("v1", "decisions", "stream")
-	q := u.Query() // the operator's own conditions, such as origins
+	q := u.Query() // the operator's own filters, such as origins
 	q.Set("startup", strconv.FormatBool(all))
 	u.RawQuery = q.Encode()
 	a, err := s.get(ctx, u.String(), validator{})
@@ -69,7 +68,7 @@ func (s *source) stream(ctx context.Context) (*body, error) {
 	return b, nil
 }
 
-// update reads an answer of the API and gives the decisions that hold then.
+// update reads an answer of the API and returns the resulting decisions.
 func (d decisions) update(src *input, now time.Time) (decisions, error) {
 	var answer struct{ New, Deleted json.RawMessage }
 	var added, deleted []decision
@@ -93,7 +92,7 @@ func (d decisions) update(src *input, now time.Time) (decisions, error) {
 
 	next := decisions{}
 	maps.Copy(next, d)
-	// First what is gone: it may have been decided anew.
+	// Deletions first: a decision may have been renewed.
 	for _, e := range deleted {
 		if e.enforceable() {
 			delete(next, e.Value)
@@ -110,20 +109,20 @@ func (d decisions) update(src *input, now time.Time) (decisions, error) {
 		if strings.Trim(e.Value, "0123456789abcdefABCDEF.:/") != "" || e.Value == "" {
 			return nil, fail(Garbage, "decision on %q: want an address or a prefix", e.Value)
 		}
-		// Up to the next second, as that is what is saved.
+		// Rounded up to seconds, the resolution of saved times.
 		next[e.Value] = now.Add(left + time.Second - 1).Truncate(time.Second)
 	}
 	return next, nil
 }
 
-// expire removes what has expired and reports whether anything has.
+// expire removes expired decisions and reports whether there were any.
 func (d decisions) expire(now time.Time) bool {
 	before := len(d)
 	maps.DeleteFunc(d, func(_ string, until time.Time) bool { return !until.After(now) })
 	return len(d) < before
 }
 
-// body gives the decisions as a source's contents.
+// body returns the decisions as a source's contents.
 func (d decisions) body(name string) *body {
 	var text bytes.Buffer
 	for _, value := range slices.Sorted(maps.Keys(d)) {
@@ -148,12 +147,12 @@ func parseDecisions(text io.Reader) (decisions, error) {
 	return d, s.Err()
 }
 
-// remake makes the contents anew from CrowdSec's decisions.
+// remake rebuilds the contents from CrowdSec's decisions.
 func (f *Feed) remake(s *source) {
 	b := s.decisions.body(s.name)
 	c, err := f.receive(s, b, io.Discard)
 	if err != nil {
-		return // they were good once, and have become less
+		return // cannot fail: they were parsed before
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

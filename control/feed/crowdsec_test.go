@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// lapi is what CrowdSec's local API does: it gives all decisions or, since the
-// last time that it answered, those that are new and those that went.
+// lapi imitates CrowdSec's local API: it returns all decisions or, since its
+// last answer, the new and the deleted ones.
 type lapi struct {
 	*server
 	asked  []string // queries
@@ -76,7 +76,7 @@ func TestCrowdSec(t *testing.T) {
 		`{"duration":"4h","scope":"Ip","type":"ban","value":"192.0.2.9","simulated":true},`+
 		`{"duration":"4h","scope":"Country","type":"ban","value":"FR"}`+"]", "[]"), New, NoFailure, "192.0.2.1 198.51.100.0/24")
 	step("more", decided("["+ban("2001:db8::1", "1h")+"]", "null"), New, NoFailure, "192.0.2.1 198.51.100.0/24 2001:db8::1")
-	step("gone and decided anew", decided("["+ban("192.0.2.1", "1h")+"]", "["+ban("192.0.2.1", "-1s")+","+ban("2001:db8::1", "-1s")+"]"), New, NoFailure, "192.0.2.1 198.51.100.0/24")
+	step("deleted and renewed", decided("["+ban("192.0.2.1", "1h")+"]", "["+ban("192.0.2.1", "-1s")+","+ban("2001:db8::1", "-1s")+"]"), New, NoFailure, "192.0.2.1 198.51.100.0/24")
 	restart()
 	if got := strings.Join(textsOf(f.Contents()), " "); got != "192.0.2.1 198.51.100.0/24" {
 		t.Errorf("after a restart: %s", got)
@@ -91,9 +91,9 @@ func TestCrowdSec(t *testing.T) {
 	step("empty", "", Failed, Truncated, "192.0.2.1 198.51.100.0/24")
 	step("no duration", decided("["+ban("192.0.2.1", "soon")+"]", "[]"), Failed, Garbage, "192.0.2.1 198.51.100.0/24")
 	step("no address", decided("["+ban("192.0.2.1 x", "1h")+"]", "[]"), Failed, Garbage, "192.0.2.1 198.51.100.0/24")
-	step("suddenly nothing at all", decided("[]", "[]"), Failed, Empty, "192.0.2.1 198.51.100.0/24")
+	step("suddenly empty", decided("[]", "[]"), Failed, Empty, "192.0.2.1 198.51.100.0/24")
 	step("all again", decided("["+ban("192.0.2.1", "1h")+"]", "null"), New, NoFailure, "192.0.2.1")
-	step("all gone, and said so", decided("null", "["+ban("192.0.2.1", "-1s")+"]"), New, NoFailure, "")
+	step("all deleted", decided("null", "["+ban("192.0.2.1", "-1s")+"]"), New, NoFailure, "")
 
 	var startup []string
 	for _, q := range a.asked {
@@ -104,7 +104,7 @@ func TestCrowdSec(t *testing.T) {
 	}
 }
 
-// TestCrowdSecFaults checks that the transport's failures are known here, too.
+// TestCrowdSecFaults checks that transport failures are classified here, too.
 func TestCrowdSecFaults(t *testing.T) {
 	a := newLAPI(t)
 	c := a.config()
@@ -134,8 +134,8 @@ func TestCrowdSecFaults(t *testing.T) {
 	want(t, f, fetch(t, f), Failed, BadStatus, "")
 }
 
-// TestExpiry checks that decisions end in time though the API does not answer,
-// and also where they ended while no process ran.
+// TestExpiry checks that decisions expire on time even if the API does not
+// answer or no process was running.
 func TestExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -146,7 +146,7 @@ func TestExpiry(t *testing.T) {
 			return nil, os.ErrDeadlineExceeded
 		})
 
-		// As after a good attempt.
+		// As after a successful attempt.
 		s.decisions = decisions{"192.0.2.1": time.Now().Add(time.Minute), "192.0.2.2": time.Now().Add(time.Hour), "192.0.2.3": time.Now().Add(2 * time.Hour)}
 		to := &spool{path: s.saved}
 		held, err := f.receive(s, s.decisions.body(s.name), to)

@@ -27,7 +27,7 @@ func (f *reader) csv(c *collector) error {
 		}
 		if p := (*csv.ParseError)(nil); errors.As(err, &p) {
 			if p.Line != p.StartLine {
-				// All lines between are taken for one field.
+				// Everything after the quote was parsed as one field.
 				return fmt.Errorf("line %d: a quote that is not closed", p.StartLine)
 			}
 			c.bad(place{line: p.Line}, "", p.Err)
@@ -59,9 +59,8 @@ func (f *reader) csv(c *collector) error {
 	}
 }
 
-// header looks at the first record: columns that are given by name are found in
-// it. Otherwise it counts as a header if it has a word where an address should
-// stand.
+// header examines the first record: columns given by name are found in it.
+// Otherwise it counts as a header if it has a word where an address should be.
 func (f *reader) header(record []string, first, last *int) (bool, error) {
 	named := false
 	for name, n := range map[string]*int{f.Column: first, f.LastColumn: last} {
@@ -75,7 +74,7 @@ func (f *reader) header(record []string, first, last *int) (bool, error) {
 			}
 		}
 		if *n == 0 {
-			return false, fmt.Errorf("no column is called %q: they are %q", name, record)
+			return false, fmt.Errorf("no column %q, only %q", name, record)
 		}
 	}
 	if named || len(record) < *first {
@@ -85,7 +84,7 @@ func (f *reader) header(record []string, first, last *int) (bool, error) {
 	return v != "" && (v[0] < '0' || v[0] > '9') && !strings.Contains(v, ":"), nil
 }
 
-// number reads a column's number; 0 for what is a name.
+// number parses a column's number; it returns 0 for a name.
 func number(column string) int {
 	n, err := strconv.Atoi(column)
 	if err != nil || n < 1 {

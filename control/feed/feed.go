@@ -1,16 +1,16 @@
-// Package feed gets a list's entries from its sources, and keeps the last known
-// good ones.
+// Package feed reads a list's entries from its sources, and keeps the last
+// known good ones.
 //
-// A [Feed] has one or more sources: files, directories, URLs. Each is on its
-// own: one that fails keeps what it held, whatever becomes of the others. What
-// a source holds is in force only when it was read to its end, is what its
-// checksum and signature say, has not too many bad lines, is not empty, and is
-// not much less than before. Otherwise the old contents stay, the [Outcome]
-// says why, and the source is tried again, at first after some seconds, then
-// more and more rarely, but never more rarely than a good one.
+// A [Feed] has one or more sources: files, directories, URLs. They are
+// independent: one that fails keeps its old contents, whatever happens to the
+// others. New contents become active only if they were read to the end, match
+// their checksum and signature, do not have too many bad lines, are not empty,
+// and are not much smaller than before. Otherwise the old contents stay, the
+// [Outcome] says why, and the source is retried, at first after some seconds,
+// then at growing intervals up to the regular one.
 //
-// Contents are saved when they come into force, and loaded by [Open]: a restart
-// filters at once, and with what filtered before it.
+// Contents are saved when they become active, and loaded by [Open], so that
+// filtering resumes immediately after a restart.
 package feed
 
 import (
@@ -30,17 +30,17 @@ import (
 	"weir/control/list"
 )
 
-// firstRetry is after how long a source that has failed is tried again for the
-// first time: long enough for a server to restart, short against an Interval.
+// firstRetry is the delay before the first retry of a failed source: long
+// enough for a server to restart, short in comparison with an Interval.
 const firstRetry = 15 * time.Second
 
 // Config is a Spec with what its list adds.
 type Config struct {
-	Name string // also that of a directory: letters, digits, "_", "-" and inner dots
+	Name string // also a directory name: letters, digits, "_", "-" and inner dots
 	Spec
 
-	// MayBeEmpty says that no entries are no failure of a directory that never had
-	// any: it is yet to be filled.
+	// MayBeEmpty accepts a directory without entries if it never had any: it is
+	// yet to be filled.
 	MayBeEmpty bool
 
 	// Refuse, unless it is nil, returns why a source's entries must not become
@@ -48,44 +48,44 @@ type Config struct {
 	Refuse func(*list.Set) error
 }
 
-// Feed gets a list's entries. Its methods may be called concurrently.
+// Feed reads a list's entries. Its methods are safe for concurrent use.
 type Feed struct {
 	Config
 	format  *reader
 	sources []*source
 	random  func() float64 // 0…1, for jitter
 
-	handling sync.Mutex // held while Run's caller is told of an outcome
+	handling sync.Mutex // locked during calls of Run's handler
 
 	version atomic.Uint64
 }
 
-// source is a source and what is known of it.
+// source is a source and its state.
 type source struct {
 	Source
 	name   string
-	saved  string // path of the saved file; "": contents are not saved
+	saved  string // path of the saved file; "": not saved
 	client *http.Client
 
-	attempting sync.Mutex // held during an attempt; guards what attempts alone use:
+	attempting sync.Mutex // locked during an attempt; guards what only attempts use:
 	decisions  decisions  // CrowdSec's
 	synced     bool       // CrowdSec may send changes only
 
 	mu       sync.Mutex // guards the rest
 	held     *contents  // nil before the first success
 	last     Outcome
-	failures int // in a row
+	failures int // consecutive
 	next     time.Time
-	servers  []netip.Addr // that the last attempt asked which had to connect
-	asked    []netip.Addr // by the attempt under way
+	servers  []netip.Addr // connected to by the last attempt that needed a connection
+	asked    []netip.Addr // by the attempt in progress
 }
 
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
 
-// Open returns a feed with the contents that were saved below directory. It fails
-// for a bad configuration only: saved contents that cannot be used are left
-// where they are, and [Feed.Status] says so. Without a directory, contents are
-// kept in memory only.
+// Open returns a feed with the contents that were saved below directory. It
+// fails only for a bad configuration: unusable saved contents are left in
+// place, and reported by [Feed.Status]. Without a directory, contents are kept
+// in memory only.
 func Open(c Config, directory string) (*Feed, error) {
 	f, err := open(c, directory)
 	if err != nil {
@@ -143,12 +143,12 @@ func (f *Feed) Contents() *list.Set {
 	return list.Union(all...)
 }
 
-// Version counts the changes of Contents. If it is the same before and after a
-// call of Contents, the result is current.
+// Version counts the changes of Entries: a caller that reads Version before
+// Entries misses no change.
 func (f *Feed) Version() uint64 { return f.version.Load() }
 
-// Fetch tries each source once, now, and gives an outcome for each. It fails
-// only if ctx ends; the sources that were not tried by then have no outcome.
+// Fetch tries each source once, now, and returns an outcome for each. It fails
+// only if ctx ends; sources that were not tried by then have no outcome.
 func (f *Feed) Fetch(ctx context.Context) ([]Outcome, error) {
 	var outcomes []Outcome
 	for _, s := range f.sources {
@@ -161,8 +161,8 @@ func (f *Feed) Fetch(ctx context.Context) ([]Outcome, error) {
 	return outcomes, nil
 }
 
-// Run tries each source at once and then at its intervals, until ctx ends. It
-// calls handle after each attempt, once at a time.
+// Run tries each source immediately and then at its intervals, until ctx ends.
+// It calls handle after each attempt; the calls do not overlap.
 func (f *Feed) Run(ctx context.Context, handle func(Outcome)) {
 	var all sync.WaitGroup
 	for _, s := range f.sources {
@@ -194,8 +194,8 @@ func (f *Feed) run(ctx context.Context, s *source, handle func(Outcome)) {
 	}
 }
 
-// wait is how long to wait after a number of failures in a row, where the
-// server may have asked for some time.
+// wait returns the delay after a number of consecutive failures, given the
+// server's Retry-After.
 func (f *Feed) wait(failures int, retryAfter time.Duration) time.Duration {
 	interval := time.Duration(f.Interval)
 	if failures == 0 {
@@ -206,32 +206,32 @@ func (f *Feed) wait(failures int, retryAfter time.Duration) time.Duration {
 		wait *= 2
 	}
 	wait = min(wait, interval)
-	// Those that failed together must not come back together.
+	// Sources that failed together must not retry together.
 	wait = wait/2 + time.Duration(f.random()*float64(wait/2))
 	return max(wait, retryAfter)
 }
 
-// Status is what is known of a feed.
+// Status is the state of a feed.
 type Status struct {
 	Name    string
 	Entries int
 	Sources []SourceStatus
 }
 
-// SourceStatus is what is known of a source.
+// SourceStatus is the state of a source.
 type SourceStatus struct {
 	Source   string
-	Entries  int           // in force
-	Reports  []list.Report // on the files of which they come
-	Read     time.Time     // when the source was last known to hold them; zero: never
-	Unsaved  bool          // a restart would not find them
-	Last     Outcome       // of the last attempt, or of loading what was saved
-	Failures int           // attempts that have failed since one succeeded
-	Next     time.Time     // the next attempt of Run; zero: none is planned
-	Servers  []netip.Addr  // to which it was connected last, or that was tried
+	Entries  int           // active entries
+	Reports  []list.Report // of the files that they come from
+	Read     time.Time     // when they were last confirmed; zero: never
+	Unsaved  bool          // they would be lost on a restart
+	Last     Outcome       // of the last attempt, or of loading the saved contents
+	Failures int           // attempts failed since the last success
+	Next     time.Time     // next attempt of Run; zero: none planned
+	Servers  []netip.Addr  // last connected to, or tried
 }
 
-// Status tells what is known of the feed.
+// Status returns the state of the feed.
 func (f *Feed) Status() Status {
 	st := Status{Name: f.Name}
 	for _, s := range f.sources {

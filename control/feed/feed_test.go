@@ -35,7 +35,7 @@ const (
 	lessText = "192.0.2.1 192.0.2.2"
 )
 
-// server serves what it is told to.
+// server serves a configurable answer.
 type server struct {
 	*httptest.Server
 	handler atomic.Pointer[http.HandlerFunc]
@@ -71,10 +71,11 @@ func status(code int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
 }
 
-// from is a source at a server.
+// from returns a source at a server.
 func from(s *server) Source { return Source{URL: URL(s.URL + "/list.txt"), MaxBytes: 64 << 10} }
 
-// impatient is a source at a server, with limits that a test can wait for.
+// impatient returns a source at a server, with time limits short enough for a
+// test.
 func impatient(s *server) Source {
 	src := from(s)
 	src.StallTimeout, src.Timeout = 800*time.Millisecond, quantity.Duration(2500*time.Millisecond)
@@ -98,7 +99,7 @@ func mustOpen(t *testing.T, c Config, directory string) *Feed {
 	return f
 }
 
-// fetch tries a feed of one source.
+// fetch tries a feed with one source.
 func fetch(t *testing.T, f *Feed) Outcome {
 	t.Helper()
 	o, err := f.Fetch(t.Context())
@@ -108,7 +109,7 @@ func fetch(t *testing.T, f *Feed) Outcome {
 	return o[0]
 }
 
-// want fails unless an outcome is as it should be, and entries are in force.
+// want checks an outcome and the active entries.
 func want(t *testing.T, f *Feed, o Outcome, result Result, failure Failure, entries string) {
 	t.Helper()
 	if o.Result != result || o.Failure != failure || (o.Err == nil) != (failure == NoFailure) {
@@ -118,7 +119,7 @@ func want(t *testing.T, f *Feed, o Outcome, result Result, failure Failure, entr
 		t.Errorf("%v: changed %v", o.Result, o.Changed)
 	}
 	if got := strings.Join(textsOf(f.Contents()), " "); got != entries || o.Entries != f.Contents().Len() {
-		t.Errorf("%d entries, in force: %s, want %s", o.Entries, got, entries)
+		t.Errorf("%d entries, active: %s, want %s", o.Entries, got, entries)
 	}
 	if o.Result != None && (o.Began.IsZero() || o.Ended.Before(o.Began)) {
 		t.Errorf("from %v to %v", o.Began, o.Ended)
@@ -136,7 +137,7 @@ func TestLastKnownGood(t *testing.T) {
 		}
 		fmt.Fprint(conn, head)
 		if reset {
-			time.Sleep(50 * time.Millisecond) // otherwise the reset overtakes the head
+			time.Sleep(50 * time.Millisecond) // otherwise the reset overtakes the header
 			_ = conn.(*net.TCPConn).SetLinger(0)
 		}
 		conn.Close()
@@ -154,11 +155,11 @@ func TestLastKnownGood(t *testing.T) {
 		{"404", status(404), BadStatus, `"404 Not Found"`},
 		{"500", status(500), BadStatus, "500"},
 		{"204", status(204), BadStatus, "204"},
-		{"304 unasked", status(304), NoFailure, ""}, // asked: good has a tag
+		{"unconditional 304", status(304), NoFailure, ""}, // asked: good has a tag
 		{"error page", text("<html>\n<body>504 Gateway Time-out</body>\n</html>\n"), Garbage, "too many bad lines"},
 		{"empty", text(""), Empty, "no entries"},
 		{"only comments", text("# 192.0.2.1\n\n"), Empty, "no entries"},
-		{"shrunk", text("192.0.2.1\n"), Shrunk, "1 entries, after 4"},
+		{"shrunk", text("192.0.2.1\n"), Shrunk, "1 entries, down from 4"},
 		{"cut, with length", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", strconv.Itoa(len(good)))
 			fmt.Fprint(w, less)
@@ -169,21 +170,21 @@ func TestLastKnownGood(t *testing.T) {
 			panic(http.ErrAbortHandler)
 		}, Truncated, "broke off after 20 bytes"},
 		{"cut, compressed", text(string(zip(t, []byte(good))[:40])), Truncated, "unexpected EOF"},
-		{"cut, compressed on the way", func(w http.ResponseWriter, _ *http.Request) {
+		{"cut, compressed in transit", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Encoding", "gzip")
 			_, _ = w.Write(zip(t, []byte(good))[:40])
 		}, Truncated, "broke off"},
-		{"corrupt, compressed on the way", func(w http.ResponseWriter, _ *http.Request) {
+		{"corrupt, compressed in transit", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Encoding", "gzip")
 			fmt.Fprint(w, "not gzip at all, but long enough")
-		}, Garbage, "compression"},
+		}, Garbage, "content encoding"},
 		{"reset", func(w http.ResponseWriter, _ *http.Request) {
 			hijacked(w, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n"+less, true)
 		}, Truncated, "reset"},
 		{"no HTTP", func(w http.ResponseWriter, _ *http.Request) { hijacked(w, "SSH-2.0-x\r\n", false) }, Unreachable, "no answer"},
 		{"closed", func(w http.ResponseWriter, _ *http.Request) { hijacked(w, "", false) }, Unreachable, "no answer"},
-		{"stalls in the body", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, less); stall(w, r) }, Stalled, "nothing came for 800ms, after 20 bytes"},
-		{"stalls before the head", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, Stalled, "after 0 bytes"},
+		{"stalls in the body", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, less); stall(w, r) }, Stalled, "no data for 800ms after 20 bytes"},
+		{"stalls before the header", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, Stalled, "after 0 bytes"},
 		{"drips", func(w http.ResponseWriter, r *http.Request) {
 			for r.Context().Err() == nil {
 				fmt.Fprint(w, "192.0.2.1\n")
@@ -191,14 +192,14 @@ func TestLastKnownGood(t *testing.T) {
 				time.Sleep(50 * time.Millisecond)
 			}
 		}, TimedOut, "not done within 2.5s"},
-		{"too large", text(strings.Repeat("192.0.2.1\n", 10_000)), TooLarge, "more bytes than the source may have"},
+		{"too large", text(strings.Repeat("192.0.2.1\n", 10_000)), TooLarge, "more bytes than max_bytes"},
 		{"bomb", text(string(bomb)), TooLarge, "decompressed"},
 		{"bomb in a bomb", text(string(zip(t, bomb))), Garbage, "compressed twice"},
-		{"bomb on the way", func(w http.ResponseWriter, _ *http.Request) {
+		{"bomb in transit", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Encoding", "gzip")
 			_, _ = w.Write(bomb)
 		}, TooLarge, "more bytes"},
-		{"redirected in a circle", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/list.txt", http.StatusFound) }, BadStatus, "more than 10 redirects"},
+		{"redirect loop", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/list.txt", http.StatusFound) }, BadStatus, "more than 10 redirects"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -246,7 +247,7 @@ func TestLastKnownGood(t *testing.T) {
 	}
 }
 
-// TestRetryAfterHeader checks that a server's wish reaches the schedule.
+// TestRetryAfterHeader checks that Retry-After affects the schedule.
 func TestRetryAfterHeader(t *testing.T) {
 	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "7200")
@@ -262,9 +263,9 @@ func TestRetryAfterHeader(t *testing.T) {
 	})
 }
 
-// TestCompressedOnTheWay checks the checksum of a file about which a server
-// says that it has compressed it.
-func TestCompressedOnTheWay(t *testing.T) {
+// TestCompressedInTransit checks the checksum of a file that the server claims
+// to have compressed.
+func TestCompressedInTransit(t *testing.T) {
 	packed := zip(t, []byte(good))
 	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Encoding", "gzip")
@@ -278,10 +279,10 @@ func TestCompressedOnTheWay(t *testing.T) {
 	}
 }
 
-// TestFirstFetch checks that a feed which has nothing yet takes nothing bad.
+// TestFirstFetch checks that a feed without contents accepts no bad ones.
 func TestFirstFetch(t *testing.T) {
 	for failure, h := range map[Failure]http.HandlerFunc{
-		BadStatus: status(304), // to nothing that was asked
+		BadStatus: status(304), // to an unconditional request
 		Empty:     text(""),
 		Garbage:   text("<html>\n"),
 	} {
@@ -294,7 +295,7 @@ func TestFirstFetch(t *testing.T) {
 
 func TestUnreachable(t *testing.T) {
 	secure := httptest.NewUnstartedServer(text(good))
-	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // it complains of us
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // silences its complaints about the client
 	secure.StartTLS()
 	defer secure.Close()
 	gone := serve(t, text(good))
@@ -315,8 +316,8 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestConditional checks that what a server says of its contents is said to it
-// again, also after a restart.
+// TestConditional checks that validators are sent back to the server, also
+// after a restart.
 func TestConditional(t *testing.T) {
 	const date = "Wed, 21 Oct 2015 07:28:00 GMT"
 	var asked []string
@@ -348,8 +349,8 @@ func TestConditional(t *testing.T) {
 	}
 }
 
-// TestHeader checks that what identifies us goes to its own host only, and
-// appears nowhere.
+// TestHeader checks that credentials are sent to their own host only, and
+// appear nowhere.
 func TestHeader(t *testing.T) {
 	var leaked atomic.Bool
 	other := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -368,7 +369,7 @@ func TestHeader(t *testing.T) {
 	src := from(s)
 	src.URL += "?token=secret"
 	src.Headers = map[string]string{"X-Api-Key": "secret"}
-	src.SHA256URL = URL(other.URL + "/SHA256SUMS") // holds no checksum
+	src.SHA256URL = URL(other.URL + "/SHA256SUMS") // contains no checksum
 	dir := t.TempDir()
 	f := mustOpen(t, config(src), dir)
 	o := fetch(t, f)
@@ -380,7 +381,7 @@ func TestHeader(t *testing.T) {
 	o = fetch(t, f)
 	want(t, f, o, Failed, Unreachable, "")
 	if said := fmt.Sprintf("%v %+v", o, f.Status()); strings.Contains(said, "secret") {
-		t.Errorf("secrets told: %s", said)
+		t.Errorf("secrets disclosed: %s", said)
 	}
 }
 
@@ -397,7 +398,7 @@ func TestDowngrade(t *testing.T) {
 	}
 }
 
-// TestSlowReader checks that it is the server's time that counts as a stall.
+// TestSlowReader checks that a slow reader does not count as a stall.
 func TestSlowReader(t *testing.T) {
 	s := serve(t, text(strings.Repeat(good, 1000))) // more than is buffered
 	src := from(s)
@@ -430,8 +431,8 @@ func TestChecksum(t *testing.T) {
 		{"bare of another", "", other, BadChecksum},
 		{"one of several", "", other + "  less.txt\n" + sum + " *./list.txt\n", NoFailure},
 		{"tagged", "", "SHA256 (less.txt) = " + other + "\nSHA256 (list.txt) = " + sum + "\n", NoFailure},
-		{"of several, none", "", sum + "  a\n" + other + "  b\n", BadChecksum},
-		{"called otherwise", "", sum + "  list-2026.txt\n", NoFailure},
+		{"none of several", "", sum + "  a\n" + other + "  b\n", BadChecksum},
+		{"another name", "", sum + "  list-2026.txt\n", NoFailure},
 		{"none at all", "", "<html>", BadChecksum},
 		{"too long", "", strings.Repeat("x", 100_000), TooLarge},
 		{"missing", "", "404", BadStatus},
@@ -462,8 +463,8 @@ func TestChecksum(t *testing.T) {
 	}
 }
 
-// TestNewChecksum checks that another checksum makes a feed ask again, though
-// the server would say that nothing has changed since the last time.
+// TestNewChecksum checks that a new checksum makes an unconditional request,
+// though the server would answer that nothing has changed.
 func TestNewChecksum(t *testing.T) {
 	s, dir := serve(t, text(good)), t.TempDir()
 	f := mustOpen(t, config(from(s)), dir)
@@ -500,8 +501,8 @@ func TestSignature(t *testing.T) {
 		{"minisign, other key", numbered, file("Ed", another, sig), "by another key"},
 		{"minisign, prehashed", numbered, file("ED", number, sig), "minisign -S -l"},
 		{"other algorithm", numbered, file("RS", number, sig), `algorithm "RS"`},
-		{"forged", pub, sig[:63] + string(sig[63]^1), "not of these contents"},
-		{"of other contents", pub, string(ed25519.Sign(private, []byte(less))), "not of these contents"},
+		{"forged", pub, sig[:63] + string(sig[63]^1), "does not match the contents"},
+		{"of other contents", pub, string(ed25519.Sign(private, []byte(less))), "does not match the contents"},
 		{"none", pub, "<html>", "neither 64 bytes"},
 		{"short", pub, b64([]byte(sig[1:])), "63 bytes"},
 		{"empty", pub, "", "0 bytes"},
@@ -530,8 +531,8 @@ func TestSignature(t *testing.T) {
 	}
 }
 
-// TestForgedGarbage checks that contents which neither are what was promised
-// nor make sense are known for the former.
+// TestForgedGarbage checks that contents which neither match their signature
+// nor parse are reported for the former.
 func TestForgedGarbage(t *testing.T) {
 	s := serve(t, text("<html>\n"))
 	src := from(s)
@@ -566,7 +567,7 @@ func TestMaxShrink(t *testing.T) {
 	}
 }
 
-// backdate makes files look old enough to be known by their times.
+// backdate makes files old enough to be recognised as unchanged by their times.
 func backdate(t *testing.T, paths ...string) {
 	t.Helper()
 	for i, path := range paths {
@@ -590,19 +591,19 @@ func TestFile(t *testing.T) {
 	f := mustOpen(t, config(Source{File: Path(path)}), dir)
 	want(t, f, fetch(t, f), New, NoFailure, goodText)
 	if f.sources[0].held.ETag != "" {
-		t.Error("a file that was written just now counts as known")
+		t.Error("a file that was just written counts as unchanged")
 	}
 	want(t, f, fetch(t, f), Unchanged, NoFailure, goodText)
 
 	backdate(t, path)
 	want(t, f, fetch(t, f), Unchanged, NoFailure, goodText)
 	if f.sources[0].held.ETag == "" {
-		t.Error("an old file does not count as known")
+		t.Error("an old file does not count as unchanged")
 	}
 	if err := os.Chmod(path, 0); err != nil {
 		t.Fatal(err)
 	}
-	want(t, f, fetch(t, f), Unchanged, NoFailure, goodText) // it need not be opened
+	want(t, f, fetch(t, f), Unchanged, NoFailure, goodText) // without opening it
 
 	write(t, path+".new", less)
 	if err := os.Rename(path+".new", path); err != nil {
@@ -617,7 +618,7 @@ func TestFile(t *testing.T) {
 	want(t, f, f.Status().Sources[0].Last, Loaded, NoFailure, lessText)
 }
 
-// TestFileWritten checks that a file which is being written is left alone.
+// TestFileWritten checks that a file that is being written is rejected.
 func TestFileWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "list")
 	write(t, path, less)
@@ -626,7 +627,7 @@ func TestFileWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, path, good)
-	if err := b.whole(); err == nil || !strings.Contains(err.Error(), "was changed while it was read") {
+	if err := b.whole(); err == nil || !strings.Contains(err.Error(), "changed while being read") {
 		t.Error(err)
 	}
 }
@@ -636,7 +637,7 @@ func TestDirectory(t *testing.T) {
 	in := func(name string) string { return filepath.Join(lists, name) }
 	write(t, in("b.txt"), "192.0.2.1\n192.0.2.2\n")
 	write(t, in("c.netset.gz"), string(zip(t, []byte("2001:db8::/32\n"))))
-	write(t, in("a.txt"), "198.51.100.0/24\nx y\n") // without .MaxBad too many bad lines
+	write(t, in("a.txt"), "198.51.100.0/24\nx y\n") // too many bad lines
 	write(t, in(".hidden.txt"), "192.0.2.9\n")
 	write(t, in("notes"), "192.0.2.9\n")
 	if err := os.Mkdir(in("sub.txt"), 0o700); err != nil {
@@ -679,7 +680,7 @@ func TestDirectory(t *testing.T) {
 	want(t, f, fetch(t, f), Failed, Empty, "192.0.2.1 192.0.2.2 192.0.2.3 2001:db8::/32")
 }
 
-// TestMaxBytesOfDirectory checks that the limit is for all files together.
+// TestMaxBytesOfDirectory checks that the limit applies to all files together.
 func TestMaxBytesOfDirectory(t *testing.T) {
 	lists := t.TempDir()
 	for i := range 10 {
@@ -693,7 +694,7 @@ func TestMaxBytesOfDirectory(t *testing.T) {
 	}
 }
 
-// TestSources checks that sources neither wait for nor depend on each other.
+// TestSources checks that sources are independent of each other.
 func TestSources(t *testing.T) {
 	a, b := serve(t, text(less)), serve(t, status(500))
 	path, dir := filepath.Join(t.TempDir(), "list"), t.TempDir()
@@ -721,7 +722,7 @@ func TestSources(t *testing.T) {
 	if got := entries(); got != all || f.Status().Entries != 5 {
 		t.Errorf("after a restart: %s, %+v", got, f.Status())
 	}
-	// The order of sources is not what tells their saved contents apart.
+	// Saved contents are not identified by the order of the sources.
 	conf.Sources[0], conf.Sources[2] = conf.Sources[2], conf.Sources[0]
 	f = mustOpen(t, conf, dir)
 	if got := entries(); got != all {
@@ -751,8 +752,8 @@ func TestContentsStay(t *testing.T) {
 	}
 }
 
-// TestCutGarbage checks that an answer which breaks off is known for that, also
-// where a reader gave up on it before.
+// TestCutGarbage checks that an answer that breaks off is reported as
+// truncated, even if the parser failed before.
 func TestCutGarbage(t *testing.T) {
 	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "1000")
@@ -804,9 +805,9 @@ func TestConfigMistakes(t *testing.T) {
 		{"without a host", config(Source{URL: "http:///x"})},
 		{"malformed URL", config(Source{URL: "http://\x00:secret@x/"})},
 		{"the same as sources[0]", config(url, url)},
-		{"with a directory only", with(func(s *Source) { s.Suffixes = []string{".txt"} })},
-		{"with a URL only", config(Source{File: "/x", SignatureURL: url.URL, PublicKey: key})},
-		{"neither directories", config(Source{Directory: "/x", SHA256: SHA256(sum)})},
+		{"require a directory", with(func(s *Source) { s.Suffixes = []string{".txt"} })},
+		{"require a URL", config(Source{File: "/x", SignatureURL: url.URL, PublicKey: key})},
+		{"directories and CrowdSec cannot", config(Source{Directory: "/x", SHA256: SHA256(sum)})},
 		{"64 hexadecimal", with(func(s *Source) { s.SHA256 = SHA256(sum[1:]) })},
 		{"either a SHA-256", with(func(s *Source) { s.SHA256, s.SHA256URL = SHA256(sum), url.URL })},
 		{"go together", with(func(s *Source) { s.SignatureURL = url.URL })},
@@ -818,7 +819,7 @@ func TestConfigMistakes(t *testing.T) {
 		{"jitter", with(func(*Source) {}, func(c *Config) { c.Jitter = -1 })},
 		{"max_shrink: 150% is not between 0% and 100%", with(func(*Source) {}, func(c *Config) { c.MaxShrink = 1.5 })},
 		{"max_bytes or timeout is 0", with(func(*Source) {}, func(c *Config) { c.Sources[0].MaxBytes = 0 })},
-		{"with a URL only", named("x", Format{Kind: CrowdSec}, Source{File: "/x"})},
+		{"require a URL", named("x", Format{Kind: CrowdSec}, Source{File: "/x"})},
 		{"needs one", named("x", Format{Kind: CSV}, url)},
 	} {
 		if _, err := Open(c.config, t.TempDir()); err == nil || !strings.Contains(err.Error(), c.reason) || strings.Contains(err.Error(), "secret") {
@@ -852,7 +853,7 @@ func TestPipe(t *testing.T) {
 	f := mustOpen(t, c, "")
 	done := make(chan error, 1)
 	go func() { done <- os.WriteFile(path, []byte(good), 0) }()
-	w, err := os.OpenFile(path, os.O_RDWR, 0) // a writer, before the feed looks
+	w, err := os.OpenFile(path, os.O_RDWR, 0) // a writer, before the feed opens it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -864,11 +865,11 @@ func TestPipe(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	w.Close() // what was written stays while a reader is there
+	w.Close() // the data stays while there is a reader
 	want(t, f, fetch(t, f), New, NoFailure, goodText)
 	want(t, f, fetch(t, f), Unchanged, NoFailure, goodText)
 	if f.Status().Sources[0].Unsaved {
-		t.Error("contents that are not to be saved count as unsaved")
+		t.Error("contents that need not be saved count as unsaved")
 	}
 
 	f = mustOpen(t, c, "")

@@ -7,7 +7,7 @@ import (
 	"weir/filter/key"
 )
 
-// Origin is where an entry comes from.
+// Origin is the place that an entry comes from.
 type Origin struct {
 	Source string // of a directory, the file; "": the feed does not have the entry
 	Line   int    // from 1; 0: not known, as the contents are not saved or have no lines
@@ -35,7 +35,7 @@ func (f *Feed) Find(keys []key.Key) []Origin {
 				here = append(here, i)
 			}
 		}
-		if len(here) > 0 && c.saved && f.Format.Kind != CrowdSec { // whose lines are not the server's
+		if len(here) > 0 && c.saved && f.Format.Kind != CrowdSec { // CrowdSec's lines are not the server's
 			f.findLines(s, c, here, keys, origins)
 		}
 	}
@@ -46,7 +46,7 @@ func (f *Feed) Find(keys []key.Key) []Origin {
 func (f *Feed) findLines(s *source, c *contents, here []int, keys []key.Key, origins []Origin) {
 	saved, err := openSaved(s.saved)
 	if saved == nil || err != nil {
-		return // the next attempt to load it says why
+		return // the next attempt to load it reports why
 	}
 	defer saved.file.Close()
 	if saved.SHA256 != c.SHA256 {
@@ -58,7 +58,7 @@ func (f *Feed) findLines(s *source, c *contents, here []int, keys []key.Key, ori
 		if err != nil {
 			return
 		}
-		// It was read before, and so cannot fail now.
+		// Cannot fail: it was read before.
 		_, _, _ = f.format.scan(p.name, r, &left, f.options(), func(line int, e list.Entries) bool {
 			missing := 0
 			for _, i := range here {

@@ -12,8 +12,8 @@ import (
 	"weir/filter/key"
 )
 
-// An entry is found in the source, the file and the line that have it first: those
-// of what is in force, whatever the source has become since.
+// An entry is found in the source, the file and the line that have it first, in
+// the active contents, even if the source has changed since.
 func TestFind(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }

@@ -16,14 +16,14 @@ import (
 type Kind uint8
 
 const (
-	Plain     Kind = iota // weir's list format, of package list; netsets are in it
-	CSV                   // comma-separated values, of which one column counts
-	JSON                  // one document, or several one after another
-	JSONLines             // a document a line
+	Plain     Kind = iota // weir's list format, of package list, including netsets
+	CSV                   // comma-separated values, one column of which is read
+	JSON                  // one or several documents
+	JSONLines             // one document per line
 	Spamhaus              // the JSON form of Spamhaus DROP, with its closing record
 	CrowdSec              // the decision stream of CrowdSec's local API
-	NFTables              // what "nft list set" or "nft list ruleset" prints
-	IPSet                 // what "ipset save" prints
+	NFTables              // the output of "nft list set" or "nft list ruleset"
+	IPSet                 // the output of "ipset save"
 )
 
 var kindNames = []string{"plain", "csv", "json", "jsonl", "spamhaus", "crowdsec", "nftables", "ipset"}
@@ -79,7 +79,7 @@ type reader struct {
 
 func newReader(f Format) (*reader, error) {
 	if int(f.Kind) >= len(kindNames) {
-		return nil, fmt.Errorf("no format has the number %d", f.Kind)
+		return nil, fmt.Errorf("unknown format number %d", f.Kind)
 	}
 	kinds := func(kinds ...Kind) bool { return slices.Contains(kinds, f.Kind) }
 	switch {
@@ -102,16 +102,16 @@ func newReader(f Format) (*reader, error) {
 	return r, nil
 }
 
-// seek is called with what stands in a line, from 1, until it gives false.
+// seek is called with the entries of each line, from 1, until it returns false.
 type seek func(line int, e list.Entries) bool
 
 // read reads a file, which may be compressed. Decompressed, it may have *left
-// bytes, which read counts down.
+// bytes; read decrements the count.
 func (f *reader) read(name string, src io.Reader, left *int64, o list.Options) (list.Entries, list.Report, error) {
 	return f.scan(name, src, left, o, nil)
 }
 
-// scan is read or, with seek, reads for that alone, and gives no entries.
+// scan is like read; with seek, it only calls that and returns no entries.
 func (f *reader) scan(name string, src io.Reader, left *int64, o list.Options, seek seek) (list.Entries, list.Report, error) {
 	none := list.Report{File: name}
 	text, err := compressed.NewReader(src)
@@ -156,12 +156,12 @@ func (f *reader) scan(name string, src io.Reader, left *int64, o list.Options, s
 	return c.finish(err)
 }
 
-// isCompressed goes by the first bytes of gzip and zstd streams.
+// isCompressed recognises gzip and zstd streams by their first bytes.
 func isCompressed(begin []byte) bool {
 	return bytes.HasPrefix(begin, []byte{0x1f, 0x8b}) || bytes.HasPrefix(begin, []byte{0x28, 0xb5, 0x2f, 0xfd})
 }
 
-// limit reads r until it gives more bytes than it should.
+// limit reads r and fails if it has more bytes than allowed.
 type limit struct {
 	r    io.Reader
 	left *int64
@@ -170,7 +170,7 @@ type limit struct {
 func (l limit) Read(p []byte) (int, error) {
 	n, err := l.r.Read(p)
 	if *l.left -= int64(n); *l.left < 0 {
-		return 0, fail(TooLarge, "more bytes, decompressed, than the source may have (max_bytes)")
+		return 0, fail(TooLarge, "decompressed to more bytes than max_bytes allows")
 	}
 	return n, err
 }

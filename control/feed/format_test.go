@@ -17,10 +17,10 @@ import (
 	"weir/tests/data"
 )
 
-// enough is a limit that no test of something else meets.
+// enough is a limit that only tests of the limit reach.
 const enough = 64 << 20
 
-// texts writes entries out.
+// texts returns entries as strings.
 func texts(e list.Entries) []string {
 	var s []string
 	for _, p := range e.V4 {
@@ -60,7 +60,7 @@ func read(t testing.TB, f Format, text io.Reader) (list.Entries, list.Report, er
 	return r.read("feed", text, &left, list.Options{MaxBad: 1})
 }
 
-// jsonAt gives a format with a path.
+// jsonAt returns a format with a path.
 func jsonAt(path string) Format { return Format{Kind: JSON, Path: path} }
 
 func TestFormats(t *testing.T) {
@@ -102,11 +102,11 @@ func TestFormats(t *testing.T) {
 		{"json several paths", jsonAt(".a[].v4, .b[].v6"), `{"b": [{"v6": "2001:db8::1"}], "a": [{"v4": "192.0.2.1"}]}`, "192.0.2.1 2001:db8::1", ""},
 		{"json either of two", jsonAt(".[].v4,.[].v6"), `[{"v6": "2001:db8::1"}, {"v4": "192.0.2.1"}, {"v5": 1}]`, "192.0.2.1 2001:db8::1", "1: byte 45: no field .v4 or .v6"},
 		{"json object elements", jsonAt(".[][].ip"), `{"a": [{"ip": "192.0.2.1"}], "b": [{"ip": "192.0.2.2"}]}`, "192.0.2.1 192.0.2.2", ""},
-		{"json whole document", jsonAt("."), "\"192.0.2.1\"\n\"192.0.2.2\" 7", "192.0.2.1 192.0.2.2", "2: byte 24: 7 where a string with an address should be"},
+		{"json whole document", jsonAt("."), "\"192.0.2.1\"\n\"192.0.2.2\" 7", "192.0.2.1 192.0.2.2", "2: byte 24: 7 instead of a string with an address"},
 		{"json odd names", jsonAt(".ip-list[].an$address"), `{"ip-list": [{"an$address": "192.0.2.1"}]}`, "192.0.2.1", ""},
 		{"json bad values", jsonAt(".[].ip"), "[\n{\"ip\": \"192.0.2.1\"},\n{\"ip\": \"192.0.2\"}, {\"ip\": null},\n{\"ip\": {\"a\": 1}}, 5,\n{\"i\": \"192.0.2.2\"},\n{\"ip\": \"192.0.2.1\\n192.0.2.2\"}]", "192.0.2.1",
-			"3: byte 30: not an address: IPv4 address too short; 3: byte 49: null where a string with an address should be; " +
-				"4: byte 63: an object or array where a string with an address should be; 4: byte 74: .ip leads into \"5\"; " +
+			"3: byte 30: not an address: IPv4 address too short; 3: byte 49: null instead of a string with an address; " +
+				"4: byte 63: an object or array instead of a string with an address; 4: byte 74: .ip leads into \"5\"; " +
 				"5: byte 77: no field .ip; 6: byte 105: not an address"},
 		{"json empty arrays", jsonAt(".a[].ip"), `{"a": []}`, "", ""},
 
@@ -173,8 +173,8 @@ func zip(t testing.TB, text []byte) []byte {
 	return b.Bytes()
 }
 
-// TestRefused reads what is not a list of the format at all, or not whole.
-func TestRefused(t *testing.T) {
+// TestRejected reads text that is not in the format, or not complete.
+func TestRejected(t *testing.T) {
 	ruleset, err := os.ReadFile("testdata/ruleset.nft")
 	if err != nil {
 		t.Fatal(err)
@@ -189,7 +189,7 @@ func TestRefused(t *testing.T) {
 		want   Failure
 		reason string
 	}{
-		{"page as csv", Format{Kind: CSV, Column: "ip"}, page, Garbage, `no column is called "ip"`},
+		{"page as csv", Format{Kind: CSV, Column: "ip"}, page, Garbage, `no column "ip"`},
 		{"page as json", jsonAt(".[]"), page, Garbage, "line 1, byte 0: invalid character '<'"},
 		{"page as nft", Format{Kind: NFTables, Sets: []string{"b"}}, page, Garbage, "no set b"},
 		{"page as ipset", Format{Kind: IPSet, Sets: []string{"b"}}, page, Garbage, "no set b"},
@@ -205,14 +205,14 @@ func TestRefused(t *testing.T) {
 		{"spamhaus cut", spamhaus, "{\"cidr\":\"192.0.2.0/24\"}\n", Truncated, "the last line, with metadata, is missing"},
 		{"spamhaus with a gap", spamhaus, "{\"cidr\":\"192.0.2.0/24\"}\n{\"type\":\"metadata\",\"records\":2}\n", Truncated, "1 records"},
 		{"nft cut", Format{Kind: NFTables, Sets: []string{"block4"}}, string(ruleset[:180]), Truncated, "a block is not closed"},
-		{"nft several sets", Format{Kind: NFTables}, string(ruleset), Garbage, "line 12: there are several sets, block4 and block6 among them"},
-		{"nft other set", Format{Kind: NFTables, Sets: []string{"ports"}}, string(ruleset), Garbage, "set ports holds something else than addresses"},
+		{"nft several sets", Format{Kind: NFTables}, string(ruleset), Garbage, "line 12: several sets (block4 and block6): name those to read"},
+		{"nft other set", Format{Kind: NFTables, Sets: []string{"ports"}}, string(ruleset), Garbage, "set ports does not contain addresses"},
 		{"nft elements without a type", Format{Kind: NFTables}, "set b { elements = { 192.0.2.1 }; type ipv4_addr }", Garbage, "before a type"},
 		{"nft too deep", Format{Kind: NFTables}, strings.Repeat("{", 1e6), Garbage, "nested deeper"},
 		{"nft stray brace", Format{Kind: NFTables}, "}", Garbage, "stray }"},
-		{"ipset several sets", Format{Kind: IPSet}, "create a hash:ip\ncreate b hash:net\n", Garbage, "line 2: there are several sets, a and b"},
-		{"ipset other set", Format{Kind: IPSet, Sets: []string{"p"}}, "create p hash:ip,port\n", Garbage, "set p holds something else"},
-		{"ipset missing set", Format{Kind: IPSet, Sets: []string{"a", "b"}}, "create a hash:ip\nadd a 192.0.2.1\n", Garbage, "there is no set b"},
+		{"ipset several sets", Format{Kind: IPSet}, "create a hash:ip\ncreate b hash:net\n", Garbage, "line 2: several sets (a and b)"},
+		{"ipset other set", Format{Kind: IPSet, Sets: []string{"p"}}, "create p hash:ip,port\n", Garbage, "set p does not contain addresses"},
+		{"ipset missing set", Format{Kind: IPSet, Sets: []string{"a", "b"}}, "create a hash:ip\nadd a 192.0.2.1\n", Garbage, "no set b"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e, _, err := read(t, c.format, strings.NewReader(c.text))
@@ -246,8 +246,8 @@ func TestMaxBad(t *testing.T) {
 	}
 }
 
-// TestManyBadValues checks that errors are described in order, but not without
-// end, and that values before and after a bulk keep their lines.
+// TestManyBadValues checks that errors are reported in order, but in bounded
+// number, and that values before and after a bulk keep their lines.
 func TestManyBadValues(t *testing.T) {
 	var text strings.Builder
 	const lines = 100_000 // several bulks
@@ -323,7 +323,7 @@ func TestFormatMistakes(t *testing.T) {
 		"formats json and jsonl, which need one":  {Kind: JSONLines},
 		"a path goes with":                        {Kind: Spamhaus, Path: "."},
 		"sets go with":                            {Sets: []string{"x"}},
-		"no format has the number":                {Kind: 99},
+		"unknown format number":                   {Kind: 99},
 		`path "data": want`:                       jsonAt("data"),
 		`path "": want`:                           jsonAt(".a,"),
 		`path ".a.": want`:                        jsonAt(".a."),

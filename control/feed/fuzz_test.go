@@ -9,8 +9,8 @@ import (
 	"weir/control/list"
 )
 
-// FuzzFormats reads arbitrary text in every format: it must end, hold to its
-// limits, count what it gives, and give the same for the same text.
+// FuzzFormats reads arbitrary text in every format: it must terminate, respect
+// its limits, count what it returns, and be deterministic.
 func FuzzFormats(f *testing.F) {
 	for _, name := range []string{"testdata/ruleset.nft", "testdata/sets.ipset"} {
 		seed, err := os.ReadFile(name)
@@ -70,8 +70,8 @@ func FuzzFormats(f *testing.F) {
 	})
 }
 
-// FuzzDecisions reads arbitrary answers of CrowdSec's API: what is accepted can
-// be written and read again.
+// FuzzDecisions reads arbitrary answers of CrowdSec's API: accepted ones
+// survive a round trip.
 func FuzzDecisions(f *testing.F) {
 	f.Add([]byte(decided("["+ban("192.0.2.1", "1h")+","+ban("198.51.100.0/24", "-4h")+"]", "["+ban("192.0.2.2", "-1s")+"]")))
 	f.Add([]byte(decided("null", "null")))

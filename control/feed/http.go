@@ -22,23 +22,23 @@ var (
 	errStall   = errors.New("stall")
 )
 
-// newClient makes what sends a source's requests.
+// newClient returns the client for a source's requests.
 func newClient(s Source) *http.Client {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.DialContext = (&net.Dialer{Timeout: s.ConnectTimeout}).DialContext
 	t.TLSHandshakeTimeout = s.ConnectTimeout
-	// Some servers say of list.gz that it is list, compressed on the way: what
-	// is checked must be the file as it lies there.
+	// Some servers serve list.gz as list with a Content-Encoding; the checksum
+	// is that of the file as stored.
 	t.DisableCompression = s.proofs() != ""
 	return &http.Client{Transport: t, CheckRedirect: func(r *http.Request, via []*http.Request) error {
-		const most = 10 // as everywhere
+		const most = 10 // the usual limit
 		switch first := via[0]; {
 		case len(via) >= most:
 			return fail(BadStatus, "more than %d redirects", most)
 		case first.URL.Scheme == "https" && r.URL.Scheme != "https":
 			return fail(BadStatus, "redirected from https to %s", r.URL.Scheme)
 		case r.URL.Host != first.URL.Host:
-			// The standard library takes away Authorization and Cookie only.
+			// The standard library only removes Authorization and Cookie.
 			for name := range s.Headers {
 				r.Header.Del(name)
 			}
@@ -47,12 +47,13 @@ func newClient(s Source) *http.Client {
 	}}
 }
 
-// get asks for a URL. If the answer has status 200, the caller closes it; for
-// status 304 the error is errUnchanged. The answer's errors, too, are failures.
+// get requests a URL. If the answer has status 200, the caller must close it;
+// for status 304 the error is errUnchanged. Errors of reading the answer are
+// failures, too.
 func (s *source) get(ctx context.Context, to string, known validator) (*answer, error) {
 	r, err := http.NewRequest(http.MethodGet, to, nil)
 	if err != nil {
-		return nil, fail(Unreachable, "malformed URL") // not err, which repeats it
+		return nil, fail(Unreachable, "malformed URL") // not err, which contains it
 	}
 	r.Header.Set("User-Agent", "weir")
 	if home, err := url.Parse(string(s.URL)); err == nil && r.URL.Host == home.Host {
@@ -99,11 +100,11 @@ func (s *source) get(ctx context.Context, to string, known validator) (*answer, 
 	}
 }
 
-// connects takes note of a server that is about to be connected to.
+// connects records a server that is about to be connected to.
 func (s *source) connects(_, address string) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return // there is no such address to be told of
+		return // not an address
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,9 +113,9 @@ func (s *source) connects(_, address string) {
 	}
 }
 
-// retryAfter reads what a Retry-After header says; 0 for nothing.
+// retryAfter parses a Retry-After header; it returns 0 if there is none.
 func retryAfter(s string, now time.Time) time.Duration {
-	// Whoever says a year must not switch a feed off for good.
+	// A server that asks for a year must not disable the feed.
 	const most = 24 * time.Hour
 	if seconds, err := strconv.Atoi(s); err == nil {
 		return min(time.Duration(min(max(seconds, 0), int(most/time.Second)))*time.Second, most)
@@ -125,7 +126,7 @@ func retryAfter(s string, now time.Time) time.Duration {
 	return 0
 }
 
-// answer is a server's answer; reading it reads the body.
+// answer is a server's answer, a reader of its body.
 type answer struct {
 	*http.Response
 	source       *source
@@ -136,7 +137,7 @@ type answer struct {
 }
 
 func (a *answer) Read(p []byte) (int, error) {
-	// Only the time that the server takes counts, not that of the reader.
+	// Only the server's time counts, not the reader's.
 	a.stall.Reset(a.source.StallTimeout)
 	n, err := a.Body.Read(p)
 	a.stall.Stop()
@@ -146,19 +147,19 @@ func (a *answer) Read(p []byte) (int, error) {
 	}
 	if corrupt := (flate.CorruptInputError)(0); errors.As(err, &corrupt) ||
 		errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) {
-		return n, fail(Garbage, "the server's compression: %w", err)
+		return n, fail(Garbage, "content encoding: %w", err)
 	}
 	return n, a.explain(err, Truncated, fmt.Sprintf("the answer broke off after %d bytes", a.read))
 }
 
-// explain finds out why a request failed. Unless it was for time, that is kind
-// and what says it in words.
+// explain returns the failure of a request: a timeout or stall, otherwise kind,
+// described by what.
 func (a *answer) explain(err error, kind Failure, what string) error {
 	switch cause := context.Cause(a.ctx); {
 	case errors.Is(cause, errTimeout):
 		return fail(TimedOut, "not done within %v", a.source.Timeout)
 	case errors.Is(cause, errStall):
-		return fail(Stalled, "nothing came for %v, after %d bytes", a.source.StallTimeout, a.read)
+		return fail(Stalled, "no data for %v after %d bytes", a.source.StallTimeout, a.read)
 	case errors.As(err, new(*failure)):
 		return err
 	}
@@ -176,7 +177,7 @@ func (a *answer) release() {
 	a.cancel()
 }
 
-// small reads a document that belongs to a source, such as its checksum.
+// small reads a small document that belongs to a source, such as its checksum.
 func (s *source) small(ctx context.Context, what, at string) ([]byte, error) {
 	const most = 64 << 10 // a few hundred lines of checksums
 	a, err := s.get(ctx, at, validator{})

@@ -8,11 +8,12 @@ import (
 	"strings"
 )
 
-// ipsetQuoted is a comment's text, which ipset does not let contain quotes.
+// ipsetQuoted matches a comment's text, which ipset does not let contain
+// quotes.
 var ipsetQuoted = regexp.MustCompile(`"[^"]*"`)
 
-// ipset reads what "ipset save" prints. Timeouts do not count, as they are told
-// relative to when the set was saved.
+// ipset reads the output of "ipset save". It ignores timeouts, which are
+// relative to the time when the set was saved.
 func (f *reader) ipset(c *collector) error {
 	w := wanted{names: f.Sets}
 	types := map[string]string{}

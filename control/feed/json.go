@@ -23,8 +23,8 @@ func (s step) String() string {
 	return "." + s.field
 }
 
-// parsePaths reads paths that are parted by commas. A path is a sequence of
-// ".name" and "[]", which may have a dot before it, or a single dot. A name is
+// parsePaths parses paths that are separated by commas. A path is a sequence of
+// ".name" and "[]", which may be preceded by a dot, or a single dot. A name is
 // anything without dots, brackets, commas and blanks.
 func parsePaths(s string) ([][]step, error) {
 	var paths [][]step
@@ -75,8 +75,8 @@ func (f *reader) json(c *collector) error {
 	return nil
 }
 
-// jsonLines reads a document a line, so that one which is broken counts as a
-// bad line only.
+// jsonLines reads one document per line, so that a broken one is just a bad
+// line.
 func (f *reader) jsonLines(c *collector) error {
 	return eachLine(c, func(line int, text []byte) error {
 		var values []string
@@ -101,10 +101,9 @@ func (f *reader) jsonLines(c *collector) error {
 	})
 }
 
-// eachLine calls fn with each line that is not blank, without its blanks at
-// both ends, until it fails.
+// eachLine calls fn with each line that is not blank, trimmed, until it fails.
 func eachLine(c *collector, fn func(line int, text []byte) error) error {
-	const most = 1 << 20 // bytes a line; records with an address have some hundred
+	const most = 1 << 20 // bytes per line; records with an address have a few hundred
 	s := bufio.NewScanner(&c.text)
 	s.Buffer(nil, most)
 	line := 0
@@ -122,22 +121,22 @@ func eachLine(c *collector, fn func(line int, text []byte) error) error {
 	return nil
 }
 
-// walker walks through JSON documents and finds what paths lead to, holding no
-// more than a token of them at a time.
+// walker traverses JSON documents and finds the values at the paths, with one
+// token in memory at a time.
 type walker struct {
 	dec   *json.Decoder
-	at    func(offset int64) place // asked in ascending order
+	at    func(offset int64) place // called with ascending offsets
 	value func(at place, v string)
 	bad   func(at place, err error)
 	depth int
 }
 
-// maxDepth bounds how deep values may be nested, as they cost stack.
+// maxDepth bounds the nesting of values, and with it the stack.
 const maxDepth = 100
 
-// documents walks through all documents.
+// documents traverses all documents.
 func (w *walker) documents(paths [][]step) error {
-	w.dec.UseNumber() // one that no float64 can hold is no error
+	w.dec.UseNumber() // a number beyond float64 is not an error
 	for {
 		err := w.walk(paths)
 		if err == io.EOF {
@@ -149,7 +148,8 @@ func (w *walker) documents(paths [][]step) error {
 	}
 }
 
-// token is the decoder's next token; inside a document, the end is an error.
+// token returns the decoder's next token; inside a document, the end is an
+// error.
 func (w *walker) token() (json.Token, error) {
 	t, err := w.dec.Token()
 	if err == io.EOF && w.depth > 0 {
@@ -158,8 +158,8 @@ func (w *walker) token() (json.Token, error) {
 	return t, err
 }
 
-// walk walks through a value. paths are what remains of those that lead into
-// it; one of which nothing remains wants the value itself.
+// walk traverses a value. paths are the remainders of those that lead into it;
+// an empty remainder selects the value itself.
 func (w *walker) walk(paths [][]step) error {
 	t, err := w.token()
 	if err != nil {
@@ -186,7 +186,7 @@ func (w *walker) walk(paths [][]step) error {
 			if err != nil {
 				return err
 			}
-			field = t.(string) // the decoder takes nothing else
+			field = t.(string) // the decoder accepts nothing else
 		}
 		below := into(paths, field, d == '{')
 		found = found || len(below) > 0
@@ -204,7 +204,7 @@ func (w *walker) walk(paths [][]step) error {
 	return nil
 }
 
-// scalar takes a value that has nothing in it.
+// scalar handles a scalar value.
 func (w *walker) scalar(t json.Token, paths [][]step) {
 	if len(paths) == 0 {
 		return
@@ -214,7 +214,7 @@ func (w *walker) scalar(t json.Token, paths [][]step) {
 	switch {
 	case text:
 		const quotes = 2
-		begin -= int64(len(v) + quotes) // or somewhere in it, where it has escapes
+		begin -= int64(len(v) + quotes) // or somewhere inside, if it has escapes
 	case t == nil:
 		v = "null"
 		begin -= int64(len(v))
@@ -228,15 +228,15 @@ func (w *walker) scalar(t json.Token, paths [][]step) {
 		case len(p) > 0:
 			w.bad(at, fmt.Errorf("%s leads into %.60q", p[0], v))
 		case !text:
-			w.bad(at, fmt.Errorf("%s where a string with an address should be", v))
+			w.bad(at, fmt.Errorf("%s instead of a string with an address", v))
 		default:
 			w.value(at, v)
 		}
 	}
 }
 
-// into gives what remains of the paths that lead into a field of an object, or
-// into an element of an array.
+// into returns the remainders of the paths that lead into a field of an object,
+// or into an element of an array.
 func into(paths [][]step, field string, object bool) [][]step {
 	var below [][]step
 	for _, p := range paths {
@@ -247,15 +247,14 @@ func into(paths [][]step, field string, object bool) [][]step {
 	return below
 }
 
-// missing says what is wrong with a container into which none of the paths
-// leads. Nothing is where all of them want its elements, or where there is no
-// path.
+// missing returns the error for a container into which none of the paths leads.
+// It is nil if all of them select its elements, or if there is no path.
 func missing(paths [][]step) error {
 	var fields []string
 	for _, p := range paths {
 		switch {
 		case len(p) == 0:
-			return errors.New("an object or array where a string with an address should be")
+			return errors.New("an object or array instead of a string with an address")
 		case !p[0].each:
 			fields = append(fields, p[0].String())
 		}
@@ -266,8 +265,8 @@ func missing(paths [][]step) error {
 	return fmt.Errorf("no field %s", strings.Join(fields, " or "))
 }
 
-// spamhaus reads Spamhaus DROP: a record a line, and a last one that says how
-// many there were.
+// spamhaus reads Spamhaus DROP: one record per line, and a last one with their
+// number.
 func spamhaus(c *collector) error {
 	records, closed := 0, false
 	err := eachLine(c, func(line int, text []byte) error {
@@ -283,7 +282,7 @@ func spamhaus(c *collector) error {
 		if r.Type == "metadata" {
 			closed = true
 			if r.Records != nil && *r.Records != records {
-				return fail(Truncated, "%d records follow one another, the last line says %d", records, *r.Records)
+				return fail(Truncated, "%d records, but the last line says %d", records, *r.Records)
 			}
 			return nil
 		}

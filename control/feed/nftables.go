@@ -10,8 +10,8 @@ import (
 )
 
 // nftables reads the sets of a ruleset, and the elements that a script adds to
-// sets. Of an element, the address counts: not when it expires, since that is
-// told relative to when the set was printed.
+// sets. It ignores expiries, which are relative to the time when the set was
+// printed.
 func (f *reader) nftables(c *collector) error {
 	p := &nftParser{c: c, in: bufio.NewReader(&c.text), line: 1, wanted: wanted{names: f.Sets}}
 	if err := p.block(0); err != nil {
@@ -20,8 +20,8 @@ func (f *reader) nftables(c *collector) error {
 	return p.wanted.missing()
 }
 
-// nftParser parses nft's language as far as it matters here: statements, and
-// blocks of statements in braces.
+// nftParser parses the part of nft's language that matters here: statements,
+// and blocks of statements in braces.
 type nftParser struct {
 	c      *collector
 	in     *bufio.Reader
@@ -114,7 +114,7 @@ func (p *nftParser) set(name string) error {
 	}
 }
 
-// isAddressType reports whether a set of that type holds addresses.
+// isAddressType reports whether sets of that type contain addresses.
 func isAddressType(words []string) bool {
 	switch strings.Join(words, " ") {
 	case "ipv4_addr", "ipv6_addr", "ip saddr", "ip daddr", "ip6 saddr", "ip6 daddr":
@@ -165,7 +165,7 @@ type nftToken struct {
 	quoted bool
 }
 
-// is reports whether a token is one of those that are not a word.
+// is reports whether a token is the given punctuation.
 func (t nftToken) is(text string) bool { return !t.quoted && t.text == text }
 
 // ends reports whether a token ends a statement.
@@ -219,7 +219,7 @@ func (p *nftParser) until(end byte) (string, error) {
 	return strings.TrimSuffix(s, string(end)), err
 }
 
-// unexpected gives the end of the text inside a block its name.
+// unexpected turns the end of the text inside a block into an error.
 func unexpected(err error) error {
 	if err == io.EOF {
 		return fmt.Errorf("a block is not closed: %w", io.ErrUnexpectedEOF)

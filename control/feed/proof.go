@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// verify holds what was read against the checksum and the signature that the
-// source must have. text is needed for a signature only.
+// verify checks a source's contents against the required checksum and
+// signature. text is needed for a signature only.
 func (s *source) verify(ctx context.Context, sum [sha256.Size]byte, text []byte) error {
 	want := string(s.SHA256)
 	if s.SHA256URL != "" {
@@ -53,8 +53,8 @@ func isSHA256(s string) bool {
 	return err == nil && len(b) == sha256.Size
 }
 
-// findSHA256 finds a file's checksum in what sha256sum writes, with or without
-// --tag. Where there is but one, it need not have the file's name, or any.
+// findSHA256 finds a file's checksum in the output of sha256sum, with or
+// without --tag. A single checksum may have any name, or none.
 func findSHA256(doc, name string) (string, error) {
 	var sums []string
 	for line := range strings.Lines(doc) {
@@ -77,15 +77,15 @@ func findSHA256(doc, name string) (string, error) {
 	return "", fail(BadChecksum, "%d SHA-256 sums in the checksum file, but none of %q", len(sums), name)
 }
 
-// publicKey is an Ed25519 key, with the number that minisign and signify give
-// it, if it came from there.
+// publicKey is an Ed25519 key, with its minisign or signify number, if it has
+// one.
 type publicKey struct {
 	ed25519.PublicKey
 	number []byte
 }
 
-// What minisign and signify put before a key and a signature: the algorithm,
-// and the key's number.
+// Minisign and signify prefix keys and signatures with the algorithm and the
+// key's number.
 const (
 	algorithmLen = 2
 	numberLen    = 8
@@ -117,19 +117,19 @@ func (k publicKey) verify(text, signature []byte) error {
 		}
 		b, err := base64.StdEncoding.DecodeString(string(bytes.TrimSpace(line)))
 		if err != nil {
-			return fail(BadSignature, "the signature is neither %d bytes, nor base64, nor of minisign or signify", ed25519.SignatureSize)
+			return fail(BadSignature, "signature is neither %d bytes, nor base64, nor of minisign or signify", ed25519.SignatureSize)
 		}
 		if signature, err = k.unwrap(b); err != nil {
 			return err
 		}
 	}
 	if !ed25519.Verify(k.PublicKey, text, signature) {
-		return fail(BadSignature, "the signature is not of these contents by this key")
+		return fail(BadSignature, "signature does not match the contents and the key")
 	}
 	return nil
 }
 
-// unwrap takes the signature out of what minisign and signify make of it.
+// unwrap extracts the signature from the formats of minisign and signify.
 func (k publicKey) unwrap(b []byte) ([]byte, error) {
 	switch {
 	case len(b) == ed25519.SignatureSize:
@@ -137,11 +137,11 @@ func (k publicKey) unwrap(b []byte) ([]byte, error) {
 	case len(b) != algorithmLen+numberLen+ed25519.SignatureSize:
 		return nil, fail(BadSignature, "a signature of %d bytes", len(b))
 	case bytes.HasPrefix(b, prehashed):
-		return nil, fail(BadSignature, `the signature is of the file's hash: sign with "minisign -S -l"`)
+		return nil, fail(BadSignature, `signature of the file's hash: sign with "minisign -S -l"`)
 	case !bytes.HasPrefix(b, pure):
 		return nil, fail(BadSignature, "a signature of algorithm %q", b[:algorithmLen])
 	case k.number != nil && !bytes.Equal(k.number, b[algorithmLen:][:numberLen]):
-		return nil, &failure{kind: BadSignature, err: errors.New("the signature is by another key")}
+		return nil, &failure{kind: BadSignature, err: errors.New("signature by another key")}
 	}
 	return b[algorithmLen+numberLen:], nil
 }

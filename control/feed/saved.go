@@ -14,12 +14,12 @@ import (
 )
 
 // A saved source is a file: the bytes as they were served, those of a
-// directory's files one after another, then a record about them in JSON, then
-// a footer with the record's length and checksum. The bytes come first because
-// they are written while they arrive; they are the raw ones because a line of
-// an error, or of an explanation, is a line of the feed.
+// directory's files concatenated, then a record about them in JSON, then a
+// footer with the record's length and checksum. The bytes come first because
+// they are written as they arrive; they are unprocessed so that a line of an
+// error or an explanation is a line of the feed.
 
-// record is what is known of the bytes before it.
+// record describes the bytes before it.
 type record struct {
 	Source string    `json:"source"`
 	Read   time.Time `json:"read"`
@@ -34,18 +34,18 @@ type recordFile struct {
 	Bytes int64  `json:"bytes"`
 }
 
-// footer ends a saved file. Its own length is fixed.
+// footer returns the end of a saved file, of fixed length.
 func footer(record []byte) []byte {
 	return fmt.Appendf(nil, "\nweir feed 1 %010d %x\n", len(record), sha256.Sum256(record))
 }
 
 var footerLen = int64(len(footer(nil)))
 
-// spool writes what arrives to the file that replaces the saved one, if it
-// turns out to be good. Its errors wait until then: what cannot be saved can be
-// used all the same.
+// spool writes arriving bytes to the file that replaces the saved one if they
+// are good. It reports its errors only then: contents that cannot be saved can
+// still be used.
 type spool struct {
-	path string // of the saved file; "": nothing is saved
+	path string // of the saved file; "": not saved
 	file *os.File
 	err  error
 }
@@ -67,14 +67,14 @@ func (s *spool) Write(p []byte) (int, error) {
 }
 
 func (s *spool) create() {
-	const owner = 0o700 // a feed may be under contract
+	const owner = 0o700 // a feed may be licensed
 	if s.err = os.MkdirAll(filepath.Dir(s.path), owner); s.err == nil {
 		s.file, s.err = os.OpenFile(s.temporary(), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	}
 }
 
-// commit puts what was written in the place of the saved file. After a crash
-// at any instant, there is either the old one or the new one.
+// commit replaces the saved file with the spool. After a crash at any instant,
+// there is either the old one or the new one.
 func (s *spool) commit(r record) error {
 	if s.path == "" {
 		return nil
@@ -98,13 +98,13 @@ func (s *spool) commit(r record) error {
 		s.err = syncDirectory(filepath.Dir(s.path))
 	}
 	if s.err != nil {
-		_ = os.Remove(s.temporary()) // it is of no use, and may fill a disk
+		_ = os.Remove(s.temporary()) // useless, and may fill a disk
 		return fmt.Errorf("not saved: %w", s.err)
 	}
 	return nil
 }
 
-// discard gives up what was written; after commit it does nothing.
+// discard removes the spool; after commit it does nothing.
 func (s *spool) discard() {
 	if s.file != nil {
 		_ = s.file.Close()
@@ -121,14 +121,14 @@ func syncDirectory(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// saved is a saved file that was opened.
+// saved is an open saved file.
 type saved struct {
 	record
 	file *os.File
 }
 
-// openSaved opens a saved file; it gives nil if there is none. What the record
-// says is checked then, but not yet the bytes.
+// openSaved opens a saved file; it returns nil if there is none. It checks the
+// record, but not yet the bytes.
 func openSaved(path string) (*saved, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -172,7 +172,7 @@ func readRecord(f *os.File) (record, error) {
 	return r, nil
 }
 
-// body gives the bytes.
+// body returns the bytes.
 func (s *saved) body() *body {
 	b := &body{validator: s.validator}
 	at := int64(0)
@@ -200,7 +200,7 @@ func (s *saved) check() error {
 	return nil
 }
 
-// load takes up what was saved.
+// load loads the saved contents.
 func (f *Feed) load(s *source) Outcome {
 	o := Outcome{Source: s.name, Began: time.Now()}
 	old, err := openSaved(s.saved)
@@ -212,7 +212,8 @@ func (f *Feed) load(s *source) Outcome {
 		defer old.file.Close()
 		c, err = f.receive(s, old.body(), io.Discard)
 		if err != nil || c.SHA256 != old.SHA256 {
-			// What is damaged fails in all sorts of ways, but that is the reason.
+			// Corruption causes all kinds of errors, but is the reason to
+			// report.
 			if damaged := old.check(); damaged != nil {
 				err = damaged
 			}

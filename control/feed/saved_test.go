@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// keep makes a file with a good list, saves it, and gives the feed's
-// configuration and the path of what was saved.
+// keep writes and saves a good list, and returns the feed's configuration and
+// the path of the saved file.
 func keep(t *testing.T, directory string) (Config, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "list")
@@ -22,14 +22,14 @@ func keep(t *testing.T, directory string) (Config, string) {
 	return c, f.sources[0].saved
 }
 
-// loaded opens a feed again and gives the outcome of loading.
+// loaded opens a feed again and returns the outcome of loading.
 func loaded(t *testing.T, c Config, directory string) (*Feed, Outcome) {
 	t.Helper()
 	f := mustOpen(t, c, directory)
 	return f, f.Status().Sources[0].Last
 }
 
-// TestDamaged cuts, lengthens and alters saved contents in every place.
+// TestDamaged truncates, extends and alters saved contents at every offset.
 func TestDamaged(t *testing.T) {
 	dir := t.TempDir()
 	c, saved := keep(t, dir)
@@ -57,15 +57,15 @@ func TestDamaged(t *testing.T) {
 	check("lengthened", 0, append([]byte{'\n'}, whole...))
 	check("emptied", 0, nil)
 
-	// The next attempt puts it right.
+	// The next attempt repairs it.
 	f, _ := loaded(t, c, dir)
 	want(t, f, fetch(t, f), New, NoFailure, goodText)
 	f, o := loaded(t, c, dir)
 	want(t, f, o, Loaded, NoFailure, goodText)
 }
 
-// TestOtherSettings checks that saved contents which the configuration no longer
-// accepts are not taken for damaged.
+// TestOtherSettings checks that saved contents which the configuration no
+// longer accepts are not reported as corrupted.
 func TestOtherSettings(t *testing.T) {
 	dir := t.TempDir()
 	c, _ := keep(t, dir)
@@ -74,7 +74,7 @@ func TestOtherSettings(t *testing.T) {
 	want(t, f, o, Failed, Garbage, "")
 }
 
-// TestCrash checks that a file half written does not count, and does not stay.
+// TestCrash checks that a partly written file is ignored and removed.
 func TestCrash(t *testing.T) {
 	dir := t.TempDir()
 	c, saved := keep(t, dir)
@@ -90,12 +90,12 @@ func TestCrash(t *testing.T) {
 	want(t, f, o, Loaded, NoFailure, lessText)
 }
 
-// unsaved fetches new contents, which should come into force without being
-// saved, then mends what kept them from being saved.
+// unsaved fetches new contents, which must become active without being saved,
+// then fixes the cause.
 func unsaved(t *testing.T, c Config, dir string, cause error, mend func()) {
 	t.Helper()
 	write(t, string(c.Sources[0].File), less)
-	backdate(t, string(c.Sources[0].File)) // it would count as known, had it been saved
+	backdate(t, string(c.Sources[0].File)) // it would count as unchanged, had it been saved
 	f, o := loaded(t, c, dir)
 	want(t, f, o, Loaded, NoFailure, goodText)
 	for _, result := range []Result{New, Unchanged} {
@@ -132,7 +132,7 @@ func TestFullDevice(t *testing.T) {
 	if !errors.Is(o.Unsaved, syscall.ENOSPC) {
 		t.Fatalf("unsaved: %v", o.Unsaved)
 	}
-	// The link went with the attempt.
+	// The attempt removed the link.
 	o = fetch(t, f)
 	want(t, f, o, Unchanged, NoFailure, lessText)
 	if o.Unsaved != nil {
@@ -140,7 +140,7 @@ func TestFullDevice(t *testing.T) {
 	}
 }
 
-// mount mounts a tmpfs, which needs root.
+// mount mounts a tmpfs, which requires root.
 func mount(t *testing.T, options string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -211,7 +211,7 @@ func TestReadOnly(t *testing.T) {
 	unsaved(t, c, dir, syscall.EROFS, func() { remount(0) })
 }
 
-// TestNoDirectory opens a feed where no state directory can be made.
+// TestNoDirectory opens a feed whose state directory cannot be created.
 func TestNoDirectory(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	write(t, file, good)

@@ -12,7 +12,7 @@ import (
 	"weir/control/quantity"
 )
 
-// TestSchedule runs a feed by a fake clock: good, failing, good again.
+// TestSchedule runs a feed with a fake clock: good, failing, good again.
 func TestSchedule(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "list")
 	state := t.TempDir()
@@ -22,7 +22,7 @@ func TestSchedule(t *testing.T) {
 		want   []time.Duration // between attempts
 	}{
 		{"no jitter", 0, []time.Duration{
-			10 * time.Minute, 10 * time.Minute, 10 * time.Minute, // after good ones
+			10 * time.Minute, 10 * time.Minute, 10 * time.Minute, // after successes
 			7500 * time.Millisecond, 15 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 5 * time.Minute, 5 * time.Minute, // half of 15s, 30s … 10m
 			10 * time.Minute,
 		}},
@@ -119,8 +119,8 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// TestSourcesRun checks that Run tries all sources at once, tells one outcome at
-// a time, and ends with its context.
+// TestSourcesRun checks that Run tries all sources immediately, reports one
+// outcome at a time, and ends with its context.
 func TestSourcesRun(t *testing.T) {
 	dir := t.TempDir()
 	var sources []Source

@@ -16,23 +16,24 @@ import (
 	"weir/control/quantity"
 )
 
-// What holds where a Source does not say otherwise.
+// Defaults of a Source.
 const (
-	// DefaultMaxBytes is room for 18 million addresses of 15 bytes a line.
+	// DefaultMaxBytes suffices for 18 million addresses at 15 bytes per line.
 	DefaultMaxBytes = 256 << 20
 
-	// DefaultTimeout fits DefaultMaxBytes at 1 MB/s.
+	// DefaultTimeout suffices for DefaultMaxBytes at 1 MB/s.
 	DefaultTimeout = 5 * time.Minute
 
-	// DefaultConnectTimeout lets a TCP handshake lose its first two packets.
+	// DefaultConnectTimeout tolerates the loss of a TCP handshake's first two
+	// packets.
 	DefaultConnectTimeout = 10 * time.Second
 
-	// DefaultStallTimeout lets a path lose packets for longer than TCP needs to
+	// DefaultStallTimeout tolerates packet loss for longer than TCP needs to
 	// double its retransmission timer four times.
 	DefaultStallTimeout = 30 * time.Second
 )
 
-// Source is where entries come from: a file, a directory or a URL, one of them.
+// Source is a source of entries: exactly one of a file, a directory and a URL.
 type Source struct {
 	// Path of a file.
 	File Path `yaml:"file,omitempty"`
@@ -84,8 +85,8 @@ func (s *Source) SetDefaults() {
 // Label returns the text of String.
 func (s Source) Label() string { return s.String() }
 
-// String names the source, without what may be secret in a URL: user, password
-// and query.
+// String returns the source's name, without the possibly secret parts of a URL:
+// user, password and query.
 func (s Source) String() string {
 	if s.URL == "" {
 		return string(s.File + s.Directory) // one of them is empty
@@ -93,8 +94,8 @@ func (s Source) String() string {
 	return s.URL.Redacted()
 }
 
-// id tells a source's saved contents from those of others, such as the same
-// place before its signatures were asked for.
+// id identifies a source's saved contents. It differs for the same place with
+// other requirements, such as a signature.
 func (s Source) id() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q", []string{
 		string(s.File), string(s.Directory), string(s.URL), string(s.SHA256URL), string(s.SignatureURL), s.PublicKey,
@@ -114,7 +115,7 @@ func (s Source) validate(kind Kind) error {
 		return errors.New("want one of file, directory and URL")
 	}
 	if s.URL == "" && (kind == CrowdSec || s.SHA256URL != "" || s.SignatureURL != "" || len(s.Headers) > 0) {
-		return errors.New("headers, CrowdSec, and checksums and signatures from a URL go with a URL only")
+		return errors.New("headers, CrowdSec, and checksums and signatures from a URL require a URL")
 	}
 	for _, u := range []URL{s.URL, s.SHA256URL, s.SignatureURL} {
 		if err := u.check(); u != "" && err != nil {
@@ -122,10 +123,10 @@ func (s Source) validate(kind Kind) error {
 		}
 	}
 	if s.Directory == "" && len(s.Suffixes) > 0 {
-		return errors.New("suffixes go with a directory only")
+		return errors.New("suffixes require a directory")
 	}
 	if s.proofs() != "" && (s.Directory != "" || kind == CrowdSec) {
-		return errors.New("neither directories nor CrowdSec go with a checksum or a signature")
+		return errors.New("directories and CrowdSec cannot have a checksum or a signature")
 	}
 	if s.SHA256 != "" {
 		if !isSHA256(string(s.SHA256)) {
@@ -152,29 +153,29 @@ func (s Source) validate(kind Kind) error {
 	return nil
 }
 
-// proofs is not empty if the bytes as served must be certain ones.
+// proofs is not empty if a checksum or signature is required.
 func (s Source) proofs() string { return string(s.SHA256) + string(s.SHA256URL+s.SignatureURL) }
 
-// errUnchanged says that a source holds what it held when its validator was
+// errUnchanged means that a source has not changed since its validator was
 // made.
 var errUnchanged = errors.New("unchanged")
 
-// validator tells a source what is known of it already. For files, the entity
-// tag is made of what the file system says.
+// validator makes a request conditional. For files, the entity tag is made of
+// file system metadata.
 type validator struct {
 	ETag         string `json:"etag,omitempty"`
 	LastModified string `json:"last_modified,omitempty"`
 }
 
-// body is what a source holds, about to be read.
+// body is a source's contents, ready to be read.
 type body struct {
 	parts []part
 	validator
-	whole func() error // unless nil, whether what was read then was whole
-	taken func()       // unless nil, called when the contents are in force
+	whole func() error // unless nil, an error if the contents were incomplete
+	taken func()       // unless nil, called when the contents become active
 
-	// stated says that the source itself states what has gone: then neither
-	// few entries nor none are a sign of a failure.
+	// stated reports that the source itself lists removals: then few or no
+	// entries do not indicate a failure.
 	stated bool
 }
 
@@ -184,8 +185,8 @@ type part struct {
 	open func() (io.ReadCloser, error)
 }
 
-// files opens a file or a directory, unless it is as known says. A pipe, as of a
-// shell's <(…), can be read once: when it has been, it is unchanged.
+// files opens a file or a directory, unless it is unchanged. A pipe, such as a
+// shell's <(…), can be read only once and is unchanged after that.
 func (s Source) files(known validator, read bool) (*body, error) {
 	if isPipe(string(s.File)) {
 		if read {
@@ -214,10 +215,10 @@ func (s Source) files(known validator, read bool) (*body, error) {
 	began := tag
 	b.whole = func() error {
 		if _, tag, err := s.list(); err != nil || tag != began {
-			return fail(Truncated, "was changed while it was read: write to another name, then rename")
+			return fail(Truncated, "changed while being read: write to another name, then rename")
 		}
-		// A second write within the file system's clock tick would leave the
-		// tag as it is. Two seconds are the coarsest clock, that of FAT.
+		// A second write within one tick of the file system's clock would not
+		// change the tag. FAT has the coarsest clock, two seconds.
 		if s.touched(paths, 2*time.Second) {
 			b.ETag = ""
 		}
@@ -226,7 +227,7 @@ func (s Source) files(known validator, read bool) (*body, error) {
 	return b, nil
 }
 
-// isPipe reports whether a path is that of a pipe.
+// isPipe reports whether a path is a pipe.
 func isPipe(path string) bool {
 	if path == "" {
 		return false
@@ -235,7 +236,7 @@ func isPipe(path string) bool {
 	return err == nil && st.Mode()&os.ModeNamedPipe != 0
 }
 
-// pipe opens a file that is a pipe, and gives up where nothing comes in time.
+// pipe opens a pipe, and fails if no data arrives in time.
 func (s Source) pipe() *body {
 	open := func() (io.ReadCloser, error) {
 		// Without a writer, a blocking open would wait forever.
@@ -243,13 +244,13 @@ func (s Source) pipe() *body {
 		if err != nil {
 			return nil, fail(Unreachable, "%w", err)
 		}
-		_ = f.SetReadDeadline(time.Now().Add(time.Duration(s.Timeout))) // where the file has deadlines
+		_ = f.SetReadDeadline(time.Now().Add(time.Duration(s.Timeout))) // if the file supports deadlines
 		return file{f}, nil
 	}
 	return &body{parts: []part{{string(s.File), open}}}
 }
 
-// file is an open file whose errors tell that it could not be read.
+// file is an open file whose errors are of kind Unreachable.
 type file struct{ *os.File }
 
 func (f file) Read(p []byte) (int, error) {
@@ -260,8 +261,8 @@ func (f file) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// list gives the paths of a source's files, and a tag that is another one when
-// any of them has changed.
+// list returns the paths of a source's files, and a tag that changes when any
+// of them does.
 func (s Source) list() (paths []string, tag string, err error) {
 	candidates := []string{string(s.File)}
 	if s.Directory != "" {
@@ -301,7 +302,7 @@ func (s Source) matches(name string) bool {
 		}))
 }
 
-// touched reports whether any file was written to within the last d.
+// touched reports whether any file was written within the last d.
 func (s Source) touched(paths []string, d time.Duration) bool {
 	return slices.ContainsFunc(paths, func(path string) bool {
 		st, err := os.Stat(path)
