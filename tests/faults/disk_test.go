@@ -154,7 +154,7 @@ func TestReadOnlyDisk(t *testing.T) {
 
 	d = g.begin()
 	d.read = 0
-	d.wait("entries can be neither added nor removed: the journal cannot be written to", g.journal(), "read-only file system")
+	d.wait("journal is read-only, entries can be neither added nor removed", g.journal(), "read-only file system")
 	held := []string{"10.0.0.1", "10.1.0.1"}
 	g.filters("read-only", held, []string{"10.1.0.2"})
 	g.refuses([]string{g.journal(), "restart weir once that is fixed", "read-only file system"}, "block", "10.1.0.3")
