@@ -51,6 +51,7 @@ type counters struct {
 	stats      *loader.Stats
 	program    *loader.Program
 	twins      [][2]twin
+	oracle     verdict.Program // counts in the twins of the active banks
 }
 
 // twin is a bank on the heap.
@@ -89,7 +90,19 @@ func newCounters(t testing.TB, trackers []engine.Tracker) *counters {
 		}
 		c.twins = append(c.twins, twins)
 	}
+	c.follow(t)
 	return c
+}
+
+// follow lets the oracle count in the banks in which the kernel counts.
+func (c *counters) follow(t testing.TB) {
+	t.Helper()
+	c.oracle.Policer = &verdict.Policer{Penalties: make([]*penalty.Table, len(c.twins))}
+	c.watch(t, func(n *engine.Trackers) {
+		for i := range c.twins {
+			c.oracle.Policer.Banks = append(c.oracle.Policer.Banks, c.twins[i][n.Active(i)].Bank)
+		}
+	})
 }
 
 // watch calls fn with the kernel's trackers.
@@ -156,6 +169,7 @@ func (c *counters) next(t *testing.T, heavy uint64, share float64) {
 			n.Exchange(i)
 		}
 	})
+	c.follow(t)
 }
 
 func (c *counters) count(t *testing.T, data []byte) {
@@ -166,13 +180,7 @@ func (c *counters) count(t *testing.T, data []byte) {
 	if _, err := c.program.Test(data); err != nil {
 		t.Fatal(err)
 	}
-	p := verdict.Program{Policer: &verdict.Policer{Penalties: make([]*penalty.Table, len(c.twins))}}
-	c.watch(t, func(n *engine.Trackers) {
-		for i := range c.twins {
-			p.Policer.Banks = append(p.Policer.Banks, c.twins[i][n.Active(i)].Bank)
-		}
-	})
-	p.Decide(data)
+	c.oracle.Decide(data)
 }
 
 // The kernel's counters are those of the twin in Go, word for word, over all
