@@ -148,7 +148,7 @@ lint: ## check the Go (fetches golangci-lint), the C's format and the shell scri
 	find $(C_DIRS) -name '*.[ch]' -exec $(CLANG_FORMAT) --dry-run -Werror {} +
 	go mod tidy -diff
 	$(GOLANGCI_LINT) run ./...
-	cd tests/benchmark && go vet ./...
+	cd tests/bench/filters && go vet ./...
 	find . -path ./.git -prune -o -type f \
 		-exec awk 'FNR == 1 && /^#!.*[\/ ](ba)?sh/ { print FILENAME } { nextfile }' {} + \
 		| xargs -r shellcheck
@@ -210,7 +210,7 @@ bench-peers: setup ## measure weir beside nftables, ipset and xdp-filter, which 
 
 .PHONY: bench-filters
 bench-filters: ## measure the cascade in Go beside other Bloom filter libraries
-	cd tests/benchmark && go test -count=1 -v -run . . && go test -run '^$$' -bench . -count 6 .
+	cd tests/bench/filters && go test -count=1 -v -run . . && go test -run '^$$' -bench . -count 6 .
 
 .PHONY: papers
 papers: ## compute the figures and tables of docs/papers anew

@@ -1,4 +1,4 @@
-module weir/tests/benchmark
+module weir/tests/bench/filters
 
 go 1.26.0
 
@@ -14,4 +14,4 @@ require (
 	gonum.org/v1/gonum v0.17.0 // indirect
 )
 
-replace weir => ../..
+replace weir => ../../..

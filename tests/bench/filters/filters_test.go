@@ -1,7 +1,7 @@
-// Package benchmark holds weir's cascade against other Bloom filters in Go.
+// Package filters compares weir's cascade with other Bloom filters in Go.
 //
-// It is a module of its own, so that what it compares with is no dependency of
-// weir's. make bench-filters runs it; for a comparison in one table,
+// It is a module of its own, so that the other filters are no dependencies of
+// weir. make bench-filters runs it; for a comparison in one table,
 //
 //	go test -run '^$' -bench . -count 8 . | tee bench.txt
 //	benchstat -col /filter bench.txt
@@ -12,7 +12,7 @@
 //	weir                  14.66   9.7 ns    14.4 ns
 //	bits-and-blooms       14.38  49.8 ns    55.4 ns
 //	blobloom              16.00  13.6 ns    11.8 ns
-package benchmark
+package filters
 
 import (
 	"encoding/binary"
