@@ -102,8 +102,13 @@ func TestApplyAgainstModel(t *testing.T) {
 				if back, n := old.Apply(d); !m.equal(back) || n != d.Len() {
 					t.Fatalf("a difference of %d entries changed %d", d.Len(), n)
 				}
-				if other, _ := draw(r, all, 5).set().Apply(Delta{Add: d.Add}); d.Add.Len() > other.Len() {
-					t.Fatalf("%d entries, want %d", other.Len(), d.Add.Len())
+				// Applied to another set, it does there what it says.
+				other := draw(r, all, 30)
+				got, _ := other.set().Apply(d)
+				for _, k := range all {
+					if want := d.Add.Has(k) || other[k] && !d.Remove.Has(k); got.Has(k) != want {
+						t.Fatalf("%v: %t, want %t", k, got.Has(k), want)
+					}
 				}
 			}
 			for bits := range 33 {
