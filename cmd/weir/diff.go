@@ -2,19 +2,17 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"weir/control/list"
+	"weir/filter/key"
 )
 
 // errDiffer ends a command with exitDiffer, and nothing more to say.
@@ -45,30 +43,27 @@ Entries are compared as they are written, a range as the prefixes that it takes:
 		if files[0] == "-" && files[1] == "-" {
 			return usageError{errors.New("standard input can be one of them only")}
 		}
-		var sides [2]sorted
+		var sides [2]*list.Set
 		for i, file := range files {
 			var err error
-			if sides[i], err = readSorted(c, file, o); err != nil {
+			if sides[i], err = readSet(c, file, o); err != nil {
 				return err
 			}
 		}
+		delta := sides[1].Diff(sides[0])
+		both := sides[0].Len() - delta.Remove.Len()
 		out := bufio.NewWriterSize(c.OutOrStdout(), 64<<10)
-		var total difference
 		if *asJSON {
-			total = printDifferenceJSON(out, sides[0], sides[1])
+			printDeltaJSON(out, delta, both)
 		} else {
-			total = compare(sides[0], sides[1], func(mark byte, entry string) {
-				out.WriteByte(mark)
-				out.WriteString(entry)
-				out.WriteByte('\n')
-			})
+			printDelta(out, delta)
 			count := func(n int) string { return humanize.Comma(int64(n)) }
-			fmt.Fprintf(out, "removed: %s, added: %s, in both: %s\n", count(total.removed), count(total.added), count(total.both))
+			fmt.Fprintf(out, "removed: %s, added: %s, in both: %s\n", count(delta.Remove.Len()), count(delta.Add.Len()), count(both))
 		}
 		if err := out.Flush(); err != nil {
 			return err
 		}
-		if *exitCode && total.removed+total.added > 0 {
+		if *exitCode && delta.Len() > 0 {
 			return errDiffer
 		}
 		return nil
@@ -76,15 +71,9 @@ Entries are compared as they are written, a range as the prefixes that it takes:
 	return c
 }
 
-// sorted are the entries of a list, each once, in an order.
-type sorted struct {
-	v4    []list.V4Prefix
-	v6    []netip.Prefix
-	flows []string
-}
-
-// readSorted reads a file, and tells of its bad lines.
-func readSorted(c *cobra.Command, file string, o list.Options) (s sorted, err error) {
+// readSet reads a file, and reports its bad lines.
+func readSet(c *cobra.Command, file string, o list.Options) (*list.Set, error) {
+	var err error
 	var entries list.Entries
 	var report list.Report
 	if file == "-" {
@@ -97,87 +86,56 @@ func readSorted(c *cobra.Command, file string, o list.Options) (s sorted, err er
 		out.show("")
 	}
 	if err != nil {
-		return s, err
+		return nil, err
 	}
 	if report.Bad > 0 {
 		fmt.Fprintf(c.ErrOrStderr(), "%v; bad lines in %s, which do not count: %d of %d\n",
 			report.Errors[0], report.File, report.Bad, report.Lines)
 	}
-	s.v4 = entries.V4
-	slices.Sort(s.v4)
-	s.v4 = slices.Compact(s.v4)
-	s.v6 = entries.V6
-	slices.SortFunc(s.v6, netip.Prefix.Compare)
-	s.v6 = slices.Compact(s.v6)
-	for _, f := range entries.Flows {
-		s.flows = append(s.flows, f.String())
-	}
-	slices.Sort(s.flows)
-	s.flows = slices.Compact(s.flows)
-	return s, nil
+	return entries.Set(), nil
 }
 
-// difference counts entries.
-type difference struct{ removed, added, both int }
-
-// compare calls tell for each entry that only one side has, with '-' for the old
-// side and '+' for the new one.
-func compare(old, new sorted, tell func(mark byte, entry string)) difference {
-	var d difference
-	merge(&d, old.v4, new.v4, cmp.Compare, list.V4Prefix.String, tell)
-	merge(&d, old.v6, new.v6, netip.Prefix.Compare, func(p netip.Prefix) string {
-		if p.IsSingleIP() {
-			return p.Addr().String()
-		}
-		return p.String()
-	}, tell)
-	merge(&d, old.flows, new.flows, strings.Compare, func(flow string) string { return flow }, tell)
-	return d
+// printDelta prints a line for each entry, in the order of the entries.
+func printDelta(out *bufio.Writer, d list.Delta) {
+	printLines(out, d.Remove.V4.Plain, d.Add.V4.Plain, list.V4Prefix.String)
+	printLines(out, d.Remove.V6.Plain, d.Add.V6.Plain, list.V6Prefix.String)
+	printLines(out, d.Remove.V4.Src, d.Add.V4.Src, source)
+	printLines(out, d.Remove.V4.Dst, d.Add.V4.Dst, destination)
+	printLines(out, d.Remove.V6.Src, d.Add.V6.Src, source)
+	printLines(out, d.Remove.V6.Dst, d.Add.V6.Dst, destination)
+	printLines(out, d.Remove.Flows, d.Add.Flows, key.Key.String)
 }
 
-func merge[T any](d *difference, old, new []T, compare func(a, b T) int, text func(T) string, tell func(byte, string)) {
-	for len(old) > 0 || len(new) > 0 {
-		order := 0
-		switch {
-		case len(new) == 0:
-			order = -1
-		case len(old) == 0:
-			order = 1
-		default:
-			order = compare(old[0], new[0])
+func source[P list.Prefix[P]](p P) string      { return p.Key(true).String() }
+func destination[P list.Prefix[P]](p P) string { return p.Key(false).String() }
+
+func printLines[K list.Ordered[K]](out *bufio.Writer, removed, added list.Sorted[K], text func(K) string) {
+	old, new := slices.Collect(removed.All()), slices.Collect(added.All())
+	for len(old)+len(new) > 0 {
+		mark, from := byte('+'), &new
+		if len(new) == 0 || len(old) > 0 && old[0].Compare(new[0]) < 0 {
+			mark, from = '-', &old
 		}
-		switch {
-		case order < 0:
-			d.removed++
-			tell('-', text(old[0]))
-			old = old[1:]
-		case order > 0:
-			d.added++
-			tell('+', text(new[0]))
-			new = new[1:]
-		default:
-			d.both++
-			old, new = old[1:], new[1:]
-		}
+		out.WriteByte(mark)
+		out.WriteString(text((*from)[0]))
+		out.WriteByte('\n')
+		*from = (*from)[1:]
 	}
 }
 
-// printDifferenceJSON prints as it goes, since there may be millions of entries.
-func printDifferenceJSON(out io.Writer, old, new sorted) difference {
-	var d difference
-	for _, side := range []struct {
-		name string
-		mark byte
-	}{{"{\"removed\": [", '-'}, {"],\n\"added\": [", '+'}} {
-		fmt.Fprint(out, side.name)
-		separator := "\n  "
-		d = compare(old, new, func(mark byte, entry string) {
-			if mark == side.mark {
-				fmt.Fprint(out, separator, strconv.Quote(entry)) // it is ASCII
-				separator = ",\n  "
-			}
-		})
+// printDeltaJSON prints as it goes, since there may be millions of entries.
+func printDeltaJSON(out io.Writer, d list.Delta, both int) {
+	fmt.Fprint(out, "{\"removed\": [")
+	printEntriesJSON(out, d.Remove)
+	fmt.Fprint(out, "],\n\"added\": [")
+	printEntriesJSON(out, d.Add)
+	fmt.Fprintf(out, "],\n\"both\": %d}\n", both)
+}
+
+func printEntriesJSON(out io.Writer, s *list.Set) {
+	separator := "\n  "
+	for e := range s.All() {
+		fmt.Fprint(out, separator, strconv.Quote(e.String())) // it is ASCII
+		separator = ",\n  "
 	}
-	fmt.Fprintf(out, "],\n\"both\": %d}\n", d.both)
-	return d
 }

@@ -36,17 +36,11 @@ func texts(e list.Entries) []string {
 }
 
 // textsOf is texts for a set, sorted by kind.
-func textsOf(s *list.Set) []string {
-	var e list.Entries
-	e.V4 = slices.Collect(s.V4.Plain.All())
-	for p := range s.V6.Plain.All() {
-		e.V6 = append(e.V6, p.Prefix())
+func textsOf(s *list.Set) (all []string) {
+	for k := range s.All() {
+		all = append(all, k.String())
 	}
-	for p := range s.V4.Dst.All() {
-		e.Flows = append(e.Flows, p.Key(false))
-	}
-	e.Flows = slices.AppendSeq(e.Flows, s.Flows.All())
-	return texts(e)
+	return all
 }
 
 // read reads a text with a limit and tolerates any share of bad lines.

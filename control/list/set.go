@@ -1,6 +1,7 @@
 package list
 
 import (
+	"iter"
 	"slices"
 
 	"weir/filter/key"
@@ -100,6 +101,29 @@ func (s *Set) Len() int {
 }
 
 func (p *Prefixes[P]) len() int { return p.Plain.Len() + p.Src.Len() + p.Dst.Len() }
+
+// All iterates over the entries: addresses and prefixes first, in order by kind.
+// One whose side is left to the list's direction is a source.
+func (s *Set) All() iter.Seq[key.Key] {
+	s = s.orEmpty()
+	return func(yield func(key.Key) bool) {
+		if !each(s.V4.Plain, true, yield) || !each(s.V6.Plain, true, yield) ||
+			!each(s.V4.Src, true, yield) || !each(s.V4.Dst, false, yield) ||
+			!each(s.V6.Src, true, yield) || !each(s.V6.Dst, false, yield) {
+			return
+		}
+		s.Flows.All()(yield)
+	}
+}
+
+func each[P Prefix[P]](prefixes Sorted[P], source bool, yield func(key.Key) bool) bool {
+	for p := range prefixes.All() {
+		if !yield(p.Key(source)) {
+			return false
+		}
+	}
+	return true
+}
 
 // Has reports whether the set has the entry of a key, including a plain address
 // or prefix, whose side is left to the list's direction.
