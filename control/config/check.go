@@ -1,11 +1,12 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"path"
 	"path/filepath"
+	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,106 +16,132 @@ import (
 	"weir/loader"
 )
 
-// maxName is how long a list's name may be: a name of a directory, and a label
-// of metrics.
+// maxName is the maximum length of a list's name, which is that of a directory
+// and a label of metrics.
 const maxName = 64
 
-// namePattern is what package feed takes for a name.
+// namePattern matches the names that package feed accepts.
 const namePattern = `^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`
 
 var matchesName = regexp.MustCompile(namePattern).MatchString
 
-// check calls fail for what is wrong with the values together, or with one in a
-// way that its type does not tell.
-func (c *Config) check(fail func(path string, err error)) {
-	failf := func(path, format string, args ...any) { fail(path, fmt.Errorf(format, args...)) }
-
+// check returns the errors that a value's own type does not find: numbers out of
+// range, and values that do not go together.
+func (c *Config) check() quantity.FieldErrors {
+	var errs quantity.FieldErrors
+	checkRanges(&errs, "", reflect.ValueOf(c).Elem())
 	if len(c.Interfaces) == 0 {
-		failf("interfaces", "no interface to filter on")
+		errs.Failf("interfaces", "no interface to filter on")
 	}
-	unique(c.Interfaces, "interfaces", failf, func(i Interface) any { return loader.Target{Netns: i.Netns, Iface: i.Name} })
+	unique(&errs, "interfaces", c.Interfaces, func(i Interface) any { return loader.Target{Netns: i.Netns, Iface: i.Name} })
 	for i, iface := range c.Interfaces {
-		if err := iface.check(); err != nil {
-			fail(fmt.Sprintf("interfaces[%d]", i), err)
-		}
+		errs.Add(fmt.Sprintf("interfaces[%d]", i), iface.check())
 	}
-	c.Failsafe.check(failf)
-	if !filepath.IsAbs(string(c.Pins)) {
-		failf("pins", "%q: want an absolute path", c.Pins)
-	}
+	errs.Add("failsafe", c.Failsafe.check().Err())
 	if c.MaxCoverage == 0 {
-		failf("max_coverage", "no list could have any entry")
+		errs.Failf("max_coverage", "no list could have any entry")
 	}
-	c.API.check(failf)
-	between(c.Learning.HalfLife, time.Second, 24*time.Hour, "learning.half_life", failf)
-
-	failFields("digest", c.Digest.Validate(), fail)
+	if !filepath.IsAbs(string(c.Pins)) {
+		errs.Failf("pins", "%q: want an absolute path", c.Pins)
+	}
+	errs.Add("api", c.API.check().Err())
+	quantity.Between(&errs, "learning.half_life", c.Learning.HalfLife, quantity.Duration(time.Second), quantity.Duration(24*time.Hour))
+	errs.Add("digest", c.Digest.Validate())
 	if c.Digest.Archive.Size > 0 && c.StateDir == "" {
-		failf("digest.archive", "it is kept below state_dir, which is empty")
+		errs.Failf("digest.archive", "it is kept below state_dir, which is empty")
 	}
 	if len(c.Trackers) > loader.MaxTrackers {
-		failf("trackers", "%d of them: the most are %d", len(c.Trackers), loader.MaxTrackers)
+		errs.Failf("trackers", "there are %d: the maximum is %d", len(c.Trackers), loader.MaxTrackers)
 	}
-	unique(c.Trackers, "trackers", failf, func(t heavy.Spec) any { return t.Label() })
+	unique(&errs, "trackers", c.Trackers, func(t heavy.Spec) any { return t.Label() })
 	for i, t := range c.Trackers {
-		failFields(fmt.Sprintf("trackers[%d]", i), t.Validate(), fail)
+		errs.Add(fmt.Sprintf("trackers[%d]", i), t.Validate())
 	}
-	c.Loop.check(failf)
-	c.checkMulticast(failf)
+	errs.Add("loop", c.Loop.check().Err())
+	c.checkMulticast(&errs)
 	for _, l := range c.Lists {
-		l.check(join("lists", l.Name), fail)
+		errs.Add(join("lists", l.Name), l.check().Err())
+	}
+	return errs
+}
+
+// checkRanges adds an error for each number that is not within the tags min and
+// max. Sections and numbers that may be left out are not checked when they are.
+func checkRanges(errs *quantity.FieldErrors, path string, v reflect.Value) {
+	for _, f := range fields(v.Type()) {
+		fv, at := v.FieldByIndex(f.index), join(path, f.name)
+		switch {
+		case f.omitEmpty && fv.IsZero():
+		case f.min != "":
+			least, _ := strconv.ParseFloat(f.min, 64) // TestSchema parses them
+			most, _ := strconv.ParseFloat(f.max, 64)
+			var x float64
+			if fv.CanInt() {
+				x = float64(fv.Int())
+			} else {
+				x = fv.Float()
+			}
+			if !(x >= least && x <= most) { // nor NaN
+				errs.Failf(at, "%v is not between %s and %s", fv, f.min, f.max)
+			}
+		case fv.Kind() == reflect.Struct && !isText(fv.Type()):
+			checkRanges(errs, at, fv)
+		case fv.Kind() == reflect.Slice && fv.Type().Elem().Kind() == reflect.Struct && !isText(fv.Type().Elem()):
+			key, keyed := keyField(fv.Type().Elem())
+			for i := range fv.Len() {
+				element := fmt.Sprintf("%s[%d]", at, i)
+				if keyed {
+					element = join(at, fv.Index(i).FieldByIndex(key.index).String())
+				}
+				checkRanges(errs, element, fv.Index(i))
+			}
+		}
 	}
 }
 
-// checkMulticast says where the forwarding of multicast would not do.
-func (c *Config) checkMulticast(failf func(string, string, ...any)) {
+// checkMulticast adds the errors in the forwarding of multicast.
+func (c *Config) checkMulticast(errs *quantity.FieldErrors) {
 	m := c.Multicast
 	if len(m.Interfaces) == 0 {
 		return
 	}
-	unique(m.Interfaces, "multicast.interfaces", failf, func(i MulticastInterface) any { return i.Name })
+	unique(errs, "multicast.interfaces", m.Interfaces, func(i MulticastInterface) any { return i.Name })
 	groups := make(map[Group]bool)
 	for i, iface := range m.Interfaces {
 		at := fmt.Sprintf("multicast.interfaces[%d]", i)
 		if err := (Interface{Name: iface.Name}).check(); err != nil {
-			failf(at, "%w", err)
+			errs.Add(at, err)
 		} else if strings.ContainsAny(iface.Name, `*?[\`) {
-			failf(at, "%q: a pattern, where each interface wants groups of its own: name them one by one", iface.Name)
+			errs.Failf(at, "%q is a pattern, but each interface has groups of its own: name them one by one", iface.Name)
 		}
-		unique(iface.Groups, at+".groups", failf, func(g Group) any { return g })
+		unique(errs, at+".groups", iface.Groups, func(g Group) any { return g })
 		for _, g := range iface.Groups {
 			groups[g] = true
 		}
 	}
-	if len(groups) > m.MaxGroups {
-		failf("multicast.max_groups", "%d groups are wanted, more than %d", len(groups), m.MaxGroups)
+	if len(groups) > m.MaxGroups && m.MaxGroups > 0 { // 0 is out of range
+		errs.Failf("multicast.max_groups", "%d groups are wanted, more than %d", len(groups), m.MaxGroups)
 	}
 	for i, iface := range c.Interfaces {
 		at := fmt.Sprintf("interfaces[%d]", i)
 		if iface.XDP != loader.Native {
-			failf(at, "multicast is forwarded in native mode only, not %v: elsewhere the copies of a packet may share their bytes", iface.XDP)
+			errs.Failf(at, "multicast is forwarded in native mode only, not %v: elsewhere the copies of a packet may share their bytes", iface.XDP)
 		}
 		if iface.Netns != c.Interfaces[0].Netns {
-			failf(at, "multicast is forwarded within one network namespace: all interfaces must be in the same")
+			errs.Failf(at, "multicast is forwarded within one network namespace: all interfaces must be in the same")
 		}
 	}
 }
 
-// unique reports elements that are there twice, by what tells them apart.
-func unique[T any](all []T, path string, failf func(string, string, ...any), id func(T) any) {
+// unique adds an error for each element with the identity of one before it.
+func unique[T any](errs *quantity.FieldErrors, path string, all []T, id func(T) any) {
 	first := map[any]int{}
 	for i, e := range all {
 		if j, twice := first[id(e)]; twice {
-			failf(fmt.Sprintf("%s[%d]", path, i), "the same as %s[%d]", path, j)
+			errs.Failf(fmt.Sprintf("%s[%d]", path, i), "the same as %s[%d]", path, j)
 			continue
 		}
 		first[id(e)] = i
-	}
-}
-
-func between(d quantity.Duration, least, most time.Duration, path string, failf func(string, string, ...any)) {
-	if d < quantity.Duration(least) || d > quantity.Duration(most) {
-		failf(path, "%v is not between %v and %v", d, quantity.Duration(least), quantity.Duration(most))
 	}
 }
 
@@ -124,66 +151,50 @@ func (i Interface) check() error {
 	isPattern := strings.ContainsAny(i.Name, `*?[\`)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%q: a pattern with a bracket that does not end", i.Name)
+		return fmt.Errorf("%q is a pattern with a bracket that does not end", i.Name)
 	case i.Name == "" || strings.ContainsAny(i.Name, "/: \t\n") || !isPattern && len(i.Name) > most:
 		return fmt.Errorf("%q cannot be an interface: 1 to %d characters, no slash, colon or space", i.Name, most)
 	}
 	return nil
 }
 
-func (f Failsafe) check(failf func(string, string, ...any)) {
-	unique(f.Ports, "failsafe.ports", failf, func(p verdict.FailsafePort) any { return p })
+func (f Failsafe) check() (errs quantity.FieldErrors) {
+	unique(&errs, "ports", f.Ports, func(p verdict.FailsafePort) any { return p })
 	if len(f.Ports) > verdict.MaxFailsafe {
-		failf("failsafe.ports", "%d of them: the most are %d", len(f.Ports), verdict.MaxFailsafe)
+		errs.Failf("ports", "there are %d: the maximum is %d", len(f.Ports), verdict.MaxFailsafe)
 	}
+	unique(&errs, "prefixes", f.Prefixes, func(p verdict.FailsafePrefix) any { return p })
 	v4 := 0
-	first := map[any]int{}
-	for i, p := range f.Prefixes {
-		if j, twice := first[p]; twice {
-			failf(fmt.Sprintf("failsafe.prefixes[%d]", i), "the same as failsafe.prefixes[%d]", j)
-		}
-		first[p] = i
+	for _, p := range f.Prefixes {
 		if p.Addr().Is4() {
 			v4++
 		}
 	}
 	if v6 := len(f.Prefixes) - v4; max(v4, v6) > verdict.MaxFailsafe {
-		failf("failsafe.prefixes", "%d of IPv4 and %d of IPv6: the most of each are %d", v4, v6, verdict.MaxFailsafe)
+		errs.Failf("prefixes", "there are %d of IPv4 and %d of IPv6: the maximum of each is %d", v4, v6, verdict.MaxFailsafe)
 	}
+	return errs
 }
 
-func (a API) check(failf func(string, string, ...any)) {
+func (a API) check() (errs quantity.FieldErrors) {
 	all := a.TLS.Cert != "" && a.TLS.Key != "" && a.TLS.ClientCA != ""
 	switch {
 	case a.Listen != "" && !all:
-		failf("api.listen", "it takes tls with cert, key and client_ca: who reaches the daemon controls the filter")
+		errs.Failf("listen", "it needs tls with cert, key and client_ca: whoever reaches the daemon controls the filter")
 	case a.Listen == "" && a.TLS != TLS{}:
-		failf("api.tls", "it is for listen, which is missing")
+		errs.Failf("tls", "it is for listen, which is missing")
 	}
+	return errs
 }
 
-func (l List) check(path string, fail func(string, error)) {
-	failf := func(path, format string, args ...any) { fail(path, fmt.Errorf(format, args...)) }
+func (l List) check() (errs quantity.FieldErrors) {
 	if !matchesName(l.Name) || len(l.Name) > maxName {
-		failf(path, `the name %q: want up to %d letters, digits, "_", "-" and inner dots`, l.Name, maxName)
-		return // feeds are called after it
+		errs.Failf("", `the name %q: want up to %d letters, digits, "_", "-" and inner dots`, l.Name, maxName)
+		return errs
 	}
 	if l.TTL > 0 && len(l.Sources) > 0 && l.TTL < l.Interval+l.Jitter {
-		failf(path+".ttl", "%v is less than interval and jitter: entries would expire between two fetches", l.TTL)
+		errs.Failf("ttl", "%v is less than interval and jitter: entries would expire between two fetches", l.TTL)
 	}
-
-	failFields(path, l.Spec.Validate(), fail)
-}
-
-// failFields reports the errors in the fields of what is at a path.
-func failFields(path string, err error, fail func(string, error)) {
-	var errs quantity.FieldErrors
-	errors.As(err, &errs)
-	for _, e := range errs {
-		at := path
-		if e.Field != "" {
-			at += "." + e.Field
-		}
-		fail(at, e.Err)
-	}
+	errs.Add("", l.Spec.Validate())
+	return errs
 }

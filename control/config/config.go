@@ -1,10 +1,9 @@
-// Package config reads weir.yaml, what the daemon is told.
+// Package config parses and validates weir.yaml.
 //
-// It is strict: an unknown key, a wrong type, a value out of its range are
-// errors, each with file, line, column and the way to it, and all that are in a
-// file are reported at once. [Example] is a file to begin with. [Schema]
-// describes the same to editors; it is made from the types here, whose comments
-// it quotes, by
+// It is strict: an unknown key, a wrong type or a value out of range is an error
+// with its file, line, column and path, and all errors in a file are reported at
+// once. [Example] is a file to start from. [Schema] describes the file to editors;
+// it is generated from the types here and quotes their comments:
 //
 //	go test ./control/config -run TestSchema -update
 package config
@@ -34,46 +33,45 @@ var Example []byte
 //go:embed weir.schema.json
 var Schema []byte
 
-// Config is what a file says, together with the defaults of what it does not
-// say. What must be configured to be of use, as loop, multicast and digest, is on
-// where it is in the file, and else off.
+// Config is a configuration with its defaults. Loop, multicast and digest are off
+// unless their sections are in the file.
 //
-// The tag yaml gives a field's key. Its options: omitempty leaves the zero
-// value out when printed, for fields whose default that is; required; short
-// marks the field that stands for its whole struct, where that is written as a
-// scalar; key marks the field that is the key of a mapping's element, where
-// there is a mapping in the place of a sequence. The tags min and max bound a
-// number.
+// The tag yaml is a field's key and its options: omitempty, for fields whose default
+// is the zero value, which is not printed; required; short, for the field that a
+// scalar sets where the struct may be written as one; key, for the field that is
+// the key of an element where the elements of a slice are written as a mapping. The
+// tags min and max bound a number. Types that implement
+// [encoding.TextUnmarshaler] are scalars.
 type Config struct {
 	// Where to filter.
 	Interfaces []Interface `yaml:"interfaces,required"`
 
-	// exact: nothing unlisted is dropped. approx: for more entries than memory,
-	// at a planned rate of false drops.
+	// exact: no unlisted packet is dropped. approx: for more entries than memory,
+	// with a planned rate of unlisted packets that are dropped by mistake.
 	Mode membership.Mode `yaml:"mode"`
 
 	// Bits of the filter per entry, in approximate mode.
 	BitsPerEntry float64 `yaml:"bits_per_entry" min:"1" max:"256"`
 
-	// Count what would be dropped, and drop nothing.
+	// Count what would be dropped, but drop nothing.
 	Monitor bool `yaml:"monitor"`
 
-	// What becomes of packets that are truncated, malformed or have more headers
-	// than weir follows, and that no list holds.
+	// The action on packets that are truncated, malformed or have more headers than
+	// weir follows, unless a list matches them.
 	Malformed verdict.Action `yaml:"malformed"`
 
-	// What passes before any list is asked, so that nobody locks themselves out.
+	// What passes before the lists are looked up, as a protection against lock-out.
 	Failsafe Failsafe `yaml:"failsafe"`
 
-	// The share of IPv4 or of IPv6 above which a block list is refused: more is
-	// rather a broken feed than meant.
+	// The share of IPv4 or of IPv6 above which a block list is refused: it is
+	// probably a broken feed.
 	MaxCoverage quantity.Share `yaml:"max_coverage"`
 
-	// Leave the program on the interfaces when the daemon stops: filtering goes on
-	// without it, and weir detach ends it.
+	// Leave the program attached when the daemon stops: filtering goes on without it,
+	// and weir detach ends it.
 	Keep bool `yaml:"keep"`
 
-	// Directory of what must outlast a restart: contents of feeds, and manual
+	// Directory of the state that survives a restart: contents of feeds, manual
 	// entries and groups. Empty: nothing is saved.
 	StateDir Path `yaml:"state_dir"`
 
@@ -86,25 +84,24 @@ type Config struct {
 	// Metrics for Prometheus.
 	Metrics Metrics `yaml:"metrics"`
 
-	// What is logged, and how.
+	// The log, on standard error.
 	Log Log `yaml:"log"`
 
-	// Learning which flows are heavy, to spare them false drops in approximate
-	// mode.
+	// Learning which flows are the largest, so that the filter of approximate mode
+	// hardly ever drops them by mistake.
 	Learning Learning `yaml:"learning"`
 
-	// Heavy hitters: what is counted, and what becomes of what is over its
-	// threshold.
+	// Heavy hitters: what is counted, and the action on flows above a threshold.
 	Trackers []heavy.Spec `yaml:"trackers,omitempty"`
 
-	// Looking for packets that go round in circles through a domain of nodes.
+	// Detection of packets that loop through a domain of nodes.
 	Loop Loop `yaml:"loop,omitempty"`
 
-	// Forwarding of multicast, by the filters of the interfaces that want it.
+	// Forwarding of multicast to the interfaces that want it.
 	Multicast Multicast `yaml:"multicast,omitempty"`
 
-	// Digests of the packets that pass, by which weir trace finds where a packet
-	// has come from, and weir itself finds packets that run in a loop.
+	// Digests of the packets that pass, for weir trace, which finds the path of a
+	// packet, and for the detection of loops.
 	Digest digests.Spec `yaml:"digest,omitempty"`
 
 	// The lists, by name: letters, digits, "_", "-" and inner dots.
@@ -113,25 +110,25 @@ type Config struct {
 
 // Interface says where to filter: a name alone, or a mapping.
 type Interface struct {
-	// Name, or a pattern of names with *, ? and [ ], for interfaces as they come
-	// and go.
+	// Name, or a pattern with *, ? and [ ], which also covers interfaces created
+	// later.
 	Name string `yaml:"name,required,short"`
 
-	// Network namespace: a name as of ip-netns, a path if it holds a slash;
-	// otherwise the daemon's own.
+	// Network namespace: a name as in ip netns, or a path, which contains a slash.
+	// Default: the daemon's own.
 	Netns string `yaml:"netns,omitempty"`
 
-	// Where the program runs: native (in the driver), generic (slower, any
-	// driver) or offload (on the NIC). There is no falling back.
+	// Where the program runs: native (in the driver), generic (slower, with any
+	// driver) or offload (on the NIC). weir never falls back to another one.
 	XDP loader.Hook `yaml:"xdp"`
 
 	// Do not start without the interface, instead of waiting for it.
 	Required bool `yaml:"required,omitempty"`
 }
 
-// Failsafe is what passes before any list is asked.
+// Failsafe is what passes before the lists are looked up.
 type Failsafe struct {
-	// Destination ports, as in tcp/22; up to 8.
+	// Destination ports, as in tcp/22 or 22/tcp; up to 8.
 	Ports []verdict.FailsafePort `yaml:"ports,omitempty"`
 
 	// Addresses and prefixes of sources; up to 8 of IPv4 and 8 of IPv6.
@@ -143,51 +140,51 @@ type API struct {
 	// Path of the Unix socket.
 	Socket Path `yaml:"socket"`
 
-	// Group whose members may use the socket besides root.
+	// Group whose members may use the socket, in addition to root.
 	Group string `yaml:"group,omitempty"`
 
-	// Address and port to listen on besides, as in 192.0.2.1:9478 or [::1]:9478.
-	// It takes all of tls: clients must have a certificate.
+	// Address and port to listen on as well, as in 192.0.2.1:9478 or [::1]:9478. It
+	// requires all of tls: clients must have a certificate.
 	Listen Address `yaml:"listen,omitempty"`
 
 	// Files in PEM for listen.
 	TLS TLS `yaml:"tls"`
 }
 
-// TLS are the files of a listener that asks its clients for certificates.
+// TLS names the files of a listener that requires certificates of its clients.
 type TLS struct {
-	// The daemon's certificate, and those between it and the authority.
+	// The daemon's certificate, and the intermediate ones.
 	Cert Path `yaml:"cert,omitempty"`
 
 	// The certificate's private key.
 	Key Path `yaml:"key,omitempty"`
 
-	// Authorities whose certificates clients must have.
+	// The authorities that sign the clients' certificates.
 	ClientCA Path `yaml:"client_ca,omitempty"`
 }
 
 // Metrics says where metrics are served.
 type Metrics struct {
-	// Address and port of HTTP, path /metrics, as in 127.0.0.1:9477; otherwise
-	// the API's socket alone has them.
+	// Address and port that serve /metrics over HTTP, as in 127.0.0.1:9477. Default:
+	// only the API's socket serves them.
 	Listen Address `yaml:"listen,omitempty"`
 }
 
-// Log says what is logged to standard error.
+// Log is the log on standard error.
 type Log struct {
-	// The least that is logged: debug, info, warn or error.
+	// The least severe level that is logged: debug, info, warn or error.
 	Level LogLevel `yaml:"level"`
 
 	// text or json.
 	Format LogFormat `yaml:"format"`
 }
 
-// Learning is of use in approximate mode, and with trackers.
+// Learning weighs elements by their traffic, in approximate mode.
 type Learning struct {
-	// After it, what was observed counts half.
+	// The time after which an observation counts half.
 	HalfLife quantity.Duration `yaml:"half_life"`
 
-	// The most elements that get weights; 0 learns nothing.
+	// The maximum number of elements that get weights; 0 learns nothing.
 	Elements int `yaml:"elements" min:"0" max:"1048576"`
 
 	// Learn in exact mode, too, where a false positive of the filter costs a few
@@ -195,51 +192,51 @@ type Learning struct {
 	Exact bool `yaml:"exact,omitempty"`
 }
 
-// Loop makes this host a node of a domain through which packets carry a small
-// filter of the nodes that they have passed.
+// Loop makes this host a node of a domain in which packets carry a small filter of
+// the nodes that they have passed.
 type Loop struct {
-	// Number of this node, which no other node of the domain has.
+	// Number of this node, unique in the domain.
 	Node int `yaml:"node,required" min:"1" max:"4294967295"`
 
-	// Number of the domain, which tells it from others that it may meet.
+	// Number of the domain, to distinguish it from others.
 	Domain int `yaml:"domain,omitempty" min:"0" max:"255"`
 
-	// File with the secret that all nodes share: 32 hexadecimal digits, or 16
-	// bytes. Others than its owner and group must not read it.
+	// File with the secret that all nodes share: 32 hexadecimal digits, or 16 bytes.
+	// Only its owner and group may have access.
 	KeyFile Path `yaml:"key_file,required"`
 
-	// Interfaces, by names or patterns, where packets enter and leave the domain.
+	// Names or patterns of the interfaces where packets enter and leave the domain.
 	Edges []string `yaml:"edges,omitempty"`
 
-	// What becomes of a packet in a loop: report (the default) or drop.
+	// The action on a packet in a loop: report (the default) or drop.
 	Action LoopAction `yaml:"action,omitempty"`
 
-	// Bits of a packet's filter: 64, 128 or 256. All nodes must have the same;
-	// otherwise path_length and false_positive_rate tell.
+	// Bits of a packet's filter: 64, 128 or 256, the same on all nodes. Default: as
+	// follows from path_length and false_positive_rate.
 	Size int `yaml:"size,omitempty" min:"64" max:"256"`
 
-	// Bits that a node sets; otherwise the best for path_length.
+	// Bits that a node sets. Default: the best for path_length.
 	K int `yaml:"k,omitempty" min:"1" max:"128"`
 
-	// Nodes in a row that must find a filter unchanged; otherwise 1, or what
-	// false_positive_rate takes.
+	// Nodes in a row that must find a filter unchanged. Default: 1, or as
+	// false_positive_rate requires.
 	Confirm int `yaml:"confirm,omitempty" min:"1" max:"16"`
 
-	// Nodes on the longest path without a loop; otherwise 16.
+	// Nodes on the longest path without a loop. Default: 16.
 	PathLength int `yaml:"path_length,omitempty" min:"1" max:"255"`
 
-	// The share of such paths that may be taken for a loop; otherwise 0.1%.
+	// The share of such paths that may be mistaken for a loop. Default: 0.1%.
 	FPR quantity.Share `yaml:"false_positive_rate,omitempty"`
 }
 
-// Multicast is copied from the interfaces where weir filters to those that want
-// it: packets to groups wider than a link.
+// Multicast forwards packets to groups wider than a link, from the interfaces where
+// weir filters to those that want them.
 type Multicast struct {
-	// Where groups are wanted, in the network namespace of interfaces.
+	// The interfaces that want groups, in the network namespace of the filtered ones.
 	Interfaces []MulticastInterface `yaml:"interfaces,required"`
 
-	// Groups that may be wanted in all: for so many the filters are planned, to
-	// err once in a million packets to other groups.
+	// The maximum number of groups of all interfaces, for which the filters are
+	// planned: they err once in a million packets to other groups.
 	MaxGroups int `yaml:"max_groups" min:"1" max:"65536"`
 }
 
@@ -249,28 +246,27 @@ type MulticastInterface struct {
 	// Name; the interface need not be filtered.
 	Name string `yaml:"name,required,short"`
 
-	// Groups that it wants, besides those that are added by command.
+	// Groups that it wants, in addition to manual ones.
 	Groups []Group `yaml:"groups,omitempty"`
 }
 
-// List is a list: entries from its sources, and those that are added to it by
-// command.
+// List is a list of the entries of its sources and of manual entries.
 type List struct {
 	Name string `yaml:",key"`
 
-	// block: drop what it holds. allow: pass it, whatever blocks it.
+	// block: drop the packets that match. allow: pass them, whatever blocks them.
 	Action Action `yaml:"action"`
 
-	// Side of packets that addresses and prefixes are held against: src, dst or
-	// both. Flows say it themselves.
+	// The side of packets that addresses and prefixes match: src, dst or both. Flows
+	// have both sides.
 	Direction engine.Direction `yaml:"direction"`
 
-	// Of two lists that hold a packet, the one with the higher number has it
-	// counted; of equals, the one that stands first.
+	// When two lists match a packet, it is counted for the one of higher priority; of
+	// equals, for the first.
 	Priority int `yaml:"priority,omitempty" min:"-1000" max:"1000"`
 
-	// How long an entry that has left the sources still holds; otherwise it goes
-	// at once. While a source cannot be read, all that it last held does.
+	// How long an entry is kept after its source drops it. Default: it is removed at
+	// once. While a source cannot be read, its last contents stay.
 	TTL quantity.Duration `yaml:"ttl,omitempty"`
 
 	// Do not start unless each source has been read, now or by an earlier run.
@@ -280,11 +276,11 @@ type List struct {
 	feed.Spec `yaml:",inline"`
 }
 
-// DefaultMaxGroups takes 4.5 KB for each interface.
+// DefaultMaxGroups is the default of Multicast.MaxGroups: 4.5 KB an interface.
 const DefaultMaxGroups = 1024
 
-// Default is the configuration that an empty file would give, had it an
-// interface.
+// Default returns the defaults: the configuration of an empty file, which needs an
+// interface to be valid.
 func Default() *Config {
 	c := &Config{}
 	c.SetDefaults()
@@ -294,8 +290,8 @@ func Default() *Config {
 // SetDefaults sets the defaults of what is always there.
 func (c *Config) SetDefaults() {
 	c.BitsPerEntry = engine.DefaultBitsPerKey
-	// The bogons are some 14 % of IPv4; a country's addresses can be more than
-	// this, and want it said.
+	// The bogons are about 14 % of IPv4; a country's addresses can be more than this,
+	// and must be confirmed.
 	c.MaxCoverage = 0.25
 	c.Keep = true
 	c.StateDir = "/var/lib/weir"

@@ -269,9 +269,9 @@ func TestErrors(t *testing.T) {
 			"`weir plan loop` shows what filters can do"}, true},
 		{eth0 + "loop: {node: 1, key_file: /k, size: 64, k: 33}", []string{`2:1: loop: masks of 33 bits in 64, want 1 to 32: ` +
 			"`weir plan loop` shows what filters can do"}, true},
-		{eth0 + "loop: {node: 1, key_file: /k, k: 5}", []string{`2:1: loop: k and confirm go with size: without it, path_length and false_positive_rate tell all of them`}, true},
-		{eth0 + "loop: {node: 1, key_file: /k, size: 64, false_positive_rate: 1%}", []string{`2:62: loop.false_positive_rate: it goes without size, which it is to tell`}, true},
-		{eth0 + "loop: {node: 1, key_file: /k, edges: ['eth[']}", []string{`2:39: loop.edges[0]: "eth[" is no name or pattern of interfaces`}, true},
+		{eth0 + "loop: {node: 1, key_file: /k, k: 5}", []string{`2:1: loop: k and confirm go with size: without it, all three follow from path_length and false_positive_rate`}, true},
+		{eth0 + "loop: {node: 1, key_file: /k, size: 64, false_positive_rate: 1%}", []string{`2:62: loop.false_positive_rate: it goes without size, which would follow from it`}, true},
+		{eth0 + "loop: {node: 1, key_file: /k, edges: ['eth[']}", []string{`2:39: loop.edges[0]: "eth[" is neither a name nor a pattern of interfaces`}, true},
 		{eth0 + "loop: {node: 0, key_file: /k, action: block}", []string{`2:14: loop.node: 0 is not between 1 and 4294967295`,
 			`2:39: loop.action: unknown action "block": want report or drop`}, false},
 		{eth0 + "log:\n  xyz: 1", []string{`3:3: log.xyz: unknown key "xyz": want level or format`}, false},
@@ -283,8 +283,8 @@ func TestErrors(t *testing.T) {
 		{eth0 + "lists:\n  drop:\n    sources:\n      - ulr: http://x\n", []string{`5:9: lists.drop.sources[0].ulr: unknown key "ulr": did you mean url?`}, false},
 		{eth0 + "lists:\n  drop:\n    format: {kind: csv, colunm: 1}\n", []string{`4:25: lists.drop.format.colunm: unknown key "colunm": did you mean column?`}, false},
 		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, ttl, required, format, lenient, sources, interval, jitter, max_bad or max_shrink`}, false},
-		{eth0 + "lists:\n  a: {}\n  b: {}\n  a: {}\n", []string{`5:3: lists.a: there already, in line 3`}, false},
-		{eth0 + "mode: exact\nmode: exact", []string{`3:1: mode: there already, in line 2`}, false},
+		{eth0 + "lists:\n  a: {}\n  b: {}\n  a: {}\n", []string{`5:3: lists.a: duplicate key, first in line 3`}, false},
+		{eth0 + "mode: exact\nmode: exact", []string{`3:1: mode: duplicate key, first in line 2`}, false},
 		// Types.
 		{"", []string{`1:1: interfaces is missing`}, false},
 		{"# nothing\n", []string{`1:1: interfaces is missing`}, false},
@@ -292,7 +292,7 @@ func TestErrors(t *testing.T) {
 		{"interfaces: eth0", []string{`1:13: interfaces: want a list: [ … ], or a line with a dash for each`}, false},
 		{"interfaces: {name: eth0}", []string{`1:1: interfaces: want a list: [ … ], or a line with a dash for each`}, false},
 		{"interfaces: [[eth0]]", []string{`1:14: interfaces[0]: want a mapping: keys and values`}, false},
-		{"interfaces: [true]", []string{`1:14: interfaces[0]: true is a truth value: put it in quotes if it is meant as text`}, false},
+		{"interfaces: [true]", []string{`1:14: interfaces[0]: true is a boolean: quote it if it is text`}, false},
 		{"interfaces:\n  -\n", []string{`2:5: interfaces[0]: name is missing`}, false},
 		{eth0 + "monitor: yes", []string{`2:10: monitor: want true or false`}, false},
 		{eth0 + "monitor:", []string{`2:1: monitor: want true or false`}, false},
@@ -330,19 +330,19 @@ func TestErrors(t *testing.T) {
 		// What goes together, and what is there twice.
 		{"interfaces: []", []string{`1:1: interfaces: no interface to filter on`}, true},
 		{"interfaces: [eth0, \"eth[\", \"a b\", averyverylongname, \"\", eth0]", []string{
-			`1:20: interfaces[1]: "eth[": a pattern with a bracket that does not end`,
+			`1:20: interfaces[1]: "eth[" is a pattern with a bracket that does not end`,
 			`1:28: interfaces[2]: "a b" cannot be an interface: 1 to 15 characters, no slash, colon or space`,
 			`1:35: interfaces[3]: "averyverylongname" cannot be an interface: 1 to 15 characters, no slash, colon or space`,
 			`1:54: interfaces[4]: "" cannot be an interface: 1 to 15 characters, no slash, colon or space`,
 			`1:58: interfaces[5]: the same as interfaces[0]`}, true},
 		{eth0 + "failsafe:\n  ports: [tcp/1, tcp/1]\n  prefixes: [10.0.0.1, 10.0.0.1/32]", []string{
-			`3:18: failsafe.ports[1]: the same as failsafe.ports[0]`, `4:24: failsafe.prefixes[1]: the same as failsafe.prefixes[0]`}, true},
+			`3:18: failsafe.ports[1]: the same as ports[0]`, `4:24: failsafe.prefixes[1]: the same as prefixes[0]`}, true},
 		{eth0 + "failsafe: {ports: [tcp/1, tcp/2, tcp/3, tcp/4, tcp/5, tcp/6, tcp/7, tcp/8, tcp/9]}", []string{
-			`2:12: failsafe.ports: 9 of them: the most are 8`}, true},
+			`2:12: failsafe.ports: there are 9: the maximum is 8`}, true},
 		{eth0 + "failsafe: {prefixes: ['::1', '::2', '::3', '::4', '::5', '::6', '::7', '::8', '::9', 10.0.0.1]}", []string{
-			`2:12: failsafe.prefixes: 1 of IPv4 and 9 of IPv6: the most of each are 8`}, true},
+			`2:12: failsafe.prefixes: there are 1 of IPv4 and 9 of IPv6: the maximum of each is 8`}, true},
 		{eth0 + "api: {listen: \":9478\", tls: {cert: /a, key: /b}}", []string{
-			`2:15: api.listen: it takes tls with cert, key and client_ca: who reaches the daemon controls the filter`}, true},
+			`2:15: api.listen: it needs tls with cert, key and client_ca: whoever reaches the daemon controls the filter`}, true},
 		{eth0 + "api: {tls: {cert: /a}}", []string{`2:7: api.tls: it is for listen, which is missing`}, true},
 		{eth0 + "trackers: [{key: src/129, threshold: 0/s}, {key: ip, threshold: 5}, {key: dst, threshold: 0%}]", []string{
 			`2:18: trackers[0].key: invalid key "src/129": want a prefix length from 1 to 32, or to 128 for IPv6 alone`,
@@ -369,7 +369,7 @@ func TestErrors(t *testing.T) {
 		{eth0 + "digest: {rate: 1MB/s}", []string{`2:16: digest.rate: 1MB/s: digests are of packets, as in 100kpps`}, true},
 		{eth0 + "pins: weir", []string{`2:7: pins: "weir": want an absolute path`}, true},
 		{eth0 + "trackers: [" + strings.Repeat("{key: src, threshold: 1/s}, ", 5) + "]", []string{
-			`2:1: trackers: 5 of them: the most are 4`, `2:40: trackers[1]: the same as trackers[0]`, `2:68: trackers[2]: the same as trackers[0]`,
+			`2:1: trackers: there are 5: the maximum is 4`, `2:40: trackers[1]: the same as trackers[0]`, `2:68: trackers[2]: the same as trackers[0]`,
 			`2:96: trackers[3]: the same as trackers[0]`, `2:124: trackers[4]: the same as trackers[0]`}, true},
 		{eth0 + "multicast: {max_groups: 0, interfaces: [{name: eth1, groups: [192.0.2.1, 224.0.0.5, 'ff02::1', x]}]}", []string{
 			`2:25: multicast.max_groups: 0 is not between 1 and 65536`,
@@ -382,7 +382,7 @@ func TestErrors(t *testing.T) {
 			`1:20: interfaces[1]: multicast is forwarded in native mode only, not generic: elsewhere the copies of a packet may share their bytes`,
 			`1:48: interfaces[2]: multicast is forwarded within one network namespace: all interfaces must be in the same`,
 			`3:15: multicast.max_groups: 2 groups are wanted, more than 1`,
-			`5:7: multicast.interfaces[0]: "eth*": a pattern, where each interface wants groups of its own: name them one by one`,
+			`5:7: multicast.interfaces[0]: "eth*" is a pattern, but each interface has groups of its own: name them one by one`,
 			`6:40: multicast.interfaces[1].groups[1]: the same as multicast.interfaces[1].groups[0]`,
 			`7:7: multicast.interfaces[2]: the same as multicast.interfaces[1]`}, true},
 		{eth0 + "lists:\n  a b: {}\n  .x: {}\n  " + strings.Repeat("x", 65) + ": {}", []string{
@@ -416,10 +416,10 @@ func TestErrors(t *testing.T) {
 		// YAML.
 		{"interfaces: [eth0", []string{`1:13: not YAML: sequence end token ']' not found`}, false},
 		{"a: b: c", []string{`1:4: not YAML: mapping value is not allowed in this context`}, false},
-		{eth0 + "---\n" + eth0, []string{`3:1: a second document: want one`}, true},
-		{eth0 + "api: &x {group: adm}", []string{`2:1: api: anchors, aliases and tags are not understood here: write it out`}, true},
-		{eth0 + "api: {group: !!str adm}", []string{`2:7: api.group: anchors, aliases and tags are not understood here: write it out`}, true},
-		{eth0 + "<<: {mode: exact}", []string{`2:1: <<: merging is not understood here: write it out`}, true},
+		{eth0 + "---\n" + eth0, []string{`3:1: a second document: want only one`}, true},
+		{eth0 + "api: &x {group: adm}", []string{`2:1: api: anchors, aliases and tags are not supported: write the value out`}, true},
+		{eth0 + "api: {group: !!str adm}", []string{`2:7: api.group: anchors, aliases and tags are not supported: write the value out`}, true},
+		{eth0 + "<<: {mode: exact}", []string{`2:1: <<: merging is not supported: write the values out`}, true},
 	} {
 		_, err := Parse("weir.yaml", []byte(c.text))
 		if _, ok := errors.AsType[Errors](err); !ok {
@@ -555,12 +555,12 @@ func FuzzParse(f *testing.F) {
 func TestValidate(t *testing.T) {
 	c := Default()
 	c.Interfaces = []Interface{{Name: "a/b"}}
-	c.MaxCoverage = 0
+	c.MaxCoverage, c.BitsPerEntry, c.Learning.Elements = 0, 0.5, -1
 	var errs Errors
-	if err := c.Validate(); !errors.As(err, &errs) || len(errs) != 2 {
+	if err := c.Validate(); !errors.As(err, &errs) || len(errs) != 4 {
 		t.Fatalf("got %v", err)
 	}
-	_, err := Parse("x", []byte("interfaces: [a/b]\nmax_coverage: 0"))
+	_, err := Parse("x", []byte("bits_per_entry: 0.5\nlearning: {elements: -1}\ninterfaces: [a/b]\nmax_coverage: 0"))
 	var fromFile Errors
 	if !errors.As(err, &fromFile) || len(fromFile) != len(errs) {
 		t.Fatalf("from a file: %v", err)
@@ -570,7 +570,8 @@ func TestValidate(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	c.Interfaces, c.MaxCoverage = []Interface{{Name: "eth0"}}, 1
+	c = Default()
+	c.Interfaces = []Interface{{Name: "eth0"}}
 	if err := c.Validate(); err != nil {
 		t.Error(err)
 	}

@@ -14,9 +14,11 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"weir/control/quantity"
 )
 
-// Error is something wrong with a configuration.
+// Error is an error in a configuration.
 type Error struct {
 	File         string // "": it comes from no file
 	Line, Column int    // from 1
@@ -37,10 +39,10 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Errors is all that is wrong with a configuration, in its order: one or more.
+// Errors are all errors in a configuration, one or more, in the order of the file.
 type Errors []*Error
 
-// Error gives a line for each.
+// Error returns a line for each.
 func (es Errors) Error() string {
 	lines := make([]string, len(es))
 	for i, e := range es {
@@ -58,35 +60,35 @@ type File string
 // Read is [Load].
 func (f File) Read() (*Config, error) { return Load(string(f)) }
 
-// Load reads a file, and looks at the files that it names as far as a fault in
-// them would keep weir from starting. Unless it cannot be read, the error is of
-// type [Errors].
+// Load reads and validates a configuration, and the files that it names as far as
+// an error in them would keep weir from starting. The error is of type [Errors],
+// unless the file cannot be read.
 func Load(path string) (*Config, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
-	return read(path, text, (*Config).checkFiles)
+	return read(path, text, (*Config).checkFiles, (*Config).check)
 }
 
-// Parse is Load for a file's text; name stands for the file in errors. It looks at
-// no other file.
+// Parse is Load for the text of a file, without the files that it names. Errors
+// call the file by name.
 func Parse(name string, text []byte) (*Config, error) {
-	return read(name, text)
+	return read(name, text, (*Config).check)
 }
 
-func read(name string, text []byte, more ...func(*Config, func(path string, err error))) (*Config, error) {
+func read(name string, text []byte, checks ...func(*Config) quantity.FieldErrors) (*Config, error) {
 	d := &decoder{file: name, at: map[string]*token.Position{"": {Line: 1, Column: 1}}}
 	c := Default()
 	d.document(text, reflect.ValueOf(c).Elem())
 	misread := slices.Clone(d.errs)
-	for _, check := range append(more, (*Config).check) {
-		check(c, func(path string, err error) {
+	for _, check := range checks {
+		for _, wrong := range check(c) {
 			// A value that was not understood gets no second error.
-			if !slices.ContainsFunc(misread, func(e *Error) bool { return within(e.Path, path) || within(path, e.Path) }) {
-				d.fail(path, err)
+			if !slices.ContainsFunc(misread, func(e *Error) bool { return within(e.Path, wrong.Field) || within(wrong.Field, e.Path) }) {
+				d.fail(wrong.Field, wrong.Err)
 			}
-		})
+		}
 	}
 	if len(d.errs) > 0 {
 		slices.SortStableFunc(d.errs, func(a, b *Error) int {
@@ -104,8 +106,8 @@ func read(name string, text []byte, more ...func(*Config, func(path string, err 
 // that does. The error is of type [Errors].
 func (c *Config) Validate() error {
 	var errs Errors
-	for _, check := range []func(*Config, func(string, error)){(*Config).checkFiles, (*Config).check} {
-		check(c, func(path string, err error) { errs = append(errs, &Error{Path: path, Err: err}) })
+	for _, wrong := range append(c.checkFiles(), c.check()...) {
+		errs = append(errs, &Error{Path: wrong.Field, Err: wrong.Err})
 	}
 	if len(errs) > 0 {
 		return errs
@@ -113,21 +115,21 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// within reports whether a path is another one or leads below it.
+// within reports whether a path is another path or below it.
 func within(path, above string) bool {
 	rest, ok := strings.CutPrefix(path, above)
 	return ok && (rest == "" || above == "" || rest[0] == '.' || rest[0] == '[')
 }
 
-// decoder fills a Config in.
+// decoder decodes YAML into a Config, and goes on after errors.
 type decoder struct {
 	file string
 	errs Errors
-	at   map[string]*token.Position // of what stands in the file, by path
+	at   map[string]*token.Position // by path, of what is in the file
 }
 
-// fail reports an error at a path, or where the path is not in the file, at
-// what is above it.
+// fail adds an error at a path or, if that is not in the file, at the nearest path
+// above it.
 func (d *decoder) fail(path string, err error) {
 	at, ok := d.at[path]
 	for above := path; !ok; at, ok = d.at[above] {
@@ -160,7 +162,7 @@ func (d *decoder) document(text []byte, v reflect.Value) {
 	switch {
 	case len(bodies) > 1:
 		d.at[""] = position(bodies[1])
-		d.failf("", "a second document: want one")
+		d.failf("", "a second document: want only one")
 	case len(bodies) == 1:
 		d.decode(bodies[0], v, "")
 	default:
@@ -168,7 +170,7 @@ func (d *decoder) document(text []byte, v reflect.Value) {
 	}
 }
 
-// position is where a node begins.
+// position returns where a node begins.
 func position(n ast.Node) *token.Position {
 	if m, ok := n.(*ast.MappingNode); ok && len(m.Values) > 0 && !m.IsFlowStyle {
 		return position(m.Values[0].Key)
@@ -176,11 +178,11 @@ func position(n ast.Node) *token.Position {
 	return n.GetToken().Position
 }
 
-// decode sets v to what a node says. v holds the defaults.
+// decode sets v, which contains the defaults, to the value of a node.
 func (d *decoder) decode(n ast.Node, v reflect.Value, path string) {
 	switch n.(type) {
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
-		d.failf(path, "anchors, aliases and tags are not understood here: write it out")
+		d.failf(path, "anchors, aliases and tags are not supported: write the value out")
 		return
 	}
 	if _, null := n.(*ast.NullNode); isScalar(n) && !null {
@@ -203,7 +205,7 @@ func (d *decoder) decode(n ast.Node, v reflect.Value, path string) {
 		d.strings(n, v, path)
 	case reflect.String:
 		if _, isBool := n.(*ast.BoolNode); isBool {
-			d.failf(path, "%s is a truth value: put it in quotes if it is meant as text", n)
+			d.failf(path, "%s is a boolean: quote it if it is text", n)
 		} else if text, ok := d.scalar(n, path); ok {
 			v.SetString(text)
 		}
@@ -234,7 +236,7 @@ func (d *decoder) decode(n ast.Node, v reflect.Value, path string) {
 	}
 }
 
-// set sets v unless there is an error, which it reports.
+// set sets v, or adds the error if there is one.
 func (d *decoder) set(v reflect.Value, path string) func(reflect.Value, error) {
 	return func(to reflect.Value, err error) {
 		if err != nil {
@@ -245,7 +247,7 @@ func (d *decoder) set(v reflect.Value, path string) func(reflect.Value, error) {
 	}
 }
 
-// scalar gives a scalar's text, whether or not it was quoted.
+// scalar returns a scalar's text, quoted or not.
 func (d *decoder) scalar(n ast.Node, path string) (string, bool) {
 	switch n := n.(type) {
 	case *ast.NullNode:
@@ -260,12 +262,12 @@ func (d *decoder) scalar(n ast.Node, path string) (string, bool) {
 	return "", false
 }
 
-// isText reports whether a type is written as a scalar, by its own methods.
+// isText reports whether a type is a scalar with its own text.
 func isText(t reflect.Type) bool {
 	return reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
-// textOf returns a value's text; a string type need not have a method for it.
+// textOf returns the text of a scalar. A string without a method is its own text.
 func textOf(v reflect.Value) string {
 	m, ok := v.Interface().(encoding.TextMarshaler)
 	if !ok {
@@ -303,12 +305,12 @@ func fields(t reflect.Type) []field {
 	return all
 }
 
-// shortField is the field that stands for the whole struct, if one does.
+// shortField returns the field that a scalar sets, if the struct has one.
 func shortField(t reflect.Type) (field, bool) {
 	return findField(t, func(f field) bool { return f.short })
 }
 
-// keyField is the field that is the key of a mapping's element, if one is.
+// keyField returns the field that is the key of an element, if the struct has one.
 func keyField(t reflect.Type) (field, bool) {
 	return findField(t, func(f field) bool { return f.isKey })
 }
@@ -358,34 +360,12 @@ func (d *decoder) structure(n ast.Node, v reflect.Value, path string) {
 			continue
 		}
 		there = append(there, name)
-		f := v.FieldByIndex(all[i].index)
-		before := len(d.errs)
-		d.decode(e.value, f, below)
-		if len(d.errs) == before {
-			d.inRange(f, all[i], below)
-		}
+		d.decode(e.value, v.FieldByIndex(all[i].index), below)
 	}
 	for _, f := range fields(v.Type()) {
 		if f.required && !slices.Contains(there, f.name) {
 			d.failf(path, "%s is missing", f.name)
 		}
-	}
-}
-
-func (d *decoder) inRange(v reflect.Value, f field, path string) {
-	if f.min == "" {
-		return
-	}
-	least, _ := strconv.ParseFloat(f.min, 64) // the tags are right: a test decodes them
-	most, _ := strconv.ParseFloat(f.max, 64)
-	var x float64
-	if v.CanInt() {
-		x = float64(v.Int())
-	} else {
-		x = v.Float()
-	}
-	if !(x >= least && x <= most) {
-		d.failf(path, "%v is not between %s and %s", v, f.min, f.max)
 	}
 }
 
@@ -401,8 +381,8 @@ type entry struct {
 	value ast.Node
 }
 
-// mapping gives a mapping's entries, and reports keys that are there twice. It
-// reports false for what is no mapping, unless it is nothing.
+// mapping returns the entries of a mapping, and adds errors for duplicate keys. It
+// reports whether the node is a mapping or nothing.
 func (d *decoder) mapping(n ast.Node, path string) ([]entry, bool) {
 	var values []*ast.MappingValueNode
 	switch n := n.(type) {
@@ -419,13 +399,13 @@ func (d *decoder) mapping(n ast.Node, path string) ([]entry, bool) {
 		name, at := kv.Key.GetToken().Value, kv.Key.GetToken().Position
 		below := join(path, name)
 		if first := lines[name]; first > 0 {
-			d.errs = append(d.errs, &Error{d.file, at.Line, at.Column, below, fmt.Errorf("there already, in line %d", first)})
+			d.errs = append(d.errs, &Error{d.file, at.Line, at.Column, below, fmt.Errorf("duplicate key, first in line %d", first)})
 			continue
 		}
 		lines[name] = at.Line
 		d.at[below] = at
 		if _, ok := kv.Key.(*ast.MergeKeyNode); ok {
-			d.failf(below, "merging is not understood here: write it out")
+			d.failf(below, "merging is not supported: write the values out")
 			continue
 		}
 		entries = append(entries, entry{name, kv.Value})
@@ -433,8 +413,8 @@ func (d *decoder) mapping(n ast.Node, path string) ([]entry, bool) {
 	return entries, true
 }
 
-// join is the way to what has a name below a path. A name that could be taken
-// for more than one is quoted.
+// join returns the path of a name below a path. A name that looks like a path is
+// quoted.
 func join(path, name string) string {
 	if strings.ContainsAny(name, ".[") {
 		name = strconv.Quote(name)
@@ -445,10 +425,10 @@ func join(path, name string) string {
 	return path + "." + name
 }
 
-// defaulter is a struct that has defaults where it is in the file.
+// defaulter is a struct with defaults that are not zero.
 type defaulter interface{ SetDefaults() }
 
-// element makes an element with its defaults.
+// element returns an element with its defaults.
 func element(t reflect.Type) reflect.Value {
 	v := reflect.New(t)
 	if d, ok := reflect.TypeAssert[defaulter](v); ok {
@@ -498,8 +478,7 @@ func (d *decoder) strings(n ast.Node, v reflect.Value, path string) {
 	}
 }
 
-// wanted says which words there are in the place of one, and which of them is
-// probably meant.
+// wanted returns an error with the nearest of the valid words, or with all of them.
 func wanted(word string, words []string) error {
 	if near := nearest(word, words); near != "" {
 		return fmt.Errorf("%q: did you mean %s?", word, near)
@@ -512,8 +491,8 @@ func wanted(word string, words []string) error {
 	return fmt.Errorf("%q: want %s", word, list)
 }
 
-// nearest is the word that the fewest changes lead to, unless those are more
-// than one for three letters.
+// nearest returns the word at the smallest distance, unless that is more than one
+// change in three letters.
 func nearest(word string, words []string) string {
 	best, fewest := "", 1+max(1, len(word)/3)
 	for _, w := range words {
@@ -524,8 +503,8 @@ func nearest(word string, words []string) string {
 	return best
 }
 
-// distance is the number of letters to insert, leave out, replace or swap with
-// the next one, to make one word of another (optimal string alignment).
+// distance returns the optimal string alignment distance: the number of letters to
+// insert, delete, replace or swap with the next one.
 func distance(a, b string) int {
 	before, row := make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {

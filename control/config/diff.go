@@ -9,15 +9,15 @@ import (
 	"weir/loader"
 )
 
-// Diff says what is different in a new configuration, a line for each, and no
-// line if nothing is. It shows nothing that is secret.
+// Diff returns a line for each difference between two configurations. Secrets are
+// not shown.
 func Diff(old, new *Config) []string {
 	var d differences
 	d.compare(reflect.ValueOf(old).Elem(), reflect.ValueOf(new).Elem(), "", false)
 	return d.lines
 }
 
-// labelled is an element that is known by what it is, not by its place.
+// labelled is an element that is identified by its label, not by its index.
 type labelled interface{ Label() string }
 
 // Label returns the interface and its namespace.
@@ -35,7 +35,7 @@ func (d *differences) addf(format string, args ...any) {
 	d.lines = append(d.lines, fmt.Sprintf(format, args...))
 }
 
-// compare compares values at a path. Where they are optional, zero is none.
+// compare compares values at a path. An optional value is absent when it is zero.
 func (d *differences) compare(old, new reflect.Value, path string, optional bool) {
 	t := old.Type()
 	switch {
@@ -56,20 +56,20 @@ func (d *differences) compare(old, new reflect.Value, path string, optional bool
 	}
 }
 
-// values compares what is shown as a whole.
+// values compares values that are shown as a whole.
 func (d *differences) values(old, new reflect.Value, path string, optional bool) {
 	if isEmpty(old) && isEmpty(new) || reflect.DeepEqual(old.Interface(), new.Interface()) {
 		return
 	}
 	before, after := show(old, optional), show(new, optional)
-	if before == after { // what is secret differs
+	if before == after { // a secret differs
 		d.addf("%s: changed", path)
 		return
 	}
 	d.addf("%s: %s → %s", path, before, after)
 }
 
-// show gives a value without what is secret in it.
+// show returns a value's text without secrets.
 func show(v reflect.Value, optional bool) string {
 	if r, ok := v.Interface().(interface{ Redacted() string }); ok && !isEmpty(v) {
 		return r.Redacted()
@@ -122,8 +122,8 @@ func (d *differences) elements(old, new reflect.Value, path string) {
 	}
 }
 
-// labels are the labels of elements. Of those that have the same, since what
-// tells them apart is secret, each but the first gets a number.
+// labels returns the labels of elements. Where some are equal because they differ
+// in secrets only, all but the first get a number.
 func labels(v reflect.Value) []string {
 	var all []string
 	for i := range v.Len() {

@@ -9,6 +9,7 @@ import (
 	"path"
 	"strings"
 
+	"weir/control/quantity"
 	"weir/filter/icarus"
 )
 
@@ -72,30 +73,33 @@ func (l Loop) Key() (key icarus.Key, err error) {
 	return key, fmt.Errorf("%s: want 32 hexadecimal digits, as `openssl rand -hex 16` gives, or 16 bytes", file)
 }
 
-func (l Loop) check(failf func(string, string, ...any)) {
+func (l Loop) check() (errs quantity.FieldErrors) {
 	if !l.On() {
-		return
+		return nil
 	}
 	for i, e := range l.Edges {
 		if _, err := path.Match(e, ""); e == "" || err != nil {
-			failf(fmt.Sprintf("loop.edges[%d]", i), "%q is no name or pattern of interfaces", e)
+			errs.Failf(fmt.Sprintf("edges[%d]", i), "%q is neither a name nor a pattern of interfaces", e)
 		}
 	}
 	if l.Size == 0 && (l.K != 0 || l.Confirm != 0) {
-		failf("loop", "k and confirm go with size: without it, path_length and false_positive_rate tell all of them")
+		errs.Failf("", "k and confirm go with size: without it, all three follow from path_length and false_positive_rate")
 	} else if l.Size != 0 && l.FPR != 0 {
-		failf("loop.false_positive_rate", "it goes without size, which it is to tell")
+		errs.Failf("false_positive_rate", "it goes without size, which would follow from it")
 	} else if _, err := l.Geometry(); err != nil {
-		failf("loop", "%s: `weir plan loop` shows what filters can do", strings.TrimPrefix(err.Error(), "icarus: "))
+		errs.Failf("", "%s: `weir plan loop` shows what filters can do", strings.TrimPrefix(err.Error(), "icarus: "))
 	}
+	return errs
 }
 
-func (c *Config) checkFiles(fail func(path string, err error)) {
+// checkFiles returns the errors in other files that would keep weir from starting.
+func (c *Config) checkFiles() (errs quantity.FieldErrors) {
 	if c.Loop.KeyFile == "" {
-		return
+		return nil
 	}
-	// Who only checks may have no right to read it.
+	// weir check may run without the right to read the key.
 	if _, err := c.Loop.Key(); err != nil && !errors.Is(err, fs.ErrPermission) {
-		fail("loop.key_file", err)
+		errs.Add("loop.key_file", err)
 	}
+	return errs
 }

@@ -1,6 +1,7 @@
 package quantity
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -52,6 +53,22 @@ func (es FieldErrors) Error() string {
 // Failf adds an error in a field.
 func (es *FieldErrors) Failf(field, format string, args ...any) {
 	*es = append(*es, &FieldError{field, fmt.Errorf(format, args...)})
+}
+
+// Add adds the errors in a setting that is a field of this one: err is nil,
+// FieldErrors, or an error in the whole field.
+func (es *FieldErrors) Add(field string, err error) {
+	var inner FieldErrors
+	if !errors.As(err, &inner) {
+		if err != nil {
+			*es = append(*es, &FieldError{field, err})
+		}
+		return
+	}
+	for _, e := range inner {
+		at := strings.Trim(field+"."+e.Field, ".") // either may be the whole
+		*es = append(*es, &FieldError{at, e.Err})
+	}
 }
 
 // Between adds an error unless a field's value is within bounds.
