@@ -64,7 +64,7 @@ type edit struct {
 
 const (
 	// maxEdits bounds the keys that change in place: beyond it, the next
-	// generation is as quick and does not hold up others.
+	// generation is as quick, and other changes need not wait.
 	maxEdits = 200_000
 
 	// maxExpansion bounds, in bits, the keys that one prefix becomes in place.

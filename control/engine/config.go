@@ -11,7 +11,7 @@ import (
 	"weir/loader"
 )
 
-// config unfolds layouts and policy into the constants of the program.
+// config returns the constants of the program.
 func config(block, allow *membership.Layout, seed uint64, c *Config, lists int) loader.Config {
 	p := c.Policy
 	trackers := make([]loader.Tracker, len(c.Trackers))
@@ -87,7 +87,7 @@ func shape(g membership.GatedShape) loader.Shape {
 	return s
 }
 
-// mask is a prefix length as the program holds it against words of a packet.
+// mask returns a prefix length as a mask of the words of an address.
 func mask(bits uint8) (words [4]uint32) {
 	var b [16]byte
 	for i := range int(bits) {

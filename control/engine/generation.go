@@ -31,21 +31,20 @@ import (
 // DefaultBitsPerKey is the size of the cascade in approximate mode.
 const DefaultBitsPerKey = 16
 
-// Config is what, besides the lists, a generation is specialised to.
+// Config is what a generation is specialised to, apart from its lists.
 type Config struct {
 	verdict.Policy
 	Mode       membership.Mode
 	BitsPerKey float64 // of the cascade in approximate mode; 0: DefaultBitsPerKey
-	Watching
+	Telemetry
 	Multicast Multicast // without ports, nothing is forwarded
 }
 
-// Watching is what a generation sees of the traffic besides verdicts. It changes
-// none of them, but for the penalties that are imposed on heavy flows, and for
-// packets in a loop.
-type Watching struct {
+// Telemetry configures what a generation measures. Verdicts depend on it only where
+// heavy flows get penalties, or packets in a loop are dropped.
+type Telemetry struct {
 	Trackers    []Tracker // of heavy flows, at most loader.MaxTrackers
-	TrackerSeed uint64    // secret: whence the seeds of the trackers come
+	TrackerSeed uint64    // secret: the trackers' seeds are derived from it
 	Hot         int       // elements that may have weights in the block set
 	Loop        Loop      // looks for packets in a loop, and may drop them
 
@@ -54,19 +53,19 @@ type Watching struct {
 	DigestSlice time.Duration   // length of a slice of time
 }
 
-// Tracker is a tracker of heavy flows. Its seed is for the generation to set.
+// Tracker is a tracker of heavy flows. The generation sets its seed.
 type Tracker struct {
 	sketch.Tracker
 	Punishes bool // its flows may have penalties
 }
 
-// Generation enforces lists. Its verdict.Program answers just what the program in
-// the kernel does, over the same memory. It is not safe for concurrent use.
+// Generation enforces lists. Its verdict.Program decides as the program in the
+// kernel does, in the same memory. It is not safe for concurrent use.
 type Generation struct {
 	verdict.Program
 	index  *index
 	kernel *loader.Generation // nil in a reference
-	grace  func()             // waits until every program has ended that is running
+	grace  func()             // waits until the programs that are running have ended
 
 	trackers []Tracker
 
@@ -74,19 +73,18 @@ type Generation struct {
 	ports     []loader.Target
 }
 
-// Build makes a generation in the kernel.
+// Build returns a generation in the kernel.
 func Build(lists []List, c Config) (*Generation, error) {
 	return build(lists, c, true)
 }
 
-// Reference makes a generation on the heap, which needs no kernel: the Go
-// engine.
+// Reference returns a generation on the heap, which needs no kernel.
 func Reference(lists []List, c Config) (*Generation, error) {
 	return build(lists, c, false)
 }
 
-// seeds bounds how often a build is begun anew after a collision, which is to
-// be expected once in hundreds of thousands of builds with 10M entries.
+// seeds bounds the attempts to build. Two keys of 10M collide once in hundreds of
+// thousands of builds; another seed parts them.
 const seeds = 4
 
 func build(lists []List, c Config, inKernel bool) (*Generation, error) {
@@ -129,7 +127,7 @@ func buildUnder(seed uint64, lists []List, c Config, inKernel bool) (_ *Generati
 		return nil, fmt.Errorf("block lists: %w", err)
 	}
 	block.layout.PlanHot(c.Hot)
-	// Exact in any mode: its mistakes would let through what is listed.
+	// Exact in any mode: a false positive would let through what is listed.
 	allow, err := g.index.allow.compile(membership.Exact, 0, seed)
 	if err != nil {
 		return nil, fmt.Errorf("allow lists: %w", err)
@@ -183,7 +181,7 @@ func (g *Generation) Load(stats *loader.Stats) (*loader.Program, error) {
 // Kernel returns the generation's part in the kernel, or nil for one in the heap.
 func (g *Generation) Kernel() *loader.Generation { return g.kernel }
 
-// KernelBytes is the memory of the generation's maps.
+// KernelBytes returns the size of the generation's maps.
 func (g *Generation) KernelBytes() int {
 	if g.kernel == nil {
 		return 0
@@ -191,8 +189,7 @@ func (g *Generation) KernelBytes() int {
 	return g.kernel.MapBytes()
 }
 
-// Close lets go of the generation's memory. A program that is attached goes on
-// filtering.
+// Close releases the generation's memory. An attached program continues to filter.
 func (g *Generation) Close() error {
 	if g.kernel == nil {
 		return nil

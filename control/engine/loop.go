@@ -5,7 +5,7 @@ import (
 	"weir/loader"
 )
 
-// Loop is the node of a domain that looks for loops; without a node nobody does.
+// Loop configures the search for loops. Without a node, there is none.
 type Loop struct {
 	*icarus.Node
 	Edges bool // some interfaces are the domain's edges

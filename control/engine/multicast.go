@@ -8,7 +8,7 @@ import (
 	"weir/loader"
 )
 
-// Multicast says which groups go where.
+// Multicast configures which groups are forwarded where.
 type Multicast struct {
 	Ports     []Port
 	MaxGroups int // of all ports together
@@ -20,7 +20,7 @@ type Port struct {
 	Groups []netip.Addr
 }
 
-// layMulticast plans the filters for the ports, where there are any.
+// layMulticast returns the layout of the ports' filters, empty without ports.
 func layMulticast(m Multicast) multicast.Layout {
 	if len(m.Ports) == 0 {
 		return multicast.Layout{}
@@ -28,7 +28,7 @@ func layMulticast(m Multicast) multicast.Layout {
 	return multicast.Plan(len(m.Ports), m.MaxGroups)
 }
 
-// fillMulticast brings what the ports want into the kernel's filters, before any
+// fillMulticast adds the groups of the ports to the kernel's filters, before a
 // program reads them.
 func (g *Generation) fillMulticast(l multicast.Layout, m Multicast, seed uint64) (err error) {
 	if l.Ports == 0 || g.kernel == nil {
@@ -48,15 +48,15 @@ func (g *Generation) fillMulticast(l multicast.Layout, m Multicast, seed uint64)
 	return nil
 }
 
-// Multicast is the table of what the ports want, where changes are in force at
-// once. It is nil where there are no ports.
+// Multicast returns the table of the ports' groups. Changes of it take effect at
+// once. It is nil without ports.
 func (g *Generation) Multicast() *multicast.Table { return g.multicast }
 
-// Ports are the interfaces that packets are copied to: that of port n is n - 1.
+// Ports returns the interfaces that packets are copied to: port n is at n - 1.
 func (g *Generation) Ports() []loader.Target { return g.ports }
 
-// Connect brings the interfaces that there are now into the ports' places, and
-// tells which of them are there. See loader.Generation.SetPort.
+// Connect sets the interface of each port, and reports which of them exist. See
+// [loader.Generation.SetPort].
 func (g *Generation) Connect() (there []bool, err error) {
 	for i, t := range g.ports {
 		ok, bad := g.kernel.SetPort(i+1, t)
@@ -65,7 +65,7 @@ func (g *Generation) Connect() (there []bool, err error) {
 	return there, err
 }
 
-// Copies are what the filters of groups have answered, that of any port first.
+// Copies returns what the filters of groups have answered: first that of all ports.
 func (g *Generation) Copies() []loader.Copies {
 	if g.kernel == nil {
 		return nil

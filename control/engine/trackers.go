@@ -13,7 +13,7 @@ import (
 	"weir/loader"
 )
 
-// seeded gives each tracker a seed of its own, so that their hashes differ.
+// seeded returns the trackers with seeds of their own, so that their hashes differ.
 func seeded(trackers []Tracker, seed uint64) []Tracker {
 	trackers = slices.Clone(trackers)
 	for i := range trackers {
@@ -35,7 +35,7 @@ func newPolicer(trackers []Tracker) (*verdict.Policer, error) {
 	return p, nil
 }
 
-// Trackers are the generation's trackers, with their seeds.
+// Trackers returns the generation's trackers, with their seeds.
 func (g *Generation) Trackers() []Tracker { return g.trackers }
 
 // Trackers are the trackers of an interface, in the kernel's memory.
@@ -68,7 +68,7 @@ func (g *Generation) OpenDigests(stats *loader.Stats) (*loader.DigestMemory, err
 	return g.kernel.OpenDigests(stats)
 }
 
-// Banks are bank 0 or 1 of a tracker, one for each CPU.
+// Banks returns bank 0 or 1 of a tracker on each CPU.
 func (t *Trackers) Banks(tracker, bank int) []*sketch.Bank {
 	banks := make([]*sketch.Bank, t.CPUs)
 	for cpu := range banks {
@@ -82,7 +82,7 @@ func (t *Trackers) Banks(tracker, bank int) []*sketch.Bank {
 	return banks
 }
 
-// TupleOf is what a packet offered to be matched.
+// TupleOf returns the fields of a packet that keys match.
 func TupleOf(s *loader.Packet) key.Tuple {
 	t := key.Tuple{Src: addrOf(s.Family, s.Src), Dst: addrOf(s.Family, s.Dst), Proto: s.Proto, HasPorts: s.HasPorts != 0}
 	var ports [4]byte

@@ -94,7 +94,7 @@ func noZero(t *testing.T, name string, v reflect.Value) {
 		return
 	}
 	switch v.Type() {
-	case reflect.TypeFor[engine.Watching](), reflect.TypeFor[engine.Multicast]():
+	case reflect.TypeFor[engine.Telemetry](), reflect.TypeFor[engine.Multicast]():
 		return // no rule: it is the running weir's own
 	}
 	for i := range v.NumField() {

@@ -61,7 +61,7 @@ type loopNode struct {
 func newLoopNode(t testing.TB, n *icarus.Node, r role, out int, policy verdict.Policy) *loopNode {
 	t.Helper()
 	g, err := engine.Build(nil, engine.Config{
-		Policy: policy, Watching: engine.Watching{Loop: engine.Loop{Node: n, Edges: r != inner}},
+		Policy: policy, Telemetry: engine.Telemetry{Loop: engine.Loop{Node: n, Edges: r != inner}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -624,8 +624,8 @@ func TestLoopVerdicts(t *testing.T) {
 	} {
 		n := mustNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1})
 		g, k := engines(t, lists, engine.Config{
-			Policy:   verdict.Policy{DropLooped: c.drop, Monitor: c.monitor, FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.4/32")}},
-			Watching: engine.Watching{Loop: engine.Loop{Node: n}},
+			Policy:    verdict.Policy{DropLooped: c.drop, Monitor: c.monitor, FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.4/32")}},
+			Telemetry: engine.Telemetry{Loop: engine.Loop{Node: n}},
 		})
 		for i, want := range c.want {
 			plain := packet.Frame(key.Tuple{

@@ -64,7 +64,7 @@ func newCounters(t testing.TB, trackers []engine.Tracker) *counters {
 	t.Helper()
 	c := &counters{}
 	var err error
-	if c.generation, err = engine.Build(nil, engine.Config{Watching: engine.Watching{Trackers: trackers, TrackerSeed: rand.Uint64()}}); err != nil {
+	if c.generation, err = engine.Build(nil, engine.Config{Telemetry: engine.Telemetry{Trackers: trackers, TrackerSeed: rand.Uint64()}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.generation.Close() })
