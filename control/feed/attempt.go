@@ -32,7 +32,7 @@ func (f *Feed) attempt(ctx context.Context, s *source) (Outcome, error) {
 		o.Changed = true
 	}
 	s.mu.Lock()
-	old := s.held
+	old := s.current
 	s.asked = nil
 	s.mu.Unlock()
 
@@ -71,7 +71,7 @@ func (f *Feed) attempt(ctx context.Context, s *source) (Outcome, error) {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.held, s.last = c, o
+	s.current, s.last = c, o
 	if len(s.asked) > 0 { // otherwise a connection was reused
 		s.servers = s.asked
 	}

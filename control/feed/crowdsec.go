@@ -156,6 +156,6 @@ func (f *Feed) remake(s *source) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c.Read, c.saved = s.held.Read, s.held.saved
-	s.held = c
+	c.Read, c.saved = s.current.Read, s.current.saved
+	s.current = c
 }

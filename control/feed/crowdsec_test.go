@@ -157,7 +157,7 @@ func TestExpiry(t *testing.T) {
 			t.Fatal(err)
 		}
 		held.saved = true
-		s.held = held
+		s.current = held
 
 		step := func(after time.Duration, changed bool, entries string) {
 			t.Helper()

@@ -72,7 +72,7 @@ type source struct {
 	synced     bool       // CrowdSec may send changes only
 
 	mu       sync.Mutex // guards the rest
-	held     *contents  // nil before the first success
+	current  *contents  // nil before the first success
 	last     Outcome
 	failures int // consecutive
 	next     time.Time
@@ -135,8 +135,8 @@ func (f *Feed) Contents() *list.Set {
 	var all []*list.Set
 	for _, s := range f.sources {
 		s.mu.Lock()
-		if s.held != nil {
-			all = append(all, s.held.entries)
+		if s.current != nil {
+			all = append(all, s.current.entries)
 		}
 		s.mu.Unlock()
 	}
@@ -237,7 +237,7 @@ func (f *Feed) Status() Status {
 	for _, s := range f.sources {
 		s.mu.Lock()
 		one := SourceStatus{Source: s.name, Last: s.last, Failures: s.failures, Next: s.next, Servers: s.servers}
-		if c := s.held; c != nil {
+		if c := s.current; c != nil {
 			one.Entries, one.Reports, one.Read, one.Unsaved = c.entries.Len(), c.reports, c.Read, !c.saved
 		}
 		s.mu.Unlock()

@@ -590,14 +590,14 @@ func TestFile(t *testing.T) {
 	write(t, path, good)
 	f := mustOpen(t, config(Source{File: Path(path)}), dir)
 	want(t, f, fetch(t, f), New, NoFailure, goodText)
-	if f.sources[0].held.ETag != "" {
+	if f.sources[0].current.ETag != "" {
 		t.Error("a file that was just written counts as unchanged")
 	}
 	want(t, f, fetch(t, f), Unchanged, NoFailure, goodText)
 
 	backdate(t, path)
 	want(t, f, fetch(t, f), Unchanged, NoFailure, goodText)
-	if f.sources[0].held.ETag == "" {
+	if f.sources[0].current.ETag == "" {
 		t.Error("an old file does not count as unchanged")
 	}
 	if err := os.Chmod(path, 0); err != nil {

@@ -23,7 +23,7 @@ func (f *Feed) Find(keys []key.Key) []Origin {
 	origins := make([]Origin, len(keys))
 	for _, s := range f.sources {
 		s.mu.Lock()
-		c := s.held
+		c := s.current
 		s.mu.Unlock()
 		if c == nil {
 			continue

@@ -226,11 +226,11 @@ func (f *Feed) load(s *source) Outcome {
 		o.fail(err)
 	} else {
 		c.Read, c.saved = old.Read, true
-		s.held = c
+		s.current = c
 		if s.decisions.expire(time.Now()) {
 			f.remake(s)
 		}
-		o.Result, o.Changed, o.Entries = Loaded, true, s.held.entries.Len()
+		o.Result, o.Changed, o.Entries = Loaded, true, s.current.entries.Len()
 	}
 	o.Ended = time.Now()
 	return o
