@@ -87,7 +87,7 @@ PACKAGE_VERSION := $(shell sed -E 's/^v//; /^[0-9]+\./!s/^/0.1.0~git$(SNAPSHOT).
 	s/-(alpha|beta|rc)/~\1/; s/-/+/; s/-/./g' <<<'$(VERSION)')
 
 .PHONY: packages
-# The same commit gives the same packages, byte for byte.
+# Packages are reproducible: the same commit makes the same bytes.
 packages: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
 packages: root := $(abspath $(OUT)/dist/root)
 packages: doc := $(root)/usr/share/doc/weir

@@ -1,0 +1,123 @@
+package lint
+
+import (
+	"fmt"
+	"os/exec"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// phrases that a reader has to translate, and what to write instead.
+var phrases = []struct {
+	pattern *regexp.Regexp
+	instead string
+}{
+	{regexp.MustCompile(`(?i)\b(told|tells?|telling)\b`), "report, return, log, show, distinguish"},
+	{regexp.MustCompile(`(?i)\bgiv(es|ing) (what|the|a|an|all|each|it|its|how|whether)\b`), "return"},
+	{regexp.MustCompile(`(?i)\bin the place of\b`), "instead of"},
+	{regexp.MustCompile(`(?i)\bsuch a one\b`), "one, it"},
+	{regexp.MustCompile(`(?i)\bof so many\b`), "of n, of the given number of"},
+	{regexp.MustCompile(`(?i)\bwhat is of\b`), "packets of, entries of"},
+	{regexp.MustCompile(`(?i)\bwhence\b`), "from which, hence"},
+	{regexp.MustCompile(`(?i)\b(nobody|whoever|whomever)\b`), "no one, the process that, or the passive"},
+	{regexp.MustCompile(`(?i)\bcomes? about\b`), "happen"},
+	{regexp.MustCompile(`(?i)\b(in|into) force\b`), "active"},
+	{regexp.MustCompile(`(?i)\blaps(e|es|ed|ing)\b`), "expire"},
+	{regexp.MustCompile(`(?i)\bby command\b`), "manual, manually"},
+	{regexp.MustCompile(`(?i)\bbe it\b`), "even if, whether"},
+	{regexp.MustCompile(`(?i)\bfor want of\b`), "without, for lack of"},
+}
+
+// pending are the directories whose words are yet to be revised. It may only
+// shrink.
+var pending = []string{
+	"bpf",
+	"cmd/weir",
+	"cmd/weir/packaging",
+	"control/api",
+	"control/capture",
+	"control/config",
+	"control/daemon",
+	"control/demo",
+	"control/engine",
+	"control/explain",
+	"control/metrics",
+	"control/notify",
+	"control/observe/digests",
+	"control/observe/events",
+	"control/observe/heavy",
+	"control/observe/learn",
+	"control/replay",
+	"control/ruleset",
+	"control/run",
+	"control/status",
+	"control/top",
+	"docs",
+	"docs/api",
+	"docs/observability",
+	"loader",
+	"tests/benchmark",
+	"tests/cli",
+	"tests/contract",
+	"tests/daemon",
+	"tests/data",
+	"tests/faults",
+	"tests/kernels",
+	"tests/lab",
+	"tests/lint",
+	"tests/netns",
+	"tests/papers",
+	"vagrant",
+}
+
+// textual are the files whose words are checked: no generated ones, no licences,
+// nor this list itself.
+func textual(name string) bool {
+	switch {
+	case strings.Contains(name, "_bpfe"), strings.Contains(name, "LICENSE"), strings.HasPrefix(name, "docs/papers/"),
+		strings.Contains(name, "/testdata/"), name == "tests/lint/words_test.go":
+		return false
+	}
+	return slices.Contains([]string{".go", ".md", ".c", ".h", ".yaml", ".yml", ".sh", ".service", ""}, path.Ext(name))
+}
+
+// lineBreak joins the lines of a comment or a paragraph, so that a phrase is
+// found across them.
+var lineBreak = regexp.MustCompile(`\n[ \t]*(//|\*|#)?[ \t]*`)
+
+// TestWords keeps phrases that must be translated out of code and documentation.
+func TestWords(t *testing.T) {
+	cmd := exec.Command("git", "ls-files")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		t.Skipf("not a git repository: %v", err)
+	}
+	dirty := make(map[string]bool)
+	for name := range strings.Lines(string(out)) {
+		name = strings.TrimSuffix(name, "\n")
+		if !textual(name) {
+			continue
+		}
+		text := lineBreak.ReplaceAllString(read(t, name), " ")
+		for _, p := range phrases {
+			at := p.pattern.FindStringIndex(text)
+			if at == nil {
+				continue
+			}
+			dirty[path.Dir(name)] = true
+			if !slices.Contains(pending, path.Dir(name)) {
+				around := text[max(0, at[0]-40):min(len(text), at[1]+40)]
+				t.Errorf("%s: %q in %q: write %s", name, text[at[0]:at[1]], fmt.Sprintf("…%s…", around), p.instead)
+			}
+		}
+	}
+	for _, dir := range pending {
+		if !dirty[dir] {
+			t.Logf("%s is clean: remove it from pending", dir)
+		}
+	}
+}
