@@ -191,6 +191,49 @@ func (s Shape) Of(t Tuple) (Key, bool) {
 	return k, true
 }
 
+// Key is the most specific key that the packet matches.
+func (t Tuple) Key() Key {
+	s := Shape{Fields: FieldProto, SrcBits: uint8(t.Src.BitLen()), DstBits: uint8(t.Dst.BitLen())}
+	if t.Src.Is6() {
+		s.Fields |= FieldV6
+	}
+	if t.HasPorts {
+		s.Fields |= FieldSrcPort | FieldDstPort
+	}
+	k, _ := s.Of(t)
+	return k
+}
+
+// Within reports whether s matches on nothing that other leaves open: packets
+// that match one key of other then match one key of s.
+func (s Shape) Within(other Shape) bool {
+	return s.V6() == other.V6() && s.SrcBits <= other.SrcBits && s.DstBits <= other.DstBits && s.Fields&^other.Fields == 0
+}
+
+// Covers reports whether every packet that matches other matches k.
+func (k Key) Covers(other Key) bool { return k.Shape.Within(other.Shape) && k.Overlaps(other) }
+
+// Overlaps reports whether there are packets that match both keys.
+func (k Key) Overlaps(other Key) bool {
+	both := k.Fields & other.Fields
+	switch {
+	case k.V6() != other.V6(),
+		both&FieldProto != 0 && k.Proto != other.Proto,
+		both&FieldSrcPort != 0 && k.SrcPort != other.SrcPort,
+		both&FieldDstPort != 0 && k.DstPort != other.DstPort,
+		k.Ports() && !other.mayHavePorts(), other.Ports() && !k.mayHavePorts():
+		return false
+	}
+	return netip.PrefixFrom(k.Src, int(min(k.SrcBits, other.SrcBits))).Contains(other.Src) &&
+		netip.PrefixFrom(k.Dst, int(min(k.DstBits, other.DstBits))).Contains(other.Dst)
+}
+
+// mayHavePorts reports whether packets that match the key may have ports.
+func (k Key) mayHavePorts() bool { return k.Fields&FieldProto == 0 || HasPorts(k.Proto) }
+
+// HasPorts reports whether packets of a protocol have ports: TCP, UDP and SCTP.
+func HasPorts(proto uint8) bool { return proto == 6 || proto == 17 || proto == 132 }
+
 func mask(a netip.Addr, bits uint8) netip.Addr {
 	p, err := a.WithZone("").Prefix(int(bits))
 	if err != nil { // only for bits beyond the family, which Valid rejects

@@ -223,3 +223,68 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// Covers and Overlaps agree with the packets of a world in which every field has
+// two bits that count.
+func TestCoversAndOverlaps(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var world []Tuple
+	for i := range 4 * 4 * 3 {
+		v4 := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{byte(n&2) << 6, 0, 0, byte(n & 1)}) }
+		v6 := func(n int) netip.Addr { return netip.AddrFrom16([16]byte{0: byte(n&2) << 6, 15: byte(n & 1)}) }
+		for _, of := range []func(int) netip.Addr{v4, v6} {
+			p := Tuple{Src: of(i), Dst: of(i >> 2), Proto: []uint8{1, 6, 17}[i>>4]}
+			world = append(world, p)
+			for ports := range 4 {
+				if p.Proto != 1 {
+					p.HasPorts, p.SrcPort, p.DstPort = true, uint16(ports&1), uint16(ports>>1)
+					world = append(world, p)
+				}
+			}
+		}
+	}
+	matches := func(k Key, p Tuple) bool {
+		now, ok := k.Of(p)
+		return ok && now == k
+	}
+	random := func() Key {
+		for {
+			p := world[r.IntN(len(world))]
+			bits := []uint8{0, 1, uint8(p.Src.BitLen())}
+			s := Shape{Fields: Fields(r.IntN(8)) << 1, SrcBits: bits[r.IntN(3)], DstBits: bits[r.IntN(3)]}
+			if p.Src.Is6() {
+				s.Fields |= FieldV6
+			}
+			if k, ok := s.Of(p); ok {
+				return k
+			}
+		}
+	}
+	seen := map[[2]bool]int{}
+	for range 20_000 {
+		k, other := random(), random()
+		some, all := false, true
+		for _, p := range world {
+			if matches(other, p) {
+				some, all = some || matches(k, p), all && matches(k, p)
+			}
+		}
+		covers, overlaps := k.Covers(other), k.Overlaps(other)
+		// A key may have no packet that another leaves out, and yet not say so: any
+		// protocol with ports is not only TCP and UDP.
+		if overlaps != some || covers && !all || !covers && all && k.Shape.Within(other.Shape) {
+			t.Fatalf("%v and %v: covers %t, overlaps %t, but some packets %t, all %t", k, other, covers, overlaps, some, all)
+		}
+		seen[[2]bool{covers, overlaps}]++
+	}
+	for _, c := range [][2]bool{{false, false}, {false, true}, {true, true}} {
+		if seen[c] == 0 {
+			t.Errorf("no two keys of which covers, overlaps are %v", c)
+		}
+	}
+	for _, p := range world {
+		if k := p.Key(); !matches(k, p) || k.SrcBits != uint8(p.Src.BitLen()) || k.Ports() != p.HasPorts || k.Fields&FieldProto == 0 {
+			t.Errorf("the key of %+v is %v", p, k)
+		}
+	}
+}
