@@ -117,6 +117,27 @@ func (s *Set) Match(t key.Tuple) (list int, ok bool) {
 	return 0, false
 }
 
+// MatchAll is like [Set.Match], for all packets that match k. It consults the
+// shapes that match on nothing that k leaves open.
+func (s *Set) MatchAll(k key.Key) (list int, ok bool) {
+	if s == nil {
+		return 0, false
+	}
+	known := *s
+	for _, shapes := range []*[]GatedShape{&known.V4, &known.V4Flow, &known.V6, &known.V6Flow} {
+		var within []GatedShape
+		for _, g := range *shapes {
+			if g.Within(k.Shape) {
+				within = append(within, g)
+			}
+		}
+		*shapes = within
+	}
+	return known.Match(key.Tuple{
+		Src: k.Src, Dst: k.Dst, Proto: k.Proto, HasPorts: k.Ports(), SrcPort: k.SrcPort, DstPort: k.DstPort,
+	})
+}
+
 // Lookup is like [Set.Match], for the hash of one key.
 func (s *Set) Lookup(h uint64) (list int, ok bool) {
 	if !s.cascade.Contains(h) || !s.cascade.ContainsExtra(h, s.hot.Find(h)) {

@@ -6,8 +6,10 @@ package verdict
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"weir/filter/icarus"
+	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
 )
@@ -129,11 +131,11 @@ type Outcome struct {
 	List int
 }
 
-// Decide returns the outcome for a whole Ethernet frame.
+// Decide returns the outcome for a whole Ethernet frame, and counts it.
 func (p *Program) Decide(frame []byte) Outcome {
-	o := p.reason(frame)
-	o.Action = p.Action(o.Reason)
-	return o
+	v := view{program: p, frame: frame}
+	v.parse()
+	return v.outcome()
 }
 
 // dropsMalformed reports whether the parse error alone would drop the packet.
@@ -141,43 +143,69 @@ func (p *Policy) dropsMalformed(r Reason) bool {
 	return p.DropMalformed && (r == Truncated || r == Malformed || r == Unparsed)
 }
 
-func (p *Program) reason(frame []byte) Outcome {
-	pkt, result := packet.Parse(frame)
-	parsed := [...]Reason{
+// view is a packet as the stages of a program see it: a frame, which they
+// examine, or what is known of a packet, as conditions that were examined
+// before; see [Program.Trace].
+type view struct {
+	program *Program
+
+	frame  []byte
+	packet packet.Packet
+	parsed Reason // Clean, or why the parser stopped
+
+	trace   *Trace // nil: the stages examine the frame
+	assumed int    // index of the condition that is assumed to be met, or -1
+}
+
+func (v *view) parse() {
+	pkt, result := packet.Parse(v.frame)
+	v.packet = pkt
+	v.parsed = [...]Reason{
 		packet.OK: Clean, packet.NotIP: NotIP, packet.ARP: ARP,
 		packet.Truncated: Truncated, packet.Malformed: Malformed, packet.Unparsed: Unparsed, packet.Overtagged: Overtagged,
 	}[result]
-	switch {
-	case !pkt.HasAddresses:
-		return Outcome{Reason: parsed}
-	case pkt.ND:
-		return Outcome{Reason: ND}
-	case isDHCP(pkt):
-		return Outcome{Reason: DHCP}
-	case p.failsafe(pkt):
+}
+
+// outcome takes the packet through the stages.
+func (v *view) outcome() Outcome {
+	o := v.decide()
+	o.Action = v.program.Action(o.Reason)
+	return o
+}
+
+// decide consults a stage only where its answer matters, as bpf/pipeline.h does.
+func (v *view) decide() Outcome {
+	p := v.program
+	if !v.packet.HasAddresses {
+		return Outcome{Reason: v.parsed}
+	}
+	if r := v.exempt(); r != Clean {
+		return Outcome{Reason: r}
+	}
+	if v.failsafe() {
 		return Outcome{Reason: Failsafe}
 	}
-	looped := p.Loop != nil && p.Loop.Check(frame[pkt.Network:]) == icarus.Looped
+	looped := v.looped()
 	if looped && p.Action(Looped) == Drop {
-		if _, allowed := p.Allow.Match(pkt.Tuple); allowed {
+		if v.allowed() {
 			return Outcome{Reason: Allowed}
 		}
 		return Outcome{Reason: Looped}
 	}
-	punished := p.Policer.count(pkt.Tuple, len(frame))
-	list, blocked := p.Block.Match(pkt.Tuple)
-	if !blocked && punished == Clean && !p.dropsMalformed(parsed) {
+	punished := v.punished()
+	list, blocked := v.blocked()
+	if !blocked && punished == Clean && !v.refused() {
 		if looped {
-			parsed = Looped
+			return Outcome{Reason: Looped}
 		}
-		return Outcome{Reason: parsed}
+		return Outcome{Reason: v.parsed}
 	}
-	if _, allowed := p.Allow.Match(pkt.Tuple); allowed {
+	if v.allowed() {
 		return Outcome{Reason: Allowed}
 	}
 	switch {
 	case !blocked && punished == Clean:
-		return Outcome{Reason: parsed}
+		return Outcome{Reason: v.parsed}
 	case p.Monitor:
 		return Outcome{Reason: Monitored, List: list}
 	case !blocked:
@@ -186,17 +214,78 @@ func (p *Program) reason(frame []byte) Outcome {
 	return Outcome{Reason: Blocked, List: list}
 }
 
-func isDHCP(p packet.Packet) bool {
-	if p.Proto != 17 || !p.HasPorts {
+func (v *view) exempt() Reason {
+	switch {
+	case v.trace != nil:
+		return v.met(StageExempt).Reason
+	case v.packet.ND:
+		return ND
+	case isDHCP(v.packet.Tuple):
+		return DHCP
+	}
+	return Clean
+}
+
+func (v *view) failsafe() bool {
+	if v.trace != nil {
+		return v.met(StageFailsafe).Reason != Clean
+	}
+	return v.program.failsafe(v.packet)
+}
+
+func (v *view) looped() bool {
+	if v.trace != nil {
+		return v.met(StageLoop).Reason != Clean
+	}
+	return v.program.Loop != nil && v.program.Loop.Check(v.frame[v.packet.Network:]) == icarus.Looped
+}
+
+func (v *view) punished() Reason {
+	if v.trace != nil {
+		return v.met(StagePenalty).Reason
+	}
+	return v.program.Policer.count(v.packet.Tuple, len(v.frame))
+}
+
+func (v *view) blocked() (list int, ok bool) {
+	if v.trace != nil {
+		c := v.met(StageBlock)
+		return c.List, c.Reason != Clean
+	}
+	return v.program.Block.Match(v.packet.Tuple)
+}
+
+// refused reports whether the parse error alone would drop the packet.
+func (v *view) refused() bool {
+	if v.trace != nil {
+		if r := v.met(StageMalformed).Reason; r != Clean {
+			v.parsed = r
+		}
+	}
+	return v.program.dropsMalformed(v.parsed)
+}
+
+func (v *view) allowed() bool {
+	if v.trace != nil {
+		return v.met(StageAllow).Reason != Clean
+	}
+	_, ok := v.program.Allow.Match(v.packet.Tuple)
+	return ok
+}
+
+// dhcpPorts are the source and destination ports of DHCP between client, server
+// and relay.
+var dhcpPorts = map[bool][3][2]uint16{ // by whether the packet is IPv6
+	false: {{67, 68}, {68, 67}, {67, 67}},
+	true:  {{547, 546}, {546, 547}, {547, 547}},
+}
+
+func isDHCP(t key.Tuple) bool {
+	if t.Proto != 17 || !t.HasPorts {
 		return false
 	}
-	switch [2]uint16{p.SrcPort, p.DstPort} {
-	case [2]uint16{67, 68}, [2]uint16{68, 67}, [2]uint16{67, 67}:
-		return p.Src.Is4()
-	case [2]uint16{547, 546}, [2]uint16{546, 547}, [2]uint16{547, 547}:
-		return p.Src.Is6()
-	}
-	return false
+	ports := dhcpPorts[t.Src.Is6()]
+	return slices.Contains(ports[:], [2]uint16{t.SrcPort, t.DstPort})
 }
 
 func (p *Policy) failsafe(pkt packet.Packet) bool {

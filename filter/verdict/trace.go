@@ -1,0 +1,252 @@
+package verdict
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"weir/filter/icarus"
+	"weir/filter/key"
+	"weir/filter/penalty"
+)
+
+// Stage is a step of the program.
+type Stage uint8
+
+// The stages, in the order of the program.
+const (
+	StageExempt    Stage = iota // protocols that no list stops: ARP, neighbor discovery, DHCP
+	StageFailsafe               // failsafe ports and prefixes
+	StageLoop                   // packets that have been here before
+	StagePenalty                // heavy hitters
+	StageBlock                  // block lists
+	StageMalformed              // what the parser could not follow
+	StageAllow                  // allow lists, asked when another stage would drop the packet
+	numStages
+)
+
+var stageNames = [numStages]string{"exempt", "failsafe", "loop", "penalty", "block", "malformed", "allow"}
+
+func (s Stage) String() string {
+	if s < numStages {
+		return stageNames[s]
+	}
+	return fmt.Sprintf("stage-%d", uint8(s))
+}
+
+// Penalty is what a flow gets for being a heavy hitter.
+type Penalty struct {
+	Flow key.Key // as its tracker counts it: a packet without ports has ports 0
+	penalty.Penalty
+}
+
+// Condition is what a stage looks for in packets.
+type Condition struct {
+	Stage Stage
+	What  string // a protocol, a port, a prefix, a flow; "" for a list's entries
+	// All reports whether every packet of the question meets the condition.
+	// Otherwise some of them do, depending on what the question leaves open.
+	All bool
+	// Reason is the one that the stage has for a packet that meets the
+	// condition. It is Clean for none.
+	Reason  Reason
+	List    int // of StageBlock; see [Outcome]
+	Penalty *Penalty
+
+	// Then is the outcome for packets that meet the condition, and no other
+	// that only some packets meet.
+	Then Outcome
+}
+
+// Step is a stage that was reached.
+type Step struct {
+	Stage Stage
+	Met   *Condition // nil: none
+}
+
+// Trace is how a program comes to its outcome.
+type Trace struct {
+	// Outcome is that of packets that meet none of the conditions in Depends.
+	Outcome
+	Steps   []Step      // as far as the program goes, in its order
+	Depends []Condition // that some packets meet, and that change the outcome
+
+	conditions []Condition
+}
+
+// Verdict is the outcome without what makes no difference to a packet that
+// passes: which exemption let it pass, and of what the parser complained.
+func (o Outcome) Verdict() Reason {
+	if o.Action == Pass && o.Reason != Monitored && o.Reason != Looped {
+		return Clean
+	}
+	return o.Reason
+}
+
+// Trace returns how the program decides over the packets that match a key, as
+// far as the key tells. It decides as [Program.Decide] does, and counts nothing.
+//
+// Of the lists, the caller says what it found: for each of StageBlock and
+// StageAllow a condition that all the packets meet, or one that some of them
+// meet, or both. Penalties are in the order of their trackers.
+func (p *Program) Trace(k key.Key, listed []Condition, penalties []Penalty) *Trace {
+	v := p.begin()
+	v.packet.HasAddresses = true
+	if k.V6() && !k.Ports() && (k.Fields&key.FieldProto == 0 || k.Proto == protoICMPv6) {
+		v.add(Condition{Stage: StageExempt, What: "neighbor discovery", Reason: ND})
+	}
+	v.exemptions(k)
+	if p.Loop != nil {
+		v.add(Condition{Stage: StageLoop, What: "packets that have passed this node before", Reason: Looped})
+	}
+	v.penalties(k, penalties, false)
+	v.trace.conditions = append(v.trace.conditions, listed...)
+	if p.DropMalformed && !k.Ports() { // what has ports was parsed to its end
+		v.add(Condition{Stage: StageMalformed, What: "malformed packets", Reason: Malformed})
+	}
+	return v.finish()
+}
+
+// TraceFrame returns how the program decides over a whole Ethernet frame. Only
+// rate limits are left open, since they depend on the other packets.
+func (p *Program) TraceFrame(frame []byte, penalties []Penalty) *Trace {
+	v := p.begin()
+	v.frame = frame
+	v.parse()
+	pkt, k := v.packet, key.Key{}
+	if !pkt.HasAddresses {
+		stage := StageMalformed
+		if v.parsed == ARP || v.parsed == NotIP {
+			stage = StageExempt
+		}
+		v.add(Condition{Stage: stage, What: v.parsed.String(), All: true, Reason: v.parsed})
+		v.met(stage)
+		return v.finish()
+	}
+	k = pkt.Tuple.Key()
+	if pkt.ND {
+		v.add(Condition{Stage: StageExempt, What: "neighbor discovery", All: true, Reason: ND})
+	}
+	v.exemptions(k)
+	// Ports that are not known by now are not there.
+	v.trace.conditions = slices.DeleteFunc(v.trace.conditions, func(c Condition) bool { return !c.All })
+	if p.Loop != nil && p.Loop.Check(frame[pkt.Network:]) == icarus.Looped {
+		v.add(Condition{Stage: StageLoop, What: "this node is in the packet's filter", All: true, Reason: Looped})
+	}
+	v.penalties(k, penalties, !pkt.HasPorts)
+	if list, ok := p.Block.Match(pkt.Tuple); ok {
+		v.add(Condition{Stage: StageBlock, All: true, Reason: Blocked, List: list})
+	}
+	if p.dropsMalformed(v.parsed) {
+		v.add(Condition{Stage: StageMalformed, What: v.parsed.String(), All: true, Reason: v.parsed})
+	}
+	if _, ok := p.Allow.Match(pkt.Tuple); ok {
+		v.add(Condition{Stage: StageAllow, All: true, Reason: Allowed})
+	}
+	return v.finish()
+}
+
+const (
+	protoUDP    = 17
+	protoICMPv6 = 58
+)
+
+func (p *Program) begin() *view { return &view{program: p, trace: &Trace{}, assumed: -1} }
+
+func (v *view) add(c Condition) { v.trace.conditions = append(v.trace.conditions, c) }
+
+// meet adds a condition that packets of one key meet, unless none of k's do.
+func (v *view) meet(c Condition, met, k key.Key) {
+	if met.Overlaps(k) {
+		c.All = met.Covers(k)
+		v.add(c)
+	}
+}
+
+// exemptions adds what Policy and the program exempt by addresses and ports.
+func (v *view) exemptions(k key.Key) {
+	family := k.Fields & key.FieldV6
+	zero := netip.IPv4Unspecified()
+	if k.V6() {
+		zero = netip.IPv6Unspecified()
+	}
+	for _, ports := range dhcpPorts[k.V6()] {
+		v.meet(Condition{Stage: StageExempt, What: "DHCP", Reason: DHCP}, key.Key{
+			Shape: key.Shape{Fields: family | key.FieldProto | key.FieldSrcPort | key.FieldDstPort},
+			Proto: protoUDP, SrcPort: ports[0], DstPort: ports[1], Src: zero, Dst: zero,
+		}, k)
+	}
+	for _, f := range v.program.FailsafePorts {
+		v.meet(Condition{Stage: StageFailsafe, What: fmt.Sprintf("%s/%d", key.ProtoName(f.Proto), f.Port), Reason: Failsafe}, key.Key{
+			Shape: key.Shape{Fields: family | key.FieldProto | key.FieldDstPort},
+			Proto: f.Proto, DstPort: f.Port, Src: zero, Dst: zero,
+		}, k)
+	}
+	for _, f := range v.program.FailsafePrefixes {
+		v.meet(Condition{Stage: StageFailsafe, What: "from " + f.String(), Reason: Failsafe}, key.Source(f), k)
+	}
+}
+
+// penalties adds the penalties of flows that packets of k are of. A rate limit
+// drops some packets of its flow, so no packet is sure to meet it.
+func (v *view) penalties(k key.Key, all []Penalty, portless bool) {
+	if portless || k.Fields&key.FieldProto != 0 && !key.HasPorts(k.Proto) {
+		k.Fields |= key.FieldSrcPort | key.FieldDstPort // 0
+	}
+	for i := range all {
+		c := Condition{Stage: StagePenalty, What: all[i].Flow.String(), Reason: Heavy, Penalty: &all[i]}
+		if !flowsMeet(all[i].Flow, k) {
+			continue
+		}
+		c.All = all[i].Flow.Shape.Within(k.Shape)
+		if all[i].Rate > 0 {
+			c.All, c.Reason = false, Limited
+		}
+		v.add(c)
+	}
+}
+
+// flowsMeet is Overlaps, where a packet without ports has ports 0.
+func flowsMeet(flow, k key.Key) bool {
+	for _, f := range []*key.Key{&flow, &k} {
+		if f.Fields&key.FieldProto != 0 && !key.HasPorts(f.Proto) && f.SrcPort == 0 && f.DstPort == 0 {
+			f.Fields &^= key.FieldSrcPort | key.FieldDstPort
+		}
+	}
+	return flow.Overlaps(k)
+}
+
+// met returns the first condition of a stage that the packet meets, or the zero
+// Condition.
+func (v *view) met(s Stage) Condition {
+	t, step := v.trace, Step{Stage: s}
+	for i := range t.conditions {
+		if c := &t.conditions[i]; c.Stage == s && (c.All || i == v.assumed) {
+			step.Met = c
+			break
+		}
+	}
+	if v.assumed < 0 {
+		t.Steps = append(t.Steps, step)
+	}
+	if step.Met == nil {
+		return Condition{}
+	}
+	return *step.Met
+}
+
+// finish decides, and finds the conditions on which the decision depends.
+func (v *view) finish() *Trace {
+	t, parsed := v.trace, v.parsed
+	t.Outcome = v.outcome()
+	for i, c := range t.conditions {
+		if c.All {
+			continue
+		}
+		v.assumed, v.parsed = i, parsed
+		if c.Then = v.outcome(); c.Then.Verdict() != t.Verdict() {
+			t.Depends = append(t.Depends, c)
+		}
+	}
+	return t
+}
