@@ -1,0 +1,383 @@
+package engine
+
+import (
+	"cmp"
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/list"
+	"weir/filter/key"
+	"weir/filter/membership"
+	"weir/filter/penalty"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// What overlaps a question is what a look at every entry finds, before and after
+// changes.
+func TestOverlap(t *testing.T) {
+	r := newRandom(t)
+	lists := []List{{Name: "a"}, {Name: "b", Direction: Both}, {Name: "c", Direction: Destination}, {Name: "allow", Allow: true}}
+	o := newOracle(lists)
+	for range 600 {
+		l := r.IntN(len(lists))
+		for _, k := range lists[l].Keys(r.prefix()) {
+			o.entries[l][k] = true
+		}
+		if r.IntN(3) == 0 {
+			o.entries[l][r.flow()] = true
+		}
+	}
+	lists = o.rules()
+	x := newIndex(lists)
+	seen := map[string]int{}
+	check := func() {
+		t.Helper()
+		for range 300 {
+			k := r.tuple().Key()
+			s := key.Shape{Fields: k.Fields & (key.FieldV6 | key.Fields(r.IntN(8)<<1))}
+			bits := []uint8{0, 22, 24, 28, uint8(k.MaxBits())}
+			s.SrcBits, s.DstBits = bits[r.IntN(5)], bits[r.IntN(5)]
+			if s.Ports() && !k.Ports() {
+				continue
+			}
+			k, _ = s.Of(key.Tuple{Src: k.Src, Dst: k.Dst, Proto: k.Proto, HasPorts: k.Ports(), SrcPort: k.SrcPort, DstPort: k.DstPort})
+			for _, allow := range []bool{false, true} {
+				o.overlap(t, k, allow, x.action(allow).overlap(k), seen)
+			}
+		}
+	}
+	check()
+	for range 10 {
+		for l := range lists {
+			var added, removed []key.Key
+			for range 5 {
+				k := r.flow()
+				if r.IntN(2) == 0 {
+					k = lists[l].Keys(r.prefix())[0]
+				}
+				if o.entries[l][k] {
+					removed = append(removed, k)
+				} else {
+					added = append(added, k)
+				}
+			}
+			lists[l].Contents, _ = lists[l].Contents.Apply(list.Delta{Add: list.SetOf(added...), Remove: list.SetOf(removed...)})
+			for _, k := range removed {
+				delete(o.entries[l], k)
+			}
+			for _, k := range added {
+				o.entries[l][k] = true
+			}
+		}
+		x = newIndex(lists)
+		check()
+	}
+	for _, what := range []string{"covering", "inside", "flows", "sides", "more"} {
+		if seen[what] == 0 {
+			t.Errorf("no question with %s: the test is too narrow", what)
+		}
+	}
+}
+
+// overlap checks what was found of a question.
+func (o *oracle) overlap(t *testing.T, k key.Key, allow bool, got overlap, seen map[string]int) {
+	t.Helper()
+	var covering, inside, flows []Found
+	var sides []open
+	for i, l := range o.lists {
+		for e := range o.entries[i] {
+			switch f := (Found{uint16(i + 1), e}); {
+			case l.Allow != allow:
+			case e.Covers(k):
+				covering = append(covering, f)
+			case !e.Overlaps(k):
+			case e.Tuple():
+				flows = append(flows, f)
+			case e.SrcBits > 0 && k.SrcBits > 0 || e.DstBits > 0 && k.DstBits > 0:
+				inside = append(inside, f)
+			default:
+				if s := (open{f.List, e.SrcBits > 0}); !slices.Contains(sides, s) {
+					sides = append(sides, s)
+				}
+			}
+		}
+	}
+	same(t, k, "covering", got.covering, covering, len(covering))
+	same(t, k, "inside", got.inside, inside, got.within)
+	same(t, k, "flows", got.flows, flows, got.flowing)
+	for _, s := range sides {
+		if !slices.Contains(got.open, s) {
+			t.Fatalf("%v: side %+v is not in %+v", k, s, got.open)
+		}
+	}
+	for what, n := range map[string]int{"covering": len(covering), "inside": len(inside), "flows": len(flows), "sides": len(sides), "more": got.within - len(got.inside)} {
+		seen[what] += n
+	}
+}
+
+// same compares what was found with what there is, and its number.
+func same(t *testing.T, k key.Key, what string, got, want []Found, n int) {
+	t.Helper()
+	if n != len(want) || len(got) > n || len(got) < min(n, maxNamed) {
+		t.Fatalf("%v: %d %s, of which %d are named, want %d", k, n, what, len(got), len(want))
+	}
+	order := func(a, b Found) int {
+		return cmp.Or(cmp.Compare(a.List, b.List), cmp.Compare(a.Key.String(), b.Key.String()))
+	}
+	slices.SortFunc(want, order)
+	got = slices.SortedFunc(slices.Values(got), order)
+	for i, f := range got {
+		if _, ok := slices.BinarySearchFunc(want, f, order); !ok || i > 0 && got[i-1] == f {
+			t.Fatalf("%v: %s %v, want of %v", k, what, got, want)
+		}
+	}
+}
+
+func TestParseQuestion(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"192.0.2.1", "from 192.0.2.1; to 192.0.2.1"},
+		{"2001:db8::1", "from 2001:db8::1; to 2001:db8::1"},
+		{"::ffff:192.0.2.1", "from 192.0.2.1; to 192.0.2.1"},
+		{"192.0.2.0/24", "from 192.0.2.0/24; to 192.0.2.0/24"},
+		{"0.0.0.0/0", "from 0.0.0.0/0"},
+		{"> 192.0.2.1", "to 192.0.2.1"},
+		{"> 192.0.2.0/24", "to 192.0.2.0/24"},
+		{"tcp 192.0.2.1:1 > 192.0.2.2:2", "tcp 192.0.2.1:1 > 192.0.2.2:2"},
+		{"tcp 192.0.2.1:* > *:25", "tcp 192.0.2.1:* > 0.0.0.0/0:25"},
+		{"udp *:* > *:53", "udp 0.0.0.0/0:* > 0.0.0.0/0:53; udp [::/0]:* > [::/0]:53"},
+		{"icmp6 [fe80::1]:* > [fe80::2]:*", "icmp6 [fe80::1]:* > [fe80::2]:*"},
+	} {
+		asked, err := ParseQuestion(c.text)
+		var got []string
+		for _, q := range asked {
+			got = append(got, q.String())
+		}
+		if strings.Join(got, "; ") != c.want || err != nil {
+			t.Errorf("%q asks %q (%v), want %q", c.text, got, err, c.want)
+		}
+	}
+	for text, mend := range map[string]string{
+		"": "want an address", "what": "want an address", "fe80::1%eth0": "want an address",
+		"192.0.2.1\n192.0.2.2": "want an address", "192.0.2.1-192.0.2.9": "beginning with 192.0.2.1/32",
+		"192.0.2.1/24": "ask for 192.0.2.1 or for 192.0.2.0/24", "any 192.0.2.1:1 > [::1]:2": "want an address", strings.Repeat("1", 2000): "want an address",
+	} {
+		if asked, err := ParseQuestion(text); err == nil || !strings.Contains(err.Error(), mend) {
+			t.Errorf("%q asks %v, %v, want an error with %q", text, asked, err, mend)
+		}
+	}
+}
+
+// generation makes one of lists, each the text of a file.
+func generation(t *testing.T, c Config, lists map[List]string) *Generation {
+	t.Helper()
+	var all []List
+	for _, l := range slices.SortedFunc(func(yield func(List) bool) {
+		for l := range lists {
+			if !yield(l) {
+				return
+			}
+		}
+	}, func(a, b List) int { return cmp.Compare(a.Name, b.Name) }) {
+		e, _, err := list.Parse(l.Name, strings.NewReader(lists[l]), list.Options{MaxBad: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Contents = e.Set()
+		all = append(all, l)
+	}
+	g, err := Reference(all, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func TestExplain(t *testing.T) {
+	block := List{Name: "block"}
+	allow := List{Name: "let", Allow: true}
+	out := List{Name: "out", Direction: Destination}
+	policy := func(p verdict.Policy) Config { return Config{Policy: p} }
+	safe := verdict.Policy{
+		FailsafePorts:    []verdict.FailsafePort{{Proto: 6, Port: 22}},
+		FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")},
+	}
+	main := map[List]string{
+		block: "10.0.0.0/8\n10.1.0.0/16\n10.1.2.3\ntcp 192.0.2.0/24:* > 198.51.100.7:443\nany 192.0.2.1:* > *:*\n2001:db8::-2001:db8::ff\n",
+		allow: "10.1.2.0/24\nudp 10.0.0.5:* > *:53\n",
+		out:   "203.0.113.9\n",
+	}
+	for _, c := range []struct {
+		name     string
+		config   Config
+		lists    map[List]string
+		question string
+		want     []string // verdict, reason, list, matches and what it depends on, of each answer
+	}{
+		{"listed", policy(verdict.Policy{}), main, "10.1.9.9", []string{
+			"drop blocked block: 10.1.0.0/16 10.0.0.0/8 | exempt DHCP pass", "pass clean : | block from addresses of list block drop",
+		}},
+		{"listed, and some allowed", policy(verdict.Policy{}), main, "10.0.0.5", []string{
+			"drop blocked block: 10.0.0.0/8 | exempt DHCP pass, allow udp 10.0.0.5:* > 0.0.0.0/0:53 pass", "",
+		}},
+		{"allowed", policy(verdict.Policy{}), main, "10.1.2.3", []string{"pass allowed : 10.1.2.3 10.1.0.0/16 10.0.0.0/8 10.1.2.0/24 |", ""}},
+		{"in part", policy(verdict.Policy{}), main, "192.0.2.2", []string{
+			"pass clean : | block to addresses of list out drop, block tcp 192.0.2.0/24:* > 198.51.100.7:443 drop", "",
+		}},
+		{"a destination", policy(verdict.Policy{}), main, "> 203.0.113.9", []string{"drop blocked out: > 203.0.113.9 | exempt DHCP pass, allow from addresses of list let pass, allow udp 10.0.0.5:* > 0.0.0.0/0:53 pass"}},
+		{"a flow", policy(verdict.Policy{}), main, "tcp 192.0.2.9:1 > 198.51.100.7:443", []string{"drop blocked block: tcp 192.0.2.0/24:* > 198.51.100.7:443 |"}},
+		{"another flow", policy(verdict.Policy{}), main, "tcp 192.0.2.9:1 > 198.51.100.7:80", []string{"pass clean : |"}},
+		{"ports left open", policy(verdict.Policy{}), main, "tcp 192.0.2.9:* > 198.51.100.7:*", []string{"pass clean : | block tcp 192.0.2.0/24:* > 198.51.100.7:443 drop"}},
+		{"IPv6", policy(verdict.Policy{}), main, "2001:db8::7f", []string{"drop blocked block: 2001:db8::/120 | exempt neighbor discovery pass, exempt DHCP pass", ""}},
+		{"IPv4-mapped", policy(verdict.Policy{}), main, "tcp [::ffff:10.0.0.1]:1 > [::ffff:10.0.0.2]:2", []string{"drop blocked block: 10.0.0.0/8 |"}},
+
+		{"0.0.0.0/8 lists nobody else", policy(verdict.Policy{}), map[List]string{block: "0.0.0.0/8\n"}, "8.8.8.8", []string{
+			"pass clean : |", "pass clean : | block from addresses of list block drop",
+		}},
+		{"a failsafe prefix", policy(safe), main, "10.9.0.1", []string{"pass failsafe : 10.0.0.0/8 |", ""}},
+		{"a failsafe port", policy(safe), main, "tcp 10.0.0.1:1 > 192.0.2.1:22", []string{"pass failsafe : 10.0.0.0/8 |"}},
+		{"perhaps a failsafe port", policy(safe), main, "10.0.0.1", []string{
+			"drop blocked block: 10.0.0.0/8 | exempt DHCP pass, failsafe tcp/22 pass", "",
+		}},
+		{"DHCP", policy(verdict.Policy{}), main, "udp 10.0.0.1:68 > 203.0.113.9:67", []string{"pass dhcp : 10.0.0.0/8 > 203.0.113.9 |"}},
+		{"monitor", policy(verdict.Policy{Monitor: true}), main, "10.0.0.1", []string{"pass monitored block: 10.0.0.0/8 | exempt DHCP pass", ""}},
+		{"malformed", policy(verdict.Policy{DropMalformed: true}), main, "8.8.8.8", []string{
+			"pass clean : | block to addresses of list out drop, malformed malformed packets drop", "",
+		}},
+		{"both halves", policy(verdict.Policy{}), map[List]string{block: "10.0.0.0/9\n10.128.0.0/9\n"}, "10.0.0.0/8", []string{
+			"pass clean : | block 10.0.0.0/9 drop, block 10.128.0.0/9 drop", "",
+		}},
+		{"nothing", policy(verdict.Policy{}), nil, "192.0.2.1", []string{"pass clean : |", "pass clean : |"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := generation(t, c.config, c.lists)
+			asked, err := ParseQuestion(c.question)
+			if err != nil || len(asked) != len(c.want) {
+				t.Fatalf("%v, %v", asked, err)
+			}
+			for i, q := range asked {
+				if got := summary(g.Explain(q, nil)); c.want[i] != "" && got != c.want[i] {
+					t.Errorf("%v: %s\nwant %s", q, got, c.want[i])
+				}
+			}
+		})
+	}
+}
+
+func summary(a Answer) string {
+	parts := []string{a.Verdict.String(), a.Reason.String(), a.List + ":"}
+	for _, m := range a.Matches {
+		parts = append(parts, m.Entry)
+	}
+	var depends []string
+	for _, d := range a.Depends {
+		depends = append(depends, d.Stage.String()+" "+d.Packets+" "+d.Verdict.String())
+	}
+	return strings.TrimRight(strings.Join(parts, " ")+" | "+strings.Join(depends, ", "), " ")
+}
+
+func TestExplainPenalties(t *testing.T) {
+	g := generation(t, Config{}, nil)
+	until := loader.Monotonic() + time.Minute
+	source := func(a string, rate float64) verdict.Penalty {
+		return verdict.Penalty{Flow: key.Source(netip.MustParsePrefix(a)), Penalty: penalty.Penalty{Until: until, Rate: rate, Burst: 1}}
+	}
+	penalties := []verdict.Penalty{source("192.0.2.1/32", 0), source("192.0.2.2/32", 1000)}
+	explain := func(q string) Answer { return g.Explain(mustAsk(t, q)[0], penalties) }
+	if a := explain("192.0.2.1"); summary(a) != "drop heavy : | exempt DHCP pass" || a.Stages[3].By != "192.0.2.1" ||
+		time.Until(*a.Stages[3].Until).Round(10*time.Second) != time.Minute {
+		t.Errorf("%+v", a)
+	}
+	if a := explain("192.0.2.2"); summary(a) != "pass clean : | penalty 192.0.2.2 drop" || a.Depends[0].Reason != verdict.Limited {
+		t.Errorf("%+v", a)
+	}
+	if a := explain("192.0.2.0/24"); summary(a) != "pass clean : | penalty 192.0.2.1 drop, penalty 192.0.2.2 drop" {
+		t.Errorf("%+v", a)
+	}
+	if a := explain("192.0.2.3"); summary(a) != "pass clean : |" {
+		t.Errorf("%+v", a)
+	}
+}
+
+func mustAsk(t *testing.T, text string) []Question {
+	t.Helper()
+	q, err := ParseQuestion(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+// A question for a prefix is answered with what is inside, up to a bound.
+func TestExplainInside(t *testing.T) {
+	g := generation(t, Config{}, map[List]string{{Name: "b"}: "10.0.0.0-10.0.0.254\n192.0.2.0/25\n192.0.2.128\n", {Name: "l", Allow: true}: "192.0.2.7\n"})
+	a := g.Explain(mustAsk(t, "192.0.2.0/24")[0], nil)
+	if a.Inside == nil || a.Inside.Entries != 3 || len(a.Inside.First) != 3 {
+		t.Errorf("%+v", a.Inside)
+	}
+	if a := g.Explain(mustAsk(t, "10.0.0.0/24")[0], nil); a.Inside.Entries != 8 || len(a.Matches) != 0 {
+		t.Errorf("%+v", a)
+	}
+	var many strings.Builder
+	for i := range 50 {
+		many.WriteString(netip.AddrFrom4([4]byte{10, 0, 0, byte(2 * i)}).String() + "\n")
+	}
+	g = generation(t, Config{}, map[List]string{{Name: "b"}: many.String()})
+	if a := g.Explain(mustAsk(t, "10.0.0.0/24")[0], nil); a.Inside.Entries != 50 || len(a.Inside.First) != maxNamed ||
+		len(a.Depends) != maxNamed || a.DependsMore != 50-maxNamed {
+		t.Errorf("%d inside, %d named; depends on %d and %d more", a.Inside.Entries, len(a.Inside.First), len(a.Depends), a.DependsMore)
+	}
+}
+
+// In approximate mode the filter may block what no entry matches, and the answer
+// says so.
+func TestExplainFalsePositive(t *testing.T) {
+	r := newRandom(t)
+	var text strings.Builder
+	for range 20_000 {
+		text.WriteString(netip.AddrFrom4([4]byte{10, byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32())}).String() + "\n")
+	}
+	g := generation(t, Config{Mode: membership.Approximate, BitsPerKey: 1}, map[List]string{{Name: "b"}: text.String()})
+	found := 0
+	for i := range 40 { // at one bit an entry, most are found listed
+		a := g.Explain(Question{Known: key.Source(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200, byte(i), 1}), 32))}, nil)
+		if a.FalsePositive != (a.Verdict == verdict.Drop && len(a.Matches) == 0) {
+			t.Fatalf("%+v", a)
+		}
+		if a.FalsePositive {
+			found++
+		}
+	}
+	if found == 0 {
+		t.Error("no false positive at one bit an entry")
+	}
+}
+
+// An answer has one form in JSON, and can be read again.
+func TestAnswerJSON(t *testing.T) {
+	g := generation(t, Config{}, map[List]string{{Name: "b"}: "192.0.2.0/24\n"})
+	a := g.Explain(mustAsk(t, "192.0.2.1")[0], nil)
+	text, err := json.Marshal(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"packet":"from 192.0.2.1","verdict":"drop","reason":"blocked","list":"b",` +
+		`"stages":[{"stage":"exempt","met":false},{"stage":"failsafe","met":false},{"stage":"loop","met":false},{"stage":"penalty","met":false},` +
+		`{"stage":"block","met":true,"by":"list b"},{"stage":"allow","met":false}],` +
+		`"matches":[{"list":"b","action":"block","entry":"192.0.2.0/24"}],` +
+		`"depends":[{"stage":"exempt","packets":"DHCP","verdict":"pass","reason":"dhcp"}],"false_positive":false}`
+	if string(text) != want {
+		t.Errorf("%s\nwant %s", text, want)
+	}
+	var again Answer
+	if err := json.Unmarshal(text, &again); err != nil {
+		t.Fatal(err)
+	}
+	if round, _ := json.Marshal(again); string(round) != want {
+		t.Errorf("read again: %s", round)
+	}
+}

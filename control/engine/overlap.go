@@ -1,0 +1,116 @@
+package engine
+
+import (
+	"net/netip"
+
+	"weir/control/list"
+	"weir/filter/key"
+)
+
+// maxNamed bounds the entries of one kind that an answer names.
+const maxNamed = 20
+
+// overlap is the entries of one action that match packets of a question.
+type overlap struct {
+	covering []Found // match all the packets, the most specific of each side first
+
+	// The rest matches some of them.
+
+	inside  []Found // prefixes within that of the question, the first maxNamed
+	within  int     // all of these
+	flows   []Found // the first maxNamed
+	flowing int     // all of these
+	open    []open  // addresses of a side that the question leaves open
+}
+
+// open is a list with addresses of sources, or of destinations.
+type open struct {
+	list   uint16
+	source bool
+}
+
+func (o *overlap) some() bool { return o.within+o.flowing+len(o.open) > 0 }
+
+func (e *entries) overlap(k key.Key) overlap {
+	var o overlap
+	src, dst := netip.PrefixFrom(k.Src, int(k.SrcBits)), netip.PrefixFrom(k.Dst, int(k.DstBits))
+	if k.V6() {
+		e.src6.overlap(&o, list.V6Of(src))
+		e.dst6.overlap(&o, list.V6Of(dst))
+	} else {
+		e.src4.overlap(&o, list.V4Of(src))
+		e.dst4.overlap(&o, list.V4Of(dst))
+	}
+	for _, c := range e.flows {
+		o.addFlows(c, k)
+	}
+	return o
+}
+
+func (s *side[P]) overlap(o *overlap, p P) {
+	o.covering = s.covering(p, o.covering)
+	var last contents[P] // a list's entries of both sides come before those of one
+	for _, c := range s.relation {
+		switch {
+		case p.Bits() > 0:
+			addInside(o, c, last, p, s.source)
+		case c.list != last.list:
+			o.open = append(o.open, open{c.list, s.source})
+		}
+		last = c
+	}
+}
+
+// addInside adds the prefixes of a list that p covers, except for p, and for those
+// that were added before.
+func addInside[P list.Prefix[P]](o *overlap, c, before contents[P], p P, source bool) {
+	_, from := c.keys.Split(func(k P) bool { return k.Compare(p) > 0 })
+	in, _ := from.Split(func(k P) bool { return k.Cut(p.Bits()) != p })
+	if c.list != before.list {
+		o.within += in.Len()
+	}
+	for k := range in.All() {
+		if c.list == before.list {
+			if before.keys.Has(k) {
+				continue
+			}
+			o.within++
+		} else if len(o.inside) >= maxNamed {
+			break
+		}
+		if len(o.inside) < maxNamed {
+			o.inside = append(o.inside, Found{c.list, k.Key(source)})
+		}
+	}
+}
+
+// addFlows adds the flows of a list.
+func (o *overlap) addFlows(c contents[key.Key], k key.Key) {
+	for rest := c.keys; rest.Len() > 0; {
+		shape := first(rest).Shape
+		var run list.Sorted[key.Key] // the order is by shape first
+		run, rest = rest.Split(func(f key.Key) bool { return f.Shape != shape })
+		if shape.Within(k.Shape) { // of which one key can match all the packets
+			one, _ := shape.Of(key.Tuple{Src: k.Src, Dst: k.Dst, Proto: k.Proto, HasPorts: true, SrcPort: k.SrcPort, DstPort: k.DstPort})
+			if run.Has(one) {
+				o.covering = append(o.covering, Found{c.list, one})
+			}
+			continue
+		}
+		for f := range run.All() {
+			if !f.Overlaps(k) {
+				continue
+			}
+			if o.flowing++; len(o.flows) < maxNamed {
+				o.flows = append(o.flows, Found{c.list, f})
+			}
+		}
+	}
+}
+
+func first(keys list.Sorted[key.Key]) (k key.Key) {
+	for k = range keys.All() {
+		break
+	}
+	return k
+}
