@@ -126,7 +126,7 @@ func (k *Kernel) counted(read func([]loader.Counter) []loader.Counter, last []lo
 		grown = i
 	}
 	copy(last, k.buf)
-	return grown, grown >= 0
+	return max(grown, 0), grown >= 0
 }
 
 // Banks implements Engine.
