@@ -16,24 +16,23 @@ import (
 type Flow struct {
 	sketch.Flow
 	Heavy bool
-	// State and Until tell of its penalty, if it has one.
-	State Action
-	Until time.Duration // of the kernel's monotonic clock
+	State Action        // the penalty, if it has one
+	Until time.Duration // its end, by the kernel's monotonic clock
 }
 
-// Report is what a tracker has found in an interval.
+// Report is the result of a tracker's interval.
 type Report struct {
 	Spec     Spec
-	Interval time.Duration // as long as it really was
-	Packets  uint64        // all that were counted
+	Interval time.Duration // measured
+	Packets  uint64        // of all flows
 	Bytes    uint64
-	Denied   uint64  // packets whose flow had no room in the flow memory: the heavy ones are then estimates
-	Heavy    uint64  // units that made a flow heavy
-	Distinct float64 // estimated number of different flows, where weights are learned of them
-	Flows    []Flow  // of the flow memory, the largest first
+	Denied   uint64  // packets whose flow had no room in the flow memory; if there are any, counts are estimates
+	Heavy    uint64  // units from which on a flow is heavy
+	Distinct float64 // estimated number of different flows, for trackers of learning
+	Flows    []Flow  // in the flow memory, the largest first
 }
 
-// Event is a flow's becoming heavy, or its release.
+// Event says that a flow became heavy, or was released.
 type Event struct {
 	Spec     Spec
 	Flow     sketch.Flow
@@ -51,26 +50,26 @@ func (e Event) String() string {
 	return fmt.Sprintf("%v is heavy", Name(e.Flow.Key))
 }
 
-// Tick is how often a Watcher wants to be called: a flow that is to be held
-// back is found within this time after it became heavy.
+// Tick is how often Watcher.Tick is to be called: it bounds the time from when a
+// flow becomes heavy until it is limited or blocked.
 const Tick = 100 * time.Millisecond
 
-// Watcher reads the trackers of a generation on some interfaces, exchanges
-// their banks at the end of each interval, and imposes penalties on the flows
-// that are heavy on exact counts, all interfaces and CPUs together. It is not
-// safe for concurrent use, and there must be just one for an interface.
+// Watcher reads the trackers of a generation on some interfaces, exchanges their
+// banks at the end of each interval, and sets penalties of flows that are heavy by
+// exact counts, all interfaces and CPUs together. It is not safe for concurrent use.
+// An interface must have only one.
 type Watcher struct {
 	trackers []*tracker
 }
 
 type tracker struct {
 	Spec
-	adaptive bool   // the limit of admission follows how full the flow memory is
-	admit    uint64 // the limit, where it is adaptive
+	adaptive bool   // the limit of admission follows the fill of the flow memory
+	admit    uint64 // this limit
 
-	began    time.Duration // of this interval
-	previous uint64        // units in the one before
-	before   uint64        // and in the one before that
+	began    time.Duration // start of this interval
+	previous uint64        // units in the previous interval
+	before   uint64        // units in the interval before that
 	started  map[*loader.Stats]bool
 	penal    map[uint64]*punished
 	last     *Report
@@ -82,9 +81,9 @@ type punished struct {
 	until time.Duration
 }
 
-// NewWatcher watches the trackers of these specs. They must be those that the
-// generations have, in their order. Those from `learning` on are for learning:
-// of these, the flow memory is to be well used, whatever is heavy.
+// NewWatcher returns a watcher of the trackers of these specs, which must be those of
+// the generations, in their order. Those from index learning on serve learning:
+// their admission keeps the flow memory well filled, whatever is heavy.
 func NewWatcher(specs []Spec, learning int) *Watcher {
 	w := &Watcher{}
 	for i, s := range specs {
@@ -96,7 +95,8 @@ func NewWatcher(specs []Spec, learning int) *Watcher {
 	return w
 }
 
-// Last is the last report of each tracker, nil before its first interval ends.
+// Last returns the last report of each tracker, nil before the end of its first
+// interval.
 func (w *Watcher) Last() []*Report {
 	last := make([]*Report, len(w.trackers))
 	for i, t := range w.trackers {
@@ -105,9 +105,8 @@ func (w *Watcher) Last() []*Report {
 	return last
 }
 
-// Tick does what is due at this time of the kernel's monotonic clock. It gives
-// the reports of the trackers whose interval has ended, and what has happened
-// to flows.
+// Tick does what is due at this time of the kernel's monotonic clock. It returns the
+// reports of the trackers whose interval has ended, and the events of flows.
 func (w *Watcher) Tick(now time.Duration, g *engine.Generation, stats []*loader.Stats) (reports []*Report, events []Event) {
 	ended := make([]bool, len(w.trackers))
 	any := false
@@ -120,7 +119,7 @@ func (w *Watcher) Tick(now time.Duration, g *engine.Generation, stats []*loader.
 	}
 	on := open(g, stats)
 	defer on.close()
-	// Flows that are to be held back are not waited for.
+	// Penalties do not wait for the end of the interval.
 	for i, t := range w.trackers {
 		if t.Action != ReportOnly && !ended[i] {
 			flows, heavy := t.sofar(i, on)
@@ -175,7 +174,7 @@ func (on interfaces) close() {
 	}
 }
 
-// active are the banks of tracker i that count, of all interfaces and CPUs.
+// active returns the banks of tracker i that count, of all interfaces and CPUs.
 func (on interfaces) active(i int) (all []*sketch.Bank) {
 	for _, c := range on {
 		all = append(all, c.Banks(i, c.Active(i))...)
@@ -183,7 +182,7 @@ func (on interfaces) active(i int) (all []*sketch.Bank) {
 	return all
 }
 
-// idle are the banks of tracker i that do not count, in the same order.
+// idle returns the banks of tracker i that do not count, in the same order.
 func (on interfaces) idle(i int) (all []*sketch.Bank) {
 	for _, c := range on {
 		all = append(all, c.Banks(i, 1-c.Active(i))...)
@@ -191,7 +190,7 @@ func (on interfaces) idle(i int) (all []*sketch.Bank) {
 	return all
 }
 
-// start sets the admission where a program has begun to count without one.
+// start sets the admission of programs that have begun to count without one.
 func (t *tracker) start(i int, on interfaces) {
 	banks := 0
 	for _, c := range on {
@@ -220,8 +219,9 @@ func (t *tracker) admission(banks int) (floor uint64, share float64) {
 	return t.threshold().Admission(t.previous, banks)
 }
 
-// sofar gives what was counted in the interval under way, and what it takes to
-// be heavy already: by what the traffic was before, where that was more.
+// sofar returns the flows counted in the current interval, and the units from which
+// on they are heavy already: by the traffic of the previous interval, if that was
+// more.
 func (t *tracker) sofar(i int, on interfaces) (flows []sketch.Flow, heavy uint64) {
 	banks := on.active(i)
 	return sketch.Merge(banks...), t.threshold().Heavy(max(total(banks), t.previous), t.previous)
@@ -234,8 +234,8 @@ func total(banks []*sketch.Bank) (units uint64) {
 	return units
 }
 
-// exchange prepares the idle banks, with the entries that last, and makes the
-// programs count in them.
+// exchange prepares the idle banks, with the flows that last, and makes the programs
+// count in them.
 func (t *tracker) exchange(i int, on interfaces) {
 	banks, idle := on.active(i), on.idle(i)
 	units := total(banks)
@@ -263,8 +263,8 @@ func (t *tracker) exchange(i int, on interfaces) {
 	}
 }
 
-// adapt changes the limit so that the fullest flow memory is between a quarter
-// and a half full.
+// adapt changes the limit of admission so that the fullest flow memory is a quarter
+// to a half full.
 func (t *tracker) adapt(banks []*sketch.Bank) {
 	var full float64
 	var denied, packets uint64
@@ -285,7 +285,7 @@ func (t *tracker) adapt(banks []*sketch.Bank) {
 	}
 }
 
-// report reads the banks that no longer count.
+// report reads the banks that have stopped counting.
 func (t *tracker) report(now time.Duration, i int, on interfaces) *Report {
 	r := &Report{Spec: t.Spec, Interval: now - t.began}
 	t.began = now
@@ -299,7 +299,7 @@ func (t *tracker) report(now time.Duration, i int, on interfaces) *Report {
 		r.Distinct = sketch.Distinct(banks...)
 	}
 	for _, f := range sketch.Merge(banks...) {
-		if f.Packets > 0 || f.Before > 0 { // else it was kept, and nothing came
+		if f.Packets > 0 || f.Before > 0 { // otherwise it lasted, but had no packets
 			r.Flows = append(r.Flows, Flow{Flow: f})
 		}
 	}
@@ -325,8 +325,8 @@ func (r *Report) flows() []sketch.Flow {
 	return flows
 }
 
-// punish imposes penalties on the flows that are heavy on exact counts, and
-// makes those longer of flows that have not calmed down.
+// punish sets penalties of flows that are heavy by exact counts, and extends those of
+// flows that have not calmed down.
 func (t *tracker) punish(now time.Duration, flows []sketch.Flow, heavy uint64, on interfaces) (events []Event) {
 	var set []*punished
 	for _, f := range flows {
@@ -373,7 +373,7 @@ func (t *tracker) release(now time.Duration) (events []Event) {
 	return events
 }
 
-// mark says in a report which flows have penalties.
+// mark adds penalties to a report.
 func (t *tracker) mark(r *Report) {
 	if t.Action == ReportOnly {
 		return
@@ -385,7 +385,7 @@ func (t *tracker) mark(r *Report) {
 	}
 }
 
-// tidy removes the penalties that have ended.
+// tidy removes expired penalties.
 func tidy(now time.Duration, on interfaces) {
 	for _, c := range on {
 		if table := table(c); table.Len() > 0 {
