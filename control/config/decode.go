@@ -188,7 +188,7 @@ func (d *decoder) decode(n ast.Node, v reflect.Value, path string) {
 	if _, null := n.(*ast.NullNode); isScalar(n) && !null {
 		d.at[path] = position(n) // not that of its key
 	}
-	if to, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+	if to, ok := reflect.TypeAssert[encoding.TextUnmarshaler](v.Addr()); ok {
 		if text, ok := d.scalar(n, path); ok {
 			if err := to.UnmarshalText([]byte(text)); err != nil {
 				d.fail(path, err)
@@ -269,7 +269,7 @@ func isText(t reflect.Type) bool {
 
 // textOf returns the text of a scalar. A string without a method is its own text.
 func textOf(v reflect.Value) string {
-	m, ok := v.Interface().(encoding.TextMarshaler)
+	m, ok := reflect.TypeAssert[encoding.TextMarshaler](v)
 	if !ok {
 		return v.String()
 	}
@@ -352,7 +352,7 @@ func (d *decoder) structure(n ast.Node, v reflect.Value, path string) {
 					names = append(names, f.name)
 				}
 			}
-			if r, ok := v.Interface().(interface{ Renamed(name string) string }); ok && r.Renamed(name) != "" {
+			if r, ok := reflect.TypeAssert[interface{ Renamed(name string) string }](v); ok && r.Renamed(name) != "" {
 				d.failf(below, "%s is now called %s", name, r.Renamed(name))
 				continue
 			}

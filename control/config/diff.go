@@ -71,7 +71,7 @@ func (d *differences) values(old, new reflect.Value, path string, optional bool)
 
 // show returns a value's text without secrets.
 func show(v reflect.Value, optional bool) string {
-	if r, ok := v.Interface().(interface{ Redacted() string }); ok && !isEmpty(v) {
+	if r, ok := reflect.TypeAssert[interface{ Redacted() string }](v); ok && !isEmpty(v) {
 		return r.Redacted()
 	}
 	switch {

@@ -125,6 +125,17 @@ func (s Source) validate(kind Kind) error {
 	if s.Directory == "" && len(s.Suffixes) > 0 {
 		return errors.New("suffixes require a directory")
 	}
+	switch {
+	case s.MaxBytes < 0 || s.Timeout < 0 || min(s.ConnectTimeout, s.StallTimeout) < 0:
+		return errors.New("negative limit")
+	case s.MaxBytes == 0 || s.Timeout == 0:
+		return errors.New("max_bytes or timeout is 0: nothing could be read")
+	}
+	return s.validateProofs(kind)
+}
+
+// validateProofs returns what is wrong with what the contents must prove.
+func (s Source) validateProofs(kind Kind) error {
 	if s.proofs() != "" && (s.Directory != "" || kind == CrowdSec) {
 		return errors.New("directories and CrowdSec cannot have a checksum or a signature")
 	}
@@ -143,12 +154,6 @@ func (s Source) validate(kind Kind) error {
 		if _, err := parsePublicKey(s.PublicKey); err != nil {
 			return err
 		}
-	}
-	switch {
-	case s.MaxBytes < 0 || s.Timeout < 0 || min(s.ConnectTimeout, s.StallTimeout) < 0:
-		return errors.New("negative limit")
-	case s.MaxBytes == 0 || s.Timeout == 0:
-		return errors.New("max_bytes or timeout is 0: nothing could be read")
 	}
 	return nil
 }

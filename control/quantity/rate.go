@@ -1,6 +1,9 @@
 package quantity
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Unit is what a [Rate] counts.
 type Unit uint8
@@ -33,11 +36,11 @@ func (r Rate) PerSecond() float64 {
 // String returns the rate with the largest SI prefix that leaves a short number.
 func (r Rate) String() string {
 	const digits = 2 // after the point
-	for i := len(prefixes) - 1; i >= 0; i-- {
-		s := shifted(r.Value, prefixes[i].exponent)
+	for _, p := range slices.Backward(prefixes) {
+		s := shifted(r.Value, p.exponent)
 		_, fraction, _ := strings.Cut(s, ".")
 		if s[0] != '0' && len(fraction) <= digits {
-			return s + prefixes[i].name + perSecond[r.Unit]
+			return s + p.name + perSecond[r.Unit]
 		}
 	}
 	return shifted(r.Value, 0) + perSecond[r.Unit]
