@@ -1,63 +1,119 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"weir/control/config"
+	"weir/control/daemon"
+	"weir/control/feed"
 )
 
 func newCheck() *cobra.Command {
+	var v *configFlags
 	c := &cobra.Command{
-		Use:   "check CONFIG",
-		Short: "Say what is wrong with a configuration",
-		Long: `Reads a configuration as weir run -c does, and says what is wrong with it: a
-line for each error, with file, line and column. It changes nothing, and takes
-neither a running weir nor privileges.
+		Use:   "check [CONFIG]",
+		Short: "Check a configuration and its lists",
+		Long: `Does all that weir run does, up to attaching: it reads the configuration, its
+files and directories, and what was saved of other sources, and builds the
+filter in its own memory. What weir check accepts, weir run starts with, where
+the interfaces exist and what it has to fetch is as it was. It changes nothing,
+asks no server, and needs neither a running weir nor privileges.
 
---print shows the configuration with all that it does not say, as YAML. What is
-secret in it, such as headers for a feed, is shown as it is.`,
+An error has file, line and column. --print shows the configuration with its
+defaults, as YAML; secrets, such as headers for a feed, are printed in clear.`,
 		Example: `  weir check /etc/weir/weir.yaml
   weir check --print weir.yaml
+  weir check --iface eth0 --block feed.txt --print
   weir check --json weir.yaml | jq -r '.errors[].path'`,
-		Args: theArgs("CONFIG"),
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return theArgs("CONFIG")(c, args)
+		},
 	}
+	v = newConfigFlags(c, "print", "json")
+	v.attachFlags(c)
 	whole := c.Flags().Bool("print", false, "print the configuration with its defaults")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if *whole && *asJSON {
-			return usageError{errors.New("--print gives YAML: without --json")}
+		switch {
+		case *whole && *asJSON:
+			return usageError{errors.New("--print writes YAML: without --json")}
+		case len(args) > 0 && v.file != "":
+			return usageError{errors.New("CONFIG and --config exclude each other")}
+		case len(args) > 0:
+			v.file = args[0]
+		case v.file == "" && len(v.ifaces) == 0:
+			return usageError{errors.New("CONFIG is missing")}
 		}
-		conf, err := config.Load(args[0])
+		if err := v.check(); err != nil {
+			return err
+		}
+		name := cmp.Or(v.file, "command line")
+		conf, err := v.Read()
 		var wrong config.Errors
 		if err != nil && !errors.As(err, &wrong) {
 			return err // it cannot be read
 		}
+		var r *checked
+		if err == nil {
+			r, err = checkLists(c, conf)
+		}
 		out := c.OutOrStdout()
 		switch {
 		case *asJSON:
-			if err := printJSON(out, checked(args[0], wrong)); err != nil {
-				return err
+			if bad := printJSON(out, r.json(name, wrong, err)); bad != nil {
+				return bad
 			}
 		case *whole && err == nil:
 			return conf.Print(out)
 		case err == nil:
-			fmt.Fprintf(out, "%s: no errors; interfaces: %d, lists: %d, trackers: %d%s\n",
-				args[0], len(conf.Interfaces), len(conf.Lists), len(conf.Trackers), memoryOf(conf))
-		default:
+			for _, w := range r.warnings {
+				fmt.Fprintln(c.ErrOrStderr(), "warning:", w)
+			}
+			fmt.Fprintf(out, "%s: no errors; interfaces: %d, lists: %d, entries: %d, trackers: %d%s\n",
+				name, len(conf.Interfaces), len(conf.Lists), r.entries, len(conf.Trackers), memoryOf(conf))
+		case len(wrong) > 0:
 			for _, e := range wrong {
 				fmt.Fprintln(c.ErrOrStderr(), e)
 			}
 		}
-		if err != nil {
-			return fmt.Errorf("%s: errors: %d", args[0], len(wrong))
+		if len(wrong) > 0 {
+			return fmt.Errorf("%s: errors: %d", name, len(wrong))
 		}
-		return nil
+		return err
 	}
 	return c
+}
+
+// checked is what is known of a configuration's lists.
+type checked struct {
+	entries  int
+	warnings []string
+}
+
+// checkLists builds the filter of a configuration on the heap.
+func checkLists(c *cobra.Command, conf *config.Config) (*checked, error) {
+	out := newConsole(c.OutOrStdout(), c.ErrOrStderr())
+	progress := new(feed.Progress)
+	stop := showProgress(out, progress)
+	defer stop()
+	p, err := daemon.Prepare(c.Context(), conf, slog.New(slog.NewTextHandler(out, nil)), progress)
+	if err != nil {
+		return nil, err
+	}
+	e, err := p.Build()
+	if err != nil {
+		return nil, err
+	}
+	return &checked{entries: p.Entries(), warnings: p.Warnings()}, e.Close()
 }
 
 // memoryOf says how much memory a configuration without errors asks for that is not
@@ -83,10 +139,16 @@ type configError struct {
 	Error  string `json:"error"`
 }
 
-func checked(file string, wrong config.Errors) any {
-	all := []configError{}
+func (r *checked) json(file string, wrong config.Errors, err error) any {
+	all, warnings := []configError{}, []string{}
 	for _, e := range wrong {
 		all = append(all, configError{e.Line, e.Column, e.Path, e.Err.Error()})
 	}
-	return map[string]any{"file": file, "errors": all}
+	if err != nil && len(wrong) == 0 {
+		all = append(all, configError{Error: err.Error()})
+	}
+	if r != nil {
+		warnings = append(warnings, r.warnings...)
+	}
+	return map[string]any{"file": file, "errors": all, "warnings": warnings}
 }

@@ -9,7 +9,7 @@ import (
 func TestCheck(t *testing.T) {
 	good := file(t, "weir.yaml", "interfaces: [eth0, eth1]\nlists: {ours: {action: allow}}\n")
 	code, out, log := weir(t, "", "check", good)
-	if code != exitOK || log != "" || out != good+": no errors; interfaces: 2, lists: 1, trackers: 0\n" {
+	if code != exitOK || log != "" || out != good+": no errors; interfaces: 2, lists: 1, entries: 0, trackers: 0\n" {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
 	}
 	// 600 slices of ten million packets at 0.01 %.
@@ -26,7 +26,7 @@ func TestCheck(t *testing.T) {
 		t.Errorf("exit code %d\n%s%s", code, again, log)
 	}
 	code, out, _ = weir(t, "", "check", "--json", good)
-	if code != exitOK || strings.Join(strings.Fields(out), "") != `{"errors":[],"file":"`+good+`"}` {
+	if code != exitOK || strings.Join(strings.Fields(out), "") != `{"errors":[],"file":"`+good+`","warnings":[]}` {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 }
@@ -67,6 +67,40 @@ func TestCheckTellsAllErrors(t *testing.T) {
 		code, out, log := weir(t, "", c.args...)
 		if code != c.code || out != "" || !strings.HasPrefix(log, "weir: ") || !strings.Contains(log, c.want) {
 			t.Errorf("weir %s: exit code %d\n%s%s", strings.Join(c.args, " "), code, out, log)
+		}
+	}
+}
+
+// Flags make the configuration that a file would, with the same errors.
+func TestCheckFlags(t *testing.T) {
+	feed := file(t, "feed.txt", "192.0.2.1\n192.0.2.0/24\nbad\n")
+	flags := []string{"--iface", "eth0,wan*", "--netns", "lab", "--block", feed, "--allow", feed, "--max-bad", "50%", "--lenient",
+		"--failsafe-port", "22/tcp", "--failsafe", "10.0.0.0/8", "--monitor", "--wide", "--mode", "approx", "--bits-per-entry", "12",
+		"--direction", "both", "--malformed", "drop", "--xdp", "generic", "--keep", "--learn", "100", "--metrics", "127.0.0.1:9477",
+		"--socket", "", "--pins", "/sys/fs/bpf/x", "--track", "key=src,threshold=50kpps+1%,action=limit,limit=1kpps,burst=64k,duration=1d"}
+	code, printed, log := weir(t, "", append([]string{"check", "--print"}, flags...)...)
+	if code != exitOK {
+		t.Fatalf("exit code %d\n%s", code, log)
+	}
+	code, again, log := weir(t, "", "check", "--print", file(t, "printed.yaml", printed))
+	if code != exitOK || again != printed {
+		t.Errorf("exit code %d\n%s\n%s\nwant\n%s", code, log, again, printed)
+	}
+	code, out, log := weir(t, "", append([]string{"check"}, flags...)...)
+	if code != exitOK || !strings.HasPrefix(out, "command line: no errors; interfaces: 2, lists: 2, entries: 4, trackers: 1") ||
+		strings.Count(log, "warning: "+feed+":3: ") != 2 {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	for _, c := range []struct{ flag, value, want string }{
+		{"--bits-per-entry", "0.5", "bits_per_entry: 0.5 is not between 1 and 256"},
+		{"--max-bad", "0%", "bad"},
+		{"--block", feed + "x", "feed.txtx: no such file or directory"},
+		{"--iface", "a/b", `"a/b" cannot be an interface`},
+		{"--track", "key=src,threshold=1pps,interval=100ms", "threshold"},
+	} {
+		code, out, log := weir(t, "", append([]string{"check"}, append(flags, c.flag, c.value)...)...)
+		if code == exitOK || out != "" || !strings.Contains(log, c.want) {
+			t.Errorf("%s %s: exit code %d, want %q\n%s%s", c.flag, c.value, code, c.want, out, log)
 		}
 	}
 }

@@ -8,7 +8,9 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"weir/control/config"
 
+	"github.com/dustin/go-humanize"
 	"golang.org/x/term"
 )
 
@@ -46,13 +48,15 @@ func (c *console) logger(l *logging) *slog.Logger {
 
 // logging is what is logged, and how: it may change at any time.
 type logging struct {
-	least  slog.LevelVar
-	asJSON atomic.Bool // otherwise as text
+	least     slog.LevelVar
+	asJSON    atomic.Bool // otherwise as text
+	forceJSON bool        // whatever the configuration says
 }
 
-func (l *logging) set(least slog.Level, asJSON bool) {
-	l.least.Set(least)
-	l.asJSON.Store(asJSON)
+// Configure sets what is logged, and how.
+func (l *logging) Configure(c config.Log) {
+	l.least.Set(slog.Level(c.Level))
+	l.asJSON.Store(l.forceJSON || c.Format == config.LogJSON)
 }
 
 // handler logs as text or as JSON, as is wanted at the moment.
@@ -107,4 +111,14 @@ func (c *console) show(text string) {
 	}
 	c.line = text
 	fmt.Fprint(c.live, eraseLine, text)
+}
+
+// reading shows how far a file has been read; total is 0 where its size is
+// unknown.
+func (c *console) reading(file string, done, total int64) {
+	text := fmt.Sprintf("reading %s: %s", file, humanize.Bytes(uint64(done)))
+	if total > 0 {
+		text += fmt.Sprintf(" (%d %%)", 100*done/total)
+	}
+	c.show(text)
 }

@@ -5,19 +5,20 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"weir/control/config"
 )
 
 // What is logged, and how, may change, also for who has a logger already.
 func TestLogging(t *testing.T) {
 	var out bytes.Buffer
 	var how logging
-	how.set(slog.LevelInfo, false)
+	how.Configure(config.Log{Level: config.LogLevel(slog.LevelInfo), Format: config.LogText})
 	log := newConsole(&out, &out).logger(&how).With("list", "feed")
 	log.Debug("no")
 	log.Info("one")
-	how.set(slog.LevelDebug, true)
+	how.Configure(config.Log{Level: config.LogLevel(slog.LevelDebug), Format: config.LogJSON})
 	log.Debug("two")
-	how.set(slog.LevelError, false)
+	how.Configure(config.Log{Level: config.LogLevel(slog.LevelError), Format: config.LogText})
 	log.Warn("no")
 	log.Error("three")
 	text := strings.Split(strings.TrimSpace(out.String()), "\n")

@@ -80,8 +80,7 @@ func readSet(c *cobra.Command, file string, o list.Options) (*list.Set, error) {
 		entries, report, err = list.Parse(stdinName, c.InOrStdin(), o)
 	} else {
 		out := newConsole(c.OutOrStdout(), c.ErrOrStderr())
-		show := progress(out)
-		o.Progress = func(done, total int64) { show(file, done, total) }
+		o.Progress = func(done, total int64) { out.reading(file, done, total) }
 		entries, report, err = list.Load(file, o)
 		out.show("")
 	}

@@ -16,13 +16,12 @@ import (
 	"weir/control/api"
 	"weir/control/explain"
 	"weir/control/ruleset"
-	"weir/control/run"
+	"weir/filter/verdict"
 )
 
 func newExplain() *cobra.Command {
 	var r ruleset.Rules
-	var netns, iface, socket string
-	var pins run.Pins
+	var socket string
 	c := &cobra.Command{
 		Use:   "explain [--block FILE...] ADDRESS|FLOW",
 		Short: "Say whether a packet would be dropped, and which line says so",
@@ -42,20 +41,16 @@ the files that it was started with.`,
 		Args: someArgs("ADDRESS or FLOW"),
 	}
 	f := c.Flags()
-	filterFlags(c, &r)
-	f.StringVar(&iface, "iface", "", "`interface` whose running lists are asked")
-	placeFlags(f, &netns, &pins)
+	v := newConfigFlags(c, "exit-code", "json", "socket")
 	socketFlag(f, &socket)
 	exitCode := f.Bool("exit-code", false, "exit with 3 if it would be dropped")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		out := newConsole(c.OutOrStdout(), c.ErrOrStderr())
 		query := strings.Join(args, " ") // a flow may come as several words
-		if !slices.ContainsFunc([]string{"block", "allow", "iface", "netns", "pins"}, c.Flags().Changed) {
+		if !slices.ContainsFunc([]string{"block", "allow"}, c.Flags().Changed) {
 			e, err := api.Dial(socket).Explain(c.Context(), query)
 			switch {
-			case errors.Is(err, api.ErrNotRunning), errors.Is(err, errors.ErrUnsupported):
-				// The kernel knows the files of what filters.
 			case err != nil:
 				return wrongQuery(err)
 			default:
@@ -64,11 +59,17 @@ the files that it was started with.`,
 		}
 		var e *explain.Explanation
 		var err error
-		if len(r.Block)+len(r.Allow) > 0 {
-			e, err = explain.Explain(query, r, progress(out))
-		} else {
-			e, err = explain.Running(query, pins, run.Target{Netns: netns, Iface: iface}, progress(out))
+		conf, err := v.offline()
+		if err != nil {
+			return err
 		}
+		r.Block, r.Allow, r.Direction, r.Lenient, r.MaxBad = v.block, v.allow, v.direction, v.lenient, ruleset.Share(v.maxBad)
+		r.Mode, r.BitsPerKey, r.Monitor, r.DropMalformed = conf.Mode, conf.BitsPerEntry, conf.Monitor, conf.Malformed == verdict.Drop
+		r.FailsafePorts = conf.Failsafe.Ports
+		for _, f := range conf.Failsafe.Prefixes {
+			r.FailsafePrefixes = append(r.FailsafePrefixes, f.Prefix)
+		}
+		e, err = explain.Explain(query, r, nil)
 		out.show("")
 		if err != nil {
 			return wrongQuery(err)

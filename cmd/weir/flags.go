@@ -10,11 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"weir/control/engine"
-	"weir/control/list"
 	"weir/control/quantity"
-	"weir/control/ruleset"
-	"weir/filter/verdict"
 )
 
 // listFlag adds a flag that may be repeated and whose values may be joined by
@@ -59,39 +55,6 @@ func choices(c *cobra.Command, flag string, values ...string) {
 	if err := c.RegisterFlagCompletionFunc(flag, complete); err != nil {
 		panic(err) // the command has no such flag
 	}
-}
-
-// filterFlags are the flags that name lists, say how to read them, and how to
-// filter by them.
-func filterFlags(c *cobra.Command, r *ruleset.Rules) {
-	f := c.Flags()
-	r.MaxBad = list.DefaultMaxBad
-	f.StringArrayVar(&r.Block, "block", nil, "`file` of a list to block; repeat for more")
-	f.StringArrayVar(&r.Allow, "allow", nil, "`file` of a list that passes whatever blocks it; repeat for more")
-	f.TextVar(&r.Direction, "direction", r.Direction,
-		"`side` of packets that addresses and prefixes in the lists are held against: src, dst or both")
-	f.BoolVar(&r.Lenient, "lenient", false, "mask host bits in prefixes instead of calling the line bad")
-	f.TextVar(&r.MaxBad, "max-bad", r.MaxBad, "`share` of bad lines above which a file is refused")
-	f.TextVar(&r.Mode, "mode", r.Mode, "`mode`: exact, or approx for more entries than memory, at a planned rate of false drops")
-	f.Float64Var(&r.BitsPerKey, "bits-per-entry", engine.DefaultBitsPerKey, "`bits` per entry of the filter in approximate mode")
-	f.BoolVar(&r.Monitor, "monitor", false, "count what would be dropped, and drop nothing")
-	f.Func("malformed", "what becomes of malformed packets: `action` pass or drop (default pass)", func(s string) error {
-		var a verdict.Action
-		err := a.UnmarshalText([]byte(s))
-		r.DropMalformed = a == verdict.Drop
-		return err
-	})
-	listFlag(f, "failsafe-port", "destination `port` that always passes, as in tcp/22 or 22/tcp; repeat for more, up to 8",
-		appendText(&r.FailsafePorts))
-	listFlag(f, "failsafe", "`prefix` of sources that always pass; repeat for more, up to 8 of each family", func(value string) error {
-		var p verdict.FailsafePrefix
-		err := p.UnmarshalText([]byte(value))
-		r.FailsafePrefixes = append(r.FailsafePrefixes, p.Prefix)
-		return err
-	})
-	choices(c, "direction", "src", "dst", "both")
-	choices(c, "mode", "exact", "approx")
-	choices(c, "malformed", "pass", "drop")
 }
 
 // jsonFlag is the flag --json.

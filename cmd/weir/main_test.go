@@ -127,7 +127,6 @@ func TestUsageErrors(t *testing.T) {
 		{"nosuch"},
 		{"--nosuch"},
 		{"run"},
-		{"run", "--iface", "eth0"},
 		{"run", "--block", list},
 		{"run", "--iface", "eth0", "--block", list, "stray"},
 		{"run", "--mode", "fuzzy"},
@@ -235,7 +234,7 @@ func TestFailures(t *testing.T) {
 		{[]string{"replay", "--engine", "go", "--block", bad, traffic}, bad + ":2: "},
 		{[]string{"replay", "--engine", "go", "--block", good + "x", traffic}, good + "x"},
 		{[]string{"replay", "--engine", "go", good}, "neither pcap nor pcapng"},
-		{[]string{"replay", "--engine", "go", "--bits-per-entry", "1000", traffic}, "bits per entry"},
+		{[]string{"replay", "--engine", "go", "--bits-per-entry", "1000", traffic}, "bits_per_entry"},
 	} {
 		code, out, log := weir(t, "", c.args...)
 		if code != exitFailure || out != "" || !strings.HasPrefix(log, "weir: ") ||

@@ -15,6 +15,7 @@ import (
 
 func newReplay() *cobra.Command {
 	var o replay.Options
+	var v *configFlags
 	c := &cobra.Command{
 		Use:   "replay [--block FILE...] CAPTURE...",
 		Short: "Pass captures through the filter and say what it would do",
@@ -38,10 +39,10 @@ flow above the share is missed. Bytes are those that were captured.`,
 		Args: someArgs("CAPTURE"),
 	}
 	f := c.Flags()
-	f.TextVar(&o.Engine, "engine", o.Engine, "`engine` that decides: kernel or go")
+	f.TextVar(&o.Kind, "engine", o.Kind, "`engine` that decides: kernel or go")
 	f.StringVar(&o.Verdicts, "verdicts", "", "CSV `file` to write the verdict on each packet to")
 	choices(c, "engine", "kernel", "go")
-	filterFlags(c, &o.Rules)
+	v = newConfigFlags(c, "engine", "verdicts", "heavy", "json")
 	f.Func("heavy", "print the heavy flows of a `tracker`, as in key=src,unit=bytes,threshold=0.1%; as for weir run --track, with a share alone",
 		func(s string) error {
 			spec, err := heavy.ParseCapture(s)
@@ -51,11 +52,22 @@ flow above the share is missed. Bytes are those that were captured.`,
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, captures []string) error {
 		out := newConsole(c.OutOrStdout(), c.ErrOrStderr())
-		o.Progress = progress(out)
-		o.Warn = func(w string) { fmt.Fprintln(out, "weir:", w) }
 		o.Stdin = c.InOrStdin()
+		p, err := v.prepare(c, out)
+		if err != nil {
+			return err
+		}
+		p.ReplaceTrackers(o.Heavy)
+		build := p.BuildKernel
+		if o.Kind == replay.InGo {
+			build = p.Build
+		}
+		if o.Engine, err = build(); err != nil {
+			return err
+		}
+		defer o.Engine.Close()
+		o.Lists = p.Lists()
 		summary, err := replay.Files(c.Context(), o, captures)
-		out.show("")
 		if summary == nil || err != nil && summary.Packets == 0 {
 			return err
 		}

@@ -13,12 +13,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
-	"weir/control/run"
-	"weir/control/status"
+	"weir/control/attach"
+	"weir/loader"
 )
 
 func newStatus() *cobra.Command {
-	var pins run.Pins
+	var pins loader.Pins
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Say where weir is attached, and what it has dropped and why",
@@ -34,7 +34,7 @@ attached weir is not.`,
 	pinsFlag(c.Flags(), &pins)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		all, err := status.Read(pins)
+		all, err := attach.ReadStatus(pins)
 		out := c.OutOrStdout()
 		if *asJSON {
 			if bad := printJSON(out, map[string]any{"attachments": all}); bad != nil {
@@ -56,7 +56,7 @@ attached weir is not.`,
 	return c
 }
 
-func printInterface(w io.Writer, i status.Interface) {
+func printInterface(w io.Writer, i attach.Status) {
 	name := i.Name
 	if i.Netns != "" {
 		name += " in namespace " + i.Netns
@@ -107,7 +107,7 @@ func printInterface(w io.Writer, i status.Interface) {
 			row("allow "+l.Name, "%s", entries(l))
 		}
 	}
-	files := map[string]status.List{}
+	files := map[string]attach.List{}
 	for _, l := range i.Lists {
 		files[l.Name] = l
 	}
@@ -130,15 +130,15 @@ func printInterface(w io.Writer, i status.Interface) {
 }
 
 // entries says how many a list has, and where they come from if that is a file.
-func entries(l status.List) string {
+func entries(l attach.List) string {
 	text := plural(l.Entries, "entry", "entries")
-	if l.File != "" {
-		text += ", " + l.File
+	if l.Source != "" {
+		text += ", " + l.Source
 	}
 	return text
 }
 
-func counted(c status.Count) string {
+func counted(c attach.Count) string {
 	return plural(int(c.Packets), "packet", "packets") + ", " + humanize.Bytes(c.Bytes)
 }
 
@@ -148,7 +148,7 @@ func plural(n int, one, more string) string {
 }
 
 func newDetach() *cobra.Command {
-	var pins run.Pins
+	var pins loader.Pins
 	var netns string
 	var ifaces []string
 	c := &cobra.Command{
@@ -170,16 +170,16 @@ left alone. Without --iface it detaches weir where it is attached only once.`,
 		if *all && len(ifaces) > 0 {
 			return usageError{fmt.Errorf("--all and --iface exclude each other")}
 		}
-		detached := []run.Target{}
+		detached := []loader.Target{}
 		var err error
 		switch {
 		case *all:
-			detached, err = run.DetachAll(pins)
+			detached, err = attach.DetachAll(pins)
 		case len(ifaces) == 0:
-			detached, err = run.DetachOnly(pins)
+			detached, err = attach.DetachOnly(pins)
 		default:
 			for _, t := range targets(ifaces, netns) {
-				if bad := run.Detach(pins, t); bad != nil {
+				if bad := attach.Detach(pins, t); bad != nil {
 					err = cmp.Or(err, bad)
 					continue
 				}
@@ -194,7 +194,7 @@ left alone. Without --iface it detaches weir where it is attached only once.`,
 	return c
 }
 
-func printDetached(w io.Writer, detached []run.Target, asJSON bool) error {
+func printDetached(w io.Writer, detached []loader.Target, asJSON bool) error {
 	if asJSON {
 		type target struct {
 			Interface string `json:"interface"`

@@ -103,3 +103,17 @@ func (c *Config) checkFiles() (errs quantity.FieldErrors) {
 	}
 	return errs
 }
+
+// NewNode returns the node that the configuration makes of this host. It fails
+// where the key cannot be read, or anybody can.
+func (l Loop) NewNode() (*icarus.Node, error) {
+	key, err := l.Key()
+	if err != nil {
+		return nil, err
+	}
+	g, err := l.Geometry()
+	if err != nil {
+		return nil, err
+	}
+	return icarus.NewNode(uint64(l.Node), uint8(l.Domain), key, g)
+}

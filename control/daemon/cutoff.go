@@ -9,11 +9,11 @@ import (
 	"weir/filter/verdict"
 )
 
-// tellCutOff logs which servers of feeds are on a block list. Such a feed does not
-// heal by itself: what would take its server off the list is not fetched any more.
-func (d *Daemon) tellCutOff() {
+// logCutOff logs which servers of feeds are on a block list. Such a feed does not
+// recover by itself: what would take its server off the list is not fetched.
+func (d *Daemon) logCutOff() {
 	var all []string
-	for _, l := range d.state.lists {
+	for _, l := range d.prepared.lists {
 		if l.feed == nil {
 			continue
 		}
@@ -23,10 +23,10 @@ func (d *Daemon) tellCutOff() {
 				if by == "" {
 					continue
 				}
-				text := fmt.Sprintf("list %s holds %v, from where list %s gets %s: where weir filters what comes from there, "+
-					"that cannot be read: weir allow %v, or add it to failsafe.prefixes", by, server, l.Name, source.Source, server)
+				text := fmt.Sprintf("list %s blocks %v, from where list %s reads %s: where weir filters that traffic, "+
+					"the list cannot be read: weir allow %v, or add it to failsafe.prefixes", by, server, l.Name, source.Source, server)
 				if all = append(all, text); !slices.Contains(d.cutOff, text) {
-					d.Log.Warn(text)
+					d.o.Log.Warn(text)
 				}
 			}
 		}
@@ -34,21 +34,21 @@ func (d *Daemon) tellCutOff() {
 	d.cutOff = all
 }
 
-// blocker is the list by which all packets of a source are blocked, "" if they are
-// not, or come from this host itself.
+// blocker returns the list that blocks all packets of a source, "" if they are not
+// blocked, or come from this host itself.
 func (d *Daemon) blocker(source netip.Addr) (name string) {
-	if source.IsLoopback() || slices.ContainsFunc(d.state.config.Failsafe.Prefixes, func(p verdict.FailsafePrefix) bool { return p.Contains(source) }) {
+	if source.IsLoopback() || slices.ContainsFunc(d.prepared.config.Failsafe.Prefixes, func(p verdict.FailsafePrefix) bool { return p.Contains(source) }) {
 		return ""
 	}
 	other := netip.IPv4Unspecified()
 	if source.Is6() {
 		other = netip.IPv6Unspecified()
 	}
-	for _, f := range d.Find(key.Tuple{Src: source, Dst: other}) {
+	for _, f := range d.engine.Find(key.Tuple{Src: source, Dst: other}) {
 		if p, err := source.Prefix(int(f.Key.SrcBits)); err != nil || f.Key != key.Source(p) {
-			continue // it does not hold all that comes from there
+			continue // it does not cover all packets from there
 		}
-		l := d.state.loaded.Sources[f.List-1].List
+		l := d.prepared.rules[f.List-1]
 		if l.Allow {
 			return ""
 		}

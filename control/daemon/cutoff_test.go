@@ -44,8 +44,8 @@ func TestCutOff(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "list")
 	write(t, file, "0.0.0.0/8\n")
 	var log lines
-	d := serveLists(t, lab.New(t), &log, fmt.Sprintf("lists: {far: {sources: [{url: \"%s\"}]}, near: {sources: [{file: %s}]}}", url, file))
-	want := "list near holds 0.0.0.0, from where list far gets " + url
+	d := startLists(t, lab.New(t), &log, fmt.Sprintf("lists: {far: {sources: [{url: \"%s\"}]}, near: {sources: [{file: %s}]}}", url, file))
+	want := "list near blocks 0.0.0.0, from where list far reads " + url
 	for deadline := time.Now().Add(5 * time.Second); log.count(want) == 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not told:\n%s", log.b.String())
@@ -58,7 +58,7 @@ func TestCutOff(t *testing.T) {
 			if got := d.blocker(netip.MustParseAddr(c.addr)); got != c.list {
 				t.Errorf("%s is blocked by %q, want %q", c.addr, got, c.list)
 			}
-			d.tellCutOff()
+			d.logCutOff()
 			return nil
 		}); err != nil {
 			t.Fatal(err)

@@ -10,30 +10,32 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/run"
+	"weir/control/attach"
+	"weir/control/config"
+	"weir/loader"
 	"weir/tests/lab"
 )
 
-// serve runs a daemon until the test ends, with a list of a file.
-func serve(t *testing.T, l *lab.Lab, file string) *Daemon {
-	return serveLists(t, l, io.Discard, fmt.Sprintf("lists: {feed: {sources: [{file: %s}], interval: 24h}}", file))
+// startFile runs a daemon until the test ends, with a list of a file.
+func startFile(t *testing.T, l *lab.Lab, file string) *Daemon {
+	return startLists(t, l, io.Discard, fmt.Sprintf("lists: {feed: {sources: [{file: %s}], interval: 24h}}", file))
 }
 
-// serveLists is serve with lists as the configuration has them.
-func serveLists(t *testing.T, l *lab.Lab, log io.Writer, lists string) *Daemon {
+// startLists is startFile with lists as the configuration has them.
+func startLists(t *testing.T, l *lab.Lab, log io.Writer, lists string) *Daemon {
 	t.Helper()
 	dir := t.TempDir()
 	pins := "/sys/fs/bpf/" + l.B.Netns
-	config := filepath.Join(dir, "weir.yaml")
-	write(t, config, fmt.Sprintf("interfaces: [{name: %s, netns: %s}]\npins: %s\nstate_dir: %s\napi: {socket: %s}\n"+
+	file := filepath.Join(dir, "weir.yaml")
+	write(t, file, fmt.Sprintf("interfaces: [{name: %s, netns: %s}]\npins: %s\nstate_dir: %s\napi: {socket: %s}\n"+
 		"%s\n", l.B.Iface, l.B.Netns, pins, dir, filepath.Join(dir, "sock"), lists))
-	d, err := Start(t.Context(), Options{Config: config, Version: "test", Log: slog.New(slog.NewTextHandler(log, nil))})
+	d, err := Start(t.Context(), Options{Config: config.File(file), Version: "test", Log: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error)
-	go func() { done <- d.Serve(ctx, nil, time.Hour, func(run.Rates) {}) }()
+	go func() { done <- d.Run(ctx, nil, time.Hour, nil) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {
@@ -42,7 +44,7 @@ func serveLists(t *testing.T, l *lab.Lab, log io.Writer, lists string) *Daemon {
 		if err := d.Stop(); err != nil {
 			t.Error(err)
 		}
-		if _, err := run.DetachAll(run.Pins(pins)); err != nil {
+		if _, err := attach.DetachAll(loader.Pins(pins)); err != nil {
 			t.Error(err)
 		}
 		os.Remove(pins)
@@ -65,8 +67,8 @@ func write(t *testing.T, path, text string) {
 func TestRefreshCatchesUp(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "list")
 	write(t, file, "192.0.2.1\n")
-	d := serve(t, lab.New(t), file)
-	l := d.state.list("feed")
+	d := startFile(t, lab.New(t), file)
+	l := d.prepared.list("feed")
 	for deadline := time.Now().Add(5 * time.Second); l.feed.Status().Sources[0].Next.IsZero(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the schedule does not read the feed")

@@ -14,8 +14,8 @@ import (
 	"weir/control/engine"
 	"weir/control/journal"
 	"weir/control/metrics"
-	"weir/control/run"
 	"weir/filter/key"
+	"weir/loader"
 )
 
 // groupsOf is the name under which the journal keeps the groups of an interface.
@@ -29,14 +29,14 @@ func keyOf(group netip.Addr) key.Key {
 
 // multicast says what each interface of a configuration wants: the groups that are
 // configured, and those that were added by command.
-func (s *state) multicast(j *journal.Journal) engine.Multicast {
-	m := engine.Multicast{MaxGroups: s.config.Multicast.MaxGroups}
+func (p *Prepared) multicast() engine.Multicast {
+	m := engine.Multicast{MaxGroups: p.config.Multicast.MaxGroups}
 	at := make(map[string]*engine.Port)
-	for _, iface := range s.config.Multicast.Interfaces {
-		m.Ports = append(m.Ports, engine.Port{Target: run.Target{Netns: s.config.Interfaces[0].Netns, Iface: iface.Name}})
+	for _, iface := range p.config.Multicast.Interfaces {
+		m.Ports = append(m.Ports, engine.Port{Target: loader.Target{Netns: p.config.Interfaces[0].Netns, Iface: iface.Name}})
 	}
 	known := make(map[netip.Addr]bool)
-	for i, iface := range s.config.Multicast.Interfaces {
+	for i, iface := range p.config.Multicast.Interfaces {
 		at[groupsOf(iface.Name)] = &m.Ports[i]
 		for _, g := range iface.Groups {
 			known[netip.Addr(g)] = true
@@ -46,10 +46,10 @@ func (s *state) multicast(j *journal.Journal) engine.Multicast {
 	if len(at) == 0 {
 		return engine.Multicast{}
 	}
-	for e := range j.Entries() {
-		if p := at[e.List]; p != nil {
+	for e := range p.journal.Entries() {
+		if port := at[e.List]; port != nil {
 			known[e.Key.Dst] = true
-			p.Groups = append(p.Groups, e.Key.Dst)
+			port.Groups = append(port.Groups, e.Key.Dst)
 		}
 	}
 	// What was wanted before max_groups was lowered stays wanted.
@@ -60,7 +60,7 @@ func (s *state) multicast(j *journal.Journal) engine.Multicast {
 // Multicast implements [api.Control].
 func (d *Daemon) Multicast() (m api.Multicast, err error) {
 	bad := d.Do(d.ctx, func() error {
-		f, idle := d.Forwarding(), d.idleGroups()
+		f, idle := d.forwarding.Read(d.engine), d.idleGroups()
 		if f == nil && len(idle) == 0 {
 			return api.ErrNoMulticast
 		}
@@ -76,8 +76,8 @@ func (d *Daemon) Multicast() (m api.Multicast, err error) {
 				Name: p.Iface, Configured: true, Present: p.There, FalsePositiveRate: p.FalsePositiveRate,
 				Sent: p.Sent.Packets, SentBytes: p.Sent.Bytes, Dropped: p.Dropped.Packets, DroppedBytes: p.Dropped.Bytes,
 			}
-			configured := d.state.config.Multicast.Interfaces[i].Groups
-			for _, group := range d.Groups().Groups(i + 1) {
+			configured := d.prepared.config.Multicast.Interfaces[i].Groups
+			for _, group := range d.engine.Multicast().Groups(i + 1) {
 				iface.Groups = append(iface.Groups, d.multicastGroup(p.Iface, group, slices.Contains(configured, config.Group(group))))
 			}
 			m.Interfaces = append(m.Interfaces, iface)
@@ -100,7 +100,7 @@ func (d *Daemon) idleGroups() map[string][]netip.Addr {
 	idle := make(map[string][]netip.Addr)
 	for e := range d.journal.Entries() {
 		name, ok := strings.CutPrefix(e.List, groupsOf(""))
-		if ok && !slices.ContainsFunc(d.state.config.Multicast.Interfaces, func(i config.MulticastInterface) bool { return i.Name == name }) {
+		if ok && !slices.ContainsFunc(d.prepared.config.Multicast.Interfaces, func(i config.MulticastInterface) bool { return i.Name == name }) {
 			idle[name] = append(idle[name], e.Key.Dst)
 		}
 	}
@@ -148,11 +148,11 @@ func (d *Daemon) ChangeMulticast(ctx context.Context, c api.MulticastChange) (ch
 				return d.forgetGroups(idle, c, &changed)
 			}
 		}
-		if d.Groups() == nil {
+		if d.engine.Multicast() == nil {
 			return api.ErrNoMulticast
 		}
 		var names []string
-		for _, iface := range d.state.config.Multicast.Interfaces {
+		for _, iface := range d.prepared.config.Multicast.Interfaces {
 			names = append(names, iface.Name)
 		}
 		port := slices.Index(names, c.Interface) + 1
@@ -173,7 +173,7 @@ func (d *Daemon) ChangeMulticast(ctx context.Context, c api.MulticastChange) (ch
 // multicastBatch are the changes of the journal that are asked for, without those
 // that change nothing.
 func (d *Daemon) multicastBatch(port int, c api.MulticastChange) ([]journal.Change, error) {
-	iface, table := d.state.config.Multicast.Interfaces[port-1], d.Groups()
+	iface, table := d.prepared.config.Multicast.Interfaces[port-1], d.engine.Multicast()
 	var batch []journal.Change
 	room := table.MaxGroups - table.Len()
 	seen := make(map[netip.Addr]bool)
@@ -213,11 +213,11 @@ func (d *Daemon) changeMulticast(port int, batch []journal.Change, changed *api.
 	}
 	for _, c := range batch {
 		if c.Remove {
-			d.Groups().Remove(port, c.Key.Dst)
+			d.engine.Multicast().Remove(port, c.Key.Dst)
 			changed.Removed++
 			continue
 		}
-		if _, err := d.Groups().Add(port, c.Key.Dst); err != nil {
+		if _, err := d.engine.Multicast().Add(port, c.Key.Dst); err != nil {
 			return err // cannot be: there is room for the batch
 		}
 		changed.Added++

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -20,8 +19,9 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sync/errgroup"
 
+	"weir/control/attach"
 	"weir/control/demo/playground"
-	"weir/control/run"
+	meter "weir/control/observe/traffic"
 	"weir/loader"
 )
 
@@ -141,7 +141,7 @@ func takeLock(ctx context.Context) (io.Closer, error) {
 // sweep removes what demos have left: namespaces, and with them the wire,
 // pins, and files.
 func sweep() error {
-	_, err := run.DetachAll(pins)
+	_, err := attach.DetachAll(pins)
 	err = errors.Join(err, os.RemoveAll(string(pins)))
 	left, _ := filepath.Glob("/run/netns/" + prefix + "-*")
 	for _, path := range left {
@@ -164,7 +164,7 @@ type stage struct {
 	ground   *playground.Playground
 	lists    *lists
 	traffic  *traffic
-	filter   *run.Filter
+	filter   *filter
 	sender   sender
 	receiver *receiver
 	report   Report
@@ -178,7 +178,7 @@ func (s *stage) close() {
 		s.receiver.Close()
 	}
 	if s.filter != nil {
-		s.filter.Stop() // what it cannot take away, sweep does
+		s.filter.stop() // what it cannot remove, sweep does
 	}
 	if s.ground != nil {
 		s.ground.Close()
@@ -211,17 +211,13 @@ func (s *stage) set(ctx context.Context, dir string) (err error) {
 	}
 
 	began := time.Now()
-	s.filter, err = run.Start(ctx, run.Options{
-		Rules:   s.lists.rules,
-		Places:  []run.Place{{Target: run.Target{Netns: s.ground.B.Netns, Iface: s.ground.B.Iface}}},
-		Pins:    pins,
-		Version: s.o.Version,
-		Log:     slog.New(slog.DiscardHandler),
-	})
+	if s.filter, err = startFilter(ctx, s.lists, s.ground.B, s.o.Version); err != nil {
+		return err
+	}
+	d, err := s.filter.metadata(ctx)
 	if err != nil {
 		return err
 	}
-	d := s.filter.Description()
 	s.report.LoadSeconds = time.Since(began).Seconds()
 	s.report.Entries, s.report.Shapes = d.Entries, len(d.Shapes)
 	s.report.KernelBytes, s.report.FalsePositiveRate = d.KernelBytes, d.FalsePositiveRate
@@ -280,7 +276,7 @@ func (s *stage) conduct(ctx context.Context, length time.Duration) error {
 	if sleep(ctx, length/2) != nil {
 		return nil
 	}
-	if err := s.swap(); err != nil {
+	if err := s.swap(ctx); err != nil {
 		return err
 	}
 	_ = sleep(ctx, max(length-time.Since(began), 2*look))
@@ -288,17 +284,21 @@ func (s *stage) conduct(ctx context.Context, length time.Duration) error {
 }
 
 // swap exchanges the generation.
-func (s *stage) swap() error {
+func (s *stage) swap(ctx context.Context) error {
 	if err := s.lists.grow(s.traffic, s.random); err != nil {
 		return err
 	}
 	began := time.Now()
-	if err := s.filter.Reload(); err != nil {
+	if _, err := s.filter.Reload(ctx); err != nil {
+		return err
+	}
+	d, err := s.filter.metadata(ctx)
+	if err != nil {
 		return err
 	}
 	s.report.SwapSeconds = time.Since(began).Seconds()
 	s.o.Say(fmt.Sprintf("read the lists again under a new secret seed, now %d entries, and exchanged the program in mid-traffic (%.2f s)",
-		s.filter.Description().Entries, s.report.SwapSeconds))
+		d.Entries, s.report.SwapSeconds))
 	return nil
 }
 
@@ -313,7 +313,7 @@ func (s *stage) watch(ctx context.Context, began time.Time, base uint64) error {
 			return nil
 		case now := <-ticker.C:
 			counters := s.filter.Counters()
-			p := Progress{Elapsed: now.Sub(began), Dropped: counters.Dropped()}
+			p := Progress{Elapsed: now.Sub(began), Dropped: counters.Blocked()}
 			packets := counters.Packets()
 			p.PPS = float64(packets-last) / now.Sub(at).Seconds()
 			at, last = now, packets
@@ -336,7 +336,7 @@ func (s *stage) counts() (sent, received [numKinds]uint64, err error) {
 }
 
 // judge draws the balance.
-func (s *stage) judge(before run.Counters) error {
+func (s *stage) judge(before meter.Counters) error {
 	sent, received, err := s.counts()
 	if err != nil {
 		return err
@@ -344,7 +344,7 @@ func (s *stage) judge(before run.Counters) error {
 	r := &s.report
 	r.Sent, r.Received = countsOf(sent), countsOf(received)
 	counters := s.filter.Counters()
-	r.Dropped = counters.Dropped() - before.Dropped()
+	r.Dropped = counters.Blocked() - before.Blocked()
 	r.Allowed = counters.Allowed() - before.Allowed()
 	decided := counters.Packets() - before.Packets()
 	r.PPS = float64(decided) / r.TrafficSeconds

@@ -1,13 +1,34 @@
 package demo
 
 import (
+	"log/slog"
 	"math/rand/v2"
 	"testing"
 
+	"weir/control/daemon"
 	"weir/control/engine"
 	"weir/filter/packet"
 	"weir/filter/verdict"
 )
+
+// build builds the engine of the lists, and returns the number of their entries.
+func build(t *testing.T, l *lists) (*engine.Generation, int) {
+	t.Helper()
+	c, err := l.config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := daemon.Prepare(t.Context(), c, slog.New(slog.DiscardHandler), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := p.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Close() })
+	return g, p.Entries()
+}
 
 // What the demo expects of its traffic is what weir's reference answers, so
 // that a failure in the demo is one of the kernel's program.
@@ -21,15 +42,7 @@ func TestExpectations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	loaded, err := l.rules.Load(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := engine.Reference(loaded.Lists(), l.rules.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.Close()
+	g, entries := build(t, l)
 	for _, f := range traffic.frames {
 		want := [numKinds]verdict.Reason{unlisted: verdict.Clean, listed: verdict.Blocked, allowedToo: verdict.Allowed}[f.kind]
 		got := g.Decide(f.data).Reason
@@ -51,18 +64,10 @@ func TestExpectations(t *testing.T) {
 	if err := l.grow(traffic, random); err != nil {
 		t.Fatal(err)
 	}
-	more, err := l.rules.Load(nil)
-	if err != nil {
-		t.Fatal(err)
+	next, more := build(t, l)
+	if more != entries+later {
+		t.Errorf("%d entries, then %d", entries, more)
 	}
-	if more.Entries() != loaded.Entries()+later {
-		t.Errorf("%d entries, then %d", loaded.Entries(), more.Entries())
-	}
-	next, err := engine.Reference(more.Lists(), l.rules.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer next.Close()
 	for _, f := range traffic.frames {
 		if a, b := g.Decide(f.data), next.Decide(f.data); a.Action != b.Action {
 			t.Fatalf("% x: %v, then %v", f.data, a, b)

@@ -8,8 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"weir/control/config"
 	"weir/control/list"
-	"weir/control/ruleset"
 )
 
 // Sizes of the generated lists, besides the addresses.
@@ -23,7 +23,9 @@ const (
 
 // lists are the files that the demo filters by, and what is in them.
 type lists struct {
-	rules     ruleset.Rules
+	files     []string // of block lists
+	lenient   bool
+	allowed   string       // the file of the allow list; "": none
 	block     list.Entries // of all block lists
 	allow     []netip.Addr
 	blocked   *naive
@@ -35,28 +37,28 @@ type lists struct {
 func makeLists(dir string, o Options, r *rand.Rand) (*lists, error) {
 	l := &lists{blocked: newNaive()}
 	if o.Feed != "" {
-		l.rules.Block = append(l.rules.Block, o.Feed)
-		l.rules.Lenient = true // a demo is for any feed
+		l.files = append(l.files, o.Feed)
+		l.lenient = true // a demo is for any feed
 	} else {
 		l.addresses = filepath.Join(dir, "addresses.txt")
-		l.rules.Block = append(l.rules.Block, l.addresses, filepath.Join(dir, "prefixes.txt"), filepath.Join(dir, "flows.txt"))
+		l.files = append(l.files, l.addresses, filepath.Join(dir, "prefixes.txt"), filepath.Join(dir, "flows.txt"))
 		for i, write := range []func(*bufio.Writer, *rand.Rand){
 			func(w *bufio.Writer, r *rand.Rand) { writeAddresses(w, r, o.Entries) }, writePrefixes, writeFlows,
 		} {
-			if err := writeFile(l.rules.Block[i], r, write); err != nil {
+			if err := writeFile(l.files[i], r, write); err != nil {
 				return nil, err
 			}
 		}
 		if o.Capture != "" { // or nothing in it would be listed
 			file := filepath.Join(dir, "capture.txt")
-			l.rules.Block = append(l.rules.Block, file)
+			l.files = append(l.files, file)
 			if err := writeSources(file, o.Capture, r); err != nil {
 				return nil, err
 			}
 		}
 	}
-	for _, file := range l.rules.Block {
-		e, _, err := list.Load(file, list.Options{Lenient: l.rules.Lenient})
+	for _, file := range l.files {
+		e, _, err := list.Load(file, list.Options{Lenient: l.lenient})
 		if err != nil {
 			return nil, err
 		}
@@ -73,7 +75,7 @@ func makeLists(dir string, o Options, r *rand.Rand) (*lists, error) {
 			l.allow = append(l.allow, inside4(l.block.V4[r.IntN(n)], r))
 		}
 		file := filepath.Join(dir, "allowed.txt")
-		l.rules.Allow = append(l.rules.Allow, file)
+		l.allowed = file
 		if err := writeFile(file, r, func(w *bufio.Writer, _ *rand.Rand) {
 			for _, a := range l.allow {
 				fmt.Fprintln(w, a)
@@ -201,4 +203,28 @@ func inside6(p netip.Prefix, r *rand.Rand) netip.Addr {
 		b[i/8] |= byte(r.Uint32()&1) << (7 - i%8)
 	}
 	return netip.AddrFrom16(b)
+}
+
+// config returns the configuration that filters by the lists.
+func (l *lists) config() (*config.Config, error) {
+	c := config.Default()
+	c.Keep, c.StateDir, c.API.Socket = false, "", ""
+	add := func(file string, action config.Action) error {
+		n, err := c.AddFile(file, action)
+		if err == nil {
+			n.Lenient = l.lenient
+		}
+		return err
+	}
+	for _, file := range l.files {
+		if err := add(file, config.Block); err != nil {
+			return nil, err
+		}
+	}
+	if l.allowed != "" {
+		if err := add(l.allowed, config.Allow); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
 }

@@ -177,7 +177,8 @@ func (f *Feed) receive(s *source, b *body, to io.Writer) (*contents, error) {
 		if err != nil {
 			return nil, err
 		}
-		in := &input{r: src, left: &left, to: to}
+		in := &input{r: src, left: &left, to: to, progress: f.Progress}
+		f.Progress.begin(p.name, sizeOf(src))
 		before := left
 		e, r, err := f.format.read(p.name, in, &textLeft, f.options())
 		_, _ = io.Copy(io.Discard, in) // the rest, after a parse error
@@ -206,12 +207,24 @@ func (f *Feed) options() list.Options {
 	return o
 }
 
+// sizeOf returns the size of a file, 0 if that is unknown.
+func sizeOf(r io.Reader) int64 {
+	if f, ok := r.(file); ok {
+		if st, err := f.Stat(); err == nil && st.Mode().IsRegular() {
+			return st.Size()
+		}
+	}
+	return 0
+}
+
 // input reads a source's body, copies it, and stops if it is too large.
 type input struct {
 	r    io.Reader
 	left *int64 // bytes that may still follow
 	to   io.Writer
 	err  error // the source's own error, unwrapped; io.EOF at the end
+
+	progress *Progress
 }
 
 func (in *input) Read(p []byte) (int, error) {
@@ -223,6 +236,7 @@ func (in *input) Read(p []byte) (int, error) {
 		n, err = 0, fail(TooLarge, "more bytes than max_bytes allows")
 	}
 	_, _ = in.to.Write(p[:n]) // writing to a spool and a checksum never fails
+	in.progress.add(n)
 	in.err = err
 	return n, err
 }

@@ -23,6 +23,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,6 +43,8 @@ type Config struct {
 	// MayBeEmpty accepts a directory without entries if it never had any: it is
 	// yet to be filled.
 	MayBeEmpty bool
+
+	Progress *Progress // of reading; may be nil
 
 	// Refuse, unless it is nil, returns why a source's entries must not become
 	// active, nil if they may. It may be called concurrently.
@@ -146,6 +149,11 @@ func (f *Feed) Contents() *list.Set {
 // Version counts the changes of Entries: a caller that reads Version before
 // Entries misses no change.
 func (f *Feed) Version() uint64 { return f.version.Load() }
+
+// Local reports whether all sources are files and directories.
+func (f *Feed) Local() bool {
+	return !slices.ContainsFunc(f.sources, func(s *source) bool { return s.URL != "" })
+}
 
 // Fetch tries each source once, now, and returns an outcome for each. It fails
 // only if ctx ends; sources that were not tried by then have no outcome.

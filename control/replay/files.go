@@ -14,7 +14,6 @@ import (
 	"weir/control/capture"
 	"weir/control/engine"
 	"weir/control/observe/heavy"
-	"weir/control/ruleset"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -48,59 +47,37 @@ func (k *EngineKind) UnmarshalText(text []byte) error {
 
 // Options say how captures are replayed.
 type Options struct {
-	Rules    ruleset.Rules
-	Engine   EngineKind
-	Heavy    *heavy.Spec      // what makes a flow heavy, by its share of all captures; nil: nobody asks
-	Verdicts string           // CSV file for the verdict on each packet; "" for none
-	Stdin    io.Reader        // the capture that is called "-"
-	Warn     func(string)     // is told what is wrong with lists that are not refused; may be nil
-	Progress ruleset.Progress // follows the reading of lists; may be nil
+	Engine   *engine.Generation
+	Lists    []engine.List // list number n is Lists[n-1]
+	Kind     EngineKind    // the engine is in the kernel or on the heap
+	Heavy    *heavy.Spec   // the engine's only tracker: what makes a flow heavy, by its share of all captures; nil: none
+	Verdicts string        // CSV file for the verdict on each packet; "" for none
+	Stdin    io.Reader     // the capture that is called "-"
 }
 
-// newEngine builds the generation for the rules and the e over it.
-func (o *Options) newEngine(l *ruleset.Loaded) (Engine, func() error, error) {
-	c := o.Rules.Config
-	if o.Heavy != nil {
-		c.Trackers = []engine.Tracker{o.Heavy.Tracker()}
+// decider returns what decides on packets.
+func (o *Options) decider() (Engine, func() error, error) {
+	if o.Kind == InGo {
+		return Reference{o.Engine}, func() error { return nil }, nil
 	}
-	if o.Engine == InGo {
-		g, err := engine.Reference(l.Lists(), c)
-		if err != nil {
-			return nil, nil, err
-		}
-		return Reference{g}, g.Close, nil
-	}
-	g, err := engine.Build(l.Lists(), c)
+	k, err := NewKernel(o.Engine, len(o.Lists))
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w (the Go engine needs no privilege: --engine go)", err)
+		return nil, nil, err
 	}
-	k, err := NewKernel(g, len(l.Sources))
-	if err != nil {
-		return nil, nil, errors.Join(err, g.Close())
-	}
-	return k, func() error { return errors.Join(k.Close(), g.Close()) }, nil
+	return k, k.Close, nil
 }
 
 // Files passes captures through the engine, one after the other. Where a
 // capture cannot be read to its end, the summary of what could is returned
 // together with the error; it is nil where nothing was begun.
 func Files(ctx context.Context, o Options, captures []string) (s *Summary, err error) {
-	loaded, err := o.Rules.Load(o.Progress)
-	if err != nil {
-		return nil, err
-	}
-	if o.Warn != nil {
-		for _, w := range loaded.Warnings() {
-			o.Warn(w)
-		}
-	}
-	e, closeEngine, err := o.newEngine(loaded)
+	e, closeEngine, err := o.decider()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, closeEngine()) }()
 
-	lists := loaded.Lists()
+	lists := o.Lists
 	visit := func(capture.Packet, verdict.Outcome) error { return ctx.Err() }
 	if o.Verdicts != "" {
 		// Not err: it would hide the result, which closing may set.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"weir/control/engine"
 )
 
 // captureOf is a pcap file of so many packets that weir does not filter.
@@ -32,7 +33,11 @@ func captureOf(packets int) []byte {
 }
 
 func replayTo(verdicts string, packets int) (*Summary, error) {
-	o := Options{Engine: InGo, Verdicts: verdicts, Stdin: bytes.NewReader(captureOf(packets))}
+	g, err := engine.Reference(nil, engine.Config{})
+	if err != nil {
+		return nil, err
+	}
+	o := Options{Engine: g, Kind: InGo, Verdicts: verdicts, Stdin: bytes.NewReader(captureOf(packets))}
 	return Files(context.Background(), o, []string{"-"})
 }
 

@@ -3,14 +3,12 @@ package daemon
 import (
 	"errors"
 	"os"
-	"strconv"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"weir/control/api"
-	"weir/control/explain"
-	"weir/loader"
 )
 
 // directory makes a directory with a file.
@@ -59,21 +57,22 @@ func TestExplainNamesTheLine(t *testing.T) {
 	}
 }
 
-// Who asks what a daemon knows while it is dead, or past it, is told whom to ask.
+// While no daemon runs, the command says where it asked, and how to start one.
 func TestExplainWithoutTheDaemon(t *testing.T) {
 	h := newHost(t)
 	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(10))
 	d := h.start(releases[0])
-	told := func(want string) {
-		t.Helper()
-		e, err := explain.Running("192.0.2.1", h.pins, loader.Target{}, nil)
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), strconv.Itoa(d.process.Pid)) {
-			t.Errorf("explained: %+v, %v, want %q", e, err, want)
-		}
+	explain := func() (string, error) {
+		out, err := exec.Command(releases[0].path, "explain", "--socket", h.path("weir.sock"), address(feedBlock, 0).String()).CombinedOutput()
+		return string(out), err
 	}
-	told("without --iface")
+	if out, err := explain(); err != nil || !strings.Contains(out, "list always") {
+		t.Errorf("while the daemon runs: %v\n%s", err, out)
+	}
 	d.kill()
-	told("weir run -c")
+	if out, err := explain(); err == nil || !strings.Contains(out, h.path("weir.sock")) || !strings.Contains(out, "weir run") {
+		t.Errorf("while none runs: %v\n%s", err, out)
+	}
 }
 
 // Nobody counts by list what is allowed, or approximate mode drops, and so nobody
@@ -141,7 +140,7 @@ func TestEmptyDirectory(t *testing.T) {
 	h.configure(h.B.Iface, "lists:\n  always: {%s}\n  ours: {action: allow, sources: [{directory: %s}], interval: 24h}\n", h.feed(10), dir)
 	d := h.start(releases[0])
 	h.settled("ours")
-	told := d.await(0, "nothing is in it yet")
+	told := d.await(0, "the source is empty yet")
 	if r, err := h.api.Refresh(t.Context(), "ours"); err != nil || r.Sources[0].Outcome != "unchanged" {
 		t.Errorf("refreshed: %+v, %v", r, err)
 	}
@@ -151,7 +150,7 @@ func TestEmptyDirectory(t *testing.T) {
 	if e, err := h.api.Explain(t.Context(), address(feedBlock, 0).String()); err != nil || e.Drops() {
 		t.Errorf("allowed, but %+v, %v", e, err)
 	}
-	if d.after(told, "nothing is in it yet") != 0 {
+	if d.after(told, "the source is empty yet") != 0 {
 		t.Errorf("the log says more than once that the list is empty:\n%s", d.tail(20))
 	}
 	d.complain()

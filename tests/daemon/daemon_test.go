@@ -23,7 +23,7 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/status"
+	"weir/control/attach"
 	"weir/loader"
 	"weir/tests/lab"
 )
@@ -131,9 +131,9 @@ func (h *host) configure(iface string, format string, args ...any) {
 }
 
 // attachment is what filters at the end B.
-func (h *host) attachment() status.Interface {
+func (h *host) attachment() attach.Status {
 	h.t.Helper()
-	all, err := status.Read(h.pins)
+	all, err := attach.ReadStatus(h.pins)
 	if err != nil || len(all) != 1 {
 		h.t.Fatalf("%d attachments, want 1: %v", len(all), err)
 	}

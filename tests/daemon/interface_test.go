@@ -203,7 +203,7 @@ func TestInterfaceIsNew(t *testing.T) {
 			if median, _ := try(atOnce); median > 20*time.Millisecond {
 				t.Errorf("listed packets came through for %v, want 20ms at most", median)
 			}
-			d.complain("the interface is gone", "the interface is not there")
+			d.complain("the interface is gone", "the interface does not exist")
 		})
 	}
 }

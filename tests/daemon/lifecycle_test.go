@@ -256,7 +256,7 @@ func TestUpgrades(t *testing.T) {
 		old.end()
 		now := h.attachment()
 		if now.Version != r.version || now.PID != d.process.Pid || !now.Running || now.ProgramID == before.ProgramID {
-			t.Errorf("upgrade %d: %+v", round, now.Description)
+			t.Errorf("upgrade %d: %+v", round, now.Metadata)
 		}
 		if got, want := now.Reasons["blocked"].Packets, before.Reasons["blocked"].Packets; got < want {
 			t.Errorf("upgrade %d: the counter goes back from %d to %d", round, want, got)

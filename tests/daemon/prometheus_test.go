@@ -43,7 +43,7 @@ pins: %s
 state_dir: %s
 api: {socket: %s}
 metrics: {listen: %q}
-trackers: [{key: src, threshold: 1M/s, action: limit, rate: 1M/s}]
+trackers: [{key: src, threshold: 1M/s, action: limit, limit: 1M/s}]
 loop: {node: 1, key_file: %s, size: 64, k: 6}
 digest: {rate: 100k/s, archive: {size: 10MiB}}
 multicast: {interfaces: [gone]}

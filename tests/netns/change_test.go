@@ -269,7 +269,7 @@ func TestApplyUnderLoad(t *testing.T) {
 		}
 		change(0, g.Block.Capacity-g.Block.Len()-batch)
 
-		a := attach(t, l, xdp, g)
+		a := attachGeneration(t, l, xdp, g)
 		f := startLoad(t, l, listed[:staying])
 		tx := l.A.Sender(t)
 		send := func(k key.Key, number uint64) {

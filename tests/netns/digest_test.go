@@ -6,107 +6,65 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"net"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"weir/control/api"
+	"weir/control/attach"
 	"weir/control/capture"
+	"weir/control/config"
 	"weir/control/observe/digests"
-	"weir/control/ruleset"
-	"weir/control/run"
-	"weir/filter/digest"
+	"weir/control/quantity"
 	"weir/filter/packet"
 	"weir/loader"
 	"weir/tests/lab"
 )
 
-// journal is a log that a test reads.
-type journal struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.String()
-}
-
 // recorder is a filter that records digests.
 type recorder struct {
-	*run.Filter
-	options run.Options
-	client  *api.Client
-	log     *journal
+	*filter
+	client *api.Client
 }
 
 // startRecorder runs one on some interfaces until the test ends.
-func startRecorder(t *testing.T, c digests.Config, on ...loader.Target) *recorder {
+func startRecorder(t *testing.T, d digests.Spec, on ...loader.Target) *recorder {
 	t.Helper()
-	r := &recorder{log: &journal{}, options: recording(t, &c, on...)}
+	r := newRecorder(t, d, on...)
 	t.Cleanup(r.start(t))
 	return r
 }
 
-// recording are the options of a filter with a list that holds nobody.
-func recording(t *testing.T, c *digests.Config, on ...loader.Target) run.Options {
+// newRecorder returns one with a list that matches no packet.
+func newRecorder(t *testing.T, d digests.Spec, on ...loader.Target) *recorder {
 	t.Helper()
-	dir := t.TempDir()
-	o := run.Options{Pins: pins(t), Socket: filepath.Join(dir, "weir.sock"), Version: "test", Digests: c}
-	o.Rules.Monitor = true // there is nothing to drop
-	list := filepath.Join(dir, "none.txt")
-	if err := os.WriteFile(list, []byte("203.0.113.255\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	o.Rules.Block = []string{list}
-	for _, at := range on {
-		o.Places = append(o.Places, run.Place{Target: at})
-	}
-	return o
+	c := configuration(t, on...)
+	c.Digest = d
+	c.Monitor = true // there is nothing to drop
+	addList(t, c, config.Block, "none.txt", "203.0.113.255\n")
+	return &recorder{&filter{config: c, log: &logBuffer{}}, api.Dial(string(c.API.Socket))}
 }
 
-// start starts it.
+// start starts it, and waits until it answers.
 func (r *recorder) start(t *testing.T) (stop func()) {
 	t.Helper()
-	var err error
-	r.options.Log = slog.New(slog.NewTextHandler(r.log, nil))
-	if r.Filter, err = run.Start(context.Background(), r.options); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error)
-	go func() { served <- r.Serve(ctx, nil, time.Minute, func(run.Rates) {}) }()
-	r.client = api.Dial(r.options.Socket)
+	stop = r.filter.start(t, r)
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if _, err := r.client.Weights(t.Context()); !errors.Is(err, api.ErrNotRunning) {
 			break
 		}
 	}
-	return func() {
-		cancel()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-		if err := r.Stop(); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			t.Log(r.log)
-		}
+	return stop
+}
+
+// digestsOf returns what is recorded of so many packets a second.
+func digestsOf(packets float64, slice time.Duration, fpr quantity.Share, keep time.Duration) digests.Spec {
+	return digests.Spec{
+		Rate:  quantity.Rate{Value: packets, Unit: quantity.Packets},
+		Slice: quantity.Duration(slice), FPR: fpr, Keep: quantity.Duration(keep),
 	}
 }
 
@@ -240,7 +198,7 @@ func TestTraceback(t *testing.T) {
 	}
 	n.route("b", "10.0.4.0/24", "10.0.3.2")
 	// A path that is long enough for chance to be seen on it, with few packets.
-	c := digests.Config{Config: digest.Config{Rate: 10, Slice: time.Minute, FPR: 0.1, Keep: time.Hour}}
+	c := digestsOf(10, time.Minute, 0.1, time.Hour)
 	question := digests.Question{
 		From: "c", Window: time.Minute, Links: []digests.Link{{A: "a", B: "b"}, {A: "c", B: "b"}, {A: "b", B: "d"}},
 	}
@@ -320,7 +278,8 @@ func TestTraceback(t *testing.T) {
 // each is found afterwards.
 func TestNoDigestIsLost(t *testing.T) {
 	l := lab.New(t)
-	c := digests.Config{Config: digest.Config{Rate: 1e6, Slice: 100 * time.Millisecond, FPR: 1e-5, Keep: time.Minute}}
+	const slice = 100 * time.Millisecond
+	c := digestsOf(1e6, slice, 1e-5, time.Minute)
 	r := startRecorder(t, c, target(l.B))
 	tx, rx := l.A.Sender(t), l.B.Receiver(t)
 	frame := l.Numbered(frameOf(udp("192.0.2.1", "198.51.100.1", 9)), 0)
@@ -341,7 +300,7 @@ func TestNoDigestIsLost(t *testing.T) {
 	began := time.Now()
 	var question api.TraceQuestion
 	packets := 0
-	for ; packets < 100_000 || time.Since(began) < 5*c.Slice; packets++ {
+	for ; packets < 100_000 || time.Since(began) < 5*slice; packets++ {
 		f := bytes.Clone(frame)
 		binary.BigEndian.PutUint32(f[38:], uint32(packets)) // the UDP length and checksum
 		if err := tx.Send(f); err != nil {
@@ -377,14 +336,12 @@ func TestNoDigestIsLost(t *testing.T) {
 // found afterwards, also by what is on disk alone.
 func TestDigestsOutlastTheDaemon(t *testing.T) {
 	l := lab.New(t)
-	c := digests.Config{
-		Config:  digest.Config{Rate: 1000, Slice: 200 * time.Millisecond, FPR: 1e-5, Keep: time.Minute},
-		Archive: digests.ArchiveConfig{Dir: t.TempDir(), Keep: time.Hour, Size: 1 << 20},
-	}
-	r := &recorder{log: &journal{}, options: recording(t, &c, target(l.B))}
-	r.options.Keep = true
+	c := digestsOf(1000, 200*time.Millisecond, 1e-5, time.Minute)
+	c.Archive = digests.ArchiveSpec{Keep: quantity.Duration(time.Hour), Size: 1 << 20}
+	r := newRecorder(t, c, target(l.B))
+	r.config.Keep, r.config.StateDir = true, config.Path(t.TempDir())
 	t.Cleanup(func() {
-		if err := run.Detach(r.options.Pins, target(l.B)); err != nil {
+		if err := attach.Detach(r.config.Pins, target(l.B)); err != nil {
 			t.Error(err)
 		}
 	})
@@ -429,17 +386,15 @@ func TestDigestsOutlastTheDaemon(t *testing.T) {
 			}
 		}
 	}
-	reconfigure := func(c *digests.Config, meanwhile func()) {
+	reconfigure := func(d digests.Spec, meanwhile func()) {
 		t.Helper()
-		o := r.options
-		o.Digests = c
-		o.Load = func(p ruleset.Progress) (*ruleset.Loaded, error) {
-			meanwhile()
-			return o.Rules.Load(p)
-		}
-		if err := r.Do(t.Context(), func() error { return r.Reconfigure(o) }); err != nil {
+		next := *r.config // the other one is active
+		next.Digest = d
+		r.config, r.reading = &next, meanwhile
+		if _, err := r.Reload(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+		r.reading = nil
 	}
 	stop := r.start(t)
 	pass()
@@ -450,23 +405,23 @@ func TestDigestsOutlastTheDaemon(t *testing.T) {
 	pass()
 	found("after a restart")
 
-	time.Sleep(2 * c.Slice)
+	time.Sleep(2 * time.Duration(c.Slice))
 	larger := c
-	larger.Rate *= 10
-	reconfigure(&larger, pass)
+	larger.Rate.Value *= 10
+	reconfigure(larger, pass)
 	pass()
 	found("with larger slices")
-	reconfigure(nil, func() {})
+	reconfigure(digests.Spec{}, nil)
 	w.Pass(t, frameOf(udp("192.0.2.1", "198.51.100.1", 9)))
 	if _, err := r.client.Trace(t.Context(), api.TraceQuestion{Packets: sent}); err == nil || err.Error() != api.ErrNoDigests.Error() {
 		t.Errorf("while nothing is recorded: %v", err)
 	}
-	reconfigure(&c, func() {})
+	reconfigure(c, nil)
 	pass()
 	found("when it is recorded again")
 	longer := c
-	longer.Rate, longer.Slice = c.Rate/2, 2*c.Slice
-	reconfigure(&longer, pass)
+	longer.Rate.Value, longer.Slice = c.Rate.Value/2, 2*c.Slice
+	reconfigure(longer, pass)
 	pass()
 	found("with longer slices of the same size")
 	stop()
@@ -478,10 +433,8 @@ func TestDigestsOfAnInterfaceThatComesAndGoes(t *testing.T) {
 	n := newNetwork(t, "s", "a")
 	at := n.at("a", "s")
 	at.Iface = "to-*"
-	r := &recorder{log: &journal{}, options: recording(t, &digests.Config{
-		Config: digest.Config{Rate: 1000, Slice: 200 * time.Millisecond, FPR: 1e-5, Keep: time.Minute},
-	}, at)}
-	r.options.Wait = true
+	r := newRecorder(t, digestsOf(1000, 200*time.Millisecond, 1e-5, time.Minute), at)
+	r.config.Interfaces[0].Required = false
 	t.Cleanup(r.start(t))
 	time.Sleep(1500 * time.Millisecond) // more than it may take until an interface is known
 	made := time.Now()
@@ -534,7 +487,7 @@ func TestLoopOnTheWire(t *testing.T) {
 	n.route("s", "10.0.2.0/24", "10.0.1.2")
 	n.route("a", "10.9.0.0/16", "10.0.2.2")
 	n.route("b", "10.9.0.0/16", "10.0.2.1")
-	c := digests.Config{Config: digest.Config{Rate: 1000, Slice: 10 * time.Second, FPR: 0.01, Keep: time.Minute}}
+	c := digestsOf(1000, 10*time.Second, 0.01, time.Minute)
 	a := startRecorder(t, c, n.at("a", "s"), n.at("a", "b"))
 	b := startRecorder(t, c, n.at("b", "a"))
 	say(t, n.socket(n.end("s", "a"), "10.0.2.2:9"), 200)
@@ -572,7 +525,7 @@ func TestLoopOnTheWire(t *testing.T) {
 			t.Errorf("%s: %d loops of 5 packets", name, n)
 		}
 		if n := strings.Count(r.log.String(), "10.9.0.1"); n != 1 {
-			t.Errorf("%s: the log tells it %d times", name, n)
+			t.Errorf("%s: the log has it %d times", name, n)
 		}
 	}
 	for _, d := range a.Metrics().Digests {

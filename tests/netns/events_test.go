@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"log/slog"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -17,29 +15,22 @@ import (
 
 	"weir/control/api"
 	"weir/control/capture"
-	"weir/control/run"
+	"weir/control/config"
+	"weir/filter/verdict"
 	"weir/tests/lab"
 )
 
-// startTeller runs a filter at the lab's end B, with an API, and gives its socket.
-func startTeller(t *testing.T, l *lab.Lab, monitor bool) (f *run.Filter, socket string) {
+// startWithLists runs a filter with lists at the lab's end B, and returns its
+// socket.
+func startWithLists(t *testing.T, l *lab.Lab, monitor bool) (f *filter, socket string) {
 	t.Helper()
-	dir := t.TempDir()
-	lists := map[string]string{"feed.txt": "192.0.2.0/24\n2001:db8::/32\n", "dns.txt": "udp *:* > 203.0.113.1:53\n", "ours.txt": "192.0.2.64/26\n"}
-	for name, text := range lists {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	socket = filepath.Join(dir, "weir.sock")
-	o := run.Options{
-		Places: []run.Place{{Target: target(l.B)}}, Pins: pins(t), Socket: socket,
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Version: "test",
-	}
-	o.Rules.Block = []string{filepath.Join(dir, "feed.txt"), filepath.Join(dir, "dns.txt")}
-	o.Rules.Allow = []string{filepath.Join(dir, "ours.txt")}
-	o.Rules.DropMalformed, o.Rules.Monitor = true, monitor
-	f = serve(t, o)
+	c := configuration(t, target(l.B))
+	addList(t, c, config.Block, "feed.txt", "192.0.2.0/24\n2001:db8::/32\n")
+	addList(t, c, config.Block, "dns.txt", "udp *:* > 203.0.113.1:53\n")
+	addList(t, c, config.Allow, "ours.txt", "192.0.2.64/26\n")
+	c.Malformed, c.Monitor = verdict.Drop, monitor
+	f = serve(t, c)
+	socket = string(c.API.Socket)
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat(socket); err == nil {
 			return f, socket
@@ -91,7 +82,7 @@ func TestEvents(t *testing.T) {
 	}
 	for _, monitor := range []bool{false, true} {
 		l := lab.New(t)
-		_, socket := startTeller(t, l, monitor)
+		_, socket := startWithLists(t, l, monitor)
 		w := lab.NewProbe(t, l)
 		var frames, dropped [][]byte
 		var want []told
@@ -164,7 +155,7 @@ func checkFile(t *testing.T, file []byte, frames [][]byte) {
 // nobody who asks is told of what came before.
 func TestEventsGoOn(t *testing.T) {
 	l := lab.New(t)
-	f, socket := startTeller(t, l, false)
+	f, socket := startWithLists(t, l, false)
 	listed := frameOf(udp("192.0.2.1", "203.0.113.9", 80))
 	w := lab.NewProbe(t, l)
 	w.Pass(t, listed, listed, listed)
@@ -172,7 +163,7 @@ func TestEventsGoOn(t *testing.T) {
 		if got := awaitEvents(t, socket, w, 1, listed); got[0].List != "feed" {
 			t.Errorf("round %d: %+v", i, got)
 		}
-		if err := f.Do(t.Context(), f.Reload); err != nil {
+		if _, err := f.Reload(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}

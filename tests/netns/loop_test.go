@@ -2,13 +2,11 @@ package netns
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -18,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/daemon"
-	"weir/control/run"
+	"weir/control/attach"
+	"weir/control/config"
 	"weir/filter/icarus"
 	"weir/filter/key"
 	"weir/loader"
@@ -30,25 +28,27 @@ var domainKey = icarus.Key([]byte("0123456789abcdef"))
 
 // startNode makes a host a node of the domain, on these of its interfaces, until
 // the test ends.
-func startNode(t *testing.T, id uint64, g icarus.Geometry, drop bool, mode loader.Hook, edges []string, ends ...lab.End) (*run.Filter, *told) {
+func startNode(t *testing.T, id int, g icarus.Geometry, drop bool, mode loader.Hook, edges []string, ends ...lab.End) *filter {
 	t.Helper()
-	n, err := icarus.NewNode(id, 7, domainKey, g)
-	if err != nil {
+	file := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(file, fmt.Appendf(nil, "%x", domainKey), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	log := &told{}
-	o := run.Options{
-		Pins: pins(t), Version: "test", Log: slog.New(slog.NewTextHandler(log, nil)),
-		Loop: &run.Loop{Node: n, ID: id, Edges: edges, Drop: drop},
+	c := configuration(t)
+	c.Loop = config.Loop{
+		Node: id, Domain: 7, KeyFile: config.Path(file), Edges: edges, Size: g.Size, K: g.K, Confirm: g.Confirm,
+	}
+	if drop {
+		c.Loop.Action = config.DropLoops
 	}
 	for _, e := range ends {
-		o.Places = append(o.Places, run.Place{Target: target(e), XDP: mode})
+		c.Interfaces = append(c.Interfaces, config.Interface{Name: e.Iface, Netns: e.Netns, XDP: mode, Required: true})
 	}
-	return serve(t, o), log
+	return serve(t, c)
 }
 
 // outcomes adds up what the interfaces of a filter have counted.
-func outcomes(f *run.Filter) map[string]uint64 {
+func outcomes(f *filter) map[string]uint64 {
 	sum := make(map[string]uint64)
 	for _, i := range f.Metrics().Interfaces {
 		if i.Loops == nil {
@@ -158,16 +158,14 @@ func TestRing(t *testing.T) {
 					t.Errorf("IPv6 %t, without weir: a packet takes %.1f hops on the ring, want 60 to 64", v6, got)
 				}
 			}
-			var nodes []*run.Filter
-			var logs []*told
+			var nodes []*filter
 			for i := range r.routers {
 				var edges []string
 				ends := []lab.End{r.in[i], r.out[i]}
 				if i == 0 {
 					edges, ends = []string{"edge"}, append(ends, r.gateway)
 				}
-				f, log := startNode(t, uint64(i+1), g, true, mode, edges, ends...)
-				nodes, logs = append(nodes, f), append(logs, log)
+				nodes = append(nodes, startNode(t, i+1, g, true, mode, edges, ends...))
 			}
 			time.Sleep(100 * time.Millisecond)
 			for i, v6 := range []bool{false, true} {
@@ -178,7 +176,7 @@ func TestRing(t *testing.T) {
 					t.Errorf("IPv6 %t: a packet takes %.2f hops on the ring, want 4", v6, got)
 				}
 				dst := []string{"203.0.113.7", "2001:db8::7"}[i]
-				logs[0].await(t, began, patience, "round in a circle", "dst="+dst, "dropped=true")
+				nodes[0].log.await(t, began, patience, "a packet runs in a loop: it has come here again", "dst="+dst, "dropped=true")
 			}
 			for i, f := range nodes {
 				got := outcomes(f)
@@ -199,7 +197,7 @@ func TestRing(t *testing.T) {
 // domain, the first and the last with an edge.
 type path struct {
 	from, to lab.End
-	nodes    []*run.Filter
+	nodes    []*filter
 }
 
 func newPath(t *testing.T, routers, mtu int, g icarus.Geometry) *path {
@@ -240,8 +238,7 @@ func newPath(t *testing.T, routers, mtu int, g icarus.Geometry) *path {
 		case routers - 1:
 			edges = []string{"d*"}
 		}
-		f, _ := startNode(t, uint64(i+1), g, true, loader.Native, edges, down[i], up[i+1])
-		p.nodes = append(p.nodes, f)
+		p.nodes = append(p.nodes, startNode(t, i+1, g, true, loader.Native, edges, down[i], up[i+1]))
 	}
 	return p
 }
@@ -339,11 +336,11 @@ func TestEdgeComesLater(t *testing.T) {
 	a, router, b := lab.NewHost(t, "a"), lab.NewHost(t, "router"), lab.NewHost(t, "b")
 	core, to := lab.Join(t, 2, 1600, router, "core0", b, "down")
 	edges := lab.End{Netns: router.Netns, Iface: "edge*"}
-	f, log := startNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1}, true, loader.Native, []string{edges.Iface}, core, edges)
+	f := startNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1}, true, loader.Native, []string{edges.Iface}, core, edges)
 	time.Sleep(300 * time.Millisecond) // until a program waits
 	began := time.Now()
 	from, edge := lab.Join(t, 1, 1500, a, "up", router, "edge0")
-	log.await(t, began, patience, "the interface is there, filtering", edge.Iface)
+	f.log.await(t, began, patience, "the interface is there, filtering", edge.Iface)
 	rx, tx := to.Receiver(t), from.Sender(t)
 	frame := frameOf(key.Tuple{Src: from.IPv4, Dst: to.IPv4, Proto: 17, HasPorts: true, SrcPort: 7, DstPort: 8})
 	copy(frame, edge.MAC)
@@ -386,20 +383,11 @@ state_dir: %s/state
 pins: %s
 api: {socket: %s/sock}
 `, router.Netns, keyFile, dir, dirOfPins, dir), 0o600)
-	log := &told{}
-	d, err := daemon.Start(t.Context(), daemon.Options{Config: file, Version: "test", Log: slog.New(slog.NewTextHandler(log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error)
-	go func() { served <- d.Serve(ctx, nil, time.Minute, func(run.Rates) {}) }()
+	d := &filter{log: &logBuffer{}}
+	stop := d.start(t, config.File(file))
 	defer func() {
 		stop()
-		if err := errors.Join(<-served, d.Stop()); err != nil {
-			t.Error(err)
-		}
-		if _, err := run.DetachAll(dirOfPins); err != nil {
+		if _, err := attach.DetachAll(dirOfPins); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -431,7 +419,7 @@ api: {socket: %s/sock}
 		if text == "0123" {
 			write("key", text, 0o600)
 		}
-		if _, err := d.Reload(ctx); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := d.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("key %q: %v, want %q", text, err, says)
 		}
 	}

@@ -53,7 +53,7 @@ func (r *router) forward(t *testing.T, m engine.Multicast) (*engine.Generation, 
 	t.Helper()
 	g := build(t, lists(block, allow), engine.Config{Multicast: m})
 	r.connect(t, g)
-	return g, attach(t, r.Lab, loader.Native, g)
+	return g, attachGeneration(t, r.Lab, loader.Native, g)
 }
 
 func (r *router) connect(t *testing.T, g *engine.Generation) {

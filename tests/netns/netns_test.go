@@ -5,13 +5,18 @@ package netns
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
+	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"weir/control/config"
+	"weir/control/daemon"
 	"weir/control/engine"
 	"weir/control/list"
-	"weir/control/run"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/loader"
@@ -51,8 +56,8 @@ func attachLoaded(d loader.Pins, to loader.Target, hook loader.Hook, metadata []
 	return p.Attach(program, metadata)
 }
 
-// attach attaches a generation at the lab's end B until the test ends.
-func attach(t *testing.T, l *lab.Lab, mode loader.Hook, g *engine.Generation) *loader.Attachment {
+// attachGeneration attaches a generation at the lab's end B until the test ends.
+func attachGeneration(t *testing.T, l *lab.Lab, mode loader.Hook, g *engine.Generation) *loader.Attachment {
 	t.Helper()
 	a, err := attachLoaded(pins(t), target(l.B), mode, nil, g.Load)
 	if err != nil {
@@ -87,24 +92,125 @@ const patience = 5 * time.Second
 // frameOf is the frame of a packet.
 func frameOf(t key.Tuple) []byte { return packet.Frame(t) }
 
-// serve runs a filter until the test ends.
-func serve(t *testing.T, o run.Options) *run.Filter {
+// logBuffer keeps what is logged, with the time.
+type logBuffer struct {
+	mu    sync.Mutex
+	lines []logLine
+}
+
+type logLine struct {
+	at   time.Time
+	text string
+}
+
+// Write implements io.Writer.
+func (l *logBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, logLine{time.Now(), string(b)})
+	return len(b), nil
+}
+
+// String returns all of it.
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var b strings.Builder
+	for _, e := range l.lines {
+		b.WriteString(e.text)
+	}
+	return b.String()
+}
+
+// await waits for a line with all of these words, from a time on.
+func (l *logBuffer) await(t *testing.T, from time.Time, patience time.Duration, words ...string) time.Time {
 	t.Helper()
-	f, err := run.Start(context.Background(), o)
-	if err != nil {
+	for deadline := from.Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		l.mu.Lock()
+		for _, e := range l.lines {
+			all := !e.at.Before(from)
+			for _, w := range words {
+				all = all && strings.Contains(e.text, w)
+			}
+			if all {
+				l.mu.Unlock()
+				return e.at
+			}
+		}
+		l.mu.Unlock()
+		if time.Now().After(deadline) {
+			t.Fatalf("no line with %q within %v:\n%s", words, patience, l)
+		}
+	}
+}
+
+// filter is a daemon in this process.
+type filter struct {
+	*daemon.Daemon
+	config  *config.Config // read again at each reload
+	reading func()         // runs first when it is read; nil: nothing does
+	log     *logBuffer
+}
+
+// Read implements [config.Reader].
+func (f *filter) Read() (*config.Config, error) {
+	if f.reading != nil {
+		f.reading()
+	}
+	return f.config, f.config.Validate()
+}
+
+// start starts the daemon, which runs until stop is called.
+func (f *filter) start(t *testing.T, source config.Reader) (stop func()) {
+	t.Helper()
+	var err error
+	o := daemon.Options{Config: source, Version: "test", Log: slog.New(slog.NewTextHandler(f.log, nil))}
+	if f.Daemon, err = daemon.Start(context.Background(), o); err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error)
-	go func() { served <- f.Serve(ctx, nil, time.Minute, func(run.Rates) {}) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-served; err != nil {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- f.Run(ctx, nil, time.Minute, nil) }()
+	return func() {
+		cancel()
+		if err := errors.Join(<-ended, f.Stop()); err != nil {
 			t.Error(err)
 		}
-		if err := f.Stop(); err != nil {
-			t.Error(err)
+		if t.Failed() {
+			t.Log(f.log)
 		}
-	})
+	}
+}
+
+// serve filters by a configuration until the test ends.
+func serve(t *testing.T, c *config.Config) *filter {
+	t.Helper()
+	f := &filter{config: c, log: &logBuffer{}}
+	t.Cleanup(f.start(t, f))
 	return f
+}
+
+// configuration returns a configuration with an API, that filters on interfaces,
+// which must be there, until it ends, and keeps nothing.
+func configuration(t *testing.T, on ...loader.Target) *config.Config {
+	t.Helper()
+	c := config.Default()
+	c.Pins, c.Keep, c.StateDir = pins(t), false, ""
+	c.API.Socket = config.Path(filepath.Join(t.TempDir(), "weir.sock"))
+	for _, at := range on {
+		c.Interfaces = append(c.Interfaces, config.Interface{Name: at.Iface, Netns: at.Netns, Required: true})
+	}
+	return c
+}
+
+// addList adds a list to a configuration, which is called after its file.
+func addList(t *testing.T, c *config.Config, action config.Action, file, text string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), file)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.AddFile(path, action); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -3,17 +3,15 @@ package netns
 import (
 	"errors"
 	"fmt"
-	"log/slog"
-	"os"
-	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"weir/control/run"
-	"weir/control/status"
+	"weir/control/attach"
+	"weir/control/config"
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
@@ -24,7 +22,7 @@ import (
 // counted once.
 func TestRenameUnderLoad(t *testing.T) {
 	const renames = 16
-	l, dir := lab.New(t), pins(t)
+	l := lab.New(t)
 	rename := func(from, to string) {
 		t.Helper()
 		var err error
@@ -42,21 +40,15 @@ func TestRenameUnderLoad(t *testing.T) {
 		}
 	}
 	sources := addresses(0, 100)
-	feed := filepath.Join(t.TempDir(), "feed.txt")
-	var text []byte
+	var text strings.Builder
 	for _, k := range sources {
-		text = fmt.Appendln(text, k)
-	}
-	if err := os.WriteFile(feed, text, 0o600); err != nil {
-		t.Fatal(err)
+		fmt.Fprintln(&text, k)
 	}
 	rename(l.B.Iface, "wan0")
-	o := run.Options{
-		Places: []run.Place{{Target: loader.Target{Netns: l.B.Netns, Iface: "wan*"}}}, Pins: dir,
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Version: "test",
-	}
-	o.Rules.Block = []string{feed}
-	f := serve(t, o)
+	c := configuration(t, loader.Target{Netns: l.B.Netns, Iface: "wan*"})
+	addList(t, c, config.Block, "feed.txt", text.String())
+	dir := c.Pins
+	f := serve(t, c)
 	attached, err := dir.Open(loader.Target{Netns: l.B.Netns, Iface: "wan0"})
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +66,7 @@ func TestRenameUnderLoad(t *testing.T) {
 			continue
 		}
 		for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-			all, err := status.Read(dir)
+			all, err := attach.ReadStatus(dir)
 			if err != nil || len(all) != 1 || all[0].Severed || all[0].ProgramID != id {
 				t.Fatalf("as %s: %+v, %v; want program %d", to, all, err, id)
 			}

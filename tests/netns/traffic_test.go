@@ -240,7 +240,7 @@ func TestJumboFrames(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			a := attach(t, l, mode, build(t, lists(block, allow), engine.Config{}))
+			a := attachGeneration(t, l, mode, build(t, lists(block, allow), engine.Config{}))
 			jumbo := func(t key.Tuple) []byte {
 				f := append(frameOf(t), make([]byte, 8000)...)
 				if t.Src.Is4() {

@@ -36,7 +36,7 @@ func TestWeightsUnderLoad(t *testing.T) {
 		c := engine.Config{Mode: mode}
 		c.Hot = hot
 		g := build(t, lists(addresses(0, flooding+others), nil), c)
-		a := attach(t, l, xdp, g)
+		a := attachGeneration(t, l, xdp, g)
 		f := startLoad(t, l, addresses(0, flooding))
 		tx := l.A.Sender(t)
 

@@ -1,7 +1,4 @@
-// Package notify tells the service manager how a service is doing: sd_notify(3),
-// for units of Type=notify. Where no service manager has started the process,
-// it does nothing.
-package notify
+package serve
 
 import (
 	"errors"
@@ -13,16 +10,17 @@ import (
 	"time"
 )
 
-// Manager is the connection to a service manager. Its methods may be called
-// concurrently. An error means that the manager was not told, which is no
-// reason for a service to end.
+// Manager is the connection to the service manager, which it tells how the
+// service is: sd_notify(3), for units of Type=notify. Where no service manager
+// has started the process, it does nothing. Its methods may be called
+// concurrently. No error is a reason for the service to end.
 type Manager struct {
 	conn     *net.UnixConn // nil: there is none
 	watchdog time.Duration
 }
 
-// Dial connects to the manager that the environment names, if it names one.
-func Dial() (*Manager, error) {
+// DialManager connects to the manager that the environment names, if there is one.
+func DialManager() (*Manager, error) {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
 		return &Manager{}, nil
@@ -62,19 +60,19 @@ func watchdog() (time.Duration, error) {
 // service: call it twice as often. 0 is for ever.
 func (m *Manager) Watchdog() time.Duration { return m.watchdog }
 
-// Ready says that the service has started, or has reloaded, and how it is, in
-// one line for `systemctl status`.
+// Ready reports that the service has started or reloaded, with a line for
+// `systemctl status`.
 func (m *Manager) Ready(status string) error { return m.send("READY=1", "STATUS="+status) }
 
-// Reloading says that the service reads its configuration again. Ready ends
-// that, also where the old configuration stays in force.
+// Reloading reports that the service reads its configuration again. Ready ends
+// that, also where the old configuration stays active.
 func (m *Manager) Reloading() error { return m.send("RELOADING=1") }
 
-// Stopping says that the service is about to end.
+// Stopping reports that the service is about to end.
 func (m *Manager) Stopping() error { return m.send("STOPPING=1") }
 
-// Alive says that the service is alive, and how it is. It should come from the
-// loop whose standstill matters, not from a goroutine of its own.
+// Alive reports that the service is alive, with a line for `systemctl status`. It
+// is for the loop whose standstill matters to call.
 func (m *Manager) Alive(status string) error { return m.send("WATCHDOG=1", "STATUS="+status) }
 
 // Close closes the connection.
@@ -94,7 +92,7 @@ func (m *Manager) send(assignments ...string) error {
 		assignments[i] = strings.ReplaceAll(a, "\n", " ")
 	}
 	if _, err := m.conn.Write([]byte(strings.Join(assignments, "\n"))); err != nil {
-		return fmt.Errorf("tell the service manager: %w", err)
+		return fmt.Errorf("notify the service manager: %w", err)
 	}
 	return nil
 }

@@ -1,8 +1,7 @@
-package run
+package attach
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -17,38 +16,63 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/engine"
-	"weir/control/status"
 	"weir/loader"
 	"weir/tests/lab"
 )
 
-// served is a filter that serves until the test ends.
+// served is a manager whose loop runs until the test ends.
 type served struct {
-	*Filter
-	t *testing.T
+	*Manager
+	t  *testing.T
+	do chan func()
 }
 
-func serve(t *testing.T, o Options) *served {
+func serve(t *testing.T, c Config, targets []Target) *served {
 	t.Helper()
-	o.Log = slog.New(slog.DiscardHandler) // the buffer of others is read meanwhile
-	f := begin(t, o)
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error)
-	go func() { done <- f.Serve(ctx, nil, time.Hour, func(Rates) {}) }()
+	c.Log = slog.New(slog.DiscardHandler) // a test reads the other one meanwhile
+	m := begin(t, c, targets)
+	s := &served{m, t, make(chan func())}
+	stop, done := make(chan struct{}), make(chan error)
+	go func() {
+		tick := time.NewTicker(FollowInterval)
+		defer tick.Stop()
+		var err error
+		for err == nil {
+			err = m.Follow()
+			select {
+			case <-stop:
+				done <- err
+				return
+			case fn := <-s.do:
+				fn()
+			case <-m.Changed():
+			case <-tick.C:
+			}
+		}
+		<-stop
+		done <- err
+	}()
 	t.Cleanup(func() {
-		stop()
-		if err := errors.Join(<-done, f.Stop()); err != nil {
+		close(stop)
+		if err := errors.Join(<-done, m.Stop(false)); err != nil {
 			t.Error(err)
 		}
 	})
-	return &served{f, t}
+	return s
 }
 
-// busy keeps the filter's goroutine busy until done is called, which waits for fn.
+// Do calls fn in the manager's loop.
+func (s *served) Do(fn func() error) error {
+	done := make(chan error)
+	s.do <- func() { done <- fn() }
+	return <-done
+}
+
+// busy keeps the manager's loop busy until done is called, which waits for fn.
 func (s *served) busy(fn func() error) (done func()) {
 	began, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
-		ended <- s.Do(s.t.Context(), func() error { close(began); <-goOn; return fn() })
+		ended <- s.Do(func() error { close(began); <-goOn; return fn() })
 	}()
 	<-began
 	end := sync.OnceFunc(func() {
@@ -61,29 +85,29 @@ func (s *served) busy(fn func() error) (done func()) {
 	return end
 }
 
-// until waits until it is so, as the filter's goroutine sees it.
+// until waits until so returns true in the manager's loop.
 func (s *served) until(what string, so func() bool) {
 	s.t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
 		is := false
-		if err := s.Do(s.t.Context(), func() error { is = so(); return nil }); err != nil {
+		if err := s.Do(func() error { is = so(); return nil }); err != nil {
 			s.t.Fatal(err)
 		}
 		if is {
 			return
 		}
 		if time.Now().After(deadline) {
-			s.t.Fatal("it does not come about that " + what)
+			s.t.Fatal("timed out waiting: " + what)
 		}
 	}
 }
 
-// filtering tells whether just these interfaces are filtered.
+// filtering reports whether these interfaces are filtered, and no others.
 func (s *served) filtering(names ...string) func() bool {
 	return func() bool {
 		there := []string{}
-		for _, h := range s.holds {
-			if h.present() {
+		for _, h := range s.interfaces {
+			if h.filtered() {
 				there = append(there, h.Target.Iface)
 			}
 		}
@@ -92,13 +116,13 @@ func (s *served) filtering(names ...string) func() bool {
 	}
 }
 
-// ready tells whether as many programs wait for interfaces.
+// ready reports whether n programs of the current engine are preloaded.
 func (s *served) ready(n int) func() bool {
 	return func() bool {
-		s.sentry.mu.Lock()
-		defer s.sentry.mu.Unlock()
-		return len(s.sentry.spares) == n &&
-			!slices.ContainsFunc(s.sentry.spares, func(p *spare) bool { return p.generation != s.generation })
+		s.hotplug.mu.Lock()
+		defer s.hotplug.mu.Unlock()
+		return len(s.hotplug.preloaded) == n &&
+			!slices.ContainsFunc(s.hotplug.preloaded, func(p *preloaded) bool { return p.engine != s.engine })
 	}
 }
 
@@ -128,9 +152,9 @@ func with(name string, fn func(netlink.Link) error) func() error {
 	}
 }
 
-func pinned(t *testing.T, o Options) (names []string) {
+func pinned(t *testing.T, c Config) (names []string) {
 	t.Helper()
-	all, err := status.Read(o.Pins)
+	all, err := ReadStatus(c.Pins)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,25 +170,23 @@ func pinned(t *testing.T, o Options) (names []string) {
 func TestPattern(t *testing.T) {
 	l := lab.New(t)
 	var log bytes.Buffer
-	o := options(t, &log, l.B)
-	o.Places[0].Iface = "wan*"
-	o.Wait = true
-	f := serve(t, o)
-	f.until("programs wait", f.ready(maxSpares))
+	c, targets := options(t, &log, l.B)
+	targets[0].Iface = "wan*"
+	f := serve(t, c, targets)
+	f.until("programs wait", f.ready(maxPreloaded))
 	for _, name := range []string{"wan1", "wan2", "lan1", "wan3"} { // more than programs wait
 		at(t, l.B, addVeth(name))
 	}
 	f.until("all are filtered", f.filtering("wan1", "wan2", "wan3"))
-	f.until("the next programs wait", f.ready(maxSpares))
-	for _, i := range states(t, o.Pins) {
+	f.until("the next programs wait", f.ready(maxPreloaded))
+	for _, i := range states(t, c.Pins) {
 		if i.Entries != 1 || i.PID != os.Getpid() || i.Severed {
 			t.Errorf("described as %+v", i)
 		}
 	}
 
-	other := o
-	other.Places = []Place{{Target: o.Places[0].Target, XDP: loader.Generic}}
-	err := f.Do(t.Context(), func() error { return f.Reconfigure(other) })
+	other := []Target{{Target: targets[0].Target, XDP: loader.Generic}}
+	err := f.Do(func() error { return f.reconfigure(t, other) })
 	if err == nil || !strings.Contains(err.Error(), "from native to generic") {
 		t.Errorf("another mode for interfaces that are filtered: %v", err)
 	}
@@ -185,39 +207,39 @@ func TestPattern(t *testing.T) {
 		}
 		return nil
 	}))
-	if got := pinned(t, o); !slices.Equal(got, []string{"wan1", "wan3"}) {
+	if got := pinned(t, c); !slices.Equal(got, []string{"wan1", "wan3"}) {
 		t.Errorf("pinned: %v", got)
 	}
 	f.until("what is gone is forgotten", func() bool {
-		for _, h := range f.holds {
-			h.went = h.went.Add(-goneFor)
+		for _, h := range f.interfaces {
+			h.gone = h.gone.Add(-goneFor)
 		}
-		return len(f.holds) == 1
+		return len(f.interfaces) == 1
 	})
-	if got := pinned(t, o); !slices.Equal(got, []string{"wan3"}) {
+	if got := pinned(t, c); !slices.Equal(got, []string{"wan3"}) {
 		t.Errorf("pinned when it is forgotten: %v", got)
 	}
 }
 
 // No program waits for an interface that is filtered, or is not to be any more.
-func TestSpares(t *testing.T) {
-	named, pattern := Place{Target: Target{Iface: "wan1"}}, Place{Target: Target{Iface: "wan*"}}
+func TestPreloaded(t *testing.T) {
+	named, pattern := Target{Target: loader.Target{Iface: "wan1"}}, Target{Target: loader.Target{Iface: "wan*"}}
 	for _, c := range []struct {
-		places []Place
-		lost   []Target
-		holds  []*hold
-		want   int
+		targets    []Target
+		lost       []loader.Target
+		interfaces []*managedInterface
+		want       int
 	}{
-		{[]Place{named}, nil, nil, 1},
-		{[]Place{named}, nil, []*hold{{Target: named.Target}}, 1},
-		{[]Place{named}, nil, []*hold{{Target: named.Target, Attachment: &loader.Attachment{}}}, 0},
-		{[]Place{named}, []Target{named.Target}, nil, 0},
-		{[]Place{pattern}, []Target{named.Target}, nil, maxSpares},
+		{[]Target{named}, nil, nil, 1},
+		{[]Target{named}, nil, []*managedInterface{{Target: named.Target}}, 1},
+		{[]Target{named}, nil, []*managedInterface{{Target: named.Target, Attachment: &loader.Attachment{}}}, 0},
+		{[]Target{named}, []loader.Target{named.Target}, nil, 0},
+		{[]Target{pattern}, []loader.Target{named.Target}, nil, maxPreloaded},
 	} {
-		s := newSentry(Options{})
-		s.instruct(c.places, c.lost, c.holds)
+		s := newHotplug(Config{})
+		s.setTargets(c.targets, c.lost, c.interfaces)
 		if got := s.wanted(); got != c.want {
-			t.Errorf("%v, lost %v, %d held: %d programs wait, want %d", c.places, c.lost, len(c.holds), got, c.want)
+			t.Errorf("%v, lost %v, %d held: %d programs wait, want %d", c.targets, c.lost, len(c.interfaces), got, c.want)
 		}
 	}
 }
@@ -226,18 +248,17 @@ func TestSpares(t *testing.T) {
 func TestTidy(t *testing.T) {
 	l := lab.New(t)
 	var log bytes.Buffer
-	o := options(t, &log, l.B)
-	o.Keep = true
+	c, targets := options(t, &log, l.B)
 	at(t, l.B, addVeth("wan1"))
-	o.Places = append(o.Places, Place{Target: Target{Netns: l.B.Netns, Iface: "wan1"}})
-	f := begin(t, o)
-	for _, h := range f.holds { // as if it were from a process that is gone
-		d, err := status.DescriptionOf(h.Attachment)
+	targets = append(targets, Target{Target: loader.Target{Netns: l.B.Netns, Iface: "wan1"}})
+	f := begin(t, c, targets)
+	for _, h := range f.interfaces { // as if it were from a process that is gone
+		d, err := MetadataOf(h.Attachment)
 		if err != nil {
 			t.Fatal(err)
 		}
 		d.PID = 1 << 30
-		about, err := d.Encode()
+		about, err := d.encode()
 		if err == nil {
 			err = h.SetMetadata(about)
 		}
@@ -245,21 +266,20 @@ func TestTidy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := f.Stop(); err != nil {
+	if err := f.Stop(true); err != nil {
 		t.Fatal(err)
 	}
 	at(t, l.B, with("wan1", netlink.LinkDel))
-	o.Wait = true
-	for _, c := range []struct {
+	for _, step := range []struct {
 		second string
 		want   []string
 	}{{"wan1", []string{l.B.Iface, "wan1"}}, {"lan*", []string{l.B.Iface, "wan1"}}, {"wan*", []string{l.B.Iface}}} {
-		o.Places[1].Iface = c.second
-		if err := begin(t, o).Stop(); err != nil {
+		targets[1].Iface = step.second
+		if err := begin(t, c, targets).Stop(true); err != nil {
 			t.Fatal(err)
 		}
-		if got := pinned(t, o); !slices.Equal(got, c.want) {
-			t.Errorf("%s: pinned %v, want %v", c.second, got, c.want)
+		if got := pinned(t, c); !slices.Equal(got, step.want) {
+			t.Errorf("%s: pinned %v, want %v", step.second, got, step.want)
 		}
 	}
 }
@@ -270,11 +290,10 @@ func TestTidy(t *testing.T) {
 func TestBusy(t *testing.T) {
 	l := lab.New(t)
 	var log bytes.Buffer
-	o := options(t, &log, l.B)
-	o.Places = append(o.Places, Place{Target: Target{Netns: l.B.Netns, Iface: "wan*"}})
-	o.Wait = true
-	f := serve(t, o)
-	f.until("programs wait", f.ready(maxSpares))
+	c, targets := options(t, &log, l.B)
+	targets = append(targets, Target{Target: loader.Target{Netns: l.B.Netns, Iface: "wan*"}})
+	f := serve(t, c, targets)
+	f.until("programs wait", f.ready(maxPreloaded))
 	filtered := func(name string) (program uint32) {
 		t.Helper()
 		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -293,14 +312,13 @@ func TestBusy(t *testing.T) {
 		}
 	}
 	done := f.busy(func() error {
-		f.o.Rules.Block = append(f.o.Rules.Block, feed(t, "10.0.0.2\n"))
-		return f.Reload() // which knows nothing of it
+		return f.reload(t, "10.0.0.1\n10.0.0.2\n") // which knows nothing of it
 	})
 	at(t, l.B, addVeth("wan1"))
 	first := filtered("wan1")
 	done()
 	f.until("it is taken in", f.filtering(l.B.Iface, "wan1"))
-	f.until("the next programs wait", f.ready(maxSpares))
+	f.until("the next programs wait", f.ready(maxPreloaded))
 	last := filtered("wan1")
 	if last == first {
 		t.Error("it is filtered by the lists of before")
@@ -314,7 +332,7 @@ func TestBusy(t *testing.T) {
 	}
 	done()
 	f.until("it is filtered for good", f.filtering(l.B.Iface, "wan1"))
-	all, err := status.Read(o.Pins)
+	all, err := ReadStatus(c.Pins)
 	if err != nil || len(all) != 2 {
 		t.Fatalf("%+v, %v", all, err)
 	}
@@ -330,21 +348,19 @@ func TestBusy(t *testing.T) {
 func TestNamespaceComesLater(t *testing.T) {
 	l := lab.New(t)
 	var log bytes.Buffer
-	o := options(t, &log, l.B)
-	o.Wait = true
-	f := serve(t, o)
-	posted := func(n int) func() bool { return func() bool { return len(f.sentry.posts) == n } }
+	c, targets := options(t, &log, l.B)
+	f := serve(t, c, targets)
+	posted := func(n int) func() bool { return func() bool { return len(f.hotplug.watches) == n } }
 	f.until("the namespace is looked at", posted(1))
 
 	later := lab.New(t).B
-	next := o
-	next.Places = append(slices.Clone(o.Places), Place{Target: Target{Netns: later.Netns, Iface: "wan1"}},
-		Place{Target: Target{Netns: "weir-no-such", Iface: "wan1"}})
-	if err := f.Do(t.Context(), func() error { return f.Reconfigure(next) }); err != nil {
+	next := append(slices.Clone(targets), Target{Target: loader.Target{Netns: later.Netns, Iface: "wan1"}},
+		Target{Target: loader.Target{Netns: "weir-no-such", Iface: "wan1"}})
+	if err := f.Do(func() error { return f.reconfigure(t, next) }); err != nil {
 		t.Fatal(err)
 	}
 	f.until("the namespace of the new configuration is looked at", posted(2))
-	f.until("programs wait", f.ready(maxSpares))
+	f.until("programs wait", f.ready(maxPreloaded))
 	at(t, later, addVeth("wan1"))
 	f.until("it is filtered", f.filtering(l.B.Iface, "wan1"))
 
@@ -352,7 +368,7 @@ func TestNamespaceComesLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.until("the namespace is left", posted(1))
-	a, err := o.Pins.List()
+	a, err := c.Pins.List()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -391,14 +407,14 @@ func TestNamesMove(t *testing.T) {
 		at(t, l.B, with(name, func(i netlink.Link) error { n = i.Attrs().Index; return nil }))
 		return n
 	}
-	o := options(t, new(bytes.Buffer), l.B)
+	c, targets := options(t, new(bytes.Buffer), l.B)
 	at(t, l.B, addVeth("other"))
-	s := serve(t, o)
+	s := serve(t, c, targets)
 	name := l.B.Iface
 	filters := func(name string, n int) func() bool {
 		return func() bool {
-			return slices.ContainsFunc(s.holds, func(h *hold) bool {
-				if h.Target.Iface != name || !h.present() {
+			return slices.ContainsFunc(s.interfaces, func(h *managedInterface) bool {
+				if h.Target.Iface != name || !h.filtered() {
 					return false
 				}
 				index, err := h.Index()
@@ -411,55 +427,55 @@ func TestNamesMove(t *testing.T) {
 	rename("other", name)
 	s.until("what has the name is filtered", filters(name, other))
 
-	o.Places = append(slices.Clone(o.Places), Place{Target: Target{Netns: l.B.Netns, Iface: "was"}})
-	if err := s.Do(t.Context(), func() error { return s.Reconfigure(o) }); err != nil {
+	targets = append(slices.Clone(targets), Target{Target: loader.Target{Netns: l.B.Netns, Iface: "was"}})
+	if err := s.Do(func() error { return s.reconfigure(t, targets) }); err != nil {
 		t.Fatal(err)
 	}
 	was := number("was")
 	s.until("both are filtered", filters("was", was))
-	before := make(map[*hold]uint32)
-	for _, h := range s.holds {
+	before := make(map[*managedInterface]uint32)
+	for _, h := range s.interfaces {
 		before[h] = h.ProgramID()
 	}
 	rename(name, "third")
 	rename("was", name)
 	rename("third", "was")
-	time.Sleep(3 * followInterval)
+	time.Sleep(3 * FollowInterval)
 	s.until("both stay filtered", func() bool {
-		for _, h := range s.holds {
-			if !h.present() || before[h] != h.ProgramID() {
+		for _, h := range s.interfaces {
+			if !h.filtered() || before[h] != h.ProgramID() {
 				return false
 			}
 		}
-		return len(s.holds) == 2
+		return len(s.interfaces) == 2
 	})
 }
 
-// What the sentry has met with an earlier generation is described as soon as that
+// What the hotplug has met with an earlier generation is described as soon as that
 // can be done.
 func TestBringUp(t *testing.T) {
 	l := lab.New(t)
 	var log bytes.Buffer
-	o := options(t, &log, l.B)
-	f := begin(t, o)
-	defer f.Stop()
-	h := f.holds[0]
-	h.of = &engine.Generation{} // of before
-	for _, c := range []struct {
+	c, targets := options(t, &log, l.B)
+	f := begin(t, c, targets)
+	defer f.Stop(false)
+	h := f.interfaces[0]
+	h.engine = &engine.Generation{} // an earlier one
+	for _, step := range []struct {
 		about string
 		told  int
 	}{{`"damaged"`, 1}, {`"damaged"`, 1}, {`{"entries": 7}`, 1}} {
-		if err := h.SetMetadata([]byte(c.about)); err != nil {
+		if err := h.SetMetadata([]byte(step.about)); err != nil {
 			t.Fatal(err)
 		}
-		if err := f.follow(); err != nil {
+		if err := f.Follow(); err != nil {
 			t.Fatal(err)
 		}
-		if n := strings.Count(log.String(), "weir status tells of the lists of before"); n != c.told {
-			t.Errorf("%s: told %d times, want %d:\n%s", c.about, n, c.told, &log)
+		if n := strings.Count(log.String(), "weir status shows the previous lists"); n != step.told {
+			t.Errorf("%s: told %d times, want %d:\n%s", step.about, n, step.told, &log)
 		}
 	}
-	if n := states(t, o.Pins)[l.B.Netns].Entries; n != 1 || h.of != nil {
+	if n := states(t, c.Pins)[l.B.Netns].Entries; n != 1 || h.engine != nil {
 		t.Errorf("%d entries are described, want 1", n)
 	}
 }
@@ -468,15 +484,15 @@ func TestBringUp(t *testing.T) {
 // may, interfaces that come are filtered, and pinned when it is free.
 func TestLockHeld(t *testing.T) {
 	l := lab.New(t)
-	o := options(t, new(bytes.Buffer), l.B)
-	o.Places = append(o.Places, Place{Target: Target{Netns: l.B.Netns, Iface: "wan*"}})
-	f := serve(t, o)
-	f.until("programs wait", f.ready(maxSpares))
+	c, targets := options(t, new(bytes.Buffer), l.B)
+	targets = append(targets, Target{Target: loader.Target{Netns: l.B.Netns, Iface: "wan*"}})
+	f := serve(t, c, targets)
+	f.until("programs wait", f.ready(maxPreloaded))
 	at(t, l.B, addVeth("wan0"))
 	f.until("it is filtered", f.filtering(l.B.Iface, "wan0"))
-	f.until("programs wait again", f.ready(maxSpares))
+	f.until("programs wait again", f.ready(maxPreloaded))
 
-	unlock := lockPins(t, o.Pins)
+	unlock := lockPins(t, c.Pins)
 	at(t, l.B, with("wan0", netlink.LinkDel))
 	for _, name := range []string{"wan1", "wan0", "wan2"} {
 		at(t, l.B, addVeth(name))
@@ -498,7 +514,7 @@ func TestLockHeld(t *testing.T) {
 	}
 	unlock()
 	f.until("all are taken in", f.filtering(l.B.Iface, "wan0", "wan1", "wan2"))
-	if got := pinned(t, o); !slices.Equal(got, []string{l.B.Iface, "wan0", "wan1", "wan2"}) {
+	if got := pinned(t, c); !slices.Equal(got, []string{l.B.Iface, "wan0", "wan1", "wan2"}) {
 		t.Errorf("pinned: %v", got)
 	}
 }
@@ -513,30 +529,30 @@ func hasProgram(t *testing.T, e lab.End, name string) (has bool) {
 	return has
 }
 
-// What comes while the sentry still waits for the lock on account of what had the
+// What comes while the hotplug still waits for the lock on account of what had the
 // name before is filtered when the lock is free.
 func TestComesAgainWhileLocked(t *testing.T) {
 	l := lab.New(t)
-	o := options(t, new(bytes.Buffer), l.B)
-	o.Places = append(o.Places, Place{Target: Target{Netns: l.B.Netns, Iface: "wan*"}})
-	f := serve(t, o)
-	f.until("programs wait", f.ready(maxSpares))
+	c, targets := options(t, new(bytes.Buffer), l.B)
+	targets = append(targets, Target{Target: loader.Target{Netns: l.B.Netns, Iface: "wan*"}})
+	f := serve(t, c, targets)
+	f.until("programs wait", f.ready(maxPreloaded))
 	filtered := func() bool { return hasProgram(t, l.B, "wan1") }
 	wait := func(what string, so func() bool) {
 		t.Helper()
 		for deadline := time.Now().Add(5 * time.Second); !so(); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatal("it does not come about that " + what)
+				t.Fatal("timed out waiting: " + what)
 			}
 		}
 	}
 	done := f.busy(func() error { return nil })
-	unlock := lockPins(t, o.Pins)
+	unlock := lockPins(t, c.Pins)
 	at(t, l.B, addVeth("wan1"))
 	wait("it is filtered", filtered)
 	at(t, l.B, with("wan1", netlink.LinkDel))
 	at(t, l.B, addVeth("wan1"))
-	time.Sleep(100 * time.Millisecond) // for the sentry to hear of it
+	time.Sleep(100 * time.Millisecond) // for the hotplug to hear of it
 	unlock()
 	wait("it is filtered again", filtered)
 	done()
@@ -545,7 +561,7 @@ func TestComesAgainWhileLocked(t *testing.T) {
 
 // lockPins locks the pins as another process would, until unlock is called or the
 // test ends.
-func lockPins(t *testing.T, pins Pins) (unlock func()) {
+func lockPins(t *testing.T, pins loader.Pins) (unlock func()) {
 	t.Helper()
 	dir, err := os.Open(string(pins))
 	if err != nil {

@@ -1,6 +1,4 @@
-// Package status says what weir does on each interface: what stands in the
-// kernel, and what the process that put it there has said about it.
-package status
+package attach
 
 import (
 	"errors"
@@ -27,37 +25,37 @@ func (c *Count) add(d loader.Counter) {
 	c.Bytes += d.Bytes
 }
 
-// Interface is the state of one attachment.
-type Interface struct {
+// Status is the state of one attachment, as the kernel has it.
+type Status struct {
 	Name      string `json:"interface"`
 	Netns     string `json:"netns,omitempty"`
 	XDP       string `json:"xdp"` // native, generic or offload
 	ProgramID uint32 `json:"program_id"`
 	Severed   bool   `json:"severed"` // the interface is gone, or the program was taken off it
-	Running   bool   `json:"running"` // the process that attached it lives
-	Description
+	Running   bool   `json:"running"` // the process that attached it does
+	Metadata
 	Total   Count            `json:"total"`
 	Dropped Count            `json:"dropped"`
 	Reasons map[string]Count `json:"reasons"`
 	ByList  []ListCount      `json:"by_list"`
-	// Loops are the packets by what became of their loop filter, if they have any.
+	// Loops are packets by what became of their loop filter.
 	Loops map[string]uint64 `json:"loop_packets,omitempty"`
 }
 
-// ListCount is what a block list has caught: dropped, or only counted in
-// monitor mode.
+// ListCount is the number of packets that a block list has matched: dropped, or
+// in monitor mode only counted.
 type ListCount struct {
 	List string `json:"list"`
 	Count
 }
 
-// Read gives the state of all attachments that are pinned. Where some cannot
-// be opened, it gives the others together with an error.
-func Read(pins loader.Pins) ([]Interface, error) {
+// ReadStatus returns the state of all attachments that are pinned. Where some
+// cannot be opened, it returns the others together with an error.
+func ReadStatus(pins loader.Pins) ([]Status, error) {
 	attachments, err := pins.List()
-	all := []Interface{}
+	all := []Status{}
 	for _, a := range attachments {
-		i, bad := Of(a)
+		i, bad := StatusOf(a)
 		err = errors.Join(err, bad)
 		all = append(all, i)
 		if bad := a.Close(); bad != nil {
@@ -67,17 +65,17 @@ func Read(pins loader.Pins) ([]Interface, error) {
 	return all, err
 }
 
-// Of is the state of an attachment. Where its description cannot be read, that
-// is missing, and the error says so.
-func Of(a *loader.Attachment) (Interface, error) {
+// StatusOf returns the state of an attachment. Where its metadata cannot be read,
+// that is missing, and the error says so.
+func StatusOf(a *loader.Attachment) (Status, error) {
 	t := a.Target()
-	d, err := DescriptionOf(a)
-	i := Interface{
+	d, err := MetadataOf(a)
+	i := Status{
 		Name: t.Iface, Netns: t.Netns, XDP: a.Hook().String(),
 		ProgramID: a.ProgramID(), Severed: a.Severed(), Running: Alive(d.PID),
-		Description: d,
-		Reasons:     make(map[string]Count),
-		ByList:      []ListCount{},
+		Metadata: d,
+		Reasons:  make(map[string]Count),
+		ByList:   []ListCount{},
 	}
 	if i.Severed {
 		i.ProgramID = 0 // it runs nowhere
@@ -109,18 +107,9 @@ func Of(a *loader.Attachment) (Interface, error) {
 	return i, err
 }
 
-// Policy is the policy as far as the description has it: that which the action of
-// a reason depends on.
-func (d *Description) Policy() *verdict.Policy {
-	return &verdict.Policy{DropMalformed: d.DropMalformed, DropLooped: d.Loop != nil && d.Loop.Drop, Monitor: d.Monitor}
-}
-
-// Drops reports whether packets that leave for a reason are dropped.
-func (d *Description) Drops(r verdict.Reason) bool { return d.Policy().Action(r) == verdict.Drop }
-
-// byList names the counters of lists. In approximate mode, hits cannot be told
-// apart, and stand under the name of no list.
-func byList(d Description, counters []loader.Counter) []ListCount {
+// byList names the counters of lists. In approximate mode, the list of a hit is
+// unknown, and the name empty.
+func byList(d Metadata, counters []loader.Counter) []ListCount {
 	counts := []ListCount{}
 	if len(counters) > 0 && counters[0].Packets > 0 {
 		counts = append(counts, ListCount{Count: Count(counters[0])})
@@ -138,9 +127,9 @@ func byList(d Description, counters []loader.Counter) []ListCount {
 	return counts
 }
 
-// TopReasons are the names of the reasons that have packets, the most frequent
+// TopReasons returns the names of the reasons that have packets, the most frequent
 // first.
-func (i Interface) TopReasons() []string {
+func (i Status) TopReasons() []string {
 	var names []string
 	for name, c := range i.Reasons {
 		if c.Packets > 0 {
@@ -159,11 +148,11 @@ func (i Interface) TopReasons() []string {
 	return names
 }
 
-// Age is the time since when the interface is filtered.
-func (i Interface) Age(now time.Time) time.Duration { return now.Sub(i.Since).Round(time.Second) }
+// Age returns how long the interface has been filtered.
+func (i Status) Age(now time.Time) time.Duration { return now.Sub(i.Since).Round(time.Second) }
 
-// Alive tells whether a process is there, and is a weir: the number of one that
-// is gone may be another's by now.
+// Alive reports whether a process runs and is a weir: the PID may be another's
+// by now.
 func Alive(pid int) bool {
 	if pid <= 0 {
 		return false
@@ -173,7 +162,7 @@ func Alive(pid int) bool {
 	return running && (name == own || strings.HasPrefix(name, "weir"))
 }
 
-// process gives the name of a process, and tells whether it still runs.
+// process returns the name of a process and whether it still runs.
 func process(pid string) (name string, running bool) {
 	// "1234 (name) S …": names may hold anything.
 	stat, _ := os.ReadFile("/proc/" + pid + "/stat")

@@ -1,4 +1,4 @@
-package run
+package attach
 
 import (
 	"errors"
@@ -8,9 +8,9 @@ import (
 	"weir/loader"
 )
 
-// Detach takes weir off an interface, and removes the pins that are left of
+// Detach detaches weir from an interface, and removes the pins that are left of
 // one that is gone. It fails where weir is not attached.
-func Detach(pins Pins, t Target) error {
+func Detach(pins loader.Pins, t loader.Target) error {
 	a, err := pins.Open(t)
 	if errors.Is(err, loader.ErrNoNetns) {
 		// The namespace is gone as well; the pins remember its name.
@@ -24,8 +24,8 @@ func Detach(pins Pins, t Target) error {
 	return errors.Join(a.DetachAny(), a.Close())
 }
 
-// severed finds what is left of an interface that is gone, or nil.
-func severed(pins Pins, t Target) *loader.Attachment {
+// severed returns what is left of an interface that is gone, or nil.
+func severed(pins loader.Pins, t loader.Target) *loader.Attachment {
 	list, _ := pins.List() // damaged pins are not what is looked for
 	var found *loader.Attachment
 	for _, a := range list {
@@ -38,10 +38,10 @@ func severed(pins Pins, t Target) *loader.Attachment {
 	return found
 }
 
-// DetachAll takes weir off all interfaces, and gives their names.
-func DetachAll(pins Pins) ([]Target, error) {
+// DetachAll detaches weir from all interfaces, and returns them.
+func DetachAll(pins loader.Pins) ([]loader.Target, error) {
 	list, err := pins.List()
-	detached := []Target{}
+	detached := []loader.Target{}
 	for _, a := range list {
 		if bad := a.DetachAny(); bad != nil {
 			err = errors.Join(err, bad)
@@ -53,9 +53,9 @@ func DetachAll(pins Pins) ([]Target, error) {
 	return detached, err
 }
 
-// DetachOnly is DetachAll where weir is attached once at most, and otherwise
-// fails and changes nothing.
-func DetachOnly(pins Pins) ([]Target, error) {
+// DetachOnly is DetachAll where weir is attached to one interface at most;
+// otherwise it fails and changes nothing.
+func DetachOnly(pins loader.Pins) ([]loader.Target, error) {
 	list, err := pins.List()
 	var names []string
 	for _, a := range list {

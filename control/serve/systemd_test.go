@@ -1,4 +1,4 @@
-package notify
+package serve
 
 import (
 	"net"
@@ -37,7 +37,7 @@ func TestManager(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	for _, name := range []string{path, "@weir-notify-" + strconv.Itoa(os.Getpid())} {
 		told := manager(t, name)
-		m, err := Dial()
+		m, err := DialManager()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func TestManager(t *testing.T) {
 func TestNoManager(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	t.Setenv("WATCHDOG_USEC", "1000000") // a parent's
-	m, err := Dial()
+	m, err := DialManager()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestWatchdog(t *testing.T) {
 	} {
 		t.Setenv("WATCHDOG_USEC", c.usec)
 		t.Setenv("WATCHDOG_PID", c.pid)
-		m, err := Dial()
+		m, err := DialManager()
 		if err != nil || c.bad != "" {
 			if err == nil || c.bad == "" || !strings.Contains(err.Error(), c.bad) {
 				t.Errorf("%+v: got error %v", c, err)
@@ -121,7 +121,7 @@ func TestBadSocket(t *testing.T) {
 		{filepath.Join(t.TempDir(), "none"), "connect to the service manager"},
 	} {
 		t.Setenv("NOTIFY_SOCKET", c.name)
-		if _, err := Dial(); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := DialManager(); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got error %v", c.name, err)
 		}
 	}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"weir/control/config"
+	"weir/control/daemon"
+	"weir/control/engine"
+	"weir/control/feed"
+	"weir/control/observe/heavy"
+	"weir/control/quantity"
+	"weir/filter/membership"
+	"weir/loader"
+)
+
+// configFlags are flags that say what a configuration says: with --config the
+// file, otherwise the flags. They are a [config.Reader].
+type configFlags struct {
+	flags    *pflag.FlagSet
+	withFile []string // flags that go with --config
+
+	file   string
+	config config.Config // what the flags say, but for the following
+
+	block, allow []string
+	direction    engine.Direction
+	lenient      bool
+	maxBad       quantity.Share
+	wide         bool
+	ifaces       []string
+	netns        string
+	xdp          loader.Hook
+	learn        int
+}
+
+// newConfigFlags adds the flags that name lists, say how to read them, and how to
+// filter by them. withFile are flags of the command that go with --config.
+func newConfigFlags(c *cobra.Command, withFile ...string) *configFlags {
+	v := &configFlags{flags: c.Flags(), withFile: append(withFile, "config"), config: *config.Default()}
+	conf := &v.config
+	conf.Keep, conf.StateDir = false, "" // what flags say keeps nothing
+	v.maxBad = defaultMaxBad()
+
+	f := v.flags
+	f.StringVarP(&v.file, "config", "c", "", "`file` that says all of it, weir.yaml")
+	f.StringArrayVar(&v.block, "block", nil, "`file` of a list to block, - for standard input; repeat for more")
+	f.StringArrayVar(&v.allow, "allow", nil, "`file` of a list that passes whatever blocks it; repeat for more")
+	f.TextVar(&v.direction, "direction", v.direction,
+		"`side` of packets that addresses and prefixes in the lists are matched with: src, dst or both")
+	f.BoolVar(&v.lenient, "lenient", false, "mask host bits in prefixes instead of calling the line bad")
+	f.TextVar(&v.maxBad, "max-bad", v.maxBad, "`share` of bad lines above which a file is refused")
+	f.BoolVar(&v.wide, "wide", false, "let a block list cover more than a quarter of IPv4 or IPv6")
+	f.TextVar(&conf.Mode, "mode", conf.Mode, "`mode`: exact, or approx for more entries than memory, at a planned rate of false drops")
+	f.Float64Var(&conf.BitsPerEntry, "bits-per-entry", conf.BitsPerEntry, "`bits` per entry of the filter in approximate mode")
+	f.BoolVar(&conf.Monitor, "monitor", false, "count what would be dropped, and drop nothing")
+	f.TextVar(&conf.Malformed, "malformed", conf.Malformed, "`action` on malformed packets: pass or drop")
+	listFlag(f, "failsafe-port", "destination `port` that always passes, as in tcp/22 or 22/tcp; repeat for more, up to 8",
+		appendText(&conf.Failsafe.Ports))
+	listFlag(f, "failsafe", "`prefix` of sources that always pass; repeat for more, up to 8 of each family",
+		appendText(&conf.Failsafe.Prefixes))
+	choices(c, "direction", "src", "dst", "both")
+	choices(c, "mode", "exact", "approx")
+	choices(c, "malformed", "pass", "drop")
+	return v
+}
+
+// defaultMaxBad is the share of bad lines that a list has unless it says another.
+func defaultMaxBad() quantity.Share {
+	var l config.List
+	l.SetDefaults()
+	return l.MaxBad
+}
+
+// attachFlags adds the flags that say where to filter, and what to do besides.
+func (v *configFlags) attachFlags(c *cobra.Command) {
+	f, conf := v.flags, &v.config
+	f.StringSliceVar(&v.ifaces, "iface", nil, "`interfaces` to filter on, joined by commas; globs also cover interfaces created later")
+	f.TextVar(&v.xdp, "xdp", v.xdp, "where the program runs: `place` native, generic (slower, any driver) or offload")
+	choices(c, "xdp", "native", "generic", "offload")
+	f.BoolVar(&conf.Keep, "keep", false, "leave the program attached when stopped")
+	f.Func("track", "`tracker` of heavy flows, as above; repeat for up to 4", func(s string) error {
+		spec, err := heavy.Parse(s)
+		conf.Trackers = append(conf.Trackers, spec)
+		return err
+	})
+	f.IntVar(&v.learn, "learn", 0, "hot `elements` that get bits of their own, so that they are not taken for listed ones; "+
+		"0: none (default in approximate mode "+fmt.Sprint(conf.Learning.Elements)+")")
+	f.StringVar((*string)(&conf.API.Socket), "socket", string(conf.API.Socket), "`path` of the socket that commands such as weir top ask; empty: none")
+	f.StringVar((*string)(&conf.Metrics.Listen), "metrics", "", "`address` and port on which Prometheus may scrape /metrics, such as 127.0.0.1:9477; "+
+		"without it, the socket alone serves them")
+	placeFlags(f, &v.netns, &conf.Pins)
+}
+
+// check checks the flags themselves.
+func (v *configFlags) check() error {
+	if v.file == "" {
+		return nil
+	}
+	var conflict string
+	v.flags.Visit(func(f *pflag.Flag) {
+		if !slices.Contains(v.withFile, f.Name) {
+			conflict = f.Name
+		}
+	})
+	if conflict != "" {
+		return usageError{fmt.Errorf("--%s does not go with --config: say it in the file", conflict)}
+	}
+	return nil
+}
+
+// Read returns the configuration of the file, or of the flags. What the flags say
+// keeps nothing, and requires its interfaces and lists.
+func (v *configFlags) Read() (*config.Config, error) {
+	if v.file != "" {
+		return config.Load(v.file)
+	}
+	c, err := v.said()
+	if err != nil {
+		return nil, err
+	}
+	return c, c.Validate()
+}
+
+// said returns what the flags say.
+func (v *configFlags) said() (*config.Config, error) {
+	c := v.config
+	if v.wide {
+		c.MaxCoverage = 1
+	}
+	if v.flags.Changed("learn") {
+		c.Learning.Elements, c.Learning.Exact = v.learn, c.Mode == membership.Exact && v.learn > 0
+	}
+	for _, t := range targets(v.ifaces, v.netns) {
+		c.Interfaces = append(c.Interfaces, config.Interface{Name: t.Iface, Netns: t.Netns, XDP: v.xdp, Required: true})
+	}
+	for _, kind := range []struct {
+		files  []string
+		action config.Action
+	}{{v.block, config.Block}, {v.allow, config.Allow}} {
+		for _, file := range kind.files {
+			l, err := c.AddFile(file, kind.action)
+			if err != nil {
+				return nil, err
+			}
+			l.Direction, l.Lenient, l.MaxBad = v.direction, v.lenient, v.maxBad
+		}
+	}
+	return &c, nil
+}
+
+// offline is Read for commands that attach to no interface.
+func (v *configFlags) offline() (*config.Config, error) {
+	if v.file != "" {
+		return config.Load(v.file)
+	}
+	c, err := v.said()
+	if err != nil {
+		return nil, err
+	}
+	c.Interfaces = []config.Interface{{Name: "*"}}
+	return c, c.Validate()
+}
+
+// prepare reads the lists, and prints what is wrong with them.
+func (v *configFlags) prepare(c *cobra.Command, out *console) (*daemon.Prepared, error) {
+	if err := v.check(); err != nil {
+		return nil, err
+	}
+	conf, err := v.offline()
+	if err != nil {
+		return nil, err
+	}
+	progress := new(feed.Progress)
+	stop := showProgress(out, progress)
+	p, err := daemon.Prepare(c.Context(), conf, slog.New(slog.NewTextHandler(out, nil)), progress)
+	stop()
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range p.Warnings() {
+		fmt.Fprintln(out, "weir:", w)
+	}
+	return p, nil
+}
+
+// placeFlags are the flags that say where weir is attached and pinned.
+func placeFlags(f *pflag.FlagSet, netns *string, pins *loader.Pins) {
+	f.StringVar(netns, "netns", "", "network `namespace` of the interfaces: a name as of ip-netns, or a path")
+	pinsFlag(f, pins)
+}
+
+func pinsFlag(f *pflag.FlagSet, pins *loader.Pins) {
+	f.StringVar((*string)(pins), "pins", string(loader.DefaultPins), "`directory` of pins, on a BPF file system")
+}
+
+// targets returns the interfaces of a namespace, each once.
+func targets(ifaces []string, netns string) []loader.Target {
+	var all []loader.Target
+	for _, name := range ifaces {
+		t := loader.Target{Netns: netns, Iface: strings.TrimSpace(name)}
+		if t.Iface != "" && !slices.Contains(all, t) {
+			all = append(all, t)
+		}
+	}
+	return all
+}

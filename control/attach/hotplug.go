@@ -1,0 +1,305 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"weir/control/engine"
+	"weir/loader"
+)
+
+// hotplug attaches programs to interfaces the moment the kernel reports them,
+// mostly before they are up. It waits for nothing: not for the verifier, since
+// its programs are loaded already, nor for the manager's goroutine, which may be
+// building an engine, nor for the lock of the pins, since each interface has a
+// goroutine of its own. The manager takes in later what it has attached.
+type hotplug struct {
+	pins    loader.Pins
+	log     *slog.Logger
+	changed chan struct{} // the manager has something to look at
+
+	watches map[string]watch // by namespace; the manager's goroutine alone uses them
+
+	attaching sync.WaitGroup                  // the goroutines
+	mu        sync.Mutex                      // guards what follows; never held while waiting for the pins
+	pending   map[loader.Target]*loader.Iface // interfaces that a goroutine works on, and what was reported of them since
+	targets   []Target                        // none: nothing is attached to any more
+	lost      []loader.Target
+	known     map[loader.Target]*loader.Attachment // those the manager has, or is to take in
+	preloaded []*preloaded
+	arrived   []*managedInterface   // to be taken in
+	failed    map[loader.Target]int // index of the interface that a preloaded program did not fit
+}
+
+// watch is a subscription to a namespace, by its inode number.
+type watch struct {
+	inode  uint64
+	cancel context.CancelFunc
+}
+
+// preloaded is a program that waits for an interface.
+type preloaded struct {
+	stats    *loader.Stats
+	program  *loader.Program
+	engine   *engine.Generation
+	metadata []byte
+}
+
+func (p *preloaded) Close() error { return errors.Join(p.program.Close(), p.stats.Close()) }
+
+// maxPreloaded is the number of programs that wait for new interfaces: these may
+// come in pairs, as veths do.
+const maxPreloaded = 2
+
+func newHotplug(c Config) *hotplug {
+	return &hotplug{
+		pins: c.Pins, log: c.Log, changed: make(chan struct{}, 1),
+		watches: make(map[string]watch), pending: make(map[loader.Target]*loader.Iface),
+		known: make(map[loader.Target]*loader.Attachment), failed: make(map[loader.Target]int),
+	}
+}
+
+// watch subscribes to the namespaces of targets, and leaves those that are gone:
+// a namespace cannot end while it is watched.
+func (h *hotplug) watch(targets []Target) {
+	exists := make(map[string]bool)
+	for _, t := range targets {
+		if _, done := exists[t.Netns]; done {
+			continue
+		}
+		inode, err := t.Namespace()
+		if exists[t.Netns] = err == nil; err != nil || h.watches[t.Netns].inode == inode {
+			continue
+		}
+		if old, ok := h.watches[t.Netns]; ok {
+			old.cancel()
+		}
+		ctx, cancel := context.WithCancel(context.Background()) // until stop
+		if err := t.Follow(ctx.Done(), func(i *loader.Iface) { h.notice(t.Netns, i) }); err != nil {
+			h.log.Debug(err.Error()) // FollowInterval will do
+			cancel()
+			continue
+		}
+		h.watches[t.Netns] = watch{inode, cancel}
+	}
+	for name, w := range h.watches {
+		if !exists[name] {
+			w.cancel()
+			delete(h.watches, name)
+		}
+	}
+}
+
+// notice handles an interface that has come or changed, or, where it is nil, one
+// that has gone.
+func (h *hotplug) notice(netns string, i *loader.Iface) {
+	if i == nil || !h.attach(loader.Target{Netns: netns, Iface: i.Name}, i) {
+		h.wake()
+	}
+}
+
+// wake makes the manager look.
+func (h *hotplug) wake() {
+	select {
+	case h.changed <- struct{}{}:
+	default: // it has yet to look
+	}
+}
+
+// attach attaches a program to an interface, if one waits for it, then wakes the
+// manager; it reports whether it does. Where that fails, the manager will find
+// the interface without a program, try again, and log why.
+func (h *hotplug) attach(t loader.Target, i *loader.Iface) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.targets) == 0 {
+		return false
+	}
+	if _, busy := h.pending[t]; busy {
+		h.pending[t] = i
+		return true
+	}
+	if a := h.known[t]; a != nil {
+		h.start(t, func() {
+			if err := a.Reattach(i); err != nil {
+				h.log.Debug(err.Error())
+			}
+		})
+		return true
+	}
+	at := slices.IndexFunc(h.targets, func(o Target) bool { return o.matches(t) })
+	if at < 0 || len(h.preloaded) == 0 || h.failed[t] == i.Index || slices.Contains(h.lost, t) {
+		return false
+	}
+	p, xdp := h.preloaded[0], h.targets[at].XDP
+	h.preloaded = h.preloaded[1:]
+	h.start(t, func() {
+		a, err := h.pins.Attach(t, i, xdp, p.metadata, p.program)
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if err != nil {
+			h.failed[t], h.preloaded = i.Index, append(h.preloaded, p)
+			h.log.Debug(err.Error())
+			return
+		}
+		delete(h.failed, t)
+		h.known[t] = a
+		h.arrived = append(h.arrived, &managedInterface{Target: t, XDP: xdp, Attachment: a, engine: p.engine})
+	})
+	return true
+}
+
+// start calls fn for an interface in a goroutine, which then handles what was
+// reported meanwhile.
+func (h *hotplug) start(t loader.Target, fn func()) {
+	h.pending[t] = nil
+	h.attaching.Go(func() {
+		fn()
+		h.mu.Lock()
+		next := h.pending[t]
+		delete(h.pending, t)
+		h.mu.Unlock()
+		if next == nil || !h.attach(t, next) {
+			h.wake()
+		}
+	})
+}
+
+// arrivals returns the interfaces that were attached to, for the manager to take
+// in.
+func (h *hotplug) arrivals() (all []*managedInterface) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all, h.arrived = h.arrived, nil
+	return all
+}
+
+// setTargets sets what is to be filtered, and what is filtered.
+func (h *hotplug) setTargets(targets []Target, lost []loader.Target, interfaces []*managedInterface) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.targets, h.lost = slices.Clone(targets), slices.Clone(lost)
+	clear(h.known)
+	for _, i := range slices.Concat(interfaces, h.arrived) {
+		if i.Attachment != nil {
+			h.known[i.Target] = i.Attachment
+		}
+	}
+	for t := range h.failed {
+		if !slices.ContainsFunc(h.targets, func(o Target) bool { return o.matches(t) }) {
+			delete(h.failed, t)
+		}
+	}
+}
+
+// has reports whether hotplug has attached to an interface, is about to, or
+// knows it.
+func (h *hotplug) has(t loader.Target) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, busy := h.pending[t]
+	return busy || h.known[t] != nil
+}
+
+// forget makes sure that the program is not put back on an interface, unless
+// that has happened since the manager looked, or is under way.
+func (h *hotplug) forget(i *managedInterface) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, busy := h.pending[i.Target]; busy {
+		return false
+	}
+	if i.Attachment != nil {
+		if index, err := i.Index(); err != nil || index != i.index {
+			return false
+		}
+	}
+	delete(h.known, i.Target)
+	delete(h.failed, i.Target)
+	return true
+}
+
+// wanted is how many programs are to be preloaded: for interfaces that may come
+// and have no program kept for them.
+func (h *hotplug) wanted() (n int) {
+	for _, t := range h.targets {
+		switch {
+		case t.glob():
+			return maxPreloaded
+		case h.known[t.Target] == nil && !slices.Contains(h.lost, t.Target):
+			n++
+		}
+	}
+	return min(n, maxPreloaded)
+}
+
+// refill preloads the programs that are wanted, of the current engine.
+func (h *hotplug) refill(e *engine.Generation, metadata func() ([]byte, error)) error {
+	h.mu.Lock()
+	wanted := h.wanted()
+	stale := slices.DeleteFunc(slices.Clone(h.preloaded), func(p *preloaded) bool { return p.engine == e })
+	missing := max(0, wanted-(len(h.preloaded)-len(stale)))
+	h.mu.Unlock()
+	var loaded []*preloaded
+	var err error
+	for range missing {
+		var p *preloaded
+		if p, err = preload(e, metadata); err != nil {
+			break
+		}
+		loaded = append(loaded, p)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	// One of an earlier engine is better than none while the next is loaded.
+	h.preloaded = slices.DeleteFunc(h.preloaded, func(p *preloaded) bool {
+		if p.engine != e {
+			p.Close()
+		}
+		return p.engine != e
+	})
+	h.preloaded = append(h.preloaded, loaded...)
+	for len(h.preloaded) > wanted {
+		h.preloaded[0].Close()
+		h.preloaded = h.preloaded[1:]
+	}
+	return err
+}
+
+func preload(e *engine.Generation, metadata func() ([]byte, error)) (_ *preloaded, err error) {
+	p := &preloaded{engine: e}
+	if p.metadata, err = metadata(); err != nil {
+		return nil, err
+	}
+	if p.stats, err = loader.NewStats(0); err != nil {
+		return nil, err
+	}
+	if p.program, err = e.Load(p.stats); err != nil {
+		return nil, errors.Join(err, p.stats.Close())
+	}
+	return p, nil
+}
+
+// stop ends hotplug. It returns what was still to be taken in.
+func (h *hotplug) stop() []*managedInterface {
+	for _, w := range h.watches {
+		w.cancel()
+	}
+	h.mu.Lock()
+	h.targets = nil
+	h.mu.Unlock()
+	h.attaching.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range h.preloaded {
+		p.Close()
+	}
+	h.preloaded = nil
+	clear(h.known)
+	arrived := h.arrived
+	h.arrived = nil
+	return arrived
+}

@@ -1,0 +1,89 @@
+package attach
+
+import (
+	"errors"
+	"log/slog"
+	"time"
+
+	"weir/control/engine"
+	"weir/loader"
+)
+
+// managedInterface is an interface that a manager filters, or waits for.
+type managedInterface struct {
+	loader.Target
+	XDP                loader.Hook
+	*loader.Attachment           // nil while no such interface has existed
+	adopted            bool      // a program was filtering when the manager found it
+	index              int       // of the interface, as last seen; 0: it is gone
+	gone               time.Time // when it was found to be gone
+	problem            string    // why it is not filtered, as last logged
+
+	// engine is set where hotplug attached the program: it may not be the
+	// current one. It is nil once the program is known to be current.
+	engine *engine.Generation
+}
+
+// logOnce logs why an interface is not filtered, once while that stays the same.
+func (i *managedInterface) logOnce(log *slog.Logger, err error) {
+	if text := err.Error(); text != i.problem {
+		i.problem = text
+		log.Error(text)
+	}
+}
+
+// filtered reports whether the interface exists and has this manager's program.
+func (i *managedInterface) filtered() bool {
+	return i.Attachment != nil && !i.Severed() && !i.Replaced()
+}
+
+// updateIndex notes which interface has the name now.
+func (i *managedInterface) updateIndex() {
+	if i.Attachment != nil {
+		i.index, _ = i.Index()
+	}
+}
+
+// describe updates the metadata at the attachment.
+func (i *managedInterface) describe(m Metadata) error {
+	old, err := MetadataOf(i.Attachment)
+	if err != nil {
+		return err
+	}
+	m.InheritCounters(old, i.Stats().Lists(nil))
+	text, err := m.encode()
+	if err != nil {
+		return err
+	}
+	return i.SetMetadata(text)
+}
+
+// Interface is the state of an interface that a manager filters or waits for.
+type Interface struct {
+	loader.Target
+	Filtered bool
+	Problem  string // why it is not filtered, where that is known
+}
+
+// predecessor is the program that filters on an interface when a manager finds it.
+type predecessor struct {
+	*loader.Attachment // nil: there is none
+	Metadata
+	err error // why the metadata could not be read
+}
+
+func (p predecessor) Close() error {
+	if p.Attachment == nil {
+		return nil
+	}
+	return p.Attachment.Close()
+}
+
+var (
+	// ErrNothingLeft says that every interface was detached or taken over by
+	// others.
+	ErrNothingLeft = errors.New("nothing is left to filter: every interface was detached or taken over by another weir")
+
+	errTaken    = errors.New("another weir has taken over")
+	errDetached = errors.New("detached by somebody else")
+)

@@ -1,0 +1,682 @@
+package attach
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"weir/control/engine"
+	"weir/loader"
+)
+
+// FollowInterval is how often [Manager.Follow] is to be called where the kernel
+// reports no change: a namespace that does not exist yet cannot be watched.
+const FollowInterval = 250 * time.Millisecond
+
+// goneFor is how long an interface that only a glob covers is waited for when it
+// is gone: longer than whatever made it takes to restart. The next one may have
+// any other name.
+const goneFor = 10 * time.Second
+
+// Config says how a manager attaches.
+type Config struct {
+	Pins     loader.Pins
+	Takeover bool // replace a program whose process still runs
+	Log      *slog.Logger
+}
+
+// Manager keeps an engine's program on the interfaces of its targets. One
+// goroutine may use it; what has to be fast when an interface appears is done by
+// goroutines of its own (see hotplug).
+type Manager struct {
+	Config
+	targets    []Target
+	edges      []string // of a domain that detects loops: names and globs
+	engine     *engine.Generation
+	metadata   Metadata
+	interfaces []*managedInterface
+	hotplug    *hotplug
+	lost       []loader.Target // detached or taken over by others: not attached to again
+	over       bool            // nothing is left to filter, nor to wait for
+	unseen     string          // why interfaces cannot be listed, as last logged
+	edgeError  string          // why a program does not know the edges, as last logged
+}
+
+// NewManager returns a manager that filters nothing yet.
+func NewManager(c Config) *Manager { return &Manager{Config: c, hotplug: newHotplug(c)} }
+
+// Inherited is what programs that filter already pass on to their successors.
+type Inherited struct {
+	TrackerSeed, DigestSeed uint64 // 0: there is none
+}
+
+// Find looks for programs that filter on targets already. It fails where a
+// required interface cannot exist, or the program is that of another process
+// that runs and is not to be taken over.
+func (m *Manager) Find(targets []Target) (Inherited, error) {
+	var all Inherited
+	found, err := expand(targets)
+	if err != nil {
+		return all, err
+	}
+	for _, t := range found {
+		p, err := m.find(t.Target)
+		if !t.Required && errors.Is(err, loader.ErrNoNetns) {
+			continue
+		}
+		if err != nil {
+			return all, err
+		}
+		if p.Attachment != nil {
+			if all.TrackerSeed == 0 {
+				all.TrackerSeed = p.Stats().TrackerSeed()
+			}
+			if all.DigestSeed == 0 {
+				all.DigestSeed = p.Stats().DigestSeed()
+			}
+		}
+		p.Close()
+	}
+	return all, nil
+}
+
+// Start attaches the engine's program to all interfaces of the targets, or, when
+// it fails, to none. Where a program of weir's filters already, it is replaced
+// without a gap, and its counters go on.
+func (m *Manager) Start(e *engine.Generation, d Metadata, targets []Target, edges []string) error {
+	found, err := expand(targets)
+	if err != nil {
+		return err
+	}
+	m.engine, m.metadata, m.targets, m.edges = e, d, targets, edges
+	for _, t := range found {
+		i := &managedInterface{Target: t.Target, XDP: t.XDP}
+		err := m.attach(i)
+		if err != nil && (t.Required || !isAbsent(err)) {
+			m.undo()
+			return err
+		}
+		m.interfaces = append(m.interfaces, i)
+		switch {
+		case err != nil:
+			m.Log.Warn("the interface does not exist, waiting for it", "interface", t.String())
+		case i.adopted:
+			m.Log.Info("adopted a program that was filtering already, counters go on", "interface", t.String())
+		}
+	}
+	m.tidy()
+	m.hotplug.setTargets(m.targets, nil, m.interfaces)
+	m.refill()
+	return nil
+}
+
+// find finds what filters on an interface.
+func (m *Manager) find(t loader.Target) (p predecessor, err error) {
+	a, err := m.Pins.Open(t)
+	switch {
+	case errors.Is(err, loader.ErrNotAttached):
+		return p, nil
+	case err != nil:
+		return p, err
+	case a.Severed():
+		return p, a.Close() // it filters no more
+	}
+	p.Attachment = a
+	if p.Metadata, p.err = MetadataOf(a); p.err != nil {
+		p.Metadata = Metadata{} // not half of it
+	}
+	if pid := p.PID; pid != os.Getpid() && Alive(pid) && !m.Takeover {
+		a.Close()
+		return p, fmt.Errorf("%s: another weir filters there, process %d: stop it first, or take over with --takeover", t, pid)
+	}
+	return p, nil
+}
+
+// attach attaches the program to an interface. A program that was filtering
+// there is replaced.
+func (m *Manager) attach(i *managedInterface) error {
+	d := m.metadata
+	before, err := m.find(i.Target)
+	if err != nil {
+		return err
+	}
+	defer before.Close()
+	i.adopted = before.Attachment != nil
+	if i.adopted {
+		if before.err != nil {
+			m.Log.Warn(before.err.Error()) // no reason not to filter
+		}
+		lists := before.Stats().Lists(nil)
+		if !d.CompatibleCounters(before.Metadata) {
+			m.Log.Warn("the counters are those of another version and start anew", "interface", i.Target.String())
+			if err := before.ForgetStats(); err != nil {
+				return err
+			}
+			lists = nil
+		}
+		d.InheritCounters(before.Metadata, lists)
+	}
+	text, err := d.encode()
+	if err != nil {
+		return err
+	}
+	// A process that is taken over may just have replaced its program.
+	for range 3 {
+		if i.Attachment, err = m.attachOnce(i, text); !errors.Is(err, loader.ErrReplaced) {
+			break
+		}
+	}
+	i.updateIndex()
+	return err
+}
+
+func (m *Manager) attachOnce(i *managedInterface, metadata []byte) (*loader.Attachment, error) {
+	prepared, err := m.Pins.Prepare(i.Target, i.XDP)
+	if err != nil {
+		return nil, err
+	}
+	defer prepared.Close()
+	program, err := m.load(m.engine, i.Target, prepared.Stats())
+	if err != nil {
+		return nil, err
+	}
+	return prepared.Attach(program, metadata)
+}
+
+// load loads an engine's program for an interface.
+func (m *Manager) load(e *engine.Generation, t loader.Target, s *loader.Stats) (*loader.Program, error) {
+	if err := m.setEdges(t, s); err != nil {
+		return nil, err
+	}
+	return e.Load(s)
+}
+
+// undo detaches what Start has attached. A program that replaced another one
+// stays, since the old one cannot be brought back and no listed packet shall
+// pass.
+func (m *Manager) undo() {
+	for _, i := range m.interfaces {
+		if i.adopted {
+			m.Log.Warn("the new lists stay active where weir was filtering already", "interface", i.Target.String())
+		} else if err := i.Detach(); err != nil {
+			m.Log.Error(err.Error())
+		}
+		i.Close()
+	}
+	m.interfaces = nil
+}
+
+// Names returns the names of the interfaces that are filtered.
+func (m *Manager) Names() []string {
+	all := []string{}
+	for _, i := range m.interfaces {
+		if i.filtered() {
+			all = append(all, i.Target.String())
+		}
+	}
+	return all
+}
+
+// Interfaces returns the state of all interfaces: those filtered, and those
+// waited for.
+func (m *Manager) Interfaces() []Interface {
+	var all []Interface
+	for _, i := range m.interfaces {
+		n := Interface{Target: i.Target, Filtered: i.filtered()}
+		if !n.Filtered {
+			n.Problem = i.problem
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+// Named returns the interfaces that targets name without a glob.
+func (m *Manager) Named() []loader.Target {
+	var all []loader.Target
+	for _, t := range m.targets {
+		if !t.glob() {
+			all = append(all, t.Target)
+		}
+	}
+	return all
+}
+
+// Attached returns the attachments that are not another weir's, also those whose
+// interface is gone: what they have counted is still to be read.
+func (m *Manager) Attached() []*loader.Attachment {
+	var all []*loader.Attachment
+	for _, i := range m.interfaces {
+		if i.Attachment != nil && !i.Replaced() {
+			all = append(all, i.Attachment)
+		}
+	}
+	return all
+}
+
+// Filtered returns the attachments of the interfaces that are filtered.
+func (m *Manager) Filtered() []*loader.Attachment {
+	return slices.DeleteFunc(m.Attached(), (*loader.Attachment).Severed)
+}
+
+// Stats returns the counters of Attached.
+func (m *Manager) Stats() []*loader.Stats {
+	var all []*loader.Stats
+	for _, a := range m.Attached() {
+		all = append(all, a.Stats())
+	}
+	return all
+}
+
+// Metadata describes the engine that filters.
+func (m *Manager) Metadata() Metadata { return m.metadata }
+
+// Describe updates the metadata at the attachments.
+func (m *Manager) Describe(d Metadata) {
+	m.metadata = d
+	for _, i := range m.interfaces {
+		if !i.filtered() {
+			continue
+		}
+		if err := i.describe(d); err != nil && !errors.Is(err, loader.ErrReplaced) {
+			m.Log.Warn(err.Error())
+		}
+	}
+}
+
+// Changed receives a value when interfaces have changed and Follow is to be
+// called.
+func (m *Manager) Changed() <-chan struct{} { return m.hotplug.changed }
+
+// Follow looks at what has become of the interfaces. One that had vanished gets
+// its program again when it is back. One that somebody has detached, or where
+// another weir has taken over, is given up. When none is left, and none can
+// come, the error is ErrNothingLeft.
+func (m *Manager) Follow() error {
+	m.hotplug.watch(m.targets)
+	m.takeIn(m.hotplug.arrivals())
+	m.followNames()
+	var lost error
+	m.interfaces = slices.DeleteFunc(m.interfaces, func(i *managedInterface) bool {
+		err := m.ensure(i)
+		if err != nil {
+			m.giveUp(i, err)
+			lost = err
+		}
+		return err != nil
+	})
+	// Who detaches an interface that a glob covers does not mean the next one.
+	if lost != nil && len(m.interfaces) == 0 && (errors.Is(lost, errTaken) || !slices.ContainsFunc(m.targets, Target.glob)) {
+		m.over = true
+	}
+	unseen := ""
+	found, err := expand(m.targets)
+	if err == nil {
+		m.forget(found)
+	} else if unseen = err.Error(); unseen != m.unseen {
+		m.Log.Error(unseen)
+	}
+	m.unseen = unseen
+	for _, t := range found {
+		known := func(i *managedInterface) bool { return i.Target == t.Target }
+		if slices.Contains(m.lost, t.Target) || slices.ContainsFunc(m.interfaces, known) {
+			continue
+		}
+		i := &managedInterface{Target: t.Target, XDP: t.XDP}
+		if err := m.ensure(i); err != nil {
+			m.giveUp(i, err)
+			continue
+		}
+		m.interfaces = append(m.interfaces, i)
+	}
+	m.hotplug.setTargets(m.targets, m.lost, m.interfaces)
+	m.refill()
+	if m.over {
+		return ErrNothingLeft
+	}
+	return nil
+}
+
+// followNames switches to the names of interfaces that were renamed and that the
+// targets cover under those as well: their programs stay where they are.
+func (m *Manager) followNames() {
+	renamed := make(map[*managedInterface]loader.Target)
+	for _, i := range m.interfaces {
+		if t, ok := m.renamed(i); ok {
+			renamed[i] = t
+		}
+	}
+	for i, t := range renamed {
+		free := true
+		m.interfaces = slices.DeleteFunc(m.interfaces, func(o *managedInterface) bool {
+			if _, leaves := renamed[o]; leaves || o.Target != t {
+				return false
+			}
+			// The interface that had the name is gone, or will be renamed as well.
+			free = !o.filtered() && m.hotplug.forget(o)
+			if free {
+				m.release(o)
+			}
+			return free
+		})
+		if !free {
+			continue
+		}
+		if err := i.Rename(t.Iface); err != nil {
+			m.Log.Error(err.Error())
+			continue
+		}
+		m.Log.Info("the interface was renamed, filtering goes on", "interface", i.Target.String(), "name", t.Iface)
+		i.Target = t
+	}
+}
+
+// renamed returns the new name of an interface that was renamed, if the targets
+// cover that in the same way.
+func (m *Manager) renamed(i *managedInterface) (t loader.Target, ok bool) {
+	if !i.filtered() {
+		return t, false
+	}
+	if n, err := i.Number(); err == nil && n == i.index {
+		return t, false
+	}
+	name, err := i.Name()
+	t = loader.Target{Netns: i.Netns, Iface: name}
+	if err != nil || t == i.Target {
+		return t, false
+	}
+	at := slices.IndexFunc(m.targets, func(o Target) bool { return o.matches(t) })
+	return t, at >= 0 && m.targets[at].XDP == i.XDP
+}
+
+// giveUp drops an interface that is not this manager's any more.
+func (m *Manager) giveUp(i *managedInterface, why error) {
+	m.Log.Warn(why.Error(), "interface", i.Target.String())
+	m.hotplug.forget(i)
+	if i.Attachment != nil {
+		i.Close()
+	}
+	m.lost = append(m.lost, i.Target)
+}
+
+// takeIn adds the interfaces that hotplug has attached to. While an engine was
+// built, that may have been with the one before.
+func (m *Manager) takeIn(arrived []*managedInterface) {
+	for _, n := range arrived {
+		at := slices.IndexFunc(m.interfaces, func(i *managedInterface) bool { return i.Target == n.Target })
+		if at < 0 {
+			at, m.interfaces = len(m.interfaces), append(m.interfaces, n)
+		}
+		i := m.interfaces[at]
+		if i != n && i.Attachment != nil {
+			n.Close() // Follow came first, and has adopted it
+			continue
+		}
+		i.Attachment, i.engine, i.problem = n.Attachment, n.engine, ""
+		i.updateIndex()
+		m.Log.Info("the interface is there, filtering", "interface", i.Target.String())
+	}
+}
+
+// bringUp puts the current program on an interface where hotplug attached
+// another one.
+func (m *Manager) bringUp(i *managedInterface) error {
+	if i.engine == nil {
+		return nil
+	}
+	if err := m.renew(i); err != nil {
+		return fmt.Errorf("the previous lists are active there, retrying: %w", err)
+	}
+	if err := i.describe(m.metadata); err != nil {
+		return fmt.Errorf("weir status shows the previous lists there, retrying: %w", err)
+	}
+	i.engine = nil // not to be kept in memory
+	return nil
+}
+
+// renew replaces the program that hotplug has attached, unless it is the current
+// one.
+func (m *Manager) renew(i *managedInterface) error {
+	if err := m.setEdges(i.Target, i.Stats()); err != nil {
+		return err
+	}
+	// A preloaded program takes its interface for none of the edges.
+	if i.engine == m.engine && !i.Stats().Edge() {
+		return nil
+	}
+	p, err := m.engine.Load(i.Stats())
+	if err != nil {
+		return err
+	}
+	if err := i.Replace(p); err != nil {
+		return err
+	}
+	i.engine = m.engine
+	return nil
+}
+
+// refill preloads programs for interfaces that may come.
+func (m *Manager) refill() {
+	if err := m.hotplug.refill(m.engine, m.metadata.encode); err != nil {
+		m.Log.Error("no program is preloaded, new interfaces will be filtered later than they could: " + err.Error())
+	}
+}
+
+// forget drops interfaces that only a glob covers where they do not come back,
+// or have left for another namespace.
+func (m *Manager) forget(found []Target) {
+	m.interfaces = slices.DeleteFunc(m.interfaces, func(i *managedInterface) bool {
+		here := func(t Target) bool { return t.Target == i.Target }
+		waits := i.index == 0 && i.Attachment != nil && time.Since(i.gone) < goneFor
+		if m.named(i.Target) || waits || slices.ContainsFunc(found, here) {
+			return false
+		}
+		if _, renamed := m.renamed(i); renamed || !m.hotplug.forget(i) {
+			return false
+		}
+		m.release(i)
+		return true
+	})
+}
+
+// tidy removes what an earlier weir has left of interfaces that only a glob
+// covers, and that went while none ran: their pins keep old lists in memory.
+func (m *Manager) tidy() {
+	all, err := m.Pins.List()
+	if err != nil {
+		m.Log.Warn(err.Error()) // the others are tidied
+	}
+	for _, a := range all {
+		covers := func(t Target) bool { return t.matches(a.Target()) }
+		if d, _ := MetadataOf(a); a.Severed() && !Alive(d.PID) &&
+			!m.named(a.Target()) && slices.ContainsFunc(m.targets, covers) {
+			if err := a.DetachAny(); err != nil {
+				m.Log.Warn(err.Error())
+			}
+		}
+		a.Close()
+	}
+}
+
+// named reports whether a target names an interface without a glob.
+func (m *Manager) named(i loader.Target) bool {
+	return slices.ContainsFunc(m.targets, func(t Target) bool { return t.Target == i })
+}
+
+// release detaches from an interface that is not to be filtered any more.
+func (m *Manager) release(i *managedInterface) {
+	if i.Attachment == nil {
+		return
+	}
+	if err := errors.Join(i.Detach(), i.Close()); err != nil && !errors.Is(err, loader.ErrReplaced) {
+		m.Log.Error(err.Error())
+	} else {
+		m.Log.Info("no longer filtered", "interface", i.Target.String())
+	}
+}
+
+// ensure makes sure that an interface is filtered, if it exists. It fails where
+// the interface is not this manager's any more.
+func (m *Manager) ensure(i *managedInterface) error {
+	log := m.Log.With("interface", i.Target.String())
+	if i.filtered() {
+		was := i.index
+		if i.updateIndex(); i.index != was {
+			if was != 0 {
+				m.logGone(i, log)
+			}
+			log.Info("the interface is there, filtering")
+		}
+		if m.misnamed(i) && m.hotplug.forget(i) {
+			log.Error("another interface has this name now: it is filtered, the previous one no longer")
+			m.release(i)
+			i.Attachment, i.index = nil, 0
+			return m.begin(i, log)
+		}
+		if err := m.bringUp(i); err != nil {
+			i.logOnce(log, err)
+		} else {
+			i.problem = ""
+		}
+		return nil
+	}
+	if i.Attachment == nil {
+		return m.begin(i, log)
+	}
+	if i.index != 0 && i.Severed() {
+		m.logGone(i, log)
+		i.index, i.gone = 0, time.Now()
+	}
+	switch err := i.Reattach(nil); {
+	case i.Replaced(), errors.Is(err, loader.ErrReplaced):
+		return errTaken
+	case err == nil:
+		i.updateIndex()
+		i.problem = ""
+		log.Info("the interface is there, filtering")
+	case isAbsent(err):
+		i.problem = ""
+	case errors.Is(err, loader.ErrNotAttached):
+		return errDetached
+	default:
+		i.logOnce(log, err)
+	}
+	return nil
+}
+
+// misnamed reports whether another interface, which is not filtered, has taken
+// the name of the one that is. Where two have exchanged their names, both are
+// filtered, and stay so without a gap.
+func (m *Manager) misnamed(i *managedInterface) bool {
+	n, err := i.Number()
+	return err == nil && n != i.index && !slices.ContainsFunc(m.interfaces, func(o *managedInterface) bool {
+		return o.Netns == i.Netns && o.index == n && o.Attachment != nil
+	})
+}
+
+func (m *Manager) logGone(i *managedInterface, log *slog.Logger) {
+	if m.named(i.Target) {
+		log.Error("the interface is gone, waiting for it to come back")
+	} else {
+		log.Info("the interface is gone")
+	}
+}
+
+// begin attaches to an interface, if it exists. It fails where another weir has.
+func (m *Manager) begin(i *managedInterface, log *slog.Logger) error {
+	now, err := m.Pins.Open(i.Target)
+	if err == nil {
+		defer now.Close()
+	}
+	if m.hotplug.has(i.Target) {
+		return nil // it will be taken in
+	}
+	if err == nil && !now.Severed() {
+		if slices.ContainsFunc(m.interfaces, func(o *managedInterface) bool { return o.Attachment != nil && o.ProgramID() == now.ProgramID() }) {
+			return nil // it was renamed since followNames looked
+		}
+		return errTaken
+	}
+	switch err := m.attach(i); {
+	case err == nil:
+		i.problem = ""
+		log.Info("the interface is there, filtering")
+	case isAbsent(err), m.hotplug.has(i.Target): // which came first
+		i.problem = ""
+	default:
+		i.logOnce(log, err)
+	}
+	return nil
+}
+
+// Stop ends the manager: it detaches from all interfaces, unless the program is
+// to be kept. What another weir has taken over is left alone.
+func (m *Manager) Stop(keep bool) error {
+	var errs []error
+	for _, i := range append(m.interfaces, m.hotplug.stop()...) {
+		if i.Attachment == nil {
+			continue
+		}
+		if !keep {
+			if err := i.Detach(); errors.Is(err, loader.ErrReplaced) {
+				m.Log.Warn("another weir has taken over, its program stays", "interface", i.Target.String())
+			} else {
+				errs = append(errs, err)
+			}
+		}
+		errs = append(errs, i.Close())
+	}
+	m.interfaces = nil
+	return errors.Join(errs...)
+}
+
+// setEdges writes which interfaces are edges of a loop domain into the memory of
+// an interface's program.
+func (m *Manager) setEdges(t loader.Target, s *loader.Stats) error {
+	if len(m.edges) == 0 {
+		return s.SetEdges(false, nil)
+	}
+	own, edges, err := t.Edges(m.edges)
+	if errors.Is(err, loader.ErrNoNetns) {
+		return nil // the interface is gone with it
+	}
+	if err != nil {
+		return err
+	}
+	return s.SetEdges(own, edges)
+}
+
+// FollowEdges updates what the programs know of edges, as interfaces come and go.
+func (m *Manager) FollowEdges() {
+	if len(m.edges) > 0 {
+		m.writeEdges()
+	}
+}
+
+func (m *Manager) writeEdges() {
+	problem := ""
+	for _, i := range m.interfaces {
+		if !i.filtered() {
+			continue
+		}
+		if err := m.setEdges(i.Target, i.Stats()); err != nil {
+			problem = i.Target.String() + ": " + err.Error()
+		}
+	}
+	if problem != "" && problem != m.edgeError {
+		m.Log.Error(problem)
+	}
+	m.edgeError = problem
+}
+
+func names(interfaces []*managedInterface) string {
+	var all []string
+	for _, i := range interfaces {
+		all = append(all, i.Target.String())
+	}
+	return strings.Join(all, ", ")
+}

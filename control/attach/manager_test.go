@@ -1,0 +1,493 @@
+package attach
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"weir/control/engine"
+	"weir/control/observe/heavy"
+	"weir/filter/icarus"
+	"weir/filter/verdict"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+// options returns how a manager attaches to the far ends of wires.
+func options(t *testing.T, log *bytes.Buffer, ends ...lab.End) (Config, []Target) {
+	t.Helper()
+	dir, err := os.MkdirTemp("/sys/fs/bpf", "weir-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Config{Pins: loader.Pins(dir), Log: slog.New(slog.NewTextHandler(log, nil))}
+	t.Cleanup(func() {
+		if _, err := DetachAll(c.Pins); err != nil {
+			t.Error(err)
+		}
+		os.RemoveAll(dir)
+	})
+	var targets []Target
+	for _, e := range ends {
+		targets = append(targets, Target{Target: loader.Target{Netns: e.Netns, Iface: e.Iface}})
+	}
+	return c, targets
+}
+
+// buildKernel builds an engine of one list, and its metadata.
+func buildKernel(t *testing.T, text string, c engine.Config, lists int) (*engine.Generation, Metadata) {
+	t.Helper()
+	contents := parse(t, text)
+	var rules []engine.List
+	var all []List
+	for n := range lists {
+		l := engine.List{Name: fmt.Sprintf("list-%d", n), Contents: contents}
+		rules = append(rules, l)
+		all = append(all, List{Name: l.Name, Entries: contents.Len()})
+	}
+	g, err := engine.Build(rules, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Close() })
+	m := Describe(g, c, all)
+	m.PID, m.Version, m.Since, m.Loaded = os.Getpid(), "test", time.Now(), time.Now()
+	return g, m
+}
+
+func startManager(t *testing.T, c Config, targets []Target) (*Manager, error) {
+	t.Helper()
+	g, d := buildKernel(t, "10.0.0.1\n", engine.Config{}, 1)
+	m := NewManager(c)
+	return m, m.Start(g, d, targets, nil)
+}
+
+func begin(t *testing.T, c Config, targets []Target) *Manager {
+	t.Helper()
+	m, err := startManager(t, c, targets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// roll replaces the engine by the next one.
+func (m *Manager) roll(t *testing.T, g *engine.Generation, d Metadata, targets []Target, edges []string) error {
+	r, err := m.Prepare(g, d, targets, edges)
+	if err != nil {
+		return err
+	}
+	return r.Commit()
+}
+
+// reload replaces the engine by one of other entries.
+func (m *Manager) reload(t *testing.T, text string) error {
+	g, d := buildKernel(t, text, engine.Config{}, 1)
+	return m.roll(t, g, d, nil, nil)
+}
+
+// reconfigure replaces the engine, and the targets.
+func (m *Manager) reconfigure(t *testing.T, targets []Target) error {
+	g, d := buildKernel(t, "10.0.0.1\n", engine.Config{}, 1)
+	return m.roll(t, g, d, targets, nil)
+}
+
+// states returns the state of all interfaces, by name of the namespace.
+func states(t *testing.T, pins loader.Pins) map[string]Status {
+	t.Helper()
+	all, err := ReadStatus(pins)
+	if err != nil {
+		t.Fatal(err)
+	}
+	states := map[string]Status{}
+	for _, i := range all {
+		states[i.Netns] = i
+	}
+	return states
+}
+
+// attachLoaded attaches the program that load returns.
+func attachLoaded(d loader.Pins, to loader.Target, hook loader.Hook, metadata []byte, load func(*loader.Stats) (*loader.Program, error)) (*loader.Attachment, error) {
+	p, err := d.Prepare(to, hook)
+	if err != nil {
+		return nil, err
+	}
+	defer p.Close()
+	program, err := load(p.Stats())
+	if err != nil {
+		return nil, err
+	}
+	return p.Attach(program, metadata)
+}
+
+// Where a manager cannot attach everywhere, an interface that was filtered before
+// stays so, even if it is unknown by what.
+func TestStartUndone(t *testing.T) {
+	for _, about := range []string{`{}`, `"what is this"`} {
+		l := lab.New(t)
+		var log bytes.Buffer
+		c, targets := options(t, &log, l.B)
+		g, err := loader.NewGeneration(loader.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close()
+		a, err := attachLoaded(c.Pins, targets[0].Target, loader.Native, []byte(about), g.Load)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Close()
+		targets = append(targets, Target{Target: loader.Target{Netns: l.A.Netns, Iface: l.A.Iface}}, Target{Target: loader.Target{Netns: l.B.Netns, Iface: "nosuch"}, Required: true})
+		if _, err := startManager(t, c, targets); !errors.Is(err, loader.ErrNoInterface) {
+			t.Fatal(err)
+		}
+		all := states(t, c.Pins)
+		if i, ok := all[l.B.Netns]; len(all) != 1 || !ok || i.Severed || i.Since.IsZero() {
+			t.Errorf("attached: %+v", all)
+		}
+		if got := strings.Contains(log.String(), "metadata of the attachment"); got != (about != `{}`) {
+			t.Errorf("%s: log:\n%s", about, &log)
+		}
+	}
+}
+
+// Counters under other reasons are not taken over.
+func TestOtherReasons(t *testing.T) {
+	var log bytes.Buffer
+	c, targets := options(t, &log, lab.New(t).B)
+	g, err := loader.NewGeneration(loader.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	a, err := attachLoaded(c.Pins, targets[0].Target, loader.Native, []byte(`{"counted_reasons": ["rain", "snow"]}`), func(s *loader.Stats) (*loader.Program, error) {
+		p, err := g.Load(s)
+		if err == nil {
+			_, err = p.Test(make([]byte, 60)) // to be counted
+		}
+		return p, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i, err := StatusOf(a); err != nil || i.Total.Packets == 0 || i.Reasons["rain"] != i.Total && i.Reasons["snow"] != i.Total {
+		t.Errorf("%+v, %v", i, err)
+	}
+	a.Close()
+	m := begin(t, c, targets)
+	if all := m.Stats()[0].Reasons(nil); all[verdict.NotIP].Packets != 0 || all[verdict.Clean].Packets != 0 {
+		t.Errorf("counters %v", all)
+	}
+	if err := m.Stop(false); err != nil {
+		t.Error(err)
+	}
+}
+
+// A manager that another replaces, while it is about to reload or to stop, leaves
+// that one's program alone.
+func TestReplaced(t *testing.T) {
+	for name, do := range map[string]func(*testing.T, *Manager) error{
+		"reload": func(t *testing.T, m *Manager) error { return m.reload(t, "10.0.0.1\n") },
+		"stop":   func(_ *testing.T, m *Manager) error { return m.Stop(false) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := lab.New(t)
+			var log bytes.Buffer
+			c, targets := options(t, &log, l.B)
+			f := begin(t, c, targets)
+			dir, err := os.Open(string(c.Pins))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer dir.Close()
+			if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error)
+			go func() { done <- do(t, f) }()
+			time.Sleep(300 * time.Millisecond) // it waits for the lock
+			want := replacePinned(t, c.Pins)
+			dir.Close()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if i := states(t, c.Pins)[l.B.Netns]; i.ProgramID != want {
+				t.Errorf("attached: %+v, want program %d", i, want)
+			}
+			f.Stop(false)
+		})
+	}
+}
+
+// replacePinned replaces the program of the only attachment, as another process
+// does that has the lock, and returns the program's ID.
+func replacePinned(t *testing.T, pins loader.Pins) uint32 {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(string(pins), "*", "link"))
+	if err != nil || len(paths) != 1 {
+		t.Fatal(paths, err)
+	}
+	l, err := link.LoadPinnedLink(paths[0], nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.XDP, AttachType: ebpf.AttachXDP, License: "MIT",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}, // XDP_PASS
+		Flags:        unix.BPF_F_XDP_HAS_FRAGS,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := l.Update(p); err != nil {
+		t.Fatal(err)
+	}
+	info, err := l.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uint32(info.Program)
+}
+
+// When a rollout fails half way, and cannot be undone, the error says where the
+// new lists stay.
+func TestRolloutStuck(t *testing.T) {
+	for _, stuck := range []bool{false, true} {
+		t.Run(fmt.Sprint(stuck), func(t *testing.T) {
+			one, two := lab.New(t), lab.New(t)
+			var log bytes.Buffer
+			c, targets := options(t, &log, one.B, two.B)
+			m := begin(t, c, targets)
+			defer m.Stop(false)
+			// With so many lists, their counters move to new maps, and on the
+			// second interface there is no place any more to pin them.
+			g, d := buildKernel(t, "10.0.0.2\n", engine.Config{}, 101)
+			unpin(t, c.Pins, two.B)
+			want, entries := "the old lists stay active: ", 1
+			if stuck {
+				m.engine.Close() // which then cannot be put back
+				want, entries = "the old lists stay active, but on "+targets[0].String()+" the new ones are: ", 101
+			}
+			if err := m.roll(t, g, d, nil, nil); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("rollout: %v, want %q", err, want)
+			}
+			if got := states(t, c.Pins)[one.B.Netns].Entries; got != entries {
+				t.Errorf("%d entries are described, want %d", got, entries)
+			}
+		})
+	}
+}
+
+// A rollout that fails half way leaves no trace in the programs that are put back:
+// what they take for an edge of a loop domain is what it was.
+func TestRolloutUndone(t *testing.T) {
+	one, two := lab.New(t), lab.New(t)
+	c, targets := options(t, new(bytes.Buffer), one.B, two.B)
+	node, err := icarus.NewNode(1, 0, icarus.Key{}, icarus.Geometry{Size: 64, K: 5, Confirm: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ec engine.Config
+	ec.Loop = engine.Loop{Node: node}
+	g, d := buildKernel(t, "10.0.0.1\n", ec, 1)
+	m := NewManager(c)
+	if err := m.Start(g, d, targets, nil); err != nil {
+		t.Fatal(err)
+	}
+	defer m.Stop(false)
+	i := m.interfaces[0]
+	program, before := i.ProgramID(), constants(t, i)
+
+	ec.Loop.Edges = true
+	spec, err := heavy.Parse("key=src,threshold=1kpps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ec.Trackers = []engine.Tracker{spec.Tracker()} // its maps are to be pinned
+	ec.TrackerSeed = 1
+	next, d := buildKernel(t, "10.0.0.1\n", ec, 1)
+	unpin(t, c.Pins, two.B)
+	if err := m.roll(t, next, d, targets, []string{one.B.Iface, two.B.Iface}); err == nil || !strings.Contains(err.Error(), "the old lists stay active: ") {
+		t.Fatalf("rollout: %v", err)
+	}
+	if i.ProgramID() == program {
+		t.Fatal("it did not fail half way")
+	}
+	if !bytes.Equal(constants(t, i), before) {
+		t.Error("the program that was put back has other constants")
+	}
+	if m.engine != g || len(m.edges) != 0 {
+		t.Errorf("edges %v, the engine is the old one: %v", m.edges, m.engine == g)
+	}
+}
+
+// constants returns those of the program that is attached.
+func constants(t *testing.T, h *managedInterface) []byte {
+	t.Helper()
+	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(h.ProgramID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if info, err := m.Info(); err != nil || !strings.HasSuffix(info.Name, ".rodata") {
+			continue
+		}
+		text, err := m.LookupBytes(uint32(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	t.Fatal("the program has no constants")
+	return nil
+}
+
+// unpin removes the pins of an end: whatever wants a new one there fails.
+func unpin(t *testing.T, pins loader.Pins, e lab.End) {
+	t.Helper()
+	target := loader.Target{Netns: e.Netns, Iface: e.Iface}
+	inode, err := target.Namespace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := target.Number()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(fmt.Sprintf("%s/%d:%d", pins, inode, index)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Targets that cannot be looked for are refused before anything has changed.
+func TestBadTargets(t *testing.T) {
+	l := lab.New(t)
+	var log bytes.Buffer
+	c, targets := options(t, &log, l.B)
+	m := begin(t, c, targets)
+	defer m.Stop(false)
+	before := m.engine
+	next := append(slices.Clone(targets), Target{Target: loader.Target{Netns: l.B.Netns, Iface: "wan["}})
+	if err := m.reconfigure(t, next); err == nil || !strings.Contains(err.Error(), `"wan["`) {
+		t.Errorf("reconfigure: %v", err)
+	}
+	if m.engine != before || len(m.targets) != 1 {
+		t.Errorf("targets %v", m.targets)
+	}
+
+	// Those that cannot be looked for later, as for want of a privilege, are logged once.
+	m.targets = next
+	for range 3 {
+		if err := m.Follow(); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := strings.Count(log.String(), "wan["); n != 1 {
+		t.Errorf("logged %d times:\n%s", n, &log)
+	}
+}
+
+// Where a glob may yet cover other interfaces, detaching the last one does not end
+// the manager; another weir that takes it over does. One that is another's from
+// the start is logged once.
+func TestLost(t *testing.T) {
+	type env struct {
+		Config
+		targets []Target
+	}
+	theirs := func(t *testing.T, o env, iface string) {
+		t.Helper()
+		g, err := loader.NewGeneration(loader.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close()
+		a, err := attachLoaded(o.Pins, loader.Target{Netns: o.targets[0].Netns, Iface: iface}, loader.Native, nil, g.Load)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Close()
+	}
+	for _, c := range []struct {
+		name, place string
+		lose        func(*testing.T, env)
+		want        error
+	}{
+		{"detached", "wan*", func(t *testing.T, o env) {
+			if _, err := DetachAll(o.Pins); err != nil {
+				t.Fatal(err)
+			}
+		}, nil},
+		{"the only name detached", "wan1", func(t *testing.T, o env) {
+			if _, err := DetachAll(o.Pins); err != nil {
+				t.Fatal(err)
+			}
+		}, ErrNothingLeft},
+		{"taken over", "wan*", func(t *testing.T, o env) { theirs(t, o, "wan1") }, ErrNothingLeft},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := lab.New(t)
+			var log bytes.Buffer
+			config, targets := options(t, &log, l.B)
+			o := env{config, targets}
+			targets[0].Iface = c.place
+			at(t, l.B, addVeth("wan1"))
+			f := begin(t, config, targets)
+			defer f.Stop(false)
+			// Interfaces that come are left to Follow.
+			inode, err := targets[0].Namespace()
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.hotplug.watches[targets[0].Netns] = watch{inode, func() {}}
+			c.lose(t, o)
+			for range 3 { // it stays so
+				if err := f.Follow(); !errors.Is(err, c.want) {
+					t.Errorf("%v, want %v", err, c.want)
+				}
+			}
+			if c.want != nil {
+				return
+			}
+			at(t, l.B, addVeth("wan2"))
+			theirs(t, o, "wan2")
+			at(t, l.B, addVeth("wan3"))
+			for range 3 {
+				if err := f.Follow(); err != nil {
+					t.Error(err)
+				}
+			}
+			if got := f.Names(); len(got) != 1 || !strings.HasPrefix(got[0], "wan3") {
+				t.Errorf("filtered: %v", got)
+			}
+			if n := strings.Count(log.String(), "another weir"); n != 1 {
+				t.Errorf("logged another weir %d times:\n%s", n, &log)
+			}
+		})
+	}
+}

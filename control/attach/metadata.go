@@ -1,0 +1,212 @@
+package attach
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"weir/control/engine"
+	"weir/filter/fpr"
+	"weir/filter/membership"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// Metadata is what stands beside a program in the kernel: what its counters
+// mean, and what it was built from.
+type Metadata struct {
+	Version string    `json:"version"`
+	PID     int       `json:"pid"`    // of the process that attached it
+	Since   time.Time `json:"since"`  // filtering, through all generations
+	Loaded  time.Time `json:"loaded"` // when this generation was loaded
+
+	Mode              string   `json:"mode"`
+	BitsPerEntry      float64  `json:"bits_per_entry,omitempty"` // in approximate mode
+	Monitor           bool     `json:"monitor"`
+	DropMalformed     bool     `json:"drop_malformed"`
+	FailsafePorts     []string `json:"failsafe_ports,omitempty"`
+	FailsafePrefixes  []string `json:"failsafe_prefixes,omitempty"`
+	Entries           int      `json:"entries"` // of all lists
+	Shapes            []string `json:"shapes,omitempty"`
+	KernelBytes       int      `json:"kernel_bytes"`
+	FalsePositiveRate float64  `json:"false_positive_rate"`       // predicted, for a packet that is on no list
+	Lists             []List   `json:"lists"`                     // list number n is Lists[n-1]
+	CountedReasons    []string `json:"counted_reasons,omitempty"` // of the counters, by number
+	Loop              *Loop    `json:"loop,omitempty"`            // nil: loops are not looked for
+}
+
+// Loop describes the host's node in a domain that detects loops.
+type Loop struct {
+	Node    uint64   `json:"node"`
+	Domain  uint8    `json:"domain"`
+	Size    int      `json:"size"`            // of a packet's filter, in bits
+	K       int      `json:"k"`               // bits that a node sets
+	Confirm int      `json:"confirm"`         // nodes in a row that must find a filter unchanged
+	Drop    bool     `json:"drop"`            // otherwise packets in a loop are only reported
+	Edges   []string `json:"edges,omitempty"` // interfaces where packets enter and leave
+}
+
+// List describes a list.
+type List struct {
+	Name      string `json:"name"`
+	Allow     bool   `json:"allow,omitempty"`
+	Source    string `json:"source,omitempty"` // a file, directory or URL; the first of several
+	Direction string `json:"direction"`
+	Entries   int    `json:"entries"`
+	BadLines  int    `json:"bad_lines,omitempty"`
+	// Before is the value of the list's counter when the list became active: its
+	// number may have been another list's.
+	Before loader.Counter `json:"before,omitzero"`
+}
+
+// same reports whether two lists are one at different times.
+func (l *List) same(other List) bool {
+	return l.Name == other.Name && l.Allow == other.Allow
+}
+
+// Describe returns the metadata of an engine that was built from a configuration
+// and lists.
+func Describe(e *engine.Generation, c engine.Config, lists []List) Metadata {
+	m := Metadata{
+		Mode: c.Mode.String(), Monitor: c.Monitor, DropMalformed: c.DropMalformed,
+		Shapes: shapes(e), KernelBytes: e.KernelBytes(), FalsePositiveRate: falsePositiveRate(e.Block),
+		Lists: lists,
+	}
+	m.countEntries()
+	for r := range verdict.NumReasons {
+		m.CountedReasons = append(m.CountedReasons, r.String())
+	}
+	if c.Mode == membership.Approximate {
+		if m.BitsPerEntry = c.BitsPerKey; m.BitsPerEntry == 0 {
+			m.BitsPerEntry = engine.DefaultBitsPerKey
+		}
+	}
+	for _, p := range c.FailsafePorts {
+		m.FailsafePorts = append(m.FailsafePorts, p.String())
+	}
+	for _, p := range c.FailsafePrefixes {
+		m.FailsafePrefixes = append(m.FailsafePrefixes, p.String())
+	}
+	return m
+}
+
+// WithLists returns the metadata with other lists, of which there are as many.
+func (m Metadata) WithLists(lists []List) Metadata {
+	m.Lists = lists
+	m.countEntries()
+	return m
+}
+
+func (m *Metadata) countEntries() {
+	m.Entries = 0
+	for _, l := range m.Lists {
+		m.Entries += l.Entries
+	}
+}
+
+// InheritCounters makes m the successor of old, whose counters go on: the counter
+// of a list that has changed starts from its present value. Without lists' counters
+// all of them start anew.
+func (m *Metadata) InheritCounters(old Metadata, lists []loader.Counter) {
+	if !old.Since.IsZero() { // else old is unknown
+		m.Since = old.Since
+	}
+	m.Lists = slices.Clone(m.Lists) // the counters of other interfaces differ
+	for i := range m.Lists {
+		l := &m.Lists[i]
+		switch number := i + 1; {
+		case number >= len(lists):
+		case i < len(old.Lists) && l.same(old.Lists[i]):
+			l.Before = old.Lists[i].Before
+		default:
+			l.Before = lists[number]
+		}
+	}
+}
+
+// CompatibleCounters reports whether counters under old go on under m: no number
+// may stand for another reason.
+func (m Metadata) CompatibleCounters(old Metadata) bool {
+	n := min(len(m.CountedReasons), len(old.CountedReasons))
+	return slices.Equal(m.CountedReasons[:n], old.CountedReasons[:n])
+}
+
+// CheckSize fails where there are more lists than metadata has room for.
+func CheckSize(lists []List) error {
+	const rest = 8 << 10 // for all other fields
+	widest := make([]List, len(lists))
+	for i, l := range lists {
+		l.Entries, l.BadLines = math.MaxInt32, math.MaxInt32
+		l.Before = loader.Counter{Packets: math.MaxUint64, Bytes: math.MaxUint64}
+		widest[i] = l
+	}
+	b, err := json.Marshal(widest)
+	if err != nil {
+		return fmt.Errorf("describe the lists: %w", err)
+	}
+	if most := loader.MetadataSize - rest; len(b) > most {
+		return fmt.Errorf("%d lists are too many: with such names and sources, an interface has room for about %d; join some",
+			len(lists), len(lists)*most/len(b))
+	}
+	return nil
+}
+
+func (m Metadata) encode() ([]byte, error) {
+	b, err := json.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("describe the attachment: %w", err)
+	}
+	return b, nil
+}
+
+// MetadataOf reads the metadata of an attachment; it is zero where there is none.
+func MetadataOf(a *loader.Attachment) (Metadata, error) {
+	var m Metadata
+	if len(a.Metadata()) == 0 {
+		return m, nil
+	}
+	if err := json.Unmarshal(a.Metadata(), &m); err != nil {
+		return m, fmt.Errorf("metadata of the attachment to %s: %w", a.Target(), err)
+	}
+	return m, nil
+}
+
+// Policy returns what the action of a reason depends on.
+func (m *Metadata) Policy() *verdict.Policy {
+	return &verdict.Policy{DropMalformed: m.DropMalformed, DropLooped: m.Loop != nil && m.Loop.Drop, Monitor: m.Monitor}
+}
+
+// Drops reports whether packets that leave for a reason are dropped.
+func (m *Metadata) Drops(r verdict.Reason) bool { return m.Policy().Action(r) == verdict.Drop }
+
+// shapes returns the names of the shapes in use, by family, the most specific
+// first.
+func shapes(e *engine.Generation) []string {
+	var names []string
+	for _, set := range []*membership.Set{e.Block, e.Allow} {
+		for _, s := range slices.Concat(set.V4, set.V4Flow, set.V6, set.V6Flow) {
+			if name := s.String(); !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// falsePositiveRate bounds the probability that a packet that is on no list is
+// found listed: each shape of its family is one more chance.
+func falsePositiveRate(s *membership.Set) float64 {
+	if s.Len() == 0 {
+		return 0
+	}
+	var rate float64
+	if s.Mode == membership.Exact {
+		rate = fpr.Fingerprint(s.Len(), s.Buckets)
+	} else {
+		rate = s.FalsePositiveRate(s.Len())
+	}
+	probes := max(len(s.V4)+len(s.V4Flow), len(s.V6)+len(s.V6Flow))
+	return -math.Expm1(float64(probes) * math.Log1p(-rate))
+}

@@ -1,0 +1,170 @@
+package attach
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"os"
+	"os/exec"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/engine"
+	"weir/control/list"
+	"weir/filter/membership"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// parse returns the contents of a list.
+func parse(t *testing.T, text string) *list.Set {
+	t.Helper()
+	e, _, err := list.Parse("list", strings.NewReader(text), list.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e.Set()
+}
+
+// build builds an engine of a list to block and one to allow.
+func build(t *testing.T, c engine.Config) *engine.Generation {
+	t.Helper()
+	g, err := engine.Reference([]engine.List{
+		{Name: "l", Direction: engine.Both, Contents: parse(t, "192.0.2.1\n198.51.100.0/24\n2001:db8::/32\n")},
+		{Name: "ours", Allow: true, Direction: engine.Both, Contents: parse(t, "198.51.100.9\n")},
+	}, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Close() })
+	return g
+}
+
+func TestDescribe(t *testing.T) {
+	lists := []List{{Name: "l", Entries: 3}, {Name: "ours", Allow: true, Entries: 1}}
+	var c engine.Config
+	c.FailsafePorts = []verdict.FailsafePort{{Proto: 6, Port: 22}}
+	c.FailsafePrefixes = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	exact := Describe(build(t, c), c, lists)
+	if exact.Entries != 4 || exact.Mode != "exact" || len(exact.Shapes) == 0 || exact.BitsPerEntry != 0 ||
+		!slices.Equal(exact.FailsafePorts, []string{"tcp/22"}) || !slices.Equal(exact.FailsafePrefixes, []string{"10.0.0.0/8"}) {
+		t.Errorf("%+v", exact)
+	}
+	// Two probes of a family, one bucket with four keys in it.
+	if p := exact.FalsePositiveRate; !(p > math.Exp2(-48) && p < 1e-12) {
+		t.Errorf("false positives in exact mode: %g", p)
+	}
+	c.Mode, c.BitsPerKey = membership.Approximate, 10
+	if m := Describe(build(t, c), c, lists); !(m.FalsePositiveRate > exact.FalsePositiveRate && m.FalsePositiveRate < 0.1) || m.BitsPerEntry != 10 {
+		t.Errorf("approximate mode: %+v", m)
+	}
+	lists = slices.Clone(lists)
+	lists[0].Entries = 7
+	if m := exact.WithLists(lists); m.Entries != 8 || exact.Entries != 4 {
+		t.Errorf("%d entries after a change, %d before", m.Entries, exact.Entries)
+	}
+}
+
+// A list counts from the value that its counter had when the list was added,
+// whichever list had that number before.
+func TestInheritCounters(t *testing.T) {
+	counter := func(n uint64) loader.Counter { return loader.Counter{Packets: n, Bytes: 100 * n} }
+	since := time.Now().Add(-time.Hour)
+	old := Metadata{Since: since, Lists: []List{{Name: "a"}, {Name: "b", Before: counter(3)}}}
+	d := Metadata{Since: time.Now(), Lists: []List{{Name: "c"}, {Name: "b"}, {Name: "d"}}}
+	d.InheritCounters(old, []loader.Counter{counter(0), counter(10), counter(20), counter(0)})
+	if !d.Since.Equal(since) {
+		t.Errorf("since %v, want %v", d.Since, since)
+	}
+	now := []loader.Counter{counter(0), counter(15), counter(25), counter(1)}
+	want := []ListCount{{"c", Count(counter(5))}, {"b", Count(counter(22))}, {"d", Count(counter(1))}}
+	if got := byList(d, now); !reflect.DeepEqual(got, want) {
+		t.Errorf("by list: %v, want %v", got, want)
+	}
+	now[0] = counter(7) // approximate mode
+	if got := byList(d, now); got[0] != (ListCount{"", Count(counter(7))}) {
+		t.Errorf("by no list: %v", got[0])
+	}
+}
+
+// Counters of another layout are not inherited.
+func TestInheritNewCounters(t *testing.T) {
+	old := Metadata{Lists: []List{{Name: "a", Before: loader.Counter{Packets: 7}}}}
+	d := Metadata{Lists: []List{{Name: "a"}}}
+	d.InheritCounters(old, nil)
+	if got := byList(d, []loader.Counter{{}, {Packets: 2}})[0].Packets; got != 2 {
+		t.Errorf("%d packets, want 2", got)
+	}
+}
+
+func TestCompatibleCounters(t *testing.T) {
+	d := Metadata{CountedReasons: []string{"a", "b"}}
+	for _, c := range []struct {
+		old  []string
+		want bool
+	}{
+		{nil, true}, {[]string{"a"}, true}, {[]string{"a", "b", "c"}, true}, {[]string{"b"}, false}, {[]string{"a", "c"}, false},
+	} {
+		if got := d.CompatibleCounters(Metadata{CountedReasons: c.old}); got != c.want {
+			t.Errorf("counters of %q go on: %v", c.old, got)
+		}
+	}
+}
+
+// What CheckSize allows has room.
+func TestCheckSize(t *testing.T) {
+	var lists []List
+	for n := 0; CheckSize(lists) == nil; n++ {
+		lists = append(lists, List{Name: fmt.Sprintf("list-%d", n), Source: fmt.Sprintf("/var/lib/lists/list-%d.txt", n), Direction: "src"})
+	}
+	if err := CheckSize(lists).Error(); !strings.Contains(err, fmt.Sprint(len(lists), " lists")) {
+		t.Errorf("%d lists, %s", len(lists), err)
+	}
+	if len(lists) < 100 {
+		t.Errorf("room for %d lists only", len(lists))
+	}
+	lists = lists[1:]
+	for i := range lists {
+		lists[i].Entries, lists[i].BadLines, lists[i].Before = math.MaxInt32, math.MaxInt32, loader.Counter{Packets: math.MaxUint64, Bytes: math.MaxUint64}
+	}
+	b, err := Describe(build(t, engine.Config{}), engine.Config{}, lists).encode()
+	if err != nil || len(b) > loader.MetadataSize {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+}
+
+func TestAlive(t *testing.T) {
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	for pid, want := range map[int]bool{0: false, 1 << 30: false, os.Getpid(): true, cmd.Process.Pid: false} {
+		if got := Alive(pid); got != want {
+			t.Errorf("process %d: %v", pid, got)
+		}
+	}
+}
+
+func TestDrops(t *testing.T) {
+	for _, c := range []struct {
+		reason verdict.Reason
+		m      Metadata
+		want   bool
+	}{
+		{verdict.Blocked, Metadata{}, true},
+		{verdict.Clean, Metadata{}, false},
+		{verdict.Malformed, Metadata{}, false},
+		{verdict.Malformed, Metadata{DropMalformed: true}, true},
+		{verdict.Truncated, Metadata{DropMalformed: true, Monitor: true}, false},
+		{verdict.Monitored, Metadata{Monitor: true}, false},
+	} {
+		if got := c.m.Drops(c.reason); got != c.want {
+			t.Errorf("%v under %+v: %v", c.reason, c.m, got)
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package attach
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"weir/control/engine"
+	"weir/loader"
+)
+
+// Rollout is the next engine with its programs loaded, ready to replace those of
+// the current one.
+type Rollout struct {
+	m        *Manager
+	engine   *engine.Generation
+	metadata Metadata
+	targets  []Target // nil: those of the manager stay
+	edges    []string
+	programs map[*managedInterface]*loader.Program
+}
+
+// Prepare loads an engine's programs for the interfaces that are filtered: all
+// that is likely to fail comes before the first interface changes. Interfaces
+// that the targets no longer cover are released by Commit. Without targets,
+// those of the manager and its edges stay.
+func (m *Manager) Prepare(e *engine.Generation, d Metadata, targets []Target, edges []string) (*Rollout, error) {
+	if targets == nil {
+		edges = m.edges
+	}
+	if _, err := expand(targets); err != nil {
+		return nil, err
+	}
+	for _, i := range m.interfaces {
+		at := slices.IndexFunc(targets, func(t Target) bool { return t.matches(i.Target) })
+		if at >= 0 && i.XDP != targets[at].XDP {
+			return nil, fmt.Errorf("%s: changing from %v to %v would leave it unfiltered for a moment: detach it first", i.Target, i.XDP, targets[at].XDP)
+		}
+	}
+	r := &Rollout{
+		m: m, engine: e, metadata: d, targets: targets, edges: edges,
+		programs: make(map[*managedInterface]*loader.Program),
+	}
+	before := m.edges
+	m.edges = edges
+	for _, i := range m.interfaces {
+		if i.Attachment == nil || i.Replaced() {
+			continue
+		}
+		p, err := m.load(e, i.Target, i.Stats())
+		if err != nil {
+			m.edges = before
+			m.writeEdges()
+			return nil, errors.Join(err, r.close())
+		}
+		r.programs[i] = p
+	}
+	m.edges = before
+	return r, nil
+}
+
+// close closes the programs that were not used.
+func (r *Rollout) close() error {
+	var errs []error
+	for _, p := range r.programs {
+		errs = append(errs, p.Close())
+	}
+	r.programs = nil
+	return errors.Join(errs...)
+}
+
+// Close gives up a rollout that was not committed.
+func (r *Rollout) Close() error {
+	r.m.writeEdges()
+	return r.close()
+}
+
+// Commit replaces the programs, with one update of each link. When it fails, the
+// current engine stays active everywhere, or the error says where it does not.
+func (r *Rollout) Commit() error {
+	m := r.m
+	before := m.edges
+	m.edges = r.edges
+	var replaced []*managedInterface
+	for _, i := range m.interfaces {
+		p := r.programs[i]
+		if p == nil {
+			continue
+		}
+		delete(r.programs, i)
+		err := i.Replace(p)
+		if errors.Is(err, loader.ErrSevered) || errors.Is(err, loader.ErrReplaced) {
+			continue // Follow will see
+		}
+		if err == nil {
+			replaced = append(replaced, i)
+			i.engine = nil
+			continue
+		}
+		m.edges = before
+		m.writeEdges()
+		stuck, bad := m.restore(replaced)
+		for _, i := range stuck {
+			bad = errors.Join(bad, i.describe(r.metadata))
+		}
+		what := "the old lists stay active"
+		if len(stuck) > 0 {
+			what += ", but on " + names(stuck) + " the new ones are"
+		}
+		return fmt.Errorf("%s: %w", what, errors.Join(err, bad, r.close()))
+	}
+	m.engine, m.metadata = r.engine, r.metadata
+	for _, i := range replaced {
+		if err := i.describe(r.metadata); err != nil && !errors.Is(err, loader.ErrReplaced) {
+			m.Log.Warn(err.Error())
+		}
+	}
+	if r.targets != nil {
+		m.retarget(r.targets)
+	}
+	m.refill()
+	return r.close()
+}
+
+// restore brings the current engine back. Where that fails, the next one sticks.
+func (m *Manager) restore(interfaces []*managedInterface) (stuck []*managedInterface, err error) {
+	for _, i := range interfaces {
+		p, bad := m.load(m.engine, i.Target, i.Stats())
+		if bad == nil {
+			bad = i.Replace(p)
+		}
+		if bad == nil || errors.Is(bad, loader.ErrSevered) || errors.Is(bad, loader.ErrReplaced) {
+			continue
+		}
+		stuck, err = append(stuck, i), errors.Join(err, bad)
+	}
+	return stuck, err
+}
+
+// retarget changes what is to be filtered. Interfaces that are no longer covered
+// are released.
+func (m *Manager) retarget(targets []Target) {
+	m.targets = targets
+	m.lost = nil // who names an interface again wants it filtered again
+	m.hotplug.setTargets(targets, nil, m.interfaces)
+	m.interfaces = slices.DeleteFunc(m.interfaces, func(i *managedInterface) bool {
+		if slices.ContainsFunc(targets, func(t Target) bool { return t.matches(i.Target) }) {
+			return false
+		}
+		m.hotplug.forget(i)
+		m.release(i)
+		return true
+	})
+}
+
+// Unfiltered returns, for each interface that exists and cannot be filtered, why.
+func (m *Manager) Unfiltered() (all []string) {
+	for _, i := range m.Interfaces() {
+		if i.Problem != "" {
+			all = append(all, fmt.Sprintf("%s is not filtered: %s", i.Target, strings.TrimSpace(i.Problem)))
+		}
+	}
+	return all
+}

@@ -1,0 +1,69 @@
+// Package attach keeps a program on interfaces: it attaches, replaces, adopts
+// and detaches, and follows interfaces that come, go and change their names.
+package attach
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"weir/loader"
+)
+
+// Target names the interfaces to filter: one interface, or a glob with *, ? and
+// [ ] that also covers interfaces created later.
+type Target struct {
+	loader.Target
+	XDP      loader.Hook
+	Required bool // Start fails without the interface, instead of waiting for it
+}
+
+// glob reports whether the name is a glob.
+func (t Target) glob() bool { return strings.ContainsAny(t.Iface, "*?[") }
+
+// matches reports whether the target covers an interface.
+func (t Target) matches(i loader.Target) bool {
+	if !t.glob() {
+		return t.Target == i
+	}
+	ok, _ := path.Match(t.Iface, i.Iface)
+	return ok && t.Netns == i.Netns
+}
+
+// expand returns the targets with globs replaced by the interfaces that exist.
+// An interface that several targets cover is there once, as the first has it.
+func expand(targets []Target) ([]Target, error) {
+	var all []Target
+	add := func(t Target) {
+		if !slices.ContainsFunc(all, func(o Target) bool { return o.Target == t.Target }) {
+			all = append(all, t)
+		}
+	}
+	for _, t := range targets {
+		if !t.glob() {
+			add(t)
+			continue
+		}
+		names, err := t.Interfaces()
+		if err != nil && !isAbsent(err) {
+			return nil, err
+		}
+		for _, name := range names {
+			if ok, err := path.Match(t.Iface, name); err != nil {
+				return nil, fmt.Errorf("interfaces %q: %w", t.Iface, err)
+			} else if ok {
+				found := t
+				found.Iface = name
+				add(found)
+			}
+		}
+	}
+	return all, nil
+}
+
+// isAbsent reports whether an error says that an interface does not exist.
+func isAbsent(err error) bool {
+	return errors.Is(err, loader.ErrNoInterface) || errors.Is(err, loader.ErrNoNetns)
+}

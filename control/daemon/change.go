@@ -1,0 +1,123 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sort"
+	"time"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/engine"
+	"weir/control/journal"
+	"weir/control/list"
+	"weir/filter/key"
+)
+
+var _ api.Control = (*Daemon)(nil)
+
+// Change implements [api.Control].
+func (d *Daemon) Change(ctx context.Context, c api.Change) (changed api.Changed, err error) {
+	name := c.List
+	if name == "" {
+		name = map[string]string{api.Block: DefaultBlock, api.Allow: DefaultAllow}[c.Action]
+	}
+	changed.List = name
+	err = d.Do(ctx, func() error {
+		l := d.prepared.list(name)
+		switch {
+		case l == nil:
+			return fmt.Errorf("%w: %q", api.ErrNoList, name)
+		case string(l.Action) != c.Action:
+			return &api.BadRequest{Err: fmt.Errorf("list %s is one to %s by, not to %s by", name, l.Action, c.Action)}
+		}
+		batch, err := d.batch(l, c)
+		if err != nil {
+			return err
+		}
+		n, err := d.change(batch)
+		changed.Unchanged = len(batch) - n
+		if changed.Added = n; c.Remove {
+			changed.Added, changed.Removed = 0, n
+		}
+		return err
+	})
+	return changed, err
+}
+
+// batch returns the changes of the journal that a request asks for.
+func (d *Daemon) batch(l *managedList, c api.Change) ([]journal.Change, error) {
+	now := time.Now()
+	each := journal.Entry{
+		List: l.Name, Allow: l.Action == config.Allow, Added: now, Reason: c.Reason, UID: c.UID,
+		Expires: expires(now, time.Duration(c.TTL*float64(time.Second))),
+	}
+	var entries []list.Entries
+	var batch []journal.Change
+	seen := make(map[key.Key]bool) // a bulk may say the same twice
+	for i, text := range c.Entries {
+		e, err := list.ParseEntry(text)
+		if err != nil {
+			return nil, &api.BadRequest{Entry: &i, Text: text, Err: err}
+		}
+		entries = append(entries, e)
+		meant := keys(l.rule(), e)
+		if c.Remove {
+			meant = append(meant, d.formerKeys(l, e)...)
+		}
+		for _, each.Key = range meant {
+			if !seen[each.Key] {
+				seen[each.Key] = true
+				batch = append(batch, journal.Change{Remove: c.Remove, Entry: each})
+			}
+		}
+	}
+	refusal := func(n int) error { // of the first entries
+		var all list.Entries
+		for _, e := range entries[:n] {
+			all.V4, all.V6, all.Flows = append(all.V4, e.V4...), append(all.V6, e.V6...), append(all.Flows, e.Flows...)
+		}
+		return refuse(d.prepared.config, l.List, all.Set())
+	}
+	if !c.Remove && refusal(len(entries)) != nil {
+		i := sort.Search(len(entries), func(i int) bool { return refusal(i+1) != nil }) // the first that is too much
+		return nil, &api.BadRequest{Entry: &i, Text: c.Entries[i], Err: refusal(i + 1)}
+	}
+	return batch, nil
+}
+
+// formerKeys returns the keys of entries that were added when the list had
+// another direction.
+func (d *Daemon) formerKeys(l *managedList, e list.Entries) []key.Key {
+	both := l.rule()
+	both.Direction = engine.Both
+	return slices.DeleteFunc(keys(both, e), func(k key.Key) bool {
+		_, has := d.journal.Get(l.Name, k)
+		return !has
+	})
+}
+
+// change makes changes durable, then active. It returns the number of entries that
+// changed. When it fails, nothing has changed.
+func (d *Daemon) change(batch []journal.Change) (int, error) {
+	before := make([]journal.Change, len(batch))
+	for i, c := range batch {
+		e, had := d.journal.Get(c.List, c.Key)
+		if e.List, e.Key = c.List, c.Key; !had {
+			e.Allow = c.Allow
+		}
+		before[len(batch)-1-i] = journal.Change{Remove: !had, Entry: e}
+	}
+	if err := d.journal.Apply(batch); err != nil {
+		return 0, err
+	}
+	n, err := d.enforce(batch)
+	if err != nil {
+		if err := d.journal.Apply(before); err != nil {
+			d.o.Log.Error("entries that are not active are recorded, and will be active after a restart: " + err.Error())
+		}
+		return 0, fmt.Errorf("nothing was changed: %w", err)
+	}
+	return n, nil
+}

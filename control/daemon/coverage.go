@@ -1,0 +1,90 @@
+package daemon
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"time"
+	"weir/control/config"
+	"weir/control/engine"
+	"weir/control/list"
+	"weir/filter/key"
+)
+
+// refuse returns why a list's entries must not become active: they would cover too
+// much, or what must always pass.
+func refuse(c *config.Config, l config.List, e *list.Set) error {
+	if l.Action == config.Allow || e.Len() == 0 {
+		return nil
+	}
+	if most := float64(c.MaxCoverage); most > 0 {
+		for family, share := range map[string]float64{"IPv4": coverage(&e.V4), "IPv6": coverage(&e.V6)} {
+			if share > most {
+				return fmt.Errorf("list %s: it would cover %.3g %% of %s, where max_coverage is %.3g %%: "+
+					"an entry is wrong, or max_coverage too low", l.Name, 100*share, family, 100*most)
+			}
+		}
+	}
+	matchesSources := l.Direction != engine.Destination
+	for _, safe := range c.Failsafe.Prefixes {
+		var p netip.Prefix
+		var covered bool
+		if safe.Addr().Is4() {
+			p, covered = covers(e.V4.Side(true, matchesSources), list.V4Of(safe.Masked()))
+		} else {
+			p, covered = covers(e.V6.Side(true, matchesSources), list.V6Of(safe.Masked()))
+		}
+		if covered {
+			return fmt.Errorf("list %s: its entry %v covers the failsafe prefix %v", l.Name, p, safe)
+		}
+	}
+	return nil
+}
+
+// coverage returns the share of a family that prefixes cover. What several of them
+// cover counts once, unless it is as a source and as a destination.
+func coverage[P list.Prefix[P]](all *list.Prefixes[P]) (sum float64) {
+	for _, prefixes := range []list.Sorted[P]{all.Plain, all.Src, all.Dst} {
+		var last P
+		covered := false
+		for p := range prefixes.All() {
+			// Prefixes come behind those that cover them.
+			if !covered || p.Bits() < last.Bits() || p.Cut(last.Bits()) != last {
+				sum, last, covered = sum+math.Ldexp(1, -p.Bits()), p, true
+			}
+		}
+	}
+	return min(sum, 1)
+}
+
+// covers returns an entry that covers a prefix.
+func covers[P list.Prefix[P]](entries []list.Sorted[P], safe P) (netip.Prefix, bool) {
+	for bits := range safe.Bits() + 1 {
+		for _, e := range entries {
+			if p := safe.Cut(bits); e.Has(p) {
+				return p.Prefix(), true
+			}
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// keys returns the keys that entries have in a list.
+func keys(l engine.List, e list.Entries) []key.Key {
+	var all []key.Key
+	for _, p := range e.V4 {
+		all = append(all, l.Keys(p.Prefix())...)
+	}
+	for _, p := range e.V6 {
+		all = append(all, l.Keys(p)...)
+	}
+	return append(all, e.Flows...)
+}
+
+// expires returns when an entry that is added now expires.
+func expires(now time.Time, ttl time.Duration) time.Time {
+	if ttl == 0 {
+		return time.Time{}
+	}
+	return now.Add(ttl)
+}

@@ -1,0 +1,487 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"weir/control/attach"
+	"weir/control/config"
+	"weir/control/metrics"
+	"weir/control/observe/heavy"
+	"weir/filter/key"
+	"weir/filter/packet"
+	"weir/filter/verdict"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+// counts returns all counters of a snapshot, by names and labels.
+func counts(s metrics.Snapshot) map[string]uint64 {
+	all := map[string]uint64{"done": s.Reloads.Done, "refused": s.Reloads.Refused}
+	for _, i := range s.Interfaces {
+		for _, c := range i.Counts {
+			name := fmt.Sprint(i.Target, " ", c.Reason, " ", c.Drops)
+			all[name], all[name+" bytes"] = c.Packets, c.Bytes
+		}
+	}
+	for name, c := range s.Hits {
+		all["hits of "+name] = c.Packets
+	}
+	for _, t := range s.Trackers {
+		all[fmt.Sprintf("tracker %d", t.Number)] = t.Packets
+	}
+	return all
+}
+
+// watched reads the metrics of a daemon all the time, also while it changes, and
+// fails where a counter goes back.
+func watched(t *testing.T, d *Daemon) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	all.Go(func() {
+		last := counts(d.Metrics())
+		for ctx.Err() == nil {
+			now := counts(d.Metrics())
+			for name, n := range last {
+				if now[name] < n {
+					t.Errorf("%s: %d after %d", name, now[name], n)
+					return
+				}
+			}
+			last = now
+			time.Sleep(time.Millisecond)
+		}
+	})
+	return func() { cancel(); all.Wait() }
+}
+
+// sources of packets.
+const (
+	firstSource  = "10.0.0.1" // as in configured
+	secondSource = "10.0.0.2"
+	cleanSource  = "10.0.0.3"
+)
+
+// send sends packets of a source.
+func send(t *testing.T, l *lab.Lab, n int, source string) {
+	t.Helper()
+	frame := packet.Frame(key.Tuple{
+		Src: netip.MustParseAddr(source), Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true, SrcPort: 1, DstPort: 2,
+	})
+	sendFrame(t, l, n, frame)
+}
+
+func sendFrame(t *testing.T, l *lab.Lab, n int, frame []byte) {
+	t.Helper()
+	tx := l.A.Sender(t)
+	for range n {
+		if err := tx.Send(frame); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// await waits until want packets are counted.
+func await(t *testing.T, what string, want uint64, counted func() uint64) {
+	t.Helper()
+	deadline := time.Now().Add(5 * time.Second)
+	for counted() < want && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	if got := counted(); got != want {
+		t.Fatalf("%s: %d packets, want %d", what, got, want)
+	}
+}
+
+func awaitHits(t *testing.T, d *Daemon, list string, want uint64) {
+	t.Helper()
+	await(t, list, want, func() uint64 { return d.Metrics().Hits[list].Packets })
+}
+
+// left returns how many packets have left with a reason and a verdict.
+func left(d *Daemon, reason string, drops bool) (n uint64) {
+	for _, i := range d.Metrics().Interfaces {
+		for _, c := range i.Counts {
+			if c.Reason == reason && c.Drops == drops {
+				n += c.Packets
+			}
+		}
+	}
+	return n
+}
+
+func blocked(d *Daemon) uint64 { return left(d, "blocked", true) }
+
+// deleteWire deletes the daemon's interface, and the other end with it.
+func deleteWire(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	var err error
+	l.B.In(t, func() {
+		var wire netlink.Link
+		if wire, err = netlink.LinkByName(l.B.Iface); err == nil {
+			err = netlink.LinkDel(wire)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// configured is a configuration that a test may change between reloads.
+type configured struct {
+	mu sync.Mutex
+	c  config.Config
+}
+
+// Read implements [config.Reader].
+func (r *configured) Read() (*config.Config, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.c
+	c.Lists = slices.Clone(c.Lists)
+	return &c, c.Validate()
+}
+
+// change changes the configuration.
+func (r *configured) change(fn func(*config.Config)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fn(&r.c)
+}
+
+// configure returns a configuration of one list on the far ends of wires, that
+// keeps nothing.
+func configure(t *testing.T, ends ...lab.End) *configured {
+	t.Helper()
+	dir, err := os.MkdirTemp("/sys/fs/bpf", "weir-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pins := loader.Pins(dir)
+	t.Cleanup(func() {
+		if _, err := attach.DetachAll(pins); err != nil {
+			t.Error(err)
+		}
+		os.RemoveAll(dir)
+	})
+	r := &configured{c: *config.Default()}
+	r.c.Keep, r.c.StateDir, r.c.API.Socket, r.c.Pins = false, "", "", pins
+	for _, e := range ends {
+		r.c.Interfaces = append(r.c.Interfaces, config.Interface{Name: e.Iface, Netns: e.Netns})
+	}
+	r.lists(t, feedFile(t, "feed.txt", firstSource+"\n"))
+	return r
+}
+
+// lists sets the lists to block, each in a file.
+func (r *configured) lists(t *testing.T, files ...string) {
+	t.Helper()
+	r.change(func(c *config.Config) {
+		c.Lists = nil
+		for _, file := range files {
+			if _, err := c.AddFile(file, config.Block); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+func feedFile(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	write(t, path, text)
+	return path
+}
+
+// running is a daemon that runs until stop.
+type running struct {
+	*Daemon
+	stop func()
+}
+
+func begin(t *testing.T, r *configured) *running {
+	t.Helper()
+	d, err := Start(t.Context(), Options{Config: r, Version: "test", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- d.Run(ctx, nil, time.Hour, nil) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := errors.Join(<-done, d.Stop()); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return &running{d, stop}
+}
+
+// When a start is stopped, nothing is attached.
+func TestStartStopped(t *testing.T) {
+	r := configure(t, lab.New(t).B)
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if _, err := Start(ctx, Options{Config: r, Log: slog.New(slog.DiscardHandler)}); !errors.Is(err, context.Canceled) {
+		t.Errorf("started: %v", err)
+	}
+	if all, err := attach.ReadStatus(r.c.Pins); err != nil || len(all) != 0 {
+		t.Errorf("attached: %+v, %v", all, err)
+	}
+}
+
+// Counters go on through reloads that give lists other numbers, and through an
+// interface that comes back.
+func TestMetricsGoOn(t *testing.T) {
+	l := lab.New(t)
+	r := configure(t, l.B)
+	first, second := string(r.c.Lists[0].Sources[0].File), feedFile(t, "second.txt", secondSource+"\n")
+
+	d := begin(t, r)
+	stop := watched(t, d.Daemon)
+	send(t, l, 5, firstSource)
+	awaitHits(t, d.Daemon, "feed", 5)
+	r.lists(t, second, first) // the first list is number 2 now
+	if _, err := d.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s := d.Metrics(); s.Config == nil || s.Config.Done != 2 || s.Hits["feed"].Packets != 5 || s.Hits["second"].Packets != 0 || s.Reloads.Done != 1 || s.Reloads.Failed {
+		t.Errorf("after a reload: %+v", s)
+	}
+	send(t, l, 7, firstSource)
+	awaitHits(t, d.Daemon, "feed", 12)
+	send(t, l, 3, secondSource)
+	awaitHits(t, d.Daemon, "second", 3)
+
+	r.lists(t, second, first, filepath.Join(t.TempDir(), "absent"))
+	if _, err := d.Reload(t.Context()); err == nil {
+		t.Fatal("a list that is not there was taken")
+	}
+	if s := d.Metrics(); s.Config.Refused != 1 || !s.Config.Failed || s.Config.Last.Equal(s.Config.LastDone) || s.Generation != 2 {
+		t.Errorf("after a refused reload: %+v, generation %d", s.Config, s.Generation)
+	}
+
+	for i := range uint64(2) {
+		deleteWire(t, l)
+		awaitXDP(t, d.Daemon, "")
+		if s := d.Metrics(); len(s.Interfaces) != 1 || blocked(d.Daemon) != 15+i {
+			t.Errorf("without the interface: %+v", s.Interfaces)
+		}
+		l.Wire(t)
+		awaitXDP(t, d.Daemon, "native")
+		send(t, l, 1, firstSource)
+		awaitHits(t, d.Daemon, "feed", 13+i)
+		if blocked(d.Daemon) != 16+i {
+			t.Errorf("with the interface again: %+v", d.Metrics().Interfaces)
+		}
+	}
+	stop()
+	d.stop()
+	if blocked(d.Daemon) != 17 {
+		t.Error("the counters are gone after the stop")
+	}
+}
+
+// awaitXDP waits until the interface is filtered in a mode, "": not at all.
+func awaitXDP(t *testing.T, d *Daemon, mode string) {
+	t.Helper()
+	await(t, "the interface is filtered: "+mode, 1, func() uint64 {
+		if d.Metrics().Interfaces[0].XDP == mode {
+			return 1
+		}
+		return 0
+	})
+}
+
+// What a program counted before it was adopted is included, by list too, unless
+// the list's number was another's.
+func TestMetricsAdopted(t *testing.T) {
+	l := lab.New(t)
+	r := configure(t, l.B)
+	r.c.Keep = true
+	first, second := string(r.c.Lists[0].Sources[0].File), feedFile(t, "second.txt", secondSource+"\n")
+	for _, step := range []struct {
+		lists                 []string
+		blocked, feed, second uint64 // at first
+	}{
+		{[]string{second, first}, 0, 0, 0},
+		{[]string{second, first}, 3, 2, 1},
+		{[]string{first}, 6, 0, 0},
+	} {
+		r.lists(t, step.lists...)
+		d := begin(t, r)
+		if s := d.Metrics(); blocked(d.Daemon) != step.blocked || s.Hits["feed"].Packets != step.feed || s.Hits["second"].Packets != step.second {
+			t.Errorf("adopted with %+v: %d packets were blocked, %v", step, blocked(d.Daemon), s.Hits)
+		}
+		send(t, l, 2, firstSource)
+		awaitHits(t, d.Daemon, "feed", step.feed+2)
+		if len(step.lists) > 1 {
+			send(t, l, 1, secondSource)
+			awaitHits(t, d.Daemon, "second", step.second+1)
+		}
+		d.stop()
+	}
+}
+
+// What an interface has counted last is not lost with it.
+func TestMetricsLast(t *testing.T) {
+	l := lab.New(t)
+	d := begin(t, configure(t, l.B))
+	send(t, l, 3, firstSource)
+	await(t, "blocked", 3, func() uint64 { c := d.Counters(); return c.Blocked() })
+	deleteWire(t, l)
+	awaitXDP(t, d.Daemon, "")
+	if got := blocked(d.Daemon); got != 3 {
+		t.Errorf("%d packets were blocked, want 3", got)
+	}
+}
+
+// Events that the buffer has no room for are counted as lost.
+func TestMetricsLost(t *testing.T) {
+	l := lab.New(t)
+	d := begin(t, configure(t, l.B))
+	var stats *loader.Stats
+	if err := d.Do(t.Context(), func() error { stats = d.attach.Stats()[0]; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	asked := loader.Sampling{Until: loader.Monotonic() + time.Minute}
+	asked.OneIn[verdict.Blocked] = 1
+	stats.Sample(asked)
+	for i := uint64(1); stats.EventsLost() == 0; i++ {
+		if i > 100 {
+			t.Fatal("the buffer does not fill")
+		}
+		send(t, l, 100, firstSource)
+		await(t, "blocked", 100*i, func() uint64 { return blocked(d.Daemon) })
+	}
+	if got, want := d.Metrics().Interfaces[0].Lost, stats.EventsLost(); got != want {
+		t.Errorf("%d events were lost, want %d", got, want)
+	}
+}
+
+// With another policy, what was dropped stays dropped.
+func TestMetricsVerdict(t *testing.T) {
+	l := lab.New(t)
+	r := configure(t, l.B)
+	r.c.Malformed = verdict.Drop
+	d := begin(t, r)
+	frame := packet.Frame(key.Tuple{Src: netip.MustParseAddr(cleanSource), Dst: netip.MustParseAddr("203.0.113.1")})[:24]
+	sendFrame(t, l, 4, frame)
+	await(t, "dropped", 4, func() uint64 { return left(d.Daemon, "truncated", true) })
+	r.change(func(c *config.Config) { c.Malformed = verdict.Pass })
+	if _, err := d.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	sendFrame(t, l, 2, frame)
+	await(t, "passed", 2, func() uint64 { return left(d.Daemon, "truncated", false) })
+	if got := left(d.Daemon, "truncated", true); got != 4 {
+		t.Errorf("%d packets were dropped, want 4", got)
+	}
+}
+
+// What the trackers find is added up, and their penalties are counted.
+func TestMetricsTrackers(t *testing.T) {
+	l := lab.New(t)
+	r := configure(t, l.B)
+	spec, err := heavy.Parse("key=src,threshold=100pps,interval=100ms,action=block")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.c.Trackers = []heavy.Spec{spec}
+	d := begin(t, r)
+	const packets = 200 // heavy in an interval of nearly two seconds, too
+	send(t, l, packets, cleanSource)
+	await(t, "penalties", 1, func() uint64 {
+		if p := d.Metrics().Interfaces[0].Penalties; p != nil {
+			return uint64(*p)
+		}
+		return 0
+	})
+	await(t, "packets", packets, func() uint64 { return min(packets, d.Metrics().Trackers[0].Packets) })
+	s := d.Metrics()
+	if len(s.Trackers) != 1 {
+		t.Fatalf("trackers: %+v", s.Trackers)
+	}
+	if tr := s.Trackers[0]; tr.Number != 1 || tr.Key != "src" || tr.Action != "block" || tr.Packets < packets || tr.Packets > 2*packets {
+		t.Errorf("%+v", tr)
+	}
+}
+
+// What trackers report is added up, each by itself.
+func TestWatched(t *testing.T) {
+	spec, err := heavy.Parse("key=src,threshold=100pps,action=limit")
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := func(packets uint64, heavies int) *heavy.Report {
+		r := &heavy.Report{Spec: spec, Packets: packets, Bytes: 10 * packets, Denied: 1, Flows: make([]heavy.Flow, 3)}
+		for i := range heavies {
+			r.Flows[i].Heavy = true
+		}
+		return r
+	}
+	var r record
+	first, second := report(5, 1), report(7, 2)
+	r.watched([]*heavy.Report{first, nil}, []*heavy.Report{first}, []heavy.Event{{Unmet: true}, {}}, 1)
+	r.watched([]*heavy.Report{first, second}, []*heavy.Report{second}, nil, 1)
+	first = report(6, 0)
+	r.watched([]*heavy.Report{first, second}, []*heavy.Report{first}, nil, 1)
+	want := []metrics.Tracker{
+		{Number: 1, Key: "src", Unit: "packets", Action: "limit", Counter: loader.Counter{Packets: 11, Bytes: 110}, Denied: 2, Flows: 3},
+		{Number: 2, Key: "src", Unit: "packets", Action: "learn", Counter: loader.Counter{Packets: 7, Bytes: 70}, Denied: 1, Flows: 3, Heavy: 2},
+	}
+	if !slices.Equal(r.trackers, want) || r.refused != 1 {
+		t.Errorf("%+v, %d refused; want %+v", r.trackers, r.refused, want)
+	}
+}
+
+// Metrics are served at their own address, and on the API's socket.
+func TestMetricsServed(t *testing.T) {
+	r := configure(t, lab.New(t).B)
+	// A loopback address where no other test takes the port meanwhile.
+	free, err := net.Listen("tcp", "127.99.97.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, socket := free.Addr().String(), filepath.Join(t.TempDir(), "weir.sock")
+	r.c.Metrics.Listen, r.c.API.Socket = config.Address(address), config.Path(socket)
+	free.Close()
+	begin(t, r)
+	for network, address := range map[string]string{"tcp": address, "unix": socket} {
+		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}}}
+		var answer *http.Response
+		for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+			if answer, err = client.Get("http://weir" + metrics.Path); err == nil {
+				break
+			}
+		}
+		if err != nil {
+			t.Errorf("%s: %v", network, err)
+			continue
+		}
+		body, err := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		want := fmt.Sprintf("weir_interface_attached{interface=%q,netns=%q} 1\n", r.c.Interfaces[0].Name, r.c.Interfaces[0].Netns)
+		if err != nil || answer.StatusCode != http.StatusOK || !strings.Contains(string(body), want) {
+			t.Errorf("%s: %s, %v, want %s in\n%s", network, answer.Status, err, want, body)
+		}
+	}
+}

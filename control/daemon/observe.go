@@ -1,0 +1,229 @@
+package daemon
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"log/slog"
+	"slices"
+	"time"
+
+	"weir/control/config"
+	"weir/control/engine"
+	"weir/control/observe/digests"
+	"weir/control/observe/events"
+	"weir/control/observe/heavy"
+	"weir/control/observe/learn"
+	"weir/filter/key"
+	"weir/filter/sketch"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// observers are what is observed of the traffic, and done about it: heavy
+// hitters, weights that are learned, digests, and loops.
+type observers struct {
+	trackerSeed, digestSeed uint64
+	specs                   []heavy.Spec // those of the configuration, then that for learning
+	trackers                int          // of the configuration
+	heavy                   *heavy.Watcher
+	learn                   *learn.Observer   // nil: nothing is learned
+	recorder                *digests.Recorder // nil: no digests are recorded
+
+	loops     <-chan events.Event // packets found in a loop; nil: loops are not looked for
+	endLoops  func()
+	loopsSeen events.Loops
+}
+
+func newSeed() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.LittleEndian.Uint64(b[:]) | 1
+}
+
+// prepare makes what an engine has to know.
+func (o *observers) prepare(p *Prepared, log *slog.Logger) (err error) {
+	o.recorder, err = newRecorder(p.config, nil, log)
+	return err
+}
+
+// newRecorder returns the recorder of digests that a configuration wants, nil for
+// none: the current one if it does, else one to succeed it.
+func newRecorder(c *config.Config, current *digests.Recorder, log *slog.Logger) (*digests.Recorder, error) {
+	d := c.Digests()
+	switch {
+	case d == nil:
+		return nil, nil
+	case current != nil && current.Config == *d:
+		return current, nil
+	}
+	return digests.NewRecorder(*d, current, log)
+}
+
+// succeed makes next go on with what current has recorded. Either may be nil. It
+// is called when the next programs are ready: what passes from then on until they
+// run is not recorded.
+func succeed(current, next *digests.Recorder, e *engine.Generation) {
+	if current == nil || current == next {
+		return
+	}
+	current.Finish(e)
+	if next != nil {
+		next.Succeed(current)
+	}
+}
+
+// configure sets what an engine records, under seeds that stay as long as what is
+// recorded.
+func (o *observers) configure(p *Prepared, c *engine.Config) {
+	if o.trackerSeed == 0 {
+		o.trackerSeed = newSeed()
+	}
+	c.TrackerSeed = o.trackerSeed
+	if o.recorder == nil {
+		return
+	}
+	if o.digestSeed == 0 {
+		o.digestSeed = newSeed()
+	}
+	c.Digests, c.DigestSeed, c.DigestSlice = o.recorder.Geometry(), o.digestSeed, o.recorder.Slice
+}
+
+// observe begins to observe by a configuration; what was learned stays.
+func (o *observers) observe(p *Prepared, hub *events.Hub, log *slog.Logger) {
+	specs := p.specs()
+	if slices.Equal(specs, o.specs) && o.heavy != nil && o.trackers == len(p.trackers) {
+		return
+	}
+	o.specs, o.trackers = specs, len(p.trackers)
+	o.heavy = heavy.NewWatcher(specs, o.trackers)
+	if o.learn != nil {
+		o.learn.Close()
+		o.learn = nil
+	}
+	if p.learning != nil {
+		o.learn = learn.NewObserver(p.learnConfig(), hub, log)
+	}
+}
+
+// weigh takes an interval into the weights, and publishes them to an engine.
+func (o *observers) weigh(i learn.Interval, e *engine.Generation) {
+	if o.learn != nil {
+		o.learn.Learn(i, e)
+	}
+}
+
+// tick runs the trackers once.
+func (o *observers) tick(d *Daemon) {
+	if len(o.specs) == 0 {
+		return
+	}
+	if o.learn != nil {
+		reasons, refuted := d.meter.Counters()
+		o.learn.Judge(d.engine, reasons[verdict.Clean].Packets, refuted, heavy.Tick, d.attach.Metadata().Loaded)
+	}
+	reports, happened := o.heavy.Tick(loader.Monotonic(), d.engine, d.attach.Stats())
+	o.logHeavy(happened, d.o.Log)
+	last := o.heavy.Last()
+	d.record.watched(last, reports, happened, o.trackers)
+	if o.learn == nil || !slices.Contains(reports, last[len(last)-1]) {
+		return
+	}
+	r := last[len(last)-1]
+	i := learn.Interval{Length: r.Interval, Packets: r.Packets, Distinct: r.Distinct}
+	for _, f := range r.Flows {
+		i.Flows = append(i.Flows, learn.Flow{Key: f.Key, Packets: f.Estimate(sketch.Packets)})
+	}
+	o.weigh(i, d.engine)
+}
+
+// maxHeavyLines bounds the lines that one interval may add to the log.
+const maxHeavyLines = 10
+
+// logHeavy logs which flows have become heavy, and which no longer are.
+func (o *observers) logHeavy(happened []heavy.Event, log *slog.Logger) {
+	if o.trackers == 0 {
+		return
+	}
+	for n, e := range happened {
+		if n == maxHeavyLines {
+			log.Warn("more heavy hitters, weir top shows them", "flows", len(happened)-n)
+			return
+		}
+		attrs := []any{"flow", heavy.Name(e.Flow.Key), "tracker", string(e.Spec.Key), "action", e.Spec.Action.String(),
+			"packets", e.Flow.Packets, "bytes", e.Flow.Bytes, "interval", e.Spec.Interval.String()}
+		switch {
+		case e.Unmet:
+			log.Error("heavy hitter, but there is no room for another penalty", attrs...)
+		case e.Released:
+			log.Info("no longer a heavy hitter", attrs...)
+		default:
+			log.Warn("heavy hitter", attrs...)
+		}
+	}
+}
+
+// tickDigests reads the digests that are due, and returns when the next ones are.
+func (o *observers) tickDigests(d *Daemon) time.Duration {
+	if o.recorder == nil {
+		return time.Second
+	}
+	var all []digests.Interface
+	for _, a := range d.attach.Attached() {
+		// What one that is gone has recorded last is yet to be read.
+		all = append(all, digests.Interface{Target: a.Target(), Stats: a.Stats()})
+	}
+	for _, l := range o.recorder.Tick(d.engine, all) {
+		d.hub.Loop(events.Event{
+			Time: time.Now(), Target: l.Target, OneIn: 1, FirstTTL: l.First, TTL: l.Last,
+			Tuple: key.Tuple{Src: l.Src, Dst: l.Dst, Proto: l.Proto},
+		})
+		d.o.Log.Warn("packets seem to run in a loop: check the route to their destination", "interface", l.Target.String(), "packet", l.String())
+	}
+	return min(o.recorder.Due(time.Now()), digests.Tick)
+}
+
+// logLoops logs which packets were found in a loop.
+func (o *observers) logLoops(d *Daemon, now time.Time) {
+	if on := d.prepared.loop != nil; on && o.loops == nil {
+		o.loops, o.endLoops = d.hub.Subscribe(events.Want{Reasons: []verdict.Reason{verdict.Looped}})
+	} else if !on && o.loops != nil {
+		o.endLoops()
+		o.loops = nil
+	}
+	for {
+		var e events.Event
+		select {
+		case found, ok := <-o.loops:
+			if !ok {
+				return // the hub has ended
+			}
+			e = found
+		default:
+			return
+		}
+		if e.FirstTTL != 0 {
+			continue // found by digests: tickDigests has logged it
+		}
+		if src, dst := e.Tuple.Src, e.Tuple.Dst; src.IsValid() && o.loopsSeen.Tell(src, dst, now) {
+			d.o.Log.Warn("a packet runs in a loop: it has come here again",
+				"src", src, "dst", dst, "interface", e.Target.String(), "dropped", e.Dropped)
+		}
+	}
+}
+
+// listen follows the events of the interfaces that are filtered now.
+func (d *Daemon) listen() {
+	m := d.attach.Metadata()
+	var lists []string
+	for _, l := range m.Lists {
+		lists = append(lists, l.Name)
+	}
+	var all []events.Interface
+	for _, a := range d.attach.Filtered() {
+		all = append(all, events.Interface{Target: a.Target(), Stats: a.Stats(), Lists: lists, Policy: m.Policy()})
+	}
+	d.hub.Follow(all)
+}
+
+// Events implements [api.Source].
+func (d *Daemon) Events(w events.Want) (<-chan events.Event, func()) { return d.hub.Subscribe(w) }

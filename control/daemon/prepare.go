@@ -1,0 +1,563 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"weir/control/api"
+	"weir/control/attach"
+	"weir/control/config"
+	"weir/control/engine"
+	"weir/control/feed"
+	"weir/control/journal"
+	"weir/control/list"
+	"weir/control/observe/heavy"
+	"weir/control/observe/learn"
+	"weir/control/quantity"
+	"weir/filter/icarus"
+	"weir/filter/key"
+	"weir/filter/membership"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// The lists of commands that name none.
+const (
+	DefaultBlock = "manual"
+	DefaultAllow = "manual-allow"
+)
+
+// Prepared is a configuration with the contents of its lists: all that an engine
+// is built from.
+type Prepared struct {
+	config   *config.Config
+	lists    []*managedList // by priority, as their numbers are
+	rules    []engine.List  // with their active contents: list number n is rules[n-1]
+	journal  *journal.Journal
+	loop     *icarus.Node // nil: loops are not looked for
+	trackers []heavy.Spec // those of the configuration
+	learning *heavy.Spec  // the one that weights are learned from; nil: none are
+}
+
+// managedList is a list of the configuration. In the engine it is two: what its
+// sources contain, and manual entries, so that the one is not lost when the other
+// goes.
+type managedList struct {
+	config.List
+	source  uint16     // number of the engine's list of what its sources contain, 0 if it has none
+	manual  uint16     // number of the engine's list of manual entries
+	feed    *feed.Feed // nil: it has no sources
+	taken   uint64     // version of the feed whose contents are active, or that was refused
+	refused error      // why the feed's contents are not active, nil if they are
+	behind  bool       // its last change failed, and is tried again
+}
+
+func (l *managedList) rule() engine.List {
+	return engine.List{Name: l.Name, Allow: l.Action == config.Allow, Direction: l.Direction}
+}
+
+// reading says which sources preparation reads.
+type reading uint8
+
+const (
+	readLocal   reading = iota // files and directories
+	readUnknown                // those of which nothing is known
+)
+
+// preparation says how a configuration is prepared.
+type preparation struct {
+	log      *slog.Logger
+	journal  *journal.Journal
+	last     *Prepared // whose feeds go on where they are the same; nil: none
+	read     reading
+	reload   bool // files and directories are read again
+	progress *feed.Progress
+}
+
+// Prepare reads what a configuration filters by: files and directories, what was
+// saved of other sources, and the journal. It takes no lock, asks no server and
+// changes nothing. [Start] refuses what Prepare or [Prepared.Build] refuse, with
+// the same error.
+func Prepare(ctx context.Context, c *config.Config, log *slog.Logger, progress *feed.Progress) (*Prepared, error) {
+	j, err := journal.Open("", log)
+	if err != nil {
+		return nil, err
+	}
+	if c.StateDir != "" {
+		if err := copyJournal(j, journalPath(c), log); err != nil {
+			return nil, err
+		}
+	}
+	return prepare(ctx, c, preparation{log: log, journal: j, read: readLocal, progress: progress})
+}
+
+func prepare(ctx context.Context, c *config.Config, how preparation) (*Prepared, error) {
+	feeds, err := openFeeds(ctx, c, how)
+	if err != nil {
+		return nil, err
+	}
+	return assemble(c, how.journal, feeds)
+}
+
+// assemble puts together what an engine is built from.
+func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed) (*Prepared, error) {
+	p := &Prepared{config: c, journal: j}
+	if c.Loop.On() {
+		var err error
+		if p.loop, err = c.Loop.NewNode(); err != nil {
+			return nil, fmt.Errorf("loop: %w", err)
+		}
+	}
+	p.trackers = c.Trackers
+	p.addLists(feeds)
+	if err := attach.CheckSize(p.descriptions()); err != nil {
+		return nil, err
+	}
+	return p, p.planLearning()
+}
+
+// openFeeds opens the feeds of a configuration by list, or takes over those of
+// the last one that are the same, and reads sources.
+func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[string]*feed.Feed, error) {
+	feeds := make(map[string]*feed.Feed)
+	directory := ""
+	if c.StateDir != "" {
+		directory = filepath.Join(string(c.StateDir), "feeds")
+	}
+	short, cancel := context.WithTimeout(ctx, firstFetch)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, l := range c.Lists {
+		if len(l.Sources) == 0 {
+			continue
+		}
+		f := how.last.feed(c, l)
+		known := f != nil
+		if f == nil {
+			var err error
+			of := l.Feed()
+			of.Refuse = func(e *list.Set) error { return refuse(c, l, e) }
+			of.Progress = how.progress
+			if f, err = feed.Open(of, directory); err != nil {
+				all.Wait()
+				return nil, err
+			}
+		}
+		feeds[l.Name] = f
+		wait := short
+		if l.Required {
+			wait = ctx
+		}
+		switch {
+		case f.Local() && (how.read == readLocal || how.reload || f.Contents().Len() == 0):
+			all.Go(func() { _, _ = f.Fetch(wait) }) // Status has the outcome
+		case how.read == readUnknown && f.Contents().Len() == 0 && !known:
+			how.log.Info(fmt.Sprintf("waiting up to %v for the first fetch", firstFetch), "list", l.Name)
+			all.Go(func() { _, _ = f.Fetch(wait) })
+		}
+	}
+	all.Wait()
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("stopped while the lists were read, nothing has changed: %w", ctx.Err())
+	}
+	for _, l := range c.Lists {
+		if f := feeds[l.Name]; f != nil && l.Required && !how.last.has(l.Name) {
+			if err := unread(f, how.read == readLocal); err != nil {
+				return nil, fmt.Errorf("list %s: %w", l.Name, err)
+			}
+		}
+	}
+	return feeds, nil
+}
+
+// firstFetch is how long sources of which nothing is known are waited for.
+const firstFetch = 10 * time.Second
+
+// unread returns why a source of a feed has never been read, nil if all have.
+func unread(f *feed.Feed, onlyLocal bool) error {
+	for _, s := range f.Status().Sources {
+		if !s.Read.IsZero() || onlyLocal && !f.Local() {
+			continue
+		}
+		if s.Last.Err != nil {
+			return s.Last.Err
+		}
+		return fmt.Errorf("%s: not read in time", s.Source)
+	}
+	return nil
+}
+
+// feed returns the feed of a list that is the same, and whose contents are refused
+// for the same reasons.
+func (p *Prepared) feed(c *config.Config, l config.List) *feed.Feed {
+	if p == nil || p.config.MaxCoverage != c.MaxCoverage || !reflect.DeepEqual(p.config.Failsafe, c.Failsafe) {
+		return nil
+	}
+	for _, old := range p.lists {
+		if old.feed != nil && reflect.DeepEqual(old.List, l) {
+			return old.feed
+		}
+	}
+	return nil
+}
+
+func (p *Prepared) has(name string) bool { return p != nil && p.list(name) != nil }
+
+// addLists adds the lists, with all that is known of them.
+func (p *Prepared) addLists(feeds map[string]*feed.Feed) {
+	lists := slices.Clone(p.config.Lists)
+	for _, l := range []config.List{{Name: DefaultBlock, Action: config.Block}, {Name: DefaultAllow, Action: config.Allow}} {
+		if !slices.ContainsFunc(lists, func(o config.List) bool { return o.Name == l.Name }) {
+			lists = append(lists, l)
+		}
+	}
+	// A packet that several lists match is credited to the one of the lowest number.
+	slices.SortStableFunc(lists, func(a, b config.List) int { return b.Priority - a.Priority })
+	manual := manualKeys(p.journal, lists)
+	for _, l := range lists {
+		m := &managedList{List: l, feed: feeds[l.Name]}
+		suffix := ""
+		if m.feed != nil {
+			m.taken = m.feed.Version() // before its contents, which may change
+			contents := m.feed.Contents()
+			if m.refused = refuse(p.config, l, contents); m.refused != nil {
+				contents = nil
+			}
+			m.source = p.add(m, "", contents)
+			suffix = api.ByCommand
+		}
+		m.manual = p.add(m, suffix, list.SetOf(manual[l.Name]...))
+		p.lists = append(p.lists, m)
+	}
+}
+
+// add adds a list of the engine, and returns its number.
+func (p *Prepared) add(m *managedList, suffix string, contents *list.Set) uint16 {
+	l := m.rule()
+	l.Name += suffix
+	l.Contents = contents
+	p.rules = append(p.rules, l)
+	return uint16(len(p.rules))
+}
+
+// contents returns the active contents of a list of the engine.
+func (p *Prepared) contents(number uint16) *list.Set { return p.rules[number-1].Contents }
+
+// configured returns the lists as the configuration has them.
+func (p *Prepared) configured() (all []config.List) {
+	for _, l := range p.lists {
+		all = append(all, l.List)
+	}
+	return all
+}
+
+// manualKeys returns the manual entries of all lists. An entry that was added to
+// block does not allow when its list has become one of the other kind.
+func manualKeys(j *journal.Journal, lists []config.List) map[string][]key.Key {
+	allows := make(map[string]bool)
+	for _, l := range lists {
+		allows[l.Name] = l.Action == config.Allow
+	}
+	all := make(map[string][]key.Key)
+	now := time.Now()
+	for e := range j.Entries() {
+		expired := !e.Expires.IsZero() && !e.Expires.After(now) // and could not be removed
+		if !expired && allows[e.List] == e.Allow {
+			all[e.List] = append(all[e.List], e.Key)
+		}
+	}
+	return all
+}
+
+// planLearning decides which tracker weights are learned from.
+func (p *Prepared) planLearning() error {
+	n := p.config.Learning.Elements
+	exact := p.config.Mode == membership.Exact && !p.config.Learning.Exact
+	if n == 0 || exact || p.blocked() == 0 {
+		return nil
+	}
+	if len(p.trackers) == loader.MaxTrackers {
+		return fmt.Errorf("trackers: %d of them leave none for learning: take one away, or set learning.elements to 0", len(p.trackers))
+	}
+	spec := learningSpec(n, p.rules)
+	p.learning = &spec
+	return nil
+}
+
+// learnInterval is how often the weights follow the traffic.
+const learnInterval = 5 * time.Second
+
+// learningSpec returns the tracker that weights are learned from. Its memory, of
+// all CPUs together, has room for twice the elements.
+func learningSpec(elements int, lists []engine.List) heavy.Spec {
+	const bytesPerFlow = 2 * 72 // with as much for the sketch
+	src, dst := engine.BlockSides(lists)
+	spec := heavy.DefaultSpec("flow")
+	switch {
+	case !dst:
+		spec.Key = "src"
+	case !src:
+		spec.Key = "dst"
+	}
+	spec.Interval = quantity.Duration(learnInterval)
+	spec.Memory = quantity.Size(max(heavy.DefaultMemory, 2*elements*bytesPerFlow/loader.CPUs()))
+	return spec
+}
+
+// specs returns all trackers: those of the configuration, then that for learning.
+func (p *Prepared) specs() []heavy.Spec {
+	all := slices.Clone(p.trackers)
+	if p.learning != nil {
+		all = append(all, *p.learning)
+	}
+	return all
+}
+
+// learnConfig is what weights are learned by.
+func (p *Prepared) learnConfig() learn.Config {
+	t := p.learning.Tracker()
+	return learn.Config{
+		HalfLife: time.Duration(p.config.Learning.HalfLife), Elements: p.config.Learning.Elements, Trackers: []key.Shape{t.V4, t.V6},
+	}
+}
+
+// engineConfig returns what an engine is specialised to, but for seeds and digests.
+func (p *Prepared) engineConfig() engine.Config {
+	c := p.config
+	var e engine.Config
+	e.Mode, e.BitsPerKey, e.Monitor = c.Mode, c.BitsPerEntry, c.Monitor
+	e.DropMalformed = c.Malformed == verdict.Drop
+	e.FailsafePorts = c.Failsafe.Ports
+	for _, f := range c.Failsafe.Prefixes {
+		e.FailsafePrefixes = append(e.FailsafePrefixes, f.Prefix)
+	}
+	e.DropLooped = p.loop != nil && c.Loop.Action == config.DropLoops
+	if p.loop != nil {
+		e.Loop = engine.Loop{Node: p.loop, Edges: len(c.Loop.Edges) > 0}
+	}
+	for _, s := range p.specs() {
+		e.Trackers = append(e.Trackers, s.Tracker())
+	}
+	if p.learning != nil {
+		e.Hot = c.Learning.Elements
+	}
+	e.Multicast = p.multicast()
+	return e
+}
+
+// Build builds the engine on the heap, with seeds of its own. It decides as the
+// program in the kernel would.
+func (p *Prepared) Build() (*engine.Generation, error) {
+	c := p.engineConfig()
+	c.TrackerSeed = newSeed()
+	return engine.Reference(p.rules, c)
+}
+
+// BuildKernel is [Prepared.Build] in the kernel, for test runs: nothing is
+// attached.
+func (p *Prepared) BuildKernel() (*engine.Generation, error) {
+	c := p.engineConfig()
+	c.TrackerSeed = newSeed()
+	return engine.Build(p.rules, c)
+}
+
+// ReplaceTrackers replaces the trackers of the configuration by one, or none.
+func (p *Prepared) ReplaceTrackers(spec *heavy.Spec) {
+	p.trackers, p.learning = nil, nil
+	if spec != nil {
+		p.trackers = []heavy.Spec{*spec}
+	}
+}
+
+// Config returns the configuration.
+func (p *Prepared) Config() *config.Config { return p.config }
+
+// Lists returns the lists of the engine: list number n is Lists()[n-1].
+func (p *Prepared) Lists() []engine.List { return p.rules }
+
+// Warnings returns what is wrong with the sources of lists, a line for each: why
+// they could not be read, and their bad lines.
+func (p *Prepared) Warnings() (all []string) {
+	for _, l := range p.lists {
+		if l.refused != nil {
+			all = append(all, l.refused.Error())
+		}
+		if l.feed == nil {
+			continue
+		}
+		for _, s := range l.feed.Status().Sources {
+			if s.Last.Result == feed.Failed {
+				all = append(all, fmt.Sprintf("list %s: %v", l.Name, s.Last.Err))
+			}
+			all = append(all, badLines(s)...)
+		}
+	}
+	return all
+}
+
+// badLines describes the lines of a source that were left out.
+func badLines(s feed.SourceStatus) (all []string) {
+	for _, r := range s.Reports {
+		for _, e := range r.Errors {
+			all = append(all, e.Error())
+		}
+		if more := r.Bad - len(r.Errors); more > 0 {
+			all = append(all, fmt.Sprintf("%s: %d more bad lines", r.File, more))
+		}
+	}
+	return all
+}
+
+// descriptions describes the lists, list number n being the (n-1)th.
+func (p *Prepared) descriptions() []attach.List {
+	all := make([]attach.List, len(p.rules))
+	for _, l := range p.lists {
+		d := attach.List{Allow: l.Action == config.Allow, Direction: l.Direction.String()}
+		d.Name, d.Entries = p.rules[l.manual-1].Name, p.contents(l.manual).Len()
+		all[l.manual-1] = d
+		if l.source == 0 {
+			continue
+		}
+		d.Name, d.Entries = p.rules[l.source-1].Name, p.contents(l.source).Len()
+		sources := l.feed.Status().Sources
+		d.Source = sources[0].Source
+		if more := len(sources) - 1; more > 0 {
+			d.Source += fmt.Sprintf(" and %d more", more)
+		}
+		for _, s := range sources {
+			for _, r := range s.Reports {
+				d.BadLines += r.Bad
+			}
+		}
+		all[l.source-1] = d
+	}
+	return all
+}
+
+func (p *Prepared) list(name string) *managedList {
+	for _, l := range p.lists {
+		if l.Name == name {
+			return l
+		}
+	}
+	return nil
+}
+
+// Entries returns the number of entries of all lists.
+func (p *Prepared) Entries() (n int) {
+	for _, l := range p.rules {
+		n += l.Contents.Len()
+	}
+	return n
+}
+
+// blocked returns the number of entries of the block lists.
+func (p *Prepared) blocked() (n int) {
+	for _, l := range p.rules {
+		if !l.Allow {
+			n += l.Contents.Len()
+		}
+	}
+	return n
+}
+
+// logFailures logs which lists do not have what their sources hold.
+func (p *Prepared) logFailures(log *slog.Logger) {
+	for _, l := range p.lists {
+		if l.refused != nil {
+			log.Error("refused: " + l.refused.Error())
+		}
+		if l.feed == nil {
+			continue
+		}
+		for _, s := range l.feed.Status().Sources {
+			if s.Last.Result != feed.Failed && s.Entries == 0 {
+				log.Info("the source is empty yet", "list", l.Name, "source", s.Source)
+			}
+			if s.Last.Result == feed.Failed {
+				log.Error("feed failed", "active_entries", s.Entries, "list", l.Name, "source", s.Source, "error", s.Last.Err)
+			}
+			logBadLines(log, l.Name, s)
+		}
+	}
+}
+
+// maxBadLines bounds the bad lines of one source that are logged one by one.
+const maxBadLines = 5
+
+// logBadLines logs how many lines of a source were left out, and the first ones.
+func logBadLines(log *slog.Logger, list string, s feed.SourceStatus) {
+	lines := badLines(s)
+	if len(lines) == 0 {
+		return
+	}
+	n := 0
+	for _, r := range s.Reports {
+		n += r.Bad
+	}
+	log.Warn("bad lines were left out", "list", list, "source", s.Source, "lines", n, "first", lines[:min(len(lines), maxBadLines)])
+}
+
+// evadable reports whether packets can hide from the block lists what these
+// match: the headers before the ports of an IPv6 packet may be more than are
+// followed, or end early.
+func evadable(e *engine.Generation) bool {
+	return !e.Policy.DropMalformed &&
+		slices.ContainsFunc(e.Block.V6Flow, func(s membership.GatedShape) bool { return s.Ports() })
+}
+
+// loopMetadata describes the node of a domain that detects loops, nil: none.
+func (p *Prepared) loopMetadata() *attach.Loop {
+	if p.loop == nil {
+		return nil
+	}
+	return &attach.Loop{
+		Node: uint64(p.config.Loop.Node), Domain: p.loop.Domain, Size: p.loop.Size, K: p.loop.K, Confirm: p.loop.Confirm,
+		Drop: p.config.Loop.Action == config.DropLoops, Edges: p.config.Loop.Edges,
+	}
+}
+
+// targetsOf returns the interfaces of a configuration.
+func targetsOf(c *config.Config) []attach.Target {
+	var all []attach.Target
+	for _, i := range c.Interfaces {
+		all = append(all, attach.Target{
+			Target: loader.Target{Netns: i.Netns, Iface: i.Name}, XDP: i.XDP, Required: i.Required,
+		})
+	}
+	return all
+}
+
+func journalPath(c *config.Config) string {
+	if c.StateDir == "" {
+		return ""
+	}
+	return filepath.Join(string(c.StateDir), "entries")
+}
+
+// copyJournal copies the entries of the journal at path, if there is one, into j.
+func copyJournal(j *journal.Journal, path string, log *slog.Logger) error {
+	entries, err := journal.Read(path)
+	if err != nil && entries == nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	if err != nil {
+		log.Warn(err.Error())
+	}
+	batch := make([]journal.Change, len(entries))
+	for i, e := range entries {
+		batch[i] = journal.Change{Entry: e}
+	}
+	return j.Apply(batch)
+}

@@ -1,0 +1,89 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"weir/control/config"
+	"weir/control/feed"
+)
+
+// Reload reads the configuration again, with its files and directories, and
+// activates all of it or nothing. It returns a line for each change.
+func (d *Daemon) Reload(ctx context.Context) (summary []string, err error) {
+	d.reloading.Lock()
+	defer d.reloading.Unlock()
+	d.notified(d.manager.Reloading())
+	var last *Prepared
+	if err := d.Do(ctx, func() error { last = d.prepared; return nil }); err != nil {
+		return nil, err
+	}
+	// Sources may take their time, which Run's goroutine does not have.
+	var feeds map[string]*feed.Feed
+	how := preparation{log: d.o.Log, journal: d.journal, last: last, read: readUnknown, reload: true, progress: d.o.Progress}
+	c, err := d.o.Config.Read()
+	if err == nil {
+		feeds, err = openFeeds(ctx, c, how)
+	}
+	if bad := d.Do(ctx, func() error {
+		if err == nil {
+			summary, err = d.reconfigure(ctx, c, feeds)
+		}
+		r := &d.record.config
+		r.Last, r.Failed = time.Now(), err != nil
+		if err != nil {
+			r.Refused++
+		} else {
+			r.Done++
+			r.LastDone = r.Last
+		}
+		d.note()
+		d.notified(d.manager.Ready(d.summary()))
+		return nil
+	}); bad != nil {
+		return nil, bad
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reload, the old configuration stays active: %w", err)
+	}
+	for _, line := range summary {
+		d.o.Log.Info("configuration", "change", line)
+	}
+	return summary, nil
+}
+
+// reconfigure activates a configuration.
+func (d *Daemon) reconfigure(ctx context.Context, c *config.Config, feeds map[string]*feed.Feed) ([]string, error) {
+	old := d.prepared.config
+	if c.StateDir != old.StateDir || c.Pins != old.Pins || c.API != old.API || c.Metrics != old.Metrics {
+		return nil, errors.New("state_dir, pins, api and metrics change with a restart only")
+	}
+	next, err := assemble(c, d.journal, feeds)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range next.lists {
+		if l.refused != nil {
+			return nil, l.refused
+		}
+	}
+	current := d.observers.recorder
+	recorder, err := newRecorder(c, current, d.o.Log)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.activate(next, recorder); err != nil {
+		return nil, errors.Join(err, recorder.CloseUnless(current))
+	}
+	if err := current.CloseUnless(recorder); err != nil {
+		d.o.Log.Error(err.Error())
+	}
+	_ = d.followInterfaces() // Run ends where nothing is left
+	d.followFeeds()
+	if d.o.Logging != nil {
+		d.o.Logging.Configure(c.Log)
+	}
+	return append(config.Diff(old, c), append(d.attach.Unfiltered(), next.Warnings()...)...), nil
+}

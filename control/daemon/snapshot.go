@@ -1,0 +1,274 @@
+package daemon
+
+import (
+	"slices"
+	"time"
+
+	"weir/control/api"
+	"weir/control/metrics"
+	"weir/control/observe/heavy"
+	"weir/control/observe/traffic"
+	"weir/filter/membership"
+	"weir/filter/penalty"
+	"weir/filter/sketch"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// maxFlows bounds the flows of a tracker in a snapshot.
+const maxFlows = 100
+
+// publish publishes what is going on, for those who ask.
+func (d *Daemon) publish(now time.Time, r traffic.Rates) {
+	m := d.attach.Metadata()
+	top := &api.Top{
+		Time: now, Version: m.Version, Interfaces: d.attach.Names(), Uptime: now.Sub(m.Since).Seconds(),
+		Interval: r.Interval.Seconds(), Packets: r.Packets, Bytes: r.Bytes, Dropped: r.Dropped,
+		Filter: api.Filter{
+			Entries: m.Entries, Mode: m.Mode, Generation: d.number, KernelBytes: m.KernelBytes,
+			FalsePositiveRate: m.FalsePositiveRate,
+		},
+	}
+	seconds := max(r.Interval.Seconds(), 1e-3)
+	for i, c := range r.Grown {
+		if r.All[i].Packets > 0 {
+			reason := verdict.Reason(i)
+			top.Reasons = append(top.Reasons, api.ReasonRate{
+				Reason: reason.String(), Packets: float64(c.Packets) / seconds, Bytes: float64(c.Bytes) / seconds,
+				Total: r.All[i].Packets, Drops: m.Drops(reason),
+			})
+		}
+	}
+	clock := loader.Monotonic()
+	for _, report := range d.observers.heavy.Last() {
+		if report != nil {
+			top.Trackers = append(top.Trackers, trackerOf(report, now, clock))
+		}
+	}
+	top.Filter.Lists = d.listRates(seconds)
+	if l := d.observers.learn; l != nil {
+		weights := l.Weights()
+		top.Filter.Hot = l.Hot()
+		top.Filter.Measured, _ = l.Measured()
+		top.Filter.WeightedPredicted = new(weights.Predicted)
+		d.weights.Store(d.weightsNow())
+	}
+	d.top.Store(top)
+}
+
+func trackerOf(r *heavy.Report, now time.Time, clock time.Duration) api.Tracker {
+	seconds := max(r.Interval.Seconds(), 1e-3)
+	t := api.Tracker{
+		Key: string(r.Spec.Key), Unit: r.Spec.Counts().String(), Interval: r.Interval.Seconds(),
+		Threshold: r.Spec.Limits(), Action: r.Spec.Action.String(),
+		Packets: float64(r.Packets) / seconds, Bytes: float64(r.Bytes) / seconds, Denied: r.Denied,
+	}
+	whole := r.Packets
+	if r.Spec.Counts() == sketch.Bytes {
+		whole = r.Bytes
+	}
+	for _, f := range r.Flows[:min(len(r.Flows), maxFlows)] {
+		flow := api.Flow{
+			Key: heavy.Name(f.Key), Packets: float64(f.Packets) / seconds, Bytes: float64(f.Bytes) / seconds,
+			Share: min(1, float64(f.Estimate(r.Spec.Counts()))/max(1, float64(whole))), Heavy: f.Heavy,
+		}
+		if f.State != heavy.ReportOnly {
+			flow.State = map[heavy.Action]string{heavy.Limit: api.Limited, heavy.Block: api.Blocked}[f.State]
+			until := now.Add(f.Until - clock)
+			flow.Until = &until
+		}
+		t.Flows = append(t.Flows, flow)
+	}
+	return t
+}
+
+// listRates returns the rates of the block lists. In approximate mode the list of
+// a packet is unknown.
+func (d *Daemon) listRates(seconds float64) (rates []api.ListRate) {
+	if d.prepared.config.Mode == membership.Approximate {
+		return nil
+	}
+	hits := d.meter.Hits()
+	for _, l := range d.attach.Metadata().Lists {
+		if l.Allow {
+			continue
+		}
+		total := hits[l.Name].Packets
+		rate := api.ListRate{Name: l.Name, Total: total}
+		if before, known := d.record.lists[l.Name]; known {
+			rate.Packets = float64(total-before) / seconds
+		}
+		rates = append(rates, rate)
+	}
+	d.record.lists = make(map[string]uint64)
+	for _, r := range rates {
+		d.record.lists[r.Name] = r.Total
+	}
+	return rates
+}
+
+// weightsNow returns the weights that were learned.
+func (d *Daemon) weightsNow() *api.Weights {
+	l := d.observers.learn
+	weights := l.Weights()
+	measured, packets := l.Measured()
+	w := &api.Weights{
+		Base: weights.Base, HalfLife: l.HalfLife().Seconds(),
+		Predicted: weights.Predicted, Uniform: weights.Uniform,
+		Measured: measured, MeasuredPackets: uint64(packets),
+	}
+	for _, e := range weights.Elements {
+		w.Elements = append(w.Elements, api.Weight{
+			Element: e.Key.String(), Rate: e.Rate, Share: e.Share, K: e.K, Listed: e.Listed, Contribution: e.Contribution,
+		})
+	}
+	return w
+}
+
+// Top implements [api.Source].
+func (d *Daemon) Top() *api.Top { return d.top.Load() }
+
+// Weights implements [api.Source].
+func (d *Daemon) Weights() *api.Weights { return d.weights.Load() }
+
+// record is what is kept for metrics, beyond what the kernel counts.
+type record struct {
+	loads    metrics.Durations
+	updates  metrics.Durations
+	reloads  metrics.Reloads // of the engine
+	config   metrics.Reloads // of the configuration
+	trackers []metrics.Tracker
+	refused  uint64            // penalties
+	lists    map[string]uint64 // hits, as last published
+}
+
+// loaded records that the lists were loaded: at the start, or again.
+func (r *record) loaded(again bool, began time.Time, err error) {
+	now := time.Now()
+	r.reloads.Last, r.reloads.Failed = now, err != nil
+	switch {
+	case err != nil:
+		r.reloads.Refused++
+		return
+	case again:
+		r.reloads.Done++
+	}
+	r.reloads.LastDone = now
+	r.loads.Observe(now.Sub(began))
+}
+
+// watched records what the trackers have found in the intervals that have ended;
+// those from learning on are for learning.
+func (r *record) watched(last, ended []*heavy.Report, happened []heavy.Event, learning int) {
+	for _, e := range happened {
+		if e.Unmet {
+			r.refused++
+		}
+	}
+	for i, report := range last {
+		if report == nil || !slices.Contains(ended, report) {
+			continue
+		}
+		t := r.tracker(i, report.Spec, learning)
+		t.Packets += report.Packets
+		t.Bytes += report.Bytes
+		t.Denied += report.Denied
+		t.Flows, t.Heavy = len(report.Flows), 0
+		for _, f := range report.Flows {
+			if f.Heavy {
+				t.Heavy++
+			}
+		}
+	}
+}
+
+// tracker returns what tracker i has counted so far, under its specification.
+func (r *record) tracker(i int, s heavy.Spec, learning int) *metrics.Tracker {
+	fresh := metrics.Tracker{Number: i + 1, Key: string(s.Key), Unit: s.Counts().String(), Action: s.Action.String()}
+	if i >= learning {
+		fresh.Action = "learn"
+	}
+	at := slices.IndexFunc(r.trackers, func(t metrics.Tracker) bool {
+		return t.Number == fresh.Number && t.Key == fresh.Key && t.Unit == fresh.Unit && t.Action == fresh.Action
+	})
+	if at < 0 {
+		at, r.trackers = len(r.trackers), append(r.trackers, fresh)
+	}
+	return &r.trackers[at]
+}
+
+// Metrics implements [metrics.Source].
+func (d *Daemon) Metrics() metrics.Snapshot {
+	var s metrics.Snapshot
+	if last := d.snapshot.Load(); last != nil {
+		s = *last
+	}
+	s.Interfaces, s.Hits = d.meter.Read()
+	return s
+}
+
+// note updates the snapshot of metrics, but for what the kernel counts, which is
+// read when it is asked for.
+func (d *Daemon) note() {
+	r, m, o := &d.record, d.attach.Metadata(), &d.observers
+	config := r.config
+	s := metrics.Snapshot{
+		Version: m.Version, Mode: m.Mode, Monitor: m.Monitor,
+		Generation: d.number, MapBytes: m.KernelBytes, Predicted: m.FalsePositiveRate,
+		Loads: r.loads, Updates: r.updates, Reloads: r.reloads, Refused: r.refused, Config: &config,
+	}
+	for _, l := range m.Lists {
+		n := metrics.List{Name: l.Name, Allow: l.Allow, Entries: l.Entries, BadLines: l.BadLines}
+		if l := d.prepared.list(l.Name); l != nil {
+			n.Refused = l.refused != nil
+		}
+		s.Lists = append(s.Lists, n)
+	}
+	for _, l := range d.prepared.lists {
+		if l.feed != nil {
+			s.Feeds = append(s.Feeds, l.feed)
+		}
+	}
+	for i, spec := range o.specs {
+		s.Trackers = append(s.Trackers, *r.tracker(i, spec, o.trackers))
+	}
+	if o.recorder != nil {
+		for _, c := range o.recorder.Counts() {
+			s.Digests = append(s.Digests, metrics.Digests(c))
+		}
+		if n, ok := o.recorder.Archived(); ok {
+			s.Archive = &metrics.Archive{Slices: n.Files, Bytes: n.Bytes, Errors: n.Errors}
+		}
+	}
+	if o.learn != nil {
+		if weights := o.learn.Weights(); weights.Uniform > 0 { // something was learned
+			s.Weighted = new(weights.Predicted)
+			s.Measured, s.MeasuredPackets = o.learn.Measured()
+		}
+		s.Hot = o.learn.Hot()
+	}
+	s.Multicast = d.forwarding.Read(d.engine)
+	d.snapshot.Store(&s)
+	d.measure()
+}
+
+// measure makes the meter and the events follow the interfaces that are filtered
+// now.
+func (d *Daemon) measure() {
+	punishing := slices.ContainsFunc(d.prepared.trackers, func(s heavy.Spec) bool { return s.Action != heavy.ReportOnly })
+	var all []traffic.Attachment
+	for _, a := range d.attach.Attached() {
+		n := traffic.Attachment{Attachment: a}
+		if punishing && !a.Severed() {
+			if c, err := d.engine.OpenTrackers(a.Stats()); err == nil {
+				if t, err := penalty.NewTable(c.Penalties); err == nil {
+					n.Penalties = new(t.Len())
+				}
+				c.Close() // if it fails, the memory leaks
+			}
+		}
+		all = append(all, n)
+	}
+	d.meter.Follow(all, d.attach.Named())
+	d.listen()
+}

@@ -1,0 +1,324 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"weir/control/config"
+	"weir/control/engine"
+	"weir/control/feed"
+	"weir/control/journal"
+	"weir/control/list"
+	"weir/control/observe/digests"
+	"weir/control/observe/learn"
+	"weir/filter/key"
+)
+
+// maxLingering bounds the entries that an update may leave to their TTL: beyond
+// it, the feed has become another, and the journal is not the place for the old one.
+const maxLingering = 200_000
+
+// manyEntries is from when on a feed takes memory that is worth giving back.
+const manyEntries = 1 << 19
+
+// followFeeds runs the feeds of the active lists, and no others.
+func (d *Daemon) followFeeds() {
+	wanted := make(map[*feed.Feed]string)
+	for _, l := range d.prepared.lists {
+		if l.feed != nil {
+			wanted[l.feed] = l.Name
+		}
+	}
+	for f, cancel := range d.feeds {
+		if _, ok := wanted[f]; !ok {
+			cancel()
+			delete(d.feeds, f)
+		}
+	}
+	for f, name := range wanted {
+		if d.feeds[f] != nil {
+			continue
+		}
+		ctx, cancel := context.WithCancel(d.ctx)
+		d.feeds[f] = cancel
+		go f.Run(ctx, func(o feed.Outcome) { _ = d.fetched(ctx, name, f, o) }) // it is in the log
+	}
+}
+
+// fetched takes in the outcome of an attempt to read a source. It fails where the
+// contents are new and could not be activated.
+func (d *Daemon) fetched(ctx context.Context, name string, f *feed.Feed, o feed.Outcome) error {
+	log := d.o.Log.With("list", name, "source", o.Source, "entries", o.Entries, "took", o.Ended.Sub(o.Began).Round(time.Millisecond).String())
+	switch {
+	case o.Result == feed.Failed:
+		log.Error("feed failed, the old contents stay", "failure", o.Failure.String(), "error", o.Err)
+	case o.Unsaved != nil:
+		log.Error("feed read, but it could not be saved: a restart would find the old contents", "error", o.Unsaved)
+	case o.Changed:
+		log.Info("feed read", "result", o.Result.String())
+	default:
+		log.Debug("feed read", "result", o.Result.String())
+	}
+	if o.Result == feed.New {
+		for _, s := range f.Status().Sources {
+			if s.Source == o.Source {
+				logBadLines(d.o.Log, name, s)
+			}
+		}
+	}
+	if o.Entries >= manyEntries {
+		// What reading took is given back now, not at some later collection.
+		defer debug.FreeOSMemory()
+	}
+	if !o.Changed {
+		return nil
+	}
+	err := d.Do(ctx, func() error {
+		l := d.prepared.list(name)
+		if l == nil || l.feed != f {
+			return nil // another configuration is active
+		}
+		if l.taken == f.Version() {
+			return l.refused // it was caught up with
+		}
+		return d.update(l)
+	})
+	if err != nil && ctx.Err() == nil {
+		log.Error("feed read, but it is not active: " + err.Error())
+	}
+	return err
+}
+
+// update gives a list the contents of its feed.
+func (d *Daemon) update(l *managedList) error {
+	version := l.feed.Version() // before its contents, which may change
+	contents := l.feed.Contents()
+	if l.refused = refuse(d.prepared.config, l.List, contents); l.refused != nil {
+		l.taken = version
+		return fmt.Errorf("refused, the old contents stay: %w", l.refused)
+	}
+	began := time.Now()
+	delta := contents.Diff(d.prepared.contents(l.source))
+	changes := []engine.Change{{List: l.source, Delta: delta}}
+	if l.TTL > 0 && delta.Len() <= maxLingering {
+		if stay, err := d.linger(l, delta.Remove); err == nil {
+			changes = append(changes, stay)
+		} else {
+			d.o.Log.Error("entries that have left the feed stay, since their expiry could not be recorded: "+err.Error(), "list", l.Name)
+			changes[0].Delta = list.Delta{Add: delta.Add}
+		}
+	}
+	if _, err := d.apply(changes); err != nil {
+		return d.late(err, l)
+	}
+	l.taken, l.behind = version, false
+	d.o.Log.Info("list updated", "list", l.Name, "entries", contents.Len(), "changes", delta.Len(),
+		"took", time.Since(began).Round(time.Microsecond).String())
+	return nil
+}
+
+// linger keeps entries that have left a feed for the list's TTL: as manual
+// entries, which outlast a restart.
+func (d *Daemon) linger(l *managedList, left *list.Set) (stay engine.Change, err error) {
+	now := time.Now()
+	var batch []journal.Change
+	var keys []key.Key
+	rule := l.rule()
+	rule.Contents = left
+	for k := range rule.All() {
+		e := journal.Entry{
+			List: l.Name, Allow: l.Action == config.Allow, Key: k, Added: now, Expires: expires(now, time.Duration(l.TTL)), Reason: "left the feed",
+		}
+		keys = append(keys, k)
+		if by, ok := d.journal.Get(l.Name, k); ok && (by.Expires.IsZero() || by.Expires.After(e.Expires)) {
+			continue // an operator wants it for longer
+		}
+		batch = append(batch, journal.Change{Entry: e})
+	}
+	stay = engine.Change{List: l.manual, Delta: list.Delta{Add: list.SetOf(keys...)}}
+	return stay, d.journal.Apply(batch)
+}
+
+// tend does what is due each second: it removes expired entries, and tries again
+// to activate what could not be.
+func (d *Daemon) tend(now time.Time) {
+	var err error
+	if now.After(d.retry) {
+		err = d.catchUpAll()
+	}
+	err = errors.Join(err, d.expire(now))
+	d.logCutOff()
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != "" && text != d.tendError { // once while it stays the same
+		d.o.Log.Error(text)
+	}
+	d.tendError = text
+}
+
+// expire removes expired entries. They end also where that cannot be recorded: a
+// restart will find them expired.
+func (d *Daemon) expire(now time.Time) error {
+	batch := d.journal.Expired(now)
+	if len(batch) == 0 {
+		return nil
+	}
+	unrecorded := d.journal.Apply(batch)
+	if unrecorded != nil {
+		unrecorded = fmt.Errorf("the expiry of entries could not be recorded: %w", unrecorded)
+	}
+	n, err := d.enforce(batch)
+	if n > 0 {
+		d.o.Log.Info("entries have expired", "entries", n)
+	}
+	if err != nil {
+		var behind []*managedList
+		for _, c := range batch {
+			if l := d.prepared.list(c.List); l != nil {
+				behind = append(behind, l)
+			}
+		}
+		err = d.late(err, behind...)
+	}
+	return errors.Join(unrecorded, err)
+}
+
+// enforce applies changes of the journal. It returns the number of entries that
+// change.
+func (d *Daemon) enforce(batch []journal.Change) (int, error) {
+	type keys struct{ add, remove []key.Key }
+	lists := make(map[uint16]*keys)
+	for _, c := range batch {
+		l := d.prepared.list(c.List)
+		if l == nil { // of a list that is no longer configured
+			continue
+		}
+		if lists[l.manual] == nil {
+			lists[l.manual] = &keys{}
+		}
+		if k := lists[l.manual]; c.Remove {
+			k.remove = append(k.remove, c.Key)
+		} else {
+			k.add = append(k.add, c.Key)
+		}
+	}
+	var changes []engine.Change
+	for n, k := range lists {
+		changes = append(changes, engine.Change{List: n, Delta: list.Delta{Add: list.SetOf(k.add...), Remove: list.SetOf(k.remove...)}})
+	}
+	return d.apply(changes)
+}
+
+// apply changes lists, in place where the changes fit, else with the next engine.
+// It returns the number of entries that change. When it fails, nothing has changed.
+func (d *Daemon) apply(changes []engine.Change) (n int, err error) {
+	began := time.Now()
+	p := d.prepared
+	if n, err = d.engine.Apply(changes); err == nil {
+		p.rules = d.engine.Lists()
+		d.changed = d.changed || n > 0
+		d.record.updates.Observe(time.Since(began))
+		return n, nil
+	}
+	d.o.Log.Debug("building the next engine: " + err.Error())
+	before := p.rules
+	if p.rules, n, err = engine.With(before, changes); err == nil {
+		err = d.rebuild()
+	}
+	if err != nil {
+		p.rules = before
+		return 0, err
+	}
+	return n, nil
+}
+
+// retryInterval is how soon a change that failed is tried again.
+const retryInterval = 10 * time.Second
+
+// late notes that changes of lists have failed.
+func (d *Daemon) late(err error, lists ...*managedList) error {
+	for _, l := range lists {
+		l.behind = true
+	}
+	d.retry = time.Now().Add(retryInterval)
+	return fmt.Errorf("the old contents stay active, retrying in %v: %w", retryInterval, err)
+}
+
+// catchUpAll tries again to change the lists that are behind.
+func (d *Daemon) catchUpAll() error {
+	var manual map[string][]key.Key
+	var errs []error
+	for _, l := range d.prepared.lists {
+		if !l.behind {
+			continue
+		}
+		if manual == nil {
+			manual = manualKeys(d.journal, d.prepared.configured())
+		}
+		delta := list.SetOf(manual[l.Name]...).Diff(d.prepared.contents(l.manual))
+		_, err := d.apply([]engine.Change{{List: l.manual, Delta: delta}})
+		switch {
+		case err != nil:
+			err = d.late(err, l)
+		case l.feed != nil:
+			err = d.update(l)
+		default:
+			l.behind = false
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// rebuild builds the next engine for the same configuration, and swaps it in.
+func (d *Daemon) rebuild() error { return d.activate(d.prepared, d.observers.recorder) }
+
+// activate builds the engine of a configuration and swaps it in with one step for
+// each interface. When it fails, the current one stays active everywhere, or the
+// error says where it does not.
+func (d *Daemon) activate(next *Prepared, recorder *digests.Recorder) (err error) {
+	began, changed := time.Now(), d.changed
+	defer func() {
+		d.record.loaded(true, began, err)
+		d.note()
+	}()
+	failed := func(err error) error {
+		d.changed = changed
+		return fmt.Errorf("reload, the old lists stay active: %w", err)
+	}
+	observed := d.observers
+	d.observers.recorder = recorder
+	e, m, err := d.build(next)
+	if err != nil {
+		d.observers.recorder = observed.recorder
+		return failed(err)
+	}
+	d.observers.weigh(learn.Interval{}, e)
+	targets := targetsOf(next.config)
+	if next == d.prepared {
+		targets = nil
+	}
+	rollout, err := d.attach.Prepare(e, m, targets, next.config.Loop.Edges)
+	if err != nil {
+		d.observers.recorder = observed.recorder
+		return failed(errors.Join(err, e.Close()))
+	}
+	succeed(observed.recorder, recorder, d.engine)
+	if err := rollout.Commit(); err != nil {
+		d.observers.recorder = observed.recorder
+		d.changed = changed
+		return fmt.Errorf("reload, %w", errors.Join(err, e.Close()))
+	}
+	old := d.engine
+	d.forwarding.Retire(old)
+	d.prepared, d.engine = next, e
+	d.number++
+	d.observers.observe(next, d.hub, d.o.Log)
+	d.announce("reloaded", began)
+	return old.Close()
+}

@@ -1,0 +1,246 @@
+// Package traffic adds up what the programs on all interfaces count.
+package traffic
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+	"sync"
+
+	"weir/control/attach"
+	"weir/control/metrics"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// Counters are packets and bytes by reason.
+type Counters [verdict.NumReasons]loader.Counter
+
+// Packets returns the number of all packets.
+func (c *Counters) Packets() uint64 {
+	var n uint64
+	for _, r := range c {
+		n += r.Packets
+	}
+	return n
+}
+
+// Blocked returns the number of packets that were dropped because they are
+// listed.
+func (c *Counters) Blocked() uint64 { return c[verdict.Blocked].Packets }
+
+// Allowed returns the number of listed packets that passed because they are on
+// an allow list.
+func (c *Counters) Allowed() uint64 { return c[verdict.Allowed].Packets }
+
+// Meter adds up the counters of attachments, so that no sum ever goes back: the
+// counters of an interface that comes back start anew, and a list's counter is
+// another's when that takes its number. What a program counted before it was
+// adopted is included. The zero Meter is ready; its methods may be called
+// concurrently.
+type Meter struct {
+	mu       sync.Mutex
+	accounts []*account
+	reasons  Counters
+	refuted  uint64
+	hits     map[string]loader.Counter // by block list; "" where the list is unknown
+}
+
+// Attachment is an attachment to be read.
+type Attachment struct {
+	*loader.Attachment
+	Penalties *int // active ones; nil: no tracker imposes any
+}
+
+// account is what one interface has counted.
+type account struct {
+	loader.Target
+	xdp       string        // "" while it is not filtered
+	stats     *loader.Stats // nil while no program has been attached
+	penalties *int
+
+	text        []byte          // what the metadata was read from
+	metadata    attach.Metadata // the interface's own
+	seen        Counters        // the counters as last read
+	seenLists   []loader.Counter
+	seenRefuted uint64
+	lost        uint64 // events
+	seenLost    uint64
+	loops       [loader.LoopOutcomes]uint64
+	seenLoops   [loader.LoopOutcomes]uint64
+	total       [verdict.NumReasons]struct{ passed, dropped loader.Counter }
+}
+
+// Read returns what was counted until now: by interface, and by block list.
+func (m *Meter) Read() (all []metrics.Interface, hits map[string]loader.Counter) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, a := range m.accounts {
+		m.advance(a)
+		i := metrics.Interface{Target: a.Target, XDP: a.xdp, Penalties: a.penalties, Lost: a.lost, Counts: a.counts()}
+		if a.metadata.Loop != nil {
+			loops := a.loops
+			i.Loops = &loops
+		}
+		all = append(all, i)
+	}
+	return all, maps.Clone(m.hits)
+}
+
+// Hits returns the number of packets that each block list has matched.
+func (m *Meter) Hits() map[string]loader.Counter {
+	_, hits := m.Read()
+	return hits
+}
+
+// Counters returns the counters of all interfaces together, those that are gone
+// included, and the number of packets that an exact table has refuted: they
+// passed the filter in front of it by mistake.
+func (m *Meter) Counters() (reasons Counters, refuted uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, a := range m.accounts {
+		m.advance(a)
+	}
+	return m.reasons, m.refuted
+}
+
+// Follow sets the attachments to read. Interfaces that are named have an account
+// in any case; others, of which any number may come and go, while they exist.
+func (m *Meter) Follow(attached []Attachment, named []loader.Target) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, n := range attached { // interfaces may have been renamed
+		for _, a := range m.accounts {
+			if a.stats != nil && a.stats == n.Stats() {
+				a.Target = n.Target()
+			}
+		}
+	}
+	for _, t := range named {
+		m.account(t)
+	}
+	for _, a := range m.accounts {
+		if !slices.ContainsFunc(attached, func(n Attachment) bool { return n.Target() == a.Target }) {
+			m.advance(a)
+			a.xdp, a.stats, a.penalties = "", nil, nil
+		}
+	}
+	m.accounts = slices.DeleteFunc(m.accounts, func(a *account) bool {
+		return a.stats == nil && !slices.Contains(named, a.Target)
+	})
+	for _, n := range attached {
+		a := m.account(n.Target())
+		if a.xdp, a.penalties = n.Hook().String(), n.Penalties; n.Severed() {
+			a.xdp = ""
+		}
+		if stats := n.Stats(); stats != a.stats {
+			m.advance(a)
+			a.stats, a.seen, a.seenLists = stats, Counters{}, nil
+			a.seenLost, a.seenRefuted, a.seenLoops = 0, 0, [loader.LoopOutcomes]uint64{}
+			a.text, a.metadata = nil, attach.Metadata{}
+		}
+		if text := n.Metadata(); !bytes.Equal(a.text, text) {
+			a.text = text
+			if d, err := attach.MetadataOf(n.Attachment); err == nil {
+				m.renumber(a, d.Lists)
+				a.metadata = d
+			}
+		}
+		m.advance(a)
+	}
+}
+
+// account returns the account of an interface; it opens one if necessary.
+func (m *Meter) account(t loader.Target) *account {
+	i := slices.IndexFunc(m.accounts, func(a *account) bool { return a.Target == t })
+	if i < 0 {
+		i, m.accounts = len(m.accounts), append(m.accounts, &account{Target: t})
+	}
+	return m.accounts[i]
+}
+
+// renumber switches to other lists: what a number has counted until it becomes
+// another's belongs to the former one.
+func (m *Meter) renumber(a *account, lists []attach.List) {
+	if m.hits == nil {
+		m.hits = make(map[string]loader.Counter)
+	}
+	before := a.metadata.Lists
+	a.seenLists = append(a.seenLists, make([]loader.Counter, max(0, 1+len(lists)-len(a.seenLists)))...)
+	for i, list := range lists {
+		grown := since(list.Before, &a.seenLists[i+1])
+		if i < len(before) {
+			m.hit(before[i], grown)
+		}
+		m.hit(list, loader.Counter{}) // so that it is there, with 0
+	}
+	m.hit(attach.List{}, loader.Counter{})
+}
+
+func (m *Meter) hit(list attach.List, n loader.Counter) {
+	if !list.Allow {
+		m.hits[list.Name] = sum(m.hits[list.Name], n)
+	}
+}
+
+// advance adds what an interface has counted since it was last read.
+func (m *Meter) advance(a *account) {
+	for i, c := range a.stats.Reasons(nil) {
+		grown := since(c, &a.seen[i])
+		m.reasons[i] = sum(m.reasons[i], grown)
+		if t := &a.total[i]; a.metadata.Drops(verdict.Reason(i)) {
+			t.dropped = sum(t.dropped, grown)
+		} else {
+			t.passed = sum(t.passed, grown)
+		}
+	}
+	a.lost += grown(a.stats.EventsLost(), &a.seenLost)
+	m.refuted += grown(a.stats.Refuted(), &a.seenRefuted)
+	for i, n := range a.stats.Loops() {
+		a.loops[i] += grown(n, &a.seenLoops[i])
+	}
+	for i, c := range a.stats.Lists(nil) {
+		switch {
+		case i >= len(a.seenLists):
+			return // there are no such lists
+		case i == 0:
+			m.hit(attach.List{}, since(c, &a.seenLists[0]))
+		case i <= len(a.metadata.Lists):
+			m.hit(a.metadata.Lists[i-1], since(c, &a.seenLists[i]))
+		}
+	}
+}
+
+// counts returns a count for each reason with the verdict that it has now, and
+// with the other one where packets have left with that.
+func (a *account) counts() []metrics.Count {
+	var all []metrics.Count
+	for i, t := range a.total {
+		reason := verdict.Reason(i)
+		drops := a.metadata.Drops(reason)
+		if drops || t.dropped.Packets > 0 {
+			all = append(all, metrics.Count{Reason: reason.String(), Drops: true, Counter: t.dropped})
+		}
+		if !drops || t.passed.Packets > 0 {
+			all = append(all, metrics.Count{Reason: reason.String(), Counter: t.passed})
+		}
+	}
+	return all
+}
+
+// since returns by how much a counter has grown since it was last seen. While its
+// memory is being exchanged, it may be a little behind; it catches up.
+func since(now loader.Counter, seen *loader.Counter) loader.Counter {
+	return loader.Counter{Packets: grown(now.Packets, &seen.Packets), Bytes: grown(now.Bytes, &seen.Bytes)}
+}
+
+func grown(now uint64, seen *uint64) uint64 {
+	n := max(now, *seen) - *seen
+	*seen += n
+	return n
+}
+
+func sum(a, b loader.Counter) loader.Counter {
+	return loader.Counter{Packets: a.Packets + b.Packets, Bytes: a.Bytes + b.Bytes}
+}

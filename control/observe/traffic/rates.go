@@ -1,0 +1,78 @@
+package traffic
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"weir/control/attach"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// Rates are what passed through all interfaces together in an interval, and
+// since weir began.
+type Rates struct {
+	Interval time.Duration
+	Packets  float64            // per second
+	Bytes    float64            // per second
+	Dropped  float64            // packets per second
+	Reasons  map[string]float64 // packets per second, of the reasons that have any
+	Monitor  bool               // nothing is dropped
+	Total    loader.Counter
+	Blocked  loader.Counter // dropped because they are listed; in monitor mode, what would have been
+
+	Grown, All Counters // in the interval, and since weir began
+}
+
+// Top returns the reasons in the interval, the most frequent first.
+func (r Rates) Top() []string {
+	return slices.SortedFunc(maps.Keys(r.Reasons), func(a, b string) int {
+		return cmp.Or(cmp.Compare(r.Reasons[b], r.Reasons[a]), cmp.Compare(a, b))
+	})
+}
+
+// Intervals turns a meter's counters into rates.
+type Intervals struct {
+	meter       *Meter
+	at          time.Time
+	first, last Counters
+}
+
+// NewIntervals returns intervals of which the first begins now.
+func NewIntervals(m *Meter) *Intervals {
+	now, _ := m.Counters()
+	return &Intervals{meter: m, at: time.Now(), first: now, last: now}
+}
+
+// Next ends an interval.
+func (v *Intervals) Next(now time.Time, d attach.Metadata) Rates {
+	all, _ := v.meter.Counters()
+	r := Rates{Interval: now.Sub(v.at), Reasons: make(map[string]float64), Monitor: d.Monitor}
+	v.at = now
+	seconds := max(r.Interval.Seconds(), 1e-3)
+	for i := range all {
+		reason := verdict.Reason(i)
+		r.Grown[i], r.All[i] = sub(all[i], v.last[i]), sub(all[i], v.first[i])
+		rate := float64(r.Grown[i].Packets) / seconds
+		r.Packets += rate
+		r.Bytes += float64(r.Grown[i].Bytes) / seconds
+		if r.Grown[i].Packets > 0 {
+			r.Reasons[reason.String()] = rate
+		}
+		if d.Drops(reason) {
+			r.Dropped += rate
+		}
+		r.Total = sum(r.Total, r.All[i])
+		if reason == verdict.Blocked || reason == verdict.Monitored {
+			r.Blocked = sum(r.Blocked, r.All[i])
+		}
+	}
+	v.last = all
+	return r
+}
+
+func sub(a, b loader.Counter) loader.Counter {
+	return loader.Counter{Packets: a.Packets - b.Packets, Bytes: a.Bytes - b.Bytes}
+}

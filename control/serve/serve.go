@@ -1,0 +1,79 @@
+// Package serve answers clients: commands over a Unix socket, and over TCP with
+// certificates; scrapes of metrics; and the service manager.
+package serve
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"weir/control/api"
+	"weir/control/metrics"
+)
+
+// Config says where to listen.
+type Config struct {
+	Socket  string // of the API; "": none
+	Group   string // whose members may use the socket, as root may; "": that of the process
+	TLS     TLS    // where the API is served as well
+	Metrics string // address and port where metrics are served as well; "": none
+}
+
+// TLS is a TCP address, "": none, where clients with certificates are served,
+// and files in PEM for that.
+type TLS struct{ Address, Cert, Key, ClientCA string }
+
+// Source is what is served.
+type Source interface {
+	api.Source
+	metrics.Source
+}
+
+// retryInterval is how soon listening is tried again.
+const retryInterval = 2 * time.Second
+
+// Run starts to serve, until ctx is done. Filtering does not depend on it: where
+// listening fails, it is logged and tried again, since at boot the network comes
+// up after the filter.
+func (c Config) Run(ctx context.Context, s Source, control api.Control, log *slog.Logger) {
+	answer := func(what string, h http.Handler, listen func() (net.Listener, error)) {
+		l, err := listen()
+		if err != nil {
+			log.Error(what + " unavailable, retrying: " + err.Error())
+		}
+		go func() {
+			late := err != nil
+			for err != nil {
+				select {
+				case <-ctx.Done():
+					return
+				case <-time.After(retryInterval):
+					l, err = listen()
+				}
+			}
+			if late {
+				log.Info("listening", "address", l.Addr().String())
+			}
+			if err := api.Serve(ctx, l, h, log); err != nil {
+				log.Error(err.Error())
+			}
+		}()
+	}
+	scrapes := metrics.Handler(s, log)
+	if c.Metrics != "" {
+		answer("metrics listener", scrapes, func() (net.Listener, error) { return net.Listen("tcp", c.Metrics) })
+	}
+	all := http.NewServeMux()
+	all.Handle("/", api.HandlerFor(s, control))
+	all.Handle(metrics.Path, scrapes)
+	if c.Socket != "" {
+		answer("API socket", all, func() (net.Listener, error) { return api.ListenGroup(c.Socket, c.Group) })
+	}
+	if t := c.TLS; t.Address != "" {
+		answer("API at "+t.Address, all, func() (net.Listener, error) {
+			return api.ListenTLS(t.Address, t.Cert, t.Key, t.ClientCA)
+		})
+	}
+}
