@@ -98,9 +98,9 @@ func (g *Generation) edits(next *index, changes []Change) (edits []edit, err err
 				return nil, err
 			}
 		}
-		for _, e := range touched.flows.merged() {
-			if before, after := old.flows.first(e.key), next.flows.first(e.key); before != after {
-				edits = append(edits, edit{set, e.key, before, after})
+		for _, k := range touched.flows.merged().keys {
+			if before, after := old.flows.first(k), next.flows.first(k); before != after {
+				edits = append(edits, edit{set, k, before, after})
 			}
 		}
 	}
@@ -114,15 +114,15 @@ func (g *Generation) edits(next *index, changes []Change) (edits []edit, err err
 // stand for.
 func addEdits[P list.Prefix[P]](edits *[]edit, set *membership.Set, old, next, touched *side[P]) error {
 	var keys []P
-	for _, e := range touched.merged() {
-		level, ok := old.levels.Of(e.key.Bits())
-		if !ok || level-e.key.Bits() > maxExpansion {
-			if slices.Equal(old.lists(e.key), next.lists(e.key)) {
+	for _, p := range touched.merged().keys {
+		level, ok := old.levels.Of(p.Bits())
+		if !ok || level-p.Bits() > maxExpansion {
+			if slices.Equal(old.lists(p), next.lists(p)) {
 				continue // it was not there to be removed
 			}
 			return membership.ErrNoRoom
 		}
-		for k := range e.key.Children(level) {
+		for k := range p.Children(level) {
 			keys = append(keys, k)
 		}
 		if len(keys) > maxEdits {

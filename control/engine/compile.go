@@ -56,13 +56,12 @@ const maxGrowth = 16
 // each.
 func (s *side[P]) compile(columns *[]membership.Column) error {
 	all := s.merged()
-	if len(all) == 0 {
-		s.levels = nil
+	if len(all.keys) == 0 {
 		return nil
 	}
 	var h prefix.Histogram
-	for _, e := range all {
-		h[e.key.Bits()]++
+	for _, p := range all.keys {
+		h[p.Bits()]++
 	}
 	// Memory for probes: entries may grow by half, and by a few thousand in any
 	// case; where the lengths are too many for that, by maxGrowth.
@@ -72,7 +71,7 @@ func (s *side[P]) compile(columns *[]membership.Column) error {
 		return fmt.Errorf("%d prefixes have too many different lengths: at %d lengths, as many as a set can have, they are %d",
 			n, maxLevels, grown)
 	}
-	first := all[0].key.Prefix().Addr()
+	first := all.keys[0].Prefix().Addr()
 	for _, level := range s.levels {
 		k := key.Source(netip.PrefixFrom(first, level))
 		if !s.source {
@@ -82,7 +81,7 @@ func (s *side[P]) compile(columns *[]membership.Column) error {
 		c.Keys = make([]byte, 0, h[level]*c.Shape.KeyLen())
 		c.Lists = make([]uint16, 0, h[level])
 		head := k.Append(nil)[:key.HeadLen]
-		for e := range s.at(level, all) {
+		for e := range s.at(level, &all) {
 			c.Keys = e.key.AppendAddr(append(c.Keys, head...))
 			c.Lists = append(c.Lists, e.list)
 		}
@@ -93,11 +92,11 @@ func (s *side[P]) compile(columns *[]membership.Column) error {
 
 // at returns the distinct prefixes at a level that stand for entries, each with
 // its owner, as the side's owner method returns it.
-func (s *side[P]) at(level int, all []entry[P]) iter.Seq[entry[P]] {
+func (s *side[P]) at(level int, all *run[P]) iter.Seq[entry[P]] {
 	below := s.below(level)
 	return func(yield func(entry[P]) bool) {
 		var expanded []entry[P]
-		for _, e := range all {
+		for e := range all.all() {
 			if bits := e.key.Bits(); below < bits && bits < level {
 				for child := range e.key.Children(level) {
 					expanded = append(expanded, entry[P]{child, e.list})
@@ -107,7 +106,7 @@ func (s *side[P]) at(level int, all []entry[P]) iter.Seq[entry[P]] {
 		// A prefix is expanded before the longer ones that it covers, so that
 		// the last of equal keys is the most specific.
 		slices.SortStableFunc(expanded, func(a, b entry[P]) int { return a.key.Compare(b.key) })
-		for _, e := range all {
+		for e := range all.all() {
 			if e.key.Bits() != level {
 				continue
 			}
@@ -140,7 +139,8 @@ func lastOfEqual[P list.Prefix[P]](e []entry[P]) (last entry[P], rest []entry[P]
 
 func compileFlows(flows relation[key.Key], columns []membership.Column) []membership.Column {
 	// The shape comes first in the order of keys, so each shape is one run.
-	for _, e := range flows.merged() {
+	all := flows.merged()
+	for e := range all.all() {
 		if n := len(columns); n == 0 || columns[n-1].Shape != e.key.Shape {
 			columns = append(columns, membership.Column{Shape: e.key.Shape})
 		}

@@ -78,8 +78,8 @@ func (l List) All() iter.Seq[key.Key] {
 }
 
 func (s *side[P]) each(yield func(key.Key) bool) bool {
-	for _, e := range s.merged() {
-		if !yield(e.key.Key(s.source)) {
+	for _, k := range s.merged().keys {
+		if !yield(k.Key(s.source)) {
 			return false
 		}
 	}
@@ -87,8 +87,8 @@ func (s *side[P]) each(yield func(key.Key) bool) bool {
 }
 
 func (e *entries) eachFlow(yield func(key.Key) bool) bool {
-	for _, f := range e.flows.merged() {
-		if !yield(f.key) {
+	for _, k := range e.flows.merged().keys {
+		if !yield(k) {
 			return false
 		}
 	}
@@ -199,48 +199,76 @@ type entry[K any] struct {
 	list uint16
 }
 
-// merged returns all keys in ascending order.
-func (r relation[K]) merged() []entry[K] {
-	runs := make([][]entry[K], 0, len(r))
-	for _, c := range r {
-		run := make([]entry[K], 0, c.keys.Len())
-		for k := range c.keys.All() {
-			run = append(run, entry[K]{k, c.list})
+// run is distinct keys in ascending order, each with the first list that has it.
+type run[K list.Ordered[K]] struct {
+	keys  []K
+	lists []uint16 // nil: all are of list
+	list  uint16
+}
+
+func (r *run[K]) first(i int) uint16 {
+	if r.lists == nil {
+		return r.list
+	}
+	return r.lists[i]
+}
+
+// all iterates over the entries in ascending order.
+func (r *run[K]) all() iter.Seq[entry[K]] {
+	return func(yield func(entry[K]) bool) {
+		for i, k := range r.keys {
+			if !yield(entry[K]{k, r.first(i)}) {
+				return
+			}
 		}
-		runs = append(runs, run)
+	}
+}
+
+// merged returns all keys. Those of one list are not copied.
+func (r relation[K]) merged() run[K] {
+	runs := make([]run[K], len(r))
+	for i, c := range r {
+		runs[i] = run[K]{keys: c.keys.Slice(), list: c.list}
 	}
 	for len(runs) > 1 { // neighbours, so that the first list of a key stays the first
 		half := runs[:0]
-		for i := 0; i < len(runs); i += 2 {
-			if i+1 < len(runs) {
-				half = append(half, merge(runs[i], runs[i+1]))
-			} else {
-				half = append(half, runs[i])
+		for pair := range slices.Chunk(runs, 2) {
+			if len(pair) == 2 {
+				pair[0] = merge(pair[0], pair[1])
 			}
+			half = append(half, pair[0])
 		}
 		runs = half
 	}
 	if len(runs) == 0 {
-		return nil
+		return run[K]{}
 	}
 	return runs[0]
 }
 
-// merge merges two sorted slices. Of equal keys, that of a stays.
-func merge[K list.Ordered[K]](a, b []entry[K]) []entry[K] {
-	all := make([]entry[K], 0, len(a)+len(b))
-	for len(a) > 0 && len(b) > 0 {
-		order := a[0].key.Compare(b[0].key)
+// merge merges two runs. Of equal keys, that of a stays.
+func merge[K list.Ordered[K]](a, b run[K]) run[K] {
+	n := len(a.keys) + len(b.keys)
+	all := run[K]{keys: make([]K, 0, n), lists: make([]uint16, 0, n)}
+	for i, j := 0, 0; i < len(a.keys) || j < len(b.keys); {
+		order := 1
+		switch {
+		case j == len(b.keys):
+			order = -1
+		case i < len(a.keys):
+			order = a.keys[i].Compare(b.keys[j])
+		}
 		if order <= 0 {
-			all, a = append(all, a[0]), a[1:]
+			all.keys, all.lists = append(all.keys, a.keys[i]), append(all.lists, a.first(i))
+			i++
 		} else {
-			all = append(all, b[0])
+			all.keys, all.lists = append(all.keys, b.keys[j]), append(all.lists, b.first(j))
 		}
 		if order >= 0 {
-			b = b[1:]
+			j++
 		}
 	}
-	return append(append(all, a...), b...)
+	return all
 }
 
 // owner returns the list to which a prefix at a level is attributed: that of the

@@ -139,7 +139,7 @@ func (s Sorted[K]) apply(add, remove Sorted[K]) (Sorted[K], int) {
 	}
 	missing, present := s.without(add), s.among(remove)
 	if len(present) > 0 {
-		present = minus(present, add.flat())
+		present = minus(present, add.Slice())
 	}
 	if len(missing)+len(present) == 0 {
 		return s, 0
@@ -152,13 +152,13 @@ func (s Sorted[K]) apply(add, remove Sorted[K]) (Sorted[K], int) {
 	// Beyond this, copying the base once costs less than copying the changes
 	// each time.
 	if n := len(next.added) + len(next.removed); n*n > 16*len(s.base) {
-		next = Sorted[K]{base: next.flat()}
+		next = Sorted[K]{base: next.Slice()}
 	}
 	return next, len(missing) + len(present)
 }
 
-// flat returns the values as a slice, which must not be changed.
-func (s Sorted[K]) flat() []K {
+// Slice returns the values as a slice, which must not be changed.
+func (s Sorted[K]) Slice() []K {
 	if len(s.added)+len(s.removed) == 0 {
 		return s.base
 	}
