@@ -9,14 +9,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/daemon"
 	"weir/control/engine"
 	"weir/control/feed"
 	"weir/control/observe/heavy"
 	"weir/control/quantity"
-	"weir/filter/membership"
-	"weir/loader"
 )
 
 // configFlags are flags that say what a configuration says: with --config the
@@ -35,7 +34,7 @@ type configFlags struct {
 	wide         bool
 	ifaces       []string
 	netns        string
-	xdp          loader.Hook
+	xdp          attach.Hook
 	learn        int
 }
 
@@ -134,7 +133,7 @@ func (v *configFlags) said() (*config.Config, error) {
 		c.MaxCoverage = 1
 	}
 	if v.flags.Changed("learn") {
-		c.Learning.Elements, c.Learning.Exact = v.learn, c.Mode == membership.Exact && v.learn > 0
+		c.Learning.Elements, c.Learning.Exact = v.learn, v.learn > 0
 	}
 	for _, t := range targets(v.ifaces, v.netns) {
 		c.Interfaces = append(c.Interfaces, config.Interface{Name: t.Iface, Netns: t.Netns, XDP: v.xdp, Required: true})
@@ -190,20 +189,20 @@ func (v *configFlags) prepare(c *cobra.Command, out *console) (*daemon.Prepared,
 }
 
 // placeFlags are the flags that say where weir is attached and pinned.
-func placeFlags(f *pflag.FlagSet, netns *string, pins *loader.Pins) {
+func placeFlags(f *pflag.FlagSet, netns *string, pins *attach.Pins) {
 	f.StringVar(netns, "netns", "", "network `namespace` of the interfaces: a name as of ip-netns, or a path")
 	pinsFlag(f, pins)
 }
 
-func pinsFlag(f *pflag.FlagSet, pins *loader.Pins) {
-	f.StringVar((*string)(pins), "pins", string(loader.DefaultPins), "`directory` of pins, on a BPF file system")
+func pinsFlag(f *pflag.FlagSet, pins *attach.Pins) {
+	f.StringVar((*string)(pins), "pins", string(attach.DefaultPins), "`directory` of pins, on a BPF file system")
 }
 
 // targets returns the interfaces of a namespace, each once.
-func targets(ifaces []string, netns string) []loader.Target {
-	var all []loader.Target
+func targets(ifaces []string, netns string) []attach.Interface {
+	var all []attach.Interface
 	for _, name := range ifaces {
-		t := loader.Target{Netns: netns, Iface: strings.TrimSpace(name)}
+		t := attach.Interface{Netns: netns, Iface: strings.TrimSpace(name)}
 		if t.Iface != "" && !slices.Contains(all, t) {
 			all = append(all, t)
 		}

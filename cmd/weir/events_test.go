@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/attach"
 	"weir/control/capture"
 	"weir/control/observe/events"
-	"weir/loader"
 )
 
 var eventTime = time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.Local)
@@ -21,7 +21,7 @@ var eventTime = time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.Local)
 // eventOf is an event of a packet, changed.
 func eventOf(src string, change func(*events.Event)) events.Event {
 	e := events.Event{
-		Time: eventTime, Target: loader.Target{Iface: "eth0"}, Dropped: true, List: "feed", OneIn: 1, Length: 1514,
+		Time: eventTime, Target: attach.Interface{Iface: "eth0"}, Dropped: true, List: "feed", OneIn: 1, Length: 1514,
 		Frame: []byte{
 			2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0x00,
 			0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2,

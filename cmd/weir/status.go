@@ -14,11 +14,10 @@ import (
 
 	"weir/control/api"
 	"weir/control/attach"
-	"weir/loader"
 )
 
 func newStatus() *cobra.Command {
-	var pins loader.Pins
+	var pins attach.Pins
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Say where weir is attached, and what it has dropped and why",
@@ -148,7 +147,7 @@ func plural(n int, one, more string) string {
 }
 
 func newDetach() *cobra.Command {
-	var pins loader.Pins
+	var pins attach.Pins
 	var netns string
 	var ifaces []string
 	c := &cobra.Command{
@@ -170,7 +169,7 @@ left alone. Without --iface it detaches weir where it is attached only once.`,
 		if *all && len(ifaces) > 0 {
 			return usageError{fmt.Errorf("--all and --iface exclude each other")}
 		}
-		detached := []loader.Target{}
+		detached := []attach.Interface{}
 		var err error
 		switch {
 		case *all:
@@ -194,7 +193,7 @@ left alone. Without --iface it detaches weir where it is attached only once.`,
 	return c
 }
 
-func printDetached(w io.Writer, detached []loader.Target, asJSON bool) error {
+func printDetached(w io.Writer, detached []attach.Interface, asJSON bool) error {
 	if asJSON {
 		type target struct {
 			Interface string `json:"interface"`

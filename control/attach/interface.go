@@ -58,8 +58,8 @@ func (i *managedInterface) describe(m Metadata) error {
 	return i.SetMetadata(text)
 }
 
-// Interface is the state of an interface that a manager filters or waits for.
-type Interface struct {
+// State is the state of an interface that a manager filters or waits for.
+type State struct {
 	loader.Target
 	Filtered bool
 	Problem  string // why it is not filtered, where that is known

@@ -223,10 +223,10 @@ func (m *Manager) Names() []string {
 
 // Interfaces returns the state of all interfaces: those filtered, and those
 // waited for.
-func (m *Manager) Interfaces() []Interface {
-	var all []Interface
+func (m *Manager) Interfaces() []State {
+	var all []State
 	for _, i := range m.interfaces {
-		n := Interface{Target: i.Target, Filtered: i.filtered()}
+		n := State{Target: i.Target, Filtered: i.filtered()}
 		if !n.Filtered {
 			n.Problem = i.problem
 		}

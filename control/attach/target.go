@@ -12,6 +12,16 @@ import (
 	"weir/loader"
 )
 
+// What names interfaces, and how and where programs are attached and pinned there.
+type (
+	Interface = loader.Target
+	Hook      = loader.Hook
+	Pins      = loader.Pins
+)
+
+// DefaultPins is where programs are pinned, unless a configuration says otherwise.
+const DefaultPins = loader.DefaultPins
+
 // Target names the interfaces to filter: one interface, or a glob with *, ? and
 // [ ] that also covers interfaces created later.
 type Target struct {
