@@ -154,6 +154,8 @@ lint: ## check the Go (fetches golangci-lint), the C's format and the shell scri
 		| xargs -r shellcheck
 
 .PHONY: test
+# Tests that send packets mostly wait, so that there is time for one package more than CPUs.
+test: GOTEST += -p $(shell echo $$(($$(nproc) + 1)))
 test: setup ## run the tests (as root: without it, those that need the kernel skip)
 	$(GOTEST) -timeout 9m ./...
 
