@@ -191,10 +191,10 @@ func TestEventsFailures(t *testing.T) {
 		{[]string{"capture"}, exitUsage, "where to?"},
 		{[]string{"capture", "-w", cut, "--count", "-1"}, exitUsage, "--count -1"},
 		{[]string{"capture", "-w", cut, "--duration", "-1s"}, exitUsage, `invalid duration "-1s"`},
-		{[]string{"capture", "-w", cut, "--reason", "nosuch"}, exitUsage, `"nosuch" is no reason: there are allowed,`},
+		{[]string{"capture", "-w", cut, "--reason", "nosuch"}, exitUsage, `unknown reason "nosuch": want allowed,`},
 		{[]string{"capture", "-w", cut, "stray"}, exitUsage, "stray"},
 		{[]string{"events", "--count", "-1"}, exitUsage, "--count -1"},
-		{[]string{"events", "--reason", "blocked,clean"}, exitUsage, "tcpdump shows them"},
+		{[]string{"events", "--reason", "blocked,clean"}, exitUsage, "use tcpdump"},
 		{[]string{"events", "stray"}, exitUsage, "stray"},
 	} {
 		code, out, log := weir(t, "", c.args...)

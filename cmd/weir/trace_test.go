@@ -99,7 +99,7 @@ func TestTrace(t *testing.T) {
 	}{
 		{[]string{"--node", "edge", file}, exitUsage, "NAME="},
 		{[]string{"--link", "edge", file}, exitUsage, "two nodes"},
-		{[]string{"--node", "a=" + edge, "--link", "a-b", "--from", "a", file}, exitUsage, "no node b"},
+		{[]string{"--node", "a=" + edge, "--link", "a-b", "--from", "a", file}, exitUsage, "unknown node b"},
 		{[]string{"--node", "a=https://localhost:1", file}, exitUsage, "--cert"},
 		{[]string{"--count", "-1", file}, exitUsage, "--count"},
 		{[]string{"--window", "0s", file}, exitUsage, "window"},

@@ -155,8 +155,8 @@ func TestEventsClientSaysWhatToDo(t *testing.T) {
 
 func TestEventsRefusals(t *testing.T) {
 	for query, want := range map[string]string{
-		"reason=blocked,none":       `\"none\" is no reason: there are allowed, monitored, blocked`,
-		"reason=blocked&reason=arp": "tcpdump shows them",
+		"reason=blocked,none":       `unknown reason \"none\": want allowed, monitored, blocked`,
+		"reason=blocked&reason=arp": "use tcpdump",
 		"follow=yes":                `follow=\"yes\": want 0 or 1`,
 		"frames=":                   `frames=\"\": want 0 or 1`,
 		"count=3":                   `not asked for with \"count\": there are reason, frames, follow`,

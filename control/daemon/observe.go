@@ -204,7 +204,7 @@ func (o *observers) logLoops(d *Daemon, now time.Time) {
 		if e.FirstTTL != 0 {
 			continue // found by digests: tickDigests has logged it
 		}
-		if src, dst := e.Tuple.Src, e.Tuple.Dst; src.IsValid() && o.loopsSeen.Tell(src, dst, now) {
+		if src, dst := e.Tuple.Src, e.Tuple.Dst; src.IsValid() && o.loopsSeen.Report(src, dst, now) {
 			d.o.Log.Warn("a packet runs in a loop: it has come here again",
 				"src", src, "dst", dst, "interface", e.Target.String(), "dropped", e.Dropped)
 		}

@@ -25,35 +25,34 @@ import (
 	"weir/loader"
 )
 
-// ArchiveConfig says which slices are on disk.
+// ArchiveConfig describes an archive on disk.
 type ArchiveConfig struct {
-	Dir  string        // "": there is no archive
-	Keep time.Duration // how long
-	Size int64         // bytes, above which the oldest go before their time
+	Dir  string        // "": no archive
+	Keep time.Duration // time to keep slices
+	Size int64         // bytes, above which the oldest slices are removed early
 }
 
-// Archive keeps slices on disk, a file each, compressed to the entropy of their
-// bits: a slice that is half as full as planned takes two thirds. A file is there
-// whole, or not at all. Since it holds the secret seed, only its owner may read it.
-// Slices are written in the background; those that come while too many wait are
-// left out.
+// Archive stores slices on disk, one file each, compressed to the entropy of
+// their bits: a slice that is half as full as planned takes two thirds. A file
+// is written completely or not at all. As it contains the secret seed, only its
+// owner may read it. Slices are written in the background; if too many are
+// waiting, further ones are dropped.
 type Archive struct {
 	log     *slog.Logger
 	queue   chan archived
 	done    chan struct{}
 	dir     string
-	reading chan struct{} // has an element while slices are read
+	reading chan struct{} // a semaphore: full while slices are read
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	config ArchiveConfig
 	files  []file // in order of time
 	counts ArchiveCounts
-	// What is wrong, as the log has it: with the last slice, with what is to go, and with
-	// the time that writing takes.
+	// The last logged errors of writing, of removing, and of falling behind.
 	unsaved, untidy, late string
 }
 
-// ArchiveCounts is what an archive has come to.
+// ArchiveCounts are an archive's counters.
 type ArchiveCounts struct {
 	Files  int
 	Bytes  int64
@@ -66,23 +65,23 @@ type archived struct {
 	*digest.Slice
 }
 
-// file is one in the archive.
+// file is a file of the archive.
 type file struct {
 	loader.Target
 	from, to time.Time
 	size     int64
 	name     string
-	damaged  bool // it is in the log
+	damaged  bool // and logged
 }
 
 const (
 	suffix    = ".digests"
 	temporary = ".tmp"
-	backlog   = 16 // slices that wait to be written
+	backlog   = 16 // slices waiting to be written
 )
 
-// OpenArchive opens the archive in a directory, which is made if need be. Files
-// that are no slices are left alone.
+// OpenArchive opens the archive in a directory, which is created if needed.
+// Other files in it are left alone.
 func OpenArchive(c ArchiveConfig, log *slog.Logger) (*Archive, error) {
 	const owner = 0o700
 	if err := os.MkdirAll(c.Dir, owner); err != nil {
@@ -94,7 +93,7 @@ func OpenArchive(c ArchiveConfig, log *slog.Logger) (*Archive, error) {
 	}
 	a := &Archive{config: c, dir: c.Dir, log: log, queue: make(chan archived, backlog), done: make(chan struct{}), reading: make(chan struct{}, 1)}
 	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), suffix+temporary) { // of a weir that was killed
+		if strings.HasSuffix(e.Name(), suffix+temporary) { // left over by a killed process
 			_ = os.Remove(filepath.Join(c.Dir, e.Name()))
 			continue
 		}
@@ -110,8 +109,8 @@ func OpenArchive(c ArchiveConfig, log *slog.Logger) (*Archive, error) {
 	return a, nil
 }
 
-// nameOf is a slice's file: when it begins and ends, in nanoseconds since 1970, and
-// the interface.
+// nameOf returns the name of a slice's file: its begin and end, in nanoseconds
+// since 1970, and the interface.
 func nameOf(s archived) string {
 	return fmt.Sprintf("%d-%d-%s%s", s.From.UnixNano(), s.To.UnixNano(), url.QueryEscape(s.Netns+"/"+s.Iface), suffix)
 }
@@ -136,7 +135,7 @@ func parseName(name string) (f file, ok bool) {
 	return file{loader.Target{Netns: place[:i], Iface: place[i+1:]}, time.Unix(0, from), time.Unix(0, to), 0, name, false}, true
 }
 
-// add takes a file up.
+// add adds a file to the index.
 func (a *Archive) add(f file) {
 	i, _ := slices.BinarySearchFunc(a.files, f, func(x, y file) int {
 		return cmp.Or(x.from.Compare(y.from), strings.Compare(x.name, y.name))
@@ -145,14 +144,14 @@ func (a *Archive) add(f file) {
 	a.counts.Bytes += f.size
 }
 
-// limit sets how long slices are kept, and how much of them.
+// limit sets the limits of age and size.
 func (a *Archive) limit(c ArchiveConfig) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.config = c
 }
 
-// put has a slice written, which must not change any more.
+// put queues a slice for writing. It must no longer change.
 func (a *Archive) put(t loader.Target, s *digest.Slice) {
 	select {
 	case a.queue <- archived{t, s}:
@@ -160,11 +159,11 @@ func (a *Archive) put(t loader.Target, s *digest.Slice) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.counts.Errors++
-		a.tell(&a.late, errors.New("slices come faster than they can be compressed and written: some are left out"))
+		a.report(&a.late, errors.New("slices arrive faster than they can be compressed and written, some are dropped"))
 	}
 }
 
-// write writes what comes, until Close.
+// write writes queued slices until Close.
 func (a *Archive) write() {
 	defer close(a.done)
 	for s := range a.queue {
@@ -173,22 +172,22 @@ func (a *Archive) write() {
 	}
 }
 
-// ended takes in what came of a slice.
+// ended records the result of writing a slice.
 func (a *Archive) ended(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err != nil {
 		a.counts.Errors++
 	}
-	a.tell(&a.unsaved, err)
+	a.report(&a.unsaved, err)
 	if len(a.queue) == 0 {
 		a.late = "" // it has caught up
 	}
 }
 
-// tell logs what is wrong, unless it is what the log has last, of whatever file; nil is
-// that it is over.
-func (a *Archive) tell(last *string, err error) {
+// report logs an error, unless it is the last one logged, whatever file it
+// concerns; nil clears it.
+func (a *Archive) report(last *string, err error) {
 	text := fault(err)
 	if text != "" && text != *last {
 		a.log.Error("archive of digests: "+err.Error(), "directory", a.dir)
@@ -196,7 +195,7 @@ func (a *Archive) tell(last *string, err error) {
 	*last = text
 }
 
-// fault is an error without the file that it is about, "" for none.
+// fault returns an error's text without the file name, "" for nil.
 func fault(err error) string {
 	var file *fs.PathError
 	var files *os.LinkError
@@ -211,13 +210,12 @@ func fault(err error) string {
 	return err.Error()
 }
 
-// save writes a slice to its file. After a crash at any instant it is there, or it
-// is not.
+// save writes a slice to its file atomically, even in a crash.
 func (a *Archive) save(s archived) error {
 	text := encode(s.Slice)
 	path := filepath.Join(a.dir, nameOf(s))
 	if err := writeFile(path+temporary, text); err != nil {
-		_ = os.Remove(path + temporary) // it is of no use, and may fill a disk
+		_ = os.Remove(path + temporary) // useless, and may fill a disk
 		return err
 	}
 	if err := errors.Join(os.Rename(path+temporary, path), syncDirectory(a.dir)); err != nil {
@@ -249,7 +247,7 @@ func syncDirectory(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// tidy removes what is too old, or too much.
+// tidy removes slices beyond the limits of age and size.
 func (a *Archive) tidy(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -260,28 +258,29 @@ func (a *Archive) tidy(now time.Time) {
 		}
 		err := os.Remove(filepath.Join(a.dir, f.name))
 		if errors.Is(err, fs.ErrNotExist) {
-			err = nil // it is what was wanted
+			err = nil // already gone
 		}
-		if a.tell(&a.untidy, err); err != nil {
+		if a.report(&a.untidy, err); err != nil {
 			return
 		}
 		a.files, a.counts.Bytes = a.files[1:], a.counts.Bytes-f.size
 	}
 }
 
-// What is read of an archive for one question: some 25 s of a core. Of a slice in which
-// few packets passed, the file is small, but not the work.
+// The limit of one query: about 25 s on one core. The file of a sparse slice is
+// small, but takes almost as much work.
 const (
 	mostRead   = 128 << 20 // bytes of files
-	leastSlice = 16 << 10  // that a file counts as
+	leastSlice = 16 << 10  // minimum that a file counts
 )
 
-// ErrTooMuch says that a question would take too much of an archive.
+// ErrTooMuch means that a query would read too much of an archive.
 var ErrTooMuch = errors.New("too much of the archive at once")
 
-// slices reads the slices that are wanted, one at a time, and for one caller at a time. One
-// that is damaged is in the log, once, and left out; one that was removed meanwhile is
-// none. It fails with ErrTooMuch, or when ctx is done, or where a file cannot be read.
+// slices reads the wanted slices, one at a time, and for one caller at a time.
+// Damaged slices are logged once and skipped; slices that were removed
+// meanwhile are skipped. It fails with ErrTooMuch, when ctx is done, or if a
+// file cannot be read.
 func (a *Archive) slices(ctx context.Context, wanted func(file) bool) iter.Seq2[archived, error] {
 	a.mu.Lock()
 	files := slices.Clone(a.files)
@@ -293,12 +292,12 @@ func (a *Archive) slices(ctx context.Context, wanted func(file) bool) iter.Seq2[
 	}
 	return func(yield func(archived, error) bool) {
 		if work > mostRead {
-			yield(archived{}, fmt.Errorf("%w: the packets are looked for in %d slices on disk, which is %.1f times the most: "+
+			yield(archived{}, fmt.Errorf("%w: %d slices on disk match, %.1f times the limit: "+
 				"ask for a shorter window, or for fewer packets", ErrTooMuch, len(files), float64(work)/mostRead))
 			return
 		}
 		if len(files) == 0 {
-			return // and waits for nobody
+			return // without waiting
 		}
 		select {
 		case a.reading <- struct{}{}:
@@ -331,7 +330,7 @@ func (a *Archive) slices(ctx context.Context, wanted func(file) bool) iter.Seq2[
 	}
 }
 
-// spoil notes that a file is damaged, and logs why.
+// spoil marks a file as damaged, and logs why.
 func (a *Archive) spoil(name, why string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -343,7 +342,7 @@ func (a *Archive) spoil(name, why string) {
 	a.log.Error(why)
 }
 
-// Counts tells of the archive.
+// Counts returns the archive's counters.
 func (a *Archive) Counts() ArchiveCounts {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -352,7 +351,7 @@ func (a *Archive) Counts() ArchiveCounts {
 	return c
 }
 
-// Close waits until all that was put is written.
+// Close waits until all queued slices are written.
 func (a *Archive) Close() error {
 	close(a.queue)
 	<-a.done
@@ -369,9 +368,9 @@ func (a *Archive) Close() error {
 //	32  packets, 8 bytes
 //	40  lines, and bits of a digest, 4 bytes each
 //	48  the filter's bits, as encoded by weir/filter/compress
-//	    XXH64 of all that precedes under seed 0, 8 bytes
+//	    XXH64 of everything before it, with seed 0, 8 bytes
 //
-// The checksum finds damage, not forgery.
+// The checksum detects corruption, not forgery.
 const (
 	prefix      = "WDGS\x01\x00\x00\x00"
 	headerLen   = 48
@@ -393,7 +392,7 @@ func encode(s *digest.Slice) []byte {
 // produce.
 func decode(b []byte) (*digest.Slice, error) {
 	if len(b) < headerLen+checksumLen || string(b[:len(prefix)]) != prefix {
-		return nil, errors.New("no slice of digests")
+		return nil, errors.New("not a slice of digests")
 	}
 	body := b[:len(b)-checksumLen]
 	if hash.Sum(0, body) != binary.LittleEndian.Uint64(b[len(body):]) {

@@ -1,11 +1,11 @@
-// Package digests remembers which packets passed an interface and when, and
-// finds where a packet has come from: the Source Path Isolation Engine of
-// Snoeren et al. ("Hash-based IP traceback", SIGCOMM 2001) over the digests that
-// the data plane records.
+// Package digests records which packets passed an interface and when, and finds
+// where a packet came from: the Source Path Isolation Engine of Snoeren et al.
+// ("Hash-based IP traceback", SIGCOMM 2001) over the digests that the data
+// plane records.
 //
-// A [Recorder] turns what is recorded into slices of time, which it keeps in
-// memory and, if wanted, in an [Archive] on disk. [Path] finds, of several nodes
-// that were asked for a packet, the way that it has taken.
+// A [Recorder] divides the recorded digests into time slices, which it keeps in
+// memory and, optionally, in an [Archive] on disk. [Question] queries several
+// nodes for packets and reconstructs the path that they took.
 package digests
 
 import (
@@ -27,20 +27,20 @@ import (
 // Config says what is recorded, and where it is archived.
 type Config struct {
 	digest.Config
-	Archive ArchiveConfig // without a directory: none
+	Archive ArchiveConfig // no archive without a directory
 }
 
-// Tick is how often a Recorder wants to be called besides: a loop is found within
-// this time.
+// Tick is the interval at which Recorder.Tick should be called: a loop is found
+// within this time.
 const Tick = 100 * time.Millisecond
 
-// Interface is one on which packets are recorded.
+// Interface is an interface on which packets are recorded.
 type Interface struct {
 	loader.Target
 	Stats *loader.Stats
 }
 
-// Loop is a packet that is suspected to run in a circle.
+// Loop is a packet that is suspected of being in a routing loop.
 type Loop struct {
 	loader.Target
 	Src, Dst    netip.Addr
@@ -48,47 +48,47 @@ type Loop struct {
 	First, Last uint8 // TTL
 }
 
-// Counts are what was counted on an interface since it was first recorded here.
+// Counts are an interface's counters since it was first recorded here.
 type Counts struct {
 	loader.Target
 	Packets uint64  // recorded
-	Skipped uint64  // cut off or malformed
-	Loops   uint64  // packets that are suspected to run in a circle
+	Skipped uint64  // truncated or malformed
+	Loops   uint64  // packets suspected of being in a loop
 	Slices  int     // in memory
-	Bytes   int     // of memory, that of the kernel and that of the slices
-	Fill    float64 // of the last slice: the share of its bits that are set
-	Chance  float64 // that it matches a packet that did not pass
+	Bytes   int     // of memory, kernel and slices together
+	Fill    float64 // of the last slice: the fraction of set bits
+	Chance  float64 // its false-positive rate
 }
 
-// Recorder takes over, slice by slice, what the programs record. There must be
-// just one for an interface. Its methods are for one goroutine, but for Find,
-// Counts and Close.
+// Recorder collects, slice by slice, the digests that the programs record.
+// There must be exactly one per interface. Its methods are not safe for
+// concurrent use, except Find, Counts and Close.
 type Recorder struct {
 	Config
 	geometry digest.Geometry
-	ticked   time.Time // when Tick was last called; at first, when the recorder was made
+	ticked   time.Time // last call of Tick; initially, of NewRecorder
 	archive  *Archive  // nil: none
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	logs []*record
 }
 
-// record is of an interface.
+// record is the state of an interface.
 type record struct {
 	loader.Target
-	stats  *loader.Stats // nil while the interface is gone
-	slices []*digest.Slice
-	begun  time.Time // of the slice under way
-	number uint32    // of that
-	past   Counts    // of former slices
-	now    Counts    // of that under way
-	told   events.Loops
-	live   *digest.Slice // what the slice under way has, as it was last asked for
+	stats    *loader.Stats // nil while the interface is gone
+	slices   []*digest.Slice
+	begun    time.Time // begin of the present slice
+	number   uint32    // its number
+	past     Counts    // of finished slices
+	now      Counts    // its number under way
+	reported events.Loops
+	live     *digest.Slice // the present slice as of the last Look
 }
 
-// NewRecorder makes a recorder, which may be to succeed a former one, and then writes
-// to the same archive, if that is where it was. It fails where the configuration does,
-// or where the archive cannot be opened.
+// NewRecorder returns a recorder. If it succeeds a former one with the same
+// archive directory, it continues that archive. It fails if the configuration
+// is invalid or the archive cannot be opened.
 func NewRecorder(c Config, former *Recorder, log *slog.Logger) (*Recorder, error) {
 	g, err := c.Geometry()
 	if err != nil {
@@ -107,17 +107,17 @@ func NewRecorder(c Config, former *Recorder, log *slog.Logger) (*Recorder, error
 	return r, nil
 }
 
-// Geometry is that of the filters, for a generation to have.
+// Geometry returns the geometry of the filters, for building a generation.
 func (r *Recorder) Geometry() digest.Geometry { return r.geometry }
 
-// Due is how long after a time a slice ends.
+// Due returns the time until the present slice ends.
 func (r *Recorder) Due(now time.Time) time.Duration {
 	return r.Begin(r.Number(now) + 1).Sub(now)
 }
 
-// Tick does what is due: it ends slices whose time has come, and finds loops.
-// What was recorded before an interface is first among these counts as recorded in
-// a slice that began before the last call without it.
+// Tick ends the slices that are due, and finds loops. Packets recorded before
+// an interface is first passed to Tick count as part of a slice that began
+// before the last call without it.
 func (r *Recorder) Tick(g *engine.Generation, interfaces []Interface) []Loop {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,7 +131,7 @@ func (r *Recorder) Tick(g *engine.Generation, interfaces []Interface) []Loop {
 		}
 		m, err := g.OpenDigests(l.stats)
 		if err != nil {
-			continue // it records none of these
+			continue // records no such digests
 		}
 		if l.begun.IsZero() {
 			r.adopt(l, m, now)
@@ -144,7 +144,7 @@ func (r *Recorder) Tick(g *engine.Generation, interfaces []Interface) []Loop {
 		m.Close() // if it fails, the memory leaks
 	}
 	if len(ended) > 0 {
-		loader.Grace() // what was still recording in the banks that are read now is through
+		loader.Grace() // no program is writing to the banks that are read now
 	}
 	after := time.Now()
 	var loops []Loop
@@ -172,7 +172,7 @@ func (r *Recorder) Tick(g *engine.Generation, interfaces []Interface) []Loop {
 	return loops
 }
 
-// follow goes over to the interfaces that there are now.
+// follow updates the set of interfaces.
 func (r *Recorder) follow(interfaces []Interface) {
 	for _, l := range r.logs {
 		if !slices.ContainsFunc(interfaces, func(i Interface) bool { return i.Target == l.Target && i.Stats == l.stats }) {
@@ -189,26 +189,26 @@ func (r *Recorder) follow(interfaces []Interface) {
 	}
 }
 
-// late is how long a program may record until Tick is told of its interface.
+// late bounds the time for which a program records before its interface is
+// passed to Tick.
 const late = time.Second
 
-// adopt finds out in which slice a program has begun to record. One that has not
-// been told of any has begun since Tick was last called.
+// adopt determines in which slice a program began to record. One without a
+// slice number began after the last call of Tick.
 func (r *Recorder) adopt(l *record, m *loader.DigestMemory, now time.Time) {
 	b, _ := m.Bank(0, m.Active())
 	current := r.Number(now)
 	switch {
 	case b.Slice != 0:
 		l.number = b.Slice
-		l.begun = r.Begin(current - int64(int32(uint32(current)-b.Slice))) // it may be yet to come: see span
+		l.begun = r.Begin(current - int64(int32(uint32(current)-b.Slice))) // may be in the future: see span
 	default:
 		l.number = 0
 		l.begun = r.Begin(r.Number(r.ticked.Add(-late)))
 	}
 }
 
-// end makes a slice of the bank that has ended, at a time not before one and
-// not after the other.
+// end makes a slice of the finished bank, whose end is between two times.
 func (r *Recorder) end(l *record, m *loader.DigestMemory, before, after time.Time) {
 	s, counts := r.read(l, m, 1-m.Active(), after)
 	l.past, l.now, l.live = l.past.plus(counts), Counts{}, nil
@@ -218,33 +218,34 @@ func (r *Recorder) end(l *record, m *loader.DigestMemory, before, after time.Tim
 	}
 }
 
-// span is the time that a slice tells of which took so long. Where the clock was set
-// back meanwhile it is that by the old clock and by the new one, with what lies between:
-// nobody knows by which of them a packet was captured. Set forward, it is the same without
-// more ado. One that begins after it ends, since the clock was set back while no recorder
-// was there, counts as one of the usual length.
+// span returns the time that a slice of the given duration covers. If the clock
+// was set back meanwhile, it is the range by the old clock and by the new one,
+// and everything between: it is unknown by which of them a packet was captured.
+// If it was set forward, that needs no special case. A slice that begins after
+// it ends, because the clock was set back while no recorder was running, is
+// assumed to have the usual length.
 func (c Config) span(begun, end time.Time, took time.Duration) (from, to time.Time) {
 	if took < 0 {
 		took = c.Slice
 	}
-	begun = begun.Round(0) // without the monotonic clock's reading, which knows nothing of this
+	begun = begun.Round(0) // without the monotonic reading, which clock changes do not affect
 	back := max(0, begun.Add(took).Sub(end.Round(0)))
 	return begun.Add(-back), end.Add(back)
 }
 
-// read makes a slice of what is in a bank, up to a time.
+// read makes a slice of the contents of a bank, up to a time.
 func (r *Recorder) read(l *record, m *loader.DigestMemory, bank int, end time.Time) (*digest.Slice, Counts) {
 	s := &digest.Slice{Seed: m.Seed, Filter: digest.NewFilter(r.geometry)}
 	s.From, s.To = r.span(l.begun, end, end.Sub(l.begun))
 	var counts Counts
 	for cpu := range m.CPUs {
 		b, words := m.Bank(cpu, bank)
-		gathered := *b // before the filter, where the packets are from then on
+		gathered := *b // before the filter, which contains at least these packets
 		for _, g := range gathered.Gathered[:min(gathered.Count, loader.Gathered)] {
 			s.Filter.Record(g.Digest)
 		}
 		if err := s.Filter.Union(words); err != nil {
-			panic(err) // the generation is of this geometry
+			panic(err) // cannot happen: the generation has this geometry
 		}
 		counts = counts.plus(Counts{Packets: gathered.Packets + uint64(gathered.Count), Skipped: gathered.Skipped, Loops: gathered.Loops})
 	}
@@ -252,7 +253,7 @@ func (r *Recorder) read(l *record, m *loader.DigestMemory, bank int, end time.Ti
 	return s, counts
 }
 
-// find finds suspects that are not told of, and counts.
+// find returns suspects that have not been reported, and counts them.
 func (l *record) find(m *loader.DigestMemory, bank int, now time.Time) (loops []Loop) {
 	var counts Counts
 	var number uint32
@@ -268,7 +269,7 @@ func (l *record) find(m *loader.DigestMemory, bank int, now time.Time) (loops []
 	}
 	for _, s := range m.Suspects(number) {
 		t := engine.TupleOf(&loader.Packet{Family: s.Family, Src: s.Src, Dst: s.Dst, Proto: s.Proto})
-		if l.told.Tell(t.Src, t.Dst, now) {
+		if l.reported.Report(t.Src, t.Dst, now) {
 			loops = append(loops, Loop{Target: l.Target, Src: t.Src, Dst: t.Dst, Proto: t.Proto, First: s.First, Last: s.Ttl})
 		}
 	}
@@ -284,7 +285,7 @@ func (c Counts) plus(d Counts) Counts {
 
 func (l *record) total() Counts { return l.past.plus(l.now) }
 
-// Look takes in what the slices under way have, for Find to know of it.
+// Look copies the present slices, so that Find sees them.
 func (r *Recorder) Look(g *engine.Generation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -299,8 +300,8 @@ func (r *Recorder) Look(g *engine.Generation) {
 	}
 }
 
-// Finish makes slices of what is recorded so far, for what goes on to be recorded is
-// lost, or another's.
+// Finish ends all slices. Packets recorded after it are lost, or belong to the
+// next recorder.
 func (r *Recorder) Finish(g *engine.Generation) {
 	r.Look(g)
 	r.mu.Lock()
@@ -313,7 +314,7 @@ func (r *Recorder) Finish(g *engine.Generation) {
 	}
 }
 
-// keep takes a slice up that does not change any more.
+// keep stores a finished slice.
 func (r *Recorder) keep(l *record, s *digest.Slice) {
 	l.slices = append(l.slices, s)
 	if r.archive != nil {
@@ -321,7 +322,7 @@ func (r *Recorder) keep(l *record, s *digest.Slice) {
 	}
 }
 
-// Counts gives what was counted on each interface.
+// Counts returns the counters of each interface.
 func (r *Recorder) Counts() (all []Counts) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -340,7 +341,7 @@ func (r *Recorder) Counts() (all []Counts) {
 	return all
 }
 
-// Archived is what the archive has come to, false if there is none.
+// Archived returns the archive's counters, and false if there is none.
 func (r *Recorder) Archived() (ArchiveCounts, bool) {
 	if r.archive == nil {
 		return ArchiveCounts{}, false
@@ -348,26 +349,26 @@ func (r *Recorder) Archived() (ArchiveCounts, bool) {
 	return r.archive.Counts(), true
 }
 
-// Window is when a packet is looked for, both ends included.
+// Window is a time range, both ends included.
 type Window struct{ From, To time.Time }
 
-// Seen is what an interface has seen of packets, in their order.
+// Seen is an interface's answer for some packets, in their order.
 type Seen struct {
 	loader.Target
-	Since time.Time // when what is remembered begins; zero: nothing is
+	Since time.Time // begin of the records; zero: there are none
 	Found []digest.Finding
 }
 
-// Packet is an IP packet, or the beginning of one that has its invariant part, and
-// when it is looked for.
+// Packet is an IP packet, or the start of one with its invariant part, and the
+// window in which to look for it.
 type Packet struct {
 	Data []byte
 	Window
 }
 
-// Find tells of each interface in which slices the packets may have passed, those in
-// order of time. It fails when ctx is done, where the archive cannot be read, with
-// ErrTooMuch, or with digest's errors.
+// Find returns, for each interface, the slices in which the packets may have
+// passed, in order of time. It fails when ctx is done, if the archive cannot be
+// read, with ErrTooMuch, or with the errors of package digest.
 func (r *Recorder) Find(ctx context.Context, packets []Packet) ([]Seen, error) {
 	for i, p := range packets {
 		if _, err := digest.Sum(0, p.Data); err != nil {
@@ -403,7 +404,7 @@ func (r *Recorder) Find(ctx context.Context, packets []Packet) ([]Seen, error) {
 	return q.seen, nil
 }
 
-// kept are the slices in memory of each interface.
+// kept returns the slices in memory of each interface.
 func (r *Recorder) kept() (all []record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -417,7 +418,7 @@ func (r *Recorder) kept() (all []record) {
 	return all
 }
 
-// search goes through slices for packets.
+// search looks for packets in slices.
 type search struct {
 	packets []Packet
 	sums    map[uint64][]uint64 // the packets' digests, by seed
@@ -432,7 +433,7 @@ func (q *search) interfaceOf(t loader.Target) *Seen {
 	return &q.seen[i]
 }
 
-// wants reports whether any packet is looked for in a time.
+// wants reports whether any packet's window overlaps a time range.
 func (q *search) wants(from, to time.Time) bool {
 	return slices.ContainsFunc(q.packets, func(p Packet) bool { return to.After(p.From) && !from.After(p.To) })
 }
@@ -443,7 +444,7 @@ func (q *search) ask(t loader.Target, s *digest.Slice) {
 	sums, ok := q.sums[s.Seed]
 	if !ok {
 		for _, p := range q.packets {
-			d, _ := digest.Sum(s.Seed, p.Data) // each has one: see Find
+			d, _ := digest.Sum(s.Seed, p.Data) // cannot fail: see Find
 			sums = append(sums, d)
 		}
 		q.sums[s.Seed] = sums
@@ -455,14 +456,14 @@ func (q *search) ask(t loader.Target, s *digest.Slice) {
 	}
 }
 
-// begin notes that something is remembered from a time on.
+// begin notes that there are records from a time on.
 func (s *Seen) begin(at time.Time) {
 	if s.Since.IsZero() || at.Before(s.Since) {
 		s.Since = at
 	}
 }
 
-// Succeed goes on with what a former recorder has, which is finished.
+// Succeed takes over the records of a former recorder, which must be finished.
 func (r *Recorder) Succeed(former *Recorder) {
 	if r.archive != nil && r.archive == former.archive {
 		r.archive.limit(r.Archive)
@@ -470,12 +471,12 @@ func (r *Recorder) Succeed(former *Recorder) {
 	former.mu.Lock()
 	defer former.mu.Unlock()
 	for _, l := range former.logs {
-		r.logs = append(r.logs, &record{Target: l.Target, slices: slices.Clone(l.slices), past: l.total(), told: l.told})
+		r.logs = append(r.logs, &record{Target: l.Target, slices: slices.Clone(l.slices), past: l.total(), reported: l.reported})
 	}
 }
 
-// CloseUnless waits until the archive has what it was given, unless it is that of
-// the recorder that goes on. A nil recorder has nothing to wait for.
+// CloseUnless closes the archive and waits for its writes, unless the
+// continuing recorder uses the same one. It does nothing for a nil recorder.
 func (r *Recorder) CloseUnless(going *Recorder) error {
 	if r == nil || r.archive == nil || going != nil && r.archive == going.archive {
 		return nil
@@ -483,7 +484,7 @@ func (r *Recorder) CloseUnless(going *Recorder) error {
 	return r.archive.Close()
 }
 
-// String names the addresses of a loop.
+// String returns the addresses and TTLs of a loop.
 func (l Loop) String() string {
 	return fmt.Sprintf("%s %v > %v, TTL %d to %d", key.ProtoName(l.Proto), l.Src, l.Dst, l.First, l.Last)
 }

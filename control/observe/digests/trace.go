@@ -19,16 +19,16 @@ import (
 	"weir/filter/packet"
 )
 
-// Node is a weir that can be asked.
+// Node is a weir instance that can be queried.
 type Node struct {
 	Name string
 	Ask  func(context.Context, api.TraceQuestion) (*api.Traced, error)
 }
 
-// Link says that packets may come from one node to the other, in either direction.
+// Link is a link between two nodes, in both directions.
 type Link struct{ A, B string }
 
-// UnmarshalText reads "a-b". Names of nodes with a dash take a colon: "a-1:b-1".
+// UnmarshalText parses "a-b", or "a-1:b-1" for names that contain dashes.
 func (l *Link) UnmarshalText(text []byte) error {
 	for _, separator := range []string{":", "-"} {
 		if a, b, ok := strings.Cut(string(text), separator); ok {
@@ -42,56 +42,57 @@ func (l *Link) UnmarshalText(text []byte) error {
 	return fmt.Errorf("link %q: want two nodes, as in a-b or a:b", text)
 }
 
-// Asked is a packet of a capture that nodes are asked for.
+// Asked is a packet of a capture for which nodes are queried.
 type Asked struct {
 	Number int       `json:"number"` // in the capture, from 1
 	Time   time.Time `json:"time"`
-	Flow   string    `json:"packet"` // in words
+	Flow   string    `json:"packet"` // readable form
 	data   []byte
 }
 
-// Sight is that an interface of a node may have seen a packet.
+// Sight is a time slice in which an interface of a node may have seen a packet.
 type Sight struct {
 	Node      string            `json:"node"`
 	Interface string            `json:"interface"`
 	Netns     string            `json:"netns,omitempty"`
 	Slices    []api.TracedSlice `json:"slices"`
-	Chance    float64           `json:"chance"` // that it is by chance, if the packet did not pass
+	Chance    float64           `json:"chance"` // false-positive rate
 }
 
-// Hop is a node on the way of a packet, and where it may have come from. A node
-// that was not asked, or did not answer, is none.
+// Hop is a node on a packet's path, with those that the packet may have come
+// from. Nodes that were not queried or did not answer are not included.
 type Hop struct {
 	Node   string  `json:"node"`
-	Chance float64 `json:"chance"` // that it says so by chance: of any of its interfaces
+	Chance float64 `json:"chance"` // false-positive rate of all its interfaces together
 	From   []Hop   `json:"from,omitempty"`
 }
 
-// Trace is what is known of a packet.
+// Trace is the result for a packet.
 type Trace struct {
 	Asked
-	Seen []Sight `json:"seen"` // in the order of time
-	// Unknown are the nodes that cannot tell: they did not answer, or remember
-	// nothing of the time in which the packet was looked for.
+	Seen []Sight `json:"seen"` // in order of time
+	// Unknown are the nodes that did not answer or have no records of the
+	// packet's window.
 	Unknown []string `json:"unknown"`
 	// Path is the reverse path, from where the packet arrived, if the links are
-	// known. Where the packet was not seen it has no further hops.
+	// known. It ends where the packet was not seen.
 	Path *Hop `json:"path,omitempty"`
-	// Extra is how many of the nodes beside the path were to be expected on it by
-	// chance.
+	// Extra is the expected number of nodes on the path that are false
+	// positives.
 	Extra float64 `json:"extra_hops_expected"`
 }
 
-// Question is what nodes are asked, and how the answers are put together.
+// Question is a query of nodes for packets, with the topology for
+// reconstructing paths.
 type Question struct {
 	Nodes  []Node
-	Links  []Link        // none: no path is looked for
+	Links  []Link        // none: no paths
 	From   string        // the node where the packets arrived
-	Window time.Duration // packets are looked for so long before and after they were captured
+	Window time.Duration // time before and after its capture in which to look for a packet
 }
 
-// Read reads the packets of a capture that can be traced, at most so many, 0 being
-// any number, and counts those that cannot be.
+// Read reads at most `most` traceable packets of a capture, 0 being unlimited,
+// and counts the others.
 func Read(r *capture.Reader, most int) (asked []Asked, untraced int, err error) {
 	for p, err := range r.All() {
 		if err != nil {
@@ -110,7 +111,7 @@ func Read(r *capture.Reader, most int) (asked []Asked, untraced int, err error) 
 	return asked, untraced, nil
 }
 
-// flowOf is a frame's packet in words.
+// flowOf returns a frame's packet in readable form.
 func flowOf(frame []byte) string {
 	p, _ := packet.Parse(frame)
 	if p.HasPorts {
@@ -119,8 +120,8 @@ func flowOf(frame []byte) string {
 	return fmt.Sprintf("%s %v > %v", key.ProtoName(p.Proto), p.Src, p.Dst)
 }
 
-// Ask asks all nodes for packets. A node that does not answer is in the error; what
-// the others say is there all the same.
+// Ask queries all nodes for packets. The error lists the nodes that did not
+// answer; the answers of the others are returned in any case.
 func (q Question) Ask(ctx context.Context, asked []Asked) ([]Trace, error) {
 	traces := make([]Trace, len(asked))
 	for i, a := range asked {
@@ -181,7 +182,7 @@ func (q Question) question(batch []Asked) api.TraceQuestion {
 	return question
 }
 
-// when is the time at which a packet was captured, now where the capture does not say.
+// when returns the capture time of a packet, or now if it is unknown.
 func (a Asked) when() time.Time {
 	if a.Time.IsZero() {
 		return time.Now()
@@ -189,20 +190,21 @@ func (a Asked) when() time.Time {
 	return a.Time
 }
 
-// mostData is what nodes need of a packet, with the longest options that there are.
+// mostData is the part of a packet that nodes need, with the longest possible
+// options.
 const mostData = 40 + 8*256 + digest.LenV6
 
-// whole makes sure that an answer is one.
+// whole checks that an answer is complete.
 func whole(t *api.Traced, packets int) error {
 	for _, i := range t.Interfaces {
 		if len(i.Packets) != packets {
-			return fmt.Errorf("it answers for %d packets, where %d were asked for", len(i.Packets), packets)
+			return fmt.Errorf("answer for %d packets, want %d", len(i.Packets), packets)
 		}
 	}
 	return nil
 }
 
-// enter takes a node's answers in.
+// enter adds a node's answers.
 func (q Question) enter(traces []Trace, node string, answers []*api.Traced) {
 	for k := range traces {
 		t := &traces[k]
@@ -225,8 +227,7 @@ func (q Question) enter(traces []Trace, node string, answers []*api.Traced) {
 	}
 }
 
-// chances are the probabilities with which the nodes that have answered match a
-// packet that did not pass them.
+// chances returns the false-positive rates of the nodes that have answered.
 func (q Question) chances(i int, answers [][]*api.Traced, answered []bool) map[string]float64 {
 	all := make(map[string]float64)
 	for n, node := range q.Nodes {
@@ -242,7 +243,7 @@ func (q Question) chances(i int, answers [][]*api.Traced, answered []bool) map[s
 	return all
 }
 
-// path finds the reverse path of a packet: from where it arrived on, all
+// path finds the reverse path of a packet: starting from where it arrived, all
 // neighbours that have seen it, each once.
 func (q Question) path(t *Trace, chances map[string]float64) {
 	seen := make(map[string]bool)
@@ -281,7 +282,7 @@ func (q Question) path(t *Trace, chances map[string]float64) {
 	}
 }
 
-// neighbours are those of a node, in the order of their names.
+// neighbours returns the neighbours of a node, sorted by name.
 func (q Question) neighbours(node string) (all []string) {
 	for _, l := range q.Links {
 		switch node {
@@ -295,51 +296,51 @@ func (q Question) neighbours(node string) (all []string) {
 	return slices.Compact(all)
 }
 
-// Check says what is wrong with a question.
+// Check returns an error for an invalid question.
 func (q Question) Check() error {
 	names := make(map[string]bool)
 	for _, n := range q.Nodes {
 		if names[n.Name] {
-			return fmt.Errorf("node %s is there twice", n.Name)
+			return fmt.Errorf("duplicate node %s", n.Name)
 		}
 		names[n.Name] = true
 	}
 	for _, l := range q.Links {
 		for _, name := range []string{l.A, l.B} {
 			if !names[name] {
-				return fmt.Errorf("link %s-%s: there is no node %s", l.A, l.B, name)
+				return fmt.Errorf("link %s-%s: unknown node %s", l.A, l.B, name)
 			}
 		}
 	}
 	switch {
 	case len(q.Links) > 0 && q.From == "":
-		return errors.New("where did the packets arrive? a path begins at the node that is named so")
+		return errors.New("a path needs the node at which the packets arrived")
 	case q.From != "" && !names[q.From]:
-		return fmt.Errorf("there is no node %s, at which the packets would have arrived", q.From)
+		return fmt.Errorf("unknown node %s", q.From)
 	case q.Window <= 0:
-		return fmt.Errorf("a window of %v: want more than nothing", q.Window)
+		return fmt.Errorf("window %v: want more than 0", q.Window)
 	}
 	return nil
 }
 
-// FoundLoop is a packet of a capture that seems to run in a circle.
+// FoundLoop is a packet of a capture that appears to be in a routing loop.
 type FoundLoop struct {
-	Number int       `json:"number"` // of the sighting that gave it away
+	Number int       `json:"number"` // of the sighting that revealed it
 	Time   time.Time `json:"time"`
 	Flow   string    `json:"packet"`
 	First  uint8     `json:"first_ttl"`
 	TTL    uint8     `json:"ttl"`
 }
 
-// Sizes of what is remembered of a capture.
+// Limits for captures.
 const (
 	offlineSightings = 1 << 20
-	offlineSlice     = 10 * time.Second // within which a TTL must fall
+	offlineSlice     = 10 * time.Second // within which a TTL must decrease
 )
 
-// Loops finds the packets of a capture that were seen again and again with a TTL
-// that fell, at the third time: unlike in the data plane, all are watched from the
-// first time on.
+// Loops returns the packets of a capture that were seen repeatedly with a
+// decreasing TTL, at the third sighting: unlike in the data plane, all packets
+// are watched from the first sighting on.
 func Loops(r *capture.Reader) (found []FoundLoop, packets int, err error) {
 	loops := digest.NewLoops(offlineSightings)
 	for p, err := range r.All() {

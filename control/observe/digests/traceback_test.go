@@ -30,7 +30,7 @@ var (
 	eth0  = loader.Target{Netns: "/run/netns/l-a b", Iface: "eth0-x"}
 )
 
-// slice is one of n packets, the i-th second from the start on.
+// slice returns a slice of n packets, that of the i-th second.
 func slice(t testing.TB, i, n int) *digest.Slice {
 	t.Helper()
 	g, err := digest.Smallest(1000, 0.01)
@@ -58,7 +58,7 @@ func open(t testing.TB, c ArchiveConfig) (*Archive, *bytes.Buffer) {
 
 func all(file) bool { return true }
 
-// read gives the slices of an archive.
+// read returns the slices of an archive.
 func read(t testing.TB, a *Archive, wanted func(file) bool) (found []archived) {
 	t.Helper()
 	for s, err := range a.slices(t.Context(), wanted) {
@@ -75,8 +75,8 @@ func same(a, b *digest.Slice) bool {
 		a.Filter.Geometry == b.Filter.Geometry && slices.Equal(a.Filter.Words(), b.Filter.Words())
 }
 
-// What is put into an archive is there after it was opened again, only the owner may
-// read it, and sparse slices take less.
+// An archive's slices survive reopening, only the owner may read them, and
+// sparse slices take less.
 func TestArchive(t *testing.T) {
 	c := ArchiveConfig{Dir: filepath.Join(t.TempDir(), "a", "digests"), Keep: 100 * 365 * 24 * time.Hour, Size: 1 << 30}
 	a, _ := open(t, c)
@@ -102,7 +102,7 @@ func TestArchive(t *testing.T) {
 		t.Errorf("sizes %v", sizes)
 	}
 
-	// Not ours, and what a killed weir has left.
+	// A foreign file, and a leftover of a killed process.
 	os.WriteFile(filepath.Join(c.Dir, "readme.txt"), nil, 0o600)
 	os.WriteFile(files[0]+temporary, nil, 0o600)
 	a, log := open(t, c)
@@ -121,14 +121,15 @@ func TestArchive(t *testing.T) {
 		t.Errorf("%d slices at an instant", len(found))
 	}
 	if _, err := os.Stat(files[0] + temporary); !errors.Is(err, os.ErrNotExist) {
-		t.Error("half a file is left")
+		t.Error("a partial file is left")
 	}
 	if n := a.Counts(); n.Files != 4 || n.Bytes != sizes[0]+sizes[1]+sizes[2]+sizes[3] || n.Errors != 0 {
 		t.Errorf("%+v", n)
 	}
 }
 
-// The oldest slices go when they are too old, or too much.
+// The oldest slices are removed when they are too old, or when there are too
+// many.
 func TestArchiveIsBounded(t *testing.T) {
 	c := ArchiveConfig{Dir: t.TempDir(), Keep: 24 * time.Hour, Size: 1 << 30}
 	c.Keep = time.Since(start) - 3*time.Second // those of the first two seconds are older
@@ -158,7 +159,8 @@ func TestArchiveIsBounded(t *testing.T) {
 	}
 }
 
-// A disk that takes nothing costs slices, is counted, and told once.
+// If the disk cannot be written to, slices are lost and counted, and the error
+// is logged once.
 func TestArchiveThatFails(t *testing.T) {
 	c := ArchiveConfig{Dir: filepath.Join(t.TempDir(), "digests"), Keep: 100 * 365 * 24 * time.Hour, Size: 1 << 30}
 	a, log := open(t, c)
@@ -173,27 +175,27 @@ func TestArchiveThatFails(t *testing.T) {
 		t.Errorf("%+v", n)
 	}
 	if n := strings.Count(log.String(), "level=ERROR"); n != 1 {
-		t.Errorf("told %d times: %s", n, log)
+		t.Errorf("logged %d times: %s", n, log)
 	}
 	file := filepath.Join(t.TempDir(), "file")
 	os.WriteFile(file, nil, 0o600)
 	if _, err := OpenArchive(ArchiveConfig{Dir: file}, slog.New(slog.DiscardHandler)); err == nil {
-		t.Error("a file was taken for a directory")
+		t.Error("a file was accepted as a directory")
 	}
 }
 
-// What goes wrong in one way again and again is told once, also where it works in
-// between, or for other files; another failure is told.
-func TestArchiveTellsOnce(t *testing.T) {
+// A recurring error is logged once, even if writing succeeds in between or
+// other files are concerned; a different error is logged.
+func TestArchiveLogsOnce(t *testing.T) {
 	c := ArchiveConfig{Dir: t.TempDir(), Keep: time.Hour, Size: 1 << 30}
 	a, log := open(t, c)
-	told := func(want int) {
+	logged := func(want int) {
 		t.Helper()
 		if n := strings.Count(log.String(), "level=ERROR"); n != want {
-			t.Fatalf("told %d times, want %d:\n%s", n, want, log)
+			t.Fatalf("logged %d times, want %d:\n%s", n, want, log)
 		}
 	}
-	// What cannot be removed, while all else is written.
+	// Slices that cannot be removed, while others are written.
 	for i := range 2 {
 		name := filepath.Join("stays", string('a'+rune(i)))
 		if err := os.MkdirAll(filepath.Join(c.Dir, name, "full"), 0o700); err != nil {
@@ -208,13 +210,13 @@ func TestArchiveTellsOnce(t *testing.T) {
 		a.put(eth0, s)
 	}
 	a.Close()
-	told(1)
+	logged(1)
 	if n := a.Counts(); n.Errors != 0 || n.Files != 5 {
 		t.Fatalf("%+v", n)
 	}
-	a.files = a.files[1:] // the next one is kept for the same reason
+	a.files = a.files[1:] // the next one cannot be removed for the same reason
 	a.tidy(now)
-	told(1)
+	logged(1)
 
 	for i, err := range []error{
 		&os.PathError{Op: "write", Path: "1", Err: syscall.ENOSPC}, &os.PathError{Op: "write", Path: "2", Err: syscall.ENOSPC},
@@ -222,10 +224,11 @@ func TestArchiveTellsOnce(t *testing.T) {
 		&os.LinkError{Op: "rename", Old: "4", Err: syscall.EROFS}, nil, &os.LinkError{Op: "rename", Old: "5", Err: syscall.EROFS},
 	} {
 		a.ended(err)
-		told(1 + []int{1, 1, 2, 3, 3, 3, 4}[i])
+		logged(1 + []int{1, 1, 2, 3, 3, 3, 4}[i])
 	}
 
-	// Too many slices: they come and go, and are as many all the time.
+	// Too many slices: some are written and others added, so that the number
+	// stays the same.
 	a.queue = make(chan archived, 2)
 	for range 3 {
 		for range 3 {
@@ -233,18 +236,18 @@ func TestArchiveTellsOnce(t *testing.T) {
 		}
 		<-a.queue
 		a.ended(nil)
-		told(6)
+		logged(6)
 	}
 	<-a.queue
 	a.ended(nil)
 	for range 3 {
 		a.put(eth0, slice(t, 0, 1))
 	}
-	told(7)
+	logged(7)
 }
 
-// A question takes so much of an archive and not more, waits for its turn, and tells
-// of a damaged slice once.
+// A query reads a bounded part of an archive, waits for its turn, and logs a
+// damaged slice once.
 func TestQuestionsOfAnArchive(t *testing.T) {
 	c := ArchiveConfig{Dir: t.TempDir(), Keep: 100 * 365 * 24 * time.Hour, Size: 1 << 40}
 	a, log := open(t, c)
@@ -270,7 +273,7 @@ func TestQuestionsOfAnArchive(t *testing.T) {
 		}
 	}
 	if n := strings.Count(log.String(), "level=ERROR"); n != 1 || !strings.Contains(log.String(), a.files[1].name) {
-		t.Errorf("told %d times: %s", n, log)
+		t.Errorf("logged %d times: %s", n, log)
 	}
 
 	for _, more := range [][]file{
@@ -304,7 +307,7 @@ func TestQuestionsOfAnArchive(t *testing.T) {
 	}
 }
 
-// FuzzDecode checks that what is taken for a slice is encoded as it was.
+// FuzzDecode checks that decoded slices encode to the same bytes.
 func FuzzDecode(f *testing.F) {
 	good := encode(slice(f, 1, 100))
 	f.Add(good)
@@ -318,12 +321,12 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, err := decode(b)
 		if err == nil && !bytes.Equal(encode(s), b) {
-			t.Errorf("%x is encoded otherwise", b)
+			t.Errorf("%x decodes, but encodes differently", b)
 		}
 	})
 }
 
-// seen is a node that has seen packets, by their digests under seed 7.
+// seen returns a node that has seen packets, by their digests with seed 7.
 func seen(name string, chance float64, packets ...[]byte) Node {
 	return Node{name, func(_ context.Context, q api.TraceQuestion) (*api.Traced, error) {
 		i := api.TracedInterface{Name: "eth0"}
@@ -344,7 +347,7 @@ func seen(name string, chance float64, packets ...[]byte) Node {
 	}}
 }
 
-// datagram is an IPv4 frame with UDP, with a number in it, after some hops.
+// datagram returns an IPv4 frame with UDP and a number, after some hops.
 func datagram(number, hops int) []byte {
 	f := packet.Frame(key.Tuple{
 		Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("198.51.100.1"), Proto: 17, HasPorts: true, SrcPort: 5, DstPort: 9,
@@ -354,7 +357,7 @@ func datagram(number, hops int) []byte {
 	return f
 }
 
-// recorded is a capture of frames, a millisecond apart.
+// recorded returns a capture of frames, a millisecond apart.
 func recorded(t testing.TB, frames ...[]byte) *capture.Reader {
 	t.Helper()
 	var b bytes.Buffer
@@ -374,7 +377,7 @@ func recorded(t testing.TB, frames ...[]byte) *capture.Reader {
 	return r
 }
 
-// draw writes a path as in a(b(c),d).
+// draw formats a path as in a(b(c),d).
 func draw(h Hop) string {
 	var from []string
 	for _, f := range h.From {
@@ -390,7 +393,7 @@ func TestPath(t *testing.T) {
 	one, two := datagram(1, 0), datagram(2, 0)
 	q := Question{From: "d", Window: time.Second, Nodes: []Node{
 		seen("a", 0.1, one[14:]), seen("b", 0.2, one[14:], two[14:]), seen("c", 0.3), seen("d", 0.4, one[14:], two[14:]),
-		seen("e", 0.05, one[14:]), // by chance, and far from the path
+		seen("e", 0.05, one[14:]), // a false positive, far from the path
 		{"f", func(context.Context, api.TraceQuestion) (*api.Traced, error) { return nil, errors.New("asleep") }},
 	}}
 	for _, s := range []string{"a-b", "b-d", "d-c", "c-a", "c-e", "f:b"} {
@@ -421,7 +424,7 @@ func TestPath(t *testing.T) {
 			t.Errorf("packet %d: %s, %g extra, %d have seen it; want %+v", i+1, draw(*got.Path), got.Extra, len(got.Seen), want)
 		}
 	}
-	// More than are asked for at once.
+	// More packets than one query takes.
 	var many [][]byte
 	for i := range 2*api.MaxTraced + 10 {
 		many = append(many, datagram(i, 0))
@@ -435,7 +438,7 @@ func TestPath(t *testing.T) {
 	}
 }
 
-func TestQuestionsThatAreWrong(t *testing.T) {
+func TestInvalidQuestions(t *testing.T) {
 	for _, s := range []string{"", "a", "a-", "-b", "a-b-c", "a-a", "a:b:c"} {
 		var l Link
 		if err := l.UnmarshalText([]byte(s)); err == nil {
@@ -444,11 +447,11 @@ func TestQuestionsThatAreWrong(t *testing.T) {
 	}
 	a, b := seen("a", 0), seen("b", 0)
 	for want, q := range map[string]Question{
-		"there twice":       {Nodes: []Node{a, a}, Window: 1},
-		"no node c":         {Nodes: []Node{a, b}, Links: []Link{{"a", "c"}}, From: "a", Window: 1},
-		"where did":         {Nodes: []Node{a, b}, Links: []Link{{"a", "b"}}, Window: 1},
-		"no node d":         {Nodes: []Node{a}, From: "d", Window: 1},
-		"more than nothing": {Nodes: []Node{a}},
+		"duplicate node a":      {Nodes: []Node{a, a}, Window: 1},
+		"unknown node c":        {Nodes: []Node{a, b}, Links: []Link{{"a", "c"}}, From: "a", Window: 1},
+		"a path needs the node": {Nodes: []Node{a, b}, Links: []Link{{"a", "b"}}, Window: 1},
+		"unknown node d":        {Nodes: []Node{a}, From: "d", Window: 1},
+		"more than 0":           {Nodes: []Node{a}},
 	} {
 		if err := q.Check(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
@@ -456,8 +459,9 @@ func TestQuestionsThatAreWrong(t *testing.T) {
 	}
 }
 
-// A packet with a falling TTL is a loop at its third sighting; what is seen before
-// and behind a router, or copied, is none: also in captures of such.
+// A packet with a decreasing TTL is a loop at its third sighting; one that is
+// seen on both sides of a router, or duplicated, is not, even in captures of
+// both sides.
 func TestLoopsInCaptures(t *testing.T) {
 	loops, packets, err := Loops(recorded(t,
 		datagram(1, 0), datagram(2, 0), datagram(1, 2), datagram(2, 1), datagram(3, 0), datagram(3, 0), datagram(3, 0),
@@ -481,8 +485,8 @@ func TestLoopsInCaptures(t *testing.T) {
 	}
 }
 
-// A recorder that succeeds another one writes to the archive that is open already,
-// within its own limits.
+// A recorder that succeeds another one continues the open archive, within its
+// own limits.
 func TestArchiveOutlastsItsRecorder(t *testing.T) {
 	c := Config{
 		Config:  digest.Config{Rate: 1000, Slice: time.Second, FPR: 0.01, Keep: time.Minute},
@@ -499,7 +503,7 @@ func TestArchiveOutlastsItsRecorder(t *testing.T) {
 	first := recorder(c, nil)
 	c.Archive.Keep = 2 * time.Hour
 	second := recorder(c, first)
-	if err := second.CloseUnless(first); err != nil { // it was not to be
+	if err := second.CloseUnless(first); err != nil { // the new recorder is not used
 		t.Fatal(err)
 	}
 	second = recorder(c, first)
@@ -508,7 +512,7 @@ func TestArchiveOutlastsItsRecorder(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := second.archive.config; got != c.Archive {
-		t.Errorf("the archive is kept as by %+v, not %+v", got, c.Archive)
+		t.Errorf("the archive has the limits %+v, not %+v", got, c.Archive)
 	}
 	second.archive.put(loader.Target{Iface: "eth0"}, &digest.Slice{
 		From: time.Now(), To: time.Now(), Filter: digest.NewFilter(second.Geometry()),
@@ -521,8 +525,8 @@ func TestArchiveOutlastsItsRecorder(t *testing.T) {
 	}
 }
 
-// Whatever becomes of the clock during a slice, it is found by the time of its packets,
-// of the old clock and of the new.
+// However the clock is changed during a slice, it is found by the times of its
+// packets, by the old clock and by the new one.
 func TestSliceOfAClockThatIsSet(t *testing.T) {
 	c := Config{Config: digest.Config{Slice: time.Second}}
 	at := start.Add
@@ -549,7 +553,7 @@ func TestSliceOfAClockThatIsSet(t *testing.T) {
 			}
 		}
 	}
-	// The clock that is never set says how old a slice is, and not how long.
+	// The monotonic clock affects the age of a slice, not its length.
 	now := time.Now()
 	from, to := c.span(now, now.Add(time.Second), time.Second)
 	if to.Sub(now) != time.Second || strings.Contains(from.String(), "m=") {

@@ -1,10 +1,11 @@
-// Package events tells of packets as they leave: those that are dropped, or
-// would be but for an allow list, monitor mode or leniency with the malformed.
+// Package events reports packets as they leave: those that are dropped, or
+// would be if not for an allow list, monitor mode or leniency towards malformed
+// packets.
 //
-// A [Hub] reads what the programs tell on all interfaces, and gives each
-// subscriber what it wants to know. It sets, while the programs run, of how many
-// packets they tell: of all, as long as that is not too much, and of none while
-// nobody wants to know. Events are samples; what is lost is counted.
+// A [Hub] reads the events of the programs on all interfaces, and passes each
+// subscriber those that it wants. At run time it sets the programs' sampling
+// rate: all packets, as long as those are not too many, and none without
+// subscribers. Events are samples; lost ones are counted.
 package events
 
 import (
@@ -19,34 +20,34 @@ import (
 	"weir/loader"
 )
 
-// Reason says why a packet has left.
+// Reason is the reason under which a packet was counted.
 type Reason = verdict.Reason
 
-// Event is a packet that has left. One that has but Time and Lost says that
-// events are missing there.
+// Event is a packet that has left. One with only Time and Lost reports missing
+// events.
 type Event struct {
 	Time time.Time
 	loader.Target
 	Reason  Reason
 	Dropped bool
-	List    string    // that blocks or allows the packet; "" if none does, or it is not known
+	List    string    // that blocks or allows the packet; "" if none does or it is unknown
 	Tuple   key.Tuple // without addresses if the program found none
 	Length  int       // bytes on the wire
-	OneIn   uint32    // of so many packets this is one
-	Frame   []byte    // at most FrameSize bytes, if they are wanted; not to be changed
+	OneIn   uint32    // the sampling rate: one of this number of packets
+	Frame   []byte    // at most FrameSize bytes, if wanted; read-only
 	Lost    uint64
 
-	// FirstTTL is not 0 where digests tell of the loop, and not a filter in the packet: its
-	// TTL fell from the one to the other. It has passed, whatever it was counted under; no
-	// frame is there.
+	// FirstTTL is not 0 if the loop was found by digests, rather than by a
+	// filter in the packet: its TTL decreased from FirstTTL to TTL. The packet
+	// has passed, whatever it was counted under, and there is no Frame.
 	FirstTTL, TTL uint8
 }
 
-// FrameSize is how many bytes of a frame an event has at most.
+// FrameSize is the maximum number of bytes of a frame in an event.
 const FrameSize = loader.EventFrame
 
-// Reasons are those that events can have: what passes before any list, or
-// because nothing is wrong with it, is none.
+// Reasons returns the reasons of events: all but those of packets that pass
+// before any list or without any finding.
 func Reasons() []Reason {
 	var all []Reason
 	for r := verdict.Allowed; r < verdict.NumReasons; r++ {
@@ -55,7 +56,7 @@ func Reasons() []Reason {
 	return all
 }
 
-// ParseReason finds a reason that events can have by its name.
+// ParseReason returns the reason of events with the given name.
 func ParseReason(name string) (Reason, error) {
 	var names []string
 	for _, r := range Reasons() {
@@ -66,22 +67,22 @@ func ParseReason(name string) (Reason, error) {
 	}
 	for r := range verdict.Allowed {
 		if r.String() == name {
-			return 0, fmt.Errorf("packets that leave as %s pass untouched, and are no events: tcpdump shows them", name)
+			return 0, fmt.Errorf("%s packets produce no events: use tcpdump", name)
 		}
 	}
-	return 0, fmt.Errorf("%q is no reason: there are %s", name, strings.Join(names, ", "))
+	return 0, fmt.Errorf("unknown reason %q: want %s", name, strings.Join(names, ", "))
 }
 
-// Interface is one on which programs tell of packets.
+// Interface is an interface on which programs report packets.
 type Interface struct {
 	loader.Target
 	Stats  *loader.Stats
 	Lists  []string        // their names, from list 1
-	Policy *verdict.Policy // says whether a packet was dropped
+	Policy *verdict.Policy // decides whether a packet was dropped
 }
 
-// event makes of what a program has told what is given to subscribers. boot is
-// when the programs' clock began.
+// event converts a program's event for subscribers. boot is the zero of the
+// programs' clock.
 func (i *Interface) event(of *loader.Event, boot time.Time) Event {
 	p := &of.Packet
 	e := Event{
@@ -94,7 +95,7 @@ func (i *Interface) event(of *loader.Event, boot time.Time) Event {
 	}
 	switch e.Reason {
 	case verdict.Allowed, verdict.Monitored, verdict.Blocked:
-		// With the others it may be an earlier packet's.
+		// For other reasons it may be that of an earlier packet.
 		if n := int(p.List); n > 0 && n <= len(i.Lists) {
 			e.List = i.Lists[n-1]
 		}
@@ -102,30 +103,30 @@ func (i *Interface) event(of *loader.Event, boot time.Time) Event {
 	return e
 }
 
-// Want says what a subscriber wants to know.
+// Want selects the events of a subscription.
 type Want struct {
-	Reasons []Reason // some of those that events can have; none: all of them
-	OneIn   uint32   // one packet in so many will do, a power of two; 0: all, if that can be
-	Frames  bool     // with the frames' beginnings
-	Room    int      // events that may wait; 0: DefaultRoom
+	Reasons []Reason // reasons of events; none: all of them
+	OneIn   uint32   // desired sampling rate, one of this power of two; 0: all if possible
+	Frames  bool     // include the start of frames
+	Room    int      // buffer size in events; 0: DefaultRoom
 }
 
 // DefaultRoom is a tenth of a second of events.
 const DefaultRoom = Limit / 10
 
-// subscription is what a subscriber has.
+// subscription is a subscriber's state.
 type subscription struct {
 	Want
 	to   chan Event
-	lost uint64 // not yet told
+	lost uint64 // not yet reported
 }
 
 func (s *subscription) wants(r Reason) bool {
 	return len(s.Reasons) == 0 || slices.Contains(s.Reasons, r)
 }
 
-// give gives an event, if there is room.
-func (s *subscription) give(e Event) {
+// send sends an event, if there is room.
+func (s *subscription) send(e Event) {
 	if !s.Frames {
 		e.Frame = nil
 	}
@@ -136,8 +137,8 @@ func (s *subscription) give(e Event) {
 	}
 }
 
-// tellLost says how many events are missing, if there is room.
-func (s *subscription) tellLost(now time.Time) {
+// sendLost reports the number of missing events, if there is room.
+func (s *subscription) sendLost(now time.Time) {
 	if s.lost == 0 {
 		return
 	}

@@ -11,22 +11,24 @@ import (
 	"weir/loader"
 )
 
-// Period is how often a hub looks for events, while somebody wants them.
+// Period is the interval at which a hub reads events while there are
+// subscribers.
 const Period = 50 * time.Millisecond
 
-// Limit is the number of events a second, of all interfaces together, above
-// which the programs tell of fewer packets.
+// Limit is the number of events per second, of all interfaces together, above
+// which the programs sample.
 const Limit = 10_000
 
-// lease is how long the programs go on telling without being told to.
+// lease is the time after which the programs stop reporting unless it is
+// renewed.
 const lease = time.Second
 
-// Hub reads events and gives them to subscribers. Its methods may be called
-// concurrently.
+// Hub reads events and passes them to subscribers. Its methods are safe for
+// concurrent use.
 type Hub struct {
 	log *slog.Logger
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the fields below
 	interfaces []*reader
 	subs       []*subscription
 	ended      bool
@@ -35,16 +37,16 @@ type Hub struct {
 // reader reads the events of an interface.
 type reader struct {
 	Interface
-	failed bool // the last time
+	failed bool // in the last attempt
 
-	lost  uint64 // as it was last read
+	lost  uint64 // as of the last reading
 	seen  []loader.Counter
-	looks time.Duration               // when these were read
-	rate  [verdict.NumReasons]float64 // packets a second
+	looks time.Duration               // time of the last reading
+	rate  [verdict.NumReasons]float64 // packets per second
 	oneIn [verdict.NumReasons]uint32
 }
 
-// NewHub makes a hub without interfaces or subscribers.
+// NewHub returns a hub
 func NewHub(log *slog.Logger) *Hub { return &Hub{log: log} }
 
 // Run reads events until ctx is done, which ends all subscriptions.
@@ -74,7 +76,7 @@ func (h *Hub) Run(ctx context.Context) {
 	}
 }
 
-// Follow goes over to the interfaces that are filtered now.
+// Follow sets the interfaces to read from.
 func (h *Hub) Follow(now []Interface) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -82,7 +84,7 @@ func (h *Hub) Follow(now []Interface) {
 	for _, i := range now {
 		k := slices.IndexFunc(h.interfaces, func(r *reader) bool { return r.Stats == i.Stats })
 		if k < 0 {
-			// What another process has left unread is told to nobody.
+			// Discard what another process has left unread.
 			err := i.Stats.Events(func(*loader.Event) {})
 			h.interfaces = append(h.interfaces, &reader{failed: err != nil, lost: i.Stats.EventsLost()})
 			if k = len(h.interfaces) - 1; err != nil {
@@ -101,10 +103,10 @@ func (h *Hub) Follow(now []Interface) {
 	h.ask()
 }
 
-// Subscribe gives events until end is called, or Run returns. Who does not take
-// them as fast as they come loses some, and is told how many, together with those,
-// of whatever reason, for which a buffer in the kernel was full.
-func (h *Hub) Subscribe(want Want) (told <-chan Event, end func()) {
+// Subscribe returns a channel of events, until end is called or Run returns. A
+// slow subscriber loses events, and receives the number of lost ones, including
+// those of any reason for which a buffer in the kernel was full.
+func (h *Hub) Subscribe(want Want) (events <-chan Event, end func()) {
 	if want.Room == 0 {
 		want.Room = DefaultRoom
 	}
@@ -116,21 +118,21 @@ func (h *Hub) Subscribe(want Want) (told <-chan Event, end func()) {
 		close(s.to)
 		return s.to, func() {}
 	}
-	h.poll() // what came before is none of its business
+	h.poll() // earlier events are not for this subscriber
 	h.subs = append(h.subs, s)
 	h.ask()
 	return s.to, func() { h.unsubscribe(s) }
 }
 
-// Loop tells of a packet that seems to run in a loop, under the reason of those that
-// do. Who wants frames is not told: there is none.
+// Loop reports a packet that appears to be in a loop to the subscribers of that
+// reason, except those that want frames: there is none.
 func (h *Hub) Loop(e Event) {
 	e.Reason = verdict.Looped
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, s := range h.subs {
 		if s.wants(e.Reason) && !s.Frames {
-			s.give(e)
+			s.send(e)
 		}
 	}
 }
@@ -147,7 +149,7 @@ func (h *Hub) unsubscribe(s *subscription) {
 	h.ask()
 }
 
-// poll gives the subscribers what has come.
+// poll passes new events to the subscribers.
 func (h *Hub) poll() {
 	clock := loader.Monotonic()
 	now := time.Now()
@@ -157,24 +159,24 @@ func (h *Hub) poll() {
 		r.measure(clock)
 	}
 	for _, s := range h.subs {
-		s.tellLost(now)
+		s.sendLost(now)
 	}
 }
 
 func (h *Hub) drain(r *reader, boot time.Time) {
-	err := r.Stats.Events(func(told *loader.Event) {
-		if told.Packet.Reason >= uint32(verdict.NumReasons) {
-			return // another version's
+	err := r.Stats.Events(func(kernel *loader.Event) {
+		if kernel.Packet.Reason >= uint32(verdict.NumReasons) {
+			return // of another version
 		}
-		e := r.event(told, boot)
+		e := r.event(kernel, boot)
 		for _, s := range h.subs {
 			if !s.wants(e.Reason) {
 				continue
 			}
 			if s.Frames && e.Frame == nil {
-				e.Frame = slices.Clone(told.Frame)
+				e.Frame = slices.Clone(kernel.Frame)
 			}
-			s.give(e)
+			s.send(e)
 		}
 	})
 	if err != nil && !r.failed {
@@ -188,12 +190,12 @@ func (h *Hub) drain(r *reader, boot time.Time) {
 	r.lost = lost
 }
 
-// measure finds how many packets leave for each reason. A rate falls slowly, for
-// a flood that pauses goes on.
+// measure updates the packet rate of each reason. A rate decays slowly, as a
+// flood may pause.
 func (r *reader) measure(clock time.Duration) {
-	const fade = 0.9 // from one look to the next
+	const fade = 0.9 // per reading
 	if clock-r.looks < Period/2 {
-		return // two packets are no flood because they come at once
+		return // two packets at once are not a flood
 	}
 	now := r.Stats.Reasons(nil)
 	seconds := (clock - r.looks).Seconds()
@@ -204,7 +206,7 @@ func (r *reader) measure(clock time.Duration) {
 	r.seen, r.looks = now, clock
 }
 
-// ask tells the programs what is wanted.
+// ask sets the programs' sampling rates.
 func (h *Hub) ask() {
 	frames := slices.ContainsFunc(h.subs, func(s *subscription) bool { return s.Frames })
 	for _, r := range h.interfaces {
@@ -226,9 +228,8 @@ func (h *Hub) ask() {
 	}
 }
 
-// thin makes the programs tell of fewer packets until the events are not more
-// than a limit. Those of which there are most give way first: a flood leaves
-// room for what is rare.
+// thin lowers the sampling rates until the number of events is within a limit,
+// the most frequent reasons first: a flood leaves room for rare events.
 func thin(all []*reader, limit float64) {
 	for {
 		var sum, most float64

@@ -33,9 +33,9 @@ func TestThin(t *testing.T) {
 		{"up to the limit", []reasons{{a: 1000}}, []ones{{a: 1}}, []ones{{a: 1}}},
 		{"above it", []reasons{{a: 1001}}, []ones{{a: 1}}, []ones{{a: 2}}},
 		{"a flood", []reasons{{a: 100e6}}, []ones{{a: 1}}, []ones{{a: 1 << 17}}},
-		{"fewer are wanted", []reasons{{a: 2000}}, []ones{{a: 256}}, []ones{{a: 256}}},
-		{"of which nobody wants to know", []reasons{{a: 2000, b: 3}}, []ones{{b: 1}}, []ones{{b: 1}}},
-		{"what is rare stays", []reasons{{a: 1e6, b: 100}}, []ones{{a: 1, b: 1}}, []ones{{a: 2048, b: 1}}},
+		{"fewer requested", []reasons{{a: 2000}}, []ones{{a: 256}}, []ones{{a: 256}}},
+		{"no subscriber", []reasons{{a: 2000, b: 3}}, []ones{{b: 1}}, []ones{{b: 1}}},
+		{"rare events stay", []reasons{{a: 1e6, b: 100}}, []ones{{a: 1, b: 1}}, []ones{{a: 2048, b: 1}}},
 		{"a flood elsewhere", []reasons{{a: 1e6}, {a: 100}}, []ones{{a: 1}, {a: 1}}, []ones{{a: 2048}, {a: 1}}},
 		{"two floods", []reasons{{a: 1e6}, {b: 1e6}}, []ones{{a: 1}, {b: 1}}, []ones{{a: 2048}, {b: 2048}}},
 	} {
@@ -59,8 +59,8 @@ func TestParseReason(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		"clean": "packets that leave as clean pass untouched, and are no events: tcpdump shows them",
-		"all":   `"all" is no reason: there are allowed, monitored, blocked, truncated, malformed, unparsed, limited, heavy, looped, overtagged`,
+		"clean": "clean packets produce no events: use tcpdump",
+		"all":   `unknown reason "all": want allowed, monitored, blocked, truncated, malformed, unparsed, limited, heavy, looped, overtagged`,
 	} {
 		if _, err := ParseReason(name); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", name, err, want)
@@ -79,7 +79,7 @@ func frame(src string) []byte {
 	})
 }
 
-// bench is a hub with an interface whose packets are made up.
+// bench is a hub with an interface of synthetic packets.
 type bench struct {
 	*testing.T
 	*Hub
@@ -130,8 +130,8 @@ func (b *bench) send(frame []byte, n int) {
 	}
 }
 
-// got are the events that wait for a subscriber.
-func (b *bench) got(told <-chan Event) (all []Event) {
+// got returns the events that wait for a subscriber.
+func (b *bench) got(events <-chan Event) (all []Event) {
 	b.Helper()
 	b.mu.Lock()
 	b.poll()
@@ -139,7 +139,7 @@ func (b *bench) got(told <-chan Event) (all []Event) {
 	b.mu.Unlock()
 	for {
 		select {
-		case e, ok := <-told:
+		case e, ok := <-events:
 			if !ok {
 				b.Fatal("the subscription has ended")
 			}
@@ -152,7 +152,7 @@ func (b *bench) got(told <-chan Event) (all []Event) {
 
 func TestSubscribe(t *testing.T) {
 	b := newBench(t)
-	b.send(listed, 1) // before anybody wants to know
+	b.send(listed, 1) // before anyone subscribes
 	all, endAll := b.Subscribe(Want{Frames: true})
 	before := time.Now()
 	b.send(listed, 1)
@@ -201,12 +201,13 @@ func TestSubscribe(t *testing.T) {
 	}
 	endBlocked()
 	b.send(listed, 1)
-	if err := b.kernel.Stats().Events(func(e *loader.Event) { t.Errorf("nobody wants to know of %+v", e) }); err != nil {
+	if err := b.kernel.Stats().Events(func(e *loader.Event) { t.Errorf("unwanted event %+v", e) }); err != nil {
 		t.Error(err)
 	}
 }
 
-// Who asks for little gets it, and more while another asks for more.
+// A subscriber gets at least what it asked for, and more while another one asks
+// for more.
 func TestShare(t *testing.T) {
 	b := newBench(t)
 	judge, _ := b.Subscribe(Want{OneIn: 256})
@@ -216,7 +217,7 @@ func TestShare(t *testing.T) {
 		t.Errorf("%d events of %d packets, one in 256", n, packets)
 	}
 	b.Subscribe(Want{})
-	b.interfaces[0].rate = [verdict.NumReasons]float64{} // it was no flood
+	b.interfaces[0].rate = [verdict.NumReasons]float64{} // end of the flood
 	b.interfaces[0].seen = nil
 	b.ask()
 	b.send(listed, 10)
@@ -226,7 +227,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// Who is slow is told how many events are missing, as is everybody where the
+// A slow subscriber receives the number of missing events, and so do all if the
 // kernel's buffer was full.
 func TestLost(t *testing.T) {
 	b := newBench(t)
@@ -240,10 +241,10 @@ func TestLost(t *testing.T) {
 		t.Errorf("%+v, want two events", got)
 	}
 	if got := b.got(slow); len(got) != 1 || got[0].Lost != 3 || got[0].OneIn != 0 || got[0].Time.IsZero() {
-		t.Errorf("%+v, want to be told of 3 lost events", got)
+		t.Errorf("%+v, want a report of 3 lost events", got)
 	}
 	if got := b.got(slow); len(got) != 0 {
-		t.Errorf("%+v after all was told", got)
+		t.Errorf("%+v after everything was reported", got)
 	}
 
 	const packets = 2000
@@ -255,7 +256,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// Of a flood, few packets are told of, until some time after it.
+// A flood is sampled, until some time after it.
 func TestFlood(t *testing.T) {
 	b := newBench(t)
 	s, _ := b.Subscribe(Want{Room: 4000})
@@ -267,12 +268,12 @@ func TestFlood(t *testing.T) {
 		r.measure(start + clock)
 		b.ask()
 		if got := r.rate[verdict.Blocked]; math.Abs(got-rate) > 1 || r.oneIn[verdict.Blocked] != oneIn {
-			t.Errorf("after %v: %.1f packets a second, of which one in %d is told of, want %.1f and %d",
+			t.Errorf("after %v: %.1f packets per second, sampled 1 of %d, want %.1f and %d",
 				clock, got, r.oneIn[verdict.Blocked], rate, oneIn)
 		}
 	}
 	b.send(listed, 10)
-	at(time.Millisecond, 0, 1) // too soon to tell
+	at(time.Millisecond, 0, 1) // too soon
 	b.send(listed, 1000)
 	at(Period, 20_200, 4)
 	at(2*Period, 18_180, 2)
@@ -284,7 +285,7 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// A loop that digests have found has the reason of one, for who asks for such.
+// Subscribers of loops also receive those found by digests.
 func TestLoop(t *testing.T) {
 	b := newBench(t)
 	all, _ := b.Subscribe(Want{})
@@ -304,14 +305,15 @@ func TestLoop(t *testing.T) {
 	}
 }
 
-// An interface that is no longer followed is silent, one that comes back is not.
+// An interface that is no longer followed is silent, until it is followed
+// again.
 func TestFollow(t *testing.T) {
 	b := newBench(t)
 	s, _ := b.Subscribe(Want{})
 	i := b.interfaces[0].Interface
 	b.Follow(nil)
 	b.send(listed, 1)
-	if err := i.Stats.Events(func(e *loader.Event) { t.Errorf("still told of: %+v", e) }); err != nil {
+	if err := i.Stats.Events(func(e *loader.Event) { t.Errorf("still reported: %+v", e) }); err != nil {
 		t.Error(err)
 	}
 	i.Lists = []string{"renamed", "ours"}
@@ -328,7 +330,7 @@ func TestRun(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { b.Hub.Run(ctx); close(ended) }()
 	s, end := b.Subscribe(Want{})
-	for range 3 { // the programs go on to tell, for longer than they were allowed to at once
+	for range 3 { // the programs go on reporting beyond a single lease
 		b.send(listed, 1)
 		select {
 		case e := <-s:

@@ -11,17 +11,17 @@ func TestLoops(t *testing.T) {
 	var l Loops
 	now := time.Now()
 	for n := range mostLoops {
-		if !l.Tell(addr(n), addr(99), now.Add(time.Duration(n))) || l.Tell(addr(n), addr(99), now.Add(loopsAgain-1)) {
-			t.Fatalf("loop %d is not told of once", n+1)
+		if !l.Report(addr(n), addr(99), now.Add(time.Duration(n))) || l.Report(addr(n), addr(99), now.Add(loopsAgain-1)) {
+			t.Fatalf("loop %d is not reported exactly once", n+1)
 		}
 	}
-	if l.Tell(addr(98), addr(99), now.Add(loopsAgain-1)) {
-		t.Error("one too many is told of")
+	if l.Report(addr(98), addr(99), now.Add(loopsAgain-1)) {
+		t.Error("too many loops are reported")
 	}
-	if now = now.Add(loopsAgain); !l.Tell(addr(0), addr(99), now) || l.Tell(addr(98), addr(99), now) {
-		t.Error("after its time, just the first is to be told of")
+	if now = now.Add(loopsAgain); !l.Report(addr(0), addr(99), now) || l.Report(addr(98), addr(99), now) {
+		t.Error("after its time, only the first loop may be reported again")
 	}
-	if now = now.Add(loopsAgain); !l.Tell(addr(99), addr(0), now) || len(l.told) != 1 {
-		t.Errorf("%d loops are remembered, and want to be told of, want 1", len(l.told))
+	if now = now.Add(loopsAgain); !l.Report(addr(99), addr(0), now) || len(l.reported) != 1 {
+		t.Errorf("%d loops are remembered, want 1", len(l.reported))
 	}
 }

@@ -1,13 +1,12 @@
-// Package learn finds the hot elements of the traffic and gives them weights:
-// bits of the cascade that are tested beyond those of all others, so that the
-// packets which a filter takes for listed ones by mistake are not those of the
-// flows that the host really carries.
+// Package learn finds the hot elements of the traffic and assigns weights to
+// them: additional bits of the cascade that are tested for them only, so that
+// the filter's false positives avoid the flows that the host really carries.
 //
-// An element is what a set can list: the key that a shape in use cuts from a
-// packet. The trackers tell the packets of heavy flows in each interval. Learner
-// cuts the flows down to elements, smooths their rates, and gives each a k_e as
-// the weighted Bloom filter has it (package weighted); Publish brings these to
-// the set that the data plane asks.
+// An element is a key that a set can list, derived from a packet by a shape in
+// use. The trackers count the packets of heavy flows in each interval. Learner
+// maps the flows to elements, smooths their rates, and assigns each a k_e as in
+// the weighted Bloom filter (package weighted); Publish writes these to the set
+// that the data plane uses.
 package learn
 
 import (
@@ -23,27 +22,27 @@ import (
 
 // Defaults of a Config.
 const (
-	// DefaultHalfLife is short enough to follow a change of the traffic in a
-	// minute or two, and long enough to count a hundred packets of a flow that
-	// makes a few in a second.
+	// DefaultHalfLife is short enough to follow a change of the traffic within
+	// a minute or two, and long enough to count a hundred packets of a flow
+	// with a few per second.
 	DefaultHalfLife = 30 * time.Second
 	// DefaultElements takes a hot table of 1 MiB.
 	DefaultElements = 1 << 16
 )
 
-// Config says how a Learner learns.
+// Config configures a Learner.
 type Config struct {
-	HalfLife time.Duration // after it, what was observed counts half; 0: DefaultHalfLife
-	Elements int           // most that get weights, in all shapes together; 0: DefaultElements
+	HalfLife time.Duration // of the smoothed rates; 0: DefaultHalfLife
+	Elements int           // maximum number with weights, in all shapes together; 0: DefaultElements
 	Trackers []key.Shape   // the keys by which flows are observed, of both families
 }
 
-// Interval is what the trackers saw in a span of time.
+// Interval is what the trackers counted in a period of time.
 type Interval struct {
 	Length   time.Duration // above 0
-	Packets  uint64        // all of them, whatever flow they are of
-	Flows    []Flow        // the heavy ones, each once for each tracker
-	Distinct float64       // estimated number of different flows, 0: unknown
+	Packets  uint64        // of all flows
+	Flows    []Flow        // the heavy ones, once for each tracker
+	Distinct float64       // estimated number of distinct flows, 0: unknown
 }
 
 // Flow is a flow that a tracker has observed.
@@ -53,40 +52,41 @@ type Flow struct {
 }
 
 // Learner learns from interval to interval. It remembers twice as many elements
-// as get weights, so that one near the line does not start afresh each time. It
-// is not safe for concurrent use.
+// as have weights, so that one near the threshold does not start from zero each
+// time. It is not safe for concurrent use.
 type Learner struct {
 	Config
-	// seen is the weight of all intervals so far, and approaches 1: rates are
-	// relative to it, or they would take some half-lives to come up to the truth.
+	// seen is the total weight of all intervals so far, which approaches 1.
+	// Rates are relative to it; otherwise they would take several half-lives to
+	// approach the truth.
 	seen     float64
-	packets  float64    // of all traffic, a second; smoothed, as are the others
+	packets  float64    // of all traffic, per second; smoothed like the others
 	observed [2]float64 // of the flows observed, IPv4 and IPv6
 	distinct float64    // as of the last interval
 	elements map[key.Key]*element
 	hottest  []*element // the same, by rate
 }
 
-// element is a key that some shape in use cuts from observed flows.
+// element is a key that a shape in use derives from observed flows.
 type element struct {
 	key     key.Key
-	rate    float64 // packets a second
+	rate    float64 // packets per second
 	packets uint64  // of this interval, not in the rate yet
 }
 
-// New makes a Learner that knows nothing yet.
+// New returns a Learner without observations.
 func New(c Config) *Learner {
 	c.HalfLife = cmp.Or(c.HalfLife, DefaultHalfLife)
 	c.Elements = cmp.Or(c.Elements, DefaultElements)
 	return &Learner{Config: c, elements: make(map[key.Key]*element)}
 }
 
-// Learn takes in an interval, and gives the weights of the hottest elements of
+// Learn adds an interval, and returns the weights of the hottest elements of
 // the shapes that the set has in use. The set must not be changed meanwhile; an
 // approximate one needs its Listed.
 //
 // Rates are smoothed exponentially in time: an observation counts half after a
-// half-life, in however many intervals that passes.
+// half-life, whatever the number of intervals.
 func (l *Learner) Learn(i Interval, s *membership.Set) Weights {
 	if i.Length > 0 {
 		l.observe(i, shapes(s))
@@ -96,7 +96,7 @@ func (l *Learner) Learn(i Interval, s *membership.Set) Weights {
 
 func (l *Learner) observe(i Interval, shapes []key.Shape) {
 	keep := math.Exp2(-float64(i.Length) / float64(l.HalfLife))
-	// What a packet of this interval adds to a smoothed rate.
+	// The contribution of one packet of this interval to a smoothed rate.
 	scale := (1 - keep) / i.Length.Seconds()
 
 	l.seen = l.seen*keep + 1 - keep
@@ -147,8 +147,8 @@ func (l *Learner) count(s, tracker key.Shape, flows []Flow) {
 	}
 }
 
-// sort brings what was counted into the rates, and orders the elements by them;
-// those of the same rate in an order that depends on nothing else.
+// sort updates the rates with the counts, and orders the elements by rate; ties
+// in a deterministic order.
 func (l *Learner) sort(scale float64) {
 	for _, e := range l.hottest {
 		e.rate += float64(e.packets) * scale
@@ -174,8 +174,7 @@ func (l *Learner) cut() {
 }
 
 // forget drops the elements of shapes that are no longer in use, and those that
-// have cooled down to less than a packet in a half-life, of which nothing can be
-// told.
+// have cooled down to less than one packet per half-life.
 func (l *Learner) forget(inUse map[key.Shape]bool) {
 	least := l.seen / l.HalfLife.Seconds()
 	l.hottest = slices.DeleteFunc(l.hottest, func(e *element) bool {
@@ -187,9 +186,9 @@ func (l *Learner) forget(inUse map[key.Shape]bool) {
 	})
 }
 
-// tracker is the shape of those trackers' keys that determine the keys of shape
-// s: among several, the one that tells the fewest flows apart. It knows most of
-// an element's flows, and taking all would count packets twice.
+// tracker returns the shape of the trackers' keys that determines the keys of
+// shape s: among several, the one with the fewest distinct flows. It knows most
+// of an element's flows; using all would count packets twice.
 func (l *Learner) tracker(s key.Shape) (best key.Shape, ok bool) {
 	for _, t := range l.Trackers {
 		if t.V6() == s.V6() && t.SrcBits >= s.SrcBits && t.DstBits >= s.DstBits && s.Fields&^t.Fields == 0 &&
@@ -200,9 +199,10 @@ func (l *Learner) tracker(s key.Shape) (best key.Shape, ok bool) {
 	return best, ok
 }
 
-// packet is one of a flow, as far as its key tells. A flow whose ports are both
-// 0 has none: it is of a protocol without ports, or of later fragments. A shape
-// with ports matches none of its packets, and so has no element of it.
+// packet returns a packet of a flow, as far as its key determines it. A flow
+// whose ports are both 0 has none: its protocol has no ports, or its packets
+// are later fragments. A shape with ports matches none of its packets, and so
+// has no element for it.
 func packet(k key.Key) key.Tuple {
 	return key.Tuple{
 		Src: k.Src, Dst: k.Dst, Proto: k.Proto,
@@ -210,7 +210,7 @@ func packet(k key.Key) key.Tuple {
 	}
 }
 
-// shapes are those that a set has in use.
+// shapes returns the shapes that a set has in use.
 func shapes(s *membership.Set) []key.Shape {
 	var all []key.Shape
 	for _, kind := range [][]membership.GatedShape{s.V4, s.V4Flow, s.V6, s.V6Flow} {
@@ -221,7 +221,7 @@ func shapes(s *membership.Set) []key.Shape {
 	return all
 }
 
-// bits is the length in bits of what a shape matches on.
+// bits returns the number of bits that a shape matches.
 func bits(s key.Shape) int {
 	n := int(s.SrcBits) + int(s.DstBits)
 	if s.Fields&key.FieldSrcPort != 0 {
@@ -236,7 +236,7 @@ func bits(s key.Shape) int {
 	return n
 }
 
-// family is 0 for IPv4, 1 for IPv6.
+// family returns 0 for IPv4, 1 for IPv6.
 func family(s key.Shape) int {
 	if s.V6() {
 		return 1

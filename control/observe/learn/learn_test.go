@@ -18,8 +18,8 @@ const (
 	flow = key.FieldSrcPort | key.FieldDstPort | key.FieldProto
 )
 
-// newSet makes an approximate set with room for n keys of each shape, and one
-// key in each, which is none that a test asks for.
+// newSet returns an approximate set with room for n keys of each shape, and one
+// key in each that no test uses.
 func newSet(t testing.TB, n int, bitsPerKey float64, hot int, shapes ...key.Shape) *membership.Set {
 	t.Helper()
 	return seededSet(t, 1, n, bitsPerKey, hot, shapes...)
@@ -50,7 +50,7 @@ func seededSet(t testing.TB, seed uint64, n int, bitsPerKey float64, hot int, sh
 	return s
 }
 
-// address is the i-th of a family.
+// address returns the i-th address of a family.
 func address(v6 bool, i uint32) netip.Addr {
 	if v6 {
 		return netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, byte(i >> 24), byte(i >> 16), byte(i >> 8), byte(i), 15: 1})
@@ -95,8 +95,8 @@ func near(t *testing.T, what string, got, want float64) {
 	}
 }
 
-// What was observed counts half after a half-life, in however many intervals
-// that passes; what is observed all the time has its rate from the first on.
+// An observation counts half after a half-life, whatever the number of
+// intervals; a constant rate is exact from the first interval on.
 func TestHalfLife(t *testing.T) {
 	for _, steps := range []int{1, 2, 5, 20} {
 		t.Run(fmt.Sprint(steps), func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestElementsOfShapes(t *testing.T) {
 			for k, want := range c.want {
 				near(t, k, got[k], want)
 			}
-			// Of shapes that are no longer in use nothing remains.
+			// Elements of unused shapes are dropped.
 			got = rates(l.Learn(Interval{Length: time.Millisecond, Packets: 1}, newSet(t, 10, 12, 0, src24)))
 			for k := range got {
 				if k != "192.0.2.0/24" {
@@ -183,8 +183,8 @@ func TestElementsOfShapes(t *testing.T) {
 	}
 }
 
-// Whatever comes, no more elements are remembered than twice those that get
-// weights, and these are the hottest.
+// At any time at most twice as many elements are remembered as have weights,
+// and these are the hottest.
 func TestBoundedMemory(t *testing.T) {
 	const most = 100
 	l := New(Config{Elements: most, Trackers: []key.Shape{src32}})
@@ -217,8 +217,7 @@ func TestBoundedMemory(t *testing.T) {
 	}
 }
 
-// An element that is no longer seen leaves when it is below a packet in a
-// half-life.
+// An element that is no longer seen is dropped below one packet per half-life.
 func TestColdElementsLeave(t *testing.T) {
 	l := New(Config{HalfLife: time.Second, Trackers: []key.Shape{src32}})
 	s := newSet(t, 10, 12, 0, src32)
@@ -237,7 +236,7 @@ func TestColdElementsLeave(t *testing.T) {
 	}
 }
 
-// The same intervals give the same weights, ties included.
+// The same intervals result in the same weights, even with ties.
 func TestLearnIsDetermined(t *testing.T) {
 	s := newSet(t, 1000, 14, 0, src32, src24)
 	var first []Weight
@@ -257,7 +256,7 @@ func TestLearnIsDetermined(t *testing.T) {
 	}
 }
 
-// An interval of no length says nothing.
+// An interval without length is ignored.
 func TestLearnIgnoresNoLength(t *testing.T) {
 	l := New(Config{Trackers: []key.Shape{src32}})
 	w := l.Learn(Interval{Packets: 10, Flows: []Flow{{source(1), 5}}}, newSet(t, 10, 12, 0, src32))
@@ -266,7 +265,7 @@ func TestLearnIgnoresNoLength(t *testing.T) {
 	}
 }
 
-// One interval of a busy host: as many flows as get weights, in two shapes.
+// One interval of a busy host: as many flows as have weights, in two shapes.
 func BenchmarkLearn(b *testing.B) {
 	l := New(Config{Trackers: []key.Shape{src32}})
 	s := newSet(b, 1_000_000, 14, DefaultElements, src32, src24)

@@ -6,22 +6,23 @@ import (
 	"weir/filter/membership"
 )
 
-// Published says what Publish did.
+// Published is the result of Publish.
 type Published struct {
-	Changed int // elements whose weight changed, those that left included
-	Refused int // elements that found no room in the hot table, the coolest of their buckets
+	Changed int // elements whose weight changed, including removed ones
+	Refused int // elements without room in the hot table, the coolest of their buckets
 }
 
-// Publish brings the weights that were learned for a set into its hot table:
-// elements that have left go, then the others take their weights, the hottest
-// first. It takes a few operations for each element and each slot of the table.
+// Publish writes the weights that were learned for a set to its hot table:
+// first it removes elements, then it sets the weights of the others, the
+// hottest first. It takes a few operations for each element and each slot of
+// the table.
 //
 // Bits that listed elements no longer need are cleared after a grace period:
 // wait must return when every program has ended that was running when it was
-// called. It is called if there are such bits. The set may be changed
+// called. It is called only if there are such bits. The set may be changed
 // meanwhile, but not by Publish.
 //
-// An error says that the set cannot take weights; see
+// An error means that the set cannot have weights; see
 // [membership.Set.SetWeight].
 func Publish(s *membership.Set, w Weights, wait func()) (p Published, err error) {
 	hashes := make([]uint64, len(w.Elements))

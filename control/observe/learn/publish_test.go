@@ -10,7 +10,8 @@ import (
 	"weir/filter/membership"
 )
 
-// weights are those of sources 0, 1, … with so many extra bits each.
+// weights returns weights for sources 0, 1, … with the given numbers of extra
+// bits.
 func weights(s *membership.Set, extra ...int) Weights {
 	w := Weights{Base: s.First + s.Rest}
 	for i, e := range extra {
@@ -21,8 +22,8 @@ func weights(s *membership.Set, extra ...int) Weights {
 
 func published(s *membership.Set) map[uint64]int { return maps.Collect(s.Weights()) }
 
-// The set has what was published last, and nothing else; what is as it should
-// be is left alone.
+// The set has exactly the weights published last; unchanged ones are left
+// alone.
 func TestPublish(t *testing.T) {
 	s := newSet(t, 100, 14, 100, src32)
 	for _, c := range []struct {
@@ -37,7 +38,7 @@ func TestPublish(t *testing.T) {
 		{[]int{2}, 2},
 		{nil, 1},
 	} {
-		p, err := Publish(s, weights(s, c.extra...), func() { t.Error("nothing is listed, and it waits") })
+		p, err := Publish(s, weights(s, c.extra...), func() { t.Error("waiting although nothing is listed") })
 		if err != nil || p.Changed != c.changed || p.Refused != 0 {
 			t.Errorf("%v: %+v, %v", c.extra, p, err)
 		}
@@ -53,7 +54,8 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// The bits of listed elements stay until the grace period is over, and go then.
+// The bits of listed elements stay until the grace period is over, and are
+// cleared then.
 func TestPublishWaits(t *testing.T) {
 	s := newSet(t, 100, 14, 100, src32)
 	empty, _ := s.Load()
@@ -102,7 +104,7 @@ func TestPublishWaits(t *testing.T) {
 		t.Errorf("all gone: waited %d times, load %v, want %v", waited, after, without)
 	}
 	publish(9, 6, 2)
-	for k := range listed { // those that are removed have nothing to settle
+	for k := range listed { // removed elements have nothing to settle
 		s.Remove(k)
 	}
 	clear(listed)
@@ -111,8 +113,8 @@ func TestPublishWaits(t *testing.T) {
 	}
 }
 
-// Where buckets are full, the coolest go without, and the next call finds
-// everything as it should be.
+// If buckets are full, the coolest elements have no weight, and the next call
+// changes nothing.
 func TestPublishFull(t *testing.T) {
 	s := newSet(t, 100, 14, 1, src32) // 256 slots
 	extra := make([]int, 400)
@@ -130,7 +132,7 @@ func TestPublishFull(t *testing.T) {
 	if p, _ := Publish(s, weights(s, extra...), nil); p.Changed != 0 || !maps.Equal(published(s), first) {
 		t.Errorf("the second time: %+v", p)
 	}
-	// One of those without, if it were hotter, would take the place of another.
+	// An element without weight replaces another once it is hotter.
 	var without int
 	for i := range extra {
 		if s.Weight(source(i).Hash(s.Seed)) == 0 {
@@ -143,8 +145,8 @@ func TestPublishFull(t *testing.T) {
 	}
 }
 
-// A set that cannot tell what is listed takes no weights, and says so.
-func TestPublishRefused(t *testing.T) {
+// A set without Listed cannot have weights.
+func TestPublishRejected(t *testing.T) {
 	s := newSet(t, 100, 14, 100, src32)
 	s.Listed = nil
 	if p, err := Publish(s, weights(s, 3), nil); err == nil || errors.Is(err, membership.ErrHotFull) || !strings.Contains(err.Error(), "Listed") || p.Changed != 0 {

@@ -9,30 +9,30 @@ import (
 	"weir/filter/weighted"
 )
 
-// Weights are the learned weights, for a set as it was when they were learned.
+// Weights are the learned weights, for the set at the time of learning.
 //
-// Rates of false positives are weighted by packets: the share of all packets
-// that the cascade takes for listed ones by mistake. A packet for which several
-// shapes are asked counts once for each: the rates of all shapes are added up.
-// Markers are left out: what they reject never comes to the cascade.
+// False-positive rates are weighted by packets: the share of all packets that
+// are false positives of the cascade. A packet that is looked up in several
+// shapes counts once for each: the rates of all shapes are added. Markers are
+// not considered: what they reject never reaches the cascade.
 type Weights struct {
 	Base      int      // k, the bits of every element
-	Elements  []Weight // by rate, the hottest first
-	Predicted float64  // rate of false positives with the weights
-	Uniform   float64  // the same without: k bits for all
+	Elements  []Weight // the hottest first
+	Predicted float64  // false-positive rate with the weights
+	Uniform   float64  // and without: k bits for all
 }
 
-// Weight is what was learned of one element.
+// Weight is the learned weight of one element.
 type Weight struct {
 	Key          key.Key
-	Rate         float64 // packets a second, smoothed
+	Rate         float64 // packets per second, smoothed
 	Share        float64 // of all packets, 0 … 1
 	K            int     // k_e, the bits of the element: Base … 24
 	Listed       bool
 	Contribution float64 // to Weights.Predicted; 0 for listed elements
 }
 
-// weigh gives the hottest elements their k_e. A listed element keeps k bits: its
+// weigh assigns k_e to the hottest elements. A listed element keeps k bits: its
 // packets cannot be false positives, and its bits would fill the filter.
 func (l *Learner) weigh(s *membership.Set) Weights {
 	w := Weights{Base: s.First + s.Rest}
@@ -40,7 +40,7 @@ func (l *Learner) weigh(s *membership.Set) Weights {
 		return w
 	}
 	hot := l.hottest[:min(len(l.hottest), l.Elements)]
-	inHot := make(map[key.Shape]float64) // packets a second
+	inHot := make(map[key.Shape]float64) // packets per second
 	var unlisted weighted.Universe
 	for _, e := range hot {
 		shape := e.key.Shape
@@ -54,7 +54,7 @@ func (l *Learner) weigh(s *membership.Set) Weights {
 			unlisted = append(unlisted, weighted.Class{Count: 1, Frequency: e.rate, Likelihood: x})
 		}
 	}
-	var cold, keys float64 // packets a second that are of no hot element, and possible keys
+	var cold, keys float64 // packets per second of no hot element, and possible keys
 	used := shapes(s)
 	for _, shape := range used {
 		cold += max(0, l.packetsOf(shape)-inHot[shape])
@@ -62,8 +62,8 @@ func (l *Learner) weigh(s *membership.Set) Weights {
 	}
 	others := weighted.Class{Likelihood: density(s.Len(), keys)}
 	if len(hot) > 0 {
-		// How many they are decides how cold they are, and is rarely known. There
-		// are as many at least as it takes for none to be hotter than the coolest.
+		// Their number, which is rarely known, determines how cold they are. It
+		// is at least such that none is hotter than the coolest hot element.
 		coolest := hot[len(hot)-1].rate
 		packets := max(cold, coolest)
 		others.Count = max(l.distinct*float64(len(used)), packets/coolest)
@@ -94,19 +94,20 @@ func (l *Learner) weigh(s *membership.Set) Weights {
 	return w
 }
 
-// extraBits gives the bits of hot elements beyond those of all others, by
-// theorem 3.1 (Bruck, Gao and Jiang, equation 5). Each hot element is a class of
-// its own; all others, in all shapes, are the cold class.
+// extraBits returns the bits of hot elements beyond those of all others, by
+// theorem 3.1 (Bruck, Gao and Jiang, equation 5). Each hot element is a class
+// of its own; all others, in all shapes, are the cold class.
 //
 // The paper chooses all k_e, so that the bits of the members fill half of the
-// filter. Here the layout has given k bits to every element, members and the
-// cold class among them. What the theorem decides are the differences: k_e is
+// filter. Here the layout has assigned k bits to every element, including the
+// members and the cold class, and the theorem determines the differences: k_e
+// is
 //
 //	k + (theorem's k_e − theorem's k_e of the cold class),
 //
-// rounded to whole numbers and bounded to k … 24, where a filter without base
-// bits has 1 … 24. The filter's size drops out; it is set to a bit for each
-// member. But for the factors 1 − x_e, the difference is log₂(f_e/f_cold).
+// rounded to integers and bounded to k … 24, or 1 … 24 in a filter without base
+// bits. The filter's size cancels; it is set to one bit per member. Except for
+// the factors 1 − x_e, the difference is log₂(f_e/f_cold).
 func extraBits(hot weighted.Universe, cold weighted.Class) []float64 {
 	if len(hot) == 0 {
 		return nil
@@ -119,19 +120,19 @@ func extraBits(hot weighted.Universe, cold weighted.Class) []float64 {
 	return k[:len(hot)]
 }
 
-// possible is the number of all keys of a shape.
+// possible returns the number of all keys of a shape.
 func possible(s key.Shape) float64 { return math.Ldexp(1, bits(s)) }
 
-// density is x_e where so many keys of all possible ones are listed: above 0,
-// since keys of a shape in use may come back, and below 1.
+// density returns x_e, the fraction of possible keys that are listed: above 0,
+// since keys of a shape in use may be added again, and below 1.
 func density(listed int, possible float64) float64 {
 	return min(max(1, float64(listed))/possible, math.Nextafter(1, 0))
 }
 
-// packetsOf is the smoothed rate of the packets, a second, for which a shape is
-// asked: those of its family. The trackers count both families together, so all
-// packets are split as those of the observed flows are. Packets without ports
-// are counted for shapes with ports, too.
+// packetsOf returns the smoothed rate of packets per second for which a shape
+// is looked up: those of its family. The trackers count both families together,
+// so all packets are split in proportion to the observed flows. Packets without
+// ports are counted for shapes with ports, too.
 func (l *Learner) packetsOf(s key.Shape) float64 {
 	sum := l.observed[0] + l.observed[1]
 	if sum == 0 {

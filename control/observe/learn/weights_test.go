@@ -10,10 +10,10 @@ import (
 	"weir/filter/membership"
 )
 
-// Packets are weighed by hand: 1000 a second, of which one element makes 512,
-// one 64, one 2 and one 1; the others are 421, and so 421 elements at least,
-// each as hot as the coolest of the four. So the hot ones get log₂ of the ratio
-// to it: 9, 6 and 1.
+// Weights computed by hand: of 1000 packets per second one element has 512, one
+// 64, one 2 and one 1; the others have 421, and so number at least 421, each as
+// hot as the coolest of the four. So the hot ones get log₂ of the ratio to it:
+// 9, 6 and 1.
 func TestTheorem(t *testing.T) {
 	s := newSet(t, 1000, 14, 0, src32)
 	base := s.First + s.Rest
@@ -69,14 +69,15 @@ func TestTheorem(t *testing.T) {
 	}
 }
 
-// In several shapes of both families, each of which has its own cold packets.
+// Several shapes of both families, each of which has its own cold packets.
 func TestTheoremShapes(t *testing.T) {
 	six := key.Shape{Fields: v6, SrcBits: 128}
 	s := newSet(t, 1000, 14, 0, src32, dst32, src24, six)
 	f := s.HotFalsePositiveRate(s.Len(), 0)
 	l := New(Config{Trackers: []key.Shape{src32, six}})
 	k6, _ := six.Of(key.Tuple{Src: address(true, 1), Dst: address(true, 1)})
-	// Of 1000 packets 3/4 are IPv4, as of those observed; they come three times.
+	// Of 1000 packets 3/4 are IPv4, like the observed ones; they count in three
+	// shapes.
 	w := l.Learn(Interval{Length: time.Second, Packets: 1000, Flows: []Flow{{source(1), 300}, {k6, 100}}}, s)
 	near(t, "the uniform rate", w.Uniform, (3*.75+.25)*f)
 	if len(w.Elements) != 3 {
@@ -89,16 +90,15 @@ func TestTheoremShapes(t *testing.T) {
 	}
 	near(t, "the predicted rate", w.Predicted, want+(3*.75+.25-hot)*f)
 
-	// Nothing was ever observed: all packets may be of either family.
+	// Without observations all packets may be of either family.
 	w = New(Config{}).Learn(Interval{Length: time.Second, Packets: 1000}, s)
 	near(t, "the rate without flows", w.Predicted, 4*f)
 	near(t, "the uniform rate without flows", w.Uniform, 4*f)
 }
 
-// Rare keys do not swallow the differences: IPv6 has 2^296 of them in a
-// five-tuple.
+// Differences survive large key spaces: IPv6 has 2^296 five-tuples.
 func TestTheoremRareKeys(t *testing.T) {
-	for _, shape := range []key.Shape{flow6, {}} { // and there is one of src/0
+	for _, shape := range []key.Shape{flow6, {}} { // src/0 has a single one
 		s := newSet(t, 1000, 14, 0, shape, flow6)
 		s.Add(fiveTuple("2001:db8::5", "2001:db8::6", 6, 1, 1), 1)
 		l := New(Config{Trackers: []key.Shape{flow6, src32}})
@@ -115,7 +115,7 @@ func TestTheoremRareKeys(t *testing.T) {
 	}
 }
 
-// All traffic is hot, none is, or there is none: rates are numbers.
+// All traffic is hot, none is, or there is none: rates are still numbers.
 func TestWeighAtTheEdges(t *testing.T) {
 	s := newSet(t, 1000, 14, 0, src32)
 	for name, i := range map[string]Interval{
@@ -136,7 +136,7 @@ func TestWeighAtTheEdges(t *testing.T) {
 			}
 		}
 	}
-	// A set without keys mistakes nothing.
+	// A set without keys has no false positives.
 	l, _ := membership.PlanLayout(membership.Census{}, membership.Exact, 0, 1)
 	empty, err := membership.NewSet(l, l.Alloc())
 	if err != nil {
@@ -148,7 +148,7 @@ func TestWeighAtTheEdges(t *testing.T) {
 	}
 }
 
-// zipf gives the packets of n flows, of so many packets in all.
+// zipf returns the packets of n flows, scaled to the given total.
 func zipf(n int, exponent, packets float64) []float64 {
 	shares := make([]float64, n)
 	var sum float64
@@ -162,7 +162,7 @@ func zipf(n int, exponent, packets float64) []float64 {
 	return shares
 }
 
-// What weights are for: with the 64k hottest of 4M flows known, the rate is
+// The purpose of weights: with the 64k hottest of 4M flows known, the rate is
 // many times lower than without.
 func TestImprovementForZipf(t *testing.T) {
 	const flows, entries = 4_000_000, 1_000_000
@@ -185,7 +185,7 @@ func TestImprovementForZipf(t *testing.T) {
 	}
 }
 
-// fill adds n sources that no test asks for.
+// fill adds n sources that no test uses.
 func fill(t testing.TB, s *membership.Set, n int) {
 	t.Helper()
 	for i := range n {
@@ -195,11 +195,11 @@ func fill(t testing.TB, s *membership.Set, n int) {
 	}
 }
 
-// The predicted rate is what filters have with the weights published, over all
-// packets of all flows but the hottest. One false positive of those, which
-// comes once in thousands of filters, outweighs all others of as many; they are
-// left out on both sides. By the variance of the others, these filters come
-// within 1.5 % (one standard deviation), with seeds that are always the same.
+// The predicted rate is that of filters with the weights published, over all
+// packets of all flows but the hottest. A false positive of one of those, which
+// occurs once in thousands of filters, outweighs all others; they are left out
+// on both sides. By the variance of the others, these filters are within 1.5 %
+// (one standard deviation), with fixed seeds.
 func TestPredictedIsMeasured(t *testing.T) {
 	const flows, hottest, hot, entries, filters = 50_000, 50, 2000, 20_000, 150
 	packets := zipf(flows, 1.1, 1e12)
@@ -212,7 +212,7 @@ func TestPredictedIsMeasured(t *testing.T) {
 		s := seededSet(t, hash.Nth(1, n), entries, 10, hot, src32)
 		fill(t, s, entries-1)
 		w := New(Config{Elements: hot, Trackers: []key.Shape{src32}}).Learn(i, s)
-		p, err := Publish(s, w, func() { t.Error("no listed key has a weight, and it waits") })
+		p, err := Publish(s, w, func() { t.Error("waiting although no listed key has a weight") })
 		if err != nil || p.Refused > hot/50 {
 			t.Fatalf("%+v, %v", p, err)
 		}
@@ -231,6 +231,6 @@ func TestPredictedIsMeasured(t *testing.T) {
 		t.Errorf("predicted %.4g, measured %.4g", predicted, measured)
 	}
 	if predicted > uniform/2 {
-		t.Error("the weights are worth too little for the test to say anything")
+		t.Error("the weights improve too little to test anything")
 	}
 }

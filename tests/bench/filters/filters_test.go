@@ -168,7 +168,7 @@ func TestRatesAreEqual(t *testing.T) {
 
 // The bar: a query for a key that is not listed, as most packets ask, takes the
 // cascade no longer than any other. A present key costs it a second line, where
-// a blocked filter reads one: that ratio is only told.
+// a blocked filter reads one: that ratio is only logged.
 //
 // The contenders take turns at pieces of the keys. Of each piece the fastest
 // time counts, since all else that the machine does can only add to it.
