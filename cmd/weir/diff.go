@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/list"
-	"weir/filter/key"
 )
 
 // errDiffer ends a command with exitDiffer, and nothing more to say.
@@ -96,16 +95,16 @@ func readSet(c *cobra.Command, file string, o list.Options) (*list.Set, error) {
 
 // printDelta prints a line for each entry, in the order of the entries.
 func printDelta(out *bufio.Writer, d list.Delta) {
-	printLines(out, d.Remove.V4.Plain, d.Add.V4.Plain, list.V4Prefix.String)
-	printLines(out, d.Remove.V6.Plain, d.Add.V6.Plain, list.V6Prefix.String)
-	printLines(out, d.Remove.V4.Src, d.Add.V4.Src, source)
+	printLines(out, d.Remove.V4.Plain, d.Add.V4.Plain, text)
+	printLines(out, d.Remove.V6.Plain, d.Add.V6.Plain, text)
+	printLines(out, d.Remove.V4.Src, d.Add.V4.Src, text)
 	printLines(out, d.Remove.V4.Dst, d.Add.V4.Dst, destination)
-	printLines(out, d.Remove.V6.Src, d.Add.V6.Src, source)
+	printLines(out, d.Remove.V6.Src, d.Add.V6.Src, text)
 	printLines(out, d.Remove.V6.Dst, d.Add.V6.Dst, destination)
-	printLines(out, d.Remove.Flows, d.Add.Flows, key.Key.String)
+	printLines(out, d.Remove.Flows, d.Add.Flows, text)
 }
 
-func source[P list.Prefix[P]](p P) string      { return p.Key(true).String() }
+func text[K fmt.Stringer](k K) string          { return k.String() }
 func destination[P list.Prefix[P]](p P) string { return p.Key(false).String() }
 
 func printLines[K list.Ordered[K]](out *bufio.Writer, removed, added list.Sorted[K], text func(K) string) {
