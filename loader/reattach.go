@@ -117,8 +117,7 @@ func (a *Attachment) Name() (name string, err error) {
 	}
 	err = a.metadata.Target.in(func(inode uint64) error {
 		l, err := netlink.LinkByIndex(index)
-		var notFound netlink.LinkNotFoundError
-		if errors.As(err, &notFound) {
+		if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {
 			return ErrNoInterface
 		}
 		if err != nil {

@@ -113,7 +113,7 @@ func (p *Program) TraceFrame(frame []byte, penalties []Penalty) *Trace {
 	v := p.begin()
 	v.frame = frame
 	v.parse()
-	pkt, k := v.packet, key.Key{}
+	pkt := v.packet
 	if !pkt.HasAddresses {
 		stage := StageMalformed
 		if v.parsed == ARP || v.parsed == NotIP {
@@ -123,7 +123,7 @@ func (p *Program) TraceFrame(frame []byte, penalties []Penalty) *Trace {
 		v.met(stage)
 		return v.finish()
 	}
-	k = pkt.Tuple.Key()
+	k := pkt.Tuple.Key()
 	if pkt.ND {
 		v.add(Condition{Stage: StageExempt, What: "neighbor discovery", All: true, Reason: ND})
 	}
