@@ -91,7 +91,7 @@ func (v *configFlags) attachFlags(c *cobra.Command) {
 	f.IntVar(&v.learn, "learn", 0, "hot `elements` that get bits of their own, so that they are not taken for listed ones; "+
 		"0: none (default in approximate mode "+fmt.Sprint(conf.Learning.Elements)+")")
 	f.StringVar((*string)(&conf.API.Socket), "socket", string(conf.API.Socket), "`path` of the socket that commands such as weir top ask; empty: none")
-	f.StringVar((*string)(&conf.Metrics.Listen), "metrics", "", "`address` and port on which Prometheus may scrape /metrics, such as 127.0.0.1:9477; "+
+	f.TextVar(&conf.Metrics.Listen, "metrics", conf.Metrics.Listen, "`address` and port on which Prometheus may scrape /metrics, such as 127.0.0.1:9477; "+
 		"without it, the socket alone serves them")
 	placeFlags(f, &v.netns, &conf.Pins)
 }

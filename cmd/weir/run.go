@@ -76,7 +76,7 @@ weir runs there, that takes --takeover.`,
 	v.attachFlags(c)
 	f := c.Flags()
 	f.BoolVar(&takeover, "takeover", false, "replace another weir that runs on the interface")
-	durationFlag(f, &interval, "interval", 0, "how often counters are shown (default 1s on a terminal, else 1m)")
+	durationFlag(f, &interval, "interval", 0, "`time` between two displays of the counters (default 1s on a terminal, else 1m)")
 	asJSON := f.Bool("json", false, "log JSON, a line an event")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := v.check(); err != nil {
