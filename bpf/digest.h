@@ -143,7 +143,7 @@ __noinline int record_gathered(__u32 bank)
 	}
 	b->packets += GATHERED;
 	/* From now on the filter has them: who reads asks for these first. */
-	settle();
+	barrier();
 	b->count = 0;
 	return 0;
 }
@@ -186,7 +186,7 @@ static __always_inline void record_digest(struct xdp_md *ctx, struct cpu_row *ro
 	s->family = row->packet.family;
 	s->proto = row->packet.proto;
 	s->slice = b->slice;
-	settle();
+	barrier();
 	b->count = n + 1;
 	if (n + 1 >= GATHERED)
 		record_gathered(bank);

@@ -55,7 +55,7 @@ struct {
  * copying once. It wakes nobody, which would cost more than all the rest: the
  * control plane looks often enough.
  */
-__noinline int tell(struct xdp_md *ctx, __u32 one_in)
+__noinline int emit_event(struct xdp_md *ctx, __u32 one_in)
 {
 	__u8 *pos = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 zero = 0, n = 0;
@@ -99,7 +99,7 @@ static __always_inline void sample(struct xdp_md *ctx, enum reason r)
 	one_in = s ? s->one_in[r] : 0;
 	if (!one_in || (one_in > 1 && bpf_get_prandom_u32() & (one_in - 1)))
 		return;
-	tell(ctx, one_in);
+	emit_event(ctx, one_in);
 }
 
 #endif

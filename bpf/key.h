@@ -16,6 +16,9 @@
 #include "hash.h"
 #include "packet.h"
 
+/* The seed of the hash of listed keys: secret, drawn anew for each generation. */
+volatile const __u64 hash_seed = 0;
+
 /* The first byte of a key, package key's Fields. */
 #define FIELD_V6       1
 #define FIELD_SRC_PORT 2
@@ -69,14 +72,14 @@ struct key {
 };
 
 /* An address alone; the mask of the side that does not count is all zero. */
-static __always_inline struct key words_v4(const volatile struct shape *s, const struct packet *p)
+static __always_inline struct key key_v4(const volatile struct shape *s, const struct packet *p)
 {
 	__u32 a = (p->src[0] & s->src_mask[0]) | (p->dst[0] & s->dst_mask[0]);
 
 	return (struct key){{pair_head(s->head, a)}};
 }
 
-static __always_inline struct key words_v6(const volatile struct shape *s, const struct packet *p)
+static __always_inline struct key key_v6(const volatile struct shape *s, const struct packet *p)
 {
 	__u32 a0 = (p->src[0] & s->src_mask[0]) | (p->dst[0] & s->dst_mask[0]);
 	__u32 a1 = (p->src[1] & s->src_mask[1]) | (p->dst[1] & s->dst_mask[1]);
@@ -91,15 +94,15 @@ static __always_inline __u32 flow_head(const volatile struct shape *s, const str
 	return s->head | ((__u32)p->proto << 24 & s->proto_mask);
 }
 
-static __always_inline struct key words_v4_flow(const volatile struct shape *s,
-						const struct packet *p)
+static __always_inline struct key key_v4_flow(const volatile struct shape *s,
+					      const struct packet *p)
 {
 	return (struct key){{pair_head(flow_head(s, p), p->src[0] & s->src_mask[0]),
 			     pair(p->dst[0] & s->dst_mask[0], p->ports & s->ports_mask)}};
 }
 
-static __always_inline struct key words_v6_flow(const volatile struct shape *s,
-						const struct packet *p)
+static __always_inline struct key key_v6_flow(const volatile struct shape *s,
+					      const struct packet *p)
 {
 	return (struct key){{pair_head(flow_head(s, p), p->src[0] & s->src_mask[0]),
 			     pair(p->src[1] & s->src_mask[1], p->src[2] & s->src_mask[2]),
@@ -108,24 +111,54 @@ static __always_inline struct key words_v6_flow(const volatile struct shape *s,
 			     pair(p->dst[3] & s->dst_mask[3], p->ports & s->ports_mask)}};
 }
 
-static __always_inline __u64 hash_v4(struct key k, __u64 seed)
+/* What shapes have in common whose keys are equally long. Constant wherever it is used. */
+enum key_form {
+	KEY_V4, /* one address */
+	KEY_V4_FLOW,
+	KEY_V6,
+	KEY_V6_FLOW,
+};
+
+static __always_inline int is_flow(enum key_form form)
 {
-	return xxh64_8(seed, k.w[0]);
+	return form == KEY_V4_FLOW || form == KEY_V6_FLOW;
 }
 
-static __always_inline __u64 hash_v4_flow(struct key k, __u64 seed)
+/* The packet's key under a shape. */
+static __always_inline struct key key_of(enum key_form form, const volatile struct shape *s,
+					 const struct packet *p)
 {
-	return xxh64_16(seed, k.w[0], k.w[1]);
+	switch (form) {
+	case KEY_V4:
+		return key_v4(s, p);
+	case KEY_V4_FLOW:
+		return key_v4_flow(s, p);
+	case KEY_V6:
+		return key_v6(s, p);
+	default:
+		return key_v6_flow(s, p);
+	}
 }
 
-static __always_inline __u64 hash_v6(struct key k, __u64 seed)
+static __always_inline __u64 key_hash(enum key_form form, struct key k, __u64 seed)
 {
-	return xxh64_20(seed, k.w[0], k.w[1], k.w[2]);
+	switch (form) {
+	case KEY_V4:
+		return xxh64_8(seed, k.w[0]);
+	case KEY_V4_FLOW:
+		return xxh64_16(seed, k.w[0], k.w[1]);
+	case KEY_V6:
+		return xxh64_20(seed, k.w[0], k.w[1], k.w[2]);
+	default:
+		return xxh64_40(seed, k.w[0], k.w[1], k.w[2], k.w[3], k.w[4]);
+	}
 }
 
-static __always_inline __u64 hash_v6_flow(struct key k, __u64 seed)
+/* The hash of the packet's key under a shape. */
+static __always_inline __u64 packet_hash(enum key_form form, const volatile struct shape *s,
+					 const struct packet *p, __u64 seed)
 {
-	return xxh64_40(seed, k.w[0], k.w[1], k.w[2], k.w[3], k.w[4]);
+	return key_hash(form, key_of(form, s, p), seed);
 }
 
 #endif

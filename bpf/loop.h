@@ -54,8 +54,8 @@ struct loop_config {
 	__u32 words;		/* of a filter, of 8 bytes: 1, 2 or 4; 0: no loop is looked for */
 	__u8 domain;
 	__u8 confirm; /* nodes in a row that must find a filter unchanged */
-	__u8 drops;   /* 1: packets in a loop are dropped */
 	__u8 edges;   /* 1: some interfaces are edges */
+	__u8 pad;
 };
 
 volatile const struct loop_config loop_node = {};

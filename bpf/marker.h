@@ -38,7 +38,7 @@ static __always_inline int mark4_test(void *map, __u32 base, __be32 addr)
 static __always_inline int mark6_test(void *map, __u32 lines, const volatile struct shape *s,
 				      const struct packet *p, __u64 seed)
 {
-	__u64 h = hash_v6(words_v6(s, p), seed);
+	__u64 h = packet_hash(KEY_V6, s, p, seed);
 	struct line *l = line_at(map, lines, h);
 
 	return l && line_test(l, h, LINE_BITS_MAX);

@@ -22,8 +22,9 @@
 
 #include "array.h"
 #include "cascade.h"
+#include "hash.h"
 #include "key.h"
-#include "pipeline.h"
+#include "parse.h"
 #include "stats.h"
 
 /* Of the generation; the filters all have the same size. */
@@ -164,7 +165,7 @@ static __always_inline void hop4(struct iphdr *ip)
 }
 
 /* Whether a frame is for more than one station: most are not. */
-static __always_inline int multicast_frame(struct xdp_md *ctx)
+static __always_inline int is_multicast_frame(struct xdp_md *ctx)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
 
@@ -204,16 +205,6 @@ __noinline int multicast_forward(struct xdp_md *ctx)
 	else
 		ip6->hop_limit -= 1;
 	return bpf_redirect_map(&multicast_devices, 0, BPF_F_BROADCAST | BPF_F_EXCLUDE_INGRESS);
-}
-
-/* The program that is attached: the pipeline, and where it is to pass, the copying. */
-static __always_inline int process(struct xdp_md *ctx)
-{
-	int action = verdict(run_pipeline(ctx));
-
-	if (action == XDP_PASS && multicast.ports && multicast_frame(ctx))
-		action = multicast_forward(ctx);
-	return action;
 }
 
 /* What becomes of a port's own copy: it is sent from there, or dropped. */

@@ -57,16 +57,11 @@ struct packet {
 _Static_assert(sizeof(struct packet) == 64, "a packet is one cache line");
 
 /*
- * The packet lies in map memory, of which the verifier does not know what it
- * holds. After a stage has written to it, this makes the next one read it
- * anew: otherwise the verifier would walk the rest of the program once for
- * each way in which the stage can end, and a program with many shapes would
- * exceed its limits.
+ * The packet lies in map memory, whose contents the verifier does not track. A
+ * barrier() behind a stage that wrote to it makes the next one read it anew:
+ * otherwise the verifier would walk the rest of the program once for each way in
+ * which the stage can end, and a program with many shapes would exceed its limits.
  */
-static __always_inline void settle(void)
-{
-	asm volatile("" ::: "memory");
-}
 
 /*
  * Makes the verifier remember here where it has been, so that another way that

@@ -59,6 +59,8 @@ _Static_assert(MAX_VLAN_TAGS <= 15, "parse_ethernet() takes four bits of their n
 #define ICMPV6_ND_FIRST 133 /* router solicitation */
 #define ICMPV6_ND_LAST	137 /* redirect */
 
+volatile const __u8 frags = 0; /* 1: the kernel has multi-buffer XDP */
+
 struct cursor {
 	void *pos;
 	void *end;

@@ -84,81 +84,85 @@ static __always_inline __u32 set_shapes(const volatile struct key_set *s)
 	return s->n_v4 + s->n_v4_flow + s->n_v6 + s->n_v6_flow;
 }
 
-static __always_inline int needs_ports(const volatile struct shape *s)
+/*
+ * Probes the shapes of one form whose gates are open, in order, up to the first
+ * that matches. Returns whether the search is over. Their number is read in each
+ * iteration, since the verifier walks half as much again with a copy on the stack.
+ */
+static __always_inline int probe_shapes(const volatile struct key_set *s, struct set_maps maps,
+					struct packet *p, __u64 seed, enum key_form form,
+					const volatile struct shape *shapes,
+					const volatile __u32 *n)
 {
-	return s->ports_mask != 0;
+	for (int i = 0; i < MAX_SHAPES && i < *n; i++) {
+		checkpoint();
+		if (!(shapes[i].gate & p->open))
+			continue;
+		if (is_flow(form) && shapes[i].ports_mask && !p->has_ports)
+			continue;
+		if (set_probe(s, maps, p, packet_hash(form, &shapes[i], p, seed)))
+			return 1;
+	}
+	return 0;
+}
+
+/* The gates of IPv4 shapes that the packet's marks open. */
+static __always_inline __u32 open_gates_v4(const volatile struct key_set *s, struct set_maps maps,
+					   const struct packet *p)
+{
+	__u32 open = GATE_ALWAYS;
+
+	if (s->gates_v4 & GATE_SRC && mark4_test(maps.marks4, 0, p->src[0]))
+		open |= GATE_SRC;
+	if (s->gates_v4 & GATE_DST && mark4_test(maps.marks4, MARK4_WORDS, p->dst[0]))
+		open |= GATE_DST;
+	return open;
+}
+
+static __always_inline __u32 open_gates_v6(const volatile struct key_set *s, struct set_maps maps,
+					   const struct packet *p, __u64 seed)
+{
+	__u32 open = GATE_ALWAYS;
+
+	if (s->gates_v6 & GATE_SRC &&
+	    mark6_test(maps.marks6, s->marks6_lines, &s->mark6_src, p, seed))
+		open |= GATE_SRC;
+	if (s->gates_v6 & GATE_DST &&
+	    mark6_test(maps.marks6, s->marks6_lines, &s->mark6_dst, p, seed))
+		open |= GATE_DST;
+	return open;
 }
 
 /*
- * Sets p->list to the number of the first list that matches the packet, or
+ * Sets p->list to the number of the first list that matches the packet, or to
  * LIST_NONE.
  */
 static __always_inline void set_match(const volatile struct key_set *s, struct set_maps maps,
 				      struct packet *p, __u64 seed)
 {
-	__u32 open = GATE_ALWAYS;
-
 	p->list = LIST_NONE;
 	if (!s->lines)
 		return;
-
 	if (p->family == 4) {
-		if (s->gates_v4 & GATE_SRC && mark4_test(maps.marks4, 0, p->src[0]))
-			open |= GATE_SRC;
-		if (s->gates_v4 & GATE_DST && mark4_test(maps.marks4, MARK4_WORDS, p->dst[0]))
-			open |= GATE_DST;
+		__u32 open = open_gates_v4(s, maps, p);
+
 		if (!(s->gates_v4 & open))
 			return;
 		p->open = open;
-		settle();
-
-		for (int i = 0; i < MAX_SHAPES && i < s->n_v4; i++) {
-			checkpoint();
-			if (!(s->v4[i].gate & p->open))
-				continue;
-			if (set_probe(s, maps, p, hash_v4(words_v4(&s->v4[i], p), seed)))
-				goto out;
-		}
-		for (int i = 0; i < MAX_SHAPES && i < s->n_v4_flow; i++) {
-			checkpoint();
-			if (!(s->v4_flow[i].gate & p->open) ||
-			    (needs_ports(&s->v4_flow[i]) && !p->has_ports))
-				continue;
-			if (set_probe(s, maps, p,
-				      hash_v4_flow(words_v4_flow(&s->v4_flow[i], p), seed)))
-				goto out;
-		}
+		barrier();
+		if (!probe_shapes(s, maps, p, seed, KEY_V4, s->v4, &s->n_v4))
+			probe_shapes(s, maps, p, seed, KEY_V4_FLOW, s->v4_flow, &s->n_v4_flow);
 	} else if (p->family == 6) {
-		if (s->gates_v6 & GATE_SRC &&
-		    mark6_test(maps.marks6, s->marks6_lines, &s->mark6_src, p, seed))
-			open |= GATE_SRC;
-		if (s->gates_v6 & GATE_DST &&
-		    mark6_test(maps.marks6, s->marks6_lines, &s->mark6_dst, p, seed))
-			open |= GATE_DST;
+		__u32 open = open_gates_v6(s, maps, p, seed);
+
 		if (!(s->gates_v6 & open))
 			return;
 		p->open = open;
-		settle();
-
-		for (int i = 0; i < MAX_SHAPES && i < s->n_v6; i++) {
-			checkpoint();
-			if (!(s->v6[i].gate & p->open))
-				continue;
-			if (set_probe(s, maps, p, hash_v6(words_v6(&s->v6[i], p), seed)))
-				goto out;
-		}
-		for (int i = 0; i < MAX_SHAPES && i < s->n_v6_flow; i++) {
-			checkpoint();
-			if (!(s->v6_flow[i].gate & p->open) ||
-			    (needs_ports(&s->v6_flow[i]) && !p->has_ports))
-				continue;
-			if (set_probe(s, maps, p,
-				      hash_v6_flow(words_v6_flow(&s->v6_flow[i], p), seed)))
-				goto out;
-		}
+		barrier();
+		if (!probe_shapes(s, maps, p, seed, KEY_V6, s->v6, &s->n_v6))
+			probe_shapes(s, maps, p, seed, KEY_V6_FLOW, s->v6_flow, &s->n_v6_flow);
 	}
-out:
-	settle();
+	barrier();
 }
 
 #endif

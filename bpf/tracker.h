@@ -153,11 +153,11 @@ static __always_inline __u64 tracker_hash(const volatile struct tracker *t, cons
 	__u64 h;
 
 	if (p->family == 4)
-		h = t->tuple ? hash_v4_flow(words_v4_flow(&t->v4, p), t->seed)
-			     : hash_v4(words_v4(&t->v4, p), t->seed);
+		h = t->tuple ? packet_hash(KEY_V4_FLOW, &t->v4, p, t->seed)
+			     : packet_hash(KEY_V4, &t->v4, p, t->seed);
 	else
-		h = t->tuple ? hash_v6_flow(words_v6_flow(&t->v6, p), t->seed)
-			     : hash_v6(words_v6(&t->v6, p), t->seed);
+		h = t->tuple ? packet_hash(KEY_V6_FLOW, &t->v6, p, t->seed)
+			     : packet_hash(KEY_V6, &t->v6, p, t->seed);
 	return h + !h; /* 0 is an empty slot */
 }
 
@@ -165,8 +165,8 @@ static __always_inline struct key tracker_key(const volatile struct tracker *t,
 					      const struct packet *p)
 {
 	if (p->family == 4)
-		return t->tuple ? words_v4_flow(&t->v4, p) : words_v4(&t->v4, p);
-	return t->tuple ? words_v6_flow(&t->v6, p) : words_v6(&t->v6, p);
+		return t->tuple ? key_v4_flow(&t->v4, p) : key_v4(&t->v4, p);
+	return t->tuple ? key_v6_flow(&t->v6, p) : key_v6(&t->v6, p);
 }
 
 /*
@@ -211,7 +211,7 @@ static __always_inline __u32 flow_evict(const volatile struct tracker *t, __u32 
 		return 0;
 	sketch_raise(&c, units);
 	b->slots.hashes[victim % SLOTS] = 0;
-	settle();
+	barrier();
 	return victim;
 }
 
@@ -244,7 +244,7 @@ __noinline int flow_enter(__u32 tracker, __u32 line, __u32 bucket, __u32 before,
 	f->before = before;
 	f->key = tracker_key(t, &row->packet);
 	/* The hash comes last: from then on the control plane may look. */
-	settle();
+	barrier();
 	b->slots.hashes[slot % SLOTS] = tracker_hash(t, &row->packet);
 	return 1;
 }

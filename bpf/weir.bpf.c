@@ -8,7 +8,6 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
-#include "multicast.h"
 #include "pipeline.h"
 
 SEC("xdp.frags")
@@ -26,6 +25,6 @@ int weir_egress(struct xdp_md *ctx)
 /* Puts these into the object's BTF, where Go finds them. */
 const enum reason *reasons __attribute__((unused));
 const enum loop_outcome *loop_outcomes __attribute__((unused));
-const struct event *told __attribute__((unused));
+const struct event *event_type __attribute__((unused));
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -144,8 +144,8 @@ type WeirLoopConfig struct {
 	Words   uint32
 	Domain  uint8
 	Confirm uint8
-	Drops   uint8
 	Edges   uint8
+	Pad     uint8
 }
 
 type WeirLoopOutcome uint32
@@ -350,8 +350,10 @@ const (
 	WeirVarBankLines        = "bank_lines"
 	WeirVarBlock            = "block"
 	WeirVarDigestConfig     = "digest_config"
+	WeirVarDropLooped       = "drop_looped"
 	WeirVarDropMalformed    = "drop_malformed"
 	WeirVarEgress           = "egress"
+	WeirVarEventType        = "event_type"
 	WeirVarFailsafeConfig   = "failsafe_config"
 	WeirVarFrags            = "frags"
 	WeirVarHashSeed         = "hash_seed"
@@ -363,7 +365,6 @@ const (
 	WeirVarMulticast        = "multicast"
 	WeirVarPenaltyBuckets   = "penalty_buckets"
 	WeirVarReasons          = "reasons"
-	WeirVarTold             = "told"
 	WeirVarTrackerCount     = "tracker_count"
 	WeirVarTrackers         = "trackers"
 )
@@ -455,8 +456,10 @@ type WeirVariableSpecs struct {
 	BankLines      *ebpf.VariableSpec `ebpf:"bank_lines"`
 	Block          *ebpf.VariableSpec `ebpf:"block"`
 	DigestConfig   *ebpf.VariableSpec `ebpf:"digest_config"`
+	DropLooped     *ebpf.VariableSpec `ebpf:"drop_looped"`
 	DropMalformed  *ebpf.VariableSpec `ebpf:"drop_malformed"`
 	Egress         *ebpf.VariableSpec `ebpf:"egress"`
+	EventType      *ebpf.VariableSpec `ebpf:"event_type"`
 	FailsafeConfig *ebpf.VariableSpec `ebpf:"failsafe_config"`
 	Frags          *ebpf.VariableSpec `ebpf:"frags"`
 	HashSeed       *ebpf.VariableSpec `ebpf:"hash_seed"`
@@ -468,7 +471,6 @@ type WeirVariableSpecs struct {
 	Multicast      *ebpf.VariableSpec `ebpf:"multicast"`
 	PenaltyBuckets *ebpf.VariableSpec `ebpf:"penalty_buckets"`
 	Reasons        *ebpf.VariableSpec `ebpf:"reasons"`
-	Told           *ebpf.VariableSpec `ebpf:"told"`
 	TrackerCount   *ebpf.VariableSpec `ebpf:"tracker_count"`
 	Trackers       *ebpf.VariableSpec `ebpf:"trackers"`
 }
@@ -561,8 +563,10 @@ type WeirVariables struct {
 	BankLines      *ebpf.Variable `ebpf:"bank_lines"`
 	Block          *ebpf.Variable `ebpf:"block"`
 	DigestConfig   *ebpf.Variable `ebpf:"digest_config"`
+	DropLooped     *ebpf.Variable `ebpf:"drop_looped"`
 	DropMalformed  *ebpf.Variable `ebpf:"drop_malformed"`
 	Egress         *ebpf.Variable `ebpf:"egress"`
+	EventType      *ebpf.Variable `ebpf:"event_type"`
 	FailsafeConfig *ebpf.Variable `ebpf:"failsafe_config"`
 	Frags          *ebpf.Variable `ebpf:"frags"`
 	HashSeed       *ebpf.Variable `ebpf:"hash_seed"`
@@ -574,7 +578,6 @@ type WeirVariables struct {
 	Multicast      *ebpf.Variable `ebpf:"multicast"`
 	PenaltyBuckets *ebpf.Variable `ebpf:"penalty_buckets"`
 	Reasons        *ebpf.Variable `ebpf:"reasons"`
-	Told           *ebpf.Variable `ebpf:"told"`
 	TrackerCount   *ebpf.Variable `ebpf:"tracker_count"`
 	Trackers       *ebpf.Variable `ebpf:"trackers"`
 }

@@ -106,6 +106,7 @@ func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
 		bpf.WeirVarAllow:          &cfg.Allow,
 		bpf.WeirVarFailsafeConfig: &cfg.Failsafe,
 		bpf.WeirVarDropMalformed:  flag(cfg.DropMalformed),
+		bpf.WeirVarDropLooped:     flag(cfg.DropLooped),
 		bpf.WeirVarMonitor:        flag(cfg.Monitor),
 		bpf.WeirVarFrags:          flag(frags),
 	} {

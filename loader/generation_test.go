@@ -66,7 +66,7 @@ func TestLoad(t *testing.T) {
 		})
 	}
 	looking := weighed
-	looking.Loop = Loop{Mask: make([]byte, 32), Confirm: 2, Drops: true}
+	looking.Loop, looking.DropLooped = Loop{Mask: make([]byte, 32), Confirm: 2}, true
 	edges := looking
 	edges.Loop.Edges = true
 	approximate := full
@@ -75,7 +75,7 @@ func TestLoad(t *testing.T) {
 	approximateWeighed.Block.HotBuckets, approximateWeighed.Trackers = weighed.Block.HotBuckets, weighed.Trackers
 	// All that there is at once.
 	all := weighed
-	all.Loop = Loop{Mask: make([]byte, 32), Confirm: 2, Drops: true, Edges: true}
+	all.Loop = Loop{Mask: make([]byte, 32), Confirm: 2, Edges: true}
 	all.Loop.Mask[0] = 1
 	all.Digests = Digests{Seed: 1, Lines: 1000, Bits: 4}
 	if haveBroadcast() == nil {

@@ -52,6 +52,7 @@ type Config struct {
 	Allow         KeySet
 	Failsafe      Failsafe
 	DropMalformed bool // drop what is truncated, malformed or cannot be parsed
+	DropLooped    bool // drop packets in a loop; otherwise only report them
 	Monitor       bool // count, and drop nothing
 	Lists         int  // highest list number in the tables; lists are numbered from 1
 

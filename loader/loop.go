@@ -21,7 +21,6 @@ type Loop struct {
 	Key     [16]byte // the domain's secret
 	Domain  uint8
 	Confirm uint8 // nodes in a row that must find a filter unchanged, 1 at least
-	Drops   bool  // packets in a loop; otherwise they are told of
 	Edges   bool  // some interfaces are edges: see [Stats.SetEdges]
 }
 
@@ -38,7 +37,7 @@ func (l *Loop) validate() error {
 // constants are the program's.
 func (l *Loop) constants() *bpf.WeirLoopConfig {
 	c := &bpf.WeirLoopConfig{
-		Words: uint32(len(l.Mask) / 8), Domain: l.Domain, Confirm: l.Confirm, Drops: flag(l.Drops), Edges: flag(l.Edges),
+		Words: uint32(len(l.Mask) / 8), Domain: l.Domain, Confirm: l.Confirm, Edges: flag(l.Edges),
 	}
 	// Masks as they stand in a packet, the key as numbers.
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&c.Mask)), unsafe.Sizeof(c.Mask)), l.Mask)

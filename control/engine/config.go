@@ -32,9 +32,10 @@ func config(block, allow *membership.Layout, seed uint64, c *Config, lists int) 
 		Allow:         keySet(allow),
 		Failsafe:      failsafe(p),
 		DropMalformed: p.DropMalformed,
+		DropLooped:    p.DropLooped,
 		Monitor:       p.Monitor,
 		Lists:         lists,
-		Loop:          c.Loop.config(p.DropLooped),
+		Loop:          c.Loop.config(),
 	}
 }
 

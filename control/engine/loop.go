@@ -11,12 +11,12 @@ type Loop struct {
 	Edges bool // some interfaces are the domain's edges
 }
 
-func (l Loop) config(drop bool) loader.Loop {
+func (l Loop) config() loader.Loop {
 	if l.Node == nil {
 		return loader.Loop{}
 	}
 	mask := l.Mask.Wire()
 	return loader.Loop{
-		Mask: mask[:l.Size/8], Key: l.Key, Domain: l.Domain, Confirm: uint8(l.Confirm), Drops: drop, Edges: l.Edges,
+		Mask: mask[:l.Size/8], Key: l.Key, Domain: l.Domain, Confirm: uint8(l.Confirm), Edges: l.Edges,
 	}
 }

@@ -216,7 +216,7 @@ static __always_inline int wire(struct xdp_md *ctx, int (*lookup)(struct packet 
 	if (!row)
 		return XDP_ABORTED;
 	r = parse(ctx, &c, &row->packet);
-	settle();
+	barrier();
 	leave(ctx, row, lookup(&row->packet) ? REASON_BLOCKED : r);
 	return XDP_DROP;
 }

@@ -75,6 +75,7 @@ const (
 	benchVarBenchLoop        = "bench_loop"
 	benchVarBlock            = "block"
 	benchVarDigestConfig     = "digest_config"
+	benchVarDropLooped       = "drop_looped"
 	benchVarDropMalformed    = "drop_malformed"
 	benchVarEgress           = "egress"
 	benchVarFailsafeConfig   = "failsafe_config"
@@ -203,6 +204,7 @@ type benchVariableSpecs struct {
 	BenchLoop      *ebpf.VariableSpec `ebpf:"bench_loop"`
 	Block          *ebpf.VariableSpec `ebpf:"block"`
 	DigestConfig   *ebpf.VariableSpec `ebpf:"digest_config"`
+	DropLooped     *ebpf.VariableSpec `ebpf:"drop_looped"`
 	DropMalformed  *ebpf.VariableSpec `ebpf:"drop_malformed"`
 	Egress         *ebpf.VariableSpec `ebpf:"egress"`
 	FailsafeConfig *ebpf.VariableSpec `ebpf:"failsafe_config"`
@@ -320,6 +322,7 @@ type benchVariables struct {
 	BenchLoop      *ebpf.Variable `ebpf:"bench_loop"`
 	Block          *ebpf.Variable `ebpf:"block"`
 	DigestConfig   *ebpf.Variable `ebpf:"digest_config"`
+	DropLooped     *ebpf.Variable `ebpf:"drop_looped"`
 	DropMalformed  *ebpf.Variable `ebpf:"drop_malformed"`
 	Egress         *ebpf.Variable `ebpf:"egress"`
 	FailsafeConfig *ebpf.Variable `ebpf:"failsafe_config"`
