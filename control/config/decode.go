@@ -219,31 +219,22 @@ func (d *decoder) decode(n ast.Node, v reflect.Value, path string) {
 		if text, ok := d.scalar(n, path); ok {
 			i, err := strconv.ParseInt(text, 0, 0)
 			if err != nil {
-				err = fmt.Errorf("%q: want an integer", text)
+				d.failf(path, "%q: want an integer", text)
+				return
 			}
-			d.set(v, path)(reflect.ValueOf(int(i)), err)
+			v.SetInt(i)
 		}
 	case reflect.Float64:
 		if text, ok := d.scalar(n, path); ok {
 			f, err := strconv.ParseFloat(text, 64)
 			if err != nil {
-				err = fmt.Errorf("%q: want a number", text)
+				d.failf(path, "%q: want a number", text)
+				return
 			}
-			d.set(v, path)(reflect.ValueOf(f), err)
+			v.SetFloat(f)
 		}
 	default:
 		panic("config: no way to read a " + v.Type().String())
-	}
-}
-
-// set sets v, or adds the error if there is one.
-func (d *decoder) set(v reflect.Value, path string) func(reflect.Value, error) {
-	return func(to reflect.Value, err error) {
-		if err != nil {
-			d.fail(path, err)
-			return
-		}
-		v.Set(to)
 	}
 }
 
