@@ -10,18 +10,18 @@ import (
 	"weir/filter/penalty"
 )
 
-// Stage is a step of the program.
+// Stage is a stage of the program.
 type Stage uint8
 
 // The stages, in the order of the program.
 const (
 	StageExempt    Stage = iota // protocols that no list stops: ARP, neighbor discovery, DHCP
 	StageFailsafe               // failsafe ports and prefixes
-	StageLoop                   // packets that have been here before
+	StageLoop                   // packets in a loop
 	StagePenalty                // heavy hitters
 	StageBlock                  // block lists
-	StageMalformed              // what the parser could not follow
-	StageAllow                  // allow lists, asked when another stage would drop the packet
+	StageMalformed              // parse errors
+	StageAllow                  // allow lists, consulted when another stage would drop the packet
 	numStages
 )
 
@@ -34,27 +34,27 @@ func (s Stage) String() string {
 	return fmt.Sprintf("stage-%d", uint8(s))
 }
 
-// Penalty is what a flow gets for being a heavy hitter.
+// Penalty is the penalty of a heavy hitter's flow.
 type Penalty struct {
 	Flow key.Key // as its tracker counts it: a packet without ports has ports 0
 	penalty.Penalty
 }
 
-// Condition is what a stage looks for in packets.
+// Condition is a property of packets that a stage tests.
 type Condition struct {
 	Stage Stage
 	What  string // a protocol, a port, a prefix, a flow; "" for a list's entries
 	// All reports whether every packet of the question meets the condition.
 	// Otherwise some of them do, depending on what the question leaves open.
 	All bool
-	// Reason is the one that the stage has for a packet that meets the
-	// condition. It is Clean for none.
+	// Reason is the stage's reason for a packet that meets the condition, or
+	// Clean.
 	Reason  Reason
 	List    int // of StageBlock; see [Outcome]
 	Penalty *Penalty
 
-	// Then is the outcome for packets that meet the condition, and no other
-	// that only some packets meet.
+	// Then is the outcome for packets that meet the condition, but none of the
+	// other conditions in Depends.
 	Then Outcome
 }
 
@@ -64,18 +64,18 @@ type Step struct {
 	Met   *Condition // nil: none
 }
 
-// Trace is how a program comes to its outcome.
+// Trace describes how a program reaches its outcome.
 type Trace struct {
 	// Outcome is that of packets that meet none of the conditions in Depends.
 	Outcome
-	Steps   []Step      // as far as the program goes, in its order
-	Depends []Condition // that some packets meet, and that change the outcome
+	Steps   []Step      // up to the last one reached, in order
+	Depends []Condition // met by some packets only, with another outcome
 
 	conditions []Condition
 }
 
-// Verdict is the outcome without what makes no difference to a packet that
-// passes: which exemption let it pass, and of what the parser complained.
+// Verdict returns the outcome without details that do not matter for a packet
+// that passes: the exemption that let it pass, and the parser's complaint.
 func (o Outcome) Verdict() Reason {
 	if o.Action == Pass && o.Reason != Monitored && o.Reason != Looped {
 		return Clean
@@ -83,12 +83,13 @@ func (o Outcome) Verdict() Reason {
 	return o.Reason
 }
 
-// Trace returns how the program decides over the packets that match a key, as
-// far as the key tells. It decides as [Program.Decide] does, and counts nothing.
+// Trace returns how the program decides on the packets that match a key, as far
+// as the key determines it. It decides as [Program.Decide] does, and counts
+// nothing.
 //
-// Of the lists, the caller says what it found: for each of StageBlock and
-// StageAllow a condition that all the packets meet, or one that some of them
-// meet, or both. Penalties are in the order of their trackers.
+// The caller looks up the lists: for each of StageBlock and StageAllow it
+// passes a condition that all the packets meet, or one that some of them meet,
+// or both. Penalties are in the order of their trackers.
 func (p *Program) Trace(k key.Key, listed []Condition, penalties []Penalty) *Trace {
 	v := p.begin()
 	v.packet.HasAddresses = true
@@ -101,14 +102,14 @@ func (p *Program) Trace(k key.Key, listed []Condition, penalties []Penalty) *Tra
 	}
 	v.penalties(k, penalties, false)
 	v.trace.conditions = append(v.trace.conditions, listed...)
-	if p.DropMalformed && !k.Ports() { // what has ports was parsed to its end
+	if p.DropMalformed && !k.Ports() { // a packet with ports was parsed to its end
 		v.add(Condition{Stage: StageMalformed, What: "malformed packets", Reason: Malformed})
 	}
 	return v.finish()
 }
 
-// TraceFrame returns how the program decides over a whole Ethernet frame. Only
-// rate limits are left open, since they depend on the other packets.
+// TraceFrame returns how the program decides on a whole Ethernet frame. Only
+// rate limits remain open, since they depend on other packets.
 func (p *Program) TraceFrame(frame []byte, penalties []Penalty) *Trace {
 	v := p.begin()
 	v.frame = frame
@@ -128,7 +129,7 @@ func (p *Program) TraceFrame(frame []byte, penalties []Penalty) *Trace {
 		v.add(Condition{Stage: StageExempt, What: "neighbor discovery", All: true, Reason: ND})
 	}
 	v.exemptions(k)
-	// Ports that are not known by now are not there.
+	// Unknown ports do not exist.
 	v.trace.conditions = slices.DeleteFunc(v.trace.conditions, func(c Condition) bool { return !c.All })
 	if p.Loop != nil && p.Loop.Check(frame[pkt.Network:]) == icarus.Looped {
 		v.add(Condition{Stage: StageLoop, What: "this node is in the packet's filter", All: true, Reason: Looped})
@@ -163,7 +164,7 @@ func (v *view) meet(c Condition, met, k key.Key) {
 	}
 }
 
-// exemptions adds what Policy and the program exempt by addresses and ports.
+// exemptions adds the exemptions of Policy and program by addresses and ports.
 func (v *view) exemptions(k key.Key) {
 	family := k.Fields & key.FieldV6
 	zero := netip.IPv4Unspecified()
@@ -187,8 +188,8 @@ func (v *view) exemptions(k key.Key) {
 	}
 }
 
-// penalties adds the penalties of flows that packets of k are of. A rate limit
-// drops some packets of its flow, so no packet is sure to meet it.
+// penalties adds the penalties of flows that packets of k belong to. A rate
+// limit drops some packets of its flow, so no packet is certain to meet it.
 func (v *view) penalties(k key.Key, all []Penalty, portless bool) {
 	if portless || k.Fields&key.FieldProto != 0 && !key.HasPorts(k.Proto) {
 		k.Fields |= key.FieldSrcPort | key.FieldDstPort // 0
@@ -206,7 +207,7 @@ func (v *view) penalties(k key.Key, all []Penalty, portless bool) {
 	}
 }
 
-// flowsMeet is Overlaps, where a packet without ports has ports 0.
+// flowsMeet is like Overlaps, but a packet without ports has ports 0.
 func flowsMeet(flow, k key.Key) bool {
 	for _, f := range []*key.Key{&flow, &k} {
 		if f.Fields&key.FieldProto != 0 && !key.HasPorts(f.Proto) && f.SrcPort == 0 && f.DstPort == 0 {

@@ -146,7 +146,7 @@ func (d *daemon) stop(sig os.Signal) int {
 	return d.end()
 }
 
-// end waits for the end and gives the exit code.
+// end waits for the process to end and returns its exit code.
 func (d *daemon) end() int {
 	for d.log.Scan() {
 		d.seen = append(d.seen, d.log.Text())
@@ -155,7 +155,7 @@ func (d *daemon) end() int {
 	return d.ProcessState.ExitCode()
 }
 
-// attachment is what `weir status --json` says.
+// attachment is an attachment in the output of `weir status --json`.
 type attachment struct {
 	Interface, Netns, XDP, Mode string
 	Severed, Running, Monitor   bool
@@ -202,8 +202,8 @@ func (g *ground) args(more ...string) []string {
 	return append([]string{"--iface", g.B.Iface, "--netns", g.B.Netns, "--pins", g.pins}, more...)
 }
 
-// passes sends packets from an address and gives how many come through. An ARP
-// frame, which always passes, marks the end.
+// passes sends packets from an address and returns how many pass. An ARP frame,
+// which always passes, marks the end.
 func (g *ground) passes(from string, packets int) int {
 	g.t.Helper()
 	end := slices.Concat(g.B.MAC, g.A.MAC, []byte{8, 6}, []byte("the last of some packets"))
@@ -277,7 +277,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("explain does not name the line:\n%s", out)
 	}
 
-	// A reload that is refused leaves the old list in force.
+	// A rejected reload leaves the old list active.
 	write(t, list, "<html>\n")
 	d.Process.Signal(syscall.SIGHUP)
 	if e := d.wait("reload, the old lists stay in force"); e.Level != "ERROR" || !strings.Contains(e.Msg, list+":1: ") {
@@ -372,8 +372,8 @@ func TestTakenOver(t *testing.T) {
 	g.expect("10.0.0.1", 10, 10)
 }
 
-// A weir that is told to stop before it has noticed that another has taken over
-// leaves that one's program alone.
+// A weir that is stopped before it has noticed a takeover leaves the new
+// program alone.
 func TestStoppedWhileTakenOver(t *testing.T) {
 	g := newGround(t)
 	list := filepath.Join(t.TempDir(), "feed.txt")
@@ -413,7 +413,8 @@ func terminal(t *testing.T) *os.File {
 	return slave
 }
 
-// Whose session is lost may be locked out: the filter goes with the terminal.
+// An operator whose session is lost may be locked out, so the filter ends with
+// the terminal.
 func TestTerminalLost(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -445,8 +446,8 @@ func TestTerminalLost(t *testing.T) {
 	}
 }
 
-// Who is stopped while lists are read has changed nothing: what filtered before
-// does so still.
+// A weir that is stopped while it reads lists has changed nothing: the previous
+// program keeps filtering.
 func TestStoppedWhileLoading(t *testing.T) {
 	g := newGround(t)
 	dir := t.TempDir()
@@ -636,7 +637,7 @@ func TestApproximateGeneric(t *testing.T) {
 		t.Errorf("by list: %+v", a.ByList)
 	}
 	if out, _ := weir(t, 0, "status", "--pins", g.pins); !strings.Contains(out, "10 packets, ") || strings.Contains(out, "0 packets, 0 B; 1 entry") {
-		t.Errorf("status tells what nobody counts:\n%s", out)
+		t.Errorf("status shows counters that are not counted:\n%s", out)
 	}
 	if code := d.stop(os.Interrupt); code != 0 {
 		t.Errorf("stopped: exit code %d", code)

@@ -12,8 +12,8 @@ import (
 	"weir/filter/verdict"
 )
 
-// The program does to packets of each reason what the policy says, under every
-// policy that bears on it.
+// The program's action on packets of each reason is that of the policy, for
+// every relevant policy.
 func TestActions(t *testing.T) {
 	onOneCPU(t)
 	udp := func(src, dst string) []byte {
@@ -52,7 +52,7 @@ func TestActions(t *testing.T) {
 		}
 		k := eventful(t, p)
 		for reason, frame := range frames {
-			if _, err := k.Decide(frame); err != nil { // it takes what a limit leaves
+			if _, err := k.Decide(frame); err != nil { // uses up a rate limit
 				t.Fatal(err)
 			}
 			o, err := k.Decide(frame)

@@ -57,8 +57,8 @@ type flow struct {
 
 func flowOf(t key.Tuple) flow { return flow{t.Src, t.Dst, t.Proto, t.SrcPort, t.DstPort} }
 
-// lists are what the program and the oracle are given. The oracle asks maps and
-// prefixes, and knows nothing of shapes, levels, hashes and filters.
+// lists is the input of the program and the oracle. The oracle uses maps and
+// prefixes, without shapes, levels, hashes and filters.
 type lists struct {
 	addresses map[netip.Addr]bool   // list 1: sources that are blocked
 	networks  map[netip.Prefix]bool // list 2: networks, sources and destinations
@@ -292,7 +292,7 @@ func split(traffic []frame, parts int) func(yield func([]frame) bool) {
 	}
 }
 
-// compare asks all three and gives their common answer.
+// compare returns the common answer of all three.
 func compare(l lists, g *engine.Generation, k *replay.Kernel, c engine.Config, data []byte) (verdict.Outcome, error) {
 	got, err := agree(g, k, data)
 	if err != nil {
@@ -300,9 +300,10 @@ func compare(l lists, g *engine.Generation, k *replay.Kernel, c engine.Config, d
 	}
 	oracle, named := l.outcome(data, c.DropMalformed)
 	if c.Mode == membership.Approximate {
-		// What is listed is found; what is not may be too, now and then, but not allowed.
+		// Listed packets are found; unlisted ones may be, too, but not as
+		// allowed.
 		if oracle.Reason == verdict.Blocked && got.Reason != verdict.Blocked {
-			return got, fmt.Errorf("%+v, but lists %v hold it", got, named)
+			return got, fmt.Errorf("%+v, but lists %v match", got, named)
 		}
 		return got, nil
 	}

@@ -17,9 +17,9 @@ import (
 	"weir/tests/lab"
 )
 
-// Changes are made in the memory that a program reads at the same time: what
-// stays listed is found at every instant, whatever comes and goes around it;
-// what was added is found at once, and what was removed no longer.
+// Changes are made in memory that a program reads concurrently: entries that
+// stay listed are found at every instant; added ones are found at once, and
+// removed ones no longer.
 func TestLookupsBesideChanges(t *testing.T) {
 	lab.Root(t)
 	for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
@@ -42,7 +42,7 @@ func from(k key.Key) []byte {
 func testLookupsBesideChanges(t *testing.T, mode membership.Mode) {
 	const (
 		staying = 5000
-		coming  = 55_000 // so many that the table is filled as the layout plans it
+		coming  = 55_000 // fills the table as the layout plans
 		batch   = 800
 		rounds  = 150
 	)

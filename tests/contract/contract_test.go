@@ -1,4 +1,4 @@
-// Package contract holds the data plane in C to its twins in Go.
+// Package contract compares the data plane in C with its twins in Go.
 package contract
 
 import (
@@ -69,7 +69,8 @@ func (r random) shape(v6 bool) key.Shape {
 	return s
 }
 
-// entries are what packets of the small world may meet. Wide ones are rare.
+// entries returns entries that packets of the small world may match. Wide ones
+// are rare.
 func (r random) entries(n int) list.Entries {
 	var e list.Entries
 	shapes := map[bool][]key.Shape{}
@@ -104,8 +105,8 @@ func (r random) entries(n int) list.Entries {
 	return e
 }
 
-// config goes through all modes and policies with i, so that none is left out
-// by chance; the failsafe is drawn.
+// config cycles through all modes and policies with i, so that chance misses
+// none; the failsafe is random.
 func (r random) config(i int) engine.Config {
 	c := engine.Config{
 		Policy: verdict.Policy{DropMalformed: i/2%2 == 0, Monitor: i/4%4 == 0},
@@ -149,9 +150,9 @@ func (r random) mutate(f []byte) []byte {
 	return f
 }
 
-// extend puts a chain of extension headers in front of what an IPv6 packet has.
-// Its lengths are mostly right; else a header is longer or shorter than it says,
-// or the packet, or the frame, ends somewhere within the chain.
+// extend inserts a chain of extension headers into an IPv6 packet. Its lengths
+// are mostly right; otherwise a header is longer or shorter than its length
+// field, or the packet, or the frame, ends within the chain.
 func (r random) extend(f []byte) []byte {
 	for range r.pick(1, 1, 2, 3, 6, 16, 17) {
 		kind := r.pick(0, 43, 44, 51, 60, 135, 139, 140)
@@ -186,7 +187,7 @@ func (r random) extend(f []byte) []byte {
 	return f
 }
 
-// engines builds one generation in the kernel and gives both engines over it.
+// engines builds one generation in the kernel and returns both engines over it.
 func engines(t testing.TB, lists []engine.List, c engine.Config) (*engine.Generation, *replay.Kernel) {
 	t.Helper()
 	g, err := engine.Build(lists, c)
@@ -202,7 +203,7 @@ func engines(t testing.TB, lists []engine.List, c engine.Config) (*engine.Genera
 	return g, k
 }
 
-// agree gives the outcome for a frame, on which both engines must agree.
+// agree returns the outcome for a frame, on which both engines must agree.
 func agree(g *engine.Generation, k *replay.Kernel, frame []byte) (verdict.Outcome, error) {
 	want := g.Decide(frame)
 	got, err := k.Decide(frame)
@@ -235,7 +236,8 @@ func TestRandomTablesAndPackets(t *testing.T) {
 	}
 	t.Log(seen)
 	for r := range verdict.NumReasons {
-		// Nobody is punished here, and nothing has been here before: TestPenalties, TestLoopVerdicts.
+		// There are no penalties and no loops here; see TestPenalties and
+		// TestLoopVerdicts.
 		if r == verdict.Limited || r == verdict.Heavy || r == verdict.Looped {
 			continue
 		}

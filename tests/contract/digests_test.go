@@ -15,7 +15,7 @@ import (
 	"weir/tests/lab"
 )
 
-// digests are what the kernel records and, in Go, its twin.
+// digests records in the kernel and in its twin in Go.
 type digests struct {
 	generation *engine.Generation
 	kernel     *replay.Kernel
@@ -99,7 +99,7 @@ func (d *digests) pass(t testing.TB, frame []byte) {
 	d.gathered = d.gathered[:0]
 }
 
-// same compares what both have recorded in this slice.
+// same compares the records of both in this slice.
 func (d *digests) same(t testing.TB) {
 	t.Helper()
 	d.watch(t, func(_ *loader.DigestMemory, b *loader.DigestBank, words []uint64) {
@@ -144,7 +144,7 @@ func TestDigestsOverCaptures(t *testing.T) {
 		var packets, skipped uint64
 		for i := range slices {
 			for _, f := range traffic[len(traffic)*i/slices : len(traffic)*(i+1)/slices] {
-				d.pass(t, f.data[:min(len(f.data), 2048)]) // what every kernel runs in one piece
+				d.pass(t, f.data[:min(len(f.data), 2048)]) // what every kernel takes in one piece
 			}
 			d.same(t)
 			packets, skipped = packets+d.packets, skipped+d.skipped
@@ -179,15 +179,16 @@ func TestDigestsOfRandomFrames(t *testing.T) {
 	}
 }
 
-// hop is a frame after so many hops.
+// hop returns a frame after a number of hops.
 func hop(frame []byte, hops int) []byte {
 	f := slices.Clone(frame)
 	f[22] -= byte(hops)
 	return f
 }
 
-// A packet that comes again and again with a lower TTL is suspected of a loop,
-// once. Copies are not, nor is one that was seen before and behind a router.
+// A packet that returns again and again with a lower TTL is suspected of a
+// loop, once. Copies are not, nor is one that was seen on both sides of a
+// router.
 func TestLoopsInTheKernel(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
@@ -202,7 +203,7 @@ func TestLoopsInTheKernel(t *testing.T) {
 			case 0:
 				d.pass(t, hop(frame, 2*i))
 			case 1:
-				d.pass(t, hop(frame, i/5)) // copies before and behind a router
+				d.pass(t, hop(frame, i/5)) // copies on both sides of a router
 			case 2:
 				d.pass(t, packet.Frame(r.anyTuple(false)))
 			}
@@ -223,14 +224,14 @@ func TestLoopsInTheKernel(t *testing.T) {
 	})
 }
 
-// Whatever comes, both record the same or nothing, and agree on its verdict.
+// For any frame, both record the same or nothing, and agree on its verdict.
 func FuzzDigest(f *testing.F) {
 	lab.Root(f)
 	r := random{rand.New(rand.NewPCG(5, 6))}
 	for range 500 {
 		f.Add(r.mutate(packet.Frame(r.tuple())))
 	}
-	// Cut off within options behind which there is nothing.
+	// Truncated within options that are followed by nothing.
 	f.Add(slices.Concat(make([]byte, 12), []byte{8, 0, 0x4f, 0, 0, 60}, make([]byte, 20)))
 	f.Add(slices.Concat(make([]byte, 12), []byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, 0, 64}, make([]byte, 32), []byte{59, 3}, make([]byte, 6)))
 	if dir, err := data.Find(); err == nil {

@@ -21,7 +21,7 @@ import (
 	"weir/tests/lab"
 )
 
-// everything asks for events of all reasons, also of those that have none.
+// everything requests events of all reasons, including those without any.
 func everything(oneIn uint32) loader.Sampling {
 	s := loader.Sampling{Frames: true, Until: loader.Monotonic() + time.Hour}
 	for i := range s.OneIn {
@@ -30,8 +30,8 @@ func everything(oneIn uint32) loader.Sampling {
 	return s
 }
 
-// told are the events since the last call.
-func told(t *testing.T, s *loader.Stats) (all []loader.Event) {
+// drain returns the events since the last call.
+func drain(t *testing.T, s *loader.Stats) (all []loader.Event) {
 	t.Helper()
 	if err := s.Events(func(e *loader.Event) {
 		e.Frame = slices.Clone(e.Frame)
@@ -83,7 +83,8 @@ func eventful(t *testing.T, p verdict.Policy) *replay.Kernel {
 	return k
 }
 
-// Each reason has its events, which say what the packet was, and the others none.
+// Each reason has its events, which describe the packet, and the others have
+// none.
 func TestEvents(t *testing.T) {
 	onOneCPU(t)
 	udp := func(src, dst string) []byte {
@@ -128,7 +129,7 @@ func TestEvents(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.want.String(), func(t *testing.T) {
 			k := eventful(t, c.policy)
-			if _, err := k.Decide(c.frame); err != nil { // of which nobody wants to know; it takes what a limit leaves
+			if _, err := k.Decide(c.frame); err != nil { // unsampled; uses up a rate limit
 				t.Fatal(err)
 			}
 			k.Stats().Sample(everything(1))
@@ -136,7 +137,7 @@ func TestEvents(t *testing.T) {
 			if o, err := k.Decide(c.frame); err != nil || o.Reason != c.want {
 				t.Fatalf("%+v, %v, want %v", o, err, c.want)
 			}
-			all := told(t, k.Stats())
+			all := drain(t, k.Stats())
 			if !slices.Contains(events.Reasons(), c.want) {
 				if len(all) != 0 {
 					t.Errorf("%+v", all)
@@ -172,7 +173,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// The control plane says at any time what it wants to know.
+// The control plane may change the sampling at any time.
 func TestSampling(t *testing.T) {
 	onOneCPU(t)
 	k := eventful(t, verdict.Policy{})
@@ -185,7 +186,7 @@ func TestSampling(t *testing.T) {
 				t.Fatalf("%+v, %v", o, err)
 			}
 		}
-		return told(t, stats)
+		return drain(t, stats)
 	}
 	only := func(r verdict.Reason) loader.Sampling {
 		s := loader.Sampling{Until: math.MaxInt64}
@@ -251,17 +252,17 @@ func TestLostEvents(t *testing.T) {
 	}
 	send()
 	lost := int(k.Stats().EventsLost())
-	read := len(told(t, k.Stats()))
+	read := len(drain(t, k.Stats()))
 	t.Logf("%d of %d events are kept", read, packets)
 	if lost == 0 || read < events.Limit/10 || read+lost != packets {
 		t.Errorf("%d read, %d lost of %d", read, lost, packets)
 	}
-	if all := told(t, k.Stats()); len(all) != 0 {
+	if all := drain(t, k.Stats()); len(all) != 0 {
 		t.Errorf("%d events more", len(all))
 	}
 	// There is room again.
 	send()
-	if n := len(told(t, k.Stats())); n != read {
+	if n := len(drain(t, k.Stats())); n != read {
 		t.Errorf("%d read the second time, %d the first", n, read)
 	}
 }

@@ -115,9 +115,9 @@ func (w world) again(frame []byte) []byte {
 	return frame
 }
 
-// Explain says of every packet what the kernel does, and of a part of a packet
-// what the kernel does with every packet to which nothing applies that the answer
-// depends on.
+// For every packet, Explain returns what the kernel does; for a part of a
+// packet, what the kernel does with every packet to which none of the answer's
+// dependencies applies.
 func TestExplain(t *testing.T) {
 	lab.Root(t)
 	onOneCPU(t)
@@ -161,8 +161,8 @@ var partial = map[verdict.Reason]bool{
 	verdict.Monitored: true, verdict.Blocked: true, verdict.Heavy: true,
 }
 
-// explainFrame holds the answer for a frame to what the kernel does with it: the
-// verdict, the reason and the list. Only of a rate limit it says that it depends.
+// explainFrame compares the answer for a frame with what the kernel does:
+// verdict, reason and list. Only for a rate limit does it depend.
 func explainFrame(t *testing.T, w world, frame []byte) verdict.Reason {
 	t.Helper()
 	a := w.Explain(engine.Question{Frame: frame}, w.penalties)
@@ -174,7 +174,7 @@ func explainFrame(t *testing.T, w world, frame []byte) verdict.Reason {
 		checkStages(t, a)
 		return got.Reason
 	}
-	// A rate limit drops what comes too fast, if nothing allows it.
+	// A rate limit drops packets above its rate, unless they are allowed.
 	limited := func(d engine.Dependency) bool {
 		return d.Stage == verdict.StagePenalty && d.Verdict == got.Action && d.Reason == got.Reason
 	}
@@ -185,8 +185,9 @@ func explainFrame(t *testing.T, w world, frame []byte) verdict.Reason {
 	return got.Reason
 }
 
-// explainPart holds the answer for a part of a packet to what the kernel does with
-// a frame that has the part. It reports false where the answer depends on the rest.
+// explainPart compares the answer for a part of a packet with what the kernel
+// does with a frame that has the part. It reports false if the answer depends
+// on the rest.
 func explainPart(t *testing.T, w world, q engine.Question, a engine.Answer, frame []byte) (verdict.Reason, bool) {
 	t.Helper()
 	p, _ := packet.Parse(frame)
@@ -348,7 +349,7 @@ func depends(w world, a engine.Answer, p packet.Packet, frame []byte) bool {
 			return true
 		}
 	}
-	// What the answer leaves out, or names by the list, is looked up.
+	// Look up what the answer omits, or gives only by list.
 	for _, f := range w.Find(p.Tuple) {
 		stage := verdict.StageBlock
 		if f.List == 3 {

@@ -15,9 +15,9 @@ import (
 	"weir/tests/lab"
 )
 
-// richLists list so much of every field that a packet's outcome depends on all
-// that the parser finds in it: if C and Go read a field differently, they
-// likely name another list.
+// richLists returns lists with so many values of every field that a packet's
+// outcome depends on everything the parser finds in it: if C and Go read a
+// field differently, they probably return different lists.
 func richLists() (lists []engine.List) {
 	r := rand.New(rand.NewPCG(1, 2)) // fixed, so that a failing frame fails again
 	add := func(name string, allow bool, share float64, keys ...key.Key) {
@@ -63,7 +63,7 @@ func richLists() (lists []engine.List) {
 	return lists
 }
 
-// Whatever comes, the program in the kernel and its reference agree.
+// For any frame, the program in the kernel and its reference agree.
 func FuzzParse(f *testing.F) {
 	lab.Root(f)
 	r := random{rand.New(rand.NewPCG(3, 4))}
@@ -87,7 +87,7 @@ func FuzzParse(f *testing.F) {
 
 // addMalformed adds damaged packets that others have found worth to keep.
 func addMalformed(f *testing.F, dir string) {
-	const most = 512 // bytes; what follows the headers is of no interest
+	const most = 512 // bytes; what follows the headers does not matter
 	err := data.Walk(dir, func(_ string, r *capture.Reader) error {
 		for p, err := range r.All() {
 			if err != nil {

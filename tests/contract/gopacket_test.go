@@ -13,8 +13,8 @@ import (
 	"weir/tests/data"
 )
 
-// TestParserAgainstGopacket holds the parser against an independent one, over
-// every packet of every capture that both can make sense of.
+// TestParserAgainstGopacket compares the parser with an independent one, over
+// every packet of every capture that both can parse.
 func TestParserAgainstGopacket(t *testing.T) {
 	compared, withPorts := 0, 0
 	data.Captures(t, func(name string, r *capture.Reader) {
@@ -32,7 +32,7 @@ func TestParserAgainstGopacket(t *testing.T) {
 			}
 			compared++
 			if result != packet.OK || !want.hasPorts || !got.HasPorts {
-				continue // gopacket goes on where weir does not look for ports
+				continue // gopacket parses further than weir
 			}
 			if got.SrcPort != want.srcPort || got.DstPort != want.dstPort {
 				t.Fatalf("%s, packet %d: ports %d > %d, gopacket finds %d > %d",
@@ -53,8 +53,8 @@ type found struct {
 	hasPorts         bool
 }
 
-// outermost decodes the first IP layer behind Ethernet and VLAN tags, and the
-// transport layer that belongs to it.
+// outermost decodes the first IP layer after Ethernet and VLAN tags, and its
+// transport layer.
 func outermost(frame []byte) (f found, ok bool) {
 	p := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.DecodeOptions{NoCopy: true})
 	tags := 0

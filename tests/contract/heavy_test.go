@@ -23,10 +23,10 @@ func flowsOf(bytes int) map[string]sketch.Tracker {
 // The heavy flows of the captures, all of them in one interval, against exact
 // counts. (The kernel counts the same: TestTrackersOverCaptures.)
 //
-// The captures are small: 0.01 % of them is 39 packets, and of what was counted
-// so far even less. More flows reach half of that at some time than 256 KB hold.
-// Larger flows then take the places of smaller ones, which costs accuracy, and
-// hardly ever a flow.
+// The captures are small: 0.01 % of them is 39 packets, and of the packets
+// counted so far even less. More flows than fit into 256 KB reach half of that
+// at some time. Larger flows then replace smaller ones, which costs accuracy,
+// but hardly ever a flow.
 func TestHeavyFlowsOfCaptures(t *testing.T) {
 	traffic := frames(t)
 	for _, test := range []struct {

@@ -118,7 +118,7 @@ func TestLayouts(t *testing.T) {
 		"multicast_port":  reflect.TypeFor[bpf.WeirMulticastPort](),
 
 		"multicast_filters": reflect.TypeFor[loader.Multicast](),
-		// What is in maps, as the Go twins see it.
+		// Map values as defined by the Go twins.
 		"line": reflect.TypeFor[struct {
 			Words [membership.LineWords]uint64
 		}](),
@@ -135,7 +135,8 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
-// The reasons have the same numbers and names in C, in Go and in what users see.
+// Reasons have the same numbers and names in C, in Go and in the user
+// interface.
 func TestReasons(t *testing.T) {
 	var reasons *btf.Enum
 	if err := objectTypes(t).TypeByName("reason", &reasons); err != nil {
@@ -240,7 +241,7 @@ func TestConstants(t *testing.T) {
 		}
 	}
 	if got := uint64(1)<<(64-c["LIST_SHIFT"]) - 1; got != membership.MaxList {
-		t.Errorf("a slot holds lists to %d in C, to %d in Go", got, membership.MaxList)
+		t.Errorf("a slot has room for lists up to %d in C, up to %d in Go", got, membership.MaxList)
 	}
 	if c["FINGERPRINT_MASK"] != 1<<c["LIST_SHIFT"]-1 {
 		t.Errorf("fingerprint %#x and list at bit %d overlap, or leave a gap", c["FINGERPRINT_MASK"], c["LIST_SHIFT"])
@@ -258,7 +259,7 @@ func TestConstants(t *testing.T) {
 	}
 }
 
-// The loader repeats some of the constants; what it makes of them shows.
+// The loader duplicates some constants; their effect is visible.
 func TestLoaderConstants(t *testing.T) {
 	lab.Root(t)
 	c := macros(t)

@@ -25,13 +25,13 @@ import (
 	"weir/tests/lab"
 )
 
-// role is what a node does with packets.
+// role is the position of a node in the domain.
 type role uint8
 
 const (
-	inner role = iota // no edges: what comes in is at a node
-	entry             // what comes in is from outside, and goes on inside
-	exit              // what comes in is at a node, and goes out at an edge
+	inner role = iota // no edges: packets arrive from a node
+	entry             // packets arrive from outside and stay inside
+	exit              // packets arrive from a node and leave at an edge
 )
 
 var domainKey = icarus.Key([]byte("0123456789abcdef"))
@@ -56,8 +56,8 @@ type loopNode struct {
 	seen       [loader.LoopOutcomes]uint64
 }
 
-// newLoopNode makes a node whose packets go out by the interface with the given
-// index.
+// newLoopNode returns a node whose packets leave by the interface with the
+// given index.
 func newLoopNode(t testing.TB, n *icarus.Node, r role, out int, policy verdict.Policy) *loopNode {
 	t.Helper()
 	g, err := engine.Build(nil, engine.Config{
@@ -87,7 +87,7 @@ func newLoopNode(t testing.TB, n *icarus.Node, r role, out int, policy verdict.P
 	return &loopNode{Node: n, generation: g, stats: stats, program: program, role: r, mtu: 1500}
 }
 
-// want gives a frame as the node must pass it on, and what it must count.
+// want returns a frame as the node must forward it, and what it must count.
 func (n *loopNode) want(frame []byte) (action verdict.Action, passed []byte, counted []icarus.Outcome) {
 	o := n.generation.Decide(frame)
 	p, _ := packet.Parse(frame)
@@ -135,7 +135,7 @@ func (n *loopNode) want(frame []byte) (action verdict.Action, passed []byte, cou
 	return o.Action, whole(pkt), counted
 }
 
-// forwarded tells whether the lab's router would send a packet out again.
+// forwarded reports whether the lab's router would forward a packet.
 func forwarded(src, dst netip.Addr) bool {
 	switch {
 	case dst.IsLoopback() && !dst.Is4In6():
@@ -173,7 +173,7 @@ func (n *loopNode) pass(frame []byte) ([]byte, error) {
 	return passed, err
 }
 
-// grown are the outcomes that were counted since it was last called.
+// grown returns the outcomes counted since the last call.
 func (n *loopNode) grown() (outcomes []icarus.Outcome) {
 	now := n.stats.Loops()
 	for i := range now {
@@ -185,8 +185,8 @@ func (n *loopNode) grown() (outcomes []icarus.Outcome) {
 	return outcomes
 }
 
-// route makes the lab's end B a router whose packets all go out by its only
-// interface, and gives that one's index.
+// route makes the lab's end B a router whose packets all leave by its only
+// interface, and returns its index.
 func route(t testing.TB, l *lab.Lab) (index int) {
 	t.Helper()
 	l.B.In(t, func() {
@@ -218,9 +218,9 @@ func route(t testing.TB, l *lab.Lab) (index int) {
 
 var loopGeometries = []icarus.Geometry{{Size: 64, K: 6, Confirm: 1}, {Size: 128, K: 7, Confirm: 2}, {Size: 256, K: 12, Confirm: 1}}
 
-// Every packet of every capture, into a domain, through it, round in a circle,
-// and out again: kernel and Go agree on every bit, checksums stay right, and what
-// comes out is what went in.
+// Every packet of every capture, into a domain, through it, around a loop, and
+// out again: kernel and Go agree on every bit, checksums stay right, and
+// packets leave as they entered.
 func TestLoopFiltersOverCaptures(t *testing.T) {
 	lab.Root(t)
 	traffic := frames(t)
@@ -302,8 +302,8 @@ func TestLoopFiltersOverCaptures(t *testing.T) {
 	}
 }
 
-// checksumOf tells whether gopacket computes the checksum that an IPv4 header
-// has, and whether there is one.
+// checksumOf reports whether an IPv4 header has the checksum that gopacket
+// computes, and whether there is one.
 func checksumOf(frame []byte) (ok, known bool) {
 	p := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.DecodeOptions{NoCopy: true, Lazy: true})
 	ip, found := p.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
@@ -318,15 +318,15 @@ func checksumOf(frame []byte) (ok, known bool) {
 	return ip.Checksum == had, true
 }
 
-// negativeZero tells whether an IPv4 header has the checksum 0xffff, which no
-// sum is, and which comes out as 0.
+// negativeZero reports whether an IPv4 header has the checksum 0xffff, which no
+// sum has, and which is updated to 0.
 func negativeZero(frame []byte) bool {
 	p, _ := packet.Parse(frame)
 	return p.HasAddresses && p.Src.Is4() && frame[p.Network+10] == 0xff && frame[p.Network+11] == 0xff
 }
 
-// routable gives a frame addresses for which the routing table has an answer
-// that the twin knows, wherever an IP header may have them.
+// routable sets addresses of a frame for which the twin knows the routing
+// table's answer, wherever an IP header may have them.
 func routable(frame []byte) []byte {
 	p, _ := packet.Parse(frame)
 	if !p.HasAddresses {
@@ -342,8 +342,8 @@ func routable(frame []byte) []byte {
 	return frame
 }
 
-// mangle spoils what a node looks at in a frame with a filter, or puts other
-// headers in its place.
+// mangle corrupts the fields of a frame with a filter that a node reads, or
+// replaces headers.
 func (r random) mangle(f []byte) []byte {
 	f = slices.Clone(f)
 	headers := min(len(f), 14+40+16+32)
@@ -356,7 +356,7 @@ func (r random) mangle(f []byte) []byte {
 		f = f[:r.IntN(len(f)+1)]
 	case 2: // lengths
 		f[r.pick(14, 16, 17, 18, 19, 20, 35, 55, 63)] += byte(r.pick(1, 8, 255, 248))
-	case 3: // hop-by-hop headers, before the filter's or behind it
+	case 3: // hop-by-hop headers, before or after the filter's
 		if f[12] == 0x86 {
 			return r.extend(f)
 		}
@@ -370,7 +370,7 @@ func (r random) mangle(f []byte) []byte {
 	return f
 }
 
-// onePage is what a test run takes of a frame where the kernel has no multi-buffer
+// onePage is the maximum frame of a test run on kernels without multi-buffer
 // XDP.
 const onePage = 3000
 
@@ -395,8 +395,8 @@ func loopSeeds(t testing.TB, g icarus.Geometry) (seeds [][]byte) {
 	return seeds
 }
 
-// fragmented is the second half of a frame's packet, if that is IPv4, as a router
-// inside has cut it in two, behind a node that has inserted a filter.
+// fragmented returns the second half of a frame's packet, if that is IPv4, as a
+// router inside has fragmented it after a node has inserted a filter.
 func fragmented(plain []byte, n *icarus.Node) []byte {
 	pkt, _ := n.Insert(plain[14:], 1500)
 	if pkt[0]>>4 != 4 {
@@ -409,9 +409,9 @@ func fragmented(plain []byte, n *icarus.Node) []byte {
 	return slices.Concat(plain[:14], pkt)
 }
 
-// A router inside may fragment a packet, whose filter all fragments have then. Their
-// tag is wrong, and nobody has forged it: they are not in a loop, and lose the
-// filter where they leave.
+// A router inside may fragment a packet; all fragments then have its filter.
+// Their tag is wrong without forgery: they are not in a loop, and lose the
+// filter when they leave.
 func TestFragmentsFromInside(t *testing.T) {
 	l := lab.New(t)
 	g := icarus.Geometry{Size: 64, K: 6, Confirm: 1}
@@ -494,7 +494,7 @@ func TestMangledLoopFilters(t *testing.T) {
 	}
 }
 
-// FuzzLoop is the same for whatever comes.
+// FuzzLoop does the same for arbitrary frames.
 func FuzzLoop(f *testing.F) {
 	l := lab.New(f)
 	g := icarus.Geometry{Size: 128, K: 7, Confirm: 2}
@@ -520,10 +520,10 @@ func FuzzLoop(f *testing.F) {
 	})
 }
 
-// Paths without a loop: the kernel raises false alarms as often as the exact
-// formula tells. Each path has nodes of its own, which one program stands for:
-// before each, the filter's bits change places so that the node's mask becomes
-// the program's, and behind it they change back.
+// Paths without a loop: the kernel raises false alarms at the rate of the exact
+// formula. Each path has its own nodes, which one program represents: before
+// each, the filter's bits are permuted so that the node's mask becomes the
+// program's, and afterwards they are permuted back.
 func TestFalseAlarms(t *testing.T) {
 	l := lab.New(t)
 	r := newRandom(t)
@@ -608,8 +608,8 @@ func exchange(filter []byte, from, to []int) {
 	}
 }
 
-// A packet in a loop is dropped only where that is wanted, and not if an allow
-// list holds it; before that nothing is asked of lists.
+// A packet in a loop is dropped only if configured, and not if an allow list
+// matches; no other list is consulted before.
 func TestLoopVerdicts(t *testing.T) {
 	lab.Root(t)
 	from := func(source string) *list.Set { return list.SetOf(key.Source(netip.MustParsePrefix(source))) }

@@ -13,7 +13,8 @@ import (
 	"weir/tests/lab"
 )
 
-// toGroup draws a frame to a group, or to what is none, and breaks some of them.
+// toGroup returns a random frame to a group or another address, sometimes
+// corrupted.
 func (r random) toGroup() []byte {
 	t := r.tuple()
 	b := t.Dst.AsSlice()
@@ -67,7 +68,8 @@ func TestMulticast(t *testing.T) {
 	for i, p := range l.Ports {
 		m.Ports = append(m.Ports, engine.Port{Target: loader.Target{Netns: p.Port.Netns, Iface: p.Port.Iface}})
 		for range 1000 {
-			// Also what nobody may list: it is not for the filters to tell.
+			// Includes groups that no one may list: the filters do not check
+			// that.
 			if p, _ := packet.Parse(r.toGroup()); p.HasAddresses {
 				m.Ports[i].Groups = append(m.Ports[i].Groups, p.Dst)
 			}
@@ -97,7 +99,7 @@ func TestMulticast(t *testing.T) {
 		group, ok := multicast.Group(frame)
 		want := uint32(loader.ActionPass)
 		switch {
-		case g.Decide(frame).Action == verdict.Drop: // of so many tags
+		case g.Decide(frame).Action == verdict.Drop: // too many tags
 			want = loader.ActionDrop
 		case ok && g.Multicast().Copies(group):
 			want = loader.ActionRedirect
@@ -123,7 +125,7 @@ func TestMulticast(t *testing.T) {
 	if copied < 1000 || left < 1000 {
 		t.Error("the test is too narrow")
 	}
-	// A group comes and goes at once.
+	// A group is added and removed at once.
 	for _, a := range []string{"239.99.99.99", "ff3e::99"} {
 		group := netip.MustParseAddr(a)
 		src := netip.MustParseAddr("198.51.100.1")

@@ -173,7 +173,7 @@ func (c *counters) next(t *testing.T, heavy uint64, share float64) {
 }
 
 func (c *counters) count(t *testing.T, data []byte) {
-	data = data[:min(len(data), 2048)] // what every kernel runs
+	data = data[:min(len(data), 2048)] // what every kernel takes
 	if len(data) < 14 {
 		return
 	}
@@ -215,7 +215,7 @@ func TestTrackersOverZipf(t *testing.T) {
 	}
 }
 
-// zipfFrames gives so many packets.
+// zipfFrames yields the given number of packets.
 func zipfFrames(exponent float64, packets int) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		z := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), exponent, 1, 1<<20)
@@ -230,8 +230,8 @@ func zipfFrames(exponent float64, packets int) iter.Seq[[]byte] {
 	}
 }
 
-// The same where what was counted, times the largest share, comes to take more
-// than 64 bits: the limit begins anew.
+// The same when the product of the count and the largest share exceeds 64 bits:
+// the limit wraps.
 func TestTrackersWrap(t *testing.T) {
 	lab.Root(t)
 	onOneCPU(t)
@@ -253,8 +253,8 @@ func TestTrackersWrap(t *testing.T) {
 	c.same(t) // and flows are in the memory, into which none came before
 }
 
-// A penalty gives the same verdicts in the kernel and in Go: a block for its
-// time, and a limit by the packets that pass at once.
+// A penalty has the same verdicts in the kernel and in Go: a block until it
+// expires, and a limit by the burst that passes.
 func TestPenalties(t *testing.T) {
 	lab.Root(t)
 	onOneCPU(t)
@@ -319,7 +319,7 @@ func TestPenalties(t *testing.T) {
 		decide(limited, verdict.Clean, verdict.Pass)
 	}
 	decide(limited, verdict.Limited, verdict.Drop)
-	// What one penalty drops takes nothing from the rate of another.
+	// A packet that one penalty drops is not charged to another's rate.
 	set(hash(1, free), penalty.Penalty{Until: now + time.Hour, Rate: 0.001, Burst: float64(3 * len(free))}) // of bytes
 	for range 5 {
 		decide(blocked, verdict.Heavy, verdict.Drop)

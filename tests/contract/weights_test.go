@@ -232,7 +232,7 @@ func (s skewed) learn(t *testing.T, g *engine.Generation, spec heavy.Spec, eleme
 	return l
 }
 
-// answers are those about all flows, over all filters that were asked.
+// answers are those about all flows, over all filters.
 type answers struct {
 	filters int
 	plain   float64 // the shares of all false positives, summed
@@ -246,8 +246,8 @@ type class struct {
 	predicted       float64 // rate of false positives among the packets, over all filters
 }
 
-// ask asks the kernel about all flows. The flows are weighed by their true
-// shares, not by those that were learned.
+// ask looks up all flows in the kernel. Flows are weighted by their true
+// shares, not by the learned ones.
 func (s skewed) ask(t *testing.T, b *probe.Programs, keys *probe.Keys, set *membership.Set, a *answers) {
 	t.Helper()
 	var rates [membership.MaxExtra + 1]float64
@@ -283,10 +283,10 @@ func (s skewed) ask(t *testing.T, b *probe.Programs, keys *probe.Keys, set *memb
 	a.filters++
 }
 
-// rates are those of false positives among the packets of one filter, measured
-// and predicted, and the standard deviation of the measured one as a share of it.
-// The classes are pooled, from the largest weight on, until a pool expects enough
-// false positives to tell their number from the expected one.
+// rates returns the false-positive rates among the packets of one filter,
+// measured and predicted, and the relative standard deviation of the measured
+// one. Classes are pooled, from the largest weight on, until a pool expects
+// enough false positives for a comparison.
 func (a *answers) rates() (measured, predicted, deviation float64) {
 	const enough = 25
 	var pool class
@@ -306,20 +306,21 @@ func (a *answers) rates() (measured, predicted, deviation float64) {
 	return measured / n, predicted / n, math.Sqrt(deviation) / measured
 }
 
-// The packets that an approximate set takes for listed ones by mistake, with
-// weights that were learned from the kernel's trackers, against the same set
-// without: all answers are those of the pipeline's own function in the kernel.
+// The false positives of an approximate set, with weights that were learned
+// from the kernel's trackers, compared with the same set without weights: all
+// answers are those of the pipeline's own function in the kernel.
 //
 // The rate is that of packets, each flow counting by its share r_e, and is
-// heavy-tailed: a fifth of all packets are of one flow, which without a weight
-// is a false positive in one of 700 filters. The variance of the plain mean over
-// S filters is f·Σr_e²/S: a standard deviation of 5 % takes 13 000 of them, and
-// with weights r_e²·f_e has a heavy tail, too. But all flows with the same number
-// of bits are alike to a filter under a random seed. So what is measured is the
-// number of false positives among the flows of each k_e, against the predicted
-// one, each k_e counting by what it contributes to the predicted rate. It has the
-// same mean, whatever the shares of its flows are, and so little variance that a
-// few seeds do. The plain means are logged, too.
+// heavy-tailed: a fifth of all packets belong to one flow, which without a
+// weight is a false positive in one of 700 filters. The variance of the plain
+// mean over S filters is f·Σr_e²/S: a standard deviation of 5 % takes 13 000 of
+// them, and with weights r_e²·f_e has a heavy tail, too. But all flows with the
+// same number of bits are equivalent for a filter with a random seed. So the
+// test measures the number of false positives among the flows of each k_e,
+// against the predicted one, each k_e weighted by its contribution to the
+// predicted rate. That has the same mean, whatever the shares of its flows are,
+// and so little variance that a few seeds suffice. The plain means are logged,
+// too.
 func TestWeightedRate(t *testing.T) {
 	lab.Root(t)
 	onOneCPU(t)
@@ -336,7 +337,7 @@ func TestWeightedRate(t *testing.T) {
 		listed.Flows = append(listed.Flows, source(flows+i))
 	}
 	lists := []engine.List{{Name: "block", Contents: listed.Set()}}
-	// As much memory as weir run takes for so many elements, of all CPUs
+	// As much memory as weir run takes for this number of elements on all CPUs
 	// together, since one sees all packets here.
 	spec, err := heavy.Parse(fmt.Sprintf("key=src,interval=5s,memory=%dB", 2*144*elements))
 	if err != nil {
@@ -389,18 +390,18 @@ func TestWeightedRate(t *testing.T) {
 		return measured
 	}
 	before, after := measure("uniform", &uniform), measure("weighted", &weighted)
-	// What weir tells, which knows the shares as it has learned them.
+	// What weir reports, which only knows the learned shares.
 	if math.Abs(after/learned.Predicted-1) > tolerance {
-		t.Errorf("measured %.4g, told from what was learned %.4g", after, learned.Predicted)
+		t.Errorf("measured %.4g, predicted from the learned weights %.4g", after, learned.Predicted)
 	}
 	improvement := before / after
-	t.Logf("%.2f times lower; told from what was learned: %.4g, %.2f times lower",
+	t.Logf("%.2f times lower; predicted from the learned weights: %.4g, %.2f times lower",
 		improvement, learned.Predicted, learned.Uniform/learned.Predicted)
 	if improvement < 8 {
 		t.Errorf("weights make the rate %.2f times lower, want 8", improvement)
 	}
-	// The hot table does not grow with the entries, and nor does what it is
-	// worth; what the cascade makes of the same memory shrinks with them.
+	// The hot table and its effect do not grow with the entries; the effect of
+	// the same memory in the cascade shrinks with them.
 	hot := float64(layout.HotBuckets) * membership.LineBits
 	for n := entries; n <= 100*entries; n *= 10 {
 		larger, err := membership.PlanLayout(membership.Census{Keys: map[key.Shape]int{source(0).Shape: n}}, membership.Approximate, 14+hot/float64(n), 1)

@@ -22,8 +22,8 @@ func spread(i int) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// bigList writes a list of so many lines: addresses and, one line in five, prefixes
-// /24 to /31, as the benchmark of loading has them.
+// bigList writes a list with n lines: addresses and, one line in five, prefixes
+// /24 to /31, as in the benchmark of loading.
 func (h *host) bigList(n int) string {
 	h.t.Helper()
 	random := rand.New(rand.NewPCG(5, 6))
@@ -58,10 +58,10 @@ func (d *daemon) resident() int {
 }
 
 // times are of all threads of a process together.
-type times struct{ ran, waited time.Duration } // on CPUs, and for one that others had
+type times struct{ ran, waited time.Duration } // on CPUs, and waiting for one
 
-// alone estimates what some time would have been, had the machine done nothing else:
-// the share of it in which the threads that could run did.
+// alone estimates a duration on an otherwise idle machine: the fraction of it
+// in which the runnable threads did run.
 func (now times) alone(took time.Duration, before times) time.Duration {
 	ran, waited := now.ran-before.ran, now.waited-before.waited
 	return time.Duration(float64(took) * float64(ran) / float64(ran+waited))
@@ -89,9 +89,8 @@ func (d *daemon) times() (sum times) {
 	return sum
 }
 
-// The bars for a large set: its start, changes of it, and what it costs. Each figure
-// is the best of a few, and without the time for which other work had the CPUs, since
-// that only makes them worse.
+// The bars for a large set: start, changes, and cost. Each figure is the best
+// of a few, without the time in which other processes had the CPUs.
 func TestBars(t *testing.T) {
 	lab.Root(t)
 	const changes = 10_000
@@ -136,7 +135,7 @@ func TestBars(t *testing.T) {
 	for _, bar := range []struct {
 		what         string
 		figure, most float64
-		small        float64 // the most with the small list, whose process costs more than its entries
+		small        float64 // maximum with the small list, dominated by the process itself
 	}{
 		{"seconds to start", start.Seconds(), 6, 3},
 		{"seconds for 10 000 changes", change.Seconds(), 0.1, 0.2},
@@ -162,7 +161,7 @@ func TestIdle(t *testing.T) {
 	d := h.start(releases[0])
 	h.settled("big")
 	busy, length := 1., time.Duration(rounds(1, 10))*time.Second
-	for range 3 { // after the start there may be memory to be given back
+	for range 3 { // memory may be returned after the start
 		before, began := d.times(), time.Now()
 		time.Sleep(length)
 		busy = min(busy, float64(d.times().ran-before.ran)/float64(time.Since(began)))

@@ -10,9 +10,9 @@ import (
 	"weir/filter/key"
 )
 
-// Entries come and go by command, 10 000 of them a second each: what is added is
-// blocked when the command returns, what is removed passes. In the end the daemon,
-// and the one after it, has just what is left.
+// 10 000 manual entries per second are added and removed: added ones are
+// blocked when the command returns, removed ones pass. In the end the daemon,
+// and its successor, has exactly the remaining ones.
 func TestCommands(t *testing.T) {
 	const (
 		second  = 10_000 // entries that are added, and removed, in a second
@@ -48,7 +48,7 @@ func TestCommands(t *testing.T) {
 		time.Sleep(time.Until(began.Add(time.Duration(batches+1) * pause)))
 	}
 	took := time.Since(began)
-	// How fast they come depends on what else the machine does; what they cost does not.
+	// Their rate depends on the load of the machine; their cost does not.
 	seconds := float64(batches*batch) / second
 	cpus := (d.times().ran - before.ran).Seconds() / seconds
 	t.Logf("%.0f adds and as many removes a second, for %v; the slowest command took %v; %d a second take %.2f of a CPU",
@@ -59,7 +59,7 @@ func TestCommands(t *testing.T) {
 	check := func() {
 		t.Helper()
 		if l := h.list("manual"); l.ByCommand != staying || l.Entries != staying {
-			t.Errorf("%d entries by command are told of, want %d", l.ByCommand, staying)
+			t.Errorf("%d manual entries are reported, want %d", l.ByCommand, staying)
 		}
 		left := addresses(commandBlock, batches*batch, staying)
 		for i := 0; i < staying; i += staying / 20 {
@@ -76,7 +76,7 @@ func TestCommands(t *testing.T) {
 	d.kill()
 	d = h.start(releases[0])
 	check()
-	// What is there already, or is not there, changes nothing.
+	// Adding present and removing absent entries changes nothing.
 	twice := lines(addresses(commandBlock, batches*batch, 2))
 	for _, remove := range []bool{false, true, true} {
 		if _, err := h.change("", remove, append(twice, twice...)...); err != nil {
@@ -84,13 +84,13 @@ func TestCommands(t *testing.T) {
 		}
 	}
 	if l := h.list("manual"); l.ByCommand != staying-2 {
-		t.Errorf("%d entries by command are told of, want %d", l.ByCommand, staying-2)
+		t.Errorf("%d manual entries are reported, want %d", l.ByCommand, staying-2)
 	}
 	load.finish()
 	d.complain()
 }
 
-// What is listed, allowed besides, or only counted in monitor mode, is told apart.
+// Explain distinguishes listed, listed and allowed, and only monitored packets.
 func TestExplain(t *testing.T) {
 	h := newHost(t)
 	const listed, pardoned, unlisted = "192.0.2.1", "192.0.2.2", "192.0.2.3"
@@ -121,8 +121,8 @@ func TestExplain(t *testing.T) {
 	check("monitored", "pass")
 }
 
-// What has left a feed stays listed for the list's TTL, also when the daemon is
-// killed, and no longer.
+// Entries removed from a feed stay listed for the list's TTL, even if the
+// daemon is killed, and no longer.
 func TestLingering(t *testing.T) {
 	const ttl = 5 * time.Second
 	h := newHost(t)
@@ -138,7 +138,7 @@ func TestLingering(t *testing.T) {
 	count := func(byCommand int) {
 		t.Helper()
 		if l := h.list("always"); l.Entries != 1000+byCommand || l.ByCommand != byCommand {
-			t.Errorf("%d entries are told of, %d of them by command, want %d more than 1000", l.Entries, l.ByCommand, byCommand)
+			t.Errorf("%d entries are reported, %d of them manual, want %d more than 1000", l.Entries, l.ByCommand, byCommand)
 		}
 	}
 	gone := froms(addresses(feedBlock, 1000, 10)...)

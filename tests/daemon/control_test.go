@@ -23,8 +23,8 @@ func (h *host) directory(name, file, text string) string {
 	return h.path(name)
 }
 
-// Explain names the source that has an entry, the file of a directory, and the
-// line, as they are in force.
+// Explain names the source of an entry, the file of a directory, and the line,
+// of the active contents.
 func TestExplainNamesTheLine(t *testing.T) {
 	h := newHost(t)
 	first := h.write("first.txt", []byte("# a list\n192.0.2.1\n192.0.2.2\n198.51.100.0/24\n"))
@@ -57,7 +57,7 @@ func TestExplainNamesTheLine(t *testing.T) {
 	}
 }
 
-// While no daemon runs, the command says where it asked, and how to start one.
+// Without a daemon, the command prints the socket and how to start one.
 func TestExplainWithoutTheDaemon(t *testing.T) {
 	h := newHost(t)
 	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(10))
@@ -75,13 +75,13 @@ func TestExplainWithoutTheDaemon(t *testing.T) {
 	}
 }
 
-// Nobody counts by list what is allowed, or approximate mode drops, and so nobody
-// says that it is none.
+// Allowed packets and those of approximate mode are not counted by list, and
+// not reported as zero.
 func TestPacketsOfLists(t *testing.T) {
 	h := newHost(t)
 	h.configure(h.B.Iface, "mode: approx\nlists: {always: {%s}}\n", h.feed(10))
 	h.start(releases[0])
-	told := func(counted bool) {
+	reportsLists := func(counted bool) {
 		t.Helper()
 		for _, name := range []string{"always", "manual", "manual-allow"} {
 			if l := h.list(name); (l.Packets != nil) != (counted && l.Action == api.Block) {
@@ -100,12 +100,12 @@ func TestPacketsOfLists(t *testing.T) {
 			}
 		}
 	}
-	told(false)
+	reportsLists(false)
 	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(10))
 	if _, err := h.api.Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	told(true)
+	reportsLists(true)
 }
 
 // A batch that is refused says which of its entries is the reason.
@@ -132,15 +132,15 @@ func TestRefusedEntry(t *testing.T) {
 	}
 }
 
-// A directory that is yet to be filled with what to allow is no failure; one that
-// was filled, and is empty, is.
+// An allow list's directory may be empty at first; once it had entries, an
+// empty one is a failure.
 func TestEmptyDirectory(t *testing.T) {
 	h := newHost(t)
 	dir, blocks := h.directory("allow.d", "", ""), h.directory("block.d", "", "")
 	h.configure(h.B.Iface, "lists:\n  always: {%s}\n  ours: {action: allow, sources: [{directory: %s}], interval: 24h}\n", h.feed(10), dir)
 	d := h.start(releases[0])
 	h.settled("ours")
-	told := d.await(0, "the source is empty yet")
+	line := d.await(0, "the source is empty yet")
 	if r, err := h.api.Refresh(t.Context(), "ours"); err != nil || r.Sources[0].Outcome != "unchanged" {
 		t.Errorf("refreshed: %+v, %v", r, err)
 	}
@@ -150,7 +150,7 @@ func TestEmptyDirectory(t *testing.T) {
 	if e, err := h.api.Explain(t.Context(), address(feedBlock, 0).String()); err != nil || e.Drops() {
 		t.Errorf("allowed, but %+v, %v", e, err)
 	}
-	if d.after(told, "the source is empty yet") != 0 {
+	if d.after(line, "the source is empty yet") != 0 {
 		t.Errorf("the log says more than once that the list is empty:\n%s", d.tail(20))
 	}
 	d.complain()
@@ -170,7 +170,7 @@ func TestEmptyDirectory(t *testing.T) {
 	}
 }
 
-// What is logged, and how, is as the configuration says after a reload.
+// After a reload, level and format of the log follow the configuration.
 func TestLogFollows(t *testing.T) {
 	h := newHost(t)
 	feed := h.feed(10)

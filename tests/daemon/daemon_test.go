@@ -1,10 +1,9 @@
-// Package daemon holds `weir run --config` to its promise under traffic: nothing
-// listed comes through and nothing unlisted is lost, whatever becomes of feeds,
-// configuration and interfaces, and of the daemon itself. Numbered packets go over
-// a wire all the time; each that should arrive is accounted for.
+// Package daemon tests `weir run --config` under traffic: no listed packet
+// passes and no unlisted one is lost, whatever happens to feeds, configuration,
+// interfaces and the daemon itself. Numbered packets are sent continuously;
+// each that should arrive is accounted for.
 //
-// With WEIR_LONG=1 all of it goes on for minutes, and over sets of 10 million
-// entries.
+// With WEIR_LONG=1 the tests run for minutes, with sets of 10 million entries.
 package daemon
 
 import (
@@ -68,7 +67,7 @@ func buildAndRun(m *testing.M) int {
 	return m.Run()
 }
 
-// host is what a daemon runs on: a wire, at whose end B it filters, and a
+// host is the environment of a daemon: a wire, at whose end B it filters, and a
 // directory for all its files.
 type host struct {
 	*lab.Lab
@@ -110,7 +109,7 @@ func (h *host) detach() {
 
 func (h *host) path(name string) string { return filepath.Join(h.dir, name) }
 
-// write puts a file in the place of another in one step, and gives its path.
+// write replaces a file atomically and returns its path.
 func (h *host) write(name string, text []byte) string {
 	h.t.Helper()
 	path := h.path(name)
@@ -123,14 +122,14 @@ func (h *host) write(name string, text []byte) string {
 	return path
 }
 
-// configure writes the configuration: where to filter, and what is given besides.
+// configure writes the configuration: the interface and further settings.
 func (h *host) configure(iface string, format string, args ...any) {
 	h.t.Helper()
 	h.write("weir.yaml", fmt.Appendf(nil, "interfaces: [{name: %q, netns: %s}]\npins: %s\nstate_dir: %s\napi: {socket: %s}\nlearning: {elements: 0}\n"+format,
 		append([]any{iface, h.B.Netns, h.pins, h.path("state"), h.path("weir.sock")}, args...)...))
 }
 
-// attachment is what filters at the end B.
+// attachment returns the status of the end B.
 func (h *host) attachment() attach.Status {
 	h.t.Helper()
 	all, err := attach.ReadStatus(h.pins)
@@ -223,8 +222,8 @@ func (d *daemon) logged() int {
 	return len(d.log)
 }
 
-// after gives where the log goes on after the first event, from a line on, whose
-// message begins with a text; 0: there is none.
+// after returns the line of the log after the first event, from a line on,
+// whose message begins with a text; 0: there is none.
 func (d *daemon) after(line int, prefix string) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -236,7 +235,7 @@ func (d *daemon) after(line int, prefix string) int {
 	return 0
 }
 
-// await waits for such an event, and gives where the log goes on.
+// await waits for such an event, and returns the line after it.
 func (d *daemon) await(line int, prefix string) int {
 	d.h.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
@@ -289,7 +288,7 @@ func (d *daemon) kill() {
 	<-d.ended
 }
 
-// stop is what an init system does.
+// stop stops the daemon as an init system does.
 func (d *daemon) stop() {
 	d.h.t.Helper()
 	if err := d.process.Signal(syscall.SIGTERM); err != nil {
@@ -324,7 +323,7 @@ func (h *host) mustChange(list string, remove bool, entries ...string) {
 	}
 }
 
-// list is a list as the daemon tells of it.
+// list returns a list as reported by the daemon.
 func (h *host) list(name string) api.List {
 	h.t.Helper()
 	all, err := h.api.Lists(h.t.Context())
@@ -365,7 +364,7 @@ func (h *host) refresh(name string, entries int) {
 	}
 }
 
-// explain checks what becomes of a source's packets.
+// explain checks the verdict on a source's packets.
 func (h *host) explain(source string, drops bool) {
 	h.t.Helper()
 	e, err := h.api.Explain(h.t.Context(), source)

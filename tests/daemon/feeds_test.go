@@ -34,10 +34,11 @@ type version struct {
 // shortest is the least number of bits of an entry.
 const shortest = 8
 
-// covers tells whether an address is listed, without any of weir's structures.
+// covers reports whether an address is listed, without any of weir's
+// structures.
 func (v *version) covers(a netip.Addr) bool { return v.entry(a) != 0 }
 
-// entry gives the longest entry that covers an address, 0 for none.
+// entry returns the longest entry that covers an address, 0 for none.
 func (v *version) entry(a netip.Addr) list.V4Prefix {
 	b := a.As4()
 	address := binary.BigEndian.Uint32(b[:])
@@ -113,7 +114,7 @@ func newVersion(name string, text io.Reader) (*version, error) {
 	return v, err
 }
 
-// sample gives up to n addresses of a version that are wanted, all over it.
+// sample returns up to n wanted addresses of a version, spread over it.
 func (v *version) sample(n int, want func(netip.Addr) bool) (found []netip.Addr) {
 	step := max(1, len(v.entries)/(4*n))
 	for offset := range step {
@@ -128,7 +129,8 @@ func (v *version) sample(n int, want func(netip.Addr) bool) (found []netip.Addr)
 	return found
 }
 
-// publish gives the configuration of a source and how to put text there.
+// publish returns the configuration of a source and a function that publishes
+// text there.
 var publish = map[string]func(t *testing.T, h *host) (source string, put func([]byte)){
 	"file": func(_ *testing.T, h *host) (string, func([]byte)) {
 		return "file: " + h.path("feed.txt"), func(text []byte) { h.write("feed.txt", text) }
@@ -150,9 +152,9 @@ var publish = map[string]func(t *testing.T, h *host) (source string, put func([]
 	},
 }
 
-// The real histories of lists, version by version, forth and back: what all of them
-// list is blocked all the time, what none of them does passes all the time, and what
-// changes does so with the refresh.
+// The real histories of lists, version by version, forth and back: entries of
+// all versions are blocked all the time, addresses in none pass all the time,
+// and changes take effect with the refresh.
 func TestHistories(t *testing.T) {
 	for _, c := range []struct {
 		name, source string
@@ -217,7 +219,7 @@ func TestHistories(t *testing.T) {
 				load.expect(v.name+" has come, what it adds", false, added...)
 				load.expect(v.name+" has come, what it removes", true, removed...)
 				if l := h.list("churn"); l.Entries != len(v.has) {
-					t.Errorf("%s: %d entries are told of, want %d", v.name, l.Entries, len(v.has))
+					t.Errorf("%s: %d entries are reported, want %d", v.name, l.Entries, len(v.has))
 				}
 				before = v
 			}

@@ -18,9 +18,10 @@ import (
 	"weir/tests/lab"
 )
 
-// An interface that is deleted and made again is filtered again at once. What comes
-// before the program is attached cannot be filtered: it is counted apart, and once
-// a listed packet was dropped, no other comes through. Nothing unlisted is lost.
+// An interface that is deleted and created again is filtered again at once.
+// Packets that arrive before the program is attached cannot be filtered: they
+// are counted separately, and once a listed packet was dropped, no other
+// passes. No unlisted one is lost.
 func TestInterfaceComesBack(t *testing.T) {
 	for _, name := range []string{"veth-b", "veth-*"} {
 		t.Run(name, func(t *testing.T) {
@@ -48,7 +49,8 @@ func TestInterfaceComesBack(t *testing.T) {
 			median, longest := took[times/2], took[times-1]
 			t.Logf("%d times, filtered again %v (median) after the interface is up, %v at most; %d listed packets came before that",
 				times, median.Round(time.Microsecond), longest.Round(time.Microsecond), unfiltered)
-			// On a quiet machine, none comes through. With the verifier in the way, it takes 50 ms.
+			// On an idle machine, none passes. If the verifier has to run, it
+			// takes 50 ms.
 			if most := 20 * time.Millisecond; median > most {
 				t.Errorf("filtered again after %v, want %v at most", median, most)
 			}
@@ -72,9 +74,9 @@ func (h *host) cut() {
 	}
 }
 
-// filteredAgain sends listed packets and others from now on, when the wire is up,
-// until the daemon has told, since a line of its log, that the interface is filtered.
-// It gives how long listed packets came through, and how many.
+// filteredAgain sends listed packets and others once the wire is up, until the
+// daemon has logged, after a line, that the interface is filtered. It returns
+// for how long listed packets passed, and how many.
 func (h *host) filteredAgain(d *daemon, since int) (took time.Duration, passed int) {
 	h.t.Helper()
 	began := time.Now()
@@ -115,7 +117,7 @@ func (h *host) filteredAgain(d *daemon, since int) (took time.Duration, passed i
 	const (
 		pause = 100 * time.Microsecond
 		after = 20 * time.Millisecond // to see that it stays so
-		queue = 64                    // what may be in the wire's, where others keep its CPU
+		queue = 64                    // what may be in the wire's queue while its CPU is busy
 	)
 	for filtered, ends := false, time.Now().Add(patience); time.Now().Before(ends); time.Sleep(pause) {
 		receive(0)
@@ -150,10 +152,10 @@ func (h *host) filteredAgain(d *daemon, since int) (took time.Duration, passed i
 	return took, passed
 }
 
-// An interface is filtered before it is up, where it is set up some time after it
-// was made: not one packet of a flood that waits for it comes through. That holds
-// for one that comes back, and for names that were never there. For one that is up
-// when it is made, the kernel leaves a moment.
+// An interface is filtered before it is up if it is set up some time after it
+// was created: not one packet of a waiting flood passes. That holds for an
+// interface that returns, and for new names. For one that is created up, the
+// kernel leaves a moment.
 func TestInterfaceIsNew(t *testing.T) {
 	for _, c := range []struct {
 		name, iface string
@@ -212,9 +214,10 @@ func TestInterfaceIsNew(t *testing.T) {
 // one request.
 const atOnce = time.Duration(-1)
 
-// arrives makes an interface at the end B, with a flood of listed packets waiting
-// for it, sets it up, and deletes it when it is filtered. It gives how many listed
-// packets came through, and how long after it was made the last was sent.
+// arrives creates an interface at the end B, with a flood of listed packets
+// waiting for it, sets it up, and deletes it once it is filtered. It returns
+// how many listed packets passed, and how long after its creation the last was
+// sent.
 func (h *host) arrives(d *daemon, name string, gap time.Duration) (passed int, last time.Duration) {
 	h.t.Helper()
 	a, b := h.A, h.B

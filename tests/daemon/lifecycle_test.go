@@ -38,22 +38,23 @@ func lines(all []netip.Addr) []string {
 	return text
 }
 
-// The blocks of what is listed, and of what is not.
+// The address blocks of listed and of unlisted traffic.
 const (
 	feedBlock    = 20
 	commandBlock = 30
 	cleanBlock   = 40
 )
 
-// feed writes a feed of so many entries, and gives the configuration of a list of it.
+// feed writes a feed with the given number of entries, and returns the
+// configuration of its list.
 func (h *host) feed(entries int) string {
 	h.t.Helper()
 	path := h.write("feed.txt", []byte(strings.Join(lines(addresses(feedBlock, 0, entries)), "\n")))
 	return fmt.Sprintf("sources: [{file: %s}], interval: 24h", path)
 }
 
-// flood is traffic from listed sources and others, of which some are neighbours of
-// what the feed has.
+// flood returns traffic from listed and unlisted sources, some of them adjacent
+// to the feed's.
 func (h *host) flood() *traffic {
 	h.t.Helper()
 	clean := froms(addresses(cleanBlock, 0, 500)...)
@@ -63,9 +64,9 @@ func (h *host) flood() *traffic {
 	return startTraffic(h.t, h.Lab, froms(addresses(feedBlock, 0, 1000)...), clean)
 }
 
-// The configuration changes over and over: lists, directions, what is allowed, what
-// is failsafe, trackers. It is in force when the reload is done, and what is always
-// listed is blocked all the time.
+// The configuration changes repeatedly: lists, directions, allow lists,
+// failsafe, trackers. It is active when the reload returns, and entries that
+// are always listed are blocked all the time.
 func TestReloads(t *testing.T) {
 	h := newHost(t)
 	feed := h.feed(20_000)
@@ -146,8 +147,9 @@ func (h *host) tracking(what string) {
 	}
 }
 
-// Whenever the daemon is killed, also while it starts, filtering goes on, the next
-// one takes over without a gap, and has all that it was told before.
+// Whenever the daemon is killed, even during its start, filtering continues,
+// and the next daemon takes over without a gap and with every acknowledged
+// change.
 func TestKills(t *testing.T) {
 	h := newHost(t)
 	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(200_000))
@@ -159,10 +161,10 @@ func TestKills(t *testing.T) {
 	started := time.Since(d.began)
 	load.run()
 
-	// An operator adds entries all the time, one by one and by the dozen. What he
-	// was told is done is listed from then on.
+	// An operator adds entries continuously, one by one and by the dozen.
+	// Acknowledged ones are listed from then on.
 	var mu sync.Mutex
-	var told []string
+	var confirmed []string
 	var adding sync.WaitGroup
 	end := make(chan struct{})
 	stop := sync.OnceFunc(func() { close(end); adding.Wait() })
@@ -177,7 +179,7 @@ func TestKills(t *testing.T) {
 			batch := addresses(commandBlock, n, 1+n%12)
 			if c, err := h.change("", false, lines(batch)...); err == nil && c.Added == len(batch) {
 				mu.Lock()
-				told = append(told, lines(batch)...)
+				confirmed = append(confirmed, lines(batch)...)
 				mu.Unlock()
 				load.list(froms(batch...)...)
 			}
@@ -206,25 +208,25 @@ func TestKills(t *testing.T) {
 	d.ready()
 	d.await(0, "adopted")
 	stop()
-	for _, a := range told[:min(len(told), 50)] {
+	for _, a := range confirmed[:min(len(confirmed), 50)] {
 		h.explain(a, true)
 	}
-	if l := h.list("manual"); l.ByCommand < len(told) {
-		t.Errorf("%d entries by command, want %d at least", l.ByCommand, len(told))
+	if l := h.list("manual"); l.ByCommand < len(confirmed) {
+		t.Errorf("%d manual entries, want %d at least", l.ByCommand, len(confirmed))
 	}
-	load.await(uint64(1000 + len(told)))
+	load.await(uint64(1000 + len(confirmed)))
 	load.finish()
 	kept, err := journal.Read(filepath.Join(h.dir, "state", "entries"))
 	if err != nil {
 		t.Error(err)
 	}
-	for _, a := range told {
+	for _, a := range confirmed {
 		if !slices.ContainsFunc(kept, func(e journal.Entry) bool { return e.Key.Src.String() == a }) {
 			t.Errorf("%s was added, and is not in the journal", a)
 		}
 	}
-	t.Logf("it takes %v to start; %d entries were added between the kills", started.Round(time.Millisecond), len(told))
-	if len(told) < 50 {
+	t.Logf("it takes %v to start; %d entries were added between the kills", started.Round(time.Millisecond), len(confirmed))
+	if len(confirmed) < 50 {
 		t.Error("too few for the test to say anything")
 	}
 	d.complain()
@@ -237,11 +239,11 @@ func TestUpgrades(t *testing.T) {
 	load := h.flood()
 	d := h.start(releases[0])
 	load.run()
-	var told []string
+	var confirmed []string
 	for round := 1; round <= rounds(6, 20); round++ {
 		batch := addresses(commandBlock, 10*round, 10)
 		h.mustChange("", false, lines(batch)...)
-		told = append(told, lines(batch)...)
+		confirmed = append(confirmed, lines(batch)...)
 		load.list(froms(batch...)...)
 		before := h.attachment()
 
@@ -261,7 +263,7 @@ func TestUpgrades(t *testing.T) {
 		if got, want := now.Reasons["blocked"].Packets, before.Reasons["blocked"].Packets; got < want {
 			t.Errorf("upgrade %d: the counter goes back from %d to %d", round, want, got)
 		}
-		for _, a := range told {
+		for _, a := range confirmed {
 			h.explain(a, true)
 		}
 		load.await(1000)

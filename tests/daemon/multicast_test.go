@@ -17,8 +17,8 @@ import (
 	"weir/tests/lab"
 )
 
-// stream sends multicast to a router all the time, and notes what comes to each
-// host behind it.
+// stream sends multicast to a router continuously, and records what each host
+// behind it receives.
 type stream struct {
 	*lab.Router
 	t      testing.TB
@@ -36,7 +36,7 @@ type stream struct {
 const (
 	// Packets a second: enough to be there at every change.
 	multicastRate = 4000
-	// So many fill no wire's queue.
+	// A number that does not fill a wire's queue.
 	multicastInQueue = 128
 )
 
@@ -101,9 +101,8 @@ func (s *stream) receive(rx *lab.Receiver, port int) {
 	}
 }
 
-// mark is the number of the last packet that was sent, some time after which it, too,
-// has been through: one behind it has come to the first port, which lists the first
-// group.
+// mark returns the number of the last packet sent, once it has passed: a later
+// one has reached the first port, which lists the first group.
 func (s *stream) mark() uint64 {
 	s.t.Helper()
 	time.Sleep(100 * time.Millisecond)
@@ -126,8 +125,8 @@ func (s *stream) end() {
 // spans are numbers of packets, from one up to another.
 type span struct{ from, to uint64 }
 
-// check says which packets of a group have come to a port, or not, in spite of
-// these spans in which they must, or must not.
+// check fails for packets of a group that have wrongly reached or missed a
+// port, given the spans in which it must or must not receive them.
 func (s *stream) check(what string, group, port int, want bool, spans ...span) {
 	s.t.Helper()
 	checked, wrong := 0, 0
@@ -159,10 +158,10 @@ func (h *host) groups(iface string, remove bool, groups ...string) {
 	}
 }
 
-// A router with three ports. Groups come and go by command, lists and configuration
-// are read again, the daemon is killed: what a port wants all the time loses no
-// packet, what it does not want never comes there, and a change by command is in
-// force when it returns and outlasts the daemon.
+// A router with three ports. Groups are added and removed manually, lists and
+// configuration are reloaded, the daemon is killed: a group that a port wants
+// all the time loses no packet, one that it does not want never reaches it, and
+// a manual change is active when the command returns and survives the daemon.
 func TestMulticast(t *testing.T) {
 	const steady, steady6, changing, unwanted = 0, 1, 2, 3
 	r := lab.NewRouter(t, 3)
@@ -192,7 +191,7 @@ func TestMulticast(t *testing.T) {
 	for range rounds(3, 60) {
 		toggle()
 	}
-	// Others, whose bits are shared, come and go meanwhile.
+	// Others, with shared bits, are added and removed meanwhile.
 	var others []string
 	for i := range 32 {
 		others = append(others, netip.AddrFrom4([4]byte{232, 1, 1, byte(i)}).String())
@@ -225,7 +224,7 @@ func TestMulticast(t *testing.T) {
 	kept.to = s.mark()
 	h.shows("out3", api.MulticastGroup{Group: "239.4.4.4", Configured: true})
 	d.complain()
-	// A port that goes away, and comes back, takes its groups up again.
+	// A port that disappears and returns has its groups again.
 	renamed := r.Ports[1].Port.Rename(t, "gone")
 	d.await(0, "multicast cannot be forwarded")
 	gone := span{from: s.sent.Load() + 1}
@@ -246,7 +245,7 @@ func TestMulticast(t *testing.T) {
 	t.Logf("%d packets; %+v", all.to-all.from, m)
 	if m.Copied == 0 || m.Left == 0 || m.Interfaces[0].Sent == 0 || m.Interfaces[2].Sent != 0 || m.Interfaces[2].Dropped == 0 ||
 		m.Groups != 4 || m.MaxGroups != 64 || m.Planned > 1e-6 || m.Interfaces[0].FalsePositiveRate > m.Planned {
-		t.Errorf("told: %+v", m)
+		t.Errorf("reported: %+v", m)
 	}
 	s.end()
 	s.check("always wanted", steady, 0, true, all)
@@ -264,7 +263,7 @@ func TestMulticast(t *testing.T) {
 	s.check("wanted elsewhere", changing, 2, false, all)
 }
 
-// multicast is what the daemon tells of what it forwards.
+// multicast returns the daemon's report on forwarding.
 func (h *host) multicast() *api.Multicast {
 	h.t.Helper()
 	m, err := h.api.Multicast(h.t.Context())
@@ -274,7 +273,7 @@ func (h *host) multicast() *api.Multicast {
 	return m
 }
 
-// shows checks that a group is told of for an interface, and where it is from.
+// shows checks that a group is reported for an interface, with its origin.
 func (h *host) shows(iface string, want api.MulticastGroup) {
 	h.t.Helper()
 	m := h.multicast()
@@ -288,7 +287,7 @@ func (h *host) shows(iface string, want api.MulticastGroup) {
 	h.t.Errorf("no group %+v of %s: %+v", want, iface, m)
 }
 
-// What cannot be done is refused, and changes nothing.
+// Impossible changes are rejected, and change nothing.
 func TestMulticastRefused(t *testing.T) {
 	r := lab.NewRouter(t, 1)
 	h := hostAt(t, r.Lab)
@@ -302,7 +301,7 @@ func TestMulticastRefused(t *testing.T) {
 	}
 	change(api.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.1"}}, "forwards no multicast")
 	if _, err := h.api.Multicast(t.Context()); err == nil {
-		t.Error("multicast is told of where there is none")
+		t.Error("multicast is reported where there is none")
 	}
 	h.configure(h.B.Iface, "lists: {always: {%s}}\nmulticast: {max_groups: 3, interfaces: [{name: out1, groups: [239.1.1.1]}]}\n", h.feed(10))
 	if _, err := h.api.Reload(t.Context()); err != nil {
@@ -322,8 +321,8 @@ func TestMulticastRefused(t *testing.T) {
 	}
 }
 
-// Groups that were added to an interface which the configuration no longer names are
-// told of, can be removed, and come back with the interface.
+// Groups that were added to an interface which the configuration no longer
+// names are reported, can be removed, and return with the interface.
 func TestGroupsOfNoInterface(t *testing.T) {
 	r := lab.NewRouter(t, 1)
 	h := hostAt(t, r.Lab)
@@ -378,6 +377,6 @@ func TestGroupsOfNoInterface(t *testing.T) {
 	h.groups("out1", true, "ff0e::2")
 	reload("")
 	if _, err := h.api.Multicast(t.Context()); err == nil {
-		t.Error("multicast is told of where there is none")
+		t.Error("multicast is reported where there is none")
 	}
 }

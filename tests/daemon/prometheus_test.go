@@ -22,8 +22,8 @@ import (
 
 const observability = "../../docs/observability/"
 
-// Prometheus scrapes a daemon under traffic: everything that the dashboard asks
-// has an answer, and the alert rules fire when they should.
+// Prometheus scrapes a daemon under traffic: every query of the dashboard has
+// an answer, and the alert rules fire when they should.
 func TestPrometheus(t *testing.T) {
 	path, err := exec.LookPath("prometheus")
 	if err != nil {
@@ -63,7 +63,7 @@ lists:
 
 	asked := questions(t, metrics)
 	for deadline, round := time.Now().Add(patience), 0; len(asked) > 0; round++ {
-		// What is counted when it happens is seen only if Prometheus has looked before.
+		// An increase is visible only if Prometheus has scraped before.
 		h.mustChange("", false, address(commandBlock, round).String())
 		if err := inside.Send(marked); err != nil {
 			t.Fatal(err)
@@ -81,7 +81,7 @@ lists:
 		t.Errorf("%s: no answer to %s", q.who, q.expr)
 	}
 	p.fires("WeirFeedStale", "WeirFeedRefused", "WeirMulticastInterfaceAbsent")
-	load.stop() // some of what is not listed is lost, in approximate mode
+	load.stop() // approximate mode drops some unlisted packets
 	d.kill()
 	p.fires("WeirDown")
 }
@@ -101,8 +101,8 @@ func (h *host) marked() []byte {
 	return slices.Concat(h.B.MAC, h.A.MAC, f[12:14], pkt)
 }
 
-// freeAddress is one of the loopback's on which nobody listens. It is none that
-// anybody else is given before it is used.
+// freeAddress returns an unused loopback address that no one else is assigned
+// before it is used.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 1+rand.N(254), rand.N(256), 1+rand.N(254)))
@@ -113,7 +113,7 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// question is what a panel, a variable or an annotation asks.
+// question is the query of a panel, a variable or an annotation.
 type question struct {
 	who   string
 	expr  string
@@ -217,7 +217,8 @@ rule_files: [%s]
 	return &prom{h.t.(*testing.T), "http://" + address + "/api/v1/"}
 }
 
-// get asks its API, and reports whether there is an answer: not before it is up.
+// get queries its API, and reports whether there is an answer: not before it is
+// up.
 func (p *prom) get(path string, data any) bool {
 	p.t.Helper()
 	r, err := http.Get(p.url + path)
@@ -238,7 +239,7 @@ func (p *prom) get(path string, data any) bool {
 	return true
 }
 
-// answers tells whether there is a series, and a number in it.
+// answers reports whether there is a series with a number.
 func (p *prom) answers(q question) bool {
 	p.t.Helper()
 	var data struct {

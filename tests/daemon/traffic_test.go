@@ -20,8 +20,8 @@ import (
 
 // The kind of a packet is the first byte of its number.
 const (
-	listedKind = byte(iota + 1) // must not come through
-	cleanKind                   // must come through
+	listedKind = byte(iota + 1) // must not pass
+	cleanKind                   // must pass
 	probeKind                   // is waited for
 	endKind                     // passes before any list, after all packets sent before it
 )
@@ -63,22 +63,22 @@ func froms(addrs ...netip.Addr) []key.Tuple {
 	return all
 }
 
-// Packets a second. The receiver's buffer takes what passes for many seconds, and
-// what is sent at once is little beside the wire's queue of 256.
+// Packets per second. The receiver's buffer has room for many seconds of
+// passing packets, and a burst is small compared with the wire's queue of 256.
 const (
 	listedRate = 20_000
 	cleanRate  = 4_000
 	sendStep   = time.Millisecond
 	mostAtOnce = 4 // steps that are made up for, where the sender did not run
 
-	// What may be in the queue, where others keep its CPU: so many clean packets, and
-	// the listed ones between them, when more are sent; and so many probes.
+	// What may be in the queue while its CPU is busy: clean packets with the
+	// listed ones between them, and probes.
 	cleanInQueue  = 8
 	probesInQueue = 64
 )
 
-// traffic goes over a wire all the time: packets that are listed, and must not
-// come through, and others, all of which must.
+// traffic is sent over a wire continuously: listed packets, which must not
+// pass, and others, all of which must.
 type traffic struct {
 	*lab.Lab
 	t     testing.TB
@@ -86,9 +86,9 @@ type traffic struct {
 	tx    *lab.Sender
 
 	clean  [][]byte
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	listed [][]byte
-	probed map[uint64]chan struct{} // by number, of what has not come
+	probed map[uint64]chan struct{} // by number, not yet received
 
 	sentListed, sentClean, refused atomic.Uint64 // refused are those that the wire has not taken
 	leaked, arrived                atomic.Uint64
@@ -100,9 +100,9 @@ type traffic struct {
 	done, over                     atomic.Bool
 }
 
-// startTraffic begins to send packets that are listed, and others. The first ones
-// go over the wire before anything filters there, where all must arrive: what is
-// lost later is not lost by the wire.
+// startTraffic starts sending listed and unlisted packets. The first ones are
+// sent before anything filters, and all of them must arrive: later losses are
+// not the wire's.
 func startTraffic(t testing.TB, l *lab.Lab, listed, clean []key.Tuple) *traffic {
 	t.Helper()
 	f := &traffic{Lab: l, t: t, began: time.Now(), tx: l.A.Sender(t), probed: make(map[uint64]chan struct{})}
@@ -122,10 +122,10 @@ func startTraffic(t testing.TB, l *lab.Lab, listed, clean []key.Tuple) *traffic 
 	return f
 }
 
-// run begins, when what is listed is filtered.
+// run starts the traffic once the listed packets are filtered.
 func (f *traffic) run() { f.sending.Go(f.send) }
 
-// list adds to the packets that must not come through from now on.
+// list adds packets that must not pass from now on.
 func (f *traffic) list(tuples ...key.Tuple) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -215,7 +215,7 @@ func (f *traffic) receive(rx *lab.Receiver) {
 	}
 }
 
-// passes sends a packet each and tells which of them come through.
+// passes sends one packet each and returns which of them pass.
 func (f *traffic) passes(tuples ...key.Tuple) (all []bool) {
 	f.t.Helper()
 	for some := range slices.Chunk(tuples, probesInQueue) {
@@ -306,8 +306,8 @@ func (f *traffic) stop() {
 	f.receiving.Wait()
 }
 
-// finish ends the traffic and gives the account of it: it fails the test for
-// anything that came through or was lost.
+// finish ends the traffic and fails the test for anything that wrongly passed
+// or was lost.
 func (f *traffic) finish() {
 	f.t.Helper()
 	f.pause()
@@ -327,8 +327,8 @@ func (f *traffic) finish() {
 	}
 }
 
-// lost describes the clean packets that have not come: runs of numbers, with when
-// they were sent.
+// lost describes the missing clean packets: runs of numbers, with the times
+// when they were sent.
 func (f *traffic) lost() (all []string) {
 	f.came = append(f.came, make([]bool, max(0, int(f.sentClean.Load())-len(f.came)))...)
 	for i := 0; i < len(f.came); i++ {

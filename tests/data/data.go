@@ -44,7 +44,7 @@ func Find() (string, error) {
 		}
 		dir = filepath.Join(root, "..", "shared", "data")
 	}
-	return filepath.EvalSymlinks(dir) // a walk does not follow what it starts at
+	return filepath.EvalSymlinks(dir) // a walk does not follow a link that it starts at
 }
 
 // root returns the directory of go.mod, above the directory of the running test.
@@ -144,7 +144,7 @@ func members(name string, archive io.Reader, fn func(name string, content io.Rea
 	}
 }
 
-// isCapture goes by the name, as the content may be too damaged to tell.
+// isCapture decides by the name, as the content may be too damaged.
 func isCapture(name string) bool {
 	name = strings.TrimSuffix(strings.TrimSuffix(name, ".gz"), ".zst")
 	return strings.HasSuffix(name, ".pcap") || strings.HasSuffix(name, ".pcapng")

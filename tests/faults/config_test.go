@@ -91,8 +91,8 @@ func newSlow(t *testing.T, body string) *slow {
 	return s
 }
 
-// Signals that come while lists are loaded, at the start or with a new
-// configuration: SIGTERM ends it soon and changes nothing, SIGHUP waits.
+// Signals during loading of lists, at the start or with a new configuration:
+// SIGTERM ends it soon and changes nothing, SIGHUP waits.
 func TestSignals(t *testing.T) {
 	t.Parallel()
 	g := newGround(t)

@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// What would cover the failsafe set, or too much of the address space, is refused
-// when weir starts, when a feed changes, by command, and by configuration.
+// Entries that would cover the failsafe set, or too much of the address space,
+// are rejected at the start, in a changed feed, in commands, and in a
+// configuration.
 func TestCoverage(t *testing.T) {
 	t.Parallel()
 	g := newGround(t)
@@ -70,7 +71,7 @@ lists:
 		t.Errorf("refused commands have left %d entries", n)
 	}
 
-	// What was good stays so over a crash, whatever the feeds hold by now.
+	// Good contents survive a crash, whatever the feeds contain by now.
 	d.kill()
 	d = g.begin()
 	g.filters("refused, after a restart", held, []string{"130.0.0.1", "10.9.0.1", "10.9.9.1"})

@@ -18,7 +18,8 @@ import (
 	"weir/tests/lab"
 )
 
-// private gives the test mounts of its own, which those that it starts see too.
+// private gives the test its own mount namespace, shared with the processes
+// that it starts.
 func private(t *testing.T) {
 	t.Helper()
 	lab.Root(t)
@@ -56,9 +57,9 @@ func (g *ground) block(code int, entries ...string) (stderr string) {
 	return stderr
 }
 
-// On a full disk feeds come into force all the same, and entries expire; what
-// could not be saved is told. What is added by command could not outlast a
-// restart, and is refused.
+// On a full disk feeds still become active, and entries expire; a failure to
+// save is reported. Manual entries, which would not survive a restart, are
+// rejected.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	private(t)
@@ -133,8 +134,8 @@ lists:
 	d.stop()
 }
 
-// On a disk that cannot be written to, weir starts with what is there, follows
-// its feeds, and refuses what could not outlast a restart.
+// On a read-only disk, weir starts with the saved state, follows its feeds, and
+// rejects changes that would not survive a restart.
 func TestReadOnlyDisk(t *testing.T) {
 	t.Parallel()
 	private(t)
@@ -174,8 +175,8 @@ func TestReadOnlyDisk(t *testing.T) {
 	d.stop()
 }
 
-// Whatever a crash or a disk has done to the journal: what is intact is in force,
-// and the log says what is lost.
+// However a crash or a disk has damaged the journal: intact records are active,
+// and losses are logged.
 func TestJournal(t *testing.T) {
 	three := []string{"10.1.0.1", "10.1.0.2", "10.1.0.3"}
 	for _, c := range []struct {
@@ -217,8 +218,8 @@ func TestJournal(t *testing.T) {
 	}
 }
 
-// A file in the journal's place that is none ends a start, and nothing is lost:
-// neither the file nor what filters.
+// A file that is not a journal prevents the start, and nothing is lost: neither
+// the file nor the active filter.
 func TestNoJournal(t *testing.T) {
 	t.Parallel()
 	g := newGround(t)
@@ -235,12 +236,12 @@ func TestNoJournal(t *testing.T) {
 	}
 	g.says("weir run", strings.Join(d.log(), "\n"), g.journal(), "not a journal of weir", "move it out of the way")
 	if b, err := os.ReadFile(g.journal()); err != nil || string(b) != rubbish {
-		t.Errorf("the file holds %q, %v", b, err)
+		t.Errorf("the file contains %q, %v", b, err)
 	}
 	g.filters("not started", []string{"10.1.0.1"}, []string{"10.1.0.2"})
 }
 
-// A weir that is killed while it writes its journal anew has lost nothing.
+// A weir that is killed while it rewrites its journal loses nothing.
 func TestKilledWhileCompacting(t *testing.T) {
 	t.Parallel()
 	g := newGround(t)
@@ -255,8 +256,8 @@ func TestKilledWhileCompacting(t *testing.T) {
 	g.block(0, many...)
 	g.block(0, many...)
 
-	// The third time, more than a mebibyte is superseded, which is when it is
-	// written anew: to a pipe, which holds 64 KiB, this does not end.
+	// The third time, more than a mebibyte is superseded, which causes a
+	// rewrite: to a pipe, which has room for 64 KiB, it never ends.
 	next := g.journal() + ".new"
 	if err := unix.Mkfifo(next, 0o600); err != nil {
 		t.Fatal(err)
@@ -274,12 +275,12 @@ func TestKilledWhileCompacting(t *testing.T) {
 	begun := make([]byte, 10_000)
 	pipe.SetReadDeadline(time.Now().Add(patience))
 	if _, err := io.ReadFull(pipe, begun); err != nil {
-		t.Fatalf("the journal is not written anew: %v", err)
+		t.Fatalf("the journal is not rewritten: %v", err)
 	}
 	g.filters("compacting", held, []string{"10.1.0.2"})
 	d.kill()
 	if command.Wait() == nil {
-		t.Error("the command has succeeded before its changes were in force")
+		t.Error("the command returned before its changes were active")
 	}
 	g.filters("killed", held, []string{"10.1.0.2"})
 

@@ -1,8 +1,8 @@
-// Package faults breaks what weir stands on, one thing at a time, while it
-// filters by a configuration: feeds, the disk, the kernel's memory, its verifier,
-// privileges, the interface, the socket, the configuration itself. weir filters
-// on by what was in force, says what is wrong and what to do, and recovers when
-// the fault is over.
+// Package faults breaks weir's environment, one thing at a time, while it
+// filters by a configuration: feeds, the disk, the kernel's memory, its
+// verifier, privileges, the interface, the socket, the configuration itself.
+// weir keeps filtering with the active state, reports what is wrong and what to
+// do, and recovers when the fault is over.
 package faults
 
 import (
@@ -37,7 +37,7 @@ import (
 // patience is how long a test waits for what must happen.
 const patience = 20 * time.Second
 
-var binaries string // directory of what is built, which every user may enter
+var binaries string // directory of built binaries, accessible to every user
 
 func TestMain(m *testing.M) {
 	os.Exit(buildAndRun(m))
@@ -108,8 +108,8 @@ func (g *ground) yaml(more string) string {
 // configure writes a configuration.
 func (g *ground) configure(more string) { g.t.Helper(); write(g.t, g.config, g.yaml(more)) }
 
-// file writes a file beside the configuration and gives its path. It has another
-// name before it is whole, as feeds want it.
+// file writes a file beside the configuration and returns its path. It is
+// renamed into place, as feeds require.
 func (g *ground) file(name, text string) string {
 	g.t.Helper()
 	path := filepath.Join(g.dir, name)
@@ -136,7 +136,7 @@ func (g *ground) weir(code int, args ...string) (stdout, stderr string) {
 	return g.command(nil, code, args...)
 }
 
-// ask is weir for a command that goes by the socket.
+// ask runs a weir command that uses the socket.
 func (g *ground) ask(code int, args ...string) (stdout, stderr string) {
 	g.t.Helper()
 	return g.weir(code, append(args, "--socket", g.socket)...)
@@ -228,7 +228,7 @@ func (d *daemon) start() {
 	go func() {
 		defer close(d.ended)
 		lines := bufio.NewScanner(pipe)
-		lines.Buffer(nil, 1<<20) // what the verifier says is long
+		lines.Buffer(nil, 1<<20) // the verifier's log is long
 		for lines.Scan() {
 			d.mu.Lock()
 			d.lines = append(d.lines, lines.Text())
@@ -237,7 +237,7 @@ func (d *daemon) start() {
 	}()
 }
 
-// log is what weir has said so far.
+// log returns weir's log so far.
 func (d *daemon) log() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -293,7 +293,7 @@ func (d *daemon) kill() {
 	d.Wait()
 }
 
-// end waits for the end, and gives the exit code.
+// end waits for the process to end and returns its exit code.
 func (d *daemon) end() int {
 	d.t.Helper()
 	select {
@@ -316,7 +316,7 @@ func (d *daemon) stop() {
 }
 
 // came sends a packet from each address and returns the addresses whose packets
-// came through.
+// passed.
 func (g *ground) came(from []string) (came []string) {
 	g.t.Helper()
 	frames := make([][]byte, len(from))
@@ -366,7 +366,7 @@ func (g *ground) until(what string, is func() bool) {
 	}
 }
 
-// list is what `weir lists` says of a list.
+// list returns the entry of a list in `weir lists`.
 func (g *ground) list(name string) api.List {
 	g.t.Helper()
 	out, _ := g.ask(0, "lists", "--json")
@@ -381,8 +381,8 @@ func (g *ground) list(name string) api.List {
 	return all.Lists[i]
 }
 
-// metrics are those that weir serves on its socket, by what stands before the
-// value.
+// metrics returns the metrics that weir serves on its socket, by name and
+// labels.
 func (g *ground) metrics() map[string]float64 {
 	g.t.Helper()
 	client := http.Client{Timeout: patience, Transport: &http.Transport{

@@ -24,7 +24,7 @@ type badFeed struct {
 var badFeeds = []badFeed{
 	{"missing", status(404), "status", "404 Not Found"},
 	{"broken", status(500), "status", "500 Internal Server Error"},
-	{"unchanged", status(304), "", ""}, // asked: good contents have a tag
+	{"unchanged", status(304), "", ""}, // conditional: good contents have a tag
 	{"page", text("<html>\n<body>504 Gateway Time-out</body>\n</html>\n"), "garbage", "too many bad lines"},
 	{"empty", text(""), "empty", "no entries"},
 	{"shrunk", text("10.0.0.1\n"), "shrunk", "1 entries, down from 4: more than 50% removed (raise max_shrink to accept it)"},
@@ -70,7 +70,7 @@ func bomb() []byte {
 	return packed.Bytes()
 }
 
-// serve serves what a function gives for a path.
+// serve serves what a function returns for a path.
 func serve(t *testing.T, handler func(path string) http.HandlerFunc) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler(r.URL.Path)(w, r) }))
@@ -81,9 +81,9 @@ func serve(t *testing.T, handler func(path string) http.HandlerFunc) *httptest.S
 // address is one of a list's: of the list's number, by its own.
 func address(list, number int) string { return fmt.Sprintf("10.0.%d.%d", list, number) }
 
-// Every way for a feed to fail, all of them at once: what the lists held stays in
-// force, also over a restart, until the feeds are whole again. Those that were
-// never whole do not keep the others.
+// Every way for a feed to fail, all at once: the lists' contents stay active,
+// even across a restart, until the feeds recover. Feeds that never had contents
+// do not block the others.
 func TestFeeds(t *testing.T) {
 	t.Parallel()
 	g := newGround(t)
@@ -156,8 +156,8 @@ func TestFeeds(t *testing.T) {
 	d.stop()
 }
 
-// checkBad waits until all feeds have failed that are to, and checks what weir
-// says of each: lists and metrics.
+// checkBad waits until all bad feeds have failed, and checks lists and metrics
+// for each.
 func (g *ground) checkBad(when, url string) {
 	g.t.Helper()
 	for _, f := range badFeeds {

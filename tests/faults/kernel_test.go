@@ -22,7 +22,8 @@ import (
 	"weir/tests/lab"
 )
 
-// spoilt is weir whose object can be spoilt while it runs: see testdata/spoil.go.
+// spoilt builds a weir whose object can be corrupted at run time: see
+// testdata/spoil.go.
 var spoilt = sync.OnceValues(func() (string, error) {
 	const name = "spoilt"
 	var replace struct{ Replace map[string]string }
@@ -57,8 +58,8 @@ func (g *ground) program() int {
 	return s.Attachments[0].Program
 }
 
-// What the verifier refuses leaves all as it was: configuration, lists, entries,
-// and the program of the weir before this one.
+// A program that the verifier rejects leaves everything unchanged:
+// configuration, lists, entries, and the program of the previous weir.
 func TestVerifier(t *testing.T) {
 	t.Parallel()
 	g := newGround(t)
@@ -95,7 +96,7 @@ func TestVerifier(t *testing.T) {
 	g.refuses([]string{"1 of 1"}, "refresh", "feed")
 	d.wait(append(verifier, "not in force", `"list":"feed"`)...)
 	g.untilMetric(0, "weir_last_reload_successful")
-	// What would go in place waits behind what could not.
+	// In-place changes wait for earlier ones that failed.
 	g.refuses(append(verifier, "nothing was changed, for earlier changes have to come first"), "block", "10.0.0.5")
 	g.refuses(verifier, "unblock", "10.0.0.3")
 	g.filters("lists are refused", held, append(clean, "10.0.0.5"))
@@ -130,8 +131,8 @@ func TestVerifier(t *testing.T) {
 	g.filters("not started", held, clean[:1])
 }
 
-// confine bounds the memory that a process gets from now on, that of its maps
-// included. The function that it gives ends that.
+// confine bounds the memory that a process gets from now on, including its
+// maps, until the returned function is called.
 func confine(t *testing.T, pid, bytes int) (free func()) {
 	t.Helper()
 	for _, version := range []struct{ parent, limit, none, killer string }{
@@ -167,11 +168,11 @@ func TestMemory(t *testing.T) {
 	t.Parallel()
 	g := newGround(t)
 	feed := g.file("feed", "10.0.0.1\n")
-	// A generation has a table of 16 MiB for the weights of so many elements.
+	// The weights of this number of elements take a table of 16 MiB.
 	config := "mode: approx\nlearning: {elements: 1048576}\nlists:\n  feed: {sources: [{file: " + feed + "}]}\n"
 	g.configure(config)
 	d := g.run("weir")
-	d.Env = append(os.Environ(), "GOMEMLIMIT=8MiB", "GOGC=20") // of what it may have, for what is not maps
+	d.Env = append(os.Environ(), "GOMEMLIMIT=8MiB", "GOGC=20") // of its limit, for memory other than maps
 	d.start()
 	d.filtering()
 	g.answers()
@@ -179,7 +180,7 @@ func TestMemory(t *testing.T) {
 	held, clean := []string{"10.0.0.1", "10.0.0.3"}, []string{"10.0.0.2", "10.5.0.1", "10.6.0.1"}
 
 	free := confine(t, d.Process.Pid, 16<<20)
-	t.Cleanup(d.kill) // before its group goes
+	t.Cleanup(d.kill) // before its group is removed
 	memory := []string{"map block_hot with ", " entries of 64 bytes", "cannot allocate memory"}
 	g.configure(config + "  more: {}\n")
 	g.refuses(append(memory, "the old configuration stays in force"), "reload")
@@ -282,8 +283,7 @@ func TestCapabilities(t *testing.T) {
 	d.stop()
 }
 
-// occupy attaches a program that is none of weir's, until the function that it
-// gives is called.
+// occupy attaches a foreign program until the returned function is called.
 func occupy(t *testing.T, e lab.End, iface string) (leave func()) {
 	t.Helper()
 	foreign, err := ebpf.NewProgram(&ebpf.ProgramSpec{

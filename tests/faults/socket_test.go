@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A socket on which nobody listens, left by a crash, is made anew; and commands
-// say that nobody listens, while the kernel filters on.
+// A stale socket, left by a crash, is recreated; until then commands report
+// that no daemon is listening, while the kernel keeps filtering.
 func TestStaleSocket(t *testing.T) {
 	t.Parallel()
 	g := newGround(t)
@@ -32,8 +32,8 @@ func TestStaleSocket(t *testing.T) {
 	d.stop()
 }
 
-// Where its socket cannot be had, weir filters, says so, and has it as soon as it
-// can be had.
+// If its socket is unavailable, weir filters, reports it, and opens the socket
+// as soon as it can.
 func TestSocket(t *testing.T) {
 	t.Parallel()
 	private(t) // for the read-only directory
@@ -82,7 +82,7 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// An address for metrics that comes later, as at boot, is listened at then.
+// A metrics address that is assigned later, as at boot, is listened on then.
 func TestLateAddress(t *testing.T) {
 	t.Parallel()
 	g := newGround(t)

@@ -91,7 +91,7 @@ func TestAttach(t *testing.T) {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := lab.New(t)
 			err := lifecycle(pins(t), loader.Target{Netns: l.B.Netns, Iface: l.B.Iface}, mode, g)
-			told(t, err)
+			attribute(t, err)
 			if err != nil {
 				t.Error(err)
 			}
@@ -117,7 +117,7 @@ func TestFrags(t *testing.T) {
 		}
 		defer p.Close()
 		_, err = p.Test(make([]byte, 60_000))
-		told(t, err)
+		attribute(t, err)
 		if (err == nil) != want {
 			t.Errorf("a frame of 60000 bytes: %v", err)
 		}
@@ -126,7 +126,7 @@ func TestFrags(t *testing.T) {
 		l := lab.New(t)
 		l.A.In(t, func() { setMTU(t, l.A.Iface, 9000) })
 		err := lifecycle(pins(t), loader.Target{Netns: l.B.Netns, Iface: l.B.Iface}, loader.Native, g)
-		told(t, err)
+		attribute(t, err)
 		if !want && !errors.Is(err, loader.ErrMTU) || want && err != nil {
 			t.Errorf("native: %v", err)
 		}
@@ -139,7 +139,7 @@ func TestFrags(t *testing.T) {
 // The driver of virtual machines, natively.
 func TestVirtio(t *testing.T) {
 	lab.Root(t)
-	name := os.Getenv("WEIR_VIRTIO") // what the guest of `make test-kernels` calls it
+	name := os.Getenv("WEIR_VIRTIO") // its name in the guest of `make test-kernels`
 	if name == "" {
 		t.Skip("WEIR_VIRTIO names no interface to try")
 	}
@@ -150,7 +150,7 @@ func TestVirtio(t *testing.T) {
 	for _, mode := range []loader.Hook{loader.Native, loader.Generic} {
 		t.Run(mode.String(), func(t *testing.T) {
 			err := lifecycle(pins(t), loader.Target{Iface: name}, mode, g)
-			told(t, err)
+			attribute(t, err)
 			if err != nil {
 				t.Error(err)
 			}
@@ -160,7 +160,7 @@ func TestVirtio(t *testing.T) {
 		setMTU(t, name, 9000)
 		defer setMTU(t, name, 1500)
 		err := lifecycle(pins(t), loader.Target{Iface: name}, loader.Native, g)
-		told(t, err)
+		attribute(t, err)
 		if err != nil && !errors.Is(err, loader.ErrMTU) {
 			t.Error(err)
 		}
@@ -178,8 +178,8 @@ func setMTU(t *testing.T, name string, mtu int) {
 	}
 }
 
-// told makes the outcome an attribute of the test.
-func told(t *testing.T, err error) {
+// attribute makes the outcome an attribute of the test.
+func attribute(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Log(err)

@@ -12,7 +12,7 @@ import (
 func TestBench(t *testing.T) {
 	g := generation(t)
 	keys, err := probe.NewKeys()
-	told(t, err)
+	attribute(t, err)
 	if want := atLeast(t, 5, 17); want != (err == nil) || !want && !errors.Is(err, loader.ErrUnsupported) {
 		t.Error(err)
 	}

@@ -15,7 +15,7 @@ func TestMulticast(t *testing.T) {
 	lab.Root(t)
 	l := lab.New(t)
 	g, err := loader.NewGeneration(loader.Config{Multicast: loader.Multicast{Ports: 1, Lines: 8, First: 5, Rest: 6}})
-	told(t, err)
+	attribute(t, err)
 	if !atLeast(t, 5, 14) {
 		if !errors.Is(err, loader.ErrUnsupported) || !strings.Contains(err.Error(), "5.14") {
 			t.Errorf("error %v", err)

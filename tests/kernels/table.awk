@@ -1,6 +1,6 @@
 # Makes the tables of results, in Markdown. The arguments are kernels, whose results
 # are in cache/KERNEL/results: the output of test binaries with -test.v, between
-# lines of their own. What a test tells as an attribute has a row: "outcome" in the
+# lines of their own. A test attribute has a row: "outcome" in the
 # first table, "instructions" in the second. Ends with 1 unless all is well.
 
 function set(table, name, what) {

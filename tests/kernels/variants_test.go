@@ -67,18 +67,19 @@ func failsafe() loader.Failsafe {
 	f.N_ports, f.N_v4, f.N_v6 = uint32(len(f.Ports)), uint32(len(f.V4)), uint32(len(f.V6))
 	for i := range f.Ports {
 		f.Ports[i].Port, f.Ports[i].Proto = uint16(i), 6
-		// A mask of zero would match every packet, and what follows be dead code.
+		// A mask of zero would match every packet and make the rest dead code.
 		f.V4[i].Addr[0], f.V4[i].Mask[0] = uint32(i), ^uint32(0)
 		f.V6[i].Addr[0], f.V6[i].Mask[0] = uint32(i), ^uint32(0)
 	}
 	return f
 }
 
-// maxVerified is what a program may cost the verifier, in instructions that it
-// walks. Its limit is a million; the rest is left to kernels that are not tried.
+// maxVerified is the maximum cost of a program, in instructions processed by
+// the verifier. Its limit is a million; the rest is a margin for untested
+// kernels.
 const maxVerified = 600_000
 
-// What the verifier walks is told as an attribute of each test.
+// The verifier's cost is an attribute of each test.
 func TestVariants(t *testing.T) {
 	lab.Root(t)
 	type shapes struct {

@@ -1,4 +1,4 @@
-// Package lab gives a test two network namespaces with a veth pair between
+// Package lab provides tests with two network namespaces with a veth pair between
 // them, and raw sockets to send and receive frames with.
 package lab
 
@@ -31,9 +31,9 @@ func Root(t testing.TB) {
 	t.Skip("needs root")
 }
 
-// New makes a lab, which is gone when the test ends. Without being root, the
-// test ends like with [Root]. The wire is nearly silent, yet count what you have
-// sent, not what came.
+// New returns a lab, which is removed when the test ends. Without root, the
+// test ends as with [Root]. The wire is nearly silent, but tests should count
+// their own frames, not all that arrive.
 func New(t testing.TB) *Lab {
 	t.Helper()
 	Root(t)

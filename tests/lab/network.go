@@ -56,8 +56,8 @@ func (h Host) make() error {
 		"ipv6/conf/default/accept_dad":           "0",
 		"ipv6/conf/default/router_solicitations": "0",
 		"ipv4/icmp_ratelimit":                    "0",
-		// What was told of the groups of addresses is told again within weeks (ms):
-		// in a test it would be counted as the test's own.
+		// Repeat multicast reports within weeks (ms) only: a test would count
+		// them as its own.
 		"ipv6/conf/default/mldv1_unsolicited_report_interval": "2000000000",
 		"ipv6/conf/default/mldv2_unsolicited_report_interval": "2000000000",
 	} {
@@ -79,10 +79,9 @@ func (h Host) In(t testing.TB, fn func()) {
 	End{Netns: h.Netns}.In(t, fn)
 }
 
-// Join lays a wire, with an MTU, between interfaces of two hosts. The first one
-// gets the addresses 10.0.n.1 and fd00:n::1, the second 10.0.n.2 and fd00:n::2.
-// Their neighbours are known to them, so that nothing is sent but what the test
-// sends.
+// Join connects interfaces of two hosts by a wire with an MTU. The first has
+// the addresses 10.0.n.1 and fd00:n::1, the second 10.0.n.2 and fd00:n::2.
+// Neighbour entries are static, so that only the test sends.
 func Join(t testing.TB, n byte, mtu int, a Host, aIface string, b Host, bIface string) (aEnd, bEnd End) {
 	t.Helper()
 	end := func(h Host, iface string, i byte) End {
@@ -143,8 +142,8 @@ func (e End) address(peer End) error {
 	return nil
 }
 
-// Route adds a route at this end: what is for the prefix goes to the address at
-// the wire's other end.
+// Route adds a route at this end, for the prefix via the address at the wire's
+// other end.
 func (e End) Route(t testing.TB, prefix string, via netip.Addr) {
 	t.Helper()
 	e.In(t, func() {

@@ -12,8 +12,8 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// Router is a lab whose end B stands in a router's namespace, which has more
-// interfaces, each with a wire to a namespace of its own.
+// Router is a lab whose end B is in a router's namespace, which has further
+// interfaces, each with a wire to its own namespace.
 type Router struct {
 	*Lab
 	Ports []Port
@@ -22,8 +22,8 @@ type Router struct {
 // Port is an interface of the router, and the host at the other end of its wire.
 type Port struct{ Port, Host End }
 
-// NewRouter makes a router with so many ports, called out1 and so on, which is
-// gone when the test ends. Packets can be redirected into them.
+// NewRouter returns a router with the given number of ports, named out1 and so
+// on, which is removed when the test ends. Packets can be redirected to them.
 func NewRouter(t testing.TB, ports int) *Router {
 	t.Helper()
 	r := &Router{Lab: New(t)}
@@ -66,7 +66,7 @@ func (e End) move(name string) error {
 	return err
 }
 
-// rename gives the end's interface, of the present namespace, another name.
+// rename renames the end's interface in the present namespace.
 func (e End) rename(name string) error {
 	l, err := netlink.LinkByName(e.Iface)
 	if err == nil {
@@ -81,7 +81,7 @@ func (e End) rename(name string) error {
 	return err
 }
 
-// Rename gives the end's interface another name.
+// Rename renames the end's interface.
 func (e End) Rename(t testing.TB, name string) End {
 	t.Helper()
 	var err error
@@ -123,8 +123,8 @@ func (p Port) LeaveAndReturn(t testing.TB) {
 	}
 }
 
-// receiveRedirected lets a veth take what is redirected to its other end: for
-// that, it must have a program itself.
+// receiveRedirected lets a veth receive frames redirected to its peer, for
+// which it must have a program itself.
 func (e End) receiveRedirected(t testing.TB) error {
 	pass, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "pass", Type: ebpf.XDP, License: "GPL",

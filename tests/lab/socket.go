@@ -34,8 +34,7 @@ func (s *Sender) Send(frame []byte) error {
 	}
 }
 
-// Receiver receives the frames that come in by the wire, and not those that
-// go out. XDP has had them before.
+// Receiver receives incoming frames, after XDP, and not outgoing ones.
 type Receiver struct {
 	fd    int
 	frame []byte
@@ -56,14 +55,14 @@ func (e End) Receiver(t testing.TB) *Receiver {
 	return r
 }
 
-// vlanOffset is where a VLAN tag stands in a frame.
+// vlanOffset is the offset of a VLAN tag in a frame.
 const (
 	vlanOffset = 12
 	vlanBytes  = 4
 )
 
-// Receive returns the next frame, which is good until the next call, and
-// waits for it if need be: os.ErrDeadlineExceeded says that none has come.
+// Receive waits for the next frame, which is valid until the next call. It
+// returns os.ErrDeadlineExceeded if none arrives.
 func (r *Receiver) Receive(wait time.Duration) ([]byte, error) {
 	flags := unix.MSG_DONTWAIT
 	if wait > 0 {

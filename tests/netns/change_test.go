@@ -42,7 +42,7 @@ func frameFrom(k key.Key) []byte {
 	return frameOf(key.Tuple{Src: k.Src, Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true, SrcPort: 1, DstPort: 2})
 }
 
-// Numbers of frames say what they are; the lower half counts.
+// The upper half of a frame's number is its kind, the lower half counts.
 const (
 	listedFrame = 1 << 32
 	cleanFrame  = 2 << 32
@@ -51,12 +51,12 @@ const (
 	kindMask    = ^uint64(1<<32 - 1)
 )
 
-// cleanEvery is how many frames the load has for one that passes: few, so that
-// the receiver loses none of what comes through to a full buffer.
+// cleanEvery is the number of frames per one that passes, large enough that the
+// receiver's buffer does not overflow.
 const cleanEvery = 32
 
-// load floods the filter with numbered frames of listed sources, with a clean
-// one from time to time, and looks at all that comes through.
+// load floods the filter with numbered frames of listed sources and occasional
+// clean ones, and checks all that pass.
 type load struct {
 	sent, clean, leaked atomic.Uint64
 	passed              chan uint64 // numbers of frames that are neither
@@ -128,8 +128,8 @@ func startLoad(t *testing.T, l *lab.Lab, sources []key.Key) *load {
 	return f
 }
 
-// hasPassed looks through the frames that came through besides the load, among
-// which no added one may be, for a number.
+// hasPassed looks for a number among the frames that passed in addition to the
+// load, none of which may be an added one.
 func (f *load) hasPassed(t *testing.T, number uint64) bool {
 	t.Helper()
 	found := false
@@ -146,7 +146,7 @@ func (f *load) hasPassed(t *testing.T, number uint64) bool {
 	}
 }
 
-// await waits until the filter has had some more frames of the load.
+// await waits until the filter has seen a number of further frames of the load.
 func (f *load) await(t *testing.T, frames uint64) {
 	t.Helper()
 	until, deadline := f.sent.Load()+frames, time.Now().Add(patience)
@@ -183,8 +183,8 @@ func eachModes(t *testing.T, test func(t *testing.T, xdp loader.Hook, mode membe
 	}
 }
 
-// Generation after generation takes its place under load, and not one listed
-// packet comes through. When weir is detached they do, so one would be seen.
+// Generations are exchanged under load, and not one listed packet passes. When
+// weir is detached they do, so one would be seen.
 func TestReplaceUnderLoad(t *testing.T) {
 	const (
 		sources      = 200
@@ -227,9 +227,9 @@ func TestReplaceUnderLoad(t *testing.T) {
 	})
 }
 
-// Thousands of entries come and go in place, under load, in a table that is as
-// full as it may be: what stays listed never leaks, what was added is blocked
-// from the moment at which Apply returns, and what was removed passes.
+// Thousands of entries are added and removed in place, under load, in a table
+// at capacity: entries that stay listed never leak, added ones are blocked from
+// the moment at which Apply returns, and removed ones pass.
 func TestApplyUnderLoad(t *testing.T) {
 	const (
 		staying = 5000
@@ -245,7 +245,7 @@ func TestApplyUnderLoad(t *testing.T) {
 		listed := addresses(0, staying+coming)
 		g := build(t, lists(listed, nil), engine.Config{Mode: mode})
 		next := len(listed)
-		// change removes some and adds some, and gives one of each.
+		// change removes and adds entries, and returns one of each.
 		change := func(remove, add int) (removed, added key.Key) {
 			var gone, come []key.Key
 			for range remove {

@@ -60,7 +60,7 @@ func (r *recorder) start(t *testing.T) (stop func()) {
 	return stop
 }
 
-// digestsOf returns what is recorded of so many packets a second.
+// digestsOf returns the specification of digests for a packet rate.
 func digestsOf(packets float64, slice time.Duration, fpr quantity.Share, keep time.Duration) digests.Spec {
 	return digests.Spec{
 		Rate:  quantity.Rate{Value: packets, Unit: quantity.Packets},
@@ -119,13 +119,13 @@ func (n *network) wire(a, b string) {
 	}
 }
 
-// route sends what is for a network by way of an address.
+// route adds a route to a network via an address.
 func (n *network) route(node, to, via string) {
 	n.t.Helper()
 	n.in(node, "ip", "route", "add", to, "via", via)
 }
 
-// at is where a node receives what comes from another one.
+// at returns the interface on which a node receives from another one.
 func (n *network) at(node, from string) loader.Target {
 	return loader.Target{Netns: n.netns(node), Iface: "to-" + from}
 }
@@ -135,7 +135,7 @@ func (n *network) end(node, to string) lab.End {
 	return lab.End{Netns: n.netns(node), Iface: "to-" + to}
 }
 
-// socket gives a UDP socket at an end, that sends to an address.
+// socket returns a UDP socket at an end, connected to an address.
 func (n *network) socket(e lab.End, to string) net.Conn {
 	n.t.Helper()
 	var c net.Conn
@@ -148,8 +148,8 @@ func (n *network) socket(e lab.End, to string) net.Conn {
 	return c
 }
 
-// say sends so many datagrams that differ, not too fast for the short queues, also
-// where others keep their CPUs for a while.
+// say sends n distinct datagrams, not too fast for the short queues, even if
+// their CPUs are busy for a while.
 func say(t *testing.T, c net.Conn, n int) {
 	t.Helper()
 	for i := range n {
@@ -162,7 +162,8 @@ func say(t *testing.T, c net.Conn, n int) {
 	}
 }
 
-// counted waits until interfaces have recorded so many packets, all together.
+// counted waits until the interfaces together have recorded a number of
+// packets.
 func counted(t *testing.T, r *recorder, want uint64) {
 	t.Helper()
 	var n uint64
@@ -178,9 +179,10 @@ func counted(t *testing.T, r *recorder, want uint64) {
 	t.Fatalf("%d packets are recorded, want %d", n, want)
 }
 
-// Packets go from a source by a, b and c to their destination, others from there
-// by a and b to d. Asked for what has arrived behind c, the nodes give its path; and
-// d is on it as often as its filter's rate of false positives says.
+// Packets go from a source by a, b and c to their destination, others from
+// there by a and b to d. Asked for packets that arrived after c, the nodes
+// return their path; and d is on it as often as its filter's false-positive
+// rate.
 //
 //	source - a - b - c - destination
 //	             |
@@ -274,8 +276,8 @@ func TestTraceback(t *testing.T) {
 	}
 }
 
-// While slices end every tenth of a second, packets come as fast as they can, and
-// each is found afterwards.
+// While slices end every tenth of a second, packets arrive as fast as possible,
+// and each is found afterwards.
 func TestNoDigestIsLost(t *testing.T) {
 	l := lab.New(t)
 	const slice = 100 * time.Millisecond
@@ -283,7 +285,7 @@ func TestNoDigestIsLost(t *testing.T) {
 	r := startRecorder(t, c, target(l.B))
 	tx, rx := l.A.Sender(t), l.B.Receiver(t)
 	frame := l.Numbered(frameOf(udp("192.0.2.1", "198.51.100.1", 9)), 0)
-	// The wire may lose what is sent faster than it is taken.
+	// The wire may lose packets that are sent faster than they are received.
 	const window = 64
 	taken := func() {
 		t.Helper()
@@ -332,8 +334,8 @@ func TestNoDigestIsLost(t *testing.T) {
 	}
 }
 
-// What passes while the daemon is away, or while its configuration changes, is
-// found afterwards, also by what is on disk alone.
+// Packets that pass while the daemon is not running, or while its configuration
+// changes, are found afterwards, even from disk alone.
 func TestDigestsOutlastTheDaemon(t *testing.T) {
 	l := lab.New(t)
 	c := digestsOf(1000, 200*time.Millisecond, 1e-5, time.Minute)
@@ -400,7 +402,7 @@ func TestDigestsOutlastTheDaemon(t *testing.T) {
 	pass()
 	found("at first")
 	stop()
-	pass() // while nobody reads
+	pass() // while there is no reader
 	stop = r.start(t)
 	pass()
 	found("after a restart")
@@ -427,8 +429,8 @@ func TestDigestsOutlastTheDaemon(t *testing.T) {
 	stop()
 }
 
-// An interface that is made while weir runs begins its first slice then, not when
-// weir began. What it has recorded last is found when it is gone.
+// The first slice of an interface that is created while weir runs begins then.
+// Its last records are found when it is gone.
 func TestDigestsOfAnInterfaceThatComesAndGoes(t *testing.T) {
 	n := newNetwork(t, "s", "a")
 	at := n.at("a", "s")
@@ -497,12 +499,12 @@ func TestLoopOnTheWire(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	told, err := b.client.Events(ctx, api.Events{Follow: true})
+	stream, err := b.client.Events(ctx, api.Events{Follow: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	say(t, n.socket(n.end("s", "a"), "10.9.0.1:9"), 5)
-	for e, err := range told {
+	for e, err := range stream {
 		if err != nil {
 			t.Fatalf("no event: %v", err)
 		}

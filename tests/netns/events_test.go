@@ -40,18 +40,18 @@ func startWithLists(t *testing.T, l *lab.Lab, monitor bool) (f *filter, socket s
 	return nil, ""
 }
 
-// awaitEvents asks for events, sends frames, and gives as many events as frames
-// are to have one.
+// awaitEvents subscribes, sends frames, and returns the expected number of
+// events.
 func awaitEvents(t *testing.T, socket string, w *lab.Probe, n int, frames ...[]byte) (all []api.Event) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	told, err := api.Dial(socket).Events(ctx, api.Events{Frames: true, Follow: true})
+	stream, err := api.Dial(socket).Events(ctx, api.Events{Frames: true, Follow: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.Pass(t, frames...)
-	for e, err := range told {
+	for e, err := range stream {
 		if err != nil {
 			t.Fatalf("%d events of %d, then %v", len(all), n, err)
 		}
@@ -62,33 +62,33 @@ func awaitEvents(t *testing.T, socket string, w *lab.Probe, n int, frames ...[]b
 	return all
 }
 
-// Frames that are dropped on the wire, or nearly so, are told of, each with its
-// reason and list, and a capture of them is read by others.
+// Frames that are dropped, or nearly so, are reported, each with its reason and
+// list, and other programs can read a capture of them.
 func TestEvents(t *testing.T) {
-	type told struct{ reason, verdict, list, src string }
+	type report struct{ reason, verdict, list, src string }
 	cases := []struct {
 		frame         []byte
-		want, monitor told
+		want, monitor report
 	}{
-		{frameOf(udp("192.0.2.1", "203.0.113.9", 80)), told{"blocked", "drop", "feed", "192.0.2.1"}, told{"monitored", "pass", "feed", "192.0.2.1"}},
-		{frameOf(udp("198.51.100.1", "203.0.113.9", 80)), told{}, told{}},
+		{frameOf(udp("192.0.2.1", "203.0.113.9", 80)), report{"blocked", "drop", "feed", "192.0.2.1"}, report{"monitored", "pass", "feed", "192.0.2.1"}},
+		{frameOf(udp("198.51.100.1", "203.0.113.9", 80)), report{}, report{}},
 		{forms4["QinQ"](frameOf(udp("198.51.100.1", "203.0.113.1", 53))),
-			told{"blocked", "drop", "dns", "198.51.100.1"}, told{"monitored", "pass", "dns", "198.51.100.1"}},
-		{frameOf(udp("192.0.2.65", "203.0.113.9", 80)), told{"allowed", "pass", "ours", "192.0.2.65"}, told{"allowed", "pass", "ours", "192.0.2.65"}},
+			report{"blocked", "drop", "dns", "198.51.100.1"}, report{"monitored", "pass", "dns", "198.51.100.1"}},
+		{frameOf(udp("192.0.2.65", "203.0.113.9", 80)), report{"allowed", "pass", "ours", "192.0.2.65"}, report{"allowed", "pass", "ours", "192.0.2.65"}},
 		{set(frameOf(udp("198.51.100.1", "203.0.113.9", 80)), 14, 0x41),
-			told{"malformed", "drop", "", "198.51.100.1"}, told{"malformed", "pass", "", "198.51.100.1"}},
+			report{"malformed", "drop", "", "198.51.100.1"}, report{"malformed", "pass", "", "198.51.100.1"}},
 		{append(frameOf(udp("2001:db8::1", "2001:db9::1", 80)), make([]byte, 1000)...),
-			told{"blocked", "drop", "feed", "2001:db8::1"}, told{"monitored", "pass", "feed", "2001:db8::1"}},
+			report{"blocked", "drop", "feed", "2001:db8::1"}, report{"monitored", "pass", "feed", "2001:db8::1"}},
 	}
 	for _, monitor := range []bool{false, true} {
 		l := lab.New(t)
 		_, socket := startWithLists(t, l, monitor)
 		w := lab.NewProbe(t, l)
 		var frames, dropped [][]byte
-		var want []told
+		var want []report
 		for i, c := range cases {
 			frames = append(frames, c.frame)
-			if c.want == (told{}) {
+			if c.want == (report{}) {
 				continue
 			}
 			dropped = append(dropped, l.Numbered(c.frame, uint64(i+1)))
@@ -105,7 +105,7 @@ func TestEvents(t *testing.T) {
 		}
 		all := awaitEvents(t, socket, w, len(want), frames...)
 		for i, e := range all {
-			if got := (told{e.Reason, e.Verdict, e.List, e.Src}); got != want[i] {
+			if got := (report{e.Reason, e.Verdict, e.List, e.Src}); got != want[i] {
 				t.Errorf("event %d: %+v, want %+v", i, got, want[i])
 			}
 			if e.Interface != l.B.Iface || e.Netns != l.B.Netns || e.OneIn != 1 || e.Time.Before(began.Add(-time.Second)) || e.Time.After(time.Now().Add(time.Second)) {
@@ -151,8 +151,8 @@ func checkFile(t *testing.T, file []byte, frames [][]byte) {
 	}
 }
 
-// A reload goes on telling, an interface that comes back is told of again, and
-// nobody who asks is told of what came before.
+// Events continue after a reload and for an interface that returns, and
+// subscribers receive no earlier ones.
 func TestEventsGoOn(t *testing.T) {
 	l := lab.New(t)
 	f, socket := startWithLists(t, l, false)
@@ -182,17 +182,17 @@ func TestEventsGoOn(t *testing.T) {
 	var sending sync.WaitGroup
 	defer sending.Wait()
 	defer cancel()
-	told, err := api.Dial(socket).Events(ctx, api.Events{Follow: true})
+	report, err := api.Dial(socket).Events(ctx, api.Events{Follow: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	sending.Go(func() {
 		for ctx.Err() == nil {
-			w.Send(l.Numbered(listed, 1)) // until it is filtered again, and told of
+			w.Send(l.Numbered(listed, 1)) // until it is filtered and reported again
 			time.Sleep(20 * time.Millisecond)
 		}
 	})
-	for e, err := range told {
+	for e, err := range report {
 		if err != nil || e.Reason != "blocked" {
 			t.Errorf("%+v, %v", e, err)
 		}

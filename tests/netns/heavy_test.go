@@ -35,8 +35,8 @@ const (
 	normalRate     = 40     // packets a second of each
 	floodRate      = 10_000 // a second, and as many of the flooder that is allowed
 
-	// So many normal and allowed packets may be under way when more are sent: the
-	// wire's queue takes 256 where others keep its CPU, with those of the flooder.
+	// The maximum of normal and allowed packets in flight: the wire's queue has
+	// room for 256, including the flooder's, while its CPU is busy.
 	underWay = 64
 )
 
@@ -48,8 +48,8 @@ const (
 	kindCount
 )
 
-// traffic sends normal flows all the time and floods when it is told to, and
-// counts what comes through.
+// traffic sends normal flows continuously and floods on demand, and counts the
+// packets that pass.
 type traffic struct {
 	flood          atomic.Bool
 	stalled        atomic.Int64 // the longest time for which the sender did not run
@@ -78,7 +78,7 @@ func startTraffic(t *testing.T, l *lab.Lab) *traffic {
 		}
 		f.sent[kind].Add(1)
 	}
-	// receive takes what has come, for as long as something comes in time.
+	// receive reads until nothing arrives in time.
 	receive := func(wait time.Duration) {
 		for {
 			b, err := rx.Receive(wait)
@@ -133,15 +133,15 @@ func (f *traffic) stop() {
 	f.wg.Wait()
 }
 
-// A flood from one source among normal flows is told within an interval, held
-// back as configured, and released when it is over. The normal flows, and a
-// flooder that is allowed, lose nothing.
+// A flood from one source among normal flows is reported within an interval,
+// limited as configured, and released when it is over. The normal flows, and an
+// allowed flooder, lose nothing.
 func TestFlood(t *testing.T) {
 	lab.Root(t)
 	const interval, lasts = 500 * time.Millisecond, time.Second
 	for _, test := range []struct {
 		track string
-		most  float64 // packets a second that pass while it is held back
+		most  float64 // packets per second that pass while it is limited
 		least float64
 	}{
 		{"action=report,duration=1s", 1e9, 0},
@@ -157,12 +157,12 @@ func TestFlood(t *testing.T) {
 			began := time.Now()
 			traffic.flood.Store(true)
 			at := filter.log.await(t, began, 10*time.Second, `msg="heavy hitter"`, flooder)
-			// It is heavy once it has sent what makes it heavy; then an interval at most.
-			// Where the machine lets it run, as it does the sender.
+			// It is reported at most an interval after it has sent enough to be
+			// heavy, given CPU time, which the sender measures.
 			took, stalled := at.Sub(began), time.Duration(traffic.stalled.Load())
-			t.Logf("told after %v; the sender did not run for %v once", took, stalled)
+			t.Logf("reported after %v; the sender did not run for %v once", took, stalled)
 			if took > interval+2*heavy.Tick+interval*1000/floodRate+100*time.Millisecond+2*stalled {
-				t.Errorf("told after %v", took)
+				t.Errorf("reported after %v", took)
 			}
 			time.Sleep(200 * time.Millisecond)
 			before, from := traffic.received[floodKind].Load(), time.Now()

@@ -47,7 +47,7 @@ func startNode(t *testing.T, id int, g icarus.Geometry, drop bool, mode loader.H
 	return serve(t, c)
 }
 
-// outcomes adds up what the interfaces of a filter have counted.
+// outcomes adds up the counters of a filter's interfaces.
 func outcomes(f *filter) map[string]uint64 {
 	sum := make(map[string]uint64)
 	for _, i := range f.Metrics().Interfaces {
@@ -63,8 +63,8 @@ func outcomes(f *filter) map[string]uint64 {
 	return sum
 }
 
-// ring is four routers in a circle, and a host at the first of them. What is for
-// 203.0.113.0/24 and 2001:db8::/32 each of them sends on to the next.
+// ring is four routers in a circle, and a host at the first of them. Each
+// forwards 203.0.113.0/24 and 2001:db8::/32 to the next.
 type ring struct {
 	host    lab.End
 	gateway lab.End    // the first router's, to the host
@@ -97,8 +97,8 @@ func (r *ring) load(t *testing.T) (n uint64) {
 	return n
 }
 
-// circle sends packets of both families, 64 hops to live, into the circle, and
-// gives the load on its wires per packet.
+// circle sends packets of both families with a TTL of 64 into the circle, and
+// returns the load on its wires per packet.
 func (r *ring) circle(t *testing.T, v6 bool, packets int) float64 {
 	t.Helper()
 	tx := r.host.Sender(t)
@@ -144,8 +144,8 @@ func sum(header []byte) {
 	binary.BigEndian.PutUint16(header[10:], ^uint16(n&0xffff+n>>16))
 }
 
-// A wrong route sends packets in a circle until their hops are used up. With a
-// node on each router they are stopped where they come by again.
+// A wrong route makes packets loop until their TTL expires. With a node on each
+// router they are stopped at the first revisit.
 func TestRing(t *testing.T) {
 	lab.Root(t)
 	const packets = 50
@@ -216,7 +216,7 @@ func newPath(t *testing.T, routers, mtu int, g icarus.Geometry) *path {
 		}
 		up[i], down[i] = lab.Join(t, byte(i+1), wireMTU, hosts[i], "down", hosts[i+1], "up")
 	}
-	for i := range wires { // to what lies beyond the next host, and before this one
+	for i := range wires { // to what is beyond the next host, and before this one
 		for j := range wires {
 			prefix4, prefix6 := fmt.Sprintf("10.0.%d.0/24", j+1), fmt.Sprintf("fd00:%x::/64", j+1)
 			if j > i {
@@ -309,8 +309,7 @@ func TestCopyThroughDomain(t *testing.T) {
 			}
 			first, middle, last := all[0], all[1], all[2]
 			inserted, removed := first["inserted"]+last["inserted"], first["removed"]+last["removed"]
-			// TCP sends as fast as queues take it, and learns by what they lose that it
-			// was too fast.
+			// TCP sends as fast as queues allow, and slows down when they drop.
 			const mostLost = 0.01
 			if inserted < middle["visited"] || middle["visited"] < removed || float64(inserted-removed) > mostLost*float64(inserted) {
 				t.Error("not every filter that was inserted was visited and removed")
@@ -330,8 +329,8 @@ func TestCopyThroughDomain(t *testing.T) {
 	}
 }
 
-// An edge that is there only after weir has begun is one: what comes in there gets
-// a filter.
+// An edge that appears after weir has started counts: packets arriving there
+// get a filter.
 func TestEdgeComesLater(t *testing.T) {
 	a, router, b := lab.NewHost(t, "a"), lab.NewHost(t, "router"), lab.NewHost(t, "b")
 	core, to := lab.Join(t, 2, 1600, router, "core0", b, "down")
@@ -360,8 +359,8 @@ func TestEdgeComesLater(t *testing.T) {
 	}
 }
 
-// A host is made a node by its configuration. A key that everybody can read, or
-// that is none, is refused, and what was in force stays.
+// A host becomes a node by its configuration. An invalid or world-readable key
+// is rejected, and the active configuration stays.
 func TestConfiguredNode(t *testing.T) {
 	a, router, b := lab.NewHost(t, "a"), lab.NewHost(t, "router"), lab.NewHost(t, "b")
 	from, edge := lab.Join(t, 1, 1500, a, "up", router, "edge0")

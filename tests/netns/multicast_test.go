@@ -24,7 +24,7 @@ import (
 type router struct {
 	*lab.Router
 	tx    *lab.Sender
-	stack *lab.Receiver // what comes to the router itself
+	stack *lab.Receiver // what the router itself receives
 	rx    []*lab.Receiver
 	next  uint64
 }
@@ -39,7 +39,7 @@ func newRouter(t *testing.T, ports int) *router {
 	return r
 }
 
-// multicast is what a generation forwards for whom: by port, groups.
+// multicast returns a generation's forwarding: groups by port.
 func (r *router) multicast(max int, groups ...[]netip.Addr) engine.Multicast {
 	m := engine.Multicast{MaxGroups: max}
 	for i, g := range groups {
@@ -66,7 +66,7 @@ func (r *router) connect(t *testing.T, g *engine.Generation) {
 
 func group(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// toGroup is a packet to a group, as it comes over a wire.
+// toGroup returns a packet to a group, as received from a wire.
 func toGroup(src string, to netip.Addr) []byte {
 	f := frameOf(key.Tuple{Src: netip.MustParseAddr(src), Dst: to, Proto: 17, HasPorts: true, SrcPort: 1, DstPort: 2})
 	b := to.AsSlice()
@@ -79,7 +79,7 @@ func toGroup(src string, to netip.Addr) []byte {
 	return f
 }
 
-// rehash gives an IPv4 header without options its checksum.
+// rehash sets the checksum of an IPv4 header without options.
 func rehash(f []byte) []byte {
 	copy(f[24:], []byte{0, 0})
 	var sum uint32
@@ -93,7 +93,8 @@ func rehash(f []byte) []byte {
 	return f
 }
 
-// withChecksum gives a packet the identification with which its checksum is so.
+// withChecksum sets the identification with which a packet's checksum has the
+// given value.
 func withChecksum(t *testing.T, f []byte, want uint16) []byte {
 	t.Helper()
 	for id := range 1 << 16 {
@@ -101,11 +102,11 @@ func withChecksum(t *testing.T, f []byte, want uint16) []byte {
 			return f
 		}
 	}
-	t.Fatalf("no identification gives checksum %#x", want)
+	t.Fatalf("no identification results in checksum %#x", want)
 	return nil
 }
 
-// send sends a frame to its own destination, and gives its number.
+// send sends a frame to its own destination, and returns its number.
 func (r *router) send(t *testing.T, frame []byte) uint64 {
 	t.Helper()
 	r.next++
@@ -116,8 +117,8 @@ func (r *router) send(t *testing.T, frame []byte) uint64 {
 	return r.next
 }
 
-// receive gives the frames of the test that come to a receiver until the one with
-// the last number does, by their numbers.
+// receive returns the frames of the test that arrive at a receiver, up to the
+// one with the last number, by number.
 func receive(t *testing.T, rx *lab.Receiver, last uint64) map[uint64][]byte {
 	t.Helper()
 	got := make(map[uint64][]byte)
@@ -136,17 +137,17 @@ func receive(t *testing.T, rx *lab.Receiver, last uint64) map[uint64][]byte {
 	return got
 }
 
-// Each port gets the packets of its groups, with one hop less and its own source
-// address, and the network stack those that nobody lists.
+// Each port gets the packets of its groups, with one hop less and its own
+// source address, and the network stack gets those that no port lists.
 func TestMulticast(t *testing.T) {
 	r := newRouter(t, 3)
 	one, two, all, none := group("239.1.1.1"), group("232.0.0.2"), group("224.0.1.3"), group("239.9.9.9")
 	one6, two6, all6, none6 := group("ff0e::1"), group("ff15::2"), group("ff08::3"), group("ff0e::99")
-	// The last one, which goes to all, shows that what was sent before has come.
+	// The last one, to all ports, shows that all earlier ones have arrived.
 	last := group("239.255.255.255")
 	m := r.multicast(64,
 		[]netip.Addr{one, all, one6, all6, last}, []netip.Addr{two, all, two6, all6, last}, []netip.Addr{two, all, two6, all6, last})
-	// Where packets come from wants them, too, and has them already.
+	// The port of origin wants them, too, but has them already.
 	m.Ports = append(m.Ports, engine.Port{Target: target(r.B), Groups: []netip.Addr{one, two, all, one6, two6, all6, last}})
 	g, a := r.forward(t, m)
 
@@ -233,7 +234,7 @@ func TestMulticast(t *testing.T) {
 		}
 	}
 	copies := g.Copies()
-	// The kernel's own reports may be among what nobody lists.
+	// The kernel's own reports may be among the unlisted ones.
 	if c := copies[0]; c.Listed.Packets != listed || c.Unlisted.Packets < 6 {
 		t.Errorf("%+v copied, want %d packets, and 6 or more left alone", c, listed)
 	}
@@ -247,7 +248,7 @@ func TestMulticast(t *testing.T) {
 	}
 }
 
-// checkForwarded compares what came to a port with what was sent.
+// checkForwarded compares the received frames of a port with the sent ones.
 func checkForwarded(t *testing.T, name string, sent, got []byte, port []byte) {
 	t.Helper()
 	want := slices.Concat(sent[:6], port, sent[12:])
@@ -265,9 +266,9 @@ func checkForwarded(t *testing.T, name string, sent, got []byte, port []byte) {
 // window is how many frames are under way at most: the wire loses none of them.
 const window = 32
 
-// Groups come and go under traffic, and generations are exchanged. What a port
-// lists all the time loses nothing, a port that lists nothing gets nothing, and a
-// change is in force when it returns.
+// Groups are added and removed under traffic, and generations are exchanged. A
+// group that a port lists all the time loses nothing, a port without groups
+// gets nothing, and a change is active when the call returns.
 func TestMulticastChanges(t *testing.T) {
 	r := newRouter(t, 3)
 	steady, steady6, changing := group("239.1.1.1"), group("ff0e::1"), group("239.2.2.2")
@@ -288,7 +289,8 @@ func TestMulticastChanges(t *testing.T) {
 		var forTwo []uint64
 		first := r.next + 1
 		for i := range window {
-			// The last one is steady: with it, all others have come.
+			// The last one is always listed: when it has arrived, so have all
+			// others.
 			kind := (i + 1) % len(frames)
 			n := r.send(t, frames[kind])
 			if kind == 2 {
@@ -348,7 +350,7 @@ func TestMulticastChanges(t *testing.T) {
 		} else {
 			g.Multicast().Remove(2, changing)
 		}
-		if changes%8 == 7 { // the next generation has what this one had
+		if changes%8 == 7 { // the next generation inherits the groups
 			next := m
 			next.Ports = slices.Clone(m.Ports)
 			for i := range next.Ports {
@@ -371,7 +373,7 @@ func TestMulticastChanges(t *testing.T) {
 	}
 }
 
-// empty says that no frame of the test has come to a receiver.
+// empty checks that a receiver has no frame of the test.
 func empty(t *testing.T, rx *lab.Receiver) {
 	t.Helper()
 	for {
@@ -388,8 +390,8 @@ func empty(t *testing.T, rx *lab.Receiver) {
 	}
 }
 
-// Filters that are far too small pass what their twins in Go pass, and at the rate
-// that was predicted for them and that is measured in their memory.
+// Filters that are far too small pass the same groups as their twins in Go, at
+// the predicted rate and at the one measured in their memory.
 func TestMulticastFalsePositives(t *testing.T) {
 	r := newRouter(t, 2)
 	l := multicast.Layout{Ports: 2, MaxGroups: 300, Lines: 4, First: 2, Rest: 1}
@@ -467,8 +469,8 @@ func TestMulticastFalsePositives(t *testing.T) {
 	}
 }
 
-// A port that has left the router's namespace and come back gets its groups again,
-// although it is the same interface with the same number.
+// A port that has left the router's namespace and returned has its groups
+// again, although it is the same interface with the same index.
 func TestMulticastPortReturns(t *testing.T) {
 	r := newRouter(t, 1)
 	g1 := group("239.1.1.1")

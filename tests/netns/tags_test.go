@@ -16,8 +16,8 @@ import (
 	"weir/tests/lab"
 )
 
-// The kernel takes off tags that name no VLAN, however many they are, and gives
-// what stands behind to sockets: a listed sender gets none of it through.
+// The kernel removes any number of priority tags and passes the rest to
+// sockets: no packet of a listed sender passes.
 func TestPriorityTags(t *testing.T) {
 	from, to := lab.Join(t, 7, 1500, lab.NewHost(t, "a"), "veth0", lab.NewHost(t, "b"), "veth0")
 	var socket net.PacketConn
@@ -31,7 +31,7 @@ func TestPriorityTags(t *testing.T) {
 	datagram := frameOf(udp(from.IPv4.String(), to.IPv4.String(), 5353))
 	datagram[38], datagram[39] = 0, byte(len(datagram)-34) // UDP's length
 	datagram[24], datagram[25] = checksum(datagram[14:34])
-	// received is which numbers of tags come through.
+	// received returns the numbers of tags that pass.
 	received := func() (through []int) {
 		for tags := range packet.MaxVLANTags + 3 {
 			f := slices.Concat(to.MAC, from.MAC, bytes.Repeat([]byte{0x81, 0, 0, 0}, tags), datagram[12:])

@@ -23,8 +23,8 @@ import (
 	"weir/tests/lab"
 )
 
-// What is listed: for each family a network, an address in an allowed network,
-// and a flow.
+// The list: for each family a network, an address in an allowed network, and a
+// flow.
 var (
 	block = []key.Key{source("192.0.2.0/24"), source("2001:db8::/32"), service("203.0.113.1", 53), service("2001:db9::1", 53)}
 	allow = []key.Key{source("192.0.2.64/26"), source("2001:db8:64::/48")}
@@ -58,7 +58,7 @@ func set(f []byte, at int, b ...byte) []byte {
 	return f
 }
 
-// extend puts an extension header in front of what an IPv6 packet has.
+// extend inserts an extension header into an IPv6 packet.
 func extend(f []byte, kind uint8, b ...byte) []byte {
 	f = insert(f, 54, append([]byte{f[20]}, b...)...)
 	f[20] = kind
@@ -66,8 +66,8 @@ func extend(f []byte, kind uint8, b ...byte) []byte {
 	return f
 }
 
-// forms are the ways in which a packet comes over the wire. A form that is a
-// later fragment has no ports.
+// forms are the encapsulations of a packet on the wire. A later fragment has no
+// ports.
 var forms4 = map[string]func([]byte) []byte{
 	"plain":   func(f []byte) []byte { return f },
 	"VLAN":    func(f []byte) []byte { return insert(f, 12, 0x81, 0, 0, 7) },
@@ -97,7 +97,7 @@ func sixHeaders(f []byte) []byte {
 	return extend(extend(f, 43, none...), 0, none...)
 }
 
-// sample is a frame and what must become of it.
+// sample is a frame and its expected outcome.
 type sample struct {
 	name  string
 	frame []byte
@@ -203,8 +203,8 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// checkCounts compares the counters with the number of frames by reason. What
-// the kernel itself sends, such as multicast reports, is clean.
+// checkCounts compares the counters with the number of frames by reason. The
+// kernel's own packets, such as multicast reports, are clean.
 func checkCounts(t *testing.T, a *loader.Attachment, want map[verdict.Reason]uint64, monitor bool) {
 	t.Helper()
 	for i, c := range a.Stats().Reasons(nil) {
@@ -222,7 +222,7 @@ func checkCounts(t *testing.T, a *loader.Attachment, want map[verdict.Reason]uin
 	}
 }
 
-// Frames beyond a page come to the program in several buffers.
+// Frames beyond a page reach the program in several buffers.
 func TestJumboFrames(t *testing.T) {
 	const mtu = 9000
 	for _, mode := range []loader.Hook{loader.Native, loader.Generic} {

@@ -17,9 +17,9 @@ import (
 	"weir/tests/lab"
 )
 
-// The numbers of bits change all the time, under load: of listed elements, of
-// which not one packet ever comes through, and of others, which are blocked
-// from the moment at which they are listed, hot as they are.
+// Numbers of bits change continuously, under load: those of listed elements, of
+// which not one packet passes, and of others, which are blocked from the moment
+// at which they are listed, even if they are hot.
 func TestWeightsUnderLoad(t *testing.T) {
 	const (
 		flooding = 2 // so few that each meets the load just while it changes
@@ -85,7 +85,8 @@ func TestWeightsUnderLoad(t *testing.T) {
 			}
 			added++
 		}
-		// All bits of one, and none, in turn: what was set is cleared each time.
+		// All extra bits of an element, and none, in turn: set bits are cleared
+		// each time.
 		changed := 0
 		for begin := time.Now(); goOn(begin, changed); {
 			changed += publish(address(0), membership.MaxExtra)
