@@ -1,6 +1,9 @@
 package feed
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
 	"math"
 
 	"weir/control/list"
@@ -10,15 +13,15 @@ import (
 // Origin is the place that an entry comes from.
 type Origin struct {
 	Source string // of a directory, the file; "": the feed does not have the entry
-	Line   int    // from 1; 0: not known, as the contents are not saved or have no lines
+	Line   int    // from 1; 0: not known, as the contents cannot be read again or have no lines
 }
 
 // Find returns where the entries of some keys come from, each in the first place
 // that has it. An address or a prefix is found by its key on either side, as the
 // list's direction decides which are matched.
 //
-// Find reads what was saved, which takes about as long as reading the feed: the
-// source may serve something else by now.
+// Find reads what was saved, or a file that has not changed, which takes about as
+// long as reading the feed: the source may serve something else by now.
 func (f *Feed) Find(keys []key.Key) []Origin {
 	origins := make([]Origin, len(keys))
 	for _, s := range f.sources {
@@ -44,16 +47,13 @@ func (f *Feed) Find(keys []key.Key) []Origin {
 
 // findLines finds the lines of the keys that are here, by their index.
 func (f *Feed) findLines(s *source, c *contents, here []int, keys []key.Key, origins []Origin) {
-	saved, err := openSaved(s.saved)
-	if saved == nil || err != nil {
+	b := s.again(c)
+	if b == nil {
 		return // the next attempt to load it reports why
 	}
-	defer saved.file.Close()
-	if saved.SHA256 != c.SHA256 {
-		return // it was replaced just now
-	}
+	defer b.Close()
 	left := int64(math.MaxInt64)
-	for _, p := range saved.body().parts {
+	for _, p := range b.parts {
 		r, err := p.open()
 		if err != nil {
 			return
@@ -73,4 +73,49 @@ func (f *Feed) findLines(s *source, c *contents, here []int, keys []key.Key, ori
 		})
 		r.Close()
 	}
+}
+
+// known are contents that are read again.
+type known struct {
+	*body
+	io.Closer
+}
+
+// again opens the bytes of the contents: those that were saved, or files whose
+// contents are still the same. It returns nil if there are none.
+func (s *source) again(c *contents) *known {
+	if s.saved != "" {
+		saved, err := openSaved(s.saved)
+		if saved == nil || err != nil {
+			return nil
+		}
+		if saved.SHA256 != c.SHA256 { // it was replaced just now
+			saved.file.Close()
+			return nil
+		}
+		return &known{saved.body(), saved.file}
+	}
+	if s.URL != "" || isPipe(string(s.File)) {
+		return nil
+	}
+	b, err := s.files(validator{}, false)
+	if err != nil {
+		return nil
+	}
+	sum := sha256.New()
+	for _, p := range b.parts {
+		r, err := p.open()
+		if err != nil {
+			return nil
+		}
+		_, err = io.Copy(sum, io.LimitReader(r, int64(s.MaxBytes)+1))
+		r.Close()
+		if err != nil {
+			return nil
+		}
+	}
+	if hex.EncodeToString(sum.Sum(nil)) != c.SHA256 {
+		return nil
+	}
+	return &known{b, io.NopCloser(nil)}
 }

@@ -67,6 +67,21 @@ func TestFind(t *testing.T) {
 		})
 	}
 
+	t.Run("without a directory", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "list")
+		write(t, file, "192.0.2.1\n192.0.2.2\n")
+		f := mustOpen(t, config(Source{File: Path(file)}), "")
+		fetch(t, f)
+		find := func() Origin { return f.Find([]key.Key{keyOf(t, "192.0.2.2")})[0] }
+		if got := find(); got != (Origin{file, 2}) {
+			t.Errorf("found %+v", got)
+		}
+		write(t, file, "192.0.2.2\n192.0.2.3\n")
+		if got := find(); got != (Origin{file, 0}) {
+			t.Errorf("found %+v in another file", got)
+		}
+	})
+
 	t.Run("changed since", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "list")
 		write(t, file, "192.0.2.1\n192.0.2.2\n")
