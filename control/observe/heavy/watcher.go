@@ -9,6 +9,7 @@ import (
 	"weir/control/engine"
 	"weir/filter/penalty"
 	"weir/filter/sketch"
+	"weir/filter/verdict"
 	"weir/loader"
 )
 
@@ -78,7 +79,8 @@ type tracker struct {
 // punished is a flow that has a penalty.
 type punished struct {
 	sketch.Flow
-	until time.Duration
+	until  time.Duration
+	active bool // on an interface at least: there was room for it
 }
 
 // NewWatcher returns a watcher of the trackers of these specs, which must be those of
@@ -350,7 +352,9 @@ func (t *tracker) punish(now time.Duration, flows []sketch.Flow, heavy uint64, o
 	for _, c := range on {
 		table := table(c)
 		for _, p := range set {
-			if !table.Set(p.Hash, t.penalty(now)) {
+			if table.Set(p.Hash, t.penalty(now)) {
+				p.active = true
+			} else {
 				unmet[p.Hash] = true
 			}
 		}
@@ -360,6 +364,26 @@ func (t *tracker) punish(now time.Duration, flows []sketch.Flow, heavy uint64, o
 		events[i].Unmet = unmet[events[i].Flow.Hash]
 	}
 	return events
+}
+
+// Penalties returns the active penalties, in the order of their trackers.
+func (w *Watcher) Penalties(now time.Duration) (all []verdict.Penalty) {
+	for _, t := range w.trackers {
+		if t.Action == ReportOnly {
+			continue
+		}
+		first := len(all)
+		for _, p := range t.penal {
+			if p.until <= now || !p.active {
+				continue
+			}
+			active := t.penalty(now)
+			active.Until = p.until
+			all = append(all, verdict.Penalty{Flow: p.Key, Penalty: active})
+		}
+		slices.SortFunc(all[first:], func(a, b verdict.Penalty) int { return cmp.Compare(a.Flow.String(), b.Flow.String()) })
+	}
+	return all
 }
 
 // release forgets the flows whose penalty has ended.
