@@ -11,22 +11,25 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"weir/control/api"
+	"weir/control/engine"
 )
 
 // fakeDaemon is a weir that takes commands, and keeps the last change.
 type fakeDaemon struct {
 	served
-	lists       []api.List
-	outcomes    map[string][]api.FetchOutcome // by list
-	changes     []string
-	explanation api.Explanation
-	multicast   api.Multicast
-	err         error
+	lists     []api.List
+	outcomes  map[string][]api.FetchOutcome // by list
+	changes   []string
+	answers   []engine.Answer
+	asked     []engine.Question
+	multicast api.Multicast
+	err       error
 
 	changed          api.Change
 	changedMulticast api.MulticastChange
@@ -61,10 +64,9 @@ func (d *fakeDaemon) Refresh(_ context.Context, list string) ([]api.FetchOutcome
 
 func (d *fakeDaemon) Reload(context.Context) ([]string, error) { return d.changes, d.err }
 
-func (d *fakeDaemon) Explain(_ context.Context, question string) (api.Explanation, error) {
-	e := d.explanation
-	e.Question = question
-	return e, d.err
+func (d *fakeDaemon) Explain(_ context.Context, asked []engine.Question) ([]engine.Answer, error) {
+	d.asked = asked
+	return d.answers, d.err
 }
 
 func (d *fakeDaemon) Multicast() (api.Multicast, error) { return d.multicast, d.err }
@@ -245,34 +247,69 @@ func TestDaemonCommandFailures(t *testing.T) {
 func TestExplainAsksTheDaemon(t *testing.T) {
 	now, uid := time.Now(), uint32(4_000_000_000)
 	added, expires := now.Add(-2*time.Hour-time.Second), now.Add(time.Hour+time.Minute)
-	d := &fakeDaemon{explanation: api.Explanation{Verdict: "drop", Reason: "blocked", Matches: []api.Match{
-		{List: "manual", Action: api.Block, Entry: "192.0.2.1", Added: &added, Expires: &expires, Reason: "scans", UID: &uid, Packets: new(uint64(1234))},
-		{List: "drop", Action: api.Block, Entry: "192.0.2.0/24", Source: "https://example.com/feed.txt", Line: 17},
+	d := &fakeDaemon{answers: []engine.Answer{{
+		Packet: "from 192.0.2.1", List: "manual",
+		Matches: []engine.Match{
+			{List: "manual", Action: api.Block, Entry: "192.0.2.1", Added: &added, Expires: &expires, Reason: "scans", UID: &uid, Packets: new(uint64(1234))},
+			{List: "drop", Action: api.Block, Entry: "192.0.2.0/24", Source: "https://example.com/feed.txt", Line: 17},
+		},
 	}}}
+	if err := json.Unmarshal([]byte(`{
+		"verdict": "drop", "reason": "blocked", "stages": [{"stage": "exempt"}, {"stage": "block", "met": true, "by": "list manual"}],
+		"depends": [{"stage": "failsafe", "packets": "tcp/22", "verdict": "pass", "reason": "failsafe"}]
+	}`), &d.answers[0]); err != nil {
+		t.Fatal(err)
+	}
 	socket := serveDaemon(t, d)
 	code, out, log := weir(t, "", "explain", "--exit-code", "--socket", socket, "192.0.2.1")
-	const want = `192.0.2.1: drop (blocked)
-  block  list manual, 1,234 packets  192.0.2.1     by command of user 4000000000, 2 hours ago, expires 1 hour from now: scans
-  block  list drop                   192.0.2.0/24  https://example.com/feed.txt:17
+	const want = `from 192.0.2.1: drop (blocked, list manual)
+  block  list manual  192.0.2.1     manual of user 4000000000, 2 hours ago, expires 1 hour from now: scans, 1,234 packets on this list
+  block  list drop    192.0.2.0/24  https://example.com/feed.txt:17
+  stages: exempt no, block yes (list manual)
+  depends on the rest of the packet:
+    pass  failsafe  tcp/22
 `
 	if code != exitDropped || log != "" || out != want {
 		t.Errorf("exit code %d\n%s%s\nwant\n%s", code, out, log, want)
 	}
 	code, out, _ = weir(t, "", "explain", "--json", "--socket", socket, "tcp", "192.0.2.1:1", ">", "192.0.2.2:2")
 	var got api.Explanation
-	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || got.Question != "tcp 192.0.2.1:1 > 192.0.2.2:2" || len(got.Matches) != 2 {
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || got.Question != "tcp 192.0.2.1:1 > 192.0.2.2:2" || len(got.Answers[0].Matches) != 2 {
 		t.Errorf("exit code %d, %v\n%s", code, err, out)
+	}
+	// Several questions, and those of standard input.
+	d.answers = []engine.Answer{{Packet: "from 192.0.2.1"}}
+	code, out, _ = weir(t, "192.0.2.2\n\n# nothing\n192.0.2.3 # here\n", "explain", "--json", "--socket", socket, "192.0.2.1", "-")
+	var asked []string
+	for answers := json.NewDecoder(strings.NewReader(out)); ; {
+		var e api.Explanation
+		if answers.Decode(&e) != nil {
+			break
+		}
+		asked = append(asked, e.Question)
+	}
+	if code != exitOK || !slices.Equal(asked, []string{"192.0.2.1", "192.0.2.2", "192.0.2.3"}) {
+		t.Errorf("exit code %d, asked %q\n%s", code, asked, out)
+	}
+	// The packets of a capture, as many as were asked for.
+	var capture strings.Builder
+	capture.Write([]byte("\xd4\xc3\xb2\xa1\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\x00\x00\x01\x00\x00\x00"))
+	for i := range byte(3) {
+		capture.Write([]byte{0, 0, 0, 0, 0, 0, 0, 0, 14, 0, 0, 0, 14, 0, 0, 0})
+		capture.Write(append(make([]byte, 13), i))
+	}
+	code, _, log = weir(t, capture.String(), "explain", "--socket", socket, "--capture", "-", "--count", "2")
+	if code != exitOK || len(d.asked) != 2 || len(d.asked[1].Frame) != 14 || d.asked[1].Frame[13] != 1 {
+		t.Errorf("exit code %d, asked %+v\n%s", code, d.asked, log)
+	}
+	// Where no daemon answers, the error says how to ask without one.
+	_, _, log = weir(t, "", "explain", "--socket", socket+"x", "192.0.2.1")
+	if !strings.Contains(log, "weir run") || !strings.Contains(log, "--block") {
+		t.Errorf("%s", log)
 	}
 	// Named lists are asked, and no daemon.
 	block := file(t, "feed.txt", "203.0.113.1\n")
 	if code, out, _ := weir(t, "", "explain", "--exit-code", "--socket", socket, "--block", block, "192.0.2.1"); code != exitOK || strings.Contains(out, "manual") {
-		t.Errorf("exit code %d\n%s", code, out)
-	}
-	if code, _, log := weir(t, "", "explain", "--socket", socket+"x", "192.0.2.1"); code != exitFailure || !strings.Contains(log, "weir run") {
-		t.Errorf("exit code %d\n%s", code, log)
-	}
-	d.explanation = api.Explanation{Verdict: "pass", Reason: "clean"}
-	if code, out, _ := weir(t, "", "explain", "--exit-code", "--socket", socket, "192.0.2.1"); code != exitOK || out != "192.0.2.1: pass (clean)\n  no list holds it\n" {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 }

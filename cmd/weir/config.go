@@ -96,6 +96,9 @@ func (v *configFlags) attachFlags(c *cobra.Command) {
 	placeFlags(f, &v.netns, &conf.Pins)
 }
 
+// given reports whether the flags name a configuration, or lists.
+func (v *configFlags) given() bool { return v.file != "" || len(v.block)+len(v.allow) > 0 }
+
 // check checks the flags themselves.
 func (v *configFlags) check() error {
 	if v.file == "" {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,118 +16,313 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
-	"weir/control/explain"
-	"weir/control/ruleset"
-	"weir/filter/verdict"
+	"weir/control/capture"
+	"weir/control/daemon"
+	"weir/control/engine"
 )
 
-func newExplain() *cobra.Command {
-	var r ruleset.Rules
-	var socket string
-	c := &cobra.Command{
-		Use:   "explain [--block FILE...] ADDRESS|FLOW",
-		Short: "Say whether a packet would be dropped, and which line says so",
-		Long: `Says whether a packet would be dropped and why: the verdict, what the filter
-answers, and all lines of the lists that match, the most specific first.
+// maxLine bounds a line of standard input.
+const maxLine = 4096 // bytes
 
-An address stands for a packet from it and, where the lists have destinations,
-for one to it. A flow is written as in a list, in quotes because of the shell:
-'tcp 192.0.2.1:1234 > 198.51.100.7:443'. Without --block and --allow, the lists
-of the running weir are asked: by its socket where it runs with a configuration,
-which also tells who added an entry, when and why; otherwise, or for --iface, by
-the files that it was started with.`,
+func newExplain() *cobra.Command {
+	var socket, from string
+	var count int
+	c := &cobra.Command{
+		Use:   "explain [ADDRESS|PREFIX|FLOW|-...]",
+		Short: "Say whether packets would be dropped, and why",
+		Long: `Says whether packets would be dropped and why: the verdict, the stages of the
+filter that decide it, the entries of lists that match, with file and line, and
+what the verdict depends on.
+
+An address or a prefix asks twice, for the packets from it and to it, and
+"> ADDRESS" for those to it alone. A flow is written as in a list, in quotes
+because of the shell: 'tcp 192.0.2.1:1234 > 198.51.100.7:443', where * leaves an
+address or a port open. "-" reads questions from standard input, one on a line.
+--capture asks for the packets of a capture, as far as they were captured.
+
+The running weir answers; it also knows who added an entry, when and why, what
+is held back as a heavy hitter, and how many packets a list has caught. With
+--block, --allow or --config, the answer is that of a weir that starts with
+these, and none needs to run.`,
 		Example: `  weir explain 192.0.2.1
+  weir explain 192.0.2.0/24 'tcp 192.0.2.1:* > 198.51.100.7:443'
   weir explain --block feed.txt --allow ours.txt 2001:db8::7
-  weir explain --block flows.txt 'tcp 192.0.2.1:1234 > 198.51.100.7:443'
+  weir explain -c /etc/weir/weir.yaml --capture trace.pcap --count 10
+  cut -d' ' -f1 access.log | sort -u | weir explain --json - | jq -r 'select(.verdict == "drop").question'
   weir explain --exit-code 192.0.2.1 || echo "would be dropped"`,
-		Args: someArgs("ADDRESS or FLOW"),
 	}
 	f := c.Flags()
-	v := newConfigFlags(c, "exit-code", "json", "socket")
+	v := newConfigFlags(c, "exit-code", "json", "socket", "capture", "count")
 	socketFlag(f, &socket)
-	exitCode := f.Bool("exit-code", false, "exit with 3 if it would be dropped")
+	f.StringVar(&from, "capture", "", "`file` whose packets are asked for, pcap or pcapng; - for standard input")
+	f.IntVar(&count, "count", 100, "most `packets` of the capture to ask for")
+	exitCode := f.Bool("exit-code", false, "exit with 3 if any packet would be dropped")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		out := newConsole(c.OutOrStdout(), c.ErrOrStderr())
-		query := strings.Join(args, " ") // a flow may come as several words
-		if !slices.ContainsFunc([]string{"block", "allow"}, c.Flags().Changed) {
-			e, err := api.Dial(socket).Explain(c.Context(), query)
-			switch {
-			case err != nil:
-				return wrongQuery(err)
-			default:
-				return tell(c.OutOrStdout(), e, *asJSON, printAnswer, *exitCode && e.Drops())
-			}
+		switch {
+		case (len(args) == 0) == (from == ""):
+			return usageError{errors.New(`name what to explain: ADDRESS, PREFIX, FLOW, "-" or --capture FILE`)}
+		case count <= 0:
+			return usageError{errors.New("--count: want at least 1")}
 		}
-		var e *explain.Explanation
-		var err error
-		conf, err := v.offline()
+		x, err := newExplainer(c, v, socket)
 		if err != nil {
 			return err
 		}
-		r.Block, r.Allow, r.Direction, r.Lenient, r.MaxBad = v.block, v.allow, v.direction, v.lenient, ruleset.Share(v.maxBad)
-		r.Mode, r.BitsPerKey, r.Monitor, r.DropMalformed = conf.Mode, conf.BitsPerEntry, conf.Monitor, conf.Malformed == verdict.Drop
-		r.FailsafePorts = conf.Failsafe.Ports
-		for _, f := range conf.Failsafe.Prefixes {
-			r.FailsafePrefixes = append(r.FailsafePrefixes, f.Prefix)
+		defer x.close()
+		dropped := false
+		x.answered = func(e api.Explanation) error {
+			dropped = dropped || e.Drops()
+			if *asJSON {
+				return printJSON(c.OutOrStdout(), e)
+			}
+			printExplanation(c.OutOrStdout(), e, time.Now())
+			return nil
 		}
-		e, err = explain.Explain(query, r, nil)
-		out.show("")
-		if err != nil {
-			return wrongQuery(err)
+		if from != "" {
+			err = x.capture(from, c.InOrStdin(), count)
+		} else {
+			err = x.questions(args, c.InOrStdin())
 		}
-		return tell(c.OutOrStdout(), e, *asJSON, printExplanation, *exitCode && e.Drops())
+		if err == nil && dropped && *exitCode {
+			return errDropped
+		}
+		return err
 	}
 	return c
 }
 
-// wrongQuery makes a usageError of what is wrong with a query, whoever was asked.
-func wrongQuery(err error) error {
+// explainer answers questions by a running daemon, or by what one would start
+// with.
+type explainer struct {
+	ctx      context.Context
+	client   *api.Client
+	prepared *daemon.Prepared // nil: the client is asked
+	engine   *engine.Generation
+	answered func(api.Explanation) error
+}
+
+func newExplainer(c *cobra.Command, v *configFlags, socket string) (*explainer, error) {
+	x := &explainer{ctx: c.Context(), client: api.Dial(socket)}
+	if !v.given() {
+		return x, v.check()
+	}
+	var err error
+	if x.prepared, err = v.prepare(c, newConsole(c.OutOrStdout(), c.ErrOrStderr())); err != nil {
+		return nil, err
+	}
+	x.engine, err = x.prepared.Build()
+	return x, err
+}
+
+func (x *explainer) close() {
+	if x.engine != nil {
+		_ = x.engine.Close()
+	}
+}
+
+// questions explains arguments, of which "-" stands for the lines of stdin.
+func (x *explainer) questions(args []string, stdin io.Reader) error {
+	if _, err := engine.ParseQuestion(args[0]); err != nil && args[0] != "-" {
+		args = []string{strings.Join(args, " ")} // a flow without quotes
+	}
+	for _, arg := range args {
+		if arg != "-" {
+			if err := x.question(arg); err != nil {
+				return err
+			}
+			continue
+		}
+		lines := bufio.NewScanner(stdin)
+		lines.Buffer(nil, maxLine)
+		for n := 1; lines.Scan(); n++ {
+			text, _, _ := strings.Cut(lines.Text(), "#")
+			if text = strings.TrimSpace(text); text == "" {
+				continue
+			}
+			if err := x.question(text); err != nil {
+				return fmt.Errorf("standard input, line %d: %w", n, err)
+			}
+		}
+		if err := lines.Err(); err != nil {
+			return fmt.Errorf("standard input: %w", err)
+		}
+	}
+	return nil
+}
+
+func (x *explainer) question(text string) error {
+	asked, err := engine.ParseQuestion(text)
+	if err != nil {
+		return usageError{err}
+	}
+	if x.prepared != nil {
+		return x.answered(api.NewExplanation(text, x.prepared.Explain(x.engine, asked...)...))
+	}
+	e, err := x.client.Explain(x.ctx, text)
+	if err != nil {
+		return notRunning(err)
+	}
+	return x.answered(*e)
+}
+
+// capture explains the first packets of a capture.
+func (x *explainer) capture(name string, stdin io.Reader, count int) (err error) {
+	r, err := openCapture(name, stdin)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	var frames [][]byte
+	for n := 0; n < count; n++ {
+		p, failed := r.Next()
+		if failed != nil {
+			if failed != io.EOF {
+				err = failed // after the packets before it
+			}
+			break
+		}
+		if len(p.Data) > 0 {
+			frames = append(frames, slices.Clone(p.Data))
+		}
+		if len(frames) == api.MaxExplained {
+			if err := x.frames(frames); err != nil {
+				return err
+			}
+			frames = nil
+		}
+	}
+	return errors.Join(x.frames(frames), err)
+}
+
+func openCapture(name string, stdin io.Reader) (*capture.Reader, error) {
+	if name == "-" {
+		return capture.NewReader("standard input", stdin)
+	}
+	return capture.Open(name)
+}
+
+func (x *explainer) frames(frames [][]byte) error {
+	var all []api.Explanation
+	switch {
+	case len(frames) == 0:
+		return nil
+	case x.prepared != nil:
+		for _, f := range frames {
+			a := x.prepared.Explain(x.engine, engine.Question{Frame: f})[0]
+			all = append(all, api.NewExplanation(a.Packet, a))
+		}
+	default:
+		var err error
+		if all, err = x.client.ExplainFrames(x.ctx, frames); err != nil {
+			return notRunning(err)
+		}
+	}
+	for _, e := range all {
+		if err := x.answered(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// notRunning says how to ask without a daemon.
+func notRunning(err error) error {
 	var bad *api.BadRequest
-	if errors.Is(err, explain.ErrQuery) || errors.As(err, &bad) {
+	switch {
+	case errors.Is(err, api.ErrNotRunning):
+		return fmt.Errorf("%w, or give lists with --block and --allow, or --config", err)
+	case errors.As(err, &bad):
 		return usageError{err}
 	}
 	return err
 }
 
-// tell prints an explanation, and gives errDropped if dropped is set.
-func tell[E any](out io.Writer, e E, asJSON bool, print func(io.Writer, E), dropped bool) error {
-	if !asJSON {
-		print(out, e)
-	} else if err := printJSON(out, e); err != nil {
-		return err
+func printExplanation(w io.Writer, e api.Explanation, now time.Time) {
+	for _, a := range e.Answers {
+		list := ""
+		if a.List != "" {
+			list = ", list " + a.List
+		}
+		fmt.Fprintf(w, "%s: %v (%v%s)\n", a.Packet, a.Verdict, a.Reason, list)
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		for _, m := range a.Matches {
+			fmt.Fprintf(t, "  %s\tlist %s\t%s\t%s\n", m.Action, m.List, m.Entry, origin(m, now))
+		}
+		t.Flush()
+		switch {
+		case a.FalsePositive:
+			fmt.Fprintln(w, "  no entry matches: a false positive of the approximate filter")
+		case len(a.Matches) == 0:
+			fmt.Fprintln(w, "  no entry matches all of these packets")
+		}
+		printStages(w, a.Stages, now)
+		printDepends(w, a, now)
+		if in := a.Inside; in != nil {
+			fmt.Fprintf(w, "  inside: %s\n", plural(in.Entries, "entry", "entries"))
+			for _, m := range in.First {
+				fmt.Fprintf(t, "    %s\tlist %s\t%s\t%s\n", m.Action, m.List, m.Entry, origin(m, now))
+			}
+			t.Flush()
+			if more := in.Entries - len(in.First); more > 0 {
+				fmt.Fprintf(w, "    and %d more\n", more)
+			}
+		}
 	}
-	if dropped {
-		return errDropped
-	}
-	return nil
 }
 
-// printAnswer prints what a daemon has answered.
-func printAnswer(w io.Writer, e *api.Explanation) {
-	fmt.Fprintf(w, "%s: %s (%s)\n", e.Question, e.Verdict, e.Reason)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, m := range e.Matches {
-		name := m.List
-		if m.Packets != nil {
-			name += ", " + plural(int(*m.Packets), "packet", "packets")
+// printStages prints the stages in one line: which are met, by what.
+func printStages(w io.Writer, stages []engine.Stage, now time.Time) {
+	var all []string
+	for _, s := range stages {
+		text := s.Stage.String() + " no"
+		if s.Met {
+			text = s.Stage.String() + " yes"
+			if s.By != "" {
+				text += " (" + s.By + expiry(s.Until, now) + ")"
+			}
 		}
-		fmt.Fprintf(t, "  %s\tlist %s\t%s\t%s\n", m.Action, name, m.Entry, origin(m, time.Now()))
+		all = append(all, text)
+	}
+	if len(all) > 0 {
+		fmt.Fprintln(w, "  stages:", strings.Join(all, ", "))
+	}
+}
+
+func expiry(until *time.Time, now time.Time) string {
+	if until == nil {
+		return ""
+	}
+	return ", expires " + relative(until, now)
+}
+
+func printDepends(w io.Writer, a engine.Answer, now time.Time) {
+	if len(a.Depends) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "  depends on the rest of the packet:")
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, d := range a.Depends {
+		fmt.Fprintf(t, "    %v\t%v\t%s%s", d.Verdict, d.Stage, d.Packets, expiry(d.Until, now))
+		if d.Match != nil {
+			fmt.Fprintf(t, "\tlist %s\t%s", d.Match.List, origin(*d.Match, now))
+		}
+		fmt.Fprintln(t)
 	}
 	t.Flush()
-	if len(e.Matches) == 0 {
-		fmt.Fprintln(w, "  no list holds it")
+	if a.DependsMore > 0 {
+		fmt.Fprintf(w, "    and %s more\n", plural(a.DependsMore, "entry", "entries"))
 	}
 }
 
-// origin says where an entry is from.
-func origin(m api.Match, now time.Time) string {
+// origin says where an entry is from, and what is known of it.
+func origin(m engine.Match, now time.Time) string {
 	text := m.Source
 	switch {
 	case m.Line > 0:
 		text += fmt.Sprintf(":%d", m.Line)
 	case text == "":
-		text = "by command"
+		text = "manual"
 	}
 	if m.UID != nil {
 		text += " of " + userName(*m.UID)
@@ -139,6 +336,9 @@ func origin(m api.Match, now time.Time) string {
 	if m.Reason != "" {
 		text += ": " + m.Reason
 	}
+	if m.Packets != nil {
+		text += ", " + plural(int(*m.Packets), "packet", "packets") + " on this list"
+	}
 	return text
 }
 
@@ -148,46 +348,4 @@ func userName(uid uint32) string {
 		return u.Username
 	}
 	return "user " + id
-}
-
-func printExplanation(w io.Writer, e *explain.Explanation) {
-	for _, note := range e.Notes {
-		fmt.Fprintln(w, "note:", note)
-	}
-	for _, a := range e.Answers {
-		fmt.Fprintf(w, "%s: %s (%s%s)\n", a.Packet, a.Verdict, a.Reason, byList(a.List))
-		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		for _, p := range a.Filter {
-			fmt.Fprintf(t, "  filter\t%s\t%s %s%s\n", p.Shape, p.Action, p.Key, byList(p.List))
-		}
-		if len(a.Filter) == 0 {
-			fmt.Fprintf(t, "  filter\tnot listed\n")
-		}
-		for _, m := range a.Matches {
-			fmt.Fprintf(t, "  %s\t%s\t%s:%d: %s\n", m.Action, m.Shape, m.File, m.Line, m.Text)
-		}
-		t.Flush()
-		switch {
-		case a.FalsePositive:
-			fmt.Fprintln(w, "  no line of any list says so: a false positive of the approximate filter")
-		case len(a.Matches) == 0:
-			fmt.Fprintln(w, "  no line of any list matches")
-		}
-		if len(a.Depends) > 0 {
-			fmt.Fprintln(w, "  depending on the rest of the packet:")
-			for _, m := range a.Depends {
-				fmt.Fprintf(w, "    %s  %s:%d: %s\n", m.Action, m.File, m.Line, m.Text)
-			}
-		}
-		if a.DependsMore > 0 {
-			fmt.Fprintf(w, "    and %d lines more\n", a.DependsMore)
-		}
-	}
-}
-
-func byList(name string) string {
-	if name == "" {
-		return ""
-	}
-	return ", list " + name
 }

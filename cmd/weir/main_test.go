@@ -140,7 +140,8 @@ func TestUsageErrors(t *testing.T) {
 		{"replay", "--engine", "steam", "x"},
 		{"explain"},
 		{"explain", "--block", list, "what"},
-		{"explain", "--block", list, "192.0.2.0/24"},
+		{"explain", "--block", list, "192.0.2.1/24"},
+		{"explain", "--block", list, "192.0.2.1", "--capture", list},
 		{"status", "stray"},
 		{"detach", "--all", "--iface", "eth0"},
 		{"demo", "--seconds", "0"},
@@ -170,7 +171,7 @@ func TestWrongArguments(t *testing.T) {
 		"completion":            "SHELL is missing",
 		"completion tcsh":       `"tcsh" is none of bash, fish, zsh`,
 		"multicast add":         "GROUP is missing",
-		"explain --exit-code":   "ADDRESS or FLOW is missing",
+		"explain --exit-code":   `name what to explain: ADDRESS, PREFIX, FLOW, "-" or --capture FILE`,
 		"completion bash again": `"again": weir completion takes SHELL, and nothing more`,
 	} {
 		code, out, log := weir(t, "", strings.Fields(line)...)
@@ -345,31 +346,34 @@ func TestExplain(t *testing.T) {
 		t.Fatalf("exit code %d\n%s%s", code, out, log)
 	}
 	var e struct {
-		Query, Verdict string
-		Answers        []struct {
+		Question, Verdict string
+		Answers           []struct {
 			Packet, Verdict, Reason, List string
 			Matches                       []struct {
-				Action, List, File, Text, Entry, Shape string
-				Line                                   int
+				Action, List, Source, Entry string
+				Line                        int
 			}
-			Filter []struct{ Action, Shape, Key, List string }
+			Stages []struct {
+				Stage, By string
+				Met       bool
+			}
 		}
 	}
 	if err := json.Unmarshal([]byte(out), &e); err != nil {
 		t.Fatal(err)
 	}
-	if e.Query != "192.0.2.1" || e.Verdict != "drop" || len(e.Answers) != 1 {
+	if e.Question != "192.0.2.1" || e.Verdict != "drop" || len(e.Answers) != 2 || e.Answers[1].Packet != "to 192.0.2.1" || e.Answers[1].Verdict != "pass" {
 		t.Fatalf("%s", out)
 	}
 	a := e.Answers[0]
 	if a.Packet != "from 192.0.2.1" || a.Verdict != "drop" || a.Reason != "blocked" || a.List != "feed" ||
-		len(a.Matches) != 2 || len(a.Filter) == 0 || a.Filter[0].Shape != "src/32" {
+		len(a.Matches) != 2 || len(a.Stages) != 6 || a.Stages[4].Stage != "block" || !a.Stages[4].Met || a.Stages[4].By != "list feed" {
 		t.Fatalf("%s", out)
 	}
-	if m := a.Matches[0]; m.File != block || m.Line != 3 || m.Shape != "src/32" || m.Action != "block" || m.List != "feed" {
+	if m := a.Matches[0]; m.Source != block || m.Line != 3 || m.Entry != "192.0.2.1" || m.Action != "block" || m.List != "feed" {
 		t.Errorf("most specific match: %+v", m)
 	}
-	if m := a.Matches[1]; m.Line != 2 || m.Entry != "192.0.2.0/24" || m.Text != "192.0.2.0/24" {
+	if m := a.Matches[1]; m.Source != block || m.Line != 2 || m.Entry != "192.0.2.0/24" {
 		t.Errorf("second match: %+v", m)
 	}
 
@@ -380,7 +384,7 @@ func TestExplain(t *testing.T) {
 		t.Errorf("a listed flow: exit code %d\n%s", code, out)
 	}
 	// Without --exit-code the answer is the answer, and no failure.
-	if code, out, _ := weir(t, "", "explain", "--block", block, "192.0.2.1"); code != exitOK || !strings.Contains(out, "feed.txt:3: 192.0.2.1") {
+	if code, out, _ := weir(t, "", "explain", "--block", block, "192.0.2.1"); code != exitOK || !strings.Contains(out, "192.0.2.1     "+block+":3\n") {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 }

@@ -104,11 +104,6 @@ func (c *Client) Reload(ctx context.Context) (*Reloaded, error) {
 	return ask[Reloaded](ctx, c, http.MethodPost, reloadPath, nil)
 }
 
-// Explain asks a question.
-func (c *Client) Explain(ctx context.Context, question string) (*Explanation, error) {
-	return ask[Explanation](ctx, c, http.MethodGet, explainPath+"?q="+url.QueryEscape(question), nil)
-}
-
 // get asks for what is told at once.
 func get[T any](ctx context.Context, c *Client, path string) (*T, error) {
 	soon, cancel := context.WithTimeout(ctx, patience)

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"weir/control/engine"
 )
 
 // Control is a running weir whose lists can be changed, as the server asks it:
@@ -26,9 +28,8 @@ type Control interface {
 	// Reload reads the configuration again, and gives a line for each change.
 	// With an error, nothing has changed.
 	Reload(context.Context) (changes []string, err error)
-	// Explain answers a question: an address, "> ADDRESS", or a flow in the
-	// list format.
-	Explain(ctx context.Context, question string) (Explanation, error)
+	// Explain answers questions, in their order.
+	Explain(context.Context, []engine.Question) ([]engine.Answer, error)
 	// Multicast fails with ErrNoMulticast where none is forwarded.
 	Multicast() (Multicast, error)
 	// ChangeMulticast changes what an interface wants, as Change does entries.
@@ -128,34 +129,6 @@ type Reloaded struct {
 	Changes []string `json:"changes"`
 }
 
-// Explanation says what becomes of the packets that a question is about, and
-// what lists them: GET /v1/explain.
-type Explanation struct {
-	Question string  `json:"question"`
-	Verdict  string  `json:"verdict"` // pass, or drop if any of them is dropped
-	Reason   string  `json:"reason"`  // clean, allowed, monitored or blocked: the last of these that any has
-	Matches  []Match `json:"matches"` // the most specific first
-}
-
-// Drops tells whether any of the packets is dropped.
-func (e *Explanation) Drops() bool { return e.Verdict == "drop" }
-
-// Match is an entry that lists the packets.
-type Match struct {
-	List   string `json:"list"`
-	Action string `json:"action"` // Block or Allow
-	Entry  string `json:"entry"`
-	Source string `json:"source,omitempty"` // of the list, of a directory the file; "": it was added by command
-	Line   int    `json:"line,omitempty"`   // there, from 1, as it is in force; 0: not known
-
-	Added   *time.Time `json:"added,omitempty"`
-	Expires *time.Time `json:"expires,omitempty"` // none: never
-	Reason  string     `json:"reason,omitempty"`
-	UID     *uint32    `json:"uid,omitempty"` // of the user who added it
-
-	Packets *uint64 `json:"total_packets,omitempty"` // that the list caught since weir began to count; nil: not known of it
-}
-
 // BadRequest is an error of who asked. Nothing was changed.
 type BadRequest struct {
 	Entry *int   // index in Change.Entries of what it is about; nil: the request as a whole
@@ -213,13 +186,10 @@ func controlRoutes(c Control) []route {
 			return Reloaded{list(changes)}, err
 		}),
 		controlled(http.MethodGet, explainPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-			question := q.URL.Query().Get("q")
-			if question == "" {
-				return nil, &BadRequest{Err: errors.New("what is to be explained? ask as in " + explainPath + "?q=192.0.2.1")}
-			}
-			e, err := c.Explain(q.Context(), question)
-			e.Matches = list(e.Matches)
-			return e, err
+			return explain(q.Context(), c, q.URL.Query().Get("q"))
+		}),
+		controlled(http.MethodPost, explainPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+			return explainFrames(c, w, q)
 		}),
 	}, multicastRoutes(c, controlled)...)
 }

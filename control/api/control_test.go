@@ -16,17 +16,19 @@ import (
 	"testing"
 	"time"
 
+	"weir/control/engine"
+	"weir/filter/verdict"
 	"weir/tests/lab"
 )
 
 // control gives what it holds, and keeps what it was asked for.
 type control struct {
-	lists       []List
-	outcomes    []FetchOutcome
-	changes     []string
-	explanation Explanation
-	multicast   Multicast
-	err         error
+	lists     []List
+	outcomes  []FetchOutcome
+	changes   []string
+	answers   []engine.Answer
+	multicast Multicast
+	err       error
 
 	mu    sync.Mutex
 	asked []any
@@ -55,8 +57,12 @@ func (c *control) Refresh(_ context.Context, list string) ([]FetchOutcome, error
 
 func (c *control) Reload(context.Context) ([]string, error) { return c.changes, c.ask("reload") }
 
-func (c *control) Explain(_ context.Context, question string) (Explanation, error) {
-	return c.explanation, c.ask("explain " + question)
+func (c *control) Explain(_ context.Context, asked []engine.Question) ([]engine.Answer, error) {
+	text := "explain"
+	for _, q := range asked {
+		text += " " + q.String()
+	}
+	return c.answers, c.ask(text)
 }
 
 func (c *control) Multicast() (Multicast, error) { return c.multicast, c.err }
@@ -92,9 +98,18 @@ func TestWhatIsToldArrives(t *testing.T) {
 			Entries: 7, Changed: true, Unsaved: true,
 		}},
 		changes: []string{"mode: exact → approx"},
-		explanation: Explanation{Question: "192.0.2.1", Verdict: "drop", Reason: "blocked", Matches: []Match{
-			{List: "drop", Action: Block, Entry: "192.0.2.0/24", Source: "https://example.com/feed", Line: 17, Packets: new(uint64(7))},
-			{List: "manual", Action: Block, Entry: "192.0.2.1", Added: &now, Expires: &now, Reason: "scans", UID: &uid},
+		answers: []engine.Answer{{
+			Packet: "from 192.0.2.1", Verdict: verdict.Drop, Reason: verdict.Blocked, List: "drop",
+			Stages: []engine.Stage{{Stage: verdict.StageExempt}, {Stage: verdict.StageBlock, Met: true, By: "list drop", Until: &now}},
+			Matches: []engine.Match{
+				{List: "drop", Action: Block, Entry: "192.0.2.0/24", Source: "https://example.com/feed", Line: 17, Packets: new(uint64(7))},
+				{List: "manual", Action: Block, Entry: "192.0.2.1", Added: &now, Expires: &now, Reason: "scans", UID: &uid},
+			},
+			Depends: []engine.Dependency{{
+				Stage: verdict.StageAllow, Packets: "udp 192.0.2.1:* > *:53", Reason: verdict.Allowed, Until: &now,
+				Match: &engine.Match{List: "ours", Action: Allow, Entry: "udp 192.0.2.1:* > *:53"},
+			}},
+			DependsMore: 3, Inside: &engine.Inside{Entries: 1, First: []engine.Match{{List: "drop", Action: Block}}}, FalsePositive: true,
 		}},
 		multicast: Multicast{
 			Groups: 2, MaxGroups: 1024, Planned: 1e-6, Copied: 1, CopiedBytes: 2, Left: 3, LeftBytes: 4,
@@ -120,7 +135,10 @@ func TestWhatIsToldArrives(t *testing.T) {
 		{"refresh", func() (any, error) { return client.Refresh(t.Context(), "") }, &Refreshed{c.outcomes}},
 		{"refresh one", func() (any, error) { return client.Refresh(t.Context(), "a/b ü") }, &Refreshed{c.outcomes}},
 		{"reload", func() (any, error) { return client.Reload(t.Context()) }, &Reloaded{c.changes}},
-		{"explain", func() (any, error) { return client.Explain(t.Context(), "tcp a&b > c") }, &c.explanation},
+		{"explain", func() (any, error) { return client.Explain(t.Context(), "tcp 192.0.2.1:1 > *:2") },
+			&Explanation{"tcp 192.0.2.1:1 > *:2", verdict.Drop, c.answers}},
+		{"explain frames", func() (any, error) { return client.ExplainFrames(t.Context(), [][]byte{make([]byte, 14)}) },
+			[]Explanation{{"from 192.0.2.1", verdict.Drop, c.answers}}},
 		{"multicast", func() (any, error) { return client.Multicast(t.Context()) }, &c.multicast},
 		{"join", func() (any, error) { return client.ChangeMulticast(t.Context(), join) }, &MulticastChanged{Interface: "eth1", Added: 2}},
 		{"leave", func() (any, error) { return client.ChangeMulticast(t.Context(), leave) }, &MulticastChanged{Interface: "eth1", Removed: 1}},
@@ -135,7 +153,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 	}
 	add.UID, remove.UID = uint32(os.Getuid()), uint32(os.Getuid()) // as the kernel says
 	join.UID, leave.UID = add.UID, add.UID
-	if want := []any{add, remove, "refresh ", "refresh a/b ü", "reload", "explain tcp a&b > c", join, leave}; !reflect.DeepEqual(c.asked, want) {
+	if want := []any{add, remove, "refresh ", "refresh a/b ü", "reload", "explain tcp 192.0.2.1:1 > 0.0.0.0/0:2", "explain a frame of 14 bytes", join, leave}; !reflect.DeepEqual(c.asked, want) {
 		t.Errorf("asked %+v, want %+v", c.asked, want)
 	}
 }
@@ -230,7 +248,8 @@ func TestOtherRefusals(t *testing.T) {
 		{"no question", "GET", explainPath, &control{}, 400, "?q=192.0.2.1", ""},
 		{"no such list", "POST", "/v1/lists/x/refresh", &control{err: ErrNoList}, 404, "no such list", ""},
 		{"refused configuration", "POST", reloadPath, &control{err: errors.New("weir.yaml:3:1: no value")}, 500, "weir.yaml:3:1", ""},
-		{"strange question", "GET", explainPath + "?q=what", &control{err: &BadRequest{Err: errors.New("want an address")}}, 400, "want an address", ""},
+		{"strange question", "GET", explainPath + "?q=what", &control{}, 400, "want an address", ""},
+		{"no frames", "POST", explainPath, &control{}, 400, "empty", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := httptest.NewRecorder()

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"encoding"
 	"encoding/json"
 	"maps"
 	"net/http/httptest"
@@ -15,6 +16,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"weir/control/engine"
 	"weir/control/feed"
 	"weir/control/observe/events"
 	"weir/filter/verdict"
@@ -78,7 +80,7 @@ func TestDocumentedSchemas(t *testing.T) {
 	want := map[string]any{}
 	for name, v := range map[string]any{
 		"Error": failure{}, "Top": Top{}, "Weights": Weights{}, "Change": Change{}, "Changed": Changed{},
-		"Lists": Lists{}, "Refreshed": Refreshed{}, "Reloaded": Reloaded{}, "Explanation": Explanation{}, "Event": Event{},
+		"Lists": Lists{}, "Refreshed": Refreshed{}, "Reloaded": Reloaded{}, "Explanation": Explanation{}, "Frames": Frames{}, "Explanations": Explanations{}, "Event": Event{},
 		"Multicast": Multicast{}, "MulticastChange": MulticastChange{}, "MulticastChanged": MulticastChanged{},
 		"TraceQuestion": TraceQuestion{}, "Traced": Traced{},
 	} {
@@ -118,6 +120,8 @@ func schemaOf(t reflect.Type, all map[string]any) map[string]any {
 		return schemaOf(t.Elem(), all)
 	case t == reflect.TypeFor[time.Time]():
 		return map[string]any{"type": "string", "format": "date-time"}
+	case t.Implements(reflect.TypeFor[encoding.TextMarshaler]()):
+		return map[string]any{"type": "string"}
 	case t == reflect.TypeFor[[]byte]():
 		return map[string]any{"type": "string"} // in base64
 	case t.Kind() == reflect.Slice:
@@ -177,8 +181,12 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		lists:    []List{{Action: Allow, Direction: "both", Packets: new(uint64), Feeds: []FeedSource{{Outcome: Failed, Failure: "x", Error: "x", Read: &now, Next: &now}}}},
 		outcomes: []FetchOutcome{{Outcome: Failed, Failure: "x", Error: "x"}},
 		changes:  []string{"mode: exact → approx"},
-		explanation: Explanation{Verdict: "drop", Reason: "blocked", Matches: []Match{
-			{Action: Block, Source: "x", Line: 1, Added: &now, Expires: &now, Reason: "x", UID: &uid, Packets: new(uint64)},
+		answers: []engine.Answer{{
+			Verdict: verdict.Drop, Reason: verdict.Blocked, Stages: []engine.Stage{{Until: &now}}, Matches: []engine.Match{
+				{Action: Block, Source: "x", Line: 1, Added: &now, Expires: &now, Reason: "x", UID: &uid, Packets: new(uint64)},
+			},
+			Depends: []engine.Dependency{{Until: &now, Match: &engine.Match{Action: Allow}}}, DependsMore: 1,
+			Inside: &engine.Inside{First: []engine.Match{{Action: Block}}},
 		}},
 		multicast: Multicast{Interfaces: []MulticastInterface{{Groups: []MulticastGroup{{Added: &now, UID: &uid}}}}},
 	}
@@ -229,6 +237,8 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		}
 		body := example["Change"]
 		switch {
+		case r.path == explainPath:
+			body = `{"frames": ["AAAA"]}`
 		case r.path == multicastPath:
 			body = example["MulticastChange"]
 		case r.method == "DELETE":

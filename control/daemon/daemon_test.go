@@ -12,6 +12,8 @@ import (
 
 	"weir/control/attach"
 	"weir/control/config"
+	"weir/control/engine"
+	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
 )
@@ -84,7 +86,11 @@ func TestRefreshCatchesUp(t *testing.T) {
 	if err != nil || len(outcomes) != 1 || outcomes[0].Outcome != "unchanged" || outcomes[0].Error != "" {
 		t.Errorf("refreshed: %+v, %v", outcomes, err)
 	}
-	if e, err := d.Explain(t.Context(), "192.0.2.2"); err != nil || !e.Drops() {
+	asked, err := engine.ParseQuestion("192.0.2.2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, err := d.Explain(t.Context(), asked); err != nil || e[0].Verdict != verdict.Drop {
 		t.Errorf("refreshed, but %+v, %v", e, err)
 	}
 	if err := d.fetched(t.Context(), "feed", l.feed, read[0]); err != nil { // late

@@ -21,6 +21,7 @@ import (
 
 	"weir/control/attach"
 	"weir/control/config"
+	"weir/control/engine"
 	"weir/control/metrics"
 	"weir/control/observe/heavy"
 	"weir/filter/key"
@@ -420,6 +421,14 @@ func TestMetricsTrackers(t *testing.T) {
 	}
 	if tr := s.Trackers[0]; tr.Number != 1 || tr.Key != "src" || tr.Action != "block" || tr.Packets < packets || tr.Packets > 2*packets {
 		t.Errorf("%+v", tr)
+	}
+	asked, err := engine.ParseQuestion(cleanSource)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := d.Explain(t.Context(), asked)
+	if err != nil || a[0].Reason != verdict.Heavy || a[0].Verdict != verdict.Drop || a[1].Verdict != verdict.Pass {
+		t.Errorf("a heavy hitter is explained by %+v, %v", a, err)
 	}
 }
 

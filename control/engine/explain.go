@@ -40,7 +40,9 @@ type Stage struct {
 // Match is an entry that matches packets. Beginning with Source, its fields are
 // known to whoever read the list.
 type Match struct {
-	Found  `json:"-"`
+	Number uint16  `json:"-"` // of the list
+	Key    key.Key `json:"-"`
+
 	List   string `json:"list"`
 	Action string `json:"action"` // block or allow
 	Entry  string `json:"entry"`
@@ -106,6 +108,24 @@ func (g *Generation) Explain(q Question, penalties []verdict.Penalty) Answer {
 		}
 	}
 	return a
+}
+
+// Entries returns all entries that the answer names.
+func (a *Answer) Entries() (all []*Match) {
+	for i := range a.Matches {
+		all = append(all, &a.Matches[i])
+	}
+	for _, d := range a.Depends {
+		if d.Match != nil {
+			all = append(all, d.Match)
+		}
+	}
+	if a.Inside != nil {
+		for i := range a.Inside.First {
+			all = append(all, &a.Inside.First[i])
+		}
+	}
+	return all
 }
 
 func met(t *verdict.Trace, s verdict.Stage) bool {
@@ -178,13 +198,16 @@ func (g *Generation) matches(found []Found) []Match {
 	matches := make([]Match, len(found))
 	for i, f := range found {
 		l := g.index.lists[f.List-1]
-		matches[i] = Match{Found: f, List: l.Name, Action: "block", Entry: f.Key.String()}
+		matches[i] = Match{Number: f.List, Key: f.Key, List: l.Name, Action: "block", Entry: f.Key.String()}
 		if l.Allow {
 			matches[i].Action = "allow"
 		}
 	}
 	return matches
 }
+
+// aboveRate follows the flow of a rate limit.
+const aboveRate = " above its rate"
 
 // depend names what the verdict depends on; of lists, their entries.
 func (g *Generation) depend(a *Answer, on []verdict.Condition, block, allow *overlap) {
@@ -201,6 +224,9 @@ func (g *Generation) depend(a *Answer, on []verdict.Condition, block, allow *ove
 			if !seen[d] { // DHCP has several ports
 				seen[d] = true
 				d.Until = until(c.Penalty)
+				if c.Reason == verdict.Limited {
+					d.Packets += aboveRate
+				}
 				a.Depends = append(a.Depends, d)
 			}
 			continue

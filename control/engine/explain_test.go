@@ -292,10 +292,10 @@ func TestExplainPenalties(t *testing.T) {
 		time.Until(*a.Stages[3].Until).Round(10*time.Second) != time.Minute {
 		t.Errorf("%+v", a)
 	}
-	if a := explain("192.0.2.2"); summary(a) != "pass clean : | penalty 192.0.2.2 drop" || a.Depends[0].Reason != verdict.Limited {
+	if a := explain("192.0.2.2"); summary(a) != "pass clean : | penalty 192.0.2.2 above its rate drop" || a.Depends[0].Reason != verdict.Limited {
 		t.Errorf("%+v", a)
 	}
-	if a := explain("192.0.2.0/24"); summary(a) != "pass clean : | penalty 192.0.2.1 drop, penalty 192.0.2.2 drop" {
+	if a := explain("192.0.2.0/24"); summary(a) != "pass clean : | penalty 192.0.2.1 drop, penalty 192.0.2.2 above its rate drop" {
 		t.Errorf("%+v", a)
 	}
 	if a := explain("192.0.2.3"); summary(a) != "pass clean : |" {

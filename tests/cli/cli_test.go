@@ -253,7 +253,8 @@ func TestRun(t *testing.T) {
 	g := newGround(t)
 	list := filepath.Join(t.TempDir(), "feed.txt")
 	write(t, list, "10.0.0.1\n")
-	d := start(t, g.args("--block", list)...)
+	socket := filepath.Join(t.TempDir(), "weir.sock")
+	d := start(t, g.args("--block", list, "--socket", socket)...)
 
 	g.expect("10.0.0.1", 50, 0)
 	g.expect("10.0.0.2", 50, 50)
@@ -272,8 +273,8 @@ func TestRun(t *testing.T) {
 	if len(a.ByList) != 1 || a.ByList[0].List != "feed" || a.ByList[0].Packets != 50 {
 		t.Errorf("status: by list: %+v", a.ByList)
 	}
-	out, _ := weir(t, 3, "explain", "--exit-code", "--pins", g.pins, "10.0.0.1")
-	if !strings.Contains(out, list+":1: 10.0.0.1") {
+	out, _ := weir(t, 3, "explain", "--exit-code", "--socket", socket, "10.0.0.1")
+	if !strings.Contains(out, "10.0.0.1  "+list+":1,") {
 		t.Errorf("explain does not name the line:\n%s", out)
 	}
 
@@ -545,8 +546,9 @@ func TestExplainMaxBad(t *testing.T) {
 	g := newGround(t)
 	list := filepath.Join(t.TempDir(), "feed.txt")
 	write(t, list, "10.0.0.1\nwhat\n")
-	start(t, g.args("--block", list, "--max-bad", "60%")...)
-	weir(t, 3, "explain", "--exit-code", "--pins", g.pins, "10.0.0.1")
+	socket := filepath.Join(t.TempDir(), "weir.sock")
+	start(t, g.args("--block", list, "--max-bad", "60%", "--socket", socket)...)
+	weir(t, 3, "explain", "--exit-code", "--socket", socket, "10.0.0.1")
 }
 
 // More lists than can be described are refused with their number.
@@ -607,9 +609,6 @@ func TestSevered(t *testing.T) {
 	}
 	if out, _ := weir(t, 0, "status", "--pins", g.pins); !strings.Contains(out, "SEVERED") || strings.Contains(out, "filters on") {
 		t.Errorf("status: %s", out)
-	}
-	if _, out := weir(t, 1, "explain", "--pins", g.pins, "10.0.0.1"); !strings.Contains(out, "attached nowhere") {
-		t.Errorf("explain: %s", out)
 	}
 	weir(t, 0, append([]string{"detach"}, g.args()...)...)
 	if a := status(t, g.pins); len(a) != 0 {

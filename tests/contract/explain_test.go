@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -329,7 +330,7 @@ func depends(w world, a engine.Answer, p packet.Packet, frame []byte) bool {
 			applies = w.Loop.Check(frame[p.Network:]) == icarus.Looped
 		case verdict.StagePenalty:
 			applies = slices.ContainsFunc(w.penalties, func(x verdict.Penalty) bool {
-				if d.Packets != x.Flow.String() {
+				if strings.TrimSuffix(d.Packets, " above its rate") != x.Flow.String() {
 					return false
 				}
 				return slices.ContainsFunc(w.Trackers(), func(tr engine.Tracker) bool { return tr.Key(p.Tuple) == x.Flow })
@@ -359,7 +360,7 @@ func depends(w world, a engine.Answer, p packet.Packet, frame []byte) bool {
 		if !f.Key.Tuple() && (f.Key.DstBits == 0 && s[0] || f.Key.DstBits > 0 && s[1]) {
 			return true
 		}
-		if a.DependsMore > 0 && !slices.ContainsFunc(a.Matches, func(m engine.Match) bool { return m.Found == f }) {
+		if a.DependsMore > 0 && !slices.ContainsFunc(a.Matches, func(m engine.Match) bool { return m.Number == f.List && m.Key == f.Key }) {
 			return true
 		}
 	}

@@ -3,11 +3,15 @@ package daemon
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"weir/control/api"
+	"weir/control/engine"
 	"weir/filter/key"
+	"weir/filter/packet"
+	"weir/filter/verdict"
 )
 
 // 10 000 manual entries per second are added and removed: added ones are
@@ -108,7 +112,7 @@ func TestExplain(t *testing.T) {
 			listed: {reason, verdict}, "> " + listed: {"clean", "pass"}, pardoned: {"allowed", "pass"}, unlisted: {"clean", "pass"},
 		} {
 			e, err := h.api.Explain(t.Context(), asked)
-			if err != nil || e.Reason != want[0] || e.Verdict != want[1] {
+			if err != nil || e.Answers[0].Reason.String() != want[0] || e.Answers[0].Verdict.String() != want[1] {
 				t.Errorf("%q: %+v, %v, want %q", asked, e, err, want)
 			}
 		}
@@ -119,6 +123,60 @@ func TestExplain(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("monitored", "pass")
+}
+
+// Every stage of the program counts, not only the lists, and what comes from an
+// address is not what goes to it.
+func TestExplainStages(t *testing.T) {
+	h := newHost(t)
+	h.write("block.txt", []byte("0.0.0.0/8\n10.0.0.0/8\n"))
+	h.write("out.txt", []byte("203.0.113.9\n"))
+	h.configure(h.B.Iface, `failsafe: {ports: [tcp/22], prefixes: [10.9.0.0/16]}
+lists:
+  block: {sources: [{file: %s}]}
+  out: {sources: [{file: %s}], direction: dst}
+`, h.path("block.txt"), h.path("out.txt"))
+	h.start(releases[0])
+	h.settled("block")
+	h.settled("out")
+	for question, want := range map[string]string{
+		"10.0.0.1":                          "blocked clean",
+		"8.8.8.8":                           "clean clean", // 0.0.0.0/8 is no source of everything
+		"10.9.0.1":                          "failsafe clean",
+		"tcp 10.0.0.1:9 > 192.0.2.1:22":     "failsafe",
+		"tcp 10.0.0.1:9 > 192.0.2.1:23":     "blocked",
+		"udp 10.0.0.1:68 > 192.0.2.1:67":    "dhcp",
+		"203.0.113.9":                       "clean blocked",
+		"tcp 192.0.2.1:9 > 203.0.113.9:80":  "blocked",
+		"::ffff:10.0.0.1":                   "blocked clean",
+		"203.0.113.0/24":                    "clean clean",
+		"tcp 203.0.113.9:22 > 192.0.2.1:80": "clean",
+	} {
+		e, err := h.api.Explain(t.Context(), question)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var reasons []string
+		for _, a := range e.Answers {
+			reasons = append(reasons, a.Reason.String())
+		}
+		if got := strings.Join(reasons, " "); got != want || e.Drops() != strings.Contains(want, "blocked") {
+			t.Errorf("%s: %q, %v, want %q", question, got, e.Verdict, want)
+		}
+	}
+	// A port that always passes is what the verdict on an address depends on.
+	e, err := h.api.Explain(t.Context(), "10.0.0.1")
+	if err != nil || !slices.ContainsFunc(e.Answers[0].Depends, func(d engine.Dependency) bool { return d.Packets == "tcp/22" }) {
+		t.Errorf("%+v, %v", e, err)
+	}
+	// Frames are answered in their order.
+	frame := packet.Frame(key.Tuple{
+		Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("192.0.2.1"), Proto: 6, HasPorts: true, SrcPort: 9, DstPort: 22,
+	})
+	all, err := h.api.ExplainFrames(t.Context(), [][]byte{frame, frame[:20]})
+	if err != nil || len(all) != 2 || all[0].Answers[0].Reason != verdict.Failsafe || all[1].Answers[0].Reason != verdict.Truncated {
+		t.Errorf("%+v, %v", all, err)
+	}
 }
 
 // Entries removed from a feed stay listed for the list's TTL, even if the

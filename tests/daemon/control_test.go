@@ -51,8 +51,8 @@ func TestExplainNamesTheLine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(e.Matches) == 0 || e.Matches[0].Source != c.source || e.Matches[0].Line != c.line {
-			t.Errorf("explain %s: %+v, want %s:%d", c.question, e.Matches, c.source, c.line)
+		if m := e.Answers[0].Matches; len(m) == 0 || m[0].Source != c.source || m[0].Line != c.line {
+			t.Errorf("explain %s: %+v, want %s:%d", c.question, m, c.source, c.line)
 		}
 	}
 }
@@ -89,7 +89,7 @@ func TestPacketsOfLists(t *testing.T) {
 			}
 		}
 		question := address(feedBlock, 0).String()
-		if e, err := h.api.Explain(t.Context(), question); err != nil || len(e.Matches) != 1 || (e.Matches[0].Packets != nil) != counted {
+		if e, err := h.api.Explain(t.Context(), question); err != nil || len(e.Answers[0].Matches) != 1 || (e.Answers[0].Matches[0].Packets != nil) != counted {
 			t.Errorf("explain %s: %+v, %v, counted: %t", question, e, err, counted)
 		}
 		for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {

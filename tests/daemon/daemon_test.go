@@ -371,7 +371,7 @@ func (h *host) explain(source string, drops bool) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if e.Drops() != drops || (len(e.Matches) > 0) != drops {
+	if e.Drops() != drops || (len(e.Answers[0].Matches) > 0) != drops {
 		h.t.Errorf("explain %s: %+v, want drop: %t", source, e, drops)
 	}
 }

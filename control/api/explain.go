@@ -1,0 +1,98 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"weir/control/engine"
+	"weir/filter/verdict"
+)
+
+// Limits on the frames that are explained at once.
+const (
+	MaxExplained  = 256
+	maxExplaining = 24 << 20 // bytes of the request: as many frames of 64 KiB in base64
+)
+
+// Explanation is what becomes of the packets of a question, and why: GET
+// /v1/explain.
+type Explanation struct {
+	Question string          `json:"question"`
+	Verdict  verdict.Action  `json:"verdict"` // drop if it is that of an answer
+	Answers  []engine.Answer `json:"answers"` // for an address or a prefix: from it, to it
+}
+
+// NewExplanation returns the explanation that consists of answers.
+func NewExplanation(question string, answers ...engine.Answer) Explanation {
+	e := Explanation{Question: question, Answers: list(answers)}
+	for _, a := range answers {
+		e.Verdict = max(e.Verdict, a.Verdict)
+	}
+	return e
+}
+
+// Drops reports whether any of the packets is dropped, as far as they are known.
+func (e *Explanation) Drops() bool { return e.Verdict == verdict.Drop }
+
+// Frames are whole Ethernet frames to be explained: POST /v1/explain.
+type Frames struct {
+	Frames [][]byte `json:"frames"` // in base64; at most MaxExplained
+}
+
+// Explanations are those of frames, in their order.
+type Explanations struct {
+	Explanations []Explanation `json:"explanations"`
+}
+
+func explain(ctx context.Context, c Control, question string) (e Explanation, err error) {
+	asked, err := engine.ParseQuestion(question)
+	if err != nil {
+		return e, &BadRequest{Err: fmt.Errorf("%w; ask as in %s?q=192.0.2.1", err, explainPath)}
+	}
+	answers, err := c.Explain(ctx, asked)
+	return NewExplanation(question, answers...), err
+}
+
+func explainFrames(c Control, w http.ResponseWriter, q *http.Request) (e Explanations, err error) {
+	var f Frames
+	if err := readBody(w, q, maxExplaining, &f); err != nil {
+		return e, err
+	}
+	if n := len(f.Frames); n == 0 || n > MaxExplained {
+		return e, &BadRequest{Err: fmt.Errorf("%d frames: want 1 to %d", n, MaxExplained)}
+	}
+	var asked []engine.Question
+	for i, frame := range f.Frames {
+		if len(frame) == 0 {
+			return e, &BadRequest{Err: fmt.Errorf("frame %d is empty", i+1)}
+		}
+		asked = append(asked, engine.Question{Frame: frame})
+	}
+	answers, err := c.Explain(q.Context(), asked)
+	for _, a := range answers {
+		e.Explanations = append(e.Explanations, NewExplanation(a.Packet, a))
+	}
+	e.Explanations = list(e.Explanations)
+	return e, err
+}
+
+// Explain asks a question, as [engine.ParseQuestion] reads it.
+func (c *Client) Explain(ctx context.Context, question string) (*Explanation, error) {
+	return ask[Explanation](ctx, c, http.MethodGet, explainPath+"?q="+url.QueryEscape(question), nil)
+}
+
+// ExplainFrames asks what becomes of Ethernet frames, at most MaxExplained.
+func (c *Client) ExplainFrames(ctx context.Context, frames [][]byte) ([]Explanation, error) {
+	body, err := json.Marshal(Frames{frames})
+	if err != nil {
+		return nil, err
+	}
+	e, err := ask[Explanations](ctx, c, http.MethodPost, explainPath, body)
+	if err != nil {
+		return nil, err
+	}
+	return e.Explanations, nil
+}
