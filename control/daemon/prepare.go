@@ -79,6 +79,7 @@ type preparation struct {
 	last     *Prepared // whose feeds go on where they are the same; nil: none
 	read     reading
 	reload   bool // files and directories are read again
+	readOnly bool // nothing is saved
 	progress *feed.Progress
 }
 
@@ -96,7 +97,7 @@ func Prepare(ctx context.Context, c *config.Config, log *slog.Logger, progress *
 			return nil, err
 		}
 	}
-	return prepare(ctx, c, preparation{log: log, journal: j, read: readLocal, progress: progress})
+	return prepare(ctx, c, preparation{log: log, journal: j, read: readLocal, readOnly: true, progress: progress})
 }
 
 func prepare(ctx context.Context, c *config.Config, how preparation) (*Prepared, error) {
@@ -145,7 +146,7 @@ func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[stri
 			var err error
 			of := l.Feed()
 			of.Refuse = func(e *list.Set) error { return refuse(c, l, e) }
-			of.Progress = how.progress
+			of.ReadOnly, of.Progress = how.readOnly, how.progress
 			if f, err = feed.Open(of, directory); err != nil {
 				all.Wait()
 				return nil, err

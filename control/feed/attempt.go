@@ -37,6 +37,9 @@ func (f *Feed) attempt(ctx context.Context, s *source) (Outcome, error) {
 	s.mu.Unlock()
 
 	to := &spool{path: s.saved}
+	if f.ReadOnly {
+		to.path = ""
+	}
 	defer to.discard()
 	b, c, err := f.read(ctx, s, old, to)
 	if ctx.Err() != nil {

@@ -44,6 +44,9 @@ type Config struct {
 	// yet to be filled.
 	MayBeEmpty bool
 
+	// ReadOnly saves nothing: what is saved may be another process's.
+	ReadOnly bool
+
 	Progress *Progress // of reading; may be nil
 
 	// Refuse, unless it is nil, returns why a source's entries must not become

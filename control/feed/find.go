@@ -85,15 +85,12 @@ type known struct {
 // contents are still the same. It returns nil if there are none.
 func (s *source) again(c *contents) *known {
 	if s.saved != "" {
-		saved, err := openSaved(s.saved)
-		if saved == nil || err != nil {
-			return nil
-		}
-		if saved.SHA256 != c.SHA256 { // it was replaced just now
+		if saved, err := openSaved(s.saved); err == nil && saved != nil {
+			if saved.SHA256 == c.SHA256 { // otherwise it is older, or was replaced just now
+				return &known{saved.body(), saved.file}
+			}
 			saved.file.Close()
-			return nil
 		}
-		return &known{saved.body(), saved.file}
 	}
 	if s.URL != "" || isPipe(string(s.File)) {
 		return nil

@@ -82,6 +82,26 @@ func TestFind(t *testing.T) {
 		}
 	})
 
+	t.Run("read only", func(t *testing.T) {
+		file, dir := filepath.Join(t.TempDir(), "list"), t.TempDir()
+		write(t, file, "192.0.2.1\n192.0.2.2\n")
+		fetch(t, mustOpen(t, config(Source{File: Path(file)}), dir))
+		write(t, file, "# more\n192.0.2.1\n192.0.2.2\n192.0.2.3\n")
+		c := config(Source{File: Path(file)})
+		c.ReadOnly = true
+		f := mustOpen(t, c, dir)
+		if got := f.Contents().Len(); got != 2 {
+			t.Errorf("%d entries were saved", got)
+		}
+		fetch(t, f)
+		if got := f.Find([]key.Key{keyOf(t, "192.0.2.2")}); got[0] != (Origin{file, 3}) {
+			t.Errorf("found %+v", got)
+		}
+		if got := mustOpen(t, c, dir).Contents().Len(); got != 2 {
+			t.Errorf("%d entries are saved, after one who is to save nothing", got)
+		}
+	})
+
 	t.Run("changed since", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "list")
 		write(t, file, "192.0.2.1\n192.0.2.2\n")
