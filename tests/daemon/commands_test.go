@@ -129,7 +129,7 @@ func TestExplain(t *testing.T) {
 // address is not what goes to it.
 func TestExplainStages(t *testing.T) {
 	h := newHost(t)
-	h.write("block.txt", []byte("0.0.0.0/8\n10.0.0.0/8\n"))
+	h.write("block.txt", []byte("0.0.0.0/8\n10.0.0.0/16\n10.9.0.1\n"))
 	h.write("out.txt", []byte("203.0.113.9\n"))
 	h.configure(h.B.Iface, `failsafe: {ports: [tcp/22], prefixes: [10.9.0.0/16]}
 lists:
