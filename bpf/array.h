@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Array maps that the control plane maps into its memory. It sets how many
- * entries they have before they are made.
+ * Array maps that the control plane maps into its memory. It sets their number of
+ * entries before it creates them.
  */
 #ifndef WEIR_ARRAY_H
 #define WEIR_ARRAY_H

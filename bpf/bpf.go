@@ -1,12 +1,12 @@
-// Package bpf holds weir's data plane: C that the kernel loads, its compiled
-// objects for both byte orders, and the Go types generated from it.
+// Package bpf has weir's data plane: its C, the compiled objects for both byte
+// orders, and the Go types generated from them.
 //
-// weir.bpf.c is the entry; pipeline.h reads as the verdict pipeline; each
-// concept has a header. The objects are committed, so that building and
-// running weir needs Go alone; `make generate` makes them anew.
+// weir.bpf.c is the entry, pipeline.h the verdict pipeline; each concept has a
+// header. The objects are committed, so that building weir needs only Go; `make
+// generate` compiles them again.
 package bpf
 
-// Reproducible: the tool chain is pinned by the Makefile (CLANG, STRIP), and
-// the types that Go shares are named one by one.
+// Reproducible: the Makefile pins the tool chain (CLANG, STRIP), and the types
+// that Go shares are named one by one.
 //
 //go:generate go tool bpf2go -tags linux -target bpfel,bpfeb -no-global-types -type shape -type key_set -type failsafe_port -type failsafe_prefix -type failsafe -type counter -type cpu_row -type line -type bucket -type reason -type loop_config -type loop_outcome -type loop_row -type tracker -type tracker_head -type tracker_state -type packet -type event -type sampling -type flow_bucket -type penalty_bucket -type multicast_filters -type multicast_port -type multicast_row -type digests -type digest_bank -type digest_state -type sighting Weir weir.bpf.c -- -O2 -Wall -Werror -mcpu=v3

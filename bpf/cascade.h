@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The cascade: a Bloom filter in lines of 64 bytes. A key's first bits lie in
- * distinct words of one line and are tested without a branch; the rest lie in
- * a second, independent line, which is read only when the first passes: for
- * 97 % of what is not listed it never is. The twin of filter/membership's
- * Cascade; its false-positive rate is filter/fpr's Cascade.
+ * The cascade: a blocked Bloom filter (Putze, Sanders and Singler, 2007) whose
+ * blocks, lines, have 64 bytes. A key's first bits are in distinct words of one line
+ * and are tested without a branch; the rest are in a second, independent line, which
+ * is read only when the first passes: for 97 % of unlisted keys it never is. The
+ * twin of filter/membership's Cascade; its false-positive rate is filter/fpr's
+ * Cascade.
  *
  * Independent bit fields of one hash place a key in a line:
  *
@@ -12,7 +13,7 @@
  *	bits 38 … 36   the word of the first bit; the next bit is in the next word
  *	bits 35 …  0   six bit positions of six bits
  *
- * Double hashing inside a line would cost 30 % in false positives.
+ * Double hashing inside a line would raise the false-positive rate by 30 %.
  */
 #ifndef WEIR_CASCADE_H
 #define WEIR_CASCADE_H
@@ -32,8 +33,8 @@ struct line {
 _Static_assert(sizeof(struct line) == 64, "a line is one cache line");
 
 /*
- * lines, first and rest are constants of the program when the kernel verifies
- * it, which leaves just the bits that are set.
+ * bits is a constant of the program when the verifier checks it, which removes the
+ * tests beyond it.
  */
 static __always_inline int line_test(const struct line *l, __u64 h, __u32 bits)
 {
@@ -47,7 +48,7 @@ static __always_inline int line_test(const struct line *l, __u64 h, __u32 bits)
 	return all & 1;
 }
 
-/* Sets what line_test() tests. Returns whether all of it was set before. */
+/* Sets the bits that line_test() tests. Returns whether all were set before. */
 static __always_inline int line_set(struct line *l, __u64 h, __u32 bits)
 {
 	__u32 start = h >> 36;
@@ -64,7 +65,7 @@ static __always_inline int line_set(struct line *l, __u64 h, __u32 bits)
 	return all & 1;
 }
 
-/* The line that a hash chooses. Never null, since the map has just `lines` entries. */
+/* The line that a hash chooses. Never null, since the map has `lines` entries. */
 static __always_inline struct line *line_at(void *map, __u32 lines, __u64 h)
 {
 	__u32 i = hash_reduce(h, lines);
@@ -72,7 +73,7 @@ static __always_inline struct line *line_at(void *map, __u32 lines, __u64 h)
 	return bpf_map_lookup_elem(map, &i);
 }
 
-/* The second line of a key whose first has passed; rest is 0 where there is none. */
+/* Tests the second line of a key whose first has passed; rest is 0 where there is none. */
 static __always_inline int rest_test(void *map, __u32 lines, __u32 rest, __u64 h)
 {
 	struct line *l;

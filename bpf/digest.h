@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Digests: each packet that passes is remembered in the Bloom filter of the
- * current slice of time, by a keyed hash of what does not change on its way
+ * Digests: each packet that passes is recorded in the Bloom filter of the current
+ * slice of time, by a keyed hash of the fields that do not change on its way
  * (Snoeren et al., "Hash-based IP traceback", SIGCOMM 2001). The twin of
- * filter/digest, which says how good the answers are.
+ * filter/digest, which documents the error rates.
  *
- * Each CPU has two banks, of which the control plane reads and clears one while
- * packets are recorded in the other. A bank has a filter in lines, as the
- * cascade's first ones: a packet misses the cache once. Since nobody waits for
- * it, packets are gathered and recorded some at a time, so that their misses
- * overlap. What is still gathered when a slice ends, the control plane records.
+ * Each CPU has two banks: the control plane reads and clears one while packets are
+ * recorded in the other. A bank has a filter in lines, like the first lines of the
+ * cascade: a packet misses the cache once. Packets are gathered and recorded several
+ * at a time, so that their misses overlap. The control plane records those still
+ * gathered when a slice ends.
  *
- * A digest that is there already is a packet seen again, or chance. Only such
- * are watched for a TTL that falls from one time to the next, which is how a
- * packet looks that runs in a circle.
+ * A digest that is there already is a packet seen again, or a false positive. Only
+ * these are watched for a TTL that falls from one time to the next, the mark of a
+ * forwarding loop.
  */
 #ifndef WEIR_DIGEST_H
 #define WEIR_DIGEST_H
@@ -29,7 +29,7 @@
 #include "stats.h"
 #include "tracker.h"
 
-/* Which bit of cpu_row's banks says where digests are recorded: behind the trackers'. */
+/* The bit of cpu_row's banks that is the active bank of digests, behind those of trackers. */
 #define DIGEST_BANK MAX_TRACKERS
 
 /* Constants of the program. */
@@ -41,8 +41,8 @@ struct digests {
 
 volatile const struct digests digest_config = {};
 
-#define SIGHTINGS  1024 /* of packets that were seen again, on each CPU */
-#define LOOP_FALLS 2	/* A router on the way makes the TTL fall once. */
+#define SIGHTINGS  1024 /* packets seen again that are watched, on each CPU */
+#define LOOP_FALLS 2	/* One router on the way makes the TTL fall once. */
 
 /* A packet that was seen. */
 struct sighting {
@@ -53,9 +53,9 @@ struct sighting {
 	__u8 family;
 	__u8 proto;
 	__u8 ttl;
-	/* Where packets are watched, from the second time on that they were seen: */
+	/* Of packets that are watched, since they were seen the second time: */
 	__u8 first; /* TTL */
-	__u8 falls; /* of the TTL since then; LOOP_FALLS and more: a loop is suspected */
+	__u8 falls; /* of the TTL since then; from LOOP_FALLS on, a loop is suspected */
 	__u8 pad[15];
 };
 
@@ -65,31 +65,30 @@ _Static_assert(sizeof(struct sighting) == 64, "a sighting is one cache line");
 
 struct digest_bank {
 	__u64 packets; /* recorded in the filter */
-	__u64 skipped; /* cut off, or malformed: they have no digest */
-	__u64 loops;   /* packets that are suspected to run in a circle */
-	__u32 slice;   /* a number that the control plane gives */
-	__u32 count;   /* of packets that are gathered */
+	__u64 skipped; /* truncated or malformed, without digest */
+	__u64 loops;   /* packets suspected of a forwarding loop */
+	__u32 slice;   /* a number set by the control plane */
+	__u32 count;   /* of gathered packets */
 	__u64 pad[4];
 	struct sighting gathered[GATHERED];
 };
 
-/* The control plane's own: whose memory this is. */
+/* The control plane's record of what uses this memory. */
 struct digest_state {
 	__u64 seed;
 	__u64 identity; /* of what is recorded here */
 };
 
 ARRAY(digest_now, struct digest_state);
-/* For each possible CPU two banks, and in the same order their filters. */
+/* Two banks for each possible CPU, and their filters in the same order. */
 ARRAY(digest_banks, struct digest_bank);
 ARRAY(digest_lines, struct line);
-/* For each possible CPU SIGHTINGS. */
+/* SIGHTINGS for each possible CPU. */
 ARRAY(digest_sightings, struct sighting);
 
 /*
- * Watches a packet that was seen before. Each takes the place of another one,
- * if need be, since a loop shows the same one again and again. Returns whether it
- * is suspected of a loop now, but was not before.
+ * Watches a packet that was seen before, replacing another if need be: a loop shows
+ * the same packet again and again. Returns whether it has just become a suspect.
  */
 static __always_inline int watch_again(const struct sighting *seen)
 {
@@ -97,7 +96,7 @@ static __always_inline int watch_again(const struct sighting *seen)
 	struct sighting *s = bpf_map_lookup_elem(&digest_sightings, &i);
 	__u8 ttl = seen->ttl;
 
-	if (!s) /* cannot be */
+	if (!s) /* impossible */
 		return 0;
 	if (s->digest != seen->digest || s->slice != seen->slice || ttl > s->ttl) {
 		*s = *seen;
@@ -113,8 +112,8 @@ static __always_inline int watch_again(const struct sighting *seen)
 }
 
 /*
- * Records what a bank has gathered. A global function, like those of the
- * pipeline, of which it is one run in GATHERED.
+ * Records the packets that a bank has gathered, once in GATHERED packets. A global
+ * function, like those in lists.h.
  */
 __noinline int record_gathered(__u32 bank)
 {
@@ -122,9 +121,9 @@ __noinline int record_gathered(__u32 bank)
 	__u32 first = bank * digest_config.lines;
 	__u64 loaded = 0;
 
-	if (!b) /* cannot be */
+	if (!b) /* impossible */
 		return 0;
-	/* All misses at once; each of the writes would wait for its own. */
+	/* All misses at once; each write would wait for its own. */
 	for (int i = 0; i < GATHERED; i++) {
 		__u32 at = first + hash_reduce(b->gathered[i].digest, digest_config.lines);
 		struct line *l = bpf_map_lookup_elem(&digest_lines, &at);
@@ -142,13 +141,13 @@ __noinline int record_gathered(__u32 bank)
 			b->loops += watch_again(&b->gathered[i]);
 	}
 	b->packets += GATHERED;
-	/* From now on the filter has them: who reads asks for these first. */
+	/* The filter has them from now on. Readers read the gathered ones first. */
 	barrier();
 	b->count = 0;
 	return 0;
 }
 
-/* Gathers a packet that passes. Its frame may have been changed since it was parsed. */
+/* Gathers a packet that passes. Its frame may have changed since it was parsed. */
 static __always_inline void record_digest(struct xdp_md *ctx, struct cpu_row *row)
 {
 	__u32 bank = 2 * bpf_get_smp_processor_id() + (row->banks >> DIGEST_BANK & 1), n;
@@ -160,7 +159,7 @@ static __always_inline void record_digest(struct xdp_md *ctx, struct cpu_row *ro
 	__u64 *from, *to;
 	__u8 *ip = c.pos;
 
-	if (!b) /* cannot be */
+	if (!b) /* impossible */
 		return;
 	n = b->count;
 	s = &b->gathered[n % GATHERED];
@@ -178,7 +177,7 @@ static __always_inline void record_digest(struct xdp_md *ctx, struct cpu_row *ro
 		b->skipped += 1;
 		return;
 	}
-	/* Of IPv4, more than there is. */
+	/* For IPv4, more than the address. */
 	from = (void *)row->packet.src;
 	to = (void *)s->src;
 	for (int i = 0; i < 4; i++)

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Events: of the packets that some list, penalty or complaint is about, as many
- * as the control plane asks for are told in a ring buffer, with the beginning of
- * the frame. What it asks for stands in memory that it maps, so that it can
- * change at any time.
+ * Events: a sample of the packets that match a list, have a penalty or cannot be
+ * parsed goes to a ring buffer, with the beginning of the frame. The control plane
+ * sets the sampling rates in memory that it maps, and may change them at any time.
  */
 #ifndef WEIR_EVENT_H
 #define WEIR_EVENT_H
@@ -17,43 +16,40 @@
 
 #define EVENT_FRAME 256
 
-/*
- * What is asked for. It ends by the clock, as penalties do: when the control
- * plane dies, no packet is told to nobody.
- */
+/* Sampling expires, as penalties do, so a dead control plane costs nothing. */
 struct sampling {
 	__u64 until; /* of CLOCK_MONOTONIC, in ns */
-	__u32 snap;  /* bytes of a frame, EVENT_FRAME at most */
+	__u32 snap;  /* bytes of a frame, at most EVENT_FRAME */
 	__u32 pad;
-	/* By reason: one packet in so many, a power of two; 0: none. */
+	/* By reason: one packet in this many, a power of two; 0: none. */
 	__u32 one_in[MAX_REASONS + 1];
 };
 
 struct event {
 	__u64 time; /* of CLOCK_MONOTONIC, in ns */
 	__u32 ifindex;
-	__u32 one_in;	/* of so many packets this is one */
-	__u32 captured; /* bytes of the frame that are here */
+	__u32 one_in;	/* the sampling rate: one packet in this many */
+	__u32 captured; /* bytes of the frame that follow */
 	__u32 pad;
 	struct packet packet;
 	__u8 frame[EVENT_FRAME];
 };
 
 _Static_assert(sizeof(struct sampling) == 128, "two cache lines");
-_Static_assert(sizeof(struct event) % 8 == 0, "the ring buffer's unit");
+_Static_assert(sizeof(struct event) % 8 == 0, "the unit of the ring buffer");
 
 ARRAY(sampling_now, struct sampling);
 
-/* Some 1500 events: those of 150 ms at the rate that the control plane allows. */
+/* About 1500 events: 150 ms at the highest rate that the control plane sets. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 19);
 } events SEC(".maps");
 
 /*
- * Tells of this CPU's packet. A global function, so that the kernel verifies the
- * copying once. It wakes nobody, which would cost more than all the rest: the
- * control plane looks often enough.
+ * Emits an event of this CPU's packet. A global function, so that the verifier
+ * checks the copying once. It wakes no reader, which would cost more than all the
+ * rest: the control plane polls often enough.
  */
 __noinline int emit_event(struct xdp_md *ctx, __u32 one_in)
 {
@@ -64,7 +60,7 @@ __noinline int emit_event(struct xdp_md *ctx, __u32 one_in)
 	struct event *e;
 	__u64 now;
 
-	if (!s || !row) /* cannot be */
+	if (!s || !row) /* impossible */
 		return 0;
 	now = bpf_ktime_get_ns();
 	if (now >= s->until)
@@ -79,7 +75,7 @@ __noinline int emit_event(struct xdp_md *ctx, __u32 one_in)
 	e->one_in = one_in;
 	e->pad = 0;
 	__builtin_memcpy(&e->packet, &row->packet, sizeof(e->packet));
-	/* What lies in further buffers is left out. */
+	/* Bytes in further buffers are left out. */
 	for (; n < EVENT_FRAME && n < s->snap && pos + n + 1 <= end; n++)
 		e->frame[n] = pos[n];
 	e->captured = n;
@@ -87,7 +83,7 @@ __noinline int emit_event(struct xdp_md *ctx, __u32 one_in)
 	return 0;
 }
 
-/* What passes before any list, or because nothing is wrong with it, is no event. */
+/* Packets that pass before any list, or match none, have no events. */
 static __always_inline void sample(struct xdp_md *ctx, enum reason r)
 {
 	__u32 zero = 0, one_in;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What passes before any list is asked, so that nobody locks himself out:
- * neighbour discovery, DHCP, and the configured management ports and networks.
- * (ARP has left in parse() already.)
+ * Packets that pass before any list is looked up, against lock-out: neighbour
+ * discovery, DHCP, and the configured management ports and networks. (ARP has left
+ * in parse() already.)
  */
 #ifndef WEIR_FAILSAFE_H
 #define WEIR_FAILSAFE_H
@@ -34,7 +34,7 @@ struct failsafe {
 	struct failsafe_prefix v6[MAX_FAILSAFE];
 };
 
-/* A pair of ports as it stands in packet.ports. */
+/* A pair of ports as in packet.ports. */
 static __always_inline __u32 ports(__u16 src, __u16 dst)
 {
 	return bpf_htonl((__u32)src << 16 | dst);
@@ -80,7 +80,7 @@ static __always_inline int failsafe_prefix(const volatile struct failsafe *f,
 	return 0;
 }
 
-/* REASON_CLEAN, or the reason with which the packet passes at once. */
+/* Returns the reason for which the packet passes at once, or REASON_CLEAN. */
 static __always_inline enum reason failsafe(const volatile struct failsafe *f,
 					    const struct packet *p)
 {

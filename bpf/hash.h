@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * XXH64 of keys, and of invariant parts of packets, of six fixed lengths, and
- * what is derived from its 64 bits. The twin of package filter/hash; the
- * specification is XXH64's own.
+ * XXH64 of keys, and of the invariant parts of packets, of six fixed lengths, and
+ * values derived from its 64 bits. The twin of package filter/hash.
  *
- * Keys arrive as the little-endian words that XXH64 reads, already in
- * registers: building a key in memory with 4-byte stores and reading it back
- * with 8-byte loads would stall on every packet.
+ * Keys arrive in registers, as the little-endian words that XXH64 reads: a key built
+ * in memory with 4-byte stores and read back with 8-byte loads would stall store
+ * forwarding on every packet.
  */
 #ifndef WEIR_HASH_H
 #define WEIR_HASH_H
@@ -74,7 +73,7 @@ static __always_inline __u64 xxh64_28(__u64 seed, __u64 w0, __u64 w1, __u64 w2, 
 	return xxh_avalanche(xxh_half(h, tail));
 }
 
-/* Of four words, XXH64's stripe, what precedes the length. */
+/* The part of XXH64 before the length is added, of four words: one stripe. */
 static __always_inline __u64 xxh_stripe(__u64 seed, __u64 w0, __u64 w1, __u64 w2, __u64 w3)
 {
 	__u64 a = xxh_round(seed + XXH_P1 + XXH_P2, w0);

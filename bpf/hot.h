@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Weights: the elements of hot traffic have k_e bits in the cascade, more than
- * the k of all others (Bruck, Gao and Jiang, "Weighted Bloom filter"). The hot
- * table holds k_e - k of single elements; it is asked only when all k bits of
- * a key have passed, so clean traffic does not pay for it. The twin of
- * filter/membership's Hot.
+ * Weights: elements of hot traffic have k_e bits in the cascade, more than the k of
+ * all others (Bruck, Gao and Jiang, "Weighted Bloom filter"). The hot table has
+ * k_e - k of each hot element; it is looked up only when all k bits of a key are
+ * set, so clean traffic does not pay for it. The twin of filter/membership's Hot.
  *
  *	slot bits 63 … 59   k_e - k, 1 …; an empty slot is 0
  *	slot bits 58 …  0   the lower bits of the key's hash
  *
- * A bucket is chosen by the upper bits, and there are 32 or more, a power of
- * two: bucket and slot together are the whole hash.
+ * The upper bits choose a bucket, out of a power of two, at least 32: bucket and
+ * slot together are the whole hash.
  */
 #ifndef WEIR_HOT_H
 #define WEIR_HOT_H
@@ -24,7 +23,7 @@
 
 #define HOT_SHIFT 59
 #define HOT_MASK  ((1ULL << HOT_SHIFT) - 1)
-#define HOT_LINES 5 /* that the bits behind those of the first line may take: 24 in all */
+#define HOT_LINES 5 /* that the bits behind those of the first line may span: 24 in all */
 
 /* k_e - k of the key with hash h. */
 static __always_inline __u32 hot_find(void *map, __u32 buckets, __u64 h)
@@ -33,7 +32,7 @@ static __always_inline __u32 hot_find(void *map, __u32 buckets, __u64 h)
 	struct bucket *b = bpf_map_lookup_elem(map, &i);
 	__u32 extra = 0;
 
-	if (!b) /* cannot be: the map has just `buckets` entries */
+	if (!b) /* impossible: the map has `buckets` entries */
 		return 0;
 #pragma unroll
 	for (int j = 0; j < BUCKET_SLOTS; j++) {
@@ -54,8 +53,8 @@ static __always_inline int hot_test(void *map, __u32 lines, __u32 rest, __u32 ex
 	__u32 from = rest, to = rest + extra, zero;
 
 	/*
-	 * Not before the slot, also on a CPU that reorders loads: the address
-	 * depends on what was read. It is 0, which is for the CPU to find out.
+	 * Load these after the slot, also on a CPU that reorders loads: a dependency of
+	 * the address. The addend is 0, which the CPU does not know in advance.
 	 */
 	asm volatile("" : "+r"(extra));
 	zero = extra >> 5;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What of a packet does not change while it is forwarded. The twin of package
- * filter/digest, whose AppendInvariant documents the layout.
+ * The invariant part of a packet: the fields that do not change while it is
+ * forwarded. The twin of package filter/digest, whose AppendInvariant documents the
+ * layout.
  *
- * It is not serialised byte by byte, but made of the little-endian words that
- * XXH64 and SipHash read, in registers, for the reason that hash.h gives.
+ * It is not serialised byte by byte, but built in registers from the little-endian
+ * words that XXH64 and SipHash read, for the reason that hash.h gives.
  */
 #ifndef WEIR_INVARIANT_H
 #define WEIR_INVARIANT_H
@@ -23,25 +24,25 @@
 #define PAYLOAD_V4 8
 #define PAYLOAD_V6 20
 
-/* Put into memory one after the other, the words are the invariant part. */
+/* Stored one after the other, the words are the invariant part. */
 struct invariant {
-	__u64 w[8]; /* as many as its length takes; the upper half of the last one is 0 */
+	__u64 w[8]; /* as many as its length takes; the upper half of the last is 0 */
 };
 
-/* A number's two bytes in network order, as they stand in a little-endian word. */
+/* A number's two bytes in network order, as part of a little-endian word. */
 static __always_inline __u32 net16(__u16 n)
 {
 	return __builtin_bswap16(n);
 }
 
 /*
- * The n bytes of a payload that ends early, which is rare; the rest of the words
- * is zero. Returns 0 where the packet has not even these.
+ * Reads the n bytes of a payload that is too short, which is rare; the rest of the
+ * words stays zero. Returns 0 where the packet ends before.
  */
 static __always_inline int short_payload(const __u8 *pos, const void *end, __u32 n, int most,
 					 __u64 *w)
 {
-	if ((void *)pos > end) /* within a header, if there is no payload at all */
+	if ((void *)pos > end) /* within a header, if there is no payload */
 		return 0;
 #pragma unroll
 	for (int i = 0; i < most; i++) {
@@ -124,10 +125,9 @@ static __always_inline int invariant_v6(const struct cursor *c, struct invariant
 }
 
 /*
- * Gathers the invariant part of the packet whose IP header is at the cursor,
- * which stays there. Returns its length in bytes, or 0 where the packet is cut
- * off before all of it (also by the end of a first buffer) or malformed; the
- * words are then undefined.
+ * Reads the invariant part of the packet whose IP header is at the cursor, which
+ * does not move. Returns its length in bytes, or 0 where the packet is malformed or
+ * ends before (also by the end of the first buffer); the words are then undefined.
  */
 static __always_inline int invariant_of(const struct cursor *c, struct invariant *out)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Shapes and keys: what of a packet is matched exactly. The twin of package
- * filter/key, which documents the serialised layout.
+ * Shapes and keys: the fields of a packet that are matched exactly. The twin of
+ * package filter/key, which documents the serialised layout.
  *
- * Keys are not serialised byte by byte: they are made of the words that XXH64
- * would read, in registers.
+ * Keys are not serialised byte by byte, but built in registers from the words that
+ * XXH64 would read.
  */
 #ifndef WEIR_KEY_H
 #define WEIR_KEY_H
@@ -26,12 +26,12 @@ volatile const __u64 hash_seed = 0;
 #define FIELD_PROTO    8
 
 /*
- * A shape, unfolded by the control plane into the masks that cut a packet
- * down to its key. Masks of addresses and ports are in network order.
+ * A shape, expanded by the control plane into the masks that reduce a packet to
+ * its key. Masks of addresses and ports are in network order.
  */
 struct shape {
 	__u32 head; /* key bytes 0 … 3 as XXH64 reads them: fields, bits, bits, 0 */
-	__u32 gate; /* one of GATE_*: when the shape is asked */
+	__u32 gate; /* one of GATE_*: when the shape is probed */
 	__u32 src_mask[4];
 	__u32 dst_mask[4];
 	__u32 ports_mask;
@@ -40,7 +40,7 @@ struct shape {
 
 _Static_assert(sizeof(struct shape) == 48, "struct shape is shared with Go");
 
-/* A word of the packet as XXH64, which reads little-endian, sees it. */
+/* A word of the packet as XXH64 reads it, which is little-endian. */
 static __always_inline __u32 le32(__u32 raw)
 {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -55,23 +55,23 @@ static __always_inline __u64 pair(__u32 low, __u32 high)
 	return (__u64)le32(high) << 32 | le32(low);
 }
 
-/* head is not of the packet: it is already in XXH64's order. */
+/* head is not from the packet, but already in the order of XXH64. */
 static __always_inline __u64 pair_head(__u32 head, __u32 high)
 {
 	return (__u64)le32(high) << 32 | head;
 }
 
 /*
- * The words of a packet's key under a shape, as XXH64 reads them: what is
- * hashed, and, put into memory one after the other, the serialised key.
+ * The words of a packet's key under a shape, as XXH64 reads them. Stored one after
+ * the other, they are the serialised key.
  */
 #define KEY_WORDS 5
 
 struct key {
-	__u64 w[KEY_WORDS]; /* of a short key, the first ones */
+	__u64 w[KEY_WORDS]; /* a short key has only the first ones */
 };
 
-/* An address alone; the mask of the side that does not count is all zero. */
+/* One address; the mask of the other is zero. */
 static __always_inline struct key key_v4(const volatile struct shape *s, const struct packet *p)
 {
 	__u32 a = (p->src[0] & s->src_mask[0]) | (p->dst[0] & s->dst_mask[0]);
@@ -111,7 +111,7 @@ static __always_inline struct key key_v6_flow(const volatile struct shape *s,
 			     pair(p->dst[3] & s->dst_mask[3], p->ports & s->ports_mask)}};
 }
 
-/* What shapes have in common whose keys are equally long. Constant wherever it is used. */
+/* The layout of keys, by which their length is constant. A constant in each use. */
 enum key_form {
 	KEY_V4, /* one address */
 	KEY_V4_FLOW,

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Icarus: packets carry a small Bloom filter through a domain, into which each
- * node ORs its mask. One whose filter does not change has been here before
- * (Whitaker and Wetherall, "Forwarding without loops in Icarus", 2002). The twin
- * of package filter/icarus, which says how the filter travels.
+ * Icarus: packets carry a small Bloom filter through a domain, into which each node
+ * ORs its mask. A packet whose filter does not change has been here before (Whitaker
+ * and Wetherall, "Forwarding without loops in Icarus", 2002). The twin of package
+ * filter/icarus, which documents the wire format.
  *
- * XDP sees packets as they come in only. So an interface's role decides: what
- * comes in at an edge gets a filter if it is to go on into the domain; what comes
- * in elsewhere is at a node, and loses its filter if it is to go out at an edge.
- * Where it is to go is asked of the routing table. Should that be wrong, an
- * option travels on that everybody skips, or a packet travels without.
+ * XDP sees packets only as they come in, so the role of the interface decides: a
+ * packet received at an edge gets a filter if it is to be forwarded into the domain;
+ * one received elsewhere visits the node, and loses its filter if it is to leave at
+ * an edge. The routing table says where it is to go. If that turns out wrong, an
+ * option that every host skips travels on, or a packet travels without.
  *
- * The clean traffic inside pays for a look and for writing a few words. Only
- * where a filter did not change is its tag verified.
+ * Clean traffic inside the domain costs a check and writing a few words. The tag is
+ * verified only where a filter did not change.
  */
 #ifndef WEIR_LOOP_H
 #define WEIR_LOOP_H
@@ -28,44 +28,44 @@
 #include "siphash.h"
 #include "stats.h"
 
-/* What a node makes of a packet's filter. The Go names are in filter/icarus. */
+/* What a node finds in, or does to, a packet's filter. The Go names are in filter/icarus. */
 enum loop_outcome {
-	LOOP_UNTOUCHED,	      /* there is no filter, and none belongs there: not counted */
+	LOOP_UNTOUCHED,	      /* no filter, and none expected: not counted */
 	LOOP_INSERTED,	      /* at an edge, with the node's own mask */
 	LOOP_VISITED,	      /* the node's mask was new to the filter */
-	LOOP_SUSPECTED,	      /* it did not change, at too few nodes in a row to tell */
-	LOOP_LOOPED,	      /* it did not change, at as many nodes as are to confirm */
+	LOOP_SUSPECTED,	      /* it did not change, at too few nodes in a row for a verdict */
+	LOOP_LOOPED,	      /* it did not change, at as many nodes in a row as confirm a loop */
 	LOOP_REMOVED,	      /* at an edge */
-	LOOP_TOO_LARGE,	      /* not inserted: for the MTU, or for what a header can say */
-	LOOP_NO_ROOM,	      /* not inserted or removed: the frame's buffer has no room */
-	LOOP_FRAGMENT,	      /* not inserted, or its filter not judged: a fragment */
+	LOOP_TOO_LARGE,	      /* not inserted: larger than the MTU or a length field allows */
+	LOOP_NO_ROOM,	      /* not inserted: the frame's buffer has no room */
+	LOOP_FRAGMENT,	      /* not inserted, or not verified: a fragment */
 	LOOP_OPTIONS_PRESENT, /* not inserted: IPv4 options or a hop-by-hop header */
 	LOOP_FORGED,	      /* the filter did not change, but the tag is wrong: left alone */
 	LOOP_FOREIGN,	      /* of another domain or size: left alone */
 	LOOP_OUTCOME_COUNT,
 };
 
-#define LOOP_WORDS 4 /* the most of a filter: 256 bits */
+#define LOOP_WORDS 4 /* of the largest filter: 256 bits */
 
-/* Knobs of a generation, set before loading. */
+/* Constants of a generation, set before loading. */
 struct loop_config {
-	__u64 mask[LOOP_WORDS]; /* as it stands in a packet */
+	__u64 mask[LOOP_WORDS]; /* in the byte order of a packet */
 	__u64 key[2];		/* the domain's secret */
-	__u32 words;		/* of a filter, of 8 bytes: 1, 2 or 4; 0: no loop is looked for */
+	__u32 words;		/* of 8 bytes in a filter: 1, 2 or 4; 0: no loop detection */
 	__u8 domain;
-	__u8 confirm; /* nodes in a row that must find a filter unchanged */
+	__u8 confirm; /* how many nodes in a row must find a filter unchanged */
 	__u8 edges;   /* 1: some interfaces are edges */
 	__u8 pad;
 };
 
 volatile const struct loop_config loop_node = {};
 
-/* Of the interface: 1: what comes in is from outside the domain. */
+/* Of the interface; 1: an edge, where packets come from outside the domain. */
 volatile const __u8 loop_edge = 0;
 
 #define MAX_LOOP_OUTCOMES 16
 
-/* What a CPU counts, a row for each, by outcome. It writes its own row only. */
+/* Packets by outcome, a row for each CPU, which writes only its own. */
 struct loop_row {
 	__u64 packets[MAX_LOOP_OUTCOMES];
 };
@@ -77,9 +77,9 @@ _Static_assert(sizeof(struct loop_row) == 128, "rows do not share cache lines");
 ARRAY(loop_stats, struct loop_row);
 
 /*
- * The indexes of the interfaces that are edges, VLAN devices above them too.
- * They are not asked inside a domain, and behind the routing table elsewhere, so
- * that a hash will do.
+ * The indexes of the interfaces that are edges, and of VLAN devices above them. Not
+ * looked up inside a domain, and elsewhere only after the routing table, so that a
+ * hash is fast enough.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -103,7 +103,7 @@ struct {
 struct loop_option {
 	__u8 type;
 	__u8 len;
-	__u8 count; /* nodes in a row that found the filter unchanged */
+	__u8 count; /* how many nodes in a row found the filter unchanged */
 	__u8 domain;
 	__u32 tag;
 	__u64 filter[];
@@ -121,7 +121,7 @@ static __always_inline struct loop_row *this_loop(void)
 	return bpf_map_lookup_elem(&loop_stats, &cpu);
 }
 
-/* The IP header of this CPU's packet, whose bounds are yet to be checked. */
+/* The IP header of this CPU's packet, not yet checked against the end. */
 static __always_inline void *network_of(struct xdp_md *ctx, const struct cpu_row *row)
 {
 	return (void *)(long)ctx->data + row->packet.network;
@@ -136,9 +136,8 @@ static __always_inline void count_loop(enum loop_outcome outcome)
 }
 
 /*
- * The domain's option, if it stands just where an edge puts it and nothing is
- * beside it, and all of it in the first buffer. *foreign is set where it is one
- * of the type that is not.
+ * Returns the domain's option, if it is the only one, where an edge puts it, and
+ * entirely in the first buffer. Sets *foreign if there is another of its type.
  */
 static __always_inline struct loop_option *find_option(void *ip, void *end, int v6, int *foreign)
 {
@@ -175,8 +174,8 @@ static __always_inline struct loop_option *find_option(void *ip, void *end, int 
 }
 
 /*
- * The tag of this CPU's packet, as it stands in an option, or a negative number
- * where it has no whole invariant part.
+ * Returns the tag of this CPU's packet, in the byte order of an option, or a negative
+ * number where its invariant part is incomplete.
  */
 __noinline long loop_tag(struct xdp_md *ctx)
 {
@@ -192,7 +191,7 @@ __noinline long loop_tag(struct xdp_md *ctx)
 	if (!len)
 		return -1;
 	words = len == INVARIANT_V4 ? 4 : 8;
-	/* The domain is the message's last byte, in the last word's free half. */
+	/* The domain is the last byte of the message, in the free half of the last word. */
 	inv.w[words - 1] |= (__u64)loop_node.domain << 32 | (__u64)(len + 1) << 56;
 	return le32(siphash(loop_node.key, inv.w, words));
 }
@@ -210,9 +209,9 @@ static __always_inline int fragment_v4(struct xdp_md *ctx)
 }
 
 /*
- * What the packet is that bears a filter which did not change. The tag of a packet
- * that was fragmented inside is none of its fragments', so that nobody can tell who
- * has made these.
+ * Returns the outcome for a packet whose filter did not change. A packet that was
+ * fragmented inside the domain has a tag that matches none of its fragments, so these
+ * cannot be verified.
  */
 __noinline int judge_loop(struct xdp_md *ctx, __u32 tag, __u32 count)
 {
@@ -226,7 +225,7 @@ __noinline int judge_loop(struct xdp_md *ctx, __u32 tag, __u32 count)
 	return outcome;
 }
 
-/* What the packet's filter tells, by a look at it alone; it goes into p->loop. */
+/* Sets p->loop by the packet's filter, which it does not change. */
 static __always_inline void check_loop(struct xdp_md *ctx, struct packet *p)
 {
 	void *ip = (void *)(long)ctx->data + p->network, *end = (void *)(long)ctx->data_end;
@@ -244,19 +243,19 @@ static __always_inline void check_loop(struct xdp_md *ctx, struct packet *p)
 	p->loop = fresh ? LOOP_VISITED : judge_loop(ctx, o->tag, o->count);
 }
 
-/* Whether a look has found that the packet has a filter of this domain. */
+/* Whether check_loop() has found a filter of this domain. */
 static __always_inline int carries_filter(const struct packet *p)
 {
 	return p->loop >= LOOP_VISITED && p->loop <= LOOP_LOOPED;
 }
 
-/* A ones' complement sum, of 32 bits at a time. */
+/* A ones' complement sum, 32 bits at a time. */
 static __always_inline __u64 sum64(__u64 sum, __u64 word)
 {
 	return sum + (__u32)word + (word >> 32);
 }
 
-/* Brings an IPv4 header's checksum up to date by such a sum (RFC 1624, equation 3). */
+/* Updates an IPv4 header's checksum by such a sum (RFC 1624, equation 3). */
 static __always_inline void fix_checksum(void *ip, __u64 sum)
 {
 	__u16 *check = ip + 10;
@@ -270,8 +269,8 @@ static __always_inline void fix_checksum(void *ip, __u64 sum)
 }
 
 /*
- * ORs the node's mask into the filter of a packet that was found to have one,
- * and counts the nodes in a row that have found it there.
+ * ORs the node's mask into the packet's filter, and counts the nodes in a row that
+ * have found it there already.
  */
 static __always_inline void visit_loop(struct xdp_md *ctx, const struct packet *p)
 {
@@ -281,12 +280,12 @@ static __always_inline void visit_loop(struct xdp_md *ctx, const struct packet *
 	__u64 sum = 0;
 	__u8 count;
 
-	if ((void *)o + option_size() > end) /* it has been looked at */
+	if ((void *)o + option_size() > end) /* impossible: check_loop() has read it */
 		return;
 	for (int i = 0; i < LOOP_WORDS && i < loop_node.words; i++) {
 		__u64 fresh = loop_node.mask[i] & ~o->filter[i];
 
-		/* Bits that were 0: the word has grown by just these. */
+		/* The bits were 0, so that ORing them adds them to the word. */
 		o->filter[i] |= fresh;
 		sum = sum64(sum, fresh);
 	}
@@ -305,7 +304,7 @@ static __always_inline void visit_loop(struct xdp_md *ctx, const struct packet *
 }
 
 enum loop_way {
-	WAY_UNKNOWN, /* or none */
+	WAY_UNKNOWN, /* or no route */
 	WAY_INSIDE,
 	WAY_OUT,   /* at an edge */
 	WAY_LOCAL, /* to this host */
@@ -313,8 +312,8 @@ enum loop_way {
 };
 
 /*
- * Where this CPU's packet is to go, if it has so many bytes from the IP header
- * on; 0: if it has few enough.
+ * Returns where this CPU's packet is to go, given that it has len bytes from the IP
+ * header on; 0: ignoring the MTU.
  */
 __noinline int loop_way(struct xdp_md *ctx, __u32 len)
 {
@@ -337,7 +336,7 @@ __noinline int loop_way(struct xdp_md *ctx, __u32 len)
 		return WAY_LOCAL;
 	if (r == BPF_FIB_LKUP_RET_FRAG_NEEDED)
 		return WAY_TOO_LARGE;
-	/* Before 5.11, the index is still the one that was asked from. */
+	/* Before 5.11, the index is still that of the ingress interface. */
 	if (r != BPF_FIB_LKUP_RET_SUCCESS &&
 	    (r != BPF_FIB_LKUP_RET_NO_NEIGH || to.ifindex == ctx->ingress_ifindex))
 		return WAY_UNKNOWN;
@@ -345,13 +344,13 @@ __noinline int loop_way(struct xdp_md *ctx, __u32 len)
 }
 
 /*
- * Moves the headers, up to the end of the fixed IP header, towards the frame's
- * start by so many bytes, or away from it; VLAN tags move along. They are two
- * bytes and so many words long. Returns 0 where the frame ends before.
+ * Moves the headers, VLAN tags included, up to the end of the fixed IP header, by this
+ * many bytes towards the frame's start or away from it. They are two bytes and this
+ * many words long. Returns 0 where the frame ends before.
  */
 #define MOST_MOVED ((14 + 4 * MAX_VLAN_TAGS + LOOP_HEADER_V6 - 2) / 4)
 
-/* The compiler must not see that one bound implies the other, as the verifier does not. */
+/* Hides from the compiler that one bound implies the other, which the verifier does not know. */
 static __always_inline void *apart(void *pos, __u32 by)
 {
 	pos += by & 63;
@@ -382,7 +381,7 @@ __noinline int raise_headers(struct xdp_md *ctx, __u32 words, __u32 by)
 	void *from = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	void *to = apart(from, by);
 
-	/* Unrolled: 7.2's verifier takes an offset that falls from one turn to the next for unbounded. */
+	/* Unrolled: for the verifier of 7.2, an offset that falls in each iteration is unbounded. */
 #pragma unroll
 	for (int i = MOST_MOVED - 1; i >= 0; i--) {
 		__u32 *a = from + 2 + 4 * i, *b = to + 2 + 4 * i;
@@ -399,22 +398,22 @@ __noinline int raise_headers(struct xdp_md *ctx, __u32 words, __u32 by)
 	return 1;
 }
 
-/* The words that the headers have, behind their first two bytes. */
+/* The number of words in the headers, behind their first two bytes. */
 static __always_inline __u32 header_words(const struct packet *p)
 {
 	return (p->network - 2 + (p->family == 6 ? LOOP_HEADER_V6 : LOOP_HEADER_V4)) / 4;
 }
 
-/* By how much the filter makes the packet longer. */
+/* The number of bytes that a filter adds to the packet. */
 static __always_inline __u32 overhead_of(const struct packet *p)
 {
 	return option_size() + (p->family == 6 ? LOOP_PAD_V6 : 0);
 }
 
 /*
- * LOOP_INSERTED, or why a packet gets no filter, whatever its length, which goes to
- * *len. What is to a group, or to all on a link, the routing table would send along
- * a default route.
+ * Returns LOOP_INSERTED, or the reason why the packet gets no filter, apart from its
+ * length, which goes to *len. Multicast and broadcast get none: the routing table
+ * would send them along a default route.
  */
 static __always_inline enum loop_outcome obstacle(void *ip, void *end, int v6, __u32 *len)
 {
@@ -428,7 +427,7 @@ static __always_inline enum loop_outcome obstacle(void *ip, void *end, int v6, _
 			return LOOP_OPTIONS_PRESENT;
 		if (byte[6] == IPPROTO_FRAGMENT)
 			return LOOP_FRAGMENT;
-		return *len ? LOOP_INSERTED : LOOP_UNTOUCHED; /* 0: as if it was aggregated */
+		return *len ? LOOP_INSERTED : LOOP_UNTOUCHED; /* 0: aggregated, perhaps */
 	}
 	if (ip + LOOP_HEADER_V4 > end || byte[16] >= 224)
 		return LOOP_UNTOUCHED;
@@ -463,7 +462,7 @@ static __always_inline __u64 sum_option(const struct loop_option *o, __u64 flip)
 	return sum;
 }
 
-/* Fills in the room that has been made for the option. */
+/* Writes the option where room was made for it. */
 __noinline int fill_option(struct xdp_md *ctx, __u32 len, __u32 tag)
 {
 	void *end = (void *)(long)ctx->data_end, *ip;
@@ -502,7 +501,7 @@ __noinline int fill_option(struct xdp_md *ctx, __u32 len, __u32 tag)
 	return 1;
 }
 
-/* A packet that has come in at an edge, and passes. */
+/* For a packet that was received at an edge, and passes. */
 __noinline int enter_domain(struct xdp_md *ctx)
 {
 	void *end = (void *)(long)ctx->data_end;
@@ -536,13 +535,13 @@ __noinline int enter_domain(struct xdp_md *ctx)
 		return LOOP_UNTOUCHED;
 	if (bpf_xdp_adjust_head(ctx, -(int)by))
 		return LOOP_NO_ROOM;
-	/* Neither can fail: what they touch has just been read. */
+	/* Neither can fail: the bytes that they touch have just been read. */
 	lower_headers(ctx, header_words(&row->packet), by);
 	fill_option(ctx, len, tag);
 	return LOOP_INSERTED;
 }
 
-/* A packet that has come in inside the domain, and passes: out, or on. */
+/* For a packet that was received inside the domain, and passes. */
 __noinline int leave_domain(struct xdp_md *ctx)
 {
 	void *end = (void *)(long)ctx->data_end, *ip;
@@ -565,7 +564,7 @@ __noinline int leave_domain(struct xdp_md *ctx)
 	if (v6) {
 		__be16 *len = ip + 4;
 
-		/* Known by now, but not to the verifier. */
+		/* Checked above, which the verifier does not know. */
 		if (ip + LOOP_HEADER_V6 + LOOP_PAD_V6 > end)
 			return LOOP_UNTOUCHED;
 		*len = bpf_htons(bpf_ntohs(*len) - by);
@@ -578,16 +577,16 @@ __noinline int leave_domain(struct xdp_md *ctx)
 		*len = bpf_htons(bpf_ntohs(*len) - by);
 		fix_checksum(ip, sum + *first + sum_option(o, ~0ULL));
 	}
-	/* Neither can fail: all that is moved and taken off has just been read. */
+	/* Neither can fail: all bytes that are moved or removed have just been read. */
 	raise_headers(ctx, header_words(&row->packet), by);
 	bpf_xdp_adjust_head(ctx, by);
 	return LOOP_REMOVED;
 }
 
 /*
- * At an edge, or where there is one: changes this CPU's packet, which passes, as
- * the domain wants it. Those that pass before any list are taken out of the
- * domain, but not into it.
+ * Inserts, updates or removes the filter of this CPU's packet, which passes, on a
+ * node with edges. From packets that pass before any list it is removed, but not
+ * inserted into them.
  */
 __noinline int cross_edge(struct xdp_md *ctx)
 {
@@ -611,7 +610,7 @@ __noinline int cross_edge(struct xdp_md *ctx)
 	return 0;
 }
 
-/* Changes the packet, which passes, as the domain wants it. */
+/* Inserts, updates or removes the filter of a packet that passes. */
 static __always_inline void carry_filter(struct xdp_md *ctx, const struct packet *p)
 {
 	if (loop_edge || loop_node.edges)

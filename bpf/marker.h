@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Markers: a coarse set that holds every entry cut down to one short prefix.
- * It is asked before any shape; no mark, no probe. Clean traffic then costs
- * the same however many shapes are in use. The twin of filter/membership's
+ * Markers: a coarse set of all entries, each truncated to one short prefix. It is
+ * tested before any shape: without a mark, no shape is probed, so clean traffic
+ * costs the same however many shapes are in use. The twin of filter/membership's
  * Marks.
  *
- * IPv4: an exact bitmap of the 2^24 networks /24 that any entry touches, one
- * for each side that is asked. IPv6: a cascade of one line a key, of the
- * networks that any entry touches at one prefix length.
+ * IPv4: a bitmap of the 2^24 networks /24 that entries overlap, one for sources and
+ * one for destinations. IPv6: a cascade with one line for each key, of the networks
+ * of one prefix length that entries overlap.
  */
 #ifndef WEIR_MARKER_H
 #define WEIR_MARKER_H
@@ -19,7 +19,7 @@
 #include "cascade.h"
 #include "key.h"
 
-/* When a shape is asked: always, or if the packet's source or destination is marked. */
+/* When a shape is probed: always, or if the packet's source or destination is marked. */
 #define GATE_ALWAYS 1
 #define GATE_SRC    2
 #define GATE_DST    4

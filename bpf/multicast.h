@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Multicast by filters (Broder and Mitzenmacher's survey, section 7.3, after
- * Grönvall): in the place of a list of interfaces for each group, each egress
- * interface has a Bloom filter of the groups that it wants. The kernel copies a
- * packet to all of them, and the program of each one's entry in the device map
- * drops the copy that its filter does not list. The twin is filter/multicast.
+ * Grönvall): instead of a list of interfaces for each group, each egress interface
+ * has a Bloom filter of its groups. The kernel copies a packet to all of them, and
+ * the program of each entry in the device map drops the copy if its filter does not
+ * contain the group. The twin of filter/multicast.
  *
- * A filter of all groups that anybody wants stands before: what it does not
- * list goes up the stack, as without weir, for the price of one line.
+ * A filter of the groups of all ports comes first: packets to other groups go up the
+ * stack, as without weir, at the cost of one line.
  */
 #ifndef WEIR_MULTICAST_H
 #define WEIR_MULTICAST_H
@@ -27,7 +27,7 @@
 #include "parse.h"
 #include "stats.h"
 
-/* Of the generation; the filters all have the same size. */
+/* Of the generation; all filters have the same size. */
 struct multicast_filters {
 	__u32 ports; /* egress interfaces, numbered from 1; 0: multicast is off */
 	__u32 lines; /* of each filter */
@@ -45,13 +45,13 @@ struct multicast_port {
 volatile const struct multicast_filters multicast = {};
 volatile const struct multicast_port egress = {};
 
-/* The filter of what any port wants. */
+/* The filter of the groups of all ports. */
 #define ANY_PORT 0
 
 /* multicast.lines for ANY_PORT, then as many for each port. */
 ARRAY(multicast_lines, struct line);
 
-/* What a filter has answered, by CPU. */
+/* The answers of a filter, by CPU. */
 struct multicast_row {
 	struct counter listed;
 	struct counter unlisted;
@@ -71,7 +71,7 @@ struct {
 	__type(value, struct bpf_devmap_val);
 } multicast_devices SEC(".maps");
 
-/* The heads of the keys dst/32 and dst/128, as XXH64 reads them. */
+/* The heads of keys dst/32 and dst/128, as XXH64 reads them. */
 #define HEAD_GROUP4 (32 << 16)
 #define HEAD_GROUP6 (FIELD_V6 | 128 << 16)
 
@@ -95,7 +95,7 @@ static __always_inline int multicast_line_test(__u32 filter, __u64 h, __u32 bits
 	return l && line_test(l, h, bits);
 }
 
-/* Whether a filter lists the group with hash h; counts a packet of len bytes. */
+/* Whether a filter contains the group with hash h. Counts a packet of len bytes. */
 static __always_inline int multicast_listed(__u32 filter, __u64 h, __u32 len)
 {
 	__u32 i = bpf_get_smp_processor_id() * (multicast.ports + 1) + filter;
@@ -110,9 +110,9 @@ static __always_inline int multicast_listed(__u32 filter, __u64 h, __u32 len)
 }
 
 /*
- * Whether a source may be that of a packet which a router forwards: not a martian
- * (RFC 1812, section 5.3.7: the networks 0 and 127, groups and all that lies above
- * them), nor good on its link only (RFC 3927, section 7).
+ * Whether a router may forward packets of the source: not a martian (RFC 1812, section
+ * 5.3.7: the networks 0 and 127, and everything from 224.0.0.0 on), and not link-local
+ * (RFC 3927, section 7).
  */
 static __always_inline int source4(__u32 source)
 {
@@ -122,8 +122,8 @@ static __always_inline int source4(__u32 source)
 }
 
 /*
- * The same of IPv6: none of ::/64, where the loopback and no address at all are, none
- * of the link's, no group (RFC 4291, sections 2.5 and 2.7).
+ * The same of IPv6: not in ::/64, with the loopback and the unspecified address, not
+ * link-local, and not multicast (RFC 4291, sections 2.5 and 2.7).
  */
 static __always_inline int source6(const __u32 *source)
 {
@@ -133,8 +133,8 @@ static __always_inline int source6(const __u32 *source)
 }
 
 /*
- * Whether a router would forward it to a group: not within 224.0.0.0/24, whose
- * packets stay on their link, nor IGMP. What has options is for the stack.
+ * Whether a router would forward the packet to a group: not to 224.0.0.0/24, which is
+ * link-local, and not IGMP. Packets with options are left to the stack.
  */
 static __always_inline int routable4(const struct iphdr *ip)
 {
@@ -145,8 +145,9 @@ static __always_inline int routable4(const struct iphdr *ip)
 }
 
 /*
- * The same of IPv6: a scope wider than the link (RFC 4291, section 2.7). MLD, like
- * all that each router has to look at, has hop-by-hop options, and is for the stack.
+ * The same of IPv6: a scope wider than the link (RFC 4291, section 2.7). MLD, like all
+ * packets that each router must examine, has hop-by-hop options and is left to the
+ * stack.
  */
 static __always_inline int routable6(const struct ipv6hdr *ip)
 {
@@ -155,7 +156,7 @@ static __always_inline int routable6(const struct ipv6hdr *ip)
 	       source6(ip->saddr.in6_u.u6_addr32);
 }
 
-/* One hop less, and the checksum in step with it (RFC 1624). */
+/* Decrements the TTL and updates the checksum (RFC 1624). */
 static __always_inline void hop4(struct iphdr *ip)
 {
 	__u32 sum = ip->check + bpf_htons(0x0100);
@@ -164,7 +165,7 @@ static __always_inline void hop4(struct iphdr *ip)
 	ip->ttl -= 1;
 }
 
-/* Whether a frame is for more than one station: most are not. */
+/* Whether a frame has a group address: most do not. */
 static __always_inline int is_multicast_frame(struct xdp_md *ctx)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
@@ -173,10 +174,10 @@ static __always_inline int is_multicast_frame(struct xdp_md *ctx)
 }
 
 /*
- * What becomes of such a frame that is to pass: XDP_REDIRECT for one to a group that
- * some port wants. All copies of it have one hop less. A frame with a VLAN tag is
- * not of the network of the ports, and one in several buffers the kernel cannot
- * copy; these too go up the stack. A global function, verified for itself.
+ * Returns XDP_REDIRECT for a multicast packet to a group of some port, whose TTL it
+ * decrements, else XDP_PASS. A frame with a VLAN tag is not of the ports' network, and
+ * the kernel cannot copy one in several buffers; these go up the stack, too. A global
+ * function, which the verifier checks in isolation.
  */
 __noinline int multicast_forward(struct xdp_md *ctx)
 {
@@ -207,7 +208,7 @@ __noinline int multicast_forward(struct xdp_md *ctx)
 	return bpf_redirect_map(&multicast_devices, 0, BPF_F_BROADCAST | BPF_F_EXCLUDE_INGRESS);
 }
 
-/* What becomes of a port's own copy: it is sent from there, or dropped. */
+/* The action on a port's own copy: it is sent or dropped. */
 static __always_inline int multicast_send(struct xdp_md *ctx)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
@@ -216,7 +217,7 @@ static __always_inline int multicast_send(struct xdp_md *ctx)
 	struct iphdr *ip4 = (void *)(eth + 1);
 	__u64 h;
 
-	if ((void *)(ip4 + 1) > end) /* cannot be: multicast_forward() has read it */
+	if ((void *)(ip4 + 1) > end) /* impossible: multicast_forward() has read it */
 		return XDP_DROP;
 	if (eth->h_proto == bpf_htons(ETH_P_IP))
 		h = hash_group4(ip4);

@@ -3,17 +3,16 @@
  * Ethernet with VLAN tags, IPv4 with options and fragments, IPv6 with
  * extension headers, TCP, UDP, SCTP, ICMP. The twin of package filter/packet.
  *
- * One convention: a cursor goes in, is moved past the header that was read,
- * and a reason comes out; REASON_CLEAN means go on.
+ * One convention: a cursor goes in and is moved past the header, and a reason comes
+ * out; REASON_CLEAN means continue.
  *
- * A listed address must match whatever stands behind the IP header, so the
- * addresses are kept even when the rest of the packet turns out to be bad:
- * the reason that parse() returns is how the packet leaves if no list holds
- * it.
+ * A listed address must match whatever follows the IP header, so the addresses are
+ * kept even when the rest of the packet is bad: the reason that parse() returns is
+ * that for which the packet leaves if no list matches.
  *
- * A later fragment has no transport header. It matches shapes without ports
- * only; what remains of a listed flow then cannot be reassembled, because the
- * first fragment, which has the ports, was dropped.
+ * A later fragment has no transport header and matches only shapes without ports.
+ * The rest of a listed flow then cannot be reassembled, because the first fragment,
+ * which has the ports, was dropped.
  */
 #ifndef WEIR_PARSE_H
 #define WEIR_PARSE_H
@@ -29,23 +28,23 @@
 #include "packet.h"
 
 /*
- * Provider bridges use two, a few networks more. But a host takes off tags that name
- * no VLAN (VID 0) however many they are, and delivers what stands behind: frames
- * with more tags than this are dropped.
+ * Provider bridges use two, a few networks more. But a host removes any number of
+ * tags with VID 0 and delivers the packet behind them, so frames with more tags than
+ * this are dropped.
  */
 #define MAX_VLAN_TAGS 8
 
-_Static_assert(MAX_VLAN_TAGS <= 15, "parse_ethernet() takes four bits of their number");
+_Static_assert(MAX_VLAN_TAGS <= 15, "parse_ethernet() uses four bits of the number");
 
 /*
- * Extension headers are followed to these limits, whichever comes first. All
- * headers then lie within the first 1100 bytes, which every driver puts in
- * the linear part of a multi-buffer packet unless it splits at a fixed size.
+ * Extension headers are followed up to these limits, whichever comes first. All
+ * headers are then within the first 1100 bytes, which every driver puts in the linear
+ * part of a multi-buffer packet unless it splits at a fixed size.
  */
 #define MAX_EXT_HEADERS 16
 #define MAX_EXT_BYTES	1024
 
-/* TCP, UDP, SCTP and ICMP all have at least this much, also in a first fragment (RFC 791). */
+/* TCP, UDP, SCTP and ICMP have at least this much, also in a first fragment (RFC 791). */
 #define MIN_TRANSPORT 8
 
 #define LENGTH_UNKNOWN 0xffffffffU
@@ -64,8 +63,8 @@ volatile const __u8 frags = 0; /* 1: the kernel has multi-buffer XDP */
 struct cursor {
 	void *pos;
 	void *end;
-	__u32 left; /* bytes up to the end that the IP header states */
-	__u8 paged; /* the packet goes on beyond end, in further buffers */
+	__u32 left; /* bytes up to the end, by the IP header */
+	__u8 paged; /* the packet continues beyond end, in further buffers */
 };
 
 static __always_inline enum reason ends_early(const struct cursor *c)
@@ -84,9 +83,9 @@ static __always_inline int is_vlan(__be16 proto)
 }
 
 /*
- * How many tags to step over, the last of which the frame may cut off: up to
- * MAX_VLAN_TAGS. A global function, of whose answer the verifier knows nothing:
- * otherwise it would walk all behind it once for each number.
+ * Returns how many tags to skip, up to MAX_VLAN_TAGS; the frame may end within the
+ * last. A global function, whose result the verifier does not know: otherwise it
+ * would walk the rest of the program once for each number.
  */
 __noinline int vlan_tags(struct xdp_md *ctx)
 {
@@ -164,7 +163,7 @@ static __always_inline enum reason parse_ipv4(struct cursor *c, struct packet *p
 	total = bpf_ntohs(ip->tot_len);
 	if (header < sizeof(*ip) || (total && total < header))
 		return REASON_MALFORMED;
-	/* 0 stands in a packet that was aggregated beyond 64 KiB. */
+	/* 0 in a packet that was aggregated beyond 64 KiB */
 	c->left = total ? total - header : LENGTH_UNKNOWN;
 	if (ip->frag_off & bpf_htons(IPV4_OFFSET_MASK))
 		return REASON_CLEAN;
@@ -175,16 +174,16 @@ static __always_inline enum reason parse_ipv4(struct cursor *c, struct packet *p
 struct ipv6_ext {
 	__u8 next;
 	__u8 len;
-	__be16 offset; /* of a fragment header */
+	__be16 offset; /* in a fragment header */
 };
 
 /*
- * How to step over an extension header: (len & len_mask) + len_add units of
- * `unit` bytes. A table instead of branches, since every branch in
- * the loop would double the paths that the verifier walks.
+ * How to skip an extension header: (len & len_mask) + len_add units of `unit` bytes.
+ * A table instead of branches, since every branch in the loop would double the paths
+ * that the verifier walks.
  */
 struct ipv6_ext_rule {
-	__u8 follow; /* 0: no extension header */
+	__u8 follow; /* 0: not an extension header */
 	__u8 fragment;
 	__u8 len_mask;
 	__u8 len_add;
@@ -204,7 +203,7 @@ static const struct ipv6_ext_rule ipv6_ext_rules[256] = {
 	[IPPROTO_SHIM6] = EXT_OPTIONS,
 };
 
-/* Leaves the cursor at the transport header; *fragment says whether there is a fragment header. */
+/* Moves the cursor to the transport header. Sets *fragment if there is a fragment header. */
 static __always_inline enum reason parse_ipv6_ext(struct cursor *c, struct packet *p,
 						  __u8 *fragment, __u8 *later)
 {
@@ -239,8 +238,8 @@ static __always_inline enum reason parse_ipv6_ext(struct cursor *c, struct packe
 			return REASON_UNPARSED;
 		c->left -= len;
 		/*
-		 * Not `pos += len`: the verifier would add up what each len can
-		 * be, and it checks no pointer beyond 64 KiB.
+		 * Not `pos += len`: the verifier would add up the bounds of each
+		 * len, and refuses pointers beyond 64 KiB.
 		 */
 		c->pos = first + bytes;
 		if (c->pos > c->end)
@@ -267,7 +266,7 @@ static __always_inline enum reason parse_ipv6(struct cursor *c, struct packet *p
 	p->proto = ip->nexthdr;
 
 	payload = bpf_ntohs(ip->payload_len);
-	/* 0 stands in a jumbogram and in a packet aggregated beyond 64 KiB. */
+	/* 0 in a jumbogram, and in a packet that was aggregated beyond 64 KiB */
 	c->left = payload ? payload : LENGTH_UNKNOWN;
 	c->pos = ip + 1;
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Penalties of heavy flows: a rate limit, or a block, that ends by itself. The
- * control plane imposes them on exact counts; here they are only looked up,
- * and not at all while there is none. The twin of filter/penalty.
+ * Penalties of heavy flows: a rate limit or a block that expires. The control plane
+ * imposes them based on exact counts; here they are only looked up, and not even
+ * that while there are none. The twin of filter/penalty.
  *
- * The rate limit is the generic cell rate algorithm (ITU-T I.371): of a token
- * bucket it keeps just the time at which that will be full.
+ * The rate limit is the generic cell rate algorithm (ITU-T I.371): a token bucket
+ * reduced to the time at which it will be full.
  */
 #ifndef WEIR_PENALTY_H
 #define WEIR_PENALTY_H
@@ -18,14 +18,14 @@
 #include "packet.h"
 #include "slots.h"
 
-#define PENALTY_BLOCK (~0ULL) /* the cost that no bucket pays */
+#define PENALTY_BLOCK (~0ULL) /* a cost that no bucket can pay */
 #define COST_SHIFT    10
 
 /* Times are nanoseconds of the kernel's monotonic clock. */
 struct penalty {
-	__u64 until; /* no penalty from then on */
+	__u64 until; /* when the penalty expires */
 	__u64 cost;  /* of a packet or of a byte, in ns / 2^COST_SHIFT */
-	__u64 burst; /* ns: how much is passed at once */
+	__u64 burst; /* ns: the depth of the bucket */
 	__u64 full;  /* when the bucket is full again */
 };
 
@@ -38,7 +38,10 @@ ARRAY(penalties, struct penalty_bucket);
 
 volatile const __u32 penalty_buckets = 0;
 
-/* The reason with which the flow's packet of so many units leaves, if it is punished. */
+/*
+ * Returns the reason to drop a packet of this many units of the flow, or
+ * REASON_CLEAN.
+ */
 static __always_inline enum reason penalty_of(__u64 h, __u32 units)
 {
 	__u32 i = hash_reduce(h, penalty_buckets), slot;
@@ -63,7 +66,7 @@ static __always_inline enum reason penalty_of(__u64 h, __u32 units)
 	if (full > now + e->burst)
 		return REASON_LIMITED;
 	if (full < now)
-		/* Two CPUs may do so at once; that costs one packet's worth. */
+		/* Two CPUs may race here, which lets one packet more pass. */
 		e->full = now + cost;
 	else
 		__sync_fetch_and_add(&e->full, cost);

@@ -146,7 +146,7 @@ static __always_inline int run_pipeline(struct xdp_md *ctx)
 	struct cursor c;
 	struct cpu_row *row = begin(ctx, &c);
 
-	if (!row) /* cannot be: each possible CPU has one */
+	if (!row) /* impossible: each possible CPU has one */
 		return XDP_PASS;
 	return leave(ctx, row, decide(ctx, &c, row));
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A set of listed keys, blocked or allowed ones: markers, then for each shape
- * in use the cascade, and what confirms it. The twin of filter/membership's Set.
+ * A set of listed keys, blocked or allowed: markers, then, for each shape in use,
+ * the cascade and the table that confirms it. Shapes are tuple space search
+ * (Srinivasan, Suri and Varghese, 1999). The twin of filter/membership's Set.
  */
 #ifndef WEIR_SET_H
 #define WEIR_SET_H
@@ -15,30 +16,30 @@
 #include "packet.h"
 
 #define MAX_SHAPES 32 /* of a kind */
-#define FEW_SHAPES 32 /* in all: what the verifier can walk inline */
+#define FEW_SHAPES 32 /* in all: as many as the verifier can walk inline */
 
-/* The list number where there is no table to tell it; real lists begin at 1. */
+/* The list number where no table has it; lists are numbered from 1. */
 #define LIST_UNKNOWN 0
 #define LIST_NONE    -1
 
 /*
- * Geometry and shapes of a set, constants of the program. A set without lines
- * is empty. Shapes are asked in order and the first match counts.
+ * Geometry and shapes of a set, constants of the program. A set without lines is
+ * empty. Shapes are probed in order; the first match counts.
  */
 struct key_set {
 	__u32 lines;
 	__u32 first;   /* bits in the first line */
-	__u32 rest;    /* bits in the second line, 0: there is none */
-	__u32 buckets; /* 0: approximate, the cascade decides alone; never of allow lists */
+	__u32 rest;    /* bits in the second line; 0: no second line */
+	__u32 buckets; /* 0: approximate, without a table; allow lists always have one */
 	__u32 marks6_lines;
-	__u32 gates_v4; /* all gates that shapes of the family have */
+	__u32 gates_v4; /* all gates of the family's shapes */
 	__u32 gates_v6;
 	__u32 n_v4;
 	__u32 n_v4_flow;
 	__u32 n_v6;
 	__u32 n_v6_flow;
 	__u32 hot_buckets;	/* 0: all keys have k bits */
-	struct shape mark6_src; /* the prefix length at which IPv6 sources are marked */
+	struct shape mark6_src; /* the shape of marks of IPv6 sources */
 	struct shape mark6_dst;
 	struct shape v4[MAX_SHAPES];
 	struct shape v4_flow[MAX_SHAPES];
@@ -46,29 +47,29 @@ struct key_set {
 	struct shape v6_flow[MAX_SHAPES];
 };
 
-/* Where a set lies. */
+/* The maps of a set. */
 struct set_maps {
 	void *lines;
 	void *marks4;
 	void *marks6;
 	/*
-	 * The number of the list that holds the key with hash h, whose first
-	 * line has passed, or LIST_NONE. Where there are many shapes it is a global
-	 * function: inline, the verifier would walk it again for each.
+	 * Returns the number of the list that contains the key with hash h, whose
+	 * first line has passed, or LIST_NONE. Where there are many shapes it is a
+	 * global function: inline, the verifier would walk it again for each.
 	 */
 	int (*confirm)(__u64 h);
 };
 
 /*
- * Sets p->list to the number of the list that holds the key with hash h, or leaves
- * it at LIST_NONE. Whether to look no further.
+ * Sets p->list to the number of the list that contains the key with hash h, or
+ * leaves it at LIST_NONE. Returns whether the search is over.
  */
 static __always_inline int set_probe(const volatile struct key_set *s, struct set_maps maps,
 				     struct packet *p, __u64 h)
 {
 	struct line *l = line_at(maps.lines, s->lines, h);
 
-	if (!l) /* cannot be; ending here spares the verifier a way to the next shape */
+	if (!l) /* impossible; ending here saves the verifier a path to the next shape */
 		return 1;
 	if (!line_test(l, h, s->first))
 		return 0;

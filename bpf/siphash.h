@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * SipHash-2-4 (Aumasson and Bernstein, 2012), which unlike XXH64 withstands who
- * sees hashes and wants to make one. The twin of filter/icarus's.
+ * SipHash-2-4 (Aumasson and Bernstein, 2012), a message authentication code: unlike
+ * XXH64, seeing hashes does not help to forge one. The twin of filter/icarus's.
  */
 #ifndef WEIR_SIPHASH_H
 #define WEIR_SIPHASH_H
@@ -29,7 +29,7 @@ static __always_inline void sip_round(struct sip_state *s)
 	s->v[2] = rotl64(s->v[2], 32);
 }
 
-/* Of so many little-endian words, the last of which ends with the message's length. */
+/* Of n little-endian words, the last of which ends with the message's length. */
 static __always_inline __u64 siphash(const volatile __u64 *key, const __u64 *words, int n)
 {
 	/* "somepseudorandomlygeneratedbytes" */

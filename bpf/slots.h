@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Eight 64-bit hashes in a cache line: how a bucket finds its entries. */
+/* Eight 64-bit hashes in a cache line, the index of a bucket. */
 #ifndef WEIR_SLOTS_H
 #define WEIR_SLOTS_H
 
@@ -13,8 +13,8 @@ struct slots {
 };
 
 /*
- * SLOTS plus the slot that has the hash, or 0; without branches, like
- * bucket_find().
+ * Returns SLOTS plus the slot with the hash, or 0. Without branches, for the reason
+ * that bucket_find() gives.
  */
 static __always_inline __u32 slots_find(const struct slots *s, __u64 h)
 {
@@ -26,10 +26,10 @@ static __always_inline __u32 slots_find(const struct slots *s, __u64 h)
 
 		/* Keeps the compiler from seeing, and branching on, a comparison. */
 		asm volatile("" : "+r"(negated));
-		other = (other | negated) >> 63; /* 0 where they are the same, else 1 */
+		other = (other | negated) >> 63; /* 0 where they are equal, else 1 */
 		/*
-		 * A product, not a mask: the verifier of recent kernels walks on
-		 * from `mask & constant` twice, for a mask of 0 and for one of all ones.
+		 * A product, not a mask: recent verifiers fork at `mask & constant`,
+		 * for a mask of all zeros and one of all ones.
 		 */
 		asm volatile("" : "+r"(other));
 		found += (1 - other) * (SLOTS + i);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Counters, a row for each CPU, memory-mapped by the control plane: reading
- * them takes no system call. A CPU writes its own row only, so plain adds do.
+ * Counters, a row for each CPU, memory-mapped by the control plane, which reads
+ * them without system calls. A CPU writes only its own row, so plain adds suffice.
  */
 #ifndef WEIR_STATS_H
 #define WEIR_STATS_H
@@ -20,16 +20,16 @@ struct counter {
 #define MAX_REASONS 26
 
 /*
- * What belongs to a CPU: its counters, and the packet that it is at. The
- * programs of an interface run one at a time on a CPU, since receive
- * processing does not preempt itself there.
+ * A CPU's counters, and the packet that it is processing. The programs of an
+ * interface run one at a time on a CPU, since receive processing does not preempt
+ * itself there.
  */
 struct cpu_row {
 	struct counter by_reason[MAX_REASONS];
-	__u64 refuted;	   /* keys that the cascade passed and the table did not confirm */
-	__u64 events_lost; /* that found the ring buffer full */
-	__u64 banks;	   /* set by the control plane: bit i is where tracker i counts */
-	__u64 penalties;   /* set by the control plane: how many are in force */
+	__u64 refuted;	   /* keys that passed the cascade and are not in the table */
+	__u64 events_lost; /* because the ring buffer was full */
+	__u64 banks;	   /* set by the control plane: bit i is the active bank of tracker i */
+	__u64 penalties;   /* set by the control plane: how many are active */
 	struct packet packet;
 };
 
@@ -60,7 +60,7 @@ static __always_inline struct cpu_row *this_row(void)
 
 static __always_inline void count_reason(struct cpu_row *row, enum reason r, __u32 len)
 {
-	if (r < REASON_COUNT) /* always; the verifier does not know it */
+	if (r < REASON_COUNT) /* always true, but the verifier cannot know */
 		count(&row->by_reason[r], len);
 }
 

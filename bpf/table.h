@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The fingerprint table, which confirms what the cascade suspects and names
- * the list. A bucket is one cache line of eight slots; a key is in one of two
- * buckets, mostly in the first. The twin of filter/membership's Table.
+ * The fingerprint table, which confirms keys that pass the cascade and names their
+ * list. A bucket is one cache line of eight slots; a key is in one of two buckets,
+ * mostly in the first. The twin of filter/membership's Table.
  *
  *	slot bits 63 … 48   list number, 1 …; an empty slot is 0
  *	slot bits 47 …  0   fingerprint: the lower 48 bits of the key's hash
  *
  * The first bucket comes from the upper 32 bits of the hash, the second from
- * the first and the fingerprint. Fingerprint and bucket together tell apart
- * nearly as many keys as the whole hash: an unlisted key is confirmed by
- * chance with probability 1e-12 among 10M entries (filter/fpr's Fingerprint).
+ * the first and the fingerprint. Fingerprint and bucket together distinguish nearly
+ * as many keys as the whole hash: an unlisted key is confirmed by chance with
+ * probability 1e-12 among 10M entries (filter/fpr's Fingerprint).
  *
- * The control plane moves a key from its first bucket to its second only, and
- * writes the copy before it clears the original. Reading first, then second,
+ * The control plane moves a key only from its first bucket to its second, and
+ * writes the copy before it clears the original. Reading the first, then the second,
  * therefore finds a listed key at every instant.
  */
 #ifndef WEIR_TABLE_H
@@ -35,9 +35,8 @@ struct bucket {
 _Static_assert(sizeof(struct bucket) == 64, "a bucket is one cache line");
 
 /*
- * The slot that holds the fingerprint, or 0. Without branches: one that
- * depends on a value from memory, if mispredicted, would make the cache
- * misses of successive packets wait for each other.
+ * The slot with the fingerprint, or 0. Without branches: a mispredicted branch on a
+ * value from memory would serialise the cache misses of successive packets.
  */
 static __always_inline __u64 bucket_find(const volatile struct bucket *b, __u64 fingerprint)
 {
@@ -64,7 +63,7 @@ static __always_inline __u32 second_bucket(__u32 first, __u64 fingerprint, __u32
 	return i + (i >> 31 & buckets);
 }
 
-/* The number of the list that holds the key, or 0. */
+/* The number of the list that contains the key, or 0. */
 static __always_inline __u32 table_find(void *map, __u32 buckets, __u64 h)
 {
 	__u64 fingerprint = h & FINGERPRINT_MASK;
@@ -72,14 +71,14 @@ static __always_inline __u32 table_find(void *map, __u32 buckets, __u64 h)
 	struct bucket *b = bpf_map_lookup_elem(map, &i);
 	__u64 slot;
 
-	if (!b) /* cannot be: the map has just `buckets` entries */
+	if (!b) /* impossible: the map has `buckets` entries */
 		return 0;
 	slot = bucket_find(b, fingerprint);
 	if (slot)
 		return slot >> LIST_SHIFT;
 	/*
-	 * Not before the first, also on a CPU that reorders loads: the address
-	 * depends on what was read. slot is 0, which is for the CPU to find out.
+	 * Load it after the first, also on a CPU that reorders loads: a dependency of the
+	 * address. slot is 0, which the CPU does not know in advance.
 	 */
 	asm volatile("" : "+r"(slot));
 	i = second_bucket(i, fingerprint, buckets) + (__u32)slot;

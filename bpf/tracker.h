@@ -2,12 +2,12 @@
 /*
  * Heavy hitters: Estan and Varghese's multistage filter with conservative
  * update, flow memory and shielding, one for each CPU. The twin of
- * filter/sketch's Bank, which says what it proves.
+ * filter/sketch's Bank, which documents its guarantees.
  *
- * A packet whose flow is in the flow memory is counted there, exactly. Any
- * other raises the sketch, until its estimate reaches the limit and the flow
- * enters the memory. A tracker has two banks of both, of which the control
- * plane reads one, and clears it, while packets are counted in the other.
+ * A packet whose flow is in the flow memory is counted there, exactly. Any other
+ * raises the sketch, until the estimate reaches the limit and the flow enters the
+ * memory. A tracker has two banks of both: the control plane reads and clears one
+ * while packets are counted in the other.
  */
 #ifndef WEIR_TRACKER_H
 #define WEIR_TRACKER_H
@@ -24,7 +24,7 @@
 
 #define MAX_TRACKERS 4
 
-/* What a tracker counts, and where: constants of the program. */
+/* The unit, keys and memory of a tracker: constants of the program. */
 struct tracker {
 	__u64 seed;	    /* of its key hash, secret */
 	__u32 lines;	    /* of the sketch in a bank, an even number; 0: no such tracker */
@@ -43,18 +43,18 @@ struct tracker {
 struct tracker_head {
 	__u64 packets; /* all that were counted */
 	__u64 bytes;
-	__u64 denied; /* packets for which a flow of the limit had no place in the memory */
-	__u64 admit;  /* units that bring a flow into the memory, and not below */
-	__u64 share;  /* this share, times 2^32, of what was counted here so far: up to 2^31 */
+	__u64 denied; /* packets of flows over the limit that found the memory full */
+	__u64 admit;  /* the least limit, in units, of what enters the memory */
+	__u64 share;  /* the limit as a share of what was counted so far, times 2^32: up to 2^31 */
 	__u64 pad[3];
 };
 
 #define SKETCH_ROWS 4
 #define SKETCH_PART 8 /* counters that a row has in a line */
 
-#define MAX_LIMIT (1U << 31) /* of what brings a flow into the memory */
+#define MAX_LIMIT (1U << 31) /* that a flow must reach to enter the memory */
 
-/* Counters saturate above MAX_LIMIT, so that they serve at any rate. */
+/* Counters saturate above MAX_LIMIT, so they work at any rate. */
 union tracker_line {
 	struct tracker_head head;
 	__u32 counters[SKETCH_ROWS / 2 * SKETCH_PART];
@@ -65,7 +65,7 @@ _Static_assert(sizeof(union tracker_line) == 64, "a line is one cache line");
 struct flow {
 	__u64 packets; /* exact, since the flow entered */
 	__u64 bytes;
-	__u64 before; /* the sketch's estimate, in units, of what came earlier */
+	__u64 before; /* estimate, by the sketch, of the units before it entered */
 	struct key key;
 };
 
@@ -76,14 +76,14 @@ struct flow_bucket {
 	struct flow flows[SLOTS];
 };
 
-/* The control plane's own: whose memory this is. */
+/* The control plane's record of what uses this memory. */
 struct tracker_state {
-	__u64 seed;	/* whence the trackers' seeds */
+	__u64 seed;	/* the trackers' seeds derive from it */
 	__u64 identity; /* of the trackers that count here */
 };
 
 ARRAY(tracker_now, struct tracker_state);
-/* For each possible CPU two banks, in which the trackers follow one another. */
+/* Two banks for each possible CPU; in a bank, the trackers follow one another. */
 ARRAY(tracker_lines, union tracker_line);
 ARRAY(tracker_flows, struct flow_bucket);
 
@@ -98,15 +98,15 @@ struct counters {
 };
 
 /*
- * Two rows are in a line of the sketch's first half, two in one of the second:
- * two misses, at once, and far fewer flows that share all counters than with
+ * Two rows are in a line of the sketch's first half, two in one of the second: two
+ * cache misses that overlap, and far fewer flows that share all counters than with
  * all rows in one line. first is the line behind the head.
  */
 static __always_inline int sketch_at(__u32 first, __u32 lines, __u64 h, struct counters *c)
 {
 	/*
-	 * Bits of the hash that nothing else depends on, the upper ones choosing the
-	 * bucket; the second line wants other ones, by Fibonacci hashing.
+	 * The upper bits of the hash choose the bucket; these are independent of them.
+	 * The second line needs further ones, by Fibonacci hashing.
 	 */
 	__u64 z = h * 0x9E3779B97F4A7C15ULL, z1 = z >> 16;
 	__u32 half = lines / 2;
@@ -115,7 +115,7 @@ static __always_inline int sketch_at(__u32 first, __u32 lines, __u64 h, struct c
 	union tracker_line *l0 = bpf_map_lookup_elem(&tracker_lines, &i0);
 	union tracker_line *l1 = bpf_map_lookup_elem(&tracker_lines, &i1);
 
-	if (!l0 || !l1) /* cannot be */
+	if (!l0 || !l1) /* impossible */
 		return 0;
 	c->row[0] = &l0->counters[h % SKETCH_PART];
 	c->row[1] = &l0->counters[SKETCH_PART + (h >> 3) % SKETCH_PART];
@@ -124,7 +124,7 @@ static __always_inline int sketch_at(__u32 first, __u32 lines, __u64 h, struct c
 	return 1;
 }
 
-/* Without a branch: which counter is the least nobody can predict. */
+/* Without a branch, which would be mispredicted. */
 static __always_inline __u64 least_of(__u64 a, __u64 b)
 {
 	__s64 d = a - b; /* both have 32 bits */
@@ -170,8 +170,9 @@ static __always_inline struct key tracker_key(const volatile struct tracker *t,
 }
 
 /*
- * What brings a flow into the memory: the larger of a floor and a share of what
- * was counted, a product of 64 bits. Beyond 2 TB in an interval it wraps to less.
+ * The limit that a flow must reach to enter the memory: the larger of a floor and a
+ * share of what was counted, a product of 64 bits. Beyond 2 TB in an interval it
+ * wraps to less.
  */
 static __always_inline __u64 tracker_limit(const volatile struct tracker *t,
 					   const struct tracker_head *head)
@@ -184,9 +185,9 @@ static __always_inline __u64 tracker_limit(const volatile struct tracker *t,
 }
 
 /*
- * Makes room in a full bucket: the smallest of its flows goes back into the
- * sketch, if it has had fewer units than the one that is to enter. Gives SLOTS
- * plus its slot, or 0 if all flows stay.
+ * Makes room in a full bucket: its smallest flow goes back into the sketch, if it
+ * has fewer units than the one to enter. Returns SLOTS plus its slot, or 0 if all
+ * flows stay.
  */
 static __always_inline __u32 flow_evict(const volatile struct tracker *t, __u32 line,
 					struct tracker_head *head, struct flow_bucket *b,
@@ -205,7 +206,7 @@ static __always_inline __u32 flow_evict(const volatile struct tracker *t, __u32 
 			units = n;
 		}
 	}
-	if (units >= tracker_limit(t, head)) /* the one that has no place should have had one */
+	if (units >= tracker_limit(t, head)) /* it should have entered */
 		head->denied += 1;
 	if (!victim || !sketch_at(line + 1, t->lines, b->slots.hashes[victim % SLOTS], &c))
 		return 0;
@@ -216,8 +217,8 @@ static __always_inline __u32 flow_evict(const volatile struct tracker *t, __u32 
 }
 
 /*
- * Enters this CPU's packet, as the first of its flow, into a bucket of the flow
- * memory. A global function, like those of the pipeline. Returns whether there
+ * Enters the flow of this CPU's packet, the first to be counted, into a bucket of
+ * the flow memory. A global function, like those in lists.h. Returns whether there
  * was room.
  */
 __noinline int flow_enter(__u32 tracker, __u32 line, __u32 bucket, __u32 before, __u32 after)
@@ -229,7 +230,7 @@ __noinline int flow_enter(__u32 tracker, __u32 line, __u32 bucket, __u32 before,
 	struct flow *f;
 	__u32 slot;
 
-	if (!l || !b || !row || tracker >= MAX_TRACKERS) /* cannot be */
+	if (!l || !b || !row || tracker >= MAX_TRACKERS) /* impossible */
 		return 0;
 	t = &trackers[tracker];
 	slot = slots_used(&b->slots);
@@ -243,15 +244,15 @@ __noinline int flow_enter(__u32 tracker, __u32 line, __u32 bucket, __u32 before,
 	f->bytes = row->packet.len;
 	f->before = before;
 	f->key = tracker_key(t, &row->packet);
-	/* The hash comes last: from then on the control plane may look. */
+	/* The hash comes last: once it is set, the control plane may read the flow. */
 	barrier();
 	b->slots.hashes[slot % SLOTS] = tracker_hash(t, &row->packet);
 	return 1;
 }
 
 /*
- * Counts a packet, with this hash of its flow's key, in the bank that has its
- * head and its buckets there.
+ * Counts a packet, h being the hash of its flow's key, in the bank whose head is at
+ * line and whose buckets begin at bucket.
  */
 static __always_inline void count_flow(__u32 tracker, const struct packet *p, __u32 line,
 				       __u32 bucket, __u64 h)
@@ -265,7 +266,7 @@ static __always_inline void count_flow(__u32 tracker, const struct packet *p, __
 
 	i = bucket + hash_reduce(h, t->buckets);
 	b = bpf_map_lookup_elem(&tracker_flows, &i);
-	if (!l || !b) /* cannot be: the maps have all banks */
+	if (!l || !b) /* impossible: the maps have all banks */
 		return;
 	l->head.packets += 1;
 	l->head.bytes += p->len;
@@ -279,7 +280,7 @@ static __always_inline void count_flow(__u32 tracker, const struct packet *p, __
 		slot = slots_find(&b->slots, h);
 	}
 	if (slot) {
-		/* Counted here alone: the sketch, which others share, need not rise. */
+		/* Shielding: the sketch, which other flows share, need not rise. */
 		f = &b->flows[slot % SLOTS];
 		f->packets += 1;
 		f->bytes += p->len;

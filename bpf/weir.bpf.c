@@ -2,8 +2,8 @@
 
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The program that weir attaches to an interface, and the one that stands before
- * an interface that multicast packets are copied to.
+ * The program that weir attaches to an interface, and the one for each interface to
+ * which multicast packets are copied.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -22,7 +22,7 @@ int weir_egress(struct xdp_md *ctx)
 	return multicast_send(ctx);
 }
 
-/* Puts these into the object's BTF, where Go finds them. */
+/* Adds these types to the object's BTF, from which the Go types are generated. */
 const enum reason *reasons __attribute__((unused));
 const enum loop_outcome *loop_outcomes __attribute__((unused));
 const struct event *event_type __attribute__((unused));
