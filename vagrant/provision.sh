@@ -1,10 +1,10 @@
 #!/bin/bash
 # In the virtual machine, as root: installs weir, makes the playground, runs the
-# demo and the tests, and says what came of it. May run again and again.
+# demo and the tests, and prints the results. May be repeated.
 #
 # usage: provision.sh dataplane|all|none     which tests
 #
-# /weir is the repository, /built what `make vagrant` has built of it.
+# /weir is the repository, /built contains the binaries of `make vagrant`.
 set -euo pipefail
 cd /weir
 

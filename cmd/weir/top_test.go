@@ -179,7 +179,7 @@ func TestTopAndWeightsFailures(t *testing.T) {
 		{[]string{"weights", "--socket", missing}, exitFailure, "no weir runs here"},
 		{[]string{"top", "--socket", nothing}, exitFailure, "weir has just begun"},
 		{[]string{"weights", "--socket", nothing}, exitFailure, "learns no weights"},
-		{[]string{"top", "--by", "flow", "--socket", some}, exitFailure, "does not track by flow here: there is src, dst, reason"},
+		{[]string{"top", "--by", "flow", "--socket", some}, exitFailure, "no tracker by flow, only src, dst, reason"},
 		{[]string{"top", "--by", "colour"}, exitUsage, "colour"},
 		{[]string{"top", "--interval", "1ms"}, exitUsage, "100ms"},
 		{[]string{"top", "stray"}, exitUsage, "stray"},

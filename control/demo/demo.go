@@ -1,7 +1,7 @@
-// Package demo shows weir at work, and proves it: two network namespaces with
-// a wire between them, lists of a million entries, traffic of which most
-// is listed, and a receiver behind the filter that counts what comes through
-// independently of weir.
+// Package demo shows weir at work, and proves it: two network namespaces with a
+// wire between them, lists of a million entries, mostly listed traffic, and a
+// receiver behind the filter that counts the packets that pass, independently
+// of weir.
 package demo
 
 import (
@@ -25,7 +25,7 @@ import (
 	"weir/loader"
 )
 
-// Options say what the demo shows.
+// Options configure the demo.
 type Options struct {
 	Entries int    // addresses on the generated list
 	Seconds int    // of traffic
@@ -33,11 +33,11 @@ type Options struct {
 	Capture string // a capture whose packets are sent instead of generated ones
 	Version string // weir's
 
-	Say  func(string)   // is told what happens; may be nil
-	Show func(Progress) // is told several times a second how far the traffic is; may be nil
+	Say  func(string)   // prints what happens; may be nil
+	Show func(Progress) // called several times a second; may be nil
 }
 
-// Counts are numbers of packets, by what is expected of them.
+// Counts are numbers of packets, by expected outcome.
 type Counts struct {
 	Unlisted uint64 `json:"unlisted"` // to pass
 	Listed   uint64 `json:"listed"`   // to be dropped
@@ -48,19 +48,19 @@ func countsOf(c [numKinds]uint64) Counts {
 	return Counts{Unlisted: c[unlisted], Listed: c[listed], Allowed: c[allowedToo]}
 }
 
-// Total is the number of all.
+// Total returns the sum.
 func (c Counts) Total() uint64 { return c.Unlisted + c.Listed + c.Allowed }
 
-// Progress is how far the traffic is.
+// Progress is the state of the traffic.
 type Progress struct {
 	Elapsed  time.Duration
-	PPS      float64 // packets a second that weir has decided over, lately
+	PPS      float64 // recent rate of packets decided by weir
 	Sent     Counts
 	Received Counts // behind the filter
-	Dropped  uint64 // as weir counts
+	Dropped  uint64 // by weir's counters
 }
 
-// Report is how the demo ended.
+// Report is the result of the demo.
 type Report struct {
 	Entries           int      `json:"entries"`
 	Shapes            int      `json:"shapes"`
@@ -71,8 +71,8 @@ type Report struct {
 	PPS               float64  `json:"pps"`
 	Sent              Counts   `json:"sent"`
 	Received          Counts   `json:"received"` // behind the filter, counted independently
-	Dropped           uint64   `json:"dropped"`  // as weir counts
-	Allowed           uint64   `json:"allowed"`  // as weir counts
+	Dropped           uint64   `json:"dropped"`  // by weir's counters
+	Allowed           uint64   `json:"allowed"`  // by weir's counters
 	Lost              uint64   `json:"lost"`     // before the filter: the wire's queue was full
 	SwapSeconds       float64  `json:"swap_seconds"`
 	Passed            bool     `json:"passed"`
@@ -83,13 +83,13 @@ const (
 	prefix = "weir-demo"
 	pins   = loader.Pins("/sys/fs/bpf/" + prefix)
 
-	settle = 300 * time.Millisecond // until the wire is silent
-	look   = 250 * time.Millisecond // between two looks at the counters
+	settle = 300 * time.Millisecond // time until the wire is silent
+	look   = 250 * time.Millisecond // interval between readings of the counters
 )
 
-// Run runs the demo. It leaves nothing behind, also when ctx ends early, and
-// clears away what a demo that was killed has left. The report is nil unless
-// the traffic was sent to its end.
+// Run runs the demo. It leaves nothing behind, even if ctx ends early, and
+// removes leftovers of killed demos. The report is nil unless all traffic was
+// sent.
 func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	if o.Say == nil {
 		o.Say = func(string) {}
@@ -109,7 +109,7 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// Afterwards, nothing is left of the namespaces, the pins and the files.
+	// Remove the namespaces, the pins and the files.
 	defer func() { err = errors.Join(err, os.RemoveAll(dir), sweep()) }()
 
 	s := &stage{o: o, random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
@@ -120,9 +120,8 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	return s.play(ctx)
 }
 
-// takeLock keeps other demos away. An abstract socket is a lock that nothing is
-// left of when its holder is killed, except while the kernel clears away the
-// process, which takes a moment.
+// takeLock excludes other demos. An abstract socket is a lock that disappears
+// with its process, though it may take a moment.
 func takeLock(ctx context.Context) (io.Closer, error) {
 	for tries := 0; ; tries++ {
 		lock, err := net.Listen("unix", "@"+prefix)
@@ -138,8 +137,8 @@ func takeLock(ctx context.Context) (io.Closer, error) {
 	}
 }
 
-// sweep removes what demos have left: namespaces, and with them the wire,
-// pins, and files.
+// sweep removes leftovers of demos: namespaces, and with them the wire, pins,
+// and files.
 func sweep() error {
 	_, err := attach.DetachAll(pins)
 	err = errors.Join(err, os.RemoveAll(string(pins)))
@@ -157,7 +156,7 @@ func sweep() error {
 	return nil
 }
 
-// stage is all that the demo is played with.
+// stage is the environment of a demo.
 type stage struct {
 	o        Options
 	random   *rand.Rand
@@ -178,14 +177,14 @@ func (s *stage) close() {
 		s.receiver.Close()
 	}
 	if s.filter != nil {
-		s.filter.stop() // what it cannot remove, sweep does
+		s.filter.stop() // sweep removes the rest
 	}
 	if s.ground != nil {
 		s.ground.Close()
 	}
 }
 
-// set sets the stage.
+// set sets up the stage.
 func (s *stage) set(ctx context.Context, dir string) (err error) {
 	if s.ground, err = playground.New(prefix); err != nil {
 		return err
@@ -231,8 +230,8 @@ func (s *stage) set(ctx context.Context, dir string) (err error) {
 	return err
 }
 
-// play sends the traffic, exchanges the generation half way through, and
-// draws the balance.
+// play sends the traffic, exchanges the generation half way through, and checks
+// the result.
 func (s *stage) play(ctx context.Context) (*Report, error) {
 	if err := sleep(ctx, settle); err != nil {
 		return nil, err
@@ -260,7 +259,7 @@ func (s *stage) play(ctx context.Context) (*Report, error) {
 		return nil, ctx.Err()
 	}
 	s.report.TrafficSeconds = time.Since(began).Seconds()
-	if err := sleep(ctx, settle); err != nil { // until the last ones are through
+	if err := sleep(ctx, settle); err != nil { // for the last packets
 		return nil, err
 	}
 	if err := s.judge(before); err != nil {
@@ -269,8 +268,8 @@ func (s *stage) play(ctx context.Context) (*Report, error) {
 	return &s.report, nil
 }
 
-// conduct has the generation exchanged in the middle of the traffic, and
-// returns when that is to end: in any case, some time after the exchange.
+// conduct exchanges the generation in the middle of the traffic, and returns
+// when the traffic should end, at least some time after the exchange.
 func (s *stage) conduct(ctx context.Context, length time.Duration) error {
 	began := time.Now()
 	if sleep(ctx, length/2) != nil {
@@ -302,7 +301,7 @@ func (s *stage) swap(ctx context.Context) error {
 	return nil
 }
 
-// watch shows how far the traffic is, until it ends.
+// watch shows the progress of the traffic until it ends.
 func (s *stage) watch(ctx context.Context, began time.Time, base uint64) error {
 	ticker := time.NewTicker(look)
 	defer ticker.Stop()
@@ -335,7 +334,7 @@ func (s *stage) counts() (sent, received [numKinds]uint64, err error) {
 	return sent, received, err
 }
 
-// judge draws the balance.
+// judge compares the counters with the expectations.
 func (s *stage) judge(before meter.Counters) error {
 	sent, received, err := s.counts()
 	if err != nil {
@@ -385,7 +384,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Verdict is the report in one line.
+// Verdict returns the report in one line.
 func (r *Report) Verdict() string {
 	if !r.Passed {
 		return "FAILED: " + strings.Join(r.Failures, "; ")

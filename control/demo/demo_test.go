@@ -30,8 +30,8 @@ func build(t *testing.T, l *lists) (*engine.Generation, int) {
 	return g, p.Entries()
 }
 
-// What the demo expects of its traffic is what weir's reference answers, so
-// that a failure in the demo is one of the kernel's program.
+// The demo's expectations agree with weir's reference, so that a failure of the
+// demo is one of the kernel's program.
 func TestExpectations(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	l, err := makeLists(t.TempDir(), Options{Entries: 5000}, random)
@@ -60,7 +60,7 @@ func TestExpectations(t *testing.T) {
 		}
 	}
 
-	// The entries that come later change nothing.
+	// The entries added later change nothing.
 	if err := l.grow(traffic, random); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ type filter struct {
 	ended  chan error
 }
 
-// configured is a configuration that is read again as it is.
+// configured is a fixed configuration.
 type configured struct{ c *config.Config }
 
 func (r configured) Read() (*config.Config, error) { return r.c, r.c.Validate() }

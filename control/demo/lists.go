@@ -12,16 +12,16 @@ import (
 	"weir/control/list"
 )
 
-// Sizes of the generated lists, besides the addresses.
+// Sizes of the generated lists other than the addresses.
 const (
 	prefixes4 = 20_000
 	prefixes6 = 5_000
 	flows     = 5_000
 	allowed   = 64    // of the listed sources
-	later     = 1_000 // addresses that come with the second generation
+	later     = 1_000 // addresses added with the second generation
 )
 
-// lists are the files that the demo filters by, and what is in them.
+// lists are the list files of the demo, and their contents.
 type lists struct {
 	files     []string // of block lists
 	lenient   bool
@@ -29,7 +29,7 @@ type lists struct {
 	block     list.Entries // of all block lists
 	allow     []netip.Addr
 	blocked   *naive
-	addresses string // the file that gets more entries later; "" where a feed is used
+	addresses string // the file that grows later; "" with a feed
 }
 
 // makeLists writes the lists into dir: a feed, or else generated addresses,
@@ -38,7 +38,7 @@ func makeLists(dir string, o Options, r *rand.Rand) (*lists, error) {
 	l := &lists{blocked: newNaive()}
 	if o.Feed != "" {
 		l.files = append(l.files, o.Feed)
-		l.lenient = true // a demo is for any feed
+		l.lenient = true // accept any feed
 	} else {
 		l.addresses = filepath.Join(dir, "addresses.txt")
 		l.files = append(l.files, l.addresses, filepath.Join(dir, "prefixes.txt"), filepath.Join(dir, "flows.txt"))
@@ -49,7 +49,7 @@ func makeLists(dir string, o Options, r *rand.Rand) (*lists, error) {
 				return nil, err
 			}
 		}
-		if o.Capture != "" { // or nothing in it would be listed
+		if o.Capture != "" { // otherwise none of its packets would be listed
 			file := filepath.Join(dir, "capture.txt")
 			l.files = append(l.files, file)
 			if err := writeSources(file, o.Capture, r); err != nil {
@@ -87,11 +87,10 @@ func makeLists(dir string, o Options, r *rand.Rand) (*lists, error) {
 	return l, nil
 }
 
-// grow adds entries to a list, none of which lists what is not listed already
-// and is among the traffic.
+// grow adds entries to a list that match no further packets of the traffic.
 func (l *lists) grow(traffic *traffic, r *rand.Rand) error {
 	if l.addresses == "" {
-		return nil // a feed is the user's
+		return nil // a feed belongs to the user
 	}
 	f, err := os.OpenFile(l.addresses, os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
@@ -169,7 +168,7 @@ func writeFlows(w *bufio.Writer, r *rand.Rand) {
 	}
 }
 
-// random4 is a unicast address.
+// random4 returns a unicast address.
 func random4(r *rand.Rand) netip.Addr {
 	for {
 		n := r.Uint32()
@@ -180,7 +179,7 @@ func random4(r *rand.Rand) netip.Addr {
 	}
 }
 
-// random6 is a global unicast address.
+// random6 returns a global unicast address.
 func random6(r *rand.Rand) netip.Addr {
 	var b [16]byte
 	for i := range b {
@@ -190,13 +189,13 @@ func random6(r *rand.Rand) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// inside4 is an address in a prefix.
+// inside4 returns an address in a prefix.
 func inside4(p list.V4Prefix, r *rand.Rand) netip.Addr {
 	n := p.Addr() | r.Uint32()&uint32(1<<(32-p.Bits())-1)
 	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-// inside6 is an address in a prefix.
+// inside6 returns an address in a prefix.
 func inside6(p netip.Prefix, r *rand.Rand) netip.Addr {
 	b := p.Addr().As16()
 	for i := p.Bits(); i < 128; i++ {

@@ -8,9 +8,8 @@ import (
 	"weir/filter/key"
 )
 
-// naive answers whether a packet is listed in the plainest way, with Go's maps:
-// what the demo holds weir against shares no structure with it. Addresses are
-// held against sources.
+// naive decides whether a packet is listed with Go's maps, so that the demo's
+// oracle shares no structure with weir. Addresses are matched against sources.
 type naive struct {
 	v4     map[list.V4Prefix]struct{}
 	v6     map[netip.Prefix]struct{}

@@ -12,16 +12,16 @@ import (
 	"weir/control/demo/playground"
 )
 
-// receiver counts what comes out behind the filter, by what the frames say of
-// themselves. It is a packet socket, with a program of its own before its
-// queue, and owes nothing to weir's counters.
+// receiver counts the frames that pass the filter, by the kind marked in them.
+// It is a packet socket with its own program before its queue, and independent
+// of weir's counters.
 type receiver struct {
 	fd      int
 	counts  *ebpf.Map
 	program *ebpf.Program
 }
 
-// newReceiver listens at one end of a wire.
+// newReceiver returns a receiver at one end of a wire.
 func newReceiver(at playground.End) (_ *receiver, err error) {
 	r := &receiver{fd: -1}
 	defer func() {
@@ -52,9 +52,9 @@ func newReceiver(at playground.End) (_ *receiver, err error) {
 }
 
 // receiverProgram counts a marked frame by its kind. Listed ones, which should
-// not be, go on into the socket as evidence.
+// not arrive, are passed to the socket as evidence.
 func receiverProgram(counts *ebpf.Map) asm.Instructions {
-	const header = 12 // bytes, of the Ethernet addresses
+	const header = 12 // length of the Ethernet addresses in bytes
 	return asm.Instructions{
 		asm.Mov.Imm(asm.R2, 0),
 		asm.Mov.Reg(asm.R3, asm.RFP),
@@ -86,7 +86,7 @@ func receiverProgram(counts *ebpf.Map) asm.Instructions {
 	}
 }
 
-// received gives the numbers of packets that came through, by kind.
+// received returns the numbers of packets that passed, by kind.
 func (r *receiver) received() (counts [numKinds]uint64, err error) {
 	for k := range counts {
 		if err := r.counts.Lookup(uint32(k), &counts[k]); err != nil {
@@ -96,7 +96,7 @@ func (r *receiver) received() (counts [numKinds]uint64, err error) {
 	return counts, nil
 }
 
-// evidence is a listed frame that came through, nil if there is none, and its
+// evidence returns a listed frame that passed, nil if there is none, and its
 // number.
 func (r *receiver) evidence() (data []byte, number uint32) {
 	data = make([]byte, maxFrame)

@@ -15,8 +15,7 @@ import (
 	"weir/control/demo/playground"
 )
 
-// What a frame says of itself stands in its Ethernet addresses, which the
-// filter does not look at:
+// A frame is marked in its Ethernet addresses, which the filter ignores:
 //
 //	destination  mark (4 bytes), 0, kind
 //	source       2, 0, number of the packet (4 bytes, native order)
@@ -26,28 +25,29 @@ const (
 	numberOffset = 8
 )
 
-// mark is a locally administered address, so that the network stack takes the
-// frame for somebody else's and drops it, after the receiver has seen it.
+// mark is a locally administered address, so that the network stack drops the
+// frame as someone else's, after the receiver has seen it.
 var mark = [4]byte{0x02, 'w', 'e', 'r'}
 
 const (
 	xdpDrop = 1
-	// What one call of the kernel sends: some ten milliseconds.
+	// The packets sent by one system call: about ten milliseconds.
 	burst = 1 << 15
 )
 
-// sender sends the frames of some traffic, over and over.
+// sender sends the frames of some traffic repeatedly.
 type sender interface {
-	// send sends until ctx is done. It is to be called in the namespace of the
-	// interface.
+	// send sends until ctx is done. It must be called in the interface's
+	// namespace.
 	send(ctx context.Context) error
-	// sent gives the numbers of packets sent, by kind. It may be called at any
-	// time.
+	// sent returns the numbers of packets sent, by kind. It may be called at
+	// any time.
 	sent() ([numKinds]uint64, error)
 	Close()
 }
 
-// newSender makes the fastest sender that the kernel has, from one end of a wire.
+// newSender returns the fastest sender that the kernel supports, at one end of
+// a wire.
 func newSender(t *traffic, from playground.End) (sender, error) {
 	for i := range t.frames {
 		header := t.frames[i].data[:12]
@@ -56,7 +56,7 @@ func newSender(t *traffic, from playground.End) (sender, error) {
 		header[kindOffset] = byte(t.frames[i].kind)
 		header[6] = 0x02
 	}
-	// Live frames came with the same kernel, 5.18.
+	// Live frames were introduced in the same kernel, 5.18.
 	err := features.HaveProgramHelper(ebpf.XDP, asm.FnXdpStoreBytes)
 	var s sender
 	switch {
@@ -71,8 +71,7 @@ func newSender(t *traffic, from playground.End) (sender, error) {
 	return s, nil
 }
 
-// liveSender sends with a program that the kernel runs for it, as fast as a
-// core can.
+// liveSender sends with a program in the kernel, as fast as a core can.
 type liveSender struct {
 	frames, state *ebpf.Map
 	program       *ebpf.Program

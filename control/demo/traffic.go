@@ -88,8 +88,8 @@ func makeTraffic(l *lists, r *rand.Rand) (*traffic, error) {
 		default:
 			continue
 		}
-		// A listed source may happen to be allowed, an unlisted one listed, and
-		// ports happen to be those of DHCP.
+		// By chance a listed source may be allowed, an unlisted one listed, and
+		// ports those of DHCP.
 		if l.expect(tuple) == want {
 			t.addTuple(want, tuple)
 		}
@@ -97,7 +97,7 @@ func makeTraffic(l *lists, r *rand.Rand) (*traffic, error) {
 	return t, nil
 }
 
-// expect says what becomes of a packet.
+// expect returns the expected outcome of a packet.
 func (l *lists) expect(t key.Tuple) kind {
 	if !l.blocked.listed(t) || passesFirst(packet.Frame(t)) {
 		return unlisted
@@ -108,7 +108,7 @@ func (l *lists) expect(t key.Tuple) kind {
 	return listed
 }
 
-// passesFirst tells whether a frame passes before any list is asked.
+// passesFirst reports whether a frame passes before any list is consulted.
 func passesFirst(frame []byte) bool {
 	switch new(verdict.Program).Decide(frame).Reason {
 	case verdict.ARP, verdict.ND, verdict.DHCP, verdict.NotIP:
@@ -117,7 +117,7 @@ func passesFirst(frame []byte) bool {
 	return false
 }
 
-// listedTuple is a packet that an entry of the block lists matches.
+// listedTuple returns a packet that an entry of the block lists matches.
 func (l *lists) listedTuple(r *rand.Rand) key.Tuple {
 	for {
 		switch r.IntN(4) {
@@ -137,7 +137,7 @@ func (l *lists) listedTuple(r *rand.Rand) key.Tuple {
 	}
 }
 
-// nearMiss is a packet that is nearly listed.
+// nearMiss returns a packet that is nearly listed.
 func (l *lists) nearMiss(r *rand.Rand) key.Tuple {
 	t := l.listedTuple(r)
 	switch r.IntN(4) {
@@ -150,7 +150,7 @@ func (l *lists) nearMiss(r *rand.Rand) key.Tuple {
 	case 3:
 		t.DstPort++
 	}
-	if !t.Src.IsValid() { // there is none behind the last one
+	if !t.Src.IsValid() { // there is none after the last one
 		t.Src = t.Dst
 	}
 	return t
@@ -167,7 +167,7 @@ func anyTuple(src, dst netip.Addr, r *rand.Rand) key.Tuple {
 	}
 }
 
-// inFlow is a packet that a flow matches.
+// inFlow returns a packet that a flow matches.
 func inFlow(k key.Key, r *rand.Rand) key.Tuple {
 	var t key.Tuple
 	if k.V6() {
@@ -196,8 +196,8 @@ func within4(a netip.Addr, bits uint8, r *rand.Rand) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// readTraffic takes the frames of a capture, up to trafficFrames of them.
-// Longer ones than the wire takes are left out.
+// readTraffic reads up to trafficFrames frames of a capture. Frames longer than
+// the wire's MTU are skipped.
 func readTraffic(file string, l *lists) (*traffic, error) {
 	c, err := capture.Open(file)
 	if err != nil {

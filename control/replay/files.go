@@ -19,7 +19,7 @@ import (
 	"weir/loader"
 )
 
-// EngineKind says where the verdicts come from.
+// EngineKind is the engine that decides on packets.
 type EngineKind uint8
 
 const (
@@ -45,17 +45,17 @@ func (k *EngineKind) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Options say how captures are replayed.
+// Options control how captures are replayed.
 type Options struct {
 	Engine   *engine.Generation
 	Lists    []engine.List // list number n is Lists[n-1]
 	Kind     EngineKind    // the engine is in the kernel or on the heap
-	Heavy    *heavy.Spec   // the engine's only tracker: what makes a flow heavy, by its share of all captures; nil: none
-	Verdicts string        // CSV file for the verdict on each packet; "" for none
+	Heavy    *heavy.Spec   // the engine's only tracker, with a share of all captures as threshold; nil: none
+	Verdicts string        // CSV file of verdicts, one per packet; "": none
 	Stdin    io.Reader     // the capture that is called "-"
 }
 
-// decider returns what decides on packets.
+// decider returns the engine that decides on packets.
 func (o *Options) decider() (Engine, func() error, error) {
 	if o.Kind == InGo {
 		return Reference{o.Engine}, func() error { return nil }, nil
@@ -67,9 +67,9 @@ func (o *Options) decider() (Engine, func() error, error) {
 	return k, k.Close, nil
 }
 
-// Files passes captures through the engine, one after the other. Where a
-// capture cannot be read to its end, the summary of what could is returned
-// together with the error; it is nil where nothing was begun.
+// Files passes captures through the engine, one after the other. If a capture
+// cannot be read to its end, it returns a summary of the packets read and an
+// error; the summary is nil if nothing was read.
 func Files(ctx context.Context, o Options, captures []string) (s *Summary, err error) {
 	e, closeEngine, err := o.decider()
 	if err != nil {
@@ -80,13 +80,13 @@ func Files(ctx context.Context, o Options, captures []string) (s *Summary, err e
 	lists := o.Lists
 	visit := func(capture.Packet, verdict.Outcome) error { return ctx.Err() }
 	if o.Verdicts != "" {
-		// Not err: it would hide the result, which closing may set.
+		// Not err, which would shadow the result that closing may set.
 		w, createErr := createVerdicts(o.Verdicts, lists)
 		if createErr != nil {
 			return nil, createErr
 		}
 		defer func() {
-			// What a write has told already is not told again.
+			// Do not report an error of a write twice.
 			if closeErr := w.close(); !errors.Is(err, closeErr) {
 				err = errors.Join(err, closeErr)
 			}
@@ -95,7 +95,7 @@ func Files(ctx context.Context, o Options, captures []string) (s *Summary, err e
 	}
 	s = NewSummary()
 	if o.Heavy != nil {
-		// All packets are counted in one bank, so that both engines see the same.
+		// All packets are counted in one bank, so that both engines agree.
 		release, err := loader.StayOnCPU()
 		if err != nil {
 			return nil, err
@@ -106,7 +106,7 @@ func Files(ctx context.Context, o Options, captures []string) (s *Summary, err e
 				b.Admit(shareOf(o.Heavy).Admission(0, 1))
 			}
 		})
-		// Also what was read before an error.
+		// Include packets read before an error.
 		defer func() { e.Banks(0, func(banks []*sketch.Bank) { s.addHeavy(o.Heavy, banks) }) }()
 	}
 	for _, name := range captures {
@@ -117,7 +117,7 @@ func Files(ctx context.Context, o Options, captures []string) (s *Summary, err e
 	return s, nil
 }
 
-// shareOf is what makes a flow heavy in captures.
+// shareOf returns the threshold of heavy flows in captures.
 func shareOf(s *heavy.Spec) sketch.Threshold {
 	return sketch.Threshold{Share: float64(s.Threshold.Share)}
 }
@@ -171,7 +171,7 @@ func createVerdicts(name string, lists []engine.List) (*verdictWriter, error) {
 		return nil, fmt.Errorf("verdicts: %w", err)
 	}
 	v := &verdictWriter{file: f, csv: csv.NewWriter(f), lists: lists}
-	_ = v.csv.Write([]string{"packet", "verdict", "reason", "list"}) // close tells its error
+	_ = v.csv.Write([]string{"packet", "verdict", "reason", "list"}) // close reports its error
 	return v, nil
 }
 
@@ -184,7 +184,7 @@ func (v *verdictWriter) write(o verdict.Outcome) error {
 	return v.csv.Write(v.row[:])
 }
 
-// close writes what is still buffered. It tells the first error of all writing.
+// close flushes the writer and returns the first error of all writes.
 func (v *verdictWriter) close() error {
 	v.csv.Flush()
 	err := v.file.Close()
@@ -194,6 +194,6 @@ func (v *verdictWriter) close() error {
 	return err
 }
 
-// TopLists gives the names of the lists in a summary that blocked packets, the
-// one with the most first.
+// TopLists returns the names of the lists in a summary that blocked packets,
+// the one with the most first.
 func (s *Summary) TopLists() []string { return top(s.Lists) }

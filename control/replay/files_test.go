@@ -13,7 +13,8 @@ import (
 	"weir/control/engine"
 )
 
-// captureOf is a pcap file of so many packets that weir does not filter.
+// captureOf returns a pcap file with a number of packets that weir does not
+// filter.
 func captureOf(packets int) []byte {
 	frame := make([]byte, 60)
 	le := binary.LittleEndian
@@ -53,8 +54,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// Verdicts that could not be written are an error, told once, whether the
-// buffer was full meanwhile or was written at the end only.
+// A failure to write verdicts is reported once, whether it occurs in between or
+// at the end.
 func TestVerdictsUnwritten(t *testing.T) {
 	const full = "/dev/full"
 	if _, err := os.Stat(full); err != nil {

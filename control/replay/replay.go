@@ -1,5 +1,5 @@
-// Package replay passes captures through the very program that weir attaches,
-// in the kernel's test run, or through its reference in Go.
+// Package replay passes captures through the program that weir attaches, in the
+// kernel's test run, or through its reference implementation in Go.
 package replay
 
 import (
@@ -15,11 +15,11 @@ import (
 	"weir/loader"
 )
 
-// Engine decides over frames.
+// Engine decides on frames.
 type Engine interface {
-	// Decide gives the outcome for an Ethernet frame.
+	// Decide returns the outcome for an Ethernet frame.
 	Decide(frame []byte) (verdict.Outcome, error)
-	// Banks calls fn with what the generation's i-th tracker counts.
+	// Banks calls fn with the banks of the generation's i-th tracker.
 	Banks(i int, fn func([]*sketch.Bank))
 	Close() error
 }
@@ -66,16 +66,17 @@ func NewKernel(g *engine.Generation, lists int) (*Kernel, error) {
 	return k, nil
 }
 
-// Stats are what the program counts in.
+// Stats returns the program's counters.
 func (k *Kernel) Stats() *loader.Stats { return k.stats }
 
-// allHeaders is a length, in bytes, within which all headers lie that the
-// program reads. The kernel's test run takes no frames above some 72 KiB, or,
-// without multi-buffer support, above a page: of those, it is given so much.
+// allHeaders is a length in bytes that covers all headers that the program
+// reads. The kernel's test run accepts frames up to about 72 KiB, or a page
+// without multi-buffer support; longer ones are truncated to this length.
 const allHeaders = 2048
 
-// Decide implements Engine. A frame without a whole Ethernet header, which no
-// interface delivers and the kernel does not run, is answered by the reference.
+// Decide implements Engine. A frame without a complete Ethernet header, which
+// no interface delivers and the kernel does not run, is passed to the
+// reference.
 func (k *Kernel) Decide(frame []byte) (verdict.Outcome, error) {
 	action, err := k.program.Test(frame)
 	if errors.Is(err, loader.ErrShortFrame) {
@@ -103,7 +104,7 @@ func (k *Kernel) Decide(frame []byte) (verdict.Outcome, error) {
 	o.Reason = verdict.Reason(reason)
 	if o.Reason == verdict.Blocked || o.Reason == verdict.Monitored {
 		o.List, ok = k.counted(k.stats.Lists, k.lists, len(frame))
-		// What a penalty would drop is monitored too, and of no list.
+		// A packet that a penalty would drop is monitored, too, without a list.
 		if !ok && (o.Reason == verdict.Blocked || len(k.generation.Trackers()) == 0) {
 			return o, errors.New("program did not count the packet under just one list")
 		}
@@ -112,7 +113,7 @@ func (k *Kernel) Decide(frame []byte) (verdict.Outcome, error) {
 }
 
 // counted finds the one counter that has grown since the last packet, by one
-// packet of the given length, and brings last up to date.
+// packet of the given length, and updates last.
 func (k *Kernel) counted(read func([]loader.Counter) []loader.Counter, last []loader.Counter, length int) (i int, ok bool) {
 	k.buf = read(k.buf)
 	grown := -1
@@ -140,7 +141,7 @@ func (k *Kernel) Banks(i int, fn func([]*sketch.Bank)) {
 // Close implements Engine; it leaves the generation open.
 func (k *Kernel) Close() error { return errors.Join(k.program.Close(), k.stats.Close()) }
 
-// Summary is what became of the packets of captures.
+// Summary counts the outcomes of the packets of captures.
 type Summary struct {
 	Packets  int            `json:"packets"`
 	Bytes    int            `json:"bytes"` // on the wire
@@ -148,10 +149,10 @@ type Summary struct {
 	Reasons  map[string]int `json:"reasons"`
 	Lists    map[string]int `json:"lists,omitempty"` // blocked packets by list
 
-	// Heavy are the heavy flows, the largest first, where they were asked for.
+	// Heavy are the heavy flows, the largest first, if requested.
 	Heavy []HeavyFlow `json:"heavy,omitempty"`
 	// HeavyDenied is the number of packets whose flow had no room in the flow
-	// memory: heavy flows may be missing where it is not 0.
+	// memory. If it is not 0, heavy flows may be missing.
 	HeavyDenied uint64 `json:"heavy_denied,omitempty"`
 }
 
@@ -159,13 +160,13 @@ type Summary struct {
 type HeavyFlow struct {
 	Key     string `json:"key"`
 	Packets uint64 `json:"packets"` // counted exactly
-	Bytes   uint64 `json:"bytes"`   // of what was captured of these packets
-	// Before is how much more it may have had before it was counted exactly, in
-	// the unit: an upper bound.
+	Bytes   uint64 `json:"bytes"`   // captured bytes of these packets
+	// Before is an upper bound of the flow's units before it was counted
+	// exactly.
 	Before uint64 `json:"before,omitempty"`
 }
 
-// NewSummary is a summary of no packets, with every verdict and reason.
+// NewSummary returns an empty summary, with every verdict and reason.
 func NewSummary() *Summary {
 	s := &Summary{
 		Verdicts: map[string]int{verdict.Pass.String(): 0, verdict.Drop.String(): 0},
@@ -178,9 +179,9 @@ func NewSummary() *Summary {
 	return s
 }
 
-// Run passes a capture through the engine and adds to the summary. Each packet
-// and its outcome go to visit, unless it is nil. A capture that is cut short
-// ends with an error after the packets that it holds.
+// Run passes a capture through the engine and adds to the summary. It calls
+// visit, if not nil, with each packet and its outcome. A truncated capture ends
+// with an error after its packets.
 func Run(r *capture.Reader, e Engine, lists []engine.List, s *Summary, visit func(capture.Packet, verdict.Outcome) error) error {
 	for p, err := range r.All() {
 		if err != nil {
@@ -206,11 +207,11 @@ func Run(r *capture.Reader, e Engine, lists []engine.List, s *Summary, visit fun
 	return nil
 }
 
-// Top gives the names of the reasons in a summary that have packets, the
-// most frequent first.
+// Top returns the names of the reasons in a summary that have packets, the most
+// frequent first.
 func (s *Summary) Top() []string { return top(s.Reasons) }
 
-// top gives the names that have packets, the most frequent first.
+// top returns the names that have packets, the most frequent first.
 func top(counts map[string]int) []string {
 	var names []string
 	for name, n := range counts {

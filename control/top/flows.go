@@ -9,14 +9,14 @@ import (
 	"weir/control/api"
 )
 
-// What stands before a flow.
+// Marks before a flow.
 const (
 	markHeavy   = "•"
 	markLimited = "▲"
 	markBlocked = "■"
 )
 
-// flowTable is the flows of a tracker, by its unit.
+// flowTable returns the table of a tracker's flows, by its unit.
 func flowTable(t *api.Top, tracker *api.Tracker, most int) *table {
 	const state = 3
 	bytes := tracker.Unit == "bytes"
@@ -35,9 +35,9 @@ func flowTable(t *api.Top, tracker *api.Tracker, most int) *table {
 		columns: []column{
 			{name: "packets", width: 9}, {name: "bits", width: 9}, {name: "share", width: 6},
 		},
-		yields: []int{1, 2, theBar}, // the bar tells the share, too
+		yields: []int{1, 2, theBar}, // the bar shows the share, too
 	}
-	if bytes { // then packets are the lesser figure
+	if bytes { // packets matter less then
 		rates.yields[0] = 0
 	}
 	for _, f := range flows {
@@ -78,7 +78,7 @@ func flowTable(t *api.Top, tracker *api.Tracker, most int) *table {
 	return &rates
 }
 
-// flowNames is what stands above the flows of a tracker.
+// flowNames returns the heading of a tracker's flows.
 func flowNames(tracker string) string {
 	for _, n := range [][2]string{{"src", "source"}, {"dst", "destination"}} {
 		if rest, found := strings.CutPrefix(tracker, n[0]); found {

@@ -7,9 +7,9 @@ import (
 	"weir/control/api"
 )
 
-// keys are what can be pressed: the short text stands below the view, if there is
-// one, and the long one in the help. Those that turn to a tab are shown below
-// where there is such a one.
+// keys lists the keys: the short text is shown below the view, if any, and the
+// long one in the help. Keys that select a tab are shown below only if there is
+// such a tab.
 var keys = []struct{ key, by, short, long string }{
 	{"q", "", "quit", "quit, as Ctrl-C does"},
 	{"?", "", "help", "this page, and back"},
@@ -47,13 +47,13 @@ func help() []line {
 	return lines
 }
 
-// intervals are what can be chosen with + and -.
+// intervals lists the choices of + and -.
 var intervals = []time.Duration{
 	250 * time.Millisecond, 500 * time.Millisecond,
 	time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute,
 }
 
-// longer is the next interval that can be chosen, shorter the one before.
+// longer returns the next longer interval, shorter the next shorter one.
 func longer(now time.Duration) time.Duration {
 	if i := slices.IndexFunc(intervals, func(d time.Duration) bool { return d > now }); i >= 0 {
 		return intervals[i]
@@ -70,7 +70,7 @@ func shorter(now time.Duration) time.Duration {
 	return now
 }
 
-// press does what a key is for, by the name that bubbletea gives it.
+// press handles a key, named as in bubbletea.
 func (v *view) press(key string, t *api.Top) {
 	switch key {
 	case "s":

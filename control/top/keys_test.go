@@ -9,7 +9,7 @@ import (
 	"weir/control/api"
 )
 
-func TestKeysTurnTheTabs(t *testing.T) {
+func TestKeysSelectTabs(t *testing.T) {
 	top := sample()
 	top.Trackers = append(top.Trackers, api.Tracker{Key: "dst", Unit: "bytes"})
 	for _, c := range []struct{ keys, want string }{

@@ -9,7 +9,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// style is how text looks.
+// style is a text style.
 type style uint8
 
 const (
@@ -18,13 +18,12 @@ const (
 	faint
 	inverse
 	accent
-	passes // what is let through
-	warns  // what wants a look
-	drops  // what is dropped, or wrong
+	passes // passing
+	warns  // needs attention
+	drops  // dropped, or wrong
 )
 
-// looks are the styles in the terminal's own eight colours: they fit its
-// background.
+// looks maps styles to the terminal's eight colours, which fit its background.
 var looks = [...]ansi.Style{
 	plain:   ansi.NewStyle(),
 	strong:  ansi.NewStyle(ansi.AttrBold),
@@ -45,11 +44,11 @@ type span struct {
 // line is a line of the screen.
 type line []span
 
-// say makes a line of one span.
+// say returns a line of one span.
 func say(s style, text string) line { return line{}.add(s, text) }
 
-// add adds text. It may come from anywhere: what a terminal would obey is
-// taken out.
+// add appends text. As its source is untrusted, control characters are
+// replaced.
 func (l line) add(s style, text string) line {
 	if clean := printable(text); clean != "" {
 		l = append(l, span{clean, s})
@@ -61,7 +60,7 @@ func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
-			return -1 // it has no cell of its own
+			return -1 // zero width
 		case r == utf8.RuneError || !unicode.IsPrint(r):
 			return '?'
 		}
@@ -69,7 +68,7 @@ func printable(text string) string {
 	}, text)
 }
 
-// width is how many cells a terminal takes for text, as bubbletea reckons.
+// width returns the number of terminal cells of text, as computed by bubbletea.
 func width(text string) int { return ansi.StringWidthWc(text) }
 
 func (l line) width() int {
@@ -80,8 +79,7 @@ func (l line) width() int {
 	return n
 }
 
-// fill adds blanks, or takes away from the end, so that the line is as wide as
-// is said.
+// fill pads or truncates the line to the given width.
 func (l line) fill(to int) line {
 	room := max(to, 0)
 	var fitted line
@@ -96,7 +94,7 @@ func (l line) fill(to int) line {
 	return fitted.add(plain, strings.Repeat(" ", room))
 }
 
-// ends puts a second line at the right end of the first, if there is room.
+// ends appends a second line at the right edge, if there is room.
 func (l line) ends(other line, to int) line {
 	if l.width()+1+other.width() > to {
 		return l
@@ -104,8 +102,8 @@ func (l line) ends(other line, to int) line {
 	return append(l.fill(to-other.width()), other...)
 }
 
-// wrapped is a label, and parts beside it, on as many lines as they take, but no
-// more than most.
+// wrapped returns a label with parts beside it, wrapped to at most `most`
+// lines.
 func wrapped(label line, parts []line, to, most int) []line {
 	all := []line{label}
 	for i, p := range parts {
@@ -126,7 +124,7 @@ func wrapped(label line, parts []line, to, most int) []line {
 	return all
 }
 
-// paint is the line with the escape sequences of its styles.
+// paint returns the line with the escape sequences of its styles.
 func (l line) paint() string {
 	var b strings.Builder
 	for _, s := range l {
@@ -135,7 +133,7 @@ func (l line) paint() string {
 	return b.String()
 }
 
-// text is the line without its styles.
+// text returns the line without styles.
 func (l line) text() string {
 	var b strings.Builder
 	for _, s := range l {
@@ -146,11 +144,11 @@ func (l line) text() string {
 
 const ellipsis = "…"
 
-// cut takes away from the end what has no room.
+// cut truncates text.
 func cut(text string, room int) string { return ansi.TruncateWc(text, room, ellipsis) }
 
-// shorten takes away from the middle what has no room: of an address, both ends
-// tell something. Of a flow it keeps protocol and ports, if it can.
+// shorten removes the middle of a key, as both ends of an address are
+// informative. Of a flow it keeps protocol and ports, if possible.
 func shorten(key string, room int) string {
 	if width(key) <= room {
 		return key
@@ -158,7 +156,7 @@ func shorten(key string, room int) string {
 	name, ends, isFlow := strings.Cut(key, " ")
 	if src, dst, ok := strings.Cut(ends, " > "); isFlow && ok {
 		rest := room - width(name) - len(" ") - len(" > ")
-		half := max(rest/2, rest-width(dst)) // what one does not need, the other has
+		half := max(rest/2, rest-width(dst)) // either may use what the other does not need
 		src = endpoint(src, half)
 		dst = endpoint(dst, rest-width(src))
 		if short := name + " " + src + " > " + dst; width(short) <= room {
@@ -183,7 +181,7 @@ func middle(text string, room int) string {
 	if width(text) <= room {
 		return text
 	}
-	if room < 4 { // "a…z" says nothing
+	if room < 4 { // "a…z" is useless
 		return cut(text, room)
 	}
 	if len(runes) != width(text) {

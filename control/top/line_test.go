@@ -32,7 +32,7 @@ func TestShorten(t *testing.T) {
 	}
 }
 
-// However short, it never takes more room than there is.
+// It never exceeds the room, however small.
 func TestShortenFits(t *testing.T) {
 	for _, key := range []string{
 		longAddress, "tcp [" + longAddress + "]:54321 > [" + longAddress + "]:443", "any 10.0.0.0/8:* > 192.0.2.1:53",
@@ -96,7 +96,7 @@ func TestUnits(t *testing.T) {
 			t.Errorf("got %q, want %q", c.got, c.want)
 		}
 	}
-	// Columns are made for this.
+	// The columns rely on this.
 	for x := 1e-3; x < 1e14; x *= 1.0917 {
 		if w := width(pps(x)); w > 9 {
 			t.Errorf("%q has %d characters", pps(x), w)

@@ -10,7 +10,7 @@ import (
 	"weir/control/api"
 )
 
-// header says who filters what.
+// header returns the line with host, interfaces and mode.
 func (v *view) header(t *api.Top, to int) line {
 	right := line{}
 	switch {
@@ -40,7 +40,7 @@ func (v *view) header(t *api.Top, to int) line {
 	return append(say(inverse, text+strings.Repeat(" ", max(room-width(text), 0))).fill(room), right...)
 }
 
-// totals are all that comes, and what of it is dropped, each with its trend, to
+// totals returns the received and the dropped packets, each with its trend, on
 // one scale.
 func (v *view) totals(t *api.Top, to int) []line {
 	const label, figure, least = 9, 11, 10
@@ -65,10 +65,10 @@ func (v *view) totals(t *api.Top, to int) []line {
 	}
 }
 
-// title begins a part of the view.
+// title returns the title of a part of the view.
 func title(name string) line { return say(strong, " "+name) }
 
-// part is the title of what there may be more of.
+// part returns the title of a table that may be truncated.
 func part(name string, shown, all int) line {
 	if shown == all {
 		return title(name)
@@ -76,7 +76,7 @@ func part(name string, shown, all int) line {
 	return title(name).add(faint, fmt.Sprintf("  %d of %d", shown, all))
 }
 
-// share is a part of a whole, which may be nothing.
+// share returns a part's share of a whole, 0 if that is zero.
 func share(part, whole float64) float64 {
 	if whole <= 0 {
 		return 0
@@ -84,10 +84,10 @@ func share(part, whole float64) float64 {
 	return part / whole
 }
 
-// byReason tells whether reasons are looked at, not flows.
+// byReason reports whether reasons are shown instead of flows.
 func (v *view) byReason(t *api.Top) bool { return v.chosen(t) == len(t.Trackers) }
 
-// main is what was chosen to be seen, under the tabs.
+// main returns the selected table, below the tabs.
 func (v *view) main(t *api.Top, to, high int) []line {
 	chosen := v.chosen(t)
 	tabLine := line{}
@@ -117,7 +117,7 @@ func (v *view) main(t *api.Top, to, high int) []line {
 	return append(lines, flowTable(t, tracker, max(high-len(lines)-1, 0)).lines(to)...)
 }
 
-// footer says what the keys do, or what is wrong.
+// footer returns the keys, or an error.
 func (v *view) footer(t *api.Top, to int) line {
 	if v.trouble != "" {
 		return say(drops, " "+v.trouble)

@@ -8,7 +8,8 @@ import (
 	"weir/filter/verdict"
 )
 
-// dropTable is what is dropped, or would be but for monitor mode, by reason.
+// dropTable returns the packets that are dropped, or would be without monitor
+// mode, by reason.
 func dropTable(t *api.Top, to, most int) []line {
 	shown := slices.DeleteFunc(counted(t.Reasons), func(r api.ReasonRate) bool { return !r.Drops && !monitored(r) })
 	if len(shown) == 0 {
@@ -19,10 +20,10 @@ func dropTable(t *api.Top, to, most int) []line {
 	return append([]line{part("why dropped", len(shown), all)}, reasonTable(t, shown).lines(to)[1:]...)
 }
 
-// monitored is what would be dropped, but for monitor mode.
+// monitored reports whether a reason would drop packets without monitor mode.
 func monitored(r api.ReasonRate) bool { return r.Reason == verdict.Monitored.String() }
 
-// counted are the reasons that have had packets, the one with the most first.
+// counted returns the reasons with packets, the most frequent first.
 func counted(reasons []api.ReasonRate) []api.ReasonRate {
 	all := slices.DeleteFunc(slices.Clone(reasons), func(r api.ReasonRate) bool { return r.Packets == 0 && r.Total == 0 })
 	slices.SortStableFunc(all, func(a, b api.ReasonRate) int {

@@ -15,18 +15,18 @@ import (
 type session struct {
 	Options
 	view
-	ctx            context.Context // of what weir is asked
-	now            *api.Top        // what is shown
+	ctx            context.Context // of requests to weir
+	now            *api.Top        // the data shown
 	columns, lines int             // of the terminal; 0 until it is known
-	due            tick            // the one that is waited for
-	asking         bool            // weir has yet to answer
+	due            tick            // the expected one
+	asking         bool            // a request is in progress
 }
 
-// tick is the end of an interval. Its number tells it from one of an interval
-// that was changed meanwhile.
+// tick is the end of an interval. Its number distinguishes it from one of an
+// earlier interval.
 type tick int
 
-// answer is what weir said.
+// answer is weir's answer.
 type answer struct {
 	top *api.Top
 	err error
@@ -57,11 +57,11 @@ func (s *session) View() tea.View {
 		painted = append(painted, l.paint())
 	}
 	v := tea.NewView(strings.Join(painted, "\n"))
-	v.AltScreen = true // it keeps what was on the terminal
+	v.AltScreen = true // keeps the terminal's contents
 	return v
 }
 
-// press does what a key is for.
+// press handles a key.
 func (s *session) press(key string) tea.Cmd {
 	before := s.view
 	switch key {
@@ -80,26 +80,26 @@ func (s *session) press(key string) tea.Cmd {
 	case s.every != before.every:
 		return s.wait()
 	case before.paused:
-		return s.ask() // unless it is still
+		return s.ask() // unless paused
 	}
 	return nil
 }
 
-// stoppable tells whether there is a shell that would let the process go on
-// again: there is none where its group leads the session, as under ssh -t.
+// stoppable reports whether there is a shell that could continue the process:
+// there is none if its group leads the session, as under ssh -t.
 func stoppable() bool {
 	leader, err := unix.Getsid(0)
 	return err == nil && unix.Getpgrp() != leader
 }
 
-// wait begins an interval, from now.
+// wait starts an interval.
 func (s *session) wait() tea.Cmd {
 	s.due++
 	due := s.due
 	return tea.Tick(s.every, func(time.Time) tea.Msg { return due })
 }
 
-// ask asks weir, unless it has not answered yet.
+// ask sends a request, unless one is in progress.
 func (s *session) ask() tea.Cmd {
 	if s.paused || s.asking {
 		return nil
@@ -113,7 +113,7 @@ func (s *session) ask() tea.Cmd {
 
 func (s *session) take(a answer) {
 	switch {
-	case s.paused: // it was asked before
+	case s.paused: // requested before
 	case a.err != nil:
 		s.trouble = a.err.Error()
 	default:

@@ -11,7 +11,8 @@ import (
 	"weir/control/api"
 )
 
-// filterLines are the filter's own state, each sort on no more than most lines.
+// filterLines returns the filter's own state, each part on at most `most`
+// lines.
 func filterLines(t *api.Top, to, most int) []line {
 	f := &t.Filter
 	figure := func(value, name string) line { return say(plain, value).add(faint, " "+name) }
@@ -35,10 +36,10 @@ func filterLines(t *api.Top, to, most int) []line {
 	return append(wrapped(label("filter"), state, to, most), wrapped(label("false drops"), rates, to, most)...)
 }
 
-// label begins a line of the filter's state.
+// label returns the start of a line of the filter's state.
 func label(name string) line { return title(name).fill(len(" false drops  ")) }
 
-// rate is a rate of false positives.
+// rate formats a false-positive rate.
 func rate(r float64) string {
 	if r == 0 {
 		return "0"
@@ -46,8 +47,8 @@ func rate(r float64) string {
 	return fmt.Sprintf("%.1e", r)
 }
 
-// lists are the block lists, the one that catches most first, without what nobody
-// has added to them.
+// lists returns the block lists, the one with the most packets first, without
+// empty manual lists.
 func lists(t *api.Top) []api.ListRate {
 	all := slices.DeleteFunc(slices.Clone(t.Filter.Lists), func(l api.ListRate) bool {
 		return l.Total == 0 && strings.HasSuffix(l.Name, api.ByCommand)
@@ -58,7 +59,7 @@ func lists(t *api.Top) []api.ListRate {
 	return all
 }
 
-// listLine is what block lists catch, as many as fit on a line.
+// listLine returns the packets of block lists, as many as fit on a line.
 func listLine(t *api.Top, to int) []line {
 	var parts []line
 	for _, l := range lists(t) {
@@ -70,7 +71,7 @@ func listLine(t *api.Top, to int) []line {
 	return wrapped(label("lists"), parts, to, 1)
 }
 
-// listTable is what each block list catches.
+// listTable returns the packets of each block list.
 func listTable(t *api.Top, to, most int) []line {
 	all := lists(t)
 	if len(all) == 0 {

@@ -5,24 +5,24 @@ import (
 	"strings"
 )
 
-// table is rows of a name, a bar and figures. It makes the most of a width:
-// what matters least gives way to the names.
+// table has rows of a name, a bar and figures. If the width is too small, the
+// least important columns are dropped in favour of the names.
 type table struct {
-	names   string // above the names
+	names   string // heading of the names
 	columns []column
 	rows    []row
-	yields  []int // columns that may give way, the first one first; theBar is the bar
-	longest int   // the width of names that are not shown now, but may be next time
+	yields  []int // columns that may be dropped, in this order; theBar is the bar
+	longest int   // maximum width of names that are not shown now, but may be next time
 }
 
-// theBar stands for the bar among the columns that give way.
+// theBar denotes the bar among the columns that may be dropped.
 const theBar = -1
 
-// column is one of figures, to the right of the bar.
+// column is a column of figures, to the right of the bar.
 type column struct {
 	name   string
 	width  int
-	styled bool // as its row is, and begun at its left: words rather than figures
+	styled bool // in the style of its row and left-aligned: words rather than figures
 }
 
 type row struct {
@@ -37,15 +37,15 @@ const (
 	minBar, maxBar = 6, 40
 	gap            = 2 // before the bar, and before each column
 	margin         = 3 // a mark between two blanks
-	// To names up to longName something gives way: flows of IPv4, and IPv6 addresses.
-	// Longer ones have to be shortened, and then shortName does.
+	// Columns are dropped for names up to longName: IPv4 flows and IPv6
+	// addresses. Longer names are shortened, to as little as shortName.
 	longName, shortName = 49, 44
 )
 
-// layout is how a table shares out the width of its lines.
+// layout is the division of a table's width.
 type layout struct {
 	name, bar int
-	gone      map[int]bool // columns that have given way
+	gone      map[int]bool // dropped columns
 }
 
 func (t *table) fit(to int) layout {
@@ -74,7 +74,7 @@ func (t *table) fit(to int) layout {
 			room += takes(c)
 		}
 	}
-	for _, c := range slices.Backward(t.yields) { // a wide one that went may have left room for a narrow one
+	for _, c := range slices.Backward(t.yields) { // a dropped wide one may leave room for a narrow one
 		if l.gone[c] && room-takes(c) >= wanted {
 			delete(l.gone, c)
 			room -= takes(c)
@@ -87,7 +87,7 @@ func (t *table) fit(to int) layout {
 	return l
 }
 
-// lines are the heading and the rows.
+// lines returns the heading and the rows.
 func (t *table) lines(to int) []line {
 	fit := t.fit(to)
 	between := strings.Repeat(" ", gap)

@@ -1,7 +1,7 @@
-// Package top shows on a terminal what goes through a running weir: who sends
-// how much, what is dropped and why, and how the filter is doing. A view lays out
-// whole frames of text; bubbletea sends a terminal what changes from one to the
-// next, and reads its keys.
+// Package top shows the traffic of a running weir on a terminal: the top
+// talkers, the dropped packets by reason, and the state of the filter. A view
+// lays out whole frames of text; bubbletea sends the changes to the terminal,
+// and reads its keys.
 package top
 
 import (
@@ -20,27 +20,27 @@ import (
 	"weir/control/api"
 )
 
-// Options say what is shown, and how.
+// Options configure the view.
 type Options struct {
-	By       string        // a tracker, such as src, dst or flow, or ByReason; "" is the first that there is
-	Interval time.Duration // between two looks
-	Host     string        // that weir runs on; may be empty
+	By       string        // a tracker, such as src, dst or flow, or ByReason; "" is the first one
+	Interval time.Duration // between updates
+	Host     string        // weir's host name; may be empty
 	Colour   bool
-	// Read asks weir.
+	// Read requests the data.
 	Read func(context.Context) (*api.Top, error)
 }
 
-// check fails where nothing is tracked by what is to be shown.
+// check fails if there is no tracker for what is to be shown.
 func check(t *api.Top, by string) error {
 	all := tabs(t)
 	if by == "" || slices.ContainsFunc(all, func(tab string) bool { return answers(tab, by) }) {
 		return nil
 	}
-	return fmt.Errorf("weir does not track by %s here: there is %s", by, strings.Join(all, ", "))
+	return fmt.Errorf("no tracker by %s, only %s", by, strings.Join(all, ", "))
 }
 
-// Page is the view as plain text, in lines no wider than columns. by and host
-// are those of Options.
+// Page returns the view as plain text, in lines no wider than columns. by and
+// host are those of Options.
 func Page(t *api.Top, by, host string, columns int) (string, error) {
 	if err := check(t, by); err != nil {
 		return "", err
@@ -54,8 +54,8 @@ func Page(t *api.Top, by, host string, columns int) (string, error) {
 }
 
 // Run shows the view on a terminal until q is pressed, ctx is done, or the
-// terminal is gone. When weir cannot be asked at first, it fails; later, it says
-// so and asks on.
+// terminal is closed. It fails if the first request does; later failures are
+// shown and retried.
 func Run(ctx context.Context, in, out *os.File, o Options) error {
 	now, err := o.Read(ctx)
 	if err != nil {
@@ -65,13 +65,13 @@ func Run(ctx context.Context, in, out *os.File, o Options) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // what is asked still
+	defer cancel() // the request in progress
 	s := &session{
 		Options: o, ctx: ctx, now: now,
 		view: view{host: o.Host, by: o.By, every: o.Interval, live: true},
 	}
 	s.see(now)
-	// Told here rather than looked for: that would run `tmux info` inside tmux.
+	// Set here because detection would run `tmux info` inside tmux.
 	colours := colorprofile.ASCII
 	if o.Colour {
 		colours = colorprofile.ANSI
@@ -85,11 +85,11 @@ func Run(ctx context.Context, in, out *os.File, o Options) error {
 	return nil
 }
 
-// keyboard is a terminal's input. Its end is an error, since bubbletea takes it
-// for an input without more keys, and would go on where nobody looks.
+// keyboard is a terminal's input. Its end is an error: bubbletea would go on
+// without keys and without a viewer.
 type keyboard struct{ *os.File }
 
-var errHungUp = errors.New("it hung up")
+var errHungUp = errors.New("hung up")
 
 func (k keyboard) Read(b []byte) (int, error) {
 	n, err := k.File.Read(b)
@@ -99,8 +99,8 @@ func (k keyboard) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// sized gives a terminal that does not know its size, as on a serial line, that
-// of most.
+// sized sets a default size for a terminal of unknown size, such as a serial
+// line.
 func sized(_ tea.Model, msg tea.Msg) tea.Msg {
 	if size, ok := msg.(tea.WindowSizeMsg); ok && (size.Width == 0 || size.Height == 0) {
 		return tea.WindowSizeMsg{Width: 80, Height: 24}

@@ -25,7 +25,7 @@ const (
 	patience    = 10 * time.Second
 )
 
-// runsView is set in the environment of the process that is a view itself.
+// runsView is set in the environment of a process that runs a view.
 const runsView = "WEIR_TEST_TOP"
 
 func TestMain(m *testing.M) {
@@ -39,8 +39,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// console is a terminal as its user has it: a pseudo-terminal, and what was
-// written to it.
+// console is a pseudo-terminal with its output.
 type console struct {
 	t             *testing.T
 	master, slave *os.File
@@ -102,7 +101,7 @@ func (c *console) press(keys string) {
 	}
 }
 
-// await waits until a text was written, and forgets what came before.
+// await waits until a text was written, and discards everything before it.
 func (c *console) await(text string) {
 	c.t.Helper()
 	c.until(text, func(seen string) bool {
@@ -115,8 +114,8 @@ func (c *console) await(text string) {
 	})
 }
 
-// see waits until a text is on the screen. It has the screen drawn anew, since
-// else only what changes is written.
+// see waits until a text is on the screen. It forces a redraw, since otherwise
+// only changes are written.
 func (c *console) see(text string) {
 	c.t.Helper()
 	c.forget()
@@ -142,7 +141,7 @@ func (c *console) until(text string, isThere func(seen string) bool) {
 	}
 }
 
-// forget forgets what was written so far, and gives it.
+// forget discards and returns the output so far.
 func (c *console) forget() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,7 +159,7 @@ func (c *console) settings() unix.Termios {
 	return *s
 }
 
-// source is a weir that may fail.
+// source is a weir instance that may fail.
 type source struct {
 	mu   sync.Mutex
 	err  error
@@ -192,7 +191,7 @@ func (s *source) asked() int {
 	return s.asks
 }
 
-// start runs a view; ended gives what it ended with.
+// start runs a view; ended returns its error.
 func start(t *testing.T, ctx context.Context, c *console, s *source, o Options) (ended func() error) {
 	t.Helper()
 	o.Host, o.Read = "gw", s.read
@@ -226,10 +225,10 @@ func TestViewOnATerminal(t *testing.T) {
 	c.await(enterScreen)
 	c.see("weir on gw")
 	c.see("[src]")
-	c.see("3.00 Mpps") // it asks on
+	c.see("3.00 Mpps") // it keeps requesting
 	c.press("d")
 	c.see("[dst]")
-	// Other keys, what a terminal answers, and what is pasted: their letters mean nothing.
+	// Other keys, terminal replies and pasted text are ignored.
 	c.press("\x1b[Z\x1bOP\x1b[1;5D\x1b[?2026;2$y\x1b[?1u\x1b[200~qs\x1b[201~")
 	c.press("?")
 	c.see("quit, as Ctrl-C does")
@@ -242,7 +241,7 @@ func TestViewOnATerminal(t *testing.T) {
 	c.see("PAUSED")
 	asked := s.asked()
 	time.Sleep(100 * time.Millisecond)
-	if now := s.asked(); now > asked+1 { // which was under way
+	if now := s.asked(); now > asked+1 { // the one in progress
 		t.Errorf("paused, it asked %d times", now-asked)
 	}
 	c.press("p")
@@ -285,20 +284,20 @@ func TestKeysThatEndTheView(t *testing.T) {
 	}
 }
 
-// The interval that is chosen begins at once, whatever is left of the one before.
+// A new interval begins at once.
 func TestIntervalIsChanged(t *testing.T) {
 	c, s := newConsole(t, 80, 24), &source{}
 	start(t, t.Context(), c, s, Options{Interval: 300 * time.Millisecond})
 	c.press("+++++++")
 	c.see("every 1m0s")
 	asked := s.asked()
-	time.Sleep(700 * time.Millisecond)   // two of the intervals that it began with
-	if now := s.asked(); now > asked+1 { // which was under way
+	time.Sleep(700 * time.Millisecond)   // two of the initial intervals
+	if now := s.asked(); now > asked+1 { // the one in progress
 		t.Errorf("it asked %d times", now-asked)
 	}
 	c.press("-------")
 	c.see("every 250ms")
-	c.see("3.00 Mpps") // which stays, however often it asks on
+	c.see("3.00 Mpps") // stays, whatever the number of requests
 }
 
 func TestGoingOnLooksAtOnce(t *testing.T) {
@@ -322,15 +321,15 @@ func TestColours(t *testing.T) {
 	}
 }
 
-// A serial line knows no size.
+// A serial line has no size.
 func TestTerminalWithoutASize(t *testing.T) {
 	c := newConsole(t, 0, 0)
 	start(t, t.Context(), c, &source{}, Options{Interval: time.Hour})
 	c.see("weir on gw")
 }
 
-// run runs a command in a session of its own, on the console; with this test
-// itself as an argument, that is a view.
+// run runs a command in its own session on the console; this test binary as an
+// argument runs a view.
 func (c *console) run(command ...string) {
 	c.t.Helper()
 	p := exec.Command(command[0], command[1:]...)
@@ -367,7 +366,7 @@ func TestStopAndGoOn(t *testing.T) {
 	c.await("ended")
 }
 
-func TestStopWhereNobodyWouldLetItGoOn(t *testing.T) {
+func TestStopWithoutShell(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -376,7 +375,7 @@ func TestStopWhereNobodyWouldLetItGoOn(t *testing.T) {
 	c.run(self)
 	c.see("weir on gw")
 	c.press("\x1a")
-	time.Sleep(100 * time.Millisecond) // what it takes to stop
+	time.Sleep(100 * time.Millisecond) // enough to stop
 	c.see("weir on gw")
 }
 
@@ -396,7 +395,7 @@ func TestViewEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// A connection that is lost must not leave a process that runs in circles.
+// A lost connection must not leave a busy process behind.
 func TestViewEndsWithItsTerminal(t *testing.T) {
 	c := newConsole(t, 80, 24)
 	ended := start(t, t.Context(), c, &source{}, Options{Interval: time.Hour})
@@ -409,7 +408,7 @@ func TestViewEndsWithItsTerminal(t *testing.T) {
 	}
 }
 
-// What is wrong from the start is said where errors are said.
+// Errors at the start are returned.
 func TestViewThatCannotBegin(t *testing.T) {
 	for _, c := range []struct {
 		name, by string
@@ -417,7 +416,7 @@ func TestViewThatCannotBegin(t *testing.T) {
 		want     string
 	}{
 		{"no weir", "", errors.New("no weir runs here"), "no weir runs here"},
-		{"no such tracker", "src/16", nil, "does not track by src/16"},
+		{"no such tracker", "src/16", nil, "no tracker by src/16"},
 	} {
 		console := newConsole(t, 80, 24)
 		err := start(t, t.Context(), console, &source{err: c.err}, Options{By: c.by, Interval: time.Second})()

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// si is a number with three digits that count and an SI prefix: never more than
-// six characters, and the unit.
+// si formats a number with three significant digits and an SI prefix: at most
+// six characters plus the unit.
 func si(x float64, unit string) string {
 	prefixes := []string{"", "k", "M", "G", "T", "P"}
 	i := 0
@@ -31,13 +31,13 @@ func si(x float64, unit string) string {
 
 func pps(packets float64) string { return si(packets, "pps") }
 
-// bps are bits, as lines are measured, of bytes a second.
+// bps formats bytes per second as bits per second.
 func bps(bytes float64) string { return si(8*bytes, "b/s") }
 
-// count is a number of things.
+// count formats a number.
 func count(n float64) string { return strings.Replace(si(n, ""), " ", "", 1) }
 
-// percent is a share of 0 … 1, in at most seven characters.
+// percent formats a share of 0 … 1 in at most seven characters.
 func percent(share float64) string {
 	switch {
 	case share > 0 && share < 0.0005:
@@ -48,7 +48,7 @@ func percent(share float64) string {
 	return fmt.Sprintf("%.1f %%", 100*share)
 }
 
-// lasting is a duration in its one or two largest units.
+// lasting formats a duration in its one or two largest units.
 func lasting(d time.Duration) string {
 	s := int64(max(d, 0) / time.Second)
 	m, h, days := s/60, s/3600, s/86400
@@ -63,8 +63,8 @@ func lasting(d time.Duration) string {
 	return fmt.Sprintf("%ds", s)
 }
 
-// remaining is a duration in one unit, with two digits if it can be, rounded up:
-// what lasts still does not last for zero.
+// remaining formats a duration in one unit, with two digits if possible,
+// rounded up, so that it is 0 only when it is over.
 func remaining(d time.Duration) string {
 	for _, u := range []struct {
 		name     string
@@ -77,21 +77,20 @@ func remaining(d time.Duration) string {
 	return fmt.Sprintf("%ds", max(d+time.Second-1, 0)/time.Second)
 }
 
-// seconds is a time in seconds as a duration.
+// seconds converts seconds to a duration.
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// bar is a bar of half cells, as long as the share of the width that it is for.
-// What there is at all is seen.
+// bar returns a bar of half cells, a share of the width. A nonzero share is
+// always visible.
 func bar(share float64, width int) string {
-	if !(share > 0) { // which no number is not, either
+	if !(share > 0) { // also for NaN
 		return ""
 	}
 	halves := max(int(math.Round(2*float64(width)*min(share, 1))), 1)
 	return strings.Repeat("━", halves/2) + strings.Repeat("╸", halves%2)
 }
 
-// trend draws the last values, as many as there is room for, as heights below a
-// top.
+// trend draws the last values, as many as fit, as heights relative to a top.
 func trend(values []float64, top float64, room int) string {
 	const heights = "▁▂▃▄▅▆▇█"
 	steps := []rune(heights)

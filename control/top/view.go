@@ -8,29 +8,29 @@ import (
 	"weir/control/api"
 )
 
-// ByReason is what is not by flows.
+// ByReason selects the reasons instead of a tracker's flows.
 const ByReason = "reason"
 
-// view is what somebody looks at: what he chose to see, and what was seen so
-// far.
+// view is the state of the view: the user's choices, and the history of rates.
 type view struct {
 	host   string
 	by     string // a tab; "" is the first one
 	every  time.Duration
-	live   bool // it goes on, and takes keys
+	live   bool // interactive
 	paused bool
 	help   bool
-	// trouble is why there is nothing newer to show; "" if nothing is wrong.
+	// trouble is the reason why there is no newer data; "" if nothing is wrong.
 	trouble string
 
-	at               time.Time // of what was seen last
-	packets, dropped []float64 // a second, of what was seen so far
+	at               time.Time // time of the latest data
+	packets, dropped []float64 // per second, history
 }
 
-// maxHistory is how many rates are drawn at most: more than a screen is wide.
+// maxHistory is the maximum number of rates drawn: more than the width of a
+// screen.
 const maxHistory = 256
 
-// see takes note of rates, unless they were seen already.
+// see records rates, unless they were recorded already.
 func (v *view) see(t *api.Top) {
 	if t.Time.Equal(v.at) {
 		return
@@ -46,7 +46,7 @@ func remember(values []float64, now float64) []float64 {
 	return append(values, now)
 }
 
-// tabs are what can be looked at, in order: the trackers, and the reasons.
+// tabs returns the tabs in order: the trackers, then the reasons.
 func tabs(t *api.Top) []string {
 	var names []string
 	for i := range t.Trackers {
@@ -55,7 +55,8 @@ func tabs(t *api.Top) []string {
 	return append(names, ByReason)
 }
 
-// tabOf is a tracker's name, with its unit where that tells it from another.
+// tabOf returns a tracker's name, with its unit if that distinguishes it from
+// another.
 func tabOf(t *api.Top, i int) string {
 	for j := range t.Trackers {
 		if j != i && t.Trackers[j].Key == t.Trackers[i].Key {
@@ -65,14 +66,14 @@ func tabOf(t *api.Top, i int) string {
 	return t.Trackers[i].Key
 }
 
-// answers tells whether a tab is what was asked for: "src" is also "src/24" and
-// "src bytes".
+// answers reports whether a tab matches a request: "src" also matches "src/24"
+// and "src bytes".
 func answers(tab, by string) bool {
 	rest, found := strings.CutPrefix(tab, by)
 	return found && (rest == "" || rest[0] == '/' || rest[0] == ' ')
 }
 
-// chosen is the number of the tab that is looked at.
+// chosen returns the index of the selected tab.
 func (v *view) chosen(t *api.Top) int {
 	all := tabs(t)
 	for i, tab := range all {
@@ -85,10 +86,10 @@ func (v *view) chosen(t *api.Top) int {
 			return i
 		}
 	}
-	return 0 // also when a tracker has gone
+	return 0 // also if a tracker was removed
 }
 
-// turn goes on to the next tab that is by what is asked for; "" is any.
+// turn selects the next matching tab; "" matches any.
 func (v *view) turn(t *api.Top, by string) {
 	all := tabs(t)
 	for i, now := 1, v.chosen(t); i <= len(all); i++ {
@@ -99,23 +100,23 @@ func (v *view) turn(t *api.Top, by string) {
 	}
 }
 
-// Screens that are wider have the flows beside the rest, not below.
+// Wider screens show the flows beside the rest, not below.
 const (
 	wide      = 132
 	leftShare = 0.6
 )
 
-// Rows that are shown at least, before something else makes way, and at most.
+// Minimum rows, before something else is dropped, and maximum rows.
 const (
 	minFlows  = 5
-	maxDrops  = 4  // where there is little room
-	plainRows = 22 // of flows with their heading, on a page that is as long as it takes
+	maxDrops  = 4  // if there is little room
+	plainRows = 22 // of flows with their heading, on a page of any length
 )
 
-// screen is the whole view, exactly as wide and high as is said.
+// screen returns the whole view, exactly as wide and high as given.
 func (v *view) screen(t *api.Top, to, high int) []line {
 	all := []line{v.header(t, to)}
-	body := func() int { return max(high-len(all)-1, 0) } // what is left above the footer
+	body := func() int { return max(high-len(all)-1, 0) } // the rest above the footer
 	switch left := int(leftShare * float64(to)); {
 	case v.help:
 		all = append(append(all, nil), help()...)
@@ -137,7 +138,7 @@ func (v *view) screen(t *api.Top, to, high int) []line {
 	return screen
 }
 
-// page is the view as a page, as long as it takes.
+// page returns the view as a page of any length.
 func (v *view) page(t *api.Top, to int) []line {
 	all := slices.Concat([]line{v.header(t, to)}, v.totals(t, to), []line{nil})
 	if !v.byReason(t) {
@@ -154,7 +155,7 @@ func (v *view) page(t *api.Top, to int) []line {
 	return all
 }
 
-// stacked is the body of a screen that is not wide.
+// stacked returns the body of a screen that is not wide.
 func (v *view) stacked(t *api.Top, to, high int) []line {
 	const heads = 2 // above the flows: tabs, and the table's heading
 	state := slices.Concat([]line{nil}, filterLines(t, to, 1), listLine(t, to))
@@ -174,7 +175,7 @@ func (v *view) stacked(t *api.Top, to, high int) []line {
 	return slices.Concat(drops, main, state)
 }
 
-// rest is what stands beside the flows.
+// rest returns everything beside the flows.
 func (v *view) rest(t *api.Top, to, high int) []line {
 	state := filterLines(t, to, high)
 	var drops []line
@@ -189,7 +190,7 @@ func (v *view) rest(t *api.Top, to, high int) []line {
 	return append(drops, state...)
 }
 
-// beside puts columns of lines beside one another.
+// beside joins columns of lines.
 func beside(left, right []line, leftWidth int) []line {
 	var all []line
 	for i := range max(len(left), len(right)) {

@@ -10,9 +10,9 @@ import (
 	"weir/control/api"
 )
 
-const longAddress = "2001:db8:85a3:1111:ac1f:8a2e:3700:7334" // nearly as long as can be
+const longAddress = "2001:db8:85a3:1111:ac1f:8a2e:3700:7334" // nearly the longest
 
-// sample is a weir with everything on.
+// sample returns the data of a weir with all features.
 func sample() *api.Top {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	until := now.Add(59 * time.Second)
@@ -53,7 +53,7 @@ func sample() *api.Top {
 	}
 }
 
-// text is lines as they are read.
+// text returns lines without styles.
 func text(lines []line) string {
 	var b strings.Builder
 	for _, l := range lines {
@@ -94,7 +94,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// Whatever the size, a screen is exactly filled.
+// A screen is exactly filled at any size.
 func TestScreenFitsEverySize(t *testing.T) {
 	crowded := sample()
 	crowded.Interfaces = []string{strings.Repeat("eth0", 30), "網卡0"}
@@ -109,7 +109,7 @@ func TestScreenFitsEverySize(t *testing.T) {
 		for _, by := range append(tabs(top), "gone") {
 			for _, v := range []view{
 				{by: by, live: true, every: time.Second}, {by: by, help: true}, {by: by, paused: true, live: true},
-				{by: by, host: "a-host-with-a-long-name", trouble: strings.Repeat("it is long to tell ", 20)},
+				{by: by, host: "a-host-with-a-long-name", trouble: strings.Repeat("it is a long story ", 20)},
 			} {
 				for range 2 * maxHistory {
 					v.packets, v.dropped = remember(v.packets, 1e6), remember(v.dropped, 2e5)
@@ -185,7 +185,7 @@ func TestFlowsAreInTheOrderOfTheUnit(t *testing.T) {
 	}
 }
 
-// What is left when wide columns have given way goes to a narrow one.
+// Room left by dropped wide columns is used for a narrow one.
 func TestNarrowTableUsesItsRoom(t *testing.T) {
 	top := sample()
 	for i, f := range top.Trackers[0].Flows {
@@ -213,7 +213,7 @@ func TestNothingYet(t *testing.T) {
 	}
 }
 
-// In monitor mode, what would be dropped is what one wants to know.
+// In monitor mode, packets that would be dropped matter.
 func TestMonitoredIsShown(t *testing.T) {
 	top := sample()
 	top.Reasons = []api.ReasonRate{{Reason: "monitored", Packets: 5, Total: 5}}
@@ -223,7 +223,8 @@ func TestMonitoredIsShown(t *testing.T) {
 	}
 }
 
-// Names come from files and interfaces: what is in them must not reach the terminal.
+// Names come from files and interfaces: their control characters must not reach
+// the terminal.
 func TestNamesCannotDriveTheTerminal(t *testing.T) {
 	top := sample()
 	evil := "\x1b]0;owned\a\x1b[2J\r\n\u202e\u009b31m"
@@ -258,7 +259,7 @@ func TestTheSameRatesAreSeenOnce(t *testing.T) {
 }
 
 func TestPageBySomethingElse(t *testing.T) {
-	if _, err := Page(sample(), "src/16", "", 80); err == nil || !strings.Contains(err.Error(), "by src/16 here: there is src, src/24, dst") {
+	if _, err := Page(sample(), "src/16", "", 80); err == nil || !strings.Contains(err.Error(), "no tracker by src/16, only src, src/24, dst") {
 		t.Errorf("got %v", err)
 	}
 	for _, by := range []string{"", "src", "src/24", "flow", ByReason} {

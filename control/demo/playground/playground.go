@@ -1,5 +1,5 @@
-// Package playground makes two network namespaces with a veth pair between
-// them: where the demo and the benchmark run, and the tests that need a wire.
+// Package playground creates two network namespaces with a veth pair between
+// them, for the demo, the benchmark and the tests that need a wire.
 package playground
 
 import (
@@ -26,16 +26,16 @@ type Playground struct {
 
 // End is one end of the veth pair: an interface in a network namespace.
 type End struct {
-	Netns string // name, as `ip netns` has it
+	Netns string // name, as in `ip netns`
 	Iface string
 	MAC   net.HardwareAddr
 	IPv4  netip.Addr // on the same /24 as the other's
 	IPv6  netip.Addr // on the same /64
 }
 
-// New makes a playground whose namespaces have unique names with the prefix. The
-// wire is nearly silent: no duplicate address detection, no
-// router solicitation, no address but the two.
+// New returns a playground whose namespaces have unique names with the prefix.
+// The wire is nearly silent: no duplicate address detection, no router
+// solicitation, no further addresses.
 func New(prefix string) (_ *Playground, err error) {
 	id := make([]byte, 4)
 	_, _ = rand.Read(id) // never fails
@@ -100,7 +100,7 @@ func roundTrip(fn func() error) (err error) {
 	defer func() {
 		if here, bad := netns.Get(); bad == nil {
 			defer here.Close()
-			if here.Equal(own) { // fn went nowhere: to come back would take a privilege
+			if here.Equal(own) { // returning would require a privilege
 				runtime.UnlockOSThread()
 				return
 			}
@@ -115,7 +115,7 @@ func roundTrip(fn func() error) (err error) {
 	return fn()
 }
 
-// Wire makes the veth pair, as New does. It is for callers that have deleted it.
+// Wire creates the veth pair as New does, for callers that have deleted it.
 func (p *Playground) Wire() error {
 	b, err := netns.GetFromName(p.B.Netns)
 	if err != nil {
@@ -159,8 +159,8 @@ func (e End) up() error {
 	return netlink.LinkSetUp(iface)
 }
 
-// In calls fn in the end's network namespace. Goroutines that fn starts are not in
-// it.
+// In calls fn in the end's network namespace. Goroutines started by fn are not
+// in it.
 func (e End) In(fn func() error) error {
 	return roundTrip(func() error {
 		ns, err := netns.GetFromName(e.Netns)

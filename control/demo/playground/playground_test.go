@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Without the privilege to make namespaces, the error is one line that says so.
+// Without the privilege to create namespaces, the error says so in one line.
 func TestWithoutPrivilege(t *testing.T) {
 	failed := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with its goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with its goroutine
 		if os.Geteuid() == 0 {
 			none := [2]unix.CapUserData{}
 			header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
