@@ -92,7 +92,7 @@ func serveDaemon(t *testing.T, d *fakeDaemon) string {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- api.Serve(ctx, l, api.HandlerFor(d, d), slog.New(slog.DiscardHandler)) }()
+	go func() { ended <- api.Serve(ctx, l, api.Handler(d), slog.New(slog.DiscardHandler)) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -214,7 +214,6 @@ func containsAll(text string, parts []string) bool {
 
 func TestDaemonCommandFailures(t *testing.T) {
 	full := serveDaemon(t, &fakeDaemon{err: errors.New("no space left on device")})
-	flags := serve(t, served{top: busy()})
 	missing := filepath.Join(t.TempDir(), "none.sock")
 	for _, c := range []struct {
 		args []string
@@ -223,8 +222,6 @@ func TestDaemonCommandFailures(t *testing.T) {
 	}{
 		{[]string{"block", "--socket", missing, "192.0.2.1"}, exitFailure, "no weir runs here"},
 		{[]string{"block", "--socket", full, "192.0.2.1"}, exitFailure, "no space left"},
-		{[]string{"block", "--socket", flags, "192.0.2.1"}, exitFailure, "weir run -c CONFIG"},
-		{[]string{"lists", "--socket", flags}, exitFailure, "weir run -c CONFIG"},
 		{[]string{"reload", "--socket", full}, exitFailure, "no space left"},
 		{[]string{"refresh", "--socket", full, "nosuch"}, exitFailure, `no such list: "nosuch"`},
 		{[]string{"explain", "--socket", full, "192.0.2.1"}, exitFailure, "no space left"},

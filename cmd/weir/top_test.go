@@ -16,10 +16,11 @@ import (
 
 // served is what a weir gives over its socket.
 type served struct {
-	top     *api.Top
-	weights *api.Weights
-	traced  *api.Traced
-	events  func(events.Want) <-chan events.Event
+	*fakeDaemon // not asked
+	top         *api.Top
+	weights     *api.Weights
+	traced      *api.Traced
+	events      func(events.Want) <-chan events.Event
 }
 
 func (s served) Top() *api.Top         { return s.top }

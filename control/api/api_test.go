@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"weir/control/engine"
 	"weir/control/observe/events"
 	"weir/tests/lab"
 )
@@ -42,9 +43,9 @@ func (s source) Trace(context.Context, TraceQuestion) (*Traced, error) {
 func (s source) Events(events.Want) (<-chan events.Event, func()) { return nil, func() {} }
 
 // serve serves a source on a socket until the test ends or stop is called.
-func serve(t *testing.T, path string, s Source) (stop func()) {
+func serve(t *testing.T, path string, s snapshots) (stop func()) {
 	t.Helper()
-	return serveHandler(t, path, Handler(s))
+	return serveHandler(t, path, Handler(daemon{s, nil}))
 }
 
 func serveHandler(t *testing.T, path string, h http.Handler) (stop func()) {
@@ -116,7 +117,7 @@ func TestListsAreNeverNull(t *testing.T) {
 	s := source{top: &Top{Trackers: []Tracker{{}}}, weights: &Weights{}}
 	for _, path := range []string{topPath, weightsPath} {
 		r := httptest.NewRecorder()
-		Handler(s).ServeHTTP(r, httptest.NewRequest(http.MethodGet, path, nil))
+		Handler(daemon{s, nil}).ServeHTTP(r, httptest.NewRequest(http.MethodGet, path, nil))
 		if body := r.Body.String(); r.Code != http.StatusOK || strings.Contains(body, "null") {
 			t.Errorf("%s: %d %s", path, r.Code, body)
 		}
@@ -130,7 +131,7 @@ func TestRefusals(t *testing.T) {
 	nothing := source{}
 	for _, c := range []struct {
 		name, method, path string
-		source             Source
+		source             snapshots
 		status             int
 		want, allow        string
 	}{
@@ -144,7 +145,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := httptest.NewRecorder()
-			Handler(c.source).ServeHTTP(r, httptest.NewRequest(c.method, c.path, nil))
+			Handler(daemon{c.source, nil}).ServeHTTP(r, httptest.NewRequest(c.method, c.path, nil))
 			var f failure
 			if err := json.Unmarshal(r.Body.Bytes(), &f); err != nil {
 				t.Fatalf("%q: %v", r.Body, err)
@@ -385,4 +386,29 @@ func TestClientStopsWhenToldTo(t *testing.T) {
 	if _, err := Dial(path).Top(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
+}
+
+// snapshots and controls are the two halves of a Daemon.
+type (
+	snapshots interface {
+		Top() *Top
+		Weights() *Weights
+		Events(events.Want) (<-chan events.Event, func())
+		Trace(context.Context, TraceQuestion) (*Traced, error)
+	}
+	controls interface {
+		Explain(context.Context, []engine.Question) ([]engine.Answer, error)
+		Lists() []List
+		Change(context.Context, Change) (Changed, error)
+		Refresh(ctx context.Context, list string) ([]FetchOutcome, error)
+		Reload(context.Context) ([]string, error)
+		Multicast() (Multicast, error)
+		ChangeMulticast(context.Context, MulticastChange) (MulticastChanged, error)
+	}
+)
+
+// daemon is a Daemon of two halves, of which the test needs one.
+type daemon struct {
+	snapshots
+	controls
 }

@@ -130,7 +130,6 @@ func ask[T any](ctx context.Context, c *Client, method, path string, body []byte
 }
 
 // send asks, and waits until the answer begins, whose body is then to be closed.
-// Where weir takes no commands, the error is errors.ErrUnsupported.
 func (c *Client) send(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
 	q, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {
@@ -151,17 +150,10 @@ func (c *Client) send(ctx context.Context, method, path string, body []byte) (*h
 	switch err := errors.New(f.Error); r.StatusCode {
 	case http.StatusBadRequest:
 		return nil, &BadRequest{Entry: f.Entry, Err: err}
-	case http.StatusNotImplemented:
-		return nil, unsupported{err}
 	default:
 		return nil, err
 	}
 }
-
-// unsupported is an answer that weir takes no commands.
-type unsupported struct{ error }
-
-func (unsupported) Is(target error) bool { return target == errors.ErrUnsupported }
 
 // unreachable says what is wrong where there was no answer, and what to do.
 func (c *Client) unreachable(ctx context.Context, err error) error {

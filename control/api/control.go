@@ -1,40 +1,12 @@
 package api
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"slices"
 	"strconv"
 	"time"
-
-	"weir/control/engine"
 )
-
-// Control is a running weir whose lists can be changed, as the server asks it:
-// at any time, and from several goroutines at once. What it gives must not
-// change afterwards.
-//
-// An error that is a [*BadRequest] or [ErrNoList] is the caller's; any other
-// says that weir could not do it.
-type Control interface {
-	// Change adds or removes entries. When it returns without an error, that is
-	// durable; with one, nothing has changed.
-	Change(context.Context, Change) (Changed, error)
-	Lists() []List
-	// Refresh reads the sources of a list now, "" for those of all lists. It
-	// fails only if they could not be tried.
-	Refresh(ctx context.Context, list string) ([]FetchOutcome, error)
-	// Reload reads the configuration again, and gives a line for each change.
-	// With an error, nothing has changed.
-	Reload(context.Context) (changes []string, err error)
-	// Explain answers questions, in their order.
-	Explain(context.Context, []engine.Question) ([]engine.Answer, error)
-	// Multicast fails with ErrNoMulticast where none is forwarded.
-	Multicast() (Multicast, error)
-	// ChangeMulticast changes what an interface wants, as Change does entries.
-	ChangeMulticast(context.Context, MulticastChange) (MulticastChanged, error)
-}
 
 // What a list does to the packets that it holds.
 const (
@@ -148,16 +120,8 @@ func (e *BadRequest) Unwrap() error { return e.Err }
 // ErrNoList says that there is no list of a name.
 var ErrNoList = errors.New("no such list")
 
-// controlRoutes are those that a Control answers; nil answers none of them.
-func controlRoutes(c Control) []route {
-	controlled := func(method, path string, ask func(http.ResponseWriter, *http.Request) (any, error)) route {
-		if c == nil {
-			ask = func(http.ResponseWriter, *http.Request) (any, error) {
-				return nil, fault{http.StatusNotImplemented, errNoControl}
-			}
-		}
-		return route{method, path, ask}
-	}
+// controlRoutes ask the daemon's loop, or change something.
+func controlRoutes(c Daemon) []route {
 	change := func(w http.ResponseWriter, q *http.Request) (any, error) {
 		asked, err := readChange(w, q)
 		if err != nil {
@@ -170,28 +134,26 @@ func controlRoutes(c Control) []route {
 		return Refreshed{list(outcomes)}, err
 	}
 	return append([]route{
-		controlled(http.MethodPost, entriesPath, change),
-		controlled(http.MethodDelete, entriesPath, change),
-		controlled(http.MethodGet, listsPath, func(http.ResponseWriter, *http.Request) (any, error) {
-			lists := slices.Clone(list(c.Lists())) // the Control's own must not change
+		{http.MethodPost, entriesPath, change},
+		{http.MethodDelete, entriesPath, change},
+		{http.MethodGet, listsPath, func(http.ResponseWriter, *http.Request) (any, error) {
+			lists := slices.Clone(list(c.Lists())) // the daemon's own must not change
 			for i := range lists {
 				lists[i].Feeds = list(lists[i].Feeds)
 			}
 			return Lists{lists}, nil
-		}),
-		controlled(http.MethodPost, refreshPath, refresh),
-		controlled(http.MethodPost, refreshListPath, refresh),
-		controlled(http.MethodPost, reloadPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		}},
+		{http.MethodPost, refreshPath, refresh},
+		{http.MethodPost, refreshListPath, refresh},
+		{http.MethodPost, reloadPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			changes, err := c.Reload(q.Context())
 			return Reloaded{list(changes)}, err
-		}),
-		controlled(http.MethodGet, explainPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		}},
+		{http.MethodGet, explainPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			return explain(q.Context(), c, q.URL.Query().Get("q"))
-		}),
-		controlled(http.MethodPost, explainPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+		}},
+		{http.MethodPost, explainPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 			return explainFrames(c, w, q)
-		}),
-	}, multicastRoutes(c, controlled)...)
+		}},
+	}, multicastRoutes(c)...)
 }
-
-var errNoControl = errors.New("this weir was started without a configuration, and takes no commands: start it with `weir run -c CONFIG`")

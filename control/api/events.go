@@ -74,8 +74,8 @@ func eventOf(e events.Event) Event {
 // stream answers by itself.
 type stream func(http.ResponseWriter, *http.Request)
 
-// eventsRoute is that on which a Source tells of packets.
-func eventsRoute(s Source) route {
+// eventsRoute streams events.
+func eventsRoute(s Daemon) route {
 	return route{http.MethodGet, eventsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 		asked, err := readEvents(q.URL.Query())
 		return stream(func(w http.ResponseWriter, q *http.Request) { asked.answer(w, q, s) }), err
@@ -142,7 +142,7 @@ func (e Events) query() string {
 const glance = time.Second
 
 // answer tells of packets, a line each, until the client has gone, or weir stops.
-func (e Events) answer(w http.ResponseWriter, q *http.Request, s Source) {
+func (e Events) answer(w http.ResponseWriter, q *http.Request, s Daemon) {
 	told, end := s.Events(events.Want{Reasons: e.Reasons, Frames: e.Frames})
 	defer end()
 	connection := http.NewResponseController(w)

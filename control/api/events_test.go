@@ -162,7 +162,7 @@ func TestEventsRefusals(t *testing.T) {
 		"count=3":                   `not asked for with \"count\": there are reason, frames, follow`,
 	} {
 		w := httptest.NewRecorder()
-		Handler(newTeller()).ServeHTTP(w, httptest.NewRequest("GET", eventsPath+"?"+query, nil))
+		Handler(daemon{newTeller(), nil}).ServeHTTP(w, httptest.NewRequest("GET", eventsPath+"?"+query, nil))
 		if w.Code != 400 || !strings.Contains(w.Body.String(), want) {
 			t.Errorf("%s: %d %s, want %s", query, w.Code, w.Body, want)
 		}

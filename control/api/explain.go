@@ -47,7 +47,7 @@ type Explanations struct {
 	Explanations []Explanation `json:"explanations"`
 }
 
-func explain(ctx context.Context, c Control, question string) (e Explanation, err error) {
+func explain(ctx context.Context, c Daemon, question string) (e Explanation, err error) {
 	asked, err := engine.ParseQuestion(question)
 	if err != nil {
 		return e, &BadRequest{Err: fmt.Errorf("%w; ask as in %s?q=192.0.2.1", err, explainPath)}
@@ -56,7 +56,7 @@ func explain(ctx context.Context, c Control, question string) (e Explanation, er
 	return NewExplanation(question, answers...), err
 }
 
-func explainFrames(c Control, w http.ResponseWriter, q *http.Request) (e Explanations, err error) {
+func explainFrames(c Daemon, w http.ResponseWriter, q *http.Request) (e Explanations, err error) {
 	var f Frames
 	if err := readBody(w, q, maxExplaining, &f); err != nil {
 		return e, err

@@ -30,7 +30,7 @@ func FuzzChange(f *testing.F) {
 		}
 		c := &control{}
 		r := httptest.NewRecorder()
-		HandlerFor(source{}, c).ServeHTTP(r, httptest.NewRequest(method, entriesPath, strings.NewReader(string(body))))
+		Handler(daemon{source{}, c}).ServeHTTP(r, httptest.NewRequest(method, entriesPath, strings.NewReader(string(body))))
 		if r.Code != 200 {
 			var said failure
 			if err := json.Unmarshal(r.Body.Bytes(), &said); err != nil || r.Code != 400 || said.Error == "" || len(c.asked) > 0 {
@@ -54,7 +54,7 @@ func FuzzChange(f *testing.F) {
 			t.Fatal(err)
 		}
 		r = httptest.NewRecorder()
-		HandlerFor(source{}, c).ServeHTTP(r, httptest.NewRequest(method, entriesPath, strings.NewReader(string(again))))
+		Handler(daemon{source{}, c}).ServeHTTP(r, httptest.NewRequest(method, entriesPath, strings.NewReader(string(again))))
 		if r.Code != 200 {
 			t.Fatalf("%s: %d %s", again, r.Code, r.Body)
 		}

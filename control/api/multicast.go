@@ -100,7 +100,7 @@ func (c *MulticastChange) check() error {
 }
 
 // multicastRoutes are those of the forwarding of multicast.
-func multicastRoutes(c Control, controlled func(string, string, func(http.ResponseWriter, *http.Request) (any, error)) route) []route {
+func multicastRoutes(c Daemon) []route {
 	change := func(w http.ResponseWriter, q *http.Request) (any, error) {
 		var asked MulticastChange
 		if err := readBody(w, q, maxBody, &asked); err != nil {
@@ -114,16 +114,16 @@ func multicastRoutes(c Control, controlled func(string, string, func(http.Respon
 		return c.ChangeMulticast(q.Context(), asked)
 	}
 	return []route{
-		controlled(http.MethodGet, multicastPath, func(http.ResponseWriter, *http.Request) (any, error) {
+		{http.MethodGet, multicastPath, func(http.ResponseWriter, *http.Request) (any, error) {
 			m, err := c.Multicast()
-			m.Interfaces = slices.Clone(list(m.Interfaces)) // the Control's own must not change
+			m.Interfaces = slices.Clone(list(m.Interfaces)) // the daemon's own must not change
 			for i := range m.Interfaces {
 				m.Interfaces[i].Groups = list(m.Interfaces[i].Groups)
 			}
 			return m, err
-		}),
-		controlled(http.MethodPost, multicastPath, change),
-		controlled(http.MethodDelete, multicastPath, change),
+		}},
+		{http.MethodPost, multicastPath, change},
+		{http.MethodDelete, multicastPath, change},
 	}
 }
 

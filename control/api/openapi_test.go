@@ -58,7 +58,7 @@ func below(t *testing.T, doc map[string]any, names ...string) map[string]any {
 // The paths and methods that are described are those that there are.
 func TestDocumentedPaths(t *testing.T) {
 	var want, got []string
-	for _, r := range routes(source{}, nil) {
+	for _, r := range routes(daemon{source{}, nil}) {
 		want = append(want, strings.ToLower(r.method)+" "+r.path)
 	}
 	want = append(want, "get /metrics") // which stands beside the Handler
@@ -227,7 +227,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		}
 		validate("/paths/~1v1~1events/get/responses/200/content/application~1x-ndjson/schema", line)
 	}
-	for _, r := range routes(s, c) {
+	for _, r := range routes(daemon{s, c}) {
 		if r.path == eventsPath {
 			continue
 		}
@@ -247,7 +247,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			body = traced
 		}
 		w := httptest.NewRecorder()
-		HandlerFor(s, c).ServeHTTP(w, httptest.NewRequest(r.method, path, strings.NewReader(body)))
+		Handler(daemon{s, c}).ServeHTTP(w, httptest.NewRequest(r.method, path, strings.NewReader(body)))
 		if w.Code != 200 {
 			t.Fatalf("%s: %d %s", r.path, w.Code, w.Body)
 		}
@@ -266,6 +266,6 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 	}
 	c.err = &BadRequest{&index, "x", os.ErrInvalid}
 	w := httptest.NewRecorder()
-	HandlerFor(s, c).ServeHTTP(w, httptest.NewRequest("POST", entriesPath, strings.NewReader(change)))
+	Handler(daemon{s, c}).ServeHTTP(w, httptest.NewRequest("POST", entriesPath, strings.NewReader(change)))
 	validate("/components/responses/Error/content/application~1json/schema", w.Body.Bytes())
 }

@@ -12,21 +12,40 @@ import (
 	"strings"
 	"time"
 
+	"weir/control/engine"
 	"weir/control/observe/events"
 )
 
-// Source is a running weir, as the server asks it: at any time, and from
-// several goroutines at once. What it gives must not change afterwards.
-type Source interface {
-	// Top is nil until the first interval is over.
+// Daemon is what the server asks, at any time and concurrently. Answers must not
+// change afterwards.
+//
+// An error that is a [*BadRequest], [ErrNoList], [ErrNoMulticast] or
+// [ErrNoDigests] is the caller's; any other says that the daemon failed.
+type Daemon interface {
+	// Top returns nil until the first interval is over.
 	Top() *Top
-	// Weights is nil where none are learned.
+	// Weights returns nil where none are learned.
 	Weights() *Weights
-	// Events tells of packets until end is called, or weir stops.
-	Events(events.Want) (told <-chan events.Event, end func())
-	// Trace tells where and when packets have passed. Its error may be a
-	// [*BadRequest].
+	// Events returns a channel of events that is open until end is called or the
+	// daemon stops.
+	Events(events.Want) (all <-chan events.Event, end func())
+	// Trace returns where and when packets passed.
 	Trace(context.Context, TraceQuestion) (*Traced, error)
+	// Explain answers questions, in their order.
+	Explain(context.Context, []engine.Question) ([]engine.Answer, error)
+	Lists() []List
+	// Change adds or removes entries. When it returns without an error, that is
+	// durable; with one, nothing has changed.
+	Change(context.Context, Change) (Changed, error)
+	// Refresh reads the sources of a list now, "" for those of all lists. It
+	// fails only if they could not be tried.
+	Refresh(ctx context.Context, list string) ([]FetchOutcome, error)
+	// Reload reads the configuration again and returns a line for each change.
+	// With an error, nothing has changed.
+	Reload(context.Context) (changes []string, err error)
+	Multicast() (Multicast, error)
+	// ChangeMulticast changes what an interface wants, as Change does entries.
+	ChangeMulticast(context.Context, MulticastChange) (MulticastChanged, error)
 }
 
 // fault is an error with the HTTP status that tells it.
@@ -54,8 +73,8 @@ func (r route) at(path string) bool {
 	})
 }
 
-// sourceRoutes are those that a Source answers.
-func sourceRoutes(s Source) []route {
+// snapshotRoutes are answered from snapshots.
+func snapshotRoutes(s Daemon) []route {
 	return []route{
 		{http.MethodGet, topPath, func(http.ResponseWriter, *http.Request) (any, error) {
 			if t := s.Top(); t != nil {
@@ -92,12 +111,9 @@ func whole(t Top) Top {
 	return t
 }
 
-// Handler answers for a weir that cannot be changed.
-func Handler(s Source) http.Handler { return HandlerFor(s, nil) }
-
-// HandlerFor answers for a weir that can be changed, unless c is nil.
-func HandlerFor(s Source, c Control) http.Handler {
-	all := routes(s, c)
+// Handler returns a handler of the API.
+func Handler(d Daemon) http.Handler {
+	all := routes(d)
 	mux := http.NewServeMux()
 	for _, r := range all {
 		mux.HandleFunc(r.method+" "+r.path, func(w http.ResponseWriter, q *http.Request) {
@@ -123,8 +139,8 @@ func HandlerFor(s Source, c Control) http.Handler {
 }
 
 // routes are those of the API's first version.
-func routes(s Source, c Control) []route {
-	return append(append(sourceRoutes(s), eventsRoute(s), traceRoute(s)), controlRoutes(c)...)
+func routes(d Daemon) []route {
+	return slices.Concat(snapshotRoutes(d), []route{eventsRoute(d), traceRoute(d)}, controlRoutes(d))
 }
 
 // unanswered says why no route answers a request, and what would.

@@ -110,7 +110,7 @@ func (a authority) client(t *testing.T, cert, key string) *http.Client {
 	return &http.Client{Transport: transport, Timeout: 10 * time.Second}
 }
 
-func serveTLS(t *testing.T, c Control, cert, key, clientCA string) string {
+func serveTLS(t *testing.T, c controls, cert, key, clientCA string) string {
 	t.Helper()
 	l, err := ListenTLS("127.0.0.1:0", cert, key, clientCA)
 	if err != nil {
@@ -118,7 +118,7 @@ func serveTLS(t *testing.T, c Control, cert, key, clientCA string) string {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- Serve(ctx, l, HandlerFor(source{}, c), slog.New(slog.DiscardHandler)) }()
+	go func() { ended <- Serve(ctx, l, Handler(daemon{source{}, c}), slog.New(slog.DiscardHandler)) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {

@@ -65,8 +65,8 @@ type TracedSlice struct {
 // ErrNoDigests says that nothing is recorded that packets could be traced by.
 var ErrNoDigests = errors.New("this weir records no digests of packets: set digest.rate in its configuration")
 
-// traceRoute is that on which a Source says where packets have passed.
-func traceRoute(s Source) route {
+// traceRoute answers where packets passed.
+func traceRoute(s Daemon) route {
 	return route{http.MethodPost, tracePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 		var asked TraceQuestion
 		if err := readBody(w, q, maxTracing, &asked); err != nil {

@@ -22,14 +22,14 @@ func TestTraceRefuses(t *testing.T) {
 		`{"pockets":[]}`: "unknown field",
 	} {
 		w := httptest.NewRecorder()
-		Handler(source{traced: &Traced{}}).ServeHTTP(w, httptest.NewRequest("POST", tracePath, strings.NewReader(body)))
+		Handler(daemon{source{traced: &Traced{}}, nil}).ServeHTTP(w, httptest.NewRequest("POST", tracePath, strings.NewReader(body)))
 		if w.Code != 400 || !strings.Contains(w.Body.String(), want) {
 			t.Errorf("%.40s: %d %s, want %q", body, w.Code, w.Body, want)
 		}
 	}
 	w := httptest.NewRecorder()
 	long := `{"packets":[{"data":"` + strings.Repeat("A", maxTracing) + `"}]}`
-	Handler(source{traced: &Traced{}}).ServeHTTP(w, httptest.NewRequest("POST", tracePath, strings.NewReader(long)))
+	Handler(daemon{source{traced: &Traced{}}, nil}).ServeHTTP(w, httptest.NewRequest("POST", tracePath, strings.NewReader(long)))
 	if w.Code != 413 || !strings.Contains(w.Body.String(), "more than 4 MiB: ask for less") {
 		t.Errorf("%d bytes: %d %s", len(long), w.Code, w.Body)
 	}

@@ -15,9 +15,9 @@ import (
 	"weir/filter/key"
 )
 
-var _ api.Control = (*Daemon)(nil)
+var _ api.Daemon = (*Daemon)(nil)
 
-// Change implements [api.Control].
+// Change implements [api.Daemon].
 func (d *Daemon) Change(ctx context.Context, c api.Change) (changed api.Changed, err error) {
 	name := c.List
 	if name == "" {

@@ -196,7 +196,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	defer stop()
 	d.ctx = ctx
 	go d.hub.Run(ctx)
-	d.serveConfig().Run(ctx, d, d, d.o.Log)
+	d.serveConfig().Run(ctx, d, d.o.Log)
 	d.followFeeds()
 	now := time.Now()
 	d.record.config.Last, d.record.config.LastDone, d.record.config.Done = now, now, 1

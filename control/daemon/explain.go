@@ -11,7 +11,7 @@ import (
 	"weir/loader"
 )
 
-// Explain implements [api.Control].
+// Explain implements [api.Daemon].
 func (d *Daemon) Explain(ctx context.Context, asked []engine.Question) (answers []engine.Answer, err error) {
 	wanted := make(places)
 	for _, q := range asked { // each in a turn of its own: there may be many

@@ -11,7 +11,7 @@ import (
 	"weir/loader"
 )
 
-// Lists implements [api.Control].
+// Lists implements [api.Daemon].
 func (d *Daemon) Lists() (lists []api.List) {
 	_ = d.Do(d.ctx, func() error {
 		hits := d.meter.Hits()
@@ -71,7 +71,7 @@ func feedSource(s feed.SourceStatus, refusal error) api.FeedSource {
 	return f
 }
 
-// Refresh implements [api.Control].
+// Refresh implements [api.Daemon].
 func (d *Daemon) Refresh(ctx context.Context, name string) (outcomes []api.FetchOutcome, err error) {
 	var feeds map[string]*feed.Feed
 	if err := d.Do(ctx, func() error {

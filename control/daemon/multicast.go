@@ -57,7 +57,7 @@ func (p *Prepared) multicast() engine.Multicast {
 	return m
 }
 
-// Multicast implements [api.Control].
+// Multicast implements [api.Daemon].
 func (d *Daemon) Multicast() (m api.Multicast, err error) {
 	bad := d.Do(d.ctx, func() error {
 		f, idle := d.forwarding.Read(d.engine), d.idleGroups()
@@ -139,7 +139,7 @@ func (d *Daemon) multicastGroup(iface string, group netip.Addr, configured bool)
 	return g
 }
 
-// ChangeMulticast implements [api.Control].
+// ChangeMulticast implements [api.Daemon].
 func (d *Daemon) ChangeMulticast(ctx context.Context, c api.MulticastChange) (changed api.MulticastChanged, err error) {
 	changed.Interface = c.Interface
 	err = d.Do(ctx, func() error {

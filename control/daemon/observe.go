@@ -225,5 +225,5 @@ func (d *Daemon) listen() {
 	d.hub.Follow(all)
 }
 
-// Events implements [api.Source].
+// Events implements [api.Daemon].
 func (d *Daemon) Events(w events.Want) (<-chan events.Event, func()) { return d.hub.Subscribe(w) }

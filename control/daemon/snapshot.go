@@ -125,10 +125,10 @@ func (d *Daemon) weightsNow() *api.Weights {
 	return w
 }
 
-// Top implements [api.Source].
+// Top implements [api.Daemon].
 func (d *Daemon) Top() *api.Top { return d.top.Load() }
 
-// Weights implements [api.Source].
+// Weights implements [api.Daemon].
 func (d *Daemon) Weights() *api.Weights { return d.weights.Load() }
 
 // record is what is kept for metrics, beyond what the kernel counts.

@@ -27,7 +27,7 @@ type TLS struct{ Address, Cert, Key, ClientCA string }
 
 // Source is what is served.
 type Source interface {
-	api.Source
+	api.Daemon
 	metrics.Source
 }
 
@@ -37,7 +37,7 @@ const retryInterval = 2 * time.Second
 // Run starts to serve, until ctx is done. Filtering does not depend on it: where
 // listening fails, it is logged and tried again, since at boot the network comes
 // up after the filter.
-func (c Config) Run(ctx context.Context, s Source, control api.Control, log *slog.Logger) {
+func (c Config) Run(ctx context.Context, s Source, log *slog.Logger) {
 	answer := func(what string, h http.Handler, listen func() (net.Listener, error)) {
 		l, err := listen()
 		if err != nil {
@@ -66,7 +66,7 @@ func (c Config) Run(ctx context.Context, s Source, control api.Control, log *slo
 		answer("metrics listener", scrapes, func() (net.Listener, error) { return net.Listen("tcp", c.Metrics) })
 	}
 	all := http.NewServeMux()
-	all.Handle("/", api.HandlerFor(s, control))
+	all.Handle("/", api.Handler(s))
 	all.Handle(metrics.Path, scrapes)
 	if c.Socket != "" {
 		answer("API socket", all, func() (net.Listener, error) { return api.ListenGroup(c.Socket, c.Group) })
