@@ -184,7 +184,7 @@ func (p *parser) flow(proto, rest string) error {
 		t.DstPort = uint16(dstPort)
 		shape.Fields |= key.FieldDstPort
 	}
-	if shape.Ports() && proto != "any" && !hasPorts(t.Proto) {
+	if shape.Ports() && proto != "any" && !key.HasPorts(t.Proto) {
 		return fmt.Errorf("protocol %s has no ports", proto)
 	}
 	switch {
@@ -214,11 +214,6 @@ func (p *parser) addFlow(s key.Shape, t key.Tuple, src, dst netip.Prefix) {
 	}
 	k, _ := s.Of(t) // cannot fail: the family is right and t has ports
 	p.out.Flows = append(p.out.Flows, k)
-}
-
-// hasPorts reports whether the protocol has ports.
-func hasPorts(proto uint8) bool {
-	return proto == 6 || proto == 17 || proto == 132 // TCP, UDP, SCTP
 }
 
 const anyPort = -1

@@ -791,7 +791,7 @@ func TestRoundTrip(t *testing.T) {
 			s.Fields |= key.FieldV6
 			s.SrcBits, s.DstBits = uint8(rng.IntN(129)), uint8(rng.IntN(129))
 		}
-		if s.Fields&key.FieldProto != 0 && !hasPorts(tuple.Proto) {
+		if s.Fields&key.FieldProto != 0 && !key.HasPorts(tuple.Proto) {
 			s.Fields &^= key.FieldSrcPort | key.FieldDstPort
 		}
 		k, _ := s.Of(tuple)
