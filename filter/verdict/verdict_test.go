@@ -147,6 +147,9 @@ func TestDecide(t *testing.T) {
 				if got := program(p, mode).Decide(c.frame); got != want {
 					t.Errorf("%s, %v, %+v: %+v, want %+v", c.name, mode, flags, got, want)
 				}
+				if got := program(p, mode).TraceFrame(c.frame, nil); got.Outcome != want || len(got.Depends) > 0 {
+					t.Errorf("%s, %v, %+v: traced %+v, depends on %v, want %+v", c.name, mode, flags, got.Outcome, got.Depends, want)
+				}
 			}
 		}
 	}
@@ -180,6 +183,23 @@ func TestNames(t *testing.T) {
 	}
 	if slices.Contains(names, "") || len(slices.Compact(slices.Sorted(slices.Values(names)))) != int(NumReasons) {
 		t.Errorf("reasons are named %q", names)
+	}
+	for r := range NumReasons {
+		text, _ := r.MarshalText()
+		var again Reason
+		if err := again.UnmarshalText(text); err != nil || again != r {
+			t.Errorf("%s is read as %v, %v", text, again, err)
+		}
+	}
+	for s := range numStages {
+		text, _ := s.MarshalText()
+		var again Stage
+		if err := again.UnmarshalText(text); err != nil || again != s {
+			t.Errorf("%s is read as %v, %v", text, again, err)
+		}
+	}
+	if err := new(Stage).UnmarshalText([]byte("blok")); err == nil {
+		t.Error("blok is a stage")
 	}
 	if s := NumReasons.String(); !strings.HasPrefix(s, "reason-") {
 		t.Errorf("an invalid reason is named %q", s)
