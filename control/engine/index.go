@@ -320,26 +320,9 @@ type Found struct {
 
 // Find returns the entries of all lists that a packet matches: those of block
 // lists first, the most specific of each side first.
-func (g *Generation) Find(t key.Tuple) (found []Found) {
-	found = g.index.block.find(t, g.Block, nil)
-	return g.index.allow.find(t, g.Allow, found)
-}
-
-func (e *entries) find(t key.Tuple, set *membership.Set, found []Found) []Found {
-	src, dst := netip.PrefixFrom(t.Src, t.Src.BitLen()), netip.PrefixFrom(t.Dst, t.Dst.BitLen())
-	if t.Src.Is4() {
-		found = e.dst4.covering(list.V4Of(dst), e.src4.covering(list.V4Of(src), found))
-	} else {
-		found = e.dst6.covering(list.V6Of(dst), e.src6.covering(list.V6Of(src), found))
-	}
-	for _, s := range slices.Concat(set.V4Flow, set.V6Flow) {
-		if k, ok := s.Of(t); ok {
-			for _, n := range e.flows.lists(k) {
-				found = append(found, Found{n, k})
-			}
-		}
-	}
-	return found
+func (g *Generation) Find(t key.Tuple) []Found {
+	k := t.Key()
+	return append(g.index.block.overlap(k).covering, g.index.allow.overlap(k).covering...)
 }
 
 // covering appends the entries that cover p, the longest first.
