@@ -34,7 +34,10 @@ func (c *Config) AddFile(file string, action Action) (*List, error) {
 	return &c.Lists[len(c.Lists)-1], nil
 }
 
-var notInName = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
+var (
+	notInName = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
+	dots      = regexp.MustCompile(`\.\.+`)
+)
 
 // nameAfter returns a name for the list in a file: the file's, without directory
 // and extensions, and with a number where another list has it.
@@ -46,11 +49,11 @@ func (c *Config) nameAfter(file string) string {
 	if stem := strings.TrimSuffix(base, filepath.Ext(base)); stem != "" {
 		base = stem
 	}
-	base = strings.ReplaceAll(notInName.ReplaceAllString(base, "-"), "..", ".")
-	if base = strings.Trim(base, "."); base == "" {
+	base = dots.ReplaceAllString(notInName.ReplaceAllString(base, "-"), ".")
+	base = strings.Trim(base[:min(len(base), maxName-len("-9999"))], ".")
+	if base == "" {
 		base = "list"
 	}
-	base = base[:min(len(base), maxName-len("-9999"))]
 	name := base
 	for n := 2; slices.ContainsFunc(c.Lists, func(l List) bool { return l.Name == name }); n++ {
 		name = fmt.Sprintf("%s-%d", base, n)
