@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -134,6 +135,13 @@ func (v *configFlags) said() (*config.Config, error) {
 	c := v.config
 	if v.wide {
 		c.MaxCoverage = 1
+	}
+	if c.API.Socket != "" {
+		path, err := filepath.Abs(string(c.API.Socket))
+		if err != nil {
+			return nil, err
+		}
+		c.API.Socket = config.Path(path)
 	}
 	if v.flags.Changed("learn") {
 		c.Learning.Elements, c.Learning.Exact = v.learn, v.learn > 0

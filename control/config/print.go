@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"maps"
 	"reflect"
@@ -10,14 +11,19 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Print writes the configuration as YAML, the defaults included, so that [Parse]
 // returns it again. Secrets are printed in clear: headers, and the user and query
-// of URLs. It does not use the library's encoder, which leaves a tab without quotes.
+// of URLs. It fails for text that is not in UTF-8. It does not use the library's
+// encoder, which leaves a tab without quotes.
 func (c *Config) Print(w io.Writer) error {
 	var b bytes.Buffer
 	write(&b, tree(reflect.ValueOf(c).Elem()), "")
+	if !utf8.Valid(b.Bytes()) {
+		return errors.New("a name or path is not in UTF-8, as YAML is: rename it to print the configuration")
+	}
 	_, err := w.Write(b.Bytes())
 	return err
 }
@@ -108,6 +114,9 @@ var (
 
 // quoted quotes text that YAML would read as something else.
 func quoted(s string) string {
+	if !utf8.ValidString(s) {
+		return s // for Print to find
+	}
 	_, notNumber := strconv.ParseFloat(s, 64)
 	_, notInteger := strconv.ParseInt(s, 0, 64)
 	if plain.MatchString(s) && !plainNot.MatchString(s) && notNumber != nil && notInteger != nil {

@@ -42,6 +42,7 @@ var pending = []string{
 	"control/capture",
 	"control/config",
 	"control/daemon",
+	"control/engine",
 	"control/metrics",
 	"control/observe/heavy",
 	"control/serve",
