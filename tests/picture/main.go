@@ -71,7 +71,7 @@ func run(file string) (err error) {
 	return os.WriteFile(file, draw(parse(screen)), 0o644)
 }
 
-// rename gives the filtering end the name that the documentation uses.
+// rename renames the filtering end to the name that the documentation uses.
 func rename(e *playground.End) error {
 	err := e.In(func() error {
 		link, err := netlink.LinkByName(e.Iface)
