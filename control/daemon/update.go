@@ -282,37 +282,31 @@ func (d *Daemon) rebuild() error { return d.activate(d.prepared, d.observers.rec
 // each interface. When it fails, the current one stays active everywhere, or the
 // error says where it does not.
 func (d *Daemon) activate(next *Prepared, recorder *digests.Recorder) (err error) {
-	began, changed := time.Now(), d.changed
+	began, changed, current := time.Now(), d.changed, d.observers.recorder
+	d.observers.recorder = recorder
 	defer func() {
+		if err != nil {
+			d.changed, d.observers.recorder = changed, current
+		}
 		d.record.loaded(true, began, err)
 		d.note()
 	}()
-	failed := func(err error) error {
-		d.changed = changed
-		return fmt.Errorf("reload, the old lists stay active: %w", err)
-	}
-	observed := d.observers
-	d.observers.recorder = recorder
 	e, m, err := d.build(next)
 	if err != nil {
-		d.observers.recorder = observed.recorder
-		return failed(err)
+		return err
 	}
 	d.observers.weigh(learn.Interval{}, e)
 	targets := targetsOf(next.config)
 	if next == d.prepared {
-		targets = nil
+		targets = nil // nor do the edges change
 	}
 	rollout, err := d.attach.Prepare(e, m, targets, next.config.Loop.Edges)
 	if err != nil {
-		d.observers.recorder = observed.recorder
-		return failed(errors.Join(err, e.Close()))
+		return errors.Join(err, e.Close())
 	}
-	succeed(observed.recorder, recorder, d.engine)
+	succeed(current, recorder, d.engine)
 	if err := rollout.Commit(); err != nil {
-		d.observers.recorder = observed.recorder
-		d.changed = changed
-		return fmt.Errorf("reload, %w", errors.Join(err, e.Close()))
+		return errors.Join(err, e.Close())
 	}
 	old := d.engine
 	d.forwarding.Retire(old)
@@ -320,5 +314,8 @@ func (d *Daemon) activate(next *Prepared, recorder *digests.Recorder) (err error
 	d.number++
 	d.observers.observe(next, d.hub, d.o.Log)
 	d.announce("reloaded", began)
-	return old.Close()
+	if err := old.Close(); err != nil {
+		d.o.Log.Error("close the last engine: " + err.Error())
+	}
+	return nil
 }
