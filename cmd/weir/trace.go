@@ -171,10 +171,10 @@ func printTrace(w io.Writer, t digests.Trace, nodes int) {
 	}
 	table.Flush()
 	for _, node := range t.Unknown {
-		fmt.Fprintf(w, "  %s cannot tell: it has not answered, or remembers nothing of that time\n", node)
+		fmt.Fprintf(w, "  %s: unknown, no answer or no digests of that time\n", node)
 	}
 	if len(t.Seen) == 0 && len(t.Unknown) < nodes {
-		fmt.Fprintln(w, "  nobody who can tell has seen it")
+		fmt.Fprintln(w, "  no other node has seen it")
 	}
 	if t.Path != nil {
 		fmt.Fprintf(w, "  path, back from %s; by chance there are %.2g nodes too many on it:\n", t.Path.Node, t.Extra)
