@@ -133,7 +133,7 @@ func (v *configFlags) Read() (*config.Config, error) {
 // said returns what the flags say.
 func (v *configFlags) said() (*config.Config, error) {
 	c := v.config
-	if v.wide {
+	if v.wide || c.Monitor { // what is monitored blocks nothing
 		c.MaxCoverage = 1
 	}
 	if c.API.Socket != "" {

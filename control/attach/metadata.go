@@ -133,8 +133,9 @@ func (m Metadata) CompatibleCounters(old Metadata) bool {
 	return slices.Equal(m.CountedReasons[:n], old.CountedReasons[:n])
 }
 
-// CheckSize fails where there are more lists than metadata has room for.
-func CheckSize(lists []List) error {
+// CheckSize fails where there are more lists than metadata has room for: n of the
+// configuration, which the engine may have several for.
+func CheckSize(lists []List, n int) error {
 	const rest = 8 << 10 // for all other fields
 	widest := make([]List, len(lists))
 	for i, l := range lists {
@@ -148,7 +149,7 @@ func CheckSize(lists []List) error {
 	}
 	if most := loader.MetadataSize - rest; len(b) > most {
 		return fmt.Errorf("%d lists are too many: with such names and sources, an interface has room for about %d; join some",
-			len(lists), len(lists)*most/len(b))
+			n, n*most/len(b))
 	}
 	return nil
 }

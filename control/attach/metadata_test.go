@@ -117,10 +117,10 @@ func TestCompatibleCounters(t *testing.T) {
 // What CheckSize allows has room.
 func TestCheckSize(t *testing.T) {
 	var lists []List
-	for n := 0; CheckSize(lists) == nil; n++ {
+	for n := 0; CheckSize(lists, len(lists)) == nil; n++ {
 		lists = append(lists, List{Name: fmt.Sprintf("list-%d", n), Source: fmt.Sprintf("/var/lib/lists/list-%d.txt", n), Direction: "src"})
 	}
-	if err := CheckSize(lists).Error(); !strings.Contains(err, fmt.Sprint(len(lists), " lists")) {
+	if err := CheckSize(lists, len(lists)).Error(); !strings.Contains(err, fmt.Sprint(len(lists), " lists")) {
 		t.Errorf("%d lists, %s", len(lists), err)
 	}
 	if len(lists) < 100 {

@@ -119,7 +119,7 @@ func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed)
 	}
 	p.trackers = c.Trackers
 	p.addLists(feeds)
-	if err := attach.CheckSize(p.descriptions()); err != nil {
+	if err := attach.CheckSize(p.descriptions(), len(c.Lists)); err != nil {
 		return nil, err
 	}
 	return p, p.planLearning()
@@ -146,6 +146,7 @@ func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[stri
 			var err error
 			of := l.Feed()
 			of.Refuse = func(e *list.Set) error { return refuse(c, l, e) }
+			of.MayBeEmpty = of.MayBeEmpty || c.Monitor // which blocks nothing anyway
 			of.ReadOnly, of.Progress = how.readOnly, how.progress
 			if f, err = feed.Open(of, directory); err != nil {
 				all.Wait()
@@ -172,7 +173,7 @@ func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[stri
 	for _, l := range c.Lists {
 		if f := feeds[l.Name]; f != nil && l.Required && !how.last.has(l.Name) {
 			if err := unread(f, how.read == readLocal); err != nil {
-				return nil, fmt.Errorf("list %s: %w", l.Name, err)
+				return nil, err
 			}
 		}
 	}
@@ -189,11 +190,22 @@ func unread(f *feed.Feed, onlyLocal bool) error {
 			continue
 		}
 		if s.Last.Err != nil {
-			return s.Last.Err
+			return failure(f.Name, s)
 		}
-		return fmt.Errorf("%s: not read in time", s.Source)
+		return fmt.Errorf("list %s: %s: not read in time", f.Name, s.Source)
 	}
 	return nil
+}
+
+// failure returns why a source of a list could not be read.
+func failure(list string, s feed.SourceStatus) error {
+	switch s.Last.Failure {
+	case feed.Refused:
+		return s.Last.Err // it names the list
+	case feed.Empty, feed.Shrunk:
+		return fmt.Errorf("list %s: %s: %w", list, s.Source, s.Last.Err)
+	}
+	return fmt.Errorf("list %s: %w", list, s.Last.Err) // it names the source
 }
 
 // feed returns the feed of a list that is the same, and whose contents are refused
@@ -396,7 +408,7 @@ func (p *Prepared) Warnings() (all []string) {
 		}
 		for _, s := range l.feed.Status().Sources {
 			if s.Last.Result == feed.Failed {
-				all = append(all, fmt.Sprintf("list %s: %v", l.Name, s.Last.Err))
+				all = append(all, failure(l.Name, s).Error())
 			}
 			all = append(all, badLines(s)...)
 		}

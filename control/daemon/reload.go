@@ -17,6 +17,7 @@ func (d *Daemon) Reload(ctx context.Context) (summary []string, err error) {
 	defer d.reloading.Unlock()
 	d.notified(d.manager.Reloading())
 	var last *Prepared
+	var warnings []string
 	if err := d.Do(ctx, func() error { last = d.prepared; return nil }); err != nil {
 		return nil, err
 	}
@@ -29,7 +30,7 @@ func (d *Daemon) Reload(ctx context.Context) (summary []string, err error) {
 	}
 	if bad := d.Do(ctx, func() error {
 		if err == nil {
-			summary, err = d.reconfigure(ctx, c, feeds)
+			summary, err = d.reconfigure(c, feeds)
 		}
 		r := &d.record.config
 		r.Last, r.Failed = time.Now(), err != nil
@@ -38,6 +39,10 @@ func (d *Daemon) Reload(ctx context.Context) (summary []string, err error) {
 		} else {
 			r.Done++
 			r.LastDone = r.Last
+		}
+		if err == nil {
+			warnings = d.prepared.Warnings()
+			d.prepared.logFailures(d.o.Log)
 		}
 		d.note()
 		d.notified(d.manager.Ready(d.summary()))
@@ -51,11 +56,11 @@ func (d *Daemon) Reload(ctx context.Context) (summary []string, err error) {
 	for _, line := range summary {
 		d.o.Log.Info("configuration", "change", line)
 	}
-	return summary, nil
+	return append(summary, warnings...), nil
 }
 
 // reconfigure activates a configuration.
-func (d *Daemon) reconfigure(ctx context.Context, c *config.Config, feeds map[string]*feed.Feed) ([]string, error) {
+func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed) ([]string, error) {
 	old := d.prepared.config
 	if c.StateDir != old.StateDir || c.Pins != old.Pins || c.API != old.API || c.Metrics != old.Metrics {
 		return nil, errors.New("state_dir, pins, api and metrics change with a restart only")
@@ -85,5 +90,5 @@ func (d *Daemon) reconfigure(ctx context.Context, c *config.Config, feeds map[st
 	if d.o.Logging != nil {
 		d.o.Logging.Configure(c.Log)
 	}
-	return append(config.Diff(old, c), append(d.attach.Unfiltered(), next.Warnings()...)...), nil
+	return append(config.Diff(old, c), d.attach.Unfiltered()...), nil
 }

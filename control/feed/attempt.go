@@ -151,7 +151,7 @@ func (f *Feed) read(ctx context.Context, s *source, old *contents, to io.Writer)
 // publisher.
 func (f *Feed) plausible(s *source, c, old *contents) error {
 	n := c.entries.Len()
-	unfilled := f.MayBeEmpty && s.Directory != "" && (old == nil || old.entries.Len() == 0)
+	unfilled := f.MayBeEmpty && s.URL == "" && (old == nil || old.entries.Len() == 0)
 	if n == 0 && !unfilled {
 		return fail(Empty, "no entries")
 	}

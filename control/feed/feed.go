@@ -40,8 +40,8 @@ type Config struct {
 	Name string // also a directory name: letters, digits, "_", "-" and inner dots
 	Spec
 
-	// MayBeEmpty accepts a directory without entries if it never had any: it is
-	// yet to be filled.
+	// MayBeEmpty accepts a file or directory without entries if it never had any: it
+	// is yet to be filled.
 	MayBeEmpty bool
 
 	// ReadOnly saves nothing: what is saved may be another process's.

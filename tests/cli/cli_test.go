@@ -112,8 +112,8 @@ func (d *daemon) begin() {
 
 // event is a line of the log.
 type event struct {
-	Level, Msg string
-	Entries    int
+	Level, Msg, Error string
+	Entries           int
 }
 
 // wait waits for an event whose message begins with a text.
@@ -270,7 +270,12 @@ func TestRun(t *testing.T) {
 	if got := a.Reasons["blocked"].Packets; got != 50 {
 		t.Errorf("status: %d packets blocked, want 50", got)
 	}
-	if len(a.ByList) != 1 || a.ByList[0].List != "feed" || a.ByList[0].Packets != 50 {
+	for _, l := range a.ByList {
+		if want := map[string]int{"feed": 50}[l.List]; l.Packets != want {
+			t.Errorf("status: list %s has matched %d packets, want %d", l.List, l.Packets, want)
+		}
+	}
+	if len(a.ByList) == 0 || a.ByList[0].List != "feed" {
 		t.Errorf("status: by list: %+v", a.ByList)
 	}
 	out, _ := weir(t, 3, "explain", "--exit-code", "--socket", socket, "10.0.0.1")
@@ -278,16 +283,18 @@ func TestRun(t *testing.T) {
 		t.Errorf("explain does not name the line:\n%s", out)
 	}
 
-	// A rejected reload leaves the old list active.
+	// A list that cannot be read at a reload stays as it is.
 	write(t, list, "<html>\n")
 	d.Process.Signal(syscall.SIGHUP)
-	if e := d.wait("reload, the old lists stay in force"); e.Level != "ERROR" || !strings.Contains(e.Msg, list+":1: ") {
-		t.Errorf("refused reload: %+v", e)
+	if e := d.wait("feed failed"); e.Level != "ERROR" || !strings.Contains(e.Error, list+":1: ") {
+		t.Errorf("reload: %+v", e)
 	}
 	g.expect("10.0.0.1", 10, 0)
 	write(t, list, "")
 	d.Process.Signal(syscall.SIGHUP)
-	d.wait("reload, the old lists stay in force")
+	if e := d.wait("feed failed"); e.Level != "ERROR" || !strings.Contains(e.Error, "no entries") {
+		t.Errorf("reload: %+v", e)
+	}
 	g.expect("10.0.0.1", 10, 0)
 
 	write(t, list, "10.0.0.2\n10.0.0.3\n")
@@ -490,7 +497,7 @@ func TestEmptyFeed(t *testing.T) {
 	other := filepath.Join(t.TempDir(), "other.txt")
 	write(t, list, "")
 	run := append([]string{"run"}, g.args("--block", list)...)
-	if _, log := weir(t, 1, run...); !strings.Contains(log, "no block list has any entry") || !strings.Contains(log, list) {
+	if _, log := weir(t, 1, run...); !strings.Contains(log, list+": no entries") {
 		t.Errorf("cold start: %s", log)
 	}
 	if code := start(t, g.args("--block", list, "--monitor")...).stop(os.Interrupt); code != 0 {
@@ -500,17 +507,20 @@ func TestEmptyFeed(t *testing.T) {
 	start(t, g.args("--block", list, "--keep")...).stop(os.Interrupt)
 	write(t, list, "")
 	write(t, other, "10.0.0.2\n")
-	if _, log := weir(t, 1, append(run, "--block", other)...); !strings.Contains(log, list+": the list has no entries any more") {
+	if _, log := weir(t, 1, append(run, "--block", other)...); !strings.Contains(log, list+": no entries") {
 		t.Errorf("restart: %s", log)
 	}
 	g.expect("10.0.0.1", 10, 0)
+	if code := start(t, g.args("--block", other, "--allow", list)...).stop(os.Interrupt); code != 0 {
+		t.Errorf("a list to allow that is yet to be filled: exit code %d", code)
+	}
 }
 
 func TestWide(t *testing.T) {
 	g := newGround(t)
 	list := filepath.Join(t.TempDir(), "feed.txt")
 	write(t, list, "0.0.0.0/1\n")
-	if _, log := weir(t, 1, append([]string{"run"}, g.args("--block", list)...)...); !strings.Contains(log, list+": 0.0.0.0/1 would block half of IPv4") {
+	if _, log := weir(t, 1, append([]string{"run"}, g.args("--block", list)...)...); strings.Count(log, "list feed: ") != 1 || !strings.Contains(log, "it would cover 50 % of IPv4") {
 		t.Errorf("refused: %s", log)
 	}
 	for flag, came := range map[string]int{"--wide": 0, "--monitor": 10} {
@@ -535,7 +545,7 @@ func TestEvadableWarning(t *testing.T) {
 		write(t, list, c.entry+"\n")
 		d := start(t, g.args("--block", list, "--malformed", c.malformed)...)
 		d.stop(os.Interrupt)
-		if got := strings.Contains(strings.Join(d.seen, "\n"), "--malformed drop closes that"); got != c.want {
+		if got := strings.Contains(strings.Join(d.seen, "\n"), "malformed: drop closes that"); got != c.want {
 			t.Errorf("%s, %s: warned %t\n%s", c.entry, c.malformed, got, strings.Join(d.seen, "\n"))
 		}
 	}
@@ -619,11 +629,11 @@ func TestSevered(t *testing.T) {
 func TestApproximateGeneric(t *testing.T) {
 	g := newGround(t)
 	list := filepath.Join(t.TempDir(), "feed.txt")
-	write(t, list, "10.0.0.0/24\n")
+	write(t, list, "10.0.0.0/29\n10.0.0.8\n")
 	allow := filepath.Join(t.TempDir(), "ours.txt")
 	write(t, allow, "10.0.0.7\n")
 	d := start(t, g.args("--block", list, "--allow", allow, "--mode", "approx", "--bits-per-entry", "20",
-		"--xdp", "generic", "--failsafe", "10.0.0.8", "--malformed", "drop")...)
+		"--xdp", "generic", "--failsafe", "10.0.0.8/31", "--malformed", "drop")...)
 	g.expect("10.0.0.1", 10, 0)
 	g.expect("10.0.0.7", 10, 10)
 	g.expect("10.0.0.8", 10, 10)
