@@ -13,23 +13,24 @@ import (
 
 	"weir/control/api"
 	"weir/control/compressed"
+	"weir/control/daemon"
 	"weir/control/list"
 )
 
 const entriesLong = `
 
-An entry is an address, a prefix, a range or a flow, as in a list. A flow is
-written in quotes, because of the shell: 'tcp *:* > 198.51.100.7:443'. With "-",
-or with no entries where standard input is no terminal, they are read from
-there, a line each. If one of them is wrong, none is taken.`
+An entry is an address, a prefix, a range or a flow, as in a list. A flow needs
+quotes, because of the shell: 'tcp *:* > 198.51.100.7:443'. With "-", or without
+entries if standard input is not a terminal, entries are read from there, one
+per line. Changes are all-or-nothing.`
 
 func newBlock() *cobra.Command {
 	return newChange(&cobra.Command{
 		Use:   "block [--ttl TIME] [--reason TEXT] ENTRY... | -",
-		Short: "Block addresses, prefixes or flows, for good or for a time",
-		Long: `Adds entries to a block list of the running weir. When the command returns they
-are blocked, and will be after a restart; one that was there already takes the
-new TTL and reason.` + entriesLong,
+		Short: "Block addresses, prefixes or flows, permanently or for a time",
+		Long: `Adds entries to a block list of the running daemon. When the command returns,
+they are blocked, and stay so after a restart if the daemon has a state_dir. An
+entry that exists already takes the new TTL and reason.` + entriesLong,
 		Example: `  weir block 192.0.2.1
   weir block --ttl 1h --reason 'scans ssh' 198.51.100.0/24 2001:db8::/32
   weir block 'udp *:* > 203.0.113.7:53'
@@ -41,9 +42,9 @@ func newAllow() *cobra.Command {
 	return newChange(&cobra.Command{
 		Use:   "allow [--ttl TIME] [--reason TEXT] ENTRY... | -",
 		Short: "Let addresses, prefixes or flows pass, whatever blocks them",
-		Long: `Adds entries to an allow list of the running weir. When the command returns they
-pass, and will after a restart; one that was there already takes the new TTL and
-reason.` + entriesLong,
+		Long: `Adds entries to an allow list of the running daemon. When the command returns,
+they pass, and do so after a restart if the daemon has a state_dir. An entry
+that exists already takes the new TTL and reason.` + entriesLong,
 		Example: `  weir allow 192.0.2.1
   weir allow --ttl 8h --reason 'audit of today' 198.51.100.0/24`,
 	}, api.Change{Action: api.Allow})
@@ -52,9 +53,9 @@ reason.` + entriesLong,
 func newUnblock() *cobra.Command {
 	return newChange(&cobra.Command{
 		Use:   "unblock ENTRY... | -",
-		Short: "Take back what weir block has added",
-		Long: `Removes entries from a block list of the running weir that weir block has added.
-What a feed lists stays blocked: weir allow lets it pass.` + entriesLong,
+		Short: "Remove entries that weir block added",
+		Long: `Removes entries that weir block added from a block list of the running daemon.
+Entries of a feed stay blocked; weir allow lets them pass.` + entriesLong,
 		Example: `  weir unblock 192.0.2.1
   weir unblock --list scanners - < found.txt`,
 	}, api.Change{Action: api.Block, Remove: true})
@@ -63,9 +64,9 @@ What a feed lists stays blocked: weir allow lets it pass.` + entriesLong,
 func newUnallow() *cobra.Command {
 	return newChange(&cobra.Command{
 		Use:   "unallow ENTRY... | -",
-		Short: "Take back what weir allow has added",
-		Long: `Removes entries from an allow list of the running weir that weir allow has
-added. What a feed lists stays allowed.` + entriesLong,
+		Short: "Remove entries that weir allow added",
+		Long: `Removes entries that weir allow added from an allow list of the running daemon.
+Entries of a feed stay allowed.` + entriesLong,
 		Example: `  weir unallow 192.0.2.1`,
 	}, api.Change{Action: api.Allow, Remove: true})
 }
@@ -75,10 +76,11 @@ func newChange(c *cobra.Command, change api.Change) *cobra.Command {
 	var socket string
 	var ttl time.Duration
 	f := c.Flags()
-	f.StringVar(&change.List, "list", "", "`name` of the list (default the one that is there for commands)")
+	byDefault := map[string]string{api.Block: daemon.DefaultBlock, api.Allow: daemon.DefaultAllow}[change.Action]
+	f.StringVar(&change.List, "list", "", "`name` of the list (default "+byDefault+")")
 	if !change.Remove {
 		durationFlag(f, &ttl, "ttl", 0, "`time` after which the entries expire, as in 90s, 12h or 1d; 0: never")
-		f.StringVar(&change.Reason, "reason", "", "`text` for whoever asks later why: weir explain shows it")
+		f.StringVar(&change.Reason, "reason", "", "`text` that weir explain shows with the entry")
 	}
 	socketFlag(f, &socket)
 	asJSON := jsonFlag(c)
@@ -122,7 +124,7 @@ func (g given) locate(err error) error {
 	return err
 }
 
-// entriesOf gives the entries that are arguments, or stand in standard input.
+// entriesOf returns the entries in the arguments, or in standard input.
 func entriesOf(c *cobra.Command, args []string) (given, error) {
 	switch {
 	case len(args) == 1 && args[0] == "-":

@@ -82,7 +82,7 @@ func (d *fakeDaemon) ChangeMulticast(_ context.Context, c api.MulticastChange) (
 	return changed, d.err
 }
 
-// serveDaemon serves it until the test ends, and gives the socket's path.
+// serveDaemon serves it until the test ends, and returns the socket's path.
 func serveDaemon(t *testing.T, d *fakeDaemon) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "weir.sock")

@@ -22,13 +22,13 @@ func newCapture() *cobra.Command {
 	var reasons []events.Reason
 	c := &cobra.Command{
 		Use:   "capture --write FILE",
-		Short: "Write packets as they are dropped to a file that Wireshark reads",
+		Short: "Write dropped packets to a capture file",
 		Long: `Writes the packets that weir events shows to a capture file (pcapng), until it
-is stopped, or has as many or as long as it is told to. Of each frame it has the
-first ` + fmt.Sprint(events.FrameSize) + ` bytes, and the reason and the list as a comment, where Wireshark
-shows it. tcpdump does not see these packets: weir drops them before.
+is stopped, or as --count and --duration say. The file has the first ` + fmt.Sprint(events.FrameSize) + ` bytes
+of each frame, and the reason and the list as a comment, which Wireshark shows.
+tcpdump does not see these packets, because weir drops them first.
 
-Nothing is loaded or attached anew for it.`,
+Nothing is loaded or attached for it.`,
 		Example: `  weir capture -w drops.pcapng --count 1000
   weir capture -w malformed.pcapng --reason truncated,malformed --duration 1h
   weir capture -w - --reason blocked | tcpdump -n -r -`,
@@ -56,7 +56,7 @@ Nothing is loaded or attached anew for it.`,
 			ctx, cancel = context.WithTimeout(ctx, duration)
 			defer cancel()
 		}
-		told, err := api.Dial(socket).Events(ctx, api.Events{Reasons: reasons, Frames: true, Follow: true})
+		happened, err := api.Dial(socket).Events(ctx, api.Events{Reasons: reasons, Frames: true, Follow: true})
 		if err != nil {
 			return err
 		}
@@ -74,7 +74,7 @@ Nothing is loaded or attached anew for it.`,
 			return err
 		}
 		var written, of, lost int
-		for e, bad := range told {
+		for e, bad := range happened {
 			if err = bad; err != nil {
 				err = unlessDone(ctx, err)
 				break

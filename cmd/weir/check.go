@@ -19,13 +19,13 @@ func newCheck() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check [CONFIG]",
 		Short: "Check a configuration and its lists",
-		Long: `Does all that weir run does, up to attaching: it reads the configuration, its
-files and directories, and what was saved of other sources, and builds the
-filter in its own memory. What weir check accepts, weir run starts with, where
-the interfaces exist and what it has to fetch is as it was. It changes nothing,
-asks no server, and needs neither a running weir nor privileges.
+		Long: `Does everything that weir run does, up to attaching: it reads the configuration,
+its files and directories, and the saved contents of other sources, and builds
+the filter in its own memory. What weir check accepts, weir run starts with,
+provided that the interfaces exist and new fetches succeed. It changes nothing,
+contacts no server, and needs neither a running daemon nor privileges.
 
-An error has file, line and column. --print shows the configuration with its
+Errors have file, line and column. --print shows the configuration with its
 defaults, as YAML; secrets, such as headers for a feed, are printed in clear.`,
 		Example: `  weir check /etc/weir/weir.yaml
   weir check --print weir.yaml
@@ -116,8 +116,8 @@ func checkLists(c *cobra.Command, conf *config.Config) (*checked, error) {
 	return &checked{entries: p.Entries(), warnings: p.Warnings()}, e.Close()
 }
 
-// memoryOf says how much memory a configuration without errors asks for that is not
-// told by its lists: of digests it may be more than there is.
+// memoryOf returns a note on the memory that a configuration needs in addition to
+// its lists: for digests it may be more than there is.
 func memoryOf(conf *config.Config) string {
 	d := conf.Digests()
 	if d == nil {

@@ -48,9 +48,9 @@ func newConfigFlags(c *cobra.Command, withFile ...string) *configFlags {
 	v.maxBad = defaultMaxBad()
 
 	f := v.flags
-	f.StringVarP(&v.file, "config", "c", "", "`file` that says all of it, weir.yaml")
+	f.StringVarP(&v.file, "config", "c", "", "`file` with the configuration, weir.yaml")
 	f.StringArrayVar(&v.block, "block", nil, "`file` of a list to block, - for standard input; repeat for more")
-	f.StringArrayVar(&v.allow, "allow", nil, "`file` of a list that passes whatever blocks it; repeat for more")
+	f.StringArrayVar(&v.allow, "allow", nil, "`file` of a list whose entries pass, whatever blocks them; repeat for more")
 	f.TextVar(&v.direction, "direction", v.direction,
 		"`side` of packets that addresses and prefixes in the lists are matched with: src, dst or both")
 	f.BoolVar(&v.lenient, "lenient", false, "mask host bits in prefixes instead of calling the line bad")
@@ -89,9 +89,9 @@ func (v *configFlags) attachFlags(c *cobra.Command) {
 		conf.Trackers = append(conf.Trackers, spec)
 		return err
 	})
-	f.IntVar(&v.learn, "learn", 0, "hot `elements` that get bits of their own, so that they are not taken for listed ones; "+
+	f.IntVar(&v.learn, "learn", 0, "hot `elements` that get additional bits, so that they are not mistaken for listed ones; "+
 		"0: none (default in approximate mode "+fmt.Sprint(conf.Learning.Elements)+")")
-	f.StringVar((*string)(&conf.API.Socket), "socket", string(conf.API.Socket), "`path` of the socket that commands such as weir top ask; empty: none")
+	f.StringVar((*string)(&conf.API.Socket), "socket", string(conf.API.Socket), "`path` of the socket that commands use; empty: none")
 	f.TextVar(&conf.Metrics.Listen, "metrics", conf.Metrics.Listen, "`address` and port on which Prometheus may scrape /metrics, such as 127.0.0.1:9477; "+
 		"without it, the socket alone serves them")
 	placeFlags(f, &v.netns, &conf.Pins)
@@ -201,7 +201,7 @@ func (v *configFlags) prepare(c *cobra.Command, out *console) (*daemon.Prepared,
 
 // placeFlags are the flags that say where weir is attached and pinned.
 func placeFlags(f *pflag.FlagSet, netns *string, pins *attach.Pins) {
-	f.StringVar(netns, "netns", "", "network `namespace` of the interfaces: a name as of ip-netns, or a path")
+	f.StringVar(netns, "netns", "", "network `namespace` of the interfaces: a name as in ip netns, or a path")
 	pinsFlag(f, pins)
 }
 

@@ -32,7 +32,7 @@ func newConsole(stdout, stderr io.Writer) *console {
 	return c
 }
 
-// isTerminal tells whether a command's input or output is a terminal.
+// isTerminal reports whether a command's input or output is a terminal.
 func isTerminal(stream any) bool {
 	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
@@ -96,7 +96,7 @@ func (c *console) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// show puts a text in the place of the live line; an empty one takes it away.
+// show replaces the live line with a text; an empty one removes it.
 // Without a terminal it does nothing.
 func (c *console) show(text string) {
 	if c.live == nil {

@@ -24,13 +24,12 @@ func newDemo() *cobra.Command {
 		Long: `Makes two network namespaces with a veth pair between them, attaches, loads a
 million generated entries with prefixes and flows among them, and sends numbered
 packets as fast as a core can, about two thirds of them listed. A receiver
-behind the filter counts what comes through, independently of weir's own
-counters. Half way through, the lists are read again and the program is
-exchanged in mid-traffic.
+behind the filter counts the packets that pass, independently of weir's own
+counters. Half way through, the lists are read again and the program is replaced
+under traffic.
 
 It changes nothing outside its namespaces, and cleans up after itself. It needs
-root. It exits with 1 if a listed packet came through or another one was
-dropped.`,
+root. It exits with 1 if a listed packet passed or an unlisted one was dropped.`,
 		Example: `  weir demo
   weir demo --feed feed.txt --seconds 5
   weir demo --feed feed.txt --pcap traffic.pcap`,
@@ -46,7 +45,7 @@ dropped.`,
 		if o.Seconds < 1 || o.Entries < 1 {
 			return usageError{errors.New("--seconds and --entries are at least 1")}
 		}
-		// With --json, what is told on the way goes to the log.
+		// With --json, progress goes to the log.
 		say := c.OutOrStdout()
 		if *asJSON {
 			say = c.ErrOrStderr()

@@ -21,14 +21,14 @@ func newDiff() *cobra.Command {
 	var o list.Options
 	c := &cobra.Command{
 		Use:   "diff OLD NEW",
-		Short: "Say which entries two list files do not have in common",
-		Long: `Compares two list files by their entries, whatever their order, comments and
-duplicates: a line with "-" for each entry that only the first one has, one with
-"+" for each that only the second one has, then how many. "-" in the place of a
-file is standard input; either may be compressed.
+		Short: "Compare two list files by their entries",
+		Long: `Compares two list files by their entries, ignoring order, comments and
+duplicates. "-" marks an entry that only the first file has, "+" one that only
+the second has; the last line has the numbers. The file "-" is standard input;
+either may be compressed.
 
-Entries are compared as they are written, a range as the prefixes that it takes:
-10.0.0.0/24 and its two halves differ, though they hold the same addresses.`,
+Entries are compared as they are written, a range as the prefixes that cover it:
+10.0.0.0/24 and its two halves differ, though they contain the same addresses.`,
 		Example: `  weir diff feed.txt feed.new
   curl -s https://example.com/feed.txt | weir diff /var/lib/feeds/feed.txt -
   weir diff --exit-code old.txt new.txt || echo "they differ"`,

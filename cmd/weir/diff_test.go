@@ -124,7 +124,7 @@ func TestDiffFailures(t *testing.T) {
 			t.Errorf("%v: exit code %d\n%s%s", c.args, code, out, log)
 		}
 	}
-	// A few bad lines are told of.
+	// A few bad lines are reported.
 	code, out, log := weir(t, "", "diff", good, some)
 	if code != exitOK || out != "removed: 0, added: 0, in both: 1\n" || !containsAll(log, []string{some + ":41: ", "1 of 41"}) {
 		t.Errorf("exit code %d\n%s%s", code, out, log)

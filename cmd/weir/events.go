@@ -21,15 +21,15 @@ func newEvents() *cobra.Command {
 	var reasons []events.Reason
 	c := &cobra.Command{
 		Use:   "events [--follow]",
-		Short: "Show packets as they are dropped, and why",
-		Long: `Shows the packets that a running weir drops, or would drop but for an allow
-list, monitor mode or --malformed pass: when, where, why, and by which list. It
-ends after a second; with --follow, when it is stopped; with --count, after so
-many.
+		Short: "Show dropped packets, and why",
+		Long: `Shows the packets that the running daemon drops, or would drop if not for an
+allow list, monitor mode or --malformed pass: when, where, why, and by which
+list. It ends after a second; with --follow, when it is stopped; with --count,
+after that many packets.
 
-Packets are told of only while somebody asks. Of a flood, one packet in so many
-is shown, so that all reasons and interfaces together have 10,000 a second at
-most; where some are lost all the same, it says how many.`,
+Events are produced only while a client reads them. In a flood they are sampled,
+marked "1 of N", so that all reasons and interfaces together produce at most
+10,000 a second. If some are lost nevertheless, it says how many.`,
 		Example: `  weir events
   weir events --follow --reason limited,heavy
   weir events --follow --json | jq -r 'select(.list == "feed").src'`,
@@ -46,7 +46,7 @@ most; where some are lost all the same, it says how many.`,
 			return usageError{fmt.Errorf("--count %d: want a number of packets, or 0 for any", *count)}
 		}
 		asked := api.Events{Reasons: reasons, Follow: *follow || *count > 0}
-		told, err := api.Dial(socket).Events(c.Context(), asked)
+		happened, err := api.Dial(socket).Events(c.Context(), asked)
 		if err != nil {
 			return err
 		}
@@ -57,7 +57,7 @@ most; where some are lost all the same, it says how many.`,
 			show = func(e *api.Event) error { return lines.Encode(e) }
 		}
 		shown := 0
-		for e, err := range told {
+		for e, err := range happened {
 			if err == nil {
 				err = show(e)
 			}

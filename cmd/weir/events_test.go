@@ -47,23 +47,23 @@ var happening = []events.Event{
 	}),
 }
 
-// telling is a weir that tells of these, and notes for what it was asked. Then
-// it stops, or goes on without telling more.
-func telling(t *testing.T, all []events.Event, stops bool) (socket string, asked *events.Want) {
+// reporting serves a daemon with these events, and records the request. Then
+// it stops, or goes on without more events.
+func reporting(t *testing.T, all []events.Event, stops bool) (socket string, asked *events.Want) {
 	asked = new(events.Want)
 	return serve(t, served{events: func(w events.Want) <-chan events.Event {
 		*asked = w
-		told := make(chan events.Event, len(all))
+		reported := make(chan events.Event, len(all))
 		for _, e := range all {
 			if !w.Frames {
 				e.Frame = nil
 			}
-			told <- e
+			reported <- e
 		}
 		if stops {
-			close(told)
+			close(reported)
 		}
-		return told
+		return reported
 	}}), asked
 }
 
@@ -73,7 +73,7 @@ func TestEvents(t *testing.T) {
 03:04:05.678  1,234 events are lost
 03:04:05.678  eth0     pass  malformed  udp 192.0.2.7:4000 > 192.0.2.8:53  1514 bytes
 `
-	socket, asked := telling(t, happening, false)
+	socket, asked := reporting(t, happening, false)
 	for _, c := range []struct {
 		args  []string
 		lines int
@@ -100,7 +100,7 @@ func TestEvents(t *testing.T) {
 }
 
 func TestNoEvents(t *testing.T) {
-	socket, _ := telling(t, nil, false)
+	socket, _ := reporting(t, nil, false)
 	code, out, log := weir(t, "", "events", "--socket", socket)
 	if code != exitOK || out != "" || log != "no such packet within a second: --follow goes on\n" {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
@@ -108,7 +108,7 @@ func TestNoEvents(t *testing.T) {
 }
 
 func TestCapture(t *testing.T) {
-	socket, asked := telling(t, happening, false)
+	socket, asked := reporting(t, happening, false)
 	path := filepath.Join(t.TempDir(), "drops.pcapng")
 	// It goes on until the time is over.
 	code, out, log := weir(t, "", "capture", "--socket", socket, "-w", path, "--duration", "300ms", "--reason", "blocked")
@@ -174,7 +174,7 @@ func checkCapture(t *testing.T, file string, packets int) {
 
 func TestEventsFailures(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "none.sock")
-	stopping, _ := telling(t, happening, true)
+	stopping, _ := reporting(t, happening, true)
 	kept := file(t, "kept.pcapng", "precious")
 	cut := filepath.Join(t.TempDir(), "cut.pcapng")
 	for _, c := range []struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// newHelp is `weir help`, in the place of cobra's, which takes a command that does
+// newHelp is `weir help`, instead of cobra's, which takes a command that does
 // not exist for none.
 func newHelp() *cobra.Command {
 	return &cobra.Command{

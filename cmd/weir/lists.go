@@ -17,11 +17,11 @@ func newLists() *cobra.Command {
 	var socket string
 	c := &cobra.Command{
 		Use:   "lists",
-		Short: "Show the lists, what they catch, and how their feeds do",
-		Long: `Shows the lists of the running weir: their entries, those of them that were
-added by command, the packets that they have caught, when their sources were
-last read, how that went, and when they are read next. Sources that have failed
-stand below, each with the reason; what they held before stays in force.`,
+		Short: "Show the lists, what they catch, and the state of their sources",
+		Long: `Shows the lists of the running daemon: their entries, how many of them are
+manual, the packets that they have caught, and when their sources were last
+read, how that went, and when they are read next. Sources that failed are listed
+below with the reason; their old contents stay active.`,
 		Example: `  weir lists
   weir lists --json | jq -r '.lists[].feeds[] | select(.outcome == "failed").source'`,
 		Args: noArgs,
@@ -45,7 +45,7 @@ stand below, each with the reason; what they held before stays in force.`,
 func printLists(out io.Writer, lists []api.List, now time.Time) {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	const row = "%s\t%s\t%s\t%10s\t%10s\t%13s\t%s\t%s\t%s\n"
-	fmt.Fprintf(t, row, "list", "action", "direction", "entries", "by command", "packets", "feeds", "read", "next")
+	fmt.Fprintf(t, row, "list", "action", "direction", "entries", "manual", "packets", "feeds", "read", "next")
 	for _, l := range lists {
 		feeds, read, next := summary(l.Feeds)
 		fmt.Fprintf(t, row, l.Name, l.Action, l.Direction, humanize.Comma(int64(l.Entries)), humanize.Comma(int64(l.ByCommand)),
@@ -145,9 +145,8 @@ func newRefresh() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "refresh [LIST...]",
 		Short: "Read the sources of lists now",
-		Long: `Has the running weir read the sources of the lists now, or those of all lists,
-and says what came of it. Where a source fails, what it held before stays in
-force.`,
+		Long: `Makes the running daemon read the sources of the lists now, or of all lists, and
+shows the results. If a source fails, its old contents stay active.`,
 		Example: `  weir refresh
   weir refresh drop scanners`,
 	}
@@ -184,7 +183,7 @@ force.`,
 			}
 		}
 		if failed > 0 {
-			return fmt.Errorf("sources that have failed: %d of %d; what they held before stays in force", failed, len(all.Sources))
+			return fmt.Errorf("failed sources: %d of %d; their old contents stay active", failed, len(all.Sources))
 		}
 		return nil
 	}

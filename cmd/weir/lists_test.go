@@ -41,7 +41,7 @@ func someLists() []api.List {
 func TestLists(t *testing.T) {
 	socket := serveDaemon(t, &fakeDaemon{lists: someLists()})
 	code, out, log := weir(t, "", "lists", "--socket", socket)
-	const want = `list      action  direction     entries  by command        packets  feeds                read            next
+	const want = `list      action  direction     entries      manual        packets  feeds                read            next
 drop      block   src             1,204           3         12,345  ok                   12 minutes ago  48 minutes from now
 scanners  block   both               17           0              0  1 of 2 FAILED        2 days ago      30 seconds from now
 never     block   src                 0           0              0  FAILED               -               14 seconds from now
@@ -76,7 +76,7 @@ func TestRefresh(t *testing.T) {
 		code     int
 		out, log string
 	}{
-		{nil, exitFailure, goodLine + badLine, "weir: sources that have failed: 1 of 2; what they held before stays in force\n"},
+		{nil, exitFailure, goodLine + badLine, "weir: failed sources: 1 of 2; their old contents stay active\n"},
 		{[]string{"drop"}, exitOK, goodLine, ""},
 		{[]string{"ours", "drop"}, exitOK, goodLine, ""},
 		{[]string{"drop", "nosuch", "scanners"}, exitFailure, goodLine, "weir: no such list: \"nosuch\"\n"},

@@ -38,7 +38,7 @@ func (e usageError) Unwrap() error { return e.error }
 // errDropped ends a command with exitDropped, and nothing more to say.
 var errDropped = errors.New("would be dropped")
 
-// execute runs a command line and gives the exit code.
+// execute runs a command line and returns the exit code.
 func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
@@ -66,12 +66,12 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "weir",
 		Short: "Drop listed packets before the kernel's network stack sees them",
-		Long: `weir filters packets in XDP, on an interface's receive path: what is of the
-addresses, prefixes and flows of its lists, tens of millions of them, is dropped
-before the network stack sees it, and each packet has a counted reason.
+		Long: `weir drops packets whose source, destination or flow is on one of its lists,
+before the network stack sees them. Lists may have tens of millions of entries.
+Every packet is counted under one reason.
 
-ARP, neighbour discovery and DHCP always pass; then come failsafe ports and
-prefixes; an allow list beats every block list.
+ARP, neighbour discovery and DHCP always pass, then failsafe ports and prefixes.
+An allow list beats every block list.
 
 Exit codes: 0 done, 1 failed, 2 wrong command line, 3 would be dropped, or is
 different (weir explain and weir diff, with --exit-code).`,

@@ -26,7 +26,7 @@ func weir(t *testing.T, stdin string, args ...string) (code int, stdout, stderr 
 	return code, out.String(), log.String()
 }
 
-// file writes a file and gives its path.
+// file writes a file and returns its path.
 func file(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -154,7 +154,7 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
-// What is wrong with the arguments is told by their names.
+// Errors in arguments name them.
 func TestWrongArguments(t *testing.T) {
 	for line, want := range map[string]string{
 		"sttus":                 `"sttus": weir has no such command: did you mean status?`,
@@ -297,7 +297,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// What was read of a capture that is cut short is told all the same.
+// What was read of a truncated capture is printed.
 func TestReplayHeavy(t *testing.T) {
 	engines := []string{"go"}
 	if os.Geteuid() == 0 {

@@ -30,17 +30,17 @@ func documented(c *cobra.Command) []*cobra.Command {
 const manFiles = `.SH FILES
 .TP
 .I /etc/weir/weir.yaml
-What the service is told.
+The configuration of the service.
 .TP
 .I /var/lib/weir
-What outlasts a restart of it: the last good contents of feeds, and entries and
-multicast groups that were added by command.
+State that survives a restart: the last good contents of feeds, and manual
+entries and multicast groups.
 .TP
 .I /run/weir/weir.sock
-Where a running weir is asked what it does.
+The API of the running daemon.
 .TP
 .I /sys/fs/bpf/weir
-Pins: what filters, also while no process of weir runs.
+Pins: the attached programs, which filter even if no process of weir runs.
 `
 
 // manPage is a command's man page, in the macros of man(7).

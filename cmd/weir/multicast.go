@@ -18,10 +18,10 @@ import (
 func newMulticast() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "multicast",
-		Short: "Say which interfaces get which multicast groups",
-		Long: `weir copies packets to multicast groups from the interfaces where it filters to
-those that want the group, which the configuration names under multicast. Each
-has a filter of the groups that it wants: from the configuration, or added here.`,
+		Short: "Choose which interfaces get which multicast groups",
+		Long: `weir copies packets to multicast groups from the filtered interfaces to those
+that want the group, which the configuration names under multicast. Each has a
+filter of the groups that it wants: from the configuration, or added here.`,
 		Example: `  weir multicast list
   weir multicast add --iface eth1 239.1.2.3`,
 		Args: noArgs,
@@ -31,18 +31,18 @@ has a filter of the groups that it wants: from the configuration, or added here.
 		newMulticastChange(&cobra.Command{
 			Use:   "add --iface NAME GROUP...",
 			Short: "Forward multicast groups to an interface",
-			Long: `Adds groups to what an interface of the running weir wants. When the command
-returns, their packets are forwarded to it, and will be after a restart. If one
-of them is wrong, none is taken.`,
+			Long: `Adds groups that an interface wants. When the command returns, their packets are
+forwarded to it, and stay so after a restart if the daemon has a state_dir.
+Changes are all-or-nothing.`,
 			Example: `  weir multicast add --iface eth1 239.1.2.3 ff0e::1234`,
 		}, false),
 		newMulticastChange(&cobra.Command{
 			Use:   "remove --iface NAME GROUP...",
-			Short: "Take back what weir multicast add has added",
-			Long: `Removes groups from what an interface of the running weir wants that weir
-multicast add has added. When the command returns, their packets are no longer
-forwarded to it. A group of the configuration is to be taken out there. Groups
-of an interface that the configuration no longer names are forgotten.`,
+			Short: "Remove groups that weir multicast add added",
+			Long: `Removes groups that weir multicast add added. When the command returns, their
+packets are no longer forwarded to the interface. Remove a group of the
+configuration there. Groups of an interface that the configuration no longer
+names are forgotten.`,
 			Example: `  weir multicast remove --iface eth1 239.1.2.3`,
 		}, true))
 	return c
@@ -59,7 +59,7 @@ func newMulticastChange(c *cobra.Command, remove bool) *cobra.Command {
 	c.Args = someArgs("GROUP")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if change.Interface == "" {
-			return usageError{errors.New("which interface? name it with --iface")}
+			return usageError{errors.New("--iface is required")}
 		}
 		for _, text := range args {
 			if err := new(config.Group).UnmarshalText([]byte(text)); err != nil {
@@ -93,12 +93,11 @@ func newMulticastList() *cobra.Command {
 	var ifaces []string
 	c := &cobra.Command{
 		Use:   "list",
-		Short: "Show what is forwarded, and which interface wants which group",
-		Long: `Shows the interfaces to which the running weir forwards multicast, the groups
-that they want, the packets that were sent there, and those whose copies their
-filters have dropped. The rate is the share of the groups that an interface does
-not want which its filter lists all the same, by the bits that are set there
-now.`,
+		Short: "Show forwarded multicast, and which interface wants which group",
+		Long: `Shows the interfaces to which the running daemon forwards multicast, the groups
+that they want, the packets sent there, and the copies that their filters
+dropped. The rate is the false-positive rate of an interface's filter: the share
+of unwanted groups that pass it, from the bits that are set now.`,
 		Example: `  weir multicast list
   weir multicast list --iface eth1
   weir multicast list --json | jq -r '.interfaces[] | .name + " " + .groups[].group'`,
@@ -171,7 +170,7 @@ func printMulticast(out io.Writer, m *api.Multicast) {
 				from = append(from, "configured")
 			}
 			if g.Added != nil {
-				from = append(from, "by command, "+g.Added.Local().Format("2006-01-02 15:04:05"))
+				from = append(from, "manual, "+g.Added.Local().Format("2006-01-02 15:04:05"))
 			}
 			fmt.Fprintf(out, "  %-15s  %s\n", g.Group, strings.Join(from, "; "))
 		}

@@ -85,10 +85,10 @@ eth3              1              0              0   0.0e+00  NOT CONFIGURED
 
 eth1
   239.1.2.3        configured
-  ff0e::1          by command, 2026-01-02 03:04:05
+  ff0e::1          manual, 2026-01-02 03:04:05
 
 eth3
-  239.9.9.9        by command, 2026-01-02 03:04:05
+  239.9.9.9        manual, 2026-01-02 03:04:05
 `
 	var got strings.Builder
 	for line := range strings.Lines(out) {

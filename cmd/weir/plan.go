@@ -67,14 +67,13 @@ func newPlan() *cobra.Command {
 		Use:   "plan --entries N",
 		Short: "Plan the size and the error rate of a filter",
 		Long: `Plans a filter for a number of entries: its geometry, its memory in the kernel
-and in the daemon, and the share of unlisted keys it drops by mistake. With
+and in the daemon, and the share of unlisted keys that it drops by mistake. With
 --flows, also the share of packets, for flows whose popularity follows Zipf's
-law, with and without more bits for the most popular.
+law, with and without more bits for the most popular flows.
 
-Kernel memory is the cascade's and the table's. Markers come on top: up to 2 MiB
-each for sources and destinations of IPv4, up to 10 bits for an entry of IPv6.
-Daemon memory is what changes in place need, in addition to the entries of the
-lists.`,
+Kernel memory is that of the cascade and the table. Markers need up to 2 MiB
+more each for IPv4 sources and destinations, and up to 10 bits per IPv6 entry.
+Daemon memory is for changes in place; the entries of the lists need more.`,
 		Example: `  weir plan --entries 10M
   weir plan --entries 100M --memory 160MB
   weir plan --entries 10M --mode approx --fpr 1e-4 --zipf 1.1 --flows 4M --hot 65536

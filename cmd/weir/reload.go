@@ -12,10 +12,11 @@ func newReload() *cobra.Command {
 	var socket string
 	c := &cobra.Command{
 		Use:   "reload",
-		Short: "Put the configuration in force as it is now",
-		Long: `Has the running weir read its configuration again, and says what has changed. If
-anything in it is wrong, all of the old one stays in force.`,
-		Example: `  weir check /etc/weir/weir.yaml   # before, what is wrong with it
+		Short: "Read the configuration again and activate it",
+		Long: `Makes the running daemon read its configuration again, with its files, and shows
+what has changed. If anything is wrong, all of the old one stays active. A
+daemon that was started with flags reads its lists again.`,
+		Example: `  weir check /etc/weir/weir.yaml   # first: find mistakes
   weir reload`,
 		Args: noArgs,
 	}

@@ -18,20 +18,20 @@ func newReplay() *cobra.Command {
 	var v *configFlags
 	c := &cobra.Command{
 		Use:   "replay [--block FILE...] CAPTURE...",
-		Short: "Pass captures through the filter and say what it would do",
-		Long: `Passes every packet of the captures through the very program that weir attaches,
-in the kernel's test run, or through its reference in Go, which needs no
-privilege. Nothing is attached and no packet is sent.
+		Short: "Pass captures through the filter and show what it would do",
+		Long: `Passes every packet of the captures through the program that weir attaches, in a
+test run of the kernel, or through its reference in Go, which needs no
+privileges. Nothing is attached and no packet is sent.
 
 A capture is pcap or pcapng, plain or compressed with gzip or zstd; - is
 standard input. Raw IP and Linux cooked captures are read as Ethernet.
 
 --verdicts writes a line for each packet: packet,verdict,reason,list. Packets
-are numbered from 1 through all captures, in the order in which they are named.
-The list is the one that blocks the packet; approximate mode cannot tell it.
+are numbered from 1 through all captures, in the order of the arguments. The
+list is the one that blocks the packet; approximate mode does not know it.
 
---heavy counts all captures as one interval, in memory that does not grow: no
-flow above the share is missed. Bytes are those that were captured.`,
+--heavy counts all captures as one interval, in constant memory, and misses no
+flow above the share. Bytes are those that were captured.`,
 		Example: `  weir replay --block feed.txt traffic.pcap
   weir replay --engine go --block feed.txt --json traffic.pcapng.gz
   weir replay --heavy key=src,unit=bytes,threshold=1% traffic.pcap

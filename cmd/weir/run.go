@@ -33,38 +33,38 @@ func newRun() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run --config FILE | --iface NAME[,NAME] --block FILE...",
 		Short: "Filter on interfaces until stopped",
-		Long: `Filters as a configuration says, or as flags do, which stand for a configuration
+		Long: `Filters by a configuration file, or by flags, which stand for a configuration
 that keeps nothing: stopped by SIGINT or SIGTERM, weir detaches its program
 (--keep leaves it attached) and forgets manual entries. With --config, the
-program stays attached: weir detach ends the filtering.
+program stays attached unless the file says keep: false; weir detach removes it.
 
-Meanwhile, from another terminal, weir status, top, block, allow, lists, explain
-and the other commands ask it. SIGHUP, or weir reload, reads the configuration
-and its files again and activates all of it or nothing. Run from a terminal, it
-takes SIGHUP for the loss of that terminal, and stops.
+Meanwhile, weir status, top, block, allow, lists, explain and the other commands
+work from another terminal. SIGHUP, or weir reload, reads the configuration and
+its files again and activates all of it or nothing. If weir runs on a terminal,
+SIGHUP means that the terminal is gone, and stops it.
 
 On a terminal, a line shows the traffic; otherwise it is logged every minute.
 
-A tracker finds heavy flows, and can limit or block them:
+A tracker finds heavy hitters, and can limit or block them:
   key=src|dst|flow|src/BITS|dst/BITS[,threshold=RATE|SHARE|RATE+SHARE]
   [,unit=packets|bytes][,interval=DURATION][,action=report|limit|block]
   [,limit=RATE][,burst=UNITS][,duration=DURATION][,memory=SIZE]
 It counts packets or bytes by source, destination, five-tuple or prefix. A flow
 is heavy above the threshold: a rate as in 50kpps, 10Mbit/s or 10k/s, a share of
 all traffic as in 0.1% (default 1%), or both as in 50kpps+1%. A limited or
-blocked flow is released once it has been below half of the threshold for the
-duration (default 1m). Packets that are allowed or failsafe are never limited or
+blocked flow is released after it was below half of the threshold for the
+duration (default 1m). Allowed and failsafe packets are never limited or
 blocked. weir top shows what the trackers see.
 
-Where weir is filtering already, because it was killed or stopped with --keep,
-its program is replaced without a gap, and its counters go on. While another
-weir runs there, that takes --takeover.`,
+If weir's program is attached already, because its daemon was killed or stopped
+with --keep, it is replaced without a gap, and the counters continue. While
+another daemon runs, that requires --takeover.`,
 		Example: `  weir run --config /etc/weir/weir.yaml
   weir run --iface eth0 --block feed.txt --allow ours.txt --failsafe-port tcp/22
   weir run --iface eth0,eth1 --block feed.txt.gz --monitor
   weir run --iface veth0 --netns lab --block huge.txt --mode approx --bits-per-entry 12
   weir run --iface eth0 --block feed.txt --track key=src,threshold=50kpps,action=limit,limit=1kpps
-  kill -HUP PID   # as weir status shows it: read the lists again`,
+  kill -HUP PID   # from weir status: read the lists again`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usageError{fmt.Errorf("unexpected argument %q: each list has its own --block or --allow", args[0])}
@@ -75,9 +75,9 @@ weir runs there, that takes --takeover.`,
 	v = newConfigFlags(c, "takeover", "interval", "json")
 	v.attachFlags(c)
 	f := c.Flags()
-	f.BoolVar(&takeover, "takeover", false, "replace another weir that runs on the interface")
+	f.BoolVar(&takeover, "takeover", false, "replace the daemon that runs on the interface")
 	durationFlag(f, &interval, "interval", 0, "`time` between two displays of the counters (default 1s on a terminal, else 1m)")
-	asJSON := f.Bool("json", false, "log JSON, a line an event")
+	asJSON := f.Bool("json", false, "log JSON, one line per message")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := v.check(); err != nil {
 			return err

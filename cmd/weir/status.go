@@ -20,12 +20,12 @@ func newStatus() *cobra.Command {
 	var pins attach.Pins
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Say where weir is attached, and what it has dropped and why",
-		Long: `Says for each interface in which mode weir is attached to it and since when,
-which lists are in force, and how many packets left for which reason.
+		Short: "Show where weir is attached, and what it has dropped and why",
+		Long: `Shows for each interface how weir is attached to it and since when, which lists
+are active, and how many packets left for which reason.
 
-What it says stands in the kernel: it is there also when the process that
-attached weir is not.`,
+All of it is read from the kernel, so it is available even if the daemon is not
+running.`,
 		Example: `  weir status
   weir status --json | jq '.attachments[] | {interface, dropped}'`,
 		Args: noArgs,
@@ -112,12 +112,12 @@ func printInterface(w io.Writer, i attach.Status) {
 	}
 	for _, c := range i.ByList {
 		if c.List == "" {
-			row("block", "%s by any list: approximate mode cannot tell which", counted(c.Count))
+			row("block", "%s by all lists: approximate mode does not know which", counted(c.Count))
 			continue
 		}
 		l := files[c.List]
 		if l.Entries == 0 && c.Packets == 0 && strings.HasSuffix(l.Name, api.ByCommand) {
-			continue // nobody has added anything
+			continue // there are no manual entries
 		}
 		if i.BitsPerEntry > 0 { // in approximate mode, which counts no list
 			row("block "+c.List, "%s", entries(l))
@@ -152,9 +152,9 @@ func newDetach() *cobra.Command {
 	var ifaces []string
 	c := &cobra.Command{
 		Use:   "detach",
-		Short: "Take weir off its interfaces",
-		Long: `Takes weir's program off an interface and removes its pins. Other programs are
-left alone. Without --iface it detaches weir where it is attached only once.`,
+		Short: "Detach weir from its interfaces",
+		Long: `Detaches weir's program from an interface and removes its pins. Other programs
+are left alone. Without --iface, it detaches weir if it is attached only once.`,
 		Example: `  weir detach
   weir detach --iface eth0
   weir detach --all`,

@@ -42,15 +42,15 @@ func newTop() *cobra.Command {
 	var interval time.Duration
 	c := &cobra.Command{
 		Use:   "top",
-		Short: "Watch what goes through: heavy flows, drops by reason, the filter",
-		Long: `Shows what goes through a weir that runs, and goes on until q is pressed: all
-rates, what is dropped and why, the heaviest flows by source, destination or
-flow, and how the filter is doing. ? explains the keys.
+		Short: "Watch the traffic: top talkers, drops by reason, the filter",
+		Long: `Shows the traffic of the running daemon until q is pressed: the rates, what is
+dropped and why, the top sources, destinations or flows, and the state of the
+filter. ? explains the keys.
 
-With --once, or where input or output is no terminal, it prints one page of
-plain text, with the heaviest flows; with --json, all that there is to show.
+With --once, or if input or output is not a terminal, it prints one page of
+plain text, with the top flows; with --json, everything.
 
-NO_COLOR=1 in the environment takes the colours away.`,
+NO_COLOR=1 in the environment disables colours.`,
 		Example: `  weir top
   weir top --by dst --interval 5s
   weir top --once | less
@@ -94,10 +94,10 @@ NO_COLOR=1 in the environment takes the colours away.`,
 }
 
 func socketFlag(f *pflag.FlagSet, socket *string) {
-	f.StringVar(socket, "socket", api.DefaultSocket, "`path` of the socket that weir listens on")
+	f.StringVar(socket, "socket", api.DefaultSocket, "`path` of the daemon's socket")
 }
 
-// isScreen tells whether a view can be drawn on the output, and take keys.
+// isScreen reports whether a view can be drawn on the output, and take keys.
 func isScreen(in, out any) bool {
 	kind := os.Getenv("TERM")
 	return isTerminal(in) && isTerminal(out) && kind != "" && kind != "dumb"

@@ -35,7 +35,7 @@ func (s served) Trace(context.Context, api.TraceQuestion) (*api.Traced, error) {
 
 func (s served) Events(w events.Want) (<-chan events.Event, func()) { return s.events(w), func() {} }
 
-// serve serves it until the test ends, and gives the socket's path.
+// serve serves it until the test ends, and returns the socket's path.
 func serve(t *testing.T, s served) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "weir.sock")

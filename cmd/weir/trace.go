@@ -37,24 +37,22 @@ func newTrace() *cobra.Command {
 	q := digests.Question{}
 	c := &cobra.Command{
 		Use:   "trace CAPTURE...",
-		Short: "Say where and when the packets of a capture have passed",
-		Long: `Asks the running weir, or several, whether and when they have let the packets of
-a capture pass: on which interfaces, in which slices of time, and how probable
-it is that they would say so of a packet that did not. It takes digest.rate in
-their configuration. A packet is looked for around the time when it was
-captured.
+		Short: "Find where and when the packets of a capture passed",
+		Long: `Asks the running daemon, or several nodes, whether and when the packets of a
+capture passed: on which interfaces, in which slices of time, and with which
+probability each answer is a coincidence. It requires digest.rate in their
+configurations. A packet is looked for around the time when it was captured.
 
 With links between the nodes, and the node where the packets arrived, it finds
-the way that they have taken: from there on, each neighbour that has seen a
-packet, and so on. A node that has by chance, too, stands there, with its
-probability.
+their path: from there, each neighbour that has seen a packet, and so on. A node
+may be on it by chance, with the probability shown.
 
-A weir is asked by its socket, or where api.listen says, by https; then with a
-certificate. Addresses may be forged, and it does not matter: it is the packet
-that was seen.
+A node is asked on its socket, or by https at its api.listen, which requires a
+certificate. Forged source addresses do not matter: the packet itself is looked
+for.
 
---loops asks nobody, and takes none of the flags for that. It looks through the
-captures for packets that came again and again with a lower TTL.`,
+--loops asks no node, and excludes the flags for that. It searches the captures
+for packets that were seen repeatedly with a lower TTL.`,
 		Example: `  weir trace attack.pcap
   weir trace --node edge=/run/weir/weir.sock --node core=https://192.0.2.1:9478 \
     --cert me.pem --key me.key --ca weirs.pem --link edge-core --from edge attack.pcap
@@ -66,9 +64,9 @@ captures for packets that came again and again with a lower TTL.`,
 	listFlag(f, "node", "`NAME=ADDRESS` of a node to ask, a socket's path or https://HOST:PORT; repeat for more", appendText(&nodes))
 	listFlag(f, "link", "`A-B`, two nodes between which packets are forwarded, or A:B; repeat for more", appendText(&q.Links))
 	f.StringVar(&q.From, "from", "", "`node` where the packets arrived")
-	f.StringVar(&cert, "cert", "", "`file` of one's certificate, for https")
-	f.StringVar(&key, "key", "", "`file` of its private key")
-	f.StringVar(&ca, "ca", "", "`file` of the authorities for the certificates of weirs")
+	f.StringVar(&cert, "cert", "", "`file` with the client certificate, for https")
+	f.StringVar(&key, "key", "", "`file` with its private key")
+	f.StringVar(&ca, "ca", "", "`file` with the authorities of the nodes' certificates")
 	count := f.Int("count", 10, "`number` of packets of each capture to trace; 0 is all")
 	loops := f.Bool("loops", false, "find loops in the captures")
 	socketFlag(f, &socket)
@@ -80,8 +78,8 @@ captures for packets that came again and again with a lower TTL.`,
 		if *loops {
 			for _, name := range []string{"node", "socket", "cert", "key", "ca", "link", "from", "window", "count"} {
 				if f.Changed(name) {
-					return usageError{fmt.Errorf("--%s with --loops: that asks no weir, and looks through all of the captures; "+
-						"a weir that finds loops itself tells of them in its log and by weir events", name)}
+					return usageError{fmt.Errorf("--%s with --loops: that asks no node, and searches all of the captures; "+
+						"a daemon that finds loops itself reports them in its log and in weir events", name)}
 				}
 			}
 			return findLoops(c.OutOrStdout(), captures, *asJSON)
@@ -93,7 +91,7 @@ captures for packets that came again and again with a lower TTL.`,
 			client := api.Dial(n.address)
 			if strings.Contains(n.address, "://") {
 				if cert == "" || key == "" || ca == "" {
-					return usageError{fmt.Errorf("node %s: to ask by https takes a certificate, --cert with its --key, and --ca", n.name)}
+					return usageError{fmt.Errorf("node %s: https requires a certificate: --cert with its --key, and --ca", n.name)}
 				}
 				var err error
 				if client, err = api.DialTLS(n.address, cert, key, ca); err != nil {
@@ -174,7 +172,7 @@ func printTrace(w io.Writer, t digests.Trace, nodes int) {
 		fmt.Fprintf(w, "  %s: unknown, no answer or no digests of that time\n", node)
 	}
 	if len(t.Seen) == 0 && len(t.Unknown) < nodes {
-		fmt.Fprintln(w, "  no other node has seen it")
+		fmt.Fprintln(w, "  no node has seen it")
 	}
 	if t.Path != nil {
 		fmt.Fprintf(w, "  path, back from %s; by chance there are %.2g nodes too many on it:\n", t.Path.Node, t.Extra)

@@ -78,10 +78,10 @@ func TestTrace(t *testing.T) {
 		nowhere bool // one that does not answer as well
 		want    string
 	}{
-		{&at, false, "  no other node has seen it\n"},
+		{&at, false, "  no node has seen it\n"},
 		{&late, false, "  n: unknown, no answer or no digests of that time\n"},
 		{nil, false, "  n: unknown, no answer or no digests of that time\n"},
-		{&at, true, "  x: unknown, no answer or no digests of that time\n  no other node has seen it\n"},
+		{&at, true, "  x: unknown, no answer or no digests of that time\n  no node has seen it\n"},
 	} {
 		args, code := []string{"trace", "--node", "n=" + ofSince(c.since), file}, exitOK
 		if c.nowhere {

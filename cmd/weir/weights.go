@@ -20,14 +20,15 @@ func newWeights() *cobra.Command {
 	var socket string
 	c := &cobra.Command{
 		Use:   "weights",
-		Short: "Say how many bits hot elements are given, and what it is worth",
-		Long: `Shows which elements of the traffic a running weir has found hot, and how many
-bits of the filter each is tested by (k_e): the more packets an element has, the
-more bits, and the fewer of its packets are mistaken for listed ones.
+		Short: "Show the weights of hot elements, and their effect",
+		Long: `Shows the hot elements of the traffic, and how many bits of the filter are
+tested for each (k_e): the more packets an element has, the more bits, and the
+fewer of its packets are mistaken for listed ones.
 
-Above them stand the rates of such false positives, as shares of the unlisted
-packets: predicted with these bits, predicted with as many bits for all, and
-measured. An element contributes its part to the first; a listed one has none.`,
+Above them are the false-positive rates, as shares of the unlisted packets:
+predicted with these bits, predicted with the same number of bits for all, and
+measured. The last column is an element's share of the first; a listed element
+has none.`,
 		Example: `  weir weights
   weir weights --limit 10
   weir weights --json | jq -r '.elements[] | [.element, .k] | @tsv'`,

@@ -139,7 +139,7 @@ func TestFeeds(t *testing.T) {
 			d.wait("feed failed, the old contents stay", `"entries":4`, `"list":"`+f.name+`"`, `"failure":"`+f.failure+`"`)
 		}
 	}
-	g.refuses([]string{"1 of 1", "what they held before stays in force"}, "refresh", "missing")
+	g.refuses([]string{"1 of 1", "their old contents stay active"}, "refresh", "missing")
 
 	d.kill()
 	g.filters("killed", held, later)

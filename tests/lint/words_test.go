@@ -34,8 +34,6 @@ var phrases = []struct {
 // pending are the directories whose words are yet to be revised. It may only
 // shrink.
 var pending = []string{
-	"cmd/weir",
-	"cmd/weir/packaging",
 	"control/api",
 	"control/attach",
 	"control/capture",
