@@ -13,7 +13,7 @@ import (
 	"weir/loader"
 )
 
-// family is all metrics of a name.
+// family is a metric family: all metrics with the same name.
 type family struct {
 	*prometheus.Desc
 	kind prometheus.ValueType
@@ -35,7 +35,8 @@ func gauge(name, help string, labels ...string) family {
 	return family{describe(name, help, labels...), prometheus.GaugeValue}
 }
 
-// They stand first, so that metrics are made in the order in which they stand.
+// These come first: package variables are initialised in dependency order, and
+// families lists the metrics in the order of the source.
 var (
 	trackerLabels   = []string{"tracker", "key", "unit", "action"}
 	feedLabels      = []string{"list", "source"}
@@ -45,84 +46,84 @@ var (
 var (
 	build   = gauge("weir_build_info", "Always 1.", "version", "go_version")
 	filter  = gauge("weir_filter_info", "Always 1. The mode is exact or approx.", "mode")
-	monitor = gauge("weir_monitor", "Whether listed packets are only counted, and none is dropped.")
+	monitor = gauge("weir_monitor", "Whether weir is in monitor mode: listed packets are counted, none is dropped.")
 
-	attached  = gauge("weir_interface_attached", "Whether weir filters on the interface; 0 while it is gone, or another's.", interfaceLabels...)
-	placed    = gauge("weir_interface_info", "Always 1, while attached. XDP runs native, generic or offload.", append(interfaceLabels, "xdp")...)
-	packets   = counter("weir_packets_total", "Packets that came in, by the reason with which they left. The verdict is pass or drop.", append(interfaceLabels, "reason", "verdict")...)
-	octets    = counter("weir_bytes_total", "Bytes of the packets that came in, from the Ethernet header on.", append(interfaceLabels, "reason", "verdict")...)
-	penalties = gauge("weir_penalties", "Heavy flows that are limited or blocked.", interfaceLabels...)
-	lost      = counter("weir_events_lost_total", "Events that found the buffer full.", interfaceLabels...)
-	looping   = counter("weir_loop_packets_total", "Packets by what became of the filter by which loops are found; outcome looped are those in one.", append(interfaceLabels, "outcome")...)
-	refused   = counter("weir_penalties_refused_total", "Heavy flows that were not limited or blocked, because there was no room for another penalty.")
+	attached  = gauge("weir_interface_attached", "Whether weir filters the interface; 0 while it is gone, detached or taken over.", interfaceLabels...)
+	placed    = gauge("weir_interface_info", "Always 1, while attached. The XDP mode is native, generic or offload.", append(interfaceLabels, "xdp")...)
+	packets   = counter("weir_packets_total", "Packets received, by reason. The verdict is pass or drop.", append(interfaceLabels, "reason", "verdict")...)
+	octets    = counter("weir_bytes_total", "Bytes of the packets received, from the Ethernet header on.", append(interfaceLabels, "reason", "verdict")...)
+	penalties = gauge("weir_penalties", "Heavy flows that are rate-limited or blocked now.", interfaceLabels...)
+	lost      = counter("weir_events_lost_total", "Events lost because the buffer was full.", interfaceLabels...)
+	looping   = counter("weir_loop_packets_total", "Packets by the outcome of loop detection; those in a loop have the outcome looped.", append(interfaceLabels, "outcome")...)
+	refused   = counter("weir_penalties_refused_total", "Heavy flows that were not rate-limited or blocked, because there was no room for another penalty.")
 
-	listPackets = counter("weir_list_packets_total", "Packets that a block list has caught, in monitor mode too; of the list \"unattributed\" where no table tells the list, as in approximate mode.", "list")
-	listBytes   = counter("weir_list_bytes_total", "Bytes of the packets that a block list has caught.", "list")
-	entries     = gauge("weir_list_entries", "Entries in force. The action is block or allow.", "list", "action")
-	listRefused = gauge("weir_list_refused", "Whether what the list's sources hold now is refused: what they held before stays.", "list", "action")
-	badLines    = gauge("weir_list_bad_lines", "Lines that were left out because they are no entries.", "list", "action")
+	listPackets = counter("weir_list_packets_total", "Packets that matched a block list, also in monitor mode. In approximate mode the list is unknown: they count as \"unattributed\".", "list")
+	listBytes   = counter("weir_list_bytes_total", "Bytes of the packets that matched a block list.", "list")
+	entries     = gauge("weir_list_entries", "Active entries. The action is block or allow.", "list", "action")
+	listRefused = gauge("weir_list_refused", "Whether the current contents of the list's sources were refused; the previous ones stay active.", "list", "action")
+	badLines    = gauge("weir_list_bad_lines", "Lines skipped because they are not valid entries.", "list", "action")
 
-	generation = gauge("weir_generation", "Number of the generation in force, 1 for the first since weir began.")
+	generation = gauge("weir_generation", "Number of the active generation, from 1 at the start.")
 	mapBytes   = gauge("weir_map_bytes", "Kernel memory of the filter maps.")
-	loads      = describe("weir_load_duration_seconds", "Time from beginning to read the lists until they were in force.")
-	updates    = describe("weir_update_duration_seconds", "Time until changes to the lists were in force that were made in place.")
+	loads      = describe("weir_load_duration_seconds", "Time from the start of reading the lists until they were active.")
+	updates    = describe("weir_update_duration_seconds", "Time until changes made in place were active.")
 
-	reloads        = counter("weir_reloads_total", "Times that all lists were put in force anew. The outcome is done, or refused: then the old ones stay.", "outcome")
-	lastReload     = gauge("weir_last_reload_successful", "Whether that succeeded last, or at the start; otherwise the old lists stay.")
-	lastReloadTime = gauge("weir_last_reload_timestamp_seconds", "When that was tried last.")
-	lastDoneTime   = gauge("weir_last_reload_success_timestamp_seconds", "When that succeeded last.")
-	configReload   = gauge("weir_config_last_reload_successful", "Whether the configuration was taken when it was last read; otherwise the old one stays.")
-	configDoneTime = gauge("weir_config_last_reload_success_timestamp_seconds", "When the configuration in force was read.")
+	reloads        = counter("weir_reloads_total", "Reloads of all lists. The outcome is done, or refused: then the old lists stay.", "outcome")
+	lastReload     = gauge("weir_last_reload_successful", "Whether the last reload, or the start, succeeded; otherwise the old lists stay.")
+	lastReloadTime = gauge("weir_last_reload_timestamp_seconds", "When the lists were last reloaded, with either outcome.")
+	lastDoneTime   = gauge("weir_last_reload_success_timestamp_seconds", "When the last successful reload was.")
+	configReload   = gauge("weir_config_last_reload_successful", "Whether the configuration was valid when it was last read; otherwise the old one stays.")
+	configDoneTime = gauge("weir_config_last_reload_success_timestamp_seconds", "When the active configuration was read.")
 
-	predicted       = gauge("weir_false_positive_predicted_ratio", "Share of unlisted packets that the filter takes for listed ones, as computed, if no element were hot.")
-	weighted        = gauge("weir_false_positive_weighted_ratio", "Share of unlisted packets that the cascade takes for listed ones, as computed with the weights in force. In exact mode the table clears them.")
-	measured        = gauge("weir_false_positive_measured_ratio", "Share of unlisted packets that the cascade takes for listed ones, as counted of late.")
-	measuredPackets = gauge("weir_false_positive_measured_packets", "Unlisted packets of late, by which the measured ratio is told: it is uncertain while they are few.")
-	hot             = gauge("weir_hot_elements", "Elements that have bits of their own.")
+	predicted       = gauge("weir_false_positive_predicted_ratio", "Predicted share of unlisted packets that the filter takes for listed, if no element were hot.")
+	weighted        = gauge("weir_false_positive_weighted_ratio", "Predicted share of unlisted packets that the cascade takes for listed, with the active weights. In exact mode the table clears them.")
+	measured        = gauge("weir_false_positive_measured_ratio", "Measured share of unlisted packets that the cascade takes for listed, of recent traffic.")
+	measuredPackets = gauge("weir_false_positive_measured_packets", "Recent unlisted packets that the measured ratio is computed from: while they are few, it is uncertain.")
+	hot             = gauge("weir_hot_elements", "Hot elements: those of which more bits are tested than of the rest.")
 
-	groupsWanted  = gauge("weir_multicast_groups", "Groups that any interface wants, to which packets are forwarded.")
-	groupsMax     = gauge("weir_multicast_max_groups", "Groups that the filters were planned for.")
-	copiedPackets = counter("weir_multicast_copied_packets_total", "Packets to groups that an interface wants: copied to all of them, whose filters drop what they do not list.")
+	groupsWanted  = gauge("weir_multicast_groups", "Groups that at least one interface wants.")
+	groupsMax     = gauge("weir_multicast_max_groups", "Groups that the filters have room for.")
+	copiedPackets = counter("weir_multicast_copied_packets_total", "Packets to groups that some interface wants: copied to all interfaces, whose filters drop groups that they do not contain.")
 	copiedBytes   = counter("weir_multicast_copied_bytes_total", "Bytes of the packets that were copied.")
-	leftPackets   = counter("weir_multicast_left_packets_total", "Packets to groups that no interface wants: left to the network stack.")
+	leftPackets   = counter("weir_multicast_left_packets_total", "Packets to groups that no interface wants, left to the network stack.")
 	leftBytes     = counter("weir_multicast_left_bytes_total", "Bytes of the packets to groups that no interface wants.")
-	portThere     = gauge("weir_multicast_interface_present", "Whether the interface is there, and multicast can be forwarded to it.", interfaceLabels...)
+	portThere     = gauge("weir_multicast_interface_present", "Whether the interface exists and multicast can be forwarded to it.", interfaceLabels...)
 	portGroups    = gauge("weir_multicast_interface_groups", "Groups that the interface wants.", interfaceLabels...)
-	portRate      = gauge("weir_multicast_false_positive_ratio", "Share of the groups that the interface does not want which its filter lists all the same, by the bits that are set in the kernel now.", interfaceLabels...)
-	portPlanned   = gauge("weir_multicast_false_positive_planned_ratio", "Share of the groups that an interface does not want which its filter would list all the same, as computed for one with all the groups that it was planned for.")
-	portPackets   = counter("weir_multicast_packets_total", "Copies for the interface, by what its filter said: pass or drop.", append(interfaceLabels, "verdict")...)
+	portRate      = gauge("weir_multicast_false_positive_ratio", "Share of the unwanted groups that the interface's filter matches by mistake, computed from the bits that are set.", interfaceLabels...)
+	portPlanned   = gauge("weir_multicast_false_positive_planned_ratio", "The same share, planned for a filter with the maximum number of groups.")
+	portPackets   = counter("weir_multicast_packets_total", "Copies for the interface, by its filter's verdict: pass or drop.", append(interfaceLabels, "verdict")...)
 	portBytes     = counter("weir_multicast_bytes_total", "Bytes of the copies for the interface.", append(interfaceLabels, "verdict")...)
 
-	trackerPackets = counter("weir_tracker_packets_total", "Packets that a tracker has counted. The action on heavy flows is report, limit, block, or learn where weights come of it.", trackerLabels...)
+	trackerPackets = counter("weir_tracker_packets_total", "Packets that a tracker has counted. The action on heavy flows is report, limit or block; learn: weights are learned from them.", trackerLabels...)
 	trackerBytes   = counter("weir_tracker_bytes_total", "Bytes of the packets that a tracker has counted.", trackerLabels...)
 	trackerDenied  = counter("weir_tracker_denied_packets_total", "Packets that a tracker could not count exactly, because the flow memory was full.", trackerLabels...)
 	trackerFlows   = gauge("weir_tracker_flows", "Flows in the flow memory, in the last interval.", trackerLabels...)
 	trackerHeavy   = gauge("weir_tracker_heavy_flows", "Flows over the threshold, in the last interval.", trackerLabels...)
 
 	digestPackets = counter("weir_digest_packets_total", "Packets that passed and whose digests were recorded.", interfaceLabels...)
-	digestSkipped = counter("weir_digest_skipped_packets_total", "Packets that passed without a digest, because they are cut off or malformed.", interfaceLabels...)
-	digestSlices  = gauge("weir_digest_slices", "Slices of time whose digests are in memory.", interfaceLabels...)
-	digestBytes   = gauge("weir_digest_bytes", "Memory of digests, with that of the kernel.", interfaceLabels...)
-	digestFill    = gauge("weir_digest_fill_ratio", "Share of the bits that are set in the last slice.", interfaceLabels...)
-	digestChance  = gauge("weir_digest_false_positive_ratio", "Probability that the last slice matches a packet that did not pass.", interfaceLabels...)
-	loops         = counter("weir_digest_loops_suspected_total", "Packets that came again and again with a lower TTL, as in a routing loop.", interfaceLabels...)
-	archiveSlices = gauge("weir_digest_archive_slices", "Slices of digests on disk.")
-	archiveBytes  = gauge("weir_digest_archive_bytes", "Disk that slices of digests take.")
-	archiveErrors = counter("weir_digest_archive_errors_total", "Slices of digests that could not be written to disk.")
+	digestSkipped = counter("weir_digest_skipped_packets_total", "Packets that passed without a digest, because they are truncated or malformed.", interfaceLabels...)
+	digestSlices  = gauge("weir_digest_slices", "Time slices whose digests are in memory.", interfaceLabels...)
+	digestBytes   = gauge("weir_digest_bytes", "Memory of digests, the kernel's included.", interfaceLabels...)
+	digestFill    = gauge("weir_digest_fill_ratio", "Share of the bits that are set in the last time slice.", interfaceLabels...)
+	digestChance  = gauge("weir_digest_false_positive_ratio", "Probability that the last time slice matches a packet that did not pass.", interfaceLabels...)
+	loops         = counter("weir_digest_loops_suspected_total", "Packets that came repeatedly with a decreasing TTL, as in a routing loop.", interfaceLabels...)
+	archiveSlices = gauge("weir_digest_archive_slices", "Time slices of digests on disk.")
+	archiveBytes  = gauge("weir_digest_archive_bytes", "Disk space of digests.")
+	archiveErrors = counter("weir_digest_archive_errors_total", "Time slices of digests that could not be written to disk.")
 
-	feedEntries  = gauge("weir_feed_entries", "Entries of a list's source that are in force.", feedLabels...)
-	feedInterval = gauge("weir_feed_interval_seconds", "How often the source is to be read.", feedLabels...)
-	feedSuccess  = gauge("weir_feed_last_success_timestamp_seconds", "When the source was last known to hold what is in force; 0: never.", feedLabels...)
-	feedAttempt  = gauge("weir_feed_last_attempt_timestamp_seconds", "When it was last tried to read the source; 0: never.", feedLabels...)
-	feedFailures = gauge("weir_feed_failed_attempts", "Attempts that have failed since one succeeded.", feedLabels...)
-	feedFailing  = gauge("weir_feed_failing", "Always 1, while the last attempt is one that has failed; the label says how.", append(feedLabels, "failure")...)
-	feedUnsaved  = gauge("weir_feed_unsaved", "Whether what is in force could not be saved: a restart would not find it.", feedLabels...)
+	feedEntries  = gauge("weir_feed_entries", "Active entries of a list's source.", feedLabels...)
+	feedInterval = gauge("weir_feed_interval_seconds", "Interval at which the source is read.", feedLabels...)
+	feedSuccess  = gauge("weir_feed_last_success_timestamp_seconds", "When the source was last known to contain the active entries; 0: never.", feedLabels...)
+	feedAttempt  = gauge("weir_feed_last_attempt_timestamp_seconds", "When the last attempt to read the source ended; 0: never.", feedLabels...)
+	feedFailures = gauge("weir_feed_failed_attempts", "Failed attempts since the last successful one.", feedLabels...)
+	feedFailing  = gauge("weir_feed_failing", "Always 1, while the last attempt has failed; the label names the failure.", append(feedLabels, "failure")...)
+	feedUnsaved  = gauge("weir_feed_unsaved", "Whether the active entries could not be saved: a restart would not find them.", feedLabels...)
 )
 
-// unattributed names the hits of no list.
+// unattributed is the list label of hits whose list is unknown.
 const unattributed = "unattributed"
 
-// collector asks a source when it is asked itself.
+// collector implements prometheus.Collector: each collection takes a snapshot.
 type collector struct{ source Source }
 
 func (c collector) Describe(to chan<- *prometheus.Desc) {
@@ -172,7 +173,7 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// sink takes metrics of which it makes those of Prometheus.
+// sink converts values to Prometheus metrics and sends them.
 type sink chan<- prometheus.Metric
 
 func (s sink) put(f family, value float64, labels ...string) {
@@ -182,8 +183,8 @@ func (s sink) put(f family, value float64, labels ...string) {
 	s <- prometheus.MustNewConstMetric(f.Desc, f.kind, value, labels...)
 }
 
-// printable is a label's value: names of files and interfaces may hold bytes
-// that are no UTF-8, and one of them would cost the whole scrape.
+// printable returns a valid label value: names of files and interfaces need not be
+// UTF-8, and one invalid value fails the whole scrape.
 func printable(s string) string {
 	if utf8.ValidString(s) {
 		return s

@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write the table of "+page)
 
-// What is said of the metrics elsewhere.
+// The files that document or use the metrics.
 const (
 	page      = "../../docs/observability.md"
 	dashboard = "../../docs/observability/dashboard.json"
@@ -28,7 +28,7 @@ const (
 	alertTest = "testdata/alerts_test.yaml"
 )
 
-// metric is what is exported under a name.
+// metric describes an exported metric.
 type metric struct {
 	kind, help string
 	labels     []string
@@ -68,7 +68,7 @@ func read(t *testing.T, file string) []byte {
 	return b
 }
 
-// TestTable holds the page's table to the code.
+// TestTable compares the page's table with the code.
 func TestTable(t *testing.T) {
 	const head = "| metric | type | labels | |\n|---|---|---|---|\n"
 	want := head
@@ -101,14 +101,14 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// use is where metrics are used.
+// use is an expression that uses metrics.
 type use struct {
 	where string
 	expr  string // of PromQL
-	text  string // with names of labels in it
+	text  string // with label names in it
 }
 
-// panel is what matters of a dashboard's panel.
+// panel contains the tested fields of a dashboard's panel.
 type panel struct {
 	ID         int
 	Type       string
@@ -116,13 +116,13 @@ type panel struct {
 	Datasource struct{ UID string }
 	GridPos    struct{ X, Y, W, H int }
 	Targets    []struct{ RefID, Expr, LegendFormat string }
-	// What numbers are, by Grafana's name of a unit.
+	// Unit is Grafana's name of a unit.
 	FieldConfig struct {
 		Defaults struct{ Unit string }
 	}
 }
 
-// units and types are those of Grafana's that the dashboard has a use for.
+// units and types are the ones that the dashboard uses.
 var (
 	units = []string{"", "short", "pps", "bps", "s", "bytes", "percentunit"}
 	types = []string{"row", "stat", "timeseries", "table"}
@@ -204,11 +204,10 @@ var (
 	groupPattern  = regexp.MustCompile(`\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)`)
 	stringPattern = regexp.MustCompile(`"[^"]*"`)
 	inTextPattern = regexp.MustCompile(`(?:\{\{|\$labels\.)([a-z_]+)`)
-	toldPattern   = regexp.MustCompile(`\bweir_[a-z_]+`)
+	metricPattern = regexp.MustCompile(`\bweir_[a-z_]+`)
 )
 
-// What the dashboard and the rules ask for is exported, with the labels by which
-// they ask.
+// Metrics and labels that the dashboard and the rules use are exported.
 func TestUses(t *testing.T) {
 	metrics := exported(t)
 	metrics["up"] = metric{}
@@ -250,7 +249,7 @@ func TestUses(t *testing.T) {
 	}
 	// Names in prose and in comments, too.
 	for _, file := range []string{page, alerts} {
-		for _, name := range toldPattern.FindAllString(string(read(t, file)), -1) {
+		for _, name := range metricPattern.FindAllString(string(read(t, file)), -1) {
 			if _, ok := metrics[name]; !ok {
 				t.Errorf("%s: %s is not exported", file, name)
 			}
@@ -305,8 +304,8 @@ func TestAlertsTested(t *testing.T) {
 	}
 }
 
-// Prometheus's own tool takes what is exported, every expression, and the rules,
-// and these fire when they should.
+// promtool accepts the metrics, every expression and the rules, and the rules fire
+// when they should.
 func TestPromtool(t *testing.T) {
 	path, err := exec.LookPath("promtool")
 	if err != nil {

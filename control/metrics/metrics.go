@@ -1,9 +1,9 @@
-// Package metrics tells Prometheus what weir does.
+// Package metrics exports what weir does to Prometheus.
 //
-// It keeps nothing: each scrape asks a [Source] for a [Snapshot]. Names and
+// It keeps no state: each scrape asks a [Source] for a [Snapshot]. Names and
 // labels are an interface to dashboards and alert rules, which outlive many
-// versions: docs/observability.md lists them, and a test holds it to the code.
-// No label has a value that traffic chooses, such as an address.
+// versions: docs/observability.md lists them, and a test compares it with the
+// code. Traffic does not choose the value of any label: no label is an address.
 package metrics
 
 import (
@@ -13,41 +13,40 @@ import (
 	"weir/loader"
 )
 
-// Source is a running weir, as a scrape asks it: at any time, and from several
-// goroutines at once.
+// Source is what a scrape reads: a running daemon. It is safe for concurrent use.
 type Source interface {
-	// Metrics gives what must not change afterwards.
+	// Metrics returns a snapshot, which does not change afterwards.
 	Metrics() Snapshot
 }
 
-// Snapshot is the state of a running weir. Counters never go back while it runs,
-// whatever becomes of interfaces and lists.
+// Snapshot is the state of a running daemon. Its counters never decrease while the
+// daemon runs, even if interfaces and lists go.
 type Snapshot struct {
-	Version string // weir's
+	Version string // of weir
 
-	Interfaces []Interface // those that are gone included
+	Interfaces []Interface // including those that are gone
 	Lists      []List
-	Hits       map[string]loader.Counter // by block list, "" those that no table attributes
+	Hits       map[string]loader.Counter // by block list; "": the list is unknown
 	Trackers   []Tracker
-	Refused    uint64 // penalties that found no room
+	Refused    uint64 // penalties for which there was no room
 	Digests    []Digests
 	Archive    *Archive     // of digests; nil: there is none
-	Feeds      []*feed.Feed // none where lists are files that are read when weir is told to
+	Feeds      []*feed.Feed // of the lists that have sources
 
 	Mode       string // exact or approx
-	Monitor    bool   // count, and drop nothing
+	Monitor    bool   // count listed packets, and drop none
 	Generation int    // 1 for the first since weir began
 	MapBytes   int    // of the generation's filter maps
-	Hot        int    // elements that have bits of their own
+	Hot        int    // elements of which more bits are tested than of the rest
 
-	// Rates of false positives are shares of the unlisted packets, 0 … 1; nil
-	// where they are not known.
+	// False-positive rates are shares of the unlisted packets, 0 … 1; nil where
+	// they are unknown.
 	Predicted       float64  // of the filter, as if no element were hot
-	Weighted        *float64 // of the cascade alone, with the weights that are in force
+	Weighted        *float64 // of the cascade alone, with the active weights
 	Measured        *float64 // of the cascade alone
-	MeasuredPackets float64  // that Measured was told by, of which old ones fade
+	MeasuredPackets float64  // that Measured is computed from; older ones weigh less
 
-	Loads   Durations // from reading the lists to having them in force
+	Loads   Durations // from the start of reading the lists until they are active
 	Updates Durations // of changes in place
 	Reloads Reloads   // of the lists
 	Config  *Reloads  // of the configuration; nil: there is none
@@ -55,13 +54,13 @@ type Snapshot struct {
 	Multicast *Multicast // nil: none is forwarded
 }
 
-// Multicast is what is forwarded to groups.
+// Multicast is the state of multicast forwarding.
 type Multicast struct {
-	Groups    int            // that any port wants
-	MaxGroups int            // that there may be
-	Planned   float64        // rate of false positives of a filter that is full
-	Copied    loader.Counter // to the ports
-	Left      loader.Counter // to the network stack, since no port wants them
+	Groups    int            // wanted by at least one port
+	MaxGroups int            // capacity
+	Planned   float64        // false-positive rate of a full filter
+	Copied    loader.Counter // packets copied to the ports
+	Left      loader.Counter // packets left to the network stack, since no port wants their group
 	Ports     []Port
 }
 
@@ -69,91 +68,90 @@ type Multicast struct {
 type Port struct {
 	loader.Target
 	There             bool
-	Groups            int     // that it wants
-	FalsePositiveRate float64 // of its filter, by the bits that are set in its memory
+	Groups            int     // wanted
+	FalsePositiveRate float64 // of its filter, computed from the bits that are set
 	Sent, Dropped     loader.Counter
 }
 
 // Interface is what an interface has counted.
 type Interface struct {
 	loader.Target
-	XDP       string // native, generic or offload; "" while the interface is gone, or another's
+	XDP       string // native, generic or offload; "" while the interface is gone or filtered by another program
 	Counts    []Count
-	Penalties *int   // in force; nil: no tracker of the interface may punish
-	Lost      uint64 // events that found the buffer full
+	Penalties *int   // active; nil: no tracker of the interface may punish
+	Lost      uint64 // events lost because the buffer was full
 
-	// Loops are the packets by what became of their loop filter, nil: nobody looks
-	// for loops.
+	// Loops counts packets by the outcome of loop detection; nil where that is off.
 	Loops *[loader.LoopOutcomes]uint64
 }
 
-// Count is the packets that have left for a reason, with a verdict: that of some
-// reasons depends on the configuration.
+// Count is the number of packets with a reason. The verdict of some reasons depends
+// on the configuration.
 type Count struct {
 	Reason string
 	Drops  bool
 	loader.Counter
 }
 
-// List is a list that is in force.
+// List is an active list.
 type List struct {
 	Name     string
 	Allow    bool // otherwise its entries are blocked
 	Entries  int
-	BadLines int  // that were left out
-	Refused  bool // what its sources hold is not in force, and what they held before is
+	BadLines int  // skipped
+	Refused  bool // the current contents of its sources were refused, the previous ones are active
 }
 
-// Tracker is what a tracker has counted in all its intervals, and what it found
-// in the last one.
+// Tracker is what a tracker counted in all its intervals, and its findings in the
+// last one.
 type Tracker struct {
 	Number int    // 1 for the first
 	Key    string // what makes a flow: src, dst, flow, or a prefix as in src/24
-	Unit   string // what is heavy by: packets or bytes
-	Action string // on heavy flows: report, limit or block; "learn" where weights come of it
+	Unit   string // of the threshold: packets or bytes
+	Action string // on heavy flows: report, limit or block; "learn" for the tracker that weights are learned from
 
 	loader.Counter
-	Denied uint64 // packets whose flow found the flow memory full
+	Denied uint64 // packets not counted exactly, because the flow memory was full
 
 	Flows int // in the flow memory
 	Heavy int // over the threshold
 }
 
-// Digests is what is recorded of the packets that pass an interface.
+// Digests describes the digests of packets that passed an interface.
 type Digests struct {
 	loader.Target
 	Packets uint64  // recorded
 	Skipped uint64  // cut off or malformed
-	Loops   uint64  // packets that are suspected to run in a circle
+	Loops   uint64  // packets suspected to be in a routing loop
 	Slices  int     // of time, in memory
-	Bytes   int     // of memory, with that of the kernel
-	Fill    float64 // of the last slice: the share of its bits that are set
-	Chance  float64 // that it matches a packet that did not pass
+	Bytes   int     // of memory, the kernel's included
+	Fill    float64 // share of the bits that are set in the last slice
+	Chance  float64 // false-positive rate of the last slice
 }
 
-// Archive is what there is of digests on disk.
+// Archive describes the digests on disk.
 type Archive struct {
 	Slices int
 	Bytes  int64
 	Errors uint64 // slices that could not be written
 }
 
-// Reloads is what came of putting all lists, or a configuration, in force anew.
+// Reloads counts reloads of all lists, or of the configuration, by outcome.
 type Reloads struct {
 	Done, Refused  uint64
-	Last, LastDone time.Time // of either; the start counts
-	Failed         bool      // the last one was refused, and what was in force stays
+	Last, LastDone time.Time // of any outcome, and of success; the start counts
+	Failed         bool      // the last one was refused, and the previous state stays active
 }
 
 // bounds are the upper limits of a histogram's buckets, in seconds: from changes
 // of some entries in place to a hundred million on a small router.
 var bounds = [...]float64{.001, .0025, .01, .025, .1, .25, 1, 2.5, 6, 10, 30, 60, 300}
 
-// Durations is a histogram. A copy of it is a snapshot.
+// Durations is a histogram. The zero value is empty, and a copy is a snapshot.
 type Durations struct {
 	count uint64
 	sum   float64
-	upTo  [len(bounds)]uint64 // as many as took no longer than the bound
+	upTo  [len(bounds)]uint64 // number of durations up to the bound
 }
 
 // Observe adds a duration.
