@@ -32,6 +32,28 @@ func identify(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, uidKey{}, peer.Uid)
 }
 
+// Caller is who asks: a user of this host, or over TCP, where UID is NoUID, the
+// subject of the client's certificate.
+type Caller struct {
+	UID    uint32
+	Client string
+}
+
+type callerKey struct{}
+
+// CallerOf returns who asks, and false if no request of the API does.
+func CallerOf(ctx context.Context) (Caller, bool) {
+	c, ok := ctx.Value(callerKey{}).(Caller)
+	return c, ok
+}
+
+// withCaller returns the context of a request, with its caller.
+func withCaller(q *http.Request) context.Context {
+	var c Caller
+	c.UID, c.Client = caller(q)
+	return context.WithValue(q.Context(), callerKey{}, c)
+}
+
 // caller is who has sent a request: the user, or over TLS the subject of the
 // client's certificate.
 func caller(q *http.Request) (uid uint32, client string) {

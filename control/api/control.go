@@ -27,6 +27,9 @@ type Change struct {
 	TTL    float64 `json:"ttl_seconds,omitempty"` // after which they expire; 0: never
 	Reason string  `json:"reason,omitempty"`      // for who asks later
 
+	// Import says that the entries come from a file: the audit calls the change so.
+	Import bool `json:"import,omitempty"`
+
 	// Who asks, as the server found out: a user of this host, or over TCP, where
 	// UID is NoUID, the subject of the client's certificate.
 	UID    uint32 `json:"-"`
@@ -146,7 +149,7 @@ func controlRoutes(c Daemon) []route {
 		{http.MethodPost, refreshPath, refresh},
 		{http.MethodPost, refreshListPath, refresh},
 		{http.MethodPost, reloadPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-			changes, err := c.Reload(q.Context())
+			changes, err := c.Reload(withCaller(q))
 			return Reloaded{list(changes)}, err
 		}},
 		{http.MethodGet, explainPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {

@@ -78,7 +78,7 @@ func decode(r io.Reader, v any) error {
 
 // kinds are JSON's words for the kinds of a change's fields.
 var kinds = map[reflect.Kind]string{
-	reflect.String: "a string", reflect.Float64: "a number", reflect.Slice: "an array",
+	reflect.String: "a string", reflect.Float64: "a number", reflect.Slice: "an array", reflect.Bool: "true or false",
 }
 
 // check says what is wrong with a change, as far as it does not take the lists
@@ -90,8 +90,8 @@ func (c *Change) check() error {
 		return bad("action %q: want %q or %q", c.Action, Block, Allow)
 	case len(c.Entries) == 0:
 		return bad("no entries")
-	case c.Remove && (c.TTL != 0 || c.Reason != ""):
-		return bad("ttl_seconds and reason are for entries to be added")
+	case c.Remove && (c.TTL != 0 || c.Reason != "" || c.Import):
+		return bad("ttl_seconds, reason and import are for entries to be added")
 	case c.TTL < 0 || c.TTL > maxTTL:
 		return bad("ttl_seconds %v: want up to %d, a hundred years, or 0 for ever", c.TTL, maxTTL)
 	case len(c.Reason) > journal.MaxReasonLen:

@@ -24,6 +24,7 @@ func (d *Daemon) Change(ctx context.Context, c api.Change) (changed api.Changed,
 		name = map[string]string{api.Block: DefaultBlock, api.Allow: DefaultAllow}[c.Action]
 	}
 	changed.List = name
+	var batch []journal.Change
 	err = d.Do(ctx, func() error {
 		l := d.prepared.list(name)
 		switch {
@@ -32,8 +33,8 @@ func (d *Daemon) Change(ctx context.Context, c api.Change) (changed api.Changed,
 		case string(l.Action) != c.Action:
 			return &api.BadRequest{Err: fmt.Errorf("list %s is one to %s by, not to %s by", name, l.Action, c.Action)}
 		}
-		batch, err := d.batch(l, c)
-		if err != nil {
+		var err error
+		if batch, err = d.batch(l, c); err != nil {
 			return err
 		}
 		n, err := d.change(batch)
@@ -43,6 +44,9 @@ func (d *Daemon) Change(ctx context.Context, c api.Change) (changed api.Changed,
 		}
 		return err
 	})
+	if err == nil {
+		d.auditChange(c, changed, batch)
+	}
 	return changed, err
 }
 

@@ -52,6 +52,7 @@ type Daemon struct {
 	do      chan func()
 	ctx     context.Context // done when Run ends
 	journal *journal.Journal
+	audit   *audit
 	manager *serve.Manager
 	attach  *attach.Manager
 
@@ -88,6 +89,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	}
 	d := &Daemon{
 		o: o, do: make(chan func()), feeds: make(map[*feed.Feed]context.CancelFunc), hub: events.NewHub(o.Log),
+		audit:  newAudit(c, o.Log),
 		attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log}),
 	}
 	if d.manager, err = serve.DialManager(); err != nil {

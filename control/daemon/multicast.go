@@ -167,6 +167,9 @@ func (d *Daemon) ChangeMulticast(ctx context.Context, c api.MulticastChange) (ch
 		changed.Unchanged = len(c.Groups) - len(batch)
 		return d.changeMulticast(port, batch, &changed)
 	})
+	if err == nil {
+		d.auditMulticast(c, changed)
+	}
 	return changed, err
 }
 

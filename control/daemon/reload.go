@@ -56,6 +56,7 @@ func (d *Daemon) Reload(ctx context.Context) (summary []string, err error) {
 	for _, line := range summary {
 		d.o.Log.Info("configuration", "change", line)
 	}
+	d.auditReload(ctx, summary)
 	return append(summary, warnings...), nil
 }
 

@@ -1,0 +1,132 @@
+package daemon
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/config"
+	"weir/control/feed"
+)
+
+func testAudit(t *testing.T) (a *audit, log *bytes.Buffer) {
+	t.Helper()
+	log = &bytes.Buffer{}
+	return newAudit(&config.Config{StateDir: feed.Path(t.TempDir())}, slog.New(slog.NewTextHandler(log, nil))), log
+}
+
+// auditLines returns the records of a file, all of which must be whole.
+func auditLines(t *testing.T, path string) (all []auditRecord) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var r auditRecord
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+func TestAudit(t *testing.T) {
+	a, log := testAudit(t)
+	r := auditRecord{
+		Time: time.Unix(1, 0).UTC(), Change: "block", List: "manual", Entries: 3, Changed: 2, First: []string{"192.0.2.1"},
+		TTL: 3600, Reason: "scans",
+	}
+	r.by(0, "")
+	a.record(r)
+	remote := auditRecord{Time: r.Time, Change: auditReload, Entries: 1, Changed: 1, First: []string{"mode: exact → approx"}}
+	remote.by(1<<32-1, "CN=console")
+	a.record(remote)
+	if got := auditLines(t, a.path); !reflect.DeepEqual(got, []auditRecord{r, remote}) || got[0].User != "root" {
+		t.Errorf("got %+v", got)
+	}
+	if s, err := os.Stat(a.path); err != nil || s.Mode() != 0o600 {
+		t.Errorf("%v, %v", s.Mode(), err)
+	}
+	for _, want := range []string{
+		"level=INFO msg=audit change=block list=manual entries=3 changed=2 first=[192.0.2.1] ttl=1h0m0s reason=scans uid=0 user=root source=socket\n",
+		"source=\"CN=console\"\n",
+	} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no %q in %s", want, log)
+		}
+	}
+}
+
+// A file that is full becomes the predecessor, and the one before that goes.
+func TestAuditRotates(t *testing.T) {
+	a, log := testAudit(t)
+	full := strings.Repeat("{}\n", maxAudit/3)
+	write(t, a.path+".1", "{}\n")
+	write(t, a.path, full)
+	a.record(auditRecord{Change: "block"})
+	if got := auditLines(t, a.path); len(got) != 1 || got[0].Change != "block" {
+		t.Errorf("%d records", len(got))
+	}
+	if before, err := os.ReadFile(a.path + ".1"); err != nil || string(before) != full {
+		t.Errorf("%d bytes, %v", len(before), err)
+	}
+	files, err := os.ReadDir(filepath.Dir(a.path))
+	if err != nil || len(files) != 2 || strings.Contains(log.String(), "level=ERROR") {
+		t.Errorf("%v, %v, %s", files, err, log)
+	}
+}
+
+// A line whose writing was interrupted spoils no other.
+func TestAuditAfterTornLine(t *testing.T) {
+	a, _ := testAudit(t)
+	write(t, a.path, `{"change":"blo`)
+	a.record(auditRecord{Change: "flush"})
+	a.record(auditRecord{Change: "block"})
+	text, err := os.ReadFile(a.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(text), "\n")
+	if len(lines) != 4 || lines[0] != `{"change":"blo` || !strings.Contains(lines[1], `"flush"`) || !strings.Contains(lines[2], `"block"`) {
+		t.Errorf("got %q", lines)
+	}
+}
+
+// What cannot be written is logged, whatever stands in the way.
+func TestAuditFails(t *testing.T) {
+	for name, prepare := range map[string]func(path string) error{
+		"directory": func(path string) error { return os.Mkdir(path, 0o700) },
+		"link":      func(path string) error { return os.Symlink("/dev/null", path) },
+		"none":      func(path string) error { return os.Remove(filepath.Dir(path)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, log := testAudit(t)
+			if err := prepare(a.path); err != nil {
+				t.Fatal(err)
+			}
+			a.record(auditRecord{Change: "block"})
+			if !strings.Contains(log.String(), "a change is missing in the audit") || !strings.Contains(log.String(), "msg=audit change=block") {
+				t.Errorf("the log is %s", log)
+			}
+		})
+	}
+}
+
+// Texts from outside are bounded, and stay valid.
+func TestAuditBounds(t *testing.T) {
+	a, log := testAudit(t)
+	long := strings.Repeat("é", 1<<16)
+	a.record(auditRecord{Change: "block", First: []string{long}, Reason: long, Source: long})
+	got := auditLines(t, a.path)
+	if n := log.Len(); len(got) != 1 || n > 4096 || strings.ContainsRune(got[0].Reason, '�') {
+		t.Errorf("%d bytes, %+v", n, got)
+	}
+}
