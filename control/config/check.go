@@ -180,7 +180,7 @@ func (a API) check() (errs quantity.FieldErrors) {
 	all := a.TLS.Cert != "" && a.TLS.Key != "" && a.TLS.ClientCA != ""
 	switch {
 	case a.Listen != "" && !all:
-		errs.Failf("listen", "it needs tls with cert, key and client_ca: whoever reaches the daemon controls the filter")
+		errs.Failf("listen", "it needs tls with cert, key and client_ca: a client that reaches the daemon controls the filter")
 	case a.Listen == "" && a.TLS != TLS{}:
 		errs.Failf("tls", "it is for listen, which is missing")
 	}

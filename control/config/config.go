@@ -261,8 +261,9 @@ type List struct {
 	// have both sides.
 	Direction engine.Direction `yaml:"direction"`
 
-	// When two lists match a packet, it is counted for the one of higher priority; of
-	// equals, for the first.
+	// A packet that several entries match is counted for the most specific one. If
+	// several lists have that entry, it is counted for the list of the highest
+	// priority; of equals, for the first.
 	Priority int `yaml:"priority,omitempty" min:"-1000" max:"1000"`
 
 	// How long an entry is kept after its source drops it. Default: it is removed at

@@ -185,7 +185,7 @@ func TestPrinted(t *testing.T) {
 // TestExample checks that the example's comments state the defaults.
 func TestExample(t *testing.T) {
 	c, d := parse(t, everything()), Default()
-	if len(c.Lists) != 6 || c.API.TLS.ClientCA == "" || len(c.Trackers) != 2 || len(c.Interfaces) != 2 {
+	if len(c.Lists) != 8 || c.API.TLS.ClientCA == "" || len(c.Trackers) != 2 || len(c.Interfaces) != 3 {
 		t.Fatalf("not all is there: %+v", c)
 	}
 	c.Interfaces, c.Monitor, c.Failsafe, c.Metrics, c.Trackers = nil, false, Failsafe{}, Metrics{}, nil
@@ -342,7 +342,7 @@ func TestErrors(t *testing.T) {
 		{eth0 + "failsafe: {prefixes: ['::1', '::2', '::3', '::4', '::5', '::6', '::7', '::8', '::9', 10.0.0.1]}", []string{
 			`2:12: failsafe.prefixes: there are 1 of IPv4 and 9 of IPv6: the maximum of each is 8`}, true},
 		{eth0 + "api: {listen: \":9478\", tls: {cert: /a, key: /b}}", []string{
-			`2:15: api.listen: it needs tls with cert, key and client_ca: whoever reaches the daemon controls the filter`}, true},
+			`2:15: api.listen: it needs tls with cert, key and client_ca: a client that reaches the daemon controls the filter`}, true},
 		{eth0 + "api: {tls: {cert: /a}}", []string{`2:7: api.tls: it is for listen, which is missing`}, true},
 		{eth0 + "trackers: [{key: src/129, threshold: 0/s}, {key: ip, threshold: 5}, {key: dst, threshold: 0%}]", []string{
 			`2:18: trackers[0].key: invalid key "src/129": want a prefix length from 1 to 32, or to 128 for IPv6 alone`,

@@ -15,7 +15,7 @@ const maxFileBytes = 4 << 30
 
 // AddFile adds a list that a file contains, "-" for standard input, and that is
 // required. It is called after the file. Nothing bounds how it may shrink:
-// whoever names a file may change it.
+// it is the operator's own.
 func (c *Config) AddFile(file string, action Action) (*List, error) {
 	path, err := filepath.Abs(file)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"go/token"
 	"os"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -51,6 +52,41 @@ func TestSchema(t *testing.T) {
 	}
 	if !bytes.Equal(Schema, want.Bytes()) {
 		t.Errorf("%s is not what the types say: go test ./control/config -run TestSchema -update", schemaFile)
+	}
+}
+
+// TestExampleShowsEachKey compares the example with the schema.
+func TestExampleShowsEachKey(t *testing.T) {
+	var schema any
+	if err := json.Unmarshal(Schema, &schema); err != nil {
+		t.Fatal(err)
+	}
+	keys := make(map[string]bool)
+	var walk func(any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			properties, _ := v["properties"].(map[string]any)
+			for key := range properties {
+				keys[key] = true
+			}
+			for _, v := range v {
+				walk(v)
+			}
+		case []any:
+			for _, v := range v {
+				walk(v)
+			}
+		}
+	}
+	walk(schema)
+	if len(keys) < 50 {
+		t.Fatalf("%d keys in the schema", len(keys))
+	}
+	for key := range keys {
+		if !regexp.MustCompile(`(?m)(^|[ {#])` + key + `:`).Match(Example) {
+			t.Errorf("weir.yaml does not show %s", key)
+		}
 	}
 }
 
