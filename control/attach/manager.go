@@ -200,6 +200,9 @@ func (m *Manager) load(e *engine.Generation, t loader.Target, s *loader.Stats) (
 // pass.
 func (m *Manager) undo() {
 	for _, i := range m.interfaces {
+		if i.Attachment == nil {
+			continue
+		}
 		if i.adopted {
 			m.Log.Warn("the new lists stay active where weir was filtering already", "interface", i.Target.String())
 		} else if err := i.Detach(); err != nil {

@@ -149,7 +149,9 @@ func TestStartUndone(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.Close()
-		targets = append(targets, Target{Target: loader.Target{Netns: l.A.Netns, Iface: l.A.Iface}}, Target{Target: loader.Target{Netns: l.B.Netns, Iface: "nosuch"}, Required: true})
+		targets = append(targets, Target{Target: loader.Target{Netns: l.A.Netns, Iface: l.A.Iface}},
+			Target{Target: loader.Target{Netns: l.B.Netns, Iface: "later"}},
+			Target{Target: loader.Target{Netns: l.B.Netns, Iface: "nosuch"}, Required: true})
 		if _, err := startManager(t, c, targets); !errors.Is(err, loader.ErrNoInterface) {
 			t.Fatal(err)
 		}
