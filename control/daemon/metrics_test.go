@@ -494,3 +494,66 @@ func TestMetricsServed(t *testing.T) {
 		}
 	}
 }
+
+// What interfaces counted is counted once, whatever they are called.
+func TestMetricsRenamed(t *testing.T) {
+	l := lab.New(t)
+	r := configure(t, l.B)
+	r.c.Interfaces = []config.Interface{{Name: "n[12]", Netns: l.B.Netns}}
+	link := func(name string, fn func(netlink.Link) error) {
+		t.Helper()
+		var err error
+		l.B.In(t, func() {
+			var i netlink.Link
+			if i, err = netlink.LinkByName(name); err == nil {
+				err = fn(i)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range []string{"1", "2"} {
+		var err error
+		l.B.In(t, func() {
+			err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "n" + n}, PeerName: "p" + n})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		link("n"+n, netlink.LinkSetUp)
+		link("p"+n, netlink.LinkSetUp)
+	}
+	d := begin(t, r)
+	from := func(n string) *lab.Lab { return &lab.Lab{A: lab.End{Netns: l.B.Netns, Iface: "p" + n}} }
+	send(t, from("1"), 3, firstSource)
+	send(t, from("2"), 4, firstSource)
+	awaitHits(t, d.Daemon, "feed", 7)
+	link("n1", netlink.LinkDel)
+	await(t, "one interface is gone", 1, func() (gone uint64) {
+		for _, i := range d.Metrics().Interfaces {
+			if i.XDP == "" {
+				gone++
+			}
+		}
+		return gone
+	})
+	link("n2", netlink.LinkSetDown)
+	link("n2", func(i netlink.Link) error { return netlink.LinkSetName(i, "n1") })
+	link("n1", netlink.LinkSetUp)
+	await(t, "one interface is left", 1, func() uint64 {
+		if all := d.Metrics().Interfaces; len(all) == 1 && all[0].XDP == "native" {
+			return 1
+		}
+		return 0
+	})
+	send(t, from("2"), 2, firstSource)
+	awaitHits(t, d.Daemon, "feed", 9)
+	c := d.Counters()
+	if got := c.Blocked(); got != 9 || blocked(d.Daemon) != 9 {
+		t.Errorf("%d packets were blocked, and %d on interfaces, want 9", got, blocked(d.Daemon))
+	}
+	if all := d.Metrics().Interfaces; len(all) != 1 || all[0].Iface != "n1" || all[0].XDP != "native" {
+		t.Errorf("%+v", all)
+	}
+}

@@ -52,23 +52,42 @@ type Attachment struct {
 	Penalties *int // active ones; nil: no tracker imposes any
 }
 
-// account is what one interface has counted.
+// account is what was counted under the name of one interface.
 type account struct {
 	loader.Target
-	xdp       string        // "" while it is not filtered
-	stats     *loader.Stats // nil while no program has been attached
+	*reader
+	xdp       string // "" while it is not filtered
 	penalties *int
 
-	text        []byte          // what the metadata was read from
-	metadata    attach.Metadata // the interface's own
-	seen        Counters        // the counters as last read
+	lost  uint64 // events
+	loops [loader.LoopOutcomes]uint64
+	total [verdict.NumReasons]struct{ passed, dropped loader.Counter }
+}
+
+// reader reads the counters of an attachment.
+type reader struct {
+	stats    *loader.Stats   // nil while no program is attached
+	text     []byte          // what the metadata was read from
+	metadata attach.Metadata // the interface's own
+
+	// The counters as last read.
+	seen        Counters
 	seenLists   []loader.Counter
 	seenRefuted uint64
-	lost        uint64 // events
 	seenLost    uint64
-	loops       [loader.LoopOutcomes]uint64
 	seenLoops   [loader.LoopOutcomes]uint64
-	total       [verdict.NumReasons]struct{ passed, dropped loader.Counter }
+}
+
+// add adds what was counted under another name.
+func (a *account) add(other *account) {
+	a.lost += other.lost
+	for i, n := range other.loops {
+		a.loops[i] += n
+	}
+	for i, n := range other.total {
+		a.total[i].passed = sum(a.total[i].passed, n.passed)
+		a.total[i].dropped = sum(a.total[i].dropped, n.dropped)
+	}
 }
 
 // Read returns what was counted until now: by interface, and by block list.
@@ -106,39 +125,30 @@ func (m *Meter) Counters() (reasons Counters, refuted uint64) {
 }
 
 // Follow sets the attachments to read. Interfaces that are named have an account
-// in any case; others, of which any number may come and go, while they exist.
+// in any case; others, of which any number may come and go, while they exist. An
+// interface that is renamed counts under its new name from then on, and takes
+// along what it counted, unless its former name still has an account.
 func (m *Meter) Follow(attached []Attachment, named []loader.Target) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, n := range attached { // interfaces may have been renamed
-		for _, a := range m.accounts {
-			if a.stats != nil && a.stats == n.Stats() {
-				a.Target = n.Target()
-			}
+	former, readers := make(map[*loader.Stats]*account), make(map[*loader.Stats]*reader)
+	for _, a := range m.accounts {
+		m.advance(a)
+		if a.stats != nil {
+			former[a.stats], readers[a.stats] = a, a.reader
 		}
+		a.xdp, a.penalties, a.reader = "", nil, &reader{metadata: a.metadata}
 	}
 	for _, t := range named {
 		m.account(t)
 	}
-	for _, a := range m.accounts {
-		if !slices.ContainsFunc(attached, func(n Attachment) bool { return n.Target() == a.Target }) {
-			m.advance(a)
-			a.xdp, a.stats, a.penalties = "", nil, nil
-		}
-	}
-	m.accounts = slices.DeleteFunc(m.accounts, func(a *account) bool {
-		return a.stats == nil && !slices.Contains(named, a.Target)
-	})
 	for _, n := range attached {
 		a := m.account(n.Target())
 		if a.xdp, a.penalties = n.Hook().String(), n.Penalties; n.Severed() {
 			a.xdp = ""
 		}
-		if stats := n.Stats(); stats != a.stats {
-			m.advance(a)
-			a.stats, a.seen, a.seenLists = stats, Counters{}, nil
-			a.seenLost, a.seenRefuted, a.seenLoops = 0, 0, [loader.LoopOutcomes]uint64{}
-			a.text, a.metadata = nil, attach.Metadata{}
+		if a.reader = readers[n.Stats()]; a.reader == nil {
+			a.reader = &reader{stats: n.Stats()}
 		}
 		if text := n.Metadata(); !bytes.Equal(a.text, text) {
 			a.text = text
@@ -149,13 +159,20 @@ func (m *Meter) Follow(attached []Attachment, named []loader.Target) {
 		}
 		m.advance(a)
 	}
+	gone := func(a *account) bool { return a.stats == nil && !slices.Contains(named, a.Target) }
+	for _, n := range attached {
+		if a, from := m.account(n.Target()), former[n.Stats()]; from != nil && from != a && gone(from) {
+			a.add(from)
+		}
+	}
+	m.accounts = slices.DeleteFunc(m.accounts, gone)
 }
 
 // account returns the account of an interface; it opens one if necessary.
 func (m *Meter) account(t loader.Target) *account {
 	i := slices.IndexFunc(m.accounts, func(a *account) bool { return a.Target == t })
 	if i < 0 {
-		i, m.accounts = len(m.accounts), append(m.accounts, &account{Target: t})
+		i, m.accounts = len(m.accounts), append(m.accounts, &account{Target: t, reader: new(reader)})
 	}
 	return m.accounts[i]
 }
