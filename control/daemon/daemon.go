@@ -50,7 +50,8 @@ type Logging interface{ Configure(config.Log) }
 type Daemon struct {
 	o       Options
 	do      chan func()
-	ctx     context.Context // done when Run ends
+	ctx     context.Context // of Run, for what it starts
+	ended   chan struct{}   // closed when Run has ended
 	journal *journal.Journal
 	audit   *audit
 	manager *serve.Manager
@@ -88,8 +89,8 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		return nil, err
 	}
 	d := &Daemon{
-		o: o, do: make(chan func()), feeds: make(map[*feed.Feed]context.CancelFunc), hub: events.NewHub(o.Log),
-		audit:  newAudit(c, o.Log),
+		o: o, do: make(chan func()), ended: make(chan struct{}),
+		feeds: make(map[*feed.Feed]context.CancelFunc), hub: events.NewHub(o.Log), audit: newAudit(c, o.Log),
 		attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log}),
 	}
 	if d.manager, err = serve.DialManager(); err != nil {
@@ -195,15 +196,20 @@ func (d *Daemon) announce(what string, began time.Time) {
 // each interval, unless they cannot be received at once.
 func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time.Duration, rates chan<- traffic.Rates) error {
 	ctx, stop := context.WithCancel(ctx)
-	defer stop()
 	d.ctx = ctx
-	go d.hub.Run(ctx)
-	d.serveConfig().Run(ctx, d, d.o.Log)
+	var all sync.WaitGroup
+	defer func() {
+		stop()
+		close(d.ended) // before waiting, for some wait for this goroutine
+		all.Wait()
+	}()
+	all.Go(func() { d.hub.Run(ctx) })
+	all.Go(d.serveConfig().Run(ctx, d, d.o.Log))
 	d.followFeeds()
 	now := time.Now()
 	d.record.config.Last, d.record.config.LastDone, d.record.config.Done = now, now, 1
 	d.notified(d.manager.Ready(d.summary()))
-	go d.reloadOn(ctx, reload)
+	all.Go(func() { d.reloadOn(ctx, reload) })
 	d.observers.logLoops(d, now) // from the first one on
 	if err := d.attach.Follow(); err != nil {
 		return err
@@ -314,6 +320,8 @@ func (d *Daemon) Do(ctx context.Context, fn func() error) error {
 	select {
 	case d.do <- func() { done <- fn() }:
 		return <-done
+	case <-d.ended:
+		return errors.New("the daemon has stopped")
 	case <-ctx.Done():
 		return ctx.Err()
 	}

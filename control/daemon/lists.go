@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/feed"
@@ -13,7 +16,7 @@ import (
 
 // Lists implements [api.Daemon].
 func (d *Daemon) Lists() (lists []api.List) {
-	_ = d.Do(d.ctx, func() error {
+	_ = d.Do(context.Background(), func() error {
 		hits := d.meter.Hits()
 		for _, l := range d.prepared.lists {
 			a := api.List{
@@ -88,7 +91,8 @@ func (d *Daemon) Refresh(ctx context.Context, name string) (outcomes []api.Fetch
 	}); err != nil {
 		return nil, err
 	}
-	for name, f := range feeds {
+	for _, name := range slices.Sorted(maps.Keys(feeds)) {
+		f := feeds[name]
 		all, err := f.Fetch(ctx)
 		for _, o := range all {
 			unenforced := d.fetched(ctx, name, f, o)

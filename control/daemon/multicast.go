@@ -59,7 +59,7 @@ func (p *Prepared) multicast() engine.Multicast {
 
 // Multicast implements [api.Daemon].
 func (d *Daemon) Multicast() (m api.Multicast, err error) {
-	bad := d.Do(d.ctx, func() error {
+	bad := d.Do(context.Background(), func() error {
 		f, idle := d.forwarding.Read(d.engine), d.idleGroups()
 		if f == nil && len(idle) == 0 {
 			return api.ErrNoMulticast

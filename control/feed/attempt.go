@@ -108,7 +108,7 @@ func (f *Feed) read(ctx context.Context, s *source, old *contents, to io.Writer)
 	var err error
 	switch {
 	case s.URL == "":
-		b, err = s.files(known, old != nil)
+		b, err = s.files(ctx, known, old != nil)
 	case f.Format.Kind == CrowdSec:
 		b, err = s.stream(ctx)
 	default:

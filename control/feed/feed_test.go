@@ -622,7 +622,7 @@ func TestFile(t *testing.T) {
 func TestFileWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "list")
 	write(t, path, less)
-	b, err := Source{File: Path(path)}.files(validator{}, false)
+	b, err := Source{File: Path(path)}.files(t.Context(), validator{}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -874,6 +874,27 @@ func TestPipe(t *testing.T) {
 
 	f = mustOpen(t, c, "")
 	want(t, f, fetch(t, f), Failed, Empty, "")
+}
+
+// TestPipeStops checks that nobody waits for a pipe's writer when the context has
+// ended.
+func TestPipeStops(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w, err := os.OpenFile(path, os.O_RDWR, 0) // it writes nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	f := mustOpen(t, config(Source{File: Path(path), Timeout: quantity.Duration(5 * time.Second)}), "")
+	if _, err := f.Fetch(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 3*time.Second {
+		t.Errorf("%v after %v", err, time.Since(began))
+	}
 }
 
 // TestInMemory checks that a feed without a directory writes nothing.

@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"io"
@@ -95,7 +96,7 @@ func (s *source) again(c *contents) *known {
 	if s.URL != "" || isPipe(string(s.File)) {
 		return nil
 	}
-	b, err := s.files(validator{}, false)
+	b, err := s.files(context.Background(), validator{}, false)
 	if err != nil {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -192,12 +193,12 @@ type part struct {
 
 // files opens a file or a directory, unless it is unchanged. A pipe, such as a
 // shell's <(…), can be read only once and is unchanged after that.
-func (s Source) files(known validator, read bool) (*body, error) {
+func (s Source) files(ctx context.Context, known validator, read bool) (*body, error) {
 	if isPipe(string(s.File)) {
 		if read {
 			return nil, errUnchanged
 		}
-		return s.pipe(), nil
+		return s.pipe(ctx), nil
 	}
 	paths, tag, err := s.list()
 	if err != nil {
@@ -241,8 +242,8 @@ func isPipe(path string) bool {
 	return err == nil && st.Mode()&os.ModeNamedPipe != 0
 }
 
-// pipe opens a pipe, and fails if no data arrives in time.
-func (s Source) pipe() *body {
+// pipe opens a pipe, and fails if no data arrives in time, or ctx ends.
+func (s Source) pipe(ctx context.Context) *body {
 	open := func() (io.ReadCloser, error) {
 		// Without a writer, a blocking open would wait forever.
 		f, err := os.OpenFile(string(s.File), os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -250,6 +251,7 @@ func (s Source) pipe() *body {
 			return nil, fail(Unreachable, "%w", err)
 		}
 		_ = f.SetReadDeadline(time.Now().Add(time.Duration(s.Timeout))) // if the file supports deadlines
+		context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Now()) })
 		return file{f}, nil
 	}
 	return &body{parts: []part{{string(s.File), open}}}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"weir/control/api"
@@ -34,16 +35,17 @@ type Source interface {
 // retryInterval is how soon listening is tried again.
 const retryInterval = 2 * time.Second
 
-// Run starts to serve, until ctx is done. Filtering does not depend on it: where
-// listening fails, it is logged and tried again, since at boot the network comes
-// up after the filter.
-func (c Config) Run(ctx context.Context, s Source, log *slog.Logger) {
+// Run starts to serve, until ctx is done, and returns a function that waits for
+// the end. Filtering does not depend on it: where listening fails, it is logged
+// and tried again, since at boot the network comes up after the filter.
+func (c Config) Run(ctx context.Context, s Source, log *slog.Logger) (wait func()) {
+	var servers sync.WaitGroup
 	answer := func(what string, h http.Handler, listen func() (net.Listener, error)) {
 		l, err := listen()
 		if err != nil {
 			log.Error(what + " unavailable, retrying: " + err.Error())
 		}
-		go func() {
+		servers.Go(func() {
 			late := err != nil
 			for err != nil {
 				select {
@@ -59,7 +61,7 @@ func (c Config) Run(ctx context.Context, s Source, log *slog.Logger) {
 			if err := api.Serve(ctx, l, h, log); err != nil {
 				log.Error(err.Error())
 			}
-		}()
+		})
 	}
 	scrapes := metrics.Handler(s, log)
 	if c.Metrics != "" {
@@ -76,4 +78,5 @@ func (c Config) Run(ctx context.Context, s Source, log *slog.Logger) {
 			return api.ListenTLS(t.Address, t.Cert, t.Key, t.ClientCA)
 		})
 	}
+	return servers.Wait
 }

@@ -1,0 +1,54 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/observe/events"
+	"weir/tests/lab"
+)
+
+// When Run has ended, nobody waits for it, and it has left nothing behind.
+func TestRunEnds(t *testing.T) {
+	r := configure(t, lab.New(t).B)
+	socket := filepath.Join(t.TempDir(), "weir.sock")
+	r.c.API.Socket = config.Path(socket)
+	d := begin(t, r)
+	if err := d.Do(t.Context(), func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	found, _ := d.Events(events.Want{})
+	d.stop()
+	if _, ok := <-found; ok {
+		t.Error("an event after the end")
+	}
+	if _, err := os.Stat(socket); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket is there: %v", err)
+	}
+	buffer := make([]byte, 1<<20)
+	for one := range strings.SplitSeq(string(buffer[:runtime.Stack(buffer, true)]), "\n\n") {
+		if strings.Contains(one, "weir/control/") && !strings.Contains(one, "testing.tRunner") {
+			t.Errorf("a goroutine is left:\n%s", one)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := d.Do(ctx, func() error { t.Error("called"); return nil }); err == nil || ctx.Err() != nil {
+		t.Errorf("after the end: %v, %v", err, ctx.Err())
+	}
+	if _, err := d.Change(ctx, api.Change{Action: api.Block, Entries: []string{cleanSource}}); err == nil || ctx.Err() != nil {
+		t.Errorf("a command after the end: %v, %v", err, ctx.Err())
+	}
+	if all := d.Lists(); all != nil {
+		t.Errorf("lists after the end: %+v", all)
+	}
+}
