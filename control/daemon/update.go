@@ -111,6 +111,9 @@ func (d *Daemon) update(l *managedList) error {
 			changes[0].Delta = list.Delta{Add: delta.Add}
 		}
 	}
+	if l.behind {
+		changes = append(changes, d.missed(l))
+	}
 	if _, err := d.apply(changes); err != nil {
 		return d.late(err, l)
 	}
@@ -249,26 +252,24 @@ func (d *Daemon) late(err error, lists ...*managedList) error {
 	return fmt.Errorf("the old contents stay active, retrying in %v: %w", retryInterval, err)
 }
 
+// missed returns the change to the manual entries of a list that the journal has.
+func (d *Daemon) missed(l *managedList) engine.Change {
+	recorded := list.SetOf(manualKeys(d.journal, d.prepared.configured())[l.Name]...)
+	return engine.Change{List: l.manual, Delta: recorded.Diff(d.prepared.contents(l.manual))}
+}
+
 // catchUpAll tries again to change the lists that are behind.
 func (d *Daemon) catchUpAll() error {
-	var manual map[string][]key.Key
 	var errs []error
 	for _, l := range d.prepared.lists {
 		if !l.behind {
 			continue
 		}
-		if manual == nil {
-			manual = manualKeys(d.journal, d.prepared.configured())
-		}
-		delta := list.SetOf(manual[l.Name]...).Diff(d.prepared.contents(l.manual))
-		_, err := d.apply([]engine.Change{{List: l.manual, Delta: delta}})
-		switch {
-		case err != nil:
+		_, err := d.apply([]engine.Change{d.missed(l)})
+		if err != nil {
 			err = d.late(err, l)
-		case l.feed != nil:
+		} else if l.behind = false; l.feed != nil && l.taken != l.feed.Version() {
 			err = d.update(l)
-		default:
-			l.behind = false
 		}
 		errs = append(errs, err)
 	}
