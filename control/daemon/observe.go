@@ -92,6 +92,9 @@ func (o *observers) configure(p *Prepared, c *engine.Config) {
 func (o *observers) observe(p *Prepared, hub *events.Hub, log *slog.Logger) {
 	specs := p.specs()
 	if slices.Equal(specs, o.specs) && o.heavy != nil && o.trackers == len(p.trackers) {
+		if o.learn != nil {
+			o.learn.Configure(p.learnConfig())
+		}
 		return
 	}
 	o.specs, o.trackers = specs, len(p.trackers)

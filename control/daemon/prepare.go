@@ -152,6 +152,11 @@ func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[stri
 				all.Wait()
 				return nil, err
 			}
+			if how.last.has(l.Name) {
+				if old := how.last.list(l.Name).feed; old != nil {
+					f.Inherit(old)
+				}
+			}
 		}
 		feeds[l.Name] = f
 		wait := short

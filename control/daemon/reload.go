@@ -36,6 +36,7 @@ func (d *Daemon) Reload(ctx context.Context) (summary []string, err error) {
 		r.Last, r.Failed = time.Now(), err != nil
 		if err != nil {
 			r.Refused++
+			d.takeRead() // the old configuration has the same files
 		} else {
 			r.Done++
 			r.LastDone = r.Last

@@ -46,7 +46,9 @@ func (d *Daemon) publish(now time.Time, r traffic.Rates) {
 		}
 	}
 	top.Filter.Lists = d.listRates(seconds)
-	if l := d.observers.learn; l != nil {
+	if l := d.observers.learn; l == nil {
+		d.weights.Store(nil)
+	} else {
 		weights := l.Weights()
 		top.Filter.Hot = l.Hot()
 		top.Filter.Measured, _ = l.Measured()

@@ -276,6 +276,18 @@ func (d *Daemon) catchUpAll() error {
 	return errors.Join(errs...)
 }
 
+// takeRead activates the contents of feeds that were read without that.
+func (d *Daemon) takeRead() {
+	for _, l := range d.prepared.lists {
+		if l.feed == nil || l.taken == l.feed.Version() {
+			continue
+		}
+		if err := d.update(l); err != nil {
+			d.o.Log.Error("feed read, but it is not active: "+err.Error(), "list", l.Name)
+		}
+	}
+}
+
 // rebuild builds the next engine for the same configuration, and swaps it in.
 func (d *Daemon) rebuild() error { return d.activate(d.prepared, d.observers.recorder) }
 

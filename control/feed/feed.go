@@ -22,6 +22,7 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"sync"
@@ -103,6 +104,27 @@ func Open(c Config, directory string) (*Feed, error) {
 		}
 	}
 	return f, nil
+}
+
+// Inherit takes over the contents of sources that a former feed of the same list
+// has, where nothing is saved of them: reading them again may fail.
+func (f *Feed) Inherit(former *Feed) {
+	if !reflect.DeepEqual(f.Format, former.Format) {
+		return
+	}
+	for _, s := range f.sources {
+		for _, old := range former.sources {
+			if s.current != nil || s.id() != old.id() {
+				continue
+			}
+			old.mu.Lock()
+			if old.current != nil {
+				s.current = old.current.confirmed(validator{}, old.current.Read)
+				s.current.saved = s.saved == ""
+			}
+			old.mu.Unlock()
+		}
+	}
 }
 
 func open(c Config, directory string) (*Feed, error) {

@@ -897,6 +897,30 @@ func TestPipeStops(t *testing.T) {
 	}
 }
 
+// TestInherit checks that contents of the same source outlast another feed of the
+// list, until it is read again.
+func TestInherit(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "list")
+	write(t, path, good)
+	c := config(Source{File: Path(path)})
+	former := mustOpen(t, c, "")
+	want(t, former, fetch(t, former), New, NoFailure, goodText)
+	c.Interval++
+	f := mustOpen(t, c, "")
+	f.Inherit(former)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	want(t, f, fetch(t, f), Failed, Unreachable, goodText)
+	write(t, path, good)
+	want(t, f, fetch(t, f), Unchanged, NoFailure, goodText)
+
+	c.Sources[0].File += "x"
+	f = mustOpen(t, c, "")
+	f.Inherit(former)
+	want(t, f, fetch(t, f), Failed, Unreachable, "")
+}
+
 // TestInMemory checks that a feed without a directory writes nothing.
 func TestInMemory(t *testing.T) {
 	t.Chdir(t.TempDir())

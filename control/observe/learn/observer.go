@@ -26,6 +26,7 @@ type Observer struct {
 	// fade.
 	wrong, unlisted float64
 	refuted, clean  uint64 // counters as last read
+	judging         bool   // they have been read
 
 	judged <-chan events.Event // listed packets; nil where the table judges
 	end    func()
@@ -37,6 +38,12 @@ const measuredHalfLife = 5 * time.Minute
 // NewObserver returns an observer that knows nothing yet.
 func NewObserver(c Config, hub *events.Hub, log *slog.Logger) *Observer {
 	return &Observer{learner: New(c), hub: hub, log: log}
+}
+
+// Configure changes the half-life and the number of elements with weights; what
+// was learned stays.
+func (o *Observer) Configure(c Config) {
+	o.learner.HalfLife, o.learner.Elements = c.HalfLife, c.Elements
 }
 
 // HalfLife returns the half-life of what is learned.
@@ -91,7 +98,10 @@ func (o *Observer) Judge(e *engine.Generation, clean, refuted uint64, elapsed ti
 	} else {
 		passed += wrong
 	}
-	o.clean, o.refuted = clean, refuted
+	if !o.judging { // what was counted before is not to be judged
+		wrong, passed = 0, 0
+	}
+	o.clean, o.refuted, o.judging = clean, refuted, true
 	fade := math.Exp2(-float64(elapsed) / float64(measuredHalfLife))
 	o.wrong, o.unlisted = o.wrong*fade+wrong, o.unlisted*fade+passed
 }

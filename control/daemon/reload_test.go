@@ -1,0 +1,99 @@
+package daemon
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/config"
+	"weir/control/quantity"
+	"weir/filter/membership"
+	"weir/filter/verdict"
+	"weir/tests/lab"
+)
+
+// What a refused reload has read of a list is not lost.
+func TestReloadRefused(t *testing.T) {
+	r := configure(t, lab.New(t).B)
+	r.c.Lists[0].Interval = quantity.Duration(24 * time.Hour)
+	d := begin(t, r)
+	awaitSchedule(t, d.Daemon)
+	write(t, string(r.c.Lists[0].Sources[0].File), secondSource+"\n")
+	r.change(func(c *config.Config) { c.StateDir = "/tmp" })
+	if _, err := d.Reload(t.Context()); err == nil {
+		t.Fatal("another state_dir was taken")
+	}
+	if first, second := verdictOf(t, d.Daemon, firstSource), verdictOf(t, d.Daemon, secondSource); first != verdict.Pass || second != verdict.Drop {
+		t.Errorf("%s: %v, %s: %v", firstSource, first, secondSource, second)
+	}
+}
+
+// awaitSchedule waits until the one feed has been read by its schedule.
+func awaitSchedule(t *testing.T, d *Daemon) {
+	t.Helper()
+	await(t, "feeds are read", 1, func() (read uint64) {
+		for _, l := range d.Lists() {
+			for _, f := range l.Feeds {
+				if f.Next != nil {
+					read++
+				}
+			}
+		}
+		return read
+	})
+}
+
+// A list whose settings change keeps its contents while its file cannot be read.
+func TestReloadUnreadable(t *testing.T) {
+	r := configure(t, lab.New(t).B)
+	d := begin(t, r)
+	if err := os.Remove(string(r.c.Lists[0].Sources[0].File)); err != nil {
+		t.Fatal(err)
+	}
+	second := feedFile(t, "second.txt", secondSource+"\n")
+	r.change(func(c *config.Config) {
+		c.Lists[0].Interval++
+		if _, err := c.AddFile(second, config.Block); err != nil {
+			t.Fatal(err)
+		}
+	})
+	changes, err := d.Reload(t.Context())
+	if err != nil || !strings.Contains(strings.Join(changes, "\n"), "no such file") {
+		t.Errorf("%q, %v", changes, err)
+	}
+	for _, from := range []string{firstSource, secondSource} {
+		if got := verdictOf(t, d.Daemon, from); got != verdict.Drop {
+			t.Errorf("%s: %v", from, got)
+		}
+	}
+}
+
+// Learning follows the configuration, and ends with it.
+func TestReloadLearning(t *testing.T) {
+	r := configure(t, lab.New(t).B)
+	r.c.Mode = membership.Approximate
+	d := begin(t, r)
+	halfLife := func() (seconds uint64) {
+		if w := d.Weights(); w != nil {
+			seconds = uint64(w.HalfLife)
+		}
+		return seconds
+	}
+	await(t, "half-life", 30, halfLife)
+	r.change(func(c *config.Config) { c.Learning.HalfLife = quantity.Duration(time.Minute) })
+	if _, err := d.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "half-life", 60, halfLife)
+	r.change(func(c *config.Config) { c.Mode = membership.Exact })
+	if _, err := d.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); d.Weights() != nil && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if w := d.Weights(); w != nil {
+		t.Errorf("nothing is learned, but %+v", w)
+	}
+}
