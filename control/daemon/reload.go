@@ -15,12 +15,12 @@ import (
 func (d *Daemon) Reload(ctx context.Context) (summary []string, err error) {
 	d.reloading.Lock()
 	defer d.reloading.Unlock()
-	d.notified(d.manager.Reloading())
 	var last *Prepared
 	var warnings []string
 	if err := d.Do(ctx, func() error { last = d.prepared; return nil }); err != nil {
 		return nil, err
 	}
+	d.notified(d.manager.Reloading())
 	// Sources may take their time, which Run's goroutine does not have.
 	var feeds map[string]*feed.Feed
 	how := preparation{log: d.o.Log, journal: d.journal, last: last, read: readUnknown, reload: true, progress: d.o.Progress}
@@ -28,7 +28,7 @@ func (d *Daemon) Reload(ctx context.Context) (summary []string, err error) {
 	if err == nil {
 		feeds, err = openFeeds(ctx, c, how)
 	}
-	if bad := d.Do(ctx, func() error {
+	if bad := d.Do(context.WithoutCancel(ctx), func() error { // the service manager waits for it
 		if err == nil {
 			summary, err = d.reconfigure(c, feeds)
 		}
@@ -40,8 +40,6 @@ func (d *Daemon) Reload(ctx context.Context) (summary []string, err error) {
 		} else {
 			r.Done++
 			r.LastDone = r.Last
-		}
-		if err == nil {
 			warnings = d.prepared.Warnings()
 			d.prepared.logFailures(d.o.Log)
 		}

@@ -1,8 +1,13 @@
 package daemon
 
 import (
+	"context"
+	"errors"
+	"net"
 	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -95,5 +100,47 @@ func TestReloadLearning(t *testing.T) {
 	}
 	if w := d.Weights(); w != nil {
 		t.Errorf("nothing is learned, but %+v", w)
+	}
+}
+
+// The service manager does not wait for a reload whose client has gone.
+func TestReloadAbandoned(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "notify")
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	t.Setenv("NOTIFY_SOCKET", path)
+	r := configure(t, lab.New(t).B)
+	d := begin(t, r)
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w, err := os.OpenFile(pipe, os.O_RDWR, 0) // it writes nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	r.lists(t, pipe)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := d.Reload(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("reloaded: %v", err)
+	}
+	var got []string
+	buffer := make([]byte, 4096)
+	for _, want := range []string{"READY=1", "RELOADING=1", "READY=1"} {
+		if err := manager.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		n, err := manager.Read(buffer)
+		if got = append(got, string(buffer[:n])); err != nil || !strings.HasPrefix(string(buffer[:n]), want) {
+			t.Fatalf("%q, %v, want %s", got, err, want)
+		}
+	}
+	if s := d.Metrics(); !s.Config.Failed || s.Config.Refused != 1 {
+		t.Errorf("%+v", s.Config)
 	}
 }
