@@ -4,6 +4,7 @@ import (
 	"encoding"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"reflect"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
@@ -64,11 +66,21 @@ func (f File) Read() (*Config, error) { return Load(string(f)) }
 // an error in them would keep weir from starting. The error is of type [Errors],
 // unless the file cannot be read.
 func Load(path string) (*Config, error) {
-	text, err := os.ReadFile(path)
+	text, err := readFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
 	return read(path, text, (*Config).checkFiles, (*Config).check)
+}
+
+// readFile reads a file, but not far beyond maxSize.
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxSize+1))
 }
 
 // Parse is Load for the text of a file, without the files that it names. Errors
@@ -142,8 +154,49 @@ func (d *decoder) failf(path, format string, args ...any) {
 	d.fail(path, fmt.Errorf(format, args...))
 }
 
+// The limits of a file. The parser's time grows with the square of the number of keys
+// and of the depth, and its memory with that of the depth.
+const (
+	maxSize  = 1 << 20 // bytes
+	maxDepth = 100     // of open brackets and dashes; a configuration has some 6
+)
+
+// tooDeep returns the first token that is nested deeper than maxDepth, nil for none. It
+// counts brackets, and the dashes of a line; to nest otherwise takes indentation, and
+// bytes that grow with the square of the depth.
+func tooDeep(tokens token.Tokens) *token.Token {
+	open, dashes, line := 0, 0, 0
+	for _, t := range tokens {
+		if t.Position.Line != line {
+			line, dashes = t.Position.Line, 0
+		}
+		switch t.Type {
+		case token.SequenceStartType, token.MappingStartType:
+			open++
+		case token.SequenceEndType, token.MappingEndType:
+			open = max(open-1, 0)
+		case token.SequenceEntryType:
+			dashes++
+		}
+		if max(open, dashes) > maxDepth {
+			return t
+		}
+	}
+	return nil
+}
+
 func (d *decoder) document(text []byte, v reflect.Value) {
-	f, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
+	if len(text) > maxSize {
+		d.failf("", "more than %d bytes: put addresses into files, and name those as sources", maxSize)
+		return
+	}
+	tokens := lexer.Tokenize(string(text))
+	if t := tooDeep(tokens); t != nil {
+		d.at[""] = t.Position
+		d.failf("", "nested deeper than %d", maxDepth)
+		return
+	}
+	f, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		var syntax yaml.Error
 		if errors.As(err, &syntax) && syntax.GetToken() != nil {
