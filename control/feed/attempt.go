@@ -173,6 +173,7 @@ func (f *Feed) receive(s *source, b *body, to io.Writer) (*contents, error) {
 	left, textLeft := int64(s.MaxBytes), int64(s.MaxBytes)
 	c := &contents{}
 	var all list.Entries
+	most := s.maxEntries(f.Format.Kind, memory())
 	c.Source, c.Read, c.validator = s.name, time.Now(), b.validator
 	var bad error
 	for _, p := range b.parts {
@@ -183,11 +184,14 @@ func (f *Feed) receive(s *source, b *body, to io.Writer) (*contents, error) {
 		in := &input{r: src, left: &left, to: to, progress: f.Progress}
 		f.Progress.begin(p.name, sizeOf(src))
 		before := left
-		e, r, err := f.format.read(p.name, in, &textLeft, f.options())
+		e, r, err := f.format.read(p.name, in, &textLeft, f.options(max(most-all.Weight(), 1)))
 		_, _ = io.Copy(io.Discard, in) // the rest, after a parse error
 		_ = src.Close()                // opened for reading, nothing can be lost
 		if in.err != io.EOF {
 			return nil, in.err
+		}
+		if errors.Is(err, list.ErrTooManyEntries) || err == nil && all.Weight()+e.Weight() > most {
+			err = fail(TooLarge, "%s: more than %d entries (raise max_entries to accept it)", p.name, most)
 		}
 		if bad = err; bad != nil {
 			break
@@ -202,8 +206,8 @@ func (f *Feed) receive(s *source, b *body, to io.Writer) (*contents, error) {
 	return c, bad
 }
 
-func (f *Feed) options() list.Options {
-	o := list.Options{Lenient: f.Lenient, MaxBad: float64(f.MaxBad)}
+func (f *Feed) options(maxEntries int) list.Options {
+	o := list.Options{Lenient: f.Lenient, MaxBad: float64(f.MaxBad), MaxEntries: maxEntries}
 	if o.MaxBad == 0 {
 		o.MaxBad = -1 // for package list, 0 is the default
 	}

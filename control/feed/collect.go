@@ -10,6 +10,12 @@ import (
 	"weir/control/list"
 )
 
+// maxRecord is the number of bytes that a record may have: a line, a record of CSV, a
+// token of JSON. Records with an address have a few hundred.
+const maxRecord = 1 << 20
+
+var errLongRecord = fmt.Errorf("a record of more than %d bytes", maxRecord)
+
 // lines counts the lines that are read from r, and maps offsets to lines.
 type lines struct {
 	r     io.Reader
@@ -17,18 +23,48 @@ type lines struct {
 	last  byte    // the last byte read
 	ends  []int64 // offsets of the line ends after the last offset looked up
 	ended int     // lines whose ends are before those
+
+	offsets bool  // offsets are looked up; otherwise, line ends are only counted
+	record  int64 // offset where the current record begins, if there are records
+	records bool  // records are limited to maxRecord
+	err     error // the reason to stop reading
 }
 
 func (l *lines) Read(p []byte) (int, error) {
+	if l.err != nil {
+		return 0, l.err
+	}
+	if l.records {
+		left := l.record + maxRecord - l.read
+		if left <= 0 {
+			return 0, errLongRecord
+		}
+		p = p[:min(int64(len(p)), left)]
+	}
 	n, err := l.r.Read(p)
 	for i, c := range p[:n] {
-		if c == '\n' {
-			l.ends = append(l.ends, l.read+int64(i))
+		if c != '\n' {
+			continue
 		}
-		l.last = c
+		if l.offsets {
+			l.ends = append(l.ends, l.read+int64(i))
+		} else {
+			l.ended++
+		}
+	}
+	if n > 0 {
+		l.last = p[n-1]
 	}
 	l.read += int64(n)
 	return n, err
+}
+
+// begin begins a record at an offset.
+func (l *lines) begin(offset int64) {
+	l.records, l.record = true, offset
+	if l.offsets {
+		l.at(offset) // forgets the lines before it
+	}
 }
 
 // at returns the line, from 1, of an offset that was read. Offsets must be
@@ -139,8 +175,22 @@ func (c *collector) flush() {
 		}
 		return
 	}
-	// Cannot fail: memory is readable, and no share of bad lines exceeds 1.
-	e, r, _ := list.Parse(c.report.File, bytes.NewReader(c.values), list.Options{Lenient: c.options.Lenient, MaxBad: 1})
+	o := list.Options{Lenient: c.options.Lenient, MaxBad: 1}
+	if c.options.MaxEntries > 0 {
+		// With no room left, one more entry is too many.
+		o.MaxEntries = max(c.options.MaxEntries-c.entries.Weight(), 1)
+	}
+	// It fails only for too many entries: memory is readable, and no share of bad
+	// lines exceeds 1.
+	e, r, err := list.Parse(c.report.File, bytes.NewReader(c.values), o)
+	if err == nil && c.options.MaxEntries > 0 && c.entries.Weight()+e.Weight() > c.options.MaxEntries {
+		err = list.ErrTooManyEntries
+	}
+	if err != nil {
+		c.text.err = fmt.Errorf("%w: more than %d", list.ErrTooManyEntries, c.options.MaxEntries)
+		c.entries = list.Entries{}
+		return
+	}
 	c.entries.Append(e)
 	c.report.Good += r.Good
 	c.report.Bad += r.Bad
@@ -153,6 +203,9 @@ func (c *collector) flush() {
 // many of them are bad.
 func (c *collector) finish(err error) (list.Entries, list.Report, error) {
 	c.flush()
+	if c.text.err != nil {
+		err = c.text.err
+	}
 	r := &c.report
 	r.Lines = c.text.total()
 	share := c.options.MaxBad

@@ -58,7 +58,7 @@ func (s *source) stream(ctx context.Context) (*body, error) {
 		before = nil
 	}
 	left := int64(s.MaxBytes)
-	next, err := before.update(&input{r: a, left: &left, to: io.Discard}, time.Now())
+	next, err := before.update(&input{r: a, left: &left, to: io.Discard}, s.maxEntries(CrowdSec, memory()), time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -68,24 +68,80 @@ func (s *source) stream(ctx context.Context) (*body, error) {
 	return b, nil
 }
 
-// update reads an answer of the API and returns the resulting decisions.
-func (d decisions) update(src *input, now time.Time) (decisions, error) {
-	var answer struct{ New, Deleted json.RawMessage }
-	var added, deleted []decision
-	err := json.NewDecoder(src).Decode(&answer)
-	switch {
-	case src.err != nil && src.err != io.EOF:
-		return nil, src.err
-	case err == io.EOF:
-		err = io.ErrUnexpectedEOF
-	case err == nil && (answer.New == nil || answer.Deleted == nil): // not even null
-		return nil, fail(Garbage, `no "new" and "deleted" in the answer: is the URL that of CrowdSec's local API?`)
-	case err == nil:
-		err = json.Unmarshal(answer.New, &added)
+// readDecisions reads an answer of the API: its new decisions and the deleted ones that can
+// be enforced, at most the given number of each.
+func readDecisions(src *input, most int) (added, deleted []decision, err error) {
+	text := &lines{r: src}
+	dec := json.NewDecoder(text)
+	token := func() (json.Token, error) {
+		text.begin(dec.InputOffset())
+		return dec.Token()
+	}
+	list := func(to *[]decision) error { // null is an empty one
+		t, err := token()
+		if err != nil || t == nil {
+			return err
+		}
+		if t != json.Delim('[') {
+			return fmt.Errorf("%.60q instead of a list of decisions", fmt.Sprint(t))
+		}
+		for dec.More() {
+			var d decision
+			text.begin(dec.InputOffset())
+			if err := dec.Decode(&d); err != nil {
+				return err
+			}
+			if !d.enforceable() {
+				continue
+			}
+			if len(*to) == most {
+				return fail(TooLarge, "more than %d decisions (raise max_entries to accept it)", most)
+			}
+			*to = append(*to, decision{Value: d.Value, Duration: d.Duration})
+		}
+		_, err = token()
+		return err
+	}
+	found := 0
+	t, err := token()
+	if err == nil && t != json.Delim('{') {
+		err = fmt.Errorf("%.60q instead of an object", fmt.Sprint(t))
+	}
+	for err == nil && dec.More() {
+		if t, err = token(); err != nil {
+			break
+		}
+		switch t, _ := t.(string); {
+		case strings.EqualFold(t, "new"):
+			found |= 1
+			err = list(&added)
+		case strings.EqualFold(t, "deleted"):
+			found |= 2
+			err = list(&deleted)
+		default:
+			var other json.RawMessage
+			text.begin(dec.InputOffset())
+			err = dec.Decode(&other)
+		}
 	}
 	if err == nil {
-		err = json.Unmarshal(answer.Deleted, &deleted)
+		_, err = token()
 	}
+	switch {
+	case src.err != nil && src.err != io.EOF:
+		return nil, nil, src.err
+	case err == io.EOF:
+		return nil, nil, io.ErrUnexpectedEOF
+	case err == nil && found != 3:
+		err = fail(Garbage, `no "new" and "deleted" in the answer: is the URL that of CrowdSec's local API?`)
+	}
+	return added, deleted, err
+}
+
+// update reads an answer of the API and returns the resulting decisions, of which it
+// may have the given number.
+func (d decisions) update(src *input, most int, now time.Time) (decisions, error) {
+	added, deleted, err := readDecisions(src, most)
 	if err != nil {
 		return nil, fmt.Errorf("decisions: %w", err)
 	}
@@ -94,14 +150,9 @@ func (d decisions) update(src *input, now time.Time) (decisions, error) {
 	maps.Copy(next, d)
 	// Deletions first: a decision may have been renewed.
 	for _, e := range deleted {
-		if e.enforceable() {
-			delete(next, e.Value)
-		}
+		delete(next, e.Value)
 	}
 	for _, e := range added {
-		if !e.enforceable() {
-			continue
-		}
 		left, err := time.ParseDuration(e.Duration)
 		if err != nil {
 			return nil, fail(Garbage, "decision on %q for %q: want a duration", e.Value, e.Duration)

@@ -21,6 +21,7 @@ func (f *reader) csv(c *collector) error {
 	}
 	first, last := number(f.Column), number(f.LastColumn)
 	for begin := true; ; {
+		c.text.begin(r.InputOffset())
 		record, err := r.Read()
 		if err == io.EOF {
 			return nil
@@ -74,7 +75,7 @@ func (f *reader) header(record []string, first, last *int) (bool, error) {
 			}
 		}
 		if *n == 0 {
-			return false, fmt.Errorf("no column %q, only %q", name, record)
+			return false, fmt.Errorf("no column %q, only %.200q", name, strings.Join(record[:min(len(record), 20)], ", "))
 		}
 	}
 	if named || len(record) < *first {

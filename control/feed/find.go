@@ -60,7 +60,7 @@ func (f *Feed) findLines(s *source, c *contents, here []int, keys []key.Key, ori
 			return
 		}
 		// Cannot fail: it was read before.
-		_, _, _ = f.format.scan(p.name, r, &left, f.options(), func(line int, e list.Entries) bool {
+		_, _, _ = f.format.scan(p.name, r, &left, f.options(0), func(line int, e list.Entries) bool {
 			missing := 0
 			for _, i := range here {
 				if origins[i].Line == 0 && e.Has(keys[i]) {

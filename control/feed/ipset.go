@@ -12,6 +12,9 @@ import (
 // quotes.
 var ipsetQuoted = regexp.MustCompile(`"[^"]*"`)
 
+// maxSets bounds the sets that are remembered; ipset allows as many.
+const maxSets = 1<<16 - 1
+
 // ipset reads the output of "ipset save". It ignores timeouts, which are
 // relative to the time when the set was saved.
 func (f *reader) ipset(c *collector) error {
@@ -29,7 +32,9 @@ func (f *reader) ipset(c *collector) error {
 			c.bad(at, string(text), errors.New(`neither "create SET TYPE" nor "add SET ADDRESS"`))
 			return nil
 		case words[0] == "create":
-			types[words[1]] = words[2]
+			if types[words[1]] = words[2]; len(types) > maxSets {
+				return fmt.Errorf("more than %d sets", maxSets)
+			}
 			_, err := w.set(words[1], ipsetHasAddresses(words[2]))
 			return err
 		case words[0] == "add":

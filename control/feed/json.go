@@ -62,8 +62,10 @@ func parsePaths(s string) ([][]step, error) {
 
 // json reads documents, one after another.
 func (f *reader) json(c *collector) error {
+	c.text.offsets = true
 	w := &walker{
 		dec:   json.NewDecoder(&c.text),
+		begin: c.text.begin,
 		at:    func(offset int64) place { return place{c.text.at(offset), offset} },
 		value: c.value,
 		bad:   func(at place, err error) { c.bad(at, "", err) },
@@ -103,9 +105,8 @@ func (f *reader) jsonLines(c *collector) error {
 
 // eachLine calls fn with each line that is not blank, trimmed, until it fails.
 func eachLine(c *collector, fn func(line int, text []byte) error) error {
-	const most = 1 << 20 // bytes per line; records with an address have a few hundred
 	s := bufio.NewScanner(&c.text)
-	s.Buffer(nil, most)
+	s.Buffer(nil, maxRecord)
 	line := 0
 	for s.Scan() {
 		line++
@@ -125,6 +126,7 @@ func eachLine(c *collector, fn func(line int, text []byte) error) error {
 // token in memory at a time.
 type walker struct {
 	dec   *json.Decoder
+	begin func(offset int64)       // called before each token; may be nil
 	at    func(offset int64) place // called with ascending offsets
 	value func(at place, v string)
 	bad   func(at place, err error)
@@ -151,6 +153,9 @@ func (w *walker) documents(paths [][]step) error {
 // token returns the decoder's next token; inside a document, the end is an
 // error.
 func (w *walker) token() (json.Token, error) {
+	if w.begin != nil {
+		w.begin(w.dec.InputOffset())
+	}
 	t, err := w.dec.Token()
 	if err == io.EOF && w.depth > 0 {
 		err = io.ErrUnexpectedEOF

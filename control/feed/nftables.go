@@ -30,6 +30,17 @@ type nftParser struct {
 	wanted wanted
 }
 
+// maxWords is the number of words that a statement or an element may have.
+const maxWords = 10_000
+
+// addWord appends a token to the words of a statement or an element.
+func addWord(words []string, t nftToken) ([]string, error) {
+	if len(words) == maxWords {
+		return nil, fmt.Errorf("more than %d words without an end", maxWords)
+	}
+	return append(words, t.text), nil
+}
+
 // block reads statements until the brace that closes the block, or at depth 0
 // until the end of the text.
 func (p *nftParser) block(depth int) error {
@@ -57,7 +68,9 @@ func (p *nftParser) block(depth int) error {
 		case t.ends():
 			words = nil
 		default:
-			words = append(words, t.text)
+			if words, err = addWord(words, t); err != nil {
+				return err
+			}
 		}
 	}
 }
@@ -109,7 +122,9 @@ func (p *nftParser) set(name string) error {
 			}
 			words = nil
 		default:
-			words = append(words, t.text)
+			if words, err = addWord(words, t); err != nil {
+				return err
+			}
 		}
 	}
 }
@@ -146,7 +161,9 @@ func (p *nftParser) elements(read bool) error {
 			if len(words) == 0 {
 				at = place{p.line, p.offset - int64(len(t.text))}
 			}
-			words = append(words, t.text)
+			if words, err = addWord(words, t); err != nil {
+				return err
+			}
 		}
 	}
 }
@@ -173,6 +190,7 @@ func (t nftToken) ends() bool { return t.is("\n") || t.is(";") }
 
 // token reads the next token.
 func (p *nftParser) token() (nftToken, error) {
+	p.c.text.begin(p.offset)
 	const single = "{};,=\n"
 	var word []byte
 	for {

@@ -31,7 +31,7 @@ const (
 	BadStatus            // a status other than 200 and 304
 	TimedOut             // longer than Source.Timeout
 	Stalled              // no data for Source.StallTimeout
-	TooLarge             // more than Source.MaxBytes, as served or decompressed
+	TooLarge             // more than Source.MaxBytes, as served or decompressed, or Source.MaxEntries
 	Truncated            // ended early, or was being written
 	Empty                // no entries
 	Garbage              // not in the feed's format, or with too many bad lines

@@ -59,6 +59,11 @@ type Source struct {
 	// The maximum size of a source, both as served and decompressed.
 	MaxBytes quantity.Size `yaml:"max_bytes"`
 
+	// The maximum number of entries, counting duplicates, the prefixes that a range
+	// becomes, and a flow as four. Default: one for every 256 bytes of the memory of the
+	// host or control group, for crowdsec a quarter of that; for a url at most 20 million.
+	MaxEntries int `yaml:"max_entries,omitempty" min:"0" max:"1000000000"`
+
 	// The SHA-256 that the contents as served must have, in hexadecimal.
 	SHA256 SHA256 `yaml:"sha256,omitempty"`
 
@@ -127,7 +132,7 @@ func (s Source) validate(kind Kind) error {
 		return errors.New("suffixes require a directory")
 	}
 	switch {
-	case s.MaxBytes < 0 || s.Timeout < 0 || min(s.ConnectTimeout, s.StallTimeout) < 0:
+	case s.MaxBytes < 0 || s.MaxEntries < 0 || s.Timeout < 0 || min(s.ConnectTimeout, s.StallTimeout) < 0:
 		return errors.New("negative limit")
 	case s.MaxBytes == 0 || s.Timeout == 0:
 		return errors.New("max_bytes or timeout is 0: nothing could be read")

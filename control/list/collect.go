@@ -5,12 +5,17 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"sync/atomic"
 )
 
 // chunkLen is the length in bytes of the pieces in which a file is read and
 // parsed: about ten thousand lines, enough to make passing it between
 // goroutines cheap, and small enough for the second-level cache.
 const chunkLen = 256 << 10
+
+// roomLines is the number of lines between two looks at the room for entries: a
+// line has at most 254, those of a range.
+const roomLines = 64
 
 // maxWorkers returns the number of parsing goroutines: one for each processor,
 // up to the number that a single reader can feed.
@@ -25,15 +30,42 @@ type chunk struct {
 	read   int64  // bytes of the file read so far, before decompression
 	parser parser
 	report Report        // counts the lines from the chunk's first
+	room   *room         // of all chunks of the file
 	parsed chan struct{} // receives when the parser is done
 }
 
-// parse parses the chunk's text.
+// room is the number of entries that a file may still have; a nil room has no
+// limit.
+type room struct{ left atomic.Int64 }
+
+func newRoom(most int) *room {
+	if most == 0 {
+		return nil
+	}
+	r := &room{}
+	r.left.Store(int64(most))
+	return r
+}
+
+// take takes n entries and reports whether there was room for them.
+func (r *room) take(n int) bool { return r == nil || r.left.Add(int64(-n)) >= 0 }
+
+func (r *room) exceeded() bool { return r != nil && r.left.Load() < 0 }
+
+// parse parses the chunk's text, or as much of it as there is room for.
 func (c *chunk) parse() {
 	c.report = Report{Errors: c.report.Errors[:0]}
 	p := &c.parser
 	p.out = Entries{V4: p.out.V4[:0], V6: p.out.V6[:0], Flows: p.out.Flows[:0]}
+	taken := 0
 	for text := c.text; len(text) > 0; {
+		if c.report.Lines%roomLines == 0 {
+			n := p.out.Weight()
+			if !c.room.take(n - taken) {
+				return
+			}
+			taken = n
+		}
 		var line []byte
 		line, text = cutLine(text)
 		c.report.Lines++
@@ -49,6 +81,7 @@ func (c *chunk) parse() {
 			c.report.Good++
 		}
 	}
+	c.room.take(p.out.Weight() - taken)
 }
 
 // cutLine cuts text after its first line and returns the line without its end:
@@ -76,9 +109,10 @@ func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen 
 
 	// No send on these channels blocks: each has room for every chunk.
 	chunks := 2 * workers
+	room := newRoom(o.MaxEntries)
 	free, work, order := make(chan *chunk, chunks), make(chan *chunk, chunks), make(chan *chunk, chunks)
 	for range chunks {
-		free <- &chunk{parser: parser{lenient: o.Lenient}, parsed: make(chan struct{}, 1)}
+		free <- &chunk{parser: parser{lenient: o.Lenient}, room: room, parsed: make(chan struct{}, 1)}
 	}
 	go func() {
 		defer close(work)
@@ -114,12 +148,23 @@ func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen 
 			continue // drain: the reader sends nothing after an error
 		}
 		<-c.parsed
+		if room.exceeded() {
+			all, c.parser.out = Entries{}, Entries{}
+			free <- c
+			continue // the rest is read, but not parsed
+		}
 		report.add(c.report)
 		all.add(c.parser.out, c.read, size)
+		if c.parser.out.Len() > chunkLen/2 { // of ranges: too much memory to keep
+			c.parser.out = Entries{}
+		}
 		if o.Progress != nil {
 			o.Progress(c.read, size)
 		}
 		free <- c
+	}
+	if err == nil && room.exceeded() {
+		err = fmt.Errorf("%w: more than %d", ErrTooManyEntries, o.MaxEntries)
 	}
 	if err == nil {
 		err = report.judge(o.MaxBad)

@@ -49,6 +49,10 @@ import (
 // error means that it could not be read.
 var ErrTooManyBad = errors.New("too many bad lines")
 
+// ErrTooManyEntries means that a file was rejected because it has more entries than
+// [Options.MaxEntries].
+var ErrTooManyEntries = errors.New("too many entries")
+
 // DefaultMaxBad is the share of bad lines above which a file is rejected by
 // default. Real feeds have up to 0.4 %; a file that is not a list, such as an
 // error page or another format, has nearly 100 %.
@@ -70,6 +74,10 @@ type Entries struct {
 // Len is the number of entries of all kinds.
 func (e Entries) Len() int { return len(e.V4) + len(e.V6) + len(e.Flows) }
 
+// Weight is the number of entries as [Options.MaxEntries] counts them: a flow, which
+// takes the memory of several prefixes, is four.
+func (e Entries) Weight() int { return len(e.V4) + len(e.V6) + 4*len(e.Flows) }
+
 // Append appends other entries. Where e has none, it takes ownership of their slices.
 func (e *Entries) Append(others Entries) {
 	if e.Len() == 0 {
@@ -90,6 +98,11 @@ type Options struct {
 	// comment, above which the file is rejected. Zero means DefaultMaxBad; with
 	// a negative number the first bad line rejects the file.
 	MaxBad float64
+
+	// MaxEntries is the number of entries above which the file is rejected, 0 for
+	// no limit, by [Entries.Weight]. It counts duplicates, and the prefixes that
+	// ranges become: two kilobytes, compressed, can be ranges of a million prefixes.
+	MaxEntries int
 
 	// Progress, unless nil, is called from time to time by the goroutine that
 	// called Load or Parse, with the bytes read (before decompression) and the

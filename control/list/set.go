@@ -46,7 +46,7 @@ func (e Entries) Set() *Set {
 	s := &Set{}
 	var src4, dst4 []V4Prefix
 	var src6, dst6, plain6 []V6Prefix
-	var flows []key.Key
+	flows := e.Flows[:0]
 	for _, k := range e.Flows {
 		if k.Tuple() {
 			flows = append(flows, k)

@@ -1,0 +1,198 @@
+package feed
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// bombs are small feeds that would take gigabytes. The limits are the defaults of a
+// host, or a control group, with 512 MiB.
+var bombs = []struct {
+	name   string
+	format string // in its text form, and the column or path
+	write  func(w io.Writer)
+	want   string // in the error, "" for none
+}{
+	{"one IPv6 range", "plain", repeat("1::1-fffe:ffff:ffff:ffff:ffff:ffff:ffff:fffe\n", 5_000_000), "more than 2097152 entries"},
+	{"short IPv6 ranges", "plain", repeat("::1-f::\n", 30_000_000), "more than 2097152 entries"},
+	{"one IPv4 range", "plain", repeat("0.0.0.1-255.255.255.254\n", 10_000_000), "more than 2097152 entries"},
+	{"different ranges", "plain", func(w io.Writer) {
+		for i := range 20_000 {
+			fmt.Fprintf(w, "2001:db8:%x::1-fffe:ffff:ffff:ffff:ffff:ffff:ffff:%x\n", i, 0xfffe-i)
+		}
+	}, "more than 2097152 entries"},
+	{"flows", "plain", repeat("any 1.2.3.4:* > 5.6.7.8:*\n", 10_000_000), "more than 2097152 entries"},
+	{"addresses up to the limit", "plain", func(w io.Writer) {
+		for i := range memoryLimit / bytesPerEntry {
+			fmt.Fprintf(w, "2001:db8::%x:%x\n", i>>16, i&0xffff)
+		}
+	}, ""},
+	{"ranges in csv", "csv", repeat("::1-f::\n", 30_000_000), "more than 2097152 entries"},
+	{"commas", "csv", repeat(",", 200_000_000), "a record of more than"},
+	{"open quote", "csv", repeat("\"", 1, repeat("a\n", 100_000_000)), "a record of more than"},
+	{"quotes", "csv", repeat("\"\n", 100_000_000), "too many bad lines"},
+	{"quoted lines", "csv", repeat("\"\n\",", 60_000_000), "a record of more than"},
+	{"blank lines", "csv", repeat("1.2.3.4\n\n\n\n", 20_000_000), "more than 2097152 entries"},
+	{"long string", "json", repeat("\"a", 1, repeat("a", 200_000_000)), "a record of more than"},
+	{"blank document", "json", repeat("\n", 250_000_000), "a record of more than"},
+	{"arrays", "json", repeat("[", 200_000_000), "nested deeper"},
+	{"strings", "json", repeat("[", 1, repeat("\"::1-f::\",\n", 20_000_000)), "more than 2097152 entries"},
+	{"words", "nftables", repeat("a ", 100_000_000), "words without an end"},
+	{"long word", "nftables", repeat("a", 200_000_000), "a record of more than"},
+	{"blocks", "nftables", repeat("{", 200_000_000), "nested deeper"},
+	{"sets", "ipset", func(w io.Writer) {
+		for i := range 10_000_000 {
+			fmt.Fprintf(w, "create %d x\n", i)
+		}
+	}, "more than 65535 sets"},
+	{"empty decisions", "crowdsec", repeat(`{"deleted":[],"new":[`, 1, repeat("{},", 80_000_000)), "unexpected EOF"},
+	{"one decision", "crowdsec", repeat(`{"deleted":[],"new":[`, 1, repeat(`{"scope":"ip","type":"ban","value":"::","duration":"1h"},`, 4_000_000)), "more than 524288 decisions"},
+	{"decisions up to the limit", "crowdsec", func(w io.Writer) {
+		fmt.Fprint(w, `{"deleted":null,"new":[{}`)
+		for i := range memoryLimit / bytesPerEntry / 4 {
+			fmt.Fprintf(w, `,{"scope":"ip","type":"ban","value":"2001:db8:1234:1234:1234:1234:%x:%x","duration":"1h"}`, i>>16, i&0xffff)
+		}
+		fmt.Fprint(w, "]}")
+	}, ""},
+	{"long field", "crowdsec", repeat(`{"deleted":[],"other":"`, 1, repeat("a", 200_000_000)), "a record of more than"},
+}
+
+const memoryLimit = 512 << 20
+
+// repeat returns a function that writes a text n times, and then what others write.
+func repeat(text string, n int, then ...func(io.Writer)) func(io.Writer) {
+	return func(w io.Writer) {
+		block := bytes.Repeat([]byte(text), min(n, 1<<20/len(text)+1))
+		for left := len(text) * n; left > 0; left -= len(block) {
+			block = block[:min(left, len(block))]
+			_, _ = w.Write(block)
+		}
+		for _, f := range then {
+			f(w)
+		}
+	}
+}
+
+// TestBombs reads each bomb in a process of its own, and looks at the most memory
+// that it took.
+func TestBombs(t *testing.T) {
+	if source := os.Getenv("WEIR_TEST_BOMB"); source != "" {
+		readBomb(source, os.Getenv("WEIR_TEST_FORMAT"))
+		return
+	}
+	if testing.Short() {
+		t.Skip("half a minute")
+	}
+	for _, bomb := range bombs {
+		t.Run(bomb.name, func(t *testing.T) {
+			source := filepath.Join(t.TempDir(), "bomb")
+			f, err := os.Create(source)
+			if err != nil {
+				t.Fatal(err)
+			}
+			z, _ := gzip.NewWriterLevel(f, gzip.BestSpeed)
+			bomb.write(z)
+			z.Close()
+			f.Close()
+			from := source
+			if bomb.format == "crowdsec" {
+				s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					w.Header().Set("Content-Encoding", "gzip")
+					http.ServeFile(w, r, source)
+				}))
+				defer s.Close()
+				from = s.URL
+			}
+			c := exec.Command(os.Args[0], "-test.run=^TestBombs$")
+			c.Env = append(os.Environ(), "WEIR_TEST_BOMB="+from, "WEIR_TEST_FORMAT="+bomb.format)
+			out, err := c.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%.2000s", err, out)
+			}
+			var peak int
+			_, status, _ := strings.Cut(string(out), "VmHWM:")
+			if _, err := fmt.Sscan(status, &peak); err != nil {
+				t.Fatalf("no VmHWM in %.2000s", out)
+			}
+			peak <<= 10
+			t.Logf("%d MiB", peak>>20)
+			if peak > memoryLimit*3/4 { // the filters need some, too
+				t.Errorf("%d MiB", peak>>20)
+			}
+			result, _, _ := strings.Cut(string(out), "\n")
+			if bomb.want == "" && result != "<nil>" || !strings.Contains(result, bomb.want) || len(result) > 1000 {
+				t.Errorf("got %.1000s, want %q", result, bomb.want)
+			}
+		})
+	}
+}
+
+func readBomb(from, format string) {
+	s := Source{File: Path(from), MaxBytes: DefaultMaxBytes}
+	if strings.HasPrefix(from, "http") {
+		s.File, s.URL = "", URL(from)
+	}
+	var kind Kind
+	_ = kind.UnmarshalText([]byte(format))
+	s.MaxEntries = s.maxEntries(kind, memoryLimit)
+	c := Config{Name: "bomb", Spec: DefaultSpec(s)}
+	c.Format.Kind = kind
+	switch c.Format.Kind {
+	case CSV:
+		c.Format.Column = "1"
+	case JSON:
+		c.Format.Path = ".[]"
+	}
+	f, err := Open(c, "")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	outcomes, err := f.Fetch(ctx)
+	if err == nil {
+		err = outcomes[0].Err
+	}
+	fmt.Println(err)
+	status, _ := os.ReadFile("/proc/self/status")
+	fmt.Println(string(status))
+}
+
+// The default grows with memory, and is bounded for what others write.
+func TestDefaultMaxEntries(t *testing.T) {
+	if m := memory(); m < 64<<20 || m > 1<<50 {
+		t.Errorf("%d bytes of memory", m)
+	}
+	const most = memoryLimit / bytesPerEntry
+	for _, c := range []struct {
+		Source
+		kind   Kind
+		memory int64
+		want   int
+	}{
+		{Source{File: "/x"}, Plain, memoryLimit, most},
+		{Source{Directory: "/x"}, CSV, memoryLimit, most},
+		{Source{URL: "http://x"}, Plain, memoryLimit, most},
+		{Source{URL: "http://x"}, CrowdSec, memoryLimit, most / 4},
+		{Source{File: "/x"}, Plain, 100 * memoryLimit, 100 * most},
+		{Source{URL: "http://x"}, Plain, 100 * memoryLimit, maxURLEntries},
+		{Source{URL: "http://x", MaxEntries: 3e7}, Plain, memoryLimit, 3e7},
+		{Source{File: "/x", MaxEntries: 5}, Plain, memoryLimit, 5},
+	} {
+		if got := c.maxEntries(c.kind, c.memory); got != c.want {
+			t.Errorf("%v, %v, %d bytes: %d, want %d", c.Source, c.kind, c.memory, got, c.want)
+		}
+	}
+}
