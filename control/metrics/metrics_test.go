@@ -178,7 +178,7 @@ promhttp_metric_handler_errors_total{cause="gathering"} 0
 		`weir_feed_entries{list="good",source="/`, `/feed.txt"} 2` + "\n",
 		`/feed.txt"} 90` + "\n",
 		`weir_feed_last_success_timestamp_seconds{list="bad",source="http://127.0.0.1:`,
-		`/x"} 0` + "\n", `/x#2"} 1` + "\n", // told apart without what may be secret
+		`/x"} 0` + "\n", `/x#2"} 1` + "\n", // distinguished without their secrets
 		`weir_feed_failing{failure="status",list="bad",source="http://`,
 	} {
 		if !strings.Contains(body, part) {
