@@ -220,7 +220,7 @@ func TestDaemonCommandFailures(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"block", "--socket", missing, "192.0.2.1"}, exitFailure, "no weir runs here"},
+		{[]string{"block", "--socket", missing, "192.0.2.1"}, exitFailure, "the daemon is not running"},
 		{[]string{"block", "--socket", full, "192.0.2.1"}, exitFailure, "no space left"},
 		{[]string{"reload", "--socket", full}, exitFailure, "no space left"},
 		{[]string{"refresh", "--socket", full, "nosuch"}, exitFailure, `no such list: "nosuch"`},

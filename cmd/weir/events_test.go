@@ -182,8 +182,8 @@ func TestEventsFailures(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"events", "--socket", missing}, exitFailure, "weir: no weir runs here"},
-		{[]string{"capture", "-w", kept, "--socket", missing}, exitFailure, "weir: no weir runs here"},
+		{[]string{"events", "--socket", missing}, exitFailure, "weir: the daemon is not running"},
+		{[]string{"capture", "-w", kept, "--socket", missing}, exitFailure, "weir: the daemon is not running"},
 		{[]string{"capture", "-w", filepath.Dir(kept), "--socket", stopping}, exitFailure, "is a directory"},
 		{[]string{"capture", "-w", "/dev/full", "--socket", stopping}, exitFailure, "no space left"},
 		{[]string{"capture", "-w", cut, "--socket", stopping}, exitFailure, "3 packets of some 6, and 1,234 are lost: they came too fast\nweir: weir has stopped\n"},

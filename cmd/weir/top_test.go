@@ -176,9 +176,9 @@ func TestTopAndWeightsFailures(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"top", "--socket", missing}, exitFailure, "no weir runs here: " + missing + " does not exist; start `weir run`"},
-		{[]string{"weights", "--socket", missing}, exitFailure, "no weir runs here"},
-		{[]string{"top", "--socket", nothing}, exitFailure, "weir has just begun"},
+		{[]string{"top", "--socket", missing}, exitFailure, "the daemon is not running: " + missing + " does not exist; start `weir run`"},
+		{[]string{"weights", "--socket", missing}, exitFailure, "the daemon is not running"},
+		{[]string{"top", "--socket", nothing}, exitFailure, "the daemon has just started"},
 		{[]string{"weights", "--socket", nothing}, exitFailure, "learns no weights"},
 		{[]string{"top", "--by", "flow", "--socket", some}, exitFailure, "no tracker by flow, only src, dst, reason"},
 		{[]string{"top", "--by", "colour"}, exitUsage, "colour"},

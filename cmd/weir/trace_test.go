@@ -104,7 +104,7 @@ func TestTrace(t *testing.T) {
 		{[]string{"--count", "-1", file}, exitUsage, "--count"},
 		{[]string{"--window", "0s", file}, exitUsage, "window"},
 		{nil, exitUsage, "CAPTURE is missing"},
-		{[]string{"--socket", edge + "x", file}, exitFailure, "node here: no weir runs here"},
+		{[]string{"--socket", edge + "x", file}, exitFailure, "node here: the daemon is not running"},
 		{[]string{"--socket", serve(t, served{}), file}, exitFailure, "digest.rate"},
 		{[]string{file + "x"}, exitFailure, "no such file"},
 	} {

@@ -23,7 +23,7 @@ import (
 	"weir/tests/lab"
 )
 
-// source gives what it holds.
+// source is a daemon with fixed answers.
 type source struct {
 	top     *Top
 	weights *Weights
@@ -62,7 +62,7 @@ func serveHandler(t *testing.T, path string, h http.Handler) (stop func()) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		ended <- nil // for whoever stops it again
+		ended <- nil // for another call of stop
 	}
 	t.Cleanup(stop)
 	return stop
@@ -135,7 +135,7 @@ func TestRefusals(t *testing.T) {
 		status             int
 		want, allow        string
 	}{
-		{"no rates yet", "GET", topPath, nothing, 503, "ask again", ""},
+		{"no rates yet", "GET", topPath, nothing, 503, "try again", ""},
 		{"nothing learned", "GET", weightsPath, nothing, 404, "learns no weights", ""},
 		{"unknown path", "GET", "/v1/tops", nothing, 404, "there is no /v1/tops here: there are /v1/top, /v1/weights, ", ""},
 		{"unknown version", "GET", "/v2/top", nothing, 404, "/v1/top", ""},
@@ -198,7 +198,7 @@ func TestListen(t *testing.T) {
 			if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-		}, "no socket"},
+		}, "not a socket"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "weir.sock")
@@ -305,21 +305,21 @@ func TestClientSaysWhatToDo(t *testing.T) {
 		at   func(t *testing.T, path string)
 		want string
 	}{
-		{"no socket", func(*testing.T, string) {}, "no weir runs here: PATH does not exist; start `weir run`"},
-		{"left by a dead process", stale, "no weir runs here: nobody listens at PATH any more; start `weir run`"},
+		{"no socket", func(*testing.T, string) {}, "the daemon is not running: PATH does not exist; start `weir run`"},
+		{"left by a dead process", stale, "the daemon is not running: nothing listens at PATH any more; start `weir run`"},
 		{"a file", func(t *testing.T, path string) {
 			if err := os.WriteFile(path, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-		}, "PATH is no socket"},
-		{"without an answer", func(t *testing.T, path string) { serve(t, path, source{}) }, "weir has just begun"},
+		}, "PATH is not a socket"},
+		{"without an answer", func(t *testing.T, path string) { serve(t, path, source{}) }, "the daemon has just started"},
 		{"another server", func(t *testing.T, path string) {
 			answering(t, path, "HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\n\r\nwhat?")
-		}, "what listens at PATH is no weir: it says 404 Not Found to /v1/top"},
+		}, "the server at PATH is not weir: it answers 404 Not Found to /v1/top"},
 		{"no JSON", func(t *testing.T, path string) {
 			answering(t, path, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwhat?")
-		}, "answer of the weir at PATH to /v1/top: invalid character"},
-		{"no HTTP", func(t *testing.T, path string) { answering(t, path, "220 smtp\r\n") }, "ask the weir at PATH: "},
+		}, "answer of the daemon at PATH to /v1/top: invalid character"},
+		{"no HTTP", func(t *testing.T, path string) { answering(t, path, "220 smtp\r\n") }, "ask the daemon at PATH: "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "weir.sock")
@@ -345,8 +345,8 @@ func TestClientNamesTheGroup(t *testing.T) {
 	if err == nil || !strings.HasSuffix(err.Error(), "you need to be root") {
 		t.Errorf("root's: %v", err)
 	}
-	const nobody = 4242424
-	if err := os.Chown(path, 0, nobody); err != nil {
+	const unnamed = 4242424
+	if err := os.Chown(path, 0, unnamed); err != nil {
 		t.Fatal(err)
 	}
 	err = Dial(path).unreachable(t.Context(), denied)
@@ -376,7 +376,7 @@ func TestClientOutlivesARestart(t *testing.T) {
 
 func TestClientStopsWhenToldTo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "weir.sock")
-	l, err := net.Listen("unix", path) // and nobody answers
+	l, err := net.Listen("unix", path) // and nothing answers
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,13 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NoUID stands for the user of a caller who has none on this host: one who
-// came over TCP.
+// NoUID is the UID of a caller over TCP, who has none on this host.
 const NoUID = math.MaxUint32 // (uid_t)-1, which no user has
 
 type uidKey struct{}
 
-// identify tells who is at the other end of a connection.
+// identify adds the user at the other end of a connection to the context.
 func identify(ctx context.Context, c net.Conn) context.Context {
 	local, ok := c.(*net.UnixConn)
 	if !ok {
@@ -54,7 +53,7 @@ func withCaller(q *http.Request) context.Context {
 	return context.WithValue(q.Context(), callerKey{}, c)
 }
 
-// caller is who has sent a request: the user, or over TLS the subject of the
+// caller returns who sent a request: the user, or over TLS the subject of the
 // client's certificate.
 func caller(q *http.Request) (uid uint32, client string) {
 	if uid, ok := q.Context().Value(uidKey{}).(uint32); ok {

@@ -19,21 +19,21 @@ import (
 	"time"
 )
 
-// Client asks a running weir, and tells it what to do.
+// Client is a client of a running daemon. It is safe for concurrent use.
 type Client struct {
 	path string // of the socket, or the URL
-	base string // of what is asked
+	base string // URL that paths are appended to
 	http http.Client
 }
 
-// patience is how long a client waits for what weir need only tell.
+// patience is the timeout for requests that need no work.
 const patience = 5 * time.Second
 
-// ErrNotRunning says that no weir listens where it should.
-var ErrNotRunning = errors.New("no weir runs here")
+// ErrNotRunning is wrapped by errors for a socket on which no daemon listens.
+var ErrNotRunning = errors.New("the daemon is not running")
 
-// Dial gives a client for the weir that listens on a socket. It connects when
-// it asks, and again when it must: it outlives a restart of weir.
+// Dial returns a client for the daemon that listens on a socket. It connects when
+// needed, so that it outlives a restart of the daemon.
 func Dial(path string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
@@ -41,9 +41,9 @@ func Dial(path string) *Client {
 	return &Client{path, "http://weir", http.Client{Transport: &http.Transport{DialContext: dial}}}
 }
 
-// DialTLS gives a client for the weir that is served at a URL, https://HOST:PORT, to
-// those who have a certificate. The files are PEM; ca are the authorities for weir's
-// own. It connects when it asks.
+// DialTLS returns a client for the daemon at a URL, https://HOST:PORT, that accepts
+// clients with a certificate. The files are PEM; ca contains the authorities for the
+// daemon's certificate. The client connects when needed.
 func DialTLS(address, cert, key, ca string) (*Client, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
@@ -61,20 +61,20 @@ func DialTLS(address, cert, key, ca string) (*Client, error) {
 	return &Client{address, "https://" + u.Host, http.Client{Transport: &http.Transport{TLSClientConfig: c}}}, nil
 }
 
-// Top asks what goes through.
+// Top returns the current traffic.
 func (c *Client) Top(ctx context.Context) (*Top, error) { return get[Top](ctx, c, topPath) }
 
-// Weights asks what was learned.
+// Weights returns the weights learned from the traffic.
 func (c *Client) Weights(ctx context.Context) (*Weights, error) {
 	return get[Weights](ctx, c, weightsPath)
 }
 
-// Lists asks for the lists.
+// Lists returns the lists.
 func (c *Client) Lists(ctx context.Context) (*Lists, error) { return get[Lists](ctx, c, listsPath) }
 
-// Change asks for entries to be added or removed. It fails with a [*BadRequest]
-// for what weir does not understand or refuses. This and what follows takes
-// as long as weir takes for it.
+// Change adds or removes entries. It fails with a [*BadRequest] if the daemon does
+// not understand or refuses the change. Change, Refresh and Reload have no timeout
+// but that of ctx.
 func (c *Client) Change(ctx context.Context, change Change) (*Changed, error) {
 	method := http.MethodPost
 	if change.Remove {
@@ -84,13 +84,13 @@ func (c *Client) Change(ctx context.Context, change Change) (*Changed, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case len(body) > maxBody: // whose refusal may not arrive while it is being sent
+	case len(body) > maxBody: // the server's refusal might not arrive while the body is being sent
 		return nil, errTooLarge
 	}
 	return ask[Changed](ctx, c, method, entriesPath, body)
 }
 
-// Refresh asks for the sources of a list to be read now, "" for those of all.
+// Refresh reads the sources of a list now, or with "" those of all lists.
 func (c *Client) Refresh(ctx context.Context, list string) (*Refreshed, error) {
 	path := refreshPath
 	if list != "" {
@@ -99,23 +99,23 @@ func (c *Client) Refresh(ctx context.Context, list string) (*Refreshed, error) {
 	return ask[Refreshed](ctx, c, http.MethodPost, path, nil)
 }
 
-// Reload asks for the configuration to be read again.
+// Reload makes the daemon read its configuration again.
 func (c *Client) Reload(ctx context.Context) (*Reloaded, error) {
 	return ask[Reloaded](ctx, c, http.MethodPost, reloadPath, nil)
 }
 
-// get asks for what is told at once.
+// get sends a GET request, with patience as the timeout.
 func get[T any](ctx context.Context, c *Client, path string) (*T, error) {
 	soon, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	t, err := ask[T](soon, c, http.MethodGet, path, nil)
 	if err != nil && ctx.Err() == nil && soon.Err() != nil {
-		return nil, fmt.Errorf("the weir at %s does not answer within %v", c.path, patience)
+		return nil, fmt.Errorf("the daemon at %s does not answer within %v", c.path, patience)
 	}
 	return t, err
 }
 
-// ask asks, and waits for the answer.
+// ask sends a request and decodes the answer.
 func ask[T any](ctx context.Context, c *Client, method, path string, body []byte) (*T, error) {
 	r, err := c.send(ctx, method, path, body)
 	if err != nil {
@@ -124,12 +124,12 @@ func ask[T any](ctx context.Context, c *Client, method, path string, body []byte
 	defer r.Body.Close()
 	t := new(T)
 	if err := json.NewDecoder(r.Body).Decode(t); err != nil {
-		return nil, fmt.Errorf("answer of the weir at %s to %s: %w", c.path, path, err)
+		return nil, fmt.Errorf("answer of the daemon at %s to %s: %w", c.path, path, err)
 	}
 	return t, nil
 }
 
-// send asks, and waits until the answer begins, whose body is then to be closed.
+// send sends a request and returns the response. The caller closes its body.
 func (c *Client) send(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
 	q, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {
@@ -145,7 +145,7 @@ func (c *Client) send(ctx context.Context, method, path string, body []byte) (*h
 	defer r.Body.Close()
 	var f failure
 	if json.NewDecoder(r.Body).Decode(&f) != nil || f.Error == "" {
-		return nil, fmt.Errorf("what listens at %s is no weir: it says %s to %s", c.path, r.Status, path)
+		return nil, fmt.Errorf("the server at %s is not weir: it answers %s to %s", c.path, r.Status, path)
 	}
 	switch err := errors.New(f.Error); r.StatusCode {
 	case http.StatusBadRequest:
@@ -155,13 +155,13 @@ func (c *Client) send(ctx context.Context, method, path string, body []byte) (*h
 	}
 }
 
-// unreachable says what is wrong where there was no answer, and what to do.
+// unreachable explains why there was no answer, and what to do.
 func (c *Client) unreachable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if strings.HasPrefix(c.base, "https:") {
-		return fmt.Errorf("ask the weir at %s: %w", c.path, err)
+		return fmt.Errorf("ask the daemon at %s: %w", c.path, err)
 	}
 	info, missing := os.Stat(c.path)
 	switch {
@@ -170,15 +170,15 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	case errors.Is(missing, fs.ErrNotExist):
 		return fmt.Errorf("%w: %s does not exist; start `weir run`", ErrNotRunning, c.path)
 	case missing == nil && info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("%s is no socket: name the one that weir listens on", c.path)
+		return fmt.Errorf("%s is not a socket: name the one that weir listens on", c.path)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%w: nobody listens at %s any more; start `weir run`", ErrNotRunning, c.path)
+		return fmt.Errorf("%w: nothing listens at %s any more; start `weir run`", ErrNotRunning, c.path)
 	}
-	return fmt.Errorf("ask the weir at %s: %w", c.path, err)
+	return fmt.Errorf("ask the daemon at %s: %w", c.path, err)
 }
 
-// orGroup names the group that may use a socket beside root; nil is one that
-// cannot be looked at.
+// orGroup returns " or in group NAME" for the group that may use a socket as root
+// may, and "" where the socket's file is unknown.
 func orGroup(socket fs.FileInfo) string {
 	if socket == nil {
 		return ""

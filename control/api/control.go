@@ -8,105 +8,105 @@ import (
 	"time"
 )
 
-// What a list does to the packets that it holds.
+// The actions of lists on packets that match.
 const (
 	Block = "block"
 	Allow = "allow"
 )
 
-// Change asks for entries to be added or removed: POST or DELETE /v1/entries.
+// Change is a request to add or remove entries: POST or DELETE /v1/entries.
 type Change struct {
 	Remove bool `json:"-"` // DELETE
 
 	Action string `json:"action"`         // of the list: Block or Allow
-	List   string `json:"list,omitempty"` // "": the one that commands fill
+	List   string `json:"list,omitempty"` // "": the list for manual entries
 
-	// Entries are as they stand in lists, a line each.
+	// Entries are in the format of lists, one line each.
 	Entries []string `json:"entries"`
 
 	TTL    float64 `json:"ttl_seconds,omitempty"` // after which they expire; 0: never
-	Reason string  `json:"reason,omitempty"`      // for who asks later
+	Reason string  `json:"reason,omitempty"`      // shown by explain
 
-	// Import says that the entries come from a file: the audit calls the change so.
+	// Import marks a change whose entries come from a file, for the audit log.
 	Import bool `json:"import,omitempty"`
 
-	// Who asks, as the server found out: a user of this host, or over TCP, where
-	// UID is NoUID, the subject of the client's certificate.
+	// The caller, set by the server: a user of this host, or over TCP, where UID
+	// is NoUID, the subject of the client's certificate.
 	UID    uint32 `json:"-"`
 	Client string `json:"-"`
 }
 
-// Changed says what a change came to, in entries.
+// Changed is the result of a change, as numbers of entries.
 type Changed struct {
 	List      string `json:"list"`
 	Added     int    `json:"added"`
 	Removed   int    `json:"removed"`
-	Unchanged int    `json:"unchanged"` // there already, or not there to be removed
+	Unchanged int    `json:"unchanged"` // added but already listed, or removed but not listed
 }
 
-// Lists is what weir filters by: GET /v1/lists.
+// Lists are the active lists: GET /v1/lists.
 type Lists struct {
 	Lists []List `json:"lists"`
 }
 
-// List is a list as it is in force.
+// List is an active list.
 type List struct {
 	Name      string       `json:"name"`
 	Action    string       `json:"action"`    // Block or Allow
 	Direction string       `json:"direction"` // src, dst or both
 	Priority  int          `json:"priority"`
-	Entries   int          `json:"entries"`                 // by sources and by command
-	ByCommand int          `json:"entries_by_command"`      // of those
-	Packets   *uint64      `json:"total_packets,omitempty"` // that it caught since weir began to count; nil: not known of it
+	Entries   int          `json:"entries"`                 // from sources and manual
+	ByCommand int          `json:"entries_by_command"`      // the manual ones
+	Packets   *uint64      `json:"total_packets,omitempty"` // matched since counting began; nil: unknown
 	Feeds     []FeedSource `json:"feeds"`
 }
 
-// FeedSource is a source of a list. Its strings are those of package feed.
+// FeedSource is a source of a list. Outcome and Failure are named as in package feed.
 type FeedSource struct {
 	Source   string     `json:"source"`
 	Outcome  string     `json:"outcome"`           // of the last attempt: none, loaded, new, unchanged or failed
-	Failure  string     `json:"failure,omitempty"` // its kind, and in words:
-	Error    string     `json:"error,omitempty"`
-	Entries  int        `json:"entries"`        // in force
-	Read     *time.Time `json:"read,omitempty"` // when the source was last known to hold them
-	Next     *time.Time `json:"next,omitempty"` // the next attempt
-	Failures int        `json:"failures"`       // attempts that have failed since one succeeded
-	Unsaved  bool       `json:"unsaved"`        // a restart would not find them
+	Failure  string     `json:"failure,omitempty"` // kind of the failure
+	Error    string     `json:"error,omitempty"`   // the failure in words
+	Entries  int        `json:"entries"`           // active
+	Read     *time.Time `json:"read,omitempty"`    // when the source was last known to contain them
+	Next     *time.Time `json:"next,omitempty"`    // the next attempt
+	Failures int        `json:"failures"`          // failed attempts since the last successful one
+	Unsaved  bool       `json:"unsaved"`           // the entries could not be saved: a restart would not find them
 }
 
-// Failed is the outcome of an attempt after which the old contents stay.
+// Failed is the outcome of a failed attempt: the old contents stay.
 const Failed = "failed"
 
-// NotInForce is the failure of a source that was read all the same: its list's
-// entries must not come into force, or could not yet.
+// NotInForce is the failure of a source that was read, but whose entries are not
+// active: they were refused, or could not be activated yet.
 const NotInForce = "not-in-force"
 
-// Refreshed is what came of reading sources: POST /v1/refresh, or
+// Refreshed is the outcome of reading sources: POST /v1/refresh, or
 // /v1/lists/{list}/refresh for those of one list.
 type Refreshed struct {
 	Sources []FetchOutcome `json:"sources"`
 }
 
-// FetchOutcome is what came of reading a source now.
+// FetchOutcome is the outcome of reading a source.
 type FetchOutcome struct {
 	List    string `json:"list"`
 	Source  string `json:"source"`
 	Outcome string `json:"outcome"` // as in FeedSource
 	Failure string `json:"failure,omitempty"`
 	Error   string `json:"error,omitempty"`
-	Entries int    `json:"entries"` // in force
-	Changed bool   `json:"changed"` // others than before are
+	Entries int    `json:"entries"` // active
+	Changed bool   `json:"changed"` // the active entries have changed
 	Unsaved bool   `json:"unsaved"`
 }
 
-// Reloaded is what has changed in the configuration: POST /v1/reload.
+// Reloaded lists what has changed in the configuration: POST /v1/reload.
 type Reloaded struct {
 	Changes []string `json:"changes"`
 }
 
-// BadRequest is an error of who asked. Nothing was changed.
+// BadRequest is an error of the caller. Nothing was changed.
 type BadRequest struct {
-	Entry *int   // index in Change.Entries of what it is about; nil: the request as a whole
+	Entry *int   // index in Change.Entries that the error is about; nil: the request as a whole
 	Text  string // that entry
 	Err   error
 }
@@ -120,10 +120,11 @@ func (e *BadRequest) Error() string {
 
 func (e *BadRequest) Unwrap() error { return e.Err }
 
-// ErrNoList says that there is no list of a name.
+// ErrNoList is wrapped by errors for the name of a list that does not exist.
 var ErrNoList = errors.New("no such list")
 
-// controlRoutes ask the daemon's loop, or change something.
+// controlRoutes returns the routes that wait for the daemon's loop, or change
+// something.
 func controlRoutes(c Daemon) []route {
 	change := func(w http.ResponseWriter, q *http.Request) (any, error) {
 		asked, err := readChange(w, q)
@@ -140,7 +141,7 @@ func controlRoutes(c Daemon) []route {
 		{http.MethodPost, entriesPath, change},
 		{http.MethodDelete, entriesPath, change},
 		{http.MethodGet, listsPath, func(http.ResponseWriter, *http.Request) (any, error) {
-			lists := slices.Clone(list(c.Lists())) // the daemon's own must not change
+			lists := slices.Clone(list(c.Lists())) // the daemon's slice must not change
 			for i := range lists {
 				lists[i].Feeds = list(lists[i].Feeds)
 			}

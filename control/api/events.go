@@ -16,62 +16,63 @@ import (
 	"weir/filter/key"
 )
 
-// Events says of which packets a client wants to know: GET /v1/events.
+// Events selects the packets that a client wants: GET /v1/events.
 type Events struct {
-	Reasons []events.Reason // those of events.Reasons; none: all of them
-	Frames  bool            // with the frames' beginnings
-	Follow  bool            // until the client has enough; otherwise for a second
+	Reasons []events.Reason // some of events.Reasons; none: all of them
+	Frames  bool            // include the beginnings of frames
+	Follow  bool            // until the client disconnects; otherwise for a second
 }
 
-// Event is a packet that has left: a line of what GET /v1/events answers. One
-// that has but Time and Lost says that so many events are missing there.
+// Event is a packet that was decided on: a line of the answer to GET /v1/events. With
+// Time and Lost alone, it is the number of events missing there.
 type Event struct {
 	Time      time.Time `json:"time"`
 	Interface string    `json:"interface,omitempty"`
-	Netns     string    `json:"netns,omitempty"` // "": weir's own
+	Netns     string    `json:"netns,omitempty"` // "": the daemon's own
 	Reason    string    `json:"reason,omitempty"`
 	Verdict   string    `json:"verdict,omitempty"` // pass or drop
-	List      string    `json:"list,omitempty"`    // that blocks or allows it, if that is known
-	Proto     string    `json:"proto,omitempty"`   // as in lists; none where no addresses were found
+	List      string    `json:"list,omitempty"`    // that blocks or allows it; "": unknown
+	Proto     string    `json:"proto,omitempty"`   // as in lists; "": no addresses were found
 	Src       string    `json:"src,omitempty"`
 	SrcPort   *int      `json:"src_port,omitempty"`
 	Dst       string    `json:"dst,omitempty"`
 	DstPort   *int      `json:"dst_port,omitempty"`
 	Length    int       `json:"length,omitempty"` // bytes on the wire
-	OneIn     uint32    `json:"one_in,omitempty"` // of so many packets of its kind this is one
-	Frame     []byte    `json:"frame,omitempty"`  // its beginning, in base64
+	OneIn     uint32    `json:"one_in,omitempty"` // sampling rate: number of packets that the event stands for
+	Frame     []byte    `json:"frame,omitempty"`  // beginning of the frame, in base64
 	Lost      uint64    `json:"lost,omitempty"`
 
-	// Of a packet that seems to run in a loop: its TTL fell from the one to the other.
+	// FirstTTL and TTL are those of a packet that seems to run in a loop, when it
+	// was first and last seen.
 	FirstTTL int `json:"first_ttl,omitempty"`
 	TTL      int `json:"ttl,omitempty"`
 }
 
-// Drops tells whether the packet was dropped.
+// Drops reports whether the packet was dropped.
 func (e *Event) Drops() bool { return e.Verdict == "drop" }
 
 func eventOf(e events.Event) Event {
 	if e.Lost != 0 {
 		return Event{Time: e.Time, Lost: e.Lost}
 	}
-	told := Event{
+	event := Event{
 		Time: e.Time, Interface: e.Iface, Netns: e.Netns, Reason: e.Reason.String(), Verdict: "pass",
 		List: e.List, Length: e.Length, OneIn: e.OneIn, Frame: e.Frame,
 		FirstTTL: int(e.FirstTTL), TTL: int(e.TTL),
 	}
 	if e.Dropped {
-		told.Verdict = "drop"
+		event.Verdict = "drop"
 	}
 	if t := e.Tuple; t.Src.IsValid() {
-		told.Proto, told.Src, told.Dst = key.ProtoName(t.Proto), t.Src.String(), t.Dst.String()
+		event.Proto, event.Src, event.Dst = key.ProtoName(t.Proto), t.Src.String(), t.Dst.String()
 		if t.HasPorts {
-			told.SrcPort, told.DstPort = new(int(t.SrcPort)), new(int(t.DstPort))
+			event.SrcPort, event.DstPort = new(int(t.SrcPort)), new(int(t.DstPort))
 		}
 	}
-	return told
+	return event
 }
 
-// stream answers by itself.
+// stream is an answer that writes itself to the response.
 type stream func(http.ResponseWriter, *http.Request)
 
 // eventsRoute streams events.
@@ -84,12 +85,12 @@ func eventsRoute(s Daemon) route {
 
 // The parameters of GET /v1/events.
 const (
-	reasonParameter = "reason" // may be repeated, or name several, joined by commas
-	framesParameter = "frames" // 1, or 0 as without it
-	followParameter = "follow" // the same
+	reasonParameter = "reason" // may be repeated, or contain several, separated by commas
+	framesParameter = "frames" // 0 (the default) or 1
+	followParameter = "follow" // 0 (the default) or 1
 )
 
-// readEvents reads what is asked for.
+// readEvents parses the parameters.
 func readEvents(query url.Values) (asked Events, err error) {
 	bad := func(format string, args ...any) (Events, error) {
 		return Events{}, &BadRequest{Err: fmt.Errorf(format, args...)}
@@ -115,7 +116,7 @@ func readEvents(query url.Values) (asked Events, err error) {
 					asked.Follow = value == "1"
 				}
 			default:
-				return bad("%s is not asked for with %q: there are %s, %s, %s",
+				return bad("%s has no parameter %q: there are %s, %s, %s",
 					eventsPath, name, reasonParameter, framesParameter, followParameter)
 			}
 		}
@@ -138,12 +139,12 @@ func (e Events) query() string {
 	return q.Encode()
 }
 
-// glance is how long events are told to who does not follow them.
+// glance is how long events are sent to a client that does not follow them.
 const glance = time.Second
 
-// answer tells of packets, a line each, until the client has gone, or weir stops.
+// answer sends events, a line each, until the client disconnects or the daemon stops.
 func (e Events) answer(w http.ResponseWriter, q *http.Request, s Daemon) {
-	told, end := s.Events(events.Want{Reasons: e.Reasons, Frames: e.Frames})
+	all, end := s.Events(events.Want{Reasons: e.Reasons, Frames: e.Frames})
 	defer end()
 	connection := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "application/x-ndjson")
@@ -158,12 +159,12 @@ func (e Events) answer(w http.ResponseWriter, q *http.Request, s Daemon) {
 	lines := json.NewEncoder(w)
 	for {
 		select {
-		case event, ok := <-told:
+		case event, ok := <-all:
 			if !ok {
 				return
 			}
 			_ = connection.SetWriteDeadline(time.Now().Add(answerTimeout)) // fails in tests only
-			if lines.Encode(eventOf(event)) != nil || len(told) == 0 && connection.Flush() != nil {
+			if lines.Encode(eventOf(event)) != nil || len(all) == 0 && connection.Flush() != nil {
 				return
 			}
 		case <-over:
@@ -174,16 +175,15 @@ func (e Events) answer(w http.ResponseWriter, q *http.Request, s Daemon) {
 	}
 }
 
-// errStopped ends what is followed.
+// errStopped is the error of events that were followed when the daemon stopped.
 var errStopped = errors.New("weir has stopped")
 
-// Events asks for events, which are then to be gone through once. They end with
-// the second in which they are asked for, or, if they are followed, with an
-// error, such as that of the context.
+// Events returns events, to be ranged over once. They end after a second, or if they
+// are followed, with an error, such as that of the context.
 func (c *Client) Events(ctx context.Context, asked Events) (iter.Seq2[*Event, error], error) {
 	asking, cancel := context.WithCancelCause(ctx)
 	late := time.AfterFunc(patience, func() {
-		cancel(fmt.Errorf("the weir at %s does not answer within %v", c.path, patience))
+		cancel(fmt.Errorf("the daemon at %s does not answer within %v", c.path, patience))
 	})
 	r, err := c.send(asking, http.MethodGet, eventsPath+"?"+asked.query(), nil)
 	late.Stop()
@@ -206,7 +206,7 @@ func (c *Client) Events(ctx context.Context, asked Events) (iter.Seq2[*Event, er
 			case err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF):
 				err = errStopped
 			case err != nil:
-				err = fmt.Errorf("events of the weir at %s: %w", c.path, err)
+				err = fmt.Errorf("events of the daemon at %s: %w", c.path, err)
 			}
 			if !yield(e, err) || err != nil {
 				return

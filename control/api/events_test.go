@@ -159,7 +159,7 @@ func TestEventsRefusals(t *testing.T) {
 		"reason=blocked&reason=arp": "use tcpdump",
 		"follow=yes":                `follow=\"yes\": want 0 or 1`,
 		"frames=":                   `frames=\"\": want 0 or 1`,
-		"count=3":                   `not asked for with \"count\": there are reason, frames, follow`,
+		"count=3":                   `has no parameter \"count\": there are reason, frames, follow`,
 	} {
 		w := httptest.NewRecorder()
 		Handler(daemon{newTeller(), nil}).ServeHTTP(w, httptest.NewRequest("GET", eventsPath+"?"+query, nil))

@@ -11,17 +11,17 @@ import (
 	"weir/filter/verdict"
 )
 
-// Limits on the frames that are explained at once.
+// Limits on a request to explain frames.
 const (
 	MaxExplained  = 256
-	maxExplaining = 24 << 20 // bytes of the request: as many frames of 64 KiB in base64
+	maxExplaining = 24 << 20 // bytes: MaxExplained frames of 64 KiB in base64
 )
 
-// Explanation is what becomes of the packets of a question, and why: GET
+// Explanation is the verdict on the packets of a question, and its reasons: GET
 // /v1/explain.
 type Explanation struct {
 	Question string          `json:"question"`
-	Verdict  verdict.Action  `json:"verdict"` // drop if it is that of an answer
+	Verdict  verdict.Action  `json:"verdict"` // drop if any answer's is
 	Answers  []engine.Answer `json:"answers"` // for an address or a prefix: from it, to it
 }
 
@@ -37,12 +37,12 @@ func NewExplanation(question string, answers ...engine.Answer) Explanation {
 // Drops reports whether any of the packets is dropped, as far as they are known.
 func (e *Explanation) Drops() bool { return e.Verdict == verdict.Drop }
 
-// Frames are whole Ethernet frames to be explained: POST /v1/explain.
+// Frames are whole Ethernet frames to explain: POST /v1/explain.
 type Frames struct {
 	Frames [][]byte `json:"frames"` // in base64; at most MaxExplained
 }
 
-// Explanations are those of frames, in their order.
+// Explanations are the explanations of frames, in the order of the request.
 type Explanations struct {
 	Explanations []Explanation `json:"explanations"`
 }
@@ -79,12 +79,12 @@ func explainFrames(c Daemon, w http.ResponseWriter, q *http.Request) (e Explanat
 	return e, err
 }
 
-// Explain asks a question, as [engine.ParseQuestion] reads it.
+// Explain returns the answer to a question, as [engine.ParseQuestion] reads it.
 func (c *Client) Explain(ctx context.Context, question string) (*Explanation, error) {
 	return ask[Explanation](ctx, c, http.MethodGet, explainPath+"?q="+url.QueryEscape(question), nil)
 }
 
-// ExplainFrames asks what becomes of Ethernet frames, at most MaxExplained.
+// ExplainFrames explains Ethernet frames, at most MaxExplained.
 func (c *Client) ExplainFrames(ctx context.Context, frames [][]byte) ([]Explanation, error) {
 	body, err := json.Marshal(Frames{frames})
 	if err != nil {

@@ -14,16 +14,16 @@ import (
 
 const multicastPath = "/v1/multicast"
 
-// Multicast is what is forwarded to groups: GET /v1/multicast. Packets and bytes
-// are counted since weir began.
+// Multicast is the state of multicast forwarding: GET /v1/multicast. Packets and
+// bytes are counted from the daemon's start.
 type Multicast struct {
-	Groups    int     `json:"groups"` // that any interface wants
+	Groups    int     `json:"groups"` // wanted by at least one interface
 	MaxGroups int     `json:"max_groups"`
-	Planned   float64 `json:"planned_false_positive_rate"` // of a filter with so many groups
+	Planned   float64 `json:"planned_false_positive_rate"` // of a filter with MaxGroups groups
 
-	Copied      uint64 `json:"copied_packets"` // to the interfaces, whose filters have yet to judge
+	Copied      uint64 `json:"copied_packets"` // to the interfaces, before their filters
 	CopiedBytes uint64 `json:"copied_bytes"`
-	Left        uint64 `json:"left_packets"` // to the network stack, since no interface wants the group
+	Left        uint64 `json:"left_packets"` // to the network stack, because no interface wants their group
 	LeftBytes   uint64 `json:"left_bytes"`
 
 	Interfaces []MulticastInterface `json:"interfaces"`
@@ -32,16 +32,16 @@ type Multicast struct {
 // MulticastInterface is an interface to which packets are copied.
 type MulticastInterface struct {
 	Name       string `json:"name"`
-	Configured bool   `json:"configured"` // false: it has groups that were added before it was taken out, and gets none
+	Configured bool   `json:"configured"` // false: it gets no packets, and its groups were added before it was removed
 	Present    bool   `json:"present"`
 
-	// FalsePositiveRate is the share of the groups that the interface does not want
-	// which its filter lists all the same, 0 … 1, by the bits that are set now.
+	// FalsePositiveRate is the share of the unwanted groups, 0 … 1, that the
+	// interface's filter matches by mistake, computed from the bits that are set.
 	FalsePositiveRate float64 `json:"false_positive_rate"`
 
 	Sent         uint64 `json:"sent_packets"`
 	SentBytes    uint64 `json:"sent_bytes"`
-	Dropped      uint64 `json:"dropped_packets"` // copies of groups that its filter does not list
+	Dropped      uint64 `json:"dropped_packets"` // copies to groups that its filter does not contain
 	DroppedBytes uint64 `json:"dropped_bytes"`
 
 	Groups []MulticastGroup `json:"groups"`
@@ -50,13 +50,13 @@ type MulticastInterface struct {
 // MulticastGroup is a group that an interface wants.
 type MulticastGroup struct {
 	Group      string     `json:"group"`
-	Configured bool       `json:"configured"`      // the configuration has it
-	Added      *time.Time `json:"added,omitempty"` // by command
+	Configured bool       `json:"configured"`      // in the configuration
+	Added      *time.Time `json:"added,omitempty"` // manually
 	UID        *uint32    `json:"uid,omitempty"`   // of the user who added it
 }
 
-// MulticastChange asks for groups to be added to an interface, or removed: POST or
-// DELETE /v1/multicast.
+// MulticastChange is a request to add groups to those that an interface wants, or to
+// remove them: POST or DELETE /v1/multicast.
 type MulticastChange struct {
 	Remove bool `json:"-"` // DELETE
 
@@ -67,19 +67,19 @@ type MulticastChange struct {
 	Client string `json:"-"`
 }
 
-// MulticastChanged says what a change came to, in groups.
+// MulticastChanged is the result of a change, as numbers of groups.
 type MulticastChanged struct {
 	Interface string `json:"interface"`
 	Added     int    `json:"added"`
 	Removed   int    `json:"removed"`
-	Unchanged int    `json:"unchanged"` // there already, or not there to be removed
+	Unchanged int    `json:"unchanged"` // added but already wanted, or removed but not wanted
 }
 
-// ErrNoMulticast says that a weir forwards none.
-var ErrNoMulticast = errors.New("this weir forwards no multicast: name the interfaces that want it under multicast in its configuration, then `weir reload`")
+// ErrNoMulticast says that the daemon forwards no multicast.
+var ErrNoMulticast = errors.New("this daemon forwards no multicast: name the interfaces that want it under multicast in its configuration, then `weir reload`")
 
-// check says what is wrong with a change, as far as it does not take the
-// interfaces to tell.
+// check returns what is wrong with a change, as far as that does not depend on the
+// interfaces.
 func (c *MulticastChange) check() error {
 	if c.Interface == "" {
 		return &BadRequest{Err: errors.New("no interface")}
@@ -99,7 +99,7 @@ func (c *MulticastChange) check() error {
 	return nil
 }
 
-// multicastRoutes are those of the forwarding of multicast.
+// multicastRoutes returns the routes of multicast forwarding.
 func multicastRoutes(c Daemon) []route {
 	change := func(w http.ResponseWriter, q *http.Request) (any, error) {
 		var asked MulticastChange
@@ -116,7 +116,7 @@ func multicastRoutes(c Daemon) []route {
 	return []route{
 		{http.MethodGet, multicastPath, func(http.ResponseWriter, *http.Request) (any, error) {
 			m, err := c.Multicast()
-			m.Interfaces = slices.Clone(list(m.Interfaces)) // the daemon's own must not change
+			m.Interfaces = slices.Clone(list(m.Interfaces)) // the daemon's slice must not change
 			for i := range m.Interfaces {
 				m.Interfaces[i].Groups = list(m.Interfaces[i].Groups)
 			}
@@ -127,13 +127,13 @@ func multicastRoutes(c Daemon) []route {
 	}
 }
 
-// Multicast asks what is forwarded to groups.
+// Multicast returns the state of multicast forwarding.
 func (c *Client) Multicast(ctx context.Context) (*Multicast, error) {
 	return get[Multicast](ctx, c, multicastPath)
 }
 
-// ChangeMulticast asks for groups to be added to an interface, or removed. It fails
-// with a [*BadRequest] for what weir does not understand or refuses.
+// ChangeMulticast adds groups to those that an interface wants, or removes them. It
+// fails with a [*BadRequest] if the daemon does not understand or refuses the change.
 func (c *Client) ChangeMulticast(ctx context.Context, change MulticastChange) (*MulticastChanged, error) {
 	method := http.MethodPost
 	if change.Remove {

@@ -21,9 +21,9 @@ const (
 	maxTTL      = 100 * 365 * 24 * 60 * 60 // seconds
 )
 
-var errTooLarge = fmt.Errorf("more than %d MiB: put so many entries into a file, and name it in the configuration as a source of the list", maxBody>>20)
+var errTooLarge = fmt.Errorf("more than %d MiB: put that many entries into a file, and name it in the configuration as a source of the list", maxBody>>20)
 
-// readChange reads what a request for a change asks for, and who asks.
+// readChange reads a request for a change, and sets its caller.
 func readChange(w http.ResponseWriter, q *http.Request) (Change, error) {
 	var c Change
 	if err := readBody(w, q, maxBody, &c); err != nil {
@@ -34,7 +34,7 @@ func readChange(w http.ResponseWriter, q *http.Request) (Change, error) {
 	return c, c.check()
 }
 
-// readBody reads a request's body, of which no more is taken than so many bytes.
+// readBody reads a request's body of at most a number of bytes.
 func readBody(w http.ResponseWriter, q *http.Request, most int64, v any) error {
 	connection := http.NewResponseController(w) // it may have no deadlines, as in tests
 	_ = connection.SetReadDeadline(time.Now().Add(bodyTimeout))
@@ -43,7 +43,7 @@ func readBody(w http.ResponseWriter, q *http.Request, most int64, v any) error {
 	return err
 }
 
-// decode reads one JSON value, which may have no fields but those of v.
+// decode reads one JSON value. Unknown fields are errors.
 func decode(r io.Reader, v any) error {
 	d := json.NewDecoder(r)
 	d.DisallowUnknownFields()
@@ -60,7 +60,7 @@ func decode(r io.Reader, v any) error {
 	var syntax *json.SyntaxError
 	switch {
 	case errors.As(err, &tooLarge) && tooLarge.Limit < maxBody:
-		return fault{http.StatusRequestEntityTooLarge, fmt.Errorf("more than %d MiB: ask for less at once", tooLarge.Limit>>20)}
+		return fault{http.StatusRequestEntityTooLarge, fmt.Errorf("more than %d MiB: send less at once", tooLarge.Limit>>20)}
 	case errors.As(err, &tooLarge):
 		return fault{http.StatusRequestEntityTooLarge, errTooLarge}
 	case errors.As(err, &wrongType):
@@ -76,13 +76,13 @@ func decode(r io.Reader, v any) error {
 	return &BadRequest{Err: fmt.Errorf("the request's body: %s", strings.TrimPrefix(err.Error(), "json: "))}
 }
 
-// kinds are JSON's words for the kinds of a change's fields.
+// kinds are JSON's names for the kinds of a change's fields.
 var kinds = map[reflect.Kind]string{
 	reflect.String: "a string", reflect.Float64: "a number", reflect.Slice: "an array", reflect.Bool: "true or false",
 }
 
-// check says what is wrong with a change, as far as it does not take the lists
-// to tell.
+// check returns what is wrong with a change, as far as that does not depend on the
+// lists.
 func (c *Change) check() error {
 	bad := func(format string, args ...any) error { return &BadRequest{Err: fmt.Errorf(format, args...)} }
 	switch {

@@ -16,8 +16,8 @@ import (
 	"weir/control/observe/events"
 )
 
-// Daemon is what the server asks, at any time and concurrently. Answers must not
-// change afterwards.
+// Daemon is what the server serves. It is safe for concurrent use, and its answers
+// do not change afterwards.
 //
 // An error that is a [*BadRequest], [ErrNoList], [ErrNoMulticast] or
 // [ErrNoDigests] is the caller's; any other says that the daemon failed.
@@ -29,7 +29,7 @@ type Daemon interface {
 	// Events returns a channel of events that is open until end is called or the
 	// daemon stops.
 	Events(events.Want) (all <-chan events.Event, end func())
-	// Trace returns where and when packets passed.
+	// Trace returns where and when packets may have passed.
 	Trace(context.Context, TraceQuestion) (*Traced, error)
 	// Explain answers questions, in their order.
 	Explain(context.Context, []engine.Question) ([]engine.Answer, error)
@@ -48,25 +48,25 @@ type Daemon interface {
 	ChangeMulticast(context.Context, MulticastChange) (MulticastChanged, error)
 }
 
-// fault is an error with the HTTP status that tells it.
+// fault is an error with its HTTP status.
 type fault struct {
 	status int
 	error
 }
 
-// failure is how an error is sent.
+// failure is the JSON form of an error.
 type failure struct {
 	Error string `json:"error"`
 	Entry *int   `json:"entry,omitempty"` // index of the entry that it is about
 }
 
-// route is what can be asked for.
+// route is a method and a path with what answers them.
 type route struct {
 	method, path string
 	answer       func(http.ResponseWriter, *http.Request) (any, error)
 }
 
-// at reports whether a path is the route's, in which {name} stands for any name.
+// at reports whether a path matches the route's, in which {name} matches any name.
 func (r route) at(path string) bool {
 	return slices.EqualFunc(strings.Split(r.path, "/"), strings.Split(path, "/"), func(want, is string) bool {
 		return want == is || strings.HasPrefix(want, "{") && is != ""
@@ -80,7 +80,7 @@ func snapshotRoutes(s Daemon) []route {
 			if t := s.Top(); t != nil {
 				return whole(*t), nil
 			}
-			return nil, fault{http.StatusServiceUnavailable, errors.New("weir has just begun, and has no rates yet: ask again in a second")}
+			return nil, fault{http.StatusServiceUnavailable, errors.New("no rates yet, the daemon has just started: try again in a second")}
 		}},
 		{http.MethodGet, weightsPath, func(http.ResponseWriter, *http.Request) (any, error) {
 			if w := s.Weights(); w != nil {
@@ -88,12 +88,12 @@ func snapshotRoutes(s Daemon) []route {
 				weights.Elements = list(w.Elements)
 				return weights, nil
 			}
-			return nil, fault{http.StatusNotFound, errors.New("this weir learns no weights")}
+			return nil, fault{http.StatusNotFound, errors.New("this daemon learns no weights")}
 		}},
 	}
 }
 
-// list makes sure that an empty list is sent as one, and not as null.
+// list replaces nil by an empty slice, which JSON does not encode as null.
 func list[T any](all []T) []T {
 	if all == nil {
 		return []T{}
@@ -101,10 +101,10 @@ func list[T any](all []T) []T {
 	return all
 }
 
-// whole is what is sent, with a list wherever there may be one.
+// whole returns t with an empty slice for every nil one.
 func whole(t Top) Top {
 	t.Interfaces, t.Reasons, t.Filter.Lists = list(t.Interfaces), list(t.Reasons), list(t.Filter.Lists)
-	t.Trackers = slices.Clone(list(t.Trackers)) // the source's own must not change
+	t.Trackers = slices.Clone(list(t.Trackers)) // the daemon's slice must not change
 	for i := range t.Trackers {
 		t.Trackers[i].Flows = list(t.Trackers[i].Flows)
 	}
@@ -130,10 +130,10 @@ func Handler(d Daemon) http.Handler {
 		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) { fail(w, unanswered(w, q, all)) })
-	// A browser may hold a client's certificate, and any site may make it ask.
+	// A browser may have a client's certificate, and any site may make it send requests.
 	sameSite := http.NewCrossOriginProtection()
 	sameSite.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fail(w, fault{http.StatusForbidden, errors.New("a web site may not change anything here")})
+		fail(w, fault{http.StatusForbidden, errors.New("requests from web sites may not change anything")})
 	}))
 	return sameSite.Handler(mux)
 }
@@ -143,7 +143,7 @@ func routes(d Daemon) []route {
 	return slices.Concat(snapshotRoutes(d), []route{eventsRoute(d), traceRoute(d)}, controlRoutes(d))
 }
 
-// unanswered says why no route answers a request, and what would.
+// unanswered returns why no route answers a request, and which ones there are.
 func unanswered(w http.ResponseWriter, q *http.Request, all []route) error {
 	var paths, methods []string
 	for _, r := range all {
@@ -157,23 +157,23 @@ func unanswered(w http.ResponseWriter, q *http.Request, all []route) error {
 	if len(methods) > 0 {
 		allowed := strings.Join(methods, ", ")
 		w.Header().Set("Allow", allowed)
-		return fault{http.StatusMethodNotAllowed, fmt.Errorf("%s is not for %s: use %s", q.URL.Path, q.Method, allowed)}
+		return fault{http.StatusMethodNotAllowed, fmt.Errorf("%s does not allow %s: use %s", q.URL.Path, q.Method, allowed)}
 	}
 	return fault{http.StatusNotFound, fmt.Errorf("there is no %s here: there are %s", q.URL.Path, strings.Join(paths, ", "))}
 }
 
-// reply sends a value as JSON. It is made whole before its status is sent.
+// reply sends a value as JSON. It is encoded completely before the status is sent.
 func reply(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
-		fail(w, fmt.Errorf("encode the answer: %w", err)) // such as a rate that is no number
+		fail(w, fmt.Errorf("encode the answer: %w", err)) // such as a rate that is NaN
 		return
 	}
-	// However long the answer took to find: the client has all the time to read it.
+	// However long the answer took, the client gets the full time to read it.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTimeout)) // fails in tests only
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	w.Write(append(body, '\n')) // who has gone away need not be told
+	w.Write(append(body, '\n')) // an error means that the client has gone
 }
 
 func fail(w http.ResponseWriter, err error) {
@@ -191,17 +191,17 @@ func fail(w http.ResponseWriter, err error) {
 	reply(w, status, sent)
 }
 
-// Limits on a client, so that one that hangs costs little.
+// Limits on a client, so that one that hangs uses few resources.
 const (
 	headerTimeout = 5 * time.Second
-	answerTimeout = 30 * time.Second // a long list of weights, over a slow line
+	answerTimeout = 30 * time.Second // a long list of weights over a slow link
 	idleTimeout   = 2 * time.Minute
 	maxHeader     = 16 << 10 // bytes
 	stopTimeout   = time.Second
 )
 
-// Serve answers by a handler, such as that of the API, on a listener until ctx
-// is done, and closes it. Answers that are under way then have a second to end.
+// Serve serves a handler on a listener until ctx is done, then closes the listener.
+// Answers that are being sent then have a second to end.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
 	server := &http.Server{
 		Handler:           h,

@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Who may ask: root and the socket's group.
+// Root and the socket's group may use the API.
 const (
 	socketMode = 0o660
 	dirMode    = 0o755
 	maxPath    = 107 // bytes of sun_path, without the zero that ends it: unix(7)
 )
 
-// listener removes its socket when it is closed, unless the path is another's
-// by then: the file may have been deleted and made anew.
+// listener removes its socket when it is closed, unless the file is another socket
+// by then: it may have been deleted and created again.
 type listener struct {
 	net.Listener
 	path  string
@@ -34,12 +34,12 @@ type listener struct {
 
 func (l *listener) Close() error { return l.close() }
 
-// Listen is ListenGroup for the group of the process.
+// Listen is ListenGroup with the group of the process.
 func Listen(path string) (net.Listener, error) { return ListenGroup(path, "") }
 
-// ListenGroup makes a socket that a group's members may use besides root, and
-// its directory if that is missing. It replaces the socket of a process that is
-// gone, and fails where one still listens.
+// ListenGroup creates a socket that root and a group's members may use, and its
+// directory if that is missing. It replaces the socket of a process that has ended,
+// and fails if one still listens.
 func ListenGroup(path, group string) (net.Listener, error) {
 	l, err := listen(path, group)
 	if err != nil {
@@ -72,8 +72,8 @@ func listen(path, group string) (net.Listener, error) {
 	if err := makeRoom(path); err != nil {
 		return nil, err
 	}
-	// The socket has its mode from the start: Linux gives the file that of the
-	// descriptor, less the umask.
+	// The socket has its mode from the start: on Linux the file gets the mode of
+	// the descriptor, without the umask's bits.
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		if bad := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), socketMode) }); bad != nil {
 			return bad
@@ -99,7 +99,7 @@ func listen(path, group string) (net.Listener, error) {
 	return l, nil
 }
 
-// groupID gives a group's number, -1 for no group.
+// groupID returns a group's number, -1 for no group.
 func groupID(name string) (int, error) {
 	if name == "" {
 		return -1, nil
@@ -111,8 +111,8 @@ func groupID(name string) (int, error) {
 	return strconv.Atoi(g.Gid)
 }
 
-// lock keeps others from making the same socket at the same time. The file is
-// left there: who removes it may remove it from under another.
+// lock keeps other processes from creating the same socket at the same time. The
+// lock file stays: removing it might remove one that another process has locked.
 func lock(path string) (unlock func() error, err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -124,7 +124,7 @@ func lock(path string) (unlock func() error, err error) {
 	return f.Close, nil
 }
 
-// makeRoom makes room for a socket: it removes one that nobody listens on.
+// makeRoom removes a socket on which no process listens.
 func makeRoom(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -133,7 +133,7 @@ func makeRoom(path string) error {
 	case err != nil:
 		return err
 	case info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("%s is there, and no socket: weir does not remove it", path)
+		return fmt.Errorf("%s exists and is not a socket: weir does not remove it", path)
 	}
 	c, err := net.Dial("unix", path)
 	if err == nil {
@@ -145,8 +145,8 @@ func makeRoom(path string) error {
 	return os.Remove(path)
 }
 
-// remove ends the listening. The file goes first, so that nobody finds a socket
-// on which nobody listens.
+// remove removes the socket and closes it. The file goes first, so that no client
+// finds a socket on which no process listens.
 func (l *listener) remove() error {
 	var removed error
 	if now, err := os.Lstat(l.path); err == nil && os.SameFile(now, l.own) {

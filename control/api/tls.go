@@ -10,10 +10,10 @@ import (
 	"sync/atomic"
 )
 
-// ListenTLS listens at a TCP address for clients whose certificates the
-// authorities in clientCA have issued. The files are PEM. They are read anew for
-// each connection, so that certificates can be replaced while weir runs; as long
-// as they cannot be used, the last ones that could be are.
+// ListenTLS listens at a TCP address for clients whose certificates were issued by
+// the authorities in clientCA. The files are PEM. They are read for each connection,
+// so that certificates can be replaced while the daemon runs; while they are not
+// usable, the last usable ones are used.
 func ListenTLS(addr, cert, key, clientCA string) (net.Listener, error) {
 	first, err := mutualTLS(cert, key, clientCA)
 	if err != nil {
@@ -36,7 +36,7 @@ func ListenTLS(addr, cert, key, clientCA string) (net.Listener, error) {
 	}), nil
 }
 
-// mutualTLS takes nobody in without a certificate.
+// mutualTLS returns a configuration that requires a client's certificate.
 func mutualTLS(cert, key, clientCA string) (*tls.Config, error) {
 	own, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
@@ -51,7 +51,7 @@ func mutualTLS(cert, key, clientCA string) (*tls.Config, error) {
 		Certificates: []tls.Certificate{own},
 		ClientAuth:   tls.RequireAndVerifyClientCert,
 		ClientCAs:    authorities,
-		// A ticket would outlast the authority that let its holder in.
+		// A ticket would stay valid after the client's authority was removed.
 		SessionTicketsDisabled: true,
 	}, nil
 }
@@ -68,4 +68,4 @@ func readAuthorities(path string) (*x509.CertPool, error) {
 	return authorities, nil
 }
 
-var errNoPEM = errors.New("no certificate in PEM in it")
+var errNoPEM = errors.New("it contains no certificate in PEM")

@@ -9,49 +9,50 @@ import (
 	"time"
 )
 
-// Limits on what is traced at once.
+// Limits on a request.
 const (
 	MaxTraced  = 256
 	maxPacket  = 64 << 10 // bytes of a packet
-	maxTracing = 4 << 20  // bytes of a question
+	maxTracing = 4 << 20  // bytes of a request
 )
 
-// TraceQuestion asks where and when packets have passed: POST /v1/trace.
+// TraceQuestion is a request for where and when packets passed: POST /v1/trace.
 type TraceQuestion struct {
 	Packets []TraceAbout `json:"packets"` // at most MaxTraced
 }
 
-// TraceAbout is a packet that is traced.
+// TraceAbout is a packet to trace.
 type TraceAbout struct {
-	// Data is the IP packet, or its beginning: the headers and 8 bytes behind
-	// those of IPv4, 20 behind those of IPv6. In base64.
+	// Data is the IP packet in base64, or its beginning: the headers, and 8 more
+	// bytes of IPv4 or 20 of IPv6.
 	Data []byte `json:"data"`
 
-	// When it is looked for, both ends included.
+	// The window in which the packet is searched, both ends included.
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"`
 }
 
-// Traced says what a weir has seen of packets.
+// Traced is where and when packets may have passed a host.
 type Traced struct {
-	Host       string            `json:"host"` // where it runs
+	Host       string            `json:"host"` // name of the daemon's host
 	Interfaces []TracedInterface `json:"interfaces"`
 }
 
-// TracedInterface is what an interface has seen of the packets, in their order.
+// TracedInterface is when packets may have passed an interface, in the order of the
+// request.
 type TracedInterface struct {
 	Name    string         `json:"name"`
-	Netns   string         `json:"netns,omitempty"` // "": weir's own
-	Since   *time.Time     `json:"since,omitempty"` // what was before is forgotten; none: nothing passed
+	Netns   string         `json:"netns,omitempty"` // "": the daemon's own
+	Since   *time.Time     `json:"since,omitempty"` // start of the oldest digests; nil: nothing has passed
 	Packets []TracedPacket `json:"packets"`
 }
 
 // TracedPacket says when a packet may have passed.
 type TracedPacket struct {
-	Slices []TracedSlice `json:"slices"` // of time, in their order
+	Slices []TracedSlice `json:"slices"` // of time, in order
 
-	// Chance is the probability, 0 … 1, that a packet which did not pass would
-	// match any slice of the window.
+	// Chance is the probability, 0 … 1, that a packet that did not pass matches
+	// any slice of the window.
 	Chance float64 `json:"chance"`
 }
 
@@ -59,13 +60,13 @@ type TracedPacket struct {
 type TracedSlice struct {
 	Start  time.Time `json:"start"`
 	Length float64   `json:"length_seconds"`
-	Chance float64   `json:"chance"` // that a packet which did not pass would match this slice
+	Chance float64   `json:"chance"` // probability that a packet that did not pass matches this slice
 }
 
-// ErrNoDigests says that nothing is recorded that packets could be traced by.
-var ErrNoDigests = errors.New("this weir records no digests of packets: set digest.rate in its configuration")
+// ErrNoDigests says that the daemon records no digests.
+var ErrNoDigests = errors.New("this daemon records no digests of packets: set digest.rate in its configuration")
 
-// traceRoute answers where packets passed.
+// traceRoute returns the route that traces packets.
 func traceRoute(s Daemon) route {
 	return route{http.MethodPost, tracePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 		var asked TraceQuestion
@@ -79,13 +80,13 @@ func traceRoute(s Daemon) route {
 		if err != nil {
 			return nil, err
 		}
-		answer := *t // the source's own must not change
+		answer := *t // the daemon's slice must not change
 		answer.Interfaces = list(t.Interfaces)
 		return answer, nil
 	}}
 }
 
-// check says what is wrong with a question.
+// check returns what is wrong with a request.
 func (t *TraceQuestion) check() error {
 	if n := len(t.Packets); n == 0 || n > MaxTraced {
 		return fmt.Errorf("%d packets: want 1 to %d", n, MaxTraced)
@@ -101,8 +102,8 @@ func (t *TraceQuestion) check() error {
 	return nil
 }
 
-// Trace asks where and when packets have passed. It fails with a [*BadRequest] for
-// a packet that has no digest.
+// Trace returns where and when packets may have passed. It fails with a [*BadRequest]
+// for a packet that has no digest.
 func (c *Client) Trace(ctx context.Context, asked TraceQuestion) (*Traced, error) {
 	body, err := json.Marshal(asked)
 	if err != nil {

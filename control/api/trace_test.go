@@ -30,7 +30,7 @@ func TestTraceRefuses(t *testing.T) {
 	w := httptest.NewRecorder()
 	long := `{"packets":[{"data":"` + strings.Repeat("A", maxTracing) + `"}]}`
 	Handler(daemon{source{traced: &Traced{}}, nil}).ServeHTTP(w, httptest.NewRequest("POST", tracePath, strings.NewReader(long)))
-	if w.Code != 413 || !strings.Contains(w.Body.String(), "more than 4 MiB: ask for less") {
+	if w.Code != 413 || !strings.Contains(w.Body.String(), "more than 4 MiB: send less") {
 		t.Errorf("%d bytes: %d %s", len(long), w.Code, w.Body)
 	}
 }

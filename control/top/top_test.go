@@ -415,7 +415,7 @@ func TestViewThatCannotBegin(t *testing.T) {
 		err      error
 		want     string
 	}{
-		{"no weir", "", errors.New("no weir runs here"), "no weir runs here"},
+		{"no weir", "", errors.New("the daemon is not running"), "the daemon is not running"},
 		{"no such tracker", "src/16", nil, "no tracker by src/16"},
 	} {
 		console := newConsole(t, 80, 24)

@@ -16,16 +16,16 @@ func TestStaleSocket(t *testing.T) {
 	t.Parallel()
 	g := newGround(t)
 	g.configure("lists: {feed: {sources: [{file: " + g.file("feed", "10.0.0.1\n") + "}]}}")
-	g.refuses([]string{"no weir runs here: " + g.socket + " does not exist; start `weir run`"}, "lists")
+	g.refuses([]string{"the daemon is not running: " + g.socket + " does not exist; start `weir run`"}, "lists")
 	d := g.begin()
 	d.kill()
 	if _, err := os.Lstat(g.socket); err != nil {
 		t.Fatalf("no socket is left: %v", err)
 	}
 	for _, command := range [][]string{{"lists"}, {"reload"}, {"refresh"}, {"block", "10.0.0.2"}} {
-		g.refuses([]string{"no weir runs here: nobody listens at " + g.socket + " any more; start `weir run`"}, command...)
+		g.refuses([]string{"the daemon is not running: nothing listens at " + g.socket + " any more; start `weir run`"}, command...)
 	}
-	g.filters("nobody listens", []string{"10.0.0.1"}, []string{"10.0.0.2"})
+	g.filters("nothing listens", []string{"10.0.0.1"}, []string{"10.0.0.2"})
 	d = g.begin()
 	g.ask(0, "block", "10.0.0.2")
 	g.filters("somebody listens", []string{"10.0.0.1", "10.0.0.2"}, []string{"10.0.0.3"})
@@ -41,18 +41,18 @@ func TestSocket(t *testing.T) {
 		name, says, asked string
 		fault             func(g *ground) (end func())
 	}{
-		{"another listens", "another process listens there: stop it, or choose another socket", "is no weir", func(g *ground) func() {
+		{"another listens", "another process listens there: stop it, or choose another socket", "is not weir", func(g *ground) func() {
 			l, err := net.Listen("unix", g.socket)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return func() { l.Close() }
 		}},
-		{"a file is there", "is there, and no socket: weir does not remove it", "is no socket: name the one that weir listens on", func(g *ground) func() {
+		{"a file is there", "exists and is not a socket: weir does not remove it", "is not a socket: name the one that weir listens on", func(g *ground) func() {
 			write(t, g.socket, "")
 			return func() { os.Remove(g.socket) }
 		}},
-		{"a read-only directory", "read-only file system", "no weir runs here", func(g *ground) func() {
+		{"a read-only directory", "read-only file system", "the daemon is not running", func(g *ground) func() {
 			dir := filepath.Dir(g.socket)
 			mount(t, dir, unix.MS_RDONLY)
 			return func() { mount(t, dir, unix.MS_REMOUNT) }
