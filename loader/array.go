@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// array is an array map that is mapped into memory, or a map of another type,
-// which is not.
+// array is an array map with its memory mapped, or a map of another type, which
+// cannot be mapped.
 type array struct {
 	m     *ebpf.Map
-	words []uint64 // all entries, nothing else
+	words []uint64 // all entries
 	pages []byte
 
-	users atomic.Int32 // besides the owner; see share
+	users atomic.Int32 // apart from the owner; see share
 }
 
 func newArray(spec *ebpf.MapSpec) (*array, error) {

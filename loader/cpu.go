@@ -8,19 +8,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CPUs is the number of CPUs that the system may ever have: each has counters
-// and banks of its own.
+// CPUs returns the number of possible CPUs: each has counters and banks of its
+// own.
 func CPUs() int {
 	n, err := ebpf.PossibleCPU()
 	if err != nil {
-		return 1 // what needs the number will say so
+		return 1 // callers that need the number fail on their own
 	}
 	return n
 }
 
-// StayOnCPU ties the goroutine to a CPU until release is called: what it sends
-// stays in order, since a wire has a queue for each, and what programs count
-// that it tests is all in one row and one bank.
+// StayOnCPU binds the goroutine to a CPU until release is called: the frames that
+// it sends stay in order, since a wire has a queue for each CPU, and the programs
+// that it tests count in one row and one bank.
 func StayOnCPU() (release func(), err error) {
 	runtime.LockOSThread()
 	var allowed, one unix.CPUSet

@@ -10,27 +10,27 @@ import (
 	"weir/bpf"
 )
 
-// Digests says how the packets that pass are remembered, constants of the
-// program. One without lines remembers none.
+// Digests is the geometry of the digests of packets that pass, constants of the
+// program. Without lines, nothing is recorded.
 type Digests = bpf.WeirDigests
 
-// Sighting is a packet that was seen, or was seen again.
+// Sighting is a packet that was seen, or seen again.
 type Sighting = bpf.WeirSighting
 
-// DigestBank is what stands beside the filter of a bank: what was counted, and
-// the packets that are gathered and not yet in the filter.
+// DigestBank has the counters of a bank, and the packets that are gathered and not
+// yet in its filter.
 type DigestBank = bpf.WeirDigestBank
 
 // As in the object, where they are macros.
 const (
 	digestBank = MaxTrackers // DIGEST_BANK
 
-	// Sightings is how many each CPU has, SIGHTINGS.
+	// Sightings is their number on each CPU, SIGHTINGS.
 	Sightings = 1024
-	// Gathered is how many packets a bank gathers, GATHERED.
+	// Gathered is the number of packets that a bank gathers, GATHERED.
 	Gathered = 16
-	// LoopFalls is how often the TTL of a packet that was seen again must have
-	// fallen for it to be suspected of a loop, LOOP_FALLS.
+	// LoopFalls is the number of times that the TTL of a packet must fall for a
+	// loop to be suspected, LOOP_FALLS.
 	LoopFalls = 2
 )
 
@@ -50,17 +50,17 @@ func (c *Config) validateDigests() error {
 // digestLayout is the version of how digests are recorded.
 const digestLayout = "one line, bits in consecutive words, sixteen gathered"
 
-// digestIdentity tells apart what may not be recorded in the same memory.
+// digestIdentity identifies what may be recorded in the same memory.
 func (c *Config) digestIdentity() uint64 {
 	h := fnv.New64a()
 	fmt.Fprint(h, digestLayout, c.Digests.Seed, c.Digests.Lines, c.Digests.Bits, c.DigestSlice)
 	return h.Sum64() | 1 // 0 is that of none
 }
 
-// recorded is the identity of the digests whose memory this is, 0 for none.
+// recorded returns the identity of the digests in the memory, 0 for none.
 func (k pinnedMaps) recorded() uint64 { return k[bpf.WeirMapDigestNow].words[digestIdentityWord] }
 
-// newDigests makes empty memory for the configuration's digests.
+// newDigests returns empty memory for the configuration's digests.
 func newDigests(cfg *Config, cpus int) (pinnedMaps, error) {
 	k, err := newPinnedMaps(map[string]int{
 		bpf.WeirMapDigestNow:       1,
@@ -76,16 +76,15 @@ func newDigests(cfg *Config, cpus int) (pinnedMaps, error) {
 	return k, nil
 }
 
-// DigestSeed is the seed of the digests that are recorded in these stats: a
-// generation that has it, and the same geometry, goes on where they are. It is
-// 0 if there are none.
+// DigestSeed returns the seed of the digests in these stats, 0 if there are none.
+// A generation with this seed and the same geometry continues them.
 func (s *Stats) DigestSeed() (seed uint64) {
 	s.read(func(k pinnedMaps) { seed = k[bpf.WeirMapDigestNow].words[digestSeedWord] })
 	return seed
 }
 
-// DigestMemory is where the digests of an interface are recorded. It is what the
-// program reads and writes at the same time.
+// DigestMemory is the memory of an interface's digests, which the program reads
+// and writes at the same time.
 type DigestMemory struct {
 	CPUs int
 	Seed uint64 // of the digests
@@ -97,9 +96,9 @@ type DigestMemory struct {
 	shared      pinnedMaps
 }
 
-// OpenDigests opens the memory of the digests that the programs record which
-// were loaded with the stats. It fails with [ErrNotRecorded] where they record
-// none, or not those of this generation. The memory remains valid until Close.
+// OpenDigests opens the memory of the digests of programs that were loaded with
+// the stats. It fails with [ErrNotRecorded] where these record none, or those of
+// another generation. The memory remains valid until Close.
 func (g *Generation) OpenDigests(s *Stats) (*DigestMemory, error) {
 	if g.config.Digests.Lines == 0 {
 		return nil, ErrNotRecorded
@@ -124,30 +123,30 @@ func (g *Generation) OpenDigests(s *Stats) (*DigestMemory, error) {
 // Close releases the memory.
 func (m *DigestMemory) Close() error { return m.shared.Close() }
 
-// entriesOf is a map's memory as the structs that it holds.
+// entriesOf returns a map's memory as a slice of its entries.
 func entriesOf[T any](a *array) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(&a.words[0])), a.entries())
 }
 
-// Active is the bank, 0 or 1, in which packets are recorded.
+// Active returns the bank, 0 or 1, in which packets are recorded.
 func (m *DigestMemory) Active() int {
 	return int(atomic.LoadUint64(&m.rows[banksWord]) >> digestBank & 1)
 }
 
-// Exchange makes the programs record in the other bank. Programs that are under
-// way may still write to the former one: see [Grace]. It must not run beside
+// Exchange makes the programs record in the other bank. Those under way may still
+// write to the former: see [Grace]. It must not run concurrently with
 // [Trackers.Exchange].
 func (m *DigestMemory) Exchange() { (&Trackers{rows: m.rows}).Exchange(digestBank) }
 
-// Bank is a bank of a CPU, and the words of its filter. While packets are
-// recorded there, the gathered ones are to be read first: what is no longer
-// among them is in the filter.
+// Bank returns a bank of a CPU, and the words of its filter. While packets are
+// recorded there, read the gathered ones first: those no longer gathered are in
+// the filter.
 func (m *DigestMemory) Bank(cpu, bank int) (*DigestBank, []uint64) {
 	i := cpu*banks + bank
 	return &m.banks[i], m.lines[i*m.bankWords : (i+1)*m.bankWords]
 }
 
-// Begin empties a bank in which no packets are recorded, for a slice of this
+// Begin empties a bank in which no packets are recorded, for the slice of this
 // number.
 func (m *DigestMemory) Begin(bank int, slice uint32) {
 	for cpu := range m.CPUs {
@@ -157,8 +156,8 @@ func (m *DigestMemory) Begin(bank int, slice uint32) {
 	}
 }
 
-// Suspects are the packets that are suspected of a loop in a slice, and are still
-// watched. What a program changes meanwhile may be read half.
+// Suspects returns the packets that are suspected of a loop in a slice and still
+// watched. One that a program changes meanwhile may be inconsistent.
 func (m *DigestMemory) Suspects(slice uint32) (found []Sighting) {
 	for i := range m.sightings {
 		if s := &m.sightings[i]; s.Falls >= LoopFalls && s.Slice == slice {

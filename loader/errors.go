@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a caller may want to tell apart. The errors that wrap these say what
-// is at hand and what to do about it.
+// Errors that a caller may distinguish. Those that wrap them say what happened and
+// what to do about it.
 var (
 	ErrPermission  = errors.New("missing privilege")
 	ErrNoBPFFS     = errors.New("no BPF file system")
@@ -45,7 +45,7 @@ func explainPermission(err error) error {
 	return fmt.Errorf("%w: %w", ErrPermission, err)
 }
 
-// missingCapabilities are those of this thread that weir needs and lacks.
+// missingCapabilities returns those that weir needs and this thread lacks.
 func missingCapabilities() []string {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -58,7 +58,7 @@ func missingCapabilities() []string {
 	if !has(unix.CAP_NET_ADMIN) {
 		missing = append(missing, "CAP_NET_ADMIN")
 	}
-	// CAP_SYS_ADMIN comprises the two, which are younger.
+	// CAP_SYS_ADMIN includes these two, which are newer.
 	if !has(unix.CAP_BPF) && !has(unix.CAP_SYS_ADMIN) {
 		missing = append(missing, "CAP_BPF")
 	}

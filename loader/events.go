@@ -14,29 +14,29 @@ import (
 	"weir/bpf"
 )
 
-// EventFrame is how many bytes of a frame an event has at most.
+// EventFrame is the maximum number of bytes of a frame in an event.
 const EventFrame = len(bpf.WeirEvent{}.Frame)
 
-// Packet is what the program knew of a packet when that left.
+// Packet is a packet as the program saw it when it left.
 type Packet = bpf.WeirPacket
 
-// Event is a packet that the program has told of.
+// Event is a packet that was sampled.
 type Event struct {
 	Time      time.Duration // by [Monotonic]
-	Interface int           // its number
-	OneIn     uint32        // of so many packets this is one
+	Interface int           // its index
+	OneIn     uint32        // the sampling rate: one packet in OneIn
 	Packet    Packet
-	Frame     []byte // as far as it was captured; good until fn returns
+	Frame     []byte // its first bytes, valid until fn returns
 }
 
-// Sampling says of which packets a program is to tell.
+// Sampling sets which packets a program samples.
 type Sampling struct {
-	OneIn  [bpf.WeirReasonREASON_COUNT]uint32 // by reason: of one packet in so many, a power of two; 0: of none
-	Frames bool                               // with EventFrame bytes of each
+	OneIn  [bpf.WeirReasonREASON_COUNT]uint32 // by reason: one packet in this many, a power of two; 0: none
+	Frames bool                               // with the first EventFrame bytes of each
 	Until  time.Duration                      // by [Monotonic]
 }
 
-// newEvents makes an empty buffer.
+// newEvents returns an empty buffer.
 func newEvents() (*array, error) {
 	spec, _, err := statsSpec()
 	if err != nil {
@@ -45,8 +45,9 @@ func newEvents() (*array, error) {
 	return newArray(spec.Maps[bpf.WeirMapEvents])
 }
 
-// Sample sets of which packets the programs tell that were loaded with the
-// stats. They go on until the time is over, whether somebody reads or not.
+// Sample sets which packets are sampled by the programs that were loaded with the
+// stats. They go on until the time is over, whether somebody reads the events or
+// not.
 func (s *Stats) Sample(now Sampling) {
 	s.read(func(k pinnedMaps) {
 		to := (*bpf.WeirSampling)(unsafe.Pointer(&k[bpf.WeirMapSamplingNow].words[0]))
@@ -62,8 +63,8 @@ func (s *Stats) Sample(now Sampling) {
 	})
 }
 
-// Events calls fn with the events since the last call, and does not wait for
-// more. It gives no more than the buffer holds, however fast they come.
+// Events calls fn with the events since the last call, without waiting for more:
+// at most as many as fit into the buffer, however fast they arrive.
 func (s *Stats) Events(fn func(*Event)) (err error) {
 	s.read(func(k pinnedMaps) {
 		s.reading.Lock()
@@ -82,7 +83,7 @@ func (s *Stats) readEvents(a *array, fn func(*Event)) error {
 		if err != nil {
 			return err
 		}
-		r.SetDeadline(time.Unix(1, 0)) // in the past: what is there, no waiting
+		r.SetDeadline(time.Unix(1, 0)) // in the past: do not wait for more
 		s.events = r
 	}
 	const header = int(unsafe.Offsetof(bpf.WeirEvent{}.Frame))
@@ -96,7 +97,7 @@ func (s *Stats) readEvents(a *array, fn func(*Event)) error {
 		}
 		raw := s.record.RawSample
 		if len(raw) != int(unsafe.Sizeof(bpf.WeirEvent{})) {
-			return fmt.Errorf("one has %d bytes, where %d are expected", len(raw), unsafe.Sizeof(bpf.WeirEvent{}))
+			return fmt.Errorf("an event has %d bytes, want %d", len(raw), unsafe.Sizeof(bpf.WeirEvent{}))
 		}
 		e := (*bpf.WeirEvent)(unsafe.Pointer(&raw[0]))
 		fn(&Event{
@@ -107,6 +108,6 @@ func (s *Stats) readEvents(a *array, fn func(*Event)) error {
 	return nil
 }
 
-// EventsLost is the number of events that found the buffer full, because
-// nobody had read it in time.
+// EventsLost returns the number of events that were lost because the buffer was
+// full.
 func (s *Stats) EventsLost() uint64 { return s.sumOfRows(eventsLostWord) }

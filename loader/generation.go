@@ -12,9 +12,8 @@ import (
 	"weir/bpf"
 )
 
-// Memory is the kernel memory of a set: what is stored here is what the
-// program reads, at once. It is zero at first. A part that the set's geometry
-// leaves out is nil.
+// Memory is the kernel memory of a set, read by the program as it is written. It
+// is zero at first. Parts that the set's geometry omits are nil.
 type Memory struct {
 	Lines   []uint64 // 8 words a line of the cascade
 	Buckets []uint64 // 8 slots a bucket of the table
@@ -27,7 +26,7 @@ type Memory struct {
 // the configured sizes, and all that its programs have in common. The
 // programs of any number of interfaces share it.
 type Generation struct {
-	spec   *ebpf.CollectionSpec // specialised, but for what differs by interface
+	spec   *ebpf.CollectionSpec // specialised, apart from what differs by interface
 	config Config
 	maps   map[string]*array
 	block  Memory
@@ -35,9 +34,9 @@ type Generation struct {
 	ports  []port // of multicast, as they are in the map of devices
 }
 
-// NewGeneration makes the filter maps for a configuration and maps them into
-// memory. It wants the kernel's memory for all of them and fails where that
-// is not to be had.
+// NewGeneration creates the filter maps for a configuration and maps them into
+// memory. It allocates the kernel memory for all of them, and fails where there is
+// not enough.
 func NewGeneration(cfg Config) (*Generation, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("new generation: %w", err)
@@ -72,7 +71,7 @@ func (g *Generation) build(cfg *Config) (err error) {
 	return g.makeMulticast()
 }
 
-// haveFrags tells whether the kernel (5.18 and later) has multi-buffer XDP.
+// haveFrags reports whether the kernel (5.18 and later) has multi-buffer XDP.
 func haveFrags() (bool, error) {
 	p, err := ebpf.NewProgramWithOptions(&ebpf.ProgramSpec{
 		Name:         "weir_probe",
@@ -129,11 +128,11 @@ func flag(b bool) uint8 {
 	return 0
 }
 
-// makeSet makes the maps of a set. Each has an entry at least, because the
-// kernel knows no empty array.
+// makeSet creates the maps of a set. Each has at least one entry, because the
+// kernel has no empty arrays.
 func (g *Generation) makeSet(s KeySet, lines, buckets, marks4, marks6, hot string) (m Memory, err error) {
 	if s.Lines == 0 {
-		s = KeySet{} // the program asks nothing of it
+		s = KeySet{} // the program does not look it up
 	}
 	for _, part := range []struct {
 		memory  *[]uint64
@@ -163,8 +162,8 @@ func (g *Generation) makeSet(s KeySet, lines, buckets, marks4, marks6, hot strin
 	return m, nil
 }
 
-// marks4Words is the size of the IPv4 marks, in words: those of destinations
-// stand behind the place of those of sources, even when only they are asked.
+// marks4Words returns the size of the IPv4 marks, in words: those of destinations
+// follow those of sources, even when only they are used.
 func marks4Words(s *KeySet) uint32 {
 	switch {
 	case s.GatesV4&gateDst != 0:
@@ -295,8 +294,8 @@ func (g *Generation) bind(spec *ebpf.CollectionSpec, stats *Stats) (map[string]*
 	return g.connect(spec, kept, stats.stride(kept[bpf.WeirMapListStats]))
 }
 
-// outgrown makes the maps for which those of the stats do not do: counters for
-// more lists, other trackers, and other digests.
+// outgrown creates the maps that must replace those of the stats: counters for
+// more lists, other trackers, other digests.
 func (g *Generation) outgrown(stats *Stats, present pinnedMaps) (pinnedMaps, error) {
 	fresh := make(pinnedMaps)
 	if stats.stride(present[bpf.WeirMapListStats]) <= g.config.Lists {
@@ -324,7 +323,8 @@ func (g *Generation) outgrown(stats *Stats, present pinnedMaps) (pinnedMaps, err
 }
 
 // connect makes the spec's programs use the generation's filter maps and those
-// that are kept: it sets sizes and the stride, and gives the maps by name.
+// that outlive programs: it sets sizes and the stride, and returns the maps by
+// name.
 func (g *Generation) connect(spec *ebpf.CollectionSpec, k pinnedMaps, stride int) (map[string]*ebpf.Map, error) {
 	maps := make(map[string]*ebpf.Map)
 	for _, arrays := range []map[string]*array{k, g.maps} {
@@ -336,8 +336,8 @@ func (g *Generation) connect(spec *ebpf.CollectionSpec, k pinnedMaps, stride int
 	return maps, spec.Variables[bpf.WeirVarListStride].Set(uint32(stride))
 }
 
-// Close lets go of the filter maps: Block and Allow are no longer to be
-// touched. Programs that were loaded keep them alive in the kernel.
+// Close releases the filter maps: Block and Allow must no longer be used. In the
+// kernel, they live as long as the programs that were loaded.
 func (g *Generation) Close() error {
 	var errs []error
 	for _, m := range g.maps {

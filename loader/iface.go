@@ -14,12 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Interfaces are the names of all interfaces in the target's network namespace.
+// Interfaces returns the names of all interfaces in the target's network
+// namespace.
 func (t Target) Interfaces() (names []string, err error) {
 	err = t.in(func(uint64) error {
 		links, err := netlink.LinkList()
 		for tries := 0; errors.Is(err, netlink.ErrDumpInterrupted) && tries < 10; tries++ {
-			links, err = netlink.LinkList() // some have come or gone meanwhile
+			links, err = netlink.LinkList() // interfaces have appeared or gone meanwhile
 		}
 		if err != nil {
 			return fmt.Errorf("list interfaces: %w", err)
@@ -32,17 +33,16 @@ func (t Target) Interfaces() (names []string, err error) {
 	return names, err
 }
 
-// Iface is an interface as the kernel has told of it.
+// Iface is an interface with its attributes, as read from the kernel.
 type Iface struct {
 	*netlink.LinkAttrs
-	inode uint64 // of its network namespace: another of that name may number interfaces alike
+	inode uint64 // of its network namespace: another may have interfaces of the same index
 }
 
-// Follow calls fn with each interface that comes or changes in the target's
-// network namespace, as soon as the kernel tells, and with nil when one has gone,
-// or the kernel has told more than could be kept. It returns once it has begun;
-// it ends when done is closed. fn is called in one goroutine, which is in that
-// namespace.
+// Follow calls fn with each interface that appears or changes in the target's
+// network namespace, and with nil when one has gone or messages were lost. It
+// returns once it is subscribed, and ends when done is closed. fn is called in one
+// goroutine, which is in that namespace.
 func (t Target) Follow(done <-chan struct{}, fn func(*Iface)) error {
 	begun := make(chan error, 1)
 	go func() {
@@ -73,7 +73,7 @@ func (t Target) Follow(done <-chan struct{}, fn func(*Iface)) error {
 	return nil
 }
 
-// receive calls fn for what the kernel tells, until the socket is closed.
+// receive calls fn for the kernel's messages until the socket is closed.
 func receive(s *nl.NetlinkSocket, inode uint64, done <-chan struct{}, fn func(*Iface)) {
 	for {
 		messages, from, err := s.Receive()
@@ -84,9 +84,9 @@ func receive(s *nl.NetlinkSocket, inode uint64, done <-chan struct{}, fn func(*I
 		}
 		switch {
 		case err != nil:
-			fn(nil) // that the buffer was full, mostly
+			fn(nil) // mostly because the buffer was full
 			if !errors.Is(err, unix.ENOBUFS) {
-				select { // not to turn in circles
+				select { // do not spin
 				case <-done:
 					return
 				case <-time.After(100 * time.Millisecond):
@@ -107,7 +107,7 @@ func receive(s *nl.NetlinkSocket, inode uint64, done <-chan struct{}, fn func(*I
 // interfaceOf is the interface that a message tells of, nil for one that has
 // gone.
 func interfaceOf(m *syscall.NetlinkMessage, inode uint64) (i *Iface, told bool) {
-	// Bridges tell of their ports by the same messages, with another family.
+	// Bridges report their ports by the same messages, with another family.
 	if len(m.Data) < unix.SizeofIfInfomsg || m.Data[0] != unix.AF_UNSPEC {
 		return nil, false
 	}
@@ -118,17 +118,17 @@ func interfaceOf(m *syscall.NetlinkMessage, inode uint64) (i *Iface, told bool) 
 		header := unix.NlMsghdr(m.Header)
 		l, err := netlink.LinkDeserialize(&header, m.Data)
 		if err != nil {
-			return nil, true // look for what it was
+			return nil, true // look which it was
 		}
 		return &Iface{l.Attrs(), inode}, true
 	}
 	return nil, false
 }
 
-// in fails with ErrNoInterface where the interface is of another namespace.
+// in fails with ErrNoInterface where the interface is in another namespace.
 func (i *Iface) in(inode uint64) error {
 	if i.inode != inode {
-		return fmt.Errorf("%w: the kernel has told of one in another namespace", ErrNoInterface)
+		return fmt.Errorf("%w: it is in another namespace", ErrNoInterface)
 	}
 	return nil
 }
@@ -158,14 +158,14 @@ func findIface(name string) (*netlink.LinkAttrs, error) {
 	return l.Attrs(), nil
 }
 
-// hasEthernet tells whether frames begin with an Ethernet header: those of tunnels,
-// PPP and the like do not, and generic mode would take them all the same.
+// hasEthernet reports whether frames begin with an Ethernet header: those of
+// tunnels, PPP and the like do not, but generic mode would accept them.
 func hasEthernet(iface *netlink.LinkAttrs) bool {
 	return iface.EncapType == "ether" || iface.EncapType == "loopback"
 }
 
-// Number is the number of the interface that has the target's name now. It fails
-// with ErrNoInterface or ErrNoNetns where there is none.
+// Number returns the index of the interface that has the target's name now. It
+// fails with ErrNoInterface or ErrNoNetns where there is none.
 func (t Target) Number() (int, error) {
 	i, err := t.find()
 	if err != nil {
@@ -174,7 +174,7 @@ func (t Target) Number() (int, error) {
 	return i.Index, nil
 }
 
-// driver is the name of an interface's driver, or "unknown".
+// driver returns the name of an interface's driver, or "unknown".
 func driver(name string) string {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -188,11 +188,10 @@ func driver(name string) string {
 	return unix.ByteSliceToString(info.Driver[:])
 }
 
-// driverMessage is what the kernel or the driver has to say on why an
-// interface takes no program, or "". The system call that makes a link answers
-// with a bare number; the older way over netlink goes through the same checks
-// and answers with a text. Should it, against expectation, attach the program,
-// that is undone at once.
+// driverMessage returns the reason of the kernel or the driver for refusing a
+// program, or "". The system call that makes a link returns only a number; the
+// older way over netlink makes the same checks and returns a text. Should it
+// unexpectedly attach the program, that is undone at once.
 func driverMessage(iface *netlink.LinkAttrs, p *ebpf.Program, hook Hook) string {
 	err := setXDP(iface.Index, p.FD(), unix.XDP_FLAGS_UPDATE_IF_NOEXIST|uint32(hook.flag()), 0)
 	if err == nil {
@@ -207,8 +206,8 @@ func driverMessage(iface *netlink.LinkAttrs, p *ebpf.Program, hook Hook) string 
 	return text
 }
 
-// setXDP sets the program of an interface, -1 for none, over netlink. With
-// XDP_FLAGS_REPLACE, only if expected is its program.
+// setXDP sets the program of an interface over netlink, -1 for none. With
+// XDP_FLAGS_REPLACE, it does so only if the present program is expected.
 func setXDP(index, fd int, flags uint32, expected int) error {
 	s, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
@@ -237,7 +236,7 @@ func setXDP(index, fd int, flags uint32, expected int) error {
 	return err
 }
 
-// explainAttach says why the target's interface takes no program, and what to
+// explainAttach says why the target's interface refuses the program, and what to
 // do about it. It is called in the target's network namespace.
 func (d Pins) explainAttach(err error, t Target, iface *netlink.LinkAttrs, p *ebpf.Program, hook Hook) error {
 	var errno unix.Errno
@@ -272,12 +271,13 @@ func (d Pins) explainAttach(err error, t Target, iface *netlink.LinkAttrs, p *eb
 			"switch it off with `ethtool -K %s lro off rx-gro-hw off`: %w",
 			ErrUnsupported, name, iface.Name, err)
 	case errno == unix.EOPNOTSUPP:
-		return fmt.Errorf("%w: driver %s: xdp generic would do, but slower: %w", ErrNoDriver, name, err)
+		return fmt.Errorf("%w: driver %s: xdp generic works, but is slower: %w", ErrNoDriver, name, err)
 	}
 	return fmt.Errorf("driver %s, %s: %w", name, mtus(iface), err)
 }
 
-// mtus are an interface's MTU and, if it is a veth, its peer's, which counts too.
+// mtus describes an interface's MTU and, if it is a veth, its peer's, which
+// matters too.
 func mtus(iface *netlink.LinkAttrs) string {
 	text := fmt.Sprintf("mtu %d", iface.MTU)
 	if peer, err := findPeer(iface); err == nil {
@@ -286,7 +286,7 @@ func mtus(iface *netlink.LinkAttrs) string {
 	return text
 }
 
-// findPeer finds what is at the other end of a veth, in any namespace.
+// findPeer returns the other end of a veth, in any namespace.
 func findPeer(iface *netlink.LinkAttrs) (*netlink.LinkAttrs, error) {
 	if iface.NetNsID < 0 {
 		peer, err := netlink.LinkByIndex(iface.ParentIndex)
@@ -313,7 +313,7 @@ func findPeer(iface *netlink.LinkAttrs) (*netlink.LinkAttrs, error) {
 
 // explainForeign names the program that occupies an interface.
 func (d Pins) explainForeign(err error, t Target, iface *netlink.LinkAttrs, p *ebpf.Program) error {
-	// Anew, since it may have come after the first look.
+	// Again, since it may have been attached since.
 	now, e := findIface(iface.Name)
 	if e != nil || now.Xdp == nil || !now.Xdp.Attached {
 		return fmt.Errorf("%w: %w", ErrForeign, err)
@@ -332,13 +332,13 @@ func (d Pins) explainForeign(err error, t Target, iface *netlink.LinkAttrs, p *e
 	}
 	advice := fmt.Sprintf("`%s link set dev %s %s off` removes it", t.ip(), iface.Name, off)
 	if strings.Contains(driverMessage(iface, p, hook), "link") {
-		advice = "a link holds it, which `bpftool link` shows" // and ip cannot remove
+		advice = "it is attached by a link, which `bpftool link` shows" // and ip cannot remove
 	}
 	return fmt.Errorf("%w: id %d%s: stop its owner; %s: %w", ErrForeign, id, programName(id), advice, err)
 }
 
-// owner is the directory of the pins that hold a program, or "": an interface
-// that is renamed or moved to another namespace takes its program along.
+// owner returns the directory of the pins of a program, or "": an interface that
+// is moved to another namespace takes its program along.
 func (d Pins) owner(id uint32) string {
 	list, _ := d.list()
 	owner := ""
@@ -351,8 +351,8 @@ func (d Pins) owner(id uint32) string {
 	return owner
 }
 
-// programName is the name of a program in the kernel, or "", since only
-// CAP_SYS_ADMIN may look.
+// programName returns the name of a program in the kernel, or "", since only
+// CAP_SYS_ADMIN may read it.
 func programName(id uint32) string {
 	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
 	if err != nil {

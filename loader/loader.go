@@ -1,23 +1,23 @@
-// Package loader brings weir's data plane into the kernel: the compiled
-// object is specialised to a configuration, loaded, attached to interfaces and
-// pinned; a running program is adopted, replaced without a gap, or detached.
+// Package loader brings weir's data plane into the kernel: the compiled object is
+// specialised to a configuration, loaded, attached to interfaces and pinned; a
+// running program is adopted, replaced without a gap, or detached.
 //
-// A [Generation] is what the programs of one configuration share: the filter
-// maps, of exactly the sizes that the configuration states and mapped into
-// memory. A [Program] is a generation's code for one interface, with counters
-// of its own ([Stats]). An [Attachment] is an interface with weir's program on
-// it. It lives in the kernel, held by a directory of pins ([Pins]), and
-// outlives the process:
+// A [Generation] has the filter maps that the programs of one configuration share,
+// of exactly the sizes that the configuration states and mapped into memory. A
+// [Program] is a generation's code for one interface, with its own counters
+// ([Stats]). An [Attachment] is an interface with weir's program. It lives in the
+// kernel, pinned in a directory ([Pins]), and outlives the process:
 //
 //	g, err := loader.NewGeneration(cfg)   // then fill g.Block() and g.Allow()
-//	a, err := loader.DefaultPins.Attach(target, loader.Native, about, g.Load)
+//	next, err := loader.DefaultPins.Prepare(target, loader.Native)
+//	p, err := g.Load(next.Stats())
+//	a, err := next.Attach(p, metadata)    // new, or replacing the program there
 //	…
-//	p, err := next.Load(a.Stats())        // next is another generation
-//	err = a.Replace(p)                    // every packet meets the one or the other
+//	p, err = other.Load(a.Stats())        // of another generation
+//	err = a.Replace(p)                    // each packet meets one or the other
 //
-// The capabilities CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON suffice, with a
-// directory of pins that the user may write. Another network namespace than
-// one's own wants CAP_SYS_ADMIN, because entering it does.
+// CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON suffice, with a directory of pins that the
+// user may write. Entering another network namespace takes CAP_SYS_ADMIN.
 package loader
 
 import (
@@ -30,14 +30,14 @@ import (
 	"weir/bpf"
 )
 
-// KeySet is the geometry and the shapes of a set of listed keys, constants of
-// the program that asks it. A set without lines is empty.
+// KeySet is the geometry and the shapes of a set of listed keys, constants of the
+// program. A set without lines is empty.
 type KeySet = bpf.WeirKeySet
 
-// Shape is one of a set's shapes, unfolded into masks.
+// Shape is one of a set's shapes, expanded into masks.
 type Shape = bpf.WeirShape
 
-// Failsafe is what passes before any list is asked.
+// Failsafe has the ports and prefixes that pass before any list is looked up.
 type Failsafe = bpf.WeirFailsafe
 
 // Counter is a number of packets and of the bytes in them.
@@ -47,7 +47,7 @@ type Counter struct {
 
 // Config is what a generation is specialised to.
 type Config struct {
-	Seed          uint64 // of the key hash; secret, drawn anew for each generation
+	Seed          uint64 // of the key hash; secret, a new one for each generation
 	Block         KeySet
 	Allow         KeySet
 	Failsafe      Failsafe
@@ -57,16 +57,16 @@ type Config struct {
 	Lists         int  // highest list number in the tables; lists are numbered from 1
 
 	Trackers    []Tracker // of heavy flows, at most MaxTrackers
-	TrackerSeed uint64    // whence the trackers' seeds come; kept with what they count
+	TrackerSeed uint64    // the trackers' seeds derive from it; stored with their counts
 
-	Loop      Loop      // what looks for packets in a loop; without words nothing does
-	Multicast Multicast // what is forwarded to groups
+	Loop      Loop      // loop detection; off without a mask
+	Multicast Multicast // forwarding to groups
 
-	Digests     Digests       // of the packets that pass; their seed is kept with them
-	DigestSlice time.Duration // length of a slice of time, by which those in memory are numbered
+	Digests     Digests       // of the packets that pass; their seed is stored with them
+	DigestSlice time.Duration // length of a slice of time; slices in memory are numbered by it
 }
 
-// As in the object, where they are macros, of which its BTF knows nothing.
+// As in the object, whose BTF does not have macros.
 const (
 	gateSrc   = 2       // GATE_SRC
 	gateDst   = 4       // GATE_DST
@@ -87,15 +87,15 @@ const (
 	maxEntries = 1 << 30   // of a map: 64 GiB of lines
 )
 
-// validate finds what the kernel would accept and what would still let listed
-// packets through or make a lookup fail.
+// validate rejects what the kernel would accept but would let listed packets
+// through or make a lookup fail.
 func (c *Config) validate() error {
 	if c.Lists < 0 || c.Lists > maxLists {
 		return fmt.Errorf("%d lists: not in 0 … %d", c.Lists, maxLists)
 	}
 	f := &c.Failsafe
 	if int(f.N_ports) > len(f.Ports) || int(f.N_v4) > len(f.V4) || int(f.N_v6) > len(f.V6) {
-		return errors.New("more failsafe ports or prefixes than the program holds")
+		return errors.New("more failsafe ports or prefixes than the program has room for")
 	}
 	if err := c.validateTrackers(); err != nil {
 		return err
@@ -120,7 +120,7 @@ func (c *Config) validate() error {
 
 func validateSet(s *KeySet) error {
 	if s.Lines == 0 {
-		return nil // empty, whatever else it says
+		return nil // empty, whatever else is set
 	}
 	if s.HotBuckets != 0 && (s.HotBuckets < minHotBuckets || bits.OnesCount32(s.HotBuckets) != 1) {
 		return fmt.Errorf("%d buckets of hot keys: not a power of two from %d on", s.HotBuckets, minHotBuckets)
@@ -144,8 +144,8 @@ func validateSet(s *KeySet) error {
 	return nil
 }
 
-// validateShapes makes sure that every shape in use is asked: it has a gate,
-// and the set knows of it.
+// validateShapes checks that every shape in use is probed: it has a gate, and the
+// set has that gate.
 func validateShapes(gates uint32, hosts []bpf.WeirShape, nHosts uint32, flows []bpf.WeirShape, nFlows uint32) error {
 	if int(nHosts) > len(hosts) || int(nFlows) > len(flows) {
 		return fmt.Errorf("%d and %d shapes: more than %d", nHosts, nFlows, len(hosts))

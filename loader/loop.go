@@ -14,13 +14,12 @@ import (
 	"weir/bpf"
 )
 
-// Loop is what a program knows of the node that it runs on, in a domain that
-// looks for loops.
+// Loop configures a program's node in a domain with loop detection.
 type Loop struct {
-	Mask    []byte   // the node's, as it stands in a packet: 8, 16 or 32 bytes; none: no loop is looked for
+	Mask    []byte   // the node's, as in a packet: 8, 16 or 32 bytes; none: no loop detection
 	Key     [16]byte // the domain's secret
 	Domain  uint8
-	Confirm uint8 // nodes in a row that must find a filter unchanged, 1 at least
+	Confirm uint8 // number of nodes in a row that must find a filter unchanged, at least 1
 	Edges   bool  // some interfaces are edges: see [Stats.SetEdges]
 }
 
@@ -34,12 +33,12 @@ func (l *Loop) validate() error {
 	return nil
 }
 
-// constants are the program's.
+// constants returns the program's constants.
 func (l *Loop) constants() *bpf.WeirLoopConfig {
 	c := &bpf.WeirLoopConfig{
 		Words: uint32(len(l.Mask) / 8), Domain: l.Domain, Confirm: l.Confirm, Edges: flag(l.Edges),
 	}
-	// Masks as they stand in a packet, the key as numbers.
+	// Masks in the byte order of a packet, the key as numbers.
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&c.Mask)), unsafe.Sizeof(c.Mask)), l.Mask)
 	for i := range c.Key {
 		for j := range 8 {
@@ -49,13 +48,12 @@ func (l *Loop) constants() *bpf.WeirLoopConfig {
 	return c
 }
 
-// LoopOutcomes is how many outcomes the programs tell apart,
-// LOOP_OUTCOME_COUNT.
+// LoopOutcomes is the number of outcomes, LOOP_OUTCOME_COUNT.
 const LoopOutcomes = int(bpf.WeirLoopOutcomeLOOP_OUTCOME_COUNT)
 
 const loopRowWords = int(unsafe.Sizeof(bpf.WeirLoopRow{})) / 8
 
-// Loops are the packets by what became of their loop filter.
+// Loops returns the packets by the outcome of their loop filter.
 func (s *Stats) Loops() (packets [LoopOutcomes]uint64) {
 	s.read(func(k pinnedMaps) {
 		words := k[bpf.WeirMapLoopStats].words
@@ -68,23 +66,23 @@ func (s *Stats) Loops() (packets [LoopOutcomes]uint64) {
 	return packets
 }
 
-// SetEdges tells the program which interfaces are the domain's edges, by their
-// indexes. Whether its own is one holds for programs that are loaded from now on.
-// It fails where there are more than a program can know, or the kernel refuses,
-// which may then know some.
+// SetEdges sets the interfaces that are the domain's edges, by their indexes.
+// Whether the program's own is one applies to programs loaded from now on.
+// SetEdges fails where there are too many for the map, or where the kernel
+// refuses, and then some may be set.
 func (s *Stats) SetEdges(own bool, edges []uint32) (err error) {
 	s.edge.Store(own)
 	s.read(func(k pinnedMaps) { err = setKeys(k[bpf.WeirMapLoopEdges].m, edges) })
 	if err != nil {
-		return fmt.Errorf("tell the program of the domain's edges: %w", explainPermission(err))
+		return fmt.Errorf("set the domain's edges: %w", explainPermission(err))
 	}
 	return nil
 }
 
-// Edge reports what SetEdges has said of the program's own interface.
+// Edge reports whether SetEdges has made the program's own interface an edge.
 func (s *Stats) Edge() bool { return s.edge.Load() }
 
-// setKeys makes these the keys of a hash, additions first.
+// setKeys replaces the keys of a hash, additions first.
 func setKeys(m *ebpf.Map, keys []uint32) error {
 	if most := int(m.MaxEntries()); len(keys) > most {
 		return fmt.Errorf("%d interfaces, where there is room for %d: name fewer", len(keys), most)
@@ -108,9 +106,9 @@ func setKeys(m *ebpf.Map, keys []uint32) error {
 	return errors.Join(errs...)
 }
 
-// Edges are the indexes of the interfaces in the target's network namespace
+// Edges returns the indexes of the interfaces in the target's network namespace
 // whose names match one of the patterns, with *, ? and [ ], and of the VLAN
-// devices above them; own is whether the target is one, or would be for its name.
+// devices above them; own is whether the target is one, or would be by its name.
 // It fails on a malformed pattern.
 func (t Target) Edges(patterns []string) (own bool, edges []uint32, err error) {
 	err = t.in(func(uint64) error {

@@ -15,20 +15,20 @@ import (
 	"weir/bpf"
 )
 
-// Multicast is how many egress interfaces there are, and the geometry of their
-// filters, constants of the program. Without ports, nothing is forwarded.
+// Multicast is the number of egress interfaces and the geometry of their filters,
+// constants of the program. Without ports, nothing is forwarded.
 type Multicast = bpf.WeirMulticastFilters
 
 // ActionRedirect is XDP_REDIRECT.
 const ActionRedirect = 4
 
-// Copies are what a filter of groups has answered.
+// Copies counts the answers of a filter of groups.
 type Copies struct {
 	Listed   Counter // that were sent on
 	Unlisted Counter // dropped by a port; of the filter of any port, left to the stack
 }
 
-// port is the interface in a port's place.
+// port is the interface at a port.
 type port struct {
 	index int // 0: none
 	mac   []byte
@@ -53,12 +53,12 @@ func (c *Config) validateMulticast() error {
 	return nil
 }
 
-// makeMulticast makes the filters of groups and the map of devices.
+// makeMulticast creates the filters of groups and the device map.
 func (g *Generation) makeMulticast() error {
 	m := &g.config.Multicast
 	if m.Ports == 0 {
-		// The program names the map of devices all the same, and kernels before
-		// 5.15 take none in generic mode whose entries have room for a program.
+		// The program refers to the device map all the same, and kernels before
+		// 5.15 refuse one in generic mode whose entries have room for a program.
 		devices := g.spec.Maps[bpf.WeirMapMulticastDevices]
 		devices.ValueSize, devices.Value = 4, nil
 		return nil
@@ -86,8 +86,8 @@ func (g *Generation) makeMulticast() error {
 	return nil
 }
 
-// haveBroadcast fails where the kernel cannot redirect a packet to all devices
-// of a map: before 5.14 it loads such a program, which then aborts.
+// haveBroadcast fails where the kernel cannot redirect a packet to all devices of
+// a map: before 5.14 it loads such a program, which then aborts.
 func haveBroadcast() error {
 	devices, err := ebpf.NewMap(&ebpf.MapSpec{Name: "weir_probe", Type: ebpf.DevMap, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
@@ -116,13 +116,13 @@ func haveBroadcast() error {
 	}
 	if action != ActionRedirect {
 		return fmt.Errorf("multicast: %w by this kernel, which cannot copy a packet to several interfaces: "+
-			"it takes Linux 5.14, or a configuration without multicast", ErrUnsupported)
+			"use Linux 5.14 or later, or a configuration without multicast", ErrUnsupported)
 	}
 	return nil
 }
 
-// Groups is the memory of the filters of groups, that of any port first, until
-// Close: 8 words a line. It is nil where there are no ports.
+// Groups returns the memory of the filters of groups, valid until Close: 8 words a
+// line, the filter of all ports first. It is nil without ports.
 func (g *Generation) Groups() []uint64 {
 	if m := g.maps[bpf.WeirMapMulticastLines]; m != nil {
 		return m.words
@@ -130,8 +130,8 @@ func (g *Generation) Groups() []uint64 {
 	return nil
 }
 
-// Copies adds up what the filters of groups have answered on all CPUs, that of
-// any port first. It makes no system call.
+// Copies adds up the answers of the filters of groups on all CPUs, the filter of
+// all ports first. It makes no system call.
 func (g *Generation) Copies() []Copies {
 	m := g.maps[bpf.WeirMapMulticastStats]
 	if m == nil {
@@ -147,10 +147,10 @@ func (g *Generation) Copies() []Copies {
 	return all
 }
 
-// SetPort makes port n, from 1, the interface that has the target's name now,
-// and reports whether there is one. A copy that goes there has its address as
-// source. It has to be called again when interfaces come, go or change: of one
-// that is gone, the kernel has let go by itself.
+// SetPort makes the interface that has the target's name now port n, from 1, and
+// reports whether there is one. Copies sent there have its address as source. Call
+// it again when interfaces appear, go or change; the kernel drops an interface
+// that has gone by itself.
 func (g *Generation) SetPort(n int, t Target) (there bool, err error) {
 	devices := g.maps[bpf.WeirMapMulticastDevices]
 	if devices == nil || n < 1 || n > len(g.ports) {
@@ -182,19 +182,19 @@ func (g *Generation) clearPort(devices *array, n int) error {
 		return nil
 	}
 	g.ports[n-1] = port{}
-	// It may be there under another name.
+	// It may exist under another name.
 	if err := devices.m.Delete(uint32(n - 1)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return err
 	}
 	return nil
 }
 
-// setPort puts a program for the interface, and it, into the map of devices. It
-// is called in the interface's network namespace, by which the kernel takes its
-// number.
+// setPort puts the interface, with a program for it, into the device map. It is
+// called in the interface's network namespace, in which the kernel looks up its
+// index.
 func (g *Generation) setPort(devices *array, n int, iface *netlink.LinkAttrs) error {
 	p := &g.ports[n-1]
-	// One that has left the namespace and come back may have the number that it had.
+	// One that has left the namespace and come back may have its former index.
 	var now devmapEntry
 	if err := devices.m.Lookup(uint32(n-1), &now); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return err
@@ -221,7 +221,7 @@ func (g *Generation) setPort(devices *array, n int, iface *netlink.LinkAttrs) er
 	if err := spec.LoadAndAssign(&program, &ebpf.CollectionOptions{MapReplacements: replacements}); err != nil {
 		return err
 	}
-	defer program.Egress.Close() // the map holds it
+	defer program.Egress.Close() // the map has a reference
 	entry := devmapEntry{uint32(iface.Index), uint32(program.Egress.FD())}
 	if err := devices.m.Put(uint32(n-1), &entry); err != nil {
 		return err

@@ -16,7 +16,7 @@ const namedNetns = "/run/netns"
 
 // Target names an interface.
 type Target struct {
-	Netns string // network namespace: a name as `ip netns` has it, a path if it holds a slash, or "" for the caller's
+	Netns string // network namespace: a name as of `ip netns`, a path if it contains a slash, or "" for the caller's
 	Iface string
 }
 
@@ -27,8 +27,8 @@ func (t Target) String() string {
 	return t.Iface + " in namespace " + t.Netns
 }
 
-// Namespace is the inode number of the target's network namespace, which tells it
-// from others of that name. It fails with [ErrNoNetns] where there is none.
+// Namespace returns the inode number of the target's network namespace, which
+// identifies it. It fails with [ErrNoNetns] where there is none.
 func (t Target) Namespace() (inode uint64, err error) {
 	ns, err := openNetns(t.netnsPath())
 	if err != nil {
@@ -50,7 +50,7 @@ func (t Target) netnsPath() string {
 	return filepath.Join(namedNetns, t.Netns)
 }
 
-// ip is how to call ip(8) in the target's network namespace.
+// ip returns the command for ip(8) in the target's network namespace.
 func (t Target) ip() string {
 	switch {
 	case t.Netns == "":
@@ -78,7 +78,7 @@ func (t Target) in(fn func(inode uint64) error) error {
 	}
 	defer ns.Close()
 	if ns.inode == own.inode {
-		return fn(own.inode) // which wants no privilege
+		return fn(own.inode) // which takes no privilege
 	}
 
 	done := make(chan error, 1)

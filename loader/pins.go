@@ -18,37 +18,37 @@ import (
 // attached interface, named <inode of the network namespace>:<interface index>,
 // because names change while a program filters:
 //
-//	link          holds the program on the interface
-//	reason_stats  what it keeps: its counters,
+//	link          keeps the program attached
+//	reason_stats  counters,
 //	list_stats
 //	tracker_…     trackers of heavy flows
 //	penalties
-//	events        that were told of, and
-//	sampling_now  of what to tell
-//	about         what it is: JSON text
+//	events        and their sampling rates,
+//	sampling_now
+//	about         metadata, as JSON text
 //
-// Such a directory appears whole or not at all. Processes that read lock the
-// directory of pins shared, those that write exclusively. Only its owner may
-// look inside: the secret seed can be had through the program.
+// Such a directory appears complete or not at all. Readers lock the directory of
+// pins shared, writers exclusively. Only its owner may read it, because the program
+// reveals the secret seed.
 type Pins string
 
-// DefaultPins is where weir pins unless it is told otherwise.
+// DefaultPins is the default directory of pins.
 const DefaultPins Pins = bpffs + "/weir"
 
 const (
-	bpffs = "/sys/fs/bpf" // where everybody mounts it
+	bpffs = "/sys/fs/bpf" // the usual mount point
 
 	pinLink     = "link"
 	pinLists    = bpf.WeirMapListStats
 	pinMetadata = "about" // the name that earlier versions gave it
 
-	// What is being made; left over only where its maker was killed.
+	// Prefix of a directory under construction; left over only by a killed process.
 	unfinished = "new-"
 )
 
-// lock locks the directory of pins, unix.LOCK_SH or unix.LOCK_EX, until
-// unlock is called. For LOCK_EX it makes the directory; for LOCK_SH it fails
-// with fs.ErrNotExist where there is none, and none is out of sight.
+// lock locks the directory of pins, unix.LOCK_SH or unix.LOCK_EX, until unlock is
+// called. For LOCK_EX it creates the directory; for LOCK_SH it fails with
+// fs.ErrNotExist where there is none, and none can be hidden.
 func (d Pins) lock(how int) (unlock func(), err error) {
 	if how == unix.LOCK_EX {
 		if err := d.ensure(); err != nil {
@@ -91,8 +91,8 @@ func (d Pins) locked(fn func() error) error {
 	return fn()
 }
 
-// ensure makes the directory where there is none, and mounts the file system
-// for it, if that stays.
+// ensure creates the directory where there is none, and mounts the file system for
+// it, if the mount outlives the process.
 func (d Pins) ensure() error {
 	if err := d.hidden(); err != nil {
 		return err
@@ -112,7 +112,7 @@ func (d Pins) ensure() error {
 	return nil
 }
 
-// above is the directory of pins, or what there is of the way to it.
+// above returns the directory of pins, or its nearest ancestor that exists.
 func (d Pins) above() string {
 	path := filepath.Clean(string(d))
 	for !exists(path) {
@@ -121,8 +121,8 @@ func (d Pins) above() string {
 	return path
 }
 
-// hidden fails with ErrNoBPFFS where the directory is on no BPF file system,
-// and none can be mounted there to stay: what is pinned may be out of sight.
+// hidden fails with ErrNoBPFFS where the directory is on no BPF file system and
+// none can be mounted to stay: pins may be out of sight.
 func (d Pins) hidden() error {
 	above := d.above()
 	if isBPFFS(above) || above == bpffs && sharesMounts() {
@@ -133,7 +133,7 @@ func (d Pins) hidden() error {
 
 func (d Pins) noBPFFS() error {
 	return fmt.Errorf("%w: %s: mount one with `mount -t bpf bpf %s`; "+
-		"`ip netns exec` hides the system's, so name the namespace to weir instead",
+		"`ip netns exec` hides the system's, so name the namespace with --netns or in weir.yaml instead",
 		ErrNoBPFFS, d, bpffs)
 }
 
@@ -147,8 +147,8 @@ func isBPFFS(path string) bool {
 	return unix.Statfs(path, &s) == nil && s.Type == unix.BPF_FS_MAGIC
 }
 
-// sharesMounts tells whether what this process mounts stays when it ends,
-// because the first process sees it too.
+// sharesMounts reports whether what this process mounts outlives it, because the
+// first process has the same mounts.
 func sharesMounts() bool {
 	own, err1 := os.Readlink("/proc/self/ns/mnt")
 	first, err2 := os.Readlink("/proc/1/ns/mnt")
@@ -210,9 +210,8 @@ func (d Pins) errAway(path string) error {
 	return fmt.Errorf("%w: the pins %s are those of an interface that has left the namespace: detach it first", ErrForeign, path)
 }
 
-// search opens the first attachment in a network namespace that is wanted, of
-// which wanted sees the link and the metadata alone. It fails with ErrNotAttached
-// where there is none.
+// search opens the first attachment in a network namespace that wanted selects by
+// its link and metadata. It fails with ErrNotAttached where there is none.
 func (d Pins) search(inode uint64, wanted func(*Attachment) bool) (*Attachment, error) {
 	paths, err := d.paths()
 	if err != nil {
@@ -223,7 +222,7 @@ func (d Pins) search(inode uint64, wanted func(*Attachment) bool) (*Attachment, 
 			continue
 		}
 		a := &Attachment{pins: d, path: path}
-		found := a.openLink() == nil && wanted(a) // what is damaged, List reports
+		found := a.openLink() == nil && wanted(a) // List reports damaged pins
 		a.Close()
 		if found {
 			return d.open(path)
@@ -246,8 +245,8 @@ func (d Pins) severed(inode uint64, name string) (paths []string, err error) {
 	return paths, err
 }
 
-// sweep removes what processes that were killed had not finished. The
-// directory must be locked exclusively.
+// sweep removes the unfinished work of killed processes. The directory must be
+// locked exclusively.
 func (d Pins) sweep() error {
 	entries, err := os.ReadDir(string(d))
 	for _, e := range entries {
@@ -256,14 +255,13 @@ func (d Pins) sweep() error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("tidy up directory of pins: %w", explainPermission(err))
+		return fmt.Errorf("remove unfinished pins: %w", explainPermission(err))
 	}
 	return nil
 }
 
-// List opens the attachments that are pinned, those included that are severed
-// from their interface. Where some cannot be opened, it returns the others
-// together with an error.
+// List opens the pinned attachments, including those severed from their interface.
+// Where some cannot be opened, it returns the others together with an error.
 func (d Pins) List() ([]*Attachment, error) {
 	unlock, err := d.lock(unix.LOCK_SH)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -12,23 +12,22 @@ import (
 // minFrame is the length of an Ethernet header, in bytes.
 const minFrame = 14
 
-// ErrShortFrame says that a frame has no whole Ethernet header. No interface
-// delivers such a one, and the kernel runs no program over it.
+// ErrShortFrame reports that a frame has no complete Ethernet header. No interface
+// delivers such frames, and the kernel does not run programs on them.
 var ErrShortFrame = errors.New("frame is shorter than an Ethernet header")
 
-// Program is a generation's program for one interface. It does nothing by
-// itself: it is tested, or attached.
+// Program is a generation's program for one interface, to be tested or attached.
 type Program struct {
 	prog  *ebpf.Program
 	stats *Stats
-	maps  pinnedMaps // of the stats', those that it uses
-	fresh pinnedMaps // of these, the ones that the stats are yet to take over
+	maps  pinnedMaps // of the stats, those that it uses
+	fresh pinnedMaps // of these, those that the stats have yet to take over
 }
 
-// Test runs the program over a frame, which begins with its Ethernet header,
-// and returns the XDP action. The frame is counted like any other. One that
-// is shorter than that header is refused with [ErrShortFrame]; one that does
-// not fit into a page (less some 600 bytes) needs a kernel with multi-buffer XDP.
+// Test runs the program on a frame, which begins with its Ethernet header, and
+// returns the XDP action. The frame is counted like any other. One shorter than
+// that header is refused with [ErrShortFrame]; one that does not fit into a page
+// (less some 600 bytes) takes a kernel with multi-buffer XDP.
 func (p *Program) Test(frame []byte) (action uint32, err error) {
 	if len(frame) < minFrame {
 		return 0, fmt.Errorf("%w: %d bytes", ErrShortFrame, len(frame))
@@ -36,7 +35,7 @@ func (p *Program) Test(frame []byte) (action uint32, err error) {
 	action, err = p.prog.Run(&ebpf.RunOptions{Data: frame, Repeat: 1})
 	if errors.Is(err, unix.EINVAL) {
 		if frags, probe := haveFrags(); probe == nil && !frags {
-			err = fmt.Errorf("%w (what is larger than a page wants Linux 5.18 or later)", err)
+			err = fmt.Errorf("%w (frames larger than a page take Linux 5.18 or later)", err)
 		}
 	}
 	if err != nil {
@@ -45,8 +44,8 @@ func (p *Program) Test(frame []byte) (action uint32, err error) {
 	return action, nil
 }
 
-// shares tells whether the program keeps its counters in these stats, or
-// brings what is new in them.
+// shares reports whether the maps of the program are those of these stats, apart
+// from those that it brings for them.
 func (p *Program) shares(s *Stats) bool {
 	if p.stats != s {
 		return false
@@ -59,14 +58,14 @@ func (p *Program) shares(s *Stats) bool {
 	return true
 }
 
-// take gives away the fresh maps, which Close then leaves alone.
+// take returns the fresh maps, which Close then does not close.
 func (p *Program) take() pinnedMaps {
 	k := p.fresh
 	p.fresh = nil
 	return k
 }
 
-// Close lets go of the program. Where it is attached, it stays.
+// Close releases the program. It stays where it is attached.
 func (p *Program) Close() error {
 	var err error
 	if p.prog != nil {
@@ -80,18 +79,17 @@ func (p *Program) Close() error {
 // VerifiedInstructions is the number of instructions that the verifier walked
 // to accept the program; its limit is a million.
 func (p *Program) VerifiedInstructions() (int, error) {
-	// Information about a program has it too, but not before 5.16.
+	// The program's information has it too, but not before 5.16.
 	_, rest, _ := strings.Cut(p.prog.VerifierLog, "\nprocessed ")
 	var n int
 	if _, err := fmt.Sscan(rest, &n); err != nil {
-		return 0, fmt.Errorf("the verifier's statistics do not say what it walked: %q", p.prog.VerifierLog)
+		return 0, fmt.Errorf("no instruction count in the statistics of the verifier: %q", p.prog.VerifierLog)
 	}
 	return n, nil
 }
 
-// Pass is Test, and gives the frame as it is passed on. It came in by the
-// loopback interface of the calling thread's network namespace, as far as the
-// program can tell.
+// Pass is Test, but also returns the frame as it is passed on. To the program, it
+// came in by the loopback interface of the calling thread's network namespace.
 func (p *Program) Pass(frame []byte) (action uint32, passed []byte, err error) {
 	if len(frame) < minFrame {
 		return 0, nil, fmt.Errorf("%w: %d bytes", ErrShortFrame, len(frame))

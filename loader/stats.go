@@ -18,22 +18,22 @@ import (
 	"weir/bpf"
 )
 
-// minStride is the least number of counters in a row of list_stats: room for
-// lists to come, which then need no new map.
+// minStride is the minimum number of counters in a row of list_stats: room for
+// further lists without a new map.
 const minStride = 64
 
-// Stats are what an interface keeps when its program changes: the counters of
-// packets and bytes by reason and by list, the trackers of heavy flows with
-// their penalties, the digests, and the events. A program writes them in a row, or a bank,
-// for each CPU; Stats read them in the kernel's memory. The methods may be
-// called at any time, also concurrently. Nil Stats have no counters.
+// Stats are the maps of an interface that outlive its program: the counters of
+// packets and bytes by reason and by list, the trackers of heavy flows with their
+// penalties, the digests, and the events. A program writes a row or a bank for
+// each CPU; Stats read them in the kernel's memory. The methods may be called at
+// any time, also concurrently. Nil Stats have no counters.
 type Stats struct {
 	cpus int          // possible ones
-	mu   sync.RWMutex // guards what follows: Replace exchanges maps
+	mu   sync.RWMutex // guards the following: Replace exchanges maps
 	maps pinnedMaps   // nil: closed
-	edge atomic.Bool  // the interface is an edge of a domain that looks for loops
+	edge atomic.Bool  // the interface is an edge of a domain with loop detection
 
-	reading sync.Mutex      // guards what follows, behind mu
+	reading sync.Mutex      // guards the following; taken after mu
 	events  *ringbuf.Reader // nil until it is read
 	record  ringbuf.Record
 }
@@ -59,7 +59,7 @@ func (k pinnedMaps) Close() error {
 	return errors.Join(errs...)
 }
 
-// newPinnedMaps makes empty maps of these names, with so many entries.
+// newPinnedMaps returns empty maps of these names, with these numbers of entries.
 func newPinnedMaps(entries map[string]int) (_ pinnedMaps, err error) {
 	spec, _, err := statsSpec()
 	if err != nil {
@@ -83,7 +83,7 @@ func newPinnedMaps(entries map[string]int) (_ pinnedMaps, err error) {
 	return k, nil
 }
 
-// NewStats makes counters for a program that is tested, not attached, and
+// NewStats returns counters for a program that is tested, not attached, and
 // numbers its lists 1 … lists.
 func NewStats(lists int) (*Stats, error) {
 	s, err := newStats(lists)
@@ -110,7 +110,7 @@ func newStats(lists int) (_ *Stats, err error) {
 		if name == bpf.WeirMapListStats {
 			s.maps[name], err = newListArray(lists)
 		} else {
-			// Trackers have nothing to keep before a program brings them.
+			// The maps of trackers are empty until a program brings its own.
 			s.maps[name], err = newArray(spec.Maps[name])
 		}
 		if err != nil {
@@ -120,9 +120,9 @@ func newStats(lists int) (_ *Stats, err error) {
 	return s, nil
 }
 
-// newListArray makes counters for lists 0 … lists: a row of a power of two
-// for each possible CPU, and one that no CPU writes. The latter holds what
-// was counted before the counters moved here from a smaller array.
+// newListArray returns counters for lists 0 … lists: a row of a power of two for
+// each possible CPU, and one that no CPU writes. The latter has the counts from
+// before the counters moved here from a smaller array.
 func newListArray(lists int) (*array, error) {
 	spec, cpus, err := statsSpec()
 	if err != nil {
@@ -168,8 +168,7 @@ func openStats(path string) (_ *Stats, err error) {
 	return s, nil
 }
 
-// openPinned opens a pinned map that is as spec says, but may have another
-// size.
+// openPinned opens a pinned map that matches spec, apart from its size.
 func openPinned(path string, spec *ebpf.MapSpec) (*array, error) {
 	m, err := ebpf.LoadPinnedMap(path, nil)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -186,7 +185,7 @@ func openPinned(path string, spec *ebpf.MapSpec) (*array, error) {
 	return mapArray(m)
 }
 
-// present are the maps that a program which is loaded now shares.
+// present returns the maps that a program loaded now shares.
 func (s *Stats) present() (pinnedMaps, error) {
 	if s == nil {
 		return nil, errors.New("there are no counters")
@@ -199,8 +198,8 @@ func (s *Stats) present() (pinnedMaps, error) {
 	return maps.Clone(s.maps), nil
 }
 
-// read calls fn with the maps, unless there are none. They are there until it
-// returns.
+// read calls fn with the maps, unless the stats are closed. The maps are valid
+// until it returns.
 func (s *Stats) read(fn func(pinnedMaps)) {
 	if s == nil {
 		return
@@ -229,20 +228,20 @@ func (s *Stats) stride(lists *array) int {
 	return lists.entries() / (s.cpus + 1)
 }
 
-// Reasons are the counters of all reasons, by number. It uses the memory of
-// dst where that suffices. It makes no system call.
+// Reasons returns the counters of all reasons, by number. It uses the memory of
+// dst if that suffices, and makes no system call.
 func (s *Stats) Reasons(dst []Counter) []Counter {
 	dst = dst[:0]
 	s.read(func(k pinnedMaps) {
-		// Behind its counters, a row holds what is none; that is cut off.
+		// Behind the counters, a row has other words; cut them off.
 		dst = sum(dst, k[bpf.WeirMapReasonStats].words, rowWords/counterWords)[:bpf.WeirReasonREASON_COUNT]
 	})
 	return dst
 }
 
-// Lists are the counters of the lists, by number, as many as there is room
-// for: list 0 is that of hits which no table attributes. It uses the memory of
-// dst where that suffices. It makes no system call.
+// Lists returns the counters of the lists, by number, as many as there is room
+// for: list 0 is for hits that no table attributes. It uses the memory of dst if
+// that suffices, and makes no system call.
 func (s *Stats) Lists(dst []Counter) []Counter {
 	dst = dst[:0]
 	s.read(func(k pinnedMaps) {
@@ -274,7 +273,7 @@ const (
 	eventsLostWord = int(unsafe.Offsetof(bpf.WeirCpuRow{}.EventsLost)) / 8
 )
 
-// sum adds up rows of so many counters.
+// sum adds up rows of row counters.
 func sum(dst []Counter, words []uint64, row int) []Counter {
 	dst = slices.Grow(dst[:0], row)[:row]
 	clear(dst)
@@ -286,12 +285,11 @@ func sum(dst []Counter, words []uint64, row int) []Counter {
 	return dst
 }
 
-// Take takes over the maps that a program brings, which is for one that is
-// tested: an attachment does so with [Attachment.Replace].
+// Take takes over the maps that a program under test brings. [Attachment.Replace]
+// does so for an attachment.
 func (s *Stats) Take(p *Program) error { return s.move(p.take()) }
 
-// carry sets what the larger array `to` holds from before its own time to
-// what the present one has counted.
+// carry initialises the larger array `to` with the counts of the present one.
 func (s *Stats) carry(to *array) {
 	row := s.stride(to)
 	last := to.words[len(to.words)-row*counterWords:]
@@ -301,8 +299,8 @@ func (s *Stats) carry(to *array) {
 	}
 }
 
-// move makes these maps the present ones of their names. Larger counters of
-// lists take over what the former ones hold.
+// move replaces the maps of these names. Larger counters of lists take over the
+// counts of the former ones.
 func (s *Stats) move(fresh pinnedMaps) error {
 	if lists := fresh[bpf.WeirMapListStats]; lists != nil {
 		s.carry(lists)
@@ -316,7 +314,7 @@ func (s *Stats) move(fresh pinnedMaps) error {
 	return old.Close()
 }
 
-// Close lets go of the counters. Those of an attachment live on in the kernel.
+// Close releases the counters. Those of an attachment stay in the kernel.
 func (s *Stats) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

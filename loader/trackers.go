@@ -13,12 +13,11 @@ import (
 	"weir/bpf"
 )
 
-// Tracker is what a tracker counts and how large its banks are, constants of
-// the program. Where it lies in a bank (First, FirstBucket) is for the loader
-// to set.
+// Tracker is the unit, the keys and the size of a tracker, constants of the
+// program. The loader sets its place in a bank (First, FirstBucket).
 type Tracker = bpf.WeirTracker
 
-// MaxTrackers is the number of trackers that a program can have, MAX_TRACKERS.
+// MaxTrackers is the maximum number of trackers in a program, MAX_TRACKERS.
 const MaxTrackers = 4
 
 // PenaltyBuckets is the number of buckets of eight penalties.
@@ -49,12 +48,12 @@ func (c *Config) validateTrackers() error {
 	return nil
 }
 
-// layTrackers puts the trackers one after the other, and gives the lines and
-// the buckets of a bank.
+// layTrackers lays out the trackers one after the other, and returns the lines and
+// buckets of a bank.
 func (c *Config) layTrackers() (laid [MaxTrackers]Tracker, lines, buckets uint32) {
 	for i, t := range c.Trackers {
 		t.First, t.FirstBucket = lines, buckets
-		lines += 1 + t.Lines // its head stands before its sketch
+		lines += 1 + t.Lines // its head precedes its sketch
 		buckets += t.Buckets
 		laid[i] = t
 	}
@@ -62,10 +61,10 @@ func (c *Config) layTrackers() (laid [MaxTrackers]Tracker, lines, buckets uint32
 }
 
 // trackerLayout is the version of how trackers count in their memory: a program
-// that counts otherwise must not go on where another was.
+// that counts differently must not continue there.
 const trackerLayout = "two lines, one hash"
 
-// trackerIdentity tells apart what may not count in the same memory.
+// trackerIdentity identifies what may count in the same memory.
 func (c *Config) trackerIdentity() uint64 {
 	h := fnv.New64a()
 	fmt.Fprint(h, trackerLayout)
@@ -75,11 +74,11 @@ func (c *Config) trackerIdentity() uint64 {
 	return h.Sum64() | 1 // 0 is that of no trackers
 }
 
-// identity is that of the trackers whose memory this is, 0 for none.
+// identity returns that of the trackers in the memory, 0 for none.
 func (k pinnedMaps) identity() uint64 { return k[bpf.WeirMapTrackerNow].words[identityWord] }
 
-// newTrackers makes empty memory for the configuration's trackers, and for
-// their penalties.
+// newTrackers returns empty memory for the configuration's trackers and their
+// penalties.
 func newTrackers(cfg *Config, cpus int) (pinnedMaps, error) {
 	_, lines, buckets := cfg.layTrackers()
 	k, err := newPinnedMaps(map[string]int{
@@ -96,16 +95,16 @@ func newTrackers(cfg *Config, cpus int) (pinnedMaps, error) {
 	return k, nil
 }
 
-// TrackerSeed is the seed from which the trackers' seeds came that count in
-// these stats: a generation that has it, and the same trackers, goes on where
-// they are. It is 0 if there are none.
+// TrackerSeed returns the seed from which the seeds of the trackers in these stats
+// derive, 0 if there are none. A generation with this seed and the same trackers
+// continues them.
 func (s *Stats) TrackerSeed() (seed uint64) {
 	s.read(func(k pinnedMaps) { seed = k[bpf.WeirMapTrackerNow].words[seedWord] })
 	return seed
 }
 
-// Trackers is the memory of an interface's trackers. It is what the program
-// reads and writes at the same time.
+// Trackers is the memory of an interface's trackers, which the program reads and
+// writes at the same time.
 type Trackers struct {
 	CPUs      int
 	Penalties []uint64 // a bucket of eight hashes and eight times four words, PenaltyBuckets times
@@ -116,15 +115,14 @@ type Trackers struct {
 	shared                 pinnedMaps
 }
 
-// ErrNotRecorded says that a program does not record what the caller wants to
-// read: the generation has no trackers or digests, or those in the stats are of
-// another geometry or seed.
+// ErrNotRecorded reports that there is nothing to read: the generation has no
+// trackers or digests, or those in the stats have another geometry or seed.
 var ErrNotRecorded = errors.New("not recorded for this generation")
 
-// OpenTrackers opens the memory of the generation's trackers for the programs
-// that were loaded with the stats. It fails with [ErrNotRecorded] where these
-// have no trackers, or other ones. The memory remains valid until Close, also
-// when programs go over to new one.
+// OpenTrackers opens the memory of the generation's trackers for the programs that
+// were loaded with the stats. It fails with [ErrNotRecorded] where these have
+// none, or other ones. The memory remains valid until Close, even if programs go
+// over to new memory.
 func (g *Generation) OpenTrackers(s *Stats) (*Trackers, error) {
 	if len(g.config.Trackers) == 0 {
 		return nil, ErrNotRecorded
@@ -149,31 +147,31 @@ func (g *Generation) OpenTrackers(s *Stats) (*Trackers, error) {
 // Close releases the memory.
 func (t *Trackers) Close() error { return t.shared.Close() }
 
-// Active is the bank, 0 or 1, in which a tracker's packets are counted.
+// Active returns the bank, 0 or 1, in which a tracker's packets are counted.
 func (t *Trackers) Active(tracker int) int {
 	return int(atomic.LoadUint64(&t.rows[banksWord]) >> tracker & 1)
 }
 
-// Exchange makes the programs count a tracker's packets in its other bank.
-// Programs that are under way may still write to the former one: see [Grace].
+// Exchange makes the programs count a tracker's packets in its other bank. Those
+// under way may still write to the former: see [Grace].
 func (t *Trackers) Exchange(tracker int) {
 	banks := atomic.LoadUint64(&t.rows[banksWord]) ^ 1<<tracker
 	t.eachRow(banksWord, banks)
 }
 
-// SetPenalized tells the programs how many penalties there are: they look for
-// none where that is 0.
+// SetPenalized sets the number of penalties: while it is 0, programs do not look
+// for any.
 func (t *Trackers) SetPenalized(n int) { t.eachRow(penaltyWord, uint64(n)) }
 
-// eachRow sets a word in the row of each CPU, where its programs look.
+// eachRow sets a word in the row of each CPU.
 func (t *Trackers) eachRow(word int, value uint64) {
 	for i := word; i < len(t.rows); i += rowWords {
 		atomic.StoreUint64(&t.rows[i], value)
 	}
 }
 
-// Bank is the memory of a tracker's bank 0 or 1 on a CPU: its lines, with the
-// head first, and its flow buckets.
+// Bank returns the memory of a tracker's bank 0 or 1 on a CPU: its lines, head
+// first, and its flow buckets.
 func (t *Trackers) Bank(tracker, cpu, bank int) (lines, flows []uint64) {
 	l, at := &t.laid[tracker], cpu*banks+bank
 	line, bucket := at*t.bankLines+int(l.First), at*t.bankBuckets+int(l.FirstBucket)
@@ -181,12 +179,12 @@ func (t *Trackers) Bank(tracker, cpu, bank int) (lines, flows []uint64) {
 		t.flows[bucket*bucketWords : (bucket+int(l.Buckets))*bucketWords]
 }
 
-// Grace waits until every run of a program that had begun before has ended.
-// What such a run may have read can be changed afterwards.
+// Grace waits until every run of a program that began before has ended. Memory
+// that such a run may have read can be changed afterwards.
 func Grace() {
-	// The kernel waits for what runs in a softirq, as for RCU's readers. Where
-	// it does not offer this (nohz_full), a pause a thousand times as long as
-	// a program's run must do.
+	// The kernel waits for softirqs as for other readers of RCU. Where it does not
+	// offer this (nohz_full), a pause a thousand times as long as a program's run
+	// must suffice.
 	_, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0)
 	if errno != 0 {
 		time.Sleep(20 * time.Millisecond) //nolint:forbidigo // there is nothing to wait for
@@ -195,7 +193,7 @@ func Grace() {
 
 const membarrierGlobal = 1 // MEMBARRIER_CMD_GLOBAL: synchronize_rcu()
 
-// Monotonic is the time by which the programs go: that of CLOCK_MONOTONIC.
+// Monotonic returns the time of the programs' clock, CLOCK_MONOTONIC.
 func Monotonic() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {

@@ -192,7 +192,11 @@ func (m *Manager) load(e *engine.Generation, t loader.Target, s *loader.Stats) (
 	if err := m.setEdges(t, s); err != nil {
 		return nil, err
 	}
-	return e.Load(s)
+	p, err := e.Load(s)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", t, err)
+	}
+	return p, nil
 }
 
 // undo detaches what Start has attached. A program that replaced another one

@@ -37,8 +37,8 @@ type Stage struct {
 	Until *time.Time    `json:"until,omitempty"` // when a penalty ends
 }
 
-// Match is an entry that matches packets. Beginning with Source, its fields are
-// known to whoever read the list.
+// Match is an entry that matches packets. Beginning with Source, its fields come
+// from the list's source.
 type Match struct {
 	Number uint16  `json:"-"` // of the list
 	Key    key.Key `json:"-"`

@@ -235,7 +235,7 @@ func TestExplain(t *testing.T) {
 		{"IPv6", policy(verdict.Policy{}), main, "2001:db8::7f", []string{"drop blocked block: 2001:db8::/120 | exempt neighbor discovery pass, exempt DHCP pass", ""}},
 		{"IPv4-mapped", policy(verdict.Policy{}), main, "tcp [::ffff:10.0.0.1]:1 > [::ffff:10.0.0.2]:2", []string{"drop blocked block: 10.0.0.0/8 |"}},
 
-		{"0.0.0.0/8 lists nobody else", policy(verdict.Policy{}), map[List]string{block: "0.0.0.0/8\n"}, "8.8.8.8", []string{
+		{"0.0.0.0/8 lists no other address", policy(verdict.Policy{}), map[List]string{block: "0.0.0.0/8\n"}, "8.8.8.8", []string{
 			"pass clean : |", "pass clean : | block from addresses of list block drop",
 		}},
 		{"a failsafe prefix", policy(safe), main, "10.9.0.1", []string{"pass failsafe : 10.0.0.0/8 |", ""}},

@@ -189,7 +189,7 @@ func testApplyAgainstOracle(t *testing.T, mode membership.Mode, directions [4]Di
 	}
 	sources := directions == [4]Direction{}
 	o := newOracle(lists)
-	// draw gives the keys of an entry.
+	// draw returns the keys of an entry.
 	draw := func(l int) []key.Key {
 		if r.IntN(4) == 0 && !sources {
 			return []key.Key{r.flow()}

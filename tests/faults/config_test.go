@@ -44,16 +44,16 @@ func TestConfiguration(t *testing.T) {
 		{"another socket", change("socket: "+g.socket, "socket: "+g.socket+"2"), []string{"api", restart}},
 	} {
 		write(t, g.config, c.text)
-		g.refuses(append(c.says, "the old configuration stays in force"), "reload")
+		g.refuses(append(c.says, "the old configuration stays active"), "reload")
 		g.untilMetric(0, "weir_config_last_reload_successful")
 		d.signal(syscall.SIGHUP)
-		d.wait(`"level":"ERROR"`, "the old configuration stays in force")
+		d.wait(`"level":"ERROR"`, "the old configuration stays active")
 		g.filters(c.name, []string{"10.0.0.1"}, []string{"10.0.0.2"})
 	}
 	if err := os.Remove(g.config); err != nil {
 		t.Fatal(err)
 	}
-	g.refuses([]string{g.config, "no such file", "the old configuration stays in force"}, "reload")
+	g.refuses([]string{g.config, "no such file", "the old configuration stays active"}, "reload")
 	g.filters("no configuration", []string{"10.0.0.1"}, []string{"10.0.0.2"})
 
 	g.configure(more)
@@ -116,7 +116,7 @@ func TestSignals(t *testing.T) {
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("stopped after %v", took)
 	}
-	g.says("weir run", strings.Join(d.log(), "\n"), "stopped before the lists were in force, nothing has changed")
+	g.says("weir run", strings.Join(d.log(), "\n"), "nothing has changed")
 	if p := g.program(); p != first {
 		t.Errorf("program %d filters, want %d", p, first)
 	}

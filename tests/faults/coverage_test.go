@@ -80,9 +80,9 @@ lists:
 	g.file("over", "10.0.0.2\n")
 	g.ask(0, "refresh")
 	g.configure(strings.Replace(lists(""), "10.9.9.0/24", "10.0.0.3", 1))
-	g.refuses([]string{"the old configuration stays in force", "list fine: its entry 10.0.0.3/32 covers the failsafe prefix"}, "reload")
+	g.refuses([]string{"the old configuration stays active", "list fine: its entry 10.0.0.3/32 covers the failsafe prefix"}, "reload")
 	g.configure(lists("max_coverage: 0.00000001%"))
-	g.refuses([]string{"the old configuration stays in force", "max_coverage"}, "reload")
+	g.refuses([]string{"the old configuration stays active", "max_coverage"}, "reload")
 	g.filters("a configuration is refused", held, nil)
 	d.stop()
 }

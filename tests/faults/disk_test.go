@@ -104,8 +104,8 @@ lists:
 	}
 	for _, says := range [][]string{
 		{"feed read, but it could not be saved: a restart would find the old contents"},
-		{"what has left a feed stays, since it could not be recorded for how long", g.journal()},
-		{"entries have expired, which could not be recorded", g.journal()},
+		{"entries that have left the feed stay, since their expiry could not be recorded", g.journal()},
+		{"the expiry of entries could not be recorded", g.journal()},
 	} {
 		d.read = 0
 		d.wait(append(says, "no space left on device")...)
@@ -115,7 +115,7 @@ lists:
 		t.Errorf("weir lists:\n%s", out)
 	}
 	time.Sleep(2 * time.Second)
-	if n := d.count("could not be recorded: journal"); n > 1 {
+	if n := d.count("the expiry of entries could not be recorded: journal"); n > 1 {
 		t.Errorf("the log says %d times that expiry could not be recorded", n)
 	}
 

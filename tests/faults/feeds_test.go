@@ -117,7 +117,7 @@ func TestFeeds(t *testing.T) {
 	for _, f := range badFeeds {
 		if f.failure != "shrunk" { // which nothing is, at first
 			d.read = 0
-			d.wait("feed failed", `"in_force":0`, `"list":"`+f.name+`"`)
+			d.wait("feed failed", `"active_entries":0`, `"list":"`+f.name+`"`)
 		}
 	}
 	g.filters("never good", []string{fine}, append(held, later...))

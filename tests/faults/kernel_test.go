@@ -85,7 +85,7 @@ func TestVerifier(t *testing.T) {
 	held, clean := []string{"10.0.0.1"}, []string{"10.0.0.2", "10.5.0.1", "10.6.0.1"}
 	verifier := []string{"load the program", "invalid bpf_context access off=9999 size=8"}
 	g.configure(lists + "  more: {}\n  still_more: {}\n")
-	g.refuses(append(verifier, "the old configuration stays in force"), "reload")
+	g.refuses(append(verifier, "the old configuration stays active"), "reload")
 	g.untilMetric(0, "weir_config_last_reload_successful")
 	g.ask(0, "block", "10.0.0.3") // in place, which takes no program
 	g.untilMetric(1, "weir_list_entries", `list="manual"`)
@@ -94,12 +94,13 @@ func TestVerifier(t *testing.T) {
 	g.refuses(append(verifier, "nothing was changed: "), "block", "10.5.0.0/16") // of another shape, which takes one
 	g.file("feed", "10.0.0.1\n10.6.0.0/16\n")
 	g.refuses([]string{"1 of 1"}, "refresh", "feed")
-	d.wait(append(verifier, "not in force", `"list":"feed"`)...)
+	d.wait(append(verifier, "it is not active", `"list":"feed"`)...)
 	g.untilMetric(0, "weir_last_reload_successful")
-	// In-place changes wait for earlier ones that failed.
-	g.refuses(append(verifier, "nothing was changed, for earlier changes have to come first"), "block", "10.0.0.5")
-	g.refuses(verifier, "unblock", "10.0.0.3")
-	g.filters("lists are refused", held, append(clean, "10.0.0.5"))
+	// What goes in place does not wait for what could not.
+	g.ask(0, "block", "10.0.0.5")
+	g.ask(0, "unblock", "10.0.0.3")
+	held = []string{"10.0.0.1", "10.0.0.5"}
+	g.filters("lists are refused", held, append(clean, "10.0.0.3"))
 	if n := g.list("manual").Entries; n != 1 {
 		t.Errorf("%d entries by command, want 1", n)
 	}
@@ -183,7 +184,7 @@ func TestMemory(t *testing.T) {
 	t.Cleanup(d.kill) // before its group is removed
 	memory := []string{"map block_hot with ", " entries of 64 bytes", "cannot allocate memory"}
 	g.configure(config + "  more: {}\n")
-	g.refuses(append(memory, "the old configuration stays in force"), "reload")
+	g.refuses(append(memory, "the old configuration stays active"), "reload")
 	g.untilMetric(0, "weir_config_last_reload_successful")
 	g.ask(0, "block", "10.0.0.4") // in place
 	held = append(held, "10.0.0.4")
@@ -191,7 +192,7 @@ func TestMemory(t *testing.T) {
 	g.filters("refused", held, clean)
 	g.file("feed", "10.0.0.1\n10.6.0.0/16\n")
 	g.refuses([]string{"1 of 1"}, "refresh", "feed")
-	d.wait(append(memory, "not in force", `"list":"feed"`)...)
+	d.wait(append(memory, "it is not active", `"list":"feed"`)...)
 	g.untilMetric(0, "weir_last_reload_successful")
 	g.filters("a feed cannot be put in force", held, clean)
 	if n := g.list("manual").Entries; n != 2 {
@@ -199,7 +200,7 @@ func TestMemory(t *testing.T) {
 	}
 
 	free()
-	g.ask(0, "block", "10.5.0.0/16") // not without the feed
+	g.ask(0, "block", "10.5.0.0/16") // which does not wait for the feed
 	g.untilMetric(1, "weir_last_reload_successful")
 	g.ask(0, "reload")
 	g.untilMetric(1, "weir_config_last_reload_successful")
@@ -336,7 +337,7 @@ func TestOccupied(t *testing.T) {
 	filter(late)
 	d = g.begin()
 	d.read = 0
-	d.wait("the interface is not there, waiting for it", late)
+	d.wait("the interface does not exist, waiting for it", late)
 	g.B.In(t, func() {
 		l, err := netlink.LinkByName(early)
 		if err == nil {

@@ -69,7 +69,7 @@ func TestSocket(t *testing.T) {
 		d := g.run("weir")
 		d.start()
 		d.filtering()
-		d.wait("commands cannot ask this weir, it is tried again", g.socket, c.says)
+		d.wait("API socket unavailable, retrying", g.socket, c.says)
 		g.filters(c.name, []string{"10.0.0.1"}, []string{"10.0.0.2"})
 		if c.name != "another listens" { // that answers nothing at all
 			g.refuses([]string{c.asked}, "lists")
@@ -91,7 +91,7 @@ func TestLateAddress(t *testing.T) {
 	d := g.run("weir")
 	g.B.In(t, d.start)
 	d.filtering()
-	d.wait("metrics are not served, it is tried again", address, "cannot assign requested address")
+	d.wait("metrics listener unavailable, retrying", address, "cannot assign requested address")
 	g.filters("no address", []string{"10.0.0.1"}, []string{"10.0.0.2"})
 	g.B.In(t, func() {
 		l, err := netlink.LinkByName("lo")

@@ -38,7 +38,6 @@ var pending = []string{
 	"control/attach",
 	"control/capture",
 	"control/daemon",
-	"control/engine",
 	"control/observe/heavy",
 	"control/serve",
 	"control/top",
