@@ -876,7 +876,7 @@ func TestPipe(t *testing.T) {
 	want(t, f, fetch(t, f), Failed, Empty, "")
 }
 
-// TestPipeStops checks that nobody waits for a pipe's writer when the context has
+// TestPipeStops checks that no one waits for a pipe's writer when the context has
 // ended.
 func TestPipeStops(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
