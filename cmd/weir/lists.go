@@ -63,7 +63,7 @@ func printLists(out io.Writer, lists []api.List, now time.Time) {
 	}
 }
 
-// caught says how many packets a list has caught.
+// caught returns the number of packets that a list has caught, as text.
 func caught(packets *uint64) string {
 	if packets == nil {
 		return "-"
@@ -71,8 +71,8 @@ func caught(packets *uint64) string {
 	return humanize.Comma(int64(*packets))
 }
 
-// summary says how the sources of a list do, when the one was read that was not
-// for longest, and when the next one is to be.
+// summary returns the state of a list's sources, the time of the oldest reading
+// and that of the next.
 func summary(feeds []api.FeedSource) (state string, read, next *time.Time) {
 	if len(feeds) == 0 {
 		return "-", nil, nil
@@ -110,7 +110,7 @@ func summary(feeds []api.FeedSource) (state string, read, next *time.Time) {
 	return "ok", read, next
 }
 
-// due says when something is to be done that may be under way.
+// due returns when something happens next, "now" if it may be under way.
 func due(t *time.Time, now time.Time) string {
 	if t != nil && t.Before(now) {
 		return "now"
@@ -125,14 +125,14 @@ func relative(t *time.Time, now time.Time) string {
 	return humanize.RelTime(*t, now, "ago", "from now")
 }
 
-// troubles are what is wrong with a source.
+// troubles returns what is wrong with a source.
 func troubles(f api.FeedSource, now time.Time) (all []string) {
 	if f.Outcome == api.Failed {
 		kept := "it has never been read"
 		if f.Read != nil {
-			kept = fmt.Sprintf("its %s entries of %s stay", humanize.Comma(int64(f.Entries)), relative(f.Read, now))
+			kept = fmt.Sprintf("keeping its %s, read %s", plural(f.Entries, "entry", "entries"), relative(f.Read, now))
 		}
-		all = append(all, fmt.Sprintf("FAILED (%s, %d in a row): %s; %s", f.Failure, f.Failures, f.Error, kept))
+		all = append(all, fmt.Sprintf("FAILED %s (%s): %s; %s", plural(f.Failures, "time", "times"), f.Failure, f.Error, kept))
 	}
 	if f.Unsaved {
 		all = append(all, "NOT SAVED: a restart would not find these entries")

@@ -50,8 +50,8 @@ slow      block   src                 0           0              0  not read yet
 ours      allow   src                 2           2              -  -                    -               -
 
 scanners: /etc/scanners.csv: NOT SAVED: a restart would not find these entries
-scanners: https://example.com/s: FAILED (stalled, 3 in a row): no data for 30s; its 7 entries of 2 days ago stay
-never: https://example.com/n: FAILED (unreachable, 1 in a row): no route to host; it has never been read
+scanners: https://example.com/s: FAILED 3 times (stalled): no data for 30s; keeping its 7 entries, read 2 days ago
+never: https://example.com/n: FAILED 1 time (unreachable): no route to host; it has never been read
 `
 	if code != exitOK || log != "" || out != want {
 		t.Errorf("exit code %d\n%s%s\nwant\n%s", code, out, log, want)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -61,9 +62,13 @@ func printInterface(w io.Writer, i attach.Status) {
 		name += " in namespace " + i.Netns
 	}
 	fmt.Fprintln(w, name)
-	if i.Severed {
-		fmt.Fprintln(w, "  SEVERED: the interface is gone or the program was taken off, nothing is filtered;",
-			"`weir detach` clears this away")
+	switch {
+	case i.Severed && i.Running:
+		fmt.Fprintln(w, "  GONE: the interface is gone or the program was removed, nothing is filtered;",
+			"the daemon waits for the interface")
+	case i.Severed:
+		fmt.Fprintln(w, "  DETACHED: the interface is gone or the program was removed, nothing is filtered;",
+			"`weir detach` removes the remains")
 	}
 	mode := i.Mode
 	if i.BitsPerEntry > 0 {
@@ -80,7 +85,7 @@ func printInterface(w io.Writer, i attach.Status) {
 		row("program", "id %d, %s XDP", i.ProgramID, i.XDP)
 	}
 	if i.PID != 0 {
-		state := "not running, the program filters on"
+		state := "not running, the program continues"
 		switch {
 		case i.Running:
 			state = "running"
@@ -90,8 +95,10 @@ func printInterface(w io.Writer, i attach.Status) {
 		row("process", "PID %d, %s; weir %s", i.PID, state, i.Version)
 		row("since", "%s (%s), lists of %s", i.Since.Format(time.DateTime), i.Age(time.Now()), i.Loaded.Format(time.DateTime))
 		row("mode", "%s", mode)
-		row("entries", "%s in %s, %s of kernel memory", humanize.Comma(int64(i.Entries)), plural(len(i.Shapes), "shape", "shapes"), humanize.IBytes(uint64(i.KernelBytes)))
-		row("false drops", "%.2g of unlisted packets predicted", i.FalsePositiveRate)
+		row("entries", "%s, %s of kernel memory", humanize.Comma(int64(i.Entries)), humanize.IBytes(uint64(i.KernelBytes)))
+		if r := i.FalsePositiveRate; i.BitsPerEntry > 0 && r > 0 { // approximate mode
+			row("false drops", "about 1 in %s unlisted packets", humanize.Comma(int64(math.Round(1/r))))
+		}
 	}
 	if always := strings.Join(append(i.FailsafePorts, i.FailsafePrefixes...), ", "); always != "" {
 		row("failsafe", "%s", always)

@@ -617,7 +617,7 @@ func TestSevered(t *testing.T) {
 	if a := status(t, g.pins); len(a) != 1 || !a[0].Severed || a[0].Running {
 		t.Errorf("status: %+v", a)
 	}
-	if out, _ := weir(t, 0, "status", "--pins", g.pins); !strings.Contains(out, "SEVERED") || strings.Contains(out, "filters on") {
+	if out, _ := weir(t, 0, "status", "--pins", g.pins); !strings.Contains(out, "DETACHED") || strings.Contains(out, "the program continues") {
 		t.Errorf("status: %s", out)
 	}
 	weir(t, 0, append([]string{"detach"}, g.args()...)...)
