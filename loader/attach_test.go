@@ -252,7 +252,7 @@ func TestReplaced(t *testing.T) {
 	if err := a.Replace(p); err != nil || a.Replaced() {
 		t.Errorf("its own exchange: replaced %t, %v", a.Replaced(), err)
 	}
-	// Who is told to detach does, whatever there is by then.
+	// DetachAny detaches, whatever is attached by then.
 	if err := old.DetachAny(); err != nil {
 		t.Fatal(err)
 	}
@@ -563,8 +563,8 @@ func rename(t *testing.T, l *lab.Lab, from, to string) {
 	})
 }
 
-// An interface keeps its attachment under another name: whoever attaches to that
-// replaces the program, and its counters go on. Another interface that takes the
+// An interface keeps its attachment under another name: attaching to that replaces
+// the program, and its counters go on. Another interface that takes the
 // former name has an attachment of its own.
 func TestRenamed(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
@@ -956,11 +956,11 @@ func find(t *testing.T, e lab.End) *Iface {
 	return &i
 }
 
-// Whoever follows a namespace is told of an interface before it is up.
+// Follow reports an interface before it is up.
 func TestFollow(t *testing.T) {
 	l := lab.New(t)
-	done, told := make(chan struct{}), make(chan *Iface, 100)
-	if err := target(l.B).Follow(done, func(i *Iface) { told <- i }); err != nil {
+	done, reported := make(chan struct{}), make(chan *Iface, 100)
+	if err := target(l.B).Follow(done, func(i *Iface) { reported <- i }); err != nil {
 		t.Fatal(err)
 	}
 	defer close(done)
@@ -969,12 +969,12 @@ func TestFollow(t *testing.T) {
 		timeout := time.After(5 * time.Second)
 		for {
 			select {
-			case i := <-told:
+			case i := <-reported:
 				if want(i) {
 					return
 				}
 			case <-timeout:
-				t.Fatal("not told")
+				t.Fatal("not reported")
 			}
 		}
 	}

@@ -97,16 +97,16 @@ func receive(s *nl.NetlinkSocket, inode uint64, done <-chan struct{}, fn func(*I
 			continue
 		}
 		for _, m := range messages {
-			if i, told := interfaceOf(&m, inode); told {
+			if i, ok := interfaceOf(&m, inode); ok {
 				fn(i)
 			}
 		}
 	}
 }
 
-// interfaceOf is the interface that a message tells of, nil for one that has
-// gone.
-func interfaceOf(m *syscall.NetlinkMessage, inode uint64) (i *Iface, told bool) {
+// interfaceOf returns the interface that a message is about, nil for one that has
+// gone. ok is false for other messages.
+func interfaceOf(m *syscall.NetlinkMessage, inode uint64) (i *Iface, ok bool) {
 	// Bridges report their ports by the same messages, with another family.
 	if len(m.Data) < unix.SizeofIfInfomsg || m.Data[0] != unix.AF_UNSPEC {
 		return nil, false

@@ -88,7 +88,7 @@ func (a *Attachment) Metadata() []byte {
 	return a.metadata.Caller
 }
 
-// SetMetadata stores a JSON value for whoever opens the attachment later. It
+// SetMetadata stores a JSON value for processes that open the attachment later. It
 // fails with [ErrReplaced] where another process has taken over.
 func (a *Attachment) SetMetadata(caller []byte) error {
 	return a.locked("set metadata of", func() error {

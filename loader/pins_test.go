@@ -28,7 +28,7 @@ func TestListNothing(t *testing.T) {
 	}
 }
 
-// Whoever reads waits for whoever writes, and not for others who read.
+// Readers wait for writers, and not for other readers.
 func TestLocks(t *testing.T) {
 	pins := testPins(t)
 	for _, test := range []struct {
@@ -221,8 +221,8 @@ func child(t *testing.T, do string, pins Pins) *exec.Cmd {
 	return cmd
 }
 
-// Where nobody has mounted the file system, it is mounted, unless that would
-// vanish with the process, as under `ip netns exec`.
+// The file system is mounted if it is not, unless the mount would vanish with the
+// process, as under `ip netns exec`.
 func TestMount(t *testing.T) {
 	lab.Root(t)
 	for _, test := range []struct {
@@ -272,7 +272,7 @@ const (
 
 // Three capabilities suffice, and the one that is missing is named.
 func TestCapabilities(t *testing.T) {
-	const nobody = 65534
+	const uid = 65534 // without privileges
 	for _, test := range []struct {
 		do   string
 		caps []uintptr
@@ -285,10 +285,10 @@ func TestCapabilities(t *testing.T) {
 		{"load", nil, "missing privilege, namely CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON:"},
 	} {
 		t.Run(fmt.Sprint(test.do, test.caps), func(t *testing.T) {
-			l, pins := lab.New(t), ownPins(t, nobody)
+			l, pins := lab.New(t), ownPins(t, uid)
 			cmd := child(t, test.do, pins)
 			cmd.SysProcAttr = &syscall.SysProcAttr{
-				Credential:  &syscall.Credential{Uid: nobody, Gid: nobody},
+				Credential:  &syscall.Credential{Uid: uid, Gid: uid},
 				AmbientCaps: test.caps,
 			}
 			cmd.Env = append(cmd.Env, "WEIR_LOADER_TEST_NETNS="+l.A.Netns)
@@ -303,8 +303,8 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// ownPins is a directory of pins of a user, in a BPF file system of its own: to the
-// machine's, systemd lets nobody but root.
+// ownPins returns a directory of pins of a user, in a BPF file system of its own: only
+// root has access to the one that systemd mounts.
 func ownPins(t *testing.T, uid int) Pins {
 	t.Helper()
 	dir := t.TempDir()

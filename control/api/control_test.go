@@ -21,7 +21,7 @@ import (
 	"weir/tests/lab"
 )
 
-// control gives what it holds, and keeps what it was asked for.
+// control is a daemon with fixed answers that records its requests.
 type control struct {
 	lists     []List
 	outcomes  []FetchOutcome
@@ -75,7 +75,7 @@ func (c *control) ChangeMulticast(_ context.Context, change MulticastChange) (Mu
 	return MulticastChanged{Interface: change.Interface, Added: len(change.Groups)}, err
 }
 
-// dialControl serves a control until the test ends, and gives a client of it.
+// dialControl serves a control until the test ends, and returns a client of it.
 func dialControl(t *testing.T, c controls) *Client {
 	t.Helper()
 	path := socket(t)
@@ -339,8 +339,8 @@ func (s *slow) Refresh(ctx context.Context, _ string) ([]FetchOutcome, error) {
 	return nil, ctx.Err()
 }
 
-// What nobody waits for any more is given up.
-func TestWhoGoesStopsWhatHeAskedFor(t *testing.T) {
+// A request ends when its client disconnects.
+func TestDisconnectCancels(t *testing.T) {
 	s := &slow{began: make(chan struct{}), ended: make(chan error, 1)}
 	client := dialControl(t, s)
 	ctx, cancel := context.WithCancel(t.Context())

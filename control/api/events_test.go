@@ -17,21 +17,21 @@ import (
 	"weir/loader"
 )
 
-// teller tells what is put into it.
+// teller is a daemon whose events are sent to its channel.
 type teller struct {
 	source
-	told  chan events.Event
+	all   chan events.Event
 	asked chan events.Want
 	ended chan struct{}
 }
 
 func newTeller() teller {
-	return teller{told: make(chan events.Event, 10), asked: make(chan events.Want, 1), ended: make(chan struct{}, 1)}
+	return teller{all: make(chan events.Event, 10), asked: make(chan events.Want, 1), ended: make(chan struct{}, 1)}
 }
 
 func (t teller) Events(w events.Want) (<-chan events.Event, func()) {
 	t.asked <- w
-	return t.told, func() { t.ended <- struct{}{} }
+	return t.all, func() { t.ended <- struct{}{} }
 }
 
 var at = time.Date(2026, 1, 2, 3, 4, 5, 678901234, time.UTC)
@@ -72,18 +72,18 @@ func TestEventLines(t *testing.T) {
 	}
 }
 
-// What is asked for is what weir is asked for, and what it tells arrives at once.
+// A client's request reaches the daemon, and each event arrives at once.
 func TestEventsArrive(t *testing.T) {
 	path, s := socket(t), newTeller()
 	serve(t, path, s)
 	asked := Events{Reasons: []verdict.Reason{verdict.Blocked, verdict.Heavy}, Frames: true, Follow: true}
 	n := 0
-	s.told <- dropped
-	told, err := Dial(path).Events(t.Context(), asked)
+	s.all <- dropped
+	all, err := Dial(path).Events(t.Context(), asked)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for e, err := range told {
+	for e, err := range all {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +94,7 @@ func TestEventsArrive(t *testing.T) {
 		if n++; n == 2 {
 			break
 		}
-		s.told <- lost
+		s.all <- lost
 	}
 	want := events.Want{Reasons: asked.Reasons, Frames: true}
 	if got := <-s.asked; !reflect.DeepEqual(got, want) {
@@ -103,7 +103,7 @@ func TestEventsArrive(t *testing.T) {
 	select {
 	case <-s.ended:
 	case <-time.After(5 * time.Second):
-		t.Error("weir goes on to tell who has gone")
+		t.Error("the daemon goes on after the client has gone")
 	}
 }
 
@@ -118,8 +118,8 @@ func TestEventsEnd(t *testing.T) {
 	}{
 		{"a second", false, func(teller, context.CancelCauseFunc) {}, nil},
 		{"the client", true, func(_ teller, cancel context.CancelCauseFunc) { cancel(enough) }, enough},
-		{"weir", true, func(s teller, _ context.CancelCauseFunc) { close(s.told) }, errStopped},
-		{"weir, within the second", false, func(s teller, _ context.CancelCauseFunc) { close(s.told) }, nil},
+		{"weir", true, func(s teller, _ context.CancelCauseFunc) { close(s.all) }, errStopped},
+		{"weir, within the second", false, func(s teller, _ context.CancelCauseFunc) { close(s.all) }, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path, s := socket(t), newTeller()
@@ -128,12 +128,12 @@ func TestEventsEnd(t *testing.T) {
 			defer cancel(nil)
 			began, n := time.Now(), 0
 			var last error
-			s.told <- dropped
-			told, err := Dial(path).Events(ctx, Events{Follow: c.follow})
+			s.all <- dropped
+			all, err := Dial(path).Events(ctx, Events{Follow: c.follow})
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, err := range told {
+			for _, err := range all {
 				if last = err; err == nil {
 					n++
 					c.stop(s, cancel)

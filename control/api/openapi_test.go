@@ -24,7 +24,7 @@ import (
 
 const documentFile = "../../docs/api/openapi.yaml"
 
-// document is the description as its JSON would be decoded.
+// document returns the description, as decoding its JSON would.
 func document(t *testing.T) map[string]any {
 	t.Helper()
 	text, err := os.ReadFile(documentFile)
@@ -55,7 +55,7 @@ func below(t *testing.T, doc map[string]any, names ...string) map[string]any {
 	return doc
 }
 
-// The paths and methods that are described are those that there are.
+// The description has the paths and methods of the routes.
 func TestDocumentedPaths(t *testing.T) {
 	var want, got []string
 	for _, r := range routes(daemon{source{}, nil}) {
@@ -75,7 +75,7 @@ func TestDocumentedPaths(t *testing.T) {
 	}
 }
 
-// The schemas that are described are those of the types.
+// The description has the schemas of the types.
 func TestDocumentedSchemas(t *testing.T) {
 	want := map[string]any{}
 	for name, v := range map[string]any{
@@ -136,14 +136,14 @@ func schemaOf(t reflect.Type, all map[string]any) map[string]any {
 	}[t.Kind()]}
 }
 
-// bare is a schema as far as a Go type tells it.
+// bare returns the parts of a schema that a Go type determines.
 func bare(schema any) any {
-	told, ok := schema.(map[string]any)
+	all, ok := schema.(map[string]any)
 	if !ok {
 		return schema
 	}
 	only := map[string]any{}
-	for name, value := range told {
+	for name, value := range all {
 		switch name {
 		case "type", "format", "$ref":
 			only[name] = value

@@ -285,7 +285,7 @@ func TestTidy(t *testing.T) {
 }
 
 // An interface that is made while the filter is busy, building a generation, is
-// filtered all the same, by the lists that are in force, and by the next ones with
+// filtered all the same, by the active lists, and by the next ones with
 // all others.
 func TestBusy(t *testing.T) {
 	l := lab.New(t)
@@ -462,8 +462,8 @@ func TestBringUp(t *testing.T) {
 	h := f.interfaces[0]
 	h.engine = &engine.Generation{} // an earlier one
 	for _, step := range []struct {
-		about string
-		told  int
+		about  string
+		logged int
 	}{{`"damaged"`, 1}, {`"damaged"`, 1}, {`{"entries": 7}`, 1}} {
 		if err := h.SetMetadata([]byte(step.about)); err != nil {
 			t.Fatal(err)
@@ -471,8 +471,8 @@ func TestBringUp(t *testing.T) {
 		if err := f.Follow(); err != nil {
 			t.Fatal(err)
 		}
-		if n := strings.Count(log.String(), "weir status shows the previous lists"); n != step.told {
-			t.Errorf("%s: told %d times, want %d:\n%s", step.about, n, step.told, &log)
+		if n := strings.Count(log.String(), "weir status shows the previous lists"); n != step.logged {
+			t.Errorf("%s: logged %d times, want %d:\n%s", step.about, n, step.logged, &log)
 		}
 	}
 	if n := states(t, c.Pins)[l.B.Netns].Entries; n != 1 || h.engine != nil {
@@ -519,7 +519,7 @@ func TestLockHeld(t *testing.T) {
 	}
 }
 
-// hasProgram tells whether an interface in the namespace of an end has an XDP program.
+// hasProgram reports whether an interface in the namespace of an end has an XDP program.
 func hasProgram(t *testing.T, e lab.End, name string) (has bool) {
 	t.Helper()
 	at(t, e, with(name, func(i netlink.Link) error {

@@ -402,7 +402,7 @@ func TestBadTargets(t *testing.T) {
 		t.Errorf("targets %v", m.targets)
 	}
 
-	// Those that cannot be looked for later, as for want of a privilege, are logged once.
+	// Those that cannot be looked for later, for example without a privilege, are logged once.
 	m.targets = next
 	for range 3 {
 		if err := m.Follow(); err != nil {

@@ -252,7 +252,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Cut at any byte, a capture gives its packets up to there. It ends properly
+// A capture that is cut at any byte yields its packets up to there. It ends properly
 // only where a packet or a block does.
 func TestTruncation(t *testing.T) {
 	pcap := pcapFile(binary.LittleEndian, false, 1, frame, frame, frame)

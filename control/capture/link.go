@@ -25,15 +25,15 @@ const (
 	length8023Max  = 1500
 )
 
-// linkType says what the packets of a capture begin with: a LINKTYPE_ number of
-// the registry at https://www.tcpdump.org/linktypes.html.
+// linkType is the type of the link headers in a capture: a LINKTYPE_ number of the
+// registry at https://www.tcpdump.org/linktypes.html.
 type linkType uint32
 
 const linkEthernet linkType = 1
 
-// framing tells how the packets of a link type become Ethernet frames: an
-// Ethernet header takes the place of the first header bytes. A nil etherType
-// means that they are frames already.
+// framing is how the packets of a link type become Ethernet frames: an Ethernet
+// header replaces the first header bytes. A nil etherType means that they are
+// frames already.
 type framing struct {
 	header    int
 	etherType func(packet []byte) uint16 // packet has at least header bytes
@@ -52,8 +52,8 @@ var framings = map[linkType]framing{
 	276:          {cooked2Header, func(p []byte) uint16 { return binary.BigEndian.Uint16(p) }},
 }
 
-// rawType goes by the IP version. What is no IP at all is called IPv4, so that
-// it is judged as a malformed packet and not as a foreign protocol.
+// rawType returns the EtherType of the IP version. A packet that is not IP becomes
+// IPv4, so that it counts as malformed and not as another protocol.
 func rawType(packet []byte) uint16 {
 	if len(packet) > 0 && packet[0]>>4 == 6 {
 		return etherTypeIPv6

@@ -31,7 +31,7 @@ func newPcap(in *input, order binary.ByteOrder, unit int64) (*pcap, error) {
 		return nil, fmt.Errorf("pcap version %d.%d is not supported", major, minor)
 	}
 	// The snapshot length (h[16:]) is left alone: many writers do not keep it.
-	// The six high bits of the last word tell of frame check sequences.
+	// The six high bits of the last word describe frame check sequences.
 	link := linkType(order.Uint32(h[20:]) & 0x03ffffff)
 	if _, ok := framings[link]; !ok {
 		return nil, linkError{link}

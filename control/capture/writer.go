@@ -6,7 +6,7 @@ import (
 	"io"
 )
 
-// The rest of the options of pcapng that are written.
+// Options of pcapng that are only written.
 const (
 	optionComment     = 1
 	optionInterface   = 2 // if_name
@@ -18,14 +18,14 @@ const (
 	xdpPass    = 2
 )
 
-// snap is the most bytes of a packet that the interfaces of a written capture
-// are said to have. It must be the same for all, or libpcap refuses the file.
+// snap is the snapshot length of the interfaces in a written capture. It must be the
+// same for all, or libpcap refuses the file.
 const snap = 65535
 
 // nanoseconds is the clock of written interfaces, as if_tsresol has it.
 const nanoseconds = 9
 
-// Note is what a written capture says of a packet besides.
+// Note is what a written capture records about a packet, in addition to the packet.
 type Note struct {
 	Interface string
 	Dropped   bool // by an XDP program, or passed by it
@@ -42,7 +42,7 @@ type Writer struct {
 	block      []byte
 }
 
-// NewWriter begins a capture. The application is who makes it.
+// NewWriter begins a capture. The application is the name of the program that writes it.
 func NewWriter(out io.Writer, application string) (*Writer, error) {
 	w := &Writer{out: out, interfaces: make(map[string]uint32)}
 	w.begin(blockSection)
@@ -88,7 +88,7 @@ func (w *Writer) Write(p Packet, n Note) error {
 	return w.end()
 }
 
-// begin begins a block whose length is yet to be told.
+// begin begins a block, whose length end fills in.
 func (w *Writer) begin(kind uint32) {
 	w.block = w.block[:0]
 	w.uint32(kind)

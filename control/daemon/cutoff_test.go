@@ -33,8 +33,8 @@ func (l *lines) count(text string) int {
 	return strings.Count(l.b.String(), text)
 }
 
-// A list that holds the server of a feed is in the log, once, be it the feed's own
-// or another.
+// A list that blocks the server of a feed is logged once, whether it is the feed's own
+// list or another.
 func TestCutOff(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, "192.0.2.0/24\n203.0.113.7")
@@ -48,7 +48,7 @@ func TestCutOff(t *testing.T) {
 	want := "list near blocks 0.0.0.0, from where list far reads " + url
 	for deadline := time.Now().Add(5 * time.Second); log.count(want) == 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not told:\n%s", log.b.String())
+			t.Fatalf("not logged:\n%s", log.b.String())
 		}
 	}
 	for _, c := range []struct{ addr, list string }{
@@ -65,6 +65,6 @@ func TestCutOff(t *testing.T) {
 		}
 	}
 	if n := log.count(want); n != 1 {
-		t.Errorf("told %d times", n)
+		t.Errorf("logged %d times", n)
 	}
 }

@@ -64,8 +64,8 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// Who refreshes a list is answered when what was read is in force, also where the
-// schedule has read it a moment before, and is about to put it in force.
+// A refresh returns when what was read is active, also if the schedule has just read
+// it and is about to activate it.
 func TestRefreshCatchesUp(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "list")
 	write(t, file, "192.0.2.1\n")
@@ -77,7 +77,7 @@ func TestRefreshCatchesUp(t *testing.T) {
 		}
 	}
 	write(t, file, "192.0.2.1\n192.0.2.2\n")
-	// As the schedule does; what came of it is yet to be told.
+	// As the schedule does; the outcome is reported later.
 	read, err := l.feed.Fetch(t.Context())
 	if err != nil || !read[0].Changed {
 		t.Fatal(read, err)
@@ -97,7 +97,7 @@ func TestRefreshCatchesUp(t *testing.T) {
 		t.Error(err)
 	}
 
-	// While something is not in force, a refresh does not say that all is well.
+	// While something is not active, a refresh does not succeed.
 	if err := d.Do(t.Context(), func() error { l.behind, d.retry = true, time.Now().Add(time.Hour); return nil }); err != nil {
 		t.Fatal(err)
 	}

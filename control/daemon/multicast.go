@@ -27,8 +27,8 @@ func keyOf(group netip.Addr) key.Key {
 	return key.Destination(netip.PrefixFrom(group, group.BitLen()))
 }
 
-// multicast says what each interface of a configuration wants: the groups that are
-// configured, and those that were added by command.
+// multicast returns what each interface of a configuration wants: the groups that are
+// configured, and those that were added manually.
 func (p *Prepared) multicast() engine.Multicast {
 	m := engine.Multicast{MaxGroups: p.config.Multicast.MaxGroups}
 	at := make(map[string]*engine.Port)
@@ -94,8 +94,8 @@ func (d *Daemon) Multicast() (m api.Multicast, err error) {
 	return m, bad
 }
 
-// idleGroups are the groups that were added by command to interfaces which the
-// configuration does not name any more. They are in force when it does again.
+// idleGroups returns the groups that were added manually to interfaces that the
+// configuration no longer names. They are active when it does again.
 func (d *Daemon) idleGroups() map[string][]netip.Addr {
 	idle := make(map[string][]netip.Addr)
 	for e := range d.journal.Entries() {
@@ -107,7 +107,7 @@ func (d *Daemon) idleGroups() map[string][]netip.Addr {
 	return idle
 }
 
-// forgetGroups takes idle groups of an interface out of the journal.
+// forgetGroups removes idle groups of an interface from the journal.
 func (d *Daemon) forgetGroups(idle []netip.Addr, c api.MulticastChange, changed *api.MulticastChanged) error {
 	var batch []journal.Change
 	for i, text := range c.Groups {
@@ -127,7 +127,7 @@ func (d *Daemon) forgetGroups(idle []netip.Addr, c api.MulticastChange, changed 
 	return nil
 }
 
-// multicastGroup says what is known of a group that an interface wants.
+// multicastGroup describes a group that an interface wants.
 func (d *Daemon) multicastGroup(iface string, group netip.Addr, configured bool) api.MulticastGroup {
 	g := api.MulticastGroup{Group: group.String(), Configured: configured}
 	if e, ok := d.journal.Get(groupsOf(iface), keyOf(group)); ok {
@@ -157,7 +157,7 @@ func (d *Daemon) ChangeMulticast(ctx context.Context, c api.MulticastChange) (ch
 		}
 		port := slices.Index(names, c.Interface) + 1
 		if port == 0 {
-			return &api.BadRequest{Err: fmt.Errorf("interface %q: it is none of those that multicast is forwarded to: %s",
+			return &api.BadRequest{Err: fmt.Errorf("interface %q: multicast is forwarded only to %s",
 				c.Interface, strings.Join(names, ", "))}
 		}
 		batch, err := d.multicastBatch(port, c)
@@ -173,8 +173,8 @@ func (d *Daemon) ChangeMulticast(ctx context.Context, c api.MulticastChange) (ch
 	return changed, err
 }
 
-// multicastBatch are the changes of the journal that are asked for, without those
-// that change nothing.
+// multicastBatch returns the changes of the journal that a request asks for, without
+// those that change nothing.
 func (d *Daemon) multicastBatch(port int, c api.MulticastChange) ([]journal.Change, error) {
 	iface, table := d.prepared.config.Multicast.Interfaces[port-1], d.engine.Multicast()
 	var batch []journal.Change
@@ -208,8 +208,8 @@ func (d *Daemon) multicastBatch(port int, c api.MulticastChange) ([]journal.Chan
 	return batch, nil
 }
 
-// changeMulticast makes changes durable, then puts them in force. When it fails,
-// nothing has changed.
+// changeMulticast makes changes durable, then active. When it fails, nothing has
+// changed.
 func (d *Daemon) changeMulticast(port int, batch []journal.Change, changed *api.MulticastChanged) error {
 	if err := d.journal.Apply(batch); err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 	"weir/tests/lab"
 )
 
-// When Run has ended, nobody waits for it, and it has left nothing behind.
+// When Run has ended, no goroutine waits for it, and it has left nothing behind.
 func TestRunEnds(t *testing.T) {
 	r := configure(t, lab.New(t).B)
 	socket := filepath.Join(t.TempDir(), "weir.sock")

@@ -92,7 +92,7 @@ func (d *Daemon) fetched(ctx context.Context, name string, f *feed.Feed, o feed.
 	return err
 }
 
-// update gives a list the contents of its feed.
+// update activates the contents of a list's feed.
 func (d *Daemon) update(l *managedList) error {
 	version := l.feed.Version() // before its contents, which may change
 	contents := l.feed.Contents()

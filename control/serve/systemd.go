@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Manager is the connection to the service manager, which it tells how the
-// service is: sd_notify(3), for units of Type=notify. Where no service manager
-// has started the process, it does nothing. Its methods may be called
-// concurrently. No error is a reason for the service to end.
+// Manager is the connection to the service manager, for notifications of the
+// service's state: sd_notify(3), for units of Type=notify. If no service manager
+// started the process, it does nothing. It is safe for concurrent use. No error of it
+// is a reason for the service to end.
 type Manager struct {
 	conn     *net.UnixConn // nil: there is none
 	watchdog time.Duration
@@ -56,8 +56,8 @@ func watchdog() (time.Duration, error) {
 	return time.Duration(usec) * time.Microsecond, nil
 }
 
-// Watchdog is how long the manager waits for the next Alive before it kills the
-// service: call it twice as often. 0 is for ever.
+// Watchdog returns how long the manager waits for the next Alive before it kills the
+// service: call Alive twice as often. 0 is for ever.
 func (m *Manager) Watchdog() time.Duration { return m.watchdog }
 
 // Ready reports that the service has started or reloaded, with a line for
@@ -71,8 +71,8 @@ func (m *Manager) Reloading() error { return m.send("RELOADING=1") }
 // Stopping reports that the service is about to end.
 func (m *Manager) Stopping() error { return m.send("STOPPING=1") }
 
-// Alive reports that the service is alive, with a line for `systemctl status`. It
-// is for the loop whose standstill matters to call.
+// Alive reports that the service is alive, with a line for `systemctl status`. Call it
+// in the loop that must not stop.
 func (m *Manager) Alive(status string) error { return m.send("WATCHDOG=1", "STATUS="+status) }
 
 // Close closes the connection.

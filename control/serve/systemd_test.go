@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// manager listens as a service manager does, and gives what it is told.
+// manager listens as a service manager does, and returns a function that receives a
+// notification.
 func manager(t *testing.T, name string) func() string {
 	t.Helper()
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
@@ -36,7 +37,7 @@ func manager(t *testing.T, name string) func() string {
 func TestManager(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	for _, name := range []string{path, "@weir-notify-" + strconv.Itoa(os.Getpid())} {
-		told := manager(t, name)
+		receive := manager(t, name)
 		m, err := DialManager()
 		if err != nil {
 			t.Fatal(err)
@@ -53,7 +54,7 @@ func TestManager(t *testing.T) {
 			if c.err != nil {
 				t.Fatal(c.err)
 			}
-			if got := told(); got != c.want {
+			if got := receive(); got != c.want {
 				t.Errorf("%s: got %q, want %q", name, got, c.want)
 			}
 		}
@@ -61,7 +62,7 @@ func TestManager(t *testing.T) {
 			t.Error(err)
 		}
 		if err := m.Alive("x"); err == nil {
-			t.Error("told nobody, and no error")
+			t.Error("nothing was received, and no error")
 		}
 	}
 }

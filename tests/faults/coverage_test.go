@@ -66,7 +66,7 @@ lists:
 
 	g.refuses([]string{"list manual: it would cover 50 % of IPv4", "max_coverage"}, "block", "128.0.0.0/1")
 	g.refuses([]string{"list manual: its entry 10.9.9.0/24 covers the failsafe prefix"}, "block", "10.0.0.7", "10.9.9.0/24")
-	g.filters("refused by command", held, []string{"130.0.0.1", "10.0.0.7", "10.9.9.1"})
+	g.filters("refused manual entries", held, []string{"130.0.0.1", "10.0.0.7", "10.9.9.1"})
 	if n := g.list("manual").Entries; n != 0 {
 		t.Errorf("refused commands have left %d entries", n)
 	}

@@ -18,8 +18,8 @@ import (
 	"weir/tests/lab"
 )
 
-// private gives the test its own mount namespace, shared with the processes
-// that it starts.
+// private moves the test to its own mount namespace, shared with the processes that
+// it starts.
 func private(t *testing.T) {
 	t.Helper()
 	lab.Root(t)
@@ -100,7 +100,7 @@ lists:
 	g.filters("full", held, refused)
 	want := 1 + len(many) - len(g.came(many)) // without 10.1.0.2, which has expired
 	if n := g.list("manual").Entries; n != want {
-		t.Errorf("%d entries by command, want %d", n, want)
+		t.Errorf("%d manual entries, want %d", n, want)
 	}
 	for _, says := range [][]string{
 		{"feed read, but it could not be saved: a restart would find the old contents"},

@@ -102,7 +102,7 @@ func TestVerifier(t *testing.T) {
 	held = []string{"10.0.0.1", "10.0.0.5"}
 	g.filters("lists are refused", held, append(clean, "10.0.0.3"))
 	if n := g.list("manual").Entries; n != 1 {
-		t.Errorf("%d entries by command, want 1", n)
+		t.Errorf("%d manual entries, want 1", n)
 	}
 	if p := g.program(); p != first {
 		t.Errorf("program %d filters, want %d", p, first)
@@ -194,9 +194,9 @@ func TestMemory(t *testing.T) {
 	g.refuses([]string{"1 of 1"}, "refresh", "feed")
 	d.wait(append(memory, "it is not active", `"list":"feed"`)...)
 	g.untilMetric(0, "weir_last_reload_successful")
-	g.filters("a feed cannot be put in force", held, clean)
+	g.filters("a feed cannot be activated", held, clean)
 	if n := g.list("manual").Entries; n != 2 {
-		t.Errorf("%d entries by command, want 2", n)
+		t.Errorf("%d manual entries, want 2", n)
 	}
 
 	free()
@@ -208,7 +208,7 @@ func TestMemory(t *testing.T) {
 	d.stop()
 }
 
-const nobody = 65534
+const unprivileged = 65534 // UID and GID
 
 // withCapabilities has weir run as a user without privileges but some, in the
 // namespace of the interface, since it could not enter that.
@@ -218,12 +218,12 @@ func (g *ground) withCapabilities(capabilities ...uintptr) *daemon {
 		g.t.Fatal(err)
 	}
 	for _, path := range []string{g.dir, g.config, g.pins} {
-		if err := os.Chown(path, nobody, nobody); err != nil {
+		if err := os.Chown(path, unprivileged, unprivileged); err != nil {
 			g.t.Fatal(err)
 		}
 	}
 	d := g.run("weir")
-	d.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}, AmbientCaps: capabilities}
+	d.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: unprivileged, Gid: unprivileged}, AmbientCaps: capabilities}
 	g.B.In(g.t, d.start)
 	return d
 }

@@ -272,8 +272,8 @@ func (s Spec) Tracker() engine.Tracker {
 	}
 }
 
-// Name returns a heavy flow as lists write it, but a destination alone without
-// its ">": the tracker's key tells it from a source.
+// Name returns a heavy flow in the format of lists, but a destination alone without
+// its ">": the tracker's key distinguishes it from a source.
 func Name(k key.Key) string { return strings.TrimPrefix(k.String(), "> ") }
 
 // Limits describes what makes a flow heavy: "10kpps", "1% of packets", or both.
