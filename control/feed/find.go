@@ -93,7 +93,7 @@ func (s *source) again(c *contents) *known {
 			saved.file.Close()
 		}
 	}
-	if s.URL != "" || isPipe(string(s.File)) {
+	if s.URL != "" || isStream(string(s.File)) {
 		return nil
 	}
 	b, err := s.files(context.Background(), validator{}, false)

@@ -196,10 +196,10 @@ type part struct {
 	open func() (io.ReadCloser, error)
 }
 
-// files opens a file or a directory, unless it is unchanged. A pipe, such as a
+// files opens a file or a directory, unless it is unchanged. A stream, such as a
 // shell's <(…), can be read only once and is unchanged after that.
 func (s Source) files(ctx context.Context, known validator, read bool) (*body, error) {
-	if isPipe(string(s.File)) {
+	if isStream(string(s.File)) {
 		if read {
 			return nil, errUnchanged
 		}
@@ -238,20 +238,20 @@ func (s Source) files(ctx context.Context, known validator, read bool) (*body, e
 	return b, nil
 }
 
-// isPipe reports whether a path is a pipe.
-func isPipe(path string) bool {
+// isStream reports whether a path is a pipe, or standard input and no regular
+// file.
+func isStream(path string) bool {
 	if path == "" {
 		return false
 	}
 	st, err := os.Stat(path)
-	return err == nil && st.Mode()&os.ModeNamedPipe != 0
+	return err == nil && (st.Mode()&os.ModeNamedPipe != 0 || path == os.Stdin.Name() && !st.Mode().IsRegular())
 }
 
-// pipe opens a pipe, and fails if no data arrives in time, or ctx ends.
+// pipe opens a stream, and fails if no data arrives in time, or ctx ends.
 func (s Source) pipe(ctx context.Context) *body {
 	open := func() (io.ReadCloser, error) {
-		// Without a writer, a blocking open would wait forever.
-		f, err := os.OpenFile(string(s.File), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+		f, err := openStream(string(s.File))
 		if err != nil {
 			return nil, fail(Unreachable, "%w", err)
 		}
@@ -260,6 +260,23 @@ func (s Source) pipe(ctx context.Context) *body {
 		return file{f}, nil
 	}
 	return &body{parts: []part{{string(s.File), open}}}
+}
+
+func openStream(path string) (*os.File, error) {
+	// Without a writer, a blocking open would wait forever.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if path != os.Stdin.Name() || !errors.Is(err, syscall.ENXIO) {
+		return f, err
+	}
+	// A socket, as ssh may have it, cannot be opened again.
+	fd, err := syscall.Dup(syscall.Stdin)
+	if err == nil {
+		err = syscall.SetNonblock(fd, true)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("standard input: %w", err)
+	}
+	return os.NewFile(uintptr(fd), path), nil
 }
 
 // file is an open file whose errors are of kind Unreachable.

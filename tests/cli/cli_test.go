@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -695,6 +696,35 @@ func TestRefusals(t *testing.T) {
 		}
 		if all := status(t, g.pins); len(all) != 0 {
 			t.Errorf("%s: weir is attached: %+v", c.name, all)
+		}
+	}
+}
+
+// A list is read from standard input, whatever that is.
+func TestStandardInput(t *testing.T) {
+	const text = "192.0.2.1\n192.0.2.2\n"
+	path := filepath.Join(t.TempDir(), "feed.txt")
+	write(t, path, text)
+	regular, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket, far := os.NewFile(uintptr(ends[0]), "socket"), os.NewFile(uintptr(ends[1]), "far end")
+	if _, err := far.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+	if err := far.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, in := range map[string]io.Reader{"file": regular, "socket": socket, "pipe": strings.NewReader(text)} {
+		c := exec.Command(binary, "check", "--iface", "eth0", "--block", "-")
+		c.Stdin = in
+		if out, err := c.CombinedOutput(); err != nil || !strings.Contains(string(out), "entries: 2") {
+			t.Errorf("%s: %v\n%s", name, err, out)
 		}
 	}
 }
