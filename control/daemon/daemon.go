@@ -57,6 +57,7 @@ type Daemon struct {
 	manager *serve.Manager
 	attach  *attach.Manager
 
+	began     time.Time
 	prepared  *Prepared // the active configuration
 	engine    *engine.Generation
 	number    int // of the engine, from 1
@@ -145,7 +146,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err := d.attach.Start(e, m, targets, p.config.Loop.Edges); err != nil {
 		return errors.Join(err, e.Close(), d.observers.recorder.CloseUnless(nil))
 	}
-	d.prepared, d.engine, d.number = p, e, 1
+	d.began, d.prepared, d.engine, d.number = began, p, e, 1
 	d.observers.observe(p, d.hub, d.o.Log)
 	d.announce("filtering", began)
 	d.record.loaded(false, began, nil)

@@ -70,7 +70,10 @@ func TestRefreshCatchesUp(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "list")
 	write(t, file, "192.0.2.1\n")
 	d := startFile(t, lab.New(t), file)
-	l := d.prepared.list("feed")
+	var l *managedList
+	if err := d.Do(t.Context(), func() error { l = d.prepared.list("feed"); return nil }); err != nil {
+		t.Fatal(err)
+	}
 	for deadline := time.Now().Add(5 * time.Second); l.feed.Status().Sources[0].Next.IsZero(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the schedule does not read the feed")

@@ -103,6 +103,27 @@ func TestReloadLearning(t *testing.T) {
 	}
 }
 
+// A reload does not begin anew.
+func TestReloadUptime(t *testing.T) {
+	r := configure(t, lab.New(t).B)
+	d := begin(t, r)
+	await(t, "snapshots", 1, func() uint64 {
+		if d.Top() == nil {
+			return 0
+		}
+		return 1
+	})
+	before := d.Top().Uptime
+	r.change(func(c *config.Config) { c.Monitor = true })
+	if _, err := d.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "generation", 2, func() uint64 { return uint64(d.Top().Filter.Generation) })
+	if now := d.Top().Uptime; now < before {
+		t.Errorf("up for %v seconds, after %v", now, before)
+	}
+}
+
 // The service manager does not wait for a reload whose client has gone.
 func TestReloadAbandoned(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")

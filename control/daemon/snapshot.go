@@ -22,7 +22,7 @@ const maxFlows = 100
 func (d *Daemon) publish(now time.Time, r traffic.Rates) {
 	m := d.attach.Metadata()
 	top := &api.Top{
-		Time: now, Version: m.Version, Interfaces: d.attach.Names(), Uptime: now.Sub(m.Since).Seconds(),
+		Time: now, Version: m.Version, Interfaces: d.attach.Names(), Uptime: now.Sub(d.began).Seconds(),
 		Interval: r.Interval.Seconds(), Packets: r.Packets, Bytes: r.Bytes, Dropped: r.Dropped,
 		Filter: api.Filter{
 			Entries: m.Entries, Mode: m.Mode, Generation: d.number, KernelBytes: m.KernelBytes,
