@@ -123,7 +123,7 @@ func printInterface(w io.Writer, i attach.Status) {
 			continue
 		}
 		l := files[c.List]
-		if l.Entries == 0 && c.Packets == 0 && strings.HasSuffix(l.Name, api.ByCommand) {
+		if l.Entries == 0 && c.Packets == 0 && strings.HasSuffix(l.Name, api.ManualSuffix) {
 			continue // there are no manual entries
 		}
 		if i.BitsPerEntry > 0 { // in approximate mode, which counts no list

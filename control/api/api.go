@@ -103,9 +103,9 @@ type ListRate struct {
 	Total   uint64  `json:"total_packets"`
 }
 
-// ByCommand follows the name of a list that has sources where what was added to it
-// by command is told apart.
-const ByCommand = " (by command)"
+// ManualSuffix follows the name of a list where its manual entries are counted
+// apart from those of its sources.
+const ManualSuffix = " (manual)"
 
 // Weights are the weights learned from the traffic: GET /v1/weights. False-positive
 // rates are shares of the unlisted packets, 0 … 1.

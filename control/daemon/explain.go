@@ -47,7 +47,7 @@ type places map[*feed.Feed][]*engine.Match
 // describe adds to the matches of an answer what is known of their entries, and
 // to wanted those that are of a feed.
 func (p *Prepared) describe(a *engine.Answer, wanted places, packets func(*managedList, uint16) *uint64) {
-	a.List = strings.TrimSuffix(a.List, api.ByCommand)
+	a.List = strings.TrimSuffix(a.List, api.ManualSuffix)
 	for _, m := range a.Entries() {
 		for _, l := range p.lists {
 			switch m.Number {

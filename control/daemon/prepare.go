@@ -250,7 +250,7 @@ func (p *Prepared) addLists(feeds map[string]*feed.Feed) {
 				contents = nil
 			}
 			m.source = p.add(m, "", contents)
-			suffix = api.ByCommand
+			suffix = api.ManualSuffix
 		}
 		m.manual = p.add(m, suffix, list.SetOf(manual[l.Name]...))
 		p.lists = append(p.lists, m)

@@ -48,7 +48,7 @@ func sample() *api.Top {
 		Filter: api.Filter{
 			Entries: 1204331, Mode: "approx", Generation: 7, KernelBytes: 13 << 20, Hot: 4096,
 			FalsePositiveRate: 1.2e-3, WeightedPredicted: &weighted, Measured: &measured,
-			Lists: []api.ListRate{{Name: "ours", Total: 12}, {Name: "drop", Packets: 300e3, Total: 7e6}, {Name: "drop (by command)"}},
+			Lists: []api.ListRate{{Name: "ours", Total: 12}, {Name: "drop", Packets: 300e3, Total: 7e6}, {Name: "drop (manual)"}},
 		},
 	}
 }

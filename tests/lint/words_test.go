@@ -34,8 +34,6 @@ var phrases = []struct {
 // pending are the directories whose words are yet to be revised, each with the
 // reason. It may only shrink.
 var pending = []string{
-	"control/api",  // the suffix of the names of manual lists
-	"control/top",  // the same
 	"tests/papers", // "gives the rate" and the like are the language of the papers
 }
 
