@@ -1,5 +1,6 @@
-// Package hash is the only hash function of weir's filters, XXH64 with a secret
-// seed, and the values derived from its 64 bits. bpf/hash.h is its twin in C.
+// Package hash has the hash functions of weir's filters, XXH64 with a secret
+// seed and Secret, whose collisions are bounded, and the values derived from
+// their 64 bits. bpf/hash.h and bpf/universal.h are its twins in C.
 package hash
 
 import (
@@ -39,6 +40,11 @@ func Sum(seed uint64, b []byte) uint64 {
 	for _, x := range b {
 		h = bits.RotateLeft64(h^uint64(x)*prime5, 11) * prime1
 	}
+	return avalanche(h)
+}
+
+// avalanche is a bijection: each step is one.
+func avalanche(h uint64) uint64 {
 	h = (h ^ h>>33) * prime2
 	h = (h ^ h>>29) * prime3
 	return h ^ h>>32
