@@ -11,6 +11,7 @@
 
 #include "multicast.h"
 #include "pipeline.h"
+#include "universal.h"
 
 /*
  * The keys to look up, in turn: IPv4 addresses in network byte order, in the
@@ -202,6 +203,67 @@ LOOP(hash)
 LOOP(bloom)
 LOOP(lpm)
 LOOP(line)
+
+/*
+ * Hashes of keys of the lengths that keys and the invariant parts of packets have. Each
+ * key depends on the hash before it: the time is that from a key to its hash, which a
+ * lookup waits for.
+ */
+volatile const struct secret bench_secret = {};
+
+#define HASH_LOOP(length, xxh64)                                              \
+	static __always_inline void look_up_universal##length(struct loop *l) \
+	{                                                                     \
+		__u64 k = (next_key(l) ^ l->hits) * XXH_P1,                   \
+		      w[8] = {k, k + 1, k + 2, k + 3, k + 4, k + 5, k};       \
+                                                                              \
+		w[length / 8] = (__u32)w[length / 8];                         \
+		l->hits = universal(&bench_secret, w, length);                \
+	}                                                                     \
+                                                                              \
+	static __always_inline void look_up_xxh##length(struct loop *l)       \
+	{                                                                     \
+		__u64 k = (next_key(l) ^ l->hits) * XXH_P1,                   \
+		      w[8] = {k, k + 1, k + 2, k + 3, k + 4, k + 5, k};       \
+                                                                              \
+		w[length / 8] = (__u32)w[length / 8];                         \
+		l->hits = xxh64;                                              \
+	}                                                                     \
+                                                                              \
+	LOOP(universal##length)                                               \
+	LOOP(xxh##length)
+
+HASH_LOOP(8, xxh64_8(hash_seed, w[0]))
+HASH_LOOP(16, xxh64_16(hash_seed, w[0], w[1]))
+HASH_LOOP(20, xxh64_20(hash_seed, w[0], w[1], w[2]))
+HASH_LOOP(28, xxh64_28(hash_seed, w[0], w[1], w[2], w[3]))
+HASH_LOOP(40, xxh64_40(hash_seed, w[0], w[1], w[2], w[3], w[4]))
+HASH_LOOP(60, xxh64_60(hash_seed, w))
+
+/* The hashes of the first bytes of words, for tests: of 4, 8, 12, … bytes. */
+struct {
+	__u64 words[8];
+	__u64 hashes[UNIVERSAL_MAX_LEN / 4 + 1];
+} bench_hashes = {};
+
+SEC("xdp")
+int hash_words(struct xdp_md *ctx)
+{
+#pragma unroll
+	for (int n = 0; n <= UNIVERSAL_MAX_LEN / 4; n++) {
+		__u64 w[8] = {};
+
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			if (2 * i < n)
+				w[i] = bench_hashes.words[i];
+			if (2 * i + 1 == n)
+				w[i] = (__u32)w[i];
+		}
+		bench_hashes.hashes[n] = universal(&bench_secret, w, 4 * n);
+	}
+	return XDP_PASS;
+}
 
 /*
  * On the wire. All parse, count and drop every packet; only the lookup

@@ -49,6 +49,7 @@ const (
 	benchMapTrackerNow       = "tracker_now"
 	benchProgForward         = "forward"
 	benchProgGenerate        = "generate"
+	benchProgHashWords       = "hash_words"
 	benchProgLoopAsk         = "loop_ask"
 	benchProgLoopBloom       = "loop_bloom"
 	benchProgLoopEmpty       = "loop_empty"
@@ -57,7 +58,19 @@ const (
 	benchProgLoopLpm         = "loop_lpm"
 	benchProgLoopMatch       = "loop_match"
 	benchProgLoopTrack       = "loop_track"
+	benchProgLoopUniversal16 = "loop_universal16"
+	benchProgLoopUniversal20 = "loop_universal20"
+	benchProgLoopUniversal28 = "loop_universal28"
+	benchProgLoopUniversal40 = "loop_universal40"
+	benchProgLoopUniversal60 = "loop_universal60"
+	benchProgLoopUniversal8  = "loop_universal8"
 	benchProgLoopWeir        = "loop_weir"
+	benchProgLoopXxh16       = "loop_xxh16"
+	benchProgLoopXxh20       = "loop_xxh20"
+	benchProgLoopXxh28       = "loop_xxh28"
+	benchProgLoopXxh40       = "loop_xxh40"
+	benchProgLoopXxh60       = "loop_xxh60"
+	benchProgLoopXxh8        = "loop_xxh8"
 	benchProgStamped         = "stamped"
 	benchProgVisit           = "visit"
 	benchProgWireBloom       = "wire_bloom"
@@ -70,9 +83,11 @@ const (
 	benchVarBankBuckets      = "bank_buckets"
 	benchVarBankLines        = "bank_lines"
 	benchVarBenchFilter      = "bench_filter"
+	benchVarBenchHashes      = "bench_hashes"
 	benchVarBenchIfindex     = "bench_ifindex"
 	benchVarBenchLineCount   = "bench_line_count"
 	benchVarBenchLoop        = "bench_loop"
+	benchVarBenchSecret      = "bench_secret"
 	benchVarBlock            = "block"
 	benchVarDigestConfig     = "digest_config"
 	benchVarDropLooped       = "drop_looped"
@@ -133,25 +148,38 @@ type benchSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type benchProgramSpecs struct {
-	Forward   *ebpf.ProgramSpec `ebpf:"forward"`
-	Generate  *ebpf.ProgramSpec `ebpf:"generate"`
-	LoopAsk   *ebpf.ProgramSpec `ebpf:"loop_ask"`
-	LoopBloom *ebpf.ProgramSpec `ebpf:"loop_bloom"`
-	LoopEmpty *ebpf.ProgramSpec `ebpf:"loop_empty"`
-	LoopHash  *ebpf.ProgramSpec `ebpf:"loop_hash"`
-	LoopLine  *ebpf.ProgramSpec `ebpf:"loop_line"`
-	LoopLpm   *ebpf.ProgramSpec `ebpf:"loop_lpm"`
-	LoopMatch *ebpf.ProgramSpec `ebpf:"loop_match"`
-	LoopTrack *ebpf.ProgramSpec `ebpf:"loop_track"`
-	LoopWeir  *ebpf.ProgramSpec `ebpf:"loop_weir"`
-	Stamped   *ebpf.ProgramSpec `ebpf:"stamped"`
-	Visit     *ebpf.ProgramSpec `ebpf:"visit"`
-	WireBloom *ebpf.ProgramSpec `ebpf:"wire_bloom"`
-	WireDrop  *ebpf.ProgramSpec `ebpf:"wire_drop"`
-	WireHash  *ebpf.ProgramSpec `ebpf:"wire_hash"`
-	WireLine  *ebpf.ProgramSpec `ebpf:"wire_line"`
-	WireLpm   *ebpf.ProgramSpec `ebpf:"wire_lpm"`
-	WireWeir  *ebpf.ProgramSpec `ebpf:"wire_weir"`
+	Forward         *ebpf.ProgramSpec `ebpf:"forward"`
+	Generate        *ebpf.ProgramSpec `ebpf:"generate"`
+	HashWords       *ebpf.ProgramSpec `ebpf:"hash_words"`
+	LoopAsk         *ebpf.ProgramSpec `ebpf:"loop_ask"`
+	LoopBloom       *ebpf.ProgramSpec `ebpf:"loop_bloom"`
+	LoopEmpty       *ebpf.ProgramSpec `ebpf:"loop_empty"`
+	LoopHash        *ebpf.ProgramSpec `ebpf:"loop_hash"`
+	LoopLine        *ebpf.ProgramSpec `ebpf:"loop_line"`
+	LoopLpm         *ebpf.ProgramSpec `ebpf:"loop_lpm"`
+	LoopMatch       *ebpf.ProgramSpec `ebpf:"loop_match"`
+	LoopTrack       *ebpf.ProgramSpec `ebpf:"loop_track"`
+	LoopUniversal16 *ebpf.ProgramSpec `ebpf:"loop_universal16"`
+	LoopUniversal20 *ebpf.ProgramSpec `ebpf:"loop_universal20"`
+	LoopUniversal28 *ebpf.ProgramSpec `ebpf:"loop_universal28"`
+	LoopUniversal40 *ebpf.ProgramSpec `ebpf:"loop_universal40"`
+	LoopUniversal60 *ebpf.ProgramSpec `ebpf:"loop_universal60"`
+	LoopUniversal8  *ebpf.ProgramSpec `ebpf:"loop_universal8"`
+	LoopWeir        *ebpf.ProgramSpec `ebpf:"loop_weir"`
+	LoopXxh16       *ebpf.ProgramSpec `ebpf:"loop_xxh16"`
+	LoopXxh20       *ebpf.ProgramSpec `ebpf:"loop_xxh20"`
+	LoopXxh28       *ebpf.ProgramSpec `ebpf:"loop_xxh28"`
+	LoopXxh40       *ebpf.ProgramSpec `ebpf:"loop_xxh40"`
+	LoopXxh60       *ebpf.ProgramSpec `ebpf:"loop_xxh60"`
+	LoopXxh8        *ebpf.ProgramSpec `ebpf:"loop_xxh8"`
+	Stamped         *ebpf.ProgramSpec `ebpf:"stamped"`
+	Visit           *ebpf.ProgramSpec `ebpf:"visit"`
+	WireBloom       *ebpf.ProgramSpec `ebpf:"wire_bloom"`
+	WireDrop        *ebpf.ProgramSpec `ebpf:"wire_drop"`
+	WireHash        *ebpf.ProgramSpec `ebpf:"wire_hash"`
+	WireLine        *ebpf.ProgramSpec `ebpf:"wire_line"`
+	WireLpm         *ebpf.ProgramSpec `ebpf:"wire_lpm"`
+	WireWeir        *ebpf.ProgramSpec `ebpf:"wire_weir"`
 }
 
 // benchMapSpecs contains maps before they are loaded into the kernel.
@@ -199,9 +227,11 @@ type benchVariableSpecs struct {
 	BankBuckets    *ebpf.VariableSpec `ebpf:"bank_buckets"`
 	BankLines      *ebpf.VariableSpec `ebpf:"bank_lines"`
 	BenchFilter    *ebpf.VariableSpec `ebpf:"bench_filter"`
+	BenchHashes    *ebpf.VariableSpec `ebpf:"bench_hashes"`
 	BenchIfindex   *ebpf.VariableSpec `ebpf:"bench_ifindex"`
 	BenchLineCount *ebpf.VariableSpec `ebpf:"bench_line_count"`
 	BenchLoop      *ebpf.VariableSpec `ebpf:"bench_loop"`
+	BenchSecret    *ebpf.VariableSpec `ebpf:"bench_secret"`
 	Block          *ebpf.VariableSpec `ebpf:"block"`
 	DigestConfig   *ebpf.VariableSpec `ebpf:"digest_config"`
 	DropLooped     *ebpf.VariableSpec `ebpf:"drop_looped"`
@@ -317,9 +347,11 @@ type benchVariables struct {
 	BankBuckets    *ebpf.Variable `ebpf:"bank_buckets"`
 	BankLines      *ebpf.Variable `ebpf:"bank_lines"`
 	BenchFilter    *ebpf.Variable `ebpf:"bench_filter"`
+	BenchHashes    *ebpf.Variable `ebpf:"bench_hashes"`
 	BenchIfindex   *ebpf.Variable `ebpf:"bench_ifindex"`
 	BenchLineCount *ebpf.Variable `ebpf:"bench_line_count"`
 	BenchLoop      *ebpf.Variable `ebpf:"bench_loop"`
+	BenchSecret    *ebpf.Variable `ebpf:"bench_secret"`
 	Block          *ebpf.Variable `ebpf:"block"`
 	DigestConfig   *ebpf.Variable `ebpf:"digest_config"`
 	DropLooped     *ebpf.Variable `ebpf:"drop_looped"`
@@ -342,31 +374,45 @@ type benchVariables struct {
 //
 // It can be passed to loadBenchObjects or ebpf.CollectionSpec.LoadAndAssign.
 type benchPrograms struct {
-	Forward   *ebpf.Program `ebpf:"forward"`
-	Generate  *ebpf.Program `ebpf:"generate"`
-	LoopAsk   *ebpf.Program `ebpf:"loop_ask"`
-	LoopBloom *ebpf.Program `ebpf:"loop_bloom"`
-	LoopEmpty *ebpf.Program `ebpf:"loop_empty"`
-	LoopHash  *ebpf.Program `ebpf:"loop_hash"`
-	LoopLine  *ebpf.Program `ebpf:"loop_line"`
-	LoopLpm   *ebpf.Program `ebpf:"loop_lpm"`
-	LoopMatch *ebpf.Program `ebpf:"loop_match"`
-	LoopTrack *ebpf.Program `ebpf:"loop_track"`
-	LoopWeir  *ebpf.Program `ebpf:"loop_weir"`
-	Stamped   *ebpf.Program `ebpf:"stamped"`
-	Visit     *ebpf.Program `ebpf:"visit"`
-	WireBloom *ebpf.Program `ebpf:"wire_bloom"`
-	WireDrop  *ebpf.Program `ebpf:"wire_drop"`
-	WireHash  *ebpf.Program `ebpf:"wire_hash"`
-	WireLine  *ebpf.Program `ebpf:"wire_line"`
-	WireLpm   *ebpf.Program `ebpf:"wire_lpm"`
-	WireWeir  *ebpf.Program `ebpf:"wire_weir"`
+	Forward         *ebpf.Program `ebpf:"forward"`
+	Generate        *ebpf.Program `ebpf:"generate"`
+	HashWords       *ebpf.Program `ebpf:"hash_words"`
+	LoopAsk         *ebpf.Program `ebpf:"loop_ask"`
+	LoopBloom       *ebpf.Program `ebpf:"loop_bloom"`
+	LoopEmpty       *ebpf.Program `ebpf:"loop_empty"`
+	LoopHash        *ebpf.Program `ebpf:"loop_hash"`
+	LoopLine        *ebpf.Program `ebpf:"loop_line"`
+	LoopLpm         *ebpf.Program `ebpf:"loop_lpm"`
+	LoopMatch       *ebpf.Program `ebpf:"loop_match"`
+	LoopTrack       *ebpf.Program `ebpf:"loop_track"`
+	LoopUniversal16 *ebpf.Program `ebpf:"loop_universal16"`
+	LoopUniversal20 *ebpf.Program `ebpf:"loop_universal20"`
+	LoopUniversal28 *ebpf.Program `ebpf:"loop_universal28"`
+	LoopUniversal40 *ebpf.Program `ebpf:"loop_universal40"`
+	LoopUniversal60 *ebpf.Program `ebpf:"loop_universal60"`
+	LoopUniversal8  *ebpf.Program `ebpf:"loop_universal8"`
+	LoopWeir        *ebpf.Program `ebpf:"loop_weir"`
+	LoopXxh16       *ebpf.Program `ebpf:"loop_xxh16"`
+	LoopXxh20       *ebpf.Program `ebpf:"loop_xxh20"`
+	LoopXxh28       *ebpf.Program `ebpf:"loop_xxh28"`
+	LoopXxh40       *ebpf.Program `ebpf:"loop_xxh40"`
+	LoopXxh60       *ebpf.Program `ebpf:"loop_xxh60"`
+	LoopXxh8        *ebpf.Program `ebpf:"loop_xxh8"`
+	Stamped         *ebpf.Program `ebpf:"stamped"`
+	Visit           *ebpf.Program `ebpf:"visit"`
+	WireBloom       *ebpf.Program `ebpf:"wire_bloom"`
+	WireDrop        *ebpf.Program `ebpf:"wire_drop"`
+	WireHash        *ebpf.Program `ebpf:"wire_hash"`
+	WireLine        *ebpf.Program `ebpf:"wire_line"`
+	WireLpm         *ebpf.Program `ebpf:"wire_lpm"`
+	WireWeir        *ebpf.Program `ebpf:"wire_weir"`
 }
 
 func (p *benchPrograms) Close() error {
 	return _BenchClose(
 		p.Forward,
 		p.Generate,
+		p.HashWords,
 		p.LoopAsk,
 		p.LoopBloom,
 		p.LoopEmpty,
@@ -375,7 +421,19 @@ func (p *benchPrograms) Close() error {
 		p.LoopLpm,
 		p.LoopMatch,
 		p.LoopTrack,
+		p.LoopUniversal16,
+		p.LoopUniversal20,
+		p.LoopUniversal28,
+		p.LoopUniversal40,
+		p.LoopUniversal60,
+		p.LoopUniversal8,
 		p.LoopWeir,
+		p.LoopXxh16,
+		p.LoopXxh20,
+		p.LoopXxh28,
+		p.LoopXxh40,
+		p.LoopXxh60,
+		p.LoopXxh8,
 		p.Stamped,
 		p.Visit,
 		p.WireBloom,
