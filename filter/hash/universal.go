@@ -73,8 +73,8 @@ const maxPairs = (MaxLen + 7) / 8 // of 32-bit words
 //
 // # Limits
 //
-// The bound is on pairs and on inputs chosen without the secret: whoever sees
-// hashes can compute the coefficients. Three hashes are not independent, so that
+// The bound is on pairs and on inputs chosen without the secret: from enough
+// hashes the coefficients can be computed. Three hashes are not independent, so that
 // the load of buckets and filters by chosen keys is bounded only in its
 // variance; mix, without which the hashes of keys that count upwards would be an
 // arithmetic progression, spreads them as well as XXH64 does.
