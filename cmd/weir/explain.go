@@ -174,7 +174,7 @@ func (x *explainer) capture(name string, stdin io.Reader, count int) (err error)
 	}
 	defer r.Close()
 	var frames [][]byte
-	for n := 0; n < count; n++ {
+	for range count {
 		p, failed := r.Next()
 		if failed != nil {
 			if failed != io.EOF {
