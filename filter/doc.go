@@ -52,6 +52,14 @@
 //   - [weir/filter/compress]: filters compressed for transmission. Mitzenmacher,
 //     "Compressed Bloom filters", 2002.
 //
+// # Next
+//
+// Complete and tested, but not yet linked into weir.
+//
+//   - [weir/filter/quotient]: an exact set of IPv4 addresses in 2 to 6 bytes an
+//     entry, by quotienting. Knuth, "The art of computer programming", volume 3,
+//     1973; Cleary, "Compact hash tables using bidirectional linear probing", 1984.
+//
 // # Papers
 //
 // Applications from Broder and Mitzenmacher, "Network applications of Bloom

@@ -1,0 +1,41 @@
+package quotient_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"weir/filter/quotient"
+)
+
+func address(s string) uint32 {
+	a := netip.MustParseAddr(s).As4()
+	return binary.BigEndian.Uint32(a[:])
+}
+
+func Example() {
+	entries := []quotient.Entry{ // sorted by address
+		{Addr: address("192.0.2.1"), List: 1},
+		{Addr: address("198.51.100.7"), List: 2},
+	}
+	// Room for a thousand entries more, of at most three lists.
+	set, err := quotient.Build(quotient.Plan(len(entries)+1000, 3), entries)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := set.Put(address("203.0.113.9"), 3); err != nil {
+		fmt.Println(err) // ErrFull: build a larger set
+		return
+	}
+	set.Delete(address("192.0.2.1"))
+
+	for _, a := range []string{"192.0.2.1", "198.51.100.7", "203.0.113.9"} {
+		list, ok := set.Lookup(address(a))
+		fmt.Println(a, list, ok)
+	}
+	// Output:
+	// 192.0.2.1 0 false
+	// 198.51.100.7 2 true
+	// 203.0.113.9 3 true
+}

@@ -1,0 +1,111 @@
+package quotient
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+)
+
+const (
+	lineWords   = 8 // 64-bit words in a line of 64 bytes
+	bucketSlots = 8 // 64-bit slots in a bucket of the spill
+	// spilled is the bit of a word that sends lookups of keys whose first word it
+	// is to the spill.
+	spilled = 1 << 63
+
+	// MaxList is the highest list number that any layout has room for.
+	MaxList = math.MaxUint16
+	// maxLines keeps the number of a word within 32 bits.
+	maxLines = 1 << 28
+)
+
+// width is a way of dividing the lower 63 bits of a word into lanes.
+type width struct {
+	bits, lanes int
+	// fill is the share of lanes that Plan expects to be in use. exiled is the
+	// share of entries that are then in the spill, as TestExiled measures it.
+	fill, exiled float64
+}
+
+var widths = [...]width{
+	{bits: 31, lanes: 2, fill: 0.75, exiled: 0.034},
+	{bits: 21, lanes: 3, fill: 0.75, exiled: 0.0138},
+	{bits: 15, lanes: 4, fill: 0.78, exiled: 0.0098},
+	{bits: 12, lanes: 5, fill: 0.75, exiled: 0.0033},
+}
+
+// Layout is the geometry of a set. Its zero value is not valid.
+type Layout struct {
+	LaneBits int // 31, 21, 15 or 12
+	Lines    int // of 64 bytes
+	Buckets  int // of the spill, 64 bytes each; at least 2
+}
+
+// Plan returns the smallest layout for a number of entries, of which the highest
+// list number is highest.
+func Plan(entries int, highest uint16) Layout {
+	var best Layout
+	for _, w := range widths {
+		if l := w.plan(max(entries, 0), max(highest, 1)); best.Lines == 0 || l.Bytes() < best.Bytes() {
+			best = l
+		}
+	}
+	return best
+}
+
+func (w width) plan(entries int, highest uint16) Layout {
+	n := float64(entries)
+	lines := int(math.Ceil(n / (lineWords * float64(w.lanes) * w.fill)))
+	// As many lines at least as leave room for the list number beside the
+	// remainder.
+	lines = max(lines, 1<<(32-w.bits+bits.Len16(highest)))
+	return Layout{LaneBits: w.bits, Lines: lines, Buckets: w.buckets(n)}
+}
+
+// buckets returns the size of the spill for n entries: room for six standard
+// deviations more than expected, at five slots a bucket. At that load one entry in
+// 10,000 finds both of its buckets full and another is exiled instead.
+func (w width) buckets(n float64) int {
+	const load = 5
+	exiled := n * w.exiled
+	return 2 + int(math.Ceil((exiled+6*math.Sqrt(exiled))/load))
+}
+
+func (l Layout) width() (width, bool) {
+	for _, w := range widths {
+		if w.bits == l.LaneBits {
+			return w, true
+		}
+	}
+	return width{}, false
+}
+
+// RemainderBits returns the number of bits of a lane that store the remainder.
+// The others store the list number.
+func (l Layout) RemainderBits() int {
+	return bits.Len64((1<<32+uint64(l.Lines)-1)/uint64(l.Lines) - 1)
+}
+
+// MaxList returns the highest list number that fits into a lane.
+func (l Layout) MaxList() uint16 {
+	return uint16(min(1<<(l.LaneBits-l.RemainderBits())-1, MaxList))
+}
+
+// Bytes returns the memory of lines and spill.
+func (l Layout) Bytes() int { return 64 * (l.Lines + l.Buckets) }
+
+func (l Layout) validate() error {
+	if _, ok := l.width(); !ok {
+		return fmt.Errorf("quotient: lanes of %d bits: want 31, 21, 15 or 12", l.LaneBits)
+	}
+	if l.Lines < 1 || l.Lines > maxLines {
+		return fmt.Errorf("quotient: %d lines: want 1 to %d", l.Lines, maxLines)
+	}
+	if l.Buckets < 2 || l.Buckets > maxLines {
+		return fmt.Errorf("quotient: %d buckets: want 2 to %d", l.Buckets, maxLines)
+	}
+	if r := l.RemainderBits(); r >= l.LaneBits {
+		return fmt.Errorf("quotient: %d lines leave remainders of %d bits: too long for lanes of %d bits", l.Lines, r, l.LaneBits)
+	}
+	return nil
+}

@@ -1,0 +1,247 @@
+// Package quotient is an exact set of IPv4 addresses with list numbers, in 2 to 6
+// bytes an entry. Most lookups read one cache line.
+//
+// It rests on quotienting: Knuth, "The art of computer programming", volume 3,
+// 1973, section 6.4, exercise 13; Cleary, "Compact hash tables using bidirectional
+// linear probing", 1984. A keyed bijection takes the place of a hash. The position
+// of an entry expresses a part of the image, the quotient, so that only the
+// remainder is stored; both together are the image, and the image is the address.
+// There are no false positives.
+//
+// # Layout
+//
+// All arithmetic is unsigned. On 32 bits, with four secret constants, of which the
+// multipliers are odd, the image p of an address a in host byte order is
+//
+//	p = (a ^ Xor) * Mul[0]
+//	p = (p ^ p >> 16) * Mul[1]
+//	p = (p ^ p >> 15) * Mul[2]
+//
+// The set has L lines, each of eight 64-bit words in the CPU's byte order:
+//
+//	line      = p * L >> 32                           (64 bits)
+//	r         = bit length of ceil(2^32 / L) - 1
+//	remainder = p & (2^r - 1)
+//	s         = p * 0x9e3779b1                        (32 bits)
+//	first     = s >> 29
+//	second    = first ^ ((s >> 26 & 7) | 1)
+//
+// The images of one line are at most 2^r consecutive integers, so that no two have
+// the same remainder. An entry is in the first or second word, or in the spill. A
+// word consists of N lanes of W bits from the lowest bit up, N×W being 2×31, 3×21,
+// 4×15 or 5×12:
+//
+//	lane = list << r | remainder    0 if empty; lists count from 1
+//
+// Bit 63 of a word is set if the spill contains an entry whose first word it is.
+// Bits between the lanes and bit 63 are 0.
+//
+// The spill has B buckets, each of eight 64-bit slots. An entry is in either bucket:
+//
+//	slot    = list << 32 | p        0 if empty
+//	n       = line * 8 + first                        (32 bits)
+//	bucket1 = n * 0x9e3779b1 * B >> 32                (32 bits, then 64)
+//	bucket2 = bucket1 + 1 + (n * 0x85ebca6b * (B - 1) >> 32), less B if not below B
+//
+// # Concurrency
+//
+// One writer changes the set beside any number of readers, with one atomic store of
+// 64 bits for each step. A reader loads the first word, then the second, then the
+// spill if bit 63 of the first word is set as it was loaded. A present entry moves
+// only from its first word to its second, the copy before the original is
+// overwritten; chains of such moves begin at the far end. Into the spill go new
+// entries and those in their first word: slot, bit 63, then the lane is overwritten.
+// Nothing moves back. A present entry is therefore
+// found at every instant, and an absent one never: a lane or slot is always that
+// of one entry.
+//
+// The list numbers of two words must not be combined with OR. An entry may move and
+// change its list between the two loads.
+package quotient
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"sync/atomic"
+)
+
+// Errors of updates. They leave the set unchanged.
+var (
+	// ErrFull means that neither the line nor the spill has room for an entry. The
+	// remedy is the next generation: a larger layout, or the same with another key.
+	ErrFull = errors.New("quotient: set full")
+	// ErrList means that a list number is 0 or too high for the layout.
+	ErrList = errors.New("quotient: list number does not fit into a lane")
+	// ErrOrder means that entries for Fill or Build are not sorted or not distinct.
+	ErrOrder = errors.New("quotient: entries must be sorted by address and distinct")
+)
+
+// Entry is a listed address.
+type Entry struct {
+	Addr uint32 // 192.0.2.1 is 0xc0000201
+	List uint16 // 1 … MaxList
+}
+
+// Set is an exact set of IPv4 addresses with list numbers. Lookup is safe for
+// concurrent use, also beside one goroutine that calls the other methods.
+type Set struct {
+	lines  []uint64
+	spill  []uint64
+	layout Layout
+	key    Key
+	len    int
+	exiled int
+
+	// Constants of Lookup, from the layout.
+	numLines   uint64
+	numBuckets uint64
+	remMask    uint32 // the bits of a remainder
+	remBits    uint
+	ones       uint64 // the lowest bit of each lane
+	rems       uint64 // the remainder of each lane
+	lows       uint64 // all bits but the highest of each lane
+	highs      uint64 // the highest bit of each lane
+	laneMask   uint64 // the lowest lane
+	shift      [3]uint
+	lanes      int
+}
+
+// New returns an empty set in memory of its own.
+func New(l Layout, k Key) (*Set, error) {
+	if err := l.validate(); err != nil {
+		return nil, err
+	}
+	return NewAt(l, k, make([]uint64, l.Lines*lineWords), make([]uint64, l.Buckets*bucketSlots))
+}
+
+// NewAt returns an empty set over the given memory, which may be a kernel map's.
+// It must be zero, begin at a multiple of 64 bytes to be fast, and have the
+// layout's numbers of lines and buckets.
+func NewAt(l Layout, k Key, lines, spill []uint64) (*Set, error) {
+	if err := l.validate(); err != nil {
+		return nil, err
+	}
+	if !k.valid() {
+		return nil, errors.New("quotient: even multiplier in key")
+	}
+	if len(lines) != l.Lines*lineWords || len(spill) != l.Buckets*bucketSlots {
+		return nil, fmt.Errorf("quotient: memory for %d words of lines and %d of spill: want %d and %d",
+			len(lines), len(spill), l.Lines*lineWords, l.Buckets*bucketSlots)
+	}
+	w, _ := l.width()
+	s := &Set{
+		lines: lines, spill: spill, layout: l, key: k,
+		numLines: uint64(l.Lines), numBuckets: uint64(l.Buckets),
+		remBits:  uint(l.RemainderBits()),
+		remMask:  uint32(1<<l.RemainderBits() - 1),
+		laneMask: 1<<w.bits - 1,
+		// A shift by 63 clears all lanes.
+		shift: [3]uint{uint(w.bits), uint(min(2*w.bits, 63)), uint(min(4*w.bits, 63))},
+		lanes: w.lanes,
+	}
+	for i := range w.lanes {
+		s.ones |= 1 << (i * w.bits)
+	}
+	s.rems = s.ones * uint64(s.remMask)
+	s.lows = s.ones * (s.laneMask >> 1)
+	s.highs = s.ones << (w.bits - 1)
+	return s, nil
+}
+
+// Layout returns the geometry.
+func (s *Set) Layout() Layout { return s.layout }
+
+// Key returns the secret key.
+func (s *Set) Key() Key { return s.key }
+
+// Len returns the number of entries.
+func (s *Set) Len() int { return s.len }
+
+// Exiled returns the number of entries in the spill.
+func (s *Set) Exiled() int { return s.exiled }
+
+// Bytes returns the memory of lines and spill.
+func (s *Set) Bytes() int { return s.layout.Bytes() }
+
+// Lookup returns the list number of an address.
+func (s *Set) Lookup(addr uint32) (list uint16, ok bool) {
+	p := s.key.Permute(addr)
+	line := uint64(p) * s.numLines >> 32
+	first, second := candidates(p)
+	words := s.lines[line*lineWords:][:lineWords]
+	// In this order: an entry moves from its first word to its second or to the
+	// spill, never back.
+	w1 := atomic.LoadUint64(&words[first])
+	w2 := atomic.LoadUint64(&words[second])
+	want := uint64(p&s.remMask) * s.ones
+	// One word after the other. An OR of both would mix two list numbers if the
+	// entry moved and changed its list between the loads.
+	list = s.match(w1, want)
+	if list == 0 {
+		list = s.match(w2, want)
+	}
+	if list == 0 && w1&spilled != 0 {
+		list = s.lookupSpill(p)
+	}
+	return list, list != 0
+}
+
+// candidates returns the two words of a line that may contain p. They differ.
+func candidates(p uint32) (first, second uint32) {
+	s := p * 0x9e3779b1
+	first = s >> 29
+	return first, first ^ (s>>26&7 | 1)
+}
+
+// match returns the list number in the lane of w whose remainder is the one
+// repeated in want, or 0. An empty lane matches remainder 0 with list 0, so that
+// lanes must be joined by OR.
+func (s *Set) match(w, want uint64) uint16 {
+	// No carry leaves a lane: a remainder is shorter than the lane.
+	differ := (w^want)&s.rems + s.lows
+	equal := ^differ & s.highs
+	v := w & (equal<<1 - equal>>((s.shift[0]-1)&63)) // the lanes that match
+	v |= v >> (s.shift[0] & 63)
+	v |= v >> (s.shift[1] & 63)
+	v |= v >> (s.shift[2] & 63)
+	return uint16(v & s.laneMask >> (s.remBits & 63))
+}
+
+// All returns the entries in no particular order. It must not run beside
+// updates.
+func (s *Set) All() iter.Seq[Entry] {
+	return func(yield func(Entry) bool) {
+		key := inverter{s.key.Xor, [3]uint32{inverse(s.key.Mul[0]), inverse(s.key.Mul[1]), inverse(s.key.Mul[2])}}
+		for line := range s.layout.Lines {
+			start := s.start(uint64(line))
+			for _, w := range s.lines[line*lineWords:][:lineWords] {
+				for w &^= spilled; w != 0; w >>= s.shift[0] {
+					lane := w & s.laneMask
+					if lane == 0 {
+						continue
+					}
+					if !yield(Entry{key.address(s.image(start, lane)), uint16(lane >> s.remBits)}) {
+						return
+					}
+				}
+			}
+		}
+		for _, slot := range s.spill {
+			if slot != 0 && !yield(Entry{key.address(uint32(slot)), uint16(slot >> 32)}) {
+				return
+			}
+		}
+	}
+}
+
+// start returns the lowest image that belongs to a line.
+func (s *Set) start(line uint64) uint32 {
+	return uint32((line<<32 + s.numLines - 1) / s.numLines)
+}
+
+// image returns the image in a lane of the line that begins at start: the only
+// one of the line with the lane's remainder.
+func (s *Set) image(start uint32, lane uint64) uint32 {
+	return start + (uint32(lane)-start)&s.remMask
+}

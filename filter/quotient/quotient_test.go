@@ -1,0 +1,757 @@
+package quotient
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+var long = os.Getenv("WEIR_LONG") == "1"
+
+// newRandom returns a generator whose seed is logged.
+func newRandom(t testing.TB) *rand.Rand {
+	t.Helper()
+	seed := rand.Uint64()
+	t.Logf("seed %#x", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// fixed returns a generator with a fixed seed, for statistical bounds.
+func fixed(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
+
+func randomKey(r *rand.Rand) Key {
+	return Key{r.Uint32(), [3]uint32{r.Uint32() | 1, r.Uint32() | 1, r.Uint32() | 1}}
+}
+
+// randomEntries returns n sorted entries with lists 1 … highest.
+func randomEntries(r *rand.Rand, n int, highest uint16) []Entry {
+	entries := make([]Entry, 0, n+n/16)
+	for len(entries) < n {
+		for range n - len(entries) + n/64 {
+			entries = append(entries, Entry{r.Uint32(), 1 + uint16(r.UintN(uint(highest)))})
+		}
+		slices.SortFunc(entries, func(a, b Entry) int { return cmp.Compare(a.Addr, b.Addr) })
+		entries = slices.CompactFunc(entries, func(a, b Entry) bool { return a.Addr == b.Addr })
+	}
+	// Not those at the end alone.
+	for len(entries) > n {
+		i := r.IntN(len(entries))
+		entries = slices.Delete(entries, i, min(i+len(entries)-n, len(entries)))
+	}
+	return entries
+}
+
+func newSet(t testing.TB, l Layout, k Key) *Set {
+	t.Helper()
+	s, err := New(l, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// read looks an image up as the package comment describes it, lane by lane.
+func read(l Layout, lines, spill []uint64, p uint32) uint16 {
+	numLines, numBuckets := uint64(l.Lines), uint64(l.Buckets)
+	lanes := map[int]int{31: 2, 21: 3, 15: 4, 12: 5}[l.LaneBits]
+	r := 0
+	for uint64(1)<<r*numLines < 1<<32 {
+		r++
+	}
+	line := uint64(p) * numLines >> 32
+	hash := p * 0x9e3779b1
+	first := hash >> 29
+	second := first ^ (((hash >> 26) & 7) | 1)
+	for _, word := range []uint32{first, second} {
+		w := lines[line*8+uint64(word)]
+		for i := range lanes {
+			lane := w >> (i * l.LaneBits) & (1<<l.LaneBits - 1)
+			if lane>>r != 0 && lane&(1<<r-1) == uint64(p)&(1<<r-1) {
+				return uint16(lane >> r)
+			}
+		}
+	}
+	if lines[line*8+uint64(first)]>>63 == 0 {
+		return 0
+	}
+	n := uint32(line)*8 + first
+	bucket1 := uint64(n*0x9e3779b1) * numBuckets >> 32
+	bucket2 := (bucket1 + 1 + uint64(n*0x85ebca6b)*(numBuckets-1)>>32) % numBuckets
+	for _, b := range []uint64{bucket1, bucket2} {
+		for _, slot := range spill[b*8 : b*8+8] {
+			if slot>>32 != 0 && uint32(slot) == p {
+				return uint16(slot >> 32)
+			}
+		}
+	}
+	return 0
+}
+
+// check compares the set with its expected contents and tests its invariants.
+func check(t testing.TB, s *Set, want map[uint32]uint16) {
+	t.Helper()
+	got := make(map[uint32]uint16)
+	for e := range s.All() {
+		if _, twice := got[e.Addr]; twice {
+			t.Fatalf("address %#x is present twice", e.Addr)
+		}
+		got[e.Addr] = e.List
+	}
+	if !maps.Equal(got, want) {
+		t.Fatalf("All returned %d entries that are not the %d expected", len(got), len(want))
+	}
+	if s.Len() != len(want) {
+		t.Fatalf("Len %d, want %d", s.Len(), len(want))
+	}
+	for addr, list := range want {
+		if got, ok := s.Lookup(addr); !ok || got != list {
+			t.Fatalf("address %#x: list %d %t, want %d", addr, got, ok, list)
+		}
+		if got := read(s.layout, s.lines, s.spill, s.key.Permute(addr)); got != list {
+			t.Fatalf("address %#x: list %d in memory, want %d", addr, got, list)
+		}
+	}
+	spilledWords := make(map[int]bool)
+	exiled := 0
+	for _, slot := range s.spill {
+		if slot != 0 {
+			exiled++
+			spilledWords[s.locate(uint32(slot)).first] = true
+		}
+	}
+	if exiled != s.Exiled() {
+		t.Fatalf("Exiled %d, but %d slots are in use", s.Exiled(), exiled)
+	}
+	for i, w := range s.lines {
+		if w>>63 != 0 != spilledWords[i] {
+			t.Fatalf("word %d: bit 63 is %d, but entries in the spill: %t", i, w>>63, spilledWords[i])
+		}
+		if w&^spilled>>(s.lanes*s.layout.LaneBits) != 0 {
+			t.Fatalf("word %d: %#x has bits above the lanes", i, w)
+		}
+	}
+}
+
+// layouts has small ones of each width, with powers of two and others.
+func layouts() []Layout {
+	return []Layout{
+		{31, 4, 2}, {31, 5, 3}, {31, 1000, 9},
+		{21, 1 << 12, 2}, {21, 4<<12 + 3, 5},
+		{15, 1 << 18, 2}, {15, 5<<18 - 1, 4},
+		{12, 1 << 21, 2}, {12, 1<<21 + 7, 6},
+	}
+}
+
+func (l Layout) String() string {
+	return fmt.Sprintf("%d bits, %d lines, %d buckets", l.LaneBits, l.Lines, l.Buckets)
+}
+
+// images returns those that crowd into few places of a set.
+func images(r *rand.Rand, s *Set) []uint32 {
+	var all []uint32
+	line := func(line uint64, keep func(p uint32) bool, n int) {
+		start := s.start(line)
+		end := (line + 1) << 32 / s.numLines
+		for tries := 0; n > 0 && tries < 1<<14; tries++ {
+			if p := start + uint32(r.Uint64N(end-uint64(start))); keep(p) {
+				all = append(all, p)
+				n--
+			}
+		}
+	}
+	every := func(uint32) bool { return true }
+	last := s.numLines - 1
+	random := r.Uint64N(s.numLines)
+	line(0, every, 90)
+	line(last, every, 90)
+	line(random, every, 60)
+	line(random, func(p uint32) bool { f, _ := candidates(p); return f == 3 }, 12)
+	line(random, func(p uint32) bool { f, s := candidates(p); return f == 5 && s == 2 }, 12)
+	for range 20 { // remainder 0, the lowest and the highest image of a line
+		p := r.Uint32() &^ s.remMask
+		start := s.start(uint64(p) * s.numLines >> 32)
+		all = append(all, p, start, start-1)
+	}
+	all = append(all, 0, ^uint32(0))
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func TestAgainstMap(t *testing.T) {
+	r := newRandom(t)
+	for _, l := range layouts() {
+		t.Run(l.String(), func(t *testing.T) {
+			s := newSet(t, l, randomKey(r))
+			universe := images(r, s)
+			want := make(map[uint32]uint16)
+			full := 0
+			for op := range 40_000 {
+				addr := s.key.Invert(universe[r.IntN(len(universe))])
+				list := 1 + uint16(r.UintN(uint(l.MaxList())))
+				// Phases of growth and of decline.
+				if grow := op/8000%2 == 0; r.IntN(8) < 3 != grow {
+					switch err := s.Put(addr, list); {
+					case err == nil:
+						want[addr] = list
+					case !errors.Is(err, ErrFull):
+						t.Fatal(err)
+					case want[addr] != 0:
+						t.Fatalf("no room for the new list of a present address")
+					default:
+						full++
+					}
+				} else {
+					_, present := want[addr]
+					if s.Delete(addr) != present {
+						t.Fatalf("Delete of %#x returned %t", addr, !present)
+					}
+					delete(want, addr)
+				}
+				if got, ok := s.Lookup(addr); got != want[addr] || ok != (want[addr] != 0) {
+					t.Fatalf("address %#x: list %d %t, want %d", addr, got, ok, want[addr])
+				}
+				if op%500 == 0 {
+					for _, p := range universe {
+						addr := s.key.Invert(p)
+						got, _ := s.Lookup(addr)
+						if got != want[addr] {
+							t.Fatalf("address %#x: list %d, want %d", addr, got, want[addr])
+						}
+					}
+				}
+				if op%8000 == 7999 {
+					check(t, s, want)
+				}
+			}
+			if full == 0 && l.Buckets == 2 {
+				t.Error("the set was never full")
+			}
+			for addr := range maps.Clone(want) {
+				s.Delete(addr)
+			}
+			check(t, s, nil)
+			if s.Exiled() != 0 || slices.ContainsFunc(s.lines, func(w uint64) bool { return w != 0 }) {
+				t.Error("the empty set is not zero")
+			}
+		})
+	}
+}
+
+// TestFull fills one word until its two buckets are full too, then shows that
+// the set is unchanged by the refusal, and that a deletion makes room.
+func TestFull(t *testing.T) {
+	r := newRandom(t)
+	for _, l := range layouts() {
+		s := newSet(t, l, randomKey(r))
+		want := make(map[uint32]uint16)
+		var refused uint32
+		for p := uint32(0); ; p++ {
+			if f, second := candidates(p); f != 6 || second != 1 {
+				continue
+			}
+			addr := s.key.Invert(p)
+			if err := s.Put(addr, 1); err != nil {
+				if !errors.Is(err, ErrFull) {
+					t.Fatal(err)
+				}
+				refused = addr
+				break
+			}
+			want[addr] = 1
+		}
+		if n := 2*s.lanes + 2*bucketSlots; len(want) != n {
+			t.Errorf("%v: %d entries in two words and two buckets, want %d", l, len(want), n)
+		}
+		check(t, s, want)
+		for addr := range want { // any one
+			s.Delete(addr)
+			delete(want, addr)
+			break
+		}
+		if err := s.Put(refused, 1); err != nil {
+			t.Fatal(err)
+		}
+		want[refused] = 1
+		check(t, s, want)
+	}
+}
+
+func TestInvert(t *testing.T) {
+	r := newRandom(t)
+	for range 100 {
+		k := randomKey(r)
+		for _, a := range []uint32{0, 1, ^uint32(0), 1 << 31, r.Uint32(), r.Uint32(), r.Uint32()} {
+			if got := k.Invert(k.Permute(a)); got != a {
+				t.Fatalf("key %v: %#x became %#x", k, a, got)
+			}
+			if got := k.Permute(k.Invert(a)); got != a {
+				t.Fatalf("key %v: image %#x became %#x", k, a, got)
+			}
+		}
+	}
+	if a, b := NewKey(), NewKey(); a == b || !a.valid() || !b.valid() {
+		t.Errorf("random keys %v and %v", a, b)
+	}
+	if k := keyFrom([16]byte{}); k != (Key{0, [3]uint32{1, 1, 1}}) {
+		t.Errorf("key of zeros: %v", k)
+	}
+}
+
+// TestPermuteVectors are the values that bpf must compute.
+func TestPermuteVectors(t *testing.T) {
+	k := Key{0x12345678, [3]uint32{0x9e3779b1, 0x85ebca6b, 0xc2b2ae35}}
+	for a, want := range vectors {
+		if got := k.Permute(a); got != want {
+			t.Errorf("%#x: %#x, want %#x", a, got, want)
+		}
+	}
+}
+
+// Computed by the formula of the package comment in another language.
+var vectors = map[uint32]uint32{
+	0x00000000: 0xfc5db935,
+	0x00000001: 0xd48827e6,
+	0x12345678: 0x00000000,
+	0x7f000001: 0x17d25727,
+	0xc0000201: 0xa756be27,
+	0xffffffff: 0xfba083f0,
+}
+
+// TestEveryAddress looks up each address there is, with WEIR_LONG=1, otherwise
+// 2^24 of them at each width, and the listed ones.
+func TestEveryAddress(t *testing.T) {
+	r := newRandom(t)
+	for _, w := range widths {
+		for _, n := range []int{10_000, 100_000, 1_000_000} {
+			t.Run(fmt.Sprintf("%d bits, %d entries", w.bits, n), func(t *testing.T) {
+				entries := randomEntries(r, n, 1)
+				s, err := Build(w.plan(n, 1), entries)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, e := range entries {
+					if list, ok := s.Lookup(e.Addr); !ok || list != e.List {
+						t.Fatalf("address %#x: list %d %t, want %d", e.Addr, list, ok, e.List)
+					}
+				}
+				count := uint64(1) << 24 / 3 // for each width
+				if long {
+					count = 1 << 32
+				}
+				step := r.Uint32() | 1 // so that each address is met once
+				var hits atomic.Int64
+				var all sync.WaitGroup
+				workers := uint64(runtime.GOMAXPROCS(0))
+				for c := range workers {
+					all.Go(func() {
+						for i := c * count / workers; i < (c+1)*count/workers; i++ {
+							addr := uint32(i) * step
+							if list, ok := s.Lookup(addr); ok {
+								hits.Add(1)
+								i, listed := slices.BinarySearchFunc(entries, addr, func(e Entry, a uint32) int { return cmp.Compare(e.Addr, a) })
+								if !listed || entries[i].List != list {
+									t.Errorf("address %#x: list %d, but listed is %t", addr, list, listed)
+								}
+							}
+						}
+					})
+				}
+				all.Wait()
+				if long && hits.Load() != int64(n) {
+					t.Errorf("%d hits, want %d", hits.Load(), n)
+				}
+			})
+		}
+	}
+}
+
+// TestConcurrent looks up entries while one writer adds, moves, exiles, changes
+// and removes others and them. A reader asserts only what was true from before the
+// lookup until after it.
+func TestConcurrent(t *testing.T) {
+	const (
+		absent, adding, present, deleting = 0, 1, 2, 3 // phases, modulo 4
+
+		universe = 4096
+		readers  = 3
+	)
+	total := int64(10_000_000)
+	if long {
+		total = 100_000_000
+	}
+	random := newRandom(t)
+	// Crowded lines, with list numbers of two bits.
+	for _, l := range []Layout{{31, 1 << 8, 400}, {21, 1 << 13, 400}, {15, 1 << 19, 400}, {12, 1 << 22, 400}} {
+		s := newSet(t, l, randomKey(random))
+		addrs := make([]uint32, universe)
+		phases := make([]atomic.Uint32, universe)
+		for i := range addrs {
+			// As many lines as twice the lanes of the entries present.
+			lines := uint64(universe * 2 / (3 * 8 * s.lanes))
+			line := uint64(i) * lines / universe % s.numLines
+			addrs[i] = s.key.Invert(s.start(line) + uint32(random.Uint64N(1<<32/s.numLines-1)))
+		}
+		slices.Sort(addrs)
+		addrs = slices.Compact(addrs)
+		random.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
+
+		var stop atomic.Bool
+		var writer, all sync.WaitGroup
+		writes, exiled, seed := 0, 0, random.Uint64()
+		writer.Go(func() {
+			r := rand.New(rand.NewPCG(seed, 1))
+			for !stop.Load() {
+				i := r.IntN(len(addrs))
+				writes++
+				switch phase := phases[i].Load() % 4; {
+				case phase == absent:
+					phases[i].Add(1)
+					if err := s.Put(addrs[i], 1+uint16(i&1)); errors.Is(err, ErrFull) {
+						phases[i].Add(3)
+						continue
+					}
+					phases[i].Add(1)
+				case r.IntN(3) > 0:
+					if err := s.Put(addrs[i], 1+uint16(r.UintN(2))); err != nil {
+						t.Errorf("change of %#x: %v", addrs[i], err)
+					}
+				default:
+					phases[i].Add(1)
+					s.Delete(addrs[i])
+					phases[i].Add(1)
+				}
+				exiled = max(exiled, s.Exiled())
+			}
+		})
+		var asserted [readers]struct{ found, absent int64 }
+		for n := range readers {
+			all.Go(func() {
+				r := rand.New(rand.NewPCG(uint64(n), 2))
+				a := &asserted[n]
+				for range total / 4 / readers {
+					i := int(r.Uint32() % uint32(len(addrs)))
+					before := phases[i].Load()
+					list, ok := s.Lookup(addrs[i])
+					if phases[i].Load() != before {
+						continue
+					}
+					switch before % 4 {
+					case present:
+						if !ok {
+							t.Errorf("%v: missed the listed %#x", l, addrs[i])
+							return
+						}
+						a.found++
+					case absent:
+						if ok {
+							t.Errorf("%v: found the unlisted %#x", l, addrs[i])
+							return
+						}
+						a.absent++
+					}
+					if ok && list != 1 && list != 2 { // 3 is both, mixed
+						t.Errorf("%v: list %d of %#x", l, list, addrs[i])
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+		stop.Store(true)
+		writer.Wait()
+		found, none := int64(0), int64(0)
+		for _, a := range asserted {
+			found, none = found+a.found, none+a.absent
+		}
+		t.Logf("%v: %d listed and %d unlisted found so, beside %d writes; up to %d in the spill", l, found, none, writes, exiled)
+		if !t.Failed() && (found < total/50 || none < total/50 || exiled == 0) {
+			t.Error("too few of a kind")
+		}
+	}
+}
+
+func TestFill(t *testing.T) {
+	r := newRandom(t)
+	for _, n := range []int{0, 1, 2, 1000, 70_000} {
+		for _, w := range widths {
+			l := w.plan(n, 1)
+			entries := randomEntries(r, n, l.MaxList())
+			s := newSet(t, l, randomKey(r))
+			if err := s.Fill(entries); err != nil {
+				t.Fatal(err)
+			}
+			want := make(map[uint32]uint16)
+			for _, e := range entries {
+				want[e.Addr] = e.List
+			}
+			check(t, s, want)
+			if n > 0 && s.Fill(entries) == nil {
+				t.Error("filled twice")
+			}
+		}
+	}
+	l := Plan(100, 3)
+	for _, c := range []struct {
+		entries []Entry
+		want    error
+	}{
+		{[]Entry{{2, 1}, {1, 1}}, ErrOrder},
+		{[]Entry{{1, 1}, {1, 2}}, ErrOrder},
+		{[]Entry{{1, 0}}, ErrList},
+		{[]Entry{{1, l.MaxList()}, {2, l.MaxList() + 1}}, ErrList},
+		{randomEntries(r, 5000, 3), ErrFull},
+	} {
+		if s, err := Build(l, c.entries); !errors.Is(err, c.want) || s != nil {
+			t.Errorf("%d entries: error %v, want %v", len(c.entries), err, c.want)
+		}
+	}
+	s := newSet(t, l, NewKey())
+	for _, list := range []uint16{0, l.MaxList() + 1} {
+		if err := s.Put(1, list); !errors.Is(err, ErrList) {
+			t.Errorf("list %d: %v", list, err)
+		}
+	}
+	if _, err := Build(Layout{}, nil); err == nil {
+		t.Error("built with no layout")
+	}
+}
+
+// TestExiled measures the share of entries in the spill, for random and for
+// regular sets, under many keys, and that Plan leaves room for them.
+func TestExiled(t *testing.T) {
+	r := fixed(1)
+	const n = 200_000
+	regular := func(next func(i uint32) uint32) []Entry {
+		entries := make([]Entry, n)
+		for i := range entries {
+			entries[i] = Entry{next(uint32(i)), 1}
+		}
+		slices.SortFunc(entries, func(a, b Entry) int { return cmp.Compare(a.Addr, b.Addr) })
+		return entries
+	}
+	base := r.Uint32()
+	sets := map[string][]Entry{
+		"random":        randomEntries(r, n, 1),
+		"consecutive":   regular(func(i uint32) uint32 { return base + i }),
+		"every 16th":    regular(func(i uint32) uint32 { return base + i<<4 }),
+		"every 4096th":  regular(func(i uint32) uint32 { return base + i<<12 }),
+		"every 21474th": regular(func(i uint32) uint32 { return base + i*21474 }),
+		"dense /24s":    regular(func(i uint32) uint32 { return i>>8*0x9e3779b1<<8 | i&255 }),
+	}
+	for _, w := range widths {
+		if w.bits < 21 {
+			continue // with so few entries the lines are all but empty
+		}
+		l := w.plan(n, 1)
+		for name, entries := range sets {
+			var most, sum float64
+			full := 0
+			const keys = 10
+			for range keys {
+				s := newSet(t, l, randomKey(r))
+				if err := s.Fill(entries); err != nil {
+					full++
+					continue
+				}
+				share := float64(s.Exiled()) / n
+				most, sum = max(most, share), sum+share
+			}
+			t.Logf("%d bits, %s: %.4f in the spill, at most %.4f; %d of %d keys left no room", w.bits, name, sum/float64(keys-full), most, full, keys)
+			if full > 0 {
+				t.Errorf("%d of %d keys left no room", full, keys)
+			}
+		}
+	}
+}
+
+func TestPlan(t *testing.T) {
+	for _, c := range []struct {
+		entries  int
+		highest  uint16
+		laneBits int
+		most     float64 // bytes an entry
+	}{
+		{10_000, 1, 31, 6.2}, {10_000, 15, 31, 6.2}, {10_000, 255, 31, 6.2},
+		{100_000, 1, 21, 4}, {100_000, 15, 31, 6}, {100_000, 255, 31, 6},
+		{1_000_000, 1, 21, 3.9}, {1_000_000, 15, 21, 3.9}, {1_000_000, 255, 31, 6},
+		{10_000_000, 1, 15, 2.9}, {10_000_000, 15, 21, 3.9}, {10_000_000, 255, 21, 3.9},
+		{100_000_000, 1, 12, 2.2}, {100_000_000, 15, 15, 2.7},
+		{1, 1, 31, 448}, {0, 0, 31, 0}, {1000, MaxList, 31, 16 << 10},
+	} {
+		l := Plan(c.entries, c.highest)
+		if l.LaneBits != c.laneBits {
+			t.Errorf("%d entries, list %d: %v, want %d bits", c.entries, c.highest, l, c.laneBits)
+		}
+		if perEntry := float64(l.Bytes()) / float64(c.entries); c.entries > 0 && perEntry > c.most {
+			t.Errorf("%d entries, list %d: %v: %.2f bytes an entry, want at most %.2f", c.entries, c.highest, l, perEntry, c.most)
+		}
+		if err := l.validate(); err != nil || l.MaxList() < c.highest {
+			t.Errorf("%d entries, list %d: %v: %v, highest list %d", c.entries, c.highest, l, err, l.MaxList())
+		}
+	}
+	for range 1000 {
+		entries, highest := rand.IntN(1<<rand.IntN(31)+1), uint16(rand.UintN(1<<rand.UintN(17)))
+		if l := Plan(entries, highest); l.validate() != nil || l.MaxList() < highest {
+			t.Fatalf("%d entries, list %d: %v: %v, highest list %d", entries, highest, l, l.validate(), l.MaxList())
+		}
+	}
+}
+
+func TestRefusedLayouts(t *testing.T) {
+	good := Layout{31, 4, 2}
+	odd := Key{0, [3]uint32{1, 1, 1}}
+	for _, l := range []Layout{
+		{}, {30, 4, 2}, {31, 0, 2}, {31, -1, 2}, {31, 1, 2}, {31, 2, 2}, {31, 4, 1}, {31, 4, -1},
+		{21, 1<<12 - 1, 2}, {15, 1<<18 - 1, 2}, {12, 1<<21 - 1, 2}, {31, maxLines + 1, 2}, {31, 4, maxLines + 1},
+	} {
+		if _, err := New(l, odd); err == nil {
+			t.Errorf("accepted %v", l)
+		}
+	}
+	if _, err := New(good, Key{0, [3]uint32{1, 2, 1}}); err == nil {
+		t.Error("accepted an even multiplier")
+	}
+	for _, words := range [][2]int{{31, 16}, {33, 16}, {32, 15}, {32, 17}} {
+		if _, err := NewAt(good, odd, make([]uint64, words[0]), make([]uint64, words[1])); err == nil {
+			t.Errorf("accepted memory of %v words", words)
+		}
+	}
+}
+
+func FuzzSet(f *testing.F) {
+	f.Add(uint8(0), []byte("\x00\x01\x02\x03\x04\x05\x06\x07"))
+	f.Add(uint8(3), []byte("\x10\x81\x10\x82\x10\x83\xff\xff"))
+	f.Fuzz(func(t *testing.T, which uint8, ops []byte) {
+		// Two bytes an operation: what, and on which of 512 images in two lines.
+		l := layouts()[int(which)%5] // those that are cheap to allocate
+		s := newSet(t, l, Key{1, [3]uint32{0x9e3779b1, 0x85ebca6b, 0xc2b2ae35}})
+		want := make(map[uint32]uint16)
+		for ; len(ops) >= 2; ops = ops[2:] {
+			image := uint32(ops[1])
+			if ops[0]&1 != 0 {
+				image = -image - 1
+			}
+			addr := s.key.Invert(image)
+			if ops[0]&6 == 0 {
+				if s.Delete(addr) != (want[addr] != 0) {
+					t.Fatalf("Delete of %#x, which has list %d", addr, want[addr])
+				}
+				delete(want, addr)
+			} else {
+				list := 1 + uint16(ops[0]>>3)%l.MaxList()
+				if err := s.Put(addr, list); err == nil {
+					want[addr] = list
+				} else if !errors.Is(err, ErrFull) || want[addr] != 0 {
+					t.Fatal(err)
+				}
+			}
+		}
+		check(t, s, want)
+		for image := ^uint32(255); image != 256; image++ {
+			addr := s.key.Invert(image)
+			if got, _ := s.Lookup(addr); got != want[addr] {
+				t.Fatalf("address %#x: list %d, want %d", addr, got, want[addr])
+			}
+		}
+	})
+}
+
+// benchmarkSizes are the numbers of entries and lists that are measured.
+func benchmarkSizes(b *testing.B, run func(b *testing.B, entries []Entry, highest uint16)) {
+	for _, n := range []int{10_000, 100_000, 1_000_000, 10_000_000} {
+		entries := randomEntries(fixed(uint64(n)), n, 1)
+		for _, highest := range []uint16{1, 15, 255} {
+			for i := range entries {
+				entries[i].List = 1 + uint16(i)%highest
+			}
+			b.Run(fmt.Sprintf("entries=%d/lists=%d", n, highest), func(b *testing.B) { run(b, entries, highest) })
+		}
+	}
+}
+
+func build(b *testing.B, entries []Entry, highest uint16) *Set {
+	s, err := Build(Plan(len(entries), highest), entries)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return s
+}
+
+func BenchmarkBuild(b *testing.B) {
+	benchmarkSizes(b, func(b *testing.B, entries []Entry, highest uint16) {
+		start := time.Now()
+		var s *Set
+		for b.Loop() {
+			s = build(b, entries, highest)
+		}
+		b.ReportMetric(float64(time.Since(start))/float64(b.N)/float64(len(entries)), "ns/entry")
+		b.ReportMetric(float64(s.Bytes())/float64(len(entries)), "B/entry")
+		b.ReportMetric(float64(s.Exiled())/float64(len(entries)), "exiled/entry")
+	})
+}
+
+func BenchmarkLookup(b *testing.B) {
+	benchmarkSizes(b, func(b *testing.B, entries []Entry, highest uint16) {
+		s := build(b, entries, highest)
+		r := fixed(2)
+		hits := make([]uint32, 1<<20)
+		for i := range hits {
+			hits[i] = entries[r.IntN(len(entries))].Addr
+		}
+		misses := make([]uint32, 1<<20)
+		for i := range misses {
+			misses[i] = r.Uint32() // few of them are listed
+		}
+		for _, c := range []struct {
+			name  string
+			addrs []uint32
+		}{{"hit", hits}, {"miss", misses}} {
+			b.Run(c.name, func(b *testing.B) {
+				i, n := 0, 0
+				for b.Loop() {
+					if _, ok := s.Lookup(c.addrs[i&(1<<20-1)]); ok {
+						n++
+					}
+					i++
+				}
+				if c.name == "hit" && n != i {
+					b.Fatalf("%d hits of %d", n, i)
+				}
+			})
+		}
+	})
+}
+
+// BenchmarkUpdate replaces one entry by another.
+func BenchmarkUpdate(b *testing.B) {
+	entries := randomEntries(fixed(3), 1_000_000, 1)
+	s := build(b, entries, 1)
+	r := fixed(4)
+	for b.Loop() {
+		i := r.IntN(len(entries))
+		if !s.Delete(entries[i].Addr) {
+			b.Fatal("an entry is missing")
+		}
+		for {
+			addr := r.Uint32()
+			if _, ok := s.Lookup(addr); ok {
+				continue
+			}
+			if err := s.Put(addr, 1); err != nil {
+				b.Fatal(err)
+			}
+			entries[i].Addr = addr
+			break
+		}
+	}
+	b.ReportMetric(float64(s.Exiled())/float64(s.Len()), "exiled/entry")
+}

@@ -1,0 +1,170 @@
+package quotient
+
+import "sync/atomic"
+
+// place is where an image may be.
+type place struct {
+	p             uint32
+	line          uint64
+	first, second int // indices of words
+}
+
+func (s *Set) locate(p uint32) place {
+	line := uint64(p) * s.numLines >> 32
+	first, second := candidates(p)
+	base := int(line * lineWords)
+	return place{p, line, base + int(first), base + int(second)}
+}
+
+// lane is one lane of a word, counted from the lowest bits.
+type lane struct{ word, n int }
+
+// Put adds an address, or changes the list number of a present one. The error is
+// ErrFull or ErrList.
+func (s *Set) Put(addr uint32, list uint16) error {
+	if list == 0 || list > s.layout.MaxList() {
+		return ErrList
+	}
+	at := s.locate(s.key.Permute(addr))
+	if in, ok := s.find(at); ok {
+		s.set(in, s.entry(at.p, list))
+		return nil
+	}
+	if s.exiled > 0 {
+		if slot := s.findSpill(at.p); slot >= 0 {
+			atomic.StoreUint64(&s.spill[slot], uint64(list)<<32|uint64(at.p))
+			return nil
+		}
+	}
+	return s.add(at, list)
+}
+
+// Delete removes an address and reports whether it was present.
+func (s *Set) Delete(addr uint32) bool {
+	at := s.locate(s.key.Permute(addr))
+	if in, ok := s.find(at); ok {
+		s.set(in, 0)
+		s.len--
+		return true
+	}
+	if slot := s.findSpill(at.p); slot >= 0 {
+		s.pardon(slot, at)
+		s.len--
+		return true
+	}
+	return false
+}
+
+// evictionDepth is the maximum length of a chain of evictions. Longer chains
+// find little more: a line has only eight words.
+const evictionDepth = 3
+
+// add adds an image that is not present.
+func (s *Set) add(at place, list uint16) error {
+	if in, ok := s.room(at); ok {
+		s.set(in, s.entry(at.p, list))
+	} else if !s.overflow(at, list) {
+		return ErrFull
+	}
+	s.len++
+	return nil
+}
+
+// overflow adds an image to full words: it exiles it, or if its buckets are full
+// too, another one, which is in its first word, and takes its lane.
+func (s *Set) overflow(at place, list uint16) bool {
+	if s.exile(at, list) {
+		return true
+	}
+	// Those of at.first have the same buckets.
+	start := s.start(at.line)
+	for n := range s.lanes {
+		value := s.get(lane{at.second, n})
+		other := s.locate(s.image(start, value))
+		if other.first == at.second && s.exile(other, uint16(value>>s.remBits)) {
+			s.set(lane{at.second, n}, s.entry(at.p, list))
+			return true
+		}
+	}
+	return false
+}
+
+// room returns a lane for a new image: an empty one, or one whose key has been
+// copied to its second word.
+func (s *Set) room(at place) (lane, bool) {
+	in, ok := s.free(at.first)
+	if !ok {
+		in, ok = s.free(at.second)
+	}
+	for depth := 1; !ok && depth <= evictionDepth; depth++ {
+		if in, ok = s.evict(at.line, at.first, depth, 0); !ok {
+			in, ok = s.evict(at.line, at.second, depth, 0)
+		}
+	}
+	return in, ok
+}
+
+// evict copies a key of a full word to its second word and returns the lane of
+// the original, to be overwritten. busy are the words further up the chain, a bit
+// for each, in which nothing may move.
+func (s *Set) evict(line uint64, word, depth int, busy uint8) (lane, bool) {
+	busy |= 1 << (word % lineWords)
+	start := s.start(line)
+	for n := range s.lanes {
+		value := s.get(lane{word, n})
+		at := s.locate(s.image(start, value))
+		if at.first != word {
+			continue // its second word is this one, which it does not leave
+		}
+		if busy>>(at.second%lineWords)&1 != 0 {
+			continue
+		}
+		to, ok := s.free(at.second)
+		if !ok && depth > 1 {
+			to, ok = s.evict(line, at.second, depth-1, busy)
+		}
+		if ok {
+			s.set(to, value)
+			return lane{word, n}, true
+		}
+	}
+	return lane{}, false
+}
+
+// entry returns the value of a lane.
+func (s *Set) entry(p uint32, list uint16) uint64 {
+	return uint64(list)<<s.remBits | uint64(p&s.remMask)
+}
+
+// find returns the lane that contains an image.
+func (s *Set) find(at place) (lane, bool) {
+	for _, word := range [2]int{at.first, at.second} {
+		for n := range s.lanes {
+			v := s.get(lane{word, n})
+			if v != 0 && uint32(v)&s.remMask == at.p&s.remMask {
+				return lane{word, n}, true
+			}
+		}
+	}
+	return lane{}, false
+}
+
+// free returns an empty lane of a word.
+func (s *Set) free(word int) (lane, bool) {
+	for n := range s.lanes {
+		if s.get(lane{word, n}) == 0 {
+			return lane{word, n}, true
+		}
+	}
+	return lane{}, false
+}
+
+func (s *Set) get(l lane) uint64 {
+	return s.lines[l.word] >> (uint(l.n) * s.shift[0] & 63) & s.laneMask
+}
+
+// set changes a lane with one store of its word.
+func (s *Set) set(l lane, value uint64) {
+	shift := uint(l.n) * s.shift[0] & 63
+	atomic.StoreUint64(&s.lines[l.word], s.lines[l.word]&^(s.laneMask<<shift)|value<<shift)
+}
