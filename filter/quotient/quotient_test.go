@@ -246,6 +246,56 @@ func TestAgainstMap(t *testing.T) {
 	}
 }
 
+// TestMoves checks that entries move from their first word to the second or to
+// the spill, and not otherwise: a reader could miss others.
+func TestMoves(t *testing.T) {
+	r := newRandom(t)
+	for _, l := range []Layout{{31, 5, 3}, {21, 1 << 12, 3}, {15, 1 << 18, 3}} {
+		s := newSet(t, l, randomKey(r))
+		universe := make([]uint32, 6*8*s.lanes) // in two lines
+		for i := range universe {
+			universe[i] = r.Uint32() % uint32(1<<33/s.numLines-1)
+		}
+		const first, second, spill = 1, 2, 3
+		where := func(p uint32) int {
+			at := s.locate(p)
+			switch in, ok := s.find(at); {
+			case ok && in.word == at.first:
+				return first
+			case ok:
+				return second
+			case s.findSpill(p) >= 0:
+				return spill
+			}
+			return 0
+		}
+		moves := make(map[[2]int]int)
+		places := make([]int, len(universe))
+		for range 20_000 {
+			i := r.IntN(len(universe))
+			if r.IntN(4) == 0 {
+				s.Delete(s.key.Invert(universe[i]))
+			} else if err := s.Put(s.key.Invert(universe[i]), 1); err != nil && !errors.Is(err, ErrFull) {
+				t.Fatal(err)
+			}
+			for j, p := range universe {
+				old, now := places[j], where(p)
+				places[j] = now
+				if old == now || p == universe[i] {
+					continue
+				}
+				moves[[2]int{old, now}]++
+				if old != first || now == 0 {
+					t.Fatalf("%v: image %#x moved from %d to %d", l, p, old, now)
+				}
+			}
+		}
+		if moves[[2]int{first, second}] == 0 || moves[[2]int{first, spill}] == 0 {
+			t.Errorf("%v: moves %v: want some of each kind", l, moves)
+		}
+	}
+}
+
 // TestFull fills one word until its two buckets are full too, then shows that
 // the set is unchanged by the refusal, and that a deletion makes room.
 func TestFull(t *testing.T) {
@@ -381,8 +431,7 @@ func TestConcurrent(t *testing.T) {
 	const (
 		absent, adding, present, deleting = 0, 1, 2, 3 // phases, modulo 4
 
-		universe = 4096
-		readers  = 3
+		readers = 3
 	)
 	total := int64(10_000_000)
 	if long {
@@ -390,15 +439,14 @@ func TestConcurrent(t *testing.T) {
 	}
 	random := newRandom(t)
 	// Crowded lines, with list numbers of two bits.
-	for _, l := range []Layout{{31, 1 << 8, 400}, {21, 1 << 13, 400}, {15, 1 << 19, 400}, {12, 1 << 22, 400}} {
+	for _, l := range []Layout{{31, 1 << 8, 40}, {21, 1 << 13, 40}, {15, 1 << 19, 40}, {12, 1 << 22, 40}} {
 		s := newSet(t, l, randomKey(random))
-		addrs := make([]uint32, universe)
-		phases := make([]atomic.Uint32, universe)
+		// Few addresses, so that readers meet each move, and two lines, which three
+		// quarters of them fill beyond their lanes.
+		addrs := make([]uint32, 3*8*s.lanes)
+		phases := make([]atomic.Uint32, len(addrs))
 		for i := range addrs {
-			// As many lines as twice the lanes of the entries present.
-			lines := uint64(universe * 2 / (3 * 8 * s.lanes))
-			line := uint64(i) * lines / universe % s.numLines
-			addrs[i] = s.key.Invert(s.start(line) + uint32(random.Uint64N(1<<32/s.numLines-1)))
+			addrs[i] = s.key.Invert(s.start(uint64(i&1)) + uint32(random.Uint64N(1<<32/s.numLines-1)))
 		}
 		slices.Sort(addrs)
 		addrs = slices.Compact(addrs)
