@@ -25,7 +25,8 @@ type fakeDaemon struct {
 	served
 	lists     []api.List
 	outcomes  map[string][]api.FetchOutcome // by list
-	changes   []string
+	reloaded  api.Reloaded
+	status    api.Status
 	answers   []engine.Answer
 	asked     []engine.Question
 	multicast api.Multicast
@@ -62,7 +63,9 @@ func (d *fakeDaemon) Refresh(_ context.Context, list string) ([]api.FetchOutcome
 	return o, d.err
 }
 
-func (d *fakeDaemon) Reload(context.Context) ([]string, error) { return d.changes, d.err }
+func (d *fakeDaemon) Reload(context.Context) (api.Reloaded, error) { return d.reloaded, d.err }
+
+func (d *fakeDaemon) Status() api.Status { return d.status }
 
 func (d *fakeDaemon) Explain(_ context.Context, asked []engine.Question) ([]engine.Answer, error) {
 	d.asked = asked

@@ -94,7 +94,7 @@ func TestRefresh(t *testing.T) {
 }
 
 func TestReload(t *testing.T) {
-	d := &fakeDaemon{changes: []string{"lists.drop: added", "mode: exact → approx"}}
+	d := &fakeDaemon{reloaded: api.Reloaded{Changes: []string{"lists.drop: added", "mode: exact → approx"}}}
 	socket := serveDaemon(t, d)
 	if code, out, log := weir(t, "", "reload", "--socket", socket); code != exitOK || out != "lists.drop: added\nmode: exact → approx\n" {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
@@ -102,8 +102,15 @@ func TestReload(t *testing.T) {
 	if code, out, _ := weir(t, "", "reload", "--json", "--socket", socket); code != exitOK || !strings.Contains(out, `"changes": [`) {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
-	d.changes = nil
+	d.reloaded = api.Reloaded{}
 	if code, out, _ := weir(t, "", "reload", "--socket", socket); code != exitOK || out != "nothing has changed\n" {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+	d.reloaded.Unfiltered = []string{"eth1 is not filtered: no native XDP"}
+	if code, out, log := weir(t, "", "reload", "--socket", socket); code != exitUnfiltered || !strings.Contains(log, "active, but eth1 is not filtered: no native XDP") {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	if code, out, _ := weir(t, "", "reload", "--json", "--socket", socket); code != exitUnfiltered || !strings.Contains(out, `"unfiltered": [`) {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 	d.err = errors.New("weir.yaml:3:1: lists.drop: no value")

@@ -28,6 +28,8 @@ const (
 	exitUsage   = 2 // the command line is wrong
 	exitDropped = 3 // weir explain --exit-code: it would be dropped
 	exitDiffer  = 3 // weir diff --exit-code: the lists differ
+
+	exitUnfiltered = 4 // weir status, weir reload: something is not filtered as configured
 )
 
 // usageError is a wrong command line.
@@ -37,6 +39,10 @@ func (e usageError) Unwrap() error { return e.error }
 
 // errDropped ends a command with exitDropped, and nothing more to say.
 var errDropped = errors.New("would be dropped")
+
+// errUnfiltered ends a command with exitUnfiltered; the command has said what is
+// not filtered.
+var errUnfiltered = errors.New("not filtered as configured")
 
 // execute runs a command line and returns the exit code.
 func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
@@ -54,6 +60,8 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 		return exitDropped
 	case errors.Is(err, errDiffer):
 		return exitDiffer
+	case errors.Is(err, errUnfiltered):
+		return exitUnfiltered
 	case errors.As(err, &usage):
 		fmt.Fprintf(stderr, "weir: %v\nTry `%s --help`.\n", err, command.CommandPath())
 		return exitUsage
@@ -74,7 +82,8 @@ ARP, neighbour discovery and DHCP always pass, then failsafe ports and prefixes.
 An allow list beats every block list.
 
 Exit codes: 0 done, 1 failed, 2 wrong command line, 3 would be dropped, or is
-different (weir explain and weir diff, with --exit-code).`,
+different (weir explain and weir diff, with --exit-code), 4 something is not
+filtered as configured (weir status and weir reload).`,
 		Example: `  weir run --iface eth0 --block feed.txt
   weir status
   weir explain 192.0.2.1

@@ -392,8 +392,12 @@ func TestExplain(t *testing.T) {
 func TestStatusOfNothing(t *testing.T) {
 	lab.Root(t)
 	const pins = "/sys/fs/bpf/weir-test-none"
-	if code, out, log := weir(t, "", "status", "--json", "--pins", pins); code != exitOK || log != "" ||
-		strings.Join(strings.Fields(out), "") != `{"attachments":[]}` {
+	unused := filepath.Join(t.TempDir(), "none.sock")
+	if code, out, log := weir(t, "", "status", "--json", "--pins", pins, "--socket", unused); code != exitUnfiltered || log != "" ||
+		strings.Join(strings.Fields(out), "") != `{"filtered":false,"daemon":null,"attachments":[]}` {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	if code, out, log := weir(t, "", "status", "--pins", pins, "--socket", unused); code != exitUnfiltered || out != "no daemon runs, and nothing is filtered\n" {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
 	}
 	if code, out, _ := weir(t, "", "detach", "--pins", pins); code != exitOK || out != "detached from nothing\n" {

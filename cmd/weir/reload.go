@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -15,7 +16,10 @@ func newReload() *cobra.Command {
 		Short: "Read the configuration again and activate it",
 		Long: `Makes the running daemon read its configuration again, with its files, and shows
 what has changed. If anything is wrong, all of the old one stays active. A
-daemon that was started with flags reads its lists again.`,
+daemon that was started with flags reads its lists again.
+
+The exit code is 4 if the new configuration is active, but an interface that
+exists cannot be filtered: that is retried.`,
 		Example: `  weir check /etc/weir/weir.yaml   # first: find mistakes
   weir reload`,
 		Args: noArgs,
@@ -27,8 +31,12 @@ daemon that was started with flags reads its lists again.`,
 		if err != nil {
 			return err
 		}
+		var unfiltered error
+		if len(r.Unfiltered) > 0 {
+			unfiltered = errUnfiltered
+		}
 		if *asJSON {
-			return printJSON(c.OutOrStdout(), r)
+			return cmp.Or(printJSON(c.OutOrStdout(), r), unfiltered)
 		}
 		for _, change := range r.Changes {
 			fmt.Fprintln(c.OutOrStdout(), change)
@@ -36,7 +44,10 @@ daemon that was started with flags reads its lists again.`,
 		if len(r.Changes) == 0 {
 			fmt.Fprintln(c.OutOrStdout(), "nothing has changed")
 		}
-		return nil
+		for _, problem := range r.Unfiltered {
+			fmt.Fprintln(c.ErrOrStderr(), "weir: the configuration is active, but", problem)
+		}
+		return unfiltered
 	}
 	return c
 }

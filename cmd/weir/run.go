@@ -15,6 +15,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"weir/control/attach"
 	"weir/control/daemon"
 	"weir/control/feed"
 	"weir/control/observe/traffic"
@@ -101,8 +102,10 @@ func runDaemon(c *cobra.Command, interval time.Duration, how *logging, o daemon.
 	ctx := c.Context()
 	// Before the lists are read, for a reload must not kill.
 	reload := make(chan os.Signal, 1)
-	if isTerminal(c.InOrStdin()) || isTerminal(c.OutOrStdout()) {
-		// The terminal is gone, maybe since the filter locked its user out.
+	onTerminal := isTerminal(c.InOrStdin()) || isTerminal(c.OutOrStdout())
+	if onTerminal {
+		// The terminal is gone, maybe since the filter locked its user out. It may
+		// look alive, as sudo's does, which passes the signal on.
 		var stop context.CancelFunc
 		ctx, stop = signal.NotifyContext(ctx, syscall.SIGHUP)
 		defer stop()
@@ -139,11 +142,19 @@ func runDaemon(c *cobra.Command, interval time.Duration, how *logging, o daemon.
 		}
 	})
 	err = d.Run(ctx, reload, interval, rates)
+	if onTerminal && ctx.Err() != nil && c.Context().Err() == nil {
+		o.Log.Warn("SIGHUP on a terminal: it is taken for lost, stopping; `weir reload` reads the configuration again")
+	}
 	close(rates)
 	showing.Wait()
 	out.show("")
 	keeps := d.Keeps()
 	stopped := d.Stop()
+	if errors.Is(err, attach.ErrNothingLeft) {
+		// Somebody wanted that: the service manager must not start weir again.
+		o.Log.Warn(err.Error())
+		return stopped
+	}
 	if err != nil {
 		return err
 	}

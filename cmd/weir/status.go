@@ -2,9 +2,16 @@ package main
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
+	"os"
+	"path"
+	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -17,58 +24,159 @@ import (
 	"weir/control/attach"
 )
 
+// status is what `weir status` shows: what the daemon says, and what stands in
+// the kernel, which is there also when no daemon runs.
+type status struct {
+	Filtered    bool            `json:"filtered"` // everything, as configured; without a daemon: as it was attached
+	Daemon      *api.Status     `json:"daemon"`   // nil: none answers
+	Attachments []attach.Status `json:"attachments"`
+}
+
 func newStatus() *cobra.Command {
 	var pins attach.Pins
+	var socket string
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Show where weir is attached, and what it has dropped and why",
-		Long: `Shows for each interface how weir is attached to it and since when, which lists
-are active, and how many packets left for which reason.
+		Short: "Show which interfaces are filtered, and what was dropped and why",
+		Long: `Shows the state of each configured interface: in which mode it is filtered and
+since when, by which lists, and how many packets left for which reason.
 
-All of it is read from the kernel, so it is available even if the daemon is not
-running.`,
+The daemon is asked which interfaces are configured. The rest stands in the
+kernel, also when no daemon runs; without access to it, the states of the
+interfaces and their counters are shown.
+
+The exit code is 0 if every configured interface is filtered, 4 if one is not or
+nothing is, and 1 if the state could not be read. Without a daemon, every
+interface that it had attached to counts as configured.`,
 		Example: `  weir status
+  weir status >/dev/null || echo "not everything is filtered"
+  weir status --json | jq '.daemon.interfaces[] | select(.state != "filtered")'
   weir status --json | jq '.attachments[] | {interface, dropped}'`,
 		Args: noArgs,
 	}
 	pinsFlag(c.Flags(), &pins)
+	socketFlag(c.Flags(), &socket)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		all, err := attach.ReadStatus(pins)
+		s, err := readStatus(c.Context(), socket, pins, c.Flags().Changed("pins"))
+		if err == nil && !s.Filtered {
+			err = errUnfiltered
+		}
 		out := c.OutOrStdout()
 		if *asJSON {
-			if bad := printJSON(out, map[string]any{"attachments": all}); bad != nil {
-				return bad
-			}
-			return err
+			return cmp.Or(printJSON(out, s), err)
 		}
-		if len(all) == 0 && err == nil {
-			fmt.Fprintln(out, "weir is attached nowhere")
-		}
-		for n, i := range all {
-			if n > 0 {
-				fmt.Fprintln(out)
-			}
-			printInterface(out, i)
+		if s.Daemon != nil || len(s.Attachments) > 0 || errors.Is(err, errUnfiltered) {
+			s.print(out)
 		}
 		return err
 	}
 	return c
 }
 
-func printInterface(w io.Writer, i attach.Status) {
-	name := i.Name
-	if i.Netns != "" {
-		name += " in namespace " + i.Netns
+// readStatus asks the daemon, and reads its pins, or those that are chosen:
+// another daemon's answer is left out then. It returns what it could read
+// together with an error.
+func readStatus(ctx context.Context, socket string, pins attach.Pins, chosen bool) (status, error) {
+	s := status{Attachments: []attach.Status{}}
+	d, unanswered := api.Dial(socket).Status(ctx)
+	if unanswered == nil && (!chosen || d.Pins == string(pins)) {
+		s.Daemon, pins = d, attach.Pins(d.Pins)
 	}
-	fmt.Fprintln(w, name)
+	all, err := attach.ReadStatus(pins)
+	if errors.Is(err, fs.ErrPermission) && s.Daemon != nil {
+		err = nil // its group may ask, but pins are root's
+	}
+	s.Attachments = append(s.Attachments, all...)
+	if s.Daemon != nil {
+		s.Filtered = s.Daemon.Complete()
+	} else {
+		s.Filtered = len(all) > 0
+		if !chosen && unanswered != nil && !errors.Is(unanswered, api.ErrNotRunning) {
+			err = unanswered // such as that it does not answer, or what access to it takes
+		}
+	}
+	for _, a := range all {
+		s.Filtered = s.Filtered && !a.Severed
+	}
+	return s, err
+}
+
+// print prints the interfaces that the daemon names, then those it does not.
+func (s *status) print(w io.Writer) {
+	if s.Daemon == nil && len(s.Attachments) == 0 {
+		fmt.Fprintln(w, "no daemon runs, and nothing is filtered")
+		return
+	}
+	first := true
+	separate := func() {
+		if !first {
+			fmt.Fprintln(w)
+		}
+		first = false
+	}
+	var shown []attach.Interface
+	if s.Daemon != nil {
+		if len(s.Daemon.Interfaces) == 0 {
+			fmt.Fprintf(w, "nothing is filtered: no interface matches, weir (PID %d) waits for one\n", s.Daemon.PID)
+			first = false
+		}
+		for _, i := range s.Daemon.Interfaces {
+			separate()
+			t := attach.Interface{Netns: i.Netns, Iface: i.Interface}
+			shown = append(shown, t)
+			at := slices.IndexFunc(s.Attachments, func(a attach.Status) bool { return a.Name == t.Iface && a.Netns == t.Netns })
+			if i.State == api.Filtered && at >= 0 {
+				printInterface(w, s.Attachments[at])
+				continue
+			}
+			printState(w, i, s.Daemon.PID)
+		}
+	}
+	for _, a := range s.Attachments {
+		if !slices.Contains(shown, attach.Interface{Netns: a.Netns, Iface: a.Name}) {
+			separate()
+			printInterface(w, a)
+		}
+	}
+}
+
+// printState prints an interface as the daemon sees it.
+func printState(w io.Writer, i api.InterfaceStatus, pid int) {
+	name := title(i.Interface, i.Netns)
+	switch i.State {
+	case api.Gone:
+		fmt.Fprintf(w, "%s GONE, weir (PID %d) waits for it\n", name, pid)
+	case api.Unfiltered:
+		fmt.Fprintf(w, "%s NOT FILTERED, weir (PID %d) retries: %s\n", name, pid, strings.TrimSpace(i.Problem))
+	case api.Detached:
+		fmt.Fprintf(w, "%s DETACHED, weir (PID %d) leaves it alone until `weir reload`\n", name, pid)
+	default:
+		fmt.Fprintf(w, "%s %s, %s XDP, by weir (PID %d)\n", name, i.State, i.XDP, pid)
+	}
+	if i.Packets > 0 {
+		fmt.Fprintf(w, "  %s since weir started, %s dropped\n", plural(int(i.Packets), "packet", "packets"), humanize.Comma(int64(i.Dropped)))
+	}
+}
+
+// title is an interface's name.
+func title(name, netns string) string {
+	if netns != "" {
+		name += " in namespace " + netns
+	}
+	return name
+}
+
+func printInterface(w io.Writer, i attach.Status) {
+	name := title(i.Name, i.Netns)
 	switch {
 	case i.Severed && i.Running:
-		fmt.Fprintln(w, "  GONE: the interface is gone or the program was removed, nothing is filtered;",
-			"the daemon waits for the interface")
+		fmt.Fprintf(w, "%s GONE, weir (PID %d) waits for it\n", name, i.PID)
 	case i.Severed:
-		fmt.Fprintln(w, "  DETACHED: the interface is gone or the program was removed, nothing is filtered;",
+		fmt.Fprintln(w, name, "DETACHED: the interface is gone or the program was removed, nothing is filtered;",
 			"`weir detach` removes the remains")
+	default:
+		fmt.Fprintln(w, name)
 	}
 	mode := i.Mode
 	if i.BitsPerEntry > 0 {
@@ -161,7 +269,11 @@ func newDetach() *cobra.Command {
 		Use:   "detach",
 		Short: "Detach weir from its interfaces",
 		Long: `Detaches weir's program from an interface and removes its pins. Other programs
-are left alone. Without --iface, it detaches weir if it is attached only once.`,
+are left alone. Without --iface, it detaches weir if it is attached only once.
+
+A daemon leaves alone what was detached, until it is reloaded or started again,
+and ends with its last interface. detach says which daemon still runs, and how
+to stop it.`,
 		Example: `  weir detach
   weir detach --iface eth0
   weir detach --all`,
@@ -177,6 +289,7 @@ are left alone. Without --iface, it detaches weir if it is attached only once.`,
 			return usageError{fmt.Errorf("--all and --iface exclude each other")}
 		}
 		detached := []attach.Interface{}
+		before, _ := attach.ReadStatus(pins) // what cannot be read cannot be detached, which fails below
 		var err error
 		switch {
 		case *all:
@@ -195,12 +308,74 @@ are left alone. Without --iface, it detaches weir if it is attached only once.`,
 		if err != nil && len(detached) == 0 && !*asJSON {
 			return err // "detached from nothing" would sound like all is well
 		}
-		return cmp.Or(printDetached(c.OutOrStdout(), detached, *asJSON), err)
+		return cmp.Or(printDetached(c.OutOrStdout(), detached, daemonsOf(before, detached), *asJSON), err)
 	}
 	return c
 }
 
-func printDetached(w io.Writer, detached []attach.Interface, asJSON bool) error {
+// daemonOf is a process that filtered on interfaces before they were detached.
+type daemonOf struct {
+	PID     int    `json:"pid"`
+	Service string `json:"service,omitempty"` // of systemd's
+	Running bool   `json:"running"`
+}
+
+// endsWithin is how long a daemon may take to notice that nothing is left to
+// filter. One that builds filters meanwhile takes longer.
+const endsWithin = 2 * time.Second
+
+// daemonsOf returns the processes that filtered on interfaces, and whether they
+// still run.
+func daemonsOf(before []attach.Status, detached []attach.Interface) []daemonOf {
+	all := []daemonOf{}
+	for _, a := range before {
+		known := func(d daemonOf) bool { return d.PID == a.PID }
+		if a.Running && slices.Contains(detached, attach.Interface{Netns: a.Netns, Iface: a.Name}) && !slices.ContainsFunc(all, known) {
+			all = append(all, daemonOf{PID: a.PID, Service: serviceOf(a.PID), Running: true})
+		}
+	}
+	for deadline := time.Now().Add(endsWithin); ; time.Sleep(20 * time.Millisecond) {
+		left := false
+		for i := range all {
+			all[i].Running = attach.Alive(all[i].PID)
+			left = left || all[i].Running
+		}
+		if !left || time.Now().After(deadline) {
+			return all
+		}
+	}
+}
+
+// serviceOf returns the service of systemd's that a process is, "" if it is none.
+func serviceOf(pid int) string {
+	dir := "/proc/" + strconv.Itoa(pid)
+	// What is run from a shell may be in the control group of sshd's service.
+	text, _ := os.ReadFile(dir + "/status")
+	if !strings.Contains(string(text), "\nPPid:\t1\n") {
+		return ""
+	}
+	text, _ = os.ReadFile(dir + "/cgroup")
+	for line := range strings.Lines(string(text)) {
+		if name := path.Base(strings.TrimSpace(line)); strings.HasSuffix(name, ".service") {
+			return name
+		}
+	}
+	return ""
+}
+
+// String says what becomes of the daemon, and how to stop it.
+func (d daemonOf) String() string {
+	stop, later := fmt.Sprintf("kill %d", d.PID), ""
+	if d.Service != "" {
+		stop, later = "systemctl stop "+d.Service, fmt.Sprintf("; it starts again at boot, unless you `systemctl disable %s`", d.Service)
+	}
+	if !d.Running {
+		return fmt.Sprintf("weir (PID %d) had nothing else to filter and has ended: it stays off until it is started%s", d.PID, later)
+	}
+	return fmt.Sprintf("weir (PID %d) still runs: it leaves that alone until it is reloaded or started again; `%s` stops it%s", d.PID, stop, later)
+}
+
+func printDetached(w io.Writer, detached []attach.Interface, daemons []daemonOf, asJSON bool) error {
 	if asJSON {
 		type target struct {
 			Interface string `json:"interface"`
@@ -210,13 +385,16 @@ func printDetached(w io.Writer, detached []attach.Interface, asJSON bool) error 
 		for _, t := range detached {
 			list = append(list, target{t.Iface, t.Netns})
 		}
-		return printJSON(w, map[string]any{"detached": list})
+		return printJSON(w, map[string]any{"detached": list, "daemons": daemons})
 	}
 	for _, t := range detached {
 		fmt.Fprintln(w, "detached from", t)
 	}
 	if len(detached) == 0 {
 		fmt.Fprintln(w, "detached from nothing")
+	}
+	for _, d := range daemons {
+		fmt.Fprintln(w, d)
 	}
 	return nil
 }

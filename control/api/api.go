@@ -11,6 +11,7 @@ const DefaultSocket = "/run/weir/weir.sock"
 
 // The paths.
 const (
+	statusPath      = "/v1/status"
 	topPath         = "/v1/top"
 	weightsPath     = "/v1/weights"
 	eventsPath      = "/v1/events"

@@ -25,11 +25,13 @@ import (
 
 // source is a daemon with fixed answers.
 type source struct {
+	status  Status
 	top     *Top
 	weights *Weights
 	traced  *Traced
 }
 
+func (s source) Status() Status    { return s.status }
 func (s source) Top() *Top         { return s.top }
 func (s source) Weights() *Weights { return s.weights }
 
@@ -74,6 +76,10 @@ func TestWhatIsAskedForArrives(t *testing.T) {
 	until := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	rate := 1e-5
 	s := source{
+		status: Status{
+			Version: "1", PID: 7, Started: until, Pins: "/sys/fs/bpf/weir", Entries: 9, Mode: "exact",
+			Interfaces: []InterfaceStatus{{"eth0", "lab", Unfiltered, "native", "no native XDP", 3, 1}},
+		},
 		top: &Top{
 			Time: until, Version: "1", Interfaces: []string{"eth0"}, Uptime: 60, Interval: 1,
 			Packets: 3, Bytes: 300, Dropped: 1,
@@ -96,6 +102,9 @@ func TestWhatIsAskedForArrives(t *testing.T) {
 	path := socket(t)
 	serve(t, path, s)
 	c := Dial(path)
+	if status, err := c.Status(t.Context()); err != nil || !reflect.DeepEqual(*status, s.status) || status.Complete() {
+		t.Errorf("got %+v, %v, want %+v", status, err, s.status)
+	}
 	top, err := c.Top(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +146,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"no rates yet", "GET", topPath, nothing, 503, "try again", ""},
 		{"nothing learned", "GET", weightsPath, nothing, 404, "learns no weights", ""},
-		{"unknown path", "GET", "/v1/tops", nothing, 404, "there is no /v1/tops here: there are /v1/top, /v1/weights, ", ""},
+		{"unknown path", "GET", "/v1/tops", nothing, 404, "there is no /v1/tops here: there are /v1/status, /v1/top, ", ""},
 		{"unknown version", "GET", "/v2/top", nothing, 404, "/v1/top", ""},
 		{"root", "GET", "/", nothing, 404, "/v1/top", ""},
 		{"wrong method", "POST", topPath, nothing, 405, "use GET", "GET"},
@@ -391,6 +400,7 @@ func TestClientStopsWhenToldTo(t *testing.T) {
 // snapshots and controls are the two halves of a Daemon.
 type (
 	snapshots interface {
+		Status() Status
 		Top() *Top
 		Weights() *Weights
 		Events(events.Want) (<-chan events.Event, func())
@@ -401,7 +411,7 @@ type (
 		Lists() []List
 		Change(context.Context, Change) (Changed, error)
 		Refresh(ctx context.Context, list string) ([]FetchOutcome, error)
-		Reload(context.Context) ([]string, error)
+		Reload(context.Context) (Reloaded, error)
 		Multicast() (Multicast, error)
 		ChangeMulticast(context.Context, MulticastChange) (MulticastChanged, error)
 	}

@@ -166,7 +166,7 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	info, missing := os.Stat(c.path)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%s: permission denied: you need to be root%s", c.path, orGroup(info))
+		return fmt.Errorf("%s: %w: you need to be root%s", c.path, fs.ErrPermission, orGroup(info))
 	case errors.Is(missing, fs.ErrNotExist):
 		return fmt.Errorf("%w: %s does not exist; start `weir run`", ErrNotRunning, c.path)
 	case missing == nil && info.Mode().Type() != fs.ModeSocket:

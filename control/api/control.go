@@ -101,7 +101,8 @@ type FetchOutcome struct {
 
 // Reloaded lists what has changed in the configuration: POST /v1/reload.
 type Reloaded struct {
-	Changes []string `json:"changes"`
+	Changes    []string `json:"changes"`    // a line for each
+	Unfiltered []string `json:"unfiltered"` // a line for each interface that exists and cannot be filtered
 }
 
 // BadRequest is an error of the caller. Nothing was changed.
@@ -150,8 +151,8 @@ func controlRoutes(c Daemon) []route {
 		{http.MethodPost, refreshPath, refresh},
 		{http.MethodPost, refreshListPath, refresh},
 		{http.MethodPost, reloadPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-			changes, err := c.Reload(withCaller(q))
-			return Reloaded{list(changes)}, err
+			r, err := c.Reload(withCaller(q))
+			return Reloaded{list(r.Changes), list(r.Unfiltered)}, err
 		}},
 		{http.MethodGet, explainPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			return explain(q.Context(), c, q.URL.Query().Get("q"))

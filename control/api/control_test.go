@@ -25,7 +25,7 @@ import (
 type control struct {
 	lists     []List
 	outcomes  []FetchOutcome
-	changes   []string
+	reloaded  Reloaded
 	answers   []engine.Answer
 	multicast Multicast
 	err       error
@@ -55,7 +55,7 @@ func (c *control) Refresh(_ context.Context, list string) ([]FetchOutcome, error
 	return c.outcomes, c.ask("refresh " + list)
 }
 
-func (c *control) Reload(context.Context) ([]string, error) { return c.changes, c.ask("reload") }
+func (c *control) Reload(context.Context) (Reloaded, error) { return c.reloaded, c.ask("reload") }
 
 func (c *control) Explain(_ context.Context, asked []engine.Question) ([]engine.Answer, error) {
 	text := "explain"
@@ -97,7 +97,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 			List: "drop", Source: "https://example.com/feed", Outcome: Failed, Failure: "empty", Error: "no entry",
 			Entries: 7, Changed: true, Unsaved: true,
 		}},
-		changes: []string{"mode: exact → approx"},
+		reloaded: Reloaded{Changes: []string{"mode: exact → approx"}, Unfiltered: []string{"eth1 is not filtered: no native XDP"}},
 		answers: []engine.Answer{{
 			Packet: "from 192.0.2.1", Verdict: verdict.Drop, Reason: verdict.Blocked, List: "drop",
 			Stages: []engine.Stage{{Stage: verdict.StageExempt}, {Stage: verdict.StageBlock, Met: true, By: "list drop", Until: &now}},
@@ -134,7 +134,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 		{"lists", func() (any, error) { return client.Lists(t.Context()) }, &Lists{c.lists}},
 		{"refresh", func() (any, error) { return client.Refresh(t.Context(), "") }, &Refreshed{c.outcomes}},
 		{"refresh one", func() (any, error) { return client.Refresh(t.Context(), "a/b ü") }, &Refreshed{c.outcomes}},
-		{"reload", func() (any, error) { return client.Reload(t.Context()) }, &Reloaded{c.changes}},
+		{"reload", func() (any, error) { return client.Reload(t.Context()) }, &c.reloaded},
 		{"explain", func() (any, error) { return client.Explain(t.Context(), "tcp 192.0.2.1:1 > *:2") },
 			&Explanation{"tcp 192.0.2.1:1 > *:2", verdict.Drop, c.answers}},
 		{"explain frames", func() (any, error) { return client.ExplainFrames(t.Context(), [][]byte{make([]byte, 14)}) },

@@ -79,7 +79,7 @@ func TestDocumentedPaths(t *testing.T) {
 func TestDocumentedSchemas(t *testing.T) {
 	want := map[string]any{}
 	for name, v := range map[string]any{
-		"Error": failure{}, "Top": Top{}, "Weights": Weights{}, "Change": Change{}, "Changed": Changed{},
+		"Error": failure{}, "Status": Status{}, "Top": Top{}, "Weights": Weights{}, "Change": Change{}, "Changed": Changed{},
 		"Lists": Lists{}, "Refreshed": Refreshed{}, "Reloaded": Reloaded{}, "Explanation": Explanation{}, "Frames": Frames{}, "Explanations": Explanations{}, "Event": Event{},
 		"Multicast": Multicast{}, "MulticastChange": MulticastChange{}, "MulticastChanged": MulticastChanged{},
 		"TraceQuestion": TraceQuestion{}, "Traced": Traced{},
@@ -170,6 +170,7 @@ const traced = `{"packets":[{"data":"RQA=","from":"2026-01-01T00:00:00Z","to":"2
 func TestAnswersAreAsDocumented(t *testing.T) {
 	now, rate, uid, index := time.Now(), 0.5, uint32(1), 1
 	s := source{
+		Status{Mode: "exact", Interfaces: []InterfaceStatus{{State: Unfiltered, XDP: "native", Problem: "x"}}},
 		&Top{
 			Interfaces: []string{"eth0"}, Reasons: []ReasonRate{{}}, Filter: Filter{Mode: "exact", WeightedPredicted: &rate, Measured: &rate, Lists: []ListRate{{}}},
 			Trackers: []Tracker{{Unit: "bytes", Flows: []Flow{{State: Blocked, Until: &now}, {State: Limited}, {}}}},
@@ -180,7 +181,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 	c := &control{
 		lists:    []List{{Action: Allow, Direction: "both", Packets: new(uint64), Feeds: []FeedSource{{Outcome: Failed, Failure: "x", Error: "x", Read: &now, Next: &now}}}},
 		outcomes: []FetchOutcome{{Outcome: Failed, Failure: "x", Error: "x"}},
-		changes:  []string{"mode: exact → approx"},
+		reloaded: Reloaded{Changes: []string{"mode: exact → approx"}, Unfiltered: []string{"eth1 is not filtered: no native XDP"}},
 		answers: []engine.Answer{{
 			Verdict: verdict.Drop, Reason: verdict.Blocked, Stages: []engine.Stage{{Until: &now}}, Matches: []engine.Match{
 				{Action: Block, Source: "x", Line: 1, Added: &now, Expires: &now, Reason: "x", UID: &uid, Packets: new(uint64)},

@@ -22,6 +22,7 @@ import (
 // An error that is a [*BadRequest], [ErrNoList], [ErrNoMulticast] or
 // [ErrNoDigests] is the caller's; any other says that the daemon failed.
 type Daemon interface {
+	Status() Status
 	// Top returns nil until the first interval is over.
 	Top() *Top
 	// Weights returns nil where none are learned.
@@ -40,9 +41,8 @@ type Daemon interface {
 	// Refresh reads the sources of a list now, "" for those of all lists. It
 	// fails only if they could not be tried.
 	Refresh(ctx context.Context, list string) ([]FetchOutcome, error)
-	// Reload reads the configuration again and returns a line for each change.
-	// With an error, nothing has changed.
-	Reload(context.Context) (changes []string, err error)
+	// Reload reads the configuration again. With an error, nothing has changed.
+	Reload(context.Context) (Reloaded, error)
 	Multicast() (Multicast, error)
 	// ChangeMulticast changes what an interface wants, as Change does entries.
 	ChangeMulticast(context.Context, MulticastChange) (MulticastChanged, error)
@@ -76,6 +76,11 @@ func (r route) at(path string) bool {
 // snapshotRoutes are answered from snapshots.
 func snapshotRoutes(s Daemon) []route {
 	return []route{
+		{http.MethodGet, statusPath, func(http.ResponseWriter, *http.Request) (any, error) {
+			status := s.Status()
+			status.Interfaces = list(status.Interfaces)
+			return status, nil
+		}},
 		{http.MethodGet, topPath, func(http.ResponseWriter, *http.Request) (any, error) {
 			if t := s.Top(); t != nil {
 				return whole(*t), nil

@@ -18,6 +18,7 @@ type managedInterface struct {
 	index              int       // of the interface, as last seen; 0: it is gone
 	gone               time.Time // when it was found to be gone
 	problem            string    // why it is not filtered, as last logged
+	retry              time.Time // when attaching, which failed, is tried again
 
 	// engine is set where hotplug attached the program: it may not be the
 	// current one. It is nil once the program is known to be current.
@@ -30,6 +31,13 @@ func (i *managedInterface) logOnce(log *slog.Logger, err error) {
 		i.problem = text
 		log.Error(text)
 	}
+}
+
+// failed notes that attaching has failed. The verifier takes too long for an
+// attempt at each Follow.
+func (i *managedInterface) failed(log *slog.Logger, err error) {
+	i.logOnce(log, err)
+	i.retry = time.Now().Add(retryInterval)
 }
 
 // filtered reports whether the interface exists and has this manager's program.
@@ -58,12 +66,27 @@ func (i *managedInterface) describe(m Metadata) error {
 	return i.SetMetadata(text)
 }
 
-// State is the state of an interface that a manager filters or waits for.
+// Condition says whether an interface is filtered, or else why not.
+type Condition string
+
+const (
+	Filtered   Condition = "filtered"
+	Gone       Condition = "gone"       // it does not exist, and is waited for
+	Unfiltered Condition = "unfiltered" // it exists, but attaching fails and is retried
+	Detached   Condition = "detached"   // or taken over, by others: it is left alone until a reload
+)
+
+// State is the state of an interface that a manager filters, waits for or has
+// given up.
 type State struct {
 	loader.Target
-	Filtered bool
-	Problem  string // why it is not filtered, where that is known
+	Condition Condition
+	XDP       loader.Hook
+	Problem   string // of an unfiltered one, where it is known
 }
+
+// retryInterval is how soon attaching is tried again where it failed.
+const retryInterval = 2 * time.Second
 
 // predecessor is the program that filters on an interface when a manager finds it.
 type predecessor struct {
@@ -84,6 +107,7 @@ var (
 	// others.
 	ErrNothingLeft = errors.New("nothing is left to filter: every interface was detached or taken over by another weir")
 
+	errRunning  = errors.New("another weir filters there")
 	errTaken    = errors.New("another weir has taken over")
 	errDetached = errors.New("detached by somebody else")
 )

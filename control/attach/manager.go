@@ -84,29 +84,40 @@ func (m *Manager) Find(targets []Target) (Inherited, error) {
 	return all, nil
 }
 
-// Start attaches the engine's program to all interfaces of the targets, or, when
-// it fails, to none. Where a program of weir's filters already, it is replaced
-// without a gap, and its counters go on.
+// Start attaches the engine's program to the interfaces of the targets. Where a
+// program of weir's filters already, it is replaced without a gap, and its
+// counters go on. An interface that cannot be filtered is logged and retried;
+// Start fails, and attaches to none, if it is required, an old program filters
+// there, or no interface can be filtered.
 func (m *Manager) Start(e *engine.Generation, d Metadata, targets []Target, edges []string) error {
 	found, err := expand(targets)
 	if err != nil {
 		return err
 	}
 	m.engine, m.metadata, m.targets, m.edges = e, d, targets, edges
+	var failed error
 	for _, t := range found {
 		i := &managedInterface{Target: t.Target, XDP: t.XDP}
 		err := m.attach(i)
-		if err != nil && (t.Required || !isAbsent(err)) {
+		// An old program would go on with its old lists.
+		if err != nil && (t.Required || i.adopted || errors.Is(err, errRunning)) {
 			m.undo()
 			return err
 		}
 		m.interfaces = append(m.interfaces, i)
 		switch {
-		case err != nil:
+		case isAbsent(err):
 			m.Log.Warn("the interface does not exist, waiting for it", "interface", t.String())
+		case err != nil:
+			failed = errors.Join(failed, err)
+			i.failed(m.Log.With("interface", t.String()), err)
 		case i.adopted:
 			m.Log.Info("adopted a program that was filtering already, counters go on", "interface", t.String())
 		}
+	}
+	if failed != nil && len(m.Names()) == 0 {
+		m.undo()
+		return failed
 	}
 	m.tidy()
 	m.hotplug.setTargets(m.targets, nil, m.interfaces)
@@ -131,7 +142,7 @@ func (m *Manager) find(t loader.Target) (p predecessor, err error) {
 	}
 	if pid := p.PID; pid != os.Getpid() && Alive(pid) && !m.Takeover {
 		a.Close()
-		return p, fmt.Errorf("%s: another weir filters there, process %d: stop it first, or take over with --takeover", t, pid)
+		return p, fmt.Errorf("%s: %w, process %d: stop it first, or take over with --takeover", t, errRunning, pid)
 	}
 	return p, nil
 }
@@ -228,16 +239,24 @@ func (m *Manager) Names() []string {
 	return all
 }
 
-// Interfaces returns the state of all interfaces: those filtered, and those
-// waited for.
+// Interfaces returns the states of the interfaces that the targets name, and of
+// those that exist and match a glob.
 func (m *Manager) Interfaces() []State {
 	var all []State
 	for _, i := range m.interfaces {
-		n := State{Target: i.Target, Filtered: i.filtered()}
-		if !n.Filtered {
-			n.Problem = i.problem
+		n := State{Target: i.Target, Condition: Gone, XDP: i.XDP}
+		switch {
+		case i.filtered():
+			n.Condition, n.XDP = Filtered, i.Hook()
+		case i.problem != "":
+			n.Condition, n.Problem = Unfiltered, i.problem
+		case !m.named(i.Target):
+			continue // the next one may have any other name
 		}
 		all = append(all, n)
+	}
+	for _, t := range m.lost {
+		all = append(all, State{Target: t, Condition: Detached})
 	}
 	return all
 }
@@ -602,6 +621,9 @@ func (m *Manager) begin(i *managedInterface, log *slog.Logger) error {
 	if m.hotplug.has(i.Target) {
 		return nil // it will be taken in
 	}
+	if time.Now().Before(i.retry) {
+		return nil
+	}
 	if err == nil && !now.Severed() {
 		if slices.ContainsFunc(m.interfaces, func(o *managedInterface) bool { return o.Attachment != nil && o.ProgramID() == now.ProgramID() }) {
 			return nil // it was renamed since followNames looked
@@ -615,7 +637,7 @@ func (m *Manager) begin(i *managedInterface, log *slog.Logger) error {
 	case isAbsent(err), m.hotplug.has(i.Target): // which came first
 		i.problem = ""
 	default:
-		i.logOnce(log, err)
+		i.failed(log, err)
 	}
 	return nil
 }

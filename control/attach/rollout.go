@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"weir/control/engine"
 	"weir/loader"
@@ -34,7 +35,7 @@ func (m *Manager) Prepare(e *engine.Generation, d Metadata, targets []Target, ed
 	}
 	for _, i := range m.interfaces {
 		at := slices.IndexFunc(targets, func(t Target) bool { return t.matches(i.Target) })
-		if at >= 0 && i.XDP != targets[at].XDP {
+		if at >= 0 && i.XDP != targets[at].XDP && i.Attachment != nil {
 			return nil, fmt.Errorf("%s: changing from %v to %v would leave it unfiltered for a moment: detach it first", i.Target, i.XDP, targets[at].XDP)
 		}
 	}
@@ -145,7 +146,10 @@ func (m *Manager) retarget(targets []Target) {
 	m.lost = nil // who names an interface again wants it filtered again
 	m.hotplug.setTargets(targets, nil, m.interfaces)
 	m.interfaces = slices.DeleteFunc(m.interfaces, func(i *managedInterface) bool {
-		if slices.ContainsFunc(targets, func(t Target) bool { return t.matches(i.Target) }) {
+		if at := slices.IndexFunc(targets, func(t Target) bool { return t.matches(i.Target) }); at >= 0 {
+			if i.Attachment == nil {
+				i.XDP, i.retry = targets[at].XDP, time.Time{} // which may mend it
+			}
 			return false
 		}
 		m.hotplug.forget(i)
@@ -154,10 +158,10 @@ func (m *Manager) retarget(targets []Target) {
 	})
 }
 
-// Unfiltered returns, for each interface that exists and cannot be filtered, why.
-func (m *Manager) Unfiltered() (all []string) {
+// Problems returns, for each interface that exists and cannot be filtered, why.
+func (m *Manager) Problems() (all []string) {
 	for _, i := range m.Interfaces() {
-		if i.Problem != "" {
+		if i.Condition == Unfiltered {
 			all = append(all, fmt.Sprintf("%s is not filtered: %s", i.Target, strings.TrimSpace(i.Problem)))
 		}
 	}

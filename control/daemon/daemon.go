@@ -73,6 +73,7 @@ type Daemon struct {
 	observers  observers
 	record     record
 
+	status   atomic.Pointer[api.Status]
 	top      atomic.Pointer[api.Top]
 	weights  atomic.Pointer[api.Weights]
 	snapshot atomic.Pointer[metrics.Snapshot]
@@ -270,6 +271,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 // followInterfaces follows interfaces that come and go.
 func (d *Daemon) followInterfaces() error {
 	err := d.attach.Follow()
+	d.noteStatus()
 	d.forwarding.Connect(d.engine, d.o.Log)
 	return err
 }

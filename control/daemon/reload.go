@@ -4,21 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"weir/control/api"
 	"weir/control/config"
 	"weir/control/feed"
 )
 
 // Reload reads the configuration again, with its files and directories, and
-// activates all of it or nothing. It returns a line for each change.
-func (d *Daemon) Reload(ctx context.Context) (summary []string, err error) {
+// activates all of it or nothing.
+func (d *Daemon) Reload(ctx context.Context) (r api.Reloaded, err error) {
 	d.reloading.Lock()
 	defer d.reloading.Unlock()
 	var last *Prepared
 	var warnings []string
 	if err := d.Do(ctx, func() error { last = d.prepared; return nil }); err != nil {
-		return nil, err
+		return r, err
 	}
 	d.notified(d.manager.Reloading())
 	// Sources may take their time, which Run's goroutine does not have.
@@ -30,16 +32,16 @@ func (d *Daemon) Reload(ctx context.Context) (summary []string, err error) {
 	}
 	if bad := d.Do(context.WithoutCancel(ctx), func() error { // the service manager waits for it
 		if err == nil {
-			summary, err = d.reconfigure(c, feeds)
+			r, err = d.reconfigure(c, feeds)
 		}
-		r := &d.record.config
-		r.Last, r.Failed = time.Now(), err != nil
+		record := &d.record.config
+		record.Last, record.Failed = time.Now(), err != nil
 		if err != nil {
-			r.Refused++
+			record.Refused++
 			d.takeRead() // the old configuration has the same files
 		} else {
-			r.Done++
-			r.LastDone = r.Last
+			record.Done++
+			record.LastDone = record.Last
 			warnings = d.prepared.Warnings()
 			d.prepared.logFailures(d.o.Log)
 		}
@@ -47,40 +49,44 @@ func (d *Daemon) Reload(ctx context.Context) (summary []string, err error) {
 		d.notified(d.manager.Ready(d.summary()))
 		return nil
 	}); bad != nil {
-		return nil, bad
+		return r, bad
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reload, the old configuration stays active: %w", err)
+		return r, fmt.Errorf("reload, the old configuration stays active: %w", err)
 	}
-	for _, line := range summary {
+	for _, line := range r.Changes {
 		d.o.Log.Info("configuration", "change", line)
 	}
-	d.auditReload(ctx, summary)
-	return append(summary, warnings...), nil
+	for _, line := range r.Unfiltered {
+		d.o.Log.Error("the configuration is active, but " + line)
+	}
+	d.auditReload(ctx, slices.Concat(r.Changes, r.Unfiltered))
+	r.Changes = append(r.Changes, warnings...)
+	return r, nil
 }
 
 // reconfigure activates a configuration.
-func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed) ([]string, error) {
+func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed) (r api.Reloaded, err error) {
 	old := d.prepared.config
 	if c.StateDir != old.StateDir || c.Pins != old.Pins || c.API != old.API || c.Metrics != old.Metrics {
-		return nil, errors.New("state_dir, pins, api and metrics change with a restart only")
+		return r, errors.New("state_dir, pins, api and metrics change with a restart only")
 	}
 	next, err := assemble(c, d.journal, feeds)
 	if err != nil {
-		return nil, err
+		return r, err
 	}
 	for _, l := range next.lists {
 		if l.refused != nil {
-			return nil, l.refused
+			return r, l.refused
 		}
 	}
 	current := d.observers.recorder
 	recorder, err := newRecorder(c, current, d.o.Log)
 	if err != nil {
-		return nil, err
+		return r, err
 	}
 	if err := d.activate(next, recorder); err != nil {
-		return nil, errors.Join(err, recorder.CloseUnless(current))
+		return r, errors.Join(err, recorder.CloseUnless(current))
 	}
 	if err := current.CloseUnless(recorder); err != nil {
 		d.o.Log.Error(err.Error())
@@ -90,5 +96,5 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed) ([]s
 	if d.o.Logging != nil {
 		d.o.Logging.Configure(c.Log)
 	}
-	return append(config.Diff(old, c), d.attach.Unfiltered()...), nil
+	return api.Reloaded{Changes: config.Diff(old, c), Unfiltered: d.attach.Problems()}, nil
 }

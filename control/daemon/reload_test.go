@@ -64,8 +64,8 @@ func TestReloadUnreadable(t *testing.T) {
 		}
 	})
 	changes, err := d.Reload(t.Context())
-	if err != nil || !strings.Contains(strings.Join(changes, "\n"), "no such file") {
-		t.Errorf("%q, %v", changes, err)
+	if err != nil || !strings.Contains(strings.Join(changes.Changes, "\n"), "no such file") {
+		t.Errorf("%q, %v", changes.Changes, err)
 	}
 	for _, from := range []string{firstSource, secondSource} {
 		if got := verdictOf(t, d.Daemon, from); got != verdict.Drop {

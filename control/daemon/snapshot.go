@@ -1,10 +1,12 @@
 package daemon
 
 import (
+	"os"
 	"slices"
 	"time"
 
 	"weir/control/api"
+	"weir/control/attach"
 	"weir/control/metrics"
 	"weir/control/observe/heavy"
 	"weir/control/observe/traffic"
@@ -125,6 +127,43 @@ func (d *Daemon) weightsNow() *api.Weights {
 		})
 	}
 	return w
+}
+
+// Status implements [api.Daemon].
+func (d *Daemon) Status() api.Status {
+	s := *d.status.Load()
+	s.Interfaces = slices.Clone(s.Interfaces)
+	counted, _ := d.meter.Read()
+	for n := range s.Interfaces {
+		i := &s.Interfaces[n]
+		for _, c := range counted {
+			if c.Target != (loader.Target{Netns: i.Netns, Iface: i.Interface}) {
+				continue
+			}
+			for _, n := range c.Counts {
+				i.Packets += n.Packets
+				if n.Drops {
+					i.Dropped += n.Packets
+				}
+			}
+		}
+	}
+	return s
+}
+
+// noteStatus updates the states of the interfaces.
+func (d *Daemon) noteStatus() {
+	m := d.attach.Metadata()
+	s := &api.Status{
+		Version: d.o.Version, PID: os.Getpid(), Started: d.began, Pins: string(d.prepared.config.Pins),
+		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor,
+	}
+	for _, i := range d.attach.Interfaces() {
+		s.Interfaces = append(s.Interfaces, api.InterfaceStatus{
+			Interface: i.Iface, Netns: i.Netns, State: string(i.Condition), XDP: i.XDP.String(), Problem: i.Problem,
+		})
+	}
+	d.status.Store(s)
 }
 
 // Top implements [api.Daemon].
@@ -251,6 +290,7 @@ func (d *Daemon) note() {
 	}
 	s.Multicast = d.forwarding.Read(d.engine)
 	d.snapshot.Store(&s)
+	d.noteStatus()
 	d.measure()
 }
 
@@ -271,6 +311,12 @@ func (d *Daemon) measure() {
 		}
 		all = append(all, n)
 	}
-	d.meter.Follow(all, d.attach.Named())
+	shown := d.attach.Named()
+	for _, i := range d.attach.Interfaces() {
+		if i.Condition == attach.Unfiltered && !slices.Contains(shown, i.Target) {
+			shown = append(shown, i.Target)
+		}
+	}
+	d.meter.Follow(all, shown)
 	d.listen()
 }

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"weir/control/api"
 	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/journal"
@@ -25,8 +26,15 @@ const stopPatience = 30 * time.Second
 func (d *Daemon) openJournal(ctx context.Context, c *config.Config) (*journal.Journal, error) {
 	file := journalPath(c)
 	j, err := journal.Open(file, d.o.Log)
-	if !d.o.Takeover || !errors.Is(err, journal.ErrLocked) {
+	if !errors.Is(err, journal.ErrLocked) {
 		return j, err
+	}
+	if !d.o.Takeover {
+		who := "another weir runs"
+		if pid := processOf(ctx, c); pid != 0 {
+			who += fmt.Sprintf(", process %d", pid)
+		}
+		return nil, fmt.Errorf("%s: stop it first, or take over with --takeover: %w", who, err)
 	}
 	if err := d.stopOthers(c); err != nil {
 		return nil, err
@@ -42,6 +50,21 @@ func (d *Daemon) openJournal(ctx context.Context, c *config.Config) (*journal.Jo
 		j, err = journal.Open(file, d.o.Log)
 	}
 	return j, err
+}
+
+// processOf returns the process of the daemon that runs, 0 if it is unknown: one
+// that waits for its interfaces has no pins, and one that starts has no socket.
+func processOf(ctx context.Context, c *config.Config) int {
+	if s, err := api.Dial(string(c.API.Socket)).Status(ctx); err == nil {
+		return s.PID
+	}
+	all, _ := attach.ReadStatus(c.Pins) // damaged pins are not what is looked for
+	for _, a := range all {
+		if a.Running {
+			return a.PID
+		}
+	}
+	return 0
 }
 
 // stopOthers stops the processes that filter where this one is to.

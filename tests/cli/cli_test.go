@@ -171,10 +171,22 @@ type attachment struct {
 
 func status(t *testing.T, pins string) []attachment {
 	t.Helper()
-	out, _ := weir(t, 0, "status", "--json", "--pins", pins)
-	var s struct{ Attachments []attachment }
-	if err := json.Unmarshal([]byte(out), &s); err != nil {
+	out, err := exec.Command(binary, "status", "--json", "--pins", pins).Output()
+	var s struct {
+		Filtered    bool
+		Attachments []attachment
+	}
+	if err := json.Unmarshal(out, &s); err != nil {
 		t.Fatalf("%v:\n%s", err, out)
+	}
+	filtered := len(s.Attachments) > 0 && !slices.ContainsFunc(s.Attachments, func(a attachment) bool { return a.Severed })
+	code := 4
+	if filtered {
+		code = 0
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() != code || err == nil && code != 0 || s.Filtered != filtered {
+		t.Errorf("status: %v, want exit code %d\n%s", err, code, out)
 	}
 	return s.Attachments
 }
@@ -618,7 +630,7 @@ func TestSevered(t *testing.T) {
 	if a := status(t, g.pins); len(a) != 1 || !a[0].Severed || a[0].Running {
 		t.Errorf("status: %+v", a)
 	}
-	if out, _ := weir(t, 0, "status", "--pins", g.pins); !strings.Contains(out, "DETACHED") || strings.Contains(out, "the program continues") {
+	if out, _ := weir(t, 4, "status", "--pins", g.pins); !strings.Contains(out, "DETACHED") || !strings.Contains(out, "weir detach") || strings.Contains(out, "the program continues") {
 		t.Errorf("status: %s", out)
 	}
 	weir(t, 0, append([]string{"detach"}, g.args()...)...)

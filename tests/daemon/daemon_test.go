@@ -145,6 +145,7 @@ type daemon struct {
 	process *os.Process
 	began   time.Time
 	ended   chan struct{} // closed at the end of the process
+	exit    int           // the exit code; set before ended is closed
 
 	mu  sync.Mutex
 	log []event
@@ -169,7 +170,8 @@ func (h *host) begin(r release, flags ...string) *daemon {
 	}
 	d.process = c.Process
 	go func() {
-		c.Wait() // the exit code is of no interest
+		c.Wait()
+		d.exit = c.ProcessState.ExitCode()
 		close(d.ended)
 	}()
 	h.t.Cleanup(func() {

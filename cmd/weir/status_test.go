@@ -1,0 +1,54 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"weir/control/api"
+)
+
+// Without access to its pins, the daemon's answer is shown.
+func TestStatusOfDaemon(t *testing.T) {
+	d := &fakeDaemon{status: api.Status{
+		Version: "1", PID: 7, Pins: "/sys/fs/bpf/weir-test-none", Interfaces: []api.InterfaceStatus{
+			{Interface: "eth0", State: api.Filtered, XDP: "native", Packets: 1200, Dropped: 3},
+			{Interface: "eth1", State: api.Gone, XDP: "native"},
+			{Interface: "eth2", Netns: "lab", State: api.Unfiltered, XDP: "native", Problem: "no native XDP\n"},
+			{Interface: "eth3", State: api.Detached, XDP: "native"},
+		},
+	}}
+	socket := serveDaemon(t, d)
+	want := strings.Join([]string{
+		"eth0 filtered, native XDP, by weir (PID 7)",
+		"  1,200 packets since weir started, 3 dropped",
+		"",
+		"eth1 GONE, weir (PID 7) waits for it",
+		"",
+		"eth2 in namespace lab NOT FILTERED, weir (PID 7) retries: no native XDP",
+		"",
+		"eth3 DETACHED, weir (PID 7) leaves it alone until `weir reload`",
+		"",
+	}, "\n")
+	code, out, log := weir(t, "", "status", "--socket", socket)
+	if strings.Contains(log, "no BPF file system") {
+		t.Skip(log)
+	}
+	if code != exitUnfiltered || out != want {
+		t.Errorf("exit code %d, want %d\n%s%s, want\n%s", code, exitUnfiltered, out, log, want)
+	}
+	d.status.Interfaces = d.status.Interfaces[:1]
+	code, out, log = weir(t, "", "status", "--json", "--socket", socket)
+	var s status
+	if err := json.Unmarshal([]byte(out), &s); err != nil || code != exitOK || !s.Filtered || s.Daemon == nil || len(s.Daemon.Interfaces) != 1 {
+		t.Errorf("exit code %d, %v\n%s%s", code, err, out, log)
+	}
+	// What is asked about other pins is not about this daemon.
+	if code, out, _ := weir(t, "", "status", "--socket", socket, "--pins", "/sys/fs/bpf/weir-test-others"); code != exitUnfiltered || strings.Contains(out, "eth0") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+	d.status.Interfaces = nil
+	if code, out, _ := weir(t, "", "status", "--socket", socket); code != exitUnfiltered || !strings.Contains(out, "weir (PID 7) waits") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+}

@@ -1,0 +1,50 @@
+package api
+
+import (
+	"context"
+	"time"
+)
+
+// Status is what the daemon filters: GET /v1/status.
+type Status struct {
+	Version    string            `json:"version"`
+	PID        int               `json:"pid"`
+	Started    time.Time         `json:"started"` // the process
+	Pins       string            `json:"pins"`    // the directory of its pins
+	Entries    int               `json:"entries"`
+	Mode       string            `json:"mode"`
+	Monitor    bool              `json:"monitor"`    // nothing is dropped
+	Interfaces []InterfaceStatus `json:"interfaces"` // those configured, and those that match a pattern
+}
+
+// InterfaceStatus is the state of an interface.
+type InterfaceStatus struct {
+	Interface string `json:"interface"`
+	Netns     string `json:"netns"` // "": the daemon's own
+	State     string `json:"state"` // Filtered, Gone, Unfiltered or Detached
+	XDP       string `json:"xdp"`   // as configured: native, generic or offload
+	Problem   string `json:"problem,omitempty"`
+	Packets   uint64 `json:"total_packets"` // since the daemon started
+	Dropped   uint64 `json:"total_dropped"`
+}
+
+// The states of an interface.
+const (
+	Filtered   = "filtered"
+	Gone       = "gone"       // it does not exist, and is waited for
+	Unfiltered = "unfiltered" // it exists, but attaching fails and is retried
+	Detached   = "detached"   // or taken over, by others: it is left alone until a reload
+)
+
+// Complete reports whether everything configured is filtered.
+func (s *Status) Complete() bool {
+	for _, i := range s.Interfaces {
+		if i.State != Filtered {
+			return false
+		}
+	}
+	return len(s.Interfaces) > 0
+}
+
+// Status returns the states of all interfaces.
+func (c *Client) Status(ctx context.Context) (*Status, error) { return get[Status](ctx, c, statusPath) }
