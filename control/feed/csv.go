@@ -75,7 +75,7 @@ func (f *reader) header(record []string, first, last *int) (bool, error) {
 			}
 		}
 		if *n == 0 {
-			return false, fmt.Errorf("no column %q, only %.200q", name, strings.Join(record[:min(len(record), 20)], ", "))
+			return false, fmt.Errorf("no column %q, only %.60q", name, strings.Join(record[:min(len(record), 20)], ", "))
 		}
 	}
 	if named || len(record) < *first {

@@ -74,6 +74,8 @@ type source struct {
 	saved  string // path of the saved file; "": not saved
 	client *http.Client
 
+	internal func(netip.Addr) bool // isInternal
+
 	attempting sync.Mutex // locked during an attempt; guards what only attempts use:
 	decisions  decisions  // CrowdSec's
 	synced     bool       // CrowdSec may send changes only
@@ -148,7 +150,7 @@ func open(c Config, directory string) (*Feed, error) {
 		s := &source{
 			Source: src,
 			name:   src.String(),
-			client: newClient(src),
+			client: newClient(src, isInternal), internal: isInternal,
 		}
 		if directory != "" {
 			s.saved = filepath.Join(directory, c.Name, src.id())

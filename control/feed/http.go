@@ -14,6 +14,8 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -22,16 +24,48 @@ var (
 	errStall   = errors.New("stall")
 )
 
-// newClient returns the client for a source's requests.
-func newClient(s Source) *http.Client {
+// route is how a request reaches its answer: a server that a URL names must not send
+// weir to servers that only this host, or its network, can reach.
+type route struct {
+	redirected atomic.Bool
+	internal   atomic.Bool // the URL's own server is one of these
+}
+
+type routeKey struct{} // of a route, in a request's context
+
+// isInternal reports whether an address is not one of the Internet's.
+func isInternal(a netip.Addr) bool {
+	a = a.Unmap()
+	return !a.IsGlobalUnicast() || a.IsPrivate() || sharedSpace.Contains(a)
+}
+
+var sharedSpace = netip.MustParsePrefix("100.64.0.0/10") // RFC 6598
+
+// newClient returns the client for a source's requests. A redirect to an internal
+// address is followed only if the URL's own server has one; internal reports that, as
+// isInternal does.
+func newClient(s Source, internal func(netip.Addr) bool) *http.Client {
 	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.DialContext = (&net.Dialer{Timeout: s.ConnectTimeout}).DialContext
+	// The address is checked when it is connected to: a name may have another one
+	// each time it is looked up.
+	control := func(ctx context.Context, _, address string, _ syscall.RawConn) error {
+		r, _ := ctx.Value(routeKey{}).(*route)
+		to, err := netip.ParseAddrPort(address)
+		if r != nil && err == nil && r.redirected.Load() && !r.internal.Load() && internal(to.Addr()) {
+			return fail(BadStatus, "redirected to %v, an internal address", to.Addr())
+		}
+		return nil
+	}
+	t.DialContext = (&net.Dialer{Timeout: s.ConnectTimeout, ControlContext: control}).DialContext
 	t.TLSHandshakeTimeout = s.ConnectTimeout
 	// Some servers serve list.gz as list with a Content-Encoding; the checksum
 	// is that of the file as stored.
 	t.DisableCompression = s.proofs() != ""
 	return &http.Client{Transport: t, CheckRedirect: func(r *http.Request, via []*http.Request) error {
 		const most = 10 // the usual limit
+		if to, _ := r.Context().Value(routeKey{}).(*route); to != nil {
+			to.redirected.Store(true)
+		}
 		switch first := via[0]; {
 		case len(via) >= most:
 			return fail(BadStatus, "more than %d redirects", most)
@@ -50,8 +84,8 @@ func newClient(s Source) *http.Client {
 // get requests a URL. If the answer has status 200, the caller must close it;
 // for status 304 the error is errUnchanged. Errors of reading the answer are
 // failures, too.
-func (s *source) get(ctx context.Context, to string, known validator) (*answer, error) {
-	r, err := http.NewRequest(http.MethodGet, to, nil)
+func (s *source) get(ctx context.Context, at string, known validator) (*answer, error) {
+	r, err := http.NewRequest(http.MethodGet, at, nil)
 	if err != nil {
 		return nil, fail(Unreachable, "malformed URL") // not err, which contains it
 	}
@@ -68,7 +102,13 @@ func (s *source) get(ctx context.Context, to string, known validator) (*answer, 
 		r.Header.Set("If-Modified-Since", known.LastModified)
 	}
 
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectStart: s.connects})
+	to := &route{}
+	ctx = context.WithValue(ctx, routeKey{}, to)
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectStart: s.connects, GotConn: func(c httptrace.GotConnInfo) {
+		if server, err := netip.ParseAddrPort(c.Conn.RemoteAddr().String()); err == nil && !to.redirected.Load() && s.internal(server.Addr()) {
+			to.internal.Store(true)
+		}
+	}})
 	ctx, cancel := context.WithCancelCause(ctx)
 	a := &answer{
 		source: s,

@@ -50,7 +50,7 @@ func (f *reader) ipset(c *collector) error {
 			c.value(at, words[2])
 			return nil
 		default:
-			c.bad(at, string(text), fmt.Errorf("command %q", words[0]))
+			c.bad(at, string(text), fmt.Errorf("command %.60q", words[0]))
 			return nil
 		}
 	})

@@ -233,7 +233,7 @@ func (w *walker) scalar(t json.Token, paths [][]step) {
 		case len(p) > 0:
 			w.bad(at, fmt.Errorf("%s leads into %.60q", p[0], v))
 		case !text:
-			w.bad(at, fmt.Errorf("%s instead of a string with an address", v))
+			w.bad(at, fmt.Errorf("%.60s instead of a string with an address", v))
 		default:
 			w.value(at, v)
 		}

@@ -104,7 +104,7 @@ func (p *nftParser) set(name string) error {
 			return unexpected(err)
 		case t.is("{"):
 			if !typed || len(words) == 0 || words[0] != "elements" {
-				return fmt.Errorf("set %s: a block after %q, before a type or not of elements", name, words)
+				return fmt.Errorf("set %.60q: a block after %.60q, before a type or not of elements", name, strings.Join(words, " "))
 			}
 			if err := p.elements(read); err != nil {
 				return err

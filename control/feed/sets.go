@@ -18,14 +18,14 @@ func (w *wanted) set(name string, addresses bool) (bool, error) {
 	named := slices.Contains(w.names, name)
 	switch {
 	case named && !addresses:
-		return false, fmt.Errorf("set %s does not contain addresses", name)
+		return false, fmt.Errorf("set %.60s does not contain addresses", name)
 	case !named && (!addresses || len(w.names) > 0):
 		return false, nil
 	case !slices.Contains(w.seen, name):
 		w.seen = append(w.seen, name)
 	}
 	if len(w.names) == 0 && len(w.seen) > 1 {
-		return false, fmt.Errorf("several sets (%s): name those to read", strings.Join(w.seen, " and "))
+		return false, fmt.Errorf("several sets (%.120s): name those to read", strings.Join(w.seen, " and "))
 	}
 	return true, nil
 }
