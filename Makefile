@@ -163,6 +163,10 @@ test: setup ## run the tests (as root: without it, those that need the kernel sk
 test-long: setup ## run the tests with the long ones among them
 	WEIR_LONG=1 $(GOTEST) -timeout 60m ./...
 
+.PHONY: test-exhaustive
+test-exhaustive: ## ask filters of every address, hashes of every pair in reach (an hour)
+	WEIR_EXHAUSTIVE=1 $(GOTEST) -timeout 4h ./filter/hash ./filter/quotient
+
 .PHONY: test-kernels
 test-kernels: ## run the kernel's tests on Debian's kernels, 5.10 and later, and write docs/kernels.md
 	tests/kernels/run

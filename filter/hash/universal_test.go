@@ -345,25 +345,27 @@ func differences(t *testing.T, r *rand.Rand, secrets int, pairs []pair) {
 	}
 }
 
-func long() bool { return os.Getenv("WEIR_LONG") == "1" }
+// secrets returns how many secrets a test draws.
+func secrets(short, long, exhaustive int) int {
+	switch {
+	case os.Getenv("WEIR_EXHAUSTIVE") == "1":
+		return exhaustive
+	case os.Getenv("WEIR_LONG") == "1":
+		return long
+	}
+	return short
+}
 
 // The pairs that XXH64 does not survive: 10⁷ secrets with WEIR_LONG=1.
 func TestSecretCannotBeAimedAt(t *testing.T) {
-	secrets := 200_000
-	if long() {
-		secrets = 10_000_000
-	}
 	r := newRand(t)
-	differences(t, r, secrets, append(certain(), likely(r, 8)...))
+	differences(t, r, secrets(200_000, 10_000_000, 10_000_000), append(certain(), likely(r, 8)...))
 }
 
 // Inputs that differ in one bit: each of them, in a random input and in zeros.
-// 10⁶ secrets with WEIR_LONG=1.
+// 10⁶ secrets with WEIR_EXHAUSTIVE=1.
 func TestSecretDiffersByOneBit(t *testing.T) {
-	r, secrets := newRand(t), 4096
-	if long() {
-		secrets = 1_000_000
-	}
+	r, draws := newRand(t), secrets(4096, 50_000, 1_000_000)
 	for _, length := range lengths {
 		t.Run(fmt.Sprint(length), func(t *testing.T) {
 			var pairs []pair
@@ -374,18 +376,15 @@ func TestSecretDiffersByOneBit(t *testing.T) {
 					pairs = append(pairs, pair{fmt.Sprintf("bit %d", bit), a, b})
 				}
 			}
-			differences(t, r, secrets, pairs)
+			differences(t, r, draws, pairs)
 		})
 	}
 }
 
 // Inputs that differ in two words, by ±2ʲ each or in a bit each: a sample, or
-// all of them with WEIR_LONG=1.
+// all of them with WEIR_EXHAUSTIVE=1.
 func TestSecretDiffersInTwoWords(t *testing.T) {
-	r, share := newRand(t), 400
-	if long() {
-		share = math.MaxInt
-	}
+	r, share := newRand(t), secrets(400, 4000, math.MaxInt)
 	for _, length := range lengths {
 		t.Run(fmt.Sprint(length), func(t *testing.T) {
 			var pairs []pair
