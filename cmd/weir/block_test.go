@@ -32,6 +32,10 @@ type fakeDaemon struct {
 	multicast api.Multicast
 	err       error
 
+	pages        []api.Entries
+	askedEntries []api.EntriesQuestion
+	leftOut      int
+
 	changed          api.Change
 	changedMulticast api.MulticastChange
 }
@@ -54,6 +58,19 @@ func (d *fakeDaemon) Change(_ context.Context, c api.Change) (api.Changed, error
 }
 
 func (d *fakeDaemon) Lists() []api.List { return d.lists }
+
+func (d *fakeDaemon) Entries(_ context.Context, asked api.EntriesQuestion) (api.Entries, error) {
+	d.askedEntries = append(d.askedEntries, asked)
+	return d.pages[min(len(d.askedEntries), len(d.pages))-1], d.err
+}
+
+func (d *fakeDaemon) Flush(_ context.Context, list string) (api.Changed, error) {
+	return api.Changed{List: list, Removed: 1234}, d.err
+}
+
+func (d *fakeDaemon) Export(_ context.Context, list, format string) (api.Export, error) {
+	return api.Export{Text: strings.NewReader(list + " as " + format + "\n"), LeftOut: d.leftOut}, d.err
+}
 
 func (d *fakeDaemon) Refresh(_ context.Context, list string) ([]api.FetchOutcome, error) {
 	o, ok := d.outcomes[list]

@@ -3,6 +3,7 @@ package main
 import (
 	"io"
 	"maps"
+	"math"
 	"net"
 	"slices"
 	"strings"
@@ -57,6 +58,8 @@ func completeWords(c *cobra.Command) {
 		switch argument, _ := pflag.UnquoteUsage(f); {
 		case f.Name == "iface":
 			complete = completeInterface
+		case f.Name == "list":
+			complete = completeLists(math.MaxInt)
 		case slices.Contains([]string{"file", "directory", "path", "list"}, argument):
 			return // by files
 		}
@@ -70,7 +73,7 @@ func completeWords(c *cobra.Command) {
 }
 
 // takesFiles are the commands whose arguments are files or directories.
-var takesFiles = map[string]bool{"check": true, "diff": true, "replay": true, "trace": true, "share": true}
+var takesFiles = map[string]bool{"check": true, "diff": true, "replay": true, "trace": true, "share": true, "import": true}
 
 // completeInterface completes the last of the names that commas join.
 func completeInterface(_ *cobra.Command, _ []string, begun string) (names []string, _ cobra.ShellCompDirective) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"text/tabwriter"
 	"time"
 
@@ -149,6 +150,7 @@ func newRefresh() *cobra.Command {
 shows the results. If a source fails, its old contents stay active.`,
 		Example: `  weir refresh
   weir refresh drop scanners`,
+		ValidArgsFunction: completeLists(math.MaxInt),
 	}
 	socketFlag(c.Flags(), &socket)
 	asJSON := jsonFlag(c)

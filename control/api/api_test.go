@@ -410,6 +410,9 @@ type (
 		Explain(context.Context, []engine.Question) ([]engine.Answer, error)
 		Lists() []List
 		Change(context.Context, Change) (Changed, error)
+		Entries(context.Context, EntriesQuestion) (Entries, error)
+		Flush(ctx context.Context, list string) (Changed, error)
+		Export(ctx context.Context, list, format string) (Export, error)
 		Refresh(ctx context.Context, list string) ([]FetchOutcome, error)
 		Reload(context.Context) (Reloaded, error)
 		Multicast() (Multicast, error)

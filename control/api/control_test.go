@@ -28,6 +28,8 @@ type control struct {
 	reloaded  Reloaded
 	answers   []engine.Answer
 	multicast Multicast
+	entries   Entries
+	export    Export
 	err       error
 
 	mu    sync.Mutex
@@ -50,6 +52,19 @@ func (c *control) Change(_ context.Context, change Change) (Changed, error) {
 }
 
 func (c *control) Lists() []List { return c.lists }
+
+func (c *control) Entries(_ context.Context, asked EntriesQuestion) (Entries, error) {
+	return c.entries, c.ask(asked)
+}
+
+func (c *control) Flush(ctx context.Context, list string) (Changed, error) {
+	caller, _ := CallerOf(ctx)
+	return Changed{List: list, Removed: 3}, c.ask([]any{"flush", list, caller})
+}
+
+func (c *control) Export(_ context.Context, list, format string) (Export, error) {
+	return c.export, c.ask([]string{"export", list, format})
+}
 
 func (c *control) Refresh(_ context.Context, list string) ([]FetchOutcome, error) {
 	return c.outcomes, c.ask("refresh " + list)
@@ -240,7 +255,7 @@ func TestOtherRefusals(t *testing.T) {
 		status             int
 		want, allow        string
 	}{
-		{"wrong method", "PUT", entriesPath, &control{}, 405, "use POST, DELETE", "POST, DELETE"},
+		{"wrong method", "PUT", entriesPath, &control{}, 405, "use POST, DELETE, GET", "POST, DELETE, GET"},
 		{"wrong method, with a name", "GET", "/v1/lists/drop/refresh", &control{}, 405, "use POST", "POST"},
 		{"no name", "POST", "/v1/lists/x", &control{}, 404, "there is no /v1/lists/x here", ""},
 		{"no question", "GET", explainPath, &control{}, 400, "?q=192.0.2.1", ""},

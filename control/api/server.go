@@ -38,6 +38,12 @@ type Daemon interface {
 	// Change adds or removes entries. When it returns without an error, that is
 	// durable; with one, nothing has changed.
 	Change(context.Context, Change) (Changed, error)
+	// Entries returns a page of manual entries.
+	Entries(context.Context, EntriesQuestion) (Entries, error)
+	// Flush removes all manual entries of a list, as Change does.
+	Flush(ctx context.Context, list string) (Changed, error)
+	// Export returns all active entries of a list, in one of the formats.
+	Export(ctx context.Context, list, format string) (Export, error)
 	// Refresh reads the sources of a list now, "" for those of all lists. It
 	// fails only if they could not be tried.
 	Refresh(ctx context.Context, list string) ([]FetchOutcome, error)

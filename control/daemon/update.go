@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"weir/control/api"
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/feed"
@@ -133,7 +134,7 @@ func (d *Daemon) linger(l *managedList, left *list.Set) (stay engine.Change, err
 	rule.Contents = left
 	for k := range rule.All() {
 		e := journal.Entry{
-			List: l.Name, Allow: l.Action == config.Allow, Key: k, Added: now, Expires: expires(now, time.Duration(l.TTL)), Reason: "left the feed",
+			List: l.Name, Allow: l.Action == config.Allow, Key: k, Added: now, Expires: expires(now, time.Duration(l.TTL)), Reason: reasonLeft, UID: api.NoUID,
 		}
 		keys = append(keys, k)
 		if by, ok := d.journal.Get(l.Name, k); ok && (by.Expires.IsZero() || by.Expires.After(e.Expires)) {

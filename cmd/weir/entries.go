@@ -1,0 +1,353 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"weir/control/api"
+	"weir/control/feed"
+	"weir/control/list"
+)
+
+func newEntries() *cobra.Command {
+	var socket string
+	var asked api.EntriesQuestion
+	c := &cobra.Command{
+		Use:   "entries [LIST]",
+		Short: "Show manual entries: when they expire, who added them, and why",
+		Long: `Shows the entries of the running weir that were added with weir block, allow and
+import, of one list or of all, sorted by list and entry. Those that have left a
+feed and stay for the ttl of its list are among them, by "feed"; --manual leaves
+them out. What feeds list now is shown by weir export.`,
+		Example: `  weir entries
+  weir entries manual --expiring 1h
+  weir entries --json | jq -r '.entries[] | select(.user == "fail2ban").entry'`,
+		ValidArgsFunction: completeLists(1),
+	}
+	f := c.Flags()
+	durationFlag(f, &asked.Expiring, "expiring", 0, "only entries that expire within this `time`, as in 1h")
+	f.BoolVar(&asked.Manual, "manual", false, "without entries that have left a feed")
+	socketFlag(f, &socket)
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return usageError{fmt.Errorf("%q: one list at most", args[1])}
+		}
+		if len(args) == 1 {
+			asked.List = args[0]
+		}
+		if asked.Expiring < 0 || c.Flags().Changed("expiring") && asked.Expiring == 0 {
+			return usageError{errors.New("--expiring: want more than 0")}
+		}
+		show := printPages
+		if *asJSON {
+			show = printPagesJSON
+		}
+		return show(c.OutOrStdout(), entryPages(c.Context(), api.Dial(socket), asked))
+	}
+	return c
+}
+
+// pages calls fn for each page of entries.
+type pages func(fn func([]api.Entry) error) error
+
+func entryPages(ctx context.Context, client *api.Client, asked api.EntriesQuestion) pages {
+	asked.Limit = api.MaxPage
+	return func(fn func([]api.Entry) error) error {
+		for {
+			page, err := client.Entries(ctx, asked)
+			if err != nil {
+				return err
+			}
+			if err := fn(page.Entries); err != nil || page.Next == "" {
+				return err
+			}
+			if err := asked.After.UnmarshalText([]byte(page.Next)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func printPages(out io.Writer, all pages) error {
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	const row = "%s\t%s\t%s\t%s\t%s\t%s\n"
+	fmt.Fprintf(t, row, "list", "entry", "expires", "added", "by", "reason")
+	err := all(func(page []api.Entry) error {
+		now := time.Now()
+		for _, e := range page {
+			expires := "never"
+			if e.Expires != nil {
+				expires = due(e.Expires, now)
+			}
+			fmt.Fprintf(t, row, e.List, e.Entry, expires, relative(&e.Added, now), addedBy(e), e.Reason)
+		}
+		return t.Flush() // pages are aligned one by one
+	})
+	return errors.Join(err, t.Flush())
+}
+
+// addedBy says who added an entry.
+func addedBy(e api.Entry) string {
+	switch {
+	case !e.Manual:
+		return "feed"
+	case e.UID == nil:
+		return "remote"
+	case e.User == "":
+		return fmt.Sprintf("uid %d", *e.UID)
+	}
+	return fmt.Sprintf("%s (%d)", e.User, *e.UID)
+}
+
+// printPagesJSON prints an object with an entry per line, which need not fit
+// into memory.
+func printPagesJSON(out io.Writer, all pages) error {
+	w := bufio.NewWriter(out)
+	before := `{"entries": [`
+	err := all(func(page []api.Entry) error {
+		for _, e := range page {
+			text, err := json.Marshal(e)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(w, "%s\n%s", before, text)
+			before = ","
+		}
+		return nil
+	})
+	if err != nil {
+		return errors.Join(err, w.Flush())
+	}
+	if before != "," {
+		fmt.Fprint(w, before)
+	}
+	fmt.Fprintln(w, "\n]}")
+	return w.Flush()
+}
+
+func newFlush() *cobra.Command {
+	var socket string
+	c := &cobra.Command{
+		Use:   "flush LIST",
+		Short: "Remove all manual entries of a list",
+		Long: `Removes all manual entries of a list of the running weir, at once and without a
+question. What its feed lists stays. To have them back later, save them first
+with weir export or weir entries --json.`,
+		Example: `  weir flush manual`,
+		Args:    theArgs("LIST"), ValidArgsFunction: completeLists(1),
+	}
+	socketFlag(c.Flags(), &socket)
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		changed, err := api.Dial(socket).Flush(c.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return printJSON(c.OutOrStdout(), changed)
+		}
+		fmt.Fprintf(c.OutOrStdout(), "removed from list %s: %s\n", changed.List, humanize.Comma(int64(changed.Removed)))
+		return nil
+	}
+	return c
+}
+
+// formatNames are the formats of weir export and import.
+var formatNames = []string{api.FormatPlain, api.FormatIPSet, api.FormatNFT}
+
+const formatUsage = "`format`: plain (an entry per line), ipset (as of ipset save) or nft"
+
+func checkFormat(name string) error {
+	for _, known := range formatNames {
+		if name == known {
+			return nil
+		}
+	}
+	return usageError{fmt.Errorf("--format %q: want %s", name, strings.Join(formatNames, ", "))}
+}
+
+func newExport() *cobra.Command {
+	var socket, format string
+	c := &cobra.Command{
+		Use:   "export LIST [--format plain|ipset|nft]",
+		Short: "Print all active entries of a list",
+		Long: `Prints all active entries of a list of the running weir, of its feed and manual
+ones: as a list, for ipset restore, or for nft -f. The latter two have a set for
+IPv4 and one for IPv6, LIST-4 and LIST-6. They cannot express flows, nor entries
+for one direction where the list has both; where such entries are left out, the
+exit code is 1.`,
+		Example: `  weir export manual
+  weir export drop --format ipset | ipset restore
+  weir export drop --format nft | nft -f -`,
+		Args: theArgs("LIST"), ValidArgsFunction: completeLists(1),
+	}
+	c.Flags().StringVar(&format, "format", api.FormatPlain, formatUsage)
+	socketFlag(c.Flags(), &socket)
+	choices(c, "format", formatNames...)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := checkFormat(format); err != nil {
+			return err
+		}
+		leftOut, err := api.Dial(socket).Export(c.Context(), args[0], format, c.OutOrStdout())
+		if err == nil && leftOut > 0 {
+			err = fmt.Errorf("entries that format %s cannot express were left out: %s; --format plain has them", format, humanize.Comma(int64(leftOut)))
+		}
+		return err
+	}
+	return c
+}
+
+// maxImport bounds the text of an import, in bytes. The API takes less.
+const maxImport = 256 << 20
+
+func newImport() *cobra.Command {
+	var socket, format string
+	var ttl time.Duration
+	var sets []string
+	change := api.Change{Import: true}
+	c := &cobra.Command{
+		Use:   "import LIST FILE|- [--format plain|ipset|nft]",
+		Short: "Add the entries of a file to a list",
+		Long: `Adds the entries of a file, or of standard input, to a list of the running weir:
+all of them, or none if one is wrong. When the command returns they are active,
+and will be after a restart. Entries that were there already take the new TTL
+and reason. The file may be compressed. Timeouts in it are ignored: use --ttl.`,
+		Example: `  weir import manual blocked.txt --ttl 1d --reason 'incident 42'
+  ipset save blacklist | weir import manual - --format ipset
+  nft list ruleset | weir import manual - --format nft --set drop-4,drop-6`,
+		Args: theArgs("LIST", "FILE"), ValidArgsFunction: completeLists(1),
+	}
+	f := c.Flags()
+	f.StringVar(&format, "format", api.FormatPlain, formatUsage)
+	listFlag(f, "set", "`name` of a set to read, for ipset and nft (default the only one)", func(name string) error {
+		sets = append(sets, name)
+		return nil
+	})
+	durationFlag(f, &ttl, "ttl", 0, "`time` after which the entries expire, as in 90s, 12h or 1d; 0: never")
+	f.StringVar(&change.Reason, "reason", "", "`text` that says why: weir entries and explain show it")
+	socketFlag(f, &socket)
+	asJSON := jsonFlag(c)
+	choices(c, "format", formatNames...)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := checkFormat(format); err != nil {
+			return err
+		}
+		if len(sets) > 0 && format == api.FormatPlain {
+			return usageError{errors.New("--set goes with --format ipset and nft")}
+		}
+		change.List, change.TTL = args[0], ttl.Seconds()
+		var err error
+		if change.Entries, err = readImport(c, args[1], format, sets); err != nil {
+			return err
+		}
+		client := api.Dial(socket)
+		if change.Action, err = actionOf(c.Context(), client, change.List); err != nil {
+			return err
+		}
+		changed, err := client.Change(c.Context(), change)
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return printJSON(c.OutOrStdout(), changed)
+		}
+		printChanged(c.OutOrStdout(), change, changed)
+		return nil
+	}
+	return c
+}
+
+// readImport reads the entries of a file, "-" for standard input, and reports the
+// lines that are wrong.
+func readImport(c *cobra.Command, path, format string, sets []string) ([]string, error) {
+	name, in := path, c.InOrStdin()
+	if path == "-" {
+		name = stdinName
+	} else {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
+	}
+	kind := map[string]feed.Kind{api.FormatPlain: feed.Plain, api.FormatIPSet: feed.IPSet, api.FormatNFT: feed.NFTables}[format]
+	read, report, err := feed.Read(name, in, feed.Format{Kind: kind, Sets: sets}, maxImport, list.Options{MaxBad: -1})
+	for _, bad := range report.Errors {
+		fmt.Fprintln(c.ErrOrStderr(), bad.Error())
+	}
+	switch {
+	case report.Bad > 0:
+		return nil, fmt.Errorf("%s: bad lines: %d; nothing was changed", name, report.Bad)
+	case err != nil:
+		return nil, fmt.Errorf("%w; nothing was changed", err)
+	case read.Len() == 0:
+		return nil, fmt.Errorf("%s: no entries", name)
+	}
+	entries := make([]string, 0, read.Len())
+	for _, p := range read.V4 {
+		entries = append(entries, p.String())
+	}
+	for _, p := range read.V6 {
+		entries = append(entries, list.V6Of(p).String())
+	}
+	for _, k := range read.Flows {
+		entries = append(entries, k.String())
+	}
+	return entries, nil
+}
+
+// actionOf returns the action of a list.
+func actionOf(ctx context.Context, client *api.Client, name string) (string, error) {
+	all, err := client.Lists(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, l := range all.Lists {
+		if l.Name == name {
+			return l.Action, nil
+		}
+	}
+	return "", fmt.Errorf("%w: %q", api.ErrNoList, name)
+}
+
+// completeLists completes the first arguments, most at most, with the names of the
+// running weir's lists, and those that follow with files.
+func completeLists(most int) cobra.CompletionFunc {
+	return func(c *cobra.Command, args []string, begun string) (names []string, _ cobra.ShellCompDirective) {
+		if len(args) >= most {
+			if takesFiles[c.Name()] {
+				return nil, cobra.ShellCompDirectiveDefault
+			}
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		socket, err := c.Flags().GetString("socket")
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		all, err := api.Dial(socket).Lists(ctx)
+		if err != nil { // there is nothing to complete
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		for _, l := range all.Lists {
+			if strings.HasPrefix(l.Name, begun) {
+				names = append(names, cobra.CompletionWithDesc(l.Name, l.Action))
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
