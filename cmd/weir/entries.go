@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -170,10 +171,8 @@ var formatNames = []string{api.FormatPlain, api.FormatIPSet, api.FormatNFT}
 const formatUsage = "`format`: plain (an entry per line), ipset (as of ipset save) or nft"
 
 func checkFormat(name string) error {
-	for _, known := range formatNames {
-		if name == known {
-			return nil
-		}
+	if slices.Contains(formatNames, name) {
+		return nil
 	}
 	return usageError{fmt.Errorf("--format %q: want %s", name, strings.Join(formatNames, ", "))}
 }

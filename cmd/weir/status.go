@@ -334,7 +334,9 @@ func daemonsOf(before []attach.Status, detached []attach.Interface) []daemonOf {
 			all = append(all, daemonOf{PID: a.PID, Service: serviceOf(a.PID), Running: true})
 		}
 	}
-	for deadline := time.Now().Add(endsWithin); ; time.Sleep(20 * time.Millisecond) {
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for deadline := time.Now().Add(endsWithin); ; <-look.C {
 		left := false
 		for i := range all {
 			all[i].Running = attach.Alive(all[i].PID)

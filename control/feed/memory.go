@@ -44,7 +44,7 @@ func memory() int64 {
 	most := int64(math.MaxInt64)
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {
-		most = int64(uint64(info.Totalram) * uint64(info.Unit))
+		most = int64(info.Totalram) * int64(info.Unit)
 	}
 	groups, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
