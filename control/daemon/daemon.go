@@ -57,6 +57,7 @@ type Daemon struct {
 	manager *serve.Manager
 	attach  *attach.Manager
 
+	loadTime  time.Duration // of Start
 	began     time.Time
 	prepared  *Prepared // the active configuration
 	engine    *engine.Generation
@@ -149,7 +150,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	}
 	d.began, d.prepared, d.engine, d.number = began, p, e, 1
 	d.observers.observe(p, d.hub, d.o.Log)
-	d.announce("filtering", began)
+	d.loadTime = time.Since(began)
 	d.record.loaded(false, began, nil)
 	d.note()
 	return nil
@@ -180,7 +181,7 @@ func (d *Daemon) build(p *Prepared) (*engine.Generation, attach.Metadata, error)
 }
 
 // announce logs what is active.
-func (d *Daemon) announce(what string, began time.Time) {
+func (d *Daemon) announce(what string, took time.Duration) {
 	m := d.attach.Metadata()
 	d.o.Log.Info(what,
 		"interfaces", d.attach.Names(),
@@ -190,7 +191,7 @@ func (d *Daemon) announce(what string, began time.Time) {
 		"monitor", m.Monitor,
 		"kernel_bytes", m.KernelBytes,
 		"false_positive_rate", fmt.Sprintf("%.2g", m.FalsePositiveRate),
-		"load_time", time.Since(began).Round(time.Millisecond).String())
+		"load_time", took.Round(time.Millisecond).String())
 }
 
 // Run filters, reads the feeds, and answers commands until ctx is done. Each
@@ -207,6 +208,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	}()
 	all.Go(func() { d.hub.Run(ctx) })
 	all.Go(d.serveConfig().Run(ctx, d, d.o.Log))
+	d.announce("filtering", d.loadTime) // and answering
 	d.followFeeds()
 	now := time.Now()
 	d.record.config.Last, d.record.config.LastDone, d.record.config.Done = now, now, 1

@@ -327,7 +327,7 @@ func (d *Daemon) activate(next *Prepared, recorder *digests.Recorder) (err error
 	d.prepared, d.engine = next, e
 	d.number++
 	d.observers.observe(next, d.hub, d.o.Log)
-	d.announce("reloaded", began)
+	d.announce("reloaded", time.Since(began))
 	if err := old.Close(); err != nil {
 		d.o.Log.Error("close the last engine: " + err.Error())
 	}

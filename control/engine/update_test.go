@@ -176,7 +176,7 @@ func TestKeysOfList(t *testing.T) {
 			want = append(want, l.Keys(p.Prefix())...)
 		}
 		want = append(want, l.Keys(e.V6[0])...)
-		l.Contents = list.Entries{V4: slices.Clone(e.V4), V6: e.V6, Flows: e.Flows}.Set()
+		l.Contents = list.Entries{V4: slices.Clone(e.V4), V6: e.V6, Flows: slices.Clone(e.Flows)}.Set()
 		got := slices.Collect(l.All())
 		slices.SortFunc(got, key.Key.Compare)
 		slices.SortFunc(want, key.Key.Compare)

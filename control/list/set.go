@@ -90,7 +90,7 @@ func newPrefixes[P Prefix[P]](plain, src, dst []P) (p Prefixes[P]) {
 }
 
 // SetOf returns the set of the entries with exactly these keys.
-func SetOf(keys ...key.Key) *Set { return Entries{Flows: keys}.Set() }
+func SetOf(keys ...key.Key) *Set { return Entries{Flows: slices.Clone(keys)}.Set() }
 
 // Len returns the number of entries.
 func (s *Set) Len() int {

@@ -368,8 +368,8 @@ func TestKilledAndAdopted(t *testing.T) {
 	weir(t, 0, "detach", "--pins", g.pins)
 	d.wait("detached by somebody else")
 	d.Wait()
-	if code := d.ProcessState.ExitCode(); code != 1 {
-		t.Errorf("with nothing left to filter: exit code %d, want 1", code)
+	if code := d.ProcessState.ExitCode(); code != 0 { // or a service would start it again
+		t.Errorf("with nothing left to filter: exit code %d, want 0", code)
 	}
 }
 

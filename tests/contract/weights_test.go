@@ -74,7 +74,7 @@ func testWeights(t *testing.T, mode membership.Mode, bitsPerKey float64) {
 			entries.Flows = append(entries.Flows, own[r.IntN(len(own))])
 		}
 	}
-	g, k := engines(t, []engine.List{{Name: "block", Contents: entries.Set()}}, engine.Config{Mode: mode, BitsPerKey: bitsPerKey, Telemetry: engine.Telemetry{Hot: packets}})
+	g, k := engines(t, []engine.List{{Name: "block", Contents: list.SetOf(entries.Flows...)}}, engine.Config{Mode: mode, BitsPerKey: bitsPerKey, Telemetry: engine.Telemetry{Hot: packets}})
 	seen := map[string]int{}
 	decide := func(i int) verdict.Outcome {
 		t.Helper()

@@ -69,6 +69,7 @@ func TestSocket(t *testing.T) {
 		d := g.run("weir")
 		d.start()
 		d.filtering()
+		d.read = 0 // it listens before it says that it filters
 		d.wait("API socket unavailable, retrying", g.socket, c.says)
 		g.filters(c.name, []string{"10.0.0.1"}, []string{"10.0.0.2"})
 		if c.name != "another listens" { // that answers nothing at all
@@ -91,6 +92,7 @@ func TestLateAddress(t *testing.T) {
 	d := g.run("weir")
 	g.B.In(t, d.start)
 	d.filtering()
+	d.read = 0 // it listens before it says that it filters
 	d.wait("metrics listener unavailable, retrying", address, "cannot assign requested address")
 	g.filters("no address", []string{"10.0.0.1"}, []string{"10.0.0.2"})
 	g.B.In(t, func() {
