@@ -122,7 +122,7 @@ func testDeb(t *testing.T, deb string) {
 	if names := missing(found); len(names) > 0 {
 		t.Errorf("misses %q of %q", names, found)
 	}
-	if got := strings.TrimSpace(output(t, exec.Command(filepath.Join(dir, "usr/bin/weir"), "version"))); got != "weir v1.2.3-4-gabc" {
+	if got := strings.TrimSpace(output(t, exec.Command(filepath.Join(dir, "usr/bin/weir"), "version"))); !strings.HasPrefix(got, "weir v1.2.3-4-gabc\ncommit ") {
 		t.Errorf("got %q", got)
 	}
 	if link, err := os.ReadFile(filepath.Join(dir, "usr/share/zsh/vendor-completions/_weir")); err != nil || len(link) == 0 {
