@@ -77,7 +77,7 @@ func defaultMaxBad() quantity.Share {
 	return l.MaxBad
 }
 
-// attachFlags adds the flags that say where to filter, and what to do besides.
+// attachFlags adds the flags that say where to filter, and what else to do.
 func (v *configFlags) attachFlags(c *cobra.Command) {
 	f, conf := v.flags, &v.config
 	f.StringSliceVar(&v.ifaces, "iface", nil, "`interfaces` to filter on, joined by commas; globs also cover interfaces created later")

@@ -126,7 +126,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 		return err
 	}
 	d.observers.trackerSeed, d.observers.digestSeed = inherited.TrackerSeed, inherited.DigestSeed
-	p, err := prepare(ctx, c, preparation{log: d.o.Log, journal: d.journal, read: readUnknown, progress: d.o.Progress})
+	p, err := prepare(ctx, c, preparation{log: d.o.Log, journal: d.journal, progress: d.o.Progress})
 	if err != nil {
 		return err
 	}

@@ -64,22 +64,13 @@ func (l *managedList) rule() engine.List {
 	return engine.List{Name: l.Name, Allow: l.Action == config.Allow, Direction: l.Direction}
 }
 
-// reading says which sources preparation reads.
-type reading uint8
-
-const (
-	readLocal   reading = iota // files and directories
-	readUnknown                // those of which nothing is known
-)
-
 // preparation says how a configuration is prepared.
 type preparation struct {
 	log      *slog.Logger
 	journal  *journal.Journal
 	last     *Prepared // whose feeds go on where they are the same; nil: none
-	read     reading
-	reload   bool // files and directories are read again
-	readOnly bool // nothing is saved
+	reload   bool      // files and directories are read again
+	readOnly bool      // only files and directories are read, and nothing is saved
 	progress *feed.Progress
 }
 
@@ -97,7 +88,7 @@ func Prepare(ctx context.Context, c *config.Config, log *slog.Logger, progress *
 			return nil, err
 		}
 	}
-	return prepare(ctx, c, preparation{log: log, journal: j, read: readLocal, readOnly: true, progress: progress})
+	return prepare(ctx, c, preparation{log: log, journal: j, readOnly: true, progress: progress})
 }
 
 func prepare(ctx context.Context, c *config.Config, how preparation) (*Prepared, error) {
@@ -164,9 +155,9 @@ func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[stri
 			wait = ctx
 		}
 		switch {
-		case f.Local() && (how.read == readLocal || how.reload || f.Contents().Len() == 0):
+		case f.Local() && (how.readOnly || how.reload || f.Contents().Len() == 0):
 			all.Go(func() { _, _ = f.Fetch(wait) }) // Status has the outcome
-		case how.read == readUnknown && f.Contents().Len() == 0 && !known:
+		case !how.readOnly && f.Contents().Len() == 0 && !known:
 			how.log.Info(fmt.Sprintf("waiting up to %v for the first fetch", firstFetch), "list", l.Name)
 			all.Go(func() { _, _ = f.Fetch(wait) })
 		}
@@ -177,7 +168,7 @@ func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[stri
 	}
 	for _, l := range c.Lists {
 		if f := feeds[l.Name]; f != nil && l.Required && !how.last.has(l.Name) {
-			if err := unread(f, how.read == readLocal); err != nil {
+			if err := unread(f, how.readOnly); err != nil {
 				return nil, err
 			}
 		}

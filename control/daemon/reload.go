@@ -25,7 +25,7 @@ func (d *Daemon) Reload(ctx context.Context) (r api.Reloaded, err error) {
 	d.notified(d.manager.Reloading())
 	// Sources may take their time, which Run's goroutine does not have.
 	var feeds map[string]*feed.Feed
-	how := preparation{log: d.o.Log, journal: d.journal, last: last, read: readUnknown, reload: true, progress: d.o.Progress}
+	how := preparation{log: d.o.Log, journal: d.journal, last: last, reload: true, progress: d.o.Progress}
 	c, err := d.o.Config.Read()
 	if err == nil {
 		feeds, err = openFeeds(ctx, c, how)
