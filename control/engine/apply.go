@@ -35,8 +35,8 @@ func With(lists []List, changes []Change) (next []List, n int, err error) {
 // No packet that is listed before and after passes meanwhile.
 //
 // Apply changes all or nothing. Where the changes do not fit, it fails with
-// membership.ErrNoRoom, ErrFull or ErrCollision, and the answer is to build the
-// next generation, of [With] the changes.
+// membership.ErrNoRoom or ErrFull, and the answer is to build the next generation,
+// of [With] the changes.
 func (g *Generation) Apply(changes []Change) (n int, err error) {
 	lists, n, err := With(g.index.lists, changes)
 	if err != nil || n == 0 {

@@ -83,8 +83,8 @@ func Reference(lists []List, c Config) (*Generation, error) {
 	return build(lists, c, false)
 }
 
-// seeds bounds the attempts to build. Two keys of 10M collide once in hundreds of
-// thousands of builds; another seed parts them.
+// seeds bounds the attempts to build. A table that is planned at
+// membership.TableFill practically never becomes full.
 const seeds = 4
 
 func build(lists []List, c Config, inKernel bool) (*Generation, error) {
@@ -98,7 +98,7 @@ func build(lists []List, c Config, inKernel bool) (*Generation, error) {
 		if g, err = buildUnder(newSeed(), lists, c, inKernel); err == nil {
 			return g, nil
 		}
-		if !errors.Is(err, membership.ErrCollision) && !errors.Is(err, membership.ErrFull) {
+		if !errors.Is(err, membership.ErrFull) {
 			break
 		}
 	}

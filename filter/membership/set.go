@@ -185,8 +185,8 @@ func mark6(a netip.Addr, side int) key.Key {
 }
 
 // Add adds a key with a list number of 1 … MaxList. The change takes effect
-// immediately. Add returns ErrNoRoom, ErrFull or ErrCollision, and then changes
-// nothing. A key must not be added twice.
+// immediately. Add returns ErrNoRoom or ErrFull, and then changes nothing. A
+// key must not be added twice.
 func (s *Set) Add(k key.Key, list uint16) error {
 	gate, ok := s.gate(k.Shape)
 	if !ok || s.len >= s.Capacity {
@@ -223,7 +223,9 @@ func (s *Set) Remove(k key.Key) bool {
 		return false
 	}
 	s.cascade.Remove(h)
-	s.lower(h, 0)
+	if _, shared := s.table.Find(h); !shared { // else Settle lowers it
+		s.lower(h, 0)
+	}
 	s.keys[k.Shape]--
 	s.len--
 	return true

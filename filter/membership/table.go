@@ -16,12 +16,9 @@ const (
 	MaxList = 1<<16 - 1
 )
 
-// Errors of Insert. They leave the table unchanged; the remedy is the next
-// generation, larger and with another seed.
-var (
-	ErrFull      = errors.New("membership: table full")
-	ErrCollision = errors.New("membership: two keys have the same fingerprint in the same bucket")
-)
+// ErrFull is the error of Insert. It leaves the table unchanged; the remedy is
+// the next generation, larger and with another seed.
+var ErrFull = errors.New("membership: table full")
 
 // evictionDepth is the maximum length of a chain of evictions. With eight slots
 // a bucket, depth 3 reaches hundreds of buckets, enough for more than 95 %
@@ -37,9 +34,14 @@ const evictionDepth = 3
 // to its second, and the copy is written before the original is overwritten: a
 // reader that looks into the first bucket, then the second, finds a present key
 // at every instant. Calls that write must be serialised.
+//
+// Keys with the same fingerprint in the same pair of buckets cannot be
+// distinguished. They share a slot, which stays until the last of them is
+// deleted, and has the list number that was set last.
 type Table struct {
 	slots   []uint64
-	moved   []uint64 // a bit for each slot: its key is in its second bucket
+	moved   []uint64    // a bit for each slot: its key must stay, since it is in its second bucket or shares the slot
+	sharing map[int]int // by slot, how many keys share it beyond the first
 	buckets uint32
 	len     int
 }
@@ -50,6 +52,7 @@ func NewTable(slots []uint64) *Table {
 	return &Table{
 		slots:   slots,
 		moved:   make([]uint64, (len(slots)+63)/64),
+		sharing: make(map[int]int),
 		buckets: uint32(len(slots) / BucketSlots),
 	}
 }
@@ -102,15 +105,20 @@ func (t *Table) second(bucket uint32, fp uint64) uint32 {
 }
 
 // Insert adds the key with hash h and a list number, 1 … MaxList. It returns
-// ErrFull or ErrCollision.
+// ErrFull if there is no room.
 func (t *Table) Insert(h uint64, list uint16) error {
 	if t.buckets == 0 {
 		return ErrFull
 	}
-	if _, ok := t.find(h); ok {
-		return ErrCollision
-	}
 	fp := h & fingerprintMask
+	if i, ok := t.find(h); ok {
+		// The first bucket of one key may be the second one of the other, whose
+		// reader would miss a copy that is made there.
+		t.put(i, uint64(list)<<fingerprintBits|fp, true)
+		t.sharing[i]++
+		t.len++
+		return nil
+	}
 	first := hash.Reduce(h, t.buckets)
 	second := t.second(first, fp)
 	i, moved := t.free(first), false
@@ -191,9 +199,17 @@ func (t *Table) SetList(h uint64, list uint16) bool {
 // Delete removes the key with hash h and reports whether it was present.
 func (t *Table) Delete(h uint64) bool {
 	i, ok := t.find(h)
-	if ok {
-		t.put(i, 0, false)
-		t.len--
+	if !ok {
+		return false
 	}
-	return ok
+	t.len--
+	switch t.sharing[i] {
+	case 0:
+		t.put(i, 0, false)
+	case 1:
+		delete(t.sharing, i)
+	default:
+		t.sharing[i]--
+	}
+	return true
 }

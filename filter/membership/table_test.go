@@ -116,8 +116,24 @@ func TestTableZeroFingerprint(t *testing.T) {
 	}
 }
 
-// Two keys that no reader could distinguish are rejected, wherever the first
-// one is.
+// colliding returns hashes that no reader could distinguish from h: those with its
+// fingerprint, whose first bucket is one of its two. 48 … 63 are the bits that
+// differ. The first buckets of some are the second one of h.
+func colliding(table *Table, h uint64) (others []uint64) {
+	fp := h & fingerprintMask
+	first := hash.Reduce(h, table.buckets)
+	second := table.second(first, fp)
+	for top := range uint64(1 << 10) {
+		other := top<<54 | fp
+		if b := hash.Reduce(other, table.buckets); other != h && (b == first || b == second) {
+			others = append(others, other)
+		}
+	}
+	return others
+}
+
+// Keys that no reader could distinguish share a slot, wherever the first one is,
+// and each is found until it is deleted.
 func TestTableCollision(t *testing.T) {
 	r := newRandom(t)
 	table := NewTable(make([]uint64, 64*BucketSlots))
@@ -129,31 +145,52 @@ func TestTableCollision(t *testing.T) {
 		}
 		want[h] = 1
 	}
-	before := slices.Clone(table.slots)
-	rejected := 0
-	for h := range want {
-		fp := h & fingerprintMask
-		// Among all hashes with this fingerprint, those whose first bucket is
-		// one of the key's two collide. 48 … 63 are the bits that differ.
-		for top := range uint64(1 << 10) {
-			other := top<<54 | fp
-			first, second := hash.Reduce(h, 64), table.second(hash.Reduce(h, 64), fp)
-			if b := hash.Reduce(other, 64); b != first && b != second {
-				continue
+	inUse := func() (n int) {
+		for _, s := range table.slots {
+			if s != 0 {
+				n++
 			}
-			if err := table.Insert(other, 2); !errors.Is(err, ErrCollision) {
-				t.Fatalf("%#x after %#x: %v, want a collision", other, h, err)
-			}
-			rejected++
 		}
-		if rejected > 10_000 {
+		return n
+	}
+	slots, shared := inUse(), 0
+	for h := range want {
+		keys := append(colliding(table, h), h)
+		for _, other := range keys[:len(keys)-1] {
+			if err := table.Insert(other, 2); err != nil {
+				t.Fatalf("%#x after %#x: %v", other, h, err)
+			}
+		}
+		if list, ok := table.Find(h); !ok || len(keys) > 1 && list != 2 || inUse() != slots || table.Len() != len(want)+len(keys)-1 {
+			t.Fatalf("%d keys that collide: list %d %t, %d slots instead of %d", len(keys), list, ok, inUse(), slots)
+		}
+		r.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+		for i := range keys[1:] {
+			if !table.Delete(keys[i]) {
+				t.Fatalf("%#x cannot be deleted", keys[i])
+			}
+			for _, left := range keys[i+1:] {
+				if _, ok := table.Find(left); !ok {
+					t.Fatalf("%#x is missing once %#x is deleted", left, keys[i])
+				}
+			}
+			shared++
+		}
+		// Any of them, as the one that is left, can be deleted as h.
+		table.SetList(h, 1)
+		if shared > 1000 {
 			break
 		}
 	}
-	if !slices.Equal(table.slots, before) {
-		t.Error("a rejected key has changed the table")
-	}
 	checkTable(t, table, want)
+	for h := range want {
+		if !table.Delete(h) {
+			t.Fatalf("%#x cannot be deleted", h)
+		}
+	}
+	if inUse() != 0 || len(table.sharing) != 0 {
+		t.Error("deleting all keys leaves slots in use")
+	}
 }
 
 // A key that finds no room leaves the table unchanged.
@@ -248,10 +285,15 @@ func testTableReadersBesideWriter(t *testing.T, buckets, tables int) {
 	}
 	newRound := func(r random) *round {
 		n := &round{table: NewTable(make([]uint64, buckets*BucketSlots))}
-		for range buckets * BucketSlots / 2 {
-			h := r.Uint64()
-			if n.table.Insert(h, 1) == nil {
-				n.staying = append(n.staying, h)
+		for i := range buckets * BucketSlots / 2 {
+			keys := []uint64{r.Uint64()}
+			if i%8 == 0 { // with one that shares its slot
+				keys = append(keys, colliding(n.table, keys[0])[:1]...)
+			}
+			for _, h := range keys {
+				if n.table.Insert(h, 1) == nil {
+					n.staying = append(n.staying, h)
+				}
 			}
 		}
 		return n
