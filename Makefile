@@ -65,6 +65,8 @@ install: ## install what build and man have made, below PREFIX (as root)
 	install -d -m 0755 $(DESTDIR)/etc/weir/allow.d
 	[ -e $(DESTDIR)/etc/weir/weir.yaml ] || \
 		install -m 0644 control/config/weir.yaml $(DESTDIR)/etc/weir/weir.yaml
+	[ -e $(DESTDIR)/etc/fail2ban/action.d/weir.conf ] || \
+		install -D -m 0644 cmd/weir/packaging/fail2ban.conf $(DESTDIR)/etc/fail2ban/action.d/weir.conf
 	[ -n '$(DESTDIR)' ] || cmd/weir/packaging/postinstall
 
 .PHONY: uninstall

@@ -79,6 +79,7 @@ func same(t *testing.T, first, second string) {
 
 // contents are the files that both packages hold, where they run alike.
 var contents = []string{
+	"/etc/fail2ban/action.d/weir.conf",
 	"/etc/weir/weir.yaml",
 	"/usr/bin/weir",
 	"/usr/lib/systemd/system/weir-pins.service",
@@ -217,7 +218,7 @@ func testRPM(t *testing.T, rpm string) {
 	if i := slices.IndexFunc(found, func(name string) bool { return name == "/usr" || name == "/usr/bin" || name == "/etc" }); i >= 0 {
 		t.Errorf("has %s", found[i])
 	}
-	if got := query("--configfiles"); got != "/etc/weir/weir.yaml\n" {
+	if got := query("--configfiles"); got != "/etc/fail2ban/action.d/weir.conf\n/etc/weir/weir.yaml\n" {
 		t.Errorf("configuration: %q", got)
 	}
 	for _, script := range []string{"postinstall", "preuninstall", "postuninstall"} {

@@ -103,6 +103,7 @@ func TestInstall(t *testing.T) {
 	destination := "DESTDIR=" + dir
 	runMake(t, "install", out, destination)
 	want := []string{
+		"/etc/fail2ban/action.d/weir.conf",
 		"/etc/weir/weir.yaml",
 		"/usr/local/bin/weir",
 		"/usr/local/lib/systemd/system/weir-pins.service",
@@ -136,7 +137,7 @@ func TestInstall(t *testing.T) {
 		t.Errorf("a second install changed the configuration: %s%v", b, err)
 	}
 	runMake(t, "uninstall", destination)
-	if got, want := listed(t, dir), []string{"/etc/weir/weir.yaml"}; !slices.Equal(got, want) {
+	if got, want := listed(t, dir), []string{"/etc/fail2ban/action.d/weir.conf", "/etc/weir/weir.yaml"}; !slices.Equal(got, want) {
 		t.Errorf("uninstall left %q, want %q", got, want)
 	}
 }

@@ -1,0 +1,171 @@
+package daemon
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"weir/control/api"
+)
+
+// fail2ban is a server of Fail2Ban with files of its own, and the action that is
+// shipped with weir.
+type fail2ban struct {
+	h    *host
+	dir  string
+	seen string // the file whose lines make it ban
+}
+
+// need ends the test where a program is missing: skipped, but failed under CI=true,
+// which installs it.
+func need(t *testing.T, program string) {
+	t.Helper()
+	if _, err := exec.LookPath(program); err == nil {
+		return
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatalf("needs %s, and under CI=true may not be skipped", program)
+	}
+	t.Skipf("needs %s", program)
+}
+
+// startFail2ban starts a server with a jail called weir that bans for a time.
+func startFail2ban(h *host, bantime string) *fail2ban {
+	h.t.Helper()
+	f := &fail2ban{h: h, dir: h.path("fail2ban"), seen: h.path("seen.log")}
+	action, err := os.ReadFile("../../cmd/weir/packaging/fail2ban.conf")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"fail2ban.conf": fmt.Sprintf("[Definition]\nloglevel = INFO\nlogtarget = %s\nsyslogsocket = auto\nsocket = %s\npidfile = %s\ndbfile = None\ndbpurgeage = 1d\n",
+			h.path("fail2ban.log"), h.path("fail2ban.sock"), h.path("fail2ban.pid")),
+		"filter.d/weir.conf": "[Definition]\nfailregex = ^ refused <ADDR>$\n",
+		"action.d/weir.conf": string(action),
+		"jail.conf": fmt.Sprintf("[weir]\nenabled = true\nbackend = polling\nlogpath = %s\nfilter = weir\nusedns = no\nmaxretry = 1\nfindtime = 10m\nbantime = %s\n"+
+			"action = weir[weir=%s, socket=%s, list=jail]\n", f.seen, bantime, releases[0].path, h.path("weir.sock")),
+	} {
+		path := filepath.Join(f.dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			h.t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	h.write("seen.log", nil)
+	c := exec.Command("fail2ban-server", append(f.files(), "-f", "start")...)
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := c.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() {
+		c.Process.Signal(syscall.SIGTERM)
+		c.Wait()
+		if log, err := os.ReadFile(h.path("fail2ban.log")); h.t.Failed() {
+			h.t.Logf("%s\n%v", log, err)
+		}
+	})
+	h.eventually("Fail2Ban's jail", func() bool {
+		return exec.Command("fail2ban-client", append(f.files(), "status", "weir")...).Run() == nil
+	})
+	return f
+}
+
+func (f *fail2ban) files() []string {
+	return []string{"-c", f.dir, "-s", f.h.path("fail2ban.sock"), "-p", f.h.path("fail2ban.pid")}
+}
+
+// refuse writes a line that makes it ban an address.
+func (f *fail2ban) refuse(address string) {
+	f.h.t.Helper()
+	to, err := os.OpenFile(f.seen, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		f.h.t.Fatal(err)
+	}
+	defer to.Close()
+	if _, err := fmt.Fprintf(to, "%s refused %s\n", time.Now().Format("2006-01-02 15:04:05"), address); err != nil {
+		f.h.t.Fatal(err)
+	}
+}
+
+// do runs a command of its client.
+func (f *fail2ban) do(args ...string) {
+	f.h.t.Helper()
+	if out, err := exec.Command("fail2ban-client", append(f.files(), args...)...).CombinedOutput(); err != nil {
+		f.h.t.Fatalf("fail2ban-client %q: %v\n%s", args, err, out)
+	}
+}
+
+// eventually waits until something holds.
+func (h *host) eventually(what string, holds func() bool) {
+	h.t.Helper()
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			h.t.Fatalf("still not: %s", what)
+		}
+	}
+}
+
+// entry returns the manual entry of a list for an address, nil for none.
+func (h *host) entry(list, text string) *api.Entry {
+	h.t.Helper()
+	page, err := h.api.Entries(h.t.Context(), api.EntriesQuestion{List: list, Limit: 100})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, e := range page.Entries {
+		if e.Entry == text {
+			return &e
+		}
+	}
+	return nil
+}
+
+// The action for Fail2Ban bans with the jail's name and the ban's time, accepts a
+// second ban, lifts a ban, and never lifts what another list blocks.
+func TestFail2ban(t *testing.T) {
+	need(t, "fail2ban-server")
+	h := newHost(t)
+	h.configure(h.B.Iface, "lists: {jail: {}}\n")
+	h.start(releases[0])
+	f := startFail2ban(h, "10m")
+
+	f.refuse("192.0.2.1")
+	h.eventually("192.0.2.1 is banned", func() bool { return h.entry("jail", "192.0.2.1") != nil })
+	h.explain("192.0.2.1", true)
+	e := h.entry("jail", "192.0.2.1")
+	if e.Expires == nil || e.Expires.Sub(e.Added).Round(time.Second) != 10*time.Minute || e.Reason != "fail2ban weir, failures: 1" {
+		t.Errorf("%+v", e)
+	}
+	f.refuse("2001:db8::1")
+	h.eventually("2001:db8::1 is banned", func() bool { return h.entry("jail", "2001:db8::1") != nil })
+
+	// Unblocking by hand does not keep Fail2Ban from banning again.
+	h.succeeds("", "unblock", "--list", "jail", "192.0.2.1")
+	f.do("set", "weir", "unbanip", "192.0.2.1")
+	f.do("set", "weir", "banip", "192.0.2.1")
+	h.eventually("192.0.2.1 is banned again", func() bool { return h.entry("jail", "192.0.2.1") != nil })
+	h.succeeds("", "block", "192.0.2.1")
+	f.do("set", "weir", "unbanip", "192.0.2.1")
+	h.eventually("the ban is lifted", func() bool { return h.entry("jail", "192.0.2.1") == nil })
+	h.explain("192.0.2.1", true) // as it is in list manual
+	h.succeeds("", "block", "--list", "jail", "--ttl", "1h", "192.0.2.9")
+	f.do("set", "weir", "banip", "192.0.2.9")
+	h.eventually("an entry takes the time of the ban", func() bool {
+		e := h.entry("jail", "192.0.2.9")
+		return e != nil && strings.HasPrefix(e.Reason, "fail2ban")
+	})
+
+	f.do("set", "weir", "bantime", "-1")
+	f.do("set", "weir", "banip", "192.0.2.8")
+	h.eventually("192.0.2.8 is banned for good", func() bool { e := h.entry("jail", "192.0.2.8"); return e != nil && e.Expires == nil })
+	if log, err := os.ReadFile(h.path("fail2ban.log")); err != nil || strings.Contains(string(log), "ERROR") {
+		t.Errorf("Fail2Ban's log has errors: %v", err)
+	}
+}
