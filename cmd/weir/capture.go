@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"time"
 
@@ -60,7 +59,7 @@ Nothing is loaded or attached for it.`,
 		if err != nil {
 			return err
 		}
-		var out io.Writer = c.OutOrStdout()
+		out := raw(c.OutOrStdout())
 		if file != "-" {
 			f, err := os.Create(file)
 			if err != nil {

@@ -26,16 +26,23 @@ type console struct {
 // newConsole takes a terminal for the live line only if the output is one.
 func newConsole(stdout, stderr io.Writer) *console {
 	c := &console{log: stderr}
-	if isTerminal(stdout) {
-		c.live = stdout.(*os.File)
-	}
+	c.live = terminalOf(stdout)
 	return c
 }
 
 // isTerminal reports whether a command's input or output is a terminal.
-func isTerminal(stream any) bool {
-	f, ok := stream.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
+func isTerminal(stream any) bool { return terminalOf(stream) != nil }
+
+// terminalOf returns the terminal that a command's input or output is, nil if it is
+// none.
+func terminalOf(stream any) *os.File {
+	if p, ok := stream.(*printable); ok {
+		stream = p.to
+	}
+	if f, ok := stream.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return f
+	}
+	return nil
 }
 
 func (c *console) terminal() bool { return c.live != nil }
@@ -102,6 +109,7 @@ func (c *console) show(text string) {
 	if c.live == nil {
 		return
 	}
+	text = escape(text)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if width, _, err := term.GetSize(int(c.live.Fd())); err == nil && width > 0 {

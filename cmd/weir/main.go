@@ -47,6 +47,7 @@ var errUnfiltered = errors.New("not filtered as configured")
 // execute runs a command line and returns the exit code.
 func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
+	stdout, stderr = &printable{to: stdout}, &printable{to: stderr}
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)

@@ -41,8 +41,8 @@ program stays attached unless the file says keep: false; weir detach removes it.
 
 Meanwhile, weir status, top, block, allow, lists, explain and the other commands
 work from another terminal. SIGHUP, or weir reload, reads the configuration and
-its files again and activates all of it or nothing. If weir runs on a terminal,
-SIGHUP means that the terminal is gone, and stops it.
+its files again and activates all of it or nothing. When the terminal of weir
+run is gone, SIGHUP stops it: it may have locked its user out.
 
 On a terminal, a line shows the traffic; otherwise it is logged every minute.
 
@@ -100,23 +100,12 @@ another daemon runs, that requires --takeover.`,
 // runDaemon filters until the command is stopped.
 func runDaemon(c *cobra.Command, interval time.Duration, how *logging, o daemon.Options) error {
 	ctx := c.Context()
-	// Before the lists are read, for a reload must not kill.
-	reload := make(chan os.Signal, 1)
-	onTerminal := isTerminal(c.InOrStdin()) || isTerminal(c.OutOrStdout())
-	if onTerminal {
-		// The terminal is gone, maybe since the filter locked its user out. It may
-		// look alive, as sudo's does, which passes the signal on.
-		var stop context.CancelFunc
-		ctx, stop = signal.NotifyContext(ctx, syscall.SIGHUP)
-		defer stop()
-	} else {
-		signal.Notify(reload, syscall.SIGHUP)
-		defer signal.Stop(reload)
-	}
-
 	out := newConsole(c.OutOrStdout(), c.ErrOrStderr())
 	defer out.show("")
 	o.Log = out.logger(how)
+	// Before the lists are read, for a reload must not kill.
+	ctx, reload, stop := hangUps(ctx, newSession(c.InOrStdin(), c.OutOrStdout()), o.Log)
+	defer stop()
 	o.Progress = new(feed.Progress)
 	stopShowing := showProgress(out, o.Progress)
 	d, err := daemon.Start(ctx, o)
@@ -142,9 +131,6 @@ func runDaemon(c *cobra.Command, interval time.Duration, how *logging, o daemon.
 		}
 	})
 	err = d.Run(ctx, reload, interval, rates)
-	if onTerminal && ctx.Err() != nil && c.Context().Err() == nil {
-		o.Log.Warn("SIGHUP on a terminal: it is taken for lost, stopping; `weir reload` reads the configuration again")
-	}
 	close(rates)
 	showing.Wait()
 	out.show("")
@@ -166,6 +152,34 @@ func runDaemon(c *cobra.Command, interval time.Duration, how *logging, o daemon.
 		o.Log.Info(what)
 	}
 	return stopped
+}
+
+// hangUps returns what SIGHUP asks for: a reload if somebody has sent it. If it says
+// that the terminal is gone, maybe since the filter has locked its user out, the
+// context ends.
+func hangUps(ctx context.Context, s *session, log *slog.Logger) (_ context.Context, reload <-chan os.Signal, stop func()) {
+	received, sent := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(received, syscall.SIGHUP)
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case hangUp := <-received:
+				if len(s.terminals) > 0 && s.lostSoon(ctx) {
+					log.Warn("SIGHUP, and the terminal is gone: stopping")
+					cancel()
+					return
+				}
+				select {
+				case sent <- hangUp:
+				default: // a reload is due already
+				}
+			}
+		}
+	}()
+	return ctx, sent, func() { signal.Stop(received); cancel() }
 }
 
 // showProgress shows how far a source has been read, if that takes long, until

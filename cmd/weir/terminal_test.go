@@ -27,20 +27,7 @@ func TestOtherCommandsLeaveTheTerminalAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer master.Close()
-	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	fd, _, errno := unix.Syscall(unix.SYS_IOCTL, master.Fd(), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY)
-	if errno != 0 {
-		t.Fatal(errno)
-	}
-	slave := os.NewFile(fd, "the terminal")
-	defer slave.Close()
+	master, slave := newTerminal(t)
 
 	// What it asks would be read below as what it said.
 	const patience = 20 * time.Second
@@ -58,4 +45,24 @@ func TestOtherCommandsLeaveTheTerminalAlone(t *testing.T) {
 	if want := "weir " + version + "\r\n"; err != nil || string(said[:n]) != want {
 		t.Errorf("got %q, %v, want %q", said[:n], err, want)
 	}
+}
+
+// newTerminal returns the two ends of a terminal.
+func newTerminal(t *testing.T) (master, slave *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { master.Close() })
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	fd, _, errno := unix.Syscall(unix.SYS_IOCTL, master.Fd(), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY)
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	slave = os.NewFile(fd, "the terminal")
+	t.Cleanup(func() { slave.Close() })
+	return master, slave
 }

@@ -72,7 +72,7 @@ NO_COLOR=1 in the environment disables colours.`,
 		client := api.Dial(socket)
 		in, out := c.InOrStdin(), c.OutOrStdout()
 		if !*asJSON && !*once && isScreen(in, out) {
-			return top.Run(c.Context(), in.(*os.File), out.(*os.File), top.Options{
+			return top.Run(c.Context(), terminalOf(in), terminalOf(out), top.Options{
 				By: string(by), Interval: interval, Host: hostname(), Colour: os.Getenv("NO_COLOR") == "", Read: client.Top,
 			})
 		}
@@ -105,8 +105,8 @@ func isScreen(in, out any) bool {
 
 // widthOf is how wide a page may be.
 func widthOf(out io.Writer) int {
-	if isTerminal(out) {
-		if columns, _, err := term.GetSize(int(out.(*os.File).Fd())); err == nil && columns > 0 {
+	if screen := terminalOf(out); screen != nil {
+		if columns, _, err := term.GetSize(int(screen.Fd())); err == nil && columns > 0 {
 			return columns
 		}
 	}

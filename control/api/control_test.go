@@ -214,6 +214,7 @@ func TestRefusedChanges(t *testing.T) {
 		{"unknown action", "POST", `{"action": "drop", "entries": ["192.0.2.1"]}`, nil, 400, `action "drop"`, -1},
 		{"no entries", "POST", `{"action": "block", "entries": []}`, nil, 400, "no entries", -1},
 		{"negative TTL", "POST", `{"action": "block", "entries": ["192.0.2.1"], "ttl_seconds": -1}`, nil, 400, "ttl_seconds -1", -1},
+		{"TTL of no time", "POST", `{"action": "block", "entries": ["192.0.2.1"], "ttl_seconds": 1e-10}`, nil, 400, "ttl_seconds 1e-10: want 0.001 up to", -1},
 		{"endless TTL", "POST", `{"action": "block", "entries": ["192.0.2.1"], "ttl_seconds": 1e300}`, nil, 400, "ttl_seconds 1e+300", -1},
 		{"long reason", "POST", `{"action": "block", "entries": ["192.0.2.1"], "reason": "` + strings.Repeat("x", 513) + `"}`, nil, 400, "reason of 513 bytes", -1},
 		{"reason that draws", "POST", `{"action": "block", "entries": ["192.0.2.1"], "reason": "\u001b[2J"}`, nil, 400, "printable", -1},

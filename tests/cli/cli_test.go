@@ -412,9 +412,9 @@ func TestStoppedWhileTakenOver(t *testing.T) {
 }
 
 // terminal is a pseudo-terminal.
-func terminal(t *testing.T) *os.File {
+func terminal(t *testing.T) (slave, master *os.File) {
 	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -426,35 +426,47 @@ func terminal(t *testing.T) *os.File {
 	if err != nil {
 		t.Fatal(err)
 	}
-	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { slave.Close() })
-	return slave
+	return slave, master
 }
 
 // An operator whose session is lost may be locked out, so the filter ends with
-// the terminal.
+// the terminal. A SIGHUP that somebody sends reloads.
 func TestTerminalLost(t *testing.T) {
 	for _, c := range []struct {
-		name string
-		use  func(d *exec.Cmd, terminal *os.File)
-		keep bool
+		name       string
+		use        func(d *exec.Cmd, terminal *os.File)
+		descriptor int
+		keep       bool
 	}{
-		{"input", func(d *exec.Cmd, terminal *os.File) { d.Stdin = terminal }, false},
-		{"output", func(d *exec.Cmd, terminal *os.File) { d.Stdout = terminal }, false},
-		{"kept", func(d *exec.Cmd, terminal *os.File) { d.Stdin = terminal }, true},
+		{"input", func(d *exec.Cmd, terminal *os.File) { d.Stdin = terminal }, 0, false},
+		{"output", func(d *exec.Cmd, terminal *os.File) { d.Stdout = terminal }, 1, false},
+		{"kept", func(d *exec.Cmd, terminal *os.File) { d.Stdin = terminal }, 0, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := newGround(t)
 			list := filepath.Join(t.TempDir(), "feed.txt")
 			write(t, list, "10.0.0.1\n")
 			d := command(t, g.args("--block", list, fmt.Sprintf("--keep=%t", c.keep))...)
-			c.use(d.Cmd, terminal(t))
+			slave, master := terminal(t)
+			c.use(d.Cmd, slave)
+			d.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: c.descriptor}
 			d.begin()
-			if code := d.stop(syscall.SIGHUP); code != 0 {
+			d.Process.Signal(syscall.SIGHUP) // from somebody: the terminal is there
+			d.wait("reloaded")
+			timer := time.AfterFunc(patience, func() { d.Process.Kill() })
+			defer timer.Stop()
+			slave.Close()
+			master.Close() // the kernel sends SIGHUP
+			if code := d.end(); code != 0 {
 				t.Errorf("exit code %d", code)
+			}
+			if log := strings.Join(d.seen, "\n"); !strings.Contains(log, "the terminal is gone") {
+				t.Errorf("not logged:\n%s", log)
 			}
 			want := 0
 			if c.keep {
@@ -577,14 +589,16 @@ func TestExplainMaxBad(t *testing.T) {
 // More lists than can be described are refused with their number.
 func TestTooManyLists(t *testing.T) {
 	g := newGround(t)
-	args := append([]string{"run"}, g.args()...)
+	args := g.args()
 	for n := range 1000 {
 		list := filepath.Join(t.TempDir(), fmt.Sprint(n, ".txt"))
 		write(t, list, "10.0.0.1\n")
 		args = append(args, "--block", list)
 	}
-	if _, log := weir(t, 1, args...); !strings.Contains(log, "1000 lists are too many") {
-		t.Error(log)
+	for _, command := range []string{"check", "run"} {
+		if _, log := weir(t, 1, append([]string{command}, args...)...); !strings.Contains(log, "1000 lists are too many") {
+			t.Errorf("%s: %s", command, log)
+		}
 	}
 }
 

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/quick"
+	"unicode/utf8"
+)
+
+// What is printed gives no orders to the terminal, whatever files are called: here
+// those to clear it, and to turn the text around.
+func TestNamesAreNotOrders(t *testing.T) {
+	list := filepath.Join(t.TempDir(), "a\x1b[2Jb\u009bc\u202ed\r\x9be.txt")
+	for _, c := range []struct {
+		code int
+		args []string
+	}{
+		{exitFailure, []string{"check", list}},
+		{exitFailure, []string{"diff", list, list}},
+		{exitFailure, []string{"replay", "--engine", "go", "--block", list, list}},
+		{exitUsage, []string{"explain", "--direction", "\x1b[2J", "192.0.2.1"}},
+	} {
+		code, out, log := weir(t, "", c.args...)
+		text := out + log
+		if code != c.code || strings.ContainsAny(text, "\x1b\u009b\u202e\r") || !utf8.ValidString(text) {
+			t.Errorf("weir %q: exit code %d\n%q", c.args, code, text)
+		}
+		if !strings.Contains(text, `\u001b[2J`) && !strings.Contains(text, `\x1b[2J`) {
+			t.Errorf("weir %q does not show the name: %q", c.args, text)
+		}
+	}
+}
+
+// JSON stays JSON, and text that is cut into pieces anywhere stays the same.
+func TestPrintable(t *testing.T) {
+	var b strings.Builder
+	p := &printable{to: &b}
+	if err := printJSON(p, "\x1b\u009b\u202e–é\n"); err != nil {
+		t.Fatal(err)
+	}
+	var back string
+	if err := json.Unmarshal([]byte(b.String()), &back); err != nil || back != "\x1b\u009b\u202e–é\n" {
+		t.Errorf("%q is read as %q, %v", b.String(), back, err)
+	}
+	if err := quick.Check(func(text string, cuts []uint8) bool {
+		text = "naïve – 网\n" + text + "."
+		var b strings.Builder
+		p := &printable{to: &b}
+		rest := text
+		for _, n := range cuts {
+			n := min(int(n%8), len(rest))
+			p.Write([]byte(rest[:n]))
+			rest = rest[n:]
+		}
+		n, err := p.Write([]byte(rest))
+		return err == nil && n == len(rest) && b.String() == escape(text)
+	}, nil); err != nil {
+		t.Error(err)
+	}
+}
