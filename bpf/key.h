@@ -111,7 +111,7 @@ static __always_inline struct key key_v6_flow(const volatile struct shape *s,
 			     pair(p->dst[3] & s->dst_mask[3], p->ports & s->ports_mask)}};
 }
 
-/* The layout of keys, by which their length is constant. A constant in each use. */
+/* Kinds of keys. Each has a fixed length, and each use is compiled for one kind. */
 enum key_form {
 	KEY_V4, /* one address */
 	KEY_V4_FLOW,

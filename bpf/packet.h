@@ -13,22 +13,22 @@
  * because counters are adopted by number.
  */
 enum reason {
-	REASON_CLEAN,	   /* pass: nothing listed matches */
-	REASON_NOT_IP,	   /* pass: an EtherType that is not filtered */
-	REASON_ARP,	   /* pass: before any list */
-	REASON_ND,	   /* pass: before any list */
-	REASON_DHCP,	   /* pass: before any list */
-	REASON_FAILSAFE,   /* pass: a failsafe port or prefix */
-	REASON_ALLOWED,	   /* pass: would be dropped, but an allow list matches */
-	REASON_MONITORED,  /* pass: would be blocked, if not for monitor mode */
-	REASON_BLOCKED,	   /* drop: a block list matches */
-	REASON_TRUNCATED,  /* configurable: the packet ends within a header */
-	REASON_MALFORMED,  /* configurable: a header contradicts itself */
-	REASON_UNPARSED,   /* configurable: more headers than are followed */
-	REASON_LIMITED,	   /* drop: over the rate limit of a heavy flow */
-	REASON_HEAVY,	   /* drop: of a heavy flow that is blocked */
-	REASON_LOOPED,	   /* configurable: in a forwarding loop */
-	REASON_OVERTAGGED, /* drop: a listed packet could hide behind this many VLAN tags */
+	REASON_CLEAN,	     /* pass: nothing listed matches */
+	REASON_NOT_IP,	     /* pass: an EtherType that is not filtered */
+	REASON_ARP,	     /* pass: before any list */
+	REASON_ND,	     /* pass: before any list */
+	REASON_DHCP,	     /* pass: before any list */
+	REASON_FAILSAFE,     /* pass: a failsafe port or prefix */
+	REASON_ALLOWED,	     /* pass: would be dropped, but an allow list matches */
+	REASON_WOULD_BLOCK,  /* pass: would be blocked, if not for monitor mode */
+	REASON_BLOCKED,	     /* drop: a block list matches */
+	REASON_TRUNCATED,    /* configurable: the packet ends within a header */
+	REASON_MALFORMED,    /* configurable: a header contradicts itself */
+	REASON_UNPARSED,     /* configurable: more headers than are followed */
+	REASON_RATE_LIMITED, /* drop: over the rate limit of a heavy hitter */
+	REASON_HEAVY,	     /* drop: of a heavy hitter that is blocked */
+	REASON_LOOPED,	     /* configurable: in a forwarding loop */
+	REASON_OVERTAGGED,   /* drop: a listed packet could hide behind this many VLAN tags */
 	REASON_COUNT,
 };
 

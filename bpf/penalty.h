@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Penalties of heavy flows: a rate limit or a block that expires. The control plane
+ * Penalties of heavy hitters: a rate limit or a block that expires. The control plane
  * imposes them based on exact counts; here they are only looked up, and not even
  * that while there are none. The twin of filter/penalty.
  *
@@ -64,7 +64,7 @@ static __always_inline enum reason penalty_of(__u64 h, __u32 units)
 	full = e->full;
 	cost = cost * units >> COST_SHIFT;
 	if (full > now + e->burst)
-		return REASON_LIMITED;
+		return REASON_RATE_LIMITED;
 	if (full < now)
 		/* Two CPUs may race here, which lets one packet more pass. */
 		e->full = now + cost;

@@ -114,10 +114,10 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct cursor *c, 
 	p->list = list;
 	if (list != LIST_NONE) {
 		count_list(list, p->len);
-		return monitor ? REASON_MONITORED : REASON_BLOCKED;
+		return monitor ? REASON_WOULD_BLOCK : REASON_BLOCKED;
 	}
 	if (p->punished)
-		return monitor ? REASON_MONITORED : p->punished;
+		return monitor ? REASON_WOULD_BLOCK : p->punished;
 	return p->reason;
 }
 

@@ -21,9 +21,9 @@ static __always_inline int action_of(enum reason r)
 {
 	switch (r) {
 	case REASON_BLOCKED:
-	case REASON_LIMITED:
+	case REASON_RATE_LIMITED:
 	case REASON_HEAVY:
-		return XDP_DROP; /* in monitor mode the reason is REASON_MONITORED */
+		return XDP_DROP; /* in monitor mode the reason is REASON_WOULD_BLOCK */
 	case REASON_TRUNCATED:
 	case REASON_MALFORMED:
 	case REASON_UNPARSED:

@@ -230,23 +230,23 @@ type WeirPenaltyBucket struct {
 type WeirReason uint32
 
 const (
-	WeirReasonREASON_CLEAN      WeirReason = 0
-	WeirReasonREASON_NOT_IP     WeirReason = 1
-	WeirReasonREASON_ARP        WeirReason = 2
-	WeirReasonREASON_ND         WeirReason = 3
-	WeirReasonREASON_DHCP       WeirReason = 4
-	WeirReasonREASON_FAILSAFE   WeirReason = 5
-	WeirReasonREASON_ALLOWED    WeirReason = 6
-	WeirReasonREASON_MONITORED  WeirReason = 7
-	WeirReasonREASON_BLOCKED    WeirReason = 8
-	WeirReasonREASON_TRUNCATED  WeirReason = 9
-	WeirReasonREASON_MALFORMED  WeirReason = 10
-	WeirReasonREASON_UNPARSED   WeirReason = 11
-	WeirReasonREASON_LIMITED    WeirReason = 12
-	WeirReasonREASON_HEAVY      WeirReason = 13
-	WeirReasonREASON_LOOPED     WeirReason = 14
-	WeirReasonREASON_OVERTAGGED WeirReason = 15
-	WeirReasonREASON_COUNT      WeirReason = 16
+	WeirReasonREASON_CLEAN        WeirReason = 0
+	WeirReasonREASON_NOT_IP       WeirReason = 1
+	WeirReasonREASON_ARP          WeirReason = 2
+	WeirReasonREASON_ND           WeirReason = 3
+	WeirReasonREASON_DHCP         WeirReason = 4
+	WeirReasonREASON_FAILSAFE     WeirReason = 5
+	WeirReasonREASON_ALLOWED      WeirReason = 6
+	WeirReasonREASON_WOULD_BLOCK  WeirReason = 7
+	WeirReasonREASON_BLOCKED      WeirReason = 8
+	WeirReasonREASON_TRUNCATED    WeirReason = 9
+	WeirReasonREASON_MALFORMED    WeirReason = 10
+	WeirReasonREASON_UNPARSED     WeirReason = 11
+	WeirReasonREASON_RATE_LIMITED WeirReason = 12
+	WeirReasonREASON_HEAVY        WeirReason = 13
+	WeirReasonREASON_LOOPED       WeirReason = 14
+	WeirReasonREASON_OVERTAGGED   WeirReason = 15
+	WeirReasonREASON_COUNT        WeirReason = 16
 )
 
 type WeirSampling struct {

@@ -236,7 +236,7 @@ func TestMonitor(t *testing.T) {
 	if err != nil || action != ActionPass {
 		t.Errorf("action %d, %v", action, err)
 	}
-	if n := p.stats.Reasons(nil)[bpf.WeirReasonREASON_MONITORED].Packets; n != 1 {
+	if n := p.stats.Reasons(nil)[bpf.WeirReasonREASON_WOULD_BLOCK].Packets; n != 1 {
 		t.Errorf("%d packets counted", n)
 	}
 }

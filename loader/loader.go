@@ -56,7 +56,7 @@ type Config struct {
 	Monitor       bool // count, and drop nothing
 	Lists         int  // highest list number in the tables; lists are numbered from 1
 
-	Trackers    []Tracker // of heavy flows, at most MaxTrackers
+	Trackers    []Tracker // of heavy hitters, at most MaxTrackers
 	TrackerSeed uint64    // the trackers' seeds derive from it; stored with their counts
 
 	Loop      Loop      // loop detection; off without a mask

@@ -21,7 +21,7 @@ import (
 //	link          keeps the program attached
 //	reason_stats  counters,
 //	list_stats
-//	tracker_…     trackers of heavy flows
+//	tracker_…     trackers of heavy hitters
 //	penalties
 //	events        and their sampling rates,
 //	sampling_now

@@ -20,7 +20,7 @@ import (
 	"weir/control/engine"
 )
 
-// fakeDaemon is a weir that takes commands, and keeps the last change.
+// fakeDaemon is a daemon that takes commands, and keeps the last change.
 type fakeDaemon struct {
 	served
 	lists     []api.List

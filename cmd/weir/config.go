@@ -77,14 +77,14 @@ func defaultMaxBad() quantity.Share {
 	return l.MaxBad
 }
 
-// attachFlags adds the flags that say where to filter, and what else to do.
+// attachFlags adds the flags for interfaces, trackers, learning and the API.
 func (v *configFlags) attachFlags(c *cobra.Command) {
 	f, conf := v.flags, &v.config
 	f.StringSliceVar(&v.ifaces, "iface", nil, "`interfaces` to filter on, joined by commas; globs also cover interfaces created later")
 	f.TextVar(&v.xdp, "xdp", v.xdp, "where the program runs: `place` native, generic (slower, any driver) or offload")
 	choices(c, "xdp", "native", "generic", "offload")
 	f.BoolVar(&conf.Keep, "keep", false, "leave the program attached when stopped")
-	f.Func("track", "`tracker` of heavy flows, as above; repeat for up to 4", func(s string) error {
+	f.Func("track", "`tracker` of heavy hitters, as above; repeat for up to 4", func(s string) error {
 		spec, err := heavy.Parse(s)
 		conf.Trackers = append(conf.Trackers, spec)
 		return err

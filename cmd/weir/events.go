@@ -23,15 +23,15 @@ func newEvents() *cobra.Command {
 		Use:   "events [--follow]",
 		Short: "Show dropped packets, and why",
 		Long: `Shows the packets that the running daemon drops, or would drop if not for an
-allow list, monitor mode or --malformed pass: when, where, why, and by which
-list. It ends after a second; with --follow, when it is stopped; with --count,
-after that many packets.
+allow list, monitor mode or --malformed pass, each with its time, interface,
+reason and list. It ends after a second; with --follow, when it is stopped; with
+--count, after that many packets.
 
 Events are produced only while a client reads them. In a flood they are sampled,
 marked "1 of N", so that all reasons and interfaces together produce at most
 10,000 a second. If some are lost nevertheless, it says how many.`,
 		Example: `  weir events
-  weir events --follow --reason limited,heavy
+  weir events --follow --reason rate-limited,heavy
   weir events --follow --json | jq -r 'select(.list == "feed").src'`,
 		Args: noArgs,
 	}

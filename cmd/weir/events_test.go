@@ -80,7 +80,7 @@ func TestEvents(t *testing.T) {
 	}{
 		{nil, 4}, // it takes a second
 		{[]string{"--count", "1"}, 1},
-		{[]string{"--count", "3", "--follow", "--reason", "blocked,limited", "--reason", "heavy"}, 4},
+		{[]string{"--count", "3", "--follow", "--reason", "blocked,rate-limited", "--reason", "heavy"}, 4},
 	} {
 		code, out, log := weir(t, "", append([]string{"events", "--socket", socket}, c.args...)...)
 		lines := strings.SplitAfter(want, "\n")[:c.lines]

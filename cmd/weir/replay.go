@@ -43,7 +43,7 @@ flow above the share. Bytes are those that were captured.`,
 	f.StringVar(&o.Verdicts, "verdicts", "", "CSV `file` to write the verdict on each packet to")
 	choices(c, "engine", "kernel", "go")
 	v = newConfigFlags(c, "engine", "verdicts", "heavy", "json")
-	f.Func("heavy", "print the heavy flows of a `tracker`, as in key=src,unit=bytes,threshold=0.1%; as for weir run --track, with a share alone",
+	f.Func("heavy", "print the heavy hitters of a `tracker`, as in key=src,unit=bytes,threshold=0.1%; as for weir run --track, with a share alone",
 		func(s string) error {
 			spec, err := heavy.ParseCapture(s)
 			o.Heavy = &spec
@@ -104,7 +104,7 @@ func printSummary(w io.Writer, s *replay.Summary) {
 		}
 	}
 	if s.Heavy != nil {
-		fmt.Fprintln(t, "heavy flows\tpackets\tbytes")
+		fmt.Fprintln(t, "heavy hitters\tpackets\tbytes")
 		for _, f := range s.Heavy {
 			fmt.Fprintf(t, "  %s\t%s\t%s", f.Key, humanize.Comma(int64(f.Packets)), humanize.Comma(int64(f.Bytes)))
 			if f.Before > 0 {

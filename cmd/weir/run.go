@@ -46,16 +46,16 @@ run is gone, SIGHUP stops it: it may have locked its user out.
 
 On a terminal, a line shows the traffic; otherwise it is logged every minute.
 
-A tracker finds heavy hitters, and can limit or block them:
+A tracker finds heavy hitters, and can rate-limit or block them:
   key=src|dst|flow|src/BITS|dst/BITS[,threshold=RATE|SHARE|RATE+SHARE]
   [,unit=packets|bytes][,interval=DURATION][,action=report|limit|block]
   [,limit=RATE][,burst=UNITS][,duration=DURATION][,memory=SIZE]
 It counts packets or bytes by source, destination, five-tuple or prefix. A flow
 is heavy above the threshold: a rate as in 50kpps, 10Mbit/s or 10k/s, a share of
-all traffic as in 0.1% (default 1%), or both as in 50kpps+1%. A limited or
-blocked flow is released after it was below half of the threshold for the
-duration (default 1m). Allowed and failsafe packets are never limited or
-blocked. weir top shows what the trackers see.
+all traffic as in 0.1% (default 1%), or both as in 50kpps+1%. A flow that
+is rate-limited or blocked is released after it was below half of the threshold
+for the duration (default 1m). Allowed and failsafe packets are never
+rate-limited or blocked. weir top shows what the trackers see.
 
 If weir's program is attached already, because its daemon was killed or stopped
 with --keep, it is replaced without a gap, and the counters continue. While

@@ -14,7 +14,7 @@ import (
 	"weir/control/observe/events"
 )
 
-// served is what a weir gives over its socket.
+// served is the answer of a daemon.
 type served struct {
 	*fakeDaemon // not asked
 	top         *api.Top

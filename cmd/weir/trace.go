@@ -55,7 +55,7 @@ for.
 for packets that were seen repeatedly with a lower TTL.`,
 		Example: `  weir trace attack.pcap
   weir trace --node edge=/run/weir/weir.sock --node core=https://192.0.2.1:9478 \
-    --cert me.pem --key me.key --ca weirs.pem --link edge-core --from edge attack.pcap
+    --cert me.pem --key me.key --ca ca.pem --link edge-core --from edge attack.pcap
   weir trace --loops traffic.pcap`,
 		Args: someArgs("CAPTURE"),
 	}

@@ -71,14 +71,14 @@ type Flow struct {
 	Bytes   float64    `json:"bytes_per_second"`
 	Share   float64    `json:"share"`           // of all that the tracker counts, in its unit: 0 … 1
 	Heavy   bool       `json:"heavy"`           // above the threshold
-	State   string     `json:"state"`           // "", Limited or Blocked
+	State   string     `json:"state"`           // "", RateLimited or Blocked
 	Until   *time.Time `json:"until,omitempty"` // when that ends
 }
 
 // The states of a flow with a penalty.
 const (
-	Limited = "limited"
-	Blocked = "blocked"
+	RateLimited = "rate-limited"
+	Blocked     = "blocked"
 )
 
 // Filter is the state of the filter. False-positive rates are shares of the unlisted

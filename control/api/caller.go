@@ -31,8 +31,8 @@ func identify(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, uidKey{}, peer.Uid)
 }
 
-// Caller is who asks: a user of this host, or over TCP, where UID is NoUID, the
-// subject of the client's certificate.
+// Caller identifies the client of a request: a user of this host, or over TCP, where
+// UID is NoUID, the subject of the client's certificate.
 type Caller struct {
 	UID    uint32
 	Client string
@@ -40,7 +40,8 @@ type Caller struct {
 
 type callerKey struct{}
 
-// CallerOf returns who asks, and false if no request of the API does.
+// CallerOf returns the client whose request ctx belongs to, and false if it belongs
+// to none.
 func CallerOf(ctx context.Context) (Caller, bool) {
 	c, ok := ctx.Value(callerKey{}).(Caller)
 	return c, ok
@@ -53,8 +54,8 @@ func withCaller(q *http.Request) context.Context {
 	return context.WithValue(q.Context(), callerKey{}, c)
 }
 
-// caller returns who sent a request: the user, or over TLS the subject of the
-// client's certificate.
+// caller returns the user who sent a request, or over TLS the subject of the client's
+// certificate.
 func caller(q *http.Request) (uid uint32, client string) {
 	if uid, ok := q.Context().Value(uidKey{}).(uint32); ok {
 		return uid, ""

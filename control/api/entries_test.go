@@ -73,7 +73,7 @@ func FuzzCursor(f *testing.F) {
 	})
 }
 
-// Flush says who asks, as Reload does.
+// Flush sends the caller's identity, as Reload does.
 func TestFlush(t *testing.T) {
 	c := &control{}
 	got, err := dialControl(t, c).Flush(t.Context(), "a/b ü")

@@ -155,7 +155,7 @@ func TestEventsClientSaysWhatToDo(t *testing.T) {
 
 func TestEventsRefusals(t *testing.T) {
 	for query, want := range map[string]string{
-		"reason=blocked,none":       `unknown reason \"none\": want allowed, monitored, blocked`,
+		"reason=blocked,none":       `unknown reason \"none\": want allowed, would-block, blocked`,
 		"reason=blocked&reason=arp": "use tcpdump",
 		"follow=yes":                `follow=\"yes\": want 0 or 1`,
 		"frames=":                   `frames=\"\": want 0 or 1`,

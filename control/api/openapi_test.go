@@ -173,7 +173,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		Status{Mode: "exact", Interfaces: []InterfaceStatus{{State: Unfiltered, XDP: "native", Problem: "x"}}},
 		&Top{
 			Interfaces: []string{"eth0"}, Reasons: []ReasonRate{{}}, Filter: Filter{Mode: "exact", WeightedPredicted: &rate, Measured: &rate, Lists: []ListRate{{}}},
-			Trackers: []Tracker{{Unit: "bytes", Flows: []Flow{{State: Blocked, Until: &now}, {State: Limited}, {}}}},
+			Trackers: []Tracker{{Unit: "bytes", Flows: []Flow{{State: Blocked, Until: &now}, {State: RateLimited}, {}}}},
 		},
 		&Weights{Measured: &rate, Elements: []Weight{{}}},
 		&Traced{Interfaces: []TracedInterface{{Name: "eth0", Netns: "lab", Since: &now, Packets: []TracedPacket{{Slices: []TracedSlice{{Start: now}}}}}}},

@@ -263,7 +263,7 @@ func TestDialTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := c.Top(t.Context()); err == nil || !strings.Contains(err.Error(), url) || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("a weir of another authority: %v", err)
+		t.Errorf("a daemon of another authority: %v", err)
 	}
 	for _, bad := range []struct{ url, cert, key, ca, want string }{
 		{"http://localhost:1", mine, mineKey, ours.file, "https://HOST:PORT"},

@@ -105,9 +105,9 @@ func (p predecessor) Close() error {
 var (
 	// ErrNothingLeft says that every interface was detached or taken over by
 	// others.
-	ErrNothingLeft = errors.New("nothing is left to filter: every interface was detached or taken over by another weir")
+	ErrNothingLeft = errors.New("nothing is left to filter: every interface was detached or taken over by another daemon")
 
-	errRunning  = errors.New("another weir filters there")
-	errTaken    = errors.New("another weir has taken over")
+	errRunning  = errors.New("another daemon filters there")
+	errTaken    = errors.New("another daemon has taken over")
 	errDetached = errors.New("detached by somebody else")
 )

@@ -272,7 +272,7 @@ func (m *Manager) Named() []loader.Target {
 	return all
 }
 
-// Attached returns the attachments that are not another weir's, also those whose
+// Attached returns the attachments that are not another daemon's, also those whose
 // interface is gone: what they have counted is still to be read.
 func (m *Manager) Attached() []*loader.Attachment {
 	var all []*loader.Attachment
@@ -320,7 +320,7 @@ func (m *Manager) Changed() <-chan struct{} { return m.hotplug.changed }
 
 // Follow looks at what has become of the interfaces. One that had vanished gets
 // its program again when it is back. One that somebody has detached, or where
-// another weir has taken over, is given up. When none is left, and none can
+// another daemon has taken over, is given up. When none is left, and none can
 // come, the error is ErrNothingLeft.
 func (m *Manager) Follow() error {
 	m.hotplug.watch(m.targets)
@@ -612,7 +612,7 @@ func (m *Manager) logGone(i *managedInterface, log *slog.Logger) {
 	}
 }
 
-// begin attaches to an interface, if it exists. It fails where another weir has.
+// begin attaches to an interface, if it exists. It fails where another daemon has.
 func (m *Manager) begin(i *managedInterface, log *slog.Logger) error {
 	now, err := m.Pins.Open(i.Target)
 	if err == nil {
@@ -643,7 +643,7 @@ func (m *Manager) begin(i *managedInterface, log *slog.Logger) error {
 }
 
 // Stop ends the manager: it detaches from all interfaces, unless the program is
-// to be kept. What another weir has taken over is left alone.
+// to be kept. What another daemon has taken over is left alone.
 func (m *Manager) Stop(keep bool) error {
 	var errs []error
 	for _, i := range append(m.interfaces, m.hotplug.stop()...) {
@@ -652,7 +652,7 @@ func (m *Manager) Stop(keep bool) error {
 		}
 		if !keep {
 			if err := i.Detach(); errors.Is(err, loader.ErrReplaced) {
-				m.Log.Warn("another weir has taken over, its program stays", "interface", i.Target.String())
+				m.Log.Warn("another daemon has taken over, its program stays", "interface", i.Target.String())
 			} else {
 				errs = append(errs, err)
 			}

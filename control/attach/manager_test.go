@@ -415,7 +415,7 @@ func TestBadTargets(t *testing.T) {
 }
 
 // Where a glob may yet cover other interfaces, detaching the last one does not end
-// the manager; another weir that takes it over does. One that is another's from
+// the manager; another daemon that takes it over does. One that is another's from
 // the start is logged once.
 func TestLost(t *testing.T) {
 	type env struct {
@@ -487,8 +487,8 @@ func TestLost(t *testing.T) {
 			if got := f.Names(); len(got) != 1 || !strings.HasPrefix(got[0], "wan3") {
 				t.Errorf("filtered: %v", got)
 			}
-			if n := strings.Count(log.String(), "another weir"); n != 1 {
-				t.Errorf("logged another weir %d times:\n%s", n, &log)
+			if n := strings.Count(log.String(), "another daemon"); n != 1 {
+				t.Errorf("logged another daemon %d times:\n%s", n, &log)
 			}
 		})
 	}

@@ -161,7 +161,7 @@ func TestDrops(t *testing.T) {
 		{verdict.Malformed, Metadata{}, false},
 		{verdict.Malformed, Metadata{DropMalformed: true}, true},
 		{verdict.Truncated, Metadata{DropMalformed: true, Monitor: true}, false},
-		{verdict.Monitored, Metadata{Monitor: true}, false},
+		{verdict.WouldBlock, Metadata{Monitor: true}, false},
 	} {
 		if got := c.m.Drops(c.reason); got != c.want {
 			t.Errorf("%v under %+v: %v", c.reason, c.m, got)

@@ -151,7 +151,7 @@ func (i Status) TopReasons() []string {
 // Age returns how long the interface has been filtered.
 func (i Status) Age(now time.Time) time.Duration { return now.Sub(i.Since).Round(time.Second) }
 
-// Alive reports whether a process runs and is a weir: the PID may be another's
+// Alive reports whether a process runs and is weir: the PID may be another's
 // by now.
 func Alive(pid int) bool {
 	if pid <= 0 {

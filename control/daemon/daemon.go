@@ -33,7 +33,7 @@ import (
 // Options say how a daemon runs.
 type Options struct {
 	Config   config.Reader // read again at each reload
-	Takeover bool          // replace another weir that runs
+	Takeover bool          // replace another daemon that runs
 	Version  string
 	Log      *slog.Logger
 	Progress *feed.Progress // of the sources that are read before it filters; may be nil
@@ -83,9 +83,9 @@ type Daemon struct {
 }
 
 // Start begins to filter by a configuration, with what is known of its lists:
-// the saved contents of feeds, and manual entries. Sources of which nothing is
-// known are read first: what filters already, if anything does, knows more than
-// nothing. When Start fails, nothing has changed.
+// the saved contents of feeds, and manual entries. Sources that have
+// never been read are read first: a program that is attached already has better
+// contents than none. When Start fails, nothing has changed.
 func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	c, err := o.Config.Read()
 	if err != nil {

@@ -176,7 +176,7 @@ func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[stri
 	return feeds, nil
 }
 
-// firstFetch is how long sources of which nothing is known are waited for.
+// firstFetch bounds the wait for sources that have never been read.
 const firstFetch = 10 * time.Second
 
 // unread returns why a source of a feed has never been read, nil if all have.

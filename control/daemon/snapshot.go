@@ -77,7 +77,7 @@ func trackerOf(r *heavy.Report, now time.Time, clock time.Duration) api.Tracker 
 			Share: min(1, float64(f.Estimate(r.Spec.Counts()))/max(1, float64(whole))), Heavy: f.Heavy,
 		}
 		if f.State != heavy.ReportOnly {
-			flow.State = map[heavy.Action]string{heavy.Limit: api.Limited, heavy.Block: api.Blocked}[f.State]
+			flow.State = map[heavy.Action]string{heavy.Limit: api.RateLimited, heavy.Block: api.Blocked}[f.State]
 			until := now.Add(f.Until - clock)
 			flow.Until = &until
 		}

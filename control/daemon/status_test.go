@@ -96,7 +96,7 @@ func TestSecondDaemon(t *testing.T) {
 	second := configure(t, l.A)
 	second.c.StateDir, second.c.Pins = config.Path(dir), first.c.Pins
 	_, err := Start(t.Context(), Options{Config: second, Log: slog.New(slog.DiscardHandler)})
-	if err == nil || !strings.Contains(err.Error(), "--takeover") || !strings.Contains(err.Error(), "another weir runs") {
+	if err == nil || !strings.Contains(err.Error(), "--takeover") || !strings.Contains(err.Error(), "another daemon runs") {
 		t.Errorf("%v", err)
 	}
 }

@@ -16,11 +16,11 @@ import (
 	"weir/control/journal"
 )
 
-// stopPatience is how long another weir may take to stop: it may be building the
+// stopPatience is how long another daemon may take to stop: it may be building the
 // next generation.
 const stopPatience = 30 * time.Second
 
-// openJournal opens the journal of manual entries. To take over from another weir
+// openJournal opens the journal of manual entries. To take over from another daemon
 // that has it open, that is stopped first: two cannot record changes, nor listen
 // on one socket. Its program stays attached meanwhile.
 func (d *Daemon) openJournal(ctx context.Context, c *config.Config) (*journal.Journal, error) {
@@ -30,7 +30,7 @@ func (d *Daemon) openJournal(ctx context.Context, c *config.Config) (*journal.Jo
 		return j, err
 	}
 	if !d.o.Takeover {
-		who := "another weir runs"
+		who := "another daemon runs"
 		if pid := processOf(ctx, c); pid != 0 {
 			who += fmt.Sprintf(", process %d", pid)
 		}
@@ -85,7 +85,7 @@ func (d *Daemon) stopOthers(c *config.Config) error {
 		if err := syscall.Kill(a.PID, syscall.SIGTERM); err != nil {
 			return fmt.Errorf("take over: stop process %d: %w", a.PID, err)
 		}
-		d.o.Log.Info("taking over: stopping the weir that runs, its program stays attached", "process", a.PID)
+		d.o.Log.Info("taking over: stopping the daemon that runs, its program stays attached", "process", a.PID)
 		asked = append(asked, a.PID)
 	}
 	return nil

@@ -94,7 +94,7 @@ func (g *Generation) Explain(q Question, penalties []verdict.Penalty) Answer {
 	}
 	a := Answer{
 		Packet: q.String(), Verdict: t.Action, Reason: t.Reason, List: g.listName(t.List), Matches: []Match{},
-		FalsePositive: (t.Reason == verdict.Blocked || t.Reason == verdict.Monitored && met(t, verdict.StageBlock)) && len(block.covering) == 0,
+		FalsePositive: (t.Reason == verdict.Blocked || t.Reason == verdict.WouldBlock && met(t, verdict.StageBlock)) && len(block.covering) == 0,
 	}
 	for _, s := range t.Steps {
 		a.Stages = append(a.Stages, g.stage(s))
@@ -224,7 +224,7 @@ func (g *Generation) depend(a *Answer, on []verdict.Condition, block, allow *ove
 			if !seen[d] { // DHCP has several ports
 				seen[d] = true
 				d.Until = until(c.Penalty)
-				if c.Reason == verdict.Limited {
+				if c.Reason == verdict.RateLimited {
 					d.Packets += aboveRate
 				}
 				a.Depends = append(a.Depends, d)

@@ -244,7 +244,7 @@ func TestExplain(t *testing.T) {
 			"drop blocked block: 10.0.0.0/8 | exempt DHCP pass, failsafe tcp/22 pass", "",
 		}},
 		{"DHCP", policy(verdict.Policy{}), main, "udp 10.0.0.1:68 > 203.0.113.9:67", []string{"pass dhcp : 10.0.0.0/8 > 203.0.113.9 |"}},
-		{"monitor", policy(verdict.Policy{Monitor: true}), main, "10.0.0.1", []string{"pass monitored block: 10.0.0.0/8 | exempt DHCP pass", ""}},
+		{"monitor", policy(verdict.Policy{Monitor: true}), main, "10.0.0.1", []string{"pass would-block block: 10.0.0.0/8 | exempt DHCP pass", ""}},
 		{"malformed", policy(verdict.Policy{DropMalformed: true}), main, "8.8.8.8", []string{
 			"pass clean : | block to addresses of list out drop, malformed malformed packets drop", "",
 		}},
@@ -292,7 +292,7 @@ func TestExplainPenalties(t *testing.T) {
 		time.Until(*a.Stages[3].Until).Round(10*time.Second) != time.Minute {
 		t.Errorf("%+v", a)
 	}
-	if a := explain("192.0.2.2"); summary(a) != "pass clean : | penalty 192.0.2.2 above its rate drop" || a.Depends[0].Reason != verdict.Limited {
+	if a := explain("192.0.2.2"); summary(a) != "pass clean : | penalty 192.0.2.2 above its rate drop" || a.Depends[0].Reason != verdict.RateLimited {
 		t.Errorf("%+v", a)
 	}
 	if a := explain("192.0.2.0/24"); summary(a) != "pass clean : | penalty 192.0.2.1 drop, penalty 192.0.2.2 above its rate drop" {

@@ -41,9 +41,9 @@ type Config struct {
 }
 
 // Telemetry configures what a generation measures. Verdicts depend on it only where
-// heavy flows get penalties, or packets in a loop are dropped.
+// heavy hitters get penalties, or packets in a loop are dropped.
 type Telemetry struct {
-	Trackers    []Tracker // of heavy flows, at most loader.MaxTrackers
+	Trackers    []Tracker // of heavy hitters, at most loader.MaxTrackers
 	TrackerSeed uint64    // secret: the trackers' seeds are derived from it
 	Hot         int       // elements that may have weights in the block set
 	Loop        Loop      // looks for packets in a loop, and may drop them
@@ -53,7 +53,7 @@ type Telemetry struct {
 	DigestSlice time.Duration   // length of a slice of time
 }
 
-// Tracker is a tracker of heavy flows. The generation sets its seed.
+// Tracker is a tracker of heavy hitters. The generation sets its seed.
 type Tracker struct {
 	sketch.Tracker
 	Punishes bool // its flows may have penalties

@@ -36,7 +36,7 @@ import (
 
 var (
 	// ErrLocked means that another process has the journal open.
-	ErrLocked = errors.New("another weir has it open")
+	ErrLocked = errors.New("another daemon has it open")
 	// ErrForeign means that the file is not a journal, or that nothing in it is
 	// intact.
 	ErrForeign = errors.New("not a journal of weir, or nothing in it is intact: move it out of the way")

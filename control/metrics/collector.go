@@ -52,10 +52,10 @@ var (
 	placed    = gauge("weir_interface_info", "Always 1, while attached. The XDP mode is native, generic or offload.", append(interfaceLabels, "xdp")...)
 	packets   = counter("weir_packets_total", "Packets received, by reason. The verdict is pass or drop.", append(interfaceLabels, "reason", "verdict")...)
 	octets    = counter("weir_bytes_total", "Bytes of the packets received, from the Ethernet header on.", append(interfaceLabels, "reason", "verdict")...)
-	penalties = gauge("weir_penalties", "Heavy flows that are rate-limited or blocked now.", interfaceLabels...)
+	penalties = gauge("weir_penalties", "Heavy hitters that are rate-limited or blocked now.", interfaceLabels...)
 	lost      = counter("weir_events_lost_total", "Events lost because the buffer was full.", interfaceLabels...)
 	looping   = counter("weir_loop_packets_total", "Packets by the outcome of loop detection; those in a loop have the outcome looped.", append(interfaceLabels, "outcome")...)
-	refused   = counter("weir_penalties_refused_total", "Heavy flows that were not rate-limited or blocked, because there was no room for another penalty.")
+	refused   = counter("weir_penalties_refused_total", "Heavy hitters that were not rate-limited or blocked, because there was no room for another penalty.")
 
 	listPackets = counter("weir_list_packets_total", "Packets that matched a block list, also in monitor mode. In approximate mode the list is unknown: they count as \"unattributed\".", "list")
 	listBytes   = counter("weir_list_bytes_total", "Bytes of the packets that matched a block list.", "list")
@@ -79,7 +79,7 @@ var (
 	weighted        = gauge("weir_false_positive_weighted_ratio", "Predicted share of unlisted packets that the cascade takes for listed, with the active weights. In exact mode the table clears them.")
 	measured        = gauge("weir_false_positive_measured_ratio", "Measured share of unlisted packets that the cascade takes for listed, of recent traffic.")
 	measuredPackets = gauge("weir_false_positive_measured_packets", "Recent unlisted packets that the measured ratio is computed from: while they are few, it is uncertain.")
-	hot             = gauge("weir_hot_elements", "Hot elements: those of which more bits are tested than of the rest.")
+	hot             = gauge("weir_hot_elements", "Hot elements, of which more bits are tested than of others.")
 
 	groupsWanted  = gauge("weir_multicast_groups", "Groups that at least one interface wants.")
 	groupsMax     = gauge("weir_multicast_max_groups", "Groups that the filters have room for.")
@@ -94,11 +94,11 @@ var (
 	portPackets   = counter("weir_multicast_packets_total", "Copies for the interface, by its filter's verdict: pass or drop.", append(interfaceLabels, "verdict")...)
 	portBytes     = counter("weir_multicast_bytes_total", "Bytes of the copies for the interface.", append(interfaceLabels, "verdict")...)
 
-	trackerPackets = counter("weir_tracker_packets_total", "Packets that a tracker has counted. The action on heavy flows is report, limit or block; learn: weights are learned from them.", trackerLabels...)
+	trackerPackets = counter("weir_tracker_packets_total", "Packets that a tracker has counted. The action on heavy hitters is report, limit or block; learn: weights are learned from them.", trackerLabels...)
 	trackerBytes   = counter("weir_tracker_bytes_total", "Bytes of the packets that a tracker has counted.", trackerLabels...)
 	trackerDenied  = counter("weir_tracker_denied_packets_total", "Packets that a tracker could not count exactly, because the flow memory was full.", trackerLabels...)
 	trackerFlows   = gauge("weir_tracker_flows", "Flows in the flow memory, in the last interval.", trackerLabels...)
-	trackerHeavy   = gauge("weir_tracker_heavy_flows", "Flows over the threshold, in the last interval.", trackerLabels...)
+	trackerHeavy   = gauge("weir_tracker_heavy_hitters", "Flows over the threshold, in the last interval.", trackerLabels...)
 
 	digestPackets = counter("weir_digest_packets_total", "Packets that passed and whose digests were recorded.", interfaceLabels...)
 	digestSkipped = counter("weir_digest_skipped_packets_total", "Packets that passed without a digest, because they are truncated or malformed.", interfaceLabels...)

@@ -24,7 +24,7 @@ import (
 	"weir/loader"
 )
 
-// fake is a weir that answers with what it was given.
+// fake is a daemon with fixed answers.
 type fake Snapshot
 
 func (f *fake) Metrics() Snapshot { return Snapshot(*f) }
@@ -161,7 +161,7 @@ weir_last_reload_success_timestamp_seconds 1.79999640025e+09
 weir_tracker_packets_total{action="limit",key="src/24",tracker="1",unit="bytes"} 8
 weir_tracker_denied_packets_total{action="limit",key="src/24",tracker="1",unit="bytes"} 2
 weir_tracker_flows{action="limit",key="src/24",tracker="1",unit="bytes"} 40
-weir_tracker_heavy_flows{action="limit",key="src/24",tracker="1",unit="bytes"} 3
+weir_tracker_heavy_hitters{action="limit",key="src/24",tracker="1",unit="bytes"} 3
 weir_config_last_reload_successful 1
 weir_config_last_reload_success_timestamp_seconds 1.80000000025e+09
 weir_events_lost_total{interface="eth0",netns=""} 12
@@ -234,7 +234,7 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// changing is a weir whose metrics change while it is asked.
+// changing is a daemon whose metrics change while it is asked.
 type changing struct {
 	mu sync.Mutex
 	n  uint64

@@ -117,12 +117,12 @@ func Files(ctx context.Context, o Options, captures []string) (s *Summary, err e
 	return s, nil
 }
 
-// shareOf returns the threshold of heavy flows in captures.
+// shareOf returns the threshold of heavy hitters in captures.
 func shareOf(s *heavy.Spec) sketch.Threshold {
 	return sketch.Threshold{Share: float64(s.Threshold.Share)}
 }
 
-// addHeavy adds the heavy flows to the summary.
+// addHeavy adds the heavy hitters to the summary.
 func (s *Summary) addHeavy(spec *heavy.Spec, banks []*sketch.Bank) {
 	var total uint64
 	for _, b := range banks {
@@ -135,9 +135,9 @@ func (s *Summary) addHeavy(spec *heavy.Spec, banks []*sketch.Bank) {
 	slices.SortFunc(flows, func(a, b sketch.Flow) int {
 		return cmp.Or(cmp.Compare(b.Estimate(spec.Counts()), a.Estimate(spec.Counts())), cmp.Compare(a.Key.String(), b.Key.String()))
 	})
-	s.Heavy = make([]HeavyFlow, 0, len(flows))
+	s.Heavy = make([]HeavyHitter, 0, len(flows))
 	for _, f := range flows {
-		s.Heavy = append(s.Heavy, HeavyFlow{Key: heavy.Name(f.Key), Packets: f.Packets, Bytes: f.Bytes, Before: f.Before})
+		s.Heavy = append(s.Heavy, HeavyHitter{Key: heavy.Name(f.Key), Packets: f.Packets, Bytes: f.Bytes, Before: f.Before})
 	}
 }
 

@@ -102,7 +102,7 @@ func (k *Kernel) Decide(frame []byte) (verdict.Outcome, error) {
 		return o, errors.New("program did not count the packet under just one reason")
 	}
 	o.Reason = verdict.Reason(reason)
-	if o.Reason == verdict.Blocked || o.Reason == verdict.Monitored {
+	if o.Reason == verdict.Blocked || o.Reason == verdict.WouldBlock {
 		o.List, ok = k.counted(k.stats.Lists, k.lists, len(frame))
 		// A packet that a penalty would drop is monitored, too, without a list.
 		if !ok && (o.Reason == verdict.Blocked || len(k.generation.Trackers()) == 0) {
@@ -149,15 +149,15 @@ type Summary struct {
 	Reasons  map[string]int `json:"reasons"`
 	Lists    map[string]int `json:"lists,omitempty"` // blocked packets by list
 
-	// Heavy are the heavy flows, the largest first, if requested.
-	Heavy []HeavyFlow `json:"heavy,omitempty"`
+	// Heavy are the heavy hitters, the largest first, if requested.
+	Heavy []HeavyHitter `json:"heavy,omitempty"`
 	// HeavyDenied is the number of packets whose flow had no room in the flow
-	// memory. If it is not 0, heavy flows may be missing.
+	// memory. If it is not 0, heavy hitters may be missing.
 	HeavyDenied uint64 `json:"heavy_denied,omitempty"`
 }
 
-// HeavyFlow is a heavy flow in captures.
-type HeavyFlow struct {
+// HeavyHitter is a heavy hitter in captures.
+type HeavyHitter struct {
 	Key     string `json:"key"`
 	Packets uint64 `json:"packets"` // counted exactly
 	Bytes   uint64 `json:"bytes"`   // captured bytes of these packets

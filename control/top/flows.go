@@ -44,7 +44,7 @@ func flowTable(t *api.Top, tracker *api.Tracker, most int) *table {
 		rates.longest = max(rates.longest, width(printable(f.Key)))
 	}
 	if slices.ContainsFunc(flows, func(f api.Flow) bool { return f.State != "" }) {
-		rates.columns = append(rates.columns, column{name: "state", width: 11, styled: true})
+		rates.columns = append(rates.columns, column{name: "state", width: 12, styled: true})
 		rates.yields = append(rates.yields, state)
 	}
 	all := len(flows)
@@ -64,7 +64,7 @@ func flowTable(t *api.Top, tracker *api.Tracker, most int) *table {
 		switch {
 		case f.State == api.Blocked:
 			r.mark, r.style = markBlocked, drops
-		case f.State == api.Limited:
+		case f.State == api.RateLimited:
 			r.mark, r.style = markLimited, warns
 		case f.Heavy:
 			r.mark = markHeavy

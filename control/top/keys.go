@@ -34,7 +34,7 @@ func help() []line {
 	}
 	lines = append(lines, nil, title("marks"))
 	entry(accent, markHeavy, "over the threshold")
-	entry(warns, markLimited, "limited to a rate")
+	entry(warns, markLimited, "rate-limited")
 	entry(drops, markBlocked, "blocked for a time")
 	lines = append(lines, nil, title("figures"))
 	for _, l := range []string{

@@ -15,13 +15,17 @@ func dropTable(t *api.Top, to, most int) []line {
 	if len(shown) == 0 {
 		return []line{title("why dropped"), say(faint, "   nothing has been dropped")}
 	}
+	heading := "why dropped"
+	if !slices.ContainsFunc(shown, func(r api.ReasonRate) bool { return r.Drops }) {
+		heading = "would be dropped"
+	}
 	all := len(shown)
 	shown = shown[:min(all, most)]
-	return append([]line{part("why dropped", len(shown), all)}, reasonTable(t, shown).lines(to)[1:]...)
+	return append([]line{part(heading, len(shown), all)}, reasonTable(t, shown).lines(to)[1:]...)
 }
 
 // monitored reports whether a reason would drop packets without monitor mode.
-func monitored(r api.ReasonRate) bool { return r.Reason == verdict.Monitored.String() }
+func monitored(r api.ReasonRate) bool { return r.Reason == verdict.WouldBlock.String() }
 
 // counted returns the reasons with packets, the most frequent first.
 func counted(reasons []api.ReasonRate) []api.ReasonRate {

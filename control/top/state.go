@@ -16,15 +16,15 @@ import (
 func filterLines(t *api.Top, to, most int) []line {
 	f := &t.Filter
 	figure := func(value, name string) line { return say(plain, value).add(faint, " "+name) }
-	hot := figure(humanize.Comma(int64(f.Hot)), "hot elements")
-	if f.Hot == 0 {
-		hot = say(faint, "no hot elements")
-	}
 	state := []line{
 		figure(humanize.Comma(int64(f.Entries)), "entries"),
 		say(plain, humanize.IBytes(uint64(f.KernelBytes))),
-		say(faint, "generation ").add(plain, humanize.Comma(int64(f.Generation))),
-		hot,
+	}
+	if f.Hot > 0 {
+		state = append(state, figure(humanize.Comma(int64(f.Hot)), "hot elements"))
+	}
+	if f.Mode != "approx" {
+		return wrapped(label("filter"), state, to, most)
 	}
 	rates := []line{figure(rate(f.FalsePositiveRate), "predicted")}
 	if f.WeightedPredicted != nil {

@@ -159,7 +159,7 @@ func (c *console) settings() unix.Termios {
 	return *s
 }
 
-// source is a weir instance that may fail.
+// source is a daemon that may fail.
 type source struct {
 	mu   sync.Mutex
 	err  error

@@ -12,7 +12,7 @@ import (
 
 const longAddress = "2001:db8:85a3:1111:ac1f:8a2e:3700:7334" // nearly the longest
 
-// sample returns the data of a weir with all features.
+// sample returns the data of a daemon with all features.
 func sample() *api.Top {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	until := now.Add(59 * time.Second)
@@ -23,7 +23,7 @@ func sample() *api.Top {
 		Reasons: []api.ReasonRate{
 			{Reason: "clean", Packets: 927e3, Bytes: 400e6, Total: 5e9},
 			{Reason: "arp"},
-			{Reason: "monitored"},
+			{Reason: "would-block"},
 			{Reason: "blocked", Packets: 300e3, Bytes: 20e6, Total: 7e6, Drops: true},
 			{Reason: "malformed", Packets: 12e3, Bytes: 1e6, Total: 99, Drops: true},
 			{Reason: "unparsed", Drops: true},
@@ -32,7 +32,7 @@ func sample() *api.Top {
 			{Key: "src", Unit: "packets", Interval: 1, Threshold: "20 kpps", Action: "block 60s", Flows: []api.Flow{
 				{Key: "192.0.2.9", Packets: 50, Bytes: 70e6, Share: 0.00004},
 				{Key: longAddress, Packets: 400e3, Bytes: 30e6, Share: 0.3226, Heavy: true, State: api.Blocked, Until: &until},
-				{Key: "192.0.2.7", Packets: 100e3, Bytes: 60e6, Share: 0.0806, Heavy: true, State: api.Limited},
+				{Key: "192.0.2.7", Packets: 100e3, Bytes: 60e6, Share: 0.0806, Heavy: true, State: api.RateLimited},
 				{Key: "192.0.2.8", Packets: 25e3, Bytes: 10e6, Share: 0.02, Heavy: true},
 			}},
 			{Key: "src/24", Unit: "bytes", Denied: 12345, Flows: []api.Flow{
@@ -76,17 +76,17 @@ func TestPage(t *testing.T) {
    malformed  ━                            12.0 kpps  8.00 Mb/s   1.0 %      99
 
  [src]  src/24   dst   flow   reason                    over 20 kpps: block 60s
-   source                                                  packets  state
- ■ 2001:db8:85a3:1111:ac1f:8a2e:3700:7334  ━━━━━━━━━━━━   400 kpps  blocked 59s
- ▲ 192.0.2.7                               ━━━            100 kpps  limited
- • 192.0.2.8                               ━             25.0 kpps
-   192.0.2.9                               ╸                50 pps
+   source                                                 packets  state
+ ■ 2001:db8:85a3:1111:ac1f:8a2e:3700:7334  ━━━━━━━━━━━   400 kpps  blocked 59s
+ ▲ 192.0.2.7                               ━━━           100 kpps  rate-limited
+ • 192.0.2.8                               ╸            25.0 kpps
+   192.0.2.9                               ╸               50 pps
 
  lists
    drop  ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━   300 kpps   7.00M
    ours                                                0 pps      12
 
- filter       1,204,331 entries · 13 MiB · generation 7 · 4,096 hot elements
+ filter       1,204,331 entries · 13 MiB · 4,096 hot elements
  false drops  1.2e-03 predicted · 8.8e-05 weighted · 9.1e-05 measured
 `
 	if got != want {
@@ -148,13 +148,13 @@ func TestScreenShowsWhatMatters(t *testing.T) {
 			"weir on gw  eth0, eth1  approx  1,204,331 entries  up 4d 4h", "every 1s",
 			"1.24 Mpps", "3.41 Gb/s", "312 kpps", "25.2 %",
 			"blocked    ━", "[src]", "over 20 kpps: block 60s",
-			"■ " + longAddress + "  ━", "blocked 59s", "▲ 192.0.2.7", "limited",
-			"1,204,331 entries · 13 MiB · generation 7 · 4,096 hot elements",
+			"■ " + longAddress + "  ━", "blocked 59s", "▲ 192.0.2.7", "rate-limited",
+			"1,204,331 entries · 13 MiB · 4,096 hot elements",
 			"1.2e-03 predicted · 8.8e-05 weighted · 9.1e-05 measured", "drop 300 kpps", "? help", "interval",
 		}},
 		{200, 50, "", []string{
 			"■ " + longAddress + "  ━", "400 kpps", "240 Mb/s", "32.3 %", "blocked 59s",
-			"why dropped", "lists", "ours", "generation 7", "measured", "+ - interval\n",
+			"why dropped", "lists", "ours", "measured", "+ - interval\n",
 		}},
 		{40, 24, "", []string{
 			"weir on gw  eth0, eth1", "1.24 Mpps", "25.2 %", "blocked    ━", "[src]",
@@ -200,7 +200,7 @@ func TestNarrowTableUsesItsRoom(t *testing.T) {
 func TestNothingYet(t *testing.T) {
 	v := view{live: true, every: time.Second}
 	got := text(v.screen(&api.Top{Version: "1.2", Interfaces: []string{"eth0"}, Filter: api.Filter{Mode: "exact"}}, 80, 24))
-	for _, want := range []string{"weir 1.2  eth0  exact  0 entries", "0 pps", "[reason]", "no flows are tracked", "no hot elements", "0 predicted"} {
+	for _, want := range []string{"weir 1.2  eth0  exact  0 entries", "0 pps", "[reason]", "no flows are tracked", "0 B"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
@@ -216,9 +216,9 @@ func TestNothingYet(t *testing.T) {
 // In monitor mode, packets that would be dropped matter.
 func TestMonitoredIsShown(t *testing.T) {
 	top := sample()
-	top.Reasons = []api.ReasonRate{{Reason: "monitored", Packets: 5, Total: 5}}
+	top.Reasons = []api.ReasonRate{{Reason: "would-block", Packets: 5, Total: 5}}
 	v := view{}
-	if got := text(v.screen(top, 80, 24)); !strings.Contains(got, "monitored") {
+	if got := text(v.screen(top, 80, 24)); !strings.Contains(got, "would-block") || !strings.Contains(got, "would be dropped") || strings.Contains(got, "why dropped") {
 		t.Error(got)
 	}
 }

@@ -175,7 +175,7 @@ func net24(a netip.Addr) uint32 {
 	return uint32(b[0])<<16 | uint32(b[1])<<8 | uint32(b[2])
 }
 
-// mark6 returns the key by which an IPv6 network is marked.
+// mark6 returns the key that marks an IPv6 network.
 func mark6(a netip.Addr, side int) key.Key {
 	p := netip.PrefixFrom(a, Mark6Bits)
 	if side == 0 {

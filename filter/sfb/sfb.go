@@ -34,8 +34,8 @@ type Config struct {
 	BinSize int // packets in a bin from which its probability rises
 	Max     int // packets in each of a flow's bins from which its packets are dropped
 
-	Increment uint16 // step by which a full bin's probability rises, Q0.16
-	Decrement uint16 // step by which an empty bin's probability falls, Q0.16
+	Increment uint16 // added to the probability of a full bin, Q0.16
+	Decrement uint16 // subtracted from the probability of an empty bin, Q0.16
 
 	Rehash time.Duration // lifetime of a hash function; 0 is unlimited
 	Warmup time.Duration // time before a change in which the next function's bins are filled

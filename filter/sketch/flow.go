@@ -28,7 +28,7 @@ func (f Flow) Estimate(u Unit) uint64 { return f.Before + f.Exact(u) }
 // Lasts reports whether the flow's entry is preserved into the next interval
 // (Estan and Varghese, section 3.3.1): if it had at least heavy units on exact
 // counts, or entered in this interval and had half as many since, in which case
-// it may be a heavy flow that began late. A preserved entry counts exactly from
+// it may be a heavy hitter that began late. A preserved entry counts exactly from
 // the first packet on.
 func (f Flow) Lasts(u Unit, heavy uint64) bool {
 	n := f.Exact(u)

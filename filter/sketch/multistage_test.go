@@ -48,7 +48,7 @@ func (w heavyFlows) count(m *Multistage) {
 type result struct {
 	f1            float64
 	missed, wrong int
-	worst, mean   float64 // relative error of the heavy flows' estimates
+	worst, mean   float64 // relative error of the heavy hitters' estimates
 }
 
 func (r result) String() string {
@@ -113,7 +113,7 @@ func TestHeavyFlows(t *testing.T) {
 						t.Errorf("Zipf %.1f: mean relative error %.5f, want at most 0.0005", alpha, r.mean)
 					}
 					if r.missed > 0 {
-						t.Errorf("Zipf %.1f: %d heavy flows missed", alpha, r.missed)
+						t.Errorf("Zipf %.1f: %d heavy hitters missed", alpha, r.missed)
 					}
 				}
 				m.Next()
@@ -122,7 +122,7 @@ func TestHeavyFlows(t *testing.T) {
 	}
 }
 
-// TestBytes counts bytes: no heavy flow is missed, and the estimates are within
+// TestBytes counts bytes: no heavy hitter is missed, and the estimates are within
 // the data plane's bounds.
 func TestBytes(t *testing.T) {
 	const threshold = 200_000
@@ -160,7 +160,7 @@ func TestShare(t *testing.T) {
 		}
 		t.Logf("%d packets: heavy from %d on, %v, %d flows in memory", packets, heavy, r, in)
 		if r.missed > 0 || m.Denied() > 0 {
-			t.Errorf("%d packets: %d heavy flows missed, %d packets denied", packets, r.missed, m.Denied())
+			t.Errorf("%d packets: %d heavy hitters missed, %d packets denied", packets, r.missed, m.Denied())
 		}
 		// If the i-th flow has 1/i of the traffic, at most 1000 flows reach
 		// half of the share, and far fewer do here.

@@ -298,11 +298,11 @@ func f1(hit, wrong, missed int) float64 {
 	return 2 * float64(hit) / float64(2*hit+wrong+missed)
 }
 
-// TestHeavySet finds the heavy flows by the sketch alone, as the published
+// TestHeavySet finds the heavy hitters by the sketch alone, as the published
 // comparisons do (a million flows, 10 million packets, threshold 1000 packets,
 // 64 KB, 256 KB and 1 MB of counters), with a fifth of the flows, the packets
 // and the memory, but the same threshold, so that the counters are as full of
-// light flows as there. No heavy flow is missed by either update.
+// light flows as there. No heavy hitter is missed by either update.
 func TestHeavySet(t *testing.T) {
 	const threshold = 1000
 	w := newWorkload(t, 11, 200_000, 2_000_000, 1.1)
@@ -338,7 +338,7 @@ func TestHeavySet(t *testing.T) {
 			got := f1(hit, wrong, missed)
 			t.Logf("%s, %d bytes: F1 %.4f", method.name, size, got)
 			if missed > 0 {
-				t.Errorf("%s, %d bytes: %d heavy flows missed", method.name, size, missed)
+				t.Errorf("%s, %d bytes: %d heavy hitters missed", method.name, size, missed)
 			}
 			if got < method.floors[i] {
 				t.Errorf("%s, %d bytes: F1 %.4f, want at least %.4f", method.name, size, got, method.floors[i])

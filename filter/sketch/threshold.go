@@ -2,7 +2,7 @@ package sketch
 
 import "math"
 
-// Threshold defines a heavy flow: one that has at least Units, in the tracker's
+// Threshold defines a heavy hitter: one that has at least Units, in the tracker's
 // unit, and at least Share of the total in an interval. Either may be 0.
 //
 // With a share, Units should still be above noise: it keeps flows out of the
@@ -27,7 +27,7 @@ func (t Threshold) floor(previous uint64) uint64 {
 	return max(t.Units, uint64(t.Share*float64(previous)*ofPrevious))
 }
 
-// Admission returns the arguments of [Bank.Admit] with which no heavy flow is
+// Admission returns the arguments of [Bank.Admit] with which no heavy hitter is
 // missed, however its packets are spread over the given number of banks (CPUs
 // times interfaces).
 //
@@ -37,7 +37,7 @@ func (t Threshold) floor(previous uint64) uint64 {
 //
 // With a share s of N, the limit in a bank that counted N_c is the larger of a
 // and s/2·N_c. A flow that reaches it in no bank has less than the sum of all
-// these limits, hence less than C·a + s/2·N. A heavy flow has at least F and at
+// these limits, hence less than C·a + s/2·N. A heavy hitter has at least F and at
 // least s·N, hence at least their mean, F/2 + s/2·N: an a of at most F/2/C
 // suffices. Limits were lower when the flow's last packet arrived than they are
 // at the end, so it had entered by then.

@@ -111,7 +111,7 @@ func TestNoHeavyFlowIsMissed(t *testing.T) {
 	}
 	t.Logf("%d heavy, %d admitted of %d flows", heavyFlows, admitted, all)
 	if heavyFlows < 1000 || admitted > all*3/4 {
-		t.Error("too few heavy flows or too many admitted to test anything")
+		t.Error("too few heavy hitters or too many admitted to test anything")
 	}
 }
 
@@ -149,5 +149,5 @@ func TestFloorAndShareTogether(t *testing.T) {
 			return
 		}
 	}
-	t.Error("the heavy flow is in no memory")
+	t.Error("the heavy hitter is in no memory")
 }

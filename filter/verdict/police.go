@@ -35,7 +35,7 @@ func (p *Policer) count(t key.Tuple, length int) Reason {
 		if b.Unit == sketch.Bytes {
 			units = uint64(length)
 		}
-		punished = [...]Reason{penalty.None: Clean, penalty.Limited: Limited, penalty.Blocked: Heavy}[p.Penalties[i].Check(h, units, p.Now())]
+		punished = [...]Reason{penalty.None: Clean, penalty.Limited: RateLimited, penalty.Blocked: Heavy}[p.Penalties[i].Check(h, units, p.Now())]
 	}
 	return punished
 }

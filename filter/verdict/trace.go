@@ -77,7 +77,7 @@ type Trace struct {
 // Verdict returns the outcome without details that do not matter for a packet
 // that passes: the exemption that let it pass, and the parser's complaint.
 func (o Outcome) Verdict() Reason {
-	if o.Action == Pass && o.Reason != Monitored && o.Reason != Looped {
+	if o.Action == Pass && o.Reason != WouldBlock && o.Reason != Looped {
 		return Clean
 	}
 	return o.Reason
@@ -201,7 +201,7 @@ func (v *view) penalties(k key.Key, all []Penalty, portless bool) {
 		}
 		c.All = all[i].Flow.Shape.Within(k.Shape)
 		if all[i].Rate > 0 {
-			c.All, c.Reason = false, Limited
+			c.All, c.Reason = false, RateLimited
 		}
 		v.add(c)
 	}

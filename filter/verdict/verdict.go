@@ -19,28 +19,28 @@ import (
 type Reason uint8
 
 const (
-	Clean      Reason = iota // pass: no list matches
-	NotIP                    // pass: an EtherType that weir does not filter
-	ARP                      // pass: before any list
-	ND                       // pass: before any list
-	DHCP                     // pass: before any list
-	Failsafe                 // pass: a failsafe port or prefix
-	Allowed                  // pass: would be dropped, but an allow list matches
-	Monitored                // pass: would be dropped, but monitor mode is on
-	Blocked                  // drop: a block list matches
-	Truncated                // configurable: the packet ends within a header
-	Malformed                // configurable: a header is inconsistent
-	Unparsed                 // configurable: more headers than weir parses
-	Limited                  // drop: over the rate limit of a heavy hitter
-	Heavy                    // drop: a heavy hitter's flow is blocked
-	Looped                   // configurable: in a routing loop
-	Overtagged               // drop: too many VLAN tags to find the addresses
+	Clean       Reason = iota // pass: no list matches
+	NotIP                     // pass: an EtherType that weir does not filter
+	ARP                       // pass: before any list
+	ND                        // pass: before any list
+	DHCP                      // pass: before any list
+	Failsafe                  // pass: a failsafe port or prefix
+	Allowed                   // pass: would be dropped, but an allow list matches
+	WouldBlock                // pass: would be dropped, but monitor mode is on
+	Blocked                   // drop: a block list matches
+	Truncated                 // configurable: the packet ends within a header
+	Malformed                 // configurable: a header is inconsistent
+	Unparsed                  // configurable: more headers than weir parses
+	RateLimited               // drop: over the rate limit of a heavy hitter
+	Heavy                     // drop: a heavy hitter's flow is blocked
+	Looped                    // configurable: in a routing loop
+	Overtagged                // drop: too many VLAN tags to find the addresses
 	NumReasons
 )
 
 var reasonNames = [NumReasons]string{
-	"clean", "not-ip", "arp", "nd", "dhcp", "failsafe", "allowed", "monitored",
-	"blocked", "truncated", "malformed", "unparsed", "limited", "heavy",
+	"clean", "not-ip", "arp", "nd", "dhcp", "failsafe", "allowed", "would-block",
+	"blocked", "truncated", "malformed", "unparsed", "rate-limited", "heavy",
 	"looped", "overtagged",
 }
 
@@ -97,8 +97,8 @@ type Policy struct {
 func (p *Policy) Action(r Reason) Action {
 	drop := false
 	switch r {
-	case Blocked, Limited, Heavy:
-		drop = true // in monitor mode the reason is Monitored
+	case Blocked, RateLimited, Heavy:
+		drop = true // in monitor mode the reason is WouldBlock
 	case Truncated, Malformed, Unparsed:
 		drop = p.DropMalformed && !p.Monitor
 	case Looped:
@@ -207,7 +207,7 @@ func (v *view) decide() Outcome {
 	case !blocked && punished == Clean:
 		return Outcome{Reason: v.parsed}
 	case p.Monitor:
-		return Outcome{Reason: Monitored, List: list}
+		return Outcome{Reason: WouldBlock, List: list}
 	case !blocked:
 		return Outcome{Reason: punished}
 	}

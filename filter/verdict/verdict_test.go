@@ -130,7 +130,7 @@ func TestDecide(t *testing.T) {
 				case Blocked:
 					want.Action = Drop
 					if p.Monitor {
-						want.Action, want.Reason = Pass, Monitored
+						want.Action, want.Reason = Pass, WouldBlock
 					}
 				case Overtagged:
 					if !p.Monitor {
@@ -234,10 +234,10 @@ func TestAction(t *testing.T) {
 		policy Policy
 		want   string
 	}{
-		{Policy{}, "blocked limited heavy overtagged"},
-		{Policy{DropMalformed: true}, "blocked truncated malformed unparsed limited heavy overtagged"},
-		{Policy{DropLooped: true}, "blocked limited heavy looped overtagged"},
-		{Policy{DropMalformed: true, DropLooped: true, Monitor: true}, "blocked limited heavy"}, // which do not occur then
+		{Policy{}, "blocked rate-limited heavy overtagged"},
+		{Policy{DropMalformed: true}, "blocked truncated malformed unparsed rate-limited heavy overtagged"},
+		{Policy{DropLooped: true}, "blocked rate-limited heavy looped overtagged"},
+		{Policy{DropMalformed: true, DropLooped: true, Monitor: true}, "blocked rate-limited heavy"}, // which do not occur then
 	} {
 		if got := strings.Join(drops(c.policy), " "); got != c.want {
 			t.Errorf("%+v drops %s, want %s", c.policy, got, c.want)

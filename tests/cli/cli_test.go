@@ -381,10 +381,10 @@ func TestTakenOver(t *testing.T) {
 	// Not by accident, though.
 	_, log := weir(t, 1, append([]string{"run"}, g.args("--block", list)...)...)
 	if !strings.Contains(log, fmt.Sprintf("process %d", first.Process.Pid)) || !strings.Contains(log, "--takeover") {
-		t.Errorf("beside a weir that runs: %s", log)
+		t.Errorf("beside a running daemon: %s", log)
 	}
 	second := start(t, g.args("--block", list, "--takeover")...)
-	first.wait("another weir has taken over")
+	first.wait("another daemon has taken over")
 	first.Wait()
 	g.expect("10.0.0.1", 10, 0)
 	if code := second.stop(syscall.SIGTERM); code != 0 {

@@ -27,23 +27,23 @@ func TestActions(t *testing.T) {
 
 	// The reason of each, unless the policy or an earlier stage has another.
 	frames := map[verdict.Reason][]byte{
-		verdict.Clean:      udp(free, to),
-		verdict.NotIP:      with(udp(free, to), 12, 0x88, 0x47),
-		verdict.ARP:        with(udp(free, to), 12, 8, 6),
-		verdict.ND:         nd,
-		verdict.DHCP:       with(udp("192.0.2.1", to), 34, 0, 68, 0, 67),
-		verdict.Failsafe:   udp("192.0.2.200", to),
-		verdict.Allowed:    udp("192.0.2.65", to),
-		verdict.Blocked:    udp("192.0.2.1", to),
-		verdict.Truncated:  udp(free, to)[:37],
-		verdict.Malformed:  with(udp(free, to), 14, 0x41),
-		verdict.Unparsed:   with(slices.Insert(udp("2001:dba::9", "2001:db9::1"), 54, bytes.Repeat([]byte{60, 0, 0, 0, 0, 0, 0, 0}, packet.MaxExtHeaders+1)...), 18, 1, 0, 60),
-		verdict.Limited:    udp("198.51.100.2", to),
-		verdict.Heavy:      udp("198.51.100.1", to),
-		verdict.Looped:     slices.Concat(udp(free, to)[:14], looped),
-		verdict.Overtagged: slices.Insert(udp(free, to), 12, bytes.Repeat([]byte{0x81, 0, 0, 0}, packet.MaxVLANTags+1)...),
+		verdict.Clean:       udp(free, to),
+		verdict.NotIP:       with(udp(free, to), 12, 0x88, 0x47),
+		verdict.ARP:         with(udp(free, to), 12, 8, 6),
+		verdict.ND:          nd,
+		verdict.DHCP:        with(udp("192.0.2.1", to), 34, 0, 68, 0, 67),
+		verdict.Failsafe:    udp("192.0.2.200", to),
+		verdict.Allowed:     udp("192.0.2.65", to),
+		verdict.Blocked:     udp("192.0.2.1", to),
+		verdict.Truncated:   udp(free, to)[:37],
+		verdict.Malformed:   with(udp(free, to), 14, 0x41),
+		verdict.Unparsed:    with(slices.Insert(udp("2001:dba::9", "2001:db9::1"), 54, bytes.Repeat([]byte{60, 0, 0, 0, 0, 0, 0, 0}, packet.MaxExtHeaders+1)...), 18, 1, 0, 60),
+		verdict.RateLimited: udp("198.51.100.2", to),
+		verdict.Heavy:       udp("198.51.100.1", to),
+		verdict.Looped:      slices.Concat(udp(free, to)[:14], looped),
+		verdict.Overtagged:  slices.Insert(udp(free, to), 12, bytes.Repeat([]byte{0x81, 0, 0, 0}, packet.MaxVLANTags+1)...),
 	}
-	monitored := map[verdict.Reason]bool{verdict.Blocked: true, verdict.Limited: true, verdict.Heavy: true}
+	monitored := map[verdict.Reason]bool{verdict.Blocked: true, verdict.RateLimited: true, verdict.Heavy: true}
 	actions := make(map[verdict.Reason]map[verdict.Action]bool)
 	for n := range 8 {
 		p := verdict.Policy{
@@ -61,7 +61,7 @@ func TestActions(t *testing.T) {
 			}
 			want := reason
 			if p.Monitor && monitored[reason] {
-				want = verdict.Monitored
+				want = verdict.WouldBlock
 			}
 			if o.Reason != want || o.Action != p.Action(want) {
 				t.Errorf("%+v: %v packet left as %v, %v; want %v, %v", p, reason, o.Reason, o.Action, want, p.Action(want))

@@ -238,7 +238,7 @@ func TestRandomTablesAndPackets(t *testing.T) {
 	for r := range verdict.NumReasons {
 		// There are no penalties and no loops here; see TestPenalties and
 		// TestLoopVerdicts.
-		if r == verdict.Limited || r == verdict.Heavy || r == verdict.Looped {
+		if r == verdict.RateLimited || r == verdict.Heavy || r == verdict.Looped {
 			continue
 		}
 		if r != verdict.ARP && r != verdict.NotIP && seen[r.String()+"/pass"]+seen[r.String()+"/drop"] == 0 {

@@ -159,7 +159,7 @@ func TestExplain(t *testing.T) {
 // partial are reasons that an answer in part may be sure of.
 var partial = map[verdict.Reason]bool{
 	verdict.Clean: true, verdict.Failsafe: true, verdict.DHCP: true, verdict.Allowed: true,
-	verdict.Monitored: true, verdict.Blocked: true, verdict.Heavy: true,
+	verdict.WouldBlock: true, verdict.Blocked: true, verdict.Heavy: true,
 }
 
 // explainFrame compares the answer for a frame with what the kernel does:

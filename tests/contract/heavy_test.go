@@ -20,7 +20,7 @@ func flowsOf(bytes int) map[string]sketch.Tracker {
 	}
 }
 
-// The heavy flows of the captures, all of them in one interval, against exact
+// The heavy hitters of the captures, all of them in one interval, against exact
 // counts. (The kernel counts the same: TestTrackersOverCaptures.)
 //
 // The captures are small: 0.01 % of them is 39 packets, and of the packets
@@ -32,7 +32,7 @@ func TestHeavyFlowsOfCaptures(t *testing.T) {
 	for _, test := range []struct {
 		bytes     int
 		share     float64
-		f1, error float64 // to be reached: F1, and the mean error of the heavy flows
+		f1, error float64 // to be reached: F1, and the mean error of the heavy hitters
 	}{
 		{256 << 10, 0.001, 0.995, 0.0015},
 		{256 << 10, 0.0001, 0.985, 0.015},

@@ -620,7 +620,7 @@ func TestLoopVerdicts(t *testing.T) {
 	}{
 		{false, false, [4]string{"looped/pass", "looped/pass", "blocked/drop", "failsafe/pass"}},
 		{true, false, [4]string{"looped/drop", "allowed/pass", "looped/drop", "failsafe/pass"}},
-		{true, true, [4]string{"looped/pass", "looped/pass", "monitored/pass", "failsafe/pass"}},
+		{true, true, [4]string{"looped/pass", "looped/pass", "would-block/pass", "failsafe/pass"}},
 	} {
 		n := mustNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1})
 		g, k := engines(t, lists, engine.Config{

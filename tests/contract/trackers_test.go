@@ -318,7 +318,7 @@ func TestPenalties(t *testing.T) {
 	for range 3 {
 		decide(limited, verdict.Clean, verdict.Pass)
 	}
-	decide(limited, verdict.Limited, verdict.Drop)
+	decide(limited, verdict.RateLimited, verdict.Drop)
 	// A packet that one penalty drops is not charged to another's rate.
 	set(hash(1, free), penalty.Penalty{Until: now + time.Hour, Rate: 0.001, Burst: float64(3 * len(free))}) // of bytes
 	for range 5 {
@@ -327,7 +327,7 @@ func TestPenalties(t *testing.T) {
 	for range 3 {
 		decide(free, verdict.Clean, verdict.Pass)
 	}
-	decide(free, verdict.Limited, verdict.Drop)
+	decide(free, verdict.RateLimited, verdict.Drop)
 	set(hash(1, free), penalty.Penalty{Until: now})
 	set(hash(0, blocked), penalty.Penalty{Until: now})
 	decide(blocked, verdict.Clean, verdict.Pass)

@@ -122,7 +122,7 @@ func TestExplain(t *testing.T) {
 	if _, err := h.api.Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	check("monitored", "pass")
+	check("would-block", "pass")
 }
 
 // Every stage of the program counts, not only the lists, and what comes from an

@@ -83,7 +83,7 @@ func TestStatus(t *testing.T) {
 	}
 	expect("without the interface that cannot be filtered", 0, "native XDP")
 
-	if out, code := h.command("run", "--config", h.path("weir.yaml")); code != 1 || !strings.Contains(out, "another weir runs, process "+fmt.Sprint(d.process.Pid)) || !strings.Contains(out, "--takeover") {
+	if out, code := h.command("run", "--config", h.path("weir.yaml")); code != 1 || !strings.Contains(out, "another daemon runs, process "+fmt.Sprint(d.process.Pid)) || !strings.Contains(out, "--takeover") {
 		t.Errorf("a second daemon: exit code %d\n%s", code, out)
 	}
 

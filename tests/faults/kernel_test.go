@@ -22,7 +22,7 @@ import (
 	"weir/tests/lab"
 )
 
-// spoilt builds a weir whose object can be corrupted at run time: see
+// spoilt builds weir with an object that can be corrupted at run time: see
 // testdata/spoil.go.
 var spoilt = sync.OnceValues(func() (string, error) {
 	const name = "spoilt"

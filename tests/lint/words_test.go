@@ -33,6 +33,10 @@ var phrases = []struct {
 	{regexp.MustCompile(`(?i)\bnot to be had\b`), "unavailable"},
 	{regexp.MustCompile(`(?i)\bso many as\b`), "as many as"},
 	{regexp.MustCompile(`(?i)\bthis weir\b`), "this daemon"},
+	{regexp.MustCompile(`(?i)\banother weir\b|\bof weirs\b`), "another daemon, of daemons"},
+	{regexp.MustCompile(`(?i)\bheavy flows?\b`), "heavy hitter"},
+	{regexp.MustCompile(`(?i)\b(is|returns|says|knows) who asks\b`), "the caller, the client"},
+	{regexp.MustCompile(`(?i)\bby which (their|they|a|an|the) \w+ (is|are|rises?|falls?)\b`), "with which, the step of, or two sentences"},
 }
 
 // pending are the directories whose words are yet to be revised, each with the

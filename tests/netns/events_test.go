@@ -70,15 +70,15 @@ func TestEvents(t *testing.T) {
 		frame         []byte
 		want, monitor report
 	}{
-		{frameOf(udp("192.0.2.1", "203.0.113.9", 80)), report{"blocked", "drop", "feed", "192.0.2.1"}, report{"monitored", "pass", "feed", "192.0.2.1"}},
+		{frameOf(udp("192.0.2.1", "203.0.113.9", 80)), report{"blocked", "drop", "feed", "192.0.2.1"}, report{"would-block", "pass", "feed", "192.0.2.1"}},
 		{frameOf(udp("198.51.100.1", "203.0.113.9", 80)), report{}, report{}},
 		{forms4["QinQ"](frameOf(udp("198.51.100.1", "203.0.113.1", 53))),
-			report{"blocked", "drop", "dns", "198.51.100.1"}, report{"monitored", "pass", "dns", "198.51.100.1"}},
+			report{"blocked", "drop", "dns", "198.51.100.1"}, report{"would-block", "pass", "dns", "198.51.100.1"}},
 		{frameOf(udp("192.0.2.65", "203.0.113.9", 80)), report{"allowed", "pass", "ours", "192.0.2.65"}, report{"allowed", "pass", "ours", "192.0.2.65"}},
 		{set(frameOf(udp("198.51.100.1", "203.0.113.9", 80)), 14, 0x41),
 			report{"malformed", "drop", "", "198.51.100.1"}, report{"malformed", "pass", "", "198.51.100.1"}},
 		{append(frameOf(udp("2001:db8::1", "2001:db9::1", 80)), make([]byte, 1000)...),
-			report{"blocked", "drop", "feed", "2001:db8::1"}, report{"monitored", "pass", "feed", "2001:db8::1"}},
+			report{"blocked", "drop", "feed", "2001:db8::1"}, report{"would-block", "pass", "feed", "2001:db8::1"}},
 	}
 	for _, monitor := range []bool{false, true} {
 		l := lab.New(t)

@@ -213,7 +213,7 @@ func checkCounts(t *testing.T, a *loader.Attachment, want map[verdict.Reason]uin
 		switch {
 		case monitor && r == verdict.Blocked:
 			n = 0
-		case monitor && r == verdict.Monitored:
+		case monitor && r == verdict.WouldBlock:
 			n = want[verdict.Blocked]
 		}
 		if c.Packets != n && (r != verdict.Clean && r != verdict.ND || c.Packets < n) {

@@ -134,7 +134,7 @@ func (p *page) Rates() string {
 	return table(p.report.Table(func(r measure.Result) bool { return r.BitsPerKey != 0 }))
 }
 
-// Found returns the table of the heavy flows found.
+// Found returns the table of the heavy hitters found.
 func (p *page) Found() string {
 	return table(p.report.Table(func(r measure.Result) bool { return r.F1 != 0 }))
 }

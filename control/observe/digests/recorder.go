@@ -219,8 +219,8 @@ func (r *Recorder) end(l *record, m *loader.DigestMemory, before, after time.Tim
 }
 
 // span returns the time that a slice of the given duration covers. If the clock
-// was set back meanwhile, it is the range by the old clock and by the new one,
-// and everything between: it is unknown by which of them a packet was captured.
+// was set back meanwhile, it covers the slice by the old clock and by the new one,
+// because a packet's time may have been read from either.
 // If it was set forward, that needs no special case. A slice that begins after
 // it ends, because the clock was set back while no recorder was running, is
 // assumed to have the usual length.

@@ -19,7 +19,7 @@ import (
 	"weir/filter/packet"
 )
 
-// Node is a weir instance that can be queried.
+// Node is a daemon that can be queried.
 type Node struct {
 	Name string
 	Ask  func(context.Context, api.TraceQuestion) (*api.Traced, error)

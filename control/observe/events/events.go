@@ -94,7 +94,7 @@ func (i *Interface) event(of *loader.Event, boot time.Time) Event {
 		e.Tuple = engine.TupleOf(p)
 	}
 	switch e.Reason {
-	case verdict.Allowed, verdict.Monitored, verdict.Blocked:
+	case verdict.Allowed, verdict.WouldBlock, verdict.Blocked:
 		// For other reasons it may be that of an earlier packet.
 		if n := int(p.List); n > 0 && n <= len(i.Lists) {
 			e.List = i.Lists[n-1]

@@ -1,4 +1,4 @@
-// Package heavy finds heavy flows with the data plane's trackers, interval by
+// Package heavy finds heavy hitters with the data plane's trackers, interval by
 // interval, and limits or blocks them if the tracker's action says so.
 package heavy
 
@@ -35,18 +35,18 @@ type Spec struct {
 	// alone, no flow below 100 packets (100 kB) a second is heavy.
 	Threshold Threshold `yaml:"threshold"`
 
-	// report: only that. limit: let heavy flows have no more than limit. block: drop
-	// them. Packets that an allow list contains are spared.
+	// report: nothing else. limit: let heavy hitters have no more than limit. block:
+	// drop them. Packets that an allow list contains are spared.
 	Action Action `yaml:"action"`
 
-	// The rate that a limited flow may have. Default: the threshold's.
+	// The rate that a rate-limited heavy hitter may have. Default: the threshold's.
 	Limit quantity.Rate `yaml:"limit,omitempty"`
 
-	// Packets or bytes that a limited flow may have at once, as in 2000 or 64k.
-	// Default: what limit allows in a second, and no less than 64 KiB.
+	// Packets or bytes that a rate-limited heavy hitter may have at once, as in 2000
+	// or 64k. Default: what limit allows in a second, and no less than 64 KiB.
 	Burst quantity.Count `yaml:"burst,omitempty"`
 
-	// How long a flow stays heavy, and limited or blocked, after it was last above
+	// How long a flow stays heavy, and rate-limited or blocked, after it was last above
 	// half of the threshold.
 	Duration quantity.Duration `yaml:"duration"`
 
@@ -145,7 +145,7 @@ func (s Spec) Counts() sketch.Unit {
 // Label identifies a tracker by its key and unit.
 func (s Spec) Label() string { return string(s.Key) + " " + s.Counts().String() }
 
-// limit is the rate of a limited flow, in units a second.
+// limit is the rate of a rate-limited flow, in units a second.
 func (s Spec) limit() float64 {
 	if s.Limit != (quantity.Rate{}) {
 		return s.Limit.PerSecond()
@@ -272,7 +272,7 @@ func (s Spec) Tracker() engine.Tracker {
 	}
 }
 
-// Name returns a heavy flow in the format of lists, but a destination alone without
+// Name returns a heavy hitter in the format of lists, but a destination alone without
 // its ">": the tracker's key distinguishes it from a source.
 func Name(k key.Key) string { return strings.TrimPrefix(k.String(), "> ") }
 

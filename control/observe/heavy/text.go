@@ -11,7 +11,7 @@ import (
 	"weir/filter/key"
 )
 
-// Action is what happens to a heavy flow.
+// Action is what happens to a heavy hitter.
 type Action uint8
 
 const (

@@ -52,7 +52,7 @@ func (e Event) String() string {
 }
 
 // Tick is how often Watcher.Tick is to be called: it bounds the time from when a
-// flow becomes heavy until it is limited or blocked.
+// flow becomes heavy until it is rate-limited or blocked.
 const Tick = 100 * time.Millisecond
 
 // Watcher reads the trackers of a generation on some interfaces, exchanges their

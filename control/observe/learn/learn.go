@@ -3,7 +3,7 @@
 // the filter's false positives avoid the flows that the host really carries.
 //
 // An element is a key that a set can list, derived from a packet by a shape in
-// use. The trackers count the packets of heavy flows in each interval. Learner
+// use. The trackers count the packets of heavy hitters in each interval. Learner
 // maps the flows to elements, smooths their rates, and assigns each a k_e as in
 // the weighted Bloom filter (package weighted); Publish writes these to the set
 // that the data plane uses.

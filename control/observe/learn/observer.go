@@ -114,7 +114,7 @@ const judgeOneIn = 256
 func (o *Observer) misjudged(e *engine.Generation, loaded time.Time) (wrong float64) {
 	if o.judged == nil {
 		o.judged, o.end = o.hub.Subscribe(events.Want{
-			Reasons: []verdict.Reason{verdict.Blocked, verdict.Monitored}, OneIn: judgeOneIn,
+			Reasons: []verdict.Reason{verdict.Blocked, verdict.WouldBlock}, OneIn: judgeOneIn,
 		})
 	}
 	for {

@@ -65,7 +65,7 @@ func (v *Intervals) Next(now time.Time, d attach.Metadata) Rates {
 			r.Dropped += rate
 		}
 		r.Total = sum(r.Total, r.All[i])
-		if reason == verdict.Blocked || reason == verdict.Monitored {
+		if reason == verdict.Blocked || reason == verdict.WouldBlock {
 			r.Blocked = sum(r.Blocked, r.All[i])
 		}
 	}

@@ -15,7 +15,7 @@ import (
 // heavy measures what heavy hitters cost a packet on the wire: the tracker, and
 // the hot table learned from it. A million entries are listed, and no packet.
 // Sources follow Zipf's law, or are all different, more than any flow memory has
-// room for. It also measures how well a bank finds the heavy flows.
+// room for. It also measures how well a bank finds the heavy hitters.
 func (s *session) heavy() (err error) {
 	const (
 		n      = million
@@ -135,7 +135,7 @@ func (s *session) found() error {
 		if err := s.ctx.Err(); err != nil {
 			return err
 		}
-		s.logf("  heavy flows, Zipf %g", exponent)
+		s.logf("  heavy hitters, Zipf %g", exponent)
 		m, err := sketch.NewMultistage(tracker, sketch.Threshold{Units: threshold})
 		if err != nil {
 			return err

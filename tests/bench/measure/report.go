@@ -76,7 +76,7 @@ type Result struct {
 	FalsePositive float64 `json:"false_positive_rate,omitempty"` // measured
 	Predicted     float64 `json:"predicted_rate,omitempty"`      // by weir
 	Optimum       float64 `json:"optimal_rate,omitempty"`        // of a standard filter of that size
-	F1            float64 `json:"f1,omitempty"`                  // of the heavy flows found
+	F1            float64 `json:"f1,omitempty"`                  // of the heavy hitters found
 
 	Change float64 `json:"change,omitempty"` // relative to an earlier report: of Ratio, or else of the time
 }
