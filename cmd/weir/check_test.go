@@ -94,6 +94,8 @@ func TestCheckFlags(t *testing.T) {
 	for _, c := range []struct{ flag, value, want string }{
 		{"--bits-per-entry", "0.5", "bits_per_entry: 0.5 is not between 1 and 256"},
 		{"--max-bad", "0%", "bad"},
+		{"--block", feed + ",format=csv,column=2", "no column 2"},
+		{"--block", feed + ",format=xml", "unknown format"},
 		{"--block", feed + "x", "feed.txtx: no such file or directory"},
 		{"--iface", "a/b", `"a/b" cannot be an interface`},
 		{"--track", "key=src,threshold=1pps,interval=100ms", "threshold"},

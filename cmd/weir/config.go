@@ -31,6 +31,7 @@ type configFlags struct {
 	block, allow []string
 	direction    engine.Direction
 	lenient      bool
+	ignorePorts  bool
 	maxBad       quantity.Share
 	wide         bool
 	ifaces       []string
@@ -49,11 +50,12 @@ func newConfigFlags(c *cobra.Command, withFile ...string) *configFlags {
 
 	f := v.flags
 	f.StringVarP(&v.file, "config", "c", "", "`file` with the configuration, weir.yaml")
-	f.StringArrayVar(&v.block, "block", nil, "`file` of a list to block, - for standard input; repeat for more")
+	f.StringArrayVar(&v.block, "block", nil, "`file` of a list to block, - for standard input; repeat for more; "+formatHint)
 	f.StringArrayVar(&v.allow, "allow", nil, "`file` of a list whose entries pass, whatever blocks them; repeat for more")
 	f.TextVar(&v.direction, "direction", v.direction,
 		"`side` of packets that addresses and prefixes in the lists are matched with: src, dst or both")
 	f.BoolVar(&v.lenient, "lenient", false, "mask host bits in prefixes instead of calling the line bad")
+	f.BoolVar(&v.ignorePorts, "ignore-ports", false, "read 192.0.2.1:443 as the address alone instead of calling the line bad")
 	f.TextVar(&v.maxBad, "max-bad", v.maxBad, "`share` of bad lines above which a file is refused")
 	f.BoolVar(&v.wide, "wide", false, "let a block list cover more than a quarter of IPv4 or IPv6")
 	f.TextVar(&conf.Mode, "mode", conf.Mode, "`mode`: exact, or approx for more entries than memory, at a planned rate of false drops")
@@ -153,15 +155,32 @@ func (v *configFlags) said() (*config.Config, error) {
 		files  []string
 		action config.Action
 	}{{v.block, config.Block}, {v.allow, config.Allow}} {
-		for _, file := range kind.files {
+		for _, given := range kind.files {
+			file, format, err := cutFormat(given)
+			if err != nil {
+				return nil, err
+			}
 			l, err := c.AddFile(file, kind.action)
 			if err != nil {
 				return nil, err
 			}
-			l.Direction, l.Lenient, l.MaxBad = v.direction, v.lenient, v.maxBad
+			l.Format, l.Direction, l.Lenient, l.IgnorePorts, l.MaxBad = format, v.direction, v.lenient, v.ignorePorts, v.maxBad
 		}
 	}
 	return &c, nil
+}
+
+const formatHint = "FILE,format=csv,column=2 is in another format, with the options that it has in weir.yaml"
+
+// cutFormat returns the file and the format of FILE or FILE,format=FORMAT.
+func cutFormat(given string) (file string, f feed.Format, err error) {
+	file, format, ok := strings.Cut(given, ",format=")
+	if ok {
+		if f, err = feed.ParseFormat(format); err != nil {
+			err = usageError{fmt.Errorf("%s: %w", given, err)}
+		}
+	}
+	return file, f, err
 }
 
 // offline is Read for commands that attach to no interface.

@@ -90,10 +90,15 @@ func randomFlags(r *rand.Rand) (flags []string) {
 			"\x7f", "\u0085", "\u009f", "\u2028", "\ufeff", "\U0001f600", "~", "'", `"\`, ": x", "a: b", "a #b", "%s", "manual", "latin-1 \xfc.txt",
 			strings.Repeat("a", r.IntN(70))+"."+strings.Repeat("b", r.IntN(70))+".txt", yamlText(r))
 	}
+	format := func() string {
+		return one("plain", "csv,column=2", "csv,column=a,last_column=b,separator=;", "json,path=.v4[],.v6[]", "nft,sets=a,b", "hosts")
+	}
+	list := func() string { return file() + one("", ",format="+format()) }
 	for name, value := range map[string]func() string{
+		"ignore-ports":   func() string { return one("true", "false") },
 		"netns":          func() string { return one("lab", "/run/netns/lab", "on", "-", "1e3", yamlText(r)) },
-		"block":          file,
-		"allow":          file,
+		"block":          list,
+		"allow":          list,
 		"direction":      func() string { return one("src", "dst", "both") },
 		"lenient":        func() string { return one("true", "false") },
 		"max-bad":        share,

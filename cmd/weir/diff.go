@@ -11,6 +11,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"weir/control/feed"
 	"weir/control/list"
 )
 
@@ -25,7 +26,8 @@ func newDiff() *cobra.Command {
 		Long: `Compares two list files by their entries, ignoring order, comments and
 duplicates. "-" marks an entry that only the first file has, "+" one that only
 the second has; the last line has the numbers. The file "-" is standard input;
-either may be compressed.
+either may be compressed. FILE,format=csv,column=2 is in another format, with
+the options that it has in weir.yaml.
 
 Entries are compared as they are written, a range as the prefixes that cover it:
 10.0.0.0/24 and its two halves differ, though they contain the same addresses.`,
@@ -36,6 +38,7 @@ Entries are compared as they are written, a range as the prefixes that cover it:
 	}
 	f := c.Flags()
 	f.BoolVar(&o.Lenient, "lenient", false, "mask host bits in prefixes instead of calling the line bad")
+	f.BoolVar(&o.IgnorePorts, "ignore-ports", false, "read 192.0.2.1:443 as the address alone instead of calling the line bad")
 	exitCode := f.Bool("exit-code", false, "exit with 3 if they differ")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, files []string) error {
@@ -43,9 +46,12 @@ Entries are compared as they are written, a range as the prefixes that cover it:
 			return usageError{errors.New("standard input can be one of them only")}
 		}
 		var sides [2]*list.Set
-		for i, file := range files {
-			var err error
-			if sides[i], err = readSet(c, file, o); err != nil {
+		for i, given := range files {
+			file, format, err := cutFormat(given)
+			if err != nil {
+				return err
+			}
+			if sides[i], err = readSet(c, file, format, o); err != nil {
 				return err
 			}
 		}
@@ -71,12 +77,12 @@ Entries are compared as they are written, a range as the prefixes that cover it:
 }
 
 // readSet reads a file, and reports its bad lines.
-func readSet(c *cobra.Command, file string, o list.Options) (*list.Set, error) {
+func readSet(c *cobra.Command, file string, format feed.Format, o list.Options) (*list.Set, error) {
 	var err error
 	var entries list.Entries
 	var report list.Report
-	if file == "-" {
-		entries, report, err = list.Parse(stdinName, c.InOrStdin(), o)
+	if file == "-" || format.Kind != feed.Plain {
+		_, entries, report, err = readIn(c, file, format, o)
 	} else {
 		out := newConsole(c.OutOrStdout(), c.ErrOrStderr())
 		o.Progress = func(done, total int64) { out.reading(file, done, total) }

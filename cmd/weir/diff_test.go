@@ -124,6 +124,15 @@ func TestDiffFailures(t *testing.T) {
 			t.Errorf("%v: exit code %d\n%s%s", c.args, code, out, log)
 		}
 	}
+	hosts := file(t, "hosts", "127.0.0.1 localhost\n192.0.2.1 a\n192.0.2.2 b\n")
+	iocs := file(t, "iocs.csv", "id,192.0.2.2:80\n")
+	if code, out, log := weir(t, "", "diff", "--ignore-ports", hosts+",format=hosts", iocs+",format=csv,column=2"); code != exitOK || log != "" ||
+		out != "-192.0.2.1\nremoved: 1, added: 0, in both: 1\n" {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	if code, _, log := weir(t, "", "diff", good, good+",format=csv"); code != exitUsage || !strings.Contains(log, "a column goes with format csv") {
+		t.Errorf("exit code %d\n%s", code, log)
+	}
 	// A few bad lines are reported.
 	code, out, log := weir(t, "", "diff", good, some)
 	if code != exitOK || out != "removed: 0, added: 0, in both: 1\n" || !containsAll(log, []string{some + ":41: ", "1 of 41"}) {

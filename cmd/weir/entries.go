@@ -215,21 +215,28 @@ func newImport() *cobra.Command {
 	var socket, format string
 	var ttl time.Duration
 	var sets []string
+	var o list.Options
 	change := api.Change{Import: true}
 	c := &cobra.Command{
-		Use:   "import LIST FILE|- [--format plain|ipset|nft]",
+		Use:   "import LIST FILE|- [--format FORMAT]",
 		Short: "Add the entries of a file to a list",
 		Long: `Adds the entries of a file, or of standard input, to a list of the running weir:
 all of them, or none if one is wrong. When the command returns they are active,
 and will be after a restart. Entries that were there already take the new TTL
-and reason. The file may be compressed. Timeouts in it are ignored: use --ttl.`,
+and reason. The file may be compressed. Timeouts in it are ignored: use --ttl.
+
+A format is a name, with the options that it has in weir.yaml: plain, ipset, nft
+(also of nft -j), csv,column=2, json,path=.data[].ip, jsonl, spamhaus, p2p, dat,
+hosts or deny.`,
 		Example: `  weir import manual blocked.txt --ttl 1d --reason 'incident 42'
   ipset save blacklist | weir import manual - --format ipset
-  nft list ruleset | weir import manual - --format nft --set drop-4,drop-6`,
+  nft list ruleset | weir import manual - --format nft --set drop-4,drop-6
+  weir import manual iocs.csv --format csv,column=ioc --ignore-ports --ttl 30d`,
 		Args: theArgs("LIST", "FILE"), ValidArgsFunction: completeLists(1),
 	}
 	f := c.Flags()
-	f.StringVar(&format, "format", api.FormatPlain, formatUsage)
+	f.StringVar(&format, "format", api.FormatPlain, "`format` of the file, as above")
+	f.BoolVar(&o.IgnorePorts, "ignore-ports", false, "read 192.0.2.1:443 as the address alone instead of refusing it")
 	listFlag(f, "set", "`name` of a set to read, for ipset and nft (default the only one)", func(name string) error {
 		sets = append(sets, name)
 		return nil
@@ -238,17 +245,19 @@ and reason. The file may be compressed. Timeouts in it are ignored: use --ttl.`,
 	f.StringVar(&change.Reason, "reason", "", "`text` that says why: weir entries and explain show it")
 	socketFlag(f, &socket)
 	asJSON := jsonFlag(c)
-	choices(c, "format", formatNames...)
+	choices(c, "format", feed.Kinds()...)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if err := checkFormat(format); err != nil {
-			return err
+		given, err := feed.ParseFormat(format)
+		if err != nil {
+			return usageError{fmt.Errorf("--format: %w", err)}
 		}
-		if len(sets) > 0 && format == api.FormatPlain {
+		if len(sets) > 0 && given.Kind != feed.IPSet && given.Kind != feed.NFTables {
 			return usageError{errors.New("--set goes with --format ipset and nft")}
 		}
+		given.Sets = append(given.Sets, sets...)
 		change.List, change.TTL = args[0], ttl.Seconds()
-		var err error
-		if change.Entries, err = readImport(c, args[1], format, sets); err != nil {
+		o.MaxBad = -1
+		if change.Entries, err = readImport(c, args[1], given, o); err != nil {
 			return err
 		}
 		client := api.Dial(socket)
@@ -270,20 +279,8 @@ and reason. The file may be compressed. Timeouts in it are ignored: use --ttl.`,
 
 // readImport reads the entries of a file, "-" for standard input, and reports the
 // lines that are wrong.
-func readImport(c *cobra.Command, path, format string, sets []string) ([]string, error) {
-	name, in := path, c.InOrStdin()
-	if path == "-" {
-		name = stdinName
-	} else {
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		in = f
-	}
-	kind := map[string]feed.Kind{api.FormatPlain: feed.Plain, api.FormatIPSet: feed.IPSet, api.FormatNFT: feed.NFTables}[format]
-	read, report, err := feed.Read(name, in, feed.Format{Kind: kind, Sets: sets}, maxImport, list.Options{MaxBad: -1})
+func readImport(c *cobra.Command, path string, format feed.Format, o list.Options) ([]string, error) {
+	name, read, report, err := readIn(c, path, format, o)
 	for _, bad := range report.Errors {
 		fmt.Fprintln(c.ErrOrStderr(), bad.Error())
 	}
@@ -306,6 +303,24 @@ func readImport(c *cobra.Command, path, format string, sets []string) ([]string,
 		entries = append(entries, k.String())
 	}
 	return entries, nil
+}
+
+// readIn reads a file in a format, "-" for standard input. It returns its name in
+// errors.
+func readIn(c *cobra.Command, path string, format feed.Format, o list.Options) (string, list.Entries, list.Report, error) {
+	name, in := path, c.InOrStdin()
+	if path == "-" {
+		name = stdinName
+	} else {
+		f, err := os.Open(path)
+		if err != nil {
+			return name, list.Entries{}, list.Report{}, err
+		}
+		defer f.Close()
+		in = f
+	}
+	entries, report, err := feed.Read(name, in, format, maxImport, o)
+	return name, entries, report, err
 }
 
 // actionOf returns the action of a list.

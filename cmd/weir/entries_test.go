@@ -145,6 +145,10 @@ func TestImport(t *testing.T) {
 			"nft", nft, []string{"manual", "-", "--format", "nft", "--set", "a,b"},
 			api.Change{Action: api.Block, List: "manual", Entries: []string{"192.0.2.1", "198.51.100.1", "198.51.100.2", "2001:db8::/32"}, Import: true},
 		},
+		{
+			"csv with ports", "id,ioc\n1,192.0.2.1:443\n", []string{"manual", "-", "--format", "csv,column=ioc", "--ignore-ports"},
+			api.Change{Action: api.Block, List: "manual", Entries: []string{"192.0.2.1"}, Import: true},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := &fakeDaemon{lists: lists}

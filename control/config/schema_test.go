@@ -140,7 +140,7 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[verdict.Action]():         enum("pass", "drop"),
 		reflect.TypeFor[engine.Direction]():       enum("src", "dst", "both"),
 		reflect.TypeFor[quantity.Unit]():          enum("packets", "bytes"),
-		reflect.TypeFor[feed.Kind]():              enum("plain", "csv", "json", "jsonl", "spamhaus", "crowdsec", "nftables", "ipset"),
+		reflect.TypeFor[feed.Kind]():              enum(feed.Kinds()...),
 		reflect.TypeFor[Action]():                 enum("block", "allow"),
 		reflect.TypeFor[heavy.Action]():           enum("report", "limit", "block"),
 		reflect.TypeFor[LoopAction]():             enum("report", "drop"),

@@ -207,7 +207,7 @@ func (f *Feed) receive(s *source, b *body, to io.Writer) (*contents, error) {
 }
 
 func (f *Feed) options(maxEntries int) list.Options {
-	o := list.Options{Lenient: f.Lenient, MaxBad: float64(f.MaxBad), MaxEntries: maxEntries}
+	o := list.Options{Lenient: f.Lenient, IgnorePorts: f.IgnorePorts, MaxBad: float64(f.MaxBad), MaxEntries: maxEntries}
 	if o.MaxBad == 0 {
 		o.MaxBad = -1 // for package list, 0 is the default
 	}

@@ -50,7 +50,9 @@ var bombs = []struct {
 	{"strings", "json", repeat("[", 1, repeat("\"::1-f::\",\n", 20_000_000)), "more than 2097152 entries"},
 	{"words", "nftables", repeat("a ", 100_000_000), "words without an end"},
 	{"long word", "nftables", repeat("a", 200_000_000), "a record of more than"},
-	{"blocks", "nftables", repeat("{", 200_000_000), "nested deeper"},
+	{"blocks", "nftables", repeat("x {", 70_000_000), "nested deeper"},
+	{"JSON of nft", "nftables", repeat(`{"nftables": [{"element": {"name": "b", "elem": ["192.0.2.1"`, 1, repeat(`,"192.0.2.1"`, 17_000_000)), "more than 2097152 entries"},
+	{"an element of nft", "nftables", repeat(`{"nftables": [{"element": {"name": "b", "elem": [`, 1, repeat("[", 200_000_000)), "exceeded max depth"},
 	{"sets", "ipset", func(w io.Writer) {
 		for i := range 10_000_000 {
 			fmt.Fprintf(w, "create %d x\n", i)

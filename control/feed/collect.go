@@ -175,7 +175,7 @@ func (c *collector) flush() {
 		}
 		return
 	}
-	o := list.Options{Lenient: c.options.Lenient, MaxBad: 1}
+	o := list.Options{Lenient: c.options.Lenient, IgnorePorts: c.options.IgnorePorts, MaxBad: 1}
 	if c.options.MaxEntries > 0 {
 		// With no room left, one more entry is too many.
 		o.MaxEntries = max(c.options.MaxEntries-c.entries.Weight(), 1)

@@ -22,19 +22,30 @@ const (
 	JSONLines             // one document per line
 	Spamhaus              // the JSON form of Spamhaus DROP, with its closing record
 	CrowdSec              // the decision stream of CrowdSec's local API
-	NFTables              // the output of "nft list set" or "nft list ruleset"
+	NFTables              // the output of "nft list set" or "nft list ruleset", with -j, too
 	IPSet                 // the output of "ipset save"
+	P2P                   // PeerGuardian's text: name:first-last
+	DAT                   // ipfilter.dat: first - last , level , name
+	Hosts                 // hosts(5), without the host's own addresses
+	Deny                  // the "Deny from" and "Require not ip" of Apache, the "deny" of nginx
 )
 
-var kindNames = []string{"plain", "csv", "json", "jsonl", "spamhaus", "crowdsec", "nftables", "ipset"}
+var kindNames = []string{"plain", "csv", "json", "jsonl", "spamhaus", "crowdsec", "nftables", "ipset", "p2p", "dat", "hosts", "deny"}
+
+// Kinds returns the names of all kinds.
+func Kinds() []string { return slices.Clone(kindNames) }
 
 func (k Kind) String() string { return kindNames[k] }
 
 // MarshalText returns the kind's name.
 func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// UnmarshalText sets the kind by its name.
+// UnmarshalText sets the kind by its name, or by the short one of nftables.
 func (k *Kind) UnmarshalText(text []byte) error {
+	if string(text) == "nft" {
+		*k = NFTables
+		return nil
+	}
 	i := slices.Index(kindNames, string(text))
 	if i < 0 {
 		last := len(kindNames) - 1
@@ -49,7 +60,9 @@ func (k *Kind) UnmarshalText(text []byte) error {
 type Format struct {
 	// plain (an entry a line; netsets, too), csv, json, jsonl (JSON, a document a
 	// line), spamhaus (DROP as JSON), crowdsec (the decision stream of its API),
-	// nftables or ipset (what they save).
+	// nftables or ipset (what they save; of nft also JSON), p2p (PeerGuardian), dat
+	// (ipfilter.dat), hosts (hosts files, without the host's own addresses) or deny
+	// (of Apache or nginx).
 	Kind Kind `yaml:"kind,short"`
 
 	// For csv, the column of the address, prefix or range: its name in the first
@@ -69,6 +82,61 @@ type Format struct {
 	// For nftables and ipset, the names of the sets to read. Default: the only set
 	// of addresses.
 	Sets []string `yaml:"sets,omitempty"`
+}
+
+// ParseFormat returns a format from its text, as flags have it: the kind, and options
+// by the names that they have in YAML, as in "csv,column=2,separator=;". The value of
+// an option ends before the next option, so that it may have commas itself, as in
+// "json,path=.v4[].ip,.v6[].ip".
+func ParseFormat(text string) (Format, error) {
+	var f Format
+	kind, rest, more := strings.Cut(text, ",")
+	if err := f.Kind.UnmarshalText([]byte(kind)); err != nil {
+		return Format{}, err
+	}
+	var set func(value string) error
+	for more {
+		var part string
+		part, rest, more = strings.Cut(rest, ",")
+		name, value, named := strings.Cut(part, "=")
+		if option := f.option(name); named && option != nil {
+			set = option
+		} else if value = part; set == nil {
+			return Format{}, fmt.Errorf("format %s: unknown option %q: want column, last_column, separator, path or sets", kind, name)
+		}
+		if err := set(value); err != nil {
+			return Format{}, fmt.Errorf("format %s: %w", kind, err)
+		}
+	}
+	_, err := newReader(f)
+	return f, err
+}
+
+// option returns the function that sets an option, or continues it, nil if there is
+// none of that name.
+func (f *Format) option(name string) func(value string) error {
+	text := func(to *string) func(string) error {
+		return func(value string) error {
+			if *to != "" {
+				value = *to + "," + value
+			}
+			*to = value
+			return nil
+		}
+	}
+	switch name {
+	case "column":
+		return text(&f.Column)
+	case "last_column":
+		return text(&f.LastColumn)
+	case "path":
+		return text(&f.Path)
+	case "separator":
+		return func(value string) error { return f.Separator.UnmarshalText([]byte(value)) }
+	case "sets":
+		return func(value string) error { f.Sets = append(f.Sets, value); return nil }
+	}
+	return nil
 }
 
 // reader reads a format.
@@ -152,6 +220,14 @@ func (f *reader) scan(name string, src io.Reader, left *int64, o list.Options, s
 		err = f.nftables(c)
 	case IPSet:
 		err = f.ipset(c)
+	case P2P:
+		err = p2p(c)
+	case DAT:
+		err = dat(c)
+	case Hosts:
+		err = hosts(c)
+	case Deny:
+		err = deny(c)
 	}
 	return c.finish(err)
 }

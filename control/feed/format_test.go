@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -66,6 +67,10 @@ func TestFormats(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	inJSON, err := os.ReadFile("testdata/ruleset.json")
+	if err != nil {
+		t.Fatal(err)
+	}
 	jsonl := Format{Kind: JSONLines, Path: ".ip"}
 	nft := func(sets ...string) Format { return Format{Kind: NFTables, Sets: sets} }
 	ipset := func(sets ...string) Format { return Format{Kind: IPSet, Sets: sets} }
@@ -120,6 +125,20 @@ func TestFormats(t *testing.T) {
 
 		{"ipset", ipset("nets"), string(ipsets), "198.51.100.0/24 203.0.113.0/25", "6: an exception from the set: put it into an allow list"},
 		{"ipsets", ipset("blacklist", "six", "bm"), string(ipsets), "192.0.2.1 192.0.2.2 192.0.2.5 192.0.2.6 192.0.2.7 2001:db8::1 2001:db8::/32", ""},
+		{"nft -j", nft("block4"), string(inJSON), "192.0.2.1 192.0.2.16/28 198.51.100.5 198.51.100.6/31 198.51.100.8/29 198.51.100.16/28 198.51.100.32/27 198.51.100.64/28 198.51.100.80 203.0.113.7", ""},
+		{"nft -j sets", nft("empty", "block6"), string(inJSON), "2001:db8::/32 2001:db9::1 2001:dba::5 2001:dba::6/127 2001:dba::8/127", ""},
+		{"nft -j only set", nft(), "{\"nftables\": [\n {\"set\": {\"name\": \"b\", \"type\": {\"typeof\": {\"payload\": {\"protocol\": \"ip\", \"field\": \"daddr\"}}},\n \"elem\": [\"192.0.2.1\",\n 22, {\"concat\": [\"192.0.2.3\", 22]},\n {\"prefix\": {\"addr\": \"192.0.2.0\", \"len\": 33}}]}}]}", "192.0.2.1",
+			"4: byte 133: more than an address; 4: byte 137: more than an address; 5: byte 169: \"33\" is not a prefix length from 0 to 32"},
+		{"nft -j script", nft("b"), `{"nftables": [{"add": {"element": {"family": "ip", "table": "t", "name": "b", "elem": ["192.0.2.1"]}}}, {"create": {"set": {"name": "p", "type": "inet_service", "elem": [1]}}}, {"element": {"name": "a", "elem": ["192.0.2.9"]}}]}`, "192.0.2.1", ""},
+
+		{"p2p", Format{Kind: P2P}, "# x\nAcme: Labs, 1.2.3.4:192.0.2.4-192.0.2.7\nZeros:010.000.000.000-010.000.000.001\nnone\nsix:2001:db8::1-2001:db8::2\n", "192.0.2.4/30 10.0.0.0/31",
+			"4: no range, as in \"192.0.2.0-192.0.2.255\"; 5: no range, as in \"192.0.2.0-192.0.2.255\""},
+		{"dat", Format{Kind: DAT}, "# x\r\n000.000.000.000 - 000.255.255.255 , 000 , Bogon\r\n192.000.002.001 - 192.000.002.001 , 127 , A, B\n192.0.2.9-192.0.2.9\n192.0.2.3 - 192.0.2.3 , 200 , friend\n192.0.2.3 - 192.0.2.3 , x , y\n192.0.2.3 - 192.0.2.256 , 0 , y", "0.0.0.0/8 192.0.2.1 192.0.2.9",
+			"5: a level above 127, which allows: put it into an allow list; 6: no level from 0 to 255; 7: end of the range: not an address: IPv4 field has value >255"},
+		{"hosts", Format{Kind: Hosts}, "127.0.0.1 localhost\n::1 localhost # x\nfe80::1%lo0 localhost\nff02::1 ip6-allnodes\n255.255.255.255 broadcasthost\n0.0.0.0 ads.example.com\n\n192.0.2.1 bad.example.com # x\n192.0.2.300 x\n", "192.0.2.1",
+			"9: not an address: IPv4 field has value >255"},
+		{"deny", Format{Kind: Deny}, "# x\n<RequireAll>\n  Require all granted\n  Require not ip 192.0.2.1 198.51.100.0/24\n</RequireAll>\nOrder allow,deny\nAllow from all\nDeny from 203.0.113.0/255.255.255.0\ndeny 192.0.2.7;\nallow 192.0.2.8;\ndeny all;\n", "192.0.2.1 198.51.100.0/24 203.0.113.0/24 192.0.2.7",
+			"10: not \"Deny from\", \"Require not ip\" or \"deny\"; 11: \"all\" is neither an address nor a protocol"},
 		{"ipset without create", ipset(), "add b 192.0.2.1 -exist\n# x\nCOMMIT\nadd b 192.0.2.2-192.0.2.3\nflush b\ndel b 192.0.2.1", "192.0.2.1 192.0.2.2/31",
 			"5: neither \"create SET TYPE\" nor \"add SET ADDRESS\"; 6: command \"del\""},
 	} {
@@ -173,6 +192,10 @@ func TestRejected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	inJSON, err := os.ReadFile("testdata/ruleset.json")
+	if err != nil {
+		t.Fatal(err)
+	}
 	const page = "<html>\n<body>Service unavailable</body>\n</html>\n"
 	spamhaus := Format{Kind: Spamhaus}
 	column := Format{Kind: CSV, Column: "2"}
@@ -202,8 +225,15 @@ func TestRejected(t *testing.T) {
 		{"nft several sets", Format{Kind: NFTables}, string(ruleset), Garbage, "line 12: several sets (block4 and block6): name those to read"},
 		{"nft other set", Format{Kind: NFTables, Sets: []string{"ports"}}, string(ruleset), Garbage, "set ports does not contain addresses"},
 		{"nft elements without a type", Format{Kind: NFTables}, "set b { elements = { 192.0.2.1 }; type ipv4_addr }", Garbage, "before a type"},
-		{"nft too deep", Format{Kind: NFTables}, strings.Repeat("{", 1e6), Garbage, "nested deeper"},
+		{"nft too deep", Format{Kind: NFTables}, strings.Repeat("x {", 1e6), Garbage, "nested deeper"},
 		{"nft stray brace", Format{Kind: NFTables}, "}", Garbage, "stray }"},
+		{"nft -j cut", Format{Kind: NFTables, Sets: []string{"block4"}}, string(inJSON[:500]), Truncated, "unexpected EOF"},
+		{"nft -j several sets", Format{Kind: NFTables}, string(inJSON), Garbage, "several sets (block4 and block6): name those to read"},
+		{"nft -j other set", Format{Kind: NFTables, Sets: []string{"conc"}}, string(inJSON), Garbage, "set conc does not contain addresses"},
+		{"nft -j elements without a type", Format{Kind: NFTables}, `{"nftables": [{"set": {"name": "b", "elem": ["192.0.2.1"], "type": "ipv4_addr"}}]}`, Garbage, "before the set's name and type"},
+		{"nft -j too deep", Format{Kind: NFTables}, `{"x": ` + strings.Repeat("[", 1e6), Garbage, "nested deeper"},
+		{"nft -j with an endless element", Format{Kind: NFTables, Sets: []string{"b"}}, `{"nftables": [{"element": {"name": "b", "elem": ["` + strings.Repeat("x", 2<<20), Garbage, "a record of more than 1048576 bytes"},
+		{"hosts of names", Format{Kind: Hosts}, "0.0.0.0 a.example.com\n0.0.0.0 b.example.com\n", Garbage, "the file blocks names"},
 		{"ipset several sets", Format{Kind: IPSet}, "create a hash:ip\ncreate b hash:net\n", Garbage, "line 2: several sets (a and b)"},
 		{"ipset other set", Format{Kind: IPSet, Sets: []string{"p"}}, "create p hash:ip,port\n", Garbage, "set p does not contain addresses"},
 		{"ipset missing set", Format{Kind: IPSet, Sets: []string{"a", "b"}}, "create a hash:ip\nadd a 192.0.2.1\n", Garbage, "no set b"},
@@ -339,5 +369,38 @@ func TestFormatMistakes(t *testing.T) {
 	}
 	if err := new(Kind).UnmarshalText([]byte("xml")); err == nil || !strings.Contains(err.Error(), `"xml": want plain, csv,`) {
 		t.Error(err)
+	}
+}
+
+func TestParseFormat(t *testing.T) {
+	for text, want := range map[string]Format{
+		"plain":                       {},
+		"csv,column=ip":               {Kind: CSV, Column: "ip"},
+		"csv,column=2,separator=;":    {Kind: CSV, Column: "2", Separator: ';'},
+		"csv,column=a,last_column=b":  {Kind: CSV, Column: "a", LastColumn: "b"},
+		"csv,column=a,b":              {Kind: CSV, Column: "a,b"},
+		"json,path=.v4[].ip,.v6[].ip": {Kind: JSON, Path: ".v4[].ip,.v6[].ip"},
+		"nftables,sets=a,b":           {Kind: NFTables, Sets: []string{"a", "b"}},
+		"ipset,sets=a,sets=b":         {Kind: IPSet, Sets: []string{"a", "b"}},
+		"hosts":                       {Kind: Hosts},
+	} {
+		if got, err := ParseFormat(text); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, %v", text, got, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"":                         "unknown format",
+		"xml":                      `unknown format "xml": want plain, csv,`,
+		"csv":                      "a column goes with format csv",
+		"csv,2":                    `unknown option "2"`,
+		"csv,colum=2":              `unknown option "colum": want column`,
+		"csv,column=2,separator=":  "want one character",
+		"plain,column=2":           "a column goes with format csv",
+		"json,path=x":              "want something like",
+		"nftables,sets=a,column=1": "a column goes with",
+	} {
+		if got, err := ParseFormat(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %+v, %v, want %s", text, got, err, want)
+		}
 	}
 }

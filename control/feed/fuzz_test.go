@@ -12,7 +12,7 @@ import (
 // FuzzFormats reads arbitrary text in every format: it must terminate, respect
 // its limits, count what it returns, and be deterministic.
 func FuzzFormats(f *testing.F) {
-	for _, name := range []string{"testdata/ruleset.nft", "testdata/sets.ipset"} {
+	for _, name := range []string{"testdata/ruleset.nft", "testdata/ruleset.json", "testdata/sets.ipset"} {
 		seed, err := os.ReadFile(name)
 		if err != nil {
 			f.Fatal(err)
@@ -24,6 +24,7 @@ func FuzzFormats(f *testing.F) {
 		`{"data": [{"ip": "192.0.2.1"}, {"ip": 7}], "ip": "2001:db8::"}`,
 		"{\"cidr\":\"192.0.2.0/24\"}\n{\"type\":\"metadata\",\"records\":1}\n",
 		decided("["+ban("192.0.2.1", "1h")+"]", "null"),
+		"Acme: Labs:192.0.2.4-192.0.2.7\n192.000.002.001 - 192.000.002.001 , 127 , A\n127.0.0.1 localhost\nRequire not ip 192.0.2.1\ndeny 192.0.2.7;\n",
 		"add b 192.0.2.1-192.0.2.200 comment \"x\"\n", "[[[[", "{{{{", "\"\"\"", "set b { type ipv4_addr; elements = { 192.0.2.1",
 	} {
 		f.Add([]byte(seed))
@@ -34,6 +35,7 @@ func FuzzFormats(f *testing.F) {
 		{}, {Kind: CSV, Column: "ip"}, {Kind: CSV, Column: "1", LastColumn: "2", Separator: '\t'},
 		jsonAt(".data[].ip, .ip"), jsonAt("."), jsonAt(".[][]"), {Kind: JSONLines, Path: ".ip"},
 		{Kind: Spamhaus}, {Kind: CrowdSec}, {Kind: NFTables}, {Kind: NFTables, Sets: []string{"block4", "b"}}, {Kind: IPSet}, {Kind: IPSet, Sets: []string{"nets"}},
+		{Kind: P2P}, {Kind: DAT}, {Kind: Hosts}, {Kind: Deny},
 	} {
 		r, err := newReader(format)
 		if err != nil {

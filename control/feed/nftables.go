@@ -10,10 +10,15 @@ import (
 )
 
 // nftables reads the sets of a ruleset, and the elements that a script adds to
-// sets. It ignores expiries, which are relative to the time when the set was
-// printed.
+// sets, as text or as JSON. It ignores expiries, which are relative to the time when
+// the set was printed.
 func (f *reader) nftables(c *collector) error {
-	p := &nftParser{c: c, in: bufio.NewReader(&c.text), line: 1, wanted: wanted{names: f.Sets}}
+	c.text.offsets = true
+	in := bufio.NewReader(&c.text)
+	if begin, _ := in.Peek(1); string(begin) == "{" {
+		return f.nftablesJSON(c, in)
+	}
+	p := &nftParser{c: c, in: in, line: 1, wanted: wanted{names: f.Sets}}
 	if err := p.block(0); err != nil {
 		return fmt.Errorf("line %d: %w", p.line, err)
 	}

@@ -17,6 +17,10 @@ type Spec struct {
 	// Mask host bits in prefixes instead of calling the line bad.
 	Lenient bool `yaml:"lenient"`
 
+	// Read an address with a port, as in 192.0.2.1:443 or MISP's 192.0.2.1|443, as the
+	// address alone instead of calling the line bad.
+	IgnorePorts bool `yaml:"ignore_ports,omitempty"`
+
 	// Where entries come from. A list without sources has manual entries only.
 	Sources []Source `yaml:"sources,omitempty"`
 

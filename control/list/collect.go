@@ -112,7 +112,7 @@ func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen 
 	room := newRoom(o.MaxEntries)
 	free, work, order := make(chan *chunk, chunks), make(chan *chunk, chunks), make(chan *chunk, chunks)
 	for range chunks {
-		free <- &chunk{parser: parser{lenient: o.Lenient}, room: room, parsed: make(chan struct{}, 1)}
+		free <- &chunk{parser: newParser(o), room: room, parsed: make(chan struct{}, 1)}
 	}
 	go func() {
 		defer close(work)
@@ -228,7 +228,7 @@ func scan(name string, r io.Reader, o Options, fn func(Line) bool) error {
 		return fmt.Errorf("list: %s: %w", name, err)
 	}
 	defer src.text.Close()
-	p := parser{lenient: o.Lenient}
+	p := newParser(o)
 	buf := make([]byte, chunkLen)
 	for number := 0; ; {
 		text, err := src.next(buf)

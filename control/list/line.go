@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -15,7 +16,7 @@ import (
 var (
 	errOverlong = fmt.Errorf("line longer than %d bytes", maxLine)
 	errCR       = errors.New("carriage return inside the line")
-	errSecond   = errors.New("a second address on the line")
+	errSecond   = errors.New("a second address on the line: write one per line")
 	errZone     = errors.New("zones have no meaning on the wire")
 	errFamilies = errors.New("IPv4 mixed with IPv6")
 	errReversed = errors.New("the range ends before it starts")
@@ -23,16 +24,28 @@ var (
 	errNoArrow  = errors.New(`no ">" in the flow`)
 	errNoPort   = errors.New(`no port, write ":*" for any`)
 	errBrackets = errors.New("write IPv6 in brackets and IPv4 without")
+	errZeros    = errors.New("an octet with leading zeros, which some programs read as octal: write it without")
+	errHosts    = errors.New("a hosts file's line for this host: format hosts skips these")
+	errURL      = errors.New("a URL: weir matches addresses, not names")
+	errPort     = errors.New(`an address with a port: read it with ignore_ports, or write a flow, as in "tcp 192.0.2.1:443 > *:*"`)
+	errWildcard = errors.New("a wildcard mask: write a prefix length")
+	errMask     = errors.New("a netmask with gaps: write a prefix for each part")
 )
+
+// defanged are spellings that keep an address in a report from becoming a link.
+var defanged = strings.NewReplacer("[.]", ".", "(.)", ".", "[dot]", ".", "(dot)", ".", "[:]", ":")
 
 // isBlank reports whether c separates words.
 func isBlank(c byte) bool { return c == ' ' || c == '\t' || c == '\v' || c == '\f' }
 
 // parser turns lines into entries.
 type parser struct {
-	lenient bool
-	out     Entries
+	lenient     bool
+	ignorePorts bool
+	out         Entries
 }
+
+func newParser(o Options) parser { return parser{lenient: o.Lenient, ignorePorts: o.IgnorePorts} }
 
 // line parses a line, given without its line end, and appends its entries to
 // p.out. It reports false for a blank line or a comment. If it fails, it
@@ -51,15 +64,18 @@ func (p *parser) line(b []byte) (bool, error) {
 		// remark or a comment.
 		return false, errCR
 	}
-	for _, mark := range []byte("#;") {
-		if i := bytes.IndexByte(b, mark); i >= 0 {
-			b = b[:i]
-		}
+	b, _, _ = bytes.Cut(b, []byte{'#'})
+	b, remark, _ := bytes.Cut(b, []byte{';'})
+	text := string(b)
+	if strings.ContainsAny(text, "[(") {
+		text = defanged.Replace(text)
 	}
-	word, rest := cutWord(string(b))
+	word, rest := cutWord(text)
 	switch {
 	case word == "":
 		return false, nil
+	case len(remark) > 0 && separates(string(remark)):
+		return true, errSecond
 	case word[0] == '>':
 		return true, p.destination(word + rest)
 	case strings.IndexByte(word, '.') >= 0 || strings.IndexByte(word, ':') >= 0:
@@ -78,9 +94,12 @@ func (p *parser) addresses(word, rest string) error {
 		if end == "" {
 			end, after = cutWord(after)
 		}
-		if isAddress(end) {
+		if meansAddress(end) {
 			last, rest, isRange = end, after, true
 		}
+	}
+	if mask, after := cutWord(rest); !isRange && isNetmask(mask) {
+		word, rest = word+"/"+mask, after
 	}
 	if err := checkText(rest); err != nil {
 		return err
@@ -88,12 +107,53 @@ func (p *parser) addresses(word, rest string) error {
 	if isRange {
 		return p.span(first, last)
 	}
+	if host, hasPort := cutPort(word); hasPort {
+		if !p.ignorePorts {
+			return errPort
+		}
+		word = host
+	}
 	pre, err := p.prefix(word)
 	if err != nil {
 		return err
 	}
+	if name, _ := cutWord(rest); name != "" && pre.IsSingleIP() && (pre.Addr().IsUnspecified() || pre.Addr().IsLoopback()) {
+		return errHosts
+	}
 	p.add(pre)
 	return nil
+}
+
+// separates reports whether the text after a semicolon is another entry rather
+// than a remark.
+func separates(remark string) bool {
+	word, _ := cutWord(remark)
+	word, _, _ = strings.Cut(word, ";")
+	return isAddress(word)
+}
+
+// cutPort cuts an address before its port, as in 192.0.2.1:443, [2001:db8::1]:443,
+// and with "|" in place of the colon, as MISP has it.
+func cutPort(s string) (host string, ok bool) {
+	host, port, ok := strings.Cut(s, "|")
+	if !ok {
+		i := strings.LastIndexByte(s, ':')
+		if i < 0 || strings.Count(s, ":") > 1 && s[0] != '[' {
+			return s, false
+		}
+		host, port = s[:i], s[i+1:]
+	}
+	if inner, ok := strings.CutPrefix(host, "["); ok {
+		host, _ = strings.CutSuffix(inner, "]")
+	}
+	_, ok = number(port, 1<<16-1)
+	return host, ok && isAddress(host)
+}
+
+// isNetmask reports whether s is a netmask in decimal, such as 255.255.255.0.
+func isNetmask(s string) bool {
+	a, bits, n := scanV4(s)
+	return n > 0 && n == len(s) && bits == 32 && !strings.Contains(s, "/") && ^a&(^a+1) == 0
 }
 
 // add appends a masked prefix.
@@ -262,28 +322,39 @@ func (p *parser) side(s string) (netip.Prefix, int, error) {
 
 // prefix parses an address or a prefix and returns it masked.
 func (p *parser) prefix(s string) (netip.Prefix, error) {
+	if strings.Contains(s, "://") {
+		return netip.Prefix{}, errURL
+	}
 	host, length, hasLength := strings.Cut(s, "/")
 	a, err := parseAddr(host)
 	if err != nil {
 		return netip.Prefix{}, err
 	}
-	bits := a.BitLen()
-	if hasLength {
+	ones := a.BitLen()
+	switch mask, _, n := scanV4(length); {
+	case !hasLength:
+	case n > 0 && a.Is4() && isNetmask(length):
+		ones = bits.OnesCount32(mask)
+	case n > 0 && mask&(mask+1) == 0:
+		return netip.Prefix{}, errWildcard
+	case n > 0:
+		return netip.Prefix{}, errMask
+	default:
 		var ok bool
-		if bits, ok = number(length, bits); !ok {
+		if ones, ok = number(length, ones); !ok {
 			return netip.Prefix{}, fmt.Errorf("%q is not a prefix length from 0 to %d", shorten(length), a.BitLen())
 		}
 	}
-	pre := netip.PrefixFrom(a, bits)
+	pre := netip.PrefixFrom(a, ones)
 	switch masked := pre.Masked(); {
 	case masked == pre:
 	case p.lenient:
 		pre = masked
 	default:
-		return netip.Prefix{}, fmt.Errorf("host bits set beyond /%d", bits)
+		return netip.Prefix{}, fmt.Errorf("host bits set beyond /%d", ones)
 	}
-	if a.Is4In6() && bits > 96 {
-		pre = netip.PrefixFrom(pre.Addr().Unmap(), bits-96)
+	if a.Is4In6() && ones > 96 {
+		pre = netip.PrefixFrom(pre.Addr().Unmap(), ones-96)
 	}
 	return pre, nil
 }
@@ -291,7 +362,11 @@ func (p *parser) prefix(s string) (netip.Prefix, error) {
 // parseAddr is netip.ParseAddr without zones and with shorter errors.
 func parseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
-	if err != nil {
+	switch {
+	case err == nil:
+	case hasZeros(s):
+		return a, errZeros
+	default:
 		// The error repeats its input, which a LineError shows anyway.
 		reason := strings.TrimPrefix(err.Error(), "ParseAddr("+strconv.Quote(s)+"): ")
 		return a, fmt.Errorf("not an address: %s", shorten(reason))
@@ -302,6 +377,24 @@ func parseAddr(s string) (netip.Addr, error) {
 	return a, nil
 }
 
+// hasZeros reports whether s would be an IPv4 address but for leading zeros.
+func hasZeros(s string) bool {
+	octets := strings.Split(s, ".")
+	if len(octets) != 4 {
+		return false
+	}
+	for i, o := range octets {
+		if trimmed := strings.TrimLeft(o, "0"); trimmed != "" {
+			octets[i] = trimmed
+		} else if o != "" {
+			octets[i] = "0"
+		}
+	}
+	without := strings.Join(octets, ".")
+	_, _, n := scanV4(without)
+	return n == len(without) && n < len(s)
+}
+
 // checkText checks the text after an entry. Any text is allowed, unless it
 // looks like a part of the entry that would be ignored: a flow without its
 // protocol, a netmask, a range in two columns, more addresses.
@@ -309,10 +402,17 @@ func checkText(s string) error {
 	switch word, _ := cutWord(s); {
 	case strings.HasPrefix(word, ">"):
 		return errArrow
-	case isAddress(word):
+	case meansAddress(word):
 		return errSecond
 	}
 	return nil
+}
+
+// meansAddress reports whether s is an address or prefix, or one that is written
+// in another way.
+func meansAddress(s string) bool {
+	_, hasPort := cutPort(s)
+	return isAddress(s) || hasPort || hasZeros(s)
 }
 
 // isAddress reports whether s is a well-formed address or prefix.

@@ -27,8 +27,11 @@
 //
 // A bad line is reported and counted, and the good lines around it still count.
 // A line that would be misunderstood in part is bad: host bits set in a prefix
-// (unless [Options.Lenient]), octets with leading zeros, zones, and a second
-// address after white space, as in "192.0.2.0 255.255.255.0". A file with too
+// (unless [Options.Lenient]), octets with leading zeros, zones, an address with a
+// port (unless [Options.IgnorePorts]), and a second address after white space or a
+// semicolon. A netmask is no second address: 192.0.2.0 255.255.255.0 and
+// 192.0.2.0/255.255.255.0 are prefixes. Defanged addresses, such as 192[.]0[.]2[.]1,
+// are read as what they stand for. A file with too
 // many bad lines ([Options.MaxBad]), or one that cannot be read to its end, is
 // rejected as a whole.
 package list
@@ -93,6 +96,10 @@ func (e *Entries) Append(others Entries) {
 type Options struct {
 	// Lenient masks the host bits of a prefix instead of rejecting the line.
 	Lenient bool
+
+	// IgnorePorts reads the address of 192.0.2.1:443, and of MISP's 192.0.2.1|443,
+	// without its port, instead of rejecting the line.
+	IgnorePorts bool
 
 	// MaxBad is the share of bad lines, 0…1 of those that are neither blank nor
 	// comment, above which the file is rejected. Zero means DefaultMaxBad; with

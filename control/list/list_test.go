@@ -69,6 +69,18 @@ var good = []struct {
 	{"192.0.2.1/32", "192.0.2.1"},
 	{"192.0.2.0/24", "192.0.2.0/24"},
 	{"0.0.0.0/0", "0.0.0.0/0"},
+	{"0.0.0.0/0 anything", "0.0.0.0/0"},
+	{"0.0.0.0 # this network", "0.0.0.0"},
+	{"192.0.2.0 255.255.255.0", "192.0.2.0/24"},
+	{"192.0.2.0\t255.255.255.128 # half", "192.0.2.0/25"},
+	{"192.0.2.0/255.255.255.0", "192.0.2.0/24"},
+	{"192.0.2.1/255.255.255.255", "192.0.2.1"},
+	{"> 192.0.2.0/255.255.255.0", "> 192.0.2.0/24"},
+	{"192[.]0[.]2[.]1", "192.0.2.1"},
+	{"192.0.2[.]0/24", "192.0.2.0/24"},
+	{"192(.)0(dot)2[dot]1", "192.0.2.1"},
+	{"2001[:]db8[:][:]1", "2001:db8::1"},
+	{"tcp 192[.]0[.]2[.]1:* > 198.51.100.7:443", "tcp 192.0.2.1:* > 198.51.100.7:443"},
 	{"128.0.0.0/1", "128.0.0.0/1"},
 
 	{"2001:db8::1", "2001:db8::1"},
@@ -98,7 +110,6 @@ var good = []struct {
 
 	{"tcp 192.0.2.1:* > 198.51.100.7:443", "tcp 192.0.2.1:* > 198.51.100.7:443"},
 	{"tcp 192.0.2.1:*>198.51.100.7:443 remark", "tcp 192.0.2.1:* > 198.51.100.7:443"},
-	{"tcp 192.0.2.1:* > 198.51.100.7:443 198.51.100.8:443", "tcp 192.0.2.1:* > 198.51.100.7:443"},
 	{"\tudp  192.0.2.0/24:53\t>  198.51.100.0/25:* # remark", "udp 192.0.2.0/24:53 > 198.51.100.0/25:*"},
 	{"udp *:* > 198.51.100.0/24:53", "udp 0.0.0.0/0:* > 198.51.100.0/24:53"},
 	{"sctp 192.0.2.1:0 > *:65535", "sctp 192.0.2.1:0 > 0.0.0.0/0:65535"},
@@ -125,14 +136,25 @@ var bad = []struct{ line, reason string }{
 	{"192.0.2", `not an address: IPv4 address too short`},
 	{"1..218.28", `not an address: IPv4 field must have at least one digit (at ".218.28")`},
 	{"192.0.2.256", "not an address: IPv4 field has value >255"},
-	{"192.0.2.01", "not an address: IPv4 field has octet with leading zero"},
+	{"192.0.2.01", "leading zeros"},
+	{"010.0.0.0/8", "leading zeros"},
+	{"192.0.2.1 - 192.000.002.009", "end of the range: an octet with leading zeros"},
+	{"0.0.0.0 ads.example.com", "a hosts file's line for this host"},
+	{"::1 localhost", "a hosts file's line for this host"},
+	{"192.0.2.1;198.51.100.7", "a second address on the line"},
+	{"192.0.2.1; 2001:db8::/32;", "a second address on the line"},
 	{"192.0.2.1.5", "not an address"},
 	{"192.0.2.1x", "not an address"},
 	{"192.0.2.1,scanner", "not an address"},
 	{"-1.2.3.4", "not an address"},
-	{"192.0.2.1:443", "not an address"},
+	{"192.0.2.1:443", `write a flow, as in "tcp 192.0.2.1:443 > *:*"`},
+	{"192.0.2.1|443", "an address with a port"},
+	{"[2001:db8::1]:443", "an address with a port"},
+	{"192.0.2.1:x", "not an address"},
+	{"192.0.2.1:65536", "not an address"},
 	{"example.com", "not an address"},
-	{"http://example.com", "not an address"},
+	{"http://example.com", "a URL: weir matches addresses"},
+	{"hxxp://192[.]0[.]2[.]1/x", "a URL: weir matches addresses"},
 	{`{"cidr":"27.122.32.0/20"}`, "not an address"},
 	{"2001:db8::1::2", "not an address"},
 	{"[2001:db8::1]", "not an address"},
@@ -147,7 +169,10 @@ var bad = []struct{ line, reason string }{
 	{"192.0.2.0/024", "not a prefix length"},
 	{"192.0.2.0/", "not a prefix length"},
 	{"192.0.2.0/+8", "not a prefix length"},
-	{"192.0.2.0/255.255.255.0", "not a prefix length"},
+	{"192.0.2.0/0.0.0.255", "a wildcard mask"},
+	{"192.0.2.0/255.0.255.0", "a netmask with gaps"},
+	{"192.0.2.1/255.255.255.0", "host bits set beyond /24"},
+	{"2001:db8::/255.255.255.0", "a netmask"},
 	{"192.0.2.0/24/24", "not a prefix length"},
 	{"2001:db8::/129", "not a prefix length from 0 to 128"},
 
@@ -162,7 +187,9 @@ var bad = []struct{ line, reason string }{
 	{"192.0.2.1 - 192.0.2.0/24", "end of the range: not an address"},
 	{"192.0.2.9 - 192.0.2.1", "ends before it starts"},
 
-	{"192.0.2.0 255.255.255.0", "second address"},
+	{"192.0.2.0 0.0.0.255", "second address"},
+	{"192.0.2.0 255.255.255.0 192.0.3.0", "second address"},
+	{"192.0.2.0-192.0.2.255 255.255.255.0", "second address"},
 	{"192.0.2.0\t192.0.2.255\t24", "second address"},
 	{"192.0.2.1 2001:db8::1", "second address"},
 	{"192.0.2.1-192.0.2.3 192.0.2.9", "second address"},
@@ -190,6 +217,7 @@ var bad = []struct{ line, reason string }{
 	{"tcp 192.0.2.1:* > 198.51.100.7:080", "not a port"},
 	{"tcp 192.0.2.1:* > 198.51.100.7:", "not a port"},
 	{"tcp 192.0.2.1:* > 198.51.100.7:443 198.51.100.8", "second address"},
+	{"tcp 192.0.2.1:* > 198.51.100.7:443 198.51.100.8:443", "second address"},
 	{"tcp 192.0.2.1/24:* > 198.51.100.7:443", "source: host bits"},
 	{"tcp 192.0.2.1:* > [198.51.100.7]:443", "destination: write IPv6 in brackets"},
 	{"tcp 2001:db8::1:* > *:443", "source: write IPv6 in brackets"},
@@ -224,6 +252,27 @@ func TestGoodLines(t *testing.T) {
 		}
 		if r.Good != wantGood || r.Bad != 0 {
 			t.Errorf("%q: %d good and %d bad lines", c.line, r.Good, r.Bad)
+		}
+	}
+}
+
+func TestIgnorePorts(t *testing.T) {
+	for line, want := range map[string]string{
+		"192.0.2.1:443":             "192.0.2.1",
+		"192.0.2.1|443 c2":          "192.0.2.1",
+		"192[.]0[.]2[.]1:443":       "192.0.2.1",
+		"[2001:db8::1]:443":         "2001:db8::1",
+		"2001:db8::1|443":           "2001:db8::1",
+		"2001:db8::1":               "2001:db8::1",
+		"192.0.2.1":                 "192.0.2.1",
+		"tcp 192.0.2.1:443 > *:*":   "tcp 192.0.2.1:443 > 0.0.0.0/0:*",
+		"192.0.2.1:65536":           "",
+		"192.0.2.1:":                "",
+		"192.0.2.1:443 192.0.2.2:1": "",
+	} {
+		e, r, err := Parse("f", strings.NewReader(line), Options{IgnorePorts: true, MaxBad: 1})
+		if got := strings.Join(strs(e), ", "); err != nil || got != want || r.Bad == 0 != (want != "") {
+			t.Errorf("%q: got %q, want %q; %+v, %v", line, got, want, r, err)
 		}
 	}
 }

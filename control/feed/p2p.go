@@ -1,0 +1,69 @@
+package feed
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+)
+
+var errNoRange = errors.New(`no range, as in "192.0.2.0-192.0.2.255"`)
+
+// p2p reads the text form of PeerGuardian, "name:first-last" a line, in which a name
+// may contain colons.
+func p2p(c *collector) error {
+	return eachLine(c, func(line int, text []byte) error {
+		if text[0] == '#' {
+			return nil
+		}
+		s := string(text)
+		c.span(place{line: line}, s, s[strings.LastIndexByte(s, ':')+1:])
+		return nil
+	})
+}
+
+// dat reads ipfilter.dat of eMule, "first - last , level , name" a line. A level
+// above 127 means that the range is allowed.
+func dat(c *collector) error {
+	return eachLine(c, func(line int, text []byte) error {
+		if text[0] == '#' || text[0] == ';' {
+			return nil
+		}
+		at, s := place{line: line}, string(text)
+		span, rest, _ := strings.Cut(s, ",")
+		level, _, hasLevel := strings.Cut(rest, ",")
+		if level = strings.TrimSpace(level); hasLevel || level != "" {
+			n, err := strconv.ParseUint(level, 10, 8)
+			switch {
+			case err != nil:
+				c.bad(at, s, errors.New("no level from 0 to 255"))
+				return nil
+			case n > 127:
+				c.bad(at, s, errors.New("a level above 127, which allows: put it into an allow list"))
+				return nil
+			}
+		}
+		c.span(at, s, span)
+		return nil
+	})
+}
+
+// span takes a range of IPv4 whose octets are decimal even with leading zeros.
+func (c *collector) span(at place, line, text string) {
+	first, last, ok := strings.Cut(text, "-")
+	if !ok {
+		c.bad(at, line, errNoRange)
+		return
+	}
+	c.value(at, withoutZeros(first)+"-"+withoutZeros(last))
+}
+
+func withoutZeros(address string) string {
+	octets := strings.Split(strings.TrimSpace(address), ".")
+	for i, o := range octets {
+		for len(o) > 1 && o[0] == '0' {
+			o = o[1:]
+		}
+		octets[i] = o
+	}
+	return strings.Join(octets, ".")
+}
