@@ -49,12 +49,12 @@ type place struct {
 type kind struct {
 	name     string
 	make     func(place) contender
-	most     int    // entries; more do not fit, or take minutes
-	prefixes int    // most entries of a list with prefixes; 0: addresses only
-	slow     bool   // measured with fewer packets and lookups
-	fixed    bool   // its list cannot change, or only one entry at a time
-	blind    bool   // has no list: a baseline for the others
-	tool     string // needs to be installed
+	most     int      // entries; more do not fit, or take minutes
+	prefixes int      // most entries of a list with prefixes; 0: addresses only
+	slow     bool     // measured with fewer packets and lookups
+	fixed    bool     // its list cannot change, or only one entry at a time
+	blind    bool     // has no list: a baseline for the others
+	tools    []string // have to be installed
 }
 
 // The names of contenders.
@@ -87,9 +87,9 @@ var kinds = []kind{
 	{name: kernelHash, make: newHash, most: 10_000_000},
 	{name: kernelBloom, fixed: true, make: newBloom, most: 10_000_000},
 	{name: kernelLPM, slow: true, make: newTrie, most: 2_000_000, prefixes: 1_000_000},
-	{name: nftables, slow: true, make: newNftables, most: 2_000_000, prefixes: 250_000, tool: "nft"},
-	{name: ipset, slow: true, make: newIPSet, most: 2_000_000, prefixes: 250_000, tool: "ipset"},
-	{name: xdpFilter, slow: true, fixed: true, make: newXDPFilter, most: 10_000, tool: "xdp-filter"},
+	{name: nftables, slow: true, make: newNftables, most: 2_000_000, prefixes: 250_000, tools: []string{"nft"}},
+	{name: ipset, slow: true, make: newIPSet, most: 2_000_000, prefixes: 250_000, tools: []string{"ipset", "iptables-restore"}},
+	{name: xdpFilter, slow: true, fixed: true, make: newXDPFilter, most: 10_000, tools: []string{"xdp-filter"}},
 }
 
 // takes reports whether the kind is measured with a list.
@@ -174,12 +174,14 @@ func (c *contenders) Close() error {
 // kinds returns the kinds that can be measured on this machine.
 func (s *session) kinds() (here []kind) {
 	for _, k := range kinds {
-		if k.tool != "" {
-			if _, err := exec.LookPath(k.tool); err != nil || !s.Peers {
-				continue
-			}
+		missing := len(k.tools) > 0 && !s.Peers
+		for _, tool := range k.tools {
+			_, err := exec.LookPath(tool)
+			missing = missing || err != nil
 		}
-		here = append(here, k)
+		if !missing {
+			here = append(here, k)
+		}
 	}
 	return here
 }

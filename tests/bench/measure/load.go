@@ -20,7 +20,7 @@ func (s *session) load() error {
 			if !k.takes(b) || k.blind {
 				continue
 			}
-			if b.set == setMixed && k.tool != "" {
+			if b.set == setMixed && len(k.tools) > 0 {
 				continue // they refuse addresses within prefixes, or merge them for minutes
 			}
 			r := Result{Benchmark: "load", Contender: k.name, Set: b.set, Entries: b.n()}
@@ -43,7 +43,7 @@ func (s *session) load() error {
 
 // loads returns how often to load a list: once if it is large or the tool slow.
 func (s *session) loads(b *blocklist, k kind) int {
-	if b.n() >= tenMillion || k.tool != "" && b.n() >= million || k.name == xdpFilter {
+	if b.n() >= tenMillion || len(k.tools) > 0 && b.n() >= million || k.name == xdpFilter {
 		return 1
 	}
 	return 3
