@@ -51,7 +51,8 @@ struct packet {
 	__u32 punished; /* the reason to drop it for the penalty of its flow, or 0 */
 	__u8 network;	/* offset of the IP header in the frame, in bytes */
 	__u8 loop;	/* the result of the loop check: enum loop_outcome */
-	__u8 pad[2];
+	__u8 exempt;	/* the reason to pass before any list, or 0 */
+	__u8 pad;
 };
 
 _Static_assert(sizeof(struct packet) == 64, "a packet is one cache line");

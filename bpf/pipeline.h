@@ -7,7 +7,8 @@
  *
  * The allow lists are asked only when a stage wants to drop, so they cost clean
  * traffic nothing. Heavy hitters are counted before the lists are asked, so that
- * a false positive, too, is seen to be heavy. filter/verdict's Decide is the
+ * a false positive, too, is seen to be heavy. What is exempt skips all stages between
+ * failsafe and counting but this one, in which it has no penalties. filter/verdict's Decide is the
  * reference for the answers.
  */
 #ifndef WEIR_PIPELINE_H
@@ -53,7 +54,7 @@ static __always_inline struct cpu_row *begin(struct xdp_md *ctx, struct cursor *
 
 /*
  * Counts the packet in every tracker, and sets p->punished to the reason to drop it
- * for a penalty of its flow, or to REASON_CLEAN.
+ * for a penalty of its flow, or to REASON_CLEAN. What is exempt has no penalty.
  */
 static __always_inline void police(struct cpu_row *row)
 {
@@ -64,14 +65,35 @@ static __always_inline void police(struct cpu_row *row)
 	for (int i = 0; i < MAX_TRACKERS && i < tracker_count; i++) {
 		const volatile struct tracker *t = &trackers[i];
 		__u32 bank = 2 * cpu + (row->banks >> i & 1);
-		__u64 h = tracker_hash(t, p);
+		__u64 h;
 
+		if (p->exempt && t->unexempt)
+			continue;
+		h = tracker_hash(t, p);
 		count_flow(i, p, bank * bank_lines + t->first,
 			   bank * bank_buckets + t->first_bucket, h);
-		if (t->punishes && row->penalties && !p->punished)
+		if (t->punishes && row->penalties && !p->punished && !p->exempt)
 			p->punished = penalty_of(h, t->by_bytes ? p->len : 1);
 		barrier();
 	}
+}
+
+/*
+ * Counts this CPU's packet, which is or would be dropped, in the tracker of dropped
+ * packets. A global function, so that its work is checked once.
+ */
+__noinline int count_dropped(void)
+{
+	const volatile struct tracker *t = &trackers[DROP_TRACKER];
+	struct cpu_row *row = this_row();
+	__u32 bank;
+
+	if (!row) /* impossible */
+		return 0;
+	bank = 2 * bpf_get_smp_processor_id() + (row->banks >> DROP_BANK & 1);
+	count_flow(DROP_TRACKER, &row->packet, bank * bank_lines + t->first,
+		   bank * bank_buckets + t->first_bucket, tracker_hash(t, &row->packet));
+	return 0;
 }
 
 /* Whether the parser's complaint alone would drop the packet, if not for monitor mode. */
@@ -85,17 +107,15 @@ static __always_inline int is_refused(enum reason r)
 static __always_inline enum reason decide(struct xdp_md *ctx, struct cursor *c, struct cpu_row *row)
 {
 	struct packet *p = &row->packet;
-	enum reason safe;
 	int list = LIST_NONE;
 
 	p->reason = parse(ctx, c, p);
 	barrier();
 	if (!p->family)
 		return p->reason;
-	safe = failsafe(&failsafe_config, p);
-	if (safe != REASON_CLEAN)
-		return safe;
-	if (loop_node.words) {
+	p->exempt = failsafe(&failsafe_config, p);
+	barrier();
+	if (loop_node.words && !p->exempt) {
 		if (!loop_edge)
 			check_loop(ctx, p);
 		barrier();
@@ -104,6 +124,8 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct cursor *c, 
 	}
 	police(row);
 	barrier();
+	if (p->exempt)
+		return p->exempt;
 
 	if (block.lines)
 		list = match_block(p);
@@ -131,6 +153,8 @@ static __always_inline int leave(struct xdp_md *ctx, struct cpu_row *row, enum r
 	barrier();
 	count_reason(row, p->reason, p->len);
 	sample(ctx, p->reason);
+	if (trackers[DROP_TRACKER].lines && p->family && is_unwanted(p->reason))
+		count_dropped();
 	action = action_of(p->reason);
 	if (action == XDP_PASS && p->family) {
 		if (loop_node.words)

@@ -37,4 +37,25 @@ static __always_inline int action_of(enum reason r)
 	}
 }
 
+/* Whether such a packet is dropped, or would be if not for monitor mode. */
+static __always_inline int is_unwanted(enum reason r)
+{
+	switch (r) {
+	case REASON_WOULD_BLOCK:
+	case REASON_BLOCKED:
+	case REASON_RATE_LIMITED:
+	case REASON_HEAVY:
+	case REASON_OVERTAGGED:
+		return 1;
+	case REASON_TRUNCATED:
+	case REASON_MALFORMED:
+	case REASON_UNPARSED:
+		return drop_malformed;
+	case REASON_LOOPED:
+		return drop_looped;
+	default:
+		return 0;
+	}
+}
+
 #endif

@@ -23,6 +23,9 @@
 #include "stats.h"
 
 #define MAX_TRACKERS 4
+/* One more counts dropped packets. Its bit in the banks of a row is behind DIGEST_BANK. */
+#define DROP_TRACKER MAX_TRACKERS
+#define DROP_BANK    (MAX_TRACKERS + 1)
 
 /* The unit, keys and memory of a tracker: constants of the program. */
 struct tracker {
@@ -34,7 +37,9 @@ struct tracker {
 	__u8 by_bytes;	    /* the unit: bytes, not packets */
 	__u8 tuple;	    /* keys have the tuple form, not that of one address */
 	__u8 punishes;	    /* its flows may have penalties */
-	__u8 pad[5];
+	__u8 unexempt;	    /* counts only packets that the lists are asked for */
+	__u8 dropped;	    /* counts dropped packets, by their cause too: see drop_cause() */
+	__u8 pad[3];
 	struct shape v4;
 	struct shape v6;
 };
@@ -46,7 +51,8 @@ struct tracker_head {
 	__u64 denied; /* packets of flows over the limit that found the memory full */
 	__u64 admit;  /* the least limit, in units, of what enters the memory */
 	__u64 share;  /* the limit as a share of what was counted so far, times 2^32: up to 2^31 */
-	__u64 pad[3];
+	__u64 spare;  /* a lower limit, in units, while there is room to spare */
+	__u64 pad[2];
 };
 
 #define SKETCH_ROWS 4
@@ -87,8 +93,8 @@ ARRAY(tracker_now, struct tracker_state);
 ARRAY(tracker_lines, union tracker_line);
 ARRAY(tracker_flows, struct flow_bucket);
 
-volatile const struct tracker trackers[MAX_TRACKERS] = {};
-volatile const __u32 tracker_count = 0;
+volatile const struct tracker trackers[MAX_TRACKERS + 1] = {};
+volatile const __u32 tracker_count = 0; /* without that of dropped packets */
 volatile const __u32 bank_lines = 0;
 volatile const __u32 bank_buckets = 0;
 
@@ -148,6 +154,18 @@ static __always_inline void sketch_raise(const struct counters *c, __u32 to)
 		*c->row[i] = *c->row[i] + to - least_of(*c->row[i], to);
 }
 
+/* The reason for which a packet was or would be dropped, and its list or 0. */
+static __always_inline __u32 drop_cause(const struct packet *p)
+{
+	__u32 r = p->reason, list = 0;
+
+	if (r == REASON_WOULD_BLOCK)
+		r = p->punished && p->list < 0 ? p->punished : REASON_BLOCKED;
+	if (r == REASON_BLOCKED && p->list > 0)
+		list = p->list;
+	return list << 8 | r;
+}
+
 static __always_inline __u64 tracker_hash(const volatile struct tracker *t, const struct packet *p)
 {
 	__u64 h;
@@ -158,12 +176,40 @@ static __always_inline __u64 tracker_hash(const volatile struct tracker *t, cons
 	else
 		h = t->tuple ? packet_hash(KEY_V6_FLOW, &t->v6, p, t->seed)
 			     : packet_hash(KEY_V6, &t->v6, p, t->seed);
+	if (t->dropped)
+		h ^= drop_cause(p) * 0x9E3779B97F4A7C15ULL;
 	return h + !h; /* 0 is an empty slot */
+}
+
+/*
+ * The key of one address leaves room in a flow of dropped packets: for the cause, in
+ * the upper half of the last word, and before it the destination of the packet with
+ * which the flow entered.
+ */
+static __always_inline struct key dropped_key(const volatile struct tracker *t,
+					      const struct packet *p)
+{
+	struct key k;
+
+	if (p->family == 4) {
+		k = key_v4(&t->v4, p);
+		k.w[1] = le32(p->dst[0]);
+		k.w[4] = 0;
+	} else {
+		k = key_v6(&t->v6, p);
+		k.w[2] |= (__u64)le32(p->dst[0]) << 32;
+		k.w[3] = pair(p->dst[1], p->dst[2]);
+		k.w[4] = le32(p->dst[3]);
+	}
+	k.w[4] |= (__u64)drop_cause(p) << 32;
+	return k;
 }
 
 static __always_inline struct key tracker_key(const volatile struct tracker *t,
 					      const struct packet *p)
 {
+	if (t->dropped)
+		return dropped_key(t, p);
 	if (p->family == 4)
 		return t->tuple ? key_v4_flow(&t->v4, p) : key_v4(&t->v4, p);
 	return t->tuple ? key_v6_flow(&t->v6, p) : key_v6(&t->v6, p);
@@ -208,6 +254,9 @@ static __always_inline __u32 flow_evict(const volatile struct tracker *t, __u32 
 	}
 	if (units >= tracker_limit(t, head)) /* it should have entered */
 		head->denied += 1;
+	/* There is no room to spare: some hundred evictions bring any limit to any other. */
+	if (head->spare < MAX_LIMIT)
+		head->spare += (head->spare >> 6) + 1;
 	if (!victim || !sketch_at(line + 1, t->lines, b->slots.hashes[victim % SLOTS], &c))
 		return 0;
 	sketch_raise(&c, units);
@@ -230,7 +279,7 @@ __noinline int flow_enter(__u32 tracker, __u32 line, __u32 bucket, __u32 before,
 	struct flow *f;
 	__u32 slot;
 
-	if (!l || !b || !row || tracker >= MAX_TRACKERS) /* impossible */
+	if (!l || !b || !row || tracker > DROP_TRACKER) /* impossible */
 		return 0;
 	t = &trackers[tracker];
 	slot = slots_used(&b->slots);
@@ -290,7 +339,8 @@ static __always_inline void count_flow(__u32 tracker, const struct packet *p, __
 		return;
 	least = sketch_least(&c);
 	after = least + n < least ? ~0U : least + n;
-	if (after < tracker_limit(t, &l->head) || !flow_enter(tracker, line, i, least, after))
+	if ((after < l->head.spare && after < tracker_limit(t, &l->head)) ||
+	    !flow_enter(tracker, line, i, least, after))
 		sketch_raise(&c, after);
 }
 

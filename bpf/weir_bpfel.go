@@ -209,7 +209,8 @@ type WeirPacket struct {
 	Punished uint32
 	Network  uint8
 	Loop     uint8
-	Pad      [2]uint8
+	Exempt   uint8
+	Pad      uint8
 }
 
 type WeirPenaltyBucket struct {
@@ -292,7 +293,9 @@ type WeirTracker struct {
 	ByBytes     uint8
 	Tuple       uint8
 	Punishes    uint8
-	Pad         [5]uint8
+	Unexempt    uint8
+	Dropped     uint8
+	Pad         [3]uint8
 	V4          WeirShape
 	V6          WeirShape
 }
@@ -304,7 +307,8 @@ type WeirTrackerHead struct {
 	Denied  uint64
 	Admit   uint64
 	Share   uint64
-	Pad     [3]uint64
+	Spare   uint64
+	Pad     [2]uint64
 }
 
 type WeirTrackerState struct {

@@ -136,7 +136,7 @@ func (m *DigestMemory) Active() int {
 // Exchange makes the programs record in the other bank. Those under way may still
 // write to the former: see [Grace]. It must not run concurrently with
 // [Trackers.Exchange].
-func (m *DigestMemory) Exchange() { (&Trackers{rows: m.rows}).Exchange(digestBank) }
+func (m *DigestMemory) Exchange() { (&Trackers{rows: m.rows}).exchange(digestBank) }
 
 // Bank returns a bank of a CPU, and the words of its filter. While packets are
 // recorded there, read the gathered ones first: those no longer gathered are in

@@ -93,7 +93,7 @@ func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
 	trackers, bankLines, bankBuckets := cfg.layTrackers()
 	for name, value := range map[string]any{
 		bpf.WeirVarTrackers:       &trackers,
-		bpf.WeirVarTrackerCount:   uint32(len(cfg.Trackers)),
+		bpf.WeirVarTrackerCount:   uint32(len(cfg.counting())),
 		bpf.WeirVarBankLines:      bankLines,
 		bpf.WeirVarBankBuckets:    bankBuckets,
 		bpf.WeirVarPenaltyBuckets: uint32(PenaltyBuckets),

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -17,8 +18,15 @@ import (
 // program. The loader sets its place in a bank (First, FirstBucket).
 type Tracker = bpf.WeirTracker
 
-// MaxTrackers is the maximum number of trackers in a program, MAX_TRACKERS.
+// MaxTrackers is the maximum number of trackers in a program, MAX_TRACKERS, besides
+// one of dropped packets.
 const MaxTrackers = 4
+
+// Of the tracker of dropped packets, DROP_TRACKER and DROP_BANK.
+const (
+	dropTracker = MaxTrackers
+	dropBank    = MaxTrackers + 1
+)
 
 // PenaltyBuckets is the number of buckets of eight penalties.
 const PenaltyBuckets = 1024
@@ -34,10 +42,14 @@ const (
 )
 
 func (c *Config) validateTrackers() error {
-	if len(c.Trackers) > MaxTrackers {
-		return fmt.Errorf("%d trackers: more than %d", len(c.Trackers), MaxTrackers)
+	all := c.counting()
+	if len(all) > MaxTrackers {
+		return fmt.Errorf("%d trackers: more than %d", len(all), MaxTrackers)
 	}
 	for i, t := range c.Trackers {
+		if t.Dropped != 0 && i != len(all) {
+			return fmt.Errorf("tracker %d: only the last may be of dropped packets", i+1)
+		}
 		if t.Lines == 0 || t.Buckets == 0 || max(t.Lines, t.Buckets) > maxEntries {
 			return fmt.Errorf("tracker %d: %d lines and %d buckets: not in 1 … %d", i+1, t.Lines, t.Buckets, maxEntries)
 		}
@@ -48,14 +60,29 @@ func (c *Config) validateTrackers() error {
 	return nil
 }
 
+// counting returns the trackers that count every packet.
+func (c *Config) counting() []Tracker {
+	return slices.DeleteFunc(slices.Clone(c.Trackers), func(t Tracker) bool { return t.Dropped != 0 })
+}
+
+// place returns the index of the i-th tracker in the program, and that of its bit
+// in the banks of a row.
+func (c *Config) place(i int) (tracker, bank int) {
+	if c.Trackers[i].Dropped != 0 {
+		return dropTracker, dropBank
+	}
+	return i, i
+}
+
 // layTrackers lays out the trackers one after the other, and returns the lines and
 // buckets of a bank.
-func (c *Config) layTrackers() (laid [MaxTrackers]Tracker, lines, buckets uint32) {
+func (c *Config) layTrackers() (laid [MaxTrackers + 1]Tracker, lines, buckets uint32) {
 	for i, t := range c.Trackers {
 		t.First, t.FirstBucket = lines, buckets
 		lines += 1 + t.Lines // its head precedes its sketch
 		buckets += t.Buckets
-		laid[i] = t
+		at, _ := c.place(i)
+		laid[at] = t
 	}
 	return laid, lines, buckets
 }
@@ -111,7 +138,8 @@ type Trackers struct {
 
 	rows, lines, flows     []uint64
 	bankLines, bankBuckets int
-	laid                   [MaxTrackers]Tracker
+	laid                   [MaxTrackers + 1]Tracker
+	config                 *Config
 	shared                 pinnedMaps
 }
 
@@ -139,7 +167,7 @@ func (g *Generation) OpenTrackers(s *Stats) (*Trackers, error) {
 		rows:      shared[bpf.WeirMapReasonStats].words,
 		lines:     shared[bpf.WeirMapTrackerLines].words,
 		flows:     shared[bpf.WeirMapTrackerFlows].words,
-		bankLines: int(lines), bankBuckets: int(buckets), laid: laid,
+		bankLines: int(lines), bankBuckets: int(buckets), laid: laid, config: &g.config,
 		shared: shared,
 	}, nil
 }
@@ -149,14 +177,20 @@ func (t *Trackers) Close() error { return t.shared.Close() }
 
 // Active returns the bank, 0 or 1, in which a tracker's packets are counted.
 func (t *Trackers) Active(tracker int) int {
-	return int(atomic.LoadUint64(&t.rows[banksWord]) >> tracker & 1)
+	_, bank := t.config.place(tracker)
+	return int(atomic.LoadUint64(&t.rows[banksWord]) >> bank & 1)
 }
 
 // Exchange makes the programs count a tracker's packets in its other bank. Those
 // under way may still write to the former: see [Grace].
 func (t *Trackers) Exchange(tracker int) {
-	banks := atomic.LoadUint64(&t.rows[banksWord]) ^ 1<<tracker
-	t.eachRow(banksWord, banks)
+	_, bank := t.config.place(tracker)
+	t.exchange(bank)
+}
+
+// exchange changes a bit of the banks in all rows.
+func (t *Trackers) exchange(bank int) {
+	t.eachRow(banksWord, atomic.LoadUint64(&t.rows[banksWord])^1<<bank)
 }
 
 // SetPenalized sets the number of penalties: while it is 0, programs do not look
@@ -173,7 +207,8 @@ func (t *Trackers) eachRow(word int, value uint64) {
 // Bank returns the memory of a tracker's bank 0 or 1 on a CPU: its lines, head
 // first, and its flow buckets.
 func (t *Trackers) Bank(tracker, cpu, bank int) (lines, flows []uint64) {
-	l, at := &t.laid[tracker], cpu*banks+bank
+	place, _ := t.config.place(tracker)
+	l, at := &t.laid[place], cpu*banks+bank
 	line, bucket := at*t.bankLines+int(l.First), at*t.bankBuckets+int(l.FirstBucket)
 	return t.lines[line*lineWords : (line+1+int(l.Lines))*lineWords],
 		t.flows[bucket*bucketWords : (bucket+int(l.Buckets))*bucketWords]

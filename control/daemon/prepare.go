@@ -352,8 +352,10 @@ func (p *Prepared) engineConfig() engine.Config {
 	if p.loop != nil {
 		e.Loop = engine.Loop{Node: p.loop, Edges: len(c.Loop.Edges) > 0}
 	}
-	for _, s := range p.specs() {
-		e.Trackers = append(e.Trackers, s.Tracker())
+	for i, s := range p.specs() {
+		t := s.Tracker()
+		t.Unexempt = i >= len(p.trackers) // weights are of what the lists are asked for
+		e.Trackers = append(e.Trackers, t)
 	}
 	if p.learning != nil {
 		e.Hot = c.Learning.Elements

@@ -19,6 +19,7 @@ func config(block, allow *membership.Layout, seed uint64, c *Config, lists int) 
 		trackers[i] = loader.Tracker{
 			Seed: t.Seed, Lines: t.Lines, Buckets: t.Buckets,
 			ByBytes: flag(t.Unit == sketch.Bytes), Tuple: flag(t.V4.Tuple()), Punishes: flag(t.Punishes),
+			Unexempt: flag(t.Unexempt), Dropped: flag(t.Dropped),
 			V4: shape(membership.GatedShape{Shape: t.V4}), V6: shape(membership.GatedShape{Shape: t.V6}),
 		}
 	}

@@ -57,6 +57,7 @@ type Telemetry struct {
 type Tracker struct {
 	sketch.Tracker
 	Punishes bool // its flows may have penalties
+	Unexempt bool // it counts only packets that the lists are asked for
 }
 
 // Generation enforces lists. Its verdict.Program decides as the program in the

@@ -30,7 +30,11 @@ func newPolicer(trackers []Tracker) (*verdict.Policer, error) {
 		if err != nil {
 			return nil, err
 		}
-		p.Banks = append(p.Banks, b)
+		if t.Dropped {
+			p.Drops = b
+			continue
+		}
+		p.Banks, p.Unexempt = append(p.Banks, b), append(p.Unexempt, t.Unexempt)
 	}
 	return p, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"net/netip"
 	"sync/atomic"
 	"unsafe"
 
@@ -40,7 +41,8 @@ type head struct {
 	denied         uint64 // packets for which a flow at the limit had no room in the memory
 	admit          uint64 // the limit's floor, in units
 	share          uint64 // the limit as a fraction of the units counted so far, times 2³²; at most 2³¹
-	_              [3]uint64
+	spare          uint64 // a lower limit while there is room to spare, in units
+	_              [2]uint64
 }
 
 // bucket is a bucket of the flow memory. Its slots are filled from the first
@@ -91,7 +93,17 @@ func (b *Bank) Count(p key.Tuple, length uint64) {
 }
 
 // CountKey is like [Bank.Count], for a packet with key k, whose Hash is h.
-func (b *Bank) CountKey(k key.Key, h, length uint64) {
+func (b *Bank) CountKey(k key.Key, h, length uint64) { b.count(Flow{Key: k, Hash: h}, length) }
+
+// CountDropped is like [Bank.Count], for a packet that is dropped.
+func (b *Bank) CountDropped(p key.Tuple, length uint64, c Cause) {
+	f := Flow{Key: b.Key(p), Cause: c, Dst: p.Dst}
+	f.Hash = b.hash(f.Key, c)
+	b.count(f, length)
+}
+
+func (b *Bank) count(flow Flow, length uint64) {
+	h := flow.Hash
 	b.head.packets++
 	b.head.bytes += length
 	in, slot, found := b.search(h)
@@ -100,7 +112,7 @@ func (b *Bank) CountKey(k key.Key, h, length uint64) {
 		at := b.sketch.at(h, &buf)
 		before := b.sketch.least(at)
 		after, limit := plus(before, b.Unit.of(1, length)), b.limit()
-		if uint64(after) < limit {
+		if uint64(after) < min(limit, b.head.spare) {
 			b.sketch.raise(at, after)
 			return
 		}
@@ -110,6 +122,9 @@ func (b *Bank) CountKey(k key.Key, h, length uint64) {
 			if least >= limit {
 				b.head.denied++
 			}
+			if b.head.spare < maxLimit {
+				b.head.spare += b.head.spare>>6 + 1
+			}
 			if slot == slots {
 				b.sketch.raise(at, after)
 				return
@@ -117,7 +132,7 @@ func (b *Bank) CountKey(k key.Key, h, length uint64) {
 		}
 		// The packet with which a flow enters the memory is counted there only:
 		// the shared sketch need not rise for it.
-		in.insert(slot, k, h, uint64(before))
+		b.insert(in, slot, flow, uint64(before))
 	}
 	f := &in.flows[slot]
 	f.packets++
@@ -184,26 +199,40 @@ func (b *Bank) evict(in *bucket, units uint64) (victim int, least uint64) {
 // units returns the upper bound of the flow's units.
 func (e *entry) units(u Unit) uint64 { return e.before + u.of(e.packets, e.bytes) }
 
-func (b *bucket) insert(slot int, k key.Key, h, before uint64) {
-	f := &b.flows[slot]
+func (b *Bank) insert(in *bucket, slot int, flow Flow, before uint64) {
+	f := &in.flows[slot]
 	*f = entry{before: before}
 	var buf [key.MaxLen]byte
-	k.Append(buf[:0])
+	rest := flow.Key.Append(buf[:0])
+	if b.Dropped {
+		copy(buf[len(rest):], flow.Dst.AsSlice())
+		binary.LittleEndian.PutUint32(buf[causeAt:], flow.Cause.word())
+	}
 	for i := range f.key {
 		f.key[i] = binary.LittleEndian.Uint64(buf[8*i:])
 	}
 	// The hash comes last: readers find the entry from here on.
-	atomic.StoreUint64(&b.hashes[slot], h)
+	atomic.StoreUint64(&in.hashes[slot], flow.Hash)
 }
 
 // Admit sets the limit at which a flow enters the memory: floor units, or this
 // fraction of the units that the bank has counted so far, whichever is more.
 // [Threshold.Admission] returns both. The fraction is capped at one half, and
-// the limit at 2³¹ units.
+// the limit at 2³¹ units. It undoes [Bank.SetSpare].
 func (b *Bank) Admit(floor uint64, share float64) {
+	atomic.StoreUint64(&b.head.spare, maxLimit)
 	atomic.StoreUint64(&b.head.admit, floor)
 	atomic.StoreUint64(&b.head.share, uint64(math.Ldexp(min(max(share, 0), 0.5), 32)))
 }
+
+// SetSpare lets flows enter the memory from this many units on, if that is below
+// the limit, while the memory has room to spare: each flow that finds its bucket
+// full raises the number by 1/64. However low it was, a few hundred of them make it
+// too high for more to come, so that the work is bounded.
+func (b *Bank) SetSpare(units uint64) { atomic.StoreUint64(&b.head.spare, min(units, maxLimit)) }
+
+// Spare returns what [Bank.SetSpare] has set, raised by what found no room.
+func (b *Bank) Spare() uint64 { return atomic.LoadUint64(&b.head.spare) }
 
 // Packets returns the number of packets counted.
 func (b *Bank) Packets() uint64 { return atomic.LoadUint64(&b.head.packets) }
@@ -261,11 +290,20 @@ func (b *Bank) read(in *bucket, slot int) (Flow, bool) {
 		s = b.V6
 	}
 	k, err := key.Parse(buf[:s.KeyLen()])
-	if err != nil || b.Hash(k) != h {
+	if err != nil {
+		return Flow{}, false
+	}
+	var cause Cause
+	var dst netip.Addr
+	if b.Dropped {
+		cause = causeOf(binary.LittleEndian.Uint32(buf[causeAt:]))
+		dst, _ = netip.AddrFromSlice(buf[s.KeyLen():][:s.MaxBits()/8])
+	}
+	if b.hash(k, cause) != h {
 		return Flow{}, false
 	}
 	f := Flow{
-		Key: k, Hash: h,
+		Key: k, Hash: h, Cause: cause, Dst: dst,
 		Before:  atomic.LoadUint64(&e.before),
 		Packets: atomic.LoadUint64(&e.packets),
 		Bytes:   atomic.LoadUint64(&e.bytes),
@@ -291,18 +329,19 @@ func (b *Bank) Estimate(h uint64) uint64 {
 // Keep enters a flow, with a count of zero, into a bank that contains only kept
 // flows: it will be counted exactly from its first packet on. It reports false
 // if there is no room, and the flow has to pass the sketch again.
-func (b *Bank) Keep(k key.Key, h uint64) bool {
-	in, slot, found := b.search(h)
+func (b *Bank) Keep(f Flow) bool {
+	in, slot, found := b.search(f.Hash)
 	if !found && slot < slots {
-		in.insert(slot, k, h, 0)
+		b.insert(in, slot, f, 0)
 		found = true
 	}
 	return found
 }
 
-// Reset empties the bank for the next interval. The settings of Admit stay.
+// Reset empties the bank for the next interval. The settings of Admit and SetSpare
+// stay.
 func (b *Bank) Reset() {
-	*b.head = head{admit: b.head.admit, share: b.head.share}
+	*b.head = head{admit: b.head.admit, share: b.head.share, spare: b.head.spare}
 	b.sketch.Reset()
 	clear(b.buckets)
 }

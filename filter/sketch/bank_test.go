@@ -1,6 +1,7 @@
 package sketch
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -64,7 +65,7 @@ func (m *model) count(k key.Key, length uint64) {
 		}
 		after := min(least+n, math.MaxUint32)
 		limit := min(max(m.head[3], (total>>8)*m.head[4]>>24), 1<<31)
-		if after >= limit {
+		if after >= min(limit, m.head[5]) {
 			if slot = slices.Index(b[:8], 0); slot < 0 {
 				slot = m.evict(b, after, limit)
 			}
@@ -113,6 +114,9 @@ func (m *model) evict(b []uint64, units, limit uint64) int {
 	if min(fewest, units) >= limit {
 		m.head[2]++
 	}
+	if m.head[5] < 1<<31 {
+		m.head[5] += m.head[5]/64 + 1
+	}
 	if fewest >= units {
 		return -1
 	}
@@ -143,14 +147,17 @@ func TestBankAgainstModel(t *testing.T) {
 		tracker Tracker
 		floor   uint64
 		share   float64
+		spare   uint64 // 0: none
 		denied  bool
 	}{
-		{"sources", sources.of(Packets, 6, 10), 30, 0, false},
-		{"sources by bytes, full", sources.of(Bytes, 2, 2), 20_000, 0, true},
-		{"flows, full", flows.of(Packets, 100, 20), 5, 0, true},
-		{"flows by bytes", flows.of(Bytes, 1000, 1000), 2000, 0, false},
-		{"flows with a share", flows.of(Packets, 200, 200), 3, 0.0013, false},
-		{"flows with a share of the bytes, full", flows.of(Bytes, 50, 30), 3000, 0.001, true},
+		{"sources", sources.of(Packets, 6, 10), 30, 0, 0, false},
+		{"sources by bytes, full", sources.of(Bytes, 2, 2), 20_000, 0, 0, true},
+		{"flows, full", flows.of(Packets, 100, 20), 5, 0, 0, true},
+		{"flows by bytes", flows.of(Bytes, 1000, 1000), 2000, 0, 0, false},
+		{"flows with a share", flows.of(Packets, 200, 200), 3, 0.0013, 0, false},
+		{"flows with a share of the bytes, full", flows.of(Bytes, 50, 30), 3000, 0.001, 0, true},
+		{"sources, room to spare", sources.of(Packets, 50, 30), 10_000, 0, 2, false},
+		{"flows, no room to spare", flows.of(Packets, 100, 20), 10_000, 0, 2, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			lines, words := make([]uint64, c.tracker.LineWords()), make([]uint64, c.tracker.FlowWords())
@@ -159,12 +166,15 @@ func TestBankAgainstModel(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.Admit(c.floor, c.share)
+			if c.spare > 0 {
+				b.SetSpare(c.spare)
+			}
 			m := &model{
 				Tracker:  c.tracker,
 				counters: make([]uint32, c.tracker.Lines*16),
 				flows:    make([]uint64, c.tracker.Buckets*72),
 			}
-			m.head[3], m.head[4] = c.floor, uint64(c.share*(1<<32))
+			m.head[3], m.head[4], m.head[5] = c.floor, uint64(c.share*(1<<32)), cmp.Or(c.spare, 1<<31)
 			for range 20_000 {
 				p, length := packet(rng)
 				b.Count(p, length)
@@ -186,7 +196,7 @@ func TestBankAgainstModel(t *testing.T) {
 			}
 
 			b.Reset()
-			rest := [lineWords]uint64{3: c.floor, 4: uint64(c.share * (1 << 32))}
+			rest := [lineWords]uint64{3: c.floor, 4: uint64(c.share * (1 << 32)), 5: m.head[5]}
 			if !slices.Equal(lines[:lineWords], rest[:]) || slices.Max(lines[lineWords:]) != 0 || slices.Max(words) != 0 {
 				t.Error("something other than the admission is left after Reset")
 			}
@@ -213,7 +223,7 @@ func TestShielding(t *testing.T) {
 	if got := b.sketch.Estimate(h); got != 9 {
 		t.Errorf("sketch at %d, want 9", got)
 	}
-	if !b.Keep(source(7), h) || b.Estimate(h) != 14 {
+	if !b.Keep(Flow{Key: source(7), Hash: h}) || b.Estimate(h) != 14 {
 		t.Errorf("estimate %d, want 14, also if kept again", b.Estimate(h))
 	}
 	if b.Packets() != 14 || b.Bytes() != 1400 || b.Total() != 14 {
@@ -307,7 +317,7 @@ func TestFullMemory(t *testing.T) {
 			t.Errorf("flow %d estimated at %d of 50 packets", n, got)
 		}
 	}
-	if b.Keep(source(flows), b.Hash(source(flows))) {
+	if b.Keep(Flow{Key: source(flows), Hash: b.Hash(source(flows))}) {
 		t.Error("a full memory keeps one more")
 	}
 }
@@ -392,7 +402,7 @@ func TestMemoryLoad(t *testing.T) {
 	const capacity = 8192
 	b := mustNewBank(t, sources.of(Packets, 2, capacity/slots))
 	n := uint32(0)
-	for b.Keep(source(n), b.Hash(source(n))) {
+	for b.Keep(Flow{Key: source(n), Hash: b.Hash(source(n))}) {
 		n++
 	}
 	t.Logf("first rejection at load %.3f", float64(n)/capacity)
@@ -404,7 +414,7 @@ func TestMemoryLoad(t *testing.T) {
 		if f, ok := b.Find(h); !ok || f != (Flow{Key: source(i), Hash: h}) {
 			t.Fatalf("entry %d of %d: %+v", i, n, f)
 		}
-		if !b.Keep(source(i), h) {
+		if !b.Keep(Flow{Key: source(i), Hash: h}) {
 			t.Fatalf("entry %d is not kept twice", i)
 		}
 	}
@@ -514,7 +524,7 @@ func TestLiveEviction(t *testing.T) {
 func TestLiveSecondBucket(t *testing.T) {
 	b := mustNewBank(t, sources.of(Packets, 2, 8))
 	seconds := 0
-	for n := uint32(0); b.Keep(source(n), b.Hash(source(n))); n++ {
+	for n := uint32(0); b.Keep(Flow{Key: source(n), Hash: b.Hash(source(n))}); n++ {
 		h := b.Hash(source(n))
 		in, _, _ := b.search(h)
 		first := &b.buckets[hash.Reduce(h, b.Buckets)]
@@ -593,5 +603,38 @@ func BenchmarkBank(b *testing.B) {
 				bank.Estimate(hashes[i%len(hashes)])
 			}
 		})
+	}
+}
+
+// However many flows come, those that find no room make the bank admit no more
+// after some hundred of them, and the largest ones are in the memory.
+func TestSpareIsBounded(t *testing.T) {
+	const admitted = 1 << 20
+	b := mustNewBank(t, sources.of(Packets, 512, 64))
+	b.Admit(admitted, 0)
+	b.SetSpare(2)
+	for n := range uint32(20) {
+		b.send(n, 5000)
+	}
+	rng := random(t, 41)
+	entered, last := 0, b.Spare()
+	for range 2_000_000 {
+		b.send(1000+rng.Uint32N(1<<30), 1)
+		if s := b.Spare(); s != last {
+			entered, last = entered+1, s
+		}
+	}
+	t.Logf("%d flows found no room; spare is %d", entered, b.Spare())
+	if entered > 1000 {
+		t.Errorf("%d flows found no room, and cost an eviction", entered)
+	}
+	if b.Denied() != 0 {
+		t.Errorf("%d denied: none was at the limit", b.Denied())
+	}
+	for n := range uint32(20) {
+		f, ok := b.Find(b.Hash(source(n)))
+		if !ok || f.Packets < 4990 {
+			t.Errorf("large flow %d: %+v, %t", n, f, ok)
+		}
 	}
 }

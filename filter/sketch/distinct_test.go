@@ -38,7 +38,7 @@ func TestDistinct(t *testing.T) {
 				b.Admit(c.limit, 0)
 				for n := range c.kept { // half of them come again, if any do
 					k := source(c.flows/2 + n)
-					if !b.Keep(k, b.Hash(k)) {
+					if !b.Keep(Flow{Key: k, Hash: b.Hash(k)}) {
 						t.Fatal("no room")
 					}
 				}

@@ -1,11 +1,20 @@
 package sketch
 
-import "weir/filter/key"
+import (
+	"net/netip"
+
+	"weir/filter/key"
+)
 
 // Flow is an entry of the flow memory, or the merged entries of several banks.
 type Flow struct {
 	Key  key.Key
-	Hash uint64 // the tracker's, of Key
+	Hash uint64 // the tracker's, of Key and Cause
+
+	// Of dropped packets, their cause and the destination of the first of them that
+	// was counted here.
+	Cause Cause
+	Dst   netip.Addr
 
 	// Before is the sketch's estimate, in the tracker's units, of the part of
 	// this interval before the flow entered the memory. It is never too small.
@@ -40,14 +49,18 @@ func (f Flow) Lasts(u Unit, heavy uint64) bool {
 // Packets and Bytes are the sums of the exact counts; Before is the sum of the
 // banks' Before and, for banks with the flow in their sketch only, of its
 // estimates there. So Estimate is again an upper bound, and Exact a lower one.
-func Merge(banks ...*Bank) []Flow {
+func Merge(banks ...*Bank) []Flow { return MergeFrom(0, banks...) }
+
+// MergeFrom is [Merge] for the flows that have, on exact counts, at least this many
+// units in one of the banks.
+func MergeFrom(units uint64, banks ...*Bank) []Flow {
 	seen := make(map[uint64]struct{})
 	var flows []Flow
 	for _, b := range banks {
 		for f := range b.Flows() {
-			if _, ok := seen[f.Hash]; !ok {
+			if _, ok := seen[f.Hash]; !ok && f.Exact(b.Unit) >= units {
 				seen[f.Hash] = struct{}{}
-				flows = append(flows, Flow{Key: f.Key, Hash: f.Hash})
+				flows = append(flows, Flow{Key: f.Key, Hash: f.Hash, Cause: f.Cause, Dst: f.Dst})
 			}
 		}
 	}

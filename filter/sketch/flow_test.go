@@ -36,7 +36,7 @@ func TestMerge(t *testing.T) {
 	banks[2].send(1, 12)
 	banks[1].send(2, 9) // in sketches alone
 	banks[2].send(2, 9)
-	banks[2].Keep(source(3), banks[2].Hash(source(3))) // exact, and unknown elsewhere
+	banks[2].Keep(Flow{Key: source(3), Hash: banks[2].Hash(source(3))}) // exact, and unknown elsewhere
 	banks[2].send(3, 4)
 
 	merged := Merge(banks...)

@@ -50,7 +50,7 @@ func (m *Multistage) Next() {
 	next.Admit(m.threshold.Admission(m.Total(), 1))
 	for f := range m.Flows() {
 		if f.Lasts(m.Unit, heavy) {
-			next.Keep(f.Key, f.Hash) // without room, the flow passes the sketch again
+			next.Keep(f) // without room, the flow passes the sketch again
 		}
 	}
 	m.previous = m.Total()

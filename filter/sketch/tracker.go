@@ -91,7 +91,24 @@ type Tracker struct {
 	Unit   Unit
 	Seed   uint64 // of the keys' hash; secret, since it allows making flows collide
 	Geometry
+
+	// Dropped says that only dropped packets are counted, those of a key apart by
+	// their causes. Keys are then of one address.
+	Dropped bool
 }
+
+// Cause is why packets are dropped.
+type Cause struct {
+	Reason uint8
+	List   uint16 // number of the block list that matched, 0 if none did or it is unknown
+}
+
+// causeAt is where the word of a cause is in an entry's key.
+const causeAt = key.MaxLen - 4
+
+func (c Cause) word() uint32 { return uint32(c.List)<<8 | uint32(c.Reason) }
+
+func causeOf(word uint32) Cause { return Cause{Reason: uint8(word), List: uint16(word >> 8)} }
 
 // validate returns an error for a tracker that no program could implement.
 func (t *Tracker) validate() error {
@@ -102,6 +119,8 @@ func (t *Tracker) validate() error {
 		return fmt.Errorf("sketch: %+v is not an IPv6 shape", t.V6)
 	case t.V4.Tuple() != t.V6.Tuple():
 		return fmt.Errorf("sketch: keys %q and %q: want two addresses or two tuples", t.V4, t.V6)
+	case t.Dropped && t.V4.Tuple():
+		return fmt.Errorf("sketch: dropped packets are counted by one address, not by %q", t.V4)
 	case t.Unit > Bytes:
 		return fmt.Errorf("sketch: unknown unit %d", t.Unit)
 	case t.Lines == 0 || t.Lines%2 != 0 || t.Buckets == 0:
@@ -128,4 +147,9 @@ func (t *Tracker) Key(p key.Tuple) key.Key {
 // is an empty slot. Flows with equal hashes are counted as one: among n flows
 // that happens with probability n²/2⁶⁵, and it cannot be provoked without the
 // seed.
-func (t *Tracker) Hash(k key.Key) uint64 { return max(1, k.Hash(t.Seed)) }
+func (t *Tracker) Hash(k key.Key) uint64 { return t.hash(k, Cause{}) }
+
+// hash returns that of the flow of a key's packets that are dropped for a cause.
+func (t *Tracker) hash(k key.Key, c Cause) uint64 {
+	return max(1, k.Hash(t.Seed)^uint64(c.word())*golden)
+}

@@ -12,6 +12,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
+	"weir/filter/sketch"
 )
 
 // Reason is the reason under which a packet is counted. The numbers and their
@@ -112,6 +113,14 @@ func (p *Policy) Action(r Reason) Action {
 	return Pass
 }
 
+// unwanted reports whether the packet is dropped, or would be if not for monitor
+// mode.
+func (p *Policy) unwanted(r Reason) bool {
+	enforced := *p
+	enforced.Monitor = false
+	return r == WouldBlock || enforced.Action(r) == Drop
+}
+
 // Program is a policy with the sets of blocked and allowed keys: everything
 // that a data-plane program is specialised to. The zero Program passes every
 // packet that is not overtagged.
@@ -153,6 +162,8 @@ type view struct {
 	packet packet.Packet
 	parsed Reason // Clean, or why the parser stopped
 
+	enforced Reason // of WouldBlock: the reason without monitor mode
+
 	trace   *Trace // nil: the stages examine the frame
 	assumed int    // index of the condition that is assumed to be met, or -1
 }
@@ -170,6 +181,16 @@ func (v *view) parse() {
 func (v *view) outcome() Outcome {
 	o := v.decide()
 	o.Action = v.program.Action(o.Reason)
+	if p := v.program; v.trace == nil && v.packet.HasAddresses && p.unwanted(o.Reason) {
+		cause := sketch.Cause{Reason: uint8(o.Reason)}
+		if o.Reason == WouldBlock {
+			cause.Reason = uint8(v.enforced)
+		}
+		if Reason(cause.Reason) == Blocked {
+			cause.List = uint16(o.List)
+		}
+		p.Policer.drop(v.packet.Tuple, len(v.frame), cause)
+	}
 	return o
 }
 
@@ -179,11 +200,13 @@ func (v *view) decide() Outcome {
 	if !v.packet.HasAddresses {
 		return Outcome{Reason: v.parsed}
 	}
-	if r := v.exempt(); r != Clean {
-		return Outcome{Reason: r}
+	exempt := v.exempt()
+	if exempt == Clean && v.failsafe() {
+		exempt = Failsafe
 	}
-	if v.failsafe() {
-		return Outcome{Reason: Failsafe}
+	if exempt != Clean {
+		v.punished(true)
+		return Outcome{Reason: exempt}
 	}
 	looped := v.looped()
 	if looped && p.Action(Looped) == Drop {
@@ -192,7 +215,7 @@ func (v *view) decide() Outcome {
 		}
 		return Outcome{Reason: Looped}
 	}
-	punished := v.punished()
+	punished := v.punished(false)
 	list, blocked := v.blocked()
 	if !blocked && punished == Clean && !v.refused() {
 		if looped {
@@ -207,6 +230,10 @@ func (v *view) decide() Outcome {
 	case !blocked && punished == Clean:
 		return Outcome{Reason: v.parsed}
 	case p.Monitor:
+		v.enforced = Blocked
+		if !blocked {
+			v.enforced = punished
+		}
 		return Outcome{Reason: WouldBlock, List: list}
 	case !blocked:
 		return Outcome{Reason: punished}
@@ -240,11 +267,16 @@ func (v *view) looped() bool {
 	return v.program.Loop != nil && v.program.Loop.Check(v.frame[v.packet.Network:]) == icarus.Looped
 }
 
-func (v *view) punished() Reason {
-	if v.trace != nil {
-		return v.met(StagePenalty).Reason
+// punished counts the packet in the trackers, and returns the reason to drop it for
+// a penalty.
+func (v *view) punished(exempt bool) Reason {
+	switch {
+	case v.trace == nil:
+		return v.program.Policer.count(v.packet.Tuple, len(v.frame), exempt)
+	case exempt:
+		return Clean
 	}
-	return v.program.Policer.count(v.packet.Tuple, len(v.frame))
+	return v.met(StagePenalty).Reason
 }
 
 func (v *view) blocked() (list int, ok bool) {

@@ -2,14 +2,19 @@ package verdict
 
 import (
 	"bytes"
+	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
+	"weir/filter/penalty"
+	"weir/filter/sketch"
 )
 
 // set returns a set of the keys, the i-th of them under list i+1.
@@ -241,6 +246,67 @@ func TestAction(t *testing.T) {
 	} {
 		if got := strings.Join(drops(c.policy), " "); got != c.want {
 			t.Errorf("%+v drops %s, want %s", c.policy, got, c.want)
+		}
+	}
+}
+
+// What is exempt is counted, but has no penalties; what is dropped is counted by its
+// cause, also in monitor mode.
+func TestCounting(t *testing.T) {
+	bank := func(dropped bool) *sketch.Bank {
+		tr := sketch.Tracker{
+			V4: key.Shape{SrcBits: 32}, V6: key.Shape{Fields: key.FieldV6, SrcBits: 128},
+			Geometry: sketch.Geometry{Lines: 2, Buckets: 4}, Dropped: dropped,
+		}
+		b, err := sketch.NewBank(tr, make([]uint64, tr.LineWords()), make([]uint64, tr.FlowWords()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	const blocked, flooder, dropsOnly = "192.0.2.1", "192.0.2.2", "192.0.2.3"
+	for _, monitor := range []bool{false, true} {
+		all, unexempt, drops := bank(false), bank(false), bank(true)
+		penalties, err := penalty.NewTable(make([]uint64, 16*penalty.BucketWords))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := Program{
+			Policy: Policy{Monitor: monitor, DropMalformed: true, FailsafePorts: []FailsafePort{{Proto: 17, Port: 22}}},
+			Policer: &Policer{
+				Banks: []*sketch.Bank{all, unexempt}, Penalties: []*penalty.Table{penalties, nil}, Unexempt: []bool{false, true},
+				Now: func() time.Duration { return time.Second }, Drops: drops,
+			},
+			Block: set(t, membership.Exact, source(blocked+"/32")),
+		}
+		penalties.Set(all.Hash(source(flooder+"/32")), penalty.Penalty{Until: time.Hour})
+		send := func(src string, dstPort uint16) Reason {
+			return p.Decide(packet.Frame(tuple(src, "203.0.113.9", 1, dstPort))).Reason
+		}
+		for range 3 {
+			if r := send(flooder, 22); r != Failsafe {
+				t.Errorf("a flooder's failsafe packet: %v", r)
+			}
+		}
+		send(flooder, 80)
+		send(blocked, 80)
+		send(blocked, 80)
+		p.Decide(packet.Frame(tuple(dropsOnly, "203.0.113.9", 1, 80))[:14+20+4])
+		if all.Packets() != 7 || all.Estimate(all.Hash(source(flooder+"/32"))) != 4 {
+			t.Errorf("%d packets, %d of the flooder: want 7 and 4", all.Packets(), all.Estimate(all.Hash(source(flooder+"/32"))))
+		}
+		if unexempt.Packets() != 4 {
+			t.Errorf("%d packets that are not exempt, want 4", unexempt.Packets())
+		}
+		got := map[string]uint64{}
+		for f := range drops.Flows() {
+			got[strings.TrimSuffix(f.Key.String(), "/32")+" "+Reason(f.Cause.Reason).String()+" "+strconv.Itoa(int(f.Cause.List))+" "+f.Dst.String()] = f.Packets
+		}
+		want := map[string]uint64{
+			flooder + " heavy 0 203.0.113.9": 1, blocked + " blocked 1 203.0.113.9": 2, dropsOnly + " truncated 0 203.0.113.9": 1,
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("monitor %t: dropped %v, want %v", monitor, got, want)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package heavy
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -65,8 +66,8 @@ type Watcher struct {
 
 type tracker struct {
 	Spec
-	adaptive bool   // the limit of admission follows the fill of the flow memory
-	admit    uint64 // this limit
+	learning bool   // for weights: whatever is heavy, the flow memory is to be well filled
+	spare    uint64 // from this many units on, flows enter the memory while it has room
 
 	began    time.Duration // start of this interval
 	previous uint64        // units in the previous interval
@@ -85,12 +86,12 @@ type punished struct {
 
 // NewWatcher returns a watcher of the trackers of these specs, which must be those of
 // the generations, in their order. Those from index learning on serve learning:
-// their admission keeps the flow memory well filled, whatever is heavy.
+// they keep the flow memory well filled, whatever is heavy.
 func NewWatcher(specs []Spec, learning int) *Watcher {
 	w := &Watcher{}
 	for i, s := range specs {
 		w.trackers = append(w.trackers, &tracker{
-			Spec: s, adaptive: i >= learning, admit: 8,
+			Spec: s, learning: i >= learning, spare: 4 * s.leastSpare(),
 			started: make(map[*loader.Stats]bool), penal: make(map[uint64]*punished),
 		})
 	}
@@ -203,7 +204,7 @@ func (t *tracker) start(i int, on interfaces) {
 			continue
 		}
 		for _, b := range c.Banks(i, c.Active(i)) {
-			b.Admit(t.admission(banks))
+			t.admit(b, banks)
 		}
 		t.started[c.stats] = true
 	}
@@ -214,19 +215,35 @@ func (t *tracker) start(i int, on interfaces) {
 	}
 }
 
-func (t *tracker) admission(banks int) (floor uint64, share float64) {
-	if t.adaptive {
-		return t.admit, 0
+// admit sets from how many units on flows enter the memory of a bank: low enough to
+// miss no heavy hitter, and lower while there is room, so that the largest flows are
+// counted exactly even if none is heavy.
+func (t *tracker) admit(b *sketch.Bank, banks int) {
+	if t.learning {
+		b.Admit(math.MaxUint64, 0)
+	} else {
+		b.Admit(t.threshold().Admission(t.previous, banks))
 	}
-	return t.threshold().Admission(t.previous, banks)
+	b.SetSpare(t.spare)
 }
 
-// sofar returns the flows counted in the current interval, and the units from which
-// on they are heavy already: by the traffic of the previous interval, if that was
+// leastSpare is the minimum of a tracker's spare: two packets.
+func (s Spec) leastSpare() uint64 {
+	if s.Counts() == sketch.Bytes {
+		return 2 * 64
+	}
+	return 2
+}
+
+// sofar returns the flows that may have enough in the current interval to be
+// punished, and the units from which on they are heavy already: by the traffic of the previous interval, if that was
 // more.
 func (t *tracker) sofar(i int, on interfaces) (flows []sketch.Flow, heavy uint64) {
 	banks := on.active(i)
-	return sketch.Merge(banks...), t.threshold().Heavy(max(total(banks), t.previous), t.previous)
+	heavy = t.threshold().Heavy(max(total(banks), t.previous), t.previous)
+	// One of C banks has counted a C-th of what a flow has to have.
+	least := uint64(hysteresis*float64(heavy)) / uint64(max(1, len(banks)))
+	return sketch.MergeFrom(least, banks...), heavy
 }
 
 func total(banks []*sketch.Bank) (units uint64) {
@@ -242,10 +259,8 @@ func (t *tracker) exchange(i int, on interfaces) {
 	banks, idle := on.active(i), on.idle(i)
 	units := total(banks)
 	heavy := t.threshold().Heavy(units, t.previous)
-	if t.adaptive {
-		t.adapt(banks)
-		heavy = 2 * t.admit
-	}
+	t.adapt(banks)
+	heavy = min(heavy, 2*t.spare)
 	lasting := make(map[uint64]bool)
 	for _, f := range sketch.Merge(banks...) {
 		lasting[f.Hash] = f.Lasts(t.Counts(), heavy)
@@ -253,10 +268,10 @@ func (t *tracker) exchange(i int, on interfaces) {
 	t.before, t.previous = t.previous, units
 	for j, b := range idle {
 		b.Reset()
-		b.Admit(t.admission(len(idle)))
+		t.admit(b, len(idle))
 		for f := range banks[j].Flows() {
 			if lasting[f.Hash] {
-				b.Keep(f.Key, f.Hash) // without room, it passes the sketch again
+				b.Keep(f) // without room, it passes the sketch again
 			}
 		}
 	}
@@ -265,25 +280,28 @@ func (t *tracker) exchange(i int, on interfaces) {
 	}
 }
 
-// adapt changes the limit of admission so that the fullest flow memory is a quarter
-// to a half full.
+// maxKept bounds the flows of all banks together, which are merged at each
+// interval. Those of learning are bounded by their memory.
+const maxKept = 2048
+
+// adapt changes spare so that the flow memory is well filled, but has room to spare.
 func (t *tracker) adapt(banks []*sketch.Bank) {
 	var full float64
-	var denied, packets uint64
+	var kept []uint64 // the units of all that is in the memory
 	for _, b := range banks {
-		n := 0
-		for range b.Flows() {
-			n++
+		before := len(kept)
+		for f := range b.Flows() {
+			kept = append(kept, f.Estimate(b.Unit))
 		}
-		full = max(full, float64(n)/float64(8*b.Buckets))
-		denied += b.Denied()
-		packets += b.Packets()
+		full = max(full, float64(len(kept)-before)/float64(8*b.Buckets))
+		t.spare = max(t.spare, b.Spare()) // raised by flows that found no room
 	}
 	switch {
-	case full > 0.6 || denied > packets/1000: // some buckets are full long before all are
-		t.admit *= 2
-	case full < 0.25:
-		t.admit = max(t.admit/2, 2)
+	case full > 0.6 || !t.learning && len(kept) > maxKept:
+		slices.Sort(kept)
+		t.spare = max(t.spare, kept[len(kept)/2])
+	case full < 0.25 && (t.learning || len(kept) < maxKept/4):
+		t.spare = max(t.spare/2, t.leastSpare())
 	}
 }
 
@@ -297,7 +315,7 @@ func (t *tracker) report(now time.Duration, i int, on interfaces) *Report {
 		r.Bytes += b.Bytes()
 		r.Denied += b.Denied()
 	}
-	if t.adaptive {
+	if t.learning {
 		r.Distinct = sketch.Distinct(banks...)
 	}
 	for _, f := range sketch.Merge(banks...) {
