@@ -72,7 +72,7 @@ func (d *fakeDaemon) Export(_ context.Context, list, format string) (api.Export,
 	return api.Export{Text: strings.NewReader(list + " as " + format + "\n"), LeftOut: d.leftOut}, d.err
 }
 
-func (d *fakeDaemon) Refresh(_ context.Context, list string) ([]api.FetchOutcome, error) {
+func (d *fakeDaemon) Refresh(_ context.Context, list string, accept bool) ([]api.FetchOutcome, error) {
 	o, ok := d.outcomes[list]
 	if !ok {
 		return nil, fmt.Errorf("%w: %q", api.ErrNoList, list)

@@ -143,25 +143,39 @@ func troubles(f api.FeedSource, now time.Time) (all []string) {
 
 func newRefresh() *cobra.Command {
 	var socket string
+	var accept bool
 	c := &cobra.Command{
 		Use:   "refresh [LIST...]",
 		Short: "Read the sources of lists now",
 		Long: `Makes the running daemon read the sources of the lists now, or of all lists, and
-shows the results. If a source fails, its old contents stay active.`,
+shows the results. If a source fails, its old contents stay active.
+
+With --accept, contents are accepted that have lost more entries than
+max_shrink, have become empty, or cover more than max_coverage. That counts for
+these contents alone: what is read later is compared with them, and its coverage
+is checked again.`,
 		Example: `  weir refresh
-  weir refresh drop scanners`,
+  weir refresh drop scanners
+  weir refresh drop --accept`,
 		ValidArgsFunction: completeLists(math.MaxInt),
 	}
 	socketFlag(c.Flags(), &socket)
+	c.Flags().BoolVar(&accept, "accept", false, "accept shrunken, empty and wide contents of these lists once")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, names []string) error {
-		if len(names) == 0 {
+		refresh := api.Dial(socket).Refresh
+		switch {
+		case accept && len(names) == 0:
+			return errors.New("--accept: name the lists to accept")
+		case accept:
+			refresh = api.Dial(socket).Accept
+		case len(names) == 0:
 			names = []string{""} // all
 		}
 		all := api.Refreshed{Sources: []api.FetchOutcome{}}
 		var wrong error
 		for _, name := range names {
-			r, err := api.Dial(socket).Refresh(c.Context(), name)
+			r, err := refresh(c.Context(), name)
 			if err != nil {
 				wrong = errors.Join(wrong, err)
 				break

@@ -413,7 +413,7 @@ type (
 		Entries(context.Context, EntriesQuestion) (Entries, error)
 		Flush(ctx context.Context, list string) (Changed, error)
 		Export(ctx context.Context, list, format string) (Export, error)
-		Refresh(ctx context.Context, list string) ([]FetchOutcome, error)
+		Refresh(ctx context.Context, list string, accept bool) ([]FetchOutcome, error)
 		Reload(context.Context) (Reloaded, error)
 		Multicast() (Multicast, error)
 		ChangeMulticast(context.Context, MulticastChange) (MulticastChanged, error)

@@ -99,6 +99,13 @@ func (c *Client) Refresh(ctx context.Context, list string) (*Refreshed, error) {
 	return ask[Refreshed](ctx, c, http.MethodPost, path, nil)
 }
 
+// Accept is like Refresh, and accepts, this once, sources that have shrunk or
+// become empty, or cover more than max_coverage.
+func (c *Client) Accept(ctx context.Context, list string) (*Refreshed, error) {
+	path := strings.Replace(refreshListPath, "{list}", url.PathEscape(list), 1)
+	return ask[Refreshed](ctx, c, http.MethodPost, path+"?accept=true", nil)
+}
+
 // Reload makes the daemon read its configuration again.
 func (c *Client) Reload(ctx context.Context) (*Reloaded, error) {
 	return ask[Reloaded](ctx, c, http.MethodPost, reloadPath, nil)

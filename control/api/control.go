@@ -2,6 +2,7 @@ package api
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -135,7 +136,14 @@ func controlRoutes(c Daemon) []route {
 		return c.Change(q.Context(), asked)
 	}
 	refresh := func(_ http.ResponseWriter, q *http.Request) (any, error) {
-		outcomes, err := c.Refresh(q.Context(), q.PathValue("list"))
+		name, accept := q.PathValue("list"), false
+		if text := q.URL.Query().Get("accept"); text != "" {
+			var err error
+			if accept, err = strconv.ParseBool(text); err != nil || accept && name == "" {
+				return nil, &BadRequest{Err: fmt.Errorf("accept %.20q: want true or false, and the name of a list", text)}
+			}
+		}
+		outcomes, err := c.Refresh(withCaller(q), name, accept)
 		return Refreshed{list(outcomes)}, err
 	}
 	return append([]route{

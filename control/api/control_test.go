@@ -66,7 +66,11 @@ func (c *control) Export(_ context.Context, list, format string) (Export, error)
 	return c.export, c.ask([]string{"export", list, format})
 }
 
-func (c *control) Refresh(_ context.Context, list string) ([]FetchOutcome, error) {
+func (c *control) Refresh(ctx context.Context, list string, accept bool) ([]FetchOutcome, error) {
+	if accept {
+		caller, _ := CallerOf(ctx)
+		return c.outcomes, c.ask([]any{"accept", list, caller})
+	}
 	return c.outcomes, c.ask("refresh " + list)
 }
 
@@ -149,6 +153,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 		{"lists", func() (any, error) { return client.Lists(t.Context()) }, &Lists{c.lists}},
 		{"refresh", func() (any, error) { return client.Refresh(t.Context(), "") }, &Refreshed{c.outcomes}},
 		{"refresh one", func() (any, error) { return client.Refresh(t.Context(), "a/b ü") }, &Refreshed{c.outcomes}},
+		{"accept", func() (any, error) { return client.Accept(t.Context(), "a/b ü") }, &Refreshed{c.outcomes}},
 		{"reload", func() (any, error) { return client.Reload(t.Context()) }, &c.reloaded},
 		{"explain", func() (any, error) { return client.Explain(t.Context(), "tcp 192.0.2.1:1 > *:2") },
 			&Explanation{"tcp 192.0.2.1:1 > *:2", verdict.Drop, c.answers}},
@@ -168,7 +173,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 	}
 	add.UID, remove.UID = uint32(os.Getuid()), uint32(os.Getuid()) // as the kernel says
 	join.UID, leave.UID = add.UID, add.UID
-	if want := []any{add, remove, "refresh ", "refresh a/b ü", "reload", "explain tcp 192.0.2.1:1 > 0.0.0.0/0:2", "explain a frame of 14 bytes", join, leave}; !reflect.DeepEqual(c.asked, want) {
+	if want := []any{add, remove, "refresh ", "refresh a/b ü", []any{"accept", "a/b ü", Caller{UID: add.UID}}, "reload", "explain tcp 192.0.2.1:1 > 0.0.0.0/0:2", "explain a frame of 14 bytes", join, leave}; !reflect.DeepEqual(c.asked, want) {
 		t.Errorf("asked %+v, want %+v", c.asked, want)
 	}
 }
@@ -348,7 +353,7 @@ type slow struct {
 	ended chan error
 }
 
-func (s *slow) Refresh(ctx context.Context, _ string) ([]FetchOutcome, error) {
+func (s *slow) Refresh(ctx context.Context, _ string, _ bool) ([]FetchOutcome, error) {
 	s.began <- struct{}{}
 	<-ctx.Done()
 	s.ended <- ctx.Err()

@@ -44,9 +44,10 @@ type Daemon interface {
 	Flush(ctx context.Context, list string) (Changed, error)
 	// Export returns all active entries of a list, in one of the formats.
 	Export(ctx context.Context, list, format string) (Export, error)
-	// Refresh reads the sources of a list now, "" for those of all lists. It
-	// fails only if they could not be tried.
-	Refresh(ctx context.Context, list string) ([]FetchOutcome, error)
+	// Refresh reads the sources of a list now, "" for those of all lists. With
+	// accept, it takes what has shrunk or covers too much. It fails only if the
+	// sources could not be tried.
+	Refresh(ctx context.Context, list string, accept bool) ([]FetchOutcome, error)
 	// Reload reads the configuration again. With an error, nothing has changed.
 	Reload(context.Context) (Reloaded, error)
 	Multicast() (Multicast, error)

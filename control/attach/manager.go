@@ -51,6 +51,7 @@ func NewManager(c Config) *Manager { return &Manager{Config: c, hotplug: newHotp
 
 // Inherited is what programs that filter already pass on to their successors.
 type Inherited struct {
+	Programs                int    // that filter
 	TrackerSeed, DigestSeed uint64 // 0: there is none
 }
 
@@ -72,6 +73,7 @@ func (m *Manager) Find(targets []Target) (Inherited, error) {
 			return all, err
 		}
 		if p.Attachment != nil {
+			all.Programs++
 			if all.TrackerSeed == 0 {
 				all.TrackerSeed = p.Stats().TrackerSeed()
 			}

@@ -41,6 +41,7 @@ const (
 	auditMulticastAdd    = "multicast add"
 	auditMulticastRemove = "multicast remove"
 	auditReload          = "reload"
+	auditAccept          = "accept"
 )
 
 // auditRecord is a line of the audit: a change that an operator made.
@@ -50,8 +51,8 @@ type auditRecord struct {
 	List      string    `json:"list,omitempty"`
 	Interface string    `json:"interface,omitempty"` // of multicast groups
 	Entries   int       `json:"entries"`             // that were named
-	Changed   int       `json:"changed"`             // of those, without the ones that were there, or absent, already
-	First     []string  `json:"first,omitempty"`     // entries; of a reload, changes of the configuration
+	Changed   int       `json:"changed"`             // of those, without the ones that were there, or absent, already; sources that were accepted
+	First     []string  `json:"first,omitempty"`     // entries; of a reload, changes of the configuration; sources that were accepted
 	TTL       float64   `json:"ttl_seconds,omitempty"`
 	Reason    string    `json:"reason,omitempty"`
 
@@ -247,6 +248,26 @@ func (d *Daemon) auditReload(ctx context.Context, summary []string) {
 		Time: time.Now(), Change: auditReload, Entries: len(summary), Changed: len(summary),
 		First: append([]string{}, summary[:min(len(summary), maxFirst)]...), Source: "signal",
 	}
+	if caller, ok := api.CallerOf(ctx); ok {
+		r.by(caller.UID, caller.Client)
+	}
+	d.audit.record(r)
+}
+
+// auditAccept records that sources of a list were read, whatever they contain.
+func (d *Daemon) auditAccept(ctx context.Context, list string, outcomes []api.FetchOutcome) {
+	r := auditRecord{Time: time.Now(), Change: auditAccept, List: list}
+	for _, o := range outcomes {
+		if o.Outcome == api.Failed {
+			continue
+		}
+		r.Entries += o.Entries
+		if o.Changed {
+			r.Changed++
+		}
+		r.First = append(r.First, o.Source)
+	}
+	r.First = r.First[:min(len(r.First), maxFirst)]
 	if caller, ok := api.CallerOf(ctx); ok {
 		r.by(caller.UID, caller.Client)
 	}

@@ -41,6 +41,17 @@ func refuse(c *config.Config, l config.List, e *list.Set) error {
 	return nil
 }
 
+// refuseRead is refuse for what a feed has read, which an operator may have
+// accepted whatever it covers.
+func refuseRead(c *config.Config, l config.List, e *list.Set, accepted bool) error {
+	if accepted {
+		unlimited := *c
+		unlimited.MaxCoverage = 0
+		c = &unlimited
+	}
+	return refuse(c, l, e)
+}
+
 // coverage returns the share of a family that prefixes cover. What several of them
 // cover counts once, unless it is as a source and as a destination.
 func coverage[P list.Prefix[P]](all *list.Prefixes[P]) (sum float64) {

@@ -130,7 +130,6 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	p.logFailures(d.o.Log)
 	// The lists live long and are most of the memory: a heap of twice their size,
 	// which the collector would allow otherwise, is a lot.
 	debug.SetGCPercent(25)
@@ -138,9 +137,16 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 		return err
 	}
 	e, m, err := d.build(p)
+	// What filters already has more than what would be left.
+	for cause := err; err != nil && inherited.Programs == 0 && p.shed(cause); {
+		if e, m, err = d.build(p); err != nil {
+			err = cause // rather than what is wrong with less
+		}
+	}
 	if err != nil {
 		return errors.Join(err, d.observers.recorder.CloseUnless(nil))
 	}
+	p.logFailures(d.o.Log)
 	if ctx.Err() != nil {
 		return errors.Join(fmt.Errorf("stopped before the lists were active, nothing has changed: %w", ctx.Err()),
 			e.Close(), d.observers.recorder.CloseUnless(nil))
@@ -153,6 +159,9 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	d.loadTime = time.Since(began)
 	d.record.loaded(false, began, nil)
 	d.note()
+	for _, c := range p.decisions() {
+		c.settle(d.o.Log)
+	}
 	return nil
 }
 

@@ -85,7 +85,7 @@ func TestRefreshCatchesUp(t *testing.T) {
 	if err != nil || !read[0].Changed {
 		t.Fatal(read, err)
 	}
-	outcomes, err := d.Refresh(t.Context(), "feed")
+	outcomes, err := d.Refresh(t.Context(), "feed", false)
 	if err != nil || len(outcomes) != 1 || outcomes[0].Outcome != "unchanged" || outcomes[0].Error != "" {
 		t.Errorf("refreshed: %+v, %v", outcomes, err)
 	}
@@ -104,7 +104,7 @@ func TestRefreshCatchesUp(t *testing.T) {
 	if err := d.Do(t.Context(), func() error { l.behind, d.retry = true, time.Now().Add(time.Hour); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if outcomes, err := d.Refresh(t.Context(), "feed"); err != nil || outcomes[0].Failure != "not-in-force" {
+	if outcomes, err := d.Refresh(t.Context(), "feed", false); err != nil || outcomes[0].Failure != "not-in-force" {
 		t.Errorf("refreshed while it is overdue: %+v, %v", outcomes, err)
 	}
 }

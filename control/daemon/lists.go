@@ -1,11 +1,9 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	"weir/control/api"
 	"weir/control/config"
@@ -28,7 +26,7 @@ func (d *Daemon) Lists() (lists []api.List) {
 				a.Entries += d.prepared.contents(l.source).Len()
 				a.Packets = d.caught(l, d.hits(hits, l.manual)+d.hits(hits, l.source))
 				for _, s := range l.feed.Status().Sources {
-					a.Feeds = append(a.Feeds, feedSource(s, l.refused))
+					a.Feeds = append(a.Feeds, feedSource(s, cmp.Or(l.refused, l.unfit)))
 				}
 			}
 			lists = append(lists, a)
@@ -74,14 +72,17 @@ func feedSource(s feed.SourceStatus, refusal error) api.FeedSource {
 	return f
 }
 
-// Refresh implements [api.Daemon].
-func (d *Daemon) Refresh(ctx context.Context, name string) (outcomes []api.FetchOutcome, err error) {
-	var feeds map[string]*feed.Feed
+// Refresh implements [api.Daemon]. Lists are read in the order of the configuration.
+func (d *Daemon) Refresh(ctx context.Context, name string, accept bool) (outcomes []api.FetchOutcome, err error) {
+	type read struct {
+		list string
+		*feed.Feed
+	}
+	var feeds []read
 	if err := d.Do(ctx, func() error {
-		feeds = make(map[string]*feed.Feed)
-		for _, l := range d.prepared.lists {
-			if l.feed != nil && (name == "" || name == l.Name) {
-				feeds[l.Name] = l.feed
+		for _, c := range d.prepared.config.Lists {
+			if l := d.prepared.list(c.Name); l.feed != nil && (name == "" || name == l.Name) {
+				feeds = append(feeds, read{l.Name, l.feed})
 			}
 		}
 		if name != "" && d.prepared.list(name) == nil {
@@ -91,13 +92,20 @@ func (d *Daemon) Refresh(ctx context.Context, name string) (outcomes []api.Fetch
 	}); err != nil {
 		return nil, err
 	}
-	for _, name := range slices.Sorted(maps.Keys(feeds)) {
-		f := feeds[name]
-		all, err := f.Fetch(ctx)
+	if accept {
+		defer func() { d.auditAccept(ctx, name, outcomes) }()
+	}
+	for _, l := range feeds {
+		name, f := l.list, l.Feed
+		fetch := f.Fetch
+		if accept {
+			fetch = f.Accept
+		}
+		all, err := fetch(ctx)
 		for _, o := range all {
 			unenforced := d.fetched(ctx, name, f, o)
 			if o.Err == nil && !o.Changed {
-				unenforced = d.Do(ctx, func() error { return d.catchUp(name, f) })
+				unenforced = d.take(ctx, name, f) // what was read before
 			}
 			out := api.FetchOutcome{
 				List: name, Source: o.Source, Outcome: o.Result.String(), Entries: o.Entries, Changed: o.Changed, Unsaved: o.Unsaved != nil,
@@ -107,6 +115,11 @@ func (d *Daemon) Refresh(ctx context.Context, name string) (outcomes []api.Fetch
 				out.Failure, out.Error = o.Failure.String(), o.Err.Error()
 			case unenforced != nil:
 				out.Outcome, out.Failure, out.Error, out.Changed = api.Failed, api.NotInForce, unenforced.Error(), false
+				for _, s := range f.Status().Sources {
+					if s.Source == o.Source && s.Last.Failure != feed.NoFailure {
+						out.Failure, out.Entries = s.Last.Failure.String(), s.Entries
+					}
+				}
 			}
 			outcomes = append(outcomes, out)
 		}
@@ -115,19 +128,4 @@ func (d *Daemon) Refresh(ctx context.Context, name string) (outcomes []api.Fetch
 		}
 	}
 	return outcomes, nil
-}
-
-// catchUp activates what a feed has read before, by its schedule, where that is
-// still to be done, and fails where it is not active then.
-func (d *Daemon) catchUp(name string, f *feed.Feed) error {
-	l := d.prepared.list(name)
-	switch {
-	case l == nil || l.feed != f:
-		return nil // another configuration is active
-	case l.taken != f.Version():
-		return d.update(l)
-	case l.behind:
-		return errors.New("it was read before, and is not active yet: the log says why")
-	}
-	return l.refused
 }

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,8 +56,9 @@ type managedList struct {
 	source  uint16     // number of the engine's list of what its sources contain, 0 if it has none
 	manual  uint16     // number of the engine's list of manual entries
 	feed    *feed.Feed // nil: it has no sources
-	taken   uint64     // version of the feed whose contents are active, or that was refused
-	refused error      // why the feed's contents are not active, nil if they are
+	taken   uint64     // version of the feed whose contents are active, or could not be
+	refused error      // why the feed's contents must not be active, nil if they may
+	unfit   error      // why an engine could not have the feed's contents, nil if it has
 	behind  bool       // its last change failed, and is tried again
 }
 
@@ -96,11 +98,21 @@ func prepare(ctx context.Context, c *config.Config, how preparation) (*Prepared,
 	if err != nil {
 		return nil, err
 	}
-	return assemble(c, how.journal, feeds)
+	p, err := assemble(c, how.journal, feeds, how.last)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range p.lists {
+		if l.unfit != nil && l.Required {
+			return nil, l.unfit
+		}
+	}
+	return p, nil
 }
 
-// assemble puts together what an engine is built from.
-func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed) (*Prepared, error) {
+// assemble puts together what an engine is built from, after what the last one was
+// built from, if there is one.
+func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed, last *Prepared) (*Prepared, error) {
 	p := &Prepared{config: c, journal: j}
 	if c.Loop.On() {
 		var err error
@@ -110,6 +122,7 @@ func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed)
 	}
 	p.trackers = c.Trackers
 	p.addLists(feeds)
+	p.fit(last)
 	if err := attach.CheckSize(p.descriptions(), len(c.Lists)); err != nil {
 		return nil, err
 	}
@@ -136,7 +149,8 @@ func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[stri
 		if f == nil {
 			var err error
 			of := l.Feed()
-			of.Refuse = func(e *list.Set) error { return refuse(c, l, e) }
+			of.Refuse = func(e *list.Set, accepted bool) error { return refuseRead(c, l, e, accepted) }
+			of.Hold = !how.readOnly
 			of.MayBeEmpty = of.MayBeEmpty || c.Monitor // which blocks nothing anyway
 			of.ReadOnly, of.Progress = how.readOnly, how.progress
 			if f, err = feed.Open(of, directory); err != nil {
@@ -237,7 +251,7 @@ func (p *Prepared) addLists(feeds map[string]*feed.Feed) {
 		if m.feed != nil {
 			m.taken = m.feed.Version() // before its contents, which may change
 			contents := m.feed.Contents()
-			if m.refused = refuse(p.config, l, contents); m.refused != nil {
+			if m.refused = refuseRead(p.config, l, contents, m.feed.Accepted()); m.refused != nil {
 				contents = nil
 			}
 			m.source = p.add(m, "", contents)
@@ -246,6 +260,71 @@ func (p *Prepared) addLists(feeds map[string]*feed.Feed) {
 		m.manual = p.add(m, suffix, list.SetOf(manual[l.Name]...))
 		p.lists = append(p.lists, m)
 	}
+}
+
+// fit leaves out the contents of feeds that do not fit into an engine beside the
+// others: those lists have what they had in the last one, or nothing. Manual
+// entries come first, then lists that have not changed, then those of a higher
+// priority.
+func (p *Prepared) fit(last *Prepared) {
+	if engine.Fits(p.rules) == nil {
+		return
+	}
+	rules := slices.Clone(p.rules)
+	var read []*managedList
+	for _, l := range p.lists {
+		if l.source == 0 {
+			continue
+		}
+		read = append(read, l)
+		rules[l.source-1].Contents = nil
+		if last.has(l.Name) && last.list(l.Name).source != 0 {
+			rules[l.source-1].Contents = last.contents(last.list(l.Name).source)
+		}
+	}
+	if engine.Fits(rules) != nil { // the configuration has changed what fits
+		for _, l := range read {
+			rules[l.source-1].Contents = nil
+		}
+	}
+	for _, l := range read {
+		before := rules[l.source-1].Contents
+		rules[l.source-1].Contents = p.contents(l.source)
+		if err := engine.Fits(rules); err != nil {
+			l.unfit = fmt.Errorf("list %s: %w", l.Name, err)
+			rules[l.source-1].Contents = before
+		}
+	}
+	p.rules = rules
+}
+
+// shed leaves out the contents of the feed with the most entries, for a reason. It
+// returns false if there is none, or its list is required.
+func (p *Prepared) shed(reason error) bool {
+	var most *managedList
+	for _, l := range p.lists {
+		if l.source != 0 && p.contents(l.source).Len() > 0 &&
+			(most == nil || p.contents(l.source).Len() > p.contents(most.source).Len()) {
+			most = l
+		}
+	}
+	if most == nil || most.Required {
+		return false
+	}
+	p.rules = slices.Clone(p.rules)
+	p.rules[most.source-1].Contents = nil
+	most.unfit = fmt.Errorf("list %s: %w", most.Name, reason)
+	return true
+}
+
+// decisions returns what has become of what all feeds have read.
+func (p *Prepared) decisions() (all []*decision) {
+	for _, l := range p.lists {
+		if l.feed != nil {
+			all = append(all, l.decision(cmp.Or(l.refused, l.unfit)))
+		}
+	}
+	return all
 }
 
 // add adds a list of the engine, and returns its number.
@@ -401,6 +480,9 @@ func (p *Prepared) Warnings() (all []string) {
 		if l.refused != nil {
 			all = append(all, l.refused.Error())
 		}
+		if l.unfit != nil {
+			all = append(all, "not active: "+l.unfit.Error())
+		}
 		if l.feed == nil {
 			continue
 		}
@@ -485,6 +567,10 @@ func (p *Prepared) logFailures(log *slog.Logger) {
 	for _, l := range p.lists {
 		if l.refused != nil {
 			log.Error("refused: " + l.refused.Error())
+		}
+		if l.unfit != nil {
+			log.Error("contents that cannot be activated are left out: "+l.unfit.Error(),
+				"list", l.Name, "active_entries", p.contents(l.source).Len())
 		}
 		if l.feed == nil {
 			continue

@@ -25,6 +25,7 @@ func (d *Daemon) Reload(ctx context.Context) (r api.Reloaded, err error) {
 	d.notified(d.manager.Reloading())
 	// Sources may take their time, which Run's goroutine does not have.
 	var feeds map[string]*feed.Feed
+	var read []*decision
 	how := preparation{log: d.o.Log, journal: d.journal, last: last, reload: true, progress: d.o.Progress}
 	c, err := d.o.Config.Read()
 	if err == nil {
@@ -38,10 +39,11 @@ func (d *Daemon) Reload(ctx context.Context) (r api.Reloaded, err error) {
 		record.Last, record.Failed = time.Now(), err != nil
 		if err != nil {
 			record.Refused++
-			d.takeRead() // the old configuration has the same files
+			read = d.takeRead() // the old configuration has the same files
 		} else {
 			record.Done++
 			record.LastDone = record.Last
+			read = d.prepared.decisions()
 			warnings = d.prepared.Warnings()
 			d.prepared.logFailures(d.o.Log)
 		}
@@ -50,6 +52,9 @@ func (d *Daemon) Reload(ctx context.Context) (r api.Reloaded, err error) {
 		return nil
 	}); bad != nil {
 		return r, bad
+	}
+	for _, c := range read {
+		c.settle(d.o.Log)
 	}
 	if err != nil {
 		return r, fmt.Errorf("reload, the old configuration stays active: %w", err)
@@ -71,7 +76,7 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed) (r a
 	if c.StateDir != old.StateDir || c.Pins != old.Pins || c.API != old.API || c.Metrics != old.Metrics {
 		return r, errors.New("state_dir, pins, api and metrics change with a restart only")
 	}
-	next, err := assemble(c, d.journal, feeds)
+	next, err := assemble(c, d.journal, feeds, d.prepared)
 	if err != nil {
 		return r, err
 	}

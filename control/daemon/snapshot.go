@@ -261,7 +261,7 @@ func (d *Daemon) note() {
 	for _, l := range m.Lists {
 		n := metrics.List{Name: l.Name, Allow: l.Allow, Entries: l.Entries, BadLines: l.BadLines}
 		if l := d.prepared.list(l.Name); l != nil {
-			n.Refused = l.refused != nil
+			n.Refused = l.refused != nil || l.unfit != nil
 		}
 		s.Lists = append(s.Lists, n)
 	}

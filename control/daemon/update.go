@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"time"
 
@@ -77,29 +78,71 @@ func (d *Daemon) fetched(ctx context.Context, name string, f *feed.Feed, o feed.
 	if !o.Changed {
 		return nil
 	}
-	err := d.Do(ctx, func() error {
-		l := d.prepared.list(name)
-		if l == nil || l.feed != f {
-			return nil // another configuration is active
-		}
-		if l.taken == f.Version() {
-			return l.refused // it was caught up with
-		}
-		return d.update(l)
-	})
+	err := d.take(ctx, name, f)
 	if err != nil && ctx.Err() == nil {
-		log.Error("feed read, but it is not active: " + err.Error())
+		log.Error("feed read, but it is not active, the old contents stay: " + err.Error())
 	}
 	return err
 }
 
-// update activates the contents of a list's feed.
+// take activates what a list's feed has read, where that is still to be done, and
+// has it saved. It fails where the contents cannot be activated; the feed then
+// returns to the last ones that could.
+func (d *Daemon) take(ctx context.Context, name string, f *feed.Feed) error {
+	var taken *decision
+	err := d.Do(ctx, func() (err error) {
+		l := d.prepared.list(name)
+		if l == nil || l.feed != f {
+			return nil // another configuration is active
+		}
+		switch {
+		case l.taken != f.Version() || l.unfit != nil:
+			err = d.update(l)
+		case l.behind:
+			err = errors.New("it was read before, and is not active yet: the log says why")
+		default:
+			err = l.refused
+		}
+		taken = l.decision(err)
+		return err
+	})
+	taken.settle(d.o.Log)
+	return err
+}
+
+// decision is what has become of a feed's contents up to a version.
+type decision struct {
+	list    string
+	feed    *feed.Feed
+	version uint64
+	err     error // why they are not active, nil if they are
+}
+
+func (l *managedList) decision(err error) *decision {
+	return &decision{l.Name, l.feed, l.taken, err}
+}
+
+// settle has a feed save the contents that are active, and forget those that
+// cannot be. It waits for the disk, which Run's goroutine must not.
+func (c *decision) settle(log *slog.Logger) {
+	switch {
+	case c == nil:
+	case c.err != nil:
+		c.feed.Revert(c.version, c.err)
+	default:
+		if err := c.feed.Keep(c.version); err != nil {
+			log.Error("feed read, but it could not be saved: a restart would find the old contents", "list", c.list, "error", err)
+		}
+	}
+}
+
+// update activates the contents of a list's feed. Where it fails, the old ones stay
+// active.
 func (d *Daemon) update(l *managedList) error {
-	version := l.feed.Version() // before its contents, which may change
+	l.taken = l.feed.Version() // before its contents, which may change
 	contents := l.feed.Contents()
-	if l.refused = refuse(d.prepared.config, l.List, contents); l.refused != nil {
-		l.taken = version
-		return fmt.Errorf("refused, the old contents stay: %w", l.refused)
+	if l.refused = refuseRead(d.prepared.config, l.List, contents, l.feed.Accepted()); l.refused != nil {
+		return fmt.Errorf("refused: %w", l.refused)
 	}
 	began := time.Now()
 	delta := contents.Diff(d.prepared.contents(l.source))
@@ -116,9 +159,12 @@ func (d *Daemon) update(l *managedList) error {
 		changes = append(changes, d.missed(l))
 	}
 	if _, err := d.apply(changes); err != nil {
-		return d.late(err, l)
+		if l.unfit != nil {
+			l.unfit = err
+		}
+		return err
 	}
-	l.taken, l.behind = version, false
+	l.unfit, l.behind = nil, false
 	d.o.Log.Info("list updated", "list", l.Name, "entries", contents.Len(), "changes", delta.Len(),
 		"took", time.Since(began).Round(time.Microsecond).String())
 	return nil
@@ -259,34 +305,45 @@ func (d *Daemon) missed(l *managedList) engine.Change {
 	return engine.Change{List: l.manual, Delta: recorded.Diff(d.prepared.contents(l.manual))}
 }
 
-// catchUpAll tries again to change the lists that are behind.
+// catchUpAll tries again to change the lists that are behind, and to activate the
+// contents that did not fit.
 func (d *Daemon) catchUpAll() error {
 	var errs []error
 	for _, l := range d.prepared.lists {
-		if !l.behind {
-			continue
+		var err error
+		if l.behind {
+			if _, err = d.apply([]engine.Change{d.missed(l)}); err != nil {
+				err = d.late(err, l)
+			} else {
+				l.behind = false
+			}
 		}
-		_, err := d.apply([]engine.Change{d.missed(l)})
-		if err != nil {
-			err = d.late(err, l)
-		} else if l.behind = false; l.feed != nil && l.taken != l.feed.Version() {
-			err = d.update(l)
+		if err == nil && l.unfit != nil {
+			if err = d.update(l); err != nil {
+				d.retry = time.Now().Add(retryInterval)
+				err = fmt.Errorf("list %s: its contents are not active: %w", l.Name, err)
+			}
+			go l.decision(err).settle(d.o.Log)
 		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// takeRead activates the contents of feeds that were read without that.
-func (d *Daemon) takeRead() {
+// takeRead activates the contents of feeds that were read without that. It returns
+// what has become of them.
+func (d *Daemon) takeRead() (all []*decision) {
 	for _, l := range d.prepared.lists {
 		if l.feed == nil || l.taken == l.feed.Version() {
 			continue
 		}
-		if err := d.update(l); err != nil {
-			d.o.Log.Error("feed read, but it is not active: "+err.Error(), "list", l.Name)
+		err := d.update(l)
+		if err != nil {
+			d.o.Log.Error("feed read, but it is not active, the old contents stay: "+err.Error(), "list", l.Name)
 		}
+		all = append(all, l.decision(err))
 	}
+	return all
 }
 
 // rebuild builds the next engine for the same configuration, and swaps it in.

@@ -47,7 +47,7 @@ func TestBehind(t *testing.T) {
 		t.Fatalf("the entry is gone: %v", got)
 	}
 	write(t, string(r.c.Lists[0].Sources[0].File), firstSource+"\n"+secondSource+"\n")
-	if all, err := d.Refresh(t.Context(), "feed"); err != nil || len(all) != 1 || all[0].Error != "" {
+	if all, err := d.Refresh(t.Context(), "feed", false); err != nil || len(all) != 1 || all[0].Error != "" {
 		t.Fatalf("%+v, %v", all, err)
 	}
 	if err := d.Do(t.Context(), func() error { return d.catchUpAll() }); err != nil {

@@ -1,11 +1,14 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"weir/control/list"
 	"weir/filter/key"
@@ -19,19 +22,36 @@ type compiled struct {
 	columns []membership.Column
 }
 
-// compile plans the levels of the entries and the layout of their set, and
-// serialises their keys.
+// Fits returns why no set could have the contents of lists, nil if one can. It
+// takes little time and memory compared with a build.
+func Fits(lists []List) error {
+	x := newIndex(lists)
+	return x.plan()
+}
+
+// plan plans the levels of all entries.
+func (x *index) plan() error {
+	if err := x.block.plan(); err != nil {
+		return fmt.Errorf("block lists: %w", err)
+	}
+	if err := x.allow.plan(); err != nil {
+		return fmt.Errorf("allow lists: %w", err)
+	}
+	return nil
+}
+
+func (e *entries) plan() error {
+	return errors.Join(e.src4.plan(), e.dst4.plan(), e.src6.plan(), e.dst6.plan(), planFlows(e.flows))
+}
+
+// compile plans the layout of the entries' set, and serialises their keys, at the
+// levels that were planned.
 func (e *entries) compile(mode membership.Mode, bitsPerKey float64, seed uint64) (compiled, error) {
 	var c compiled
-	err := errors.Join(
-		e.src4.compile(&c.columns),
-		e.dst4.compile(&c.columns),
-		e.src6.compile(&c.columns),
-		e.dst6.compile(&c.columns),
-	)
-	if err != nil {
-		return c, err
-	}
+	e.src4.compile(&c.columns)
+	e.dst4.compile(&c.columns)
+	e.src6.compile(&c.columns)
+	e.dst6.compile(&c.columns)
 	c.columns = compileFlows(e.flows, c.columns)
 
 	census := membership.Census{Keys: make(map[key.Shape]int)}
@@ -42,6 +62,7 @@ func (e *entries) compile(mode membership.Mode, bitsPerKey float64, seed uint64)
 	}
 	census.MarkedSrc24, census.MarkedDst24 = src.Count(), dst.Count()
 
+	var err error
 	c.layout, err = membership.PlanLayout(census, mode, bitsPerKey, seed)
 	return c, err
 }
@@ -52,16 +73,14 @@ const maxLevels = membership.MaxShapes / 2
 // maxGrowth bounds how many entries one prefix may become on average.
 const maxGrowth = 16
 
-// compile plans the levels of one side of one family, and appends a column for
-// each.
-func (s *side[P]) compile(columns *[]membership.Column) error {
-	all := s.merged()
-	if len(all.keys) == 0 {
-		return nil
-	}
+// plan plans the levels of one side of one family. A prefix counts once for each
+// list that has it.
+func (s *side[P]) plan() error {
 	var h prefix.Histogram
-	for _, p := range all.keys {
-		h[p.Bits()]++
+	for _, c := range s.relation {
+		for _, p := range c.keys.Slice() {
+			h[p.Bits()]++
+		}
 	}
 	// Memory for probes: entries may grow by half, and by a few thousand in any
 	// case; where the lengths are too many for that, by maxGrowth.
@@ -70,6 +89,51 @@ func (s *side[P]) compile(columns *[]membership.Column) error {
 	if grown := s.levels.Expanded(&h); grown > maxGrowth*n+1<<20 {
 		return fmt.Errorf("%d prefixes have too many different lengths: at %d lengths, as many as a set can have, they are %d",
 			n, maxLevels, grown)
+	}
+	return nil
+}
+
+// planFlows returns why no set could have the flows, nil if one can.
+func planFlows(flows relation[key.Key]) error {
+	counts := make(map[bool]map[key.Shape]int)
+	for _, v6 := range []bool{false, true} {
+		counts[v6] = make(map[key.Shape]int)
+	}
+	for _, c := range flows {
+		for _, k := range c.keys.Slice() {
+			counts[k.V6()][k.Shape]++
+		}
+	}
+	for v6, shapes := range counts {
+		if len(shapes) <= membership.MaxShapes {
+			continue
+		}
+		family := "IPv4"
+		if v6 {
+			family = "IPv6"
+		}
+		rarest := slices.SortedFunc(maps.Keys(shapes), func(a, b key.Shape) int {
+			return cmp.Or(shapes[a]-shapes[b], strings.Compare(a.String(), b.String()))
+		})
+		var examples []string
+		for _, s := range rarest[:3] {
+			examples = append(examples, fmt.Sprintf("%v (%d entries)", s, shapes[s]))
+		}
+		return fmt.Errorf("%d combinations of fields and prefix lengths are in use by %s flows, the limit is %d; the rarest are %s",
+			len(shapes), family, membership.MaxShapes, strings.Join(examples, ", "))
+	}
+	return nil
+}
+
+// compile appends a column for each level of one side of one family.
+func (s *side[P]) compile(columns *[]membership.Column) {
+	all := s.merged()
+	if len(all.keys) == 0 {
+		return
+	}
+	var h prefix.Histogram
+	for _, p := range all.keys {
+		h[p.Bits()]++
 	}
 	first := all.keys[0].Prefix().Addr()
 	for _, level := range s.levels {
@@ -87,7 +151,6 @@ func (s *side[P]) compile(columns *[]membership.Column) error {
 		}
 		*columns = append(*columns, c)
 	}
-	return nil
 }
 
 // at returns the distinct prefixes at a level that stand for entries, each with

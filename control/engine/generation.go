@@ -123,6 +123,9 @@ func buildUnder(seed uint64, lists []List, c Config, inKernel bool) (_ *Generati
 			g.Close()
 		}
 	}()
+	if err := g.index.plan(); err != nil {
+		return nil, err
+	}
 	block, err := g.index.block.compile(c.Mode, c.BitsPerKey, seed)
 	if err != nil {
 		return nil, fmt.Errorf("block lists: %w", err)

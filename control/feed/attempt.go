@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"math"
 	"strings"
 	"time"
 
@@ -22,11 +23,13 @@ type contents struct {
 	saved bool // the saved file has the same contents
 }
 
-// attempt tries to read a source. It fails only if ctx ends.
-func (f *Feed) attempt(ctx context.Context, s *source) (Outcome, error) {
+// attempt tries to read a source, and with accept takes contents that are not
+// plausible, too. It fails only if ctx ends.
+func (f *Feed) attempt(ctx context.Context, s *source, accept bool) (Outcome, error) {
 	s.attempting.Lock()
 	defer s.attempting.Unlock()
 	o := Outcome{Source: s.name, Began: time.Now()}
+	s.restore()
 	if s.decisions.expire(o.Began) {
 		f.remake(s)
 		o.Changed = true
@@ -41,10 +44,15 @@ func (f *Feed) attempt(ctx context.Context, s *source) (Outcome, error) {
 		to.path = ""
 	}
 	defer to.discard()
-	b, c, err := f.read(ctx, s, old, to)
+	b, c, err := f.read(ctx, s, old, to, accept)
 	if ctx.Err() != nil {
 		return o, ctx.Err()
 	}
+	s.saving.Lock()
+	defer s.saving.Unlock()
+	s.mu.Lock()
+	old, undecided := s.current, s.undecided // Revert may have changed them
+	s.mu.Unlock()
 	switch {
 	case errors.Is(err, errUnchanged):
 		o.Result = Unchanged
@@ -52,14 +60,28 @@ func (f *Feed) attempt(ctx context.Context, s *source) (Outcome, error) {
 	case err != nil:
 		o.fail(err)
 		c = old
+	case old != nil && c.sum == old.sum:
+		o.Result = Unchanged
+		accepted := c.Accepted && !old.Accepted
+		c = old.confirmed(b.validator, o.Began)
+		if accepted {
+			c.Accepted, c.saved, o.Changed = true, false, true
+		}
 	default:
 		o.Result = New
-		if old != nil && c.sum == old.sum {
-			o.Result = Unchanged
-			c = old.confirmed(b.validator, o.Began)
-		}
-		if !c.saved {
-			o.Unsaved = to.commit(c.record)
+	}
+	if err == nil {
+		switch {
+		case f.Hold && o.Result == New:
+			if undecided == nil {
+				undecided = &candidate{former: old, decisions: s.decisions}
+			}
+			o.Unsaved = to.finish(c.record)
+			undecided.unsaved = o.Unsaved
+		case !c.saved && undecided == nil:
+			if o.Unsaved = to.finish(c.record); o.Unsaved == nil {
+				o.Unsaved = f.promote(s)
+			}
 			c.saved = o.Unsaved == nil
 		}
 		if b.taken != nil {
@@ -74,12 +96,15 @@ func (f *Feed) attempt(ctx context.Context, s *source) (Outcome, error) {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.current, s.last = c, o
+	s.current, s.last, s.undecided = c, o, undecided
 	if len(s.asked) > 0 { // otherwise a connection was reused
 		s.servers = s.asked
 	}
 	if o.Changed {
-		f.version.Add(1) // after the change that it counts
+		version := f.version.Add(1) // after the change that it counts
+		if o.Result == New && undecided != nil {
+			undecided.version = version
+		}
 	}
 	if s.failures++; o.Result != Failed {
 		s.failures = 0
@@ -98,10 +123,10 @@ func (c *contents) confirmed(v validator, at time.Time) *contents {
 
 // read reads a source, given its active contents, nil for none. It fails for
 // all contents that must not become active.
-func (f *Feed) read(ctx context.Context, s *source, old *contents, to io.Writer) (*body, *contents, error) {
+func (f *Feed) read(ctx context.Context, s *source, old *contents, to io.Writer, accept bool) (*body, *contents, error) {
 	var known validator
 	// Otherwise it must be read in full, to be saved or for another checksum.
-	if old != nil && old.saved && (s.SHA256 == "" || strings.EqualFold(string(s.SHA256), old.SHA256)) {
+	if old != nil && old.saved && !accept && (s.SHA256 == "" || strings.EqualFold(string(s.SHA256), old.SHA256)) {
 		known = old.validator
 	}
 	var b *body
@@ -135,11 +160,19 @@ func (f *Feed) read(ctx context.Context, s *source, old *contents, to io.Writer)
 	if err := s.verify(ctx, c.sum, text.Bytes()); err != nil {
 		return nil, nil, err
 	}
-	if err == nil && !b.stated {
+	if err == nil {
+		c.Accepted = accept
+		if b.stated || accept {
+			c.refer(nil)
+		} else {
+			c.refer(old)
+		}
+	}
+	if err == nil && !b.stated && !accept {
 		err = f.plausible(s, c, old)
 	}
 	if err == nil && f.Refuse != nil {
-		if refusal := f.Refuse(c.entries); refusal != nil {
+		if refusal := f.Refuse(c.entries, accept); refusal != nil {
 			err = fail(Refused, "%w", refusal)
 		}
 	}
@@ -148,21 +181,45 @@ func (f *Feed) read(ctx context.Context, s *source, old *contents, to io.Writer)
 }
 
 // plausible rejects contents that are probably due to a failure of their
-// publisher.
+// publisher. A file's publisher is the operator, who may remove what he likes; a
+// directory without files is probably not mounted.
 func (f *Feed) plausible(s *source, c, old *contents) error {
 	n := c.entries.Len()
-	unfilled := f.MayBeEmpty && s.URL == "" && (old == nil || old.entries.Len() == 0)
-	if n == 0 && !unfilled {
+	unfilled := f.MayBeEmpty && (old == nil || old.entries.Len() == 0)
+	switch {
+	case s.URL == "" && (len(c.Files) > 0 && old != nil || unfilled):
+		return nil
+	case n == 0:
 		return fail(Empty, "no entries")
-	}
-	if old == nil {
+	case old == nil || s.URL == "":
 		return nil
 	}
-	before, share := old.entries.Len(), float64(f.MaxShrink)
-	if lost := before - n; float64(lost) > share*float64(before) {
-		return fail(Shrunk, "%d entries, down from %d: more than %g%% removed (raise max_shrink to accept it)", n, before, 100*share)
+	reference, share := old.reference(c.Read), float64(f.MaxShrink)
+	if lost := reference - float64(n); lost > share*reference {
+		return fail(Shrunk, "%d entries, down from %.0f: more than %g%% removed (weir refresh --accept or a larger max_shrink accepts it)",
+			n, reference, 100*share)
 	}
 	return nil
+}
+
+// referenceHalfLife is how slowly the number of entries that a source is compared
+// with follows a number that has fallen: a source that loses as many as
+// MaxShrink allows may lose as many again after weeks, not at the next attempt.
+const referenceHalfLife = 7 * 24 * time.Hour
+
+// reference returns the number of entries that later contents are compared with.
+func (c *contents) reference(now time.Time) float64 {
+	n := float64(c.entries.Len())
+	since := max(now.Sub(c.ReferredAt), 0)
+	return n + max(c.Reference-n, 0)*math.Exp2(-since.Hours()/referenceHalfLife.Hours())
+}
+
+// refer sets what later contents are compared with, given the contents before.
+func (c *contents) refer(old *contents) {
+	c.Reference, c.ReferredAt = float64(c.entries.Len()), c.Read
+	if old != nil {
+		c.Reference = max(c.Reference, old.reference(c.Read))
+	}
 }
 
 // receive reads a body to its end and copies it to a writer. If the body could

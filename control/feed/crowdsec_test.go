@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -153,7 +154,7 @@ func TestExpiry(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := to.commit(held.record); err != nil {
+		if err := errors.Join(to.finish(held.record), f.promote(s)); err != nil {
 			t.Fatal(err)
 		}
 		held.saved = true

@@ -10,7 +10,8 @@
 // then at growing intervals up to the regular one.
 //
 // Contents are saved when they become active, and loaded by [Open], so that
-// filtering resumes immediately after a restart.
+// filtering resumes immediately after a restart. With Config.Hold, the caller
+// decides: [Feed.Keep] saves them, [Feed.Revert] returns to the last ones kept.
 package feed
 
 import (
@@ -21,6 +22,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -45,14 +47,18 @@ type Config struct {
 	// is yet to be filled.
 	MayBeEmpty bool
 
+	// Hold leaves it to Keep and Revert whether new contents are saved.
+	Hold bool
+
 	// ReadOnly saves nothing: what is saved may be another process's.
 	ReadOnly bool
 
 	Progress *Progress // of reading; may be nil
 
 	// Refuse, unless it is nil, returns why a source's entries must not become
-	// active, nil if they may. It may be called concurrently.
-	Refuse func(*list.Set) error
+	// active, nil if they may. An operator may have accepted whatever they cover. It
+	// may be called concurrently.
+	Refuse func(entries *list.Set, accepted bool) error
 }
 
 // Feed reads a list's entries. Its methods are safe for concurrent use.
@@ -80,13 +86,25 @@ type source struct {
 	decisions  decisions  // CrowdSec's
 	synced     bool       // CrowdSec may send changes only
 
-	mu       sync.Mutex // guards the rest
-	current  *contents  // nil before the first success
-	last     Outcome
-	failures int // consecutive
-	next     time.Time
-	servers  []netip.Addr // connected to by the last attempt that needed a connection
-	asked    []netip.Addr // by the attempt in progress
+	saving sync.Mutex // locked while files are replaced, and before mu
+
+	mu        sync.Mutex // guards the rest
+	current   *contents  // nil before the first success
+	undecided *candidate // what Keep or Revert decides about; nil: nothing
+	reverted  *candidate // what the next attempt must forget; nil: nothing
+	last      Outcome
+	failures  int // consecutive
+	next      time.Time
+	servers   []netip.Addr // connected to by the last attempt that needed a connection
+	asked     []netip.Addr // by the attempt in progress
+}
+
+// candidate is contents that are neither kept nor reverted yet: the current ones.
+type candidate struct {
+	version   uint64    // of the feed, since when they are current
+	former    *contents // the last that were kept, nil if none were
+	decisions decisions // CrowdSec's of that time
+	unsaved   error     // why they cannot be saved
 }
 
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
@@ -182,12 +200,95 @@ func (f *Feed) Local() bool {
 	return !slices.ContainsFunc(f.sources, func(s *source) bool { return s.URL != "" })
 }
 
+// Accepted reports whether an operator has accepted the contents of a source,
+// whatever they cover.
+func (f *Feed) Accepted() bool {
+	return slices.ContainsFunc(f.sources, func(s *source) bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.current != nil && s.current.Accepted
+	})
+}
+
+// Keep saves the contents up to a version: they are active. It waits for the disk.
+func (f *Feed) Keep(version uint64) error {
+	var errs []error
+	for _, s := range f.sources {
+		s.decide(version, func(c *candidate) {
+			err := c.unsaved // which the outcome has reported
+			if err == nil {
+				err = f.promote(s)
+				errs = append(errs, err)
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			saved := *s.current
+			saved.saved = err == nil
+			s.current, s.last.Unsaved = &saved, err
+		})
+	}
+	return errors.Join(errs...)
+}
+
+// Revert returns to the last contents that were kept, from those up to a version:
+// they could not be activated, for a reason.
+func (f *Feed) Revert(version uint64, reason error) {
+	for _, s := range f.sources {
+		s.decide(version, func(c *candidate) {
+			if s.saved != "" {
+				_ = os.Remove(next(s.saved)) // else the next attempt overwrites it
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.current, s.reverted = c.former, c
+			s.last.fail(fail(Uncompiled, "%w", reason))
+			s.last.Entries, s.last.Unsaved = 0, nil
+			if s.current != nil {
+				s.last.Entries = s.current.entries.Len()
+			}
+			s.failures++
+			f.version.Add(1)
+		})
+	}
+}
+
+// decide calls what decides about the candidate up to a version, if there is one.
+func (s *source) decide(version uint64, do func(*candidate)) {
+	s.saving.Lock()
+	defer s.saving.Unlock()
+	s.mu.Lock()
+	c := s.undecided
+	decided := c != nil && c.version <= version
+	if decided {
+		s.undecided = nil
+	}
+	s.mu.Unlock()
+	if decided {
+		do(c)
+	}
+}
+
+// restore makes an attempt begin where Revert has returned to.
+func (s *source) restore() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reverted != nil {
+		s.decisions, s.synced, s.reverted = s.reverted.decisions, false, nil
+	}
+}
+
 // Fetch tries each source once, now, and returns an outcome for each. It fails
 // only if ctx ends; sources that were not tried by then have no outcome.
-func (f *Feed) Fetch(ctx context.Context) ([]Outcome, error) {
+func (f *Feed) Fetch(ctx context.Context) ([]Outcome, error) { return f.fetch(ctx, false) }
+
+// Accept is like Fetch, and accepts, this once, contents that have shrunk or
+// become empty, and whatever they cover.
+func (f *Feed) Accept(ctx context.Context) ([]Outcome, error) { return f.fetch(ctx, true) }
+
+func (f *Feed) fetch(ctx context.Context, accept bool) ([]Outcome, error) {
 	var outcomes []Outcome
 	for _, s := range f.sources {
-		o, err := f.attempt(ctx, s)
+		o, err := f.attempt(ctx, s, accept)
 		if err != nil {
 			return outcomes, err
 		}
@@ -209,24 +310,36 @@ func (f *Feed) Run(ctx context.Context, handle func(Outcome)) {
 func (f *Feed) run(ctx context.Context, s *source, handle func(Outcome)) {
 	defer s.client.CloseIdleConnections()
 	for {
-		o, err := f.attempt(ctx, s)
+		o, err := f.attempt(ctx, s, false)
 		if err != nil {
 			return
 		}
-		s.mu.Lock()
-		wait := f.wait(s.failures, o.retryAfter)
-		s.next = time.Now().Add(wait)
-		s.mu.Unlock()
-
+		failures, wait := f.plan(s, o)
 		f.handling.Lock()
 		handle(o)
 		f.handling.Unlock()
+		s.mu.Lock()
+		reverted := s.failures > failures
+		s.mu.Unlock()
+		if reverted {
+			_, wait = f.plan(s, o)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
 		}
 	}
+}
+
+// plan plans the next attempt after an outcome. It returns the number of
+// consecutive failures, and the delay.
+func (f *Feed) plan(s *source, o Outcome) (failures int, wait time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	wait = f.wait(s.failures, o.retryAfter)
+	s.next = time.Now().Add(wait)
+	return s.failures, wait
 }
 
 // wait returns the delay after a number of consecutive failures, given the
@@ -273,7 +386,7 @@ func (f *Feed) Status() Status {
 		s.mu.Lock()
 		one := SourceStatus{Source: s.name, Last: s.last, Failures: s.failures, Next: s.next, Servers: s.servers}
 		if c := s.current; c != nil {
-			one.Entries, one.Reports, one.Read, one.Unsaved = c.entries.Len(), c.reports, c.Read, !c.saved
+			one.Entries, one.Reports, one.Read, one.Unsaved = c.entries.Len(), c.reports, c.Read, !c.saved && s.undecided == nil
 		}
 		s.mu.Unlock()
 		st.Entries += one.Entries

@@ -37,6 +37,7 @@ const (
 	Garbage              // not in the feed's format, or with too many bad lines
 	Shrunk               // fewer entries than Config.MaxShrink allows
 	Refused              // by Config.Refuse
+	Uncompiled           // read, but the lists could not be activated with it
 	BadChecksum          // SHA-256 does not match
 	BadSignature         // not signed by the owner of the public key
 	Damaged              // the saved contents are corrupted
@@ -45,7 +46,7 @@ const (
 func (f Failure) String() string {
 	return [...]string{
 		"none", "unreachable", "status", "timeout", "stalled", "too-large", "truncated",
-		"empty", "garbage", "shrunk", "refused", "checksum", "signature", "damaged",
+		"empty", "garbage", "shrunk", "refused", "uncompiled", "checksum", "signature", "damaged",
 	}[f]
 }
 

@@ -27,6 +27,12 @@ type record struct {
 	SHA256  string       `json:"sha256"`
 	Entries int          `json:"entries"`
 	Files   []recordFile `json:"files"`
+
+	// What the number of later entries is compared with, and since when.
+	Reference  float64   `json:"reference,omitempty"`
+	ReferredAt time.Time `json:"referred_at,omitzero"`
+
+	Accepted bool `json:"accepted,omitempty"` // by an operator, whatever they cover
 }
 
 type recordFile struct {
@@ -73,9 +79,13 @@ func (s *spool) create() {
 	}
 }
 
-// commit replaces the saved file with the spool. After a crash at any instant,
-// there is either the old one or the new one.
-func (s *spool) commit(r record) error {
+// next returns the path of complete contents, which replace the saved ones once
+// they are kept.
+func next(path string) string { return path + ".new" }
+
+// finish completes the spool, so that it can replace the saved file. After a crash
+// at any instant, there is either the old one or the new one.
+func (s *spool) finish(r record) error {
 	if s.path == "" {
 		return nil
 	}
@@ -92,10 +102,7 @@ func (s *spool) commit(r record) error {
 		s.file = nil
 	}
 	if s.err == nil {
-		s.err = os.Rename(s.temporary(), s.path)
-	}
-	if s.err == nil {
-		s.err = syncDirectory(filepath.Dir(s.path))
+		s.err = os.Rename(s.temporary(), next(s.path))
 	}
 	if s.err != nil {
 		_ = os.Remove(s.temporary()) // useless, and may fill a disk
@@ -104,7 +111,22 @@ func (s *spool) commit(r record) error {
 	return nil
 }
 
-// discard removes the spool; after commit it does nothing.
+// promote replaces the saved contents with the complete ones.
+func (f *Feed) promote(s *source) error {
+	if s.saved == "" || f.ReadOnly {
+		return nil
+	}
+	err := os.Rename(next(s.saved), s.saved)
+	if err == nil {
+		err = syncDirectory(filepath.Dir(s.saved))
+	}
+	if err != nil {
+		return fmt.Errorf("not saved: %w", err)
+	}
+	return nil
+}
+
+// discard removes the spool; after finish it does nothing.
 func (s *spool) discard() {
 	if s.file != nil {
 		_ = s.file.Close()
@@ -226,6 +248,7 @@ func (f *Feed) load(s *source) Outcome {
 		o.fail(err)
 	} else {
 		c.Read, c.saved = old.Read, true
+		c.Reference, c.ReferredAt, c.Accepted = old.Reference, old.ReferredAt, old.Accepted
 		s.current = c
 		if s.decisions.expire(time.Now()) {
 			f.remake(s)
