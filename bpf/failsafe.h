@@ -3,6 +3,9 @@
  * Packets that pass before any list is looked up, against lock-out: neighbour
  * discovery, DHCP, and the configured management ports and networks. (ARP has left
  * in parse() already.)
+ *
+ * Ports count only right behind the IP header: receivers deliver what follows an
+ * extension header that they do not know to raw sockets, whatever it looks like.
  */
 #ifndef WEIR_FAILSAFE_H
 #define WEIR_FAILSAFE_H
@@ -42,7 +45,7 @@ static __always_inline __u32 ports(__u16 src, __u16 dst)
 
 static __always_inline int is_dhcp(const struct packet *p)
 {
-	if (p->proto != IPPROTO_UDP || !p->has_ports)
+	if (p->proto != IPPROTO_UDP || !p->has_ports || !p->plain)
 		return 0;
 	if (p->family == 4)
 		return p->ports == ports(67, 68) || p->ports == ports(68, 67) ||
@@ -53,7 +56,7 @@ static __always_inline int is_dhcp(const struct packet *p)
 
 static __always_inline int failsafe_port(const volatile struct failsafe *f, const struct packet *p)
 {
-	if (!p->has_ports)
+	if (!p->has_ports || !p->plain)
 		return 0;
 	for (int i = 0; i < MAX_FAILSAFE && i < f->n_ports; i++)
 		if (p->proto == f->ports[i].proto &&
@@ -84,8 +87,8 @@ static __always_inline int failsafe_prefix(const volatile struct failsafe *f,
 static __always_inline enum reason failsafe(const volatile struct failsafe *f,
 					    const struct packet *p)
 {
-	if (p->nd)
-		return REASON_ND;
+	if (p->exempt) /* neighbour discovery, by parse() */
+		return p->exempt;
 	if (is_dhcp(p))
 		return REASON_DHCP;
 	if (failsafe_port(f, p) || failsafe_prefix(f, p))

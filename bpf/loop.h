@@ -230,9 +230,12 @@ static __always_inline void check_loop(struct xdp_md *ctx, struct packet *p)
 {
 	void *ip = (void *)(long)ctx->data + p->network, *end = (void *)(long)ctx->data_end;
 	int foreign = 0;
-	struct loop_option *o = find_option(ip, end, p->family == 6, &foreign);
+	struct loop_option *o;
 	__u64 fresh = 0;
 
+	if (p->encapsulated) /* not forwarded by its IP header */
+		return;
+	o = find_option(ip, end, p->family == 6, &foreign);
 	if (!o) {
 		if (foreign)
 			count_loop(LOOP_FOREIGN);
@@ -594,7 +597,8 @@ __noinline int cross_edge(struct xdp_md *ctx)
 	struct cpu_row *row = this_row();
 	int safe, found;
 
-	if (!row || row->packet.reason == REASON_ND || row->packet.reason == REASON_DHCP)
+	if (!row || row->packet.encapsulated || row->packet.reason == REASON_ND ||
+	    row->packet.reason == REASON_DHCP)
 		return 0;
 	safe = row->packet.reason == REASON_FAILSAFE;
 	found = carries_filter(&row->packet);

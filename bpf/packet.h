@@ -28,7 +28,7 @@ enum reason {
 	REASON_RATE_LIMITED, /* drop: over the rate limit of a heavy hitter */
 	REASON_HEAVY,	     /* drop: of a heavy hitter that is blocked */
 	REASON_LOOPED,	     /* configurable: in a forwarding loop */
-	REASON_OVERTAGGED,   /* drop: a listed packet could hide behind this many VLAN tags */
+	REASON_OVERTAGGED,   /* drop: a listed packet could hide behind this many tags or labels */
 	REASON_COUNT,
 };
 
@@ -46,13 +46,13 @@ struct packet {
 	__s32 list;  /* the match in the set that was looked up last */
 	__u8 family; /* 4, 6, or 0: no addresses to match */
 	__u8 proto;
-	__u8 has_ports; /* TCP, UDP or SCTP, not a later fragment */
-	__u8 nd;	/* IPv6 neighbour discovery */
+	__u8 has_ports; /* of a protocol with ports, not a later fragment */
+	__u8 plain;	/* not a fragment, and no extension headers: may be exempt by its ports */
 	__u32 punished; /* the reason to drop it for the penalty of its flow, or 0 */
 	__u8 network;	/* offset of the IP header in the frame, in bytes */
 	__u8 loop;	/* the result of the loop check: enum loop_outcome */
 	__u8 exempt;	/* the reason to pass before any list, or 0 */
-	__u8 pad;
+	__u8 encapsulated; /* in PPPoE or MPLS */
 };
 
 _Static_assert(sizeof(struct packet) == 64, "a packet is one cache line");

@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Ethernet with VLAN tags, IPv4 with options and fragments, IPv6 with
- * extension headers, TCP, UDP, SCTP, ICMP. The twin of package filter/packet.
+ * Ethernet with VLAN tags, PPPoE sessions, MPLS label stacks, IPv4 with options and
+ * fragments, IPv6 with extension headers, TCP, UDP, UDP-Lite, SCTP, DCCP, ICMP. The
+ * twin of package filter/packet.
  *
  * One convention: a cursor goes in and is moved past the header, and a reason comes
  * out; REASON_CLEAN means continue.
+ *
+ * Headers are read in place. A frame that has them beyond its first buffer, or another
+ * header before IP, is parsed again from its beginning, by loading each header: see
+ * peek(). The result does not depend on where the buffers of a frame end.
  *
  * A listed address must match whatever follows the IP header, so the addresses are
  * kept even when the rest of the packet is bad: the reason that parse() returns is
@@ -26,6 +31,7 @@
 #include <bpf/bpf_endian.h>
 
 #include "packet.h"
+#include "stats.h"
 
 /*
  * Provider bridges use two, a few networks more. But a host removes any number of
@@ -36,40 +42,80 @@
 
 _Static_assert(MAX_VLAN_TAGS <= 15, "parse_ethernet() uses four bits of the number");
 
-/*
- * Extension headers are followed up to these limits, whichever comes first. All
- * headers are then within the first 1100 bytes, which every driver puts in the linear
- * part of a multi-buffer packet unless it splits at a fixed size.
- */
+/* More than routers can push; frames with more are dropped, as those with more tags. */
+#define MAX_MPLS_LABELS 16
+
+/* Extension headers are followed up to these limits, whichever comes first. */
 #define MAX_EXT_HEADERS 16
 #define MAX_EXT_BYTES	1024
 
-/* TCP, UDP, SCTP and ICMP have at least this much, also in a first fragment (RFC 791). */
+/* All headers end within this many bytes, a power of two. */
+#define MAX_HEADERS 2048
+
+/* Every transport that is parsed has this much, also in a first fragment (RFC 791). */
 #define MIN_TRANSPORT 8
 
 #define LENGTH_UNKNOWN 0xffffffffU
 
-#define IPV4_OFFSET_MASK 0x1fff
-#define IPV6_OFFSET_MASK 0xfff8
+#define IPV4_OFFSET_MASK    0x1fff
+#define IPV4_MORE_FRAGMENTS 0x2000
+#define IPV6_OFFSET_MASK    0xfff8
 
 #define IPPROTO_HIP   139
 #define IPPROTO_SHIM6 140
 
-#define ICMPV6_ND_FIRST 133 /* router solicitation */
-#define ICMPV6_ND_LAST	137 /* redirect */
-
 volatile const __u8 frags = 0; /* 1: the kernel has multi-buffer XDP */
+
+/* Not a reason, but the answer of a parser in place: load the headers instead. */
+#define LOAD_HEADERS REASON_COUNT
 
 struct cursor {
 	void *pos;
 	void *end;
-	__u32 left; /* bytes up to the end, by the IP header */
-	__u8 paged; /* the packet continues beyond end, in further buffers */
+	__u32 left;  /* bytes up to the end, by the IP header */
+	__u8 paged;  /* the packet continues beyond end, in further buffers */
+	__u8 loads;  /* headers are loaded from ctx and at, not read at pos */
+	__u32 at;    /* the offset in the frame */
+	__u32 frame; /* its length */
+	struct xdp_md *ctx;
 };
+
+/*
+ * Returns the next bytes, in place or loaded into the copy; 0 if the frame, or in place
+ * its first buffer, ends before. Before multi-buffer XDP there is one buffer, and no
+ * helper.
+ */
+static __always_inline void *peek(const struct cursor *c, void *copy, __u32 size)
+{
+	void *from;
+
+	if (!c->loads)
+		return c->pos + size <= c->end ? c->pos : 0;
+	if (frags)
+		return bpf_xdp_load_bytes(c->ctx, c->at, copy, size) ? 0 : copy;
+	from = (void *)(long)c->ctx->data + (c->at & (MAX_HEADERS - 1));
+	if (from + size > (void *)(long)c->ctx->data_end)
+		return 0;
+	__builtin_memcpy(copy, from, size);
+	return copy;
+}
+
+static __always_inline void skip(struct cursor *c, __u32 size)
+{
+	if (c->loads)
+		c->at += size;
+	else
+		c->pos += size;
+}
+
+static __always_inline int is_past_end(const struct cursor *c)
+{
+	return c->loads ? c->at > c->frame : c->pos > c->end;
+}
 
 static __always_inline enum reason ends_early(const struct cursor *c)
 {
-	return c->paged ? REASON_UNPARSED : REASON_TRUNCATED;
+	return !c->loads && c->paged ? LOAD_HEADERS : REASON_TRUNCATED;
 }
 
 struct vlan_tag {
@@ -80,6 +126,22 @@ struct vlan_tag {
 static __always_inline int is_vlan(__be16 proto)
 {
 	return proto == bpf_htons(ETH_P_8021Q) || proto == bpf_htons(ETH_P_8021AD);
+}
+
+static __always_inline int is_mpls(__be16 proto)
+{
+	return proto == bpf_htons(ETH_P_MPLS_UC) || proto == bpf_htons(ETH_P_MPLS_MC);
+}
+
+static __always_inline void clear(struct packet *p)
+{
+	p->family = 0;
+	p->ports = 0;
+	p->has_ports = 0;
+	p->exempt = 0;
+	p->loop = 0;
+	p->plain = 0;
+	p->encapsulated = 0;
 }
 
 /*
@@ -120,36 +182,38 @@ static __always_inline enum reason parse_ethernet(struct xdp_md *ctx, struct cur
 
 static __always_inline enum reason parse_transport(struct cursor *c, struct packet *p)
 {
-	__u32 *words = c->pos;
+	__u32 copy[MIN_TRANSPORT / 4], *words;
 
 	switch (p->proto) {
 	case IPPROTO_TCP:
 	case IPPROTO_UDP:
+	case IPPROTO_DCCP:
 	case IPPROTO_SCTP:
-		if (c->left < MIN_TRANSPORT)
-			return REASON_TRUNCATED;
-		if ((void *)(words + 2) > c->end)
-			return ends_early(c);
-		p->ports = words[0];
-		p->has_ports = 1;
-		break;
+	case IPPROTO_UDPLITE:
 	case IPPROTO_ICMP:
 	case IPPROTO_ICMPV6:
-		if (c->left < MIN_TRANSPORT)
-			return REASON_TRUNCATED;
-		if ((void *)(words + 2) > c->end)
-			return ends_early(c);
 		break;
+	default:
+		return REASON_CLEAN;
+	}
+	if (c->left < MIN_TRANSPORT)
+		return REASON_TRUNCATED;
+	words = peek(c, copy, sizeof(copy));
+	if (!words)
+		return ends_early(c);
+	if (p->proto != IPPROTO_ICMP && p->proto != IPPROTO_ICMPV6) {
+		p->ports = words[0];
+		p->has_ports = 1;
 	}
 	return REASON_CLEAN;
 }
 
 static __always_inline enum reason parse_ipv4(struct cursor *c, struct packet *p)
 {
-	struct iphdr *ip = c->pos;
+	struct iphdr copy, *ip = peek(c, &copy, sizeof(copy));
 	__u32 header, total;
 
-	if ((void *)(ip + 1) > c->end)
+	if (!ip)
 		return ends_early(c);
 	if (ip->version != 4)
 		return REASON_MALFORMED;
@@ -167,7 +231,8 @@ static __always_inline enum reason parse_ipv4(struct cursor *c, struct packet *p
 	c->left = total ? total - header : LENGTH_UNKNOWN;
 	if (ip->frag_off & bpf_htons(IPV4_OFFSET_MASK))
 		return REASON_CLEAN;
-	c->pos += header;
+	p->plain = !(ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS));
+	skip(c, header);
 	return parse_transport(c, p);
 }
 
@@ -203,16 +268,15 @@ static const struct ipv6_ext_rule ipv6_ext_rules[256] = {
 	[IPPROTO_SHIM6] = EXT_OPTIONS,
 };
 
-/* Moves the cursor to the transport header. Sets *fragment if there is a fragment header. */
-static __always_inline enum reason parse_ipv6_ext(struct cursor *c, struct packet *p,
-						  __u8 *fragment, __u8 *later)
+/* Moves the cursor to the transport header, unless it sets *later: there is none. */
+static __always_inline enum reason parse_ipv6_ext(struct cursor *c, struct packet *p, __u8 *later)
 {
-	void *first = c->pos;
+	struct cursor first = *c;
 	__u32 bytes = 0;
 
 	for (int i = 0; i <= MAX_EXT_HEADERS; i++) {
 		const struct ipv6_ext_rule *rule = &ipv6_ext_rules[p->proto];
-		struct ipv6_ext *ext = c->pos;
+		struct ipv6_ext copy[2], *ext;
 		__u32 len;
 
 		if (!rule->follow)
@@ -221,10 +285,10 @@ static __always_inline enum reason parse_ipv6_ext(struct cursor *c, struct packe
 			break;
 		if (c->left < 8)
 			return REASON_TRUNCATED;
-		if (c->pos + 8 > c->end)
+		ext = peek(c, copy, sizeof(copy));
+		if (!ext)
 			return ends_early(c);
 
-		*fragment |= rule->fragment;
 		p->proto = ext->next;
 		if (rule->fragment && ext->offset & bpf_htons(IPV6_OFFSET_MASK)) {
 			*later = 1;
@@ -241,21 +305,68 @@ static __always_inline enum reason parse_ipv6_ext(struct cursor *c, struct packe
 		 * Not `pos += len`: the verifier would add up the bounds of each
 		 * len, and refuses pointers beyond 64 KiB.
 		 */
-		c->pos = first + bytes;
-		if (c->pos > c->end)
+		c->pos = first.pos;
+		c->at = first.at;
+		skip(c, bytes);
+		if (is_past_end(c))
 			return ends_early(c);
 	}
 	return REASON_UNPARSED;
 }
 
+static __always_inline int is_link_local(const __u32 *addr)
+{
+	return (addr[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
+}
+
+#define ICMPV6_ROUTER_SOLICITATION    133
+#define ICMPV6_ROUTER_ADVERTISEMENT   134
+#define ICMPV6_NEIGHBOR_SOLICITATION  135
+#define ICMPV6_NEIGHBOR_ADVERTISEMENT 136
+#define ICMPV6_REDIRECT		      137
+
+/*
+ * Whether the ICMPv6 message at the cursor is neighbour discovery as receivers accept
+ * it: RFC 4861, sections 6.1, 7.1 and 8.1, and RFC 6980: never in fragments. Hop limit
+ * 255 proves that it comes from this link.
+ */
+static __always_inline int is_nd(const struct cursor *c, const struct packet *p, __u8 hop_limit)
+{
+	__u8 copy[2], *icmp = peek(c, copy, sizeof(copy));
+	__u32 least;
+
+	if (!icmp || icmp[1] || hop_limit != 255 || c->left == LENGTH_UNKNOWN)
+		return 0;
+	switch (icmp[0]) {
+	case ICMPV6_ROUTER_SOLICITATION:
+		least = 8;
+		break;
+	case ICMPV6_ROUTER_ADVERTISEMENT:
+		least = 16;
+		break;
+	case ICMPV6_NEIGHBOR_SOLICITATION:
+	case ICMPV6_NEIGHBOR_ADVERTISEMENT:
+		least = 24;
+		break;
+	case ICMPV6_REDIRECT:
+		least = 40;
+		break;
+	default:
+		return 0;
+	}
+	if (icmp[0] == ICMPV6_ROUTER_ADVERTISEMENT || icmp[0] == ICMPV6_REDIRECT)
+		return c->left >= least && is_link_local(p->src);
+	return c->left >= least;
+}
+
 static __always_inline enum reason parse_ipv6(struct cursor *c, struct packet *p)
 {
-	struct ipv6hdr *ip = c->pos;
-	__u8 fragment = 0, later = 0;
+	struct ipv6hdr copy, *ip = peek(c, &copy, sizeof(copy));
+	__u8 later = 0, hop_limit;
 	__u32 payload;
 	enum reason r;
 
-	if ((void *)(ip + 1) > c->end)
+	if (!ip)
 		return ends_early(c);
 	if (ip->version != 6)
 		return REASON_MALFORMED;
@@ -264,41 +375,25 @@ static __always_inline enum reason parse_ipv6(struct cursor *c, struct packet *p
 	__builtin_memcpy(p->src, &ip->saddr, sizeof(p->src));
 	__builtin_memcpy(p->dst, &ip->daddr, sizeof(p->dst));
 	p->proto = ip->nexthdr;
+	p->plain = !ipv6_ext_rules[ip->nexthdr].follow;
+	hop_limit = ip->hop_limit;
 
 	payload = bpf_ntohs(ip->payload_len);
 	/* 0 in a jumbogram, and in a packet that was aggregated beyond 64 KiB */
 	c->left = payload ? payload : LENGTH_UNKNOWN;
-	c->pos = ip + 1;
+	skip(c, sizeof(*ip));
 
-	r = parse_ipv6_ext(c, p, &fragment, &later);
+	r = parse_ipv6_ext(c, p, &later);
 	if (r != REASON_CLEAN || later)
 		return r;
 	r = parse_transport(c, p);
-	if (r == REASON_CLEAN && p->proto == IPPROTO_ICMPV6 && !fragment && ip->hop_limit == 255) {
-		/* RFC 4861: from this link, hence 255; RFC 6980: never in fragments. */
-		__u8 *type = c->pos;
-
-		if ((void *)(type + 1) <= c->end)
-			p->nd = *type >= ICMPV6_ND_FIRST && *type <= ICMPV6_ND_LAST;
-	}
+	if (r == REASON_CLEAN && p->proto == IPPROTO_ICMPV6 && p->plain && is_nd(c, p, hop_limit))
+		p->exempt = REASON_ND;
 	return r;
 }
 
-static __always_inline enum reason parse(struct xdp_md *ctx, struct cursor *c, struct packet *p)
+static __always_inline enum reason parse_network(struct cursor *c, struct packet *p, __be16 proto)
 {
-	void *start = c->pos;
-	__be16 proto;
-	enum reason r;
-
-	p->family = 0;
-	p->ports = 0;
-	p->has_ports = 0;
-	p->nd = 0;
-	p->loop = 0;
-	r = parse_ethernet(ctx, c, &proto);
-	if (r != REASON_CLEAN)
-		return r;
-	p->network = c->pos - start;
 	switch (proto) {
 	case bpf_htons(ETH_P_IP):
 		return parse_ipv4(c, p);
@@ -307,7 +402,146 @@ static __always_inline enum reason parse(struct xdp_md *ctx, struct cursor *c, s
 	case bpf_htons(ETH_P_ARP):
 		return REASON_ARP;
 	}
-	return REASON_NOT_IP;
+	return c->loads ? REASON_NOT_IP : LOAD_HEADERS;
+}
+
+#define ETHERTYPE_OFFSET 12
+
+/*
+ * Moves the cursor past the label stack and sets *proto to what follows it. Nothing
+ * says what that is, so it is guessed by its first four bits, as routers do, and by the
+ * length in the header: an Ethernet frame can look like IP.
+ */
+static __always_inline enum reason skip_labels(struct cursor *c, __be16 *proto)
+{
+	__u8 label[4], ip[6];
+	__u32 left;
+
+	*proto = 0;
+	for (int i = 0;; i++) {
+		if (i == MAX_MPLS_LABELS)
+			return REASON_OVERTAGGED;
+		if (!peek(c, label, sizeof(label)))
+			return REASON_TRUNCATED;
+		skip(c, sizeof(label));
+		if (label[2] & 1)
+			break;
+	}
+	if (!peek(c, ip, sizeof(ip)))
+		return REASON_NOT_IP;
+	left = c->frame - c->at;
+	if (ip[0] >> 4 == 4 && (ip[2] << 8 | ip[3]) <= left)
+		*proto = bpf_htons(ETH_P_IP);
+	else if (ip[0] >> 4 == 6 && (ip[4] << 8 | ip[5]) + sizeof(struct ipv6hdr) <= left)
+		*proto = bpf_htons(ETH_P_IPV6);
+	return *proto ? REASON_CLEAN : REASON_NOT_IP;
+}
+
+#define PPPOE_HEADER 6
+#define PPP_MPLS     0x0281
+#define PPP_MPLS_MC  0x0283
+#ifndef PPP_IP
+#define PPP_IP	 0x0021
+#define PPP_IPV6 0x0057
+#endif
+
+/*
+ * Moves the cursor past the headers of PPPoE and PPP and sets *proto to the EtherType
+ * of what follows, or 0. PPP may compress its protocol number to one byte, which is
+ * odd then; PPPoE forbids that, and receivers accept it.
+ */
+static __always_inline enum reason skip_pppoe(struct cursor *c, __be16 *proto)
+{
+	__u8 ppp[2];
+	__u32 number;
+
+	*proto = 0;
+	skip(c, PPPOE_HEADER);
+	if (!peek(c, ppp, sizeof(ppp)))
+		return REASON_TRUNCATED;
+	number = ppp[0] & 1 ? ppp[0] : ppp[0] << 8 | ppp[1];
+	skip(c, ppp[0] & 1 ? 1 : 2);
+	switch (number) {
+	case PPP_IP:
+		*proto = bpf_htons(ETH_P_IP);
+		break;
+	case PPP_IPV6:
+		*proto = bpf_htons(ETH_P_IPV6);
+		break;
+	case PPP_MPLS:
+	case PPP_MPLS_MC:
+		*proto = bpf_htons(ETH_P_MPLS_UC);
+		break;
+	}
+	return REASON_CLEAN;
+}
+
+/*
+ * Follows the headers before IP in this CPU's packet. Returns the offset of the next
+ * header << 16 | its EtherType, or a negative reason. A global function, so that the
+ * verifier checks it once.
+ */
+__noinline int find_network(struct xdp_md *ctx)
+{
+	struct cursor c = {.loads = 1, .ctx = ctx, .at = ETHERTYPE_OFFSET};
+	struct cpu_row *row = this_row();
+	enum reason r = REASON_CLEAN;
+	__be16 proto = 0;
+
+	if (!row) /* impossible */
+		return -REASON_NOT_IP;
+	c.frame = row->packet.len;
+	for (int i = 0;; i++) {
+		if (!peek(&c, &proto, sizeof(proto)))
+			return -REASON_TRUNCATED;
+		if (!is_vlan(proto))
+			break;
+		if (i == MAX_VLAN_TAGS)
+			return -REASON_OVERTAGGED;
+		skip(&c, sizeof(struct vlan_tag));
+	}
+	skip(&c, sizeof(proto));
+	row->packet.encapsulated = proto == bpf_htons(ETH_P_PPP_SES) || is_mpls(proto);
+	if (proto == bpf_htons(ETH_P_PPP_SES))
+		r = skip_pppoe(&c, &proto);
+	if (r == REASON_CLEAN && is_mpls(proto))
+		r = skip_labels(&c, &proto);
+	if (r != REASON_CLEAN)
+		return -r;
+	return c.at << 16 | bpf_ntohs(proto);
+}
+
+/* Parses this CPU's packet by loading its headers. */
+__noinline int parse_loaded(struct xdp_md *ctx)
+{
+	struct cursor c = {.loads = 1, .ctx = ctx};
+	struct cpu_row *row = this_row();
+	int found;
+
+	if (!row) /* impossible */
+		return REASON_NOT_IP;
+	c.frame = row->packet.len;
+	clear(&row->packet);
+	found = find_network(ctx);
+	if (found < 0)
+		return -found;
+	c.at = row->packet.network = found >> 16;
+	return parse_network(&c, &row->packet, bpf_htons(found));
+}
+
+static __always_inline enum reason parse(struct xdp_md *ctx, struct cursor *c, struct packet *p)
+{
+	void *start = c->pos;
+	__be16 proto;
+	enum reason r;
+
+	clear(p);
+	r = parse_ethernet(ctx, c, &proto);
+	if (r == REASON_CLEAN) {
+		p->network = c->pos - start;
+		r = parse_network(c, p, proto);
+	}
+	return r == LOAD_HEADERS ? parse_loaded(ctx) : r;
 }
 
 #endif

@@ -37,9 +37,7 @@ static __always_inline struct cpu_row *begin(struct xdp_md *ctx, struct cursor *
 {
 	struct cpu_row *row = this_row();
 
-	c->pos = (void *)(long)ctx->data;
-	c->end = (void *)(long)ctx->data_end;
-	c->paged = 0;
+	*c = (struct cursor){.pos = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end};
 	if (!row)
 		return 0;
 	row->packet.len = c->end - c->pos;

@@ -194,23 +194,23 @@ type WeirMulticastRow struct {
 }
 
 type WeirPacket struct {
-	_        structs.HostLayout
-	Src      [4]uint32
-	Dst      [4]uint32
-	Ports    uint32
-	Len      uint32
-	Open     uint32
-	Reason   uint32
-	List     int32
-	Family   uint8
-	Proto    uint8
-	HasPorts uint8
-	Nd       uint8
-	Punished uint32
-	Network  uint8
-	Loop     uint8
-	Exempt   uint8
-	Pad      uint8
+	_            structs.HostLayout
+	Src          [4]uint32
+	Dst          [4]uint32
+	Ports        uint32
+	Len          uint32
+	Open         uint32
+	Reason       uint32
+	List         int32
+	Family       uint8
+	Proto        uint8
+	HasPorts     uint8
+	Plain        uint8
+	Punished     uint32
+	Network      uint8
+	Loop         uint8
+	Exempt       uint8
+	Encapsulated uint8
 }
 
 type WeirPenaltyBucket struct {

@@ -29,10 +29,28 @@ type Program struct {
 // that header is refused with [ErrShortFrame]; one that does not fit into a page
 // (less some 600 bytes) takes a kernel with multi-buffer XDP.
 func (p *Program) Test(frame []byte) (action uint32, err error) {
+	return p.test(frame, nil)
+}
+
+// ErrNoSplit reports that the kernel's test run does not split frames.
+var ErrNoSplit = errors.New("test runs split no frames before Linux 6.18")
+
+// TestSplit is Test of a frame whose first buffer ends after some bytes.
+func (p *Program) TestSplit(frame []byte, first int) (action uint32, err error) {
+	// struct xdp_md
+	md := struct{ Data, DataEnd, DataMeta, Ingress, Queue, Egress uint32 }{DataEnd: uint32(first)}
+	action, err = p.test(frame, &md)
+	if errors.Is(err, unix.EINVAL) && first <= len(frame) {
+		err = fmt.Errorf("%w: %w", ErrNoSplit, err)
+	}
+	return action, err
+}
+
+func (p *Program) test(frame []byte, context any) (action uint32, err error) {
 	if len(frame) < minFrame {
 		return 0, fmt.Errorf("%w: %d bytes", ErrShortFrame, len(frame))
 	}
-	action, err = p.prog.Run(&ebpf.RunOptions{Data: frame, Repeat: 1})
+	action, err = p.prog.Run(&ebpf.RunOptions{Data: frame, Context: context, Repeat: 1})
 	if errors.Is(err, unix.EINVAL) {
 		if frags, probe := haveFrags(); probe == nil && !frags {
 			err = fmt.Errorf("%w (frames larger than a page take Linux 5.18 or later)", err)

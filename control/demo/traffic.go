@@ -177,7 +177,7 @@ func inFlow(k key.Key, r *rand.Rand) key.Tuple {
 	}
 	if k.Fields&key.FieldProto != 0 {
 		t.Proto = k.Proto
-		t.HasPorts = k.Proto == 6 || k.Proto == 17 || k.Proto == 132
+		t.HasPorts = key.HasPorts(k.Proto)
 	}
 	if k.Fields&key.FieldSrcPort != 0 {
 		t.SrcPort = k.SrcPort

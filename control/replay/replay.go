@@ -78,13 +78,22 @@ const allHeaders = 2048
 // no interface delivers and the kernel does not run, is passed to the
 // reference.
 func (k *Kernel) Decide(frame []byte) (verdict.Outcome, error) {
-	action, err := k.program.Test(frame)
+	return k.decide(frame, k.program.Test)
+}
+
+// DecideSplit is Decide of a frame whose first buffer ends after some bytes.
+func (k *Kernel) DecideSplit(frame []byte, first int) (verdict.Outcome, error) {
+	return k.decide(frame, func(frame []byte) (uint32, error) { return k.program.TestSplit(frame, min(first, len(frame))) })
+}
+
+func (k *Kernel) decide(frame []byte, test func([]byte) (uint32, error)) (verdict.Outcome, error) {
+	action, err := test(frame)
 	if errors.Is(err, loader.ErrShortFrame) {
 		return k.generation.Decide(frame), nil
 	}
 	if err != nil && len(frame) > allHeaders {
 		frame = frame[:allHeaders]
-		action, err = k.program.Test(frame)
+		action, err = test(frame)
 	}
 	if err != nil {
 		return verdict.Outcome{}, err

@@ -231,8 +231,15 @@ func (k Key) Overlaps(other Key) bool {
 // mayHavePorts reports whether packets that match the key may have ports.
 func (k Key) mayHavePorts() bool { return k.Fields&FieldProto == 0 || HasPorts(k.Proto) }
 
-// HasPorts reports whether packets of a protocol have ports: TCP, UDP and SCTP.
-func HasPorts(proto uint8) bool { return proto == 6 || proto == 17 || proto == 132 }
+// HasPorts reports whether packets of a protocol have ports: TCP, UDP, UDP-Lite,
+// SCTP and DCCP.
+func HasPorts(proto uint8) bool {
+	switch proto {
+	case 6, 17, 33, 132, 136:
+		return true
+	}
+	return false
+}
 
 func mask(a netip.Addr, bits uint8) netip.Addr {
 	p, err := a.WithZone("").Prefix(int(bits))
@@ -349,10 +356,10 @@ func port(p uint16, counts bool) string {
 	return fmt.Sprint(p)
 }
 
-var protoNames = map[uint8]string{1: "icmp", 6: "tcp", 17: "udp", 58: "icmp6", 132: "sctp"}
+var protoNames = map[uint8]string{1: "icmp", 6: "tcp", 17: "udp", 33: "dccp", 58: "icmp6", 132: "sctp", 136: "udplite"}
 
-// ProtoName returns the list format's name of a protocol: "tcp", "udp", "sctp",
-// "icmp", "icmp6", or the decimal number.
+// ProtoName returns the list format's name of a protocol, as in "tcp", "udp" or
+// "icmp6", or the decimal number.
 func ProtoName(p uint8) string {
 	if n, ok := protoNames[p]; ok {
 		return n

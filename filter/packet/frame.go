@@ -12,12 +12,14 @@ import (
 func Frame(t key.Tuple) []byte {
 	f := make([]byte, 12, 14+40+8+20)
 	var transport []byte
-	fragment := !t.HasPorts && (t.Proto == protoTCP || t.Proto == protoUDP || t.Proto == protoSCTP)
+	fragment := !t.HasPorts && key.HasPorts(t.Proto)
 	switch {
 	case t.HasPorts:
 		transport = binary.BigEndian.AppendUint16(transport, t.SrcPort)
 		transport = binary.BigEndian.AppendUint16(transport, t.DstPort)
 		transport = append(transport, make([]byte, 16)...)
+	case t.Proto == protoICMPv6:
+		transport = make([]byte, 40) // enough for every kind of neighbour discovery
 	default:
 		transport = make([]byte, 20)
 	}

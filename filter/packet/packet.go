@@ -1,7 +1,7 @@
 // Package packet parses frames exactly as the data plane does: Ethernet with
-// VLAN tags, IPv4 with options and fragments, IPv6 with extension headers, TCP,
-// UDP, SCTP, ICMP. It is the twin of bpf/parse.h; a contract test compares
-// them.
+// VLAN tags, PPPoE sessions, MPLS label stacks, IPv4 with options and fragments,
+// IPv6 with extension headers, TCP, UDP, UDP-Lite, SCTP, DCCP, ICMP. It is the
+// twin of bpf/parse.h; a contract test compares them.
 package packet
 
 import (
@@ -14,9 +14,10 @@ import (
 // Limits of the parser, the same as in bpf/parse.h.
 const (
 	MaxVLANTags   = 8    // 802.1Q and 802.1ad tags
+	MaxMPLSLabels = 16   // in a label stack
 	MaxExtHeaders = 16   // IPv6 extension headers
 	MaxExtBytes   = 1024 // of all IPv6 extension headers together
-	minTransport  = 8    // bytes of TCP, UDP, SCTP or ICMP, also in a first fragment
+	minTransport  = 8    // bytes of a transport header, also in a first fragment
 )
 
 // Result is the result of parsing a frame.
@@ -24,12 +25,12 @@ type Result uint8
 
 const (
 	OK         Result = iota // parsed to the end
-	NotIP                    // an EtherType that weir does not filter
+	NotIP                    // neither IP nor ARP
 	ARP                      // an ARP frame
 	Truncated                // the frame, or the packet by its length field, ends within a header
 	Malformed                // a header is inconsistent
 	Unparsed                 // more IPv6 headers than the limits allow
-	Overtagged               // more VLAN tags than the limit allows
+	Overtagged               // more VLAN tags or MPLS labels than the limits allow
 )
 
 // Packet contains the fields of a frame that can be matched.
@@ -40,33 +41,40 @@ type Packet struct {
 	HasAddresses bool
 	// Network is the offset of the IP header in the frame.
 	Network int
+	// Encapsulated is true for a packet in PPPoE or MPLS.
+	Encapsulated bool
+	// Plain is true for a packet whose transport header follows the IP header
+	// and that is not a fragment. No other is exempt by its ports.
+	Plain bool
 	// ND is true for IPv6 neighbour discovery from this link.
 	ND bool
 }
 
 const (
-	etherIPv4 = 0x0800
-	etherARP  = 0x0806
-	etherVLAN = 0x8100
-	etherIPv6 = 0x86dd
-	etherQinQ = 0x88a8
+	etherIPv4   = 0x0800
+	etherARP    = 0x0806
+	etherVLAN   = 0x8100
+	etherIPv6   = 0x86dd
+	etherMPLS   = 0x8847
+	etherMPLSMC = 0x8848
+	etherPPPoE  = 0x8864 // a session
+	etherQinQ   = 0x88a8
+
+	pppIPv4   = 0x0021
+	pppIPv6   = 0x0057
+	pppMPLS   = 0x0281
+	pppMPLSMC = 0x0283
 
 	protoHopOpts  = 0
 	protoICMP     = 1
-	protoTCP      = 6
-	protoUDP      = 17
 	protoRouting  = 43
 	protoFragment = 44
 	protoAH       = 51
 	protoICMPv6   = 58
 	protoDstOpts  = 60
-	protoSCTP     = 132
 	protoMobility = 135
 	protoHIP      = 139
 	protoShim6    = 140
-
-	icmpv6NDFirst = 133
-	icmpv6NDLast  = 137
 
 	lengthUnknown = 1<<32 - 1
 )
@@ -75,7 +83,7 @@ const (
 // HasAddresses goes, with every result.
 func Parse(frame []byte) (Packet, Result) {
 	var p Packet
-	proto, rest, r := parseEthernet(frame)
+	proto, rest, r := p.parseLink(frame)
 	if r != OK {
 		return p, r
 	}
@@ -91,14 +99,33 @@ func Parse(frame []byte) (Packet, Result) {
 	return p, NotIP
 }
 
-// IP returns what follows the Ethernet header and tags of a frame with the
-// EtherType of IPv4 or IPv6, and nil for others.
+// IP returns the IP packet of a frame, from its header on, and nil if the frame
+// is of another kind.
 func IP(frame []byte) []byte {
-	proto, rest, r := parseEthernet(frame)
+	proto, rest, r := new(Packet).parseLink(frame)
 	if r != OK || proto != etherIPv4 && proto != etherIPv6 {
 		return nil
 	}
 	return rest
+}
+
+// parseLink returns what follows the headers before IP, and its EtherType, or 0
+// if it has none.
+func (p *Packet) parseLink(frame []byte) (proto uint16, rest []byte, r Result) {
+	proto, rest, r = parseEthernet(frame)
+	if r != OK {
+		return 0, nil, r
+	}
+	p.Encapsulated = proto == etherPPPoE || proto == etherMPLS || proto == etherMPLSMC
+	if proto == etherPPPoE {
+		if proto, rest, r = parsePPPoE(rest); r != OK {
+			return 0, nil, r
+		}
+	}
+	if proto == etherMPLS || proto == etherMPLSMC {
+		return parseMPLS(rest)
+	}
+	return proto, rest, OK
 }
 
 func parseEthernet(frame []byte) (proto uint16, rest []byte, r Result) {
@@ -116,6 +143,53 @@ func parseEthernet(frame []byte) (proto uint16, rest []byte, r Result) {
 		proto, rest = binary.BigEndian.Uint16(rest[2:]), rest[4:]
 	}
 	return proto, rest, OK
+}
+
+// parsePPPoE returns what follows the headers of PPPoE and PPP. PPP may compress
+// its protocol number to one byte, which is odd then; PPPoE forbids that, and
+// receivers accept it.
+func parsePPPoE(b []byte) (proto uint16, rest []byte, r Result) {
+	const header = 6
+	if len(b) < header+2 {
+		return 0, nil, Truncated
+	}
+	b = b[header:]
+	number, rest := binary.BigEndian.Uint16(b), b[2:]
+	if b[0]&1 != 0 {
+		number, rest = uint16(b[0]), b[1:]
+	}
+	switch number {
+	case pppIPv4:
+		proto = etherIPv4
+	case pppIPv6:
+		proto = etherIPv6
+	case pppMPLS, pppMPLSMC:
+		proto = etherMPLS
+	}
+	return proto, rest, OK
+}
+
+// parseMPLS returns what follows a label stack. Nothing says what that is, so it
+// is guessed by its first four bits, as routers do, and by the length in the
+// header: an Ethernet frame can look like IP.
+func parseMPLS(b []byte) (proto uint16, rest []byte, r Result) {
+	for n, bottom := 0, false; !bottom; n++ {
+		if n == MaxMPLSLabels {
+			return 0, nil, Overtagged
+		}
+		if len(b) < 4 {
+			return 0, nil, Truncated
+		}
+		bottom, b = b[2]&1 != 0, b[4:]
+	}
+	switch {
+	case len(b) < 6:
+	case b[0]>>4 == 4 && int(binary.BigEndian.Uint16(b[2:])) <= len(b):
+		return etherIPv4, b, OK
+	case b[0]>>4 == 6 && int(binary.BigEndian.Uint16(b[4:]))+40 <= len(b):
+		return etherIPv6, b, OK
+	}
+	return 0, b, NotIP
 }
 
 func (p *Packet) parseIPv4(b []byte) Result {
@@ -143,6 +217,7 @@ func (p *Packet) parseIPv4(b []byte) Result {
 	if binary.BigEndian.Uint16(b[6:])&0x1fff != 0 {
 		return OK // a later fragment
 	}
+	p.Plain = b[6]&0x20 == 0
 	return p.parseTransport(cut(b, header), left)
 }
 
@@ -164,7 +239,7 @@ func (p *Packet) parseIPv6(b []byte) Result {
 	}
 	hopLimit := b[7]
 	b = b[40:]
-	fragment := false
+	p.Plain = !isExtension(p.Proto)
 	for n, bytes := 0, 0; isExtension(p.Proto); n++ {
 		if n == MaxExtHeaders {
 			return Unparsed
@@ -178,7 +253,6 @@ func (p *Packet) parseIPv6(b []byte) Result {
 		case protoAH:
 			length = (int(b[1]) + 2) * 4
 		case protoFragment:
-			fragment = true
 			length = 8
 			if binary.BigEndian.Uint16(b[2:])&0xfff8 != 0 {
 				return OK // a later fragment
@@ -198,11 +272,28 @@ func (p *Packet) parseIPv6(b []byte) Result {
 	if r := p.parseTransport(b, left); r != OK {
 		return r
 	}
-	// RFC 4861: from this link, hence 255; RFC 6980: never in fragments.
-	if p.Proto == protoICMPv6 && !fragment && hopLimit == 255 {
-		p.ND = b[0] >= icmpv6NDFirst && b[0] <= icmpv6NDLast
-	}
+	p.ND = p.Plain && p.Proto == protoICMPv6 && hopLimit == 255 && left != lengthUnknown && p.isND(b[0], b[1], left)
 	return OK
+}
+
+// isND reports whether an ICMPv6 message with hop limit 255, which proves that
+// it comes from this link, is neighbour discovery as receivers accept it: RFC
+// 4861, sections 6.1, 7.1 and 8.1, and RFC 6980: never in fragments.
+func (p *Packet) isND(kind, code byte, length int) bool {
+	if code != 0 {
+		return false
+	}
+	switch kind {
+	case 133: // router solicitation
+		return length >= 8
+	case 134: // router advertisement
+		return length >= 16 && p.Src.IsLinkLocalUnicast()
+	case 135, 136: // neighbour solicitation and advertisement
+		return length >= 24
+	case 137: // redirect
+		return length >= 40 && p.Src.IsLinkLocalUnicast()
+	}
+	return false
 }
 
 func isExtension(proto uint8) bool {
@@ -215,14 +306,14 @@ func isExtension(proto uint8) bool {
 }
 
 func (p *Packet) parseTransport(b []byte, left int) Result {
-	switch p.Proto {
-	case protoTCP, protoUDP, protoSCTP, protoICMP, protoICMPv6:
-		if left < minTransport || len(b) < minTransport {
-			return Truncated
-		}
+	ports := key.HasPorts(p.Proto)
+	if !ports && p.Proto != protoICMP && p.Proto != protoICMPv6 {
+		return OK
 	}
-	switch p.Proto {
-	case protoTCP, protoUDP, protoSCTP:
+	if left < minTransport || len(b) < minTransport {
+		return Truncated
+	}
+	if ports {
 		p.HasPorts = true
 		p.SrcPort = binary.BigEndian.Uint16(b)
 		p.DstPort = binary.BigEndian.Uint16(b[2:])

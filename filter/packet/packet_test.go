@@ -90,6 +90,28 @@ func repeat(n int, change func([]byte) []byte) func([]byte) []byte {
 func length4(n uint16) func([]byte) []byte { return set(atIP+2, byte(n>>8), byte(n)) }
 func length6(n uint16) func([]byte) []byte { return set(atIP+4, byte(n>>8), byte(n)) }
 
+// of sets the EtherType of a frame behind its tags.
+func of(proto uint16) func([]byte) []byte {
+	return func(f []byte) []byte {
+		at := atType
+		for f[at] == 0x81 {
+			at += 4
+		}
+		binary.BigEndian.PutUint16(f[at:], proto)
+		return f
+	}
+}
+
+// pppoe returns the headers of PPPoE and PPP, with its protocol number.
+func pppoe(number ...byte) []byte { return append([]byte{0x11, 0, 0, 7, 0, 0}, number...) }
+
+// labels inserts a label stack.
+func labels(n int) func([]byte) []byte {
+	stack := bytes.Repeat([]byte{0, 1, 0, 64}, n)
+	stack[4*n-2] = 1
+	return insert(atIP, stack...)
+}
+
 var (
 	vlan     = insert(atType, 0x81, 0, 0x20, 1)
 	qinq     = all(vlan, insert(atType, 0x88, 0xa8, 0, 2))
@@ -113,7 +135,7 @@ var cases = []struct {
 	{"an empty frame", tcp4, cutTo(0), Truncated, key.Tuple{}},
 	{"cut within Ethernet", tcp4, cutTo(13), Truncated, key.Tuple{}},
 	{"ARP", tcp4, set(atType, 8, 6), ARP, key.Tuple{}},
-	{"another EtherType", tcp4, set(atType, 0x88, 0x47), NotIP, key.Tuple{}},
+	{"another EtherType", tcp4, set(atType, 0x88, 0xcc), NotIP, key.Tuple{}},
 	{"an 802.3 length", tcp4, set(atType, 0, 60), NotIP, key.Tuple{}},
 
 	{"one tag", tcp4, vlan, OK, tcp4},
@@ -128,6 +150,25 @@ var cases = []struct {
 	{"cut within a tag", tcp4, all(vlan, cutTo(17)), Truncated, key.Tuple{}},
 	{"cut within the second tag", tcp4, all(qinq, cutTo(21)), Truncated, key.Tuple{}},
 	{"cut after the second tag", tcp4, all(qinq, cutTo(22)), Truncated, key.Tuple{}},
+
+	{"PPPoE", tcp4, all(insert(atIP, pppoe(0, 0x21)...), of(0x8864)), OK, tcp4},
+	{"PPPoE", tcp6, all(insert(atIP, pppoe(0, 0x57)...), of(0x8864)), OK, tcp6},
+	{"PPPoE with a short protocol number", tcp6, all(insert(atIP, pppoe(0x57)...), of(0x8864)), OK, tcp6},
+	{"PPPoE in a tag", tcp4, all(insert(atIP, pppoe(0, 0x21)...), vlan, of(0x8864)), OK, tcp4},
+	{"another protocol of PPP", tcp4, all(insert(atIP, pppoe(0xc0, 0x21)...), of(0x8864)), NotIP, key.Tuple{}},
+	{"cut within PPP", tcp4, all(insert(atIP, pppoe(0, 0x21)...), cutTo(atIP+7), of(0x8864)), Truncated, key.Tuple{}},
+	{"MPLS", tcp4, all(labels(1), of(0x8847)), OK, tcp4},
+	{"MPLS multicast", tcp6, all(labels(1), of(0x8848)), OK, tcp6},
+	{"MPLS in PPPoE", tcp6, all(labels(2), insert(atIP, pppoe(2, 0x81)...), of(0x8864)), OK, tcp6},
+	{"16 labels", tcp6, all(labels(16), of(0x8847)), OK, tcp6},
+	{"17 labels", tcp6, all(labels(17), of(0x8847)), Overtagged, key.Tuple{}},
+	{"cut within a label", tcp4, all(labels(2), cutTo(atIP+7), of(0x8847)), Truncated, key.Tuple{}},
+	{"no label is the last", tcp4, all(labels(2), set(atIP+6, 0), cutTo(atIP+8), of(0x8847)), Truncated, key.Tuple{}},
+	{"a control word", tcp4, all(insert(atIP, 0, 0, 0, 0), labels(1), of(0x8847)), NotIP, key.Tuple{}},
+	{"Ethernet that looks like IPv4", tcp4, all(insert(atIP, 0x40, 0xf9, 0xff, 1, 2, 3, 0x40, 0xf9, 0xff, 1, 2, 3, 8, 0), labels(1), of(0x8847)), NotIP, key.Tuple{}},
+	{"Ethernet that looks like IPv6", tcp4, all(insert(atIP, 0x60, 0xf9, 0xff, 1, 0x20, 3, 0x60, 0xf9, 0xff, 1, 2, 3, 8, 0), labels(1), of(0x8847)), NotIP, key.Tuple{}},
+	{"another version behind labels", tcp4, all(set(atIP, 0x55), labels(1), of(0x8847)), NotIP, key.Tuple{}},
+	{"nothing behind labels", tcp4, all(labels(1), cutTo(atIP+4), of(0x8847)), NotIP, key.Tuple{}},
 
 	{"cut within IPv4", tcp4, cutTo(atLayer44 - 1), Truncated, key.Tuple{}},
 	{"version 6 as IPv4", tcp4, set(atIP, 0x65), Malformed, key.Tuple{}},
@@ -154,6 +195,8 @@ var cases = []struct {
 	{"ICMP", tcp4, set(atIP+9, 1), OK, with(none4, 1)},
 	{"ICMP cut", tcp4, all(set(atIP+9, 1), cutTo(atLayer44+7)), Truncated, with(none4, 1)},
 	{"ICMPv6 over IPv4 cut", tcp4, all(set(atIP+9, 58), length4(27)), Truncated, with(none4, 58)},
+	{"DCCP", tcp4, set(atIP+9, 33), OK, with(tcp4, 33)},
+	{"UDP-Lite", tcp4, set(atIP+9, 136), OK, with(tcp4, 136)},
 	{"GRE", tcp4, set(atIP+9, 47), OK, with(none4, 47)},
 	{"GRE without data", tcp4, all(set(atIP+9, 47), cutTo(atLayer44)), OK, with(none4, 47)},
 	{"hop-by-hop over IPv4 is data", tcp4, set(atIP+9, 0), OK, with(none4, 0)},
@@ -214,15 +257,20 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Neighbour discovery is sent on the link (RFC 4861) and not in fragments (RFC 6980).
+// Neighbour discovery is what receivers accept as such: RFC 4861, and RFC 6980.
 func TestNeighbourDiscovery(t *testing.T) {
 	icmp6 := with(none6, protoICMPv6)
 	link := set(atHop6, 255)
+	least := map[int]int{133: 8, 134: 16, 135: 24, 136: 24, 137: 40} // bytes
+	local := set(atIP+8, 0xfe, 0x80)
 	for kind := range 256 {
-		f := link(Frame(icmp6))
-		f[atExt6] = byte(kind)
-		if p, _ := Parse(f); p.ND != (kind >= 133 && kind <= 137) {
-			t.Errorf("type %d: %t", kind, p.ND)
+		for length := range 41 {
+			f := all(link, local, length6(uint16(length)))(Frame(icmp6))
+			f[atExt6] = byte(kind)
+			n, ok := least[kind]
+			if p, _ := Parse(f); p.ND != (ok && length >= n) {
+				t.Errorf("type %d, %d bytes: %t", kind, length, p.ND)
+			}
 		}
 	}
 	solicitation := all(link, set(atExt6, 135))
@@ -230,16 +278,23 @@ func TestNeighbourDiscovery(t *testing.T) {
 		change func([]byte) []byte
 		want   bool
 	}{
-		"plain":                  {solicitation, true},
-		"in a tag":               {all(solicitation, vlan), true},
-		"after options":          {all(solicitation, options(protoHopOpts, 8)), true},
-		"from beyond the link":   {all(solicitation, set(atHop6, 254)), false},
-		"in a first fragment":    {all(solicitation, fragment), false},
-		"in an atomic fragment":  {all(solicitation, extend(protoFragment, 0, 0, 0, 0, 0, 0, 1)), false},
-		"fragment, then options": {all(solicitation, options(protoDstOpts, 8), fragment), false},
-		"in a later fragment":    {all(solicitation, later), false},
-		"cut":                    {all(solicitation, cutTo(atExt6+7)), false},
-		"over another protocol":  {all(solicitation, set(atNext6, 6)), false},
+		"plain":                         {solicitation, true},
+		"in a tag":                      {all(solicitation, vlan), true},
+		"another code":                  {all(solicitation, set(atExt6+1, 1)), false},
+		"a router":                      {all(link, set(atExt6, 134), local), true},
+		"a router's other address":      {all(link, set(atExt6, 134)), false},
+		"redirect":                      {all(link, set(atExt6, 137), local), true},
+		"redirect from another address": {all(link, set(atExt6, 137)), false},
+		"after options":                 {all(solicitation, options(protoHopOpts, 8)), false},
+		"after HIP":                     {all(solicitation, options(protoHIP, 8)), false},
+		"in PPPoE":                      {all(solicitation, insert(atIP, pppoe(0, 0x57)...), of(0x8864)), true},
+		"from beyond the link":          {all(solicitation, set(atHop6, 254)), false},
+		"in a first fragment":           {all(solicitation, fragment), false},
+		"in an atomic fragment":         {all(solicitation, extend(protoFragment, 0, 0, 0, 0, 0, 0, 1)), false},
+		"fragment, then options":        {all(solicitation, options(protoDstOpts, 8), fragment), false},
+		"in a later fragment":           {all(solicitation, later), false},
+		"cut":                           {all(solicitation, cutTo(atExt6+7)), false},
+		"over another protocol":         {all(solicitation, set(atNext6, 6)), false},
 	} {
 		if p, _ := Parse(c.change(Frame(icmp6))); p.ND != c.want {
 			t.Errorf("%s: %t", name, p.ND)
@@ -268,7 +323,7 @@ func TestFrame(t *testing.T) {
 		} else if isExtension(want.Proto) {
 			continue
 		}
-		if p := want.Proto; (p == 6 || p == 17 || p == 132) && r.IntN(2) == 0 {
+		if p := want.Proto; key.HasPorts(p) && r.IntN(2) == 0 {
 			want.HasPorts, want.SrcPort, want.DstPort = true, uint16(r.Uint32()), uint16(r.Uint32())
 		}
 		p, result := Parse(Frame(want))
@@ -301,13 +356,13 @@ func FuzzParse(f *testing.F) {
 
 func impossible(p Packet, r Result) error {
 	switch {
-	case !p.HasAddresses && p != Packet{Network: p.Network}:
+	case !p.HasAddresses && p != Packet{Network: p.Network, Encapsulated: p.Encapsulated}:
 		return fmt.Errorf("%+v without addresses", p)
 	case p.HasAddresses && p.Src.Is4() != p.Dst.Is4():
 		return fmt.Errorf("%+v has addresses of two families", p)
 	case p.HasAddresses && (r == NotIP || r == ARP), !p.HasAddresses && r == OK:
 		return fmt.Errorf("%+v with result %d", p, r)
-	case p.HasPorts && (r != OK || p.Proto != 6 && p.Proto != 17 && p.Proto != 132):
+	case p.HasPorts && (r != OK || !key.HasPorts(p.Proto)):
 		return fmt.Errorf("%+v has ports with result %d", p, r)
 	case !p.HasPorts && (p.SrcPort != 0 || p.DstPort != 0):
 		return fmt.Errorf("%+v has port numbers, but HasPorts is false", p)

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"weir/filter/icarus"
 	"weir/filter/key"
 	"weir/filter/penalty"
 )
@@ -84,7 +83,8 @@ func (o Outcome) Verdict() Reason {
 }
 
 // Trace returns how the program decides on the packets that match a key, as far
-// as the key determines it. It decides as [Program.Decide] does, and counts
+// as the key determines it. A key with ports stands for plain packets: it does
+// not say what an extension header or a fragment would change. It decides as [Program.Decide] does, and counts
 // nothing.
 //
 // The caller looks up the lists: for each of StageBlock and StageAllow it
@@ -96,7 +96,7 @@ func (p *Program) Trace(k key.Key, listed []Condition, penalties []Penalty) *Tra
 	if k.V6() && !k.Ports() && (k.Fields&key.FieldProto == 0 || k.Proto == protoICMPv6) {
 		v.add(Condition{Stage: StageExempt, What: "neighbor discovery", Reason: ND})
 	}
-	v.exemptions(k)
+	v.exemptions(k, true)
 	if p.Loop != nil {
 		v.add(Condition{Stage: StageLoop, What: "packets that have passed this node before", Reason: Looped})
 	}
@@ -128,10 +128,10 @@ func (p *Program) TraceFrame(frame []byte, penalties []Penalty) *Trace {
 	if pkt.ND {
 		v.add(Condition{Stage: StageExempt, What: "neighbor discovery", All: true, Reason: ND})
 	}
-	v.exemptions(k)
+	v.exemptions(k, pkt.Plain)
 	// Unknown ports do not exist.
 	v.trace.conditions = slices.DeleteFunc(v.trace.conditions, func(c Condition) bool { return !c.All })
-	if p.Loop != nil && p.Loop.Check(frame[pkt.Network:]) == icarus.Looped {
+	if p.isLooped(frame, pkt) {
 		v.add(Condition{Stage: StageLoop, What: "this node is in the packet's filter", All: true, Reason: Looped})
 	}
 	v.penalties(k, penalties, !pkt.HasPorts)
@@ -165,23 +165,26 @@ func (v *view) meet(c Condition, met, k key.Key) {
 }
 
 // exemptions adds the exemptions of Policy and program by addresses and ports.
-func (v *view) exemptions(k key.Key) {
+// Those by ports are for plain packets alone.
+func (v *view) exemptions(k key.Key, plain bool) {
 	family := k.Fields & key.FieldV6
 	zero := netip.IPv4Unspecified()
 	if k.V6() {
 		zero = netip.IPv6Unspecified()
 	}
-	for _, ports := range dhcpPorts[k.V6()] {
-		v.meet(Condition{Stage: StageExempt, What: "DHCP", Reason: DHCP}, key.Key{
-			Shape: key.Shape{Fields: family | key.FieldProto | key.FieldSrcPort | key.FieldDstPort},
-			Proto: protoUDP, SrcPort: ports[0], DstPort: ports[1], Src: zero, Dst: zero,
-		}, k)
-	}
-	for _, f := range v.program.FailsafePorts {
-		v.meet(Condition{Stage: StageFailsafe, What: fmt.Sprintf("%s/%d", key.ProtoName(f.Proto), f.Port), Reason: Failsafe}, key.Key{
-			Shape: key.Shape{Fields: family | key.FieldProto | key.FieldDstPort},
-			Proto: f.Proto, DstPort: f.Port, Src: zero, Dst: zero,
-		}, k)
+	if plain {
+		for _, ports := range dhcpPorts[k.V6()] {
+			v.meet(Condition{Stage: StageExempt, What: "DHCP", Reason: DHCP}, key.Key{
+				Shape: key.Shape{Fields: family | key.FieldProto | key.FieldSrcPort | key.FieldDstPort},
+				Proto: protoUDP, SrcPort: ports[0], DstPort: ports[1], Src: zero, Dst: zero,
+			}, k)
+		}
+		for _, f := range v.program.FailsafePorts {
+			v.meet(Condition{Stage: StageFailsafe, What: fmt.Sprintf("%s/%d", key.ProtoName(f.Proto), f.Port), Reason: Failsafe}, key.Key{
+				Shape: key.Shape{Fields: family | key.FieldProto | key.FieldDstPort},
+				Proto: f.Proto, DstPort: f.Port, Src: zero, Dst: zero,
+			}, k)
+		}
 	}
 	for _, f := range v.program.FailsafePrefixes {
 		v.meet(Condition{Stage: StageFailsafe, What: "from " + f.String(), Reason: Failsafe}, key.Source(f), k)

@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"weir/filter/icarus"
-	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
 	"weir/filter/sketch"
@@ -21,7 +20,7 @@ type Reason uint8
 
 const (
 	Clean       Reason = iota // pass: no list matches
-	NotIP                     // pass: an EtherType that weir does not filter
+	NotIP                     // pass: neither IP nor ARP
 	ARP                       // pass: before any list
 	ND                        // pass: before any list
 	DHCP                      // pass: before any list
@@ -35,7 +34,7 @@ const (
 	RateLimited               // drop: over the rate limit of a heavy hitter
 	Heavy                     // drop: a heavy hitter's flow is blocked
 	Looped                    // configurable: in a routing loop
-	Overtagged                // drop: too many VLAN tags to find the addresses
+	Overtagged                // drop: too many VLAN tags or MPLS labels to find the addresses
 	NumReasons
 )
 
@@ -247,7 +246,7 @@ func (v *view) exempt() Reason {
 		return v.met(StageExempt).Reason
 	case v.packet.ND:
 		return ND
-	case isDHCP(v.packet.Tuple):
+	case isDHCP(v.packet):
 		return DHCP
 	}
 	return Clean
@@ -264,7 +263,7 @@ func (v *view) looped() bool {
 	if v.trace != nil {
 		return v.met(StageLoop).Reason != Clean
 	}
-	return v.program.Loop != nil && v.program.Loop.Check(v.frame[v.packet.Network:]) == icarus.Looped
+	return v.program.isLooped(v.frame, v.packet)
 }
 
 // punished counts the packet in the trackers, and returns the reason to drop it for
@@ -312,17 +311,23 @@ var dhcpPorts = map[bool][3][2]uint16{ // by whether the packet is IPv6
 	true:  {{547, 546}, {546, 547}, {547, 547}},
 }
 
-func isDHCP(t key.Tuple) bool {
-	if t.Proto != 17 || !t.HasPorts {
+func isDHCP(p packet.Packet) bool {
+	if p.Proto != protoUDP || !p.HasPorts || !p.Plain {
 		return false
 	}
-	ports := dhcpPorts[t.Src.Is6()]
-	return slices.Contains(ports[:], [2]uint16{t.SrcPort, t.DstPort})
+	ports := dhcpPorts[p.Src.Is6()]
+	return slices.Contains(ports[:], [2]uint16{p.SrcPort, p.DstPort})
+}
+
+// isLooped reports whether a packet has passed this node before. One in PPPoE or
+// MPLS is not forwarded by its IP header.
+func (p *Program) isLooped(frame []byte, pkt packet.Packet) bool {
+	return p.Loop != nil && !pkt.Encapsulated && p.Loop.Check(frame[pkt.Network:]) == icarus.Looped
 }
 
 func (p *Policy) failsafe(pkt packet.Packet) bool {
 	for _, f := range p.FailsafePorts {
-		if pkt.HasPorts && pkt.Proto == f.Proto && pkt.DstPort == f.Port {
+		if pkt.HasPorts && pkt.Plain && pkt.Proto == f.Proto && pkt.DstPort == f.Port {
 			return true
 		}
 	}

@@ -80,6 +80,10 @@ func TestDecide(t *testing.T) {
 		n.Proto, n.HasPorts = 58, false
 		return change(change(packet.Frame(n), 21, 255), 54, 135)
 	}
+	behind := func(kind byte, f []byte) []byte { // an extension header of 8 bytes
+		f = slices.Insert(f, 54, f[20], 0, 0, 0, 0, 0, 0, 0)
+		return change(change(f, 20, kind), 19, f[19]+8)
+	}
 	for _, c := range []struct {
 		name  string
 		frame []byte
@@ -112,11 +116,16 @@ func TestDecide(t *testing.T) {
 		{"DHCP's ports over IPv6", packet.Frame(tuple("fe80::1", "fe80::2", 67, 68)), Blocked, 4},
 		{"DHCPv6's ports over IPv4", packet.Frame(tuple("192.0.2.1", "192.0.2.2", 546, 547)), Blocked, 1},
 		{"DHCP's ports over TCP", change(packet.Frame(tuple("192.0.2.1", "192.0.2.2", 68, 67)), 23, 6), Blocked, 1},
+		{"DHCPv6 behind HIP", behind(139, packet.Frame(tuple("fe80::1", "fe80::2", 547, 546))), Blocked, 4},
+		{"DHCP in a fragment", change(packet.Frame(tuple("192.0.2.1", "192.0.2.2", 67, 68)), 20, 0x20), Blocked, 1},
+		{"a failsafe port behind an extension header", behind(60, packet.Frame(tuple("fe80::1", "fe80::2", 1, 4500))), Blocked, 4},
+		{"a failsafe port in a fragment", change(packet.Frame(tuple("192.0.2.1", "203.0.113.9", 1, 4500)), 20, 0x20), Blocked, 1},
+		{"an IPv4 address in an IPv6 header", packet.Frame(tuple("::ffff:192.0.2.1", "2001:db8::2", 1, 2)), Clean, 0},
 		{"neighbour discovery", solicitation("fe80::1"), ND, 0},
 		{"neighbour discovery from another link", change(solicitation("fe80::1"), 21, 254), Blocked, 4},
 
 		{"ARP", change(clean(), 12, 8, 6), ARP, 0},
-		{"MPLS", change(clean(), 12, 0x88, 0x47), NotIP, 0},
+		{"LLDP", change(clean(), 12, 0x88, 0xcc), NotIP, 0},
 		{"truncated", clean()[:40], Truncated, 0},
 		{"malformed", change(clean(), 14, 0x41), Malformed, 0},
 		{"too many tags", slices.Concat(clean()[:12], bytes.Repeat([]byte{0x81, 0, 0, 1}, packet.MaxVLANTags+1), clean()[12:]), Overtagged, 0},

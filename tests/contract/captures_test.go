@@ -179,7 +179,7 @@ func (l lists) outcome(data []byte, dropMalformed bool) (verdict.Outcome, []int)
 		packet.OK: verdict.Clean, packet.NotIP: verdict.NotIP, packet.ARP: verdict.ARP,
 		packet.Truncated: verdict.Truncated, packet.Malformed: verdict.Malformed, packet.Unparsed: verdict.Unparsed, packet.Overtagged: verdict.Overtagged,
 	}[result]}
-	ports := func(a, b uint16) bool { return p.HasPorts && p.SrcPort == a && p.DstPort == b }
+	ports := func(a, b uint16) bool { return p.HasPorts && p.Plain && p.SrcPort == a && p.DstPort == b }
 	var named []int
 	switch {
 	case !p.HasAddresses:

@@ -48,8 +48,8 @@ func (r random) pick(n ...int) int { return n[r.IntN(len(n))] }
 
 func (r random) tuple() key.Tuple {
 	v6 := r.IntN(2) == 0
-	t := key.Tuple{Src: r.addr(v6), Dst: r.addr(v6), Proto: uint8(r.pick(6, 17, 132, 1, 58, 47))}
-	if t.Proto == 6 || t.Proto == 17 || t.Proto == 132 {
+	t := key.Tuple{Src: r.addr(v6), Dst: r.addr(v6), Proto: uint8(r.pick(6, 17, 132, 1, 58, 47, 33, 136))}
+	if key.HasPorts(t.Proto) {
 		t.HasPorts = r.IntN(4) > 0
 	}
 	if t.HasPorts {
@@ -124,7 +124,7 @@ func (r random) config(i int) engine.Config {
 // in a random one.
 func (r random) mutate(f []byte) []byte {
 	f = append([]byte(nil), f...)
-	switch r.IntN(8) {
+	switch r.IntN(9) {
 	case 0:
 		return f[:r.IntN(len(f)+1)]
 	case 1:
@@ -144,10 +144,49 @@ func (r random) mutate(f []byte) []byte {
 		}
 	case 5: // neighbour discovery
 		if f[12] == 0x86 {
-			f[20], f[21], f[54] = 58, 255, byte(132+r.IntN(8))
+			f[20], f[21], f[54], f[55] = 58, 255, byte(132+r.IntN(8)), byte(r.pick(0, 0, 0, 1))
+			if r.IntN(4) == 0 { // from a link-local address
+				f[22], f[23] = 0xfe, 0x80
+			}
+			if r.IntN(8) == 0 {
+				f[19] = byte(r.IntN(48))
+			}
 		}
+	case 6:
+		return r.encapsulate(f)
 	}
 	return f
+}
+
+// encapsulate puts a packet into PPPoE, MPLS or both. Some stacks have a label too
+// many, or no last one.
+func (r random) encapsulate(f []byte) []byte {
+	proto := uint16(f[12])<<8 | uint16(f[13])
+	header := []byte(nil)
+	pppoe := r.IntN(2) == 0
+	ppp := map[uint16][]byte{0x800: {0, 0x21}, 0x86dd: {0, 0x57}}[proto]
+	switch r.IntN(8) {
+	case 0:
+		ppp = []byte{0xc0, 0x21}
+	case 1:
+		if ppp != nil {
+			ppp = ppp[1:]
+		}
+	}
+	if labels := r.pick(0, 1, 1, 2, 3, packet.MaxMPLSLabels, packet.MaxMPLSLabels+1); labels > 0 || !pppoe {
+		for range labels {
+			header = append(header, 0, byte(r.IntN(256)), byte(r.IntN(256))&^1, 64)
+		}
+		if labels > 0 && r.IntN(16) > 0 {
+			header[len(header)-2] |= 1
+		}
+		ppp, proto = []byte{2, byte(r.pick(0x81, 0x83))}, uint16(r.pick(0x8847, 0x8848))
+	}
+	if pppoe {
+		header = slices.Concat([]byte{0x11, 0, 0, 7, 0, byte(r.IntN(256))}, ppp, header)
+		proto = 0x8864
+	}
+	return slices.Concat(f[:12], []byte{byte(proto >> 8), byte(proto)}, header, f[14:])
 }
 
 // extend inserts a chain of extension headers into an IPv6 packet. Its lengths

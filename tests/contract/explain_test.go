@@ -107,7 +107,7 @@ func (r random) frame(w world) []byte {
 // again is a frame as the world's node has passed it on, if it is one of a domain.
 func (w world) again(frame []byte) []byte {
 	p, _ := packet.Parse(frame)
-	if w.Loop == nil || !p.HasAddresses {
+	if w.Loop == nil || !p.HasAddresses || p.Encapsulated {
 		return frame
 	}
 	if pkt, did := w.Loop.Insert(slices.Clone(frame[p.Network:]), 1500); did == icarus.Inserted {
@@ -192,7 +192,7 @@ func explainFrame(t *testing.T, w world, frame []byte) verdict.Reason {
 func explainPart(t *testing.T, w world, q engine.Question, a engine.Answer, frame []byte) (verdict.Reason, bool) {
 	t.Helper()
 	p, _ := packet.Parse(frame)
-	if !p.HasAddresses || !matches(q.Known, p) || depends(w, a, p, frame) {
+	if !p.HasAddresses || !p.Plain && q.Known.Ports() || !matches(q.Known, p) || depends(w, a, p, frame) {
 		return 0, false
 	}
 	got, err := w.kernel.Decide(frame)
@@ -327,7 +327,7 @@ func depends(w world, a engine.Answer, p packet.Packet, frame []byte) bool {
 		case verdict.StageFailsafe:
 			applies = (&verdict.Program{Policy: w.Policy}).Decide(frame).Reason == verdict.Failsafe
 		case verdict.StageLoop:
-			applies = w.Loop.Check(frame[p.Network:]) == icarus.Looped
+			applies = !p.Encapsulated && w.Loop.Check(frame[p.Network:]) == icarus.Looped
 		case verdict.StagePenalty:
 			applies = slices.ContainsFunc(w.penalties, func(x verdict.Penalty) bool {
 				if strings.TrimSuffix(d.Packets, " above its rate") != x.Flow.String() {

@@ -16,7 +16,7 @@ import (
 // TestParserAgainstGopacket compares the parser with an independent one, over
 // every packet of every capture that both can parse.
 func TestParserAgainstGopacket(t *testing.T) {
-	compared, withPorts := 0, 0
+	compared, withPorts, encapsulated := 0, 0, 0
 	data.Captures(t, func(name string, r *capture.Reader) {
 		for p, err := range r.All() {
 			if err != nil {
@@ -31,6 +31,9 @@ func TestParserAgainstGopacket(t *testing.T) {
 				t.Fatalf("%s, packet %d: %v > %v, gopacket finds %v > %v", name, p.Number, got.Src, got.Dst, want.src, want.dst)
 			}
 			compared++
+			if got.Encapsulated {
+				encapsulated++
+			}
 			if result != packet.OK || !want.hasPorts || !got.HasPorts {
 				continue // gopacket parses further than weir
 			}
@@ -41,9 +44,9 @@ func TestParserAgainstGopacket(t *testing.T) {
 			withPorts++
 		}
 	})
-	t.Logf("%d packets agree in addresses, %d also in ports", compared, withPorts)
-	if compared < 300_000 || withPorts < 200_000 {
-		t.Errorf("only %d and %d packets were compared", compared, withPorts)
+	t.Logf("%d packets agree in addresses, %d also in ports; %d are in PPPoE or MPLS", compared, withPorts, encapsulated)
+	if compared < 300_000 || withPorts < 200_000 || encapsulated < 100 {
+		t.Errorf("only %d, %d and %d packets were compared", compared, withPorts, encapsulated)
 	}
 }
 
@@ -53,11 +56,11 @@ type found struct {
 	hasPorts         bool
 }
 
-// outermost decodes the first IP layer after Ethernet and VLAN tags, and its
-// transport layer.
+// outermost decodes the first IP layer after Ethernet, VLAN tags, PPPoE and MPLS
+// labels, and its transport layer.
 func outermost(frame []byte) (f found, ok bool) {
 	p := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.DecodeOptions{NoCopy: true})
-	tags := 0
+	tags, labels := 0, 0
 	for _, l := range p.Layers() {
 		switch l := l.(type) {
 		case *layers.Ethernet:
@@ -68,12 +71,26 @@ func outermost(frame []byte) (f found, ok bool) {
 			if tags++; tags > packet.MaxVLANTags {
 				return f, ok
 			}
+		case *layers.PPPoE, *layers.PPP:
+			if ok {
+				return f, ok
+			}
+		case *layers.MPLS:
+			if labels++; ok || labels > packet.MaxMPLSLabels {
+				return f, ok
+			}
 		case *layers.IPv4:
+			if labels > 0 && int(l.Length) > len(l.Contents)+len(l.Payload) {
+				return f, ok // cut short, or not IP
+			}
 			if ok || l.Version != 4 {
 				return f, ok
 			}
 			f.src, f.dst, ok = l.SrcIP.String(), l.DstIP.String(), true
 		case *layers.IPv6:
+			if labels > 0 && int(l.Length) > len(l.Payload) {
+				return f, ok
+			}
 			if ok || l.Version != 6 {
 				return f, ok
 			}
@@ -90,7 +107,7 @@ func outermost(frame []byte) (f found, ok bool) {
 		case *layers.IPv6HopByHop, *layers.IPv6Routing, *layers.IPv6Fragment, *layers.IPv6Destination, *layers.IPSecAH:
 		default:
 			if !ok {
-				return f, false // MPLS, PPPoE and the like, which weir does not look into
+				return f, false // what weir does not look into
 			}
 			return f, ok
 		}

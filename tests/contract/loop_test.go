@@ -91,7 +91,7 @@ func newLoopNode(t testing.TB, n *icarus.Node, r role, out int, policy verdict.P
 func (n *loopNode) want(frame []byte) (action verdict.Action, passed []byte, counted []icarus.Outcome) {
 	o := n.generation.Decide(frame)
 	p, _ := packet.Parse(frame)
-	if !p.HasAddresses || o.Reason == verdict.ND || o.Reason == verdict.DHCP {
+	if !p.HasAddresses || p.Encapsulated || o.Reason == verdict.ND || o.Reason == verdict.DHCP {
 		return o.Action, frame, nil
 	}
 	pkt := slices.Clone(frame[p.Network:])

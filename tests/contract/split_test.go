@@ -1,0 +1,63 @@
+package contract
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"weir/filter/packet"
+	"weir/filter/verdict"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+// Where the buffers of a frame end makes no difference: drivers put as much of it
+// into the first one as they like.
+func TestSplitFrames(t *testing.T) {
+	lab.Root(t)
+	r := newRandom(t)
+	for i := range 4 {
+		c := r.config(i)
+		c.DropMalformed = i%2 == 0
+		g, k := engines(t, richLists(), c)
+		splits(t, k)
+		seen := map[verdict.Reason]int{}
+		for range 20_000 {
+			frame := packet.Frame(r.anyTuple(r.IntN(3) > 0))
+			for range r.IntN(3) {
+				if len(frame) >= 60 {
+					frame = r.mutate(frame)
+				}
+			}
+			first := r.IntN(min(len(frame), 120) + 1)
+			if r.IntN(4) == 0 {
+				first = r.IntN(len(frame) + 1)
+			}
+			want := g.Decide(frame)
+			got, err := k.DecideSplit(frame, first)
+			if err != nil || got != want {
+				t.Fatalf("%d bytes in the first buffer: kernel %+v, reference %+v, %v: % x", first, got, want, err, frame)
+			}
+			seen[got.Reason]++
+		}
+		t.Log(seen)
+		for _, reason := range []verdict.Reason{verdict.Clean, verdict.Blocked, verdict.Allowed, verdict.Truncated, verdict.Malformed} {
+			if seen[reason] == 0 && !c.Monitor {
+				t.Errorf("no packet left as %v: the test is too narrow", reason)
+			}
+		}
+	}
+}
+
+// splits skips the test where test runs split no frames.
+func splits(t *testing.T, k interface {
+	DecideSplit([]byte, int) (verdict.Outcome, error)
+}) {
+	t.Helper()
+	if _, err := k.DecideSplit(make([]byte, 60), 14); errors.Is(err, loader.ErrNoSplit) {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+}
