@@ -191,6 +191,19 @@ func (g *Generation) MapBytes() int {
 	return n
 }
 
+// WithMonitor returns a generation with the same maps, whose programs only count
+// what they would drop, or drop it. One of the two may be used from then on, and
+// closed.
+func (g *Generation) WithMonitor(on bool) (*Generation, error) {
+	next := *g
+	next.config.Monitor = on
+	next.spec = g.spec.Copy()
+	if err := next.spec.Variables[bpf.WeirVarMonitor].Set(flag(on)); err != nil {
+		return nil, fmt.Errorf("switch monitor mode: %w", err)
+	}
+	return &next, nil
+}
+
 // Load loads the generation's program for an interface that counts in stats.
 // It may be called any number of times, also concurrently. What the kernel's
 // verifier has to say is in the error, an [ebpf.VerifierError].

@@ -38,6 +38,7 @@ type fakeDaemon struct {
 
 	changed          api.Change
 	changedMulticast api.MulticastChange
+	changedMonitor   api.MonitorChange
 }
 
 func (d *fakeDaemon) Change(_ context.Context, c api.Change) (api.Changed, error) {
@@ -62,6 +63,15 @@ func (d *fakeDaemon) Lists() []api.List { return d.lists }
 func (d *fakeDaemon) Entries(_ context.Context, asked api.EntriesQuestion) (api.Entries, error) {
 	d.askedEntries = append(d.askedEntries, asked)
 	return d.pages[min(len(d.askedEntries), len(d.pages))-1], d.err
+}
+
+func (d *fakeDaemon) SetMonitor(_ context.Context, c api.MonitorChange) (api.Monitored, error) {
+	d.changedMonitor = c
+	if d.err != nil || !*c.On {
+		return api.Monitored{}, d.err
+	}
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local)
+	return api.Monitored{Monitor: true, Override: &api.MonitorOverride{Since: since, User: "ada"}, Unsaved: "no space left"}, nil
 }
 
 func (d *fakeDaemon) Flush(_ context.Context, list string) (api.Changed, error) {

@@ -117,6 +117,10 @@ func (s *status) print(w io.Writer) {
 	}
 	var shown []attach.Interface
 	if s.Daemon != nil {
+		if o := s.Daemon.MonitorOverride; o != nil {
+			printOverride(w, o, time.Now())
+			first = false
+		}
 		if len(s.Daemon.Interfaces) == 0 {
 			fmt.Fprintf(w, "nothing is filtered: no interface matches, weir (PID %d) waits for one\n", s.Daemon.PID)
 			first = false

@@ -37,6 +37,9 @@ type Top struct {
 	Bytes   float64 `json:"bytes_per_second"`
 	Dropped float64 `json:"dropped_per_second"` // packets dropped
 
+	Monitor         bool             `json:"monitor"`                    // nothing is dropped
+	MonitorOverride *MonitorOverride `json:"monitor_override,omitempty"` // nil: Monitor is as configured
+
 	Reasons  []ReasonRate `json:"reasons"`
 	Trackers []Tracker    `json:"trackers"`
 	Filter   Filter       `json:"filter"`

@@ -415,6 +415,7 @@ type (
 		Export(ctx context.Context, list, format string) (Export, error)
 		Refresh(ctx context.Context, list string, accept bool) ([]FetchOutcome, error)
 		Reload(context.Context) (Reloaded, error)
+		SetMonitor(context.Context, MonitorChange) (Monitored, error)
 		Multicast() (Multicast, error)
 		ChangeMulticast(context.Context, MulticastChange) (MulticastChanged, error)
 	}

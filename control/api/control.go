@@ -162,6 +162,7 @@ func controlRoutes(c Daemon) []route {
 			r, err := c.Reload(withCaller(q))
 			return Reloaded{list(r.Changes), list(r.Unfiltered)}, err
 		}},
+		monitorRoute(c),
 		{http.MethodGet, explainPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			return explain(q.Context(), c, q.URL.Query().Get("q"))
 		}},

@@ -84,6 +84,10 @@ func (c *control) Explain(_ context.Context, asked []engine.Question) ([]engine.
 	return c.answers, c.ask(text)
 }
 
+func (c *control) SetMonitor(_ context.Context, change MonitorChange) (Monitored, error) {
+	return Monitored{Monitor: *change.On, Override: &MonitorOverride{UID: &change.UID}}, c.ask(fmt.Sprint("monitor ", *change.On, " ", change.For))
+}
+
 func (c *control) Multicast() (Multicast, error) { return c.multicast, c.err }
 
 func (c *control) ChangeMulticast(_ context.Context, change MulticastChange) (MulticastChanged, error) {

@@ -79,7 +79,7 @@ func TestDocumentedPaths(t *testing.T) {
 func TestDocumentedSchemas(t *testing.T) {
 	want := map[string]any{}
 	for name, v := range map[string]any{
-		"Error": failure{}, "Status": Status{}, "Top": Top{}, "Weights": Weights{}, "Change": Change{}, "Changed": Changed{}, "Entries": Entries{},
+		"Error": failure{}, "Status": Status{}, "MonitorChange": MonitorChange{}, "Monitored": Monitored{}, "Top": Top{}, "Weights": Weights{}, "Change": Change{}, "Changed": Changed{}, "Entries": Entries{},
 		"Lists": Lists{}, "Refreshed": Refreshed{}, "Reloaded": Reloaded{}, "Explanation": Explanation{}, "Frames": Frames{}, "Explanations": Explanations{}, "Event": Event{},
 		"Multicast": Multicast{}, "MulticastChange": MulticastChange{}, "MulticastChanged": MulticastChanged{},
 		"TraceQuestion": TraceQuestion{}, "Traced": Traced{},
@@ -241,6 +241,8 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		switch {
 		case r.path == explainPath:
 			body = `{"frames": ["AAAA"]}`
+		case r.path == monitorPath:
+			body = `{"on": true, "for_seconds": 600}`
 		case r.path == multicastPath:
 			body = example["MulticastChange"]
 		case r.method == "DELETE":

@@ -50,6 +50,9 @@ type Daemon interface {
 	Refresh(ctx context.Context, list string, accept bool) ([]FetchOutcome, error)
 	// Reload reads the configuration again. With an error, nothing has changed.
 	Reload(context.Context) (Reloaded, error)
+	// SetMonitor switches monitor mode on, whatever the configuration says, or ends
+	// that. With an error, nothing has changed.
+	SetMonitor(context.Context, MonitorChange) (Monitored, error)
 	Multicast() (Multicast, error)
 	// ChangeMulticast changes what an interface wants, as Change does entries.
 	ChangeMulticast(context.Context, MulticastChange) (MulticastChanged, error)

@@ -15,6 +15,8 @@ type Status struct {
 	Mode       string            `json:"mode"`
 	Monitor    bool              `json:"monitor"`    // nothing is dropped
 	Interfaces []InterfaceStatus `json:"interfaces"` // those configured, and those that match a pattern
+
+	MonitorOverride *MonitorOverride `json:"monitor_override,omitempty"` // nil: Monitor is as configured
 }
 
 // InterfaceStatus is the state of an interface.

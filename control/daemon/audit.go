@@ -42,6 +42,8 @@ const (
 	auditMulticastRemove = "multicast remove"
 	auditReload          = "reload"
 	auditAccept          = "accept"
+	auditMonitorOn       = "monitor on"
+	auditMonitorOff      = "monitor off"
 )
 
 // auditRecord is a line of the audit: a change that an operator made.
@@ -59,7 +61,7 @@ type auditRecord struct {
 	// Who: a user of this host, or the subject of a client's certificate as Source.
 	UID    *uint32 `json:"uid,omitempty"`
 	User   string  `json:"user,omitempty"`
-	Source string  `json:"source"` // "socket", "signal", or the subject
+	Source string  `json:"source"` // "socket", "signal", "expiry", or the subject
 }
 
 // by sets who made the change.

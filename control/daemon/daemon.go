@@ -61,7 +61,8 @@ type Daemon struct {
 	began     time.Time
 	prepared  *Prepared // the active configuration
 	engine    *engine.Generation
-	number    int // of the engine, from 1
+	monitor   *api.MonitorOverride // nil: the configuration decides
+	number    int                  // of the engine, from 1
 	feeds     map[*feed.Feed]context.CancelFunc
 	retry     time.Time // when to try again what is behind
 	cutOff    []string  // feeds whose servers are blocked, as logged
@@ -115,6 +116,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if err := d.journal.Apply(d.journal.Expired(time.Now())); err != nil {
 		o.Log.Error("expired entries could not be removed from the journal: " + err.Error())
 	}
+	d.monitor = loadMonitor(monitorPath(c), time.Now(), o.Log)
 	return d, d.start(ctx, c)
 }
 
@@ -168,6 +170,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 // build builds the engine of a configuration, with its metadata.
 func (d *Daemon) build(p *Prepared) (*engine.Generation, attach.Metadata, error) {
 	c := p.engineConfig()
+	c.Monitor = d.monitors(p.config)
 	d.observers.configure(p, &c)
 	e, err := engine.Build(p.rules, c)
 	if err != nil {

@@ -26,6 +26,7 @@ func (d *Daemon) publish(now time.Time, r traffic.Rates) {
 	top := &api.Top{
 		Time: now, Version: m.Version, Interfaces: d.attach.Names(), Uptime: now.Sub(d.began).Seconds(),
 		Interval: r.Interval.Seconds(), Packets: r.Packets, Bytes: r.Bytes, Dropped: r.Dropped,
+		Monitor: m.Monitor, MonitorOverride: d.monitor,
 		Filter: api.Filter{
 			Entries: m.Entries, Mode: m.Mode, Generation: d.number, KernelBytes: m.KernelBytes,
 			FalsePositiveRate: m.FalsePositiveRate,
@@ -156,7 +157,7 @@ func (d *Daemon) noteStatus() {
 	m := d.attach.Metadata()
 	s := &api.Status{
 		Version: d.o.Version, PID: os.Getpid(), Started: d.began, Pins: string(d.prepared.config.Pins),
-		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor,
+		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor,
 	}
 	for _, i := range d.attach.Interfaces() {
 		s.Interfaces = append(s.Interfaces, api.InterfaceStatus{
@@ -254,7 +255,7 @@ func (d *Daemon) note() {
 	r, m, o := &d.record, d.attach.Metadata(), &d.observers
 	config := r.config
 	s := metrics.Snapshot{
-		Version: m.Version, Mode: m.Mode, Monitor: m.Monitor,
+		Version: m.Version, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor != nil,
 		Generation: d.number, MapBytes: m.KernelBytes, Predicted: m.FalsePositiveRate,
 		Loads: r.loads, Updates: r.updates, Reloads: r.reloads, Refused: r.refused, Config: &config,
 	}

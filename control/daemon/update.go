@@ -199,7 +199,7 @@ func (d *Daemon) tend(now time.Time) {
 	if now.After(d.retry) {
 		err = d.catchUpAll()
 	}
-	err = errors.Join(err, d.expire(now))
+	err = errors.Join(err, d.expire(now), d.endMonitor(now))
 	d.logCutOff()
 	text := ""
 	if err != nil {

@@ -64,7 +64,7 @@ type Tracker struct {
 // kernel does, in the same memory. It is not safe for concurrent use.
 type Generation struct {
 	verdict.Program
-	index  *index
+	*indexed
 	kernel *loader.Generation // nil in a reference
 	grace  func()             // waits until the programs that are running have ended
 
@@ -73,6 +73,10 @@ type Generation struct {
 	multicast *multicast.Table // nil: nothing is forwarded
 	ports     []loader.Target
 }
+
+// indexed is the index of the sets in memory, which generations share that share
+// these.
+type indexed struct{ index *index }
 
 // Build returns a generation in the kernel.
 func Build(lists []List, c Config) (*Generation, error) {
@@ -116,7 +120,7 @@ func buildUnder(seed uint64, lists []List, c Config, inKernel bool) (_ *Generati
 	if c.BitsPerKey == 0 {
 		c.BitsPerKey = DefaultBitsPerKey
 	}
-	g := &Generation{index: newIndex(lists), grace: loader.Grace, Program: verdict.Program{Policy: c.Policy, Loop: c.Loop.Node}, trackers: seeded(c.Trackers, c.TrackerSeed)}
+	g := &Generation{indexed: &indexed{newIndex(lists)}, grace: loader.Grace, Program: verdict.Program{Policy: c.Policy, Loop: c.Loop.Node}, trackers: seeded(c.Trackers, c.TrackerSeed)}
 	c.Trackers = g.trackers
 	defer func() {
 		if err != nil {
@@ -172,6 +176,21 @@ func (c *compiled) set(m membership.Memory) (*membership.Set, error) {
 		return nil, err
 	}
 	return s, s.Fill(c.columns)
+}
+
+// WithMonitor returns a generation with the same sets, in the same memory, whose
+// programs only count what they would drop, or drop it. Nothing is built. One of the
+// two may be used from then on, and closed.
+func (g *Generation) WithMonitor(on bool) (*Generation, error) {
+	next := *g
+	next.Monitor = on
+	if g.kernel != nil {
+		var err error
+		if next.kernel, err = g.kernel.WithMonitor(on); err != nil {
+			return nil, err
+		}
+	}
+	return &next, nil
 }
 
 // Lists returns the lists, with their contents after all changes.

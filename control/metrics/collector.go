@@ -44,9 +44,10 @@ var (
 )
 
 var (
-	build   = gauge("weir_build_info", "Always 1.", "version", "go_version")
-	filter  = gauge("weir_filter_info", "Always 1. The mode is exact or approx.", "mode")
-	monitor = gauge("weir_monitor", "Whether weir is in monitor mode: listed packets are counted, none is dropped.")
+	build    = gauge("weir_build_info", "Always 1.", "version", "go_version")
+	filter   = gauge("weir_filter_info", "Always 1. The mode is exact or approx.", "mode")
+	monitor  = gauge("weir_monitor", "Whether weir is in monitor mode: listed packets are counted, none is dropped.")
+	override = gauge("weir_monitor_override", "Whether monitor mode was switched on manually, whatever the configuration says.")
 
 	attached  = gauge("weir_interface_attached", "Whether weir filters the interface; 0 while it is gone, detached or taken over.", interfaceLabels...)
 	placed    = gauge("weir_interface_info", "Always 1, while attached. The XDP mode is native, generic or offload.", append(interfaceLabels, "xdp")...)
@@ -202,6 +203,7 @@ func (s sink) filter(of *Snapshot) {
 	s.put(build, 1, of.Version, runtime.Version())
 	s.put(filter, 1, of.Mode)
 	s.put(monitor, truth(of.Monitor))
+	s.put(override, truth(of.MonitorOverride))
 	s.put(generation, float64(of.Generation))
 	s.put(mapBytes, float64(of.MapBytes))
 	s.put(refused, float64(of.Refused))

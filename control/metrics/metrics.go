@@ -33,11 +33,12 @@ type Snapshot struct {
 	Archive    *Archive     // of digests; nil: there is none
 	Feeds      []*feed.Feed // of the lists that have sources
 
-	Mode       string // exact or approx
-	Monitor    bool   // count listed packets, and drop none
-	Generation int    // 1 for the first since weir began
-	MapBytes   int    // of the generation's filter maps
-	Hot        int    // elements of which more bits are tested than of the rest
+	Mode            string // exact or approx
+	Monitor         bool   // count listed packets, and drop none
+	MonitorOverride bool   // manually, whatever the configuration says
+	Generation      int    // 1 for the first since weir began
+	MapBytes        int    // of the generation's filter maps
+	Hot             int    // elements of which more bits are tested than of the rest
 
 	// False-positive rates are shares of the unlisted packets, 0 … 1; nil where
 	// they are unknown.

@@ -1,0 +1,160 @@
+package daemon
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/filter/verdict"
+	"weir/tests/lab"
+)
+
+func setMonitor(t *testing.T, d *running, on bool, during time.Duration) api.Monitored {
+	t.Helper()
+	m, err := d.SetMonitor(t.Context(), api.MonitorChange{On: &on, For: during.Seconds(), UID: 0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func monitored(d *Daemon) uint64 { return left(d, "monitored", false) }
+
+// Everything passes at once: also after a reload, and on an interface
+// that comes back. Lists that change meanwhile are active when it is off again.
+func TestMonitorOverride(t *testing.T) {
+	l := lab.New(t)
+	r := configure(t, l.B)
+	r.c.StateDir = config.Path(t.TempDir())
+	d := begin(t, r)
+	defer watched(t, d.Daemon)()
+	send(t, l, 5, firstSource)
+	await(t, "before", 5, func() uint64 { return blocked(d.Daemon) })
+
+	if m := setMonitor(t, d, true, 0); !m.Monitor || m.Override == nil || m.Override.User != "root" || m.Override.Until != nil || m.Unsaved != "" {
+		t.Errorf("%+v", m)
+	}
+	if s := d.Status(); !s.Monitor || s.MonitorOverride == nil || !d.Metrics().Monitor || !d.Metrics().MonitorOverride {
+		t.Errorf("status %+v", s)
+	}
+	if got := verdictOf(t, d.Daemon, firstSource); got != verdict.Pass {
+		t.Errorf("explain: %v", got)
+	}
+	send(t, l, 5, firstSource)
+	await(t, "on", 5, func() uint64 { return monitored(d.Daemon) })
+
+	if _, err := d.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{secondSource}}); err != nil {
+		t.Fatal(err)
+	}
+	send(t, l, 5, secondSource)
+	await(t, "a new entry", 10, func() uint64 { return monitored(d.Daemon) })
+	if _, err := d.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	send(t, l, 5, secondSource)
+	await(t, "after a reload", 15, func() uint64 { return monitored(d.Daemon) })
+	deleteWire(t, l)
+	l.Wire(t)
+	awaitState(t, d, l.B.Iface, api.Filtered)
+	send(t, l, 5, secondSource)
+	await(t, "on the interface that is back", 20, func() uint64 { return monitored(d.Daemon) })
+
+	if m := setMonitor(t, d, false, 0); m.Monitor || m.Override != nil {
+		t.Errorf("%+v", m)
+	}
+	send(t, l, 5, firstSource)
+	send(t, l, 5, secondSource)
+	await(t, "off again", 15, func() uint64 { return blocked(d.Daemon) })
+	// The sets are the engine's own: they change in place, as before.
+	if _, err := d.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{cleanSource}}); err != nil {
+		t.Fatal(err)
+	}
+	send(t, l, 5, cleanSource)
+	await(t, "an entry after it", 20, func() uint64 { return blocked(d.Daemon) })
+	if s := d.Status(); s.Monitor || s.MonitorOverride != nil || d.Metrics().MonitorOverride {
+		t.Errorf("status %+v", s)
+	}
+	text, err := os.ReadFile(filepath.Join(string(r.c.StateDir), auditFile))
+	if err != nil || !strings.Contains(string(text), `"change":"monitor on"`) || !strings.Contains(string(text), `"change":"monitor off"`) {
+		t.Errorf("the audit is %s, %v", text, err)
+	}
+	if _, err := os.Stat(monitorPath(&r.c)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("monitor mode would come back: %v", err)
+	}
+
+	r.change(func(c *config.Config) { c.Monitor = true })
+	if _, err := d.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	off := false
+	_, err = d.SetMonitor(t.Context(), api.MonitorChange{On: &off})
+	var bad *api.BadRequest
+	if !errors.As(err, &bad) || !strings.Contains(err.Error(), "monitor: true") {
+		t.Errorf("off against the configuration: %v", err)
+	}
+}
+
+// awaitState waits for the state of an interface.
+func awaitState(t *testing.T, d *running, name, state string) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); stateOf(t, d, name).State != state; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%+v", stateOf(t, d, name))
+		}
+	}
+}
+
+// It ends by itself, and a restart takes it over, unless its time is over.
+func TestMonitorOutlastsDaemon(t *testing.T) {
+	l := lab.New(t)
+	r := configure(t, l.B)
+	r.c.StateDir = config.Path(t.TempDir())
+	d := begin(t, r)
+	until := setMonitor(t, d, true, 3*time.Second).Override.Until
+	d.stop()
+	d = begin(t, r)
+	if s := d.Status(); !s.Monitor || s.MonitorOverride == nil || !s.MonitorOverride.Until.Equal(*until) {
+		t.Fatalf("after a restart: %+v", s)
+	}
+	for d.Status().Monitor {
+		if time.Now().After(until.Add(10 * time.Second)) {
+			t.Fatal("it does not end")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if early := time.Until(*until); early > 0 {
+		t.Errorf("it has ended %v early", early)
+	}
+	send(t, l, 5, firstSource)
+	await(t, "when it has ended", 5, func() uint64 { return blocked(d.Daemon) })
+
+	setMonitor(t, d, true, 100*time.Millisecond)
+	d.stop()
+	time.Sleep(100 * time.Millisecond)
+	if d = begin(t, r); d.Status().Monitor {
+		t.Error("it has not ended while no daemon ran")
+	}
+	write(t, monitorPath(&r.c), `{"since": "2026`)
+	if got := loadMonitor(monitorPath(&r.c), time.Now(), slog.New(slog.DiscardHandler)); got != nil {
+		t.Errorf("a torn file is read as %+v", got)
+	}
+}
+
+// What cannot be saved is switched all the same, and the answer says so.
+func TestMonitorUnsaved(t *testing.T) {
+	r := configure(t, lab.New(t).B)
+	r.c.StateDir = config.Path(t.TempDir())
+	d := begin(t, r)
+	if err := os.Mkdir(monitorPath(&r.c)+".new", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if m := setMonitor(t, d, true, 0); !m.Monitor || m.Unsaved == "" {
+		t.Errorf("%+v", m)
+	}
+}
