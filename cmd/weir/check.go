@@ -113,7 +113,7 @@ func checkLists(c *cobra.Command, conf *config.Config) (*checked, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &checked{entries: p.Entries(), warnings: p.Warnings()}, e.Close()
+	return &checked{entries: p.Entries(), warnings: append(daemon.HostWarnings(conf), p.Warnings()...)}, e.Close()
 }
 
 // memoryOf returns a note on the memory that a configuration needs in addition to

@@ -7,7 +7,7 @@ import (
 )
 
 func TestCheck(t *testing.T) {
-	good := file(t, "weir.yaml", "interfaces: [eth0, eth1]\nlists: {ours: {action: allow}}\n")
+	good := file(t, "weir.yaml", "interfaces: [lo, 'eth*']\nlists: {ours: {action: allow}}\n")
 	code, out, log := weir(t, "", "check", good)
 	if code != exitOK || log != "" || out != good+": no errors; interfaces: 2, lists: 1, entries: 0, trackers: 0\n" {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
@@ -19,7 +19,7 @@ func TestCheck(t *testing.T) {
 	}
 	// What is printed is a configuration, too, and the same.
 	code, printed, _ := weir(t, "", "check", "--print", good)
-	if code != exitOK || !strings.Contains(printed, "max_coverage: ") || !strings.Contains(printed, "- name: eth0\n") {
+	if code != exitOK || !strings.Contains(printed, "max_coverage: ") || !strings.Contains(printed, "- name: lo\n") {
 		t.Errorf("exit code %d\n%s", code, printed)
 	}
 	if code, again, log := weir(t, "", "check", "--print", file(t, "printed.yaml", printed)); code != exitOK || again != printed {
@@ -28,6 +28,15 @@ func TestCheck(t *testing.T) {
 	code, out, _ = weir(t, "", "check", "--json", good)
 	if code != exitOK || strings.Join(strings.Fields(out), "") != `{"errors":[],"file":"`+good+`","warnings":[]}` {
 		t.Errorf("exit code %d\n%s", code, out)
+	}
+}
+
+// What the host does not have is a warning.
+func TestCheckHost(t *testing.T) {
+	bad := file(t, "weir.yaml", "interfaces: [lo, nosuch0]\n")
+	if code, out, log := weir(t, "", "check", bad); code != exitOK || !strings.Contains(out, "no errors") ||
+		!strings.Contains(log, "warning: interface nosuch0 is not on this host") {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
 	}
 }
 

@@ -321,7 +321,7 @@ func TestErrors(t *testing.T) {
 		{eth0 + "metrics: {listen: 9477}", []string{`2:19: metrics.listen: "9477": want host:port, as in 127.0.0.1:9477 or [::1]:9477`}, false},
 		{eth0 + "metrics: {listen: \"::1:0\"}", []string{`2:19: metrics.listen: "::1:0": want host:port, as in 127.0.0.1:9477 or [::1]:9477`}, true},
 		{eth0 + "failsafe:\n  ports: [22, icmp/1, tcp/70000]\n  prefixes: [192.0.2.1/24, 0.0.0.0/0, x]", []string{
-			`3:11: failsafe.ports[0]: invalid port "22": want tcp, udp or sctp and a number, as in tcp/22 or 22/tcp`,
+			`3:11: failsafe.ports[0]: port "22" without its protocol: did you mean tcp/22?`,
 			`3:15: failsafe.ports[1]: invalid port "icmp/1": want tcp, udp or sctp and a number, as in tcp/22 or 22/tcp`,
 			`3:23: failsafe.ports[2]: invalid port "tcp/70000": want tcp, udp or sctp and a number, as in tcp/22 or 22/tcp`,
 			`4:14: failsafe.prefixes[0]: prefix "192.0.2.1/24" has host bits set: did you mean 192.0.2.0/24?`,
@@ -393,10 +393,10 @@ func TestErrors(t *testing.T) {
 			`4:15: lists.a.interval: 0s is not between 1s and 30d`, `5:13: lists.a.jitter: 41d16h is not between 0s and 30d`,
 			`7:10: lists.b.ttl: 30m is less than interval and jitter: entries would expire between two fetches`}, true},
 		{eth0 + "lists:\n  a: {format: csv}\n  b: {format: {kind: json, path: x}}\n  c: {format: plane}\n  d: {format: {column: 1}}", []string{
-			`3:15: lists.a.format: a column goes with format csv, which needs one`,
+			`3:15: lists.a.format: format csv needs the column of the addresses, by name or number, as in {kind: csv, column: ip}`,
 			`4:7: lists.b.format: path "x": want something like ".data[].ip"`,
 			`5:15: lists.c.format: unknown format "plane": want plain, csv, json, jsonl, spamhaus, crowdsec, nftables, ipset, p2p, dat, hosts or deny`,
-			`6:7: lists.d.format: a column goes with format csv, which needs one`}, false},
+			`6:7: lists.d.format: a column goes with format csv only`}, false},
 		{eth0 + "lists:\n  a:\n    sources:\n      - {file: /x, url: \"http://x\"}\n      - {}\n      - {file: /x, sha256: 12}\n      - {url: \"ftp://x\"}\n      - {url: \"http:///x\"}", []string{
 			`5:9: lists.a.sources[0]: want one of file, directory and URL`,
 			`6:9: lists.a.sources[1]: want one of file, directory and URL`,
@@ -413,7 +413,18 @@ func TestErrors(t *testing.T) {
 			`6:9: lists.a.sources[1]: the same as sources[0]`}, true},
 		{eth0 + "state_dir: \"\"\ndigest: {rate: 1k/s, archive: {size: 1GiB}}", []string{
 			`3:22: digest.archive: it is kept below state_dir, which is empty`}, true},
+		{eth0 + "lists:\n  a:\n    sources: [https://example.com/x, /etc/weir/x, x, {file: /y}]", []string{
+			`4:15: lists.a.sources[0]: want a mapping, as in {url: "https://example.com/x"}`,
+			`4:38: lists.a.sources[1]: want a mapping, as in {file: "/etc/weir/x"}`,
+			`4:51: lists.a.sources[2]: want a mapping: keys and values`}, false},
+		{eth0 + "lists:\n  drop:\n  sources: [{file: /x}]\n  interval: 1h", []string{
+			`4:3: lists.sources: a key of one of the lists: indent it further`,
+			`5:3: lists.interval: a key of one of the lists: indent it further`}, false},
+		{eth0 + "lists:\n  a: {format: json}\n  b: {format: {kind: p2p, path: .x}}", []string{
+			`3:15: lists.a.format: format json needs the path of the addresses, as in {kind: json, path: ".data[].ip"}`,
+			`4:7: lists.b.format: a path goes with formats json and jsonl only`}, true},
 		// YAML.
+		{eth0 + "\tmode: exact", []string{`2:1: not YAML: a tab: indent with spaces`}, false},
 		{"interfaces: [eth0", []string{`1:13: not YAML: sequence end token ']' not found`}, false},
 		{"a: b: c", []string{`1:4: not YAML: mapping value is not allowed in this context`}, false},
 		{eth0 + "---\n" + eth0, []string{`3:1: a second document: want only one`}, true},

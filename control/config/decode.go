@@ -17,6 +17,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
+	"weir/control/feed"
 	"weir/control/quantity"
 )
 
@@ -202,6 +203,9 @@ func (d *decoder) document(text []byte, v reflect.Value) {
 		if errors.As(err, &syntax) && syntax.GetToken() != nil {
 			d.at[""] = syntax.GetToken().Position
 			err = errors.New(syntax.GetMessage())
+			if strings.Contains(err.Error(), `character '	'`) {
+				err = errors.New("a tab: indent with spaces")
+			}
 		}
 		d.fail("", fmt.Errorf("not YAML: %w", err))
 		return
@@ -380,6 +384,10 @@ func (d *decoder) structure(n ast.Node, v reflect.Value, path string) {
 			return
 		}
 	}
+	if as := example(n, v.Type()); as != "" {
+		d.failf(path, "want a mapping, as in %s", as)
+		return
+	}
 	entries, ok := d.mapping(n, path)
 	if !ok {
 		return
@@ -411,6 +419,24 @@ func (d *decoder) structure(n ast.Node, v reflect.Value, path string) {
 			d.failf(path, "%s is missing", f.name)
 		}
 	}
+}
+
+// example returns the mapping that a path or a URL stands for where a struct has a
+// field for it.
+func example(n ast.Node, t reflect.Type) string {
+	if !isScalar(n) {
+		return ""
+	}
+	text := n.GetToken().Value
+	for _, f := range fields(t) {
+		switch to := reflect.New(t.FieldByIndex(f.index).Type).Interface().(type) {
+		case *feed.Path, *feed.URL:
+			if text != "" && to.(encoding.TextUnmarshaler).UnmarshalText([]byte(text)) == nil {
+				return fmt.Sprintf("{%s: %q}", f.name, text)
+			}
+		}
+	}
+	return ""
 }
 
 func isScalar(n ast.Node) bool {
@@ -487,6 +513,12 @@ func (d *decoder) slice(n ast.Node, v reflect.Value, path string) {
 	if key, ok := keyField(t); ok {
 		entries, _ := d.mapping(n, path)
 		for _, named := range entries {
+			_, null := named.value.(*ast.NullNode)
+			_, mapping := named.value.(*ast.MappingNode)
+			if !null && !mapping && slices.ContainsFunc(fields(t), func(f field) bool { return f.name == named.name }) {
+				d.failf(join(path, named.name), "a key of one of the %s: indent it further", path)
+				continue
+			}
 			e := element(t)
 			e.FieldByIndex(key.index).SetString(named.name)
 			d.decode(named.value, e, join(path, named.name))

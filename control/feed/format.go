@@ -151,12 +151,16 @@ func newReader(f Format) (*reader, error) {
 	}
 	kinds := func(kinds ...Kind) bool { return slices.Contains(kinds, f.Kind) }
 	switch {
-	case kinds(CSV) != (f.Column != ""):
-		return nil, errors.New("a column goes with format csv, which needs one")
+	case kinds(CSV) && f.Column == "":
+		return nil, errors.New("format csv needs the column of the addresses, by name or number, as in {kind: csv, column: ip}")
+	case !kinds(CSV) && f.Column != "":
+		return nil, errors.New("a column goes with format csv only")
 	case !kinds(CSV) && (f.LastColumn != "" || f.Separator != 0):
 		return nil, errors.New("a last column and a separator go with format csv only")
-	case kinds(JSON, JSONLines) != (f.Path != ""):
-		return nil, errors.New("a path goes with formats json and jsonl, which need one")
+	case kinds(JSON, JSONLines) && f.Path == "":
+		return nil, fmt.Errorf(`format %v needs the path of the addresses, as in {kind: %[1]v, path: ".data[].ip"}`, f.Kind)
+	case !kinds(JSON, JSONLines) && f.Path != "":
+		return nil, errors.New("a path goes with formats json and jsonl only")
 	case !kinds(NFTables, IPSet) && len(f.Sets) > 0:
 		return nil, errors.New("sets go with formats nftables and ipset only")
 	}

@@ -341,10 +341,10 @@ func TestRealFeeds(t *testing.T) {
 
 func TestFormatMistakes(t *testing.T) {
 	for reason, f := range map[string]Format{
-		"format csv, which needs one":             {Kind: CSV},
+		"format csv needs the column":             {Kind: CSV},
 		"a column goes with":                      {Column: "1"},
 		"a last column and a separator":           {Kind: JSON, Path: ".", LastColumn: "1"},
-		"formats json and jsonl, which need one":  {Kind: JSONLines},
+		"needs the path":                          {Kind: JSONLines},
 		"a path goes with":                        {Kind: Spamhaus, Path: "."},
 		"sets go with":                            {Sets: []string{"x"}},
 		"unknown format number":                   {Kind: 99},
@@ -391,11 +391,11 @@ func TestParseFormat(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                         "unknown format",
 		"xml":                      `unknown format "xml": want plain, csv,`,
-		"csv":                      "a column goes with format csv",
+		"csv":                      "format csv needs the column",
 		"csv,2":                    `unknown option "2"`,
 		"csv,colum=2":              `unknown option "colum": want column`,
 		"csv,column=2,separator=":  "want one character",
-		"plain,column=2":           "a column goes with format csv",
+		"plain,column=2":           "a column goes with format csv only",
 		"json,path=x":              "want something like",
 		"nftables,sets=a,column=1": "a column goes with",
 	} {

@@ -33,6 +33,9 @@ func (p *FailsafePort) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseUint(number, 10, 16)
 	proto, known := key.ProtoNumber(name)
 	if err != nil || !known || proto != 6 && proto != 17 && proto != 132 {
+		if n, err := strconv.ParseUint(string(text), 10, 16); err == nil {
+			return fmt.Errorf("port %q without its protocol: did you mean tcp/%d?", text, n)
+		}
 		return fmt.Errorf("invalid port %q: want tcp, udp or sctp and a number, as in tcp/22 or 22/tcp", text)
 	}
 	*p = FailsafePort{Proto: proto, Port: uint16(n)}
