@@ -24,7 +24,7 @@ func setMonitor(t *testing.T, d *running, on bool, during time.Duration) api.Mon
 	return m
 }
 
-func monitored(d *Daemon) uint64 { return left(d, "monitored", false) }
+func monitored(d *Daemon) uint64 { return left(d, verdict.WouldBlock.String(), false) }
 
 // Everything passes at once: also after a reload, and on an interface
 // that comes back. Lists that change meanwhile are active when it is off again.
