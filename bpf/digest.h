@@ -28,15 +28,16 @@
 #include "packet.h"
 #include "stats.h"
 #include "tracker.h"
+#include "universal.h"
 
 /* The bit of cpu_row's banks that is the active bank of digests, behind those of trackers. */
 #define DIGEST_BANK MAX_TRACKERS
 
 /* Constants of the program. */
 struct digests {
-	__u64 seed;  /* of the digests, secret */
-	__u32 lines; /* of the filter in a bank; 0: nothing is recorded */
-	__u32 bits;  /* that a packet sets in its line */
+	struct secret secret; /* of the digests' hash */
+	__u32 lines;	      /* of the filter in a bank; 0: nothing is recorded */
+	__u32 bits;	      /* that a packet sets in its line */
 };
 
 volatile const struct digests digest_config = {};
@@ -75,7 +76,7 @@ struct digest_bank {
 
 /* The control plane's record of what uses this memory. */
 struct digest_state {
-	__u64 seed;
+	__u8 seed[32];	/* of the secret */
 	__u64 identity; /* of what is recorded here */
 };
 
@@ -169,10 +170,10 @@ static __always_inline void record_digest(struct xdp_md *ctx, struct cpu_row *ro
 	}
 	if (*ip >> 4 == 4 && invariant_v4(&c, &inv)) {
 		s->ttl = ip[8];
-		s->digest = xxh64_28(digest_config.seed, inv.w[0], inv.w[1], inv.w[2], inv.w[3]);
+		s->digest = universal(&digest_config.secret, inv.w, INVARIANT_V4);
 	} else if (*ip >> 4 == 6 && invariant_v6(&c, &inv)) {
 		s->ttl = ip[7];
-		s->digest = xxh64_60(digest_config.seed, inv.w);
+		s->digest = universal(&digest_config.secret, inv.w, INVARIANT_V6);
 	} else {
 		b->skipped += 1;
 		return;

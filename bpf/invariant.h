@@ -5,7 +5,7 @@
  * layout.
  *
  * It is not serialised byte by byte, but built in registers from the little-endian
- * words that XXH64 and SipHash read, for the reason that hash.h gives.
+ * words that the hashes read, for the reason that universal.h gives.
  */
 #ifndef WEIR_INVARIANT_H
 #define WEIR_INVARIANT_H

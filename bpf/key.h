@@ -4,7 +4,7 @@
  * package filter/key, which documents the serialised layout.
  *
  * Keys are not serialised byte by byte, but built in registers from the words that
- * XXH64 would read.
+ * the hash reads.
  */
 #ifndef WEIR_KEY_H
 #define WEIR_KEY_H
@@ -15,9 +15,10 @@
 
 #include "hash.h"
 #include "packet.h"
+#include "universal.h"
 
-/* The seed of the hash of listed keys: secret, drawn anew for each generation. */
-volatile const __u64 hash_seed = 0;
+/* Of the hash of listed keys, drawn anew for each generation. */
+volatile const struct secret key_secret = {};
 
 /* The first byte of a key, package key's Fields. */
 #define FIELD_V6       1
@@ -30,7 +31,7 @@ volatile const __u64 hash_seed = 0;
  * its key. Masks of addresses and ports are in network order.
  */
 struct shape {
-	__u32 head; /* key bytes 0 … 3 as XXH64 reads them: fields, bits, bits, 0 */
+	__u32 head; /* key bytes 0 … 3 as the hash reads them: fields, bits, bits, 0 */
 	__u32 gate; /* one of GATE_*: when the shape is probed */
 	__u32 src_mask[4];
 	__u32 dst_mask[4];
@@ -40,7 +41,7 @@ struct shape {
 
 _Static_assert(sizeof(struct shape) == 48, "struct shape is shared with Go");
 
-/* A word of the packet as XXH64 reads it, which is little-endian. */
+/* A word of the packet as the hash reads it, which is little-endian. */
 static __always_inline __u32 le32(__u32 raw)
 {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -55,14 +56,14 @@ static __always_inline __u64 pair(__u32 low, __u32 high)
 	return (__u64)le32(high) << 32 | le32(low);
 }
 
-/* head is not from the packet, but already in the order of XXH64. */
+/* head is not from the packet, but already little-endian. */
 static __always_inline __u64 pair_head(__u32 head, __u32 high)
 {
 	return (__u64)le32(high) << 32 | head;
 }
 
 /*
- * The words of a packet's key under a shape, as XXH64 reads them. Stored one after
+ * The words of a packet's key under a shape, as the hash reads them. Stored one after
  * the other, they are the serialised key.
  */
 #define KEY_WORDS 5
@@ -140,25 +141,27 @@ static __always_inline struct key key_of(enum key_form form, const volatile stru
 	}
 }
 
-static __always_inline __u64 key_hash(enum key_form form, struct key k, __u64 seed)
+static __always_inline __u64 key_hash(enum key_form form, struct key k,
+				      const volatile struct secret *secret)
 {
 	switch (form) {
 	case KEY_V4:
-		return xxh64_8(seed, k.w[0]);
+		return universal(secret, k.w, 8);
 	case KEY_V4_FLOW:
-		return xxh64_16(seed, k.w[0], k.w[1]);
+		return universal(secret, k.w, 16);
 	case KEY_V6:
-		return xxh64_20(seed, k.w[0], k.w[1], k.w[2]);
+		return universal(secret, k.w, 20);
 	default:
-		return xxh64_40(seed, k.w[0], k.w[1], k.w[2], k.w[3], k.w[4]);
+		return universal(secret, k.w, 40);
 	}
 }
 
 /* The hash of the packet's key under a shape. */
 static __always_inline __u64 packet_hash(enum key_form form, const volatile struct shape *s,
-					 const struct packet *p, __u64 seed)
+					 const struct packet *p,
+					 const volatile struct secret *secret)
 {
-	return key_hash(form, key_of(form, s, p), seed);
+	return key_hash(form, key_of(form, s, p), secret);
 }
 
 #endif

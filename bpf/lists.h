@@ -80,7 +80,7 @@ __noinline int called_match_block(void)
 
 	if (!row)
 		return LIST_NONE;
-	set_match(&block, maps, &row->packet, hash_seed);
+	set_match(&block, maps, &row->packet, &key_secret);
 	return row->packet.list;
 }
 
@@ -95,7 +95,7 @@ static __always_inline int match_block(struct packet *p)
 
 	if (set_shapes(&block) > FEW_SHAPES)
 		return called_match_block();
-	set_match(&block, maps, p, hash_seed);
+	set_match(&block, maps, p, &key_secret);
 	return p->list;
 }
 
@@ -107,7 +107,7 @@ __noinline int match_allow(void)
 
 	if (!row)
 		return LIST_NONE;
-	set_match(&allow, maps, &row->packet, hash_seed);
+	set_match(&allow, maps, &row->packet, &key_secret);
 	return row->packet.list;
 }
 

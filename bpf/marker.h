@@ -36,9 +36,9 @@ static __always_inline int mark4_test(void *map, __u32 base, __be32 addr)
 }
 
 static __always_inline int mark6_test(void *map, __u32 lines, const volatile struct shape *s,
-				      const struct packet *p, __u64 seed)
+				      const struct packet *p, const volatile struct secret *secret)
 {
-	__u64 h = packet_hash(KEY_V6, s, p, seed);
+	__u64 h = packet_hash(KEY_V6, s, p, secret);
 	struct line *l = line_at(map, lines, h);
 
 	return l && line_test(l, h, LINE_BITS_MAX);

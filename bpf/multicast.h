@@ -71,20 +71,23 @@ struct {
 	__type(value, struct bpf_devmap_val);
 } multicast_devices SEC(".maps");
 
-/* The heads of keys dst/32 and dst/128, as XXH64 reads them. */
+/* The heads of keys dst/32 and dst/128, as the hash reads them. */
 #define HEAD_GROUP4 (32 << 16)
 #define HEAD_GROUP6 (FIELD_V6 | 128 << 16)
 
 static __always_inline __u64 hash_group4(const struct iphdr *ip)
 {
-	return xxh64_8(hash_seed, pair_head(HEAD_GROUP4, ip->daddr));
+	struct key k = {{pair_head(HEAD_GROUP4, ip->daddr)}};
+
+	return key_hash(KEY_V4, k, &key_secret);
 }
 
 static __always_inline __u64 hash_group6(const struct ipv6hdr *ip)
 {
 	const __u32 *a = ip->daddr.in6_u.u6_addr32;
+	struct key k = {{pair_head(HEAD_GROUP6, a[0]), pair(a[1], a[2]), le32(a[3])}};
 
-	return xxh64_20(hash_seed, pair_head(HEAD_GROUP6, a[0]), pair(a[1], a[2]), le32(a[3]));
+	return key_hash(KEY_V6, k, &key_secret);
 }
 
 static __always_inline int multicast_line_test(__u32 filter, __u64 h, __u32 bits)

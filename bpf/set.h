@@ -91,8 +91,8 @@ static __always_inline __u32 set_shapes(const volatile struct key_set *s)
  * iteration, since the verifier walks half as much again with a copy on the stack.
  */
 static __always_inline int probe_shapes(const volatile struct key_set *s, struct set_maps maps,
-					struct packet *p, __u64 seed, enum key_form form,
-					const volatile struct shape *shapes,
+					struct packet *p, const volatile struct secret *secret,
+					enum key_form form, const volatile struct shape *shapes,
 					const volatile __u32 *n)
 {
 	for (int i = 0; i < MAX_SHAPES && i < *n; i++) {
@@ -101,7 +101,7 @@ static __always_inline int probe_shapes(const volatile struct key_set *s, struct
 			continue;
 		if (is_flow(form) && shapes[i].ports_mask && !p->has_ports)
 			continue;
-		if (set_probe(s, maps, p, packet_hash(form, &shapes[i], p, seed)))
+		if (set_probe(s, maps, p, packet_hash(form, &shapes[i], p, secret)))
 			return 1;
 	}
 	return 0;
@@ -121,15 +121,16 @@ static __always_inline __u32 open_gates_v4(const volatile struct key_set *s, str
 }
 
 static __always_inline __u32 open_gates_v6(const volatile struct key_set *s, struct set_maps maps,
-					   const struct packet *p, __u64 seed)
+					   const struct packet *p,
+					   const volatile struct secret *secret)
 {
 	__u32 open = GATE_ALWAYS;
 
 	if (s->gates_v6 & GATE_SRC &&
-	    mark6_test(maps.marks6, s->marks6_lines, &s->mark6_src, p, seed))
+	    mark6_test(maps.marks6, s->marks6_lines, &s->mark6_src, p, secret))
 		open |= GATE_SRC;
 	if (s->gates_v6 & GATE_DST &&
-	    mark6_test(maps.marks6, s->marks6_lines, &s->mark6_dst, p, seed))
+	    mark6_test(maps.marks6, s->marks6_lines, &s->mark6_dst, p, secret))
 		open |= GATE_DST;
 	return open;
 }
@@ -139,7 +140,7 @@ static __always_inline __u32 open_gates_v6(const volatile struct key_set *s, str
  * LIST_NONE.
  */
 static __always_inline void set_match(const volatile struct key_set *s, struct set_maps maps,
-				      struct packet *p, __u64 seed)
+				      struct packet *p, const volatile struct secret *secret)
 {
 	p->list = LIST_NONE;
 	if (!s->lines)
@@ -151,17 +152,17 @@ static __always_inline void set_match(const volatile struct key_set *s, struct s
 			return;
 		p->open = open;
 		barrier();
-		if (!probe_shapes(s, maps, p, seed, KEY_V4, s->v4, &s->n_v4))
-			probe_shapes(s, maps, p, seed, KEY_V4_FLOW, s->v4_flow, &s->n_v4_flow);
+		if (!probe_shapes(s, maps, p, secret, KEY_V4, s->v4, &s->n_v4))
+			probe_shapes(s, maps, p, secret, KEY_V4_FLOW, s->v4_flow, &s->n_v4_flow);
 	} else if (p->family == 6) {
-		__u32 open = open_gates_v6(s, maps, p, seed);
+		__u32 open = open_gates_v6(s, maps, p, secret);
 
 		if (!(s->gates_v6 & open))
 			return;
 		p->open = open;
 		barrier();
-		if (!probe_shapes(s, maps, p, seed, KEY_V6, s->v6, &s->n_v6))
-			probe_shapes(s, maps, p, seed, KEY_V6_FLOW, s->v6_flow, &s->n_v6_flow);
+		if (!probe_shapes(s, maps, p, secret, KEY_V6, s->v6, &s->n_v6))
+			probe_shapes(s, maps, p, secret, KEY_V6_FLOW, s->v6_flow, &s->n_v6_flow);
 	}
 	barrier();
 }

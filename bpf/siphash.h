@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * SipHash-2-4 (Aumasson and Bernstein, 2012), a message authentication code: unlike
- * XXH64, seeing hashes does not help to forge one. The twin of filter/icarus's.
+ * SipHash-2-4 (Aumasson and Bernstein, 2012), a message authentication code: unlike the
+ * hash in universal.h, seeing hashes does not help to forge one. The twin of
+ * filter/icarus's.
  */
 #ifndef WEIR_SIPHASH_H
 #define WEIR_SIPHASH_H

@@ -29,16 +29,16 @@
 
 /* The unit, keys and memory of a tracker: constants of the program. */
 struct tracker {
-	__u64 seed;	    /* of its key hash, secret */
-	__u32 lines;	    /* of the sketch in a bank, an even number; 0: no such tracker */
-	__u32 buckets;	    /* of the flow memory in a bank */
-	__u32 first;	    /* its head among the lines of a bank; the sketch follows */
-	__u32 first_bucket; /* among the flow buckets of a bank */
-	__u8 by_bytes;	    /* the unit: bytes, not packets */
-	__u8 tuple;	    /* keys have the tuple form, not that of one address */
-	__u8 punishes;	    /* its flows may have penalties */
-	__u8 unexempt;	    /* counts only packets that the lists are asked for */
-	__u8 dropped;	    /* counts dropped packets, by their cause too: see drop_cause() */
+	struct secret secret; /* of its key hash */
+	__u32 lines;	      /* of the sketch in a bank, an even number; 0: no such tracker */
+	__u32 buckets;	      /* of the flow memory in a bank */
+	__u32 first;	      /* its head among the lines of a bank; the sketch follows */
+	__u32 first_bucket;   /* among the flow buckets of a bank */
+	__u8 by_bytes;	      /* the unit: bytes, not packets */
+	__u8 tuple;	      /* keys have the tuple form, not that of one address */
+	__u8 punishes;	      /* its flows may have penalties */
+	__u8 unexempt;	      /* counts only packets that the lists are asked for */
+	__u8 dropped;	      /* counts dropped packets, by their cause too: see drop_cause() */
 	__u8 pad[3];
 	struct shape v4;
 	struct shape v6;
@@ -84,7 +84,7 @@ struct flow_bucket {
 
 /* The control plane's record of what uses this memory. */
 struct tracker_state {
-	__u64 seed;	/* the trackers' seeds derive from it */
+	__u8 seed[32];	/* the trackers' secrets derive from it */
 	__u64 identity; /* of the trackers that count here */
 };
 
@@ -171,11 +171,11 @@ static __always_inline __u64 tracker_hash(const volatile struct tracker *t, cons
 	__u64 h;
 
 	if (p->family == 4)
-		h = t->tuple ? packet_hash(KEY_V4_FLOW, &t->v4, p, t->seed)
-			     : packet_hash(KEY_V4, &t->v4, p, t->seed);
+		h = t->tuple ? packet_hash(KEY_V4_FLOW, &t->v4, p, &t->secret)
+			     : packet_hash(KEY_V4, &t->v4, p, &t->secret);
 	else
-		h = t->tuple ? packet_hash(KEY_V6_FLOW, &t->v6, p, t->seed)
-			     : packet_hash(KEY_V6, &t->v6, p, t->seed);
+		h = t->tuple ? packet_hash(KEY_V6_FLOW, &t->v6, p, &t->secret)
+			     : packet_hash(KEY_V6, &t->v6, p, &t->secret);
 	if (t->dropped)
 		h ^= drop_cause(p) * 0x9E3779B97F4A7C15ULL;
 	return h + !h; /* 0 is an empty slot */

@@ -3,8 +3,9 @@
  * A hash whose collisions are bounded for any two keys that were chosen without its
  * secret. The twin of filter/hash's Secret, which states the bound and derives it.
  *
- * Keys arrive as in hash.h: as little-endian words, the upper half of the last one 0
- * where the length is no multiple of 8.
+ * Keys arrive in registers, as little-endian words, the upper half of the last one 0
+ * where the length is no multiple of 8: a key built in memory with 4-byte stores and
+ * read back with 8-byte loads would stall store forwarding on every packet.
  */
 #ifndef WEIR_UNIVERSAL_H
 #define WEIR_UNIVERSAL_H
@@ -37,7 +38,7 @@ static __always_inline __u64 universal(const volatile struct secret *s, const __
 		c = s->pairs[i + 1][1];
 		m2 += (a + x) * (c + y);
 	}
-	return xxh_avalanche(m1 >> 32 << 32 | m2 >> 32);
+	return xxh_avalanche(m1 ^ m2 >> 32);
 }
 
 #endif

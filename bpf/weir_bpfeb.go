@@ -47,15 +47,15 @@ type WeirDigestBank struct {
 
 type WeirDigestState struct {
 	_        structs.HostLayout
-	Seed     uint64
+	Seed     [32]uint8
 	Identity uint64
 }
 
 type WeirDigests struct {
-	_     structs.HostLayout
-	Seed  uint64
-	Lines uint32
-	Bits  uint32
+	_      structs.HostLayout
+	Secret WeirSecret
+	Lines  uint32
+	Bits   uint32
 }
 
 type WeirEvent struct {
@@ -259,6 +259,12 @@ type WeirSampling struct {
 	_     [4]byte
 }
 
+type WeirSecret struct {
+	_       structs.HostLayout
+	Pairs   [9][2]uint64
+	Offsets [16][2]uint64
+}
+
 type WeirShape struct {
 	_         structs.HostLayout
 	Head      uint32
@@ -285,7 +291,7 @@ type WeirSighting struct {
 
 type WeirTracker struct {
 	_           structs.HostLayout
-	Seed        uint64
+	Secret      WeirSecret
 	Lines       uint32
 	Buckets     uint32
 	First       uint32
@@ -313,7 +319,7 @@ type WeirTrackerHead struct {
 
 type WeirTrackerState struct {
 	_        structs.HostLayout
-	Seed     uint64
+	Seed     [32]uint8
 	Identity uint64
 }
 
@@ -360,7 +366,7 @@ const (
 	WeirVarEventType        = "event_type"
 	WeirVarFailsafeConfig   = "failsafe_config"
 	WeirVarFrags            = "frags"
-	WeirVarHashSeed         = "hash_seed"
+	WeirVarKeySecret        = "key_secret"
 	WeirVarListStride       = "list_stride"
 	WeirVarLoopEdge         = "loop_edge"
 	WeirVarLoopNode         = "loop_node"
@@ -466,7 +472,7 @@ type WeirVariableSpecs struct {
 	EventType      *ebpf.VariableSpec `ebpf:"event_type"`
 	FailsafeConfig *ebpf.VariableSpec `ebpf:"failsafe_config"`
 	Frags          *ebpf.VariableSpec `ebpf:"frags"`
-	HashSeed       *ebpf.VariableSpec `ebpf:"hash_seed"`
+	KeySecret      *ebpf.VariableSpec `ebpf:"key_secret"`
 	ListStride     *ebpf.VariableSpec `ebpf:"list_stride"`
 	LoopEdge       *ebpf.VariableSpec `ebpf:"loop_edge"`
 	LoopNode       *ebpf.VariableSpec `ebpf:"loop_node"`
@@ -573,7 +579,7 @@ type WeirVariables struct {
 	EventType      *ebpf.Variable `ebpf:"event_type"`
 	FailsafeConfig *ebpf.Variable `ebpf:"failsafe_config"`
 	Frags          *ebpf.Variable `ebpf:"frags"`
-	HashSeed       *ebpf.Variable `ebpf:"hash_seed"`
+	KeySecret      *ebpf.Variable `ebpf:"key_secret"`
 	ListStride     *ebpf.Variable `ebpf:"list_stride"`
 	LoopEdge       *ebpf.Variable `ebpf:"loop_edge"`
 	LoopNode       *ebpf.Variable `ebpf:"loop_node"`

@@ -7,7 +7,8 @@
 // kernel memory as well as on the heap; the control plane builds and reads the
 // kernel's maps with them.
 //
-//   - [weir/filter/hash]: XXH64 and what is derived from it (bpf/hash.h).
+//   - [weir/filter/hash]: a keyed hash with a bound on collisions, XXH64, and what is
+//     derived from their 64 bits (bpf/universal.h, bpf/hash.h).
 //   - [weir/filter/packet]: the parser (bpf/parse.h).
 //   - [weir/filter/key]: shapes and keys for tuple space search. Srinivasan,
 //     Suri and Varghese, "Packet classification using tuple space search",

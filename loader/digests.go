@@ -34,11 +34,6 @@ const (
 	LoopFalls = 2
 )
 
-const (
-	digestSeedWord     = int(unsafe.Offsetof(bpf.WeirDigestState{}.Seed)) / 8
-	digestIdentityWord = int(unsafe.Offsetof(bpf.WeirDigestState{}.Identity)) / 8
-)
-
 func (c *Config) validateDigests() error {
 	d := &c.Digests
 	if d.Lines > maxEntries || d.Lines > 0 && (d.Bits < 1 || d.Bits > maxBits) {
@@ -48,17 +43,22 @@ func (c *Config) validateDigests() error {
 }
 
 // digestLayout is the version of how digests are recorded.
-const digestLayout = "one line, bits in consecutive words, sixteen gathered"
+const digestLayout = "multilinear hash, one line, bits in consecutive words, sixteen gathered"
 
 // digestIdentity identifies what may be recorded in the same memory.
 func (c *Config) digestIdentity() uint64 {
 	h := fnv.New64a()
-	fmt.Fprint(h, digestLayout, c.Digests.Seed, c.Digests.Lines, c.Digests.Bits, c.DigestSlice)
+	fmt.Fprint(h, digestLayout, c.DigestSeed, c.Digests.Lines, c.Digests.Bits, c.DigestSlice)
 	return h.Sum64() | 1 // 0 is that of none
 }
 
 // recorded returns the identity of the digests in the memory, 0 for none.
-func (k pinnedMaps) recorded() uint64 { return k[bpf.WeirMapDigestNow].words[digestIdentityWord] }
+func (k pinnedMaps) recorded() uint64 { return k.digests().Identity }
+
+// digests returns the record of what uses the memory of digests.
+func (k pinnedMaps) digests() *bpf.WeirDigestState {
+	return &entriesOf[bpf.WeirDigestState](k[bpf.WeirMapDigestNow])[0]
+}
 
 // newDigests returns empty memory for the configuration's digests.
 func newDigests(cfg *Config, cpus int) (pinnedMaps, error) {
@@ -71,15 +71,15 @@ func newDigests(cfg *Config, cpus int) (pinnedMaps, error) {
 	if err != nil {
 		return nil, fmt.Errorf("digests: %w", err)
 	}
-	now := k[bpf.WeirMapDigestNow].words
-	now[digestSeedWord], now[digestIdentityWord] = cfg.Digests.Seed, cfg.digestIdentity()
+	now := k.digests()
+	now.Seed, now.Identity = cfg.DigestSeed, cfg.digestIdentity()
 	return k, nil
 }
 
-// DigestSeed returns the seed of the digests in these stats, 0 if there are none.
+// DigestSeed returns the seed of the digests in these stats, zero if there are none.
 // A generation with this seed and the same geometry continues them.
-func (s *Stats) DigestSeed() (seed uint64) {
-	s.read(func(k pinnedMaps) { seed = k[bpf.WeirMapDigestNow].words[digestSeedWord] })
+func (s *Stats) DigestSeed() (seed Seed) {
+	s.read(func(k pinnedMaps) { seed = k.digests().Seed })
 	return seed
 }
 
@@ -87,7 +87,7 @@ func (s *Stats) DigestSeed() (seed uint64) {
 // and writes at the same time.
 type DigestMemory struct {
 	CPUs int
-	Seed uint64 // of the digests
+	Seed Seed // of the digests
 
 	rows, lines []uint64
 	bankWords   int
@@ -110,7 +110,7 @@ func (g *Generation) OpenDigests(s *Stats) (*DigestMemory, error) {
 	}
 	return &DigestMemory{
 		CPUs:      s.cpus,
-		Seed:      g.config.Digests.Seed,
+		Seed:      g.config.DigestSeed,
 		rows:      shared[bpf.WeirMapReasonStats].words,
 		lines:     shared[bpf.WeirMapDigestLines].words,
 		bankWords: int(g.config.Digests.Lines) * lineWords,

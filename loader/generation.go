@@ -98,7 +98,7 @@ func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
 		bpf.WeirVarBankBuckets:    bankBuckets,
 		bpf.WeirVarPenaltyBuckets: uint32(PenaltyBuckets),
 		bpf.WeirVarDigestConfig:   &cfg.Digests,
-		bpf.WeirVarHashSeed:       cfg.Seed,
+		bpf.WeirVarKeySecret:      &cfg.Secret,
 		bpf.WeirVarLoopNode:       cfg.Loop.constants(),
 		bpf.WeirVarMulticast:      &cfg.Multicast,
 		bpf.WeirVarBlock:          &cfg.Block,

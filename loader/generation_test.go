@@ -50,7 +50,7 @@ func largest() KeySet {
 const maxVerified = 600_000
 
 func TestLoad(t *testing.T) {
-	full := Config{Seed: 1, Block: largest(), Allow: largest(), DropMalformed: true, Lists: 65535}
+	full := Config{Block: largest(), Allow: largest(), DropMalformed: true, Lists: 65535}
 	full.Failsafe = Failsafe{N_ports: 8, N_v4: 8, N_v6: 8}
 	for i := range full.Failsafe.V4 {
 		// Masks of 0 would match every packet, and the verifier would know.
@@ -62,7 +62,7 @@ func TestLoad(t *testing.T) {
 	weighed.Block.HotBuckets = 1 << 15
 	for i := range MaxTrackers {
 		weighed.Trackers = append(weighed.Trackers, Tracker{
-			Seed: uint64(i), Lines: 4096, Buckets: 1024, ByBytes: uint8(i % 2), Tuple: uint8(i / 2), Punishes: 1,
+			Lines: 4096, Buckets: 1024, ByBytes: uint8(i % 2), Tuple: uint8(i / 2), Punishes: 1,
 		})
 	}
 	looking := weighed
@@ -77,7 +77,7 @@ func TestLoad(t *testing.T) {
 	all := weighed
 	all.Loop = Loop{Mask: make([]byte, 32), Confirm: 2, Edges: true}
 	all.Loop.Mask[0] = 1
-	all.Digests = Digests{Seed: 1, Lines: 1000, Bits: 4}
+	all.Digests = Digests{Lines: 1000, Bits: 4}
 	if haveBroadcast() == nil {
 		all.Multicast = Multicast{Ports: 3, Lines: 71, First: 5, Rest: 6}
 	}

@@ -34,6 +34,12 @@ import (
 // program. A set without lines is empty.
 type KeySet = bpf.WeirKeySet
 
+// Secret selects a hash function of keys, trackers or digests.
+type Secret = bpf.WeirSecret
+
+// Seed is what secrets derive from, zero where there is none.
+type Seed = [32]uint8
+
 // Shape is one of a set's shapes, expanded into masks.
 type Shape = bpf.WeirShape
 
@@ -47,7 +53,7 @@ type Counter struct {
 
 // Config is what a generation is specialised to.
 type Config struct {
-	Seed          uint64 // of the key hash; secret, a new one for each generation
+	Secret        Secret // of the key hash, a new one for each generation
 	Block         KeySet
 	Allow         KeySet
 	Failsafe      Failsafe
@@ -57,12 +63,13 @@ type Config struct {
 	Lists         int  // highest list number in the tables; lists are numbered from 1
 
 	Trackers    []Tracker // of heavy hitters, at most MaxTrackers
-	TrackerSeed uint64    // the trackers' seeds derive from it; stored with their counts
+	TrackerSeed Seed      // the trackers' secrets derive from it; stored with their counts
 
 	Loop      Loop      // loop detection; off without a mask
 	Multicast Multicast // forwarding to groups
 
-	Digests     Digests       // of the packets that pass; their seed is stored with them
+	Digests     Digests       // of the packets that pass
+	DigestSeed  Seed          // their secret derives from it; stored with them
 	DigestSlice time.Duration // length of a slice of time; slices in memory are numbered by it
 }
 

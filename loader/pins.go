@@ -29,7 +29,7 @@ import (
 //
 // Such a directory appears complete or not at all. Readers lock the directory of
 // pins shared, writers exclusively. Only its owner may read it, because the program
-// reveals the secret seed.
+// and the maps reveal secrets.
 type Pins string
 
 // DefaultPins is the default directory of pins.

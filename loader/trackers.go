@@ -32,13 +32,11 @@ const (
 const PenaltyBuckets = 1024
 
 const (
-	lineWords    = int(unsafe.Sizeof(bpf.WeirLine{})) / 8
-	bucketWords  = int(unsafe.Sizeof(bpf.WeirFlowBucket{})) / 8
-	banks        = 2
-	banksWord    = int(unsafe.Offsetof(bpf.WeirCpuRow{}.Banks)) / 8
-	penaltyWord  = int(unsafe.Offsetof(bpf.WeirCpuRow{}.Penalties)) / 8
-	seedWord     = int(unsafe.Offsetof(bpf.WeirTrackerState{}.Seed)) / 8
-	identityWord = int(unsafe.Offsetof(bpf.WeirTrackerState{}.Identity)) / 8
+	lineWords   = int(unsafe.Sizeof(bpf.WeirLine{})) / 8
+	bucketWords = int(unsafe.Sizeof(bpf.WeirFlowBucket{})) / 8
+	banks       = 2
+	banksWord   = int(unsafe.Offsetof(bpf.WeirCpuRow{}.Banks)) / 8
+	penaltyWord = int(unsafe.Offsetof(bpf.WeirCpuRow{}.Penalties)) / 8
 )
 
 func (c *Config) validateTrackers() error {
@@ -89,7 +87,7 @@ func (c *Config) layTrackers() (laid [MaxTrackers + 1]Tracker, lines, buckets ui
 
 // trackerLayout is the version of how trackers count in their memory: a program
 // that counts differently must not continue there.
-const trackerLayout = "two lines, one hash"
+const trackerLayout = "two lines, one multilinear hash"
 
 // trackerIdentity identifies what may count in the same memory.
 func (c *Config) trackerIdentity() uint64 {
@@ -102,7 +100,12 @@ func (c *Config) trackerIdentity() uint64 {
 }
 
 // identity returns that of the trackers in the memory, 0 for none.
-func (k pinnedMaps) identity() uint64 { return k[bpf.WeirMapTrackerNow].words[identityWord] }
+func (k pinnedMaps) identity() uint64 { return k.trackers().Identity }
+
+// trackers returns the record of what uses the memory of trackers.
+func (k pinnedMaps) trackers() *bpf.WeirTrackerState {
+	return &entriesOf[bpf.WeirTrackerState](k[bpf.WeirMapTrackerNow])[0]
+}
 
 // newTrackers returns empty memory for the configuration's trackers and their
 // penalties.
@@ -117,16 +120,16 @@ func newTrackers(cfg *Config, cpus int) (pinnedMaps, error) {
 	if err != nil {
 		return nil, fmt.Errorf("trackers: %w", err)
 	}
-	now := k[bpf.WeirMapTrackerNow].words
-	now[seedWord], now[identityWord] = cfg.TrackerSeed, cfg.trackerIdentity()
+	now := k.trackers()
+	now.Seed, now.Identity = cfg.TrackerSeed, cfg.trackerIdentity()
 	return k, nil
 }
 
-// TrackerSeed returns the seed from which the seeds of the trackers in these stats
-// derive, 0 if there are none. A generation with this seed and the same trackers
+// TrackerSeed returns the seed from which the secrets of the trackers in these stats
+// derive, zero if there are none. A generation with this seed and the same trackers
 // continues them.
-func (s *Stats) TrackerSeed() (seed uint64) {
-	s.read(func(k pinnedMaps) { seed = k[bpf.WeirMapTrackerNow].words[seedWord] })
+func (s *Stats) TrackerSeed() (seed Seed) {
+	s.read(func(k pinnedMaps) { seed = k.trackers().Seed })
 	return seed
 }
 

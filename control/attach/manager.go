@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/control/engine"
+	"weir/filter/hash"
 	"weir/loader"
 )
 
@@ -51,8 +52,8 @@ func NewManager(c Config) *Manager { return &Manager{Config: c, hotplug: newHotp
 
 // Inherited is what programs that filter already pass on to their successors.
 type Inherited struct {
-	Programs                int    // that filter
-	TrackerSeed, DigestSeed uint64 // 0: there is none
+	Programs                int       // that filter
+	TrackerSeed, DigestSeed hash.Seed // zero: there is none
 }
 
 // Find looks for programs that filter on targets already. It fails where a
@@ -74,10 +75,10 @@ func (m *Manager) Find(targets []Target) (Inherited, error) {
 		}
 		if p.Attachment != nil {
 			all.Programs++
-			if all.TrackerSeed == 0 {
+			if all.TrackerSeed == (hash.Seed{}) {
 				all.TrackerSeed = p.Stats().TrackerSeed()
 			}
-			if all.DigestSeed == 0 {
+			if all.DigestSeed == (hash.Seed{}) {
 				all.DigestSeed = p.Stats().DigestSeed()
 			}
 		}

@@ -19,6 +19,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/observe/heavy"
+	"weir/filter/hash"
 	"weir/filter/icarus"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -320,7 +321,7 @@ func TestRolloutUndone(t *testing.T) {
 		t.Fatal(err)
 	}
 	ec.Trackers = []engine.Tracker{spec.Tracker()} // its maps are to be pinned
-	ec.TrackerSeed = 1
+	ec.TrackerSeed = hash.Seed{1}
 	next, d := buildKernel(t, "10.0.0.1\n", ec, 1)
 	unpin(t, c.Pins, two.B)
 	if err := m.roll(t, next, d, targets, []string{one.B.Iface, two.B.Iface}); err == nil || !strings.Contains(err.Error(), "the old lists stay active: ") {

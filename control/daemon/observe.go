@@ -1,8 +1,6 @@
 package daemon
 
 import (
-	"crypto/rand"
-	"encoding/binary"
 	"log/slog"
 	"slices"
 	"time"
@@ -13,6 +11,7 @@ import (
 	"weir/control/observe/events"
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -22,7 +21,7 @@ import (
 // observers are what is observed of the traffic, and done about it: heavy
 // hitters, weights that are learned, digests, and loops.
 type observers struct {
-	trackerSeed, digestSeed uint64
+	trackerSeed, digestSeed hash.Seed
 	specs                   []heavy.Spec // those of the configuration, then that for learning
 	trackers                int          // of the configuration
 	heavy                   *heavy.Watcher
@@ -32,12 +31,6 @@ type observers struct {
 	loops     <-chan events.Event // packets found in a loop; nil: loops are not looked for
 	endLoops  func()
 	loopsSeen events.Loops
-}
-
-func newSeed() uint64 {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return binary.LittleEndian.Uint64(b[:]) | 1
 }
 
 // prepare makes what an engine has to know.
@@ -75,15 +68,15 @@ func succeed(current, next *digests.Recorder, e *engine.Generation) {
 // configure sets what an engine records, under seeds that stay as long as what is
 // recorded.
 func (o *observers) configure(p *Prepared, c *engine.Config) {
-	if o.trackerSeed == 0 {
-		o.trackerSeed = newSeed()
+	if o.trackerSeed == (hash.Seed{}) {
+		o.trackerSeed = hash.NewSeed()
 	}
 	c.TrackerSeed = o.trackerSeed
 	if o.recorder == nil {
 		return
 	}
-	if o.digestSeed == 0 {
-		o.digestSeed = newSeed()
+	if o.digestSeed == (hash.Seed{}) {
+		o.digestSeed = hash.NewSeed()
 	}
 	c.Digests, c.DigestSeed, c.DigestSlice = o.recorder.Geometry(), o.digestSeed, o.recorder.Slice
 }

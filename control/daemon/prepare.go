@@ -23,6 +23,7 @@ import (
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
 	"weir/control/quantity"
+	"weir/filter/hash"
 	"weir/filter/icarus"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -447,7 +448,7 @@ func (p *Prepared) engineConfig() engine.Config {
 // program in the kernel would.
 func (p *Prepared) Build() (*engine.Generation, error) {
 	c := p.engineConfig()
-	c.TrackerSeed = newSeed()
+	c.TrackerSeed = hash.NewSeed()
 	return engine.Reference(p.rules, c)
 }
 
@@ -455,7 +456,7 @@ func (p *Prepared) Build() (*engine.Generation, error) {
 // attached.
 func (p *Prepared) BuildKernel() (*engine.Generation, error) {
 	c := p.engineConfig()
-	c.TrackerSeed = newSeed()
+	c.TrackerSeed = hash.NewSeed()
 	return engine.Build(p.rules, c)
 }
 

@@ -296,7 +296,7 @@ func (s *stage) swap(ctx context.Context) error {
 		return err
 	}
 	s.report.SwapSeconds = time.Since(began).Seconds()
-	s.o.Say(fmt.Sprintf("read the lists again under a new secret seed, now %d entries, and exchanged the program in mid-traffic (%.2f s)",
+	s.o.Say(fmt.Sprintf("read the lists again under a new secret, now %d entries, and exchanged the program in mid-traffic (%.2f s)",
 		d.Entries, s.report.SwapSeconds))
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"weir/control/list"
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/prefix"
@@ -46,7 +47,7 @@ func (e *entries) plan() error {
 
 // compile plans the layout of the entries' set, and serialises their keys, at the
 // levels that were planned.
-func (e *entries) compile(mode membership.Mode, bitsPerKey float64, seed uint64) (compiled, error) {
+func (e *entries) compile(mode membership.Mode, bitsPerKey float64, secret *hash.Secret) (compiled, error) {
 	var c compiled
 	e.src4.compile(&c.columns)
 	e.dst4.compile(&c.columns)
@@ -63,7 +64,7 @@ func (e *entries) compile(mode membership.Mode, bitsPerKey float64, seed uint64)
 	census.MarkedSrc24, census.MarkedDst24 = src.Count(), dst.Count()
 
 	var err error
-	c.layout, err = membership.PlanLayout(census, mode, bitsPerKey, seed)
+	c.layout, err = membership.PlanLayout(census, mode, bitsPerKey, secret)
 	return c, err
 }
 

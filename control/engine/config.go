@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/sketch"
@@ -12,23 +13,28 @@ import (
 )
 
 // config returns the constants of the program.
-func config(block, allow *membership.Layout, seed uint64, c *Config, lists int) loader.Config {
+func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists int) loader.Config {
 	p := c.Policy
 	trackers := make([]loader.Tracker, len(c.Trackers))
 	for i, t := range c.Trackers {
 		trackers[i] = loader.Tracker{
-			Seed: t.Seed, Lines: t.Lines, Buckets: t.Buckets,
+			Secret: secret(t.Secret), Lines: t.Lines, Buckets: t.Buckets,
 			ByBytes: flag(t.Unit == sketch.Bytes), Tuple: flag(t.V4.Tuple()), Punishes: flag(t.Punishes),
 			Unexempt: flag(t.Unexempt), Dropped: flag(t.Dropped),
 			V4: shape(membership.GatedShape{Shape: t.V4}), V6: shape(membership.GatedShape{Shape: t.V6}),
 		}
 	}
+	digests := loader.Digests{Lines: c.Digests.Lines, Bits: uint32(c.Digests.Bits)}
+	if digests.Lines != 0 {
+		digests.Secret = secret(hash.NewSecret(c.DigestSeed))
+	}
 	return loader.Config{
 		Trackers:      trackers,
-		TrackerSeed:   c.TrackerSeed,
-		Digests:       loader.Digests{Seed: c.DigestSeed, Lines: c.Digests.Lines, Bits: uint32(c.Digests.Bits)},
+		TrackerSeed:   loader.Seed(c.TrackerSeed),
+		Digests:       digests,
+		DigestSeed:    loader.Seed(c.DigestSeed),
 		DigestSlice:   c.DigestSlice,
-		Seed:          seed,
+		Secret:        secret(s),
 		Block:         keySet(block),
 		Allow:         keySet(allow),
 		Failsafe:      failsafe(p),
@@ -38,6 +44,10 @@ func config(block, allow *membership.Layout, seed uint64, c *Config, lists int) 
 		Lists:         lists,
 		Loop:          c.Loop.config(),
 	}
+}
+
+func secret(s *hash.Secret) loader.Secret {
+	return loader.Secret{Pairs: s.Pairs, Offsets: s.Offsets}
 }
 
 func flag(b bool) uint8 {

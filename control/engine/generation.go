@@ -12,14 +12,13 @@
 package engine
 
 import (
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"weir/filter/digest"
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/multicast"
@@ -44,16 +43,16 @@ type Config struct {
 // heavy hitters get penalties, or packets in a loop are dropped.
 type Telemetry struct {
 	Trackers    []Tracker // of heavy hitters, at most loader.MaxTrackers
-	TrackerSeed uint64    // secret: the trackers' seeds are derived from it
+	TrackerSeed hash.Seed // the trackers' secrets derive from it
 	Hot         int       // elements that may have weights in the block set
 	Loop        Loop      // looks for packets in a loop, and may drop them
 
 	Digests     digest.Geometry // of what passes: the filter of a slice; without lines: none
-	DigestSeed  uint64          // secret
+	DigestSeed  hash.Seed       // the secret of digests derives from it
 	DigestSlice time.Duration   // length of a slice of time
 }
 
-// Tracker is a tracker of heavy hitters. The generation sets its seed.
+// Tracker is a tracker of heavy hitters. The generation sets its secret.
 type Tracker struct {
 	sketch.Tracker
 	Punishes bool // its flows may have penalties
@@ -88,9 +87,9 @@ func Reference(lists []List, c Config) (*Generation, error) {
 	return build(lists, c, false)
 }
 
-// seeds bounds the attempts to build. A table that is planned at
+// attempts bounds how often a generation is built. A table that is planned at
 // membership.TableFill practically never becomes full.
-const seeds = 4
+const attempts = 4
 
 func build(lists []List, c Config, inKernel bool) (*Generation, error) {
 	if len(lists) > membership.MaxList {
@@ -98,9 +97,9 @@ func build(lists []List, c Config, inKernel bool) (*Generation, error) {
 	}
 	lists = slices.Clone(lists)
 	var err error
-	for range seeds {
+	for range attempts {
 		var g *Generation
-		if g, err = buildUnder(newSeed(), lists, c, inKernel); err == nil {
+		if g, err = buildUnder(hash.NewSecret(hash.NewSeed()), lists, c, inKernel); err == nil {
 			return g, nil
 		}
 		if !errors.Is(err, membership.ErrFull) {
@@ -110,13 +109,7 @@ func build(lists []List, c Config, inKernel bool) (*Generation, error) {
 	return nil, fmt.Errorf("build generation: %w", err)
 }
 
-func newSeed() uint64 {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return binary.LittleEndian.Uint64(b[:])
-}
-
-func buildUnder(seed uint64, lists []List, c Config, inKernel bool) (_ *Generation, err error) {
+func buildUnder(secret *hash.Secret, lists []List, c Config, inKernel bool) (_ *Generation, err error) {
 	if c.BitsPerKey == 0 {
 		c.BitsPerKey = DefaultBitsPerKey
 	}
@@ -130,20 +123,20 @@ func buildUnder(seed uint64, lists []List, c Config, inKernel bool) (_ *Generati
 	if err := g.index.plan(); err != nil {
 		return nil, err
 	}
-	block, err := g.index.block.compile(c.Mode, c.BitsPerKey, seed)
+	block, err := g.index.block.compile(c.Mode, c.BitsPerKey, secret)
 	if err != nil {
 		return nil, fmt.Errorf("block lists: %w", err)
 	}
 	block.layout.PlanHot(c.Hot)
 	// Exact in any mode: a false positive would let through what is listed.
-	allow, err := g.index.allow.compile(membership.Exact, 0, seed)
+	allow, err := g.index.allow.compile(membership.Exact, 0, secret)
 	if err != nil {
 		return nil, fmt.Errorf("allow lists: %w", err)
 	}
 	groups := layMulticast(c.Multicast)
 	var blockMemory, allowMemory membership.Memory
 	if inKernel {
-		of := config(&block.layout, &allow.layout, seed, &c, len(lists))
+		of := config(&block.layout, &allow.layout, secret, &c, len(lists))
 		of.Multicast = loader.Multicast{
 			Ports: uint32(groups.Ports), Lines: groups.Lines, First: uint32(groups.First), Rest: uint32(groups.Rest),
 		}
@@ -167,7 +160,7 @@ func buildUnder(seed uint64, lists []List, c Config, inKernel bool) (_ *Generati
 	if g.Allow, err = allow.set(allowMemory); err != nil {
 		return nil, err
 	}
-	return g, g.fillMulticast(groups, c.Multicast, seed)
+	return g, g.fillMulticast(groups, c.Multicast, secret)
 }
 
 func (c *compiled) set(m membership.Memory) (*membership.Set, error) {

@@ -311,7 +311,7 @@ func TestApplyLetsProgramsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	listed := func(k key.Key) bool {
-		_, ok := g.Block.Lookup(k.Hash(g.Block.Seed))
+		_, ok := g.Block.Lookup(k.Hash(g.Block.Secret))
 		return ok
 	}
 	waits := 0

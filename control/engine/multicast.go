@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 
+	"weir/filter/hash"
 	"weir/filter/multicast"
 	"weir/loader"
 )
@@ -30,11 +31,11 @@ func layMulticast(m Multicast) multicast.Layout {
 
 // fillMulticast adds the groups of the ports to the kernel's filters, before a
 // program reads them.
-func (g *Generation) fillMulticast(l multicast.Layout, m Multicast, seed uint64) (err error) {
+func (g *Generation) fillMulticast(l multicast.Layout, m Multicast, secret *hash.Secret) (err error) {
 	if l.Ports == 0 || g.kernel == nil {
 		return nil // a reference forwards nothing
 	}
-	if g.multicast, err = multicast.NewTable(l, seed, g.kernel.Groups()); err != nil {
+	if g.multicast, err = multicast.NewTable(l, secret, g.kernel.Groups()); err != nil {
 		return err
 	}
 	for i, p := range m.Ports {

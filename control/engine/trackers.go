@@ -13,11 +13,11 @@ import (
 	"weir/loader"
 )
 
-// seeded returns the trackers with seeds of their own, so that their hashes differ.
-func seeded(trackers []Tracker, seed uint64) []Tracker {
+// seeded returns the trackers with secrets of their own, so that their hashes differ.
+func seeded(trackers []Tracker, seed hash.Seed) []Tracker {
 	trackers = slices.Clone(trackers)
-	for i := range trackers {
-		trackers[i].Seed = hash.Nth(seed, uint64(i))
+	for i, s := range hash.NewSecrets(seed, len(trackers)) {
+		trackers[i].Secret = s
 	}
 	return trackers
 }
@@ -39,7 +39,7 @@ func newPolicer(trackers []Tracker) (*verdict.Policer, error) {
 	return p, nil
 }
 
-// Trackers returns the generation's trackers, with their seeds.
+// Trackers returns the generation's trackers, with their secrets.
 func (g *Generation) Trackers() []Tracker { return g.trackers }
 
 // Trackers are the trackers of an interface, in the kernel's memory.

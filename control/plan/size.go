@@ -161,7 +161,7 @@ func (r Request) validate() error {
 func (r Request) layout() (membership.Layout, error) {
 	census := membership.Census{Keys: map[key.Shape]int{{SrcBits: 32}: r.Entries}}
 	build := func(mode membership.Mode, bitsPerEntry float64) (membership.Layout, error) {
-		return membership.PlanLayout(census, mode, bitsPerEntry, 0)
+		return membership.PlanLayout(census, mode, bitsPerEntry, nil)
 	}
 	if r.Mode == "exact" || r.Mode == "" && r.BitsPerEntry == 0 && r.Rate == 0 {
 		l, err := build(membership.Exact, 0)

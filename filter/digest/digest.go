@@ -38,17 +38,17 @@ var (
 	ErrMalformed = errors.New("digest: packet malformed")
 )
 
-// Sum returns the digest of the IP packet pkt: hash.Sum of what
+// Sum returns the digest of the IP packet pkt: the hash of what
 // [AppendInvariant] appends. The packet begins with the IP header; trailing
-// bytes are ignored. The secret seed keeps others from crafting packets with
+// bytes are ignored. The secret keeps others from crafting packets with
 // equal digests. It returns ErrTruncated or ErrMalformed, wrapped.
-func Sum(seed uint64, pkt []byte) (uint64, error) {
+func Sum(s *hash.Secret, pkt []byte) (uint64, error) {
 	var buf [LenV6]byte
 	b, err := AppendInvariant(buf[:0], pkt)
 	if err != nil {
 		return 0, err
 	}
-	return hash.Sum(seed, b), nil
+	return s.Sum(b), nil
 }
 
 // AppendInvariant appends to b the parts of the IP packet pkt that forwarding

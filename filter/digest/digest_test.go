@@ -8,7 +8,11 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"weir/filter/hash"
 )
+
+var secret = hash.NewSecret(hash.Seed{1})
 
 // v4 returns an IPv4 packet with the given options, a multiple of four bytes.
 func v4(options, payload []byte) []byte {
@@ -49,7 +53,7 @@ func with(p []byte, i int, b byte) []byte {
 
 func mustSum(t testing.TB, p []byte) uint64 {
 	t.Helper()
-	d, err := Sum(1, p)
+	d, err := Sum(secret, p)
 	if err != nil {
 		t.Fatalf("%v: % x", err, p)
 	}
@@ -124,7 +128,7 @@ func TestEveryByte(t *testing.T) {
 		if p := append(slices.Clone(c.pkt), 1, 2, 3); mustSum(t, p) != before {
 			t.Errorf("%s: bytes after the packet change the digest", c.name)
 		}
-		if d, err := Sum(2, c.pkt); err != nil || d == before {
+		if d, err := Sum(hash.NewSecret(hash.Seed{2}), c.pkt); err != nil || d == before {
 			t.Errorf("%s: the seed does not change the digest", c.name)
 		}
 	}
@@ -164,7 +168,7 @@ func TestTruncated(t *testing.T) {
 	} {
 		want := mustSum(t, c.pkt)
 		for n := range len(c.pkt) {
-			got, err := Sum(1, c.pkt[:n])
+			got, err := Sum(secret, c.pkt[:n])
 			switch {
 			case n < c.need && !errors.Is(err, ErrTruncated):
 				t.Errorf("%s: %d bytes: error %v", c.name, n, err)
@@ -184,7 +188,7 @@ func TestMalformed(t *testing.T) {
 		"no room for hop-by-hop": with(v6(nil, payload[:7]), 6, 0),
 		"long hop-by-hop":        with(v6(make([]byte, 8), payload[:7]), 41, 1),
 	} {
-		if _, err := Sum(1, p); !errors.Is(err, ErrMalformed) {
+		if _, err := Sum(secret, p); !errors.Is(err, ErrMalformed) {
 			t.Errorf("%s: error %v", name, err)
 		}
 	}
@@ -254,7 +258,7 @@ func BenchmarkSum(b *testing.B) {
 	}{{"v4", v4(nil, payload)}, {"v6", v6(nil, payload)}} {
 		b.Run(fmt.Sprintf("family=%s", c.name), func(b *testing.B) {
 			for b.Loop() {
-				if _, err := Sum(1, c.pkt); err != nil {
+				if _, err := Sum(secret, c.pkt); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"weir/filter/digest"
+	"weir/filter/hash"
 )
 
 // Record packets for ten minutes, and ask whether and when one of them passed.
@@ -18,7 +19,8 @@ func Example() {
 		0x45, 0, 0, 28, 0, 1, 0, 0, 64, 17, 0, 0, // 28 bytes, TTL 64, UDP
 		192, 0, 2, 1, 198, 51, 100, 7,
 	}, "\x10\x00\x00\x35\x00\x08\x00\x00"...)
-	sum, err := digest.Sum(0x5eed, packet)
+	secret := hash.NewSecret(hash.NewSeed())
+	sum, err := digest.Sum(secret, packet)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -26,7 +28,7 @@ func Example() {
 	log1.Record(sum, passed)
 
 	packet[8]-- // one hop further, the digest is the same
-	sum, err = digest.Sum(0x5eed, packet)
+	sum, err = digest.Sum(secret, packet)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -6,6 +6,8 @@ import (
 	"math"
 	"sync"
 	"time"
+
+	"weir/filter/hash"
 )
 
 // Config describes a [Log].
@@ -44,10 +46,10 @@ func (c Config) Begin(number int64) time.Time { return time.Unix(0, number*c.Sli
 // since the current one has only begun.
 func (c Config) Slices() int { return int((c.Keep+c.Slice-1)/c.Slice) + 1 }
 
-// Slice contains the digests, computed with one seed, of the packets that
+// Slice contains the digests, computed with one secret, of the packets that
 // passed in [From, To).
 type Slice struct {
-	Seed     uint64
+	Seed     hash.Seed // of the secret
 	From, To time.Time
 	Packets  uint64 // number recorded
 	Filter   *Filter
@@ -81,7 +83,7 @@ type Finding struct {
 }
 
 // Ask looks the packet up in a slice by its digest, computed with the slice's
-// seed, and adds a match if it is positive.
+// secret, and adds a match if it is positive.
 func (f *Finding) Ask(s *Slice, digest uint64) {
 	p := s.Chance()
 	f.none += math.Log1p(-p)

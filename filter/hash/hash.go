@@ -1,6 +1,6 @@
-// Package hash has the hash functions of weir's filters, XXH64 with a secret
-// seed and Secret, whose collisions are bounded, and the values derived from
-// their 64 bits. bpf/hash.h and bpf/universal.h are its twins in C.
+// Package hash has the hash functions of weir's filters: Secret, whose collisions
+// are bounded for keys chosen without it, XXH64 with a seed, and the values derived
+// from their 64 bits. bpf/universal.h and bpf/hash.h are its twins in C.
 package hash
 
 import (

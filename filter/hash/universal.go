@@ -1,7 +1,10 @@
 package hash
 
 import (
+	crand "crypto/rand"
 	"encoding/binary"
+	"fmt"
+	"io"
 	"math/rand/v2"
 )
 
@@ -23,8 +26,8 @@ const maxPairs = (MaxLen + 7) / 8 // of 32-bit words
 //	m₁ = b₁(ℓ) + Σ (aᵢ + xᵢ)(cᵢ + yᵢ)      mod 2⁶⁴
 //	m₂ = b₂(ℓ) + Σ (aᵢ₊₁ + xᵢ)(cᵢ₊₁ + yᵢ)  mod 2⁶⁴
 //
-// and the hash is mix(⌊m₁/2³²⌋·2³² + ⌊m₂/2³²⌋), where mix is the avalanche of
-// XXH64, a bijection without secrets.
+// and the hash is mix(m₁ ⊕ ⌊m₂/2³²⌋), where ⊕ is exclusive or, and mix the
+// avalanche of XXH64, a bijection without secrets.
 //
 // # Theorem
 //
@@ -55,8 +58,10 @@ const maxPairs = (MaxLen + 7) / 8 // of 32-bit words
 // whatever the coefficients before it are, and so is m₁ of the second input. As
 // t ≤ 32, equally many of these have each upper half: that half is uniform. D₂
 // contains the coefficients of p+1, which D₁ does not: given all before, the
-// upper half of the second input's m₂ is uniform in the same way. All four
-// halves are uniform and independent; a bijection of each two leaves them so.
+// upper half of the second input's m₂ is uniform in the same way, whatever both
+// m₁ are. All four upper halves are therefore uniform and independent, and stay
+// so when those of m₂ are combined with the lower halves of m₁ by an exclusive or,
+// and when mix permutes the values of each hash.
 //
 // # Sources
 //
@@ -83,19 +88,45 @@ type Secret struct {
 	Offsets [MaxLen/4 + 1][2]uint64 // b₁ and b₂ of the length in words
 }
 
-// NewSecret expands a random seed by ChaCha8 (rand.ChaCha8). The secret is
-// uniform as far as ChaCha8 is indistinguishable from random numbers.
-func NewSecret(seed [32]byte) *Secret {
-	var s Secret
+// NewSecret is NewSecrets for one secret.
+func NewSecret(seed Seed) *Secret { return NewSecrets(seed, 1)[0] }
+
+// NewSecrets expands a seed to n secrets by ChaCha8 (rand.ChaCha8). They are
+// uniform and independent as far as ChaCha8 is indistinguishable from random
+// numbers.
+func NewSecrets(seed Seed, n int) []*Secret {
+	secrets := make([]*Secret, n)
 	r := rand.NewChaCha8(seed)
-	for i := range s.Pairs {
-		s.Pairs[i] = [2]uint64{r.Uint64(), r.Uint64()}
+	for i := range secrets {
+		s := new(Secret)
+		for i := range s.Pairs {
+			s.Pairs[i] = [2]uint64{r.Uint64(), r.Uint64()}
+		}
+		for i := range s.Offsets {
+			s.Offsets[i] = [2]uint64{r.Uint64(), r.Uint64()}
+		}
+		secrets[i] = s
 	}
-	for i := range s.Offsets {
-		s.Offsets[i] = [2]uint64{r.Uint64(), r.Uint64()}
-	}
-	return &s
+	return secrets
 }
+
+// Format keeps the secret out of messages, whatever the verb.
+func (s *Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, hidden) }
+
+// Seed is what secrets are made from, and as secret as they are. The zero Seed
+// stands for none.
+type Seed [32]byte
+
+// NewSeed returns a random seed.
+func NewSeed() (s Seed) {
+	_, _ = crand.Read(s[:]) // never fails
+	return s
+}
+
+// Format keeps the seed out of messages, whatever the verb.
+func (s Seed) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, hidden) }
+
+const hidden = "(secret)"
 
 // Sum returns the hash of b. It panics unless the length is a multiple of 4, up
 // to MaxLen.
@@ -118,5 +149,5 @@ func (s *Secret) Sum(b []byte) uint64 {
 		m1 += (s.Pairs[i][0] + x) * s.Pairs[i][1]
 		m2 += (s.Pairs[i+1][0] + x) * s.Pairs[i+1][1]
 	}
-	return avalanche(m1>>32<<32 | m2>>32)
+	return avalanche(m1 ^ m2>>32)
 }

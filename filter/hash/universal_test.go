@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -45,8 +46,8 @@ func inverse(a uint64) uint64 {
 	return x
 }
 
-// unmixed returns the number that XXH64's avalanche maps to h: the upper halves
-// of m₁ and m₂, where the mixer does not hide what they have in common.
+// unmixed returns the number that XXH64's avalanche maps to h: m₁ ⊕ ⌊m₂/2³²⌋,
+// where the mixer does not hide what hashes have in common.
 func unmixed(h uint64) uint64 {
 	h ^= h >> 32
 	h *= inverse3
@@ -75,8 +76,8 @@ func TestSecretAsSpecified(t *testing.T) {
 				c := new(big.Int).Add(number(s.Pairs[i+shift][1]), number(words[2*i+1]))
 				m.Add(m, a.Mul(a, c))
 			}
-			m.Rsh(m.Mod(m, number(0).Lsh(big.NewInt(1), 64)), 32)
-			want = want<<32 | m.Uint64()
+			m.Mod(m, number(0).Lsh(big.NewInt(1), 64))
+			want ^= m.Uint64() >> (32 * shift)
 		}
 		if got := unmixed(s.Sum(b)); got != want {
 			t.Fatalf("% x: %#x before the mixer, want %#x", b, got, want)
@@ -98,25 +99,54 @@ func TestSecretRefusesLengths(t *testing.T) {
 	}
 }
 
-// Equal seeds make equal secrets, and no two numbers of a secret are equal.
-func TestNewSecret(t *testing.T) {
-	seed := [32]byte(randomBytes(newRand(t), 32))
-	s := hash.NewSecret(seed)
-	if *s != *hash.NewSecret(seed) {
+// Equal seeds make equal secrets, and no two numbers of theirs are equal.
+func TestNewSecrets(t *testing.T) {
+	seed := hash.NewSeed()
+	if seed == (hash.Seed{}) || seed == hash.NewSeed() {
+		t.Error("two seeds are equal")
+	}
+	secrets := hash.NewSecrets(seed, 4)
+	if *secrets[0] != *hash.NewSecret(seed) {
 		t.Error("a seed makes two secrets")
 	}
-	seen := make(map[uint64]bool)
-	for _, p := range append(s.Pairs[:], s.Offsets[:]...) {
-		seen[p[0]], seen[p[1]] = true, true
+	seen, want := make(map[uint64]bool), 0
+	for _, s := range secrets {
+		for _, p := range append(s.Pairs[:], s.Offsets[:]...) {
+			seen[p[0]], seen[p[1]] = true, true
+		}
+		want += 2 * (len(s.Pairs) + len(s.Offsets))
 	}
-	if want := 2 * (len(s.Pairs) + len(s.Offsets)); len(seen) != want {
+	if len(seen) != want {
 		t.Errorf("%d numbers, want %d", len(seen), want)
 	}
 }
 
+// Neither a seed nor a secret, nor what contains them, prints their bytes.
+func TestSecretsAreNotPrinted(t *testing.T) {
+	seed := hash.Seed{}
+	for i := range seed {
+		seed[i] = 0xa5
+	}
+	secret := hash.NewSecret(seed)
+	number := secret.Pairs[0][0]
+	for _, v := range []any{seed, &seed, secret, struct {
+		Seed   hash.Seed
+		Secret *hash.Secret
+	}{seed, secret}} {
+		for _, verb := range []string{"%v", "%+v", "%s", "%#v", "%x", "%X", "%q"} {
+			text := fmt.Sprintf(verb, v)
+			for _, part := range []string{"165", "a5", "A5", fmt.Sprint(number), fmt.Sprintf("%x", number)} {
+				if strings.Contains(text, part) {
+					t.Errorf("%T as %s: %s", v, verb, text)
+				}
+			}
+		}
+	}
+}
+
 // The theorem where all secrets can be counted: words of w bits, coefficients of
-// c, of whose sums the lowest w bits are dropped. For any two inputs, each pair
-// of hashes comes from equally many secrets.
+// c, whose sums are uniform but for their lowest w bits. For any two inputs, each
+// pair of hashes comes from equally many secrets.
 func TestTheorem(t *testing.T) {
 	for _, test := range []struct{ w, c, words int }{{1, 2, 2}, {1, 2, 3}, {1, 2, 4}, {2, 3, 2}} {
 		word, mask, out := 1<<test.w-1, 1<<test.c-1, test.c-test.w
@@ -129,7 +159,8 @@ func TestTheorem(t *testing.T) {
 				m1 += (n(2+i) + lo) * (n(3+i) + hi)
 				m2 += (n(4+i) + lo) * (n(5+i) + hi)
 			}
-			return m1&mask>>test.w<<out | m2&mask>>test.w
+			low := m1&(1<<out-1) ^ m2&mask>>test.w
+			return m1&mask>>test.w<<out | low
 		}
 		for x := range 1 << (test.w * test.words) {
 			for _, y := range []int{x ^ 1, x ^ 1<<(test.w*test.words-1)} { // odd and, in words of two bits, even
@@ -263,12 +294,12 @@ type window struct {
 func windows(width int) []window {
 	w, v := uint64(1)<<width-1, uint64(1)<<(width/2)-1
 	return []window{
-		{"m₁, highest", w << (64 - width), false},
-		{"m₁, lowest", w << 32, false},
-		{"m₂, highest", w << (32 - width), false},
-		{"m₂, lowest", w, false},
-		{"m₁ and m₂, highest", v<<(64-width/2) | v<<(32-width/2), false},
-		{"m₁ and m₂, lowest", v<<32 | v, false},
+		{"upper half, highest", w << (64 - width), false},
+		{"upper half, lowest", w << 32, false},
+		{"lower half, highest", w << (32 - width), false},
+		{"lower half, lowest", w, false},
+		{"both halves, highest", v<<(64-width/2) | v<<(32-width/2), false},
+		{"both halves, lowest", v<<32 | v, false},
 		{"bucket", w << (64 - width), true},
 		{"fingerprint, highest", w << (48 - width), true},
 		{"fingerprint, lowest", w, true},

@@ -6,7 +6,9 @@
 // A Shape selects the fields that must match and the number of bits of each
 // address. A Key is a shape with values for its fields. Each has one canonical
 // serialisation, shared with the C twin in bpf/key.h; every filter hashes it
-// with XXH64 and the secret seed of its generation.
+// under the secret of its generation. Serialisations of one length differ in
+// their first bytes when their shapes do, and [hash.Secret] separates lengths: its
+// bound holds for any two different keys.
 //
 // Layout, all fields in network order:
 //
@@ -313,10 +315,10 @@ func (k Key) Compare(l Key) int {
 	)
 }
 
-// Hash returns XXH64 of the canonical serialisation with the seed.
-func (k Key) Hash(seed uint64) uint64 {
+// Hash returns the hash of the canonical serialisation.
+func (k Key) Hash(s *hash.Secret) uint64 {
 	var buf [MaxLen]byte
-	return hash.Sum(seed, k.Append(buf[:0]))
+	return s.Sum(k.Append(buf[:0]))
 }
 
 // String returns the key in the list format: an address, a prefix, or "tcp

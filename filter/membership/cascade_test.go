@@ -14,6 +14,7 @@ import (
 
 	"weir/filter/counting"
 	"weir/filter/fpr"
+	"weir/filter/hash"
 	"weir/filter/internal/trial"
 	"weir/filter/key"
 )
@@ -137,7 +138,7 @@ func TestFalsePositiveRate(t *testing.T) {
 	const keys = 1 << 16
 	for _, bitsPerKey := range []float64{10, 12, 14, 16} {
 		t.Run(fmt.Sprintf("%v bits a key", bitsPerKey), func(t *testing.T) {
-			l, err := PlanLayout(Census{Keys: map[key.Shape]int{{SrcBits: 32}: keys}}, Approximate, bitsPerKey, 0)
+			l, err := PlanLayout(Census{Keys: map[key.Shape]int{{SrcBits: 32}: keys}}, Approximate, bitsPerKey, hash.NewSecret(hash.Seed{0}))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -241,7 +242,7 @@ func TestFalsePositiveRateOfAddresses(t *testing.T) {
 				c.Keys = append(c.Keys, 0, 32, 0, 0, 11, byte(i>>16), byte(i>>8), byte(i))
 			}
 			passed, listed := 0, 0
-			for _, h := range c.hashes(s.Seed) {
+			for _, h := range c.hashes(s.Secret) {
 				if s.cascade.Contains(h) {
 					passed++
 				}

@@ -5,6 +5,7 @@ import (
 	"log"
 	"net/netip"
 
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
 )
@@ -13,7 +14,7 @@ import (
 func ExampleSet() {
 	listed := key.Source(netip.MustParsePrefix("192.0.2.0/24"))
 	census := membership.Census{Keys: map[key.Shape]int{listed.Shape: 1}}
-	layout, err := membership.PlanLayout(census, membership.Exact, 0, 0x5eed)
+	layout, err := membership.PlanLayout(census, membership.Exact, 0, hash.NewSecret(hash.Seed{1}))
 	if err != nil {
 		log.Fatal(err)
 	}

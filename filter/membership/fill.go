@@ -95,7 +95,7 @@ func (s *Set) sum(dst []uint64, c Column) {
 	size := c.Shape.KeyLen()
 	parallel(len(dst), func(from, to int) {
 		for i := from; i < to; i++ {
-			dst[i] = hash.Sum(s.Seed, c.Keys[i*size:(i+1)*size])
+			dst[i] = s.Secret.Sum(c.Keys[i*size : (i+1)*size])
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"weir/filter/fpr"
+	"weir/filter/hash"
 	"weir/filter/key"
 )
 
@@ -117,7 +118,7 @@ func (c Census) Total() int {
 // specialised.
 type Layout struct {
 	Mode                   Mode
-	Seed                   uint64 // secret
+	Secret                 *hash.Secret
 	Capacity               int    // keys for which the rates are planned
 	Lines                  uint32 // of the cascade, 64 bytes each
 	First, Rest            int    // bits per key in the first and in the second line
@@ -131,8 +132,8 @@ type Layout struct {
 // PlanLayout returns the geometry for a census. bitsPerKey is that of the
 // cascade in approximate mode; exact mode has its own. It fails if more than
 // MaxShapes of one kind are in use.
-func PlanLayout(c Census, mode Mode, bitsPerKey float64, seed uint64) (Layout, error) {
-	l := Layout{Mode: mode, Seed: seed}
+func PlanLayout(c Census, mode Mode, bitsPerKey float64, secret *hash.Secret) (Layout, error) {
+	l := Layout{Mode: mode, Secret: secret}
 	n := c.Total()
 	if n == 0 {
 		return l, nil

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"weir/filter/hash"
 	"weir/filter/key"
 )
 
@@ -14,7 +15,7 @@ func TestLayoutMemory(t *testing.T) {
 	for _, n := range []int{1_000_000, 10_000_000} {
 		for mode, most := range map[Mode]float64{Exact: 11, Approximate: 2.1} {
 			c := Census{Keys: map[key.Shape]int{{SrcBits: 32}: n}}
-			l, err := PlanLayout(c, mode, 16, 1)
+			l, err := PlanLayout(c, mode, 16, hash.NewSecret(hash.Seed{1}))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -28,7 +29,7 @@ func TestLayoutMemory(t *testing.T) {
 // Using the spare capacity does not fill the table beyond what it can take.
 func TestLayoutLeavesRoom(t *testing.T) {
 	for n := 1; n < 1<<28; n *= 2 {
-		l, err := PlanLayout(Census{Keys: map[key.Shape]int{{SrcBits: 32}: n}}, Exact, 0, 1)
+		l, err := PlanLayout(Census{Keys: map[key.Shape]int{{SrcBits: 32}: n}}, Exact, 0, hash.NewSecret(hash.Seed{1}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,12 +50,12 @@ func TestLayoutIsDetermined(t *testing.T) {
 		c.Keys[s] = 10
 		c.Keys[key.Shape{Fields: s.Fields | key.FieldProto, SrcBits: s.DstBits, DstBits: s.SrcBits}] = 10
 	}
-	first, err := PlanLayout(c, Exact, 0, 1)
+	first, err := PlanLayout(c, Exact, 0, hash.NewSecret(hash.Seed{1}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 50 {
-		if l, _ := PlanLayout(c, Exact, 0, 1); !reflect.DeepEqual(l, first) {
+		if l, _ := PlanLayout(c, Exact, 0, hash.NewSecret(hash.Seed{1})); !reflect.DeepEqual(l, first) {
 			t.Fatalf("%+v and %+v of one census", l, first)
 		}
 	}
@@ -64,7 +65,7 @@ func TestLayoutRejects(t *testing.T) {
 	c := Census{Keys: make(map[key.Shape]int)}
 	for bits := range MaxShapes + 1 {
 		c.Keys[key.Shape{Fields: key.FieldV6, SrcBits: uint8(bits + 1)}] = 1
-		_, err := PlanLayout(c, Exact, 0, 1)
+		_, err := PlanLayout(c, Exact, 0, hash.NewSecret(hash.Seed{1}))
 		if len(c.Keys) <= MaxShapes && err != nil {
 			t.Fatalf("%d shapes: %v", len(c.Keys), err)
 		}
@@ -73,7 +74,7 @@ func TestLayoutRejects(t *testing.T) {
 		}
 	}
 	// 2^32 lines exceed 32-bit line numbers.
-	if _, err := PlanLayout(Census{Keys: map[key.Shape]int{{}: math.MaxInt32}}, Approximate, 4096, 1); err == nil {
+	if _, err := PlanLayout(Census{Keys: map[key.Shape]int{{}: math.MaxInt32}}, Approximate, 4096, hash.NewSecret(hash.Seed{1})); err == nil {
 		t.Error("an unbounded layout was accepted")
 	}
 }
@@ -105,7 +106,7 @@ func TestLayoutMarkers(t *testing.T) {
 		for _, s := range c.shapes {
 			census.Keys[s] = 1000
 		}
-		l, err := PlanLayout(census, Exact, 0, 1)
+		l, err := PlanLayout(census, Exact, 0, hash.NewSecret(hash.Seed{1}))
 		if err != nil {
 			t.Fatal(err)
 		}

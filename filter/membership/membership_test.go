@@ -113,7 +113,7 @@ func columns(keys map[key.Key]uint16) []Column {
 // newSet returns an empty set for a census.
 func newSet(t testing.TB, c Census, mode Mode, bitsPerKey float64, seed uint64) *Set {
 	t.Helper()
-	l, err := PlanLayout(c, mode, bitsPerKey, seed)
+	l, err := PlanLayout(c, mode, bitsPerKey, secretOf(seed))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,9 +140,9 @@ func numbered(s key.Shape, from, n int, salt uint64) Column {
 }
 
 // hashes returns the hash of each key of a column.
-func (c Column) hashes(seed uint64) []uint64 {
+func (c Column) hashes(secret *hash.Secret) []uint64 {
 	h := make([]uint64, len(c.Lists))
-	s := Set{Layout: Layout{Seed: seed}}
+	s := Set{Layout: Layout{Secret: secret}}
 	s.sum(h, c)
 	return h
 }
@@ -150,7 +150,7 @@ func (c Column) hashes(seed uint64) []uint64 {
 func BenchmarkFill(b *testing.B) {
 	const n = 10_000_000
 	c := numbered(key.Shape{SrcBits: 32}, 0, n, 0)
-	l, err := PlanLayout(Census{Keys: map[key.Shape]int{c.Shape: n}}, Exact, 0, 1)
+	l, err := PlanLayout(Census{Keys: map[key.Shape]int{c.Shape: n}}, Exact, 0, hash.NewSecret(hash.Seed{1}))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -211,4 +211,11 @@ func perHash(b *testing.B, name string, do func(i uint64)) {
 			do(i)
 		}
 	})
+}
+
+// secretOf returns the secret of a number.
+func secretOf(n uint64) *hash.Secret {
+	var seed hash.Seed
+	binary.LittleEndian.PutUint64(seed[:], n)
+	return hash.NewSecret(seed)
 }

@@ -10,7 +10,6 @@ import (
 	"math/bits"
 	"net/netip"
 
-	"weir/filter/hash"
 	"weir/filter/key"
 )
 
@@ -60,7 +59,7 @@ func NewSet(l Layout, m Memory) (*Set, error) {
 	}
 	if l.Mode == Exact {
 		s.Listed = func(k key.Key) bool {
-			_, ok := s.table.Find(k.Hash(l.Seed))
+			_, ok := s.table.Find(k.Hash(l.Secret))
 			return ok
 		}
 	}
@@ -109,7 +108,7 @@ func (s *Set) Match(t key.Tuple) (list int, ok bool) {
 			if !ok {
 				continue
 			}
-			if list, ok := s.Lookup(k.Hash(s.Seed)); ok {
+			if list, ok := s.Lookup(k.Hash(s.Secret)); ok {
 				return list, true
 			}
 		}
@@ -167,7 +166,7 @@ func (s *Set) marked(a netip.Addr, side int) bool {
 	if a.Is4() {
 		return s.marks4[side].Marked(net24(a))
 	}
-	return s.marks6.Contains(mark6(a, side).Hash(s.Seed))
+	return s.marks6.Contains(mark6(a, side).Hash(s.Secret))
 }
 
 func net24(a netip.Addr) uint32 {
@@ -193,7 +192,7 @@ func (s *Set) Add(k key.Key, list uint16) error {
 		return ErrNoRoom
 	}
 	serialised := k.Append(make([]byte, 0, key.MaxLen))
-	h := hash.Sum(s.Seed, serialised)
+	h := s.Secret.Sum(serialised)
 	if s.Mode == Exact {
 		if err := s.table.Insert(h, list); err != nil {
 			return err
@@ -210,7 +209,7 @@ func (s *Set) Add(k key.Key, list uint16) error {
 // SetList changes the list number of a listed key.
 func (s *Set) SetList(k key.Key, list uint16) {
 	if s.Mode == Exact {
-		s.table.SetList(k.Hash(s.Seed), list)
+		s.table.SetList(k.Hash(s.Secret), list)
 	}
 }
 
@@ -218,7 +217,7 @@ func (s *Set) SetList(k key.Key, list uint16) {
 // listed. In approximate mode the key must have been added. Its mark stays
 // until the next generation: a stale mark only costs a probe.
 func (s *Set) Remove(k key.Key) bool {
-	h := k.Hash(s.Seed)
+	h := k.Hash(s.Secret)
 	if s.Mode == Exact && !s.table.Delete(h) {
 		return false
 	}
@@ -248,7 +247,7 @@ func (s *Set) mark(serialised []byte, g Gate) {
 		s.marks4[side].Mark(uint32(addr[0])<<16|uint32(addr[1])<<8|uint32(addr[2]), bits)
 		return
 	}
-	h := mark6(netip.AddrFrom16([16]byte(addr)), side).Hash(s.Seed)
+	h := mark6(netip.AddrFrom16([16]byte(addr)), side).Hash(s.Secret)
 	if !s.marks6.Contains(h) {
 		s.marks6.Add(h)
 	}

@@ -52,7 +52,7 @@ func checkSet(t *testing.T, s *Set, keys map[key.Key]uint16, r random) {
 		t.Fatalf("%d keys, want %d", s.Len(), len(keys))
 	}
 	for k, list := range keys {
-		got, ok := s.Lookup(k.Hash(s.Seed))
+		got, ok := s.Lookup(k.Hash(s.Secret))
 		if !ok || s.Mode == Exact && got != int(list) || s.Mode == Approximate && got != 0 {
 			t.Fatalf("%v: list %d %t, want %d", k, got, ok, list)
 		}
@@ -230,7 +230,7 @@ func TestSetRejectsWithTable(t *testing.T) {
 	before := slices.Clone(s.cascade.words)
 	// One key may find room where others did not.
 	full := 0
-	for _, h := range numbered(shape, 1, 1000, 0).hashes(s.Seed) {
+	for _, h := range numbered(shape, 1, 1000, 0).hashes(s.Secret) {
 		if s.table.Insert(h, 1) != nil {
 			full++
 		}
@@ -258,7 +258,7 @@ func TestSetCollision(t *testing.T) {
 	pair := numbered(shape, 0, 1, 0)
 	k := mustParse(t, pair.Keys)
 	for _, filled := range []bool{false, true} {
-		l, err := PlanLayout(c, Exact, 0, r.Uint64())
+		l, err := PlanLayout(c, Exact, 0, secretOf(r.Uint64()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -267,7 +267,7 @@ func TestSetCollision(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := k.Hash(s.Seed)
+		h := k.Hash(s.Secret)
 		if filled {
 			err = s.Fill([]Column{{Shape: shape, Keys: slices.Concat(pair.Keys, pair.Keys), Lists: []uint16{1, 2}}})
 		} else {
@@ -315,7 +315,7 @@ func TestNoFalseNegative(t *testing.T) {
 				t.Fatal(err)
 			}
 			check := func(column, every int) {
-				for i, h := range columns[column].hashes(s.Seed) {
+				for i, h := range columns[column].hashes(s.Secret) {
 					if i%every != 0 {
 						continue
 					}

@@ -17,7 +17,7 @@ const (
 )
 
 // ErrFull is the error of Insert. It leaves the table unchanged; the remedy is
-// the next generation, larger and with another seed.
+// the next generation, larger and with another secret.
 var ErrFull = errors.New("membership: table full")
 
 // evictionDepth is the maximum length of a chain of evictions. With eight slots

@@ -22,7 +22,7 @@ var ErrHotFull = errors.New("membership: no room in the hot table")
 // table asks for them, and bits that it no longer asks for stay set until
 // Settle.
 func (s *Set) SetWeight(k key.Key, extra int) error {
-	h := k.Hash(s.Seed)
+	h := k.Hash(s.Secret)
 	if extra == 0 {
 		s.Cool(h)
 		return nil

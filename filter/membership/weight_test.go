@@ -19,7 +19,7 @@ import (
 // weighable returns an empty set with a hot table, and Listed from a map.
 func weighable(t testing.TB, mode Mode, bitsPerKey float64, n, hot int, seed uint64, listed map[key.Key]bool) *Set {
 	t.Helper()
-	l, err := PlanLayout(Census{Keys: map[key.Shape]int{{SrcBits: 32}: n}}, mode, bitsPerKey, seed)
+	l, err := PlanLayout(Census{Keys: map[key.Shape]int{{SrcBits: 32}: n}}, mode, bitsPerKey, secretOf(seed))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestExtraBits(t *testing.T) {
 		for rest := range MaxLineBits + 1 {
 			for extra := range MaxExtra + 1 {
 				for _, listed := range []bool{true, false} {
-					l := Layout{Mode: Approximate, Seed: r.Uint64(), Capacity: 1, Lines: 1000, First: first, Rest: rest,
+					l := Layout{Mode: Approximate, Secret: secretOf(r.Uint64()), Capacity: 1, Lines: 1000, First: first, Rest: rest,
 						V4: []GatedShape{{key.Shape{SrcBits: 32}, GateAlways}}, HotBuckets: 32}
 					s, err := NewSet(l, l.Alloc())
 					if err != nil {
@@ -95,7 +95,7 @@ func TestExtraBits(t *testing.T) {
 					if err := s.SetWeight(k, extra); err != nil {
 						t.Fatal(err)
 					}
-					h := k.Hash(l.Seed)
+					h := k.Hash(l.Secret)
 					want := make(map[int]bool)
 					if listed {
 						want = bitsOf(&l, h, extra)
@@ -198,14 +198,14 @@ func testWeightsNoFalseNegative(t *testing.T, mode Mode, r random) {
 	s := weighable(t, mode, 12, 400, 100, r.Uint64(), listed)
 	var laggards []laggard
 	check := func(k key.Key) {
-		if _, ok := s.Lookup(k.Hash(s.Seed)); !ok {
-			t.Fatalf("%v is lost with weight %d", k, s.Weight(k.Hash(s.Seed)))
+		if _, ok := s.Lookup(k.Hash(s.Secret)); !ok {
+			t.Fatalf("%v is lost with weight %d", k, s.Weight(k.Hash(s.Secret)))
 		}
 	}
 	rejected := 0
 	for step := range 20_000 {
 		k := keys[r.IntN(len(keys))]
-		h := k.Hash(s.Seed)
+		h := k.Hash(s.Secret)
 		if listed[k] && r.IntN(2) == 0 {
 			laggards = append(laggards, laggard{k, s.Weight(h)})
 		}
@@ -253,7 +253,7 @@ func testWeightsNoFalseNegative(t *testing.T, mode Mode, r random) {
 			check(k)
 		}
 		for _, l := range laggards {
-			if h := l.key.Hash(s.Seed); !s.cascade.Contains(h) || !s.cascade.ContainsExtra(h, l.extra) {
+			if h := l.key.Hash(s.Secret); !s.cascade.Contains(h) || !s.cascade.ContainsExtra(h, l.extra) {
 				t.Fatalf("step %d: %v is lost for a program that read weight %d", step, l.key, l.extra)
 			}
 		}
@@ -268,7 +268,7 @@ func testWeightsNoFalseNegative(t *testing.T, mode Mode, r random) {
 	s.Settle()
 	want := make(map[int]bool)
 	for k := range listed {
-		h := k.Hash(s.Seed)
+		h := k.Hash(s.Secret)
 		maps.Copy(want, bitsOf(&s.Layout, h, s.Weight(h)))
 	}
 	if s.cascade.shadow.Saturated() > 0 {
@@ -395,7 +395,7 @@ func TestWeightsReadersBesideWriter(t *testing.T) {
 			defer done.Store(true)
 			for n := seed; !done.Load(); n++ {
 				k := staying[hash.Reduce(hash.Nth(n, 0), uint32(len(staying)))]
-				if !lookupLikeC(s, k.Hash(s.Seed), func() {
+				if !lookupLikeC(s, k.Hash(s.Secret), func() {
 					if n%8 == 0 {
 						runtime.Gosched() // for a long time, as programs go
 					}

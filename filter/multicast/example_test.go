@@ -5,13 +5,14 @@ import (
 	"log"
 	"net/netip"
 
+	"weir/filter/hash"
 	"weir/filter/multicast"
 )
 
 // Port 2 wants a group; packets to it are copied there and nowhere else.
 func ExampleTable() {
 	layout := multicast.Plan(4, 100)
-	table, err := multicast.NewTable(layout, 0x5eed, make([]uint64, layout.Words()))
+	table, err := multicast.NewTable(layout, hash.NewSecret(hash.Seed{1}), make([]uint64, layout.Words()))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"slices"
 
 	"weir/filter/fpr"
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
 )
@@ -67,7 +68,7 @@ const anyPort = 0
 // that write must be serialised; programs may look up concurrently.
 type Table struct {
 	Layout
-	seed    uint64
+	secret  *hash.Secret
 	words   []uint64
 	filters []*membership.Cascade
 	ports   []map[netip.Addr]bool // by port; none for anyPort
@@ -75,12 +76,12 @@ type Table struct {
 }
 
 // NewTable returns a table over words, which must be zero and of the layout's
-// size. The secret seed is that of the program's keys.
-func NewTable(l Layout, seed uint64, words []uint64) (*Table, error) {
+// size. The secret is that of the program's keys.
+func NewTable(l Layout, secret *hash.Secret, words []uint64) (*Table, error) {
 	if l.Ports < 1 || len(words) != l.Words() {
 		return nil, fmt.Errorf("multicast: %d words for %d ports: want %d", len(words), l.Ports, l.Words())
 	}
-	t := &Table{Layout: l, seed: seed, words: words, wanted: make(map[netip.Addr]int)}
+	t := &Table{Layout: l, secret: secret, words: words, wanted: make(map[netip.Addr]int)}
 	for i := range l.Ports + 1 {
 		t.filters = append(t.filters, membership.NewCascade(t.filterWords(i), l.First, l.Rest))
 		t.ports = append(t.ports, make(map[netip.Addr]bool))
@@ -95,7 +96,7 @@ func (t *Table) filterWords(filter int) []uint64 {
 
 // hash returns the hash of the key that matches all packets to the group.
 func (t *Table) hash(group netip.Addr) uint64 {
-	return key.Destination(netip.PrefixFrom(group, group.BitLen())).Hash(t.seed)
+	return key.Destination(netip.PrefixFrom(group, group.BitLen())).Hash(t.secret)
 }
 
 // Add records that a port wants a group, and reports whether that is new. It

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"weir/filter/fpr"
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
@@ -16,7 +17,7 @@ import (
 
 func newTable(t testing.TB, l Layout) *Table {
 	t.Helper()
-	table, err := NewTable(l, 0x5eed, make([]uint64, l.Words()))
+	table, err := NewTable(l, hash.NewSecret(hash.Seed{1}), make([]uint64, l.Words()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +168,7 @@ func TestNewTableRejects(t *testing.T) {
 		l     Layout
 		words int
 	}{{l, l.Words() - 1}, {l, 0}, {Layout{}, 0}} {
-		if _, err := NewTable(c.l, 1, make([]uint64, c.words)); err == nil {
+		if _, err := NewTable(c.l, hash.NewSecret(hash.Seed{1}), make([]uint64, c.words)); err == nil {
 			t.Errorf("%+v over %d words is accepted", c.l, c.words)
 		}
 	}

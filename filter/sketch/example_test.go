@@ -5,6 +5,7 @@ import (
 	"log"
 	"net/netip"
 
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/sketch"
 )
@@ -15,7 +16,7 @@ func ExampleMultistage() {
 		V4:       key.Shape{SrcBits: 32},
 		V6:       key.Shape{Fields: key.FieldV6, SrcBits: 64},
 		Unit:     sketch.Packets,
-		Seed:     0x5eed,
+		Secret:   hash.NewSecret(hash.Seed{1}),
 		Geometry: sketch.PlanGeometry(64 << 10),
 	}, sketch.Threshold{Units: 100, Share: 0.01})
 	if err != nil {
@@ -34,7 +35,7 @@ func ExampleMultistage() {
 	fmt.Printf("about %.0f sources\n", sketch.Distinct(m.Bank))
 	// Output:
 	// 192.0.2.1: 1951 to 2000 packets
-	// about 3975 sources
+	// about 3920 sources
 }
 
 // A count-min sketch, dimensioned for an error of at most 0.1 % of the total with

@@ -3,6 +3,7 @@ package sketch
 import (
 	"fmt"
 
+	"weir/filter/hash"
 	"weir/filter/key"
 )
 
@@ -89,7 +90,7 @@ func (g Geometry) Size() int { return (g.LineWords() + g.FlowWords()) * 8 }
 type Tracker struct {
 	V4, V6 key.Shape // of the keys; both of the tuple form, or neither
 	Unit   Unit
-	Seed   uint64 // of the keys' hash; secret, since it allows making flows collide
+	Secret *hash.Secret // of the keys' hash
 	Geometry
 
 	// Dropped says that only dropped packets are counted, those of a key apart by
@@ -145,11 +146,11 @@ func (t *Tracker) Key(p key.Tuple) key.Key {
 
 // Hash returns the hash that represents a key in the tracker's memory, where 0
 // is an empty slot. Flows with equal hashes are counted as one: among n flows
-// that happens with probability n²/2⁶⁵, and it cannot be provoked without the
-// seed.
+// that happens with probability n²/2⁶⁵, also if the flows are chosen without the
+// secret.
 func (t *Tracker) Hash(k key.Key) uint64 { return t.hash(k, Cause{}) }
 
 // hash returns that of the flow of a key's packets that are dropped for a cause.
 func (t *Tracker) hash(k key.Key, c Cause) uint64 {
-	return max(1, k.Hash(t.Seed)^uint64(c.word())*golden)
+	return max(1, k.Hash(t.Secret)^uint64(c.word())*golden)
 }

@@ -13,14 +13,14 @@ const anyFlow = key.FieldSrcPort | key.FieldDstPort | key.FieldProto
 
 var (
 	sources = Tracker{
-		V4:   key.Shape{SrcBits: 32},
-		V6:   key.Shape{Fields: key.FieldV6, SrcBits: 128},
-		Seed: 0x5eed,
+		V4:     key.Shape{SrcBits: 32},
+		V6:     key.Shape{Fields: key.FieldV6, SrcBits: 128},
+		Secret: hash.NewSecret(hash.Seed{1}),
 	}
 	flows = Tracker{
-		V4:   key.Shape{Fields: anyFlow, SrcBits: 32, DstBits: 32},
-		V6:   key.Shape{Fields: anyFlow | key.FieldV6, SrcBits: 128, DstBits: 128},
-		Seed: 0x5eed,
+		V4:     key.Shape{Fields: anyFlow, SrcBits: 32, DstBits: 32},
+		V6:     key.Shape{Fields: anyFlow | key.FieldV6, SrcBits: 128, DstBits: 128},
+		Secret: hash.NewSecret(hash.Seed{1}),
 	}
 )
 
@@ -69,7 +69,7 @@ func TestTrackerKey(t *testing.T) {
 		if k.String() != c.want {
 			t.Errorf("%s: counted under %q, want %q", c.name, k, c.want)
 		}
-		if got, want := c.tracker.Hash(k), hash.Sum(c.tracker.Seed, k.Append(nil)); got != want {
+		if got, want := c.tracker.Hash(k), c.tracker.Secret.Sum(k.Append(nil)); got != want {
 			t.Errorf("%s: hash %#x, want %#x", c.name, got, want)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"log"
 	"net/netip"
 
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
@@ -14,7 +15,7 @@ import (
 // Failsafe ports pass before the block list.
 func ExampleProgram_Decide() {
 	listed := key.Source(netip.MustParsePrefix("192.0.2.0/24"))
-	layout, err := membership.PlanLayout(membership.Census{Keys: map[key.Shape]int{listed.Shape: 1}}, membership.Exact, 0, 0x5eed)
+	layout, err := membership.PlanLayout(membership.Census{Keys: map[key.Shape]int{listed.Shape: 1}}, membership.Exact, 0, hash.NewSecret(hash.Seed{1}))
 	if err != nil {
 		log.Fatal(err)
 	}

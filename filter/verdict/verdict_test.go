@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
@@ -24,7 +25,7 @@ func set(t *testing.T, mode membership.Mode, keys ...key.Key) *membership.Set {
 	for _, k := range keys {
 		c.Keys[k.Shape]++
 	}
-	l, err := membership.PlanLayout(c, mode, 16, 1)
+	l, err := membership.PlanLayout(c, mode, 16, hash.NewSecret(hash.Seed{1}))
 	if err != nil {
 		t.Fatal(err)
 	}

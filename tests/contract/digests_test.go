@@ -8,6 +8,7 @@ import (
 	"weir/control/engine"
 	"weir/control/replay"
 	"weir/filter/digest"
+	"weir/filter/hash"
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -19,7 +20,7 @@ import (
 type digests struct {
 	generation *engine.Generation
 	kernel     *replay.Kernel
-	seed       uint64
+	secret     *hash.Secret
 
 	slice            uint32
 	filter           *digest.Filter
@@ -35,14 +36,14 @@ type seen struct {
 }
 
 func recording(c engine.Config, g digest.Geometry) engine.Config {
-	c.Digests, c.DigestSeed = g, rand.Uint64()
+	c.Digests, c.DigestSeed = g, hash.NewSeed()
 	return c
 }
 
 func newDigests(t testing.TB, lists []engine.List, c engine.Config) *digests {
 	t.Helper()
 	onOneCPU(t)
-	d := &digests{seed: c.DigestSeed, loops: digest.NewLoops(digest.Sightings)}
+	d := &digests{secret: hash.NewSecret(c.DigestSeed), loops: digest.NewLoops(digest.Sightings)}
 	d.generation, d.kernel = engines(t, lists, c)
 	d.filter = digest.NewFilter(c.Digests)
 	return d
@@ -78,7 +79,7 @@ func (d *digests) pass(t testing.TB, frame []byte) {
 		return
 	}
 	ip := packet.IP(frame)
-	sum, err := digest.Sum(d.seed, ip)
+	sum, err := digest.Sum(d.secret, ip)
 	if err != nil {
 		d.skipped++
 		return

@@ -12,6 +12,7 @@ import (
 	"weir/control/list"
 	"weir/control/observe/events"
 	"weir/control/replay"
+	"weir/filter/hash"
 	"weir/filter/icarus"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -61,7 +62,7 @@ func eventful(t *testing.T, p verdict.Policy) *replay.Kernel {
 		lists = append(lists, l.List)
 	}
 	c := engine.Config{Policy: p}
-	c.TrackerSeed, c.Trackers = 1, trackersOfAllKinds()[:1]
+	c.TrackerSeed, c.Trackers = hash.Seed{1}, trackersOfAllKinds()[:1]
 	c.Trackers[0].Punishes = true
 	c.Loop.Node = mustNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1})
 	g, k := engines(t, lists, c)

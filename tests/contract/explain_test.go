@@ -46,7 +46,7 @@ func (r random) world(t *testing.T, i int) world {
 		{Punishes: true, Tracker: sketch.Tracker{V4: key.Shape{SrcBits: 32}, V6: key.Shape{Fields: key.FieldV6, SrcBits: 64}, Geometry: small}},
 		{Punishes: true, Tracker: sketch.Tracker{V4: flow, V6: flow6, Unit: sketch.Bytes, Geometry: small}},
 	}
-	c.TrackerSeed = r.Uint64()
+	c.TrackerSeed = randomSeed(r)
 	if i%3 == 0 {
 		n := mustNode(t, 1, icarus.Geometry{Size: 128, K: 6, Confirm: 1})
 		c.DropLooped = i%2 == 0

@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/filter/sketch"
@@ -40,7 +41,7 @@ func TestHeavyFlowsOfCaptures(t *testing.T) {
 	} {
 		for name, tracker := range flowsOf(test.bytes) {
 			for _, unit := range []sketch.Unit{sketch.Packets, sketch.Bytes} {
-				tracker.Seed, tracker.Unit = 99, unit
+				tracker.Secret, tracker.Unit = hash.NewSecret(hash.Seed{99}), unit
 				threshold := sketch.Threshold{Share: test.share}
 				m, err := sketch.NewMultistage(tracker, threshold)
 				if err != nil {

@@ -12,6 +12,7 @@ import (
 	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/replay"
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/filter/penalty"
@@ -70,7 +71,7 @@ func newCounters(t testing.TB, trackers []engine.Tracker) *counters {
 // newFiltering returns counters of programs that may also drop packets.
 func newFiltering(t testing.TB, lists []engine.List, policy verdict.Policy, trackers []engine.Tracker) *counters {
 	t.Helper()
-	config := engine.Config{Policy: policy, Telemetry: engine.Telemetry{Trackers: trackers, TrackerSeed: rand.Uint64()}}
+	config := engine.Config{Policy: policy, Telemetry: engine.Telemetry{Trackers: trackers, TrackerSeed: hash.NewSeed()}}
 	c := &counters{}
 	var err error
 	if c.generation, err = engine.Build(lists, config); err != nil {

@@ -13,6 +13,7 @@ import (
 	"weir/control/list"
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
@@ -110,7 +111,7 @@ func testWeights(t *testing.T, mode membership.Mode, bitsPerKey float64) {
 			}
 			seen["one more is "+o.Reason.String()]++
 		}
-		g.Block.Cool(e.Hash(g.Block.Seed))
+		g.Block.Cool(e.Hash(g.Block.Secret))
 	}
 	g.Block.Settle() // no program is running
 	for range rounds {
@@ -270,7 +271,7 @@ func (s skewed) ask(t *testing.T, b *probe.Programs, keys *probe.Keys, set *memb
 			t.Fatal(err)
 		}
 		for i := from; i < min(next, len(s)); i++ {
-			extra := set.Weight(source(i).Hash(set.Seed))
+			extra := set.Weight(source(i).Hash(set.Secret))
 			c := &a.classes[extra]
 			c.expected += rates[extra]
 			c.predicted += s[i] * rates[extra]
@@ -344,7 +345,7 @@ func TestWeightedRate(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := engine.Config{Mode: membership.Approximate, BitsPerKey: 14}
-	config.Hot, config.Trackers, config.TrackerSeed = elements, []engine.Tracker{spec.Tracker()}, 1
+	config.Hot, config.Trackers, config.TrackerSeed = elements, []engine.Tracker{spec.Tracker()}, hash.Seed{1}
 	g, err := engine.Build(lists, config)
 	if err != nil {
 		t.Fatal(err)
@@ -404,7 +405,7 @@ func TestWeightedRate(t *testing.T) {
 	// the same memory in the cascade shrinks with them.
 	hot := float64(layout.HotBuckets) * membership.LineBits
 	for n := entries; n <= 100*entries; n *= 10 {
-		larger, err := membership.PlanLayout(membership.Census{Keys: map[key.Shape]int{source(0).Shape: n}}, membership.Approximate, 14+hot/float64(n), 1)
+		larger, err := membership.PlanLayout(membership.Census{Keys: map[key.Shape]int{source(0).Shape: n}}, membership.Approximate, 14+hot/float64(n), hash.NewSecret(hash.Seed{1}))
 		if err != nil {
 			t.Fatal(err)
 		}

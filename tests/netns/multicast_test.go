@@ -14,6 +14,7 @@ import (
 
 	"weir/control/engine"
 	"weir/filter/fpr"
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/multicast"
 	"weir/loader"
@@ -396,14 +397,15 @@ func TestMulticastFalsePositives(t *testing.T) {
 	r := newRouter(t, 2)
 	l := multicast.Layout{Ports: 2, MaxGroups: 300, Lines: 4, First: 2, Rest: 1}
 	const seed, probes = 0x5eed, 4096
-	kernel, err := loader.NewGeneration(loader.Config{Seed: seed, Multicast: loader.Multicast{
+	secret := hash.NewSecret(hash.Seed{1})
+	kernel, err := loader.NewGeneration(loader.Config{Secret: loader.Secret{Pairs: secret.Pairs, Offsets: secret.Offsets}, Multicast: loader.Multicast{
 		Ports: uint32(l.Ports), Lines: l.Lines, First: uint32(l.First), Rest: uint32(l.Rest),
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer kernel.Close()
-	table, err := multicast.NewTable(l, seed, kernel.Groups())
+	table, err := multicast.NewTable(l, secret, kernel.Groups())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -254,7 +254,7 @@ all counters of a flow.`, packets, flows, threshold)
 				var estimate func(f uint32) uint64
 				if method == "multistage filter, shielding" {
 					m, err := sketch.NewMultistage(sketch.Tracker{
-						V4: key.Shape{SrcBits: 32}, V6: key.Shape{Fields: key.FieldV6, SrcBits: 128}, Seed: 81,
+						V4: key.Shape{SrcBits: 32}, V6: key.Shape{Fields: key.FieldV6, SrcBits: 128}, Secret: hash.NewSecret(hash.Seed{81}),
 						Geometry: sketch.Geometry{Lines: uint32(size / 128 * 2), Buckets: 1024},
 					}, sketch.Threshold{Units: threshold})
 					p.fail(err)

@@ -361,25 +361,25 @@ func (a *Archive) Close() error {
 // The encoding of a slice, in little-endian order:
 //
 //	 0  magic "WDGS"
-//	 4  version, 1
+//	 4  version, 2: version 1 had another hash
 //	 5  zero, 3 bytes
-//	 8  seed, 8 bytes
-//	16  begin and end, 8 bytes each, in nanoseconds since 1970
-//	32  packets, 8 bytes
-//	40  lines, and bits of a digest, 4 bytes each
-//	48  the filter's bits, as encoded by weir/filter/compress
+//	 8  seed, 32 bytes
+//	40  begin and end, 8 bytes each, in nanoseconds since 1970
+//	56  packets, 8 bytes
+//	64  lines, and bits of a digest, 4 bytes each
+//	72  the filter's bits, as encoded by weir/filter/compress
 //	    XXH64 of everything before it, with seed 0, 8 bytes
 //
 // The checksum detects corruption, not forgery.
 const (
-	prefix      = "WDGS\x01\x00\x00\x00"
-	headerLen   = 48
+	prefix      = "WDGS\x02\x00\x00\x00"
+	headerLen   = 72
 	checksumLen = 8
 )
 
 func encode(s *digest.Slice) []byte {
-	b := []byte(prefix)
-	for _, n := range [...]uint64{s.Seed, uint64(s.From.UnixNano()), uint64(s.To.UnixNano()), s.Packets} {
+	b := append([]byte(prefix), s.Seed[:]...)
+	for _, n := range [...]uint64{uint64(s.From.UnixNano()), uint64(s.To.UnixNano()), s.Packets} {
 		b = binary.LittleEndian.AppendUint64(b, n)
 	}
 	b = binary.LittleEndian.AppendUint32(b, s.Filter.Lines)
@@ -391,15 +391,19 @@ func encode(s *digest.Slice) []byte {
 // decode is the inverse of encode. It fails on anything that encode does not
 // produce.
 func decode(b []byte) (*digest.Slice, error) {
-	if len(b) < headerLen+checksumLen || string(b[:len(prefix)]) != prefix {
+	const magic = 4 // bytes
+	if len(b) < headerLen+checksumLen || string(b[:magic]) != prefix[:magic] {
 		return nil, errors.New("not a slice of digests")
+	}
+	if string(b[:len(prefix)]) != prefix {
+		return nil, errors.New("another version of weir has written it")
 	}
 	body := b[:len(b)-checksumLen]
 	if hash.Sum(0, body) != binary.LittleEndian.Uint64(b[len(body):]) {
 		return nil, errors.New("the checksum is wrong")
 	}
 	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[i:]) }
-	g := digest.Geometry{Lines: binary.LittleEndian.Uint32(b[40:]), Bits: int(binary.LittleEndian.Uint32(b[44:]))}
+	g := digest.Geometry{Lines: binary.LittleEndian.Uint32(b[64:]), Bits: int(binary.LittleEndian.Uint32(b[68:]))}
 	if g.Lines < 1 || g.Lines > digest.MaxLines {
 		return nil, fmt.Errorf("%d lines", g.Lines)
 	}
@@ -412,6 +416,6 @@ func decode(b []byte) (*digest.Slice, error) {
 		return nil, err
 	}
 	return &digest.Slice{
-		Seed: word(8), From: time.Unix(0, int64(word(16))), To: time.Unix(0, int64(word(24))), Packets: word(32), Filter: f,
+		Seed: hash.Seed(b[8:40]), From: time.Unix(0, int64(word(40))), To: time.Unix(0, int64(word(48))), Packets: word(56), Filter: f,
 	}, nil
 }

@@ -20,6 +20,7 @@ import (
 	"weir/control/engine"
 	"weir/control/observe/events"
 	"weir/filter/digest"
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/loader"
 )
@@ -371,11 +372,11 @@ type Packet struct {
 // read, with ErrTooMuch, or with the errors of package digest.
 func (r *Recorder) Find(ctx context.Context, packets []Packet) ([]Seen, error) {
 	for i, p := range packets {
-		if _, err := digest.Sum(0, p.Data); err != nil {
+		if _, err := digest.AppendInvariant(nil, p.Data); err != nil {
 			return nil, fmt.Errorf("packet %d: %w", i+1, err)
 		}
 	}
-	q := search{packets: packets, sums: make(map[uint64][]uint64)}
+	q := search{packets: packets, sums: make(map[hash.Seed][]uint64)}
 	inMemory := make(map[string]bool)
 	for _, k := range r.kept() {
 		q.interfaceOf(k.Target)
@@ -421,7 +422,7 @@ func (r *Recorder) kept() (all []record) {
 // search looks for packets in slices.
 type search struct {
 	packets []Packet
-	sums    map[uint64][]uint64 // the packets' digests, by seed
+	sums    map[hash.Seed][]uint64 // the packets' digests, by seed
 	seen    []Seen
 }
 
@@ -443,8 +444,9 @@ func (q *search) ask(t loader.Target, s *digest.Slice) {
 	seen.begin(s.From)
 	sums, ok := q.sums[s.Seed]
 	if !ok {
+		secret := hash.NewSecret(s.Seed)
 		for _, p := range q.packets {
-			d, _ := digest.Sum(s.Seed, p.Data) // cannot fail: see Find
+			d, _ := digest.Sum(secret, p.Data) // cannot fail: see Find
 			sums = append(sums, d)
 		}
 		q.sums[s.Seed] = sums

@@ -15,6 +15,7 @@ import (
 	"weir/control/api"
 	"weir/control/capture"
 	"weir/filter/digest"
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/packet"
 )
@@ -99,7 +100,7 @@ func Read(r *capture.Reader, most int) (asked []Asked, untraced int, err error) 
 			return asked, untraced, err
 		}
 		ip := packet.IP(p.Data)
-		if _, err := digest.Sum(0, ip); err != nil {
+		if _, err := digest.AppendInvariant(nil, ip); err != nil {
 			untraced++
 			continue
 		}
@@ -343,13 +344,14 @@ const (
 // are watched from the first sighting on.
 func Loops(r *capture.Reader) (found []FoundLoop, packets int, err error) {
 	loops := digest.NewLoops(offlineSightings)
+	secret := hash.NewSecret(hash.NewSeed())
 	for p, err := range r.All() {
 		if err != nil {
 			return found, packets, err
 		}
 		packets++
 		ip := packet.IP(p.Data)
-		d, err := digest.Sum(0, ip)
+		d, err := digest.Sum(secret, ip)
 		if err != nil {
 			continue
 		}

@@ -19,6 +19,7 @@ import (
 	"weir/control/api"
 	"weir/control/capture"
 	"weir/filter/digest"
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/loader"
@@ -38,7 +39,7 @@ func slice(t testing.TB, i, n int) *digest.Slice {
 		t.Fatal(err)
 	}
 	from := start.Add(time.Duration(i) * time.Second)
-	s := &digest.Slice{Seed: uint64(i) + 1, From: from, To: from.Add(time.Second), Packets: uint64(n), Filter: digest.NewFilter(g)}
+	s := &digest.Slice{Seed: hash.Seed{byte(i + 1)}, From: from, To: from.Add(time.Second), Packets: uint64(n), Filter: digest.NewFilter(g)}
 	rng := rand.New(rand.NewPCG(uint64(i), 1))
 	for range n {
 		s.Filter.Record(rng.Uint64())
@@ -326,18 +327,19 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// seen returns a node that has seen packets, by their digests with seed 7.
+// seen returns a node that has seen packets, by their digests with one secret.
 func seen(name string, chance float64, packets ...[]byte) Node {
+	secret := hash.NewSecret(hash.Seed{1})
 	return Node{name, func(_ context.Context, q api.TraceQuestion) (*api.Traced, error) {
 		i := api.TracedInterface{Name: "eth0"}
 		for _, p := range q.Packets {
-			d, err := digest.Sum(7, p.Data)
+			d, err := digest.Sum(secret, p.Data)
 			if err != nil {
 				return nil, err
 			}
 			traced := api.TracedPacket{Chance: chance}
 			for k, have := range packets {
-				if sum, _ := digest.Sum(7, have); sum == d {
+				if sum, _ := digest.Sum(secret, have); sum == d {
 					traced.Slices = []api.TracedSlice{{Start: start.Add(time.Duration(k)), Length: 1, Chance: chance}}
 				}
 			}

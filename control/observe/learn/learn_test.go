@@ -1,6 +1,7 @@
 package learn
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
 )
@@ -31,7 +33,7 @@ func seededSet(t testing.TB, seed uint64, n int, bitsPerKey float64, hot int, sh
 	for _, s := range shapes {
 		census.Keys[s] = n
 	}
-	l, err := membership.PlanLayout(census, membership.Approximate, bitsPerKey, seed)
+	l, err := membership.PlanLayout(census, membership.Approximate, bitsPerKey, secretOf(seed))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,4 +284,11 @@ func BenchmarkLearn(b *testing.B) {
 	for b.Loop() {
 		l.Learn(i, s)
 	}
+}
+
+// secretOf returns the secret of a number.
+func secretOf(n uint64) *hash.Secret {
+	var seed hash.Seed
+	binary.LittleEndian.PutUint64(seed[:], n)
+	return hash.NewSecret(seed)
 }

@@ -28,7 +28,7 @@ func Publish(s *membership.Set, w Weights, wait func()) (p Published, err error)
 	hashes := make([]uint64, len(w.Elements))
 	hot := make(map[uint64]bool, len(w.Elements))
 	for i, e := range w.Elements {
-		hashes[i] = e.Key.Hash(s.Seed)
+		hashes[i] = e.Key.Hash(s.Secret)
 		if e.K > w.Base {
 			hot[hashes[i]] = true
 		}

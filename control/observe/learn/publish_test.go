@@ -45,7 +45,7 @@ func TestPublish(t *testing.T) {
 		want := make(map[uint64]int)
 		for i, e := range c.extra {
 			if e > 0 {
-				want[source(i).Hash(s.Seed)] = e
+				want[source(i).Hash(s.Secret)] = e
 			}
 		}
 		if got := published(s); !maps.Equal(got, want) {
@@ -79,7 +79,7 @@ func TestPublishWaits(t *testing.T) {
 				t.Error("bits are gone before the grace period is over")
 			}
 			for i, e := range extra { // what programs see
-				if h := source(i).Hash(s.Seed); s.Weight(h) != e {
+				if h := source(i).Hash(s.Secret); s.Weight(h) != e {
 					t.Errorf("source %d has weight %d while waiting, want %d", i, s.Weight(h), e)
 				}
 			}
@@ -87,7 +87,7 @@ func TestPublishWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 		for k := range listed {
-			if _, ok := s.Lookup(k.Hash(s.Seed)); !ok {
+			if _, ok := s.Lookup(k.Hash(s.Secret)); !ok {
 				t.Errorf("%v is lost", k)
 			}
 		}
@@ -135,12 +135,12 @@ func TestPublishFull(t *testing.T) {
 	// An element without weight replaces another once it is hotter.
 	var without int
 	for i := range extra {
-		if s.Weight(source(i).Hash(s.Seed)) == 0 {
+		if s.Weight(source(i).Hash(s.Secret)) == 0 {
 			without = i
 		}
 	}
 	extra[without] = membership.MaxExtra
-	if _, err := Publish(s, weights(s, extra...), nil); err != nil || s.Weight(source(without).Hash(s.Seed)) != membership.MaxExtra {
+	if _, err := Publish(s, weights(s, extra...), nil); err != nil || s.Weight(source(without).Hash(s.Secret)) != membership.MaxExtra {
 		t.Errorf("the hotter element has found no room: %v", err)
 	}
 }

@@ -137,7 +137,7 @@ func TestWeighAtTheEdges(t *testing.T) {
 		}
 	}
 	// A set without keys has no false positives.
-	l, _ := membership.PlanLayout(membership.Census{}, membership.Exact, 0, 1)
+	l, _ := membership.PlanLayout(membership.Census{}, membership.Exact, 0, hash.NewSecret(hash.Seed{1}))
 	empty, err := membership.NewSet(l, l.Alloc())
 	if err != nil {
 		t.Fatal(err)
@@ -221,7 +221,7 @@ func TestPredictedIsMeasured(t *testing.T) {
 			predicted -= e.Contribution
 		}
 		for n, p := range packets[hottest:] {
-			if _, ok := s.Lookup(source(hottest + n).Hash(s.Seed)); ok {
+			if _, ok := s.Lookup(source(hottest + n).Hash(s.Secret)); ok {
 				measured += p / 1e12 / filters
 			}
 		}

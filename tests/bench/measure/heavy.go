@@ -7,6 +7,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/observe/heavy"
+	"weir/filter/hash"
 	"weir/filter/membership"
 	"weir/filter/sketch"
 	"weir/tests/bench/probe"
@@ -40,7 +41,7 @@ func (s *session) heavy() (err error) {
 		case "hot":
 			config.Hot = 1 << 16
 		case "tracker":
-			config.Trackers, config.TrackerSeed = []engine.Tracker{spec.Tracker()}, 1
+			config.Trackers, config.TrackerSeed = []engine.Tracker{spec.Tracker()}, hash.Seed{1}
 		}
 		one, err := c.enter(kind{name: name, make: func(p place) contender { return &weir{place: p, config: config} }}, place{ctx: s.ctx, keys: s.keys}, true)
 		if err == nil {

@@ -53,7 +53,7 @@ type memory struct {
 
 func (m *memory) prepare(b *blocklist) error {
 	census := membership.Census{Keys: map[key.Shape]int{source(0).Shape: b.n()}}
-	layout, err := membership.PlanLayout(census, membership.Exact, 0, 0)
+	layout, err := membership.PlanLayout(census, membership.Exact, 0, nil)
 	if err != nil {
 		return err
 	}

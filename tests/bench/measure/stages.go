@@ -7,6 +7,7 @@ import (
 
 	"weir/control/engine"
 	"weir/filter/digest"
+	"weir/filter/hash"
 	"weir/filter/icarus"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -105,7 +106,7 @@ func digestStages() ([]stage, error) {
 		if one.config.Digests, err = digest.Smallest(filter.packets, 0.01); err != nil {
 			return nil, err
 		}
-		one.config.DigestSeed = 1
+		one.config.DigestSeed = hash.Seed{1}
 		all = append(all, one)
 	}
 	return all, nil

@@ -12,6 +12,7 @@
 #include "multicast.h"
 #include "pipeline.h"
 #include "universal.h"
+#include "xxh64.h"
 
 /*
  * The keys to look up, in turn: IPv4 addresses in network byte order, in the
@@ -85,12 +86,20 @@ static __always_inline __u32 next_key(struct loop *l)
 	return key ? *key : 0;
 }
 
+/* weir's hash of an IPv4 source. */
+static __always_inline __u64 address_hash(__u32 addr)
+{
+	struct key k = {{pair_head(32 << 8, addr)}};
+
+	return key_hash(KEY_V4, k, &key_secret);
+}
+
 static __always_inline void look_up_empty(struct loop *l)
 {
 	__u32 key = next_key(l);
 
 	/* weir's hash, so that times beyond this loop's are without it. */
-	l->hits += xxh64_8(hash_seed, pair_head(32 << 8, key)) & 1;
+	l->hits += address_hash(key) & 1;
 }
 
 static __always_inline void look_up_weir(struct loop *l)
@@ -98,7 +107,7 @@ static __always_inline void look_up_weir(struct loop *l)
 	struct set_maps maps = {&block_lines, &block_marks4, &block_marks6, confirm_block};
 	struct packet p = {.list = LIST_NONE};
 
-	set_probe(&block, maps, &p, xxh64_8(hash_seed, pair_head(32 << 8, next_key(l))));
+	set_probe(&block, maps, &p, address_hash(next_key(l)));
 	l->hits += p.list != LIST_NONE;
 }
 
@@ -159,7 +168,7 @@ static __always_inline void look_up_bloom(struct loop *l)
 /* Reads a word of a line chosen by weir's hash of the address. */
 static __always_inline int line_read(__u32 addr)
 {
-	__u64 h = xxh64_8(hash_seed, pair_head(32 << 8, addr));
+	__u64 h = address_hash(addr);
 	struct line *l = line_at(&bench_lines, bench_line_count, h);
 
 	return l && l->words[h >> 36 & (LINE_WORDS - 1)];
@@ -233,12 +242,12 @@ volatile const struct secret bench_secret = {};
 	LOOP(universal##length)                                               \
 	LOOP(xxh##length)
 
-HASH_LOOP(8, xxh64_8(hash_seed, w[0]))
-HASH_LOOP(16, xxh64_16(hash_seed, w[0], w[1]))
-HASH_LOOP(20, xxh64_20(hash_seed, w[0], w[1], w[2]))
-HASH_LOOP(28, xxh64_28(hash_seed, w[0], w[1], w[2], w[3]))
-HASH_LOOP(40, xxh64_40(hash_seed, w[0], w[1], w[2], w[3], w[4]))
-HASH_LOOP(60, xxh64_60(hash_seed, w))
+HASH_LOOP(8, xxh64_8(bench_secret.offsets[0][0], w[0]))
+HASH_LOOP(16, xxh64_16(bench_secret.offsets[0][0], w[0], w[1]))
+HASH_LOOP(20, xxh64_20(bench_secret.offsets[0][0], w[0], w[1], w[2]))
+HASH_LOOP(28, xxh64_28(bench_secret.offsets[0][0], w[0], w[1], w[2], w[3]))
+HASH_LOOP(40, xxh64_40(bench_secret.offsets[0][0], w[0], w[1], w[2], w[3], w[4]))
+HASH_LOOP(60, xxh64_60(bench_secret.offsets[0][0], w))
 
 /* The hashes of the first bytes of words, for tests: of 4, 8, 12, … bytes. */
 struct {

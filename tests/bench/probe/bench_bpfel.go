@@ -95,7 +95,7 @@ const (
 	benchVarEgress           = "egress"
 	benchVarFailsafeConfig   = "failsafe_config"
 	benchVarFrags            = "frags"
-	benchVarHashSeed         = "hash_seed"
+	benchVarKeySecret        = "key_secret"
 	benchVarListStride       = "list_stride"
 	benchVarLoopEdge         = "loop_edge"
 	benchVarLoopNode         = "loop_node"
@@ -239,7 +239,7 @@ type benchVariableSpecs struct {
 	Egress         *ebpf.VariableSpec `ebpf:"egress"`
 	FailsafeConfig *ebpf.VariableSpec `ebpf:"failsafe_config"`
 	Frags          *ebpf.VariableSpec `ebpf:"frags"`
-	HashSeed       *ebpf.VariableSpec `ebpf:"hash_seed"`
+	KeySecret      *ebpf.VariableSpec `ebpf:"key_secret"`
 	ListStride     *ebpf.VariableSpec `ebpf:"list_stride"`
 	LoopEdge       *ebpf.VariableSpec `ebpf:"loop_edge"`
 	LoopNode       *ebpf.VariableSpec `ebpf:"loop_node"`
@@ -359,7 +359,7 @@ type benchVariables struct {
 	Egress         *ebpf.Variable `ebpf:"egress"`
 	FailsafeConfig *ebpf.Variable `ebpf:"failsafe_config"`
 	Frags          *ebpf.Variable `ebpf:"frags"`
-	HashSeed       *ebpf.Variable `ebpf:"hash_seed"`
+	KeySecret      *ebpf.Variable `ebpf:"key_secret"`
 	ListStride     *ebpf.Variable `ebpf:"list_stride"`
 	LoopEdge       *ebpf.Variable `ebpf:"loop_edge"`
 	LoopNode       *ebpf.Variable `ebpf:"loop_node"`
