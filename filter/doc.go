@@ -70,6 +70,8 @@
 //   - [weir/filter/attenuated]: resource routing. Rhea and Kubiatowicz,
 //     "Probabilistic location and routing", 2002; Czerwinski et al., "An
 //     architecture for a secure service discovery service", 1999.
+//   - [weir/filter/snapshot]: exact sets and their differences as bytes, 1.28 an entry
+//     for ten million IPv4 addresses.
 //   - [weir/filter/reconcile]: set difference and summary caches. Byers,
 //     Considine, Mitzenmacher and Rost, "Informed content delivery across
 //     adaptive overlay networks", 2002; Fan et al., "Summary cache", 2000.
