@@ -17,15 +17,16 @@ import (
 // console is where a command that goes on writes to: a log, and, on a
 // terminal, one line below it that is written over and over.
 type console struct {
-	mu   sync.Mutex
-	log  io.Writer
-	live *os.File // nil where the output is no terminal
-	line string   // that stands there
+	mu      sync.Mutex
+	log     io.Writer
+	journal bool     // the log is systemd's
+	live    *os.File // nil where the output is no terminal
+	line    string   // that stands there
 }
 
 // newConsole takes a terminal for the live line only if the output is one.
 func newConsole(stdout, stderr io.Writer) *console {
-	c := &console{log: stderr}
+	c := &console{log: stderr, journal: toJournal(stderr)}
 	c.live = terminalOf(stdout)
 	return c
 }
@@ -47,10 +48,19 @@ func terminalOf(stream any) *os.File {
 
 func (c *console) terminal() bool { return c.live != nil }
 
-// logger logs to the console.
+// logger logs to the console, or as the journal expects it.
 func (c *console) logger(l *logging) *slog.Logger {
-	o := &slog.HandlerOptions{Level: &l.least}
-	return slog.New(&handler{slog.NewTextHandler(c, o), slog.NewJSONHandler(c, o), &l.asJSON})
+	text, json := slog.HandlerOptions{Level: &l.least}, slog.HandlerOptions{Level: &l.least}
+	if c.journal {
+		text.ReplaceAttr = withoutTime
+	}
+	newHandler := func(w io.Writer) slog.Handler {
+		return &handler{slog.NewTextHandler(w, &text), slog.NewJSONHandler(w, &json), &l.asJSON}
+	}
+	if c.journal {
+		return slog.New(newJournalHandler(c, newHandler))
+	}
+	return slog.New(newHandler(c))
 }
 
 // logging is what is logged, and how: it may change at any time.

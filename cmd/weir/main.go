@@ -53,6 +53,9 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	command, err := root.ExecuteContextC(ctx)
+	if toJournal(stderr) {
+		stderr = prefixed{stderr, journalError}
+	}
 	var usage usageError
 	switch {
 	case err == nil:
