@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"weir/filter/icarus"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -158,6 +160,9 @@ func Alive(pid int) bool {
 		return false
 	}
 	name, running := process(strconv.Itoa(pid))
+	if name == "" && errors.Is(unix.Kill(pid, 0), unix.EPERM) {
+		return true // another user's, which ProtectProc= of systemd hides
+	}
 	own, _ := process("self") // which may go by another name
 	return running && (name == own || strings.HasPrefix(name, "weir"))
 }
