@@ -2,6 +2,7 @@ package packaging
 
 import (
 	"bytes"
+	"debug/elf"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,9 +21,9 @@ func TestPackages(t *testing.T) {
 	if os.Getenv("WEIR_LONG") != "1" {
 		t.Skip("needs WEIR_LONG=1: it fetches and builds nfpm")
 	}
-	deb, rpm := packages(t)
+	deb, rpm := packages(t, "v1.2.3-4-gabc")
 	t.Run("reproducible", func(t *testing.T) {
-		deb2, rpm2 := packages(t)
+		deb2, rpm2 := packages(t, "v1.2.3-4-gabc")
 		same(t, deb, deb2)
 		same(t, rpm, rpm2)
 	})
@@ -54,10 +55,10 @@ func TestVersionsSort(t *testing.T) {
 }
 
 // packages makes the packages, and gives their paths.
-func packages(t *testing.T) (deb, rpm string) {
+func packages(t *testing.T, version string) (deb, rpm string) {
 	t.Helper()
 	dir := t.TempDir()
-	runMake(t, "packages", "OUT="+dir, "VERSION=v1.2.3-4-gabc", "SOURCE_DATE_EPOCH=1700000000")
+	runMake(t, "packages", "OUT="+dir, "VERSION="+version, "SOURCE_DATE_EPOCH=1700000000")
 	one := func(pattern string) string {
 		found, err := filepath.Glob(filepath.Join(dir, "dist", pattern))
 		if err != nil || len(found) != 1 {
@@ -125,6 +126,14 @@ func testDeb(t *testing.T, deb string) {
 	}
 	if got := strings.TrimSpace(output(t, exec.Command(filepath.Join(dir, "usr/bin/weir"), "version"))); !strings.HasPrefix(got, "weir v1.2.3-4-gabc\ncommit ") {
 		t.Errorf("got %q", got)
+	}
+	binary, err := elf.Open(filepath.Join(dir, "usr/bin/weir"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer binary.Close()
+	if binary.Section(".symtab") != nil || binary.Section(".debug_info") != nil || binary.Section(".zdebug_info") != nil {
+		t.Error("the binary is not stripped")
 	}
 	if link, err := os.ReadFile(filepath.Join(dir, "usr/share/zsh/vendor-completions/_weir")); err != nil || len(link) == 0 {
 		t.Errorf("completion for Debian's zsh: %v", err)
