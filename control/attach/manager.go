@@ -577,7 +577,9 @@ func (m *Manager) ensure(i *managedInterface) error {
 		return m.begin(i, log)
 	}
 	if i.index != 0 && i.Severed() {
-		m.logGone(i, log)
+		if n, err := i.Number(); err != nil || n != i.index { // otherwise somebody has detached
+			m.logGone(i, log)
+		}
 		i.index, i.gone = 0, time.Now()
 	}
 	switch err := i.Reattach(nil); {
