@@ -100,7 +100,7 @@ packages: build man ## make a deb and an rpm in ./dist (fetches nfpm)
 	gzip -9n $(root)/usr/share/man/man8/*
 	install -D -m 0644 -t $(doc) cmd/weir/packaging/copyright LICENSE \
 		bpf/LICENSE.BSD-2-Clause bpf/LICENSE.GPL-2.0 control/config/weir.schema.json \
-		docs/*.md docs/api/openapi.yaml docs/observability/alerts.yaml docs/observability/dashboard.json
+		docs/*.md docs/api/openapi.yaml docs/api/notification.schema.json docs/observability/alerts.yaml docs/observability/dashboard.json
 	{ echo "Go $$(go env GOROOT)"; \
 		go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Dir}}{{end}}{{end}}' ./cmd/weir; } \
 		| sort -u | while read -r module dir; do \

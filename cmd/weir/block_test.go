@@ -30,6 +30,7 @@ type fakeDaemon struct {
 	answers   []engine.Answer
 	asked     []engine.Question
 	multicast api.Multicast
+	notified  []api.NotifyTested
 	err       error
 
 	pages        []api.Entries
@@ -100,6 +101,16 @@ func (d *fakeDaemon) Explain(_ context.Context, asked []engine.Question) ([]engi
 }
 
 func (d *fakeDaemon) Multicast() (api.Multicast, error) { return d.multicast, d.err }
+
+func (d *fakeDaemon) TestNotify(_ context.Context, target string) ([]api.NotifyTested, error) {
+	var tested []api.NotifyTested
+	for _, t := range d.notified {
+		if target == "" || target == t.Target {
+			tested = append(tested, t)
+		}
+	}
+	return tested, d.err
+}
 
 func (d *fakeDaemon) ChangeMulticast(_ context.Context, c api.MulticastChange) (api.MulticastChanged, error) {
 	d.changedMulticast = c

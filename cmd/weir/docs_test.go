@@ -11,7 +11,7 @@ import (
 // configurations are those that a page shows: blocks, indented or fenced, or what
 // the shell writes into weir.yaml, that begin with a key of one.
 func configurations(page string) []string {
-	const begins = `(?:#[^\n]*\n)?(?:interfaces|failsafe|lists|trackers|loop|multicast|digest|learning|metrics|api):`
+	const begins = `(?:#[^\n]*\n)?(?:interfaces|failsafe|lists|trackers|loop|multicast|digest|learning|metrics|api|notify):`
 	page = "\n" + page
 	var found []string
 	for _, block := range regexp.MustCompile(`(?m)(?:^\n|^    .*\n)+`).FindAllString(page, -1) {
@@ -57,7 +57,7 @@ func TestDocumentedConfigurations(t *testing.T) {
 			checked++
 		}
 	}
-	if want := 4; checked < want { // README, loops, multicast, traceback
+	if want := 5; checked < want { // README, loops, multicast, notifications, traceback
 		t.Errorf("found %d configurations, want %d at least", checked, want)
 	}
 }

@@ -104,7 +104,7 @@ filtered as configured (weir status and weir reload).`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(
 		newRun(), newCheck(), newReload(), newMonitor(), newDetach(), newStatus(), newTop(), newWeights(), newEvents(), newCapture(), newExplain(), newTrace(),
-		newBlock(), newUnblock(), newAllow(), newUnallow(), newEntries(), newFlush(), newExport(), newImport(), newLists(), newRefresh(), newDiff(), newMulticast(),
+		newBlock(), newUnblock(), newAllow(), newUnallow(), newEntries(), newFlush(), newExport(), newImport(), newLists(), newRefresh(), newDiff(), newMulticast(), newNotify(),
 		newReplay(), newDemo(), newPlan(), newVersion(), newCompletion(), newShare(),
 	)
 	root.SetHelpCommand(newHelp())

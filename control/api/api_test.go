@@ -416,6 +416,7 @@ type (
 		Refresh(ctx context.Context, list string, accept bool) ([]FetchOutcome, error)
 		Reload(context.Context) (Reloaded, error)
 		SetMonitor(context.Context, MonitorChange) (Monitored, error)
+		TestNotify(context.Context, string) ([]NotifyTested, error)
 		Multicast() (Multicast, error)
 		ChangeMulticast(context.Context, MulticastChange) (MulticastChanged, error)
 	}

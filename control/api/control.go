@@ -169,5 +169,5 @@ func controlRoutes(c Daemon) []route {
 		{http.MethodPost, explainPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 			return explainFrames(c, w, q)
 		}},
-	}, slices.Concat(entriesRoutes(c), multicastRoutes(c))...)
+	}, slices.Concat(entriesRoutes(c), multicastRoutes(c), notifyRoutes(c))...)
 }

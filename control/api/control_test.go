@@ -88,6 +88,10 @@ func (c *control) SetMonitor(_ context.Context, change MonitorChange) (Monitored
 	return Monitored{Monitor: *change.On, Override: &MonitorOverride{UID: &change.UID}}, c.ask(fmt.Sprint("monitor ", *change.On, " ", change.For))
 }
 
+func (c *control) TestNotify(_ context.Context, target string) ([]NotifyTested, error) {
+	return []NotifyTested{{Target: "pager", To: "https://example.com/…", Answer: "500", Error: "500", Seconds: 0.5, Waiting: 2}}, c.ask("notify " + target)
+}
+
 func (c *control) Multicast() (Multicast, error) { return c.multicast, c.err }
 
 func (c *control) ChangeMulticast(_ context.Context, change MulticastChange) (MulticastChanged, error) {

@@ -82,6 +82,7 @@ func TestDocumentedSchemas(t *testing.T) {
 		"Error": failure{}, "Status": Status{}, "MonitorChange": MonitorChange{}, "Monitored": Monitored{}, "Top": Top{}, "Weights": Weights{}, "Change": Change{}, "Changed": Changed{}, "Entries": Entries{},
 		"Lists": Lists{}, "Refreshed": Refreshed{}, "Reloaded": Reloaded{}, "Explanation": Explanation{}, "Frames": Frames{}, "Explanations": Explanations{}, "Event": Event{},
 		"Multicast": Multicast{}, "MulticastChange": MulticastChange{}, "MulticastChanged": MulticastChanged{},
+		"NotifyTest": NotifyTest{}, "NotifyTests": NotifyTests{},
 		"TraceQuestion": TraceQuestion{}, "Traced": Traced{},
 	} {
 		describe(reflect.TypeOf(v), name, want)
@@ -213,7 +214,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		}
 	}
 	example := make(map[string]string)
-	for _, name := range []string{"Change", "MulticastChange"} {
+	for _, name := range []string{"Change", "MulticastChange", "NotifyTest"} {
 		text, err := json.Marshal(below(t, doc, "components", "requestBodies", name, "content", "application/json")["example"])
 		if err != nil {
 			t.Fatal(err)
@@ -245,6 +246,8 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			body = `{"on": true, "for_seconds": 600}`
 		case r.path == multicastPath:
 			body = example["MulticastChange"]
+		case r.path == notifyTestPath:
+			body = example["NotifyTest"]
 		case r.method == "DELETE":
 			body = change
 		case r.path == tracePath:

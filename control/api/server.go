@@ -19,7 +19,7 @@ import (
 // Daemon is what the server serves. It is safe for concurrent use, and its answers
 // do not change afterwards.
 //
-// An error that is a [*BadRequest], [ErrNoList], [ErrNoMulticast] or
+// An error that is a [*BadRequest], [ErrNoList], [ErrNoTarget], [ErrNoMulticast] or
 // [ErrNoDigests] is the caller's; any other says that the daemon failed.
 type Daemon interface {
 	Status() Status
@@ -53,6 +53,8 @@ type Daemon interface {
 	// SetMonitor switches monitor mode on, whatever the configuration says, or ends
 	// that. With an error, nothing has changed.
 	SetMonitor(context.Context, MonitorChange) (Monitored, error)
+	// TestNotify sends a test event to a receiver of notifications, "" for all.
+	TestNotify(ctx context.Context, target string) ([]NotifyTested, error)
 	Multicast() (Multicast, error)
 	// ChangeMulticast changes what an interface wants, as Change does entries.
 	ChangeMulticast(context.Context, MulticastChange) (MulticastChanged, error)
@@ -200,7 +202,7 @@ func fail(w http.ResponseWriter, err error) {
 		status = f.status
 	case errors.As(err, &bad):
 		status, sent.Entry = http.StatusBadRequest, bad.Entry
-	case errors.Is(err, ErrNoList), errors.Is(err, ErrNoMulticast), errors.Is(err, ErrNoDigests):
+	case errors.Is(err, ErrNoList), errors.Is(err, ErrNoTarget), errors.Is(err, ErrNoMulticast), errors.Is(err, ErrNoDigests):
 		status = http.StatusNotFound
 	}
 	reply(w, status, sent)

@@ -20,6 +20,9 @@ import (
 // and a label of metrics.
 const maxName = 64
 
+// maxTargets bounds the receivers of notifications, each of which has a queue.
+const maxTargets = 16
+
 // namePattern matches the names that package feed accepts.
 const namePattern = `^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`
 
@@ -59,6 +62,13 @@ func (c *Config) check() quantity.FieldErrors {
 	}
 	errs.Add("loop", c.Loop.check().Err())
 	c.checkMulticast(&errs)
+	if len(c.Notify.Targets) > maxTargets {
+		errs.Failf("notify.targets", "there are %d: the maximum is %d", len(c.Notify.Targets), maxTargets)
+	}
+	for _, t := range c.Notify.Targets {
+		errs.Add(join("notify.targets", t.Name), t.Validate())
+	}
+	errs.Add("notify.surge", c.Notify.Surge.Validate())
 	for _, l := range c.Lists {
 		errs.Add(join("lists", l.Name), l.check().Err())
 	}

@@ -14,6 +14,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/feed"
+	"weir/control/notify"
 	"weir/control/observe/digests"
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
@@ -103,6 +104,9 @@ type Config struct {
 	// Digests of the packets that pass, for weir trace, which finds the path of a
 	// packet, and for the detection of loops.
 	Digest digests.Spec `yaml:"digest,omitempty"`
+
+	// Who is notified of heavy hitters, failures, surges of drops and refused changes.
+	Notify Notify `yaml:"notify,omitempty"`
 
 	// The lists, by name: letters, digits, "_", "-" and inner dots.
 	Lists []List `yaml:"lists,omitempty"`
@@ -250,6 +254,16 @@ type MulticastInterface struct {
 	Groups []Group `yaml:"groups,omitempty"`
 }
 
+// Notify says who is notified of what.
+type Notify struct {
+	// The receivers, by name: letters, digits, "_", "-" and dots. Each has a url or a
+	// command.
+	Targets []notify.Target `yaml:"targets,required"`
+
+	// When dropped packets are a surge.
+	Surge notify.SurgeSpec `yaml:"surge"`
+}
+
 // List is a list of the entries of its sources and of manual entries.
 type List struct {
 	Name string `yaml:",key"`
@@ -301,6 +315,9 @@ func (c *Config) SetDefaults() {
 	c.Log.Format = LogText
 	c.Learning = Learning{HalfLife: quantity.Duration(learn.DefaultHalfLife), Elements: learn.DefaultElements}
 }
+
+// SetDefaults sets the defaults.
+func (n *Notify) SetDefaults() { n.Surge.SetDefaults() }
 
 // SetDefaults sets the defaults.
 func (m *Multicast) SetDefaults() { m.MaxGroups = DefaultMaxGroups }

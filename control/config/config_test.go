@@ -14,6 +14,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/feed"
+	"weir/control/notify"
 	"weir/control/observe/digests"
 	"weir/control/observe/heavy"
 	"weir/filter/icarus"
@@ -112,6 +113,13 @@ multicast:
 	"loop": `
 interfaces: [eth0]
 loop: {node: 1, key_file: /k, false_positive_rate: 1%, edges: ["eth*"]}`,
+	"notify": `
+interfaces: [eth0]
+notify:
+  targets:
+    pager: {url: "https://[::1]/x?y=z", secret: "0123456789abcdef: x", headers: {Authorization: a}, events: [heavy, surge], timeout: 1s}
+    script.1: {command: /bin/true, arguments: ["-a", "b c", "1"]}
+  surge: {rate: 50kpps, times: 0}`,
 	"digest": `
 interfaces: [eth0]
 learning: {elements: 0}
@@ -205,7 +213,13 @@ func TestExample(t *testing.T) {
 	if c.Multicast.MaxGroups != DefaultMaxGroups {
 		t.Errorf("%d groups, not as many as by default", c.Multicast.MaxGroups)
 	}
-	c.Loop, c.Digest, c.Multicast = Loop{}, digests.Spec{}, Multicast{}
+	var surge notify.SurgeSpec
+	surge.SetDefaults()
+	script := c.Notify.Targets[1]
+	if c.Notify.Surge.Times != surge.Times || script.Timeout != element(reflect.TypeFor[notify.Target]()).Interface().(notify.Target).Timeout {
+		t.Errorf("notify %+v, other than the defaults", c.Notify)
+	}
+	c.Loop, c.Digest, c.Multicast, c.Notify = Loop{}, digests.Spec{}, Multicast{}, Notify{}
 	i := slices.IndexFunc(c.Lists, func(l List) bool { return l.Name == "feed" })
 	feed := c.Lists[i]
 	want := element(reflect.TypeFor[List]()).Interface().(List)

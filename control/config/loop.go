@@ -94,8 +94,11 @@ func (l Loop) check() (errs quantity.FieldErrors) {
 
 // checkFiles returns the errors in other files that would keep weir from starting.
 func (c *Config) checkFiles() (errs quantity.FieldErrors) {
+	for _, t := range c.Notify.Targets {
+		errs.Add(join("notify.targets", t.Name), t.ValidateFiles())
+	}
 	if c.Loop.KeyFile == "" {
-		return nil
+		return errs
 	}
 	// weir check may run without the right to read the key.
 	if _, err := c.Loop.Key(); err != nil && !errors.Is(err, fs.ErrPermission) {

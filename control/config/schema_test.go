@@ -20,6 +20,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/feed"
+	"weir/control/notify"
 	"weir/control/observe/heavy"
 	"weir/control/quantity"
 	"weir/filter/membership"
@@ -95,7 +96,7 @@ func TestExampleShowsEachKey(t *testing.T) {
 func comments(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	for _, file := range []string{"config.go", "../observe/heavy/spec.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../observe/digests/spec.go"} {
+	for _, file := range []string{"config.go", "../observe/heavy/spec.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../observe/digests/spec.go", "../notify/target.go", "../notify/surge.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
@@ -161,6 +162,9 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[verdict.FailsafePrefix](): text(`^[0-9a-fA-F:.]+(/[0-9]+)?$`),
 		reflect.TypeFor[Group]():                  text(`^[0-9a-fA-F:.]+$`),
 		reflect.TypeFor[feed.URL]():               text(`^https?://`),
+		reflect.TypeFor[notify.URL]():             text(`^https?://`),
+		reflect.TypeFor[notify.Secret]():          map[string]any{"type": "string", "minLength": 16, "maxLength": 4096},
+		reflect.TypeFor[notify.Kind]():            enum("heavy", "penalty", "feed", "interface", "refused", "surge"),
 	}[of]
 	if s == nil {
 		t.Fatalf("no schema for %v", of)

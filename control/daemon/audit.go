@@ -216,19 +216,24 @@ func cut(s string, most int) string {
 // auditChange records a change of entries.
 func (d *Daemon) auditChange(c api.Change, changed api.Changed, batch []journal.Change) {
 	r := auditRecord{
-		Time: time.Now(), Change: c.Action, List: changed.List, Entries: len(c.Entries), Changed: changed.Added + changed.Removed,
+		Time: time.Now(), Change: changeName(c), List: changed.List, Entries: len(c.Entries), Changed: changed.Added + changed.Removed,
 		First: firstKeys(batch), TTL: c.TTL, Reason: c.Reason,
-	}
-	switch {
-	case c.Import:
-		r.Change = auditImport
-	case c.Remove && c.Action == api.Allow:
-		r.Change = auditUnallow
-	case c.Remove:
-		r.Change = auditUnblock
 	}
 	r.by(c.UID, c.Client)
 	d.audit.record(r)
+}
+
+// changeName returns what a change of entries is called.
+func changeName(c api.Change) string {
+	switch {
+	case c.Import:
+		return auditImport
+	case c.Remove && c.Action == api.Allow:
+		return auditUnallow
+	case c.Remove:
+		return auditUnblock
+	}
+	return c.Action
 }
 
 // auditMulticast records a change of multicast groups.

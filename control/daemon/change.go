@@ -46,6 +46,8 @@ func (d *Daemon) Change(ctx context.Context, c api.Change) (changed api.Changed,
 	})
 	if err == nil {
 		d.auditChange(c, changed, batch)
+	} else {
+		d.news.refusedChange(c, name, err)
 	}
 	return changed, err
 }

@@ -54,6 +54,7 @@ type Daemon struct {
 	ended   chan struct{}   // closed when Run has ended
 	journal *journal.Journal
 	audit   *audit
+	news    *news
 	manager *serve.Manager
 	attach  *attach.Manager
 
@@ -94,7 +95,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	}
 	d := &Daemon{
 		o: o, do: make(chan func()), ended: make(chan struct{}),
-		feeds: make(map[*feed.Feed]context.CancelFunc), hub: events.NewHub(o.Log), audit: newAudit(c, o.Log),
+		feeds: make(map[*feed.Feed]context.CancelFunc), hub: events.NewHub(o.Log), audit: newAudit(c, o.Log), news: newNews(o),
 		attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log}),
 	}
 	if d.manager, err = serve.DialManager(); err != nil {
@@ -160,6 +161,12 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	d.observers.observe(p, d.hub, d.o.Log)
 	d.loadTime = time.Since(began)
 	d.record.loaded(false, began, nil)
+	d.news.configure(p.config)
+	for _, l := range p.lists {
+		if l.refused != nil {
+			d.news.refusedList(l)
+		}
+	}
 	d.note()
 	for _, c := range p.decisions() {
 		c.settle(d.o.Log)
@@ -311,6 +318,7 @@ func (d *Daemon) Keeps() bool { return d.prepared.config.Keep }
 // Stop ends the daemon. Unless the program is to be kept, it is detached.
 func (d *Daemon) Stop() error {
 	d.notified(d.manager.Stopping())
+	defer d.news.Close(notifyGrace)
 	keep := d.Keeps()
 	if r := d.observers.recorder; r != nil && !keep {
 		r.Finish(d.engine)

@@ -119,6 +119,9 @@ func (o *observers) tick(d *Daemon) {
 	}
 	reports, happened := o.heavy.Tick(loader.Monotonic(), d.engine, d.attach.Stats())
 	o.logHeavy(happened, d.o.Log)
+	if o.trackers > 0 {
+		d.news.heavyHitters(o.heavy, happened, time.Now())
+	}
 	last := o.heavy.Last()
 	d.record.watched(last, reports, happened, o.trackers)
 	if o.learn == nil || !slices.Contains(reports, last[len(last)-1]) {

@@ -57,6 +57,7 @@ func (d *Daemon) Reload(ctx context.Context) (r api.Reloaded, err error) {
 		c.settle(d.o.Log)
 	}
 	if err != nil {
+		d.news.refusedReload(ctx, err)
 		return r, fmt.Errorf("reload, the old configuration stays active: %w", err)
 	}
 	for _, line := range r.Changes {
@@ -98,6 +99,7 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed) (r a
 	}
 	_ = d.followInterfaces() // Run ends where nothing is left
 	d.followFeeds()
+	d.news.configure(c)
 	if d.o.Logging != nil {
 		d.o.Logging.Configure(c.Log)
 	}

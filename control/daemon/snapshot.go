@@ -59,6 +59,7 @@ func (d *Daemon) publish(now time.Time, r traffic.Rates) {
 		d.weights.Store(d.weightsNow())
 	}
 	d.top.Store(top)
+	d.news.dropped(r)
 }
 
 func trackerOf(r *heavy.Report, now time.Time, clock time.Duration) api.Tracker {
@@ -165,6 +166,7 @@ func (d *Daemon) noteStatus() {
 		})
 	}
 	d.status.Store(s)
+	d.news.follow(d.attach.Interfaces(), d.attach.Named())
 }
 
 // Top implements [api.Daemon].
@@ -288,6 +290,9 @@ func (d *Daemon) note() {
 			s.Measured, s.MeasuredPackets = o.learn.Measured()
 		}
 		s.Hot = o.learn.Hot()
+	}
+	for _, c := range d.news.Counts() {
+		s.Notifications = append(s.Notifications, metrics.Notifications(c))
 	}
 	s.Multicast = d.forwarding.Read(d.engine)
 	d.snapshot.Store(&s)

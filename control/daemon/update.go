@@ -64,6 +64,7 @@ func (d *Daemon) fetched(ctx context.Context, name string, f *feed.Feed, o feed.
 	default:
 		log.Debug("feed read", "result", o.Result.String())
 	}
+	d.news.fetched(name, o)
 	if o.Result == feed.New {
 		for _, s := range f.Status().Sources {
 			if s.Source == o.Source {
@@ -142,6 +143,7 @@ func (d *Daemon) update(l *managedList) error {
 	l.taken = l.feed.Version() // before its contents, which may change
 	contents := l.feed.Contents()
 	if l.refused = refuseRead(d.prepared.config, l.List, contents, l.feed.Accepted()); l.refused != nil {
+		d.news.refusedList(l)
 		return fmt.Errorf("refused: %w", l.refused)
 	}
 	began := time.Now()

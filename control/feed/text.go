@@ -4,24 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"path/filepath"
 	"unicode/utf8"
+
+	"weir/control/quantity"
 )
 
 // Path is an absolute path, or "".
-type Path string
-
-// UnmarshalText reads an absolute path, or none.
-func (p *Path) UnmarshalText(text []byte) error {
-	if s := string(text); s != "" && !filepath.IsAbs(s) {
-		return fmt.Errorf("%q: want an absolute path", text)
-	}
-	*p = Path(text)
-	return nil
-}
-
-// MarshalText returns the path.
-func (p Path) MarshalText() ([]byte, error) { return []byte(p), nil }
+type Path = quantity.Path
 
 // URL is a URL of HTTP or HTTPS, or "". Its user, password and query may be secret:
 // errors are without them.

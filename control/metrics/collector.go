@@ -119,6 +119,11 @@ var (
 	feedFailures = gauge("weir_feed_failed_attempts", "Failed attempts since the last successful one.", feedLabels...)
 	feedFailing  = gauge("weir_feed_failing", "Always 1, while the last attempt has failed; the label names the failure.", append(feedLabels, "failure")...)
 	feedUnsaved  = gauge("weir_feed_unsaved", "Whether the active entries could not be saved: a restart would not find them.", feedLabels...)
+
+	notifications = counter("weir_notifications_total", "Events for a receiver of notifications, by outcome: delivered, failed (given up), or discarded, because too many were waiting.", "target", "outcome")
+	notifyRetries = counter("weir_notification_failed_attempts_total", "Attempts to deliver an event that failed.", "target")
+	notifyWaiting = gauge("weir_notifications_waiting", "Events that wait for a receiver.", "target")
+	notifyFailing = gauge("weir_notification_failing", "Whether the last attempt to deliver an event failed.", "target")
 )
 
 // unattributed is the list label of hits whose list is unknown.
@@ -168,6 +173,14 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	}
 	for _, f := range s.Feeds {
 		out.feed(f)
+	}
+	for _, n := range s.Notifications {
+		out.put(notifications, float64(n.Delivered), n.Target, "delivered")
+		out.put(notifications, float64(n.Failed), n.Target, "failed")
+		out.put(notifications, float64(n.Discarded), n.Target, "discarded")
+		out.put(notifyRetries, float64(n.Attempts), n.Target)
+		out.put(notifyWaiting, float64(n.Waiting), n.Target)
+		out.put(notifyFailing, truth(n.Failing), n.Target)
 	}
 	if s.Multicast != nil {
 		out.multicast(s.Multicast)

@@ -53,6 +53,19 @@ type Snapshot struct {
 	Config  *Reloads  // of the configuration; nil: there is none
 
 	Multicast *Multicast // nil: none is forwarded
+
+	Notifications []Notifications
+}
+
+// Notifications are the events for a receiver.
+type Notifications struct {
+	Target    string
+	Delivered uint64
+	Failed    uint64 // given up
+	Discarded uint64 // because too many were waiting, or the receiver was removed
+	Attempts  uint64 // to deliver one, that failed
+	Waiting   int
+	Failing   bool // the last attempt failed
 }
 
 // Multicast is the state of multicast forwarding.

@@ -67,6 +67,7 @@ func whole(t testing.TB) Snapshot {
 	for _, d := range []time.Duration{time.Millisecond, 90 * time.Millisecond, time.Hour} {
 		s.Loads.Observe(d)
 	}
+	s.Notifications = []Notifications{{Target: "pager", Delivered: 9, Failed: 1, Discarded: 2, Attempts: 5, Waiting: 3, Failing: true}}
 	s.Feeds = []*feed.Feed{good(t), bad(t)}
 	return s
 }

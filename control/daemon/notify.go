@@ -1,0 +1,289 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"weir/control/api"
+	"weir/control/attach"
+	"weir/control/config"
+	"weir/control/feed"
+	"weir/control/list"
+	"weir/control/notify"
+	"weir/control/observe/heavy"
+	"weir/control/observe/traffic"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// news turns what happens into events of notifications, in its order: each method
+// takes in one kind. Run's goroutine owns it, but for what says otherwise.
+type news struct {
+	*notify.Notifier // safe for concurrent use
+
+	interfaces map[loader.Target]attach.Condition // as last seen
+	watcher    *heavy.Watcher                     // of the flows
+	flows      map[flowID]bool                    // whose begin was sent, and whose end is to be
+	heavy      throttle
+	surge      notify.Meter
+
+	mu      sync.Mutex     // guards the rest, which feeds and API handlers use
+	failing map[string]int // failed attempts of a source, by list and source
+	refused throttle
+}
+
+// flowID identifies a heavy hitter of a tracker.
+type flowID struct {
+	tracker string
+	hash    uint64
+}
+
+// maxFlowsNotified bounds the heavy hitters whose end is waited for.
+const maxFlowsNotified = 1024
+
+// notifyGrace is how long receivers have for the last events when the daemon ends.
+const notifyGrace = 2 * time.Second
+
+func newNews(o Options) *news {
+	return &news{
+		Notifier: notify.New(o.Version, o.Log), interfaces: make(map[loader.Target]attach.Condition),
+		flows: make(map[flowID]bool), failing: make(map[string]int),
+		heavy: throttle{most: 10, refill: time.Second}, refused: throttle{most: 10, refill: 10 * time.Second},
+	}
+}
+
+// configure follows a configuration.
+func (n *news) configure(c *config.Config) {
+	n.Configure(c.Notify.Targets)
+	n.surge.SurgeSpec = c.Notify.Surge
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for id := range n.failing {
+		name, _, _ := strings.Cut(id, "\x00")
+		if !slices.ContainsFunc(c.Lists, func(l config.List) bool { return l.Name == name }) {
+			delete(n.failing, id)
+		}
+	}
+}
+
+// throttle lets a number of events through at once, and then one at each interval.
+// What is left out is said with the next one.
+type throttle struct {
+	most   float64
+	refill time.Duration
+	used   float64
+	last   time.Time
+	more   int // events that were left out
+}
+
+// pass reports whether an event may be sent, and how many before it were not.
+func (t *throttle) pass(now time.Time) (more int, ok bool) {
+	t.used = max(0, t.used-float64(now.Sub(t.last))/float64(t.refill))
+	t.last = now
+	if t.used+1 > t.most {
+		t.more++
+		return 0, false
+	}
+	t.used++
+	more, t.more = t.more, 0
+	return more, true
+}
+
+// heavyHitters takes in which flows have become heavy, and which no longer are.
+func (n *news) heavyHitters(of *heavy.Watcher, happened []heavy.Event, now time.Time) {
+	if of != n.watcher { // it knows nothing of the flows of the one before
+		n.watcher = of
+		clear(n.flows)
+	}
+	for _, h := range happened {
+		id := flowID{h.Spec.Label(), h.Flow.Hash}
+		e := notify.Event{Time: now, Kind: notify.Heavy, State: notify.Begin, Severity: notify.Warning, Flow: &notify.FlowEvent{
+			Flow: heavy.Name(h.Flow.Key), Tracker: string(h.Spec.Key), Action: h.Spec.Action.String(),
+			Packets: h.Flow.Packets, Bytes: h.Flow.Bytes, Interval: h.Spec.Interval.Seconds(), Unmet: h.Unmet,
+		}}
+		if h.Spec.Action != heavy.ReportOnly {
+			e.Kind = notify.Penalty
+		}
+		done := map[heavy.Action]string{heavy.Limit: "rate-limited", heavy.Block: "blocked"}[h.Spec.Action]
+		switch {
+		case h.Released:
+			if !n.flows[id] {
+				continue
+			}
+			delete(n.flows, id)
+			e.State, e.Severity, e.Text = notify.End, notify.Info, e.Flow.Flow+" is no longer a heavy hitter"
+			if done != "" {
+				e.Text = fmt.Sprintf("%s is no longer %s", e.Flow.Flow, done)
+			}
+			n.Send(e)
+			continue
+		case h.Unmet:
+			e.Severity, e.Text = notify.Error, fmt.Sprintf("%s is a heavy hitter, and is not %s: there is no room for another penalty", e.Flow.Flow, done)
+		case done != "":
+			e.Text = fmt.Sprintf("%s is a heavy hitter, and is %s", e.Flow.Flow, done)
+		default:
+			e.Text = e.Flow.Flow + " is a heavy hitter"
+		}
+		if len(n.flows) >= maxFlowsNotified {
+			n.heavy.more++
+			continue
+		}
+		var ok bool
+		if e.More, ok = n.heavy.pass(now); ok {
+			n.flows[id] = true
+			n.Send(e)
+		}
+	}
+}
+
+// fetched takes in the outcome of an attempt to read a source. A first failure may be
+// a restart of the server: the second, some seconds later, is sent. It is safe for
+// concurrent use.
+func (n *news) fetched(name string, o feed.Outcome) {
+	n.mu.Lock()
+	defer n.mu.Unlock() // while sending, too: for the order
+	id := name + "\x00" + o.Source
+	e := notify.Event{Kind: notify.Feed, Feed: &notify.FeedEvent{List: name, Source: o.Source, Entries: o.Entries}}
+	if o.Result == feed.Failed {
+		if n.failing[id]++; n.failing[id] != 2 {
+			return
+		}
+		e.State, e.Severity = notify.Begin, notify.Warning
+		e.Feed.Failure, e.Feed.Error = o.Failure.String(), o.Err.Error()
+		e.Text = fmt.Sprintf("list %s: %s cannot be read, the old contents stay: %v", name, o.Source, o.Err)
+	} else {
+		was := n.failing[id]
+		delete(n.failing, id)
+		if was < 2 {
+			return
+		}
+		e.State, e.Severity = notify.End, notify.Info
+		e.Text = fmt.Sprintf("list %s: %s can be read again", name, o.Source)
+	}
+	n.Send(e)
+}
+
+// follow takes in the states of the interfaces. Interfaces that only a pattern names
+// come and go.
+func (n *news) follow(states []attach.State, named []loader.Target) {
+	next := make(map[loader.Target]attach.Condition)
+	passing := func(t loader.Target) bool { return !slices.Contains(named, t) }
+	for _, s := range states {
+		was, known := n.interfaces[s.Target]
+		next[s.Target] = s.Condition
+		e := notify.Event{Kind: notify.Interface, Interface: &notify.InterfaceEvent{
+			Interface: s.Iface, Netns: s.Netns, State: string(s.Condition), Problem: s.Problem,
+		}}
+		switch {
+		case s.Condition == was, s.Condition == attach.Gone && passing(s.Target):
+			continue
+		case s.Condition == attach.Filtered:
+			if !known || was == attach.Gone && passing(s.Target) {
+				continue
+			}
+			e.State, e.Severity, e.Text = notify.End, notify.Info, s.Target.String()+" is filtered again"
+		default:
+			e.State, e.Severity = notify.Begin, notify.Error
+			e.Text = fmt.Sprintf("%s is not filtered: it is %s", s.Target, s.Condition)
+			if s.Problem != "" {
+				e.Text += ": " + s.Problem
+			}
+		}
+		n.Send(e)
+	}
+	n.interfaces = next
+}
+
+// dropped takes in the rates of a second.
+func (n *news) dropped(r traffic.Rates) {
+	rate := r.Dropped
+	if r.Monitor {
+		rate = float64(r.Grown[verdict.WouldBlock].Packets) / max(r.Interval.Seconds(), 1e-3)
+	}
+	state, drops := n.surge.Observe(rate)
+	if drops == nil {
+		return
+	}
+	drops.Monitor = r.Monitor
+	e := notify.Event{Kind: notify.Surge, State: state, Severity: notify.Warning, Drops: drops}
+	what := "packets are dropped"
+	if r.Monitor {
+		what = "packets would be dropped"
+	}
+	e.Text = fmt.Sprintf("a surge of drops: %.0f %s a second, %.0f on average before", drops.Rate, what, drops.Average)
+	if state == notify.End {
+		e.Severity, e.Text = notify.Info, fmt.Sprintf("the surge of drops is over: %.0f %s a second", drops.Rate, what)
+	}
+	n.Send(e)
+}
+
+// refuse sends that a change was refused. It is safe for concurrent use.
+func (n *news) refuse(c notify.ChangeEvent) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	more, ok := n.refused.pass(time.Now())
+	if !ok {
+		return
+	}
+	text := "refused: " + c.Error
+	if c.User != "" {
+		text = fmt.Sprintf("refused, by user %s: %s", c.User, c.Error)
+	}
+	n.Send(notify.Event{Kind: notify.Refused, Severity: notify.Warning, More: more, Change: &c, Text: c.Change + " " + text})
+}
+
+// refusedChange takes in why a change of entries was refused, unless the request
+// itself was wrong: who sent it knows.
+func (n *news) refusedChange(c api.Change, name string, err error) {
+	var bad *api.BadRequest
+	switch {
+	case errors.Is(err, api.ErrNoList), errors.Is(err, context.Canceled):
+		return
+	case errors.As(err, &bad):
+		if _, wrong := list.ParseEntry(bad.Text); bad.Entry == nil || wrong != nil {
+			return
+		}
+	}
+	r := auditRecord{}
+	r.by(c.UID, c.Client)
+	n.refuse(notify.ChangeEvent{
+		Change: changeName(c), List: name, Error: err.Error(), Entries: len(c.Entries), UID: r.UID, User: r.User, Source: r.Source,
+	})
+}
+
+// refusedReload takes in why a configuration was refused.
+func (n *news) refusedReload(ctx context.Context, err error) {
+	r := auditRecord{Source: "signal"}
+	if caller, ok := api.CallerOf(ctx); ok {
+		r.by(caller.UID, caller.Client)
+	}
+	n.refuse(notify.ChangeEvent{Change: auditReload, Error: err.Error(), UID: r.UID, User: r.User, Source: r.Source})
+}
+
+// refusedList takes in why the contents of a list's sources were refused.
+func (n *news) refusedList(l *managedList) {
+	n.refuse(notify.ChangeEvent{Change: "list", List: l.Name, Error: l.refused.Error(), Entries: l.feed.Status().Entries})
+}
+
+// TestNotify implements [api.Daemon].
+func (d *Daemon) TestNotify(ctx context.Context, target string) (tested []api.NotifyTested, err error) {
+	all, err := d.news.Test(ctx, target)
+	if errors.Is(err, notify.ErrNoTarget) {
+		return nil, fmt.Errorf("%w%s", api.ErrNoTarget, strings.TrimPrefix(err.Error(), notify.ErrNoTarget.Error()))
+	}
+	for _, t := range all {
+		n := api.NotifyTested{
+			Target: t.Target, To: t.Place, Delivered: t.Err == nil, Answer: t.Answer, Seconds: t.Took.Seconds(), Waiting: t.Waiting,
+		}
+		if t.Err != nil {
+			n.Error = t.Err.Error()
+		}
+		tested = append(tested, n)
+	}
+	return tested, err
+}
