@@ -89,7 +89,7 @@ static __always_inline void sample(struct xdp_md *ctx, enum reason r)
 	__u32 zero = 0, one_in;
 	struct sampling *s;
 
-	if (r < REASON_ALLOWED || r >= REASON_COUNT)
+	if (r < REASON_ALLOWED || r >= REASON_LINK)
 		return;
 	s = bpf_map_lookup_elem(&sampling_now, &zero);
 	one_in = s ? s->one_in[r] : 0;

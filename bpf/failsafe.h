@@ -14,6 +14,8 @@
 #include <bpf/bpf_endian.h>
 
 #include "packet.h"
+#include "parse.h"
+#include "policy.h"
 
 #define MAX_FAILSAFE 8
 
@@ -43,15 +45,21 @@ static __always_inline __u32 ports(__u16 src, __u16 dst)
 	return bpf_htonl((__u32)src << 16 | dst);
 }
 
+/*
+ * DHCP from a server to a client, which any host may be, and the other ways on a host
+ * that serves or relays it.
+ */
 static __always_inline int is_dhcp(const struct packet *p)
 {
 	if (p->proto != IPPROTO_UDP || !p->has_ports || !p->plain)
 		return 0;
 	if (p->family == 4)
-		return p->ports == ports(67, 68) || p->ports == ports(68, 67) ||
-		       p->ports == ports(67, 67);
-	return p->ports == ports(547, 546) || p->ports == ports(546, 547) ||
-	       p->ports == ports(547, 547);
+		return p->ports == ports(67, 68) ||
+		       (dhcp_server && (p->ports == ports(68, 67) || p->ports == ports(67, 67)));
+	/* Routers do not forward to or from link-local addresses. */
+	return (p->ports == ports(547, 546) && is_link_local(p->dst)) ||
+	       (dhcp_server && ((p->ports == ports(546, 547) && is_link_local(p->src)) ||
+				p->ports == ports(547, 547)));
 }
 
 static __always_inline int failsafe_port(const volatile struct failsafe *f, const struct packet *p)

@@ -14,7 +14,7 @@
  */
 enum reason {
 	REASON_CLEAN,	     /* pass: nothing listed matches */
-	REASON_NOT_IP,	     /* pass: an EtherType that is not filtered */
+	REASON_NOT_IP,	     /* configurable: neither IP nor ARP nor of the link itself */
 	REASON_ARP,	     /* pass: before any list */
 	REASON_ND,	     /* pass: before any list */
 	REASON_DHCP,	     /* pass: before any list */
@@ -29,6 +29,7 @@ enum reason {
 	REASON_HEAVY,	     /* drop: of a heavy hitter that is blocked */
 	REASON_LOOPED,	     /* configurable: in a forwarding loop */
 	REASON_OVERTAGGED,   /* drop: a listed packet could hide behind this many tags or labels */
+	REASON_LINK,	     /* pass: a protocol of the link itself */
 	REASON_COUNT,
 };
 

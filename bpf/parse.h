@@ -437,7 +437,41 @@ static __always_inline enum reason skip_labels(struct cursor *c, __be16 *proto)
 	return *proto ? REASON_CLEAN : REASON_NOT_IP;
 }
 
+/*
+ * Whether the frame controls the link: a link without it could go down. None of these
+ * protocols carries packets.
+ */
+static __always_inline int is_link_control(const struct cursor *c, __be16 proto)
+{
+	__u8 llc[6];
+
+	switch (bpf_ntohs(proto)) {
+	case 0x22ea: /* MSRP */
+	case 0x8808: /* MAC control */
+	case 0x8809: /* slow protocols: LACP, OAM */
+	case 0x8863: /* PPPoE discovery */
+	case 0x888e: /* 802.1X */
+	case 0x88cc: /* LLDP */
+	case 0x88f5: /* MVRP */
+	case 0x88f6: /* MMRP */
+	case 0x88f7: /* PTP */
+	case 0x8902: /* connectivity fault management */
+		return 1;
+	}
+	if (bpf_ntohs(proto) > ETH_DATA_LEN || !peek(c, llc, sizeof(llc)) || llc[2] != 3)
+		return 0;
+	switch (llc[0] << 8 | llc[1]) {
+	case 0x4242: /* spanning tree */
+	case 0xfefe: /* IS-IS */
+		return 1;
+	case 0xaaaa: /* of Cisco: CDP, VTP, PVST */
+		return !llc[3] && !llc[4] && llc[5] == 0x0c;
+	}
+	return 0;
+}
+
 #define PPPOE_HEADER 6
+#define PPP_CONTROL  0x8000 /* from here on, protocols that control the session */
 #define PPP_MPLS     0x0281
 #define PPP_MPLS_MC  0x0283
 #ifndef PPP_IP
@@ -473,7 +507,7 @@ static __always_inline enum reason skip_pppoe(struct cursor *c, __be16 *proto)
 		*proto = bpf_htons(ETH_P_MPLS_UC);
 		break;
 	}
-	return REASON_CLEAN;
+	return number < PPP_CONTROL ? REASON_CLEAN : REASON_LINK;
 }
 
 /*
@@ -501,6 +535,8 @@ __noinline int find_network(struct xdp_md *ctx)
 		skip(&c, sizeof(struct vlan_tag));
 	}
 	skip(&c, sizeof(proto));
+	if (is_link_control(&c, proto))
+		return -REASON_LINK;
 	row->packet.encapsulated = proto == bpf_htons(ETH_P_PPP_SES) || is_mpls(proto);
 	if (proto == bpf_htons(ETH_P_PPP_SES))
 		r = skip_pppoe(&c, &proto);

@@ -14,6 +14,8 @@
 /* Set before loading: the verifier removes what they switch off. */
 volatile const __u8 drop_malformed = 0; /* 1: drop what is truncated, malformed, unparsed */
 volatile const __u8 drop_looped = 0;	/* 1: drop packets in a loop; 0: only report them */
+volatile const __u8 drop_not_ip = 0;	/* 1: drop what is neither IP nor ARP nor of the link */
+volatile const __u8 dhcp_server = 0;	/* 1: the host serves or relays DHCP */
 volatile const __u8 monitor = 0;	/* 1: count, and drop nothing */
 
 /* XDP_PASS or XDP_DROP. */
@@ -28,6 +30,8 @@ static __always_inline int action_of(enum reason r)
 	case REASON_MALFORMED:
 	case REASON_UNPARSED:
 		return drop_malformed && !monitor ? XDP_DROP : XDP_PASS;
+	case REASON_NOT_IP:
+		return drop_not_ip && !monitor ? XDP_DROP : XDP_PASS;
 	case REASON_LOOPED:
 		return drop_looped && !monitor ? XDP_DROP : XDP_PASS;
 	case REASON_OVERTAGGED:

@@ -247,7 +247,8 @@ const (
 	WeirReasonREASON_HEAVY        WeirReason = 13
 	WeirReasonREASON_LOOPED       WeirReason = 14
 	WeirReasonREASON_OVERTAGGED   WeirReason = 15
-	WeirReasonREASON_COUNT        WeirReason = 16
+	WeirReasonREASON_LINK         WeirReason = 16
+	WeirReasonREASON_COUNT        WeirReason = 17
 )
 
 type WeirSampling struct {
@@ -359,9 +360,11 @@ const (
 	WeirVarBankBuckets      = "bank_buckets"
 	WeirVarBankLines        = "bank_lines"
 	WeirVarBlock            = "block"
+	WeirVarDhcpServer       = "dhcp_server"
 	WeirVarDigestConfig     = "digest_config"
 	WeirVarDropLooped       = "drop_looped"
 	WeirVarDropMalformed    = "drop_malformed"
+	WeirVarDropNotIp        = "drop_not_ip"
 	WeirVarEgress           = "egress"
 	WeirVarEventType        = "event_type"
 	WeirVarFailsafeConfig   = "failsafe_config"
@@ -465,9 +468,11 @@ type WeirVariableSpecs struct {
 	BankBuckets    *ebpf.VariableSpec `ebpf:"bank_buckets"`
 	BankLines      *ebpf.VariableSpec `ebpf:"bank_lines"`
 	Block          *ebpf.VariableSpec `ebpf:"block"`
+	DhcpServer     *ebpf.VariableSpec `ebpf:"dhcp_server"`
 	DigestConfig   *ebpf.VariableSpec `ebpf:"digest_config"`
 	DropLooped     *ebpf.VariableSpec `ebpf:"drop_looped"`
 	DropMalformed  *ebpf.VariableSpec `ebpf:"drop_malformed"`
+	DropNotIp      *ebpf.VariableSpec `ebpf:"drop_not_ip"`
 	Egress         *ebpf.VariableSpec `ebpf:"egress"`
 	EventType      *ebpf.VariableSpec `ebpf:"event_type"`
 	FailsafeConfig *ebpf.VariableSpec `ebpf:"failsafe_config"`
@@ -572,9 +577,11 @@ type WeirVariables struct {
 	BankBuckets    *ebpf.Variable `ebpf:"bank_buckets"`
 	BankLines      *ebpf.Variable `ebpf:"bank_lines"`
 	Block          *ebpf.Variable `ebpf:"block"`
+	DhcpServer     *ebpf.Variable `ebpf:"dhcp_server"`
 	DigestConfig   *ebpf.Variable `ebpf:"digest_config"`
 	DropLooped     *ebpf.Variable `ebpf:"drop_looped"`
 	DropMalformed  *ebpf.Variable `ebpf:"drop_malformed"`
+	DropNotIp      *ebpf.Variable `ebpf:"drop_not_ip"`
 	Egress         *ebpf.Variable `ebpf:"egress"`
 	EventType      *ebpf.Variable `ebpf:"event_type"`
 	FailsafeConfig *ebpf.Variable `ebpf:"failsafe_config"`

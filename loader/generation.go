@@ -105,6 +105,8 @@ func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
 		bpf.WeirVarAllow:          &cfg.Allow,
 		bpf.WeirVarFailsafeConfig: &cfg.Failsafe,
 		bpf.WeirVarDropMalformed:  flag(cfg.DropMalformed),
+		bpf.WeirVarDropNotIp:      flag(cfg.DropNotIP),
+		bpf.WeirVarDhcpServer:     flag(cfg.DHCPServer),
 		bpf.WeirVarDropLooped:     flag(cfg.DropLooped),
 		bpf.WeirVarMonitor:        flag(cfg.Monitor),
 		bpf.WeirVarFrags:          flag(frags),

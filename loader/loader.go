@@ -58,6 +58,8 @@ type Config struct {
 	Allow         KeySet
 	Failsafe      Failsafe
 	DropMalformed bool // drop what is truncated, malformed or cannot be parsed
+	DropNotIP     bool // drop what is neither IP nor ARP nor of the link itself
+	DHCPServer    bool // the host serves or relays DHCP
 	DropLooped    bool // drop packets in a loop; otherwise only report them
 	Monitor       bool // count, and drop nothing
 	Lists         int  // highest list number in the tables; lists are numbered from 1

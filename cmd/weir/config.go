@@ -62,6 +62,8 @@ func newConfigFlags(c *cobra.Command, withFile ...string) *configFlags {
 	f.Float64Var(&conf.BitsPerEntry, "bits-per-entry", conf.BitsPerEntry, "`bits` per entry of the filter in approximate mode")
 	f.BoolVar(&conf.Monitor, "monitor", false, "count what would be dropped, and drop nothing")
 	f.TextVar(&conf.Malformed, "malformed", conf.Malformed, "`action` on malformed packets: pass or drop")
+	f.TextVar(&conf.NotIP, "not-ip", conf.NotIP, "`action` on what is neither IP nor ARP nor of the link itself: pass or drop")
+	f.BoolVar(&conf.Failsafe.DHCPServer, "dhcp-server", false, "this host serves or relays DHCP: let pass what clients send, too")
 	listFlag(f, "failsafe-port", "destination `port` that always passes, as in tcp/22 or 22/tcp; repeat for more, up to 8",
 		appendText(&conf.Failsafe.Ports))
 	listFlag(f, "failsafe", "`prefix` of sources that always pass; repeat for more, up to 8 of each family",
@@ -69,6 +71,7 @@ func newConfigFlags(c *cobra.Command, withFile ...string) *configFlags {
 	choices(c, "direction", "src", "dst", "both")
 	choices(c, "mode", "exact", "approx")
 	choices(c, "malformed", "pass", "drop")
+	choices(c, "not-ip", "pass", "drop")
 	return v
 }
 

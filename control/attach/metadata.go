@@ -26,6 +26,7 @@ type Metadata struct {
 	BitsPerEntry      float64  `json:"bits_per_entry,omitempty"` // in approximate mode
 	Monitor           bool     `json:"monitor"`
 	DropMalformed     bool     `json:"drop_malformed"`
+	DropNotIP         bool     `json:"drop_not_ip,omitempty"`
 	FailsafePorts     []string `json:"failsafe_ports,omitempty"`
 	FailsafePrefixes  []string `json:"failsafe_prefixes,omitempty"`
 	Entries           int      `json:"entries"` // of all lists
@@ -70,7 +71,7 @@ func (l *List) same(other List) bool {
 // and lists.
 func Describe(e *engine.Generation, c engine.Config, lists []List) Metadata {
 	m := Metadata{
-		Mode: c.Mode.String(), Monitor: c.Monitor, DropMalformed: c.DropMalformed,
+		Mode: c.Mode.String(), Monitor: c.Monitor, DropMalformed: c.DropMalformed, DropNotIP: c.DropNotIP,
 		Shapes: shapes(e), KernelBytes: e.KernelBytes(), FalsePositiveRate: falsePositiveRate(e.Block),
 		Lists: lists,
 	}
@@ -176,7 +177,7 @@ func MetadataOf(a *loader.Attachment) (Metadata, error) {
 
 // Policy returns what the action of a reason depends on.
 func (m *Metadata) Policy() *verdict.Policy {
-	return &verdict.Policy{DropMalformed: m.DropMalformed, DropLooped: m.Loop != nil && m.Loop.Drop, Monitor: m.Monitor}
+	return &verdict.Policy{DropMalformed: m.DropMalformed, DropNotIP: m.DropNotIP, DropLooped: m.Loop != nil && m.Loop.Drop, Monitor: m.Monitor}
 }
 
 // Drops reports whether packets that leave for a reason are dropped.

@@ -61,6 +61,11 @@ type Config struct {
 	// weir follows, unless a list matches them.
 	Malformed verdict.Action `yaml:"malformed"`
 
+	// The action on frames that are neither IP nor ARP and do not control the link,
+	// as LACP, LLDP, 802.1X and spanning tree do: encapsulations that weir does not
+	// follow, and all else.
+	NotIP verdict.Action `yaml:"not_ip"`
+
 	// What passes before the lists are looked up, as a protection against lock-out.
 	Failsafe Failsafe `yaml:"failsafe"`
 
@@ -137,6 +142,9 @@ type Failsafe struct {
 
 	// Addresses and prefixes of sources; up to 8 of IPv4 and 8 of IPv6.
 	Prefixes []verdict.FailsafePrefix `yaml:"prefixes,omitempty"`
+
+	// This host serves or relays DHCP: what clients and relays send passes, too.
+	DHCPServer bool `yaml:"dhcp_server"`
 }
 
 // API says how commands reach the daemon.

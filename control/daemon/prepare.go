@@ -423,7 +423,8 @@ func (p *Prepared) engineConfig() engine.Config {
 	c := p.config
 	var e engine.Config
 	e.Mode, e.BitsPerKey, e.Monitor = c.Mode, c.BitsPerEntry, c.Monitor
-	e.DropMalformed = c.Malformed == verdict.Drop
+	e.DropMalformed, e.DropNotIP = c.Malformed == verdict.Drop, c.NotIP == verdict.Drop
+	e.DHCPServer = c.Failsafe.DHCPServer
 	e.FailsafePorts = c.Failsafe.Ports
 	for _, f := range c.Failsafe.Prefixes {
 		e.FailsafePrefixes = append(e.FailsafePrefixes, f.Prefix)

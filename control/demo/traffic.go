@@ -111,7 +111,7 @@ func (l *lists) expect(t key.Tuple) kind {
 // passesFirst reports whether a frame passes before any list is consulted.
 func passesFirst(frame []byte) bool {
 	switch new(verdict.Program).Decide(frame).Reason {
-	case verdict.ARP, verdict.ND, verdict.DHCP, verdict.NotIP:
+	case verdict.ARP, verdict.ND, verdict.DHCP, verdict.NotIP, verdict.Link:
 		return true
 	}
 	return false

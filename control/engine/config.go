@@ -39,6 +39,8 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 		Allow:         keySet(allow),
 		Failsafe:      failsafe(p),
 		DropMalformed: p.DropMalformed,
+		DropNotIP:     p.DropNotIP,
+		DHCPServer:    p.DHCPServer,
 		DropLooped:    p.DropLooped,
 		Monitor:       p.Monitor,
 		Lists:         lists,

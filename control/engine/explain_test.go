@@ -243,7 +243,7 @@ func TestExplain(t *testing.T) {
 		{"perhaps a failsafe port", policy(safe), main, "10.0.0.1", []string{
 			"drop blocked block: 10.0.0.0/8 | exempt DHCP pass, failsafe tcp/22 pass", "",
 		}},
-		{"DHCP", policy(verdict.Policy{}), main, "udp 10.0.0.1:68 > 203.0.113.9:67", []string{"pass dhcp : 10.0.0.0/8 > 203.0.113.9 |"}},
+		{"DHCP", policy(verdict.Policy{}), main, "udp 10.0.0.1:67 > 203.0.113.9:68", []string{"pass dhcp : 10.0.0.0/8 > 203.0.113.9 |"}},
 		{"monitor", policy(verdict.Policy{Monitor: true}), main, "10.0.0.1", []string{"pass would-block block: 10.0.0.0/8 | exempt DHCP pass", ""}},
 		{"malformed", policy(verdict.Policy{DropMalformed: true}), main, "8.8.8.8", []string{
 			"pass clean : | block to addresses of list out drop, malformed malformed packets drop", "",

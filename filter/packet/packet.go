@@ -25,12 +25,13 @@ type Result uint8
 
 const (
 	OK         Result = iota // parsed to the end
-	NotIP                    // neither IP nor ARP
+	NotIP                    // none of IP, ARP and Link
 	ARP                      // an ARP frame
 	Truncated                // the frame, or the packet by its length field, ends within a header
 	Malformed                // a header is inconsistent
 	Unparsed                 // more IPv6 headers than the limits allow
 	Overtagged               // more VLAN tags or MPLS labels than the limits allow
+	Link                     // of a protocol that controls the link
 )
 
 // Packet contains the fields of a frame that can be matched.
@@ -64,6 +65,8 @@ const (
 	pppIPv6   = 0x0057
 	pppMPLS   = 0x0281
 	pppMPLSMC = 0x0283
+
+	pppControl = 0x8000 // from here on, protocols that control the session
 
 	protoHopOpts  = 0
 	protoICMP     = 1
@@ -116,6 +119,9 @@ func (p *Packet) parseLink(frame []byte) (proto uint16, rest []byte, r Result) {
 	if r != OK {
 		return 0, nil, r
 	}
+	if isLinkControl(proto, rest) {
+		return 0, nil, Link
+	}
 	p.Encapsulated = proto == etherPPPoE || proto == etherMPLS || proto == etherMPLSMC
 	if proto == etherPPPoE {
 		if proto, rest, r = parsePPPoE(rest); r != OK {
@@ -145,6 +151,35 @@ func parseEthernet(frame []byte) (proto uint16, rest []byte, r Result) {
 	return proto, rest, OK
 }
 
+// isLinkControl reports whether a frame controls the link, which could go down
+// without it. None of these protocols carries packets.
+func isLinkControl(proto uint16, b []byte) bool {
+	switch proto {
+	case 0x22ea, // MSRP
+		0x8808, // MAC control
+		0x8809, // slow protocols: LACP, OAM
+		0x8863, // PPPoE discovery
+		0x888e, // 802.1X
+		0x88cc, // LLDP
+		0x88f5, // MVRP
+		0x88f6, // MMRP
+		0x88f7, // PTP
+		0x8902: // connectivity fault management
+		return true
+	}
+	if proto > 1500 || len(b) < 6 || b[2] != 3 {
+		return false
+	}
+	switch binary.BigEndian.Uint16(b) { // LLC
+	case 0x4242, // spanning tree
+		0xfefe: // IS-IS
+		return true
+	case 0xaaaa: // of Cisco: CDP, VTP, PVST
+		return b[3] == 0 && b[4] == 0 && b[5] == 0x0c
+	}
+	return false
+}
+
 // parsePPPoE returns what follows the headers of PPPoE and PPP. PPP may compress
 // its protocol number to one byte, which is odd then; PPPoE forbids that, and
 // receivers accept it.
@@ -157,6 +192,9 @@ func parsePPPoE(b []byte) (proto uint16, rest []byte, r Result) {
 	number, rest := binary.BigEndian.Uint16(b), b[2:]
 	if b[0]&1 != 0 {
 		number, rest = uint16(b[0]), b[1:]
+	}
+	if number >= pppControl {
+		return 0, nil, Link
 	}
 	switch number {
 	case pppIPv4:

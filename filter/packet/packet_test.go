@@ -135,7 +135,16 @@ var cases = []struct {
 	{"an empty frame", tcp4, cutTo(0), Truncated, key.Tuple{}},
 	{"cut within Ethernet", tcp4, cutTo(13), Truncated, key.Tuple{}},
 	{"ARP", tcp4, set(atType, 8, 6), ARP, key.Tuple{}},
-	{"another EtherType", tcp4, set(atType, 0x88, 0xcc), NotIP, key.Tuple{}},
+	{"another EtherType", tcp4, set(atType, 0x88, 0xe7), NotIP, key.Tuple{}},
+	{"LLDP", tcp4, set(atType, 0x88, 0xcc), Link, key.Tuple{}},
+	{"LACP in a tag", tcp4, all(set(atType, 0x88, 0x09), vlan), Link, key.Tuple{}},
+	{"spanning tree", tcp4, set(atType, 0, 38, 0x42, 0x42, 3), Link, key.Tuple{}},
+	{"IS-IS", tcp4, set(atType, 5, 0xdc, 0xfe, 0xfe, 3), Link, key.Tuple{}},
+	{"beyond an 802.3 length", tcp4, set(atType, 5, 0xdd, 0xfe, 0xfe, 3), NotIP, key.Tuple{}},
+	{"PVST", tcp4, set(atType, 0, 50, 0xaa, 0xaa, 3, 0, 0, 0x0c, 1, 0x0b), Link, key.Tuple{}},
+	{"IPv4 in SNAP", tcp4, set(atType, 0, 50, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0), NotIP, key.Tuple{}},
+	{"LLC, cut", tcp4, all(set(atType, 0, 38, 0x42, 0x42, 3), cutTo(19)), NotIP, key.Tuple{}},
+	{"PPPoE discovery", tcp4, set(atType, 0x88, 0x63), Link, key.Tuple{}},
 	{"an 802.3 length", tcp4, set(atType, 0, 60), NotIP, key.Tuple{}},
 
 	{"one tag", tcp4, vlan, OK, tcp4},
@@ -155,7 +164,8 @@ var cases = []struct {
 	{"PPPoE", tcp6, all(insert(atIP, pppoe(0, 0x57)...), of(0x8864)), OK, tcp6},
 	{"PPPoE with a short protocol number", tcp6, all(insert(atIP, pppoe(0x57)...), of(0x8864)), OK, tcp6},
 	{"PPPoE in a tag", tcp4, all(insert(atIP, pppoe(0, 0x21)...), vlan, of(0x8864)), OK, tcp4},
-	{"another protocol of PPP", tcp4, all(insert(atIP, pppoe(0xc0, 0x21)...), of(0x8864)), NotIP, key.Tuple{}},
+	{"another protocol of PPP", tcp4, all(insert(atIP, pppoe(0, 0x3d)...), of(0x8864)), NotIP, key.Tuple{}},
+	{"a PPP protocol that controls the session", tcp4, all(insert(atIP, pppoe(0xc0, 0x21)...), of(0x8864)), Link, key.Tuple{}},
 	{"cut within PPP", tcp4, all(insert(atIP, pppoe(0, 0x21)...), cutTo(atIP+7), of(0x8864)), Truncated, key.Tuple{}},
 	{"MPLS", tcp4, all(labels(1), of(0x8847)), OK, tcp4},
 	{"MPLS multicast", tcp6, all(labels(1), of(0x8848)), OK, tcp6},
@@ -360,7 +370,7 @@ func impossible(p Packet, r Result) error {
 		return fmt.Errorf("%+v without addresses", p)
 	case p.HasAddresses && p.Src.Is4() != p.Dst.Is4():
 		return fmt.Errorf("%+v has addresses of two families", p)
-	case p.HasAddresses && (r == NotIP || r == ARP), !p.HasAddresses && r == OK:
+	case p.HasAddresses && (r == NotIP || r == ARP || r == Link), !p.HasAddresses && r == OK:
 		return fmt.Errorf("%+v with result %d", p, r)
 	case p.HasPorts && (r != OK || !key.HasPorts(p.Proto)):
 		return fmt.Errorf("%+v has ports with result %d", p, r)

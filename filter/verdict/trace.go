@@ -117,7 +117,7 @@ func (p *Program) TraceFrame(frame []byte, penalties []Penalty) *Trace {
 	pkt := v.packet
 	if !pkt.HasAddresses {
 		stage := StageMalformed
-		if v.parsed == ARP || v.parsed == NotIP {
+		if v.parsed == ARP || v.parsed == Link || v.parsed == NotIP && p.Action(NotIP) == Pass {
 			stage = StageExempt
 		}
 		v.add(Condition{Stage: stage, What: v.parsed.String(), All: true, Reason: v.parsed})
@@ -173,11 +173,8 @@ func (v *view) exemptions(k key.Key, plain bool) {
 		zero = netip.IPv6Unspecified()
 	}
 	if plain {
-		for _, ports := range dhcpPorts[k.V6()] {
-			v.meet(Condition{Stage: StageExempt, What: "DHCP", Reason: DHCP}, key.Key{
-				Shape: key.Shape{Fields: family | key.FieldProto | key.FieldSrcPort | key.FieldDstPort},
-				Proto: protoUDP, SrcPort: ports[0], DstPort: ports[1], Src: zero, Dst: zero,
-			}, k)
+		for _, met := range v.program.dhcp(k.V6()) {
+			v.meet(Condition{Stage: StageExempt, What: "DHCP", Reason: DHCP}, met, k)
 		}
 		for _, f := range v.program.FailsafePorts {
 			v.meet(Condition{Stage: StageFailsafe, What: fmt.Sprintf("%s/%d", key.ProtoName(f.Proto), f.Port), Reason: Failsafe}, key.Key{

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"weir/filter/icarus"
+	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
 	"weir/filter/sketch"
@@ -20,7 +21,7 @@ type Reason uint8
 
 const (
 	Clean       Reason = iota // pass: no list matches
-	NotIP                     // pass: neither IP nor ARP
+	NotIP                     // configurable: neither IP nor ARP nor of the link itself
 	ARP                       // pass: before any list
 	ND                        // pass: before any list
 	DHCP                      // pass: before any list
@@ -35,13 +36,14 @@ const (
 	Heavy                     // drop: a heavy hitter's flow is blocked
 	Looped                    // configurable: in a routing loop
 	Overtagged                // drop: too many VLAN tags or MPLS labels to find the addresses
+	Link                      // pass: a protocol of the link itself
 	NumReasons
 )
 
 var reasonNames = [NumReasons]string{
 	"clean", "not-ip", "arp", "nd", "dhcp", "failsafe", "allowed", "would-block",
 	"blocked", "truncated", "malformed", "unparsed", "rate-limited", "heavy",
-	"looped", "overtagged",
+	"looped", "overtagged", "link",
 }
 
 // String returns the reason's name in commands, metrics and JSON.
@@ -88,6 +90,8 @@ type Policy struct {
 	FailsafePorts    []FailsafePort // at most MaxFailsafe
 	FailsafePrefixes []netip.Prefix // of sources; at most MaxFailsafe of each family
 	DropMalformed    bool           // drop truncated, malformed and unparsed packets
+	DropNotIP        bool           // drop what is neither IP nor ARP nor of the link itself
+	DHCPServer       bool           // the host serves or relays DHCP
 	DropLooped       bool           // drop packets in a loop; otherwise only report them
 	Monitor          bool           // count, but drop nothing
 }
@@ -101,6 +105,8 @@ func (p *Policy) Action(r Reason) Action {
 		drop = true // in monitor mode the reason is WouldBlock
 	case Truncated, Malformed, Unparsed:
 		drop = p.DropMalformed && !p.Monitor
+	case NotIP:
+		drop = p.DropNotIP && !p.Monitor
 	case Looped:
 		drop = p.DropLooped && !p.Monitor
 	case Overtagged:
@@ -172,7 +178,7 @@ func (v *view) parse() {
 	v.packet = pkt
 	v.parsed = [...]Reason{
 		packet.OK: Clean, packet.NotIP: NotIP, packet.ARP: ARP,
-		packet.Truncated: Truncated, packet.Malformed: Malformed, packet.Unparsed: Unparsed, packet.Overtagged: Overtagged,
+		packet.Truncated: Truncated, packet.Malformed: Malformed, packet.Unparsed: Unparsed, packet.Overtagged: Overtagged, packet.Link: Link,
 	}[result]
 }
 
@@ -246,7 +252,7 @@ func (v *view) exempt() Reason {
 		return v.met(StageExempt).Reason
 	case v.packet.ND:
 		return ND
-	case isDHCP(v.packet):
+	case v.program.isDHCP(v.packet):
 		return DHCP
 	}
 	return Clean
@@ -304,19 +310,46 @@ func (v *view) allowed() bool {
 	return ok
 }
 
-// dhcpPorts are the source and destination ports of DHCP between client, server
-// and relay.
-var dhcpPorts = map[bool][3][2]uint16{ // by whether the packet is IPv6
-	false: {{67, 68}, {68, 67}, {67, 67}},
-	true:  {{547, 546}, {546, 547}, {547, 547}},
+// dhcp returns what passes as DHCP: from a server to a client, which any host
+// may be, and the other ways on a host that serves or relays it. Routers do not
+// forward to or from link-local addresses.
+func (p *Policy) dhcp(v6 bool) []key.Key {
+	of := func(src, dst netip.Prefix, srcPort, dstPort uint16) key.Key {
+		k := key.Key{Shape: key.Shape{
+			Fields:  key.FieldProto | key.FieldSrcPort | key.FieldDstPort,
+			SrcBits: uint8(src.Bits()), DstBits: uint8(dst.Bits()),
+		}, Src: src.Addr(), Dst: dst.Addr(), Proto: protoUDP, SrcPort: srcPort, DstPort: dstPort}
+		if v6 {
+			k.Fields |= key.FieldV6
+		}
+		return k
+	}
+	if v6 {
+		keys := []key.Key{of(all6, linkLocal, 547, 546)}
+		if p.DHCPServer {
+			keys = append(keys, of(linkLocal, all6, 546, 547), of(all6, all6, 547, 547))
+		}
+		return keys
+	}
+	keys := []key.Key{of(all4, all4, 67, 68)}
+	if p.DHCPServer {
+		keys = append(keys, of(all4, all4, 68, 67), of(all4, all4, 67, 67))
+	}
+	return keys
 }
 
-func isDHCP(p packet.Packet) bool {
-	if p.Proto != protoUDP || !p.HasPorts || !p.Plain {
-		return false
-	}
-	ports := dhcpPorts[p.Src.Is6()]
-	return slices.Contains(ports[:], [2]uint16{p.SrcPort, p.DstPort})
+var (
+	all4      = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	all6      = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	linkLocal = netip.MustParsePrefix("fe80::/10")
+)
+
+func (p *Policy) isDHCP(pkt packet.Packet) bool {
+	return pkt.Plain && pkt.HasPorts && pkt.Proto == protoUDP &&
+		slices.ContainsFunc(p.dhcp(pkt.Src.Is6()), func(k key.Key) bool {
+			found, ok := k.Of(pkt.Tuple)
+			return ok && found == k
+		})
 }
 
 // isLooped reports whether a packet has passed this node before. One in PPPoE or

@@ -107,13 +107,13 @@ func TestDecide(t *testing.T) {
 		{"a failsafe network, IPv6", packet.Frame(tuple("2001:db8:1::1", "2001:db8::2", 1, 2)), Failsafe, 0},
 		{"a failsafe network as destination", packet.Frame(tuple("192.0.2.1", "192.0.2.65", 1, 2)), Blocked, 1},
 
-		{"DHCP from a client", packet.Frame(tuple("0.0.0.0", "255.255.255.255", 68, 67)), DHCP, 0},
+		{"DHCP from a listed client", packet.Frame(tuple("192.0.2.1", "255.255.255.255", 68, 67)), Blocked, 1},
 		{"DHCP from a server", packet.Frame(tuple("192.0.2.1", "255.255.255.255", 67, 68)), DHCP, 0},
-		{"DHCP through a relay", packet.Frame(tuple("192.0.2.1", "192.0.2.2", 67, 67)), DHCP, 0},
+		{"DHCP through a relay", packet.Frame(tuple("192.0.2.1", "192.0.2.2", 67, 67)), Blocked, 1},
 		{"not quite DHCP", packet.Frame(tuple("192.0.2.1", "192.0.2.2", 68, 68)), Blocked, 1},
-		{"DHCPv6 from a client", packet.Frame(tuple("fe80::1", "ff02::1:2", 546, 547)), DHCP, 0},
+		{"DHCPv6 from a listed client", packet.Frame(tuple("fe80::1", "ff02::1:2", 546, 547)), Blocked, 4},
+		{"DHCPv6 from a server to another address", packet.Frame(tuple("fe80::1", "2001:db8::2", 547, 546)), Blocked, 4},
 		{"DHCPv6 from a server", packet.Frame(tuple("fe80::1", "fe80::2", 547, 546)), DHCP, 0},
-		{"DHCPv6 through a relay", packet.Frame(tuple("fd00::1", "fd00::2", 547, 547)), DHCP, 0},
 		{"DHCP's ports over IPv6", packet.Frame(tuple("fe80::1", "fe80::2", 67, 68)), Blocked, 4},
 		{"DHCPv6's ports over IPv4", packet.Frame(tuple("192.0.2.1", "192.0.2.2", 546, 547)), Blocked, 1},
 		{"DHCP's ports over TCP", change(packet.Frame(tuple("192.0.2.1", "192.0.2.2", 68, 67)), 23, 6), Blocked, 1},
@@ -126,7 +126,8 @@ func TestDecide(t *testing.T) {
 		{"neighbour discovery from another link", change(solicitation("fe80::1"), 21, 254), Blocked, 4},
 
 		{"ARP", change(clean(), 12, 8, 6), ARP, 0},
-		{"LLDP", change(clean(), 12, 0x88, 0xcc), NotIP, 0},
+		{"LLDP", change(clean(), 12, 0x88, 0xcc), Link, 0},
+		{"NSH", change(clean(), 12, 0x89, 0x4f), NotIP, 0},
 		{"truncated", clean()[:40], Truncated, 0},
 		{"malformed", change(clean(), 14, 0x41), Malformed, 0},
 		{"too many tags", slices.Concat(clean()[:12], bytes.Repeat([]byte{0x81, 0, 0, 1}, packet.MaxVLANTags+1), clean()[12:]), Overtagged, 0},
@@ -236,6 +237,37 @@ func TestMalformedButAllowed(t *testing.T) {
 	}
 }
 
+// A host that serves or relays DHCP hears clients and relays, listed or not.
+func TestDHCPServer(t *testing.T) {
+	for _, c := range []struct {
+		src, dst         string
+		srcPort, dstPort uint16
+		client, server   bool
+	}{
+		{"192.0.2.1", "255.255.255.255", 67, 68, true, true},
+		{"0.0.0.0", "255.255.255.255", 68, 67, false, true},
+		{"192.0.2.1", "192.0.2.2", 67, 67, false, true},
+		{"192.0.2.1", "192.0.2.2", 68, 68, false, false},
+		{"2001:db8::1", "fe80::2", 547, 546, true, true},
+		{"fe80::1", "2001:db8::2", 547, 546, false, false},
+		{"fe80::1", "ff02::1:2", 546, 547, false, true},
+		{"2001:db8::1", "2001:db8::2", 546, 547, false, false},
+		{"2001:db8::1", "2001:db8::2", 547, 547, false, true},
+	} {
+		frame := packet.Frame(tuple(c.src, c.dst, c.srcPort, c.dstPort))
+		for server, want := range map[bool]bool{false: c.client, true: c.server} {
+			p := &Program{Policy: Policy{DHCPServer: server}}
+			if got := p.Decide(frame).Reason == DHCP; got != want {
+				t.Errorf("%+v, server %t: %t", c, server, got)
+			}
+			pkt, _ := packet.Parse(frame)
+			if got := p.Trace(pkt.Tuple.Key(), nil, nil).Reason == DHCP; got != want {
+				t.Errorf("%+v, server %t: traced %t", c, server, got)
+			}
+		}
+	}
+}
+
 func TestAction(t *testing.T) {
 	drops := func(p Policy) (names []string) {
 		for r := range NumReasons {
@@ -251,6 +283,8 @@ func TestAction(t *testing.T) {
 	}{
 		{Policy{}, "blocked rate-limited heavy overtagged"},
 		{Policy{DropMalformed: true}, "blocked truncated malformed unparsed rate-limited heavy overtagged"},
+		{Policy{DropNotIP: true}, "not-ip blocked rate-limited heavy overtagged"},
+		{Policy{DropNotIP: true, Monitor: true}, "blocked rate-limited heavy"},
 		{Policy{DropLooped: true}, "blocked rate-limited heavy looped overtagged"},
 		{Policy{DropMalformed: true, DropLooped: true, Monitor: true}, "blocked rate-limited heavy"}, // which do not occur then
 	} {

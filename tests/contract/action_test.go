@@ -28,10 +28,11 @@ func TestActions(t *testing.T) {
 	// The reason of each, unless the policy or an earlier stage has another.
 	frames := map[verdict.Reason][]byte{
 		verdict.Clean:       udp(free, to),
-		verdict.NotIP:       with(udp(free, to), 12, 0x88, 0x47),
+		verdict.NotIP:       with(udp(free, to), 12, 0x89, 0x4f),
+		verdict.Link:        with(udp(free, to), 12, 0x88, 0xcc),
 		verdict.ARP:         with(udp(free, to), 12, 8, 6),
 		verdict.ND:          nd,
-		verdict.DHCP:        with(udp("192.0.2.1", to), 34, 0, 68, 0, 67),
+		verdict.DHCP:        with(udp("192.0.2.1", to), 34, 0, 67, 0, 68),
 		verdict.Failsafe:    udp("192.0.2.200", to),
 		verdict.Allowed:     udp("192.0.2.65", to),
 		verdict.Blocked:     udp("192.0.2.1", to),
@@ -45,9 +46,9 @@ func TestActions(t *testing.T) {
 	}
 	monitored := map[verdict.Reason]bool{verdict.Blocked: true, verdict.RateLimited: true, verdict.Heavy: true}
 	actions := make(map[verdict.Reason]map[verdict.Action]bool)
-	for n := range 8 {
+	for n := range 16 {
 		p := verdict.Policy{
-			DropMalformed: n&1 != 0, DropLooped: n&2 != 0, Monitor: n&4 != 0,
+			DropNotIP: n&8 != 0, DropMalformed: n&1 != 0, DropLooped: n&2 != 0, Monitor: n&4 != 0,
 			FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.200/32")},
 		}
 		k := eventful(t, p)
@@ -72,7 +73,7 @@ func TestActions(t *testing.T) {
 			actions[want][o.Action] = true
 		}
 	}
-	configurable := []verdict.Reason{verdict.Truncated, verdict.Malformed, verdict.Unparsed, verdict.Looped, verdict.Overtagged}
+	configurable := []verdict.Reason{verdict.NotIP, verdict.Truncated, verdict.Malformed, verdict.Unparsed, verdict.Looped, verdict.Overtagged}
 	for r := range verdict.NumReasons {
 		want := 1
 		if slices.Contains(configurable, r) {

@@ -177,7 +177,7 @@ func (l lists) outcome(data []byte, dropMalformed bool) (verdict.Outcome, []int)
 	p, result := packet.Parse(data)
 	o := verdict.Outcome{Reason: map[packet.Result]verdict.Reason{
 		packet.OK: verdict.Clean, packet.NotIP: verdict.NotIP, packet.ARP: verdict.ARP,
-		packet.Truncated: verdict.Truncated, packet.Malformed: verdict.Malformed, packet.Unparsed: verdict.Unparsed, packet.Overtagged: verdict.Overtagged,
+		packet.Truncated: verdict.Truncated, packet.Malformed: verdict.Malformed, packet.Unparsed: verdict.Unparsed, packet.Overtagged: verdict.Overtagged, packet.Link: verdict.Link,
 	}[result]}
 	ports := func(a, b uint16) bool { return p.HasPorts && p.Plain && p.SrcPort == a && p.DstPort == b }
 	var named []int
@@ -185,8 +185,7 @@ func (l lists) outcome(data []byte, dropMalformed bool) (verdict.Outcome, []int)
 	case !p.HasAddresses:
 	case p.ND:
 		o.Reason = verdict.ND
-	case p.Proto == 17 && p.Src.Is4() && (ports(67, 68) || ports(68, 67) || ports(67, 67)),
-		p.Proto == 17 && p.Src.Is6() && (ports(546, 547) || ports(547, 546) || ports(547, 547)):
+	case p.Proto == 17 && p.Src.Is4() && ports(67, 68), p.Proto == 17 && p.Src.Is6() && ports(547, 546) && p.Dst.IsLinkLocalUnicast():
 		o.Reason = verdict.DHCP
 	default:
 		if l.addresses[p.Src] {

@@ -109,7 +109,7 @@ func (r random) entries(n int) list.Entries {
 // none; the failsafe is random.
 func (r random) config(i int) engine.Config {
 	c := engine.Config{
-		Policy: verdict.Policy{DropMalformed: i/2%2 == 0, Monitor: i/4%4 == 0},
+		Policy: verdict.Policy{DropMalformed: i/2%2 == 0, DropNotIP: i/3%2 == 0, DHCPServer: i/5%2 == 0, Monitor: i/4%4 == 0},
 		Mode:   membership.Mode(i % 2),
 	}
 	for range i % 3 {
@@ -124,7 +124,7 @@ func (r random) config(i int) engine.Config {
 // in a random one.
 func (r random) mutate(f []byte) []byte {
 	f = append([]byte(nil), f...)
-	switch r.IntN(9) {
+	switch r.IntN(10) {
 	case 0:
 		return f[:r.IntN(len(f)+1)]
 	case 1:
@@ -154,6 +154,13 @@ func (r random) mutate(f []byte) []byte {
 		}
 	case 6:
 		return r.encapsulate(f)
+	case 7: // another protocol
+		protos := []int{0x22ea, 0x8808, 0x8809, 0x8863, 0x888e, 0x88cc, 0x88f5, 0x88f6, 0x88f7, 0x8902, 0x806, 0x88e7, 0x894f, 1501, 1500, 60}
+		proto := r.pick(protos...)
+		f[12], f[13] = byte(proto>>8), byte(proto)
+		if llc := r.IntN(6); llc < 5 {
+			copy(f[14:], [][]byte{{0x42, 0x42, 3}, {0xfe, 0xfe, 3}, {0xaa, 0xaa, 3, 0, 0, 0x0c}, {0xaa, 0xaa, 3, 0, 0, 0}, {0x42, 0x42, 4}}[llc])
+		}
 	}
 	return f
 }
@@ -280,7 +287,7 @@ func TestRandomTablesAndPackets(t *testing.T) {
 		if r == verdict.RateLimited || r == verdict.Heavy || r == verdict.Looped {
 			continue
 		}
-		if r != verdict.ARP && r != verdict.NotIP && seen[r.String()+"/pass"]+seen[r.String()+"/drop"] == 0 {
+		if seen[r.String()+"/pass"]+seen[r.String()+"/drop"] == 0 {
 			t.Errorf("no packet left as %v: the test is too narrow", r)
 		}
 	}
@@ -309,7 +316,7 @@ func TestRandomFrames(t *testing.T) {
 	t.Log(seen)
 	// Without failsafe and monitor mode, of TCP, the others are a rare chance.
 	for _, r := range []verdict.Reason{
-		verdict.Clean, verdict.NotIP, verdict.ND, verdict.Allowed, verdict.Blocked,
+		verdict.Clean, verdict.NotIP, verdict.Link, verdict.ARP, verdict.ND, verdict.Allowed, verdict.Blocked,
 		verdict.Truncated, verdict.Malformed, verdict.Unparsed,
 	} {
 		if seen[r] == 0 {

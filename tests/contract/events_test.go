@@ -119,8 +119,8 @@ func TestEvents(t *testing.T) {
 		{frame: slices.Insert(udp("198.51.100.9", to4), 12, bytes.Repeat([]byte{0x81, 0, 0, 0}, packet.MaxVLANTags+1)...), want: verdict.Overtagged},
 		{frame: udp("198.51.100.9", to4), want: verdict.Clean},
 		{frame: with(udp("198.51.100.9", to4), 12, 8, 6), want: verdict.ARP},
-		{frame: with(udp("198.51.100.9", to4), 12, 0x88, 0x47), want: verdict.NotIP},
-		{frame: with(udp("192.0.2.1", to4), 34, 0, 68, 0, 67), want: verdict.DHCP},
+		{frame: with(udp("198.51.100.9", to4), 12, 0x88, 0xe7), want: verdict.NotIP},
+		{frame: with(udp("192.0.2.1", to4), 34, 0, 67, 0, 68), want: verdict.DHCP},
 		{
 			policy: verdict.Policy{FailsafePorts: []verdict.FailsafePort{{Proto: 17, Port: 0xf053}}},
 			frame:  udp("192.0.2.1", to4), want: verdict.Failsafe,

@@ -222,7 +222,7 @@ func listName(w world, number int) string {
 func checkStages(t *testing.T, a engine.Answer) {
 	t.Helper()
 	by := map[verdict.Reason]verdict.Stage{
-		verdict.ARP: verdict.StageExempt, verdict.ND: verdict.StageExempt, verdict.DHCP: verdict.StageExempt,
+		verdict.ARP: verdict.StageExempt, verdict.Link: verdict.StageExempt, verdict.ND: verdict.StageExempt, verdict.DHCP: verdict.StageExempt,
 		verdict.Failsafe: verdict.StageFailsafe, verdict.Looped: verdict.StageLoop, verdict.Heavy: verdict.StagePenalty,
 		verdict.Blocked: verdict.StageBlock, verdict.Allowed: verdict.StageAllow,
 	}
@@ -322,7 +322,7 @@ func depends(w world, a engine.Answer, p packet.Packet, frame []byte) bool {
 		applies := false
 		switch d.Stage {
 		case verdict.StageExempt:
-			o := (&verdict.Program{}).Decide(frame)
+			o := (&verdict.Program{Policy: verdict.Policy{DHCPServer: w.DHCPServer}}).Decide(frame)
 			applies = o.Reason == d.Reason
 		case verdict.StageFailsafe:
 			applies = (&verdict.Program{Policy: w.Policy}).Decide(frame).Reason == verdict.Failsafe

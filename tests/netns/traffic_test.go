@@ -136,8 +136,8 @@ func samples() []sample {
 	listed := frameOf(udp("192.0.2.1", "203.0.113.2", 80))
 	all = append(all,
 		sample{"ARP", set(listed, 12, 8, 6), verdict.ARP},
-		sample{"MPLS", set(listed, 12, 0x88, 0x47), verdict.NotIP},
-		sample{"DHCP", set(frameOf(udp("192.0.2.1", "203.0.113.2", 67)), 34, 0, 68), verdict.DHCP},
+		sample{"a backbone bridge", set(listed, 12, 0x88, 0xe7), verdict.NotIP},
+		sample{"DHCP", set(frameOf(udp("192.0.2.1", "203.0.113.2", 68)), 34, 0, 67), verdict.DHCP},
 		sample{"three tags", forms4["VLAN"](forms4["QinQ"](listed)), verdict.Blocked},
 		sample{"nine tags", insert(listed, 12, bytes.Repeat([]byte{0x81, 0, 0, 7}, packet.MaxVLANTags+1)...), verdict.Overtagged},
 		sample{"malformed", set(frameOf(udp("198.51.100.1", "203.0.113.2", 80)), 14, 0x41), verdict.Malformed},

@@ -50,7 +50,7 @@ const FrameSize = loader.EventFrame
 // before any list or without any finding.
 func Reasons() []Reason {
 	var all []Reason
-	for r := verdict.Allowed; r < verdict.NumReasons; r++ {
+	for r := verdict.Allowed; r < verdict.Link; r++ {
 		all = append(all, r)
 	}
 	return all
@@ -65,7 +65,7 @@ func ParseReason(name string) (Reason, error) {
 		}
 		names = append(names, r.String())
 	}
-	for r := range verdict.Allowed {
+	for r := range verdict.NumReasons {
 		if r.String() == name {
 			return 0, fmt.Errorf("%s packets produce no events: use tcpdump", name)
 		}

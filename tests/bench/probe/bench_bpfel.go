@@ -89,9 +89,11 @@ const (
 	benchVarBenchLoop        = "bench_loop"
 	benchVarBenchSecret      = "bench_secret"
 	benchVarBlock            = "block"
+	benchVarDhcpServer       = "dhcp_server"
 	benchVarDigestConfig     = "digest_config"
 	benchVarDropLooped       = "drop_looped"
 	benchVarDropMalformed    = "drop_malformed"
+	benchVarDropNotIp        = "drop_not_ip"
 	benchVarEgress           = "egress"
 	benchVarFailsafeConfig   = "failsafe_config"
 	benchVarFrags            = "frags"
@@ -233,9 +235,11 @@ type benchVariableSpecs struct {
 	BenchLoop      *ebpf.VariableSpec `ebpf:"bench_loop"`
 	BenchSecret    *ebpf.VariableSpec `ebpf:"bench_secret"`
 	Block          *ebpf.VariableSpec `ebpf:"block"`
+	DhcpServer     *ebpf.VariableSpec `ebpf:"dhcp_server"`
 	DigestConfig   *ebpf.VariableSpec `ebpf:"digest_config"`
 	DropLooped     *ebpf.VariableSpec `ebpf:"drop_looped"`
 	DropMalformed  *ebpf.VariableSpec `ebpf:"drop_malformed"`
+	DropNotIp      *ebpf.VariableSpec `ebpf:"drop_not_ip"`
 	Egress         *ebpf.VariableSpec `ebpf:"egress"`
 	FailsafeConfig *ebpf.VariableSpec `ebpf:"failsafe_config"`
 	Frags          *ebpf.VariableSpec `ebpf:"frags"`
@@ -353,9 +357,11 @@ type benchVariables struct {
 	BenchLoop      *ebpf.Variable `ebpf:"bench_loop"`
 	BenchSecret    *ebpf.Variable `ebpf:"bench_secret"`
 	Block          *ebpf.Variable `ebpf:"block"`
+	DhcpServer     *ebpf.Variable `ebpf:"dhcp_server"`
 	DigestConfig   *ebpf.Variable `ebpf:"digest_config"`
 	DropLooped     *ebpf.Variable `ebpf:"drop_looped"`
 	DropMalformed  *ebpf.Variable `ebpf:"drop_malformed"`
+	DropNotIp      *ebpf.Variable `ebpf:"drop_not_ip"`
 	Egress         *ebpf.Variable `ebpf:"egress"`
 	FailsafeConfig *ebpf.Variable `ebpf:"failsafe_config"`
 	Frags          *ebpf.Variable `ebpf:"frags"`
