@@ -9,8 +9,9 @@
 //     never acknowledged. A torn record is cut off, with a warning.
 //   - A record before intact ones can only be damaged by the disk or by another
 //     program. It is skipped, and the offset and number of lost bytes are logged;
-//     all intact records count, before and after it. The damaged bytes stay until
-//     the journal is rewritten.
+//     all intact records count, before and after it, also where bytes are missing or
+//     were inserted. The damaged bytes stay until the journal is rewritten.
+//   - More at the end than a torn record is kept in a file with the suffix ".torn".
 //
 // Entries expire at times of the wall clock, also while weir is not running. If
 // the clock is stepped forward, entries expire early; if it is stepped back,
@@ -85,6 +86,7 @@ type Journal struct {
 	file      file       // nil after Close, or if readOnly
 	readOnly  error      // the reason, nil if writable
 	size      int64      // of the intact part: the offset of the next record
+	shift     int64      // added to the offset in its checksum: bytes are missing
 	torn      bool       // there may be more bytes in the file
 	moved     bool       // the directory entry may not be durable yet
 	rewriteAt int64      // the size from which a rewrite is tried again
@@ -161,7 +163,7 @@ func (j *Journal) load() (int64, error) {
 		return 0, err
 	}
 	var newest time.Time
-	damaged, end, err := scan(b, func(c Change) {
+	damaged, end, shift, err := scan(b, func(c Change) {
 		if c.Added.After(newest) {
 			newest = c.Added
 		}
@@ -170,10 +172,18 @@ func (j *Journal) load() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	before := 0
 	for _, d := range damaged {
+		missing := d.shift - before
+		before = d.shift
 		j.log.Error("journal damaged: these bytes are lost, all records before and after them count",
-			"offset", d.from, "bytes", d.to-d.from)
-		j.lost += int64(d.to - d.from)
+			"offset", d.from, "bytes", d.to-d.from, "missing_bytes", missing)
+		j.lost += int64(d.to - d.from + max(missing, 0))
+	}
+	if j.shift = int64(shift); len(b)-end > frameLen+maxBodyLen {
+		if err := os.WriteFile(j.path+".torn", b[end:], 0o600); err != nil {
+			j.log.Error("what is cut off could not be kept: " + err.Error())
+		}
 	}
 	if end < len(b) {
 		j.log.Warn("journal ends with a torn record, as after a crash: cut off",
@@ -257,7 +267,7 @@ func (j *Journal) record(batch []Change) error {
 	var b []byte
 	for i, c := range batch {
 		var err error
-		if b, err = appendRecord(b, j.size, c); err != nil {
+		if b, err = appendRecord(b, j.size+j.shift, c); err != nil {
 			return fmt.Errorf("change %d of %d: %w", i+1, len(batch), err)
 		}
 	}
@@ -318,7 +328,7 @@ func (j *Journal) rewrite() (err error) {
 	if j.file != nil {
 		j.file.Close() // no longer needed: an error does not matter
 	}
-	j.file, j.size, j.torn, j.moved = f, size, false, true
+	j.file, j.size, j.shift, j.torn, j.moved = f, size, 0, false, true
 	return nil
 }
 
@@ -427,7 +437,7 @@ func Read(path string) ([]Entry, error) {
 		return nil, fmt.Errorf("read journal: %w", err)
 	}
 	var es entries
-	damaged, _, err := scan(b, es.apply)
+	damaged, _, _, err := scan(b, es.apply)
 	if err != nil {
 		return nil, fmt.Errorf("read journal %s: %w", path, err)
 	}

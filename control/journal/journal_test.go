@@ -257,6 +257,100 @@ func TestDamage(t *testing.T) {
 	}
 }
 
+// TestCut cuts bytes out of a journal, and inserts some: only the records that they
+// touch are lost, and the journal goes on from there.
+func TestCut(t *testing.T) {
+	changes := add(0, 1000)
+	whole, ends := write(t, changes)
+	path := filepath.Join(t.TempDir(), "journal")
+	for _, c := range []struct{ at, cut, insert int }{
+		{ends[500] + 9, 100, 0}, {ends[500] + 9, 1, 0}, {ends[500] + 9, 0, 1}, {ends[300] + 9, 0, 3000}, {ends[300] + 9, 30_013, 0},
+		{ends[20] + 9, 70 * 1024, 0}, {ends[0], ends[1] - ends[0], 0}, {ends[997] - 20, 10, 0}, {3, 100, 0}, {ends[500] + 9, 300, 200},
+	} {
+		damaged := slices.Concat(whole[:c.at], bytes.Repeat([]byte{0xa5}, c.insert), whole[c.at+c.cut:])
+		var want []Change
+		for i, end := range ends {
+			begin := len(magic)
+			if i > 0 {
+				begin = ends[i-1]
+			}
+			if end <= c.at || begin >= c.at+c.cut {
+				want = append(want, changes[i])
+			}
+		}
+		if err := os.WriteFile(path, damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		j, log := open(t, path)
+		check(t, j, after(want))
+		if !strings.Contains(log.String(), "journal damaged") || strings.Contains(log.String(), "torn") || j.Lost() == 0 {
+			t.Errorf("%+v: lost %d, log: %s", c, j.Lost(), log)
+		}
+		apply(t, j, add(2000, 2010))
+		j.Close()
+		j, _ = open(t, path)
+		check(t, j, after(slices.Concat(want, add(2000, 2010))))
+		if err := j.rewrite(); err != nil {
+			t.Fatal(err)
+		}
+		apply(t, j, add(3000, 3010))
+		j.Close()
+		j, log = open(t, path)
+		check(t, j, after(slices.Concat(want, add(2000, 2010), add(3000, 3010))))
+		if log.Len() > 0 {
+			t.Errorf("%+v: after a rewrite: %s", c, log)
+		}
+		j.Close()
+		if t.Failed() {
+			t.Fatalf("%+v", c)
+		}
+	}
+}
+
+// TestEmbedded has a reason contain records, as whoever chooses the reason can: they
+// do not count, not even where the record around them is damaged.
+func TestEmbedded(t *testing.T) {
+	evil := Change{Entry: nth(0)}
+	evil.Allow = true
+	for _, base := range []int64{0, 64, 1 << 12} {
+		var reason []byte
+		for {
+			longer, err := appendRecord(bytes.Clone(reason), base, evil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(longer) > MaxReasonLen {
+				break
+			}
+			reason = longer
+		}
+		carrier := add(7, 8)
+		carrier[0].Reason = string(reason)
+		whole, ends := write(t, slices.Concat(add(1, 3), carrier, add(10, 40)))
+		whole[ends[1]+3] ^= 1
+		got := make(map[id]Entry)
+		damaged, _, _, err := scan(whole, func(c Change) { got[id{c.List, c.Key}] = c.Entry })
+		if err != nil || len(damaged) != 1 || !maps.Equal(got, after(slices.Concat(add(1, 3), add(10, 40)))) {
+			t.Errorf("base %d: %d entries, damaged %v, %v", base, len(got), damaged, err)
+		}
+	}
+}
+
+// TestLongTail keeps what is cut off an end that is longer than a torn record.
+func TestLongTail(t *testing.T) {
+	whole, ends := write(t, add(0, 10))
+	path := filepath.Join(t.TempDir(), "journal")
+	tail := bytes.Repeat([]byte("lost "), 1000)
+	if err := os.WriteFile(path, append(whole[:ends[8]:ends[8]], tail...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j, _ := open(t, path)
+	check(t, j, after(add(0, 9)))
+	if kept, err := os.ReadFile(path + ".torn"); err != nil || !bytes.Equal(kept, tail) {
+		t.Errorf("%d bytes are kept: %v", len(kept), err)
+	}
+}
+
 func TestForeign(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	text := []byte("192.0.2.1\n192.0.2.2\n")
@@ -686,29 +780,29 @@ func FuzzScan(f *testing.F) {
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, file []byte) {
 		var records []Change
-		damaged, end, err := scan(file, func(c Change) { records = append(records, c) })
+		damaged, end, _, err := scan(file, func(c Change) { records = append(records, c) })
 		if err != nil {
-			if len(records) > 0 || next(file, 0) < len(file) {
+			if s := (&scanner{file: file}); len(records) > 0 || s.resync(0) < len(file) {
 				t.Fatal(err)
 			}
 			return
 		}
-		again := []byte{}
+		again, shift := []byte{}, 0
 		if end > 0 {
 			again = append(again, file[:min(len(magic), end)]...)
 		}
 		for len(again) < end {
 			if len(damaged) > 0 && (damaged[0].from == len(again) || damaged[0].from == 0) {
 				again = append(again[:damaged[0].from], file[damaged[0].from:damaged[0].to]...)
-				damaged = damaged[1:]
+				shift, damaged = damaged[0].shift, damaged[1:]
 				continue
 			}
-			if again, err = appendRecord(again, 0, records[0]); err != nil {
+			if again, err = appendRecord(again, int64(shift), records[0]); err != nil {
 				t.Fatal(err)
 			}
 			records = records[1:]
 		}
-		if len(records)+len(damaged) > 0 || !bytes.Equal(again, file[:end]) || next(file, end) < len(file) {
+		if len(records)+len(damaged) > 0 || !bytes.Equal(again, file[:end]) {
 			t.Fatalf("%d records and %d parts are left at %d of %d", len(records), len(damaged), end, len(file))
 		}
 	})

@@ -27,7 +27,8 @@ const magic = "weir journal 1\n"
 //
 // A damaged record has a valid checksum with probability 2⁻⁶⁴, and so does, due
 // to the offset, a record in another place, such as bytes of a reason that look
-// like one.
+// like one. Where bytes are missing, or have been inserted, what follows is shifted:
+// see resync.
 const (
 	sumLen     = 8
 	frameLen   = sumLen + 2
@@ -85,21 +86,30 @@ func appendRecord(b []byte, base int64, c Change) ([]byte, error) {
 
 var errRecord = errors.New("no intact record")
 
-// parseRecord parses the record at an offset of a file and returns its length.
-func parseRecord(file []byte, offset int) (Change, int, error) {
+// parseRecord parses the record at an offset of a file, which was written shift
+// bytes behind it, and returns its length.
+func parseRecord(file []byte, offset, shift int) (Change, int, error) {
 	b := file[offset:]
-	if len(b) < fixedLen {
-		return Change{}, 0, errRecord
-	}
-	n := frameLen + int(binary.BigEndian.Uint16(b[sumLen:]))
-	if n < fixedLen || n > frameLen+maxBodyLen || n > len(b) {
-		return Change{}, 0, errRecord
-	}
-	if binary.BigEndian.Uint64(b) != hash.Sum(uint64(offset), b[sumLen:n]) {
+	n, ok := frame(b)
+	if !ok || !written(b[:n], offset+shift) {
 		return Change{}, 0, errRecord
 	}
 	c, err := parseBody(b[frameLen:n])
 	return c, n, err
+}
+
+// frame returns the length of the record at the beginning of b, if there is one.
+func frame(b []byte) (n int, ok bool) {
+	if len(b) < fixedLen {
+		return 0, false
+	}
+	n = frameLen + int(binary.BigEndian.Uint16(b[sumLen:]))
+	return n, n >= fixedLen && n <= frameLen+maxBodyLen && n <= len(b)
+}
+
+// written reports whether a record has the checksum of an offset.
+func written(record []byte, offset int) bool {
+	return binary.BigEndian.Uint64(record) == hash.Sum(uint64(offset), record[sumLen:])
 }
 
 // parseBody parses what follows a record's length. It accepts everything from
@@ -153,32 +163,43 @@ func fromMillis(ms int64) time.Time {
 	return time.UnixMilli(ms)
 }
 
-// span is a half-open range of a file.
-type span struct{ from, to int }
+// span is a half-open range of a file, and the shift of what follows it.
+type span struct{ from, to, shift int }
+
+// scanner reads the records of a file.
+type scanner struct {
+	file  []byte
+	shift int // of the records at hand: how far behind their place they were written
+	left  int // shifts that may still be tried
+}
+
+// maxTries bounds the shifts that are tried in one file: a second's worth.
+const maxTries = 1 << 26
 
 // scan calls fn for each intact record of a file. It returns the damaged parts
-// before intact records, and the end of the last intact record. It fails if a
-// nonempty file has neither the magic nor any intact record.
-func scan(file []byte, fn func(Change)) (damaged []span, end int, err error) {
+// before intact records, the end of the last intact record, and its shift. It
+// fails if a nonempty file has neither the magic nor any intact record.
+func scan(file []byte, fn func(Change)) (damaged []span, end, shift int, err error) {
+	s := scanner{file: file, left: maxTries}
 	pos := 0
 	switch {
 	case len(file) < len(magic) && string(file) == magic[:len(file)]:
-		return nil, 0, nil
+		return nil, 0, 0, nil
 	case len(file) >= len(magic) && string(file[:len(magic)]) == magic:
 		pos, end = len(magic), len(magic)
 	default:
-		from := next(file, 0)
+		from := s.resync(0)
 		if from == len(file) {
-			return nil, 0, ErrForeign
+			return nil, 0, 0, ErrForeign
 		}
-		damaged, pos = append(damaged, span{0, from}), from
+		damaged, pos = append(damaged, span{0, from, s.shift}), from
 	}
 	for pos < len(file) {
-		c, n, err := parseRecord(file, pos)
+		c, n, err := parseRecord(file, pos, s.shift)
 		if err != nil {
-			after := next(file, pos+1)
+			after := s.resync(pos)
 			if after < len(file) {
-				damaged = append(damaged, span{pos, after})
+				damaged = append(damaged, span{pos, after, s.shift})
 			}
 			pos = after
 			continue
@@ -187,16 +208,78 @@ func scan(file []byte, fn func(Change)) (damaged []span, end int, err error) {
 		pos += n
 		end = pos
 	}
-	return damaged, end, nil
+	return damaged, end, s.shift, nil
 }
 
-// next returns the offset of the first intact record at or after pos, or the
-// file's length if there is none.
-func next(file []byte, pos int) int {
-	for ; pos < len(file); pos++ {
-		if _, _, err := parseRecord(file, pos); err == nil {
+// resync returns the offset of the first intact record behind damage at pos, or
+// the file's length if there is none, and sets its shift.
+func (s *scanner) resync(damage int) int {
+	// Mostly it is one record.
+	for pos := damage; pos < min(damage+frameLen+maxBodyLen, len(s.file)); pos++ {
+		if _, _, err := parseRecord(s.file, pos, s.shift); err == nil {
 			return pos
 		}
 	}
-	return pos
+	for pos := damage; pos < len(s.file); pos++ {
+		n, ok := frame(s.file[pos:])
+		if !ok {
+			continue
+		}
+		record := s.file[pos:][:n]
+		if _, err := parseBody(record[frameLen:]); err != nil {
+			continue
+		}
+		if written(record, pos+s.shift) {
+			return pos
+		}
+		if shift, ok := s.findShift(damage, pos, record); ok {
+			s.shift = shift
+			return pos
+		}
+	}
+	return len(s.file)
+}
+
+// Shifts that are tried: any by up to nearShift bytes, as a tool or an editor
+// leaves it, and as many blocks of a disk.
+const (
+	nearShift = 1 << 15
+	farShift  = 1 << 22
+	block     = 512
+)
+
+// findShift finds the shift of a record behind damage: bytes have been cut out, or
+// have been inserted.
+func (s *scanner) findShift(damage, pos int, record []byte) (shift int, ok bool) {
+	try := func(by int) bool {
+		s.left--
+		shift = s.shift + by
+		return written(record, pos+shift) && s.chain(pos, shift)
+	}
+	for by := 1; by <= nearShift && s.left > 0; by++ {
+		// What is inserted cannot be longer than the damage.
+		if try(by) || by <= pos-damage && try(-by) {
+			return shift, true
+		}
+	}
+	for by := nearShift + block; by <= farShift && s.left > 0; by += block {
+		if try(by) || by <= pos-damage && try(-by) {
+			return shift, true
+		}
+	}
+	return 0, false
+}
+
+// chain reports whether records with a shift follow each other from pos on, further
+// than a reason could contain them, or up to the file's end.
+func (s *scanner) chain(pos, shift int) bool {
+	from := pos
+	for pos < len(s.file) && pos-from <= MaxReasonLen {
+		_, n, err := parseRecord(s.file, pos, shift)
+		if err != nil {
+			return false
+		}
+		pos += n
+	}
+	return true
 }
