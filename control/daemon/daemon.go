@@ -57,6 +57,7 @@ type Daemon struct {
 	news    *news
 	manager *serve.Manager
 	attach  *attach.Manager
+	watcher *feed.Watcher // nil: none
 
 	loadTime  time.Duration // of Start
 	began     time.Time
@@ -109,9 +110,13 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if d.journal, err = d.openJournal(ctx, c); err != nil {
 		return nil, err
 	}
+	var unwatched error
+	if d.watcher, unwatched = feed.NewWatcher(o.Log); unwatched != nil {
+		o.Log.Warn("files cannot be watched, their changes are noticed at their intervals: " + unwatched.Error())
+	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, d.journal.Close())
+			err = errors.Join(err, d.watcher.Close(), d.journal.Close())
 		}
 	}()
 	if err := d.journal.Apply(d.journal.Expired(time.Now())); err != nil {
@@ -129,7 +134,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 		return err
 	}
 	d.observers.trackerSeed, d.observers.digestSeed = inherited.TrackerSeed, inherited.DigestSeed
-	p, err := prepare(ctx, c, preparation{log: d.o.Log, journal: d.journal, progress: d.o.Progress})
+	p, err := prepare(ctx, c, preparation{log: d.o.Log, journal: d.journal, progress: d.o.Progress, watcher: d.watcher})
 	if err != nil {
 		return err
 	}
@@ -323,7 +328,7 @@ func (d *Daemon) Stop() error {
 	if r := d.observers.recorder; r != nil && !keep {
 		r.Finish(d.engine)
 	}
-	return errors.Join(d.attach.Stop(keep), d.engine.Close(), d.observers.recorder.CloseUnless(nil), d.journal.Close())
+	return errors.Join(d.attach.Stop(keep), d.engine.Close(), d.observers.recorder.CloseUnless(nil), d.watcher.Close(), d.journal.Close())
 }
 
 // notified logs that the service manager could not be notified.

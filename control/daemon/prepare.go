@@ -75,6 +75,7 @@ type preparation struct {
 	reload   bool      // files and directories are read again
 	readOnly bool      // only files and directories are read, and nothing is saved
 	progress *feed.Progress
+	watcher  *feed.Watcher // of files and directories; nil: none
 }
 
 // Prepare reads what a configuration filters by: files and directories, what was
@@ -153,7 +154,7 @@ func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[stri
 			of.Refuse = func(e *list.Set, accepted bool) error { return refuseRead(c, l, e, accepted) }
 			of.Hold = !how.readOnly
 			of.MayBeEmpty = of.MayBeEmpty || c.Monitor // which blocks nothing anyway
-			of.ReadOnly, of.Progress = how.readOnly, how.progress
+			of.ReadOnly, of.Progress, of.Watcher = how.readOnly, how.progress, how.watcher
 			if f, err = feed.Open(of, directory); err != nil {
 				all.Wait()
 				return nil, err

@@ -106,7 +106,10 @@ func (f *Feed) attempt(ctx context.Context, s *source, accept bool) (Outcome, er
 			undecided.version = version
 		}
 	}
-	if s.failures++; o.Result != Failed {
+	switch {
+	case o.Result == Failed:
+		s.failures++
+	case undecided == nil: // else Keep or Revert counts
 		s.failures = 0
 	}
 	return o, nil

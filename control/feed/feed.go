@@ -54,6 +54,7 @@ type Config struct {
 	ReadOnly bool
 
 	Progress *Progress // of reading; may be nil
+	Watcher  *Watcher  // of files and directories; nil: they are read at their intervals only
 
 	// Refuse, unless it is nil, returns why a source's entries must not become
 	// active, nil if they may. An operator may have accepted whatever they cover. It
@@ -92,6 +93,8 @@ type source struct {
 	current   *contents  // nil before the first success
 	undecided *candidate // what Keep or Revert decides about; nil: nothing
 	reverted  *candidate // what the next attempt must forget; nil: nothing
+
+	sooner chan struct{} // next has changed
 	last      Outcome
 	failures  int // consecutive
 	next      time.Time
@@ -169,6 +172,7 @@ func open(c Config, directory string) (*Feed, error) {
 			Source: src,
 			name:   src.String(),
 			client: newClient(src, isInternal), internal: isInternal,
+			sooner: make(chan struct{}, 1),
 		}
 		if directory != "" {
 			s.saved = filepath.Join(directory, c.Name, src.id())
@@ -224,7 +228,7 @@ func (f *Feed) Keep(version uint64) error {
 			defer s.mu.Unlock()
 			saved := *s.current
 			saved.saved = err == nil
-			s.current, s.last.Unsaved = &saved, err
+			s.current, s.last.Unsaved, s.failures = &saved, err, 0
 		})
 	}
 	return errors.Join(errs...)
@@ -238,6 +242,7 @@ func (f *Feed) Revert(version uint64, reason error) {
 			if s.saved != "" {
 				_ = os.Remove(next(s.saved)) // else the next attempt overwrites it
 			}
+			defer func() { s.hasten(f.wait(s.retries(), 0)) }()
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.current, s.reverted = c.former, c
@@ -266,6 +271,17 @@ func (s *source) decide(version uint64, do func(*candidate)) {
 	if decided {
 		do(c)
 	}
+}
+
+// retries returns how often a source was tried that is to be tried again. A file
+// costs little to try.
+func (s *source) retries() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.URL == "" {
+		return min(s.failures, 1)
+	}
+	return s.failures
 }
 
 // restore makes an attempt begin where Revert has returned to.
@@ -309,37 +325,56 @@ func (f *Feed) Run(ctx context.Context, handle func(Outcome)) {
 
 func (f *Feed) run(ctx context.Context, s *source, handle func(Outcome)) {
 	defer s.client.CloseIdleConnections()
+	defer f.watch(ctx, s)()
 	for {
 		o, err := f.attempt(ctx, s, false)
 		if err != nil {
 			return
 		}
-		failures, wait := f.plan(s, o)
+		s.mu.Lock()
+		s.next = time.Now().Add(f.wait(s.failures, o.retryAfter))
+		s.mu.Unlock()
 		f.handling.Lock()
 		handle(o)
 		f.handling.Unlock()
-		s.mu.Lock()
-		reverted := s.failures > failures
-		s.mu.Unlock()
-		if reverted {
-			_, wait = f.plan(s, o)
-		}
-		select {
-		case <-ctx.Done():
+		if !s.sleep(ctx) {
 			return
-		case <-time.After(wait):
 		}
 	}
 }
 
-// plan plans the next attempt after an outcome. It returns the number of
-// consecutive failures, and the delay.
-func (f *Feed) plan(s *source, o Outcome) (failures int, wait time.Duration) {
+// sleep returns at the time of the next attempt, or false if ctx ends before.
+func (s *source) sleep(ctx context.Context) bool {
+	for {
+		s.mu.Lock()
+		wait := time.Until(s.next)
+		s.mu.Unlock()
+		if wait <= 0 {
+			return true
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return false
+		case <-timer.C:
+		case <-s.sooner:
+			timer.Stop()
+		}
+	}
+}
+
+// hasten moves the next attempt of Run forward, to after a delay.
+func (s *source) hasten(delay time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	wait = f.wait(s.failures, o.retryAfter)
-	s.next = time.Now().Add(wait)
-	return s.failures, wait
+	if next := time.Now().Add(delay); next.Before(s.next) {
+		s.next = next
+		select {
+		case s.sooner <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // wait returns the delay after a number of consecutive failures, given the

@@ -1,0 +1,220 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+const (
+	// maxWatched bounds the directories that are watched. The kernel allows a user
+	// 8192 at the least.
+	maxWatched = 1024
+
+	// settle is how long a file must be left alone before it is read, and maxSettle
+	// how long it may be written to in short steps before it is read anyway.
+	settle    = 500 * time.Millisecond
+	maxSettle = 10 * settle
+
+	// maxLinks bounds the symbolic links that a path is followed through.
+	maxLinks = 8
+)
+
+// Watcher notices changes of files and directories, so that [Feed.Run] reads them
+// at once. What it misses, as on network file systems, is read at the next
+// interval. It watches directories, since editors and configuration managers
+// replace files and links.
+type Watcher struct {
+	log *slog.Logger
+	fs  *fsnotify.Watcher
+
+	mu      sync.Mutex // guards the rest
+	all     map[*watched]bool
+	dirs    map[string]int // watched directories, with the number of sources that want them
+	refused bool           // a directory could not be watched: logged
+}
+
+// watched is a source that is watched.
+type watched struct {
+	source *source
+	dirs   map[string]bool // as counted in Watcher.dirs
+	names  map[string]bool // of files, links and missing directories: what is done to them matters
+	first  time.Time       // of the changes that are not read yet; zero: there are none
+	timer  *time.Timer     // of the time to read them
+}
+
+// NewWatcher returns a watcher that watches until it is closed.
+func NewWatcher(log *slog.Logger) (*Watcher, error) {
+	notify, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, err
+	}
+	w := &Watcher{log: log, fs: notify, all: make(map[*watched]bool), dirs: make(map[string]int)}
+	go w.run()
+	return w, nil
+}
+
+// Close ends watching.
+func (w *Watcher) Close() error {
+	if w == nil {
+		return nil
+	}
+	return w.fs.Close()
+}
+
+func (w *Watcher) run() {
+	for {
+		select {
+		case e, open := <-w.fs.Events:
+			if !open {
+				return
+			}
+			w.changed(e.Name)
+		case err, open := <-w.fs.Errors:
+			if !open {
+				return
+			}
+			if errors.Is(err, fsnotify.ErrEventOverflow) {
+				w.changed("") // of anything
+			} else {
+				w.log.Warn("watching files: " + err.Error())
+			}
+		}
+	}
+}
+
+// changed notes that something has changed, "" for what is unknown.
+func (w *Watcher) changed(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for d := range w.all {
+		if name == "" || d.concerns(name) {
+			w.follow(d)
+			d.note()
+		}
+	}
+}
+
+// concerns reports whether a change of a file matters to a source.
+func (d *watched) concerns(name string) bool {
+	dir := string(d.source.Directory)
+	return d.names[name] || d.dirs[name] || dir != "" && filepath.Dir(name) == filepath.Clean(dir) && d.source.matches(filepath.Base(name))
+}
+
+// note has the source read once nothing has changed for a while.
+func (d *watched) note() {
+	now := time.Now()
+	if d.first.IsZero() {
+		d.first = now
+	}
+	d.timer.Reset(max(min(settle, maxSettle-now.Sub(d.first)), 0))
+}
+
+// watch watches a source until ctx ends or the returned function is called.
+func (f *Feed) watch(ctx context.Context, s *source) (end func()) {
+	w := f.Watcher
+	if w == nil || s.URL != "" || isStream(string(s.File)) {
+		return func() {}
+	}
+	d := &watched{source: s}
+	d.timer = time.AfterFunc(time.Hour, func() {
+		w.mu.Lock()
+		d.first = time.Time{}
+		w.mu.Unlock()
+		s.hasten(0)
+	})
+	d.timer.Stop()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all[d] = true
+	w.follow(d)
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.all, d)
+		d.timer.Stop()
+		w.replace(d, nil)
+	}
+}
+
+// follow watches the directories that a source is in now.
+func (w *Watcher) follow(d *watched) {
+	d.names = make(map[string]bool)
+	dirs := make(map[string]bool)
+	path, err := filepath.Abs(string(d.source.File + d.source.Directory))
+	if err != nil {
+		return
+	}
+	d.walk(path, dirs, maxLinks)
+	if d.source.Directory != "" {
+		dirs[path] = true
+	}
+	w.replace(d, dirs)
+}
+
+// walk adds the directories in which links and the end of a path are, or where it
+// breaks off.
+func (d *watched) walk(path string, dirs map[string]bool, links int) {
+	at := "/"
+	parts := strings.Split(strings.TrimPrefix(filepath.Clean(path), "/"), "/")
+	for i, part := range parts {
+		dir := at
+		at = filepath.Join(at, part)
+		st, err := os.Lstat(at)
+		link := err == nil && st.Mode()&fs.ModeSymlink != 0
+		if err == nil && !link && i < len(parts)-1 {
+			continue
+		}
+		d.names[at], dirs[dir] = true, true
+		if link && links > 0 {
+			if to, err := os.Readlink(at); err == nil {
+				if !filepath.IsAbs(to) {
+					to = filepath.Join(dir, to)
+				}
+				d.walk(filepath.Join(append([]string{to}, parts[i+1:]...)...), dirs, links-1)
+			}
+		}
+		return
+	}
+}
+
+// replace replaces the directories that are watched for a source.
+func (w *Watcher) replace(d *watched, dirs map[string]bool) {
+	before := d.dirs
+	d.dirs = make(map[string]bool)
+	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
+		// Again even if it is watched: it may be another one of the same name.
+		if err := w.add(dir); err != nil {
+			if !errors.Is(err, fs.ErrNotExist) && !w.refused {
+				w.refused = true
+				w.log.Warn("some files cannot be watched, their changes are noticed at their interval: "+err.Error(), "directory", dir)
+			}
+			continue
+		}
+		d.dirs[dir] = true
+		w.dirs[dir]++
+	}
+	for dir := range before {
+		if w.dirs[dir]--; w.dirs[dir] == 0 {
+			delete(w.dirs, dir)
+			_ = w.fs.Remove(dir) // it may be gone
+		}
+	}
+}
+
+func (w *Watcher) add(dir string) error {
+	if w.dirs[dir] == 0 && len(w.dirs) >= maxWatched {
+		return errors.New("too many directories")
+	}
+	return w.fs.Add(dir)
+}

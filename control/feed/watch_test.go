@@ -1,0 +1,178 @@
+package feed
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/quantity"
+)
+
+func newTestWatcher(t *testing.T) *Watcher {
+	t.Helper()
+	w, err := NewWatcher(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// follow runs a feed of one source, with an interval that never ends.
+func follow(t *testing.T, src Source) *Feed {
+	t.Helper()
+	src.MaxBytes = 1 << 20
+	c := config(src)
+	c.Interval, c.Watcher = quantity.Duration(700*time.Hour), newTestWatcher(t)
+	f := mustOpen(t, c, "")
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		f.Run(t.Context(), func(Outcome) {})
+	}()
+	t.Cleanup(func() { <-ended }) // t.Context ends before
+	return f
+}
+
+// awaitEntries waits until a feed has entries.
+func awaitEntries(t *testing.T, f *Feed, when, entries string) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		got := strings.Join(textsOf(f.Contents()), " ")
+		if got == entries {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s: entries %q, want %q: %+v", when, got, entries, f.Status())
+		}
+	}
+}
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A file is read whenever it changes: written in place, in steps, replaced, removed
+// and made anew, also behind links, and where its directory does not exist at first.
+func TestWatchFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a", "b", "list")
+	f := follow(t, Source{File: Path(path)})
+	must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	write(t, path, "192.0.2.1\n")
+	awaitEntries(t, f, "made with its directory", "192.0.2.1")
+	write(t, path, "192.0.2.2\n")
+	awaitEntries(t, f, "written in place", "192.0.2.2")
+	write(t, path+".new", "192.0.2.3\n")
+	must(t, os.Rename(path+".new", path))
+	awaitEntries(t, f, "replaced", "192.0.2.3")
+	must(t, os.Rename(path, path+"~")) // as some editors do
+	write(t, path, "192.0.2.4\n")
+	awaitEntries(t, f, "after its backup", "192.0.2.4")
+	must(t, os.Remove(path))
+	time.Sleep(2 * settle)
+	write(t, path, "192.0.2.5\n")
+	awaitEntries(t, f, "made anew", "192.0.2.5")
+	must(t, os.RemoveAll(filepath.Join(dir, "a")))
+	time.Sleep(2 * settle)
+	must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	write(t, path, "192.0.2.6\n")
+	awaitEntries(t, f, "made anew with its directory", "192.0.2.6")
+	file, err := os.Create(path)
+	must(t, err)
+	var all []string
+	for i := range 30 { // quick enough for one pass
+		_, err := fmt.Fprintf(file, "198.51.100.%d\n", i)
+		must(t, err)
+		all = append(all, fmt.Sprintf("198.51.100.%d", i))
+		time.Sleep(10 * time.Millisecond)
+	}
+	must(t, file.Close())
+	awaitEntries(t, f, "written in steps", strings.Join(all, " "))
+}
+
+// Configuration managers replace a link to a directory.
+func TestWatchLinks(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	make := func(version, content string) {
+		t.Helper()
+		must(t, os.Mkdir(filepath.Join(dir, version), 0o700))
+		write(t, filepath.Join(dir, version, "list"), content)
+		must(t, os.Symlink(version, filepath.Join(dir, "..tmp")), os.Rename(filepath.Join(dir, "..tmp"), filepath.Join(dir, "..data")))
+	}
+	make("..1", "192.0.2.1\n")
+	must(t, os.Symlink("..data/list", filepath.Join(dir, "list")))
+	f := follow(t, Source{File: Path(filepath.Join(dir, "list"))})
+	awaitEntries(t, f, "at first", "192.0.2.1")
+	make("..2", "192.0.2.2\n")
+	awaitEntries(t, f, "another directory", "192.0.2.2")
+	make("..3", "192.0.2.3\n")
+	awaitEntries(t, f, "a third one", "192.0.2.3")
+	write(t, filepath.Join(dir, "..3", "list"), "192.0.2.4\n")
+	awaitEntries(t, f, "in the directory", "192.0.2.4")
+}
+
+// A directory is read when a file comes, goes or changes, but not for those whose
+// names do not count.
+func TestWatchDirectory(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "lists.d")
+	f := follow(t, Source{Directory: Path(dir), Suffixes: []string{".txt"}})
+	must(t, os.Mkdir(dir, 0o700))
+	write(t, dir+"/a.txt", "192.0.2.1\n")
+	awaitEntries(t, f, "made", "192.0.2.1")
+	write(t, dir+"/b.txt", "192.0.2.2\n")
+	awaitEntries(t, f, "another file", "192.0.2.1 192.0.2.2")
+	write(t, dir+"/a.txt", "192.0.2.3\n")
+	awaitEntries(t, f, "changed", "192.0.2.2 192.0.2.3")
+	must(t, os.Remove(dir+"/b.txt"))
+	awaitEntries(t, f, "removed", "192.0.2.3")
+	began := f.Status().Sources[0].Last.Began
+	write(t, dir+"/.c.txt.swp", "192.0.2.9\n")
+	write(t, dir+"/c.bak", "192.0.2.9\n")
+	time.Sleep(3 * settle)
+	if last := f.Status().Sources[0].Last.Began; !last.Equal(began) {
+		t.Error("read again for files that do not count")
+	}
+}
+
+// The number of directories is bounded, and those of sources that are gone are not
+// watched any more.
+func TestWatchBounds(t *testing.T) {
+	w := newTestWatcher(t)
+	dir := t.TempDir()
+	var ends []func()
+	for i := range maxWatched + 10 {
+		one := filepath.Join(dir, fmt.Sprint(i))
+		must(t, os.Mkdir(one, 0o700))
+		c := config(Source{File: Path(filepath.Join(one, "list")), MaxBytes: 1})
+		c.Watcher = w
+		f := mustOpen(t, c, "")
+		ends = append(ends, f.watch(t.Context(), f.sources[0]))
+	}
+	if n := len(w.fs.WatchList()); n > maxWatched || n < maxWatched/2 {
+		t.Errorf("%d directories are watched, of at most %d", n, maxWatched)
+	}
+	for _, end := range slices.Backward(ends) {
+		end()
+	}
+	if n := len(w.fs.WatchList()) + len(w.dirs) + len(w.all); n != 0 {
+		t.Errorf("%d are left", n)
+	}
+}
