@@ -134,14 +134,26 @@ func newListArray(lists int) (*array, error) {
 	return newArray(m)
 }
 
+// statsSpec returns the specifications of maps, and the number of CPUs.
 func statsSpec() (*ebpf.CollectionSpec, int, error) {
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
 		return nil, 0, err
 	}
-	spec, err := bpf.LoadWeir()
-	return spec, cpus, err
+	all, err := object()
+	if err != nil {
+		return nil, 0, err
+	}
+	spec := &ebpf.CollectionSpec{Maps: make(map[string]*ebpf.MapSpec)}
+	for name, m := range all.Maps {
+		spec.Maps[name] = m.Copy()
+	}
+	return spec, cpus, nil
 }
+
+// object is the object file, parsed once: that takes milliseconds, which add up
+// where there are hundreds of interfaces.
+var object = sync.OnceValues(bpf.LoadWeir)
 
 // openStats opens pinned maps. It fails with errLayout where they do not fit,
 // because another version of weir has made them, or are gone.

@@ -5,9 +5,13 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"weir/control/engine"
 	"weir/filter/hash"
@@ -45,7 +49,14 @@ type Manager struct {
 	over       bool            // nothing is left to filter, nor to wait for
 	unseen     string          // why interfaces cannot be listed, as last logged
 	edgeError  string          // why a program does not know the edges, as last logged
+	steps      atomic.Uint64
 }
+
+// Steps counts the programs that were loaded, attached or replaced. It may be called
+// at any time: while it grows, the manager is alive.
+func (m *Manager) Steps() uint64 { return m.steps.Load() }
+
+func (m *Manager) progress() { m.steps.Add(1) }
 
 // NewManager returns a manager that filters nothing yet.
 func NewManager(c Config) *Manager { return &Manager{Config: c, hotplug: newHotplug(c)} }
@@ -98,16 +109,26 @@ func (m *Manager) Start(e *engine.Generation, d Metadata, targets []Target, edge
 		return err
 	}
 	m.engine, m.metadata, m.targets, m.edges = e, d, targets, edges
-	var failed error
-	for _, t := range found {
+	errs := make([]error, len(found))
+	var all errgroup.Group
+	all.SetLimit(runtime.GOMAXPROCS(0))
+	for n, t := range found {
 		i := &managedInterface{Target: t.Target, XDP: t.XDP}
-		err := m.attach(i)
+		m.interfaces = append(m.interfaces, i)
+		all.Go(func() error {
+			errs[n] = m.attach(i)
+			return nil
+		})
+	}
+	_ = all.Wait() // errs has the errors
+	var failed error
+	for n, t := range found {
+		i, err := m.interfaces[n], errs[n]
 		// An old program would go on with its old lists.
 		if err != nil && (t.Required || i.adopted || errors.Is(err, errRunning)) {
 			m.undo()
 			return err
 		}
-		m.interfaces = append(m.interfaces, i)
 		switch {
 		case isAbsent(err):
 			m.Log.Warn("the interface does not exist, waiting for it", "interface", t.String())
@@ -210,6 +231,7 @@ func (m *Manager) load(e *engine.Generation, t loader.Target, s *loader.Stats) (
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", t, err)
 	}
+	m.progress()
 	return p, nil
 }
 

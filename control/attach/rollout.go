@@ -3,9 +3,13 @@ package attach
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"weir/control/engine"
 	"weir/loader"
@@ -45,20 +49,41 @@ func (m *Manager) Prepare(e *engine.Generation, d Metadata, targets []Target, ed
 	}
 	before := m.edges
 	m.edges = edges
-	for _, i := range m.interfaces {
-		if i.Attachment == nil || i.Replaced() {
-			continue
-		}
-		p, err := m.load(e, i.Target, i.Stats())
-		if err != nil {
-			m.edges = before
-			m.writeEdges()
-			return nil, errors.Join(err, r.close())
-		}
-		r.programs[i] = p
+	if err := r.load(); err != nil {
+		m.edges = before
+		m.writeEdges()
+		return nil, errors.Join(err, r.close())
 	}
 	m.edges = before
 	return r, nil
+}
+
+// load loads the programs, on all CPUs: the verifier takes tens of milliseconds for
+// each.
+func (r *Rollout) load() error {
+	var all sync.Mutex // guards r.programs
+	var loads errgroup.Group
+	loads.SetLimit(runtime.GOMAXPROCS(0))
+	for _, i := range r.m.interfaces {
+		if i.Attachment == nil || i.Replaced() {
+			continue
+		}
+		if err := r.m.setEdges(i.Target, i.Stats()); err != nil {
+			return errors.Join(err, loads.Wait())
+		}
+		loads.Go(func() error {
+			p, err := r.engine.Load(i.Stats())
+			if err != nil {
+				return fmt.Errorf("%s: %w", i.Target, err)
+			}
+			r.m.progress()
+			all.Lock()
+			defer all.Unlock()
+			r.programs[i] = p
+			return nil
+		})
+	}
+	return loads.Wait()
 }
 
 // close closes the programs that were not used.
@@ -90,6 +115,7 @@ func (r *Rollout) Commit() error {
 			continue
 		}
 		delete(r.programs, i)
+		m.progress()
 		err := i.Replace(p)
 		if errors.Is(err, loader.ErrSevered) || errors.Is(err, loader.ErrReplaced) {
 			continue // Follow will see
@@ -113,6 +139,7 @@ func (r *Rollout) Commit() error {
 	}
 	m.engine, m.metadata = r.engine, r.metadata
 	for _, i := range replaced {
+		m.progress()
 		if err := i.describe(r.metadata); err != nil && !errors.Is(err, loader.ErrReplaced) {
 			m.Log.Warn(err.Error())
 		}

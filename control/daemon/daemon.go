@@ -77,6 +77,8 @@ type Daemon struct {
 	observers  observers
 	record     record
 
+	turns    atomic.Uint64          // of Run's loop
+	state    atomic.Pointer[string] // the summary of the last second
 	status   atomic.Pointer[api.Status]
 	top      atomic.Pointer[api.Top]
 	weights  atomic.Pointer[api.Weights]
@@ -250,11 +252,8 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	}
 	digests := time.NewTimer(0)
 	defer digests.Stop()
-	var watchdog <-chan time.Time
 	if w := d.manager.Watchdog(); w > 0 {
-		t := time.NewTicker(w / 2)
-		defer t.Stop()
-		watchdog = t.C
+		all.Go(func() { d.feedWatchdog(ctx, w/4) })
 	}
 	snapshots, showing := traffic.NewIntervals(&d.meter), traffic.NewIntervals(&d.meter)
 	for {
@@ -278,6 +277,8 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 			digests.Reset(d.observers.tickDigests(d))
 		case now := <-second.C:
 			d.tend(now)
+			state := d.summary()
+			d.state.Store(&state)
 			d.describe()
 			d.attach.FollowEdges()
 			d.observers.logLoops(d, now)
@@ -288,8 +289,27 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 			case rates <- showing.Next(now, d.attach.Metadata()):
 			default:
 			}
-		case <-watchdog:
-			d.notified(d.manager.Alive(d.summary()))
+		}
+		d.turns.Add(1)
+	}
+}
+
+// feedWatchdog reports to the service manager that the daemon is alive, while Run
+// takes turns, or makes progress within one: a reload of hundreds of interfaces
+// takes seconds.
+func (d *Daemon) feedWatchdog(ctx context.Context, interval time.Duration) {
+	t := time.NewTicker(interval)
+	defer t.Stop()
+	for last := uint64(0); ; {
+		now := d.turns.Load() + d.attach.Steps()
+		if state := d.state.Load(); state != nil && now != last {
+			d.notified(d.manager.Alive(*state))
+		}
+		last = now
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
 		}
 	}
 }

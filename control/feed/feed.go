@@ -94,12 +94,12 @@ type source struct {
 	undecided *candidate // what Keep or Revert decides about; nil: nothing
 	reverted  *candidate // what the next attempt must forget; nil: nothing
 
-	sooner chan struct{} // next has changed
-	last      Outcome
-	failures  int // consecutive
-	next      time.Time
-	servers   []netip.Addr // connected to by the last attempt that needed a connection
-	asked     []netip.Addr // by the attempt in progress
+	sooner   chan struct{} // next has changed
+	last     Outcome
+	failures int // consecutive
+	next     time.Time
+	servers  []netip.Addr // connected to by the last attempt that needed a connection
+	asked    []netip.Addr // by the attempt in progress
 }
 
 // candidate is contents that are neither kept nor reverted yet: the current ones.
