@@ -307,8 +307,8 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestEmbedded has a reason contain records, as whoever chooses the reason can: they
-// do not count, not even where the record around them is damaged.
+// TestEmbedded has a reason, which is free text, contain records. They do not count,
+// even where the record around them is damaged.
 func TestEmbedded(t *testing.T) {
 	evil := Change{Entry: nth(0)}
 	evil.Allow = true
