@@ -37,6 +37,9 @@ type fakeDaemon struct {
 	askedEntries []api.EntriesQuestion
 	leftOut      int
 
+	drops      api.Drops
+	dropsAsked api.DropsQuestion
+
 	changed          api.Change
 	changedMulticast api.MulticastChange
 	changedMonitor   api.MonitorChange
@@ -60,6 +63,11 @@ func (d *fakeDaemon) Change(_ context.Context, c api.Change) (api.Changed, error
 }
 
 func (d *fakeDaemon) Lists() []api.List { return d.lists }
+
+func (d *fakeDaemon) Drops(_ context.Context, asked api.DropsQuestion) (api.Drops, error) {
+	d.dropsAsked = asked
+	return d.drops, nil
+}
 
 func (d *fakeDaemon) Entries(_ context.Context, asked api.EntriesQuestion) (api.Entries, error) {
 	d.askedEntries = append(d.askedEntries, asked)

@@ -61,8 +61,8 @@ func busy() *api.Top {
 		Packets: 1.24e6, Bytes: 426e6, Dropped: 312e3,
 		Reasons: []api.ReasonRate{{Reason: "blocked", Packets: 312e3, Bytes: 20e6, Total: 7e6, Drops: true}},
 		Trackers: []api.Tracker{
-			{Key: "src", Unit: "packets", Flows: []api.Flow{{Key: "192.0.2.1", Packets: 5e5, Share: 0.4, Heavy: true}}},
-			{Key: "dst", Unit: "packets", Flows: []api.Flow{{Key: "> 198.51.100.7", Packets: 1e6, Share: 0.8}}},
+			{Key: "src", Unit: "packets", Flows: []api.Flow{{Key: "192.0.2.1", Packets: 5e5, Share: 0.4, Heavy: true, Reasons: []string{}, Lists: []string{}}}},
+			{Key: "dst", Unit: "packets", Flows: []api.Flow{{Key: "> 198.51.100.7", Packets: 1e6, Share: 0.8, Reasons: []string{}, Lists: []string{}}}},
 		},
 		Filter: api.Filter{Entries: 9, Mode: "exact", Lists: []api.ListRate{{Name: "feed", Packets: 312e3, Total: 7e6}}},
 	}

@@ -39,10 +39,23 @@ type Top struct {
 
 	Monitor         bool             `json:"monitor"`                    // nothing is dropped
 	MonitorOverride *MonitorOverride `json:"monitor_override,omitempty"` // nil: Monitor is as configured
+	Problems        []string         `json:"problems"`                   // a line each: interfaces and feeds that fail
 
 	Reasons  []ReasonRate `json:"reasons"`
 	Trackers []Tracker    `json:"trackers"`
+	Sources  *[]DropRate  `json:"dropped_sources,omitempty"` // the largest first; nil: they are not tracked
 	Filter   Filter       `json:"filter"`
+}
+
+// DropRate is the rate of the packets from a source that are dropped for a reason, or
+// would be without monitor mode.
+type DropRate struct {
+	Source  string  `json:"source"`
+	Reason  string  `json:"reason"`
+	List    string  `json:"list,omitempty"` // that matched
+	Packets float64 `json:"packets_per_second"`
+	Least   float64 `json:"min_packets_per_second"` // a lower bound: packets_per_second may be too large, but never too small
+	Bytes   float64 `json:"bytes_per_second"`
 }
 
 // ReasonRate is the rate of the packets with a reason.
@@ -69,13 +82,24 @@ type Tracker struct {
 
 // Flow is a flow that a tracker has in its memory.
 type Flow struct {
-	Key     string     `json:"key"` // in the format of lists
-	Packets float64    `json:"packets_per_second"`
-	Bytes   float64    `json:"bytes_per_second"`
-	Share   float64    `json:"share"`           // of all that the tracker counts, in its unit: 0 … 1
-	Heavy   bool       `json:"heavy"`           // above the threshold
-	State   string     `json:"state"`           // "", RateLimited or Blocked
-	Until   *time.Time `json:"until,omitempty"` // when that ends
+	Key      string  `json:"key"` // in the format of lists
+	Packets  float64 `json:"packets_per_second"`
+	Bytes    float64 `json:"bytes_per_second"`
+	Estimate bool    `json:"estimate"` // the rates are estimates; that in the tracker's unit is never too small
+	// Lower bounds of the rates, equal unless they are estimates.
+	LeastPackets float64 `json:"min_packets_per_second"`
+	LeastBytes   float64 `json:"min_bytes_per_second"`
+
+	// The part that is dropped, or would be without monitor mode; nil: unknown, as of a
+	// destination.
+	Dropped *float64 `json:"dropped_packets_per_second,omitempty"`
+	Reasons []string `json:"reasons"` // for which
+	Lists   []string `json:"lists"`   // that matched
+
+	Share float64    `json:"share"`           // of all that the tracker counts, in its unit: 0 … 1
+	Heavy bool       `json:"heavy"`           // above the threshold
+	State string     `json:"state"`           // "", RateLimited or Blocked
+	Until *time.Time `json:"until,omitempty"` // when that ends
 }
 
 // The states of a flow with a penalty.

@@ -86,8 +86,10 @@ func TestWhatIsAskedForArrives(t *testing.T) {
 			Reasons: []ReasonRate{{"blocked", 1, 100, 7, true}},
 			Trackers: []Tracker{{
 				Key: "src", Unit: "packets", Interval: 1, Threshold: "1000/s", Action: "block 60s", Packets: 3, Bytes: 300, Denied: 2,
-				Flows: []Flow{{"192.0.2.1", 1, 100, 0.5, true, Blocked, &until}},
+				Flows: []Flow{{"192.0.2.1", 1, 100, true, 0.9, 90, &rate, []string{"blocked"}, []string{"feed"}, 0.5, true, Blocked, &until}},
 			}},
+			Monitor: true, Problems: []string{"interface eth1 is gone"},
+			Sources: &[]DropRate{{"192.0.2.1", "blocked", "feed", 1, 0.9, 100}},
 			Filter: Filter{
 				Entries: 9, Mode: "exact", Generation: 2, KernelBytes: 4096, Hot: 3,
 				FalsePositiveRate: 1e-4, WeightedPredicted: &rate, Measured: &rate,
@@ -409,6 +411,7 @@ type (
 	controls interface {
 		Explain(context.Context, []engine.Question) ([]engine.Answer, error)
 		Lists() []List
+		Drops(context.Context, DropsQuestion) (Drops, error)
 		Change(context.Context, Change) (Changed, error)
 		Entries(context.Context, EntriesQuestion) (Entries, error)
 		Flush(ctx context.Context, list string) (Changed, error)

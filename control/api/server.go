@@ -35,6 +35,8 @@ type Daemon interface {
 	// Explain answers questions, in their order.
 	Explain(context.Context, []engine.Question) ([]engine.Answer, error)
 	Lists() []List
+	// Drops returns who was dropped.
+	Drops(context.Context, DropsQuestion) (Drops, error)
 	// Change adds or removes entries. When it returns without an error, that is
 	// durable; with one, nothing has changed.
 	Change(context.Context, Change) (Changed, error)
@@ -120,10 +122,14 @@ func list[T any](all []T) []T {
 
 // whole returns t with an empty slice for every nil one.
 func whole(t Top) Top {
-	t.Interfaces, t.Reasons, t.Filter.Lists = list(t.Interfaces), list(t.Reasons), list(t.Filter.Lists)
+	t.Interfaces, t.Reasons, t.Filter.Lists, t.Problems = list(t.Interfaces), list(t.Reasons), list(t.Filter.Lists), list(t.Problems)
 	t.Trackers = slices.Clone(list(t.Trackers)) // the daemon's slice must not change
 	for i := range t.Trackers {
-		t.Trackers[i].Flows = list(t.Trackers[i].Flows)
+		t.Trackers[i].Flows = slices.Clone(list(t.Trackers[i].Flows))
+		for j := range t.Trackers[i].Flows {
+			f := &t.Trackers[i].Flows[j]
+			f.Reasons, f.Lists = list(f.Reasons), list(f.Lists)
+		}
 	}
 	return t
 }
@@ -157,7 +163,7 @@ func Handler(d Daemon) http.Handler {
 
 // routes are those of the API's first version.
 func routes(d Daemon) []route {
-	return slices.Concat(snapshotRoutes(d), []route{eventsRoute(d), traceRoute(d)}, controlRoutes(d))
+	return slices.Concat(snapshotRoutes(d), []route{eventsRoute(d), traceRoute(d), dropsRoute(d)}, controlRoutes(d))
 }
 
 // unanswered returns why no route answers a request, and which ones there are.

@@ -100,6 +100,10 @@ type Config struct {
 	// Heavy hitters: what is counted, and the action on flows above a threshold.
 	Trackers []heavy.Spec `yaml:"trackers,omitempty"`
 
+	// Count dropped packets by source, for weir drops and weir top. Packets that pass
+	// cost nothing for it.
+	TrackDrops bool `yaml:"track_drops"`
+
 	// Detection of packets that loop through a domain of nodes.
 	Loop Loop `yaml:"loop,omitempty"`
 
@@ -316,6 +320,7 @@ func (c *Config) SetDefaults() {
 	// The bogons are about 14 % of IPv4; a country's addresses can be more than this,
 	// and must be confirmed.
 	c.MaxCoverage = 0.25
+	c.TrackDrops = true
 	c.Keep = true
 	c.StateDir = "/var/lib/weir"
 	c.Pins = loader.DefaultPins

@@ -75,6 +75,7 @@ type Daemon struct {
 	forwarding traffic.Forwarding
 	hub        *events.Hub // safe for concurrent use
 	observers  observers
+	drops      dropped // safe for concurrent use
 	record     record
 
 	turns    atomic.Uint64          // of Run's loop

@@ -416,7 +416,7 @@ func TestMetricsTrackers(t *testing.T) {
 	})
 	await(t, "packets", packets, func() uint64 { return min(packets, d.Metrics().Trackers[0].Packets) })
 	s := d.Metrics()
-	if len(s.Trackers) != 1 {
+	if len(s.Trackers) != 2 || s.Trackers[1].Action != "drops" {
 		t.Fatalf("trackers: %+v", s.Trackers)
 	}
 	if tr := s.Trackers[0]; tr.Number != 1 || tr.Key != "src" || tr.Action != "block" || tr.Packets < packets || tr.Packets > 2*packets {
@@ -447,10 +447,11 @@ func TestWatched(t *testing.T) {
 	}
 	var r record
 	first, second := report(5, 1), report(7, 2)
-	r.watched([]*heavy.Report{first, nil}, []*heavy.Report{first}, []heavy.Event{{Unmet: true}, {}}, 1)
-	r.watched([]*heavy.Report{first, second}, []*heavy.Report{second}, nil, 1)
+	second.Role = heavy.Learning
+	r.watched([]*heavy.Report{first, nil}, []*heavy.Report{first}, []heavy.Event{{Unmet: true}, {}})
+	r.watched([]*heavy.Report{first, second}, []*heavy.Report{second}, nil)
 	first = report(6, 0)
-	r.watched([]*heavy.Report{first, second}, []*heavy.Report{first}, nil, 1)
+	r.watched([]*heavy.Report{first, second}, []*heavy.Report{first}, nil)
 	want := []metrics.Tracker{
 		{Number: 1, Key: "src", Unit: "packets", Action: "limit", Counter: loader.Counter{Packets: 11, Bytes: 110}, Denied: 2, Flows: 3},
 		{Number: 2, Key: "src", Unit: "packets", Action: "learn", Counter: loader.Counter{Packets: 7, Bytes: 70}, Denied: 1, Flows: 3, Heavy: 2},

@@ -22,8 +22,7 @@ import (
 // hitters, weights that are learned, digests, and loops.
 type observers struct {
 	trackerSeed, digestSeed hash.Seed
-	specs                   []heavy.Spec // those of the configuration, then that for learning
-	trackers                int          // of the configuration
+	watched                 []heavy.Watched
 	heavy                   *heavy.Watcher
 	learn                   *learn.Observer   // nil: nothing is learned
 	recorder                *digests.Recorder // nil: no digests are recorded
@@ -83,15 +82,14 @@ func (o *observers) configure(p *Prepared, c *engine.Config) {
 
 // observe begins to observe by a configuration; what was learned stays.
 func (o *observers) observe(p *Prepared, hub *events.Hub, log *slog.Logger) {
-	specs := p.specs()
-	if slices.Equal(specs, o.specs) && o.heavy != nil && o.trackers == len(p.trackers) {
+	watched := p.watched()
+	if slices.Equal(watched, o.watched) && o.heavy != nil {
 		if o.learn != nil {
 			o.learn.Configure(p.learnConfig())
 		}
 		return
 	}
-	o.specs, o.trackers = specs, len(p.trackers)
-	o.heavy = heavy.NewWatcher(specs, o.trackers)
+	o.watched, o.heavy = watched, heavy.NewWatcher(watched)
 	if o.learn != nil {
 		o.learn.Close()
 		o.learn = nil
@@ -110,7 +108,7 @@ func (o *observers) weigh(i learn.Interval, e *engine.Generation) {
 
 // tick runs the trackers once.
 func (o *observers) tick(d *Daemon) {
-	if len(o.specs) == 0 {
+	if len(o.watched) == 0 {
 		return
 	}
 	if o.learn != nil {
@@ -119,20 +117,25 @@ func (o *observers) tick(d *Daemon) {
 	}
 	reports, happened := o.heavy.Tick(loader.Monotonic(), d.engine, d.attach.Stats())
 	o.logHeavy(happened, d.o.Log)
-	if o.trackers > 0 {
-		d.news.heavyHitters(o.heavy, happened, time.Now())
+	d.news.heavyHitters(o.heavy, happened, time.Now())
+	d.record.watched(o.heavy.Last(), reports, happened)
+	for _, r := range reports {
+		switch {
+		case r.Role == heavy.Drops:
+			d.drops.add(time.Now(), r, d.attach.Metadata(), d.meter.Hits())
+		case r.Role == heavy.Learning && o.learn != nil:
+			o.weighReport(r, d.engine)
+		}
 	}
-	last := o.heavy.Last()
-	d.record.watched(last, reports, happened, o.trackers)
-	if o.learn == nil || !slices.Contains(reports, last[len(last)-1]) {
-		return
-	}
-	r := last[len(last)-1]
+}
+
+// weighReport takes the interval of a report into the weights.
+func (o *observers) weighReport(r *heavy.Report, e *engine.Generation) {
 	i := learn.Interval{Length: r.Interval, Packets: r.Packets, Distinct: r.Distinct}
 	for _, f := range r.Flows {
 		i.Flows = append(i.Flows, learn.Flow{Key: f.Key, Packets: f.Estimate(sketch.Packets)})
 	}
-	o.weigh(i, d.engine)
+	o.weigh(i, e)
 }
 
 // maxHeavyLines bounds the lines that one interval may add to the log.
@@ -140,9 +143,6 @@ const maxHeavyLines = 10
 
 // logHeavy logs which flows have become heavy, and which no longer are.
 func (o *observers) logHeavy(happened []heavy.Event, log *slog.Logger) {
-	if o.trackers == 0 {
-		return
-	}
 	for n, e := range happened {
 		if n == maxHeavyLines {
 			log.Warn("more heavy hitters, weir top shows them", "flows", len(happened)-n)

@@ -13,7 +13,7 @@ import (
 // could not be set do.
 func TestLevelsOfHeavyHitters(t *testing.T) {
 	var out bytes.Buffer
-	o := observers{trackers: 1}
+	o := observers{}
 	o.logHeavy([]heavy.Event{{}, {Released: true}, {Unmet: true}}, slog.New(slog.NewTextHandler(&out, nil)))
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if len(lines) != 3 {

@@ -47,6 +47,8 @@ type Prepared struct {
 	loop     *icarus.Node // nil: loops are not looked for
 	trackers []heavy.Spec // those of the configuration
 	learning *heavy.Spec  // the one that weights are learned from; nil: none are
+
+	trackDrops bool // who is being dropped
 }
 
 // managedList is a list of the configuration. In the engine it is two: what its
@@ -122,7 +124,7 @@ func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed,
 			return nil, fmt.Errorf("loop: %w", err)
 		}
 	}
-	p.trackers = c.Trackers
+	p.trackers, p.trackDrops = c.Trackers, c.TrackDrops
 	p.addLists(feeds)
 	p.fit(last)
 	if err := attach.CheckSize(p.descriptions(), len(c.Lists)); err != nil {
@@ -402,11 +404,17 @@ func learningSpec(elements int, lists []engine.List) heavy.Spec {
 	return spec
 }
 
-// specs returns all trackers: those of the configuration, then that for learning.
-func (p *Prepared) specs() []heavy.Spec {
-	all := slices.Clone(p.trackers)
+// watched returns all trackers: those of the configuration, then that for learning,
+// then that of dropped packets.
+func (p *Prepared) watched() (all []heavy.Watched) {
+	for _, s := range p.trackers {
+		all = append(all, heavy.Watched{Spec: s, Role: heavy.Hitters})
+	}
 	if p.learning != nil {
-		all = append(all, *p.learning)
+		all = append(all, heavy.Watched{Spec: *p.learning, Role: heavy.Learning})
+	}
+	if p.trackDrops {
+		all = append(all, heavy.Watched{Spec: heavy.DefaultSpec("src"), Role: heavy.Drops})
 	}
 	return all
 }
@@ -434,10 +442,8 @@ func (p *Prepared) engineConfig() engine.Config {
 	if p.loop != nil {
 		e.Loop = engine.Loop{Node: p.loop, Edges: len(c.Loop.Edges) > 0}
 	}
-	for i, s := range p.specs() {
-		t := s.Tracker()
-		t.Unexempt = i >= len(p.trackers) // weights are of what the lists are asked for
-		e.Trackers = append(e.Trackers, t)
+	for _, t := range p.watched() {
+		e.Trackers = append(e.Trackers, t.Tracker())
 	}
 	if p.learning != nil {
 		e.Hot = c.Learning.Elements
@@ -462,9 +468,9 @@ func (p *Prepared) BuildKernel() (*engine.Generation, error) {
 	return engine.Build(p.rules, c)
 }
 
-// ReplaceTrackers replaces the trackers of the configuration by one, or none.
+// ReplaceTrackers replaces all trackers by one, or none.
 func (p *Prepared) ReplaceTrackers(spec *heavy.Spec) {
-	p.trackers, p.learning = nil, nil
+	p.trackers, p.learning, p.trackDrops = nil, nil, false
 	if spec != nil {
 		p.trackers = []heavy.Spec{*spec}
 	}

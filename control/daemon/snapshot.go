@@ -42,11 +42,20 @@ func (d *Daemon) publish(now time.Time, r traffic.Rates) {
 			})
 		}
 	}
+	top.Problems = d.problems()
 	clock := loader.Monotonic()
+	recent := d.drops.recent(now)
 	for _, report := range d.observers.heavy.Last() {
-		if report != nil {
-			top.Trackers = append(top.Trackers, trackerOf(report, now, clock))
+		if report != nil && report.Role != heavy.Drops {
+			t := trackerOf(report, now, clock)
+			if d.prepared.trackDrops {
+				d.judge(&t, report, recent)
+			}
+			top.Trackers = append(top.Trackers, t)
 		}
+	}
+	if d.prepared.trackDrops {
+		top.Sources = droppedSources(recent)
 	}
 	top.Filter.Lists = d.listRates(seconds)
 	if l := d.observers.learn; l == nil {
@@ -74,8 +83,10 @@ func trackerOf(r *heavy.Report, now time.Time, clock time.Duration) api.Tracker 
 		whole = r.Bytes
 	}
 	for _, f := range r.Flows[:min(len(r.Flows), maxFlows)] {
+		packets, bytes := estimate(f.Flow, r.Spec.Counts())
 		flow := api.Flow{
-			Key: heavy.Name(f.Key), Packets: float64(f.Packets) / seconds, Bytes: float64(f.Bytes) / seconds,
+			Key: heavy.Name(f.Key), Packets: packets / seconds, Bytes: bytes / seconds, Estimate: f.Before > 0,
+			LeastPackets: float64(f.Packets) / seconds, LeastBytes: float64(f.Bytes) / seconds,
 			Share: min(1, float64(f.Estimate(r.Spec.Counts()))/max(1, float64(whole))), Heavy: f.Heavy,
 		}
 		if f.State != heavy.ReportOnly {
@@ -201,9 +212,8 @@ func (r *record) loaded(again bool, began time.Time, err error) {
 	r.loads.Observe(now.Sub(began))
 }
 
-// watched records what the trackers have found in the intervals that have ended;
-// those from learning on are for learning.
-func (r *record) watched(last, ended []*heavy.Report, happened []heavy.Event, learning int) {
+// watched records what the trackers have found in the intervals that have ended.
+func (r *record) watched(last, ended []*heavy.Report, happened []heavy.Event) {
 	for _, e := range happened {
 		if e.Unmet {
 			r.refused++
@@ -213,7 +223,7 @@ func (r *record) watched(last, ended []*heavy.Report, happened []heavy.Event, le
 		if report == nil || !slices.Contains(ended, report) {
 			continue
 		}
-		t := r.tracker(i, report.Spec, learning)
+		t := r.tracker(i, heavy.Watched{Spec: report.Spec, Role: report.Role})
 		t.Packets += report.Packets
 		t.Bytes += report.Bytes
 		t.Denied += report.Denied
@@ -227,10 +237,13 @@ func (r *record) watched(last, ended []*heavy.Report, happened []heavy.Event, le
 }
 
 // tracker returns what tracker i has counted so far, under its specification.
-func (r *record) tracker(i int, s heavy.Spec, learning int) *metrics.Tracker {
+func (r *record) tracker(i int, s heavy.Watched) *metrics.Tracker {
 	fresh := metrics.Tracker{Number: i + 1, Key: string(s.Key), Unit: s.Counts().String(), Action: s.Action.String()}
-	if i >= learning {
+	switch s.Role {
+	case heavy.Learning:
 		fresh.Action = "learn"
+	case heavy.Drops:
+		fresh.Action = "drops"
 	}
 	at := slices.IndexFunc(r.trackers, func(t metrics.Tracker) bool {
 		return t.Number == fresh.Number && t.Key == fresh.Key && t.Unit == fresh.Unit && t.Action == fresh.Action
@@ -273,8 +286,8 @@ func (d *Daemon) note() {
 			s.Feeds = append(s.Feeds, l.feed)
 		}
 	}
-	for i, spec := range o.specs {
-		s.Trackers = append(s.Trackers, *r.tracker(i, spec, o.trackers))
+	for i, watched := range o.watched {
+		s.Trackers = append(s.Trackers, *r.tracker(i, watched))
 	}
 	if o.recorder != nil {
 		for _, c := range o.recorder.Counts() {

@@ -325,6 +325,36 @@ func (g *Generation) Find(t key.Tuple) []Found {
 	return append(g.index.block.overlap(k).covering, g.index.allow.overlap(k).covering...)
 }
 
+// Blocking returns the entries of block lists that match packets from src to dst,
+// whatever their ports: the most specific of the source first, then those of the
+// destination, then those of both.
+func (g *Generation) Blocking(src, dst netip.Addr) (found []Found) {
+	e := &g.index.block
+	if !src.IsValid() || !dst.IsValid() || src.Is4() != dst.Is4() {
+		return nil
+	}
+	shapes := g.Block.V6Flow
+	if src.Is4() {
+		found = e.src4.covering(list.V4Of(netip.PrefixFrom(src, 32)), nil)
+		found = e.dst4.covering(list.V4Of(netip.PrefixFrom(dst, 32)), found)
+		shapes = g.Block.V4Flow
+	} else {
+		found = e.src6.covering(list.V6Of(netip.PrefixFrom(src, 128)), nil)
+		found = e.dst6.covering(list.V6Of(netip.PrefixFrom(dst, 128)), found)
+	}
+	for _, s := range shapes {
+		if s.Ports() || s.Fields&key.FieldProto != 0 {
+			continue
+		}
+		if k, ok := s.Of(key.Tuple{Src: src, Dst: dst}); ok {
+			for _, n := range e.flows.lists(k) {
+				found = append(found, Found{n, k})
+			}
+		}
+	}
+	return found
+}
+
 // covering appends the entries that cover p, the longest first.
 func (s *side[P]) covering(p P, found []Found) []Found {
 	for bits := p.Bits(); bits >= 0; bits-- {

@@ -196,7 +196,7 @@ func (s skewed) learn(t *testing.T, g *engine.Generation, spec heavy.Spec, eleme
 	b, keys := newBench(t, g)
 	var (
 		zipf    = rand.NewZipf(newRandom(t).Rand, exponent, 1, uint64(len(s)-1))
-		w       = heavy.NewWatcher([]heavy.Spec{spec}, 0)
+		w       = heavy.NewWatcher([]heavy.Watched{{Spec: spec, Role: heavy.Learning}})
 		l       = learn.New(learn.Config{Elements: elements, Trackers: []key.Shape{spec.Tracker().V4}})
 		now     = time.Second
 		learned learn.Weights

@@ -22,9 +22,33 @@ type Flow struct {
 	Until time.Duration // its end, by the kernel's monotonic clock
 }
 
+// Role is what a tracker is for.
+type Role uint8
+
+const (
+	Hitters  Role = iota // heavy hitters, and their penalties
+	Learning             // weights: whatever is heavy, the flow memory is well filled
+	Drops                // who is being dropped
+)
+
+// Watched is a tracker with its role.
+type Watched struct {
+	Spec
+	Role Role
+}
+
+// Tracker is the data plane's part of a tracker.
+func (w Watched) Tracker() engine.Tracker {
+	t := w.Spec.Tracker()
+	t.Unexempt = w.Role == Learning // weights are of what the lists are asked for
+	t.Dropped = w.Role == Drops
+	return t
+}
+
 // Report is the result of a tracker's interval.
 type Report struct {
 	Spec     Spec
+	Role     Role
 	Interval time.Duration // measured
 	Packets  uint64        // of all flows
 	Bytes    uint64
@@ -65,9 +89,8 @@ type Watcher struct {
 }
 
 type tracker struct {
-	Spec
-	learning bool   // for weights: whatever is heavy, the flow memory is to be well filled
-	spare    uint64 // from this many units on, flows enter the memory while it has room
+	Watched
+	spare uint64 // from this many units on, flows enter the memory while it has room
 
 	began    time.Duration // start of this interval
 	previous uint64        // units in the previous interval
@@ -84,14 +107,13 @@ type punished struct {
 	active bool // on an interface at least: there was room for it
 }
 
-// NewWatcher returns a watcher of the trackers of these specs, which must be those of
-// the generations, in their order. Those from index learning on serve learning:
-// they keep the flow memory well filled, whatever is heavy.
-func NewWatcher(specs []Spec, learning int) *Watcher {
+// NewWatcher returns a watcher of these trackers, which must be those of the
+// generations, in their order.
+func NewWatcher(trackers []Watched) *Watcher {
 	w := &Watcher{}
-	for i, s := range specs {
+	for _, t := range trackers {
 		w.trackers = append(w.trackers, &tracker{
-			Spec: s, learning: i >= learning, spare: 4 * s.leastSpare(),
+			Watched: t, spare: 4 * t.leastSpare(),
 			started: make(map[*loader.Stats]bool), penal: make(map[uint64]*punished),
 		})
 	}
@@ -142,9 +164,11 @@ func (w *Watcher) Tick(now time.Duration, g *engine.Generation, stats []*loader.
 				continue
 			}
 			r := t.report(now, i, on)
-			events = append(events, t.punish(now, r.flows(), r.Heavy, on)...)
-			events = append(events, t.release(now)...)
-			t.mark(r)
+			if t.Role == Hitters {
+				events = append(events, t.punish(now, r.flows(), r.Heavy, on)...)
+				events = append(events, t.release(now)...)
+				t.mark(r)
+			}
 			t.last = r
 			reports = append(reports, r)
 		}
@@ -219,7 +243,7 @@ func (t *tracker) start(i int, on interfaces) {
 // miss no heavy hitter, and lower while there is room, so that the largest flows are
 // counted exactly even if none is heavy.
 func (t *tracker) admit(b *sketch.Bank, banks int) {
-	if t.learning {
+	if t.Role == Learning {
 		b.Admit(math.MaxUint64, 0)
 	} else {
 		b.Admit(t.threshold().Admission(t.previous, banks))
@@ -297,17 +321,17 @@ func (t *tracker) adapt(banks []*sketch.Bank) {
 		t.spare = max(t.spare, b.Spare()) // raised by flows that found no room
 	}
 	switch {
-	case full > 0.6 || !t.learning && len(kept) > maxKept:
+	case full > 0.6 || t.Role != Learning && len(kept) > maxKept:
 		slices.Sort(kept)
 		t.spare = max(t.spare, kept[len(kept)/2])
-	case full < 0.25 && (t.learning || len(kept) < maxKept/4):
+	case full < 0.25 && (t.Role == Learning || len(kept) < maxKept/4):
 		t.spare = max(t.spare/2, t.leastSpare())
 	}
 }
 
 // report reads the banks that have stopped counting.
 func (t *tracker) report(now time.Duration, i int, on interfaces) *Report {
-	r := &Report{Spec: t.Spec, Interval: now - t.began}
+	r := &Report{Spec: t.Spec, Role: t.Role, Interval: now - t.began}
 	t.began = now
 	banks := on.idle(i)
 	for _, b := range banks {
@@ -315,7 +339,7 @@ func (t *tracker) report(now time.Duration, i int, on interfaces) *Report {
 		r.Bytes += b.Bytes()
 		r.Denied += b.Denied()
 	}
-	if t.learning {
+	if t.Role == Learning {
 		r.Distinct = sketch.Distinct(banks...)
 	}
 	for _, f := range sketch.Merge(banks...) {

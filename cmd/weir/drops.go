@@ -1,0 +1,110 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"weir/control/api"
+	"weir/control/quantity"
+)
+
+func newDrops() *cobra.Command {
+	var socket, by string
+	asked := api.DropsQuestion{}
+	c := &cobra.Command{
+		Use:   "drops",
+		Short: "Show who is being dropped, and by which list",
+		Long: `Shows what the running daemon has dropped in the last minutes, up to an hour:
+by source, entry that matched, list, reason, autonomous system or country. In
+monitor mode it shows what would have been dropped.
+
+Counts after "≤" are estimates, which are never too small; --json has a lower
+bound, too. Of very many small sources only the total is known. An entry is "-"
+if it is no longer listed, or has ports.`,
+		Example: `  weir drops
+  weir drops --by entry --last 1m
+  weir drops --by asn --last 1h -n 10
+  weir drops --json | jq -r '.drops[] | select(.packets_per_second > 1000).key'`,
+		Args: noArgs,
+	}
+	f := c.Flags()
+	f.StringVar(&by, "by", api.BySource, "add up by source, entry, list, reason, asn or country")
+	f.Lookup("by").Usage = "`what` to add up by: " + strings.Join(api.DropsBy, ", ")
+	choices(c, "by", api.DropsBy...)
+	durationFlag(f, &asked.Last, "last", api.DefaultDropsFor, "how far back, a `time` up to 1h")
+	f.IntVarP(&asked.Limit, "limit", "n", api.DefaultDrops, "most `rows` to show")
+	socketFlag(f, &socket)
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		switch asked.By = by; {
+		case !slices.Contains(api.DropsBy, by):
+			return usageError{fmt.Errorf("--by %q: want %s", by, strings.Join(api.DropsBy, ", "))}
+		case asked.Last <= 0 || asked.Last > api.MaxDropsFor:
+			return usageError{fmt.Errorf("--last %v: want up to %v", quantity.Duration(asked.Last), quantity.Duration(api.MaxDropsFor))}
+		case asked.Limit < 1 || asked.Limit > api.MaxDrops:
+			return usageError{fmt.Errorf("--limit %d: want 1 to %d", asked.Limit, api.MaxDrops)}
+		}
+		d, err := api.Dial(socket).Drops(c.Context(), asked)
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return printJSON(c.OutOrStdout(), d)
+		}
+		printDrops(c.OutOrStdout(), d)
+		return nil
+	}
+	return c
+}
+
+func printDrops(out io.Writer, d *api.Drops) {
+	what := "dropped"
+	if d.Monitor {
+		what = "would have been dropped, if not for monitor mode"
+	}
+	span := quantity.Duration(d.Until.Sub(d.Since).Round(time.Second))
+	if d.Packets == 0 {
+		fmt.Fprintf(out, "nothing %s\n", map[bool]string{false: "was dropped", true: what}[d.Monitor])
+		return
+	}
+	fmt.Fprintf(out, "%s of %s %s in %v\n\n", plural(int(d.Packets), "packet", "packets"), humanize.IBytes(d.Bytes), what, span)
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	const row = "%s\t%12s\t%9s\t%6s\t%s\n"
+	lastColumn := map[string]string{api.ByList: "sources", api.ByReason: "sources"}
+	fmt.Fprintf(t, row, d.By, "packets", "rate", "share", cmp.Or(lastColumn[d.By], "reason, list"))
+	for _, r := range d.Drops {
+		packets := humanize.Comma(int64(r.Packets))
+		if r.Least < r.Packets {
+			packets = "≤ " + packets
+		}
+		last := strings.Join(append(slices.Clone(r.Reasons), r.Lists...), ", ")
+		if d.By == api.ByList || d.By == api.ByReason {
+			last = humanize.Comma(int64(r.Sources))
+		}
+		key := cmp.Or(r.Key, "-")
+		if r.Name != "" {
+			key += " " + r.Name
+		}
+		fmt.Fprintf(t, row, key, packets, perSecond(r.Rate), fmt.Sprintf("%.1f %%", 100*r.Share), last)
+	}
+	t.Flush()
+	if d.More > 0 {
+		fmt.Fprintf(out, "and %d more: -n %d shows them\n", d.More, len(d.Drops)+d.More)
+	}
+	if d.Other > 0 {
+		fmt.Fprintf(out, "other sources, each with little: %s\n", plural(int(d.Other), "packet", "packets"))
+	}
+}
+
+// perSecond returns a rate of packets.
+func perSecond(rate float64) string {
+	return strings.TrimSpace(humanize.SIWithDigits(rate, 1, "pps"))
+}

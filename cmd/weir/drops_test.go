@@ -1,0 +1,50 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+)
+
+func TestDrops(t *testing.T) {
+	until := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	d := &fakeDaemon{drops: api.Drops{
+		By: api.ByEntry, Since: until.Add(-time.Minute), Until: until, Packets: 1_000_000, Bytes: 64 << 20, More: 3, Other: 17,
+		Drops: []api.Drop{
+			{Key: "192.0.2.0/24", Lists: []string{"feed"}, Reasons: []string{"blocked"}, Sources: 9, Packets: 900_000, Least: 900_000, Rate: 15_000, Share: 0.9},
+			{Lists: []string{"old"}, Reasons: []string{"blocked"}, Sources: 2, Packets: 99_983, Least: 99_000, Rate: 1666, Share: 0.1},
+		},
+	}}
+	socket := serveDaemon(t, d)
+	code, out, log := weir(t, "", "drops", "--by", "entry", "--last", "1m", "-n", "2", "--socket", socket)
+	if want := (api.DropsQuestion{By: api.ByEntry, Last: time.Minute, Limit: 2}); d.dropsAsked != want || code != exitOK || log != "" {
+		t.Errorf("asked %+v, want %+v; exit code %d\n%s", d.dropsAsked, want, code, log)
+	}
+	for _, want := range []string{
+		"1,000,000 packets of 64 MiB dropped in 1m", "192.0.2.0/24", "900,000", "15 kpps", "90.0 %", "blocked, feed", "≤ 99,983", "-n 5 shows them", "17 packets",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	for line := range strings.Lines(out) {
+		if len([]rune(line)) > 81 {
+			t.Errorf("a line of %d characters: %s", len([]rune(line)), line)
+		}
+	}
+	d.drops.Monitor = true
+	if _, out, _ := weir(t, "", "drops", "--socket", socket); !strings.Contains(out, "would have been dropped") {
+		t.Errorf("in monitor mode:\n%s", out)
+	}
+	d.drops = api.Drops{By: api.BySource}
+	if code, out, _ := weir(t, "", "drops", "--socket", socket); code != exitOK || !strings.Contains(out, "nothing was dropped") {
+		t.Errorf("without drops: %d\n%s", code, out)
+	}
+	for _, wrong := range [][]string{{"--by", "colour"}, {"--last", "2h"}, {"--last", "0s"}, {"-n", "0"}} {
+		if code, _, log := weir(t, "", append([]string{"drops", "--socket", socket}, wrong...)...); code != exitUsage || !strings.Contains(log, "want") {
+			t.Errorf("%v: exit code %d\n%s", wrong, code, log)
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const dropsPath = "/v1/drops"
+
+// What dropped packets can be added up by.
+const (
+	BySource  = "source"
+	ByEntry   = "entry"
+	ByList    = "list"
+	ByReason  = "reason"
+	ByASN     = "asn"
+	ByCountry = "country"
+)
+
+// DropsBy are these, in the order of documentation.
+var DropsBy = []string{BySource, ByEntry, ByList, ByReason, ByASN, ByCountry}
+
+// Defaults and limits of a question for drops.
+const (
+	DefaultDrops    = 20
+	MaxDrops        = 10_000
+	DefaultDropsFor = 10 * time.Minute
+	MaxDropsFor     = time.Hour
+)
+
+// DropsQuestion asks who was dropped: GET /v1/drops.
+type DropsQuestion struct {
+	By    string        // one of DropsBy
+	Last  time.Duration // how far back, at most MaxDropsFor
+	Limit int           // rows, at most MaxDrops
+}
+
+// Drops says who was dropped: GET /v1/drops.
+type Drops struct {
+	By      string    `json:"by"`
+	Since   time.Time `json:"since"`
+	Until   time.Time `json:"until"`
+	Monitor bool      `json:"monitor"` // monitor mode is on: these packets would have been dropped
+
+	Packets uint64 `json:"packets"` // that were dropped in this time
+	Bytes   uint64 `json:"bytes"`
+	Drops   []Drop `json:"drops"`         // the largest first
+	More    int    `json:"more"`          // rows that the limit leaves out
+	Other   uint64 `json:"other_packets"` // not in any row, nor in those left out: of too many small sources
+}
+
+// Drop is what was dropped of a source, for an entry, and so on.
+type Drop struct {
+	Key     string   `json:"key"`                // a source, an entry, a list, a reason, as in AS64496, or a country's ISO code; "": unknown
+	Name    string   `json:"name,omitempty"`     // of an autonomous system or a country
+	Lists   []string `json:"lists"`              // that matched
+	Reasons []string `json:"reasons"`            // in monitor mode those without it
+	Sources int      `json:"sources"`            // how many, as far as they are known
+	Packets uint64   `json:"packets"`            // may be an estimate, which is never too small
+	Least   uint64   `json:"min_packets"`        // a lower bound of it, equal where it is exact
+	Bytes   uint64   `json:"bytes"`              // may be an estimate
+	Rate    float64  `json:"packets_per_second"` // on average
+	Share   float64  `json:"share"`              // of all packets that were dropped: 0 … 1
+}
+
+// The parameters of GET /v1/drops.
+const (
+	byParameter   = "by"
+	lastParameter = "last" // seconds
+)
+
+// readDrops reads what is asked for.
+func readDrops(query url.Values) (asked DropsQuestion, err error) {
+	asked = DropsQuestion{By: BySource, Last: DefaultDropsFor, Limit: DefaultDrops}
+	bad := func(format string, args ...any) (DropsQuestion, error) {
+		return DropsQuestion{}, &BadRequest{Err: fmt.Errorf(format, args...)}
+	}
+	for name, values := range query {
+		value := values[len(values)-1]
+		switch name {
+		case byParameter:
+			if asked.By = value; !slices.Contains(DropsBy, value) {
+				return bad("by=%.60q: want %s", value, strings.Join(DropsBy, ", "))
+			}
+		case lastParameter:
+			seconds, err := strconv.ParseFloat(value, 64)
+			if err != nil || math.IsNaN(seconds) || seconds <= 0 || seconds > MaxDropsFor.Seconds() {
+				return bad("last=%.60q: want seconds, up to %v", value, MaxDropsFor.Seconds())
+			}
+			asked.Last = time.Duration(seconds * float64(time.Second))
+		case limitParameter:
+			if asked.Limit, err = strconv.Atoi(value); err != nil || asked.Limit < 1 || asked.Limit > MaxDrops {
+				return bad("limit=%.60q: want 1 to %d", value, MaxDrops)
+			}
+		default:
+			return bad("unknown parameter %.60q: want by, last or limit", name)
+		}
+	}
+	return asked, nil
+}
+
+func dropsRoute(d Daemon) route {
+	return route{http.MethodGet, dropsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		asked, err := readDrops(q.URL.Query())
+		if err != nil {
+			return nil, err
+		}
+		drops, err := d.Drops(q.Context(), asked)
+		drops.Drops = list(drops.Drops)
+		for i := range drops.Drops {
+			drops.Drops[i].Lists, drops.Drops[i].Reasons = list(drops.Drops[i].Lists), list(drops.Drops[i].Reasons)
+		}
+		return drops, err
+	}}
+}
+
+// Drops asks who was dropped.
+func (c *Client) Drops(ctx context.Context, asked DropsQuestion) (*Drops, error) {
+	q := url.Values{
+		byParameter:    {asked.By},
+		lastParameter:  {strconv.FormatFloat(asked.Last.Seconds(), 'g', -1, 64)},
+		limitParameter: {strconv.Itoa(asked.Limit)},
+	}
+	return get[Drops](ctx, c, dropsPath+"?"+q.Encode())
+}

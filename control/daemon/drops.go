@@ -1,0 +1,296 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"weir/control/api"
+	"weir/control/attach"
+	"weir/control/engine"
+	"weir/control/observe/drops"
+	"weir/control/observe/heavy"
+	"weir/filter/sketch"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// dropped is who was dropped: the last interval of the tracker of dropped packets,
+// and the last hour.
+type dropped struct {
+	history drops.History
+
+	mu    sync.Mutex // guards the following
+	last  drops.Interval
+	lists map[string]uint64 // packets that each list has matched since the start
+}
+
+// add adds the report of an interval, with the packets that the lists have matched.
+func (d *dropped) add(now time.Time, r *heavy.Report, m attach.Metadata, hits map[string]loader.Counter) {
+	i := drops.Interval{
+		Begin: now.Add(-r.Interval), End: now, Packets: r.Packets, Bytes: r.Bytes,
+		Flows: make(map[drops.Flow]drops.Count), Lists: make(map[string]uint64),
+	}
+	for _, f := range r.Flows {
+		flow := drops.Flow{Source: f.Key.Src, Reason: verdict.Reason(f.Cause.Reason)}
+		if n := int(f.Cause.List); 0 < n && n <= len(m.Lists) {
+			flow.List = strings.TrimSuffix(m.Lists[n-1].Name, api.ManualSuffix)
+		}
+		packets, bytes := estimate(f.Flow, sketch.Packets)
+		i.Flows[flow] = drops.Count{Packets: uint64(packets), Bytes: uint64(bytes), Least: f.Packets, Dst: f.Dst}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	known := d.lists != nil
+	all := make(map[string]uint64, len(hits))
+	for name, n := range hits {
+		all[name] = n.Packets
+		if known && n.Packets > d.lists[name] {
+			i.Lists[strings.TrimSuffix(name, api.ManualSuffix)] += n.Packets - d.lists[name]
+		}
+	}
+	d.lists, d.last = all, i
+	if i.Packets > 0 {
+		d.history.Add(i)
+	}
+}
+
+// estimate returns the packets and bytes of a flow, with those before it entered the
+// flow memory, of which only one is known.
+func estimate(f sketch.Flow, unit sketch.Unit) (packets, bytes float64) {
+	packets, bytes = float64(f.Packets), float64(f.Bytes)
+	if exact := float64(f.Exact(unit)); exact > 0 {
+		more := 1 + float64(f.Before)/exact
+		return packets * more, bytes * more
+	}
+	if unit == sketch.Packets {
+		packets = float64(f.Before)
+	} else {
+		bytes = float64(f.Before)
+	}
+	return packets, bytes
+}
+
+// recent returns what was dropped in the last interval, unless that is over for long.
+func (d *dropped) recent(now time.Time) drops.Interval {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now.Sub(d.last.End) > 5*time.Second {
+		return drops.Interval{}
+	}
+	return d.last
+}
+
+// errNotTracked says why it is unknown who was dropped.
+var errNotTracked = errors.New("dropped packets are not tracked: set track_drops to true")
+
+// Drops implements [api.Daemon].
+func (d *Daemon) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops, error) {
+	now := time.Now()
+	out := api.Drops{By: asked.By, Until: now}
+	if err := d.Do(ctx, func() error {
+		out.Monitor = d.attach.Metadata().Monitor
+		if !d.prepared.trackDrops {
+			return &api.BadRequest{Err: errNotTracked}
+		}
+		return nil
+	}); err != nil {
+		return out, err
+	}
+	all := d.drops.history.Since(now.Add(-asked.Last), now)
+	out.Since, out.Packets, out.Bytes = all.Begin, all.Packets, all.Bytes
+	keys, err := d.dropKeys(ctx, asked.By, all)
+	if err != nil {
+		return out, err
+	}
+	rows := make(map[dropKey]*api.Drop)
+	row := func(k dropKey) *api.Drop {
+		if rows[k] == nil {
+			rows[k] = &api.Drop{Key: k.key, Name: k.name}
+		}
+		return rows[k]
+	}
+	known := uint64(0)
+	sources := make(map[dropKey]map[netip.Addr]bool)
+	for f, n := range all.Flows {
+		k := keys[f]
+		r := row(k)
+		r.Packets += n.Packets
+		r.Least += n.Least
+		r.Bytes += n.Bytes
+		known += n.Packets
+		if f.List != "" && !slices.Contains(r.Lists, f.List) {
+			r.Lists = append(r.Lists, f.List)
+		}
+		if reason := f.Reason.String(); !slices.Contains(r.Reasons, reason) {
+			r.Reasons = append(r.Reasons, reason)
+		}
+		if sources[k] == nil {
+			sources[k] = make(map[netip.Addr]bool)
+		}
+		sources[k][f.Source] = true
+	}
+	if asked.By == api.ByList { // the lists' counters are exact, also for small sources
+		for name, n := range all.Lists {
+			r := row(dropKey{key: name})
+			known += max(n, r.Packets) - r.Packets
+			r.Packets = max(n, r.Packets)
+			r.Lists = []string{name}
+		}
+	}
+	out.Other = all.Packets - min(known, all.Packets)
+	seconds := max(all.End.Sub(all.Begin).Seconds(), 1)
+	for k, r := range rows {
+		r.Sources, r.Rate = len(sources[k]), float64(r.Packets)/seconds
+		r.Share = min(1, float64(r.Packets)/max(1, float64(all.Packets)))
+		slices.Sort(r.Lists)
+		slices.Sort(r.Reasons)
+		out.Drops = append(out.Drops, *r)
+	}
+	slices.SortFunc(out.Drops, func(a, b api.Drop) int {
+		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.Key, b.Key))
+	})
+	out.More = max(0, len(out.Drops)-asked.Limit)
+	out.Drops = out.Drops[:len(out.Drops)-out.More]
+	return out, nil
+}
+
+// dropKey is what dropped packets are added up by.
+type dropKey struct{ key, name string }
+
+// dropKeys returns what the flows belong to.
+func (d *Daemon) dropKeys(ctx context.Context, by string, all drops.Interval) (map[drops.Flow]dropKey, error) {
+	keys := make(map[drops.Flow]dropKey, len(all.Flows))
+	for f := range all.Flows {
+		switch by {
+		case api.BySource:
+			keys[f] = dropKey{key: f.Source.String()}
+		case api.ByList:
+			keys[f] = dropKey{key: f.List}
+		case api.ByReason:
+			keys[f] = dropKey{key: f.Reason.String()}
+		}
+	}
+	if by != api.ByEntry {
+		return keys, nil
+	}
+	// A few at a time: filtering goes on.
+	for some := range slices.Chunk(slices.Collect(maps.Keys(all.Flows)), 256) {
+		if err := d.Do(ctx, func() error {
+			for _, f := range some {
+				if f.Reason == verdict.Blocked {
+					keys[f] = dropKey{key: d.entryOf(f, all.Flows[f].Dst)}
+				}
+			}
+			return nil
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return keys, nil
+}
+
+// entryOf returns the entry that blocks a flow, "" if it is listed no more.
+func (d *Daemon) entryOf(f drops.Flow, dst netip.Addr) string {
+	lists := d.engine.Lists()
+	for _, found := range d.engine.Blocking(f.Source, dst) {
+		if f.List == "" || strings.TrimSuffix(lists[found.List-1].Name, api.ManualSuffix) == f.List {
+			return found.Key.String()
+		}
+	}
+	return ""
+}
+
+// droppedSources returns the largest flows of an interval.
+func droppedSources(i drops.Interval) *[]api.DropRate {
+	seconds := max(i.End.Sub(i.Begin).Seconds(), 1e-3)
+	all := make([]api.DropRate, 0, min(len(i.Flows), maxFlows))
+	for f, n := range i.Flows {
+		all = append(all, api.DropRate{
+			Source: f.Source.String(), Reason: f.Reason.String(), List: f.List,
+			Packets: float64(n.Packets) / seconds, Least: float64(n.Least) / seconds, Bytes: float64(n.Bytes) / seconds,
+		})
+	}
+	slices.SortFunc(all, func(a, b api.DropRate) int {
+		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.Source, b.Source), cmp.Compare(a.Reason, b.Reason))
+	})
+	all = all[:min(len(all), maxFlows)]
+	return &all
+}
+
+// judge adds to the flows of a tracker what is dropped of them: of a source, what
+// was counted; of a flow of addresses and ports, all or nothing, if it is listed.
+func (d *Daemon) judge(t *api.Tracker, r *heavy.Report, recent drops.Interval) {
+	v4, _ := r.Spec.Key.Shapes()
+	seconds := max(recent.End.Sub(recent.Begin).Seconds(), 1e-3)
+	for n := range t.Flows {
+		to, k := &t.Flows[n], r.Flows[n].Key
+		switch {
+		case v4.Tuple():
+			if to.State != "" {
+				continue // a part of it may pass
+			}
+			a := d.engine.Explain(engine.Question{Known: k}, nil)
+			to.Dropped = new(0.0)
+			if a.Reason == verdict.Blocked || a.Reason == verdict.WouldBlock {
+				to.Dropped, to.Reasons = new(to.Packets), []string{verdict.Blocked.String()}
+				if a.List != "" {
+					to.Lists = []string{strings.TrimSuffix(a.List, api.ManualSuffix)}
+				}
+			}
+		case v4.SrcBits > 0:
+			sum := 0.0
+			prefix := netip.PrefixFrom(k.Src, int(k.SrcBits))
+			for f, c := range recent.Flows {
+				if !prefix.Contains(f.Source) {
+					continue
+				}
+				sum += float64(c.Packets) / seconds
+				if reason := f.Reason.String(); !slices.Contains(to.Reasons, reason) {
+					to.Reasons = append(to.Reasons, reason)
+				}
+				if f.List != "" && !slices.Contains(to.Lists, f.List) {
+					to.Lists = append(to.Lists, f.List)
+				}
+			}
+			slices.Sort(to.Reasons)
+			slices.Sort(to.Lists)
+			// The two were not counted in quite the same interval.
+			to.Dropped = new(min(sum, to.Packets))
+		}
+	}
+}
+
+// problems says what an operator has to look at, a line each.
+func (d *Daemon) problems() (all []string) {
+	for _, i := range d.attach.Interfaces() {
+		if i.Condition != attach.Filtered {
+			line := "interface " + i.Target.String() + " is " + string(i.Condition)
+			if i.Problem != "" {
+				line += ": " + i.Problem
+			}
+			all = append(all, line)
+		}
+	}
+	for _, l := range d.prepared.lists {
+		if l.refused != nil {
+			all = append(all, "list "+l.Name+": "+l.refused.Error())
+		}
+		if l.feed == nil {
+			continue
+		}
+		for _, s := range l.feed.Status().Sources {
+			if s.Failures > 0 {
+				all = append(all, fmt.Sprintf("list %s: source %s FAILED (%v)", l.Name, s.Source, s.Last.Failure))
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,142 @@
+// Package drops remembers who was dropped, for an hour, in bounded memory.
+package drops
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"weir/filter/verdict"
+)
+
+// Bounds of a History.
+const (
+	Keep = time.Hour
+
+	fine     = 10 * time.Second // length of a recent slice
+	finePart = 2 * time.Minute  // older ones are joined into slices of a minute
+	maxFlows = 1000             // of a slice; the smallest are left out
+)
+
+// Flow is packets from one source that were dropped for one cause. In monitor mode
+// they would have been.
+type Flow struct {
+	Source netip.Addr
+	Reason verdict.Reason
+	List   string // that matched; "": none, or it is unknown
+}
+
+// Count is what was dropped of a flow.
+type Count struct {
+	Packets, Bytes uint64
+	Least          uint64     // lower bound of Packets, which may be an estimate
+	Dst            netip.Addr // of one of the packets
+}
+
+func (c Count) plus(d Count) Count {
+	return Count{c.Packets + d.Packets, c.Bytes + d.Bytes, c.Least + d.Least, d.Dst}
+}
+
+// Interval is what was dropped in a short time.
+type Interval struct {
+	Begin, End     time.Time
+	Packets, Bytes uint64 // in all
+	Flows          map[Flow]Count
+	Lists          map[string]uint64 // packets that each list has matched, in all
+}
+
+// add adds a later interval.
+func (i *Interval) add(j Interval) {
+	i.End = j.End
+	i.Packets += j.Packets
+	i.Bytes += j.Bytes
+	for f, n := range j.Flows {
+		i.Flows[f] = i.Flows[f].plus(n)
+	}
+	for name, n := range j.Lists {
+		i.Lists[name] += n
+	}
+}
+
+// trim leaves the largest flows.
+func (i *Interval) trim() {
+	if len(i.Flows) <= maxFlows {
+		return
+	}
+	all := slices.SortedFunc(maps.Keys(i.Flows), func(a, b Flow) int {
+		return cmp.Or(cmp.Compare(i.Flows[b].Packets, i.Flows[a].Packets), a.Source.Compare(b.Source))
+	})
+	for _, f := range all[maxFlows:] {
+		delete(i.Flows, f)
+	}
+}
+
+func empty(at time.Time) Interval {
+	return Interval{Begin: at, End: at, Flows: make(map[Flow]Count), Lists: make(map[string]uint64)}
+}
+
+// History is what was dropped in the last hour. The zero History is empty and ready;
+// its methods may be called concurrently.
+type History struct {
+	mu     sync.Mutex
+	slices []Interval // in order
+}
+
+// Add adds an interval, which follows those before.
+func (h *History) Add(i Interval) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	last := len(h.slices) - 1
+	if last < 0 || !h.slices[last].Begin.Truncate(fine).Equal(i.Begin.Truncate(fine)) {
+		if last >= 0 {
+			h.slices[last].trim()
+		}
+		h.join(i.End.Add(-finePart))
+		h.slices = append(h.slices, empty(i.Begin))
+		last = len(h.slices) - 1
+	}
+	s := &h.slices[last]
+	s.add(i)
+	if len(s.Flows) > 4*maxFlows {
+		s.trim()
+	}
+	first := slices.IndexFunc(h.slices, func(s Interval) bool { return i.End.Sub(s.End) <= Keep })
+	h.slices = slices.Delete(h.slices, 0, max(first, 0))
+}
+
+// join joins the slices of a minute that ended before a time.
+func (h *History) join(before time.Time) {
+	joined := h.slices[:0]
+	for _, s := range h.slices {
+		last := len(joined) - 1
+		if last >= 0 && s.End.Before(before) && s.Begin.Truncate(time.Minute).Equal(joined[last].Begin.Truncate(time.Minute)) {
+			joined[last].add(s)
+			joined[last].trim()
+			continue
+		}
+		joined = append(joined, s)
+	}
+	clear(h.slices[len(joined):])
+	h.slices = joined
+}
+
+// Since returns what was dropped from about a time on: the slice that contains it is
+// included. Without any, it returns an empty interval at now.
+func (h *History) Since(from, now time.Time) Interval {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := empty(now)
+	for _, s := range h.slices {
+		if !s.End.After(from) {
+			continue
+		}
+		if s.Begin.Before(all.Begin) {
+			all.Begin = s.Begin
+		}
+		all.add(s)
+	}
+	return all
+}
