@@ -15,6 +15,15 @@ OUT     ?= .
 PREFIX  ?= /usr/local
 DESTDIR ?=
 
+# systemd looks for its files below these prefixes and in /etc, and for programs below
+# these prefixes only.
+ifneq ($(filter /usr /usr/local,$(PREFIX)),)
+SYSTEMD := $(PREFIX)/lib
+else
+SYSTEMD := /etc
+PROGRAMS := $(PREFIX)/bin/
+endif
+
 # Everything is pure Go, so that building and running needs no C compiler.
 export CGO_ENABLED := 0
 
@@ -59,9 +68,10 @@ install: ## install what build and man have made, below PREFIX (as root)
 	done
 	install -D -m 0755 $(OUT)/weir $(DESTDIR)$(PREFIX)/bin/weir
 	cd $(OUT)/dist/share && find . -type f -exec install -D -m 0644 {} $(DESTDIR)$(PREFIX)/share/{} \;
-	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system cmd/weir/packaging/*.service
-	install -D -m 0644 cmd/weir/packaging/weir.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/weir.conf
-	install -D -m 0644 cmd/weir/packaging/weir.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/weir.conf
+	install -D -m 0644 -t $(DESTDIR)$(SYSTEMD)/systemd/system cmd/weir/packaging/*.service
+	sed -i -E 's|^(Exec[A-Za-z]*=)weir |\1$(PROGRAMS)weir |' $(DESTDIR)$(SYSTEMD)/systemd/system/weir.service
+	install -D -m 0644 cmd/weir/packaging/weir.sysusers $(DESTDIR)$(SYSTEMD)/sysusers.d/weir.conf
+	install -D -m 0644 cmd/weir/packaging/weir.tmpfiles $(DESTDIR)$(SYSTEMD)/tmpfiles.d/weir.conf
 	install -d -m 0750 $(DESTDIR)/etc/weir
 	install -d -m 0755 $(DESTDIR)/etc/weir/allow.d
 	[ -e $(DESTDIR)/etc/weir/weir.yaml ] || \
@@ -72,11 +82,13 @@ install: ## install what build and man have made, below PREFIX (as root)
 
 .PHONY: uninstall
 uninstall: ## stop filtering and remove what was installed, but configuration and state (as root)
-	[ -n '$(DESTDIR)' ] || cmd/weir/packaging/preremove remove
+	[ -n '$(DESTDIR)' ] || PATH="$(PREFIX)/bin:$$PATH" cmd/weir/packaging/preremove remove
 	cd $(DESTDIR)$(PREFIX) && rm -f bin/weir share/man/man8/weir.8 share/man/man8/weir-*.8 \
+		share/man/man5/weir.yaml.5 share/man/man5/weir-lists.5 \
 		share/bash-completion/completions/weir share/fish/vendor_completions.d/weir.fish \
-		share/zsh/site-functions/_weir lib/systemd/system/weir.service lib/systemd/system/weir-pins.service \
-		lib/sysusers.d/weir.conf lib/tmpfiles.d/weir.conf
+		share/zsh/site-functions/_weir
+	cd $(DESTDIR)$(SYSTEMD) && rm -f systemd/system/weir.service systemd/system/weir-pins.service \
+		sysusers.d/weir.conf tmpfiles.d/weir.conf
 	[ -n '$(DESTDIR)' ] || cmd/weir/packaging/postremove remove
 
 # Not in go.mod: it would bring along several times what weir needs.
@@ -97,7 +109,7 @@ packages: doc := $(root)/usr/share/doc/weir
 packages: build man ## make a deb and an rpm in ./dist (fetches nfpm)
 	rm -rf $(root) $(OUT)/dist/weir_*.deb $(OUT)/dist/weir-*.rpm
 	$(MAKE) install DESTDIR=$(root) PREFIX=/usr
-	gzip -9n $(root)/usr/share/man/man8/*
+	gzip -9n $(root)/usr/share/man/man?/*
 	install -D -m 0644 -t $(doc) cmd/weir/packaging/copyright LICENSE \
 		bpf/LICENSE.BSD-2-Clause bpf/LICENSE.GPL-2.0 control/config/weir.schema.json \
 		docs/*.md docs/api/openapi.yaml docs/api/notification.schema.json docs/observability/alerts.yaml docs/observability/dashboard.json

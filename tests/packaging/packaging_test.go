@@ -90,7 +90,7 @@ func built(t *testing.T) string {
 	out := t.TempDir()
 	write(t, filepath.Join(out, "weir"), "#!/bin/sh\n", 0o755)
 	for _, name := range []string{
-		"man/man8/weir.8", "man/man8/weir-run.8", "zsh/site-functions/_weir",
+		"man/man5/weir.yaml.5", "man/man8/weir.8", "man/man8/weir-run.8", "zsh/site-functions/_weir",
 		"bash-completion/completions/weir", "fish/vendor_completions.d/weir.fish",
 	} {
 		write(t, filepath.Join(out, "dist/share", name), "", 0o600)
@@ -112,6 +112,7 @@ func TestInstall(t *testing.T) {
 		"/usr/local/lib/tmpfiles.d/weir.conf",
 		"/usr/local/share/bash-completion/completions/weir",
 		"/usr/local/share/fish/vendor_completions.d/weir.fish",
+		"/usr/local/share/man/man5/weir.yaml.5",
 		"/usr/local/share/man/man8/weir-run.8",
 		"/usr/local/share/man/man8/weir.8",
 		"/usr/local/share/zsh/site-functions/_weir",
@@ -139,6 +140,58 @@ func TestInstall(t *testing.T) {
 	runMake(t, "uninstall", destination)
 	if got, want := listed(t, dir), []string{"/etc/fail2ban/action.d/weir.conf", "/etc/weir/weir.yaml"}; !slices.Equal(got, want) {
 		t.Errorf("uninstall left %q, want %q", got, want)
+	}
+}
+
+// Below a prefix where systemd does not look, the service works too.
+func TestInstallBelowPrefix(t *testing.T) {
+	dir, out := t.TempDir(), built(t)
+	where := []string{"DESTDIR=" + dir, "PREFIX=/opt/weir"}
+	runMake(t, append(where, "install", out)...)
+	want := []string{
+		"/etc/fail2ban/action.d/weir.conf",
+		"/etc/systemd/system/weir-pins.service",
+		"/etc/systemd/system/weir.service",
+		"/etc/sysusers.d/weir.conf",
+		"/etc/tmpfiles.d/weir.conf",
+		"/etc/weir/weir.yaml",
+		"/opt/weir/bin/weir",
+		"/opt/weir/share/bash-completion/completions/weir",
+		"/opt/weir/share/fish/vendor_completions.d/weir.fish",
+		"/opt/weir/share/man/man5/weir.yaml.5",
+		"/opt/weir/share/man/man8/weir-run.8",
+		"/opt/weir/share/man/man8/weir.8",
+		"/opt/weir/share/zsh/site-functions/_weir",
+	}
+	if got := listed(t, dir); !slices.Equal(got, want) {
+		t.Errorf("installed %q, want %q", got, want)
+	}
+	if _, err := exec.LookPath("systemd-analyze"); err == nil {
+		for _, program := range []string{"bin/sh", "usr/bin/install", "usr/bin/chown"} { // which are everywhere else
+			write(t, filepath.Join(dir, program), "", 0o755)
+		}
+		if out := output(t, exec.Command("systemd-analyze", "verify", "--man=no", "--root="+dir, "/etc/systemd/system/weir.service")); out != "" {
+			t.Errorf("weir.service:\n%s", out)
+		}
+		for _, program := range []string{"bin/sh", "usr/bin/install", "usr/bin/chown"} {
+			if err := os.Remove(filepath.Join(dir, program)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := exec.LookPath("systemd-sysusers"); err == nil && os.Geteuid() == 0 {
+		cmd := exec.Command(filepath.Join(files, "postinstall"))
+		cmd.Env = append(os.Environ(), "DPKG_ROOT="+dir)
+		output(t, cmd)
+		if passwd, err := os.ReadFile(filepath.Join(dir, "etc/passwd")); err != nil || !strings.Contains(string(passwd), "weir:x:") {
+			t.Errorf("passwd: %s%v", passwd, err)
+		}
+	}
+	runMake(t, append(where, "uninstall")...)
+	for _, name := range listed(t, dir) {
+		if !strings.HasPrefix(name, "/etc/weir/") && strings.Contains(name, "weir") && !strings.Contains(name, "fail2ban") {
+			t.Errorf("uninstall left %s", name)
+		}
 	}
 }
 
