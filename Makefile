@@ -59,6 +59,7 @@ build: ## build ./weir
 .PHONY: man
 man: ## make the man pages, and what shells complete commands with, in ./dist/share
 	env -u GOARCH go run $(BUILDFLAGS) ./cmd/weir share $(OUT)/dist/share
+	env -u GOARCH go run ./tests/man $(OUT)/dist/share $(VERSION)
 
 # It makes nothing, since root may have no Go.
 .PHONY: install

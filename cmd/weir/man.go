@@ -71,6 +71,7 @@ func manPage(c *cobra.Command) string {
 	fmt.Fprintf(&b, ".SH EXAMPLES\n%s", manText(c.Example))
 	if !c.HasParent() {
 		b.WriteString(manFiles)
+		b.WriteString(".SH SEE ALSO\n\\fBweir.yaml\\fR(5), \\fBweir\\-lists\\fR(5)\n")
 	} else {
 		fmt.Fprintf(&b, ".SH SEE ALSO\n\\fB%s\\fR(%s)\n", roff(manName(c.Parent())), manSection)
 	}

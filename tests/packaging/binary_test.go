@@ -11,7 +11,7 @@ import (
 
 // unwanted matches packages that the binary must not contain: plotting with its
 // fonts, linear algebra, and all of tests/, the benchmark included.
-var unwanted = regexp.MustCompile(`^gonum\.org/v1/(plot|gonum/(mat|lapack|stat)$)|/(freetype|fonts)(/|$)|^weir/tests(/|$)`)
+var unwanted = regexp.MustCompile(`^gonum\.org/v1/(plot|gonum/(mat|lapack|stat)$)|/(freetype|fonts|go-md2man)(/|$)|^weir/tests(/|$)`)
 
 func TestBinaryImports(t *testing.T) {
 	for imported := range strings.FieldsSeq(output(t, exec.Command("go", "list", "-deps", "weir/cmd/weir"))) {
@@ -22,6 +22,7 @@ func TestBinaryImports(t *testing.T) {
 	for _, name := range []string{
 		"gonum.org/v1/plot", "gonum.org/v1/plot/vg", "gonum.org/v1/gonum/mat", "github.com/golang/freetype",
 		"github.com/go-fonts/liberation/fonts/x", "weir/tests/bench/probe",
+		"github.com/cpuguy83/go-md2man/v2/md2man",
 	} {
 		if !unwanted.MatchString(name) {
 			t.Errorf("%s is not unwanted", name)

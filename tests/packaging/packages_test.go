@@ -93,6 +93,8 @@ var contents = []string{
 	"/usr/share/doc/weir/LICENSE.GPL-2.0",
 	"/usr/share/doc/weir/copyright",
 	"/usr/share/fish/vendor_completions.d/weir.fish",
+	"/usr/share/man/man5/weir-lists.5.gz",
+	"/usr/share/man/man5/weir.yaml.5.gz",
 	"/usr/share/man/man8/weir-run.8.gz",
 	"/usr/share/man/man8/weir.8.gz",
 	"/usr/share/zsh/site-functions/_weir",

@@ -361,9 +361,18 @@ func TestMan(t *testing.T) {
 	need(t, "man")
 	out := t.TempDir()
 	runMake(t, "man", "OUT="+out, "VERSION=v1.2.3")
-	pages, err := filepath.Glob(filepath.Join(out, "dist/share/man/man8/*.8"))
+	pages, err := filepath.Glob(filepath.Join(out, "dist/share/man/man[58]/*.[58]"))
 	if err != nil || len(pages) < 10 {
 		t.Fatalf("pages %q, %v", pages, err)
+	}
+	for name, want := range map[string]string{
+		"weir.yaml.5": "lists.NAME.sources[].sha256_url", "weir-lists.5": "tcp [2001:db8::/32]:* > [2001:db8:1::7]:443\n",
+	} {
+		cmd := exec.Command("man", "--local-file", filepath.Join(out, "dist/share/man/man5", name))
+		cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "MANWIDTH=80")
+		if text := output(t, cmd); !strings.Contains(text, want) {
+			t.Errorf("%s: no %q in\n%s", name, want, text)
+		}
 	}
 	for _, page := range pages {
 		cmd := exec.Command("man", "--warnings", "--encoding=UTF-8", "--local-file", page)
