@@ -308,13 +308,22 @@ func TestQuestionsOfAnArchive(t *testing.T) {
 	}
 }
 
+// A slice that another version has written is not read as one of this version.
+func TestDecodeOtherVersion(t *testing.T) {
+	b := encode(slice(t, 1, 100))
+	b[4] = 1
+	if _, err := decode(b); err == nil || !strings.Contains(err.Error(), "another version") {
+		t.Error(err)
+	}
+}
+
 // FuzzDecode checks that decoded slices encode to the same bytes.
 func FuzzDecode(f *testing.F) {
 	good := encode(slice(f, 1, 100))
 	f.Add(good)
 	f.Add(good[:len(good)-1])
 	f.Add([]byte(prefix))
-	for _, i := range []int{3, 9, 40, 44, 60, len(good) - 1} {
+	for _, i := range []int{3, 4, 9, 40, 64, 68, 80, len(good) - 1} {
 		bad := bytes.Clone(good)
 		bad[i] ^= 0x41
 		f.Add(bad)
