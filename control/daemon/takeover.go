@@ -7,8 +7,9 @@ import (
 	"os"
 	"path"
 	"slices"
-	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"weir/control/api"
 	"weir/control/attach"
@@ -36,7 +37,7 @@ func (d *Daemon) openJournal(ctx context.Context, c *config.Config) (*journal.Jo
 		}
 		return nil, fmt.Errorf("%s: stop it first, or take over with --takeover: %w", who, err)
 	}
-	if err := d.stopOthers(c); err != nil {
+	if err := d.stopOthers(c, file); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, stopPatience)
@@ -67,8 +68,9 @@ func processOf(ctx context.Context, c *config.Config) int {
 	return 0
 }
 
-// stopOthers stops the processes that filter where this one is to.
-func (d *Daemon) stopOthers(c *config.Config) error {
+// stopOthers stops the processes that filter where this one is to, and have the
+// journal open.
+func (d *Daemon) stopOthers(c *config.Config, file string) error {
 	all, err := attach.ReadStatus(c.Pins)
 	if err != nil {
 		d.o.Log.Warn(err.Error()) // about what is not found then
@@ -79,14 +81,39 @@ func (d *Daemon) stopOthers(c *config.Config) error {
 			match, _ := path.Match(i.Name, a.Name)
 			return i.Netns == a.Netns && match
 		}
-		if a.PID == os.Getpid() || !attach.Alive(a.PID) || slices.Contains(asked, a.PID) || !slices.ContainsFunc(c.Interfaces, here) {
+		if a.PID == os.Getpid() || slices.Contains(asked, a.PID) || !slices.ContainsFunc(c.Interfaces, here) {
 			continue
 		}
-		if err := syscall.Kill(a.PID, syscall.SIGTERM); err != nil {
+		switch stopped, err := stop(a.PID, file); {
+		case err != nil:
 			return fmt.Errorf("take over: stop process %d: %w", a.PID, err)
+		case !stopped:
+			continue
 		}
 		d.o.Log.Info("taking over: stopping the daemon that runs, its program stays attached", "process", a.PID)
 		asked = append(asked, a.PID)
 	}
 	return nil
+}
+
+// stop asks a process to stop if it is a daemon that has the journal open. The
+// number may have become another process's: one is checked and signalled by its
+// descriptor, which stays that of one process.
+func stop(pid int, file string) (asked bool, err error) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	switch {
+	case errors.Is(err, unix.ESRCH), errors.Is(err, unix.EINVAL):
+		return false, nil // it has ended, or is no process
+	case err != nil:
+		return false, err
+	}
+	defer unix.Close(fd)
+	if !attach.Alive(pid) || !journal.OpenIn(pid, file) {
+		return false, nil
+	}
+	err = unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return false, nil
+	}
+	return err == nil, err
 }

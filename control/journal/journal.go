@@ -121,7 +121,7 @@ func Open(path string, log *slog.Logger) (*Journal, error) {
 }
 
 func (j *Journal) open() error {
-	lock, err := acquire(j.path + ".lock")
+	lock, err := acquire(lockOf(j.path))
 	if errors.Is(err, ErrLocked) {
 		return err
 	}
@@ -138,6 +138,9 @@ func (j *Journal) open() error {
 	}
 	return nil
 }
+
+// lockOf returns the path of the file that the process with the journal open locks.
+func lockOf(path string) string { return path + ".lock" }
 
 // acquire locks a file exclusively until it is closed. It is a separate file,
 // since rewriting replaces the journal itself.
