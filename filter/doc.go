@@ -52,6 +52,8 @@
 //     "Space/time trade-offs in hash coding with allowable errors", 1970.
 //   - [weir/filter/compress]: filters compressed for transmission. Mitzenmacher,
 //     "Compressed Bloom filters", 2002.
+//   - [weir/filter/snapshot]: exact sets and their differences as bytes, 1.28 an entry
+//     for ten million IPv4 addresses.
 //
 // # Next
 //
@@ -70,8 +72,6 @@
 //   - [weir/filter/attenuated]: resource routing. Rhea and Kubiatowicz,
 //     "Probabilistic location and routing", 2002; Czerwinski et al., "An
 //     architecture for a secure service discovery service", 1999.
-//   - [weir/filter/snapshot]: exact sets and their differences as bytes, 1.28 an entry
-//     for ten million IPv4 addresses.
 //   - [weir/filter/reconcile]: set difference and summary caches. Byers,
 //     Considine, Mitzenmacher and Rost, "Informed content delivery across
 //     adaptive overlay networks", 2002; Fan et al., "Summary cache", 2000.

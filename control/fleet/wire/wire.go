@@ -1,0 +1,323 @@
+// Package wire defines what the hub and the nodes of a fleet say to each other: the
+// subjects, and signed messages.
+//
+// A list has versions, numbered from 1 within an epoch. The hub publishes each change
+// as a [Delta] from one version to the next, and from time to time a snapshot, in
+// chunks, which a [Head] describes. A [Catalog] says which lists there are and which
+// version each group of nodes is to have. All are signed with the fleet's key, which
+// the broker does not have: it can withhold messages, which nodes report after a
+// while, but not forge, replay or roll back.
+package wire
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"weir/control/list"
+	"weir/filter/snapshot"
+)
+
+// Stream is the JetStream stream that has the lists.
+const Stream = "WEIR"
+
+// ChunkSize is the length in bytes of the chunks of a snapshot, but for the last. The
+// broker takes up to 1 MiB a message.
+const ChunkSize = 512 << 10
+
+// MaxEntries bounds the entries of a list.
+const MaxEntries = 200_000_000
+
+// Subjects of the stream.
+func CatalogSubject() string          { return "weir.v1.catalog" }
+func HeadSubject(list string) string  { return "weir.v1.lists." + token(list) + ".head" }
+func DeltaSubject(list string) string { return "weir.v1.lists." + token(list) + ".delta" }
+func ChunkSubject(list string, epoch, version uint64, i int) string {
+	return fmt.Sprintf("weir.v1.lists.%s.snapshot.%d.%d.%d", token(list), epoch, version, i)
+}
+
+// StreamSubjects are all subjects of the stream.
+var StreamSubjects = []string{"weir.v1.catalog", "weir.v1.lists.>"}
+
+// DownPrefix comes before the subject of a stored message where it is published live.
+const DownPrefix = "weir.v1.down."
+
+// Subjects that nodes publish to and are asked on.
+func StatusSubject(node string) string    { return "weir.v1.up." + node + ".status" }
+func HeavySubject(node string) string     { return "weir.v1.up." + node + ".heavy" }
+func AskSubject(node, what string) string { return "weir.v1.ask." + node + "." + what }
+
+// AllNodes is the node of [AskSubject] that stands for every node.
+const AllNodes = "all"
+
+// token returns the name of a list as a token of a subject: dots separate tokens.
+func token(list string) string { return hex.EncodeToString([]byte(list)) }
+
+// The kinds of signed messages.
+const (
+	kindCatalog = "catalog"
+	kindHead    = "head"
+	kindDelta   = "delta"
+)
+
+// Place is a version of a list. Epochs are the hub's: it begins a new one when its
+// history is lost.
+type Place struct {
+	Epoch   uint64 `json:"epoch"`
+	Version uint64 `json:"version"`
+}
+
+// Before reports whether p is an earlier version than q.
+func (p Place) Before(q Place) bool {
+	return p.Epoch < q.Epoch || p.Epoch == q.Epoch && p.Version < q.Version
+}
+
+func (p Place) String() string { return fmt.Sprintf("%d.%d", p.Epoch, p.Version) }
+
+// Settings are what a list's entries mean.
+type Settings struct {
+	Action    string `json:"action"`    // block or allow
+	Direction string `json:"direction"` // src, dst or both
+	Priority  int    `json:"priority,omitempty"`
+}
+
+// Release is the version that groups of nodes are to have. A node obeys the last one
+// of a list that names one of its groups, or none.
+type Release struct {
+	Groups []string `json:"groups,omitempty"` // none: all nodes
+	Place
+	// Rehearse makes nodes keep what they have and count what the version
+	// would drop in addition.
+	Rehearse bool `json:"rehearse,omitempty"`
+}
+
+// ListState is a list in a catalog.
+type ListState struct {
+	Name string `json:"name"`
+	Settings
+	Releases []Release `json:"releases"`
+	// MaxRate bounds the bytes a second with which a node fetches the list; 0: no
+	// bound.
+	MaxRate int64 `json:"max_rate,omitempty"`
+}
+
+// Catalog says which lists there are. The hub publishes it anew at intervals, so that
+// nodes notice when they are cut off.
+type Catalog struct {
+	Place              // counts catalogs
+	Issued time.Time   `json:"issued"`
+	MaxAge int64       `json:"max_age"` // seconds after which nodes report that they are stale
+	Lists  []ListState `json:"lists"`
+}
+
+// Head describes a snapshot of a list.
+type Head struct {
+	List string `json:"list"`
+	Place
+	Entries int       `json:"entries"`
+	Sum     string    `json:"sum"`  // of the entries: [snapshot.Sum]
+	Size    int       `json:"size"` // of the snapshot, in bytes
+	SHA256  string    `json:"sha256"`
+	Issued  time.Time `json:"issued"`
+}
+
+// Chunks returns the number of chunks of the snapshot.
+func (h Head) Chunks() int { return (h.Size + ChunkSize - 1) / ChunkSize }
+
+// Delta is a change of a list from one version to another of the same epoch.
+type Delta struct {
+	List    string           `json:"list"`
+	Epoch   uint64           `json:"epoch"`
+	From    uint64           `json:"from"`
+	To      uint64           `json:"to"`
+	Sum     string           `json:"sum"` // of the entries after the change
+	Entries int              `json:"entries"`
+	Issued  time.Time        `json:"issued"`
+	Expires []Expiry         `json:"expires,omitempty"`
+	Add     []snapshot.Group `json:"-"`
+	Remove  []snapshot.Group `json:"-"`
+}
+
+// Expiry says when some of the entries expire on the node, whatever becomes of the
+// hub.
+type Expiry struct {
+	Entry string    `json:"entry"`
+	At    time.Time `json:"at"`
+}
+
+// Set returns the change as one of a list's contents.
+func (d Delta) Set() (list.Delta, error) {
+	add, err := list.SetOfGroups(d.Add)
+	if err != nil {
+		return list.Delta{}, err
+	}
+	remove, err := list.SetOfGroups(d.Remove)
+	return list.Delta{Add: add, Remove: remove}, err
+}
+
+// ErrForged means that a message is not signed with the fleet's key, or is another
+// kind of message.
+var ErrForged = errors.New("the signature does not match")
+
+// seal signs a message.
+func seal(key ed25519.PrivateKey, kind string, text []byte) []byte {
+	return append(ed25519.Sign(key, signed(kind, text)), text...)
+}
+
+// open returns the text of a signed message.
+func open(key ed25519.PublicKey, kind string, message []byte) ([]byte, error) {
+	if len(message) < ed25519.SignatureSize {
+		return nil, fmt.Errorf("%s of %d bytes: %w", kind, len(message), ErrForged)
+	}
+	text := message[ed25519.SignatureSize:]
+	if !ed25519.Verify(key, signed(kind, text), message[:ed25519.SignatureSize]) {
+		return nil, fmt.Errorf("%s: %w", kind, ErrForged)
+	}
+	return text, nil
+}
+
+// signed is what a signature is of. The kind keeps a message of one kind from passing
+// for one of another.
+func signed(kind string, text []byte) []byte {
+	sum := sha256.Sum256(text)
+	return append([]byte("weir fleet 1 "+kind+"\x00"), sum[:]...)
+}
+
+// SealCatalog returns the signed form of a catalog.
+func SealCatalog(key ed25519.PrivateKey, c Catalog) ([]byte, error) {
+	return sealJSON(key, kindCatalog, c)
+}
+
+// OpenCatalog returns a catalog from its signed form.
+func OpenCatalog(key ed25519.PublicKey, message []byte) (c Catalog, err error) {
+	return c, openJSON(key, kindCatalog, message, &c)
+}
+
+// SealHead returns the signed form of a head.
+func SealHead(key ed25519.PrivateKey, h Head) ([]byte, error) { return sealJSON(key, kindHead, h) }
+
+// OpenHead returns a head from its signed form.
+func OpenHead(key ed25519.PublicKey, message []byte) (h Head, err error) {
+	if err := openJSON(key, kindHead, message, &h); err != nil {
+		return Head{}, err
+	}
+	if h.Size <= 0 || h.Entries < 0 || h.Entries > MaxEntries || h.Size > 64*(h.Entries+16) {
+		return Head{}, fmt.Errorf("head of list %q: %d entries in %d bytes", h.List, h.Entries, h.Size)
+	}
+	return h, nil
+}
+
+func sealJSON(key ed25519.PrivateKey, kind string, v any) ([]byte, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	return seal(key, kind, text), nil
+}
+
+func openJSON(key ed25519.PublicKey, kind string, message []byte, v any) error {
+	text, err := open(key, kind, message)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, v); err != nil {
+		return fmt.Errorf("%s: %w", kind, err)
+	}
+	return nil
+}
+
+// SealDelta returns the signed form of a delta: the length of its description, the
+// description, and the entries added and removed.
+func SealDelta(key ed25519.PrivateKey, d Delta) ([]byte, error) {
+	about, err := json.Marshal(d)
+	if err != nil {
+		return nil, err
+	}
+	text := binary.AppendUvarint(nil, uint64(len(about)))
+	text = append(text, about...)
+	for _, groups := range [][]snapshot.Group{d.Add, d.Remove} {
+		encoded, err := snapshot.Append(nil, groups)
+		if err != nil {
+			return nil, err
+		}
+		text = append(binary.AppendUvarint(text, uint64(len(encoded))), encoded...)
+	}
+	return seal(key, kindDelta, text), nil
+}
+
+// OpenDelta returns a delta from its signed form.
+func OpenDelta(key ed25519.PublicKey, message []byte) (d Delta, err error) {
+	text, err := open(key, kindDelta, message)
+	if err != nil {
+		return Delta{}, err
+	}
+	r := bytes.NewReader(text)
+	next := func() []byte {
+		n, e := binary.ReadUvarint(r)
+		if e != nil || n > uint64(r.Len()) {
+			err = errors.New("delta ends early")
+			return nil
+		}
+		at := len(text) - r.Len()
+		_, _ = r.Seek(int64(n), 1) // cannot fail
+		return text[at : at+int(n)]
+	}
+	about := next()
+	if err == nil {
+		err = json.Unmarshal(about, &d)
+	}
+	for _, groups := range []*[]snapshot.Group{&d.Add, &d.Remove} {
+		if encoded := next(); err == nil {
+			*groups, err = snapshot.Decode(encoded, MaxEntries)
+		}
+	}
+	if err == nil && (r.Len() > 0 || d.To <= d.From) {
+		err = fmt.Errorf("delta of list %q from %d to %d, with %d bytes after its end", d.List, d.From, d.To, r.Len())
+	}
+	if err != nil {
+		return Delta{}, err
+	}
+	return d, nil
+}
+
+// SealSnapshot returns the chunks of a set and its signed head. The head's place,
+// list and time are given.
+func SealSnapshot(key ed25519.PrivateKey, h Head, groups []snapshot.Group) (chunks [][]byte, head []byte, err error) {
+	whole, err := snapshot.Append(nil, groups)
+	if err != nil {
+		return nil, nil, err
+	}
+	sum := sha256.Sum256(whole)
+	h.Size, h.SHA256, h.Sum, h.Entries = len(whole), hex.EncodeToString(sum[:]), snapshot.Of(groups).String(), 0
+	for _, g := range groups {
+		h.Entries += g.Len()
+	}
+	for len(whole) > 0 {
+		n := min(len(whole), ChunkSize)
+		chunks = append(chunks, whole[:n])
+		whole = whole[n:]
+	}
+	head, err = SealHead(key, h)
+	return chunks, head, err
+}
+
+// OpenSnapshot returns the set of a head from its chunks, joined.
+func OpenSnapshot(h Head, whole []byte) (*list.Set, error) {
+	if sum := sha256.Sum256(whole); len(whole) != h.Size || hex.EncodeToString(sum[:]) != h.SHA256 {
+		return nil, fmt.Errorf("snapshot %v of list %q: %w", h.Place, h.List, ErrForged)
+	}
+	groups, err := snapshot.Decode(whole, h.Entries)
+	if err != nil {
+		return nil, err
+	}
+	if sum := snapshot.Of(groups).String(); sum != h.Sum {
+		return nil, fmt.Errorf("snapshot %v of list %q: its checksum is %s, want %s", h.Place, h.List, sum, h.Sum)
+	}
+	return list.SetOfGroups(groups)
+}

@@ -1,0 +1,119 @@
+package wire
+
+import (
+	"crypto/ed25519"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/list"
+	"weir/filter/snapshot"
+)
+
+func keys(t *testing.T) (ed25519.PublicKey, ed25519.PrivateKey) {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return public, private
+}
+
+func set(t *testing.T, text string) *list.Set {
+	t.Helper()
+	e, _, err := list.Parse("test", strings.NewReader(text), list.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e.Set()
+}
+
+func TestMessages(t *testing.T) {
+	public, private := keys(t)
+	now := time.Now().UTC().Truncate(time.Second)
+	c := Catalog{Place: Place{7, 3}, Issued: now, MaxAge: 60, Lists: []ListState{
+		{Name: "drop", Settings: Settings{Action: "block", Direction: "src"}, Releases: []Release{{Place: Place{7, 1}}, {Groups: []string{"canary"}, Place: Place{7, 2}, Rehearse: true}}},
+	}}
+	catalog, err := SealCatalog(private, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := OpenCatalog(public, catalog); err != nil || !reflect.DeepEqual(got, c) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	add := set(t, "192.0.2.1\n198.51.100.0/24\ntcp *:* > 192.0.2.9:25\n2001:db8::/32\n")
+	d := Delta{List: "drop", Epoch: 7, From: 1, To: 2, Sum: snapshot.Of(add.Groups()).String(), Entries: 4, Issued: now,
+		Expires: []Expiry{{"192.0.2.1", now}}, Add: add.Groups()}
+	delta, err := SealDelta(private, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := OpenDelta(public, delta)
+	if err != nil || !reflect.DeepEqual(got, d) {
+		t.Errorf("%+v, %v\nwant %+v", got, err, d)
+	}
+	if change, err := got.Set(); err != nil || change.Add.Diff(add).Len() != 0 || change.Remove.Len() != 0 {
+		t.Errorf("%+v, %v", change, err)
+	}
+	chunks, head, err := SealSnapshot(private, Head{List: "drop", Place: Place{7, 2}, Issued: now}, add.Groups())
+	if err != nil || len(chunks) != 1 {
+		t.Fatalf("%d chunks, %v", len(chunks), err)
+	}
+	h, err := OpenHead(public, head)
+	if err != nil || h.Chunks() != 1 || h.Entries != add.Len() {
+		t.Fatalf("%+v, %v", h, err)
+	}
+	if got, err := OpenSnapshot(h, chunks[0]); err != nil || got.Diff(add).Len() != 0 {
+		t.Errorf("%v", err)
+	}
+
+	// What is changed, cut, of another kind or signed by somebody else is refused.
+	others, other := keys(t)
+	for _, message := range [][]byte{catalog, delta, head} {
+		for i := range message {
+			forged := append([]byte(nil), message...)
+			forged[i] ^= 1
+			for _, m := range [][]byte{forged, message[:i]} {
+				if _, err := OpenCatalog(public, m); err == nil {
+					t.Fatalf("a catalog changed at byte %d", i)
+				}
+				if _, err := OpenDelta(public, m); err == nil {
+					t.Fatalf("a delta changed at byte %d", i)
+				}
+				if _, err := OpenHead(public, m); err == nil {
+					t.Fatalf("a head changed at byte %d", i)
+				}
+			}
+		}
+	}
+	if _, err := OpenCatalog(public, head); !errors.Is(err, ErrForged) {
+		t.Errorf("a head passes for a catalog: %v", err)
+	}
+	if _, err := OpenDelta(others, delta); !errors.Is(err, ErrForged) {
+		t.Errorf("another key: %v", err)
+	}
+	foreign, _ := SealHead(other, h)
+	if _, err := OpenHead(public, foreign); !errors.Is(err, ErrForged) {
+		t.Errorf("signed by another: %v", err)
+	}
+	if _, err := OpenSnapshot(h, append(chunks[0], 0)); !errors.Is(err, ErrForged) {
+		t.Errorf("a longer snapshot: %v", err)
+	}
+}
+
+func FuzzOpenDelta(f *testing.F) {
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	m, _ := SealDelta(private, Delta{List: "a", To: 1})
+	f.Add(m[ed25519.SignatureSize:])
+	f.Fuzz(func(t *testing.T, text []byte) { // as a hub with a fault would sign it
+		d, err := OpenDelta(public, seal(private, kindDelta, text))
+		if err == nil {
+			_, _ = d.Set()
+		}
+	})
+}
