@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"encoding"
 	"encoding/json"
+	"errors"
 	"maps"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -275,4 +278,50 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 	w := httptest.NewRecorder()
 	Handler(daemon{s, c}).ServeHTTP(w, httptest.NewRequest("POST", entriesPath, strings.NewReader(change)))
 	validate("/components/responses/Error/content/application~1json/schema", w.Body.Bytes())
+}
+
+// The description has each status with which a request can fail.
+func TestDocumentedFailures(t *testing.T) {
+	paths := below(t, document(t), "paths")
+	failing := &control{err: errors.New("for a test")}
+	for path := range paths {
+		if path == "/metrics" {
+			continue // stands beside the Handler
+		}
+		for method := range below(t, paths, path) {
+			operation := below(t, paths, path, method)
+			documented := below(t, operation, "responses")
+			_, takesBody := operation["requestBody"]
+			needs := func(why string, status int) {
+				t.Helper()
+				if _, ok := documented[strconv.Itoa(status)]; !ok {
+					t.Errorf("%s: %s %s: no %d, %s", documentFile, method, path, status, why)
+				}
+			}
+			send := func(header, body string) int {
+				q := httptest.NewRequest(strings.ToUpper(method), strings.ReplaceAll(path, "{list}", "drop"), strings.NewReader(body))
+				q.Header.Set("Sec-Fetch-Site", header)
+				w := httptest.NewRecorder()
+				Handler(daemon{source{}, failing}).ServeHTTP(w, q)
+				return w.Code
+			}
+			if path != eventsPath { // answers until the client goes away
+				if status := send("same-origin", "{}"); status != http.StatusOK {
+					needs("as the daemon fails", status)
+				}
+				if status := send("same-origin", "{"); status != http.StatusOK {
+					needs("for a body that is no JSON", status)
+				}
+			}
+			if method != "get" {
+				needs("for a request that a web site makes a browser send", send("cross-site", "{}"))
+			} else if _, ok := documented["403"]; ok {
+				t.Errorf("%s: %s %s: 403, although it changes nothing", documentFile, method, path)
+			}
+			if takesBody {
+				needs("for a body that is too large", http.StatusRequestEntityTooLarge)
+			}
+			needs("for an answer that cannot be encoded", http.StatusInternalServerError)
+		}
+	}
 }
