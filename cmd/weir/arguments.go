@@ -25,13 +25,31 @@ func noArgs(c *cobra.Command, args []string) error {
 // spelt like it.
 func noCommand(c *cobra.Command, name string) error {
 	text := fmt.Sprintf("%q: %s has no such command", name, c.CommandPath())
-	if c.SuggestionsMinimumDistance == 0 {
-		c.SuggestionsMinimumDistance = 2 // cobra's default, which it sets only where it suggests itself
+	like := synonyms[strings.ToLower(name)]
+	if c.HasParent() || like == nil {
+		// Two letters of a short name may be most of it.
+		c.SuggestionsMinimumDistance = min(2, (len(name)+1)/3)
+		like = c.SuggestionsFor(name)
 	}
-	if like := c.SuggestionsFor(name); len(like) > 0 {
+	if len(like) > 0 {
 		text += ": did you mean " + strings.Join(like, " or ") + "?"
 	}
 	return usageError{errors.New(text)}
+}
+
+// synonyms are what other programs call the commands.
+var synonyms = map[string][]string{
+	"add": {"block", "allow"}, "ban": {"block"}, "blacklist": {"block"}, "deny": {"block"}, "drop": {"block"}, "reject": {"block"},
+	"unban": {"unblock"}, "del": {"unblock", "unallow"}, "delete": {"unblock", "unallow"}, "remove": {"unblock", "unallow"}, "rm": {"unblock", "unallow"},
+	"accept": {"allow"}, "whitelist": {"allow"}, "permit": {"allow"},
+	"start": {"run"}, "daemon": {"run"}, "attach": {"run"},
+	"stop": {"detach"}, "off": {"detach"}, "disable": {"detach"}, "unload": {"detach"},
+	"restart": {"reload"}, "apply": {"reload"},
+	"update": {"refresh"}, "fetch": {"refresh"},
+	"list": {"lists", "entries"}, "ls": {"lists", "entries"}, "show": {"status", "lists", "entries"},
+	"clear": {"flush"}, "save": {"export"}, "restore": {"import"}, "load": {"import"},
+	"log": {"events"}, "logs": {"events"}, "watch": {"top", "events"}, "tail": {"events"}, "dump": {"capture", "export"},
+	"stats": {"status", "top"}, "info": {"status"}, "why": {"explain"}, "test": {"check", "explain"}, "validate": {"check"}, "lint": {"check"},
 }
 
 // theArgs takes as many arguments as there are names for.

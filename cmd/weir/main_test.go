@@ -431,3 +431,29 @@ func TestVersion(t *testing.T) {
 		t.Errorf("version --json: exit code %d: %v, %s", code, err, out)
 	}
 }
+
+// What is typed by habit leads to the command that does it.
+func TestSuggestions(t *testing.T) {
+	for typed, want := range map[string]string{
+		"ban": "did you mean block?\n", "unban": "did you mean unblock?\n", "Stop": "did you mean detach?\n",
+		"staus": "did you mean status?\n", "blok": "did you mean block?\n", "tpo": "has no such command\n",
+		"zzz": "has no such command\n", "relaod": "did you mean reload?\n", "explian": "did you mean explain?\n",
+	} {
+		for _, args := range [][]string{{typed}, {typed, "192.0.2.1"}, {"help", typed}} {
+			if code, _, log := weir(t, "", args...); code != exitUsage || !strings.Contains(log, want) {
+				t.Errorf("%q: exit code %d, %s", args, code, log)
+			}
+		}
+	}
+	root := newRoot()
+	for typed, commands := range synonyms {
+		for _, name := range commands {
+			if c, _, err := root.Find([]string{name}); err != nil || c == root {
+				t.Errorf("%q suggests %q, which does not exist", typed, name)
+			}
+		}
+		if c, _, err := root.Find([]string{typed}); err == nil && c != root {
+			t.Errorf("%q is a command itself", typed)
+		}
+	}
+}
