@@ -3,6 +3,7 @@ package daemon
 import (
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"weir/control/api"
@@ -261,7 +262,26 @@ func (d *Daemon) Metrics() metrics.Snapshot {
 		s = *last
 	}
 	s.Interfaces, s.Hits = d.meter.Read()
+	s.Origins = origins(&s)
 	return s
+}
+
+// origins returns the origins of the entries behind the names in a snapshot.
+func origins(s *metrics.Snapshot) map[string]metrics.Origin {
+	all := make(map[string]metrics.Origin)
+	for name := range s.Hits { // some may be gone
+		all[name] = metrics.Origin{List: name, Entries: metrics.FromSources}
+	}
+	for _, l := range s.Lists {
+		all[l.Name] = metrics.Origin{List: l.Name, Entries: metrics.Manual} // unless it has sources
+	}
+	for name := range all {
+		if l, manual := strings.CutSuffix(name, api.ManualSuffix); manual {
+			all[name] = metrics.Origin{List: l, Entries: metrics.Manual}
+			all[l] = metrics.Origin{List: l, Entries: metrics.FromSources}
+		}
+	}
+	return all
 }
 
 // note updates the snapshot of metrics, but for what the kernel counts, which is

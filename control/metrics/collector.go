@@ -58,9 +58,9 @@ var (
 	looping   = counter("weir_loop_packets_total", "Packets by the outcome of loop detection; those in a loop have the outcome looped.", append(interfaceLabels, "outcome")...)
 	refused   = counter("weir_penalties_refused_total", "Heavy hitters that were not rate-limited or blocked, because there was no room for another penalty.")
 
-	listPackets = counter("weir_list_packets_total", "Packets that matched a block list, also in monitor mode. In approximate mode the list is unknown: they count as \"unattributed\".", "list")
-	listBytes   = counter("weir_list_bytes_total", "Bytes of the packets that matched a block list.", "list")
-	entries     = gauge("weir_list_entries", "Active entries. The action is block or allow.", "list", "action")
+	listPackets = counter("weir_list_packets_total", "Packets that matched a block list, also in monitor mode. In approximate mode the list is unknown: they count as \"unattributed\". The origin of the entry is sources or manual.", "list", "origin")
+	listBytes   = counter("weir_list_bytes_total", "Bytes of the packets that matched a block list.", "list", "origin")
+	entries     = gauge("weir_list_entries", "Active entries. The action is block or allow, the origin sources or manual.", "list", "action", "origin")
 	listRefused = gauge("weir_list_refused", "Whether the current contents of the list's sources were refused; the previous ones stay active.", "list", "action")
 	badLines    = gauge("weir_list_bad_lines", "Lines skipped because they are not valid entries.", "list", "action")
 
@@ -146,17 +146,22 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		out.iface(i)
 	}
 	for name, n := range s.Hits {
+		o := s.origin(name)
 		if name == "" {
-			name = unattributed
+			o = Origin{unattributed, ""}
 		}
-		out.count(listPackets, listBytes, n, name)
+		out.count(listPackets, listBytes, n, o.List, o.Entries)
 	}
 	for _, l := range s.Lists {
 		action := "block"
 		if l.Allow {
 			action = "allow"
 		}
-		out.put(entries, float64(l.Entries), l.Name, action)
+		o := s.origin(l.Name)
+		out.put(entries, float64(l.Entries), o.List, action, o.Entries)
+		if o.List != l.Name {
+			continue // the manual entries of a list with sources
+		}
 		out.put(listRefused, truth(l.Refused), l.Name, action)
 		out.put(badLines, float64(l.BadLines), l.Name, action)
 	}

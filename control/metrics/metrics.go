@@ -27,6 +27,7 @@ type Snapshot struct {
 	Interfaces []Interface // including those that are gone
 	Lists      []List
 	Hits       map[string]loader.Counter // by block list; "": the list is unknown
+	Origins    map[string]Origin         // by the names in Lists and Hits
 	Trackers   []Tracker
 	Refused    uint64 // penalties for which there was no room
 	Digests    []Digests
@@ -105,6 +106,26 @@ type Count struct {
 	Reason string
 	Drops  bool
 	loader.Counter
+}
+
+// Origin says which entries of a list are counted under a name of their own.
+type Origin struct {
+	List    string
+	Entries string // FromSources or Manual
+}
+
+// The origins of entries.
+const (
+	FromSources = "sources"
+	Manual      = "manual"
+)
+
+// origin returns the origin of the entries with a name.
+func (s *Snapshot) origin(name string) Origin {
+	if o, ok := s.Origins[name]; ok {
+		return o
+	}
+	return Origin{name, FromSources}
 }
 
 // List is an active list.

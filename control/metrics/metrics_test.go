@@ -42,7 +42,10 @@ func whole(t testing.TB) Snapshot {
 			{Target: loader.Target{Iface: "eth0", Netns: "lab"}},
 		},
 		Lists: []List{{Name: "drop", Entries: 12, BadLines: 1, Refused: true}, {Name: "ours", Allow: true, Entries: 2}},
-		Hits:  map[string]loader.Counter{"drop": {Packets: 4, Bytes: 5}, "": {Packets: 6, Bytes: 7}},
+		Hits:  map[string]loader.Counter{"drop": {Packets: 4, Bytes: 5}, "drop, by hand": {Packets: 2}, "": {Packets: 6, Bytes: 7}},
+		Origins: map[string]Origin{
+			"drop": {"drop", FromSources}, "drop, by hand": {"drop", Manual}, "ours": {"ours", Manual},
+		},
 		Trackers: []Tracker{
 			{Number: 1, Key: "src/24", Unit: "bytes", Action: "limit", Counter: loader.Counter{Packets: 8, Bytes: 9}, Denied: 2, Flows: 40, Heavy: 3},
 			{Number: 2, Key: "src/24", Unit: "bytes", Action: "learn"},
@@ -134,10 +137,11 @@ weir_interface_attached{interface="eth0",netns="lab"} 0
 weir_interface_info{interface="eth0",netns="",xdp="native"} 1
 weir_penalties{interface="eth0",netns=""} 3
 weir_penalties_refused_total 1
-weir_list_packets_total{list="drop"} 4
-weir_list_bytes_total{list="unattributed"} 7
-weir_list_entries{action="block",list="drop"} 12
-weir_list_entries{action="allow",list="ours"} 2
+weir_list_packets_total{list="drop",origin="sources"} 4
+weir_list_packets_total{list="drop",origin="manual"} 2
+weir_list_bytes_total{list="unattributed",origin=""} 7
+weir_list_entries{action="block",list="drop",origin="sources"} 12
+weir_list_entries{action="allow",list="ours",origin="manual"} 2
 weir_list_bad_lines{action="block",list="drop"} 1
 weir_filter_info{mode="approx"} 1
 weir_monitor 0
@@ -217,7 +221,7 @@ func TestEmpty(t *testing.T) {
 func TestNames(t *testing.T) {
 	s := fake{Hits: map[string]loader.Counter{"bad\xff": {Packets: 1}, "good\n\"": {Packets: 2}}}
 	body := scrape(t, &s)
-	for _, line := range []string{`weir_list_packets_total{list="bad\\xff"} 1`, `weir_list_packets_total{list="good\n\""} 2`} {
+	for _, line := range []string{`weir_list_packets_total{list="bad\\xff",origin="sources"} 1`, `weir_list_packets_total{list="good\n\"",origin="sources"} 2`} {
 		if !strings.Contains(body, line) {
 			t.Errorf("there is no %s", line)
 		}
