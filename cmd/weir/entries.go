@@ -29,7 +29,8 @@ func newEntries() *cobra.Command {
 		Short: "Show manual entries: when they expire, who added them, and why",
 		Long: `Shows the entries of the running weir that were added with weir block, allow and
 import, of one list or of all, sorted by list and entry. Those that have left a
-feed and stay for the ttl of its list are among them, by "feed"; --manual leaves
+feed and stay for the ttl of its list are among them, by "feed", and the
+decisions of CrowdSec, by their origin, for their scenario; --manual leaves
 them out. What feeds list now is shown by weir export.`,
 		Example: `  weir entries
   weir entries manual --expiring 1h
@@ -102,6 +103,8 @@ func printPages(out io.Writer, all pages) error {
 // addedBy says who added an entry.
 func addedBy(e api.Entry) string {
 	switch {
+	case e.Origin != "":
+		return e.Origin
 	case !e.Manual:
 		return "feed"
 	case e.UID == nil:

@@ -336,6 +336,9 @@ func origin(m engine.Match, now time.Time) string {
 	if m.Reason != "" {
 		text += ": " + m.Reason
 	}
+	if m.Origin != "" {
+		text += " (" + m.Origin + ")"
+	}
 	if m.Packets != nil {
 		text += ", " + plural(int(*m.Packets), "packet", "packets") + " on this list"
 	}

@@ -79,7 +79,8 @@ type Entry struct {
 	Added   time.Time  `json:"added"`             // or last changed
 	Expires *time.Time `json:"expires,omitempty"` // none: never
 	Reason  string     `json:"reason,omitempty"`
-	UID     *uint32    `json:"uid,omitempty"` // of the user who added it; none: a client of another host did
+	Origin  string     `json:"origin,omitempty"` // of a decision of CrowdSec, which has the scenario as its reason
+	UID     *uint32    `json:"uid,omitempty"`    // of the user who added it; none: a client of another host did
 	User    string     `json:"user,omitempty"`
 }
 

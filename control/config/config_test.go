@@ -240,6 +240,21 @@ func TestExample(t *testing.T) {
 	}
 }
 
+// CrowdSec is read every ten seconds, unless the file says otherwise.
+func TestCrowdSecDefaults(t *testing.T) {
+	c := parse(t, `
+interfaces: [eth0]
+lists:
+  a: {format: crowdsec, sources: [{url: "http://127.0.0.1:8080"}]}
+  b: {interval: 1h, jitter: 1m, format: {kind: crowdsec}, sources: [{url: "http://127.0.0.1:8080"}]}
+  c: {sources: [{url: "http://127.0.0.1:8080"}]}`)
+	for i, want := range []string{"10s 0s", "1h0m0s 1m0s", "1h0m0s 1m0s"} {
+		if l := c.Lists[i]; fmt.Sprint(time.Duration(l.Interval), " ", time.Duration(l.Jitter)) != want {
+			t.Errorf("%s: every %v and %v, want %s", l.Name, l.Interval, l.Jitter, want)
+		}
+	}
+}
+
 func TestValues(t *testing.T) {
 	c := parse(t, good["trackers"])
 	k := func(i int) (key.Shape, key.Shape) { return c.Trackers[i].Key.Shapes() }

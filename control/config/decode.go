@@ -414,6 +414,9 @@ func (d *decoder) structure(n ast.Node, v reflect.Value, path string) {
 		there = append(there, name)
 		d.decode(e.value, v.FieldByIndex(all[i].index), below)
 	}
+	if c, ok := reflect.TypeAssert[completer](v.Addr()); ok {
+		c.Complete(func(name string) bool { return slices.Contains(there, name) })
+	}
 	for _, f := range fields(v.Type()) {
 		if f.required && !slices.Contains(there, f.name) {
 			d.failf(path, "%s is missing", f.name)
@@ -493,6 +496,11 @@ func join(path, name string) string {
 		return name
 	}
 	return path + "." + name
+}
+
+// completer is a struct with defaults that depend on its other fields.
+type completer interface {
+	Complete(given func(name string) bool)
 }
 
 // defaulter is a struct with defaults that are not zero.

@@ -137,7 +137,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 		return err
 	}
 	d.observers.trackerSeed, d.observers.digestSeed = inherited.TrackerSeed, inherited.DigestSeed
-	p, err := prepare(ctx, c, preparation{log: d.o.Log, journal: d.journal, progress: d.o.Progress, watcher: d.watcher})
+	p, err := prepare(ctx, c, preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, progress: d.o.Progress, watcher: d.watcher})
 	if err != nil {
 		return err
 	}

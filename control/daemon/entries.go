@@ -11,6 +11,7 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/engine"
+	"weir/control/feed"
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/filter/key"
@@ -24,6 +25,18 @@ const reasonLeft = "left the feed"
 type manualList struct {
 	name, action string
 	contents     *list.Set
+
+	// What CrowdSec says of the entries that come from there, as far as they are
+	// active; nil: none do.
+	decisions *feed.Feed
+	active    *list.Set
+	rule      engine.List
+}
+
+// shownEntry is an entry of a page.
+type shownEntry struct {
+	journal.Entry
+	origin string // of a decision of CrowdSec
 }
 
 // Entries implements [api.Daemon]. Run's goroutine only lends its sets, which are
@@ -36,7 +49,11 @@ func (d *Daemon) Entries(ctx context.Context, asked api.EntriesQuestion) (page a
 		}
 		for _, l := range d.prepared.lists {
 			if asked.List == "" || asked.List == l.Name {
-				lists = append(lists, manualList{l.Name, string(l.Action), d.prepared.contents(l.manual)})
+				m := manualList{name: l.Name, action: string(l.Action), contents: d.prepared.contents(l.manual)}
+				if l.feed != nil && l.Format.Kind == feed.CrowdSec {
+					m.decisions, m.active, m.rule = l.feed, d.prepared.contents(l.source), l.rule()
+				}
+				lists = append(lists, m)
 			}
 		}
 		return nil
@@ -72,30 +89,50 @@ func (d *Daemon) Entries(ctx context.Context, asked api.EntriesQuestion) (page a
 }
 
 // firstEntries returns the first entries of a list after a key, n at most.
-func (d *Daemon) firstEntries(ctx context.Context, l manualList, after *key.Key, asked api.EntriesQuestion, now time.Time, n int) []journal.Entry {
-	var first []journal.Entry
-	byKey := func(a, b journal.Entry) int { return a.Key.Compare(b.Key) }
+func (d *Daemon) firstEntries(ctx context.Context, l manualList, after *key.Key, asked api.EntriesQuestion, now time.Time, n int) []shownEntry {
+	var first []shownEntry
+	byKey := func(a, b shownEntry) int { return a.Key.Compare(b.Key) }
 	shorten := func() {
 		slices.SortFunc(first, byKey)
 		first = first[:min(n, len(first))]
 	}
 	sorted, seen := false, 0 // sorted: there are n, in order, and what comes after the last is not wanted
+	wanted := func(k key.Key) bool {
+		return (after == nil || k.Compare(*after) > 0) && (!sorted || k.Compare(first[n-1].Key) <= 0)
+	}
+	add := func(e shownEntry) {
+		if asked.Expiring > 0 && (e.Expires.IsZero() || e.Expires.After(now.Add(asked.Expiring))) {
+			return
+		}
+		if first = append(first, e); len(first) >= 2*n {
+			shorten()
+			sorted = true
+		}
+	}
 	for k := range l.contents.All() {
 		if seen++; seen%4096 == 0 && ctx.Err() != nil {
 			return nil
 		}
-		if after != nil && k.Compare(*after) <= 0 || sorted && k.Compare(first[n-1].Key) > 0 {
+		if !wanted(k) {
 			continue
 		}
-		e, ok := d.journal.Get(l.name, k)
-		switch {
-		case !ok: // removed since
-		case asked.Expiring > 0 && (e.Expires.IsZero() || e.Expires.After(now.Add(asked.Expiring))):
-		case asked.Manual && lingers(e):
-		default:
-			if first = append(first, e); len(first) >= 2*n {
-				shorten()
-				sorted = true
+		if e, ok := d.journal.Get(l.name, k); ok && !(asked.Manual && lingers(e)) { // else it was removed since
+			add(shownEntry{Entry: e})
+		}
+	}
+	if l.decisions != nil && !asked.Manual {
+		for p, by := range l.decisions.Decisions() {
+			if seen++; seen%4096 == 0 && ctx.Err() != nil {
+				return nil
+			}
+			for _, k := range l.rule.Keys(p) {
+				if !wanted(k) || !l.active.Has(k) {
+					continue
+				}
+				if _, ok := d.journal.Get(l.name, k); !ok { // else it is a manual entry, too
+					e := journal.Entry{List: l.name, Key: k, Added: by.Added, Expires: by.Expires, Reason: by.Scenario, UID: api.NoUID}
+					add(shownEntry{e, cmp.Or(by.Origin, "unknown")})
+				}
 			}
 		}
 	}
@@ -106,9 +143,9 @@ func (d *Daemon) firstEntries(ctx context.Context, l manualList, after *key.Key,
 // lingers reports whether an entry has left a feed, and was added by no user.
 func lingers(e journal.Entry) bool { return e.UID == api.NoUID && e.Reason == reasonLeft }
 
-func entryOf(l manualList, e journal.Entry, users map[uint32]string) api.Entry {
+func entryOf(l manualList, e shownEntry, users map[uint32]string) api.Entry {
 	out := api.Entry{
-		List: l.name, Action: l.action, Entry: e.Key.String(), Manual: !lingers(e), Added: e.Added, Reason: e.Reason,
+		List: l.name, Action: l.action, Entry: e.Key.String(), Manual: e.origin == "" && !lingers(e.Entry), Added: e.Added, Reason: e.Reason, Origin: e.origin,
 	}
 	if !e.Expires.IsZero() {
 		out.Expires = &e.Expires

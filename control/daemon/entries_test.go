@@ -54,7 +54,7 @@ func TestFirstEntries(t *testing.T) {
 	}
 	slices.SortFunc(keys, key.Key.Compare)
 	keys = slices.Compact(keys)
-	contents := manualList{"manual", api.Block, list.SetOf(keys...)}
+	contents := manualList{name: "manual", action: api.Block, contents: list.SetOf(keys...)}
 	for _, c := range []struct {
 		asked api.EntriesQuestion
 		want  func(journal.Entry) bool

@@ -84,7 +84,11 @@ func (w places) find() {
 			keys[i] = m.Key
 		}
 		for i, o := range f.Find(keys) {
-			matches[i].Source, matches[i].Line = o.Source, o.Line
+			m := matches[i]
+			m.Source, m.Line = o.Source, o.Line
+			if by := o.Decision; by != nil {
+				m.Expires, m.Reason, m.Origin = &by.Expires, by.Scenario, by.Origin
+			}
 		}
 	}
 }

@@ -75,6 +75,7 @@ type preparation struct {
 	journal  *journal.Journal
 	last     *Prepared // whose feeds go on where they are the same; nil: none
 	reload   bool      // files and directories are read again
+	version  string    // of weir
 	readOnly bool      // only files and directories are read, and nothing is saved
 	progress *feed.Progress
 	watcher  *feed.Watcher // of files and directories; nil: none
@@ -156,7 +157,7 @@ func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[stri
 			of.Refuse = func(e *list.Set, accepted bool) error { return refuseRead(c, l, e, accepted) }
 			of.Hold = !how.readOnly
 			of.MayBeEmpty = of.MayBeEmpty || c.Monitor // which blocks nothing anyway
-			of.ReadOnly, of.Progress, of.Watcher = how.readOnly, how.progress, how.watcher
+			of.ReadOnly, of.Progress, of.Watcher, of.Version = how.readOnly, how.progress, how.watcher, how.version
 			if f, err = feed.Open(of, directory); err != nil {
 				all.Wait()
 				return nil, err

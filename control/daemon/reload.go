@@ -26,7 +26,7 @@ func (d *Daemon) Reload(ctx context.Context) (r api.Reloaded, err error) {
 	// Sources may take their time, which Run's goroutine does not have.
 	var feeds map[string]*feed.Feed
 	var read []*decision
-	how := preparation{log: d.o.Log, journal: d.journal, last: last, reload: true, progress: d.o.Progress, watcher: d.watcher}
+	how := preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, last: last, reload: true, progress: d.o.Progress, watcher: d.watcher}
 	c, err := d.o.Config.Read()
 	if err == nil {
 		feeds, err = openFeeds(ctx, c, how)

@@ -52,6 +52,7 @@ type Match struct {
 	Added   *time.Time `json:"added,omitempty"`
 	Expires *time.Time `json:"expires,omitempty"` // nil: never
 	Reason  string     `json:"reason,omitempty"`
+	Origin  string     `json:"origin,omitempty"`        // of a decision of CrowdSec, which has the scenario as its reason
 	UID     *uint32    `json:"uid,omitempty"`           // of the user who added it
 	Packets *uint64    `json:"total_packets,omitempty"` // that the list has caught; nil: not counted
 }

@@ -20,7 +20,8 @@ type contents struct {
 	reports []list.Report // of each file
 	sum     [sha256.Size]byte
 	record
-	saved bool // the saved file has the same contents
+	saved     bool      // the saved file has the same contents
+	decisions decisions // CrowdSec's
 }
 
 // attempt tries to read a source, and with accept takes contents that are not
@@ -30,7 +31,8 @@ func (f *Feed) attempt(ctx context.Context, s *source, accept bool) (Outcome, er
 	defer s.attempting.Unlock()
 	o := Outcome{Source: s.name, Began: time.Now()}
 	s.restore()
-	if s.decisions.expire(o.Began) {
+	if left, expired := s.decisions.active(o.Began); expired {
+		s.decisions = left
 		f.remake(s)
 		o.Changed = true
 	}
@@ -179,7 +181,7 @@ func (f *Feed) read(ctx context.Context, s *source, old *contents, to io.Writer,
 			err = fail(Refused, "%w", refusal)
 		}
 	}
-	c.validator = b.validator
+	c.validator, c.decisions = b.validator, b.decisions
 	return b, c, err
 }
 

@@ -7,25 +7,60 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
+	"unique"
+
+	"weir/filter/key"
 )
 
-// decisions maps the addresses and prefixes that CrowdSec bans to their expiry.
+// decisions maps the addresses and prefixes that CrowdSec bans to what is known of
+// them. It does not change once it is the contents of a source.
 //
-// Their body is in the list format, one address per line followed by its
-// expiry, so that they are read and saved like any other list.
-type decisions map[string]time.Time
+// Their body is in the list format, one address per line followed by the rest, so
+// that they are read and saved like any other list.
+type decisions map[string]Decision
+
+// Decision is what CrowdSec says of a ban.
+type Decision struct {
+	Expires  time.Time
+	Added    time.Time // when weir first read it
+	Origin   string    // as in crowdsec, CAPI, cscli, or lists
+	Scenario string    // the reason
+}
+
+// DefaultCrowdSecInterval is the default of Spec.Interval for CrowdSec, which sends
+// changes only: that of its own bouncers.
+const DefaultCrowdSecInterval = 10 * time.Second
+
+// maxSaid bounds an origin and a scenario, in bytes.
+const maxSaid = 128
+
+// said returns a text of the API in one printable line. Equal ones share memory.
+func said(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text[:min(len(text), maxSaid)])
+	return unique.Make(strings.Join(strings.Fields(text), " ")).Value()
+}
 
 // decision is the part of a decision in the API that matters here.
 type decision struct {
 	Scope, Type, Value string
 	Duration           string // from now on
 	Simulated          bool
+	Origin, Scenario   string
 }
 
 // enforceable reports whether a packet filter can enforce the decision.
@@ -62,6 +97,12 @@ func (s *source) stream(ctx context.Context) (*body, error) {
 	if err != nil {
 		return nil, err
 	}
+	for value, d := range next {
+		if known, ok := s.decisions[value]; ok {
+			d.Added = known.Added
+			next[value] = d
+		}
+	}
 	b := next.body(s.String())
 	b.stated = !all || len(s.decisions) == 0
 	b.taken = func() { s.decisions, s.synced = next, true }
@@ -97,7 +138,7 @@ func readDecisions(src *input, most int) (added, deleted []decision, err error) 
 			if len(*to) == most {
 				return fail(TooLarge, "more than %d decisions (raise max_entries to accept it)", most)
 			}
-			*to = append(*to, decision{Value: d.Value, Duration: d.Duration})
+			*to = append(*to, decision{Value: d.Value, Duration: d.Duration, Origin: said(d.Origin), Scenario: said(d.Scenario)})
 		}
 		_, err = token()
 		return err
@@ -161,26 +202,36 @@ func (d decisions) update(src *input, most int, now time.Time) (decisions, error
 			return nil, fail(Garbage, "decision on %q: want an address or a prefix", e.Value)
 		}
 		// Rounded up to seconds, the resolution of saved times.
-		next[e.Value] = now.Add(left + time.Second - 1).Truncate(time.Second)
+		next[e.Value] = Decision{
+			Expires: now.Add(left + time.Second - 1).Truncate(time.Second), Added: now.Truncate(time.Second),
+			Origin: e.Origin, Scenario: e.Scenario,
+		}
 	}
 	return next, nil
 }
 
-// expire removes expired decisions and reports whether there were any.
-func (d decisions) expire(now time.Time) bool {
-	before := len(d)
-	maps.DeleteFunc(d, func(_ string, until time.Time) bool { return !until.After(now) })
-	return len(d) < before
+// active returns the decisions that have not expired, and reports whether any have.
+func (d decisions) active(now time.Time) (left decisions, expired bool) {
+	over := func(_ string, d Decision) bool { return !d.Expires.After(now) }
+	for value, e := range d {
+		if over(value, e) {
+			left = maps.Clone(d)
+			maps.DeleteFunc(left, over)
+			return left, true
+		}
+	}
+	return d, false
 }
 
 // body returns the decisions as a source's contents.
 func (d decisions) body(name string) *body {
 	var text bytes.Buffer
 	for _, value := range slices.Sorted(maps.Keys(d)) {
-		fmt.Fprintf(&text, "%s\t%s\n", value, d[value].UTC().Format(time.RFC3339))
+		e := d[value]
+		fmt.Fprintf(&text, "%s\t%s\t%s\t%s\t%s\n", value, e.Expires.UTC().Format(time.RFC3339), e.Added.UTC().Format(time.RFC3339), e.Origin, e.Scenario)
 	}
 	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(text.Bytes())), nil }
-	return &body{parts: []part{{name, open}}, stated: true}
+	return &body{parts: []part{{name, open}}, stated: true, decisions: d}
 }
 
 // parseDecisions is the inverse of body.
@@ -188,12 +239,13 @@ func parseDecisions(text io.Reader) (decisions, error) {
 	d := decisions{}
 	s := bufio.NewScanner(text)
 	for s.Scan() {
-		value, until, _ := strings.Cut(s.Text(), "\t")
-		t, err := time.Parse(time.RFC3339, until)
+		columns := append(strings.Split(s.Text(), "\t"), "", "", "", "") // earlier versions had two
+		until, err := time.Parse(time.RFC3339, columns[1])
 		if err != nil {
 			return nil, err
 		}
-		d[value] = t
+		added, _ := time.Parse(time.RFC3339, columns[2]) // zero: unknown
+		d[columns[0]] = Decision{Expires: until, Added: added, Origin: said(columns[3]), Scenario: said(columns[4])}
 	}
 	return d, s.Err()
 }
@@ -207,6 +259,54 @@ func (f *Feed) remake(s *source) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c.Read, c.saved = s.current.Read, s.current.saved
+	c.Read, c.saved, c.decisions = s.current.Read, s.current.saved, s.decisions
 	s.current = c
+}
+
+// prefix returns what a decision is about, invalid for neither an address nor a
+// prefix.
+func prefix(value string) netip.Prefix {
+	if a, err := netip.ParseAddr(value); err == nil {
+		a = a.Unmap()
+		return netip.PrefixFrom(a, a.BitLen())
+	}
+	p, _ := netip.ParsePrefix(value)
+	return p.Masked()
+}
+
+// Decisions returns what CrowdSec says of the active entries that come from there.
+func (f *Feed) Decisions() iter.Seq2[netip.Prefix, Decision] {
+	return func(yield func(netip.Prefix, Decision) bool) {
+		for _, s := range f.sources {
+			s.mu.Lock()
+			c := s.current
+			s.mu.Unlock()
+			if c == nil {
+				continue
+			}
+			for value, d := range c.decisions {
+				if p := prefix(value); p.IsValid() && !yield(p, d) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// decide adds to the origins of keys what CrowdSec says of them.
+func (c *contents) decide(here []int, keys []key.Key, origins []Origin) {
+	wanted := make(map[netip.Prefix][]int)
+	for _, i := range here {
+		k := keys[i]
+		for _, side := range []netip.Prefix{netip.PrefixFrom(k.Src, int(k.SrcBits)), netip.PrefixFrom(k.Dst, int(k.DstBits))} {
+			if side.IsValid() && side.Bits() > 0 {
+				wanted[side] = append(wanted[side], i)
+			}
+		}
+	}
+	for value, d := range c.decisions {
+		for _, i := range wanted[prefix(value)] {
+			origins[i].Decision = &d
+		}
+	}
 }

@@ -4,11 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"weir/filter/key"
 )
 
 // lapi imitates CrowdSec's local API: it returns all decisions or, since its
@@ -23,6 +26,10 @@ type lapi struct {
 func newLAPI(t *testing.T) *lapi {
 	a := &lapi{}
 	a.server = serve(t, func(w http.ResponseWriter, r *http.Request) {
+		// The local API wants a name and a version, and takes no other slash.
+		if name, version, ok := strings.Cut(r.Header.Get("User-Agent"), "/"); !ok || name != "crowdsec-weir-bouncer" || version != "v1.2-3" {
+			t.Errorf("User-Agent %q", r.Header.Get("User-Agent"))
+		}
 		if r.URL.Path != "/v1/decisions/stream" || r.Header.Get("X-Api-Key") != "key" {
 			w.WriteHeader(http.StatusForbidden)
 			fmt.Fprint(w, `{"message":"access forbidden"}`)
@@ -42,7 +49,9 @@ func (a *lapi) config() Config {
 	s := from(a.server)
 	s.URL = URL(a.URL + "?origins=cscli")
 	s.Headers = map[string]string{"X-Api-Key": "key"}
-	return named("crowdsec", Format{Kind: CrowdSec}, s)
+	c := named("crowdsec", Format{Kind: CrowdSec}, s)
+	c.Version = "v1.2/3"
+	return c
 }
 
 func ban(value, duration string) string {
@@ -105,6 +114,53 @@ func TestCrowdSec(t *testing.T) {
 	}
 }
 
+// What CrowdSec says of its decisions is found with the entries, also after a restart,
+// whatever the texts contain.
+func TestCrowdSecDecisions(t *testing.T) {
+	a, dir := newLAPI(t), t.TempDir()
+	a.next = decided(`[{"duration":"4h","origin":"crowdsec","scenario":"crowdsecurity/ssh-bf","scope":"Ip","type":"ban","value":"192.0.2.1"},
+		{"duration":"1h","origin":"a\tb\n192.0.2.99","scenario":"`+strings.Repeat("x", 300)+`\u001b[31m","scope":"Range","type":"ban","value":"198.51.100.7/24"}]`, "null")
+	f := mustOpen(t, a.config(), dir)
+	began := time.Now().Truncate(time.Second)
+	want(t, f, fetch(t, f), New, NoFailure, "192.0.2.1 198.51.100.0/24")
+	check := func(when string) {
+		t.Helper()
+		one, network := netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("198.51.100.0/24")
+		got := f.Find([]key.Key{key.Source(one), key.Destination(network), key.Source(netip.MustParsePrefix("192.0.2.2/32"))})
+		if got[0].Decision == nil || got[1].Decision == nil || got[2] != (Origin{}) {
+			t.Fatalf("%s: %+v", when, got)
+		}
+		d := got[0].Decision
+		if left := d.Expires.Sub(began); d.Origin != "crowdsec" || d.Scenario != "crowdsecurity/ssh-bf" || left < 4*time.Hour || left > 4*time.Hour+30*time.Second ||
+			d.Added.Before(began) || d.Added.After(time.Now()) {
+			t.Errorf("%s: %+v", when, d)
+		}
+		if d := got[1].Decision; d.Origin != "a b 192.0.2.99" || d.Scenario != strings.Repeat("x", maxSaid) {
+			t.Errorf("%s: %+v", when, d)
+		}
+		n := 0
+		for p := range f.Decisions() {
+			if n++; p != one && p != network {
+				t.Errorf("%s: a decision on %v", when, p)
+			}
+		}
+		if n != 2 {
+			t.Errorf("%s: %d decisions", when, n)
+		}
+	}
+	check("fetched")
+	f = mustOpen(t, a.config(), dir)
+	check("after a restart")
+}
+
+// What earlier versions have saved has no more than an address and an expiry.
+func TestParseDecisions(t *testing.T) {
+	d, err := parseDecisions(strings.NewReader("192.0.2.1\t2026-01-02T03:04:05Z\n"))
+	if err != nil || len(d) != 1 || d["192.0.2.1"].Expires.Year() != 2026 || !d["192.0.2.1"].Added.IsZero() {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
 // TestCrowdSecFaults checks that transport failures are classified here, too.
 func TestCrowdSecFaults(t *testing.T) {
 	a := newLAPI(t)
@@ -148,7 +204,7 @@ func TestExpiry(t *testing.T) {
 		})
 
 		// As after a successful attempt.
-		s.decisions = decisions{"192.0.2.1": time.Now().Add(time.Minute), "192.0.2.2": time.Now().Add(time.Hour), "192.0.2.3": time.Now().Add(2 * time.Hour)}
+		s.decisions = decisions{"192.0.2.1": {Expires: time.Now().Add(time.Minute)}, "192.0.2.2": {Expires: time.Now().Add(time.Hour)}, "192.0.2.3": {Expires: time.Now().Add(2 * time.Hour)}}
 		to := &spool{path: s.saved}
 		held, err := f.receive(s, s.decisions.body(s.name), to)
 		if err != nil {

@@ -56,6 +56,8 @@ type Config struct {
 	Progress *Progress // of reading; may be nil
 	Watcher  *Watcher  // of files and directories; nil: they are read at their intervals only
 
+	Version string // of weir, for the User-Agent of requests
+
 	// Refuse, unless it is nil, returns why a source's entries must not become
 	// active, nil if they may. An operator may have accepted whatever they cover. It
 	// may be called concurrently.
@@ -81,6 +83,7 @@ type source struct {
 	saved  string // path of the saved file; "": not saved
 	client *http.Client
 
+	agent    string                // the User-Agent of requests
 	internal func(netip.Addr) bool // isInternal
 
 	attempting sync.Mutex // locked during an attempt; guards what only attempts use:
@@ -171,7 +174,7 @@ func open(c Config, directory string) (*Feed, error) {
 		s := &source{
 			Source: src,
 			name:   src.String(),
-			client: newClient(src, isInternal), internal: isInternal,
+			client: newClient(src, isInternal), internal: isInternal, agent: agent(c.Format.Kind, c.Version),
 			sooner: make(chan struct{}, 1),
 		}
 		if directory != "" {

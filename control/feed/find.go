@@ -15,6 +15,8 @@ import (
 type Origin struct {
 	Source string // of a directory, the file; "": the feed does not have the entry
 	Line   int    // from 1; 0: not known, as the contents cannot be read again or have no lines
+
+	Decision *Decision // of CrowdSec; nil: it is another's
 }
 
 // Find returns where the entries of some keys come from, each in the first place
@@ -39,7 +41,10 @@ func (f *Feed) Find(keys []key.Key) []Origin {
 				here = append(here, i)
 			}
 		}
-		if len(here) > 0 && c.saved && f.Format.Kind != CrowdSec { // CrowdSec's lines are not the server's
+		switch {
+		case f.Format.Kind == CrowdSec: // its lines are not the server's
+			c.decide(here, keys, origins)
+		case len(here) > 0 && c.saved:
 			f.findLines(s, c, here, keys, origins)
 		}
 	}
@@ -64,7 +69,7 @@ func (f *Feed) findLines(s *source, c *contents, here []int, keys []key.Key, ori
 			missing := 0
 			for _, i := range here {
 				if origins[i].Line == 0 && e.Has(keys[i]) {
-					origins[i] = Origin{p.name, line}
+					origins[i] = Origin{Source: p.name, Line: line}
 				}
 				if origins[i].Line == 0 {
 					missing++

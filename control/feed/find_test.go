@@ -39,17 +39,17 @@ func TestFind(t *testing.T) {
 		entry  string
 		want   Origin
 	}{
-		{"first", plain, "192.0.2.1", Origin{path("one"), 2}},
-		{"in a range", plain, "203.0.113.6/31", Origin{path("one"), 4}},
-		{"prefix", plain, "198.51.100.0/24", Origin{path("one"), 5}},
-		{"IPv6", plain, "2001:db8::/32", Origin{path("one"), 6}},
-		{"flow", plain, "udp *:* > 198.51.100.7:53", Origin{path("two"), 2}},
-		{"destination", plain, "> 192.0.2.8", Origin{path("two"), 3}},
+		{"first", plain, "192.0.2.1", Origin{Source: path("one"), Line: 2}},
+		{"in a range", plain, "203.0.113.6/31", Origin{Source: path("one"), Line: 4}},
+		{"prefix", plain, "198.51.100.0/24", Origin{Source: path("one"), Line: 5}},
+		{"IPv6", plain, "2001:db8::/32", Origin{Source: path("one"), Line: 6}},
+		{"flow", plain, "udp *:* > 198.51.100.7:53", Origin{Source: path("two"), Line: 2}},
+		{"destination", plain, "> 192.0.2.8", Origin{Source: path("two"), Line: 3}},
 		{"nowhere", plain, "198.51.100.0/25", Origin{}},
-		{"CSV", named("", Format{Kind: CSV, Column: "who"}, Source{File: Path(path("csv"))}), "192.0.2.7", Origin{path("csv"), 3}},
-		{"JSON", named("", Format{Kind: JSON, Path: ".data[]"}, Source{File: Path(path("json"))}), "192.0.2.7", Origin{path("json"), 4}},
-		{"directory", named("", Format{}, Source{Directory: Path(path("files"))}), "192.0.2.7", Origin{path("files/b"), 3}},
-		{"directory, first", named("", Format{}, Source{Directory: Path(path("files"))}), "192.0.2.2", Origin{path("files/a"), 2}},
+		{"CSV", named("", Format{Kind: CSV, Column: "who"}, Source{File: Path(path("csv"))}), "192.0.2.7", Origin{Source: path("csv"), Line: 3}},
+		{"JSON", named("", Format{Kind: JSON, Path: ".data[]"}, Source{File: Path(path("json"))}), "192.0.2.7", Origin{Source: path("json"), Line: 4}},
+		{"directory", named("", Format{}, Source{Directory: Path(path("files"))}), "192.0.2.7", Origin{Source: path("files/b"), Line: 3}},
+		{"directory, first", named("", Format{}, Source{Directory: Path(path("files"))}), "192.0.2.2", Origin{Source: path("files/a"), Line: 2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.config.Name = "test"
@@ -73,11 +73,11 @@ func TestFind(t *testing.T) {
 		f := mustOpen(t, config(Source{File: Path(file)}), "")
 		fetch(t, f)
 		find := func() Origin { return f.Find([]key.Key{keyOf(t, "192.0.2.2")})[0] }
-		if got := find(); got != (Origin{file, 2}) {
+		if got := find(); got != (Origin{Source: file, Line: 2}) {
 			t.Errorf("found %+v", got)
 		}
 		write(t, file, "192.0.2.2\n192.0.2.3\n")
-		if got := find(); got != (Origin{file, 0}) {
+		if got := find(); got != (Origin{Source: file, Line: 0}) {
 			t.Errorf("found %+v in another file", got)
 		}
 	})
@@ -94,7 +94,7 @@ func TestFind(t *testing.T) {
 			t.Errorf("%d entries were saved", got)
 		}
 		fetch(t, f)
-		if got := f.Find([]key.Key{keyOf(t, "192.0.2.2")}); got[0] != (Origin{file, 3}) {
+		if got := f.Find([]key.Key{keyOf(t, "192.0.2.2")}); got[0] != (Origin{Source: file, Line: 3}) {
 			t.Errorf("found %+v", got)
 		}
 		if got := mustOpen(t, c, dir).Contents().Len(); got != 2 {
@@ -109,13 +109,13 @@ func TestFind(t *testing.T) {
 		fetch(t, f)
 		write(t, file, "192.0.2.2\n192.0.2.3\n")
 		find := func() Origin { return f.Find([]key.Key{keyOf(t, "192.0.2.2")})[0] }
-		if got := find(); got != (Origin{file, 2}) {
+		if got := find(); got != (Origin{Source: file, Line: 2}) {
 			t.Errorf("found %+v", got)
 		}
 		if err := os.Remove(f.sources[0].saved); err != nil {
 			t.Fatal(err)
 		}
-		if got := find(); got != (Origin{file, 0}) {
+		if got := find(); got != (Origin{Source: file, Line: 0}) {
 			t.Errorf("found %+v, though nothing is saved", got)
 		}
 	})

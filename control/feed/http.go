@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"cmp"
 	"compress/flate"
 	"compress/gzip"
 	"context"
@@ -14,6 +15,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -81,6 +83,23 @@ func newClient(s Source, internal func(netip.Addr) bool) *http.Client {
 	}}
 }
 
+// agent returns the User-Agent of requests: a name and a version. CrowdSec keeps both
+// of its clients, whose names are by convention those of its bouncers, and complains of
+// all others than NAME/VERSION.
+func agent(kind Kind, version string) string {
+	name := "weir"
+	if kind == CrowdSec {
+		name = "crowdsec-weir-bouncer"
+	}
+	version = strings.Map(func(r rune) rune {
+		if r <= ' ' || r >= 0x7f || r == '/' {
+			return '-'
+		}
+		return r
+	}, version)
+	return name + "/" + cmp.Or(version, "unknown")
+}
+
 // get requests a URL. If the answer has status 200, the caller must close it;
 // for status 304 the error is errUnchanged. Errors of reading the answer are
 // failures, too.
@@ -89,7 +108,7 @@ func (s *source) get(ctx context.Context, at string, known validator) (*answer, 
 	if err != nil {
 		return nil, fail(Unreachable, "malformed URL") // not err, which contains it
 	}
-	r.Header.Set("User-Agent", "weir")
+	r.Header.Set("User-Agent", s.agent)
 	if home, err := url.Parse(string(s.URL)); err == nil && r.URL.Host == home.Host {
 		for name, value := range s.Headers {
 			r.Header.Set(name, value)

@@ -250,7 +250,9 @@ func (f *Feed) load(s *source) Outcome {
 		c.Read, c.saved = old.Read, true
 		c.Reference, c.ReferredAt, c.Accepted = old.Reference, old.ReferredAt, old.Accepted
 		s.current = c
-		if s.decisions.expire(time.Now()) {
+		c.decisions = s.decisions
+		if left, expired := s.decisions.active(time.Now()); expired {
+			s.decisions = left
 			f.remake(s)
 		}
 		o.Result, o.Changed, o.Entries = Loaded, true, s.current.entries.Len()

@@ -185,6 +185,8 @@ type body struct {
 	whole func() error // unless nil, an error if the contents were incomplete
 	taken func()       // unless nil, called when the contents become active
 
+	decisions decisions // CrowdSec's, of which it consists
+
 	// stated reports that the source itself lists removals: then few or no
 	// entries do not indicate a failure.
 	stated bool

@@ -24,11 +24,11 @@ type Spec struct {
 	// Where entries come from. A list without sources has manual entries only.
 	Sources []Source `yaml:"sources,omitempty"`
 
-	// How often sources are read.
+	// How often sources are read. Default for crowdsec: 10s.
 	Interval quantity.Duration `yaml:"interval"`
 
 	// The maximum random delay added to each interval, so that not all hosts fetch
-	// at once.
+	// at once. Default for crowdsec: none.
 	Jitter quantity.Duration `yaml:"jitter"`
 
 	// The share of bad lines above which a source is refused.
@@ -54,6 +54,20 @@ func (s *Spec) SetDefaults() {
 	*s = Spec{
 		Interval: quantity.Duration(DefaultInterval), Jitter: quantity.Duration(DefaultJitter),
 		MaxBad: list.DefaultMaxBad, MaxShrink: DefaultMaxShrink,
+	}
+}
+
+// Complete sets the defaults that depend on other fields, where those of their names
+// are not given.
+func (s *Spec) Complete(given func(name string) bool) {
+	if s.Format.Kind != CrowdSec {
+		return
+	}
+	if !given("interval") {
+		s.Interval = quantity.Duration(DefaultCrowdSecInterval)
+	}
+	if !given("jitter") {
+		s.Jitter = 0
 	}
 }
 
