@@ -151,6 +151,8 @@ func (t *Tracker) Key(p key.Tuple) key.Key {
 func (t *Tracker) Hash(k key.Key) uint64 { return t.hash(k, Cause{}) }
 
 // hash returns that of the flow of a key's packets that are dropped for a cause.
+// An exclusive or with what is no secret leaves the hashes of two keys as
+// independent as they were.
 func (t *Tracker) hash(k key.Key, c Cause) uint64 {
 	return max(1, k.Hash(t.Secret)^uint64(c.word())*golden)
 }
