@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -22,7 +23,7 @@ const pageWidth = 80
 // topView is what `weir top` shows: flows by the key of a tracker, or reasons.
 type topView string
 
-var topViews = []string{"src", "dst", "flow", top.ByReason}
+var topViews = []string{"src", "dst", "flow", top.ByDropped, top.ByReason}
 
 // UnmarshalText reads a view.
 func (v *topView) UnmarshalText(text []byte) error {
@@ -47,6 +48,9 @@ func newTop() *cobra.Command {
 dropped and why, the top sources, destinations or flows, and the state of the
 filter. ? explains the keys.
 
+Rates after "≤" are estimates, which are never too small. /, o, Enter, b and u
+filter, sort, explain, block for an hour and lift that.
+
 With --once, or if input or output is not a terminal, it prints one page of
 plain text, with the top flows; with --json, everything.
 
@@ -58,7 +62,7 @@ NO_COLOR=1 in the environment disables colours.`,
 		Args: noArgs,
 	}
 	f := c.Flags()
-	f.TextVar(&by, "by", by, "`view` to begin with: src, dst, flow or reason (default the first tracker)")
+	f.TextVar(&by, "by", by, "`view` to begin with: src, dst, flow, dropped or reason (default the first tracker)")
 	choices(c, "by", topViews...)
 	once := f.Bool("once", false, "print one page and end")
 	durationFlag(f, &interval, "interval", time.Second, "`time` between two looks")
@@ -74,6 +78,7 @@ NO_COLOR=1 in the environment disables colours.`,
 		if !*asJSON && !*once && isScreen(in, out) {
 			return top.Run(c.Context(), terminalOf(in), terminalOf(out), top.Options{
 				By: string(by), Interval: interval, Host: hostname(), Colour: os.Getenv("NO_COLOR") == "", Read: client.Top,
+				Rows: rows{client},
 			})
 		}
 		now, err := client.Top(c.Context())
@@ -91,6 +96,40 @@ NO_COLOR=1 in the environment disables colours.`,
 		return err
 	}
 	return c
+}
+
+// rows implements [top.Rows] by the running daemon.
+type rows struct{ client *api.Client }
+
+func (r rows) Explain(ctx context.Context, entry string) (string, error) {
+	e, err := r.client.Explain(ctx, entry)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	printExplanation(&b, *e, time.Now())
+	return b.String(), nil
+}
+
+func (r rows) Block(ctx context.Context, entry string) (string, error) {
+	done, err := r.client.Change(ctx, api.Change{
+		Action: api.Block, Entries: []string{entry}, TTL: time.Hour.Seconds(), Reason: "weir top",
+	})
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s is blocked for an hour, in list %s", entry, done.List), nil
+}
+
+func (r rows) Lift(ctx context.Context, entry string) (string, error) {
+	done, err := r.client.Change(ctx, api.Change{Remove: true, Action: api.Block, Entries: []string{entry}})
+	switch {
+	case err != nil:
+		return "", err
+	case done.Removed == 0:
+		return fmt.Sprintf("%s has no block in list %s: Enter shows what lists it", entry, done.List), nil
+	}
+	return fmt.Sprintf("%s: its block in list %s is lifted", entry, done.List), nil
 }
 
 func socketFlag(f *pflag.FlagSet, socket *string) {

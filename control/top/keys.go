@@ -16,10 +16,17 @@ var keys = []struct{ key, by, short, long string }{
 	{"s", "src", "src", "flows by source; again for the next tracker by source"},
 	{"d", "dst", "dst", "flows by destination"},
 	{"f", "flow", "flow", "flows by addresses, ports and protocol"},
+	{"x", ByDropped, "dropped", "the sources of dropped packets"},
 	{"r", ByReason, "reason", "all reasons for which packets leave, those that pass too"},
 	{"tab", "", "next", "the next of what is there"},
 	{"p", "", "pause", "stop the view, and let it go on"},
 	{"+ -", "", "interval", "look less often, or more often"},
+	{"/", "", "filter", "show only rows with a text; Esc shows all"},
+	{"o", "", "sort", "sort by rate, by what is dropped, or by name"},
+	{"↑ ↓", "", "", "choose a row; also k and j"},
+	{"Enter", "", "explain", "explain what becomes of the chosen row, and why"},
+	{"b", "", "block", "block the chosen row for an hour"},
+	{"u", "", "lift", "lift the block of the chosen row"},
 	{"^L", "", "", "draw all anew, where something else wrote over it"},
 }
 
@@ -70,6 +77,24 @@ func shorter(now time.Duration) time.Duration {
 	return now
 }
 
+// typed handles a key while the filter is being typed.
+func (v *view) typed(key string) {
+	const longest = 60
+	switch r := []rune(v.filter); {
+	case key == "enter":
+		v.typing = false
+	case key == "esc":
+		v.typing, v.filter = false, ""
+	case key == "backspace":
+		v.filter = string(r[:max(len(r)-1, 0)])
+	case key == "space":
+		v.filter += " "
+	case len([]rune(key)) == 1 && len(r) < longest:
+		v.filter += key
+	}
+	v.cursor = -1
+}
+
 // press handles a key, named as in bubbletea.
 func (v *view) press(key string, t *api.Top) {
 	switch key {
@@ -81,6 +106,16 @@ func (v *view) press(key string, t *api.Top) {
 		v.turn(t, "flow")
 	case "r":
 		v.by = ByReason
+	case "x":
+		v.turn(t, ByDropped)
+	case "/":
+		v.typing = true
+	case "o":
+		v.order = (v.order + 1) % orders
+	case "down", "j":
+		v.cursor++
+	case "up", "k":
+		v.cursor = max(v.cursor-1, -1)
 	case "tab":
 		v.turn(t, "")
 	case "p", "space":
@@ -93,6 +128,7 @@ func (v *view) press(key string, t *api.Top) {
 		v.help = !v.help
 		return
 	case "esc":
+		v.filter, v.cursor = "", -1
 	default:
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/dustin/go-humanize"
 
@@ -85,7 +86,7 @@ func share(part, whole float64) float64 {
 }
 
 // byReason reports whether reasons are shown instead of flows.
-func (v *view) byReason(t *api.Top) bool { return v.chosen(t) == len(t.Trackers) }
+func (v *view) byReason(t *api.Top) bool { return tabs(t)[v.chosen(t)] == ByReason }
 
 // main returns the selected table, below the tabs.
 func (v *view) main(t *api.Top, to, high int) []line {
@@ -98,10 +99,15 @@ func (v *view) main(t *api.Top, to, high int) []line {
 		}
 		tabLine = tabLine.add(faint, "  "+name+" ")
 	}
-	if chosen == len(t.Trackers) {
-		lines := append([]line{tabLine}, reasonTable(t, counted(t.Reasons)).lines(to)...)
+	if chosen >= len(t.Trackers) {
+		lines := []line{tabLine}
+		if v.byReason(t) {
+			lines = append(lines, reasonTable(t, counted(t.Reasons)).lines(to)...)
+		} else {
+			lines = append(lines, v.sourceTable(t, max(high-4, 0)).lines(to)...)
+		}
 		if len(t.Trackers) == 0 {
-			lines = append(lines, nil, say(faint, "   no flows are tracked"))
+			lines = append(lines, nil, say(faint, "   no flows are tracked: trackers: [{key: src}] in weir.yaml shows what passes"))
 		}
 		return lines[:min(len(lines), max(high, 0))]
 	}
@@ -114,15 +120,30 @@ func (v *view) main(t *api.Top, to, high int) []line {
 	if tracker.Denied > 0 {
 		lines = append(lines, say(warns, "   the flow memory is full: "+count(float64(tracker.Denied))+" packets of flows without a place in it"))
 	}
-	return append(lines, flowTable(t, tracker, max(high-len(lines)-1, 0)).lines(to)...)
+	return append(lines, v.flowTable(t, tracker, max(high-len(lines)-1, 0)).lines(to)...)
 }
 
 // footer returns the keys, or an error.
 func (v *view) footer(t *api.Top, to int) line {
-	if v.trouble != "" {
+	switch {
+	case v.asks != "":
+		return say(warns, " "+v.asks).add(strong, "  y/n")
+	case v.typing:
+		return say(strong, " /"+v.filter).add(inverse, " ").add(faint, "  Enter keeps the filter, Esc ends it")
+	case v.read != nil:
+		return say(faint, " any key returns")
+	case v.trouble != "":
 		return say(drops, " "+v.trouble)
+	case v.note != "":
+		return say(accent, " "+v.note)
 	}
 	l := line{}
+	if v.filter != "" {
+		l = l.add(warns, "/"+v.filter)
+	}
+	if name := orderNames[v.order]; name != "" {
+		l = l.add(warns, " "+name)
+	}
 	for _, k := range keys {
 		leads := k.by == "" || slices.ContainsFunc(tabs(t), func(tab string) bool { return answers(tab, k.by) })
 		next := say(plain, "  ").add(strong, k.key).add(faint, " "+k.short)
@@ -134,4 +155,37 @@ func (v *view) footer(t *api.Top, to int) line {
 		}
 	}
 	return append(say(plain, " "), l...)
+}
+
+// health returns what an operator has to know first, in a line.
+func (v *view) health(t *api.Top) line {
+	l := line{}
+	if v.trouble != "" {
+		l = l.add(drops, fmt.Sprintf(" NO NEWS for %s: what is shown is old", lasting(time.Since(t.Time))))
+	}
+	if t.Monitor {
+		until := ""
+		if o := t.MonitorOverride; o != nil && o.Until != nil {
+			until = " for " + remaining(o.Until.Sub(t.Time))
+		}
+		l = l.add(warns, " MONITOR MODE"+until+": nothing is dropped")
+	}
+	if n := len(t.Problems); n > 0 {
+		l = l.add(drops, " "+t.Problems[0])
+		if n > 1 {
+			l = l.add(drops, fmt.Sprintf(" (and %d more: weir status, weir lists)", n-1))
+		}
+	}
+	return l
+}
+
+// healthLines returns the same for a page, which has room for all of it.
+func (v *view) healthLines(t *api.Top) (all []line) {
+	if t.Monitor {
+		all = append(all, v.health(&api.Top{Time: t.Time, Monitor: true, MonitorOverride: t.MonitorOverride}))
+	}
+	for _, p := range t.Problems {
+		all = append(all, say(drops, " "+p))
+	}
+	return all
 }

@@ -12,12 +12,12 @@ import (
 // mode, by reason.
 func dropTable(t *api.Top, to, most int) []line {
 	shown := slices.DeleteFunc(counted(t.Reasons), func(r api.ReasonRate) bool { return !r.Drops && !monitored(r) })
-	if len(shown) == 0 {
-		return []line{title("why dropped"), say(faint, "   nothing has been dropped")}
-	}
 	heading := "why dropped"
-	if !slices.ContainsFunc(shown, func(r api.ReasonRate) bool { return r.Drops }) {
+	if t.Monitor || len(shown) > 0 && !slices.ContainsFunc(shown, func(r api.ReasonRate) bool { return r.Drops }) {
 		heading = "would be dropped"
+	}
+	if len(shown) == 0 {
+		return []line{title(heading), say(faint, "   nothing has been dropped")}
 	}
 	all := len(shown)
 	shown = shown[:min(all, most)]

@@ -20,6 +20,13 @@ type session struct {
 	columns, lines int             // of the terminal; 0 until it is known
 	due            tick            // the expected one
 	asking         bool            // a request is in progress
+	onYes          tea.Cmd         // what the question asks for
+}
+
+// result is that of what a key has asked for: lines to read, or one for the footer.
+type result struct {
+	text string
+	page bool
 }
 
 // tick is the end of an interval. Its number distinguishes it from one of an
@@ -47,6 +54,13 @@ func (s *session) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case answer:
 		s.asking = false
 		s.take(msg)
+	case result:
+		if s.note = msg.text; msg.page {
+			s.note, s.read = "", []line{}
+			for text := range strings.Lines(msg.text) {
+				s.read = append(s.read, say(plain, " "+strings.TrimRight(text, "\n")))
+			}
+		}
 	}
 	return s, nil
 }
@@ -64,7 +78,27 @@ func (s *session) View() tea.View {
 // press handles a key.
 func (s *session) press(key string) tea.Cmd {
 	before := s.view
+	s.note = ""
+	switch {
+	case key == "ctrl+c", key == "ctrl+z", key == "ctrl+l":
+	case s.asks != "":
+		yes := s.onYes
+		s.asks, s.onYes = "", nil
+		if key == "y" {
+			return yes
+		}
+		s.note = "nothing has changed"
+		return nil
+	case s.typing:
+		s.typed(key)
+		return nil
+	case s.read != nil:
+		s.read = nil
+		return nil
+	}
 	switch key {
+	case "enter", "b", "u":
+		return s.act(key)
 	case "q", "ctrl+c":
 		return tea.Quit
 	case "ctrl+z":
@@ -120,4 +154,31 @@ func (s *session) take(a answer) {
 		s.trouble, s.now = "", a.top
 		s.see(s.now)
 	}
+}
+
+// act explains, blocks or lifts the block of the chosen row.
+func (s *session) act(key string) tea.Cmd {
+	target := s.target(s.now)
+	if target == "" {
+		s.note = "no row to choose here: s, d, f or x shows some"
+		return nil
+	}
+	do := func(page bool, of func(context.Context, string) (string, error)) tea.Cmd {
+		return func() tea.Msg {
+			text, err := of(s.ctx, target)
+			if err != nil {
+				return result{text: err.Error()}
+			}
+			return result{text, page}
+		}
+	}
+	switch key {
+	case "enter":
+		return do(true, s.Rows.Explain)
+	case "b":
+		s.asks, s.onYes = "block "+target+" for an hour?", do(false, s.Rows.Block)
+	case "u":
+		s.asks, s.onYes = "lift the block of "+target+"?", do(false, s.Rows.Lift)
+	}
+	return nil
 }

@@ -63,7 +63,11 @@ func lists(t *api.Top) []api.ListRate {
 func listLine(t *api.Top, to int) []line {
 	var parts []line
 	for _, l := range lists(t) {
-		parts = append(parts, say(plain, l.Name+" ").add(drops, pps(l.Packets)))
+		s := plain
+		if l.Packets > 0 {
+			s = drops
+		}
+		parts = append(parts, say(plain, l.Name+" ").add(s, pps(l.Packets)))
 	}
 	if len(parts) == 0 {
 		return nil

@@ -31,6 +31,7 @@ type row struct {
 	name    string
 	bar     float64 // 0 … 1
 	figures []string
+	chosen  bool // the cursor is here
 }
 
 const (
@@ -115,7 +116,11 @@ func (t *table) lines(to int) []line {
 	}
 	all := []line{compose(heading, faint, faint)}
 	for _, r := range t.rows {
-		all = append(all, compose(r, plain, plain))
+		names := plain
+		if r.chosen {
+			names = inverse
+		}
+		all = append(all, compose(r, names, plain))
 	}
 	return all
 }

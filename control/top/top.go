@@ -28,6 +28,16 @@ type Options struct {
 	Colour   bool
 	// Read requests the data.
 	Read func(context.Context) (*api.Top, error)
+
+	Rows Rows
+}
+
+// Rows is what can be asked for a row, by its entry in the format of lists. The
+// methods return what to show.
+type Rows interface {
+	Explain(ctx context.Context, entry string) (string, error)
+	Block(ctx context.Context, entry string) (string, error)
+	Lift(ctx context.Context, entry string) (string, error)
 }
 
 // check fails if there is no tracker for what is to be shown.
@@ -45,7 +55,7 @@ func Page(t *api.Top, by, host string, columns int) (string, error) {
 	if err := check(t, by); err != nil {
 		return "", err
 	}
-	v := view{host: host, by: by}
+	v := view{host: host, by: by, cursor: -1}
 	var b strings.Builder
 	for _, l := range v.page(t, columns) {
 		b.WriteString(strings.TrimRight(l.text(), " ") + "\n")
@@ -68,7 +78,7 @@ func Run(ctx context.Context, in, out *os.File, o Options) error {
 	defer cancel() // the request in progress
 	s := &session{
 		Options: o, ctx: ctx, now: now,
-		view: view{host: o.Host, by: o.By, every: o.Interval, live: true},
+		view: view{host: o.Host, by: o.By, every: o.Interval, live: true, cursor: -1},
 	}
 	s.see(now)
 	// Set here because detection would run `tmux info` inside tmux.

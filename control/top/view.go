@@ -8,8 +8,11 @@ import (
 	"weir/control/api"
 )
 
-// ByReason selects the reasons instead of a tracker's flows.
-const ByReason = "reason"
+// What else than a tracker's flows can be selected.
+const (
+	ByReason  = "reason"
+	ByDropped = "dropped" // the sources of dropped packets
+)
 
 // view is the state of the view: the user's choices, and the history of rates.
 type view struct {
@@ -19,6 +22,15 @@ type view struct {
 	live   bool // interactive
 	paused bool
 	help   bool
+
+	filter string // of the rows: a part of their texts
+	typing bool   // the filter is being typed
+	order  int    // of the rows
+	cursor int    // the chosen row, −1 for none
+	read   []line // what explain said, over everything else; nil: nothing
+	note   string // the result of what was asked for last
+	asks   string // a question to be answered by y or n
+
 	// trouble is the reason why there is no newer data; "" if nothing is wrong.
 	trouble string
 
@@ -51,6 +63,9 @@ func tabs(t *api.Top) []string {
 	var names []string
 	for i := range t.Trackers {
 		names = append(names, tabOf(t, i))
+	}
+	if t.Sources != nil {
+		names = append(names, ByDropped)
 	}
 	return append(names, ByReason)
 }
@@ -120,11 +135,13 @@ func (v *view) screen(t *api.Top, to, high int) []line {
 	switch left := int(leftShare * float64(to)); {
 	case v.help:
 		all = append(append(all, nil), help()...)
+	case v.read != nil:
+		all = append(append(all, nil), v.read...)
 	case to >= wide:
-		all = slices.Concat(all, v.totals(t, to), []line{nil})
+		all = slices.Concat(all, v.totals(t, to), []line{v.health(t)})
 		all = append(all, beside(v.main(t, left, body()), v.rest(t, to-left-gap, body()), left)...)
 	default:
-		all = slices.Concat(all, v.totals(t, to), []line{nil})
+		all = slices.Concat(all, v.totals(t, to), []line{v.health(t)})
 		all = append(all, v.stacked(t, to, body())...)
 	}
 	screen := make([]line, high)
@@ -140,7 +157,7 @@ func (v *view) screen(t *api.Top, to, high int) []line {
 
 // page returns the view as a page of any length.
 func (v *view) page(t *api.Top, to int) []line {
-	all := slices.Concat([]line{v.header(t, to)}, v.totals(t, to), []line{nil})
+	all := slices.Concat([]line{v.header(t, to)}, v.totals(t, to), v.healthLines(t), []line{nil})
 	if !v.byReason(t) {
 		all = slices.Concat(all, dropTable(t, to, len(t.Reasons)), []line{nil})
 	}

@@ -154,7 +154,7 @@ func TestScreenShowsWhatMatters(t *testing.T) {
 		}},
 		{200, 50, "", []string{
 			"■ " + longAddress + "  ━", "400 kpps", "240 Mb/s", "32.3 %", "blocked 59s",
-			"why dropped", "lists", "ours", "measured", "+ - interval\n",
+			"why dropped", "lists", "ours", "measured", "u lift\n",
 		}},
 		{40, 24, "", []string{
 			"weir on gw  eth0, eth1", "1.24 Mpps", "25.2 %", "blocked    ━", "[src]",
