@@ -10,10 +10,12 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"weir/control/api"
 	"weir/control/compressed"
 	"weir/control/daemon"
+	"weir/control/guard"
 	"weir/control/list"
 )
 
@@ -82,10 +84,13 @@ func newChange(c *cobra.Command, change api.Change) *cobra.Command {
 		durationFlag(f, &ttl, "ttl", 0, "`time` after which the entries expire, as in 90s, 12h or 1d; 0: never")
 		f.StringVar(&change.Reason, "reason", "", "`text` that weir explain shows with the entry")
 	}
+	if change.Remove == (change.Action == api.Allow) {
+		forceFlag(f, &change)
+	}
 	socketFlag(f, &socket)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		change.TTL = ttl.Seconds()
+		change.TTL, change.SSH = ttl.Seconds(), guard.SSHConnection()
 		entries, err := entriesOf(c, args)
 		if err != nil {
 			return err
@@ -105,6 +110,11 @@ func newChange(c *cobra.Command, change api.Change) *cobra.Command {
 		return nil
 	}
 	return c
+}
+
+// forceFlag is for changes that may block what did not match before.
+func forceFlag(f *pflag.FlagSet, change *api.Change) {
+	f.BoolVar(&change.Force, "force", false, "do it even if it cuts off this host, or you")
 }
 
 // given are entries that were given to a command.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
@@ -113,7 +114,7 @@ func checkLists(c *cobra.Command, conf *config.Config) (*checked, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &checked{entries: p.Entries(), warnings: append(daemon.HostWarnings(conf), p.Warnings()...)}, e.Close()
+	return &checked{entries: p.Entries(), warnings: slices.Concat(daemon.HostWarnings(conf), p.Advice(), p.Warnings())}, e.Close()
 }
 
 // memoryOf returns a note on the memory that a configuration needs in addition to

@@ -18,6 +18,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/feed"
+	"weir/control/guard"
 	"weir/control/list"
 )
 
@@ -245,6 +246,7 @@ hosts or deny.`,
 		return nil
 	})
 	durationFlag(f, &ttl, "ttl", 0, "`time` after which the entries expire, as in 90s, 12h or 1d; 0: never")
+	forceFlag(f, &change)
 	f.StringVar(&change.Reason, "reason", "", "`text` that says why: weir entries and explain show it")
 	socketFlag(f, &socket)
 	asJSON := jsonFlag(c)
@@ -258,7 +260,7 @@ hosts or deny.`,
 			return usageError{errors.New("--set goes with --format ipset and nft")}
 		}
 		given.Sets = append(given.Sets, sets...)
-		change.List, change.TTL = args[0], ttl.Seconds()
+		change.List, change.TTL, change.SSH = args[0], ttl.Seconds(), guard.SSHConnection()
 		o.MaxBad = -1
 		if change.Entries, err = readImport(c, args[1], given, o); err != nil {
 			return err

@@ -55,6 +55,14 @@ func printLists(out io.Writer, lists []api.List, now time.Time) {
 	t.Flush()
 	gap := "\n"
 	for _, l := range lists {
+		for _, o := range l.LeftOut {
+			fmt.Fprintf(out, "%s%s: LEFT OUT %s: it would cut off %s\n", gap, l.Name, o.Entry, o.CutOff)
+			gap = ""
+		}
+		if l.Private > 0 {
+			fmt.Fprintf(out, "%s%s: its sources have %s of private, loopback or similar networks\n", gap, l.Name, plural(l.Private, "entry", "entries"))
+			gap = ""
+		}
 		for _, f := range l.Feeds {
 			for _, trouble := range troubles(f, now) {
 				fmt.Fprintf(out, "%s%s: %s: %s\n", gap, l.Name, f.Source, trouble)

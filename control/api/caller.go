@@ -2,9 +2,11 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"net"
 	"net/http"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 )
@@ -64,4 +66,15 @@ func caller(q *http.Request) (uid uint32, client string) {
 		client = q.TLS.PeerCertificates[0].Subject.String()
 	}
 	return NoUID, client
+}
+
+// connection returns the addresses and ports of a request over TCP, the caller's
+// first.
+func connection(q *http.Request) string {
+	local, ok := q.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	remote, err := netip.ParseAddrPort(q.RemoteAddr)
+	if !ok || err != nil {
+		return ""
+	}
+	return fmt.Sprintf("%v %d %v %d", remote.Addr(), remote.Port(), local.AddrPort().Addr(), local.Port)
 }

@@ -28,6 +28,12 @@ type Change struct {
 	TTL    float64 `json:"ttl_seconds,omitempty"` // after which they expire; 0: never
 	Reason string  `json:"reason,omitempty"`      // shown by explain
 
+	// Force makes a change that would cut off this host, or the caller.
+	Force bool `json:"force,omitempty"`
+
+	// SSH is the caller's variable SSH_CONNECTION: the entries must not cut that off.
+	SSH string `json:"ssh_connection,omitempty"`
+
 	// Import marks a change whose entries come from a file, for the audit log.
 	Import bool `json:"import,omitempty"`
 
@@ -35,6 +41,9 @@ type Change struct {
 	// is NoUID, the subject of the client's certificate.
 	UID    uint32 `json:"-"`
 	Client string `json:"-"`
+
+	// Connection is the caller's over TCP, in the form of SSH, set by the server.
+	Connection string `json:"-"`
 }
 
 // Changed is the result of a change, as numbers of entries.
@@ -60,6 +69,15 @@ type List struct {
 	ByCommand int          `json:"entries_by_command"`      // the manual ones
 	Packets   *uint64      `json:"total_packets,omitempty"` // matched since counting began; nil: unknown
 	Feeds     []FeedSource `json:"feeds"`
+
+	LeftOut []LeftOut `json:"left_out"`        // of what its sources list
+	Private int       `json:"private_entries"` // of private, loopback and similar networks, in its sources
+}
+
+// LeftOut is an entry that is not blocked because of whom it would cut off.
+type LeftOut struct {
+	Entry  string `json:"entry"`
+	CutOff string `json:"would_cut_off"`
 }
 
 // FeedSource is a source of a list. Outcome and Failure are named as in package feed.
@@ -152,7 +170,7 @@ func controlRoutes(c Daemon) []route {
 		{http.MethodGet, listsPath, func(http.ResponseWriter, *http.Request) (any, error) {
 			lists := slices.Clone(list(c.Lists())) // the daemon's slice must not change
 			for i := range lists {
-				lists[i].Feeds = list(lists[i].Feeds)
+				lists[i].Feeds, lists[i].LeftOut = list(lists[i].Feeds), list(lists[i].LeftOut)
 			}
 			return Lists{lists}, nil
 		}},

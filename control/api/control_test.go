@@ -123,6 +123,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 				Source: "https://example.com/feed", Outcome: Failed, Failure: "stalled", Error: "no data for 30s",
 				Entries: 7, Read: &now, Next: &now, Failures: 3, Unsaved: true,
 			}},
+			LeftOut: []LeftOut{{"10.0.0.0/8", "the gateway 10.0.0.1"}}, Private: 3,
 		}},
 		outcomes: []FetchOutcome{{
 			List: "drop", Source: "https://example.com/feed", Outcome: Failed, Failure: "empty", Error: "no entry",

@@ -16,10 +16,11 @@ import (
 
 // Limits on a change.
 const (
-	maxBody     = 64 << 20        // bytes: some three million addresses
-	bodyTimeout = 2 * time.Minute // for maxBody at 0.5 MB/s
-	minTTL      = 1e-3            // seconds
-	maxTTL      = 100 * 365 * 24 * 60 * 60
+	maxBody       = 64 << 20        // bytes: some three million addresses
+	maxConnection = 256             // bytes
+	bodyTimeout   = 2 * time.Minute // for maxBody at 0.5 MB/s
+	minTTL        = 1e-3            // seconds
+	maxTTL        = 100 * 365 * 24 * 60 * 60
 )
 
 var errTooLarge = fmt.Errorf("more than %d MiB: put that many entries into a file, and name it in the configuration as a source of the list", maxBody>>20)
@@ -32,6 +33,7 @@ func readChange(w http.ResponseWriter, q *http.Request) (Change, error) {
 	}
 	c.Remove = q.Method == http.MethodDelete
 	c.UID, c.Client = caller(q)
+	c.Connection = connection(q)
 	return c, c.check()
 }
 
@@ -95,6 +97,8 @@ func (c *Change) check() error {
 		return bad("ttl_seconds, reason and import are for entries to be added")
 	case c.TTL != 0 && c.TTL < minTTL || c.TTL > maxTTL: // less than a nanosecond would be for ever
 		return bad("ttl_seconds %v: want %v up to %d, a hundred years, or 0 for ever", c.TTL, minTTL, maxTTL)
+	case len(c.SSH) > maxConnection || strings.ContainsFunc(c.SSH, notPrintable):
+		return bad("ssh_connection %.60q: want two addresses with ports", c.SSH)
 	case len(c.Reason) > journal.MaxReasonLen:
 		return bad("a reason of %d bytes: the most is %d", len(c.Reason), journal.MaxReasonLen)
 	case strings.ContainsFunc(c.Reason, notPrintable): // it is shown on terminals

@@ -299,6 +299,15 @@ type List struct {
 	// Do not start unless each source has been read, now or by an earlier run.
 	Required bool `yaml:"required,omitempty"`
 
+	// Leave out what its sources list that would cut off this host: from its own
+	// addresses, connected networks, gateways, resolvers, the servers of lists, and users
+	// who are logged in.
+	Guard bool `yaml:"guard"`
+
+	// Leave out what its sources list of private, loopback and similar networks, which
+	// have no place in the Internet.
+	ExcludePrivate bool `yaml:"exclude_private,omitempty"`
+
 	// Where entries come from. A list without sources has manual entries only.
 	feed.Spec `yaml:",inline"`
 }
@@ -338,6 +347,7 @@ func (m *Multicast) SetDefaults() { m.MaxGroups = DefaultMaxGroups }
 // SetDefaults sets the defaults.
 func (l *List) SetDefaults() {
 	l.Action = Block
+	l.Guard = true
 	l.Spec.SetDefaults()
 }
 

@@ -311,7 +311,7 @@ func TestErrors(t *testing.T) {
 		{eth0 + "lists:\n  drop:\n    soruces: []", []string{`4:5: lists.drop.soruces: unknown key "soruces": did you mean sources?`}, false},
 		{eth0 + "lists:\n  drop:\n    sources:\n      - ulr: http://x\n", []string{`5:9: lists.drop.sources[0].ulr: unknown key "ulr": did you mean url?`}, false},
 		{eth0 + "lists:\n  drop:\n    format: {kind: csv, colunm: 1}\n", []string{`4:25: lists.drop.format.colunm: unknown key "colunm": did you mean column?`}, false},
-		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, ttl, required, format, lenient, ignore_ports, sources, interval, jitter, max_bad or max_shrink`}, false},
+		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, ttl, required, guard, exclude_private, format, lenient, ignore_ports, sources, interval, jitter, max_bad or max_shrink`}, false},
 		{eth0 + "lists:\n  a: {}\n  b: {}\n  a: {}\n", []string{`5:3: lists.a: duplicate key, first in line 3`}, false},
 		{eth0 + "mode: exact\nmode: exact", []string{`3:1: mode: duplicate key, first in line 2`}, false},
 		// Types.

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -36,6 +37,11 @@ func (d *Daemon) Change(ctx context.Context, c api.Change) (changed api.Changed,
 		var err error
 		if batch, err = d.batch(l, c); err != nil {
 			return err
+		}
+		if !c.Force {
+			if err := d.refuseCutOff(l, c, batch); err != nil {
+				return err
+			}
 		}
 		n, err := d.change(batch)
 		changed.Unchanged = len(batch) - n
@@ -79,12 +85,15 @@ func (d *Daemon) batch(l *managedList, c api.Change) ([]journal.Change, error) {
 			}
 		}
 	}
+	manual := d.prepared.contents(l.manual)
 	refusal := func(n int) error { // of the first entries
 		var all list.Entries
 		for _, e := range entries[:n] {
 			all.V4, all.V6, all.Flows = append(all.V4, e.V4...), append(all.V6, e.V6...), append(all.Flows, e.Flows...)
 		}
-		return refuse(d.prepared.config, l.List, all.Set())
+		// Manual entries are kept by side.
+		together := list.Union(manual, list.SetOf(keys(l.rule(), all)...))
+		return cmp.Or(tooWide(d.prepared.config, l.List, together), coversFailsafe(d.prepared.config, l.List, all.Set()))
 	}
 	if !c.Remove && refusal(len(entries)) != nil {
 		i := sort.Search(len(entries), func(i int) bool { return refusal(i+1) != nil }) // the first that is too much

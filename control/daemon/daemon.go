@@ -59,17 +59,20 @@ type Daemon struct {
 	attach  *attach.Manager
 	watcher *feed.Watcher // nil: none
 
-	loadTime  time.Duration // of Start
-	began     time.Time
-	prepared  *Prepared // the active configuration
-	engine    *engine.Generation
-	monitor   *api.MonitorOverride // nil: the configuration decides
-	number    int                  // of the engine, from 1
-	feeds     map[*feed.Feed]context.CancelFunc
-	retry     time.Time // when to try again what is behind
-	cutOff    []string  // feeds whose servers are blocked, as logged
-	tendError string    // of the last second, as logged
-	changed   bool      // entries have changed since the metadata was written
+	loadTime   time.Duration // of Start
+	began      time.Time
+	prepared   *Prepared // the active configuration
+	engine     *engine.Generation
+	monitor    *api.MonitorOverride // nil: the configuration decides
+	number     int                  // of the engine, from 1
+	feeds      map[*feed.Feed]context.CancelFunc
+	retry      time.Time // when to try again what is behind
+	looked     time.Time // for whom not to cut off
+	lookAgain  time.Time // for whom not to cut off
+	guardError string    // as logged
+	cutOff     []string  // feeds whose servers are blocked, as logged
+	tendError  string    // of the last second, as logged
+	changed    bool      // entries have changed since the metadata was written
 
 	meter      traffic.Meter // safe for concurrent use
 	forwarding traffic.Forwarding

@@ -22,6 +22,10 @@ func (d *Daemon) Lists() (lists []api.List) {
 				ByCommand: d.prepared.contents(l.manual).Len(), Packets: d.caught(l, d.hits(hits, l.manual)),
 			}
 			a.Entries = a.ByCommand
+			a.Private = l.left.private
+			for _, o := range firstOf(l.left.objections) {
+				a.LeftOut = append(a.LeftOut, api.LeftOut{Entry: o.Entry.String(), CutOff: o.Peer.What})
+			}
 			if l.feed != nil {
 				a.Entries += d.prepared.contents(l.source).Len()
 				a.Packets = d.caught(l, d.hits(hits, l.manual)+d.hits(hits, l.source))

@@ -18,6 +18,7 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/feed"
+	"weir/control/guard"
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/observe/heavy"
@@ -49,6 +50,9 @@ type Prepared struct {
 	learning *heavy.Spec  // the one that weights are learned from; nil: none are
 
 	trackDrops bool // who is being dropped
+
+	peers []guard.Peer // what must not be blocked, as last seen
+	blind string       // why some of those are unknown
 }
 
 // managedList is a list of the configuration. In the engine it is two: what its
@@ -62,6 +66,7 @@ type managedList struct {
 	taken   uint64     // version of the feed whose contents are active, or could not be
 	refused error      // why the feed's contents must not be active, nil if they may
 	unfit   error      // why an engine could not have the feed's contents, nil if it has
+	left    leftOut    // of the feed's contents
 	behind  bool       // its last change failed, and is tried again
 }
 
@@ -127,6 +132,11 @@ func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed,
 	}
 	p.trackers, p.trackDrops = c.Trackers, c.TrackDrops
 	p.addLists(feeds)
+	protected, err := peers(c, p.lists)
+	if err != nil {
+		p.blind = err.Error()
+	}
+	p.leaveOut(protected)
 	p.fit(last)
 	if err := attach.CheckSize(p.descriptions(), len(c.Lists)); err != nil {
 		return nil, err
@@ -487,6 +497,7 @@ func (p *Prepared) Lists() []engine.List { return p.rules }
 // they could not be read, and their bad lines.
 func (p *Prepared) Warnings() (all []string) {
 	for _, l := range p.lists {
+		all = append(all, l.warnings()...)
 		if l.refused != nil {
 			all = append(all, l.refused.Error())
 		}
@@ -574,7 +585,11 @@ func (p *Prepared) blocked() (n int) {
 
 // logFailures logs which lists do not have what their sources hold.
 func (p *Prepared) logFailures(log *slog.Logger) {
+	if p.blind != "" {
+		log.Warn(p.blind)
+	}
 	for _, l := range p.lists {
+		l.logLeftOut(log, leftOut{})
 		if l.refused != nil {
 			log.Error("refused: " + l.refused.Error())
 		}

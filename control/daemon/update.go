@@ -146,7 +146,8 @@ func (d *Daemon) update(l *managedList) error {
 		d.news.refusedList(l)
 		return fmt.Errorf("refused: %w", l.refused)
 	}
-	began := time.Now()
+	began, before := time.Now(), l.left
+	contents, left := d.prepared.admit(l, contents)
 	delta := contents.Diff(d.prepared.contents(l.source))
 	changes := []engine.Change{{List: l.source, Delta: delta}}
 	if l.TTL > 0 && delta.Len() <= maxLingering {
@@ -166,7 +167,8 @@ func (d *Daemon) update(l *managedList) error {
 		}
 		return err
 	}
-	l.unfit, l.behind = nil, false
+	l.unfit, l.behind, l.left = nil, false, left
+	l.logLeftOut(d.o.Log, before)
 	d.o.Log.Info("list updated", "list", l.Name, "entries", contents.Len(), "changes", delta.Len(),
 		"took", time.Since(began).Round(time.Microsecond).String())
 	return nil
@@ -202,6 +204,7 @@ func (d *Daemon) tend(now time.Time) {
 		err = d.catchUpAll()
 	}
 	err = errors.Join(err, d.expire(now), d.endMonitor(now))
+	d.followPeers(now)
 	d.logCutOff()
 	text := ""
 	if err != nil {
@@ -243,6 +246,12 @@ func (d *Daemon) expire(now time.Time) error {
 // enforce applies changes of the journal. It returns the number of entries that
 // change.
 func (d *Daemon) enforce(batch []journal.Change) (int, error) {
+	d.lookAgain = time.Time{} // an entry that allowed something may have gone
+	return d.apply(d.changesOf(batch))
+}
+
+// changesOf returns the changes of lists that changes of the journal are.
+func (d *Daemon) changesOf(batch []journal.Change) (changes []engine.Change) {
 	type keys struct{ add, remove []key.Key }
 	lists := make(map[uint16]*keys)
 	for _, c := range batch {
@@ -259,11 +268,10 @@ func (d *Daemon) enforce(batch []journal.Change) (int, error) {
 			k.add = append(k.add, c.Key)
 		}
 	}
-	var changes []engine.Change
 	for n, k := range lists {
 		changes = append(changes, engine.Change{List: n, Delta: list.Delta{Add: list.SetOf(k.add...), Remove: list.SetOf(k.remove...)}})
 	}
-	return d.apply(changes)
+	return changes
 }
 
 // apply changes lists, in place where the changes fit, else with the next engine.

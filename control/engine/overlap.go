@@ -32,7 +32,7 @@ type open struct {
 func (o *overlap) some() bool { return o.within+o.flowing+len(o.open) > 0 }
 
 func (e *entries) overlap(k key.Key) overlap {
-	var o overlap
+	o := overlap{covering: e.covering(k)}
 	src, dst := netip.PrefixFrom(k.Src, int(k.SrcBits)), netip.PrefixFrom(k.Dst, int(k.DstBits))
 	if k.V6() {
 		e.src6.overlap(&o, list.V6Of(src))
@@ -48,7 +48,6 @@ func (e *entries) overlap(k key.Key) overlap {
 }
 
 func (s *side[P]) overlap(o *overlap, p P) {
-	o.covering = s.covering(p, o.covering)
 	var last contents[P] // a list's entries of both sides come before those of one
 	for _, c := range s.relation {
 		switch {
@@ -84,18 +83,14 @@ func addInside[P list.Prefix[P]](o *overlap, c, before contents[P], p P, source 
 	}
 }
 
-// addFlows adds the flows of a list.
+// addFlows adds the flows of a list that match some of the packets.
 func (o *overlap) addFlows(c contents[key.Key], k key.Key) {
 	for rest := c.keys; rest.Len() > 0; {
 		shape := first(rest).Shape
 		var run list.Sorted[key.Key] // the order is by shape first
 		run, rest = rest.Split(func(f key.Key) bool { return f.Shape != shape })
-		if shape.Within(k.Shape) { // of which one key can match all the packets
-			one, _ := shape.Of(key.Tuple{Src: k.Src, Dst: k.Dst, Proto: k.Proto, HasPorts: true, SrcPort: k.SrcPort, DstPort: k.DstPort})
-			if run.Has(one) {
-				o.covering = append(o.covering, Found{c.list, one})
-			}
-			continue
+		if shape.Within(k.Shape) {
+			continue // those match all the packets, or none
 		}
 		for f := range run.All() {
 			if !f.Overlaps(k) {
@@ -113,4 +108,41 @@ func first(keys list.Sorted[key.Key]) (k key.Key) {
 		break
 	}
 	return k
+}
+
+// Finder finds entries of lists.
+type Finder struct{ index *index }
+
+// NewFinder returns a finder of lists' present entries. It copies nothing.
+func NewFinder(lists []List) Finder { return Finder{newIndex(lists)} }
+
+// Covering returns the entries that all packets of a key match: those of block lists
+// first.
+func (f Finder) Covering(k key.Key) []Found {
+	return append(f.index.block.covering(k), f.index.allow.covering(k)...)
+}
+
+// covering returns the entries that all packets of a key match.
+func (e *entries) covering(k key.Key) (found []Found) {
+	src, dst := netip.PrefixFrom(k.Src, int(k.SrcBits)), netip.PrefixFrom(k.Dst, int(k.DstBits))
+	if k.V6() {
+		found = e.dst6.covering(list.V6Of(dst), e.src6.covering(list.V6Of(src), nil))
+	} else {
+		found = e.dst4.covering(list.V4Of(dst), e.src4.covering(list.V4Of(src), nil))
+	}
+	for _, c := range e.flows {
+		for rest := c.keys; rest.Len() > 0; {
+			shape := first(rest).Shape
+			var run list.Sorted[key.Key]
+			run, rest = rest.Split(func(f key.Key) bool { return f.Shape != shape })
+			if !shape.Within(k.Shape) {
+				continue
+			}
+			one, _ := shape.Of(key.Tuple{Src: k.Src, Dst: k.Dst, Proto: k.Proto, HasPorts: true, SrcPort: k.SrcPort, DstPort: k.DstPort})
+			if run.Has(one) {
+				found = append(found, Found{c.list, one})
+			}
+		}
+	}
+	return found
 }

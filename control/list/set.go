@@ -2,6 +2,7 @@ package list
 
 import (
 	"iter"
+	"net/netip"
 	"slices"
 
 	"weir/filter/key"
@@ -263,4 +264,27 @@ func (p *Prefixes[P]) Side(source, directed bool) []Sorted[P] {
 		all = append(all, own)
 	}
 	return all
+}
+
+// Inside returns the addresses and prefixes of the set that other prefixes cover.
+func (s *Set) Inside(prefixes ...netip.Prefix) *Set {
+	s = s.orEmpty()
+	all := make([]*Set, 0, len(prefixes))
+	for _, p := range prefixes {
+		if p.Addr().Is4() {
+			all = append(all, &Set{V4: s.V4.inside(V4Of(p))})
+		} else {
+			all = append(all, &Set{V6: s.V6.inside(V6Of(p))})
+		}
+	}
+	return Union(all...)
+}
+
+func (p *Prefixes[P]) inside(outer P) Prefixes[P] {
+	in := func(s Sorted[P]) Sorted[P] {
+		_, from := s.Split(func(k P) bool { return k.Compare(outer) >= 0 })
+		within, _ := from.Split(func(k P) bool { return k.Bits() < outer.Bits() || k.Cut(outer.Bits()) != outer })
+		return within
+	}
+	return Prefixes[P]{Plain: in(p.Plain), Src: in(p.Src), Dst: in(p.Dst), Lengths: p.Lengths}
 }

@@ -62,6 +62,8 @@ var (
 	listBytes   = counter("weir_list_bytes_total", "Bytes of the packets that matched a block list.", "list", "origin")
 	entries     = gauge("weir_list_entries", "Active entries. The action is block or allow, the origin sources or manual.", "list", "action", "origin")
 	listRefused = gauge("weir_list_refused", "Whether the current contents of the list's sources were refused; the previous ones stay active.", "list", "action")
+	listLeftOut = gauge("weir_list_left_out", "Entries of the list's sources that are not blocked, because they would cut off this host.", "list", "action")
+	listPrivate = gauge("weir_list_private_entries", "Entries of the list's sources that are of private, loopback and similar networks.", "list", "action")
 	badLines    = gauge("weir_list_bad_lines", "Lines skipped because they are not valid entries.", "list", "action")
 
 	generation = gauge("weir_generation", "Number of the active generation, from 1 at the start.")
@@ -163,6 +165,8 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 			continue // the manual entries of a list with sources
 		}
 		out.put(listRefused, truth(l.Refused), l.Name, action)
+		out.put(listLeftOut, float64(l.LeftOut), l.Name, action)
+		out.put(listPrivate, float64(l.Private), l.Name, action)
 		out.put(badLines, float64(l.BadLines), l.Name, action)
 	}
 	for _, t := range s.Trackers {

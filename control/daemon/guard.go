@@ -1,0 +1,266 @@
+package daemon
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/engine"
+	"weir/control/guard"
+	"weir/control/journal"
+	"weir/control/list"
+	"weir/control/observe/heavy"
+	"weir/filter/verdict"
+)
+
+// private are the networks that have no place in the Internet: those of RFC 1918, the
+// host's own, loopback, link-local and shared ones.
+var private = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"),
+	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("172.16.0.0/12"),
+	netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("::/127"), netip.MustParsePrefix("fc00::/7"), netip.MustParsePrefix("fe80::/10"),
+}
+
+// leftOut is what a list's sources list that is not blocked.
+type leftOut struct {
+	objections []guard.Objection // what it would cut off
+	private    int               // entries of private networks
+	excluded   bool              // those are left out as well
+}
+
+// peers returns what must not be blocked on the interfaces of a configuration.
+// What cannot be found out is returned as an error beside the rest.
+func peers(c *config.Config, lists []*managedList) (all []guard.Peer, failed error) {
+	byNetns := make(map[string][]string)
+	for _, i := range c.Interfaces {
+		byNetns[i.Netns] = append(byNetns[i.Netns], i.Name)
+	}
+	for netns, names := range byNetns {
+		some, own, err := guard.Networks(netns, func(name string) bool {
+			return slices.ContainsFunc(names, func(pattern string) bool {
+				ok, _ := path.Match(pattern, name)
+				return ok || pattern == name
+			})
+		})
+		if err != nil {
+			failed = fmt.Errorf("guard: %w", err)
+			continue
+		}
+		all = append(all, some...)
+		if netns != "" {
+			continue // the daemon's own connections are elsewhere
+		}
+		all = append(all, guard.Resolvers(own)...)
+		all = append(all, guard.Logins(own)...)
+		for _, l := range lists {
+			if l.feed == nil {
+				continue
+			}
+			for _, s := range l.feed.Status().Sources {
+				all = append(all, guard.Servers(l.Name, s.Servers, own)...)
+			}
+		}
+		if p, ok := guard.Connection("the SSH session", startedBy()); ok {
+			all = append(all, p)
+		}
+	}
+	return all, failed
+}
+
+// startedBy is the SSH session that this process was started from.
+var startedBy = sync.OnceValue(guard.SSHConnection)
+
+// policyOf returns what passes before lists are asked.
+func policyOf(c *config.Config) *verdict.Policy {
+	p := &verdict.Policy{FailsafePorts: c.Failsafe.Ports}
+	for _, f := range c.Failsafe.Prefixes {
+		p.FailsafePrefixes = append(p.FailsafePrefixes, f.Prefix)
+	}
+	return p
+}
+
+// leaveOut leaves out of the contents of sources what would cut off peers, and
+// private networks where that is wanted.
+func (p *Prepared) leaveOut(peers []guard.Peer) {
+	p.peers = peers
+	objections := guard.Check(p.rules, policyOf(p.config), peers)
+	for _, l := range p.lists {
+		if l.source != 0 {
+			p.rules[l.source-1].Contents, l.left = l.without(p.contents(l.source), objections)
+		}
+	}
+}
+
+// admit returns the contents of a list's sources without what is left out.
+func (p *Prepared) admit(l *managedList, contents *list.Set) (*list.Set, leftOut) {
+	rules := slices.Clone(p.rules)
+	rules[l.source-1].Contents = contents
+	return l.without(contents, guard.Check(rules, policyOf(p.config), p.peers))
+}
+
+// without returns contents without what is left out.
+func (l *managedList) without(contents *list.Set, objections []guard.Objection) (*list.Set, leftOut) {
+	var left leftOut
+	if l.Action == config.Allow {
+		return contents, left
+	}
+	inside := contents.Inside(private...)
+	left.private, left.excluded = inside.Len(), l.ExcludePrivate
+	if l.ExcludePrivate && left.private > 0 {
+		contents, _ = contents.Apply(list.Delta{Remove: inside})
+	}
+	if l.Guard {
+		for _, o := range objections {
+			if o.List == l.source && (!l.ExcludePrivate || !inside.Has(o.Entry)) {
+				left.objections = append(left.objections, o)
+			}
+		}
+		contents = guard.Without(contents, l.source, left.objections)
+	}
+	return contents, left
+}
+
+// warnings returns what an operator should know of what is left out.
+func (l *managedList) warnings() (all []string) {
+	for _, o := range firstOf(l.left.objections) {
+		all = append(all, fmt.Sprintf("list %s: left out: %v (allow that, or set guard: false)", l.Name, o))
+	}
+	if l.left.private > 0 && !l.left.excluded {
+		all = append(all, fmt.Sprintf("list %s: entries of private, loopback or similar networks: %d (exclude_private: true leaves them out)", l.Name, l.left.private))
+	}
+	return all
+}
+
+// firstOf returns an objection of each entry.
+func firstOf(all []guard.Objection) (first []guard.Objection) {
+	for _, o := range all {
+		if !slices.ContainsFunc(first, func(f guard.Objection) bool { return f.Entry == o.Entry }) {
+			first = append(first, o)
+		}
+	}
+	return first
+}
+
+// logLeftOut logs what is left out of a list, if that has changed.
+func (l *managedList) logLeftOut(log *slog.Logger, before leftOut) {
+	if reflect.DeepEqual(firstOf(before.objections), firstOf(l.left.objections)) && before.private == l.left.private {
+		return
+	}
+	for _, o := range firstOf(l.left.objections) {
+		log.Warn("an entry is left out, because of what it would cut off", "list", l.Name, "entry", o.Entry.String(), "would_cut_off", o.Peer.What)
+	}
+	if l.left.private > 0 {
+		log.Info("entries of private, loopback or similar networks", "list", l.Name, "entries", l.left.private, "left_out", l.left.excluded)
+	}
+}
+
+// guardInterval is how often the daemon looks whom it must not cut off.
+const guardInterval = 10 * time.Second
+
+// followPeers looks whom the host must not be cut off from now, and takes in again the
+// lists of which another part is to be left out.
+func (d *Daemon) followPeers(now time.Time) {
+	if now.Before(d.lookAgain) {
+		return
+	}
+	d.lookAgain = now.Add(guardInterval)
+	d.findPeers(now)
+	for _, l := range d.prepared.lists {
+		if l.source == 0 || l.Action == config.Allow || l.refused != nil || l.unfit != nil || l.taken != l.feed.Version() {
+			continue
+		}
+		if _, left := d.prepared.admit(l, l.feed.Contents()); !reflect.DeepEqual(left, l.left) {
+			if err := d.update(l); err != nil {
+				d.o.Log.Error(err.Error(), "list", l.Name)
+			}
+		}
+	}
+}
+
+// findPeers finds what must not be blocked now.
+func (d *Daemon) findPeers(now time.Time) {
+	d.looked = now
+	all, err := peers(d.prepared.config, d.prepared.lists)
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != "" && text != d.guardError {
+		d.o.Log.Warn(text)
+	}
+	d.guardError, d.prepared.peers = text, all
+}
+
+// cutsOff returns which peers a change of manual entries would cut off, the caller
+// among them, as an error of the caller's.
+func (d *Daemon) cutsOff(batch []journal.Change, caller ...guard.Peer) error {
+	if now := time.Now(); now.Sub(d.looked) > 2*time.Second {
+		d.findPeers(now)
+	}
+	before := d.prepared.rules
+	after, _, err := engine.With(before, d.changesOf(batch))
+	if err != nil {
+		return err
+	}
+	all, policy := slices.Concat(caller, d.prepared.peers), policyOf(d.prepared.config)
+	if worse := guard.New(guard.Check(after, policy, all), guard.Check(before, policy, all)); len(worse) > 0 {
+		return guard.Error(worse)
+	}
+	return nil
+}
+
+// refuseCutOff returns why a request must not be carried out, because of whom it
+// would cut off.
+func (d *Daemon) refuseCutOff(l *managedList, c api.Change, batch []journal.Change) error {
+	var caller []guard.Peer
+	for what, connection := range map[string]string{"your SSH session": c.SSH, "your connection": c.Connection} {
+		if p, ok := guard.Connection(what, connection); ok {
+			caller = append(caller, p)
+		}
+	}
+	err := d.cutsOff(batch, caller...)
+	if err == nil {
+		return nil
+	}
+	bad := &api.BadRequest{Err: fmt.Errorf("%w: allow that first, or use --force (force: true)", err)}
+	for i, text := range c.Entries { // the first that is not harmless by itself
+		e, parsed := list.ParseEntry(text)
+		if parsed != nil {
+			continue
+		}
+		var alone []journal.Change
+		for _, k := range keys(l.rule(), e) {
+			alone = append(alone, journal.Change{Remove: c.Remove, Entry: journal.Entry{List: l.Name, Key: k}})
+		}
+		if why := d.cutsOff(alone, caller...); why != nil {
+			bad.Entry, bad.Text = &i, text
+			break
+		}
+	}
+	return bad
+}
+
+// Advice returns what could lock somebody out.
+func (p *Prepared) Advice() (all []string) {
+	c := p.config
+	if p.blind != "" {
+		all = append(all, p.blind)
+	}
+	if !c.Monitor && p.blocked() > 0 && len(c.Failsafe.Ports)+len(c.Failsafe.Prefixes) == 0 {
+		all = append(all, "packets are dropped, and nothing is failsafe: a wrong entry could lock you out (failsafe: ports, prefixes; --failsafe-port)")
+	}
+	for i, t := range p.trackers {
+		if t.Action == heavy.Block {
+			all = append(all, fmt.Sprintf("trackers[%d]: action block: who forges the address of another can have it blocked; "+
+				"action limit leaves it some packets, and allow lists and failsafe spare it", i))
+		}
+	}
+	return all
+}

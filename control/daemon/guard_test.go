@@ -1,0 +1,206 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/list"
+	"weir/control/observe/heavy"
+	"weir/filter/verdict"
+	"weir/tests/lab"
+)
+
+// A list does not cut off the host from its network: the entry is left out, and
+// everybody can see it. It is in the list where the operator says so, or allows the
+// network.
+func TestListsAreGuarded(t *testing.T) {
+	l := lab.New(t)
+	local := netip.PrefixFrom(l.B.IPv4, 24).Masked().String()
+	neighbour := l.A.IPv4.String()
+	r := configure(t, l.B)
+	r.lists(t, feedFile(t, "feed.txt", local+"\n"+firstSource+"\n127.0.0.1\n"))
+	d := begin(t, r)
+	expect := func(when string, want verdict.Action, leftOut int) {
+		t.Helper()
+		if got := verdictOf(t, d.Daemon, neighbour); got != want {
+			t.Errorf("%s: %s: %v", when, neighbour, got)
+		}
+		if got := verdictOf(t, d.Daemon, firstSource); got != verdict.Drop {
+			t.Errorf("%s: the rest of the list is lost: %v", when, got)
+		}
+		for _, l := range d.Lists() {
+			if l.Name == "feed" && len(l.LeftOut) != leftOut {
+				t.Errorf("%s: left out: %+v", when, l.LeftOut)
+			}
+		}
+	}
+	reload := func() {
+		t.Helper()
+		if _, err := d.Reload(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect("at the start", verdict.Pass, 1)
+	for _, l := range d.Lists() {
+		if l.Name == "feed" && (l.LeftOut[0].Entry != local || !strings.Contains(l.LeftOut[0].CutOff, "the connected network "+local) || l.Private != 2) {
+			t.Errorf("%+v", l)
+		}
+	}
+	if got := strings.Join(d.prepared.Warnings(), "\n"); !strings.Contains(got, "left out: "+local+" would cut off") || !strings.Contains(got, "exclude_private") {
+		t.Errorf("warnings: %s", got)
+	}
+	if got := d.prepared.Advice(); len(got) != 1 || !strings.Contains(got[0], "failsafe") {
+		t.Errorf("advice: %s", got)
+	}
+	punishing := *d.prepared
+	punishing.trackers = []heavy.Spec{{Action: heavy.Limit}, {Action: heavy.Block}}
+	if got := punishing.Advice(); len(got) != 2 || !strings.Contains(got[1], "trackers[1]: action block: who forges") {
+		t.Errorf("advice: %s", got)
+	}
+	write(t, string(r.c.Lists[0].Sources[0].File), local+"\n"+firstSource+"\n"+secondSource+"\n")
+	if _, err := d.Refresh(t.Context(), "feed", false); err != nil {
+		t.Fatal(err)
+	}
+	expect("after an update", verdict.Pass, 1)
+
+	r.change(func(c *config.Config) { c.Lists[0].Guard = false })
+	reload()
+	expect("without the guard", verdict.Drop, 0)
+	r.change(func(c *config.Config) { c.Lists[0].Guard = true })
+	reload()
+	expect("with the guard again", verdict.Pass, 1)
+
+	// What is allowed may be listed, until it is allowed no more.
+	allow := api.Change{Action: api.Allow, Entries: []string{local}}
+	if _, err := d.Change(t.Context(), allow); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		left := -1
+		for _, l := range d.Lists() {
+			if l.Name == "feed" {
+				left = len(l.LeftOut)
+			}
+		}
+		if left == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("an entry is left out that an allow list covers")
+		}
+	}
+	allow.Remove = true
+	var bad *api.BadRequest
+	if _, err := d.Change(t.Context(), allow); !errors.As(err, &bad) || bad.Entry == nil || !strings.Contains(err.Error(), "--force") {
+		t.Errorf("what holds open the network may go: %v", err)
+	}
+	if _, err := d.Flush(t.Context(), DefaultAllow); !errors.As(err, &bad) {
+		t.Errorf("flush: %v", err)
+	}
+	if got := verdictOf(t, d.Daemon, neighbour); got != verdict.Pass {
+		t.Errorf("cut off: %v", got)
+	}
+}
+
+// A command does not cut off the host, or its caller, unless it insists.
+func TestCommandsAreGuarded(t *testing.T) {
+	l := lab.New(t)
+	d := begin(t, configure(t, l.B))
+	local := netip.PrefixFrom(l.B.IPv4, 24).Masked().String()
+	ssh := fmt.Sprintf("203.0.113.9 50000 %v 22", l.B.IPv4)
+	block := func(force bool, entries ...string) error {
+		_, err := d.Change(t.Context(), api.Change{Action: api.Block, Entries: entries, Force: force, SSH: ssh})
+		return err
+	}
+	for _, c := range []struct{ entry, what string }{
+		{local, "the connected network " + local},
+		{l.B.IPv4.String(), "this host's address " + l.B.IPv4.String()},
+		{"any *:* > " + l.B.IPv4.String() + ":*", "this host's address"},
+		{"203.0.113.0/24", "your SSH session from 203.0.113.9"},
+		{"tcp *:* > *:22", "your SSH session"},
+	} {
+		err := block(false, "192.0.2.1", c.entry)
+		var bad *api.BadRequest
+		if !errors.As(err, &bad) || bad.Entry == nil || *bad.Entry != 1 || bad.Text != c.entry || !strings.Contains(err.Error(), "would cut off "+c.what) {
+			t.Errorf("%s: %v", c.entry, err)
+		}
+		if got := verdictOf(t, d.Daemon, "192.0.2.1"); got != verdict.Pass {
+			t.Fatalf("%s: half of the change was made", c.entry)
+		}
+	}
+	if err := block(false, l.A.IPv4.String(), "203.0.113.8"); err != nil {
+		t.Errorf("a neighbour: %v", err)
+	}
+	if err := block(true, "203.0.113.9"); err != nil {
+		t.Error(err)
+	}
+	if err := block(false, "203.0.113.0/24"); err == nil {
+		t.Error("what else covers a session that is blocked already")
+	}
+}
+
+// What is left out of private networks is what lies in them.
+func TestExcludePrivate(t *testing.T) {
+	r := configure(t, lab.New(t).B)
+	r.lists(t, feedFile(t, "feed.txt", "10.1.0.0/16\n192.168.1.1\n0.0.0.0\n127.0.0.1\nfc00::/8\nfe80::1\n192.0.2.1\n192.0.0.0/9\n"))
+	r.change(func(c *config.Config) { c.Lists[0].ExcludePrivate = true })
+	d := begin(t, r)
+	for _, l := range d.Lists() {
+		if l.Name == "feed" && (l.Private != 6 || l.Entries != 2) {
+			t.Errorf("%+v", l)
+		}
+	}
+}
+
+// The guards see what entries match: flows as well, the IPv6 space that is in use,
+// and everything together.
+func TestTooWide(t *testing.T) {
+	c := config.Default()
+	for text, wide := range map[string]bool{
+		"any *:* > 0.0.0.0/0:*":       true,
+		"tcp *:* > *:*":               true,
+		"udp *:* > *:*":               true,
+		"udp 0.0.0.0/1:* > *:*":       true,
+		"> 0.0.0.0/1":                 true,
+		"any *:* > 0.0.0.0/1:*":       true,
+		"2000::/3":                    true,
+		"2000::/4":                    true,
+		"::/1":                        true,
+		"any [2000::/4]:* > [::/0]:*": true,
+		"tcp *:* > *:23":              false,
+		"47 *:* > *:*":                false,
+		"10.0.0.0/8":                  false,
+		"8000::/1":                    false, // not allocated
+		"2400::/12":                   false,
+		"tcp 10.0.0.0/8:* > *:*":      false,
+	} {
+		e, err := list.ParseEntry(text)
+		if err != nil {
+			t.Fatal(text, err)
+		}
+		if err := refuse(c, config.List{Name: "x"}, e.Set()); (err != nil) != wide {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+
+	d := begin(t, configure(t, lab.New(t).B))
+	var taken []string
+	for _, text := range []string{"64.0.0.0/3", "96.0.0.0/3", "128.0.0.0/3"} {
+		if _, err := d.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{text}, Force: true}); err == nil {
+			taken = append(taken, text)
+		}
+	}
+	if len(taken) != 2 {
+		t.Errorf("one after another: %v were taken", taken)
+	}
+	// What is there already does not count twice.
+	if _, err := d.Change(t.Context(), api.Change{Action: api.Block, Entries: taken}); err != nil {
+		t.Error(err)
+	}
+}

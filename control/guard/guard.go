@@ -1,0 +1,107 @@
+// Package guard knows what must not be blocked: the packets that keep a host on its
+// network, and its operator on the host.
+package guard
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"weir/control/engine"
+	"weir/control/list"
+	"weir/filter/key"
+	"weir/filter/verdict"
+)
+
+// Peer is packets that must not be dropped.
+type Peer struct {
+	What string  // as in "the gateway 192.0.2.1"
+	Key  key.Key // what the packets have in common
+}
+
+// Objection is an entry of a block list that drops all packets of a peer.
+type Objection struct {
+	List  uint16 // the list's number
+	Entry key.Key
+	Peer  Peer
+}
+
+// Check returns the entries of block lists that drop packets of peers, unless
+// failsafe or an allow list lets them pass.
+func Check(lists []engine.List, p *verdict.Policy, peers []Peer) (all []Objection) {
+	index := engine.NewFinder(lists)
+	for _, peer := range peers {
+		if failsafe(p, peer.Key) {
+			continue
+		}
+		var found []Objection
+		allowed := false
+		for _, f := range index.Covering(peer.Key) {
+			allowed = allowed || lists[f.List-1].Allow
+			found = append(found, Objection{f.List, f.Key, peer})
+		}
+		if !allowed {
+			all = append(all, found...)
+		}
+	}
+	return all
+}
+
+// failsafe reports whether all packets of a key pass before any list is asked.
+func failsafe(p *verdict.Policy, k key.Key) bool {
+	const port = key.FieldProto | key.FieldDstPort
+	for _, f := range p.FailsafePorts {
+		if k.Fields&port == port && k.Proto == f.Proto && k.DstPort == f.Port {
+			return true
+		}
+	}
+	return slices.ContainsFunc(p.FailsafePrefixes, func(f netip.Prefix) bool {
+		return int(k.SrcBits) >= f.Bits() && f.Contains(k.Src)
+	})
+}
+
+// New returns the objections that are not among others.
+func New(now, before []Objection) []Objection {
+	return slices.DeleteFunc(slices.Clone(now), func(o Objection) bool { return slices.Contains(before, o) })
+}
+
+// maxNamed bounds the objections that an error names.
+const maxNamed = 3
+
+// Error names objections, of which there is at least one.
+func Error(all []Objection) error {
+	var texts []string
+	for _, o := range all[:min(len(all), maxNamed)] {
+		texts = append(texts, o.String())
+	}
+	if more := len(all) - len(texts); more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", more))
+	}
+	return fmt.Errorf("%s", strings.Join(texts, "; "))
+}
+
+func (o Objection) String() string { return fmt.Sprintf("%v would cut off %s", o.Entry, o.Peer.What) }
+
+// Without returns a set without the entries of objections to a list.
+func Without(contents *list.Set, number uint16, all []Objection) *list.Set {
+	var e list.Entries
+	for _, o := range all {
+		if o.List != number {
+			continue
+		}
+		e.Flows = append(e.Flows, o.Entry)
+		if !o.Entry.Tuple() { // it may be in the set without a side
+			if p, _ := list.PrefixOf(o.Entry); p.Addr().Is4() {
+				e.V4 = append(e.V4, list.V4Of(p))
+			} else {
+				e.V6 = append(e.V6, p)
+			}
+		}
+	}
+	if e.Len() == 0 {
+		return contents
+	}
+	rest, _ := contents.Apply(list.Delta{Remove: e.Set()})
+	return rest
+}

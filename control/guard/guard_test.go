@@ -1,0 +1,126 @@
+package guard
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"weir/control/engine"
+	"weir/control/list"
+	"weir/filter/key"
+	"weir/filter/verdict"
+)
+
+func lists(t *testing.T, allow string, block ...string) []engine.List {
+	t.Helper()
+	set := func(texts ...string) *list.Set {
+		var all list.Entries
+		for _, text := range texts {
+			if text == "" {
+				continue
+			}
+			e, err := list.ParseEntry(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Append(e)
+		}
+		return all.Set()
+	}
+	return []engine.List{{Name: "block", Contents: set(block...)}, {Name: "allow", Allow: true, Contents: set(allow)}}
+}
+
+// What cuts off a peer is found, however it is written, and nothing else.
+func TestCheck(t *testing.T) {
+	own := []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("2001:db8::2")}
+	login, _ := Connection("your SSH session", "203.0.113.9 50000 10.0.0.2 22")
+	mapped, ok := Connection("your SSH session", "::ffff:203.0.113.9 50000 ::ffff:10.0.0.2 22")
+	if mapped != login || !ok {
+		t.Errorf("%+v is not %+v", mapped, login)
+	}
+	peers := []Peer{
+		{"own", key.Destination(netip.MustParsePrefix("10.0.0.2/32"))},
+		{"network", key.Source(netip.MustParsePrefix("10.0.0.0/24"))},
+		login,
+	}
+	file := filepath.Join(t.TempDir(), "resolv.conf")
+	if err := os.WriteFile(file, []byte("# a comment\nnameserver 127.0.0.53\noptions x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	upstream := file + ".up"
+	if err := os.WriteFile(upstream, []byte("nameserver 192.0.2.53\nnameserver fe80::1%eth0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	peers = append(peers, resolvers(file, upstream, own)...)
+	peers = append(peers, Servers("feed", []netip.Addr{netip.MustParseAddr("2001:db8:f::1"), netip.MustParseAddr("127.0.0.1")}, own)...)
+	failsafe := &verdict.Policy{
+		FailsafePorts:    []verdict.FailsafePort{{Proto: 6, Port: 22}},
+		FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")},
+	}
+	for _, c := range []struct {
+		policy *verdict.Policy
+		allow  string
+		block  string
+		what   string // "": nothing
+	}{
+		{nil, "", "10.0.0.0/8", "network"},
+		{nil, "", "10.0.0.0/24", "network"},
+		{nil, "", "10.0.0.0/25", ""}, // a part of the neighbours
+		{nil, "", "10.0.0.77", ""},   // one of them
+		{nil, "", "> 10.0.0.2", "own"},
+		{nil, "", "> 10.0.0.0/30", "own"},
+		{nil, "", "any *:* > 10.0.0.2:*", "own"},
+		{nil, "", "tcp *:* > 10.0.0.2:80", ""},
+		{nil, "", "203.0.113.9", "your SSH session from 203.0.113.9"},
+		{nil, "", "203.0.113.8/29", "your SSH session from 203.0.113.9"},
+		{nil, "", "tcp *:* > *:22", "your SSH session from 203.0.113.9"},
+		{nil, "", "tcp 203.0.113.9:* > 10.0.0.2:22", "your SSH session from 203.0.113.9"},
+		{nil, "", "tcp 203.0.113.9:* > *:443", ""},
+		{nil, "", "udp 203.0.113.9:* > *:*", ""},
+		{nil, "", "192.0.2.53", "the resolver 192.0.2.53"},
+		{nil, "", "udp *:53 > *:*", "the resolver 192.0.2.53"},
+		{nil, "", "udp 192.0.2.53:* > 10.0.0.2:*", "the resolver 192.0.2.53"},
+		{nil, "", "2001:db8:f::/48", "the server 2001:db8:f::1 of list feed"},
+		{nil, "", "127.0.0.0/8", ""},
+		{nil, "203.0.113.0/24", "203.0.113.9", ""},
+		{nil, "tcp 203.0.113.9:* > *:22", "203.0.113.9", ""},
+		{nil, "tcp 203.0.113.9:* > *:23", "203.0.113.9", "your SSH session from 203.0.113.9"},
+		{failsafe, "", "203.0.113.9", ""},
+		{failsafe, "", "10.0.0.0/8", ""},
+		{failsafe, "", "> 10.0.0.2", "own"},
+	} {
+		p := c.policy
+		if p == nil {
+			p = &verdict.Policy{}
+		}
+		rules := lists(t, c.allow, c.block)
+		got := Check(rules, p, peers)
+		what := ""
+		if len(got) > 0 {
+			what = got[0].Peer.What
+		}
+		if what != c.what {
+			t.Errorf("%s, allowed %q: would cut off %q, want %q", c.block, c.allow, what, c.what)
+		}
+		rules[0].Contents = Without(rules[0].Contents, 1, got)
+		if left := Check(rules, p, peers); len(left) > 0 {
+			t.Errorf("%s: %v are left", c.block, left)
+		}
+	}
+}
+
+func TestLogins(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"1": "UID=0\nREMOTE=1\nREMOTE_HOST=192.0.2.9\n", "2": "REMOTE_HOST=192.0.2.9\n", "3": "REMOTE=0\n", "4": "REMOTE_HOST=host.example\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := logins(dir, []netip.Addr{netip.MustParseAddr("10.0.0.2")})
+	if len(got) != 1 || got[0].What != "the login from 192.0.2.9" || got[0].Key.String() != "tcp 192.0.2.9:* > 10.0.0.2:*" {
+		t.Errorf("%+v", got)
+	}
+}
