@@ -17,6 +17,7 @@ package feed
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -89,6 +90,8 @@ type source struct {
 	attempting sync.Mutex // locked during an attempt; guards what only attempts use:
 	decisions  decisions  // CrowdSec's
 	synced     bool       // CrowdSec may send changes only
+
+	certificates [sha256.Size]byte // digest of the files that the client was made from
 
 	saving sync.Mutex // locked while files are replaced, and before mu
 

@@ -73,6 +73,8 @@ func newClient(s Source, internal func(netip.Addr) bool) *http.Client {
 			return fail(BadStatus, "more than %d redirects", most)
 		case first.URL.Scheme == "https" && r.URL.Scheme != "https":
 			return fail(BadStatus, "redirected from https to %s", r.URL.Scheme)
+		case r.URL.Host != first.URL.Host && s.TLS.Cert != "":
+			return fail(BadStatus, "redirected to %s, which must not see weir's certificate", r.URL.Host)
 		case r.URL.Host != first.URL.Host:
 			// The standard library only removes Authorization and Cookie.
 			for name := range s.Headers {
@@ -108,6 +110,10 @@ func (s *source) get(ctx context.Context, at string, known validator) (*answer, 
 	if err != nil {
 		return nil, fail(Unreachable, "malformed URL") // not err, which contains it
 	}
+	client, err := s.connection()
+	if err != nil {
+		return nil, err
+	}
 	r.Header.Set("User-Agent", s.agent)
 	if home, err := url.Parse(string(s.URL)); err == nil && r.URL.Host == home.Host {
 		for name, value := range s.Headers {
@@ -136,7 +142,7 @@ func (s *source) get(ctx context.Context, at string, known validator) (*answer, 
 		stall:  time.AfterFunc(s.StallTimeout, func() { cancel(errStall) }),
 		cancel: func() { cancel(nil) },
 	}
-	a.Response, err = s.client.Do(r.WithContext(ctx))
+	a.Response, err = client.Do(r.WithContext(ctx))
 	a.stall.Stop()
 	if err != nil {
 		a.release()

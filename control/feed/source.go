@@ -53,6 +53,9 @@ type Source struct {
 	// Sent to the URL's own host, as in X-Api-Key for crowdsec.
 	Headers map[string]string `yaml:"headers,omitempty"`
 
+	// Certificates for a URL of HTTPS, in PEM.
+	TLS TLS `yaml:"tls,omitempty"`
+
 	// How long a fetch may take.
 	Timeout quantity.Duration `yaml:"timeout"`
 
@@ -122,6 +125,15 @@ func (s Source) validate(kind Kind) error {
 	}
 	if s.URL == "" && (kind == CrowdSec || s.SHA256URL != "" || s.SignatureURL != "" || len(s.Headers) > 0) {
 		return errors.New("headers, CrowdSec, and checksums and signatures from a URL require a URL")
+	}
+	switch {
+	case s.TLS == TLS{}:
+	case s.URL == "":
+		return errors.New("certificates (tls) require a URL")
+	case !strings.HasPrefix(string(s.URL), "https:"):
+		return errors.New("tls: want a URL that begins with https://")
+	case (s.TLS.Cert == "") != (s.TLS.Key == ""):
+		return errors.New("tls: want cert and key, or neither")
 	}
 	for _, u := range []URL{s.URL, s.SHA256URL, s.SignatureURL} {
 		if err := u.check(); u != "" && err != nil {
