@@ -271,7 +271,11 @@ func (d Pins) explainAttach(err error, t Target, iface *netlink.LinkAttrs, p *eb
 			"switch it off with `ethtool -K %s lro off rx-gro-hw off`: %w",
 			ErrUnsupported, name, iface.Name, err)
 	case errno == unix.EOPNOTSUPP:
-		return fmt.Errorf("%w: driver %s: xdp generic works, but is slower: %w", ErrNoDriver, name, err)
+		advice := "xdp generic works, but is slower"
+		if lower := below(iface); len(lower) > 0 {
+			advice = "filter on " + strings.Join(lower, ", ") + " below it; " + advice
+		}
+		return fmt.Errorf("%w: driver %s: %s: %w", ErrNoDriver, name, advice, err)
 	}
 	return fmt.Errorf("driver %s, %s: %w", name, mtus(iface), err)
 }
@@ -284,6 +288,23 @@ func mtus(iface *netlink.LinkAttrs) string {
 		text += fmt.Sprintf(" (the peer's: %d)", peer.MTU)
 	}
 	return text
+}
+
+// below returns the interfaces that packets of a bridge, bond, VLAN device or the like
+// come in by, as far as they are in the same namespace.
+func below(iface *netlink.LinkAttrs) []string {
+	all, err := netlink.LinkList()
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, l := range all {
+		a := l.Attrs()
+		if a.MasterIndex == iface.Index || iface.ParentIndex != 0 && iface.NetNsID < 0 && a.Index == iface.ParentIndex {
+			names = append(names, a.Name)
+		}
+	}
+	return names
 }
 
 // findPeer returns the other end of a veth, in any namespace.
