@@ -27,10 +27,19 @@ ARRAY(block_buckets, struct bucket);
 ARRAY(block_marks4, __u64);
 ARRAY(block_marks6, struct line);
 ARRAY(block_hot, struct bucket);
+ARRAY(block_prefixes, struct line);
+ARRAY(block_spill, struct bucket);
 ARRAY(allow_lines, struct line);
 ARRAY(allow_buckets, struct bucket);
 ARRAY(allow_marks4, __u64);
 ARRAY(allow_marks6, struct line);
+ARRAY(allow_prefixes, struct line);
+ARRAY(allow_spill, struct bucket);
+
+#define BLOCK_MAPS(confirm) \
+	{&block_lines, &block_marks4, &block_marks6, &block_prefixes, &block_spill, confirm}
+#define ALLOW_MAPS(confirm) \
+	{&allow_lines, &allow_marks4, &allow_marks6, &allow_prefixes, &allow_spill, confirm}
 
 /* The second line, weights, and table: what follows when a block key's first line has passed. */
 static __always_inline int confirm_block(__u64 h)
@@ -75,7 +84,7 @@ __noinline int confirm_allow(__u64 h)
 
 __noinline int called_match_block(void)
 {
-	struct set_maps maps = {&block_lines, &block_marks4, &block_marks6, called_confirm_block};
+	struct set_maps maps = BLOCK_MAPS(called_confirm_block);
 	struct cpu_row *row = this_row();
 
 	if (!row)
@@ -91,7 +100,7 @@ __noinline int called_match_block(void)
  */
 static __always_inline int match_block(struct packet *p)
 {
-	struct set_maps maps = {&block_lines, &block_marks4, &block_marks6, confirm_block};
+	struct set_maps maps = BLOCK_MAPS(confirm_block);
 
 	if (set_shapes(&block) > FEW_SHAPES)
 		return called_match_block();
@@ -102,7 +111,7 @@ static __always_inline int match_block(struct packet *p)
 /* The same of the allow lists, which are asked only for a packet about to be dropped. */
 __noinline int match_allow(void)
 {
-	struct set_maps maps = {&allow_lines, &allow_marks4, &allow_marks6, confirm_allow};
+	struct set_maps maps = ALLOW_MAPS(confirm_allow);
 	struct cpu_row *row = this_row();
 
 	if (!row)
@@ -113,7 +122,7 @@ __noinline int match_allow(void)
 
 static __always_inline int is_allowed(void)
 {
-	return allow.lines && match_allow() != LIST_NONE;
+	return !is_empty(&allow) && match_allow() != LIST_NONE;
 }
 
 #endif

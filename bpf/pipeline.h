@@ -125,7 +125,7 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct cursor *c, 
 	if (p->exempt)
 		return p->exempt;
 
-	if (block.lines)
+	if (!is_empty(&block))
 		list = match_block(p);
 	if (list == LIST_NONE && !p->punished && !is_refused(p->reason))
 		return loop_node.words && p->loop == LOOP_LOOPED ? REASON_LOOPED : p->reason;

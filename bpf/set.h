@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A set of listed keys, blocked or allowed: markers, then, for each shape in use,
- * the cascade and the table that confirms it. Shapes are tuple space search
+ * A set of listed keys, blocked or allowed. An exact set has its IPv4 addresses and
+ * prefixes in a quotient table. All else is behind markers, then, for each shape in
+ * use, in the cascade and the table that confirms it. Shapes are tuple space search
  * (Srinivasan, Suri and Varghese, 1999). The twin of filter/membership's Set.
  */
 #ifndef WEIR_SET_H
@@ -14,6 +15,7 @@
 #include "key.h"
 #include "marker.h"
 #include "packet.h"
+#include "quotient.h"
 
 #define MAX_SHAPES 32 /* of a kind */
 #define FEW_SHAPES 32 /* in all: as many as the verifier can walk inline */
@@ -23,10 +25,26 @@
 #define LIST_NONE    -1
 
 /*
- * Geometry and shapes of a set, constants of the program. A set without lines is
- * empty. Shapes are probed in order; the first match counts.
+ * A length of IPv4 prefixes on one side: the masks of the packet's addresses, in
+ * network order, one of them 0. The key in the quotient table is the masked address
+ * in host order, shifted, and tail, which distinguishes lengths and sides.
+ */
+struct prefix_length {
+	__u64 tail;
+	__u32 src_mask;
+	__u32 dst_mask;
+};
+
+/*
+ * Geometry and shapes of a set, constants of the program. A set without lines, of
+ * its own or of the quotient table, is empty. Prefixes are probed first, then the
+ * shapes, both in order; the first match counts.
  */
 struct key_set {
+	struct quotient quotient; /* of IPv4 prefixes; without lines, v4 has their shapes */
+	__u32 n_prefixes;
+	__u32 prefix_shift; /* of an address in its key */
+	struct prefix_length prefixes[MAX_SHAPES];
 	__u32 lines;
 	__u32 first;   /* bits in the first line */
 	__u32 rest;    /* bits in the second line; 0: no second line */
@@ -52,6 +70,8 @@ struct set_maps {
 	void *lines;
 	void *marks4;
 	void *marks6;
+	void *prefixes;
+	void *spill;
 	/*
 	 * Returns the number of the list that contains the key with hash h, whose
 	 * first line has passed, or LIST_NONE. Where there are many shapes it is a
@@ -80,9 +100,14 @@ static __always_inline int set_probe(const volatile struct key_set *s, struct se
 	return p->list != LIST_NONE;
 }
 
+static __always_inline int is_empty(const volatile struct key_set *s)
+{
+	return !s->lines && !s->quotient.lines;
+}
+
 static __always_inline __u32 set_shapes(const volatile struct key_set *s)
 {
-	return s->n_v4 + s->n_v4_flow + s->n_v6 + s->n_v6_flow;
+	return s->n_prefixes + s->n_v4 + s->n_v4_flow + s->n_v6 + s->n_v6_flow;
 }
 
 /*
@@ -136,6 +161,28 @@ static __always_inline __u32 open_gates_v6(const volatile struct key_set *s, str
 }
 
 /*
+ * The number of the list with the longest prefix of one of the addresses, which are
+ * in network order, or LIST_NONE.
+ */
+static __always_inline int prefix_match(const volatile struct key_set *s, struct set_maps maps,
+					__u32 src, __u32 dst)
+{
+	for (int i = 0; i < MAX_SHAPES && i < s->n_prefixes; i++) {
+		const volatile struct prefix_length *l = &s->prefixes[i];
+		__u64 addr;
+		__u32 list;
+
+		checkpoint();
+		addr = bpf_ntohl((src & l->src_mask) | (dst & l->dst_mask));
+		list = quotient_find(&s->quotient, maps.prefixes, maps.spill,
+				     addr << s->prefix_shift | l->tail);
+		if (list)
+			return list;
+	}
+	return LIST_NONE;
+}
+
+/*
  * Sets p->list to the number of the first list that matches the packet, or to
  * LIST_NONE.
  */
@@ -143,11 +190,18 @@ static __always_inline void set_match(const volatile struct key_set *s, struct s
 				      struct packet *p, const volatile struct secret *secret)
 {
 	p->list = LIST_NONE;
-	if (!s->lines)
+	if (is_empty(s))
 		return;
 	if (p->family == 4) {
-		__u32 open = open_gates_v4(s, maps, p);
+		__u32 open;
 
+		if (s->quotient.lines) {
+			p->list = prefix_match(s, maps, p->src[0], p->dst[0]);
+			barrier();
+			if (p->list != LIST_NONE)
+				return;
+		}
+		open = open_gates_v4(s, maps, p);
 		if (!(s->gates_v4 & open))
 			return;
 		p->open = open;

@@ -112,6 +112,10 @@ type WeirFlowBucket struct {
 
 type WeirKeySet struct {
 	_           structs.HostLayout
+	Quotient    WeirQuotient
+	N_prefixes  uint32
+	PrefixShift uint32
+	Prefixes    [32]WeirPrefixLength
 	Lines       uint32
 	First       uint32
 	Rest        uint32
@@ -228,6 +232,27 @@ type WeirPenaltyBucket struct {
 	}
 }
 
+type WeirPrefixLength struct {
+	_       structs.HostLayout
+	Tail    uint64
+	SrcMask uint32
+	DstMask uint32
+}
+
+type WeirQuotient struct {
+	_        structs.HostLayout
+	Salt     uint64
+	Mul      [3]uint64
+	KeyMask  uint64
+	Scale    uint64
+	RemMask  uint64
+	Rems     uint64
+	RemBits  uint32
+	LaneBits uint32
+	Lines    uint32
+	Buckets  uint32
+}
+
 type WeirReason uint32
 
 const (
@@ -332,11 +357,15 @@ const (
 	WeirMapAllowLines       = "allow_lines"
 	WeirMapAllowMarks4      = "allow_marks4"
 	WeirMapAllowMarks6      = "allow_marks6"
+	WeirMapAllowPrefixes    = "allow_prefixes"
+	WeirMapAllowSpill       = "allow_spill"
 	WeirMapBlockBuckets     = "block_buckets"
 	WeirMapBlockHot         = "block_hot"
 	WeirMapBlockLines       = "block_lines"
 	WeirMapBlockMarks4      = "block_marks4"
 	WeirMapBlockMarks6      = "block_marks6"
+	WeirMapBlockPrefixes    = "block_prefixes"
+	WeirMapBlockSpill       = "block_spill"
 	WeirMapDigestBanks      = "digest_banks"
 	WeirMapDigestLines      = "digest_lines"
 	WeirMapDigestNow        = "digest_now"
@@ -378,6 +407,7 @@ const (
 	WeirVarMulticast        = "multicast"
 	WeirVarPenaltyBuckets   = "penalty_buckets"
 	WeirVarReasons          = "reasons"
+	WeirVarReordersLoads    = "reorders_loads"
 	WeirVarTrackerCount     = "tracker_count"
 	WeirVarTrackers         = "trackers"
 )
@@ -436,11 +466,15 @@ type WeirMapSpecs struct {
 	AllowLines       *ebpf.MapSpec `ebpf:"allow_lines"`
 	AllowMarks4      *ebpf.MapSpec `ebpf:"allow_marks4"`
 	AllowMarks6      *ebpf.MapSpec `ebpf:"allow_marks6"`
+	AllowPrefixes    *ebpf.MapSpec `ebpf:"allow_prefixes"`
+	AllowSpill       *ebpf.MapSpec `ebpf:"allow_spill"`
 	BlockBuckets     *ebpf.MapSpec `ebpf:"block_buckets"`
 	BlockHot         *ebpf.MapSpec `ebpf:"block_hot"`
 	BlockLines       *ebpf.MapSpec `ebpf:"block_lines"`
 	BlockMarks4      *ebpf.MapSpec `ebpf:"block_marks4"`
 	BlockMarks6      *ebpf.MapSpec `ebpf:"block_marks6"`
+	BlockPrefixes    *ebpf.MapSpec `ebpf:"block_prefixes"`
+	BlockSpill       *ebpf.MapSpec `ebpf:"block_spill"`
 	DigestBanks      *ebpf.MapSpec `ebpf:"digest_banks"`
 	DigestLines      *ebpf.MapSpec `ebpf:"digest_lines"`
 	DigestNow        *ebpf.MapSpec `ebpf:"digest_now"`
@@ -486,6 +520,7 @@ type WeirVariableSpecs struct {
 	Multicast      *ebpf.VariableSpec `ebpf:"multicast"`
 	PenaltyBuckets *ebpf.VariableSpec `ebpf:"penalty_buckets"`
 	Reasons        *ebpf.VariableSpec `ebpf:"reasons"`
+	ReordersLoads  *ebpf.VariableSpec `ebpf:"reorders_loads"`
 	TrackerCount   *ebpf.VariableSpec `ebpf:"tracker_count"`
 	Trackers       *ebpf.VariableSpec `ebpf:"trackers"`
 }
@@ -514,11 +549,15 @@ type WeirMaps struct {
 	AllowLines       *ebpf.Map `ebpf:"allow_lines"`
 	AllowMarks4      *ebpf.Map `ebpf:"allow_marks4"`
 	AllowMarks6      *ebpf.Map `ebpf:"allow_marks6"`
+	AllowPrefixes    *ebpf.Map `ebpf:"allow_prefixes"`
+	AllowSpill       *ebpf.Map `ebpf:"allow_spill"`
 	BlockBuckets     *ebpf.Map `ebpf:"block_buckets"`
 	BlockHot         *ebpf.Map `ebpf:"block_hot"`
 	BlockLines       *ebpf.Map `ebpf:"block_lines"`
 	BlockMarks4      *ebpf.Map `ebpf:"block_marks4"`
 	BlockMarks6      *ebpf.Map `ebpf:"block_marks6"`
+	BlockPrefixes    *ebpf.Map `ebpf:"block_prefixes"`
+	BlockSpill       *ebpf.Map `ebpf:"block_spill"`
 	DigestBanks      *ebpf.Map `ebpf:"digest_banks"`
 	DigestLines      *ebpf.Map `ebpf:"digest_lines"`
 	DigestNow        *ebpf.Map `ebpf:"digest_now"`
@@ -544,11 +583,15 @@ func (m *WeirMaps) Close() error {
 		m.AllowLines,
 		m.AllowMarks4,
 		m.AllowMarks6,
+		m.AllowPrefixes,
+		m.AllowSpill,
 		m.BlockBuckets,
 		m.BlockHot,
 		m.BlockLines,
 		m.BlockMarks4,
 		m.BlockMarks6,
+		m.BlockPrefixes,
+		m.BlockSpill,
 		m.DigestBanks,
 		m.DigestLines,
 		m.DigestNow,
@@ -595,6 +638,7 @@ type WeirVariables struct {
 	Multicast      *ebpf.Variable `ebpf:"multicast"`
 	PenaltyBuckets *ebpf.Variable `ebpf:"penalty_buckets"`
 	Reasons        *ebpf.Variable `ebpf:"reasons"`
+	ReordersLoads  *ebpf.Variable `ebpf:"reorders_loads"`
 	TrackerCount   *ebpf.Variable `ebpf:"tracker_count"`
 	Trackers       *ebpf.Variable `ebpf:"trackers"`
 }

@@ -19,6 +19,10 @@
 //     space-efficient Bloom filters", 2007; Fan, Andersen, Kaminsky and
 //     Mitzenmacher, "Cuckoo filter: practically better than Bloom", 2014
 //     (bpf/set.h, bpf/marker.h, bpf/cascade.h, bpf/hot.h, bpf/table.h).
+//   - [weir/filter/quotient]: the exact set of IPv4 addresses and prefixes, in 2 to
+//     6 bytes an entry, by quotienting. Knuth, "The art of computer programming",
+//     volume 3, 1973; Cleary, "Compact hash tables using bidirectional linear
+//     probing", 1984 (bpf/quotient.h).
 //   - [weir/filter/sketch]: heavy hitters: multistage filter, conservative
 //     update and flow memory. Estan and Varghese, "New directions in traffic
 //     measurement and accounting", 2002; Cormode and Muthukrishnan, "An improved
@@ -54,14 +58,6 @@
 //     "Compressed Bloom filters", 2002.
 //   - [weir/filter/snapshot]: exact sets and their differences as bytes, 1.28 an entry
 //     for ten million IPv4 addresses.
-//
-// # Next
-//
-// Complete and tested, but not yet linked into weir.
-//
-//   - [weir/filter/quotient]: an exact set of IPv4 addresses in 2 to 6 bytes an
-//     entry, by quotienting. Knuth, "The art of computer programming", volume 3,
-//     1973; Cleary, "Compact hash tables using bidirectional linear probing", 1984.
 //
 // # Papers
 //

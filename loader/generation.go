@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -20,6 +21,9 @@ type Memory struct {
 	Marks4  []uint64 // 2^18 words for the sources, then, if they are asked, as many for the destinations
 	Marks6  []uint64 // 8 words a line
 	Hot     []uint64 // 8 slots a bucket of the hot table
+
+	Prefixes []uint64 // 8 words a line of the prefix table
+	Spill    []uint64 // 8 slots a bucket of its spill
 }
 
 // Generation is a configuration in the kernel: the filter maps, of exactly
@@ -60,12 +64,16 @@ func (g *Generation) build(cfg *Config) (err error) {
 	if err := specialise(g.spec, cfg, frags); err != nil {
 		return err
 	}
-	if g.block, err = g.makeSet(cfg.Block,
-		bpf.WeirMapBlockLines, bpf.WeirMapBlockBuckets, bpf.WeirMapBlockMarks4, bpf.WeirMapBlockMarks6, bpf.WeirMapBlockHot); err != nil {
+	if g.block, err = g.makeSet(cfg.Block, setMaps{
+		bpf.WeirMapBlockLines, bpf.WeirMapBlockBuckets, bpf.WeirMapBlockMarks4, bpf.WeirMapBlockMarks6,
+		bpf.WeirMapBlockHot, bpf.WeirMapBlockPrefixes, bpf.WeirMapBlockSpill,
+	}); err != nil {
 		return err
 	}
-	if g.allow, err = g.makeSet(cfg.Allow,
-		bpf.WeirMapAllowLines, bpf.WeirMapAllowBuckets, bpf.WeirMapAllowMarks4, bpf.WeirMapAllowMarks6, ""); err != nil {
+	if g.allow, err = g.makeSet(cfg.Allow, setMaps{
+		bpf.WeirMapAllowLines, bpf.WeirMapAllowBuckets, bpf.WeirMapAllowMarks4, bpf.WeirMapAllowMarks6,
+		"", bpf.WeirMapAllowPrefixes, bpf.WeirMapAllowSpill,
+	}); err != nil {
 		return err
 	}
 	return g.makeMulticast()
@@ -110,6 +118,7 @@ func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
 		bpf.WeirVarDropLooped:     flag(cfg.DropLooped),
 		bpf.WeirVarMonitor:        flag(cfg.Monitor),
 		bpf.WeirVarFrags:          flag(frags),
+		bpf.WeirVarReordersLoads:  flag(runtime.GOARCH != "amd64" && runtime.GOARCH != "386" && runtime.GOARCH != "s390x"),
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return err
@@ -130,25 +139,34 @@ func flag(b bool) uint8 {
 	return 0
 }
 
+// setMaps are the names of a set's maps.
+type setMaps struct {
+	lines, buckets, marks4, marks6 string
+	hot                            string // "": the set has no weights
+	prefixes, spill                string
+}
+
 // makeSet creates the maps of a set. Each has at least one entry, because the
 // kernel has no empty arrays.
-func (g *Generation) makeSet(s KeySet, lines, buckets, marks4, marks6, hot string) (m Memory, err error) {
+func (g *Generation) makeSet(s KeySet, names setMaps) (m Memory, err error) {
 	if s.Lines == 0 {
-		s = KeySet{} // the program does not look it up
+		s = KeySet{Quotient: s.Quotient} // the program looks up nothing else
 	}
 	for _, part := range []struct {
 		memory  *[]uint64
 		name    string
 		entries uint32
 	}{
-		{&m.Lines, lines, s.Lines},
-		{&m.Buckets, buckets, s.Buckets},
-		{&m.Marks4, marks4, marks4Words(&s)},
-		{&m.Marks6, marks6, s.Marks6Lines},
-		{&m.Hot, hot, s.HotBuckets},
+		{&m.Lines, names.lines, s.Lines},
+		{&m.Buckets, names.buckets, s.Buckets},
+		{&m.Marks4, names.marks4, marks4Words(&s)},
+		{&m.Marks6, names.marks6, s.Marks6Lines},
+		{&m.Hot, names.hot, s.HotBuckets},
+		{&m.Prefixes, names.prefixes, s.Quotient.Lines},
+		{&m.Spill, names.spill, s.Quotient.Buckets},
 	} {
 		if part.name == "" {
-			continue // the allow set has no weights
+			continue
 		}
 		spec := g.spec.Maps[part.name]
 		spec.MaxEntries = max(part.entries, 1)

@@ -31,8 +31,14 @@ import (
 )
 
 // KeySet is the geometry and the shapes of a set of listed keys, constants of the
-// program. A set without lines is empty.
+// program. A set without lines, of its own or of the quotient table, is empty.
 type KeySet = bpf.WeirKeySet
+
+// Quotient is the geometry and the secret of the table of IPv4 prefixes.
+type Quotient = bpf.WeirQuotient
+
+// QuotientKeyBits is the number of bits by which the table's scale is shifted.
+const QuotientKeyBits = 34
 
 // Secret selects a hash function of keys, trackers or digests.
 type Secret = bpf.WeirSecret
@@ -128,6 +134,9 @@ func (c *Config) validate() error {
 }
 
 func validateSet(s *KeySet) error {
+	if err := validatePrefixes(s); err != nil {
+		return fmt.Errorf("prefixes: %w", err)
+	}
 	if s.Lines == 0 {
 		return nil // empty, whatever else is set
 	}
@@ -149,6 +158,32 @@ func validateSet(s *KeySet) error {
 	}
 	if err := validateShapes(s.GatesV6, s.V6[:], s.N_v6, s.V6Flow[:], s.N_v6Flow); err != nil {
 		return fmt.Errorf("IPv6: %w", err)
+	}
+	return nil
+}
+
+func validatePrefixes(s *KeySet) error {
+	q := &s.Quotient
+	if int(s.N_prefixes) > len(s.Prefixes) {
+		return fmt.Errorf("%d lengths: more than %d", s.N_prefixes, len(s.Prefixes))
+	}
+	if q.Lines == 0 {
+		if s.N_prefixes > 0 {
+			return errors.New("no lines for them")
+		}
+		return nil
+	}
+	if s.N_v4 > 0 {
+		return errors.New("IPv4 addresses are in both tables")
+	}
+	if max(q.Lines, q.Buckets) > maxEntries || q.Buckets < 2 {
+		return fmt.Errorf("%d lines and %d buckets: not what a map can have", q.Lines, q.Buckets)
+	}
+	if !slices.Contains([]uint32{63, 31, 21, 15, 12}, q.LaneBits) || q.RemBits >= q.LaneBits || q.RemMask != 1<<q.RemBits-1 {
+		return fmt.Errorf("lanes of %d bits with %d of a remainder (mask %#x)", q.LaneBits, q.RemBits, q.RemMask)
+	}
+	if last := q.KeyMask * q.Scale >> QuotientKeyBits; q.KeyMask >= 1<<QuotientKeyBits || last != uint64(q.Lines)-1 {
+		return fmt.Errorf("keys up to %#x, scaled by %#x, are in lines up to %d, of %d", q.KeyMask, q.Scale, last, q.Lines)
 	}
 	return nil
 }

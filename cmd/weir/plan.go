@@ -82,6 +82,7 @@ Daemon memory is for changes in place; the entries of the lists need more.`,
 	}
 	f := c.Flags()
 	entries := countFlag(f, "entries", "`number` of entries")
+	lists := countFlag(f, "lists", "`number` of lists that the entries are of (default 1)")
 	f.StringVar(&r.Mode, "mode", "", "`mode`: exact or approx (default exact, where that fits the rest)")
 	f.Float64Var(&r.BitsPerEntry, "bits-per-entry", 0, "size of the filter in `bits` per entry, in approximate mode")
 	f.Float64Var(&r.Rate, "fpr", 0, "false-positive `rate` to reach, in approximate mode")
@@ -96,7 +97,7 @@ Daemon memory is for changes in place; the entries of the lists need more.`,
 		if err := missing(c.Flags(), "entries"); err != nil {
 			return err
 		}
-		r.Entries, r.Memory, r.Flows, r.Hot = *entries, int(memory), *flows, *hot
+		r.Lists, r.Entries, r.Memory, r.Flows, r.Hot = *lists, *entries, int(memory), *flows, *hot
 		s, err := plan.Size(r)
 		if err != nil {
 			return planError(err)
@@ -109,15 +110,18 @@ Daemon memory is for changes in place; the entries of the lists need more.`,
 
 func sizingRows(s plan.Sizing, row func(name, format string, args ...any)) {
 	row("entries", "%s, %s mode", humanize.Comma(int64(s.Entries)), s.Mode)
-	row("cascade", "%s lines of 64 bytes, %.2f bits an entry", humanize.Comma(int64(s.Lines)), s.BitsPerEntry)
-	row("bits set", "%d in the first line, %d in the second", s.First, s.Rest)
-	if s.Buckets > 0 {
-		row("table", "%s buckets of 64 bytes", humanize.Comma(int64(s.Buckets)))
+	if s.LaneBits > 0 {
+		row("quotient table", "%s lines of 64 bytes, %d bits an entry", humanize.Comma(int64(s.Lines)), s.LaneBits)
+		row("  spill", "%s buckets of 64 bytes", humanize.Comma(int64(s.Buckets)))
+	} else {
+		row("cascade", "%s lines of 64 bytes, %.2f bits an entry", humanize.Comma(int64(s.Lines)), s.BitsPerEntry)
+		row("bits set", "%d in the first line, %d in the second", s.First, s.Rest)
 	}
 	row("kernel memory", "%s, %.2f bytes an entry", humanize.IBytes(uint64(s.KernelBytes)), float64(s.KernelBytes)/float64(s.Entries))
-	row("daemon memory", "%s for changes in place", humanize.IBytes(uint64(s.DaemonBytes)))
+	if s.DaemonBytes > 0 {
+		row("daemon memory", "%s for changes in place", humanize.IBytes(uint64(s.DaemonBytes)))
+	}
 	row("false drops", "%.3g of unlisted keys", s.FalseDrop)
-	row("  cascade", "%.3g", s.Cascade)
 	row("  standard filter", "%.3g of as many bits with k = %d (classic formula: %.3g)", s.Standard.Exact, s.Standard.K, s.Standard.Classic)
 	if s.SecondLine > 0 {
 		row("second line", "read for %.3g of unlisted keys", s.SecondLine)

@@ -72,7 +72,7 @@ func TestPlanRefuses(t *testing.T) {
 		{"plan --entries 1M --mode exact --fpr 1e-4", exitUsage, "exact mode"},
 		{"plan --entries 1M --mode fuzzy", exitUsage, `"fuzzy"`},
 		{"plan --entries 1M --zipf 1.1", exitUsage, "of no flows"},
-		{"plan --entries 10M --mode exact --memory 32MB", exitFailure, "exact mode takes"},
+		{"plan --entries 20M --mode exact --memory 32MB", exitFailure, "exact mode takes"},
 		{"plan --entries 10M --memory 1MB", exitFailure, "less than a bit"},
 		{"plan fpr --m 8 --k 1", exitUsage, "--n is missing"},
 		{"plan fpr --n 8 --k 1", exitUsage, "--m is missing"},

@@ -204,11 +204,16 @@ func falsePositiveRate(s *membership.Set) float64 {
 		return 0
 	}
 	var rate float64
-	if s.Mode == membership.Exact {
+	probes4 := len(s.V4Flow)
+	switch {
+	case s.Lines == 0:
+		return 0 // the table of prefixes makes no mistakes
+	case s.Mode == membership.Exact:
 		rate = fpr.Fingerprint(s.Len(), s.Buckets)
-	} else {
+	default:
 		rate = s.FalsePositiveRate(s.Len())
+		probes4 += len(s.V4)
 	}
-	probes := max(len(s.V4)+len(s.V4Flow), len(s.V6)+len(s.V6Flow))
+	probes := max(probes4, len(s.V6)+len(s.V6Flow))
 	return -math.Expm1(float64(probes) * math.Log1p(-rate))
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -47,10 +48,23 @@ func (g *Generation) Apply(changes []Change) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := g.enact(edits); err != nil {
+	err = g.enact(edits)
+	if errors.Is(err, membership.ErrFull) {
+		// Earlier changes may have left room that is scattered.
+		block, allow := g.Block.Tidy(g.grace), g.Allow.Tidy(g.grace)
+		if block || allow {
+			err = g.enact(edits)
+		}
+	}
+	if err != nil {
 		return 0, err
 	}
 	g.index = next
+	for _, set := range []*membership.Set{g.Block, g.Allow} {
+		if set.Crowded() {
+			set.Tidy(g.grace)
+		}
+	}
 	return n, nil
 }
 

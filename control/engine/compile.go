@@ -7,6 +7,7 @@ import (
 	"iter"
 	"maps"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -19,8 +20,9 @@ import (
 
 // compiled is what a set is made from.
 type compiled struct {
-	layout  membership.Layout
-	columns []membership.Column
+	layout   membership.Layout
+	columns  []membership.Column
+	prefixes []iter.Seq[membership.Prefix] // of an exact set
 }
 
 // Fits returns why no set could have the contents of lists, nil if one can. It
@@ -46,16 +48,20 @@ func (e *entries) plan() error {
 }
 
 // compile plans the layout of the entries' set, and serialises their keys, at the
-// levels that were planned.
-func (e *entries) compile(mode membership.Mode, bitsPerKey float64, secret *hash.Secret) (compiled, error) {
+// levels that were planned. highest is the highest number of a list.
+func (e *entries) compile(mode membership.Mode, bitsPerKey float64, secret *hash.Secret, highest int) (compiled, error) {
 	var c compiled
-	e.src4.compile(&c.columns)
-	e.dst4.compile(&c.columns)
+	census := membership.Census{Keys: make(map[key.Shape]int), Highest: uint16(highest)}
+	if mode == membership.Exact {
+		c.addPrefixes(&e.src4, &census)
+		c.addPrefixes(&e.dst4, &census)
+	} else {
+		e.src4.compile(&c.columns)
+		e.dst4.compile(&c.columns)
+	}
 	e.src6.compile(&c.columns)
 	e.dst6.compile(&c.columns)
 	c.columns = compileFlows(e.flows, c.columns)
-
-	census := membership.Census{Keys: make(map[key.Shape]int)}
 	src, dst := membership.NewMarks4(), membership.NewMarks4()
 	for _, col := range c.columns {
 		census.Keys[col.Shape] += len(col.Lists)
@@ -124,6 +130,46 @@ func planFlows(flows relation[key.Key]) error {
 			len(shapes), family, membership.MaxShapes, strings.Join(examples, ", "))
 	}
 	return nil
+}
+
+// addPrefixes adds one side of IPv4 to what an exact set is made from.
+func (c *compiled) addPrefixes(s *side[list.V4Prefix], census *membership.Census) {
+	all := s.merged()
+	if len(all.keys) == 0 {
+		return
+	}
+	count := func(level, n int) { census.Keys[list.V4(0, level).Key(s.source).Shape] += n }
+	if level := s.levels[0]; len(s.levels) == 1 && !slices.ContainsFunc(all.keys, func(p list.V4Prefix) bool { return p.Bits() != level }) {
+		count(level, len(all.keys))
+		c.prefixes = append(c.prefixes, chunks(&all, s.source)...)
+		return
+	}
+	for _, level := range s.levels {
+		var at []membership.Prefix
+		for e := range s.at(level, &all) {
+			at = append(at, membership.Prefix{Addr: e.key.Addr(), List: e.list, Bits: uint8(level), Dst: !s.source})
+		}
+		count(level, len(at))
+		c.prefixes = append(c.prefixes, slices.Values(at))
+	}
+}
+
+// chunks divides entries that are stored as they are among the CPUs.
+func chunks(all *run[list.V4Prefix], source bool) []iter.Seq[membership.Prefix] {
+	n := min(runtime.GOMAXPROCS(0), 1+len(all.keys)/(1<<14))
+	chunks := make([]iter.Seq[membership.Prefix], n)
+	for c := range chunks {
+		from, to := c*len(all.keys)/n, (c+1)*len(all.keys)/n
+		chunks[c] = func(yield func(membership.Prefix) bool) {
+			for i := from; i < to; i++ {
+				k := all.keys[i]
+				if !yield(membership.Prefix{Addr: k.Addr(), List: all.first(i), Bits: uint8(k.Bits()), Dst: !source}) {
+					return
+				}
+			}
+		}
+	}
+	return chunks
 }
 
 // compile appends a column for each level of one side of one family.

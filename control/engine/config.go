@@ -7,6 +7,7 @@ import (
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
+	"weir/filter/quotient"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -66,18 +67,41 @@ func keySet(l *membership.Layout) loader.KeySet {
 		GatesV4: uint32(l.Gates(false)), GatesV6: uint32(l.Gates(true)),
 		N_v4: uint32(len(l.V4)), N_v4Flow: uint32(len(l.V4Flow)),
 		N_v6: uint32(len(l.V6)), N_v6Flow: uint32(len(l.V6Flow)),
+		PrefixShift: uint32(l.Prefixes.Shift), Quotient: PrefixTable(l.Prefixes.Layout, l.Prefixes.Secret),
 		Mark6Src: shape(membership.GatedShape{Shape: key.Shape{Fields: key.FieldV6, SrcBits: membership.Mark6Bits}}),
 		Mark6Dst: shape(membership.GatedShape{Shape: key.Shape{Fields: key.FieldV6, DstBits: membership.Mark6Bits}}),
+	}
+	v4 := l.V4
+	if l.Mode == membership.Exact {
+		for i, s := range l.V4 {
+			k.Prefixes[i].SrcMask, k.Prefixes[i].DstMask = mask(s.SrcBits)[0], mask(s.DstBits)[0]
+			k.Prefixes[i].Tail = l.Prefixes.Tail(s.SrcBits+s.DstBits, s.DstBits > 0)
+		}
+		k.N_prefixes, k.N_v4, v4 = k.N_v4, 0, nil
 	}
 	for _, kind := range []struct {
 		to   *[membership.MaxShapes]loader.Shape
 		from []membership.GatedShape
-	}{{&k.V4, l.V4}, {&k.V4Flow, l.V4Flow}, {&k.V6, l.V6}, {&k.V6Flow, l.V6Flow}} {
+	}{{&k.V4, v4}, {&k.V4Flow, l.V4Flow}, {&k.V6, l.V6}, {&k.V6Flow, l.V6Flow}} {
 		for i, s := range kind.from {
 			kind.to[i] = shape(s)
 		}
 	}
 	return k
+}
+
+// PrefixTable returns a table's geometry and secret as the program has them.
+func PrefixTable(l quotient.Layout, s quotient.Secret) loader.Quotient {
+	if l.Lines == 0 {
+		return loader.Quotient{}
+	}
+	s = l.Cut(s)
+	return loader.Quotient{
+		Salt: s.Xor, Mul: s.Mul, KeyMask: 1<<l.KeyBits - 1,
+		Scale:   uint64(l.Lines) << (loader.QuotientKeyBits - l.KeyBits),
+		RemMask: 1<<l.RemainderBits() - 1, Rems: l.Repeat(1<<l.RemainderBits() - 1), RemBits: uint32(l.RemainderBits()),
+		LaneBits: uint32(l.LaneBits), Lines: uint32(l.Lines), Buckets: uint32(l.Buckets),
+	}
 }
 
 func shape(g membership.GatedShape) loader.Shape {

@@ -123,13 +123,13 @@ func buildUnder(secret *hash.Secret, lists []List, c Config, inKernel bool) (_ *
 	if err := g.index.plan(); err != nil {
 		return nil, err
 	}
-	block, err := g.index.block.compile(c.Mode, c.BitsPerKey, secret)
+	block, err := g.index.block.compile(c.Mode, c.BitsPerKey, secret, len(lists))
 	if err != nil {
 		return nil, fmt.Errorf("block lists: %w", err)
 	}
 	block.layout.PlanHot(c.Hot)
 	// Exact in any mode: a false positive would let through what is listed.
-	allow, err := g.index.allow.compile(membership.Exact, 0, secret)
+	allow, err := g.index.allow.compile(membership.Exact, 0, secret, len(lists))
 	if err != nil {
 		return nil, fmt.Errorf("allow lists: %w", err)
 	}
@@ -168,7 +168,7 @@ func (c *compiled) set(m membership.Memory) (*membership.Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s, s.Fill(c.columns)
+	return s, s.Fill(c.columns, c.prefixes...)
 }
 
 // WithMonitor returns a generation with the same sets, in the same memory, whose

@@ -36,6 +36,7 @@ func invalid(format string, args ...any) error {
 type Request struct {
 	Entries      int
 	Mode         string  // "exact", "approx", or "" for exact where that fits the rest
+	Lists        int     // that the entries are of; 0 counts as 1
 	BitsPerEntry float64 // of the cascade, in approximate mode
 	Rate         float64 // that the cascade must reach, in approximate mode
 	Memory       int     // bytes of the kernel's that the set may take
@@ -49,16 +50,17 @@ type Request struct {
 type Sizing struct {
 	Entries      int      `json:"entries"`
 	Mode         string   `json:"mode"`           // "exact" or "approx"
-	BitsPerEntry float64  `json:"bits_per_entry"` // of the cascade, by its size
-	Lines        int      `json:"lines"`          // of the cascade, 64 bytes each
-	First        int      `json:"first"`          // bits of an entry in its first line
+	BitsPerEntry float64  `json:"bits_per_entry"` // in the kernel
+	Lines        int      `json:"lines"`          // of the quotient table, or of the cascade; 64 bytes each
+	LaneBits     int      `json:"lane_bits"`      // of an entry in the quotient table
+	Buckets      int      `json:"buckets"`        // of the quotient table's spill, 64 bytes each
+	First        int      `json:"first"`          // bits of an entry in its first line of the cascade
 	Rest         int      `json:"rest"`           // bits of an entry in its second line
-	Buckets      int      `json:"buckets"`        // of the table, 64 bytes each
-	KernelBytes  int      `json:"kernel_bytes"`   // cascade and table, but no markers
+	KernelBytes  int      `json:"kernel_bytes"`   // without markers
 	DaemonBytes  int      `json:"daemon_bytes"`   // what changes in place take, but not the entries as the lists have them
 	Cascade      float64  `json:"cascade"`        // rate of the cascade, fpr.CascadeLayout
 	SecondLine   float64  `json:"second_line"`    // share of unlisted keys that read more than one line
-	FalseDrop    float64  `json:"false_drop"`     // rate of the whole filter, table included
+	FalseDrop    float64  `json:"false_drop"`     // rate of the filter; 0 in exact mode
 	Standard     Standard `json:"standard"`       // a filter of as many bits, for comparison
 	Traffic      *Traffic `json:"traffic,omitempty"`
 }
@@ -93,30 +95,25 @@ func Size(r Request) (Sizing, error) {
 	if err != nil {
 		return Sizing{}, err
 	}
+	s := Sizing{Entries: r.Entries, Mode: layout.Mode.String(), KernelBytes: layout.Bytes()}
+	bits := 8 * s.KernelBytes
+	s.BitsPerEntry = float64(bits) / float64(r.Entries)
+	s.Standard.K, s.Standard.Exact = fpr.BestK(bits, r.Entries)
+	s.Standard.Classic = fpr.Classic(bits, r.Entries, s.Standard.K)
 	c := fpr.CascadeLayout{Lines: layout.Lines, First: layout.First, Rest: layout.Rest}
-	s := Sizing{
-		Entries:      r.Entries,
-		Mode:         layout.Mode.String(),
-		BitsPerEntry: float64(c.Bits()) / float64(r.Entries),
-		Lines:        int(layout.Lines),
-		First:        layout.First,
-		Rest:         layout.Rest,
-		Buckets:      int(layout.Buckets),
-		KernelBytes:  layout.Bytes(),
-		// A 4-bit counter for each bit of the cascade, so that entries can be
-		// removed, and a bit for each slot of the table.
-		DaemonBytes: c.Bits()/2 + int(layout.Buckets)*membership.BucketSlots/8,
-		Cascade:     c.Rate(r.Entries),
-	}
-	s.FalseDrop = s.Cascade
 	if layout.Mode == membership.Exact {
-		s.FalseDrop = fpr.Fingerprint(r.Entries, layout.Buckets)
+		s.Lines, s.LaneBits, s.Buckets = layout.Prefixes.Lines, layout.Prefixes.LaneBits, layout.Prefixes.Buckets
+	} else {
+		s.Lines, s.First, s.Rest = int(c.Lines), c.First, c.Rest
+		// A 4-bit counter for each bit of the cascade, so that entries can be
+		// removed.
+		s.DaemonBytes = c.Bits() / 2
+		s.Cascade = c.Rate(r.Entries)
+		s.FalseDrop = s.Cascade
+		if c.Rest > 0 {
+			s.SecondLine = c.FirstLine(r.Entries)
+		}
 	}
-	if layout.Rest > 0 {
-		s.SecondLine = c.FirstLine(r.Entries)
-	}
-	s.Standard.K, s.Standard.Exact = fpr.BestK(c.Bits(), r.Entries)
-	s.Standard.Classic = fpr.Classic(c.Bits(), r.Entries, s.Standard.K)
 	if r.Flows > 0 {
 		s.Traffic = traffic(r, layout.Mode, c)
 	}
@@ -144,7 +141,9 @@ func (r Request) validate() error {
 	case !slices.Contains([]string{"", "exact", "approx"}, r.Mode):
 		return invalid("plan: mode: %q is neither exact nor approx", r.Mode)
 	case r.Mode == "exact" && (r.BitsPerEntry != 0 || r.Rate != 0):
-		return invalid("plan: mode: in exact mode the table decides the rate, not bits per entry")
+		return invalid("plan: mode: in exact mode there are no false positives, whatever the bits per entry")
+	case r.Lists < 0 || r.Lists > membership.MaxList:
+		return invalid("plan: lists: %d is not between 1 and %d", r.Lists, membership.MaxList)
 	case r.Flows < 0 || r.Hot < 0 || r.Hot > r.Flows:
 		return invalid("plan: hot: %d of %d flows", r.Hot, r.Flows)
 	case !(r.Zipf >= 0 && r.Zipf <= 10):
@@ -155,11 +154,11 @@ func (r Request) validate() error {
 	return nil
 }
 
-// layout is the geometry of weir's own sets, for entries of one shape and
-// without markers, which depend on the entries themselves: up to 2 MiB for each
-// side of IPv4 packets, and up to 10 bits an entry of IPv6.
+// layout is the geometry of weir's own sets for IPv4 addresses, without markers,
+// which depend on the entries themselves: in approximate mode up to 2 MiB for each
+// side of packets.
 func (r Request) layout() (membership.Layout, error) {
-	census := membership.Census{Keys: map[key.Shape]int{{SrcBits: 32}: r.Entries}}
+	census := membership.Census{Keys: map[key.Shape]int{{SrcBits: 32}: r.Entries}, Highest: uint16(r.Lists)}
 	build := func(mode membership.Mode, bitsPerEntry float64) (membership.Layout, error) {
 		return membership.PlanLayout(census, mode, bitsPerEntry, nil)
 	}
@@ -213,8 +212,8 @@ func (r Request) layout() (membership.Layout, error) {
 // traffic plans more bits for hot flows than for others, by theorem 3.1: with
 // equal likelihoods k_e − k_cold = log₂(r_e/r_cold) (Bruck, Gao
 // and Jiang, equation 5). No hot flow is listed, so that the filter holds no
-// more bits than without weights. In exact mode the table takes the place of
-// weights.
+// more bits than without weights. In exact mode there are no false positives to
+// weigh.
 func traffic(r Request, mode membership.Mode, c fpr.CascadeLayout) *Traffic {
 	u := weighted.Zipf(r.Flows, r.Hot, 0, r.Zipf)
 	shares := u.Queries()
@@ -222,12 +221,18 @@ func traffic(r Request, mode membership.Mode, c fpr.CascadeLayout) *Traffic {
 	more := weighted.Rounding{Most: mostBits - c.K()}
 	members := fpr.Members{Keys: r.Entries, Rest: c.Rest}
 	rates := map[int]float64{}
-	t := &Traffic{Zipf: r.Zipf, Flows: r.Flows, Hot: r.Hot, Plain: c.Rate(r.Entries), MostBits: c.K()}
+	t := &Traffic{Zipf: r.Zipf, Flows: r.Flows, Hot: r.Hot, MostBits: c.K(), Improvement: 1}
+	if mode == membership.Approximate {
+		t.Plain = c.Rate(r.Entries)
+	}
 	for i, share := range shares {
-		extra := 0
-		if mode == membership.Approximate {
-			extra = more.Round(math.Log2(share/cold), 0)
+		if i < r.Hot {
+			t.HotShare += share
 		}
+		if mode == membership.Exact {
+			continue
+		}
+		extra := more.Round(math.Log2(share/cold), 0)
 		if _, ok := rates[extra]; !ok {
 			q := c
 			q.Rest += extra
@@ -235,10 +240,9 @@ func traffic(r Request, mode membership.Mode, c fpr.CascadeLayout) *Traffic {
 		}
 		t.Weighted += u[i].Count * share * rates[extra]
 		t.MostBits = max(t.MostBits, c.K()+extra)
-		if i < r.Hot {
-			t.HotShare += share
-		}
 	}
-	t.Improvement = t.Plain / t.Weighted
+	if mode == membership.Approximate {
+		t.Improvement = t.Plain / t.Weighted
+	}
 	return t
 }

@@ -13,8 +13,8 @@ import (
 // List a prefix, and match packets against it.
 func ExampleSet() {
 	listed := key.Source(netip.MustParsePrefix("192.0.2.0/24"))
-	census := membership.Census{Keys: map[key.Shape]int{listed.Shape: 1}}
-	layout, err := membership.PlanLayout(census, membership.Exact, 0, hash.NewSecret(hash.Seed{1}))
+	census := membership.Census{Keys: map[key.Shape]int{listed.Shape: 1}, Highest: 7}
+	layout, err := membership.PlanLayout(census, membership.Exact, 0, hash.NewSecret(hash.NewSeed()))
 	if err != nil {
 		log.Fatal(err)
 	}

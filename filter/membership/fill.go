@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"iter"
 	"runtime"
 	"sync"
 
@@ -28,17 +29,35 @@ func (c Column) Touch4(src, dst Marks4) {
 	s.markColumn(c, gate)
 }
 
-// Fill adds the keys of all columns to an empty set without weights that no
+// Fill adds the keys of all columns, and the prefixes of all chunks, to an empty set without weights that no
 // program uses yet. The keys must be distinct. It takes seconds where Add, key
 // by key, would take minutes: hashes are sorted by the memory that they touch,
 // and cascade and table are filled concurrently. It fails as Add does; the set
 // must then be discarded.
-func (s *Set) Fill(columns []Column) error {
+func (s *Set) Fill(columns []Column, prefixes ...iter.Seq[Prefix]) error {
+	var hashed []Column
+	for _, c := range columns {
+		if s.Hashed(c.Shape) {
+			hashed = append(hashed, c)
+		} else {
+			prefixes = append(prefixes, c.prefixes())
+		}
+	}
+	if s.len != 0 || s.hot.len != 0 {
+		return ErrNoRoom
+	}
+	if err := s.fillPrefixes(prefixes); err != nil {
+		return err
+	}
+	return s.fillHashed(hashed)
+}
+
+func (s *Set) fillHashed(columns []Column) error {
 	n := 0
 	for _, c := range columns {
 		n += len(c.Lists)
 	}
-	if s.len != 0 || s.hot.len != 0 || n > s.Capacity {
+	if n > s.Capacity {
 		return ErrNoRoom
 	}
 	hashes := make([]uint64, 0, n)
@@ -86,7 +105,7 @@ func (s *Set) Fill(columns []Column) error {
 	for _, c := range columns {
 		s.keys[c.Shape] += len(c.Lists)
 	}
-	s.len = n
+	s.len += n
 	return err
 }
 

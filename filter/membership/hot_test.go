@@ -137,7 +137,9 @@ func TestPlanHot(t *testing.T) {
 	r := fixed(1)
 	for _, n := range []int{0, 1, 100, 5000, 46_000, 65_536, 90_000} {
 		var l Layout
+		l.Lines = 1
 		l.PlanHot(n)
+		l.Lines = 0
 		if n == 0 {
 			if l.HotBuckets != 0 {
 				t.Error("a hot table for no element")

@@ -56,6 +56,7 @@ const (
 	// the spare capacity is used.
 	roomShare = 0.03
 	roomKeys  = 1024
+	mostRoom  = 1 << 18
 	manyKeys  = 16 * roomKeys
 	// HotFill is the planned fraction of the hot table's slots in use, within a
 	// factor of √2, since its number of buckets is a power of two. At the
@@ -99,6 +100,8 @@ func (m *Mode) UnmarshalText(text []byte) error {
 // Census counts the keys of a set before it is built.
 type Census struct {
 	Keys map[key.Shape]int // number of keys of each shape, after prefix expansion
+	// Highest is the highest list number that prefixes may have; 0 counts as 1.
+	Highest uint16
 	// MarkedSrc24 and MarkedDst24 are the numbers of /24 networks that IPv4
 	// keys cover by source and by destination; 0 means unknown, and plans no
 	// marker.
@@ -119,7 +122,8 @@ func (c Census) Total() int {
 type Layout struct {
 	Mode                   Mode
 	Secret                 *hash.Secret
-	Capacity               int    // keys for which the rates are planned
+	Prefixes               PrefixLayout
+	Capacity               int    // keys of cascade and table for which the rates are planned
 	Lines                  uint32 // of the cascade, 64 bytes each
 	First, Rest            int    // bits per key in the first and in the second line
 	Buckets                uint32 // of the table, 64 bytes each; 0 in approximate mode
@@ -129,35 +133,55 @@ type Layout struct {
 	HotBuckets             uint32 // of the hot table, 64 bytes each; a power of two, or 0: no weights
 }
 
+// Planned returns the number of keys that there is room for, as planned.
+func (l *Layout) Planned() int { return l.Capacity + l.Prefixes.Capacity }
+
+// withRoom returns the number of keys to plan for if there are n now.
+func withRoom(n int) int { return n + max(roomKeys, min(int(roomShare*float64(n)), mostRoom)) }
+
 // PlanLayout returns the geometry for a census. bitsPerKey is that of the
 // cascade in approximate mode; exact mode has its own. It fails if more than
 // MaxShapes of one kind are in use.
 func PlanLayout(c Census, mode Mode, bitsPerKey float64, secret *hash.Secret) (Layout, error) {
 	l := Layout{Mode: mode, Secret: secret}
-	n := c.Total()
-	if n == 0 {
-		return l, nil
+	l.planPrefixes(c)
+	if err := l.planHashed(c, bitsPerKey); err != nil {
+		return l, err
 	}
-	l.Capacity = n + max(roomKeys, int(roomShare*float64(n)))
+	return l, l.planShapes(c)
+}
+
+// planHashed plans cascade and table.
+func (l *Layout) planHashed(c Census, bitsPerKey float64) error {
+	n := 0
+	for s, keys := range c.Keys {
+		if l.Hashed(s) {
+			n += keys
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	l.Capacity = withRoom(n)
 	sized := n // the keys to which bitsPerKey applies
 	if n < manyKeys {
 		sized = l.Capacity
 	}
-	if mode == Exact {
+	if l.Mode == Exact {
 		bitsPerKey = ExactBitsPerKey
 		l.First = ExactBits
 		l.Buckets = uint32(float64(l.Capacity)/(TableFill*BucketSlots)) + 1
 	}
 	lines := uint64(float64(sized)*bitsPerKey/LineBits) + 1
 	if lines > 1<<32-1 {
-		return l, fmt.Errorf("membership: %d keys at %g bits need more than 2^32 lines", n, bitsPerKey)
+		return fmt.Errorf("membership: %d keys at %g bits need more than 2^32 lines", n, bitsPerKey)
 	}
 	l.Lines = uint32(lines)
-	if mode == Approximate {
+	if l.Mode == Approximate {
 		best := fpr.BestCascade(n, l.Lines)
 		l.First, l.Rest = best.First, best.Rest
 	}
-	return l, l.planShapes(c)
+	return nil
 }
 
 func (l *Layout) planShapes(c Census) error {
@@ -166,7 +190,10 @@ func (l *Layout) planShapes(c Census) error {
 		if n == 0 {
 			continue
 		}
-		g := GatedShape{s, widestGate(s)}
+		g := GatedShape{s, GateAlways}
+		if l.Hashed(s) {
+			g.Gate = widestGate(s)
+		}
 		if s.V6() && g.Gate == GateSrc {
 			gatedSrc6++
 		}
@@ -218,7 +245,7 @@ func (l *Layout) planShapes(c Census) error {
 // PlanHot reserves room for the weights of n elements, possibly 0.
 func (l *Layout) PlanHot(n int) {
 	l.HotBuckets = 0
-	if n > 0 {
+	if n > 0 && l.Lines > 0 {
 		buckets := math.Exp2(math.Round(math.Log2(float64(n) / (HotFill * BucketSlots))))
 		l.HotBuckets = uint32(max(buckets, MinHotBuckets))
 	}
@@ -295,7 +322,7 @@ func (l *Layout) gate(s key.Shape) (Gate, bool) {
 	return 0, false
 }
 
-// Gates returns the union of the gates of a family's shapes.
+// Gates returns the union of the gates of a family's shapes in the cascade.
 func (l *Layout) Gates(v6 bool) Gate {
 	shapes := slices.Concat(l.V4, l.V4Flow)
 	if v6 {
@@ -303,7 +330,9 @@ func (l *Layout) Gates(v6 bool) Gate {
 	}
 	var g Gate
 	for _, s := range shapes {
-		g |= s.Gate
+		if l.Hashed(s.Shape) {
+			g |= s.Gate
+		}
 	}
 	return g
 }
@@ -329,6 +358,9 @@ type Memory struct {
 	Marks4  []uint64 // a bit for each /24, for each side
 	Marks6  []uint64 // LineWords for each line
 	Hot     []uint64 // BucketSlots for each bucket
+
+	Prefixes []uint64 // LineWords for each line of the prefix table
+	Spill    []uint64 // BucketSlots for each bucket of its spill
 }
 
 // Alloc returns memory for the layout on the heap.
@@ -339,13 +371,16 @@ func (l *Layout) Alloc() Memory {
 		Marks4:  make([]uint64, l.Mark4Sides()*mark4Words),
 		Marks6:  make([]uint64, int(l.Mark6Lines)*LineWords),
 		Hot:     make([]uint64, int(l.HotBuckets)*BucketSlots),
+
+		Prefixes: make([]uint64, l.Prefixes.Lines*LineWords),
+		Spill:    make([]uint64, l.Prefixes.Buckets*BucketSlots),
 	}
 }
 
 // Bytes returns the size of the layout's memory.
 func (l *Layout) Bytes() int {
-	return 8 * (int(l.Lines)*LineWords + int(l.Buckets)*BucketSlots +
-		l.Mark4Sides()*mark4Words + int(l.Mark6Lines)*LineWords + int(l.HotBuckets)*BucketSlots)
+	return l.Prefixes.Bytes() + 8*(int(l.Lines)*LineWords+int(l.Buckets)*BucketSlots+
+		l.Mark4Sides()*mark4Words+int(l.Mark6Lines)*LineWords+int(l.HotBuckets)*BucketSlots)
 }
 
 // FalsePositiveRate returns the predicted rate at which the cascade passes a

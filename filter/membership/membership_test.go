@@ -83,7 +83,7 @@ func (r random) key() key.Key {
 
 // census counts keys as the callers of PlanLayout do.
 func census(keys map[key.Key]uint16) Census {
-	c := Census{Keys: make(map[key.Shape]int)}
+	c := Census{Keys: make(map[key.Shape]int), Highest: 7}
 	src, dst := NewMarks4(), NewMarks4()
 	for _, col := range columns(keys) {
 		c.Keys[col.Shape] = len(col.Lists)

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 
 	"weir/filter/key"
+	"weir/filter/quotient"
 )
 
 // ErrNoRoom means that a key cannot be added in place: the set is at capacity,
@@ -27,14 +28,15 @@ type Set struct {
 	// before it calls SetWeight.
 	Listed func(key.Key) bool
 
-	cascade *Cascade
-	table   *Table
-	marks4  [2]Marks4 // sources, destinations
-	marks6  *Cascade
-	hot     *Hot
-	raised  map[uint64]int // extra bits that are set for a listed key, by its hash
-	keys    map[key.Shape]int
-	len     int
+	prefixes *quotient.Set // nil: none
+	cascade  *Cascade
+	table    *Table
+	marks4   [2]Marks4 // sources, destinations
+	marks6   *Cascade
+	hot      *Hot
+	raised   map[uint64]int // extra bits that are set for a listed key, by its hash
+	keys     map[key.Shape]int
+	len      int
 }
 
 // NewSet returns an empty set over memory that has the layout's sizes and is
@@ -42,7 +44,8 @@ type Set struct {
 func NewSet(l Layout, m Memory) (*Set, error) {
 	if len(m.Lines) != int(l.Lines)*LineWords || len(m.Buckets) != int(l.Buckets)*BucketSlots ||
 		len(m.Marks4) != l.Mark4Sides()*mark4Words || len(m.Marks6) != int(l.Mark6Lines)*LineWords ||
-		len(m.Hot) != int(l.HotBuckets)*BucketSlots {
+		len(m.Hot) != int(l.HotBuckets)*BucketSlots ||
+		len(m.Prefixes) != l.Prefixes.Lines*LineWords || len(m.Spill) != l.Prefixes.Buckets*BucketSlots {
 		return nil, fmt.Errorf("membership: memory does not match the layout")
 	}
 	if n := l.HotBuckets; n != 0 && (n < MinHotBuckets || bits.OnesCount32(n) != 1) {
@@ -57,8 +60,18 @@ func NewSet(l Layout, m Memory) (*Set, error) {
 		raised:  make(map[uint64]int),
 		keys:    make(map[key.Shape]int),
 	}
+	if l.Prefixes.Lines > 0 {
+		var err error
+		if s.prefixes, err = quotient.NewAt(l.Prefixes.Layout, l.Prefixes.Secret, m.Prefixes, m.Spill); err != nil {
+			return nil, err
+		}
+	}
 	if l.Mode == Exact {
 		s.Listed = func(k key.Key) bool {
+			if !s.Hashed(k.Shape) {
+				_, ok := s.lookupPrefix(k)
+				return ok
+			}
 			_, ok := s.table.Find(k.Hash(l.Secret))
 			return ok
 		}
@@ -80,7 +93,15 @@ func (s *Set) Len() int {
 	return s.len
 }
 
-// Keys returns the number of keys of a shape.
+// hashed returns the number of keys in cascade and table.
+func (s *Set) hashed() int {
+	if s.prefixes == nil {
+		return s.len
+	}
+	return s.len - s.prefixes.Len()
+}
+
+// Keys returns the number of keys of a shape in cascade and table.
 func (s *Set) Keys(shape key.Shape) int {
 	if s == nil {
 		return 0
@@ -91,7 +112,7 @@ func (s *Set) Keys(shape key.Shape) int {
 // Match returns the list number of the first shape, in the layout's order, with
 // a key that matches the packet: 0 in approximate mode.
 func (s *Set) Match(t key.Tuple) (list int, ok bool) {
-	if s == nil || s.Lines == 0 {
+	if s.Len() == 0 {
 		return 0, false
 	}
 	address, flow := s.V4, s.V4Flow
@@ -108,7 +129,7 @@ func (s *Set) Match(t key.Tuple) (list int, ok bool) {
 			if !ok {
 				continue
 			}
-			if list, ok := s.Lookup(k.Hash(s.Secret)); ok {
+			if list, ok := s.Lookup(k); ok {
 				return list, true
 			}
 		}
@@ -137,8 +158,16 @@ func (s *Set) MatchAll(k key.Key) (list int, ok bool) {
 	})
 }
 
-// Lookup is like [Set.Match], for the hash of one key.
-func (s *Set) Lookup(h uint64) (list int, ok bool) {
+// Lookup is like [Set.Match], for one key.
+func (s *Set) Lookup(k key.Key) (list int, ok bool) {
+	if !s.Hashed(k.Shape) {
+		l, ok := s.lookupPrefix(k)
+		return int(l), ok
+	}
+	return s.lookup(k.Hash(s.Secret))
+}
+
+func (s *Set) lookup(h uint64) (list int, ok bool) {
 	if !s.cascade.Contains(h) || !s.cascade.ContainsExtra(h, s.hot.Find(h)) {
 		return 0, false
 	}
@@ -188,7 +217,17 @@ func mark6(a netip.Addr, side int) key.Key {
 // key must not be added twice.
 func (s *Set) Add(k key.Key, list uint16) error {
 	gate, ok := s.gate(k.Shape)
-	if !ok || s.len >= s.Capacity {
+	if !ok {
+		return ErrNoRoom
+	}
+	if !s.Hashed(k.Shape) {
+		if err := s.putPrefix(k, list); err != nil {
+			return err
+		}
+		s.len++
+		return nil
+	}
+	if s.hashed() >= s.Capacity {
 		return ErrNoRoom
 	}
 	serialised := k.Append(make([]byte, 0, key.MaxLen))
@@ -208,7 +247,10 @@ func (s *Set) Add(k key.Key, list uint16) error {
 
 // SetList changes the list number of a listed key.
 func (s *Set) SetList(k key.Key, list uint16) {
-	if s.Mode == Exact {
+	switch {
+	case !s.Hashed(k.Shape):
+		_ = s.putPrefix(k, list)
+	case s.Mode == Exact:
 		s.table.SetList(k.Hash(s.Secret), list)
 	}
 }
@@ -217,6 +259,13 @@ func (s *Set) SetList(k key.Key, list uint16) {
 // listed. In approximate mode the key must have been added. Its mark stays
 // until the next generation: a stale mark only costs a probe.
 func (s *Set) Remove(k key.Key) bool {
+	if !s.Hashed(k.Shape) {
+		if s.prefixes == nil || !s.prefixes.Delete(s.Prefixes.key(prefixOf(k))) {
+			return false
+		}
+		s.len--
+		return true
+	}
 	h := k.Hash(s.Secret)
 	if s.Mode == Exact && !s.table.Delete(h) {
 		return false
@@ -259,9 +308,11 @@ func (s *Set) Load() (cascade, table float64) {
 	if s.Len() == 0 {
 		return 0, 0
 	}
-	set, all := s.cascade.Bits()
+	if set, all := s.cascade.Bits(); all > 0 {
+		cascade = float64(set) / float64(all)
+	}
 	if s.table.Cap() > 0 {
 		table = float64(s.table.Len()) / float64(s.table.Cap())
 	}
-	return float64(set) / float64(all), table
+	return cascade, table
 }

@@ -10,7 +10,7 @@ import (
 
 // ErrHotFull means that an element gets no weight: its bucket of the hot table
 // is full of others with at least as many extra bits, or the layout has no hot
-// table. It only costs false positives.
+// table, or its shape is not in the cascade. It only costs false positives.
 var ErrHotFull = errors.New("membership: no room in the hot table")
 
 // SetWeight sets the number of extra bits of an element, 0 … MaxExtra; 0
@@ -22,6 +22,9 @@ var ErrHotFull = errors.New("membership: no room in the hot table")
 // table asks for them, and bits that it no longer asks for stay set until
 // Settle.
 func (s *Set) SetWeight(k key.Key, extra int) error {
+	if extra > 0 && !s.Hashed(k.Shape) {
+		return ErrHotFull
+	}
 	h := k.Hash(s.Secret)
 	if extra == 0 {
 		s.Cool(h)

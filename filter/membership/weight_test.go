@@ -19,7 +19,7 @@ import (
 // weighable returns an empty set with a hot table, and Listed from a map.
 func weighable(t testing.TB, mode Mode, bitsPerKey float64, n, hot int, seed uint64, listed map[key.Key]bool) *Set {
 	t.Helper()
-	l, err := PlanLayout(Census{Keys: map[key.Shape]int{{SrcBits: 32}: n}}, mode, bitsPerKey, secretOf(seed))
+	l, err := PlanLayout(Census{Keys: map[key.Shape]int{{SrcBits: 32, DstBits: 32}: n}}, mode, bitsPerKey, secretOf(seed))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func weighable(t testing.TB, mode Mode, bitsPerKey float64, n, hot int, seed uin
 
 // sources returns n distinct keys.
 func sources(t *testing.T, n int) []key.Key {
-	c := numbered(key.Shape{SrcBits: 32}, 0, n, 0)
+	c := numbered(key.Shape{SrcBits: 32, DstBits: 32}, 0, n, 0)
 	keys := make([]key.Key, n)
 	for i := range keys {
 		keys[i] = mustParse(t, c.Keys[i*c.Shape.KeyLen():(i+1)*c.Shape.KeyLen()])
@@ -81,7 +81,7 @@ func TestExtraBits(t *testing.T) {
 			for extra := range MaxExtra + 1 {
 				for _, listed := range []bool{true, false} {
 					l := Layout{Mode: Approximate, Secret: secretOf(r.Uint64()), Capacity: 1, Lines: 1000, First: first, Rest: rest,
-						V4: []GatedShape{{key.Shape{SrcBits: 32}, GateAlways}}, HotBuckets: 32}
+						V4Flow: []GatedShape{{key.Shape{SrcBits: 32, DstBits: 32}, GateAlways}}, HotBuckets: 32}
 					s, err := NewSet(l, l.Alloc())
 					if err != nil {
 						t.Fatal(err)
@@ -103,12 +103,12 @@ func TestExtraBits(t *testing.T) {
 					if got := setBits(s.cascade.words); !maps.Equal(got, want) {
 						t.Fatalf("%d+%d+%d bits, listed %t: %v, want %v", first, rest, extra, listed, got, want)
 					}
-					if _, ok := s.Lookup(h); ok != listed {
+					if _, ok := s.lookup(h); ok != listed {
 						t.Fatalf("%d+%d+%d bits, listed %t: found %t", first, rest, extra, listed, ok)
 					}
 					for p := range want { // each of them is tested
 						s.cascade.words[p/64] ^= 1 << (p % 64)
-						if _, ok := s.Lookup(h); ok {
+						if _, ok := s.lookup(h); ok {
 							t.Fatalf("%d+%d+%d bits: bit %d is not tested", first, rest, extra, p)
 						}
 						s.cascade.words[p/64] ^= 1 << (p % 64)
@@ -153,7 +153,7 @@ func TestHotFalsePositiveRate(t *testing.T) {
 						if s.cascade.Contains(h) && s.cascade.ContainsExtra(h, s.Weight(h)) {
 							passed[i]++
 						}
-					} else if _, ok := s.Lookup(h); ok {
+					} else if _, ok := s.lookup(h); ok {
 						passed[i]++
 					}
 					s.Cool(h)
@@ -198,7 +198,7 @@ func testWeightsNoFalseNegative(t *testing.T, mode Mode, r random) {
 	s := weighable(t, mode, 12, 400, 100, r.Uint64(), listed)
 	var laggards []laggard
 	check := func(k key.Key) {
-		if _, ok := s.Lookup(k.Hash(s.Secret)); !ok {
+		if _, ok := s.Lookup(k); !ok {
 			t.Fatalf("%v is lost with weight %d", k, s.Weight(k.Hash(s.Secret)))
 		}
 	}
@@ -280,8 +280,8 @@ func testWeightsNoFalseNegative(t *testing.T, mode Mode, r random) {
 	if rejected == 0 {
 		t.Error("no bucket of the hot table was ever full")
 	}
-	if s.Keys(key.Shape{SrcBits: 32}) != len(listed) || s.Keys(key.Shape{}) != 0 {
-		t.Errorf("%d keys are counted, want %d", s.Keys(key.Shape{SrcBits: 32}), len(listed))
+	if shape := keys[0].Shape; s.Keys(shape) != len(listed) || s.Keys(key.Shape{}) != 0 {
+		t.Errorf("%d keys are counted, want %d", s.Keys(shape), len(listed))
 	}
 	for k := range listed {
 		s.Remove(k)
@@ -329,7 +329,7 @@ func TestSetWeightRejects(t *testing.T) {
 	if err := s.SetWeight(keys[0], 1); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Fill([]Column{numbered(key.Shape{SrcBits: 32}, 0, 2, 0)}); !errors.Is(err, ErrNoRoom) {
+	if err := s.Fill([]Column{numbered(key.Shape{SrcBits: 32, DstBits: 32}, 0, 2, 0)}); !errors.Is(err, ErrNoRoom) {
 		t.Errorf("filling a set with weights: %v", err)
 	}
 }

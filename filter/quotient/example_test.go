@@ -8,18 +8,18 @@ import (
 	"weir/filter/quotient"
 )
 
-func address(s string) uint32 {
+func address(s string) uint64 {
 	a := netip.MustParseAddr(s).As4()
-	return binary.BigEndian.Uint32(a[:])
+	return uint64(binary.BigEndian.Uint32(a[:]))
 }
 
 func Example() {
-	entries := []quotient.Entry{ // sorted by address
-		{Addr: address("192.0.2.1"), List: 1},
-		{Addr: address("198.51.100.7"), List: 2},
+	entries := []quotient.Entry{
+		{Key: address("192.0.2.1"), List: 1},
+		{Key: address("198.51.100.7"), List: 2},
 	}
 	// Room for a thousand entries more, of at most three lists.
-	set, err := quotient.Build(quotient.Plan(len(entries)+1000, 3), entries)
+	set, err := quotient.Build(quotient.Plan(32, len(entries)+1000, 3), entries)
 	if err != nil {
 		fmt.Println(err)
 		return

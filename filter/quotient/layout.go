@@ -15,6 +15,8 @@ const (
 
 	// MaxList is the highest list number that any layout has room for.
 	MaxList = math.MaxUint16
+	// Within 64 bits for the product of an image and a number of lines.
+	MinKeyBits, MaxKeyBits = 32, 34
 	// maxLines keeps the number of a word within 32 bits.
 	maxLines = 1 << 28
 )
@@ -28,6 +30,7 @@ type width struct {
 }
 
 var widths = [...]width{
+	{bits: 63, lanes: 1, fill: 0.55, exiled: 0.051},
 	{bits: 31, lanes: 2, fill: 0.75, exiled: 0.034},
 	{bits: 21, lanes: 3, fill: 0.75, exiled: 0.0138},
 	{bits: 15, lanes: 4, fill: 0.78, exiled: 0.0098},
@@ -36,30 +39,31 @@ var widths = [...]width{
 
 // Layout is the geometry of a set. Its zero value is not valid.
 type Layout struct {
-	LaneBits int // 31, 21, 15 or 12
+	KeyBits  int // MinKeyBits … MaxKeyBits
+	LaneBits int // 63, 31, 21, 15 or 12
 	Lines    int // of 64 bytes
 	Buckets  int // of the spill, 64 bytes each; at least 2
 }
 
 // Plan returns the smallest layout for a number of entries, of which the highest
 // list number is highest.
-func Plan(entries int, highest uint16) Layout {
+func Plan(keyBits, entries int, highest uint16) Layout {
 	var best Layout
 	for _, w := range widths {
-		if l := w.plan(max(entries, 0), max(highest, 1)); best.Lines == 0 || l.Bytes() < best.Bytes() {
+		if l := w.plan(keyBits, max(entries, 0), max(highest, 1)); best.Lines == 0 || l.Bytes() < best.Bytes() {
 			best = l
 		}
 	}
 	return best
 }
 
-func (w width) plan(entries int, highest uint16) Layout {
+func (w width) plan(keyBits, entries int, highest uint16) Layout {
 	n := float64(entries)
-	lines := int(math.Ceil(n / (lineWords * float64(w.lanes) * w.fill)))
+	lines := max(int(math.Ceil(n/(lineWords*float64(w.lanes)*w.fill))), 1)
 	// As many lines at least as leave room for the list number beside the
 	// remainder.
-	lines = max(lines, 1<<(32-w.bits+bits.Len16(highest)))
-	return Layout{LaneBits: w.bits, Lines: lines, Buckets: w.buckets(n)}
+	lines = max(lines, 1<<max(keyBits-w.bits+bits.Len16(highest), 0))
+	return Layout{KeyBits: keyBits, LaneBits: w.bits, Lines: lines, Buckets: w.buckets(n)}
 }
 
 // buckets returns the size of the spill for n entries: room for six standard
@@ -69,6 +73,21 @@ func (w width) buckets(n float64) int {
 	const load = 5
 	exiled := n * w.exiled
 	return 2 + int(math.Ceil((exiled+6*math.Sqrt(exiled))/load))
+}
+
+// Repeat returns a value of one lane in each lane of a word.
+func (l Layout) Repeat(v uint64) (word uint64) {
+	w, _ := l.width()
+	for i := range w.lanes {
+		word |= v << (i * w.bits)
+	}
+	return word
+}
+
+// Cut returns a secret's bits that count for keys of this length.
+func (l Layout) Cut(s Secret) Secret {
+	mask := uint64(1)<<l.KeyBits - 1
+	return Secret{s.Xor & mask, [3]uint64{s.Mul[0] & mask, s.Mul[1] & mask, s.Mul[2] & mask}}
 }
 
 func (l Layout) width() (width, bool) {
@@ -83,20 +102,23 @@ func (l Layout) width() (width, bool) {
 // RemainderBits returns the number of bits of a lane that store the remainder.
 // The others store the list number.
 func (l Layout) RemainderBits() int {
-	return bits.Len64((1<<32+uint64(l.Lines)-1)/uint64(l.Lines) - 1)
+	return bits.Len64((1<<l.KeyBits+uint64(l.Lines)-1)/uint64(l.Lines) - 1)
 }
 
 // MaxList returns the highest list number that fits into a lane.
 func (l Layout) MaxList() uint16 {
-	return uint16(min(1<<(l.LaneBits-l.RemainderBits())-1, MaxList))
+	return uint16(min(1<<min(l.LaneBits-l.RemainderBits(), 16)-1, MaxList))
 }
 
 // Bytes returns the memory of lines and spill.
 func (l Layout) Bytes() int { return 64 * (l.Lines + l.Buckets) }
 
 func (l Layout) validate() error {
+	if l.KeyBits < MinKeyBits || l.KeyBits > MaxKeyBits {
+		return fmt.Errorf("quotient: keys of %d bits: want %d to %d", l.KeyBits, MinKeyBits, MaxKeyBits)
+	}
 	if _, ok := l.width(); !ok {
-		return fmt.Errorf("quotient: lanes of %d bits: want 31, 21, 15 or 12", l.LaneBits)
+		return fmt.Errorf("quotient: lanes of %d bits: want 63, 31, 21, 15 or 12", l.LaneBits)
 	}
 	if l.Lines < 1 || l.Lines > maxLines {
 		return fmt.Errorf("quotient: %d lines: want 1 to %d", l.Lines, maxLines)

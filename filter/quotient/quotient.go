@@ -1,26 +1,27 @@
-// Package quotient is an exact set of IPv4 addresses with list numbers, in 2 to 6
-// bytes an entry. Most lookups read one cache line.
+// Package quotient is an exact set of keys of 32 to 34 bits with list numbers, in 2
+// to 6 bytes an entry: of IPv4 addresses, and prefixes of all lengths. Most lookups
+// read one cache line.
 //
 // It rests on quotienting: Knuth, "The art of computer programming", volume 3,
 // 1973, section 6.4, exercise 13; Cleary, "Compact hash tables using bidirectional
 // linear probing", 1984. A keyed bijection takes the place of a hash. The position
 // of an entry expresses a part of the image, the quotient, so that only the
-// remainder is stored; both together are the image, and the image is the address.
+// remainder is stored; both together are the image, and the image is the key.
 // There are no false positives.
 //
 // # Layout
 //
-// All arithmetic is unsigned. On 32 bits, with four secret constants, of which the
-// multipliers are odd, the image p of an address a in host byte order is
+// All arithmetic is unsigned. For keys of K bits, modulo 2^K, with four secret
+// constants, of which the multipliers are odd, the image p of a key k is
 //
-//	p = (a ^ Xor) * Mul[0]
+//	p = (k ^ Xor) * Mul[0]
 //	p = (p ^ p >> 16) * Mul[1]
 //	p = (p ^ p >> 15) * Mul[2]
 //
 // The set has L lines, each of eight 64-bit words in the CPU's byte order:
 //
-//	line      = p * L >> 32                           (64 bits)
-//	r         = bit length of ceil(2^32 / L) - 1
+//	line      = p * L >> K                            (64 bits)
+//	r         = bit length of ceil(2^K / L) - 1
 //	remainder = p & (2^r - 1)
 //	s         = p * 0x9e3779b1                        (32 bits)
 //	first     = s >> 29
@@ -28,8 +29,8 @@
 //
 // The images of one line are at most 2^r consecutive integers, so that no two have
 // the same remainder. An entry is in the first or second word, or in the spill. A
-// word consists of N lanes of W bits from the lowest bit up, N×W being 2×31, 3×21,
-// 4×15 or 5×12:
+// word consists of N lanes of W bits from the lowest bit up, N×W being 1×63, 2×31,
+// 3×21, 4×15 or 5×12:
 //
 //	lane = list << r | remainder    0 if empty; lists count from 1
 //
@@ -38,7 +39,7 @@
 //
 // The spill has B buckets, each of eight 64-bit slots. An entry is in either bucket:
 //
-//	slot    = list << 32 | p        0 if empty
+//	slot    = list << 48 | p        0 if empty
 //	n       = line * 8 + first                        (32 bits)
 //	bucket1 = n * 0x9e3779b1 * B >> 32                (32 bits, then 64)
 //	bucket2 = bucket1 + 1 + (n * 0x85ebca6b * (B - 1) >> 32), less B if not below B
@@ -51,9 +52,10 @@
 // only from its first word to its second, the copy before the original is
 // overwritten; chains of such moves begin at the far end. Into the spill go new
 // entries and those in their first word: slot, bit 63, then the lane is overwritten.
-// Nothing moves back. A present entry is therefore
-// found at every instant, and an absent one never: a lane or slot is always that
-// of one entry.
+// Nothing moves back, but by [Set.Recall], which leaves the copy in the spill until
+// all readers have ended that were there. A present entry is therefore found at
+// every instant, and an absent one never: a lane or slot is always that of one
+// entry.
 //
 // The list numbers of two words must not be combined with OR. An entry may move and
 // change its list between the two loads.
@@ -73,30 +75,39 @@ var (
 	ErrFull = errors.New("quotient: set full")
 	// ErrList means that a list number is 0 or too high for the layout.
 	ErrList = errors.New("quotient: list number does not fit into a lane")
-	// ErrOrder means that entries for Fill or Build are not sorted or not distinct.
-	ErrOrder = errors.New("quotient: entries must be sorted by address and distinct")
 )
 
-// Entry is a listed address.
+// Entry is a listed key.
 type Entry struct {
-	Addr uint32 // 192.0.2.1 is 0xc0000201
+	Key  uint64 // below 2^KeyBits
 	List uint16 // 1 … MaxList
 }
 
-// Set is an exact set of IPv4 addresses with list numbers. Lookup is safe for
+// The slots of the spill, and of the memory of Fill.
+const (
+	listShift = 48
+	imageMask = 1<<listShift - 1
+)
+
+// slot returns the form of an entry in the spill.
+func slot(p uint64, list uint16) uint64 { return uint64(list)<<listShift | p }
+
+// Set is an exact set of keys with list numbers. Lookup is safe for
 // concurrent use, also beside one goroutine that calls the other methods.
 type Set struct {
 	lines  []uint64
 	spill  []uint64
 	layout Layout
-	key    Key
+	secret Secret
 	len    int
 	exiled int
 
 	// Constants of Lookup, from the layout.
 	numLines   uint64
 	numBuckets uint64
-	remMask    uint32 // the bits of a remainder
+	keyBits    uint
+	keyMask    uint64 // the bits of a key
+	remMask    uint64 // the bits of a remainder
 	remBits    uint
 	ones       uint64 // the lowest bit of each lane
 	rems       uint64 // the remainder of each lane
@@ -108,22 +119,22 @@ type Set struct {
 }
 
 // New returns an empty set in memory of its own.
-func New(l Layout, k Key) (*Set, error) {
+func New(l Layout, secret Secret) (*Set, error) {
 	if err := l.validate(); err != nil {
 		return nil, err
 	}
-	return NewAt(l, k, make([]uint64, l.Lines*lineWords), make([]uint64, l.Buckets*bucketSlots))
+	return NewAt(l, secret, make([]uint64, l.Lines*lineWords), make([]uint64, l.Buckets*bucketSlots))
 }
 
 // NewAt returns an empty set over the given memory, which may be a kernel map's.
 // It must be zero, begin at a multiple of 64 bytes to be fast, and have the
 // layout's numbers of lines and buckets.
-func NewAt(l Layout, k Key, lines, spill []uint64) (*Set, error) {
+func NewAt(l Layout, secret Secret, lines, spill []uint64) (*Set, error) {
 	if err := l.validate(); err != nil {
 		return nil, err
 	}
-	if !k.valid() {
-		return nil, errors.New("quotient: even multiplier in key")
+	if !secret.valid() {
+		return nil, errors.New("quotient: even multiplier in secret")
 	}
 	if len(lines) != l.Lines*lineWords || len(spill) != l.Buckets*bucketSlots {
 		return nil, fmt.Errorf("quotient: memory for %d words of lines and %d of spill: want %d and %d",
@@ -131,29 +142,32 @@ func NewAt(l Layout, k Key, lines, spill []uint64) (*Set, error) {
 	}
 	w, _ := l.width()
 	s := &Set{
-		lines: lines, spill: spill, layout: l, key: k,
+		lines: lines, spill: spill, layout: l, secret: l.Cut(secret),
 		numLines: uint64(l.Lines), numBuckets: uint64(l.Buckets),
+		keyBits:  uint(l.KeyBits),
+		keyMask:  1<<l.KeyBits - 1,
 		remBits:  uint(l.RemainderBits()),
-		remMask:  uint32(1<<l.RemainderBits() - 1),
+		remMask:  1<<l.RemainderBits() - 1,
 		laneMask: 1<<w.bits - 1,
 		// A shift by 63 clears all lanes.
 		shift: [3]uint{uint(w.bits), uint(min(2*w.bits, 63)), uint(min(4*w.bits, 63))},
 		lanes: w.lanes,
 	}
-	for i := range w.lanes {
-		s.ones |= 1 << (i * w.bits)
-	}
-	s.rems = s.ones * uint64(s.remMask)
-	s.lows = s.ones * (s.laneMask >> 1)
-	s.highs = s.ones << (w.bits - 1)
+	s.ones = l.Repeat(1)
+	s.rems = l.Repeat(s.remMask)
+	s.lows = l.Repeat(s.laneMask >> 1)
+	s.highs = l.Repeat(1 << (w.bits - 1))
 	return s, nil
 }
 
 // Layout returns the geometry.
 func (s *Set) Layout() Layout { return s.layout }
 
-// Key returns the secret key.
-func (s *Set) Key() Key { return s.key }
+// Secret returns the secret.
+func (s *Set) Secret() Secret { return s.secret }
+
+// KeyOf returns the key whose image is p.
+func (s *Set) KeyOf(p uint64) uint64 { return s.inverter().key(p) }
 
 // Len returns the number of entries.
 func (s *Set) Len() int { return s.len }
@@ -164,17 +178,17 @@ func (s *Set) Exiled() int { return s.exiled }
 // Bytes returns the memory of lines and spill.
 func (s *Set) Bytes() int { return s.layout.Bytes() }
 
-// Lookup returns the list number of an address.
-func (s *Set) Lookup(addr uint32) (list uint16, ok bool) {
-	p := s.key.Permute(addr)
-	line := uint64(p) * s.numLines >> 32
+// Lookup returns the list number of a key.
+func (s *Set) Lookup(k uint64) (list uint16, ok bool) {
+	p := s.permute(k)
+	line := p * s.numLines >> (s.keyBits & 63)
 	first, second := candidates(p)
 	words := s.lines[line*lineWords:][:lineWords]
 	// In this order: an entry moves from its first word to its second or to the
 	// spill, never back.
 	w1 := atomic.LoadUint64(&words[first])
 	w2 := atomic.LoadUint64(&words[second])
-	want := uint64(p&s.remMask) * s.ones
+	want := p & s.remMask * s.ones
 	// One word after the other. An OR of both would mix two list numbers if the
 	// entry moved and changed its list between the loads.
 	list = s.match(w1, want)
@@ -188,8 +202,8 @@ func (s *Set) Lookup(addr uint32) (list uint16, ok bool) {
 }
 
 // candidates returns the two words of a line that may contain p. They differ.
-func candidates(p uint32) (first, second uint32) {
-	s := p * 0x9e3779b1
+func candidates(p uint64) (first, second uint32) {
+	s := uint32(p) * 0x9e3779b1
 	first = s >> 29
 	return first, first ^ (s>>26&7 | 1)
 }
@@ -212,7 +226,7 @@ func (s *Set) match(w, want uint64) uint16 {
 // updates.
 func (s *Set) All() iter.Seq[Entry] {
 	return func(yield func(Entry) bool) {
-		key := inverter{s.key.Xor, [3]uint32{inverse(s.key.Mul[0]), inverse(s.key.Mul[1]), inverse(s.key.Mul[2])}}
+		v := s.inverter()
 		for line := range s.layout.Lines {
 			start := s.start(uint64(line))
 			for _, w := range s.lines[line*lineWords:][:lineWords] {
@@ -221,14 +235,14 @@ func (s *Set) All() iter.Seq[Entry] {
 					if lane == 0 {
 						continue
 					}
-					if !yield(Entry{key.address(s.image(start, lane)), uint16(lane >> s.remBits)}) {
+					if !yield(Entry{v.key(s.image(start, lane)), uint16(lane >> s.remBits)}) {
 						return
 					}
 				}
 			}
 		}
 		for _, slot := range s.spill {
-			if slot != 0 && !yield(Entry{key.address(uint32(slot)), uint16(slot >> 32)}) {
+			if slot != 0 && !yield(Entry{v.key(slot & imageMask), uint16(slot >> listShift)}) {
 				return
 			}
 		}
@@ -236,12 +250,12 @@ func (s *Set) All() iter.Seq[Entry] {
 }
 
 // start returns the lowest image that belongs to a line.
-func (s *Set) start(line uint64) uint32 {
-	return uint32((line<<32 + s.numLines - 1) / s.numLines)
+func (s *Set) start(line uint64) uint64 {
+	return (line<<s.keyBits + s.numLines - 1) / s.numLines
 }
 
 // image returns the image in a lane of the line that begins at start: the only
 // one of the line with the lane's remainder.
-func (s *Set) image(start uint32, lane uint64) uint32 {
-	return start + (uint32(lane)-start)&s.remMask
+func (s *Set) image(start, lane uint64) uint64 {
+	return start + (lane-start)&s.remMask
 }

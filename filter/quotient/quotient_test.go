@@ -31,19 +31,23 @@ func newRandom(t testing.TB) *rand.Rand {
 // fixed returns a generator with a fixed seed, for statistical bounds.
 func fixed(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
 
-func randomKey(r *rand.Rand) Key {
-	return Key{r.Uint32(), [3]uint32{r.Uint32() | 1, r.Uint32() | 1, r.Uint32() | 1}}
+func randomSecret(r *rand.Rand) Secret {
+	return Secret{r.Uint64(), [3]uint64{r.Uint64() | 1, r.Uint64() | 1, r.Uint64() | 1}}
 }
 
-// randomEntries returns n sorted entries with lists 1 … highest.
+// randomEntries returns n sorted entries of 32 bits with lists 1 … highest.
 func randomEntries(r *rand.Rand, n int, highest uint16) []Entry {
+	return randomEntriesOf(32, r, n, highest)
+}
+
+func randomEntriesOf(keyBits int, r *rand.Rand, n int, highest uint16) []Entry {
 	entries := make([]Entry, 0, n+n/16)
 	for len(entries) < n {
 		for range n - len(entries) + n/64 {
-			entries = append(entries, Entry{r.Uint32(), 1 + uint16(r.UintN(uint(highest)))})
+			entries = append(entries, Entry{r.Uint64() >> (64 - keyBits), 1 + uint16(r.UintN(uint(highest)))})
 		}
-		slices.SortFunc(entries, func(a, b Entry) int { return cmp.Compare(a.Addr, b.Addr) })
-		entries = slices.CompactFunc(entries, func(a, b Entry) bool { return a.Addr == b.Addr })
+		slices.SortFunc(entries, func(a, b Entry) int { return cmp.Compare(a.Key, b.Key) })
+		entries = slices.CompactFunc(entries, func(a, b Entry) bool { return a.Key == b.Key })
 	}
 	// Not those at the end alone.
 	for len(entries) > n {
@@ -53,9 +57,9 @@ func randomEntries(r *rand.Rand, n int, highest uint16) []Entry {
 	return entries
 }
 
-func newSet(t testing.TB, l Layout, k Key) *Set {
+func newSet(t testing.TB, l Layout, secret Secret) *Set {
 	t.Helper()
-	s, err := New(l, k)
+	s, err := New(l, secret)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,22 +67,22 @@ func newSet(t testing.TB, l Layout, k Key) *Set {
 }
 
 // read looks an image up as the package comment describes it, lane by lane.
-func read(l Layout, lines, spill []uint64, p uint32) uint16 {
+func read(l Layout, lines, spill []uint64, p uint64) uint16 {
 	numLines, numBuckets := uint64(l.Lines), uint64(l.Buckets)
-	lanes := map[int]int{31: 2, 21: 3, 15: 4, 12: 5}[l.LaneBits]
+	lanes := map[int]int{63: 1, 31: 2, 21: 3, 15: 4, 12: 5}[l.LaneBits]
 	r := 0
-	for uint64(1)<<r*numLines < 1<<32 {
+	for uint64(1)<<r*numLines < 1<<l.KeyBits {
 		r++
 	}
-	line := uint64(p) * numLines >> 32
-	hash := p * 0x9e3779b1
+	line := p * numLines >> l.KeyBits
+	hash := uint32(p) * 0x9e3779b1
 	first := hash >> 29
 	second := first ^ (((hash >> 26) & 7) | 1)
 	for _, word := range []uint32{first, second} {
 		w := lines[line*8+uint64(word)]
 		for i := range lanes {
 			lane := w >> (i * l.LaneBits) & (1<<l.LaneBits - 1)
-			if lane>>r != 0 && lane&(1<<r-1) == uint64(p)&(1<<r-1) {
+			if lane>>r != 0 && lane&(1<<r-1) == p&(1<<r-1) {
 				return uint16(lane >> r)
 			}
 		}
@@ -91,8 +95,8 @@ func read(l Layout, lines, spill []uint64, p uint32) uint16 {
 	bucket2 := (bucket1 + 1 + uint64(n*0x85ebca6b)*(numBuckets-1)>>32) % numBuckets
 	for _, b := range []uint64{bucket1, bucket2} {
 		for _, slot := range spill[b*8 : b*8+8] {
-			if slot>>32 != 0 && uint32(slot) == p {
-				return uint16(slot >> 32)
+			if slot>>48 != 0 && slot&(1<<48-1) == p {
+				return uint16(slot >> 48)
 			}
 		}
 	}
@@ -100,14 +104,14 @@ func read(l Layout, lines, spill []uint64, p uint32) uint16 {
 }
 
 // check compares the set with its expected contents and tests its invariants.
-func check(t testing.TB, s *Set, want map[uint32]uint16) {
+func check(t testing.TB, s *Set, want map[uint64]uint16) {
 	t.Helper()
-	got := make(map[uint32]uint16)
+	got := make(map[uint64]uint16)
 	for e := range s.All() {
-		if _, twice := got[e.Addr]; twice {
-			t.Fatalf("address %#x is present twice", e.Addr)
+		if _, twice := got[e.Key]; twice {
+			t.Fatalf("key %#x is present twice", e.Key)
 		}
-		got[e.Addr] = e.List
+		got[e.Key] = e.List
 	}
 	if !maps.Equal(got, want) {
 		t.Fatalf("All returned %d entries that are not the %d expected", len(got), len(want))
@@ -119,7 +123,7 @@ func check(t testing.TB, s *Set, want map[uint32]uint16) {
 		if got, ok := s.Lookup(addr); !ok || got != list {
 			t.Fatalf("address %#x: list %d %t, want %d", addr, got, ok, list)
 		}
-		if got := read(s.layout, s.lines, s.spill, s.key.Permute(addr)); got != list {
+		if got := read(s.layout, s.lines, s.spill, s.permute(addr)); got != list {
 			t.Fatalf("address %#x: list %d in memory, want %d", addr, got, list)
 		}
 	}
@@ -128,7 +132,7 @@ func check(t testing.TB, s *Set, want map[uint32]uint16) {
 	for _, slot := range s.spill {
 		if slot != 0 {
 			exiled++
-			spilledWords[s.locate(uint32(slot)).first] = true
+			spilledWords[s.locate(slot&imageMask).first] = true
 		}
 	}
 	if exiled != s.Exiled() {
@@ -138,7 +142,7 @@ func check(t testing.TB, s *Set, want map[uint32]uint16) {
 		if w>>63 != 0 != spilledWords[i] {
 			t.Fatalf("word %d: bit 63 is %d, but entries in the spill: %t", i, w>>63, spilledWords[i])
 		}
-		if w&^spilled>>(s.lanes*s.layout.LaneBits) != 0 {
+		if w&^spilled>>min(s.lanes*s.layout.LaneBits, 63) != 0 {
 			t.Fatalf("word %d: %#x has bits above the lanes", i, w)
 		}
 	}
@@ -147,44 +151,44 @@ func check(t testing.TB, s *Set, want map[uint32]uint16) {
 // layouts has small ones of each width, with powers of two and others.
 func layouts() []Layout {
 	return []Layout{
-		{31, 4, 2}, {31, 5, 3}, {31, 1000, 9},
-		{21, 1 << 12, 2}, {21, 4<<12 + 3, 5},
-		{15, 1 << 18, 2}, {15, 5<<18 - 1, 4},
-		{12, 1 << 21, 2}, {12, 1<<21 + 7, 6},
+		{32, 31, 4, 2}, {33, 31, 9, 3}, {34, 31, 1000, 9}, {33, 63, 1, 2}, {34, 63, 6, 3},
+		{32, 21, 1 << 12, 2}, {33, 21, 4<<12 + 3, 5},
+		{32, 15, 1 << 18, 2}, {34, 15, 5<<18 - 1, 4},
+		{32, 12, 1 << 21, 2}, {32, 12, 1<<21 + 7, 6},
 	}
 }
 
 func (l Layout) String() string {
-	return fmt.Sprintf("%d bits, %d lines, %d buckets", l.LaneBits, l.Lines, l.Buckets)
+	return fmt.Sprintf("%d bits, lanes of %d, %d lines, %d buckets", l.KeyBits, l.LaneBits, l.Lines, l.Buckets)
 }
 
 // images returns those that crowd into few places of a set.
-func images(r *rand.Rand, s *Set) []uint32 {
-	var all []uint32
-	line := func(line uint64, keep func(p uint32) bool, n int) {
+func images(r *rand.Rand, s *Set) []uint64 {
+	var all []uint64
+	line := func(line uint64, keep func(p uint64) bool, n int) {
 		start := s.start(line)
-		end := (line + 1) << 32 / s.numLines
+		end := (line + 1) << s.keyBits / s.numLines
 		for tries := 0; n > 0 && tries < 1<<14; tries++ {
-			if p := start + uint32(r.Uint64N(end-uint64(start))); keep(p) {
+			if p := start + r.Uint64N(end-start); keep(p) {
 				all = append(all, p)
 				n--
 			}
 		}
 	}
-	every := func(uint32) bool { return true }
+	every := func(uint64) bool { return true }
 	last := s.numLines - 1
 	random := r.Uint64N(s.numLines)
 	line(0, every, 90)
 	line(last, every, 90)
 	line(random, every, 60)
-	line(random, func(p uint32) bool { f, _ := candidates(p); return f == 3 }, 12)
-	line(random, func(p uint32) bool { f, s := candidates(p); return f == 5 && s == 2 }, 12)
+	line(random, func(p uint64) bool { f, _ := candidates(p); return f == 3 }, 12)
+	line(random, func(p uint64) bool { f, s := candidates(p); return f == 5 && s == 2 }, 12)
 	for range 20 { // remainder 0, the lowest and the highest image of a line
-		p := r.Uint32() &^ s.remMask
-		start := s.start(uint64(p) * s.numLines >> 32)
-		all = append(all, p, start, start-1)
+		p := r.Uint64() & s.keyMask &^ s.remMask
+		start := s.start(p * s.numLines >> s.keyBits)
+		all = append(all, p, start, (start-1)&s.keyMask)
 	}
-	all = append(all, 0, ^uint32(0))
+	all = append(all, 0, s.keyMask)
 	slices.Sort(all)
 	return slices.Compact(all)
 }
@@ -193,12 +197,12 @@ func TestAgainstMap(t *testing.T) {
 	r := newRandom(t)
 	for _, l := range layouts() {
 		t.Run(l.String(), func(t *testing.T) {
-			s := newSet(t, l, randomKey(r))
+			s := newSet(t, l, randomSecret(r))
 			universe := images(r, s)
-			want := make(map[uint32]uint16)
+			want := make(map[uint64]uint16)
 			full := 0
 			for op := range 40_000 {
-				addr := s.key.Invert(universe[r.IntN(len(universe))])
+				addr := s.KeyOf(universe[r.IntN(len(universe))])
 				list := 1 + uint16(r.UintN(uint(l.MaxList())))
 				// Phases of growth and of decline.
 				if grow := op/8000%2 == 0; r.IntN(8) < 3 != grow {
@@ -224,7 +228,7 @@ func TestAgainstMap(t *testing.T) {
 				}
 				if op%500 == 0 {
 					for _, p := range universe {
-						addr := s.key.Invert(p)
+						addr := s.KeyOf(p)
 						got, _ := s.Lookup(addr)
 						if got != want[addr] {
 							t.Fatalf("address %#x: list %d, want %d", addr, got, want[addr])
@@ -253,14 +257,14 @@ func TestAgainstMap(t *testing.T) {
 // the spill, and not otherwise: a reader could miss others.
 func TestMoves(t *testing.T) {
 	r := newRandom(t)
-	for _, l := range []Layout{{31, 5, 3}, {21, 1 << 12, 3}, {15, 1 << 18, 3}} {
-		s := newSet(t, l, randomKey(r))
-		universe := make([]uint32, 6*8*s.lanes) // in two lines
+	for _, l := range []Layout{{32, 31, 5, 3}, {33, 21, 1 << 13, 3}, {32, 15, 1 << 18, 3}} {
+		s := newSet(t, l, randomSecret(r))
+		universe := make([]uint64, 6*8*s.lanes) // in two lines
 		for i := range universe {
-			universe[i] = r.Uint32() % uint32(1<<33/s.numLines-1)
+			universe[i] = r.Uint64N(2<<s.keyBits/s.numLines - 1)
 		}
 		const first, second, spill = 1, 2, 3
-		where := func(p uint32) int {
+		where := func(p uint64) int {
 			at := s.locate(p)
 			switch in, ok := s.find(at); {
 			case ok && in.word == at.first:
@@ -277,8 +281,8 @@ func TestMoves(t *testing.T) {
 		for range 20_000 {
 			i := r.IntN(len(universe))
 			if r.IntN(4) == 0 {
-				s.Delete(s.key.Invert(universe[i]))
-			} else if err := s.Put(s.key.Invert(universe[i]), 1); err != nil && !errors.Is(err, ErrFull) {
+				s.Delete(s.KeyOf(universe[i]))
+			} else if err := s.Put(s.KeyOf(universe[i]), 1); err != nil && !errors.Is(err, ErrFull) {
 				t.Fatal(err)
 			}
 			for j, p := range universe {
@@ -304,14 +308,14 @@ func TestMoves(t *testing.T) {
 func TestFull(t *testing.T) {
 	r := newRandom(t)
 	for _, l := range layouts() {
-		s := newSet(t, l, randomKey(r))
-		want := make(map[uint32]uint16)
-		var refused uint32
-		for p := uint32(0); ; p++ {
+		s := newSet(t, l, randomSecret(r))
+		want := make(map[uint64]uint16)
+		var refused uint64
+		for p := uint64(0); ; p++ {
 			if f, second := candidates(p); f != 6 || second != 1 {
 				continue
 			}
-			addr := s.key.Invert(p)
+			addr := s.KeyOf(p)
 			if err := s.Put(addr, 1); err != nil {
 				if !errors.Is(err, ErrFull) {
 					t.Fatal(err)
@@ -340,37 +344,38 @@ func TestFull(t *testing.T) {
 
 func TestInvert(t *testing.T) {
 	r := newRandom(t)
-	for range 100 {
-		k := randomKey(r)
-		for _, a := range []uint32{0, 1, ^uint32(0), 1 << 31, r.Uint32(), r.Uint32(), r.Uint32()} {
-			if got := k.Invert(k.Permute(a)); got != a {
-				t.Fatalf("key %v: %#x became %#x", k, a, got)
+	for i := range 100 {
+		s := newSet(t, Layout{MinKeyBits + i%3, 31, 64, 2}, randomSecret(r))
+		for _, k := range []uint64{0, 1, s.keyMask, 1 << (s.keyBits - 1), r.Uint64() & s.keyMask, r.Uint64() & s.keyMask} {
+			p := s.permute(k)
+			if got := s.KeyOf(p); got != k || p > s.keyMask {
+				t.Fatalf("secret %v, %d bits: %#x became %#x", s.secret, s.keyBits, k, got)
 			}
-			if got := k.Permute(k.Invert(a)); got != a {
-				t.Fatalf("key %v: image %#x became %#x", k, a, got)
+			if got := s.permute(s.KeyOf(k)); got != k {
+				t.Fatalf("secret %v, %d bits: image %#x became %#x", s.secret, s.keyBits, k, got)
 			}
 		}
 	}
-	if a, b := NewKey(), NewKey(); a == b || !a.valid() || !b.valid() {
-		t.Errorf("random keys %v and %v", a, b)
+	if a, b := NewSecret(), NewSecret(); a == b || !a.valid() || !b.valid() {
+		t.Errorf("random secrets %v and %v", a, b)
 	}
-	if k := keyFrom([16]byte{}); k != (Key{0, [3]uint32{1, 1, 1}}) {
-		t.Errorf("key of zeros: %v", k)
+	if k := secretFrom([32]byte{}); k != (Secret{0, [3]uint64{1, 1, 1}}) {
+		t.Errorf("secret of zeros: %v", k)
 	}
 }
 
 // TestPermuteVectors are the values that bpf must compute.
 func TestPermuteVectors(t *testing.T) {
-	k := Key{0x12345678, [3]uint32{0x9e3779b1, 0x85ebca6b, 0xc2b2ae35}}
-	for a, want := range vectors {
-		if got := k.Permute(a); got != want {
-			t.Errorf("%#x: %#x, want %#x", a, got, want)
+	s := newSet(t, Layout{32, 31, 4, 2}, Secret{0x12345678, [3]uint64{0x9e3779b1, 0x85ebca6b, 0xc2b2ae35}})
+	for k, want := range vectors {
+		if got := s.permute(k); got != want {
+			t.Errorf("%#x: %#x, want %#x", k, got, want)
 		}
 	}
 }
 
 // Computed by the formula of the package comment in another language.
-var vectors = map[uint32]uint32{
+var vectors = map[uint64]uint64{
 	0x00000000: 0xfc5db935,
 	0x00000001: 0xd48827e6,
 	0x12345678: 0x00000000,
@@ -379,21 +384,24 @@ var vectors = map[uint32]uint32{
 	0xffffffff: 0xfba083f0,
 }
 
-// TestEveryAddress looks up each address there is, with WEIR_EXHAUSTIVE=1,
+// TestEveryAddress looks up each key of 32 bits there is, with WEIR_EXHAUSTIVE=1,
 // otherwise 2^24 of them at each width or more, and the listed ones.
 func TestEveryAddress(t *testing.T) {
 	r := newRandom(t)
 	for _, w := range widths {
+		if w.bits == 63 {
+			continue // at these sizes, not narrower than those of 31 bits but longer
+		}
 		for _, n := range []int{10_000, 100_000, 1_000_000} {
 			t.Run(fmt.Sprintf("%d bits, %d entries", w.bits, n), func(t *testing.T) {
 				entries := randomEntries(r, n, 1)
-				s, err := Build(w.plan(n, 1), entries)
+				s, err := Build(w.plan(32, n, 1), entries)
 				if err != nil {
 					t.Fatal(err)
 				}
 				for _, e := range entries {
-					if list, ok := s.Lookup(e.Addr); !ok || list != e.List {
-						t.Fatalf("address %#x: list %d %t, want %d", e.Addr, list, ok, e.List)
+					if list, ok := s.Lookup(e.Key); !ok || list != e.List {
+						t.Fatalf("address %#x: list %d %t, want %d", e.Key, list, ok, e.List)
 					}
 				}
 				count := uint64(1) << 24 / 3 // for each width
@@ -410,10 +418,10 @@ func TestEveryAddress(t *testing.T) {
 				for c := range workers {
 					all.Go(func() {
 						for i := c * count / workers; i < (c+1)*count/workers; i++ {
-							addr := uint32(i) * step
+							addr := uint64(uint32(i) * step)
 							if list, ok := s.Lookup(addr); ok {
 								hits.Add(1)
-								i, listed := slices.BinarySearchFunc(entries, addr, func(e Entry, a uint32) int { return cmp.Compare(e.Addr, a) })
+								i, listed := slices.BinarySearchFunc(entries, addr, func(e Entry, a uint64) int { return cmp.Compare(e.Key, a) })
 								if !listed || entries[i].List != list {
 									t.Errorf("address %#x: list %d, but listed is %t", addr, list, listed)
 								}
@@ -444,15 +452,16 @@ func TestConcurrent(t *testing.T) {
 		total = 100_000_000
 	}
 	random := newRandom(t)
+	recalled := 0
 	// Crowded lines, with list numbers of two bits.
-	for _, l := range []Layout{{31, 1 << 8, 40}, {21, 1 << 13, 40}, {15, 1 << 19, 40}, {12, 1 << 22, 40}} {
-		s := newSet(t, l, randomKey(random))
+	for _, l := range []Layout{{34, 31, 1 << 8, 40}, {32, 21, 1 << 13, 40}, {33, 15, 1 << 20, 40}, {32, 12, 1 << 22, 40}, {34, 63, 16, 40}} {
+		s := newSet(t, l, randomSecret(random))
 		// Few addresses, so that readers meet each move, and two lines, which three
 		// quarters of them fill beyond their lanes.
-		addrs := make([]uint32, 3*8*s.lanes)
+		addrs := make([]uint64, 3*8*s.lanes)
 		phases := make([]atomic.Uint32, len(addrs))
 		for i := range addrs {
-			addrs[i] = s.key.Invert(s.start(uint64(i&1)) + uint32(random.Uint64N(1<<32/s.numLines-1)))
+			addrs[i] = s.KeyOf(s.start(uint64(i&1)) + random.Uint64N(1<<s.keyBits/s.numLines-1))
 		}
 		slices.Sort(addrs)
 		addrs = slices.Compact(addrs)
@@ -461,6 +470,18 @@ func TestConcurrent(t *testing.T) {
 		var stop atomic.Bool
 		var writer, all sync.WaitGroup
 		writes, exiled, seed := 0, 0, random.Uint64()
+		// Lookups of each reader that began and ended: odd during one.
+		var lookups [readers]struct {
+			atomic.Int64
+			_ [56]byte
+		}
+		wait := func() {
+			for i := range lookups {
+				for at := lookups[i].Load(); at&1 != 0 && lookups[i].Load() == at; {
+					runtime.Gosched()
+				}
+			}
+		}
 		writer.Go(func() {
 			r := rand.New(rand.NewPCG(seed, 1))
 			for !stop.Load() {
@@ -484,6 +505,9 @@ func TestConcurrent(t *testing.T) {
 					phases[i].Add(1)
 				}
 				exiled = max(exiled, s.Exiled())
+				if writes%512 == 0 {
+					recalled += s.Recall(wait)
+				}
 			}
 		})
 		var asserted [readers]struct{ found, absent int64 }
@@ -491,10 +515,12 @@ func TestConcurrent(t *testing.T) {
 			all.Go(func() {
 				r := rand.New(rand.NewPCG(uint64(n), 2))
 				a := &asserted[n]
-				for range total / 4 / readers {
+				for range total / 5 / readers {
 					i := int(r.Uint32() % uint32(len(addrs)))
 					before := phases[i].Load()
+					lookups[n].Add(1)
 					list, ok := s.Lookup(addrs[i])
+					lookups[n].Add(1)
 					if phases[i].Load() != before {
 						continue
 					}
@@ -531,35 +557,37 @@ func TestConcurrent(t *testing.T) {
 			t.Error("too few of a kind")
 		}
 	}
+	if t.Logf("%d recalled", recalled); recalled == 0 {
+		t.Error("none was recalled")
+	}
 }
 
 func TestFill(t *testing.T) {
 	r := newRandom(t)
 	for _, n := range []int{0, 1, 2, 1000, 70_000} {
 		for _, w := range widths {
-			l := w.plan(n, 1)
-			entries := randomEntries(r, n, l.MaxList())
-			s := newSet(t, l, randomKey(r))
-			if err := s.Fill(entries); err != nil {
+			keyBits := MinKeyBits + r.IntN(3)
+			l := w.plan(keyBits, n, 1)
+			entries := randomEntriesOf(keyBits, r, n, l.MaxList())
+			s := newSet(t, l, randomSecret(r))
+			if err := s.Fill(Chunks(entries)...); err != nil {
 				t.Fatal(err)
 			}
-			want := make(map[uint32]uint16)
+			want := make(map[uint64]uint16)
 			for _, e := range entries {
-				want[e.Addr] = e.List
+				want[e.Key] = e.List
 			}
 			check(t, s, want)
-			if n > 0 && s.Fill(entries) == nil {
+			if n > 0 && s.Fill(Chunks(entries)...) == nil {
 				t.Error("filled twice")
 			}
 		}
 	}
-	l := Plan(100, 3)
+	l := Plan(32, 100, 3)
 	for _, c := range []struct {
 		entries []Entry
 		want    error
 	}{
-		{[]Entry{{2, 1}, {1, 1}}, ErrOrder},
-		{[]Entry{{1, 1}, {1, 2}}, ErrOrder},
 		{[]Entry{{1, 0}}, ErrList},
 		{[]Entry{{1, l.MaxList()}, {2, l.MaxList() + 1}}, ErrList},
 		{randomEntries(r, 5000, 3), ErrFull},
@@ -568,7 +596,7 @@ func TestFill(t *testing.T) {
 			t.Errorf("%d entries: error %v, want %v", len(c.entries), err, c.want)
 		}
 	}
-	s := newSet(t, l, NewKey())
+	s := newSet(t, l, NewSecret())
 	for _, list := range []uint16{0, l.MaxList() + 1} {
 		if err := s.Put(1, list); !errors.Is(err, ErrList) {
 			t.Errorf("list %d: %v", list, err)
@@ -587,9 +615,8 @@ func TestExiled(t *testing.T) {
 	regular := func(next func(i uint32) uint32) []Entry {
 		entries := make([]Entry, n)
 		for i := range entries {
-			entries[i] = Entry{next(uint32(i)), 1}
+			entries[i] = Entry{uint64(next(uint32(i))), 1}
 		}
-		slices.SortFunc(entries, func(a, b Entry) int { return cmp.Compare(a.Addr, b.Addr) })
 		return entries
 	}
 	base := r.Uint32()
@@ -605,25 +632,76 @@ func TestExiled(t *testing.T) {
 		if w.bits < 21 {
 			continue // with so few entries the lines are all but empty
 		}
-		l := w.plan(n, 1)
 		for name, entries := range sets {
 			var most, sum float64
 			full := 0
-			const keys = 10
-			for range keys {
-				s := newSet(t, l, randomKey(r))
-				if err := s.Fill(entries); err != nil {
+			const secrets = 12
+			for i := range secrets {
+				// Longer keys are those of prefixes and of two sides.
+				extra := i % 3
+				scaled := slices.Clone(entries)
+				for j := range scaled {
+					scaled[j].Key = scaled[j].Key<<(extra&1) | uint64(extra&1) | uint64(extra>>1*j&1)<<33
+				}
+				s := newSet(t, w.plan(32+extra, n, 1), randomSecret(r))
+				if err := s.Fill(Chunks(scaled)...); err != nil {
 					full++
 					continue
 				}
 				share := float64(s.Exiled()) / n
 				most, sum = max(most, share), sum+share
 			}
-			t.Logf("%d bits, %s: %.4f in the spill, at most %.4f; %d of %d keys left no room", w.bits, name, sum/float64(keys-full), most, full, keys)
+			t.Logf("%d bits, %s: %.4f in the spill, at most %.4f; %d of %d secrets left no room", w.bits, name, sum/float64(secrets-full), most, full, secrets)
 			if full > 0 {
-				t.Errorf("%d of %d keys left no room", full, keys)
+				t.Errorf("%d of %d secrets left no room", full, secrets)
 			}
 		}
+	}
+}
+
+// A set in which entries are replaced for ever has room, if it is tidied.
+func TestRecall(t *testing.T) {
+	r := newRandom(t)
+	for _, keyBits := range []int{32, 34} { // three lanes, and two
+		const n = 100_000
+		entries := randomEntriesOf(keyBits, r, n, 1)
+		s, err := Build(Plan(keyBits, n*103/100, 1), entries)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := make(map[uint64]uint16)
+		for _, e := range entries {
+			want[e.Key] = e.List
+		}
+		recalls, full := 0, 0
+		for range 3 * n {
+			i := r.IntN(n)
+			s.Delete(entries[i].Key)
+			delete(want, entries[i].Key)
+			for want[entries[i].Key] == 0 {
+				k := r.Uint64() >> (64 - keyBits)
+				if _, ok := s.Lookup(k); ok {
+					continue
+				}
+				if err := s.Put(k, 1); err != nil {
+					full++
+					if s.Recall(func() {}) == 0 {
+						t.Fatalf("%v: %d recalls, %d in %d slots: %v", s.Layout(), recalls, s.Exiled(), len(s.spill), err)
+					}
+					continue
+				}
+				entries[i].Key, want[k] = k, 1
+			}
+			if s.Crowded() {
+				recalls++
+				s.Recall(func() {})
+			}
+		}
+		t.Logf("%v: %d recalls, %d times full before", s.Layout(), recalls, full)
+		if recalls == 0 || recalls > 60 {
+			t.Errorf("%d recalls: want a few", recalls)
+		}
+		check(t, s, want)
 	}
 }
 
@@ -639,9 +717,9 @@ func TestPlan(t *testing.T) {
 		{1_000_000, 1, 21, 3.9}, {1_000_000, 15, 21, 3.9}, {1_000_000, 255, 31, 6},
 		{10_000_000, 1, 15, 2.9}, {10_000_000, 15, 21, 3.9}, {10_000_000, 255, 21, 3.9},
 		{100_000_000, 1, 12, 2.2}, {100_000_000, 15, 15, 2.7},
-		{1, 1, 31, 448}, {0, 0, 31, 0}, {1000, MaxList, 31, 16 << 10},
+		{1, 1, 63, 448}, {0, 0, 63, 0}, {1000, MaxList, 63, 17},
 	} {
-		l := Plan(c.entries, c.highest)
+		l := Plan(32, c.entries, c.highest)
 		if l.LaneBits != c.laneBits {
 			t.Errorf("%d entries, list %d: %v, want %d bits", c.entries, c.highest, l, c.laneBits)
 		}
@@ -654,24 +732,26 @@ func TestPlan(t *testing.T) {
 	}
 	for range 1000 {
 		entries, highest := rand.IntN(1<<rand.IntN(31)+1), uint16(rand.UintN(1<<rand.UintN(17)))
-		if l := Plan(entries, highest); l.validate() != nil || l.MaxList() < highest {
+		if l := Plan(MinKeyBits+rand.IntN(3), entries, highest); l.validate() != nil || l.MaxList() < highest {
 			t.Fatalf("%d entries, list %d: %v: %v, highest list %d", entries, highest, l, l.validate(), l.MaxList())
 		}
 	}
 }
 
 func TestRefusedLayouts(t *testing.T) {
-	good := Layout{31, 4, 2}
-	odd := Key{0, [3]uint32{1, 1, 1}}
+	good := Layout{32, 31, 4, 2}
+	odd := Secret{0, [3]uint64{1, 1, 1}}
 	for _, l := range []Layout{
-		{}, {30, 4, 2}, {31, 0, 2}, {31, -1, 2}, {31, 1, 2}, {31, 2, 2}, {31, 4, 1}, {31, 4, -1},
-		{21, 1<<12 - 1, 2}, {15, 1<<18 - 1, 2}, {12, 1<<21 - 1, 2}, {31, maxLines + 1, 2}, {31, 4, maxLines + 1},
+		{}, {32, 30, 4, 2}, {32, 31, 0, 2}, {32, 31, -1, 2}, {32, 31, 1, 2}, {32, 31, 2, 2}, {33, 31, 4, 2},
+		{32, 31, 4, 1}, {32, 31, 4, -1}, {31, 31, 64, 2}, {35, 31, 64, 2},
+		{32, 21, 1<<12 - 1, 2}, {32, 15, 1<<18 - 1, 2}, {32, 12, 1<<21 - 1, 2}, {34, 21, 1 << 13, 2},
+		{32, 31, maxLines + 1, 2}, {32, 31, 4, maxLines + 1},
 	} {
 		if _, err := New(l, odd); err == nil {
 			t.Errorf("accepted %v", l)
 		}
 	}
-	if _, err := New(good, Key{0, [3]uint32{1, 2, 1}}); err == nil {
+	if _, err := New(good, Secret{0, [3]uint64{1, 2, 1}}); err == nil {
 		t.Error("accepted an even multiplier")
 	}
 	for _, words := range [][2]int{{31, 16}, {33, 16}, {32, 15}, {32, 17}} {
@@ -686,15 +766,15 @@ func FuzzSet(f *testing.F) {
 	f.Add(uint8(3), []byte("\x10\x81\x10\x82\x10\x83\xff\xff"))
 	f.Fuzz(func(t *testing.T, which uint8, ops []byte) {
 		// Two bytes an operation: what, and on which of 512 images in two lines.
-		l := layouts()[int(which)%5] // those that are cheap to allocate
-		s := newSet(t, l, Key{1, [3]uint32{0x9e3779b1, 0x85ebca6b, 0xc2b2ae35}})
-		want := make(map[uint32]uint16)
+		l := layouts()[int(which)%7] // those that are cheap to allocate
+		s := newSet(t, l, Secret{1, [3]uint64{0x9e3779b1, 0x85ebca6b, 0xc2b2ae35}})
+		want := make(map[uint64]uint16)
 		for ; len(ops) >= 2; ops = ops[2:] {
-			image := uint32(ops[1])
+			image := uint64(ops[1])
 			if ops[0]&1 != 0 {
-				image = -image - 1
+				image ^= s.keyMask
 			}
-			addr := s.key.Invert(image)
+			addr := s.KeyOf(image)
 			if ops[0]&6 == 0 {
 				if s.Delete(addr) != (want[addr] != 0) {
 					t.Fatalf("Delete of %#x, which has list %d", addr, want[addr])
@@ -710,8 +790,8 @@ func FuzzSet(f *testing.F) {
 			}
 		}
 		check(t, s, want)
-		for image := ^uint32(255); image != 256; image++ {
-			addr := s.key.Invert(image)
+		for i := range uint64(512) {
+			addr := s.KeyOf((i - 256) & s.keyMask)
 			if got, _ := s.Lookup(addr); got != want[addr] {
 				t.Fatalf("address %#x: list %d, want %d", addr, got, want[addr])
 			}
@@ -733,7 +813,7 @@ func benchmarkSizes(b *testing.B, run func(b *testing.B, entries []Entry, highes
 }
 
 func build(b *testing.B, entries []Entry, highest uint16) *Set {
-	s, err := Build(Plan(len(entries), highest), entries)
+	s, err := Build(Plan(32, len(entries), highest), entries)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -757,17 +837,17 @@ func BenchmarkLookup(b *testing.B) {
 	benchmarkSizes(b, func(b *testing.B, entries []Entry, highest uint16) {
 		s := build(b, entries, highest)
 		r := fixed(2)
-		hits := make([]uint32, 1<<20)
+		hits := make([]uint64, 1<<20)
 		for i := range hits {
-			hits[i] = entries[r.IntN(len(entries))].Addr
+			hits[i] = entries[r.IntN(len(entries))].Key
 		}
-		misses := make([]uint32, 1<<20)
+		misses := make([]uint64, 1<<20)
 		for i := range misses {
-			misses[i] = r.Uint32() // few of them are listed
+			misses[i] = uint64(r.Uint32()) // few of them are listed
 		}
 		for _, c := range []struct {
 			name  string
-			addrs []uint32
+			addrs []uint64
 		}{{"hit", hits}, {"miss", misses}} {
 			b.Run(c.name, func(b *testing.B) {
 				i, n := 0, 0
@@ -789,25 +869,25 @@ func BenchmarkLookup(b *testing.B) {
 // room: at the planned fill, replacements exile more than Fill does.
 func BenchmarkUpdate(b *testing.B) {
 	entries := randomEntries(fixed(3), 1_000_000, 1)
-	s, err := Build(Plan(len(entries)*5/4, 1), entries)
+	s, err := Build(Plan(32, len(entries)*5/4, 1), entries)
 	if err != nil {
 		b.Fatal(err)
 	}
 	r := fixed(4)
 	for b.Loop() {
 		i := r.IntN(len(entries))
-		if !s.Delete(entries[i].Addr) {
+		if !s.Delete(entries[i].Key) {
 			b.Fatal("an entry is missing")
 		}
 		for {
-			addr := r.Uint32()
+			addr := uint64(r.Uint32())
 			if _, ok := s.Lookup(addr); ok {
 				continue
 			}
 			if err := s.Put(addr, 1); err != nil {
 				b.Fatal(err)
 			}
-			entries[i].Addr = addr
+			entries[i].Key = addr
 			break
 		}
 	}

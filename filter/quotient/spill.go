@@ -1,13 +1,16 @@
 package quotient
 
-import "sync/atomic"
+import (
+	"slices"
+	"sync/atomic"
+)
 
 // buckets returns the two buckets of the spill that may contain p. They differ.
 // They follow from p's first word, so that two buckets contain all that the
 // word's bit stands for.
-func (s *Set) buckets(p uint32) (first, second uint64) {
+func (s *Set) buckets(p uint64) (first, second uint64) {
 	word, _ := candidates(p)
-	n := uint32(uint64(p)*s.numLines>>32)*lineWords + word
+	n := uint32(p*s.numLines>>(s.keyBits&63))*lineWords + word
 	first = uint64(n*0x9e3779b1) * s.numBuckets >> 32
 	second = first + 1 + uint64(n*0x85ebca6b)*(s.numBuckets-1)>>32
 	if second >= s.numBuckets {
@@ -16,14 +19,14 @@ func (s *Set) buckets(p uint32) (first, second uint64) {
 	return first, second
 }
 
-func (s *Set) lookupSpill(p uint32) uint16 {
+func (s *Set) lookupSpill(p uint64) uint16 {
 	first, second := s.buckets(p)
 	for _, b := range [2]uint64{first, second} {
 		slots := s.spill[b*bucketSlots:][:bucketSlots]
 		for i := range slots {
 			// The slot of image 0 differs from an empty one by its list.
-			if v := atomic.LoadUint64(&slots[i]); uint32(v) == p && v != 0 {
-				return uint16(v >> 32)
+			if v := atomic.LoadUint64(&slots[i]); v&imageMask == p && v != 0 {
+				return uint16(v >> listShift)
 			}
 		}
 	}
@@ -31,11 +34,11 @@ func (s *Set) lookupSpill(p uint32) uint16 {
 }
 
 // findSpill returns the index of p's slot, or -1.
-func (s *Set) findSpill(p uint32) int {
+func (s *Set) findSpill(p uint64) int {
 	first, second := s.buckets(p)
 	for _, b := range [2]uint64{first, second} {
 		for i := b * bucketSlots; i < (b+1)*bucketSlots; i++ {
-			if v := s.spill[i]; uint32(v) == p && v != 0 {
+			if v := s.spill[i]; v&imageMask == p && v != 0 {
 				return int(i)
 			}
 		}
@@ -47,7 +50,7 @@ func (s *Set) findSpill(p uint32) int {
 // first word. It reports whether a slot was free.
 func (s *Set) exile(at place, list uint16) bool {
 	first, second := s.buckets(at.p)
-	slot, most := -1, 0
+	into, most := -1, 0
 	for _, b := range [2]uint64{first, second} {
 		free, last := 0, -1
 		for i := b * bucketSlots; i < (b+1)*bucketSlots; i++ {
@@ -56,13 +59,13 @@ func (s *Set) exile(at place, list uint16) bool {
 			}
 		}
 		if free > most {
-			slot, most = last, free
+			into, most = last, free
 		}
 	}
-	if slot < 0 {
+	if into < 0 {
 		return false
 	}
-	atomic.StoreUint64(&s.spill[slot], uint64(list)<<32|uint64(at.p))
+	atomic.StoreUint64(&s.spill[into], slot(at.p, list))
 	if w := s.lines[at.first]; w&spilled == 0 {
 		atomic.StoreUint64(&s.lines[at.first], w|spilled)
 	}
@@ -70,15 +73,92 @@ func (s *Set) exile(at place, list uint16) bool {
 	return true
 }
 
-// pardon clears the slot, and the bit of its key's first word if no other key
+// crowded is the share of slots in use from which a set is Crowded: below that at
+// which buckets become full, above that which Plan expects.
+const crowded = 0.75
+
+// Crowded reports whether a Recall is due. As entries are replaced by others, more
+// and more of them are exiled, though lanes become free.
+func (s *Set) Crowded() bool { return float64(s.exiled) > crowded*float64(len(s.spill)) }
+
+// Recall moves entries of the spill to lanes that have become free, and returns
+// their number. In their lines, it first moves entries from their second word back
+// to the first: from there they can make room.
+//
+// wait, which is called twice, must return when every lookup has ended that began
+// before: it may have read a word before the copy came, and will look for the entry
+// where it was.
+func (s *Set) Recall(wait func()) int {
+	var crowdedLines []uint64
+	for _, v := range s.spill {
+		if v != 0 {
+			crowdedLines = append(crowdedLines, s.locate(v&imageMask).line)
+		}
+	}
+	slices.Sort(crowdedLines)
+	var originals []lane
+	for _, line := range slices.Compact(crowdedLines) {
+		originals = s.copyBack(line, originals)
+	}
+	if len(originals) > 0 {
+		wait()
+		for _, l := range originals {
+			s.set(l, 0)
+		}
+	}
+	var copied []int
+	for i, v := range s.spill {
+		if v == 0 {
+			continue
+		}
+		at := s.locate(v & imageMask)
+		if in, ok := s.room(at); ok {
+			s.set(in, s.entry(at.p, uint16(v>>listShift)))
+			copied = append(copied, i)
+		}
+	}
+	if len(copied) > 0 {
+		wait()
+		for _, i := range copied {
+			s.pardon(i, s.locate(s.spill[i]&imageMask))
+		}
+	}
+	return len(copied)
+}
+
+// copyBack copies entries of a line that are in their second word to the first, and
+// appends the originals.
+func (s *Set) copyBack(line uint64, originals []lane) []lane {
+	start := s.start(line)
+	from := len(originals)
+	for word := int(line * lineWords); word < int((line+1)*lineWords); word++ {
+		for n := range s.lanes {
+			value := s.get(lane{word, n})
+			if value == 0 || slices.Contains(originals[from:], lane{word, n}) {
+				continue
+			}
+			at := s.locate(s.image(start, value))
+			if at.second != word {
+				continue
+			}
+			if to, ok := s.free(at.first); ok {
+				s.set(to, value)
+				originals = append(originals, lane{word, n})
+			}
+		}
+	}
+	return originals
+}
+
+// pardon clears slot i, and the bit of its key's first word if no other key
 // in the spill needs it.
-func (s *Set) pardon(slot int, at place) {
-	atomic.StoreUint64(&s.spill[slot], 0)
+func (s *Set) pardon(i int, at place) {
+	atomic.StoreUint64(&s.spill[i], 0)
 	s.exiled--
 	first, second := s.buckets(at.p)
 	for _, b := range [2]uint64{first, second} {
 		for _, v := range s.spill[b*bucketSlots:][:bucketSlots] {
-			if v != 0 && s.locate(uint32(v)).first == at.first {
+			if v != 0 && s.locate(v&imageMask).first == at.first {
 				return
 			}
 		}

@@ -4,13 +4,13 @@ import "sync/atomic"
 
 // place is where an image may be.
 type place struct {
-	p             uint32
+	p             uint64
 	line          uint64
 	first, second int // indices of words
 }
 
-func (s *Set) locate(p uint32) place {
-	line := uint64(p) * s.numLines >> 32
+func (s *Set) locate(p uint64) place {
+	line := p * s.numLines >> (s.keyBits & 63)
 	first, second := candidates(p)
 	base := int(line * lineWords)
 	return place{p, line, base + int(first), base + int(second)}
@@ -19,36 +19,36 @@ func (s *Set) locate(p uint32) place {
 // lane is one lane of a word, counted from the lowest bits.
 type lane struct{ word, n int }
 
-// Put adds an address, or changes the list number of a present one. The error is
+// Put adds a key, or changes the list number of a present one. The error is
 // ErrFull or ErrList.
-func (s *Set) Put(addr uint32, list uint16) error {
+func (s *Set) Put(k uint64, list uint16) error {
 	if list == 0 || list > s.layout.MaxList() {
 		return ErrList
 	}
-	at := s.locate(s.key.Permute(addr))
+	at := s.locate(s.permute(k))
 	if in, ok := s.find(at); ok {
 		s.set(in, s.entry(at.p, list))
 		return nil
 	}
 	if s.exiled > 0 {
-		if slot := s.findSpill(at.p); slot >= 0 {
-			atomic.StoreUint64(&s.spill[slot], uint64(list)<<32|uint64(at.p))
+		if i := s.findSpill(at.p); i >= 0 {
+			atomic.StoreUint64(&s.spill[i], slot(at.p, list))
 			return nil
 		}
 	}
 	return s.add(at, list)
 }
 
-// Delete removes an address and reports whether it was present.
-func (s *Set) Delete(addr uint32) bool {
-	at := s.locate(s.key.Permute(addr))
+// Delete removes a key and reports whether it was present.
+func (s *Set) Delete(k uint64) bool {
+	at := s.locate(s.permute(k))
 	if in, ok := s.find(at); ok {
 		s.set(in, 0)
 		s.len--
 		return true
 	}
-	if slot := s.findSpill(at.p); slot >= 0 {
-		s.pardon(slot, at)
+	if i := s.findSpill(at.p); i >= 0 {
+		s.pardon(i, at)
 		s.len--
 		return true
 	}
@@ -132,8 +132,8 @@ func (s *Set) evict(line uint64, word, depth int, busy uint8) (lane, bool) {
 }
 
 // entry returns the value of a lane.
-func (s *Set) entry(p uint32, list uint16) uint64 {
-	return uint64(list)<<s.remBits | uint64(p&s.remMask)
+func (s *Set) entry(p uint64, list uint16) uint64 {
+	return uint64(list)<<s.remBits | p&s.remMask
 }
 
 // find returns the lane that contains an image.
@@ -141,7 +141,7 @@ func (s *Set) find(at place) (lane, bool) {
 	for _, word := range [2]int{at.first, at.second} {
 		for n := range s.lanes {
 			v := s.get(lane{word, n})
-			if v != 0 && uint32(v)&s.remMask == at.p&s.remMask {
+			if v != 0 && v&s.remMask == at.p&s.remMask {
 				return lane{word, n}, true
 			}
 		}

@@ -117,7 +117,7 @@ func testLookupsBesideChanges(t *testing.T, mode membership.Mode) {
 			check(gone[removed-1], verdict.Clean)
 		}
 	}
-	for g.Block.Len()+2*batch <= g.Block.Capacity {
+	for g.Block.Len()+2*batch <= g.Block.Planned() {
 		changes(0)
 	}
 	for range rounds {

@@ -8,8 +8,10 @@ import (
 	"strconv"
 	"testing"
 
+	"weir/control/engine"
 	"weir/filter/fpr"
 	"weir/filter/membership"
+	"weir/filter/quotient"
 	"weir/loader"
 	"weir/tests/lab"
 )
@@ -41,9 +43,12 @@ func keySet(mode membership.Mode, kind string, n int) loader.KeySet {
 	if mode == membership.Approximate {
 		k.Buckets, k.First, k.Rest = 0, fpr.ApproxFirst, fpr.MaxRest
 	}
+	if mode == membership.Exact && (kind == "" || kind == "v4") {
+		addPrefixes(&k, n)
+	}
 	gates := []membership.Gate{membership.GateSrc, membership.GateDst, membership.GateAlways}
 	for _, kd := range kinds {
-		if kind != "" && kind != kd.name {
+		if kind != "" && kind != kd.name || kd.name == "v4" && mode == membership.Exact {
 			continue
 		}
 		shapes, count, all := kd.shapes(&k)
@@ -60,6 +65,17 @@ func keySet(mode membership.Mode, kind string, n int) loader.KeySet {
 		*count = uint32(n)
 	}
 	return k
+}
+
+// addPrefixes adds n lengths of IPv4 prefixes, in the quotient table with the
+// narrowest lanes, of which the program has most to do.
+func addPrefixes(k *loader.KeySet, n int) {
+	l := quotient.Layout{KeyBits: 34, LaneBits: 12, Lines: 1 << 23, Buckets: 64}
+	k.Quotient = engine.PrefixTable(l, quotient.NewSecret())
+	k.N_prefixes, k.PrefixShift = uint32(n), 1
+	for i := range n {
+		k.Prefixes[i].SrcMask, k.Prefixes[i].Tail = ^uint32(0)>>i, 1<<i
+	}
 }
 
 func failsafe() loader.Failsafe {

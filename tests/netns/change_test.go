@@ -175,6 +175,12 @@ func (f *load) stop(t *testing.T, a *loader.Attachment) {
 	}
 }
 
+func eachHook(t *testing.T, test func(t *testing.T, xdp loader.Hook)) {
+	for _, xdp := range []loader.Hook{loader.Native, loader.Generic} {
+		t.Run(xdp.String(), func(t *testing.T) { test(t, xdp) })
+	}
+}
+
 func eachModes(t *testing.T, test func(t *testing.T, xdp loader.Hook, mode membership.Mode)) {
 	for _, xdp := range []loader.Hook{loader.Native, loader.Generic} {
 		for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
@@ -267,7 +273,7 @@ func TestApplyUnderLoad(t *testing.T) {
 			}
 			return removed, added
 		}
-		change(0, g.Block.Capacity-g.Block.Len()-batch)
+		change(0, g.Block.Planned()-g.Block.Len()-batch)
 
 		a := attachGeneration(t, l, xdp, g)
 		f := startLoad(t, l, listed[:staying])

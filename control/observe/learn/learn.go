@@ -210,12 +210,14 @@ func packet(k key.Key) key.Tuple {
 	}
 }
 
-// shapes returns the shapes that a set has in use.
+// shapes returns the shapes of a set whose keys can have weights.
 func shapes(s *membership.Set) []key.Shape {
 	var all []key.Shape
 	for _, kind := range [][]membership.GatedShape{s.V4, s.V4Flow, s.V6, s.V6Flow} {
 		for _, g := range kind {
-			all = append(all, g.Shape)
+			if s.Hashed(g.Shape) {
+				all = append(all, g.Shape)
+			}
 		}
 	}
 	return all

@@ -87,7 +87,7 @@ func TestPublishWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 		for k := range listed {
-			if _, ok := s.Lookup(k.Hash(s.Secret)); !ok {
+			if _, ok := s.Lookup(k); !ok {
 				t.Errorf("%v is lost", k)
 			}
 		}

@@ -221,7 +221,7 @@ func TestPredictedIsMeasured(t *testing.T) {
 			predicted -= e.Contribution
 		}
 		for n, p := range packets[hottest:] {
-			if _, ok := s.Lookup(source(hottest + n).Hash(s.Secret)); ok {
+			if _, ok := s.Lookup(source(hottest + n)); ok {
 				measured += p / 1e12 / filters
 			}
 		}

@@ -75,9 +75,9 @@ const (
 const unbounded = 1 << 32
 
 // kinds lists all contenders. The first is the base: it parses, counts and drops
-// without a lookup. The next two read one 64-byte line of memory as large as
-// weir's cascade, or as its table, in exact mode: the least that any filter of
-// that size costs.
+// without a lookup. The next two read one 64-byte line of as much memory as weir
+// takes in approximate mode, and in exact mode: the least that any filter of that
+// size costs.
 var kinds = []kind{
 	{name: xdpDrop, fixed: true, blind: true, make: newDrop, most: unbounded, prefixes: unbounded},
 	{name: oneLine, fixed: true, blind: true, make: newLine, most: 20_000_000},

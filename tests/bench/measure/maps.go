@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"weir/control/engine"
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -21,10 +22,10 @@ type kernelMap struct {
 
 func newDrop(p place) contender { return &kernelMap{place: p, kind: probe.None} }
 func newLine(p place) contender {
-	return &memory{kernelMap{place: p, kind: probe.Line}, func(l membership.Layout) uint32 { return l.Lines }}
+	return &memory{kernelMap{place: p, kind: probe.Line}, membership.Approximate}
 }
 func newBucket(p place) contender {
-	return &memory{kernelMap{place: p, kind: probe.Line}, func(l membership.Layout) uint32 { return l.Buckets }}
+	return &memory{kernelMap{place: p, kind: probe.Line}, membership.Exact}
 }
 func newHash(p place) contender {
 	return &kernelMap{place: p, kind: probe.Hash, room: mostChanges}
@@ -45,19 +46,19 @@ func (m *kernelMap) prepare(b *blocklist) (err error) {
 	return m.fill(e.V4)
 }
 
-// memory reads a line of memory and finds nothing.
+// memory reads a line of as much memory as a set of a mode has, and finds nothing.
 type memory struct {
 	kernelMap
-	lines func(membership.Layout) uint32
+	mode membership.Mode
 }
 
 func (m *memory) prepare(b *blocklist) error {
 	census := membership.Census{Keys: map[key.Shape]int{source(0).Shape: b.n()}}
-	layout, err := membership.PlanLayout(census, membership.Exact, 0, nil)
+	layout, err := membership.PlanLayout(census, m.mode, engine.DefaultBitsPerKey, nil)
 	if err != nil {
 		return err
 	}
-	m.programs, err = probe.LoadMap(m.kind, int(m.lines(layout)), m.keys)
+	m.programs, err = probe.LoadMap(m.kind, layout.Bytes()/64, m.keys)
 	return err
 }
 

@@ -104,9 +104,13 @@ static __always_inline void look_up_empty(struct loop *l)
 
 static __always_inline void look_up_weir(struct loop *l)
 {
-	struct set_maps maps = {&block_lines, &block_marks4, &block_marks6, confirm_block};
+	struct set_maps maps = BLOCK_MAPS(confirm_block);
 	struct packet p = {.list = LIST_NONE};
 
+	if (block.quotient.lines) {
+		l->hits += prefix_match(&block, maps, next_key(l), 0) != LIST_NONE;
+		return;
+	}
 	set_probe(&block, maps, &p, address_hash(next_key(l)));
 	l->hits += p.list != LIST_NONE;
 }

@@ -20,6 +20,8 @@ const (
 	benchMapAllowLines       = "allow_lines"
 	benchMapAllowMarks4      = "allow_marks4"
 	benchMapAllowMarks6      = "allow_marks6"
+	benchMapAllowPrefixes    = "allow_prefixes"
+	benchMapAllowSpill       = "allow_spill"
 	benchMapBenchBloom       = "bench_bloom"
 	benchMapBenchHash        = "bench_hash"
 	benchMapBenchKeys        = "bench_keys"
@@ -30,6 +32,8 @@ const (
 	benchMapBlockLines       = "block_lines"
 	benchMapBlockMarks4      = "block_marks4"
 	benchMapBlockMarks6      = "block_marks6"
+	benchMapBlockPrefixes    = "block_prefixes"
+	benchMapBlockSpill       = "block_spill"
 	benchMapDigestBanks      = "digest_banks"
 	benchMapDigestLines      = "digest_lines"
 	benchMapDigestNow        = "digest_now"
@@ -104,6 +108,7 @@ const (
 	benchVarMonitor          = "monitor"
 	benchVarMulticast        = "multicast"
 	benchVarPenaltyBuckets   = "penalty_buckets"
+	benchVarReordersLoads    = "reorders_loads"
 	benchVarTrackerCount     = "tracker_count"
 	benchVarTrackers         = "trackers"
 )
@@ -192,6 +197,8 @@ type benchMapSpecs struct {
 	AllowLines       *ebpf.MapSpec `ebpf:"allow_lines"`
 	AllowMarks4      *ebpf.MapSpec `ebpf:"allow_marks4"`
 	AllowMarks6      *ebpf.MapSpec `ebpf:"allow_marks6"`
+	AllowPrefixes    *ebpf.MapSpec `ebpf:"allow_prefixes"`
+	AllowSpill       *ebpf.MapSpec `ebpf:"allow_spill"`
 	BenchBloom       *ebpf.MapSpec `ebpf:"bench_bloom"`
 	BenchHash        *ebpf.MapSpec `ebpf:"bench_hash"`
 	BenchKeys        *ebpf.MapSpec `ebpf:"bench_keys"`
@@ -202,6 +209,8 @@ type benchMapSpecs struct {
 	BlockLines       *ebpf.MapSpec `ebpf:"block_lines"`
 	BlockMarks4      *ebpf.MapSpec `ebpf:"block_marks4"`
 	BlockMarks6      *ebpf.MapSpec `ebpf:"block_marks6"`
+	BlockPrefixes    *ebpf.MapSpec `ebpf:"block_prefixes"`
+	BlockSpill       *ebpf.MapSpec `ebpf:"block_spill"`
 	DigestBanks      *ebpf.MapSpec `ebpf:"digest_banks"`
 	DigestLines      *ebpf.MapSpec `ebpf:"digest_lines"`
 	DigestNow        *ebpf.MapSpec `ebpf:"digest_now"`
@@ -250,6 +259,7 @@ type benchVariableSpecs struct {
 	Monitor        *ebpf.VariableSpec `ebpf:"monitor"`
 	Multicast      *ebpf.VariableSpec `ebpf:"multicast"`
 	PenaltyBuckets *ebpf.VariableSpec `ebpf:"penalty_buckets"`
+	ReordersLoads  *ebpf.VariableSpec `ebpf:"reorders_loads"`
 	TrackerCount   *ebpf.VariableSpec `ebpf:"tracker_count"`
 	Trackers       *ebpf.VariableSpec `ebpf:"trackers"`
 }
@@ -278,6 +288,8 @@ type benchMaps struct {
 	AllowLines       *ebpf.Map `ebpf:"allow_lines"`
 	AllowMarks4      *ebpf.Map `ebpf:"allow_marks4"`
 	AllowMarks6      *ebpf.Map `ebpf:"allow_marks6"`
+	AllowPrefixes    *ebpf.Map `ebpf:"allow_prefixes"`
+	AllowSpill       *ebpf.Map `ebpf:"allow_spill"`
 	BenchBloom       *ebpf.Map `ebpf:"bench_bloom"`
 	BenchHash        *ebpf.Map `ebpf:"bench_hash"`
 	BenchKeys        *ebpf.Map `ebpf:"bench_keys"`
@@ -288,6 +300,8 @@ type benchMaps struct {
 	BlockLines       *ebpf.Map `ebpf:"block_lines"`
 	BlockMarks4      *ebpf.Map `ebpf:"block_marks4"`
 	BlockMarks6      *ebpf.Map `ebpf:"block_marks6"`
+	BlockPrefixes    *ebpf.Map `ebpf:"block_prefixes"`
+	BlockSpill       *ebpf.Map `ebpf:"block_spill"`
 	DigestBanks      *ebpf.Map `ebpf:"digest_banks"`
 	DigestLines      *ebpf.Map `ebpf:"digest_lines"`
 	DigestNow        *ebpf.Map `ebpf:"digest_now"`
@@ -313,6 +327,8 @@ func (m *benchMaps) Close() error {
 		m.AllowLines,
 		m.AllowMarks4,
 		m.AllowMarks6,
+		m.AllowPrefixes,
+		m.AllowSpill,
 		m.BenchBloom,
 		m.BenchHash,
 		m.BenchKeys,
@@ -323,6 +339,8 @@ func (m *benchMaps) Close() error {
 		m.BlockLines,
 		m.BlockMarks4,
 		m.BlockMarks6,
+		m.BlockPrefixes,
+		m.BlockSpill,
 		m.DigestBanks,
 		m.DigestLines,
 		m.DigestNow,
@@ -372,6 +390,7 @@ type benchVariables struct {
 	Monitor        *ebpf.Variable `ebpf:"monitor"`
 	Multicast      *ebpf.Variable `ebpf:"multicast"`
 	PenaltyBuckets *ebpf.Variable `ebpf:"penalty_buckets"`
+	ReordersLoads  *ebpf.Variable `ebpf:"reorders_loads"`
 	TrackerCount   *ebpf.Variable `ebpf:"tracker_count"`
 	Trackers       *ebpf.Variable `ebpf:"trackers"`
 }
