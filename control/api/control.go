@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -146,7 +147,12 @@ var ErrNoList = errors.New("no such list")
 // controlRoutes returns the routes that wait for the daemon's loop, or change
 // something.
 func controlRoutes(c Daemon) []route {
+	var large sync.Mutex // locked during a large change
 	change := func(w http.ResponseWriter, q *http.Request) (any, error) {
+		if q.ContentLength < 0 || q.ContentLength > largeBody {
+			large.Lock()
+			defer large.Unlock()
+		}
 		asked, err := readChange(w, q)
 		if err != nil {
 			return nil, err

@@ -239,7 +239,8 @@ func TestRefusedChanges(t *testing.T) {
 		{"TTL of what goes", "DELETE", `{"action": "block", "entries": ["192.0.2.1"], "ttl_seconds": 1}`, nil, 400, "to be added", -1},
 		{"blank entry", "POST", `{"action": "block", "entries": ["192.0.2.1", " "]}`, nil, 400, `entry " ": want one line`, 1},
 		{"entry of two lines", "POST", `{"action": "block", "entries": ["192.0.2.1 x\n192.0.2.2"]}`, nil, 400, "want one line", 0},
-		{"too large", "POST", `{"action": "block", "reason": "` + strings.Repeat("x", maxBody), nil, 413, "more than 64 MiB: put that many entries into a file", -1},
+		{"a large entry", "POST", `{"action": "block", "entries": ["192.0.2.1", "` + strings.Repeat("1", 1<<20) + `"]}`, nil, 400, `entry "` + strings.Repeat("1", 40) + `"… of 1048576 bytes: the most is 256`, 1},
+		{"too large", "POST", `{"action": "block", "reason": "` + strings.Repeat("x", maxBody), nil, 413, "more than 16 MiB: put that many entries into a file", -1},
 
 		{"what the control refuses", "POST", good, &BadRequest{&refused, "10.0.0.0/33", errors.New("not a prefix length")}, 400, `"10.0.0.0/33": not a prefix length`, 1},
 		{"unknown list", "POST", good, fmt.Errorf("%w: %q", ErrNoList, "x"), 404, `no such list: "x"`, -1},

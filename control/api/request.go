@@ -16,9 +16,11 @@ import (
 
 // Limits on a change.
 const (
-	maxBody       = 64 << 20        // bytes: some three million addresses
+	maxBody       = 16 << 20        // bytes: some 800,000 addresses, which take 200 MB while they are added
+	largeBody     = 1 << 20         // bytes from which requests are taken one after the other
+	maxEntry      = 256             // bytes of an entry: a flow of IPv6 prefixes has 110
 	maxConnection = 256             // bytes
-	bodyTimeout   = 2 * time.Minute // for maxBody at 0.5 MB/s
+	bodyTimeout   = 2 * time.Minute // for maxBody at 140 kB/s
 	minTTL        = 1e-3            // seconds
 	maxTTL        = 100 * 365 * 24 * 60 * 60
 )
@@ -62,7 +64,7 @@ func decode(r io.Reader, v any) error {
 	var wrongType *json.UnmarshalTypeError
 	var syntax *json.SyntaxError
 	switch {
-	case errors.As(err, &tooLarge) && tooLarge.Limit < maxBody:
+	case errors.As(err, &tooLarge) && tooLarge.Limit != maxBody:
 		return fault{http.StatusRequestEntityTooLarge, fmt.Errorf("more than %d MiB: send less at once", tooLarge.Limit>>20)}
 	case errors.As(err, &tooLarge):
 		return fault{http.StatusRequestEntityTooLarge, errTooLarge}
@@ -105,6 +107,9 @@ func (c *Change) check() error {
 		return bad("reason %q: want one line of printable text", c.Reason)
 	}
 	for i, e := range c.Entries {
+		if len(e) > maxEntry {
+			return &BadRequest{Entry: &i, Err: fmt.Errorf("entry %.40q… of %d bytes: the most is %d", e, len(e), maxEntry)}
+		}
 		if strings.TrimSpace(e) == "" || strings.ContainsAny(e, "\r\n") {
 			return &BadRequest{Entry: &i, Err: fmt.Errorf("entry %q: want one line", e)}
 		}

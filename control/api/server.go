@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	stdlog "log"
 	"log/slog"
 	"net"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"weir/control/engine"
@@ -223,6 +225,41 @@ const (
 	stopTimeout   = time.Second
 )
 
+// Limits on what is logged of clients that do not speak HTTP or TLS.
+const (
+	maxComplaints     = 5
+	complaintInterval = time.Minute
+)
+
+// complaints logs the first lines of each interval, and the number of the others.
+type complaints struct {
+	log *slog.Logger
+
+	mu      sync.Mutex
+	began   time.Time
+	written int
+	left    int
+}
+
+// Write logs a line. It never fails.
+func (c *complaints) Write(line []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := time.Now(); now.Sub(c.began) >= complaintInterval {
+		if c.left > 0 {
+			c.log.Warn("more complaints about clients were left out", "lines", c.left)
+		}
+		c.began, c.written, c.left = now, 0, 0
+	}
+	if c.written == maxComplaints {
+		c.left++
+		return len(line), nil
+	}
+	c.written++
+	c.log.Warn(strings.TrimSpace(string(line[:min(len(line), maxHeader)])))
+	return len(line), nil
+}
+
 // Serve serves a handler on a listener until ctx is done, then closes the listener.
 // Answers that are being sent then have a second to end.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
@@ -233,7 +270,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 		WriteTimeout:      answerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ErrorLog:          stdlog.New(&complaints{log: log}, "", 0),
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
