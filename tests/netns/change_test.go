@@ -89,7 +89,7 @@ func startLoad(t *testing.T, l *lab.Lab, sources []key.Key) *load {
 				frame, kind = clean, cleanFrame
 			}
 			lab.Renumber(frame, kind|n&^kindMask)
-			if err := tx.Send(frame); err != nil && !errors.Is(err, unix.ENOBUFS) {
+			if err := tx.Send(frame); err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.ENETDOWN) {
 				t.Errorf("send: %v", err)
 				return
 			}
@@ -100,7 +100,7 @@ func startLoad(t *testing.T, l *lab.Lab, sources []key.Key) *load {
 		last := uint64(0)
 		for !f.done.Load() {
 			frame, err := rx.Receive(100 * time.Millisecond)
-			if errors.Is(err, os.ErrDeadlineExceeded) {
+			if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.ENETDOWN) {
 				continue
 			}
 			if err != nil {

@@ -1,0 +1,152 @@
+package faults
+
+import (
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// memoryLimit is what the daemon has in TestBombs, with its maps.
+const memoryLimit = 512 << 20
+
+// bombs are lists that would take gigabytes: their text, and how often. Package
+// feed has more, each in a process of its own.
+var bombs = []struct {
+	name, format string
+	begin, text  string
+	times        int
+	numbered     bool // the text has the number of the repetition
+}{
+	{name: "ipv6-range", text: "1::1-fffe:ffff:ffff:ffff:ffff:ffff:ffff:fffe\n", times: 5_000_000},
+	{name: "ipv6-ranges", text: "2001:db8:%[1]x::1-fffe:ffff:ffff:ffff:ffff:ffff:ffff:%[1]x\n", times: 20_000, numbered: true},
+	{name: "ipv4-range", text: "0.0.0.1-255.255.255.254\n", times: 10_000_000},
+	{name: "flows", text: "any 1.2.3.4:* > 5.6.7.8:*\n", times: 9_000_000},
+	{name: "addresses", text: "2001:db8:1234:5678:9abc::%x\n", times: 2 << 20, numbered: true},
+	{name: "shapes", text: "tcp 10.0.0.0/%[1]d:* > 172.16.0.0/%[1]d:80\n", times: 33, numbered: true},
+	{name: "commas", format: "{kind: csv, column: 1}", text: ",", times: 200_000_000},
+	{name: "quotes", format: "{kind: csv, column: 1}", begin: `"`, text: "a\n", times: 100_000_000},
+	{name: "brackets", format: "{kind: json, path: '.[]'}", text: "[", times: 200_000_000},
+	{name: "string", format: "{kind: json, path: '.[]'}", begin: `"`, text: "a", times: 200_000_000},
+	{name: "blocks", format: "nftables", text: "x {", times: 70_000_000},
+	{name: "sets", format: "ipset", text: "create %d x\n", times: 10_000_000, numbered: true},
+}
+
+// No list can take the daemon's memory, whether it comes with others or after them:
+// good lists and commands go on.
+func TestBombs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a minute")
+	}
+	g := newGround(t)
+	server := serve(t, func(path string) http.HandlerFunc {
+		for _, b := range bombs {
+			if path == "/"+b.name {
+				return func(w http.ResponseWriter, _ *http.Request) {
+					w.Header().Set("Content-Encoding", "gzip")
+					z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed)
+					defer z.Close()
+					io.WriteString(z, b.begin) // the client may have enough
+					block := strings.Repeat(b.text, 1<<16/len(b.text)+1)
+					for n := 0; n < b.times; {
+						text := block
+						count := len(block) / len(b.text)
+						if b.numbered {
+							text, count = fmt.Sprintf(b.text, n), 1
+						}
+						if _, err := io.WriteString(z, text); err != nil {
+							return
+						}
+						n += count
+					}
+				}
+			}
+		}
+		return text("10.0.0.1\n10.0.0.2\n")
+	})
+	good := fmt.Sprintf("lists:\n  good: {interval: 1s, jitter: 0s, sources: [{url: %q}]}\n", server.URL+"/good")
+	g.configure(good)
+	d := g.begin()
+	confine(t, d.Process.Pid, memoryLimit)
+	t.Cleanup(d.kill) // before its group is removed
+	dropped := []string{"10.0.0.1", "10.0.0.2"}
+	alive := func(when string) {
+		t.Helper()
+		select {
+		case <-d.ended:
+			t.Fatalf("%s: it has ended:\n%s", when, strings.Join(d.log(), "\n"))
+		default:
+		}
+		g.filters(when, dropped, []string{"10.9.9.9"})
+	}
+	lists := good
+	for _, b := range bombs {
+		format := b.format
+		if format == "" {
+			format = "plain"
+		}
+		lists += fmt.Sprintf("  %s: {interval: 1h, format: %s, sources: [{url: %q}]}\n", b.name, format, server.URL+"/"+b.name)
+	}
+	g.configure(lists)
+	// All of them at once.
+	g.long("reload")
+	alive("reloaded")
+	for _, b := range bombs {
+		g.untilLong(b.name+" is read", func() bool { return g.list(b.name).Feeds[0].Outcome != "none" })
+		alive(b.name)
+	}
+	g.ask(0, "block", "10.0.0.3")
+	dropped = append(dropped, "10.0.0.3")
+	for _, b := range bombs {
+		g.long("refresh", b.name)
+		alive(b.name + " again")
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if strings.HasPrefix(line, "VmHWM") {
+			t.Log(strings.TrimSpace(line))
+		}
+	}
+	for _, b := range bombs {
+		f := g.list(b.name).Feeds[0]
+		t.Logf("%s: %s %s %d", b.name, f.Outcome, f.Failure, f.Entries)
+		if f.Outcome != "failed" && b.name != "addresses" {
+			t.Errorf("%s was accepted: %+v", b.name, f)
+		}
+	}
+	d.stop()
+}
+
+// long is how long reading what a limit ends may take, on a busy machine.
+const long = 3 * time.Minute
+
+// long runs a command that may take long, and fail.
+func (g *ground) long(args ...string) {
+	g.t.Helper()
+	ctx, stop := context.WithTimeout(g.t.Context(), long)
+	defer stop()
+	out, err := exec.CommandContext(ctx, filepath.Join(binaries, "weir"), append(args, "--socket", g.socket)...).CombinedOutput()
+	if ctx.Err() != nil {
+		g.t.Fatalf("weir %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// untilLong waits long for something.
+func (g *ground) untilLong(what string, is func() bool) {
+	g.t.Helper()
+	for deadline := time.Now().Add(long); !is(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			g.t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}

@@ -1,0 +1,178 @@
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/feed"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+// poisons are what a feed may serve that must not become active.
+func poisons(good string) []string {
+	var shapes strings.Builder
+	for n := range 40 {
+		fmt.Fprintf(&shapes, "tcp 172.16.0.0/%d:* > 172.20.0.0/%d:80\n", 16+n%16, 14+n/16)
+	}
+	return []string{"<html>\n", shapes.String(), good[:len(good)/8], "0.0.0.0/1\n", good + shapes.String(), ""}
+}
+
+// Everything changes at once: the interface is renamed and goes down and up, feeds
+// come and go, good and poisoned ones, entries are added and removed, and the
+// configuration is read again. Not one listed packet comes through, of 100,000, or
+// of ten million with WEIR_LONG.
+func TestChurnUnderLoad(t *testing.T) {
+	packets := uint64(100_000)
+	if os.Getenv("WEIR_LONG") != "" {
+		packets = 10_000_000
+	}
+	l := lab.New(t)
+	link := func(name string, change func(netlink.Link) error) (err error) {
+		l.B.In(t, func() {
+			var i netlink.Link
+			if i, err = netlink.LinkByName(name); err == nil {
+				err = change(i)
+			}
+		})
+		return err
+	}
+	rename := func(from, to string) error {
+		return link(from, func(i netlink.Link) error { return netlink.LinkSetName(i, to) })
+	}
+	if err := link(l.B.Iface, netlink.LinkSetDown); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(rename(l.B.Iface, "wan0"), link("wan0", netlink.LinkSetUp)); err != nil {
+		t.Fatal(err)
+	}
+	renamed := l.B
+	renamed.Iface = "wan0"
+
+	// Half of the listed sources are in a file, half in a feed.
+	sources := addresses(0, 200)
+	var mine, fetched strings.Builder
+	for i, k := range sources {
+		to := &mine
+		if i%2 == 1 {
+			to = &fetched
+		}
+		fmt.Fprintln(to, k)
+	}
+	var turn atomic.Int64
+	bad := poisons(fetched.String())
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		n := int(turn.Add(1))
+		switch {
+		case q.URL.Path == "/other" && n%3 == 0:
+			fmt.Fprint(w, bad[n/3%len(bad)])
+		case q.URL.Path == "/other":
+			for i := range 100 + n%5000 {
+				fmt.Fprintln(w, address(1_000_000+i+n))
+			}
+		case n%3 == 0:
+			fmt.Fprint(w, bad[n/3%len(bad)])
+		default: // what is listed, and more or less besides
+			fmt.Fprint(w, fetched.String())
+			for i := range n % 50 {
+				fmt.Fprintln(w, address(2_000_000+i+n))
+			}
+		}
+	}))
+	defer server.Close()
+
+	c := configuration(t, loader.Target{Netns: l.B.Netns, Iface: "wan*"})
+	addList(t, c, config.Block, "feed.txt", mine.String())
+	for _, name := range []string{"fetched", "other"} {
+		list := config.List{Name: name, Action: config.Block}
+		list.Spec = feed.DefaultSpec(feed.Source{URL: feed.URL(server.URL + "/" + name)})
+		list.Sources[0].SetDefaults()
+		c.Lists = append(c.Lists, list)
+	}
+	dir := c.Pins
+	f := serve(t, c)
+	attached, err := dir.Open(loader.Target{Netns: l.B.Netns, Iface: "wan0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer attached.Close()
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		if all := f.Lists(); all[1].Entries >= len(sources)/2 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not read: %+v", f.Lists())
+		}
+		_, _ = f.Refresh(t.Context(), "fetched", false)
+	}
+
+	load := startLoad(t, &lab.Lab{A: l.A, B: renamed}, sources)
+	file := filepath.Dir(string(c.Lists[0].Sources[0].File)) + "/feed.txt"
+	name, refused, accepted := "wan0", 0, 0
+	for n := 0; load.sent.Load() < packets; n++ {
+		switch n % 7 {
+		case 0, 1:
+			for _, list := range []string{"fetched", "other"} {
+				outcomes, err := f.Refresh(t.Context(), list, false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if outcomes[0].Outcome == api.Failed {
+					refused++
+				} else {
+					accepted++
+				}
+			}
+		case 2:
+			to := fmt.Sprintf("wan%d", n)
+			if err := rename(name, to); errors.Is(err, unix.EBUSY) {
+				t.Log("before Linux 6.2, interfaces that are up cannot be renamed")
+			} else if err != nil {
+				t.Fatal(err)
+			} else {
+				name = to
+			}
+		case 3:
+			if err := errors.Join(link(name, netlink.LinkSetDown), link(name, netlink.LinkSetUp)); err != nil {
+				t.Fatal(err)
+			}
+		case 4:
+			if err := os.WriteFile(file+".new", []byte(mine.String()+fmt.Sprintln(address(3_000_000+n))), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(file+".new", file); err != nil { // noticed, or read below
+				t.Fatal(err)
+			}
+		case 5:
+			entry := address(4_000_000 + n).String()
+			for _, remove := range []bool{false, true} {
+				if _, err := f.Change(t.Context(), api.Change{Action: api.Block, Remove: remove, Entries: []string{entry}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		case 6:
+			if _, err := f.Reload(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		load.await(t, packets/1000)
+	}
+	load.stop(t, attached)
+	t.Logf("%d feeds were accepted, %d refused", accepted, refused)
+	if accepted == 0 || refused == 0 {
+		t.Error("too little happened")
+	}
+}
