@@ -28,7 +28,7 @@ func poisons(good string) []string {
 	for n := range 40 {
 		fmt.Fprintf(&shapes, "tcp 172.16.0.0/%d:* > 172.20.0.0/%d:80\n", 16+n%16, 14+n/16)
 	}
-	return []string{"<html>\n", shapes.String(), good[:len(good)/8], "0.0.0.0/1\n", good + shapes.String(), ""}
+	return []string{"<html>\n", good[:strings.IndexByte(good, '\n')+1], good + shapes.String(), "0.0.0.0/1\n", shapes.String(), ""}
 }
 
 // Everything changes at once: the interface is renamed and goes down and up, feeds
@@ -72,19 +72,22 @@ func TestChurnUnderLoad(t *testing.T) {
 		}
 		fmt.Fprintln(to, k)
 	}
-	var turn atomic.Int64
+	var turns, otherTurns atomic.Int64
 	bad := poisons(fetched.String())
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		other := q.URL.Path == "/other"
+		turn := &turns
+		if other {
+			turn = &otherTurns
+		}
 		n := int(turn.Add(1))
 		switch {
-		case q.URL.Path == "/other" && n%3 == 0:
-			fmt.Fprint(w, bad[n/3%len(bad)])
-		case q.URL.Path == "/other":
+		case n%2 == 0:
+			fmt.Fprint(w, bad[n/2%len(bad)])
+		case other:
 			for i := range 100 + n%5000 {
 				fmt.Fprintln(w, address(1_000_000+i+n))
 			}
-		case n%3 == 0:
-			fmt.Fprint(w, bad[n/3%len(bad)])
 		default: // what is listed, and more or less besides
 			fmt.Fprint(w, fetched.String())
 			for i := range n % 50 {
@@ -123,20 +126,17 @@ func TestChurnUnderLoad(t *testing.T) {
 	file := filepath.Dir(string(c.Lists[0].Sources[0].File)) + "/feed.txt"
 	name, refused, accepted := "wan0", 0, 0
 	for n := 0; load.sent.Load() < packets; n++ {
-		switch n % 7 {
-		case 0, 1:
-			for _, list := range []string{"fetched", "other"} {
-				outcomes, err := f.Refresh(t.Context(), list, false)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if outcomes[0].Outcome == api.Failed {
-					refused++
-				} else {
-					accepted++
-				}
-			}
-		case 2:
+		outcomes, err := f.Refresh(t.Context(), []string{"fetched", "other"}[n%2], false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if outcomes[0].Outcome == api.Failed {
+			refused++
+		} else {
+			accepted++
+		}
+		switch n % 5 {
+		case 0:
 			to := fmt.Sprintf("wan%d", n)
 			if err := rename(name, to); errors.Is(err, unix.EBUSY) {
 				t.Log("before Linux 6.2, interfaces that are up cannot be renamed")
@@ -145,25 +145,25 @@ func TestChurnUnderLoad(t *testing.T) {
 			} else {
 				name = to
 			}
-		case 3:
+		case 1:
 			if err := errors.Join(link(name, netlink.LinkSetDown), link(name, netlink.LinkSetUp)); err != nil {
 				t.Fatal(err)
 			}
-		case 4:
+		case 2:
 			if err := os.WriteFile(file+".new", []byte(mine.String()+fmt.Sprintln(address(3_000_000+n))), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			if err := os.Rename(file+".new", file); err != nil { // noticed, or read below
 				t.Fatal(err)
 			}
-		case 5:
+		case 3:
 			entry := address(4_000_000 + n).String()
 			for _, remove := range []bool{false, true} {
 				if _, err := f.Change(t.Context(), api.Change{Action: api.Block, Remove: remove, Entries: []string{entry}}); err != nil {
 					t.Fatal(err)
 				}
 			}
-		case 6:
+		case 4:
 			if _, err := f.Reload(t.Context()); err != nil {
 				t.Fatal(err)
 			}
