@@ -66,6 +66,7 @@ type Daemon struct {
 	monitor    *api.MonitorOverride // nil: the configuration decides
 	number     int                  // of the engine, from 1
 	feeds      map[*feed.Feed]context.CancelFunc
+	usage      map[*feed.Feed]*usage
 	retry      time.Time // when to try again what is behind
 	looked     time.Time // for whom not to cut off
 	lookAgain  time.Time // for whom not to cut off
@@ -102,7 +103,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	}
 	d := &Daemon{
 		o: o, do: make(chan func()), ended: make(chan struct{}),
-		feeds: make(map[*feed.Feed]context.CancelFunc), hub: events.NewHub(o.Log), audit: newAudit(c, o.Log), news: newNews(o),
+		feeds: make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage), hub: events.NewHub(o.Log), audit: newAudit(c, o.Log), news: newNews(o),
 		attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log}),
 	}
 	if d.manager, err = serve.DialManager(); err != nil {

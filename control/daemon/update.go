@@ -206,6 +206,7 @@ func (d *Daemon) tend(now time.Time) {
 	err = errors.Join(err, d.expire(now), d.endMonitor(now))
 	d.followPeers(now)
 	d.logCutOff()
+	d.reportUsage(now)
 	text := ""
 	if err != nil {
 		text = err.Error()
