@@ -1,0 +1,201 @@
+// Package enrollment defines the file with which a host joins a fleet. The hub writes
+// it, the node reads it: where the hub is, how to recognise it, the node's own
+// credentials, and the key that lists are signed with.
+package enrollment
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+
+	"weir/control/fleet/wire"
+)
+
+// Version is that of the format.
+const Version = 1
+
+// maxSize bounds the file. It is about 4 KB long.
+const maxSize = 1 << 20
+
+// Node is what a host needs to know to be a node. It contains secrets.
+type Node struct {
+	Version int      `json:"weir_fleet"`
+	Name    string   `json:"node"`
+	Labels  []string `json:"labels,omitempty"`
+
+	// Servers are the URLs of the hub, or of a site's server: tls://HOST:PORT.
+	Servers []string `json:"servers"`
+
+	// In PEM: the authority that signs the servers' certificates, and the node's own
+	// certificate and its key.
+	CA          string `json:"ca"`
+	Certificate string `json:"certificate"`
+	Key         string `json:"key"`
+
+	// What the broker grants the node, and the key that proves who it is.
+	JWT  string `json:"jwt"`
+	Seed string `json:"seed"`
+
+	// PublicKey verifies the lists.
+	PublicKey ed25519.PublicKey `json:"public_key"`
+}
+
+// name is that of nodes and labels: a token of a subject, and of metrics.
+var name = regexp.MustCompile(`^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$`)
+
+// CheckName returns what is wrong with the name of a node.
+func CheckName(s string) error {
+	switch {
+	case !name.MatchString(s):
+		return fmt.Errorf("node %q: want 1 to 63 lower-case letters, digits, - and _, and no dots", s)
+	case s == wire.AllNodes:
+		return fmt.Errorf("node %q: that name stands for all nodes", s)
+	}
+	return nil
+}
+
+// CheckLabel returns what is wrong with a label.
+func CheckLabel(s string) error {
+	if !name.MatchString(s) {
+		return fmt.Errorf("label %q: want 1 to 63 lower-case letters, digits, - and _", s)
+	}
+	return nil
+}
+
+// Groups returns the groups of a [wire.Release] that the node is in: its labels, and
+// "node:" with its name.
+func (n Node) Groups() []string { return append(slices.Clone(n.Labels), "node:"+n.Name) }
+
+// Read reads a file. It fails if other users may read it, since it contains secrets.
+func Read(path string) (Node, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return Node{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return Node{}, err
+	}
+	if mode := info.Mode().Perm(); mode&0o007 != 0 {
+		return Node{}, fmt.Errorf("%s: mode %04o lets every user read the node's secrets: chmod 600 it", path, mode)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	if err == nil && len(text) > maxSize {
+		err = fmt.Errorf("%s: more than %d bytes: that is no enrollment file of `weir hub enroll`", path, maxSize)
+	}
+	if err != nil {
+		return Node{}, err
+	}
+	n, err := Parse(text)
+	if err != nil {
+		return Node{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return n, nil
+}
+
+// Parse returns what the text of a file says. It fails unless that is complete and
+// its parts belong together.
+func Parse(text []byte) (n Node, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if err := d.Decode(&n); err != nil {
+		return Node{}, fmt.Errorf("not an enrollment file of `weir hub enroll`: %w", err)
+	}
+	if n.Version != Version {
+		return Node{}, fmt.Errorf("enrollment file of version %d, want %d", n.Version, Version)
+	}
+	if err := n.check(); err != nil {
+		return Node{}, fmt.Errorf("enrollment file: %w", err)
+	}
+	return n, nil
+}
+
+func (n Node) check() error {
+	if err := CheckName(n.Name); err != nil {
+		return err
+	}
+	for _, l := range n.Labels {
+		if err := CheckLabel(l); err != nil {
+			return err
+		}
+	}
+	if len(n.Servers) == 0 {
+		return errors.New("no servers")
+	}
+	for _, s := range n.Servers {
+		if u, err := url.Parse(s); err != nil || u.Scheme != "tls" || u.Host == "" {
+			return fmt.Errorf("server %q: want tls://HOST:PORT", s)
+		}
+	}
+	if len(n.PublicKey) != ed25519.PublicKeySize {
+		return fmt.Errorf("public_key: %d bytes, want %d", len(n.PublicKey), ed25519.PublicKeySize)
+	}
+	if _, err := n.TLS(); err != nil {
+		return err
+	}
+	kp, err := nkeys.FromSeed([]byte(n.Seed))
+	if err != nil {
+		return fmt.Errorf("seed: %w", err)
+	}
+	if public, err := kp.PublicKey(); err != nil || !nkeys.IsValidPublicUserKey(public) {
+		return errors.New("seed: not the key of a user")
+	}
+	if strings.Count(n.JWT, ".") != 2 {
+		return errors.New("jwt: not a JSON web token")
+	}
+	return nil
+}
+
+// TLS returns the configuration of connections to the servers.
+func (n Node) TLS() (*tls.Config, error) {
+	own, err := tls.X509KeyPair([]byte(n.Certificate), []byte(n.Key))
+	if err != nil {
+		return nil, fmt.Errorf("certificate and key: %w", err)
+	}
+	authorities := x509.NewCertPool()
+	if !authorities.AppendCertsFromPEM([]byte(n.CA)) {
+		return nil, errors.New("ca: no certificate in PEM")
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own}, RootCAs: authorities}, nil
+}
+
+// Options returns the options of connections to the servers. Replies to the node
+// arrive where no other node may subscribe.
+func (n Node) Options() ([]nats.Option, error) {
+	c, err := n.TLS()
+	if err != nil {
+		return nil, err
+	}
+	return []nats.Option{
+		nats.Name(n.Name),
+		nats.Secure(c),
+		nats.UserJWTAndSeed(n.JWT, n.Seed),
+		nats.CustomInboxPrefix("_INBOX." + n.Name),
+	}, nil
+}
+
+// URL returns the servers as nats.Connect takes them.
+func (n Node) URL() string { return strings.Join(n.Servers, ",") }
+
+// Marshal returns the text of the file.
+func (n Node) Marshal() ([]byte, error) {
+	if err := n.check(); err != nil {
+		return nil, err
+	}
+	n.Version = Version
+	text, err := json.MarshalIndent(n, "", "  ")
+	return append(text, '\n'), err
+}
