@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,60 +16,6 @@ import (
 	"weir/filter/verdict"
 	"weir/tests/lab"
 )
-
-// flooders sends from 50 sources at known, constant rates.
-type flooders struct {
-	sources []netip.Addr
-	rates   []float64 // packets a second
-	sent    []atomic.Uint64
-	done    atomic.Bool
-	ended   chan struct{}
-}
-
-// startFlooders begins to send to a UDP port.
-func startFlooders(t *testing.T, l *lab.Lab, port uint16) *flooders {
-	t.Helper()
-	const n = 50
-	f := &flooders{sent: make([]atomic.Uint64, n), ended: make(chan struct{})}
-	var frames [][]byte
-	for i := range n {
-		src := netip.AddrFrom4([4]byte{198, 51, 100, byte(i)})
-		f.sources, f.rates = append(f.sources, src), append(f.rates, float64(40+8*i))
-		frames = append(frames, frameOf(key.Tuple{Src: src, Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true, SrcPort: 5, DstPort: port}))
-	}
-	tx := l.A.Sender(t)
-	go func() {
-		defer close(f.ended)
-		for began := time.Now(); !f.done.Load(); time.Sleep(time.Millisecond) {
-			for i, frame := range frames {
-				for float64(f.sent[i].Load()) < time.Since(began).Seconds()*f.rates[i] {
-					if err := tx.Send(frame); err != nil {
-						t.Error(err)
-						return
-					}
-					f.sent[i].Add(1)
-				}
-			}
-		}
-	}()
-	t.Cleanup(f.stop)
-	return f
-}
-
-func (f *flooders) stop() {
-	f.done.Store(true)
-	<-f.ended
-}
-
-// of returns a source's number.
-func (f *flooders) of(t *testing.T, source string) int {
-	t.Helper()
-	i := slices.Index(f.sources, netip.MustParseAddr(source))
-	if i < 0 {
-		t.Fatalf("%s sends nothing", source)
-	}
-	return i
-}
 
 // A flood from 50 sources at known rates, half of them listed: the rates of the top
 // 20 and more are right, below and above the threshold, what is dropped is apart, and
@@ -108,18 +53,20 @@ func TestTopOfAFlood(t *testing.T) {
 				return "", ""
 			}
 			d := serve(t, c)
-			f := startFlooders(t, l, test.port)
+			f := l.A.StartFlood(t, func(src netip.Addr) []byte {
+				return frameOf(key.Tuple{Src: src, Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true, SrcPort: 5, DstPort: test.port})
+			})
 			time.Sleep(3 * time.Second) // the first interval estimates
 			const looks = 6
-			sums, dropped := make([]float64, len(f.sources)), make([]float64, len(f.sources))
+			sums, dropped := make([]float64, len(f.Sources)), make([]float64, len(f.Sources))
 			for range looks {
 				time.Sleep(time.Second)
 				top := d.Top()
-				if top == nil || len(top.Trackers) != 2 || len(top.Trackers[0].Flows) != len(f.sources) {
+				if top == nil || len(top.Trackers) != 2 || len(top.Trackers[0].Flows) != len(f.Sources) {
 					t.Fatalf("weir top would show %+v", top)
 				}
 				for n, flow := range top.Trackers[0].Flows {
-					i := f.of(t, flow.Key)
+					i := f.Index(t, flow.Key)
 					sums[i] += flow.Packets
 					if flow.Dropped == nil {
 						t.Fatalf("it is unknown how much of %+v is dropped", flow)
@@ -134,7 +81,7 @@ func TestTopOfAFlood(t *testing.T) {
 				}
 				for _, flow := range top.Trackers[1].Flows {
 					src, _, _ := strings.Cut(strings.TrimPrefix(flow.Key, "udp "), ":")
-					list, _ := listed(f.of(t, src))
+					list, _ := listed(f.Index(t, src))
 					if flow.Dropped == nil || (*flow.Dropped > 0) != (list != "") {
 						t.Errorf("flow %+v of list %q", flow, list)
 					}
@@ -144,39 +91,39 @@ func TestTopOfAFlood(t *testing.T) {
 				}
 			}
 			above := 0
-			for i, rate := range f.rates {
+			for i, rate := range f.Rates {
 				if got := sums[i] / looks; math.Abs(got-rate) > rate/10 {
-					t.Errorf("%v sends %.0f packets a second, and %.0f are shown", f.sources[i], rate, got)
+					t.Errorf("%v sends %.0f packets a second, and %.0f are shown", f.Sources[i], rate, got)
 				}
 				want := 0.0
 				if list, _ := listed(i); list != "" {
 					want = rate
 				}
 				if got := dropped[i] / looks; math.Abs(got-want) > rate/10 {
-					t.Errorf("of %v, %.0f packets a second are shown as dropped, want %.0f", f.sources[i], got, want)
+					t.Errorf("of %v, %.0f packets a second are shown as dropped, want %.0f", f.Sources[i], got, want)
 				}
 				if rate > 300 {
 					above++
 				}
 			}
-			if above == 0 || above == len(f.rates) {
+			if above == 0 || above == len(f.Rates) {
 				t.Fatalf("%d above the threshold", above)
 			}
-			f.stop()
+			f.Stop()
 			time.Sleep(2500 * time.Millisecond) // until the last interval is over
 			want := map[string]map[string]uint64{}
-			for i := range f.sources {
+			for i := range f.Sources {
 				list, entry := listed(i)
 				if list == "" {
 					continue
 				}
 				for by, k := range map[string]string{
-					api.BySource: f.sources[i].String(), api.ByEntry: entry, api.ByList: list, api.ByReason: verdict.Blocked.String(),
+					api.BySource: f.Sources[i].String(), api.ByEntry: entry, api.ByList: list, api.ByReason: verdict.Blocked.String(),
 				} {
 					if want[by] == nil {
 						want[by] = map[string]uint64{}
 					}
-					want[by][k] += f.sent[i].Load()
+					want[by][k] += f.Sent(i)
 				}
 			}
 			for _, by := range []string{api.BySource, api.ByEntry, api.ByList, api.ByReason} {
