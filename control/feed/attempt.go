@@ -73,19 +73,7 @@ func (f *Feed) attempt(ctx context.Context, s *source, accept bool) (Outcome, er
 		o.Result = New
 	}
 	if err == nil {
-		switch {
-		case f.Hold && o.Result == New:
-			if undecided == nil {
-				undecided = &candidate{former: old, decisions: s.decisions}
-			}
-			o.Unsaved = to.finish(c.record)
-			undecided.unsaved = o.Unsaved
-		case !c.saved && undecided == nil:
-			if o.Unsaved = to.finish(c.record); o.Unsaved == nil {
-				o.Unsaved = f.promote(s)
-			}
-			c.saved = o.Unsaved == nil
-		}
+		undecided = f.save(s, &o, c, old, undecided, to)
 		if b.taken != nil {
 			b.taken()
 		}
@@ -115,6 +103,25 @@ func (f *Feed) attempt(ctx context.Context, s *source, accept bool) (Outcome, er
 		s.failures = 0
 	}
 	return o, nil
+}
+
+// save saves contents, or leaves them to Keep and Revert. It returns what is then
+// undecided, given what was.
+func (f *Feed) save(s *source, o *Outcome, c, old *contents, undecided *candidate, to *spool) *candidate {
+	switch {
+	case f.Hold && o.Result == New:
+		if undecided == nil {
+			undecided = &candidate{former: old, decisions: s.decisions}
+		}
+		o.Unsaved = to.finish(c.record)
+		undecided.unsaved = o.Unsaved
+	case !c.saved && undecided == nil:
+		if o.Unsaved = to.finish(c.record); o.Unsaved == nil {
+			o.Unsaved = f.promote(s)
+		}
+		c.saved = o.Unsaved == nil
+	}
+	return undecided
 }
 
 // confirmed returns a copy of c, found to be unchanged at a time, with the

@@ -3,7 +3,6 @@ package feed
 import (
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -17,7 +16,7 @@ import (
 
 func newTestWatcher(t *testing.T) *Watcher {
 	t.Helper()
-	w, err := NewWatcher(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	w, err := NewWatcher(slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
