@@ -14,6 +14,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/feed"
+	"weir/control/geo"
 	"weir/control/notify"
 	"weir/control/observe/digests"
 	"weir/control/observe/heavy"
@@ -103,6 +104,10 @@ type Config struct {
 	// Count dropped packets by source, for weir drops and weir top. Packets that pass
 	// cost nothing for it.
 	TrackDrops bool `yaml:"track_drops"`
+
+	// Databases of autonomous systems and countries in MaxMind's format (.mmdb), for
+	// weir drops. They are read again when they change.
+	Geo geo.Spec `yaml:"geo,omitempty"`
 
 	// Detection of packets that loop through a domain of nodes.
 	Loop Loop `yaml:"loop,omitempty"`

@@ -15,6 +15,7 @@ import (
 	"weir/control/api"
 	"weir/control/attach"
 	"weir/control/engine"
+	"weir/control/geo"
 	"weir/control/observe/drops"
 	"weir/control/observe/heavy"
 	"weir/filter/sketch"
@@ -95,7 +96,17 @@ var errNotTracked = errors.New("dropped packets are not tracked: set track_drops
 func (d *Daemon) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops, error) {
 	now := time.Now()
 	out := api.Drops{By: asked.By, Until: now}
+	var names *geo.Database
 	if err := d.Do(ctx, func() error {
+		switch asked.By {
+		case api.ByASN:
+			names = d.prepared.asn
+		case api.ByCountry:
+			names = d.prepared.country
+		}
+		if names == nil && (asked.By == api.ByASN || asked.By == api.ByCountry) {
+			return &api.BadRequest{Err: fmt.Errorf("there is no database for it: name one as geo.%s in weir.yaml", asked.By)}
+		}
 		out.Monitor = d.attach.Metadata().Monitor
 		if !d.prepared.trackDrops {
 			return &api.BadRequest{Err: errNotTracked}
@@ -106,7 +117,12 @@ func (d *Daemon) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops,
 	}
 	all := d.drops.history.Since(now.Add(-asked.Last), now)
 	out.Since, out.Packets, out.Bytes = all.Begin, all.Packets, all.Bytes
-	keys, err := d.dropKeys(ctx, asked.By, all)
+	if names != nil {
+		if err := names.Refresh(); err != nil {
+			d.o.Log.Error("a changed database cannot be read, the former one stays: " + err.Error())
+		}
+	}
+	keys, err := d.dropKeys(ctx, asked.By, all, names)
 	if err != nil {
 		return out, err
 	}
@@ -166,7 +182,7 @@ func (d *Daemon) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops,
 type dropKey struct{ key, name string }
 
 // dropKeys returns what the flows belong to.
-func (d *Daemon) dropKeys(ctx context.Context, by string, all drops.Interval) (map[drops.Flow]dropKey, error) {
+func (d *Daemon) dropKeys(ctx context.Context, by string, all drops.Interval, names *geo.Database) (map[drops.Flow]dropKey, error) {
 	keys := make(map[drops.Flow]dropKey, len(all.Flows))
 	for f := range all.Flows {
 		switch by {
@@ -176,6 +192,12 @@ func (d *Daemon) dropKeys(ctx context.Context, by string, all drops.Interval) (m
 			keys[f] = dropKey{key: f.List}
 		case api.ByReason:
 			keys[f] = dropKey{key: f.Reason.String()}
+		case api.ByASN, api.ByCountry:
+			n, err := names.Find(f.Source)
+			if err != nil {
+				return nil, err
+			}
+			keys[f] = dropKey{n.Key, n.Name}
 		}
 	}
 	if by != api.ByEntry {

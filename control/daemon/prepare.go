@@ -18,6 +18,7 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/feed"
+	"weir/control/geo"
 	"weir/control/guard"
 	"weir/control/journal"
 	"weir/control/list"
@@ -53,6 +54,8 @@ type Prepared struct {
 
 	peers []guard.Peer // what must not be blocked, as last seen
 	blind string       // why some of those are unknown
+
+	asn, country *geo.Database // nil: none
 }
 
 // managedList is a list of the configuration. In the engine it is two: what its
@@ -131,6 +134,9 @@ func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed,
 		}
 	}
 	p.trackers, p.trackDrops = c.Trackers, c.TrackDrops
+	if err := p.openGeo(); err != nil {
+		return nil, err
+	}
 	p.addLists(feeds)
 	protected, err := peers(c, p.lists)
 	if err != nil {
@@ -142,6 +148,21 @@ func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed,
 		return nil, err
 	}
 	return p, p.planLearning()
+}
+
+// openGeo opens the databases of the configuration.
+func (p *Prepared) openGeo() (err error) {
+	if path := p.config.Geo.ASN; path != "" {
+		if p.asn, err = geo.OpenASN(path); err != nil {
+			return fmt.Errorf("geo.asn: %w", err)
+		}
+	}
+	if path := p.config.Geo.Country; path != "" {
+		if p.country, err = geo.OpenCountry(path); err != nil {
+			return fmt.Errorf("geo.country: %w", err)
+		}
+	}
+	return nil
 }
 
 // openFeeds opens the feeds of a configuration by list, or takes over those of
