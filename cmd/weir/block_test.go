@@ -74,6 +74,12 @@ func (d *fakeDaemon) Entries(_ context.Context, asked api.EntriesQuestion) (api.
 	return d.pages[min(len(d.askedEntries), len(d.pages))-1], d.err
 }
 
+func (d *fakeDaemon) ReloadUnconfirmed(_ context.Context, within time.Duration) (api.Reloaded, error) {
+	return api.Reloaded{Changes: []string{"within " + within.String()}}, d.err
+}
+
+func (d *fakeDaemon) Confirm(context.Context) error { return d.err }
+
 func (d *fakeDaemon) SetMonitor(_ context.Context, c api.MonitorChange) (api.Monitored, error) {
 	d.changedMonitor = c
 	if d.err != nil || !*c.On {

@@ -93,6 +93,25 @@ func TestRefresh(t *testing.T) {
 	}
 }
 
+func TestReloadToBeConfirmed(t *testing.T) {
+	d := &fakeDaemon{}
+	socket := serveDaemon(t, d)
+	code, out, log := weir(t, "", "reload", "--confirm", "90s", "--socket", socket)
+	if code != exitOK || out != "within 1m30s\nactive for 1m30s, then the previous configuration is, unless you `weir confirm`\n" || log != "" {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	if code, out, _ := weir(t, "", "confirm", "--socket", socket); code != exitOK || out != "confirmed: the configuration stays\n" {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+	if code, _, log := weir(t, "", "reload", "--confirm", "2d", "--socket", socket); code != exitFailure || !strings.Contains(log, "want 1 to 86400") {
+		t.Errorf("exit code %d\n%s", code, log)
+	}
+	d.err = &api.BadRequest{Err: errors.New("too late")}
+	if code, _, log := weir(t, "", "confirm", "--socket", socket); code != exitFailure || log != "weir: too late\n" {
+		t.Errorf("exit code %d\n%s", code, log)
+	}
+}
+
 func TestReload(t *testing.T) {
 	d := &fakeDaemon{reloaded: api.Reloaded{Changes: []string{"lists.drop: added", "mode: exact → approx"}}}
 	socket := serveDaemon(t, d)

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -11,6 +12,7 @@ import (
 
 func newReload() *cobra.Command {
 	var socket string
+	var within time.Duration
 	c := &cobra.Command{
 		Use:   "reload",
 		Short: "Read the configuration again and activate it",
@@ -18,16 +20,31 @@ func newReload() *cobra.Command {
 what has changed. If anything is wrong, all of the old one stays active. A
 daemon that was started with flags reads its lists again.
 
+With --confirm, the previous configuration is active again after that time,
+unless weir confirm has come: a configuration that locks you out goes by itself.
+A restart before that goes back at once. The new file is then not activated
+again before weir reload, or before it has changed. Files of lists are not part
+of it: what they contain stays as it is.
+
 The exit code is 4 if the new configuration is active, but an interface that
 exists cannot be filtered: that is retried.`,
 		Example: `  weir check /etc/weir/weir.yaml   # first: find mistakes
-  weir reload`,
+  weir reload
+  weir reload --confirm 60s && weir confirm   # from a new session`,
 		Args: noArgs,
 	}
+	durationFlag(c.Flags(), &within, "confirm", 0, "`time` after which the previous configuration is active again, unless weir confirm comes")
 	socketFlag(c.Flags(), &socket)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		r, err := api.Dial(socket).Reload(c.Context())
+		client := api.Dial(socket)
+		var r *api.Reloaded
+		var err error
+		if within == 0 {
+			r, err = client.Reload(c.Context())
+		} else {
+			r, err = client.ReloadUnconfirmed(c.Context(), within)
+		}
 		if err != nil {
 			return err
 		}
@@ -44,10 +61,38 @@ exists cannot be filtered: that is retried.`,
 		if len(r.Changes) == 0 {
 			fmt.Fprintln(c.OutOrStdout(), "nothing has changed")
 		}
+		if within > 0 {
+			fmt.Fprintf(c.OutOrStdout(), "active for %v, then the previous configuration is, unless you `weir confirm`\n", within)
+		}
 		for _, problem := range r.Unfiltered {
 			fmt.Fprintln(c.ErrOrStderr(), "weir: the configuration is active, but", problem)
 		}
 		return unfiltered
+	}
+	return c
+}
+
+func newConfirm() *cobra.Command {
+	var socket string
+	c := &cobra.Command{
+		Use:   "confirm",
+		Short: "Keep the configuration that weir reload --confirm has activated",
+		Long: `Keeps the configuration that weir reload --confirm has activated, which would be
+rolled back otherwise. It fails if that has happened already.`,
+		Example: `  weir confirm`,
+		Args:    noArgs,
+	}
+	socketFlag(c.Flags(), &socket)
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if err := api.Dial(socket).Confirm(c.Context()); err != nil {
+			return err
+		}
+		if *asJSON {
+			return printJSON(c.OutOrStdout(), api.Confirmed{Confirmed: true})
+		}
+		fmt.Fprintln(c.OutOrStdout(), "confirmed: the configuration stays")
+		return nil
 	}
 	return c
 }

@@ -121,6 +121,14 @@ func (s *status) print(w io.Writer) {
 			printOverride(w, o, time.Now())
 			first = false
 		}
+		if until := s.Daemon.ConfirmUntil; until != nil {
+			fmt.Fprintf(w, "UNCONFIRMED: the previous configuration is active again %s, unless you `weir confirm`\n", relative(until, time.Now()))
+			first = false
+		}
+		if s.Daemon.RolledBack {
+			fmt.Fprintln(w, "ROLLED BACK: the last configuration was not confirmed, the previous one is active until `weir reload`")
+			first = false
+		}
 		if len(s.Daemon.Interfaces) == 0 {
 			fmt.Fprintf(w, "nothing is filtered: no interface matches, weir (PID %d) waits for one\n", s.Daemon.PID)
 			first = false

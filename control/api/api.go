@@ -20,6 +20,7 @@ const (
 	refreshPath     = "/v1/refresh"
 	refreshListPath = "/v1/lists/{list}/refresh"
 	reloadPath      = "/v1/reload"
+	confirmPath     = "/v1/confirm"
 	explainPath     = "/v1/explain"
 	tracePath       = "/v1/trace"
 )

@@ -418,6 +418,8 @@ type (
 		Export(ctx context.Context, list, format string) (Export, error)
 		Refresh(ctx context.Context, list string, accept bool) ([]FetchOutcome, error)
 		Reload(context.Context) (Reloaded, error)
+		ReloadUnconfirmed(context.Context, time.Duration) (Reloaded, error)
+		Confirm(context.Context) error
 		SetMonitor(context.Context, MonitorChange) (Monitored, error)
 		TestNotify(context.Context, string) ([]NotifyTested, error)
 		Multicast() (Multicast, error)

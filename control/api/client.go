@@ -111,6 +111,19 @@ func (c *Client) Reload(ctx context.Context) (*Reloaded, error) {
 	return ask[Reloaded](ctx, c, http.MethodPost, reloadPath, nil)
 }
 
+// ReloadUnconfirmed is Reload, but the daemon returns to the configuration before
+// after a time, unless Confirm is called.
+func (c *Client) ReloadUnconfirmed(ctx context.Context, within time.Duration) (*Reloaded, error) {
+	query := url.Values{confirmParameter: {strconv.FormatFloat(within.Seconds(), 'f', -1, 64)}}
+	return ask[Reloaded](ctx, c, http.MethodPost, reloadPath+"?"+query.Encode(), nil)
+}
+
+// Confirm confirms the last reload.
+func (c *Client) Confirm(ctx context.Context) error {
+	_, err := ask[Confirmed](ctx, c, http.MethodPost, confirmPath, nil)
+	return err
+}
+
 // get sends a GET request, with patience as the timeout.
 func get[T any](ctx context.Context, c *Client, path string) (*T, error) {
 	soon, cancel := context.WithTimeout(ctx, patience)

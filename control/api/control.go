@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"sync"
@@ -125,6 +126,27 @@ type Reloaded struct {
 	Unfiltered []string `json:"unfiltered"` // a line for each interface that exists and cannot be filtered
 }
 
+// confirmParameter of a reload is in how many seconds it has to be confirmed.
+const confirmParameter = "confirm_seconds"
+
+// readWithin returns in what time a reload has to be confirmed, 0 for never.
+func readWithin(query url.Values) (time.Duration, error) {
+	text := query.Get(confirmParameter)
+	if text == "" {
+		return 0, nil
+	}
+	seconds, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(seconds >= 1 && seconds <= 24*60*60) {
+		return 0, &BadRequest{Err: fmt.Errorf("%s=%.60q: want 1 to %d", confirmParameter, text, 24*60*60)}
+	}
+	return time.Duration(seconds * float64(time.Second)), nil
+}
+
+// Confirmed is the result of POST /v1/confirm.
+type Confirmed struct {
+	Confirmed bool `json:"confirmed"`
+}
+
 // BadRequest is an error of the caller. Nothing was changed.
 type BadRequest struct {
 	Entry *int   // index in Change.Entries that the error is about; nil: the request as a whole
@@ -183,8 +205,20 @@ func controlRoutes(c Daemon) []route {
 		{http.MethodPost, refreshPath, refresh},
 		{http.MethodPost, refreshListPath, refresh},
 		{http.MethodPost, reloadPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-			r, err := c.Reload(withCaller(q))
+			within, err := readWithin(q.URL.Query())
+			if err != nil {
+				return nil, err
+			}
+			var r Reloaded
+			if within == 0 {
+				r, err = c.Reload(withCaller(q))
+			} else {
+				r, err = c.ReloadUnconfirmed(withCaller(q), within)
+			}
 			return Reloaded{list(r.Changes), list(r.Unfiltered)}, err
+		}},
+		{http.MethodPost, confirmPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			return Confirmed{true}, c.Confirm(withCaller(q))
 		}},
 		monitorRoute(c),
 		{http.MethodGet, explainPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {

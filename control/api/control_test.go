@@ -88,6 +88,12 @@ func (c *control) Explain(_ context.Context, asked []engine.Question) ([]engine.
 	return c.answers, c.ask(text)
 }
 
+func (c *control) ReloadUnconfirmed(_ context.Context, within time.Duration) (Reloaded, error) {
+	return c.reloaded, c.ask("reload within " + within.String())
+}
+
+func (c *control) Confirm(context.Context) error { return c.ask("confirm") }
+
 func (c *control) SetMonitor(_ context.Context, change MonitorChange) (Monitored, error) {
 	return Monitored{Monitor: *change.On, Override: &MonitorOverride{UID: &change.UID}}, c.ask(fmt.Sprint("monitor ", *change.On, " ", change.For))
 }

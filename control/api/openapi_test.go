@@ -82,7 +82,7 @@ func TestDocumentedPaths(t *testing.T) {
 func TestDocumentedSchemas(t *testing.T) {
 	want := map[string]any{}
 	for name, v := range map[string]any{
-		"Error": failure{}, "Status": Status{}, "MonitorChange": MonitorChange{}, "Monitored": Monitored{}, "Top": Top{}, "Weights": Weights{}, "Change": Change{}, "Changed": Changed{}, "Entries": Entries{},
+		"Error": failure{}, "Status": Status{}, "MonitorChange": MonitorChange{}, "Monitored": Monitored{}, "Confirmed": Confirmed{}, "Top": Top{}, "Weights": Weights{}, "Change": Change{}, "Changed": Changed{}, "Entries": Entries{},
 		"Lists": Lists{}, "Refreshed": Refreshed{}, "Reloaded": Reloaded{}, "Explanation": Explanation{}, "Frames": Frames{}, "Explanations": Explanations{}, "Event": Event{},
 		"Multicast": Multicast{}, "MulticastChange": MulticastChange{}, "MulticastChanged": MulticastChanged{},
 		"NotifyTest": NotifyTest{}, "NotifyTests": NotifyTests{},

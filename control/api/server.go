@@ -54,6 +54,10 @@ type Daemon interface {
 	Refresh(ctx context.Context, list string, accept bool) ([]FetchOutcome, error)
 	// Reload reads the configuration again. With an error, nothing has changed.
 	Reload(context.Context) (Reloaded, error)
+	// ReloadUnconfirmed is Reload, but returns to the configuration before after a
+	// time, unless Confirm is called.
+	ReloadUnconfirmed(ctx context.Context, within time.Duration) (Reloaded, error)
+	Confirm(context.Context) error
 	// SetMonitor switches monitor mode on, whatever the configuration says, or ends
 	// that. With an error, nothing has changed.
 	SetMonitor(context.Context, MonitorChange) (Monitored, error)

@@ -16,6 +16,9 @@ type Status struct {
 	Monitor    bool              `json:"monitor"`    // nothing is dropped
 	Interfaces []InterfaceStatus `json:"interfaces"` // those configured, and those that match a pattern
 
+	ConfirmUntil *time.Time `json:"confirm_until,omitempty"` // when the configuration is rolled back, unless it is confirmed
+	RolledBack   bool       `json:"rolled_back"`             // the previous configuration is active, since the last one was not confirmed
+
 	MonitorOverride *MonitorOverride `json:"monitor_override,omitempty"` // nil: Monitor is as configured
 }
 

@@ -42,6 +42,8 @@ const (
 	auditMulticastRemove = "multicast remove"
 	auditReload          = "reload"
 	auditAccept          = "accept"
+	auditConfirm         = "confirm"
+	auditRollback        = "rollback"
 	auditMonitorOn       = "monitor on"
 	auditMonitorOff      = "monitor off"
 )

@@ -59,21 +59,24 @@ type Daemon struct {
 	attach  *attach.Manager
 	watcher *feed.Watcher // nil: none
 
-	loadTime   time.Duration // of Start
-	began      time.Time
-	prepared   *Prepared // the active configuration
-	engine     *engine.Generation
-	monitor    *api.MonitorOverride // nil: the configuration decides
-	number     int                  // of the engine, from 1
-	feeds      map[*feed.Feed]context.CancelFunc
-	usage      map[*feed.Feed]*usage
-	retry      time.Time // when to try again what is behind
-	looked     time.Time // for whom not to cut off
-	lookAgain  time.Time // for whom not to cut off
-	guardError string    // as logged
-	cutOff     []string  // feeds whose servers are blocked, as logged
-	tendError  string    // of the last second, as logged
-	changed    bool      // entries have changed since the metadata was written
+	loadTime      time.Duration // of Start
+	began         time.Time
+	prepared      *Prepared // the active configuration
+	engine        *engine.Generation
+	monitor       *api.MonitorOverride // nil: the configuration decides
+	unconfirmed   *unconfirmed         // nil: the configuration need not be confirmed
+	retryRollback time.Time            // where it failed
+	rolledBack    bool                 // the configuration is not the one that Options.Config reads
+	number        int                  // of the engine, from 1
+	feeds         map[*feed.Feed]context.CancelFunc
+	usage         map[*feed.Feed]*usage
+	retry         time.Time // when to try again what is behind
+	looked        time.Time // when peers were last looked for
+	lookAgain     time.Time // for peers
+	guardError    string    // as logged
+	cutOff        []string  // feeds whose servers are blocked, as logged
+	tendError     string    // of the last second, as logged
+	changed       bool      // entries have changed since the metadata was written
 
 	meter      traffic.Meter // safe for concurrent use
 	forwarding traffic.Forwarding
@@ -101,8 +104,10 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
+	c, rolledBack := confirmed(c, o.Log)
 	d := &Daemon{
-		o: o, do: make(chan func()), ended: make(chan struct{}),
+		rolledBack: rolledBack,
+		o:          o, do: make(chan func()), ended: make(chan struct{}),
 		feeds: make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage), hub: events.NewHub(o.Log), audit: newAudit(c, o.Log), news: newNews(o),
 		attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log}),
 	}

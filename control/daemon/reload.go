@@ -14,7 +14,11 @@ import (
 
 // Reload reads the configuration again, with its files and directories, and
 // activates all of it or nothing.
-func (d *Daemon) Reload(ctx context.Context) (r api.Reloaded, err error) {
+func (d *Daemon) Reload(ctx context.Context) (api.Reloaded, error) { return d.reload(ctx, 0) }
+
+// reload reloads a configuration that is to be confirmed within a time; 0: it need
+// not be.
+func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reloaded, err error) {
 	d.reloading.Lock()
 	defer d.reloading.Unlock()
 	var last *Prepared
@@ -33,7 +37,7 @@ func (d *Daemon) Reload(ctx context.Context) (r api.Reloaded, err error) {
 	}
 	if bad := d.Do(context.WithoutCancel(ctx), func() error { // the service manager waits for it
 		if err == nil {
-			r, err = d.reconfigure(c, feeds)
+			r, err = d.reconfigureUnconfirmed(c, feeds, within)
 		}
 		record := &d.record.config
 		record.Last, record.Failed = time.Now(), err != nil

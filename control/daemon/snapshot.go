@@ -170,7 +170,10 @@ func (d *Daemon) noteStatus() {
 	m := d.attach.Metadata()
 	s := &api.Status{
 		Version: d.o.Version, PID: os.Getpid(), Started: d.began, Pins: string(d.prepared.config.Pins),
-		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor,
+		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor, RolledBack: d.rolledBack,
+	}
+	if d.unconfirmed != nil {
+		s.ConfirmUntil = &d.unconfirmed.until
 	}
 	for _, i := range d.attach.Interfaces() {
 		s.Interfaces = append(s.Interfaces, api.InterfaceStatus{

@@ -203,7 +203,7 @@ func (d *Daemon) tend(now time.Time) {
 	if now.After(d.retry) {
 		err = d.catchUpAll()
 	}
-	err = errors.Join(err, d.expire(now), d.endMonitor(now))
+	err = errors.Join(err, d.expire(now), d.endMonitor(now), d.rollBack(now))
 	d.followPeers(now)
 	d.logCutOff()
 	d.reportUsage(now)

@@ -1,0 +1,219 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/feed"
+)
+
+// unconfirmed is a configuration that is active until a time, unless somebody
+// confirms it.
+type unconfirmed struct {
+	previous *Prepared // to return to
+	until    time.Time
+}
+
+// rollbackFile is the name of the file below the state directory that is there from
+// a reload that is to be confirmed on, until it is confirmed or another reload
+// succeeds.
+const rollbackFile = "rollback.json"
+
+// rollback is what that file says: a configuration that is not to be active without
+// a reload, and the one that is active instead after a restart.
+type rollback struct {
+	Unconfirmed string `json:"unconfirmed_sha256"`
+	Previous    string `json:"previous"`
+}
+
+func rollbackPath(c *config.Config) string {
+	if c.StateDir == "" {
+		return ""
+	}
+	return filepath.Join(string(c.StateDir), rollbackFile)
+}
+
+// textOf returns a configuration as YAML, and the text's checksum.
+func textOf(c *config.Config) (text, sum string, err error) {
+	var b bytes.Buffer
+	if err := c.Print(&b); err != nil {
+		return "", "", err
+	}
+	s := sha256.Sum256(b.Bytes())
+	return b.String(), hex.EncodeToString(s[:]), nil
+}
+
+// saveRollback makes a restart return to the previous configuration.
+func saveRollback(previous, next *config.Config) error {
+	path := rollbackPath(previous)
+	if path == "" {
+		return nil
+	}
+	text, _, err := textOf(previous)
+	if err != nil {
+		return err
+	}
+	_, sum, err := textOf(next)
+	if err != nil {
+		return err
+	}
+	record, err := json.Marshal(rollback{sum, text})
+	if err != nil {
+		return err
+	}
+	return writeDurably(path, record)
+}
+
+// forgetRollback makes a restart begin with the configuration as it is.
+func forgetRollback(c *config.Config) error {
+	path := rollbackPath(c)
+	if path == "" {
+		return nil
+	}
+	switch err := os.Remove(path); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	return syncDirectory(filepath.Dir(path))
+}
+
+// confirmed returns the configuration to start with: c, unless it was active before
+// and was not confirmed. Then it is the previous one.
+func confirmed(c *config.Config, log *slog.Logger) (_ *config.Config, rolledBack bool) {
+	path := rollbackPath(c)
+	if path == "" {
+		return c, false
+	}
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, false
+	}
+	var r rollback
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	var sum string
+	if err == nil {
+		_, sum, err = textOf(c)
+	}
+	if err == nil && sum != r.Unconfirmed {
+		return c, false // it has changed since
+	}
+	var previous *config.Config
+	if err == nil {
+		previous, err = config.Parse(path, []byte(r.Previous))
+	}
+	if err != nil {
+		log.Error("the configuration was perhaps not confirmed, and the previous one is lost: "+err.Error(), "file", path)
+		return c, false
+	}
+	log.Warn("the configuration was not confirmed, the previous one is active: weir reload activates it")
+	return previous, true
+}
+
+// ReloadUnconfirmed implements [api.Daemon].
+func (d *Daemon) ReloadUnconfirmed(ctx context.Context, within time.Duration) (api.Reloaded, error) {
+	return d.reload(ctx, within)
+}
+
+// Confirm implements [api.Daemon].
+func (d *Daemon) Confirm(ctx context.Context) error {
+	d.reloading.Lock()
+	defer d.reloading.Unlock()
+	err := d.Do(ctx, func() error {
+		if d.unconfirmed == nil {
+			return &api.BadRequest{Err: errors.New("no reload is to be confirmed: it was confirmed before, or rolled back (the log says when)")}
+		}
+		if err := forgetRollback(d.prepared.config); err != nil {
+			return fmt.Errorf("not confirmed, a restart would roll back: %w", err)
+		}
+		d.unconfirmed = nil
+		d.note()
+		return nil
+	})
+	if err == nil {
+		r := auditRecord{Time: time.Now(), Change: auditConfirm}
+		if caller, ok := api.CallerOf(ctx); ok {
+			r.by(caller.UID, caller.Client)
+		}
+		d.audit.record(r)
+	}
+	return err
+}
+
+// reconfigureUnconfirmed is reconfigure for a configuration that is to be confirmed
+// within a time; 0: it need not be.
+func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed.Feed, within time.Duration) (r api.Reloaded, err error) {
+	before := d.prepared
+	switch u := d.unconfirmed; {
+	case u == nil:
+	case within == 0:
+		return r, &api.BadRequest{Err: fmt.Errorf("the last reload is to be confirmed until %s: weir confirm, or weir reload --confirm again", u.until.Format(time.TimeOnly))}
+	default:
+		before = u.previous
+	}
+	if within > 0 {
+		if err := saveRollback(before.config, c); err != nil {
+			return r, fmt.Errorf("a restart could not roll back: %w", err)
+		}
+	}
+	if r, err = d.reconfigure(c, feeds); err != nil {
+		switch {
+		case within == 0, d.rolledBack: // a restart still begins with the one before
+		case d.unconfirmed != nil:
+			err = errors.Join(err, saveRollback(before.config, d.prepared.config))
+		default:
+			err = errors.Join(err, forgetRollback(before.config))
+		}
+		return r, err
+	}
+	d.rolledBack = false
+	if within == 0 {
+		if err := forgetRollback(c); err != nil {
+			d.o.Log.Error("a restart would return to the configuration before: " + err.Error())
+		}
+		return r, nil
+	}
+	d.unconfirmed = &unconfirmed{before, time.Now().Add(within)}
+	d.o.Log.Warn("the configuration is active until it is confirmed: weir confirm", "until", d.unconfirmed.until)
+	return r, nil
+}
+
+// rollBack returns to the previous configuration where the active one was not
+// confirmed in time.
+func (d *Daemon) rollBack(now time.Time) error {
+	u := d.unconfirmed
+	if u == nil || now.Before(u.until) || now.Before(d.retryRollback) {
+		return nil
+	}
+	feeds := make(map[string]*feed.Feed)
+	for _, l := range u.previous.lists {
+		if l.feed != nil {
+			feeds[l.Name] = l.feed
+		}
+	}
+	r, err := d.reconfigure(u.previous.config, feeds)
+	if err != nil {
+		d.retryRollback = now.Add(retryInterval)
+		return fmt.Errorf("the configuration was not confirmed, and the previous one cannot be activated, retrying in %v: %w", retryInterval, err)
+	}
+	d.unconfirmed, d.rolledBack = nil, true
+	d.o.Log.Warn("the configuration was not confirmed in time: the previous one is active again")
+	d.note()
+	d.audit.record(auditRecord{Time: now, Change: auditRollback, Entries: len(r.Changes), Changed: len(r.Changes), First: r.Changes[:min(len(r.Changes), maxFirst)], Source: "expiry"})
+	return nil
+}

@@ -1,0 +1,125 @@
+package daemon
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/filter/verdict"
+	"weir/tests/lab"
+)
+
+// A configuration that is not confirmed goes by itself; after a crash, at once.
+func TestReloadUnconfirmed(t *testing.T) {
+	l := lab.New(t)
+	r := configure(t, l.B)
+	r.c.StateDir = config.Path(t.TempDir())
+	r.c.Lists[0].Name = "good"
+	good := r.c.Lists
+	r.lists(t, feedFile(t, "bad.txt", secondSource+"\n"))
+	bad := r.c.Lists
+	set := func(lists []config.List) { r.change(func(c *config.Config) { c.Lists = lists }) }
+	set(good)
+	d := begin(t, r)
+	defer func() { d.stop() }()
+	active := func(when string, want []config.List) {
+		t.Helper()
+		first, second := verdict.Drop, verdict.Pass
+		if want[0].Name == "bad" {
+			first, second = second, first
+		}
+		if a, b := verdictOf(t, d.Daemon, firstSource), verdictOf(t, d.Daemon, secondSource); a != first || b != second {
+			t.Fatalf("%s: %v and %v, want the list %s", when, a, b, want[0].Name)
+		}
+	}
+	reload := func(within time.Duration) error {
+		_, err := d.ReloadUnconfirmed(t.Context(), within)
+		return err
+	}
+	awaitRollback := func() {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); d.Status().ConfirmUntil != nil; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("it is not rolled back")
+			}
+		}
+	}
+	var refused *api.BadRequest
+
+	set(bad)
+	if err := reload(time.Second); err != nil {
+		t.Fatal(err)
+	}
+	active("unconfirmed", bad)
+	if s := d.Status(); s.ConfirmUntil == nil || s.RolledBack {
+		t.Errorf("%+v", s)
+	}
+	if _, err := d.Reload(t.Context()); !errors.As(err, &refused) {
+		t.Errorf("a reload before it is confirmed: %v", err)
+	}
+	awaitRollback()
+	active("rolled back", good)
+	if s := d.Status(); !s.RolledBack {
+		t.Errorf("%+v", s)
+	}
+	if err := d.Confirm(t.Context()); !errors.As(err, &refused) {
+		t.Errorf("confirmed too late: %v", err)
+	}
+	d.stop()
+	d = begin(t, r)
+	active("the same file after a restart", good)
+	if s := d.Status(); !s.RolledBack {
+		t.Errorf("%+v", s)
+	}
+	if _, err := d.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	active("an explicit reload", bad)
+	if s := d.Status(); s.RolledBack {
+		t.Errorf("%+v", s)
+	}
+
+	// Confirmed, it stays, also over a restart.
+	set(good)
+	if err := reload(time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Confirm(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s := d.Status(); s.ConfirmUntil != nil {
+		t.Errorf("%+v", s)
+	}
+	d.stop()
+	d = begin(t, r)
+	active("confirmed, after a restart", good)
+
+	// A restart before that rolls back.
+	set(bad)
+	if err := reload(time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	d.stop()
+	d = begin(t, r)
+	active("unconfirmed, after a restart", good)
+	r.change(func(c *config.Config) { c.MaxCoverage = 0.5 })
+	d.stop()
+	d = begin(t, r)
+	active("another file after a restart", bad)
+
+	// What cannot be rolled back after a crash is not activated.
+	if _, err := d.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	set(good)
+	if err := os.Mkdir(rollbackPath(&r.c)+".new", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := reload(time.Hour); err == nil {
+		t.Error("active, though a crash could not be rolled back")
+	}
+	active("a refused reload", bad)
+}
