@@ -20,6 +20,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
+
 	"weir/control/list"
 	"weir/filter/snapshot"
 )
@@ -121,8 +123,9 @@ type Head struct {
 	List string `json:"list"`
 	Place
 	Entries int       `json:"entries"`
-	Sum     string    `json:"sum"`  // of the entries: [snapshot.Sum]
-	Size    int       `json:"size"` // of the snapshot, in bytes
+	Sum     string    `json:"sum"`               // of the entries: [snapshot.Sum]
+	Size    int       `json:"size"`              // in bytes, of the snapshot and the expiries after it
+	Expires int       `json:"expires,omitempty"` // in bytes, of the expiries
 	SHA256  string    `json:"sha256"`
 	Issued  time.Time `json:"issued"`
 }
@@ -144,11 +147,12 @@ type Delta struct {
 	Remove  []snapshot.Group `json:"-"`
 }
 
-// Expiry says when some of the entries expire on the node, whatever becomes of the
-// hub.
+// Expiry says when an entry expires on the node, whatever becomes of the hub. It
+// replaces what was said of the entry before. The version still has the entry then,
+// and its checksum counts it, until a delta removes it.
 type Expiry struct {
 	Entry string    `json:"entry"`
-	At    time.Time `json:"at"`
+	At    time.Time `json:"at,omitzero"` // the zero time: it no longer expires
 }
 
 // Set returns the change as one of a list's contents.
@@ -207,7 +211,8 @@ func OpenHead(key ed25519.PublicKey, message []byte) (h Head, err error) {
 	if err := openJSON(key, kindHead, message, &h); err != nil {
 		return Head{}, err
 	}
-	if h.Size <= 0 || h.Entries < 0 || h.Entries > MaxEntries || h.Size > 64*(h.Entries+16) {
+	if h.Size <= 0 || h.Entries < 0 || h.Entries > MaxEntries || h.Expires < 0 || h.Expires > h.Size ||
+		h.Expires > maxExpiry*(h.Entries+1) || h.Size-h.Expires > 64*(h.Entries+16) {
 		return Head{}, fmt.Errorf("head of list %q: %d entries in %d bytes", h.List, h.Entries, h.Size)
 	}
 	return h, nil
@@ -286,12 +291,27 @@ func OpenDelta(key ed25519.PublicKey, message []byte) (d Delta, err error) {
 	return d, nil
 }
 
-// SealSnapshot returns the chunks of a set and its signed head. The head's place,
-// list and time are given.
-func SealSnapshot(key ed25519.PrivateKey, h Head, groups []snapshot.Group) (chunks [][]byte, head []byte, err error) {
+// SealSnapshot returns the chunks of a set and of what expires in it, and the signed
+// head. The head's place, list and time are given.
+func SealSnapshot(key ed25519.PrivateKey, h Head, groups []snapshot.Group, expires []Expiry) (chunks [][]byte, head []byte, err error) {
 	whole, err := snapshot.Append(nil, groups)
 	if err != nil {
 		return nil, nil, err
+	}
+	h.Expires = 0
+	if len(expires) > 0 {
+		text, err := json.Marshal(expires)
+		if err != nil {
+			return nil, nil, err
+		}
+		e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
+		if err != nil {
+			return nil, nil, err
+		}
+		defer e.Close()
+		before := len(whole)
+		whole = e.EncodeAll(text, whole)
+		h.Expires = len(whole) - before
 	}
 	sum := sha256.Sum256(whole)
 	h.Size, h.SHA256, h.Sum, h.Entries = len(whole), hex.EncodeToString(sum[:]), snapshot.Of(groups).String(), 0
@@ -307,17 +327,45 @@ func SealSnapshot(key ed25519.PrivateKey, h Head, groups []snapshot.Group) (chun
 	return chunks, head, err
 }
 
-// OpenSnapshot returns the set of a head from its chunks, joined.
-func OpenSnapshot(h Head, whole []byte) (*list.Set, error) {
+// OpenSnapshot returns the set of a head, and what expires in it, from its chunks,
+// joined.
+func OpenSnapshot(h Head, whole []byte) (*list.Set, []Expiry, error) {
 	if sum := sha256.Sum256(whole); len(whole) != h.Size || hex.EncodeToString(sum[:]) != h.SHA256 {
-		return nil, fmt.Errorf("snapshot %v of list %q: %w", h.Place, h.List, ErrForged)
+		return nil, nil, fmt.Errorf("snapshot %v of list %q: %w", h.Place, h.List, ErrForged)
 	}
-	groups, err := snapshot.Decode(whole, h.Entries)
+	encoded := whole[:h.Size-h.Expires]
+	groups, err := snapshot.Decode(encoded, h.Entries)
+	if err != nil {
+		return nil, nil, err
+	}
+	if sum := snapshot.Of(groups).String(); sum != h.Sum {
+		return nil, nil, fmt.Errorf("snapshot %v of list %q: its checksum is %s, want %s", h.Place, h.List, sum, h.Sum)
+	}
+	expires, err := openExpiries(whole[len(encoded):], h.Entries)
+	if err != nil {
+		return nil, nil, fmt.Errorf("snapshot %v of list %q: expiries: %w", h.Place, h.List, err)
+	}
+	set, err := list.SetOfGroups(groups)
+	return set, expires, err
+}
+
+// maxExpiry is the maximum length of an [Expiry] in JSON: of a flow between IPv6
+// prefixes.
+const maxExpiry = 256
+
+func openExpiries(encoded []byte, entries int) (all []Expiry, err error) {
+	if len(encoded) == 0 {
+		return nil, nil
+	}
+	most := uint64(entries+1) * maxExpiry
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(max(most, 1<<16)))
 	if err != nil {
 		return nil, err
 	}
-	if sum := snapshot.Of(groups).String(); sum != h.Sum {
-		return nil, fmt.Errorf("snapshot %v of list %q: its checksum is %s, want %s", h.Place, h.List, sum, h.Sum)
+	defer d.Close()
+	text, err := d.DecodeAll(encoded, nil)
+	if err == nil {
+		err = json.Unmarshal(text, &all)
 	}
-	return list.SetOfGroups(groups)
+	return all, err
 }

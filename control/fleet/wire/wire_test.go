@@ -57,7 +57,7 @@ func TestMessages(t *testing.T) {
 	if change, err := got.Set(); err != nil || change.Add.Diff(add).Len() != 0 || change.Remove.Len() != 0 {
 		t.Errorf("%+v, %v", change, err)
 	}
-	chunks, head, err := SealSnapshot(private, Head{List: "drop", Place: Place{7, 2}, Issued: now}, add.Groups())
+	chunks, head, err := SealSnapshot(private, Head{List: "drop", Place: Place{7, 2}, Issued: now}, add.Groups(), d.Expires)
 	if err != nil || len(chunks) != 1 {
 		t.Fatalf("%d chunks, %v", len(chunks), err)
 	}
@@ -65,8 +65,8 @@ func TestMessages(t *testing.T) {
 	if err != nil || h.Chunks() != 1 || h.Entries != add.Len() {
 		t.Fatalf("%+v, %v", h, err)
 	}
-	if got, err := OpenSnapshot(h, chunks[0]); err != nil || got.Diff(add).Len() != 0 {
-		t.Errorf("%v", err)
+	if got, expires, err := OpenSnapshot(h, chunks[0]); err != nil || got.Diff(add).Len() != 0 || !reflect.DeepEqual(expires, d.Expires) {
+		t.Errorf("%v, %v", expires, err)
 	}
 
 	// What is changed, cut, of another kind or signed by somebody else is refused.
@@ -98,8 +98,31 @@ func TestMessages(t *testing.T) {
 	if _, err := OpenHead(public, foreign); !errors.Is(err, ErrForged) {
 		t.Errorf("signed by another: %v", err)
 	}
-	if _, err := OpenSnapshot(h, append(chunks[0], 0)); !errors.Is(err, ErrForged) {
+	if _, _, err := OpenSnapshot(h, append(chunks[0], 0)); !errors.Is(err, ErrForged) {
 		t.Errorf("a longer snapshot: %v", err)
+	}
+}
+
+func TestStatus(t *testing.T) {
+	now := time.Now().UTC().Truncate(time.Second)
+	want := Status{Time: now, Version: "1.2.3", Catalog: Place{7, 9}, Passed: 10, Dropped: 3, Lists: []ListStatus{{
+		Name: "drop", Active: Place{7, 1}, Sum: "00", Entries: 4, Wanted: Place{7, 2}, Rehearsal: &Rehearsal{Place: Place{7, 2}, Passed: 5, WouldDrop: 1, Complete: true},
+	}}}
+	text, err := MarshalStatus(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ParseStatus(text); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, bad := range []string{"", "{", strings.Repeat(" ", MaxStatus) + string(text), `{"lists":[` + strings.Repeat("{},", MaxLists) + `{}]}`} {
+		if _, err := ParseStatus([]byte(bad)); err == nil {
+			t.Errorf("%.20q is a status", bad)
+		}
+	}
+	want.Version = strings.Repeat("x", MaxStatus)
+	if _, err := MarshalStatus(want); err == nil {
+		t.Error("a status that no hub takes")
 	}
 }
 

@@ -1,0 +1,70 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// MaxStatus bounds the status of a node, in bytes, and MaxLists its lists.
+const (
+	MaxStatus = 64 << 10
+	MaxLists  = 256
+)
+
+// Status is what a node reports about itself, every ten seconds and when a list
+// becomes active. It is not signed: only the node may publish to its subject.
+type Status struct {
+	Time     time.Time    `json:"time"`
+	Version  string       `json:"version"` // of weir
+	Catalog  Place        `json:"catalog"` // that the node obeys
+	Stale    bool         `json:"stale,omitempty"`
+	Lists    []ListStatus `json:"lists"`
+	Problems []string     `json:"problems,omitempty"` // a line each
+
+	// Packets since counting began.
+	Passed  uint64 `json:"passed_packets"`
+	Dropped uint64 `json:"dropped_packets"`
+}
+
+// ListStatus is the state of a list on a node.
+type ListStatus struct {
+	Name      string     `json:"name"`
+	Active    Place      `json:"active"` // the version that filters; the zero Place: none
+	Sum       string     `json:"sum"`    // of its entries
+	Entries   int        `json:"entries"`
+	Wanted    Place      `json:"wanted"`
+	Rehearsal *Rehearsal `json:"rehearsal,omitempty"`
+	Error     string     `json:"error,omitempty"` // why Wanted is not active
+}
+
+// Rehearsal is what a version would drop of what passes.
+type Rehearsal struct {
+	Place
+	Passed    uint64 `json:"passed_packets"`     // that the node's trackers counted meanwhile
+	WouldDrop uint64 `json:"would_drop_packets"` // of those, the ones that the version would drop
+	Complete  bool   `json:"complete"`           // a whole interval of the trackers was counted
+}
+
+// MarshalStatus returns the text of a status.
+func MarshalStatus(s Status) ([]byte, error) {
+	text, err := json.Marshal(s)
+	if err == nil && len(text) > MaxStatus {
+		err = fmt.Errorf("status of %d bytes, want at most %d", len(text), MaxStatus)
+	}
+	return text, err
+}
+
+// ParseStatus returns the status of a text.
+func ParseStatus(text []byte) (s Status, err error) {
+	if len(text) > MaxStatus {
+		return Status{}, fmt.Errorf("status of %d bytes, want at most %d", len(text), MaxStatus)
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		return Status{}, fmt.Errorf("status: %w", err)
+	}
+	if len(s.Lists) > MaxLists {
+		return Status{}, fmt.Errorf("status of %d lists, want at most %d", len(s.Lists), MaxLists)
+	}
+	return s, nil
+}
