@@ -37,15 +37,31 @@ const ChunkSize = 512 << 10
 const MaxEntries = 200_000_000
 
 // Subjects of the stream.
-func CatalogSubject() string          { return "weir.v1.catalog" }
-func HeadSubject(list string) string  { return "weir.v1.lists." + token(list) + ".head" }
-func DeltaSubject(list string) string { return "weir.v1.lists." + token(list) + ".delta" }
+func CatalogSubject() string          { return "weir.v1.live.catalog" }
+func HeadSubject(list string) string  { return "weir.v1.live.lists." + token(list) + ".head" }
+func DeltaSubject(list string) string { return "weir.v1.live.lists." + token(list) + ".delta" }
 func ChunkSubject(list string, epoch, version uint64, i int) string {
-	return fmt.Sprintf("weir.v1.lists.%s.snapshot.%d.%d.%d", token(list), epoch, version, i)
+	return fmt.Sprintf("%s.%d", chunksOf(list, epoch, version), i)
 }
 
+func chunksOf(list string, epoch, version uint64) string {
+	return fmt.Sprintf("weir.v1.chunks.%s.%d.%d", token(list), epoch, version)
+}
+
+// ChunksSubject matches the chunks of a snapshot.
+func ChunksSubject(list string, epoch, version uint64) string {
+	return chunksOf(list, epoch, version) + ".*"
+}
+
+// AllChunksSubject matches the chunks of all snapshots of a list.
+func AllChunksSubject(list string) string { return "weir.v1.chunks." + token(list) + ".>" }
+
 // StreamSubjects are all subjects of the stream.
-var StreamSubjects = []string{"weir.v1.catalog", "weir.v1.lists.>"}
+var StreamSubjects = []string{LiveSubjects, "weir.v1.chunks.>"}
+
+// LiveSubjects are those that are published live, too: all but the chunks, which
+// nodes fetch when they need them.
+const LiveSubjects = "weir.v1.live.>"
 
 // DownPrefix comes before the subject of a stored message where it is published live.
 const DownPrefix = "weir.v1.down."
