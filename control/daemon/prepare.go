@@ -623,7 +623,7 @@ func (p *Prepared) logFailures(log *slog.Logger) {
 		}
 		for _, s := range l.feed.Status().Sources {
 			if s.Last.Result != feed.Failed && s.Entries == 0 {
-				log.Info("the source is still empty", "list", l.Name, "source", s.Source)
+				log.Info("the source is empty", "list", l.Name, "source", s.Source)
 			}
 			if s.Last.Result == feed.Failed {
 				log.Error("feed failed", "active_entries", s.Entries, "list", l.Name, "source", s.Source, "error", s.Last.Err)
