@@ -55,7 +55,7 @@ func TestRoundTrip(t *testing.T) {
 					case 0:
 						k[i] = byte(r.Uint32())
 					case 1:
-						k[i] = byte(r.Uint32()) & byte(r.Uint32()) & 1
+						k[i] = byte(r.Uint32() >> 30 / 3)
 					default:
 						k[i] = 0xff ^ byte(r.IntN(1+i/4))
 					}

@@ -33,7 +33,9 @@ func (e End) StartFlood(t testing.TB, frame func(src netip.Addr) []byte) *Flood 
 	tx := e.Sender(t)
 	go func() {
 		defer close(f.ended)
-		for began := time.Now(); !f.done.Load(); time.Sleep(time.Millisecond) {
+		each := time.NewTicker(time.Millisecond)
+		defer each.Stop()
+		for began := time.Now(); !f.done.Load(); <-each.C {
 			for i, frame := range frames {
 				for float64(f.sent[i].Load()) < time.Since(began).Seconds()*f.Rates[i] {
 					if err := tx.Send(frame); err != nil {

@@ -36,10 +36,16 @@ const ChunkSize = 512 << 10
 // MaxEntries bounds the entries of a list.
 const MaxEntries = 200_000_000
 
-// Subjects of the stream.
-func CatalogSubject() string          { return "weir.v1.live.catalog" }
-func HeadSubject(list string) string  { return "weir.v1.live.lists." + token(list) + ".head" }
+// CatalogSubject returns the subject of the catalog.
+func CatalogSubject() string { return "weir.v1.live.catalog" }
+
+// HeadSubject returns the subject of a list's heads.
+func HeadSubject(list string) string { return "weir.v1.live.lists." + token(list) + ".head" }
+
+// DeltaSubject returns the subject of a list's deltas.
 func DeltaSubject(list string) string { return "weir.v1.live.lists." + token(list) + ".delta" }
+
+// ChunkSubject returns the subject of a chunk of a snapshot, from 0.
 func ChunkSubject(list string, epoch, version uint64, i int) string {
 	return fmt.Sprintf("%s.%d", chunksOf(list, epoch, version), i)
 }
@@ -66,9 +72,13 @@ const LiveSubjects = "weir.v1.live.>"
 // DownPrefix comes before the subject of a stored message where it is published live.
 const DownPrefix = "weir.v1.down."
 
-// Subjects that nodes publish to and are asked on.
-func StatusSubject(node string) string    { return "weir.v1.up." + node + ".status" }
-func HeavySubject(node string) string     { return "weir.v1.up." + node + ".heavy" }
+// StatusSubject returns the subject on which a node reports its status.
+func StatusSubject(node string) string { return "weir.v1.up." + node + ".status" }
+
+// HeavySubject returns the subject on which a node reports its heavy hitters.
+func HeavySubject(node string) string { return "weir.v1.up." + node + ".heavy" }
+
+// AskSubject returns the subject on which a node is asked something.
 func AskSubject(node, what string) string { return "weir.v1.ask." + node + "." + what }
 
 // AllNodes is the node of [AskSubject] that stands for every node.
