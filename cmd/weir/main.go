@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -93,14 +92,20 @@ filtered as configured (weir status and weir reload).`,
   weir explain 192.0.2.1
   weir demo`,
 		Args:          noArgs,
-		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Version:       version,
 	}
-	// What is longer is broken by the terminal, in the midst of words.
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
-	root.SetVersionTemplate("weir {{.Version}}\n")
+	// No templates: text/template calls methods by name, so that the linker keeps all
+	// methods of all types, some 3 MB.
+	root.SetUsageFunc(printUsage)
+	printVersion := root.Flags().BoolP("version", "v", false, "version for weir")
+	root.RunE = func(c *cobra.Command, _ []string) error {
+		if *printVersion {
+			_, err := fmt.Fprintf(c.OutOrStdout(), "weir %s\n", version)
+			return err
+		}
+		return c.Help()
+	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(
 		newRun(), newCheck(), newReload(), newConfirm(), newMonitor(), newDetach(), newStatus(), newTop(), newDrops(), newWeights(), newEvents(), newCapture(), newExplain(), newTrace(),
