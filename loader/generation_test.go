@@ -337,6 +337,14 @@ func TestMemorySizes(t *testing.T) {
 	check(newTestGeneration(t, Config{Block: unused}).Block(), 0, 0, 0, 0)
 }
 
+// prefixes is a quotient table for keys of 32 bits.
+func prefixes() Quotient {
+	return Quotient{
+		Mul: [3]uint64{1, 1, 1}, KeyMask: 1<<32 - 1, Scale: 64 << 2, RemMask: 1<<26 - 1, Rems: 1<<26 - 1 | (1<<26-1)<<31,
+		RemBits: 26, LaneBits: 31, Lines: 64, Buckets: 2,
+	}
+}
+
 func TestInvalidConfig(t *testing.T) {
 	for _, test := range []struct {
 		says   string
@@ -356,6 +364,13 @@ func TestInvalidConfig(t *testing.T) {
 		{"IPv6 marks", func(c *Config) {
 			c.Block.N_v6, c.Block.V6[0].Gate, c.Block.GatesV6 = 1, gateSrc, gateSrc
 		}},
+		{"prefixes: 33 lengths", func(c *Config) { c.Block.N_prefixes = 33 }},
+		{"prefixes: no lines", func(c *Config) { c.Allow.N_prefixes = 1 }},
+		{"prefixes: IPv4 addresses are in both", func(c *Config) { c.Block.Quotient = prefixes() }},
+		{"1 buckets", func(c *Config) { c.Block.N_v4, c.Block.Quotient = 0, prefixes(); c.Block.Quotient.Buckets = 1 }},
+		{"lanes of 30 bits", func(c *Config) { c.Block.N_v4, c.Block.Quotient = 0, prefixes(); c.Block.Quotient.LaneBits = 30 }},
+		{"with 31 of a remainder", func(c *Config) { c.Block.N_v4, c.Block.Quotient = 0, prefixes(); c.Block.Quotient.RemBits = 31 }},
+		{"of 65", func(c *Config) { c.Block.N_v4, c.Block.Quotient = 0, prefixes(); c.Block.Quotient.Lines = 65 }},
 		{"0 lines and 1 buckets", func(c *Config) { c.Trackers = []Tracker{{Buckets: 1}} }},
 		{"tracker 1: 3 lines: not an even number", func(c *Config) { c.Trackers = []Tracker{{Lines: 3, Buckets: 1}} }},
 	} {
