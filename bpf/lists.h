@@ -29,6 +29,7 @@ ARRAY(block_marks6, struct line);
 ARRAY(block_hot, struct bucket);
 ARRAY(block_prefixes, struct line);
 ARRAY(block_spill, struct bucket);
+ARRAY(block_front, __u64);
 ARRAY(allow_lines, struct line);
 ARRAY(allow_buckets, struct bucket);
 ARRAY(allow_marks4, __u64);
@@ -36,10 +37,14 @@ ARRAY(allow_marks6, struct line);
 ARRAY(allow_prefixes, struct line);
 ARRAY(allow_spill, struct bucket);
 
-#define BLOCK_MAPS(confirm) \
-	{&block_lines, &block_marks4, &block_marks6, &block_prefixes, &block_spill, confirm}
+#define BLOCK_MAPS(confirm)                             \
+	{&block_lines,                                  \
+	 &block_marks4,                                 \
+	 &block_marks6,                                 \
+	 {&block_prefixes, &block_spill, &block_front}, \
+	 confirm}
 #define ALLOW_MAPS(confirm) \
-	{&allow_lines, &allow_marks4, &allow_marks6, &allow_prefixes, &allow_spill, confirm}
+	{&allow_lines, &allow_marks4, &allow_marks6, {&allow_prefixes, &allow_spill, 0}, confirm}
 
 /* The second line, weights, and table: what follows when a block key's first line has passed. */
 static __always_inline int confirm_block(__u64 h)

@@ -70,8 +70,7 @@ struct set_maps {
 	void *lines;
 	void *marks4;
 	void *marks6;
-	void *prefixes;
-	void *spill;
+	struct quotient_maps prefixes;
 	/*
 	 * Returns the number of the list that contains the key with hash h, whose
 	 * first line has passed, or LIST_NONE. Where there are many shapes it is a
@@ -174,7 +173,7 @@ static __always_inline int prefix_match(const volatile struct key_set *s, struct
 
 		checkpoint();
 		addr = bpf_ntohl((src & l->src_mask) | (dst & l->dst_mask));
-		list = quotient_find(&s->quotient, maps.prefixes, maps.spill,
+		list = quotient_find(&s->quotient, maps.prefixes,
 				     addr << s->prefix_shift | l->tail);
 		if (list)
 			return list;

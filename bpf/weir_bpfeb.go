@@ -240,17 +240,20 @@ type WeirPrefixLength struct {
 }
 
 type WeirQuotient struct {
-	_        structs.HostLayout
-	Salt     uint64
-	Mul      [3]uint64
-	KeyMask  uint64
-	Scale    uint64
-	RemMask  uint64
-	Rems     uint64
-	RemBits  uint32
-	LaneBits uint32
-	Lines    uint32
-	Buckets  uint32
+	_          structs.HostLayout
+	Salt       uint64
+	Mul        [3]uint64
+	KeyMask    uint64
+	Scale      uint64
+	FrontScale uint64
+	RemMask    uint64
+	Rems       uint64
+	RemBits    uint32
+	LaneBits   uint32
+	Lines      uint32
+	Buckets    uint32
+	Front      uint32
+	Pad        uint32
 }
 
 type WeirReason uint32
@@ -360,6 +363,7 @@ const (
 	WeirMapAllowPrefixes    = "allow_prefixes"
 	WeirMapAllowSpill       = "allow_spill"
 	WeirMapBlockBuckets     = "block_buckets"
+	WeirMapBlockFront       = "block_front"
 	WeirMapBlockHot         = "block_hot"
 	WeirMapBlockLines       = "block_lines"
 	WeirMapBlockMarks4      = "block_marks4"
@@ -469,6 +473,7 @@ type WeirMapSpecs struct {
 	AllowPrefixes    *ebpf.MapSpec `ebpf:"allow_prefixes"`
 	AllowSpill       *ebpf.MapSpec `ebpf:"allow_spill"`
 	BlockBuckets     *ebpf.MapSpec `ebpf:"block_buckets"`
+	BlockFront       *ebpf.MapSpec `ebpf:"block_front"`
 	BlockHot         *ebpf.MapSpec `ebpf:"block_hot"`
 	BlockLines       *ebpf.MapSpec `ebpf:"block_lines"`
 	BlockMarks4      *ebpf.MapSpec `ebpf:"block_marks4"`
@@ -552,6 +557,7 @@ type WeirMaps struct {
 	AllowPrefixes    *ebpf.Map `ebpf:"allow_prefixes"`
 	AllowSpill       *ebpf.Map `ebpf:"allow_spill"`
 	BlockBuckets     *ebpf.Map `ebpf:"block_buckets"`
+	BlockFront       *ebpf.Map `ebpf:"block_front"`
 	BlockHot         *ebpf.Map `ebpf:"block_hot"`
 	BlockLines       *ebpf.Map `ebpf:"block_lines"`
 	BlockMarks4      *ebpf.Map `ebpf:"block_marks4"`
@@ -586,6 +592,7 @@ func (m *WeirMaps) Close() error {
 		m.AllowPrefixes,
 		m.AllowSpill,
 		m.BlockBuckets,
+		m.BlockFront,
 		m.BlockHot,
 		m.BlockLines,
 		m.BlockMarks4,

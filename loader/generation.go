@@ -24,6 +24,7 @@ type Memory struct {
 
 	Prefixes []uint64 // 8 words a line of the prefix table
 	Spill    []uint64 // 8 slots a bucket of its spill
+	Front    []uint64 // words of its front
 }
 
 // Generation is a configuration in the kernel: the filter maps, of exactly
@@ -66,13 +67,13 @@ func (g *Generation) build(cfg *Config) (err error) {
 	}
 	if g.block, err = g.makeSet(cfg.Block, setMaps{
 		bpf.WeirMapBlockLines, bpf.WeirMapBlockBuckets, bpf.WeirMapBlockMarks4, bpf.WeirMapBlockMarks6,
-		bpf.WeirMapBlockHot, bpf.WeirMapBlockPrefixes, bpf.WeirMapBlockSpill,
+		bpf.WeirMapBlockHot, bpf.WeirMapBlockPrefixes, bpf.WeirMapBlockSpill, bpf.WeirMapBlockFront,
 	}); err != nil {
 		return err
 	}
 	if g.allow, err = g.makeSet(cfg.Allow, setMaps{
 		bpf.WeirMapAllowLines, bpf.WeirMapAllowBuckets, bpf.WeirMapAllowMarks4, bpf.WeirMapAllowMarks6,
-		"", bpf.WeirMapAllowPrefixes, bpf.WeirMapAllowSpill,
+		"", bpf.WeirMapAllowPrefixes, bpf.WeirMapAllowSpill, "",
 	}); err != nil {
 		return err
 	}
@@ -144,6 +145,7 @@ type setMaps struct {
 	lines, buckets, marks4, marks6 string
 	hot                            string // "": the set has no weights
 	prefixes, spill                string
+	front                          string // "": the set has no front
 }
 
 // makeSet creates the maps of a set. Each has at least one entry, because the
@@ -164,6 +166,7 @@ func (g *Generation) makeSet(s KeySet, names setMaps) (m Memory, err error) {
 		{&m.Hot, names.hot, s.HotBuckets},
 		{&m.Prefixes, names.prefixes, s.Quotient.Lines},
 		{&m.Spill, names.spill, s.Quotient.Buckets},
+		{&m.Front, names.front, s.Quotient.Front},
 	} {
 		if part.name == "" {
 			continue

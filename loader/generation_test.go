@@ -371,6 +371,7 @@ func TestInvalidConfig(t *testing.T) {
 		{"lanes of 30 bits", func(c *Config) { c.Block.N_v4, c.Block.Quotient = 0, prefixes(); c.Block.Quotient.LaneBits = 30 }},
 		{"with 31 of a remainder", func(c *Config) { c.Block.N_v4, c.Block.Quotient = 0, prefixes(); c.Block.Quotient.RemBits = 31 }},
 		{"of 65", func(c *Config) { c.Block.N_v4, c.Block.Quotient = 0, prefixes(); c.Block.Quotient.Lines = 65 }},
+		{"front of 5", func(c *Config) { c.Block.N_v4, c.Block.Quotient = 0, prefixes(); c.Block.Quotient.Front = 5 }},
 		{"0 lines and 1 buckets", func(c *Config) { c.Trackers = []Tracker{{Buckets: 1}} }},
 		{"tracker 1: 3 lines: not an even number", func(c *Config) { c.Trackers = []Tracker{{Lines: 3, Buckets: 1}} }},
 	} {

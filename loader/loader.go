@@ -130,6 +130,9 @@ func (c *Config) validate() error {
 	if err := validateSet(&c.Allow); err != nil {
 		return fmt.Errorf("allow set: %w", err)
 	}
+	if c.Allow.Quotient.Front > 0 {
+		return errors.New("allow set: it has no front")
+	}
 	return nil
 }
 
@@ -176,7 +179,7 @@ func validatePrefixes(s *KeySet) error {
 	if s.N_v4 > 0 {
 		return errors.New("IPv4 addresses are in both tables")
 	}
-	if max(q.Lines, q.Buckets) > maxEntries || q.Buckets < 2 {
+	if max(q.Lines, q.Buckets, q.Front) > maxEntries || q.Buckets < 2 {
 		return fmt.Errorf("%d lines and %d buckets: not what a map can have", q.Lines, q.Buckets)
 	}
 	if !slices.Contains([]uint32{63, 31, 21, 15, 12}, q.LaneBits) || q.RemBits >= q.LaneBits || q.RemMask != 1<<q.RemBits-1 {
@@ -184,6 +187,9 @@ func validatePrefixes(s *KeySet) error {
 	}
 	if last := q.KeyMask * q.Scale >> QuotientKeyBits; q.KeyMask >= 1<<QuotientKeyBits || last != uint64(q.Lines)-1 {
 		return fmt.Errorf("keys up to %#x, scaled by %#x, are in lines up to %d, of %d", q.KeyMask, q.Scale, last, q.Lines)
+	}
+	if q.Front > 0 && q.KeyMask*q.FrontScale>>QuotientKeyBits != uint64(q.Front)-1 {
+		return fmt.Errorf("a front of %d words, scaled by %#x", q.Front, q.FrontScale)
 	}
 	return nil
 }

@@ -48,10 +48,11 @@ func (e *entries) plan() error {
 }
 
 // compile plans the layout of the entries' set, and serialises their keys, at the
-// levels that were planned. highest is the highest number of a list.
-func (e *entries) compile(mode membership.Mode, bitsPerKey float64, secret *hash.Secret, highest int) (compiled, error) {
+// levels that were planned. highest is the highest number of a list, near the size
+// of the cache for which to plan.
+func (e *entries) compile(mode membership.Mode, bitsPerKey float64, secret *hash.Secret, highest, near int) (compiled, error) {
 	var c compiled
-	census := membership.Census{Keys: make(map[key.Shape]int), Highest: uint16(highest)}
+	census := membership.Census{Keys: make(map[key.Shape]int), Highest: uint16(highest), NearCache: near}
 	if mode == membership.Exact {
 		c.addPrefixes(&e.src4, &census)
 		c.addPrefixes(&e.dst4, &census)
@@ -89,10 +90,10 @@ func (s *side[P]) plan() error {
 			h[p.Bits()]++
 		}
 	}
-	// Memory for probes: entries may grow by half, and by a few thousand in any
+	// Memory for probes: entries may grow by a quarter, and by a few thousand in any
 	// case; where the lengths are too many for that, by maxGrowth.
 	n := h.Total()
-	s.levels = prefix.Plan(&h, n+n/2+4096, maxLevels)
+	s.levels = prefix.Plan(&h, n+n/4+4096, maxLevels)
 	if grown := s.levels.Expanded(&h); grown > maxGrowth*n+1<<20 {
 		return fmt.Errorf("%d prefixes have too many different lengths: at %d lengths, as many as a set can have, they are %d",
 			n, maxLevels, grown)

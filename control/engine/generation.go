@@ -123,13 +123,13 @@ func buildUnder(secret *hash.Secret, lists []List, c Config, inKernel bool) (_ *
 	if err := g.index.plan(); err != nil {
 		return nil, err
 	}
-	block, err := g.index.block.compile(c.Mode, c.BitsPerKey, secret, len(lists))
+	block, err := g.index.block.compile(c.Mode, c.BitsPerKey, secret, len(lists), loader.NearCache())
 	if err != nil {
 		return nil, fmt.Errorf("block lists: %w", err)
 	}
 	block.layout.PlanHot(c.Hot)
 	// Exact in any mode: a false positive would let through what is listed.
-	allow, err := g.index.allow.compile(membership.Exact, 0, secret, len(lists))
+	allow, err := g.index.allow.compile(membership.Exact, 0, secret, len(lists), 0)
 	if err != nil {
 		return nil, fmt.Errorf("allow lists: %w", err)
 	}

@@ -151,7 +151,7 @@ func (s Sorted[K]) apply(add, remove Sorted[K]) (Sorted[K], int) {
 	}
 	// Beyond this, copying the base once costs less than copying the changes
 	// each time.
-	if n := len(next.added) + len(next.removed); n*n > 16*len(s.base) {
+	if n := len(next.added) + len(next.removed); n*n > 256*len(s.base) {
 		next = Sorted[K]{base: next.Slice()}
 	}
 	return next, len(missing) + len(present)
@@ -163,10 +163,24 @@ func (s Sorted[K]) Slice() []K {
 		return s.base
 	}
 	all := make([]K, 0, s.Len())
-	for k := range s.All() {
-		all = append(all, k)
+	for len(s.added)+len(s.removed) > 0 {
+		adds := len(s.removed) == 0 || len(s.added) > 0 && s.added[0].Compare(s.removed[0]) < 0
+		from := &s.removed
+		if adds {
+			from = &s.added
+		}
+		k := (*from)[0]
+		*from = (*from)[1:]
+		i, _ := slices.BinarySearchFunc(s.base, k, K.Compare)
+		all = append(all, s.base[:i]...)
+		if adds {
+			all = append(all, k)
+		} else {
+			i++
+		}
+		s.base = s.base[i:]
 	}
-	return all
+	return append(all, s.base...)
 }
 
 // without returns those of the values that s does not have, and among those

@@ -102,6 +102,9 @@ type Census struct {
 	Keys map[key.Shape]int // number of keys of each shape, after prefix expansion
 	// Highest is the highest list number that prefixes may have; 0 counts as 1.
 	Highest uint16
+	// NearCache is the size in bytes of the cache that a CPU has for itself; 0 is
+	// unknown.
+	NearCache int
 	// MarkedSrc24 and MarkedDst24 are the numbers of /24 networks that IPv4
 	// keys cover by source and by destination; 0 means unknown, and plans no
 	// marker.
@@ -203,8 +206,8 @@ func (l *Layout) planShapes(c Census) error {
 		kind := l.kind(s)
 		*kind = append(*kind, g)
 	}
-	l.Mark4Src = l.pays(c.MarkedSrc24, gated(l.V4, l.V4Flow, GateSrc))
-	l.Mark4Dst = l.pays(c.MarkedDst24, gated(l.V4, l.V4Flow, GateDst))
+	l.Mark4Src = l.pays(c.MarkedSrc24, gated(l.V4, l.V4Flow, GateSrc), c.NearCache)
+	l.Mark4Dst = l.pays(c.MarkedDst24, gated(l.V4, l.V4Flow, GateDst), c.NearCache)
 	for _, kind := range [...]*[]GatedShape{&l.V4, &l.V4Flow, &l.V6, &l.V6Flow} {
 		if len(*kind) > MaxShapes {
 			var names []string
@@ -278,16 +281,20 @@ func gated(a, b []GatedShape, g Gate) int {
 
 // pays reports whether a marker speeds up clean traffic: a marked packet pays
 // for the marker and for the shapes, and loading the marker costs about 0.7 of
-// a shape. If memory is scarce, in approximate mode, a marker must not add more
+// a shape, or 4 if the lines fit the near cache and the marker does not. If memory is scarce, in approximate mode, a marker must not add more
 // than a twentieth.
-func (l *Layout) pays(marked, shapes int) bool {
+func (l *Layout) pays(marked, shapes, near int) bool {
 	if marked == 0 || shapes == 0 {
 		return false
 	}
 	if l.Mode == Approximate && mark4Words*8*20 > int(l.Lines)*64 {
 		return false
 	}
-	return float64(marked)/(1<<Mark4Bits) < 1-0.7/float64(shapes)
+	cost := 0.7
+	if 8*mark4Words > near && int(l.Lines)*64 <= near {
+		cost = 4
+	}
+	return float64(marked)/(1<<Mark4Bits) < 1-cost/float64(shapes)
 }
 
 // marked6 returns the number of keys that are marked at Mark6Bits.
@@ -361,6 +368,7 @@ type Memory struct {
 
 	Prefixes []uint64 // LineWords for each line of the prefix table
 	Spill    []uint64 // BucketSlots for each bucket of its spill
+	Front    []uint64 // words of its front
 }
 
 // Alloc returns memory for the layout on the heap.
@@ -374,6 +382,7 @@ func (l *Layout) Alloc() Memory {
 
 		Prefixes: make([]uint64, l.Prefixes.Lines*LineWords),
 		Spill:    make([]uint64, l.Prefixes.Buckets*BucketSlots),
+		Front:    make([]uint64, l.Prefixes.Front),
 	}
 }
 

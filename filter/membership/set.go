@@ -45,7 +45,8 @@ func NewSet(l Layout, m Memory) (*Set, error) {
 	if len(m.Lines) != int(l.Lines)*LineWords || len(m.Buckets) != int(l.Buckets)*BucketSlots ||
 		len(m.Marks4) != l.Mark4Sides()*mark4Words || len(m.Marks6) != int(l.Mark6Lines)*LineWords ||
 		len(m.Hot) != int(l.HotBuckets)*BucketSlots ||
-		len(m.Prefixes) != l.Prefixes.Lines*LineWords || len(m.Spill) != l.Prefixes.Buckets*BucketSlots {
+		len(m.Prefixes) != l.Prefixes.Lines*LineWords || len(m.Spill) != l.Prefixes.Buckets*BucketSlots ||
+		len(m.Front) != l.Prefixes.Front {
 		return nil, fmt.Errorf("membership: memory does not match the layout")
 	}
 	if n := l.HotBuckets; n != 0 && (n < MinHotBuckets || bits.OnesCount32(n) != 1) {
@@ -62,7 +63,7 @@ func NewSet(l Layout, m Memory) (*Set, error) {
 	}
 	if l.Prefixes.Lines > 0 {
 		var err error
-		if s.prefixes, err = quotient.NewAt(l.Prefixes.Layout, l.Prefixes.Secret, m.Prefixes, m.Spill); err != nil {
+		if s.prefixes, err = quotient.NewAt(l.Prefixes.Layout, l.Prefixes.Secret, m.Prefixes, m.Spill, m.Front); err != nil {
 			return nil, err
 		}
 	}

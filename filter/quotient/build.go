@@ -167,6 +167,7 @@ func (f *filler) placePart(part int) (exiled int) {
 	slots := f.sorted[f.starts[part]:end]
 	for _, v := range slots {
 		at := f.locate(v & imageMask)
+		f.setFront(at.p)
 		in, ok := f.room(at)
 		if !ok {
 			slots[exiled] = v

@@ -43,6 +43,17 @@ type Layout struct {
 	LaneBits int // 63, 31, 21, 15 or 12
 	Lines    int // of 64 bytes
 	Buckets  int // of the spill, 64 bytes each; at least 2
+	Front    int // words of the front; 0: none
+}
+
+// frontBits is the size of the front, in bits for each entry. One absent key in ten
+// passes it.
+const frontBits = 5
+
+// WithFront returns the layout with a front for a number of entries.
+func (l Layout) WithFront(entries int) Layout {
+	l.Front = entries*frontBits/64 + 1
+	return l
 }
 
 // Plan returns the smallest layout for a number of entries, of which the highest
@@ -110,8 +121,8 @@ func (l Layout) MaxList() uint16 {
 	return uint16(min(1<<min(l.LaneBits-l.RemainderBits(), 16)-1, MaxList))
 }
 
-// Bytes returns the memory of lines and spill.
-func (l Layout) Bytes() int { return 64 * (l.Lines + l.Buckets) }
+// Bytes returns the memory of lines, spill and front.
+func (l Layout) Bytes() int { return 64*(l.Lines+l.Buckets) + 8*l.Front }
 
 func (l Layout) validate() error {
 	if l.KeyBits < MinKeyBits || l.KeyBits > MaxKeyBits {
@@ -125,6 +136,9 @@ func (l Layout) validate() error {
 	}
 	if l.Buckets < 2 || l.Buckets > maxLines {
 		return fmt.Errorf("quotient: %d buckets: want 2 to %d", l.Buckets, maxLines)
+	}
+	if l.Front < 0 || l.Front > maxLines {
+		return fmt.Errorf("quotient: front of %d words: want 0 to %d", l.Front, maxLines)
 	}
 	if r := l.RemainderBits(); r >= l.LaneBits {
 		return fmt.Errorf("quotient: %d lines leave remainders of %d bits: too long for lanes of %d bits", l.Lines, r, l.LaneBits)

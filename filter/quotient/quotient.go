@@ -44,6 +44,14 @@
 //	bucket1 = n * 0x9e3779b1 * B >> 32                (32 bits, then 64)
 //	bucket2 = bucket1 + 1 + (n * 0x85ebca6b * (B - 1) >> 32), less B if not below B
 //
+// A set whose lines exceed the near cache can have a front that fits it, F words of
+// 64 bits: a Bloom filter with one word for each entry, which is read before the
+// lines. An absent key with one of these bits unset needs no line:
+//
+//	word = p * F >> K                                 (64 bits)
+//	t    = p * 0x85ebca6b                             (32 bits)
+//	bits = t >> 26, t >> 20 & 63, t >> 14 & 63
+//
 // # Concurrency
 //
 // One writer changes the set beside any number of readers, with one atomic store of
@@ -56,6 +64,9 @@
 // all readers have ended that were there. A present entry is therefore found at
 // every instant, and an absent one never: a lane or slot is always that of one
 // entry.
+//
+// Bits of the front are set before an entry is added. A removed one's stay: they only
+// cost a read.
 //
 // The list numbers of two words must not be combined with OR. An entry may move and
 // change its list between the two loads.
@@ -97,6 +108,7 @@ func slot(p uint64, list uint16) uint64 { return uint64(list)<<listShift | p }
 type Set struct {
 	lines  []uint64
 	spill  []uint64
+	front  []uint64 // empty: none
 	layout Layout
 	secret Secret
 	len    int
@@ -123,26 +135,26 @@ func New(l Layout, secret Secret) (*Set, error) {
 	if err := l.validate(); err != nil {
 		return nil, err
 	}
-	return NewAt(l, secret, make([]uint64, l.Lines*lineWords), make([]uint64, l.Buckets*bucketSlots))
+	return NewAt(l, secret, make([]uint64, l.Lines*lineWords), make([]uint64, l.Buckets*bucketSlots), make([]uint64, l.Front))
 }
 
 // NewAt returns an empty set over the given memory, which may be a kernel map's.
 // It must be zero, begin at a multiple of 64 bytes to be fast, and have the
-// layout's numbers of lines and buckets.
-func NewAt(l Layout, secret Secret, lines, spill []uint64) (*Set, error) {
+// layout's sizes.
+func NewAt(l Layout, secret Secret, lines, spill, front []uint64) (*Set, error) {
 	if err := l.validate(); err != nil {
 		return nil, err
 	}
 	if !secret.valid() {
 		return nil, errors.New("quotient: even multiplier in secret")
 	}
-	if len(lines) != l.Lines*lineWords || len(spill) != l.Buckets*bucketSlots {
-		return nil, fmt.Errorf("quotient: memory for %d words of lines and %d of spill: want %d and %d",
-			len(lines), len(spill), l.Lines*lineWords, l.Buckets*bucketSlots)
+	if len(lines) != l.Lines*lineWords || len(spill) != l.Buckets*bucketSlots || len(front) != l.Front {
+		return nil, fmt.Errorf("quotient: memory for %d words of lines, %d of spill and %d of front: want %d, %d and %d",
+			len(lines), len(spill), len(front), l.Lines*lineWords, l.Buckets*bucketSlots, l.Front)
 	}
 	w, _ := l.width()
 	s := &Set{
-		lines: lines, spill: spill, layout: l, secret: l.Cut(secret),
+		lines: lines, spill: spill, front: front, layout: l, secret: l.Cut(secret),
 		numLines: uint64(l.Lines), numBuckets: uint64(l.Buckets),
 		keyBits:  uint(l.KeyBits),
 		keyMask:  1<<l.KeyBits - 1,
@@ -175,12 +187,18 @@ func (s *Set) Len() int { return s.len }
 // Exiled returns the number of entries in the spill.
 func (s *Set) Exiled() int { return s.exiled }
 
-// Bytes returns the memory of lines and spill.
+// Bytes returns the memory of lines, spill and front.
 func (s *Set) Bytes() int { return s.layout.Bytes() }
 
 // Lookup returns the list number of a key.
 func (s *Set) Lookup(k uint64) (list uint16, ok bool) {
 	p := s.permute(k)
+	if len(s.front) > 0 {
+		word, bits := s.inFront(p)
+		if atomic.LoadUint64(&s.front[word])&bits != bits {
+			return 0, false
+		}
+	}
 	line := p * s.numLines >> (s.keyBits & 63)
 	first, second := candidates(p)
 	words := s.lines[line*lineWords:][:lineWords]
@@ -199,6 +217,20 @@ func (s *Set) Lookup(k uint64) (list uint16, ok bool) {
 		list = s.lookupSpill(p)
 	}
 	return list, list != 0
+}
+
+// inFront returns the word and the bits of an image in the front.
+func (s *Set) inFront(p uint64) (word, bits uint64) {
+	t := uint32(p) * 0x85ebca6b
+	return p * uint64(len(s.front)) >> (s.keyBits & 63), 1<<(t>>26) | 1<<(t>>20&63) | 1<<(t>>14&63)
+}
+
+// setFront sets the bits of an image in the front.
+func (s *Set) setFront(p uint64) {
+	if len(s.front) > 0 {
+		word, bits := s.inFront(p)
+		atomic.OrUint64(&s.front[word], bits)
+	}
 }
 
 // candidates returns the two words of a line that may contain p. They differ.

@@ -67,7 +67,13 @@ func newSet(t testing.TB, l Layout, secret Secret) *Set {
 }
 
 // read looks an image up as the package comment describes it, lane by lane.
-func read(l Layout, lines, spill []uint64, p uint64) uint16 {
+func read(l Layout, lines, spill, front []uint64, p uint64) uint16 {
+	if l.Front > 0 {
+		w, t := front[p*uint64(l.Front)>>l.KeyBits], uint32(p)*0x85ebca6b
+		if w>>(t>>26)&1 == 0 || w>>(t>>20%64)&1 == 0 || w>>(t>>14%64)&1 == 0 {
+			return 0
+		}
+	}
 	numLines, numBuckets := uint64(l.Lines), uint64(l.Buckets)
 	lanes := map[int]int{63: 1, 31: 2, 21: 3, 15: 4, 12: 5}[l.LaneBits]
 	r := 0
@@ -123,7 +129,7 @@ func check(t testing.TB, s *Set, want map[uint64]uint16) {
 		if got, ok := s.Lookup(addr); !ok || got != list {
 			t.Fatalf("address %#x: list %d %t, want %d", addr, got, ok, list)
 		}
-		if got := read(s.layout, s.lines, s.spill, s.permute(addr)); got != list {
+		if got := read(s.layout, s.lines, s.spill, s.front, s.permute(addr)); got != list {
 			t.Fatalf("address %#x: list %d in memory, want %d", addr, got, list)
 		}
 	}
@@ -151,10 +157,10 @@ func check(t testing.TB, s *Set, want map[uint64]uint16) {
 // layouts has small ones of each width, with powers of two and others.
 func layouts() []Layout {
 	return []Layout{
-		{32, 31, 4, 2}, {33, 31, 9, 3}, {34, 31, 1000, 9}, {33, 63, 1, 2}, {34, 63, 6, 3},
-		{32, 21, 1 << 12, 2}, {33, 21, 4<<12 + 3, 5},
-		{32, 15, 1 << 18, 2}, {34, 15, 5<<18 - 1, 4},
-		{32, 12, 1 << 21, 2}, {32, 12, 1<<21 + 7, 6},
+		{32, 31, 4, 2, 0}, {33, 31, 9, 3, 1}, {34, 31, 1000, 9, 500}, {33, 63, 1, 2, 3}, {34, 63, 6, 3, 0},
+		{32, 21, 1 << 12, 2, 0}, {33, 21, 4<<12 + 3, 5, 99},
+		{32, 15, 1 << 18, 2, 0}, {34, 15, 5<<18 - 1, 4, 0},
+		{32, 12, 1 << 21, 2, 0}, {32, 12, 1<<21 + 7, 6, 0},
 	}
 }
 
@@ -257,7 +263,7 @@ func TestAgainstMap(t *testing.T) {
 // the spill, and not otherwise: a reader could miss others.
 func TestMoves(t *testing.T) {
 	r := newRandom(t)
-	for _, l := range []Layout{{32, 31, 5, 3}, {33, 21, 1 << 13, 3}, {32, 15, 1 << 18, 3}} {
+	for _, l := range []Layout{{32, 31, 5, 3, 0}, {33, 21, 1 << 13, 3, 0}, {32, 15, 1 << 18, 3, 0}} {
 		s := newSet(t, l, randomSecret(r))
 		universe := make([]uint64, 6*8*s.lanes) // in two lines
 		for i := range universe {
@@ -345,7 +351,7 @@ func TestFull(t *testing.T) {
 func TestInvert(t *testing.T) {
 	r := newRandom(t)
 	for i := range 100 {
-		s := newSet(t, Layout{MinKeyBits + i%3, 31, 64, 2}, randomSecret(r))
+		s := newSet(t, Layout{MinKeyBits + i%3, 31, 64, 2, 0}, randomSecret(r))
 		for _, k := range []uint64{0, 1, s.keyMask, 1 << (s.keyBits - 1), r.Uint64() & s.keyMask, r.Uint64() & s.keyMask} {
 			p := s.permute(k)
 			if got := s.KeyOf(p); got != k || p > s.keyMask {
@@ -366,7 +372,7 @@ func TestInvert(t *testing.T) {
 
 // TestPermuteVectors are the values that bpf must compute.
 func TestPermuteVectors(t *testing.T) {
-	s := newSet(t, Layout{32, 31, 4, 2}, Secret{0x12345678, [3]uint64{0x9e3779b1, 0x85ebca6b, 0xc2b2ae35}})
+	s := newSet(t, Layout{32, 31, 4, 2, 0}, Secret{0x12345678, [3]uint64{0x9e3779b1, 0x85ebca6b, 0xc2b2ae35}})
 	for k, want := range vectors {
 		if got := s.permute(k); got != want {
 			t.Errorf("%#x: %#x, want %#x", k, got, want)
@@ -454,7 +460,7 @@ func TestConcurrent(t *testing.T) {
 	random := newRandom(t)
 	recalled := 0
 	// Crowded lines, with list numbers of two bits.
-	for _, l := range []Layout{{34, 31, 1 << 8, 40}, {32, 21, 1 << 13, 40}, {33, 15, 1 << 20, 40}, {32, 12, 1 << 22, 40}, {34, 63, 16, 40}} {
+	for _, l := range []Layout{{34, 31, 1 << 8, 40, 60}, {32, 21, 1 << 13, 40, 0}, {33, 15, 1 << 20, 40, 0}, {32, 12, 1 << 22, 40, 0}, {34, 63, 16, 40, 0}} {
 		s := newSet(t, l, randomSecret(random))
 		// Few addresses, so that readers meet each move, and two lines, which three
 		// quarters of them fill beyond their lanes.
@@ -568,6 +574,9 @@ func TestFill(t *testing.T) {
 		for _, w := range widths {
 			keyBits := MinKeyBits + r.IntN(3)
 			l := w.plan(keyBits, n, 1)
+			if r.IntN(2) == 0 {
+				l = l.WithFront(n)
+			}
 			entries := randomEntriesOf(keyBits, r, n, l.MaxList())
 			s := newSet(t, l, randomSecret(r))
 			if err := s.Fill(Chunks(entries)...); err != nil {
@@ -705,6 +714,26 @@ func TestRecall(t *testing.T) {
 	}
 }
 
+// One absent key in ten passes the front.
+func TestFront(t *testing.T) {
+	r := fixed(5)
+	const n, asked = 200_000, 200_000
+	s, err := Build(Plan(32, n, 1).WithFront(n), randomEntries(r, n, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	passed := 0
+	for range asked {
+		word, bits := s.inFront(r.Uint64() >> 32)
+		if s.front[word]&bits == bits {
+			passed++
+		}
+	}
+	if share := float64(passed) / asked; share < 0.08 || share > 0.13 {
+		t.Errorf("%.3f of absent keys pass", share)
+	}
+}
+
 func TestPlan(t *testing.T) {
 	for _, c := range []struct {
 		entries  int
@@ -739,13 +768,13 @@ func TestPlan(t *testing.T) {
 }
 
 func TestRefusedLayouts(t *testing.T) {
-	good := Layout{32, 31, 4, 2}
+	good := Layout{32, 31, 4, 2, 0}
 	odd := Secret{0, [3]uint64{1, 1, 1}}
 	for _, l := range []Layout{
-		{}, {32, 30, 4, 2}, {32, 31, 0, 2}, {32, 31, -1, 2}, {32, 31, 1, 2}, {32, 31, 2, 2}, {33, 31, 4, 2},
-		{32, 31, 4, 1}, {32, 31, 4, -1}, {31, 31, 64, 2}, {35, 31, 64, 2},
-		{32, 21, 1<<12 - 1, 2}, {32, 15, 1<<18 - 1, 2}, {32, 12, 1<<21 - 1, 2}, {34, 21, 1 << 13, 2},
-		{32, 31, maxLines + 1, 2}, {32, 31, 4, maxLines + 1},
+		{}, {32, 30, 4, 2, 0}, {32, 31, 0, 2, 0}, {32, 31, -1, 2, 0}, {32, 31, 1, 2, 0}, {32, 31, 2, 2, 0}, {33, 31, 4, 2, 0},
+		{32, 31, 4, 1, 0}, {32, 31, 4, -1, 0}, {31, 31, 64, 2, 0}, {35, 31, 64, 2, 0},
+		{32, 21, 1<<12 - 1, 2, 0}, {32, 15, 1<<18 - 1, 2, 0}, {32, 12, 1<<21 - 1, 2, 0}, {34, 21, 1 << 13, 2, 0},
+		{32, 31, maxLines + 1, 2, 0}, {32, 31, 4, maxLines + 1, 0},
 	} {
 		if _, err := New(l, odd); err == nil {
 			t.Errorf("accepted %v", l)
@@ -754,8 +783,8 @@ func TestRefusedLayouts(t *testing.T) {
 	if _, err := New(good, Secret{0, [3]uint64{1, 2, 1}}); err == nil {
 		t.Error("accepted an even multiplier")
 	}
-	for _, words := range [][2]int{{31, 16}, {33, 16}, {32, 15}, {32, 17}} {
-		if _, err := NewAt(good, odd, make([]uint64, words[0]), make([]uint64, words[1])); err == nil {
+	for _, words := range [][3]int{{31, 16, 0}, {33, 16, 0}, {32, 15, 0}, {32, 17, 0}, {32, 16, 1}} {
+		if _, err := NewAt(good, odd, make([]uint64, words[0]), make([]uint64, words[1]), make([]uint64, words[2])); err == nil {
 			t.Errorf("accepted memory of %v words", words)
 		}
 	}

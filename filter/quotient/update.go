@@ -61,6 +61,7 @@ const evictionDepth = 3
 
 // add adds an image that is not present.
 func (s *Set) add(at place, list uint16) error {
+	s.setFront(at.p)
 	if in, ok := s.room(at); ok {
 		s.set(in, s.entry(at.p, list))
 	} else if !s.overflow(at, list) {

@@ -69,8 +69,8 @@ func TestQuotientBesideWriter(t *testing.T) {
 	}
 	r := newRandom(t)
 	layouts := []quotient.Layout{
-		{KeyBits: 32, LaneBits: 31, Lines: 64, Buckets: 6}, {KeyBits: 33, LaneBits: 63, Lines: 64, Buckets: 6},
-		{KeyBits: 32, LaneBits: 21, Lines: 1 << 13, Buckets: 6}, {KeyBits: 32, LaneBits: 15, Lines: 1 << 19, Buckets: 6},
+		{KeyBits: 32, LaneBits: 31, Lines: 64, Buckets: 6}, {KeyBits: 33, LaneBits: 63, Lines: 64, Buckets: 6, Front: 640},
+		{KeyBits: 32, LaneBits: 21, Lines: 1 << 13, Buckets: 6, Front: 1 << 16}, {KeyBits: 32, LaneBits: 15, Lines: 1 << 19, Buckets: 6},
 		{KeyBits: 32, LaneBits: 12, Lines: 1 << 22, Buckets: 6},
 	}
 	full := 0

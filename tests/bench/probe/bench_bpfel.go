@@ -28,6 +28,7 @@ const (
 	benchMapBenchLines       = "bench_lines"
 	benchMapBenchLpm         = "bench_lpm"
 	benchMapBlockBuckets     = "block_buckets"
+	benchMapBlockFront       = "block_front"
 	benchMapBlockHot         = "block_hot"
 	benchMapBlockLines       = "block_lines"
 	benchMapBlockMarks4      = "block_marks4"
@@ -205,6 +206,7 @@ type benchMapSpecs struct {
 	BenchLines       *ebpf.MapSpec `ebpf:"bench_lines"`
 	BenchLpm         *ebpf.MapSpec `ebpf:"bench_lpm"`
 	BlockBuckets     *ebpf.MapSpec `ebpf:"block_buckets"`
+	BlockFront       *ebpf.MapSpec `ebpf:"block_front"`
 	BlockHot         *ebpf.MapSpec `ebpf:"block_hot"`
 	BlockLines       *ebpf.MapSpec `ebpf:"block_lines"`
 	BlockMarks4      *ebpf.MapSpec `ebpf:"block_marks4"`
@@ -296,6 +298,7 @@ type benchMaps struct {
 	BenchLines       *ebpf.Map `ebpf:"bench_lines"`
 	BenchLpm         *ebpf.Map `ebpf:"bench_lpm"`
 	BlockBuckets     *ebpf.Map `ebpf:"block_buckets"`
+	BlockFront       *ebpf.Map `ebpf:"block_front"`
 	BlockHot         *ebpf.Map `ebpf:"block_hot"`
 	BlockLines       *ebpf.Map `ebpf:"block_lines"`
 	BlockMarks4      *ebpf.Map `ebpf:"block_marks4"`
@@ -335,6 +338,7 @@ func (m *benchMaps) Close() error {
 		m.BenchLines,
 		m.BenchLpm,
 		m.BlockBuckets,
+		m.BlockFront,
 		m.BlockHot,
 		m.BlockLines,
 		m.BlockMarks4,
