@@ -174,15 +174,8 @@ func (v *view) flowTable(t *api.Top, tracker *api.Tracker, most int) *table {
 		top = max(top, value(f))
 	}
 	for _, f := range flows {
-		r := row{name: strings.TrimPrefix(f.Key, "> "), style: accent, bar: share(value(f), top)}
-		switch {
-		case f.State == api.Blocked:
-			r.mark, r.style = markBlocked, drops
-		case f.State == api.RateLimited:
-			r.mark, r.style = markLimited, warns
-		case f.Heavy:
-			r.mark = markHeavy
-		}
+		r := rowOf(f)
+		r.bar = share(value(f), top)
 		for _, cell := range cells {
 			r.figures = append(r.figures, cell(f))
 		}
@@ -190,6 +183,20 @@ func (v *view) flowTable(t *api.Top, tracker *api.Tracker, most int) *table {
 	}
 	v.mark(&rates)
 	return &rates
+}
+
+// rowOf returns the row of a flow, without its bar and figures.
+func rowOf(f api.Flow) row {
+	r := row{name: strings.TrimPrefix(f.Key, "> "), style: accent}
+	switch {
+	case f.State == api.Blocked:
+		r.mark, r.style = markBlocked, drops
+	case f.State == api.RateLimited:
+		r.mark, r.style = markLimited, warns
+	case f.Heavy:
+		r.mark = markHeavy
+	}
+	return r
 }
 
 // columnOf returns a column of rates, with room for the mark of estimates.
