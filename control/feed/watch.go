@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -25,6 +26,10 @@ const (
 	// how long it may be written to in short steps before it is read anyway.
 	settle    = 500 * time.Millisecond
 	maxSettle = 10 * settle
+
+	// maxWriting is how long a file is not read because another process has it open
+	// for writing: what it has written so far may be a part of the list.
+	maxWriting = 5 * time.Minute
 
 	// maxLinks bounds the symbolic links that a path is followed through.
 	maxLinks = 8
@@ -50,6 +55,7 @@ type watched struct {
 	dirs   map[string]bool // as counted in Watcher.dirs
 	names  map[string]bool // of files, links and missing directories: what is done to them matters
 	first  time.Time       // of the changes that are not read yet; zero: there are none
+	held   time.Time       // since when reading waits for a writer; zero: it does not
 	timer  *time.Timer     // of the time to read them
 }
 
@@ -128,9 +134,21 @@ func (f *Feed) watch(ctx context.Context, s *source) (end func()) {
 	}
 	d := &watched{source: s}
 	d.timer = time.AfterFunc(time.Hour, func() {
+		writing := s.isWritten()
 		w.mu.Lock()
-		d.first = time.Time{}
-		w.mu.Unlock()
+		defer w.mu.Unlock()
+		now := time.Now()
+		switch {
+		case !writing:
+			d.held = time.Time{}
+		case d.held.IsZero():
+			d.held = now
+		}
+		if writing && now.Sub(d.held) < maxWriting {
+			d.timer.Reset(settle)
+			return
+		}
+		d.first, d.held = time.Time{}, time.Time{}
 		s.hasten(0)
 	})
 	d.timer.Stop()
@@ -145,6 +163,33 @@ func (f *Feed) watch(ctx context.Context, s *source) (end func()) {
 		d.timer.Stop()
 		w.replace(d, nil)
 	}
+}
+
+// isWritten reports whether a process has a file of the source open for writing, as
+// far as that can be known.
+func (s *source) isWritten() bool {
+	if s.File != "" {
+		return isWritten(string(s.File))
+	}
+	files, _ := os.ReadDir(string(s.Directory)) // reading it will fail, too
+	return slices.ContainsFunc(files, func(f fs.DirEntry) bool {
+		return s.matches(f.Name()) && isWritten(filepath.Join(string(s.Directory), f.Name()))
+	})
+}
+
+// isWritten asks for a lease, which is refused while the file is open for writing
+// (fcntl(2)), and returns the lease at once.
+func isWritten(path string) bool {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
+	if err == nil {
+		_, _ = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK) // closing does it, too
+	}
+	return errors.Is(err, unix.EAGAIN)
 }
 
 // follow watches the directories that a source is in now.

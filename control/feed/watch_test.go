@@ -105,6 +105,30 @@ func TestWatchFile(t *testing.T) {
 	awaitEntries(t, f, "written in steps", strings.Join(all, " "))
 }
 
+// What a download has written before it stalls is a part of the list: it is not read
+// while the file is open.
+func TestWatchStalledWriter(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "list")
+	write(t, path, "192.0.2.1\n192.0.2.2\n")
+	f := follow(t, Source{File: Path(path)})
+	awaitEntries(t, f, "at first", "192.0.2.1 192.0.2.2")
+	file, err := os.Create(path)
+	must(t, err)
+	_, err = file.WriteString("192.0.2.3\n")
+	must(t, err)
+	for began := time.Now(); time.Since(began) < 4*settle; time.Sleep(settle / 10) {
+		if got := strings.Join(textsOf(f.Contents()), " "); got != "192.0.2.1 192.0.2.2" {
+			t.Fatalf("read while it was written: %s", got)
+		}
+	}
+	_, err = file.WriteString("192.0.2.4\n")
+	must(t, err)
+	must(t, file.Close())
+	awaitEntries(t, f, "written", "192.0.2.3 192.0.2.4")
+}
+
 // Configuration managers replace a link to a directory.
 func TestWatchLinks(t *testing.T) {
 	t.Parallel()
