@@ -50,6 +50,7 @@ nothing is, and 1 if the state could not be read. Without a daemon, every
 interface that it had attached to counts as configured.`,
 		Example: `  weir status
   weir status >/dev/null || echo "not everything is filtered"
+  weir status --verbose
   weir status --json | jq '.daemon.interfaces[] | select(.state != "filtered")'
   weir status --json | jq '.attachments[] | {interface, dropped}'`,
 		Args: noArgs,
@@ -57,6 +58,7 @@ interface that it had attached to counts as configured.`,
 	pinsFlag(c.Flags(), &pins)
 	socketFlag(c.Flags(), &socket)
 	asJSON := jsonFlag(c)
+	verbose := c.Flags().BoolP("verbose", "v", false, "also show what the lists consist of in the kernel's memory")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		s, err := readStatus(c.Context(), socket, pins, c.Flags().Changed("pins"))
 		if err == nil && !s.Filtered {
@@ -67,7 +69,7 @@ interface that it had attached to counts as configured.`,
 			return cmp.Or(printJSON(out, s), err)
 		}
 		if s.Daemon != nil || len(s.Attachments) > 0 || errors.Is(err, errUnfiltered) {
-			s.print(out)
+			s.print(out, *verbose)
 		}
 		return err
 	}
@@ -103,7 +105,7 @@ func readStatus(ctx context.Context, socket string, pins attach.Pins, chosen boo
 }
 
 // print prints the interfaces that the daemon names, then those it does not.
-func (s *status) print(w io.Writer) {
+func (s *status) print(w io.Writer, verbose bool) {
 	if s.Daemon == nil && len(s.Attachments) == 0 {
 		fmt.Fprintln(w, "no daemon runs, and nothing is filtered")
 		return
@@ -139,7 +141,7 @@ func (s *status) print(w io.Writer) {
 			shown = append(shown, t)
 			at := slices.IndexFunc(s.Attachments, func(a attach.Status) bool { return a.Name == t.Iface && a.Netns == t.Netns })
 			if i.State == api.Filtered && at >= 0 {
-				printInterface(w, s.Attachments[at])
+				printInterface(w, s.Attachments[at], verbose)
 				continue
 			}
 			printState(w, i, s.Daemon.PID)
@@ -148,7 +150,7 @@ func (s *status) print(w io.Writer) {
 	for _, a := range s.Attachments {
 		if !slices.Contains(shown, attach.Interface{Netns: a.Netns, Iface: a.Name}) {
 			separate()
-			printInterface(w, a)
+			printInterface(w, a, verbose)
 		}
 	}
 }
@@ -179,7 +181,7 @@ func title(name, netns string) string {
 	return name
 }
 
-func printInterface(w io.Writer, i attach.Status) {
+func printInterface(w io.Writer, i attach.Status, verbose bool) {
 	name := title(i.Name, i.Netns)
 	switch {
 	case i.Severed && i.Running:
@@ -216,6 +218,14 @@ func printInterface(w io.Writer, i attach.Status) {
 		row("since", "%s (%s), lists of %s", i.Since.Format(time.DateTime), i.Age(time.Now()), i.Loaded.Format(time.DateTime))
 		row("mode", "%s", mode)
 		row("entries", "%s, %s of kernel memory", humanize.Comma(int64(i.Entries)), humanize.IBytes(uint64(i.KernelBytes)))
+		if verbose {
+			for _, s := range i.BlockStructures {
+				row("  block", "%s, %s", humanize.IBytes(uint64(s.Bytes)), s.Name)
+			}
+			for _, s := range i.AllowStructures {
+				row("  allow", "%s, %s", humanize.IBytes(uint64(s.Bytes)), s.Name)
+			}
+		}
 		if r := i.FalsePositiveRate; i.BitsPerEntry > 0 && r > 0 { // approximate mode
 			row("false drops", "about 1 in %s unlisted packets", humanize.Comma(int64(math.Round(1/r))))
 		}

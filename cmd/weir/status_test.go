@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"weir/control/api"
+	"weir/control/attach"
+	"weir/filter/membership"
 )
 
 // Without access to its pins, the daemon's answer is shown.
@@ -50,5 +52,19 @@ func TestStatusOfDaemon(t *testing.T) {
 	d.status.Interfaces = nil
 	if code, out, _ := weir(t, "", "status", "--socket", socket); code != exitUnfiltered || !strings.Contains(out, "weir (PID 7) waits") {
 		t.Errorf("exit code %d\n%s", code, out)
+	}
+}
+
+// What the lists consist of is shown where it is asked for.
+func TestStatusVerbose(t *testing.T) {
+	i := attach.Status{}
+	i.PID, i.Mode = 7, "exact"
+	i.BlockStructures = []membership.Structure{{Name: "quotient table", Bytes: 4096}}
+	for _, verbose := range []bool{false, true} {
+		var out strings.Builder
+		printInterface(&out, i, verbose)
+		if strings.Contains(out.String(), "4.0 KiB, quotient table") != verbose {
+			t.Errorf("verbose %t:\n%s", verbose, out.String())
+		}
 	}
 }

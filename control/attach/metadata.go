@@ -22,16 +22,21 @@ type Metadata struct {
 	Since   time.Time `json:"since"`  // filtering, through all generations
 	Loaded  time.Time `json:"loaded"` // when this generation was loaded
 
-	Mode              string   `json:"mode"`
-	BitsPerEntry      float64  `json:"bits_per_entry,omitempty"` // in approximate mode
-	Monitor           bool     `json:"monitor"`
-	DropMalformed     bool     `json:"drop_malformed"`
-	DropNotIP         bool     `json:"drop_not_ip,omitempty"`
-	FailsafePorts     []string `json:"failsafe_ports,omitempty"`
-	FailsafePrefixes  []string `json:"failsafe_prefixes,omitempty"`
-	Entries           int      `json:"entries"` // of all lists
-	Shapes            []string `json:"shapes,omitempty"`
-	KernelBytes       int      `json:"kernel_bytes"`
+	Mode             string   `json:"mode"`
+	BitsPerEntry     float64  `json:"bits_per_entry,omitempty"` // in approximate mode
+	Monitor          bool     `json:"monitor"`
+	DropMalformed    bool     `json:"drop_malformed"`
+	DropNotIP        bool     `json:"drop_not_ip,omitempty"`
+	FailsafePorts    []string `json:"failsafe_ports,omitempty"`
+	FailsafePrefixes []string `json:"failsafe_prefixes,omitempty"`
+	Entries          int      `json:"entries"` // of all lists
+	Shapes           []string `json:"shapes,omitempty"`
+	KernelBytes      int      `json:"kernel_bytes"`
+
+	// What the sets of block and allow lists consist of in the kernel.
+	BlockStructures []membership.Structure `json:"block_structures,omitempty"`
+	AllowStructures []membership.Structure `json:"allow_structures,omitempty"`
+
 	FalsePositiveRate float64  `json:"false_positive_rate"`       // predicted, for a packet that is on no list
 	Lists             []List   `json:"lists"`                     // list number n is Lists[n-1]
 	CountedReasons    []string `json:"counted_reasons,omitempty"` // of the counters, by number
@@ -73,6 +78,7 @@ func Describe(e *engine.Generation, c engine.Config, lists []List) Metadata {
 	m := Metadata{
 		Mode: c.Mode.String(), Monitor: c.Monitor, DropMalformed: c.DropMalformed, DropNotIP: c.DropNotIP,
 		Shapes: shapes(e), KernelBytes: e.KernelBytes(), FalsePositiveRate: falsePositiveRate(e.Block),
+		BlockStructures: e.Block.Structures(), AllowStructures: e.Allow.Structures(),
 		Lists: lists,
 	}
 	m.countEntries()

@@ -43,6 +43,29 @@ func TestLayoutLeavesRoom(t *testing.T) {
 	}
 }
 
+// The structures of a layout are all of its memory.
+func TestStructures(t *testing.T) {
+	c := Census{Keys: make(map[key.Shape]int), MarkedSrc24: 1000, MarkedDst24: 1000, NearCache: 1 << 20}
+	for _, s := range shapes {
+		c.Keys[s] = 400_000
+	}
+	for _, mode := range []Mode{Exact, Approximate} {
+		l, err := PlanLayout(c, mode, 16, hash.NewSecret(hash.Seed{1}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.PlanHot(1000)
+		sum := 0
+		for _, s := range l.Structures() {
+			t.Logf("%v: %d bytes: %s", mode, s.Bytes, s.Name)
+			sum += s.Bytes
+		}
+		if sum != l.Bytes() {
+			t.Errorf("%v: structures of %d bytes, the layout has %d", mode, sum, l.Bytes())
+		}
+	}
+}
+
 // A layout depends only on its inputs; the shapes come from a map, in any
 // order.
 func TestLayoutIsDetermined(t *testing.T) {
