@@ -52,11 +52,11 @@ func TestEntries(t *testing.T) {
 	}
 	socket := serveDaemon(t, d)
 	code, out, log := weir(t, "", "entries", "--socket", socket)
-	const want = `list    entry            expires              added          by        reason
-drop    198.51.100.0/24  59 minutes from now  2 days ago     feed      left the feed
-manual  192.0.2.1        59 minutes from now  3 minutes ago  root (0)  scans ssh
-manual        192.0.2.2  never  3 minutes ago  uid 4242424242  
-manual-allow  192.0.2.3  never  3 minutes ago  remote          
+	const want = `list    entry            expires  added   by        reason
+drop    198.51.100.0/24  in 59m   2d ago  feed      left the feed
+manual  192.0.2.1        in 59m   3m ago  root (0)  scans ssh
+manual        192.0.2.2  never  3m ago  uid 4242424242  
+manual-allow  192.0.2.3  never  3m ago  remote          
 `
 	if code != exitOK || log != "" || out != want {
 		t.Errorf("exit code %d\n%s%s\nwant\n%s", code, log, out, want)

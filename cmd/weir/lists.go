@@ -45,7 +45,7 @@ below with the reason; their old contents stay active.`,
 
 func printLists(out io.Writer, lists []api.List, now time.Time) {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	const row = "%s\t%s\t%s\t%10s\t%10s\t%13s\t%s\t%s\t%s\n"
+	const row = "%s\t%s\t%s\t%10s\t%6s\t%13s\t%s\t%s\t%s\n"
 	fmt.Fprintf(t, row, "list", "action", "direction", "entries", "manual", "packets", "feeds", "read", "next")
 	for _, l := range lists {
 		feeds, read, next := summary(l.Feeds)
@@ -131,7 +131,24 @@ func relative(t *time.Time, now time.Time) string {
 	if t == nil {
 		return "-"
 	}
-	return humanize.RelTime(*t, now, "ago", "from now")
+	if d := t.Sub(now); d > 0 {
+		return "in " + brief(d)
+	}
+	return brief(now.Sub(*t)) + " ago"
+}
+
+// brief returns a duration of at most two digits, rounded down.
+func brief(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch {
+	case d < 100*time.Second:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < 100*time.Minute:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	case d < 2*day:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	}
+	return fmt.Sprintf("%dd", d/day)
 }
 
 // troubles returns what is wrong with a source.

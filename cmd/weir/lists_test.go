@@ -41,16 +41,16 @@ func someLists() []api.List {
 func TestLists(t *testing.T) {
 	socket := serveDaemon(t, &fakeDaemon{lists: someLists()})
 	code, out, log := weir(t, "", "lists", "--socket", socket)
-	const want = `list      action  direction     entries      manual        packets  feeds                read            next
-drop      block   src             1,204           3         12,345  ok                   12 minutes ago  48 minutes from now
-scanners  block   both               17           0              0  1 of 2 FAILED        2 days ago      30 seconds from now
-never     block   src                 0           0              0  FAILED               -               14 seconds from now
-new       block   dst                 5           0              0  1 of 2 not read yet  -               -
-slow      block   src                 0           0              0  not read yet         -               now
-ours      allow   src                 2           2              -  -                    -               -
+	const want = `list      action  direction     entries  manual        packets  feeds                read     next
+drop      block   src             1,204       3         12,345  ok                   12m ago  in 48m
+scanners  block   both               17       0              0  1 of 2 FAILED        2d ago   in 30s
+never     block   src                 0       0              0  FAILED               -        in 14s
+new       block   dst                 5       0              0  1 of 2 not read yet  -        -
+slow      block   src                 0       0              0  not read yet         -        now
+ours      allow   src                 2       2              -  -                    -        -
 
 scanners: /etc/scanners.csv: NOT SAVED: a restart would not find these entries
-scanners: https://example.com/s: FAILED 3 times (stalled): no data for 30s; keeping its 7 entries, read 2 days ago
+scanners: https://example.com/s: FAILED 3 times (stalled): no data for 30s; keeping its 7 entries, read 2d ago
 never: https://example.com/n: FAILED 1 time (unreachable): no route to host; it has never been read
 `
 	if code != exitOK || log != "" || out != want {

@@ -38,7 +38,7 @@ func TestStatusOverride(t *testing.T) {
 	s := status{Daemon: &api.Status{MonitorOverride: &api.MonitorOverride{Since: since, Until: &until, UID: new(uint32(7))}}}
 	s.print(&b, false)
 	first, _, _ := strings.Cut(b.String(), "\n")
-	if want := "MONITOR MODE since " + since.Format(time.DateTime) + ", by uid 7: nothing is dropped until " + until.Format(time.DateTime) + " (9 minutes from now), or `weir monitor off`"; first != want {
+	if want := "MONITOR MODE since " + since.Format(time.DateTime) + ", by uid 7: nothing is dropped until " + until.Format(time.DateTime) + " (in 9m), or `weir monitor off`"; first != want {
 		t.Errorf("got  %s\nwant %s", first, want)
 	}
 }

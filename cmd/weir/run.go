@@ -214,11 +214,11 @@ func liveLine(r traffic.Rates) string {
 	}
 	caught := "blocked"
 	text := fmt.Sprintf("%s  %s  dropped %s/s", humanize.SIWithDigits(r.Packets, 2, "pps"),
-		humanize.SIWithDigits(8*r.Bytes, 2, "bit/s"), count(r.Dropped))
+		humanize.SIWithDigits(8*r.Bytes, 2, "bps"), count(r.Dropped))
 	if r.Monitor {
 		caught = "would be blocked"
 		text = fmt.Sprintf("%s  %s  monitoring only", humanize.SIWithDigits(r.Packets, 2, "pps"),
-			humanize.SIWithDigits(8*r.Bytes, 2, "bit/s"))
+			humanize.SIWithDigits(8*r.Bytes, 2, "bps"))
 	}
 	if len(reasons) > 0 {
 		text += "  (" + strings.Join(reasons, ", ") + ")"

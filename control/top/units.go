@@ -32,7 +32,7 @@ func si(x float64, unit string) string {
 func pps(packets float64) string { return si(packets, "pps") }
 
 // bps formats bytes per second as bits per second.
-func bps(bytes float64) string { return si(8*bytes, "b/s") }
+func bps(bytes float64) string { return si(8*bytes, "bps") }
 
 // count formats a number.
 func count(n float64) string { return strings.Replace(si(n, ""), " ", "", 1) }

@@ -68,12 +68,12 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := ` weir on gw  eth0, eth1  approx  1,204,331 entries  up 4d 4h
- packets   1.24 Mpps  3.41 Gb/s
+ packets   1.24 Mpps  3.41 Gbps
  dropped    312 kpps     25.2 %
 
  why dropped
-   blocked    ━━━━━━━━━━━━━━━━━━━━━━━━━━━   300 kpps   160 Mb/s  24.2 %   7.00M
-   malformed  ━                            12.0 kpps  8.00 Mb/s   1.0 %      99
+   blocked    ━━━━━━━━━━━━━━━━━━━━━━━━━━━   300 kpps   160 Mbps  24.2 %   7.00M
+   malformed  ━                            12.0 kpps  8.00 Mbps   1.0 %      99
 
  [src]  src/24   dst   flow   reason                    over 20 kpps: block 60s
    source                                                 packets  state
@@ -146,14 +146,14 @@ func TestScreenShowsWhatMatters(t *testing.T) {
 	}{
 		{80, 24, "", []string{
 			"weir on gw  eth0, eth1  approx  1,204,331 entries  up 4d 4h", "every 1s",
-			"1.24 Mpps", "3.41 Gb/s", "312 kpps", "25.2 %",
+			"1.24 Mpps", "3.41 Gbps", "312 kpps", "25.2 %",
 			"blocked    ━", "[src]", "over 20 kpps: block 60s",
 			"■ " + longAddress + "  ━", "blocked 59s", "▲ 192.0.2.7", "rate-limited",
 			"1,204,331 entries · 13 MiB · 4,096 hot elements",
 			"1.2e-03 predicted · 8.8e-05 weighted · 9.1e-05 measured", "drop 300 kpps", "? help", "interval",
 		}},
 		{200, 50, "", []string{
-			"■ " + longAddress + "  ━", "400 kpps", "240 Mb/s", "32.3 %", "blocked 59s",
+			"■ " + longAddress + "  ━", "400 kpps", "240 Mbps", "32.3 %", "blocked 59s",
 			"why dropped", "lists", "ours", "measured", "u lift\n",
 		}},
 		{40, 24, "", []string{
