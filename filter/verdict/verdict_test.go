@@ -300,7 +300,7 @@ func TestCounting(t *testing.T) {
 	bank := func(dropped bool) *sketch.Bank {
 		tr := sketch.Tracker{
 			V4: key.Shape{SrcBits: 32}, V6: key.Shape{Fields: key.FieldV6, SrcBits: 128},
-			Geometry: sketch.Geometry{Lines: 2, Buckets: 4}, Dropped: dropped,
+			Secret: hash.NewSecret(hash.Seed{1}), Geometry: sketch.Geometry{Lines: 2, Buckets: 4}, Dropped: dropped,
 		}
 		b, err := sketch.NewBank(tr, make([]uint64, tr.LineWords()), make([]uint64, tr.FlowWords()))
 		if err != nil {
