@@ -60,6 +60,7 @@ static __always_inline void police(struct cpu_row *row)
 	struct packet *p = &row->packet;
 
 	p->punished = REASON_CLEAN;
+#pragma unroll
 	for (int i = 0; i < MAX_TRACKERS && i < tracker_count; i++) {
 		const volatile struct tracker *t = &trackers[i];
 		__u32 bank = 2 * cpu + (row->banks >> i & 1);

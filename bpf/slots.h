@@ -37,15 +37,4 @@ static __always_inline __u32 slots_find(const struct slots *s, __u64 h)
 	return found;
 }
 
-/* The number of slots in use where they are filled in order. */
-static __always_inline __u32 slots_used(const struct slots *s)
-{
-	__u32 used = 0;
-
-#pragma unroll
-	for (int i = 0; i < SLOTS; i++)
-		used += s->hashes[i] != 0;
-	return used;
-}
-
 #endif

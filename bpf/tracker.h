@@ -55,15 +55,14 @@ struct tracker_head {
 	__u64 pad[2];
 };
 
-#define SKETCH_ROWS 4
-#define SKETCH_PART 8 /* counters that a row has in a line */
+#define LINE_COUNTERS 16
 
 #define MAX_LIMIT (1U << 31) /* that a flow must reach to enter the memory */
 
 /* Counters saturate above MAX_LIMIT, so they work at any rate. */
 union tracker_line {
 	struct tracker_head head;
-	__u32 counters[SKETCH_ROWS / 2 * SKETCH_PART];
+	__u32 counters[LINE_COUNTERS];
 };
 
 _Static_assert(sizeof(union tracker_line) == 64, "a line is one cache line");
@@ -71,16 +70,28 @@ _Static_assert(sizeof(union tracker_line) == 64, "a line is one cache line");
 struct flow {
 	__u64 packets; /* exact, since the flow entered */
 	__u64 bytes;
-	__u64 before; /* estimate, by the sketch, of the units before it entered */
+	__u64 hash;
 	struct key key;
 };
 
 _Static_assert(sizeof(struct flow) == 64, "a flow is one cache line");
 
+/*
+ * A tag has 15 bits of a flow's hash, and its upper bit says that the slot is used.
+ * Four are in a word, the first in its lowest bits.
+ */
 struct flow_bucket {
-	struct slots slots;
+	__u64 tags[SLOTS / 4];
+	__u32 before[SLOTS]; /* estimate, by the sketch, of a flow's units before it entered */
+	__u32 pad[4];
 	struct flow flows[SLOTS];
 };
+
+_Static_assert(sizeof(struct flow_bucket) == 64 * (1 + SLOTS), "tags are one cache line");
+
+#define TAG_USED  0x8000
+#define TAG_ONES  0x0001000100010001ULL /* the lowest bit of each tag in a word */
+#define TAG_SLOTS 0x1000340058007c00ULL /* see tag_find() */
 
 /* The control plane's record of what uses this memory. */
 struct tracker_state {
@@ -98,15 +109,16 @@ volatile const __u32 tracker_count = 0; /* without that of dropped packets */
 volatile const __u32 bank_lines = 0;
 volatile const __u32 bank_buckets = 0;
 
-/* The counters of a flow in a sketch, one of each row. */
+/* The counters of a flow in a sketch: one in each half. */
 struct counters {
-	__u32 *row[SKETCH_ROWS];
+	__u32 *first;
+	__u32 *second;
 };
 
 /*
- * Two rows are in a line of the sketch's first half, two in one of the second: two
- * cache misses that overlap, and far fewer flows that share all counters than with
- * all rows in one line. first is the line behind the head.
+ * Two cache misses that overlap. With a second counter in each line, errors would be
+ * a quarter, but no more heavy hitters would be found (TestHeavyFlows). first is the
+ * line behind the head.
  */
 static __always_inline int sketch_at(__u32 first, __u32 lines, __u64 h, struct counters *c)
 {
@@ -114,7 +126,7 @@ static __always_inline int sketch_at(__u32 first, __u32 lines, __u64 h, struct c
 	 * The upper bits of the hash choose the bucket; these are independent of them.
 	 * The second line needs further ones, by Fibonacci hashing.
 	 */
-	__u64 z = h * 0x9E3779B97F4A7C15ULL, z1 = z >> 16;
+	__u64 z = h * 0x9E3779B97F4A7C15ULL;
 	__u32 half = lines / 2;
 	__u32 i0 = first + hash_reduce(h << 16, half);
 	__u32 i1 = first + half + hash_reduce(z, half);
@@ -123,10 +135,8 @@ static __always_inline int sketch_at(__u32 first, __u32 lines, __u64 h, struct c
 
 	if (!l0 || !l1) /* impossible */
 		return 0;
-	c->row[0] = &l0->counters[h % SKETCH_PART];
-	c->row[1] = &l0->counters[SKETCH_PART + (h >> 3) % SKETCH_PART];
-	c->row[2] = &l1->counters[z1 % SKETCH_PART];
-	c->row[3] = &l1->counters[SKETCH_PART + (z1 >> 3) % SKETCH_PART];
+	c->first = &l0->counters[h % LINE_COUNTERS];
+	c->second = &l1->counters[(z >> 16) % LINE_COUNTERS];
 	return 1;
 }
 
@@ -143,15 +153,14 @@ static __always_inline __u64 least_of(__u64 a, __u64 b)
 
 static __always_inline __u32 sketch_least(const struct counters *c)
 {
-	return least_of(least_of(*c->row[0], *c->row[1]), least_of(*c->row[2], *c->row[3]));
+	return least_of(*c->first, *c->second);
 }
 
 /* Conservative update: no counter rises above what the flow may have had. */
 static __always_inline void sketch_raise(const struct counters *c, __u32 to)
 {
-#pragma unroll
-	for (int i = 0; i < SKETCH_ROWS; i++)
-		*c->row[i] = *c->row[i] + to - least_of(*c->row[i], to);
+	*c->first = *c->first + to - least_of(*c->first, to);
+	*c->second = *c->second + to - least_of(*c->second, to);
 }
 
 /* The reason for which a packet was or would be dropped, and its list or 0. */
@@ -230,6 +239,67 @@ static __always_inline __u64 tracker_limit(const volatile struct tracker *t,
 	return limit < MAX_LIMIT ? limit : MAX_LIMIT;
 }
 
+/* Bits that choose no bucket, unless there are more than 2^17. */
+static __always_inline __u64 tag_of(__u64 h)
+{
+	return (h >> 32 & (TAG_USED - 1)) | TAG_USED;
+}
+
+static __always_inline void set_tag(struct flow_bucket *b, __u32 slot, __u64 tag)
+{
+	__u32 shift = 16 * (slot % 4);
+	__u64 *word = &b->tags[slot / 4 % 2];
+
+	*word = (*word & ~(0xffffULL << shift)) | tag << shift;
+}
+
+/* The upper bit of each tag in a word that is equal, at least up to the lowest of them. */
+static __always_inline __u64 tags_equal(__u64 word, __u64 tag)
+{
+	__u64 differ = word ^ tag * TAG_ONES;
+
+	return (differ - TAG_ONES) & ~differ & TAG_USED * TAG_ONES;
+}
+
+/* Returns SLOTS plus a slot with the tag, or 0. */
+static __always_inline __u32 tag_find(const struct flow_bucket *b, __u64 tag)
+{
+	/* Bits 0, 16, 32 and 48 are of slots 0 to 3, and three bits higher those of 4 to 7. */
+	__u64 found = tags_equal(b->tags[0], tag) >> 15 | tags_equal(b->tags[1], tag) >> 12;
+
+	if (!found)
+		return 0;
+	/* The product with a power of two moves three bits to the top: the slot. */
+	return SLOTS + ((found & -found) * TAG_SLOTS >> 61);
+}
+
+/*
+ * Returns SLOTS plus the slot of the flow with the hash in a bucket, or 0, where
+ * another one has its tag. A global function, like those in lists.h.
+ */
+__noinline int flow_search(__u32 bucket, __u64 h)
+{
+	struct flow_bucket *b = bpf_map_lookup_elem(&tracker_flows, &bucket);
+	__u32 found = 0;
+
+	if (!b) /* impossible */
+		return 0;
+	for (__u32 i = 0; i < SLOTS; i++)
+		if (b->flows[i].hash == h && b->tags[i / 4] >> 16 * (i % 4) & TAG_USED)
+			found = SLOTS + i;
+	return found;
+}
+
+/* Returns SLOTS plus the slot of the flow with the hash in bucket i, or 0. */
+static __always_inline __u32 flow_find(const struct flow_bucket *b, __u32 i, __u64 h)
+{
+	__u32 slot = tag_find(b, tag_of(h));
+
+	if (slot && b->flows[slot % SLOTS].hash != h)
+		slot = flow_search(i, h);
+	return slot;
+}
+
 /*
  * Makes room in a full bucket: its smallest flow goes back into the sketch, if it
  * has fewer units than the one to enter. Returns SLOTS plus its slot, or 0 if all
@@ -245,7 +315,7 @@ static __always_inline __u32 flow_evict(const volatile struct tracker *t, __u32 
 #pragma unroll
 	for (int i = 0; i < SLOTS; i++) {
 		struct flow *f = &b->flows[i];
-		__u64 n = f->before + (t->by_bytes ? f->bytes : f->packets);
+		__u64 n = b->before[i] + (t->by_bytes ? f->bytes : f->packets);
 
 		if (n < units) {
 			victim = SLOTS + i;
@@ -257,12 +327,21 @@ static __always_inline __u32 flow_evict(const volatile struct tracker *t, __u32 
 	/* There is no room to spare: some hundred evictions bring any limit to any other. */
 	if (head->spare < MAX_LIMIT)
 		head->spare += (head->spare >> 6) + 1;
-	if (!victim || !sketch_at(line + 1, t->lines, b->slots.hashes[victim % SLOTS], &c))
+	if (!victim || !sketch_at(line + 1, t->lines, b->flows[victim % SLOTS].hash, &c))
 		return 0;
 	sketch_raise(&c, units);
-	b->slots.hashes[victim % SLOTS] = 0;
+	set_tag(b, victim % SLOTS, 0);
 	barrier();
 	return victim;
+}
+
+/* Returns SLOTS plus the first slot that is not used, or 0. */
+static __always_inline __u32 flow_room(const struct flow_bucket *b)
+{
+	for (__u32 i = 0; i < SLOTS; i++)
+		if (!(b->tags[i / 4] >> 16 * (i % 4) & TAG_USED))
+			return SLOTS + i;
+	return 0;
 }
 
 /*
@@ -282,20 +361,21 @@ __noinline int flow_enter(__u32 tracker, __u32 line, __u32 bucket, __u32 before,
 	if (!l || !b || !row || tracker > DROP_TRACKER) /* impossible */
 		return 0;
 	t = &trackers[tracker];
-	slot = slots_used(&b->slots);
-	if (slot == SLOTS) {
+	slot = flow_room(b);
+	if (!slot)
 		slot = flow_evict(t, line, &l->head, b, after);
-		if (!slot)
-			return 0;
-	}
-	f = &b->flows[slot % SLOTS];
+	if (!slot)
+		return 0;
+	slot %= SLOTS;
+	f = &b->flows[slot];
+	b->before[slot] = before;
 	f->packets = 1;
 	f->bytes = row->packet.len;
-	f->before = before;
 	f->key = tracker_key(t, &row->packet);
-	/* The hash comes last: once it is set, the control plane may read the flow. */
+	f->hash = tracker_hash(t, &row->packet);
+	/* The tag comes last: once it is set, the control plane may read the flow. */
 	barrier();
-	b->slots.hashes[slot % SLOTS] = tracker_hash(t, &row->packet);
+	set_tag(b, slot, tag_of(f->hash));
 	return 1;
 }
 
@@ -320,13 +400,13 @@ static __always_inline void count_flow(__u32 tracker, const struct packet *p, __
 	l->head.packets += 1;
 	l->head.bytes += p->len;
 
-	slot = slots_find(&b->slots, h);
-	if (!slot && b->slots.hashes[SLOTS - 1]) { /* full: it may be in the second */
+	slot = flow_find(b, i, h);
+	if (!slot && (__s64)b->tags[1] < 0) { /* full: it may be in the second */
 		i = bucket + hash_reduce(h << 32, t->buckets);
 		b = bpf_map_lookup_elem(&tracker_flows, &i);
 		if (!b)
 			return;
-		slot = slots_find(&b->slots, h);
+		slot = flow_find(b, i, h);
 	}
 	if (slot) {
 		/* Shielding: the sketch, which other flows share, need not rise. */

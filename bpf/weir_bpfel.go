@@ -93,16 +93,15 @@ type WeirFailsafePrefix struct {
 }
 
 type WeirFlowBucket struct {
-	_     structs.HostLayout
-	Slots struct {
-		_      structs.HostLayout
-		Hashes [8]uint64
-	}
-	Flows [8]struct {
+	_      structs.HostLayout
+	Tags   [2]uint64
+	Before [8]uint32
+	Pad    [4]uint32
+	Flows  [8]struct {
 		_       structs.HostLayout
 		Packets uint64
 		Bytes   uint64
-		Before  uint64
+		Hash    uint64
 		Key     struct {
 			_ structs.HostLayout
 			W [5]uint64

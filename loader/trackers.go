@@ -87,7 +87,7 @@ func (c *Config) layTrackers() (laid [MaxTrackers + 1]Tracker, lines, buckets ui
 
 // trackerLayout is the version of how trackers count in their memory: a program
 // that counts differently must not continue there.
-const trackerLayout = "two lines, one multilinear hash"
+const trackerLayout = "tags of 16 bits, two counters, one multilinear hash"
 
 // trackerIdentity identifies what may count in the same memory.
 func (c *Config) trackerIdentity() uint64 {

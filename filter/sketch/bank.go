@@ -48,13 +48,39 @@ type head struct {
 // bucket is a bucket of the flow memory. Its slots are filled from the first
 // on.
 type bucket struct {
-	hashes [slots]uint64 // 0 is an empty slot
+	tags   [slots / 4]uint64 // four in a word, the first in its lowest bits; 0 is an empty slot
+	before [slots]uint32
+	_      [4]uint32
 	flows  [slots]entry
 }
 
 type entry struct {
-	packets, bytes, before uint64
-	key                    [keyWords]uint64 // serialised, read in little-endian order
+	packets, bytes, hash uint64
+	key                  [keyWords]uint64 // serialised, read in little-endian order
+}
+
+// tagUsed is set in the tag of a used slot. The other bits are of its flow's hash.
+const tagUsed = 1 << 15
+
+func tagOf(h uint64) uint64 { return h>>32&(tagUsed-1) | tagUsed }
+
+// tag returns the tag of a slot.
+func (b *bucket) tag(slot int) uint64 {
+	return atomic.LoadUint64(&b.tags[slot/4]) >> (16 * (slot % 4)) & 0xffff
+}
+
+func (b *bucket) setTag(slot int, tag uint64) {
+	word, shift := &b.tags[slot/4], 16*(slot%4)
+	atomic.StoreUint64(word, *word&^(0xffff<<shift)|tag<<shift)
+}
+
+// hash returns the hash of the flow in a slot, 0 if it is empty.
+func (b *bucket) hash(slot int) uint64 {
+	tag, h := b.tag(slot), atomic.LoadUint64(&b.flows[slot].hash)
+	if tag != tagOf(h) {
+		return 0 // or being written
+	}
+	return h
 }
 
 // maxLimit bounds the limit, so that 32-bit counters, which saturate above it,
@@ -132,7 +158,7 @@ func (b *Bank) count(flow Flow, length uint64) {
 		}
 		// The packet with which a flow enters the memory is counted there only:
 		// the shared sketch need not rise for it.
-		b.insert(in, slot, flow, uint64(before))
+		b.insert(in, slot, flow, before)
 	}
 	f := &in.flows[slot]
 	f.packets++
@@ -165,11 +191,11 @@ func (b *Bank) search(h uint64) (in *bucket, slot int, found bool) {
 
 func (b *bucket) search(h uint64) (slot int, found bool) {
 	slot = slots
-	for i := range b.hashes {
-		switch atomic.LoadUint64(&b.hashes[i]) {
-		case h:
+	for i := range b.flows {
+		if b.hash(i) == h {
 			return i, true
-		case 0:
+		}
+		if b.tag(i) == 0 {
 			slot = min(slot, i)
 		}
 	}
@@ -183,25 +209,29 @@ func (b *bucket) search(h uint64) (slot int, found bool) {
 func (b *Bank) evict(in *bucket, units uint64) (victim int, least uint64) {
 	victim, least = slots, units
 	for i := range in.flows {
-		if n := in.flows[i].units(b.Unit); n < least {
+		if n := in.units(i, b.Unit); n < least {
 			victim, least = i, n
 		}
 	}
 	if victim < slots {
 		// Its estimate there is never below its count here.
 		var buf [MaxRows]int
-		b.sketch.raise(b.sketch.at(in.hashes[victim], &buf), uint32(least))
-		atomic.StoreUint64(&in.hashes[victim], 0)
+		b.sketch.raise(b.sketch.at(in.flows[victim].hash, &buf), uint32(least))
+		in.setTag(victim, 0)
 	}
 	return victim, least
 }
 
-// units returns the upper bound of the flow's units.
-func (e *entry) units(u Unit) uint64 { return e.before + u.of(e.packets, e.bytes) }
+// units returns the upper bound of a flow's units.
+func (b *bucket) units(slot int, u Unit) uint64 {
+	f := &b.flows[slot]
+	return uint64(b.before[slot]) + u.of(f.packets, f.bytes)
+}
 
-func (b *Bank) insert(in *bucket, slot int, flow Flow, before uint64) {
+func (b *Bank) insert(in *bucket, slot int, flow Flow, before uint32) {
 	f := &in.flows[slot]
-	*f = entry{before: before}
+	in.before[slot] = before
+	*f = entry{hash: flow.Hash}
 	var buf [key.MaxLen]byte
 	rest := flow.Key.Append(buf[:0])
 	if b.Dropped {
@@ -211,8 +241,8 @@ func (b *Bank) insert(in *bucket, slot int, flow Flow, before uint64) {
 	for i := range f.key {
 		f.key[i] = binary.LittleEndian.Uint64(buf[8*i:])
 	}
-	// The hash comes last: readers find the entry from here on.
-	atomic.StoreUint64(&in.hashes[slot], flow.Hash)
+	// The tag comes last: readers find the entry from here on.
+	in.setTag(slot, tagOf(flow.Hash))
 }
 
 // Admit sets the limit at which a flow enters the memory: floor units, or this
@@ -274,9 +304,9 @@ func (b *Bank) Find(h uint64) (Flow, bool) {
 }
 
 // read returns the entry in a slot. An entry that is being written is detected
-// by its key, which must match the slot's hash before and after reading.
+// by its key, which must match the slot's tag and hash before and after reading.
 func (b *Bank) read(in *bucket, slot int) (Flow, bool) {
-	h := atomic.LoadUint64(&in.hashes[slot])
+	h := in.hash(slot)
 	if h == 0 {
 		return Flow{}, false
 	}
@@ -304,11 +334,11 @@ func (b *Bank) read(in *bucket, slot int) (Flow, bool) {
 	}
 	f := Flow{
 		Key: k, Hash: h, Cause: cause, Dst: dst,
-		Before:  atomic.LoadUint64(&e.before),
+		Before:  uint64(atomic.LoadUint32(&in.before[slot])),
 		Packets: atomic.LoadUint64(&e.packets),
 		Bytes:   atomic.LoadUint64(&e.bytes),
 	}
-	return f, atomic.LoadUint64(&in.hashes[slot]) == h
+	return f, in.hash(slot) == h
 }
 
 // Estimate returns the number of units of the flow with hash h. It is never too

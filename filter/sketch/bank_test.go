@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"unsafe"
 
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -51,50 +52,66 @@ func (m *model) count(k key.Key, length uint64) {
 		n, total = length, m.head[1]
 	}
 
-	z := h
-	b := m.flows[bucket*hash.Reduce(z, m.Buckets):][:bucket]
-	if b[7] != 0 && !slices.Contains(b[:8], h) {
-		b = m.flows[bucket*hash.Reduce(z<<32, m.Buckets):][:bucket]
+	b := m.flows[bucket*hash.Reduce(h, m.Buckets):][:bucket]
+	if slot(b, h) < 0 && slot(b, 0) < 0 {
+		b = m.flows[bucket*hash.Reduce(h<<32, m.Buckets):][:bucket]
 	}
-	slot := slices.Index(b[:8], h)
-	if slot < 0 {
-		at := m.at(h)
+	at := slot(b, h)
+	if at < 0 {
+		counters := m.at(h)
 		least := uint64(math.MaxUint32)
-		for _, c := range at {
+		for _, c := range counters {
 			least = min(least, uint64(*c))
 		}
 		after := min(least+n, math.MaxUint32)
 		limit := min(max(m.head[3], (total>>8)*m.head[4]>>24), 1<<31)
 		if after >= min(limit, m.head[5]) {
-			if slot = slices.Index(b[:8], 0); slot < 0 {
-				slot = m.evict(b, after, limit)
+			if at = slot(b, 0); at < 0 {
+				at = m.evict(b, after, limit)
 			}
 		}
-		if slot < 0 {
-			for _, c := range at {
+		if at < 0 {
+			for _, c := range counters {
 				*c = max(*c, uint32(after))
 			}
 			return
 		}
-		b[slot] = h
-		f := b[8+8*slot:][:8]
+		tag := uint16(h>>32) | 1<<15
+		shift := 16 * (at % 4)
+		b[at/4] = b[at/4]&^(0xffff<<shift) | uint64(tag)<<shift
+		befores(b)[at] = uint32(least)
+		f := b[8+8*at:][:8]
 		clear(f)
-		f[2] = least
+		f[2] = h
 		for i, x := range k.Append(nil) {
 			f[3+i/8] |= uint64(x) << (8 * (i % 8))
 		}
 	}
-	b[8+8*slot]++
-	b[9+8*slot] += length
+	b[8+8*at]++
+	b[9+8*at] += length
 }
 
+// slot returns the slot of a flow in a bucket, or for 0 the first empty one; -1 if
+// there is none.
+func slot(b []uint64, h uint64) int {
+	for i := range 8 {
+		used := b[i/4]>>(16*(i%4))&0xffff != 0
+		if h == 0 && !used || h != 0 && used && b[8+8*i+2] == h {
+			return i
+		}
+	}
+	return -1
+}
+
+// befores returns the estimates in a bucket of what its flows had before they entered.
+func befores(b []uint64) *[8]uint32 { return (*[8]uint32)(unsafe.Pointer(&b[2])) }
+
 // at returns the counters of a flow.
-func (m *model) at(h uint64) [4]*uint32 {
+func (m *model) at(h uint64) [2]*uint32 {
 	z := h * 11400714819323198485
 	line0 := m.counters[16*hash.Reduce(h<<16, m.Lines/2):]
 	line1 := m.counters[16*(m.Lines/2+hash.Reduce(z, m.Lines/2)):]
-	z0, z1 := h, z>>16
-	return [4]*uint32{&line0[z0%8], &line0[8+z0/8%8], &line1[z1%8], &line1[8+z1/8%8]}
+	return [2]*uint32{&line0[h%16], &line1[z>>16%16]}
 }
 
 // evict returns the first of the bucket's flows with the fewest units, after
@@ -105,9 +122,9 @@ func (m *model) evict(b []uint64, units, limit uint64) int {
 	var had [8]uint64
 	for i := range had {
 		f := b[8+8*i:]
-		had[i] = f[2] + f[0]
+		had[i] = uint64(befores(b)[i]) + f[0]
 		if m.Unit == Bytes {
-			had[i] = f[2] + f[1]
+			had[i] = uint64(befores(b)[i]) + f[1]
 		}
 	}
 	fewest := slices.Min(had[:])
@@ -121,7 +138,7 @@ func (m *model) evict(b []uint64, units, limit uint64) int {
 		return -1
 	}
 	slot := slices.Index(had[:], fewest)
-	for _, c := range m.at(b[slot]) {
+	for _, c := range m.at(b[8+8*slot+2]) {
 		*c = max(*c, uint32(fewest))
 	}
 	return slot
@@ -421,7 +438,7 @@ func TestMemoryLoad(t *testing.T) {
 }
 
 // TestLiveBank reads a bank between any two of the program's stores with which
-// a flow enters, in the program's order and with the hash stored first.
+// a flow enters, in the program's order and with the tag stored first.
 func TestLiveBank(t *testing.T) {
 	tracker := flows.of(Packets, 2, 1)
 	counted := func(p key.Tuple) []uint64 {
@@ -435,32 +452,47 @@ func TestLiveBank(t *testing.T) {
 	}
 	rng := random(t, 41)
 	p, _ := packet(rng)
-	old, after := counted(p), []uint64(nil)
-	for after == nil || after[0] == old[0] {
-		p, _ = packet(rng)
-		after = counted(p)
-	}
 	want := tracker.Key(p)
-	// The slot may contain stale data of an earlier interval.
-	for name, before := range map[string][]uint64{"empty": make([]uint64, len(after)), "stale": old} {
-		for name2, order := range map[string][]int{"in order": {8, 9, 10, 11, 12, 13, 14, 15, 0}, "hash first": {0, 8, 9, 10, 11, 12, 13, 14, 15}} {
-			lines, words := make([]uint64, tracker.LineWords()), slices.Clone(before)
-			words[0] = 0
-			b, err := NewBank(tracker, lines, words)
-			if err != nil {
-				t.Fatal(err)
+	after := counted(p)
+	// The slot may contain stale data of a flow that was there before, also of one with
+	// the same tag.
+	stale := func(sameTag bool) []uint64 {
+		for {
+			p, _ := packet(rng)
+			p.HasPorts, p.SrcPort, p.DstPort = true, uint16(rng.Uint32()), uint16(rng.Uint32())
+			k := tracker.Key(p)
+			if k != want && (tagOf(tracker.Hash(k)) == tagOf(tracker.Hash(want))) == sameTag {
+				return counted(p)
 			}
-			for i, at := range order {
-				words[at] = after[at]
-				for f := range b.Flows() {
-					if f.Key != want {
-						t.Errorf("%s, %s: after %d stores the flow %v, not %v", name, name2, i+1, f.Key, want)
-					}
+		}
+	}
+	inOrder, tagFirst := []int{2, 8, 9, 10, 11, 12, 13, 14, 15, 0}, []int{0, 2, 8, 9, 10, 11, 12, 13, 14, 15}
+	for name, c := range map[string]struct {
+		before []uint64
+		order  []int
+	}{
+		"empty, in order":           {make([]uint64, len(after)), inOrder},
+		"empty, tag first":          {make([]uint64, len(after)), tagFirst},
+		"stale, in order":           {stale(false), inOrder},
+		"stale, tag first":          {stale(false), tagFirst},
+		"stale, same tag, in order": {stale(true), inOrder},
+	} {
+		lines, words := make([]uint64, tracker.LineWords()), slices.Clone(c.before)
+		words[0] = 0
+		b, err := NewBank(tracker, lines, words)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, at := range c.order {
+			words[at] = after[at]
+			for f := range b.Flows() {
+				if f.Key != want {
+					t.Errorf("%s: after %d stores the flow %v, not %v", name, i+1, f.Key, want)
 				}
 			}
-			if f, ok := b.Find(after[0]); !ok || f.Key != want || f.Packets != 1 || f.Bytes != 100 {
-				t.Errorf("%s, %s: after all stores %+v", name, name2, f)
-			}
+		}
+		if f, ok := b.Find(after[10]); !ok || f.Key != want || f.Packets != 1 || f.Bytes != 100 {
+			t.Errorf("%s: after all stores %+v", name, f)
 		}
 	}
 }
@@ -485,14 +517,17 @@ func TestLiveEviction(t *testing.T) {
 	}
 	b.send(100, 11)
 	after, sketchAfter := slices.Clone(words), slices.Clone(lines)
-	if before[0] == after[0] {
+	if before[10] == after[10] {
 		t.Fatal("flow 0 is still there")
 	}
 
 	copy(words, before)
 	copy(lines, sketchBefore)
-	stores := []func(){func() { copy(lines, sketchAfter) }, func() { words[0] = 0 }}
-	for i := slots; i < slots+flowWords; i++ {
+	stores := []func(){func() { copy(lines, sketchAfter) }, func() { words[0] &^= 0xffff }}
+	for i := range lineWords + flowWords {
+		if i < slots/4 {
+			continue // the tags
+		}
 		stores = append(stores, func() { words[i] = after[i] })
 	}
 	stores = append(stores, func() { words[0] = after[0] })
@@ -532,12 +567,12 @@ func TestLiveSecondBucket(t *testing.T) {
 			continue
 		}
 		seconds++
-		exchanged := first.hashes[3]
-		first.hashes[3] = 0
+		exchanged := first.tag(3)
+		first.setTag(3, 0)
 		if f, ok := b.Find(h); !ok || f.Key != source(n) {
 			t.Errorf("flow %d is not found: %+v", n, f)
 		}
-		first.hashes[3] = exchanged
+		first.setTag(3, exchanged)
 	}
 	if seconds == 0 {
 		t.Error("no flow lies in its second bucket")

@@ -35,7 +35,7 @@ func ExampleMultistage() {
 	fmt.Printf("about %.0f sources\n", sketch.Distinct(m.Bank))
 	// Output:
 	// 192.0.2.1: 1951 to 2000 packets
-	// about 3920 sources
+	// about 3895 sources
 }
 
 // A count-min sketch, dimensioned for an error of at most 0.1 % of the total with

@@ -52,9 +52,9 @@ func (u Unit) of(packets, bytes uint64) uint64 {
 
 // Sizes of a bank's memory, the same as in bpf/tracker.h.
 const (
-	sketchRows  = 4
+	sketchRows  = 2
 	lineWords   = lineBytes / 8
-	bucketWords = slots * (1 + flowWords)
+	bucketWords = lineWords + slots*flowWords
 	slots       = 8 // flows in a bucket
 	flowWords   = 3 + keyWords
 	keyWords    = key.MaxLen / 8

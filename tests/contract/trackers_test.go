@@ -295,6 +295,59 @@ func TestTrackersWrap(t *testing.T) {
 	c.same(t) // and flows are in the memory, into which none came before
 }
 
+// Flows with the same tag in one bucket are counted apart, and a penalty of one
+// affects no other.
+func TestEqualTags(t *testing.T) {
+	lab.Root(t)
+	onOneCPU(t)
+	trackers := trackersOfAllKinds()[:1]
+	trackers[0].Buckets, trackers[0].Punishes = 1, true
+	c := newCounters(t, trackers)
+	c.next(t, 8, 0)
+	tracker := c.generation.Trackers()[0]
+	var equal []key.Tuple
+	for i := uint32(0); len(equal) < 4; i++ {
+		var src [4]byte
+		binary.BigEndian.PutUint32(src[:], i)
+		p := key.Tuple{Src: netip.AddrFrom4(src), Dst: netip.MustParseAddr("192.0.2.1"), Proto: 17, HasPorts: true}
+		if tracker.Hash(tracker.Key(p))>>32&0x7fff == 0x123 {
+			equal = append(equal, p)
+		}
+	}
+	for i := range 60 {
+		for j, p := range equal {
+			if i < 20*(j+1) {
+				c.count(t, packet.Frame(p))
+			}
+		}
+	}
+	c.same(t)
+	c.watch(t, func(n *engine.Trackers) {
+		bank := n.Banks(0, n.Active(0))[0]
+		for j, p := range equal {
+			f, ok := bank.Find(tracker.Hash(tracker.Key(p)))
+			if want := uint64(min(20*(j+1), 60)); !ok || f.Packets > want || f.Estimate(sketch.Packets) < want || f.Packets < want-4 {
+				t.Errorf("%v: %+v, %t; want %d packets", p.Src, f, ok, want)
+			}
+		}
+		table, err := penalty.NewTable(n.Penalties)
+		if err != nil {
+			t.Fatal(err)
+		}
+		table.Set(tracker.Hash(tracker.Key(equal[1])), penalty.Penalty{Until: loader.Monotonic() + time.Hour})
+		n.SetPenalized(table.Len())
+	})
+	for j, p := range equal {
+		want := uint32(loader.ActionPass)
+		if j == 1 {
+			want = loader.ActionDrop
+		}
+		if got, err := c.program.Test(packet.Frame(p)); err != nil || got != want {
+			t.Errorf("%v: action %d, %v", p.Src, got, err)
+		}
+	}
+}
+
 // A penalty has the same verdicts in the kernel and in Go: a block until it
 // expires, and a limit by the burst that passes.
 func TestPenalties(t *testing.T) {
