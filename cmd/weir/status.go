@@ -181,6 +181,16 @@ func title(name, netns string) string {
 	return name
 }
 
+// structureRows shows what the lists consist of in the kernel.
+func structureRows(i attach.Status, row func(name, format string, args ...any)) {
+	for _, s := range i.BlockStructures {
+		row("  block", "%s, %s", humanize.IBytes(uint64(s.Bytes)), s.Name)
+	}
+	for _, s := range i.AllowStructures {
+		row("  allow", "%s, %s", humanize.IBytes(uint64(s.Bytes)), s.Name)
+	}
+}
+
 func printInterface(w io.Writer, i attach.Status, verbose bool) {
 	name := title(i.Name, i.Netns)
 	switch {
@@ -219,12 +229,7 @@ func printInterface(w io.Writer, i attach.Status, verbose bool) {
 		row("mode", "%s", mode)
 		row("entries", "%s, %s of kernel memory", humanize.Comma(int64(i.Entries)), humanize.IBytes(uint64(i.KernelBytes)))
 		if verbose {
-			for _, s := range i.BlockStructures {
-				row("  block", "%s, %s", humanize.IBytes(uint64(s.Bytes)), s.Name)
-			}
-			for _, s := range i.AllowStructures {
-				row("  allow", "%s, %s", humanize.IBytes(uint64(s.Bytes)), s.Name)
-			}
+			structureRows(i, row)
 		}
 		if r := i.FalsePositiveRate; i.BitsPerEntry > 0 && r > 0 { // approximate mode
 			row("false drops", "about 1 in %s unlisted packets", humanize.Comma(int64(math.Round(1/r))))

@@ -7,7 +7,6 @@ import (
 
 	"weir/control/api"
 	"weir/control/attach"
-	"weir/filter/membership"
 )
 
 // Without access to its pins, the daemon's answer is shown.
@@ -57,9 +56,11 @@ func TestStatusOfDaemon(t *testing.T) {
 
 // What the lists consist of is shown where it is asked for.
 func TestStatusVerbose(t *testing.T) {
-	i := attach.Status{}
-	i.PID, i.Mode = 7, "exact"
-	i.BlockStructures = []membership.Structure{{Name: "quotient table", Bytes: 4096}}
+	var i attach.Status
+	i.PID = 7
+	if err := json.Unmarshal([]byte(`[{"name": "quotient table", "bytes": 4096}]`), &i.BlockStructures); err != nil {
+		t.Fatal(err)
+	}
 	for _, verbose := range []bool{false, true} {
 		var out strings.Builder
 		printInterface(&out, i, verbose)

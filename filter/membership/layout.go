@@ -111,15 +111,6 @@ type Census struct {
 	MarkedSrc24, MarkedDst24 int
 }
 
-// Total returns the number of keys.
-func (c Census) Total() int {
-	n := 0
-	for _, m := range c.Keys {
-		n += m
-	}
-	return n
-}
-
 // Layout is the geometry of a set, to which the data plane's program is
 // specialised.
 type Layout struct {
