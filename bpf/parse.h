@@ -525,15 +525,15 @@ __noinline int find_network(struct xdp_md *ctx)
 	if (!row) /* impossible */
 		return -REASON_NOT_IP;
 	c.frame = row->packet.len;
-	for (int i = 0;; i++) {
+	for (int i = 0; i <= MAX_VLAN_TAGS; i++) {
 		if (!peek(&c, &proto, sizeof(proto)))
 			return -REASON_TRUNCATED;
 		if (!is_vlan(proto))
 			break;
-		if (i == MAX_VLAN_TAGS)
-			return -REASON_OVERTAGGED;
 		skip(&c, sizeof(struct vlan_tag));
 	}
+	if (is_vlan(proto))
+		return -REASON_OVERTAGGED;
 	skip(&c, sizeof(proto));
 	if (is_link_control(&c, proto))
 		return -REASON_LINK;
