@@ -49,7 +49,7 @@ func printLists(out io.Writer, lists []api.List, now time.Time) {
 	fmt.Fprintf(t, row, "list", "action", "direction", "entries", "manual", "packets", "feeds", "read", "next")
 	for _, l := range lists {
 		feeds, read, next := summary(l.Feeds)
-		fmt.Fprintf(t, row, l.Name, l.Action, l.Direction, humanize.Comma(int64(l.Entries)), humanize.Comma(int64(l.ByCommand)),
+		fmt.Fprintf(t, row, l.Name, l.Action, l.Direction, humanize.Comma(int64(l.Entries)), humanize.Comma(int64(l.Manual)),
 			caught(l.Packets), feeds, relative(read, now), due(next, now))
 	}
 	t.Flush()

@@ -15,7 +15,7 @@ func someLists() []api.List {
 	now := time.Now()
 	at := func(d time.Duration) *time.Time { t := now.Add(d); return &t }
 	return []api.List{
-		{Name: "drop", Action: api.Block, Direction: "src", Entries: 1204, ByCommand: 3, Packets: new(uint64(12345)), Feeds: []api.FeedSource{
+		{Name: "drop", Action: api.Block, Direction: "src", Entries: 1204, Manual: 3, Packets: new(uint64(12345)), Feeds: []api.FeedSource{
 			{Source: "https://example.com/4.json", Outcome: "unchanged", Entries: 1000, Read: at(-12*time.Minute - time.Second), Next: at(49 * time.Minute)},
 			{Source: "https://example.com/6.json", Outcome: "new", Entries: 201, Read: at(-3 * time.Minute), Next: at(58 * time.Minute)},
 		}},
@@ -34,7 +34,7 @@ func someLists() []api.List {
 		{Name: "slow", Action: api.Block, Direction: "src", Packets: new(uint64), Feeds: []api.FeedSource{
 			{Source: "https://example.com/slow", Outcome: "none", Next: at(-time.Second)},
 		}},
-		{Name: "ours", Action: api.Allow, Direction: "src", Entries: 2, ByCommand: 2},
+		{Name: "ours", Action: api.Allow, Direction: "src", Entries: 2, Manual: 2},
 	}
 }
 

@@ -68,7 +68,7 @@ type List struct {
 	Direction string       `json:"direction"` // src, dst or both
 	Priority  int          `json:"priority"`
 	Entries   int          `json:"entries"`                 // from sources and manual
-	ByCommand int          `json:"entries_by_command"`      // the manual ones
+	Manual    int          `json:"manual_entries"`          // the manual ones
 	Packets   *uint64      `json:"total_packets,omitempty"` // matched since counting began; nil: unknown
 	Feeds     []FeedSource `json:"feeds"`
 
@@ -98,9 +98,9 @@ type FeedSource struct {
 // Failed is the outcome of a failed attempt: the old contents stay.
 const Failed = "failed"
 
-// NotInForce is the failure of a source that was read, but whose entries are not
+// Inactive is the failure of a source that was read, but whose entries are not
 // active: they were refused, or could not be activated yet.
-const NotInForce = "not-in-force"
+const Inactive = "inactive"
 
 // Refreshed is the outcome of reading sources: POST /v1/refresh, or
 // /v1/lists/{list}/refresh for those of one list.

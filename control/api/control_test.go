@@ -124,7 +124,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 	now, uid := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), uint32(1000)
 	c := &control{
 		lists: []List{{
-			Name: "drop", Action: Block, Direction: "src", Priority: 1, Entries: 9, ByCommand: 2, Packets: new(uint64(7)),
+			Name: "drop", Action: Block, Direction: "src", Priority: 1, Entries: 9, Manual: 2, Packets: new(uint64(7)),
 			Feeds: []FeedSource{{
 				Source: "https://example.com/feed", Outcome: Failed, Failure: "stalled", Error: "no data for 30s",
 				Entries: 7, Read: &now, Next: &now, Failures: 3, Unsaved: true,

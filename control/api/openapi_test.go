@@ -265,7 +265,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			"/responses/200/content/application~1json/schema", w.Body.Bytes())
 	}
 	failure, _ := below(t, doc, "components", "schemas", "FeedSource", "properties", "failure")["description"].(string)
-	names := []string{NotInForce}
+	names := []string{Inactive}
 	for _, f := range feed.Failures() {
 		names = append(names, f.String())
 	}

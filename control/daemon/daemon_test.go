@@ -104,7 +104,7 @@ func TestRefreshCatchesUp(t *testing.T) {
 	if err := d.Do(t.Context(), func() error { l.behind, d.retry = true, time.Now().Add(time.Hour); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if outcomes, err := d.Refresh(t.Context(), "feed", false); err != nil || outcomes[0].Failure != "not-in-force" {
+	if outcomes, err := d.Refresh(t.Context(), "feed", false); err != nil || outcomes[0].Failure != "inactive" {
 		t.Errorf("refreshed while it is overdue: %+v, %v", outcomes, err)
 	}
 }

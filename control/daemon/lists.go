@@ -19,9 +19,9 @@ func (d *Daemon) Lists() (lists []api.List) {
 		for _, l := range d.prepared.lists {
 			a := api.List{
 				Name: l.Name, Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority,
-				ByCommand: d.prepared.contents(l.manual).Len(), Packets: d.caught(l, d.hits(hits, l.manual)),
+				Manual: d.prepared.contents(l.manual).Len(), Packets: d.caught(l, d.hits(hits, l.manual)),
 			}
-			a.Entries = a.ByCommand
+			a.Entries = a.Manual
 			a.Private = l.left.private
 			for _, o := range firstOf(l.left.objections) {
 				a.LeftOut = append(a.LeftOut, api.LeftOut{Entry: o.Entry.String(), CutOff: o.Peer.What})
@@ -59,7 +59,7 @@ func feedSource(s feed.SourceStatus, refusal error) api.FeedSource {
 		Source: s.Source, Outcome: s.Last.Result.String(), Entries: s.Entries, Failures: s.Failures, Unsaved: s.Unsaved,
 	}
 	if refusal != nil {
-		f.Outcome, f.Failure, f.Error = api.Failed, api.NotInForce, refusal.Error()
+		f.Outcome, f.Failure, f.Error = api.Failed, api.Inactive, refusal.Error()
 	}
 	if s.Last.Failure != feed.NoFailure {
 		f.Failure = s.Last.Failure.String()
@@ -118,7 +118,7 @@ func (d *Daemon) Refresh(ctx context.Context, name string, accept bool) (outcome
 			case o.Err != nil:
 				out.Failure, out.Error = o.Failure.String(), o.Err.Error()
 			case unenforced != nil:
-				out.Outcome, out.Failure, out.Error, out.Changed = api.Failed, api.NotInForce, unenforced.Error(), false
+				out.Outcome, out.Failure, out.Error, out.Changed = api.Failed, api.Inactive, unenforced.Error(), false
 				for _, s := range f.Status().Sources {
 					if s.Source == o.Source && s.Last.Failure != feed.NoFailure {
 						out.Failure, out.Entries = s.Last.Failure.String(), s.Entries

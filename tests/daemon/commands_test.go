@@ -62,8 +62,8 @@ func TestCommands(t *testing.T) {
 	}
 	check := func() {
 		t.Helper()
-		if l := h.list("manual"); l.ByCommand != staying || l.Entries != staying {
-			t.Errorf("%d manual entries are reported, want %d", l.ByCommand, staying)
+		if l := h.list("manual"); l.Manual != staying || l.Entries != staying {
+			t.Errorf("%d manual entries are reported, want %d", l.Manual, staying)
 		}
 		left := addresses(commandBlock, batches*batch, staying)
 		for i := 0; i < staying; i += staying / 20 {
@@ -87,8 +87,8 @@ func TestCommands(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if l := h.list("manual"); l.ByCommand != staying-2 {
-		t.Errorf("%d manual entries are reported, want %d", l.ByCommand, staying-2)
+	if l := h.list("manual"); l.Manual != staying-2 {
+		t.Errorf("%d manual entries are reported, want %d", l.Manual, staying-2)
 	}
 	load.finish()
 	d.complain()
@@ -195,8 +195,8 @@ func TestLingering(t *testing.T) {
 	left := time.Now()
 	count := func(byCommand int) {
 		t.Helper()
-		if l := h.list("always"); l.Entries != 1000+byCommand || l.ByCommand != byCommand {
-			t.Errorf("%d entries are reported, %d of them manual, want %d more than 1000", l.Entries, l.ByCommand, byCommand)
+		if l := h.list("always"); l.Entries != 1000+byCommand || l.Manual != byCommand {
+			t.Errorf("%d entries are reported, %d of them manual, want %d more than 1000", l.Entries, l.Manual, byCommand)
 		}
 	}
 	gone := froms(addresses(feedBlock, 1000, 10)...)

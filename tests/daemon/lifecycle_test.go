@@ -211,8 +211,8 @@ func TestKills(t *testing.T) {
 	for _, a := range confirmed[:min(len(confirmed), 50)] {
 		h.explain(a, true)
 	}
-	if l := h.list("manual"); l.ByCommand < len(confirmed) {
-		t.Errorf("%d manual entries, want %d at least", l.ByCommand, len(confirmed))
+	if l := h.list("manual"); l.Manual < len(confirmed) {
+		t.Errorf("%d manual entries, want %d at least", l.Manual, len(confirmed))
 	}
 	load.await(uint64(1000 + len(confirmed)))
 	load.finish()
