@@ -107,14 +107,10 @@ func (g *Generation) edits(next *index, changes []Change) (edits []edit, err err
 			func() error { return addEdits(&edits, set, &old.dst4, &next.dst4, &touched.dst4) },
 			func() error { return addEdits(&edits, set, &old.src6, &next.src6, &touched.src6) },
 			func() error { return addEdits(&edits, set, &old.dst6, &next.dst6, &touched.dst6) },
+			func() error { return addFlowEdits(&edits, set, &old.flows, &next.flows, &touched.flows) },
 		} {
 			if err := add(); err != nil {
 				return nil, err
-			}
-		}
-		for _, k := range touched.flows.merged().keys {
-			if before, after := old.flows.first(k), next.flows.first(k); before != after {
-				edits = append(edits, edit{set, k, before, after})
 			}
 		}
 	}

@@ -1,15 +1,12 @@
 package engine
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"net/netip"
 	"runtime"
 	"slices"
-	"strings"
 
 	"weir/control/list"
 	"weir/filter/hash"
@@ -44,7 +41,7 @@ func (x *index) plan() error {
 }
 
 func (e *entries) plan() error {
-	return errors.Join(e.src4.plan(), e.dst4.plan(), e.src6.plan(), e.dst6.plan(), planFlows(e.flows))
+	return errors.Join(e.src4.plan(), e.dst4.plan(), e.src6.plan(), e.dst6.plan(), e.flows.plan())
 }
 
 // compile plans the layout of the entries' set, and serialises their keys, at the
@@ -62,7 +59,7 @@ func (e *entries) compile(mode membership.Mode, bitsPerKey float64, secret *hash
 	}
 	e.src6.compile(&c.columns)
 	e.dst6.compile(&c.columns)
-	c.columns = compileFlows(e.flows, c.columns)
+	c.columns = e.flows.compile(c.columns)
 	src, dst := membership.NewMarks4(), membership.NewMarks4()
 	for _, col := range c.columns {
 		census.Keys[col.Shape] += len(col.Lists)
@@ -97,38 +94,6 @@ func (s *side[P]) plan() error {
 	if grown := s.levels.Expanded(&h); grown > maxGrowth*n+1<<20 {
 		return fmt.Errorf("%d prefixes have too many different lengths: at %d lengths, as many as a set can have, they are %d",
 			n, maxLevels, grown)
-	}
-	return nil
-}
-
-// planFlows returns why no set could have the flows, nil if one can.
-func planFlows(flows relation[key.Key]) error {
-	counts := make(map[bool]map[key.Shape]int)
-	for _, v6 := range []bool{false, true} {
-		counts[v6] = make(map[key.Shape]int)
-	}
-	for _, c := range flows {
-		for _, k := range c.keys.Slice() {
-			counts[k.V6()][k.Shape]++
-		}
-	}
-	for v6, shapes := range counts {
-		if len(shapes) <= membership.MaxShapes {
-			continue
-		}
-		family := "IPv4"
-		if v6 {
-			family = "IPv6"
-		}
-		rarest := slices.SortedFunc(maps.Keys(shapes), func(a, b key.Shape) int {
-			return cmp.Or(shapes[a]-shapes[b], strings.Compare(a.String(), b.String()))
-		})
-		var examples []string
-		for _, s := range rarest[:3] {
-			examples = append(examples, fmt.Sprintf("%v (%d entries)", s, shapes[s]))
-		}
-		return fmt.Errorf("%d combinations of fields and prefix lengths are in use by %s flows, the limit is %d; the rarest are %s",
-			len(shapes), family, membership.MaxShapes, strings.Join(examples, ", "))
 	}
 	return nil
 }
@@ -246,18 +211,4 @@ func lastOfEqual[P list.Prefix[P]](e []entry[P]) (last entry[P], rest []entry[P]
 		i++
 	}
 	return e[i], e[i+1:]
-}
-
-func compileFlows(flows relation[key.Key], columns []membership.Column) []membership.Column {
-	// The shape comes first in the order of keys, so each shape is one run.
-	all := flows.merged()
-	for e := range all.all() {
-		if n := len(columns); n == 0 || columns[n-1].Shape != e.key.Shape {
-			columns = append(columns, membership.Column{Shape: e.key.Shape})
-		}
-		c := &columns[len(columns)-1]
-		c.Keys = e.key.Append(c.Keys)
-		c.Lists = append(c.Lists, e.list)
-	}
-	return columns
 }

@@ -464,6 +464,117 @@ func TestExpansionAgainstOracle(t *testing.T) {
 	}
 }
 
+// manyShapes are flows of n combinations of prefix lengths that are stored as
+// flows of fewer.
+func (r random) manyShapes(n int) []key.Key {
+	var keys []key.Key
+	for i := range n {
+		t := r.tuple()
+		t.HasPorts = true
+		s := key.Shape{Fields: key.FieldDstPort, SrcBits: uint8(24 + i%8), DstBits: uint8(22 + i/8)}
+		if t.Src.Is6() {
+			s.Fields, s.SrcBits, s.DstBits = s.Fields|key.FieldV6, s.SrcBits+96, s.DstBits+96
+		}
+		k, _ := s.Of(t)
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+// Flows of more shapes than a set can have are stored at fewer, and match just what
+// they did, also after changes in place.
+func TestManyShapesAgainstOracle(t *testing.T) {
+	r := newRandom(t)
+	inPlace := 0
+	for range 10 {
+		o := newOracle([]List{{Name: "a"}, {Name: "b"}, {Name: "allow", Allow: true}})
+		for n := range o.lists {
+			for _, k := range slices.Concat(r.manyShapes(80), r.manyShapes(80), r.manyShapes(80)) {
+				o.entries[n][k] = true
+			}
+		}
+		g, err := Reference(o.rules(), Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(g.index.block.flows.levels.stored); n <= 2*membership.MaxShapes {
+			t.Errorf("%d shapes: none too many", n)
+		}
+		o.check(t, g, r, false)
+		for range 10 {
+			n := r.IntN(len(o.lists))
+			fresh := r.manyShapes(80)
+			var old []key.Key
+			for k := range o.entries[n] {
+				if old = append(old, k); len(old) == 100 {
+					break
+				}
+			}
+			if _, err := g.Apply([]Change{delta(uint16(n+1), fresh, old)}); errors.Is(err, membership.ErrNoRoom) {
+				continue
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			inPlace++
+			for _, k := range old {
+				delete(o.entries[n], k)
+			}
+			for _, k := range fresh {
+				o.entries[n][k] = true
+			}
+			o.check(t, g, r, false)
+		}
+	}
+	if inPlace == 0 {
+		t.Error("no change was made in place")
+	}
+}
+
+// Flows of shapes that cannot be merged are spared, the rarest first.
+func TestSpare(t *testing.T) {
+	var far, common []key.Key
+	from := netip.MustParseAddr("10.1.2.3")
+	for f := range key.Fields(16) {
+		for _, src := range []uint8{0, 16, 32} {
+			for _, dst := range []uint8{0, 16, 32} {
+				s := key.Shape{Fields: f &^ key.FieldV6, SrcBits: src, DstBits: dst}
+				if !s.Tuple() {
+					continue
+				}
+				k, _ := s.Of(key.Tuple{Src: from, Dst: from, HasPorts: true, Proto: 6})
+				far = append(far, k)
+			}
+		}
+	}
+	for port := range uint16(50) {
+		k, _ := key.Shape{Fields: key.FieldDstPort, SrcBits: 24, DstBits: 24}.Of(key.Tuple{Src: from, Dst: from, HasPorts: true, DstPort: port})
+		common = append(common, k)
+	}
+	lists := []List{ofKeys(List{Name: "few"}, common...), ofKeys(List{Name: "many"}, slices.Concat(far, common)...)}
+	if spare := Spare(lists, 1); len(spare) != len(common) {
+		t.Errorf("beside a list that does not fit, %d flows are spared", len(spare))
+	}
+	if Fits(lists) == nil {
+		t.Fatal("the lists fit")
+	}
+	spare := Spare(lists, 2)
+	if len(spare) == 0 || len(spare) > len(far)/2 {
+		t.Errorf("%d of %d flows are spared", len(spare), len(far))
+	}
+	for _, k := range spare {
+		if slices.Contains(common, k) {
+			t.Errorf("%v is spared, which is not rare", k)
+		}
+	}
+	lists[1].Contents, _ = lists[1].Contents.Apply(list.Delta{Remove: list.SetOf(spare...)})
+	if err := Fits(lists); err != nil {
+		t.Errorf("without those that are spared: %v", err)
+	}
+	if n := Spare(lists, 2); n != nil {
+		t.Errorf("of those that fit, %d are spared", len(n))
+	}
+}
+
 // A match is attributed to the longest prefix that holds it, and among lists
 // that have that, to the first.
 func TestAttribution(t *testing.T) {

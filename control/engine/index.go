@@ -106,7 +106,7 @@ type index struct {
 type entries struct {
 	src4, dst4 side[list.V4Prefix]
 	src6, dst6 side[list.V6Prefix]
-	flows      relation[key.Key]
+	flows      flows
 }
 
 // side is what the lists of one action match against one side of the packets of
@@ -142,7 +142,7 @@ func newIndex(lists []List) *index {
 		e.src6.add(n, &l.Contents.V6, l)
 		e.dst6.add(n, &l.Contents.V6, l)
 		if l.Contents.Flows.Len() > 0 {
-			e.flows = append(e.flows, contents[key.Key]{n, l.Contents.Flows})
+			e.flows.relation = append(e.flows.relation, contents[key.Key]{n, l.Contents.Flows})
 		}
 	}
 	return x
@@ -169,6 +169,7 @@ func (x *index) with(lists []List) *index {
 		e, from := next.action(allow), x.action(allow)
 		e.src4.levels, e.dst4.levels = from.src4.levels, from.dst4.levels
 		e.src6.levels, e.dst6.levels = from.src6.levels, from.dst6.levels
+		e.flows.levels = from.flows.levels
 	}
 	return next
 }
@@ -298,7 +299,7 @@ func (s *side[P]) below(level int) int {
 // listed reports whether a key of the shapes in use stands for an entry.
 func (e *entries) listed(k key.Key) bool {
 	if k.Tuple() {
-		return e.flows.first(k) != 0
+		return e.flows.owner(k) != 0
 	}
 	p, source := list.PrefixOf(k)
 	switch {
@@ -346,7 +347,8 @@ func (g *Generation) Blocking(src, dst netip.Addr) (found []Found) {
 		if s.Ports() || s.Fields&key.FieldProto != 0 {
 			continue
 		}
-		if k, ok := s.Of(key.Tuple{Src: src, Dst: dst}); ok {
+		for _, s := range e.flows.levels.of[s.Shape] {
+			k, _ := s.Of(key.Tuple{Src: src, Dst: dst})
 			for _, n := range e.flows.lists(k) {
 				found = append(found, Found{n, k})
 			}
@@ -373,7 +375,7 @@ func (s *side[P]) covering(p P, found []Found) []Found {
 // destinations.
 func BlockSides(lists []List) (src, dst bool) {
 	e := &newIndex(lists).block
-	if len(e.flows) > 0 {
+	if len(e.flows.relation) > 0 {
 		return true, true
 	}
 	return len(e.src4.relation)+len(e.src6.relation) > 0, len(e.dst4.relation)+len(e.dst6.relation) > 0

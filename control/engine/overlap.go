@@ -41,7 +41,7 @@ func (e *entries) overlap(k key.Key) overlap {
 		e.src4.overlap(&o, list.V4Of(src))
 		e.dst4.overlap(&o, list.V4Of(dst))
 	}
-	for _, c := range e.flows {
+	for _, c := range e.flows.relation {
 		o.addFlows(c, k)
 	}
 	return o
@@ -88,7 +88,7 @@ func (o *overlap) addFlows(c contents[key.Key], k key.Key) {
 	for rest := c.keys; rest.Len() > 0; {
 		shape := first(rest).Shape
 		var run list.Sorted[key.Key] // the order is by shape first
-		run, rest = rest.Split(func(f key.Key) bool { return f.Shape != shape })
+		run, rest = rest.Split(func(f key.Key) bool { return compareShapes(f.Shape, shape) > 0 })
 		if shape.Within(k.Shape) {
 			continue // those match all the packets, or none
 		}
@@ -130,11 +130,11 @@ func (e *entries) covering(k key.Key) (found []Found) {
 	} else {
 		found = e.dst4.covering(list.V4Of(dst), e.src4.covering(list.V4Of(src), nil))
 	}
-	for _, c := range e.flows {
+	for _, c := range e.flows.relation {
 		for rest := c.keys; rest.Len() > 0; {
 			shape := first(rest).Shape
 			var run list.Sorted[key.Key]
-			run, rest = rest.Split(func(f key.Key) bool { return f.Shape != shape })
+			run, rest = rest.Split(func(f key.Key) bool { return compareShapes(f.Shape, shape) > 0 })
 			if !shape.Within(k.Shape) {
 				continue
 			}

@@ -1,0 +1,365 @@
+package engine
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+	"sort"
+	"strings"
+
+	"weir/control/list"
+	"weir/filter/key"
+	"weir/filter/membership"
+)
+
+// flows relates flows to the lists that have them. In a set, they are stored at
+// fewer shapes than they have where those would be too many: a flow from a /23 as
+// two from a /24.
+type flows struct {
+	relation[key.Key]
+	levels *flowLevels
+}
+
+// flowLevels says at which shape flows of another one are stored.
+type flowLevels struct {
+	stored map[key.Shape]key.Shape   // by the shape of the entry
+	of     map[key.Shape][]key.Shape // by the stored shape, the most specific first
+}
+
+// Limits of what flows become where shapes are merged. Finding the cheapest pair
+// among too many shapes takes long.
+const (
+	maxFlowGrowth  = 1 << 15 // or half of them
+	maxFlowsShapes = 8 * membership.MaxShapes
+)
+
+// plan plans the levels. It fails where the flows have more shapes than a set can
+// have, and would become too many at fewer.
+func (f *flows) plan() error {
+	counts := f.shapes()
+	f.levels = &flowLevels{make(map[key.Shape]key.Shape), make(map[key.Shape][]key.Shape)}
+	for _, v6 := range []bool{false, true} {
+		of := maps.Clone(counts)
+		maps.DeleteFunc(of, func(s key.Shape, _ int) bool { return s.V6() != v6 })
+		merged, ok := mergeShapes(of)
+		if !ok {
+			return tooManyShapes(of, v6)
+		}
+		maps.Copy(f.levels.stored, merged)
+	}
+	for s, stored := range f.levels.stored {
+		f.levels.of[stored] = append(f.levels.of[stored], s)
+	}
+	for _, of := range f.levels.of {
+		slices.SortFunc(of, func(a, b key.Shape) int {
+			return cmp.Or(cmp.Compare(int(b.SrcBits)+int(b.DstBits), int(a.SrcBits)+int(a.DstBits)), cmp.Compare(b.SrcBits, a.SrcBits))
+		})
+	}
+	return nil
+}
+
+// shapes counts the flows of each shape. A flow counts once for each list that has
+// it.
+func (f *flows) shapes() map[key.Shape]int {
+	counts := make(map[key.Shape]int)
+	for _, c := range f.relation {
+		countShapes(counts, c.keys)
+	}
+	return counts
+}
+
+func countShapes(counts map[key.Shape]int, keys list.Sorted[key.Key]) {
+	for rest := keys.Slice(); len(rest) > 0; { // the order of keys is by shape first
+		n := ofShape(rest)
+		counts[rest[0].Shape] += n
+		rest = rest[n:]
+	}
+}
+
+// ofShape returns how many keys have the shape of the first.
+func ofShape(keys []key.Key) int {
+	return sort.Search(len(keys), func(i int) bool { return keys[i].Shape != keys[0].Shape })
+}
+
+// mergeShapes returns at which shape flows of each shape are stored, at most
+// membership.MaxShapes in all. It merges the cheapest two until they are few enough,
+// and reports false if the flows would grow too much.
+func mergeShapes(counts map[key.Shape]int) (stored map[key.Shape]key.Shape, ok bool) {
+	stored = make(map[key.Shape]key.Shape, len(counts))
+	n, growth := 0, 0
+	for s, c := range counts {
+		stored[s] = s
+		n += c
+	}
+	if len(counts) <= membership.MaxShapes {
+		return stored, true
+	}
+	if len(counts) > maxFlowsShapes {
+		return nil, false
+	}
+	sizes := maps.Clone(counts)
+	for len(sizes) > membership.MaxShapes {
+		a, b, cost := cheapestPair(sizes)
+		if growth += cost; cost == math.MaxInt || growth > max(maxFlowGrowth, n/2) {
+			return nil, false
+		}
+		both := joint(a, b)
+		size := sizes[a] + sizes[b] + cost
+		delete(sizes, a)
+		delete(sizes, b)
+		sizes[both] += size // it may be a shape in use
+		for s, at := range stored {
+			if at == a || at == b {
+				stored[s] = both
+			}
+		}
+	}
+	return stored, true
+}
+
+// cheapestPair returns the two shapes that grow least when they are stored at their
+// joint shape.
+func cheapestPair(sizes map[key.Shape]int) (a, b key.Shape, cost int) {
+	shapes := slices.SortedFunc(maps.Keys(sizes), compareShapes)
+	cost = math.MaxInt
+	for i, s := range shapes {
+		for _, t := range shapes[i+1:] {
+			if t.Fields != s.Fields {
+				break
+			}
+			both := joint(s, t)
+			if c := growth(sizes[s], s, both) + growth(sizes[t], t, both); c < cost {
+				a, b, cost = s, t, c
+			}
+		}
+	}
+	return a, b, cost
+}
+
+func compareShapes(a, b key.Shape) int {
+	return cmp.Or(cmp.Compare(a.Fields, b.Fields), cmp.Compare(a.SrcBits, b.SrcBits), cmp.Compare(a.DstBits, b.DstBits))
+}
+
+// joint returns the least specific shape at which flows of both can be stored. Both
+// have the same fields.
+func joint(a, b key.Shape) key.Shape {
+	a.SrcBits, a.DstBits = max(a.SrcBits, b.SrcBits), max(a.DstBits, b.DstBits)
+	return a
+}
+
+// growth returns by how many n flows of a shape grow when they are stored at
+// another, at most a number that is too many and can be added up.
+func growth(n int, s, stored key.Shape) int {
+	bits := expansion(s, stored)
+	if bits > 30 || n > 1<<30>>bits {
+		return 1 << 31
+	}
+	return n<<bits - n
+}
+
+// expansion returns, in bits, how many keys of a stored shape one of s becomes.
+func expansion(s, stored key.Shape) int {
+	return int(stored.SrcBits-s.SrcBits) + int(stored.DstBits-s.DstBits)
+}
+
+func tooManyShapes(counts map[key.Shape]int, v6 bool) error {
+	family := "IPv4"
+	if v6 {
+		family = "IPv6"
+	}
+	var examples []string
+	for _, s := range rarestFirst(counts)[:3] {
+		examples = append(examples, fmt.Sprintf("%v (%d entries)", s, counts[s]))
+	}
+	return fmt.Errorf("%d combinations of fields and prefix lengths are in use by %s flows, the limit is %d, and too few can be merged; the rarest are %s",
+		len(counts), family, membership.MaxShapes, strings.Join(examples, ", "))
+}
+
+func rarestFirst(counts map[key.Shape]int) []key.Shape {
+	return slices.SortedFunc(maps.Keys(counts), func(a, b key.Shape) int {
+		return cmp.Or(counts[a]-counts[b], compareShapes(a, b))
+	})
+}
+
+// children returns the keys at a stored shape that stand for a flow.
+func children(k key.Key, stored key.Shape) iter.Seq[key.Key] {
+	return func(yield func(key.Key) bool) {
+		if k.Shape == stored {
+			yield(k)
+			return
+		}
+		for src := range addresses(k.Src, k.SrcBits, stored.SrcBits) {
+			for dst := range addresses(k.Dst, k.DstBits, stored.DstBits) {
+				c := k
+				c.Shape, c.Src, c.Dst = stored, src, dst
+				if !yield(c) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// addresses returns the first addresses of the prefixes of a length that a prefix
+// covers.
+func addresses(a netip.Addr, from, to uint8) iter.Seq[netip.Addr] {
+	p := netip.PrefixFrom(a, int(from))
+	return func(yield func(netip.Addr) bool) {
+		if a.Is4() {
+			for c := range list.V4Of(p).Children(int(to)) {
+				if !yield(c.Prefix().Addr()) {
+					return
+				}
+			}
+			return
+		}
+		for c := range list.V6Of(p).Children(int(to)) {
+			if !yield(c.Prefix().Addr()) {
+				return
+			}
+		}
+	}
+}
+
+// cut returns the key of a less specific shape that covers k.
+func cut(k key.Key, s key.Shape) key.Key {
+	k, _ = s.Of(key.Tuple{Src: k.Src, Dst: k.Dst, Proto: k.Proto, HasPorts: true, SrcPort: k.SrcPort, DstPort: k.DstPort})
+	return k
+}
+
+// owner returns the list to which a key at a stored shape is attributed: that of the
+// most specific flow that stands for it, then the lowest number. It is 0 for a key
+// that is not listed.
+func (f *flows) owner(k key.Key) uint16 {
+	for _, s := range f.levels.of[k.Shape] {
+		if n := f.first(cut(k, s)); n != 0 {
+			return n
+		}
+	}
+	return 0
+}
+
+// compile appends a column for each stored shape.
+func (f *flows) compile(columns []membership.Column) []membership.Column {
+	all := f.merged()
+	runs := make(map[key.Shape]run[key.Key]) // the order of keys is by shape first
+	for from := 0; from < len(all.keys); {
+		s := all.keys[from].Shape
+		to := from + ofShape(all.keys[from:])
+		r := run[key.Key]{keys: all.keys[from:to], list: all.list}
+		if all.lists != nil {
+			r.lists = all.lists[from:to]
+		}
+		runs[s], from = r, to
+	}
+	for _, stored := range slices.SortedFunc(maps.Keys(f.levels.of), compareShapes) {
+		of := f.levels.of[stored]
+		c := membership.Column{Shape: stored}
+		for e := range atShape(stored, of, runs) {
+			c.Keys = e.key.Append(c.Keys)
+			c.Lists = append(c.Lists, e.list)
+		}
+		columns = append(columns, c)
+	}
+	return columns
+}
+
+// atShape returns the distinct keys at a stored shape that stand for flows, each
+// with its owner.
+func atShape(stored key.Shape, of []key.Shape, runs map[key.Shape]run[key.Key]) iter.Seq[entry[key.Key]] {
+	if len(of) == 1 && of[0] == stored {
+		r := runs[stored]
+		return r.all()
+	}
+	return func(yield func(entry[key.Key]) bool) {
+		var all []entry[key.Key]
+		for _, s := range of {
+			r := runs[s]
+			for e := range r.all() {
+				for c := range children(e.key, stored) {
+					all = append(all, entry[key.Key]{c, e.list})
+				}
+			}
+		}
+		// The first of equal keys is the most specific flow's.
+		slices.SortStableFunc(all, func(a, b entry[key.Key]) int { return a.key.Compare(b.key) })
+		for i, e := range all {
+			if (i == 0 || all[i-1].key != e.key) && !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// addFlowEdits appends what becomes of the keys that touched flows stand for.
+func addFlowEdits(edits *[]edit, set *membership.Set, old, next, touched *flows) error {
+	var keys []key.Key
+	for _, k := range touched.merged().keys {
+		stored, ok := old.levels.stored[k.Shape]
+		if !ok || expansion(k.Shape, stored) > maxExpansion {
+			if slices.Equal(old.lists(k), next.lists(k)) {
+				continue // it was not there to be removed
+			}
+			return membership.ErrNoRoom
+		}
+		keys = slices.AppendSeq(keys, children(k, stored))
+		if len(keys) > maxEdits {
+			return membership.ErrNoRoom
+		}
+	}
+	slices.SortFunc(keys, key.Key.Compare)
+	for _, k := range slices.Compact(keys) { // flows may overlap
+		if before, after := old.owner(k), next.owner(k); before != after {
+			*edits = append(*edits, edit{set, k, before, after})
+		}
+	}
+	return nil
+}
+
+// Spare returns flows of a list without which those of all lists fit into a set:
+// those of its rarest shapes, none if they fit with them, and all if they do not
+// without. List number n is lists[n-1].
+func Spare(lists []List, n uint16) []key.Key {
+	if planFlows(lists) == nil {
+		return nil
+	}
+	counts := make(map[key.Shape]int)
+	countShapes(counts, lists[n-1].Contents.Flows)
+	rarest := rarestFirst(counts)
+	lists = slices.Clone(lists)
+	all := lists[n-1].Contents
+	without := func(most int) (left []key.Key) {
+		for rest := all.Flows.Slice(); len(rest) > 0; {
+			n := ofShape(rest)
+			if slices.Contains(rarest[:most], rest[0].Shape) {
+				left = append(left, rest[:n]...)
+			}
+			rest = rest[n:]
+		}
+		return left
+	}
+	fits := func(most int) bool {
+		rest, _ := all.Apply(list.Delta{Remove: list.SetOf(without(most)...)})
+		lists[n-1].Contents = rest
+		return planFlows(lists) == nil
+	}
+	least, most := 0, len(rarest)
+	for least < most {
+		if half := (least + most) / 2; fits(half) {
+			most = half
+		} else {
+			least = half + 1
+		}
+	}
+	return without(least)
+}
+
+// planFlows returns why no set could have the flows of lists.
+func planFlows(lists []List) error {
+	x := newIndex(lists)
+	return cmp.Or(x.block.flows.plan(), x.allow.flows.plan())
+}
