@@ -59,6 +59,10 @@ func printLists(out io.Writer, lists []api.List, now time.Time) {
 			fmt.Fprintf(out, "%s%s: LEFT OUT %s: it would cut off %s\n", gap, l.Name, o.Entry, o.CutOff)
 			gap = ""
 		}
+		for _, s := range l.Spare {
+			fmt.Fprintf(out, "%s%s: LEFT OUT %v\n", gap, l.Name, s)
+			gap = ""
+		}
 		if l.Private > 0 {
 			fmt.Fprintf(out, "%s%s: its sources have %s of private, loopback or similar networks\n", gap, l.Name, plural(l.Private, "entry", "entries"))
 			gap = ""

@@ -34,7 +34,7 @@ func someLists() []api.List {
 		{Name: "slow", Action: api.Block, Direction: "src", Packets: new(uint64), Feeds: []api.FeedSource{
 			{Source: "https://example.com/slow", Outcome: "none", Next: at(-time.Second)},
 		}},
-		{Name: "ours", Action: api.Allow, Direction: "src", Entries: 2, Manual: 2},
+		{Name: "ours", Action: api.Allow, Direction: "src", Entries: 2, Manual: 2, Spare: []api.SpareShape{{Shape: "src/24+dport", Entries: 2, First: "any 192.0.2.0/24:* > *:53"}}},
 	}
 }
 
@@ -52,6 +52,7 @@ ours      allow   src                 2       2              -  -               
 scanners: /etc/scanners.csv: NOT SAVED: a restart would not find these entries
 scanners: https://example.com/s: FAILED 3 times (stalled): no data for 30s; keeping its 7 entries, read 2d ago
 never: https://example.com/n: FAILED 1 time (unreachable): no route to host; it has never been read
+ours: LEFT OUT 2 × src/24+dport, as in "any 192.0.2.0/24:* > *:53": too many combinations of fields and prefix lengths
 `
 	if code != exitOK || log != "" || out != want {
 		t.Errorf("exit code %d\n%s%s\nwant\n%s", code, out, log, want)

@@ -74,12 +74,27 @@ type List struct {
 
 	LeftOut []LeftOut `json:"left_out"`        // of what its sources list
 	Private int       `json:"private_entries"` // of private, loopback and similar networks, in its sources
+
+	Spare []SpareShape `json:"left_out_shapes"` // of what its sources list
 }
 
 // LeftOut is an entry that is not blocked because of whom it would cut off.
 type LeftOut struct {
 	Entry  string `json:"entry"`
 	CutOff string `json:"would_cut_off"`
+}
+
+// SpareShape is a combination of fields and prefix lengths whose flows are left out,
+// because flows have more combinations than there is room for, and others are more
+// frequent.
+type SpareShape struct {
+	Shape   string `json:"shape"` // as in "src/24+dport+proto"
+	Entries int    `json:"entries"`
+	First   string `json:"first"` // of the entries
+}
+
+func (s SpareShape) String() string {
+	return fmt.Sprintf("%d × %s, as in %q: too many combinations of fields and prefix lengths", s.Entries, s.Shape, s.First)
 }
 
 // FeedSource is a source of a list. Outcome and Failure are named as in package feed.
@@ -198,7 +213,7 @@ func controlRoutes(c Daemon) []route {
 		{http.MethodGet, listsPath, func(http.ResponseWriter, *http.Request) (any, error) {
 			lists := slices.Clone(list(c.Lists())) // the daemon's slice must not change
 			for i := range lists {
-				lists[i].Feeds, lists[i].LeftOut = list(lists[i].Feeds), list(lists[i].LeftOut)
+				lists[i].Feeds, lists[i].LeftOut, lists[i].Spare = list(lists[i].Feeds), list(lists[i].LeftOut), list(lists[i].Spare)
 			}
 			return Lists{lists}, nil
 		}},

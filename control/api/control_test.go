@@ -130,6 +130,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 				Entries: 7, Read: &now, Next: &now, Failures: 3, Unsaved: true,
 			}},
 			LeftOut: []LeftOut{{"10.0.0.0/8", "the gateway 10.0.0.1"}}, Private: 3,
+			Spare: []SpareShape{{"src/24+dport", 2, "any 192.0.2.0/24:* > *:53"}},
 		}},
 		outcomes: []FetchOutcome{{
 			List: "drop", Source: "https://example.com/feed", Outcome: Failed, Failure: "empty", Error: "no entry",

@@ -33,6 +33,7 @@ type leftOut struct {
 	objections []guard.Objection // what it would cut off
 	private    int               // entries of private networks
 	excluded   bool              // those are left out as well
+	shapes     []api.SpareShape  // of flows for which a set has no room
 }
 
 // peers returns what must not be blocked on the interfaces of a configuration.
@@ -102,8 +103,68 @@ func (p *Prepared) leaveOut(peers []guard.Peer) {
 func (p *Prepared) admit(l *managedList, contents *list.Set) (*list.Set, leftOut) {
 	rules := slices.Clone(p.rules)
 	rules[l.source-1].Contents = contents
-	return l.without(contents, guard.Check(rules, policyOf(p.config), p.peers))
+	contents, left := l.without(contents, guard.Check(rules, policyOf(p.config), p.peers))
+	rules[l.source-1].Contents = contents
+	if rest, shapes := withoutSpare(rules, l.source); len(shapes) > 0 {
+		contents, left.shapes = rest, shapes
+	}
+	return contents, left
 }
+
+// withoutSpare returns the contents of list number n without the flows of its rarest
+// shapes for which a set has no room beside the other lists.
+func withoutSpare(rules []engine.List, n uint16) (*list.Set, []api.SpareShape) {
+	contents := rules[n-1].Contents
+	spare := engine.Spare(rules, n)
+	if len(spare) == 0 {
+		return contents, nil
+	}
+	var shapes []api.SpareShape
+	for _, k := range spare { // in runs of one shape
+		if last := len(shapes) - 1; last < 0 || shapes[last].Shape != k.Shape.String() {
+			shapes = append(shapes, api.SpareShape{Shape: k.Shape.String(), First: k.String()})
+		}
+		shapes[len(shapes)-1].Entries++
+	}
+	slices.SortStableFunc(shapes, func(a, b api.SpareShape) int { return b.Entries - a.Entries })
+	contents, _ = contents.Apply(list.Delta{Remove: list.SetOf(spare...)})
+	return contents, shapes
+}
+
+// makeRoom leaves out flows of feeds, the last ones first, until those of all lists
+// fit: manual entries take precedence. It returns what undoes that of what is left
+// out.
+func (p *Prepared) makeRoom() (undo func()) {
+	left := make(map[*managedList][]api.SpareShape)
+	for _, l := range slices.Backward(p.lists) {
+		if l.source == 0 {
+			continue
+		}
+		contents, shapes := withoutSpare(p.rules, l.source)
+		if len(shapes) > 0 {
+			left[l] = l.left.shapes
+			p.rules[l.source-1].Contents = contents
+			l.left.shapes = slices.Concat(l.left.shapes, shapes)
+		}
+	}
+	return func() {
+		for l, shapes := range left {
+			l.left.shapes = shapes
+		}
+	}
+}
+
+// spare returns the number of flows for which a set has no room.
+func (o *leftOut) spare() (n int) {
+	for _, s := range o.shapes {
+		n += s.Entries
+	}
+	return n
+}
+
+// entries returns the number of entries that are left out for other reasons than
+// that they are of private networks.
+func (o *leftOut) entries() int { return len(firstOf(o.objections)) + o.spare() }
 
 // without returns contents without what is left out.
 func (l *managedList) without(contents *list.Set, objections []guard.Objection) (*list.Set, leftOut) {
@@ -132,6 +193,13 @@ func (l *managedList) warnings() (all []string) {
 	for _, o := range firstOf(l.left.objections) {
 		all = append(all, fmt.Sprintf("list %s: left out: %v (allow that, or set guard: false)", l.Name, o))
 	}
+	for n, s := range l.left.shapes {
+		if n == maxBadLines {
+			all = append(all, fmt.Sprintf("list %s: left out: flows of %d more combinations of fields and prefix lengths", l.Name, len(l.left.shapes)-n))
+			break
+		}
+		all = append(all, fmt.Sprintf("list %s: left out: %v", l.Name, s))
+	}
 	if l.left.private > 0 && !l.left.excluded {
 		all = append(all, fmt.Sprintf("list %s: entries of private, loopback or similar networks: %d (exclude_private: true leaves them out)", l.Name, l.left.private))
 	}
@@ -150,11 +218,19 @@ func firstOf(all []guard.Objection) (first []guard.Objection) {
 
 // logLeftOut logs what is left out of a list, if that has changed.
 func (l *managedList) logLeftOut(log *slog.Logger, before leftOut) {
-	if reflect.DeepEqual(firstOf(before.objections), firstOf(l.left.objections)) && before.private == l.left.private {
+	if reflect.DeepEqual(firstOf(before.objections), firstOf(l.left.objections)) && before.private == l.left.private && slices.Equal(before.shapes, l.left.shapes) {
 		return
 	}
 	for _, o := range firstOf(l.left.objections) {
 		log.Warn("an entry is left out, because of what it would cut off", "list", l.Name, "entry", o.Entry.String(), "would_cut_off", o.Peer.What)
+	}
+	if len(l.left.shapes) > 0 {
+		var first []string
+		for _, s := range l.left.shapes[:min(len(l.left.shapes), maxBadLines)] {
+			first = append(first, s.String())
+		}
+		log.Warn("flows of too many combinations of fields and prefix lengths are left out, the rarest", "list", l.Name,
+			"entries", l.left.spare(), "combinations", len(l.left.shapes), "first", first)
 	}
 	if l.left.private > 0 {
 		log.Info("entries of private, loopback or similar networks", "list", l.Name, "entries", l.left.private, "left_out", l.left.excluded)

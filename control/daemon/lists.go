@@ -26,6 +26,7 @@ func (d *Daemon) Lists() (lists []api.List) {
 			for _, o := range firstOf(l.left.objections) {
 				a.LeftOut = append(a.LeftOut, api.LeftOut{Entry: o.Entry.String(), CutOff: o.Peer.What})
 			}
+			a.Spare = l.left.shapes
 			if l.feed != nil {
 				a.Entries += d.prepared.contents(l.source).Len()
 				a.Packets = d.caught(l, d.hits(hits, l.manual)+d.hits(hits, l.source))

@@ -298,9 +298,9 @@ func (p *Prepared) addLists(feeds map[string]*feed.Feed) {
 	}
 }
 
-// fit leaves out the contents of feeds that do not fit into an engine beside the
-// others: those lists have what they had in the last one, or nothing. Manual
-// entries come first, then lists that have not changed, then those of a higher
+// fit leaves out what does not fit into an engine beside the other lists: flows of
+// a feed's rarest shapes, or all contents of the feed, whose list then has what it had
+// in the last engine, or nothing. Manual entries come first, then lists that have not changed, then those of a higher
 // priority.
 func (p *Prepared) fit(last *Prepared) {
 	if engine.Fits(p.rules) == nil {
@@ -326,7 +326,9 @@ func (p *Prepared) fit(last *Prepared) {
 	for _, l := range read {
 		before := rules[l.source-1].Contents
 		rules[l.source-1].Contents = p.contents(l.source)
+		rules[l.source-1].Contents, l.left.shapes = withoutSpare(rules, l.source)
 		if err := engine.Fits(rules); err != nil {
+			l.left.shapes = nil
 			l.unfit = fmt.Errorf("list %s: %w", l.Name, err)
 			rules[l.source-1].Contents = before
 		}

@@ -301,7 +301,7 @@ func (d *Daemon) note() {
 		n := metrics.List{Name: l.Name, Allow: l.Allow, Entries: l.Entries, BadLines: l.BadLines}
 		if l := d.prepared.list(l.Name); l != nil {
 			n.Refused = l.refused != nil || l.unfit != nil
-			n.LeftOut, n.Private = len(firstOf(l.left.objections)), l.left.private
+			n.LeftOut, n.Private = l.left.entries(), l.left.private
 		}
 		s.Lists = append(s.Lists, n)
 	}

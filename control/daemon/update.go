@@ -288,10 +288,13 @@ func (d *Daemon) apply(changes []engine.Change) (n int, err error) {
 	}
 	d.o.Log.Debug("building the next engine: " + err.Error())
 	before := p.rules
+	undo := func() {}
 	if p.rules, n, err = engine.With(before, changes); err == nil {
+		undo = p.makeRoom()
 		err = d.rebuild()
 	}
 	if err != nil {
+		undo()
 		p.rules = before
 		return 0, err
 	}

@@ -62,7 +62,7 @@ var (
 	listBytes   = counter("weir_list_bytes_total", "Bytes of the packets that matched a block list.", "list", "origin")
 	entries     = gauge("weir_list_entries", "Active entries. The action is block or allow, the origin sources or manual.", "list", "action", "origin")
 	listRefused = gauge("weir_list_refused", "Whether the current contents of the list's sources were refused; the previous ones stay active.", "list", "action")
-	listLeftOut = gauge("weir_list_left_out", "Entries of the list's sources that are not blocked, because they would cut off this host.", "list", "action")
+	listLeftOut = gauge("weir_list_left_out", "Entries of the list's sources that are left out: they would cut off this host, or are flows of too many combinations of fields.", "list", "action")
 	listPrivate = gauge("weir_list_private_entries", "Entries of the list's sources that are of private, loopback and similar networks.", "list", "action")
 	badLines    = gauge("weir_list_bad_lines", "Lines skipped because they are not valid entries.", "list", "action")
 

@@ -133,7 +133,7 @@ type List struct {
 	Name     string
 	Allow    bool // otherwise its entries are blocked
 	Entries  int
-	LeftOut  int  // entries that would cut off this host
+	LeftOut  int  // entries that would cut off this host, or of too many shapes
 	Private  int  // entries of private networks, in its sources
 	BadLines int  // skipped
 	Refused  bool // the current contents of its sources were refused, the previous ones are active
