@@ -418,6 +418,7 @@ type SourceStatus struct {
 	Failures int           // attempts failed since the last success
 	Next     time.Time     // next attempt of Run; zero: none planned
 	Servers  []netip.Addr  // last connected to, or tried
+	Version  string        // of a fleet's list
 }
 
 // Status returns the state of the feed.

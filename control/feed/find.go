@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"io"
 	"math"
+	"time"
 
 	"weir/control/list"
 	"weir/filter/key"
@@ -17,6 +18,7 @@ type Origin struct {
 	Line   int    // from 1; 0: not known, as the contents cannot be read again or have no lines
 
 	Decision *Decision // of CrowdSec; nil: it is another's
+	Expires  time.Time // of an entry of a fleet's list; zero: it does not
 }
 
 // Find returns where the entries of some keys come from, each in the first place

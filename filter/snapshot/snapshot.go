@@ -19,6 +19,7 @@ package snapshot
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -474,3 +475,15 @@ func (s *Sum) each(set []Group, fn func(a, b uint64)) {
 }
 
 func (s Sum) String() string { return fmt.Sprintf("%016x%016x", s[0], s[1]) }
+
+// ParseSum returns the checksum of a text that String has returned.
+func ParseSum(text string) (s Sum, err error) {
+	b, err := hex.DecodeString(text)
+	if err == nil && len(b) != 16 {
+		err = fmt.Errorf("%d digits", len(text))
+	}
+	if err != nil {
+		return Sum{}, fmt.Errorf("snapshot: checksum %q: %w", text, err)
+	}
+	return Sum{binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])}, nil
+}

@@ -18,6 +18,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -68,6 +69,19 @@ var StreamSubjects = []string{LiveSubjects, "weir.v1.chunks.>"}
 // LiveSubjects are those that are published live, too: all but the chunks, which
 // nodes fetch when they need them.
 const LiveSubjects = "weir.v1.live.>"
+
+// DeltasSubject matches the deltas of all lists.
+func DeltasSubject() string { return strings.Replace(DeltaSubject(""), "..", ".*.", 1) }
+
+// ListOfDelta returns the list of the subject of a delta, false if it is another
+// subject.
+func ListOfDelta(subject string) (list string, ok bool) {
+	before, after, _ := strings.Cut(DeltasSubject(), "*")
+	rest, begins := strings.CutPrefix(subject, before)
+	text, ends := strings.CutSuffix(rest, after)
+	name, err := hex.DecodeString(text)
+	return string(name), begins && ends && err == nil
+}
 
 // DownPrefix comes before the subject of a stored message where it is published live.
 const DownPrefix = "weir.v1.down."
@@ -320,19 +334,35 @@ func OpenDelta(key ed25519.PublicKey, message []byte) (d Delta, err error) {
 // SealSnapshot returns the chunks of a set and of what expires in it, and the signed
 // head. The head's place, list and time are given.
 func SealSnapshot(key ed25519.PrivateKey, h Head, groups []snapshot.Group, expires []Expiry) (chunks [][]byte, head []byte, err error) {
-	whole, err := snapshot.Append(nil, groups)
+	h, whole, err := NewSnapshot(h, groups, expires)
 	if err != nil {
 		return nil, nil, err
+	}
+	for len(whole) > 0 {
+		n := min(len(whole), ChunkSize)
+		chunks = append(chunks, whole[:n])
+		whole = whole[n:]
+	}
+	head, err = SealHead(key, h)
+	return chunks, head, err
+}
+
+// NewSnapshot returns the snapshot of a set and of what expires in it, and its head.
+// The head's place, list and time are given.
+func NewSnapshot(h Head, groups []snapshot.Group, expires []Expiry) (Head, []byte, error) {
+	whole, err := snapshot.Append(nil, groups)
+	if err != nil {
+		return Head{}, nil, err
 	}
 	h.Expires = 0
 	if len(expires) > 0 {
 		text, err := json.Marshal(expires)
 		if err != nil {
-			return nil, nil, err
+			return Head{}, nil, err
 		}
 		e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
 		if err != nil {
-			return nil, nil, err
+			return Head{}, nil, err
 		}
 		defer e.Close()
 		before := len(whole)
@@ -344,13 +374,7 @@ func SealSnapshot(key ed25519.PrivateKey, h Head, groups []snapshot.Group, expir
 	for _, g := range groups {
 		h.Entries += g.Len()
 	}
-	for len(whole) > 0 {
-		n := min(len(whole), ChunkSize)
-		chunks = append(chunks, whole[:n])
-		whole = whole[n:]
-	}
-	head, err = SealHead(key, h)
-	return chunks, head, err
+	return h, whole, nil
 }
 
 // OpenSnapshot returns the set of a head, and what expires in it, from its chunks,

@@ -103,6 +103,19 @@ func TestMessages(t *testing.T) {
 	}
 }
 
+func TestListOfDelta(t *testing.T) {
+	for _, name := range []string{"drop", "a.b", "ü", ""} {
+		if got, ok := ListOfDelta(DeltaSubject(name)); !ok || got != name {
+			t.Errorf("%q: %q, %v", name, got, ok)
+		}
+	}
+	for _, subject := range []string{"", CatalogSubject(), HeadSubject("drop"), DeltasSubject(), DownPrefix + DeltaSubject("drop")} {
+		if got, ok := ListOfDelta(subject); ok {
+			t.Errorf("%s: %q", subject, got)
+		}
+	}
+}
+
 func TestStatus(t *testing.T) {
 	now := time.Now().UTC().Truncate(time.Second)
 	want := Status{Time: now, Version: "1.2.3", Catalog: Place{7, 9}, Passed: 10, Dropped: 3, Lists: []ListStatus{{

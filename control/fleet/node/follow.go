@@ -1,0 +1,535 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"weir/control/fleet/wire"
+	"weir/control/list"
+)
+
+const (
+	// maxAhead bounds the live deltas that wait for the catalog to want them, and
+	// maxAheadBytes their length. Others are fetched when they are wanted.
+	maxAhead      = 64
+	maxAheadBytes = 8 << 20
+
+	// maxUnconfirmed bounds the versions that wait to become active.
+	maxUnconfirmed = 16
+
+	// fewDeltas are fetched without asking whether a snapshot would be shorter.
+	fewDeltas = 16
+
+	// maxHeads bounds the heads that are looked through for one that is old enough.
+	maxHeads = 256
+
+	leastRetry, mostRetry = time.Second, time.Minute
+
+	// manyEntries is from when on a snapshot takes memory that is worth giving back.
+	manyEntries = 1 << 19
+)
+
+// follower follows one list.
+type follower struct {
+	n      *Node
+	name   string
+	wake   chan struct{}
+	cancel context.CancelFunc // nil: it does not run yet
+
+	// Of the follower's goroutine.
+	at    *state
+	ahead map[uint64]opened // live deltas, by the version that they begin at
+
+	saving sync.Mutex // held while the file is written
+	disk   disk
+
+	mu          sync.Mutex // protects what follows
+	want        wanted
+	inbox       []message // live deltas
+	inboxBytes  int
+	list        *List // nil: nothing is known yet
+	version     uint64
+	loaded      uint64 // the version that was loaded from the disk
+	newest      *state
+	hidden      int       // entries of newest that have expired
+	contents    *list.Set // of newest, but for those
+	unconfirmed []update
+	active      *state // the version that filters; nil: none
+	refused     error  // why newest is not active
+	unsaved     error
+	err         error // why the wanted version is not known
+	failures    int
+}
+
+// wanted is what the catalog says of a list.
+type wanted struct {
+	wire.Settings
+	wire.Release
+	maxRate int64
+}
+
+// opened is a verified delta.
+type opened struct {
+	message
+	wire.Delta
+}
+
+// update is a version with what is to be saved of it: deltas from the version before,
+// or a snapshot and deltas.
+type update struct {
+	*state
+	version uint64
+	whole   bool // from a snapshot
+	head    wire.Head
+	body    []byte
+	deltas  [][]byte
+}
+
+// arrived takes in a live delta. It must not wait.
+func (f *follower) arrived(m message) {
+	f.mu.Lock()
+	if len(f.inbox) < maxAhead && f.inboxBytes+len(m.data) <= maxAheadBytes {
+		f.inbox = append(f.inbox, m)
+		f.inboxBytes += len(m.data)
+	}
+	f.mu.Unlock()
+	f.poke()
+}
+
+func (f *follower) poke() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run follows the list until ctx is done.
+func (f *follower) run(ctx context.Context) {
+	wait := time.NewTimer(0)
+	defer wait.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.wake:
+		case <-wait.C:
+		}
+		err := f.sync(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		f.mu.Lock()
+		text := ""
+		if f.err != nil {
+			text = f.err.Error()
+		}
+		if f.err = err; err != nil {
+			f.failures++
+		} else {
+			f.failures = 0
+		}
+		failures := f.failures
+		f.mu.Unlock()
+		if (err != nil || text != "") && (err == nil || text != err.Error()) {
+			if err != nil {
+				f.n.log.Warn("the wanted version of a fleet's list is not known, the old one stays: "+err.Error(), "list", f.name)
+			}
+			f.n.reportSoon()
+		}
+		next := f.expire(ctx)
+		if err != nil {
+			backoff := min(mostRetry, leastRetry<<min(failures-1, 6))
+			backoff = backoff/2 + rand.N(backoff/2+1)
+			next = min(next, backoff)
+		}
+		wait.Reset(min(next, f.tidy()))
+	}
+}
+
+// expire lets entries expire whose time has come. It returns how long to wait for the
+// next ones.
+func (f *follower) expire(ctx context.Context) time.Duration {
+	now := time.Now()
+	f.mu.Lock()
+	s := f.newest
+	if s == nil {
+		f.mu.Unlock()
+		return time.Hour
+	}
+	over, next := s.expired(now)
+	changed := over != f.hidden
+	if changed {
+		f.hidden, f.contents = over, s.active(now)
+		f.version++
+	}
+	l := f.list
+	f.mu.Unlock()
+	if changed {
+		f.n.log.Info("entries of a fleet's list have expired", "list", f.name, "entries", over)
+		_ = f.n.daemon.TakeContents(ctx, l) // it is in the log
+	}
+	if next.IsZero() {
+		return time.Hour
+	}
+	return max(time.Until(next), 0) + time.Millisecond
+}
+
+// sync brings the list to the wanted version, or says why it cannot.
+func (f *follower) sync(ctx context.Context) error {
+	f.mu.Lock()
+	want, inbox := f.want, f.inbox
+	f.inbox, f.inboxBytes = nil, 0
+	current := f.list != nil && f.list.settings == want.Settings
+	f.mu.Unlock()
+	f.sort(inbox, want)
+	if want.Rehearse {
+		return nil
+	}
+	if !f.at.place().Before(want.Place) {
+		if f.at != nil && !current {
+			return f.publish(ctx, want, update{state: f.at, whole: true})
+		}
+		return nil
+	}
+	u, err := f.reach(ctx, want)
+	if err != nil {
+		return err
+	}
+	f.at = u.state
+	f.sort(nil, want) // what is no longer ahead
+	return f.publish(ctx, want, u)
+}
+
+// sort verifies live deltas, and keeps those ahead of the current version.
+func (f *follower) sort(inbox []message, want wanted) {
+	for _, m := range inbox {
+		d, err := wire.OpenDelta(f.n.key, m.data)
+		if err == nil && d.List != f.name {
+			err = fmt.Errorf("delta of list %q, published as one of %q: %w", d.List, f.name, wire.ErrForged)
+		}
+		if err != nil {
+			f.n.refuse(err)
+			continue
+		}
+		if d.Epoch == want.Epoch && len(f.ahead) < maxAhead {
+			f.ahead[d.From] = opened{m, d}
+		}
+	}
+	for from, d := range f.ahead {
+		if d.Epoch != want.Epoch || f.at != nil && f.at.Epoch == d.Epoch && from < f.at.Version {
+			delete(f.ahead, from)
+		}
+	}
+}
+
+// errGap means that no delta leads on.
+var errGap = errors.New("a delta is missing")
+
+// reach returns the wanted version, by deltas where they lead there.
+func (f *follower) reach(ctx context.Context, want wanted) (update, error) {
+	u := update{state: f.at}
+	if u.state == nil || u.Epoch != want.Epoch {
+		return f.begin(ctx, want)
+	}
+	budget := int64(-1) // of bytes: unlimited
+	if want.Version-u.Version > fewDeltas && len(f.ahead) < int(min(want.Version-u.Version, maxAhead)) {
+		if h, err := f.head(ctx, want); err == nil && u.Place.Before(h.Place) {
+			budget = int64(h.Size)
+		}
+	}
+	err := f.catchUp(ctx, &u, want, budget)
+	switch {
+	case err == nil:
+		return u, nil
+	case errors.Is(err, errGap), errors.Is(err, errBroken), errors.Is(err, wire.ErrForged):
+		f.n.log.Debug("deltas do not lead to the wanted version: "+err.Error(), "list", f.name)
+		again, failed := f.begin(ctx, want)
+		if failed != nil {
+			return again, fmt.Errorf("%w; %w", err, failed)
+		}
+		return again, nil
+	}
+	return u, err
+}
+
+// begin returns the wanted version from a snapshot.
+func (f *follower) begin(ctx context.Context, want wanted) (update, error) {
+	h, err := f.head(ctx, want)
+	if err != nil {
+		return update{}, err
+	}
+	if f.at != nil && f.at.Epoch == h.Epoch && !f.at.Before(h.Place) {
+		return update{}, fmt.Errorf("list %q: the last snapshot is of version %v, which is not after %v", f.name, h.Place, f.at.Place)
+	}
+	began := time.Now()
+	var whole []byte
+	for i := range h.Chunks() {
+		m, err := f.get(ctx, want, last(wire.ChunkSubject(f.name, h.Epoch, h.Version, i)))
+		if err != nil {
+			return update{}, fmt.Errorf("list %q: snapshot %v, chunk %d of %d: %w", f.name, h.Place, i+1, h.Chunks(), err)
+		}
+		if len(whole)+len(m.data) > h.Size {
+			return update{}, fmt.Errorf("snapshot %v of list %q: too long: %w", h.Place, f.name, wire.ErrForged)
+		}
+		whole = append(whole, m.data...)
+	}
+	s, err := stateOf(h, whole)
+	if err != nil {
+		if errors.Is(err, wire.ErrForged) {
+			f.n.refuse(err)
+		}
+		return update{}, err
+	}
+	f.n.log.Info("snapshot of a fleet's list", "list", f.name, "version", h.Place.String(), "entries", h.Entries, "bytes", h.Size,
+		"took", time.Since(began).Round(time.Millisecond).String())
+	u := update{state: s, whole: true, head: h, body: whole}
+	return u, f.catchUp(ctx, &u, want, -1)
+}
+
+// head returns the newest head that is not after the wanted version.
+func (f *follower) head(ctx context.Context, want wanted) (wire.Head, error) {
+	subject := wire.HeadSubject(f.name)
+	open := func(m message) (wire.Head, error) {
+		h, err := wire.OpenHead(f.n.key, m.data)
+		if err == nil && h.List != f.name {
+			err = fmt.Errorf("head of list %q, stored as one of %q: %w", h.List, f.name, wire.ErrForged)
+		}
+		if err != nil {
+			f.n.refuse(err)
+		}
+		return h, err
+	}
+	fits := func(h wire.Head) bool { return h.Epoch == want.Epoch && h.Version <= want.Version }
+	m, err := f.get(ctx, want, last(subject))
+	if err != nil {
+		return wire.Head{}, fmt.Errorf("list %q: head of the last snapshot: %w", f.name, err)
+	}
+	if h, err := open(m); err != nil || fits(h) {
+		return h, err
+	}
+	// Another group of nodes is ahead, or the stream behind.
+	var best wire.Head
+	seq := uint64(1)
+	for range maxHeads {
+		m, err := f.get(ctx, want, next(subject, seq))
+		if err != nil || m.seq < seq {
+			break
+		}
+		seq = m.seq + 1
+		if h, err := open(m); err == nil && fits(h) {
+			best = h
+		} else if best.Size > 0 {
+			break
+		}
+	}
+	if best.Size == 0 {
+		return best, fmt.Errorf("list %q: the hub has no snapshot that leads to version %v", f.name, want.Place)
+	}
+	return best, nil
+}
+
+// catchUp applies deltas to u until it is the wanted version. It fails with errGap
+// where they take more bytes than the budget; less than 0: no matter how many.
+func (f *follower) catchUp(ctx context.Context, u *update, want wanted, budget int64) error {
+	spent := int64(0)
+	for u.Version < want.Version {
+		d, live := f.ahead[u.Version]
+		if !live {
+			var err error
+			if d, err = f.fetch(ctx, u.state, want); err != nil {
+				return err
+			}
+			if spent += int64(len(d.data)); budget >= 0 && spent > budget {
+				return fmt.Errorf("list %q: a snapshot is shorter: %w", f.name, errGap)
+			}
+		}
+		if d.To > want.Version {
+			return fmt.Errorf("list %q: the next delta leads from version %d to %d, beyond %d: %w", f.name, d.From, d.To, want.Version, errGap)
+		}
+		s, err := u.apply(d.Delta, d.seq)
+		if err != nil {
+			delete(f.ahead, d.From)
+			return err
+		}
+		u.state, u.deltas = s, append(u.deltas, d.data)
+	}
+	return nil
+}
+
+// fetch returns the delta that begins at a version, from the stream.
+func (f *follower) fetch(ctx context.Context, s *state, want wanted) (opened, error) {
+	subject := wire.DeltaSubject(f.name)
+	get := func(what directGet) (opened, error) {
+		m, err := f.get(ctx, want, what)
+		if err != nil {
+			if errors.Is(err, errNone) {
+				err = fmt.Errorf("list %q: no delta: %w", f.name, errGap)
+			}
+			return opened{}, err
+		}
+		d, err := wire.OpenDelta(f.n.key, m.data)
+		if err == nil && d.List != f.name {
+			err = fmt.Errorf("delta of list %q, stored as one of %q: %w", d.List, f.name, wire.ErrForged)
+		}
+		if err != nil {
+			f.n.refuse(err)
+		}
+		return opened{m, d}, err
+	}
+	begins := func(d opened) wire.Place { return wire.Place{Epoch: d.Epoch, Version: d.From} }
+	if s.seq > 0 { // the usual case
+		if d, err := get(next(subject, s.seq+1)); err == nil && begins(d) == s.Place {
+			return d, nil
+		}
+	}
+	high, err := get(last(subject))
+	if err != nil || begins(high) == s.Place {
+		return high, err
+	}
+	// Deltas are stored in the order of their versions: search.
+	for low := uint64(1); low < high.seq && s.Before(begins(high)); {
+		mid := low + (high.seq-low)/2
+		d, err := get(next(subject, mid))
+		switch {
+		case err != nil:
+			return opened{}, err
+		case begins(d) == s.Place:
+			return d, nil
+		case d.seq < mid || d.seq > high.seq:
+			return opened{}, fmt.Errorf("list %q: the stream is out of order: %w", f.name, errGap)
+		case begins(d).Before(s.Place):
+			low = d.seq + 1
+		case d.seq == high.seq: // there is none from mid to there
+			high.seq = mid
+		default:
+			high = d
+		}
+	}
+	return opened{}, fmt.Errorf("list %q: no delta from version %v: %w", f.name, s.Place, errGap)
+}
+
+// get reads a message of the stream, not faster than the list's max_rate.
+func (f *follower) get(ctx context.Context, want wanted, what directGet) (message, error) {
+	began := time.Now()
+	m, err := f.n.get(ctx, what)
+	if err == nil && want.maxRate > 0 {
+		due := time.Duration(float64(len(m.data)) / float64(want.maxRate) * float64(time.Second))
+		select {
+		case <-ctx.Done():
+			return m, ctx.Err()
+		case <-time.After(due - time.Since(began)):
+		}
+	}
+	return m, err
+}
+
+// publish makes a version known, to become active.
+func (f *follower) publish(ctx context.Context, want wanted, u update) error {
+	f.mu.Lock()
+	f.version++
+	u.version = f.version
+	f.newest, f.err = u.state, nil
+	now := time.Now()
+	f.hidden, _ = u.expired(now)
+	f.contents = u.state.active(now)
+	f.unconfirmed = append(f.unconfirmed, u)
+	if over := len(f.unconfirmed) - maxUnconfirmed; over > 0 {
+		f.unconfirmed = slices.Delete(f.unconfirmed, 0, over)
+		first := &f.unconfirmed[0]
+		*first = update{state: first.state, version: first.version, whole: true}
+	}
+	fresh := f.list == nil || f.list.settings != want.Settings
+	if fresh {
+		f.list = &List{f: f, settings: want.Settings}
+	}
+	l := f.list
+	f.mu.Unlock()
+	if u.entries.Len() >= manyEntries && u.whole {
+		defer debug.FreeOSMemory()
+	}
+	if fresh {
+		f.n.relist(ctx)
+	} else {
+		_ = f.n.daemon.TakeContents(ctx, l) // it is in the log, and tried again
+	}
+	return nil
+}
+
+// keep saves what leads to a version, which is active.
+func (f *follower) keep(version uint64) error {
+	f.saving.Lock()
+	defer f.saving.Unlock()
+	f.mu.Lock()
+	n := 0
+	for n < len(f.unconfirmed) && f.unconfirmed[n].version <= version {
+		n++
+	}
+	done := slices.Clone(f.unconfirmed[:n])
+	f.unconfirmed = slices.Delete(f.unconfirmed, 0, n)
+	f.mu.Unlock()
+	if len(done) == 0 {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.refused = nil
+		return f.unsaved
+	}
+	err := f.save(done)
+	f.mu.Lock()
+	f.active, f.refused, f.unsaved = done[len(done)-1].state, nil, err
+	f.mu.Unlock()
+	f.n.reportSoon()
+	return err
+}
+
+// save saves versions, each of which leads to the next.
+func (f *follower) save(all []update) error {
+	newest := all[len(all)-1]
+	if f.disk.path == "" || newest.version == f.loaded {
+		return nil
+	}
+	first := update{}
+	var deltas [][]byte
+	for _, u := range all {
+		if u.whole {
+			first, deltas = u, nil
+		}
+		deltas = append(deltas, u.deltas...)
+	}
+	switch {
+	case first.body != nil:
+		return f.disk.replace(first.head, first.body, deltas)
+	case first.whole || f.disk.base == 0:
+		return f.disk.compact(f.name, newest.state)
+	}
+	return f.disk.append(deltas)
+}
+
+// tidy writes the file anew if its deltas have become long, or what is active could
+// not be saved. It returns when to look again.
+func (f *follower) tidy() time.Duration {
+	f.saving.Lock() // before active, which must not go back
+	defer f.saving.Unlock()
+	f.mu.Lock()
+	active, unsaved := f.active, f.unsaved
+	f.mu.Unlock()
+	if active == nil || f.disk.path == "" || unsaved == nil && !f.disk.full() {
+		return time.Hour
+	}
+	err := f.disk.compact(f.name, active)
+	f.mu.Lock()
+	f.unsaved = err
+	f.mu.Unlock()
+	if (err == nil) != (unsaved == nil) {
+		f.n.reportSoon()
+	}
+	if err != nil {
+		return 10 * leastRetry
+	}
+	return time.Hour
+}

@@ -1,0 +1,601 @@
+// Package node makes a host a node of a fleet: it follows the lists that the hub
+// publishes.
+//
+// A [Node] obeys the signed catalog, which says what version of what list it is to
+// have. It receives deltas as they are published, reads what it has missed with
+// JetStream's Direct Get, creates nothing at the broker, and verifies every byte
+// against the fleet's key. What is active is saved, and loaded before the network is
+// there. A hub that is gone changes nothing, except that entries expire in their time.
+package node
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"weir/control/fleet/enrollment"
+	"weir/control/fleet/wire"
+	"weir/filter/snapshot"
+)
+
+// Config says how a node follows its fleet.
+type Config struct {
+	Enrollment enrollment.Node
+	Directory  string        // where lists are saved; "": they are not
+	MaxAge     time.Duration // after which the hub's silence is reported; 0: as the hub says
+	ReadOnly   bool          // nothing is written
+	Version    string        // of weir
+	Log        *slog.Logger
+}
+
+// Daemon is what filters by the lists.
+type Daemon interface {
+	// TakeLists is called when the result of [Node.Lists] has changed, TakeContents when
+	// the contents of one list have. Both return when that is active, or fail. Contents
+	// may be taken of several lists at once.
+	TakeLists(context.Context) error
+	TakeContents(context.Context, *List) error
+
+	// Counted returns the packets passed and dropped so far.
+	Counted() (passed, dropped uint64)
+}
+
+const (
+	// DefaultMaxAge is the maximum age where neither the catalog nor the configuration
+	// says one.
+	DefaultMaxAge = 5 * time.Minute
+
+	// maxCatalog bounds the signed catalog: the broker's messages.
+	maxCatalog = 1 << 20
+
+	reportInterval = 10 * time.Second
+	reportAtMost   = 100 * time.Millisecond // apart
+	askInterval    = 30 * time.Second       // for the catalog, while none arrives
+	relistInterval = 10 * time.Second
+
+	maxRefusals = 8 // that are reported
+)
+
+// Node is a node of a fleet.
+type Node struct {
+	c      Config
+	log    *slog.Logger
+	key    ed25519.PublicKey
+	groups []string
+	dir    string // of this fleet; "": nothing is saved
+	daemon Daemon // set by Run
+
+	connect  func(...nats.Option) (*nats.Conn, error)
+	catalogs chan []byte
+	joined   chan struct{} // the connection is there again
+	reports  chan struct{}
+	changed  chan struct{} // the lists have
+
+	mu        sync.Mutex // protects what follows
+	conn      *nats.Conn
+	catalog   wire.Catalog
+	heard     time.Time // when the catalog arrived; zero: it was loaded
+	followers map[string]*follower
+	problem   string // why the lists are not active
+	refusals  []string
+	refused   uint64 // messages
+	logged    time.Time
+}
+
+// Open returns a node with what it has saved.
+func Open(c Config) (*Node, error) {
+	n := &Node{
+		c: c, log: c.Log, key: c.Enrollment.PublicKey, groups: c.Enrollment.Groups(), followers: make(map[string]*follower),
+		catalogs: make(chan []byte, 16), joined: make(chan struct{}, 1), reports: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+	}
+	n.connect = func(more ...nats.Option) (*nats.Conn, error) {
+		o, err := c.Enrollment.Options()
+		if err != nil {
+			return nil, err
+		}
+		return nats.Connect(c.Enrollment.URL(), slices.Concat(o, more)...)
+	}
+	if c.Directory == "" {
+		return n, nil
+	}
+	// Another fleet has another directory: its lists are of no use here.
+	n.dir = filepath.Join(c.Directory, hex.EncodeToString(n.key[:8]))
+	message, err := os.ReadFile(n.catalogPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return n, nil
+	}
+	if err == nil {
+		n.catalog, err = n.openCatalog(message)
+	}
+	if err != nil {
+		n.log.Error("the saved catalog of the fleet cannot be read, its lists come back with the hub: " + err.Error())
+		return n, nil
+	}
+	for _, l := range n.catalog.Lists {
+		if want, ok := n.wants(l); ok {
+			n.open(l.Name, want)
+		}
+	}
+	return n, nil
+}
+
+func (n *Node) catalogPath() string { return filepath.Join(n.dir, "catalog") }
+
+// open adds the follower of a list, with what was saved of it.
+func (n *Node) open(name string, want wanted) *follower {
+	f := &follower{n: n, name: name, want: want, wake: make(chan struct{}, 1), ahead: make(map[uint64]opened)}
+	n.followers[name] = f
+	if n.dir == "" {
+		return f
+	}
+	f.disk.path = filepath.Join(n.dir, hex.EncodeToString([]byte(name)))
+	s, err := f.disk.load(name, n.key)
+	if err != nil {
+		n.log.Error("the saved list of the fleet cannot be read, it comes back with the hub: "+err.Error(), "list", name)
+	}
+	if n.c.ReadOnly {
+		f.disk.path = ""
+	}
+	if s == nil {
+		return f
+	}
+	now := time.Now()
+	f.at, f.newest, f.contents, f.version, f.loaded = s, s, s.active(now), 1, 1
+	f.hidden, _ = s.expired(now)
+	f.unconfirmed = []update{{state: s, version: 1}}
+	f.list = &List{f: f, settings: want.Settings}
+	return f
+}
+
+// Lists returns the lists of which something is known, by name.
+func (n *Node) Lists() []*List {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var all []*List
+	for _, f := range n.sorted() {
+		f.mu.Lock()
+		if f.list != nil {
+			all = append(all, f.list)
+		}
+		f.mu.Unlock()
+	}
+	return all
+}
+
+// sorted returns the followers by the names of their lists. n.mu is held.
+func (n *Node) sorted() []*follower {
+	all := make([]*follower, 0, len(n.followers))
+	for _, f := range n.followers {
+		all = append(all, f)
+	}
+	slices.SortFunc(all, func(a, b *follower) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+// Age is how old what the node knows is.
+type Age struct {
+	Confirmed time.Time // when the hub last said what the node is to have; zero: never
+	Max       time.Duration
+	Connected bool
+}
+
+// Err returns why the node is stale, nil if it is not.
+func (a Age) Err() error {
+	switch age := time.Since(a.Confirmed); {
+	case a.Confirmed.IsZero():
+		return errors.New("nothing was heard of the hub yet")
+	case age > a.Max && !a.Connected:
+		return fmt.Errorf("stale: no connection, the hub was last heard %v ago", age.Round(time.Second))
+	case age > a.Max:
+		return fmt.Errorf("stale: connected, but what the hub said last is %v old (is it down, or a clock wrong?)", age.Round(time.Second))
+	}
+	return nil
+}
+
+// Age returns how old what the node knows is.
+func (n *Node) Age() Age {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	a := Age{Confirmed: n.catalog.Issued, Max: n.c.MaxAge, Connected: n.conn != nil && n.conn.IsConnected()}
+	if !n.heard.IsZero() && n.heard.Before(a.Confirmed) { // the hub's clock is ahead
+		a.Confirmed = n.heard
+	}
+	if a.Max == 0 {
+		a.Max = time.Duration(min(n.catalog.MaxAge, int64(24*time.Hour/time.Second))) * time.Second
+	}
+	if a.Max <= 0 {
+		a.Max = DefaultMaxAge
+	}
+	return a
+}
+
+// Catalog returns the place of the catalog that the node obeys.
+func (n *Node) Catalog() wire.Place {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.catalog.Place
+}
+
+// Refused returns the number of messages that were refused: not signed by the hub, or
+// older than what is known.
+func (n *Node) Refused() uint64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.refused
+}
+
+// servers returns the address of the server that the node is connected to.
+func (n *Node) servers() []netip.Addr {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.conn == nil {
+		return nil
+	}
+	if at, err := netip.ParseAddrPort(n.conn.ConnectedAddr()); err == nil {
+		return []netip.Addr{at.Addr().Unmap()}
+	}
+	return nil
+}
+
+// Run follows the hub until ctx is done, and has d filter by its lists.
+func (n *Node) Run(ctx context.Context, d Daemon) error {
+	n.daemon = d
+	ctx, stop := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	conn, err := n.connect(
+		nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.IgnoreAuthErrorAbort(),
+		nats.ReconnectWait(time.Second), nats.ReconnectJitter(time.Second, 2*time.Second),
+		nats.ReconnectBufSize(-1), nats.Timeout(10*time.Second),
+		nats.PingInterval(10*time.Second), nats.MaxPingsOutstanding(3), // of a link that a chunk fills
+		nats.ConnectHandler(func(*nats.Conn) { n.log.Info("connected to the hub of the fleet"); poke(n.joined) }),
+		nats.ReconnectHandler(func(*nats.Conn) { n.log.Info("connected to the hub of the fleet again"); poke(n.joined) }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if ctx.Err() == nil {
+				n.log.Warn("the connection to the hub of the fleet is lost, filtering goes on", "error", err)
+			}
+		}),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			n.log.Warn("connection to the hub of the fleet: " + err.Error())
+			poke(n.joined) // what was lost is fetched
+		}),
+	)
+	if err != nil {
+		return fmt.Errorf("fleet: %w", err)
+	}
+	defer conn.Close()
+	if err := n.subscribe(conn); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.conn = conn
+	for _, f := range n.followers {
+		n.start(ctx, &all, f)
+	}
+	n.mu.Unlock()
+	n.loop(ctx, &all)
+	return nil
+}
+
+// subscribe receives what is published live. The callbacks do not wait.
+func (n *Node) subscribe(conn *nats.Conn) error {
+	for subject, take := range map[string]func(*nats.Msg){
+		wire.CatalogSubject(): func(m *nats.Msg) {
+			select {
+			case n.catalogs <- m.Data:
+			default:
+				poke(n.joined) // the last one is fetched
+			}
+		},
+		wire.DeltasSubject(): func(m *nats.Msg) {
+			name, ok := wire.ListOfDelta(strings.TrimPrefix(m.Subject, wire.DownPrefix))
+			if !ok {
+				return
+			}
+			n.mu.Lock()
+			f := n.followers[name]
+			n.mu.Unlock()
+			if f != nil {
+				f.arrived(messageOf(m))
+			}
+		},
+	} {
+		s, err := conn.Subscribe(wire.DownPrefix+subject, take)
+		if err == nil {
+			err = s.SetPendingLimits(4096, 16<<20)
+		}
+		if err != nil {
+			return fmt.Errorf("fleet: %w", err)
+		}
+	}
+	return nil
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// start starts a follower. n.mu is held.
+func (n *Node) start(ctx context.Context, all *sync.WaitGroup, f *follower) {
+	ctx, f.cancel = context.WithCancel(ctx)
+	all.Go(func() { f.run(ctx) })
+}
+
+// loop obeys catalogs, and reports.
+func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
+	second := time.NewTicker(time.Second)
+	defer second.Stop()
+	reported, asked, listed := time.Time{}, time.Now(), time.Time{}
+	soon := time.NewTimer(time.Hour)
+	defer soon.Stop()
+	stale := false
+	report := func() {
+		soon.Stop()
+		reported = time.Now()
+		n.report()
+	}
+	ask := func() {
+		asked = time.Now()
+		m, err := n.get(ctx, last(wire.CatalogSubject()))
+		if err == nil {
+			n.obey(ctx, all, m.data)
+		} else if ctx.Err() == nil {
+			n.log.Debug("the catalog of the fleet cannot be read: " + err.Error())
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case m := <-n.catalogs:
+			asked = time.Now()
+			n.obey(ctx, all, m)
+		case <-n.joined:
+			ask()
+			n.mu.Lock()
+			for _, f := range n.followers {
+				f.poke() // deltas may be missing
+			}
+			n.mu.Unlock()
+			report()
+		case <-n.changed:
+			listed = time.Now()
+			n.lists(ctx)
+		case <-n.reports:
+			soon.Reset(max(0, reportAtMost-time.Since(reported)))
+		case <-soon.C:
+			report()
+		case now := <-second.C:
+			age := n.Age()
+			if is := age.Err() != nil; is != stale {
+				if stale = is; is {
+					n.log.Warn("fleet: " + age.Err().Error() + "; filtering goes on with what is known")
+				} else {
+					n.log.Info("fleet: what is known is up to date")
+				}
+				report()
+			}
+			if age.Connected && now.Sub(asked) > askInterval {
+				ask()
+			}
+			n.mu.Lock()
+			failed := n.problem != ""
+			n.mu.Unlock()
+			if failed && now.Sub(listed) > relistInterval {
+				poke(n.changed)
+			}
+			if now.Sub(reported) >= reportInterval {
+				report()
+			}
+		}
+	}
+}
+
+// relist makes the changed lists known.
+func (n *Node) relist(context.Context) { poke(n.changed) }
+
+// lists activates the lists.
+func (n *Node) lists(ctx context.Context) {
+	err := n.daemon.TakeLists(ctx)
+	n.mu.Lock()
+	last := n.problem
+	n.problem = ""
+	if err != nil {
+		n.problem = "the lists of the fleet are not active as they should be: " + err.Error()
+	}
+	changed := last != n.problem
+	text := n.problem
+	n.mu.Unlock()
+	if changed && err != nil && ctx.Err() == nil {
+		n.log.Error(text)
+	}
+	n.reportSoon()
+}
+
+func (n *Node) openCatalog(message []byte) (wire.Catalog, error) {
+	if len(message) > maxCatalog {
+		return wire.Catalog{}, fmt.Errorf("catalog of %d bytes", len(message))
+	}
+	c, err := wire.OpenCatalog(n.key, message)
+	if err == nil && len(c.Lists) > wire.MaxLists {
+		err = fmt.Errorf("catalog %v has %d lists, more than %d", c.Place, len(c.Lists), wire.MaxLists)
+	}
+	if err != nil {
+		return wire.Catalog{}, err
+	}
+	return c, nil
+}
+
+// obey follows a catalog, unless it is an older one.
+func (n *Node) obey(ctx context.Context, all *sync.WaitGroup, message []byte) {
+	c, err := n.openCatalog(message)
+	if err != nil {
+		n.refuse(err)
+		return
+	}
+	n.mu.Lock()
+	last := n.catalog
+	n.mu.Unlock()
+	if c.Place == last.Place {
+		n.mu.Lock()
+		n.heard = time.Now() // what was loaded is still the last one
+		n.mu.Unlock()
+		return
+	}
+	if c.Before(last.Place) {
+		n.refuse(fmt.Errorf("catalog %v is older than %v, which the hub has published before", c.Place, last.Place))
+		return
+	}
+	if n.dir != "" && !n.c.ReadOnly {
+		if err := writeFile(n.catalogPath(), message); err != nil {
+			n.log.Error("the catalog of the fleet cannot be saved, a restart would find an older one: " + err.Error())
+		}
+	}
+	n.mu.Lock()
+	n.catalog, n.heard = c, time.Now()
+	wants := make(map[string]wanted)
+	for _, l := range c.Lists {
+		if want, ok := n.wants(l); ok {
+			wants[l.Name] = want
+		}
+	}
+	gone := false
+	for name, f := range n.followers {
+		if _, ok := wants[name]; ok {
+			continue
+		}
+		f.cancel()
+		delete(n.followers, name)
+		f.saving.Lock()
+		f.disk.remove()
+		f.disk.path = ""
+		f.saving.Unlock()
+		gone = true
+	}
+	for name, want := range wants {
+		f := n.followers[name]
+		if f == nil {
+			f = n.open(name, want)
+			n.start(ctx, all, f)
+			continue
+		}
+		f.mu.Lock()
+		changed := f.want.Settings != want.Settings || f.want.Place != want.Place || f.want.Rehearse != want.Rehearse
+		f.want = want
+		f.mu.Unlock()
+		if changed {
+			f.poke()
+		}
+	}
+	n.mu.Unlock()
+	if gone {
+		n.relist(ctx)
+	}
+}
+
+// wants returns what a catalog says of a list for this node, false if nothing.
+func (n *Node) wants(l wire.ListState) (want wanted, ok bool) {
+	for _, r := range l.Releases {
+		if len(r.Groups) == 0 || slices.ContainsFunc(r.Groups, func(g string) bool { return slices.Contains(n.groups, g) }) {
+			want, ok = wanted{l.Settings, r, l.MaxRate}, true
+		}
+	}
+	return want, ok
+}
+
+// refuse notes that a message was refused.
+func (n *Node) refuse(err error) {
+	n.mu.Lock()
+	n.refused++
+	text := "refused: " + err.Error()
+	known := slices.Contains(n.refusals, text)
+	if !known {
+		n.refusals = append(n.refusals, text)
+		n.refusals = n.refusals[max(0, len(n.refusals)-maxRefusals):]
+	}
+	quiet := time.Since(n.logged) < time.Second
+	if !quiet {
+		n.logged = time.Now()
+	}
+	n.mu.Unlock()
+	if !quiet {
+		n.log.Error("a message of the fleet is " + text)
+	}
+	if !known {
+		n.reportSoon()
+	}
+}
+
+func (n *Node) reportSoon() { poke(n.reports) }
+
+// maxText bounds an error in a report.
+const maxText = 200
+
+// report sends the node's status to the hub.
+func (n *Node) report() {
+	age := n.Age()
+	s := wire.Status{Time: time.Now(), Version: n.c.Version, Stale: age.Err() != nil, Lists: []wire.ListStatus{}}
+	s.Passed, s.Dropped = n.daemon.Counted()
+	n.mu.Lock()
+	s.Catalog, s.Problems = n.catalog.Place, slices.Clone(n.refusals)
+	if n.problem != "" {
+		s.Problems = append(s.Problems, n.problem)
+	}
+	conn, all := n.conn, n.sorted()
+	n.mu.Unlock()
+	for _, f := range all {
+		s.Lists = append(s.Lists, f.status())
+	}
+	for i, p := range s.Problems {
+		s.Problems[i] = p[:min(len(p), maxText)]
+	}
+	text, err := wire.MarshalStatus(s)
+	if err != nil {
+		s.Problems = []string{err.Error()}
+		for i := range s.Lists {
+			s.Lists[i].Error = s.Lists[i].Error[:min(len(s.Lists[i].Error), 20)]
+		}
+		text, err = wire.MarshalStatus(s)
+	}
+	if err == nil && conn != nil && conn.IsConnected() {
+		err = conn.Publish(wire.StatusSubject(n.c.Enrollment.Name), text)
+	}
+	if err != nil {
+		n.log.Debug("the status cannot be reported to the fleet: " + err.Error())
+	}
+}
+
+// status returns what the node reports of a list.
+func (f *follower) status() wire.ListStatus {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := wire.ListStatus{Name: f.name, Active: f.active.place(), Wanted: f.want.Place, Sum: snapshot.Sum{}.String()}
+	if f.active != nil {
+		s.Sum, s.Entries = f.active.sum.String(), f.active.entries.Len()
+	}
+	for _, err := range []error{f.refused, f.err, f.unsaved} {
+		if err != nil {
+			text := err.Error()
+			s.Error = text[:min(len(text), maxText)]
+			break
+		}
+	}
+	return s
+}

@@ -1,0 +1,772 @@
+package node
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"weir/control/fleet/enrollment"
+	"weir/control/fleet/wire"
+	"weir/control/list"
+	"weir/filter/snapshot"
+)
+
+// hub is a broker and the least publisher: the truth is in memory.
+type hub struct {
+	t       *testing.T
+	r       *rand.Rand
+	server  *server.Server
+	conn    *nats.Conn
+	js      nats.JetStreamContext
+	public  ed25519.PublicKey
+	private ed25519.PrivateKey
+
+	catalog wire.Catalog
+	truth   map[wire.Place]*list.Set
+	timed   map[string]time.Time
+	at      wire.Place
+	live    func(subject string, message []byte) // publishes live, perhaps with faults
+	sent    [][]byte                             // all messages, with their subjects
+	sentTo  []string
+}
+
+const name = "drop.v1" // its dot is no end of a token
+
+func newHub(t *testing.T) *hub {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(30 * time.Second) {
+		t.Fatal("the broker does not start")
+	}
+	h := &hub{t: t, r: rand.New(rand.NewPCG(1, 2)), server: s, truth: map[wire.Place]*list.Set{}, timed: map[string]time.Time{}, at: wire.Place{Epoch: 1}}
+	if h.conn, err = nats.Connect(s.ClientURL()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.conn.Close)
+	if h.js, err = h.conn.JetStream(); err != nil {
+		t.Fatal(err)
+	}
+	if h.public, h.private, err = ed25519.GenerateKey(nil); err != nil {
+		t.Fatal(err)
+	}
+	h.truth[h.at] = list.Union()
+	h.catalog = wire.Catalog{Place: wire.Place{Epoch: 1}, MaxAge: 60}
+	h.live = func(subject string, message []byte) { h.publishLive(subject, message) }
+	h.addStream()
+	return h
+}
+
+func (h *hub) publishLive(subject string, message []byte) {
+	if err := h.conn.Publish(wire.DownPrefix+subject, message); err != nil {
+		h.t.Error(err)
+	}
+}
+
+func (h *hub) addStream() {
+	h.t.Helper()
+	_, err := h.js.AddStream(&nats.StreamConfig{Name: wire.Stream, Subjects: wire.StreamSubjects, AllowDirect: true, Storage: nats.MemoryStorage})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *hub) store(subject string, message []byte) {
+	h.t.Helper()
+	if _, err := h.js.Publish(subject, message); err != nil {
+		h.t.Fatal(err)
+	}
+	h.sent, h.sentTo = append(h.sent, message), append(h.sentTo, subject)
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// change publishes the next version.
+func (h *hub) change(set *list.Set, expires ...wire.Expiry) {
+	h.t.Helper()
+	from := h.at
+	h.at.Version++
+	d := set.Diff(h.truth[from])
+	h.truth[h.at] = set
+	m := must(wire.SealDelta(h.private, wire.Delta{
+		List: name, Epoch: h.at.Epoch, From: from.Version, To: h.at.Version, Sum: snapshot.Of(set.Groups()).String(), Entries: set.Len(),
+		Issued: time.Now(), Expires: expires, Add: d.Add.Groups(), Remove: d.Remove.Groups(),
+	}))
+	h.store(wire.DeltaSubject(name), m)
+	h.live(wire.DeltaSubject(name), m)
+}
+
+// snapshot publishes a snapshot of the current version.
+func (h *hub) snapshot(expires ...wire.Expiry) {
+	h.t.Helper()
+	chunks, head, err := wire.SealSnapshot(h.private, wire.Head{List: name, Place: h.at, Issued: time.Now()}, h.truth[h.at].Groups(), expires)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for i, c := range chunks {
+		h.store(wire.ChunkSubject(name, h.at.Epoch, h.at.Version, i), c)
+	}
+	h.store(wire.HeadSubject(name), head)
+}
+
+// release publishes a catalog that wants the current version.
+func (h *hub) release() { h.t.Helper(); h.want(h.at) }
+
+func (h *hub) want(p wire.Place) {
+	h.t.Helper()
+	h.publish(wire.ListState{Name: name, Settings: block, Releases: []wire.Release{{Place: p}}})
+}
+
+var block = wire.Settings{Action: "block", Direction: "src"}
+
+func (h *hub) publish(lists ...wire.ListState) {
+	h.t.Helper()
+	h.catalog.Version++
+	h.catalog.Issued, h.catalog.Lists = time.Now(), lists
+	m := must(wire.SealCatalog(h.private, h.catalog))
+	h.store(wire.CatalogSubject(), m)
+	h.live(wire.CatalogSubject(), m)
+}
+
+func set(t testing.TB, entries ...string) *list.Set {
+	t.Helper()
+	e, _, err := list.Parse("test", strings.NewReader(strings.Join(entries, "\n")), list.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e.Set()
+}
+
+// run is a node that runs, and what it has made known.
+type run struct {
+	*Node
+	t    *testing.T
+	stop func()
+
+	mu      sync.Mutex
+	known   map[string]*list.Set // by list
+	failing error
+}
+
+func (h *hub) config(directory string) Config {
+	return Config{
+		Enrollment: enrollment.Node{Name: "edge-1", Labels: []string{"canary"}, PublicKey: h.public}, Directory: directory, Version: "test",
+		Log: slog.New(slog.DiscardHandler),
+	}
+}
+
+// TakeContents takes the contents of a list and has them kept, as a daemon does.
+func (r *run) TakeContents(_ context.Context, l *List) error {
+	version := l.Version()
+	contents := l.Contents()
+	r.mu.Lock()
+	failing := r.failing
+	if failing == nil {
+		r.known[l.Name()] = contents
+	}
+	r.mu.Unlock()
+	if failing != nil {
+		l.Revert(version, failing)
+		return failing
+	}
+	return l.Keep(version)
+}
+
+func (r *run) TakeLists(ctx context.Context) error {
+	r.mu.Lock()
+	clear(r.known)
+	r.mu.Unlock()
+	var errs []error
+	for _, l := range r.Lists() {
+		errs = append(errs, r.TakeContents(ctx, l))
+	}
+	return errors.Join(errs...)
+}
+
+func (r *run) Counted() (passed, dropped uint64) { return 5, 3 }
+
+// start starts a node.
+func (h *hub) start(directory string) *run {
+	h.t.Helper()
+	r := &run{t: h.t, known: map[string]*list.Set{}}
+	c := h.config(directory)
+	var err error
+	if r.Node, err = Open(c); err != nil {
+		h.t.Fatal(err)
+	}
+	url := h.server.ClientURL()
+	r.connect = func(o ...nats.Option) (*nats.Conn, error) {
+		o = append(o, nats.ReconnectWait(20*time.Millisecond), nats.ReconnectJitter(time.Millisecond, time.Millisecond))
+		return nats.Connect(url, o...)
+	}
+	_ = r.TakeLists(h.t.Context())
+	ctx, cancel := context.WithCancel(h.t.Context())
+	done := make(chan error)
+	go func() { done <- r.Run(ctx, r) }()
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			h.t.Error(err)
+		}
+	})
+	h.t.Cleanup(func() { r.stop() })
+	return r
+}
+
+func (r *run) has(name string) *list.Set {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.known[name]
+}
+
+func eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("not in time: " + what)
+		}
+	}
+}
+
+func equal(a, b *list.Set) bool { return a != nil && a.Diff(b).Len() == 0 }
+
+// active returns the version that the node reports.
+func (r *run) active() wire.ListStatus {
+	r.Node.mu.Lock()
+	f := r.followers[name]
+	r.Node.mu.Unlock()
+	if f == nil {
+		return wire.ListStatus{}
+	}
+	return f.status()
+}
+
+// reaches waits until a node filters by the hub's version.
+func (r *run) reaches(h *hub) {
+	r.t.Helper()
+	eventually(r.t, fmt.Sprintf("version %v; the node: %+v, it has refused %q", h.at, r.active(), r.refusals), func() bool { return r.active().Active == h.at })
+	if !equal(r.has(name), h.truth[h.at]) {
+		r.t.Fatalf("version %v: %d entries, want %d", h.at, r.has(name).Len(), h.truth[h.at].Len())
+	}
+	if s := r.active(); s.Sum != snapshot.Of(h.truth[h.at].Groups()).String() || s.Entries != h.truth[h.at].Len() || s.Error != "" {
+		r.t.Fatalf("reported: %+v", s)
+	}
+}
+
+func TestFollow(t *testing.T) {
+	h := newHub(t)
+	statuses := make(chan wire.Status, 1000)
+	if _, err := h.conn.Subscribe(wire.StatusSubject("edge-1"), func(m *nats.Msg) { statuses <- must(wire.ParseStatus(m.Data)) }); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	n := h.start(dir)
+	h.change(set(t, "192.0.2.1", "2001:db8::/32", "tcp *:* > 192.0.2.9:25"))
+	h.snapshot()
+	h.release()
+	n.reaches(h)
+	for i := range 5 { // live
+		h.change(set(t, "192.0.2.1", fmt.Sprintf("198.51.100.%d", i)))
+		h.release()
+		n.reaches(h)
+	}
+	eventually(t, "a status", func() bool {
+		for len(statuses) > 0 {
+			if s := <-statuses; len(s.Lists) == 1 && s.Lists[0].Active == h.at && !s.Stale && s.Dropped == 3 && s.Catalog == h.catalog.Place {
+				return true
+			}
+		}
+		return false
+	})
+
+	// While it was away: few changes, then many.
+	for _, changes := range []int{3, 3 * maxAhead} {
+		n.stop()
+		for i := range changes {
+			h.change(set(t, fmt.Sprintf("10.0.%d.%d", changes%256, i)))
+		}
+		h.snapshot()
+		h.change(set(t, "192.0.2.200"))
+		h.release()
+		n = h.start(dir)
+		n.reaches(h)
+	}
+
+	// Without the hub, a node has what it had.
+	n.stop()
+	h.server.Shutdown()
+	n = h.start(dir)
+	if !equal(n.has(name), h.truth[h.at]) || n.active().Active != h.at {
+		t.Fatalf("without a hub: %d entries, %+v", n.has(name).Len(), n.active())
+	}
+}
+
+// A version that only other nodes are to have does not become active, nor one that is
+// between the node's own and the one that is wanted.
+func TestGroups(t *testing.T) {
+	h := newHub(t)
+	n := h.start(t.TempDir())
+	h.change(set(t, "192.0.2.1"))
+	h.snapshot()
+	h.release()
+	n.reaches(h)
+	first := h.at
+	h.change(set(t, "192.0.2.2"))
+	second := h.at
+	h.snapshot()
+	state := wire.ListState{Name: name, Settings: block, Releases: []wire.Release{{Place: first}, {Groups: []string{"node:edge-2"}, Place: second}}}
+	h.publish(state)
+	eventually(t, "the catalog", func() bool { return n.Catalog() == h.catalog.Place })
+	late := h.start(t.TempDir()) // its version is not that of the last snapshot
+	eventually(t, "the older snapshot", func() bool { return late.active().Active == first })
+	if n.active().Active != first || !equal(late.has(name), h.truth[first]) {
+		t.Errorf("%+v, %+v", n.active(), late.active())
+	}
+	state.Releases[1].Groups = []string{"canary"}
+	h.publish(state)
+	n.reaches(h)
+	late.reaches(h)
+	// Nothing goes back.
+	h.want(first)
+	eventually(t, "the catalog", func() bool { return n.Catalog() == h.catalog.Place })
+	time.Sleep(50 * time.Millisecond)
+	if n.active().Active != second {
+		t.Errorf("%+v", n.active())
+	}
+	// A list that is not for this node goes.
+	h.publish(wire.ListState{Name: name, Settings: block, Releases: []wire.Release{{Groups: []string{"others"}, Place: second}}})
+	eventually(t, "the list goes", func() bool { return n.has(name) == nil && len(n.Lists()) == 0 })
+	// And comes back, to allow by.
+	h.publish(wire.ListState{Name: name, Settings: wire.Settings{Action: "allow", Direction: "both"}, Releases: []wire.Release{{Place: second}}})
+	n.reaches(h)
+	// Its settings change, with its contents.
+	h.release()
+	eventually(t, "other settings", func() bool { all := n.Lists(); return len(all) == 1 && all[0].Settings() == block })
+	n.reaches(h)
+}
+
+func TestExpiry(t *testing.T) {
+	h := newHub(t)
+	dir := t.TempDir()
+	n := h.start(dir)
+	soon := time.Now().Add(2 * time.Second).Truncate(time.Millisecond)
+	h.change(set(t, "192.0.2.1", "192.0.2.2", "192.0.2.3", "tcp *:* > 192.0.2.9:25", "2001:db8::1"),
+		wire.Expiry{Entry: "192.0.2.1", At: soon}, wire.Expiry{Entry: "192.0.2.2", At: soon},
+		wire.Expiry{Entry: "tcp *:* > 192.0.2.9:25", At: soon}, wire.Expiry{Entry: "2001:db8::1", At: soon})
+	h.snapshot(wire.Expiry{Entry: "192.0.2.1", At: soon}, wire.Expiry{Entry: "192.0.2.2", At: soon},
+		wire.Expiry{Entry: "tcp *:* > 192.0.2.9:25", At: soon}, wire.Expiry{Entry: "2001:db8::1", At: soon})
+	h.release()
+	eventually(t, "all five", func() bool { return n.has(name).Len() == 5 })
+	h.change(set(t, "192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "tcp *:* > 192.0.2.9:25", "2001:db8::1"), wire.Expiry{Entry: "192.0.2.2"}) // it stays
+	h.release()
+	eventually(t, "the second version", func() bool { return n.active().Active == h.at })
+	h.server.Shutdown() // the hub is gone
+	left := set(t, "192.0.2.2", "192.0.2.3", "192.0.2.4")
+	eventually(t, "the end of the others", func() bool { return equal(n.has(name), left) })
+	if time.Now().Before(soon) {
+		t.Error("they have expired early")
+	}
+	if s := n.active(); s.Sum != snapshot.Of(h.truth[h.at].Groups()).String() {
+		t.Errorf("the version has become another: %+v", s)
+	}
+	n.stop()
+	if n = h.start(dir); !equal(n.has(name), left) {
+		t.Errorf("after a restart: %d entries", n.has(name).Len())
+	}
+}
+
+// What cannot be activated is reported, and is not saved.
+func TestNotActive(t *testing.T) {
+	h := newHub(t)
+	dir := t.TempDir()
+	n := h.start(dir)
+	h.change(set(t, "192.0.2.1"))
+	h.snapshot()
+	h.release()
+	n.reaches(h)
+	good := h.at
+	n.mu.Lock()
+	n.failing = errors.New("too wide")
+	n.mu.Unlock()
+	h.change(set(t, "0.0.0.0/1"))
+	h.release()
+	eventually(t, "the reason", func() bool { return strings.Contains(n.active().Error, "too wide") })
+	if s := n.active(); s.Active != good || s.Wanted != h.at {
+		t.Errorf("%+v", s)
+	}
+	n.stop()
+	n = h.start("")
+	n.stop()
+	again, err := Open(h.config(dir))
+	if err != nil || len(again.Lists()) != 1 || !equal(again.Lists()[0].Contents(), h.truth[good]) {
+		t.Errorf("saved: %v, %v", again.Lists(), err)
+	}
+	n = h.start(dir)
+	h.change(set(t, "192.0.2.7"))
+	h.release()
+	n.reaches(h)
+	n.stop()
+	if n = h.start(dir); !equal(n.has(name), h.truth[h.at]) {
+		t.Errorf("after a version that was left out: %d entries", n.has(name).Len())
+	}
+}
+
+// A file that was cut off or damaged anywhere is an earlier version, or none.
+func TestSaved(t *testing.T) {
+	h := newHub(t)
+	dir := t.TempDir()
+	n := h.start(dir)
+	h.change(set(t, "192.0.2.1"))
+	h.snapshot()
+	h.release()
+	n.reaches(h)
+	for i := range 3 {
+		h.change(set(t, fmt.Sprintf("192.0.2.%d", i), "198.51.100.0/24"))
+		h.release()
+		n.reaches(h)
+	}
+	n.stop()
+	files := must(filepath.Glob(filepath.Join(dir, "*", "*")))
+	var path string
+	for _, f := range files {
+		if filepath.Base(f) != "catalog" {
+			path = f
+		}
+	}
+	whole := must(os.ReadFile(path))
+	check := func(what string, text []byte) {
+		t.Helper()
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		again := must(Open(h.config(dir)))
+		for _, l := range again.Lists() {
+			if p := l.f.newest.Place; !equal(l.Contents(), h.truth[p]) {
+				t.Fatalf("%s: version %v has %d entries", what, p, l.Contents().Len())
+			}
+		}
+	}
+	for i := 0; i < len(whole); i += 1 + h.r.IntN(5) {
+		check(fmt.Sprintf("cut to %d bytes", i), whole[:i])
+		damaged := append([]byte(nil), whole...)
+		damaged[i] ^= 1 << (i % 8)
+		check(fmt.Sprintf("damaged at byte %d", i), damaged)
+	}
+	// Cut within the last delta, the file goes on from the one before.
+	check("cut", whole[:len(whole)-3])
+	n = h.start(dir)
+	n.reaches(h)
+	n.stop()
+	if n = h.start(dir); n.active().Active != h.at {
+		t.Errorf("%+v", n.active())
+	}
+}
+
+func TestMaxRate(t *testing.T) {
+	h := newHub(t)
+	var entries list.Entries
+	for i := range 200_000 {
+		entries.V4 = append(entries.V4, list.V4Of(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 13), byte(i >> 5), byte(i << 3)}), 32)))
+		_ = i
+	}
+	for range 200_000 {
+		entries.V4 = append(entries.V4, list.V4(h.r.Uint32(), 32))
+	}
+	h.change(entries.Set())
+	h.snapshot()
+	size := 0
+	for i, s := range h.sentTo {
+		if s != wire.HeadSubject(name) && s != wire.DeltaSubject(name) {
+			size += len(h.sent[i])
+		}
+	}
+	began := time.Now()
+	n := h.start("")
+	h.publish(wire.ListState{Name: name, Settings: block, Releases: []wire.Release{{Place: h.at}}, MaxRate: int64(size)})
+	n.reaches(h)
+	if took := time.Since(began); took < 900*time.Millisecond {
+		t.Errorf("%d bytes at %d bytes a second in %v", size, size, took)
+	}
+}
+
+// Whatever a broker does with messages, a node has exactly a version of the hub's, none
+// that is not wanted, and never goes back; when the broker is well again, it has the
+// wanted one.
+func TestFaults(t *testing.T) {
+	seeds := 6
+	if testing.Short() {
+		seeds = 2
+	}
+	for seed := range uint64(seeds) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { t.Parallel(); faults(t, seed) })
+	}
+}
+
+func faults(t *testing.T, seed uint64) {
+	h := newHub(t)
+	h.r = rand.New(rand.NewPCG(seed, 5))
+	_, others, _ := ed25519.GenerateKey(nil)
+	var late []func()
+	h.live = func(subject string, m []byte) {
+		send := func(m []byte) { h.publishLive(subject, m) }
+		switch h.r.IntN(12) {
+		case 0: // withheld
+		case 1: // twice
+			send(m)
+			send(m)
+		case 2: // late
+			late = append(late, func() { send(m) })
+		case 3: // cut off
+			send(m[:h.r.IntN(len(m))])
+		case 4: // changed
+			forged := append([]byte(nil), m...)
+			forged[h.r.IntN(len(m))] ^= 1 << h.r.IntN(8)
+			send(forged)
+		case 5: // signed by somebody else
+			if subject == wire.CatalogSubject() {
+				c := h.catalog
+				c.Version += 1000
+				send(must(wire.SealCatalog(others, c)))
+			} else {
+				send(must(wire.SealDelta(others, wire.Delta{List: name, Epoch: h.at.Epoch, From: h.at.Version - 1, To: h.at.Version, Add: set(t, "203.0.113.1").Groups()})))
+			}
+		case 6: // an old one instead
+			if i := h.r.IntN(len(h.sent)); true {
+				h.publishLive(h.sentTo[i], h.sent[i])
+				h.publishLive(subject, h.sent[i]) // and as if it were another
+			}
+		default:
+			send(m)
+		}
+		if len(late) > 0 && h.r.IntN(2) == 0 {
+			i := h.r.IntN(len(late))
+			late[i]()
+			late = append(late[:i], late[i+1:]...)
+		}
+	}
+	dir := t.TempDir()
+	n := h.start(dir)
+	wantedPlaces := map[wire.Place]bool{}
+	var lastSeen wire.Place
+	var lastCatalog wire.Place
+	check := func() {
+		t.Helper()
+		if c := n.Catalog(); c.Before(lastCatalog) {
+			t.Fatalf("seed %d: catalog %v after %v", seed, c, lastCatalog)
+		} else {
+			lastCatalog = c
+		}
+		n.Node.mu.Lock()
+		f := n.followers[name]
+		n.Node.mu.Unlock()
+		if f == nil {
+			return
+		}
+		f.mu.Lock()
+		s, contents := f.newest, f.contents
+		f.mu.Unlock()
+		if s == nil {
+			return
+		}
+		if truth := h.truth[s.Place]; truth == nil || !equal(contents, truth) {
+			t.Fatalf("seed %d: version %v is not that of the hub", seed, s.Place)
+		}
+		if !wantedPlaces[s.Place] {
+			t.Fatalf("seed %d: version %v was never wanted", seed, s.Place)
+		}
+		if s.Before(lastSeen) {
+			t.Fatalf("seed %d: back from %v to %v", seed, lastSeen, s.Place)
+		}
+		lastSeen = s.Place
+	}
+	random := func() *list.Set {
+		var e list.Entries
+		for range h.r.IntN(40) {
+			e.V4 = append(e.V4, list.V4(0xc0000200|uint32(h.r.IntN(256)), 32))
+			e.V6 = append(e.V6, netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 15: byte(h.r.IntN(64))}), 128))
+		}
+		return e.Set()
+	}
+	for range 120 {
+		switch h.r.IntN(14) {
+		case 0:
+			h.snapshot()
+		case 1: // history is lost
+			_ = h.js.PurgeStream(wire.Stream, &nats.StreamPurgeRequest{Subject: wire.DeltaSubject(name)})
+			h.snapshot()
+		case 2: // everything is
+			if h.js.DeleteStream(wire.Stream) == nil {
+				h.addStream()
+			}
+			if h.r.IntN(2) == 0 { // the truth, too
+				next := wire.Place{Epoch: h.at.Epoch + 1, Version: 1}
+				h.truth[next] = random()
+				h.at, h.catalog.Place = next, wire.Place{Epoch: h.catalog.Epoch + 1}
+			}
+			h.snapshot()
+			wantedPlaces[h.at] = true
+			h.release()
+		case 3: // a crash
+			n.stop()
+			check()
+			lastSeen = wire.Place{}
+			if s := n.active(); s.Active != (wire.Place{}) {
+				lastSeen = s.Active // which it has confirmed
+			}
+			n = h.start(dir)
+			check()
+		case 4: // an old message is the last one in the stream
+			i := h.r.IntN(len(h.sent))
+			_, _ = h.js.Publish(h.sentTo[i], h.sent[i])
+		case 5: // a forged one is
+			i := h.r.IntN(len(h.sent))
+			forged := append([]byte(nil), h.sent[i]...)
+			forged[h.r.IntN(len(forged))] ^= 1
+			_, _ = h.js.Publish(h.sentTo[i], forged)
+		default:
+			if len(h.sent) == 0 {
+				h.snapshot()
+			}
+			h.change(random())
+			if h.r.IntN(3) > 0 {
+				wantedPlaces[h.at] = true
+				h.release()
+			}
+		}
+		if h.r.IntN(3) == 0 {
+			time.Sleep(time.Duration(h.r.IntN(10)) * time.Millisecond)
+		}
+		check()
+	}
+	h.live = h.publishLive
+	h.snapshot()
+	wantedPlaces[h.at] = true
+	h.release()
+	n.reaches(h)
+	check()
+}
+
+// The past of an earlier epoch, still in the stream and properly signed, does not come
+// back, nor after a restart.
+func TestReplay(t *testing.T) {
+	h := newHub(t)
+	dir := t.TempDir()
+	n := h.start(dir)
+	h.change(set(t, "192.0.2.1"))
+	h.snapshot()
+	h.release()
+	n.reaches(h)
+	first := h.at
+	old := h.sent[len(h.sent)-1]
+	h.at = wire.Place{Epoch: 2, Version: 1}
+	h.truth[h.at] = set(t, "192.0.2.2")
+	h.snapshot()
+	h.catalog.Place = wire.Place{Epoch: 2}
+	h.release()
+	n.reaches(h)
+	for range 2 {
+		refused := n.Refused()
+		h.store(wire.CatalogSubject(), old)
+		h.publishLive(wire.CatalogSubject(), old)
+		eventually(t, "it is refused", func() bool { return n.Refused() > refused })
+		if n.active().Active != h.at || n.active().Wanted != h.at || !equal(n.has(name), h.truth[h.at]) {
+			t.Fatalf("%+v", n.active())
+		}
+		n.stop()
+		n = h.start(dir)
+	}
+	// Nor where the hub itself errs.
+	h.want(first)
+	eventually(t, "the catalog", func() bool { return n.Catalog() == h.catalog.Place })
+	time.Sleep(50 * time.Millisecond)
+	if n.active().Active != h.at {
+		t.Errorf("back to %+v", n.active())
+	}
+}
+
+// A delta that does not lead from the node's version to the one that it promises, though
+// it is signed, is not applied.
+func TestBrokenDelta(t *testing.T) {
+	h := newHub(t)
+	n := h.start(t.TempDir())
+	h.change(set(t, "192.0.2.1"))
+	h.snapshot()
+	h.release()
+	n.reaches(h)
+	for what, spoil := range map[string]func(*wire.Delta){
+		"sum":     func(d *wire.Delta) { d.Add = set(t, "192.0.2.99").Groups() },
+		"entries": func(d *wire.Delta) { d.Entries++ },
+		"adds what is there": func(d *wire.Delta) {
+			d.Add = append(h.truth[wire.Place{Epoch: d.Epoch, Version: d.From}].Groups(), d.Add...)[:1]
+		},
+		"removes what is not": func(d *wire.Delta) { d.Remove = set(t, "203.0.113.3").Groups() },
+		"expiry":              func(d *wire.Delta) { d.Expires = []wire.Expiry{{Entry: "nonsense", At: time.Now()}} },
+	} {
+		before := h.at
+		h.at.Version++
+		h.truth[h.at] = list.Union(h.truth[before], set(t, fmt.Sprintf("198.51.100.%d", h.at.Version)))
+		change := h.truth[h.at].Diff(h.truth[before])
+		d := wire.Delta{
+			List: name, Epoch: 1, From: before.Version, To: h.at.Version, Sum: snapshot.Of(h.truth[h.at].Groups()).String(), Entries: h.truth[h.at].Len(),
+			Add: change.Add.Groups(),
+		}
+		spoil(&d)
+		m := must(wire.SealDelta(h.private, d))
+		h.store(wire.DeltaSubject(name), m)
+		h.publishLive(wire.DeltaSubject(name), m)
+		h.release()
+		eventually(t, what+": an error", func() bool { return n.active().Error != "" })
+		if n.active().Active != before || !equal(n.has(name), h.truth[before]) {
+			t.Fatalf("%s: %+v", what, n.active())
+		}
+		h.snapshot()
+		h.release()
+		n.reaches(h)
+	}
+}
+
+// A node that hears nothing new is stale, whatever old messages it is sent.
+func TestStale(t *testing.T) {
+	h := newHub(t)
+	h.catalog.MaxAge = 1
+	n := h.start(t.TempDir())
+	h.change(set(t, "192.0.2.1"))
+	h.snapshot()
+	h.release()
+	n.reaches(h)
+	if err := n.Age().Err(); err != nil && time.Since(h.catalog.Issued) < time.Second {
+		t.Error(err)
+	}
+	eventually(t, "it is stale", func() bool { return n.Age().Err() != nil })
+	for i := range h.sent {
+		h.publishLive(h.sentTo[i], h.sent[i])
+	}
+	s := n.Lists()[0].Status().Sources[0]
+	if s.Last.Err == nil || s.Failures == 0 || s.Entries != 1 || !equal(n.has(name), h.truth[h.at]) {
+		t.Errorf("%+v", s)
+	}
+	h.release()
+	eventually(t, "it is up to date", func() bool { return n.Age().Err() == nil })
+}

@@ -1,0 +1,219 @@
+package node
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"weir/control/fleet/wire"
+)
+
+// A list is saved in a file: a line that names the format; the head of a snapshot in
+// JSON, with its length before and its SHA-256 behind it; the snapshot; then deltas as
+// the hub has signed them, each with its length before it. Deltas are appended as they
+// become active, so a crash cuts off the last one at most, which was not confirmed.
+
+const (
+	format = "weir fleet list 1\n"
+
+	maxHead  = 4 << 10
+	maxDelta = 8 << 20
+
+	// leastLog is the size of the deltas below which a file is not written anew.
+	leastLog = 1 << 20
+)
+
+// disk is the file of a list.
+type disk struct {
+	path   string // "": nothing is saved
+	base   int64  // the length of head and snapshot; 0: the file is to be written anew
+	length int64
+}
+
+// full reports whether the deltas have become longer than a snapshot.
+func (d *disk) full() bool { return d.path != "" && d.length-d.base > max(d.base, leastLog) }
+
+// append adds deltas to the file.
+func (d *disk) append(deltas [][]byte) (err error) {
+	f, err := os.OpenFile(d.path, os.O_WRONLY, 0)
+	if err != nil {
+		d.base = 0
+		return err
+	}
+	var text []byte
+	for _, m := range deltas {
+		text = append(binary.BigEndian.AppendUint32(text, uint32(len(m))), m...)
+	}
+	_, err = f.WriteAt(text, d.length)
+	if err == nil {
+		err = f.Truncate(d.length + int64(len(text))) // what was cut off is longer, perhaps
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		d.base = 0
+		return err
+	}
+	d.length += int64(len(text))
+	return nil
+}
+
+// replace writes the file anew.
+func (d *disk) replace(h wire.Head, whole []byte, deltas [][]byte) error {
+	d.base = 0
+	head, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(head)
+	begin := append(binary.BigEndian.AppendUint32([]byte(format), uint32(len(head))), head...)
+	begin = append(begin, sum[:]...)
+	if err := writeFile(d.path, begin, whole); err != nil {
+		return err
+	}
+	d.base = int64(len(begin) + len(whole))
+	d.length = d.base
+	if len(deltas) > 0 {
+		return d.append(deltas)
+	}
+	return nil
+}
+
+// remove removes the file.
+func (d *disk) remove() {
+	if d.path != "" {
+		_ = os.Remove(d.path) // what is left is not read: the catalog does not name it
+	}
+	d.base = 0
+}
+
+// load returns the state that the file has, nil if there is none.
+func (d *disk) load(name string, key ed25519.PublicKey) (*state, error) {
+	if d.path == "" {
+		return nil, nil
+	}
+	f, err := os.Open(d.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	s, err := d.read(bufio.NewReaderSize(f, 1<<20), name, key)
+	if err != nil {
+		d.base = 0
+		return nil, fmt.Errorf("%s: %w", d.path, err)
+	}
+	return s, nil
+}
+
+func (d *disk) read(r io.Reader, name string, key ed25519.PublicKey) (*state, error) {
+	var begin [len(format) + 4]byte
+	if _, err := io.ReadFull(r, begin[:]); err != nil || string(begin[:len(format)]) != format {
+		return nil, errors.New("no saved list")
+	}
+	n := binary.BigEndian.Uint32(begin[len(format):])
+	if n > maxHead {
+		return nil, fmt.Errorf("a head of %d bytes", n)
+	}
+	head := make([]byte, n+sha256.Size)
+	if _, err := io.ReadFull(r, head); err != nil {
+		return nil, err
+	}
+	if sum := sha256.Sum256(head[:n]); !bytes.Equal(sum[:], head[n:]) {
+		return nil, errors.New("the head's checksum is wrong")
+	}
+	var h wire.Head
+	if err := json.Unmarshal(head[:n], &h); err != nil {
+		return nil, err
+	}
+	if h.List != name {
+		return nil, fmt.Errorf("it is of list %q", h.List)
+	}
+	var whole bytes.Buffer
+	if _, err := io.CopyN(&whole, r, int64(h.Size)); err != nil {
+		return nil, err
+	}
+	s, err := stateOf(h, whole.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	d.base = int64(len(begin) + len(head) + h.Size)
+	for d.length = d.base; ; {
+		var size [4]byte
+		if _, err := io.ReadFull(r, size[:]); err != nil {
+			return s, nil
+		}
+		n := binary.BigEndian.Uint32(size[:])
+		if n > maxDelta {
+			return s, nil
+		}
+		message := make([]byte, n)
+		if _, err := io.ReadFull(r, message); err != nil {
+			return s, nil
+		}
+		delta, err := wire.OpenDelta(key, message)
+		if err != nil || delta.List != name {
+			return s, nil // cut off
+		}
+		next, err := s.apply(delta, 0)
+		if err != nil {
+			return s, nil
+		}
+		s, d.length = next, d.length+int64(len(size))+int64(n)
+	}
+}
+
+// compact writes the file anew from a state.
+func (d *disk) compact(name string, s *state) error {
+	h, whole, err := wire.NewSnapshot(wire.Head{List: name, Place: s.Place, Issued: time.Now()}, s.entries.Groups(), s.expiries())
+	if err != nil {
+		return err
+	}
+	return d.replace(h, whole, nil)
+}
+
+// writeFile replaces a file. After a crash at any instant there is the old one or the
+// new one.
+func writeFile(path string, parts ...[]byte) (err error) {
+	directory := filepath.Dir(path)
+	if err := os.MkdirAll(directory, 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	for _, p := range parts {
+		if err == nil {
+			_, err = f.Write(p)
+		}
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name()) // useless, and may fill a disk
+		return err
+	}
+	d, err := os.Open(directory)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
