@@ -157,7 +157,6 @@ static __always_inline void record_digest(struct xdp_md *ctx, struct cpu_row *ro
 			   (void *)(long)ctx->data_end};
 	struct invariant inv;
 	struct sighting *s;
-	__u64 *from, *to;
 	__u8 *ip = c.pos;
 
 	if (!b) /* impossible */
@@ -171,18 +170,21 @@ static __always_inline void record_digest(struct xdp_md *ctx, struct cpu_row *ro
 	if (*ip >> 4 == 4 && invariant_v4(&c, &inv)) {
 		s->ttl = ip[8];
 		s->digest = universal(&digest_config.secret, inv.w, INVARIANT_V4);
+		s->src[0] = row->packet.src[0];
+		s->dst[0] = row->packet.dst[0];
 	} else if (*ip >> 4 == 6 && invariant_v6(&c, &inv)) {
 		s->ttl = ip[7];
 		s->digest = universal(&digest_config.secret, inv.w, INVARIANT_V6);
+		/* Word by word, as they were stored: wider loads would stall. */
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			s->src[i] = *(volatile __u32 *)&row->packet.src[i];
+			s->dst[i] = *(volatile __u32 *)&row->packet.dst[i];
+		}
 	} else {
 		b->skipped += 1;
 		return;
 	}
-	/* For IPv4, more than the address. */
-	from = (void *)row->packet.src;
-	to = (void *)s->src;
-	for (int i = 0; i < 4; i++)
-		to[i] = from[i];
 	s->family = row->packet.family;
 	s->proto = row->packet.proto;
 	s->slice = b->slice;
