@@ -3,6 +3,8 @@ package contract
 import (
 	"testing"
 
+	"github.com/cilium/ebpf/asm"
+
 	"weir/bpf"
 )
 
@@ -15,5 +17,72 @@ func TestOneProgram(t *testing.T) {
 	}
 	if len(spec.Programs) != 2 || spec.Programs[bpf.WeirProgWeir] == nil || spec.Programs[bpf.WeirProgWeirEgress] == nil {
 		t.Errorf("the object has %d programs, want weir and weir_egress alone", len(spec.Programs))
+	}
+}
+
+// Linux 5.10 refuses a program where a loop repeats otherwise than by a jump: where
+// the instruction before its head, which is no jump, is a part of it. The search is
+// that of the verifier's check_cfg.
+func TestLoopsRepeatByJumps(t *testing.T) {
+	spec, err := bpf.LoadWeir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, p := range spec.Programs {
+		at, symbols := make(map[int]*asm.Instruction), make(map[string]int)
+		next, last := make(map[int]int), -1
+		starts := []int{0}
+		for it := p.Instructions.Iterate(); it.Next(); {
+			o := int(it.Offset)
+			if s := it.Ins.Symbol(); s != "" {
+				symbols[s] = o
+				starts = append(starts, o)
+			}
+			at[o], next[last], last = it.Ins, o, o
+		}
+		const discovered, explored = 1, 2
+		state := make(map[int]int)
+		for _, start := range starts {
+			if state[start] != 0 {
+				continue
+			}
+			state[start] = discovered
+			for stack := []int{start}; len(stack) > 0; {
+				o := stack[len(stack)-1]
+				i := at[o]
+				op, class := i.OpCode.JumpOp(), i.OpCode.Class()
+				jump := class == asm.JumpClass || class == asm.Jump32Class
+				target := o + 1 + int(i.Offset)
+				if r := i.Reference(); r != "" {
+					target = symbols[r]
+				}
+				var follow []int
+				repeats := jump && op != asm.Call
+				switch {
+				case jump && op == asm.Exit:
+				case jump && op == asm.Ja:
+					follow = []int{target}
+				case repeats:
+					follow = []int{next[o], target}
+				default:
+					follow = []int{next[o]}
+				}
+				deeper := false
+				for _, f := range follow {
+					if state[f] == discovered && !repeats {
+						t.Errorf("%s: instruction %d, %v, runs into the head of a loop that it is a part of", name, o, i)
+					}
+					if state[f] == 0 {
+						state[f], deeper = discovered, true
+						stack = append(stack, f)
+						break
+					}
+				}
+				if !deeper {
+					state[o] = explored
+					stack = stack[:len(stack)-1]
+				}
+			}
+		}
 	}
 }
