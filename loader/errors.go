@@ -45,6 +45,16 @@ func explainPermission(err error) error {
 	return fmt.Errorf("%w: %w", ErrPermission, err)
 }
 
+// Rejected reports whether an error is that the verifier rejects a program, which may
+// depend on the shapes in it.
+func Rejected(err error) bool {
+	if errors.Is(err, ErrPermission) {
+		return false
+	}
+	_, rejected := errors.AsType[*ebpf.VerifierError](err)
+	return rejected || errors.Is(err, unix.E2BIG)
+}
+
 // missingCapabilities returns those that weir needs and this thread lacks.
 func missingCapabilities() []string {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}

@@ -28,6 +28,8 @@ import (
 	"weir/control/observe/heavy"
 	"weir/control/observe/traffic"
 	"weir/control/serve"
+	"weir/filter/membership"
+	"weir/loader"
 )
 
 // Options say how a daemon runs.
@@ -156,10 +158,10 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err := d.observers.prepare(p, d.o.Log); err != nil {
 		return err
 	}
-	e, m, err := d.build(p)
+	e, err := d.startEngine(ctx, p, targets)
 	// What filters already has more than what would be left.
 	for cause := err; err != nil && inherited.Programs == 0 && p.shed(cause); {
-		if e, m, err = d.build(p); err != nil {
+		if e, err = d.startEngine(ctx, p, targets); err != nil {
 			err = cause // rather than what is wrong with less
 		}
 	}
@@ -167,13 +169,6 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 		return errors.Join(err, d.observers.recorder.CloseUnless(nil))
 	}
 	p.logFailures(d.o.Log)
-	if ctx.Err() != nil {
-		return errors.Join(fmt.Errorf("stopped before the lists were active, nothing has changed: %w", ctx.Err()),
-			e.Close(), d.observers.recorder.CloseUnless(nil))
-	}
-	if err := d.attach.Start(e, m, targets, p.config.Loop.Edges); err != nil {
-		return errors.Join(err, e.Close(), d.observers.recorder.CloseUnless(nil))
-	}
 	d.began, d.prepared, d.engine, d.number = began, p, e, 1
 	d.observers.observe(p, d.hub, d.o.Log)
 	d.loadTime = time.Since(began)
@@ -190,6 +185,34 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	}
 	return nil
 }
+
+// startEngine builds the first engine and attaches its program.
+func (d *Daemon) startEngine(ctx context.Context, p *Prepared, targets []attach.Target) (*engine.Generation, error) {
+	e, m, err := d.build(p)
+	if err != nil {
+		return nil, unbuilt{err}
+	}
+	if ctx.Err() != nil {
+		return nil, errors.Join(fmt.Errorf("stopped before the lists were active, nothing has changed: %w", ctx.Err()), e.Close())
+	}
+	if err := d.attach.Start(e, m, targets, p.config.Loop.Edges); err != nil {
+		if err = errors.Join(err, e.Close()); loader.Rejected(err) {
+			err = rejected{err}
+		}
+		return nil, err
+	}
+	return e, nil
+}
+
+// unbuilt and rejected are why an engine could not be built, or its program not be
+// loaded, which fewer or other entries may mend.
+type (
+	unbuilt  struct{ error }
+	rejected struct{ error }
+)
+
+func (e unbuilt) Unwrap() error  { return e.error }
+func (e rejected) Unwrap() error { return e.error }
 
 // build builds the engine of a configuration, with its metadata.
 func (d *Daemon) build(p *Prepared) (*engine.Generation, attach.Metadata, error) {
@@ -219,15 +242,18 @@ func (d *Daemon) build(p *Prepared) (*engine.Generation, attach.Metadata, error)
 // announce logs what is active.
 func (d *Daemon) announce(what string, took time.Duration) {
 	m := d.attach.Metadata()
-	d.o.Log.Info(what,
+	log := d.o.Log
+	if m.Mode == membership.Approximate.String() {
+		log = log.With("false_positive_rate", fmt.Sprintf("%.2g", m.FalsePositiveRate))
+	}
+	log.Info(what,
 		"interfaces", d.attach.Names(),
 		"entries", m.Entries,
-		"shapes", len(m.Shapes),
 		"mode", m.Mode,
 		"monitor", m.Monitor,
 		"kernel_bytes", m.KernelBytes,
-		"false_positive_rate", fmt.Sprintf("%.2g", m.FalsePositiveRate),
 		"load_time", took.Round(time.Millisecond).String())
+	d.o.Log.Debug("the program is specialised", "shapes", m.Shapes)
 }
 
 // Run filters, reads the feeds, and answers commands until ctx is done. Each

@@ -336,22 +336,36 @@ func (p *Prepared) fit(last *Prepared) {
 	p.rules = rules
 }
 
-// shed leaves out the contents of the feed with the most entries, for a reason. It
-// returns false if there is none, or its list is required.
+// shed leaves out the contents of the feed that is most likely the reason why an
+// engine could not be started: the largest, or that of the most shapes where its
+// program was rejected. It returns false if no feed can be the reason, or that one's
+// list is required.
 func (p *Prepared) shed(reason error) bool {
-	var most *managedList
+	var weigh func(*list.Set) int
+	switch {
+	case errors.As(reason, new(rejected)):
+		weigh = engine.Shapes
+	case errors.As(reason, new(unbuilt)):
+		weigh = (*list.Set).Len
+	default:
+		return false
+	}
+	var worst *managedList
+	most := 0
 	for _, l := range p.lists {
-		if l.source != 0 && p.contents(l.source).Len() > 0 &&
-			(most == nil || p.contents(l.source).Len() > p.contents(most.source).Len()) {
-			most = l
+		if l.source == 0 {
+			continue
+		}
+		if n := weigh(p.contents(l.source)); n > most {
+			worst, most = l, n
 		}
 	}
-	if most == nil || most.Required {
+	if worst == nil || worst.Required {
 		return false
 	}
 	p.rules = slices.Clone(p.rules)
-	p.rules[most.source-1].Contents = nil
-	most.unfit = fmt.Errorf("list %s: %w", most.Name, reason)
+	p.rules[worst.source-1].Contents = nil
+	worst.unfit = fmt.Errorf("list %s: %w", worst.Name, reason)
 	return true
 }
 

@@ -320,6 +320,16 @@ func addFlowEdits(edits *[]edit, set *membership.Set, old, next, touched *flows)
 	return nil
 }
 
+// Shapes returns the number of combinations of fields and prefix lengths of entries.
+func Shapes(s *list.Set) int {
+	if s.Len() == 0 {
+		return 0
+	}
+	counts := make(map[key.Shape]int)
+	countShapes(counts, s.Flows)
+	return len(counts) + s.V4.Lengths.Len() + s.V6.Lengths.Len()
+}
+
 // Spare returns flows of a list without which those of all lists fit into a set:
 // those of its rarest shapes, none if they fit with them, and all if they do not
 // without. List number n is lists[n-1].

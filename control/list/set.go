@@ -2,6 +2,7 @@ package list
 
 import (
 	"iter"
+	"math/bits"
 	"net/netip"
 	"slices"
 
@@ -34,6 +35,11 @@ type Lengths [3]uint64
 
 // Has reports whether a length is in the set.
 func (l *Lengths) Has(bits int) bool { return l[bits>>6]>>(bits&63)&1 != 0 }
+
+// Len returns the number of lengths.
+func (l *Lengths) Len() int {
+	return bits.OnesCount64(l[0]) + bits.OnesCount64(l[1]) + bits.OnesCount64(l[2])
+}
 
 // Add adds the lengths of another set.
 func (l *Lengths) Add(m Lengths) {

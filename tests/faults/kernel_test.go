@@ -132,6 +132,50 @@ func TestVerifier(t *testing.T) {
 	g.filters("not started", held, clean[:1])
 }
 
+// A list that makes the verifier reject the program does not keep the others from
+// being active after a reboot, and is tried again.
+func TestVerifierAtStart(t *testing.T) {
+	t.Parallel()
+	g := newGround(t)
+	binary, err := spoilt()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !lab.KernelAtLeast(t, 6, 8) {
+		t.Skip("the kernel's verifier looks at functions that no program calls: want Linux 6.8")
+	}
+	many := g.file("many", "10.0.0.1\n"+near(64))
+	var large strings.Builder
+	for i := range 200 {
+		fmt.Fprintf(&large, "10.0.1.%d\n", 1+i)
+	}
+	lists := fmt.Sprintf("lists:\n  large: {sources: [{file: %s}]}\n  many: {%%ssources: [{file: %s}]}\n", g.file("large", large.String()), many)
+	start := func(more string) *daemon {
+		g.configure(fmt.Sprintf(lists, more))
+		d := g.run(binary)
+		d.Env = append(os.Environ(), "SPOILT=many shapes")
+		d.start()
+		return d
+	}
+	d := start("required: true, ")
+	if code := d.end(); code != 1 {
+		t.Errorf("with a required list: exit code %d", code)
+	}
+	d = start("")
+	d.wait("contents that cannot be activated are left out", `"list":"many"`, "load the program")
+	d.filtering()
+	g.answers()
+	drop := []string{"10.0.1.1", "10.0.1.200"}
+	g.filters("without the list", drop, []string{"10.0.0.1"})
+	g.ask(0, "block", "10.0.3.0/24") // which takes another program
+	drop = append(drop, "10.0.3.1")
+	g.filters("a command", drop, []string{"10.0.0.1"})
+	d.signal(syscall.SIGUSR1)
+	g.untilDropped("10.0.0.1")
+	g.filters("with the list", drop, nil)
+	d.stop()
+}
+
 // confine bounds the memory that a process gets from now on, including its
 // maps, until the returned function is called.
 func confine(t *testing.T, pid, bytes int) (free func()) {

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"weir/loader"
 	"weir/tests/lab"
@@ -103,7 +102,7 @@ func TestAttach(t *testing.T) {
 // are refused, by an error of their own, where it has not.
 func TestFrags(t *testing.T) {
 	lab.Root(t)
-	want := atLeast(t, 5, 18)
+	want := lab.KernelAtLeast(t, 5, 18)
 	g := generation(t)
 	t.Run("frame of 60000 bytes", func(t *testing.T) {
 		s, err := loader.NewStats(1)
@@ -187,18 +186,4 @@ func attribute(t *testing.T, err error) {
 		return
 	}
 	t.Attr("outcome", "works")
-}
-
-func atLeast(t *testing.T, major, minor int) bool {
-	t.Helper()
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		t.Fatal(err)
-	}
-	release := unix.ByteSliceToString(u.Release[:])
-	var a, b int
-	if _, err := fmt.Sscanf(release, "%d.%d", &a, &b); err != nil {
-		t.Fatalf("kernel %s: %v", release, err)
-	}
-	return a > major || a == major && b >= minor
 }

@@ -6,6 +6,7 @@ import (
 
 	"weir/loader"
 	"weir/tests/bench/probe"
+	"weir/tests/lab"
 )
 
 // Benchmarks need a later kernel than weir does, and say so.
@@ -13,7 +14,7 @@ func TestBench(t *testing.T) {
 	g := generation(t)
 	keys, err := probe.NewKeys()
 	attribute(t, err)
-	if want := atLeast(t, 5, 17); want != (err == nil) || !want && !errors.Is(err, loader.ErrUnsupported) {
+	if want := lab.KernelAtLeast(t, 5, 17); want != (err == nil) || !want && !errors.Is(err, loader.ErrUnsupported) {
 		t.Error(err)
 	}
 	if err != nil {

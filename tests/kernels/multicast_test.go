@@ -16,7 +16,7 @@ func TestMulticast(t *testing.T) {
 	l := lab.New(t)
 	g, err := loader.NewGeneration(loader.Config{Multicast: loader.Multicast{Ports: 1, Lines: 8, First: 5, Rest: 6}})
 	attribute(t, err)
-	if !atLeast(t, 5, 14) {
+	if !lab.KernelAtLeast(t, 5, 14) {
 		if !errors.Is(err, loader.ErrUnsupported) || !strings.Contains(err.Error(), "5.14") {
 			t.Errorf("error %v", err)
 		}
