@@ -53,8 +53,9 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## build ./weir
+build: ## build ./weir and ./weir-hub
 	go build $(BUILDFLAGS) -o $(OUT)/weir ./cmd/weir
+	go build $(BUILDFLAGS) -o $(OUT)/weir-hub ./cmd/weir-hub
 
 .PHONY: man
 man: ## make the man pages, and what shells complete commands with, in ./dist/share
@@ -254,5 +255,5 @@ fuzz: ## run every fuzz target for FUZZTIME (2m), one after another
 
 .PHONY: clean
 clean: ## remove what the other targets built
-	rm -rf weir dist
+	rm -rf weir weir-hub dist
 	find . -name '*.test' -type f -delete -o -name '*.prof' -type f -delete

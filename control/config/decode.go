@@ -71,7 +71,7 @@ func Load(path string) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
-	return read(path, text, (*Config).checkFiles, (*Config).check)
+	return read(path, text, Default(), (*Config).checkFiles, (*Config).check)
 }
 
 // readFile reads a file, but not far beyond maxSize.
@@ -87,12 +87,12 @@ func readFile(path string) ([]byte, error) {
 // Parse is Load for the text of a file, without the files that it names. Errors
 // call the file by name.
 func Parse(name string, text []byte) (*Config, error) {
-	return read(name, text, (*Config).check)
+	return read(name, text, Default(), (*Config).check)
 }
 
-func read(name string, text []byte, checks ...func(*Config) quantity.FieldErrors) (*Config, error) {
+// read decodes the text of a file into c, which has the defaults, and checks it.
+func read[T any](name string, text []byte, c *T, checks ...func(*T) quantity.FieldErrors) (*T, error) {
 	d := &decoder{file: name, at: map[string]*token.Position{"": {Line: 1, Column: 1}}}
-	c := Default()
 	d.document(text, reflect.ValueOf(c).Elem())
 	misread := slices.Clone(d.errs)
 	for _, check := range checks {

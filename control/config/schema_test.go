@@ -32,27 +32,36 @@ var update = flag.Bool("update", false, "write weir.schema.json")
 
 const schemaFile = "weir.schema.json"
 
-// TestSchema holds the published schema to the types and their comments.
+// TestSchema holds the published schemas to the types and their comments.
 func TestSchema(t *testing.T) {
 	g := generator{t, comments(t)}
-	schema := g.of(reflect.ValueOf(Default()).Elem(), "weir's configuration.")
-	schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-	schema["title"] = "weir.yaml"
-	var want bytes.Buffer
-	e := json.NewEncoder(&want)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	if err := e.Encode(schema); err != nil {
-		t.Fatal(err)
-	}
-	if *update {
-		if err := os.WriteFile(schemaFile, want.Bytes(), 0o644); err != nil {
+	for _, c := range []struct {
+		file, title, description string
+		published                []byte
+		defaults                 any
+	}{
+		{schemaFile, "weir.yaml", "weir's configuration.", Schema, Default()},
+		{"hub.schema.json", "hub.yaml", "The configuration of the hub of a fleet.", HubSchema, DefaultHub()},
+	} {
+		schema := g.of(reflect.ValueOf(c.defaults).Elem(), c.description)
+		schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+		schema["title"] = c.title
+		var want bytes.Buffer
+		e := json.NewEncoder(&want)
+		e.SetEscapeHTML(false)
+		e.SetIndent("", "  ")
+		if err := e.Encode(schema); err != nil {
 			t.Fatal(err)
 		}
-		return
-	}
-	if !bytes.Equal(Schema, want.Bytes()) {
-		t.Errorf("%s is not what the types say: go test ./control/config -run TestSchema -update", schemaFile)
+		if *update {
+			if err := os.WriteFile(c.file, want.Bytes(), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if !bytes.Equal(c.published, want.Bytes()) {
+			t.Errorf("%s is not what the types say: go test ./control/config -run TestSchema -update", c.file)
+		}
 	}
 }
 
@@ -96,7 +105,7 @@ func TestExampleShowsEachKey(t *testing.T) {
 func comments(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	for _, file := range []string{"config.go", "../observe/heavy/spec.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../feed/tls.go", "../observe/digests/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go"} {
+	for _, file := range []string{"config.go", "hub.go", "../observe/heavy/spec.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../feed/tls.go", "../observe/digests/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)

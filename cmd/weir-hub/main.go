@@ -1,0 +1,327 @@
+// Command weir-hub publishes lists to a fleet of nodes: see `weir-hub --help`.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"weir/control/config"
+	"weir/control/fleet/authority"
+	"weir/control/fleet/broker"
+	"weir/control/fleet/hub"
+)
+
+// version and commit are set by the linker; see the Makefile.
+var (
+	version = "dev"
+	commit  = ""
+)
+
+// The exit codes, as those of weir.
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+const defaultConfig = "/etc/weir/hub.yaml"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	code := execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// usageError is a wrong command line.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// execute runs a command line and returns the exit code.
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	command, err := root.ExecuteContextC(ctx)
+	var usage usageError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &usage):
+		fmt.Fprintf(stderr, "weir-hub: %v\nTry `%s --help`.\n", err, command.CommandPath())
+		return exitUsage
+	}
+	fmt.Fprintf(stderr, "weir-hub: %v\n", err)
+	return exitFailure
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "weir-hub",
+		Short: "Publish lists to a fleet of nodes",
+		Long: `weir-hub reads lists from feeds and from commands, as the daemon does, and
+publishes each change of them to all nodes of a fleet, over NATS JetStream. The
+server for that is inside, or a cluster of its own. weir hub is the same.
+
+Exit codes: 0 done, 1 failed, 2 wrong command line.`,
+		Example: `  weir-hub init /etc/weir/fleet
+  weir-hub run --config /etc/weir/hub.yaml
+  weir-hub enroll edge-1 --label paris,canary >edge-1.json
+  weir-hub revoke edge-1`,
+		Args:          oneOf("command"),
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       strings.TrimSpace(version + " " + commit),
+	}
+	root.SetVersionTemplate("weir-hub {{.Version}}\n")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(newInit(), newEnroll(), newRevoke(), newNodes(), newRun())
+	return root
+}
+
+// oneOf takes no argument; one would be the name of a command that does not exist.
+func oneOf(what string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return usageError{fmt.Errorf("%q: %s has no such %s", args[0], c.CommandPath(), what)}
+		}
+		return nil
+	}
+}
+
+// exactly takes one argument.
+func exactly(name string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0:
+			return usageError{fmt.Errorf("%s is missing", name)}
+		case len(args) > 1:
+			return usageError{fmt.Errorf("%q: %s takes %s, and nothing more", args[1], c.CommandPath(), name)}
+		}
+		return nil
+	}
+}
+
+func newInit() *cobra.Command {
+	return &cobra.Command{
+		Use:   "init DIRECTORY",
+		Short: "Make the keys of a new fleet",
+		Long: `Makes the keys of a new fleet in a directory: the authority that signs
+certificates, the NATS operator and accounts, and the key that lists are signed
+with. They make a host the fleet's hub: keep a backup, offline. Nodes know no
+other keys, so that a fleet without them has to be enrolled anew.`,
+		Example: "  weir-hub init /etc/weir/fleet",
+		Args:    exactly("DIRECTORY"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if _, err := authority.Init(args[0]); err != nil {
+				return err
+			}
+			fmt.Fprintf(c.OutOrStdout(), "made in %s; keep a backup: without it, all nodes have to be enrolled anew\n", args[0])
+			return nil
+		},
+	}
+}
+
+// configFlag is the flag --config.
+func configFlag(c *cobra.Command) *string {
+	return c.Flags().StringP("config", "c", defaultConfig, "`file` with the hub's configuration")
+}
+
+// opened reads a configuration, and the keys it names.
+func opened(file string) (*config.Hub, *authority.Authority, error) {
+	h, err := config.LoadHub(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err := authority.Open(string(h.Keys))
+	return h, a, err
+}
+
+func newEnroll() *cobra.Command {
+	var labels []string
+	c := &cobra.Command{
+		Use:   "enroll NODE [--label NAME,...]",
+		Short: "Print the file with which a host joins the fleet",
+		Long: `Prints one file that has all a host needs: copy it there, readable by root
+only, and name it in weir.yaml: fleet: {enroll: FILE}. It contains the node's
+secrets, and is not kept here. A node of this name that was enrolled before is
+revoked. The hub need not run.
+
+Labels group nodes, for rollouts. The node's certificate is valid for five
+years.`,
+		Example: `  weir-hub enroll edge-1 --label paris,canary >edge-1.json
+  weir-hub enroll edge-1 | ssh edge-1 'umask 077; cat >/etc/weir/fleet.json'`,
+		Args: exactly("NODE"),
+	}
+	c.Flags().StringSliceVar(&labels, "label", nil, "`names` of groups that the node is in, joined by commas")
+	file := configFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		h, a, err := opened(*file)
+		if err != nil {
+			return err
+		}
+		n, err := a.Enroll(args[0], labels, h.Servers)
+		if err != nil {
+			return err
+		}
+		text, err := n.Marshal()
+		if err != nil {
+			return err
+		}
+		_, err = c.OutOrStdout().Write(text)
+		return err
+	}
+	return c
+}
+
+func newRevoke() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "revoke NODE",
+		Short: "Cut a node off",
+		Long: `Revokes the credentials of a node. A running hub disconnects it within a second,
+and lets it in no more. The node goes on filtering by the lists that it has.`,
+		Example: "  weir-hub revoke edge-1",
+		Args:    exactly("NODE"),
+	}
+	file := configFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		_, a, err := opened(*file)
+		if err != nil {
+			return err
+		}
+		if err := a.Revoke(args[0]); err != nil {
+			return err
+		}
+		fmt.Fprintf(c.OutOrStdout(), "revoked: %s\n", args[0])
+		return nil
+	}
+	return c
+}
+
+func newNodes() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "nodes",
+		Short: "Show which nodes were enrolled",
+		Args:  oneOf("argument"),
+	}
+	file := configFlag(c)
+	asJSON := c.Flags().Bool("json", false, "print JSON")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		_, a, err := opened(*file)
+		if err != nil {
+			return err
+		}
+		members, err := a.Members()
+		if err != nil {
+			return err
+		}
+		all := make([]authority.Member, 0, len(members))
+		for _, m := range members {
+			all = append(all, m)
+		}
+		slices.SortFunc(all, func(a, b authority.Member) int { return strings.Compare(a.Name, b.Name) })
+		if *asJSON {
+			e := json.NewEncoder(c.OutOrStdout())
+			e.SetIndent("", "  ")
+			return e.Encode(struct {
+				Nodes []authority.Member `json:"nodes"`
+			}{all})
+		}
+		for _, m := range all {
+			state := "enrolled " + m.Enrolled.Format("2006-01-02")
+			if !m.Revoked.IsZero() {
+				state = "revoked " + m.Revoked.Format("2006-01-02")
+			}
+			fmt.Fprintf(c.OutOrStdout(), "%-24s %-20s %s\n", m.Name, state, strings.Join(m.Labels, ","))
+		}
+		return nil
+	}
+	return c
+}
+
+func newRun() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "run --config FILE",
+		Short: "Publish lists until stopped",
+		Long: `Publishes the lists of a configuration until it is stopped by SIGINT or SIGTERM.
+Nodes go on filtering without it, and report that they are stale after max_age.`,
+		Example: "  weir-hub run --config /etc/weir/hub.yaml",
+		Args:    oneOf("argument"),
+	}
+	file := configFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		h, a, err := opened(*file)
+		if err != nil {
+			return err
+		}
+		return run(c.Context(), h, a, newLog(c.ErrOrStderr(), h.Log))
+	}
+	return c
+}
+
+func newLog(to io.Writer, how config.Log) *slog.Logger {
+	o := &slog.HandlerOptions{Level: slog.Level(how.Level)}
+	if how.Format == config.LogJSON {
+		return slog.New(slog.NewJSONHandler(to, o))
+	}
+	return slog.New(slog.NewTextHandler(to, o))
+}
+
+// run runs a hub, and its broker if it has one inside.
+func run(ctx context.Context, c *config.Hub, a *authority.Authority, log *slog.Logger) error {
+	var servers hub.Broker
+	if c.Broker.Listen != "" {
+		b, err := broker.Start(broker.Options{
+			Authority: a, Dir: filepath.Join(string(c.StateDir), "broker"), Listen: string(c.Broker.Listen), Names: hosts(c.Servers), Log: log,
+		})
+		if err != nil {
+			return err
+		}
+		defer b.Close()
+		servers = b
+	} else {
+		e, err := hub.NewExternal(c.Broker.Servers, a, log)
+		if err != nil {
+			return err
+		}
+		defer e.Close()
+		servers = e
+	}
+	h, err := hub.Open(hub.Options{Config: c, Authority: a, Broker: servers, Log: log, Version: version})
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	log.Info("publishing", "lists", len(c.AllLists()), "servers", strings.Join(c.Servers, ","))
+	return h.Run(ctx)
+}
+
+// hosts returns the names and addresses in URLs.
+func hosts(servers []string) (all []string) {
+	for _, s := range servers {
+		if u, err := url.Parse(s); err == nil {
+			if host, _, err := net.SplitHostPort(u.Host); err == nil {
+				all = append(all, host)
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,197 @@
+package config
+
+import (
+	_ "embed"
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"time"
+
+	"weir/control/quantity"
+)
+
+// HubExample is a hub.yaml that an operator would copy and change.
+//
+//go:embed hub.yaml
+var HubExample []byte
+
+// HubSchema is a JSON schema, draft 2020-12, of hub.yaml.
+//
+//go:embed hub.schema.json
+var HubSchema []byte
+
+// Hub is the configuration of the hub of a fleet.
+type Hub struct {
+	// Directory of the fleet's keys, which weir hub init has made. Only the hub's user
+	// may read it.
+	Keys Path `yaml:"keys"`
+
+	// Directory of the state: the versions of lists, manual entries, contents of feeds,
+	// and the broker's stream.
+	StateDir Path `yaml:"state_dir"`
+
+	// URLs at which nodes reach the broker, tls://HOST:PORT, for their enrollment files
+	// and the broker's certificate.
+	Servers []string `yaml:"servers,required"`
+
+	// The NATS servers that nodes connect to.
+	Broker Broker `yaml:"broker"`
+
+	// How often nodes are assured that they are up to date.
+	Heartbeat quantity.Duration `yaml:"heartbeat"`
+
+	// The time without that after which a node reports that its lists are stale. It goes
+	// on filtering.
+	MaxAge quantity.Duration `yaml:"max_age"`
+
+	// The share of IPv4 or of IPv6 above which a block list is refused: it is probably a
+	// broken feed.
+	MaxCoverage quantity.Share `yaml:"max_coverage"`
+
+	// How commands reach the hub.
+	API HubAPI `yaml:"api"`
+
+	// Metrics for Prometheus.
+	Metrics Metrics `yaml:"metrics"`
+
+	// The log, on standard error.
+	Log Log `yaml:"log"`
+
+	// The lists, by name, as in weir.yaml. Lists fleet-block and fleet-allow are always
+	// there, for manual entries.
+	Lists []List `yaml:"lists,omitempty"`
+}
+
+// Broker says which servers nodes connect to: one inside the hub, or others.
+type Broker struct {
+	// Address and port where the hub's own server listens.
+	Listen Address `yaml:"listen,omitempty"`
+
+	// Instead of it, the URLs of a NATS cluster with JetStream that trusts the fleet's
+	// operator: tls://HOST:PORT.
+	Servers []string `yaml:"servers,omitempty"`
+
+	// Copies of the stream in a cluster.
+	Replicas int `yaml:"replicas" min:"1" max:"5"`
+}
+
+// HubAPI says how commands reach the hub.
+type HubAPI struct {
+	// Path of the Unix socket.
+	Socket Path `yaml:"socket"`
+
+	// Group whose members may use the socket, in addition to root.
+	Group string `yaml:"group,omitempty"`
+}
+
+// Lists of manual entries that every hub has.
+const (
+	FleetBlock = "fleet-block"
+	FleetAllow = "fleet-allow"
+)
+
+var manualLists = map[string]Action{FleetBlock: Block, FleetAllow: Allow}
+
+// DefaultHub returns the defaults.
+func DefaultHub() *Hub {
+	h := &Hub{}
+	h.SetDefaults()
+	return h
+}
+
+// SetDefaults sets the defaults of what is always there.
+func (h *Hub) SetDefaults() {
+	h.Keys, h.StateDir = "/etc/weir/fleet", "/var/lib/weir-hub"
+	h.Heartbeat, h.MaxAge = quantity.Duration(10*time.Second), quantity.Duration(time.Minute)
+	h.MaxCoverage = 0.25
+	h.API.Socket = "/run/weir/hub.sock"
+	h.Log.Format = LogText
+	h.Broker.Replicas = 1
+}
+
+// LoadHub reads and validates the configuration of a hub. The error is of type
+// [Errors], unless the file cannot be read.
+func LoadHub(path string) (*Hub, error) {
+	text, err := readFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	return ParseHub(path, text)
+}
+
+// ParseHub is LoadHub for the text of a file.
+func ParseHub(name string, text []byte) (*Hub, error) {
+	return read(name, text, DefaultHub(), (*Hub).check)
+}
+
+// AllLists returns the lists, with those that every hub has.
+func (h *Hub) AllLists() []List {
+	all := slices.Clone(h.Lists)
+	for _, name := range []string{FleetBlock, FleetAllow} {
+		if !slices.ContainsFunc(h.Lists, func(l List) bool { return l.Name == name }) {
+			var l List
+			l.SetDefaults()
+			l.Name, l.Action = name, manualLists[name]
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
+func (h *Hub) check() quantity.FieldErrors {
+	var errs quantity.FieldErrors
+	checkRanges(&errs, "", reflect.ValueOf(h).Elem())
+	for field, dir := range map[string]Path{"keys": h.Keys, "state_dir": h.StateDir} {
+		if !filepath.IsAbs(string(dir)) {
+			errs.Failf(field, "%q: want an absolute path", dir)
+		}
+	}
+	if len(h.Servers) == 0 {
+		errs.Failf("servers", "no URL at which nodes reach the broker")
+	}
+	checkServers(&errs, "servers", h.Servers)
+	checkServers(&errs, "broker.servers", h.Broker.Servers)
+	switch {
+	case h.Broker.Listen == "" && len(h.Broker.Servers) == 0:
+		errs.Failf("broker", "want listen, for a server inside the hub, or servers")
+	case h.Broker.Listen != "" && len(h.Broker.Servers) > 0:
+		errs.Failf("broker.servers", "listen makes the hub a server of its own: want one of them")
+	case h.Broker.Listen != "" && h.Broker.Replicas > 1:
+		errs.Failf("broker.replicas", "a single server has one copy")
+	}
+	quantity.Between(&errs, "heartbeat", h.Heartbeat, quantity.Duration(time.Second), quantity.Duration(time.Hour))
+	if h.MaxAge < 2*h.Heartbeat {
+		errs.Failf("max_age", "%v is less than two heartbeats of %v: one that is late would make every node stale", h.MaxAge, h.Heartbeat)
+	}
+	quantity.Between(&errs, "max_age", h.MaxAge, 0, quantity.Duration(24*time.Hour))
+	if h.MaxCoverage == 0 {
+		errs.Failf("max_coverage", "no list could have any entry")
+	}
+	for _, l := range h.Lists {
+		path := join("lists", l.Name)
+		errs.Add(path, l.check().Err())
+		if l.TTL > 0 {
+			errs.Failf(path+".ttl", "a hub removes what a feed drops at once")
+		}
+		if own, ok := manualLists[l.Name]; ok && l.Action != own {
+			errs.Failf(path+".action", "want %s: the commands without --list change this list", own)
+		}
+	}
+	return errs
+}
+
+func checkServers(errs *quantity.FieldErrors, path string, servers []string) {
+	unique(errs, path, servers, func(s string) any { return s })
+	for i, s := range servers {
+		u, err := url.Parse(s)
+		if err == nil && u.Scheme == "tls" {
+			_, _, err = net.SplitHostPort(u.Host)
+		}
+		if err != nil || u.Scheme != "tls" {
+			errs.Failf(fmt.Sprintf("%s[%d]", path, i), "%q: want tls://HOST:PORT", s)
+		}
+	}
+}

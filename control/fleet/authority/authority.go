@@ -1,0 +1,587 @@
+// Package authority makes and keeps the keys of a fleet: of the authority that signs
+// the certificates of servers and nodes, of the NATS operator and accounts that say
+// what each may do, and the one that lists are signed with.
+//
+// They are files of a directory that only its owner may read. It makes a host the
+// fleet's hub: it is to be backed up, and not to be on a broker that is not the hub's
+// own.
+package authority
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nkeys"
+
+	"weir/control/fleet/enrollment"
+	"weir/control/fleet/wire"
+)
+
+// Lifetimes of certificates. A node whose certificate has expired needs a new
+// enrollment file.
+const (
+	caLife   = 20 * 365 * 24 * time.Hour
+	nodeLife = 5 * 365 * 24 * time.Hour
+)
+
+// The files of the directory.
+const (
+	caFile       = "ca.pem"
+	caKeyFile    = "ca.key"
+	operatorFile = "operator.seed"
+	accountFile  = "account.seed"
+	systemFile   = "system.seed"
+	scopeFile    = "nodes.seed"
+	fleetFile    = "fleet.key"
+	nodesDir     = "nodes"
+)
+
+// Authority has the keys of a fleet.
+type Authority struct {
+	dir   string
+	ca    *x509.Certificate
+	caKey crypto.Signer
+	caPEM []byte
+
+	operator, account, system nkeys.KeyPair
+	scope                     nkeys.KeyPair // signs nodes, which get the permissions of its scope
+	fleet                     ed25519.PrivateKey
+}
+
+// Init makes the keys of a new fleet in a directory, which must not have any.
+func Init(dir string) (*Authority, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(filepath.Join(dir, fleetFile)); !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: a fleet's keys are there already: nodes know no others, so they stay", dir)
+	}
+	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	about := &x509.Certificate{
+		SerialNumber: serial(), Subject: pkix.Name{CommonName: "weir fleet"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(caLife),
+		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+	}
+	ca, err := x509.CreateCertificate(rand.Reader, about, about, &caKey.PublicKey, caKey)
+	if err != nil {
+		return nil, err
+	}
+	caKeyText, err := keyPEM(caKey)
+	if err != nil {
+		return nil, err
+	}
+	_, fleet, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	fleetText, err := keyPEM(fleet)
+	if err != nil {
+		return nil, err
+	}
+	files := []struct {
+		name string
+		text []byte
+	}{{caFile, certificatePEM(ca)}, {caKeyFile, caKeyText}}
+	for _, k := range []struct {
+		name string
+		make func() (nkeys.KeyPair, error)
+	}{
+		{operatorFile, nkeys.CreateOperator}, {accountFile, nkeys.CreateAccount},
+		{systemFile, nkeys.CreateAccount}, {scopeFile, nkeys.CreateAccount},
+	} {
+		kp, err := k.make()
+		if err != nil {
+			return nil, err
+		}
+		seed, err := kp.Seed()
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, struct {
+			name string
+			text []byte
+		}{k.name, append(seed, '\n')})
+	}
+	files = append(files, struct { // last: with it, all are there
+		name string
+		text []byte
+	}{fleetFile, fleetText})
+	for _, f := range files {
+		if err := write(filepath.Join(dir, f.name), f.text); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(dir, nodesDir), 0o700); err != nil {
+		return nil, err
+	}
+	return Open(dir)
+}
+
+// Open reads the keys of a directory. It fails if other users may read them.
+func Open(dir string) (*Authority, error) {
+	a := &Authority{dir: dir}
+	if err := a.open(); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%w: make them with `weir hub init %s`", err, dir)
+		}
+		return nil, fmt.Errorf("keys of the fleet: %w", err)
+	}
+	return a, nil
+}
+
+func (a *Authority) open() (err error) {
+	if a.caPEM, err = a.read(caFile); err != nil {
+		return err
+	}
+	block, _ := pem.Decode(a.caPEM)
+	if block == nil {
+		return fmt.Errorf("%s: not in PEM", caFile)
+	}
+	if a.ca, err = x509.ParseCertificate(block.Bytes); err != nil {
+		return fmt.Errorf("%s: %w", caFile, err)
+	}
+	if a.caKey, err = a.readKey(caKeyFile); err != nil {
+		return err
+	}
+	fleet, err := a.readKey(fleetFile)
+	if err != nil {
+		return err
+	}
+	var ok bool
+	if a.fleet, ok = fleet.(ed25519.PrivateKey); !ok {
+		return fmt.Errorf("%s: not an Ed25519 key", fleetFile)
+	}
+	for _, k := range []struct {
+		name string
+		to   *nkeys.KeyPair
+	}{{operatorFile, &a.operator}, {accountFile, &a.account}, {systemFile, &a.system}, {scopeFile, &a.scope}} {
+		seed, err := a.read(k.name)
+		if err != nil {
+			return err
+		}
+		if *k.to, err = nkeys.FromSeed([]byte(strings.TrimSpace(string(seed)))); err != nil {
+			return fmt.Errorf("%s: %w", k.name, err)
+		}
+	}
+	return nil
+}
+
+// read reads a file that no other user may read.
+func (a *Authority) read(name string) ([]byte, error) {
+	path := filepath.Join(a.dir, name)
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if mode := info.Mode().Perm(); mode&0o007 != 0 {
+		return nil, fmt.Errorf("%s: mode %04o lets every user read it: chmod 600 it", path, mode)
+	}
+	return os.ReadFile(path)
+}
+
+func (a *Authority) readKey(name string) (crypto.Signer, error) {
+	text, err := a.read(name)
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, fmt.Errorf("%s: not in PEM", name)
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("%s: not a key to sign with", name)
+	}
+	return signer, nil
+}
+
+// Key returns the key that lists are signed with.
+func (a *Authority) Key() ed25519.PrivateKey { return a.fleet }
+
+// PublicKey verifies what Key has signed.
+func (a *Authority) PublicKey() ed25519.PublicKey { return a.fleet.Public().(ed25519.PublicKey) }
+
+// Member is a node that was enrolled.
+type Member struct {
+	Name        string    `json:"node"`
+	Labels      []string  `json:"labels,omitempty"`
+	User        string    `json:"user"`        // the public key that it proves itself with
+	Certificate string    `json:"certificate"` // SHA-256 of the DER form
+	Enrolled    time.Time `json:"enrolled"`
+	Revoked     time.Time `json:"revoked,omitzero"`
+
+	// Former are users of the node that are revoked since it was enrolled anew.
+	Former map[string]time.Time `json:"former,omitempty"`
+}
+
+// Enroll makes the credentials of a node. One that was enrolled before, under the
+// same name, is revoked.
+func (a *Authority) Enroll(name string, labels, servers []string) (enrollment.Node, error) {
+	if err := enrollment.CheckName(name); err != nil {
+		return enrollment.Node{}, err
+	}
+	user, err := nkeys.CreateUser()
+	if err != nil {
+		return enrollment.Node{}, err
+	}
+	public, err := user.PublicKey()
+	if err != nil {
+		return enrollment.Node{}, err
+	}
+	seed, err := user.Seed()
+	if err != nil {
+		return enrollment.Node{}, err
+	}
+	token, err := a.user(public, name, a.scope)
+	if err != nil {
+		return enrollment.Node{}, err
+	}
+	der, key, err := a.certificate(name, nil, x509.ExtKeyUsageClientAuth, nodeLife)
+	if err != nil {
+		return enrollment.Node{}, err
+	}
+	sum := sha256.Sum256(der)
+	n := enrollment.Node{
+		Version: enrollment.Version, Name: name, Labels: labels, Servers: servers,
+		CA: string(a.caPEM), Certificate: string(certificatePEM(der)), Key: string(key),
+		JWT: token, Seed: string(seed), PublicKey: a.PublicKey(),
+	}
+	if _, err := n.Marshal(); err != nil { // the labels and servers may be wrong
+		return enrollment.Node{}, err
+	}
+	m := Member{Name: name, Labels: labels, User: public, Certificate: hex.EncodeToString(sum[:]), Enrolled: time.Now().UTC()}
+	before, err := a.member(name)
+	switch {
+	case err == nil:
+		m.Former = before.Former
+		if m.Former == nil {
+			m.Former = make(map[string]time.Time)
+		}
+		m.Former[before.User] = m.Enrolled
+	case !errors.Is(err, fs.ErrNotExist):
+		return enrollment.Node{}, err
+	}
+	return n, a.record(m)
+}
+
+// Revoke revokes the credentials of a node.
+func (a *Authority) Revoke(name string) error {
+	if err := enrollment.CheckName(name); err != nil {
+		return err
+	}
+	m, err := a.member(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("no node %q was enrolled", name)
+	}
+	if err != nil {
+		return err
+	}
+	if m.Revoked.IsZero() {
+		m.Revoked = time.Now().UTC()
+	}
+	return a.record(m)
+}
+
+func (a *Authority) memberPath(name string) string {
+	return filepath.Join(a.dir, nodesDir, name+".json")
+}
+
+func (a *Authority) member(name string) (m Member, err error) {
+	text, err := os.ReadFile(a.memberPath(name))
+	if err != nil {
+		return m, err
+	}
+	if err := json.Unmarshal(text, &m); err != nil {
+		return m, fmt.Errorf("%s: %w", a.memberPath(name), err)
+	}
+	if m.Name != name {
+		return m, fmt.Errorf("%s: it is of node %q", a.memberPath(name), m.Name)
+	}
+	return m, nil
+}
+
+func (a *Authority) record(m Member) error {
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	return write(a.memberPath(m.Name), append(text, '\n'))
+}
+
+// Members returns the nodes that were enrolled, by name.
+func (a *Authority) Members() (map[string]Member, error) {
+	files, err := os.ReadDir(filepath.Join(a.dir, nodesDir))
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]Member, len(files))
+	for _, f := range files {
+		name, ok := strings.CutSuffix(f.Name(), ".json")
+		if !ok {
+			continue
+		}
+		m, err := a.member(name)
+		if err != nil {
+			return nil, err
+		}
+		all[name] = m
+	}
+	return all, nil
+}
+
+// Stamp changes when a node is enrolled or revoked.
+func (a *Authority) Stamp() (time.Time, error) {
+	info, err := os.Stat(filepath.Join(a.dir, nodesDir)) // files are replaced in it
+	if err != nil {
+		return time.Time{}, err
+	}
+	return info.ModTime(), nil
+}
+
+// Operator returns the claims of the fleet's NATS operator and their signed form.
+func (a *Authority) Operator() (*jwt.OperatorClaims, string, error) {
+	public, err := a.operator.PublicKey()
+	if err != nil {
+		return nil, "", err
+	}
+	c := jwt.NewOperatorClaims(public)
+	c.Name = "weir fleet"
+	if c.SystemAccount, err = a.system.PublicKey(); err != nil {
+		return nil, "", err
+	}
+	token, err := c.Encode(a.operator)
+	return c, token, err
+}
+
+// Account returns the claims of the account that hub and nodes are in, with the nodes
+// that are revoked, and their signed form.
+func (a *Authority) Account() (*jwt.AccountClaims, string, error) {
+	public, err := a.account.PublicKey()
+	if err != nil {
+		return nil, "", err
+	}
+	c := jwt.NewAccountClaims(public)
+	c.Name = "weir"
+	c.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: jwt.NoLimit, DiskStorage: jwt.NoLimit, Streams: jwt.NoLimit, Consumer: jwt.NoLimit}
+	scope := jwt.NewUserScope()
+	if scope.Key, err = a.scope.PublicKey(); err != nil {
+		return nil, "", err
+	}
+	scope.Role, scope.Template = "node", nodePermissions()
+	c.SigningKeys.AddScopedSigner(scope)
+	members, err := a.Members()
+	if err != nil {
+		return nil, "", err
+	}
+	for _, m := range members {
+		if !m.Revoked.IsZero() {
+			c.RevokeAt(m.User, m.Revoked.Add(time.Second)) // which counts seconds
+		}
+		for user, at := range m.Former {
+			c.RevokeAt(user, at.Add(time.Second))
+		}
+	}
+	token, err := c.Encode(a.operator)
+	return c, token, err
+}
+
+// System returns the claims of the account of the servers' own events.
+func (a *Authority) System() (*jwt.AccountClaims, string, error) {
+	public, err := a.system.PublicKey()
+	if err != nil {
+		return nil, "", err
+	}
+	c := jwt.NewAccountClaims(public)
+	c.Name = "system"
+	token, err := c.Encode(a.operator)
+	return c, token, err
+}
+
+// nodePermissions are all that a node may do. It may create no consumer: that could
+// make the server deliver messages to other nodes' subjects.
+func nodePermissions() jwt.UserPermissionLimits {
+	var p jwt.UserPermissionLimits
+	p.NatsLimits = jwt.NatsLimits{Subs: 64, Data: jwt.NoLimit, Payload: MaxNodePayload}
+	p.Pub.Allow = jwt.StringList{
+		"$JS.API.DIRECT.GET." + wire.Stream,
+		"$JS.API.DIRECT.GET." + wire.Stream + ".>",
+		"weir.v1.up.{{name()}}.>",
+	}
+	p.Sub.Allow = jwt.StringList{
+		"_INBOX.{{name()}}.>",
+		wire.DownPrefix + ">",
+		"weir.v1.ask." + wire.AllNodes + ".>",
+		"weir.v1.ask.{{name()}}.>",
+	}
+	p.Resp = &jwt.ResponsePermission{MaxMsgs: 1, Expires: 10 * time.Second}
+	p.AllowedConnectionTypes = jwt.StringList{jwt.ConnectionTypeStandard}
+	return p
+}
+
+// MaxNodePayload bounds the messages of nodes, in bytes.
+const MaxNodePayload = 256 << 10
+
+// user returns the signed claims of a user of the fleet's account.
+func (a *Authority) user(public, name string, signer nkeys.KeyPair) (string, error) {
+	c := jwt.NewUserClaims(public)
+	c.Name = name
+	if signer == a.scope {
+		c.UserPermissionLimits = jwt.UserPermissionLimits{} // those of the scope
+		var err error
+		if c.IssuerAccount, err = a.account.PublicKey(); err != nil {
+			return "", err
+		}
+	}
+	return c.Encode(signer)
+}
+
+// Own returns credentials for the hub itself, in its account or in that of the
+// servers' events, made anew at each start.
+func (a *Authority) Own(system bool) (token, seed string, err error) {
+	signer := a.account
+	if system {
+		signer = a.system
+	}
+	kp, err := nkeys.CreateUser()
+	if err != nil {
+		return "", "", err
+	}
+	public, err := kp.PublicKey()
+	if err != nil {
+		return "", "", err
+	}
+	b, err := kp.Seed()
+	if err != nil {
+		return "", "", err
+	}
+	token, err = a.user(public, "weir-hub", signer)
+	return token, string(b), err
+}
+
+// ServerTLS returns the configuration of a server, with a certificate for its names
+// and addresses, that requires certificates of clients.
+func (a *Authority) ServerTLS(names []string) (*tls.Config, error) {
+	return a.tls("weir-hub", names, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+}
+
+// ClientTLS returns the configuration of the hub's own connections to servers.
+func (a *Authority) ClientTLS() (*tls.Config, error) {
+	return a.tls("weir-hub", nil, x509.ExtKeyUsageClientAuth)
+}
+
+func (a *Authority) tls(name string, names []string, usage ...x509.ExtKeyUsage) (*tls.Config, error) {
+	der, key, err := a.certificateFor(name, names, usage, nodeLife)
+	if err != nil {
+		return nil, err
+	}
+	own, err := tls.X509KeyPair(certificatePEM(der), key)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(a.ca)
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own},
+		ClientCAs: pool, RootCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
+	}, nil
+}
+
+func (a *Authority) certificate(name string, names []string, usage x509.ExtKeyUsage, life time.Duration) (der, key []byte, err error) {
+	return a.certificateFor(name, names, []x509.ExtKeyUsage{usage}, life)
+}
+
+// certificateFor makes a certificate for DNS names and addresses.
+func (a *Authority) certificateFor(name string, names []string, usage []x509.ExtKeyUsage, life time.Duration) (der, keyText []byte, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	about := &x509.Certificate{
+		SerialNumber: serial(), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(life),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: usage,
+	}
+	for _, n := range slices.Compact(slices.Sorted(slices.Values(names))) {
+		if ip := net.ParseIP(n); ip != nil {
+			about.IPAddresses = append(about.IPAddresses, ip)
+		} else {
+			about.DNSNames = append(about.DNSNames, n)
+		}
+	}
+	if der, err = x509.CreateCertificate(rand.Reader, about, a.ca, &key.PublicKey, a.caKey); err != nil {
+		return nil, nil, err
+	}
+	keyText, err = keyPEM(key)
+	return der, keyText, err
+}
+
+func serial() *big.Int {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // cannot fail
+	return new(big.Int).SetBytes(b[:])
+}
+
+func certificatePEM(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+func keyPEM(key any) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+}
+
+// write replaces a file durably. Only its owner may read it.
+func write(path string, text []byte) error {
+	temp := path + ".new"
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(temp, path); err != nil {
+		return err
+	}
+	d, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

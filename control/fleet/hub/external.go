@@ -1,0 +1,80 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"weir/control/fleet/authority"
+)
+
+// External is a NATS cluster that trusts the fleet's operator, and whose account
+// resolver takes the fleet's account from the hub.
+type External struct {
+	servers   string
+	authority *authority.Authority
+	options   []nats.Option
+	events    *nats.Conn
+}
+
+// NewExternal returns the cluster of some servers. It is connected to later, where it
+// cannot be reached.
+func NewExternal(servers []string, a *authority.Authority, log *slog.Logger) (*External, error) {
+	t, err := a.ClientTLS()
+	if err != nil {
+		return nil, err
+	}
+	e := &External{servers: strings.Join(servers, ","), authority: a, options: []nats.Option{nats.Secure(t)}}
+	token, seed, err := a.Own(true)
+	if err != nil {
+		return nil, err
+	}
+	refresh := func(*nats.Conn) {
+		if err := e.Refresh(); err != nil {
+			log.Error("the cluster has not taken the fleet's account: " + err.Error())
+		}
+	}
+	e.events, err = nats.Connect(e.servers, nats.Name("weir-hub"), nats.UserJWTAndSeed(token, seed), nats.Secure(t),
+		nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.ReconnectWait(retryInterval),
+		nats.ConnectHandler(refresh), nats.ReconnectHandler(refresh))
+	return e, err
+}
+
+// Options implements [Broker].
+func (e *External) Options() []nats.Option { return e.options }
+
+// URL implements [Broker].
+func (e *External) URL() string { return e.servers }
+
+// Refresh implements [Broker]: it sends the account, with the nodes that are revoked.
+func (e *External) Refresh() error {
+	if !e.events.IsConnected() {
+		return errors.New("not connected")
+	}
+	_, token, err := e.authority.Account()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	m, err := e.events.RequestWithContext(ctx, "$SYS.REQ.CLAIMS.UPDATE", []byte(token))
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(string(m.Data), `"code":200`) {
+		return fmt.Errorf("the cluster answers %.200s", m.Data)
+	}
+	return nil
+}
+
+// Disconnect implements [Broker]. What a cluster's nodes send too much of is ignored
+// here, and bounded there.
+func (e *External) Disconnect(string) error { return nil }
+
+// Close ends the connection.
+func (e *External) Close() { e.events.Close() }

@@ -1,0 +1,397 @@
+// Package hub keeps the lists of a fleet, and publishes them to its nodes.
+//
+// One goroutine, [Hub.Run], owns the lists, as in package daemon: what feeds read and
+// what commands change becomes a version in the store, durably, before it is
+// published. Another one, the publisher, brings the broker's stream up to the store,
+// however far behind it is: after a crash, or when the stream was lost.
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/feed"
+	"weir/control/fleet/authority"
+	"weir/control/fleet/store"
+	"weir/control/fleet/wire"
+	"weir/control/journal"
+	"weir/control/list"
+	"weir/filter/key"
+)
+
+// Broker is what the hub needs to know of the servers that nodes connect to.
+type Broker interface {
+	// Options returns how the hub connects.
+	Options() []nats.Option
+	// URL returns where, "" if the options say it.
+	URL() string
+	// Refresh takes in which nodes are enrolled and revoked.
+	Refresh() error
+	// Disconnect ends the connections of a node.
+	Disconnect(node string) error
+}
+
+// Options say what a hub does.
+type Options struct {
+	Config    *config.Hub
+	Authority *authority.Authority
+	Broker    Broker
+	Log       *slog.Logger
+	Version   string // of weir
+}
+
+// Hub is a hub. Its methods are safe for concurrent use.
+type Hub struct {
+	o       Options
+	store   *store.Store
+	journal *journal.Journal
+	lists   []*managed // Run's, as all below
+	watcher *feed.Watcher
+
+	requests  chan func()
+	done      chan struct{} // closed when Run ends
+	publisher *publisher
+	nodes     *nodes
+}
+
+// managed is a list of the hub.
+type managed struct {
+	config.List
+	feed    *feed.Feed // nil: it has manual entries only
+	history *store.List
+	source  *list.Set // what its feed has
+	behind  error     // why the last change is not a version yet; nil: it is
+}
+
+// Open opens a hub's state.
+func Open(o Options) (*Hub, error) {
+	h := &Hub{o: o, requests: make(chan func()), done: make(chan struct{})}
+	if err := h.open(); err != nil {
+		h.Close()
+		return nil, err
+	}
+	return h, nil
+}
+
+func (h *Hub) open() (err error) {
+	dir := string(h.o.Config.StateDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if h.store, err = store.Open(filepath.Join(dir, "store"), h.o.Authority.Key()); err != nil {
+		return err
+	}
+	if h.journal, err = journal.Open(filepath.Join(dir, "journal"), h.o.Log); err != nil {
+		return err
+	}
+	if h.watcher, err = feed.NewWatcher(h.o.Log); err != nil {
+		h.o.Log.Warn("files cannot be watched, they are read at their intervals: " + err.Error())
+		h.watcher = nil
+	}
+	for _, c := range h.o.Config.AllLists() {
+		l := &managed{List: c}
+		if len(c.Sources) > 0 {
+			f := c.Feed()
+			f.Watcher, f.Version = h.watcher, h.o.Version
+			if l.feed, err = feed.Open(f, filepath.Join(dir, "feeds")); err != nil {
+				return err
+			}
+		}
+		var damaged error
+		if l.history, damaged, err = h.store.List(c.Name); err != nil {
+			return err
+		}
+		if damaged != nil {
+			h.o.Log.Error("a new epoch begins: "+damaged.Error(), "epoch", h.store.Epoch())
+		}
+		h.lists = append(h.lists, l)
+	}
+	for _, l := range h.lists {
+		if l.feed != nil {
+			l.source = l.feed.Contents()
+			if never(l.feed) && l.history.Contents().Len() > 0 {
+				// What the feed had saved is lost, and the store has it.
+				l.source = l.history.Contents()
+			}
+		}
+		if err := h.commit(l); err != nil {
+			return err
+		}
+	}
+	h.nodes = newNodes(h.o.Log)
+	h.publisher = newPublisher(h)
+	return nil
+}
+
+// never reports whether nothing was ever read, or saved, of some source of a feed.
+func never(f *feed.Feed) bool {
+	return slices.ContainsFunc(f.Status().Sources, func(s feed.SourceStatus) bool { return s.Read.IsZero() })
+}
+
+// Close closes a hub that does not run.
+func (h *Hub) Close() {
+	if h.watcher != nil {
+		h.watcher.Close()
+	}
+	if h.journal != nil {
+		h.journal.Close()
+	}
+	if h.store != nil {
+		h.store.Close()
+	}
+}
+
+// ErrStopped means that the hub has been stopped.
+var ErrStopped = errors.New("the hub has been stopped")
+
+// Do calls fn in Run's goroutine, and waits for it.
+func (h *Hub) Do(ctx context.Context, fn func() error) (err error) {
+	done := make(chan struct{})
+	select {
+	case h.requests <- func() { err = fn(); close(done) }:
+		<-done
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-h.done:
+		return ErrStopped
+	}
+}
+
+// Run follows feeds and publishes until ctx ends.
+func (h *Hub) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer close(h.done)
+	defer cancel()
+	for _, l := range h.lists {
+		if l.feed != nil {
+			all.Go(func() {
+				l.feed.Run(ctx, func(o feed.Outcome) { h.fetched(ctx, l, o) })
+			})
+		}
+	}
+	all.Go(func() { h.publisher.run(ctx) })
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	stamp, _ := h.o.Authority.Stamp()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case fn := <-h.requests:
+			fn()
+		case now := <-tick.C:
+			h.expire(now)
+			h.catchUp()
+			if next, err := h.o.Authority.Stamp(); err == nil && !next.Equal(stamp) {
+				if err := h.o.Broker.Refresh(); err != nil {
+					h.o.Log.Error("who is enrolled and revoked is unknown to the broker, retrying: " + err.Error())
+				} else {
+					stamp = next
+				}
+			}
+		}
+	}
+}
+
+// fetched takes in the outcome of an attempt to read a source.
+func (h *Hub) fetched(ctx context.Context, l *managed, o feed.Outcome) {
+	log := h.o.Log.With("list", l.Name, "source", o.Source, "entries", o.Entries)
+	switch {
+	case o.Result == feed.Failed:
+		log.Error("feed failed, the old contents stay", "failure", o.Failure.String(), "error", o.Err)
+	case o.Unsaved != nil:
+		log.Error("feed read, but it could not be saved", "error", o.Unsaved)
+	case o.Changed:
+		log.Info("feed read")
+	}
+	if !o.Changed {
+		return
+	}
+	contents := l.feed.Contents()
+	if err := h.Do(ctx, func() error {
+		l.source = contents
+		return h.commit(l)
+	}); err != nil && ctx.Err() == nil {
+		log.Error("feed read, but it is not published, retrying: " + err.Error())
+	}
+}
+
+// commit makes the list's entries a version, if they have changed.
+func (h *Hub) commit(l *managed) error {
+	manual, expires := h.manual(l)
+	change := store.Change{Contents: list.Union(l.source, manual), Expires: expires}
+	if l.source.Len() < manual.Len() {
+		change.Contents = list.Union(manual, l.source) // a small addition to a large set is cheap
+	}
+	changed, err := l.history.Commit(change)
+	if l.behind = err; err != nil {
+		return err
+	}
+	if !changed {
+		return nil
+	}
+	if l.history.Bulky() {
+		if err := l.history.Rebase(); err != nil {
+			h.o.Log.Error("the log of a list keeps growing: "+err.Error(), "list", l.Name)
+		}
+	}
+	if h.publisher != nil {
+		h.publisher.wake()
+	}
+	return nil
+}
+
+// catchUp tries again to record what could not be.
+func (h *Hub) catchUp() {
+	for _, l := range h.lists {
+		if l.behind != nil {
+			if err := h.commit(l); err == nil {
+				h.o.Log.Info("list recorded", "list", l.Name)
+			}
+		}
+	}
+}
+
+// manual returns a list's manual entries, and when those expire that no feed has.
+func (h *Hub) manual(l *managed) (*list.Set, map[key.Key]time.Time) {
+	var all list.Entries
+	expires := make(map[key.Key]time.Time)
+	for e := range h.journal.Entries() {
+		if e.List != l.Name {
+			continue
+		}
+		parsed, err := list.ParseEntry(e.Key.String())
+		if err != nil {
+			h.o.Log.Error("manual entry: "+err.Error(), "list", l.Name, "entry", e.Key.String())
+			continue
+		}
+		all.Append(parsed)
+		if !e.Expires.IsZero() && !l.source.Has(e.Key) {
+			expires[e.Key] = e.Expires
+		}
+	}
+	return all.Set(), expires
+}
+
+// expire removes expired entries.
+func (h *Hub) expire(now time.Time) {
+	batch := h.journal.Expired(now)
+	if len(batch) == 0 {
+		return
+	}
+	if err := h.journal.Apply(batch); err != nil {
+		h.o.Log.Error("the expiry of entries could not be recorded, nodes expire them: " + err.Error())
+		return
+	}
+	changed := make(map[string]bool)
+	for _, c := range batch {
+		changed[c.List] = true
+	}
+	for _, l := range h.lists {
+		if changed[l.Name] {
+			if err := h.commit(l); err != nil {
+				h.o.Log.Error("expired entries: "+err.Error(), "list", l.Name)
+			}
+		}
+	}
+}
+
+// list returns a list by name, nil if there is none.
+func (h *Hub) list(name string) *managed {
+	i := slices.IndexFunc(h.lists, func(l *managed) bool { return l.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return h.lists[i]
+}
+
+// Changed is the result of a change.
+type Changed struct {
+	api.Changed
+	Version   wire.Place `json:"version"`   // which has it
+	Published bool       `json:"published"` // false: it will be, when the broker can be reached
+}
+
+// publishTimeout is how long a command waits for the broker.
+const publishTimeout = 5 * time.Second
+
+// Change adds or removes manual entries. When it returns without an error, that is
+// durable, here and, unless Published is false, in the broker's stream.
+func (h *Hub) Change(ctx context.Context, c api.Change) (changed Changed, err error) {
+	name := c.List
+	if name == "" {
+		name = map[string]string{api.Block: config.FleetBlock, api.Allow: config.FleetAllow}[c.Action]
+	}
+	changed.List = name
+	now := time.Now()
+	batch := make(map[key.Key]journal.Change)
+	each := journal.Entry{List: name, Allow: c.Action == api.Allow, Added: now, Reason: c.Reason, UID: c.UID}
+	if c.TTL > 0 {
+		each.Expires = now.Add(time.Duration(c.TTL * float64(time.Second))).UTC().Truncate(time.Millisecond)
+	}
+	for i, text := range c.Entries {
+		e, err := list.ParseEntry(text)
+		if err != nil {
+			return changed, &api.BadRequest{Entry: &i, Text: text, Err: err}
+		}
+		for each.Key = range e.Set().All() {
+			batch[each.Key] = journal.Change{Remove: c.Remove, Entry: each}
+		}
+	}
+	var wait <-chan struct{}
+	err = h.Do(ctx, func() error {
+		l := h.list(name)
+		switch {
+		case l == nil:
+			return fmt.Errorf("%w: %q", api.ErrNoList, name)
+		case string(l.Action) != c.Action:
+			return &api.BadRequest{Err: fmt.Errorf("list %s is one to %s by, not to %s by", name, l.Action, c.Action)}
+		}
+		for k := range batch {
+			_, had := h.journal.Get(name, k)
+			switch {
+			case had != c.Remove:
+				changed.Unchanged++
+			case c.Remove:
+				changed.Removed++
+			default:
+				changed.Added++
+			}
+		}
+		if err := h.journal.Apply(slices.Collect(maps.Values(batch))); err != nil {
+			return err
+		}
+		if err := h.commit(l); err != nil {
+			return fmt.Errorf("recorded, and to be published as soon as the hub can write its store: %w", err)
+		}
+		changed.Version = l.history.Place()
+		wait = h.publisher.published(l.Name, changed.Version)
+		return nil
+	})
+	if err != nil {
+		return changed, err
+	}
+	select {
+	case <-wait:
+		changed.Published = true
+	case <-time.After(publishTimeout):
+	case <-ctx.Done():
+	case <-h.done:
+	}
+	return changed, nil
+}

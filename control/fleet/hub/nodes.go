@@ -1,0 +1,89 @@
+package hub
+
+import (
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"weir/control/fleet/wire"
+)
+
+// Limits on what nodes report, so that no node takes the hub's time from the others.
+const (
+	maxNodes    = 100_000
+	statusEvery = time.Second // on average; more is ignored
+	statusBurst = 20
+
+	// What may be waiting to be read. The broker ends a connection on which much more
+	// is waiting, so that what is too much is dropped here.
+	maxWaiting      = 8192
+	maxWaitingBytes = 16 << 20
+)
+
+// nodes are what the nodes report.
+type nodes struct {
+	log *slog.Logger
+
+	mu      sync.Mutex
+	all     map[string]*node
+	ignored uint64 // reports of which there were too many, or that are no reports
+}
+
+type node struct {
+	status  wire.Status
+	seen    time.Time
+	credit  float64 // reports that it may still send at once
+	counted time.Time
+	ignored uint64
+}
+
+func newNodes(log *slog.Logger) *nodes { return &nodes{log: log, all: make(map[string]*node)} }
+
+// subscribe begins to read what nodes report.
+func (n *nodes) subscribe(c *nats.Conn) error {
+	s, err := c.Subscribe(wire.StatusSubject("*"), func(m *nats.Msg) { n.report(m.Subject, m.Data, time.Now()) })
+	if err != nil {
+		return err
+	}
+	return s.SetPendingLimits(maxWaiting, maxWaitingBytes)
+}
+
+// report takes in what a node reports. The broker lets each publish to its own
+// subject only.
+func (n *nodes) report(subject string, text []byte, now time.Time) {
+	parts := strings.Split(subject, ".")
+	name := parts[len(parts)-2]
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	from := n.all[name]
+	if from == nil {
+		if len(n.all) >= maxNodes {
+			n.ignored++
+			return
+		}
+		from = &node{credit: statusBurst, counted: now}
+		n.all[name] = from
+	}
+	from.credit = min(statusBurst, from.credit+now.Sub(from.counted).Seconds()/statusEvery.Seconds())
+	from.counted = now
+	if from.credit < 1 {
+		if from.ignored++; from.ignored == 1 {
+			n.log.Warn("a node reports too often: what is too much is ignored", "node", name)
+		}
+		n.ignored++
+		return
+	}
+	from.credit--
+	s, err := wire.ParseStatus(text)
+	if err != nil {
+		if from.ignored++; from.ignored == 1 {
+			n.log.Warn("a node's report is ignored: "+err.Error(), "node", name)
+		}
+		n.ignored++
+		return
+	}
+	from.status, from.seen = s, now
+}

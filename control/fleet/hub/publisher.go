@@ -1,0 +1,532 @@
+package hub
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"weir/control/fleet/wire"
+)
+
+// retryInterval is how soon publishing is tried again.
+const retryInterval = time.Second
+
+// operationTimeout bounds what the broker is asked for.
+const operationTimeout = 10 * time.Second
+
+// publisher brings the broker's stream up to the store.
+type publisher struct {
+	hub  *Hub
+	log  *slog.Logger
+	work chan struct{} // has room for one: there is something to do
+
+	// Those of run's goroutine.
+	conn   *nats.Conn
+	js     jetstream.JetStream
+	stream jetstream.Stream
+	at     map[string]*published // by list; nil: it is to be found out
+
+	mu      sync.Mutex
+	reached map[string]wire.Place // published, by list
+	waiting map[string][]waiter
+	state   PublisherState
+}
+
+// published is what the stream has of a list.
+type published struct {
+	place    wire.Place // the last delta, or the snapshot if that is later
+	sequence uint64     // of the last message on the delta subject
+	snapshot wire.Place // the last one
+	former   wire.Place // the one before, which nodes may be fetching
+	trim     uint64     // sequence up to which deltas may go with the next snapshot
+}
+
+type waiter struct {
+	place wire.Place
+	done  chan struct{}
+}
+
+// PublisherState says how publishing goes.
+type PublisherState struct {
+	Connected bool      `json:"connected"`
+	Error     string    `json:"error,omitempty"` // why it does not go on
+	Catalog   time.Time `json:"catalog,omitzero"`
+}
+
+func newPublisher(h *Hub) *publisher {
+	return &publisher{
+		hub: h, log: h.o.Log, work: make(chan struct{}, 1),
+		reached: make(map[string]wire.Place), waiting: make(map[string][]waiter),
+	}
+}
+
+// wake says that there is something to publish.
+func (p *publisher) wake() {
+	select {
+	case p.work <- struct{}{}:
+	default:
+	}
+}
+
+// published returns a channel that is closed when a version is in the stream and in
+// the catalog.
+func (p *publisher) published(list string, place wire.Place) <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := waiter{place, make(chan struct{})}
+	if !p.reached[list].Before(place) {
+		close(w.done)
+	} else {
+		p.waiting[list] = append(p.waiting[list], w)
+	}
+	return w.done
+}
+
+// State returns how publishing goes.
+func (p *publisher) State() PublisherState {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.state
+}
+
+func (p *publisher) run(ctx context.Context) {
+	defer func() {
+		if p.conn != nil {
+			p.conn.Close()
+		}
+	}()
+	heartbeat := time.NewTicker(time.Duration(p.hub.o.Config.Heartbeat))
+	defer heartbeat.Stop()
+	failed := ""
+	for {
+		err := p.publish(ctx)
+		text := ""
+		if err != nil && ctx.Err() == nil {
+			text = err.Error()
+			if text != failed { // once while it stays the same
+				p.log.Error("publishing failed, retrying: " + text)
+			}
+		}
+		failed = text
+		p.mu.Lock()
+		p.state.Error, p.state.Connected = text, p.conn != nil && p.conn.IsConnected()
+		p.mu.Unlock()
+		var retry <-chan time.Time
+		if err != nil {
+			p.at = nil // what the stream has is to be found out again
+			retry = time.After(retryInterval)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.work:
+		case <-heartbeat.C:
+		case <-retry:
+		}
+	}
+}
+
+// connect connects to the broker, and makes the stream.
+func (p *publisher) connect(ctx context.Context) error {
+	if p.conn == nil {
+		token, seed, err := p.hub.o.Authority.Own(false)
+		if err != nil {
+			return err
+		}
+		options := append([]nats.Option{
+			nats.Name("weir-hub"), nats.UserJWTAndSeed(token, seed), nats.MaxReconnects(-1), nats.ReconnectWait(retryInterval),
+			nats.ReconnectHandler(func(*nats.Conn) { p.wake() }),
+			nats.ErrorHandler(func(_ *nats.Conn, s *nats.Subscription, err error) {
+				subject := ""
+				if s != nil {
+					subject = s.Subject
+				}
+				p.log.Warn("broker: "+err.Error(), "subject", subject)
+			}),
+		}, p.hub.o.Broker.Options()...)
+		if p.conn, err = nats.Connect(p.hub.o.Broker.URL(), options...); err != nil {
+			return err
+		}
+		if p.js, err = jetstream.New(p.conn); err != nil {
+			return err
+		}
+		if err := p.hub.nodes.subscribe(p.conn); err != nil {
+			return err
+		}
+	}
+	if p.stream != nil && p.at != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
+	defer cancel()
+	var err error
+	p.stream, err = p.js.CreateOrUpdateStream(ctx, p.config())
+	return err
+}
+
+// config returns the stream's configuration.
+func (p *publisher) config() jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name: wire.Stream, Subjects: wire.StreamSubjects, Storage: jetstream.FileStorage,
+		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Replicas: p.hub.o.Config.Broker.Replicas,
+		RePublish:   &jetstream.RePublish{Source: wire.LiveSubjects, Destination: wire.DownPrefix + wire.LiveSubjects},
+		AllowDirect: true, AllowRollup: true, DenyDelete: true,
+	}
+}
+
+// publish publishes what the stream does not have yet, and a catalog.
+func (p *publisher) publish(ctx context.Context) error {
+	if err := p.connect(ctx); err != nil {
+		return err
+	}
+	if p.at == nil {
+		if err := p.compare(ctx); err != nil {
+			return err
+		}
+	}
+	var names []string
+	if err := p.hub.Do(ctx, func() error {
+		for _, l := range p.hub.lists {
+			names = append(names, l.Name)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := p.list(ctx, name); err != nil {
+			return fmt.Errorf("list %s: %w", name, err)
+		}
+	}
+	return p.catalog(ctx)
+}
+
+// errAhead means that the stream has what the store does not.
+type errAhead struct {
+	what  string
+	epoch uint64
+}
+
+func (e errAhead) Error() string { return e.what }
+
+// compare finds out what the stream has. Where it has what the store has not, the
+// store's history was lost, and a new epoch begins: a version number must not stand
+// for two contents.
+func (p *publisher) compare(ctx context.Context) error {
+	for {
+		at, err := p.look(ctx)
+		if ahead, ok := errors.AsType[errAhead](err); ok {
+			err := p.hub.Do(ctx, func() error { return p.hub.store.NewEpoch(ahead.epoch) })
+			if err != nil {
+				return err
+			}
+			p.log.Error("a new epoch begins, nodes fetch snapshots: " + ahead.what)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		p.at = at
+		return nil
+	}
+}
+
+// kept is what the store has of a list.
+type kept struct {
+	place, base wire.Place
+	messages    map[uint64][]byte
+	order       []uint64
+}
+
+// kept returns what the store has of a list, with the deltas after a version.
+func (p *publisher) kept(ctx context.Context, name string, after wire.Place) (k kept, err error) {
+	err = p.hub.Do(ctx, func() error {
+		l := p.hub.list(name)
+		k = kept{place: l.history.Place(), base: l.history.Base().Place, messages: make(map[uint64][]byte)}
+		from := uint64(0)
+		if after.Epoch == k.place.Epoch {
+			from = after.Version
+		}
+		return l.history.Deltas(from, func(to uint64, message []byte) error {
+			k.order = append(k.order, to)
+			k.messages[to] = message
+			return nil
+		})
+	})
+	return k, err
+}
+
+func (p *publisher) look(ctx context.Context) (map[string]*published, error) {
+	public := p.hub.o.Authority.PublicKey()
+	at := make(map[string]*published)
+	var epoch, last uint64
+	var names []string
+	if err := p.hub.Do(ctx, func() error {
+		epoch, last = p.hub.store.Epoch(), p.hub.store.LastCatalog()
+		for _, l := range p.hub.lists {
+			names = append(names, l.Name)
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	m, err := p.lastMessage(ctx, wire.CatalogSubject())
+	if err != nil {
+		return nil, err
+	}
+	if m != nil {
+		c, err := wire.OpenCatalog(public, m.Data)
+		switch {
+		case err != nil:
+			p.log.Error("the stream has a catalog that this hub has not signed, replacing it: " + err.Error())
+		case c.Epoch > epoch || c.Epoch == epoch && c.Version > last:
+			return nil, errAhead{fmt.Sprintf("the stream has catalog %v, the store reached %d.%d", c.Place, epoch, last), c.Epoch}
+		}
+	}
+	for _, name := range names {
+		found, err := p.lookAt(ctx, name, epoch)
+		if err != nil {
+			return nil, err
+		}
+		at[name] = found
+	}
+	return at, nil
+}
+
+// lookAt finds out what the stream has of a list.
+func (p *publisher) lookAt(ctx context.Context, name string, epoch uint64) (*published, error) {
+	public := p.hub.o.Authority.PublicKey()
+	at := &published{}
+	k, err := p.kept(ctx, name, wire.Place{})
+	if err != nil {
+		return nil, err
+	}
+	head, err := p.lastMessage(ctx, wire.HeadSubject(name))
+	if err != nil {
+		return nil, err
+	}
+	if head != nil {
+		h, err := wire.OpenHead(public, head.Data)
+		switch {
+		case err != nil:
+			p.log.Error("the stream has a snapshot that this hub has not signed, replacing it: "+err.Error(), "list", name)
+		case k.place.Before(h.Place):
+			return nil, errAhead{fmt.Sprintf("list %s: the stream has snapshot %v, the store reached %v", name, h.Place, k.place), h.Epoch}
+		case h.Epoch == epoch && h.List == name:
+			at.place, at.snapshot = h.Place, h.Place
+		}
+	}
+	delta, err := p.lastMessage(ctx, wire.DeltaSubject(name))
+	if err != nil || delta == nil {
+		return at, err
+	}
+	at.sequence = delta.Sequence
+	d, err := wire.OpenDelta(public, delta.Data)
+	if err != nil {
+		p.log.Error("the stream has a delta that this hub has not signed, nodes refuse it: "+err.Error(), "list", name)
+		at.place, at.snapshot = wire.Place{}, wire.Place{} // what is before it is in doubt, too
+		return at, nil
+	}
+	to := wire.Place{Epoch: d.Epoch, Version: d.To}
+	ours := k.messages[d.To]
+	switch {
+	case k.place.Before(to):
+		return nil, errAhead{fmt.Sprintf("list %s: the stream has version %v, the store reached %v", name, to, k.place), d.Epoch}
+	case d.Epoch == epoch && ours != nil && !bytes.Equal(ours, delta.Data):
+		return nil, errAhead{fmt.Sprintf("list %s: version %v of the stream is another than that of the store", name, to), d.Epoch}
+	case d.Epoch == epoch && at.place.Before(to):
+		at.place = to
+	}
+	return at, nil
+}
+
+// lastMessage returns the last message of a subject, nil if there is none.
+func (p *publisher) lastMessage(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
+	defer cancel()
+	m, err := p.stream.GetLastMsgForSubject(ctx, subject)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil, nil
+	}
+	return m, err
+}
+
+// list publishes what the stream does not have of a list.
+func (p *publisher) list(ctx context.Context, name string) error {
+	at := p.at[name]
+	if at == nil {
+		at = &published{}
+		p.at[name] = at
+	}
+	k, err := p.kept(ctx, name, at.place)
+	if err != nil {
+		return err
+	}
+	// Deltas first: nodes that follow need no snapshot.
+	if at.place.Epoch == k.place.Epoch && !at.place.Before(k.base) {
+		for _, to := range k.order {
+			if to <= at.place.Version {
+				continue
+			}
+			if err := p.delta(ctx, name, at, to, k.messages[to]); err != nil {
+				return err
+			}
+		}
+	}
+	if at.snapshot != k.base {
+		if err := p.snapshot(ctx, name, at); err != nil {
+			return err
+		}
+	}
+	for _, to := range k.order {
+		if to > at.place.Version {
+			if err := p.delta(ctx, name, at, to, k.messages[to]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// delta publishes a delta. No other publisher may come in between.
+func (p *publisher) delta(ctx context.Context, name string, at *published, to uint64, message []byte) error {
+	d, err := wire.OpenDelta(p.hub.o.Authority.PublicKey(), message)
+	if err != nil {
+		return err
+	}
+	subject := wire.DeltaSubject(name)
+	place := wire.Place{Epoch: d.Epoch, Version: to}
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
+	defer cancel()
+	ack, err := p.js.Publish(ctx, subject, message,
+		jetstream.WithExpectStream(wire.Stream), jetstream.WithExpectLastSequencePerSubject(at.sequence))
+	var refused *jetstream.APIError
+	if errors.As(err, &refused) && (refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
+		refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
+		// The acknowledgement may have been lost.
+		last, bad := p.lastMessage(ctx, subject)
+		if bad == nil && last != nil && bytes.Equal(last.Data, message) {
+			at.sequence, at.place = last.Sequence, place
+			return nil
+		}
+		return fmt.Errorf("version %v: another hub publishes to the same stream: %w", place, err)
+	}
+	if err != nil {
+		return err
+	}
+	at.sequence, at.place = ack.Sequence, place
+	return nil
+}
+
+// snapshot publishes the base of a list: the chunks, then the head, with which it
+// exists.
+func (p *publisher) snapshot(ctx context.Context, name string, at *published) error {
+	var chunks [][]byte
+	var head []byte
+	var place wire.Place
+	if err := p.hub.Do(ctx, func() (err error) {
+		l := p.hub.list(name)
+		place = l.history.Base().Place
+		chunks, head, err = l.history.Snapshot()
+		return err
+	}); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout+time.Duration(len(chunks))*time.Second)
+	defer cancel()
+	for i, chunk := range chunks {
+		if _, err := p.js.Publish(ctx, wire.ChunkSubject(name, place.Epoch, place.Version, i), chunk, jetstream.WithExpectStream(wire.Stream)); err != nil {
+			return err
+		}
+	}
+	m := nats.NewMsg(wire.HeadSubject(name))
+	m.Data = head
+	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+	if _, err := p.js.PublishMsg(ctx, m, jetstream.WithExpectStream(wire.Stream)); err != nil {
+		return err
+	}
+	p.trim(ctx, name, at, place)
+	if at.place.Before(place) {
+		at.place = place
+	}
+	return nil
+}
+
+// trim removes what a new snapshot supersedes, apart from the one before it, and the
+// deltas since then: nodes may be fetching those.
+func (p *publisher) trim(ctx context.Context, name string, at *published, place wire.Place) {
+	former := at.snapshot
+	at.snapshot, former, at.former = place, at.former, former
+	purge := func(o ...jetstream.StreamPurgeOpt) {
+		if err := p.stream.Purge(ctx, o...); err != nil {
+			p.log.Warn("old snapshots stay in the stream: "+err.Error(), "list", name)
+		}
+	}
+	if former != (wire.Place{}) && former != place {
+		purge(jetstream.WithPurgeSubject(wire.ChunksSubject(name, former.Epoch, former.Version)))
+	}
+	if at.trim > 0 {
+		purge(jetstream.WithPurgeSubject(wire.DeltaSubject(name)), jetstream.WithPurgeSequence(at.trim))
+	}
+	at.trim = at.sequence
+}
+
+// catalog publishes what each group of nodes is to have.
+func (p *publisher) catalog(ctx context.Context) error {
+	var text []byte
+	c := wire.Catalog{Issued: time.Now().UTC(), MaxAge: int64(time.Duration(p.hub.o.Config.MaxAge).Seconds())}
+	reached := make(map[string]wire.Place)
+	if err := p.hub.Do(ctx, func() (err error) {
+		if c.Place, err = p.hub.store.NextCatalog(); err != nil {
+			return err
+		}
+		for _, l := range p.hub.lists {
+			at := p.at[l.Name]
+			if at == nil || at.place.Epoch != c.Epoch {
+				continue // it is about to be published
+			}
+			reached[l.Name] = at.place
+			c.Lists = append(c.Lists, wire.ListState{
+				Name: l.Name, Releases: []wire.Release{{Place: at.place}},
+				Settings: wire.Settings{Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority},
+			})
+		}
+		text, err = wire.SealCatalog(p.hub.o.Authority.Key(), c)
+		return err
+	}); err != nil {
+		return err
+	}
+	m := nats.NewMsg(wire.CatalogSubject())
+	m.Data = text
+	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
+	defer cancel()
+	if _, err := p.js.PublishMsg(ctx, m, jetstream.WithExpectStream(wire.Stream)); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reached, p.state.Catalog = reached, c.Issued
+	for name, all := range p.waiting {
+		var still []waiter
+		for _, w := range all {
+			if reached[name].Before(w.place) {
+				still = append(still, w)
+			} else {
+				close(w.done)
+			}
+		}
+		p.waiting[name] = still
+		if len(still) == 0 {
+			delete(p.waiting, name)
+		}
+	}
+	return nil
+}

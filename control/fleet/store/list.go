@@ -1,0 +1,457 @@
+package store
+
+import (
+	"crypto/ed25519"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"weir/control/fleet/wire"
+	"weir/control/list"
+	"weir/filter/key"
+	"weir/filter/snapshot"
+)
+
+// MaxDelta is the length of a delta from which on nodes are better off with a
+// snapshot: brokers take no message of 1 MiB.
+const MaxDelta = 768 << 10
+
+// maxLog bounds the log of a list, in bytes and in deltas: beyond that and half of its
+// base, it gets a new base.
+const (
+	maxLog    = 1 << 20
+	maxDeltas = 1000
+)
+
+// List is a list's history, from its base on.
+type List struct {
+	name string
+	dir  string
+	key  ed25519.PrivateKey
+
+	place    wire.Place
+	contents *list.Set
+	expires  map[key.Key]time.Time
+	sum      snapshot.Sum
+
+	base     wire.Head
+	baseHead []byte // signed
+	log      *os.File
+	size     int64
+	deltas   []record
+	failed   error // the log may have a torn end, which must be cut off first
+}
+
+// record is where a delta is in the log.
+type record struct {
+	to     uint64
+	at     int64
+	length int
+}
+
+// Place returns the last version.
+func (l *List) Place() wire.Place { return l.place }
+
+// Contents returns the entries of the last version.
+func (l *List) Contents() *list.Set { return l.contents }
+
+// Expires returns when entries of the last version expire.
+func (l *List) Expires() map[key.Key]time.Time { return l.expires }
+
+// Base returns the description of the base.
+func (l *List) Base() wire.Head { return l.base }
+
+// Change is the contents of a next version.
+type Change struct {
+	Contents *list.Set
+	Expires  map[key.Key]time.Time // of those of its entries that do
+}
+
+// Commit makes a version of new contents, durably, unless they are those of the last
+// one. When it fails, there is no such version.
+func (l *List) Commit(c Change) (changed bool, err error) {
+	diff := c.Contents.Diff(l.contents)
+	expires := expiries(l.expires, c.Expires)
+	if diff.Len() == 0 && len(expires) == 0 {
+		return false, nil
+	}
+	d := wire.Delta{
+		List: l.name, Epoch: l.place.Epoch, From: l.place.Version, To: l.place.Version + 1,
+		Entries: c.Contents.Len(), Issued: time.Now().UTC(), Expires: expires,
+		Add: diff.Add.Groups(), Remove: diff.Remove.Groups(),
+	}
+	sum := l.sum
+	sum.Add(d.Add)
+	sum.Remove(d.Remove)
+	d.Sum = sum.String()
+	next := wire.Place{Epoch: d.Epoch, Version: d.To}
+	message, err := wire.SealDelta(l.key, d)
+	if err != nil {
+		return false, err
+	}
+	if len(message) > MaxDelta {
+		before := *l
+		l.contents, l.expires, l.sum = c.Contents, c.Expires, sum
+		if err := l.rebase(next); err != nil {
+			l.contents, l.expires, l.sum = before.contents, before.expires, before.sum
+			return false, err
+		}
+		return true, nil
+	}
+	if err := l.append(message, d.To); err != nil {
+		return false, fmt.Errorf("list %s: version %v is not recorded: %w", l.name, next, err)
+	}
+	l.place, l.contents, l.expires, l.sum = next, c.Contents, c.Expires, sum
+	return true, nil
+}
+
+// expiries returns what has changed.
+func expiries(before, after map[key.Key]time.Time) (all []wire.Expiry) {
+	for k, at := range after {
+		if !before[k].Equal(at) {
+			all = append(all, wire.Expiry{Entry: k.String(), At: at})
+		}
+	}
+	for k := range before {
+		if _, still := after[k]; !still {
+			all = append(all, wire.Expiry{Entry: k.String()})
+		}
+	}
+	slices.SortFunc(all, func(a, b wire.Expiry) int { return strings.Compare(a.Entry, b.Entry) })
+	return all
+}
+
+// Deltas calls fn with the signed deltas after a version, in order.
+func (l *List) Deltas(after uint64, fn func(to uint64, message []byte) error) error {
+	for _, r := range l.deltas {
+		if r.to <= after {
+			continue
+		}
+		message := make([]byte, r.length)
+		if _, err := l.log.ReadAt(message, r.at); err != nil {
+			return err
+		}
+		if err := fn(r.to, message); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Bulky reports whether the log is large enough for a new base.
+func (l *List) Bulky() bool {
+	return len(l.deltas) >= maxDeltas || l.size > max(maxLog, int64(l.base.Size)/2)
+}
+
+// Rebase makes the last version the base.
+func (l *List) Rebase() error {
+	if l.place == l.base.Place {
+		return nil
+	}
+	return l.rebase(l.place)
+}
+
+// Snapshot returns the base's chunks and its signed head.
+func (l *List) Snapshot() (chunks [][]byte, head []byte, err error) {
+	h, head, whole, err := readBase(l.key, l.basePath(l.base.Version))
+	if err != nil {
+		return nil, nil, err
+	}
+	if h != l.base {
+		return nil, nil, fmt.Errorf("%s: it has changed", l.basePath(l.base.Version))
+	}
+	for chunk := range slices.Chunk(whole, wire.ChunkSize) {
+		chunks = append(chunks, chunk)
+	}
+	return chunks, head, nil
+}
+
+const (
+	basePrefix = "base-"
+	logPrefix  = "log-"
+)
+
+func (l *List) basePath(version uint64) string {
+	return filepath.Join(l.dir, basePrefix+strconv.FormatUint(version, 10))
+}
+
+func (l *List) logPath(place wire.Place) string {
+	return filepath.Join(l.dir, logPrefix+strings.Replace(place.String(), ".", "-", 1))
+}
+
+// reset makes the list empty.
+func (l *List) reset() {
+	*l = List{name: l.name, dir: l.dir, key: l.key}
+}
+
+// rebase makes what the list has the base, as a version.
+func (l *List) rebase(place wire.Place) error {
+	if err := l.writeBase(place); err != nil {
+		return fmt.Errorf("list %s: version %v is not recorded: %w", l.name, place, err)
+	}
+	return nil
+}
+
+func (l *List) writeBase(place wire.Place) error {
+	groups := l.contents.Groups()
+	chunks, head, err := wire.SealSnapshot(l.key, wire.Head{List: l.name, Place: place, Issued: time.Now().UTC()}, groups, expiries(nil, l.expires))
+	if err != nil {
+		return err
+	}
+	h, err := wire.OpenHead(l.key.Public().(ed25519.PublicKey), head)
+	if err != nil {
+		return err
+	}
+	// The log first: a base needs one.
+	log, err := os.OpenFile(l.logPath(place), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := log.Sync(); err != nil {
+		log.Close()
+		return err
+	}
+	var length [4]byte
+	binary.BigEndian.PutUint32(length[:], uint32(len(head)))
+	// One name for all bases of a version; the old base stays until the new one is whole.
+	if err := replace(l.basePath(place.Version), append([][]byte{length[:], head}, chunks...)...); err != nil {
+		log.Close()
+		return err
+	}
+	l.close()
+	l.place, l.base, l.baseHead, l.log, l.size, l.deltas, l.failed = place, h, head, log, 0, nil, nil
+	l.sum = snapshot.Of(groups)
+	l.tidy()
+	return nil
+}
+
+// tidy removes bases and logs that are superseded.
+func (l *List) tidy() {
+	files, err := os.ReadDir(l.dir)
+	if err != nil {
+		return // the next one may
+	}
+	for _, f := range files {
+		path := filepath.Join(l.dir, f.Name())
+		if path != l.basePath(l.base.Version) && path != l.logPath(l.base.Place) {
+			_ = os.Remove(path)
+		}
+	}
+}
+
+// readBase reads a base and verifies it.
+func readBase(key ed25519.PrivateKey, path string) (h wire.Head, head, whole []byte, err error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return h, nil, nil, err
+	}
+	if len(text) < 4 || int(binary.BigEndian.Uint32(text)) > len(text)-4 {
+		return h, nil, nil, fmt.Errorf("%s: ends early", path)
+	}
+	n := 4 + int(binary.BigEndian.Uint32(text))
+	head, whole = text[4:n], text[n:]
+	if h, err = wire.OpenHead(key.Public().(ed25519.PublicKey), head); err != nil {
+		return h, nil, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return h, head, whole, nil
+}
+
+// open reads the newest base and its log. It fails with [fs.ErrNotExist] where there
+// is no base.
+func (l *List) open() error {
+	files, err := os.ReadDir(l.dir)
+	if err != nil {
+		return err
+	}
+	var newest wire.Head
+	var head, whole []byte
+	bases := 0
+	for _, f := range files {
+		number, ok := strings.CutPrefix(f.Name(), basePrefix)
+		if _, err := strconv.ParseUint(number, 10, 64); !ok || err != nil {
+			continue
+		}
+		bases++
+		h, signed, rest, err := readBase(l.key, filepath.Join(l.dir, f.Name()))
+		if err != nil {
+			return err
+		}
+		if newest.Place.Before(h.Place) {
+			newest, head, whole = h, signed, rest
+		}
+	}
+	if bases == 0 {
+		return fs.ErrNotExist
+	}
+	set, expires, err := wire.OpenSnapshot(newest, whole)
+	if err != nil {
+		return err
+	}
+	if newest.List != l.name {
+		return fmt.Errorf("it is of list %q", newest.List)
+	}
+	l.base, l.baseHead, l.place, l.contents = newest, head, newest.Place, set
+	l.sum = snapshot.Of(set.Groups())
+	if l.expires, err = expiring(nil, expires); err != nil {
+		return err
+	}
+	if l.log, err = os.OpenFile(l.logPath(newest.Place), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		return err
+	}
+	return l.replay()
+}
+
+// expiring returns when entries expire after a change.
+func expiring(before map[key.Key]time.Time, changes []wire.Expiry) (map[key.Key]time.Time, error) {
+	after := maps.Clone(before)
+	if after == nil {
+		after = make(map[key.Key]time.Time)
+	}
+	for _, c := range changes {
+		k, err := parseKey(c.Entry)
+		if err != nil {
+			return nil, err
+		}
+		if c.At.IsZero() {
+			delete(after, k)
+		} else {
+			after[k] = c.At
+		}
+	}
+	return after, nil
+}
+
+// parseKey is the inverse of [key.Key.String].
+func parseKey(text string) (key.Key, error) {
+	e, err := list.ParseEntry(text)
+	if err != nil {
+		return key.Key{}, fmt.Errorf("%q: %w", text, err)
+	}
+	for k := range e.Set().All() {
+		return k, nil
+	}
+	return key.Key{}, fmt.Errorf("%q: no entry", text)
+}
+
+// A frame is the length of a delta, a checksum of it, and the delta.
+const frameLen = 8
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// replay applies the deltas of the log, up to its end or a torn one.
+func (l *List) replay() error {
+	text, err := os.ReadFile(l.log.Name())
+	if err != nil {
+		return err
+	}
+	at := 0
+	for len(text)-at >= frameLen {
+		n := int(binary.BigEndian.Uint32(text[at:]))
+		if n > len(text)-at-frameLen {
+			break
+		}
+		message := text[at+frameLen : at+frameLen+n]
+		if crc32.Checksum(message, castagnoli) != binary.BigEndian.Uint32(text[at+4:]) {
+			break
+		}
+		if err := l.follow(message); err != nil {
+			return fmt.Errorf("%s: offset %d: %w", l.log.Name(), at, err)
+		}
+		l.deltas = append(l.deltas, record{l.place.Version, int64(at + frameLen), n})
+		at += frameLen + n
+	}
+	if rest := text[at:]; len(rest) > frameLen+MaxDelta || intact(rest) {
+		return fmt.Errorf("%s: offset %d: damaged before its end", l.log.Name(), at)
+	}
+	l.size = int64(at)
+	return l.cut()
+}
+
+// intact reports whether a whole frame is anywhere after the first byte: then the
+// first one is not torn but damaged.
+func intact(rest []byte) bool {
+	for i := 1; i+frameLen < len(rest); i++ {
+		n := int(binary.BigEndian.Uint32(rest[i:]))
+		if n > 0 && n <= len(rest)-i-frameLen &&
+			crc32.Checksum(rest[i+frameLen:i+frameLen+n], castagnoli) == binary.BigEndian.Uint32(rest[i+4:]) {
+			return true
+		}
+	}
+	return false
+}
+
+// follow applies a delta.
+func (l *List) follow(message []byte) error {
+	d, err := wire.OpenDelta(l.key.Public().(ed25519.PublicKey), message)
+	if err != nil {
+		return err
+	}
+	if d.List != l.name || d.Epoch != l.place.Epoch || d.From != l.place.Version {
+		return fmt.Errorf("a delta of list %s from %d.%d, where one from %v should be", d.List, d.Epoch, d.From, l.place)
+	}
+	change, err := d.Set()
+	if err != nil {
+		return err
+	}
+	l.contents, _ = l.contents.Apply(change)
+	l.sum.Add(d.Add)
+	l.sum.Remove(d.Remove)
+	if l.sum.String() != d.Sum || l.contents.Len() != d.Entries {
+		return errors.New("the entries are not those that the delta describes")
+	}
+	if l.expires, err = expiring(l.expires, d.Expires); err != nil {
+		return err
+	}
+	l.place.Version = d.To
+	return nil
+}
+
+// append appends a delta to the log, durably.
+func (l *List) append(message []byte, to uint64) error {
+	if l.failed != nil {
+		if err := l.cut(); err != nil {
+			return err
+		}
+	}
+	frame := make([]byte, frameLen, frameLen+len(message))
+	binary.BigEndian.PutUint32(frame, uint32(len(message)))
+	binary.BigEndian.PutUint32(frame[4:], crc32.Checksum(message, castagnoli))
+	frame = append(frame, message...)
+	_, err := l.log.WriteAt(frame, l.size)
+	if err == nil {
+		err = l.log.Sync()
+	}
+	if err != nil {
+		l.failed = err
+		return err
+	}
+	l.deltas = append(l.deltas, record{to, l.size + frameLen, len(message)})
+	l.size += int64(len(frame))
+	return nil
+}
+
+// cut cuts off what was not written whole.
+func (l *List) cut() error {
+	err := l.log.Truncate(l.size)
+	if err == nil {
+		err = l.log.Sync()
+	}
+	l.failed = err
+	return err
+}
+
+func (l *List) close() {
+	if l.log != nil {
+		l.log.Close()
+		l.log = nil
+	}
+}

@@ -1,0 +1,239 @@
+// Package store keeps the versions of a fleet's lists on disk. It is the truth: what
+// a broker has can be made from it anew, byte for byte.
+//
+// A list has a base, which is a signed snapshot of one version, and a log of the
+// signed deltas since then, each with its length and checksum. A version exists as
+// soon as its delta is on disk; only then may it be published. After a crash the last
+// delta may be torn. It was never published, and is cut off.
+//
+// Versions are numbered from 1 within an epoch. Where history is lost, or another has
+// been published, [Store.NewEpoch] begins a new epoch with the contents there are.
+package store
+
+import (
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir/control/fleet/wire"
+)
+
+// ErrLocked means that another process has the store open.
+var ErrLocked = errors.New("another hub has it open")
+
+// catalogs are reserved in advance, so that not every one is written to disk.
+const reserve = 1000
+
+// Store is an open store. Its methods must not be called concurrently.
+type Store struct {
+	dir   string
+	key   ed25519.PrivateKey
+	lock  *os.File
+	state state
+	last  uint64 // catalog
+	lists map[string]*List
+}
+
+type state struct {
+	Epoch    uint64          `json:"epoch"`
+	Reserved uint64          `json:"catalogs"` // numbers below it may have been used
+	Extra    json.RawMessage `json:"extra,omitempty"`
+}
+
+// Open opens or creates a store in a directory.
+func Open(dir string, key ed25519.PrivateKey) (*Store, error) {
+	s := &Store{dir: dir, key: key, lists: make(map[string]*List)}
+	if err := s.open(); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("store %s: %w", dir, err)
+	}
+	return s, nil
+}
+
+func (s *Store) open() (err error) {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return err
+	}
+	if s.lock, err = os.OpenFile(filepath.Join(s.dir, "lock"), os.O_RDONLY|os.O_CREATE, 0o600); err != nil {
+		return err
+	}
+	if err := unix.Flock(int(s.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return ErrLocked
+		}
+		return err
+	}
+	text, err := os.ReadFile(s.statePath())
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		s.state.Epoch = uint64(time.Now().Unix()) // above that of any store before
+		return s.save()
+	case err != nil:
+		return err
+	}
+	if err := json.Unmarshal(text, &s.state); err != nil || s.state.Epoch == 0 {
+		return fmt.Errorf("%s is damaged: %w: move the store out of the way, and the hub begins a new epoch", s.statePath(), err)
+	}
+	s.last = s.state.Reserved
+	return nil
+}
+
+func (s *Store) statePath() string { return filepath.Join(s.dir, "state.json") }
+
+func (s *Store) save() error {
+	text, err := json.Marshal(s.state)
+	if err != nil {
+		return err
+	}
+	return replace(s.statePath(), append(text, '\n'))
+}
+
+// Epoch returns the current epoch.
+func (s *Store) Epoch() uint64 { return s.state.Epoch }
+
+// Extra returns what SetExtra has stored.
+func (s *Store) Extra(v any) error {
+	if s.state.Extra == nil {
+		return nil
+	}
+	return json.Unmarshal(s.state.Extra, v)
+}
+
+// SetExtra stores a value durably.
+func (s *Store) SetExtra(v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	before := s.state.Extra
+	s.state.Extra = text
+	if err := s.save(); err != nil {
+		s.state.Extra = before
+		return err
+	}
+	return nil
+}
+
+// NextCatalog returns the number of the next catalog, which no catalog had before.
+func (s *Store) NextCatalog() (wire.Place, error) {
+	if s.last+1 >= s.state.Reserved {
+		before := s.state.Reserved
+		s.state.Reserved = s.last + 1 + reserve
+		if err := s.save(); err != nil {
+			s.state.Reserved = before
+			return wire.Place{}, err
+		}
+	}
+	s.last++
+	return wire.Place{Epoch: s.state.Epoch, Version: s.last}, nil
+}
+
+// NewEpoch begins an epoch after another one. Each list goes on with its contents as
+// version 1.
+func (s *Store) NewEpoch(after uint64) error {
+	before := s.state.Epoch
+	s.state.Epoch = max(before, after, uint64(time.Now().Unix())-1) + 1
+	if err := s.save(); err != nil {
+		s.state.Epoch = before
+		return err
+	}
+	for _, l := range s.lists {
+		if err := l.rebase(wire.Place{Epoch: s.state.Epoch, Version: 1}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// List opens the history of a list, or begins one with version 1, which is empty. It
+// reports whether the history there was is damaged, and could not be read: the list
+// then begins a new epoch.
+func (s *Store) List(name string) (l *List, damaged error, err error) {
+	if l := s.lists[name]; l != nil {
+		return l, nil, nil
+	}
+	if name == "" || strings.ContainsAny(name, "/\x00") || name[0] == '.' {
+		return nil, nil, fmt.Errorf("list %q cannot be the name of a directory", name)
+	}
+	l = &List{name: name, dir: filepath.Join(s.dir, "lists", name), key: s.key}
+	if err := os.MkdirAll(l.dir, 0o700); err != nil {
+		return nil, nil, err
+	}
+	switch err := l.open(); {
+	case errors.Is(err, fs.ErrNotExist):
+		err = l.rebase(wire.Place{Epoch: s.state.Epoch, Version: 1})
+		if err != nil {
+			return nil, nil, err
+		}
+	case err != nil:
+		damaged = fmt.Errorf("history of list %s: %w", name, err)
+		l.close()
+		l.reset()
+		s.lists[name] = l
+		return l, damaged, s.NewEpoch(0)
+	case l.place.Epoch > s.state.Epoch:
+		damaged = fmt.Errorf("history of list %s is of epoch %d, and the store of %d", name, l.place.Epoch, s.state.Epoch)
+		s.lists[name] = l
+		return l, damaged, s.NewEpoch(l.place.Epoch)
+	case l.place.Epoch < s.state.Epoch: // a crash came in between
+		if err := l.rebase(wire.Place{Epoch: s.state.Epoch, Version: 1}); err != nil {
+			return nil, nil, err
+		}
+	}
+	s.lists[name] = l
+	return l, damaged, nil
+}
+
+// Close closes the store.
+func (s *Store) Close() {
+	for _, l := range s.lists {
+		l.close()
+	}
+	if s.lock != nil {
+		s.lock.Close()
+	}
+}
+
+// replace replaces a file durably.
+func replace(path string, text ...[]byte) error {
+	temp := path + ".new"
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	for _, t := range text {
+		if err == nil {
+			_, err = f.Write(t)
+		}
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(temp, path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// LastCatalog returns the number that no catalog has exceeded.
+func (s *Store) LastCatalog() uint64 { return max(s.last, s.state.Reserved) }
