@@ -143,7 +143,7 @@ static __always_inline int routable4(const struct iphdr *ip)
 {
 	__u32 group = bpf_ntohl(ip->daddr);
 
-	return ip->version == 4 && ip->ihl == 5 && ip->ttl > 1 && ip->protocol != IPPROTO_IGMP &&
+	return *(__u8 *)ip == 0x45 && ip->ttl > 1 && ip->protocol != IPPROTO_IGMP &&
 	       group >> 28 == 0xe && group >> 8 != 0xe00000 && source4(bpf_ntohl(ip->saddr));
 }
 
@@ -154,7 +154,7 @@ static __always_inline int routable4(const struct iphdr *ip)
  */
 static __always_inline int routable6(const struct ipv6hdr *ip)
 {
-	return ip->version == 6 && ip->hop_limit > 1 && ip->nexthdr != IPPROTO_HOPOPTS &&
+	return *(__u8 *)ip >> 4 == 6 && ip->hop_limit > 1 && ip->nexthdr != IPPROTO_HOPOPTS &&
 	       ip->daddr.in6_u.u6_addr8[0] == 0xff && (ip->daddr.in6_u.u6_addr8[1] & 0xf) > 2 &&
 	       source6(ip->saddr.in6_u.u6_addr32);
 }

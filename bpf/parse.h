@@ -212,10 +212,12 @@ static __always_inline enum reason parse_ipv4(struct cursor *c, struct packet *p
 {
 	struct iphdr copy, *ip = peek(c, &copy, sizeof(copy));
 	__u32 header, total;
+	__u8 first;
 
 	if (!ip)
 		return ends_early(c);
-	if (ip->version != 4)
+	first = *(__u8 *)ip; /* bit-fields would be those of the host that compiles this */
+	if (first >> 4 != 4)
 		return REASON_MALFORMED;
 
 	p->family = 4;
@@ -223,7 +225,7 @@ static __always_inline enum reason parse_ipv4(struct cursor *c, struct packet *p
 	p->dst[0] = ip->daddr;
 	p->proto = ip->protocol;
 
-	header = ip->ihl * 4;
+	header = (first & 0x0f) * 4;
 	total = bpf_ntohs(ip->tot_len);
 	if (header < sizeof(*ip) || (total && total < header))
 		return REASON_MALFORMED;
@@ -368,7 +370,7 @@ static __always_inline enum reason parse_ipv6(struct cursor *c, struct packet *p
 
 	if (!ip)
 		return ends_early(c);
-	if (ip->version != 6)
+	if (*(__u8 *)ip >> 4 != 6)
 		return REASON_MALFORMED;
 
 	p->family = 6;
