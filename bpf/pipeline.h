@@ -31,6 +31,7 @@
 #include "tracker.h"
 
 volatile const struct failsafe failsafe_config = {};
+volatile const __u8 lean = 0; /* 1: plain packets take the lean path */
 
 /* Sets the cursor to the frame, which is this CPU's packet from now on. */
 static __always_inline struct cpu_row *begin(struct xdp_md *ctx, struct cursor *c)
@@ -51,28 +52,30 @@ static __always_inline struct cpu_row *begin(struct xdp_md *ctx, struct cursor *
 }
 
 /*
- * Counts the packet in every tracker, and sets p->punished to the reason to drop it
- * for a penalty of its flow, or to REASON_CLEAN. What is exempt has no penalty.
+ * Counts the packet in tracker i, and sets p->punished to the reason to drop it for a
+ * penalty of its flow, unless it has one already. What is exempt has no penalty.
  */
+static __always_inline void police_by(int i, struct cpu_row *row, struct packet *p)
+{
+	const volatile struct tracker *t = &trackers[i];
+	__u32 bank = 2 * bpf_get_smp_processor_id() + (row->banks >> i & 1);
+	__u64 h;
+
+	if (p->exempt && t->unexempt)
+		return;
+	h = tracker_hash(t, p);
+	count_flow(i, row, p, bank * bank_lines + t->first, bank * bank_buckets + t->first_bucket,
+		   h);
+	if (t->punishes && row->penalties && !p->punished && !p->exempt)
+		p->punished = penalty_of(h, t->by_bytes ? p->len : 1);
+}
+
 static __always_inline void police(struct cpu_row *row)
 {
-	__u32 cpu = bpf_get_smp_processor_id();
-	struct packet *p = &row->packet;
-
-	p->punished = REASON_CLEAN;
+	row->packet.punished = REASON_CLEAN;
 #pragma unroll
 	for (int i = 0; i < MAX_TRACKERS && i < tracker_count; i++) {
-		const volatile struct tracker *t = &trackers[i];
-		__u32 bank = 2 * cpu + (row->banks >> i & 1);
-		__u64 h;
-
-		if (p->exempt && t->unexempt)
-			continue;
-		h = tracker_hash(t, p);
-		count_flow(i, p, bank * bank_lines + t->first,
-			   bank * bank_buckets + t->first_bucket, h);
-		if (t->punishes && row->penalties && !p->punished && !p->exempt)
-			p->punished = penalty_of(h, t->by_bytes ? p->len : 1);
+		police_by(i, row, &row->packet);
 		barrier();
 	}
 }
@@ -90,7 +93,7 @@ __noinline int count_dropped(void)
 	if (!row) /* impossible */
 		return 0;
 	bank = 2 * bpf_get_smp_processor_id() + (row->banks >> DROP_BANK & 1);
-	count_flow(DROP_TRACKER, &row->packet, bank * bank_lines + t->first,
+	count_flow(DROP_TRACKER, row, &row->packet, bank * bank_lines + t->first,
 		   bank * bank_buckets + t->first_bucket, tracker_hash(t, &row->packet));
 	return 0;
 }
@@ -100,6 +103,26 @@ static __always_inline int is_refused(enum reason r)
 {
 	return drop_malformed &&
 	       (r == REASON_TRUNCATED || r == REASON_MALFORMED || r == REASON_UNPARSED);
+}
+
+/*
+ * The reason for which a packet leaves that all stages have seen, list being the block
+ * list that matches it.
+ */
+static __always_inline enum reason judge(struct packet *p, int list)
+{
+	if (list == LIST_NONE && !p->punished && !is_refused(p->reason))
+		return loop_node.words && p->loop == LOOP_LOOPED ? REASON_LOOPED : p->reason;
+	if (is_allowed())
+		return REASON_ALLOWED;
+	p->list = list;
+	if (list != LIST_NONE) {
+		count_list(list, p->len);
+		return monitor ? REASON_WOULD_BLOCK : REASON_BLOCKED;
+	}
+	if (p->punished)
+		return monitor ? REASON_WOULD_BLOCK : p->punished;
+	return p->reason;
 }
 
 /* The reason for which the packet leaves. */
@@ -128,18 +151,7 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct cursor *c, 
 
 	if (!is_empty(&block))
 		list = match_block(p);
-	if (list == LIST_NONE && !p->punished && !is_refused(p->reason))
-		return loop_node.words && p->loop == LOOP_LOOPED ? REASON_LOOPED : p->reason;
-	if (is_allowed())
-		return REASON_ALLOWED;
-	p->list = list;
-	if (list != LIST_NONE) {
-		count_list(list, p->len);
-		return monitor ? REASON_WOULD_BLOCK : REASON_BLOCKED;
-	}
-	if (p->punished)
-		return monitor ? REASON_WOULD_BLOCK : p->punished;
-	return p->reason;
+	return judge(p, list);
 }
 
 /* Counts the packet and returns its action. Every packet leaves through here. */
@@ -164,11 +176,77 @@ static __always_inline int leave(struct xdp_md *ctx, struct cpu_row *row, enum r
 	return action;
 }
 
+extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
+
+/*
+ * The offset of the flags in the kernel's struct xdp_buff. The lowest says that a frame
+ * has further buffers, which is the case for few, and costs much less to read than the
+ * length of the frame does to ask. 0: this kernel does not show it.
+ */
+volatile const __u32 buffer_flags = 0;
+
+/* Whether the frame continues beyond its first buffer, of len bytes. */
+static __always_inline int is_paged(struct xdp_md *ctx, __u32 len)
+{
+	if (!frags)
+		return 0;
+	if (buffer_flags)
+		return *(__u32 *)(bpf_cast_to_kern_ctx(ctx) + buffer_flags) & 1;
+	return bpf_xdp_get_buff_len(ctx) != len;
+}
+
+/* Not an action: the packet takes the general path. */
+#define TAKES_GENERAL_PATH -1
+
+/*
+ * The lean path, of most packets under most configurations: a whole IPv4 packet without
+ * a tag, options, fragments or an exemption, which stays in registers. One that matches
+ * a list, or has a penalty, then becomes this CPU's packet, and leaves as in the general
+ * path. The control plane sets `lean` where no more than this is configured.
+ */
+static __always_inline int run_lean(struct xdp_md *ctx)
+{
+	struct set_maps maps = BLOCK_MAPS(confirm_block);
+	struct cursor c = {.pos = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end};
+	struct ethhdr *eth = c.pos;
+	struct iphdr *ip = (void *)(eth + 1);
+	struct packet p = {.len = c.end - c.pos, .network = sizeof(*eth)};
+	struct cpu_row *row;
+	int list;
+
+	if (is_paged(ctx, p.len) || (void *)(ip + 1) > c.end ||
+	    eth->h_proto != bpf_htons(ETH_P_IP) || *(__u8 *)ip != 0x45 ||
+	    ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_OFFSET_MASK))
+		return TAKES_GENERAL_PATH;
+	c.pos = ip;
+	if (parse_ipv4(&c, &p) != REASON_CLEAN || failsafe(&failsafe_config, &p))
+		return TAKES_GENERAL_PATH;
+	row = this_row();
+	if (!row) /* impossible */
+		return TAKES_GENERAL_PATH;
+	if (tracker_count)
+		police_by(0, row, &p);
+	list = prefix_match(&block, maps, p.src[0], p.dst[0]);
+	if (list == LIST_NONE && !p.punished) {
+		count_reason(row, REASON_CLEAN, p.len);
+		return XDP_PASS;
+	}
+	keep(row, &p);
+	return leave(ctx, row, judge(&row->packet, list));
+}
+
 static __always_inline int run_pipeline(struct xdp_md *ctx)
 {
+	struct cpu_row *row;
 	struct cursor c;
-	struct cpu_row *row = begin(ctx, &c);
 
+	if (lean) {
+		int action = run_lean(ctx);
+
+		if (action != TAKES_GENERAL_PATH)
+			return action;
+	}
+	row = begin(ctx, &c);
 	if (!row) /* impossible: each possible CPU has one */
 		return XDP_PASS;
 	return leave(ctx, row, decide(ctx, &c, row));

@@ -58,6 +58,13 @@ static __always_inline struct cpu_row *this_row(void)
 	return bpf_map_lookup_elem(&reason_stats, &cpu);
 }
 
+/* Makes p this CPU's packet, which global functions take from its row. */
+static __always_inline void keep(struct cpu_row *row, const struct packet *p)
+{
+	if (p != &row->packet)
+		row->packet = *p;
+}
+
 static __always_inline void count_reason(struct cpu_row *row, enum reason r, __u32 len)
 {
 	if (r < REASON_COUNT) /* always true, but the verifier cannot know */

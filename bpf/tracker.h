@@ -383,8 +383,8 @@ __noinline int flow_enter(__u32 tracker, __u32 line, __u32 bucket, __u32 before,
  * Counts a packet, h being the hash of its flow's key, in the bank whose head is at
  * line and whose buckets begin at bucket.
  */
-static __always_inline void count_flow(__u32 tracker, const struct packet *p, __u32 line,
-				       __u32 bucket, __u64 h)
+static __always_inline void count_flow(__u32 tracker, struct cpu_row *row, const struct packet *p,
+				       __u32 line, __u32 bucket, __u64 h)
 {
 	const volatile struct tracker *t = &trackers[tracker];
 	__u32 i, slot, least, after, n = t->by_bytes ? p->len : 1;
@@ -419,9 +419,12 @@ static __always_inline void count_flow(__u32 tracker, const struct packet *p, __
 		return;
 	least = sketch_least(&c);
 	after = least + n < least ? ~0U : least + n;
-	if ((after < l->head.spare && after < tracker_limit(t, &l->head)) ||
-	    !flow_enter(tracker, line, i, least, after))
-		sketch_raise(&c, after);
+	if (after >= l->head.spare || after >= tracker_limit(t, &l->head)) {
+		keep(row, p);
+		if (flow_enter(tracker, line, i, least, after))
+			return;
+	}
+	sketch_raise(&c, after);
 }
 
 #endif

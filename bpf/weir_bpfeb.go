@@ -392,6 +392,7 @@ const (
 	WeirVarBankBuckets      = "bank_buckets"
 	WeirVarBankLines        = "bank_lines"
 	WeirVarBlock            = "block"
+	WeirVarBufferFlags      = "buffer_flags"
 	WeirVarDhcpServer       = "dhcp_server"
 	WeirVarDigestConfig     = "digest_config"
 	WeirVarDropLooped       = "drop_looped"
@@ -402,6 +403,7 @@ const (
 	WeirVarFailsafeConfig   = "failsafe_config"
 	WeirVarFrags            = "frags"
 	WeirVarKeySecret        = "key_secret"
+	WeirVarLean             = "lean"
 	WeirVarListStride       = "list_stride"
 	WeirVarLoopEdge         = "loop_edge"
 	WeirVarLoopNode         = "loop_node"
@@ -506,6 +508,7 @@ type WeirVariableSpecs struct {
 	BankBuckets    *ebpf.VariableSpec `ebpf:"bank_buckets"`
 	BankLines      *ebpf.VariableSpec `ebpf:"bank_lines"`
 	Block          *ebpf.VariableSpec `ebpf:"block"`
+	BufferFlags    *ebpf.VariableSpec `ebpf:"buffer_flags"`
 	DhcpServer     *ebpf.VariableSpec `ebpf:"dhcp_server"`
 	DigestConfig   *ebpf.VariableSpec `ebpf:"digest_config"`
 	DropLooped     *ebpf.VariableSpec `ebpf:"drop_looped"`
@@ -516,6 +519,7 @@ type WeirVariableSpecs struct {
 	FailsafeConfig *ebpf.VariableSpec `ebpf:"failsafe_config"`
 	Frags          *ebpf.VariableSpec `ebpf:"frags"`
 	KeySecret      *ebpf.VariableSpec `ebpf:"key_secret"`
+	Lean           *ebpf.VariableSpec `ebpf:"lean"`
 	ListStride     *ebpf.VariableSpec `ebpf:"list_stride"`
 	LoopEdge       *ebpf.VariableSpec `ebpf:"loop_edge"`
 	LoopNode       *ebpf.VariableSpec `ebpf:"loop_node"`
@@ -626,6 +630,7 @@ type WeirVariables struct {
 	BankBuckets    *ebpf.Variable `ebpf:"bank_buckets"`
 	BankLines      *ebpf.Variable `ebpf:"bank_lines"`
 	Block          *ebpf.Variable `ebpf:"block"`
+	BufferFlags    *ebpf.Variable `ebpf:"buffer_flags"`
 	DhcpServer     *ebpf.Variable `ebpf:"dhcp_server"`
 	DigestConfig   *ebpf.Variable `ebpf:"digest_config"`
 	DropLooped     *ebpf.Variable `ebpf:"drop_looped"`
@@ -636,6 +641,7 @@ type WeirVariables struct {
 	FailsafeConfig *ebpf.Variable `ebpf:"failsafe_config"`
 	Frags          *ebpf.Variable `ebpf:"frags"`
 	KeySecret      *ebpf.Variable `ebpf:"key_secret"`
+	Lean           *ebpf.Variable `ebpf:"lean"`
 	ListStride     *ebpf.Variable `ebpf:"list_stride"`
 	LoopEdge       *ebpf.Variable `ebpf:"loop_edge"`
 	LoopNode       *ebpf.Variable `ebpf:"loop_node"`

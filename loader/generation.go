@@ -118,11 +118,24 @@ func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
 		bpf.WeirVarDhcpServer:     flag(cfg.DHCPServer),
 		bpf.WeirVarDropLooped:     flag(cfg.DropLooped),
 		bpf.WeirVarMonitor:        flag(cfg.Monitor),
+		bpf.WeirVarLean:           flag(len(cfg.general()) == 0),
 		bpf.WeirVarFrags:          flag(frags),
 		bpf.WeirVarReordersLoads:  flag(runtime.GOARCH != "amd64" && runtime.GOARCH != "386" && runtime.GOARCH != "s390x"),
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return err
+		}
+	}
+	flags := uint32(0)
+	if frags {
+		flags = bufferFlags()
+	}
+	if err := spec.Variables[bpf.WeirVarBufferFlags].Set(flags); err != nil {
+		return err
+	}
+	if flags == 0 {
+		for _, p := range spec.Programs {
+			dropKernelContext(p.Instructions)
 		}
 	}
 	if !frags {
@@ -204,6 +217,10 @@ func (g *Generation) Block() Memory { return g.block }
 
 // Allow is the memory of the allow set, until Close.
 func (g *Generation) Allow() Memory { return g.allow }
+
+// General returns why all packets take the general path through the program, or
+// nothing: plain IPv4 packets take the lean path.
+func (g *Generation) General() []string { return g.config.general() }
 
 // MapBytes is the kernel memory of all filter maps, in bytes.
 func (g *Generation) MapBytes() int {

@@ -90,6 +90,18 @@ func TestLoad(t *testing.T) {
 		s.N_v4, s.N_v4Flow, s.N_v6, s.N_v6Flow = 8, 8, 8, 8
 	}
 
+	// The most that the lean path has.
+	lean := full
+	lean.Block = KeySet{N_prefixes: 32, PrefixShift: 2, Quotient: Quotient{
+		KeyMask: 1<<QuotientKeyBits - 1, Scale: 1000, RemMask: 1<<11 - 1, RemBits: 11, LaneBits: 12, Lines: 1000, Buckets: 99,
+	}}
+	for i := range lean.Block.Prefixes {
+		lean.Block.Prefixes[i] = bpf.WeirPrefixLength{SrcMask: ^uint32(0) << i, Tail: uint64(i)}
+	}
+	lean.Trackers = append(slices.Clone(weighed.Trackers[1:2]), Tracker{Lines: 4096, Buckets: 1024, Dropped: 1})
+	general := lean
+	general.NoLean = true
+
 	for _, test := range []struct {
 		name string
 		cfg  Config
@@ -103,6 +115,8 @@ func TestLoad(t *testing.T) {
 		{"approximate, all", approximateAll},
 		{"few shapes, all", few},
 		{"few shapes, approximate, all", approximateFew},
+		{"lean", lean},
+		{"lean, on the general path", general},
 		{"looking for loops", looking},
 		{"with edges", edges},
 		{"at an edge", edges},
@@ -144,6 +158,30 @@ func TestLoad(t *testing.T) {
 				t.Logf("machine code: %d bytes", n)
 			}
 		})
+	}
+}
+
+// The lean path is taken where it has all that is configured.
+func TestGeneral(t *testing.T) {
+	plain := Config{Allow: largest(), Monitor: true, Lists: 3, Trackers: []Tracker{{Lines: 2, Buckets: 1}, {Lines: 2, Buckets: 1, Dropped: 1}}}
+	plain.Block = largest()
+	plain.Block.GatesV4, plain.Block.N_v4, plain.Block.N_v4Flow = 0, 0, 0
+	if why := plain.general(); len(why) != 0 {
+		t.Errorf("a plain configuration takes the general path: %q", why)
+	}
+	for _, change := range []func(*Config){
+		func(c *Config) { c.NoLean = true },
+		func(c *Config) { c.Block.GatesV4 = 1 },
+		func(c *Config) { c.Trackers = append(c.Trackers[:1:1], c.Trackers[0]) },
+		func(c *Config) { c.Loop.Mask = make([]byte, 8) },
+		func(c *Config) { c.Digests.Lines = 1 },
+		func(c *Config) { c.Multicast.Ports = 1 },
+	} {
+		c := plain
+		change(&c)
+		if why := c.general(); len(why) != 1 {
+			t.Errorf("%+v: %q, want one reason", c, why)
+		}
 	}
 }
 

@@ -69,6 +69,7 @@ type Config struct {
 	DropLooped    bool // drop packets in a loop; otherwise only report them
 	Monitor       bool // count, and drop nothing
 	Lists         int  // highest list number in the tables; lists are numbered from 1
+	NoLean        bool // all packets take the general path, for comparison
 
 	Trackers    []Tracker // of heavy hitters, at most MaxTrackers
 	TrackerSeed Seed      // the trackers' secrets derive from it; stored with their counts
@@ -101,6 +102,27 @@ const (
 	maxLists   = 1<<16 - 1 // a slot of the table has 16 bits for the list
 	maxEntries = 1 << 30   // of a map: 64 GiB of lines
 )
+
+// general returns why all packets take the general path, or nothing. The lean path
+// (bpf/pipeline.h) has what most configurations use, and answers as the general one does.
+func (c *Config) general() (why []string) {
+	for _, use := range []struct {
+		what string
+		is   bool
+	}{
+		{"the lean path is switched off", c.NoLean},
+		{"IPv4 flows, or addresses in approximate mode, are blocked", c.Block.GatesV4 != 0},
+		{"packets are counted by more than one tracker", len(c.counting()) > 1},
+		{"loops are detected", len(c.Loop.Mask) != 0},
+		{"digests are recorded", c.Digests.Lines != 0},
+		{"multicast is forwarded", c.Multicast.Ports != 0},
+	} {
+		if use.is {
+			why = append(why, use.what)
+		}
+	}
+	return why
+}
 
 // validate rejects what the kernel would accept but would let listed packets
 // through or make a lookup fail.

@@ -58,7 +58,7 @@ interface that it had attached to counts as configured.`,
 	pinsFlag(c.Flags(), &pins)
 	socketFlag(c.Flags(), &socket)
 	asJSON := jsonFlag(c)
-	verbose := c.Flags().BoolP("verbose", "v", false, "also show what the lists consist of in the kernel's memory")
+	verbose := c.Flags().BoolP("verbose", "v", false, "also show what the lists consist of in the kernel's memory, and which path packets take")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		s, err := readStatus(c.Context(), socket, pins, c.Flags().Changed("pins"))
 		if err == nil && !s.Filtered {
@@ -181,6 +181,15 @@ func title(name, netns string) string {
 	return name
 }
 
+// pathRow shows which way packets take through the program, and why.
+func pathRow(i attach.Status, row func(name, format string, args ...any)) {
+	if len(i.GeneralPath) == 0 {
+		row("path", "lean for plain IPv4 packets, general for others")
+		return
+	}
+	row("path", "general for all packets: %s", strings.Join(i.GeneralPath, "; "))
+}
+
 // structureRows shows what the lists consist of in the kernel.
 func structureRows(i attach.Status, row func(name, format string, args ...any)) {
 	for _, s := range i.BlockStructures {
@@ -230,6 +239,7 @@ func printInterface(w io.Writer, i attach.Status, verbose bool) {
 		row("entries", "%s, %s of kernel memory", humanize.Comma(int64(i.Entries)), humanize.IBytes(uint64(i.KernelBytes)))
 		if verbose {
 			structureRows(i, row)
+			pathRow(i, row)
 		}
 		if r := i.FalsePositiveRate; i.BitsPerEntry > 0 && r > 0 { // approximate mode
 			row("false drops", "about 1 in %s unlisted packets", humanize.Comma(int64(math.Round(1/r))))

@@ -37,6 +37,7 @@ type Metadata struct {
 	BlockStructures []membership.Structure `json:"block_structures,omitempty"`
 	AllowStructures []membership.Structure `json:"allow_structures,omitempty"`
 
+	GeneralPath       []string `json:"general_path,omitempty"`    // why no packet takes the program's lean path
 	FalsePositiveRate float64  `json:"false_positive_rate"`       // predicted, for a packet that is on no list
 	Lists             []List   `json:"lists"`                     // list number n is Lists[n-1]
 	CountedReasons    []string `json:"counted_reasons,omitempty"` // of the counters, by number
@@ -77,7 +78,7 @@ func (l *List) same(other List) bool {
 func Describe(e *engine.Generation, c engine.Config, lists []List) Metadata {
 	m := Metadata{
 		Mode: c.Mode.String(), Monitor: c.Monitor, DropMalformed: c.DropMalformed, DropNotIP: c.DropNotIP,
-		Shapes: shapes(e), KernelBytes: e.KernelBytes(), FalsePositiveRate: falsePositiveRate(e.Block),
+		Shapes: shapes(e), KernelBytes: e.KernelBytes(), GeneralPath: e.General(), FalsePositiveRate: falsePositiveRate(e.Block),
 		BlockStructures: e.Block.Structures(), AllowStructures: e.Allow.Structures(),
 		Lists: lists,
 	}

@@ -45,6 +45,7 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 		DropLooped:    p.DropLooped,
 		Monitor:       p.Monitor,
 		Lists:         lists,
+		NoLean:        c.NoLean,
 		Loop:          c.Loop.config(),
 	}
 }

@@ -37,6 +37,7 @@ type Config struct {
 	BitsPerKey float64 // of the cascade in approximate mode; 0: DefaultBitsPerKey
 	Telemetry
 	Multicast Multicast // without ports, nothing is forwarded
+	NoLean    bool      // all packets take the program's general path, for comparison
 }
 
 // Telemetry configures what a generation measures. Verdicts depend on it only where
@@ -196,6 +197,15 @@ func (g *Generation) Load(stats *loader.Stats) (*loader.Program, error) {
 
 // Kernel returns the generation's part in the kernel, or nil for one in the heap.
 func (g *Generation) Kernel() *loader.Generation { return g.kernel }
+
+// General returns why all packets take the general path through the program, or
+// nothing: plain IPv4 packets take the lean path.
+func (g *Generation) General() []string {
+	if g.kernel == nil {
+		return nil
+	}
+	return g.kernel.General()
+}
 
 // KernelBytes returns the size of the generation's maps.
 func (g *Generation) KernelBytes() int {

@@ -94,6 +94,7 @@ const (
 	benchVarBenchLoop        = "bench_loop"
 	benchVarBenchSecret      = "bench_secret"
 	benchVarBlock            = "block"
+	benchVarBufferFlags      = "buffer_flags"
 	benchVarDhcpServer       = "dhcp_server"
 	benchVarDigestConfig     = "digest_config"
 	benchVarDropLooped       = "drop_looped"
@@ -103,6 +104,7 @@ const (
 	benchVarFailsafeConfig   = "failsafe_config"
 	benchVarFrags            = "frags"
 	benchVarKeySecret        = "key_secret"
+	benchVarLean             = "lean"
 	benchVarListStride       = "list_stride"
 	benchVarLoopEdge         = "loop_edge"
 	benchVarLoopNode         = "loop_node"
@@ -246,6 +248,7 @@ type benchVariableSpecs struct {
 	BenchLoop      *ebpf.VariableSpec `ebpf:"bench_loop"`
 	BenchSecret    *ebpf.VariableSpec `ebpf:"bench_secret"`
 	Block          *ebpf.VariableSpec `ebpf:"block"`
+	BufferFlags    *ebpf.VariableSpec `ebpf:"buffer_flags"`
 	DhcpServer     *ebpf.VariableSpec `ebpf:"dhcp_server"`
 	DigestConfig   *ebpf.VariableSpec `ebpf:"digest_config"`
 	DropLooped     *ebpf.VariableSpec `ebpf:"drop_looped"`
@@ -255,6 +258,7 @@ type benchVariableSpecs struct {
 	FailsafeConfig *ebpf.VariableSpec `ebpf:"failsafe_config"`
 	Frags          *ebpf.VariableSpec `ebpf:"frags"`
 	KeySecret      *ebpf.VariableSpec `ebpf:"key_secret"`
+	Lean           *ebpf.VariableSpec `ebpf:"lean"`
 	ListStride     *ebpf.VariableSpec `ebpf:"list_stride"`
 	LoopEdge       *ebpf.VariableSpec `ebpf:"loop_edge"`
 	LoopNode       *ebpf.VariableSpec `ebpf:"loop_node"`
@@ -379,6 +383,7 @@ type benchVariables struct {
 	BenchLoop      *ebpf.Variable `ebpf:"bench_loop"`
 	BenchSecret    *ebpf.Variable `ebpf:"bench_secret"`
 	Block          *ebpf.Variable `ebpf:"block"`
+	BufferFlags    *ebpf.Variable `ebpf:"buffer_flags"`
 	DhcpServer     *ebpf.Variable `ebpf:"dhcp_server"`
 	DigestConfig   *ebpf.Variable `ebpf:"digest_config"`
 	DropLooped     *ebpf.Variable `ebpf:"drop_looped"`
@@ -388,6 +393,7 @@ type benchVariables struct {
 	FailsafeConfig *ebpf.Variable `ebpf:"failsafe_config"`
 	Frags          *ebpf.Variable `ebpf:"frags"`
 	KeySecret      *ebpf.Variable `ebpf:"key_secret"`
+	Lean           *ebpf.Variable `ebpf:"lean"`
 	ListStride     *ebpf.Variable `ebpf:"list_stride"`
 	LoopEdge       *ebpf.Variable `ebpf:"loop_edge"`
 	LoopNode       *ebpf.Variable `ebpf:"loop_node"`

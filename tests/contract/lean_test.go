@@ -1,0 +1,220 @@
+package contract
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"weir/control/engine"
+	"weir/filter/hash"
+	"weir/filter/key"
+	"weir/filter/packet"
+	"weir/filter/penalty"
+	"weir/filter/sketch"
+	"weir/filter/verdict"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+// leanLists returns lists that leave the lean path to IPv4 packets: whatever they have of
+// IPv6, and of IPv4 addresses and prefixes. What the allow list has may be anything.
+func (r random) leanLists(directions ...engine.Direction) (lists []engine.List) {
+	for i := range 4 {
+		e := r.entries(r.pick(0, 5, 100, 1000))
+		switch i {
+		case 0:
+			e.Flows = slices.DeleteFunc(e.Flows, func(k key.Key) bool { return k.Src.Is4() })
+		case 1, 2: // too many kinds of flows otherwise
+			e.Flows = nil
+		}
+		lists = append(lists, engine.List{Name: string(rune('a' + i)), Allow: i == 3, Direction: directions[r.IntN(len(directions))], Contents: e.Set()})
+	}
+	return lists
+}
+
+// packetOnLeanPath returns a frame of which most are plain, and some are not in one respect.
+func (r random) packetOnLeanPath() []byte {
+	t := r.tuple()
+	for r.IntN(8) > 0 && !t.Src.Is4() {
+		t = r.tuple()
+	}
+	f := packet.Frame(t)
+	if r.IntN(2) == 0 { // padding, or bytes that no header counts
+		f = append(f, make([]byte, r.pick(1, 6, 40, 1500, 3000))...)
+	}
+	if r.IntN(3) > 0 || !t.Src.Is4() || len(f) < 42 {
+		return f
+	}
+	switch r.IntN(5) {
+	case 0: // a fragment
+		f[20], f[21] = byte(r.pick(0x20, 0x40, 0x60, 0x80, 0)), byte(r.pick(0, 0, 1))
+	case 1: // lengths, options
+		f[14+r.pick(0, 2, 3)] = byte(r.IntN(256))
+	case 2: // aggregated beyond 64 KiB
+		f[16], f[17] = 0, 0
+	case 3:
+		return f[:r.IntN(len(f)+1)]
+	case 4:
+		return r.mutate(f)
+	}
+	return f
+}
+
+// byPenalty are the reasons for which a packet with a penalty leaves.
+var byPenalty = []verdict.Reason{verdict.Heavy, verdict.WouldBlock, verdict.Allowed}
+
+// kernelOf is what a program of a generation leaves behind.
+type kernelOf struct {
+	*engine.Generation
+	stats  *loader.Stats
+	events []loader.Event
+}
+
+func (k *kernelOf) trackers(t *testing.T) *engine.Trackers {
+	t.Helper()
+	n, err := k.OpenTrackers(k.stats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.Close() })
+	return n
+}
+
+// punish blocks the flows of one of the four networks that packets come from.
+func (k *kernelOf) punish(t *testing.T) {
+	t.Helper()
+	n, tr := k.trackers(t), k.Trackers()[0]
+	table, err := penalty.NewTable(n.Penalties)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flow := tr.Hash(tr.Key(key.Tuple{Src: netip.MustParseAddr("192.0.3.0")}))
+	table.Set(flow, penalty.Penalty{Until: loader.Monotonic() + time.Hour})
+	n.SetPenalized(table.Len())
+}
+
+// sameBanks compares all that trackers have counted.
+func (k *kernelOf) sameBanks(t *testing.T, other *kernelOf) {
+	t.Helper()
+	if len(k.Trackers()) == 0 {
+		return
+	}
+	a, b := k.trackers(t), other.trackers(t)
+	for i, tr := range k.Trackers() {
+		for cpu := range a.CPUs {
+			for bank := range 2 {
+				lines, flows := a.Bank(i, cpu, bank)
+				otherLines, otherFlows := b.Bank(i, cpu, bank)
+				compareWords(t, "lines of a tracker", lines, otherLines)
+				compareWords(t, "flows of a tracker", flows, otherFlows)
+			}
+		}
+		if a.Banks(i, a.Active(i))[0].Packets() == 0 && !tr.Dropped {
+			t.Errorf("tracker %d has counted nothing", i)
+		}
+	}
+}
+
+// sameEvent compares what an event says about a packet. Words of a packet that mean
+// nothing are those of earlier ones.
+func sameEvent(a, b loader.Event) bool {
+	p, q := &a.Packet, &b.Packet
+	if p.Len != q.Len || p.Reason != q.Reason || p.Family != q.Family || !slices.Equal(a.Frame, b.Frame) {
+		return false
+	}
+	return p.Family == 0 || engine.TupleOf(p) == engine.TupleOf(q) && p.List == q.List && p.Plain == q.Plain && p.Punished == q.Punished &&
+		p.Network == q.Network && p.Encapsulated == q.Encapsulated && p.Loop == q.Loop && p.Exempt == q.Exempt
+}
+
+// The lean path answers, counts and reports as the general one does, and as the reference.
+func TestLeanPath(t *testing.T) {
+	lab.Root(t)
+	onOneCPU(t)
+	r := newRandom(t)
+	small := sketch.Geometry{Lines: 100, Buckets: 9}
+	seen := map[verdict.Reason]int{}
+	for i := range 16 {
+		c := r.config(2 * i) // exact
+		c.TrackerSeed = hash.NewSeed()
+		switch i % 4 {
+		case 1:
+			c.Trackers = trackersOfAllKinds()[:1]
+		case 2:
+			c.Trackers = []engine.Tracker{{Tracker: sketch.Tracker{
+				V4: key.Shape{SrcBits: 24}, V6: key.Shape{Fields: key.FieldV6, SrcBits: 48}, Unit: sketch.Bytes, Geometry: small,
+			}, Punishes: true, Unexempt: true}}
+		case 3:
+			all := trackersOfAllKinds()
+			all[2].Punishes = true
+			c.Trackers = []engine.Tracker{all[2], all[4]}
+		}
+		lists := r.leanLists(engine.Source, engine.Source, engine.Destination, engine.Both)
+		lean, kernel := engines(t, lists, c)
+		if why := lean.General(); why != nil {
+			t.Fatalf("general path: %v", why)
+		}
+		c.NoLean = true
+		general, other := engines(t, lists, c)
+		if why := general.General(); len(why) != 1 {
+			t.Fatalf("lean path, or more reasons than one against it: %q", why)
+		}
+		kernels := []*kernelOf{{Generation: lean, stats: kernel.Stats()}, {Generation: general, stats: other.Stats()}}
+		for _, k := range kernels {
+			k.stats.Sample(everything(1))
+			if i%4 == 2 {
+				k.punish(t)
+			}
+		}
+		split := kernel.DecideSplit
+		_, noSplit := split(make([]byte, 60), 14)
+		if _, err := other.DecideSplit(make([]byte, 60), 14); (err == nil) != (noSplit == nil) {
+			t.Fatal(err, noSplit)
+		}
+		for range 1000 {
+			frame := r.packetOnLeanPath()
+			first := len(frame)
+			if noSplit == nil && r.IntN(3) == 0 {
+				first = r.IntN(min(len(frame), r.pick(60, 120, 4000)) + 1)
+			}
+			decide := func(k interface {
+				Decide([]byte) (verdict.Outcome, error)
+				DecideSplit([]byte, int) (verdict.Outcome, error)
+			}) (verdict.Outcome, error) {
+				if first == len(frame) {
+					return k.Decide(frame)
+				}
+				return k.DecideSplit(frame, first)
+			}
+			got, err := decide(kernel)
+			if err != nil {
+				t.Fatalf("%d bytes in the first buffer: %v: % x", first, err, frame)
+			}
+			beside, err := decide(other)
+			if err != nil || got != beside {
+				t.Fatalf("%d bytes in the first buffer: lean %+v, general %+v, %v: % x", first, got, beside, err, frame)
+			}
+			// The reference has no penalties.
+			if want := lean.Decide(frame); got != want && (i%4 != 2 || !slices.Contains(byPenalty, got.Reason)) {
+				t.Fatalf("%d bytes in the first buffer: kernel %+v, reference %+v: % x", first, got, want, frame)
+			}
+			seen[got.Reason]++
+			for _, k := range kernels {
+				k.events = drain(t, k.stats)
+			}
+			if !slices.EqualFunc(kernels[0].events, kernels[1].events, sameEvent) {
+				t.Fatalf("events: lean %+v, general %+v: % x", kernels[0].events, kernels[1].events, frame)
+			}
+		}
+		kernels[0].sameBanks(t, kernels[1])
+	}
+	t.Log(seen)
+	for _, reason := range []verdict.Reason{
+		verdict.Clean, verdict.Blocked, verdict.Allowed, verdict.WouldBlock, verdict.Failsafe, verdict.DHCP,
+		verdict.Truncated, verdict.Malformed, verdict.Heavy,
+	} {
+		if seen[reason] == 0 {
+			t.Errorf("no packet left as %v: the test is too narrow", reason)
+		}
+	}
+}
