@@ -164,6 +164,13 @@ func troubles(f api.FeedSource, now time.Time) (all []string) {
 		}
 		all = append(all, fmt.Sprintf("FAILED %s (%s): %s; %s", plural(f.Failures, "time", "times"), f.Failure, f.Error, kept))
 	}
+	if f.BadLines > 0 {
+		bad := plural(f.BadLines, "bad line", "bad lines") + " left out"
+		if len(f.FirstBad) > 0 {
+			bad += ", the first: " + f.FirstBad[0]
+		}
+		all = append(all, bad)
+	}
 	if f.Unsaved {
 		all = append(all, "NOT SAVED: a restart would not find these entries")
 	}

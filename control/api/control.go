@@ -108,6 +108,9 @@ type FeedSource struct {
 	Next     *time.Time `json:"next,omitempty"`    // the next attempt
 	Failures int        `json:"failures"`          // failed attempts since the last successful one
 	Unsaved  bool       `json:"unsaved"`           // the entries could not be saved: a restart would not find them
+
+	BadLines int      `json:"bad_lines"`       // left out
+	FirstBad []string `json:"first_bad_lines"` // of those, with their places
 }
 
 // Failed is the outcome of a failed attempt: the old contents stay.
@@ -214,6 +217,10 @@ func controlRoutes(c Daemon) []route {
 			lists := slices.Clone(list(c.Lists())) // the daemon's slice must not change
 			for i := range lists {
 				lists[i].Feeds, lists[i].LeftOut, lists[i].Spare = list(lists[i].Feeds), list(lists[i].LeftOut), list(lists[i].Spare)
+				lists[i].Feeds = slices.Clone(lists[i].Feeds)
+				for j := range lists[i].Feeds {
+					lists[i].Feeds[j].FirstBad = list(lists[i].Feeds[j].FirstBad)
+				}
 			}
 			return Lists{lists}, nil
 		}},

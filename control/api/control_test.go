@@ -127,7 +127,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 			Name: "drop", Action: Block, Direction: "src", Priority: 1, Entries: 9, Manual: 2, Packets: new(uint64(7)),
 			Feeds: []FeedSource{{
 				Source: "https://example.com/feed", Outcome: Failed, Failure: "stalled", Error: "no data for 30s",
-				Entries: 7, Read: &now, Next: &now, Failures: 3, Unsaved: true,
+				Entries: 7, Read: &now, Next: &now, Failures: 3, Unsaved: true, BadLines: 2, FirstBad: []string{"feed:7: no address"},
 			}},
 			LeftOut: []LeftOut{{"10.0.0.0/8", "the gateway 10.0.0.1"}}, Private: 3,
 			Spare: []SpareShape{{"src/24+dport", 2, "any 192.0.2.0/24:* > *:53"}},

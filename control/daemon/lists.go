@@ -59,6 +59,8 @@ func feedSource(s feed.SourceStatus, refusal error) api.FeedSource {
 	f := api.FeedSource{
 		Source: s.Source, Outcome: s.Last.Result.String(), Entries: s.Entries, Failures: s.Failures, Unsaved: s.Unsaved,
 	}
+	lines, bad := badLines(s)
+	f.BadLines, f.FirstBad = bad, lines[:min(len(lines), maxBadLines)]
 	if refusal != nil {
 		f.Outcome, f.Failure, f.Error = api.Failed, api.Inactive, refusal.Error()
 	}

@@ -155,7 +155,7 @@ func (n *news) fetched(name string, o feed.Outcome) {
 		}
 		e.State, e.Severity = notify.Begin, notify.Warning
 		e.Feed.Failure, e.Feed.Error = o.Failure.String(), o.Err.Error()
-		e.Text = fmt.Sprintf("list %s: %s cannot be read, the old contents stay: %v", name, o.Source, o.Err)
+		e.Text = fmt.Sprintf("list %s: %s cannot be read, %s: %v", name, o.Source, remain(o.Entries), o.Err)
 	} else {
 		was := n.failing[id]
 		delete(n.failing, id)

@@ -548,15 +548,18 @@ func (p *Prepared) Warnings() (all []string) {
 			if s.Last.Result == feed.Failed {
 				all = append(all, failure(l.Name, s).Error())
 			}
-			all = append(all, badLines(s)...)
+			lines, _ := badLines(s)
+			all = append(all, lines...)
 		}
 	}
 	return all
 }
 
-// badLines describes the lines of a source that were left out.
-func badLines(s feed.SourceStatus) (all []string) {
+// badLines describes the lines of a source that were left out, and returns their
+// number.
+func badLines(s feed.SourceStatus) (all []string, n int) {
 	for _, r := range s.Reports {
+		n += r.Bad
 		for _, e := range r.Errors {
 			all = append(all, e.Error())
 		}
@@ -564,7 +567,7 @@ func badLines(s feed.SourceStatus) (all []string) {
 			all = append(all, fmt.Sprintf("%s: %d more bad lines", r.File, more))
 		}
 	}
-	return all
+	return all, n
 }
 
 // descriptions describes the lists, list number n being the (n-1)th.
@@ -584,9 +587,8 @@ func (p *Prepared) descriptions() []attach.List {
 			d.Source += fmt.Sprintf(" and %d more", more)
 		}
 		for _, s := range sources {
-			for _, r := range s.Reports {
-				d.BadLines += r.Bad
-			}
+			_, n := badLines(s)
+			d.BadLines += n
 		}
 		all[l.source-1] = d
 	}
@@ -654,13 +656,9 @@ const maxBadLines = 5
 
 // logBadLines logs how many lines of a source were left out, and the first ones.
 func logBadLines(log *slog.Logger, list string, s feed.SourceStatus) {
-	lines := badLines(s)
-	if len(lines) == 0 {
+	lines, n := badLines(s)
+	if n == 0 {
 		return
-	}
-	n := 0
-	for _, r := range s.Reports {
-		n += r.Bad
 	}
 	log.Warn("bad lines were left out", "list", list, "source", s.Source, "lines", n, "first", lines[:min(len(lines), maxBadLines)])
 }

@@ -302,6 +302,13 @@ func (d *Daemon) note() {
 		if l := d.prepared.list(l.Name); l != nil {
 			n.Refused = l.refused != nil || l.unfit != nil
 			n.LeftOut, n.Private = l.left.entries(), l.left.private
+			if l.feed != nil {
+				n.BadLines = 0 // which may change while the entries do not
+				for _, s := range l.feed.Status().Sources {
+					_, bad := badLines(s)
+					n.BadLines += bad
+				}
+			}
 		}
 		s.Lists = append(s.Lists, n)
 	}

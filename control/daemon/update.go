@@ -56,7 +56,7 @@ func (d *Daemon) fetched(ctx context.Context, name string, f *feed.Feed, o feed.
 	log := d.o.Log.With("list", name, "source", o.Source, "entries", o.Entries, "took", o.Ended.Sub(o.Began).Round(time.Millisecond).String())
 	switch {
 	case o.Result == feed.Failed:
-		log.Error("feed failed, the old contents stay", "failure", o.Failure.String(), "error", o.Err)
+		log.Error("feed failed, "+remain(o.Entries), "failure", o.Failure.String(), "error", o.Err)
 	case o.Unsaved != nil:
 		log.Error("feed read, but it could not be saved: a restart would find the old contents", "error", o.Unsaved)
 	case o.Changed:
@@ -84,6 +84,14 @@ func (d *Daemon) fetched(ctx context.Context, name string, f *feed.Feed, o feed.
 		log.Error("feed read, but it is not active, the old contents stay: " + err.Error())
 	}
 	return err
+}
+
+// remain says what a source has after a failure.
+func remain(entries int) string {
+	if entries == 0 {
+		return "and it has no entries of before"
+	}
+	return "the old contents stay"
 }
 
 // take activates what a list's feed has read, where that is still to be done, and

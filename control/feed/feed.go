@@ -332,6 +332,9 @@ func (f *Feed) Run(ctx context.Context, handle func(Outcome)) {
 func (f *Feed) run(ctx context.Context, s *source, handle func(Outcome)) {
 	defer s.client.CloseIdleConnections()
 	defer f.watch(ctx, s)()
+	if s.postpone(f) && !s.sleep(ctx) {
+		return
+	}
 	for {
 		o, err := f.attempt(ctx, s, false)
 		if err != nil {
@@ -347,6 +350,17 @@ func (f *Feed) run(ctx context.Context, s *source, handle func(Outcome)) {
 			return
 		}
 	}
+}
+
+// postpone sets the time of the next attempt where one has just failed, before Run.
+func (s *source) postpone(f *Feed) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failures == 0 || time.Since(s.last.Ended) > firstRetry {
+		return false
+	}
+	s.next = time.Now().Add(f.wait(s.failures, s.last.retryAfter))
+	return true
 }
 
 // sleep returns at the time of the next attempt, or false if ctx ends before.
