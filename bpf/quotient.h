@@ -110,6 +110,15 @@ static __always_inline __u32 words_find(const volatile struct quotient *q, __u64
 	return list | (lanes_find(q, w2, rem * ones, bits, lanes) & none >> 63);
 }
 
+static __always_inline __u64 load_word(const struct line *l, __u32 word)
+{
+	__u64 at = word * sizeof(__u64);
+
+	/* The compiler must not know the bounds, or it drops the mask that Linux 5.10 needs. */
+	asm volatile("" : "+r"(at));
+	return *(const volatile __u64 *)((const void *)l + (at & (sizeof(*l) - sizeof(__u64))));
+}
+
 static __always_inline __u32 spill_find(const volatile struct quotient *q, void *spill, __u32 word,
 					__u64 p)
 {
@@ -154,10 +163,10 @@ static __always_inline __u32 quotient_find(const volatile struct quotient *q,
 	if (!l) /* impossible: the map has `lines` entries */
 		return 0;
 	/* In this order: an entry moves from its first word to its second, never back. */
-	w1 = *(volatile __u64 *)&l->words[first];
+	w1 = load_word(l, first);
 	if (reorders_loads)
 		second += after(w1);
-	w2 = *(volatile __u64 *)&l->words[second & (LINE_WORDS - 1)];
+	w2 = load_word(l, second);
 	switch (q->lane_bits) {
 	case 12:
 		list = words_find(q, w1, w2, rem, 12, 5);
