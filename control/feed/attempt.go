@@ -64,8 +64,9 @@ func (f *Feed) attempt(ctx context.Context, s *source, accept bool) (Outcome, er
 		c = old
 	case old != nil && c.sum == old.sum:
 		o.Result = Unchanged
-		accepted := c.Accepted && !old.Accepted
+		accepted, signed := c.Accepted && !old.Accepted, c.Signed
 		c = old.confirmed(b.validator, o.Began)
+		c.Signed = signed
 		if accepted {
 			c.Accepted, c.saved, o.Changed = true, false, true
 		}
@@ -169,8 +170,12 @@ func (f *Feed) read(ctx context.Context, s *source, old *contents, to io.Writer,
 	}
 	// Verify before reporting a parse error, of which a bad checksum may be the
 	// reason.
-	if err := s.verify(ctx, c.sum, text.Bytes()); err != nil {
-		return nil, nil, err
+	var bad error
+	if c.Signed, bad = s.verify(ctx, c.sum, text.Bytes()); bad == nil && !accept {
+		bad = c.fresh(old)
+	}
+	if bad != nil {
+		return nil, nil, bad
 	}
 	if err == nil {
 		c.Accepted = accept

@@ -488,7 +488,8 @@ func TestSignature(t *testing.T) {
 	pub, numbered := b64(public), b64([]byte("Ed"+number+string(public)))
 	sig := string(ed25519.Sign(private, []byte(good)))
 	file := func(alg, number, sig string) string {
-		return "untrusted comment: signature\n" + b64([]byte(alg+number+sig)) + "\ntrusted comment: x\n" + b64([]byte(sig)) + "\n"
+		return "untrusted comment: signature\n" + b64([]byte(alg+number+sig)) + "\ntrusted comment: x\n" +
+			b64(ed25519.Sign(private, []byte(sig+"x"))) + "\n"
 	}
 	for _, c := range []struct {
 		name, key, sig string
@@ -500,6 +501,8 @@ func TestSignature(t *testing.T) {
 		{"minisign, bare key", pub, file("Ed", number, sig), ""},
 		{"minisign, other key", numbered, file("Ed", another, sig), "by another key"},
 		{"minisign, prehashed", numbered, file("ED", number, sig), "minisign -S -l"},
+		{"minisign, other comment", numbered, strings.Replace(file("Ed", number, sig), ": x", ": y", 1), "trusted comment does not match"},
+		{"signify", numbered, strings.Join(strings.SplitAfter(file("Ed", number, sig), "\n")[:2], ""), ""},
 		{"other algorithm", numbered, file("RS", number, sig), `algorithm "RS"`},
 		{"forged", pub, sig[:63] + string(sig[63]^1), "does not match the contents"},
 		{"of other contents", pub, string(ed25519.Sign(private, []byte(less))), "does not match the contents"},
@@ -529,6 +532,63 @@ func TestSignature(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An older version of a signed source is refused, also after a restart, and where it
+// says no time, unless an operator accepts it.
+func TestOlderSignature(t *testing.T) {
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b64 := base64.StdEncoding.EncodeToString
+	sign := func(body, comment string) string {
+		sig := ed25519.Sign(private, []byte(body))
+		return "untrusted comment: a signature\n" + b64(append([]byte("Ed12345678"), sig...)) + "\ntrusted comment: " + comment + "\n" +
+			b64(ed25519.Sign(private, append(sig, comment...))) + "\n"
+	}
+	var body, signature atomic.Value
+	publish := func(text, comment string) {
+		body.Store(text)
+		signature.Store(sign(text, comment))
+	}
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, ".minisig") {
+			fmt.Fprint(w, signature.Load())
+		} else {
+			fmt.Fprint(w, body.Load())
+		}
+	})
+	src, dir := from(s), t.TempDir()
+	src.SignatureURL, src.PublicKey = src.URL+".minisig", b64(public)
+	conf := config(src)
+	conf.MaxShrink = 1
+	publish(good, "timestamp:1700000000\tfile:x\thashed")
+	f := mustOpen(t, conf, dir)
+	want(t, f, fetch(t, f), New, NoFailure, goodText)
+	publish(less, "timestamp:1699999999\tfile:x")
+	o := fetch(t, f)
+	want(t, f, o, Failed, BadSignature, goodText)
+	if !strings.Contains(o.Err.Error(), "an older version, signed at 2023-11-14T22:13:19Z") {
+		t.Error(o.Err)
+	}
+	f = mustOpen(t, conf, dir)
+	want(t, f, fetch(t, f), Failed, BadSignature, goodText)
+	publish(less, "no time")
+	want(t, f, fetch(t, f), Failed, BadSignature, goodText)
+	publish(good, "timestamp:1700000002")
+	want(t, f, fetch(t, f), Unchanged, NoFailure, goodText)
+	publish(less, "timestamp:1700000001")
+	want(t, f, fetch(t, f), Failed, BadSignature, goodText)
+	publish(less, "timestamp:1700000002")
+	want(t, f, fetch(t, f), New, NoFailure, lessText)
+	publish(good, "timestamp:1")
+	want(t, f, fetch(t, f), Failed, BadSignature, lessText)
+	all, err := f.Accept(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, f, all[0], New, NoFailure, goodText)
 }
 
 // TestForgedGarbage checks that contents which neither match their signature

@@ -11,39 +11,43 @@ import (
 	"fmt"
 	"net/url"
 	"path"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
 )
 
 // verify checks a source's contents against the required checksum and
-// signature. text is needed for a signature only.
-func (s *source) verify(ctx context.Context, sum [sha256.Size]byte, text []byte) error {
+// signature. text is needed for a signature only. It returns when they were signed,
+// the zero time if the signature does not say.
+func (s *source) verify(ctx context.Context, sum [sha256.Size]byte, text []byte) (signed time.Time, err error) {
 	want := string(s.SHA256)
 	if s.SHA256URL != "" {
 		doc, err := s.small(ctx, "checksum", string(s.SHA256URL))
 		if err != nil {
-			return err
+			return signed, err
 		}
 		u, err := url.Parse(string(s.URL))
 		if err != nil {
-			return fail(BadChecksum, "malformed URL")
+			return signed, fail(BadChecksum, "malformed URL")
 		}
 		if want, err = findSHA256(string(doc), path.Base(u.Path)); err != nil {
-			return err
+			return signed, err
 		}
 	}
 	if got := hex.EncodeToString(sum[:]); want != "" && !strings.EqualFold(got, want) {
-		return fail(BadChecksum, "SHA-256 is %s, want %s", got, want)
+		return signed, fail(BadChecksum, "SHA-256 is %s, want %s", got, want)
 	}
 	if s.SignatureURL == "" {
-		return nil
+		return signed, nil
 	}
 	key, err := parsePublicKey(s.PublicKey)
 	if err != nil {
-		return err
+		return signed, err
 	}
 	doc, err := s.small(ctx, "signature", string(s.SignatureURL))
 	if err != nil {
-		return err
+		return signed, err
 	}
 	return key.verify(text, doc)
 }
@@ -108,25 +112,56 @@ func parsePublicKey(s string) (publicKey, error) {
 	return publicKey{}, fmt.Errorf("public key %q: want an Ed25519 key in base64, bare or of minisign or signify", s)
 }
 
-// verify checks a detached signature of text.
-func (k publicKey) verify(text, signature []byte) error {
+// verify checks a detached signature of text. It returns the time in the trusted
+// comment of a signature of minisign, the zero time if there is none.
+func (k publicKey) verify(text, signature []byte) (signed time.Time, err error) {
+	var comment, second []byte
 	if len(signature) != ed25519.SignatureSize { // otherwise it is bare
 		line := bytes.TrimSpace(signature)
-		if comment, rest, ok := bytes.Cut(line, []byte("\n")); ok && bytes.HasPrefix(comment, []byte("untrusted comment:")) {
-			line, _, _ = bytes.Cut(rest, []byte("\n"))
+		if untrusted, rest, ok := bytes.Cut(line, []byte("\n")); ok && bytes.HasPrefix(untrusted, []byte("untrusted comment:")) {
+			line, rest, _ = bytes.Cut(rest, []byte("\n"))
+			comment, second, _ = bytes.Cut(rest, []byte("\n"))
 		}
 		b, err := base64.StdEncoding.DecodeString(string(bytes.TrimSpace(line)))
 		if err != nil {
-			return fail(BadSignature, "signature is neither %d bytes, nor base64, nor of minisign or signify", ed25519.SignatureSize)
+			return signed, fail(BadSignature, "signature is neither %d bytes, nor base64, nor of minisign or signify", ed25519.SignatureSize)
 		}
 		if signature, err = k.unwrap(b); err != nil {
-			return err
+			return signed, err
 		}
 	}
 	if !ed25519.Verify(k.PublicKey, text, signature) {
-		return fail(BadSignature, "signature does not match the contents and the key")
+		return signed, fail(BadSignature, "signature does not match the contents and the key")
 	}
-	return nil
+	trusted, ok := bytes.CutPrefix(bytes.TrimRight(comment, "\r"), []byte("trusted comment: "))
+	if !ok {
+		return signed, nil
+	}
+	b, err := base64.StdEncoding.DecodeString(string(bytes.TrimSpace(second)))
+	if err != nil || !ed25519.Verify(k.PublicKey, slices.Concat(signature, trusted), b) {
+		return signed, fail(BadSignature, "the signature of the trusted comment does not match")
+	}
+	for field := range bytes.FieldsSeq(trusted) {
+		if text, ok := bytes.CutPrefix(field, []byte("timestamp:")); ok {
+			if seconds, err := strconv.ParseInt(string(text), 10, 64); err == nil && seconds > 0 {
+				return time.Unix(seconds, 0), nil
+			}
+		}
+	}
+	return signed, nil
+}
+
+// fresh refuses contents that were signed before those that were read last: who
+// controls the server could otherwise bring back an old version.
+func (c *contents) fresh(old *contents) error {
+	switch {
+	case old == nil || old.Signed.IsZero() || !c.Signed.Before(old.Signed):
+		return nil
+	case c.Signed.IsZero():
+		return fail(BadSignature, "signed without a time, where the last version was signed at %s (weir refresh --accept accepts it)", old.Signed.UTC().Format(time.RFC3339))
+	}
+	return fail(BadSignature, "an older version, signed at %s, the last one at %s (weir refresh --accept accepts it)",
+		c.Signed.UTC().Format(time.RFC3339), old.Signed.UTC().Format(time.RFC3339))
 }
 
 // unwrap extracts the signature from the formats of minisign and signify.

@@ -32,6 +32,8 @@ type record struct {
 	Reference  float64   `json:"reference,omitempty"`
 	ReferredAt time.Time `json:"referred_at,omitzero"`
 
+	Signed time.Time `json:"signed,omitzero"` // as their signature says
+
 	Accepted bool `json:"accepted,omitempty"` // by an operator, whatever they cover
 }
 
@@ -249,6 +251,7 @@ func (f *Feed) load(s *source) Outcome {
 	} else {
 		c.Read, c.saved = old.Read, true
 		c.Reference, c.ReferredAt, c.Accepted = old.Reference, old.ReferredAt, old.Accepted
+		c.Signed = old.Signed
 		s.current = c
 		c.decisions = s.decisions
 		if left, expired := s.decisions.active(time.Now()); expired {

@@ -75,7 +75,8 @@ type Source struct {
 	SHA256URL URL `yaml:"sha256_url,omitempty"`
 
 	// URL of an Ed25519 signature by public_key: the bare 64 bytes, in base64 or not,
-	// or what signify or "minisign -S -l" writes.
+	// or what signify or "minisign -S -l" writes. Where minisign's trusted comment has a
+	// timestamp, contents that were signed before the last ones are refused.
 	SignatureURL URL `yaml:"signature_url,omitempty"`
 
 	// Ed25519 key in base64: bare, or the second line of a .pub file of minisign or
