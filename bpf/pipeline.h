@@ -73,7 +73,6 @@ static __always_inline void police_by(int i, struct cpu_row *row, struct packet 
 static __always_inline void police(struct cpu_row *row)
 {
 	row->packet.punished = REASON_CLEAN;
-#pragma unroll
 	for (int i = 0; i < MAX_TRACKERS && i < tracker_count; i++) {
 		police_by(i, row, &row->packet);
 		barrier();
