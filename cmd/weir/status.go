@@ -131,6 +131,10 @@ func (s *status) print(w io.Writer, verbose bool) {
 			fmt.Fprintln(w, "ROLLED BACK: the last configuration was not confirmed, the previous one is active until `weir reload`")
 			first = false
 		}
+		if f := s.Daemon.Fleet; f != nil && (f.Stale || f.Refused > 0) {
+			printFleet(w, f)
+			first = false
+		}
 		if len(s.Daemon.Interfaces) == 0 {
 			fmt.Fprintf(w, "nothing is filtered: no interface matches, weir (PID %d) waits for one\n", s.Daemon.PID)
 			first = false
@@ -152,6 +156,16 @@ func (s *status) print(w io.Writer, verbose bool) {
 			separate()
 			printInterface(w, a, verbose)
 		}
+	}
+}
+
+// printFleet prints what is wrong with the fleet.
+func printFleet(w io.Writer, f *api.Fleet) {
+	if f.Stale {
+		fmt.Fprintf(w, "FLEET: node %s is %s; its lists stay active\n", f.Node, f.Problem)
+	}
+	if f.Refused > 0 {
+		fmt.Fprintf(w, "FLEET: node %s has refused %s that were forged, replayed or damaged: the log has the reasons\n", f.Node, plural(int(f.Refused), "message", "messages"))
 	}
 }
 

@@ -108,6 +108,7 @@ type FeedSource struct {
 	Next     *time.Time `json:"next,omitempty"`    // the next attempt
 	Failures int        `json:"failures"`          // failed attempts since the last successful one
 	Unsaved  bool       `json:"unsaved"`           // the entries could not be saved: a restart would not find them
+	Version  string     `json:"version,omitempty"` // active, of a fleet's list: its epoch and number
 
 	BadLines int      `json:"bad_lines"`       // left out
 	FirstBad []string `json:"first_bad_lines"` // of those, with their places

@@ -20,6 +20,17 @@ type Status struct {
 	RolledBack   bool       `json:"rolled_back"`             // the previous configuration is active, since the last one was not confirmed
 
 	MonitorOverride *MonitorOverride `json:"monitor_override,omitempty"` // nil: Monitor is as configured
+	Fleet           *Fleet           `json:"fleet,omitempty"`            // nil: this host is in none
+}
+
+// Fleet is the state of a node of a fleet.
+type Fleet struct {
+	Node      string     `json:"node"`
+	Connected bool       `json:"connected"`
+	Confirmed *time.Time `json:"confirmed,omitempty"` // when the hub last said what the node is to have; nil: never
+	Stale     bool       `json:"stale"`               // that is too long ago
+	Problem   string     `json:"problem,omitempty"`   // why, if so
+	Refused   uint64     `json:"refused_messages"`    // forged, replayed or damaged
 }
 
 // InterfaceStatus is the state of an interface.

@@ -69,7 +69,13 @@ func (c *Config) check() quantity.FieldErrors {
 		errs.Add(join("notify.targets", t.Name), t.Validate())
 	}
 	errs.Add("notify.surge", c.Notify.Surge.Validate())
+	if c.Fleet.On() && c.Fleet.MaxAge != 0 {
+		quantity.Between(&errs, "fleet.max_age", c.Fleet.MaxAge, quantity.Duration(time.Second), quantity.Duration(30*24*time.Hour))
+	}
 	for _, l := range c.Lists {
+		if c.Fleet.On() && strings.HasPrefix(l.Name, FleetPrefix) {
+			errs.Failf(join("lists", l.Name), "names that begin with %s are those of the fleet's lists", FleetPrefix)
+		}
 		errs.Add(join("lists", l.Name), l.check().Err())
 	}
 	return errs
@@ -196,6 +202,9 @@ func (a API) check() (errs quantity.FieldErrors) {
 	}
 	return errs
 }
+
+// Check returns what is wrong with a list.
+func (l List) Check() error { return l.check().Err() }
 
 func (l List) check() (errs quantity.FieldErrors) {
 	if !matchesName(l.Name) || len(l.Name) > maxName {

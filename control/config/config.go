@@ -122,6 +122,10 @@ type Config struct {
 	// Who is notified of heavy hitters, failures, surges of drops and refused changes.
 	Notify Notify `yaml:"notify,omitempty"`
 
+	// The fleet that this host is a node of: its lists are filtered by, beside those
+	// below.
+	Fleet Fleet `yaml:"fleet,omitempty"`
+
 	// The lists, by name: letters, digits, "_", "-" and inner dots.
 	Lists []List `yaml:"lists,omitempty"`
 }
@@ -280,6 +284,24 @@ type Notify struct {
 	// When dropped packets are a surge.
 	Surge notify.SurgeSpec `yaml:"surge"`
 }
+
+// Fleet makes this host a node of a fleet. Its lists have the names that the hub has for
+// them behind "fleet.".
+type Fleet struct {
+	// File that weir hub enroll has written for this host. It contains secrets: only its
+	// owner and group may have access.
+	Enroll Path `yaml:"enroll,required"`
+
+	// How long the hub may be silent before that is reported; filtering goes on. Default:
+	// as the hub says.
+	MaxAge quantity.Duration `yaml:"max_age,omitempty"`
+}
+
+// On reports whether the host is in a fleet.
+func (f *Fleet) On() bool { return f.Enroll != "" }
+
+// FleetPrefix begins the names of a fleet's lists.
+const FleetPrefix = "fleet."
 
 // List is a list of the entries of its sources and of manual entries.
 type List struct {

@@ -220,7 +220,7 @@ func TestExample(t *testing.T) {
 	if c.Notify.Surge.Times != surge.Times || script.Timeout != element(reflect.TypeFor[notify.Target]()).Interface().(notify.Target).Timeout {
 		t.Errorf("notify %+v, other than the defaults", c.Notify)
 	}
-	c.Loop, c.Digest, c.Multicast, c.Notify, c.Geo = Loop{}, digests.Spec{}, Multicast{}, Notify{}, geo.Spec{}
+	c.Loop, c.Digest, c.Multicast, c.Notify, c.Geo, c.Fleet = Loop{}, digests.Spec{}, Multicast{}, Notify{}, geo.Spec{}, Fleet{}
 	i := slices.IndexFunc(c.Lists, func(l List) bool { return l.Name == "feed" })
 	feed := c.Lists[i]
 	want := element(reflect.TypeFor[List]()).Interface().(List)

@@ -14,10 +14,10 @@ import (
 func (d *Daemon) logCutOff() {
 	var all []string
 	for _, l := range d.prepared.lists {
-		if l.feed == nil {
+		if l.from == nil {
 			continue
 		}
-		for _, source := range l.feed.Status().Sources {
+		for _, source := range l.from.Status().Sources {
 			for _, server := range source.Servers {
 				by := d.blocker(server)
 				if by == "" {

@@ -22,6 +22,7 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/feed"
+	"weir/control/fleet/node"
 	"weir/control/journal"
 	"weir/control/metrics"
 	"weir/control/observe/events"
@@ -60,6 +61,7 @@ type Daemon struct {
 	manager *serve.Manager
 	attach  *attach.Manager
 	watcher *feed.Watcher // nil: none
+	fleet   *node.Node    // nil: the host is in none
 
 	loadTime      time.Duration // of Start
 	began         time.Time
@@ -113,6 +115,9 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		feeds: make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage), hub: events.NewHub(o.Log), audit: newAudit(c, o.Log), news: newNews(o),
 		attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log}),
 	}
+	if d.fleet, err = openFleet(c, o.Version, false, o.Log); err != nil {
+		return nil, err
+	}
 	if d.manager, err = serve.DialManager(); err != nil {
 		return nil, err
 	}
@@ -148,7 +153,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 		return err
 	}
 	d.observers.trackerSeed, d.observers.digestSeed = inherited.TrackerSeed, inherited.DigestSeed
-	p, err := prepare(ctx, c, preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, progress: d.o.Progress, watcher: d.watcher})
+	p, err := prepare(ctx, c, preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, progress: d.o.Progress, watcher: d.watcher, fleet: d.fleet})
 	if err != nil {
 		return err
 	}
@@ -272,6 +277,13 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	all.Go(d.serveConfig().Run(ctx, d, d.o.Log))
 	d.announce("filtering", d.loadTime) // and answering
 	d.followFeeds()
+	if d.fleet != nil {
+		all.Go(func() {
+			if err := d.fleet.Run(ctx, d); err != nil {
+				d.o.Log.Error("the fleet is not followed: " + err.Error())
+			}
+		})
+	}
 	now := time.Now()
 	d.record.config.Last, d.record.config.LastDone, d.record.config.Done = now, now, 1
 	d.notified(d.manager.Ready(d.summary()))

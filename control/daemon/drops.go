@@ -305,10 +305,10 @@ func (d *Daemon) problems() (all []string) {
 		if l.refused != nil {
 			all = append(all, "list "+l.Name+": "+l.refused.Error())
 		}
-		if l.feed == nil {
+		if l.from == nil {
 			continue
 		}
-		for _, s := range l.feed.Status().Sources {
+		for _, s := range l.from.Status().Sources {
 			if s.Failures > 0 {
 				all = append(all, fmt.Sprintf("list %s: source %s FAILED (%v)", l.Name, s.Source, s.Last.Failure))
 			}

@@ -6,7 +6,6 @@ import (
 
 	"weir/control/api"
 	"weir/control/engine"
-	"weir/control/feed"
 	"weir/filter/key"
 	"weir/loader"
 )
@@ -42,7 +41,7 @@ func (p *Prepared) Explain(e *engine.Generation, asked ...engine.Question) (answ
 }
 
 // places are the matches whose place is to be found, by feed.
-type places map[*feed.Feed][]*engine.Match
+type places map[source][]*engine.Match
 
 // describe adds to the matches of an answer what is known of their entries, and
 // to wanted those that are of a feed.
@@ -53,7 +52,7 @@ func (p *Prepared) describe(a *engine.Answer, wanted places, packets func(*manag
 			switch m.Number {
 			case l.source:
 				m.List, m.Packets = l.Name, packets(l, m.Number)
-				wanted[l.feed] = append(wanted[l.feed], m)
+				wanted[l.from] = append(wanted[l.from], m)
 			case l.manual:
 				m.List, m.Packets = l.Name, packets(l, m.Number)
 				p.describeManual(m)
@@ -86,6 +85,9 @@ func (w places) find() {
 		for i, o := range f.Find(keys) {
 			m := matches[i]
 			m.Source, m.Line = o.Source, o.Line
+			if !o.Expires.IsZero() {
+				m.Expires = &o.Expires
+			}
 			if by := o.Decision; by != nil {
 				m.Expires, m.Reason, m.Origin = &by.Expires, by.Scenario, by.Origin
 			}

@@ -61,10 +61,10 @@ func peers(c *config.Config, lists []*managedList) (all []guard.Peer, failed err
 		all = append(all, guard.Resolvers(own)...)
 		all = append(all, guard.Logins(own)...)
 		for _, l := range lists {
-			if l.feed == nil {
+			if l.from == nil {
 				continue
 			}
-			for _, s := range l.feed.Status().Sources {
+			for _, s := range l.from.Status().Sources {
 				all = append(all, guard.Servers(l.Name, s.Servers, own)...)
 			}
 		}
@@ -249,10 +249,10 @@ func (d *Daemon) followPeers(now time.Time) {
 	d.lookAgain = now.Add(guardInterval)
 	d.findPeers(now)
 	for _, l := range d.prepared.lists {
-		if l.source == 0 || l.Action == config.Allow || l.refused != nil || l.unfit != nil || l.taken != l.feed.Version() {
+		if l.source == 0 || l.Action == config.Allow || l.refused != nil || l.unfit != nil || l.taken != l.from.Version() {
 			continue
 		}
-		if _, left := d.prepared.admit(l, l.feed.Contents()); !reflect.DeepEqual(left, l.left) {
+		if _, left := d.prepared.admit(l, l.from.Contents()); !reflect.DeepEqual(left, l.left) {
 			if err := d.update(l); err != nil {
 				d.o.Log.Error(err.Error(), "list", l.Name)
 			}

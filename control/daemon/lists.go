@@ -27,10 +27,10 @@ func (d *Daemon) Lists() (lists []api.List) {
 				a.LeftOut = append(a.LeftOut, api.LeftOut{Entry: o.Entry.String(), CutOff: o.Peer.What})
 			}
 			a.Spare = l.left.shapes
-			if l.feed != nil {
+			if l.from != nil {
 				a.Entries += d.prepared.contents(l.source).Len()
 				a.Packets = d.caught(l, d.hits(hits, l.manual)+d.hits(hits, l.source))
-				for _, s := range l.feed.Status().Sources {
+				for _, s := range l.from.Status().Sources {
 					a.Feeds = append(a.Feeds, feedSource(s, cmp.Or(l.refused, l.unfit)))
 				}
 			}
@@ -57,7 +57,7 @@ func (d *Daemon) caught(l *managedList, packets uint64) *uint64 {
 
 func feedSource(s feed.SourceStatus, refusal error) api.FeedSource {
 	f := api.FeedSource{
-		Source: s.Source, Outcome: s.Last.Result.String(), Entries: s.Entries, Failures: s.Failures, Unsaved: s.Unsaved,
+		Source: s.Source, Outcome: s.Last.Result.String(), Entries: s.Entries, Failures: s.Failures, Unsaved: s.Unsaved, Version: s.Version,
 	}
 	lines, bad := badLines(s)
 	f.BadLines, f.FirstBad = bad, lines[:min(len(lines), maxBadLines)]

@@ -267,7 +267,7 @@ func (n *news) refusedReload(ctx context.Context, err error) {
 
 // refusedList takes in why the contents of a list's sources were refused.
 func (n *news) refusedList(l *managedList) {
-	n.refuse(notify.ChangeEvent{Change: "list", List: l.Name, Error: l.refused.Error(), Entries: l.feed.Status().Entries})
+	n.refuse(notify.ChangeEvent{Change: "list", List: l.Name, Error: l.refused.Error(), Entries: l.from.Status().Entries})
 }
 
 // TestNotify implements [api.Daemon].

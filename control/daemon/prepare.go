@@ -18,6 +18,7 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/feed"
+	"weir/control/fleet/node"
 	"weir/control/geo"
 	"weir/control/guard"
 	"weir/control/journal"
@@ -65,8 +66,9 @@ type managedList struct {
 	config.List
 	source  uint16     // number of the engine's list of what its sources contain, 0 if it has none
 	manual  uint16     // number of the engine's list of manual entries
-	feed    *feed.Feed // nil: it has no sources
-	taken   uint64     // version of the feed whose contents are active, or could not be
+	from    source     // what its sources contain; nil: it has none
+	feed    *feed.Feed // from, if that is one
+	taken   uint64     // version of from whose contents are active, or could not be
 	refused error      // why the feed's contents must not be active, nil if they may
 	unfit   error      // why an engine could not have the feed's contents, nil if it has
 	left    leftOut    // of the feed's contents
@@ -87,6 +89,7 @@ type preparation struct {
 	readOnly bool      // only files and directories are read, and nothing is saved
 	progress *feed.Progress
 	watcher  *feed.Watcher // of files and directories; nil: none
+	fleet    *node.Node    // nil: the host is in none
 }
 
 // Prepare reads what a configuration filters by: files and directories, what was
@@ -103,7 +106,11 @@ func Prepare(ctx context.Context, c *config.Config, log *slog.Logger, progress *
 			return nil, err
 		}
 	}
-	return prepare(ctx, c, preparation{log: log, journal: j, readOnly: true, progress: progress})
+	fleet, err := openFleet(c, "", true, log)
+	if err != nil {
+		return nil, err
+	}
+	return prepare(ctx, c, preparation{log: log, journal: j, readOnly: true, progress: progress, fleet: fleet})
 }
 
 func prepare(ctx context.Context, c *config.Config, how preparation) (*Prepared, error) {
@@ -111,7 +118,7 @@ func prepare(ctx context.Context, c *config.Config, how preparation) (*Prepared,
 	if err != nil {
 		return nil, err
 	}
-	p, err := assemble(c, how.journal, feeds, how.last)
+	p, err := assemble(c, how.journal, feeds, how.fleet, how.last)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +132,7 @@ func prepare(ctx context.Context, c *config.Config, how preparation) (*Prepared,
 
 // assemble puts together what an engine is built from, after what the last one was
 // built from, if there is one.
-func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed, last *Prepared) (*Prepared, error) {
+func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed, fleet *node.Node, last *Prepared) (*Prepared, error) {
 	p := &Prepared{config: c, journal: j}
 	if c.Loop.On() {
 		var err error
@@ -137,14 +144,14 @@ func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed,
 	if err := p.openGeo(); err != nil {
 		return nil, err
 	}
-	p.addLists(feeds)
+	p.addLists(feeds, fleet, last)
 	protected, err := peers(c, p.lists)
 	if err != nil {
 		p.blind = err.Error()
 	}
 	p.leaveOut(protected)
 	p.fit(last)
-	if err := attach.CheckSize(p.descriptions(), len(c.Lists)); err != nil {
+	if err := attach.CheckSize(p.descriptions(), len(p.lists)); err != nil {
 		return nil, err
 	}
 	return p, p.planLearning()
@@ -271,8 +278,9 @@ func (p *Prepared) feed(c *config.Config, l config.List) *feed.Feed {
 func (p *Prepared) has(name string) bool { return p != nil && p.list(name) != nil }
 
 // addLists adds the lists, with all that is known of them.
-func (p *Prepared) addLists(feeds map[string]*feed.Feed) {
-	lists := slices.Clone(p.config.Lists)
+func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last *Prepared) {
+	lists, shared := fleetLists(fleet)
+	lists = slices.Concat(p.config.Lists, lists)
 	for _, l := range []config.List{{Name: DefaultBlock, Action: config.Block}, {Name: DefaultAllow, Action: config.Allow}} {
 		if !slices.ContainsFunc(lists, func(o config.List) bool { return o.Name == l.Name }) {
 			lists = append(lists, l)
@@ -283,12 +291,20 @@ func (p *Prepared) addLists(feeds map[string]*feed.Feed) {
 	manual := manualKeys(p.journal, lists)
 	for _, l := range lists {
 		m := &managedList{List: l, feed: feeds[l.Name]}
-		suffix := ""
 		if m.feed != nil {
-			m.taken = m.feed.Version() // before its contents, which may change
-			contents := m.feed.Contents()
-			if m.refused = refuseRead(p.config, l, contents, m.feed.Accepted()); m.refused != nil {
+			m.from = m.feed
+		} else if s := shared[l.Name]; s != nil {
+			m.from = s
+		}
+		suffix := ""
+		if m.from != nil {
+			m.taken = m.from.Version() // before its contents, which may change
+			contents := m.from.Contents()
+			if m.refused = refuseRead(p.config, l, contents, m.from.Accepted()); m.refused != nil {
 				contents = nil
+				if m.feed == nil && last.has(l.Name) && last.list(l.Name).source != 0 {
+					contents = last.contents(last.list(l.Name).source)
+				}
 			}
 			m.source = p.add(m, "", contents)
 			suffix = api.ManualSuffix
@@ -372,7 +388,7 @@ func (p *Prepared) shed(reason error) bool {
 // decisions returns what has become of what all feeds have read.
 func (p *Prepared) decisions() (all []*decision) {
 	for _, l := range p.lists {
-		if l.feed != nil {
+		if l.from != nil {
 			all = append(all, l.decision(cmp.Or(l.refused, l.unfit)))
 		}
 	}
@@ -541,10 +557,10 @@ func (p *Prepared) Warnings() (all []string) {
 		if l.unfit != nil {
 			all = append(all, "not active: "+l.unfit.Error())
 		}
-		if l.feed == nil {
+		if l.from == nil {
 			continue
 		}
-		for _, s := range l.feed.Status().Sources {
+		for _, s := range l.from.Status().Sources {
 			if s.Last.Result == feed.Failed {
 				all = append(all, failure(l.Name, s).Error())
 			}
@@ -581,7 +597,7 @@ func (p *Prepared) descriptions() []attach.List {
 			continue
 		}
 		d.Name, d.Entries = p.rules[l.source-1].Name, p.contents(l.source).Len()
-		sources := l.feed.Status().Sources
+		sources := l.from.Status().Sources
 		d.Source = sources[0].Source
 		if more := len(sources) - 1; more > 0 {
 			d.Source += fmt.Sprintf(" and %d more", more)
@@ -636,10 +652,10 @@ func (p *Prepared) logFailures(log *slog.Logger) {
 			log.Error("contents that cannot be activated are left out: "+l.unfit.Error(),
 				"list", l.Name, "active_entries", p.contents(l.source).Len())
 		}
-		if l.feed == nil {
+		if l.from == nil {
 			continue
 		}
-		for _, s := range l.feed.Status().Sources {
+		for _, s := range l.from.Status().Sources {
 			if s.Last.Result != feed.Failed && s.Entries == 0 {
 				log.Info("the source is empty", "list", l.Name, "source", s.Source)
 			}

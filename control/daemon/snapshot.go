@@ -180,6 +180,7 @@ func (d *Daemon) noteStatus() {
 			Interface: i.Iface, Netns: i.Netns, State: string(i.Condition), XDP: i.XDP.String(), Problem: i.Problem,
 		})
 	}
+	s.Fleet = d.fleetStatus()
 	d.status.Store(s)
 	d.news.follow(d.attach.Interfaces(), d.attach.Named())
 }
@@ -313,8 +314,8 @@ func (d *Daemon) note() {
 		s.Lists = append(s.Lists, n)
 	}
 	for _, l := range d.prepared.lists {
-		if l.feed != nil {
-			s.Feeds = append(s.Feeds, l.feed)
+		if l.from != nil {
+			s.Feeds = append(s.Feeds, l.from)
 		}
 	}
 	for i, watched := range o.watched {
@@ -339,6 +340,7 @@ func (d *Daemon) note() {
 		s.Notifications = append(s.Notifications, metrics.Notifications(c))
 	}
 	s.Multicast = d.forwarding.Read(d.engine)
+	s.Fleet = d.fleetMetrics()
 	d.snapshot.Store(&s)
 	d.noteStatus()
 	d.measure()

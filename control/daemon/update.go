@@ -97,11 +97,11 @@ func remain(entries int) string {
 // take activates what a list's feed has read, where that is still to be done, and
 // has it saved. It fails where the contents cannot be activated; the feed then
 // returns to the last ones that could.
-func (d *Daemon) take(ctx context.Context, name string, f *feed.Feed) error {
+func (d *Daemon) take(ctx context.Context, name string, f source) error {
 	var taken *decision
 	err := d.Do(ctx, func() (err error) {
 		l := d.prepared.list(name)
-		if l == nil || l.feed != f {
+		if l == nil || l.from != f {
 			return nil // another configuration is active
 		}
 		switch {
@@ -122,13 +122,13 @@ func (d *Daemon) take(ctx context.Context, name string, f *feed.Feed) error {
 // decision is what has become of a feed's contents up to a version.
 type decision struct {
 	list    string
-	feed    *feed.Feed
+	from    source
 	version uint64
 	err     error // why they are not active, nil if they are
 }
 
 func (l *managedList) decision(err error) *decision {
-	return &decision{l.Name, l.feed, l.taken, err}
+	return &decision{l.Name, l.from, l.taken, err}
 }
 
 // settle has a feed save the contents that are active, and forget those that
@@ -137,9 +137,9 @@ func (c *decision) settle(log *slog.Logger) {
 	switch {
 	case c == nil:
 	case c.err != nil:
-		c.feed.Revert(c.version, c.err)
+		c.from.Revert(c.version, c.err)
 	default:
-		if err := c.feed.Keep(c.version); err != nil {
+		if err := c.from.Keep(c.version); err != nil {
 			log.Error("feed read, but it could not be saved: a restart would find the old contents", "list", c.list, "error", err)
 		}
 	}
@@ -148,9 +148,9 @@ func (c *decision) settle(log *slog.Logger) {
 // update activates the contents of a list's feed. Where it fails, the old ones stay
 // active.
 func (d *Daemon) update(l *managedList) error {
-	l.taken = l.feed.Version() // before its contents, which may change
-	contents := l.feed.Contents()
-	if l.refused = refuseRead(d.prepared.config, l.List, contents, l.feed.Accepted()); l.refused != nil {
+	l.taken = l.from.Version() // before its contents, which may change
+	contents := l.from.Contents()
+	if l.refused = refuseRead(d.prepared.config, l.List, contents, l.from.Accepted()); l.refused != nil {
 		d.news.refusedList(l)
 		return fmt.Errorf("refused: %w", l.refused)
 	}
@@ -356,7 +356,7 @@ func (d *Daemon) catchUpAll() error {
 // what has become of them.
 func (d *Daemon) takeRead() (all []*decision) {
 	for _, l := range d.prepared.lists {
-		if l.feed == nil || l.taken == l.feed.Version() {
+		if l.from == nil || l.taken == l.from.Version() {
 			continue
 		}
 		err := d.update(l)

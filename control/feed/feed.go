@@ -416,9 +416,10 @@ func (f *Feed) wait(failures int, retryAfter time.Duration) time.Duration {
 
 // Status is the state of a feed.
 type Status struct {
-	Name    string
-	Entries int
-	Sources []SourceStatus
+	Name     string
+	Entries  int
+	Interval time.Duration // of attempts; 0: the source sends its changes
+	Sources  []SourceStatus
 }
 
 // SourceStatus is the state of a source.
@@ -437,7 +438,7 @@ type SourceStatus struct {
 
 // Status returns the state of the feed.
 func (f *Feed) Status() Status {
-	st := Status{Name: f.Name}
+	st := Status{Name: f.Name, Interval: time.Duration(f.Interval)}
 	for _, s := range f.sources {
 		s.mu.Lock()
 		one := SourceStatus{Source: s.name, Last: s.last, Failures: s.failures, Next: s.next, Servers: s.servers}

@@ -122,9 +122,14 @@ var (
 	feedFailing  = gauge("weir_feed_failing", "Always 1, while the last attempt has failed; the label names the failure.", append(feedLabels, "failure")...)
 	feedUnsaved  = gauge("weir_feed_unsaved", "Whether the active entries could not be saved: a restart would not find them.", feedLabels...)
 
-	notifications = counter("weir_notifications_total", "Events for a receiver of notifications, by outcome: delivered, failed (given up), or discarded, because too many were waiting.", "target", "outcome")
-	notifyRetries = counter("weir_notification_failed_attempts_total", "Attempts to deliver an event that failed.", "target")
-	notifyWaiting = gauge("weir_notifications_waiting", "Events that wait for a receiver.", "target")
+	notifications  = counter("weir_notifications_total", "Events for a receiver of notifications, by outcome: delivered, failed (given up), or discarded, because too many were waiting.", "target", "outcome")
+	notifyRetries  = counter("weir_notification_failed_attempts_total", "Attempts to deliver an event that failed.", "target")
+	notifyWaiting  = gauge("weir_notifications_waiting", "Events that wait for a receiver.", "target")
+	fleetConnected = gauge("weir_fleet_connected", "Whether this node is connected to the hub of its fleet.")
+	fleetStale     = gauge("weir_fleet_stale", "Whether the hub has been silent for longer than the maximum age: filtering goes on with old lists.")
+	fleetConfirmed = gauge("weir_fleet_last_confirmed_timestamp_seconds", "When the hub last said what this node is to have; 0 for never.")
+	fleetRefused   = counter("weir_fleet_refused_messages_total", "Messages of the fleet that were refused: forged, replayed or damaged.")
+
 	notifyFailing = gauge("weir_notification_failing", "Whether the last attempt to deliver an event failed.", "target")
 )
 
@@ -190,6 +195,12 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		out.put(notifyRetries, float64(n.Attempts), n.Target)
 		out.put(notifyWaiting, float64(n.Waiting), n.Target)
 		out.put(notifyFailing, truth(n.Failing), n.Target)
+	}
+	if f := s.Fleet; f != nil {
+		out.put(fleetConnected, truth(f.Connected))
+		out.put(fleetStale, truth(f.Stale))
+		out.put(fleetConfirmed, seconds(f.Confirmed))
+		out.put(fleetRefused, float64(f.Refused))
 	}
 	if s.Multicast != nil {
 		out.multicast(s.Multicast)
@@ -318,7 +329,7 @@ func (s sink) digests(d Digests) {
 	}
 }
 
-func (s sink) feed(f *feed.Feed) {
+func (s sink) feed(f Feed) {
 	st := f.Status()
 	seen := make(map[string]int)
 	for _, source := range st.Sources {
@@ -328,7 +339,9 @@ func (s sink) feed(f *feed.Feed) {
 		}
 		labels := []string{st.Name, name}
 		s.put(feedEntries, float64(source.Entries), labels...)
-		s.put(feedInterval, f.Interval.Seconds(), labels...)
+		if st.Interval > 0 {
+			s.put(feedInterval, st.Interval.Seconds(), labels...)
+		}
 		s.put(feedSuccess, seconds(source.Read), labels...)
 		s.put(feedAttempt, seconds(source.Last.Ended), labels...)
 		s.put(feedFailures, float64(source.Failures), labels...)

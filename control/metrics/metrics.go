@@ -31,8 +31,8 @@ type Snapshot struct {
 	Trackers   []Tracker
 	Refused    uint64 // penalties for which there was no room
 	Digests    []Digests
-	Archive    *Archive     // of digests; nil: there is none
-	Feeds      []*feed.Feed // of the lists that have sources
+	Archive    *Archive // of digests; nil: there is none
+	Feeds      []Feed   // of the lists that have sources
 
 	Mode            string // exact or approx
 	Monitor         bool   // count listed packets, and drop none
@@ -56,7 +56,20 @@ type Snapshot struct {
 	Multicast *Multicast // nil: none is forwarded
 
 	Notifications []Notifications
+
+	Fleet *Fleet // nil: the host is in none
 }
+
+// Fleet is the state of a node of a fleet.
+type Fleet struct {
+	Connected bool
+	Stale     bool
+	Confirmed time.Time // when the hub last said what the node is to have; zero: never
+	Refused   uint64    // messages
+}
+
+// Feed is the sources of a list, of a host's own or of a fleet's.
+type Feed interface{ Status() feed.Status }
 
 // Notifications are the events for a receiver.
 type Notifications struct {

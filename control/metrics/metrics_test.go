@@ -71,7 +71,8 @@ func whole(t testing.TB) Snapshot {
 		s.Loads.Observe(d)
 	}
 	s.Notifications = []Notifications{{Target: "pager", Delivered: 9, Failed: 1, Discarded: 2, Attempts: 5, Waiting: 3, Failing: true}}
-	s.Feeds = []*feed.Feed{good(t), bad(t)}
+	s.Feeds = []Feed{good(t), bad(t)}
+	s.Fleet = &Fleet{Connected: true, Confirmed: at, Refused: 2}
 	return s
 }
 
@@ -250,7 +251,7 @@ func (c *changing) Metrics() Snapshot {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.n++
-	s := Snapshot{Hits: map[string]loader.Counter{"drop": {Packets: c.n}}, Feeds: []*feed.Feed{c.f}}
+	s := Snapshot{Hits: map[string]loader.Counter{"drop": {Packets: c.n}}, Feeds: []Feed{c.f}}
 	s.Updates.Observe(time.Duration(c.n) * time.Millisecond)
 	return s
 }

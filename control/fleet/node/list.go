@@ -64,13 +64,13 @@ const Source = "fleet"
 
 // Status returns the state of the list as that of a feed with one source.
 func (l *List) Status() feed.Status {
-	age := l.f.n.Age()
 	f := l.f
+	age, servers := f.n.Age(), f.n.servers() // before f.mu, which is taken after n.mu
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := feed.SourceStatus{
 		Source: Source, Version: f.active.place().String(), Entries: f.contents.Len(), Read: age.Confirmed,
-		Unsaved: f.unsaved != nil, Servers: l.f.n.servers(),
+		Unsaved: f.unsaved != nil, Servers: servers,
 	}
 	s.Last = feed.Outcome{Source: Source, Result: feed.New, Entries: s.Entries, Unsaved: f.unsaved}
 	if f.version == f.loaded {
@@ -90,7 +90,7 @@ func (l *List) Status() feed.Status {
 			s.Last.Failure = feed.Uncompiled
 		}
 	}
-	return feed.Status{Name: f.name, Entries: s.Entries, Sources: []feed.SourceStatus{s}}
+	return feed.Status{Name: f.n.c.Prefix + f.name, Entries: s.Entries, Sources: []feed.SourceStatus{s}}
 }
 
 // Find returns where the entries of some keys come from.

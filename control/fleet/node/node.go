@@ -38,6 +38,7 @@ type Config struct {
 	MaxAge     time.Duration // after which the hub's silence is reported; 0: as the hub says
 	ReadOnly   bool          // nothing is written
 	Version    string        // of weir
+	Prefix     string        // of the names of lists in [List.Status]
 	Log        *slog.Logger
 }
 
@@ -196,7 +197,7 @@ type Age struct {
 func (a Age) Err() error {
 	switch age := time.Since(a.Confirmed); {
 	case a.Confirmed.IsZero():
-		return errors.New("nothing was heard of the hub yet")
+		return errors.New("stale: nothing was heard of the hub yet")
 	case age > a.Max && !a.Connected:
 		return fmt.Errorf("stale: no connection, the hub was last heard %v ago", age.Round(time.Second))
 	case age > a.Max:
@@ -221,6 +222,9 @@ func (n *Node) Age() Age {
 	}
 	return a
 }
+
+// Name returns the name of the node.
+func (n *Node) Name() string { return n.c.Enrollment.Name }
 
 // Catalog returns the place of the catalog that the node obeys.
 func (n *Node) Catalog() wire.Place {
