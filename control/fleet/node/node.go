@@ -65,6 +65,7 @@ const (
 	reportInterval = 10 * time.Second
 	reportAtMost   = 100 * time.Millisecond // apart
 	askInterval    = 30 * time.Second       // for the catalog, while none arrives
+	askTimeout     = 5 * time.Second        // nothing else is noticed meanwhile
 	relistInterval = 10 * time.Second
 
 	maxRefusals = 8 // that are reported
@@ -357,7 +358,9 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 	}
 	ask := func() {
 		asked = time.Now()
-		m, err := n.get(ctx, last(wire.CatalogSubject()))
+		short, cancel := context.WithTimeout(ctx, askTimeout)
+		m, err := n.get(short, last(wire.CatalogSubject()))
+		cancel()
 		if err == nil {
 			n.obey(ctx, all, m.data)
 		} else if ctx.Err() == nil {
