@@ -113,7 +113,7 @@ packages: build man ## make a deb and an rpm in ./dist (fetches nfpm)
 	$(MAKE) install DESTDIR=$(root) PREFIX=/usr
 	gzip -9n $(root)/usr/share/man/man?/*
 	install -D -m 0644 -t $(doc) cmd/weir/packaging/copyright LICENSE \
-		bpf/LICENSE.BSD-2-Clause bpf/LICENSE.GPL-2.0 control/config/weir.schema.json \
+		bpf/LICENSE.BSD-2-Clause bpf/LICENSE.GPL-2.0 control/config/weir.schema.json control/config/hub.schema.json control/config/hub.yaml \
 		docs/*.md docs/api/openapi.yaml docs/api/notification.schema.json docs/observability/alerts.yaml docs/observability/dashboard.json
 	{ echo "Go $$(go env GOROOT)"; \
 		go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Dir}}{{end}}{{end}}' ./cmd/weir; } \

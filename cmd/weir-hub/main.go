@@ -15,10 +15,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"weir/control/api"
 	"weir/control/config"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/broker"
@@ -310,6 +312,19 @@ func run(ctx context.Context, c *config.Hub, a *authority.Authority, log *slog.L
 		return err
 	}
 	defer h.Close()
+	socket, err := api.ListenGroup(string(c.API.Socket), c.API.Group)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	defer cancel()
+	serving.Go(func() {
+		if err := api.Serve(ctx, socket, api.HubHandler(h), log); err != nil {
+			log.Error(err.Error())
+		}
+	})
 	log.Info("publishing", "lists", len(c.AllLists()), "servers", strings.Join(c.Servers, ","))
 	return h.Run(ctx)
 }

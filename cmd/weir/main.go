@@ -110,7 +110,7 @@ filtered as configured (weir status and weir reload).`,
 	root.AddCommand(
 		newRun(), newCheck(), newReload(), newConfirm(), newMonitor(), newDetach(), newStatus(), newTop(), newDrops(), newWeights(), newEvents(), newCapture(), newExplain(), newTrace(),
 		newBlock(), newUnblock(), newAllow(), newUnallow(), newEntries(), newFlush(), newExport(), newImport(), newLists(), newRefresh(), newDiff(), newMulticast(), newNotify(),
-		newHub(), newReplay(), newDemo(), newPlan(), newVersion(), newCompletion(), newShare(),
+		newFleet(), newHub(), newReplay(), newDemo(), newPlan(), newVersion(), newCompletion(), newShare(),
 	)
 	root.SetHelpCommand(newHelp())
 	completeWords(root)

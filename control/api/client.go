@@ -24,6 +24,7 @@ type Client struct {
 	path string // of the socket, or the URL
 	base string // URL that paths are appended to
 	http http.Client
+	hub  bool // it is a hub's
 }
 
 // patience is the timeout for requests that need no work.
@@ -32,13 +33,23 @@ const patience = 5 * time.Second
 // ErrNotRunning is wrapped by errors for a socket on which no daemon listens.
 var ErrNotRunning = errors.New("the daemon is not running")
 
+// ErrHubNotRunning is wrapped by errors for a socket on which no hub listens.
+var ErrHubNotRunning = errors.New("the hub is not running on this host")
+
 // Dial returns a client for the daemon that listens on a socket. It connects when
 // needed, so that it outlives a restart of the daemon.
 func Dial(path string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}
-	return &Client{path, "http://weir", http.Client{Transport: &http.Transport{DialContext: dial}}}
+	return &Client{path: path, base: "http://weir", http: http.Client{Transport: &http.Transport{DialContext: dial}}}
+}
+
+// DialHub is Dial for the hub of a fleet.
+func DialHub(path string) *Client {
+	c := Dial(path)
+	c.hub = true
+	return c
 }
 
 // DialTLS returns a client for the daemon at a URL, https://HOST:PORT, that accepts
@@ -58,7 +69,7 @@ func DialTLS(address, cert, key, ca string) (*Client, error) {
 		return nil, err
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own}, RootCAs: authorities}
-	return &Client{address, "https://" + u.Host, http.Client{Transport: &http.Transport{TLSClientConfig: c}}}, nil
+	return &Client{path: address, base: "https://" + u.Host, http: http.Client{Transport: &http.Transport{TLSClientConfig: c}}}, nil
 }
 
 // Top returns the current traffic.
@@ -76,6 +87,10 @@ func (c *Client) Lists(ctx context.Context) (*Lists, error) { return get[Lists](
 // not understand or refuses the change. Change, Refresh and Reload have no timeout
 // but that of ctx.
 func (c *Client) Change(ctx context.Context, change Change) (*Changed, error) {
+	return askChange[Changed](ctx, c, change)
+}
+
+func askChange[T any](ctx context.Context, c *Client, change Change) (*T, error) {
 	method := http.MethodPost
 	if change.Remove {
 		method = http.MethodDelete
@@ -87,7 +102,7 @@ func (c *Client) Change(ctx context.Context, change Change) (*Changed, error) {
 	case len(body) > maxBody: // the server's refusal might not arrive while the body is being sent
 		return nil, errTooLarge
 	}
-	return ask[Changed](ctx, c, method, entriesPath, body)
+	return ask[T](ctx, c, method, entriesPath, body)
 }
 
 // Refresh reads the sources of a list now, or with "" those of all lists.
@@ -184,15 +199,19 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 		return fmt.Errorf("ask the daemon at %s: %w", c.path, err)
 	}
 	info, missing := os.Stat(c.path)
+	notRunning, start := ErrNotRunning, "weir run"
+	if c.hub {
+		notRunning, start = ErrHubNotRunning, "weir hub run"
+	}
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%s: %w: you need to be root%s", c.path, fs.ErrPermission, orGroup(info))
 	case errors.Is(missing, fs.ErrNotExist):
-		return fmt.Errorf("%w: %s does not exist; start `weir run`", ErrNotRunning, c.path)
+		return fmt.Errorf("%w: %s does not exist; start `%s`", notRunning, c.path, start)
 	case missing == nil && info.Mode().Type() != fs.ModeSocket:
 		return fmt.Errorf("%s is not a socket: name the one that weir listens on", c.path)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%w: nothing listens at %s any more; start `weir run`", ErrNotRunning, c.path)
+		return fmt.Errorf("%w: nothing listens at %s any more; start `%s`", notRunning, c.path, start)
 	}
 	return fmt.Errorf("ask the daemon at %s: %w", c.path, err)
 }

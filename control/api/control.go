@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -188,18 +189,6 @@ var ErrNoList = errors.New("no such list")
 // controlRoutes returns the routes that wait for the daemon's loop, or change
 // something.
 func controlRoutes(c Daemon) []route {
-	var large sync.Mutex // locked during a large change
-	change := func(w http.ResponseWriter, q *http.Request) (any, error) {
-		if q.ContentLength < 0 || q.ContentLength > largeBody {
-			large.Lock()
-			defer large.Unlock()
-		}
-		asked, err := readChange(w, q)
-		if err != nil {
-			return nil, err
-		}
-		return c.Change(q.Context(), asked)
-	}
 	refresh := func(_ http.ResponseWriter, q *http.Request) (any, error) {
 		name, accept := q.PathValue("list"), false
 		if text := q.URL.Query().Get("accept"); text != "" {
@@ -211,9 +200,8 @@ func controlRoutes(c Daemon) []route {
 		outcomes, err := c.Refresh(withCaller(q), name, accept)
 		return Refreshed{list(outcomes)}, err
 	}
-	return append([]route{
-		{http.MethodPost, entriesPath, change},
-		{http.MethodDelete, entriesPath, change},
+	change := func(ctx context.Context, asked Change) (any, error) { return c.Change(ctx, asked) }
+	return append(append(changeRoutes(change), []route{
 		{http.MethodGet, listsPath, func(http.ResponseWriter, *http.Request) (any, error) {
 			lists := slices.Clone(list(c.Lists())) // the daemon's slice must not change
 			for i := range lists {
@@ -250,5 +238,22 @@ func controlRoutes(c Daemon) []route {
 		{http.MethodPost, explainPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 			return explainFrames(c, w, q)
 		}},
-	}, slices.Concat(entriesRoutes(c), multicastRoutes(c), notifyRoutes(c))...)
+	}...), slices.Concat(entriesRoutes(c), multicastRoutes(c), notifyRoutes(c))...)
+}
+
+// changeRoutes add and remove entries.
+func changeRoutes(do func(context.Context, Change) (any, error)) []route {
+	var large sync.Mutex // locked during a large change
+	change := func(w http.ResponseWriter, q *http.Request) (any, error) {
+		if q.ContentLength < 0 || q.ContentLength > largeBody {
+			large.Lock()
+			defer large.Unlock()
+		}
+		asked, err := readChange(w, q)
+		if err != nil {
+			return nil, err
+		}
+		return do(q.Context(), asked)
+	}
+	return []route{{http.MethodPost, entriesPath, change}, {http.MethodDelete, entriesPath, change}}
 }

@@ -141,8 +141,9 @@ func whole(t Top) Top {
 }
 
 // Handler returns a handler of the API.
-func Handler(d Daemon) http.Handler {
-	all := routes(d)
+func Handler(d Daemon) http.Handler { return handler(routes(d)) }
+
+func handler(all []route) http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range all {
 		mux.HandleFunc(r.method+" "+r.path, func(w http.ResponseWriter, q *http.Request) {

@@ -25,7 +25,6 @@ import (
 	"weir/control/feed"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/store"
-	"weir/control/fleet/wire"
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/filter/key"
@@ -320,19 +319,14 @@ func (h *Hub) list(name string) *managed {
 	return h.lists[i]
 }
 
-// Changed is the result of a change.
-type Changed struct {
-	api.Changed
-	Version   wire.Place `json:"version"`   // which has it
-	Published bool       `json:"published"` // false: it will be, when the broker can be reached
-}
-
 // publishTimeout is how long a command waits for the broker.
 const publishTimeout = 5 * time.Second
 
-// Change adds or removes manual entries. When it returns without an error, that is
+var _ api.Hub = (*Hub)(nil)
+
+// Change implements [api.Hub]. When it returns without an error, that is
 // durable, here and, unless Published is false, in the broker's stream.
-func (h *Hub) Change(ctx context.Context, c api.Change) (changed Changed, err error) {
+func (h *Hub) Change(ctx context.Context, c api.Change) (changed api.FleetChanged, err error) {
 	name := c.List
 	if name == "" {
 		name = map[string]string{api.Block: config.FleetBlock, api.Allow: config.FleetAllow}[c.Action]

@@ -113,7 +113,7 @@ func (f *fleet) connect(n enrollment.Node, more ...nats.Option) (*nats.Conn, err
 	return c, err
 }
 
-func (f *fleet) change(c api.Change) Changed {
+func (f *fleet) change(c api.Change) api.FleetChanged {
 	f.t.Helper()
 	changed, err := f.hub.Change(f.t.Context(), c)
 	if err != nil {
@@ -412,6 +412,41 @@ func TestLostStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	again(at.Epoch + 1)
+}
+
+// TestTwoHubs starts a second hub for the same stream: the first one stops to publish,
+// and reports it.
+func TestTwoHubs(t *testing.T) {
+	f := newFleet(t)
+	f.start("")
+	n, c := f.enroll("edge-1")
+	f.change(block("192.0.2.1"))
+	config := *f.hub.o.Config
+	config.StateDir += "-2"
+	o := f.hub.o
+	o.Config = &config
+	second, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = second.Run(ctx) })
+	defer func() { stop(); running.Wait(); second.Close() }()
+	changed, err := second.Change(t.Context(), block("192.0.2.2"))
+	if err != nil || !changed.Published {
+		t.Fatalf("%+v, %v", changed, err)
+	}
+	eventually(t, func() error {
+		s, err := f.hub.Fleet(t.Context())
+		if err == nil && !strings.Contains(strings.Join(s.Problems, ""), "another hub") {
+			err = fmt.Errorf("problems of the first hub: %q", s.Problems)
+		}
+		return err
+	})
+	if s, _, at, err := f.follower(n, c).read("fleet-block"); err != nil || at.Before(changed.Version) || wantEntries(s, "192.0.2.2") != nil {
+		t.Errorf("%v, %v, want %v", at, err, changed.Version)
+	}
 }
 
 // TestPermissions tries a node's credentials on what is not its own.

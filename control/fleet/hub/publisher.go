@@ -32,11 +32,13 @@ type publisher struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream
 	at     map[string]*published // by list; nil: it is to be found out
+	last   uint64                // sequence of the last catalog
+	began  bool                  // the stream was brought up to the store once
 
 	mu      sync.Mutex
 	reached map[string]wire.Place // published, by list
 	waiting map[string][]waiter
-	state   PublisherState
+	state   publisherState
 }
 
 // published is what the stream has of a list.
@@ -53,11 +55,11 @@ type waiter struct {
 	done  chan struct{}
 }
 
-// PublisherState says how publishing goes.
-type PublisherState struct {
-	Connected bool      `json:"connected"`
-	Error     string    `json:"error,omitempty"` // why it does not go on
-	Catalog   time.Time `json:"catalog,omitzero"`
+// publisherState says how publishing goes.
+type publisherState struct {
+	connected bool
+	failed    string    // why it does not go on; "": it does
+	catalog   time.Time // the last one; zero: none yet
 }
 
 func newPublisher(h *Hub) *publisher {
@@ -89,11 +91,11 @@ func (p *publisher) published(list string, place wire.Place) <-chan struct{} {
 	return w.done
 }
 
-// State returns how publishing goes.
-func (p *publisher) State() PublisherState {
+// current returns how publishing goes, and which versions were published.
+func (p *publisher) current() (publisherState, map[string]wire.Place) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.state
+	return p.state, p.reached // which is replaced, not changed
 }
 
 func (p *publisher) run(ctx context.Context) {
@@ -116,7 +118,7 @@ func (p *publisher) run(ctx context.Context) {
 		}
 		failed = text
 		p.mu.Lock()
-		p.state.Error, p.state.Connected = text, p.conn != nil && p.conn.IsConnected()
+		p.state.failed, p.state.connected = text, p.conn != nil && p.conn.IsConnected()
 		p.mu.Unlock()
 		var retry <-chan time.Time
 		if err != nil {
@@ -205,7 +207,11 @@ func (p *publisher) publish(ctx context.Context) error {
 			return fmt.Errorf("list %s: %w", name, err)
 		}
 	}
-	return p.catalog(ctx)
+	if err := p.catalog(ctx); err != nil {
+		return err
+	}
+	p.began = true
+	return nil
 }
 
 // errAhead means that the stream has what the store does not.
@@ -218,11 +224,13 @@ func (e errAhead) Error() string { return e.what }
 
 // compare finds out what the stream has. Where it has what the store has not, the
 // store's history was lost, and a new epoch begins: a version number must not stand
-// for two contents.
+// for two contents. While the hub runs, it cannot have been lost.
 func (p *publisher) compare(ctx context.Context) error {
 	for {
 		at, err := p.look(ctx)
-		if ahead, ok := errors.AsType[errAhead](err); ok {
+		if ahead, ok := errors.AsType[errAhead](err); ok && p.began {
+			return fmt.Errorf("%s: another hub has published: run only one, and restart it if that is this one", ahead.what)
+		} else if ok {
 			err := p.hub.Do(ctx, func() error { return p.hub.store.NewEpoch(ahead.epoch) })
 			if err != nil {
 				return err
@@ -281,7 +289,9 @@ func (p *publisher) look(ctx context.Context) (map[string]*published, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.last = 0
 	if m != nil {
+		p.last = m.Sequence
 		c, err := wire.OpenCatalog(public, m.Data)
 		switch {
 		case err != nil:
@@ -401,28 +411,33 @@ func (p *publisher) delta(ctx context.Context, name string, at *published, to ui
 	if err != nil {
 		return err
 	}
-	subject := wire.DeltaSubject(name)
-	place := wire.Place{Epoch: d.Epoch, Version: to}
+	if at.sequence, err = p.next(ctx, &nats.Msg{Subject: wire.DeltaSubject(name), Data: message}, at.sequence); err != nil {
+		return err
+	}
+	at.place = wire.Place{Epoch: d.Epoch, Version: to}
+	return nil
+}
+
+// next publishes a message, unless another publisher came after the last one of its
+// subject. It returns its sequence number.
+func (p *publisher) next(ctx context.Context, m *nats.Msg, last uint64) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
-	ack, err := p.js.Publish(ctx, subject, message,
-		jetstream.WithExpectStream(wire.Stream), jetstream.WithExpectLastSequencePerSubject(at.sequence))
+	ack, err := p.js.PublishMsg(ctx, m, jetstream.WithExpectStream(wire.Stream), jetstream.WithExpectLastSequencePerSubject(last))
 	var refused *jetstream.APIError
 	if errors.As(err, &refused) && (refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
 		refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
 		// The acknowledgement may have been lost.
-		last, bad := p.lastMessage(ctx, subject)
-		if bad == nil && last != nil && bytes.Equal(last.Data, message) {
-			at.sequence, at.place = last.Sequence, place
-			return nil
+		there, bad := p.lastMessage(ctx, m.Subject)
+		if bad == nil && there != nil && bytes.Equal(there.Data, m.Data) {
+			return there.Sequence, nil
 		}
-		return fmt.Errorf("version %v: another hub publishes to the same stream: %w", place, err)
+		return 0, fmt.Errorf("another hub publishes to the same stream: %w", err)
 	}
 	if err != nil {
-		return err
+		return 0, err
 	}
-	at.sequence, at.place = ack.Sequence, place
-	return nil
+	return ack.Sequence, nil
 }
 
 // snapshot publishes the base of a list: the chunks, then the head, with which it
@@ -506,14 +521,13 @@ func (p *publisher) catalog(ctx context.Context) error {
 	m := nats.NewMsg(wire.CatalogSubject())
 	m.Data = text
 	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
-	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
-	defer cancel()
-	if _, err := p.js.PublishMsg(ctx, m, jetstream.WithExpectStream(wire.Stream)); err != nil {
+	var err error
+	if p.last, err = p.next(ctx, m, p.last); err != nil {
 		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.reached, p.state.Catalog = reached, c.Issued
+	p.reached, p.state.catalog = reached, c.Issued
 	for name, all := range p.waiting {
 		var still []waiter
 		for _, w := range all {

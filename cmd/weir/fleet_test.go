@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/fleet/wire"
+)
+
+// hubOf answers for a hub.
+type hubOf struct {
+	fleet  api.HubStatus
+	asked  api.Change
+	answer api.FleetChanged
+}
+
+func (h *hubOf) Fleet(context.Context) (api.HubStatus, error) { return h.fleet, nil }
+
+func (h *hubOf) Change(_ context.Context, c api.Change) (api.FleetChanged, error) {
+	h.asked = c
+	if c.List == "none" {
+		return api.FleetChanged{}, api.ErrNoList
+	}
+	return h.answer, nil
+}
+
+func serveHub(t *testing.T, h *hubOf) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "hub.sock")
+	l, err := api.Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: api.HubHandler(h)}
+	go func() {
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(func() { s.Close() })
+	return socket
+}
+
+func TestFleet(t *testing.T) {
+	seen := time.Now().Add(-3 * time.Second)
+	h := &hubOf{
+		answer: api.FleetChanged{Changed: api.Changed{List: "fleet-block", Added: 1}, Published: true},
+		fleet: api.HubStatus{Time: time.Now(), Connected: true,
+			Lists: []api.FleetList{{Name: "drop", Action: api.Block, Entries: 1_200_000, Version: wire.Place{Epoch: 7, Version: 3}, Published: wire.Place{Epoch: 7, Version: 3}}},
+			Nodes: []api.FleetNode{
+				{Name: "edge-1", Labels: []string{"paris"}, State: api.NodeCurrent, Seen: &seen, Report: &wire.Status{Passed: 1000, Dropped: 20}},
+				{Name: "edge-2", State: api.NodeUnseen},
+			}},
+	}
+	socket := serveHub(t, h)
+	code, out, _ := weir(t, "", "fleet", "block", "--socket", socket, "--ttl", "1h", "--reason", "scans", "192.0.2.1")
+	if code != exitOK || out != "blocked in list fleet-block: 1\n" || h.asked.TTL != 3600 || h.asked.Reason != "scans" {
+		t.Errorf("%d: %s (%+v)", code, out, h.asked)
+	}
+	h.answer.Published = false
+	if code, out, _ = weir(t, "192.0.2.1\n192.0.2.2\n", "fleet", "unblock", "--socket", socket, "-"); code != exitOK || !strings.Contains(out, "broker cannot be reached") || !h.asked.Remove || len(h.asked.Entries) != 2 {
+		t.Errorf("%d: %s (%+v)", code, out, h.asked)
+	}
+	if code, out, _ = weir(t, "", "fleet", "status", "--socket", socket); code != exitOK ||
+		!strings.Contains(out, "nodes: 2 (current 1, unseen 1)") || !strings.Contains(out, "edge-1") || !strings.Contains(out, "1.2 M") {
+		t.Errorf("%d: %s", code, out)
+	}
+	h.fleet.Nodes[0].State, h.fleet.Nodes[0].Report.Problems = api.NodeStale, []string{"list drop: no space"}
+	if code, out, _ = weir(t, "", "fleet", "status", "--socket", socket); code != exitUnfiltered || !strings.Contains(out, "  problem: list drop: no space\n") {
+		t.Errorf("%d: %s", code, out)
+	}
+	var got api.HubStatus
+	if _, out, _ = weir(t, "", "fleet", "status", "--json", "--socket", socket); json.Unmarshal([]byte(out), &got) != nil || len(got.Nodes) != 2 {
+		t.Error(out)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"fleet", "block", "--socket", socket, "--list", "none", "192.0.2.1"}, exitFailure, "no such list"},
+		{[]string{"fleet", "block", "--socket", socket, "192.0.2.300"}, exitUsage, "192.0.2.300"},
+		{[]string{"fleet", "status", "--socket", socket + "x"}, exitFailure, "start `weir hub run`"},
+		{[]string{"fleet", "blok"}, exitUsage, "did you mean block?"},
+	} {
+		if code, _, log := weir(t, "", c.args...); code != c.code || !strings.Contains(log, c.want) {
+			t.Errorf("%q: %d: %s", c.args, code, log)
+		}
+	}
+}

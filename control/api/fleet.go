@@ -1,0 +1,94 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"weir/control/fleet/wire"
+)
+
+// DefaultHubSocket is the default path of the socket of a hub.
+const DefaultHubSocket = "/run/weir/hub.sock"
+
+const fleetPath = "/v1/fleet"
+
+// Hub is what the server of a hub serves. It is safe for concurrent use.
+type Hub interface {
+	// Fleet returns the state of the hub and of what its nodes report.
+	Fleet(context.Context) (HubStatus, error)
+	// Change adds or removes entries on all nodes, as that of a [Daemon].
+	Change(context.Context, Change) (FleetChanged, error)
+}
+
+// FleetChanged is the result of a change: POST or DELETE /v1/entries of a hub.
+type FleetChanged struct {
+	Changed
+	Version   wire.Place `json:"version"`   // of the list, which has the change
+	Published bool       `json:"published"` // false: it will be, when the broker can be reached
+}
+
+// HubStatus is the state of a fleet: GET /v1/fleet.
+type HubStatus struct {
+	Time      time.Time   `json:"time"`
+	Version   string      `json:"version"`           // of the hub
+	Connected bool        `json:"connected"`         // to the broker
+	Catalog   *time.Time  `json:"catalog,omitempty"` // the last one that was published; nil: none yet
+	Problems  []string    `json:"problems"`          // a line each
+	Lists     []FleetList `json:"lists"`
+	Nodes     []FleetNode `json:"nodes"`
+	Ignored   uint64      `json:"ignored_reports"` // of nodes: too many, or none that the hub understands
+}
+
+// FleetList is a list of a fleet.
+type FleetList struct {
+	Name      string       `json:"name"`
+	Action    string       `json:"action"`
+	Direction string       `json:"direction"`
+	Priority  int          `json:"priority"`
+	Version   wire.Place   `json:"version"`
+	Published wire.Place   `json:"published"`
+	Entries   int          `json:"entries"`
+	Manual    int          `json:"manual_entries"`
+	Feeds     []FeedSource `json:"feeds"`
+}
+
+// The states of a node.
+const (
+	NodeUnseen  = "unseen"  // it was enrolled, and has not reported since the hub started
+	NodeCurrent = "current" // it has the versions that it is to have
+	NodeBehind  = "behind"
+	NodeStale   = "stale" // by its own report, it does not hear the hub
+	NodeSilent  = "silent"
+	NodeRevoked = "revoked"
+)
+
+// FleetNode is a node of a fleet.
+type FleetNode struct {
+	Name    string       `json:"node"`
+	Labels  []string     `json:"labels"`
+	State   string       `json:"state"`
+	Seen    *time.Time   `json:"seen,omitempty"`
+	Report  *wire.Status `json:"report,omitempty"` // the last one
+	Ignored uint64       `json:"ignored_reports"`  // too many, or none that the hub understands
+}
+
+// HubHandler returns a handler of the API of a hub.
+func HubHandler(h Hub) http.Handler {
+	change := func(ctx context.Context, asked Change) (any, error) { return h.Change(ctx, asked) }
+	return handler(append(changeRoutes(change), route{http.MethodGet, fleetPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		f, err := h.Fleet(q.Context())
+		f.Problems, f.Lists, f.Nodes = list(f.Problems), list(f.Lists), list(f.Nodes)
+		return f, err
+	}}))
+}
+
+// Fleet asks a hub for the state of its fleet.
+func (c *Client) Fleet(ctx context.Context) (*HubStatus, error) {
+	return get[HubStatus](ctx, c, fleetPath)
+}
+
+// ChangeFleet is Change for a hub.
+func (c *Client) ChangeFleet(ctx context.Context, change Change) (*FleetChanged, error) {
+	return askChange[FleetChanged](ctx, c, change)
+}

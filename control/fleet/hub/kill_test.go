@@ -1,0 +1,208 @@
+package hub
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/fleet/authority"
+	"weir/control/fleet/wire"
+	"weir/control/list"
+)
+
+// processDir is the variable with the directory of a hub that is a process of its own.
+const processDir = "WEIR_TEST_HUB_PROCESS"
+
+// TestProcess is no test: it is the hub that [TestKill] kills.
+func TestProcess(t *testing.T) {
+	dir := os.Getenv(processDir)
+	if dir == "" {
+		t.Skip("run by TestKill")
+	}
+	a, err := authority.Open(filepath.Join(dir, "keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fleet{t: t, dir: dir, authority: a, listen: os.Getenv("WEIR_TEST_HUB_LISTEN")}
+	f.start("")
+	socket, err := api.Listen(filepath.Join(dir, "hub.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := api.Serve(t.Context(), socket, api.HubHandler(f.hub), testLog()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// versions are the deltas that a node has seen, by version: none may be seen twice with
+// different contents.
+type versions struct {
+	t    *testing.T
+	mu   sync.Mutex
+	seen map[wire.Place][]byte
+}
+
+func (v *versions) see(public []byte, message []byte) {
+	d, err := wire.OpenDelta(public, message)
+	if err != nil {
+		v.t.Error(err)
+		return
+	}
+	place := wire.Place{Epoch: d.Epoch, Version: d.To}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if before, ok := v.seen[place]; ok && !bytes.Equal(before, message) {
+		v.t.Errorf("version %v was published with two contents", place)
+	}
+	v.seen[place] = message
+}
+
+// TestKill kills a hub at random moments, while commands change a list: no command
+// that was acknowledged is lost, and no version has two contents.
+func TestKill(t *testing.T) {
+	kills := 3
+	if os.Getenv("WEIR_LONG") != "" {
+		kills = 30
+	}
+	f := newFleet(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.listen = l.Addr().String()
+	l.Close()
+	n, err := f.authority.Enroll("edge-1", nil, []string{"tls://" + f.listen})
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(f.dir, "hub.sock")
+	client := api.Dial(socket)
+	run := func() *exec.Cmd {
+		c := exec.Command(os.Args[0], "-test.run=^TestProcess$")
+		c.Env = append(os.Environ(), processDir+"="+f.dir, "WEIR_TEST_HUB_LISTEN="+f.listen)
+		if testing.Verbose() {
+			c.Stderr = os.Stderr
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	ready := func() {
+		t.Helper()
+		eventually(t, func() error {
+			s, err := client.Fleet(t.Context())
+			if err == nil && s.Catalog == nil {
+				err = fmt.Errorf("nothing published yet: %q", s.Problems)
+			}
+			return err
+		})
+	}
+	hub := run()
+	defer func() { _ = hub.Process.Kill(); _ = hub.Wait() }()
+	ready()
+	c, err := f.connect(n, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := follower{n.PublicKey, directGetter{c}}
+	seen := &versions{t: t, seen: make(map[wire.Place][]byte)}
+	if _, err := c.Subscribe(wire.DownPrefix+wire.DeltaSubject(config.FleetBlock), func(m *nats.Msg) { seen.see(n.PublicKey, m.Data) }); err != nil {
+		t.Fatal(err)
+	}
+	_, _, first, err := w.read(config.FleetBlock)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, stop := context.WithCancel(t.Context())
+	var workers sync.WaitGroup
+	var mu sync.Mutex
+	var acknowledged []string
+	for worker := range 4 {
+		workers.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				entry := fmt.Sprintf("10.%d.%d.%d", worker, i>>8, i&255)
+				changed, err := client.ChangeFleet(ctx, block(entry))
+				if err != nil {
+					time.Sleep(20 * time.Millisecond)
+					continue // it may have been made, or not
+				}
+				mu.Lock()
+				acknowledged = append(acknowledged, entry)
+				mu.Unlock()
+				_ = changed
+			}
+		})
+	}
+	for range kills {
+		time.Sleep(100*time.Millisecond + rand.N(400*time.Millisecond))
+		if err := hub.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = hub.Wait()
+		hub = run()
+		ready()
+	}
+	stop()
+	workers.Wait()
+	mu.Lock()
+	defer mu.Unlock()
+	if len(acknowledged) < kills {
+		t.Fatalf("%d commands were acknowledged: too few to prove anything", len(acknowledged))
+	}
+	eventually(t, func() error {
+		s, _, at, err := w.read(config.FleetBlock)
+		if err != nil {
+			return err
+		}
+		if at.Epoch != first.Epoch {
+			return fmt.Errorf("epoch %d, before %d", at.Epoch, first.Epoch)
+		}
+		var lost []string
+		for _, text := range acknowledged {
+			e, err := list.ParseEntry(text)
+			if err != nil {
+				return err
+			}
+			for k := range e.Set().All() {
+				if !s.Has(k) {
+					lost = append(lost, text)
+				}
+			}
+		}
+		if len(lost) > 0 {
+			return fmt.Errorf("%d of %d acknowledged commands are lost: %s…", len(lost), len(acknowledged), strings.Join(lost[:min(5, len(lost))], ", "))
+		}
+		return nil
+	})
+	// What was live is what is stored.
+	sequence := "1"
+	for {
+		m, err := w.stream.get(fmt.Sprintf(`{"seq":%s,"next_by_subj":%q}`, sequence, wire.DeltaSubject(config.FleetBlock)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m == nil {
+			break
+		}
+		seen.see(n.PublicKey, m.Data)
+		var at uint64
+		fmt.Sscan(m.Header.Get("Nats-Sequence"), &at)
+		sequence = fmt.Sprint(at + 1)
+	}
+	t.Logf("%d kills, %d commands acknowledged, %d versions seen", kills, len(acknowledged), len(seen.seen))
+}

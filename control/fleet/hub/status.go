@@ -1,0 +1,121 @@
+package hub
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"weir/control/api"
+	"weir/control/feed"
+	"weir/control/fleet/authority"
+	"weir/control/fleet/wire"
+)
+
+// Fleet implements [api.Hub].
+func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
+	state, reached := h.publisher.current()
+	f = api.HubStatus{Time: time.Now().UTC(), Version: h.o.Version, Connected: state.connected}
+	if !state.catalog.IsZero() {
+		f.Catalog = &state.catalog
+	}
+	if state.failed != "" {
+		f.Problems = append(f.Problems, "publishing failed: "+state.failed)
+	}
+	manual := make(map[string]int)
+	for e := range h.journal.Entries() {
+		manual[e.List]++
+	}
+	if err := h.Do(ctx, func() error {
+		for _, l := range h.lists {
+			one := api.FleetList{
+				Name: l.Name, Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority,
+				Version: l.history.Place(), Published: reached[l.Name], Entries: l.history.Contents().Len(), Manual: manual[l.Name],
+				Feeds: []api.FeedSource{},
+			}
+			if l.behind != nil {
+				f.Problems = append(f.Problems, "list "+l.Name+": "+l.behind.Error())
+			}
+			if l.feed != nil {
+				for _, s := range l.feed.Status().Sources {
+					one.Feeds = append(one.Feeds, feedSource(s))
+					if s.Last.Err != nil {
+						f.Problems = append(f.Problems, "list "+l.Name+": "+s.Source+": "+s.Last.Err.Error())
+					}
+				}
+			}
+			f.Lists = append(f.Lists, one)
+		}
+		return nil
+	}); err != nil {
+		return f, err
+	}
+	members, err := h.o.Authority.Members()
+	if err != nil {
+		return f, err
+	}
+	f.Nodes, f.Ignored = h.nodes.show(members, reached, time.Duration(h.o.Config.MaxAge), time.Now())
+	return f, nil
+}
+
+func feedSource(s feed.SourceStatus) api.FeedSource {
+	f := api.FeedSource{Source: s.Source, Outcome: s.Last.Result.String(), Entries: s.Entries, Failures: s.Failures, Unsaved: s.Unsaved}
+	if s.Last.Failure != feed.NoFailure {
+		f.Failure = s.Last.Failure.String()
+	}
+	if s.Last.Err != nil {
+		f.Error = s.Last.Err.Error()
+	}
+	if !s.Read.IsZero() {
+		f.Read = &s.Read
+	}
+	if !s.Next.IsZero() {
+		f.Next = &s.Next
+	}
+	return f
+}
+
+// show returns the nodes that were enrolled, by name, and the number of reports that
+// were ignored.
+func (n *nodes) show(members map[string]authority.Member, reached map[string]wire.Place, maxAge time.Duration, now time.Time) ([]api.FleetNode, uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var all []api.FleetNode
+	for name, m := range members {
+		one := api.FleetNode{Name: name, Labels: append([]string{}, m.Labels...), State: api.NodeUnseen}
+		if from := n.all[name]; from != nil {
+			one.Ignored = from.ignored
+			if !from.seen.IsZero() {
+				seen, report := from.seen, from.status
+				one.Seen, one.Report = &seen, &report
+				one.State = from.state(reached, maxAge, now)
+			}
+		}
+		if !m.Revoked.IsZero() {
+			one.State = api.NodeRevoked
+		}
+		all = append(all, one)
+	}
+	slices.SortFunc(all, func(a, b api.FleetNode) int { return strings.Compare(a.Name, b.Name) })
+	return all, n.ignored
+}
+
+// state returns the state of a node that has reported.
+func (n *node) state(reached map[string]wire.Place, maxAge time.Duration, now time.Time) string {
+	switch {
+	case now.Sub(n.seen) > maxAge:
+		return api.NodeSilent
+	case n.status.Stale:
+		return api.NodeStale
+	}
+	active := make(map[string]wire.Place)
+	for _, l := range n.status.Lists {
+		active[l.Name] = l.Active
+	}
+	for name, place := range reached {
+		if active[name].Before(place) {
+			return api.NodeBehind
+		}
+	}
+	return api.NodeCurrent
+}
