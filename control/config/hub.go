@@ -47,15 +47,8 @@ type Hub struct {
 	// on filtering.
 	MaxAge quantity.Duration `yaml:"max_age"`
 
-	// The share of IPv4 or of IPv6 above which a block list is refused: it is probably a
-	// broken feed.
-	MaxCoverage quantity.Share `yaml:"max_coverage"`
-
 	// How commands reach the hub.
 	API HubAPI `yaml:"api"`
-
-	// Metrics for Prometheus.
-	Metrics Metrics `yaml:"metrics"`
 
 	// The log, on standard error.
 	Log Log `yaml:"log"`
@@ -106,7 +99,6 @@ func DefaultHub() *Hub {
 func (h *Hub) SetDefaults() {
 	h.Keys, h.StateDir = "/etc/weir/fleet", "/var/lib/weir-hub"
 	h.Heartbeat, h.MaxAge = quantity.Duration(10*time.Second), quantity.Duration(time.Minute)
-	h.MaxCoverage = 0.25
 	h.API.Socket = "/run/weir/hub.sock"
 	h.Log.Format = LogText
 	h.Broker.Replicas = 1
@@ -167,9 +159,6 @@ func (h *Hub) check() quantity.FieldErrors {
 		errs.Failf("max_age", "%v is less than two heartbeats of %v: one that is late would make every node stale", h.MaxAge, h.Heartbeat)
 	}
 	quantity.Between(&errs, "max_age", h.MaxAge, 0, quantity.Duration(24*time.Hour))
-	if h.MaxCoverage == 0 {
-		errs.Failf("max_coverage", "no list could have any entry")
-	}
 	for _, l := range h.Lists {
 		path := join("lists", l.Name)
 		errs.Add(path, l.check().Err())
