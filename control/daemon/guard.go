@@ -3,6 +3,7 @@ package daemon
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"path"
 	"reflect"
@@ -37,8 +38,9 @@ type leftOut struct {
 }
 
 // peers returns what must not be blocked on the interfaces of a configuration.
-// What cannot be found out is returned as an error beside the rest.
-func peers(c *config.Config, lists []*managedList) (all []guard.Peer, failed error) {
+// What cannot be found out is returned as an error beside the rest. notified are the
+// servers of targets of notifications.
+func peers(c *config.Config, lists []*managedList, notified map[string][]netip.Addr) (all []guard.Peer, failed error) {
 	byNetns := make(map[string][]string)
 	for _, i := range c.Interfaces {
 		byNetns[i.Netns] = append(byNetns[i.Netns], i.Name)
@@ -65,8 +67,11 @@ func peers(c *config.Config, lists []*managedList) (all []guard.Peer, failed err
 				continue
 			}
 			for _, s := range l.from.Status().Sources {
-				all = append(all, guard.Servers(l.Name, s.Servers, own)...)
+				all = append(all, guard.Servers("list "+l.Name, s.Servers, own)...)
 			}
+		}
+		for _, target := range slices.Sorted(maps.Keys(notified)) {
+			all = append(all, guard.Servers("notification target "+target, notified[target], own)...)
 		}
 		if p, ok := guard.Connection("the SSH session", startedBy()); ok {
 			all = append(all, p)
@@ -263,7 +268,8 @@ func (d *Daemon) followPeers(now time.Time) {
 // findPeers finds what must not be blocked now.
 func (d *Daemon) findPeers(now time.Time) {
 	d.looked = now
-	all, err := peers(d.prepared.config, d.prepared.lists)
+	d.prepared.notified = d.news.Servers()
+	all, err := peers(d.prepared.config, d.prepared.lists, d.prepared.notified)
 	text := ""
 	if err != nil {
 		text = err.Error()

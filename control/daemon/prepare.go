@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -55,6 +56,8 @@ type Prepared struct {
 
 	peers []guard.Peer // what must not be blocked, as last seen
 	blind string       // why some of those are unknown
+
+	notified map[string][]netip.Addr // servers of targets of notifications, as last seen
 
 	asn, country *geo.Database // nil: none
 }
@@ -145,7 +148,10 @@ func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed,
 		return nil, err
 	}
 	p.addLists(feeds, fleet, last)
-	protected, err := peers(c, p.lists)
+	if last != nil {
+		p.notified = last.notified
+	}
+	protected, err := peers(c, p.lists, p.notified)
 	if err != nil {
 		p.blind = err.Error()
 	}

@@ -53,7 +53,7 @@ func TestCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	peers = append(peers, resolvers(file, upstream, own)...)
-	peers = append(peers, Servers("feed", []netip.Addr{netip.MustParseAddr("2001:db8:f::1"), netip.MustParseAddr("127.0.0.1")}, own)...)
+	peers = append(peers, Servers("list feed", []netip.Addr{netip.MustParseAddr("2001:db8:f::1"), netip.MustParseAddr("127.0.0.1")}, own)...)
 	failsafe := &verdict.Policy{
 		FailsafePorts:    []verdict.FailsafePort{{Proto: 6, Port: 22}},
 		FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")},

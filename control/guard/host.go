@@ -71,11 +71,11 @@ func resolvers(file, upstream string, own []netip.Addr) (peers []Peer) {
 	return peers
 }
 
-// Servers returns the servers of a list's sources.
-func Servers(list string, servers, own []netip.Addr) (peers []Peer) {
+// Servers returns the servers of something, as in "list drop".
+func Servers(of string, servers, own []netip.Addr) (peers []Peer) {
 	for _, a := range servers {
 		if a = a.Unmap(); !a.IsLoopback() {
-			peers = append(peers, toOwn(fmt.Sprintf("the server %v of list %s", a, list), key.Tuple{Src: a, Proto: tcp}, key.FieldProto, own)...)
+			peers = append(peers, toOwn(fmt.Sprintf("the server %v of %s", a, of), key.Tuple{Src: a, Proto: tcp}, key.FieldProto, own)...)
 		}
 	}
 	return peers

@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	mathrand "math/rand/v2"
 	"net/http"
+	"net/netip"
 	"os"
 	"reflect"
 	"slices"
@@ -238,6 +239,22 @@ type receiver struct {
 	missed     int       // discarded since the last delivery began
 	complained time.Time // of discarded events
 	counts     Count
+	servers    []netip.Addr // of the last delivery that reached one
+}
+
+// Servers returns the addresses that events were sent to last, by target.
+func (n *Notifier) Servers() map[string][]netip.Addr {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := make(map[string][]netip.Addr)
+	for _, r := range n.receivers {
+		r.mu.Lock()
+		if len(r.servers) > 0 {
+			all[r.Name] = r.servers
+		}
+		r.mu.Unlock()
+	}
+	return all
 }
 
 // put queues an event.

@@ -129,6 +129,9 @@ func TestSignature(t *testing.T) {
 		if strings.Contains(log.text(), secret) {
 			t.Error("the log has the secret")
 		}
+		if got := n.Servers(); len(got["a"]) != 1 || got["a"][0].String() != "127.0.0.1" {
+			t.Errorf("servers: %v", got)
+		}
 	}
 }
 

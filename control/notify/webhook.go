@@ -11,6 +11,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"net/netip"
 	"net/url"
 	"strconv"
 	"time"
@@ -46,6 +48,12 @@ func (r *receiver) post(ctx context.Context, e Event) (answer string, err error)
 	if err != nil {
 		return "", &failure{error: errors.New("malformed URL"), final: true} // not err, which contains it
 	}
+	var servers []netip.Addr
+	q = q.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
+		if to, err := netip.ParseAddrPort(i.Conn.RemoteAddr().String()); err == nil {
+			servers = append(servers, to.Addr().Unmap())
+		}
+	}}))
 	q.Header.Set("User-Agent", r.n.agent)
 	for name, value := range r.Headers {
 		q.Header.Set(name, value)
@@ -60,6 +68,11 @@ func (r *receiver) post(ctx context.Context, e Event) (answer string, err error)
 	}
 	client := http.Client{Transport: r.n.transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	a, err := client.Do(q)
+	if len(servers) > 0 {
+		r.mu.Lock()
+		r.servers = servers
+		r.mu.Unlock()
+	}
 	if err != nil {
 		return "", explain(ctx, err)
 	}
