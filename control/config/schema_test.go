@@ -172,7 +172,7 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[Group]():                  text(`^[0-9a-fA-F:.]+$`),
 		reflect.TypeFor[feed.URL]():               text(`^https?://`),
 		reflect.TypeFor[notify.URL]():             text(`^https?://`),
-		reflect.TypeFor[notify.Secret]():          map[string]any{"type": "string", "minLength": 16, "maxLength": 4096},
+		reflect.TypeFor[notify.Secret]():          {"type": "string", "minLength": 16, "maxLength": 4096},
 		reflect.TypeFor[notify.Kind]():            enum("heavy", "penalty", "feed", "interface", "refused", "surge"),
 	}[of]
 	if s == nil {

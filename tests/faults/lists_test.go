@@ -100,7 +100,8 @@ func TestRefreshOrder(t *testing.T) {
 	}
 	var printed []string
 	for line := range strings.Lines(out) {
-		printed = append(printed, line[:strings.Index(line, ":")])
+		name, _, _ := strings.Cut(line, ":")
+		printed = append(printed, name)
 	}
 	if !slices.Equal(printed, names) {
 		t.Errorf("printed in the order %v, want %v:\n%s", printed, names, out)
