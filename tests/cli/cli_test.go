@@ -587,7 +587,8 @@ func TestExplainMaxBad(t *testing.T) {
 	weir(t, 3, "explain", "--exit-code", "--socket", socket, "10.0.0.1")
 }
 
-// More lists than can be described are refused with their number.
+// More lists than can be described are refused with their number, those of commands
+// among them.
 func TestTooManyLists(t *testing.T) {
 	g := newGround(t)
 	args := g.args()
@@ -597,7 +598,7 @@ func TestTooManyLists(t *testing.T) {
 		args = append(args, "--block", list)
 	}
 	for _, command := range []string{"check", "run"} {
-		if _, log := weir(t, 1, append([]string{command}, args...)...); !strings.Contains(log, "1000 lists are too many") {
+		if _, log := weir(t, 1, append([]string{command}, args...)...); !strings.Contains(log, "1002 lists are too many") {
 			t.Errorf("%s: %s", command, log)
 		}
 	}
