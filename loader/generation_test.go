@@ -92,10 +92,10 @@ func TestLoad(t *testing.T) {
 
 	// The most that the lean path has.
 	lean := full
-	lean.Block = KeySet{N_prefixes: 32, PrefixShift: 2, Quotient: Quotient{
+	lean.Block = KeySet{N_prefixes: maxLeanLengths, PrefixShift: 2, Quotient: Quotient{
 		KeyMask: 1<<QuotientKeyBits - 1, Scale: 1000, RemMask: 1<<11 - 1, RemBits: 11, LaneBits: 12, Lines: 1000, Buckets: 99,
 	}}
-	for i := range lean.Block.Prefixes {
+	for i := range maxLeanLengths {
 		lean.Block.Prefixes[i] = bpf.WeirPrefixLength{SrcMask: ^uint32(0) << i, Tail: uint64(i)}
 	}
 	lean.Trackers = append(slices.Clone(weighed.Trackers[1:2]), Tracker{Lines: 4096, Buckets: 1024, Dropped: 1})

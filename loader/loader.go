@@ -103,6 +103,10 @@ const (
 	maxEntries = 1 << 30   // of a map: 64 GiB of lines
 )
 
+// maxLeanLengths bounds the prefix lengths of the lean path, sources and destinations
+// together: the verifier of Linux 5.10 walks 640 thousand instructions for 32.
+const maxLeanLengths = 16
+
 // general returns why all packets take the general path, or nothing. The lean path
 // (bpf/pipeline.h) has what most configurations use, and answers as the general one does.
 func (c *Config) general() (why []string) {
@@ -112,6 +116,7 @@ func (c *Config) general() (why []string) {
 	}{
 		{"the lean path is switched off", c.NoLean},
 		{"IPv4 flows, or addresses in approximate mode, are blocked", c.Block.GatesV4 != 0},
+		{fmt.Sprintf("more than %d prefix lengths of IPv4 are blocked", maxLeanLengths), c.Block.N_prefixes > maxLeanLengths},
 		{"packets are counted by more than one tracker", len(c.counting()) > 1},
 		{"loops are detected", len(c.Loop.Mask) != 0},
 		{"digests are recorded", c.Digests.Lines != 0},

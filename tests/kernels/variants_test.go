@@ -93,7 +93,7 @@ func failsafe() loader.Failsafe {
 // maxVerified is the maximum cost of a program, in instructions processed by
 // the verifier. Its limit is a million; the rest is a margin for untested
 // kernels.
-const maxVerified = 600_000
+const maxVerified = 400_000
 
 // The verifier's cost is an attribute of each test.
 func TestVariants(t *testing.T) {
