@@ -18,6 +18,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
+	"weir/control/durable"
 	"weir/control/journal"
 )
 
@@ -179,7 +180,7 @@ func (a *audit) append(line []byte) (err error) {
 		return err
 	}
 	if errors.Is(missing, fs.ErrNotExist) {
-		return syncDirectory(filepath.Dir(a.path))
+		return durable.SyncDirectory(filepath.Dir(a.path))
 	}
 	return nil
 }
@@ -193,15 +194,6 @@ func endsTorn(f *os.File, size int64) (bool, error) {
 	var last [1]byte
 	_, err := f.ReadAt(last[:], size-1)
 	return last[0] != '\n', err
-}
-
-// syncDirectory makes the names in a directory durable.
-func syncDirectory(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // cut shortens a text to a number of bytes.

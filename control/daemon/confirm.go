@@ -16,6 +16,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
+	"weir/control/durable"
 	"weir/control/feed"
 )
 
@@ -73,7 +74,7 @@ func saveRollback(previous, next *config.Config) error {
 	if err != nil {
 		return err
 	}
-	return writeDurably(path, record)
+	return durable.WriteFile(path, record)
 }
 
 // forgetRollback makes a restart begin with the configuration as it is.
@@ -88,7 +89,7 @@ func forgetRollback(c *config.Config) error {
 	case err != nil:
 		return err
 	}
-	return syncDirectory(filepath.Dir(path))
+	return durable.SyncDirectory(filepath.Dir(path))
 }
 
 // confirmed returns the configuration to start with: c, unless it was active before

@@ -13,6 +13,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
+	"weir/control/durable"
 )
 
 // monitorFile is the name of the file below the state directory that outlasts a
@@ -76,33 +77,13 @@ func (d *Daemon) saveMonitor(o *api.MonitorOverride) error {
 		case err != nil:
 			return err
 		}
-		return syncDirectory(filepath.Dir(path))
+		return durable.SyncDirectory(filepath.Dir(path))
 	}
 	text, err := json.Marshal(o)
 	if err != nil {
 		return err
 	}
-	return writeDurably(path, append(text, '\n'))
-}
-
-// writeDurably replaces a file in one step, durably. Only its owner may read it.
-func writeDurably(path string, text []byte) error {
-	next := path + ".new"
-	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(next, path); err != nil {
-		return err
-	}
-	return syncDirectory(filepath.Dir(path))
+	return durable.WriteFile(path, append(text, '\n'))
 }
 
 // SetMonitor implements [api.Daemon]. A full disk does not hold it up.

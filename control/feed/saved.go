@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"weir/control/durable"
 )
 
 // A saved source is a file: the bytes as they were served, those of a
@@ -120,7 +122,7 @@ func (f *Feed) promote(s *source) error {
 	}
 	err := os.Rename(next(s.saved), s.saved)
 	if err == nil {
-		err = syncDirectory(filepath.Dir(s.saved))
+		err = durable.SyncDirectory(filepath.Dir(s.saved))
 	}
 	if err != nil {
 		return fmt.Errorf("not saved: %w", err)
@@ -135,14 +137,6 @@ func (s *spool) discard() {
 		_ = os.Remove(s.temporary())
 		s.file = nil
 	}
-}
-
-func syncDirectory(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // saved is an open saved file.

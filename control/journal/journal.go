@@ -32,6 +32,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir/control/durable"
 	"weir/filter/key"
 )
 
@@ -225,7 +226,7 @@ func (j *Journal) mend() error {
 		j.torn = false
 	}
 	if j.moved {
-		if err := syncDir(j.path); err != nil {
+		if err := durable.SyncDirectory(filepath.Dir(j.path)); err != nil {
 			return err
 		}
 		j.moved = false
@@ -360,16 +361,6 @@ func (j *Journal) writeTo(path string) (*os.File, int64, error) {
 		return f, 0, err
 	}
 	return f, size, f.Sync()
-}
-
-// syncDir makes a file's directory entry durable.
-func syncDir(path string) error {
-	d, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 // Entries iterates over all entries in no particular order, including those

@@ -34,6 +34,7 @@ import (
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nkeys"
 
+	"weir/control/durable"
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/wire"
 )
@@ -131,7 +132,7 @@ func Init(dir string) (*Authority, error) {
 		text []byte
 	}{fleetFile, fleetText})
 	for _, f := range files {
-		if err := write(filepath.Join(dir, f.name), f.text); err != nil {
+		if err := durable.WriteFile(filepath.Join(dir, f.name), f.text); err != nil {
 			return nil, err
 		}
 	}
@@ -333,7 +334,7 @@ func (a *Authority) record(m Member) error {
 	if err != nil {
 		return err
 	}
-	return write(a.memberPath(m.Name), append(text, '\n'))
+	return durable.WriteFile(a.memberPath(m.Name), append(text, '\n'))
 }
 
 // Members returns the nodes that were enrolled, by name.
@@ -559,29 +560,4 @@ func keyPEM(key any) ([]byte, error) {
 		return nil, err
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
-}
-
-// write replaces a file durably. Only its owner may read it.
-func write(path string, text []byte) error {
-	temp := path + ".new"
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(temp, path); err != nil {
-		return err
-	}
-	d, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }

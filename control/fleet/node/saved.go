@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"weir/control/durable"
 	"weir/control/fleet/wire"
 )
 
@@ -185,35 +186,10 @@ func (d *disk) compact(name string, s *state) error {
 	return d.replace(h, whole, nil)
 }
 
-// writeFile replaces a file. After a crash at any instant there is the old one or the
-// new one.
-func writeFile(path string, parts ...[]byte) (err error) {
-	directory := filepath.Dir(path)
-	if err := os.MkdirAll(directory, 0o700); err != nil {
+// writeFile replaces a file durably, and makes its directory.
+func writeFile(path string, parts ...[]byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	for _, p := range parts {
-		if err == nil {
-			_, err = f.Write(p)
-		}
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name()) // useless, and may fill a disk
-		return err
-	}
-	d, err := os.Open(directory)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.WriteFile(path, parts...)
 }

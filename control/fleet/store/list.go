@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"weir/control/durable"
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/filter/key"
@@ -223,7 +224,7 @@ func (l *List) writeBase(place wire.Place) error {
 	var length [4]byte
 	binary.BigEndian.PutUint32(length[:], uint32(len(head)))
 	// One name for all bases of a version; the old base stays until the new one is whole.
-	if err := replace(l.basePath(place.Version), append([][]byte{length[:], head}, chunks...)...); err != nil {
+	if err := durable.WriteFile(l.basePath(place.Version), append([][]byte{length[:], head}, chunks...)...); err != nil {
 		log.Close()
 		return err
 	}

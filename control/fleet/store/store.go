@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir/control/durable"
 	"weir/control/fleet/wire"
 )
 
@@ -93,7 +94,7 @@ func (s *Store) save() error {
 	if err != nil {
 		return err
 	}
-	return replace(s.statePath(), append(text, '\n'))
+	return durable.WriteFile(s.statePath(), append(text, '\n'))
 }
 
 // Epoch returns the current epoch.
@@ -200,39 +201,6 @@ func (s *Store) Close() {
 	if s.lock != nil {
 		s.lock.Close()
 	}
-}
-
-// replace replaces a file durably.
-func replace(path string, text ...[]byte) error {
-	temp := path + ".new"
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	for _, t := range text {
-		if err == nil {
-			_, err = f.Write(t)
-		}
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(temp, path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 // LastCatalog returns the number that no catalog has exceeded.

@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"weir/control/durable"
 	"weir/filter/compress"
 	"weir/filter/digest"
 	"weir/filter/fpr"
@@ -218,7 +219,7 @@ func (a *Archive) save(s archived) error {
 		_ = os.Remove(path + temporary) // useless, and may fill a disk
 		return err
 	}
-	if err := errors.Join(os.Rename(path+temporary, path), syncDirectory(a.dir)); err != nil {
+	if err := errors.Join(os.Rename(path+temporary, path), durable.SyncDirectory(a.dir)); err != nil {
 		return err
 	}
 	a.mu.Lock()
@@ -237,14 +238,6 @@ func writeFile(path string, text []byte) error {
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close())
-}
-
-func syncDirectory(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // tidy removes slices beyond the limits of age and size.
