@@ -1,7 +1,6 @@
 package feed
 
 import (
-	"errors"
 	"fmt"
 	"net/url"
 	"unicode/utf8"
@@ -18,14 +17,8 @@ type URL string
 
 // UnmarshalText reads a URL with a host.
 func (u *URL) UnmarshalText(text []byte) error {
-	parsed, err := url.Parse(string(text))
-	switch {
-	case err != nil:
-		return errors.New("malformed URL")
-	case parsed.Scheme != "http" && parsed.Scheme != "https":
-		return errors.New("want a URL that begins with http:// or https://")
-	case parsed.Host == "":
-		return errors.New("URL without a host")
+	if err := quantity.CheckURL(string(text)); err != nil {
+		return err
 	}
 	*u = URL(text)
 	return nil
@@ -44,7 +37,7 @@ func (u URL) Redacted() string {
 	return parsed.String()
 }
 
-func (u URL) check() error { return new(URL).UnmarshalText([]byte(u)) }
+func (u URL) check() error { return quantity.CheckURL(string(u)) }
 
 // SHA256 is a checksum in hexadecimal, or "".
 type SHA256 string

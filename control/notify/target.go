@@ -173,14 +173,8 @@ type URL string
 
 // UnmarshalText reads a URL with a host.
 func (u *URL) UnmarshalText(text []byte) error {
-	parsed, err := url.Parse(string(text))
-	switch {
-	case err != nil:
-		return errors.New("malformed URL")
-	case parsed.Scheme != "http" && parsed.Scheme != "https":
-		return errors.New("want a URL that begins with http:// or https://")
-	case parsed.Host == "":
-		return errors.New("URL without a host")
+	if err := quantity.CheckURL(string(text)); err != nil {
+		return err
 	}
 	*u = URL(text)
 	return nil
