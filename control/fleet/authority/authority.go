@@ -52,6 +52,7 @@ const (
 	caKeyFile    = "ca.key"
 	operatorFile = "operator.seed"
 	accountFile  = "account.seed"
+	streamFile   = "stream.seed"
 	systemFile   = "system.seed"
 	scopeFile    = "nodes.seed"
 	fleetFile    = "fleet.key"
@@ -65,9 +66,10 @@ type Authority struct {
 	caKey crypto.Signer
 	caPEM []byte
 
-	operator, account, system nkeys.KeyPair
-	scope                     nkeys.KeyPair // signs nodes, which get the permissions of its scope
-	fleet                     ed25519.PrivateKey
+	operator, account, stream, system nkeys.KeyPair
+
+	scope nkeys.KeyPair // signs nodes, which get the permissions of its scope
+	fleet ed25519.PrivateKey
 }
 
 // Init makes the keys of a new fleet in a directory, which must not have any.
@@ -111,7 +113,7 @@ func Init(dir string) (*Authority, error) {
 		name string
 		make func() (nkeys.KeyPair, error)
 	}{
-		{operatorFile, nkeys.CreateOperator}, {accountFile, nkeys.CreateAccount},
+		{operatorFile, nkeys.CreateOperator}, {accountFile, nkeys.CreateAccount}, {streamFile, nkeys.CreateAccount},
 		{systemFile, nkeys.CreateAccount}, {scopeFile, nkeys.CreateAccount},
 	} {
 		kp, err := k.make()
@@ -179,7 +181,7 @@ func (a *Authority) open() (err error) {
 	for _, k := range []struct {
 		name string
 		to   *nkeys.KeyPair
-	}{{operatorFile, &a.operator}, {accountFile, &a.account}, {systemFile, &a.system}, {scopeFile, &a.scope}} {
+	}{{operatorFile, &a.operator}, {accountFile, &a.account}, {streamFile, &a.stream}, {systemFile, &a.system}, {scopeFile, &a.scope}} {
 		seed, err := a.read(k.name)
 		if err != nil {
 			return err
@@ -383,15 +385,23 @@ func (a *Authority) Operator() (*jwt.OperatorClaims, string, error) {
 }
 
 // Account returns the claims of the account that hub and nodes are in, with the nodes
-// that are revoked, and their signed form.
+// that are revoked, and their signed form. The stream is in another one: the broker
+// delivers what a node fetches to whatever subject the node names, and that must not
+// be one of the stream's, or of JetStream's API.
 func (a *Authority) Account() (*jwt.AccountClaims, string, error) {
 	public, err := a.account.PublicKey()
 	if err != nil {
 		return nil, "", err
 	}
+	stream, err := a.stream.PublicKey()
+	if err != nil {
+		return nil, "", err
+	}
 	c := jwt.NewAccountClaims(public)
 	c.Name = "weir"
-	c.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: jwt.NoLimit, DiskStorage: jwt.NoLimit, Streams: jwt.NoLimit, Consumer: jwt.NoLimit}
+	for _, e := range streamExports() {
+		c.Imports.Add(&jwt.Import{Name: e.Name, Subject: e.Subject, Type: e.Type, Account: stream})
+	}
 	scope := jwt.NewUserScope()
 	if scope.Key, err = a.scope.PublicKey(); err != nil {
 		return nil, "", err
@@ -414,6 +424,33 @@ func (a *Authority) Account() (*jwt.AccountClaims, string, error) {
 	return c, token, err
 }
 
+// streamExports are what nodes may use of the account of the stream.
+func streamExports() jwt.Exports {
+	return jwt.Exports{
+		{Name: "live", Subject: wire.DownPrefix + ">", Type: jwt.Stream},
+		{Name: "fetch", Subject: jwt.Subject(fetchSubject), Type: jwt.Service, ResponseType: jwt.ResponseTypeSingleton},
+		{Name: "fetch by subject", Subject: jwt.Subject(fetchSubject + ".>"), Type: jwt.Service, ResponseType: jwt.ResponseTypeSingleton},
+	}
+}
+
+// fetchSubject is that of JetStream's Direct Get.
+const fetchSubject = "$JS.API.DIRECT.GET." + wire.Stream
+
+// Stream returns the claims of the account that the stream is in, and their signed
+// form.
+func (a *Authority) Stream() (*jwt.AccountClaims, string, error) {
+	public, err := a.stream.PublicKey()
+	if err != nil {
+		return nil, "", err
+	}
+	c := jwt.NewAccountClaims(public)
+	c.Name = "stream"
+	c.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: jwt.NoLimit, DiskStorage: jwt.NoLimit, Streams: jwt.NoLimit, Consumer: jwt.NoLimit}
+	c.Exports = streamExports()
+	token, err := c.Encode(a.operator)
+	return c, token, err
+}
+
 // System returns the claims of the account of the servers' own events.
 func (a *Authority) System() (*jwt.AccountClaims, string, error) {
 	public, err := a.system.PublicKey()
@@ -432,8 +469,8 @@ func nodePermissions() jwt.UserPermissionLimits {
 	var p jwt.UserPermissionLimits
 	p.NatsLimits = jwt.NatsLimits{Subs: 64, Data: jwt.NoLimit, Payload: MaxNodePayload}
 	p.Pub.Allow = jwt.StringList{
-		"$JS.API.DIRECT.GET." + wire.Stream,
-		"$JS.API.DIRECT.GET." + wire.Stream + ".>",
+		fetchSubject,
+		fetchSubject + ".>",
 		"weir.v1.up.{{name()}}.>",
 	}
 	p.Sub.Allow = jwt.StringList{
@@ -464,13 +501,19 @@ func (a *Authority) user(public, name string, signer nkeys.KeyPair) (string, err
 	return c.Encode(signer)
 }
 
-// Own returns credentials for the hub itself, in its account or in that of the
+// Own returns credentials for the hub itself, in the nodes' account or in that of the
 // servers' events, made anew at each start.
 func (a *Authority) Own(system bool) (token, seed string, err error) {
-	signer := a.account
 	if system {
-		signer = a.system
+		return a.own(a.system)
 	}
+	return a.own(a.account)
+}
+
+// OwnStream returns such credentials in the account of the stream.
+func (a *Authority) OwnStream() (token, seed string, err error) { return a.own(a.stream) }
+
+func (a *Authority) own(signer nkeys.KeyPair) (token, seed string, err error) {
 	kp, err := nkeys.CreateUser()
 	if err != nil {
 		return "", "", err

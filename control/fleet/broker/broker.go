@@ -81,7 +81,11 @@ func (b *Server) start() error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(resolver.Store(account.Subject, token), resolver.Store(system.Subject, systemToken)); err != nil {
+	stream, streamToken, err := b.o.Authority.Stream()
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(resolver.Store(account.Subject, token), resolver.Store(stream.Subject, streamToken), resolver.Store(system.Subject, systemToken)); err != nil {
 		return err
 	}
 	tlsConfig, err := b.o.Authority.ServerTLS(append([]string{name}, b.o.Names...))

@@ -51,23 +51,29 @@ func (e *External) Options() []nats.Option { return e.options }
 // URL implements [Broker].
 func (e *External) URL() string { return e.servers }
 
-// Refresh implements [Broker]: it sends the account, with the nodes that are revoked.
+// Refresh implements [Broker]: it sends the accounts, with the nodes that are revoked.
 func (e *External) Refresh() error {
 	if !e.events.IsConnected() {
 		return errors.New("not connected")
 	}
-	_, token, err := e.authority.Account()
+	_, stream, err := e.authority.Stream()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	m, err := e.events.RequestWithContext(ctx, "$SYS.REQ.CLAIMS.UPDATE", []byte(token))
+	_, nodes, err := e.authority.Account()
 	if err != nil {
 		return err
 	}
-	if !strings.Contains(string(m.Data), `"code":200`) {
-		return fmt.Errorf("the cluster answers %.200s", m.Data)
+	for _, token := range []string{stream, nodes} {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		m, err := e.events.RequestWithContext(ctx, "$SYS.REQ.CLAIMS.UPDATE", []byte(token))
+		cancel()
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(string(m.Data), `"code":200`) {
+			return fmt.Errorf("the cluster answers %.200s", m.Data)
+		}
 	}
 	return nil
 }

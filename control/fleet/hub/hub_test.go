@@ -481,7 +481,7 @@ func TestPermissions(t *testing.T) {
 		wire.CatalogSubject(), wire.HeadSubject(config.FleetBlock), wire.DeltaSubject(config.FleetBlock), wire.ChunkSubject(config.FleetBlock, 1, 1, 0),
 		wire.DownPrefix + wire.CatalogSubject(), wire.StatusSubject("edge-2"), wire.HeavySubject("edge-2"), wire.AskSubject(wire.AllNodes, "explain"), wire.AskSubject("edge-2", "explain"),
 		"_INBOX.edge-2.x", "_INBOX.weir.x", "weir.v1.up.all.status", "weir.v1.other", "foo",
-		"$JS.API.INFO", "$JS.API.STREAM.CREATE.X", "$JS.API.STREAM.PURGE." + wire.Stream, "$JS.API.STREAM.DELETE." + wire.Stream, "$JS.API.STREAM.UPDATE." + wire.Stream,
+		"weir.v1.up.edge-1", "weir.v1.down.x", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.STREAM.INFO." + wire.Stream, "$JS.API.STREAM.CREATE.X", "$JS.API.STREAM.PURGE." + wire.Stream, "$JS.API.STREAM.DELETE." + wire.Stream, "$JS.API.STREAM.UPDATE." + wire.Stream,
 		"$JS.API.STREAM.MSG.DELETE." + wire.Stream, "$JS.API.STREAM.MSG.GET." + wire.Stream, "$JS.API.STREAM.SNAPSHOT." + wire.Stream, "$JS.API.STREAM.RESTORE." + wire.Stream,
 		"$JS.API.CONSUMER.CREATE." + wire.Stream, "$JS.API.CONSUMER.CREATE." + wire.Stream + ".c", "$JS.API.CONSUMER.DURABLE.CREATE." + wire.Stream + ".c",
 		"$JS.API.CONSUMER.MSG.NEXT." + wire.Stream + ".c", "$JS.ACK.x", "$JS.FC.x", "$JS.API.DIRECT.GET.OTHER", "$SYS.REQ.SERVER.PING", "$SYS.REQ.USER.INFO.x",

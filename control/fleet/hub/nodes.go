@@ -30,6 +30,7 @@ type nodes struct {
 	mu      sync.Mutex
 	all     map[string]*node
 	ignored uint64 // reports of which there were too many, or that are no reports
+	warned  bool   // of what is misdirected
 }
 
 type node struct {
@@ -44,11 +45,30 @@ func newNodes(log *slog.Logger) *nodes { return &nodes{log: log, all: make(map[s
 
 // subscribe begins to read what nodes report.
 func (n *nodes) subscribe(c *nats.Conn) error {
-	s, err := c.Subscribe(wire.StatusSubject("*"), func(m *nats.Msg) { n.report(m.Subject, m.Data, time.Now()) })
+	s, err := c.Subscribe(wire.StatusSubject("*"), func(m *nats.Msg) {
+		if len(m.Header) > 0 {
+			n.misdirected(m.Subject)
+			return
+		}
+		n.report(m.Subject, m.Data, time.Now())
+	})
 	if err != nil {
 		return err
 	}
 	return s.SetPendingLimits(maxWaiting, maxWaitingBytes)
+}
+
+// misdirected notes a message that is no node's: reports have no headers. A node may
+// have the broker deliver what it fetches to the subject of another node, which must
+// not suffer for it.
+func (n *nodes) misdirected(subject string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ignored++
+	if !n.warned {
+		n.warned = true
+		n.log.Warn("some node has the broker send what it fetches to the hub, which ignores it", "subject", subject)
+	}
 }
 
 // report takes in what a node reports. The broker lets each publish to its own

@@ -28,7 +28,8 @@ type publisher struct {
 	work chan struct{} // has room for one: there is something to do
 
 	// Those of run's goroutine.
-	conn   *nats.Conn
+	conn   *nats.Conn // to the nodes
+	lists  *nats.Conn // to the stream
 	js     jetstream.JetStream
 	stream jetstream.Stream
 	at     map[string]*published // by list; nil: it is to be found out
@@ -100,8 +101,10 @@ func (p *publisher) current() (publisherState, map[string]wire.Place) {
 
 func (p *publisher) run(ctx context.Context) {
 	defer func() {
-		if p.conn != nil {
-			p.conn.Close()
+		for _, c := range []*nats.Conn{p.conn, p.lists} {
+			if c != nil {
+				c.Close()
+			}
 		}
 	}()
 	heartbeat := time.NewTicker(time.Duration(p.hub.o.Config.Heartbeat))
@@ -118,7 +121,7 @@ func (p *publisher) run(ctx context.Context) {
 		}
 		failed = text
 		p.mu.Lock()
-		p.state.failed, p.state.connected = text, p.conn != nil && p.conn.IsConnected()
+		p.state.failed, p.state.connected = text, p.conn != nil && p.conn.IsConnected() && p.lists != nil && p.lists.IsConnected()
 		p.mu.Unlock()
 		var retry <-chan time.Time
 		if err != nil {
@@ -136,30 +139,23 @@ func (p *publisher) run(ctx context.Context) {
 }
 
 // connect connects to the broker, and makes the stream.
-func (p *publisher) connect(ctx context.Context) error {
+func (p *publisher) connect(ctx context.Context) (err error) {
 	if p.conn == nil {
-		token, seed, err := p.hub.o.Authority.Own(false)
+		c, err := p.dial(func() (string, string, error) { return p.hub.o.Authority.Own(false) })
 		if err != nil {
 			return err
 		}
-		options := append([]nats.Option{
-			nats.Name("weir-hub"), nats.UserJWTAndSeed(token, seed), nats.MaxReconnects(-1), nats.ReconnectWait(retryInterval),
-			nats.ReconnectHandler(func(*nats.Conn) { p.wake() }),
-			nats.ErrorHandler(func(_ *nats.Conn, s *nats.Subscription, err error) {
-				subject := ""
-				if s != nil {
-					subject = s.Subject
-				}
-				p.log.Warn("broker: "+err.Error(), "subject", subject)
-			}),
-		}, p.hub.o.Broker.Options()...)
-		if p.conn, err = nats.Connect(p.hub.o.Broker.URL(), options...); err != nil {
+		if err := p.hub.nodes.subscribe(c); err != nil {
+			c.Close()
 			return err
 		}
-		if p.js, err = jetstream.New(p.conn); err != nil {
+		p.conn = c
+	}
+	if p.lists == nil {
+		if p.lists, err = p.dial(p.hub.o.Authority.OwnStream); err != nil {
 			return err
 		}
-		if err := p.hub.nodes.subscribe(p.conn); err != nil {
+		if p.js, err = jetstream.New(p.lists); err != nil {
 			return err
 		}
 	}
@@ -168,9 +164,28 @@ func (p *publisher) connect(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
-	var err error
 	p.stream, err = p.js.CreateOrUpdateStream(ctx, p.config())
 	return err
+}
+
+// dial connects to the broker with some credentials.
+func (p *publisher) dial(own func() (token, seed string, err error)) (*nats.Conn, error) {
+	token, seed, err := own()
+	if err != nil {
+		return nil, err
+	}
+	options := append([]nats.Option{
+		nats.Name("weir-hub"), nats.UserJWTAndSeed(token, seed), nats.MaxReconnects(-1), nats.ReconnectWait(retryInterval),
+		nats.ReconnectHandler(func(*nats.Conn) { p.wake() }),
+		nats.ErrorHandler(func(_ *nats.Conn, s *nats.Subscription, err error) {
+			subject := ""
+			if s != nil {
+				subject = s.Subject
+			}
+			p.log.Warn("broker: "+err.Error(), "subject", subject)
+		}),
+	}, p.hub.o.Broker.Options()...)
+	return nats.Connect(p.hub.o.Broker.URL(), options...)
 }
 
 // config returns the stream's configuration.

@@ -1,0 +1,108 @@
+package hub
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"weir/control/config"
+	"weir/control/fleet/wire"
+)
+
+// The broker delivers what a node fetches to whatever subject the node names. It must
+// change nothing in the stream, and speak for no other node.
+func TestReplySubjects(t *testing.T) {
+	f := newFleet(t)
+	f.start("")
+	_, bad := f.enroll("bad")
+	n, good := f.enroll("good")
+	f.change(block("192.0.2.1"))
+	place := f.change(block("192.0.2.2")).Version
+	token, seed, err := f.authority.OwnStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := nats.Connect("", append(f.broker.Options(), nats.UserJWTAndSeed(token, seed))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	js, err := jetstream.New(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := func() string { // but for the catalog, which is published anew all the time
+		t.Helper()
+		s, err := js.Stream(t.Context(), wire.Stream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		i, err := s.Info(t.Context(), jetstream.WithSubjectFilter(">"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		last, err := s.GetLastMsgForSubject(t.Context(), wire.CatalogSubject())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := wire.OpenCatalog(n.PublicKey, last.Data); err != nil {
+			t.Error(err)
+		}
+		return fmt.Sprint(i.Created, i.State.Subjects)
+	}
+	report := func(version string) error {
+		if err := good.Publish(wire.StatusSubject("good"), status(t, wire.Status{Version: version})); err != nil {
+			t.Fatal(err)
+		}
+		s, err := f.hub.Fleet(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range s.Nodes {
+			if n.Name == "good" && n.Report != nil && n.Report.Version == version && n.Ignored == 0 {
+				return nil
+			}
+		}
+		return fmt.Errorf("the report of node good was not taken: %+v", s.Nodes)
+	}
+	eventually(t, func() error { return report("1") })
+
+	before := stored()
+	for _, subject := range []string{
+		wire.CatalogSubject(), wire.HeadSubject(config.FleetBlock), wire.DeltaSubject(config.FleetBlock), wire.ChunkSubject(config.FleetBlock, place.Epoch, 1, 0),
+		wire.StatusSubject("good"), "weir.v1.up.stranger.status",
+		"$JS.API.STREAM.PURGE." + wire.Stream, "$JS.API.STREAM.DELETE." + wire.Stream, "$JS.API.STREAM.UPDATE." + wire.Stream, "$JS.API.CONSUMER.CREATE." + wire.Stream,
+		"$JS.hub.API.STREAM.PURGE." + wire.Stream, "$JS.hub.API.STREAM.DELETE." + wire.Stream, "$SYS.REQ.SERVER.PING",
+	} {
+		for _, body := range []string{`{"seq":1}`, `{"last_by_subj":"` + wire.CatalogSubject() + `"}`, `{"last_by_subj":"none"}`, `{`, ``} {
+			for range statusBurst {
+				if err := bad.PublishRequest("$JS.API.DIRECT.GET."+wire.Stream, subject, []byte(body)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	for _, c := range []*nats.Conn{bad, good, own} {
+		if err := c.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(300 * time.Millisecond) // for what the broker has in its queues
+	if after := stored(); after != before {
+		t.Errorf("the stream had %s, and has %s", before, after)
+	}
+	eventually(t, func() error { return report("2") })
+	if changed := f.change(block("192.0.2.3")); !changed.Published {
+		t.Errorf("%+v", changed)
+	}
+	if s, _, _, err := f.follower(n, good).read(config.FleetBlock); err != nil || wantEntries(s, "192.0.2.1", "192.0.2.2", "192.0.2.3") != nil {
+		t.Errorf("%v, %v", s, err)
+	}
+	s, err := f.hub.Fleet(t.Context())
+	if err != nil || len(s.Problems) > 0 || s.Ignored == 0 {
+		t.Errorf("problems %q, %d ignored, %v", s.Problems, s.Ignored, err)
+	}
+}
