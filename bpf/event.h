@@ -84,9 +84,9 @@ __noinline int emit_event(struct xdp_md *ctx, __u32 one_in)
 }
 
 /* Packets that pass before any list, or match none, have no events. */
-static __always_inline void sample(struct xdp_md *ctx, enum reason r)
+static __always_inline void sample(struct xdp_md *ctx, struct cpu_row *row, const struct packet *p)
 {
-	__u32 zero = 0, one_in;
+	__u32 zero = 0, r = p->reason, one_in;
 	struct sampling *s;
 
 	if (r < REASON_ALLOWED || r >= REASON_LINK)
@@ -95,6 +95,7 @@ static __always_inline void sample(struct xdp_md *ctx, enum reason r)
 	one_in = s ? s->one_in[r] : 0;
 	if (!one_in || (one_in > 1 && bpf_get_prandom_u32() & (one_in - 1)))
 		return;
+	keep(row, p);
 	emit_event(ctx, one_in);
 }
 

@@ -125,9 +125,13 @@ __noinline int match_allow(void)
 	return row->packet.list;
 }
 
-static __always_inline int is_allowed(void)
+static __always_inline int is_allowed(struct cpu_row *row, struct packet *p)
 {
-	return !is_empty(&allow) && match_allow() != LIST_NONE;
+	if (is_empty(&allow))
+		return 0;
+	keep(row, p);
+	p->list = match_allow();
+	return p->list != LIST_NONE;
 }
 
 #endif

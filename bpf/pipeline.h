@@ -108,11 +108,11 @@ static __always_inline int is_refused(enum reason r)
  * The reason for which a packet leaves that all stages have seen, list being the block
  * list that matches it.
  */
-static __always_inline enum reason judge(struct packet *p, int list)
+static __always_inline enum reason judge(struct cpu_row *row, struct packet *p, int list)
 {
 	if (list == LIST_NONE && !p->punished && !is_refused(p->reason))
 		return loop_node.words && p->loop == LOOP_LOOPED ? REASON_LOOPED : p->reason;
-	if (is_allowed())
+	if (is_allowed(row, p))
 		return REASON_ALLOWED;
 	p->list = list;
 	if (list != LIST_NONE) {
@@ -141,7 +141,7 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct cursor *c, 
 			check_loop(ctx, p);
 		barrier();
 		if (p->loop == LOOP_LOOPED && action_of(REASON_LOOPED) == XDP_DROP)
-			return is_allowed() ? REASON_ALLOWED : REASON_LOOPED;
+			return is_allowed(row, p) ? REASON_ALLOWED : REASON_LOOPED;
 	}
 	police(row);
 	barrier();
@@ -150,21 +150,23 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct cursor *c, 
 
 	if (!is_empty(&block))
 		list = match_block(p);
-	return judge(p, list);
+	return judge(row, p, list);
 }
 
 /* Counts the packet and returns its action. Every packet leaves through here. */
-static __always_inline int leave(struct xdp_md *ctx, struct cpu_row *row, enum reason r)
+static __always_inline int leave(struct xdp_md *ctx, struct cpu_row *row, struct packet *p,
+				 enum reason r)
 {
-	struct packet *p = &row->packet;
 	int action;
 
 	p->reason = r;
 	barrier();
 	count_reason(row, p->reason, p->len);
-	sample(ctx, p->reason);
-	if (trackers[DROP_TRACKER].lines && p->family && is_unwanted(p->reason))
+	sample(ctx, row, p);
+	if (trackers[DROP_TRACKER].lines && p->family && is_unwanted(p->reason)) {
+		keep(row, p);
 		count_dropped();
+	}
 	action = action_of(p->reason);
 	if (action == XDP_PASS && p->family) {
 		if (loop_node.words)
@@ -230,8 +232,7 @@ static __always_inline int run_lean(struct xdp_md *ctx)
 		count_reason(row, REASON_CLEAN, p.len);
 		return XDP_PASS;
 	}
-	keep(row, &p);
-	return leave(ctx, row, judge(&row->packet, list));
+	return leave(ctx, row, &p, judge(row, &p, list));
 }
 
 static __always_inline int run_pipeline(struct xdp_md *ctx)
@@ -248,7 +249,7 @@ static __always_inline int run_pipeline(struct xdp_md *ctx)
 	row = begin(ctx, &c);
 	if (!row) /* impossible: each possible CPU has one */
 		return XDP_PASS;
-	return leave(ctx, row, decide(ctx, &c, row));
+	return leave(ctx, row, &row->packet, decide(ctx, &c, row));
 }
 
 /* The program that is attached: the pipeline and, where a packet passes, multicast. */

@@ -292,7 +292,7 @@ static __always_inline int wire(struct xdp_md *ctx, int (*lookup)(struct packet 
 		return XDP_ABORTED;
 	r = parse(ctx, &c, &row->packet);
 	barrier();
-	leave(ctx, row, lookup(&row->packet) ? REASON_BLOCKED : r);
+	leave(ctx, row, &row->packet, lookup(&row->packet) ? REASON_BLOCKED : r);
 	return XDP_DROP;
 }
 
