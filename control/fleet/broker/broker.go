@@ -41,7 +41,7 @@ type Server struct {
 	events  *nats.Conn
 
 	mu      sync.Mutex
-	members map[string]authority.Member
+	members map[string]authority.Member // by user
 }
 
 // Start starts a server. It accepts nodes whose certificate and key the authority has
@@ -96,7 +96,7 @@ func (b *Server) start() error {
 		return err
 	}
 	b.own.ServerName = name
-	if b.members, err = b.o.Authority.Members(); err != nil {
+	if err := b.load(); err != nil {
 		return err
 	}
 	b.server, err = server.NewServer(&server.Options{
@@ -132,13 +132,9 @@ const name = "weir-hub"
 // Refresh takes in who was enrolled and revoked since. Nodes that are revoked are
 // disconnected.
 func (b *Server) Refresh() error {
-	members, err := b.o.Authority.Members()
-	if err != nil {
+	if err := b.load(); err != nil {
 		return err
 	}
-	b.mu.Lock()
-	b.members = members
-	b.mu.Unlock()
 	claims, token, err := b.o.Authority.Account()
 	if err != nil {
 		return err
@@ -152,23 +148,6 @@ func (b *Server) Refresh() error {
 	}
 	b.server.UpdateAccountClaims(a, claims)
 	return nil
-}
-
-// Disconnect ends the connections of a node.
-func (b *Server) Disconnect(node string) error {
-	b.mu.Lock()
-	user := b.members[node].User
-	b.mu.Unlock()
-	all, err := b.server.Connz(&server.ConnzOptions{Username: true, Account: b.account, Limit: 1 << 20})
-	if err != nil {
-		return err
-	}
-	for _, c := range all.Conns {
-		if user != "" && c.AuthorizedUser == user {
-			err = errors.Join(err, b.server.DisconnectClientByID(c.Cid))
-		}
-	}
-	return err
 }
 
 // Connections returns the number of connections.
@@ -221,13 +200,9 @@ func (b *Server) match(id uint64, user string) error {
 	}
 	m, ok := b.member(user)
 	if !ok { // it may have been enrolled since
-		members, err := b.o.Authority.Members()
-		if err != nil {
+		if err := b.load(); err != nil {
 			return err
 		}
-		b.mu.Lock()
-		b.members = members
-		b.mu.Unlock()
 		if m, ok = b.member(user); !ok {
 			return errors.New("its key is no enrolled node's")
 		}
@@ -238,16 +213,28 @@ func (b *Server) match(id uint64, user string) error {
 	return nil
 }
 
+// load reads which nodes were enrolled.
+func (b *Server) load() error {
+	all, err := b.o.Authority.Members()
+	if err != nil {
+		return err
+	}
+	members := make(map[string]authority.Member, len(all))
+	for _, m := range all {
+		members[m.User] = m
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.members = members
+	return nil
+}
+
 // member returns the node of a user.
 func (b *Server) member(user string) (authority.Member, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, m := range b.members {
-		if m.User == user {
-			return m, true
-		}
-	}
-	return authority.Member{}, false
+	m, ok := b.members[user]
+	return m, ok
 }
 
 // logger logs what the server does.

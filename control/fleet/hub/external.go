@@ -78,9 +78,5 @@ func (e *External) Refresh() error {
 	return nil
 }
 
-// Disconnect implements [Broker]. What a cluster's nodes send too much of is ignored
-// here, and bounded there.
-func (e *External) Disconnect(string) error { return nil }
-
 // Close ends the connection.
 func (e *External) Close() { e.events.Close() }

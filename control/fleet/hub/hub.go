@@ -36,10 +36,8 @@ type Broker interface {
 	Options() []nats.Option
 	// URL returns where, "" if the options say it.
 	URL() string
-	// Refresh takes in which nodes are enrolled and revoked.
+	// Refresh takes in which nodes are enrolled and revoked, and disconnects the latter.
 	Refresh() error
-	// Disconnect ends the connections of a node.
-	Disconnect(node string) error
 }
 
 // Options say what a hub does.
