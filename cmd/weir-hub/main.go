@@ -95,7 +95,7 @@ Exit codes: 0 done, 1 failed, 2 wrong command line.`,
 	root.SetVersionTemplate("weir-hub {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newInit(), newEnroll(), newRevoke(), newNodes(), newRun())
+	root.AddCommand(newInit(), newEnroll(), newRevoke(), newNodes(), newCluster(), newRun())
 	return root
 }
 

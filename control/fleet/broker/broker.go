@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"weir/control/fleet/authority"
+	"weir/control/fleet/wire"
 )
 
 // startTimeout bounds the start: the stream is read, and may be large.
@@ -103,7 +104,7 @@ func (b *Server) start() error {
 		ServerName: name, Host: host, Port: port, NoSigs: true,
 		TrustedOperators: []*jwt.OperatorClaims{operator}, AccountResolver: resolver, SystemAccount: system.Subject,
 		TLSConfig: tlsConfig, TLSVerify: true, TLSTimeout: 5,
-		JetStream: true, StoreDir: b.o.Dir, SyncAlways: true,
+		JetStream: true, StoreDir: b.o.Dir, SyncAlways: true, JetStreamDomain: wire.HubDomain,
 		MaxConn: 100_000, MaxPayload: 1 << 20, MaxPending: 64 << 20, MaxControlLine: 4096,
 		PingInterval: 20 * time.Second, MaxPingsOut: 2, WriteDeadline: 10 * time.Second,
 	})

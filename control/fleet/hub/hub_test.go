@@ -68,7 +68,18 @@ func (f *fleet) start(lists string) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	if f.hub, err = Open(Options{Config: c, Authority: f.authority, Broker: f.broker, Log: log}); err != nil {
+	b := f.broker
+	f.run(c, b)
+	stop := f.stop
+	f.stop = func() { stop(); b.Close() }
+	f.t.Cleanup(f.stop)
+}
+
+// run runs a hub until the test ends, or stop.
+func (f *fleet) run(c *config.Hub, b Broker) {
+	f.t.Helper()
+	var err error
+	if f.hub, err = Open(Options{Config: c, Authority: f.authority, Broker: b, Log: testLog()}); err != nil {
 		f.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -82,7 +93,6 @@ func (f *fleet) start(lists string) {
 		cancel()
 		running.Wait()
 		f.hub.Close()
-		f.broker.Close()
 	})
 	f.t.Cleanup(f.stop)
 }

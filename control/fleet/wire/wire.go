@@ -30,6 +30,10 @@ import (
 // Stream is the JetStream stream that has the lists.
 const Stream = "WEIR"
 
+// HubDomain is the JetStream domain of the hub's servers. Those of a site have the
+// domain of their own.
+const HubDomain = "hub"
+
 // ChunkSize is the length in bytes of the chunks of a snapshot, but for the last. The
 // broker takes up to 1 MiB a message.
 const ChunkSize = 512 << 10
