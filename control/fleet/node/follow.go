@@ -275,7 +275,9 @@ func (f *follower) begin(ctx context.Context, want wanted) (update, error) {
 			return update{}, fmt.Errorf("list %q: snapshot %v, chunk %d of %d: %w", f.name, h.Place, i+1, h.Chunks(), err)
 		}
 		if len(whole)+len(m.data) > h.Size {
-			return update{}, fmt.Errorf("snapshot %v of list %q: too long: %w", h.Place, f.name, wire.ErrForged)
+			err := fmt.Errorf("snapshot %v of list %q: too long: %w", h.Place, f.name, wire.ErrForged)
+			f.n.refuse(err)
+			return update{}, err
 		}
 		whole = append(whole, m.data...)
 	}

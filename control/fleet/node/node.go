@@ -81,10 +81,11 @@ type Node struct {
 	daemon Daemon // set by Run
 
 	connect  func(...nats.Option) (*nats.Conn, error)
-	catalogs chan []byte
+	catalogs chan message
 	joined   chan struct{} // the connection is there again
 	reports  chan struct{}
 	changed  chan struct{} // the lists have
+	read     uint64        // the sequence number of the last catalog that was fetched; loop's
 
 	mu        sync.Mutex // protects what follows
 	conn      *nats.Conn
@@ -101,7 +102,7 @@ type Node struct {
 func Open(c Config) (*Node, error) {
 	n := &Node{
 		c: c, log: c.Log, key: c.Enrollment.PublicKey, groups: c.Enrollment.Groups(), followers: make(map[string]*follower),
-		catalogs: make(chan []byte, 16), joined: make(chan struct{}, 1), reports: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		catalogs: make(chan message, 16), joined: make(chan struct{}, 1), reports: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 	}
 	n.connect = func(more ...nats.Option) (*nats.Conn, error) {
 		o, err := c.Enrollment.Options()
@@ -301,7 +302,7 @@ func (n *Node) subscribe(conn *nats.Conn) error {
 	for subject, take := range map[string]func(*nats.Msg){
 		wire.CatalogSubject(): func(m *nats.Msg) {
 			select {
-			case n.catalogs <- m.Data:
+			case n.catalogs <- messageOf(m):
 			default:
 				poke(n.joined) // the last one is fetched
 			}
@@ -362,7 +363,8 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 		m, err := n.get(short, last(wire.CatalogSubject()))
 		cancel()
 		if err == nil {
-			n.obey(ctx, all, m.data)
+			n.read = m.seq
+			n.obey(ctx, all, m)
 		} else if ctx.Err() == nil {
 			n.log.Debug("the catalog of the fleet cannot be read: " + err.Error())
 		}
@@ -451,8 +453,8 @@ func (n *Node) openCatalog(message []byte) (wire.Catalog, error) {
 }
 
 // obey follows a catalog, unless it is an older one.
-func (n *Node) obey(ctx context.Context, all *sync.WaitGroup, message []byte) {
-	c, err := n.openCatalog(message)
+func (n *Node) obey(ctx context.Context, all *sync.WaitGroup, m message) {
+	c, err := n.openCatalog(m.data)
 	if err != nil {
 		n.refuse(err)
 		return
@@ -467,11 +469,14 @@ func (n *Node) obey(ctx context.Context, all *sync.WaitGroup, message []byte) {
 		return
 	}
 	if c.Before(last.Place) {
+		if m.seq > 0 && m.seq < n.read {
+			return // it was on its way while a later one was read
+		}
 		n.refuse(fmt.Errorf("catalog %v is older than %v, which the hub has published before", c.Place, last.Place))
 		return
 	}
 	if n.dir != "" && !n.c.ReadOnly {
-		if err := writeFile(n.catalogPath(), message); err != nil {
+		if err := writeFile(n.catalogPath(), m.data); err != nil {
 			n.log.Error("the catalog of the fleet cannot be saved, a restart would find an older one: " + err.Error())
 		}
 	}

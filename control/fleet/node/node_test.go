@@ -770,3 +770,81 @@ func TestStale(t *testing.T) {
 	h.release()
 	eventually(t, "it is up to date", func() bool { return n.Age().Err() == nil })
 }
+
+// A catalog that was on its way while a later one was fetched is no attack.
+func TestLateCatalog(t *testing.T) {
+	h := newHub(t)
+	h.change(set(t, "192.0.2.1"))
+	h.snapshot()
+	h.release()
+	late := h.sent[len(h.sent)-1]
+	h.release()
+	n := h.start(t.TempDir()) // which fetches the last one
+	n.reaches(h)
+	m := nats.NewMsg(wire.DownPrefix + wire.CatalogSubject())
+	m.Data = late
+	m.Header.Set("Nats-Sequence", "1")
+	if err := h.conn.PublishMsg(m); err != nil {
+		t.Fatal(err)
+	}
+	h.release()
+	eventually(t, "the catalog after it", func() bool { return n.Catalog() == h.catalog.Place })
+	if n.Refused() > 0 {
+		t.Errorf("refused: %q", n.refusals)
+	}
+	h.publishLive(wire.CatalogSubject(), late)
+	eventually(t, "the old one is refused", func() bool { return n.Refused() == 1 })
+}
+
+// What a snapshot is made of is withheld, cut off or replaced: a node that starts has
+// nothing rather than something else, and says why.
+func TestSpoiltSnapshot(t *testing.T) {
+	for what, spoil := range map[string]func(h *hub){
+		"no chunk": func(h *hub) {
+			_ = h.js.PurgeStream(wire.Stream, &nats.StreamPurgeRequest{Subject: wire.AllChunksSubject(name)})
+		},
+		"no head": func(h *hub) {
+			_ = h.js.PurgeStream(wire.Stream, &nats.StreamPurgeRequest{Subject: wire.HeadSubject(name)})
+		},
+		"half a chunk":   func(h *hub) { h.replaceChunk(func(b []byte) []byte { return b[:len(b)/2] }) },
+		"a longer chunk": func(h *hub) { h.replaceChunk(func(b []byte) []byte { return append(b, 0) }) },
+		"another chunk":  func(h *hub) { h.replaceChunk(func(b []byte) []byte { b[len(b)-1] ^= 1; return b }) },
+		"half a head": func(h *hub) {
+			m, err := h.js.GetLastMsg(wire.Stream, wire.HeadSubject(name))
+			if err == nil {
+				h.store(wire.HeadSubject(name), m.Data[:len(m.Data)/2])
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			h := newHub(t)
+			h.change(set(t, "192.0.2.1", "198.51.100.0/24", "2001:db8::/32"))
+			h.snapshot()
+			_ = h.js.PurgeStream(wire.Stream, &nats.StreamPurgeRequest{Subject: wire.DeltaSubject(name)})
+			spoil(h)
+			h.release()
+			n := h.start(t.TempDir())
+			eventually(t, "an error", func() bool { return n.active().Error != "" })
+			if n.has(name) != nil || n.active().Active != (wire.Place{}) {
+				t.Errorf("active: %+v", n.active())
+			}
+			if withheld := strings.HasPrefix(what, "no "); (n.Refused() == 0) != withheld {
+				t.Errorf("%d messages refused: %q", n.Refused(), n.refusals)
+			}
+			h.snapshot()
+			h.release()
+			n.reaches(h)
+		})
+	}
+}
+
+// replaceChunk replaces the only chunk of the last snapshot.
+func (h *hub) replaceChunk(by func([]byte) []byte) {
+	subject := wire.ChunkSubject(name, h.at.Epoch, h.at.Version, 0)
+	m, err := h.js.GetLastMsg(wire.Stream, subject)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.store(subject, by(m.Data))
+}
