@@ -75,6 +75,8 @@ type host struct {
 	dir  string
 	pins loader.Pins
 	api  *api.Client
+
+	inside bool // daemons run in the namespace of B
 }
 
 // newHost makes a host, of which nothing is left when the test ends.
@@ -165,7 +167,13 @@ func (h *host) begin(r release, flags ...string) *daemon {
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // also where the test is killed
 	d := &daemon{h: h, ended: make(chan struct{}), began: time.Now()}
 	c.Stderr = d
-	if err := c.Start(); err != nil {
+	var err error
+	if h.inside {
+		h.B.In(h.t, func() { err = c.Start() })
+	} else {
+		err = c.Start()
+	}
+	if err != nil {
 		h.t.Fatal(err)
 	}
 	d.process = c.Process

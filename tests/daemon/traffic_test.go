@@ -84,6 +84,7 @@ type traffic struct {
 	t     testing.TB
 	began time.Time
 	tx    *lab.Sender
+	rate  float64 // of listed packets, per second
 
 	clean  [][]byte
 	mu     sync.Mutex // guards the fields below
@@ -105,7 +106,7 @@ type traffic struct {
 // not the wire's.
 func startTraffic(t testing.TB, l *lab.Lab, listed, clean []key.Tuple) *traffic {
 	t.Helper()
-	f := &traffic{Lab: l, t: t, began: time.Now(), tx: l.A.Sender(t), probed: make(map[uint64]chan struct{})}
+	f := &traffic{Lab: l, t: t, began: time.Now(), tx: l.A.Sender(t), rate: listedRate, probed: make(map[uint64]chan struct{})}
 	f.list(listed...)
 	for _, c := range clean {
 		f.clean = append(f.clean, frameOf(l, cleanKind, c))
@@ -158,7 +159,7 @@ func (f *traffic) send() {
 		f.mu.Lock()
 		listed := f.listed
 		f.mu.Unlock()
-		n := int(steps * listedRate * sendStep.Seconds())
+		n := int(steps * f.rate * sendStep.Seconds())
 		every := listedRate / cleanRate
 		for i := range n {
 			if len(listed) > 0 {
@@ -322,7 +323,7 @@ func (f *traffic) finish() {
 	if lost := f.lost(); len(lost) > 0 {
 		f.t.Errorf("%d of %d unlisted packets are lost: %v", sent-f.arrived.Load(), sent, lost)
 	}
-	if sent < cleanRate/10 || f.sentListed.Load() < listedRate/10 {
+	if share := f.rate / listedRate / 10; float64(sent) < share*cleanRate || float64(f.sentListed.Load()) < share*listedRate {
 		f.t.Error("too few packets for the test to say anything")
 	}
 }

@@ -1,0 +1,537 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/fleet/wire"
+	"weir/filter/key"
+	"weir/tests/lab"
+)
+
+// hubBinary builds weir-hub.
+var hubBinary = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(filepath.Dir(releases[0].path), "weir-hub")
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", path, "weir/cmd/weir-hub").CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("build weir-hub: %w\n%s", err, out)
+	}
+	return path, err
+})
+
+// fleet is a hub and nodes, each in a network namespace, with a wire from the hub to
+// each.
+type fleet struct {
+	t     *testing.T
+	dir   string
+	path  string // of weir-hub
+	host  lab.Host
+	api   *api.Client
+	nodes []*fleetNode
+
+	process *os.Process
+	ended   chan struct{}
+}
+
+// fleetNode is a node of a fleet. It filters at the end B of a wire of its own.
+type fleetNode struct {
+	*host
+	name string
+	up   lab.End // the hub's end of the wire between them
+	load *traffic
+	d    *daemon
+}
+
+// hubAddress is the hub's in its namespace.
+const hubAddress = "10.255.0.1"
+
+// newFleet starts a hub whose list drop has a number of entries, and nodes which
+// filter by it.
+func newFleet(t *testing.T, nodes, entries int) *fleet {
+	t.Helper()
+	lab.Root(t)
+	f := &fleet{t: t, dir: t.TempDir(), host: lab.NewHost(t, "hub")}
+	var err error
+	if f.path, err = hubBinary(); err != nil {
+		t.Fatal(err)
+	}
+	f.api = api.DialHub(filepath.Join(f.dir, "hub.sock"))
+	f.host.In(t, func() {
+		var lo netlink.Link
+		var addr *netlink.Addr
+		if lo, err = netlink.LinkByName("lo"); err != nil {
+			return
+		}
+		if addr, err = netlink.ParseAddr(hubAddress + "/32"); err == nil {
+			err = netlink.AddrAdd(lo, addr)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.feed(addresses(feedBlock, 0, entries))
+	f.hub("init", f.file("keys"))
+	f.write("hub.yaml", fmt.Sprintf(`servers: ["tls://%[1]s:4222"]
+broker: {listen: "%[1]s:4222"}
+keys: %[2]s
+state_dir: %[3]s
+heartbeat: 1s
+max_age: 30s
+api: {socket: %[4]s}
+lists: {drop: {sources: [{file: %[5]s}], interval: 24h}}
+`, hubAddress, f.file("keys"), f.file("hub"), f.file("hub.sock"), f.file("feed.txt")))
+	f.start()
+	for i := range nodes {
+		f.nodes = append(f.nodes, f.node(i+1))
+	}
+	for _, n := range f.nodes {
+		n.d = n.start(releases[0])
+	}
+	f.converge()
+	return f
+}
+
+func (f *fleet) file(name string) string { return filepath.Join(f.dir, name) }
+
+func (f *fleet) write(name, text string) {
+	f.t.Helper()
+	path := f.file(name)
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// feed writes what list drop is read from.
+func (f *fleet) feed(all []netip.Addr) {
+	f.t.Helper()
+	f.write("feed.txt", strings.Join(lines(all), "\n")+"\n")
+}
+
+// hub runs a command of weir-hub to its end.
+func (f *fleet) hub(args ...string) string {
+	f.t.Helper()
+	out, err := exec.Command(f.path, args...).Output()
+	if err != nil {
+		f.t.Fatalf("weir-hub %q: %v", args, err)
+	}
+	return string(out)
+}
+
+// node makes a node, and sends listed and other packets to it, as yet unfiltered.
+func (f *fleet) node(i int) *fleetNode {
+	f.t.Helper()
+	n := &fleetNode{host: newHost(f.t), name: fmt.Sprintf("node-%d", i)}
+	n.inside = true
+	up, down := lab.Join(f.t, byte(i), 1500, f.host, n.name, lab.Host{Netns: n.B.Netns}, "hub")
+	down.Route(f.t, hubAddress+"/32", up.IPv4)
+	n.up = up
+	n.write("fleet.json", []byte(f.hub("enroll", "--config", f.file("hub.yaml"), n.name)))
+	n.configure(n.B.Iface, "fleet: {enroll: %s}\n", n.path("fleet.json"))
+	n.load = startTraffic(f.t, n.Lab, froms(addresses(feedBlock, 0, 500)...), froms(addresses(cleanBlock, 0, 500)...))
+	n.load.rate = 1000
+	return n
+}
+
+// start starts the hub, and waits until it publishes.
+func (f *fleet) start() {
+	f.t.Helper()
+	f.begin()
+	f.until("the hub publishes", func(s *api.HubStatus) error {
+		if s.Catalog == nil {
+			return fmt.Errorf("nothing yet: %q", s.Problems)
+		}
+		return nil
+	})
+}
+
+// begin starts the hub.
+func (f *fleet) begin() {
+	f.t.Helper()
+	log, err := os.OpenFile(f.file("hub.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer log.Close()
+	c := exec.Command(f.path, "run", "--config", f.file("hub.yaml"))
+	c.Stderr = log
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	f.host.In(f.t, func() { err = c.Start() })
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	f.process, f.ended = c.Process, ended
+	go func() { _ = c.Wait(); close(ended) }()
+	f.t.Cleanup(func() {
+		_ = c.Process.Kill() // which fails where it has ended
+		<-ended
+	})
+}
+
+// kill is kill -9 of the hub.
+func (f *fleet) kill() {
+	_ = f.process.Kill()
+	<-f.ended
+}
+
+// until waits until the hub's status has no error.
+func (f *fleet) until(what string, check func(*api.HubStatus) error) {
+	f.t.Helper()
+	var err error
+	for deadline := time.Now().Add(3 * patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(f.t.Context(), patience)
+		var s *api.HubStatus
+		if s, err = f.api.Fleet(ctx); err == nil {
+			err = check(s)
+		}
+		cancel()
+		if err == nil {
+			return
+		}
+	}
+	log, _ := os.ReadFile(f.file("hub.log"))
+	f.t.Fatalf("waited in vain until %s: %v\nthe hub's log:\n%s", what, err, log[max(0, len(log)-4000):])
+}
+
+// converge waits until all nodes have the lists that the hub has, with the same
+// checksums.
+func (f *fleet) converge() (lists []api.FleetList) {
+	f.t.Helper()
+	f.until("all nodes have the hub's lists", func(s *api.HubStatus) error {
+		lists = s.Lists
+		sums := make(map[string]string)
+		for _, n := range s.Nodes {
+			if n.State != api.NodeCurrent {
+				return fmt.Errorf("%s is %s: %+v", n.Name, n.State, n.Report)
+			}
+			for _, l := range s.Lists {
+				i := slices.IndexFunc(n.Report.Lists, func(r wire.ListStatus) bool { return r.Name == l.Name })
+				if i < 0 {
+					return fmt.Errorf("%s has no list %s", n.Name, l.Name)
+				}
+				r := n.Report.Lists[i]
+				if r.Active != l.Version || r.Entries != l.Entries || r.Error != "" {
+					return fmt.Errorf("%s: list %s %+v, want %v with %d entries", n.Name, l.Name, r, l.Version, l.Entries)
+				}
+				if sum, known := sums[l.Name]; known && sum != r.Sum {
+					return fmt.Errorf("list %s of version %v has two checksums: %s, and on %s %s", l.Name, l.Version, sum, n.Name, r.Sum)
+				}
+				sums[l.Name] = r.Sum
+			}
+		}
+		if len(s.Nodes) != len(f.nodes) {
+			return fmt.Errorf("%d nodes, want %d", len(s.Nodes), len(f.nodes))
+		}
+		return nil
+	})
+	return lists
+}
+
+// block blocks a source in a list, on all nodes.
+func (f *fleet) change(ctx context.Context, list string, remove bool, src netip.Addr) (*api.FleetChanged, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return f.api.ChangeFleet(ctx, api.Change{Action: api.Block, List: list, Remove: remove, Entries: []string{src.String()}})
+}
+
+// enforced makes a change that lists a source, and returns after what time packets
+// from there were dropped on all nodes.
+func (f *fleet) enforced(src netip.Addr, change func()) time.Duration {
+	f.t.Helper()
+	var all sync.WaitGroup
+	began := time.Now()
+	took := make([]time.Duration, len(f.nodes))
+	for i, n := range f.nodes {
+		all.Go(func() {
+			for n.load.passes(from(src))[0] {
+				if took[i] = time.Since(began); took[i] > patience {
+					f.t.Errorf("packets from %v still pass on %s", src, n.name)
+					return
+				}
+			}
+			took[i] = time.Since(began)
+		})
+	}
+	change()
+	all.Wait()
+	return slices.Max(took)
+}
+
+// A change at the hub is enforced on all nodes within a second, with a million entries.
+func TestFleetLatency(t *testing.T) {
+	f := newFleet(t, rounds(3, 8), rounds(20_000, 1_000_000))
+	for _, n := range f.nodes {
+		n.load.run()
+	}
+	var took []time.Duration
+	for i := range rounds(5, 30) {
+		list := []string{"drop", config.FleetBlock}[i%2]
+		src := address(commandBlock, i)
+		took = append(took, f.enforced(src, func() {
+			if c, err := f.change(t.Context(), list, false, src); err != nil || c.Added != 1 || !c.Published {
+				t.Errorf("%+v, %v", c, err)
+			}
+		}))
+	}
+	slices.Sort(took)
+	median := took[len(took)/2]
+	t.Logf("%d nodes, %d entries: a command at the hub is enforced on all nodes after %v, at most %v", len(f.nodes), f.converge()[0].Entries,
+		median.Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond))
+	if median > time.Second {
+		t.Errorf("a change takes %v, want at most a second", median)
+	}
+	entries := rounds(20_000, 1_000_000)
+	src := address(feedBlock, entries)
+	t.Logf("a line more in a feed is, after %v", f.enforced(src, func() { f.feed(addresses(feedBlock, 0, entries+1)) }).Round(time.Millisecond))
+	for _, n := range f.nodes {
+		n.load.finish()
+	}
+}
+
+// acknowledged is a command that the hub has acknowledged.
+type acknowledged struct {
+	src   netip.Addr
+	list  string
+	place wire.Place
+}
+
+// operator changes lists at the hub all the time.
+type operator struct {
+	f  *fleet
+	mu sync.Mutex
+
+	blocked   []acknowledged
+	unblocked []netip.Addr
+	failed    int
+}
+
+// temporary is the block of addresses that are listed and taken off again.
+const temporary = 50
+
+func (o *operator) run(ctx context.Context) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := 0; ctx.Err() == nil; i++ {
+		time.Sleep(time.Duration(random.IntN(40)) * time.Millisecond)
+		list := []string{"drop", config.FleetBlock}[random.IntN(2)]
+		src := address(commandBlock, i)
+		if i%4 == 0 {
+			src = address(temporary, i)
+		}
+		c, err := o.f.change(ctx, list, false, src)
+		var gone error
+		if err == nil && i%4 == 0 {
+			if _, gone = o.f.change(ctx, list, true, src); gone != nil {
+				continue // it may be listed, or not
+			}
+		}
+		o.mu.Lock()
+		switch {
+		case err != nil:
+			o.failed++ // it may be listed, or not
+		case i%4 == 0:
+			o.unblocked = append(o.unblocked, src)
+		default:
+			o.blocked = append(o.blocked, acknowledged{src, list, c.Version})
+		}
+		o.mu.Unlock()
+	}
+}
+
+// follow lists for each node's traffic what the node has acknowledged: no such packet
+// may pass from then on.
+func (o *operator) follow(ctx context.Context) {
+	done := make(map[string]int) // by node and list, of blocked
+	for ctx.Err() == nil {
+		time.Sleep(10 * time.Millisecond)
+		short, cancel := context.WithTimeout(ctx, 10*time.Second)
+		s, err := o.f.api.Fleet(short)
+		cancel()
+		if err != nil {
+			continue
+		}
+		o.mu.Lock()
+		blocked := o.blocked
+		o.mu.Unlock()
+		for _, n := range s.Nodes {
+			if n.Report == nil {
+				continue
+			}
+			at := slices.IndexFunc(o.f.nodes, func(f *fleetNode) bool { return f.name == n.Name })
+			for _, l := range n.Report.Lists {
+				var more []key.Tuple
+				from := n.Name + " " + l.Name
+				for ; done[from] < len(blocked); done[from]++ {
+					b := blocked[done[from]]
+					if b.list == l.Name && l.Active.Before(b.place) {
+						break
+					}
+					if b.list == l.Name {
+						more = append(more, froms(b.src)...)
+					}
+				}
+				if len(more) > 0 {
+					o.f.nodes[at].load.list(more...)
+				}
+			}
+		}
+	}
+}
+
+// The hub and nodes are killed, cut off and stopped, again and again, while commands
+// change the lists: a version that a node has acknowledged filters there from then on,
+// no acknowledged command is lost, and in the end all have the same lists.
+func TestFleetFaults(t *testing.T) {
+	f := newFleet(t, rounds(3, 8), rounds(20_000, 1_000_000))
+	epoch := f.converge()[0].Version.Epoch
+	seed := rand.Uint64()
+	t.Logf("seed %#x", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	upTo := func(d time.Duration) time.Duration { return time.Duration(random.Float64() * float64(d)) }
+	for _, n := range f.nodes {
+		n.load.run()
+	}
+	o := &operator{f: f}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	running.Go(func() { o.run(ctx) })
+	following, unfollow := context.WithCancel(t.Context())
+	defer unfollow()
+	running.Go(func() { o.follow(following) })
+
+	var healing sync.WaitGroup
+	cut := make(map[*fleetNode]*sync.Mutex)
+	for _, n := range f.nodes {
+		cut[n] = &sync.Mutex{}
+	}
+	any := func() *fleetNode { return f.nodes[random.IntN(len(f.nodes))] }
+	faults := []struct {
+		what  string
+		times int
+		do    func()
+	}{
+		{"kill the hub", rounds(3, 30), func() {
+			f.kill()
+			time.Sleep(upTo(500 * time.Millisecond))
+			if random.IntN(3) == 0 {
+				f.begin() // and perhaps the next kill comes while it starts
+			} else {
+				f.start()
+			}
+		}},
+		{"kill a node", rounds(3, 30), func() {
+			n := any()
+			n.d.kill()
+			time.Sleep(upTo(500 * time.Millisecond))
+			n.d = n.begin(releases[0])
+			if random.IntN(3) > 0 {
+				n.d.ready()
+			}
+		}},
+		{"cut a node off", rounds(2, 15), func() {
+			n, for_ := any(), upTo(3*time.Second)
+			if !cut[n].TryLock() {
+				return
+			}
+			n.set(netlink.LinkSetDown)
+			healing.Go(func() {
+				defer cut[n].Unlock()
+				time.Sleep(for_)
+				n.set(netlink.LinkSetUp)
+			})
+		}},
+		{"stop the hub for a while", rounds(1, 5), func() {
+			_ = f.process.Signal(syscall.SIGSTOP)
+			time.Sleep(upTo(2 * time.Second))
+			_ = f.process.Signal(syscall.SIGCONT)
+		}},
+		{"stop a node for a while", rounds(1, 5), func() {
+			n := any()
+			_ = n.d.process.Signal(syscall.SIGSTOP)
+			time.Sleep(upTo(2 * time.Second))
+			_ = n.d.process.Signal(syscall.SIGCONT)
+		}},
+	}
+	var order []int
+	for i, fault := range faults {
+		order = append(order, slices.Repeat([]int{i}, fault.times)...)
+	}
+	random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+	began := time.Now()
+	for _, i := range order {
+		time.Sleep(upTo(time.Second))
+		if testing.Verbose() {
+			t.Logf("%.1fs: %s", time.Since(began).Seconds(), faults[i].what)
+		}
+		faults[i].do()
+	}
+	healing.Wait()
+	for _, n := range f.nodes {
+		n.d.ready()
+	}
+	f.until("the hub is back", func(*api.HubStatus) error { return nil })
+	time.Sleep(500 * time.Millisecond) // in which commands succeed again
+	stop()
+	lists := f.converge()
+	time.Sleep(100 * time.Millisecond) // follow sees that
+	unfollow()
+	running.Wait()
+
+	for _, l := range lists {
+		if l.Version.Epoch != epoch {
+			t.Errorf("list %s: version %v: the hub has begun an epoch, as if its history were lost", l.Name, l.Version)
+		}
+	}
+	var blocked []netip.Addr
+	for _, b := range o.blocked {
+		blocked = append(blocked, b.src)
+	}
+	for _, n := range f.nodes {
+		n.load.expect(n.name+": an acknowledged entry", false, froms(blocked...)...)
+		n.load.expect(n.name+": an entry that was removed", true, froms(o.unblocked...)...)
+		s, err := n.api.Status(t.Context())
+		if err != nil || s.Fleet == nil || s.Fleet.Stale || s.Fleet.Refused > 0 {
+			t.Errorf("%s: %+v, %v", n.name, s.Fleet, err)
+		}
+		n.load.await(uint64(2 * len(blocked)))
+		n.load.finish()
+	}
+	t.Logf("%d faults in %v: %d commands acknowledged, %d removals, %d failed; versions %v and %v", len(order), time.Since(began).Round(time.Second),
+		len(blocked), len(o.unblocked), o.failed, lists[0].Version, lists[1].Version)
+	if len(blocked) < 50 {
+		t.Error("too few for the test to say anything")
+	}
+}
+
+// set changes the state of the hub's end of the wire to a node.
+func (n *fleetNode) set(state func(netlink.Link) error) {
+	var err error
+	n.up.In(n.t, func() {
+		var link netlink.Link
+		if link, err = netlink.LinkByName(n.up.Iface); err == nil {
+			err = state(link)
+		}
+	})
+	if err != nil {
+		n.t.Errorf("%s: %v", n.up.Iface, err)
+	}
+}
