@@ -53,13 +53,10 @@ func (e *entries) compile(mode membership.Mode, bitsPerKey float64, secret *hash
 	if mode == membership.Exact {
 		c.addPrefixes(&e.src4, &census)
 		c.addPrefixes(&e.dst4, &census)
+		c.columns = e.others(nil)
 	} else {
-		e.src4.compile(&c.columns)
-		e.dst4.compile(&c.columns)
+		c.columns = e.columns()
 	}
-	e.src6.compile(&c.columns)
-	e.dst6.compile(&c.columns)
-	c.columns = e.flows.compile(c.columns)
 	src, dst := membership.NewMarks4(), membership.NewMarks4()
 	for _, col := range c.columns {
 		census.Keys[col.Shape] += len(col.Lists)
@@ -70,6 +67,20 @@ func (e *entries) compile(mode membership.Mode, bitsPerKey float64, secret *hash
 	var err error
 	c.layout, err = membership.PlanLayout(census, mode, bitsPerKey, secret)
 	return c, err
+}
+
+// columns serialises all keys, at the levels that were planned.
+func (e *entries) columns() (all []membership.Column) {
+	e.src4.compile(&all)
+	e.dst4.compile(&all)
+	return e.others(all)
+}
+
+// others appends the keys that no set has in a table of prefixes.
+func (e *entries) others(columns []membership.Column) []membership.Column {
+	e.src6.compile(&columns)
+	e.dst6.compile(&columns)
+	return e.flows.compile(columns)
 }
 
 // maxLevels leaves room for both sides of a family in a set's shapes.
