@@ -403,11 +403,11 @@ func (f *follower) fetch(ctx context.Context, s *state, want wanted) (opened, er
 			return opened{}, err
 		case begins(d) == s.Place:
 			return d, nil
-		case d.seq < mid || d.seq > high.seq:
+		case d.seq < mid:
 			return opened{}, fmt.Errorf("list %q: the stream is out of order: %w", f.name, errGap)
 		case begins(d).Before(s.Place):
 			low = d.seq + 1
-		case d.seq == high.seq: // there is none from mid to there
+		case d.seq >= high.seq: // there is none from mid to there
 			high.seq = mid
 		default:
 			high = d
