@@ -65,6 +65,16 @@ func theArgs(names ...string) cobra.PositionalArgs {
 	}
 }
 
+// maybeArg takes an argument or none.
+func maybeArg(name string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return usageError{fmt.Errorf("%q: %s takes %s, and nothing more", args[1], c.CommandPath(), name)}
+		}
+		return nil
+	}
+}
+
 // someArgs takes one argument or more.
 func someArgs(name string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {

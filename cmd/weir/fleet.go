@@ -30,8 +30,12 @@ like do on this host, weir fleet block does on all nodes.`,
 		newFleetChange("allow", "Let addresses, prefixes or flows pass on all nodes", api.Change{Action: api.Allow}),
 		newFleetChange("unallow", "Remove entries that weir fleet allow added", api.Change{Action: api.Allow, Remove: true}),
 	)
+	c.AddCommand(newFleetRolls()...)
 	return c
 }
+
+// notPublished follows what a command has done.
+const notPublished = "The broker cannot be reached: nodes get it as soon as it can. weir fleet status says why."
 
 // hubFlag is the flag --socket.
 func hubFlag(c *cobra.Command) *string {
@@ -80,7 +84,7 @@ unless it says otherwise. Nodes expire entries themselves.` + entriesLong,
 		if len(change.Entries) > 0 {
 			printChanged(c.OutOrStdout(), change, &changed.Changed)
 			if !changed.Published {
-				fmt.Fprintln(c.OutOrStdout(), "The broker cannot be reached: nodes get it as soon as it can. weir fleet status says why.")
+				fmt.Fprintln(c.OutOrStdout(), notPublished)
 			}
 		}
 		return nil
@@ -156,6 +160,11 @@ func printNodes(out io.Writer, f *api.HubStatus) {
 			published = l.Published.String()
 		}
 		fmt.Fprintf(out, "%-24s %-6s %12s %8s  %-18v %s\n", l.Name, l.Action, count(float64(l.Entries)), count(float64(l.Manual)), l.Version, published)
+	}
+	for _, l := range f.Lists {
+		if r := l.Rollout; r != nil && (r.State == api.RolloutRunning || r.State == api.RolloutPaused) {
+			fmt.Fprintf(out, "rollout of %s: version %v is %s, in wave %d of %d\n", l.Name, r.To, r.State, r.Wave, len(r.Waves))
+		}
 	}
 	if len(f.Nodes) == 0 {
 		return

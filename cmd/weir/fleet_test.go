@@ -19,6 +19,7 @@ type hubOf struct {
 	fleet  api.HubStatus
 	asked  api.Change
 	answer api.FleetChanged
+	rolled api.FleetRoll
 }
 
 func (h *hubOf) Fleet(context.Context) (api.HubStatus, error) { return h.fleet, nil }
@@ -29,6 +30,14 @@ func (h *hubOf) Change(_ context.Context, c api.Change) (api.FleetChanged, error
 		return api.FleetChanged{}, api.ErrNoList
 	}
 	return h.answer, nil
+}
+
+func (h *hubOf) Roll(_ context.Context, r api.FleetRoll) (api.FleetRolled, error) {
+	h.rolled = r
+	if r.List == "none" {
+		return api.FleetRolled{}, api.ErrNoList
+	}
+	return api.FleetRolled{Lists: []string{"drop"}, Published: r.Do != api.RollPause}, nil
 }
 
 func serveHub(t *testing.T, h *hubOf) string {

@@ -19,6 +19,8 @@ type Hub interface {
 	Fleet(context.Context) (HubStatus, error)
 	// Change adds or removes entries on all nodes, as that of a [Daemon].
 	Change(context.Context, Change) (FleetChanged, error)
+	// Roll changes the course of rollouts.
+	Roll(context.Context, FleetRoll) (FleetRolled, error)
 }
 
 // FleetChanged is the result of a change: POST or DELETE /v1/entries of a hub.
@@ -51,6 +53,9 @@ type FleetList struct {
 	Entries   int          `json:"entries"`
 	Manual    int          `json:"manual_entries"`
 	Feeds     []FeedSource `json:"feeds"`
+
+	// Rollout is the last one, nil if changes reach all nodes at once, or there was none.
+	Rollout *FleetRollout `json:"rollout,omitempty"`
 }
 
 // The states of a node.
@@ -76,7 +81,7 @@ type FleetNode struct {
 // HubHandler returns a handler of the API of a hub.
 func HubHandler(h Hub) http.Handler {
 	change := func(ctx context.Context, asked Change) (any, error) { return h.Change(ctx, asked) }
-	return handler(append(changeRoutes(change), route{http.MethodGet, fleetPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+	return handler(append(changeRoutes(change), rollRoute(h), route{http.MethodGet, fleetPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 		f, err := h.Fleet(q.Context())
 		f.Problems, f.Lists, f.Nodes = list(f.Problems), list(f.Lists), list(f.Nodes)
 		return f, err

@@ -53,6 +53,10 @@ type Hub struct {
 	// The log, on standard error.
 	Log Log `yaml:"log"`
 
+	// How changes of lists reach the nodes: some first, then all. Manual entries always
+	// reach all nodes at once.
+	Rollout Rollouts `yaml:"rollout,omitempty"`
+
 	// The lists, by name, as in weir.yaml. Lists fleet-block and fleet-allow are always
 	// there, for manual entries.
 	Lists []List `yaml:"lists,omitempty"`
@@ -102,6 +106,7 @@ func (h *Hub) SetDefaults() {
 	h.API.Socket = "/run/weir/hub.sock"
 	h.Log.Format = LogText
 	h.Broker.Replicas = 1
+	h.Rollout.SetDefaults()
 }
 
 // LoadHub reads and validates the configuration of a hub. The error is of type
@@ -159,6 +164,7 @@ func (h *Hub) check() quantity.FieldErrors {
 		errs.Failf("max_age", "%v is less than two heartbeats of %v: one that is late would make every node stale", h.MaxAge, h.Heartbeat)
 	}
 	quantity.Between(&errs, "max_age", h.MaxAge, 0, quantity.Duration(24*time.Hour))
+	errs = append(errs, h.Rollout.check(h)...)
 	for _, l := range h.Lists {
 		path := join("lists", l.Name)
 		errs.Add(path, l.check().Err())

@@ -31,11 +31,49 @@ func TestHub(t *testing.T) {
 		least + "keys: fleet\n":                                                 "keys: ",
 		least + "lists: {fleet-block: {action: allow}}\n":                       "lists.fleet-block.action: want block",
 		least + "lists: {a: {sources: [{file: /a}], ttl: 2h}}\n":                "lists.a.ttl: ",
+		least + "rollout: {confirm: 0%}\n":                                      "rollout.confirm: 0%: want more than 0%",
+		least + "rollout: {waves: [{for: 30s}]}\n":                              "rollout.waves[0].for: 30s is less than max_age, 1m",
+		least + "rollout: {waves: [{labels: [Paris]}]}\n":                       "rollout.waves[0].labels[0]: label \"Paris\": want",
+		least + "rollout: {lists: {fleet-block: {}}}\n":                         "rollout.lists.fleet-block: want a list that has sources",
 		strings.Replace(least, "listen", "replicas: 3, listen", 1):              "broker.replicas: a single server",
 		strings.Replace(least, "listen", "servers: [\"tls://a:1\"], listen", 1): "broker.servers: listen",
 	} {
 		if _, err := ParseHub("hub.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
+	}
+}
+
+// Lists with sources go by waves, by those of their own if they have any.
+func TestRolloutOf(t *testing.T) {
+	const text = `servers: ["tls://hub:4222"]
+broker: {listen: "127.0.0.1:4222"}
+rollout:
+  waves: [{labels: [canary]}, {labels: [paris]}]
+  lists: {urgent: {waves: []}, own: {waves: [{}], confirm: 50%}}
+lists:
+  drop: {sources: [{file: /drop}]}
+  urgent: {sources: [{file: /urgent}]}
+  own: {sources: [{file: /own}]}
+  manual: {}
+`
+	h, err := ParseHub("hub.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]*Rollout)
+	for _, l := range h.AllLists() {
+		got[l.Name] = h.RolloutOf(l)
+	}
+	for _, name := range []string{"urgent", "manual", FleetBlock, FleetAllow} {
+		if got[name] != nil {
+			t.Errorf("%s: %+v, want at once", name, got[name])
+		}
+	}
+	if r := got["drop"]; r == nil || len(r.Waves) != 2 || r.Waves[1].Labels[0] != "paris" || r.Confirm != 0.95 {
+		t.Errorf("drop: %+v", r)
+	}
+	if r := got["own"]; r == nil || len(r.Waves) != 1 || r.Waves[0].Labels != nil || r.Confirm != 0.5 {
+		t.Errorf("own: %+v", r)
 	}
 }

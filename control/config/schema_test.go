@@ -105,7 +105,7 @@ func TestExampleShowsEachKey(t *testing.T) {
 func comments(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	for _, file := range []string{"config.go", "hub.go", "../observe/heavy/spec.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../feed/tls.go", "../observe/digests/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go"} {
+	for _, file := range []string{"config.go", "hub.go", "rollout.go", "../observe/heavy/spec.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../feed/tls.go", "../observe/digests/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)

@@ -41,7 +41,7 @@ const (
 // have, and would become too many at fewer.
 func (f *flows) plan() error {
 	counts := f.shapes()
-	stored := make(map[key.Shape]key.Shape)
+	f.levels = &flowLevels{make(map[key.Shape]key.Shape), make(map[key.Shape][]key.Shape)}
 	for _, v6 := range []bool{false, true} {
 		of := maps.Clone(counts)
 		maps.DeleteFunc(of, func(s key.Shape, _ int) bool { return s.V6() != v6 })
@@ -49,23 +49,17 @@ func (f *flows) plan() error {
 		if !ok {
 			return tooManyShapes(of, v6)
 		}
-		maps.Copy(stored, merged)
+		maps.Copy(f.levels.stored, merged)
 	}
-	f.levels = newFlowLevels(stored)
-	return nil
-}
-
-func newFlowLevels(stored map[key.Shape]key.Shape) *flowLevels {
-	l := &flowLevels{stored, make(map[key.Shape][]key.Shape)}
-	for s, at := range stored {
-		l.of[at] = append(l.of[at], s)
+	for s, stored := range f.levels.stored {
+		f.levels.of[stored] = append(f.levels.of[stored], s)
 	}
-	for _, of := range l.of {
+	for _, of := range f.levels.of {
 		slices.SortFunc(of, func(a, b key.Shape) int {
 			return cmp.Or(cmp.Compare(int(b.SrcBits)+int(b.DstBits), int(a.SrcBits)+int(a.DstBits)), cmp.Compare(b.SrcBits, a.SrcBits))
 		})
 	}
-	return l
+	return nil
 }
 
 // shapes counts the flows of each shape. A flow counts once for each list that has

@@ -168,21 +168,13 @@ func (f *filler) placePart(part int) (exiled int) {
 	for _, v := range slots {
 		at := f.locate(v & imageMask)
 		f.setFront(at.p)
-		value := f.entry(at.p, uint16(v>>listShift))
-		in, ok := f.free(at.first)
+		in, ok := f.room(at)
 		if !ok {
-			in, ok = f.free(at.second)
-		}
-		if ok {
-			f.lines[in.word] |= value << (in.shift & 63) // no program reads it yet
+			slots[exiled] = v
+			exiled++
 			continue
 		}
-		if in, ok = f.room(at); ok {
-			f.set(in, value)
-			continue
-		}
-		slots[exiled] = v
-		exiled++
+		f.set(in, f.entry(at.p, uint16(v>>listShift)))
 	}
 	return exiled
 }

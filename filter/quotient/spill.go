@@ -133,9 +133,8 @@ func (s *Set) copyBack(line uint64, originals []lane) []lane {
 	from := len(originals)
 	for word := int(line * lineWords); word < int((line+1)*lineWords); word++ {
 		for n := range s.lanes {
-			in := s.nth(word, n)
-			value := s.get(in)
-			if value == 0 || slices.Contains(originals[from:], in) {
+			value := s.get(lane{word, n})
+			if value == 0 || slices.Contains(originals[from:], lane{word, n}) {
 				continue
 			}
 			at := s.locate(s.image(start, value))
@@ -144,7 +143,7 @@ func (s *Set) copyBack(line uint64, originals []lane) []lane {
 			}
 			if to, ok := s.free(at.first); ok {
 				s.set(to, value)
-				originals = append(originals, in)
+				originals = append(originals, lane{word, n})
 			}
 		}
 	}

@@ -1,9 +1,6 @@
 package quotient
 
-import (
-	"math/bits"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // place is where an image may be.
 type place struct {
@@ -19,14 +16,8 @@ func (s *Set) locate(p uint64) place {
 	return place{p, line, base + int(first), base + int(second)}
 }
 
-// lane is one lane of a word.
-type lane struct {
-	word  int
-	shift uint // of its lowest bit
-}
-
-// nth returns a lane of a word, counted from the lowest bits.
-func (s *Set) nth(word, n int) lane { return lane{word, uint(n) * s.shift[0]} }
+// lane is one lane of a word, counted from the lowest bits.
+type lane struct{ word, n int }
 
 // Put adds a key, or changes the list number of a present one. The error is
 // ErrFull or ErrList.
@@ -89,11 +80,10 @@ func (s *Set) overflow(at place, list uint16) bool {
 	// Those of at.first have the same buckets.
 	start := s.start(at.line)
 	for n := range s.lanes {
-		in := s.nth(at.second, n)
-		value := s.get(in)
+		value := s.get(lane{at.second, n})
 		other := s.locate(s.image(start, value))
 		if other.first == at.second && s.exile(other, uint16(value>>s.remBits)) {
-			s.set(in, s.entry(at.p, list))
+			s.set(lane{at.second, n}, s.entry(at.p, list))
 			return true
 		}
 	}
@@ -122,8 +112,7 @@ func (s *Set) evict(line uint64, word, depth int, busy uint8) (lane, bool) {
 	busy |= 1 << (word % lineWords)
 	start := s.start(line)
 	for n := range s.lanes {
-		in := s.nth(word, n)
-		value := s.get(in)
+		value := s.get(lane{word, n})
 		at := s.locate(s.image(start, value))
 		if at.first != word {
 			continue // its second word is this one, which it does not leave
@@ -137,7 +126,7 @@ func (s *Set) evict(line uint64, word, depth int, busy uint8) (lane, bool) {
 		}
 		if ok {
 			s.set(to, value)
-			return in, true
+			return lane{word, n}, true
 		}
 	}
 	return lane{}, false
@@ -152,9 +141,9 @@ func (s *Set) entry(p uint64, list uint16) uint64 {
 func (s *Set) find(at place) (lane, bool) {
 	for _, word := range [2]int{at.first, at.second} {
 		for n := range s.lanes {
-			in := s.nth(word, n)
-			if v := s.get(in); v != 0 && v&s.remMask == at.p&s.remMask {
-				return in, true
+			v := s.get(lane{word, n})
+			if v != 0 && v&s.remMask == at.p&s.remMask {
+				return lane{word, n}, true
 			}
 		}
 	}
@@ -163,18 +152,20 @@ func (s *Set) find(at place) (lane, bool) {
 
 // free returns an empty lane of a word.
 func (s *Set) free(word int) (lane, bool) {
-	w := s.lines[word]
-	// No carry leaves a lane.
-	empty := ^((w&s.lows + s.lows) | w) & s.highs
-	return lane{word, uint(bits.TrailingZeros64(empty)) + 1 - s.shift[0]}, empty != 0
+	for n := range s.lanes {
+		if s.get(lane{word, n}) == 0 {
+			return lane{word, n}, true
+		}
+	}
+	return lane{}, false
 }
 
 func (s *Set) get(l lane) uint64 {
-	return s.lines[l.word] >> (l.shift & 63) & s.laneMask
+	return s.lines[l.word] >> (uint(l.n) * s.shift[0] & 63) & s.laneMask
 }
 
 // set changes a lane with one store of its word.
 func (s *Set) set(l lane, value uint64) {
-	shift := l.shift & 63
+	shift := uint(l.n) * s.shift[0] & 63
 	atomic.StoreUint64(&s.lines[l.word], s.lines[l.word]&^(s.laneMask<<shift)|value<<shift)
 }

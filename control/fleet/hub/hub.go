@@ -56,6 +56,9 @@ type Hub struct {
 	journal *journal.Journal
 	lists   []*managed // Run's, as all below
 	watcher *feed.Watcher
+	opened  time.Time
+	members map[string]authority.Member // as of stamp, for rollouts
+	stamp   time.Time
 
 	requests  chan func()
 	done      chan struct{} // closed when Run ends
@@ -70,11 +73,16 @@ type managed struct {
 	history *store.List
 	source  *list.Set // what its feed has
 	behind  error     // why the last change is not a version yet; nil: it is
+
+	plan     *config.Rollout // of the next change; nil: it goes to all nodes at once
+	released *released       // nil: all nodes are to have the last version
+	waiting  bool            // there are contents that a rollout does not have yet
+	gate     gate            // of the rollout, as of the last second
 }
 
 // Open opens a hub's state.
 func Open(o Options) (*Hub, error) {
-	h := &Hub{o: o, requests: make(chan func()), done: make(chan struct{})}
+	h := &Hub{o: o, requests: make(chan func()), done: make(chan struct{}), opened: time.Now()}
 	if err := h.open(); err != nil {
 		h.Close()
 		return nil, err
@@ -98,7 +106,7 @@ func (h *Hub) open() (err error) {
 		h.watcher = nil
 	}
 	for _, c := range h.o.Config.AllLists() {
-		l := &managed{List: c}
+		l := &managed{List: c, plan: h.o.Config.RolloutOf(c)}
 		if len(c.Sources) > 0 {
 			f := c.Feed()
 			f.Watcher, f.Version = h.watcher, h.o.Version
@@ -114,6 +122,9 @@ func (h *Hub) open() (err error) {
 			h.o.Log.Error("a new epoch begins: "+damaged.Error(), "epoch", h.store.Epoch())
 		}
 		h.lists = append(h.lists, l)
+	}
+	if err := h.openRollouts(); err != nil {
+		return err
 	}
 	for _, l := range h.lists {
 		if l.feed != nil {
@@ -194,6 +205,7 @@ func (h *Hub) Run(ctx context.Context) error {
 		case now := <-tick.C:
 			h.expire(now)
 			h.catchUp()
+			h.advance(now)
 			if next, err := h.o.Authority.Stamp(); err == nil && !next.Equal(stamp) {
 				if err := h.o.Broker.Refresh(); err != nil {
 					h.o.Log.Error("who is enrolled and revoked is unknown to the broker, retrying: " + err.Error())
@@ -234,6 +246,10 @@ func (h *Hub) commit(l *managed) error {
 	change := store.Change{Contents: list.Union(l.source, manual), Expires: expires}
 	if l.source.Len() < manual.Len() {
 		change.Contents = list.Union(manual, l.source) // a small addition to a large set is cheap
+	}
+	if l.released != nil {
+		l.behind = h.roll(l, change)
+		return l.behind
 	}
 	changed, err := l.history.Commit(change)
 	if l.behind = err; err != nil {
@@ -353,6 +369,8 @@ func (h *Hub) Change(ctx context.Context, c api.Change) (changed api.FleetChange
 			return fmt.Errorf("%w: %q", api.ErrNoList, name)
 		case string(l.Action) != c.Action:
 			return &api.BadRequest{Err: fmt.Errorf("list %s is one to %s by, not to %s by", name, l.Action, c.Action)}
+		case l.released != nil && !c.Remove:
+			return &api.BadRequest{Err: fmt.Errorf("changes of list %s reach the nodes in waves: name no list, and the entries reach all nodes at once", name)}
 		}
 		for k := range batch {
 			_, had := h.journal.Get(name, k)

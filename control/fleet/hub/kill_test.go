@@ -24,18 +24,18 @@ import (
 // processDir is the variable with the directory of a hub that is a process of its own.
 const processDir = "WEIR_TEST_HUB_PROCESS"
 
-// TestProcess is no test: it is the hub that [TestKill] kills.
+// TestProcess is no test: it is the hub that [TestKill] and [TestRolloutKilled] kill.
 func TestProcess(t *testing.T) {
 	dir := os.Getenv(processDir)
 	if dir == "" {
-		t.Skip("run by TestKill")
+		t.Skip("run by TestKill and TestRolloutKilled")
 	}
 	a, err := authority.Open(filepath.Join(dir, "keys"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := &fleet{t: t, dir: dir, authority: a, listen: os.Getenv("WEIR_TEST_HUB_LISTEN")}
-	f.start("")
+	f.start(os.Getenv("WEIR_TEST_HUB_LISTS"))
 	socket, err := api.Listen(filepath.Join(dir, "hub.sock"))
 	if err != nil {
 		t.Fatal(err)
@@ -68,6 +68,45 @@ func (v *versions) see(public []byte, message []byte) {
 	v.seen[place] = message
 }
 
+// reserve sets the address that the hub listens on, whichever process it is.
+func (f *fleet) reserve() {
+	f.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.listen = l.Addr().String()
+	l.Close()
+}
+
+// process starts the hub as a process of its own.
+func (f *fleet) process(lists string) *exec.Cmd {
+	f.t.Helper()
+	c := exec.Command(os.Args[0], "-test.run=^TestProcess$")
+	c.Env = append(os.Environ(), processDir+"="+f.dir, "WEIR_TEST_HUB_LISTEN="+f.listen, "WEIR_TEST_HUB_LISTS="+lists)
+	if testing.Verbose() {
+		c.Stderr = os.Stderr
+	}
+	if err := c.Start(); err != nil {
+		f.t.Fatal(err)
+	}
+	return c
+}
+
+func (f *fleet) client() *api.Client { return api.Dial(filepath.Join(f.dir, "hub.sock")) }
+
+// ready waits until the hub's process publishes.
+func (f *fleet) ready() {
+	f.t.Helper()
+	eventually(f.t, func() error {
+		s, err := f.client().Fleet(f.t.Context())
+		if err == nil && s.Catalog == nil {
+			err = fmt.Errorf("nothing published yet: %q", s.Problems)
+		}
+		return err
+	})
+}
+
 // TestKill kills a hub at random moments, while commands change a list: no command
 // that was acknowledged is lost, and no version has two contents.
 func TestKill(t *testing.T) {
@@ -76,39 +115,14 @@ func TestKill(t *testing.T) {
 		kills = 30
 	}
 	f := newFleet(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.listen = l.Addr().String()
-	l.Close()
+	f.reserve()
 	n, err := f.authority.Enroll("edge-1", nil, []string{"tls://" + f.listen})
 	if err != nil {
 		t.Fatal(err)
 	}
-	socket := filepath.Join(f.dir, "hub.sock")
-	client := api.Dial(socket)
-	run := func() *exec.Cmd {
-		c := exec.Command(os.Args[0], "-test.run=^TestProcess$")
-		c.Env = append(os.Environ(), processDir+"="+f.dir, "WEIR_TEST_HUB_LISTEN="+f.listen)
-		if testing.Verbose() {
-			c.Stderr = os.Stderr
-		}
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		return c
-	}
-	ready := func() {
-		t.Helper()
-		eventually(t, func() error {
-			s, err := client.Fleet(t.Context())
-			if err == nil && s.Catalog == nil {
-				err = fmt.Errorf("nothing published yet: %q", s.Problems)
-			}
-			return err
-		})
-	}
+	client := f.client()
+	run := func() *exec.Cmd { return f.process("") }
+	ready := f.ready
 	hub := run()
 	defer func() { _ = hub.Process.Kill(); _ = hub.Wait() }()
 	ready()

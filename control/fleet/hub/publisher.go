@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,6 +41,7 @@ type publisher struct {
 	reached map[string]wire.Place // published, by list
 	waiting map[string][]waiter
 	state   publisherState
+	next    []chan struct{} // closed when a catalog of the present state is published
 }
 
 // published is what the stream has of a list.
@@ -90,6 +92,17 @@ func (p *publisher) published(list string, place wire.Place) <-chan struct{} {
 		p.waiting[list] = append(p.waiting[list], w)
 	}
 	return w.done
+}
+
+// again returns a channel that is closed when a catalog of the hub's present state is
+// published. It is for Run's goroutine.
+func (p *publisher) again() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	done := make(chan struct{})
+	p.next = append(p.next, done)
+	p.wake()
+	return done
 }
 
 // current returns how publishing goes, and which versions were published.
@@ -246,7 +259,7 @@ func (p *publisher) compare(ctx context.Context) error {
 		if ahead, ok := errors.AsType[errAhead](err); ok && p.began {
 			return fmt.Errorf("%s: another hub has published: run only one, and restart it if that is this one", ahead.what)
 		} else if ok {
-			err := p.hub.Do(ctx, func() error { return p.hub.store.NewEpoch(ahead.epoch) })
+			err := p.hub.Do(ctx, func() error { return p.hub.newEpoch(ahead.epoch) })
 			if err != nil {
 				return err
 			}
@@ -426,16 +439,16 @@ func (p *publisher) delta(ctx context.Context, name string, at *published, to ui
 	if err != nil {
 		return err
 	}
-	if at.sequence, err = p.next(ctx, &nats.Msg{Subject: wire.DeltaSubject(name), Data: message}, at.sequence); err != nil {
+	if at.sequence, err = p.put(ctx, &nats.Msg{Subject: wire.DeltaSubject(name), Data: message}, at.sequence); err != nil {
 		return err
 	}
 	at.place = wire.Place{Epoch: d.Epoch, Version: to}
 	return nil
 }
 
-// next publishes a message, unless another publisher came after the last one of its
+// put publishes a message, unless another publisher came after the last one of its
 // subject. It returns its sequence number.
-func (p *publisher) next(ctx context.Context, m *nats.Msg, last uint64) (uint64, error) {
+func (p *publisher) put(ctx context.Context, m *nats.Msg, last uint64) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
 	ack, err := p.js.PublishMsg(ctx, m, jetstream.WithExpectStream(wire.Stream), jetstream.WithExpectLastSequencePerSubject(last))
@@ -513,7 +526,11 @@ func (p *publisher) catalog(ctx context.Context) error {
 	var text []byte
 	c := wire.Catalog{Issued: time.Now().UTC(), MaxAge: int64(time.Duration(p.hub.o.Config.MaxAge).Seconds())}
 	reached := make(map[string]wire.Place)
+	unpublished, waiting := false, 0
 	if err := p.hub.Do(ctx, func() (err error) {
+		p.mu.Lock()
+		waiting = len(p.next)
+		p.mu.Unlock()
 		if c.Place, err = p.hub.store.NextCatalog(); err != nil {
 			return err
 		}
@@ -523,26 +540,39 @@ func (p *publisher) catalog(ctx context.Context) error {
 				continue // it is about to be published
 			}
 			reached[l.Name] = at.place
-			c.Lists = append(c.Lists, wire.ListState{
+			state := wire.ListState{
 				Name: l.Name, Releases: []wire.Release{{Place: at.place}},
 				Settings: wire.Settings{Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority},
-			})
+			}
+			if l.released != nil {
+				state.Releases = l.released.releases()
+				unpublished = unpublished || slices.ContainsFunc(state.Releases, func(r wire.Release) bool { return at.place.Before(r.Place) })
+			}
+			c.Lists = append(c.Lists, state)
 		}
 		text, err = wire.SealCatalog(p.hub.o.Authority.Key(), c)
 		return err
 	}); err != nil {
 		return err
 	}
+	if unpublished { // it has come since
+		p.wake()
+		return nil
+	}
 	m := nats.NewMsg(wire.CatalogSubject())
 	m.Data = text
 	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 	var err error
-	if p.last, err = p.next(ctx, m, p.last); err != nil {
+	if p.last, err = p.put(ctx, m, p.last); err != nil {
 		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.reached, p.state.catalog = reached, c.Issued
+	for _, done := range p.next[:waiting] {
+		close(done)
+	}
+	p.next = p.next[waiting:]
 	for name, all := range p.waiting {
 		var still []waiter
 		for _, w := range all {

@@ -9,6 +9,7 @@ import (
 	"weir/control/api"
 	"weir/control/feed"
 	"weir/control/fleet/authority"
+	"weir/control/fleet/enrollment"
 	"weir/control/fleet/wire"
 )
 
@@ -26,12 +27,20 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 	for e := range h.journal.Entries() {
 		manual[e.List]++
 	}
+	var wanted []wire.ListState
 	if err := h.Do(ctx, func() error {
 		for _, l := range h.lists {
+			wanted = append(wanted, l.wanted(reached[l.Name]))
 			one := api.FleetList{
 				Name: l.Name, Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority,
 				Version: l.history.Place(), Published: reached[l.Name], Entries: l.history.Contents().Len(), Manual: manual[l.Name],
 				Feeds: []api.FeedSource{},
+			}
+			if x := l.released; x != nil && x.Rollout != nil {
+				one.Rollout = x.Rollout.show(l.gate, l.waiting)
+				if x.Rollout.State == api.RolloutHalted {
+					f.Problems = append(f.Problems, "list "+l.Name+": the rollout of version "+x.Rollout.To.String()+" is halted: "+x.Rollout.Reason)
+				}
 			}
 			if l.behind != nil {
 				f.Problems = append(f.Problems, "list "+l.Name+": "+l.behind.Error())
@@ -54,7 +63,7 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 	if err != nil {
 		return f, err
 	}
-	f.Nodes, f.Ignored = h.nodes.show(members, reached, time.Duration(h.o.Config.MaxAge), time.Now())
+	f.Nodes, f.Ignored = h.nodes.show(members, wanted, time.Duration(h.o.Config.MaxAge), time.Now())
 	return f, nil
 }
 
@@ -77,7 +86,7 @@ func feedSource(s feed.SourceStatus) api.FeedSource {
 
 // show returns the nodes that were enrolled, by name, and the number of reports that
 // were ignored.
-func (n *nodes) show(members map[string]authority.Member, reached map[string]wire.Place, maxAge time.Duration, now time.Time) ([]api.FleetNode, uint64) {
+func (n *nodes) show(members map[string]authority.Member, wanted []wire.ListState, maxAge time.Duration, now time.Time) ([]api.FleetNode, uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var all []api.FleetNode
@@ -88,7 +97,7 @@ func (n *nodes) show(members map[string]authority.Member, reached map[string]wir
 			if !from.seen.IsZero() {
 				seen, report := from.seen, from.status
 				one.Seen, one.Report = &seen, &report
-				one.State = from.state(reached, maxAge, now)
+				one.State = from.state(groups(m), wanted, maxAge, now)
 			}
 		}
 		if !m.Revoked.IsZero() {
@@ -101,7 +110,7 @@ func (n *nodes) show(members map[string]authority.Member, reached map[string]wir
 }
 
 // state returns the state of a node that has reported.
-func (n *node) state(reached map[string]wire.Place, maxAge time.Duration, now time.Time) string {
+func (n *node) state(groups []string, wanted []wire.ListState, maxAge time.Duration, now time.Time) string {
 	switch {
 	case now.Sub(n.seen) > maxAge:
 		return api.NodeSilent
@@ -112,10 +121,24 @@ func (n *node) state(reached map[string]wire.Place, maxAge time.Duration, now ti
 	for _, l := range n.status.Lists {
 		active[l.Name] = l.Active
 	}
-	for name, place := range reached {
-		if active[name].Before(place) {
+	for _, l := range wanted {
+		if place, _, _ := l.For(groups); active[l.Name].Before(place) {
 			return api.NodeBehind
 		}
 	}
 	return api.NodeCurrent
+}
+
+// groups returns the groups of a [wire.Release] that a node is in.
+func groups(m authority.Member) []string {
+	return enrollment.Node{Name: m.Name, Labels: m.Labels}.Groups()
+}
+
+// wanted returns what nodes are to have of a list that is published up to a version.
+func (l *managed) wanted(reached wire.Place) wire.ListState {
+	s := wire.ListState{Name: l.Name, Releases: []wire.Release{{Place: reached}}}
+	if l.released != nil {
+		s.Releases = l.released.releases()
+	}
+	return s
 }

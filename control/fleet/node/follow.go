@@ -70,8 +70,9 @@ type follower struct {
 // wanted is what the catalog says of a list.
 type wanted struct {
 	wire.Settings
-	wire.Release
-	maxRate int64
+	wire.Place            // to filter by; the zero Place: what there is
+	rehearse   wire.Place // the zero Place: none
+	maxRate    int64
 }
 
 // opened is a verified delta.
@@ -188,9 +189,6 @@ func (f *follower) sync(ctx context.Context) error {
 	current := f.list != nil && f.list.settings == want.Settings
 	f.mu.Unlock()
 	f.sort(inbox, want)
-	if want.Rehearse {
-		return nil
-	}
 	if !f.at.place().Before(want.Place) {
 		if f.at != nil && !current {
 			return f.publish(ctx, want, update{state: f.at, whole: true})

@@ -509,7 +509,7 @@ func (n *Node) obey(ctx context.Context, all *sync.WaitGroup, m message) {
 			continue
 		}
 		f.mu.Lock()
-		changed := f.want.Settings != want.Settings || f.want.Place != want.Place || f.want.Rehearse != want.Rehearse
+		changed := f.want.Settings != want.Settings || f.want.Place != want.Place || f.want.rehearse != want.rehearse
 		f.want = want
 		f.mu.Unlock()
 		if changed {
@@ -524,11 +524,8 @@ func (n *Node) obey(ctx context.Context, all *sync.WaitGroup, m message) {
 
 // wants returns what a catalog says of a list for this node, false if nothing.
 func (n *Node) wants(l wire.ListState) (want wanted, ok bool) {
-	for _, r := range l.Releases {
-		if len(r.Groups) == 0 || slices.ContainsFunc(r.Groups, func(g string) bool { return slices.Contains(n.groups, g) }) {
-			want, ok = wanted{l.Settings, r, l.MaxRate}, true
-		}
-	}
+	want = wanted{Settings: l.Settings, maxRate: l.MaxRate}
+	want.Place, want.rehearse, ok = l.For(n.groups)
 	return want, ok
 }
 
@@ -598,7 +595,7 @@ func (n *Node) report() {
 func (f *follower) status() wire.ListStatus {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := wire.ListStatus{Name: f.name, Active: f.active.place(), Wanted: f.want.Place, Sum: snapshot.Sum{}.String()}
+	s := wire.ListStatus{Name: f.name, Active: f.active.place(), Wanted: f.want.Place, Sum: snapshot.Sum{}.String(), Refused: f.refused != nil}
 	if f.active != nil {
 		s.Sum, s.Entries = f.active.sum.String(), f.active.entries.Len()
 	}

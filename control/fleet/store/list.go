@@ -75,6 +75,10 @@ func (l *List) Base() wire.Head { return l.base }
 type Change struct {
 	Contents *list.Set
 	Expires  map[key.Key]time.Time // of those of its entries that do
+
+	// Stepwise makes a change that is too long for a delta several versions, rather than
+	// a new base: the versions since the base remain known.
+	Stepwise bool
 }
 
 // Commit makes a version of new contents, durably, unless they are those of the last
@@ -99,6 +103,13 @@ func (l *List) Commit(c Change) (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if len(message) > MaxDelta && c.Stepwise && diff.Len() > 1 {
+		mid, _ := l.contents.Apply(half(diff))
+		if _, err := l.Commit(Change{Contents: mid, Expires: l.expires, Stepwise: true}); err != nil {
+			return false, err
+		}
+		return l.Commit(c)
+	}
 	if len(message) > MaxDelta {
 		before := *l
 		l.contents, l.expires, l.sum = c.Contents, c.Expires, sum
@@ -113,6 +124,54 @@ func (l *List) Commit(c Change) (changed bool, err error) {
 	}
 	l.place, l.contents, l.expires, l.sum = next, c.Contents, c.Expires, sum
 	return true, nil
+}
+
+// half returns about half of a change of more than one entry.
+func half(d list.Delta) list.Delta {
+	n := d.Len() / 2
+	take := func(s *list.Set) *list.Set {
+		var some []snapshot.Group
+		for _, g := range s.Groups() {
+			k := min(n, g.Len())
+			if n -= k; k > 0 {
+				g.Keys = g.Keys[:k*g.Width()]
+				some = append(some, g)
+			}
+		}
+		part, err := list.SetOfGroups(some)
+		if err != nil {
+			panic(err) // Groups has made them
+		}
+		return part
+	}
+	return list.Delta{Add: take(d.Add), Remove: take(d.Remove)}
+}
+
+// At returns what the list had at a version, from the base on.
+func (l *List) At(place wire.Place) (Change, error) {
+	if place.Epoch != l.base.Epoch || place.Before(l.base.Place) || l.place.Before(place) {
+		return Change{}, fmt.Errorf("list %s: version %v is not known, those from %v to %v are", l.name, place, l.base.Place, l.place)
+	}
+	then := List{name: l.name, key: l.key, place: l.base.Place, sum: snapshot.Sum{}}
+	h, _, whole, err := readBase(l.key, l.basePath(l.base.Version))
+	if err != nil {
+		return Change{}, err
+	}
+	set, expires, err := wire.OpenSnapshot(h, whole)
+	if err != nil {
+		return Change{}, err
+	}
+	then.contents, then.sum = set, snapshot.Of(set.Groups())
+	if then.expires, err = expiring(nil, expires); err != nil {
+		return Change{}, err
+	}
+	err = l.Deltas(l.base.Version, func(to uint64, message []byte) error {
+		if to > place.Version {
+			return nil
+		}
+		return then.follow(message)
+	})
+	return Change{Contents: then.contents, Expires: then.expires}, err
 }
 
 // expiries returns what has changed.

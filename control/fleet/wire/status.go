@@ -35,16 +35,40 @@ type ListStatus struct {
 	Entries   int        `json:"entries"`
 	Wanted    Place      `json:"wanted"`
 	Rehearsal *Rehearsal `json:"rehearsal,omitempty"`
-	Error     string     `json:"error,omitempty"` // why Wanted is not active
+	Error     string     `json:"error,omitempty"`   // why Wanted is not active
+	Refused   bool       `json:"refused,omitempty"` // the error is that the node refuses it
 }
 
-// Rehearsal is what a version would drop of what passes.
+// Rehearsal is what a version would drop of what passes. Where more packets pass than a
+// node can look at, they are samples, and the counts estimates.
 type Rehearsal struct {
 	Place
-	Passed    uint64 `json:"passed_packets"`     // that the node's trackers counted meanwhile
-	WouldDrop uint64 `json:"would_drop_packets"` // of those, the ones that the version would drop
-	Complete  bool   `json:"complete"`           // a whole interval of the trackers was counted
+	Since     time.Time  `json:"since"`
+	Looked    uint64     `json:"looked_at_packets"`
+	Passed    uint64     `json:"passed_packets"`     // those looked at stand for
+	WouldDrop uint64     `json:"would_drop_packets"` // of those, the ones that the version would drop
+	Top       []Affected `json:"top,omitempty"`      // the sources with most of them
+	Error     string     `json:"error,omitempty"`    // why the version would not become active
 }
+
+// Share returns the share of the packets that pass which the version would drop.
+func (r Rehearsal) Share() float64 {
+	if r.Passed == 0 {
+		return 0
+	}
+	return float64(r.WouldDrop) / float64(r.Passed)
+}
+
+// Affected is a source of packets that a version would drop.
+type Affected struct {
+	Source  string `json:"source"`
+	Packet  string `json:"packet"` // one of them
+	Entry   string `json:"entry"`  // that it matches; of an allow list, that would be missing
+	Packets uint64 `json:"packets"`
+}
+
+// MaxTop bounds the sources in a report.
+const MaxTop = 5
 
 // MarshalStatus returns the text of a status.
 func MarshalStatus(s Status) ([]byte, error) {
@@ -65,6 +89,11 @@ func ParseStatus(text []byte) (s Status, err error) {
 	}
 	if len(s.Lists) > MaxLists {
 		return Status{}, fmt.Errorf("status of %d lists, want at most %d", len(s.Lists), MaxLists)
+	}
+	for i := range s.Lists {
+		if r := s.Lists[i].Rehearsal; r != nil {
+			r.Top = r.Top[:min(len(r.Top), MaxTop)]
+		}
 	}
 	return s, nil
 }

@@ -18,6 +18,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -133,13 +134,13 @@ type Settings struct {
 	Priority  int    `json:"priority,omitempty"`
 }
 
-// Release is the version that groups of nodes are to have. A node obeys the last one
-// of a list that names one of its groups, or none.
+// Release is the version that groups of nodes are to have; the zero Place: what they
+// have. See [ListState.For].
 type Release struct {
 	Groups []string `json:"groups,omitempty"` // none: all nodes
 	Place
-	// Rehearse makes nodes keep what they have and count what the version
-	// would drop in addition.
+	// Rehearse makes nodes count what the version would drop in addition to the one
+	// that they filter by.
 	Rehearse bool `json:"rehearse,omitempty"`
 }
 
@@ -151,6 +152,23 @@ type ListState struct {
 	// MaxRate bounds the bytes a second with which a node fetches the list; 0: no
 	// bound.
 	MaxRate int64 `json:"max_rate,omitempty"`
+}
+
+// For returns the version that a node of some groups is to filter by: that of the last
+// release that names one of them, or none; and the one to rehearse, the zero Place for
+// none. It is false if the node is not to have the list.
+func (l ListState) For(groups []string) (want, rehearse Place, ok bool) {
+	for _, r := range l.Releases {
+		if len(r.Groups) > 0 && !slices.ContainsFunc(r.Groups, func(g string) bool { return slices.Contains(groups, g) }) {
+			continue
+		}
+		if ok = true; r.Rehearse {
+			rehearse = r.Place
+		} else {
+			want, rehearse = r.Place, Place{}
+		}
+	}
+	return want, rehearse, ok
 }
 
 // Catalog says which lists there are. The hub publishes it anew at intervals, so that

@@ -119,7 +119,7 @@ func TestListOfDelta(t *testing.T) {
 func TestStatus(t *testing.T) {
 	now := time.Now().UTC().Truncate(time.Second)
 	want := Status{Time: now, Version: "1.2.3", Catalog: Place{7, 9}, Passed: 10, Dropped: 3, Lists: []ListStatus{{
-		Name: "drop", Active: Place{7, 1}, Sum: "00", Entries: 4, Wanted: Place{7, 2}, Rehearsal: &Rehearsal{Place: Place{7, 2}, Passed: 5, WouldDrop: 1, Complete: true},
+		Name: "drop", Active: Place{7, 1}, Sum: "00", Entries: 4, Wanted: Place{7, 2}, Rehearsal: &Rehearsal{Place: Place{7, 2}, Since: now, Looked: 4, Passed: 5, WouldDrop: 1, Top: []Affected{{"192.0.2.1", "192.0.2.1", "192.0.2.0/24", 1}}},
 	}}}
 	text, err := MarshalStatus(want)
 	if err != nil {
@@ -152,4 +152,33 @@ func FuzzOpenDelta(f *testing.F) {
 			_, _ = d.Set()
 		}
 	})
+}
+
+// A node has the last release of its groups, and rehearses only what comes after that.
+func TestFor(t *testing.T) {
+	l := ListState{Releases: []Release{
+		{Place: Place{1, 5}},
+		{Groups: []string{"canary"}, Place: Place{1, 7}, Rehearse: true},
+		{Groups: []string{"early", "node:a"}, Place: Place{1, 6}},
+		{Groups: []string{"paris"}, Place: Place{1, 7}, Rehearse: true},
+	}}
+	for _, c := range []struct {
+		groups         []string
+		want, rehearse uint64
+	}{
+		{nil, 5, 0}, {[]string{"rome", "node:b"}, 5, 0}, {[]string{"canary"}, 5, 7}, {[]string{"node:a"}, 6, 0},
+		{[]string{"canary", "early"}, 6, 0}, {[]string{"paris", "early"}, 6, 7},
+	} {
+		want, rehearse, ok := l.For(c.groups)
+		if !ok || want.Version != c.want || rehearse.Version != c.rehearse {
+			t.Errorf("%v: %v, %v, %v; want %d, %d", c.groups, want, rehearse, ok, c.want, c.rehearse)
+		}
+	}
+	l.Releases = l.Releases[1:2]
+	if want, rehearse, ok := l.For([]string{"canary"}); !ok || want != (Place{}) || rehearse.Version != 7 {
+		t.Errorf("%v, %v, %v", want, rehearse, ok)
+	}
+	if _, _, ok := l.For([]string{"rome"}); ok {
+		t.Error("a list that is released to others")
+	}
 }

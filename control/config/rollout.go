@@ -1,0 +1,110 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"weir/control/fleet/enrollment"
+	"weir/control/quantity"
+)
+
+// Rollouts say in which steps the changes of lists reach the nodes of a fleet.
+type Rollouts struct {
+	// Of all lists with sources.
+	Rollout `yaml:",inline"`
+
+	// Of single lists, instead of that. One without waves reaches all nodes at once.
+	Lists []ListRollout `yaml:"lists,omitempty"`
+}
+
+// ListRollout is the rollout of a list.
+type ListRollout struct {
+	Name string `yaml:",key"`
+
+	Rollout `yaml:",inline"`
+}
+
+// Rollout is how a change reaches the nodes.
+type Rollout struct {
+	// The nodes that have a change before all others do, one wave after the other. None:
+	// a change goes to all nodes at once.
+	Waves []Wave `yaml:"waves,omitempty"`
+
+	// The share of a wave's nodes that must confirm a version. Nodes that were silent
+	// before are not counted.
+	Confirm quantity.Share `yaml:"confirm"`
+}
+
+// Wave is a step of a rollout.
+type Wave struct {
+	// The labels of its nodes, one of which a node must have. None: all nodes.
+	Labels []string `yaml:"labels,omitempty"`
+
+	// How long the nodes are watched once they have confirmed.
+	For quantity.Duration `yaml:"for"`
+}
+
+// maxWaves bounds the waves of a rollout: each is in every catalog.
+const maxWaves = 20
+
+// SetDefaults sets the defaults.
+func (w *Wave) SetDefaults() { w.For = quantity.Duration(5 * time.Minute) }
+
+// SetDefaults sets the defaults.
+func (r *Rollout) SetDefaults() { r.Confirm = 0.95 }
+
+// SetDefaults sets the defaults.
+func (r *Rollouts) SetDefaults() { r.Rollout.SetDefaults() }
+
+// SetDefaults sets the defaults.
+func (r *ListRollout) SetDefaults() { r.Rollout.SetDefaults() }
+
+// RolloutOf returns how changes of a list reach the nodes, nil if at once: manual
+// entries are urgent.
+func (h *Hub) RolloutOf(l List) *Rollout {
+	r := h.Rollout.Rollout
+	if i := slices.IndexFunc(h.Rollout.Lists, func(own ListRollout) bool { return own.Name == l.Name }); i >= 0 {
+		r = h.Rollout.Lists[i].Rollout
+	}
+	if len(l.Sources) == 0 || len(r.Waves) == 0 {
+		return nil
+	}
+	return &r
+}
+
+// check returns what is wrong with the rollouts of a hub.
+func (r *Rollouts) check(h *Hub) (errs quantity.FieldErrors) {
+	r.Rollout.check("rollout", h, &errs)
+	for i := range r.Lists {
+		own := &r.Lists[i]
+		path := join("rollout.lists", own.Name)
+		own.check(path, h, &errs)
+		if !slices.ContainsFunc(h.Lists, func(l List) bool { return l.Name == own.Name && len(l.Sources) > 0 }) {
+			errs.Failf(path, "want a list that has sources: manual entries reach all nodes at once")
+		}
+	}
+	return errs
+}
+
+func (r *Rollout) check(path string, h *Hub, errs *quantity.FieldErrors) {
+	if r.Confirm <= 0 || r.Confirm > 1 {
+		errs.Failf(join(path, "confirm"), "%v: want more than 0%%, and at most 100%%", r.Confirm)
+	}
+	if len(r.Waves) > maxWaves {
+		errs.Failf(join(path, "waves"), "%d waves, want at most %d", len(r.Waves), maxWaves)
+	}
+	for i, w := range r.Waves {
+		at := fmt.Sprintf("%s[%d]", join(path, "waves"), i)
+		unique(errs, join(at, "labels"), w.Labels, func(s string) any { return s })
+		for j, l := range w.Labels {
+			if err := enrollment.CheckLabel(l); err != nil {
+				errs.Failf(fmt.Sprintf("%s[%d]", join(at, "labels"), j), "%v", err)
+			}
+		}
+		if w.For < h.MaxAge {
+			errs.Failf(join(at, "for"), "%v is less than max_age, %v, after which a node that the change has cut off is noticed", w.For, h.MaxAge)
+		}
+		quantity.Between(errs, join(at, "for"), w.For, 0, quantity.Duration(30*24*time.Hour))
+	}
+}

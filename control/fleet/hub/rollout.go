@@ -1,0 +1,294 @@
+package hub
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/fleet/wire"
+)
+
+const (
+	// settle is how long after the beginning of a wave, or the start of the hub, a node
+	// that is there has reported: they do every ten seconds.
+	settle = 15 * time.Second
+
+	// leastLooked is how many packets a node must have looked at for its share of them to
+	// halt a rollout: one of ten is not yet a tenth.
+	leastLooked = 100
+)
+
+// released says which versions of a list the nodes are to have. It is durable.
+type released struct {
+	// Stable is what all nodes are to have whom no wave gives another; the zero Place:
+	// what they have, since the hub has released nothing in this epoch.
+	Stable  wire.Place `json:"stable"`
+	Rollout *rollout   `json:"rollout,omitempty"` // the last one
+
+	// Refused is the checksum of contents that were rolled back.
+	Refused string `json:"refused,omitempty"`
+}
+
+// rollout brings a version to the nodes, wave by wave. It is durable, and changes by
+// copying.
+type rollout struct {
+	State  string     `json:"state"` // as in [api.FleetRollout]
+	Reason string     `json:"reason,omitempty"`
+	From   wire.Place `json:"from"`
+	To     wire.Place `json:"to"`
+
+	// As they were configured when it began.
+	Waves   []wave  `json:"waves"`
+	Limit   float64 `json:"limit"`
+	Packets uint64  `json:"packets"`
+	Confirm float64 `json:"confirm"`
+
+	Began     time.Time `json:"began"`
+	Wave      int       `json:"wave"`    // its index; len(Waves): all nodes
+	Entered   time.Time `json:"entered"` // the wave
+	Settled   bool      `json:"settled"` // Absent is known
+	Absent    []string  `json:"absent,omitempty"`
+	Confirmed time.Time `json:"confirmed,omitzero"` // by enough nodes of the wave
+	Accepted  bool      `json:"accepted,omitempty"` // what halted it in this wave is wanted
+}
+
+type wave struct {
+	Labels   []string      `json:"labels,omitempty"` // none: all nodes
+	Rehearse bool          `json:"rehearse,omitempty"`
+	For      time.Duration `json:"for"`
+}
+
+// newRollout returns a rollout as a configuration says.
+func newRollout(c *config.Rollout, from, to wire.Place, now time.Time) *rollout {
+	r := &rollout{
+		State: api.RolloutRunning, From: from, To: to, Began: now, Entered: now, Confirm: float64(c.Confirm),
+	}
+	for _, w := range c.Waves {
+		r.Waves = append(r.Waves, wave{Labels: w.Labels, For: time.Duration(w.For)})
+	}
+	return r
+}
+
+// active reports whether the rollout is to go on, now or later.
+func (r *rollout) active() bool {
+	return r != nil && (r.State == api.RolloutRunning || r.State == api.RolloutPaused || r.State == api.RolloutHalted)
+}
+
+// releases returns the releases of a catalog, for nodes to have what the waves so far
+// give them.
+func (x *released) releases() []wire.Release {
+	all := []wire.Release{{Place: x.Stable}}
+	r := x.Rollout
+	if r == nil || x.Stable == r.To || !r.active() && x.Stable.Version != 0 {
+		return all
+	}
+	for i, w := range r.Waves[:min(r.Wave+1, len(r.Waves))] {
+		if w.Rehearse && (i < r.Wave || !r.active()) {
+			continue
+		}
+		all = append(all, wire.Release{Groups: w.Labels, Place: r.To, Rehearse: w.Rehearse})
+	}
+	return all
+}
+
+// observed is what is known of a node, and of its list.
+type observed struct {
+	name   string
+	labels []string
+	seen   time.Time // zero: not since the hub started
+	list   wire.ListStatus
+}
+
+func (w *wave) has(n observed) bool {
+	return len(w.Labels) == 0 || slices.ContainsFunc(w.Labels, func(l string) bool { return slices.Contains(n.labels, l) })
+}
+
+// gate is how far the nodes of a wave are.
+type gate struct {
+	nodes, confirmed, needed, absent int
+	looked, passed, wouldDrop        uint64
+	top                              []api.FleetAffected
+	waits                            string // what the rollout waits for
+}
+
+// view is what is seen of the nodes of a wave.
+type view struct {
+	gate
+	in      []observed
+	alive   func(observed) bool
+	refused []observed
+	over    *observed // the node that would drop most beyond the limit, nil: none
+}
+
+// look returns what is seen of the nodes of a wave.
+func (r *rollout) look(w *wave, now time.Time, maxAge time.Duration, all []observed) view {
+	v := view{in: slices.DeleteFunc(slices.Clone(all), func(n observed) bool { return !w.has(n) })}
+	v.alive = func(n observed) bool { return !n.seen.IsZero() && now.Sub(n.seen) <= max(maxAge, 2*settle) }
+	v.nodes = len(v.in)
+	for i, n := range v.in {
+		if s := n.list.Rehearsal; s != nil && s.Place == r.To {
+			v.add(n.name, s)
+			if w.Rehearse && s.Looked >= leastLooked && s.Share() > r.Limit && (v.over == nil || s.Share() > v.over.list.Rehearsal.Share()) {
+				v.over = &v.in[i]
+			}
+		}
+		switch {
+		case !v.alive(n):
+		case r.confirmedBy(w, n):
+			v.confirmed++
+		case n.refuses(r.To):
+			v.refused = append(v.refused, n)
+		}
+	}
+	slices.SortFunc(v.top, func(a, b api.FleetAffected) int { return cmp.Compare(b.Packets, a.Packets) })
+	v.top = v.top[:min(len(v.top), wire.MaxTop)]
+	return v
+}
+
+// step returns the rollout after what nodes report, and how far the wave is. up is how
+// long the hub has been there: before nodes have had the time to report, nothing follows
+// from their silence.
+func (r rollout) step(now time.Time, up, maxAge time.Duration, all []observed) (rollout, gate) {
+	if !r.active() || r.Wave >= len(r.Waves) {
+		return r, gate{}
+	}
+	w := &r.Waves[r.Wave]
+	v := r.look(w, now, maxAge, all)
+	if r.State != api.RolloutRunning {
+		return r, v.gate
+	}
+	if v.over != nil && !r.Accepted {
+		s := v.over.list.Rehearsal
+		return r.halt(fmt.Sprintf("node %s would drop %s of the packets that pass, more than the limit of %s: %d of %d, by %d looked at%s",
+			v.over.name, percent(s.Share()), percent(r.Limit), s.WouldDrop, s.Passed, s.Looked, first(s.Top))), v.gate
+	}
+	if up < settle && slices.ContainsFunc(v.in, func(n observed) bool { return n.seen.IsZero() }) {
+		v.needed, v.waits = v.nodes, "the nodes' reports: the hub has just started"
+		return r, v.gate
+	}
+	r.count(now, &v)
+	present := v.nodes - v.absent
+	if present == 0 {
+		r.Confirmed = time.Time{}
+		v.waits = "a node" + w.labelled() + ": none reports"
+		return r, v.gate
+	}
+	if len(v.refused) > present-v.needed && !r.Accepted {
+		return r.halt(fmt.Sprintf("%d of %d nodes refuse it: %s: %s", len(v.refused), present, v.refused[0].name, v.refused[0].refusal())), v.gate
+	}
+	if v.confirmed < v.needed {
+		r.Confirmed = time.Time{}
+		v.waits = fmt.Sprintf("nodes%s to confirm: %d of %d have, %d are needed", w.labelled(), v.confirmed, present, v.needed)
+		return r, v.gate
+	}
+	if r.Confirmed.IsZero() {
+		r.Confirmed = now
+	}
+	switch left := w.For - now.Sub(r.Confirmed); {
+	case left > 0:
+		v.waits = fmt.Sprintf("the wave's time to be over, in %v", left.Round(time.Second))
+	case w.Rehearse && v.looked < r.Packets && !r.Accepted:
+		v.waits = fmt.Sprintf("packets to look at: there were %d, %d are wanted", v.looked, r.Packets)
+	default:
+		r.Wave++
+		r.Entered, r.Confirmed, r.Settled, r.Absent, r.Accepted = now, time.Time{}, false, nil, false
+		if r.Wave == len(r.Waves) {
+			r.State = api.RolloutDone
+		}
+	}
+	return r, v.gate
+}
+
+// count says how many nodes of a wave must confirm: those that were silent when it began,
+// and are, are not counted.
+func (r *rollout) count(now time.Time, v *view) {
+	if !r.Settled && now.Sub(r.Entered) >= settle {
+		r.Settled = true
+		for _, n := range v.in {
+			if !v.alive(n) {
+				r.Absent = append(r.Absent, n.name)
+			}
+		}
+	}
+	for _, n := range v.in {
+		if !v.alive(n) && slices.Contains(r.Absent, n.name) {
+			v.absent++
+		}
+	}
+	v.needed = int(math.Ceil(r.Confirm*float64(v.nodes-v.absent) - 1e-9))
+}
+
+func (r rollout) halt(reason string) rollout {
+	r.State, r.Reason, r.Confirmed = api.RolloutHalted, reason, time.Time{}
+	return r
+}
+
+// confirmedBy reports whether a node does what a wave is for.
+func (r *rollout) confirmedBy(w *wave, n observed) bool {
+	if n.list.Active.Epoch == r.To.Epoch && !n.list.Active.Before(r.To) {
+		return true
+	}
+	s := n.list.Rehearsal
+	return w.Rehearse && s != nil && s.Place == r.To && s.Error == ""
+}
+
+// refuses reports whether the node cannot have a version, whatever the network does.
+func (n observed) refuses(to wire.Place) bool {
+	s := n.list.Rehearsal
+	return n.list.Refused && n.list.Wanted == to || s != nil && s.Place == to && s.Error != ""
+}
+
+func (n observed) refusal() string {
+	if s := n.list.Rehearsal; s != nil && s.Error != "" {
+		return s.Error
+	}
+	return n.list.Error
+}
+
+func (w *wave) labelled() string {
+	if len(w.Labels) == 0 {
+		return ""
+	}
+	return " with label " + strings.Join(w.Labels, " or ")
+}
+
+func (g *gate) add(node string, s *wire.Rehearsal) {
+	g.looked += s.Looked
+	g.passed += s.Passed
+	g.wouldDrop += s.WouldDrop
+	for _, a := range s.Top {
+		g.top = append(g.top, api.FleetAffected{Node: node, Affected: a})
+	}
+}
+
+func percent(share float64) string { return fmt.Sprintf("%.3g%%", 100*share) }
+
+// first describes the source with the most packets that would be dropped.
+func first(top []wire.Affected) string {
+	if len(top) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", as from %.60s by %.100s", top[0].Source, top[0].Entry)
+}
+
+// show returns a rollout as commands show it.
+func (r *rollout) show(g gate, waiting bool) *api.FleetRollout {
+	out := &api.FleetRollout{
+		State: r.State, Reason: r.Reason, From: r.From, To: r.To, Wave: r.Wave + 1, Waves: []api.FleetWave{}, Limit: r.Limit,
+		Began: r.Began, Entered: r.Entered, Nodes: g.nodes, Confirmed: g.confirmed, Needed: g.needed, Absent: g.absent,
+		Looked: g.looked, Passed: g.passed, WouldDrop: g.wouldDrop, Top: append([]api.FleetAffected{}, g.top...), WaitsFor: g.waits, Newer: waiting,
+	}
+	for _, w := range r.Waves {
+		mode := "enforce"
+		if w.Rehearse {
+			mode = "rehearse"
+		}
+		out.Waves = append(out.Waves, api.FleetWave{Labels: append([]string{}, w.Labels...), Mode: mode, For: w.For.Seconds()})
+	}
+	return out
+}

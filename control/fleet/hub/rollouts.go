@@ -1,0 +1,384 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"weir/control/api"
+	"weir/control/fleet/store"
+	"weir/control/fleet/wire"
+	"weir/control/list"
+	"weir/filter/snapshot"
+)
+
+// openRollouts reads which versions are released to whom.
+func (h *Hub) openRollouts() error {
+	saved := make(map[string]*released)
+	if err := h.store.Extra(&saved); err != nil {
+		return fmt.Errorf("rollouts: %w", err)
+	}
+	for _, l := range h.lists {
+		x := saved[l.Name]
+		if l.plan == nil && (x == nil || !x.Rollout.active() && x.Refused == "") {
+			continue // all nodes are to have the last version
+		}
+		if x == nil {
+			x = &released{}
+			if l.history.Contents().Len() > 0 {
+				x.Stable = l.history.Place()
+			}
+		}
+		l.released = x
+		l.rebased()
+	}
+	return h.saveRollouts()
+}
+
+// saveRollouts saves which versions are released to whom.
+func (h *Hub) saveRollouts() error {
+	all := make(map[string]*released)
+	for _, l := range h.lists {
+		if l.released != nil {
+			all[l.Name] = l.released
+		}
+	}
+	return h.store.SetExtra(all)
+}
+
+// release changes which versions of a list are released to whom, durably.
+func (h *Hub) release(l *managed, x released) error {
+	before := l.released
+	l.released = &x
+	if err := h.saveRollouts(); err != nil {
+		l.released = before
+		return err
+	}
+	if h.publisher != nil {
+		h.publisher.wake()
+	}
+	return nil
+}
+
+// rebased adapts to an epoch that has begun: the list has its last version only. A
+// rollout begins anew, and nodes keep what they have until it reaches them.
+func (l *managed) rebased() {
+	x, at := *l.released, l.history.Place()
+	if x.Stable.Epoch == at.Epoch || x.Stable == (wire.Place{}) && (x.Rollout == nil || x.Rollout.To.Epoch == at.Epoch) {
+		return
+	}
+	active := x.Rollout.active()
+	if x.Stable = at; active || l.history.Contents().Len() == 0 {
+		x.Stable = wire.Place{}
+	}
+	if active {
+		r := *x.Rollout
+		r.From, r.To, r.Wave, r.Entered = wire.Place{}, at, 0, time.Now()
+		r.Confirmed, r.Settled, r.Absent = time.Time{}, false, nil
+		x.Rollout = &r
+	}
+	l.released = &x
+}
+
+// newEpoch begins an epoch after another one.
+func (h *Hub) newEpoch(after uint64) error {
+	if err := h.store.NewEpoch(after); err != nil {
+		return err
+	}
+	for _, l := range h.lists {
+		if l.released != nil {
+			l.rebased()
+		}
+	}
+	return h.saveRollouts()
+}
+
+// sumOf returns the checksum of contents.
+func sumOf(c store.Change) string { return snapshot.Of(c.Contents.Groups()).String() }
+
+// roll begins the rollout of new contents, unless one is under way: they follow it.
+func (h *Hub) roll(l *managed, next store.Change) error {
+	x := *l.released
+	current := l.history.Contents()
+	same := next.Contents.Diff(current).Len() == 0
+	if r := x.Rollout; r.active() && r.State != api.RolloutHalted {
+		l.waiting = !same
+		return nil
+	}
+	l.waiting = false
+	at := l.history.Place()
+	if r := x.Rollout; same && (at == x.Stable || r != nil && at == r.To || current.Len() == 0) {
+		return nil
+	}
+	if x.Rollout.active() && same { // halted: these contents are what halted it
+		return nil
+	}
+	if x.Refused != "" && x.Refused == sumOf(next) {
+		return nil
+	}
+	if at == x.Stable && l.history.Bulky() {
+		if err := l.history.Rebase(); err != nil {
+			h.o.Log.Error("the log of a list keeps growing: "+err.Error(), "list", l.Name)
+		}
+	}
+	if !same {
+		next.Stepwise = true
+		if _, err := l.history.Commit(next); err != nil {
+			return err
+		}
+	}
+	now := time.Now()
+	if l.plan == nil { // those that are under way are the last
+		return h.settle(l, released{Stable: l.history.Place()})
+	}
+	x.Refused = ""
+	x.Rollout = newRollout(l.plan, x.Stable, l.history.Place(), now)
+	if err := h.release(l, x); err != nil {
+		return err
+	}
+	h.o.Log.Info("rollout begins", "list", l.Name, "version", x.Rollout.To.String(), "waves", len(x.Rollout.Waves))
+	return nil
+}
+
+// settle is release where no rollout is under way.
+func (h *Hub) settle(l *managed, x released) error {
+	if err := h.release(l, x); err != nil {
+		return err
+	}
+	l.gate = gate{}
+	return nil
+}
+
+// advance lets rollouts go on by what nodes report.
+func (h *Hub) advance(now time.Time) {
+	var all map[string][]observed
+	for _, l := range h.lists {
+		if l.released == nil || !l.released.Rollout.active() {
+			continue
+		}
+		if all == nil {
+			var err error
+			if all, err = h.observe(); err != nil {
+				h.o.Log.Error("rollouts wait: which nodes are enrolled is unknown: " + err.Error())
+				return
+			}
+		}
+		h.step(l, now, all[l.Name])
+	}
+}
+
+// observe returns what nodes report, by list.
+func (h *Hub) observe() (map[string][]observed, error) {
+	stamp, err := h.o.Authority.Stamp()
+	if err == nil && (h.members == nil || !stamp.Equal(h.stamp)) { // thousands of files
+		h.members, err = h.o.Authority.Members()
+		h.stamp = stamp
+	}
+	if err != nil {
+		h.members = nil
+		return nil, err
+	}
+	all := make(map[string][]observed)
+	h.nodes.mu.Lock()
+	defer h.nodes.mu.Unlock()
+	for _, l := range h.lists {
+		for name, m := range h.members {
+			if !m.Revoked.IsZero() {
+				continue
+			}
+			o := observed{name: name, labels: m.Labels}
+			if from := h.nodes.all[name]; from != nil {
+				o.seen = from.seen
+				for _, s := range from.status.Lists {
+					if s.Name == l.Name {
+						o.list = s
+					}
+				}
+			}
+			all[l.Name] = append(all[l.Name], o)
+		}
+	}
+	return all, nil
+}
+
+// step lets the rollout of a list go on.
+func (h *Hub) step(l *managed, now time.Time, nodes []observed) {
+	before := l.released.Rollout
+	after, g := before.step(now, now.Sub(h.opened), time.Duration(h.o.Config.MaxAge), nodes)
+	l.gate = g
+	if after.State == before.State && after.Wave == before.Wave && after.Settled == before.Settled && after.Confirmed.Equal(before.Confirmed) {
+		return
+	}
+	x := *l.released
+	x.Rollout = &after
+	if after.State == api.RolloutDone {
+		x.Stable = after.To
+	}
+	if err := h.release(l, x); err != nil {
+		h.o.Log.Error("a rollout waits: its state cannot be recorded: "+err.Error(), "list", l.Name)
+		return
+	}
+	log := h.o.Log.With("list", l.Name, "version", after.To.String())
+	switch {
+	case after.State == api.RolloutHalted:
+		log.Error("rollout halted: " + after.Reason)
+	case after.State == api.RolloutDone:
+		log.Info("rollout done: all nodes are to have the version")
+		h.follow(l)
+	case after.Wave != before.Wave:
+		log.Info("rollout goes on", "wave", after.Wave+1, "of", len(after.Waves))
+	case !after.Confirmed.IsZero() && before.Confirmed.IsZero():
+		log.Info("the nodes of a wave have confirmed", "wave", after.Wave+1, "nodes", g.confirmed)
+	}
+}
+
+// follow begins the rollout of what has come during the last one.
+func (h *Hub) follow(l *managed) {
+	if err := h.commit(l); err != nil {
+		h.o.Log.Error("the next rollout: "+err.Error(), "list", l.Name)
+	}
+}
+
+// Roll implements [api.Hub].
+func (h *Hub) Roll(ctx context.Context, asked api.FleetRoll) (done api.FleetRolled, err error) {
+	var wait <-chan struct{}
+	err = h.Do(ctx, func() error {
+		if asked.List != "" {
+			l := h.list(asked.List)
+			if l == nil {
+				return fmt.Errorf("%w: %q", api.ErrNoList, asked.List)
+			}
+			done.Lists = []string{l.Name}
+			if err := h.rollOne(l, asked.Do); err != nil {
+				return err
+			}
+		} else if done.Lists, err = h.rollAll(asked.Do); err != nil {
+			return err
+		}
+		wait = h.publisher.again()
+		return nil
+	})
+	if err != nil {
+		return done, err
+	}
+	select {
+	case <-wait:
+		done.Published = true
+	case <-time.After(publishTimeout):
+	case <-ctx.Done():
+	case <-h.done:
+	}
+	return done, nil
+}
+
+// rollAll pauses what runs, or resumes what is paused.
+func (h *Hub) rollAll(do string) (lists []string, err error) {
+	state := api.RolloutRunning
+	if do == api.RollResume {
+		state = api.RolloutPaused
+	}
+	for _, l := range h.lists {
+		if l.released == nil || l.released.Rollout == nil || l.released.Rollout.State != state {
+			continue
+		}
+		if err := h.rollOne(l, do); err != nil {
+			return lists, err
+		}
+		lists = append(lists, l.Name)
+	}
+	if lists == nil {
+		return nil, &api.BadRequest{Err: fmt.Errorf("no rollout is %s", state)}
+	}
+	return lists, nil
+}
+
+// rollOne changes the course of a list's rollout.
+func (h *Hub) rollOne(l *managed, do string) error {
+	refuse := func(format string, args ...any) error {
+		return &api.BadRequest{Err: fmt.Errorf("list "+l.Name+": "+format, args...)}
+	}
+	if l.released == nil {
+		return refuse("its changes reach all nodes at once: hub.yaml has no waves for it")
+	}
+	x := *l.released
+	if x.Rollout == nil {
+		return refuse("there was no rollout yet")
+	}
+	r := *x.Rollout
+	now := time.Now()
+	switch do {
+	case api.RollPause:
+		if r.State != api.RolloutRunning {
+			return refuse("the rollout of version %v is %s, not running", r.To, r.State)
+		}
+		r.State, r.Confirmed = api.RolloutPaused, time.Time{}
+	case api.RollResume:
+		switch r.State {
+		case api.RolloutPaused:
+		case api.RolloutHalted:
+			r.Accepted = true
+		case api.RolloutRolledBack:
+			if l.plan == nil {
+				return refuse("hub.yaml has no waves for it")
+			}
+			x.Refused = ""
+			if err := h.release(l, x); err != nil {
+				return err
+			}
+			return h.commit(l)
+		default:
+			return refuse("the rollout of version %v is %s", r.To, r.State)
+		}
+		r.State, r.Reason, r.Entered, r.Confirmed = api.RolloutRunning, "", now, time.Time{}
+	case api.RollForward:
+		if !r.active() {
+			return refuse("the rollout of version %v is %s", r.To, r.State)
+		}
+		r.State, r.Reason, r.Wave = api.RolloutDone, "", len(r.Waves)
+		x.Stable = r.To
+	case api.RollRollback:
+		return h.rollBack(l, x, refuse)
+	}
+	x.Rollout = &r
+	h.o.Log.Warn("rollout: "+do, "list", l.Name, "version", r.To.String(), "wave", r.Wave+1)
+	if err := h.release(l, x); err != nil {
+		return err
+	}
+	if !r.active() {
+		h.follow(l)
+	}
+	return nil
+}
+
+// rollBack releases what a rollout began from, as a new version.
+func (h *Hub) rollBack(l *managed, x released, refuse func(string, ...any) error) error {
+	r := *x.Rollout
+	if r.State == api.RolloutRolledBack {
+		return refuse("version %v is rolled back already", r.To)
+	}
+	from := r.From
+	if from == (wire.Place{}) { // the list was empty, or what it had is not known
+		from = l.history.Base().Place
+		if l.history.Base().Entries > 0 {
+			return refuse("what it had before version %v is not known: its feed, or weir fleet allow, must mend it", r.To)
+		}
+	}
+	old, err := l.history.At(from)
+	if err != nil {
+		return refuse("%w", err)
+	}
+	manual, _ := h.manual(l)
+	refused := sumOf(store.Change{Contents: list.Union(l.source, manual)})
+	old.Stepwise = true
+	if _, err := l.history.Commit(old); err != nil {
+		return err
+	}
+	at := l.history.Place()
+	h.o.Log.Warn("rollout: rolled back", "list", l.Name, "version", r.To.String(), "to", r.From.String(), "as", at.String())
+	r.State, r.Reason, r.To = api.RolloutRolledBack, "", at
+	x.Rollout, x.Refused = &r, refused
+	if x.Stable.Version != 0 {
+		x.Stable = at
+	}
+	return h.release(l, x)
+}

@@ -1,0 +1,375 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	fleetnode "weir/control/fleet/node"
+	"weir/control/list"
+)
+
+// host is a host of the fleet without a kernel: the node's code, and what it would
+// filter by.
+type host struct {
+	*fleetnode.Node
+	t    *testing.T
+	name string
+	stop func()
+
+	mu   sync.Mutex
+	sets map[string]*list.Set
+	seen []string // the first entry of each version of list drop that was ever active
+}
+
+func (f *fleet) host(name string, labels ...string) *host {
+	f.t.Helper()
+	e, err := f.authority.Enroll(name, labels, []string{"tls://" + f.listen})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	h := &host{t: f.t, name: name, sets: make(map[string]*list.Set)}
+	if h.Node, err = fleetnode.Open(fleetnode.Config{Enrollment: e, Directory: f.t.TempDir(), Log: testLog()}); err != nil {
+		f.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := h.Run(ctx, h); err != nil {
+			f.t.Error(err)
+		}
+	})
+	h.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	f.t.Cleanup(h.stop)
+	return h
+}
+
+// TakeContents implements [fleetnode.Daemon].
+func (h *host) TakeContents(_ context.Context, l *fleetnode.List) error {
+	version := l.Version()
+	h.mu.Lock()
+	h.take(l)
+	h.mu.Unlock()
+	return l.Keep(version)
+}
+
+// TakeLists implements [fleetnode.Daemon].
+func (h *host) TakeLists(context.Context) error {
+	var errs []error
+	h.mu.Lock()
+	clear(h.sets)
+	all := h.Lists()
+	versions := make([]uint64, len(all))
+	for i, l := range all {
+		versions[i] = l.Version()
+		h.take(l)
+	}
+	h.mu.Unlock()
+	for i, l := range all {
+		errs = append(errs, l.Keep(versions[i]))
+	}
+	return errors.Join(errs...)
+}
+
+// take makes a list active. h.mu is held.
+func (h *host) take(l *fleetnode.List) {
+	h.sets[l.Name()] = l.Contents()
+	if l.Name() == "drop" {
+		h.seen = append(h.seen, firstOf(l.Contents()))
+	}
+}
+
+func firstOf(s *list.Set) string {
+	for k := range s.All() {
+		return k.String()
+	}
+	return ""
+}
+
+// Counted implements [fleetnode.Daemon].
+func (h *host) Counted() (passed, dropped uint64) { return 0, 0 }
+
+// entry returns the first entry that is active of a list.
+func (h *host) entry(name string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return firstOf(h.sets[name])
+}
+
+func (h *host) had(entry string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Contains(h.seen, entry)
+}
+
+func (h *host) becomes(name, entry string) {
+	h.t.Helper()
+	until(h.t, fmt.Sprintf("%s has %q of %s", h.name, entry, name), func() bool { return h.entry(name) == entry })
+}
+
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(60 * time.Second); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("not in time: " + what)
+		}
+	}
+}
+
+// inWaves is the configuration of a list of a feed whose changes reach canaries first.
+func inWaves(feed, waves string) string {
+	return fmt.Sprintf("max_age: 2s\nrollout: {waves: [%s]}\nlists: {drop: {sources: [{file: %s}], interval: 1s}}", waves, feed)
+}
+
+func (f *fleet) feed(entries ...string) string {
+	f.t.Helper()
+	path := filepath.Join(f.dir, "feed")
+	if err := os.WriteFile(path+".new", []byte(strings.Join(entries, "\n")+"\n"), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		f.t.Fatal(err)
+	}
+	return path
+}
+
+func (f *fleet) rollout(name string) *api.FleetRollout {
+	f.t.Helper()
+	s, err := f.hub.Fleet(f.t.Context())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, l := range s.Lists {
+		if l.Name == name && l.Rollout != nil {
+			return l.Rollout
+		}
+	}
+	return &api.FleetRollout{}
+}
+
+func (f *fleet) reaches(state string) {
+	f.t.Helper()
+	until(f.t, "the rollout is "+state, func() bool { return f.rollout("drop").State == state })
+}
+
+func (f *fleet) roll(do string) {
+	f.t.Helper()
+	if r, err := f.hub.Roll(f.t.Context(), api.FleetRoll{Do: do, List: "drop"}); err != nil || !r.Published {
+		f.t.Fatalf("%s: %+v, %v", do, r, err)
+	}
+}
+
+// TestRollouts takes changes of a feed through a canary to all nodes: paused, resumed,
+// rolled back, by a hub that stops in between.
+func TestRollouts(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	lists := inWaves(f.feed("192.0.2.1"), "{labels: [canary], for: 2s}")
+	f.start(lists)
+	canary, other := f.host("canary-1", "canary"), f.host("rome-1")
+	canary.becomes("drop", "192.0.2.1")
+	if other.had("192.0.2.1") {
+		t.Error("all nodes have the first version at once")
+	}
+	f.reaches(api.RolloutDone)
+	other.becomes("drop", "192.0.2.1")
+
+	// Paused, it stays where it is. Commands are urgent.
+	f.feed("192.0.2.2")
+	canary.becomes("drop", "192.0.2.2")
+	f.roll(api.RollPause)
+	f.change(block("203.0.113.1"))
+	canary.becomes("fleet-block", "203.0.113.1")
+	other.becomes("fleet-block", "203.0.113.1")
+	f.feed("192.0.2.3") // comes after it
+	time.Sleep(3 * time.Second)
+	f.stop()
+	f.start(lists)
+	if r := f.rollout("drop"); r.State != api.RolloutPaused || other.had("192.0.2.2") {
+		t.Fatalf("%+v, %v", r, other.seen)
+	}
+	if s, err := f.hub.Fleet(t.Context()); err != nil || !slices.ContainsFunc(s.Nodes, func(n api.FleetNode) bool { return n.Name == "rome-1" }) {
+		t.Fatalf("%+v, %v", s.Nodes, err)
+	}
+	f.roll(api.RollResume)
+	other.becomes("drop", "192.0.2.2")
+	canary.becomes("drop", "192.0.2.3")
+	f.reaches(api.RolloutDone)
+	other.becomes("drop", "192.0.2.3")
+
+	// Rolled back, before it reaches all nodes and after.
+	f.feed("192.0.2.4")
+	canary.becomes("drop", "192.0.2.4")
+	f.roll(api.RollRollback)
+	canary.becomes("drop", "192.0.2.3")
+	f.stop()
+	f.start(lists)
+	time.Sleep(2 * time.Second)
+	if r := f.rollout("drop"); r.State != api.RolloutRolledBack || other.had("192.0.2.4") || canary.entry("drop") != "192.0.2.3" {
+		t.Fatalf("%+v", r)
+	}
+	f.feed("192.0.2.5")
+	canary.becomes("drop", "192.0.2.5")
+	f.roll(api.RollForward)
+	other.becomes("drop", "192.0.2.5")
+	f.roll(api.RollRollback)
+	other.becomes("drop", "192.0.2.3")
+	canary.becomes("drop", "192.0.2.3")
+
+	// What was rolled back is tried again only when somebody says so.
+	f.roll(api.RollResume)
+	canary.becomes("drop", "192.0.2.5")
+	other.becomes("drop", "192.0.2.5")
+
+	for do, want := range map[string]string{
+		api.RollPause: "no rollout is running", api.RollResume: "no rollout is paused",
+	} {
+		f.reaches(api.RolloutDone)
+		if _, err := f.hub.Roll(t.Context(), api.FleetRoll{Do: do}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", do, err)
+		}
+	}
+	if _, err := f.hub.Roll(t.Context(), api.FleetRoll{Do: api.RollPause, List: "fleet-block"}); err == nil || !strings.Contains(err.Error(), "at once") {
+		t.Error(err)
+	}
+	if _, err := f.hub.Roll(t.Context(), api.FleetRoll{Do: api.RollPause, List: "none"}); !errors.Is(err, api.ErrNoList) {
+		t.Error(err)
+	}
+	c := block("203.0.113.2")
+	c.List = "drop"
+	if _, err := f.hub.Change(t.Context(), c); err == nil || !strings.Contains(err.Error(), "name no list") {
+		t.Errorf("an urgent change of a list that has waves: %v", err)
+	}
+}
+
+// A change too long for a message keeps the version before it known: nodes that are to
+// have that can still join.
+func TestLongChange(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	lists := inWaves(f.feed("192.0.2.1"), "{labels: [canary], for: 1h}")
+	f.start(lists)
+	canary := f.host("canary-1", "canary")
+	canary.becomes("drop", "192.0.2.1")
+	f.roll(api.RollForward)
+	var many []string
+	for r := rand.New(rand.NewPCG(1, 2)); len(many) < 1_000_000; {
+		many = append(many, netip.AddrFrom4([4]byte{16 + byte(r.UintN(64)), byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32())}).String())
+	}
+	f.feed(many...)
+	until(t, "the canary has a million", func() bool {
+		canary.mu.Lock()
+		defer canary.mu.Unlock()
+		return canary.sets["drop"].Len() > 900_000
+	})
+	rome := f.host("rome-1")
+	rome.becomes("drop", "192.0.2.1")
+	f.roll(api.RollRollback)
+	canary.becomes("drop", "192.0.2.1")
+	rome.becomes("drop", "192.0.2.1")
+	if r := f.rollout("drop"); r.To.Version-r.From.Version < 3 {
+		t.Errorf("from version %v to %v and back: the change fits a message", r.From, r.To)
+	}
+	for _, h := range []*host{rome, canary} {
+		if n := h.sets["drop"].Len(); n != 1 {
+			t.Errorf("%s: %d entries", h.name, n)
+		}
+	}
+}
+
+// When the hub's store is lost, nodes keep what they have until a wave reaches them.
+func TestRolloutStoreLost(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	lists := inWaves(f.feed("192.0.2.1"), "{labels: [canary], for: 2s}")
+	f.start(lists)
+	canary, other := f.host("canary-1", "canary"), f.host("rome-1")
+	other.becomes("drop", "192.0.2.1")
+	f.stop()
+	if err := os.RemoveAll(filepath.Join(f.dir, "hub")); err != nil {
+		t.Fatal(err)
+	}
+	f.feed("192.0.2.2")
+	f.start(lists)
+	canary.becomes("drop", "192.0.2.2")
+	if got := other.entry("drop"); got != "192.0.2.1" {
+		t.Errorf("another node has %q", got)
+	}
+	other.becomes("drop", "192.0.2.2")
+	for _, h := range []*host{canary, other} {
+		if h.had("") {
+			t.Errorf("%s: %q", h.name, h.seen)
+		}
+	}
+}
+
+// TestRolloutKilled kills a hub at random moments of rollouts: they go on, no node goes
+// back, and none has a version before the canary has it.
+func TestRolloutKilled(t *testing.T) {
+	t.Parallel() // it waits a lot
+	kills := 3
+	if os.Getenv("WEIR_LONG") != "" {
+		kills = 30
+	}
+	f := newFleet(t)
+	f.reserve()
+	entry := func(i int) string { return netip.AddrFrom4([4]byte{192, 0, byte(2 + i/200), byte(i % 200)}).String() }
+	lists := inWaves(f.feed(entry(0)), "{labels: [canary], for: 2s}")
+	hub := f.process(lists)
+	defer func() { _ = hub.Process.Kill(); _ = hub.Wait() }()
+	f.ready()
+	canary, other := f.host("canary-1", "canary"), f.host("rome-1")
+	other.becomes("drop", entry(0))
+	for i := range kills {
+		f.feed(entry(2*i + 1))
+		time.Sleep(rand.N(1500 * time.Millisecond))
+		_ = hub.Process.Kill()
+		_ = hub.Wait()
+		f.feed(entry(2*i + 2))
+		hub = f.process(lists)
+		f.ready()
+		time.Sleep(rand.N(time.Second))
+		// What is acknowledged is durable.
+		_, err := f.client().Roll(t.Context(), api.FleetRoll{Do: api.RollPause})
+		_ = hub.Process.Kill()
+		_ = hub.Wait()
+		hub = f.process(lists)
+		f.ready()
+		if err != nil {
+			continue // no rollout was running
+		}
+		s, err := f.client().Fleet(t.Context())
+		if err != nil || s.Lists[0].Rollout.State != api.RolloutPaused {
+			t.Fatalf("an acknowledged command is lost: %+v, %v", s, err)
+		}
+		if _, err := f.client().Roll(t.Context(), api.FleetRoll{Do: api.RollResume}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	canary.becomes("drop", entry(2*kills))
+	other.becomes("drop", entry(2*kills))
+	for _, h := range []*host{canary, other} {
+		h.mu.Lock()
+		for i, e := range h.seen[1:] {
+			if netip.MustParseAddr(e).Less(netip.MustParseAddr(h.seen[i])) {
+				t.Errorf("%s went back: %q", h.name, h.seen)
+			}
+		}
+		h.mu.Unlock()
+	}
+	for _, e := range other.seen {
+		if !canary.had(e) {
+			t.Errorf("the canary did not have %s", e)
+		}
+	}
+}
