@@ -200,27 +200,37 @@ static __always_inline int is_paged(struct xdp_md *ctx, __u32 len)
 #define TAKES_GENERAL_PATH -1
 
 /*
- * The lean path, of most packets under most configurations: a whole IPv4 packet without
- * a tag, options, fragments or an exemption, which stays in registers. One that matches
- * a list, or has a penalty, then becomes this CPU's packet, and leaves as in the general
- * path. The control plane sets `lean` where no more than this is configured.
+ * Parses a whole IPv4 packet without a tag, options, fragments or an exemption, as most
+ * are, into p, which stays in registers. Returns whether it is one.
+ */
+static __always_inline int parse_lean(struct xdp_md *ctx, struct packet *p)
+{
+	struct cursor c = {.pos = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end};
+	struct ethhdr *eth = c.pos;
+	struct iphdr *ip = (void *)(eth + 1);
+
+	*p = (struct packet){.len = c.end - c.pos, .network = sizeof(*eth)};
+	if (is_paged(ctx, p->len) || (void *)(ip + 1) > c.end ||
+	    eth->h_proto != bpf_htons(ETH_P_IP) || *(__u8 *)ip != 0x45 ||
+	    ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_OFFSET_MASK))
+		return 0;
+	c.pos = ip;
+	return parse_ipv4(&c, p) == REASON_CLEAN && !failsafe(&failsafe_config, p);
+}
+
+/*
+ * The lean path, of most packets under most configurations. One that matches a list, or
+ * has a penalty, becomes this CPU's packet, and leaves as in the general path. The
+ * control plane sets `lean` where no more than this is configured.
  */
 static __always_inline int run_lean(struct xdp_md *ctx)
 {
 	struct set_maps maps = BLOCK_MAPS(confirm_block);
-	struct cursor c = {.pos = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end};
-	struct ethhdr *eth = c.pos;
-	struct iphdr *ip = (void *)(eth + 1);
-	struct packet p = {.len = c.end - c.pos, .network = sizeof(*eth)};
 	struct cpu_row *row;
+	struct packet p;
 	int list;
 
-	if (is_paged(ctx, p.len) || (void *)(ip + 1) > c.end ||
-	    eth->h_proto != bpf_htons(ETH_P_IP) || *(__u8 *)ip != 0x45 ||
-	    ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_OFFSET_MASK))
-		return TAKES_GENERAL_PATH;
-	c.pos = ip;
-	if (parse_ipv4(&c, &p) != REASON_CLEAN || failsafe(&failsafe_config, &p))
+	if (!parse_lean(ctx, &p))
 		return TAKES_GENERAL_PATH;
 	row = this_row();
 	if (!row) /* impossible */
