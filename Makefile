@@ -218,14 +218,14 @@ bench: setup ## measure this machine against the design's bars (as root)
 	$(BENCH)
 
 # What the peers are measured with. Ten million entries take 4 GB of memory; a hundred
-# million, in approximate mode alone, 12 GB.
+# million, which are only loaded, 8 GB.
 ENTRIES ?= 10000,100000,1000000,10000000,100000000
 FEEDS   ?= $(wildcard $(addprefix $(or $(WEIR_DATA),../shared/data)/feeds/,\
-	firehol_level1-2020.netset.gz union-2026.txt.gz))
+	firehol_level1-2020.netset.gz union-2026.txt.gz bitwire-inbound-networks.txt.gz))
 
 .PHONY: bench-peers
 bench-peers: report := docs/benchmarks/report.json
-bench-peers: setup ## measure weir beside nftables, ipset and xdp-filter, which it installs, for docs/benchmarks.md (as root, 40 minutes)
+bench-peers: setup ## measure weir beside nftables, ipset and xdp-filter, which it installs, for docs/benchmarks.md (as root, half an hour)
 	apt-get install -y --no-install-recommends nftables ipset iptables xdp-tools
 	$(BENCH) --peers --entries $(ENTRIES) $(addprefix --feed ,$(FEEDS)) --json >$(report).new || { rm $(report).new; exit 1; }
 	mv $(report).new $(report)

@@ -63,21 +63,25 @@ func newCommand() *cobra.Command {
 		Long: `Measures weir and what it would replace in one run, with the same entries and
 keys, the contenders taking turns: the kernel's hash, Bloom filter and LPM trie
 maps and, with --peers, nftables, ipset with iptables, and xdp-filter, where they
-are installed. Absolute figures depend on the machine; the bars are ratios. On a
+are installed. Absolute figures depend on the machine; most bars are ratios. On a
 quiet machine, as the ± column shows, the ratios of two runs differ by less than
 5 %: compare them with --against.
 
-lookup  lookups in a loop in the kernel, of unlisted keys and of listed ones,
-        with warm caches and with cold ones; and false-positive rates
-load    from a text file to enforcing, and the memory it takes
-update  changes of an active list
-wire    packets over veth pairs between network namespaces: 0, 1, 50 and 100 %
-        of them listed
-heavy   packets again, with a tracker of heavy hitters, and with a hot table
-stages  what loop detection, digests and multicast forwarding cost a packet
+lookup   lookups in a loop in the kernel, of unlisted keys and of listed ones,
+         from 1M entries on also with cold caches; and false-positive rates
+load     from a text file to enforcing, and the memory it takes
+update   changes of an active list
+wire     packets over veth pairs between network namespaces, none of them listed
+         and all; at 1M entries also 1 % and 50 %
+options  what an operator's options cost a packet
+cores    packets on two cores at once, against one
+ipv6     packets from IPv6 addresses
+heavy    packets again, with a tracker of heavy hitters, and with a hot table
+stages   what loop detection, digests and multicast forwarding cost a packet
 
-Without arguments it measures all of them. It needs root and up to 4 GB of memory
-for ten million entries.`,
+Without arguments it measures all of them. Lists of more than 20M entries are only
+loaded. It needs root and up to 4 GB of memory for ten million entries, 8 for a
+hundred million.`,
 		Example: `  go run ./tests/bench
   go run ./tests/bench lookup --entries 100000,1000000 --json
   go run ./tests/bench wire --peers --feed networks.txt.gz
@@ -97,7 +101,7 @@ for ten million entries.`,
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	f := c.Flags()
 	f.IntSliceVar(&o.Entries, "entries", o.Entries, "`numbers` of entries to measure with")
-	f.IntVar(&o.Rounds, "rounds", 7, "least `number` of turns of each contender; up to ten times as many where figures vary")
+	f.IntVar(&o.Rounds, "rounds", 6, "least `number` of turns of each contender; up to ten times as many where figures vary")
 	f.StringArrayVar(&o.Feeds, "feed", nil, "`list` of IPv4 addresses and prefixes to measure with too; repeatable")
 	f.Float64Var(&o.Zipf, "zipf", 0, "`exponent` of the distribution of packets over sources in wire; 0: uniform")
 	f.BoolVar(&o.Peers, "peers", false, "measure nftables, ipset and xdp-filter too")

@@ -25,5 +25,11 @@ func TestBench(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Close()
+	defer b.Close()
+	if _, err := b.Loop("weir", 1); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.Wire(); err != nil {
+		t.Error(err)
+	}
 }

@@ -39,6 +39,7 @@ func write(docs string) error {
 	if err != nil {
 		return err
 	}
+	r.Judge() // by the bars of today
 	figures, err := r.Plot(filepath.Join(docs, directory))
 	if err != nil {
 		return err
@@ -93,6 +94,12 @@ func (p *page) Table(benchmark string, cold bool) string {
 		return r.Benchmark == benchmark && r.Cold == cold && r.BitsPerKey == 0 && r.F1 == 0
 	}))
 }
+
+// Capacity returns the table of cores that line rates take.
+func (p *page) Capacity() string { return table(p.report.CapacityTable()) }
+
+// Driver is the time of a driver for a packet, in ns.
+func (p *page) Driver() int { return measure.DriverNS }
 
 // Memory returns a table of the contenders' ns a packet beyond the base, and of one
 // read of memory as large as weir's.

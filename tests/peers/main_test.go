@@ -23,6 +23,7 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.Judge()
 	dir := t.TempDir()
 	figures, err := r.Plot(dir)
 	if err != nil {
@@ -55,14 +56,21 @@ func same(t *testing.T, file string, want []byte) {
 func TestTemplate(t *testing.T) {
 	r := measure.Report{
 		Machine: measure.Machine{CPU: "a processor"},
-		Results: []measure.Result{{Benchmark: "wire", Contender: "ipset", Set: "random", Entries: 1000, Ratio: 0.5}},
-		Bars:    []measure.Bar{{Name: "a promise", Limit: 2, Value: 1, Reached: true}},
+		Results: []measure.Result{
+			{Benchmark: "wire", Contender: "ipset", Set: "random", Entries: 1000, Ratio: 0.5},
+			{Benchmark: "options", Contender: "bare", Set: "random", Entries: 1000, NS: 100},
+			{Benchmark: "options", Contender: "weir-usual", Set: "random", Entries: 1000, NS: 158},
+		},
+		Bars: []measure.Bar{{Name: "a promise", Limit: 2, Value: 1, Reached: true}},
 	}
 	text, err := render(&page{report: &r}, filepath.Join(docs, directory, templateFile))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"a processor", "| a promise | 1.000 | ≤ 2 | reached |", "| random | 1k | ipset |", "1 of 1 bars"} {
+	for _, want := range []string{"a processor", "| a promise | 1 | ≤ 2 | reached |", "| random | 1k | ipset |", "1 of 1 bars",
+		// 14.88 Mpps times 100 ns
+		"| weir-usual | 1k | clean | 58 | 10.0 | 1.5 | 3.7 | 6.0 | 14.9 | 0.3 | 0.8 | 1.3 | 3.3 |",
+	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the page has no %q", want)
 		}

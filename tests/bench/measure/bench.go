@@ -41,6 +41,9 @@ var benchmarks = []benchmark{
 	{"load", (*session).load},
 	{"update", (*session).update},
 	{"wire", (*session).wire},
+	{"options", (*session).options},
+	{"cores", (*session).cores},
+	{"ipv6", (*session).ipv6},
 	{"heavy", (*session).heavy},
 	{"stages", (*session).stages},
 }
@@ -59,12 +62,14 @@ type effort struct {
 	frames   int // packets of a contender in a turn
 	runs     int // test runs of a stage in a turn; their mean comes in whole nanoseconds
 	prefixes int // size of the generated list of prefixes
+	usual    int // size of the list of options and cores
+	wide     int // size of the list of IPv6 addresses
 	wrong    int // false positives to wait for
 }
 
 // full is the effort for figures to rely on: a turn has each key once, or half of
 // them, and the standard deviation of a false-positive rate is 0.7 %.
-var full = effort{lookups: probe.KeysLen, frames: probe.KeysLen / 2, runs: 2 << 20, prefixes: somePrefixesLen, wrong: 20_000}
+var full = effort{lookups: probe.KeysLen, frames: probe.KeysLen / 2, runs: 2 << 20, prefixes: somePrefixesLen, usual: 100_000, wide: million, wrong: 20_000}
 
 // slowly scales down lookups and frames for slow contenders.
 func slowly(n int) int { return n / 4 }
@@ -105,15 +110,18 @@ func run(ctx context.Context, o Options, e effort, names []string) (_ *Report, e
 	}
 	defer s.lists.remove()
 	defer os.Remove(string(pins)) // if it is empty
-	for _, b := range benchmarks {
-		if len(names) > 0 && !slices.Contains(names, b.name) {
-			continue
-		}
+	todo := slices.DeleteFunc(slices.Clone(benchmarks), func(b benchmark) bool {
+		return len(names) > 0 && !slices.Contains(names, b.name)
+	})
+	before := readCPUTime()
+	for i, b := range todo {
+		s.logf("%s, %d of %d", b.name, i+1, len(todo))
 		if err := b.run(s); err != nil {
 			return s.report, fmt.Errorf("%s: %w", b.name, err)
 		}
 	}
-	s.report.judge()
+	s.report.Machine.Stolen = readCPUTime().stolenSince(before)
+	s.report.Judge()
 	return s.report, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 
 	"weir/control/list"
 	"weir/tests/lab"
+	"weir/tests/papers/curve"
 )
 
 func schema(t *testing.T) *jsonschema.Schema {
@@ -99,8 +101,8 @@ func TestRun(t *testing.T) {
 	}
 	var log strings.Builder
 	o := Options{Entries: []int{100}, Rounds: 1, Feeds: []string{feed}, Peers: true, Version: "test", Log: &log}
-	little := effort{lookups: 1 << 14, runs: 1000, frames: 1 << 14, prefixes: 1000, wrong: 100}
-	r, err := run(context.Background(), o, little, []string{"lookup", "load", "update", "wire"})
+	little := effort{lookups: 1 << 14, runs: 1000, frames: 1 << 14, prefixes: 1000, usual: 1000, wide: 1000, wrong: 100}
+	r, err := run(context.Background(), o, little, []string{"lookup", "load", "update", "wire", "options", "cores", "ipv6"})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, log.String())
 	}
@@ -113,6 +115,9 @@ func TestRun(t *testing.T) {
 			continue
 		}
 		for _, benchmark := range []string{"load", "wire"} {
+			if k.wireOnly && benchmark == "load" {
+				continue
+			}
 			x, ok := r.find(benchmark, setRandom, 100, 0, k.name)
 			if benchmark == "wire" {
 				x, ok = r.find(benchmark, setRandom, 100, 1, k.name)
@@ -121,12 +126,31 @@ func TestRun(t *testing.T) {
 				t.Errorf("%s of %s: %+v", benchmark, k.name, x)
 			}
 		}
-		if _, ok := r.find("update", setRandom, 100, 0, k.name); ok == k.fixed {
+		if _, ok := r.find("update", setRandom, 100, 0, k.name); ok == (k.fixed || k.wireOnly) {
 			t.Errorf("update of %s is measured: %t", k.name, ok)
 		}
 		_, ok := r.find("wire", "feed", 2, 1, k.name)
 		if ok != (k.prefixes > 0) {
 			t.Errorf("%s is measured with prefixes: %t", k.name, ok)
+		}
+	}
+	kinds, err := optional()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range kinds {
+		x, ok := r.find("options", setRandom, 1000, 1, k.name)
+		if !ok || x.Mpps <= 0 || x.Ratio <= 0 {
+			t.Errorf("options: %s: %+v", k.name, x)
+		}
+		x, ok = r.find("cores", setRandom, 1000, 1, k.name)
+		if runtime.NumCPU() > 1 && k.name != bare && k.name != weirApprox && (!ok || x.Scaling <= 0) {
+			t.Errorf("cores: %s: %+v", k.name, x)
+		}
+	}
+	for _, name := range []string{weirExact, lookupKeyed, lookupXXH64} {
+		if x, ok := r.find("ipv6", setRandom, 1000, 1, name); !ok || x.Ratio <= 0 {
+			t.Errorf("ipv6: %s: %+v", name, x)
 		}
 	}
 	var text bytes.Buffer
@@ -233,19 +257,34 @@ func TestLists(t *testing.T) {
 
 // Bars are computed from the results, and left out without them.
 func TestBars(t *testing.T) {
+	wire := Result{Benchmark: "wire", Set: setRandom, Entries: million, ListedShare: 1}
+	with := func(x Result, contender string, set func(*Result)) Result {
+		x.Contender = contender
+		set(&x)
+		return x
+	}
 	r := Report{Results: []Result{
-		{Benchmark: "wire", Contender: weirExact, Set: setRandom, Entries: million, ListedShare: 1, Ratio: 0.75, Mpps: 3},
-		{Benchmark: "wire", Contender: xdpDrop, Set: setRandom, Entries: million, ListedShare: 1, Ratio: 1, Mpps: 4},
-		{Benchmark: "wire", Contender: nftables, Set: setRandom, Entries: million, ListedShare: 1, Ratio: 0.15, Mpps: 0.6},
-		{Benchmark: "lookup", Contender: weirApprox, Set: setRandom, Entries: million, BitsPerKey: 10, FalsePositive: 0.0104, Predicted: 0.01, Optimum: 0.009},
-		{Benchmark: "lookup", Contender: weirExact, Set: setRandom, Entries: million, Cold: true, NetNS: 1},
+		with(wire, weirExact, func(r *Result) { r.Ratio = 0.75 }),
+		with(wire, oneBucket, func(r *Result) { r.Ratio = 0.85 }),
+		with(wire, nftables, func(r *Result) { r.Ratio = 0.15 }),
+		{Benchmark: "load", Contender: weirExact, Set: bitwire, Entries: 213_288, KernelEntry: 5},
+		{Benchmark: "load", Contender: weirExact, Set: setRandom, Entries: hundredMillion, Seconds: 41, Peak: 2_900_000_000},
+		{Benchmark: "options", Contender: weirTracker, Set: setRandom, Entries: hundredThousand, NetNS: 17},
+		{Benchmark: "cores", Contender: weirExact, Set: setRandom, Entries: 1000, Scaling: 1.95},
+		{Benchmark: "cores", Contender: weirUsual, Set: setRandom, Entries: 1000, Scaling: 1.85},
+		{Benchmark: "cores", Contender: xdpDrop, Set: setRandom, Entries: 1000, Scaling: 1.5},
+		{Benchmark: "lookup", Contender: weirExact, Set: setRandom, Entries: million, ListedShare: 1, Cold: true, NetNS: 1},
+		{Benchmark: "lookup", Contender: kernelHash, Set: setRandom, Entries: million, ListedShare: 1, NetNS: 10},
 	}}
-	r.judge()
+	r.Judge()
 	want := map[string]bool{
-		"wire, all listed, 1M, of XDP_DROP":                               false,
-		"wire, all listed, 1M, of nftables":                               true,
-		"false-positive rate, 10 to 16 bits a key, of the optimum, worst": true,
-		"false-positive rate, of weir's prediction, worst deviation":      false,
+		"wire, 1M, listed, of one read of equal memory":                    false,
+		"wire, 1M, listed, of nftables":                                    true,
+		"kernel memory, exact, bitwire's prefixes, bytes an entry":         true,
+		"100M addresses to enforcing, seconds":                             false,
+		"100M addresses to enforcing, memory of the process meanwhile, GB": true,
+		"tracker on the wire, ns a packet":                                 false,
+		"two cores against one, worst configuration":                       false,
 	}
 	for _, b := range r.Bars {
 		reached, ok := want[b.Name]
@@ -314,5 +353,20 @@ func TestPlot(t *testing.T) {
 	svg, err := os.ReadFile(filepath.Join(dir, drawn[0].File))
 	if err != nil || !bytes.Contains(svg, []byte(weirExact)) {
 		t.Errorf("error %v; the figure does not name its contender", err)
+	}
+}
+
+// Every contender has a colour, and no two look alike.
+func TestStyles(t *testing.T) {
+	seen := make(map[curve.Style]string)
+	for _, k := range kinds {
+		s := *styleOf(k)
+		if s.Color == nil {
+			t.Errorf("%s has no colour", k.name)
+		}
+		if other, ok := seen[s]; ok {
+			t.Errorf("%s looks like %s", k.name, other)
+		}
+		seen[s] = k.name
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"slices"
+	"strings"
 
 	"weir/tests/bench/probe"
 )
@@ -31,6 +32,13 @@ type updater interface {
 	update(add, remove []uint32) error
 }
 
+// beginner is a contender for which time is in intervals.
+type beginner interface {
+	contender
+	// begin begins one.
+	begin() error
+}
+
 // looper is a contender whose lookups run in a loop in the kernel.
 type looper interface {
 	contender
@@ -43,6 +51,7 @@ type place struct {
 	ctx  context.Context // for steps that take minutes
 	wire *wire           // nil: in loops only
 	keys *probe.Keys
+	like *weir // the kind's twin, prepared
 }
 
 // kind is a sort of contender.
@@ -54,6 +63,9 @@ type kind struct {
 	slow     bool     // measured with fewer packets and lookups
 	fixed    bool     // its list cannot change, or only one entry at a time
 	blind    bool     // has no list: a baseline for the others
+	silent   bool     // counts no packets
+	wireOnly bool     // measured in packets alone
+	twin     string   // has as much memory as this one, of weir
 	tools    []string // have to be installed
 }
 
@@ -63,6 +75,7 @@ const (
 	oneLine     = "one-line"
 	oneBucket   = "one-bucket"
 	weirExact   = "weir-exact"
+	weirUsual   = "weir-usual"
 	weirApprox  = "weir-approx"
 	kernelHash  = "kernel-hash"
 	kernelBloom = "kernel-bloom"
@@ -75,15 +88,16 @@ const (
 const unbounded = 1 << 32
 
 // kinds lists all contenders. The first is the base: it parses, counts and drops
-// without a lookup. The next two read one 64-byte line of as much memory as weir
-// takes in approximate mode, and in exact mode: the least that any filter of that
-// size costs.
+// without a lookup. The next two take weir's lean path, and read one 64-byte line of
+// as much memory as weir has in approximate mode, and in exact mode: the least that
+// any filter of that size costs.
 var kinds = []kind{
 	{name: xdpDrop, fixed: true, blind: true, make: newDrop, most: unbounded, prefixes: unbounded},
-	{name: oneLine, fixed: true, blind: true, make: newLine, most: 20_000_000},
-	{name: oneBucket, fixed: true, blind: true, make: newBucket, most: 20_000_000},
-	{name: weirExact, make: newExact, most: 20_000_000, prefixes: 20_000_000},
-	{name: weirApprox, make: newApprox, most: unbounded, prefixes: unbounded},
+	{name: oneLine, fixed: true, blind: true, make: newLine, most: unbounded, prefixes: unbounded, twin: weirApprox},
+	{name: oneBucket, fixed: true, blind: true, make: newLine, most: unbounded, prefixes: unbounded, twin: weirExact},
+	{name: weirExact, make: newWeir(exact), most: unbounded, prefixes: unbounded},
+	{name: weirUsual, make: newWeir(usual), most: unbounded, prefixes: unbounded, wireOnly: true},
+	{name: weirApprox, make: newWeir(approximate), most: unbounded, prefixes: unbounded},
 	{name: kernelHash, make: newHash, most: 10_000_000},
 	{name: kernelBloom, fixed: true, make: newBloom, most: 10_000_000},
 	{name: kernelLPM, slow: true, make: newTrie, most: 2_000_000, prefixes: 1_000_000},
@@ -121,25 +135,40 @@ func (s *session) field(b *blocklist, onWire bool, names ...string) (_ *contende
 			err = errors.Join(err, c.Close())
 		}
 	}()
-	for _, k := range s.kinds() {
-		if !k.takes(b) || len(names) > 0 && !slices.Contains(names, k.name) {
-			continue
-		}
+	chosen := slices.DeleteFunc(s.kinds(), func(k kind) bool {
+		return !k.takes(b) || len(names) > 0 && !slices.Contains(names, k.name) || k.wireOnly && !onWire
+	})
+	slices.SortStableFunc(chosen, func(a, b kind) int { return strings.Compare(a.twin, b.twin) }) // twins follow
+	for _, k := range chosen {
 		if err := s.ctx.Err(); err != nil {
 			return nil, err
 		}
-		one, err := c.enter(k, place{ctx: s.ctx, keys: s.keys}, onWire)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", k.name, err)
+		p := place{ctx: s.ctx, keys: s.keys}
+		if k.twin != "" {
+			p.like, _ = c.by[k.twin].(*weir)
+			if p.like == nil {
+				continue
+			}
 		}
-		if _, ok := one.(looper); !ok && !onWire {
-			continue
-		}
-		if err := one.prepare(b); err != nil {
+		if err := s.join(c, k, p, b, onWire); err != nil {
 			return nil, fmt.Errorf("%s: %w", k.name, err)
 		}
 	}
+	order := func(name string) int { return slices.IndexFunc(kinds, func(k kind) bool { return k.name == name }) }
+	slices.SortFunc(c.names, func(a, b string) int { return order(a) - order(b) })
 	return c, nil
+}
+
+// join adds a contender of a kind, prepared with a list.
+func (s *session) join(c *contenders, k kind, p place, b *blocklist, onWire bool) error {
+	one, err := c.enter(k, p, onWire)
+	if err != nil {
+		return err
+	}
+	if _, ok := one.(looper); !ok && !onWire {
+		return nil
+	}
+	return one.prepare(b)
 }
 
 // enter adds a contender of a kind, with or without a wire.

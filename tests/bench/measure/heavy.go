@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 
 	"weir/control/engine"
-	"weir/control/observe/heavy"
 	"weir/filter/hash"
 	"weir/filter/membership"
 	"weir/filter/sketch"
@@ -23,12 +22,7 @@ func (s *session) heavy() (err error) {
 		frames = 4 << 20
 		plain  = "plain"
 	)
-	s.logf("heavy")
 	b, err := s.lists.make(setRandom, n)
-	if err != nil {
-		return err
-	}
-	spec, err := heavy.Parse("key=src")
 	if err != nil {
 		return err
 	}
@@ -41,9 +35,9 @@ func (s *session) heavy() (err error) {
 		case "hot":
 			config.Hot = 1 << 16
 		case "tracker":
-			config.Trackers, config.TrackerSeed = []engine.Tracker{spec.Tracker()}, hash.Seed{1}
+			config.Telemetry = sources
 		}
-		one, err := c.enter(kind{name: name, make: func(p place) contender { return &weir{place: p, config: config} }}, place{ctx: s.ctx, keys: s.keys}, true)
+		one, err := c.enter(kind{name: name, make: newWeir(configuration{config: config})}, place{ctx: s.ctx, keys: s.keys}, true)
 		if err == nil {
 			err = one.prepare(b)
 		}
@@ -60,7 +54,7 @@ func (s *session) heavy() (err error) {
 			return err
 		}
 	}
-	g, err := probe.NewGenerator(s.keys)
+	g, err := probe.NewGenerator(s.keys, 0)
 	if err != nil {
 		return err
 	}
@@ -81,19 +75,8 @@ func (s *session) heavy() (err error) {
 		}
 		all, err := s.turns(names, func(name string) (float64, error) {
 			w := c.by[name].(*weir)
-			if name == "tracker" {
-				// Each round is an interval; heavy is 0.1 % of its packets.
-				n, err := w.generation.OpenTrackers(w.programs.Stats())
-				if err != nil {
-					return 0, err
-				}
-				for _, b := range n.Banks(0, n.Active(0)) {
-					b.Reset()
-					b.Admit(sketch.Threshold{Units: frames / 1000}.Admission(0, 1))
-				}
-				if err := n.Close(); err != nil {
-					return 0, err
-				}
+			if err := w.begin(); err != nil { // each round is an interval
+				return 0, err
 			}
 			before, _, _ := w.received()
 			ns, err := c.wireOf[name].send(g, frames)
@@ -128,11 +111,7 @@ func (s *session) heavy() (err error) {
 // of the kernel's code.
 func (s *session) found() error {
 	const flows, packets, threshold, memory = million, 10 * million, 1000, 256 << 10
-	spec, err := heavy.Parse("key=src")
-	if err != nil {
-		return err
-	}
-	tracker := spec.Tracker().Tracker
+	tracker := sources.Trackers[0].Tracker
 	tracker.Secret, tracker.Geometry = hash.NewSecret(hash.Seed{1}), sketch.PlanGeometry(memory)
 	for _, exponent := range []float64{0.9, 1.1, 1.3} {
 		if err := s.ctx.Err(); err != nil {

@@ -20,7 +20,8 @@ import (
 type blocklist struct {
 	set      string // random, prefixes, mixed, or the name of a feed
 	path     string
-	entries  []list.V4Prefix // in the order of the file
+	size     int
+	entries  []list.V4Prefix // in the order of the file; nil if only the file is needed
 	prefixes bool            // has prefixes shorter than /32
 	ranges   []span          // the listed ranges, sorted; nil without prefixes
 }
@@ -35,7 +36,7 @@ const (
 	setMixed    = "mixed"    // addresses and, one line in five, prefixes /24 to /31
 )
 
-func (b *blocklist) n() int { return len(b.entries) }
+func (b *blocklist) n() int { return b.size }
 
 // inside returns an address that the i-th entry matches.
 func (b *blocklist) inside(i int, random *rand.Rand) uint32 {
@@ -156,7 +157,7 @@ func (l *lists) read(path string) (*blocklist, error) {
 }
 
 func (l *lists) write(set string, entries []list.V4Prefix) (_ *blocklist, err error) {
-	b := &blocklist{set: set, path: filepath.Join(l.dir, "list.txt"), entries: entries}
+	b := &blocklist{set: set, path: filepath.Join(l.dir, "list.txt"), size: len(entries), entries: entries}
 	b.prefixes = slices.ContainsFunc(entries, func(p list.V4Prefix) bool { return p.Bits() < 32 })
 	if b.prefixes {
 		b.ranges = merge(entries)

@@ -22,12 +22,15 @@ const (
 // sets calls fn with the lists for lookups and packets: random addresses of each
 // size, prefixes, and the feeds.
 func (s *session) sets(fn func(*blocklist) error) error {
-	return s.eachList([]string{setRandom}, fn)
+	return s.eachList([]string{setRandom}, mostAsked, fn)
 }
 
-// eachList calls fn with lists of some sets in each size, then with the lists of
-// fixed size.
-func (s *session) eachList(sets []string, fn func(*blocklist) error) error {
+// mostAsked is the size up to which lists are looked up; larger ones are only loaded.
+const mostAsked = 20_000_000
+
+// eachList calls fn with lists of some sets in each size up to a most, then with the
+// lists of fixed size.
+func (s *session) eachList(sets []string, most int, fn func(*blocklist) error) error {
 	do := func(b *blocklist, err error) error {
 		if err != nil {
 			return err
@@ -40,6 +43,9 @@ func (s *session) eachList(sets []string, fn func(*blocklist) error) error {
 	}
 	for _, n := range s.Entries {
 		for _, set := range sets {
+			if n > most {
+				continue
+			}
 			if err := do(s.lists.make(set, n)); err != nil {
 				return err
 			}
@@ -59,7 +65,6 @@ func (s *session) eachList(sets []string, fn func(*blocklist) error) error {
 // lookup measures lookups in a loop in the kernel, with no key listed and with all
 // listed, with warm and with cold caches; and false-positive rates.
 func (s *session) lookup() error {
-	s.logf("lookup")
 	if err := s.sets(s.lookupIn); err != nil {
 		return err
 	}
@@ -77,6 +82,9 @@ func (s *session) lookupIn(b *blocklist) error {
 			return err
 		}
 		for _, cold := range []bool{false, true} {
+			if cold && b.n() < million {
+				continue // a burst warms the caches up
+			}
 			all, err := s.turns(c.names, func(name string) (float64, error) {
 				n := s.lookups
 				if c.kind[name].slow {
@@ -174,7 +182,8 @@ func (s *session) rates() error {
 	}
 	for _, bits := range []float64{10, 12, 14, 16} {
 		s.logf("  false positives at %g bits a key", bits)
-		w := &weir{place: place{keys: s.keys}, config: engine.Config{Mode: membership.Approximate, BitsPerKey: bits}}
+		config := engine.Config{Mode: membership.Approximate, BitsPerKey: bits}
+		w := &weir{place: place{keys: s.keys}, configuration: configuration{config: config}}
 		err := w.prepare(b)
 		if err != nil {
 			return err

@@ -4,10 +4,9 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"weir/control/engine"
+	"github.com/cilium/ebpf"
+
 	"weir/control/list"
-	"weir/filter/key"
-	"weir/filter/membership"
 	"weir/tests/bench/probe"
 )
 
@@ -21,12 +20,7 @@ type kernelMap struct {
 }
 
 func newDrop(p place) contender { return &kernelMap{place: p, kind: probe.None} }
-func newLine(p place) contender {
-	return &memory{kernelMap{place: p, kind: probe.Line}, membership.Approximate}
-}
-func newBucket(p place) contender {
-	return &memory{kernelMap{place: p, kind: probe.Line}, membership.Exact}
-}
+func newLine(p place) contender { return &oneRead{kernelMap{place: p, kind: probe.Line}} }
 func newHash(p place) contender {
 	return &kernelMap{place: p, kind: probe.Hash, room: mostChanges}
 }
@@ -46,19 +40,11 @@ func (m *kernelMap) prepare(b *blocklist) (err error) {
 	return m.fill(e.V4)
 }
 
-// memory reads a line of as much memory as a set of a mode has, and finds nothing.
-type memory struct {
-	kernelMap
-	mode membership.Mode
-}
+// oneRead reads a line of as much memory as its twin's lookups have, and finds nothing.
+type oneRead struct{ kernelMap }
 
-func (m *memory) prepare(b *blocklist) error {
-	census := membership.Census{Keys: map[key.Shape]int{source(0).Shape: b.n()}}
-	layout, err := membership.PlanLayout(census, m.mode, engine.DefaultBitsPerKey, nil)
-	if err != nil {
-		return err
-	}
-	m.programs, err = probe.LoadMap(m.kind, layout.Bytes()/64, m.keys)
+func (m *oneRead) prepare(*blocklist) (err error) {
+	m.programs, err = probe.LoadMap(m.kind, m.like.generation.Block.Bytes()/64, m.keys)
 	return err
 }
 
@@ -103,8 +89,16 @@ func trieKey(p list.V4Prefix) (k [8]byte) {
 	return k
 }
 
-func (m *kernelMap) enforce() error { return m.wire.attach(m.programs.Wire()) }
-func (m *kernelMap) catch() error   { return m.enforce() } // it drops all packets anyway
+func (m *kernelMap) program() (*ebpf.Program, error) { return m.programs.Wire() }
+
+func (m *kernelMap) enforce() error {
+	p, err := m.program()
+	if err != nil {
+		return err
+	}
+	return m.wire.attach(p)
+}
+func (m *kernelMap) catch() error { return m.enforce() } // it drops all packets anyway
 
 func (m *kernelMap) received() (all, listed uint64, err error) {
 	all, listed = counted(m.programs)

@@ -2,9 +2,11 @@ package measure
 
 import (
 	"fmt"
+	"image/color"
 	"os"
 	"path/filepath"
 	"sort"
+	"strings"
 
 	"weir/tests/papers/curve"
 )
@@ -73,6 +75,29 @@ func (r *Report) Plot(dir string) (drawn []Figure, err error) {
 	return drawn, nil
 }
 
+// colors are those of contenders in all figures, from the palette of Okabe and Ito,
+// which the colour-blind can distinguish. weir's have two colours of their own.
+var colors = map[string]color.Color{
+	xdpDrop:     color.Gray{0x88},
+	oneLine:     color.Gray{0xbb},
+	oneBucket:   color.Gray{0x55},
+	weirExact:   color.RGBA{0xd5, 0x5e, 0x00, 0xff}, // vermilion
+	weirUsual:   color.RGBA{0xd5, 0x5e, 0x00, 0xff},
+	weirApprox:  color.RGBA{0xe6, 0x9f, 0x00, 0xff}, // orange
+	kernelHash:  color.RGBA{0x00, 0x72, 0xb2, 0xff}, // blue
+	kernelBloom: color.RGBA{0x56, 0xb4, 0xe9, 0xff}, // sky blue
+	kernelLPM:   color.RGBA{0x00, 0x3f, 0x5c, 0xff},
+	nftables:    color.RGBA{0x00, 0x9e, 0x73, 0xff}, // bluish green
+	ipset:       color.RGBA{0xcc, 0x79, 0xa7, 0xff}, // reddish purple
+	xdpFilter:   color.Black,
+}
+
+// styleOf returns how a contender is drawn: weir stands out, and what has no list is
+// dashed, like the usual configuration beside the plain one.
+func styleOf(k kind) *curve.Style {
+	return &curve.Style{Color: colors[k.name], Dashed: k.blind || k.name == weirUsual, Bold: strings.HasPrefix(k.name, "weir-")}
+}
+
 // curves returns the curves of a figure in the order of kinds, or none for results
 // of a single size.
 func (r *Report) curves(f figureOf) (curves []curve.Named) {
@@ -89,7 +114,7 @@ func (r *Report) curves(f figureOf) (curves []curve.Named) {
 			continue
 		}
 		sort.Slice(points, func(i, j int) bool { return points[i].X < points[j].X })
-		curves = append(curves, curve.Named{Name: k.name, Points: points, Dots: len(points) == 1})
+		curves = append(curves, curve.Named{Name: k.name, Points: points, Dots: len(points) == 1, Style: styleOf(k)})
 	}
 	if len(sizes) < 2 {
 		return nil

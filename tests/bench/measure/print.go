@@ -25,7 +25,7 @@ var columns = []column{
 	}},
 	{"contender", func(r Result) string { return r.Contender }},
 	{"listed", func(r Result) string {
-		if r.NS == 0 || r.Benchmark == "heavy" || r.Benchmark == "stages" {
+		if r.NS+r.Scaling == 0 || r.Benchmark == "heavy" || r.Benchmark == "stages" {
 			return "" // there is no traffic, or all of it is clean
 		}
 		return fmt.Sprintf("%g %%", 100*r.ListedShare)
@@ -41,9 +41,11 @@ var columns = []column{
 	{"net ns", func(r Result) string { return figure(r.NetNS, 1) }},
 	{"Mpps", func(r Result) string { return figure(r.Mpps, 2) }},
 	{"of XDP_DROP", func(r Result) string { return figure(r.Ratio, 3) }},
+	{"both / one", func(r Result) string { return figure(r.Scaling, 3) }},
 	{"seconds", func(r Result) string { return figure(r.Seconds, 4) }},
 	{"changes", func(r Result) string { return general(float64(r.Changes)) }},
 	{"process, B/entry", func(r Result) string { return figure(r.BytesEntry, 1) }},
+	{"peak, MB", func(r Result) string { return figure(float64(r.Peak)/1e6, 0) }},
 	{"kernel, B/entry", func(r Result) string { return figure(r.KernelEntry, 2) }},
 	{"bits/key", func(r Result) string { return general(r.BitsPerKey) }},
 	{"false positives", func(r Result) string { return scientific(r.FalsePositive) }},
@@ -136,7 +138,7 @@ func (r *Report) BarTable() [][]string {
 		if !b.Reached {
 			verdict = "missed"
 		}
-		lines = append(lines, []string{b.Name, fmt.Sprintf("%.3f", b.Value), fmt.Sprintf("%s %g", sign, b.Limit), verdict})
+		lines = append(lines, []string{b.Name, fmt.Sprintf("%.4g", b.Value), fmt.Sprintf("%s %g", sign, b.Limit), verdict})
 	}
 	return lines
 }
@@ -147,6 +149,9 @@ func (m Machine) Lines() []string {
 		fmt.Sprintf("%s, %d cores, last-level cache %d MiB, Linux %s, %s", m.CPU, m.Cores, m.CacheBytes>>20, m.Kernel, m.Arch),
 		fmt.Sprintf("memory latency: %.0f ns within 1 MiB, %.0f within 10 MiB, %.0f within 100 MiB",
 			m.LatencyNS[0], m.LatencyNS[1], m.LatencyNS[2]),
+	}
+	if m.Load+m.Stolen > 0 { // which earlier reports do not have
+		lines = append(lines, fmt.Sprintf("load average before: %.2f; time that other virtual machines had: %.1f %%", m.Load, 100*m.Stolen))
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Versions)) {
 		v := m.Versions[name]
@@ -173,8 +178,23 @@ func (r *Report) Print(w io.Writer) error {
 			return err
 		}
 	}
-	fmt.Fprintln(w)
-	return align(w, r.BarTable(), 0)
+	for _, part := range []struct {
+		lines [][]string
+		title string
+		flags uint
+	}{
+		{r.CapacityTable(), fmt.Sprintf("capacity: cores for line rate, with a driver that takes %d ns", DriverNS), tabwriter.AlignRight},
+		{r.BarTable(), "bars", 0},
+	} {
+		if len(part.lines) == 1 {
+			continue
+		}
+		fmt.Fprintf(w, "\n%s\n", part.title)
+		if err := align(w, part.lines, part.flags); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func align(w io.Writer, lines [][]string, flags uint) error {

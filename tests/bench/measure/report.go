@@ -44,6 +44,10 @@ type Machine struct {
 	// LatencyNS is the time of dependent loads from 1, 10 and 100 MiB: the cost of a
 	// lookup outside the caches with nothing to overlap.
 	LatencyNS [3]float64 `json:"latency_ns"`
+	// Load is the load average of the minute before the start.
+	Load float64 `json:"load"`
+	// Stolen is the share of the CPUs' time that other virtual machines had.
+	Stolen float64 `json:"stolen"`
 	// Versions are those of weir, Go and the other tools measured.
 	Versions map[string]string `json:"versions"`
 	Command  []string          `json:"command"`
@@ -52,8 +56,8 @@ type Machine struct {
 
 // Result is one measurement. Fields that do not apply are 0, and absent in JSON.
 type Result struct {
-	Benchmark   string  `json:"benchmark"`        // lookup, load, update, wire, heavy or stages
-	Contender   string  `json:"contender"`        // weir-exact, kernel-hash …; of heavy: plain, hot, tracker, sketch; of stages: plain, loop-64 …, digest-100k …, multicast-none …
+	Benchmark   string  `json:"benchmark"`        // one of Benchmarks
+	Contender   string  `json:"contender"`        // weir-exact, kernel-hash …: see the schema
 	Set         string  `json:"set"`              // of entries: random, prefixes, mixed, or a feed
 	Entries     int     `json:"entries"`          // of the set
 	ListedShare float64 `json:"listed_share"`     // of the keys or packets
@@ -66,10 +70,12 @@ type Result struct {
 	NetNS   float64 `json:"net_ns,omitempty"`  // beyond the base: the loop with weir's hash, or the plain program
 	Mpps    float64 `json:"mpps,omitempty"`    // million packets a second
 	Ratio   float64 `json:"ratio,omitempty"`   // of Mpps to that of xdp-drop
+	Scaling float64 `json:"scaling,omitempty"` // of the Mpps of two CPUs at once to those of one
 	Seconds float64 `json:"seconds,omitempty"` // from the text, or from the changes, to an active filter
 	Changes int     `json:"changes,omitempty"`
 
 	BytesEntry  float64 `json:"bytes_per_entry,omitempty"`        // memory of the process
+	Peak        int     `json:"peak_bytes,omitempty"`             // the most memory of the process meanwhile
 	KernelEntry float64 `json:"kernel_bytes_per_entry,omitempty"` // memory of the filter's maps
 
 	BitsPerKey    float64 `json:"bits_per_key,omitempty"`
@@ -95,7 +101,7 @@ func ReadReport(file string) (*Report, error) {
 }
 
 // compared returns the figure to compare two runs by, or 0.
-func (r Result) compared() float64 { return cmp.Or(r.Ratio, r.NS, r.Seconds) }
+func (r Result) compared() float64 { return cmp.Or(r.Scaling, r.Ratio, r.NS, r.Seconds) }
 
 // Compare sets Change in the results that an earlier report has too.
 func (r *Report) Compare(earlier *Report) {
@@ -134,6 +140,8 @@ func thisMachine(o Options) (Machine, error) {
 		}
 	}
 	m.CacheBytes = lastLevelCache()
+	text, _ := os.ReadFile("/proc/loadavg")
+	_, _ = fmt.Sscan(string(text), &m.Load) // 0 if it is not there
 	if o.Peers {
 		for _, tool := range [][]string{
 			{"nft", "--version"}, {"ipset", "--version"}, {"iptables", "--version"}, {"xdp-filter", "load", "--version"},
@@ -149,6 +157,34 @@ func thisMachine(o Options) (Machine, error) {
 		}
 	}
 	return m, nil
+}
+
+// cpuTime is the time of all CPUs since the machine's start, in ticks.
+type cpuTime struct{ all, stolen uint64 }
+
+// readCPUTime returns the time as the kernel reports it, or nothing.
+func readCPUTime() (t cpuTime) {
+	text, _ := os.ReadFile("/proc/stat")
+	first, _, _ := strings.Cut(string(text), "\n")
+	for i, field := range strings.Fields(first) {
+		const steal, guest = 8, 9 // guests' time is also that of users
+		n, _ := strconv.ParseUint(field, 10, 64)
+		if i < guest {
+			t.all += n
+		}
+		if i == steal {
+			t.stolen = n
+		}
+	}
+	return t
+}
+
+// stolenSince returns the share of the time since then that other virtual machines had.
+func (t cpuTime) stolenSince(then cpuTime) float64 {
+	if t.all == then.all {
+		return 0
+	}
+	return float64(t.stolen-then.stolen) / float64(t.all-then.all)
 }
 
 // lastLevelCache returns the size in bytes of the first CPU's largest cache, or 0

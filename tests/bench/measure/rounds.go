@@ -15,7 +15,7 @@ const precise = 0.015
 // times as many, and none begins after patience.
 const (
 	mostRounds = 10
-	patience   = 20 * time.Second
+	patience   = 10 * time.Second
 )
 
 // series are the figures of each contender, round by round.
@@ -48,17 +48,19 @@ func (s *session) turns(names []string, measure func(name string) (float64, erro
 			}
 		}
 	}
+	s.logf("    %d rounds, ± %.1f %%", len(all[names[0]]), 100*all.widest(names))
 	return all, nil
 }
 
-func (s series) precise(names []string) bool {
+// widest returns the widest confidence interval of a contender's ratio to the first.
+func (s series) widest(names []string) (most float64) {
 	for _, name := range names[1:] {
-		if spread(s.ratios(name, names[0])) > precise {
-			return false
-		}
+		most = max(most, spread(s.ratios(name, names[0])))
 	}
-	return true
+	return most
 }
+
+func (s series) precise(names []string) bool { return s.widest(names) <= precise }
 
 // median returns the median of a contender's figures.
 func (s series) median(name string) float64 { return median(s[name]) }

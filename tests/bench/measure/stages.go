@@ -184,18 +184,3 @@ func (s *session) beyondPlain(family string, plain []byte, stages []stage) (err 
 	}
 	return nil
 }
-
-// stageCost returns the cost of a stage, the larger of both families.
-func stageCost(contender string) func(*Report) (float64, bool) {
-	return func(r *Report) (v float64, ok bool) {
-		for _, x := range r.Results {
-			if x.Benchmark == "stages" && x.Contender == contender {
-				if !ok || x.NetNS > v {
-					v = x.NetNS
-				}
-				ok = true
-			}
-		}
-		return v, ok
-	}
-}

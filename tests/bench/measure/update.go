@@ -17,8 +17,10 @@ const mostChanges = 10_000
 // update measures changes of an active list. What one round adds, the next one
 // removes.
 func (s *session) update() error {
-	s.logf("update")
 	for _, n := range s.Entries {
+		if n > mostAsked {
+			continue
+		}
 		b, err := s.lists.make(setRandom, n)
 		if err != nil {
 			return err
@@ -38,7 +40,7 @@ func (s *session) updateOf(b *blocklist) (err error) {
 	s.logf("  %s, %d entries", b.set, b.n())
 	var able []string
 	for _, k := range s.kinds() {
-		if !k.fixed {
+		if !k.fixed && !k.wireOnly {
 			able = append(able, k.name)
 		}
 	}

@@ -3,11 +3,17 @@ package measure
 import (
 	"errors"
 	"fmt"
+	"runtime/debug"
+
+	"github.com/cilium/ebpf"
 
 	"weir/control/engine"
 	"weir/control/list"
+	"weir/control/observe/heavy"
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
+	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/bench/probe"
@@ -16,18 +22,52 @@ import (
 // pins are separate from those of a daemon on this machine.
 const pins = loader.DefaultPins + "-bench"
 
-// weir is weir in one of its modes.
+// weir is weir under a configuration.
 type weir struct {
 	place
-	config     engine.Config
+	configuration
 	generation *engine.Generation
 	attachment *loader.Attachment // from enforce; nil after catch
 	programs   *probe.Programs    // nil until needed
 }
 
-func newExact(p place) contender { return &weir{place: p} }
-func newApprox(p place) contender {
-	return &weir{place: p, config: engine.Config{Mode: membership.Approximate}}
+// configuration is what an operator may configure.
+type configuration struct {
+	config engine.Config
+	allow  bool // has an allow list
+}
+
+// Configurations. usual is that of many operators: a failsafe port, an allow list, and
+// a tracker of sources.
+var (
+	exact       = configuration{}
+	approximate = configuration{config: engine.Config{Mode: membership.Approximate}}
+	usual       = configuration{config: engine.Config{Policy: failsafe, Telemetry: sources}, allow: true}
+
+	failsafe = verdict.Policy{FailsafePorts: []verdict.FailsafePort{{Proto: 6, Port: 22}}}
+	sources  = engine.Telemetry{
+		Trackers:    []engine.Tracker{heavy.DefaultSpec("src").Tracker()},
+		TrackerSeed: hash.Seed{1},
+	}
+)
+
+func newWeir(c configuration) func(place) contender {
+	return func(p place) contender { return &weir{place: p, configuration: c} }
+}
+
+// mostLists is the number of lists, of which all but the first are empty: an operator
+// has several, and an entry's list takes four bits then.
+const mostLists = 15
+
+func (w *weir) lists(b *blocklist, contents *list.Set) []engine.List {
+	all := []engine.List{{Name: b.set, Contents: contents}}
+	for len(all) < mostLists {
+		all = append(all, engine.List{Name: fmt.Sprintf("empty-%d", len(all)), Contents: singles(nil)})
+	}
+	if w.allow {
+		all[1] = engine.List{Name: "allowed", Allow: true, Contents: singles(b.unlisted(16))}
+	}
+	return all
 }
 
 func (w *weir) prepare(b *blocklist) error {
@@ -35,7 +75,8 @@ func (w *weir) prepare(b *blocklist) error {
 	if err != nil {
 		return err
 	}
-	w.generation, err = engine.Build([]engine.List{{Name: b.set, Contents: e.Set()}}, w.config)
+	defer debug.SetGCPercent(debug.SetGCPercent(25)) // as the daemon does when it has read lists
+	w.generation, err = engine.Build(w.lists(b, e.Set()), w.config)
 	return err
 }
 
@@ -57,11 +98,54 @@ func (w *weir) catch() error {
 	if err := w.detach(); err != nil {
 		return err
 	}
-	b, _, err := w.bench(nil)
+	p, err := w.program()
 	if err != nil {
 		return err
 	}
-	return w.wire.attach(b.Wire())
+	return w.wire.attach(p)
+}
+
+// program returns the program that catches packets on a wire.
+func (w *weir) program() (*ebpf.Program, error) {
+	b, _, err := w.bench(nil)
+	if err != nil {
+		return nil, err
+	}
+	return b.Wire()
+}
+
+// sliceLen is the number of packets for which the filter of a slice of digests is made.
+const sliceLen = 100_000
+
+// mostUnits is the number of packets of a flow from which it is a heavy hitter: 0.1 %
+// of those of a second.
+const mostUnits = 4 << 20 / 1000
+
+// begin begins an interval of trackers, and a slice of digests. Programs must not run.
+func (w *weir) begin() error {
+	if len(w.config.Trackers) > 0 {
+		n, err := w.generation.OpenTrackers(w.programs.Stats())
+		if err != nil {
+			return err
+		}
+		for _, b := range n.Banks(0, n.Active(0)) {
+			b.Reset()
+			b.Admit(sketch.Threshold{Units: mostUnits}.Admission(0, 1))
+		}
+		if err := n.Close(); err != nil {
+			return err
+		}
+	}
+	if w.config.Digests.Lines == 0 {
+		return nil
+	}
+	d, err := w.generation.OpenDigests(w.programs.Stats())
+	if err != nil {
+		return err
+	}
+	d.Exchange()
+	d.Begin(1-d.Active(), 0)
+	return d.Close()
 }
 
 func (w *weir) received() (all, listed uint64, err error) {

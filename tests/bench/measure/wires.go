@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -29,7 +30,7 @@ func newWire() (_ *wire, err error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &wire{Playground: p, frame: frameTo(p)}
+	w := &wire{Playground: p, frame: frameTo(p, p.A.IPv4, p.B.IPv4)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, w.Close())
@@ -43,11 +44,14 @@ func newWire() (_ *wire, err error) {
 }
 
 // frameTo returns a minimal frame with a UDP datagram from A to B. The generator
-// sets the IPv4 source.
-func frameTo(p *playground.Playground) []byte {
-	f := packet.Frame(key.Tuple{Src: p.A.IPv4, Dst: p.B.IPv4, Proto: 17, HasPorts: true, SrcPort: 1, DstPort: 9})
+// sets the source.
+func frameTo(p *playground.Playground, from, to netip.Addr) []byte {
+	f := packet.Frame(key.Tuple{Src: from, Dst: to, Proto: 17, HasPorts: true, SrcPort: 1, DstPort: 9})
 	copy(f, p.B.MAC)
 	copy(f[6:], p.A.MAC)
+	if from.Is6() {
+		return f
+	}
 	f = append(f, make([]byte, max(0, 60-len(f)))...)
 	binary.BigEndian.PutUint16(f[16:], uint16(len(f)-14))    // the IP length
 	binary.BigEndian.PutUint16(f[38:], uint16(len(f)-14-20)) // the UDP length
@@ -82,8 +86,13 @@ func (w *wire) attach(p *ebpf.Program) error {
 
 // send sends frames and returns the time of one in nanoseconds.
 func (w *wire) send(g *probe.Generator, frames int) (ns float64, err error) {
+	return w.sendOn(0, g, frames)
+}
+
+// sendOn is send on a certain CPU, on which frames are received too.
+func (w *wire) sendOn(cpu int, g *probe.Generator, frames int) (ns float64, err error) {
 	err = w.A.In(func() error {
-		release, err := loader.StayOnCPU()
+		release, err := loader.StayOn(cpu)
 		if err != nil {
 			return err
 		}

@@ -55,7 +55,7 @@ struct {
 	__type(value, __u32);
 } bench_lpm SEC(".maps");
 
-/* The least that a filter of a size costs: one of its lines. */
+/* The least that a filter of a size costs: a read of one of its lines. */
 ARRAY(bench_lines, struct line);
 volatile const __u32 bench_line_count = 1;
 
@@ -96,10 +96,7 @@ static __always_inline __u64 address_hash(__u32 addr)
 
 static __always_inline void look_up_empty(struct loop *l)
 {
-	__u32 key = next_key(l);
-
-	/* weir's hash, so that times beyond this loop's are without it. */
-	l->hits += address_hash(key) & 1;
+	l->hits += next_key(l) & 1;
 }
 
 static __always_inline void look_up_weir(struct loop *l)
@@ -169,13 +166,13 @@ static __always_inline void look_up_bloom(struct loop *l)
 	l->hits += bpf_map_peek_elem(&bench_bloom, &key) == 0;
 }
 
-/* Reads a word of a line chosen by weir's hash of the address. */
+/* Reads a word of a line that one product chooses: no lookup can compute less. */
 static __always_inline int line_read(__u32 addr)
 {
-	__u64 h = address_hash(addr);
-	struct line *l = line_at(&bench_lines, bench_line_count, h);
+	__u32 p = addr * 0x9E3779B1, n = (__u64)p * bench_line_count >> 32;
+	struct line *l = bpf_map_lookup_elem(&bench_lines, &n);
 
-	return l && l->words[h >> 36 & (LINE_WORDS - 1)];
+	return l && l->words[p & (LINE_WORDS - 1)];
 }
 
 static __always_inline void look_up_line(struct loop *l)
@@ -318,9 +315,20 @@ static __always_inline int lookup_lpm(struct packet *p)
 	return bpf_map_lookup_elem(&bench_lpm, &key) != 0;
 }
 
-static __always_inline int lookup_line(struct packet *p)
+/* The seed is whatever the control plane takes it from, too. */
+volatile const __u8 bench_xxh64 = 0; /* 1: instead of weir's hash */
+
+/* A set of IPv6 addresses alone, by one hash or another. */
+static __always_inline int lookup_v6(struct packet *p)
 {
-	return line_read(p->src[0]);
+	struct set_maps maps = BLOCK_MAPS(confirm_block);
+	struct key k = key_v6(&block.v6[0], p);
+	__u64 h = bench_xxh64 ? xxh64_20(key_secret.offsets[0][0], k.w[0], k.w[1], k.w[2])
+			      : key_hash(KEY_V6, k, &key_secret);
+
+	p->list = LIST_NONE;
+	set_probe(&block, maps, p, h);
+	return p->list != LIST_NONE;
 }
 
 SEC("xdp.frags")
@@ -348,78 +356,83 @@ int wire_lpm(struct xdp_md *ctx)
 }
 
 SEC("xdp.frags")
+int wire_v6(struct xdp_md *ctx)
+{
+	return wire(ctx, lookup_v6);
+}
+
+/* On weir's lean path: the least that it could cost. */
+SEC("xdp.frags")
 int wire_line(struct xdp_md *ctx)
 {
-	return wire(ctx, lookup_line);
-}
+	struct cpu_row *row;
+	struct packet p;
 
-/* The whole pipeline. */
-SEC("xdp.frags")
-int wire_weir(struct xdp_md *ctx)
-{
-	run_pipeline(ctx);
+	if (!parse_lean(ctx, &p))
+		return XDP_ABORTED;
+	row = this_row();
+	if (!row)
+		return XDP_ABORTED;
+	count_reason(row, line_read(p.src[0]) ? REASON_BLOCKED : REASON_CLEAN, p.len);
 	return XDP_DROP;
 }
 
 /*
- * A node inside a domain with loop detection. Emptying the frame's filter, at
- * this offset, makes each run a first visit.
+ * What the program of the whole pipeline does to a frame before. Test runs without
+ * live frames do not restore it.
  */
-__u32 bench_filter = 0;
+enum prelude {
+	PRELUDE_NONE,
+	PRELUDE_VISIT,	 /* empty the loop filter, so that each run is a first visit */
+	PRELUDE_STAMP,	 /* make it another packet, by a number in the IP payload */
+	PRELUDE_FORWARD, /* restore the hops, which multicast forwarding decrements */
+};
 
-SEC("xdp.frags")
-int visit(struct xdp_md *ctx)
-{
-	void *end = (void *)(long)ctx->data_end;
-	__u64 *filter = (void *)(long)ctx->data + (bench_filter & 127);
+volatile const __u8 bench_prelude = PRELUDE_NONE;
+__u32 bench_filter = 0; /* offset of the loop filter in the frame */
 
-	if ((void *)(filter + LOOP_WORDS) > end)
-		return XDP_ABORTED;
-	for (int i = 0; i < LOOP_WORDS; i++)
-		filter[i] = 0;
-	run_pipeline(ctx);
-	return XDP_PASS;
-}
-
-/*
- * The pipeline on a frame of at least 70 bytes that is a different packet in
- * each test run: the run's number is in the first bytes of the IP payload.
- */
-SEC("xdp.frags")
-int stamped(struct xdp_md *ctx)
-{
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct ethhdr *eth = data;
-	__u32 at;
-
-	if (data + 70 > end)
-		return XDP_ABORTED;
-	at = eth->h_proto == bpf_htons(ETH_P_IP) ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
-	*(__u32 *)(data + sizeof(*eth) + at + 4) = bench_loop.at++;
-	run_pipeline(ctx);
-	return XDP_DROP;
-}
-
-/*
- * The attached program, on a frame with hops left in each run: multicast
- * forwarding decrements them. Test runs without live frames make no copies.
- */
-SEC("xdp.frags")
-int forward(struct xdp_md *ctx)
+/* Returns whether the frame is long enough. */
+static __always_inline int prepare_frame(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct ethhdr *eth = data;
 	__u8 *ip = (__u8 *)(eth + 1);
+	int v4;
 
+	if (bench_prelude == PRELUDE_VISIT) {
+		__u64 *filter = data + (bench_filter & 127);
+
+		if ((void *)(filter + LOOP_WORDS) > end)
+			return 0;
+		for (int i = 0; i < LOOP_WORDS; i++)
+			filter[i] = 0;
+		return 1;
+	}
 	if (data + 64 > end)
+		return 0;
+	v4 = eth->h_proto == bpf_htons(ETH_P_IP);
+	if (bench_prelude == PRELUDE_FORWARD)
+		ip[v4 ? 8 : 7] = 64;
+	else
+		*(__u32 *)(ip + (v4 ? 20 : 40) + 4) = bench_loop.at++;
+	return 1;
+}
+
+SEC("xdp.frags")
+int wire_weir(struct xdp_md *ctx)
+{
+	int action;
+
+	if (bench_prelude && !prepare_frame(ctx))
 		return XDP_ABORTED;
-	ip[eth->h_proto == bpf_htons(ETH_P_IP) ? 8 : 7] = 64;
-	return process(ctx);
+	action = process(ctx);
+	return bench_prelude == PRELUDE_FORWARD ? action : XDP_DROP;
 }
 
 /*
  * The generator, for test runs with live frames: sets the IPv4 source of the
- * frame to the next key and sends it out of an interface.
+ * frame, or the last word of the IPv6 source, to the next key and sends it out of
+ * an interface.
  */
 __u32 bench_ifindex = 0;
 
@@ -440,12 +453,17 @@ int generate(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct ethhdr *eth = data;
+	struct ipv6hdr *ip6 = (void *)(eth + 1);
 	struct iphdr *ip = (void *)(eth + 1);
 	__u32 key;
 
-	if ((void *)(ip + 1) > end)
+	if ((void *)(ip6 + 1) > end)
 		return XDP_ABORTED;
 	key = next_key(&bench_loop);
+	if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
+		ip6->saddr.in6_u.u6_addr32[3] = key;
+		return bpf_redirect(bench_ifindex, 0);
+	}
 	ip->check = adjusted(ip->check, ip->saddr, key); /* or the stack drops it */
 	ip->saddr = key;
 	return bpf_redirect(bench_ifindex, 0);

@@ -52,7 +52,6 @@ const (
 	benchMapTrackerFlows     = "tracker_flows"
 	benchMapTrackerLines     = "tracker_lines"
 	benchMapTrackerNow       = "tracker_now"
-	benchProgForward         = "forward"
 	benchProgGenerate        = "generate"
 	benchProgHashWords       = "hash_words"
 	benchProgLoopAsk         = "loop_ask"
@@ -76,13 +75,12 @@ const (
 	benchProgLoopXxh40       = "loop_xxh40"
 	benchProgLoopXxh60       = "loop_xxh60"
 	benchProgLoopXxh8        = "loop_xxh8"
-	benchProgStamped         = "stamped"
-	benchProgVisit           = "visit"
 	benchProgWireBloom       = "wire_bloom"
 	benchProgWireDrop        = "wire_drop"
 	benchProgWireHash        = "wire_hash"
 	benchProgWireLine        = "wire_line"
 	benchProgWireLpm         = "wire_lpm"
+	benchProgWireV6          = "wire_v6"
 	benchProgWireWeir        = "wire_weir"
 	benchVarAllow            = "allow"
 	benchVarBankBuckets      = "bank_buckets"
@@ -92,7 +90,9 @@ const (
 	benchVarBenchIfindex     = "bench_ifindex"
 	benchVarBenchLineCount   = "bench_line_count"
 	benchVarBenchLoop        = "bench_loop"
+	benchVarBenchPrelude     = "bench_prelude"
 	benchVarBenchSecret      = "bench_secret"
+	benchVarBenchXxh64       = "bench_xxh64"
 	benchVarBlock            = "block"
 	benchVarBufferFlags      = "buffer_flags"
 	benchVarDhcpServer       = "dhcp_server"
@@ -158,7 +158,6 @@ type benchSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type benchProgramSpecs struct {
-	Forward         *ebpf.ProgramSpec `ebpf:"forward"`
 	Generate        *ebpf.ProgramSpec `ebpf:"generate"`
 	HashWords       *ebpf.ProgramSpec `ebpf:"hash_words"`
 	LoopAsk         *ebpf.ProgramSpec `ebpf:"loop_ask"`
@@ -182,13 +181,12 @@ type benchProgramSpecs struct {
 	LoopXxh40       *ebpf.ProgramSpec `ebpf:"loop_xxh40"`
 	LoopXxh60       *ebpf.ProgramSpec `ebpf:"loop_xxh60"`
 	LoopXxh8        *ebpf.ProgramSpec `ebpf:"loop_xxh8"`
-	Stamped         *ebpf.ProgramSpec `ebpf:"stamped"`
-	Visit           *ebpf.ProgramSpec `ebpf:"visit"`
 	WireBloom       *ebpf.ProgramSpec `ebpf:"wire_bloom"`
 	WireDrop        *ebpf.ProgramSpec `ebpf:"wire_drop"`
 	WireHash        *ebpf.ProgramSpec `ebpf:"wire_hash"`
 	WireLine        *ebpf.ProgramSpec `ebpf:"wire_line"`
 	WireLpm         *ebpf.ProgramSpec `ebpf:"wire_lpm"`
+	WireV6          *ebpf.ProgramSpec `ebpf:"wire_v6"`
 	WireWeir        *ebpf.ProgramSpec `ebpf:"wire_weir"`
 }
 
@@ -246,7 +244,9 @@ type benchVariableSpecs struct {
 	BenchIfindex   *ebpf.VariableSpec `ebpf:"bench_ifindex"`
 	BenchLineCount *ebpf.VariableSpec `ebpf:"bench_line_count"`
 	BenchLoop      *ebpf.VariableSpec `ebpf:"bench_loop"`
+	BenchPrelude   *ebpf.VariableSpec `ebpf:"bench_prelude"`
 	BenchSecret    *ebpf.VariableSpec `ebpf:"bench_secret"`
+	BenchXxh64     *ebpf.VariableSpec `ebpf:"bench_xxh64"`
 	Block          *ebpf.VariableSpec `ebpf:"block"`
 	BufferFlags    *ebpf.VariableSpec `ebpf:"buffer_flags"`
 	DhcpServer     *ebpf.VariableSpec `ebpf:"dhcp_server"`
@@ -381,7 +381,9 @@ type benchVariables struct {
 	BenchIfindex   *ebpf.Variable `ebpf:"bench_ifindex"`
 	BenchLineCount *ebpf.Variable `ebpf:"bench_line_count"`
 	BenchLoop      *ebpf.Variable `ebpf:"bench_loop"`
+	BenchPrelude   *ebpf.Variable `ebpf:"bench_prelude"`
 	BenchSecret    *ebpf.Variable `ebpf:"bench_secret"`
+	BenchXxh64     *ebpf.Variable `ebpf:"bench_xxh64"`
 	Block          *ebpf.Variable `ebpf:"block"`
 	BufferFlags    *ebpf.Variable `ebpf:"buffer_flags"`
 	DhcpServer     *ebpf.Variable `ebpf:"dhcp_server"`
@@ -409,7 +411,6 @@ type benchVariables struct {
 //
 // It can be passed to loadBenchObjects or ebpf.CollectionSpec.LoadAndAssign.
 type benchPrograms struct {
-	Forward         *ebpf.Program `ebpf:"forward"`
 	Generate        *ebpf.Program `ebpf:"generate"`
 	HashWords       *ebpf.Program `ebpf:"hash_words"`
 	LoopAsk         *ebpf.Program `ebpf:"loop_ask"`
@@ -433,19 +434,17 @@ type benchPrograms struct {
 	LoopXxh40       *ebpf.Program `ebpf:"loop_xxh40"`
 	LoopXxh60       *ebpf.Program `ebpf:"loop_xxh60"`
 	LoopXxh8        *ebpf.Program `ebpf:"loop_xxh8"`
-	Stamped         *ebpf.Program `ebpf:"stamped"`
-	Visit           *ebpf.Program `ebpf:"visit"`
 	WireBloom       *ebpf.Program `ebpf:"wire_bloom"`
 	WireDrop        *ebpf.Program `ebpf:"wire_drop"`
 	WireHash        *ebpf.Program `ebpf:"wire_hash"`
 	WireLine        *ebpf.Program `ebpf:"wire_line"`
 	WireLpm         *ebpf.Program `ebpf:"wire_lpm"`
+	WireV6          *ebpf.Program `ebpf:"wire_v6"`
 	WireWeir        *ebpf.Program `ebpf:"wire_weir"`
 }
 
 func (p *benchPrograms) Close() error {
 	return _BenchClose(
-		p.Forward,
 		p.Generate,
 		p.HashWords,
 		p.LoopAsk,
@@ -469,13 +468,12 @@ func (p *benchPrograms) Close() error {
 		p.LoopXxh40,
 		p.LoopXxh60,
 		p.LoopXxh8,
-		p.Stamped,
-		p.Visit,
 		p.WireBloom,
 		p.WireDrop,
 		p.WireHash,
 		p.WireLine,
 		p.WireLpm,
+		p.WireV6,
 		p.WireWeir,
 	)
 }

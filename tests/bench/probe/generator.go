@@ -12,8 +12,8 @@ import (
 // Generator sends packets whose IPv4 sources are the keys, in turn.
 type Generator struct{ coll *ebpf.Collection }
 
-// NewGenerator loads the program that sends.
-func NewGenerator(k *Keys) (*Generator, error) {
+// NewGenerator loads the program that sends, beginning with a certain key.
+func NewGenerator(k *Keys, first int) (*Generator, error) {
 	spec, err := loadBench()
 	if err != nil {
 		return nil, err
@@ -22,11 +22,16 @@ func NewGenerator(k *Keys) (*Generator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load the generator: %w", err)
 	}
+	loop := struct{ At, Hits uint32 }{At: uint32(first)}
+	if err := coll.Variables[benchVarBenchLoop].Set(loop); err != nil {
+		coll.Close()
+		return nil, err
+	}
 	return &Generator{coll}, nil
 }
 
 // Send sends n copies of a frame out of an interface of this network namespace,
-// each with the next key as its source, as fast as this CPU can. It returns the
+// each with the next key as its source, or its end, as fast as this CPU can. It returns the
 // mean time of one in nanoseconds as the kernel measures it, without setting up
 // the run and without the time that other processes have the CPU.
 func (g *Generator) Send(ifindex int, frame []byte, n int) (ns float64, err error) {

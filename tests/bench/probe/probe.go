@@ -3,7 +3,9 @@ package probe
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -15,18 +17,35 @@ import (
 const loopLookups = 8192
 
 // Programs measure one way to look up keys: weir's, or one of the kernel's maps
-// behind weir's parser.
+// behind weir's parser. What is not used is not loaded.
 type Programs struct {
 	// Map is the kernel's map, for the caller to fill; nil for weir and None. Keys
 	// are IPv4 addresses in network byte order, preceded in a trie by the prefix
 	// length in native byte order; values are 4 bytes.
 	Map *ebpf.Map
 
-	coll  *ebpf.Collection
-	stats *loader.Stats
-	wire  string // name of the program for the wire
-	at    uint32 // lookups counted by Hits so far
+	spec   *ebpf.CollectionSpec // for loadOnly
+	shared map[string]*ebpf.Map // maps of a generation, the keys, and Map
+	loops  []string             // names of programs
+	wire   string               // of the program for the wire
+	stats  *loader.Stats
+	loaded map[part]*ebpf.Collection
+	at     uint32 // lookups counted by Hits so far
 }
+
+// part is what is loaded at once: the loops, which count together, or one variant of
+// the program for the wire.
+type part uint8
+
+// Variants have the numbers of bench.bpf.c's preludes.
+const (
+	wirePart part = iota
+	visitPart
+	stampPart
+	forwardPart
+	loopPart
+	xxh64Part
+)
 
 // What LoadMap measures.
 const (
@@ -37,19 +56,23 @@ const (
 	Trie  = "lpm"
 )
 
-var maps = map[string]string{
+var mapOf = map[string]string{
 	None: "", Line: benchMapBenchLines, Hash: benchMapBenchHash, Bloom: benchMapBenchBloom, Trie: benchMapBenchLpm,
 }
 
-// Load loads the programs that measure a generation.
+// Load returns the programs that measure a generation.
 func Load(g *loader.Generation, k *Keys) (*Programs, error) {
-	return load(g, k, "weir", 0, "loop_weir", "loop_match", "loop_ask", "loop_track", "visit", "stamped", "forward")
+	return load(g, k, "weir", 0, "loop_weir", "loop_match", "loop_ask", "loop_track")
 }
 
-// LoadMap loads the programs that measure a map of the kernel with room for a
+// LoadV6 returns the program for the wire that looks up IPv6 sources, and nothing
+// else, in a generation that lists IPv6 addresses alone.
+func LoadV6(g *loader.Generation, k *Keys) (*Programs, error) { return load(g, k, "v6", 0) }
+
+// LoadMap returns the programs that measure a map of the kernel with room for a
 // number of entries or, for Line, with as many lines.
 func LoadMap(kind string, entries int, k *Keys) (*Programs, error) {
-	if _, ok := maps[kind]; !ok {
+	if _, ok := mapOf[kind]; !ok {
 		return nil, fmt.Errorf("load probe: unknown kind %q", kind)
 	}
 	loop := "loop_" + kind
@@ -65,38 +88,68 @@ func LoadMap(kind string, entries int, k *Keys) (*Programs, error) {
 }
 
 func load(g *loader.Generation, k *Keys, kind string, entries int, loops ...string) (_ *Programs, err error) {
-	p := &Programs{wire: "wire_" + kind}
+	p := &Programs{loops: loops, wire: "wire_" + kind, loaded: make(map[part]*ebpf.Collection)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("load probe of %s: %w", kind, err), p.Close())
 		}
 	}()
-	spec, err := loadBench()
-	if err != nil {
+	if p.spec, err = loadBench(); err != nil {
 		return nil, err
 	}
-	name := maps[kind]
+	name := mapOf[kind]
 	if name != "" {
-		spec.Maps[name].MaxEntries = uint32(entries)
-		if err := spec.Variables[benchVarBenchLineCount].Set(uint32(entries)); err != nil {
+		p.spec.Maps[name].MaxEntries = uint32(entries)
+		if err := p.spec.Variables[benchVarBenchLineCount].Set(uint32(entries)); err != nil {
 			return nil, err
 		}
 	}
 	if p.stats, err = loader.NewStats(0); err != nil {
 		return nil, err
 	}
-	replacements, err := g.Bind(spec, p.stats)
+	bound, err := g.Bind(p.spec, p.stats)
 	if err != nil {
 		return nil, err
 	}
-	replacements[benchMapBenchKeys] = k.m
-	if p.coll, err = loadOnly(spec, append(loops, p.wire), replacements); err != nil {
-		return nil, err
+	// Clones, because the generation may be closed first.
+	p.shared = make(map[string]*ebpf.Map)
+	bound[benchMapBenchKeys] = k.m
+	for name, m := range bound {
+		if p.shared[name], err = m.Clone(); err != nil {
+			return nil, err
+		}
 	}
 	if name != "" {
-		p.Map = p.coll.Maps[name]
+		if p.Map, err = ebpf.NewMap(p.spec.Maps[name]); err != nil {
+			return nil, err
+		}
+		p.shared[name] = p.Map
 	}
 	return p, nil
+}
+
+// collection returns a part's programs, which it loads when they are first used.
+func (p *Programs) collection(which part) (*ebpf.Collection, error) {
+	if c := p.loaded[which]; c != nil {
+		return c, nil
+	}
+	spec, programs := p.spec.Copy(), []string{p.wire}
+	constant, value := benchVarBenchPrelude, uint8(which)
+	switch which {
+	case loopPart:
+		programs, value = p.loops, 0
+	case xxh64Part:
+		constant, value = benchVarBenchXxh64, 1
+	}
+	if err := spec.Variables[constant].Set(value); err != nil {
+		return nil, err
+	}
+	c, err := loadOnly(spec, programs, maps.Clone(p.shared))
+	if err != nil {
+		return nil, fmt.Errorf("load %s: %w", strings.Join(programs, ", "), err)
+	}
+	p.loaded[which] = c
+	return c, nil
 }
 
 // loadOnly loads the named programs and the maps they use.
@@ -134,50 +187,70 @@ func (p *Programs) Stats() *loader.Stats { return p.stats }
 // nanoseconds. For a generation, "weir" looks up an address in the block set,
 // "match" looks up all shapes, "ask" does too and stores the answers, and "track"
 // counts a packet of the key in the first tracker. For a map, the program has the
-// name of its kind; for None it is "empty" and computes weir's hash of the key.
+// name of its kind; for None it is "empty" and only reads the key.
 func (p *Programs) Loop(name string, n int) (float64, error) {
-	ns, err := p.run("loop_"+name, make([]byte, 64), (n+loopLookups-1)/loopLookups)
+	c, err := p.collection(loopPart)
+	if err != nil {
+		return 0, err
+	}
+	ns, err := run(c, "loop_"+name, make([]byte, 64), (n+loopLookups-1)/loopLookups)
 	return ns / loopLookups, err
 }
 
 // run runs a program n times on a frame and returns the mean time in whole
 // nanoseconds.
-func (p *Programs) run(program string, frame []byte, n int) (float64, error) {
-	_, mean, err := p.coll.Programs[program].Benchmark(frame, n, nil)
+func run(c *ebpf.Collection, program string, frame []byte, n int) (float64, error) {
+	_, mean, err := c.Programs[program].Benchmark(frame, n, nil)
 	if err != nil {
 		return 0, fmt.Errorf("run %s: %w", program, err)
 	}
 	return float64(mean.Nanoseconds()), nil
 }
 
+func (p *Programs) runVariant(which part, frame []byte, n int) (float64, error) {
+	c, err := p.collection(which)
+	if err != nil {
+		return 0, err
+	}
+	return run(c, p.wire, frame, n)
+}
+
 // Visit runs the pipeline n times on a frame with a loop filter of at most 256
 // bits at an offset, and empties the filter before each run. It returns the time
 // of one run in nanoseconds.
 func (p *Programs) Visit(frame []byte, filter, n int) (float64, error) {
-	if err := p.coll.Variables[benchVarBenchFilter].Set(uint32(filter)); err != nil {
+	c, err := p.collection(visitPart)
+	if err != nil {
 		return 0, err
 	}
-	return p.run(benchProgVisit, frame, n)
+	if err := c.Variables[benchVarBenchFilter].Set(uint32(filter)); err != nil {
+		return 0, err
+	}
+	return run(c, p.wire, frame, n)
 }
 
-// Stamped runs the pipeline n times on an IP frame of at least 70 bytes, each
+// Stamped runs the pipeline n times on an IP frame of at least 64 bytes, each
 // time with another payload, and returns the time of one run in nanoseconds.
 func (p *Programs) Stamped(frame []byte, n int) (float64, error) {
-	return p.run(benchProgStamped, frame, n)
+	return p.runVariant(stampPart, frame, n)
 }
 
 // Forward runs the attached program, multicast included, n times on an IP frame
 // of at least 64 bytes, and returns the time of one run in nanoseconds. Test runs
 // do not make the copies.
 func (p *Programs) Forward(frame []byte, n int) (float64, error) {
-	return p.run(benchProgForward, frame, n)
+	return p.runVariant(forwardPart, frame, n)
 }
 
 // Hits returns the number of lookups since the last call, and how many of them
 // were hits. The kernel restarts a loop that a signal interrupts, so there may be
 // more lookups than Loop asked for.
 func (p *Programs) Hits() (hits, lookups int, err error) {
-	v := p.coll.Variables[benchVarBenchLoop]
+	c, err := p.collection(loopPart)
+	if err != nil {
+		return 0, 0, err
+	}
+	v := c.Variables[benchVarBenchLoop]
 	var loop struct{ At, Hits uint32 }
 	if err := v.Get(&loop); err != nil {
 		return 0, 0, err
@@ -189,30 +262,51 @@ func (p *Programs) Hits() (hits, lookups int, err error) {
 
 // Wire returns the program to attach to the receiving end of a wire. It looks up
 // each packet's source, counts the packet and drops it, listed or not.
-func (p *Programs) Wire() *ebpf.Program { return p.coll.Programs[p.wire] }
+func (p *Programs) Wire() (*ebpf.Program, error) { return p.wireOf(wirePart) }
+
+// WireXXH64 is Wire, of LoadV6, for a set whose hash is XXH64, with the first offset
+// of the secret as its seed.
+func (p *Programs) WireXXH64() (*ebpf.Program, error) { return p.wireOf(xxh64Part) }
+
+func (p *Programs) wireOf(which part) (*ebpf.Program, error) {
+	c, err := p.collection(which)
+	if err != nil {
+		return nil, err
+	}
+	return c.Programs[p.wire], nil
+}
 
 // Close releases programs, maps and counters.
 func (p *Programs) Close() error {
-	if p.coll != nil {
-		p.coll.Close()
+	var errs []error
+	for _, c := range p.loaded {
+		c.Close()
+	}
+	for _, m := range p.shared {
+		errs = append(errs, m.Close())
 	}
 	if p.stats != nil {
-		return p.stats.Close()
+		errs = append(errs, p.stats.Close())
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // NewPassing loads a program that passes every packet. An end of a veth pair
 // needs one to receive frames by redirection.
-func NewPassing() (*ebpf.Program, error) {
+func NewPassing() (*ebpf.Program, error) { return constant("weir_pass", loader.ActionPass) }
+
+// NewDropping loads a program that drops every packet, and does nothing else.
+func NewDropping() (*ebpf.Program, error) { return constant("weir_drop", loader.ActionDrop) }
+
+func constant(name string, action int32) (*ebpf.Program, error) {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name:         "weir_pass",
+		Name:         name,
 		Type:         ebpf.XDP,
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, loader.ActionPass), asm.Return()},
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, action), asm.Return()},
 		License:      "Dual BSD/GPL",
 	})
 	if err != nil {
-		return nil, fmt.Errorf("load a program that passes packets: %w", err)
+		return nil, fmt.Errorf("load a program that returns %d for every packet: %w", action, err)
 	}
 	return p, nil
 }

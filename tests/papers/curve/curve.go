@@ -84,8 +84,19 @@ func logarithmic(a *plot.Axis) {
 type Named struct {
 	Name   string
 	Points Points
-	Dots   bool // the points alone: measured values, or a choice
+	Dots   bool   // the points alone: measured values, or a choice
+	Style  *Style // nil: the next one of a line in the figure
 }
+
+// Style is how a curve is drawn, so that it looks the same in several figures.
+type Style struct {
+	Color  color.Color
+	Dashed bool
+	Bold   bool // it stands out
+}
+
+// dashes are those of a style.
+var dashes = []vg.Length{vg.Points(5), vg.Points(3)}
 
 // Lines adds curves. It fails, naming the curve, if one has no points or some
 // that are not finite.
@@ -108,6 +119,9 @@ func (f *Figure) add(c Named) error {
 			return err
 		}
 		dots.Shape, dots.Radius = plotutil.Shape(f.dots), vg.Points(3)
+		if c.Style != nil {
+			dots.Color = c.Style.Color
+		}
 		f.dots++
 		f.plot.Add(dots)
 		f.plot.Legend.Add(c.Name, dots)
@@ -118,6 +132,15 @@ func (f *Figure) add(c Named) error {
 		}
 		line.Color, line.Dashes, line.Width = plotutil.Color(f.lines), plotutil.Dashes(f.lines), vg.Points(1.5)
 		f.lines++
+		if s := c.Style; s != nil {
+			line.Color, line.Dashes = s.Color, nil
+			if s.Dashed {
+				line.Dashes = dashes
+			}
+			if s.Bold {
+				line.Width = vg.Points(3.5)
+			}
+		}
 		f.plot.Add(line)
 		f.plot.Legend.Add(c.Name, line)
 	}

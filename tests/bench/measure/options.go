@@ -1,0 +1,131 @@
+package measure
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"weir/control/engine"
+	"weir/filter/digest"
+	"weir/filter/hash"
+	"weir/tests/bench/probe"
+)
+
+// What weir is configured to beyond a block list, for options and cores.
+const (
+	bare        = "bare" // drops every packet and does nothing else
+	weirAllow   = "weir-allow"
+	weirTracker = "weir-tracker"
+	weirDigest  = "weir-digest"
+	weirGeneral = "weir-general"
+)
+
+// optional lists the contenders of options. The first is the base.
+func optional() ([]kind, error) {
+	digests := engine.Config{Telemetry: engine.Telemetry{DigestSeed: hash.Seed{1}}}
+	var err error
+	if digests.Digests, err = digest.Smallest(sliceLen, 0.01); err != nil {
+		return nil, err
+	}
+	return []kind{
+		{name: xdpDrop, make: newDrop, blind: true},
+		{name: bare, make: newBare, blind: true, silent: true},
+		{name: weirExact, make: newWeir(exact)},
+		{name: weirAllow, make: newWeir(configuration{config: engine.Config{Policy: failsafe}, allow: true})},
+		{name: weirTracker, make: newWeir(configuration{config: engine.Config{Telemetry: sources}})},
+		{name: weirUsual, make: newWeir(usual)},
+		{name: weirDigest, make: newWeir(configuration{config: digests})},
+		{name: weirGeneral, make: newWeir(configuration{config: engine.Config{NoLean: true}})},
+		{name: weirApprox, make: newWeir(approximate)},
+	}, nil
+}
+
+// enterAll adds contenders of some kinds, or of all that are named, each on its own
+// wire and catching its packets.
+func (s *session) enterAll(b *blocklist, kinds []kind) (_ *contenders, err error) {
+	c := newContenders()
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}()
+	for _, k := range kinds {
+		err := s.join(c, k, place{ctx: s.ctx, keys: s.keys}, b, true)
+		if err == nil {
+			err = c.by[k.name].catch()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", k.name, err)
+		}
+	}
+	return c, nil
+}
+
+// options measures what the options of an operator cost a packet: each is weir in
+// exact mode with one of them, or with some.
+func (s *session) options() (err error) {
+	b, err := s.lists.make(setRandom, s.usual)
+	if err != nil {
+		return err
+	}
+	kinds, err := optional()
+	if err != nil {
+		return err
+	}
+	c, err := s.enterAll(b, kinds)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	g, err := probe.NewGenerator(s.keys, 0)
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	for _, listed := range []float64{0, 1} {
+		if err := s.keys.Set(b.draw(listed, 0)); err != nil {
+			return err
+		}
+		all, err := s.onWire(c, g, c.names, listed)
+		if err != nil {
+			return err
+		}
+		first := len(s.report.Results)
+		s.addRates(all, c.names, Result{Benchmark: "options", Set: b.set, Entries: b.n(), ListedShare: listed})
+		ns := make(series)
+		for name, rates := range all {
+			for _, mpps := range rates {
+				ns[name] = append(ns[name], 1000/mpps)
+			}
+		}
+		for i := range s.report.Results[first:] {
+			x := &s.report.Results[first+i]
+			if _, ok := c.by[x.Contender].(*weir); ok {
+				x.NetNS = median(ns.beyond(x.Contender, weirExact))
+			}
+		}
+	}
+	return nil
+}
+
+// nothing is the least program.
+type nothing struct{ place }
+
+func newBare(p place) contender { return &nothing{p} }
+
+func (n *nothing) prepare(*blocklist) error { return nil }
+func (n *nothing) enforce() error           { return n.catch() }
+
+func (n *nothing) catch() error {
+	p, err := n.program()
+	if err != nil {
+		return err
+	}
+	defer p.Close() // the link keeps it
+	return n.wire.attach(p)
+}
+
+func (n *nothing) program() (*ebpf.Program, error)           { return probe.NewDropping() }
+func (n *nothing) received() (all, listed uint64, err error) { return 0, 0, nil }
+func (n *nothing) Close() error                              { return nil }
