@@ -45,6 +45,8 @@
 //   - [weir/filter/counting]: counters that make deletion possible, and spectral
 //     filters. Fan, Cao, Almeida and Broder, "Summary cache", 2000; Cohen and
 //     Matias, "Spectral Bloom filters", 2003.
+//   - [weir/filter/invertible]: tables from which the difference of two sets is listed.
+//     Goodrich and Mitzenmacher, "Invertible Bloom lookup tables", 2011.
 //   - [weir/filter/prefix]: the prefix lengths to store. Srinivasan and Varghese,
 //     "Fast address lookups using controlled prefix expansion", 1999.
 //   - [weir/filter/fpr]: false-positive rates, exact and classic. Christensen,

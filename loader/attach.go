@@ -236,7 +236,7 @@ func (a *Attachment) pin(p *Program, metadata []byte) (err error) {
 	if err := a.stats.move(p.take()); err != nil {
 		return err
 	}
-	if a.metadataMap, err = newMetadataMap(metadata); err != nil {
+	if a.metadataMap, err = newTextMap(pinMetadata, metadata); err != nil {
 		return explainPermission(err)
 	}
 	temp, err := os.MkdirTemp(string(a.pins), unfinished)
@@ -258,6 +258,11 @@ func (a *Attachment) pin(p *Program, metadata []byte) (err error) {
 			return err
 		}
 	}
+	if p.filter != nil {
+		if err := pinFilterIn(filepath.Join(temp, pinFilter), p.filter); err != nil {
+			return err
+		}
+	}
 	if err := os.Rename(temp, a.path); err != nil {
 		return fmt.Errorf("rename directory of pins: %w", err)
 	}
@@ -272,6 +277,7 @@ func (a *Attachment) own(p *Program) {
 		a.prog.Close() // if it fails, it leaks
 	}
 	a.prog, p.prog = p.prog, nil
+	p.releaseFilter()
 }
 
 type pinner interface{ Pin(string) error }
@@ -374,6 +380,7 @@ func (a *Attachment) replace(p *Program) error {
 		// If this fails, the next process does not find the counters.
 		os.Rename(a.next(name), filepath.Join(a.path, name))
 	}
+	_ = a.replaceFilter(p.filter) // if it fails, the next process builds its own
 	a.unpinned = nil
 	a.stats.move(p.take()) // if it fails, a map leaks
 	a.own(p)

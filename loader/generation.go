@@ -25,6 +25,9 @@ type Memory struct {
 	Prefixes []uint64 // 8 words a line of the prefix table
 	Spill    []uint64 // 8 slots a bucket of its spill
 	Front    []uint64 // words of its front
+
+	Counters []uint64 // of the bits of Lines; read by no program
+	Record   []uint64 // of what the set contains, likewise
 }
 
 // Generation is a configuration in the kernel: the filter maps, of exactly
@@ -37,24 +40,34 @@ type Generation struct {
 	block  Memory
 	allow  Memory
 	ports  []port // of multicast, as they are in the map of devices
+
+	description *array // of the block set, for the next process; nil: it is not kept
 }
 
 // NewGeneration creates the filter maps for a configuration and maps them into
 // memory. It allocates the kernel memory for all of them, and fails where there is
 // not enough.
-func NewGeneration(cfg Config) (*Generation, error) {
+func NewGeneration(cfg Config) (*Generation, error) { return newGeneration(cfg, nil) }
+
+// newGeneration takes over the maps of a filter, unless it fails.
+func newGeneration(cfg Config, filter map[string]*array) (*Generation, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("new generation: %w", err)
 	}
 	g := &Generation{config: cfg, maps: make(map[string]*array)}
-	if err := g.build(&cfg); err != nil {
+	if err := g.build(&cfg, filter); err != nil {
+		for name, a := range filter {
+			if g.maps[name] == a {
+				delete(g.maps, name)
+			}
+		}
 		g.Close()
 		return nil, fmt.Errorf("new generation: %w", explainPermission(err))
 	}
 	return g, nil
 }
 
-func (g *Generation) build(cfg *Config) (err error) {
+func (g *Generation) build(cfg *Config, filter map[string]*array) (err error) {
 	if g.spec, err = bpf.LoadWeir(); err != nil {
 		return err
 	}
@@ -68,13 +81,18 @@ func (g *Generation) build(cfg *Config) (err error) {
 	if g.block, err = g.makeSet(cfg.Block, setMaps{
 		bpf.WeirMapBlockLines, bpf.WeirMapBlockBuckets, bpf.WeirMapBlockMarks4, bpf.WeirMapBlockMarks6,
 		bpf.WeirMapBlockHot, bpf.WeirMapBlockPrefixes, bpf.WeirMapBlockSpill, bpf.WeirMapBlockFront,
-	}); err != nil {
+	}, filter); err != nil {
 		return err
+	}
+	if cfg.CounterWords > 0 {
+		if err := g.makeUnread(cfg, filter); err != nil {
+			return err
+		}
 	}
 	if g.allow, err = g.makeSet(cfg.Allow, setMaps{
 		bpf.WeirMapAllowLines, bpf.WeirMapAllowBuckets, bpf.WeirMapAllowMarks4, bpf.WeirMapAllowMarks6,
 		"", bpf.WeirMapAllowPrefixes, bpf.WeirMapAllowSpill, "",
-	}); err != nil {
+	}, nil); err != nil {
 		return err
 	}
 	return g.makeMulticast()
@@ -161,9 +179,22 @@ type setMaps struct {
 	front                          string // "": the set has no front
 }
 
-// makeSet creates the maps of a set. Each has at least one entry, because the
-// kernel has no empty arrays.
-func (g *Generation) makeSet(s KeySet, names setMaps) (m Memory, err error) {
+// makeUnread creates the maps of the block set that no program reads.
+func (g *Generation) makeUnread(cfg *Config, filter map[string]*array) (err error) {
+	const line = 64
+	if g.maps[mapCounters], err = arrayOf(unread(mapCounters, line, uint32(cfg.CounterWords/8)), filter); err != nil {
+		return err
+	}
+	if g.maps[mapRecord], err = arrayOf(unread(mapRecord, 8, uint32(cfg.RecordWords)), filter); err != nil {
+		return err
+	}
+	g.block.Counters, g.block.Record = g.maps[mapCounters].words, g.maps[mapRecord].words
+	return nil
+}
+
+// makeSet creates the maps of a set, but for those of a filter. Each has at least one
+// entry, because the kernel has no empty arrays.
+func (g *Generation) makeSet(s KeySet, names setMaps, filter map[string]*array) (m Memory, err error) {
 	if s.Lines == 0 {
 		s = KeySet{Quotient: s.Quotient} // the program looks up nothing else
 	}
@@ -186,7 +217,7 @@ func (g *Generation) makeSet(s KeySet, names setMaps) (m Memory, err error) {
 		}
 		spec := g.spec.Maps[part.name]
 		spec.MaxEntries = max(part.entries, 1)
-		array, err := newArray(spec)
+		array, err := arrayOf(spec, filter)
 		if err != nil {
 			return Memory{}, err
 		}
@@ -231,6 +262,18 @@ func (g *Generation) MapBytes() int {
 	return n
 }
 
+// ChangeBytes is the memory of those of them that no program reads, which changes in
+// place take.
+func (g *Generation) ChangeBytes() int {
+	n := 0
+	for _, name := range []string{mapCounters, mapRecord} {
+		if m := g.maps[name]; m != nil {
+			n += m.bytes()
+		}
+	}
+	return n
+}
+
 // WithMonitor returns a generation with the same maps, whose programs only count
 // what they would drop, or drop it. One of the two may be used from then on, and
 // closed.
@@ -262,7 +305,7 @@ func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 	if g.maps == nil {
 		return nil, errClosed
 	}
-	p := &Program{stats: stats}
+	p := &Program{stats: stats, filter: g.kept()}
 	defer func() {
 		if err != nil {
 			p.Close()
@@ -382,6 +425,9 @@ func (g *Generation) connect(spec *ebpf.CollectionSpec, k pinnedMaps, stride int
 	maps := make(map[string]*ebpf.Map)
 	for _, arrays := range []map[string]*array{k, g.maps} {
 		for name, m := range arrays {
+			if spec.Maps[name] == nil {
+				continue // no program reads it
+			}
 			maps[name] = m.m
 			spec.Maps[name].MaxEntries = m.m.MaxEntries()
 		}
@@ -396,6 +442,7 @@ func (g *Generation) Close() error {
 	for _, m := range g.maps {
 		errs = append(errs, m.Close())
 	}
-	g.maps, g.block, g.allow = nil, Memory{}, Memory{}
+	errs = append(errs, g.description.Close())
+	g.maps, g.block, g.allow, g.description = nil, Memory{}, Memory{}, nil
 	return errors.Join(errs...)
 }

@@ -68,6 +68,8 @@ type Config struct {
 	DHCPServer    bool // the host serves or relays DHCP
 	DropLooped    bool // drop packets in a loop; otherwise only report them
 	Monitor       bool // count, and drop nothing
+	CounterWords  int  // of the block set's counters; 0: it is not changed by another process
+	RecordWords   int  // of the block set's record, likewise
 	Lists         int  // highest list number in the tables; lists are numbered from 1
 	NoLean        bool // all packets take the general path, for comparison
 

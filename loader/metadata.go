@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/cilium/ebpf"
 )
@@ -28,28 +29,42 @@ type metadata struct {
 // encode returns the text padded with zeros to MetadataSize.
 func (m metadata) encode() ([]byte, error) {
 	text, err := json.Marshal(m)
+	if err == nil {
+		text, err = padText(text, MetadataSize)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("encode metadata: %w", err)
 	}
-	if len(text) > MetadataSize {
-		return nil, fmt.Errorf("encode metadata: %d bytes, more than the %d that fit", len(text), MetadataSize)
-	}
-	return append(text, make([]byte, MetadataSize-len(text))...), nil
+	return text, nil
 }
 
-func newMetadataMap(text []byte) (*ebpf.Map, error) {
+// padText returns a text padded with zeros to a size.
+func padText(text []byte, size int) ([]byte, error) {
+	if len(text) > size {
+		return nil, fmt.Errorf("%d bytes, more than the %d that fit", len(text), size)
+	}
+	return append(slices.Clip(text), make([]byte, size-len(text))...), nil
+}
+
+// newTextMap returns a map of one entry, a padded text.
+func newTextMap(name string, text []byte) (*ebpf.Map, error) {
 	return ebpf.NewMap(&ebpf.MapSpec{
-		Name: pinMetadata, Type: ebpf.Array, KeySize: 4, ValueSize: MetadataSize, MaxEntries: 1,
+		Name: name, Type: ebpf.Array, KeySize: 4, ValueSize: uint32(len(text)), MaxEntries: 1,
 		Contents: []ebpf.MapKV{{Key: uint32(0), Value: text}},
 	})
 }
 
-func readMetadata(from *ebpf.Map) (m metadata, err error) {
+func readText(from *ebpf.Map) ([]byte, error) {
 	text, err := from.LookupBytes(uint32(0))
+	return bytes.TrimRight(text, "\x00"), err
+}
+
+func readMetadata(from *ebpf.Map) (m metadata, err error) {
+	text, err := readText(from)
 	if err != nil {
 		return m, err
 	}
-	err = json.Unmarshal(bytes.TrimRight(text, "\x00"), &m)
+	err = json.Unmarshal(text, &m)
 	return m, err
 }
 

@@ -26,6 +26,7 @@ import (
 //	events        and their sampling rates,
 //	sampling_now
 //	about         metadata, as JSON text
+//	filter/…      the block set, if another process can go on with it
 //
 // Such a directory appears complete or not at all. Readers lock the directory of
 // pins shared, writers exclusively. Only its owner may read it, because the program

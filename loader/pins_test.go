@@ -128,7 +128,7 @@ func TestListDamaged(t *testing.T) {
 func TestSweep(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	left := filepath.Join(string(pins), unfinished+"1")
-	m, err := newMetadataMap([]byte{})
+	m, err := newTextMap(pinMetadata, nil)
 	if err == nil {
 		m.Close()
 		t.Fatal("a map took a value of no length")

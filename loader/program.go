@@ -22,6 +22,8 @@ type Program struct {
 	stats *Stats
 	maps  pinnedMaps // of the stats, those that it uses
 	fresh pinnedMaps // of these, those that the stats have yet to take over
+
+	filter map[string]*array // to be pinned with it; nil: none is
 }
 
 // Test runs the program on a frame, which begins with its Ethernet header, and
@@ -91,7 +93,16 @@ func (p *Program) Close() error {
 	}
 	err = errors.Join(err, p.fresh.Close())
 	p.prog, p.fresh = nil, nil
+	p.releaseFilter()
 	return err
+}
+
+// releaseFilter releases the maps that are pinned, or need not be any more.
+func (p *Program) releaseFilter() {
+	for _, m := range p.filter {
+		m.Close() // if it fails, a map leaks
+	}
+	p.filter = nil
 }
 
 // VerifiedInstructions is the number of instructions that the verifier walked

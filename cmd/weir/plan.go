@@ -66,16 +66,16 @@ func newPlan() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "plan --entries N",
 		Short: "Plan the size and the error rate of a filter",
-		Long: `Plans a filter for a number of entries: its geometry, its memory in the kernel
-and in the daemon, and the share of unlisted keys that it drops by mistake. With
+		Long: `Plans a filter for a number of entries: its geometry, its memory in the kernel,
+and the share of unlisted keys that it drops by mistake. With
 --flows, also the share of packets, for flows whose popularity follows Zipf's
 law, with and without more bits for the most popular flows.
 
-Kernel memory is that of the cascade and the table. Markers need up to 2 MiB
-more each for IPv4 sources and destinations, and up to 10 bits per IPv6 entry.
-Daemon memory is for changes in place; the entries of the lists need more.`,
+Kernel memory is that of the cascade with its counters, and of the table.
+Markers need up to 2 MiB more each for IPv4 sources and destinations, and up to
+10 bits per IPv6 entry. In the daemon, lists need 8 bytes per IPv4 prefix.`,
 		Example: `  weir plan --entries 10M
-  weir plan --entries 100M --memory 160MB
+  weir plan --entries 10M --mode approx --memory 80MB
   weir plan --entries 10M --mode approx --fpr 1e-4 --zipf 1.1 --flows 4M --hot 65536
   weir plan --entries 10M --bits-per-entry 14`,
 		Args: noArgs,
@@ -118,8 +118,8 @@ func sizingRows(s plan.Sizing, row func(name, format string, args ...any)) {
 		row("bits set", "%d in the first line, %d in the second", s.First, s.Rest)
 	}
 	row("kernel memory", "%s, %.2f bytes an entry", humanize.IBytes(uint64(s.KernelBytes)), float64(s.KernelBytes)/float64(s.Entries))
-	if s.DaemonBytes > 0 {
-		row("daemon memory", "%s for changes in place", humanize.IBytes(uint64(s.DaemonBytes)))
+	if s.ChangeBytes > 0 {
+		row("  of it", "%s for changes in place: a counter for each bit", humanize.IBytes(uint64(s.ChangeBytes)))
 	}
 	row("false drops", "%.3g of unlisted keys", s.FalseDrop)
 	row("  standard filter", "%.3g of as many bits with k = %d (classic formula: %.3g)", s.Standard.Exact, s.Standard.K, s.Standard.Classic)

@@ -3,6 +3,7 @@ package attach
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"runtime"
@@ -96,6 +97,26 @@ func (m *Manager) Find(targets []Target) (Inherited, error) {
 		p.Close()
 	}
 	return all, nil
+}
+
+// Filter opens the filter that is pinned for an interface of the targets, the first that
+// has one. It returns nil where none has.
+func (m *Manager) Filter(targets []Target) (*loader.Filter, error) {
+	found, err := expand(targets)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, t := range found {
+		f, err := m.Pins.OpenFilter(t.Target)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return nil, errors.Join(errs...)
 }
 
 // Start attaches the engine's program to the interfaces of the targets. Where a

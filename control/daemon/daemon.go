@@ -224,7 +224,12 @@ func (d *Daemon) build(p *Prepared) (*engine.Generation, attach.Metadata, error)
 	c := p.engineConfig()
 	c.Monitor = d.monitors(p.config)
 	d.observers.configure(p, &c)
-	e, err := engine.Build(p.rules, c)
+	c.Owner = d.owner(p.config)
+	e := d.adopt(p, c)
+	var err error
+	if e == nil {
+		e, err = engine.Build(p.rules, c)
+	}
 	if err != nil {
 		return nil, attach.Metadata{}, err
 	}

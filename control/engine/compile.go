@@ -53,13 +53,10 @@ func (e *entries) compile(mode membership.Mode, bitsPerKey float64, secret *hash
 	if mode == membership.Exact {
 		c.addPrefixes(&e.src4, &census)
 		c.addPrefixes(&e.dst4, &census)
+		c.columns = e.others(nil)
 	} else {
-		e.src4.compile(&c.columns)
-		e.dst4.compile(&c.columns)
+		c.columns = e.columns()
 	}
-	e.src6.compile(&c.columns)
-	e.dst6.compile(&c.columns)
-	c.columns = e.flows.compile(c.columns)
 	src, dst := membership.NewMarks4(), membership.NewMarks4()
 	for _, col := range c.columns {
 		census.Keys[col.Shape] += len(col.Lists)
@@ -70,6 +67,20 @@ func (e *entries) compile(mode membership.Mode, bitsPerKey float64, secret *hash
 	var err error
 	c.layout, err = membership.PlanLayout(census, mode, bitsPerKey, secret)
 	return c, err
+}
+
+// columns serialises all keys, at the levels that were planned.
+func (e *entries) columns() (all []membership.Column) {
+	e.src4.compile(&all)
+	e.dst4.compile(&all)
+	return e.others(all)
+}
+
+// others appends the keys that no set has in a table of prefixes.
+func (e *entries) others(columns []membership.Column) []membership.Column {
+	e.src6.compile(&columns)
+	e.dst6.compile(&columns)
+	return e.flows.compile(columns)
 }
 
 // maxLevels leaves room for both sides of a family in a set's shapes.
@@ -104,38 +115,93 @@ func (c *compiled) addPrefixes(s *side[list.V4Prefix], census *membership.Census
 	if len(all.keys) == 0 {
 		return
 	}
-	count := func(level, n int) { census.Keys[list.V4(0, level).Key(s.source).Shape] += n }
-	if level := s.levels[0]; len(s.levels) == 1 && !slices.ContainsFunc(all.keys, func(p list.V4Prefix) bool { return p.Bits() != level }) {
-		count(level, len(all.keys))
-		c.prefixes = append(c.prefixes, chunks(&all, s.source)...)
-		return
+	var levels lengths
+	for _, level := range s.levels {
+		levels |= 1 << level
+	}
+	var counts [33]int
+	others := 0
+	for _, p := range all.keys {
+		counts[p.Bits()]++
+		if !levels.has(p) {
+			others++
+		}
+	}
+	c.add(len(all.keys), func(i int) (membership.Prefix, bool) {
+		p := all.keys[i]
+		return membership.Prefix{Addr: p.Addr(), List: all.first(i), Bits: uint8(p.Bits()), Dst: !s.source}, levels.has(p)
+	})
+	if others > 0 {
+		expanded := expandPrefixes(s, &all, levels)
+		for _, e := range expanded {
+			counts[e.prefix().Bits()]++
+		}
+		c.add(len(expanded), func(i int) (membership.Prefix, bool) {
+			p := expanded[i].prefix()
+			return membership.Prefix{Addr: p.Addr(), List: expanded[i].list(), Bits: uint8(p.Bits()), Dst: !s.source}, true
+		})
 	}
 	for _, level := range s.levels {
-		var at []membership.Prefix
-		for e := range s.at(level, &all) {
-			at = append(at, membership.Prefix{Addr: e.key.Addr(), List: e.list, Bits: uint8(level), Dst: !s.source})
-		}
-		count(level, len(at))
-		c.prefixes = append(c.prefixes, slices.Values(at))
+		census.Keys[list.V4(0, level).Key(s.source).Shape] += counts[level]
 	}
 }
 
-// chunks divides entries that are stored as they are among the CPUs.
-func chunks(all *run[list.V4Prefix], source bool) []iter.Seq[membership.Prefix] {
-	n := min(runtime.GOMAXPROCS(0), 1+len(all.keys)/(1<<14))
-	chunks := make([]iter.Seq[membership.Prefix], n)
-	for c := range chunks {
-		from, to := c*len(all.keys)/n, (c+1)*len(all.keys)/n
-		chunks[c] = func(yield func(membership.Prefix) bool) {
-			for i := from; i < to; i++ {
-				k := all.keys[i]
-				if !yield(membership.Prefix{Addr: k.Addr(), List: all.first(i), Bits: uint8(k.Bits()), Dst: !source}) {
+// lengths is a set of lengths of IPv4 prefixes, a bit for each.
+type lengths uint64
+
+func (l lengths) has(p list.V4Prefix) bool { return l>>(p.Bits()&63)&1 != 0 }
+
+// add adds those of n prefixes of which at reports true, divided among the CPUs.
+func (c *compiled) add(n int, at func(i int) (membership.Prefix, bool)) {
+	const least = 1 << 14 // worth a goroutine
+	chunks := min(runtime.GOMAXPROCS(0), 1+n/least)
+	for chunk := range chunks {
+		c.prefixes = append(c.prefixes, func(yield func(membership.Prefix) bool) {
+			for i := chunk * n / chunks; i < (chunk+1)*n/chunks; i++ {
+				if p, ok := at(i); ok && !yield(p) {
 					return
 				}
 			}
+		})
+	}
+}
+
+// expandedPrefix is a prefix at a level that stands for an entry of another length: the
+// prefix, the entry's length and list, from the highest bits down.
+type expandedPrefix uint64
+
+func (e expandedPrefix) prefix() list.V4Prefix { return list.V4Prefix(e >> 24) }
+func (e expandedPrefix) list() uint16          { return uint16(e) }
+
+// expandPrefixes returns the prefixes at levels that stand for entries of other lengths, each
+// with the list of the most specific one, except those that are entries themselves.
+func expandPrefixes(s *side[list.V4Prefix], all *run[list.V4Prefix], levels lengths) []expandedPrefix {
+	var children []expandedPrefix
+	for i, p := range all.keys {
+		if levels.has(p) {
+			continue
+		}
+		level, _ := s.levels.Of(p.Bits()) // the longest length is always a level
+		entry := expandedPrefix(p.Bits())<<16 | expandedPrefix(all.first(i))
+		for child := range p.Children(level) {
+			children = append(children, expandedPrefix(child)<<24|entry)
 		}
 	}
-	return chunks
+	slices.Sort(children) // most are
+	expanded, keys := children[:0], all.keys
+	for i, e := range children {
+		p := e.prefix()
+		if i+1 < len(children) && children[i+1].prefix() == p {
+			continue // for a more specific entry
+		}
+		for len(keys) > 0 && keys[0] < p {
+			keys = keys[1:]
+		}
+		if len(keys) == 0 || keys[0] != p {
+			expanded = append(expanded, e)
+		}
+	}
+	return expanded
 }
 
 // compile appends a column for each level of one side of one family.

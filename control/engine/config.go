@@ -37,6 +37,8 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 		DigestSlice:   c.DigestSlice,
 		Secret:        secret(s),
 		Block:         keySet(block),
+		CounterWords:  block.CounterWords(),
+		RecordWords:   block.RecordWords(),
 		Allow:         keySet(allow),
 		Failsafe:      failsafe(p),
 		DropMalformed: p.DropMalformed,

@@ -41,7 +41,7 @@ const (
 // have, and would become too many at fewer.
 func (f *flows) plan() error {
 	counts := f.shapes()
-	f.levels = &flowLevels{make(map[key.Shape]key.Shape), make(map[key.Shape][]key.Shape)}
+	stored := make(map[key.Shape]key.Shape)
 	for _, v6 := range []bool{false, true} {
 		of := maps.Clone(counts)
 		maps.DeleteFunc(of, func(s key.Shape, _ int) bool { return s.V6() != v6 })
@@ -49,17 +49,23 @@ func (f *flows) plan() error {
 		if !ok {
 			return tooManyShapes(of, v6)
 		}
-		maps.Copy(f.levels.stored, merged)
+		maps.Copy(stored, merged)
 	}
-	for s, stored := range f.levels.stored {
-		f.levels.of[stored] = append(f.levels.of[stored], s)
+	f.levels = newFlowLevels(stored)
+	return nil
+}
+
+func newFlowLevels(stored map[key.Shape]key.Shape) *flowLevels {
+	l := &flowLevels{stored, make(map[key.Shape][]key.Shape)}
+	for s, at := range stored {
+		l.of[at] = append(l.of[at], s)
 	}
-	for _, of := range f.levels.of {
+	for _, of := range l.of {
 		slices.SortFunc(of, func(a, b key.Shape) int {
 			return cmp.Or(cmp.Compare(int(b.SrcBits)+int(b.DstBits), int(a.SrcBits)+int(a.DstBits)), cmp.Compare(b.SrcBits, a.SrcBits))
 		})
 	}
-	return nil
+	return l
 }
 
 // shapes counts the flows of each shape. A flow counts once for each list that has

@@ -37,7 +37,10 @@ type Config struct {
 	BitsPerKey float64 // of the cascade in approximate mode; 0: DefaultBitsPerKey
 	Telemetry
 	Multicast Multicast // without ports, nothing is forwarded
-	NoLean    bool      // all packets take the program's general path, for comparison
+	// Owner identifies who may adopt the filter of an approximate set: at any time, one
+	// process may have it. "": no one.
+	Owner  string
+	NoLean bool // all packets take the program's general path, for comparison
 }
 
 // Telemetry configures what a generation measures. Verdicts depend on it only where
@@ -100,7 +103,7 @@ func build(lists []List, c Config, inKernel bool) (*Generation, error) {
 	var err error
 	for range attempts {
 		var g *Generation
-		if g, err = buildUnder(hash.NewSecret(hash.NewSeed()), lists, c, inKernel); err == nil {
+		if g, err = buildUnder(hash.NewSeed(), lists, c, inKernel); err == nil {
 			return g, nil
 		}
 		if !errors.Is(err, membership.ErrFull) {
@@ -110,38 +113,58 @@ func build(lists []List, c Config, inKernel bool) (*Generation, error) {
 	return nil, fmt.Errorf("build generation: %w", err)
 }
 
-func buildUnder(secret *hash.Secret, lists []List, c Config, inKernel bool) (_ *Generation, err error) {
+func (c *Config) setDefaults() {
 	if c.BitsPerKey == 0 {
 		c.BitsPerKey = DefaultBitsPerKey
 	}
-	g := &Generation{indexed: &indexed{newIndex(lists)}, grace: loader.Grace, Program: verdict.Program{Policy: c.Policy, Loop: c.Loop.Node}, trackers: seeded(c.Trackers, c.TrackerSeed)}
+}
+
+func buildUnder(seed hash.Seed, lists []List, c Config, inKernel bool) (*Generation, error) {
+	c.setDefaults()
+	x := newIndex(lists)
+	if err := x.plan(); err != nil {
+		return nil, err
+	}
+	block, err := x.block.compile(c.Mode, c.BitsPerKey, hash.NewSecret(seed), len(lists), loader.NearCache())
+	if err != nil {
+		return nil, fmt.Errorf("block lists: %w", err)
+	}
+	block.layout.PlanHot(c.Hot)
+	newKernel := loader.NewGeneration
+	if !inKernel {
+		newKernel = nil
+	}
+	return assemble(x, seed, &block, c, newKernel, (*compiled).set)
+}
+
+// assemble returns the generation of an index. Its part in the kernel is what newKernel
+// returns; one in the heap has nil. newBlock makes the block set in the memory of that.
+func assemble(
+	x *index, seed hash.Seed, block *compiled, c Config,
+	newKernel func(loader.Config) (*loader.Generation, error),
+	newBlock func(*compiled, membership.Memory) (*membership.Set, error),
+) (_ *Generation, err error) {
+	secret, lists := block.layout.Secret, x.lists
+	g := &Generation{indexed: &indexed{x}, grace: loader.Grace, Program: verdict.Program{Policy: c.Policy, Loop: c.Loop.Node}, trackers: seeded(c.Trackers, c.TrackerSeed)}
 	c.Trackers = g.trackers
 	defer func() {
 		if err != nil {
 			g.Close()
 		}
 	}()
-	if err := g.index.plan(); err != nil {
-		return nil, err
-	}
-	block, err := g.index.block.compile(c.Mode, c.BitsPerKey, secret, len(lists), loader.NearCache())
-	if err != nil {
-		return nil, fmt.Errorf("block lists: %w", err)
-	}
-	block.layout.PlanHot(c.Hot)
 	// Exact in any mode: a false positive would let through what is listed.
-	allow, err := g.index.allow.compile(membership.Exact, 0, secret, len(lists), 0)
+	allow, err := x.allow.compile(membership.Exact, 0, secret, len(lists), 0)
 	if err != nil {
 		return nil, fmt.Errorf("allow lists: %w", err)
 	}
 	groups := layMulticast(c.Multicast)
 	var blockMemory, allowMemory membership.Memory
-	if inKernel {
+	if newKernel != nil {
 		of := config(&block.layout, &allow.layout, secret, &c, len(lists))
 		of.Multicast = loader.Multicast{
 			Ports: uint32(groups.Ports), Lines: groups.Lines, First: uint32(groups.First), Rest: uint32(groups.Rest),
 		}
-		g.kernel, err = loader.NewGeneration(of)
+		g.kernel, err = newKernel(of)
 		if err != nil {
 			return nil, err
 		}
@@ -153,7 +176,7 @@ func buildUnder(secret *hash.Secret, lists []List, c Config, inKernel bool) (_ *
 			return nil, err
 		}
 	}
-	if g.Block, err = block.set(blockMemory); err != nil {
+	if g.Block, err = newBlock(block, blockMemory); err != nil {
 		return nil, err
 	}
 	// The index, unlike an approximate set, knows what is listed.
@@ -161,7 +184,10 @@ func buildUnder(secret *hash.Secret, lists []List, c Config, inKernel bool) (_ *
 	if g.Allow, err = allow.set(allowMemory); err != nil {
 		return nil, err
 	}
-	return g, g.fillMulticast(groups, c.Multicast, secret)
+	if err := g.fillMulticast(groups, c.Multicast, secret); err != nil {
+		return nil, err
+	}
+	return g, g.keep(seed, &c)
 }
 
 func (c *compiled) set(m membership.Memory) (*membership.Set, error) {

@@ -406,6 +406,9 @@ func (j *Journal) Expired(now time.Time) []Change {
 // back.
 func (j *Journal) Lost() int64 { return j.lost }
 
+// Exclusive reports whether no other process can have the journal open.
+func (j *Journal) Exclusive() bool { return j.lock != nil }
+
 // Close closes the journal and releases its lock.
 func (j *Journal) Close() error {
 	j.writing.Lock()

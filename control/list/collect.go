@@ -210,13 +210,16 @@ func (e *Entries) add(next Entries, read, size int64) {
 // the whole file, so that a large list is not copied, and in memory twice, when
 // it is nearly complete. As the guess may be wrong, since a file may change in
 // density or be read long before it is decompressed, s grows by at least a
-// quarter, which keeps copying linear, and at most fourfold.
+// quarter, which keeps copying linear, and fourfold until the guess rests on a
+// sixth of the file.
 func extend[T any](s, next []T, read, size int64) []T {
 	need := len(s) + len(next)
 	if need > cap(s) && size > 0 {
-		whole := float64(need) * 1.02 * float64(size) / float64(read)
-		room := max(need+need/4, min(int(whole), 4*need))
-		s = append(make([]T, 0, room), s...)
+		room := int(float64(need) * 1.02 * float64(size) / float64(read))
+		if room > 6*need {
+			room = 4 * need
+		}
+		s = append(make([]T, 0, max(room, need+need/4)), s...)
 	}
 	return append(s, next...)
 }

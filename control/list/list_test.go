@@ -665,7 +665,7 @@ func TestExtend(t *testing.T) {
 			if cap(s) != before {
 				copies++
 			}
-			if cap(s) > 8*len(s) { // fourfold, plus the allocator's rounding
+			if cap(s) > 7*len(s) { // sixfold, plus the allocator's rounding
 				t.Fatalf("size %d: room for %d with %d entries", size, cap(s), len(s))
 			}
 		}

@@ -26,7 +26,7 @@ type Sorted[K Ordered[K]] struct {
 // sorted returns the set of some values. It takes ownership of the slice.
 func sorted[K Ordered[K]](all []K) Sorted[K] {
 	if v4, ok := any(all).([]V4Prefix); ok {
-		all = any(sortV4(v4)).([]K)
+		sortV4(v4)
 	} else if !slices.IsSortedFunc(all, K.Compare) {
 		slices.SortFunc(all, K.Compare)
 	}
@@ -35,36 +35,6 @@ func sorted[K Ordered[K]](all []K) Sorted[K] {
 		all = append(make([]K, 0, len(all)), all...)
 	}
 	return Sorted[K]{base: all}
-}
-
-// sortV4 is a radix sort: it sorts ten million prefixes in the time that a
-// comparison sort takes for two. The result may be in other memory.
-func sortV4(from []V4Prefix) []V4Prefix {
-	if slices.IsSorted(from) {
-		return from
-	}
-	to := make([]V4Prefix, len(from))
-	const digit, prefixLen = 8, 40 // bits
-	for shift := 0; shift < prefixLen; shift += digit {
-		var next [1 << digit]int
-		for _, p := range from {
-			next[byte(p>>shift)]++
-		}
-		if next[byte(from[0]>>shift)] == len(from) {
-			continue // the digit is the same in all
-		}
-		sum := 0
-		for d, n := range next {
-			next[d], sum = sum, sum+n
-		}
-		for _, p := range from {
-			d := byte(p >> shift)
-			to[next[d]] = p
-			next[d]++
-		}
-		from, to = to, from
-	}
-	return from
 }
 
 // Len returns the number of values.

@@ -43,8 +43,11 @@ func TestSizeApproximate(t *testing.T) {
 	if s.First != fpr.ApproxFirst || s.Rest == 0 || s.Buckets != 0 {
 		t.Errorf("layout %+v", s)
 	}
-	if perEntry := float64(s.KernelBytes) / 10e6; perEntry > 2.1 {
-		t.Errorf("%.2f bytes an entry in the kernel, want at most 2.1", perEntry)
+	if perEntry := float64(s.KernelBytes-s.ChangeBytes) / 10e6; perEntry > 2.1 {
+		t.Errorf("%.2f bytes an entry that packets read, want at most 2.1", perEntry)
+	}
+	if counters := s.ChangeBytes - 1<<20; counters < 4*64*s.Lines-1<<20 || counters > 4*64*s.Lines {
+		t.Errorf("%d bytes for changes in %d lines, want 4 bits a bit and up to 1 MiB", s.ChangeBytes, s.Lines)
 	}
 	if s.FalseDrop != s.Cascade || s.SecondLine > 0.035 {
 		t.Errorf("rates %+v", s)

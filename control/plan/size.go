@@ -50,14 +50,14 @@ type Request struct {
 type Sizing struct {
 	Entries      int      `json:"entries"`
 	Mode         string   `json:"mode"`           // "exact" or "approx"
-	BitsPerEntry float64  `json:"bits_per_entry"` // in the kernel
+	BitsPerEntry float64  `json:"bits_per_entry"` // that packets are looked up in
 	Lines        int      `json:"lines"`          // of the quotient table, or of the cascade; 64 bytes each
 	LaneBits     int      `json:"lane_bits"`      // of an entry in the quotient table
 	Buckets      int      `json:"buckets"`        // of the quotient table's spill, 64 bytes each
 	First        int      `json:"first"`          // bits of an entry in its first line of the cascade
 	Rest         int      `json:"rest"`           // bits of an entry in its second line
 	KernelBytes  int      `json:"kernel_bytes"`   // without markers
-	DaemonBytes  int      `json:"daemon_bytes"`   // what changes in place take, but not the entries as the lists have them
+	ChangeBytes  int      `json:"change_bytes"`   // of these, what changes in place take; no program reads it
 	Cascade      float64  `json:"cascade"`        // rate of the cascade, fpr.CascadeLayout
 	SecondLine   float64  `json:"second_line"`    // share of unlisted keys that read more than one line
 	FalseDrop    float64  `json:"false_drop"`     // rate of the filter; 0 in exact mode
@@ -95,8 +95,8 @@ func Size(r Request) (Sizing, error) {
 	if err != nil {
 		return Sizing{}, err
 	}
-	s := Sizing{Entries: r.Entries, Mode: layout.Mode.String(), KernelBytes: layout.Bytes()}
-	bits := 8 * s.KernelBytes
+	s := Sizing{Entries: r.Entries, Mode: layout.Mode.String(), KernelBytes: layout.Bytes() + layout.ChangeBytes(), ChangeBytes: layout.ChangeBytes()}
+	bits := 8 * layout.Bytes()
 	s.BitsPerEntry = float64(bits) / float64(r.Entries)
 	s.Standard.K, s.Standard.Exact = fpr.BestK(bits, r.Entries)
 	s.Standard.Classic = fpr.Classic(bits, r.Entries, s.Standard.K)
@@ -105,9 +105,6 @@ func Size(r Request) (Sizing, error) {
 		s.Lines, s.LaneBits, s.Buckets = layout.Prefixes.Lines, layout.Prefixes.LaneBits, layout.Prefixes.Buckets
 	} else {
 		s.Lines, s.First, s.Rest = int(c.Lines), c.First, c.Rest
-		// A 4-bit counter for each bit of the cascade, so that entries can be
-		// removed.
-		s.DaemonBytes = c.Bits() / 2
 		s.Cascade = c.Rate(r.Entries)
 		s.FalseDrop = s.Cascade
 		if c.Rest > 0 {
@@ -201,7 +198,7 @@ func (r Request) layout() (membership.Layout, error) {
 	}
 	i := sort.Search(most-least+1, func(i int) bool {
 		l := at(i)
-		return l.Bytes() > r.Memory
+		return l.Bytes()+l.ChangeBytes() > r.Memory
 	})
 	if i == 0 {
 		return membership.Layout{}, fmt.Errorf("plan: memory: %d bytes are less than a bit for each of %d entries", r.Memory, r.Entries)

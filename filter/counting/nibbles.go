@@ -22,6 +22,12 @@ func NewNibbles(n uint64) *Nibbles {
 	return &Nibbles{words: make([]uint64, (n+15)/16), n: n}
 }
 
+// NibblesOver returns the counters that words, sixteen to each, are already. They may
+// be kernel memory.
+func NibblesOver(words []uint64) *Nibbles {
+	return &Nibbles{words: words, n: uint64(len(words)) * 16}
+}
+
 // Len returns the number of counters.
 func (c *Nibbles) Len() uint64 { return c.n }
 
@@ -71,4 +77,21 @@ func (c *Nibbles) Saturated() uint64 {
 		n += uint64(bits.OnesCount64(w & (w >> 1) & (w >> 2) & (w >> 3) & low))
 	}
 	return n
+}
+
+// Around returns the word of counter i, and what it becomes by an increment or by a
+// decrement, for those who store it themselves.
+func (c *Nibbles) Around(i uint64) (word *uint64, up, down uint64) {
+	word = &c.words[i>>4]
+	shift := 4 * (i & 15)
+	up, down = *word, *word
+	switch v := *word >> shift & Max; {
+	case v == Max:
+	case v == 0:
+		up += 1 << shift
+	default:
+		up += 1 << shift
+		down -= 1 << shift
+	}
+	return word, up, down
 }

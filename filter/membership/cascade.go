@@ -32,17 +32,25 @@ type Cascade struct {
 	words       []uint64
 	lines       uint32
 	first, rest int
-	shadow      *counting.Nibbles // a counter for each bit, for deletion
+	counters    *counting.Nibbles // one for each bit, for deletion
 }
+
+// counterWords is the number of words of the counters of a word's bits.
+const counterWords = 4
 
 // NewCascade returns a cascade over words, which must be zero and a multiple of
 // LineWords. A key sets first (1 … MaxLineBits) bits in the first line and rest
 // (0 … MaxLineBits) in the second. A cascade without words is always empty and
 // cannot be added to.
 func NewCascade(words []uint64, first, rest int) *Cascade {
+	return newCascadeOver(words, make([]uint64, counterWords*len(words)), first, rest)
+}
+
+// newCascadeOver is NewCascade over words and their counters as they are.
+func newCascadeOver(words, counters []uint64, first, rest int) *Cascade {
 	return &Cascade{
 		words: words, lines: uint32(len(words) / LineWords), first: first, rest: rest,
-		shadow: counting.NewNibbles(uint64(len(words)) * 64),
+		counters: counting.NibblesOver(counters),
 	}
 }
 
@@ -163,10 +171,13 @@ func place(base, h uint64, j int) (word, bit uint64) {
 func (c *Cascade) addBits(h uint64, b bitRange) {
 	base := c.line(h)
 	for j := b.from; j < b.to; j++ {
+		// The bit comes first: should the process be killed in between, no bit whose
+		// counter is above zero is missing.
 		i, bit := place(base, h, j)
-		if c.shadow.Inc(i*64 + bit) {
-			atomic.StoreUint64(&c.words[i], c.words[i]|1<<bit)
+		if c.counters.Get(i*64+bit) == 0 {
+			c.set(i, bit)
 		}
+		c.counters.Inc(i*64 + bit)
 	}
 }
 
@@ -174,15 +185,28 @@ func (c *Cascade) removeBits(h uint64, b bitRange) {
 	base := c.line(h)
 	for j := b.from; j < b.to; j++ {
 		i, bit := place(base, h, j)
-		if c.shadow.Dec(i*64 + bit) {
-			atomic.StoreUint64(&c.words[i], c.words[i]&^(1<<bit))
+		if c.counters.Dec(i*64 + bit) {
+			c.clear(i, bit)
 		}
 	}
 }
 
+func (c *Cascade) set(i, bit uint64)   { atomic.StoreUint64(&c.words[i], c.words[i]|1<<bit) }
+func (c *Cascade) clear(i, bit uint64) { atomic.StoreUint64(&c.words[i], c.words[i]&^(1<<bit)) }
+
+// position returns where bit j of those that Add sets is, counted from the cascade's
+// first.
+func (c *Cascade) position(h uint64, j int) uint64 {
+	if j >= c.first {
+		h, j = hash.Nth(h, 1), j-c.first
+	}
+	i, bit := place(c.line(h), h, j)
+	return i*64 + bit
+}
+
 // Bits returns the number of set bits and of all bits.
 func (c *Cascade) Bits() (set, all uint64) {
-	return c.shadow.Nonzero(), c.shadow.Len()
+	return c.counters.Nonzero(), c.counters.Len()
 }
 
 // Density returns the probability that the n bits of a random hash are all set

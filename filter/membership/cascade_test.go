@@ -61,7 +61,7 @@ func TestCascadeRemove(t *testing.T) {
 				t.Fatalf("%v bits: key %#x is absent", k, h)
 			}
 		}
-		if c.shadow.Saturated() > 0 {
+		if c.counters.Saturated() > 0 {
 			t.Fatal("the test is too dense: counters are saturated, and bits rightly stay")
 		}
 		for _, h := range added {

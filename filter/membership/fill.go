@@ -88,6 +88,13 @@ func (s *Set) fillHashed(columns []Column) error {
 			}
 		})
 	}
+	if s.record != nil {
+		wg.Go(func() {
+			for _, h := range hashes {
+				s.record.keys.Insert(h)
+			}
+		})
+	}
 	for _, h := range hashes {
 		s.cascade.addBits(h, bitRange{0, s.First})
 	}

@@ -95,6 +95,14 @@ func (t *Hot) put(slot int, h uint64, extra int) {
 	atomic.StoreUint64(&t.slots[slot], s)
 }
 
+// clear removes all elements, also those that another process has put there.
+func (t *Hot) clear() {
+	for i := range t.slots {
+		atomic.StoreUint64(&t.slots[i], 0)
+	}
+	t.len = 0
+}
+
 // All yields the hash and the number of extra bits of each element.
 func (t *Hot) All() iter.Seq2[uint64, int] {
 	return func(yield func(uint64, int) bool) {

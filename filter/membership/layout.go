@@ -360,6 +360,9 @@ type Memory struct {
 	Prefixes []uint64 // LineWords for each line of the prefix table
 	Spill    []uint64 // BucketSlots for each bucket of its spill
 	Front    []uint64 // words of its front
+
+	Counters []uint64 // one of 4 bits for each bit of Lines, of an approximate set
+	Record   []uint64 // of what an approximate set contains; see Adopt
 }
 
 // Alloc returns memory for the layout on the heap.
@@ -374,13 +377,36 @@ func (l *Layout) Alloc() Memory {
 		Prefixes: make([]uint64, l.Prefixes.Lines*LineWords),
 		Spill:    make([]uint64, l.Prefixes.Buckets*BucketSlots),
 		Front:    make([]uint64, l.Prefixes.Front),
+
+		Counters: make([]uint64, l.CounterWords()),
+		Record:   make([]uint64, l.RecordWords()),
 	}
 }
 
-// Bytes returns the size of the layout's memory.
+// Bytes returns the size of the layout's memory that programs read.
 func (l *Layout) Bytes() int {
 	return l.Prefixes.Bytes() + 8*(int(l.Lines)*LineWords+int(l.Buckets)*BucketSlots+
 		l.Mark4Sides()*mark4Words+int(l.Mark6Lines)*LineWords+int(l.HotBuckets)*BucketSlots)
+}
+
+// ChangeBytes returns the size of the rest, which changes in place take.
+func (l *Layout) ChangeBytes() int { return 8 * (l.CounterWords() + l.RecordWords()) }
+
+// CounterWords returns the size of an approximate set's counters. Those of an exact set
+// are not in its memory: it is built anew from its lists.
+func (l *Layout) CounterWords() int {
+	if l.Mode == Exact {
+		return 0
+	}
+	return int(l.Lines) * LineWords * counterWords
+}
+
+// RecordWords returns the size of an approximate set's record.
+func (l *Layout) RecordWords() int {
+	if l.Mode == Exact || l.Lines == 0 {
+		return 0
+	}
+	return recordWords
 }
 
 // FalsePositiveRate returns the predicted rate at which the cascade passes a

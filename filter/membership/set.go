@@ -30,6 +30,7 @@ type Set struct {
 
 	prefixes *quotient.Set // nil: none
 	cascade  *Cascade
+	record   *record // of an approximate set's keys; nil: none
 	table    *Table
 	marks4   [2]Marks4 // sources, destinations
 	marks6   *Cascade
@@ -46,20 +47,25 @@ func NewSet(l Layout, m Memory) (*Set, error) {
 		len(m.Marks4) != l.Mark4Sides()*mark4Words || len(m.Marks6) != int(l.Mark6Lines)*LineWords ||
 		len(m.Hot) != int(l.HotBuckets)*BucketSlots ||
 		len(m.Prefixes) != l.Prefixes.Lines*LineWords || len(m.Spill) != l.Prefixes.Buckets*BucketSlots ||
-		len(m.Front) != l.Prefixes.Front {
+		len(m.Front) != l.Prefixes.Front || len(m.Counters) != l.CounterWords() || len(m.Record) != l.RecordWords() {
 		return nil, fmt.Errorf("membership: memory does not match the layout")
 	}
 	if n := l.HotBuckets; n != 0 && (n < MinHotBuckets || bits.OnesCount32(n) != 1) {
 		return nil, fmt.Errorf("membership: %d hot buckets, want a power of two, at least %d", n, MinHotBuckets)
 	}
 	s := &Set{
-		Layout:  l,
-		cascade: NewCascade(m.Lines, l.First, l.Rest),
-		table:   NewTable(m.Buckets),
-		marks6:  NewCascade(m.Marks6, MaxLineBits, 0),
-		hot:     NewHot(m.Hot),
-		raised:  make(map[uint64]int),
-		keys:    make(map[key.Shape]int),
+		Layout: l,
+		table:  NewTable(m.Buckets),
+		marks6: NewCascade(m.Marks6, MaxLineBits, 0),
+		hot:    NewHot(m.Hot),
+		raised: make(map[uint64]int),
+		keys:   make(map[key.Shape]int),
+	}
+	if l.Mode == Approximate {
+		s.cascade = newCascadeOver(m.Lines, m.Counters, l.First, l.Rest)
+		s.record = newRecord(m.Record, s.cascade)
+	} else {
+		s.cascade = NewCascade(m.Lines, l.First, l.Rest)
 	}
 	if l.Prefixes.Lines > 0 {
 		var err error
@@ -238,9 +244,15 @@ func (s *Set) Add(k key.Key, list uint16) error {
 			return err
 		}
 	}
-	s.cascade.Add(h)
-	s.raise(h, s.hot.Find(h))
+	// The marks come first, since a change that is interrupted is finished without
+	// the key; see Adopt.
 	s.mark(serialised, gate)
+	if s.record != nil {
+		s.record.change(adding, h)
+	} else {
+		s.cascade.Add(h)
+	}
+	s.raise(h, s.hot.Find(h))
 	s.keys[k.Shape]++
 	s.len++
 	return nil
@@ -271,7 +283,11 @@ func (s *Set) Remove(k key.Key) bool {
 	if s.Mode == Exact && !s.table.Delete(h) {
 		return false
 	}
-	s.cascade.Remove(h)
+	if s.record != nil {
+		s.record.change(removing, h)
+	} else {
+		s.cascade.Remove(h)
+	}
 	if _, shared := s.table.Find(h); !shared { // else Settle lowers it
 		s.lower(h, 0)
 	}

@@ -148,7 +148,7 @@ func testSetAgainstMap(t *testing.T, mode Mode, r random) {
 	for _, k := range listed {
 		s.Remove(k)
 	}
-	if slices.ContainsFunc(slices.Concat(s.cascade.words, s.table.slots), func(w uint64) bool { return w != 0 }) && s.cascade.shadow.Saturated() == 0 {
+	if slices.ContainsFunc(slices.Concat(s.cascade.words, s.table.slots), func(w uint64) bool { return w != 0 }) && s.cascade.counters.Saturated() == 0 {
 		t.Error("removing all keys leaves bits or slots in use")
 	}
 	if cascade, table := s.Load(); cascade != 0 || table != 0 {

@@ -271,7 +271,7 @@ func testWeightsNoFalseNegative(t *testing.T, mode Mode, r random) {
 		h := k.Hash(s.Secret)
 		maps.Copy(want, bitsOf(&s.Layout, h, s.Weight(h)))
 	}
-	if s.cascade.shadow.Saturated() > 0 {
+	if s.cascade.counters.Saturated() > 0 {
 		t.Fatal("the test is too dense: counters are saturated, and bits rightly stay")
 	}
 	if got := setBits(s.cascade.words); !maps.Equal(got, want) {

@@ -168,13 +168,21 @@ func (f *filler) placePart(part int) (exiled int) {
 	for _, v := range slots {
 		at := f.locate(v & imageMask)
 		f.setFront(at.p)
-		in, ok := f.room(at)
+		value := f.entry(at.p, uint16(v>>listShift))
+		in, ok := f.free(at.first)
 		if !ok {
-			slots[exiled] = v
-			exiled++
+			in, ok = f.free(at.second)
+		}
+		if ok {
+			f.lines[in.word] |= value << (in.shift & 63) // no program reads it yet
 			continue
 		}
-		f.set(in, f.entry(at.p, uint16(v>>listShift)))
+		if in, ok = f.room(at); ok {
+			f.set(in, value)
+			continue
+		}
+		slots[exiled] = v
+		exiled++
 	}
 	return exiled
 }

@@ -133,8 +133,9 @@ func (s *Set) copyBack(line uint64, originals []lane) []lane {
 	from := len(originals)
 	for word := int(line * lineWords); word < int((line+1)*lineWords); word++ {
 		for n := range s.lanes {
-			value := s.get(lane{word, n})
-			if value == 0 || slices.Contains(originals[from:], lane{word, n}) {
+			in := s.nth(word, n)
+			value := s.get(in)
+			if value == 0 || slices.Contains(originals[from:], in) {
 				continue
 			}
 			at := s.locate(s.image(start, value))
@@ -143,7 +144,7 @@ func (s *Set) copyBack(line uint64, originals []lane) []lane {
 			}
 			if to, ok := s.free(at.first); ok {
 				s.set(to, value)
-				originals = append(originals, lane{word, n})
+				originals = append(originals, in)
 			}
 		}
 	}

@@ -1,6 +1,9 @@
 package quotient
 
-import "sync/atomic"
+import (
+	"math/bits"
+	"sync/atomic"
+)
 
 // place is where an image may be.
 type place struct {
@@ -16,8 +19,14 @@ func (s *Set) locate(p uint64) place {
 	return place{p, line, base + int(first), base + int(second)}
 }
 
-// lane is one lane of a word, counted from the lowest bits.
-type lane struct{ word, n int }
+// lane is one lane of a word.
+type lane struct {
+	word  int
+	shift uint // of its lowest bit
+}
+
+// nth returns a lane of a word, counted from the lowest bits.
+func (s *Set) nth(word, n int) lane { return lane{word, uint(n) * s.shift[0]} }
 
 // Put adds a key, or changes the list number of a present one. The error is
 // ErrFull or ErrList.
@@ -80,10 +89,11 @@ func (s *Set) overflow(at place, list uint16) bool {
 	// Those of at.first have the same buckets.
 	start := s.start(at.line)
 	for n := range s.lanes {
-		value := s.get(lane{at.second, n})
+		in := s.nth(at.second, n)
+		value := s.get(in)
 		other := s.locate(s.image(start, value))
 		if other.first == at.second && s.exile(other, uint16(value>>s.remBits)) {
-			s.set(lane{at.second, n}, s.entry(at.p, list))
+			s.set(in, s.entry(at.p, list))
 			return true
 		}
 	}
@@ -112,7 +122,8 @@ func (s *Set) evict(line uint64, word, depth int, busy uint8) (lane, bool) {
 	busy |= 1 << (word % lineWords)
 	start := s.start(line)
 	for n := range s.lanes {
-		value := s.get(lane{word, n})
+		in := s.nth(word, n)
+		value := s.get(in)
 		at := s.locate(s.image(start, value))
 		if at.first != word {
 			continue // its second word is this one, which it does not leave
@@ -126,7 +137,7 @@ func (s *Set) evict(line uint64, word, depth int, busy uint8) (lane, bool) {
 		}
 		if ok {
 			s.set(to, value)
-			return lane{word, n}, true
+			return in, true
 		}
 	}
 	return lane{}, false
@@ -141,9 +152,9 @@ func (s *Set) entry(p uint64, list uint16) uint64 {
 func (s *Set) find(at place) (lane, bool) {
 	for _, word := range [2]int{at.first, at.second} {
 		for n := range s.lanes {
-			v := s.get(lane{word, n})
-			if v != 0 && v&s.remMask == at.p&s.remMask {
-				return lane{word, n}, true
+			in := s.nth(word, n)
+			if v := s.get(in); v != 0 && v&s.remMask == at.p&s.remMask {
+				return in, true
 			}
 		}
 	}
@@ -152,20 +163,18 @@ func (s *Set) find(at place) (lane, bool) {
 
 // free returns an empty lane of a word.
 func (s *Set) free(word int) (lane, bool) {
-	for n := range s.lanes {
-		if s.get(lane{word, n}) == 0 {
-			return lane{word, n}, true
-		}
-	}
-	return lane{}, false
+	w := s.lines[word]
+	// No carry leaves a lane.
+	empty := ^((w&s.lows + s.lows) | w) & s.highs
+	return lane{word, uint(bits.TrailingZeros64(empty)) + 1 - s.shift[0]}, empty != 0
 }
 
 func (s *Set) get(l lane) uint64 {
-	return s.lines[l.word] >> (uint(l.n) * s.shift[0] & 63) & s.laneMask
+	return s.lines[l.word] >> (l.shift & 63) & s.laneMask
 }
 
 // set changes a lane with one store of its word.
 func (s *Set) set(l lane, value uint64) {
-	shift := uint(l.n) * s.shift[0] & 63
+	shift := l.shift & 63
 	atomic.StoreUint64(&s.lines[l.word], s.lines[l.word]&^(s.laneMask<<shift)|value<<shift)
 }

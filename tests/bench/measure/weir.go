@@ -194,7 +194,10 @@ func (w *weir) bench(b *blocklist) (_ *probe.Programs, loop string, err error) {
 	return w.programs, "weir", nil
 }
 
-func (w *weir) kernelBytes() int { return w.generation.KernelBytes() }
+// kernelBytes is the memory that packets are looked up in.
+func (w *weir) kernelBytes() int {
+	return w.generation.KernelBytes() - w.generation.Kernel().ChangeBytes()
+}
 
 func (w *weir) detach() (err error) {
 	if w.attachment != nil {

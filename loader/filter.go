@@ -1,0 +1,186 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"weir/bpf"
+)
+
+// Maps of the block set that no program reads: its counters, and the record of what it
+// contains.
+const (
+	mapCounters = "block_counters"
+	mapRecord   = "block_record"
+)
+
+// pinFilter is the directory, in that of an interface, with the pins of the block set
+// that the program reads, and its description.
+const (
+	pinFilter      = "filter"
+	pinDescription = "description"
+)
+
+// descriptionSize is the maximum size of a filter's description, in bytes.
+const descriptionSize = 64 << 10
+
+// filterMaps are the names of the maps that a filter consists of.
+var filterMaps = []string{
+	bpf.WeirMapBlockLines, bpf.WeirMapBlockMarks4, bpf.WeirMapBlockMarks6, bpf.WeirMapBlockHot, mapCounters, mapRecord,
+}
+
+// Filter is the memory of a block set that stays in the kernel, pinned, when the process
+// that wrote to it has ended. The next one can go on with it, with [NewGenerationOver].
+type Filter struct {
+	Description []byte // what the last process stored with [Generation.Keep]
+	maps        map[string]*array
+}
+
+// OpenFilter opens the filter that is pinned for an interface, whether a program uses it
+// or not. It fails with [fs.ErrNotExist] where there is none.
+func (d Pins) OpenFilter(t Target) (*Filter, error) {
+	a, err := d.Open(t)
+	if errors.Is(err, ErrNotAttached) {
+		return nil, fs.ErrNotExist
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer a.Close()
+	f := &Filter{maps: make(map[string]*array)}
+	if err := f.open(filepath.Join(a.path, pinFilter)); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the filter of %s: %w", t, explainPermission(err)), f.Close())
+	}
+	return f, nil
+}
+
+func (f *Filter) open(path string) error {
+	description, err := ebpf.LoadPinnedMap(filepath.Join(path, pinDescription), nil)
+	if err != nil {
+		return err
+	}
+	defer description.Close()
+	if f.Description, err = readText(description); err != nil {
+		return err
+	}
+	for _, name := range filterMaps {
+		m, err := ebpf.LoadPinnedMap(filepath.Join(path, name), nil)
+		if err != nil {
+			return err
+		}
+		if f.maps[name], err = mapArray(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close releases the filter, unless a generation has taken it over. It stays pinned.
+func (f *Filter) Close() error {
+	var errs []error
+	for _, m := range f.maps {
+		errs = append(errs, m.Close())
+	}
+	f.maps = nil
+	return errors.Join(errs...)
+}
+
+// NewGenerationOver is [NewGeneration] with the memory of a filter for the block set, as
+// it is. It takes over the filter, and fails where its sizes are others.
+func NewGenerationOver(cfg Config, f *Filter) (*Generation, error) {
+	g, err := newGeneration(cfg, f.maps)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	f.maps = nil
+	return g, nil
+}
+
+// arrayOf returns a map of a filter, or a new one where there is none.
+func arrayOf(spec *ebpf.MapSpec, of map[string]*array) (*array, error) {
+	a := of[spec.Name]
+	if a == nil {
+		return newArray(spec)
+	}
+	if err := spec.Compatible(a.m); err != nil {
+		return nil, fmt.Errorf("the filter's map %s: %w", spec.Name, err)
+	}
+	if a.m.MaxEntries() != spec.MaxEntries {
+		return nil, fmt.Errorf("the filter's map %s has %d entries, not %d", spec.Name, a.m.MaxEntries(), spec.MaxEntries)
+	}
+	return a, nil
+}
+
+// Keep makes programs of the generation keep the block set when this process has ended:
+// from now on, attaching one pins the set's maps beside it, and a description for the
+// process that opens them with [Pins.OpenFilter].
+func (g *Generation) Keep(description []byte) error {
+	if g.maps[mapCounters] == nil {
+		return errors.New("keep the filter: the generation has no counters")
+	}
+	text, err := padText(description, descriptionSize)
+	if err != nil {
+		return fmt.Errorf("keep the filter: describe it: %w", err)
+	}
+	m, err := newTextMap(pinDescription, text)
+	if err != nil {
+		return fmt.Errorf("keep the filter: %w", explainPermission(err))
+	}
+	g.description = &array{m: m}
+	return nil
+}
+
+// kept returns the maps that are to be pinned with the generation's programs, nil if none
+// are. The caller must close them.
+func (g *Generation) kept() map[string]*array {
+	if g.description == nil {
+		return nil
+	}
+	all := map[string]*array{pinDescription: g.description.share()}
+	for _, name := range filterMaps {
+		all[name] = g.maps[name].share()
+	}
+	return all
+}
+
+// pinFilterIn makes the directory of a filter's pins, in that of an interface.
+func pinFilterIn(path string, filter map[string]*array) error {
+	if err := os.Mkdir(path, 0o700); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(filter)) {
+		if err := pin(filter[name].m, filepath.Join(path, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replaceFilter replaces the pins of the last program's filter by those of the present
+// one's, if it has any. Should it fail, or the process be killed meanwhile, the next one
+// finds none, or that of the last program: which was right when that was replaced, and
+// states what it contains.
+func (a *Attachment) replaceFilter(filter map[string]*array) error {
+	next, path := a.next(pinFilter), filepath.Join(a.path, pinFilter)
+	err := os.RemoveAll(next)
+	if err == nil && filter != nil {
+		err = pinFilterIn(next, filter)
+	}
+	if err = errors.Join(err, os.RemoveAll(path)); err != nil || filter == nil {
+		return err
+	}
+	return os.Rename(next, path)
+}
+
+// unread is the specification of a map that no program reads.
+func unread(name string, valueSize, entries uint32) *ebpf.MapSpec {
+	return &ebpf.MapSpec{Name: name, Type: ebpf.Array, KeySize: 4, ValueSize: valueSize, MaxEntries: entries, Flags: unix.BPF_F_MMAPABLE}
+}
