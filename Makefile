@@ -58,16 +58,23 @@ build: ## build ./weir and ./weir-hub
 	go build $(BUILDFLAGS) -o $(OUT)/weir-hub ./cmd/weir-hub
 
 .PHONY: man
-man: ## make the man pages, and what shells complete commands with, in ./dist/share
+man: ## make the man pages, and what shells complete commands with, in ./dist/share*
 	env -u GOARCH go run $(BUILDFLAGS) ./cmd/weir share $(OUT)/dist/share
-	env -u GOARCH go run ./tests/man $(OUT)/dist/share $(VERSION)
+	env -u GOARCH go run $(BUILDFLAGS) ./cmd/weir-hub share $(OUT)/dist/share-hub
+	env -u GOARCH go run ./tests/man $(OUT)/dist/share $(OUT)/dist/share-hub $(VERSION)
 
 # It makes nothing, since root may have no Go.
 .PHONY: install
-install: ## install what build and man have made, below PREFIX (as root)
-	@for made in $(OUT)/weir $(OUT)/dist/share; do \
+install: install-weir install-hub ## install what build and man have made, below PREFIX (as root)
+
+.PHONY: made
+made:
+	@for made in $(OUT)/weir $(OUT)/weir-hub $(OUT)/dist/share $(OUT)/dist/share-hub; do \
 		[ -e $$made ] || { echo "$$made: not there: make build man" >&2; exit 1; }; \
 	done
+
+.PHONY: install-weir
+install-weir: made ## install weir, without the hub of a fleet (as root)
 	install -D -m 0755 $(OUT)/weir $(DESTDIR)$(PREFIX)/bin/weir
 	cd $(OUT)/dist/share && find . -type f -exec install -D -m 0644 {} $(DESTDIR)$(PREFIX)/share/{} \;
 	install -D -m 0644 -t $(DESTDIR)$(SYSTEMD)/systemd/system cmd/weir/packaging/*.service
@@ -82,16 +89,32 @@ install: ## install what build and man have made, below PREFIX (as root)
 		install -D -m 0644 cmd/weir/packaging/fail2ban.conf $(DESTDIR)/etc/fail2ban/action.d/weir.conf
 	[ -n '$(DESTDIR)' ] || cmd/weir/packaging/postinstall
 
+.PHONY: install-hub
+install-hub: made ## install the hub of a fleet (as root)
+	install -D -m 0755 $(OUT)/weir-hub $(DESTDIR)$(PREFIX)/bin/weir-hub
+	cd $(OUT)/dist/share-hub && find . -type f -exec install -D -m 0644 {} $(DESTDIR)$(PREFIX)/share/{} \;
+	install -D -m 0644 -t $(DESTDIR)$(SYSTEMD)/systemd/system cmd/weir-hub/packaging/weir-hub.service
+	sed -i -E 's|^(Exec[A-Za-z]*=)weir-hub |\1$(PROGRAMS)weir-hub |' $(DESTDIR)$(SYSTEMD)/systemd/system/weir-hub.service
+	install -D -m 0644 cmd/weir-hub/packaging/weir-hub.sysusers $(DESTDIR)$(SYSTEMD)/sysusers.d/weir-hub.conf
+	install -D -m 0644 cmd/weir-hub/packaging/weir-hub.tmpfiles $(DESTDIR)$(SYSTEMD)/tmpfiles.d/weir-hub.conf
+	install -d -m 0750 $(DESTDIR)/etc/weir-hub
+	install -d -m 0700 $(DESTDIR)/etc/weir-hub/keys
+	[ -e $(DESTDIR)/etc/weir-hub/hub.yaml ] || \
+		install -m 0644 control/config/hub.yaml $(DESTDIR)/etc/weir-hub/hub.yaml
+	[ -n '$(DESTDIR)' ] || cmd/weir-hub/packaging/postinstall
+
 .PHONY: uninstall
 uninstall: ## stop filtering and remove what was installed, but configuration and state (as root)
 	[ -n '$(DESTDIR)' ] || PATH="$(PREFIX)/bin:$$PATH" cmd/weir/packaging/preremove remove
-	cd $(DESTDIR)$(PREFIX) && rm -f bin/weir share/man/man8/weir.8 share/man/man8/weir-*.8 \
-		share/man/man5/weir.yaml.5 share/man/man5/weir-lists.5 \
-		share/bash-completion/completions/weir share/fish/vendor_completions.d/weir.fish \
-		share/zsh/site-functions/_weir
-	cd $(DESTDIR)$(SYSTEMD) && rm -f systemd/system/weir.service systemd/system/weir-pins.service \
-		sysusers.d/weir.conf tmpfiles.d/weir.conf
+	[ -n '$(DESTDIR)' ] || cmd/weir-hub/packaging/preremove remove
+	cd $(DESTDIR)$(PREFIX) && rm -f bin/weir bin/weir-hub share/man/man8/weir.8 share/man/man8/weir-*.8 \
+		share/man/man5/weir.yaml.5 share/man/man5/hub.yaml.5 share/man/man5/weir-lists.5 \
+		share/bash-completion/completions/weir{,-hub} share/fish/vendor_completions.d/weir{,-hub}.fish \
+		share/zsh/site-functions/_weir{,-hub}
+	cd $(DESTDIR)$(SYSTEMD) && rm -f systemd/system/weir{,-pins,-hub}.service \
+		sysusers.d/weir{,-hub}.conf tmpfiles.d/weir{,-hub}.conf
 	[ -n '$(DESTDIR)' ] || cmd/weir/packaging/postremove remove
+	[ -n '$(DESTDIR)' ] || cmd/weir-hub/packaging/postremove remove
 
 # Not in go.mod: it would bring along several times what weir needs.
 NFPM := go run github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
@@ -103,28 +126,40 @@ SNAPSHOT := $(shell TZ=UTC git log -1 --format=%cd --date=format-local:%Y%m%d.%H
 PACKAGE_VERSION := $(shell sed -E 's/^v//; /^[0-9]+\./!s/^/0.1.0~git$(SNAPSHOT)./; \
 	s/-(alpha|beta|rc)/~\1/; s/-/+/; s/-/./g' <<<'$(VERSION)')
 
+# The licenses of what a command is linked with.
+define licenses
+	{ echo "Go $$(go env GOROOT)"; \
+		go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Dir}}{{end}}{{end}}' $(1); } \
+		| sort -u | while read -r module dir; do \
+			printf '\n\n%s:\n\n' "$$module"; \
+			find "$$dir" -maxdepth 2 -type f -ipath '*/license*' | LC_ALL=C sort | xargs cat; \
+		done >>$(2)/copyright
+endef
+
 .PHONY: packages
 # Packages are reproducible: the same commit makes the same bytes.
 packages: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
 packages: root := $(abspath $(OUT)/dist/root)
-packages: doc := $(root)/usr/share/doc/weir
-packages: build man ## make a deb and an rpm in ./dist (fetches nfpm)
-	rm -rf $(root) $(OUT)/dist/weir_*.deb $(OUT)/dist/weir-*.rpm
-	$(MAKE) install DESTDIR=$(root) PREFIX=/usr
-	gzip -9n $(root)/usr/share/man/man?/*
+packages: doc := $(root)/weir/usr/share/doc/weir
+packages: hubdoc := $(root)/weir-hub/usr/share/doc/weir-hub
+packages: build man ## make debs and rpms in ./dist (fetches nfpm)
+	rm -rf $(root) $(OUT)/dist/weir_*.deb $(OUT)/dist/weir-*.rpm $(OUT)/dist/weir-hub_*.deb
+	$(MAKE) install-weir DESTDIR=$(root)/weir PREFIX=/usr
+	$(MAKE) install-hub DESTDIR=$(root)/weir-hub PREFIX=/usr
+	gzip -9n $(root)/*/usr/share/man/man?/*
 	install -D -m 0644 -t $(doc) cmd/weir/packaging/copyright LICENSE \
-		bpf/LICENSE.BSD-2-Clause bpf/LICENSE.GPL-2.0 control/config/weir.schema.json control/config/hub.schema.json control/config/hub.yaml \
+		bpf/LICENSE.BSD-2-Clause bpf/LICENSE.GPL-2.0 control/config/weir.schema.json \
 		docs/*.md docs/api/openapi.yaml docs/api/notification.schema.json docs/observability/alerts.yaml docs/observability/dashboard.json
-	{ echo "Go $$(go env GOROOT)"; \
-		go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Dir}}{{end}}{{end}}' ./cmd/weir; } \
-		| sort -u | while read -r module dir; do \
-			printf '\n\n%s:\n\n' "$$module"; \
-			find "$$dir" -maxdepth 2 -type f -ipath '*/license*' | LC_ALL=C sort | xargs cat; \
-		done >>$(doc)/copyright
-	for packager in deb rpm; do \
-		ROOT=$(root) VERSION=$(PACKAGE_VERSION) ARCH=$$(go env GOARCH) \
-			env -u GOARCH $(NFPM) package --config cmd/weir/packaging/nfpm.yaml \
-			--packager $$packager --target $(OUT)/dist; \
+	install -D -m 0644 -t $(hubdoc) cmd/weir-hub/packaging/copyright LICENSE \
+		control/config/hub.schema.json control/config/hub.yaml docs/fleet.md
+	$(call licenses,./cmd/weir,$(doc))
+	$(call licenses,./cmd/weir-hub,$(hubdoc))
+	for package in weir weir-hub; do \
+		for packager in deb rpm; do \
+			ROOT=$(root)/$$package VERSION=$(PACKAGE_VERSION) ARCH=$$(go env GOARCH) \
+				env -u GOARCH $(NFPM) package --config cmd/$$package/packaging/nfpm.yaml \
+				--packager $$packager --target $(OUT)/dist; \
+		done; \
 	done
 
 .PHONY: llvm

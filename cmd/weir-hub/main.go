@@ -20,6 +20,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"weir/cmd/share"
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/fleet/authority"
@@ -40,7 +41,7 @@ const (
 	exitUsage   = 2
 )
 
-const defaultConfig = "/etc/weir/hub.yaml"
+const defaultConfig = "/etc/weir-hub/hub.yaml"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -82,8 +83,8 @@ publishes each change of them to all nodes of a fleet, over NATS JetStream. The
 server for that is inside, or a cluster of its own. weir hub is the same.
 
 Exit codes: 0 done, 1 failed, 2 wrong command line.`,
-		Example: `  weir-hub init /etc/weir/fleet
-  weir-hub run --config /etc/weir/hub.yaml
+		Example: `  weir-hub init /etc/weir-hub/keys
+  weir-hub run --config /etc/weir-hub/hub.yaml
   weir-hub enroll edge-1 --label paris,canary >edge-1.json
   weir-hub revoke edge-1`,
 		Args:          oneOf("command"),
@@ -95,9 +96,38 @@ Exit codes: 0 done, 1 failed, 2 wrong command line.`,
 	root.SetVersionTemplate("weir-hub {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newInit(), newEnroll(), newRevoke(), newNodes(), newCluster(), newRun())
+	root.AddCommand(newInit(), newEnroll(), newRevoke(), newNodes(), newCluster(), newRun(), newShare())
 	return root
 }
+
+// newShare is for those who install weir-hub, not for those who use it.
+func newShare() *cobra.Command {
+	return &cobra.Command{
+		Use:     "share DIRECTORY",
+		Hidden:  true,
+		Short:   "Write the man pages, and what shells complete commands with",
+		Example: "  weir-hub share dist/share-hub",
+		Args:    exactly("DIRECTORY"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return share.Program{Root: newRoot(), Version: version, Files: manFiles, SeeAlso: `\fBhub.yaml\fR(5), \fBweir\fR(8)`}.Write(args[0])
+		},
+	}
+}
+
+// manFiles are the files of the man page.
+const manFiles = `.TP
+.I /etc/weir-hub/hub.yaml
+The configuration of the service.
+.TP
+.I /etc/weir-hub/keys
+The keys of the fleet, which only the hub's user may read.
+.TP
+.I /var/lib/weir-hub
+The versions of all lists, manual entries, and the broker's stream.
+.TP
+.I /run/weir-hub/hub.sock
+The API of the running hub.
+`
 
 // oneOf takes no argument; one would be the name of a command that does not exist.
 func oneOf(what string) cobra.PositionalArgs {
@@ -130,9 +160,12 @@ func newInit() *cobra.Command {
 certificates, the NATS operator and accounts, and the key that lists are signed
 with. They make a host the fleet's hub: keep a backup, offline. Nodes know no
 other keys, so that a fleet without them has to be enrolled anew.`,
-		Example: "  weir-hub init /etc/weir/fleet",
+		Example: "  weir-hub init /etc/weir-hub/keys",
 		Args:    exactly("DIRECTORY"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := actAsOwner(args[0]); err != nil {
+				return err
+			}
 			if _, err := authority.Init(args[0]); err != nil {
 				return err
 			}
@@ -145,6 +178,36 @@ other keys, so that a fleet without them has to be enrolled anew.`,
 // configFlag is the flag --config.
 func configFlag(c *cobra.Command) *string {
 	return c.Flags().StringP("config", "c", defaultConfig, "`file` with the hub's configuration")
+}
+
+// openedAsOwner is opened for commands that change what the keys' owner has.
+func openedAsOwner(file string) (*config.Hub, *authority.Authority, error) {
+	h, err := config.LoadHub(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := actAsOwner(string(h.Keys)); err != nil {
+		return nil, nil, err
+	}
+	a, err := authority.Open(string(h.Keys))
+	return h, a, err
+}
+
+// actAsOwner has root become the owner of the keys' directory, who runs the hub and
+// must be able to read what is made there.
+func actAsOwner(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil || os.Geteuid() != 0 {
+		return nil // what uses it says what is wrong
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || owner.Uid == 0 {
+		return nil
+	}
+	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(int(owner.Gid)), syscall.Setuid(int(owner.Uid))); err != nil {
+		return fmt.Errorf("become the owner of %s: %w", dir, err)
+	}
+	return nil
 }
 
 // opened reads a configuration, and the keys it names.
@@ -176,7 +239,7 @@ years.`,
 	c.Flags().StringSliceVar(&labels, "label", nil, "`names` of groups that the node is in, joined by commas")
 	file := configFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		h, a, err := opened(*file)
+		h, a, err := openedAsOwner(*file)
 		if err != nil {
 			return err
 		}
@@ -205,7 +268,7 @@ and lets it in no more. The node goes on filtering by the lists that it has.`,
 	}
 	file := configFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		_, a, err := opened(*file)
+		_, a, err := openedAsOwner(*file)
 		if err != nil {
 			return err
 		}
@@ -227,7 +290,7 @@ func newNodes() *cobra.Command {
 	file := configFlag(c)
 	asJSON := c.Flags().Bool("json", false, "print JSON")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		_, a, err := opened(*file)
+		_, a, err := openedAsOwner(*file)
 		if err != nil {
 			return err
 		}
@@ -265,7 +328,7 @@ func newRun() *cobra.Command {
 		Short: "Publish lists until stopped",
 		Long: `Publishes the lists of a configuration until it is stopped by SIGINT or SIGTERM.
 Nodes go on filtering without it, and report that they are stale after max_age.`,
-		Example: "  weir-hub run --config /etc/weir/hub.yaml",
+		Example: "  weir-hub run --config /etc/weir-hub/hub.yaml",
 		Args:    oneOf("argument"),
 	}
 	file := configFlag(c)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"weir/cmd/share"
 )
 
 // hubCommand is a program of its own, so that nodes do not carry the NATS server.
@@ -22,9 +24,10 @@ func newHub() *cobra.Command {
 		Long: `Runs weir-hub, which has the hub's commands: it makes the keys of a fleet,
 enrolls and revokes nodes, and publishes lists to them. It is a program of its
 own, beside weir or in the PATH. weir hub --help shows its commands.`,
-		Example: `  weir hub init /etc/weir/fleet
-  weir hub run --config /etc/weir/hub.yaml
+		Example: `  weir hub init /etc/weir-hub/keys
+  weir hub run --config /etc/weir-hub/hub.yaml
   weir hub enroll edge-1 --label paris >edge-1.json`,
+		Annotations:        map[string]string{share.NoPage: "weir-hub(8) is that of weir-hub"},
 		DisableFlagParsing: true,
 		RunE: func(c *cobra.Command, args []string) error {
 			path, err := findHub()

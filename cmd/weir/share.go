@@ -1,10 +1,9 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
-
 	"github.com/spf13/cobra"
+
+	"weir/cmd/share"
 )
 
 // newShare is for those who install weir, not for those who use it.
@@ -17,30 +16,26 @@ func newShare() *cobra.Command {
 where they stand below /usr/share or /usr/local/share.`,
 		Example: "  weir share dist/share",
 		Args:    theArgs("DIRECTORY"),
-		RunE:    func(_ *cobra.Command, args []string) error { return share(newRoot(), args[0]) },
+		RunE: func(_ *cobra.Command, args []string) error {
+			return share.Program{Root: newRoot(), Version: version, Files: manFiles, SeeAlso: manSeeAlso}.Write(args[0])
+		},
 	}
 }
 
-// share writes what is made from the commands below a directory.
-func share(root *cobra.Command, dir string) error {
-	files := map[string]func(path string) error{
-		"bash-completion/completions/weir":    func(path string) error { return root.GenBashCompletionFileV2(path, true) },
-		"fish/vendor_completions.d/weir.fish": func(path string) error { return root.GenFishCompletionFile(path, true) },
-		"zsh/site-functions/_weir":            root.GenZshCompletionFile,
-	}
-	for _, c := range documented(root) {
-		files[filepath.Join("man", "man"+manSection, manName(c)+"."+manSection)] = func(path string) error {
-			return os.WriteFile(path, []byte(manPage(c)), 0o644)
-		}
-	}
-	for name, write := range files {
-		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return err
-		}
-		if err := write(path); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+const manSeeAlso = `\fBweir.yaml\fR(5), \fBweir\-lists\fR(5)`
+
+// manFiles are the files of weir's man page.
+const manFiles = `.TP
+.I /etc/weir/weir.yaml
+The configuration of the service.
+.TP
+.I /var/lib/weir
+State that survives a restart: the last good contents of feeds, and manual
+entries and multicast groups.
+.TP
+.I /run/weir/weir.sock
+The API of the running daemon.
+.TP
+.I /sys/fs/bpf/weir
+Pins: the attached programs, which filter even if no process of weir runs.
+`

@@ -9,7 +9,7 @@ import (
 )
 
 // DefaultHubSocket is the default path of the socket of a hub.
-const DefaultHubSocket = "/run/weir/hub.sock"
+const DefaultHubSocket = "/run/weir-hub/hub.sock"
 
 const fleetPath = "/v1/fleet"
 

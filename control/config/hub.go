@@ -101,9 +101,9 @@ func DefaultHub() *Hub {
 
 // SetDefaults sets the defaults of what is always there.
 func (h *Hub) SetDefaults() {
-	h.Keys, h.StateDir = "/etc/weir/fleet", "/var/lib/weir-hub"
+	h.Keys, h.StateDir = "/etc/weir-hub/keys", "/var/lib/weir-hub"
 	h.Heartbeat, h.MaxAge = quantity.Duration(10*time.Second), quantity.Duration(time.Minute)
-	h.API.Socket = "/run/weir/hub.sock"
+	h.API.Socket = "/run/weir-hub/hub.sock"
 	h.Log.Format = LogText
 	h.Broker.Replicas = 1
 	h.Rollout.SetDefaults()

@@ -15,7 +15,7 @@ func TestHub(t *testing.T) {
 	for _, l := range h.AllLists() {
 		names = append(names, string(l.Action)+" "+l.Name)
 	}
-	if want := []string{"block drop", "allow ours", "block fleet-block", "allow fleet-allow"}; !slices.Equal(names, want) {
+	if want := []string{"block drop", "block fleet-block", "allow fleet-allow"}; !slices.Equal(names, want) {
 		t.Errorf("lists %q, want %q", names, want)
 	}
 	const least = "servers: [\"tls://hub:4222\"]\nbroker: {listen: \"127.0.0.1:4222\"}\n"

@@ -1,7 +1,8 @@
-// Man writes the man pages of section 5, weir.yaml(5) from the schema of the
-// configuration and weir-lists(5) from docs/lists.md, below a directory:
+// Man writes the man pages of section 5: weir.yaml(5) and hub.yaml(5) from the schemas
+// of the configurations, and weir-lists(5) from docs/lists.md. The hub's has a directory
+// of its own:
 //
-//	go run ./tests/man dist/share v1.2.3
+//	go run ./tests/man dist/share dist/share-hub v1.2.3
 package main
 
 import (
@@ -18,43 +19,70 @@ import (
 	"github.com/cpuguy83/go-md2man/v2/md2man"
 )
 
-const (
-	schemaFile  = "control/config/weir.schema.json"
-	exampleFile = "control/config/weir.yaml"
-	listsFile   = "docs/lists.md"
-)
+const listsFile = "docs/lists.md"
+
+// configuration is a configuration file that has a page.
+type configuration struct {
+	name, schema, example string
+	is, path, about       string
+	seeAlso               string
+}
+
+var daemon = configuration{
+	name: "weir.yaml", schema: "control/config/weir.schema.json", example: "control/config/weir.yaml",
+	is: "configuration of weir", path: "/etc/weir/weir.yaml",
+	about: `The configuration of **weir run** with **--config**, and of the service, in YAML.
+**weir check** reports what is wrong with it, with line and column; **weir reload**
+reads it again.`,
+	seeAlso: "**weir**(8), **weir-run**(8), **weir-check**(8), **weir-lists**(5)",
+}
+
+var hub = configuration{
+	name: "hub.yaml", schema: "control/config/hub.schema.json", example: "control/config/hub.yaml",
+	is: "configuration of the hub of a fleet", path: "/etc/weir-hub/hub.yaml",
+	about: `The configuration of **weir-hub run** with **--config**, and of its service, in YAML.
+It changes with a restart.`,
+	seeAlso: "**weir-hub**(8), **weir-hub-run**(8), **weir-lists**(5)",
+}
 
 func main() {
-	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: man DIRECTORY VERSION")
+	if len(os.Args) != 4 {
+		fmt.Fprintln(os.Stderr, "usage: man DIRECTORY DIRECTORY-OF-THE-HUB VERSION")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1], os.Args[2]); err != nil {
+	if err := run(os.Args[1], os.Args[2], os.Args[3]); err != nil {
 		fmt.Fprintln(os.Stderr, "man:", err)
 		os.Exit(1)
 	}
 }
 
-func run(dir, version string) error {
-	dir = filepath.Join(dir, "man", "man5")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	configuration, err := configurationPage()
-	if err != nil {
-		return err
-	}
+func run(dir, hubDir, version string) error {
 	lists, err := listsPage()
 	if err != nil {
 		return err
 	}
-	for name, text := range map[string]string{"weir.yaml": configuration, "weir-lists": lists} {
-		title := fmt.Sprintf("%% %s 5 \"\" \"weir %s\" \"\"\n\n", strings.ToUpper(name), version)
-		if err := os.WriteFile(filepath.Join(dir, name+".5"), md2man.Render([]byte(title+text)), 0o644); err != nil {
+	if err := write(dir, "weir-lists", version, lists); err != nil {
+		return err
+	}
+	for dir, c := range map[string]configuration{dir: daemon, hubDir: hub} {
+		text, err := c.page()
+		if err != nil {
+			return err
+		}
+		if err := write(dir, c.name, version, text); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func write(dir, name, version, text string) error {
+	dir = filepath.Join(dir, "man", "man5")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	title := fmt.Sprintf("%% %s 5 \"\" \"weir %s\" \"\"\n\n", strings.ToUpper(name), version)
+	return os.WriteFile(filepath.Join(dir, name+".5"), md2man.Render([]byte(title+text)), 0o644)
 }
 
 // schema is the part of a JSON schema that the page shows.
@@ -71,48 +99,46 @@ type schema struct {
 	Additional  json.RawMessage    `json:"additionalProperties"` // a schema, or false
 }
 
-func configurationPage() (string, error) {
-	text, err := os.ReadFile(schemaFile)
+func (c configuration) page() (string, error) {
+	text, err := os.ReadFile(c.schema)
 	if err != nil {
 		return "", err
 	}
 	var root schema
 	if err := json.Unmarshal(text, &root); err != nil {
-		return "", fmt.Errorf("%s: %w", schemaFile, err)
+		return "", fmt.Errorf("%s: %w", c.schema, err)
 	}
-	example, err := os.ReadFile(exampleFile)
+	example, err := os.ReadFile(c.example)
 	if err != nil {
 		return "", err
 	}
 	var b strings.Builder
-	b.WriteString(`# NAME
+	fmt.Fprintf(&b, `# NAME
 
-weir.yaml - configuration of weir
+%s - %s
 
 # SYNOPSIS
 
-/etc/weir/weir.yaml
+%s
 
 # DESCRIPTION
 
-The configuration of **weir run** with **--config**, and of the service, in YAML.
-**weir check** reports what is wrong with it, with line and column; **weir reload**
-reads it again.
+%s
 
 # KEYS
 
 *NAME* stands for any name; **[]** for each element of a list. A key whose elements have a
 short form may be written so: a name instead of an interface, a kind instead of a format.
 
-`)
+`, c.name, c.is, c.path, c.about)
 	if err := root.write(&b, ""); err != nil {
-		return "", fmt.Errorf("%s: %w", schemaFile, err)
+		return "", fmt.Errorf("%s: %w", c.schema, err)
 	}
 	b.WriteString("# EXAMPLE\n\n")
 	for line := range strings.Lines(string(example)) {
 		b.WriteString("    " + line)
 	}
-	b.WriteString("\n# SEE ALSO\n\n**weir**(8), **weir-run**(8), **weir-check**(8), **weir-lists**(5)\n")
+	fmt.Fprintf(&b, "\n# SEE ALSO\n\n%s\n", c.seeAlso)
 	return b.String(), nil
 }
 

@@ -21,15 +21,19 @@ func TestPackages(t *testing.T) {
 	if os.Getenv("WEIR_LONG") != "1" {
 		t.Skip("needs WEIR_LONG=1: it fetches and builds nfpm")
 	}
-	deb, rpm := packages(t, "v1.2.3-4-gabc")
+	all := packages(t, "v1.2.3-4-gabc")
 	t.Run("reproducible", func(t *testing.T) {
-		deb2, rpm2 := packages(t, "v1.2.3-4-gabc")
-		same(t, deb, deb2)
-		same(t, rpm, rpm2)
+		again := packages(t, "v1.2.3-4-gabc")
+		for _, name := range names {
+			same(t, all[name].deb, again[name].deb)
+			same(t, all[name].rpm, again[name].rpm)
+		}
 	})
-	t.Run("deb", func(t *testing.T) { testDeb(t, deb) })
-	t.Run("deb lifecycle", func(t *testing.T) { testDebLifecycle(t, deb) })
-	t.Run("rpm", func(t *testing.T) { testRPM(t, rpm) })
+	for _, name := range names {
+		t.Run("deb "+name, func(t *testing.T) { testDeb(t, name, all[name].deb) })
+		t.Run("rpm "+name, func(t *testing.T) { testRPM(t, name, all[name].rpm) })
+	}
+	t.Run("deb lifecycle", func(t *testing.T) { testDebLifecycle(t, all) })
 }
 
 // A package that is newer is newer to dpkg, too, whether its commit is a release,
@@ -54,8 +58,14 @@ func TestVersionsSort(t *testing.T) {
 	}
 }
 
-// packages makes the packages, and gives their paths.
-func packages(t *testing.T, version string) (deb, rpm string) {
+// names are those of the packages.
+var names = []string{"weir", "weir-hub"}
+
+// made are the paths of a package in both formats.
+type made struct{ deb, rpm string }
+
+// packages makes the packages, and returns them by name.
+func packages(t *testing.T, version string) map[string]made {
 	t.Helper()
 	dir := t.TempDir()
 	runMake(t, "packages", "OUT="+dir, "VERSION="+version, "SOURCE_DATE_EPOCH=1700000000")
@@ -66,7 +76,11 @@ func packages(t *testing.T, version string) (deb, rpm string) {
 		}
 		return found[0]
 	}
-	return one("*.deb"), one("*.rpm")
+	all := make(map[string]made)
+	for _, name := range names {
+		all[name] = made{one(name + "_*.deb"), one(name + "-[0-9]*.rpm")}
+	}
+	return all
 }
 
 func same(t *testing.T, first, second string) {
@@ -78,43 +92,61 @@ func same(t *testing.T, first, second string) {
 	}
 }
 
-// contents are the files that both packages hold, where they run alike.
-var contents = []string{
-	"/etc/fail2ban/action.d/weir.conf",
-	"/etc/weir/weir.yaml",
-	"/usr/bin/weir",
-	"/usr/lib/systemd/system/weir-pins.service",
-	"/usr/lib/systemd/system/weir.service",
-	"/usr/lib/sysusers.d/weir.conf",
-	"/usr/lib/tmpfiles.d/weir.conf",
-	"/usr/share/bash-completion/completions/weir",
-	"/usr/share/doc/weir/LICENSE",
-	"/usr/share/doc/weir/LICENSE.BSD-2-Clause",
-	"/usr/share/doc/weir/LICENSE.GPL-2.0",
-	"/usr/share/doc/weir/copyright",
-	"/usr/share/fish/vendor_completions.d/weir.fish",
-	"/usr/share/man/man5/weir-lists.5.gz",
-	"/usr/share/man/man5/weir.yaml.5.gz",
-	"/usr/share/man/man8/weir-run.8.gz",
-	"/usr/share/man/man8/weir.8.gz",
-	"/usr/share/zsh/site-functions/_weir",
+// contents are files of each package, where deb and rpm are alike.
+var contents = map[string][]string{
+	"weir": {
+		"/etc/fail2ban/action.d/weir.conf",
+		"/etc/weir/weir.yaml",
+		"/usr/bin/weir",
+		"/usr/lib/systemd/system/weir-pins.service",
+		"/usr/lib/systemd/system/weir.service",
+		"/usr/lib/sysusers.d/weir.conf",
+		"/usr/lib/tmpfiles.d/weir.conf",
+		"/usr/share/bash-completion/completions/weir",
+		"/usr/share/doc/weir/LICENSE",
+		"/usr/share/doc/weir/LICENSE.BSD-2-Clause",
+		"/usr/share/doc/weir/LICENSE.GPL-2.0",
+		"/usr/share/doc/weir/copyright",
+		"/usr/share/fish/vendor_completions.d/weir.fish",
+		"/usr/share/man/man5/weir-lists.5.gz",
+		"/usr/share/man/man5/weir.yaml.5.gz",
+		"/usr/share/man/man8/weir-run.8.gz",
+		"/usr/share/man/man8/weir.8.gz",
+		"/usr/share/zsh/site-functions/_weir",
+	},
+	"weir-hub": {
+		"/etc/weir-hub/hub.yaml",
+		"/usr/bin/weir-hub",
+		"/usr/lib/systemd/system/weir-hub.service",
+		"/usr/lib/sysusers.d/weir-hub.conf",
+		"/usr/lib/tmpfiles.d/weir-hub.conf",
+		"/usr/share/bash-completion/completions/weir-hub",
+		"/usr/share/doc/weir-hub/LICENSE",
+		"/usr/share/doc/weir-hub/copyright",
+		"/usr/share/doc/weir-hub/fleet.md",
+		"/usr/share/man/man5/hub.yaml.5.gz",
+		"/usr/share/man/man8/weir-hub-enroll.8.gz",
+		"/usr/share/man/man8/weir-hub.8.gz",
+		"/usr/share/zsh/site-functions/_weir-hub",
+	},
 }
 
-// missing says what of the contents is not among the files.
-func missing(files []string) []string {
-	var names []string
-	for _, name := range contents {
-		if !slices.Contains(files, name) {
-			names = append(names, name)
+// missing returns what of the contents of a package is not among the files.
+func missing(name string, files []string) []string {
+	var missed []string
+	for _, file := range contents[name] {
+		if !slices.Contains(files, file) {
+			missed = append(missed, file)
 		}
 	}
-	return names
+	return missed
 }
 
-func testDeb(t *testing.T, deb string) {
+func testDeb(t *testing.T, name, deb string) {
 	need(t, "dpkg-deb")
 	for field, want := range map[string]string{
-		"Package": "weir", "Version": version, "Architecture": runtime.GOARCH, "Section": "net", "Depends": "",
+		"Package": name, "Version": version, "Architecture": runtime.GOARCH, "Section": "net",
+		"Depends": map[string]string{"weir-hub": "weir"}[name],
 	} {
 		if got := strings.TrimSpace(output(t, exec.Command("dpkg-deb", "--field", deb, field))); got != want {
 			t.Errorf("%s: got %q, want %q", field, got, want)
@@ -123,13 +155,19 @@ func testDeb(t *testing.T, deb string) {
 	dir := t.TempDir()
 	output(t, exec.Command("dpkg-deb", "--extract", deb, dir))
 	found := listed(t, dir)
-	if names := missing(found); len(names) > 0 {
-		t.Errorf("misses %q of %q", names, found)
+	if missed := missing(name, found); len(missed) > 0 {
+		t.Errorf("misses %q of %q", missed, found)
 	}
-	if got := strings.TrimSpace(output(t, exec.Command(filepath.Join(dir, "usr/bin/weir"), "version"))); !strings.HasPrefix(got, "weir v1.2.3-4-gabc\ncommit ") {
+	path := filepath.Join(dir, "usr/bin", name)
+	if got := output(t, exec.Command(path, "--version")); !strings.HasPrefix(got, name+" v1.2.3-4-gabc") {
 		t.Errorf("got %q", got)
 	}
-	binary, err := elf.Open(filepath.Join(dir, "usr/bin/weir"))
+	licenses, err := os.ReadFile(filepath.Join(dir, "usr/share/doc", name, "copyright"))
+	if err != nil || !bytes.Contains(licenses, []byte("\ngithub.com/nats-io/nats.go:\n")) ||
+		bytes.Contains(licenses, []byte("\ngithub.com/nats-io/nats-server/v2:\n")) != (name == "weir-hub") {
+		t.Errorf("the licenses of the libraries: %v\n%.2000s", err, licenses)
+	}
+	binary, err := elf.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +175,7 @@ func testDeb(t *testing.T, deb string) {
 	if binary.Section(".symtab") != nil || binary.Section(".debug_info") != nil || binary.Section(".zdebug_info") != nil {
 		t.Error("the binary is not stripped")
 	}
-	if link, err := os.ReadFile(filepath.Join(dir, "usr/share/zsh/vendor-completions/_weir")); err != nil || len(link) == 0 {
+	if link, err := os.ReadFile(filepath.Join(dir, "usr/share/zsh/vendor-completions/_"+name)); err != nil || len(link) == 0 {
 		t.Errorf("completion for Debian's zsh: %v", err)
 	}
 	for _, name := range found {
@@ -148,7 +186,7 @@ func testDeb(t *testing.T, deb string) {
 }
 
 // dpkg installs, upgrades, removes and purges it.
-func testDebLifecycle(t *testing.T, deb string) {
+func testDebLifecycle(t *testing.T, all map[string]made) {
 	lab.Root(t)
 	need(t, "dpkg")
 	dir, calls := t.TempDir(), filepath.Join(t.TempDir(), "calls")
@@ -184,7 +222,7 @@ func testDebLifecycle(t *testing.T, deb string) {
 			t.Errorf("%s called %q, want %q", what, got, want)
 		}
 	}
-	check("the installation", dpkg("--install", deb), installed)
+	check("the installation", dpkg("--install", all["weir"].deb), installed)
 
 	config := filepath.Join(dir, "etc/weir/weir.yaml")
 	write(t, config, "interfaces: [eth7]\n", 0o640)
@@ -193,9 +231,25 @@ func testDebLifecycle(t *testing.T, deb string) {
 			t.Fatal(err)
 		}
 	}
-	check("the upgrade", dpkg("--install", deb), installed)
+	check("the upgrade", dpkg("--install", all["weir"].deb), installed)
 	if b, err := os.ReadFile(config); err != nil || string(b) != "interfaces: [eth7]\n" || !exists(t, pins) {
 		t.Errorf("after the upgrade: configuration %q, %v; pins: %v", b, err, exists(t, pins))
+	}
+
+	hub := []string{
+		"systemd-sysusers weir-hub.conf", "systemd-tmpfiles --create weir-hub.conf",
+		"systemctl daemon-reload", "systemctl try-restart weir-hub.service",
+	}
+	key := filepath.Join(dir, "etc/weir-hub/keys/fleet.key")
+	check("the hub's installation", dpkg("--install", all["weir-hub"].deb), hub)
+	write(t, key, "mine", 0o600)
+	check("the hub's upgrade", dpkg("--install", all["weir-hub"].deb), hub)
+	check("the hub's removal", dpkg("--remove", "weir-hub"), []string{
+		"systemctl --no-reload disable weir-hub.service", "systemctl stop weir-hub.service", "systemctl daemon-reload",
+	})
+	dpkg("--purge", "weir-hub")
+	if !exists(t, key) || exists(t, filepath.Join(dir, "etc/weir-hub/hub.yaml")) || exists(t, filepath.Join(dir, "usr/bin/weir-hub")) {
+		t.Errorf("after the hub's purge: %q", listed(t, dir))
 	}
 
 	check("the removal", dpkg("--remove", "weir"), []string{
@@ -212,24 +266,25 @@ func testDebLifecycle(t *testing.T, deb string) {
 	}
 }
 
-func testRPM(t *testing.T, rpm string) {
+func testRPM(t *testing.T, name, rpm string) {
 	need(t, "rpm")
 	query := func(args ...string) string {
 		t.Helper()
 		return output(t, exec.Command("rpm", append([]string{"--query", "--package", rpm}, args...)...))
 	}
-	if got := query("--queryformat", "%{NAME} %{VERSION} %{RELEASE} %{BUILDHOST} %{BUILDTIME}"); got != "weir "+version+" 1 localhost 1700000000" {
+	if got := query("--queryformat", "%{NAME} %{VERSION} %{RELEASE} %{BUILDHOST} %{BUILDTIME}"); got != name+" "+version+" 1 localhost 1700000000" {
 		t.Errorf("got %q", got)
 	}
 	found := strings.Split(strings.TrimSpace(query("--list")), "\n")
-	if names := missing(found); len(names) > 0 {
-		t.Errorf("misses %q of %q", names, found)
+	if missed := missing(name, found); len(missed) > 0 {
+		t.Errorf("misses %q of %q", missed, found)
 	}
 	// Directories of the system are not the package's.
 	if i := slices.IndexFunc(found, func(name string) bool { return name == "/usr" || name == "/usr/bin" || name == "/etc" }); i >= 0 {
 		t.Errorf("has %s", found[i])
 	}
-	if got := query("--configfiles"); got != "/etc/fail2ban/action.d/weir.conf\n/etc/weir/weir.yaml\n" {
+	configured := map[string]string{"weir": "/etc/fail2ban/action.d/weir.conf\n/etc/weir/weir.yaml\n", "weir-hub": "/etc/weir-hub/hub.yaml\n"}
+	if got := query("--configfiles"); got != configured[name] {
 		t.Errorf("configuration: %q", got)
 	}
 	for _, script := range []string{"postinstall", "preuninstall", "postuninstall"} {

@@ -19,6 +19,8 @@ import (
 const (
 	root  = "../.."
 	files = root + "/cmd/weir/packaging"
+
+	hubFiles = root + "/cmd/weir-hub/packaging"
 )
 
 // need ends the test where a program is missing: skipped, but failed under
@@ -89,6 +91,13 @@ func listed(t *testing.T, dir string) []string {
 func built(t *testing.T) string {
 	out := t.TempDir()
 	write(t, filepath.Join(out, "weir"), "#!/bin/sh\n", 0o755)
+	write(t, filepath.Join(out, "weir-hub"), "#!/bin/sh\n", 0o755)
+	for _, name := range []string{
+		"man/man5/hub.yaml.5", "man/man8/weir-hub.8", "zsh/site-functions/_weir-hub",
+		"bash-completion/completions/weir-hub", "fish/vendor_completions.d/weir-hub.fish",
+	} {
+		write(t, filepath.Join(out, "dist/share-hub", name), "", 0o600)
+	}
 	for _, name := range []string{
 		"man/man5/weir.yaml.5", "man/man8/weir.8", "man/man8/weir-run.8", "zsh/site-functions/_weir",
 		"bash-completion/completions/weir", "fish/vendor_completions.d/weir.fish",
@@ -104,18 +113,28 @@ func TestInstall(t *testing.T) {
 	runMake(t, "install", out, destination)
 	want := []string{
 		"/etc/fail2ban/action.d/weir.conf",
+		"/etc/weir-hub/hub.yaml",
 		"/etc/weir/weir.yaml",
 		"/usr/local/bin/weir",
+		"/usr/local/bin/weir-hub",
+		"/usr/local/lib/systemd/system/weir-hub.service",
 		"/usr/local/lib/systemd/system/weir-pins.service",
 		"/usr/local/lib/systemd/system/weir.service",
+		"/usr/local/lib/sysusers.d/weir-hub.conf",
 		"/usr/local/lib/sysusers.d/weir.conf",
+		"/usr/local/lib/tmpfiles.d/weir-hub.conf",
 		"/usr/local/lib/tmpfiles.d/weir.conf",
 		"/usr/local/share/bash-completion/completions/weir",
+		"/usr/local/share/bash-completion/completions/weir-hub",
+		"/usr/local/share/fish/vendor_completions.d/weir-hub.fish",
 		"/usr/local/share/fish/vendor_completions.d/weir.fish",
+		"/usr/local/share/man/man5/hub.yaml.5",
 		"/usr/local/share/man/man5/weir.yaml.5",
+		"/usr/local/share/man/man8/weir-hub.8",
 		"/usr/local/share/man/man8/weir-run.8",
 		"/usr/local/share/man/man8/weir.8",
 		"/usr/local/share/zsh/site-functions/_weir",
+		"/usr/local/share/zsh/site-functions/_weir-hub",
 	}
 	if got := listed(t, dir); !slices.Equal(got, want) {
 		t.Errorf("installed %q, want %q", got, want)
@@ -125,20 +144,27 @@ func TestInstall(t *testing.T) {
 		"usr/local/share/man/man8/weir.8": 0o644,
 		"etc/weir":                        0o750 | fs.ModeDir,
 		"etc/weir/allow.d":                0o755 | fs.ModeDir,
+		"usr/local/bin/weir-hub":          0o755,
+		"etc/weir-hub":                    0o750 | fs.ModeDir,
+		"etc/weir-hub/keys":               0o700 | fs.ModeDir,
 	} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode() != want {
 			t.Errorf("%s: %v %v, want %v", name, info, err, want)
 		}
 	}
 
-	config := filepath.Join(dir, "etc/weir/weir.yaml")
-	write(t, config, "interfaces: [eth7]\n", 0o600)
+	configs := []string{filepath.Join(dir, "etc/weir/weir.yaml"), filepath.Join(dir, "etc/weir-hub/hub.yaml")}
+	for _, config := range configs {
+		write(t, config, "mine: [eth7]\n", 0o600)
+	}
 	runMake(t, "install", out, destination)
-	if b, err := os.ReadFile(config); err != nil || string(b) != "interfaces: [eth7]\n" {
-		t.Errorf("a second install changed the configuration: %s%v", b, err)
+	for _, config := range configs {
+		if b, err := os.ReadFile(config); err != nil || string(b) != "mine: [eth7]\n" {
+			t.Errorf("a second install changed the configuration: %s%v", b, err)
+		}
 	}
 	runMake(t, "uninstall", destination)
-	if got, want := listed(t, dir), []string{"/etc/fail2ban/action.d/weir.conf", "/etc/weir/weir.yaml"}; !slices.Equal(got, want) {
+	if got, want := listed(t, dir), []string{"/etc/fail2ban/action.d/weir.conf", "/etc/weir-hub/hub.yaml", "/etc/weir/weir.yaml"}; !slices.Equal(got, want) {
 		t.Errorf("uninstall left %q, want %q", got, want)
 	}
 }
@@ -150,18 +176,28 @@ func TestInstallBelowPrefix(t *testing.T) {
 	runMake(t, append(where, "install", out)...)
 	want := []string{
 		"/etc/fail2ban/action.d/weir.conf",
+		"/etc/systemd/system/weir-hub.service",
 		"/etc/systemd/system/weir-pins.service",
 		"/etc/systemd/system/weir.service",
+		"/etc/sysusers.d/weir-hub.conf",
 		"/etc/sysusers.d/weir.conf",
+		"/etc/tmpfiles.d/weir-hub.conf",
 		"/etc/tmpfiles.d/weir.conf",
+		"/etc/weir-hub/hub.yaml",
 		"/etc/weir/weir.yaml",
 		"/opt/weir/bin/weir",
+		"/opt/weir/bin/weir-hub",
 		"/opt/weir/share/bash-completion/completions/weir",
+		"/opt/weir/share/bash-completion/completions/weir-hub",
+		"/opt/weir/share/fish/vendor_completions.d/weir-hub.fish",
 		"/opt/weir/share/fish/vendor_completions.d/weir.fish",
+		"/opt/weir/share/man/man5/hub.yaml.5",
 		"/opt/weir/share/man/man5/weir.yaml.5",
+		"/opt/weir/share/man/man8/weir-hub.8",
 		"/opt/weir/share/man/man8/weir-run.8",
 		"/opt/weir/share/man/man8/weir.8",
 		"/opt/weir/share/zsh/site-functions/_weir",
+		"/opt/weir/share/zsh/site-functions/_weir-hub",
 	}
 	if got := listed(t, dir); !slices.Equal(got, want) {
 		t.Errorf("installed %q, want %q", got, want)
@@ -170,8 +206,13 @@ func TestInstallBelowPrefix(t *testing.T) {
 		for _, program := range []string{"bin/sh", "usr/bin/install", "usr/bin/chown"} { // which are everywhere else
 			write(t, filepath.Join(dir, program), "", 0o755)
 		}
-		if out := output(t, exec.Command("systemd-analyze", "verify", "--man=no", "--root="+dir, "/etc/systemd/system/weir.service")); out != "" {
-			t.Errorf("weir.service:\n%s", out)
+		for _, target := range targets {
+			write(t, filepath.Join(dir, "etc/systemd/system", target), "[Unit]\n", 0o644)
+		}
+		for _, unit := range []string{"weir.service", "weir-hub.service"} {
+			if out := output(t, exec.Command("systemd-analyze", "verify", "--man=no", "--root="+dir, "/etc/systemd/system/"+unit)); out != "" {
+				t.Errorf("%s:\n%s", unit, out)
+			}
 		}
 		for _, program := range []string{"bin/sh", "usr/bin/install", "usr/bin/chown"} {
 			if err := os.Remove(filepath.Join(dir, program)); err != nil {
@@ -180,16 +221,18 @@ func TestInstallBelowPrefix(t *testing.T) {
 		}
 	}
 	if _, err := exec.LookPath("systemd-sysusers"); err == nil && os.Geteuid() == 0 {
-		cmd := exec.Command(filepath.Join(files, "postinstall"))
-		cmd.Env = append(os.Environ(), "DPKG_ROOT="+dir)
-		output(t, cmd)
-		if passwd, err := os.ReadFile(filepath.Join(dir, "etc/passwd")); err != nil || !strings.Contains(string(passwd), "weir:x:") {
+		for _, files := range []string{files, hubFiles} {
+			cmd := exec.Command(filepath.Join(files, "postinstall"))
+			cmd.Env = append(os.Environ(), "DPKG_ROOT="+dir)
+			output(t, cmd)
+		}
+		if passwd, err := os.ReadFile(filepath.Join(dir, "etc/passwd")); err != nil || !strings.Contains(string(passwd), "weir:x:") || !strings.Contains(string(passwd), "weir-hub:x:") {
 			t.Errorf("passwd: %s%v", passwd, err)
 		}
 	}
 	runMake(t, append(where, "uninstall")...)
 	for _, name := range listed(t, dir) {
-		if !strings.HasPrefix(name, "/etc/weir/") && strings.Contains(name, "weir") && !strings.Contains(name, "fail2ban") {
+		if !strings.HasPrefix(name, "/etc/weir/") && name != "/etc/weir-hub/hub.yaml" && strings.Contains(name, "weir") && !strings.Contains(name, "fail2ban") {
 			t.Errorf("uninstall left %s", name)
 		}
 	}
@@ -203,6 +246,9 @@ func TestInstallOfNothing(t *testing.T) {
 	}
 }
 
+// targets are what units are ordered by, in any system.
+var targets = []string{"sysinit.target", "basic.target", "shutdown.target"}
+
 func TestUnits(t *testing.T) {
 	need(t, "systemd-analyze")
 	dir := t.TempDir()
@@ -210,7 +256,10 @@ func TestUnits(t *testing.T) {
 	for _, program := range []string{"bin/sh", "usr/bin/install", "usr/bin/chown"} { // which are everywhere else
 		write(t, filepath.Join(dir, program), "", 0o755)
 	}
-	for _, unit := range []string{"weir.service", "weir-pins.service"} {
+	for _, target := range targets {
+		write(t, filepath.Join(dir, "usr/lib/systemd/system", target), "[Unit]\n", 0o644)
+	}
+	for _, unit := range []string{"weir.service", "weir-pins.service", "weir-hub.service"} {
 		path := "/usr/lib/systemd/system/" + unit
 		if out := output(t, exec.Command("systemd-analyze", "verify", "--man=no", "--root="+dir, path)); out != "" {
 			t.Errorf("%s:\n%s", unit, out)
@@ -218,6 +267,7 @@ func TestUnits(t *testing.T) {
 	}
 	// The exposure, from 0 to 100.
 	output(t, exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=20", filepath.Join(files, "weir.service")))
+	output(t, exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=15", filepath.Join(hubFiles, "weir-hub.service")))
 }
 
 // The user that the units name is there, and may read the configuration.
@@ -228,27 +278,35 @@ func TestUser(t *testing.T) {
 	dir := t.TempDir()
 	runMake(t, "install", built(t), "DESTDIR="+dir, "PREFIX=/usr")
 	for range 2 { // an upgrade does it again
-		cmd := exec.Command(filepath.Join(files, "postinstall"))
-		cmd.Env = append(os.Environ(), "DPKG_ROOT="+dir)
-		output(t, cmd)
+		for _, files := range []string{files, hubFiles} {
+			cmd := exec.Command(filepath.Join(files, "postinstall"))
+			cmd.Env = append(os.Environ(), "DPKG_ROOT="+dir)
+			output(t, cmd)
+		}
 	}
 	passwd, err := os.ReadFile(filepath.Join(dir, "etc/passwd"))
 	if err != nil || !strings.Contains(string(passwd), "weir:x:") {
 		t.Errorf("passwd: %s%v", passwd, err)
 	}
-	group, err := os.ReadFile(filepath.Join(dir, "etc/group"))
+	groups, err := os.ReadFile(filepath.Join(dir, "etc/group"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	info, err := os.Stat(filepath.Join(dir, "etc/weir"))
-	if err != nil {
-		t.Fatal(err)
+	owned := func(name, group string, user bool, mode fs.FileMode) {
+		t.Helper()
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		owner := info.Sys().(*syscall.Stat_t)
+		if want := group + ":x:" + strconv.Itoa(int(owner.Gid)) + ":"; !strings.Contains("\n"+string(groups), "\n"+want) || owner.Gid == 0 || (owner.Uid != 0) != user ||
+			info.Mode().Perm() != mode {
+			t.Errorf("/%s: mode %v, owner %d:%d; groups:\n%s", name, info.Mode(), owner.Uid, owner.Gid, groups)
+		}
 	}
-	owner := info.Sys().(*syscall.Stat_t)
-	if want := "weir:x:" + strconv.Itoa(int(owner.Gid)) + ":"; !strings.Contains(string(group), want) || owner.Gid == 0 || owner.Uid != 0 ||
-		info.Mode().Perm() != 0o750 {
-		t.Errorf("/etc/weir: mode %v, owner %d:%d; groups:\n%s", info.Mode(), owner.Uid, owner.Gid, group)
-	}
+	owned("etc/weir", "weir", false, 0o750)
+	owned("etc/weir-hub", "weir-hub", false, 0o750)
+	owned("etc/weir-hub/keys", "weir-hub", true, 0o700)
 }
 
 // The scripts of packages, with everything that they call recorded.
@@ -257,6 +315,9 @@ func TestScripts(t *testing.T) {
 		booted = "run/systemd/system"
 		pins   = "sys/fs/bpf/weir/4026531840-eth0"
 		state  = "var/lib/weir/journal"
+
+		hub      = "../../weir-hub/packaging/"
+		hubState = "var/lib/weir-hub/store"
 	)
 	for _, c := range []struct {
 		name   string
@@ -308,6 +369,21 @@ func TestScripts(t *testing.T) {
 		{
 			name: "deb is purged", script: "postremove", args: []string{"purge"}, there: []string{booted, state, "etc/weir/allow.d"},
 			gone: []string{"var/lib/weir"},
+		},
+		{
+			name: "the hub's deb is installed", script: hub + "postinstall", args: []string{"configure", ""}, there: []string{booted},
+			calls: "systemd-sysusers --root=ROOT weir-hub.conf; systemd-tmpfiles --root=ROOT --create weir-hub.conf; " +
+				"systemctl daemon-reload; systemctl try-restart weir-hub.service",
+		},
+		{name: "the hub's deb is upgraded", script: hub + "preremove", args: []string{"upgrade", "2"}, there: []string{booted}},
+		{
+			name: "the hub's rpm is removed", script: hub + "preremove", args: []string{"0"}, there: []string{booted},
+			calls: "systemctl --root=ROOT --no-reload disable weir-hub.service; systemctl stop weir-hub.service",
+		},
+		{name: "the hub's deb was removed", script: hub + "postremove", args: []string{"remove"}, there: []string{booted, hubState}, calls: "systemctl daemon-reload"},
+		{
+			name: "the hub's deb is purged", script: hub + "postremove", args: []string{"purge"}, there: []string{booted, state, hubState, "etc/weir-hub/keys"},
+			gone: []string{"var/lib/weir-hub"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -361,14 +437,23 @@ func TestMan(t *testing.T) {
 	need(t, "man")
 	out := t.TempDir()
 	runMake(t, "man", "OUT="+out, "VERSION=v1.2.3")
-	pages, err := filepath.Glob(filepath.Join(out, "dist/share/man/man[58]/*.[58]"))
+	pages, err := filepath.Glob(filepath.Join(out, "dist/share*/man/man[58]/*.[58]"))
 	if err != nil || len(pages) < 10 {
 		t.Fatalf("pages %q, %v", pages, err)
 	}
+	seen := make(map[string]bool)
+	for _, page := range pages {
+		if name := filepath.Base(page); seen[name] {
+			t.Errorf("both packages have %s", name)
+		} else {
+			seen[name] = true
+		}
+	}
 	for name, want := range map[string]string{
-		"weir.yaml.5": "lists.NAME.sources[].sha256_url", "weir-lists.5": "tcp [2001:db8::/32]:* > [2001:db8:1::7]:443\n",
+		"share/man/man5/weir.yaml.5": "lists.NAME.sources[].sha256_url", "share-hub/man/man5/hub.yaml.5": "broker.listen",
+		"share-hub/man/man8/weir-hub.8": "/etc/weir-hub/keys", "share/man/man5/weir-lists.5": "tcp [2001:db8::/32]:* > [2001:db8:1::7]:443\n",
 	} {
-		cmd := exec.Command("man", "--local-file", filepath.Join(out, "dist/share/man/man5", name))
+		cmd := exec.Command("man", "--local-file", filepath.Join(out, "dist", name))
 		cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "MANWIDTH=80")
 		if text := output(t, cmd); !strings.Contains(text, want) {
 			t.Errorf("%s: no %q in\n%s", name, want, text)
@@ -385,14 +470,15 @@ func TestMan(t *testing.T) {
 		}
 	}
 	for _, shell := range []struct{ name, script string }{
-		{"bash", "bash-completion/completions/weir"},
-		{"zsh", "zsh/site-functions/_weir"},
-		{"fish", "fish/vendor_completions.d/weir.fish"},
+		{"bash", "share/bash-completion/completions/weir"},
+		{"zsh", "share/zsh/site-functions/_weir"},
+		{"fish", "share/fish/vendor_completions.d/weir.fish"},
+		{"bash", "share-hub/bash-completion/completions/weir-hub"},
 	} {
 		if _, err := exec.LookPath(shell.name); err != nil {
 			t.Logf("%s: not here, and its script not read", shell.name)
 			continue
 		}
-		output(t, exec.Command(shell.name, "-n", filepath.Join(out, "dist/share", shell.script)))
+		output(t, exec.Command(shell.name, "-n", filepath.Join(out, "dist", shell.script)))
 	}
 }

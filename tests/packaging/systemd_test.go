@@ -33,11 +33,11 @@ func TestService(t *testing.T) {
 		t.Skip("needs WEIR_LONG=1: it makes two packages and a Debian system")
 	}
 	l := lab.New(t)
-	first, _ := packages(t, "v1.2.3")
-	second, _ := packages(t, "v1.3.0")
+	first, second := packages(t, "v1.2.3"), packages(t, "v1.3.0")
 	m := boot(t, l)
-	m.copy(first, "/root/first.deb")
-	m.copy(second, "/root/second.deb")
+	m.copy(first["weir"].deb, "/root/first.deb")
+	m.copy(second["weir"].deb, "/root/second.deb")
+	m.copy(second["weir-hub"].deb, "/root/hub.deb")
 	// Not in /etc/weir, where it would outlast the purge.
 	m.write("/srv/drop.txt", "192.0.2.0/24\n")
 
@@ -55,6 +55,7 @@ func TestService(t *testing.T) {
 		{"beside another daemon", testServiceBeside},
 		{"detach", testServiceDetach},
 		{"upgrade", testServiceUpgrade},
+		{"hub", testServiceHub},
 		{"purge", testServicePurge},
 	} {
 		began := time.Now()
@@ -234,6 +235,44 @@ func testServiceUpgrade(t *testing.T, m *machine) {
 	if m.through("198.51.100.1") {
 		t.Error("a manual entry was lost")
 	}
+}
+
+// testServiceHub makes the host the hub of a fleet, and a node of it, with the service
+// of each.
+func testServiceHub(t *testing.T, m *machine) {
+	m.run("dpkg", "--install", "/root/hub.deb")
+	if out, code := m.try("systemctl", "is-active", "weir-hub"); code == 0 {
+		t.Errorf("the service was started: %s", out)
+	}
+	m.run("weir", "hub", "init", "/etc/weir-hub/keys")
+	m.run("sed", "-i", "-e", "s/hub.example.net/127.0.0.1/", "-e", "/^lists:/,$d", "/etc/weir-hub/hub.yaml")
+	m.run("systemctl", "start", "weir-hub")
+	m.run("bash", "-c", "umask 027; weir hub enroll edge-1 >/etc/weir/fleet.json; chgrp weir /etc/weir/fleet.json")
+	m.configure("")
+	m.run("bash", "-c", "echo 'fleet: {enroll: /etc/weir/fleet.json}' >>/etc/weir/weir.yaml")
+	m.run("systemctl", "restart", "weir")
+	m.run("weir", "fleet", "block", "203.0.113.77")
+	m.wait("the entry is enforced", func() bool { return !m.through("203.0.113.77") })
+	m.wait("the node is current", func() bool {
+		out, code := m.try("weir", "fleet", "status")
+		return code == 0 && strings.Contains(out, "current 1")
+	})
+
+	m.run("systemctl", "kill", "--signal=KILL", "weir-hub")
+	m.wait("started again", func() bool { _, code := m.try("weir", "fleet", "block", "203.0.113.78"); return code == 0 })
+	m.wait("the second entry is enforced", func() bool { return !m.through("203.0.113.78") })
+	m.run("systemd-analyze", "security", "--no-pager", "--threshold=15", "weir-hub.service")
+	if log := m.run("journalctl", "--unit=weir-hub", "--output=cat", "--priority=err", "--quiet", "_SYSTEMD_UNIT=weir-hub.service"); log != "" {
+		t.Errorf("errors:\n%s", log)
+	}
+	if owner := m.run("stat", "--format=%U %a", "/etc/weir-hub/keys/fleet.key", "/etc/weir-hub/keys/nodes/edge-1.json"); owner != "weir-hub 600\nweir-hub 600\n" {
+		t.Errorf("the keys: %s", owner)
+	}
+	m.configure("")
+	m.run("systemctl", "restart", "weir")
+	m.wait("without the fleet's lists", func() bool { return m.through("203.0.113.77") })
+	m.run("dpkg", "--purge", "weir-hub")
+	m.run("rm", "-r", "/etc/weir-hub", "/etc/weir/fleet.json")
 }
 
 func testServicePurge(t *testing.T, m *machine) {

@@ -1,4 +1,6 @@
-package main
+// Package share makes of commands what is installed below /usr/share: man pages, and
+// what shells complete command lines with.
+package share
 
 import (
 	"fmt"
@@ -9,45 +11,39 @@ import (
 	"github.com/spf13/pflag"
 )
 
+// Program is a command with those below it, and what its man page has beside its help.
+type Program struct {
+	Root    *cobra.Command
+	Version string
+	Files   string // in the macros of man(7)
+	SeeAlso string
+}
+
 // manSection is that of commands for system administration.
 const manSection = "8"
 
 // manName is how a command's page is called, as in weir-plan-fpr.
 func manName(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
 
+// NoPage is the annotation of a command whose page is that of another program.
+const NoPage = "no page"
+
 // documented are a command and those below it that have pages.
 func documented(c *cobra.Command) []*cobra.Command {
 	all := []*cobra.Command{c}
 	for _, sub := range c.Commands() {
-		if !sub.Hidden {
+		if _, elsewhere := sub.Annotations[NoPage]; !sub.Hidden && !elsewhere {
 			all = append(all, documented(sub)...)
 		}
 	}
 	return all
 }
 
-// What stands on the page of weir itself beside what its help says.
-const manFiles = `.SH FILES
-.TP
-.I /etc/weir/weir.yaml
-The configuration of the service.
-.TP
-.I /var/lib/weir
-State that survives a restart: the last good contents of feeds, and manual
-entries and multicast groups.
-.TP
-.I /run/weir/weir.sock
-The API of the running daemon.
-.TP
-.I /sys/fs/bpf/weir
-Pins: the attached programs, which filter even if no process of weir runs.
-`
-
 // manPage is a command's man page, in the macros of man(7).
-func manPage(c *cobra.Command) string {
+func (p Program) manPage(c *cobra.Command) string {
 	var b strings.Builder
 	name := manName(c)
-	fmt.Fprintf(&b, ".TH %s %s \"\" \"weir %s\" \"\"\n", roff(strings.ToUpper(name)), manSection, roff(version))
+	fmt.Fprintf(&b, ".TH %s %s \"\" \"weir %s\" \"\"\n", roff(strings.ToUpper(name)), manSection, roff(p.Version))
 	fmt.Fprintf(&b, ".SH NAME\n%s \\- %s\n", roff(name), roff(c.Short))
 	fmt.Fprintf(&b, ".SH SYNOPSIS\n.nf\n%s\n", roff(c.UseLine()))
 	if c.HasAvailableSubCommands() {
@@ -70,8 +66,7 @@ func manPage(c *cobra.Command) string {
 	}
 	fmt.Fprintf(&b, ".SH EXAMPLES\n%s", manText(c.Example))
 	if !c.HasParent() {
-		b.WriteString(manFiles)
-		b.WriteString(".SH SEE ALSO\n\\fBweir.yaml\\fR(5), \\fBweir\\-lists\\fR(5)\n")
+		fmt.Fprintf(&b, ".SH FILES\n%s.SH SEE ALSO\n%s\n", p.Files, p.SeeAlso)
 	} else {
 		fmt.Fprintf(&b, ".SH SEE ALSO\n\\fB%s\\fR(%s)\n", roff(manName(c.Parent())), manSection)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
@@ -37,20 +38,36 @@ func TestShare(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "man/man8/weir-share.8")); err == nil {
 		t.Error("a hidden command has a page")
 	}
+	if _, err := os.Stat(filepath.Join(dir, "man/man8/weir-hub.8")); err == nil {
+		t.Error("a page of weir is one of weir-hub, too")
+	}
 }
 
 // A line that begins with a dot is a request; these are the ones in use.
 var requests = regexp.MustCompile(`^\.(TH|SH|PP|TP|I|nf|fi)( |$)`)
 
 func TestManPages(t *testing.T) {
-	for _, c := range documented(newRoot()) {
-		page := manPage(c)
+	dir := t.TempDir()
+	if code, out, log := weir(t, "", "share", dir); code != exitOK {
+		t.Fatalf("exit code %d\n%s%s", code, out, log)
+	}
+	var check func(c *cobra.Command)
+	check = func(c *cobra.Command) {
+		if c.Hidden || c.CommandPath() == "weir hub" { // which has its pages from weir-hub
+			return
+		}
+		b, err := os.ReadFile(filepath.Join(dir, "man/man8", strings.ReplaceAll(c.CommandPath(), " ", "-")+".8"))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		page := string(b)
 		c.Flags().VisitAll(func(f *pflag.Flag) {
 			name := "--" + f.Name
 			if f.Shorthand != "" {
 				name = "-" + f.Shorthand + ", " + name
 			}
-			if !strings.Contains(page, "\n\\fB"+roff(name)+"\\fR") {
+			if !strings.Contains(page, "\n\\fB"+strings.ReplaceAll(name, "-", `\-`)+"\\fR") {
 				t.Errorf("%s: no %s", c.CommandPath(), name)
 			}
 		})
@@ -63,21 +80,9 @@ func TestManPages(t *testing.T) {
 		if begun, ended := strings.Count(page, "\n.nf\n"), strings.Count(page, "\n.fi\n"); begun != ended {
 			t.Errorf("%s: %d times .nf, %d times .fi", c.CommandPath(), begun, ended)
 		}
-	}
-}
-
-func TestManText(t *testing.T) {
-	for _, c := range []struct{ name, text, want string }{
-		{"a paragraph", "one\ntwo", "one\ntwo\n"},
-		{"two paragraphs", "one\n\ntwo\n", "one\n.PP\ntwo\n"},
-		{"indented lines", "one:\n  a\n  b\ntwo", "one:\n.nf\n  a\n  b\n.fi\ntwo\n"},
-		{"columns", "one\n\na  1\nb  2\n\ntwo", "one\n.PP\n.nf\na  1\nb  2\n.fi\n.PP\ntwo\n"},
-		{"indented to the end", "  a", ".nf\n  a\n.fi\n"},
-		{"a request", ".data[].ip", "\\&.data[].ip\n"},
-		{"what is printed as it is", `weir -x 'tcp \n' ~ ^`, `weir \-x \(aqtcp \en\(aq \(ti \(ha` + "\n"},
-	} {
-		if got := manText(c.text); got != c.want {
-			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		for _, sub := range c.Commands() {
+			check(sub)
 		}
 	}
+	check(newRoot())
 }

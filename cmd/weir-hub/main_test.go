@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"weir/tests/lab"
+)
+
+// command runs a command line.
+func command(t *testing.T, args ...string) (code int, out, log string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	code = execute(t.Context(), args, &stdout, &stderr)
+	return code, stdout.String(), stderr.String()
+}
+
+func TestShare(t *testing.T) {
+	dir := t.TempDir()
+	if code, out, log := command(t, "share", dir); code != exitOK || out+log != "" {
+		t.Fatalf("exit code %d\n%s%s", code, out, log)
+	}
+	for name, want := range map[string]string{
+		"bash-completion/completions/weir-hub":    "__start_weir-hub weir-hub",
+		"zsh/site-functions/_weir-hub":            "#compdef weir-hub\n",
+		"fish/vendor_completions.d/weir-hub.fish": "complete -c weir-hub ",
+		"man/man8/weir-hub.8":                     "/etc/weir-hub/keys\n",
+		"man/man8/weir-hub-enroll.8":              "\\fB\\-\\-label\\fR \\fInames\\fR\n",
+	} {
+		if b, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !strings.Contains(string(b), want) {
+			t.Errorf("%s: no %q: %v", name, want, err)
+		}
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"--version"}, exitOK, "weir-hub dev"},
+		{[]string{"nonsense"}, exitUsage, `"nonsense"`},
+		{[]string{"init"}, exitUsage, "DIRECTORY is missing"},
+		{[]string{"enroll", "a", "b"}, exitUsage, `"b"`},
+		{[]string{"enroll", "edge-1", "--config", "/does/not/exist"}, exitFailure, "no such file"},
+	} {
+		if code, out, log := command(t, c.args...); code != c.code || !strings.Contains(out+log, c.says) {
+			t.Errorf("%q: exit code %d\n%s%s", c.args, code, out, log)
+		}
+	}
+}
+
+// asOwner is the variable with the directory whose owner the test becomes, in a process
+// of its own.
+const asOwner = "WEIR_TEST_AS_OWNER"
+
+// Root makes keys that the owner of their directory, who runs the hub, can read.
+func TestActAsOwner(t *testing.T) {
+	lab.Root(t)
+	const owner = 65534
+	if dir := os.Getenv(asOwner); dir != "" {
+		if err := actAsOwner(dir); err != nil || os.Geteuid() != owner || os.Getegid() != owner {
+			t.Errorf("user %d, group %d, %v", os.Geteuid(), os.Getegid(), err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "key"), nil, 0o600); err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	for _, dir := range []string{t.TempDir(), "/does/not/exist"} {
+		if err := actAsOwner(dir); err != nil || os.Geteuid() != 0 {
+			t.Errorf("%s: user %d, %v", dir, os.Geteuid(), err)
+		}
+	}
+	dir, err := os.MkdirTemp("", "weir-hub-") // others may not enter t.TempDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chown(dir, owner, owner); err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command(os.Args[0], "-test.run=^TestActAsOwner$")
+	c.Dir, c.Env = "/", append(os.Environ(), asOwner+"="+dir)
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
