@@ -131,7 +131,7 @@ func (s *status) print(w io.Writer, verbose bool) {
 			fmt.Fprintln(w, "ROLLED BACK: the last configuration was not confirmed, the previous one is active until `weir reload`")
 			first = false
 		}
-		if f := s.Daemon.Fleet; f != nil && (f.Stale || f.Refused > 0) {
+		if f := s.Daemon.Fleet; f != nil && (f.Stale || !f.Connected || f.Refused > 0) {
 			printFleet(w, f)
 			first = false
 		}
@@ -161,8 +161,11 @@ func (s *status) print(w io.Writer, verbose bool) {
 
 // printFleet prints what is wrong with the fleet.
 func printFleet(w io.Writer, f *api.Fleet) {
-	if f.Stale {
+	switch {
+	case f.Stale:
 		fmt.Fprintf(w, "FLEET: node %s is %s; its lists stay active\n", f.Node, f.Problem)
+	case !f.Connected:
+		fmt.Fprintf(w, "FLEET: node %s is not connected to its hub, retrying; its lists stay active\n", f.Node)
 	}
 	if f.Refused > 0 {
 		fmt.Fprintf(w, "FLEET: node %s has refused %s that were forged, replayed or damaged: the log has the reasons\n", f.Node, plural(int(f.Refused), "message", "messages"))

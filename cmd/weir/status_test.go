@@ -48,7 +48,18 @@ func TestStatusOfDaemon(t *testing.T) {
 	if code, out, _ := weir(t, "", "status", "--socket", socket, "--pins", "/sys/fs/bpf/weir-test-others"); code != exitUnfiltered || strings.Contains(out, "eth0") {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
-	d.status.Interfaces = nil
+	for want, f := range map[string]api.Fleet{
+		"FLEET: node edge-1 is not connected to its hub, retrying": {Node: "edge-1"},
+		"FLEET: node edge-1 is stale: why; its lists stay active":  {Node: "edge-1", Stale: true, Problem: "stale: why"},
+		"FLEET: node edge-1 has refused 2 messages":                {Node: "edge-1", Connected: true, Refused: 2},
+		"eth0 filtered": {Node: "edge-1", Connected: true},
+	} {
+		d.status.Fleet = &f
+		if _, out, _ := weir(t, "", "status", "--socket", socket); !strings.HasPrefix(out, want) {
+			t.Errorf("no %q:\n%s", want, out)
+		}
+	}
+	d.status.Fleet, d.status.Interfaces = nil, nil
 	if code, out, _ := weir(t, "", "status", "--socket", socket); code != exitUnfiltered || !strings.Contains(out, "weir (PID 7) waits") {
 		t.Errorf("exit code %d\n%s", code, out)
 	}

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -109,7 +110,7 @@ func Open(c Config) (*Node, error) {
 		if err != nil {
 			return nil, err
 		}
-		return nats.Connect(c.Enrollment.URL(), slices.Concat(o, more)...)
+		return nats.Connect(c.Enrollment.URL(), slices.Concat(o, more, []nats.Option{nats.CustomReconnectDelay(n.reconnectDelay)})...)
 	}
 	if c.Directory == "" {
 		return n, nil
@@ -265,7 +266,6 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 	defer stop()
 	conn, err := n.connect(
 		nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.IgnoreAuthErrorAbort(),
-		nats.ReconnectWait(time.Second), nats.ReconnectJitter(time.Second, 2*time.Second),
 		nats.ReconnectBufSize(-1), nats.Timeout(10*time.Second),
 		nats.PingInterval(10*time.Second), nats.MaxPingsOutstanding(3), // of a link that a chunk fills
 		nats.ConnectHandler(func(*nats.Conn) { n.log.Info("connected to the hub of the fleet"); poke(n.joined) }),
@@ -295,6 +295,21 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 	n.mu.Unlock()
 	n.loop(ctx, &all)
 	return nil
+}
+
+// reconnectDelay returns how long to wait before connecting again. A node that is
+// revoked does not fill the hub's log.
+func (n *Node) reconnectDelay(int) time.Duration {
+	n.mu.Lock()
+	conn := n.conn
+	n.mu.Unlock()
+	delay := time.Second
+	if conn != nil {
+		if err := conn.LastError(); errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthRevoked) || errors.Is(err, nats.ErrAuthExpired) {
+			delay = 20 * time.Second
+		}
+	}
+	return delay + rand.N(2*delay)
 }
 
 // subscribe receives what is published live. The callbacks do not wait.
