@@ -89,7 +89,7 @@ static __always_inline void sample(struct xdp_md *ctx, struct cpu_row *row, cons
 	__u32 zero = 0, r = p->reason, one_in;
 	struct sampling *s;
 
-	if (r < REASON_ALLOWED || r >= REASON_LINK)
+	if (r < REASON_ALLOWED || r == REASON_LINK || r >= REASON_COUNT)
 		return;
 	s = bpf_map_lookup_elem(&sampling_now, &zero);
 	one_in = s ? s->one_in[r] : 0;

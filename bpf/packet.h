@@ -30,6 +30,7 @@ enum reason {
 	REASON_LOOPED,	     /* configurable: in a forwarding loop */
 	REASON_OVERTAGGED,   /* drop: a listed packet could hide behind this many tags or labels */
 	REASON_LINK,	     /* pass: a protocol of the link itself */
+	REASON_POLICED,	     /* drop: over the rate of the interface */
 	REASON_COUNT,
 };
 

@@ -3,10 +3,10 @@
  * The verdict pipeline:
  *
  *	parse -> failsafe -> loop check -> heavy hitters -> block match -> (allow match) ->
- *	count, event -> loop filter, digest -> multicast
+ *	policing -> count, event -> loop filter, digest -> multicast
  *
  * The allow lists are asked only when a stage wants to drop, so they cost clean
- * traffic nothing. Heavy hitters are counted before the lists are asked, so that
+ * traffic nothing; and before policing, which leaves out what they contain. Heavy hitters are counted before the lists are asked, so that
  * a false positive, too, is seen to be heavy. What is exempt skips all stages between
  * failsafe and counting but this one, in which it has no penalties. filter/verdict's Decide is the
  * reference for the answers.
@@ -26,6 +26,7 @@
 #include "packet.h"
 #include "parse.h"
 #include "penalty.h"
+#include "police.h"
 #include "policy.h"
 #include "stats.h"
 #include "tracker.h"
@@ -124,6 +125,21 @@ static __always_inline enum reason judge(struct cpu_row *row, struct packet *p, 
 	return p->reason;
 }
 
+/*
+ * The reason for which a packet leaves that would leave for r: what passes, and is on no
+ * allow list, is limited to the rate of the interface.
+ */
+static __always_inline enum reason police_rate(struct xdp_md *ctx, struct cpu_row *row,
+					       struct packet *p, enum reason r)
+{
+	if (!policer.cost || r == REASON_ALLOWED || r == REASON_WOULD_BLOCK ||
+	    action_of(r) != XDP_PASS || is_allowed(row, p) || policer_admit(ctx) < POLICER_EARLY)
+		return r;
+	p->list = LIST_NONE;
+	p->punished = REASON_POLICED;
+	return monitor ? REASON_WOULD_BLOCK : REASON_POLICED;
+}
+
 /* The reason for which the packet leaves. */
 static __always_inline enum reason decide(struct xdp_md *ctx, struct cursor *c, struct cpu_row *row)
 {
@@ -150,7 +166,7 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct cursor *c, 
 
 	if (!is_empty(&block))
 		list = match_block(p);
-	return judge(row, p, list);
+	return police_rate(ctx, row, p, judge(row, p, list));
 }
 
 /* Counts the packet and returns its action. Every packet leaves through here. */

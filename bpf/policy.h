@@ -25,6 +25,7 @@ static __always_inline int action_of(enum reason r)
 	case REASON_BLOCKED:
 	case REASON_RATE_LIMITED:
 	case REASON_HEAVY:
+	case REASON_POLICED:
 		return XDP_DROP; /* in monitor mode the reason is REASON_WOULD_BLOCK */
 	case REASON_TRUNCATED:
 	case REASON_MALFORMED:
@@ -50,6 +51,7 @@ static __always_inline int is_unwanted(enum reason r)
 	case REASON_RATE_LIMITED:
 	case REASON_HEAVY:
 	case REASON_OVERTAGGED:
+	case REASON_POLICED:
 		return 1;
 	case REASON_TRUNCATED:
 	case REASON_MALFORMED:

@@ -231,6 +231,93 @@ type WeirPenaltyBucket struct {
 	}
 }
 
+type WeirPolicerBin struct {
+	_     structs.HostLayout
+	Seen  uint64
+	Rate  uint64
+	Level uint64
+}
+
+type WeirPolicerConfig struct {
+	_          structs.HostLayout
+	Secret     WeirSecret
+	V4         WeirShape
+	V6         WeirShape
+	Cost       uint64
+	BinCost    uint64
+	Depth      uint64
+	Limit      uint64
+	Target     uint64
+	Gap        uint64
+	Lifetime   uint64
+	Chunk      uint32
+	Cpus       uint32
+	ByPackets  uint8
+	Tuple      uint8
+	Controller uint8
+	Stopped    uint8
+	Pad        [4]uint8
+}
+
+type WeirPolicerController uint32
+
+const (
+	WeirPolicerControllerPOLICER_FAIR   WeirPolicerController = 0
+	WeirPolicerControllerPOLICER_BLUE   WeirPolicerController = 1
+	WeirPolicerControllerPOLICER_BUCKET WeirPolicerController = 2
+)
+
+type WeirPolicerCpu struct {
+	_        structs.HostLayout
+	Credit   uint64
+	Random   uint64
+	Outcomes [5]WeirCounter
+	Pad      [4]uint64
+	Arrived  [1024]uint64
+}
+
+type WeirPolicerOutcome uint32
+
+const (
+	WeirPolicerOutcomePOLICER_PASSED   WeirPolicerOutcome = 0
+	WeirPolicerOutcomePOLICER_MARKED   WeirPolicerOutcome = 1
+	WeirPolicerOutcomePOLICER_EARLY    WeirPolicerOutcome = 2
+	WeirPolicerOutcomePOLICER_BOXED    WeirPolicerOutcome = 3
+	WeirPolicerOutcomePOLICER_OVER     WeirPolicerOutcome = 4
+	WeirPolicerOutcomePOLICER_OUTCOMES WeirPolicerOutcome = 5
+)
+
+type WeirPolicerSlice struct {
+	_     structs.HostLayout
+	At    uint64
+	Epoch uint64
+	Boxed uint64
+	Pad   uint64
+}
+
+type WeirPolicerState struct {
+	_           structs.HostLayout
+	Next        uint64
+	Epoch       uint64
+	Clock       uint64
+	Identity    uint64
+	Seed        [32]uint8
+	Full        uint64
+	Pad1        [7]uint64
+	Release     uint64
+	Pad2        [7]uint64
+	Slice       uint64
+	Fair        uint64
+	Queue       uint64
+	Ticked      uint64
+	Moves       uint64
+	Guarded     uint64
+	Pad3        [2]uint64
+	Probability [1024]uint32
+	Slices      [16]WeirPolicerSlice
+	Bins        [1024]WeirPolicerBin
+}
+
 type WeirPrefixLength struct {
 	_       structs.HostLayout
 	Tail    uint64
@@ -275,7 +362,8 @@ const (
 	WeirReasonREASON_LOOPED       WeirReason = 14
 	WeirReasonREASON_OVERTAGGED   WeirReason = 15
 	WeirReasonREASON_LINK         WeirReason = 16
-	WeirReasonREASON_COUNT        WeirReason = 17
+	WeirReasonREASON_POLICED      WeirReason = 17
+	WeirReasonREASON_COUNT        WeirReason = 18
 )
 
 type WeirSampling struct {
@@ -355,66 +443,71 @@ type WeirTrackerState struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	WeirMapAllowBuckets     = "allow_buckets"
-	WeirMapAllowLines       = "allow_lines"
-	WeirMapAllowMarks4      = "allow_marks4"
-	WeirMapAllowMarks6      = "allow_marks6"
-	WeirMapAllowPrefixes    = "allow_prefixes"
-	WeirMapAllowSpill       = "allow_spill"
-	WeirMapBlockBuckets     = "block_buckets"
-	WeirMapBlockFront       = "block_front"
-	WeirMapBlockHot         = "block_hot"
-	WeirMapBlockLines       = "block_lines"
-	WeirMapBlockMarks4      = "block_marks4"
-	WeirMapBlockMarks6      = "block_marks6"
-	WeirMapBlockPrefixes    = "block_prefixes"
-	WeirMapBlockSpill       = "block_spill"
-	WeirMapDigestBanks      = "digest_banks"
-	WeirMapDigestLines      = "digest_lines"
-	WeirMapDigestNow        = "digest_now"
-	WeirMapDigestSightings  = "digest_sightings"
-	WeirMapEvents           = "events"
-	WeirMapListStats        = "list_stats"
-	WeirMapLoopEdges        = "loop_edges"
-	WeirMapLoopStats        = "loop_stats"
-	WeirMapMulticastDevices = "multicast_devices"
-	WeirMapMulticastLines   = "multicast_lines"
-	WeirMapMulticastStats   = "multicast_stats"
-	WeirMapPenalties        = "penalties"
-	WeirMapReasonStats      = "reason_stats"
-	WeirMapSamplingNow      = "sampling_now"
-	WeirMapTrackerFlows     = "tracker_flows"
-	WeirMapTrackerLines     = "tracker_lines"
-	WeirMapTrackerNow       = "tracker_now"
-	WeirProgWeir            = "weir"
-	WeirProgWeirEgress      = "weir_egress"
-	WeirVarAllow            = "allow"
-	WeirVarBankBuckets      = "bank_buckets"
-	WeirVarBankLines        = "bank_lines"
-	WeirVarBlock            = "block"
-	WeirVarBufferFlags      = "buffer_flags"
-	WeirVarDhcpServer       = "dhcp_server"
-	WeirVarDigestConfig     = "digest_config"
-	WeirVarDropLooped       = "drop_looped"
-	WeirVarDropMalformed    = "drop_malformed"
-	WeirVarDropNotIp        = "drop_not_ip"
-	WeirVarEgress           = "egress"
-	WeirVarEventType        = "event_type"
-	WeirVarFailsafeConfig   = "failsafe_config"
-	WeirVarFrags            = "frags"
-	WeirVarKeySecret        = "key_secret"
-	WeirVarLean             = "lean"
-	WeirVarListStride       = "list_stride"
-	WeirVarLoopEdge         = "loop_edge"
-	WeirVarLoopNode         = "loop_node"
-	WeirVarLoopOutcomes     = "loop_outcomes"
-	WeirVarMonitor          = "monitor"
-	WeirVarMulticast        = "multicast"
-	WeirVarPenaltyBuckets   = "penalty_buckets"
-	WeirVarReasons          = "reasons"
-	WeirVarReordersLoads    = "reorders_loads"
-	WeirVarTrackerCount     = "tracker_count"
-	WeirVarTrackers         = "trackers"
+	WeirMapAllowBuckets       = "allow_buckets"
+	WeirMapAllowLines         = "allow_lines"
+	WeirMapAllowMarks4        = "allow_marks4"
+	WeirMapAllowMarks6        = "allow_marks6"
+	WeirMapAllowPrefixes      = "allow_prefixes"
+	WeirMapAllowSpill         = "allow_spill"
+	WeirMapBlockBuckets       = "block_buckets"
+	WeirMapBlockFront         = "block_front"
+	WeirMapBlockHot           = "block_hot"
+	WeirMapBlockLines         = "block_lines"
+	WeirMapBlockMarks4        = "block_marks4"
+	WeirMapBlockMarks6        = "block_marks6"
+	WeirMapBlockPrefixes      = "block_prefixes"
+	WeirMapBlockSpill         = "block_spill"
+	WeirMapDigestBanks        = "digest_banks"
+	WeirMapDigestLines        = "digest_lines"
+	WeirMapDigestNow          = "digest_now"
+	WeirMapDigestSightings    = "digest_sightings"
+	WeirMapEvents             = "events"
+	WeirMapListStats          = "list_stats"
+	WeirMapLoopEdges          = "loop_edges"
+	WeirMapLoopStats          = "loop_stats"
+	WeirMapMulticastDevices   = "multicast_devices"
+	WeirMapMulticastLines     = "multicast_lines"
+	WeirMapMulticastStats     = "multicast_stats"
+	WeirMapPenalties          = "penalties"
+	WeirMapPolicerCpus        = "policer_cpus"
+	WeirMapPolicerNow         = "policer_now"
+	WeirMapReasonStats        = "reason_stats"
+	WeirMapSamplingNow        = "sampling_now"
+	WeirMapTrackerFlows       = "tracker_flows"
+	WeirMapTrackerLines       = "tracker_lines"
+	WeirMapTrackerNow         = "tracker_now"
+	WeirProgWeir              = "weir"
+	WeirProgWeirEgress        = "weir_egress"
+	WeirVarAllow              = "allow"
+	WeirVarBankBuckets        = "bank_buckets"
+	WeirVarBankLines          = "bank_lines"
+	WeirVarBlock              = "block"
+	WeirVarBufferFlags        = "buffer_flags"
+	WeirVarDhcpServer         = "dhcp_server"
+	WeirVarDigestConfig       = "digest_config"
+	WeirVarDropLooped         = "drop_looped"
+	WeirVarDropMalformed      = "drop_malformed"
+	WeirVarDropNotIp          = "drop_not_ip"
+	WeirVarEgress             = "egress"
+	WeirVarEventType          = "event_type"
+	WeirVarFailsafeConfig     = "failsafe_config"
+	WeirVarFrags              = "frags"
+	WeirVarKeySecret          = "key_secret"
+	WeirVarLean               = "lean"
+	WeirVarListStride         = "list_stride"
+	WeirVarLoopEdge           = "loop_edge"
+	WeirVarLoopNode           = "loop_node"
+	WeirVarLoopOutcomes       = "loop_outcomes"
+	WeirVarMonitor            = "monitor"
+	WeirVarMulticast          = "multicast"
+	WeirVarPenaltyBuckets     = "penalty_buckets"
+	WeirVarPolicer            = "policer"
+	WeirVarPolicerControllers = "policer_controllers"
+	WeirVarPolicerOutcomes    = "policer_outcomes"
+	WeirVarReasons            = "reasons"
+	WeirVarReordersLoads      = "reorders_loads"
+	WeirVarTrackerCount       = "tracker_count"
+	WeirVarTrackers           = "trackers"
 )
 
 // LoadWeir returns the embedded CollectionSpec for Weir.
@@ -493,6 +586,8 @@ type WeirMapSpecs struct {
 	MulticastLines   *ebpf.MapSpec `ebpf:"multicast_lines"`
 	MulticastStats   *ebpf.MapSpec `ebpf:"multicast_stats"`
 	Penalties        *ebpf.MapSpec `ebpf:"penalties"`
+	PolicerCpus      *ebpf.MapSpec `ebpf:"policer_cpus"`
+	PolicerNow       *ebpf.MapSpec `ebpf:"policer_now"`
 	ReasonStats      *ebpf.MapSpec `ebpf:"reason_stats"`
 	SamplingNow      *ebpf.MapSpec `ebpf:"sampling_now"`
 	TrackerFlows     *ebpf.MapSpec `ebpf:"tracker_flows"`
@@ -504,33 +599,36 @@ type WeirMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type WeirVariableSpecs struct {
-	Allow          *ebpf.VariableSpec `ebpf:"allow"`
-	BankBuckets    *ebpf.VariableSpec `ebpf:"bank_buckets"`
-	BankLines      *ebpf.VariableSpec `ebpf:"bank_lines"`
-	Block          *ebpf.VariableSpec `ebpf:"block"`
-	BufferFlags    *ebpf.VariableSpec `ebpf:"buffer_flags"`
-	DhcpServer     *ebpf.VariableSpec `ebpf:"dhcp_server"`
-	DigestConfig   *ebpf.VariableSpec `ebpf:"digest_config"`
-	DropLooped     *ebpf.VariableSpec `ebpf:"drop_looped"`
-	DropMalformed  *ebpf.VariableSpec `ebpf:"drop_malformed"`
-	DropNotIp      *ebpf.VariableSpec `ebpf:"drop_not_ip"`
-	Egress         *ebpf.VariableSpec `ebpf:"egress"`
-	EventType      *ebpf.VariableSpec `ebpf:"event_type"`
-	FailsafeConfig *ebpf.VariableSpec `ebpf:"failsafe_config"`
-	Frags          *ebpf.VariableSpec `ebpf:"frags"`
-	KeySecret      *ebpf.VariableSpec `ebpf:"key_secret"`
-	Lean           *ebpf.VariableSpec `ebpf:"lean"`
-	ListStride     *ebpf.VariableSpec `ebpf:"list_stride"`
-	LoopEdge       *ebpf.VariableSpec `ebpf:"loop_edge"`
-	LoopNode       *ebpf.VariableSpec `ebpf:"loop_node"`
-	LoopOutcomes   *ebpf.VariableSpec `ebpf:"loop_outcomes"`
-	Monitor        *ebpf.VariableSpec `ebpf:"monitor"`
-	Multicast      *ebpf.VariableSpec `ebpf:"multicast"`
-	PenaltyBuckets *ebpf.VariableSpec `ebpf:"penalty_buckets"`
-	Reasons        *ebpf.VariableSpec `ebpf:"reasons"`
-	ReordersLoads  *ebpf.VariableSpec `ebpf:"reorders_loads"`
-	TrackerCount   *ebpf.VariableSpec `ebpf:"tracker_count"`
-	Trackers       *ebpf.VariableSpec `ebpf:"trackers"`
+	Allow              *ebpf.VariableSpec `ebpf:"allow"`
+	BankBuckets        *ebpf.VariableSpec `ebpf:"bank_buckets"`
+	BankLines          *ebpf.VariableSpec `ebpf:"bank_lines"`
+	Block              *ebpf.VariableSpec `ebpf:"block"`
+	BufferFlags        *ebpf.VariableSpec `ebpf:"buffer_flags"`
+	DhcpServer         *ebpf.VariableSpec `ebpf:"dhcp_server"`
+	DigestConfig       *ebpf.VariableSpec `ebpf:"digest_config"`
+	DropLooped         *ebpf.VariableSpec `ebpf:"drop_looped"`
+	DropMalformed      *ebpf.VariableSpec `ebpf:"drop_malformed"`
+	DropNotIp          *ebpf.VariableSpec `ebpf:"drop_not_ip"`
+	Egress             *ebpf.VariableSpec `ebpf:"egress"`
+	EventType          *ebpf.VariableSpec `ebpf:"event_type"`
+	FailsafeConfig     *ebpf.VariableSpec `ebpf:"failsafe_config"`
+	Frags              *ebpf.VariableSpec `ebpf:"frags"`
+	KeySecret          *ebpf.VariableSpec `ebpf:"key_secret"`
+	Lean               *ebpf.VariableSpec `ebpf:"lean"`
+	ListStride         *ebpf.VariableSpec `ebpf:"list_stride"`
+	LoopEdge           *ebpf.VariableSpec `ebpf:"loop_edge"`
+	LoopNode           *ebpf.VariableSpec `ebpf:"loop_node"`
+	LoopOutcomes       *ebpf.VariableSpec `ebpf:"loop_outcomes"`
+	Monitor            *ebpf.VariableSpec `ebpf:"monitor"`
+	Multicast          *ebpf.VariableSpec `ebpf:"multicast"`
+	PenaltyBuckets     *ebpf.VariableSpec `ebpf:"penalty_buckets"`
+	Policer            *ebpf.VariableSpec `ebpf:"policer"`
+	PolicerControllers *ebpf.VariableSpec `ebpf:"policer_controllers"`
+	PolicerOutcomes    *ebpf.VariableSpec `ebpf:"policer_outcomes"`
+	Reasons            *ebpf.VariableSpec `ebpf:"reasons"`
+	ReordersLoads      *ebpf.VariableSpec `ebpf:"reorders_loads"`
+	TrackerCount       *ebpf.VariableSpec `ebpf:"tracker_count"`
+	Trackers           *ebpf.VariableSpec `ebpf:"trackers"`
 }
 
 // WeirObjects contains all objects after they have been loaded into the kernel.
@@ -579,6 +677,8 @@ type WeirMaps struct {
 	MulticastLines   *ebpf.Map `ebpf:"multicast_lines"`
 	MulticastStats   *ebpf.Map `ebpf:"multicast_stats"`
 	Penalties        *ebpf.Map `ebpf:"penalties"`
+	PolicerCpus      *ebpf.Map `ebpf:"policer_cpus"`
+	PolicerNow       *ebpf.Map `ebpf:"policer_now"`
 	ReasonStats      *ebpf.Map `ebpf:"reason_stats"`
 	SamplingNow      *ebpf.Map `ebpf:"sampling_now"`
 	TrackerFlows     *ebpf.Map `ebpf:"tracker_flows"`
@@ -614,6 +714,8 @@ func (m *WeirMaps) Close() error {
 		m.MulticastLines,
 		m.MulticastStats,
 		m.Penalties,
+		m.PolicerCpus,
+		m.PolicerNow,
 		m.ReasonStats,
 		m.SamplingNow,
 		m.TrackerFlows,
@@ -626,33 +728,36 @@ func (m *WeirMaps) Close() error {
 //
 // It can be passed to LoadWeirObjects or ebpf.CollectionSpec.LoadAndAssign.
 type WeirVariables struct {
-	Allow          *ebpf.Variable `ebpf:"allow"`
-	BankBuckets    *ebpf.Variable `ebpf:"bank_buckets"`
-	BankLines      *ebpf.Variable `ebpf:"bank_lines"`
-	Block          *ebpf.Variable `ebpf:"block"`
-	BufferFlags    *ebpf.Variable `ebpf:"buffer_flags"`
-	DhcpServer     *ebpf.Variable `ebpf:"dhcp_server"`
-	DigestConfig   *ebpf.Variable `ebpf:"digest_config"`
-	DropLooped     *ebpf.Variable `ebpf:"drop_looped"`
-	DropMalformed  *ebpf.Variable `ebpf:"drop_malformed"`
-	DropNotIp      *ebpf.Variable `ebpf:"drop_not_ip"`
-	Egress         *ebpf.Variable `ebpf:"egress"`
-	EventType      *ebpf.Variable `ebpf:"event_type"`
-	FailsafeConfig *ebpf.Variable `ebpf:"failsafe_config"`
-	Frags          *ebpf.Variable `ebpf:"frags"`
-	KeySecret      *ebpf.Variable `ebpf:"key_secret"`
-	Lean           *ebpf.Variable `ebpf:"lean"`
-	ListStride     *ebpf.Variable `ebpf:"list_stride"`
-	LoopEdge       *ebpf.Variable `ebpf:"loop_edge"`
-	LoopNode       *ebpf.Variable `ebpf:"loop_node"`
-	LoopOutcomes   *ebpf.Variable `ebpf:"loop_outcomes"`
-	Monitor        *ebpf.Variable `ebpf:"monitor"`
-	Multicast      *ebpf.Variable `ebpf:"multicast"`
-	PenaltyBuckets *ebpf.Variable `ebpf:"penalty_buckets"`
-	Reasons        *ebpf.Variable `ebpf:"reasons"`
-	ReordersLoads  *ebpf.Variable `ebpf:"reorders_loads"`
-	TrackerCount   *ebpf.Variable `ebpf:"tracker_count"`
-	Trackers       *ebpf.Variable `ebpf:"trackers"`
+	Allow              *ebpf.Variable `ebpf:"allow"`
+	BankBuckets        *ebpf.Variable `ebpf:"bank_buckets"`
+	BankLines          *ebpf.Variable `ebpf:"bank_lines"`
+	Block              *ebpf.Variable `ebpf:"block"`
+	BufferFlags        *ebpf.Variable `ebpf:"buffer_flags"`
+	DhcpServer         *ebpf.Variable `ebpf:"dhcp_server"`
+	DigestConfig       *ebpf.Variable `ebpf:"digest_config"`
+	DropLooped         *ebpf.Variable `ebpf:"drop_looped"`
+	DropMalformed      *ebpf.Variable `ebpf:"drop_malformed"`
+	DropNotIp          *ebpf.Variable `ebpf:"drop_not_ip"`
+	Egress             *ebpf.Variable `ebpf:"egress"`
+	EventType          *ebpf.Variable `ebpf:"event_type"`
+	FailsafeConfig     *ebpf.Variable `ebpf:"failsafe_config"`
+	Frags              *ebpf.Variable `ebpf:"frags"`
+	KeySecret          *ebpf.Variable `ebpf:"key_secret"`
+	Lean               *ebpf.Variable `ebpf:"lean"`
+	ListStride         *ebpf.Variable `ebpf:"list_stride"`
+	LoopEdge           *ebpf.Variable `ebpf:"loop_edge"`
+	LoopNode           *ebpf.Variable `ebpf:"loop_node"`
+	LoopOutcomes       *ebpf.Variable `ebpf:"loop_outcomes"`
+	Monitor            *ebpf.Variable `ebpf:"monitor"`
+	Multicast          *ebpf.Variable `ebpf:"multicast"`
+	PenaltyBuckets     *ebpf.Variable `ebpf:"penalty_buckets"`
+	Policer            *ebpf.Variable `ebpf:"policer"`
+	PolicerControllers *ebpf.Variable `ebpf:"policer_controllers"`
+	PolicerOutcomes    *ebpf.Variable `ebpf:"policer_outcomes"`
+	Reasons            *ebpf.Variable `ebpf:"reasons"`
+	ReordersLoads      *ebpf.Variable `ebpf:"reorders_loads"`
+	TrackerCount       *ebpf.Variable `ebpf:"tracker_count"`
+	Trackers           *ebpf.Variable `ebpf:"trackers"`
 }
 
 // WeirPrograms contains all programs after they have been loaded into the kernel.

@@ -27,6 +27,9 @@
 //     update and flow memory. Estan and Varghese, "New directions in traffic
 //     measurement and accounting", 2002; Cormode and Muthukrishnan, "An improved
 //     data stream summary", 2005 (bpf/tracker.h).
+//   - [weir/filter/sfb]: policing and queue management. Feng, Kandlur, Saha and Shin,
+//     "Stochastic fair blue", 2001; Pan, Breslau, Prabhakar and Shenker, "Approximate
+//     fairness through differential dropping", 2003 (bpf/police.h).
 //   - [weir/filter/penalty]: rate limits and blocks of single flows by the
 //     generic cell rate algorithm, ITU-T I.371 (bpf/penalty.h).
 //   - [weir/filter/icarus]: loop detection. Whitaker and Wetherall, "Forwarding
@@ -73,8 +76,6 @@
 //   - [weir/filter/reconcile]: set difference and summary caches. Byers,
 //     Considine, Mitzenmacher and Rost, "Informed content delivery across
 //     adaptive overlay networks", 2002; Fan et al., "Summary cache", 2000.
-//   - [weir/filter/sfb]: queue management. Feng, Kandlur, Saha and Shin,
-//     "Stochastic fair blue", 2001.
 //   - [weir/filter/stable]: duplicates in endless streams. Deng and Rafiei,
 //     "Approximately detecting duplicates for streaming data using stable Bloom
 //     filters", 2006; Boraskar, Gabale, Kulkarni and Kulkarni,

@@ -327,6 +327,9 @@ func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 	if err := spec.Variables[bpf.WeirVarLoopEdge].Set(flag(stats.edge.Load())); err != nil {
 		return nil, err
 	}
+	if err := g.police(spec, stats); err != nil {
+		return nil, err
+	}
 	var objects struct {
 		Weir *ebpf.Program `ebpf:"weir"`
 	}
@@ -386,6 +389,9 @@ func (g *Generation) bind(spec *ebpf.CollectionSpec, stats *Stats) (map[string]*
 	if err := stats.move(fresh); err != nil {
 		return nil, err
 	}
+	if err := g.police(spec, stats); err != nil {
+		return nil, err
+	}
 	maps.Copy(kept, fresh)
 	return g.connect(spec, kept, stats.stride(kept[bpf.WeirMapListStats]))
 }
@@ -415,7 +421,27 @@ func (g *Generation) outgrown(stats *Stats, present pinnedMaps) (pinnedMaps, err
 		}
 		maps.Copy(fresh, digests)
 	}
+	if p := stats.policer(); p.Cost != 0 && p.identity() != present.policer().Identity {
+		policer, err := newPolicer(p, stats.cpus)
+		if err != nil {
+			return nil, errors.Join(err, fresh.Close())
+		}
+		maps.Copy(fresh, policer)
+	}
 	return fresh, nil
+}
+
+// police makes the spec's programs police an interface, if it is to be. The lean path
+// does not.
+func (g *Generation) police(spec *ebpf.CollectionSpec, stats *Stats) error {
+	p := stats.policer()
+	if p.Cost == 0 {
+		return nil
+	}
+	if err := spec.Variables[bpf.WeirVarPolicer].Set(&p.Policer); err != nil {
+		return err
+	}
+	return spec.Variables[bpf.WeirVarLean].Set(flag(false))
 }
 
 // connect makes the spec's programs use the generation's filter maps and those

@@ -120,6 +120,9 @@ func TestLoad(t *testing.T) {
 		{"looking for loops", looking},
 		{"with edges", edges},
 		{"at an edge", edges},
+		{"policed", Config{}},
+		{"policed, all", all},
+		{"policed, few shapes, approximate, all", approximateFew},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := newTestGeneration(t, test.cfg)
@@ -130,6 +133,9 @@ func TestLoad(t *testing.T) {
 			defer s.Close()
 			if err := s.SetEdges(test.name == "at an edge", []uint32{7}); err != nil {
 				t.Fatal(err)
+			}
+			if strings.HasPrefix(test.name, "policed") {
+				s.SetPolicer(Policer{Cost: 1, Limit: 1, Tuple: 1}, Seed{1})
 			}
 			p, err := g.Load(s)
 			if err != nil {

@@ -25,6 +25,7 @@ import (
 //	penalties
 //	events        and their sampling rates,
 //	sampling_now
+//	policer_…     policing
 //	about         metadata, as JSON text
 //	filter/…      the block set, if another process can go on with it
 //

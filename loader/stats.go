@@ -33,6 +33,8 @@ type Stats struct {
 	maps pinnedMaps   // nil: closed
 	edge atomic.Bool  // the interface is an edge of a domain with loop detection
 
+	policing atomic.Pointer[policing] // nil: the interface is not policed
+
 	reading sync.Mutex      // guards the following; taken after mu
 	events  *ringbuf.Reader // nil until it is read
 	record  ringbuf.Record
@@ -49,6 +51,7 @@ var pinnedMapNames = []string{
 	bpf.WeirMapPenalties, bpf.WeirMapEvents, bpf.WeirMapSamplingNow,
 	bpf.WeirMapLoopStats, bpf.WeirMapLoopEdges,
 	bpf.WeirMapDigestNow, bpf.WeirMapDigestBanks, bpf.WeirMapDigestLines, bpf.WeirMapDigestSightings,
+	bpf.WeirMapPolicerNow, bpf.WeirMapPolicerCpus,
 }
 
 func (k pinnedMaps) Close() error {

@@ -207,6 +207,29 @@ func pathRow(i attach.Status, row func(name, format string, args ...any)) {
 	row("path", "general for all packets: %s", strings.Join(i.GeneralPath, "; "))
 }
 
+// policeRows shows what policing does.
+func policeRows(i attach.Status, row func(name, format string, args ...any)) {
+	if i.Police == nil || i.Policed == nil {
+		return
+	}
+	fair := humanize.Comma(int64(i.Policed.FairRate)) + " packets/s"
+	if !i.Police.Packets {
+		fair = humanize.SIWithDigits(8*i.Policed.FairRate, 1, "bit/s")
+	}
+	row("limit", "%s, %s; a flow may have %s", i.Police.Limit, i.Police.Controller, fair)
+	for _, outcome := range []string{"marked", "early", "boxed", "over"} {
+		if c := i.Policed.Outcomes[outcome]; c.Packets > 0 {
+			row("  "+outcome, "%s", counted(c))
+		}
+	}
+	switch p := i.Policed; {
+	case p.Guarded:
+		row("  GUARD", "%.0f%% of the counters have flows that do not respond: none is penalised", 100*p.BoxedShare)
+	case p.BoxedShare > 0:
+		row("  penalised", "%.1f%% of the counters, whose flows do not respond", 100*p.BoxedShare)
+	}
+}
+
 // structureRows shows what the lists consist of in the kernel.
 func structureRows(i attach.Status, row func(name, format string, args ...any)) {
 	for _, s := range i.BlockStructures {
@@ -265,6 +288,7 @@ func printInterface(w io.Writer, i attach.Status, verbose bool) {
 	if always := strings.Join(append(i.FailsafePorts, i.FailsafePrefixes...), ", "); always != "" {
 		row("failsafe", "%s", always)
 	}
+	policeRows(i, row)
 	row("packets", "%s", counted(i.Total))
 	row("dropped", "%s", counted(i.Dropped))
 	for _, reason := range i.TopReasons() {

@@ -90,3 +90,24 @@ func TestStatusVerbose(t *testing.T) {
 		t.Error(out.String())
 	}
 }
+
+// What policing does is shown, and when it has given up penalising.
+func TestStatusPoliced(t *testing.T) {
+	var i attach.Status
+	i.Police = &attach.Police{Limit: "100Mbit/s by flow", Controller: "fair"}
+	i.Policed = &attach.Policed{
+		Outcomes: map[string]attach.Count{"passed": {Packets: 100}, "boxed": {Packets: 1234, Bytes: 5}}, FairRate: 1.25e6, BoxedShare: 0.004,
+	}
+	for _, guarded := range []bool{false, true} {
+		i.Policed.Guarded = guarded
+		var out strings.Builder
+		printInterface(&out, i, false)
+		for text, want := range map[string]bool{
+			"100Mbit/s by flow, fair; a flow may have 10 Mbit/s\n": true, "1,234 packets": true, "early": false, "0.4% of the counters": !guarded, "GUARD": guarded,
+		} {
+			if strings.Contains(out.String(), text) != want {
+				t.Errorf("%q: want %t\n%s", text, want, out.String())
+			}
+		}
+	}
+}

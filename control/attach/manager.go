@@ -195,7 +195,7 @@ func (m *Manager) find(t loader.Target) (p predecessor, err error) {
 // attach attaches the program to an interface. A program that was filtering
 // there is replaced.
 func (m *Manager) attach(i *managedInterface) error {
-	d := m.metadata
+	d := m.metadata.policed(policeOf(m.targets, i.Target))
 	before, err := m.find(i.Target)
 	if err != nil {
 		return err
@@ -248,6 +248,7 @@ func (m *Manager) load(e *engine.Generation, t loader.Target, s *loader.Stats) (
 	if err := m.setEdges(t, s); err != nil {
 		return nil, err
 	}
+	policeOf(m.targets, t).Apply(s)
 	p, err := e.Load(s)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", t, err)
@@ -347,6 +348,11 @@ func (m *Manager) Stats() []*loader.Stats {
 // Metadata describes the engine that filters.
 func (m *Manager) Metadata() Metadata { return m.metadata }
 
+// describe updates the metadata at an interface.
+func (m *Manager) describe(i *managedInterface, d Metadata) error {
+	return i.describe(d.policed(policeOf(m.targets, i.Target)))
+}
+
 // Describe updates the metadata at the attachments.
 func (m *Manager) Describe(d Metadata) {
 	m.metadata = d
@@ -354,7 +360,7 @@ func (m *Manager) Describe(d Metadata) {
 		if !i.filtered() {
 			continue
 		}
-		if err := i.describe(d); err != nil && !errors.Is(err, loader.ErrReplaced) {
+		if err := m.describe(i, d); err != nil && !errors.Is(err, loader.ErrReplaced) {
 			m.Log.Warn(err.Error())
 		}
 	}
@@ -503,7 +509,7 @@ func (m *Manager) bringUp(i *managedInterface) error {
 	if err := m.renew(i); err != nil {
 		return fmt.Errorf("the previous lists are active there, retrying: %w", err)
 	}
-	if err := i.describe(m.metadata); err != nil {
+	if err := m.describe(i, m.metadata); err != nil {
 		return fmt.Errorf("weir status shows the previous lists there, retrying: %w", err)
 	}
 	i.engine = nil // not to be kept in memory
@@ -516,8 +522,9 @@ func (m *Manager) renew(i *managedInterface) error {
 	if err := m.setEdges(i.Target, i.Stats()); err != nil {
 		return err
 	}
-	// A preloaded program takes its interface for none of the edges.
-	if i.engine == m.engine && !i.Stats().Edge() {
+	policeOf(m.targets, i.Target).Apply(i.Stats())
+	// A preloaded program takes its interface for none of the edges, and polices nothing.
+	if i.engine == m.engine && !i.Stats().Edge() && !i.Stats().Polices() {
 		return nil
 	}
 	p, err := m.engine.Load(i.Stats())

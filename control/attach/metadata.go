@@ -42,6 +42,23 @@ type Metadata struct {
 	Lists             []List   `json:"lists"`                     // list number n is Lists[n-1]
 	CountedReasons    []string `json:"counted_reasons,omitempty"` // of the counters, by number
 	Loop              *Loop    `json:"loop,omitempty"`            // nil: loops are not looked for
+	Police            *Police  `json:"police,omitempty"`          // nil: the interface is not policed
+}
+
+// Police describes the policing of an interface.
+type Police struct {
+	Limit      string `json:"limit"`      // the rate and what makes a flow
+	Controller string `json:"controller"` // how flows share it
+	Packets    bool   `json:"packets"`    // the limit is of packets, not of bytes
+}
+
+// policed returns the metadata of an interface.
+func (m Metadata) policed(p *engine.Police) Metadata {
+	if p != nil {
+		m.Police = &Police{Limit: p.Name, Controller: p.Controller.String(), Packets: p.Packets}
+		m.GeneralPath = append(slices.Clone(m.GeneralPath), "the interface is policed")
+	}
+	return m
 }
 
 // Loop describes the host's node in a domain that detects loops.

@@ -71,6 +71,11 @@ func (r *Rollout) load() error {
 		if err := r.m.setEdges(i.Target, i.Stats()); err != nil {
 			return errors.Join(err, loads.Wait())
 		}
+		targets := r.targets
+		if targets == nil {
+			targets = r.m.targets
+		}
+		policeOf(targets, i.Target).Apply(i.Stats())
 		loads.Go(func() error {
 			p, err := r.engine.Load(i.Stats())
 			if err != nil {
@@ -129,7 +134,7 @@ func (r *Rollout) Commit() error {
 		m.writeEdges()
 		stuck, bad := m.restore(replaced)
 		for _, i := range stuck {
-			bad = errors.Join(bad, i.describe(r.metadata))
+			bad = errors.Join(bad, m.describe(i, r.metadata))
 		}
 		what := "the old lists stay active"
 		if len(stuck) > 0 {
@@ -138,9 +143,12 @@ func (r *Rollout) Commit() error {
 		return fmt.Errorf("%s: %w", what, errors.Join(err, bad, r.close()))
 	}
 	m.engine, m.metadata = r.engine, r.metadata
+	if r.targets != nil {
+		m.targets = r.targets
+	}
 	for _, i := range replaced {
 		m.progress()
-		if err := i.describe(r.metadata); err != nil && !errors.Is(err, loader.ErrReplaced) {
+		if err := m.describe(i, r.metadata); err != nil && !errors.Is(err, loader.ErrReplaced) {
 			m.Log.Warn(err.Error())
 		}
 	}

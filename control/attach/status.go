@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/filter/icarus"
+	"weir/filter/sfb"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -42,6 +43,31 @@ type Status struct {
 	ByList  []ListCount      `json:"by_list"`
 	// Loops are packets by what became of their loop filter.
 	Loops map[string]uint64 `json:"loop_packets,omitempty"`
+	// Policed is what policing has done, nil for none.
+	Policed *Policed `json:"policed,omitempty"`
+}
+
+// Policed is what the policing of an interface has done, and its state.
+type Policed struct {
+	Outcomes map[string]Count `json:"outcomes"`
+	// FairRate is what each flow may have now, in bytes or packets a second.
+	FairRate float64 `json:"fair_rate"`
+	// BoxedShare is the share of counters whose flows do not respond, and have almost
+	// nothing. With the guard on, they are so many that none is limited like that.
+	BoxedShare float64 `json:"boxed_share"`
+	Guarded    bool    `json:"guarded"`
+}
+
+// PolicedOf returns what an interface's policer has done, as it is shown.
+func PolicedOf(p loader.Policed) *Policed {
+	of := &Policed{
+		Outcomes: make(map[string]Count), FairRate: sfb.FairRate(p.Fair),
+		BoxedShare: float64(p.Boxed) / (sfb.PolicerLevels * sfb.PolicerBins), Guarded: p.Guarded,
+	}
+	for i, c := range p.Outcomes {
+		of.Outcomes[sfb.Outcome(i).String()] = Count(c)
+	}
+	return of
 }
 
 // ListCount is the number of packets that a block list has matched: dropped, or
@@ -105,6 +131,9 @@ func StatusOf(a *loader.Attachment) (Status, error) {
 				i.Loops[o.String()] = packets
 			}
 		}
+	}
+	if p, ok := a.Stats().Policed(); ok && d.Police != nil {
+		i.Policed = PolicedOf(p)
 	}
 	return i, err
 }

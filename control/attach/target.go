@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"weir/control/engine"
 	"weir/loader"
 )
 
@@ -28,6 +29,15 @@ type Target struct {
 	loader.Target
 	XDP      loader.Hook
 	Required bool // Start fails without the interface, instead of waiting for it
+	Police   *engine.Police
+}
+
+// policeOf returns the policing of an interface by its target, nil for none.
+func policeOf(targets []Target, i loader.Target) *engine.Police {
+	if at := slices.IndexFunc(targets, func(t Target) bool { return t.matches(i) }); at >= 0 {
+		return targets[at].Police
+	}
+	return nil
 }
 
 // glob reports whether the name is a glob.

@@ -39,6 +39,7 @@ func (c *Config) check() quantity.FieldErrors {
 	unique(&errs, "interfaces", c.Interfaces, func(i Interface) any { return loader.Target{Netns: i.Netns, Iface: i.Name} })
 	for i, iface := range c.Interfaces {
 		errs.Add(fmt.Sprintf("interfaces[%d]", i), iface.check())
+		errs.Add(fmt.Sprintf("interfaces[%d].police", i), iface.Police.check().Err())
 	}
 	errs.Add("failsafe", c.Failsafe.check().Err())
 	if c.MaxCoverage == 0 {

@@ -146,6 +146,10 @@ type Interface struct {
 
 	// Do not start without the interface, instead of waiting for it.
 	Required bool `yaml:"required,omitempty"`
+
+	// Limit what it receives to a rate, which flows share fairly: a rate alone, or a
+	// mapping. Default: no limit.
+	Police Police `yaml:"police,omitempty"`
 }
 
 // Failsafe is what passes before the lists are looked up.

@@ -194,8 +194,13 @@ func TestPrinted(t *testing.T) {
 // TestExample checks that the example's comments state the defaults.
 func TestExample(t *testing.T) {
 	c, d := parse(t, everything()), Default()
-	if len(c.Lists) != 10 || c.API.TLS.ClientCA == "" || len(c.Trackers) != 2 || len(c.Interfaces) != 3 {
+	if len(c.Lists) != 10 || c.API.TLS.ClientCA == "" || len(c.Trackers) != 2 || len(c.Interfaces) != 5 {
 		t.Fatalf("not all is there: %+v", c)
+	}
+	police := element(reflect.TypeFor[Police]()).Interface().(Police)
+	police.Rate = c.Interfaces[4].Police.Rate
+	if c.Interfaces[4].Police != police {
+		t.Errorf("police %+v, the defaults are %+v", c.Interfaces[4].Police, police)
 	}
 	c.Interfaces, c.Monitor, c.Failsafe, c.Metrics, c.Trackers = nil, false, Failsafe{}, Metrics{}, nil
 	c.API = API{Socket: c.API.Socket}
@@ -398,6 +403,17 @@ func TestErrors(t *testing.T) {
 		{eth0 + "digest: {rate: 0/s}", []string{`2:16: digest.rate: want more than 0`}, true},
 		{eth0 + "digest: {rate: 1MB/s}", []string{`2:16: digest.rate: 1MB/s: digests are of packets, as in 100kpps`}, true},
 		{eth0 + "pins: weir", []string{`2:7: pins: "weir": want an absolute path`}, true},
+		{"interfaces:\n- {name: a, police: 5}\n- {name: b, police: {rate: 10k/s}}\n- {name: c, police: {key: src, depth: 1ms}}\n" +
+			"- {name: d, police: {rate: 1kbit/s, controller: red}}\n- {name: e, police: {rate: 99pps, rehash: 1ms, key: x}}", []string{
+			`2:21: interfaces[0].police: invalid rate "5": want a number a second, as in 50kpps, 10Mbit/s, 125MB/s or 10k/s: did you mean 5/s?`,
+			`3:28: interfaces[1].police.rate: 10k/s: want bits, bytes or packets, as in 950Mbit/s or 100kpps`,
+			`4:13: interfaces[2].police: rate is missing`,
+			`5:28: interfaces[3].police.rate: 1kbit/s is not between 1Mbit/s and 100Gbit/s`,
+			`5:49: interfaces[3].police.controller: unknown controller "red": want fair, blue or bucket`,
+			`6:28: interfaces[4].police.rate: 99pps is not between 100pps and 1Gpps`,
+			`6:43: interfaces[4].police.rehash: 1ms is not between 1s and 1d`,
+			`6:53: interfaces[4].police.key: unknown key "x": want src, dst, flow, or a prefix as in src/24`,
+		}, false},
 		{eth0 + "trackers: [" + strings.Repeat("{key: src, threshold: 1/s}, ", 5) + "]", []string{
 			`2:1: trackers: there are 5: the maximum is 4`, `2:40: trackers[1]: the same as trackers[0]`, `2:68: trackers[2]: the same as trackers[0]`,
 			`2:96: trackers[3]: the same as trackers[0]`, `2:124: trackers[4]: the same as trackers[0]`}, true},

@@ -710,6 +710,7 @@ func targetsOf(c *config.Config) []attach.Target {
 	for _, i := range c.Interfaces {
 		all = append(all, attach.Target{
 			Target: loader.Target{Netns: i.Netns, Iface: i.Name}, XDP: i.XDP, Required: i.Required,
+			Police: i.Police.Engine(),
 		})
 	}
 	return all

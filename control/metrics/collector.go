@@ -10,6 +10,7 @@ import (
 
 	"weir/control/feed"
 	"weir/filter/icarus"
+	"weir/filter/sfb"
 	"weir/loader"
 )
 
@@ -56,6 +57,11 @@ var (
 	penalties = gauge("weir_penalties", "Heavy hitters that are rate-limited or blocked now.", interfaceLabels...)
 	lost      = counter("weir_events_lost_total", "Events lost because the buffer was full.", interfaceLabels...)
 	looping   = counter("weir_loop_packets_total", "Packets by the outcome of loop detection; those in a loop have the outcome looped.", append(interfaceLabels, "outcome")...)
+	policed   = counter("weir_policed_packets_total", "Packets by the outcome of policing: passed, marked (passed with a mark of congestion), early (dropped as more than the fair rate), boxed (of a flow that does not respond) or over (the token bucket was empty).", append(interfaceLabels, "outcome")...)
+	policedBy = counter("weir_policed_bytes_total", "Bytes by the outcome of policing.", append(interfaceLabels, "outcome")...)
+	fairRate  = gauge("weir_policer_fair_rate", "What each flow may have now, in bytes or packets a second.", append(interfaceLabels, "unit")...)
+	boxed     = gauge("weir_policer_boxed_ratio", "Share of the counters whose flows do not respond.", interfaceLabels...)
+	guarded   = gauge("weir_policer_guarded", "Whether so many flows seem not to respond that none is limited for it, as with forged sources.", interfaceLabels...)
 	refused   = counter("weir_penalties_refused_total", "Heavy hitters that were not rate-limited or blocked, because there was no room for another penalty.")
 
 	listPackets = counter("weir_list_packets_total", "Packets that matched a block list, also in monitor mode. In approximate mode the list is unknown: they count as \"unattributed\". The origin of the entry is sources or manual.", "list", "origin")
@@ -291,6 +297,14 @@ func (s sink) iface(i Interface) {
 				s.put(looping, float64(packets), i.Iface, i.Netns, o.String())
 			}
 		}
+	}
+	if p := i.Policed; p != nil {
+		for n, c := range p.Outcomes {
+			s.count(policed, policedBy, c, i.Iface, i.Netns, sfb.Outcome(n).String())
+		}
+		s.put(fairRate, p.FairRate, i.Iface, i.Netns, p.Unit)
+		s.put(boxed, p.BoxedShare, i.Iface, i.Netns)
+		s.put(guarded, truth(p.Guarded), i.Iface, i.Netns)
 	}
 	if i.Penalties != nil {
 		s.put(penalties, float64(*i.Penalties), i.Iface, i.Netns)

@@ -111,6 +111,17 @@ type Interface struct {
 
 	// Loops counts packets by the outcome of loop detection; nil where that is off.
 	Loops *[loader.LoopOutcomes]uint64
+
+	Policed *Policed // nil: the interface is not policed
+}
+
+// Policed is what the policing of an interface has done, and its state.
+type Policed struct {
+	Outcomes   [loader.PolicerOutcomes]loader.Counter
+	Unit       string  // bytes or packets
+	FairRate   float64 // that each flow may have, in units a second
+	BoxedShare float64 // of the counters, whose flows do not respond
+	Guarded    bool    // these are too many to be limited
 }
 
 // Count is the number of packets with a reason. The verdict of some reasons depends

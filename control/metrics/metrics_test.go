@@ -35,7 +35,9 @@ func whole(t testing.TB) Snapshot {
 	s := Snapshot{
 		Version: "1.2.3", Mode: "approx", Generation: 7, MapBytes: 4096, Hot: 5,
 		Interfaces: []Interface{
-			{Target: loader.Target{Iface: "eth0"}, XDP: "native", Penalties: new(3), Lost: 12, Loops: &[loader.LoopOutcomes]uint64{icarus.Looped: 13}, Counts: []Count{
+			{Target: loader.Target{Iface: "eth0"}, XDP: "native", Penalties: new(3), Lost: 12, Loops: &[loader.LoopOutcomes]uint64{icarus.Looped: 13}, Policed: &Policed{
+				Outcomes: [loader.PolicerOutcomes]loader.Counter{{Packets: 20, Bytes: 2000}, {Packets: 1, Bytes: 100}}, Unit: "bytes", FairRate: 1e6, BoxedShare: 0.25, Guarded: true,
+			}, Counts: []Count{
 				{Reason: "clean", Counter: loader.Counter{Packets: 10, Bytes: 600}},
 				{Reason: "blocked", Drops: true, Counter: loader.Counter{Packets: 1 << 40, Bytes: 1 << 50}},
 			}},

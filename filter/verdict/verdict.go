@@ -37,13 +37,14 @@ const (
 	Looped                    // configurable: in a routing loop
 	Overtagged                // drop: too many VLAN tags or MPLS labels to find the addresses
 	Link                      // pass: a protocol of the link itself
+	Policed                   // drop: over the rate of the interface
 	NumReasons
 )
 
 var reasonNames = [NumReasons]string{
 	"clean", "not-ip", "arp", "nd", "dhcp", "failsafe", "allowed", "would-block",
 	"blocked", "truncated", "malformed", "unparsed", "rate-limited", "heavy",
-	"looped", "overtagged", "link",
+	"looped", "overtagged", "link", "policed",
 }
 
 // String returns the reason's name in commands, metrics and JSON.
@@ -101,7 +102,7 @@ type Policy struct {
 func (p *Policy) Action(r Reason) Action {
 	drop := false
 	switch r {
-	case Blocked, RateLimited, Heavy:
+	case Blocked, RateLimited, Heavy, Policed:
 		drop = true // in monitor mode the reason is WouldBlock
 	case Truncated, Malformed, Unparsed:
 		drop = p.DropMalformed && !p.Monitor

@@ -67,3 +67,7 @@ func (e End) In(t testing.TB, fn func()) {
 		t.Fatal(err)
 	}
 }
+
+// Do calls fn in the end's network namespace, and returns its error. fn must not start
+// goroutines, which would be elsewhere.
+func (e End) Do(fn func() error) error { return playground.End(e).In(fn) }

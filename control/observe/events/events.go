@@ -50,8 +50,10 @@ const FrameSize = loader.EventFrame
 // before any list or without any finding.
 func Reasons() []Reason {
 	var all []Reason
-	for r := verdict.Allowed; r < verdict.Link; r++ {
-		all = append(all, r)
+	for r := verdict.Allowed; r < verdict.NumReasons; r++ {
+		if r != verdict.Link {
+			all = append(all, r)
+		}
 	}
 	return all
 }

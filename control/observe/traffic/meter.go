@@ -59,9 +59,10 @@ type account struct {
 	xdp       string // "" while it is not filtered
 	penalties *int
 
-	lost  uint64 // events
-	loops [loader.LoopOutcomes]uint64
-	total [verdict.NumReasons]struct{ passed, dropped loader.Counter }
+	lost     uint64 // events
+	loops    [loader.LoopOutcomes]uint64
+	outcomes [loader.PolicerOutcomes]loader.Counter // of policing
+	total    [verdict.NumReasons]struct{ passed, dropped loader.Counter }
 }
 
 // reader reads the counters of an attachment.
@@ -76,6 +77,7 @@ type reader struct {
 	seenRefuted uint64
 	seenLost    uint64
 	seenLoops   [loader.LoopOutcomes]uint64
+	seenPoliced [loader.PolicerOutcomes]loader.Counter
 }
 
 // add adds what was counted under another name.
@@ -83,6 +85,9 @@ func (a *account) add(other *account) {
 	a.lost += other.lost
 	for i, n := range other.loops {
 		a.loops[i] += n
+	}
+	for i, n := range other.outcomes {
+		a.outcomes[i] = sum(a.outcomes[i], n)
 	}
 	for i, n := range other.total {
 		a.total[i].passed = sum(a.total[i].passed, n.passed)
@@ -101,9 +106,24 @@ func (m *Meter) Read() (all []metrics.Interface, hits map[string]loader.Counter)
 			loops := a.loops
 			i.Loops = &loops
 		}
+		if a.metadata.Police != nil {
+			i.Policed = a.policed()
+		}
 		all = append(all, i)
 	}
 	return all, maps.Clone(m.hits)
+}
+
+// policed returns what policing has done.
+func (a *account) policed() *metrics.Policed {
+	p := &metrics.Policed{Outcomes: a.outcomes, Unit: "bytes"}
+	if a.metadata.Police.Packets {
+		p.Unit = "packets"
+	}
+	now, _ := a.stats.Policed()
+	state := attach.PolicedOf(now)
+	p.FairRate, p.BoxedShare, p.Guarded = state.FairRate, state.BoxedShare, state.Guarded
+	return p
 }
 
 // Hits returns the number of packets that each block list has matched.
@@ -216,6 +236,11 @@ func (m *Meter) advance(a *account) {
 	m.refuted += grown(a.stats.Refuted(), &a.seenRefuted)
 	for i, n := range a.stats.Loops() {
 		a.loops[i] += grown(n, &a.seenLoops[i])
+	}
+	if p, ok := a.stats.Policed(); ok {
+		for i, c := range p.Outcomes {
+			a.outcomes[i] = sum(a.outcomes[i], since(c, &a.seenPoliced[i]))
+		}
 	}
 	for i, c := range a.stats.Lists(nil) {
 		switch {

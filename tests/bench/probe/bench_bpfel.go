@@ -47,6 +47,8 @@ const (
 	benchMapMulticastLines   = "multicast_lines"
 	benchMapMulticastStats   = "multicast_stats"
 	benchMapPenalties        = "penalties"
+	benchMapPolicerCpus      = "policer_cpus"
+	benchMapPolicerNow       = "policer_now"
 	benchMapReasonStats      = "reason_stats"
 	benchMapSamplingNow      = "sampling_now"
 	benchMapTrackerFlows     = "tracker_flows"
@@ -111,6 +113,7 @@ const (
 	benchVarMonitor          = "monitor"
 	benchVarMulticast        = "multicast"
 	benchVarPenaltyBuckets   = "penalty_buckets"
+	benchVarPolicer          = "policer"
 	benchVarReordersLoads    = "reorders_loads"
 	benchVarTrackerCount     = "tracker_count"
 	benchVarTrackers         = "trackers"
@@ -225,6 +228,8 @@ type benchMapSpecs struct {
 	MulticastLines   *ebpf.MapSpec `ebpf:"multicast_lines"`
 	MulticastStats   *ebpf.MapSpec `ebpf:"multicast_stats"`
 	Penalties        *ebpf.MapSpec `ebpf:"penalties"`
+	PolicerCpus      *ebpf.MapSpec `ebpf:"policer_cpus"`
+	PolicerNow       *ebpf.MapSpec `ebpf:"policer_now"`
 	ReasonStats      *ebpf.MapSpec `ebpf:"reason_stats"`
 	SamplingNow      *ebpf.MapSpec `ebpf:"sampling_now"`
 	TrackerFlows     *ebpf.MapSpec `ebpf:"tracker_flows"`
@@ -265,6 +270,7 @@ type benchVariableSpecs struct {
 	Monitor        *ebpf.VariableSpec `ebpf:"monitor"`
 	Multicast      *ebpf.VariableSpec `ebpf:"multicast"`
 	PenaltyBuckets *ebpf.VariableSpec `ebpf:"penalty_buckets"`
+	Policer        *ebpf.VariableSpec `ebpf:"policer"`
 	ReordersLoads  *ebpf.VariableSpec `ebpf:"reorders_loads"`
 	TrackerCount   *ebpf.VariableSpec `ebpf:"tracker_count"`
 	Trackers       *ebpf.VariableSpec `ebpf:"trackers"`
@@ -321,6 +327,8 @@ type benchMaps struct {
 	MulticastLines   *ebpf.Map `ebpf:"multicast_lines"`
 	MulticastStats   *ebpf.Map `ebpf:"multicast_stats"`
 	Penalties        *ebpf.Map `ebpf:"penalties"`
+	PolicerCpus      *ebpf.Map `ebpf:"policer_cpus"`
+	PolicerNow       *ebpf.Map `ebpf:"policer_now"`
 	ReasonStats      *ebpf.Map `ebpf:"reason_stats"`
 	SamplingNow      *ebpf.Map `ebpf:"sampling_now"`
 	TrackerFlows     *ebpf.Map `ebpf:"tracker_flows"`
@@ -361,6 +369,8 @@ func (m *benchMaps) Close() error {
 		m.MulticastLines,
 		m.MulticastStats,
 		m.Penalties,
+		m.PolicerCpus,
+		m.PolicerNow,
 		m.ReasonStats,
 		m.SamplingNow,
 		m.TrackerFlows,
@@ -402,6 +412,7 @@ type benchVariables struct {
 	Monitor        *ebpf.Variable `ebpf:"monitor"`
 	Multicast      *ebpf.Variable `ebpf:"multicast"`
 	PenaltyBuckets *ebpf.Variable `ebpf:"penalty_buckets"`
+	Policer        *ebpf.Variable `ebpf:"policer"`
 	ReordersLoads  *ebpf.Variable `ebpf:"reorders_loads"`
 	TrackerCount   *ebpf.Variable `ebpf:"tracker_count"`
 	Trackers       *ebpf.Variable `ebpf:"trackers"`

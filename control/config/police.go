@@ -1,0 +1,67 @@
+package config
+
+import (
+	"time"
+
+	"weir/control/engine"
+	"weir/control/observe/heavy"
+	"weir/control/quantity"
+	"weir/filter/sfb"
+)
+
+// Police limits what an interface receives to a rate, which flows share fairly.
+type Police struct {
+	// The limit, as in 950Mbit/s or 100kpps: from 1Mbit/s to 100Gbit/s, or from 100pps to
+	// 1Gpps. Set it a few percent below what the bottleneck behind the interface carries.
+	Rate quantity.Rate `yaml:"rate,required,short"`
+
+	// What makes a flow: flow (addresses, ports and protocol), src, dst, or a prefix as in
+	// src/24. A source with many connections has more than others under flow.
+	Key heavy.Key `yaml:"key"`
+
+	// How flows share: fair (by their rates), blue (by the rule of Stochastic Fair Blue, on
+	// virtual queues) or bucket (not at all: a token bucket).
+	Controller sfb.Controller `yaml:"controller"`
+
+	// What may arrive at once, as a time at the full rate, from 5ms to 200ms. More than
+	// twice the round-trip time of most traffic is best.
+	Depth quantity.Duration `yaml:"depth"`
+
+	// How long flows share their counters with the same others.
+	Rehash quantity.Duration `yaml:"rehash"`
+}
+
+// SetDefaults sets the defaults.
+func (p *Police) SetDefaults() {
+	p.Key, p.Depth, p.Rehash = "flow", quantity.Duration(20*time.Millisecond), quantity.Duration(time.Minute)
+}
+
+func (p Police) check() (errs quantity.FieldErrors) {
+	if p == (Police{}) {
+		return nil
+	}
+	least, most := quantity.Rate{Value: 8 * sfb.MinByteRate, Unit: quantity.Bits}, quantity.Rate{Value: 8 * sfb.MaxByteRate, Unit: quantity.Bits}
+	if p.Rate.Unit == quantity.Packets {
+		least, most = quantity.Rate{Value: sfb.MinPacketRate, Unit: quantity.Packets}, quantity.Rate{Value: sfb.MaxPacketRate, Unit: quantity.Packets}
+	}
+	switch r := p.Rate; {
+	case r.Unit == quantity.AnyUnit:
+		errs.Failf("rate", "%v: want bits, bytes or packets, as in 950Mbit/s or 100kpps", r)
+	case r.PerSecond() < least.PerSecond() || r.PerSecond() > most.PerSecond():
+		errs.Failf("rate", "%v is not between %v and %v", r, least, most)
+	}
+	quantity.Between(&errs, "depth", p.Depth, quantity.Duration(sfb.MinDepth), quantity.Duration(sfb.MaxDepth))
+	quantity.Between(&errs, "rehash", p.Rehash, quantity.Duration(sfb.MinLifetime), quantity.Duration(24*time.Hour))
+	return errs
+}
+
+// Engine returns what the interface's program does, nil without a limit.
+func (p Police) Engine() *engine.Police {
+	limits, err := sfb.Plan(p.Controller, p.Rate.PerSecond(), p.Rate.Unit == quantity.Packets, time.Duration(p.Depth), time.Duration(p.Rehash))
+	if err != nil { // there is no limit: check has found others
+		return nil
+	}
+	e := &engine.Police{Limits: limits, Name: p.Rate.String() + " by " + string(p.Key)}
+	e.V4, e.V6 = p.Key.Shapes()
+	return e
+}

@@ -1,0 +1,291 @@
+package contract
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"weir/control/engine"
+	"weir/filter/hash"
+	"weir/filter/key"
+	"weir/filter/packet"
+	"weir/filter/sfb"
+	"weir/filter/sketch"
+	"weir/filter/verdict"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+// policed is a policer in the kernel and its twin in Go.
+type policed struct {
+	*loader.Program
+	stats *loader.Stats
+	twin  *sfb.Policer
+	flow  sketch.Tracker // for the hashes of flows
+	cpu   int            // on which packets arrive; -1: not known yet
+	now   uint64
+	seen  map[string]int
+}
+
+// limits returns a policer's limits, and the flows by one address or by the five-tuple.
+func limits(t testing.TB, c sfb.Controller, rate float64, packets, tuple bool) *engine.Police {
+	t.Helper()
+	l, err := sfb.Plan(c, rate, packets, 20*time.Millisecond, 3*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &engine.Police{Limits: l, V4: key.Shape{SrcBits: 24}, V6: key.Shape{Fields: key.FieldV6, SrcBits: 48}, Stopped: true}
+	if tuple {
+		p.V4 = key.Shape{Fields: key.FieldSrcPort | key.FieldDstPort | key.FieldProto, SrcBits: 32, DstBits: 32}
+		p.V6 = key.Shape{Fields: p.V4.Fields | key.FieldV6, SrcBits: 128, DstBits: 128}
+	}
+	return p
+}
+
+func newPoliced(t testing.TB, p *engine.Police, monitor bool) *policed {
+	t.Helper()
+	onOneCPU(t)
+	g, err := engine.Build(nil, engine.Config{Policy: verdict.Policy{Monitor: monitor}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Close() })
+	stats, err := loader.NewStats(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stats.Close() })
+	p.Apply(stats)
+	program, err := g.Load(stats)
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	t.Cleanup(func() { program.Close() })
+	if n, err := program.VerifiedInstructions(); err != nil || n > 400_000 {
+		t.Errorf("%d instructions verified, %v", n, err)
+	} else {
+		t.Log(n, "instructions verified")
+	}
+	if err := stats.Take(program); err != nil {
+		t.Fatal(err)
+	}
+	d := &policed{Program: program, stats: stats, cpu: -1, now: 1e9, seen: make(map[string]int)}
+	d.flow = sketch.Tracker{V4: p.V4, V6: p.V6, Secret: hash.NewSecret(hash.Seed(stats.PolicerSeed()))}
+	stats.PolicerMemory(func(_ *loader.PolicerState, cpus []loader.PolicerCPU) {
+		d.twin = sfb.NewPolicer(p.Limits, make([]uint64, len(cpus))...)
+		for i := range cpus {
+			d.twin.CPUs[i].Random = cpus[i].Random
+		}
+	})
+	return d
+}
+
+// pass runs both over a frame, and compares the outcome, the action and the mark.
+func (d *policed) pass(frame []byte) error {
+	before, _ := d.stats.Policed()
+	d.stats.PolicerMemory(func(s *loader.PolicerState, _ []loader.PolicerCPU) { s.Clock = d.now })
+	action, got, err := d.Pass(frame)
+	if err != nil {
+		return err
+	}
+	after, _ := d.stats.Policed()
+	outcome := sfb.NumOutcomes
+	for i := range after.Outcomes {
+		if after.Outcomes[i].Packets != before.Outcomes[i].Packets {
+			outcome = sfb.Outcome(i)
+		}
+	}
+	p, _ := packet.Parse(frame)
+	if outcome == sfb.NumOutcomes {
+		if p.HasAddresses && action == loader.ActionPass && p.Proto != 58 && p.Proto != 17 { // neighbour discovery and DHCP
+			return fmt.Errorf("not policed")
+		}
+		return nil
+	}
+	if d.cpu < 0 {
+		d.stats.PolicerMemory(func(_ *loader.PolicerState, cpus []loader.PolicerCPU) {
+			for i := range cpus {
+				for _, o := range cpus[i].Outcomes {
+					if o.Packets > 0 {
+						d.cpu = i
+					}
+				}
+			}
+		})
+	}
+	ip := packet.IP(frame)
+	want := d.twin.Admit(d.cpu, d.flow.Key(p.Tuple).Hash(d.flow.Secret), uint32(len(frame)), canMark(ip), d.now)
+	d.seen[want.String()]++
+	if outcome != want || (action == loader.ActionDrop) != want.Dropped() {
+		return fmt.Errorf("%v, action %d; want %v", outcome, action, want)
+	}
+	marked := bytes.Clone(frame)
+	if want == sfb.AdmittedMarked {
+		mark(packet.IP(marked))
+	}
+	if !want.Dropped() && !bytes.Equal(got, marked) {
+		return fmt.Errorf("%v, and the frame is % x, want % x", want, got, marked)
+	}
+	return nil
+}
+
+// canMark reports whether an IP header says that the packet can be marked.
+func canMark(ip []byte) bool {
+	if len(ip) < 20 {
+		return false
+	}
+	if ip[0]>>4 == 6 {
+		return ip[1]&0x30 != 0
+	}
+	return ip[1]&3 != 0
+}
+
+// mark marks a packet, and computes the checksum of an IPv4 header anew.
+func mark(ip []byte) {
+	if ip[0]>>4 == 6 {
+		ip[1] |= 0x30
+		return
+	}
+	was := sum(ip)
+	ip[1] |= 3
+	// A checksum that was wrong stays so by as much.
+	n := uint32(binary.BigEndian.Uint16(ip[10:])^0xffff) + uint32(^was&0xffff) + sum(ip)
+	for n > 0xffff {
+		n = n>>16 + n&0xffff
+	}
+	binary.BigEndian.PutUint16(ip[10:], ^uint16(n))
+}
+
+// sum returns the ones' complement sum of the first word of a header, the only one that
+// a mark changes.
+func sum(ip []byte) uint32 { return uint32(binary.BigEndian.Uint16(ip)) }
+
+// same compares all that the two know.
+func (d *policed) same() (err error) {
+	d.stats.PolicerMemory(func(k *loader.PolicerState, cpus []loader.PolicerCPU) {
+		s := d.twin.State
+		got := [...]uint64{k.Next, k.Epoch, k.Full, k.Release, k.Slice, k.Fair, k.Queue, k.Ticked, k.Moves, k.Guarded}
+		want := [...]uint64{s.Next, s.Epoch, s.Full, s.Release, s.Slice, s.Fair, s.Queue, s.Ticked, s.Moves, s.Guarded}
+		if got != want {
+			err = fmt.Errorf("state %v, want %v", got, want)
+			return
+		}
+		if k.Probability != s.Probability {
+			err = fmt.Errorf("the probabilities differ")
+			return
+		}
+		for i, b := range k.Bins {
+			if (sfb.PolicerBin{Seen: b.Seen, Rate: b.Rate, Level: b.Level}) != s.Bins[i] {
+				err = fmt.Errorf("bin %d: %+v, want %+v", i, b, s.Bins[i])
+				return
+			}
+		}
+		for i, of := range k.Slices {
+			if (sfb.PolicerSlice{At: of.At, Epoch: of.Epoch, Boxed: of.Boxed}) != s.Slices[i] {
+				err = fmt.Errorf("slice %d: %+v, want %+v", i, of, s.Slices[i])
+				return
+			}
+		}
+		for i := range cpus {
+			c := &d.twin.CPUs[i]
+			if cpus[i].Credit != c.Credit || cpus[i].Random != c.Random || cpus[i].Arrived != c.Arrived {
+				err = fmt.Errorf("CPU %d differs", i)
+			}
+		}
+	})
+	return err
+}
+
+// The policer in the kernel does what its twin does, packet by packet, under all
+// controllers: with flows of all rates, marks, a penalty box, its guard, pauses and new
+// hash functions.
+func TestPolicer(t *testing.T) {
+	lab.Root(t)
+	packets := 40_000
+	if os.Getenv("WEIR_LONG") != "" {
+		packets = 150_000
+	}
+	all := map[string]int{}
+	for i := range 8 {
+		controller := sfb.Controller(i % 3)
+		byPackets, tuple := i%2 == 0, i < 6
+		t.Run(fmt.Sprint(i, " ", controller), func(t *testing.T) {
+			r := newRandom(t)
+			rate := 4e6
+			if byPackets {
+				rate = 5000
+			}
+			d := newPoliced(t, limits(t, controller, rate, byPackets, tuple), false)
+			var flows [][]byte
+			for range 600 {
+				f := packet.Frame(r.tuple())
+				f = append(f, make([]byte, r.IntN(1400))...)
+				if ip := packet.IP(f); len(ip) > 1 && ip[0]>>4 == 4 {
+					ip[1] = byte(r.IntN(4))
+				} else if len(ip) > 1 {
+					ip[1] = byte(r.IntN(4)) << 4
+				}
+				flows = append(flows, f)
+			}
+			for n := range packets {
+				// Three flows are most of the traffic; for a while all flows are heavy.
+				f := flows[r.IntN(3)]
+				if r.IntN(3) == 0 || n > packets*2/3 {
+					f = flows[r.IntN(len(flows))]
+				}
+				gap := r.IntN(100_000)
+				switch {
+				case r.IntN(20_000) == 0:
+					gap = r.IntN(4e9)
+				case r.IntN(1000) == 0:
+					gap = r.IntN(15e6)
+				case n > packets*2/3:
+					gap /= 8
+				}
+				d.now += uint64(gap)
+				if err := d.pass(f); err != nil {
+					t.Fatalf("packet %d: %v: % x", n, err, f)
+				}
+				if n%5000 == 0 {
+					if err := d.same(); err != nil {
+						t.Fatalf("packet %d: %v", n, err)
+					}
+				}
+			}
+			if err := d.same(); err != nil {
+				t.Fatal(err)
+			}
+			t.Log(d.seen, "epoch", d.twin.State.Epoch, "guard", d.twin.State.Guarded)
+			for k, n := range d.seen {
+				all[k] += n
+			}
+		})
+	}
+	for o := range sfb.NumOutcomes {
+		if all[o.String()] == 0 {
+			t.Errorf("no packet was %v: the test is too narrow", o)
+		}
+	}
+}
+
+// The same over captures.
+func TestPolicerOverCaptures(t *testing.T) {
+	lab.Root(t)
+	d := newPoliced(t, limits(t, sfb.Fair, sfb.MinByteRate, false, true), false)
+	for _, f := range frames(t) {
+		if len(f.data) < 14 || len(f.data) > 3000 {
+			continue
+		}
+		d.now += 20_000
+		if err := d.pass(f.data); err != nil {
+			t.Fatalf("%s, packet %d: %v: % x", f.capture, f.number, err, f.data)
+		}
+	}
+	if err := d.same(); err != nil {
+		t.Error(err)
+	}
+	t.Log(d.seen)
+}

@@ -1,0 +1,577 @@
+package netns
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir/control/attach"
+	"weir/control/config"
+	"weir/control/engine"
+	"weir/control/observe/events"
+	"weir/control/quantity"
+	"weir/filter/key"
+	"weir/filter/sfb"
+	"weir/filter/verdict"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+// bottleneck is a wire whose end B can be policed. Replies return by a line of delay in
+// user space: few kernels have netem.
+type bottleneck struct {
+	*lab.Lab
+	rate float64 // bits a second
+}
+
+// delay is that of the line: with it, the round-trip time.
+const delay = 12 * time.Millisecond
+
+func newBottleneck(t *testing.T, rate float64) *bottleneck {
+	t.Helper()
+	n := &bottleneck{rate: rate}
+	a, b := lab.NewHost(t, "sender"), lab.NewHost(t, "receiver")
+	n.Lab = new(lab.Lab)
+	n.A, n.B = lab.Join(t, 1, 1500, a, "a0", b, "b0")
+	for _, e := range []lab.End{n.A, n.B} {
+		e.In(t, func() {
+			for _, feature := range []uint32{unix.ETHTOOL_STSO, unix.ETHTOOL_SGSO, unix.ETHTOOL_SGRO} {
+				if err := setFeature(e.Iface, feature, 0); err != nil {
+					t.Fatalf("offload %#x of %s: %v", feature, e.Iface, err)
+				}
+			}
+		})
+	}
+	in, out := tun(t, n.B), tun(t, n.A)
+	n.B.In(t, func() {
+		link, err := netlink.LinkByName("delay")
+		if err == nil {
+			err = netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: &net.IPNet{IP: n.A.IPv4.AsSlice(), Mask: net.CIDRMask(32, 32)}})
+		}
+		if err != nil {
+			t.Fatalf("route over the line of delay: %v", err)
+		}
+	})
+	type late struct {
+		packet []byte
+		at     time.Time
+	}
+	line := make(chan late, 1<<16)
+	var all sync.WaitGroup
+	all.Go(func() {
+		defer close(line)
+		b := make([]byte, 2048)
+		for {
+			k, err := in.Read(b)
+			if err != nil {
+				return
+			}
+			line <- late{bytes.Clone(b[:k]), time.Now().Add(delay)}
+		}
+	})
+	all.Go(func() {
+		for p := range line {
+			time.Sleep(time.Until(p.at))
+			_, _ = out.Write(p.packet)
+		}
+	})
+	t.Cleanup(func() {
+		in.Close()
+		out.Close()
+		all.Wait()
+	})
+	return n
+}
+
+// tun makes an interface "delay" in an end's namespace, whose packets are the file's.
+func tun(t *testing.T, e lab.End) (f *os.File) {
+	t.Helper()
+	e.In(t, func() {
+		for _, of := range []string{"all", "default"} {
+			if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+of+"/rp_filter", []byte("0"), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		if err != nil {
+			t.Skipf("no TUN devices, which delay packets: %v", err)
+		}
+		request, err := unix.NewIfreq("delay")
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+		if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
+			t.Fatalf("make a TUN device: %v", err)
+		}
+		f = os.NewFile(uintptr(fd), "tun")
+		link, err := netlink.LinkByName("delay")
+		if err == nil {
+			err = netlink.LinkSetUp(link)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	return f
+}
+
+// setFeature switches an offload of an interface.
+func setFeature(iface string, feature, on uint32) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	value := struct{ command, data uint32 }{feature, on}
+	var request struct {
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		_    [16]byte
+	}
+	copy(request.name[:], iface)
+	request.data = unsafe.Pointer(&value)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// police attaches a policer at B until detach is called.
+func (n *bottleneck) police(t *testing.T, c sfb.Controller) (a *loader.Attachment, detach func()) {
+	t.Helper()
+	limits, err := sfb.Plan(c, n.rate/8, false, 20*time.Millisecond, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const tuple = key.FieldSrcPort | key.FieldDstPort | key.FieldProto
+	p := &engine.Police{
+		Limits: limits,
+		V4:     key.Shape{Fields: tuple, SrcBits: 32, DstBits: 32},
+		V6:     key.Shape{Fields: tuple | key.FieldV6, SrcBits: 128, DstBits: 128},
+	}
+	g := build(t, nil, engine.Config{})
+	a, err = attachLoaded(pins(t), target(n.B), loader.Native, nil, func(s *loader.Stats) (*loader.Program, error) {
+		p.Apply(s)
+		return g.Load(s)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, func() {
+		if err := errors.Join(a.Detach(), a.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// senders is what flows over the bottleneck.
+type senders struct {
+	flows      int
+	congestion string // control of TCP
+	ecn        bool
+	blasters   []float64 // bits a second of UDP
+	settle     time.Duration
+	measure    time.Duration
+}
+
+// share is what has arrived, in bits a second.
+type share struct {
+	tcp    []float64
+	udp    float64
+	passed float64 // by the policer, with headers
+}
+
+func (s share) total() (sum float64) {
+	for _, x := range s.tcp {
+		sum += x
+	}
+	return sum
+}
+
+// jain is the fairness index of the flows.
+func (s share) jain() float64 {
+	var squares float64
+	for _, x := range s.tcp {
+		squares += x * x
+	}
+	return s.total() * s.total() / (float64(len(s.tcp)) * squares)
+}
+
+func (s share) String() string {
+	return fmt.Sprintf("TCP %.2f Mbit/s (Jain %.3f), UDP %.2f, passed %.2f", s.total()/1e6, s.jain(), s.udp/1e6, s.passed/1e6)
+}
+
+// run sends traffic and returns what arrives while it is measured.
+func (n *bottleneck) run(t *testing.T, a *loader.Attachment, how senders) share {
+	t.Helper()
+	var done atomic.Bool
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer done.Store(true)
+
+	var listener net.Listener
+	var err error
+	n.B.In(t, func() { listener, err = net.Listen("tcp4", n.B.IPv4.String()+":0") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for _, e := range []lab.End{n.A, n.B} {
+		e.In(t, func() {
+			err = os.WriteFile("/proc/sys/net/ipv4/tcp_ecn", []byte(map[bool]string{true: "1", false: "0"}[how.ecn]), 0)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	received := make([]atomic.Uint64, how.flows)
+	for i := range how.flows {
+		out, err := n.dial(listener.Addr().(*net.TCPAddr), how.congestion)
+		if errors.Is(err, unix.ENOENT) {
+			t.Skipf("the kernel has no %s", how.congestion)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() {
+			defer out.Close()
+			chunk := make([]byte, 64<<10)
+			for !done.Load() {
+				_ = out.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+				if _, err := out.Write(chunk); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+					return
+				}
+			}
+		})
+		all.Go(func() {
+			defer in.Close()
+			chunk := make([]byte, 256<<10)
+			for !done.Load() {
+				_ = in.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+				k, err := in.Read(chunk)
+				received[i].Add(uint64(k))
+				if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+					return
+				}
+			}
+		})
+	}
+	var udp atomic.Uint64
+	for i, rate := range how.blasters {
+		n.blast(t, i, rate, &done, &all, &udp)
+	}
+
+	time.Sleep(how.settle)
+	began := time.Now()
+	policed, _ := a.Stats().Policed()
+	before := make([]uint64, how.flows)
+	for i := range received {
+		before[i] = received[i].Load()
+	}
+	udpBefore := udp.Load()
+	time.Sleep(how.measure)
+	after, _ := a.Stats().Policed()
+	seconds := time.Since(began).Seconds()
+	s := share{udp: 8 * float64(udp.Load()-udpBefore) / seconds}
+	for i := range received {
+		s.tcp = append(s.tcp, 8*float64(received[i].Load()-before[i])/seconds)
+	}
+	for o := range sfb.NumOutcomes {
+		if !o.Dropped() {
+			s.passed += 8 * float64(after.Outcomes[o].Bytes-policed.Outcomes[o].Bytes) / seconds
+		}
+	}
+	return s
+}
+
+// dial opens a connection from A under a congestion control.
+func (n *bottleneck) dial(to *net.TCPAddr, congestion string) (c net.Conn, err error) {
+	ns := lab.End(n.A)
+	err = errors.Join(err, ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		f := os.NewFile(uintptr(fd), "tcp")
+		defer f.Close()
+		if err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, congestion); err != nil {
+			return err
+		}
+		if err := unix.Connect(fd, &unix.SockaddrInet4{Port: to.Port, Addr: [4]byte(to.IP.To4())}); err != nil {
+			return err
+		}
+		c, err = net.FileConn(f)
+		return err
+	}))
+	return c, err
+}
+
+// blast sends UDP from A to B at a rate until done, and counts the bits that arrive.
+func (n *bottleneck) blast(t *testing.T, i int, rate float64, done *atomic.Bool, all *sync.WaitGroup, udp *atomic.Uint64) {
+	t.Helper()
+	const size = 1400
+	var in *net.UDPConn
+	var out int
+	var err error
+	port := 7000 + i
+	n.B.In(t, func() { in, err = net.ListenUDP("udp4", &net.UDPAddr{IP: n.B.IPv4.AsSlice(), Port: port}) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.A.In(t, func() {
+		if out, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err == nil {
+			err = unix.Connect(out, &unix.SockaddrInet4{Port: port, Addr: n.B.IPv4.As4()})
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all.Go(func() {
+		defer in.Close()
+		b := make([]byte, 2048)
+		for !done.Load() {
+			_ = in.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+			if k, err := in.Read(b); err == nil {
+				udp.Add(uint64(k))
+			}
+		}
+	})
+	all.Go(func() {
+		defer unix.Close(out)
+		b := make([]byte, size)
+		began, sent := time.Now(), 0.0
+		for !done.Load() {
+			due := time.Since(began).Seconds() * rate / 8 / (size + 42)
+			if due-sent > 3000 { // the machine was busy: no bursts beyond this
+				sent = due - 3000
+			}
+			for ; sent < due; sent++ {
+				_, _ = unix.Write(out, b)
+			}
+			time.Sleep(500 * time.Microsecond)
+		}
+	})
+}
+
+// ecn returns how many packets with a mark, and with a wrong checksum, B has received.
+func (n *bottleneck) ecn(t *testing.T) (marked, wrong uint64) {
+	t.Helper()
+	n.B.In(t, func() {
+		text, err := os.ReadFile("/proc/thread-self/net/netstat")
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(string(text), "\n")
+		for i := 0; i+1 < len(lines); i++ {
+			names, values := strings.Fields(lines[i]), strings.Fields(lines[i+1])
+			if len(names) == 0 || names[0] != "IpExt:" || len(names) != len(values) {
+				continue
+			}
+			for j, name := range names[1:] {
+				v, _ := strconv.ParseUint(values[j+1], 10, 64)
+				switch name {
+				case "InCEPkts":
+					marked = v
+				case "InCsumErrors":
+					wrong = v
+				}
+			}
+			return
+		}
+		t.Fatal("no statistics of IP")
+	})
+	return marked, wrong
+}
+
+// Ten TCP flows share the rate of a policer with UDP that does not respond: they keep
+// what they have alone, and UDP gets next to nothing. Behind a token bucket alone, the
+// control, UDP takes almost all. Marks arrive where both ends want them. The strict
+// figures take an idle machine and minutes.
+func TestPolice(t *testing.T) {
+	const rate = 100e6
+	long := os.Getenv("WEIR_LONG") != ""
+	how := senders{flows: 10, congestion: "cubic", settle: 1200 * time.Millisecond, measure: time.Second}
+	if long {
+		how.settle, how.measure = 3*time.Second, 6*time.Second
+	}
+	n := newBottleneck(t, rate)
+	run := func(t *testing.T, c sfb.Controller, how senders, multiples ...float64) (s share, p loader.Policed) {
+		t.Helper()
+		for _, m := range multiples {
+			how.blasters = append(how.blasters, m*rate)
+		}
+		a, detach := n.police(t, c)
+		defer detach()
+		s = n.run(t, a, how)
+		p, _ = a.Stats().Policed()
+		t.Logf("%v, %s, UDP at %v: %v; boxed %d", c, how.congestion, multiples, s, p.Outcomes[sfb.DroppedBoxed].Packets)
+		if s.passed > 1.01*rate {
+			t.Errorf("%.2f Mbit/s passed, more than 101 %% of the limit", s.passed/1e6)
+		}
+		return s, p
+	}
+	t.Run("flood", func(t *testing.T) {
+		bucket, _ := run(t, sfb.Bucket, how)
+		control, _ := run(t, sfb.Bucket, how, 2)
+		if control.total() > 0.1*bucket.total() {
+			t.Errorf("behind a token bucket alone, TCP keeps %.1f %%: UDP is no flood", 100*control.total()/bucket.total())
+		}
+		multiples, controls := []float64{2}, []string{"cubic"}
+		if long {
+			multiples, controls = []float64{2, 4}, []string{"cubic", "reno", "bbr"}
+		}
+		for _, congestion := range controls {
+			t.Run(congestion, func(t *testing.T) {
+				how := how
+				how.congestion = congestion
+				bucket := bucket
+				if congestion != "cubic" {
+					bucket, _ = run(t, sfb.Bucket, how)
+				}
+				alone, _ := run(t, sfb.Fair, how)
+				if long && alone.total() < 0.95*bucket.total() {
+					t.Errorf("alone %v, behind a token bucket %v", alone, bucket)
+				}
+				for _, m := range multiples {
+					s, p := run(t, sfb.Fair, how, m)
+					t.Logf("%.1f %% of alone", 100*s.total()/alone.total())
+					if p.Outcomes[sfb.DroppedBoxed].Packets == 0 || s.total() < 3*control.total() || s.udp > control.udp/2 {
+						t.Errorf("with UDP at %g times the rate: %v; the control %v", m, s, control)
+					}
+					if long && (s.total() < 0.95*alone.total() || s.jain() < 0.98 || s.udp > 0.01*rate) {
+						t.Errorf("with UDP at %g times the rate: %v; alone %v", m, s, alone)
+					}
+				}
+			})
+		}
+		if long {
+			run(t, sfb.Blue, how)
+			run(t, sfb.Blue, how, 2) // for comparison
+		}
+	})
+	t.Run("ECN", func(t *testing.T) {
+		how := how
+		how.ecn = true
+		before, wrongBefore := n.ecn(t)
+		_, p := run(t, sfb.Fair, how)
+		after, wrong := n.ecn(t)
+		t.Logf("%d marked, %d received marked", p.Outcomes[sfb.AdmittedMarked].Packets, after-before)
+		if p.Outcomes[sfb.AdmittedMarked].Packets == 0 || after == before || wrong != wrongBefore {
+			t.Errorf("%d marked, %d received marked, %d with a wrong checksum", p.Outcomes[sfb.AdmittedMarked].Packets, after-before, wrong-wrongBefore)
+		}
+	})
+}
+
+// A policed interface of a configuration: what is dropped has a reason and a state, a
+// reload keeps what is known of flows, and monitor mode passes everything.
+func TestPoliceByConfiguration(t *testing.T) {
+	l := lab.New(t)
+	c := configuration(t, target(l.B))
+	var p config.Police
+	p.SetDefaults()
+	p.Rate = quantity.Rate{Value: 200, Unit: quantity.Packets}
+	c.Interfaces[0].Police = p
+	f := serve(t, c)
+	tx := l.A.Sender(t)
+	frame := l.Numbered(frameOf(key.Tuple{Src: netip.MustParseAddr("198.51.100.1"), Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true, SrcPort: 5, DstPort: 6}), 1)
+	send := func(n int) {
+		for range n {
+			if err := tx.Send(frame); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	status := func() attach.Status {
+		t.Helper()
+		all, err := attach.ReadStatus(c.Pins)
+		if err != nil || len(all) != 1 {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		return all[0]
+	}
+	policed := func() (n uint64) {
+		for _, c := range status().Policed.Outcomes {
+			n += c.Packets
+		}
+		return n
+	}
+	await := func(want uint64) {
+		t.Helper()
+		for deadline := time.Now().Add(patience); policed() < want; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d packets policed, want %d", policed(), want)
+			}
+		}
+	}
+	send(200)
+	await(200)
+	s := status()
+	if s.Police == nil || s.Police.Limit != "200pps by flow" || !s.Police.Packets || !slices.Contains(s.GeneralPath, "the interface is policed") {
+		t.Errorf("the status is %+v", s)
+	}
+	over := s.Policed.Outcomes["over"].Packets
+	if n := s.Reasons["policed"].Packets; over < 50 || n < over || s.Dropped.Packets != n {
+		t.Errorf("%d over the rate, %d dropped for it, %d in all", over, n, s.Dropped.Packets)
+	}
+	reported, end := f.Events(events.Want{Reasons: []verdict.Reason{verdict.Policed}})
+	defer end()
+	for deadline, seen := time.Now().Add(patience), false; !seen; {
+		send(20)
+		select {
+		case e := <-reported:
+			if seen = true; e.Reason != verdict.Policed || e.Tuple.Src.String() != "198.51.100.1" {
+				t.Errorf("the event %+v", e)
+			}
+		case <-time.After(20 * time.Millisecond):
+			if time.Now().After(deadline) {
+				t.Fatal("no event of a packet over the rate")
+			}
+		}
+	}
+	reload := func() {
+		t.Helper()
+		if _, err := f.Reload(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := policed()
+	c.Malformed = verdict.Drop
+	reload()
+	if n := policed(); n < before {
+		t.Errorf("after a reload, %d packets are policed, before %d", n, before)
+	}
+	c.Monitor = true
+	reload()
+	dropped := status().Reasons["policed"].Packets
+	before = policed()
+	send(200)
+	await(before + 200)
+	if s := status(); s.Reasons["policed"].Packets != dropped || s.Reasons["would-block"].Packets == 0 {
+		t.Errorf("in monitor mode: %v, dropped before %d", s.Reasons, dropped)
+	}
+	c.Interfaces[0].Police = config.Police{}
+	reload()
+	if s := status(); s.Police != nil || len(s.GeneralPath) != 0 {
+		t.Errorf("without a limit, the status is %+v", s)
+	}
+}
