@@ -117,9 +117,10 @@ func Describe(e *engine.Generation, c engine.Config, lists []List) Metadata {
 	return m
 }
 
-// WithLists returns the metadata with other lists, of which there are as many.
-func (m Metadata) WithLists(lists []List) Metadata {
-	m.Lists = lists
+// Changed returns the metadata after changes in place: the engine's, and of as many
+// lists.
+func (m Metadata) Changed(e *engine.Generation, lists []List) Metadata {
+	m.Lists, m.FalsePositiveRate = lists, falsePositiveRate(e.Block)
 	m.countEntries()
 	return m
 }

@@ -14,6 +14,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/list"
+	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -58,13 +59,23 @@ func TestDescribe(t *testing.T) {
 		t.Errorf("false positives in exact mode: %g", p)
 	}
 	c.Mode, c.BitsPerKey = membership.Approximate, 10
-	if m := Describe(build(t, c), c, lists); !(m.FalsePositiveRate > exact.FalsePositiveRate && m.FalsePositiveRate < 0.1) || m.BitsPerEntry != 10 {
+	approximate := build(t, c)
+	m := Describe(approximate, c, lists)
+	if !(m.FalsePositiveRate > exact.FalsePositiveRate && m.FalsePositiveRate < 0.1) || m.BitsPerEntry != 10 {
 		t.Errorf("approximate mode: %+v", m)
 	}
+	// A change in place changes entries and rate.
 	lists = slices.Clone(lists)
 	lists[0].Entries = 7
-	if m := exact.WithLists(lists); m.Entries != 8 || exact.Entries != 4 {
-		t.Errorf("%d entries after a change, %d before", m.Entries, exact.Entries)
+	var added []key.Key
+	for i := range byte(200) {
+		added = append(added, key.Source(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, i}), 32)))
+	}
+	if _, err := approximate.Apply([]engine.Change{{List: 1, Delta: list.Delta{Add: list.SetOf(added...)}}}); err != nil {
+		t.Fatal(err)
+	}
+	if next := m.Changed(approximate, lists); next.Entries != 8 || m.Entries != 4 || next.FalsePositiveRate <= m.FalsePositiveRate {
+		t.Errorf("%d entries and a rate of %v after a change, %d and %v before", next.Entries, next.FalsePositiveRate, m.Entries, m.FalsePositiveRate)
 	}
 }
 

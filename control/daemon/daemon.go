@@ -443,7 +443,7 @@ func (d *Daemon) Counters() traffic.Counters {
 func (d *Daemon) describe() {
 	if d.changed {
 		d.changed = false
-		d.attach.Describe(d.attach.Metadata().WithLists(d.prepared.descriptions()))
+		d.attach.Describe(d.attach.Metadata().Changed(d.engine, d.prepared.descriptions()))
 	}
 }
 
