@@ -107,11 +107,17 @@ func TestTraffic(t *testing.T) {
 	if best := 1 / (1 - s.Traffic.HotShare); s.Traffic.Improvement < 2 || s.Traffic.Improvement > best {
 		t.Errorf("improvement %v, want between 2 and %v", s.Traffic.Improvement, best)
 	}
+	// And they are, but for flows that are no hot ones.
+	if want := s.Traffic.Plain * (1 - s.Traffic.HotShare); s.Traffic.Weighted < want || s.Traffic.Weighted > 1.001*want {
+		t.Errorf("with weights %v, want %v", s.Traffic.Weighted, want)
+	}
+	if s := size(t, Request{Entries: 1000, Mode: "approx", Flows: 100, Hot: 10}); math.Abs(s.Traffic.Improvement-1/0.9) > 1e-3 {
+		t.Errorf("a tenth of all packets is spared, and the rate is %v times lower", s.Traffic.Improvement)
+	}
 	if s.Traffic.MostBits <= s.First+s.Rest || s.Traffic.MostBits > mostBits {
 		t.Errorf("the hottest flow has %d bits", s.Traffic.MostBits)
 	}
 	for _, alike := range []Request{
-		{Entries: 1000, Mode: "approx", Flows: 100, Hot: 10},            // all flows equally frequent
 		{Entries: 1000, Mode: "approx", Zipf: 1, Flows: 100},            // none known to be hot
 		{Entries: 1000, Mode: "exact", Zipf: 1, Flows: 1000, Hot: 1000}, // a table
 	} {
@@ -183,8 +189,9 @@ func TestCountingFor(t *testing.T) {
 	if c.K != 5 && c.K != 6 || c.Bytes != 1<<19 || c.Overflow > c.OverflowBound {
 		t.Errorf("%+v", c)
 	}
-	if want := 1.37e-15 * (1 << 20); math.Abs(c.OverflowBound-want) > 0.005*want {
-		t.Errorf("overflow bound %v, want %v", c.OverflowBound, want)
+	// Both hold for any k.
+	if c, err := CountingFor(1<<20, 1<<17, 20); err != nil || c.Overflow < 0.01 || c.OverflowBound < c.Overflow {
+		t.Errorf("%+v, %v", c, err)
 	}
 	for _, x := range [][3]int{{0, 1, 1}, {1, 0, 1}, {8, 1, -1}, {8, 1, 1000}} {
 		if _, err := CountingFor(x[0], x[1], x[2]); !isInvalid(err) {

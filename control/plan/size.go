@@ -5,7 +5,6 @@ package plan
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"sort"
 
@@ -206,39 +205,25 @@ func (r Request) layout() (membership.Layout, error) {
 	return at(i - 1), failed
 }
 
-// traffic plans more bits for hot flows than for others, by theorem 3.1: with
-// equal likelihoods k_e − k_cold = log₂(r_e/r_cold) (Bruck, Gao
-// and Jiang, equation 5). No hot flow is listed, so that the filter holds no
-// more bits than without weights. In exact mode there are no false positives to
-// weigh.
+// traffic plans as many bits as there may be for hot flows. None of them is listed, so
+// that x_e = 0 and their bits cost the filter nothing (Bruck, Gao and Jiang, equation
+// 4). In exact mode there are no false positives to weigh.
 func traffic(r Request, mode membership.Mode, c fpr.CascadeLayout) *Traffic {
 	u := weighted.Zipf(r.Flows, r.Hot, 0, r.Zipf)
-	shares := u.Queries()
-	cold := shares[len(shares)-1]
-	more := weighted.Rounding{Most: mostBits - c.K()}
-	members := fpr.Members{Keys: r.Entries, Rest: c.Rest}
-	rates := map[int]float64{}
-	t := &Traffic{Zipf: r.Zipf, Flows: r.Flows, Hot: r.Hot, MostBits: c.K(), Improvement: 1}
-	if mode == membership.Approximate {
-		t.Plain = c.Rate(r.Entries)
+	t := &Traffic{Zipf: r.Zipf, Flows: r.Flows, Hot: r.Hot, Improvement: 1}
+	for _, share := range u.Queries()[:r.Hot] {
+		t.HotShare += share
 	}
-	for i, share := range shares {
-		if i < r.Hot {
-			t.HotShare += share
-		}
-		if mode == membership.Exact {
-			continue
-		}
-		extra := more.Round(math.Log2(share/cold), 0)
-		if _, ok := rates[extra]; !ok {
-			q := c
-			q.Rest += extra
-			rates[extra] = q.RateAmong(members)
-		}
-		t.Weighted += u[i].Count * share * rates[extra]
-		t.MostBits = max(t.MostBits, c.K()+extra)
+	if mode == membership.Exact {
+		return t
 	}
-	if mode == membership.Approximate {
+	t.MostBits, t.Plain = c.K(), c.Rate(r.Entries)
+	t.Weighted = t.Plain
+	if r.Hot > 0 {
+		t.MostBits = max(c.K(), mostBits)
+		hot := c
+		hot.Rest = t.MostBits - c.First
+		t.Weighted = (1-t.HotShare)*t.Plain + t.HotShare*hot.RateAmong(fpr.Members{Keys: r.Entries, Rest: c.Rest})
 		t.Improvement = t.Plain / t.Weighted
 	}
 	return t

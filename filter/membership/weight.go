@@ -61,6 +61,10 @@ func (s *Set) Cool(h uint64) {
 // Weight returns the number of extra bits of the element with hash h.
 func (s *Set) Weight(h uint64) (extra int) { return s.hot.Find(h) }
 
+// WeightBucket returns the bucket of the hot table for the element with hash h, which has
+// room for BucketSlots elements.
+func (s *Set) WeightBucket(h uint64) int { return s.hot.bucket(h) }
+
 // Weights yields the hash and the number of extra bits of each hot element.
 func (s *Set) Weights() iter.Seq2[uint64, int] { return s.hot.All() }
 

@@ -2,6 +2,7 @@ package learn
 
 import (
 	"errors"
+	"slices"
 
 	"weir/filter/membership"
 )
@@ -27,9 +28,17 @@ type Published struct {
 func Publish(s *membership.Set, w Weights, wait func()) (p Published, err error) {
 	hashes := make([]uint64, len(w.Elements))
 	hot := make(map[uint64]bool, len(w.Elements))
+	order := make([]int, len(w.Elements))
 	for i, e := range w.Elements {
-		hashes[i] = e.Key.Hash(s.Secret)
-		if e.K > w.Base {
+		hashes[i], order[i] = e.Key.Hash(s.Secret), i
+	}
+	// Of a bucket, those of the most bits come first, then the hottest.
+	slices.SortStableFunc(order, func(i, j int) int { return w.Elements[j].K - w.Elements[i].K })
+	inBucket := make(map[int]int)
+	for _, i := range order {
+		bucket := s.WeightBucket(hashes[i])
+		if w.Elements[i].K > w.Base && inBucket[bucket] < membership.BucketSlots {
+			inBucket[bucket]++
 			hot[hashes[i]] = true
 		}
 	}
@@ -42,6 +51,10 @@ func Publish(s *membership.Set, w Weights, wait func()) (p Published, err error)
 	for i, e := range w.Elements {
 		extra := e.K - w.Base
 		if s.Weight(hashes[i]) == extra {
+			continue
+		}
+		if extra > 0 && !hot[hashes[i]] {
+			p.Refused++
 			continue
 		}
 		if err = s.SetWeight(e.Key, extra); err == nil {
