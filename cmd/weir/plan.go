@@ -127,10 +127,15 @@ func sizingRows(s plan.Sizing, row func(name, format string, args ...any)) {
 		row("second line", "read for %.3g of unlisted keys", s.SecondLine)
 	}
 	if t := s.Traffic; t != nil {
-		row("traffic", "%s flows, Zipf %g; the %s hottest have %.1f %% of the packets",
-			humanize.Comma(int64(t.Flows)), t.Zipf, humanize.Comma(int64(t.Hot)), 100*t.HotShare)
-		row("  without weights", "%.3g of unlisted packets", t.Plain)
-		row("  with weights", "%.3g, %.1f times fewer, at most %d bits a key", t.Weighted, t.Improvement, t.MostBits)
+		text := fmt.Sprintf("%s flows, Zipf %g", humanize.Comma(int64(t.Flows)), t.Zipf)
+		if t.Hot > 0 {
+			text += fmt.Sprintf("; the %s hottest have %.1f %% of the packets", humanize.Comma(int64(t.Hot)), 100*t.HotShare)
+		}
+		row("traffic", "%s", text)
+		row("  false drops", "%.3g of unlisted packets", t.Plain)
+		if t.Hot > 0 && t.MostBits > 0 {
+			row("  with weights", "%.3g, %.1f times fewer, at most %d bits a key", t.Weighted, t.Improvement, t.MostBits)
+		}
 	}
 }
 
@@ -142,11 +147,12 @@ func rateRows(r plan.Rates, row func(name, format string, args ...any)) {
 
 func newPlanFPR() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "fpr --n N (--m M --k K | --fpr RATE)",
+		Use:   "fpr --n N (--m M [--k K] | --fpr RATE)",
 		Short: "False-positive rate of a Bloom filter, or the smallest for one",
 		Long: `Prints the false-positive rate of a standard Bloom filter of m bits for n
-elements with k hash functions: the true one, the textbook's and Bloom's of
-1970. With --fpr, prints the smallest filter that reaches a rate.`,
+elements with k hash functions, by default the best k: the true one, the
+textbook's and Bloom's of 1970. With --fpr, prints the smallest filter that
+reaches a rate.`,
 		Example: `  weir plan fpr --m 8192 --n 1000 --k 6
   weir plan fpr --n 1M --fpr 1e-3 --json`,
 		Args: noArgs,
@@ -154,7 +160,7 @@ elements with k hash functions: the true one, the textbook's and Bloom's of
 	f := c.Flags()
 	m := countFlag(f, "m", "`number` of bits")
 	n := countFlag(f, "n", "`number` of elements")
-	k := f.Int("k", 0, "`number` of hash functions")
+	k := f.Int("k", 0, "`number` of hash functions (default the best)")
 	rate := f.Float64("fpr", 0, "`rate` to find the smallest filter for")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -176,14 +182,17 @@ elements with k hash functions: the true one, the textbook's and Bloom's of
 				rateRows(s.Rates, row)
 			})
 		}
-		if err := missing(c.Flags(), "m", "k"); err != nil {
+		if err := missing(c.Flags(), "m"); err != nil {
 			return err
 		}
-		r, err := plan.FPR(*m, *n, *k)
+		r, err := plan.FilterOf(*m, *n, *k, c.Flags().Changed("k"))
 		if err != nil {
 			return planError(err)
 		}
-		return printPlan(c, *asJSON, r, func(row func(string, string, ...any)) { rateRows(r, row) })
+		return printPlan(c, *asJSON, r, func(row func(string, string, ...any)) {
+			row("hash functions", "%d", r.K)
+			rateRows(r.Rates, row)
+		})
 	}
 	return c
 }

@@ -15,6 +15,7 @@ func TestPlan(t *testing.T) {
 		{[]string{"--entries", "1M", "--mode", "approx", "--zipf", "1.1", "--flows", "100k", "--hot", "1k"},
 			[]string{"entries", "mode", "kernel_bytes", "change_bytes", "false_drop", "standard", "traffic"}},
 		{[]string{"fpr", "--m", "8192", "--n", "1000", "--k", "6"}, []string{"classic", "exact", "bloom1970"}},
+		{[]string{"fpr", "--m", "8192", "--n", "1000"}, []string{"classic", "exact", "bloom1970", "k"}},
 		{[]string{"fpr", "--n", "1000", "--fpr", "1e-3"}, []string{"m", "k", "exact"}},
 		{[]string{"loop", "--bits", "128", "--hops", "16"}, []string{"k", "false_alarm"}},
 		{[]string{"counting", "--m", "65536", "--n", "8192"}, []string{"k", "rate", "overflow"}},
@@ -45,7 +46,7 @@ func TestPlan(t *testing.T) {
 func TestPlanJSON(t *testing.T) {
 	code, out, _ := weir(t, "", "plan", "fpr", "--m", "32", "--n", "8", "--k", "3", "--json")
 	var rates map[string]float64
-	if err := json.Unmarshal([]byte(out), &rates); code != exitOK || err != nil || len(rates) != 3 ||
+	if err := json.Unmarshal([]byte(out), &rates); code != exitOK || err != nil || len(rates) != 4 || rates["k"] != 3 ||
 		math.Abs(rates["exact"]-0.15574079) > 5e-9 || rates["classic"] >= rates["exact"] || rates["bloom1970"] <= rates["exact"] {
 		t.Errorf("exit code %d, %v: %s", code, err, out)
 	}

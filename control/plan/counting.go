@@ -15,7 +15,7 @@ type Counting struct {
 	Bytes         int     `json:"bytes"`          // two counters a byte
 	Rate          float64 `json:"rate"`           // exact false-positive rate
 	Overflow      float64 `json:"overflow"`       // bound of the probability that any counter overflows
-	OverflowBound float64 `json:"overflow_bound"` // the same by m (e ln 2/16)^16; where k ≤ (m/n) ln 2
+	OverflowBound float64 `json:"overflow_bound"` // a simpler one, m (e n k/16m)^16
 }
 
 // CountingFor plans a counting filter of m counters for n elements with k hash
@@ -36,6 +36,6 @@ func CountingFor(m, n, k int) (Counting, error) {
 		M: m, K: k, Bytes: (m + 1) / 2,
 		Rate:          fpr.Exact(m, n, k),
 		Overflow:      counting.TailBound(g, uint64(n), counting.Max+1),
-		OverflowBound: counting.OverflowBound(uint64(m)),
+		OverflowBound: counting.Bound(uint64(m), uint64(n), k, counting.Max+1),
 	}, nil
 }

@@ -23,6 +23,21 @@ func FPR(m, n, k int) (Rates, error) {
 	return Rates{Classic: fpr.Classic(m, n, k), Exact: fpr.Exact(m, n, k), Bloom1970: fpr.Bloom1970(m, n, k)}, nil
 }
 
+// Filter is a standard filter.
+type Filter struct {
+	K int `json:"k"` // hash functions
+	Rates
+}
+
+// FilterOf is FPR with the best k, unless k is given.
+func FilterOf(m, n, k int, given bool) (Filter, error) {
+	if !given && m >= 1 && n >= 0 {
+		k, _ = fpr.BestK(m, n)
+	}
+	r, err := FPR(m, n, k)
+	return Filter{k, r}, err
+}
+
 // Smallest is the smallest standard filter that reaches a rate.
 type Smallest struct {
 	M               int     `json:"m"`                 // bits

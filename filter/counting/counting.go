@@ -114,6 +114,13 @@ func gather(w uint64) uint64 {
 // sets over time, multiply by t.
 func OverflowBound(m uint64) float64 { return MaxBound(m, Max+1) }
 
+// Bound bounds the probability that any of m counters of a filter of n elements and k
+// hash functions is incremented j ≥ 1 or more times: m (e n k / j m)^j, for any k (section
+// 2.5). With k = (m/n) ln 2 it is [MaxBound].
+func Bound(m, n uint64, k, j int) float64 {
+	return min(1, float64(m)*math.Pow(math.E*float64(n)*float64(k)/(float64(j)*float64(m)), float64(j)))
+}
+
 // MaxBound bounds the probability that any of m counters is incremented j ≥ 1
 // or more times, for k ≤ (m/n) ln 2: m (e ln 2 / j)^j (section 2.5).
 func MaxBound(m uint64, j int) float64 {

@@ -154,6 +154,18 @@ func TestOverflowBound(t *testing.T) {
 			}
 		}
 	}
+	// The bound for any k holds, also where there are more hash functions than are best,
+	// for which MaxBound does not.
+	for k := 1; k <= 40; k++ {
+		for j := 1; j <= 20; j++ {
+			if tail, bound := TailBound(standard(m, k), n, j), Bound(m, n, k, j); tail > bound {
+				t.Errorf("k = %d, j = %d: tail %g exceeds the bound %g", k, j, tail, bound)
+			}
+		}
+	}
+	if TailBound(standard(m, 20), n, Max+1) < OverflowBound(m) {
+		t.Error("20 hash functions do not exceed the bound for the best number")
+	}
 	for _, c := range []struct {
 		g    bloom.Geometry
 		n    uint64
