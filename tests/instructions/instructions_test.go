@@ -1,0 +1,294 @@
+package instructions
+
+import (
+	"bytes"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"text/tabwriter"
+
+	"weir/bpf"
+	"weir/control/engine"
+	"weir/control/list"
+	"weir/control/observe/heavy"
+	"weir/filter/digest"
+	"weir/filter/hash"
+	"weir/filter/key"
+	"weir/filter/membership"
+	framing "weir/filter/packet"
+	"weir/filter/sketch"
+	"weir/filter/verdict"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+var update = flag.Bool("update", false, "write the figures of today to "+file)
+
+const file = "testdata/instructions.txt"
+
+// slack is by how much a figure may differ from the committed one: a small change of the
+// program need not change the file.
+const slack = 8
+
+// configurations are what operators have, and what weir can do beside.
+func configurations(t *testing.T) []configuration {
+	t.Helper()
+	failsafe := verdict.Policy{FailsafePorts: []verdict.FailsafePort{{Proto: 6, Port: 22}}}
+	sources := engine.Telemetry{Trackers: []engine.Tracker{heavy.DefaultSpec("src").Tracker()}, TrackerSeed: hash.Seed{1}}
+	digests := engine.Telemetry{DigestSeed: hash.Seed{1}}
+	var err error
+	if digests.Digests, err = digest.Smallest(100_000, 0.01); err != nil {
+		t.Fatal(err)
+	}
+	return []configuration{
+		{name: "exact"},
+		{name: "monitor", config: engine.Config{Policy: verdict.Policy{Monitor: true}}},
+		{name: "failsafe, allow list", config: engine.Config{Policy: failsafe}, allow: true},
+		{name: "tracker", config: engine.Config{Telemetry: sources}},
+		{name: "failsafe, allow list, tracker", config: engine.Config{Policy: failsafe, Telemetry: sources}, allow: true},
+		{name: "five prefix lengths", prefixes: true},
+		{name: "general path", config: engine.Config{NoLean: true}},
+		{name: "digests", config: engine.Config{Telemetry: digests}},
+		{name: "approximate", config: engine.Config{Mode: membership.Approximate}},
+	}
+}
+
+type configuration struct {
+	name     string
+	config   engine.Config
+	allow    bool
+	prefixes bool
+}
+
+func (c configuration) lists() []engine.List {
+	contents := func(entries ...string) *list.Set {
+		var e list.Entries
+		for _, text := range entries {
+			p := netip.MustParsePrefix(text)
+			if p.Addr().Is4() {
+				a := p.Addr().As4()
+				e.V4 = append(e.V4, list.V4(binary.BigEndian.Uint32(a[:]), p.Bits()))
+			} else {
+				e.V6 = append(e.V6, p)
+			}
+		}
+		return e.Set()
+	}
+	blocked := []string{"192.0.2.1/32", "2001:db8::1/128"}
+	if c.prefixes {
+		blocked = append(blocked, "198.51.100.0/24", "10.0.0.0/8", "172.16.0.0/12", "203.0.113.16/28")
+	}
+	all := []engine.List{{Name: "blocked", Contents: contents(blocked...)}}
+	if c.allow {
+		all = append(all, engine.List{Name: "allowed", Allow: true, Contents: contents("192.0.2.2/32")})
+	}
+	return all
+}
+
+// packets are of the sorts that most traffic has. What is listed is looked up under the
+// longest prefix, so that it is found first.
+func packets() []packetOf {
+	frame := func(src, dst string, proto uint8) []byte {
+		f := framing.Frame(key.Tuple{
+			Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst),
+			Proto: proto, HasPorts: true, SrcPort: 40000, DstPort: 443,
+		})
+		return append(f, make([]byte, 64)...)
+	}
+	tagged := frame("192.0.2.9", "192.0.2.10", 6)
+	tagged = slices.Insert(tagged, 12, 0x81, 0, 0, 7)
+	return []packetOf{
+		{"clean TCP", frame("192.0.2.9", "192.0.2.10", 6)},
+		{"clean UDP", frame("192.0.2.9", "192.0.2.10", 17)},
+		{"listed TCP", frame("192.0.2.1", "192.0.2.10", 6)},
+		{"clean TCP in a VLAN", tagged},
+		{"clean TCP over IPv6", frame("2001:db8::9", "2001:db8::10", 6)},
+		{"listed TCP over IPv6", frame("2001:db8::1", "2001:db8::10", 6)},
+	}
+}
+
+type packetOf struct {
+	name  string
+	frame []byte
+}
+
+// figure is the number of instructions for a packet under a configuration.
+type figure struct {
+	configuration, packet string
+	executed              int
+}
+
+// TestInstructions compares the instructions that packets take with those committed. It
+// also compares what the machine decides with what the kernel does.
+func TestInstructions(t *testing.T) {
+	lab.Root(t)
+	var figures []figure
+	for _, c := range configurations(t) {
+		figures = append(figures, c.count(t)...)
+	}
+	if *update {
+		if err := os.WriteFile(file, write(figures), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	committed, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if complaints := compare(string(committed), figures); len(complaints) > 0 {
+		t.Errorf("%s\n\nA packet takes more instructions than before, or fewer. If that is meant: "+
+			"go test ./tests/instructions -update, and say in the commit what it buys.", strings.Join(complaints, "\n"))
+	}
+}
+
+// count runs all packets under a configuration.
+func (c configuration) count(t *testing.T) (figures []figure) {
+	t.Helper()
+	g, err := engine.Build(c.lists(), c.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	stats, err := loader.NewStats(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stats.Close()
+	spec, err := bpf.LoadWeir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps, err := g.Kernel().Bind(spec, stats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.config.Trackers) > 0 {
+		admit(t, g, stats)
+	}
+	// As on any recent kernel: the program asks for one flag whether a frame is paged.
+	whole, err := bpf.LoadWeir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Programs = whole.Programs
+	for name, value := range map[string]any{
+		bpf.WeirVarFrags: uint8(1), bpf.WeirVarBufferFlags: uint32(64), bpf.WeirVarReordersLoads: uint8(0),
+	} {
+		if err := spec.Variables[name].Set(value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	program, err := g.Load(stats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	for _, p := range packets() {
+		m, err := newMachine(spec, "weir", maps)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := stats.Reasons(nil)
+		of := func(reason int) uint64 {
+			return binary.LittleEndian.Uint64(m.maps[bpf.WeirMapReasonStats].entries.bytes[16*reason:])
+		}
+		var counts []uint64
+		for i := range before {
+			counts = append(counts, of(i))
+		}
+		action, executed, err := m.run(p.frame)
+		if err != nil {
+			t.Fatalf("%s, %s: %v", c.name, p.name, err)
+		}
+		want, err := program.Test(p.frame)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if action != want {
+			t.Errorf("%s, %s: the machine's action is %d, the kernel's %d", c.name, p.name, action, want)
+		}
+		for i, now := range stats.Reasons(nil) {
+			if of(i)-counts[i] != now.Packets-before[i].Packets {
+				t.Errorf("%s, %s: the machine counts %d packets as %v, the kernel %d",
+					c.name, p.name, of(i)-counts[i], verdict.Reason(i), now.Packets-before[i].Packets)
+			}
+		}
+		figures = append(figures, figure{c.name, p.name, executed})
+	}
+	return figures
+}
+
+// admit sets a limit that no flow here reaches.
+func admit(t *testing.T, g *engine.Generation, stats *loader.Stats) {
+	t.Helper()
+	n, err := g.OpenTrackers(stats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	for _, b := range n.Banks(0, n.Active(0)) {
+		b.Reset()
+		b.Admit(sketch.Threshold{Units: 1000}.Admission(0, 1))
+	}
+}
+
+// write returns figures as a table.
+func write(figures []figure) []byte {
+	var b bytes.Buffer
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, f := range figures {
+		fmt.Fprintf(w, "%s:\t%s:\t%d\n", f.configuration, f.packet, f.executed)
+	}
+	w.Flush()
+	return b.Bytes()
+}
+
+// compare returns how figures differ from a table, by more than slack.
+func compare(table string, figures []figure) (complaints []string) {
+	committed := make(map[[2]string]int)
+	for line := range strings.Lines(table) {
+		parts := strings.Split(line, ":")
+		if len(parts) != 3 {
+			return []string{fmt.Sprintf("%s: %q is no figure", file, line)}
+		}
+		var n int
+		fmt.Sscan(parts[2], &n)
+		committed[[2]string{strings.TrimSpace(parts[0]), strings.TrimSpace(parts[1])}] = n
+	}
+	for _, f := range figures {
+		k := [2]string{f.configuration, f.packet}
+		was, ok := committed[k]
+		delete(committed, k)
+		switch {
+		case !ok:
+			complaints = append(complaints, fmt.Sprintf("%s, %s: %d instructions, and no figure in %s", f.configuration, f.packet, f.executed, file))
+		case max(f.executed-was, was-f.executed) > slack:
+			complaints = append(complaints, fmt.Sprintf("%s, %s: %d instructions, %+d", f.configuration, f.packet, f.executed, f.executed-was))
+		}
+	}
+	for k := range committed {
+		complaints = append(complaints, fmt.Sprintf("%s, %s: in %s, and no longer counted", k[0], k[1], file))
+	}
+	return complaints
+}
+
+// Twenty instructions more are noticed, and so are twenty fewer.
+func TestCompare(t *testing.T) {
+	at := func(n int) []figure { return []figure{{"exact", "clean", n}} }
+	table := string(write(at(100)))
+	for n, want := range map[int]string{100: "", 108: "", 92: "", 120: "exact, clean: 120 instructions, +20", 80: "-20"} {
+		got := strings.Join(compare(table, at(n)), "\n")
+		if (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%d instructions: %q, want %q", n, got, want)
+		}
+	}
+	if len(compare(table, nil)) != 1 || len(compare("", at(1))) != 1 || len(compare("no table\n", nil)) != 1 {
+		t.Error("a table that does not match is accepted")
+	}
+}
