@@ -60,7 +60,7 @@ func serveHub(t *testing.T, h *hubOf) string {
 func TestFleet(t *testing.T) {
 	seen := time.Now().Add(-3 * time.Second)
 	h := &hubOf{
-		answer: api.FleetChanged{Changed: api.Changed{List: "fleet-block", Added: 1}, Published: true},
+		answer: api.FleetChanged{Changed: api.Changed{List: "block", Added: 1}, Published: true},
 		fleet: api.HubStatus{Time: time.Now(), Connected: true,
 			Lists: []api.FleetList{{Name: "drop", Action: api.Block, Entries: 1_200_000, Version: wire.Place{Epoch: 7, Version: 3}, Published: wire.Place{Epoch: 7, Version: 3}}},
 			Nodes: []api.FleetNode{
@@ -70,7 +70,7 @@ func TestFleet(t *testing.T) {
 	}
 	socket := serveHub(t, h)
 	code, out, _ := weir(t, "", "fleet", "block", "--socket", socket, "--ttl", "1h", "--reason", "scans", "192.0.2.1")
-	if code != exitOK || out != "blocked in list fleet-block: 1\n" || h.asked.TTL != 3600 || h.asked.Reason != "scans" {
+	if code != exitOK || out != "blocked in list block: 1\n" || h.asked.TTL != 3600 || h.asked.Reason != "scans" {
 		t.Errorf("%d: %s (%+v)", code, out, h.asked)
 	}
 	h.answer.Published = false

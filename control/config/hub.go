@@ -57,7 +57,7 @@ type Hub struct {
 	// reach all nodes at once.
 	Rollout Rollouts `yaml:"rollout,omitempty"`
 
-	// The lists, by name, as in weir.yaml. Lists fleet-block and fleet-allow are always
+	// The lists, by name, as in weir.yaml. Lists block and allow are always
 	// there, for manual entries.
 	Lists []List `yaml:"lists,omitempty"`
 }
@@ -86,8 +86,8 @@ type HubAPI struct {
 
 // Lists of manual entries that every hub has.
 const (
-	FleetBlock = "fleet-block"
-	FleetAllow = "fleet-allow"
+	FleetBlock = "block"
+	FleetAllow = "allow"
 )
 
 var manualLists = map[string]Action{FleetBlock: Block, FleetAllow: Allow}

@@ -15,7 +15,7 @@ func TestHub(t *testing.T) {
 	for _, l := range h.AllLists() {
 		names = append(names, string(l.Action)+" "+l.Name)
 	}
-	if want := []string{"block drop", "block fleet-block", "allow fleet-allow"}; !slices.Equal(names, want) {
+	if want := []string{"block drop", "block block", "allow allow"}; !slices.Equal(names, want) {
 		t.Errorf("lists %q, want %q", names, want)
 	}
 	const least = "servers: [\"tls://hub:4222\"]\nbroker: {listen: \"127.0.0.1:4222\"}\n"
@@ -29,7 +29,7 @@ func TestHub(t *testing.T) {
 		strings.Replace(least, "tls:", "nats:", 1):                              "servers[0]: \"nats://hub:4222\": want tls://HOST:PORT",
 		least + "heartbeat: 1m\n":                                               "max_age: 1m is less than two heartbeats",
 		least + "keys: fleet\n":                                                 "keys: ",
-		least + "lists: {fleet-block: {action: allow}}\n":                       "lists.fleet-block.action: want block",
+		least + "lists: {block: {action: allow}}\n":                             "lists.block.action: want block",
 		least + "lists: {a: {sources: [{file: /a}], ttl: 2h}}\n":                "lists.a.ttl: ",
 		least + "rollout: {confirm: 0%}\n":                                      "rollout.confirm: 0%: want more than 0%",
 		least + "rollout: {waves: [{for: 30s}]}\n":                              "rollout.waves[0].for: 30s is less than max_age, 1m",

@@ -192,7 +192,7 @@ func TestFleetGuard(t *testing.T) {
 	becomes(t, d, "192.0.2.1", verdict.Drop)
 	h.block("198.51.100.0/23")
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if l := listNamed(d, "fleet.fleet-block"); l != nil && strings.Contains(l.Feeds[0].Error, "failsafe") {
+		if l := listNamed(d, "fleet.block"); l != nil && strings.Contains(l.Feeds[0].Error, "failsafe") {
 			break
 		}
 		if time.Now().After(deadline) {

@@ -31,7 +31,7 @@ func (d *Daemon) Lists() (lists []api.List) {
 				a.Entries += d.prepared.contents(l.source).Len()
 				a.Packets = d.caught(l, d.hits(hits, l.manual)+d.hits(hits, l.source))
 				for _, s := range l.from.Status().Sources {
-					a.Feeds = append(a.Feeds, feedSource(s, cmp.Or(l.refused, l.unfit)))
+					a.Feeds = append(a.Feeds, api.NewFeedSource(s, cmp.Or(l.refused, l.unfit)))
 				}
 			}
 			lists = append(lists, a)
@@ -53,30 +53,6 @@ func (d *Daemon) caught(l *managedList, packets uint64) *uint64 {
 		return nil
 	}
 	return &packets
-}
-
-func feedSource(s feed.SourceStatus, refusal error) api.FeedSource {
-	f := api.FeedSource{
-		Source: s.Source, Outcome: s.Last.Result.String(), Entries: s.Entries, Failures: s.Failures, Unsaved: s.Unsaved, Version: s.Version,
-	}
-	lines, bad := badLines(s)
-	f.BadLines, f.FirstBad = bad, lines[:min(len(lines), maxBadLines)]
-	if refusal != nil {
-		f.Outcome, f.Failure, f.Error = api.Failed, api.Inactive, refusal.Error()
-	}
-	if s.Last.Failure != feed.NoFailure {
-		f.Failure = s.Last.Failure.String()
-	}
-	if s.Last.Err != nil {
-		f.Error = s.Last.Err.Error()
-	}
-	if !s.Read.IsZero() {
-		f.Read = &s.Read
-	}
-	if !s.Next.IsZero() {
-		f.Next = &s.Next
-	}
-	return f
 }
 
 // Refresh implements [api.Daemon]. Lists are read in the order of the configuration.

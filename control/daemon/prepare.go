@@ -570,26 +570,11 @@ func (p *Prepared) Warnings() (all []string) {
 			if s.Last.Result == feed.Failed {
 				all = append(all, failure(l.Name, s).Error())
 			}
-			lines, _ := badLines(s)
+			lines, _ := s.BadLines()
 			all = append(all, lines...)
 		}
 	}
 	return all
-}
-
-// badLines describes the lines of a source that were left out, and returns their
-// number.
-func badLines(s feed.SourceStatus) (all []string, n int) {
-	for _, r := range s.Reports {
-		n += r.Bad
-		for _, e := range r.Errors {
-			all = append(all, e.Error())
-		}
-		if more := r.Bad - len(r.Errors); more > 0 {
-			all = append(all, fmt.Sprintf("%s: %d more bad lines", r.File, more))
-		}
-	}
-	return all, n
 }
 
 // descriptions describes the lists, list number n being the (n-1)th.
@@ -609,7 +594,7 @@ func (p *Prepared) descriptions() []attach.List {
 			d.Source += fmt.Sprintf(" and %d more", more)
 		}
 		for _, s := range sources {
-			_, n := badLines(s)
+			_, n := s.BadLines()
 			d.BadLines += n
 		}
 		all[l.source-1] = d
@@ -678,7 +663,7 @@ const maxBadLines = 5
 
 // logBadLines logs how many lines of a source were left out, and the first ones.
 func logBadLines(log *slog.Logger, list string, s feed.SourceStatus) {
-	lines, n := badLines(s)
+	lines, n := s.BadLines()
 	if n == 0 {
 		return
 	}

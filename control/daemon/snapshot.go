@@ -306,7 +306,7 @@ func (d *Daemon) note() {
 			if l.feed != nil {
 				n.BadLines = 0 // which may change while the entries do not
 				for _, s := range l.feed.Status().Sources {
-					_, bad := badLines(s)
+					_, bad := s.BadLines()
 					n.BadLines += bad
 				}
 			}

@@ -436,6 +436,20 @@ type SourceStatus struct {
 	Version  string        // of a fleet's list
 }
 
+// BadLines describes the lines that were left out, and returns their number.
+func (s SourceStatus) BadLines() (all []string, n int) {
+	for _, r := range s.Reports {
+		n += r.Bad
+		for _, e := range r.Errors {
+			all = append(all, e.Error())
+		}
+		if more := r.Bad - len(r.Errors); more > 0 {
+			all = append(all, fmt.Sprintf("%s: %d more bad lines", r.File, more))
+		}
+	}
+	return all, n
+}
+
 // Status returns the state of the feed.
 func (f *Feed) Status() Status {
 	st := Status{Name: f.Name, Interval: time.Duration(f.Interval)}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/feed"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/wire"
@@ -47,7 +46,7 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 			}
 			if l.feed != nil {
 				for _, s := range l.feed.Status().Sources {
-					one.Feeds = append(one.Feeds, feedSource(s))
+					one.Feeds = append(one.Feeds, api.NewFeedSource(s, nil))
 					if s.Last.Err != nil {
 						f.Problems = append(f.Problems, "list "+l.Name+": "+s.Source+": "+s.Last.Err.Error())
 					}
@@ -65,23 +64,6 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 	}
 	f.Nodes, f.Ignored = h.nodes.show(members, wanted, time.Duration(h.o.Config.MaxAge), time.Now())
 	return f, nil
-}
-
-func feedSource(s feed.SourceStatus) api.FeedSource {
-	f := api.FeedSource{Source: s.Source, Outcome: s.Last.Result.String(), Entries: s.Entries, Failures: s.Failures, Unsaved: s.Unsaved}
-	if s.Last.Failure != feed.NoFailure {
-		f.Failure = s.Last.Failure.String()
-	}
-	if s.Last.Err != nil {
-		f.Error = s.Last.Err.Error()
-	}
-	if !s.Read.IsZero() {
-		f.Read = &s.Read
-	}
-	if !s.Next.IsZero() {
-		f.Next = &s.Next
-	}
-	return f
 }
 
 // show returns the nodes that were enrolled, by name, and the number of reports that
