@@ -15,16 +15,22 @@ import (
 func newFleet() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "fleet COMMAND",
-		Short: "Change lists on all nodes of a fleet, and see its nodes",
-		Long: `Asks the hub of a fleet, which must run on this host: what weir block and the
-like do on this host, weir fleet block does on all nodes.`,
+		Short: "Change lists on all nodes of a fleet, and ask its nodes",
+		Long: `Asks the hub of a fleet, which must run on this host: what weir block, explain,
+top and the like do on this host, weir fleet block, explain and top do on all
+nodes.`,
 		Example: `  weir fleet status
+  weir fleet explain 198.51.100.7
   weir fleet block --ttl 1h --reason 'scans ssh' 198.51.100.0/24`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(
 		newFleetStatus(),
+		newFleetLists(),
+		newFleetExplain(),
+		newFleetTop(),
+		newFleetTrace(),
 		newFleetChange("block", "Block addresses, prefixes or flows on all nodes", api.Change{Action: api.Block}),
 		newFleetChange("unblock", "Remove entries that weir fleet block added", api.Change{Action: api.Block, Remove: true}),
 		newFleetChange("allow", "Let addresses, prefixes or flows pass on all nodes", api.Change{Action: api.Allow}),

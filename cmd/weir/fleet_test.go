@@ -16,6 +16,7 @@ import (
 
 // hubOf answers for a hub.
 type hubOf struct {
+	api.Asker
 	fleet  api.HubStatus
 	asked  api.Change
 	answer api.FleetChanged

@@ -18,7 +18,7 @@ func TestFleetRollout(t *testing.T) {
 		Began: now.Add(-time.Hour), Nodes: 20, Confirmed: 17, Needed: 18, Absent: 1, WaitsFor: "nodes to confirm", Newer: true,
 		Looked: 1000, Passed: 64000, WouldDrop: 64, Top: []api.FleetAffected{{Node: "edge-1", Affected: wire.Affected{Source: "192.0.2.1", Entry: "192.0.0.0/8", Packets: 64}}},
 	}
-	h := &hubOf{fleet: api.HubStatus{Time: now, Lists: []api.FleetList{{Name: "drop", Rollout: r}, {Name: "fleet-block"}}}}
+	h := &hubOf{fleet: api.HubStatus{Time: now, Lists: []api.FleetList{{Name: "drop", Rollout: r}, {Name: "block"}}}}
 	socket := serveHub(t, h)
 	const want = `drop: running, from version 7.3 to 7.4, begun 1h0m0s ago
    wave 1: rehearse for 10m on canary: done
@@ -44,7 +44,7 @@ func TestFleetRollout(t *testing.T) {
 	if code, out, _ = weir(t, "", "fleet", "rollout", "--json", "--socket", socket); code != exitUnfiltered || json.Unmarshal([]byte(out), &got) != nil || got.Rollouts["drop"].WouldDrop != 64 {
 		t.Errorf("%d: %s", code, out)
 	}
-	if code, out, _ = weir(t, "", "fleet", "rollout", "fleet-block", "--socket", socket); code != exitOK || !strings.HasPrefix(out, "no rollouts") {
+	if code, out, _ = weir(t, "", "fleet", "rollout", "block", "--socket", socket); code != exitOK || !strings.HasPrefix(out, "no rollouts") {
 		t.Errorf("%d: %s", code, out)
 	}
 	if code, _, _ = weir(t, "", "fleet", "rollout", "none", "--socket", socket); code != exitFailure {

@@ -103,15 +103,23 @@ for packets that were seen repeatedly with a lower TTL.`,
 		if err := q.Check(); err != nil {
 			return usageError{err}
 		}
-		return trace(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), q, captures, *count, *asJSON)
+		ask := func(ctx context.Context, asked []digests.Asked) ([]digests.Trace, int, error) {
+			traces, err := q.Ask(ctx, asked)
+			return traces, len(q.Nodes), err
+		}
+		return trace(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), ask, captures, *count, *asJSON)
 	}
 	return c
 }
 
+// askTraces asks nodes for packets, and returns how many nodes there are.
+type askTraces func(context.Context, []digests.Asked) (found []digests.Trace, nodes int, err error)
+
 // trace asks for the packets of captures. What some nodes have answered is printed
 // even if others have not.
-func trace(ctx context.Context, out, log io.Writer, q digests.Question, captures []string, count int, asJSON bool) error {
+func trace(ctx context.Context, out, log io.Writer, ask askTraces, captures []string, count int, asJSON bool) error {
 	traces := []digests.Trace{}
+	nodes := 0
 	var errs []error
 	for _, name := range captures {
 		r, err := capture.Open(name)
@@ -124,7 +132,8 @@ func trace(ctx context.Context, out, log io.Writer, q digests.Question, captures
 			fmt.Fprintf(log, "weir: %s: %s cut off or not IP, and cannot be traced\n", name,
 				english.Plural(untraced, "packet is", "packets are"))
 		}
-		found, err := q.Ask(ctx, asked)
+		found, n, err := ask(ctx, asked)
+		nodes = n
 		if err != nil {
 			errs = append(errs, err)
 			if ctx.Err() != nil {
@@ -137,7 +146,7 @@ func trace(ctx context.Context, out, log io.Writer, q digests.Question, captures
 		errs = append(errs, printJSON(out, map[string]any{"traces": traces}))
 	} else {
 		for _, t := range traces {
-			printTrace(out, t, len(q.Nodes))
+			printTrace(out, t, nodes)
 		}
 	}
 	return errors.Join(errs...)

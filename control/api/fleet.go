@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"weir/control/fleet/wire"
@@ -15,6 +16,7 @@ const fleetPath = "/v1/fleet"
 
 // Hub is what the server of a hub serves. It is safe for concurrent use.
 type Hub interface {
+	Asker
 	// Fleet returns the state of the hub and of what its nodes report.
 	Fleet(context.Context) (HubStatus, error)
 	// Change adds or removes entries on all nodes, as that of a [Daemon].
@@ -81,7 +83,7 @@ type FleetNode struct {
 // HubHandler returns a handler of the API of a hub.
 func HubHandler(h Hub) http.Handler {
 	change := func(ctx context.Context, asked Change) (any, error) { return h.Change(ctx, asked) }
-	return handler(append(changeRoutes(change), rollRoute(h), route{http.MethodGet, fleetPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+	return handler(append(slices.Concat(changeRoutes(change), askRoutes(h), []route{rollRoute(h)}), route{http.MethodGet, fleetPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 		f, err := h.Fleet(q.Context())
 		f.Problems, f.Lists, f.Nodes = list(f.Problems), list(f.Lists), list(f.Nodes)
 		return f, err

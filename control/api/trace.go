@@ -69,12 +69,9 @@ var ErrNoDigests = errors.New("this daemon records no digests of packets: set di
 // traceRoute returns the route that traces packets.
 func traceRoute(s Daemon) route {
 	return route{http.MethodPost, tracePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
-		var asked TraceQuestion
-		if err := readBody(w, q, maxTracing, &asked); err != nil {
+		asked, err := readTrace(w, q)
+		if err != nil {
 			return nil, err
-		}
-		if err := asked.check(); err != nil {
-			return nil, &BadRequest{Err: err}
 		}
 		t, err := s.Trace(q.Context(), asked)
 		if err != nil {
@@ -86,8 +83,18 @@ func traceRoute(s Daemon) route {
 	}}
 }
 
-// check returns what is wrong with a request.
-func (t *TraceQuestion) check() error {
+func readTrace(w http.ResponseWriter, q *http.Request) (asked TraceQuestion, err error) {
+	if err := readBody(w, q, maxTracing, &asked); err != nil {
+		return asked, err
+	}
+	if err := asked.Check(); err != nil {
+		return asked, &BadRequest{Err: err}
+	}
+	return asked, nil
+}
+
+// Check returns what is wrong with a request.
+func (t *TraceQuestion) Check() error {
 	if n := len(t.Packets); n == 0 || n > MaxTraced {
 		return fmt.Errorf("%d packets: want 1 to %d", n, MaxTraced)
 	}

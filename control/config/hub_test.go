@@ -34,7 +34,7 @@ func TestHub(t *testing.T) {
 		least + "rollout: {confirm: 0%}\n":                                      "rollout.confirm: 0%: want more than 0%",
 		least + "rollout: {waves: [{for: 30s}]}\n":                              "rollout.waves[0].for: 30s is less than max_age, 1m",
 		least + "rollout: {waves: [{labels: [Paris]}]}\n":                       "rollout.waves[0].labels[0]: label \"Paris\": want",
-		least + "rollout: {lists: {fleet-block: {}}}\n":                         "rollout.lists.fleet-block: want a list that has sources",
+		least + "rollout: {lists: {block: {}}}\n":                               "rollout.lists.block: want a list that has sources",
 		strings.Replace(least, "listen", "replicas: 3, listen", 1):              "broker.replicas: a single server",
 		strings.Replace(least, "listen", "servers: [\"tls://a:1\"], listen", 1): "broker.servers: listen",
 	} {

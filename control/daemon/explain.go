@@ -6,13 +6,21 @@ import (
 
 	"weir/control/api"
 	"weir/control/engine"
+	"weir/control/feed"
 	"weir/filter/key"
 	"weir/loader"
 )
 
 // Explain implements [api.Daemon].
 func (d *Daemon) Explain(ctx context.Context, asked []engine.Question) (answers []engine.Answer, err error) {
-	wanted := make(places)
+	answers, wanted, err := d.explain(ctx, asked)
+	wanted.find(source.Find) // outside of the loop, as it reads the feeds
+	return answers, err
+}
+
+// explain answers questions, but for the places of entries, which it returns.
+func (d *Daemon) explain(ctx context.Context, asked []engine.Question) (answers []engine.Answer, wanted places, err error) {
+	wanted = make(places)
 	for _, q := range asked { // each in a turn of its own: there may be many
 		if err := d.Do(ctx, func() error {
 			hits := d.meter.Hits()
@@ -21,11 +29,10 @@ func (d *Daemon) Explain(ctx context.Context, asked []engine.Question) (answers 
 			answers = append(answers, a)
 			return nil
 		}); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	wanted.find() // outside of the loop, as it reads the feeds
-	return answers, nil
+	return answers, wanted, nil
 }
 
 // Explain answers questions as a daemon would, by an engine that p built.
@@ -36,7 +43,7 @@ func (p *Prepared) Explain(e *engine.Generation, asked ...engine.Question) (answ
 		p.describe(&a, wanted, func(*managedList, uint16) *uint64 { return nil })
 		answers = append(answers, a)
 	}
-	wanted.find()
+	wanted.find(source.Find)
 	return answers
 }
 
@@ -75,21 +82,21 @@ func (p *Prepared) describeManual(m *engine.Match) {
 	}
 }
 
-// find finds the places.
-func (w places) find() {
+// find finds the places, by a method of sources.
+func (w places) find(find func(source, []key.Key) []feed.Origin) {
 	for f, matches := range w {
 		keys := make([]key.Key, len(matches))
 		for i, m := range matches {
 			keys[i] = m.Key
 		}
-		for i, o := range f.Find(keys) {
+		for i, o := range find(f, keys) {
 			m := matches[i]
-			m.Source, m.Line = o.Source, o.Line
+			m.Source, m.Line, m.Reason, m.Origin = o.Source, o.Line, o.Reason, o.By
+			if !o.Added.IsZero() {
+				m.Added = &o.Added
+			}
 			if !o.Expires.IsZero() {
 				m.Expires = &o.Expires
-			}
-			if by := o.Decision; by != nil {
-				m.Expires, m.Reason, m.Origin = &by.Expires, by.Scenario, by.Origin
 			}
 		}
 	}

@@ -140,7 +140,7 @@ func TestFleet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a, err := d.Explain(t.Context(), asked); err != nil || a[0].List != "fleet.drop" || a[0].Entries()[0].Source != "fleet" {
+	if a, err := d.Explain(t.Context(), asked); err != nil || a[0].List != "fleet.drop" || a[0].Entries()[0].Source != "fleet: "+feed || a[0].Entries()[0].Line != 1 {
 		t.Errorf("%+v, %v", a, err)
 	}
 

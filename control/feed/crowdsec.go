@@ -306,7 +306,8 @@ func (c *contents) decide(here []int, keys []key.Key, origins []Origin) {
 	}
 	for value, d := range c.decisions {
 		for _, i := range wanted[prefix(value)] {
-			origins[i].Decision = &d
+			o := &origins[i]
+			o.Added, o.Expires, o.Reason, o.By = d.Added, d.Expires, d.Scenario, d.Origin
 		}
 	}
 }

@@ -127,15 +127,15 @@ func TestCrowdSecDecisions(t *testing.T) {
 		t.Helper()
 		one, network := netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("198.51.100.0/24")
 		got := f.Find([]key.Key{key.Source(one), key.Destination(network), key.Source(netip.MustParsePrefix("192.0.2.2/32"))})
-		if got[0].Decision == nil || got[1].Decision == nil || got[2] != (Origin{}) {
+		if got[2] != (Origin{}) {
 			t.Fatalf("%s: %+v", when, got)
 		}
-		d := got[0].Decision
-		if left := d.Expires.Sub(began); d.Origin != "crowdsec" || d.Scenario != "crowdsecurity/ssh-bf" || left < 4*time.Hour || left > 4*time.Hour+30*time.Second ||
+		d := got[0]
+		if left := d.Expires.Sub(began); d.By != "crowdsec" || d.Reason != "crowdsecurity/ssh-bf" || left < 4*time.Hour || left > 4*time.Hour+30*time.Second ||
 			d.Added.Before(began) || d.Added.After(time.Now()) {
 			t.Errorf("%s: %+v", when, d)
 		}
-		if d := got[1].Decision; d.Origin != "a b 192.0.2.99" || d.Scenario != strings.Repeat("x", maxSaid) {
+		if d := got[1]; d.By != "a b 192.0.2.99" || d.Reason != strings.Repeat("x", maxSaid) {
 			t.Errorf("%s: %+v", when, d)
 		}
 		n := 0

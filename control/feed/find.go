@@ -17,8 +17,11 @@ type Origin struct {
 	Source string // of a directory, the file; "": the feed does not have the entry
 	Line   int    // from 1; 0: not known, as the contents cannot be read again or have no lines
 
-	Decision *Decision // of CrowdSec; nil: it is another's
-	Expires  time.Time // of an entry of a fleet's list; zero: it does not
+	// What is known of an entry of CrowdSec, or of a fleet's list.
+	Added   time.Time // zero: unknown
+	Expires time.Time // zero: unknown, or never
+	Reason  string
+	By      string // who has decided it
 }
 
 // Find returns where the entries of some keys come from, each in the first place

@@ -165,6 +165,10 @@ func (b *Bank) count(flow Flow, length uint64) {
 	f.bytes += length
 }
 
+// Limit returns the units that no flow outside of the memory has, if none was denied.
+// The bank must not be counting.
+func (b *Bank) Limit() uint64 { return b.limit() }
+
 // limit returns the estimate from which a flow enters the memory. A product
 // beyond 64 bits, from 2 TB in an interval on, wraps to a lower limit, which is
 // safe.

@@ -64,6 +64,13 @@ func MergeFrom(units uint64, banks ...*Bank) []Flow {
 			}
 		}
 	}
+	Sum(flows, banks...)
+	return flows
+}
+
+// Sum adds to flows what banks have counted of them, which [Merge] finds itself: those
+// may be in no bank's memory. Each has its Hash.
+func Sum(flows []Flow, banks ...*Bank) {
 	// Bank by bank, so that only one at a time needs to be in the cache.
 	for _, b := range banks {
 		for i := range flows {
@@ -77,5 +84,4 @@ func MergeFrom(units uint64, banks ...*Bank) []Flow {
 			}
 		}
 	}
-	return flows
 }

@@ -116,6 +116,10 @@ func (b *Server) start() error {
 	if !b.server.ReadyForConnections(startTimeout) {
 		return fmt.Errorf("not ready within %v", startTimeout)
 	}
+	// Two connections at once that are the account's first would both make its directory.
+	if _, err := b.server.LookupAccount(stream.Subject); err != nil {
+		return err
+	}
 	return b.watch()
 }
 

@@ -91,6 +91,9 @@ func (s sink) TakeLists(ctx context.Context) error {
 }
 func (sink) TakeContents(_ context.Context, l *fleetnode.List) error { return l.Keep(l.Version()) }
 func (sink) Counted() (passed, dropped uint64)                       { return 0, 0 }
+func (sink) Answer(context.Context, string, []byte) (any, error) {
+	return nil, fmt.Errorf("nothing is known")
+}
 
 // follow runs nodes with the code of real ones, until the test ends.
 func follow(t *testing.T, c fleetnode.Config) *fleetnode.Node {

@@ -64,6 +64,7 @@ type Hub struct {
 	done      chan struct{} // closed when Run ends
 	publisher *publisher
 	nodes     *nodes
+	asker     *asker
 }
 
 // managed is a list of the hub.
@@ -140,6 +141,7 @@ func (h *Hub) open() (err error) {
 	}
 	h.nodes = newNodes(h.o.Log)
 	h.publisher = newPublisher(h)
+	h.asker = newAsker(h)
 	return nil
 }
 
@@ -193,6 +195,7 @@ func (h *Hub) Run(ctx context.Context) error {
 		}
 	}
 	all.Go(func() { h.publisher.run(ctx) })
+	all.Go(func() { h.asker.run(ctx) })
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	stamp, _ := h.o.Authority.Stamp()

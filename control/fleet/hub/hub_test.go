@@ -454,7 +454,7 @@ func TestTwoHubs(t *testing.T) {
 		}
 		return err
 	})
-	if s, _, at, err := f.follower(n, c).read(config.FleetBlock); err != nil || at.Before(changed.Version) || wantEntries(s, "192.0.2.2") != nil {
+	if s, _, at, err := f.follower(n, c).read("block"); err != nil || at.Before(changed.Version) || wantEntries(s, "192.0.2.2") != nil {
 		t.Errorf("%v, %v, want %v", at, err, changed.Version)
 	}
 }

@@ -36,8 +36,7 @@ type nodes struct {
 type node struct {
 	status  wire.Status
 	seen    time.Time
-	credit  float64 // reports that it may still send at once
-	counted time.Time
+	reports allowance
 	ignored uint64
 }
 
@@ -84,19 +83,16 @@ func (n *nodes) report(subject string, text []byte, now time.Time) {
 			n.ignored++
 			return
 		}
-		from = &node{credit: statusBurst, counted: now}
+		from = &node{}
 		n.all[name] = from
 	}
-	from.credit = min(statusBurst, from.credit+now.Sub(from.counted).Seconds()/statusEvery.Seconds())
-	from.counted = now
-	if from.credit < 1 {
+	if !from.reports.take(statusBurst, statusEvery, now) {
 		if from.ignored++; from.ignored == 1 {
 			n.log.Warn("a node reports too often: what is too much is ignored", "node", name)
 		}
 		n.ignored++
 		return
 	}
-	from.credit--
 	s, err := wire.ParseStatus(text)
 	if err != nil {
 		if from.ignored++; from.ignored == 1 {

@@ -99,6 +99,10 @@ func firstOf(s *list.Set) string {
 // Counted implements [fleetnode.Daemon].
 func (h *host) Counted() (passed, dropped uint64) { return 0, 0 }
 
+func (h *host) Answer(ctx context.Context, what string, question []byte) (any, error) {
+	return sink{}.Answer(ctx, what, question)
+}
+
 // entry returns the first entry that is active of a list.
 func (h *host) entry(name string) string {
 	h.mu.Lock()
@@ -189,8 +193,8 @@ func TestRollouts(t *testing.T) {
 	canary.becomes("drop", "192.0.2.2")
 	f.roll(api.RollPause)
 	f.change(block("203.0.113.1"))
-	canary.becomes("fleet-block", "203.0.113.1")
-	other.becomes("fleet-block", "203.0.113.1")
+	canary.becomes("block", "203.0.113.1")
+	other.becomes("block", "203.0.113.1")
 	f.feed("192.0.2.3") // comes after it
 	time.Sleep(3 * time.Second)
 	f.stop()
@@ -239,7 +243,7 @@ func TestRollouts(t *testing.T) {
 			t.Errorf("%s: %v", do, err)
 		}
 	}
-	if _, err := f.hub.Roll(t.Context(), api.FleetRoll{Do: api.RollPause, List: "fleet-block"}); err == nil || !strings.Contains(err.Error(), "at once") {
+	if _, err := f.hub.Roll(t.Context(), api.FleetRoll{Do: api.RollPause, List: "block"}); err == nil || !strings.Contains(err.Error(), "at once") {
 		t.Error(err)
 	}
 	if _, err := f.hub.Roll(t.Context(), api.FleetRoll{Do: api.RollPause, List: "none"}); !errors.Is(err, api.ErrNoList) {

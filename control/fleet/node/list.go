@@ -59,9 +59,6 @@ func (l *List) Revert(_ uint64, reason error) {
 	l.f.n.reportSoon()
 }
 
-// Source is what stands for the hub where sources of lists are shown.
-const Source = "fleet"
-
 // Status returns the state of the list as that of a feed with one source.
 func (l *List) Status() feed.Status {
 	f := l.f
@@ -69,10 +66,10 @@ func (l *List) Status() feed.Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := feed.SourceStatus{
-		Source: Source, Version: f.active.place().String(), Entries: f.contents.Len(), Read: age.Confirmed,
+		Source: wire.Source, Version: f.active.place().String(), Entries: f.contents.Len(), Read: age.Confirmed,
 		Unsaved: f.unsaved != nil, Servers: servers,
 	}
-	s.Last = feed.Outcome{Source: Source, Result: feed.New, Entries: s.Entries, Unsaved: f.unsaved}
+	s.Last = feed.Outcome{Source: wire.Source, Result: feed.New, Entries: s.Entries, Unsaved: f.unsaved}
 	if f.version == f.loaded {
 		s.Last.Result = feed.Loaded
 	}
@@ -93,15 +90,35 @@ func (l *List) Status() feed.Status {
 	return feed.Status{Name: f.n.c.Prefix + f.name, Entries: s.Entries, Sources: []feed.SourceStatus{s}}
 }
 
-// Find returns where the entries of some keys come from.
+// Find returns where the entries of some keys come from, as far as the hub says.
 func (l *List) Find(keys []key.Key) []feed.Origin {
+	origins := l.FindHere(keys)
+	var ours []key.Key
+	var at []int
+	for i, k := range keys {
+		if origins[i].Source != "" {
+			ours, at = append(ours, k), append(at, i)
+		}
+	}
+	for i, o := range l.f.n.origins(l.f.name, ours) {
+		here := &origins[at[i]]
+		here.Line, here.Added, here.Reason, here.By = o.Line, o.Added, o.Reason, o.By
+		if o.Source != "" {
+			here.Source = wire.Source + ": " + o.Source
+		}
+	}
+	return origins
+}
+
+// FindHere is Find without asking the hub.
+func (l *List) FindHere(keys []key.Key) []feed.Origin {
 	l.f.mu.Lock()
 	contents, known := l.f.contents, l.f.newest
 	l.f.mu.Unlock()
 	origins := make([]feed.Origin, len(keys))
 	for i, k := range keys {
 		if contents.Has(k) {
-			origins[i] = feed.Origin{Source: Source, Expires: known.expiryOf(k)}
+			origins[i] = feed.Origin{Source: wire.Source, Expires: known.expiryOf(k)}
 		}
 	}
 	return origins

@@ -53,6 +53,10 @@ type Daemon interface {
 
 	// Counted returns the packets passed and dropped so far.
 	Counted() (passed, dropped uint64)
+
+	// Answer answers a question of the hub, which is one of those of package wire, in
+	// JSON. It may be called several times at once.
+	Answer(ctx context.Context, what string, question []byte) (any, error)
 }
 
 const (
@@ -285,6 +289,9 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 	}
 	defer conn.Close()
 	if err := n.subscribe(conn); err != nil {
+		return err
+	}
+	if err := n.answer(ctx, conn, &all); err != nil {
 		return err
 	}
 	n.mu.Lock()

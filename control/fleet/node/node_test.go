@@ -168,6 +168,8 @@ type run struct {
 	mu      sync.Mutex
 	known   map[string]*list.Set // by list
 	failing error
+
+	answers func(ctx context.Context, what string, question []byte) (any, error)
 }
 
 func (h *hub) config(directory string) Config {
@@ -206,6 +208,13 @@ func (r *run) TakeLists(ctx context.Context) error {
 }
 
 func (r *run) Counted() (passed, dropped uint64) { return 5, 3 }
+
+func (r *run) Answer(ctx context.Context, what string, question []byte) (any, error) {
+	if r.answers == nil {
+		return nil, errors.New("nothing is known")
+	}
+	return r.answers(ctx, what, question)
+}
 
 // start starts a node.
 func (h *hub) start(directory string) *run {

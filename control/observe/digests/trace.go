@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"net/netip"
 	"slices"
@@ -121,9 +122,47 @@ func flowOf(frame []byte) string {
 	return fmt.Sprintf("%s %v > %v", key.ProtoName(p.Proto), p.Src, p.Dst)
 }
 
+// Answer is the answer of a node: one for each batch of packets, or why there is none.
+type Answer struct {
+	Batches []*api.Traced
+	Err     error
+}
+
 // Ask queries all nodes for packets. The error lists the nodes that did not
 // answer; the answers of the others are returned in any case.
 func (q Question) Ask(ctx context.Context, asked []Asked) ([]Trace, error) {
+	answers := make([]Answer, len(q.Nodes))
+	var wait sync.WaitGroup
+	for i, n := range q.Nodes {
+		wait.Go(func() {
+			a := &answers[i]
+			for batch := range q.Batches(asked) {
+				var t *api.Traced
+				if t, a.Err = n.Ask(ctx, batch); a.Err != nil {
+					return
+				}
+				a.Batches = append(a.Batches, t)
+			}
+		})
+	}
+	wait.Wait()
+	return q.Combine(asked, answers)
+}
+
+// Batches yields the questions that ask for packets.
+func (q Question) Batches(asked []Asked) iter.Seq[api.TraceQuestion] {
+	return func(yield func(api.TraceQuestion) bool) {
+		for batch := range slices.Chunk(asked, api.MaxTraced) {
+			if !yield(q.question(batch)) {
+				return
+			}
+		}
+	}
+}
+
+// Combine combines the answers of the nodes, in their order. The error lists the nodes
+// that did not answer.
+func (q Question) Combine(asked []Asked, all []Answer) ([]Trace, error) {
 	traces := make([]Trace, len(asked))
 	for i, a := range asked {
 		traces[i] = Trace{Asked: a, Seen: []Sight{}, Unknown: []string{}}
@@ -131,32 +170,20 @@ func (q Question) Ask(ctx context.Context, asked []Asked) ([]Trace, error) {
 	answered := make([]bool, len(q.Nodes))
 	errs := make([]error, len(q.Nodes))
 	answers := make([][]*api.Traced, len(q.Nodes))
-	var wait sync.WaitGroup
 	for i, n := range q.Nodes {
-		wait.Go(func() {
-			for batch := range slices.Chunk(asked, api.MaxTraced) {
-				t, err := n.Ask(ctx, q.question(batch))
-				if err == nil {
-					err = whole(t, len(batch))
-				}
-				if err != nil {
-					errs[i] = fmt.Errorf("node %s: %w", n.Name, err)
-					return
-				}
-				answers[i] = append(answers[i], t)
+		err := all[i].Err
+		if err == nil {
+			err = whole(all[i].Batches, len(asked))
+		}
+		if err != nil {
+			errs[i] = fmt.Errorf("node %s: %w", n.Name, err)
+			for k := range traces {
+				traces[k].Unknown = append(traces[k].Unknown, n.Name)
 			}
-			answered[i] = true
-		})
-	}
-	wait.Wait()
-	for i, n := range q.Nodes {
-		if answered[i] {
-			q.enter(traces, n.Name, answers[i])
 			continue
 		}
-		for k := range traces {
-			traces[k].Unknown = append(traces[k].Unknown, n.Name)
-		}
+		answered[i], answers[i] = true, all[i].Batches
+		q.enter(traces, n.Name, answers[i])
 	}
 	for i := range traces {
 		t := &traces[i]
@@ -195,12 +222,19 @@ func (a Asked) when() time.Time {
 // options.
 const mostData = 40 + 8*256 + digest.LenV6
 
-// whole checks that an answer is complete.
-func whole(t *api.Traced, packets int) error {
-	for _, i := range t.Interfaces {
-		if len(i.Packets) != packets {
-			return fmt.Errorf("answer for %d packets, want %d", len(i.Packets), packets)
+// whole checks that the answer to a number of packets is complete.
+func whole(batches []*api.Traced, packets int) error {
+	for _, t := range batches {
+		n := min(packets, api.MaxTraced)
+		packets -= n
+		for _, i := range t.Interfaces {
+			if len(i.Packets) != n {
+				return fmt.Errorf("answer for %d packets, want %d", len(i.Packets), n)
+			}
 		}
+	}
+	if packets > 0 {
+		return fmt.Errorf("no answer for %d packets", packets)
 	}
 	return nil
 }

@@ -130,6 +130,25 @@ func (w *Watcher) Last() []*Report {
 	return last
 }
 
+// Interval calls read with the banks of the last interval of a tracker of heavy
+// hitters, and the length of that. It reports false if there is no such tracker, or no
+// interval has ended yet.
+func (w *Watcher) Interval(g *engine.Generation, stats []*loader.Stats, k Key, unit sketch.Unit, read func(time.Duration, []*sketch.Bank)) bool {
+	for i, t := range w.trackers {
+		if t.Role != Hitters || t.Key != k || t.Counts() != unit || t.last == nil {
+			continue
+		}
+		on := open(g, stats)
+		defer on.close()
+		banks := on.idle(i)
+		if len(banks) > 0 {
+			read(t.last.Interval, banks)
+		}
+		return len(banks) > 0
+	}
+	return false
+}
+
 // Tick does what is due at this time of the kernel's monotonic clock. It returns the
 // reports of the trackers whose interval has ended, and the events of flows.
 func (w *Watcher) Tick(now time.Duration, g *engine.Generation, stats []*loader.Stats) (reports []*Report, events []Event) {

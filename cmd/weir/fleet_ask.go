@@ -1,0 +1,364 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"weir/control/api"
+	"weir/control/engine"
+	"weir/control/observe/digests"
+	"weir/control/quantity"
+)
+
+// askLong is what commands have in common that ask nodes.
+const askLong = `
+
+All nodes are asked at once, or those that --node names. One that does not
+answer within a few seconds is named, and the exit code is 1: what is printed is
+what the others have answered.`
+
+// nodesFlag is the flag --node of commands that ask nodes.
+func nodesFlag(c *cobra.Command) *[]string {
+	return c.Flags().StringSlice("node", nil, "`names` of the nodes to ask, joined by commas (default all)")
+}
+
+// noAnswer returns which nodes have not answered, and why, nil if all have.
+func noAnswer(problems [][2]string, all int) error {
+	if len(problems) == 0 {
+		return nil
+	}
+	var texts []string
+	for i, p := range problems {
+		if i == mostNames {
+			texts = append(texts, fmt.Sprintf("and %d more", len(problems)-i))
+			break
+		}
+		texts = append(texts, fmt.Sprintf("%s (%s)", p[0], p[1]))
+	}
+	return fmt.Errorf("no answer, or only a part, from %d of %s: %s", len(problems), plural(all, "node", "nodes"), strings.Join(texts, ", "))
+}
+
+// mostNames bounds the names of nodes in a line.
+const mostNames = 10
+
+func newFleetExplain() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "explain ADDRESS|PREFIX|FLOW",
+		Short: "Say which nodes would drop packets, and why",
+		Long: `Asks the nodes of a fleet what weir explain answers on each, and prints each
+answer once, with the nodes that have given it: first where packets are dropped.
+Entries of the fleet's lists are shown with the file and line of the hub's feed.` + askLong,
+		Example: `  weir fleet explain 192.0.2.1
+  weir fleet explain --node edge-1,edge-2 'tcp 192.0.2.1:* > 198.51.100.7:443'`,
+		Args: someArgs("ADDRESS, PREFIX or FLOW"),
+	}
+	nodes, socket := nodesFlag(c), hubFlag(c)
+	exitCode := c.Flags().Bool("exit-code", false, "exit with 3 if any node would drop packets")
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		question := strings.Join(args, " ") // a flow without quotes
+		if _, err := engine.ParseQuestion(question); err != nil {
+			return usageError{err}
+		}
+		e, err := api.DialHub(*socket).ExplainFleet(c.Context(), *nodes, question)
+		if err != nil {
+			return badRequest(err)
+		}
+		if *asJSON {
+			err = printJSON(c.OutOrStdout(), e)
+		} else {
+			printFleetExplanation(c.OutOrStdout(), e, time.Now())
+		}
+		drops := false
+		var problems [][2]string
+		for _, n := range e.Nodes {
+			if n.Problem != "" {
+				problems = append(problems, [2]string{n.Node, n.Problem})
+			}
+			drops = drops || n.Explanation != nil && n.Explanation.Drops()
+		}
+		if err := errors.Join(err, noAnswer(problems, len(e.Nodes))); err != nil {
+			return err
+		}
+		if drops && *exitCode {
+			return errDropped
+		}
+		return nil
+	}
+	return c
+}
+
+// badRequest makes an error of the request one of the command line.
+func badRequest(err error) error {
+	if _, ok := errors.AsType[*api.BadRequest](err); ok {
+		return usageError{err}
+	}
+	return err
+}
+
+func printFleetExplanation(out io.Writer, e *api.FleetExplanation, now time.Time) {
+	type group struct {
+		text  string
+		drops bool
+		nodes []string
+	}
+	var groups []*group
+	answered, dropping := 0, 0
+	for _, n := range e.Nodes {
+		if n.Explanation == nil {
+			continue
+		}
+		answered++
+		var b strings.Builder
+		for i := range n.Explanation.Answers {
+			for _, m := range n.Explanation.Answers[i].Entries() {
+				m.Packets = nil // which are another number on each node
+			}
+		}
+		printExplanation(&b, *n.Explanation, now)
+		i := slices.IndexFunc(groups, func(g *group) bool { return g.text == b.String() })
+		if i < 0 {
+			i, groups = len(groups), append(groups, &group{text: b.String(), drops: n.Explanation.Drops()})
+		}
+		groups[i].nodes = append(groups[i].nodes, n.Node)
+		if n.Explanation.Drops() {
+			dropping++
+		}
+	}
+	fmt.Fprintf(out, "%s: dropped by %d of %s\n", e.Question, dropping, plural(answered, "node that has answered", "nodes that have answered"))
+	slices.SortStableFunc(groups, func(a, b *group) int {
+		if a.drops != b.drops {
+			if a.drops {
+				return -1
+			}
+			return 1
+		}
+		return len(b.nodes) - len(a.nodes)
+	})
+	for _, g := range groups {
+		fmt.Fprintf(out, "\n%s:\n%s", names(g.nodes), indented(g.text))
+	}
+}
+
+// names returns the names of nodes, and how many there are if they are many.
+func names(nodes []string) string {
+	if len(nodes) <= mostNames {
+		return strings.Join(nodes, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(nodes[:mostNames], ", "), len(nodes)-mostNames)
+}
+
+func indented(text string) string {
+	return "  " + strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\n", "\n  ") + "\n"
+}
+
+func newFleetTop() *cobra.Command {
+	share := quantity.Share(api.DefaultShare)
+	c := &cobra.Command{
+		Use:   "top",
+		Short: "Show the heavy hitters of all nodes together",
+		Long: `Shows the largest flows of all nodes of a fleet together, though they may be
+small on each. The nodes must have trackers of the same key and unit: trackers
+in weir.yaml. Rates are those of the last interval of each node.
+
+A flow has no more than RATE, and no less than AT LEAST. It is listed if it may
+have the share of --share.` + askLong,
+		Example: `  weir fleet top
+  weir fleet top --key dst --unit bytes --share 1%`,
+		Args: noArgs,
+	}
+	f := c.Flags()
+	key := f.String("key", "src", "what makes a flow, as in the `key` of the trackers")
+	unit := f.String("unit", "packets", "what is counted: `packets` or bytes")
+	f.TextVar(&share, "share", share, "`share` of all that is counted that a flow is to have")
+	most := f.Int("count", 20, "most `flows` to print; 0: all")
+	nodes, socket := nodesFlag(c), hubFlag(c)
+	asJSON := jsonFlag(c)
+	choices(c, "unit", "packets", "bytes")
+	choices(c, "key", "src", "dst", "flow")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if *most < 0 {
+			return usageError{fmt.Errorf("--count %d: want a number of flows, or 0 for all", *most)}
+		}
+		t, err := api.DialHub(*socket).TopFleet(c.Context(), *nodes, api.FleetTopQuestion{Key: *key, Unit: *unit, Share: float64(share)})
+		if err != nil {
+			return badRequest(err)
+		}
+		if *asJSON {
+			err = printJSON(c.OutOrStdout(), t)
+		} else {
+			printFleetTop(c.OutOrStdout(), t, *most)
+		}
+		var problems [][2]string
+		for _, n := range t.Nodes {
+			if n.Problem != "" {
+				problems = append(problems, [2]string{n.Node, n.Problem})
+			}
+		}
+		return errors.Join(err, noAnswer(problems, len(t.Nodes)))
+	}
+	return c
+}
+
+func printFleetTop(out io.Writer, t *api.FleetTop, most int) {
+	answered := 0
+	for _, n := range t.Nodes {
+		if n.Interval > 0 {
+			answered++
+		}
+	}
+	fmt.Fprintf(out, "%s counted %s %s/s\n", plural(answered, "node has", "nodes have"), count(t.Rate), t.Unit)
+	if answered == 0 {
+		return
+	}
+	fmt.Fprintf(out, "\n%10s %10s %8s %6s  %s\n", "RATE", "AT LEAST", "SHARE", "NODES", strings.ToUpper(t.Key))
+	for i, f := range t.Flows {
+		if most > 0 && i == most {
+			fmt.Fprintf(out, "and %d more\n", len(t.Flows)-i)
+			break
+		}
+		fmt.Fprintf(out, "%10s %10s %8s %6d  %s\n", count(f.Rate), count(f.Least), fmt.Sprintf("%.2f %%", 100*f.Share), f.Nodes, f.Key)
+	}
+	fmt.Fprintf(out, "no other has more than %s %s/s (%.2g %%)\n", count(t.Rest), t.Unit, 100*t.Rest/max(t.Rate, 1e-9))
+}
+
+func newFleetLists() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "lists",
+		Short: "Show the lists of a fleet, and the state of their sources",
+		Long: `Shows the lists of a fleet's hub: their entries, how many of them are manual,
+the last version and whether it is published, and when their sources were last
+read, how that went, and when they are read next. Sources that failed are listed
+below with the reason; their old contents stay published.`,
+		Example: `  weir fleet lists
+  weir fleet lists --json | jq -r '.lists[].feeds[] | select(.outcome == "failed").source'`,
+		Args: noArgs,
+	}
+	socket := hubFlag(c)
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		f, err := api.DialHub(*socket).Fleet(c.Context())
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return printJSON(c.OutOrStdout(), map[string]any{"lists": f.Lists})
+		}
+		printFleetLists(c.OutOrStdout(), f.Lists, time.Now())
+		return nil
+	}
+	return c
+}
+
+func printFleetLists(out io.Writer, lists []api.FleetList, now time.Time) {
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	const row = "%s\t%s\t%s\t%10s\t%6s\t%s\t%s\t%s\t%s\t%s\n"
+	fmt.Fprintf(t, row, "list", "action", "direction", "entries", "manual", "version", "published", "feeds", "read", "next")
+	for _, l := range lists {
+		feeds, read, next := summary(l.Feeds)
+		published := "yes"
+		if l.Published != l.Version {
+			published = l.Published.String()
+		}
+		fmt.Fprintf(t, row, l.Name, l.Action, l.Direction, humanize.Comma(int64(l.Entries)), humanize.Comma(int64(l.Manual)),
+			l.Version.String(), published, feeds, relative(read, now), due(next, now))
+	}
+	t.Flush()
+	gap := "\n"
+	for _, l := range lists {
+		for _, f := range l.Feeds {
+			for _, trouble := range troubles(f, now) {
+				fmt.Fprintf(out, "%s%s: %s: %s\n", gap, l.Name, f.Source, trouble)
+				gap = ""
+			}
+		}
+	}
+}
+
+func newFleetTrace() *cobra.Command {
+	q := digests.Question{}
+	c := &cobra.Command{
+		Use:   "trace CAPTURE...",
+		Short: "Find where and when the packets of a capture passed",
+		Long: `Asks the nodes of a fleet whether and when the packets of a capture passed, as
+weir trace asks one daemon. It requires digest.rate in the configurations of the
+nodes. With links between the nodes, and the node where the packets arrived, it
+finds their path. Nodes are asked for the parts of a packet that do not change
+on the way: 28 bytes of IPv4, 60 of IPv6.` + askLong,
+		Example: `  weir fleet trace attack.pcap
+  weir fleet trace --link edge-core --link edge-west --from edge attack.pcap`,
+		Args: someArgs("CAPTURE"),
+	}
+	f := c.Flags()
+	durationFlag(f, &q.Window, "window", 5*time.Second, "`time` before and after a packet was captured in which it is looked for")
+	listFlag(f, "link", "`A-B`, two nodes between which packets are forwarded, or A:B; repeat for more", appendText(&q.Links))
+	f.StringVar(&q.From, "from", "", "`node` where the packets arrived")
+	packets := f.Int("count", 10, "`number` of packets of each capture to trace; 0 is all")
+	nodes, socket := nodesFlag(c), hubFlag(c)
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, captures []string) error {
+		if *packets < 0 {
+			return usageError{fmt.Errorf("--count %d: want a number of packets, or 0 for all", *packets)}
+		}
+		hub := api.DialHub(*socket)
+		ask := func(ctx context.Context, asked []digests.Asked) ([]digests.Trace, int, error) {
+			return traceFleet(ctx, hub, q, *nodes, asked)
+		}
+		return trace(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), ask, captures, *packets, *asJSON)
+	}
+	return c
+}
+
+// traceFleet asks nodes for packets, and combines what they answer.
+func traceFleet(ctx context.Context, hub *api.Client, q digests.Question, nodes []string, asked []digests.Asked) ([]digests.Trace, int, error) {
+	answers := make(map[string]*digests.Answer)
+	for batch := range q.Batches(asked) {
+		t, err := hub.TraceFleet(ctx, nodes, batch)
+		if err != nil {
+			return nil, 0, badRequest(err)
+		}
+		for _, n := range t.Nodes {
+			a := answers[n.Node]
+			if a == nil {
+				a = &digests.Answer{}
+				answers[n.Node] = a
+			}
+			if n.Traced == nil {
+				a.Err = errors.New(n.Problem)
+			} else {
+				a.Batches = append(a.Batches, n.Traced)
+			}
+		}
+	}
+	var all []digests.Answer
+	for _, name := range slices.Sorted(maps.Keys(answers)) {
+		q.Nodes = append(q.Nodes, digests.Node{Name: name})
+		all = append(all, *answers[name])
+	}
+	if err := q.Check(); err != nil && len(asked) > 0 {
+		return nil, 0, usageError{err}
+	}
+	traces, err := q.Combine(asked, all)
+	if err != nil {
+		var problems [][2]string
+		for i, a := range all {
+			if a.Err != nil {
+				problems = append(problems, [2]string{q.Nodes[i].Name, a.Err.Error()})
+			}
+		}
+		if len(problems) > 0 {
+			err = noAnswer(problems, len(all))
+		}
+	}
+	return traces, len(all), err
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/fleet/wire"
+)
+
+// nodesOf answers for the nodes of a fleet.
+type nodesOf struct {
+	explanation api.FleetExplanation
+	top         api.FleetTop
+	traced      api.FleetTraced
+	nodes       []string
+	asked       any
+	err         error
+}
+
+func (n *nodesOf) Explain(_ context.Context, nodes []string, packets string) (api.FleetExplanation, error) {
+	n.nodes, n.asked = nodes, packets
+	return n.explanation, n.err
+}
+
+func (n *nodesOf) Top(_ context.Context, nodes []string, asked api.FleetTopQuestion) (api.FleetTop, error) {
+	n.nodes, n.asked = nodes, asked
+	return n.top, n.err
+}
+
+func (n *nodesOf) Trace(_ context.Context, nodes []string, asked api.TraceQuestion) (api.FleetTraced, error) {
+	n.nodes, n.asked = nodes, asked
+	return n.traced, n.err
+}
+
+func TestFleetExplain(t *testing.T) {
+	packets := 0
+	says := func(answer string) *api.Explanation {
+		packets++
+		var e api.Explanation
+		if err := json.Unmarshal(fmt.Appendf(nil, answer, packets), &e); err != nil {
+			t.Fatal(err)
+		}
+		return &e
+	}
+	const drop = `{"verdict": "drop", "answers": [{"packet": "from 192.0.2.1", "verdict": "drop", "reason": "blocked", "list": "fleet.drop",
+		"matches": [{"list": "fleet.drop", "action": "block", "entry": "192.0.2.0/24", "source": "drop.txt\u001b[2J", "line": 17, "total_packets": %d}]}]}`
+	const pass = `{"verdict": "pass", "answers": [{"packet": "from 192.0.2.1", "verdict": "pass", "reason": "clean", "matches": [], "depends_more": %d}]}`
+	n := &nodesOf{explanation: api.FleetExplanation{Question: "192.0.2.1", Nodes: []api.NodeExplanation{
+		{Node: "edge-1", Explanation: says(drop)},
+		{Node: "edge-2", Explanation: says(pass)},
+		{Node: "edge-3", Explanation: says(drop)},
+	}}}
+	socket := serveHub(t, &hubOf{Asker: n})
+	code, out, log := weir(t, "", "fleet", "explain", "--socket", socket, "192.0.2.1")
+	if code != exitOK || !strings.HasPrefix(out, "192.0.2.1: dropped by 2 of 3 nodes that have answered\n\nedge-1, edge-3:\n  from 192.0.2.1: drop (blocked, list fleet.drop)\n") ||
+		!strings.Contains(out, `drop.txt\u001b[2J:17`) || !strings.Contains(out, "\nedge-2:\n  from 192.0.2.1: pass (clean)\n") || strings.Count(out, "fleet.drop") != 2 {
+		t.Errorf("%d: %s%s", code, out, log)
+	}
+	if n.asked != "192.0.2.1" || n.nodes != nil {
+		t.Errorf("asked %v for %v", n.nodes, n.asked)
+	}
+	if code, _, _ := weir(t, "", "fleet", "explain", "--exit-code", "--node", "edge-1,edge-2", "--socket", socket, "tcp", "192.0.2.1:*", ">", "192.0.2.2:25"); code != exitDropped ||
+		n.asked != "tcp 192.0.2.1:* > 192.0.2.2:25" || !slices.Equal(n.nodes, []string{"edge-1", "edge-2"}) {
+		t.Errorf("%d: asked %v for %v", code, n.nodes, n.asked)
+	}
+	n.explanation.Nodes[1] = api.NodeExplanation{Node: "edge-2", Problem: "not connected"}
+	if code, out, log = weir(t, "", "fleet", "explain", "--exit-code", "--socket", socket, "192.0.2.1"); code != exitFailure ||
+		!strings.Contains(log, "from 1 of 3 nodes: edge-2 (not connected)") || !strings.Contains(out, "by 2 of 2 nodes") {
+		t.Errorf("%d: %s%s", code, out, log)
+	}
+	var got api.FleetExplanation
+	if code, out, _ = weir(t, "", "fleet", "explain", "--json", "--socket", socket, "192.0.2.1"); code != exitFailure || json.Unmarshal([]byte(out), &got) != nil || len(got.Nodes) != 3 {
+		t.Errorf("%d: %s", code, out)
+	}
+	n.err = &api.BadRequest{Err: errors.New(`no node "x" was enrolled`)}
+	if code, _, log = weir(t, "", "fleet", "explain", "--node", "x", "--socket", socket, "192.0.2.1"); code != exitUsage || !strings.Contains(log, "enrolled") {
+		t.Errorf("%d: %s", code, log)
+	}
+	if code, _, log = weir(t, "", "fleet", "explain", "--socket", socket, "192.0.2.300"); code != exitUsage || !strings.Contains(log, "192.0.2.300") {
+		t.Errorf("%d: %s", code, log)
+	}
+}
+
+func TestFleetTop(t *testing.T) {
+	n := &nodesOf{top: api.FleetTop{Key: "src", Unit: "packets", Share: 0.001, Rate: 1e6, Rest: 500,
+		Nodes: []api.NodeRate{{Node: "edge-1", Interval: 1, Rate: 1e6}, {Node: "edge-2", Problem: "no tracker counts packets by src: set trackers in weir.yaml"}},
+		Flows: []api.FlowRate{{Key: "192.0.2.1", Rate: 20_000, Least: 19_990, Share: 0.02, Nodes: 1}, {Key: "192.0.2.2", Rate: 2000, Least: 2000, Share: 0.002, Nodes: 1}},
+	}}
+	socket := serveHub(t, &hubOf{Asker: n})
+	code, out, log := weir(t, "", "fleet", "top", "--socket", socket, "--count", "1")
+	if code != exitFailure || !strings.Contains(log, "edge-2 (no tracker") || !strings.Contains(out, "1 node has counted 1 M packets/s") ||
+		!strings.Contains(out, "20 k    19.99 k   2.00 %      1  192.0.2.1\nand 1 more\nno other has more than 500 packets/s (0.05 %)\n") {
+		t.Errorf("%d: %s%s", code, out, log)
+	}
+	if want := (api.FleetTopQuestion{Key: "src", Unit: "packets", Share: 0.001}); n.asked != want {
+		t.Errorf("asked for %+v", n.asked)
+	}
+	_, _, _ = weir(t, "", "fleet", "top", "--socket", socket, "--key", "dst/24", "--unit", "bytes", "--share", "1%")
+	if got := fmt.Sprint(n.asked); got != "{dst/24 bytes 0.01}" {
+		t.Errorf("asked for %s", got)
+	}
+	for _, args := range [][]string{{"--count", "-1"}, {"--unit", "pounds"}, {"--share", "200%"}} {
+		if code, _, _ := weir(t, "", append([]string{"fleet", "top", "--socket", socket}, args...)...); code != exitUsage {
+			t.Errorf("%q: %d", args, code)
+		}
+	}
+}
+
+func TestFleetTrace(t *testing.T) {
+	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	traced := func(slices ...api.TracedSlice) *api.Traced {
+		return &api.Traced{Interfaces: []api.TracedInterface{{Name: "eth0", Since: new(time.Unix(0, 0)), Packets: []api.TracedPacket{{Slices: slices, Chance: 0.01}}}}}
+	}
+	n := &nodesOf{traced: api.FleetTraced{Nodes: []api.NodeTraced{
+		{Node: "core", Traced: traced(api.TracedSlice{Start: at, Length: 1})}, {Node: "edge", Traced: traced(api.TracedSlice{Start: at, Length: 1})},
+		{Node: "gone", Problem: "not connected"}, {Node: "west", Traced: traced()},
+	}}}
+	socket := serveHub(t, &hubOf{Asker: n})
+	code, out, log := weir(t, "", "fleet", "trace", "--socket", socket, "--count", "1", "--link", "edge-core", "--link", "edge-west", "--from", "edge", datagrams(t, 60))
+	if code != exitFailure || !strings.Contains(log, "from 1 of 4 nodes: gone (not connected)") || !strings.Contains(out, "  gone: unknown") ||
+		!strings.Contains(out, "    edge (by chance 1 %)\n    └─ core (by chance 1 %)\n") || strings.Contains(out, "west") {
+		t.Errorf("%d: %s%s", code, out, log)
+	}
+	if q, ok := n.asked.(api.TraceQuestion); !ok || len(q.Packets) != 1 {
+		t.Errorf("asked for %+v", n.asked)
+	}
+	if code, _, log = weir(t, "", "fleet", "trace", "--socket", socket, "--link", "edge-nowhere", "--from", "edge", datagrams(t, 60)); code == exitOK || !strings.Contains(log, "unknown node nowhere") {
+		t.Errorf("%d: %s", code, log)
+	}
+}
+
+func TestFleetLists(t *testing.T) {
+	now := time.Now()
+	h := &hubOf{fleet: api.HubStatus{Lists: []api.FleetList{{
+		Name: "drop", Action: api.Block, Direction: "src", Entries: 1_200_000, Manual: 2, Version: wire.Place{Epoch: 7, Version: 3}, Published: wire.Place{Epoch: 7, Version: 2},
+		Feeds: []api.FeedSource{{Source: "https://feeds.example.net/drop", Outcome: api.Failed, Failure: "unreachable", Error: "no route", Failures: 3, Entries: 5, Read: &now, BadLines: 2, FirstBad: []string{"line 7: x"}}},
+	}}}}
+	code, out, _ := weir(t, "", "fleet", "lists", "--socket", serveHub(t, h))
+	for _, want := range []string{"drop  block   src         1,200,000       2  7.3      7.2        FAILED", "FAILED 3 times (unreachable): no route", "2 bad lines left out, the first: line 7: x"} {
+		if code != exitOK || !strings.Contains(out, want) {
+			t.Errorf("%d: no %q in %s", code, want, out)
+		}
+	}
+}

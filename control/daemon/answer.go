@@ -1,0 +1,81 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"weir/control/api"
+	"weir/control/engine"
+	"weir/control/feed"
+	"weir/control/fleet/node"
+	"weir/control/fleet/wire"
+	"weir/control/observe/heavy"
+	"weir/filter/key"
+	"weir/filter/sketch"
+)
+
+// Answer implements [node.Daemon].
+func (d *Daemon) Answer(ctx context.Context, what string, question []byte) (any, error) {
+	switch what {
+	case wire.AskExplain:
+		return answer(ctx, question, d.answerExplain)
+	case wire.AskHeavy:
+		return answer(ctx, question, d.answerHeavy)
+	case wire.AskTrace:
+		return answer(ctx, question, d.answerTrace)
+	}
+	return nil, fmt.Errorf("weir %s does not know what %.20q is: update it", d.o.Version, what)
+}
+
+func answer[Q any](ctx context.Context, question []byte, with func(context.Context, Q) (any, error)) (any, error) {
+	var q Q
+	if err := json.Unmarshal(question, &q); err != nil {
+		return nil, fmt.Errorf("the question cannot be read: %w", err)
+	}
+	return with(ctx, q)
+}
+
+func (d *Daemon) answerExplain(ctx context.Context, q wire.ExplainQuestion) (any, error) {
+	asked, err := engine.ParseQuestion(q.Packets)
+	if err != nil {
+		return nil, err
+	}
+	answers, wanted, err := d.explain(ctx, asked)
+	wanted.find(func(s source, keys []key.Key) []feed.Origin {
+		if l, ok := s.(*node.List); ok {
+			return l.FindHere(keys) // the hub knows the rest, and adds it itself
+		}
+		return s.Find(keys)
+	})
+	return api.NewExplanation(q.Packets, answers...), err
+}
+
+func (d *Daemon) answerHeavy(ctx context.Context, q wire.HeavyQuestion) (any, error) {
+	var k heavy.Key
+	var unit sketch.Unit
+	if err := k.UnmarshalText([]byte(q.Key)); err != nil {
+		return nil, err
+	}
+	if err := unit.UnmarshalText([]byte(q.Unit)); err != nil {
+		return nil, err
+	}
+	var a wire.HeavyFlows
+	err := d.Do(ctx, func() (err error) {
+		if !d.observers.heavy.Interval(d.engine, d.attach.Stats(), k, unit, func(interval time.Duration, banks []*sketch.Bank) {
+			a, err = node.Heavy(q, interval, banks)
+		}) {
+			return fmt.Errorf("no tracker counts %v by %v: set trackers in weir.yaml", unit, k)
+		}
+		return err
+	})
+	return a, err
+}
+
+func (d *Daemon) answerTrace(ctx context.Context, q api.TraceQuestion) (any, error) {
+	if err := q.Check(); err != nil {
+		return nil, err
+	}
+	return d.Trace(ctx, q)
+}

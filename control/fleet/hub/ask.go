@@ -1,0 +1,225 @@
+package hub
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"weir/control/api"
+	"weir/control/fleet/wire"
+)
+
+const (
+	// maxAsked bounds the questions under way: their answers must fit what the broker
+	// keeps for the hub, 64 MiB, before it disconnects it.
+	maxAsked = 64
+
+	// patience bounds the time that a node has for an answer, patienceToSearch where it
+	// may have to read its disk, and askingTimeout that of all nodes.
+	patience         = 3 * time.Second
+	patienceToSearch = wire.AnswerTimeout + time.Second
+	askingTimeout    = 20 * time.Second
+
+	// maxAnswers bounds the answers of all nodes to a question, in bytes.
+	maxAnswers = 64 << 20
+)
+
+// asker asks nodes, and answers them. It has a connection of its own, so that no flood
+// of answers holds up what is published.
+type asker struct {
+	hub     *Hub
+	slots   chan struct{}
+	origins chan *nats.Msg // questions that wait
+
+	mu      sync.Mutex
+	conn    *nats.Conn            // nil: it does not run
+	allowed map[string]*allowance // to ask for origins, by node
+}
+
+func newAsker(h *Hub) *asker {
+	return &asker{hub: h, slots: make(chan struct{}, maxAsked), origins: make(chan *nats.Msg, maxOriginQuestions), allowed: make(map[string]*allowance)}
+}
+
+// run keeps the connection until ctx ends.
+func (a *asker) run(ctx context.Context) {
+	log := a.hub.o.Log
+	conn, err := a.connect()
+	if err == nil {
+		defer conn.Close()
+		err = a.serveOrigins(conn)
+	}
+	if err != nil {
+		log.Error("nodes cannot be asked: " + err.Error())
+		return
+	}
+	a.mu.Lock()
+	a.conn = conn
+	a.mu.Unlock()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case m := <-a.origins:
+			a.answerOrigin(ctx, m)
+		}
+	}
+}
+
+func (a *asker) connect() (*nats.Conn, error) {
+	token, seed, err := a.hub.o.Authority.Own(false)
+	if err != nil {
+		return nil, err
+	}
+	options := append([]nats.Option{
+		nats.Name("weir-hub questions"), nats.UserJWTAndSeed(token, seed), nats.MaxReconnects(-1), nats.ReconnectWait(retryInterval),
+		nats.RetryOnFailedConnect(true), nats.ReconnectBufSize(-1),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			a.hub.o.Log.Warn("broker: questions: " + err.Error())
+		}),
+	}, a.hub.o.Broker.Options()...)
+	return nats.Connect(a.hub.o.Broker.URL(), options...)
+}
+
+var errNoBroker = errors.New("the broker cannot be reached: weir fleet status says why")
+
+// answered is the answer of a node, or why there is none.
+type answered[T any] struct {
+	node  string
+	value *T
+	err   error
+}
+
+func (a answered[T]) problem() string {
+	if a.err == nil {
+		return ""
+	}
+	return a.err.Error()
+}
+
+// ask asks nodes the same, and returns what each has answered, by name. A check says
+// what is wrong with an answer.
+func ask[T any](ctx context.Context, h *Hub, nodes []string, what string, question any, patience time.Duration, check func(*T) error) ([]answered[T], error) {
+	text, err := json.Marshal(question)
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > wire.MaxQuestion {
+		return nil, &api.BadRequest{Err: fmt.Errorf("a question of %d kB, and the most are %d: ask for less", len(text)/1000, wire.MaxQuestion/1000)}
+	}
+	h.asker.mu.Lock()
+	conn := h.asker.conn
+	h.asker.mu.Unlock()
+	if conn == nil || !conn.IsConnected() {
+		return nil, errNoBroker
+	}
+	ctx, cancel := context.WithTimeout(ctx, askingTimeout)
+	defer cancel()
+	answers := make([]answered[T], len(nodes))
+	var next, size atomic.Int64
+	var all sync.WaitGroup
+	for range min(maxAsked, len(nodes)) {
+		all.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= len(nodes) {
+					return
+				}
+				a := &answers[i]
+				a.node = nodes[i]
+				select {
+				case h.asker.slots <- struct{}{}:
+				case <-ctx.Done():
+					a.err = errors.New("not asked: others have taken too long")
+					continue
+				}
+				var body json.RawMessage
+				body, a.err = askOne(ctx, conn, a.node, what, text, patience)
+				<-h.asker.slots
+				if a.err == nil && size.Add(int64(len(body))) > maxAnswers {
+					a.err = fmt.Errorf("left out: the answers of all nodes exceed %d MiB", maxAnswers>>20)
+				}
+				if a.err != nil {
+					continue
+				}
+				a.value = new(T)
+				if a.err = json.Unmarshal(body, a.value); a.err == nil && check != nil {
+					a.err = check(a.value)
+				}
+				if a.err != nil {
+					a.value, a.err = nil, fmt.Errorf("the answer makes no sense: %w", a.err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	return answers, nil
+}
+
+func askOne(ctx context.Context, conn *nats.Conn, node, what string, question []byte, patience time.Duration) (json.RawMessage, error) {
+	soon, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	m, err := conn.RequestWithContext(soon, wire.AskSubject(node, what), question)
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return nil, errors.New("not connected")
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, fmt.Errorf("no answer within %v", patience)
+	case err != nil:
+		return nil, err
+	}
+	return wire.ParseAnswer(m.Data)
+}
+
+// asked returns the nodes to ask, by name: some, or all that were enrolled.
+func (h *Hub) asked(some []string) (names []string, err error) {
+	members, err := h.o.Authority.Members()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range some {
+		switch m, ok := members[name]; {
+		case !ok:
+			return nil, &api.BadRequest{Err: fmt.Errorf("no node %q was enrolled", name)}
+		case !m.Revoked.IsZero():
+			return nil, &api.BadRequest{Err: fmt.Errorf("node %s is revoked", name)}
+		}
+		names = append(names, name)
+	}
+	if some == nil {
+		for name, m := range members {
+			if m.Revoked.IsZero() {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// allowance is what a node may send: so many at once, and then one in a time.
+type allowance struct {
+	credit  float64
+	counted time.Time
+}
+
+// take reports whether one more is allowed.
+func (a *allowance) take(burst float64, every time.Duration, now time.Time) bool {
+	if a.counted.IsZero() {
+		a.credit = burst
+	} else {
+		a.credit = min(burst, a.credit+now.Sub(a.counted).Seconds()/every.Seconds())
+	}
+	a.counted = now
+	if a.credit < 1 {
+		return false
+	}
+	a.credit--
+	return true
+}

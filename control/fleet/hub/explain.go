@@ -1,0 +1,82 @@
+package hub
+
+import (
+	"context"
+	"strings"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/engine"
+	"weir/control/fleet/wire"
+	"weir/control/list"
+	"weir/filter/key"
+)
+
+// Explain implements [api.Asker].
+func (h *Hub) Explain(ctx context.Context, nodes []string, packets string) (e api.FleetExplanation, err error) {
+	e.Question = packets
+	if nodes, err = h.asked(nodes); err != nil {
+		return e, err
+	}
+	answers, err := ask[api.Explanation](ctx, h, nodes, wire.AskExplain, wire.ExplainQuestion{Packets: packets}, patience, nil)
+	if err != nil {
+		return e, err
+	}
+	here := make(entries)
+	for _, a := range answers {
+		e.Nodes = append(e.Nodes, api.NodeExplanation{Node: a.node, Problem: a.problem(), Explanation: a.value})
+		if a.value == nil {
+			continue
+		}
+		for i := range a.value.Answers {
+			for _, m := range a.value.Answers[i].Entries() {
+				if name, ok := strings.CutPrefix(m.List, config.FleetPrefix); ok && m.Source == wire.Source {
+					here.add(name, m)
+				}
+			}
+		}
+	}
+	here.find(ctx, h)
+	return e, nil
+}
+
+// entries are matches of which the hub knows more than nodes, by list and entry.
+type entries map[string]map[string][]*engine.Match
+
+func (e entries) add(list string, m *engine.Match) {
+	if e[list] == nil {
+		e[list] = make(map[string][]*engine.Match)
+	}
+	if same := e[list][m.Entry]; same != nil || len(e[list]) < wire.MaxOrigins {
+		e[list][m.Entry] = append(same, m)
+	}
+}
+
+// find adds to the matches where they come from, as far as that is known.
+func (e entries) find(ctx context.Context, h *Hub) {
+	for name, matches := range e {
+		var keys []key.Key
+		var found [][]*engine.Match
+		for text, same := range matches {
+			parsed, err := list.ParseEntry(text)
+			if err != nil || parsed.Len() != 1 {
+				continue // a node may say anything
+			}
+			for k := range parsed.Set().All() {
+				keys, found = append(keys, k), append(found, same)
+			}
+		}
+		origins, err := h.origins(ctx, name, keys)
+		if err != nil {
+			continue // the node has a list that the hub does not
+		}
+		for i, o := range origins {
+			for _, m := range found[i] {
+				m.Line, m.Added, m.Reason, m.Origin = o.Line, o.Added, o.Reason, o.By
+				if o.Source != "" {
+					m.Source = o.Source
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,125 @@
+package hub
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"weir/control/api"
+	"weir/control/feed"
+	"weir/control/fleet/wire"
+	"weir/control/list"
+	"weir/filter/key"
+)
+
+// Limits on nodes that ask where entries come from, for which a feed is read.
+const (
+	maxOriginQuestions = 64 // that wait
+	originEvery        = 5 * time.Second
+	originBurst        = 10
+)
+
+// serveOrigins takes in the questions of nodes.
+func (a *asker) serveOrigins(conn *nats.Conn) error {
+	s, err := conn.Subscribe(wire.OriginSubject("*"), func(m *nats.Msg) {
+		if a.mayAsk(m, time.Now()) {
+			select {
+			case a.origins <- m:
+			default: // the node does without
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return s.SetPendingLimits(maxWaiting, maxWaitingBytes)
+}
+
+// mayAsk reports whether a node's question is to be answered. The answer goes to the
+// node's own inbox only: the hub may publish where the node may not.
+func (a *asker) mayAsk(m *nats.Msg, now time.Time) bool {
+	name := strings.Split(m.Subject, ".")[3]
+	if !strings.HasPrefix(m.Reply, "_INBOX."+name+".") || strings.ContainsAny(m.Reply, "*> ") || len(m.Data) > wire.MaxQuestion {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	of := a.allowed[name]
+	if of == nil {
+		if len(a.allowed) >= maxNodes {
+			return false
+		}
+		of = &allowance{}
+		a.allowed[name] = of
+	}
+	return of.take(originBurst, originEvery, now)
+}
+
+func (a *asker) answerOrigin(ctx context.Context, m *nats.Msg) {
+	o, err := a.origin(ctx, m.Data)
+	if err := m.Respond(wire.MarshalAnswer(o, err)); err != nil {
+		a.hub.o.Log.Debug("a node cannot be answered: " + err.Error())
+	}
+}
+
+func (a *asker) origin(ctx context.Context, text []byte) (o wire.Origins, err error) {
+	var q wire.OriginQuestion
+	if err := json.Unmarshal(text, &q); err != nil {
+		return o, fmt.Errorf("the question cannot be read: %w", err)
+	}
+	if len(q.Keys) > wire.MaxOrigins {
+		return o, fmt.Errorf("asked for %d entries, want at most %d", len(q.Keys), wire.MaxOrigins)
+	}
+	keys := make([]key.Key, len(q.Keys))
+	for i, k := range q.Keys {
+		if keys[i], err = key.Parse(k); err != nil {
+			return o, err
+		}
+	}
+	o.Origins, err = a.hub.origins(ctx, q.List, keys)
+	return o, err
+}
+
+// origins returns where entries of a list come from. That takes about as long as
+// reading the list's feed.
+func (h *Hub) origins(ctx context.Context, name string, keys []key.Key) ([]wire.Origin, error) {
+	origins := make([]wire.Origin, len(keys))
+	var f *feed.Feed
+	if err := h.Do(ctx, func() error {
+		l := h.list(name)
+		if l == nil {
+			return fmt.Errorf("%w: %q", api.ErrNoList, name)
+		}
+		f = l.feed
+		for i, k := range keys {
+			e, ok := h.journal.Get(name, k)
+			if prefix, source := list.PrefixOf(k); !ok && !k.Tuple() && !source { // of a list of destinations
+				e, ok = h.journal.Get(name, key.Source(prefix))
+			}
+			if ok {
+				origins[i] = wire.Origin{Added: &e.Added, Reason: e.Reason}
+			}
+		}
+		return nil
+	}); err != nil || f == nil {
+		return origins, err
+	}
+	for i, from := range f.Find(keys) {
+		if from.Source == "" {
+			continue
+		}
+		o := &origins[i]
+		o.Source, o.Line, o.By = from.Source, from.Line, from.By
+		if o.Reason == "" {
+			o.Reason = from.Reason
+		}
+		if o.Added == nil && !from.Added.IsZero() {
+			o.Added = &from.Added
+		}
+	}
+	return origins, nil
+}
