@@ -52,17 +52,18 @@ static __always_inline int line_test(const struct line *l, __u64 h, __u32 bits)
 static __always_inline int line_set(struct line *l, __u64 h, __u32 bits)
 {
 	__u32 start = h >> 36;
-	__u64 all = ~0ULL;
+	__u64 missing = 0;
 
 #pragma unroll
 	for (int j = 0; j < LINE_BITS_MAX; j++)
 		if (j < bits) {
 			__u64 *word = &l->words[(start + j) % LINE_WORDS], before = *word;
+			__u64 bit = 1ULL << (h >> 6 * j & 63);
 
-			all &= before >> (h >> 6 * j & 63);
-			*word = before | 1ULL << (h >> 6 * j & 63);
+			missing |= bit & ~before;
+			*word = before | bit;
 		}
-	return all & 1;
+	return !missing;
 }
 
 /* The line that a hash chooses. Never null, since the map has `lines` entries. */

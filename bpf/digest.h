@@ -149,12 +149,12 @@ __noinline int record_gathered(__u32 bank)
 }
 
 /* Gathers a packet that passes. Its frame may have changed since it was parsed. */
-static __always_inline void record_digest(struct xdp_md *ctx, struct cpu_row *row)
+static __always_inline void record_digest(struct xdp_md *ctx, const struct cpu_row *row,
+					  const struct packet *p)
 {
 	__u32 bank = 2 * bpf_get_smp_processor_id() + (row->banks >> DIGEST_BANK & 1), n;
 	struct digest_bank *b = bpf_map_lookup_elem(&digest_banks, &bank);
-	struct cursor c = {(void *)(long)ctx->data + row->packet.network,
-			   (void *)(long)ctx->data_end};
+	struct cursor c = {(void *)(long)ctx->data + p->network, (void *)(long)ctx->data_end};
 	struct invariant inv;
 	struct sighting *s;
 	__u8 *ip = c.pos;
@@ -170,23 +170,23 @@ static __always_inline void record_digest(struct xdp_md *ctx, struct cpu_row *ro
 	if (*ip >> 4 == 4 && invariant_v4(&c, &inv)) {
 		s->ttl = ip[8];
 		s->digest = universal(&digest_config.secret, inv.w, INVARIANT_V4);
-		s->src[0] = row->packet.src[0];
-		s->dst[0] = row->packet.dst[0];
+		s->src[0] = p->src[0];
+		s->dst[0] = p->dst[0];
 	} else if (*ip >> 4 == 6 && invariant_v6(&c, &inv)) {
+		__u64 *addresses = (__u64 *)s->src;
+
 		s->ttl = ip[7];
 		s->digest = universal(&digest_config.secret, inv.w, INVARIANT_V6);
-		/* Word by word, as they were stored: wider loads would stall. */
+		/* Source and destination are the four words behind the first. */
 #pragma unroll
-		for (int i = 0; i < 4; i++) {
-			s->src[i] = *(volatile __u32 *)&row->packet.src[i];
-			s->dst[i] = *(volatile __u32 *)&row->packet.dst[i];
-		}
+		for (int i = 0; i < 4; i++)
+			addresses[i] = le64(inv.w[1 + i]);
 	} else {
 		b->skipped += 1;
 		return;
 	}
-	s->family = row->packet.family;
-	s->proto = row->packet.proto;
+	s->family = p->family;
+	s->proto = p->proto;
 	s->slice = b->slice;
 	barrier();
 	b->count = n + 1;

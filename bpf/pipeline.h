@@ -188,7 +188,7 @@ static __always_inline int leave(struct xdp_md *ctx, struct cpu_row *row, struct
 		if (loop_node.words)
 			carry_filter(ctx, p);
 		if (digest_config.lines)
-			record_digest(ctx, row);
+			record_digest(ctx, row, p);
 	}
 	return action;
 }
@@ -256,6 +256,8 @@ static __always_inline int run_lean(struct xdp_md *ctx)
 	list = prefix_match(&block, maps, p.src[0], p.dst[0]);
 	if (list == LIST_NONE && !p.punished) {
 		count_reason(row, REASON_CLEAN, p.len);
+		if (digest_config.lines)
+			record_digest(ctx, row, &p);
 		return XDP_PASS;
 	}
 	return leave(ctx, row, &p, judge(row, &p, list));

@@ -121,7 +121,6 @@ func (c *Config) general() (why []string) {
 		{fmt.Sprintf("more than %d prefix lengths of IPv4 are blocked", maxLeanLengths), c.Block.N_prefixes > maxLeanLengths},
 		{"packets are counted by more than one tracker", len(c.counting()) > 1},
 		{"loops are detected", len(c.Loop.Mask) != 0},
-		{"digests are recorded", c.Digests.Lines != 0},
 		{"multicast is forwarded", c.Multicast.Ports != 0},
 	} {
 		if use.is {

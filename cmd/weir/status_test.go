@@ -72,14 +72,14 @@ func TestStatusVerbose(t *testing.T) {
 	if err := json.Unmarshal([]byte(`[{"name": "quotient table", "bytes": 4096}]`), &i.BlockStructures); err != nil {
 		t.Fatal(err)
 	}
-	i.GeneralPath = []string{"loops are detected", "digests are recorded"}
+	i.GeneralPath = []string{"loops are detected", "multicast is forwarded"}
 	for _, verbose := range []bool{false, true} {
 		var out strings.Builder
 		printInterface(&out, i, verbose)
 		if strings.Contains(out.String(), "4.0 KiB, quotient table") != verbose {
 			t.Errorf("verbose %t:\n%s", verbose, out.String())
 		}
-		if strings.Contains(out.String(), "general for all packets: loops are detected; digests are recorded\n") != verbose {
+		if strings.Contains(out.String(), "general for all packets: loops are detected; multicast is forwarded\n") != verbose {
 			t.Errorf("verbose %t:\n%s", verbose, out.String())
 		}
 	}

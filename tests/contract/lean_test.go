@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"weir/control/engine"
+	"weir/filter/digest"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -116,6 +117,34 @@ func (k *kernelOf) sameBanks(t *testing.T, other *kernelOf) {
 	}
 }
 
+// sameDigests compares all that was recorded of packets that passed.
+func (k *kernelOf) sameDigests(t *testing.T, other *kernelOf) {
+	t.Helper()
+	var memories [2]*loader.DigestMemory
+	for i, k := range []*kernelOf{k, other} {
+		m, err := k.OpenDigests(k.stats)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		memories[i] = m
+	}
+	a, b := memories[0], memories[1]
+	var recorded uint64
+	for cpu := range a.CPUs {
+		bank, words := a.Bank(cpu, a.Active())
+		otherBank, otherWords := b.Bank(cpu, b.Active())
+		if *bank != *otherBank {
+			t.Errorf("digests of CPU %d: lean %+v, general %+v", cpu, *bank, *otherBank)
+		}
+		compareWords(t, "a filter of digests", words, otherWords)
+		recorded += bank.Packets
+	}
+	if recorded == 0 {
+		t.Error("no digest was recorded")
+	}
+}
+
 // sameEvent compares what an event says about a packet. Words of a packet that mean
 // nothing are those of earlier ones.
 func sameEvent(a, b loader.Event) bool {
@@ -148,6 +177,10 @@ func TestLeanPath(t *testing.T) {
 			all := trackersOfAllKinds()
 			all[2].Punishes = true
 			c.Trackers = []engine.Tracker{all[2], all[4]}
+		}
+		records := i%3 == 0
+		if records {
+			c = recording(c, digest.Geometry{Lines: 300, Bits: 5})
 		}
 		lists := r.leanLists(engine.Source, engine.Source, engine.Destination, engine.Both)
 		lean, kernel := engines(t, lists, c)
@@ -207,6 +240,9 @@ func TestLeanPath(t *testing.T) {
 			}
 		}
 		kernels[0].sameBanks(t, kernels[1])
+		if records {
+			kernels[0].sameDigests(t, kernels[1])
+		}
 	}
 	t.Log(seen)
 	for _, reason := range []verdict.Reason{
