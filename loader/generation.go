@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"runtime"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -192,8 +193,7 @@ func (g *Generation) makeUnread(cfg *Config, filter map[string]*array) (err erro
 	return nil
 }
 
-// makeSet creates the maps of a set, but for those of a filter. Each has at least one
-// entry, because the kernel has no empty arrays.
+// makeSet creates the maps of a set, but for those of a filter.
 func (g *Generation) makeSet(s KeySet, names setMaps, filter map[string]*array) (m Memory, err error) {
 	if s.Lines == 0 {
 		s = KeySet{Quotient: s.Quotient} // the program looks up nothing else
@@ -216,17 +216,38 @@ func (g *Generation) makeSet(s KeySet, names setMaps, filter map[string]*array) 
 			continue
 		}
 		spec := g.spec.Maps[part.name]
-		spec.MaxEntries = max(part.entries, 1)
+		if part.entries == 0 {
+			if g.maps[part.name], err = g.unused(spec, filter); err != nil {
+				delete(g.maps, part.name)
+				return Memory{}, err
+			}
+			continue
+		}
+		spec.MaxEntries = part.entries
 		array, err := arrayOf(spec, filter)
 		if err != nil {
 			return Memory{}, err
 		}
 		g.maps[part.name] = array
-		if part.entries != 0 {
-			*part.memory = array.words
-		}
+		*part.memory = array.words
 	}
 	return m, nil
+}
+
+// unused returns the array of a map that the generation's programs refer to only in
+// code that the verifier removes. The kernel has no empty arrays, and each takes a page:
+// maps with values of one size share one, unless they are to be pinned.
+func (g *Generation) unused(spec *ebpf.MapSpec, filter map[string]*array) (*array, error) {
+	spec.MaxEntries = 1
+	if g.config.CounterWords > 0 && slices.Contains(filterMaps, spec.Name) {
+		return arrayOf(spec, filter)
+	}
+	for _, m := range g.maps {
+		if m.entries() == 1 && m.m.ValueSize() == spec.ValueSize {
+			return m.share(), nil
+		}
+	}
+	return newArray(spec)
 }
 
 // marks4Words returns the size of the IPv4 marks, in words: those of destinations
@@ -256,8 +277,12 @@ func (g *Generation) General() []string { return g.config.general() }
 // MapBytes is the kernel memory of all filter maps, in bytes.
 func (g *Generation) MapBytes() int {
 	n := 0
+	counted := make(map[*array]bool) // some are shared
 	for _, m := range g.maps {
-		n += m.bytes()
+		if !counted[m] {
+			n += m.bytes()
+		}
+		counted[m] = true
 	}
 	return n
 }

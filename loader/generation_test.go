@@ -378,7 +378,7 @@ func TestMemorySizes(t *testing.T) {
 	}
 	check(g.Block(), 1000*8, 999*8, 2<<18, 77*8)
 	check(g.Allow(), 1000*8, 0, 1<<18, 77*8)
-	if n := g.MapBytes(); n < (2*1000+999+2*77)*64+3<<21 || n > (2*1000+999+2*77)*64+3<<21+12*4096 {
+	if n := g.MapBytes(); n < (2*1000+999+2*77)*64+3<<21 || n > (2*1000+999+2*77)*64+3<<21+6*4096 {
 		t.Errorf("%d bytes of kernel memory", n)
 	}
 	check(newTestGeneration(t, Config{Block: unused}).Block(), 0, 0, 0, 0)

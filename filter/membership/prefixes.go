@@ -66,7 +66,7 @@ func (l *Layout) planPrefixes(c Census) {
 	}
 	l.Prefixes.Capacity = withRoom(n)
 	l.Prefixes.Layout = quotient.Plan(keyBits, l.Prefixes.Capacity, c.Highest)
-	front := l.Prefixes.WithFront(l.Prefixes.Capacity)
+	front := l.Prefixes.WithFront(n) // a few more only cost reads
 	// Nearer lines are as quick without a front; one that does not fit costs more than
 	// it saves.
 	if l.Prefixes.Bytes() > 2*c.NearCache && 8*front.Front <= c.NearCache*7/8 {
