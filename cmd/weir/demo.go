@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -28,11 +29,17 @@ behind the filter counts the packets that pass, independently of weir's own
 counters. Half way through, the lists are read again and the program is replaced
 under traffic.
 
+With --fleet, a hub (weir-hub) and three nodes, each in a namespace of its own,
+filter by the hub's lists. During the traffic a feed changes at the hub, the hub is
+killed, comes back, and takes a command. What all nodes have confirmed must not
+pass from then on.
+
 It changes nothing outside its namespaces, and cleans up after itself. It needs
 root. It exits with 1 if a listed packet passed or an unlisted one was dropped.`,
 		Example: `  weir demo
   weir demo --feed feed.txt --seconds 5
-  weir demo --feed feed.txt --pcap traffic.pcap`,
+  weir demo --feed feed.txt --pcap traffic.pcap
+  weir demo --fleet`,
 		Args: noArgs,
 	}
 	f := c.Flags()
@@ -40,10 +47,14 @@ root. It exits with 1 if a listed packet passed or an unlisted one was dropped.`
 	f.StringVar(&o.Capture, "pcap", "", "`file` of a capture whose packets are sent instead of generated ones")
 	f.IntVar(&o.Seconds, "seconds", 8, "`number` of seconds in which packets are sent")
 	f.IntVar(&o.Entries, "entries", 1_000_000, "`number` of generated addresses")
+	fleet := f.Bool("fleet", false, "show a fleet: a hub, and three nodes")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if o.Seconds < 1 || o.Entries < 1 {
 			return usageError{errors.New("--seconds and --entries are at least 1")}
+		}
+		if *fleet && (o.Feed != "" || o.Capture != "") {
+			return usageError{errors.New("--fleet goes with neither --feed nor --pcap")}
 		}
 		// With --json, progress goes to the log.
 		say := c.OutOrStdout()
@@ -61,7 +72,21 @@ root. It exits with 1 if a listed packet passed or an unlisted one was dropped.`
 				fmt.Fprintln(out, trafficLine(p))
 			}
 		}
-		report, err := demo.Run(c.Context(), o)
+		var report any
+		var err error
+		passed := false
+		print := func() {}
+		if *fleet {
+			var r *demo.FleetReport
+			if r, err = runFleetDemo(c.Context(), o); err == nil {
+				report, passed, print = r, r.Passed, func() { printFleetReport(c.OutOrStdout(), r) }
+			}
+		} else {
+			var r *demo.Report
+			if r, err = demo.Run(c.Context(), o); err == nil {
+				report, passed, print = r, r.Passed, func() { printReport(c.OutOrStdout(), r) }
+			}
+		}
 		out.show("")
 		if errors.Is(err, context.Canceled) {
 			return errors.New("interrupted; everything is cleaned up")
@@ -72,14 +97,27 @@ root. It exits with 1 if a listed packet passed or an unlisted one was dropped.`
 		if *asJSON {
 			err = printJSON(c.OutOrStdout(), report)
 		} else {
-			printReport(c.OutOrStdout(), report)
+			print()
 		}
-		if err == nil && !report.Passed {
+		if err == nil && !passed {
 			return errNotProved
 		}
 		return err
 	}
 	return c
+}
+
+// runFleetDemo runs the demo of a fleet with this program, and weir-hub.
+func runFleetDemo(ctx context.Context, o demo.Options) (*demo.FleetReport, error) {
+	hub, err := findHub()
+	if err != nil {
+		return nil, err
+	}
+	own, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return demo.RunFleet(ctx, demo.FleetOptions{Options: o, Weir: own, Hub: hub})
 }
 
 func trafficLine(p demo.Progress) string {
@@ -104,4 +142,19 @@ lost before the filter: %s
 		n(r.Sent.Unlisted), n(r.Received.Unlisted),
 		n(r.Sent.Allowed), n(r.Received.Allowed), n(r.Lost),
 		humanize.SIWithDigits(r.PPS, 2, "pps"), humanize.Comma(int64(r.Entries)), r.Verdict())
+}
+
+func printFleetReport(w io.Writer, r *demo.FleetReport) {
+	n := func(x uint64) string { return humanize.Comma(int64(x)) }
+	fmt.Fprintf(w, `
+               sent            came through
+listed         %-15s %s
+unlisted       %-15s %s
+allowed        %-15s %s
+
+%d nodes, %s entries; on all nodes after: a feed %.2f s, a command %.3f s; %.2f s without a hub
+%s
+`,
+		n(r.Sent.Listed), n(r.Received.Listed), n(r.Sent.Unlisted), n(r.Received.Unlisted), n(r.Sent.Allowed), n(r.Received.Allowed),
+		r.Nodes, humanize.Comma(int64(r.Entries)), r.FeedSeconds, r.CommandSeconds, r.HubDownSeconds, r.Verdict())
 }

@@ -139,10 +139,13 @@ func takeLock(ctx context.Context) (io.Closer, error) {
 
 // sweep removes leftovers of demos: namespaces, and with them the wire, pins,
 // and files.
-func sweep() error {
-	_, err := attach.DetachAll(pins)
-	err = errors.Join(err, os.RemoveAll(string(pins)))
-	left, _ := filepath.Glob("/run/netns/" + prefix + "-*")
+func sweep() (err error) {
+	left, _ := filepath.Glob(string(pins) + "*")
+	for _, dir := range append(left, string(pins)) {
+		_, bad := attach.DetachAll(loader.Pins(dir))
+		err = errors.Join(err, bad, os.RemoveAll(dir))
+	}
+	left, _ = filepath.Glob("/run/netns/" + prefix + "-*")
 	for _, path := range left {
 		err = errors.Join(err, netns.DeleteNamed(filepath.Base(path)))
 	}

@@ -98,16 +98,23 @@ func (l *lists) grow(traffic *traffic, r *rand.Rand) error {
 	}
 	defer f.Close()
 	w := bufio.NewWriter(f)
-	for n := 0; n < later; {
-		if a := random4(r); !traffic.sources[a] {
-			fmt.Fprintln(w, a)
-			n++
-		}
+	for _, a := range l.fresh(traffic, r) {
+		fmt.Fprintln(w, a)
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	return f.Close()
+}
+
+// fresh returns addresses to add that match no packet of the traffic.
+func (l *lists) fresh(traffic *traffic, r *rand.Rand) (all []netip.Addr) {
+	for len(all) < later {
+		if a := random4(r); !traffic.sources[a] {
+			all = append(all, a)
+		}
+	}
+	return all
 }
 
 func writeFile(path string, r *rand.Rand, write func(*bufio.Writer, *rand.Rand)) error {

@@ -46,16 +46,21 @@ type sender interface {
 	Close()
 }
 
+// markFrames marks frames with their kinds.
+func markFrames(frames []frame) {
+	for i := range frames {
+		header := frames[i].data[:12]
+		clear(header)
+		copy(header[markOffset:], mark[:])
+		header[kindOffset] = byte(frames[i].kind)
+		header[6] = 0x02
+	}
+}
+
 // newSender returns the fastest sender that the kernel supports, at one end of
 // a wire.
 func newSender(t *traffic, from playground.End) (sender, error) {
-	for i := range t.frames {
-		header := t.frames[i].data[:12]
-		clear(header)
-		copy(header[markOffset:], mark[:])
-		header[kindOffset] = byte(t.frames[i].kind)
-		header[6] = 0x02
-	}
+	markFrames(t.frames)
 	// Live frames were introduced in the same kernel, 5.18.
 	err := features.HaveProgramHelper(ebpf.XDP, asm.FnXdpStoreBytes)
 	var s sender
@@ -235,15 +240,22 @@ func newSocketSender(t *traffic, from playground.End) (*socketSender, error) {
 
 func (s *socketSender) send(ctx context.Context) error {
 	for n := uint32(0); ctx.Err() == nil; n++ {
-		f := &s.frames[int(n)%len(s.frames)]
-		binary.NativeEndian.PutUint32(f.data[numberOffset:], n)
-		switch _, err := unix.Write(s.fd, f.data); err {
-		case nil:
-			s.counts[f.kind].Add(1)
-		case unix.ENOBUFS, unix.EINTR: // not sent
-		default:
-			return fmt.Errorf("send packets: %w", err)
+		if err := s.put(&s.frames[int(n)%len(s.frames)], n); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// put sends a frame with a number.
+func (s *socketSender) put(f *frame, number uint32) error {
+	binary.NativeEndian.PutUint32(f.data[numberOffset:], number)
+	switch _, err := unix.Write(s.fd, f.data); err {
+	case nil:
+		s.counts[f.kind].Add(1)
+	case unix.ENOBUFS, unix.EINTR: // not sent
+	default:
+		return fmt.Errorf("send packets: %w", err)
 	}
 	return nil
 }

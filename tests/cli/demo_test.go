@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,14 +31,57 @@ func TestDemo(t *testing.T) {
 	nothingLeft(t)
 }
 
-func TestDemoInterrupted(t *testing.T) {
+func TestDemoFleet(t *testing.T) {
 	lab.Root(t)
-	cmd := exec.Command(binary, "demo", "--entries", "20000")
+	buildHub(t)
+	out, _ := weir(t, 0, "demo", "--fleet", "--json", "--seconds", "4", "--entries", "20000")
+	var report struct {
+		Passed         bool
+		Nodes          int
+		Sent, Received struct{ Listed, Unlisted, Allowed int }
+		Feed           float64 `json:"feed_seconds"`
+		Down           float64 `json:"hub_down_seconds"`
+		Command        float64 `json:"command_seconds"`
+	}
+	if err := json.Unmarshal([]byte(out), &report); err != nil {
+		t.Fatal(err)
+	}
+	if !report.Passed || report.Nodes != 3 || report.Sent.Listed == 0 || report.Received.Listed != 0 ||
+		report.Sent.Unlisted == 0 || report.Received.Unlisted != report.Sent.Unlisted || report.Feed == 0 || report.Down < 1 || report.Command == 0 {
+		t.Errorf("report: %s", out)
+	}
+	nothingLeft(t)
+	if _, log := weir(t, 2, "demo", "--fleet", "--pcap", "x"); !strings.Contains(log, "--fleet goes with") {
+		t.Errorf("the log: %s", log)
+	}
+}
+
+// buildHub builds weir-hub beside weir.
+func buildHub(t *testing.T) {
+	t.Helper()
+	path := filepath.Join(filepath.Dir(binary), "weir-hub")
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", path, "weir/cmd/weir-hub").CombinedOutput(); err != nil {
+		t.Fatalf("build weir-hub: %v\n%s", err, out)
+	}
+	t.Cleanup(func() { os.Remove(path) })
+}
+
+func TestDemoInterrupted(t *testing.T) { demoInterrupted(t) }
+
+func TestDemoFleetInterrupted(t *testing.T) {
+	lab.Root(t)
+	buildHub(t)
+	demoInterrupted(t, "--fleet")
+}
+
+func demoInterrupted(t *testing.T, flags ...string) {
+	lab.Root(t)
+	cmd := exec.Command(binary, append([]string{"demo", "--entries", "20000"}, flags...)...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		if left, _ := filepath.Glob("/sys/fs/bpf/weir-demo/*"); len(left) > 0 {
+		if left, _ := filepath.Glob("/sys/fs/bpf/weir-demo*/*"); len(left) > 0 {
 			break
 		}
 		if time.Since(began) > patience {
@@ -55,7 +99,7 @@ func TestDemoInterrupted(t *testing.T) {
 
 func nothingLeft(t *testing.T) {
 	t.Helper()
-	for _, pattern := range []string{"/run/netns/weir-demo-*", "/sys/fs/bpf/weir-demo", filepath.Join(os.TempDir(), "weir-demo-*")} {
+	for _, pattern := range []string{"/run/netns/weir-demo-*", "/sys/fs/bpf/weir-demo*", filepath.Join(os.TempDir(), "weir-demo-*")} {
 		if left, _ := filepath.Glob(pattern); len(left) > 0 {
 			t.Errorf("left behind: %v", left)
 		}

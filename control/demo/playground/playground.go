@@ -67,9 +67,13 @@ func end(ns, iface string, n byte) End {
 	}
 }
 
-func (e End) makeNetns() error {
+func (e End) makeNetns() error { return MakeNetns(e.Netns) }
+
+// MakeNetns makes a further namespace, for ends of wires that [Playground.Wire] makes.
+// Closing a playground does not delete it.
+func MakeNetns(name string) error {
 	return roundTrip(func() error {
-		ns, err := netns.NewNamed(e.Netns)
+		ns, err := netns.NewNamed(name)
 		if err != nil {
 			return err
 		}
