@@ -26,6 +26,7 @@ import (
 	"weir/control/fleet/authority"
 	"weir/control/fleet/broker"
 	"weir/control/fleet/hub"
+	"weir/control/serve"
 )
 
 // version and commit are set by the linker; see the Makefile.
@@ -388,6 +389,14 @@ func run(ctx context.Context, c *config.Hub, a *authority.Authority, log *slog.L
 			log.Error(err.Error())
 		}
 	})
+	manager, err := serve.DialManager()
+	if err != nil {
+		return err
+	}
+	defer manager.Close()
+	if err := manager.Ready(fmt.Sprintf("%d lists", len(c.AllLists()))); err != nil {
+		log.Warn("the service manager does not know that the hub is ready: " + err.Error())
+	}
 	log.Info("publishing", "lists", len(c.AllLists()), "servers", strings.Join(c.Servers, ","))
 	return h.Run(ctx)
 }

@@ -246,7 +246,9 @@ func testServiceHub(t *testing.T, m *machine) {
 	}
 	m.run("weir", "hub", "init", "/etc/weir-hub/keys")
 	m.run("sed", "-i", "-e", "s/hub.example.net/127.0.0.1/", "-e", "/^lists:/,$d", "/etc/weir-hub/hub.yaml")
-	m.run("systemctl", "start", "weir-hub")
+	if out, code := m.try("systemctl", "start", "weir-hub"); code != 0 {
+		t.Fatalf("%s\n%s", out, m.run("journalctl", "--unit=weir-hub", "--output=cat"))
+	}
 	m.run("bash", "-c", "umask 027; weir hub enroll edge-1 >/etc/weir/fleet.json; chgrp weir /etc/weir/fleet.json")
 	m.configure("")
 	m.run("bash", "-c", "echo 'fleet: {enroll: /etc/weir/fleet.json}' >>/etc/weir/weir.yaml")
