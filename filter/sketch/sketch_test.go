@@ -316,7 +316,7 @@ func TestHeavySet(t *testing.T) {
 		floors [3]float64
 	}{
 		{"count-min", func(s *Sketch[uint32], h uint64) { s.Add(h, 1) }, [3]float64{0, 0.90, 0.985}},
-		{"conservative", func(s *Sketch[uint32], h uint64) { s.AddConservative(h, 1) }, [3]float64{0.55, 0.985, 0.995}},
+		{"conservative", func(s *Sketch[uint32], h uint64) { s.AddConservative(h, 1) }, [3]float64{0.70, 0.985, 0.995}},
 	} {
 		for i, size := range []int{64 << 10 / 5, 256 << 10 / 5, 1 << 20 / 5} {
 			s := mustNew[uint32](t, Rows, 4, size/4/4)
@@ -324,7 +324,10 @@ func TestHeavySet(t *testing.T) {
 				method.add(s, w.hash(f))
 			}
 			hit, wrong, missed := 0, 0, 0
-			for f := range w.truth {
+			for f, truth := range w.truth {
+				if truth == 0 {
+					continue // no flow: nothing asks for it
+				}
 				_, is := heavy[uint32(f)]
 				switch says := s.Estimate(w.hash(uint32(f))) >= threshold; {
 				case is && says:

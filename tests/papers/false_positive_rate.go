@@ -62,7 +62,7 @@ func (p *page) relativeError() {
 	f.LogY()
 	p.figure("error", "Figure 2: the share by which the classic formula is too low", f, curves...)
 
-	p.text(`"As m increases and as m/n decreases, the relative error decreases. For small
+	p.text(`"As m increases and as m/n decreases, the relative error decreases. Note that for small
 values of m (such as m = 32 and m = 64) the relative error can be significant."`)
 	var rows [][]string
 	for _, m := range []int{32, 64, 256, 1024, 1 << 20} {
@@ -131,7 +131,7 @@ the classic one. The first row is the example of Bose et al.: a filter of 2 bits
 func (p *page) smallest() {
 	p.section("Too small a filter")
 	p.text(`"In a real application this is an error as it can lead to using a too small Bloom
-filter [...] the error can also result in using an incorrect value of k." The
+filter in the terms of m for a given (targeted) false positive rate", or too large a k. The
 smallest filter for a rate of 1 %% and of 0.01 %% by either formula, and what the
 classic choice really has:`)
 	var rows [][]string
@@ -197,10 +197,14 @@ exactly, but for terms of order 1/lines in that of the cascade.`)
 
 func smallestClassic(n int, target float64) (m, k int) {
 	for m := n; ; m++ {
-		for k := 1; (k-1)*n < m; k++ { // the rate is lowest at k = ln 2 · m/n
-			if fpr.Classic(m, n, k) <= target {
-				return m, k
+		k, rate := 1, fpr.Classic(m, n, 1)
+		for next := 2; (next-1)*n < m; next++ { // the rate is lowest at k = ln 2 · m/n
+			if r := fpr.Classic(m, n, next); r < rate {
+				k, rate = next, r
 			}
+		}
+		if rate <= target {
+			return m, k
 		}
 	}
 }

@@ -39,8 +39,9 @@ func generate(dir string) error {
 	}
 	index := newPage(dir, "README", "The papers, reproduced")
 	index.text(`What weir implements, computed anew from its own packages by "make papers":
-each figure and table of a paper, the paper's value beside ours, and every
-departure explained. The same values are held by the packages' tests.`)
+figures and tables of the papers, the paper's value beside ours, and departures
+explained. The same values are held by the packages' tests. The second table below
+lists everything in the papers, also what is left out.`)
 	var rows [][]string
 	for _, each := range pages {
 		p := newPage(dir, each.name, each.title)
@@ -51,5 +52,6 @@ departure explained. The same values are held by the packages' tests.`)
 		rows = append(rows, []string{fmt.Sprintf("[%s](%s.md)", each.title, each.name), p.source})
 	}
 	index.table([]string{"page", "paper"}, rows...)
+	index.systems()
 	return index.close()
 }

@@ -340,6 +340,9 @@ func zipfStream(flows, packets int, alpha float64) (stream []uint32, truth []uin
 func f1(truth []uint64, threshold uint64, estimate func(f uint32) uint64) float64 {
 	var right, wrong float64
 	for f, n := range truth {
+		if n == 0 {
+			continue // no flow: nothing asks for it
+		}
 		switch is, says := n >= threshold, estimate(uint32(f)) >= threshold; {
 		case is && says:
 			right++
@@ -357,7 +360,8 @@ func (p *page) surveyTraceback() {
 of time. The package is weir/filter/digest. "A false positive would lead to a branch,
 giving multiple possible paths." A packet is traced back over eight nodes, each with
 three neighbours that might have sent it; the filters are as full as they were sized
-for. The extra branches that meet a false positive, for each trace:`)
+for. The extra branches off the path that meet a false positive, for each trace; those off
+such a branch, if it is followed, are not counted:`)
 	const hops, neighbours, packets, traces = 8, 3, 1000, 3000
 	var rows [][]string
 	for _, rate := range []float64{0.1, 0.03, 0.01, 0.001} {

@@ -65,8 +65,8 @@ func (p *page) surveyStandard() {
 	const n, trials = 20000, 1000000
 	p.text(`The package is weir/filter/bloom, the exact rates are of weir/filter/fpr. Filters of
 %d elements, asked for %d others. In the partitioned filter each hash function
-has m/k bits to itself, which has "asymptotically the same performance" and "tends to
-have more 1s": its rate is a little higher.`, n, trials)
+has m/k bits to itself. Its rate is the same in the limit, and a little higher for any m,
+since a few more of its bits are set.`, n, trials)
 	var rows [][]string
 	for _, c := range []struct {
 		bits, k int
@@ -235,8 +235,15 @@ includes a header of 36 bytes.`, n, trials)
 	f := curve.New("Best filter for a size on the wire", "bits an element in memory", "false-positive rate")
 	f.LogY()
 	p.figure("compress", "Section 2.6: the larger and sparser in memory, the better for the same size on the wire", f, curves...)
-	p.text(`The curves have steps since k is a whole number. Beyond the last one, k = 3 or less, more
-memory gains nothing.`)
+	p.text(`The curves have steps since k is a whole number. Each smaller one takes several times
+the memory of the last, down to k = 1. The best for 16 bits sent:`)
+	rows = nil
+	for _, most := range []uint32{16, 28, 48, 50, 194, 30000} {
+		plan, err := compress.Optimal(10000, 160000, 10000*most)
+		p.fail(err)
+		rows = append(rows, []string{fmt.Sprint(most), fixed(float64(plan.Geometry.M())/10000, 1), fmt.Sprint(plan.Geometry.K()), num(plan.Rate, 3)})
+	}
+	p.table([]string{"bits in memory at most", "used", "k", "false-positive rate"}, rows...)
 }
 
 // surveyReconcile is sections 4 and 5.
@@ -269,7 +276,7 @@ missing there (5.2), or with what seems to be in both sets (5.3). "Not all eleme
 in S_A − S_B will be sent, but most will": a fraction as large as the false-positive
 rate is left out of the one, or added to the other.`, n)
 	var rows [][]string
-	for _, c := range []struct{ perItem, k, both int }{{4, 3, 90000}, {8, 5, 90000}, {8, 5, 50000}, {16, 11, 50000}} {
+	for _, c := range []struct{ perItem, k, both int }{{4, 3, 90000}, {8, 6, 90000}, {8, 6, 50000}, {16, 11, 50000}} {
 		g := p.standard(c.perItem*n, c.k)
 		theirs := holding(g, numbers(n-c.both, 2*n-c.both))
 		ours := numbers(0, n)
