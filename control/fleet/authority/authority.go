@@ -476,7 +476,6 @@ func nodePermissions() jwt.UserPermissionLimits {
 	p.Sub.Allow = jwt.StringList{
 		"_INBOX.{{name()}}.>",
 		wire.DownPrefix + ">",
-		"weir.v1.ask." + wire.AllNodes + ".>",
 		"weir.v1.ask.{{name()}}.>",
 	}
 	p.Resp = &jwt.ResponsePermission{MaxMsgs: 1, Expires: 10 * time.Second}

@@ -20,8 +20,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
-
-	"weir/control/fleet/wire"
 )
 
 // Version is that of the format.
@@ -58,11 +56,8 @@ var name = regexp.MustCompile(`^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$`)
 
 // CheckName returns what is wrong with the name of a node.
 func CheckName(s string) error {
-	switch {
-	case !name.MatchString(s):
+	if !name.MatchString(s) {
 		return fmt.Errorf("node %q: want 1 to 63 lower-case letters, digits, - and _, and no dots", s)
-	case s == wire.AllNodes:
-		return fmt.Errorf("node %q: that name stands for all nodes", s)
 	}
 	return nil
 }
@@ -75,7 +70,7 @@ func CheckLabel(s string) error {
 	return nil
 }
 
-// Groups returns the groups of a [wire.Release] that the node is in: its labels, and
+// Groups returns the groups of a release in a catalog that the node is in: its labels, and
 // "node:" with its name.
 func (n Node) Groups() []string { return append(slices.Clone(n.Labels), "node:"+n.Name) }
 

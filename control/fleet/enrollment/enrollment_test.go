@@ -88,7 +88,6 @@ func TestFile(t *testing.T) {
 func TestIncomplete(t *testing.T) {
 	for what, change := range map[string]func(*Node){
 		"node":        func(n *Node) { n.Name = "a.b" },
-		"all nodes":   func(n *Node) { n.Name = "all" },
 		"label":       func(n *Node) { n.Labels = []string{"node:a"} },
 		"no servers":  func(n *Node) { n.Servers = nil },
 		"server":      func(n *Node) { n.Servers = []string{"nats://hub.example"} },

@@ -489,7 +489,7 @@ func TestPermissions(t *testing.T) {
 	}
 	for _, subject := range []string{
 		wire.CatalogSubject(), wire.HeadSubject(config.FleetBlock), wire.DeltaSubject(config.FleetBlock), wire.ChunkSubject(config.FleetBlock, 1, 1, 0),
-		wire.DownPrefix + wire.CatalogSubject(), wire.StatusSubject("edge-2"), wire.HeavySubject("edge-2"), wire.AskSubject(wire.AllNodes, "explain"), wire.AskSubject("edge-2", "explain"),
+		wire.DownPrefix + wire.CatalogSubject(), wire.StatusSubject("edge-2"), wire.OriginSubject("edge-2"), wire.AskSubject("edge-1", "explain"), wire.AskSubject("edge-2", "explain"),
 		"_INBOX.edge-2.x", "_INBOX.weir.x", "weir.v1.up.all.status", "weir.v1.other", "foo",
 		"weir.v1.up.edge-1", "weir.v1.down.x", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.STREAM.INFO." + wire.Stream, "$JS.API.STREAM.CREATE.X", "$JS.API.STREAM.PURGE." + wire.Stream, "$JS.API.STREAM.DELETE." + wire.Stream, "$JS.API.STREAM.UPDATE." + wire.Stream,
 		"$JS.API.STREAM.MSG.DELETE." + wire.Stream, "$JS.API.STREAM.MSG.GET." + wire.Stream, "$JS.API.STREAM.SNAPSHOT." + wire.Stream, "$JS.API.STREAM.RESTORE." + wire.Stream,
@@ -500,14 +500,14 @@ func TestPermissions(t *testing.T) {
 	}
 	for _, subject := range []string{
 		">", "weir.>", "weir.v1.>", "weir.v1.up.>", wire.StatusSubject("*"), wire.StatusSubject("edge-2"), "_INBOX.>", "_INBOX.edge-2.>", "_INBOX.*.>",
-		wire.AskSubject("edge-2", "explain"), "weir.v1.ask.>", "weir.v1.live.>", "weir.v1.chunks.>", "$JS.>", "$SYS.>", "$JS.API.>",
+		wire.AskSubject("edge-2", "explain"), "weir.v1.ask.all.>", "weir.v1.ask.>", "weir.v1.live.>", "weir.v1.chunks.>", "$JS.>", "$SYS.>", "$JS.API.>",
 	} {
 		refused("subscribe to "+subject, func(c *nats.Conn) { _, _ = c.Subscribe(subject, func(*nats.Msg) {}) })
 	}
 
 	// What is its own works.
 	got := make(chan string, 10)
-	if _, err := c.Subscribe(wire.AskSubject(wire.AllNodes, "explain"), func(m *nats.Msg) { got <- "asked"; _ = m.Respond([]byte("answer")) }); err != nil {
+	if _, err := c.Subscribe(wire.QuestionsSubject("edge-1"), func(m *nats.Msg) { got <- "asked"; _ = m.Respond([]byte("answer")) }); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Flush(); err != nil {
@@ -522,7 +522,7 @@ func TestPermissions(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer own.Close()
-	if m, err := own.Request(wire.AskSubject(wire.AllNodes, "explain"), nil, 5*time.Second); err != nil || string(m.Data) != "answer" {
+	if m, err := own.Request(wire.AskSubject("edge-1", "explain"), nil, 5*time.Second); err != nil || string(m.Data) != "answer" {
 		t.Errorf("asked: %v", err)
 	}
 

@@ -94,14 +94,8 @@ const DownPrefix = "weir.v1.down."
 // StatusSubject returns the subject on which a node reports its status.
 func StatusSubject(node string) string { return "weir.v1.up." + node + ".status" }
 
-// HeavySubject returns the subject on which a node reports its heavy hitters.
-func HeavySubject(node string) string { return "weir.v1.up." + node + ".heavy" }
-
 // AskSubject returns the subject on which a node is asked something.
 func AskSubject(node, what string) string { return "weir.v1.ask." + node + "." + what }
-
-// AllNodes is the node of [AskSubject] that stands for every node.
-const AllNodes = "all"
 
 // token returns the name of a list as a token of a subject: dots separate tokens.
 func token(list string) string { return hex.EncodeToString([]byte(list)) }
