@@ -415,15 +415,16 @@ static __always_inline __u32 overhead_of(const struct packet *p)
 
 /*
  * Returns LOOP_INSERTED, or the reason why the packet gets no filter, apart from its
- * length, which goes to *len. Multicast and broadcast get none: the routing table
- * would send them along a default route.
+ * length, which goes to *len. Broadcast, and multicast unless it is forwarded here, get
+ * none: the routing table would send them along a default route.
  */
-static __always_inline enum loop_outcome obstacle(void *ip, void *end, int v6, __u32 *len)
+static __always_inline enum loop_outcome obstacle(void *ip, void *end, int v6, int forwarded,
+						  __u32 *len)
 {
 	__u8 *byte = ip;
 
 	if (v6) {
-		if (ip + LOOP_HEADER_V6 > end || byte[24] == 0xff)
+		if (ip + LOOP_HEADER_V6 > end || (byte[24] == 0xff && !forwarded))
 			return LOOP_UNTOUCHED;
 		*len = bpf_ntohs(*(__be16 *)(ip + 4));
 		if (byte[6] == IPPROTO_HOPOPTS)
@@ -432,7 +433,7 @@ static __always_inline enum loop_outcome obstacle(void *ip, void *end, int v6, _
 			return LOOP_FRAGMENT;
 		return *len ? LOOP_INSERTED : LOOP_UNTOUCHED; /* 0: aggregated, perhaps */
 	}
-	if (ip + LOOP_HEADER_V4 > end || byte[16] >= 224)
+	if (ip + LOOP_HEADER_V4 > end || (byte[16] >= 224 && !forwarded))
 		return LOOP_UNTOUCHED;
 	*len = bpf_ntohs(*(__be16 *)(ip + 2));
 	if ((byte[0] & 0xf) > LOOP_HEADER_V4 / 4)
@@ -504,6 +505,28 @@ __noinline int fill_option(struct xdp_md *ctx, __u32 len, __u32 tag)
 	return 1;
 }
 
+/*
+ * Inserts a filter into this CPU's packet, which becomes len bytes long by its header,
+ * `by` more than it was.
+ */
+static __always_inline enum loop_outcome
+insert_filter(struct xdp_md *ctx, const struct cpu_row *row, __u32 len, __u32 by)
+{
+	long tag;
+
+	if (len > MAX_LENGTH)
+		return LOOP_TOO_LARGE;
+	tag = loop_tag(ctx);
+	if (tag < 0)
+		return LOOP_UNTOUCHED;
+	if (bpf_xdp_adjust_head(ctx, -(int)by))
+		return LOOP_NO_ROOM;
+	/* Neither can fail: the bytes that they touch have just been read. */
+	lower_headers(ctx, header_words(&row->packet), by);
+	fill_option(ctx, len, tag);
+	return LOOP_INSERTED;
+}
+
 /* For a packet that was received at an edge, and passes. */
 __noinline int enter_domain(struct xdp_md *ctx)
 {
@@ -511,12 +534,11 @@ __noinline int enter_domain(struct xdp_md *ctx)
 	struct cpu_row *row = this_row();
 	enum loop_outcome outcome;
 	__u32 len = 0, by, whole;
-	long tag;
 	int way;
 
 	if (!row || !loop_node.words)
 		return LOOP_UNTOUCHED;
-	outcome = obstacle(network_of(ctx, row), end, row->packet.family == 6, &len);
+	outcome = obstacle(network_of(ctx, row), end, row->packet.family == 6, 0, &len);
 	if (outcome == LOOP_UNTOUCHED)
 		return outcome;
 	by = overhead_of(&row->packet);
@@ -531,45 +553,25 @@ __noinline int enter_domain(struct xdp_md *ctx)
 		return LOOP_UNTOUCHED;
 	if (outcome != LOOP_INSERTED)
 		return outcome;
-	if (len > MAX_LENGTH)
-		return LOOP_TOO_LARGE;
-	tag = loop_tag(ctx);
-	if (tag < 0)
-		return LOOP_UNTOUCHED;
-	if (bpf_xdp_adjust_head(ctx, -(int)by))
-		return LOOP_NO_ROOM;
-	/* Neither can fail: the bytes that they touch have just been read. */
-	lower_headers(ctx, header_words(&row->packet), by);
-	fill_option(ctx, len, tag);
-	return LOOP_INSERTED;
+	return insert_filter(ctx, row, len, by);
 }
 
-/* For a packet that was received inside the domain, and passes. */
-__noinline int leave_domain(struct xdp_md *ctx)
+/*
+ * Removes the option o from the packet whose IP header is at ip. The headers are so many
+ * words long, and the option takes `by` bytes.
+ */
+static __always_inline void remove_option(struct xdp_md *ctx, void *ip, const struct loop_option *o,
+					  int v6, __u32 words, __u32 by)
 {
-	void *end = (void *)(long)ctx->data_end, *ip;
-	struct cpu_row *row = this_row();
-	int v6, foreign = 0, way;
-	struct loop_option *o;
-	__u32 by, *first;
+	void *end = (void *)(long)ctx->data_end;
+	__u32 *first = ip;
 
-	if (!row || !loop_node.words)
-		return LOOP_UNTOUCHED;
-	v6 = row->packet.family == 6;
-	first = ip = network_of(ctx, row);
-	o = find_option(ip, end, v6, &foreign);
-	if (!o)
-		return LOOP_UNTOUCHED;
-	way = loop_way(ctx, 0);
-	if (way != WAY_OUT && way != WAY_LOCAL)
-		return LOOP_UNTOUCHED;
-	by = overhead_of(&row->packet);
 	if (v6) {
 		__be16 *len = ip + 4;
 
-		/* Checked above, which the verifier does not know. */
+		/* Checked before, which the verifier does not know. */
 		if (ip + LOOP_HEADER_V6 + LOOP_PAD_V6 > end)
-			return LOOP_UNTOUCHED;
+			return;
 		*len = bpf_htons(bpf_ntohs(*len) - by);
 		((__u8 *)ip)[6] = ((__u8 *)ip)[LOOP_HEADER_V6];
 	} else {
@@ -581,8 +583,29 @@ __noinline int leave_domain(struct xdp_md *ctx)
 		fix_checksum(ip, sum + *first + sum_option(o, ~0ULL));
 	}
 	/* Neither can fail: all bytes that are moved or removed have just been read. */
-	raise_headers(ctx, header_words(&row->packet), by);
+	raise_headers(ctx, words, by);
 	bpf_xdp_adjust_head(ctx, by);
+}
+
+/* For a packet that was received inside the domain, and passes. */
+__noinline int leave_domain(struct xdp_md *ctx)
+{
+	void *end = (void *)(long)ctx->data_end, *ip;
+	struct cpu_row *row = this_row();
+	int v6, foreign = 0, way;
+	struct loop_option *o;
+
+	if (!row || !loop_node.words)
+		return LOOP_UNTOUCHED;
+	v6 = row->packet.family == 6;
+	ip = network_of(ctx, row);
+	o = find_option(ip, end, v6, &foreign);
+	if (!o)
+		return LOOP_UNTOUCHED;
+	way = loop_way(ctx, 0);
+	if (way != WAY_OUT && way != WAY_LOCAL)
+		return LOOP_UNTOUCHED;
+	remove_option(ctx, ip, o, v6, header_words(&row->packet), overhead_of(&row->packet));
 	return LOOP_REMOVED;
 }
 

@@ -185,7 +185,9 @@ static __always_inline int leave(struct xdp_md *ctx, struct cpu_row *row, struct
 	}
 	action = action_of(p->reason);
 	if (action == XDP_PASS && p->family) {
-		if (loop_node.words)
+		if (loop_node.words && multicast.ports && is_group(p))
+			carry_group(ctx);
+		else if (loop_node.words)
 			carry_filter(ctx, p);
 		if (digest_config.lines)
 			record_digest(ctx, row, p);

@@ -186,7 +186,8 @@ type WeirMulticastPort struct {
 	_    structs.HostLayout
 	Port uint32
 	Mac  [6]uint8
-	Pad  [2]uint8
+	Edge uint8
+	Pad  uint8
 }
 
 type WeirMulticastRow struct {
@@ -467,6 +468,7 @@ const (
 	WeirMapLoopStats          = "loop_stats"
 	WeirMapMulticastDevices   = "multicast_devices"
 	WeirMapMulticastLines     = "multicast_lines"
+	WeirMapMulticastMtu       = "multicast_mtu"
 	WeirMapMulticastStats     = "multicast_stats"
 	WeirMapPenalties          = "penalties"
 	WeirMapPolicerCpus        = "policer_cpus"
@@ -584,6 +586,7 @@ type WeirMapSpecs struct {
 	LoopStats        *ebpf.MapSpec `ebpf:"loop_stats"`
 	MulticastDevices *ebpf.MapSpec `ebpf:"multicast_devices"`
 	MulticastLines   *ebpf.MapSpec `ebpf:"multicast_lines"`
+	MulticastMtu     *ebpf.MapSpec `ebpf:"multicast_mtu"`
 	MulticastStats   *ebpf.MapSpec `ebpf:"multicast_stats"`
 	Penalties        *ebpf.MapSpec `ebpf:"penalties"`
 	PolicerCpus      *ebpf.MapSpec `ebpf:"policer_cpus"`
@@ -675,6 +678,7 @@ type WeirMaps struct {
 	LoopStats        *ebpf.Map `ebpf:"loop_stats"`
 	MulticastDevices *ebpf.Map `ebpf:"multicast_devices"`
 	MulticastLines   *ebpf.Map `ebpf:"multicast_lines"`
+	MulticastMtu     *ebpf.Map `ebpf:"multicast_mtu"`
 	MulticastStats   *ebpf.Map `ebpf:"multicast_stats"`
 	Penalties        *ebpf.Map `ebpf:"penalties"`
 	PolicerCpus      *ebpf.Map `ebpf:"policer_cpus"`
@@ -712,6 +716,7 @@ func (m *WeirMaps) Close() error {
 		m.LoopStats,
 		m.MulticastDevices,
 		m.MulticastLines,
+		m.MulticastMtu,
 		m.MulticastStats,
 		m.Penalties,
 		m.PolicerCpus,

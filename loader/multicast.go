@@ -32,6 +32,7 @@ type Copies struct {
 type port struct {
 	index int // 0: none
 	mac   []byte
+	mtu   int
 }
 
 // devmapEntry is an entry of the map of devices; its program is a file descriptor
@@ -74,6 +75,7 @@ func (g *Generation) makeMulticast() error {
 		bpf.WeirMapMulticastLines:   int(m.Ports+1) * int(m.Lines),
 		bpf.WeirMapMulticastStats:   int(m.Ports+1) * cpus,
 		bpf.WeirMapMulticastDevices: int(m.Ports),
+		bpf.WeirMapMulticastMtu:     1,
 	} {
 		spec := g.spec.Maps[name]
 		spec.MaxEntries = uint32(entries)
@@ -150,8 +152,9 @@ func (g *Generation) Copies() []Copies {
 // SetPort makes the interface that has the target's name now port n, from 1, and
 // reports whether there is one. Copies sent there have its address as source. Call
 // it again when interfaces appear, go or change; the kernel drops an interface
-// that has gone by itself.
-func (g *Generation) SetPort(n int, t Target) (there bool, err error) {
+// that has gone by itself. Copies that are sent at an edge of a domain with loop
+// detection lose their filter.
+func (g *Generation) SetPort(n int, t Target, edge bool) (there bool, err error) {
 	devices := g.maps[bpf.WeirMapMulticastDevices]
 	if devices == nil || n < 1 || n > len(g.ports) {
 		return false, fmt.Errorf("there is no port %d", n)
@@ -165,8 +168,9 @@ func (g *Generation) SetPort(n int, t Target) (there bool, err error) {
 			return err
 		}
 		there = true
-		return g.setPort(devices, n, iface)
+		return g.setPort(devices, n, iface, edge)
 	})
+	g.setMTU()
 	if errors.Is(err, ErrNoNetns) {
 		g.ports[n-1] = port{}
 		return false, nil
@@ -175,6 +179,17 @@ func (g *Generation) SetPort(n int, t Target) (there bool, err error) {
 		return false, fmt.Errorf("copy multicast to %s: %w", t, explainPermission(err))
 	}
 	return there, nil
+}
+
+// setMTU stores the least MTU of the ports' interfaces.
+func (g *Generation) setMTU() {
+	least := uint64(0)
+	for _, p := range g.ports {
+		if p.index != 0 && (least == 0 || uint64(p.mtu) < least) {
+			least = uint64(p.mtu)
+		}
+	}
+	atomic.StoreUint64(&g.maps[bpf.WeirMapMulticastMtu].words[0], least)
 }
 
 func (g *Generation) clearPort(devices *array, n int) error {
@@ -192,8 +207,9 @@ func (g *Generation) clearPort(devices *array, n int) error {
 // setPort puts the interface, with a program for it, into the device map. It is
 // called in the interface's network namespace, in which the kernel looks up its
 // index.
-func (g *Generation) setPort(devices *array, n int, iface *netlink.LinkAttrs) error {
+func (g *Generation) setPort(devices *array, n int, iface *netlink.LinkAttrs, edge bool) error {
 	p := &g.ports[n-1]
+	p.mtu = iface.MTU
 	// One that has left the namespace and come back may have its former index.
 	var now devmapEntry
 	if err := devices.m.Lookup(uint32(n-1), &now); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -202,7 +218,7 @@ func (g *Generation) setPort(devices *array, n int, iface *netlink.LinkAttrs) er
 	if p.index == iface.Index && int(now.Index) == p.index && bytes.Equal(p.mac, iface.HardwareAddr) {
 		return nil
 	}
-	egress := bpf.WeirMulticastPort{Port: uint32(n)}
+	egress := bpf.WeirMulticastPort{Port: uint32(n), Edge: flag(edge)}
 	if len(iface.HardwareAddr) != len(egress.Mac) {
 		return fmt.Errorf("%w: it has no Ethernet address", ErrUnsupported)
 	}

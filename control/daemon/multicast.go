@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -33,7 +34,10 @@ func (p *Prepared) multicast() engine.Multicast {
 	m := engine.Multicast{MaxGroups: p.config.Multicast.MaxGroups}
 	at := make(map[string]*engine.Port)
 	for _, iface := range p.config.Multicast.Interfaces {
-		m.Ports = append(m.Ports, engine.Port{Target: loader.Target{Netns: p.config.Interfaces[0].Netns, Iface: iface.Name}})
+		m.Ports = append(m.Ports, engine.Port{
+			Target: loader.Target{Netns: p.config.Interfaces[0].Netns, Iface: iface.Name},
+			Edge:   slices.ContainsFunc(p.config.Loop.Edges, func(edge string) bool { ok, _ := path.Match(edge, iface.Name); return ok }),
+		})
 	}
 	known := make(map[netip.Addr]bool)
 	for i, iface := range p.config.Multicast.Interfaces {

@@ -75,6 +75,7 @@ type Generation struct {
 
 	multicast *multicast.Table // nil: nothing is forwarded
 	ports     []loader.Target
+	portEdges []bool // of the domain that detects loops
 }
 
 // indexed is the index of the sets in memory, which generations share that share

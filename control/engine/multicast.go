@@ -19,6 +19,7 @@ type Multicast struct {
 type Port struct {
 	loader.Target
 	Groups []netip.Addr
+	Edge   bool // of the domain that detects loops
 }
 
 // layMulticast returns the layout of the ports' filters, empty without ports.
@@ -39,7 +40,7 @@ func (g *Generation) fillMulticast(l multicast.Layout, m Multicast, secret *hash
 		return err
 	}
 	for i, p := range m.Ports {
-		g.ports = append(g.ports, p.Target)
+		g.ports, g.portEdges = append(g.ports, p.Target), append(g.portEdges, p.Edge)
 		for _, group := range p.Groups {
 			if _, err := g.multicast.Add(i+1, group); err != nil {
 				return err
@@ -60,7 +61,7 @@ func (g *Generation) Ports() []loader.Target { return g.ports }
 // [loader.Generation.SetPort].
 func (g *Generation) Connect() (there []bool, err error) {
 	for i, t := range g.ports {
-		ok, bad := g.kernel.SetPort(i+1, t)
+		ok, bad := g.kernel.SetPort(i+1, t, g.portEdges[i])
 		there, err = append(there, ok), errors.Join(err, bad)
 	}
 	return there, err

@@ -97,6 +97,15 @@ func (g Geometry) length() int { return optionHead + g.Size/8 }
 // path with the given MTU. It returns pkt itself unless the outcome is
 // Inserted.
 func (n *Node) Insert(pkt []byte, mtu int) ([]byte, Outcome) {
+	if isGroup(pkt) {
+		return pkt, Untouched
+	}
+	return n.InsertForwarded(pkt, mtu)
+}
+
+// InsertForwarded is Insert of a packet that is known to be forwarded into the domain,
+// which may be multicast.
+func (n *Node) InsertForwarded(pkt []byte, mtu int) ([]byte, Outcome) {
 	if o := obstacle(pkt); o != Inserted {
 		return pkt, o
 	}
@@ -139,15 +148,24 @@ func (n *Node) Insert(pkt []byte, mtu int) ([]byte, Outcome) {
 	return out, Inserted
 }
 
+// isGroup reports whether a packet is multicast or broadcast: routing tables do not say
+// whether it crosses the domain.
+func isGroup(pkt []byte) bool {
+	switch {
+	case len(pkt) >= headerV4 && pkt[0]>>4 == 4:
+		return pkt[16] >= 224
+	case len(pkt) >= headerV6 && pkt[0]>>4 == 6:
+		return pkt[24] == 0xff
+	}
+	return false
+}
+
 // obstacle returns Inserted, or the reason that a packet gets no filter,
-// regardless of its length. Multicast and link-local broadcast packets do not
-// cross the domain.
+// regardless of its length.
 func obstacle(pkt []byte) Outcome {
 	switch {
 	case len(pkt) >= headerV4 && pkt[0]>>4 == 4:
 		switch total := int(binary.BigEndian.Uint16(pkt[2:])); {
-		case pkt[16] >= 224:
-			return Untouched
 		case pkt[0]&0xf > 5:
 			return OptionsPresent
 		case fragmentV4(pkt):
@@ -158,8 +176,6 @@ func obstacle(pkt []byte) Outcome {
 	case len(pkt) >= headerV6 && pkt[0]>>4 == 6:
 		const hopByHop, fragment = 0, 44
 		switch payload := binary.BigEndian.Uint16(pkt[4:]); {
-		case pkt[24] == 0xff:
-			return Untouched
 		case pkt[6] == hopByHop:
 			return OptionsPresent
 		case pkt[6] == fragment:

@@ -152,7 +152,7 @@ func mark(ip []byte) {
 	was := sum(ip)
 	ip[1] |= 3
 	// A checksum that was wrong stays so by as much.
-	n := uint32(binary.BigEndian.Uint16(ip[10:])^0xffff) + uint32(^was&0xffff) + sum(ip)
+	n := uint32(binary.BigEndian.Uint16(ip[10:])^0xffff) + (^was & 0xffff) + sum(ip)
 	for n > 0xffff {
 		n = n>>16 + n&0xffff
 	}

@@ -26,7 +26,7 @@ func TestMulticast(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer g.Close()
-	if there, err := g.SetPort(1, loader.Target{Netns: l.A.Netns, Iface: l.A.Iface}); err != nil || !there {
+	if there, err := g.SetPort(1, loader.Target{Netns: l.A.Netns, Iface: l.A.Iface}, false); err != nil || !there {
 		t.Fatalf("port: %t, %v", there, err)
 	}
 	if err := lifecycle(pins(t), loader.Target{Netns: l.B.Netns, Iface: l.B.Iface}, loader.Native, g); err != nil {

@@ -145,3 +145,12 @@ func (e End) receiveRedirected(t testing.TB) error {
 	t.Cleanup(func() { attached.Close() })
 	return nil
 }
+
+// ReceiveRedirected lets the end receive what is redirected to its peer.
+func (e End) ReceiveRedirected(t testing.TB) {
+	t.Helper()
+	var err error
+	if e.In(t, func() { err = e.receiveRedirected(t) }); err != nil {
+		t.Fatalf("prepare %s: %v", e.Iface, err)
+	}
+}

@@ -426,7 +426,7 @@ func TestMulticastFalsePositives(t *testing.T) {
 		if _, err := table.Add(port+1, end); err != nil {
 			t.Fatal(err)
 		}
-		if there, err := kernel.SetPort(port+1, target(r.Ports[port].Port)); err != nil || !there {
+		if there, err := kernel.SetPort(port+1, target(r.Ports[port].Port), false); err != nil || !there {
 			t.Fatal(there, err)
 		}
 	}

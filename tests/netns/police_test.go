@@ -306,8 +306,7 @@ func (n *bottleneck) run(t *testing.T, a *loader.Attachment, how senders) share 
 
 // dial opens a connection from A under a congestion control.
 func (n *bottleneck) dial(to *net.TCPAddr, congestion string) (c net.Conn, err error) {
-	ns := lab.End(n.A)
-	err = errors.Join(err, ns.Do(func() error {
+	err = errors.Join(err, n.A.Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err

@@ -45,6 +45,7 @@ const (
 	benchMapLoopStats        = "loop_stats"
 	benchMapMulticastDevices = "multicast_devices"
 	benchMapMulticastLines   = "multicast_lines"
+	benchMapMulticastMtu     = "multicast_mtu"
 	benchMapMulticastStats   = "multicast_stats"
 	benchMapPenalties        = "penalties"
 	benchMapPolicerCpus      = "policer_cpus"
@@ -226,6 +227,7 @@ type benchMapSpecs struct {
 	LoopStats        *ebpf.MapSpec `ebpf:"loop_stats"`
 	MulticastDevices *ebpf.MapSpec `ebpf:"multicast_devices"`
 	MulticastLines   *ebpf.MapSpec `ebpf:"multicast_lines"`
+	MulticastMtu     *ebpf.MapSpec `ebpf:"multicast_mtu"`
 	MulticastStats   *ebpf.MapSpec `ebpf:"multicast_stats"`
 	Penalties        *ebpf.MapSpec `ebpf:"penalties"`
 	PolicerCpus      *ebpf.MapSpec `ebpf:"policer_cpus"`
@@ -325,6 +327,7 @@ type benchMaps struct {
 	LoopStats        *ebpf.Map `ebpf:"loop_stats"`
 	MulticastDevices *ebpf.Map `ebpf:"multicast_devices"`
 	MulticastLines   *ebpf.Map `ebpf:"multicast_lines"`
+	MulticastMtu     *ebpf.Map `ebpf:"multicast_mtu"`
 	MulticastStats   *ebpf.Map `ebpf:"multicast_stats"`
 	Penalties        *ebpf.Map `ebpf:"penalties"`
 	PolicerCpus      *ebpf.Map `ebpf:"policer_cpus"`
@@ -367,6 +370,7 @@ func (m *benchMaps) Close() error {
 		m.LoopStats,
 		m.MulticastDevices,
 		m.MulticastLines,
+		m.MulticastMtu,
 		m.MulticastStats,
 		m.Penalties,
 		m.PolicerCpus,
