@@ -81,13 +81,16 @@ type FleetNode struct {
 }
 
 // HubHandler returns a handler of the API of a hub.
-func HubHandler(h Hub) http.Handler {
+func HubHandler(h Hub) http.Handler { return handler(hubRoutes(h)) }
+
+func hubRoutes(h Hub) []route {
 	change := func(ctx context.Context, asked Change) (any, error) { return h.Change(ctx, asked) }
-	return handler(append(slices.Concat(changeRoutes(change), askRoutes(h), []route{rollRoute(h)}), route{http.MethodGet, fleetPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+	status := route{http.MethodGet, fleetPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 		f, err := h.Fleet(q.Context())
 		f.Problems, f.Lists, f.Nodes = list(f.Problems), list(f.Lists), list(f.Nodes)
 		return f, err
-	}}))
+	}}
+	return slices.Concat(changeRoutes(change), askRoutes(h), []route{rollRoute(h), status})
 }
 
 // Fleet asks a hub for the state of its fleet.

@@ -27,10 +27,13 @@ import (
 
 const documentFile = "../../docs/api/openapi.yaml"
 
-// document returns the description, as decoding its JSON would.
-func document(t *testing.T) map[string]any {
+// document returns the description of the daemon's API.
+func document(t *testing.T) map[string]any { t.Helper(); return documentIn(t, documentFile) }
+
+// documentIn returns a description, as decoding its JSON would.
+func documentIn(t *testing.T, file string) map[string]any {
 	t.Helper()
-	text, err := os.ReadFile(documentFile)
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,12 +107,12 @@ func TestDocumentedSchemas(t *testing.T) {
 // describe adds the bare schemas of a struct and of those in it.
 func describe(t reflect.Type, name string, all map[string]any) {
 	properties, required := map[string]any{}, []any{}
-	for i := range t.NumField() {
-		field, options, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		if field == "-" {
+	for _, f := range reflect.VisibleFields(t) {
+		field, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if field == "-" || f.Anonymous {
 			continue
 		}
-		properties[field] = schemaOf(t.Field(i).Type, all)
+		properties[field] = schemaOf(f.Type, all)
 		if options == "" {
 			required = append(required, field)
 		}
@@ -136,7 +139,7 @@ func schemaOf(t reflect.Type, all map[string]any) map[string]any {
 	}
 	return map[string]any{"type": map[reflect.Kind]string{
 		reflect.String: "string", reflect.Bool: "boolean", reflect.Float64: "number",
-		reflect.Int: "integer", reflect.Uint32: "integer", reflect.Uint64: "integer",
+		reflect.Int: "integer", reflect.Int64: "integer", reflect.Uint32: "integer", reflect.Uint64: "integer",
 	}[t.Kind()]}
 }
 
@@ -149,7 +152,9 @@ func bare(schema any) any {
 	only := map[string]any{}
 	for name, value := range all {
 		switch name {
-		case "type", "format", "$ref":
+		case "$ref":
+			only[name] = strings.TrimPrefix(value.(string), "openapi.yaml") // which is the same type
+		case "type", "format":
 			only[name] = value
 		case "items":
 			only[name] = bare(value)

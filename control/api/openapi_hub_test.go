@@ -1,0 +1,141 @@
+package api
+
+import (
+	"context"
+	"maps"
+	"net/http/httptest"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"weir/control/fleet/wire"
+)
+
+const hubDocument = "../../docs/api/hub.yaml"
+
+// hubStub answers with all that there may be, or nothing at all.
+type hubStub struct{ whole bool }
+
+func (h hubStub) Fleet(context.Context) (HubStatus, error) {
+	if !h.whole {
+		return HubStatus{}, nil
+	}
+	now := time.Now()
+	return HubStatus{
+		Time: now, Catalog: &now, Problems: []string{"x"},
+		Lists: []FleetList{{Action: Block, Direction: "src", Feeds: []FeedSource{{Outcome: Failed, FirstBad: []string{}}}, Rollout: &FleetRollout{
+			State: RolloutRunning, Waves: []FleetWave{{Labels: []string{}, Mode: "rehearse"}}, Top: []FleetAffected{{Node: "edge-1"}},
+		}}},
+		Nodes: []FleetNode{{Labels: []string{}, State: NodeCurrent, Seen: &now, Report: &wire.Status{Lists: []wire.ListStatus{{Rehearsal: &wire.Rehearsal{Top: []wire.Affected{{}}}}}}}},
+	}, nil
+}
+
+func (hubStub) Change(context.Context, Change) (FleetChanged, error) { return FleetChanged{}, nil }
+func (hubStub) Roll(context.Context, FleetRoll) (FleetRolled, error) { return FleetRolled{}, nil }
+
+func (h hubStub) Explain(context.Context, []string, string) (e FleetExplanation, err error) {
+	if h.whole {
+		explanation := NewExplanation("x")
+		e.Nodes = []NodeExplanation{{Problem: "x"}, {Explanation: &explanation}}
+	}
+	return e, nil
+}
+
+func (h hubStub) Top(_ context.Context, _ []string, asked FleetTopQuestion) (FleetTop, error) {
+	t := FleetTop{Unit: asked.Unit}
+	if h.whole {
+		t.Nodes, t.Flows = []NodeRate{{Problem: "x"}}, []FlowRate{{}}
+	}
+	return t, nil
+}
+
+func (h hubStub) Trace(context.Context, []string, TraceQuestion) (t FleetTraced, err error) {
+	if h.whole {
+		t.Nodes = []NodeTraced{{Problem: "x"}, {Traced: &Traced{Interfaces: []TracedInterface{{Packets: []TracedPacket{{Slices: []TracedSlice{{}}}}}}}}}
+	}
+	return t, nil
+}
+
+// The description of the hub's API has its paths, its schemas, and what it answers.
+func TestHubIsAsDocumented(t *testing.T) {
+	doc := documentIn(t, hubDocument)
+	paths := below(t, doc, "paths")
+	var want, got []string
+	for _, r := range hubRoutes(hubStub{}) {
+		want = append(want, strings.ToLower(r.method)+" "+r.path)
+	}
+	for path := range paths {
+		for method := range below(t, paths, path) {
+			got = append(got, method+" "+path)
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("%s has\n%q, and there are\n%q", hubDocument, got, want)
+	}
+
+	schemas := map[string]any{}
+	for name, v := range map[string]any{
+		"HubStatus": HubStatus{}, "FleetChanged": FleetChanged{}, "FleetExplanation": FleetExplanation{}, "FleetTop": FleetTop{},
+		"FleetTraced": FleetTraced{}, "FleetRoll": FleetRoll{}, "FleetRolled": FleetRolled{},
+	} {
+		describe(reflect.TypeOf(v), name, schemas)
+	}
+	shared := below(t, document(t), "components", "schemas")
+	maps.DeleteFunc(schemas, func(name string, _ any) bool { return shared[name] != nil && name != "Status" }) // a node's is another
+	documented := below(t, doc, "components", "schemas")
+	if names := slices.Sorted(maps.Keys(documented)); !slices.Equal(names, slices.Sorted(maps.Keys(schemas))) {
+		t.Errorf("%s has %q, and there are %q", hubDocument, names, slices.Sorted(maps.Keys(schemas)))
+	}
+	for name := range schemas {
+		if schema := bare(documented[name]); !reflect.DeepEqual(schema, schemas[name]) {
+			t.Errorf("%s: %s is\n%v, and should be\n%v", hubDocument, name, schema, schemas[name])
+		}
+	}
+
+	compiler := jsonschema.NewCompiler()
+	compiler.AssertFormat()
+	for name, d := range map[string]any{"file:///hub.yaml": doc, "file:///openapi.yaml": document(t)} {
+		if err := compiler.AddResource(name, d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, h := range []hubStub{{true}, {false}} {
+		for _, r := range hubRoutes(h) {
+			path, body := r.path, ""
+			switch {
+			case r.path == fleetExplainPath:
+				path += "?q=192.0.2.1&node=edge-1"
+			case r.path == fleetTracePath:
+				body = traced
+			case r.path == rolloutsPath:
+				body = `{"do": "pause"}`
+			case r.method == "POST":
+				body = `{"action": "block", "entries": ["192.0.2.1"], "ttl_seconds": 60}`
+			case r.method == "DELETE":
+				body = `{"action": "block", "entries": ["192.0.2.1"]}`
+			}
+			w := httptest.NewRecorder()
+			HubHandler(h).ServeHTTP(w, httptest.NewRequest(r.method, path, strings.NewReader(body)))
+			if w.Code != 200 {
+				t.Fatalf("%s: %d %s", r.path, w.Code, w.Body)
+			}
+			schema, err := compiler.Compile("file:///hub.yaml#/paths/" + strings.ReplaceAll(r.path, "/", "~1") + "/" + strings.ToLower(r.method) + "/responses/200/content/application~1json/schema")
+			if err != nil {
+				t.Fatal(err)
+			}
+			v, err := jsonschema.UnmarshalJSON(w.Body)
+			if err == nil {
+				err = schema.Validate(v)
+			}
+			if err != nil {
+				t.Errorf("%s %s is not as %s says: %v", r.method, r.path, hubDocument, err)
+			}
+		}
+	}
+}
