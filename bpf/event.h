@@ -83,13 +83,16 @@ __noinline int emit_event(struct xdp_md *ctx, __u32 one_in)
 	return 0;
 }
 
-/* Packets that pass before any list, or match none, have no events. */
+volatile const __u8 sample_clean = 0; /* 1: packets that match nothing have events, too */
+
+/* Packets that pass before any list have no events. */
 static __always_inline void sample(struct xdp_md *ctx, struct cpu_row *row, const struct packet *p)
 {
 	__u32 zero = 0, r = p->reason, one_in;
 	struct sampling *s;
 
-	if (r < REASON_ALLOWED || r == REASON_LINK || r >= REASON_COUNT)
+	if (r == REASON_CLEAN ? !sample_clean
+			      : r < REASON_ALLOWED || r == REASON_LINK || r >= REASON_COUNT)
 		return;
 	s = bpf_map_lookup_elem(&sampling_now, &zero);
 	one_in = s ? s->one_in[r] : 0;

@@ -508,6 +508,7 @@ const (
 	WeirVarPolicerOutcomes    = "policer_outcomes"
 	WeirVarReasons            = "reasons"
 	WeirVarReordersLoads      = "reorders_loads"
+	WeirVarSampleClean        = "sample_clean"
 	WeirVarTrackerCount       = "tracker_count"
 	WeirVarTrackers           = "trackers"
 )
@@ -630,6 +631,7 @@ type WeirVariableSpecs struct {
 	PolicerOutcomes    *ebpf.VariableSpec `ebpf:"policer_outcomes"`
 	Reasons            *ebpf.VariableSpec `ebpf:"reasons"`
 	ReordersLoads      *ebpf.VariableSpec `ebpf:"reorders_loads"`
+	SampleClean        *ebpf.VariableSpec `ebpf:"sample_clean"`
 	TrackerCount       *ebpf.VariableSpec `ebpf:"tracker_count"`
 	Trackers           *ebpf.VariableSpec `ebpf:"trackers"`
 }
@@ -761,6 +763,7 @@ type WeirVariables struct {
 	PolicerOutcomes    *ebpf.Variable `ebpf:"policer_outcomes"`
 	Reasons            *ebpf.Variable `ebpf:"reasons"`
 	ReordersLoads      *ebpf.Variable `ebpf:"reorders_loads"`
+	SampleClean        *ebpf.Variable `ebpf:"sample_clean"`
 	TrackerCount       *ebpf.Variable `ebpf:"tracker_count"`
 	Trackers           *ebpf.Variable `ebpf:"trackers"`
 }

@@ -138,6 +138,7 @@ func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
 		bpf.WeirVarDropLooped:     flag(cfg.DropLooped),
 		bpf.WeirVarMonitor:        flag(cfg.Monitor),
 		bpf.WeirVarLean:           flag(len(cfg.general()) == 0),
+		bpf.WeirVarSampleClean:    flag(cfg.SampleClean),
 		bpf.WeirVarFrags:          flag(frags),
 		bpf.WeirVarReordersLoads:  flag(runtime.GOARCH != "amd64" && runtime.GOARCH != "386" && runtime.GOARCH != "s390x"),
 	} {
@@ -305,11 +306,29 @@ func (g *Generation) ChangeBytes() int {
 func (g *Generation) WithMonitor(on bool) (*Generation, error) {
 	next := *g
 	next.config.Monitor = on
-	next.spec = g.spec.Copy()
-	if err := next.spec.Variables[bpf.WeirVarMonitor].Set(flag(on)); err != nil {
-		return nil, fmt.Errorf("switch monitor mode: %w", err)
+	return &next, next.flip(bpf.WeirVarMonitor, on)
+}
+
+// WithCleanSampled is WithMonitor for events of packets that match nothing.
+func (g *Generation) WithCleanSampled(on bool) (*Generation, error) {
+	next := *g
+	next.config.SampleClean = on
+	if err := next.flip(bpf.WeirVarSampleClean, on); err != nil {
+		return nil, err
 	}
-	return &next, nil
+	return &next, next.flip(bpf.WeirVarLean, len(next.config.general()) == 0)
+}
+
+// SamplesClean reports whether packets that match nothing have events.
+func (g *Generation) SamplesClean() bool { return g.config.SampleClean }
+
+// flip sets a flag of the programs to be loaded, in a copy of their specification.
+func (g *Generation) flip(name string, on bool) error {
+	g.spec = g.spec.Copy()
+	if err := g.spec.Variables[name].Set(flag(on)); err != nil {
+		return fmt.Errorf("set %s: %w", name, err)
+	}
+	return nil
 }
 
 // Load loads the generation's program for an interface that counts in stats.

@@ -181,6 +181,7 @@ func TestGeneral(t *testing.T) {
 	}
 	for i, change := range []func(*Config){
 		func(c *Config) { c.NoLean = true },
+		func(c *Config) { c.SampleClean = true },
 		func(c *Config) { c.Block.GatesV4 = 1 },
 		func(c *Config) { c.Trackers = append(c.Trackers[:1:1], c.Trackers[0]) },
 		func(c *Config) { c.Loop.Mask = make([]byte, 8) },

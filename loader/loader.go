@@ -72,6 +72,7 @@ type Config struct {
 	RecordWords   int  // of the block set's record, likewise
 	Lists         int  // highest list number in the tables; lists are numbered from 1
 	NoLean        bool // all packets take the general path, for comparison
+	SampleClean   bool // packets that match nothing have events, too
 
 	Trackers    []Tracker // of heavy hitters, at most MaxTrackers
 	TrackerSeed Seed      // the trackers' secrets derive from it; stored with their counts
@@ -122,6 +123,7 @@ func (c *Config) general() (why []string) {
 		{"packets are counted by more than one tracker", len(c.counting()) > 1},
 		{"loops are detected", len(c.Loop.Mask) != 0},
 		{"multicast is forwarded", c.Multicast.Ports != 0},
+		{"packets that match nothing have events, for a rehearsal", c.SampleClean},
 	} {
 		if use.is {
 			why = append(why, use.what)

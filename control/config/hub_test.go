@@ -33,6 +33,7 @@ func TestHub(t *testing.T) {
 		least + "lists: {a: {sources: [{file: /a}], ttl: 2h}}\n":                "lists.a.ttl: ",
 		least + "rollout: {confirm: 0%}\n":                                      "rollout.confirm: 0%: want more than 0%",
 		least + "rollout: {waves: [{for: 30s}]}\n":                              "rollout.waves[0].for: 30s is less than max_age, 1m",
+		least + "rollout: {waves: [{mode: monitor}]}\n":                         "rollout.waves[0].mode: unknown mode \"monitor\": want rehearse or enforce",
 		least + "rollout: {waves: [{labels: [Paris]}]}\n":                       "rollout.waves[0].labels[0]: label \"Paris\": want",
 		least + "rollout: {lists: {block: {}}}\n":                               "rollout.lists.block: want a list that has sources",
 		strings.Replace(least, "listen", "replicas: 3, listen", 1):              "broker.replicas: a single server",
@@ -49,7 +50,8 @@ func TestRolloutOf(t *testing.T) {
 	const text = `servers: ["tls://hub:4222"]
 broker: {listen: "127.0.0.1:4222"}
 rollout:
-  waves: [{labels: [canary]}, {labels: [paris]}]
+  waves: [{labels: [canary], mode: rehearse}, {labels: [canary]}]
+  limit: 1%
   lists: {urgent: {waves: []}, own: {waves: [{}], confirm: 50%}}
 lists:
   drop: {sources: [{file: /drop}]}
@@ -70,10 +72,10 @@ lists:
 			t.Errorf("%s: %+v, want at once", name, got[name])
 		}
 	}
-	if r := got["drop"]; r == nil || len(r.Waves) != 2 || r.Waves[1].Labels[0] != "paris" || r.Confirm != 0.95 {
+	if r := got["drop"]; r == nil || len(r.Waves) != 2 || r.Waves[0].Mode != Rehearse || r.Waves[1].Mode != Enforce || r.Limit != 0.01 || r.Confirm != 0.95 {
 		t.Errorf("drop: %+v", r)
 	}
-	if r := got["own"]; r == nil || len(r.Waves) != 1 || r.Waves[0].Labels != nil || r.Confirm != 0.5 {
+	if r := got["own"]; r == nil || len(r.Waves) != 1 || r.Waves[0].Labels != nil || r.Limit != 0.001 || r.Confirm != 0.5 {
 		t.Errorf("own: %+v", r)
 	}
 }

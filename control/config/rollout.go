@@ -31,6 +31,13 @@ type Rollout struct {
 	// a change goes to all nodes at once.
 	Waves []Wave `yaml:"waves,omitempty"`
 
+	// The share of the packets that pass on a node which a version may drop in addition.
+	// If it is more, the rollout halts.
+	Limit quantity.Share `yaml:"limit"`
+
+	// Packets that the nodes of a wave which rehearses must have looked at.
+	Packets quantity.Count `yaml:"packets"`
+
 	// The share of a wave's nodes that must confirm a version. Nodes that were silent
 	// before are not counted.
 	Confirm quantity.Share `yaml:"confirm"`
@@ -41,18 +48,36 @@ type Wave struct {
 	// The labels of its nodes, one of which a node must have. None: all nodes.
 	Labels []string `yaml:"labels,omitempty"`
 
+	// rehearse: filter by the old version, and count what the new one would drop in
+	// addition. enforce: filter by it.
+	Mode WaveMode `yaml:"mode"`
+
 	// How long the nodes are watched once they have confirmed.
 	For quantity.Duration `yaml:"for"`
+}
+
+// WaveMode is what the nodes of a wave do with a version.
+type WaveMode string
+
+// The modes of waves.
+const (
+	Enforce  WaveMode = "enforce"
+	Rehearse WaveMode = "rehearse"
+)
+
+// UnmarshalText sets the mode by its name.
+func (m *WaveMode) UnmarshalText(text []byte) error {
+	return oneOf(m, "mode", text, Rehearse, Enforce)
 }
 
 // maxWaves bounds the waves of a rollout: each is in every catalog.
 const maxWaves = 20
 
 // SetDefaults sets the defaults.
-func (w *Wave) SetDefaults() { w.For = quantity.Duration(5 * time.Minute) }
+func (w *Wave) SetDefaults() { w.Mode, w.For = Enforce, quantity.Duration(5*time.Minute) }
 
 // SetDefaults sets the defaults.
-func (r *Rollout) SetDefaults() { r.Confirm = 0.95 }
+func (r *Rollout) SetDefaults() { r.Limit, r.Packets, r.Confirm = 0.001, 1000, 0.95 }
 
 // SetDefaults sets the defaults.
 func (r *Rollouts) SetDefaults() { r.Rollout.SetDefaults() }
@@ -88,6 +113,7 @@ func (r *Rollouts) check(h *Hub) (errs quantity.FieldErrors) {
 }
 
 func (r *Rollout) check(path string, h *Hub, errs *quantity.FieldErrors) {
+	quantity.Between(errs, join(path, "limit"), r.Limit, 0, 1)
 	if r.Confirm <= 0 || r.Confirm > 1 {
 		errs.Failf(join(path, "confirm"), "%v: want more than 0%%, and at most 100%%", r.Confirm)
 	}

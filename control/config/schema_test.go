@@ -156,6 +156,7 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[Action]():                 enum("block", "allow"),
 		reflect.TypeFor[heavy.Action]():           enum("report", "limit", "block"),
 		reflect.TypeFor[LoopAction]():             enum("report", "drop"),
+		reflect.TypeFor[WaveMode]():               enum("rehearse", "enforce"),
 		reflect.TypeFor[LogFormat]():              enum("text", "json"),
 		reflect.TypeFor[LogLevel]():               enum("debug", "info", "warn", "error"),
 		reflect.TypeFor[quantity.Duration]():      text(`^` + span + `$`),

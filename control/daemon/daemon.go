@@ -87,6 +87,7 @@ type Daemon struct {
 	hub        *events.Hub // safe for concurrent use
 	observers  observers
 	drops      dropped // safe for concurrent use
+	rehearsals rehearsals
 	record     record
 
 	turns    atomic.Uint64          // of Run's loop
@@ -222,7 +223,7 @@ func (e rejected) Unwrap() error { return e.error }
 // build builds the engine of a configuration, with its metadata.
 func (d *Daemon) build(p *Prepared) (*engine.Generation, attach.Metadata, error) {
 	c := p.engineConfig()
-	c.Monitor = d.monitors(p.config)
+	c.Monitor, c.SampleClean = d.monitors(p.config), d.rehearsals.any()
 	d.observers.configure(p, &c)
 	c.Owner = d.owner(p.config)
 	e := d.adopt(p, c)

@@ -13,6 +13,7 @@ import (
 	"weir/control/feed"
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/node"
+	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/control/metrics"
 	"weir/filter/key"
@@ -73,9 +74,13 @@ func fleetLists(n *node.Node) (lists []config.List, from map[string]*node.List) 
 }
 
 func fleetList(l *node.List) (c config.List, err error) {
+	return fleetConfig(l.Name(), l.Settings())
+}
+
+// fleetConfig returns a list of the fleet as a configuration would have it.
+func fleetConfig(name string, s wire.Settings) (c config.List, err error) {
 	c.SetDefaults()
-	c.Name = config.FleetPrefix + l.Name()
-	s := l.Settings()
+	c.Name = config.FleetPrefix + name
 	c.Priority = s.Priority
 	err = errors.Join(c.Action.UnmarshalText([]byte(s.Action)), c.Direction.UnmarshalText([]byte(s.Direction)), c.Check())
 	return c, err

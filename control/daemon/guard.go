@@ -107,6 +107,9 @@ func (p *Prepared) leaveOut(peers []guard.Peer) {
 // admit returns the contents of a list's sources without what is left out.
 func (p *Prepared) admit(l *managedList, contents *list.Set) (*list.Set, leftOut) {
 	rules := slices.Clone(p.rules)
+	if int(l.source) > len(rules) { // a list that is not there yet
+		rules = append(rules, l.rule())
+	}
 	rules[l.source-1].Contents = contents
 	contents, left := l.without(contents, guard.Check(rules, policyOf(p.config), p.peers))
 	rules[l.source-1].Contents = contents

@@ -48,6 +48,7 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 		Monitor:       p.Monitor,
 		Lists:         lists,
 		NoLean:        c.NoLean,
+		SampleClean:   c.SampleClean,
 		Loop:          c.Loop.config(),
 	}
 }

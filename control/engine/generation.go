@@ -41,6 +41,8 @@ type Config struct {
 	// process may have it. "": no one.
 	Owner  string
 	NoLean bool // all packets take the program's general path, for comparison
+
+	SampleClean bool // packets that match nothing have events, too: they take the general path
 }
 
 // Telemetry configures what a generation measures. Verdicts depend on it only where
@@ -213,6 +215,21 @@ func (g *Generation) WithMonitor(on bool) (*Generation, error) {
 	}
 	return &next, nil
 }
+
+// WithCleanSampled is WithMonitor for events of packets that match nothing.
+func (g *Generation) WithCleanSampled(on bool) (*Generation, error) {
+	next := *g
+	if g.kernel != nil {
+		var err error
+		if next.kernel, err = g.kernel.WithCleanSampled(on); err != nil {
+			return nil, err
+		}
+	}
+	return &next, nil
+}
+
+// SamplesClean reports whether packets that match nothing have events.
+func (g *Generation) SamplesClean() bool { return g.kernel != nil && g.kernel.SamplesClean() }
 
 // Lists returns the lists, with their contents after all changes.
 func (g *Generation) Lists() []List { return slices.Clone(g.index.lists) }

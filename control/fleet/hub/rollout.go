@@ -66,10 +66,11 @@ type wave struct {
 // newRollout returns a rollout as a configuration says.
 func newRollout(c *config.Rollout, from, to wire.Place, now time.Time) *rollout {
 	r := &rollout{
-		State: api.RolloutRunning, From: from, To: to, Began: now, Entered: now, Confirm: float64(c.Confirm),
+		State: api.RolloutRunning, From: from, To: to, Began: now, Entered: now,
+		Limit: float64(c.Limit), Packets: uint64(c.Packets), Confirm: float64(c.Confirm),
 	}
 	for _, w := range c.Waves {
-		r.Waves = append(r.Waves, wave{Labels: w.Labels, For: time.Duration(w.For)})
+		r.Waves = append(r.Waves, wave{Labels: w.Labels, Rehearse: w.Mode == config.Rehearse, For: time.Duration(w.For)})
 	}
 	return r
 }
@@ -192,6 +193,8 @@ func (r rollout) step(now time.Time, up, maxAge time.Duration, all []observed) (
 	switch left := w.For - now.Sub(r.Confirmed); {
 	case left > 0:
 		v.waits = fmt.Sprintf("the wave's time to be over, in %v", left.Round(time.Second))
+	case w.Rehearse && slices.ContainsFunc(v.in, func(n observed) bool { return v.alive(n) && n.seen.Sub(r.Confirmed) < w.For }):
+		v.waits = "the nodes' reports of what they have counted"
 	case w.Rehearse && v.looked < r.Packets && !r.Accepted:
 		v.waits = fmt.Sprintf("packets to look at: there were %d, %d are wanted", v.looked, r.Packets)
 	default:
@@ -284,11 +287,11 @@ func (r *rollout) show(g gate, waiting bool) *api.FleetRollout {
 		Looked: g.looked, Passed: g.passed, WouldDrop: g.wouldDrop, Top: append([]api.FleetAffected{}, g.top...), WaitsFor: g.waits, Newer: waiting,
 	}
 	for _, w := range r.Waves {
-		mode := "enforce"
+		mode := config.Enforce
 		if w.Rehearse {
-			mode = "rehearse"
+			mode = config.Rehearse
 		}
-		out.Waves = append(out.Waves, api.FleetWave{Labels: append([]string{}, w.Labels...), Mode: mode, For: w.For.Seconds()})
+		out.Waves = append(out.Waves, api.FleetWave{Labels: append([]string{}, w.Labels...), Mode: string(mode), For: w.For.Seconds()})
 	}
 	return out
 }

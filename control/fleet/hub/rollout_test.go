@@ -41,10 +41,11 @@ func newCourse(t *testing.T) *course {
 	add("paris", 20)
 	add("rome", 5)
 	d := quantity.Duration(10 * time.Minute)
-	c.rollout = *newRollout(&config.Rollout{Confirm: 0.95, Waves: []config.Wave{
-		{Labels: []string{"canary"}, For: d}, {Labels: []string{"canary"}, For: d}, {Labels: []string{"paris"}, For: d},
+	c.rollout = *newRollout(&config.Rollout{Limit: 0.001, Packets: 1000, Confirm: 0.95, Waves: []config.Wave{
+		{Labels: []string{"canary"}, Mode: config.Rehearse, For: d},
+		{Labels: []string{"canary"}, Mode: config.Enforce, For: d},
+		{Labels: []string{"paris"}, Mode: config.Enforce, For: d},
 	}}, from, to, c.now)
-	c.Limit, c.Packets, c.Waves[0].Rehearse = 0.001, 1000, true
 	return c
 }
 

@@ -15,8 +15,11 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/engine"
 	fleetnode "weir/control/fleet/node"
+	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/filter/key"
 )
 
 // host is a host of the fleet without a kernel: the node's code, and what it would
@@ -30,6 +33,9 @@ type host struct {
 	mu   sync.Mutex
 	sets map[string]*list.Set
 	seen []string // the first entry of each version of list drop that was ever active
+
+	candidate *list.Set
+	traffic   []string // sources
 }
 
 func (f *fleet) host(name string, labels ...string) *host {
@@ -94,6 +100,39 @@ func firstOf(s *list.Set) string {
 		return k.String()
 	}
 	return ""
+}
+
+// Rehearse implements [fleetnode.Daemon].
+func (h *host) Rehearse(_ context.Context, name string, c *fleetnode.Candidate) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.candidate = nil
+	if c != nil {
+		h.candidate = c.Contents
+	}
+	return nil
+}
+
+// Rehearsed implements [fleetnode.Daemon]: of the host's traffic, ten packets of each
+// source pass.
+func (h *host) Rehearsed(name string) (r wire.Rehearsal) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	covers := func(s *list.Set, from string) bool {
+		f := engine.NewFinder([]engine.List{{Contents: s}})
+		return len(f.Covering(key.Source(netip.PrefixFrom(netip.MustParseAddr(from), 32)))) > 0
+	}
+	for _, from := range h.traffic {
+		if covers(h.sets[name], from) {
+			continue
+		}
+		r.Looked, r.Passed = r.Looked+10, r.Passed+10
+		if covers(h.candidate, from) {
+			r.WouldDrop += 10
+			r.Top = append(r.Top, wire.Affected{Source: from, Entry: firstOf(h.candidate), Packets: 10})
+		}
+	}
+	return r
 }
 
 // Counted implements [fleetnode.Daemon].
@@ -375,5 +414,62 @@ func TestRolloutKilled(t *testing.T) {
 		if !canary.had(e) {
 			t.Errorf("the canary did not have %s", e)
 		}
+	}
+}
+
+// TestRehearsal has canaries rehearse a good list and a bad one, of which no other node
+// hears, until somebody wants it nevertheless.
+func TestRehearsal(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	lists := strings.Replace(inWaves(f.feed("192.0.2.1"), "{labels: [canary], mode: rehearse, for: 2s}, {labels: [canary], for: 2s}"), "{waves", "{packets: 100, waves", 1)
+	f.start(lists)
+	hosts := []*host{f.host("canary-1", "canary"), f.host("canary-2", "canary"), f.host("rome-1")}
+	for _, h := range hosts {
+		h.mu.Lock()
+		for i := range 20 {
+			h.traffic = append(h.traffic, fmt.Sprintf("10.0.0.%d", i))
+		}
+		h.mu.Unlock()
+	}
+	for _, h := range hosts {
+		h.becomes("drop", "192.0.2.1")
+	}
+	f.reaches(api.RolloutDone)
+
+	f.feed("10.0.0.0/8", "192.0.2.1") // covers live traffic
+	f.reaches(api.RolloutHalted)
+	r := f.rollout("drop")
+	if r.Wave != 1 || !strings.Contains(r.Reason, "100% of the packets that pass") || r.WouldDrop == 0 || len(r.Top) == 0 || !strings.HasPrefix(r.Top[0].Node, "canary") {
+		t.Errorf("%+v", r)
+	}
+	if s, err := f.hub.Fleet(t.Context()); err != nil || !slices.ContainsFunc(s.Problems, func(p string) bool { return strings.Contains(p, "halted") }) {
+		t.Errorf("%+v, %v", s.Problems, err)
+	}
+	f.stop()
+	f.start(lists)
+	time.Sleep(3 * time.Second)
+	if r := f.rollout("drop"); r.State != api.RolloutHalted {
+		t.Errorf("%+v", r)
+	}
+	for _, h := range hosts {
+		if h.had("10.0.0.0/8") {
+			t.Errorf("%s has it", h.name)
+		}
+	}
+
+	// The feed is mended.
+	f.feed("10.200.0.0/16", "192.0.2.1")
+	for _, h := range hosts {
+		h.becomes("drop", "10.200.0.0/16")
+	}
+	f.reaches(api.RolloutDone)
+
+	// It is wanted.
+	f.feed("10.0.0.0/8")
+	f.reaches(api.RolloutHalted)
+	f.roll(api.RollResume)
+	for _, h := range hosts {
+		h.becomes("drop", "10.0.0.0/8")
 	}
 }

@@ -65,6 +65,7 @@ type follower struct {
 	unsaved     error
 	err         error // why the wanted version is not known
 	failures    int
+	rehearsing  rehearsal
 }
 
 // wanted is what the catalog says of a list.
@@ -114,6 +115,7 @@ func (f *follower) poke() {
 func (f *follower) run(ctx context.Context) {
 	wait := time.NewTimer(0)
 	defer wait.Stop()
+	defer f.endRehearsal(context.WithoutCancel(ctx))
 	for {
 		select {
 		case <-ctx.Done():
@@ -149,7 +151,7 @@ func (f *follower) run(ctx context.Context) {
 			backoff = backoff/2 + rand.N(backoff/2+1)
 			next = min(next, backoff)
 		}
-		wait.Reset(min(next, f.tidy()))
+		wait.Reset(min(next, f.tidy(), f.rehearse(ctx)))
 	}
 }
 
@@ -195,9 +197,12 @@ func (f *follower) sync(ctx context.Context) error {
 		}
 		return nil
 	}
-	u, err := f.reach(ctx, want)
-	if err != nil {
-		return err
+	u := update{state: f.rehearsed(want), whole: true}
+	if u.state == nil {
+		var err error
+		if u, err = f.reach(ctx, f.at, want); err != nil {
+			return err
+		}
 	}
 	f.at = u.state
 	f.sort(nil, want) // what is no longer ahead
@@ -229,11 +234,12 @@ func (f *follower) sort(inbox []message, want wanted) {
 // errGap means that no delta leads on.
 var errGap = errors.New("a delta is missing")
 
-// reach returns the wanted version, by deltas where they lead there.
-func (f *follower) reach(ctx context.Context, want wanted) (update, error) {
-	u := update{state: f.at}
+// reach returns the wanted version, by deltas where they lead there from another one,
+// which may be nil.
+func (f *follower) reach(ctx context.Context, from *state, want wanted) (update, error) {
+	u := update{state: from}
 	if u.state == nil || u.Epoch != want.Epoch {
-		return f.begin(ctx, want)
+		return f.begin(ctx, from, want)
 	}
 	budget := int64(-1) // of bytes: unlimited
 	if want.Version-u.Version > fewDeltas && len(f.ahead) < int(min(want.Version-u.Version, maxAhead)) {
@@ -247,7 +253,7 @@ func (f *follower) reach(ctx context.Context, want wanted) (update, error) {
 		return u, nil
 	case errors.Is(err, errGap), errors.Is(err, errBroken), errors.Is(err, wire.ErrForged):
 		f.n.log.Debug("deltas do not lead to the wanted version: "+err.Error(), "list", f.name)
-		again, failed := f.begin(ctx, want)
+		again, failed := f.begin(ctx, from, want)
 		if failed != nil {
 			return again, fmt.Errorf("%w; %w", err, failed)
 		}
@@ -256,14 +262,15 @@ func (f *follower) reach(ctx context.Context, want wanted) (update, error) {
 	return u, err
 }
 
-// begin returns the wanted version from a snapshot.
-func (f *follower) begin(ctx context.Context, want wanted) (update, error) {
+// begin returns the wanted version from a snapshot of a later version than one, which
+// may be nil.
+func (f *follower) begin(ctx context.Context, from *state, want wanted) (update, error) {
 	h, err := f.head(ctx, want)
 	if err != nil {
 		return update{}, err
 	}
-	if f.at != nil && f.at.Epoch == h.Epoch && !f.at.Before(h.Place) {
-		return update{}, fmt.Errorf("list %q: the last snapshot is of version %v, which is not after %v", f.name, h.Place, f.at.Place)
+	if from != nil && from.Epoch == h.Epoch && !from.Before(h.Place) {
+		return update{}, fmt.Errorf("list %q: the last snapshot is of version %v, which is not after %v", f.name, h.Place, from.Place)
 	}
 	began := time.Now()
 	var whole []byte

@@ -57,6 +57,12 @@ type Daemon interface {
 	// Answer answers a question of the hub, which is one of those of package wire, in
 	// JSON. It may be called several times at once.
 	Answer(ctx context.Context, what string, question []byte) (any, error)
+
+	// Rehearse begins to count which packets a version of a list would drop in addition,
+	// in place of another one of the list; nil ends that. It fails where the version
+	// would be refused. Rehearsed returns what was counted.
+	Rehearse(ctx context.Context, list string, c *Candidate) error
+	Rehearsed(list string) wire.Rehearsal
 }
 
 const (
@@ -67,11 +73,12 @@ const (
 	// maxCatalog bounds the signed catalog: the broker's messages.
 	maxCatalog = 1 << 20
 
-	reportInterval = 10 * time.Second
-	reportAtMost   = 100 * time.Millisecond // apart
-	askInterval    = 30 * time.Second       // for the catalog, while none arrives
-	askTimeout     = 5 * time.Second        // nothing else is noticed meanwhile
-	relistInterval = 10 * time.Second
+	reportInterval    = 10 * time.Second
+	rehearsalInterval = 2 * time.Second        // of reports during a rehearsal
+	reportAtMost      = 100 * time.Millisecond // apart
+	askInterval       = 30 * time.Second       // for the catalog, while none arrives
+	askTimeout        = 5 * time.Second        // nothing else is noticed meanwhile
+	relistInterval    = 10 * time.Second
 
 	maxRefusals = 8 // that are reported
 )
@@ -432,7 +439,7 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 			if failed && now.Sub(listed) > relistInterval {
 				poke(n.changed)
 			}
-			if now.Sub(reported) >= reportInterval {
+			if since := now.Sub(reported); since >= reportInterval || since >= rehearsalInterval && n.rehearses() {
 				report()
 			}
 		}
@@ -615,9 +622,10 @@ func (n *Node) report() {
 
 // status returns what the node reports of a list.
 func (f *follower) status() wire.ListStatus {
+	rehearsal := f.reported()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := wire.ListStatus{Name: f.name, Active: f.active.place(), Wanted: f.want.Place, Sum: snapshot.Sum{}.String(), Refused: f.refused != nil}
+	s := wire.ListStatus{Name: f.name, Active: f.active.place(), Wanted: f.want.Place, Sum: snapshot.Sum{}.String(), Refused: f.refused != nil, Rehearsal: rehearsal}
 	if f.active != nil {
 		s.Sum, s.Entries = f.active.sum.String(), f.active.entries.Len()
 	}

@@ -169,7 +169,8 @@ type run struct {
 	known   map[string]*list.Set // by list
 	failing error
 
-	answers func(ctx context.Context, what string, question []byte) (any, error)
+	answers   func(ctx context.Context, what string, question []byte) (any, error)
+	rehearsed map[string]*list.Set
 }
 
 func (h *hub) config(directory string) Config {
@@ -216,10 +217,27 @@ func (r *run) Answer(ctx context.Context, what string, question []byte) (any, er
 	return r.answers(ctx, what, question)
 }
 
+func (r *run) Rehearse(_ context.Context, list string, c *Candidate) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c != nil && r.failing != nil {
+		return r.failing
+	}
+	delete(r.rehearsed, list)
+	if c != nil {
+		r.rehearsed[list] = c.Contents
+	}
+	return nil
+}
+
+func (r *run) Rehearsed(string) wire.Rehearsal {
+	return wire.Rehearsal{Looked: 10, Passed: 20, WouldDrop: 3}
+}
+
 // start starts a node.
 func (h *hub) start(directory string) *run {
 	h.t.Helper()
-	r := &run{t: h.t, known: map[string]*list.Set{}}
+	r := &run{t: h.t, known: map[string]*list.Set{}, rehearsed: map[string]*list.Set{}}
 	c := h.config(directory)
 	var err error
 	if r.Node, err = Open(c); err != nil {

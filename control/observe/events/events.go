@@ -47,7 +47,8 @@ type Event struct {
 const FrameSize = loader.EventFrame
 
 // Reasons returns the reasons of events: all but those of packets that pass
-// before any list or without any finding.
+// before any list or without any finding. Clean packets have events, too, where the
+// program samples them; only those get them who ask for that reason.
 func Reasons() []Reason {
 	var all []Reason
 	for r := verdict.Allowed; r < verdict.NumReasons; r++ {
@@ -107,7 +108,7 @@ func (i *Interface) event(of *loader.Event, boot time.Time) Event {
 
 // Want selects the events of a subscription.
 type Want struct {
-	Reasons []Reason // reasons of events; none: all of them
+	Reasons []Reason // reasons of events; none: all of [Reasons]
 	OneIn   uint32   // desired sampling rate, one of this power of two; 0: all if possible
 	Frames  bool     // include the start of frames
 	Room    int      // buffer size in events; 0: DefaultRoom
@@ -124,7 +125,7 @@ type subscription struct {
 }
 
 func (s *subscription) wants(r Reason) bool {
-	return len(s.Reasons) == 0 || slices.Contains(s.Reasons, r)
+	return len(s.Reasons) == 0 && r != verdict.Clean || slices.Contains(s.Reasons, r)
 }
 
 // send sends an event, if there is room.

@@ -213,7 +213,7 @@ func (h *Hub) ask() {
 		for i := range r.oneIn {
 			r.oneIn[i] = 0
 		}
-		for _, reason := range Reasons() {
+		for _, reason := range append(Reasons(), verdict.Clean) {
 			for _, s := range h.subs {
 				if n := r.oneIn[reason]; s.wants(reason) && (n == 0 || s.OneIn < n) {
 					r.oneIn[reason] = s.OneIn

@@ -354,3 +354,15 @@ func TestRun(t *testing.T) {
 	}
 	end()
 }
+
+// Clean packets have events only for those that ask for them.
+func TestCleanPackets(t *testing.T) {
+	for _, c := range []struct {
+		reasons []Reason
+		want    bool
+	}{{nil, false}, {[]Reason{verdict.Blocked}, false}, {[]Reason{verdict.Blocked, verdict.Clean}, true}} {
+		if s := (&subscription{Want: Want{Reasons: c.reasons}}); s.wants(verdict.Clean) != c.want || s.wants(verdict.Blocked) != true {
+			t.Errorf("%v: %v", c.reasons, s.wants(verdict.Clean))
+		}
+	}
+}

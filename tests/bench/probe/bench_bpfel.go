@@ -116,6 +116,7 @@ const (
 	benchVarPenaltyBuckets   = "penalty_buckets"
 	benchVarPolicer          = "policer"
 	benchVarReordersLoads    = "reorders_loads"
+	benchVarSampleClean      = "sample_clean"
 	benchVarTrackerCount     = "tracker_count"
 	benchVarTrackers         = "trackers"
 )
@@ -274,6 +275,7 @@ type benchVariableSpecs struct {
 	PenaltyBuckets *ebpf.VariableSpec `ebpf:"penalty_buckets"`
 	Policer        *ebpf.VariableSpec `ebpf:"policer"`
 	ReordersLoads  *ebpf.VariableSpec `ebpf:"reorders_loads"`
+	SampleClean    *ebpf.VariableSpec `ebpf:"sample_clean"`
 	TrackerCount   *ebpf.VariableSpec `ebpf:"tracker_count"`
 	Trackers       *ebpf.VariableSpec `ebpf:"trackers"`
 }
@@ -418,6 +420,7 @@ type benchVariables struct {
 	PenaltyBuckets *ebpf.Variable `ebpf:"penalty_buckets"`
 	Policer        *ebpf.Variable `ebpf:"policer"`
 	ReordersLoads  *ebpf.Variable `ebpf:"reorders_loads"`
+	SampleClean    *ebpf.Variable `ebpf:"sample_clean"`
 	TrackerCount   *ebpf.Variable `ebpf:"tracker_count"`
 	Trackers       *ebpf.Variable `ebpf:"trackers"`
 }

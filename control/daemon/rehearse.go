@@ -1,0 +1,233 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"weir/control/config"
+	"weir/control/engine"
+	"weir/control/fleet/node"
+	"weir/control/fleet/wire"
+	"weir/control/list"
+	"weir/control/observe/events"
+	"weir/filter/key"
+	"weir/filter/verdict"
+)
+
+// A rehearsal counts which of the packets that pass a version of a fleet's list would
+// drop. The program reports those that match nothing, too, while there is one: all of
+// them, or samples where there are too many. What a version would drop in addition it
+// drops by the entries that it adds, or that it removes from an allow list; each packet
+// is matched against these.
+
+// rehearsals are those of all lists.
+type rehearsals struct {
+	mu     sync.Mutex
+	byList map[string]*rehearsal // as the hub calls the list
+}
+
+func (r *rehearsals) any() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.byList) > 0
+}
+
+// rehearsal is one of a version.
+type rehearsal struct {
+	contents *list.Set
+	end      context.CancelFunc
+	ended    chan struct{}
+
+	// Of its goroutine.
+	added    engine.Finder // the entries that would drop more
+	allowed  engine.Finder // the allow lists as they would be
+	allow    bool          // the version is of an allow list
+	compared []engine.List // the active lists that these follow from
+
+	mu   sync.Mutex
+	sum  wire.Rehearsal
+	from map[netip.Addr]*wire.Affected
+}
+
+// maxAffected bounds the sources that are counted one by one.
+const maxAffected = 1024
+
+// rehearsed are the reasons of packets that pass, and that lists are asked for.
+var rehearsed = []verdict.Reason{verdict.Clean, verdict.Allowed, verdict.Truncated, verdict.Malformed, verdict.Unparsed}
+
+// Rehearse implements [node.Daemon].
+func (d *Daemon) Rehearse(ctx context.Context, name string, c *node.Candidate) error {
+	d.rehearsals.mu.Lock()
+	before := d.rehearsals.byList[name]
+	delete(d.rehearsals.byList, name)
+	d.rehearsals.mu.Unlock()
+	if before != nil {
+		before.end()
+		<-before.ended
+	}
+	if c == nil {
+		return d.Do(ctx, d.sampleClean)
+	}
+	of, err := fleetConfig(name, c.Settings)
+	if err != nil {
+		return err
+	}
+	r := &rehearsal{contents: c.Contents, allow: of.Action == config.Allow, from: make(map[netip.Addr]*wire.Affected), ended: make(chan struct{})}
+	if err := d.Do(ctx, func() error {
+		if err := refuseRead(d.prepared.config, of, c.Contents, false); err != nil {
+			return fmt.Errorf("refused: %w", err)
+		}
+		d.compare(r, of)
+		d.rehearsals.mu.Lock()
+		if d.rehearsals.byList == nil {
+			d.rehearsals.byList = make(map[string]*rehearsal)
+		}
+		d.rehearsals.byList[name] = r
+		d.rehearsals.mu.Unlock()
+		return d.sampleClean()
+	}); err != nil {
+		d.rehearsals.mu.Lock()
+		delete(d.rehearsals.byList, name)
+		d.rehearsals.mu.Unlock()
+		return err
+	}
+	r.sum.Since = time.Now().UTC()
+	within, end := context.WithCancel(d.ctx)
+	r.end = end
+	packets, unsubscribe := d.hub.Subscribe(events.Want{Reasons: rehearsed})
+	go func() {
+		defer close(r.ended)
+		defer unsubscribe()
+		d.count(within, r, of, packets)
+	}()
+	return nil
+}
+
+// Rehearsed implements [node.Daemon].
+func (d *Daemon) Rehearsed(name string) wire.Rehearsal {
+	d.rehearsals.mu.Lock()
+	r := d.rehearsals.byList[name]
+	d.rehearsals.mu.Unlock()
+	if r == nil {
+		return wire.Rehearsal{}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := r.sum
+	for _, a := range slices.SortedFunc(maps.Values(r.from), func(a, b *wire.Affected) int { return int(b.Packets) - int(a.Packets) }) {
+		if len(out.Top) == wire.MaxTop {
+			break
+		}
+		out.Top = append(out.Top, *a)
+	}
+	return out
+}
+
+// sampleClean has the programs report packets that match nothing while a version is
+// rehearsed, with one step for each interface. It is for Run's goroutine.
+func (d *Daemon) sampleClean() error {
+	on := d.rehearsals.any()
+	if d.engine.SamplesClean() == on {
+		return nil
+	}
+	next, err := d.engine.WithCleanSampled(on)
+	if err != nil {
+		return err
+	}
+	rollout, err := d.attach.Prepare(next, d.attach.Metadata(), nil, nil)
+	if err != nil {
+		return err
+	}
+	if err := rollout.Commit(); err != nil {
+		return err
+	}
+	d.engine = next
+	d.note()
+	return nil
+}
+
+// compare sets what a rehearsal matches packets against, by what is active now, unless
+// that is as it was. It is for Run's goroutine.
+func (d *Daemon) compare(r *rehearsal, of config.List) {
+	l := d.prepared.list(of.Name)
+	rules := d.engine.Lists()
+	if l == nil || l.source == 0 {
+		l = &managedList{List: of, source: uint16(len(rules) + 1)}
+		rules = append(rules, l.rule())
+	}
+	compared := slices.DeleteFunc(slices.Clone(rules), func(l engine.List) bool { return !l.Allow })
+	active := rules[l.source-1].Contents
+	compared = append(compared, engine.List{Contents: active})
+	if slices.Equal(compared, r.compared) {
+		return
+	}
+	r.compared = compared
+	contents, _ := d.prepared.admit(l, r.contents)
+	delta := contents.Diff(active)
+	rules[l.source-1].Contents = contents
+	more := l.rule()
+	if more.Allow, more.Contents = false, delta.Add; r.allow {
+		more.Contents = delta.Remove
+	}
+	r.added = engine.NewFinder([]engine.List{more})
+	r.allowed = engine.NewFinder(slices.DeleteFunc(rules, func(l engine.List) bool { return !l.Allow }))
+}
+
+// count counts what a version would drop until ctx is done.
+func (d *Daemon) count(ctx context.Context, r *rehearsal, of config.List, packets <-chan events.Event) {
+	again := time.NewTicker(time.Second)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-again.C: // lists may have changed
+			_ = d.Do(ctx, func() error {
+				d.compare(r, of)
+				return nil
+			})
+		case e, ok := <-packets:
+			if !ok {
+				return
+			}
+			r.see(&e)
+		}
+	}
+}
+
+// see counts a packet.
+func (r *rehearsal) see(e *events.Event) {
+	if e.Dropped || !e.Tuple.Src.IsValid() || e.OneIn == 0 {
+		return
+	}
+	var entry key.Key
+	drops := false
+	if k := e.Tuple.Key(); r.allow == (e.Reason == verdict.Allowed) {
+		if found := r.added.Covering(k); len(found) > 0 && len(r.allowed.Covering(k)) == 0 {
+			entry, drops = found[0].Key, true
+		}
+	}
+	n := uint64(e.OneIn)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sum.Looked++
+	r.sum.Passed += n
+	if !drops {
+		return
+	}
+	r.sum.WouldDrop += n
+	a := r.from[e.Tuple.Src]
+	if a == nil {
+		if len(r.from) == maxAffected {
+			return
+		}
+		a = &wire.Affected{Source: e.Tuple.Src.String(), Packet: e.Tuple.Key().String(), Entry: entry.String()}
+		r.from[e.Tuple.Src] = a
+	}
+	a.Packets += n
+}

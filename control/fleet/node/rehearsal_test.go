@@ -1,0 +1,87 @@
+package node
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"weir/control/fleet/wire"
+	"weir/control/list"
+)
+
+func (r *run) rehearses() *list.Set {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.rehearsed[name]
+}
+
+// A version that is rehearsed does not become active; one that was is not fetched again.
+func TestRehearsal(t *testing.T) {
+	h := newHub(t)
+	dir := t.TempDir()
+	n := h.start(dir)
+	h.change(set(t, "192.0.2.1"))
+	h.snapshot()
+	h.release()
+	n.reaches(h)
+	first := h.at
+	h.change(set(t, "192.0.2.1", "198.51.100.0/24"))
+	h.change(set(t, "192.0.2.0/24"))
+	state := wire.ListState{Name: name, Settings: block, Releases: []wire.Release{
+		{Place: first}, {Groups: []string{"others"}, Place: h.at}, {Groups: []string{"canary"}, Place: h.at, Rehearse: true},
+	}}
+	h.publish(state)
+	rehearsed := func(n *run, what string) {
+		t.Helper()
+		eventually(t, what, func() bool {
+			r := n.active().Rehearsal
+			return r != nil && r.Place == h.at && r.Looked == 10 && r.WouldDrop == 3 && r.Error == "" && equal(n.rehearses(), h.truth[h.at])
+		})
+		if n.active().Active != first || !equal(n.has(name), h.truth[first]) {
+			t.Fatalf("%+v", n.active())
+		}
+	}
+	rehearsed(n, "the rehearsal")
+	n.stop()
+	if n.rehearses() != nil {
+		t.Error("it goes on after the end")
+	}
+	n = h.start(dir)
+	rehearsed(n, "the rehearsal after a restart")
+	h.change(set(t, "192.0.2.0/25", "203.0.113.1"))
+	state.Releases[2].Place = h.at
+	h.publish(state)
+	rehearsed(n, "another version")
+
+	// Enforced, without the stream.
+	if err := h.js.PurgeStream(wire.Stream); err != nil {
+		t.Fatal(err)
+	}
+	state.Releases[2].Rehearse = false
+	h.publish(state)
+	n.reaches(h)
+	eventually(t, "the end of the rehearsal", func() bool { return n.active().Rehearsal == nil && n.rehearses() == nil })
+	n.stop()
+	n = h.start(dir)
+	n.reaches(h)
+
+	// Refused, as it would be.
+	n.mu.Lock()
+	n.failing = errors.New("too wide")
+	n.mu.Unlock()
+	first = h.at
+	h.change(set(t, "0.0.0.0/1"))
+	state.Releases[2] = wire.Release{Place: h.at, Rehearse: true}
+	state.Releases[0].Place = first
+	h.publish(state)
+	eventually(t, "the refusal", func() bool {
+		r := n.active().Rehearsal
+		return r != nil && r.Place == h.at && strings.Contains(r.Error, "too wide")
+	})
+	if s := n.active(); s.Active != first || s.Error != "" {
+		t.Errorf("%+v", s)
+	}
+	state.Releases = state.Releases[:1]
+	h.publish(state)
+	eventually(t, "no rehearsal", func() bool { return n.active().Rehearsal == nil })
+}
