@@ -2,8 +2,9 @@
 /*
  * The cascade: a blocked Bloom filter (Putze, Sanders and Singler, 2007) whose
  * blocks, lines, have 64 bytes. A key's first bits are in distinct words of one line
- * and are tested without a branch; the rest are in a second, independent line, which
- * is read only when the first passes: for 97 % of unlisted keys it never is. The
+ * and are tested without a branch; the rest are in up to three further, independent
+ * lines, each of which is read only when the last passes: for 97 % of unlisted keys the
+ * second never is. The
  * twin of filter/membership's Cascade; its false-positive rate is filter/fpr's
  * Cascade.
  *
@@ -25,6 +26,7 @@
 
 #define LINE_WORDS    8
 #define LINE_BITS_MAX 6 /* bits of one key in one line */
+#define REST_LINES    3 /* of the bits that follow those of the first line */
 
 struct line {
 	__u64 words[LINE_WORDS];
@@ -74,16 +76,26 @@ static __always_inline struct line *line_at(void *map, __u32 lines, __u64 h)
 	return bpf_map_lookup_elem(map, &i);
 }
 
-/* Tests the second line of a key whose first has passed; rest is 0 where there is none. */
+/*
+ * Tests the further lines of a key whose first has passed, six bits in each and what is
+ * left in the last; rest is a constant like bits, and 0 where there are none.
+ */
 static __always_inline int rest_test(void *map, __u32 lines, __u32 rest, __u64 h)
 {
-	struct line *l;
+#pragma unroll
+	for (int i = 1; i <= REST_LINES; i++) {
+		__u32 bits = rest < LINE_BITS_MAX ? rest : LINE_BITS_MAX;
+		__u64 g = hash_nth(h, i);
+		struct line *l;
 
-	if (!rest)
-		return 1;
-	h = hash_nth(h, 1);
-	l = line_at(map, lines, h);
-	return l && line_test(l, h, rest);
+		if (!bits)
+			return 1;
+		l = line_at(map, lines, g);
+		if (!l || !line_test(l, g, bits))
+			return 0;
+		rest -= bits;
+	}
+	return 1;
 }
 
 #endif

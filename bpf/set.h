@@ -47,7 +47,7 @@ struct key_set {
 	struct prefix_length prefixes[MAX_SHAPES];
 	__u32 lines;
 	__u32 first;   /* bits in the first line */
-	__u32 rest;    /* bits in the second line; 0: no second line */
+	__u32 rest;    /* bits in further lines; 0: there are none */
 	__u32 buckets; /* 0: approximate, without a table; allow lists always have one */
 	__u32 marks6_lines;
 	__u32 gates_v4; /* all gates of the family's shapes */
@@ -92,7 +92,7 @@ static __always_inline int set_probe(const volatile struct key_set *s, struct se
 		return 1;
 	if (!line_test(l, h, s->first))
 		return 0;
-	if (!s->hot_buckets && !s->buckets)
+	if (!s->hot_buckets && !s->buckets && s->rest <= LINE_BITS_MAX)
 		p->list = rest_test(maps.lines, s->lines, s->rest, h) ? LIST_UNKNOWN : LIST_NONE;
 	else
 		p->list = maps.confirm(h);

@@ -91,6 +91,7 @@ const (
 	gateDst   = 4       // GATE_DST
 	markWords = 1 << 18 // MARK4_WORDS: a bit for each IPv4 network /24
 	maxBits   = 6       // LINE_BITS_MAX
+	maxRest   = 18      // in REST_LINES
 
 	minHotBuckets = 32 // for a bucket and a slot to be the whole hash
 )
@@ -179,9 +180,9 @@ func validateSet(s *KeySet) error {
 	if max(s.Lines, s.Buckets, s.Marks6Lines, s.HotBuckets) > maxEntries {
 		return errors.New("more lines or buckets than a map can have")
 	}
-	if s.First < 1 || s.First > maxBits || s.Rest > maxBits {
-		return fmt.Errorf("%d and %d bits in a line: not in 1 … %d and 0 … %d",
-			s.First, s.Rest, maxBits, maxBits)
+	if s.First < 1 || s.First > maxBits || s.Rest > maxRest {
+		return fmt.Errorf("%d bits in the first line and %d in others: not in 1 … %d and 0 … %d",
+			s.First, s.Rest, maxBits, maxRest)
 	}
 	if s.GatesV6&(gateSrc|gateDst) != 0 && s.Marks6Lines == 0 {
 		return errors.New("no lines for the IPv6 marks that shapes wait for")

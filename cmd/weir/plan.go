@@ -115,7 +115,7 @@ func sizingRows(s plan.Sizing, row func(name, format string, args ...any)) {
 		row("  spill", "%s buckets of 64 bytes", humanize.Comma(int64(s.Buckets)))
 	} else {
 		row("cascade", "%s lines of 64 bytes, %.2f bits an entry", humanize.Comma(int64(s.Lines)), s.BitsPerEntry)
-		row("bits set", "%d in the first line, %d in the second", s.First, s.Rest)
+		row("bits set", "%d in the first line, %d in others", s.First, s.Rest)
 	}
 	row("kernel memory", "%s, %.2f bytes an entry", humanize.IBytes(uint64(s.KernelBytes)), float64(s.KernelBytes)/float64(s.Entries))
 	if s.ChangeBytes > 0 {

@@ -111,7 +111,7 @@ func TestTraffic(t *testing.T) {
 	if want := s.Traffic.Plain * (1 - s.Traffic.HotShare); s.Traffic.Weighted < want || s.Traffic.Weighted > 1.001*want {
 		t.Errorf("with weights %v, want %v", s.Traffic.Weighted, want)
 	}
-	if s := size(t, Request{Entries: 1000, Mode: "approx", Flows: 100, Hot: 10}); math.Abs(s.Traffic.Improvement-1/0.9) > 1e-3 {
+	if s := size(t, Request{Entries: 1_000_000, Mode: "approx", BitsPerEntry: 12, Flows: 100, Hot: 10}); math.Abs(s.Traffic.Improvement-1/0.9) > 1e-3 {
 		t.Errorf("a tenth of all packets is spared, and the rate is %v times lower", s.Traffic.Improvement)
 	}
 	if s.Traffic.MostBits <= s.First+s.Rest || s.Traffic.MostBits > mostBits {

@@ -54,7 +54,7 @@ type Sizing struct {
 	LaneBits     int      `json:"lane_bits"`      // of an entry in the quotient table
 	Buckets      int      `json:"buckets"`        // of the quotient table's spill, 64 bytes each
 	First        int      `json:"first"`          // bits of an entry in its first line of the cascade
-	Rest         int      `json:"rest"`           // bits of an entry in its second line
+	Rest         int      `json:"rest"`           // bits of an entry in further lines
 	KernelBytes  int      `json:"kernel_bytes"`   // without markers
 	ChangeBytes  int      `json:"change_bytes"`   // of these, what changes in place take; no program reads it
 	Cascade      float64  `json:"cascade"`        // rate of the cascade, fpr.CascadeLayout

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"sort"
 	"testing"
 
 	"weir/filter/internal/trial"
@@ -108,7 +109,7 @@ func TestBestCascade(t *testing.T) {
 		{14, 4, 1.131, 0.026},
 		{16, 6, 1.193, 0.033},
 	} {
-		layout := BestCascade(n, uint32(n*c.perKey/LineBits))
+		layout := BestCascade(n, uint32(n*c.perKey/LineBits), MaxFurther)
 		if layout.First != ApproxFirst || layout.Rest != c.rest {
 			t.Errorf("%d bits a key: %+v, want %d+%d", c.perKey, layout, ApproxFirst, c.rest)
 		}
@@ -118,6 +119,22 @@ func TestBestCascade(t *testing.T) {
 		}
 		if got := layout.FirstLine(n); math.Abs(got-c.firstLine) > 0.0006 {
 			t.Errorf("%d bits a key: %.4f pass the first line, want %.3f", c.perKey, got, c.firstLine)
+		}
+	}
+}
+
+// Low rates take little more than a standard filter, which takes 1.44 times the lower
+// bound.
+func TestLowRates(t *testing.T) {
+	const n = 1000000
+	for rate, most := range map[float64]float64{1e-3: 1.5, 1e-6: 1.55, 1e-9: 1.7} {
+		bits := sort.Search(100*100, func(i int) bool {
+			return BestCascade(n, uint32(n*float64(i+100)/100/LineBits), MaxFurther).Rate(n) <= rate
+		})
+		got := float64(bits+100) / 100 / -math.Log2(rate)
+		t.Logf("rate %g: %.2f bits a key, %.3f times the lower bound", rate, float64(bits+100)/100, got)
+		if got > most {
+			t.Errorf("rate %g: %.3f times the lower bound, want %v", rate, got, most)
 		}
 	}
 }

@@ -17,12 +17,12 @@ const (
 )
 
 // Cascade is a blocked Bloom filter in lines of 64 bytes. A key's first bits
-// lie in distinct words of one line; the rest, if any, in a second, independent
-// line that is read only if the first passes. bpf/cascade.h is its twin and
+// lie in distinct words of one line; the rest, if any, MaxLineBits each in further,
+// independent lines, each of which is read only if the last passes. bpf/cascade.h is its twin and
 // documents which bits of a hash select a key's bits; package fpr predicts its
 // false-positive rate (fpr.CascadeLayout).
 //
-// A key may have extra bits. They follow the rest: they fill up the second line
+// A key may have extra bits. They follow the rest: they fill up its last line
 // to MaxLineBits, then take further lines, line i being selected by the i-th
 // hash derived from the key's.
 //
@@ -40,7 +40,7 @@ const counterWords = 4
 
 // NewCascade returns a cascade over words, which must be zero and a multiple of
 // LineWords. A key sets first (1 … MaxLineBits) bits in the first line and rest
-// (0 … MaxLineBits) in the second. A cascade without words is always empty and
+// (0 …) in further lines. A cascade without words is always empty and
 // cannot be added to.
 func NewCascade(words []uint64, first, rest int) *Cascade {
 	return newCascadeOver(words, make([]uint64, counterWords*len(words)), first, rest)
@@ -56,8 +56,16 @@ func newCascadeOver(words, counters []uint64, first, rest int) *Cascade {
 
 // Contains reports whether the key with hash h may be present.
 func (c *Cascade) Contains(h uint64) bool {
-	return c.lines != 0 && c.testLine(h, c.first) &&
-		(c.rest == 0 || c.testLine(hash.Nth(h, 1), c.rest))
+	if c.lines == 0 || !c.testLine(h, c.first) {
+		return false
+	}
+	i := uint64(0)
+	for rest := c.rest; rest > 0; rest -= MaxLineBits {
+		if i++; !c.testLine(hash.Nth(h, i), min(rest, MaxLineBits)) {
+			return false
+		}
+	}
+	return true
 }
 
 // testLine tests the given number of bits of h in its line without a branch
@@ -198,7 +206,8 @@ func (c *Cascade) clear(i, bit uint64) { atomic.StoreUint64(&c.words[i], c.words
 // first.
 func (c *Cascade) position(h uint64, j int) uint64 {
 	if j >= c.first {
-		h, j = hash.Nth(h, 1), j-c.first
+		j -= c.first
+		h, j = hash.Nth(h, uint64(1+j/MaxLineBits)), j%MaxLineBits
 	}
 	i, bit := place(c.line(h), h, j)
 	return i*64 + bit

@@ -98,14 +98,14 @@ func (s *Set) fillHashed(columns []Column) error {
 	for _, h := range hashes {
 		s.cascade.addBits(h, bitRange{0, s.First})
 	}
-	if s.Rest > 0 {
-		second := make([]uint64, n)
+	for line, b := range behind(0, s.Rest) {
+		further := make([]uint64, n)
 		for i, h := range hashes {
-			second[i] = hash.Nth(h, 1)
+			further[i] = hash.Nth(h, line)
 		}
-		second, _ = partition(second, nil)
-		for _, h := range second {
-			s.cascade.addBits(h, bitRange{0, s.Rest})
+		further, _ = partition(further, nil)
+		for _, h := range further {
+			s.cascade.addBits(h, b)
 		}
 	}
 	wg.Wait()

@@ -119,7 +119,7 @@ type Layout struct {
 	Prefixes               PrefixLayout
 	Capacity               int    // keys of cascade and table for which the rates are planned
 	Lines                  uint32 // of the cascade, 64 bytes each
-	First, Rest            int    // bits per key in the first and in the second line
+	First, Rest            int    // bits per key in the first line and in further ones
 	Buckets                uint32 // of the table, 64 bytes each; 0 in approximate mode
 	V4, V4Flow, V6, V6Flow []GatedShape
 	Mark4Src, Mark4Dst     bool
@@ -172,7 +172,7 @@ func (l *Layout) planHashed(c Census, bitsPerKey float64) error {
 	}
 	l.Lines = uint32(lines)
 	if l.Mode == Approximate {
-		best := fpr.BestCascade(n, l.Lines)
+		best := fpr.BestCascade(n, l.Lines, fpr.MaxFurther)
 		l.First, l.Rest = best.First, best.Rest
 	}
 	return nil

@@ -77,7 +77,7 @@ func TestExtraBits(t *testing.T) {
 	r := newRandom(t)
 	k := sources(t, 1)[0]
 	for _, first := range []int{5, 6} {
-		for rest := range MaxLineBits + 1 {
+		for _, rest := range []int{0, 1, 2, 3, 4, 5, 6, 7, 12, 13, 18} {
 			for extra := range MaxExtra + 1 {
 				for _, listed := range []bool{true, false} {
 					l := Layout{Mode: Approximate, Secret: secretOf(r.Uint64()), Capacity: 1, Lines: 1000, First: first, Rest: rest,
@@ -347,8 +347,13 @@ func lookupLikeC(s *Set, h uint64, pause func()) bool {
 		}
 		return true
 	}
-	if !test(h, 0, s.First) || !test(hash.Nth(h, 1), 0, s.Rest) {
+	if !test(h, 0, s.First) {
 		return false
+	}
+	for i, b := range behind(0, s.Rest) {
+		if !test(hash.Nth(h, i), b.from, b.to) {
+			return false
+		}
 	}
 	var extra int
 	bucket := int(hash.Reduce(h, s.HotBuckets)) * BucketSlots

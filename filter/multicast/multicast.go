@@ -42,7 +42,7 @@ type Layout struct {
 func Plan(ports, groups int) Layout {
 	l := Layout{Ports: ports, MaxGroups: groups}
 	for l.Lines = uint32(groups/16) + 1; ; l.Lines += l.Lines/32 + 1 {
-		best := fpr.BestCascade(groups, l.Lines)
+		best := fpr.BestCascade(groups, l.Lines, 1)
 		if l.First, l.Rest = best.First, best.Rest; l.Rate() <= MaxRate {
 			return l
 		}

@@ -42,7 +42,7 @@ func TestPlan(t *testing.T) {
 		smaller := l
 		smaller.Lines -= smaller.Lines/16 + 1
 		if smaller.Lines > 0 && smaller.Lines > uint32(groups/16)+1 {
-			best := fpr.BestCascade(groups, smaller.Lines)
+			best := fpr.BestCascade(groups, smaller.Lines, 1)
 			if smaller.First, smaller.Rest = best.First, best.Rest; smaller.Rate() <= MaxRate {
 				t.Errorf("%d groups: %d lines would do, not %d", groups, smaller.Lines, l.Lines)
 			}

@@ -218,6 +218,7 @@ func TestConstants(t *testing.T) {
 		"MAX_SHAPES":        membership.MaxShapes,
 		"LINE_WORDS":        membership.LineWords,
 		"LINE_BITS_MAX":     membership.MaxLineBits,
+		"REST_LINES":        fpr.MaxFurther,
 		"BUCKET_SLOTS":      membership.BucketSlots,
 		"GATE_ALWAYS":       uint64(membership.GateAlways),
 		"GATE_SRC":          uint64(membership.GateSrc),

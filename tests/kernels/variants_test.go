@@ -41,7 +41,7 @@ var kinds = []struct {
 func keySet(mode membership.Mode, kind string, n int) loader.KeySet {
 	k := loader.KeySet{Lines: 64, First: fpr.ExactFirst, Buckets: 64, Marks6Lines: 64}
 	if mode == membership.Approximate {
-		k.Buckets, k.First, k.Rest = 0, fpr.ApproxFirst, fpr.MaxRest
+		k.Buckets, k.First, k.Rest = 0, fpr.ApproxFirst, fpr.MaxFurther*fpr.MaxRest
 	}
 	if mode == membership.Exact && (kind == "" || kind == "v4") {
 		addPrefixes(&k, n)

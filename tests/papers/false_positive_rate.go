@@ -176,7 +176,7 @@ exactly, but for terms of order 1/lines in that of the cascade.`)
 	f.LogY()
 	p.figure("lines", "The cascade comes close to the standard filter, in two lines of memory", f,
 		curve.Named{Name: "cascade, best rest", Points: curve.Sample(bits, func(b float64) float64 {
-			return fpr.BestCascade(n, uint32(lines(b))).Rate(n)
+			return fpr.BestCascade(n, uint32(lines(b)), 1).Rate(n)
 		})},
 		curve.Named{Name: "standard, best k", Points: curve.Sample(bits, func(b float64) float64 {
 			_, rate := fpr.BestK(lines(b)*fpr.LineBits, n)

@@ -58,9 +58,9 @@ func contenders() []contender { return []contender{cascade(), bitsAndBlooms(), b
 func cascade() contender {
 	seed := rand.Uint64()
 	lines := 1 + uint32(sort.Search(math.MaxInt32, func(i int) bool {
-		return fpr.BestCascade(listed, uint32(i+1)).Rate(listed) <= rate
+		return fpr.BestCascade(listed, uint32(i+1), fpr.MaxFurther).Rate(listed) <= rate
 	}))
-	l := fpr.BestCascade(listed, lines)
+	l := fpr.BestCascade(listed, lines, fpr.MaxFurther)
 	c := membership.NewCascade(make([]uint64, l.Lines*membership.LineWords), l.First, l.Rest)
 	return contender{
 		name: "weir",
