@@ -98,6 +98,7 @@ type Node struct {
 	reports  chan struct{}
 	changed  chan struct{} // the lists have
 	read     uint64        // the sequence number of the last catalog that was fetched; loop's
+	live     uint64        // that of the newest one that came live; loop's
 
 	mu        sync.Mutex // protects what follows
 	conn      *nats.Conn
@@ -393,7 +394,7 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 		cancel()
 		if err == nil {
 			n.read = m.seq
-			n.obey(ctx, all, m)
+			n.obey(ctx, all, m, false)
 		} else if ctx.Err() == nil {
 			n.log.Debug("the catalog of the fleet cannot be read: " + err.Error())
 		}
@@ -404,7 +405,7 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 			return
 		case m := <-n.catalogs:
 			asked = time.Now()
-			n.obey(ctx, all, m)
+			n.obey(ctx, all, m, true)
 		case <-n.joined:
 			ask()
 			n.mu.Lock()
@@ -482,7 +483,7 @@ func (n *Node) openCatalog(message []byte) (wire.Catalog, error) {
 }
 
 // obey follows a catalog, unless it is an older one.
-func (n *Node) obey(ctx context.Context, all *sync.WaitGroup, m message) {
+func (n *Node) obey(ctx context.Context, all *sync.WaitGroup, m message, live bool) {
 	c, err := n.openCatalog(m.data)
 	if err != nil {
 		n.refuse(err)
@@ -491,6 +492,9 @@ func (n *Node) obey(ctx context.Context, all *sync.WaitGroup, m message) {
 	n.mu.Lock()
 	last := n.catalog
 	n.mu.Unlock()
+	if live && !c.Before(last.Place) {
+		n.live = m.seq
+	}
 	if c.Place == last.Place {
 		n.mu.Lock()
 		n.heard = time.Now() // what was loaded is still the last one
@@ -500,6 +504,9 @@ func (n *Node) obey(ctx context.Context, all *sync.WaitGroup, m message) {
 	if c.Before(last.Place) {
 		if m.seq > 0 && m.seq < n.read {
 			return // it was on its way while a later one was read
+		}
+		if !live && m.seq > 0 && m.seq < n.live {
+			return // the copy of the stream that answered is behind
 		}
 		n.refuse(fmt.Errorf("catalog %v is older than %v, which the hub has published before", c.Place, last.Place))
 		return
