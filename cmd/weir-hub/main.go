@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/url"
@@ -97,7 +98,7 @@ Exit codes: 0 done, 1 failed, 2 wrong command line.`,
 	root.SetVersionTemplate("weir-hub {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newInit(), newEnroll(), newRevoke(), newNodes(), newCluster(), newRun(), newShare())
+	root.AddCommand(newInit(), newEnroll(), newRevoke(), newNodes(), newCluster(), newSite(), newRelay(), newRun(), newShare())
 	return root
 }
 
@@ -223,28 +224,42 @@ func opened(file string) (*config.Hub, *authority.Authority, error) {
 
 func newEnroll() *cobra.Command {
 	var labels []string
+	var site string
 	c := &cobra.Command{
-		Use:   "enroll NODE [--label NAME,...]",
+		Use:   "enroll NODE [--label NAME,...] [--site SITE]",
 		Short: "Print the file with which a host joins the fleet",
 		Long: `Prints one file that has all a host needs: copy it there, readable by root
 only, and name it in weir.yaml: fleet: {enroll: FILE}. It contains the node's
 secrets, and is not kept here. A node of this name that was enrolled before is
 revoked. The hub need not run.
 
-Labels group nodes, for rollouts. The node's certificate is valid for five
+Labels group nodes, for rollouts. A node of a site connects to the site's
+server, and not to the hub: see weir-hub site. The node's certificate is valid for five
 years.`,
 		Example: `  weir-hub enroll edge-1 --label paris,canary >edge-1.json
   weir-hub enroll edge-1 | ssh edge-1 'umask 077; cat >/etc/weir/fleet.json'`,
 		Args: exactly("NODE"),
 	}
 	c.Flags().StringSliceVar(&labels, "label", nil, "`names` of groups that the node is in, joined by commas")
+	c.Flags().StringVar(&site, "site", "", "`name` of the site whose server the node connects to")
 	file := configFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		h, a, err := openedAsOwner(*file)
 		if err != nil {
 			return err
 		}
-		n, err := a.Enroll(args[0], labels, h.Servers)
+		servers := h.Servers
+		if site != "" {
+			s, err := a.Site(site)
+			if errors.Is(err, fs.ErrNotExist) {
+				err = fmt.Errorf("no site %q was enrolled: weir hub site %s", site, site)
+			}
+			if err != nil {
+				return err
+			}
+			servers = s.Servers
+		}
+		n, err := a.Enroll(args[0], labels, servers)
 		if err != nil {
 			return err
 		}
@@ -260,20 +275,29 @@ years.`,
 
 func newRevoke() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "revoke NODE",
-		Short: "Cut a node off",
+		Use:   "revoke NODE [--site]",
+		Short: "Cut a node off, or a site",
 		Long: `Revokes the credentials of a node. A running hub disconnects it within a second,
-and lets it in no more. The node goes on filtering by the lists that it has.`,
-		Example: "  weir-hub revoke edge-1",
+and lets it in no more, and servers of sites do as soon as they hear of it. The
+node goes on filtering by the lists that it has.
+
+With --site, the credentials of a site's server are revoked. Its nodes go on with
+what that server has, until they are enrolled anew to connect elsewhere.`,
+		Example: "  weir-hub revoke edge-1\n  weir-hub revoke --site paris",
 		Args:    exactly("NODE"),
 	}
+	site := c.Flags().Bool("site", false, "NODE is the name of a site")
 	file := configFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		_, a, err := openedAsOwner(*file)
 		if err != nil {
 			return err
 		}
-		if err := a.Revoke(args[0]); err != nil {
+		revoke := a.Revoke
+		if *site {
+			revoke = a.RevokeSite
+		}
+		if err := revoke(args[0]); err != nil {
 			return err
 		}
 		fmt.Fprintf(c.OutOrStdout(), "revoked: %s\n", args[0])
@@ -356,7 +380,8 @@ func run(ctx context.Context, c *config.Hub, a *authority.Authority, log *slog.L
 	var servers hub.Broker
 	if c.Broker.Listen != "" {
 		b, err := broker.Start(broker.Options{
-			Authority: a, Dir: filepath.Join(string(c.StateDir), "broker"), Listen: string(c.Broker.Listen), Names: hosts(c.Servers), Log: log,
+			Authority: a, Dir: filepath.Join(string(c.StateDir), "broker"), Listen: string(c.Broker.Listen), Sites: string(c.Broker.ListenSites),
+			Names: hosts(slices.Concat(c.Servers, c.Sites)), Log: log,
 		})
 		if err != nil {
 			return err

@@ -37,6 +37,10 @@ type Hub struct {
 	// and the broker's certificate.
 	Servers []string `yaml:"servers,required"`
 
+	// URLs at which the servers of sites reach the broker, tls://HOST:PORT, for the files
+	// of sites and the broker's certificate.
+	Sites []string `yaml:"sites,omitempty"`
+
 	// The NATS servers that nodes connect to.
 	Broker Broker `yaml:"broker"`
 
@@ -66,6 +70,9 @@ type Hub struct {
 type Broker struct {
 	// Address and port where the hub's own server listens.
 	Listen Address `yaml:"listen,omitempty"`
+
+	// Address and port where it listens for the servers of sites.
+	ListenSites Address `yaml:"listen_sites,omitempty"`
 
 	// Instead of it, the URLs of a NATS cluster with JetStream that trusts the fleet's
 	// operator: tls://HOST:PORT.
@@ -151,11 +158,16 @@ func (h *Hub) check() quantity.FieldErrors {
 	}
 	checkServers(&errs, "servers", h.Servers)
 	checkServers(&errs, "broker.servers", h.Broker.Servers)
+	checkServers(&errs, "sites", h.Sites)
 	switch {
 	case h.Broker.Listen == "" && len(h.Broker.Servers) == 0:
 		errs.Failf("broker", "want listen, for a server inside the hub, or servers")
 	case h.Broker.Listen != "" && len(h.Broker.Servers) > 0:
 		errs.Failf("broker.servers", "listen makes the hub a server of its own: want one of them")
+	case h.Broker.ListenSites != "" && h.Broker.Listen == "":
+		errs.Failf("broker.listen_sites", "the servers of the cluster listen for sites")
+	case h.Broker.Listen != "" && (h.Broker.ListenSites == "") != (len(h.Sites) == 0):
+		errs.Failf("broker.listen_sites", "want it and sites, or neither")
 	case h.Broker.Listen != "" && h.Broker.Replicas > 1:
 		errs.Failf("broker.replicas", "a single server has one copy")
 	}

@@ -36,6 +36,8 @@ func TestHub(t *testing.T) {
 		least + "rollout: {waves: [{mode: monitor}]}\n":                         "rollout.waves[0].mode: unknown mode \"monitor\": want rehearse or enforce",
 		least + "rollout: {waves: [{labels: [Paris]}]}\n":                       "rollout.waves[0].labels[0]: label \"Paris\": want",
 		least + "rollout: {lists: {block: {}}}\n":                               "rollout.lists.block: want a list that has sources",
+		least + "sites: [\"tls://hub:7422\"]\n":                                 "broker.listen_sites: want it and sites",
+		least + "sites: [hub]\n":                                                "sites[0]: \"hub\": want tls://HOST:PORT",
 		strings.Replace(least, "listen", "replicas: 3, listen", 1):              "broker.replicas: a single server",
 		strings.Replace(least, "listen", "servers: [\"tls://a:1\"], listen", 1): "broker.servers: listen",
 	} {

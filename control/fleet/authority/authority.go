@@ -360,13 +360,21 @@ func (a *Authority) Members() (map[string]Member, error) {
 	return all, nil
 }
 
-// Stamp changes when a node is enrolled or revoked.
-func (a *Authority) Stamp() (time.Time, error) {
-	info, err := os.Stat(filepath.Join(a.dir, nodesDir)) // files are replaced in it
-	if err != nil {
-		return time.Time{}, err
+// Stamp changes when a node or site is enrolled or revoked.
+func (a *Authority) Stamp() (last time.Time, err error) {
+	for _, dir := range []string{nodesDir, sitesDir} { // files are replaced in them
+		info, err := os.Stat(filepath.Join(a.dir, dir))
+		if err != nil {
+			if dir == sitesDir && errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			return last, err
+		}
+		if info.ModTime().After(last) {
+			last = info.ModTime()
+		}
 	}
-	return info.ModTime(), nil
+	return last, nil
 }
 
 // Operator returns the claims of the fleet's NATS operator and their signed form.
@@ -420,6 +428,9 @@ func (a *Authority) Account() (*jwt.AccountClaims, string, error) {
 			c.RevokeAt(user, at.Add(time.Second))
 		}
 	}
+	if err := a.revokeSites(c, func(s Site) string { return s.Nodes }); err != nil {
+		return nil, "", err
+	}
 	token, err := c.Encode(a.operator)
 	return c, token, err
 }
@@ -447,6 +458,12 @@ func (a *Authority) Stream() (*jwt.AccountClaims, string, error) {
 	c.Name = "stream"
 	c.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: jwt.NoLimit, DiskStorage: jwt.NoLimit, Streams: jwt.NoLimit, Consumer: jwt.NoLimit}
 	c.Exports = streamExports()
+	if err := a.revokeSites(c, func(s Site) string { return s.Stream }); err != nil {
+		return nil, "", err
+	}
+	// Servers have this mapping of their JetStream domain while sites are connected, but
+	// forget it when the account changes.
+	c.AddMapping("$JS."+wire.HubDomain+".API.CONSUMER.>", jwt.WeightedMapping{Subject: "$JS.API.CONSUMER.>", Weight: 100})
 	token, err := c.Encode(a.operator)
 	return c, token, err
 }
@@ -528,6 +545,10 @@ func (a *Authority) own(signer nkeys.KeyPair) (token, seed string, err error) {
 	token, err = a.user(public, "weir-hub", signer)
 	return token, string(b), err
 }
+
+// ServerName is in the certificates of hubs and sites, for connections within the
+// process.
+const ServerName = "weir-hub"
 
 // ServerTLS returns the configuration of a server, with a certificate for its names
 // and addresses, that requires certificates of clients.

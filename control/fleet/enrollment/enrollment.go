@@ -75,31 +75,32 @@ func CheckLabel(s string) error {
 func (n Node) Groups() []string { return append(slices.Clone(n.Labels), "node:"+n.Name) }
 
 // Read reads a file. It fails if other users may read it, since it contains secrets.
-func Read(path string) (Node, error) {
+func Read(path string) (Node, error) { return readFile(path, Parse) }
+
+func readFile[T any](path string, parse func([]byte) (T, error)) (v T, err error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return Node{}, err
+		return v, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return Node{}, err
+		return v, err
 	}
 	if mode := info.Mode().Perm(); mode&0o007 != 0 {
-		return Node{}, fmt.Errorf("%s: mode %04o lets every user read the node's secrets: chmod 600 it", path, mode)
+		return v, fmt.Errorf("%s: mode %04o lets every user read its secrets: chmod 600 it", path, mode)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxSize+1))
 	if err == nil && len(text) > maxSize {
-		err = fmt.Errorf("%s: more than %d bytes: that is no enrollment file of `weir hub enroll`", path, maxSize)
+		err = fmt.Errorf("%s: more than %d bytes: that is no enrollment file", path, maxSize)
 	}
 	if err != nil {
-		return Node{}, err
+		return v, err
 	}
-	n, err := Parse(text)
-	if err != nil {
-		return Node{}, fmt.Errorf("%s: %w", path, err)
+	if v, err = parse(text); err != nil {
+		return v, fmt.Errorf("%s: %w", path, err)
 	}
-	return n, nil
+	return v, nil
 }
 
 // Parse returns what the text of a file says. It fails unless that is complete and
@@ -130,10 +131,8 @@ func (n Node) check() error {
 	if len(n.Servers) == 0 {
 		return errors.New("no servers")
 	}
-	for _, s := range n.Servers {
-		if u, err := url.Parse(s); err != nil || u.Scheme != "tls" || u.Host == "" {
-			return fmt.Errorf("server %q: want tls://HOST:PORT", s)
-		}
+	if err := checkServers(n.Servers); err != nil {
+		return err
 	}
 	if len(n.PublicKey) != ed25519.PublicKeySize {
 		return fmt.Errorf("public_key: %d bytes, want %d", len(n.PublicKey), ed25519.PublicKeySize)
@@ -141,27 +140,48 @@ func (n Node) check() error {
 	if _, err := n.TLS(); err != nil {
 		return err
 	}
-	kp, err := nkeys.FromSeed([]byte(n.Seed))
+	return Credentials{n.JWT, n.Seed}.check()
+}
+
+func checkServers(servers []string) error {
+	for _, s := range servers {
+		if u, err := url.Parse(s); err != nil || u.Scheme != "tls" || u.Host == "" {
+			return fmt.Errorf("server %q: want tls://HOST:PORT", s)
+		}
+	}
+	return nil
+}
+
+// Credentials are what a NATS server grants, and the key that proves who asks.
+type Credentials struct {
+	JWT  string `json:"jwt"`
+	Seed string `json:"seed"`
+}
+
+func (c Credentials) check() error {
+	kp, err := nkeys.FromSeed([]byte(c.Seed))
 	if err != nil {
 		return fmt.Errorf("seed: %w", err)
 	}
 	if public, err := kp.PublicKey(); err != nil || !nkeys.IsValidPublicUserKey(public) {
 		return errors.New("seed: not the key of a user")
 	}
-	if strings.Count(n.JWT, ".") != 2 {
+	if strings.Count(c.JWT, ".") != 2 {
 		return errors.New("jwt: not a JSON web token")
 	}
 	return nil
 }
 
 // TLS returns the configuration of connections to the servers.
-func (n Node) TLS() (*tls.Config, error) {
-	own, err := tls.X509KeyPair([]byte(n.Certificate), []byte(n.Key))
+func (n Node) TLS() (*tls.Config, error) { return clientTLS(n.CA, n.Certificate, n.Key) }
+
+func clientTLS(ca, certificate, key string) (*tls.Config, error) {
+	own, err := tls.X509KeyPair([]byte(certificate), []byte(key))
 	if err != nil {
 		return nil, fmt.Errorf("certificate and key: %w", err)
 	}
 	authorities := x509.NewCertPool()
-	if !authorities.AppendCertsFromPEM([]byte(n.CA)) {
+	if !authorities.AppendCertsFromPEM([]byte(ca)) {
 		return nil, errors.New("ca: no certificate in PEM")
 	}
 	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own}, RootCAs: authorities}, nil

@@ -214,6 +214,7 @@ func (h *Hub) Run(ctx context.Context) error {
 					h.o.Log.Error("who is enrolled and revoked is unknown to the broker, retrying: " + err.Error())
 				} else {
 					stamp = next
+					h.publisher.wake()
 				}
 			}
 		}

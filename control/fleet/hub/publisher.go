@@ -36,6 +36,7 @@ type publisher struct {
 	at     map[string]*published // by list; nil: it is to be found out
 	last   uint64                // sequence of the last catalog
 	began  bool                  // the stream was brought up to the store once
+	stamp  time.Time             // of the authority, when the account was published; zero: it was not
 
 	mu      sync.Mutex
 	reached map[string]wire.Place // published, by list
@@ -138,7 +139,7 @@ func (p *publisher) run(ctx context.Context) {
 		p.mu.Unlock()
 		var retry <-chan time.Time
 		if err != nil {
-			p.at = nil // what the stream has is to be found out again
+			p.at, p.stamp = nil, time.Time{} // what the stream has is to be found out again
 			retry = time.After(retryInterval)
 		}
 		select {
@@ -188,7 +189,7 @@ func (p *publisher) dial(own func() (token, seed string, err error)) (*nats.Conn
 		return nil, err
 	}
 	options := append([]nats.Option{
-		nats.Name("weir-hub"), nats.UserJWTAndSeed(token, seed), nats.MaxReconnects(-1), nats.ReconnectWait(retryInterval),
+		nats.Name("weir-hub"), nats.UserJWTAndSeed(token, seed), nats.CustomInboxPrefix(wire.HubInbox), nats.MaxReconnects(-1), nats.ReconnectWait(retryInterval),
 		nats.ReconnectHandler(func(*nats.Conn) { p.wake() }),
 		nats.ErrorHandler(func(_ *nats.Conn, s *nats.Subscription, err error) {
 			subject := ""
@@ -234,6 +235,9 @@ func (p *publisher) publish(ctx context.Context) error {
 		if err := p.list(ctx, name); err != nil {
 			return fmt.Errorf("list %s: %w", name, err)
 		}
+	}
+	if err := p.account(ctx); err != nil {
+		return err
 	}
 	if err := p.catalog(ctx); err != nil {
 		return err
@@ -561,6 +565,7 @@ func (p *publisher) catalog(ctx context.Context) error {
 	}
 	m := nats.NewMsg(wire.CatalogSubject())
 	m.Data = text
+	m.Header.Set(wire.StreamHeader, p.stream.CachedInfo().Created.UTC().Format(time.RFC3339Nano))
 	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 	var err error
 	if p.last, err = p.put(ctx, m, p.last); err != nil {

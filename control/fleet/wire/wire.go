@@ -31,9 +31,26 @@ import (
 // Stream is the JetStream stream that has the lists.
 const Stream = "WEIR"
 
-// HubDomain is the JetStream domain of the hub's servers. Those of a site have the
-// domain of their own.
+// HubDomain is the JetStream domain of the hub's servers.
 const HubDomain = "hub"
+
+// SiteDomain returns the JetStream domain of a site's server.
+func SiteDomain(site string) string { return "site-" + site }
+
+// HubInbox is the prefix of the subjects on which the hub is answered. They are not among
+// those on which nodes are.
+const HubInbox = "weir.v1.answers"
+
+// MirrorPrefix comes before the subjects on which a site receives the stream.
+func MirrorPrefix(site string) string { return "weir.v1.mirror." + site }
+
+// StreamHeader is the header of catalogs that says which stream they are in: another
+// value is another stream, whose sequence numbers begin anew.
+const StreamHeader = "Weir-Stream"
+
+// AccountSubject returns the subject of the signed claims of the account that nodes are
+// in, from which servers of sites know which nodes are revoked.
+func AccountSubject() string { return "weir.v1.live.account" }
 
 // ChunkSize is the length in bytes of the chunks of a snapshot, but for the last. The
 // broker takes up to 1 MiB a message.
@@ -74,6 +91,9 @@ var StreamSubjects = []string{LiveSubjects, "weir.v1.chunks.>"}
 // LiveSubjects are those that are published live, too: all but the chunks, which
 // nodes fetch when they need them.
 const LiveSubjects = "weir.v1.live.>"
+
+// ListsSubjects match the heads and deltas of all lists.
+const ListsSubjects = "weir.v1.live.lists.>"
 
 // DeltasSubject matches the deltas of all lists.
 func DeltasSubject() string { return strings.Replace(DeltaSubject(""), "..", ".*.", 1) }

@@ -1,0 +1,327 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/fleet/enrollment"
+	"weir/control/fleet/node"
+	"weir/control/fleet/wire"
+	"weir/control/list"
+)
+
+// asCommand is the variable that makes the test a weir-hub.
+const asCommand = "WEIR_TEST_AS_HUB"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		os.Exit(execute(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+// weirHub returns a command line of weir-hub.
+func weirHub(args ...string) *exec.Cmd {
+	c := exec.Command(os.Args[0], args...)
+	c.Env = append(os.Environ(), asCommand+"=1")
+	if testing.Verbose() {
+		c.Stderr = os.Stderr
+	}
+	return c
+}
+
+// started starts a process until the test ends, and returns how to kill it.
+func started(t *testing.T, args ...string) (kill func()) {
+	t.Helper()
+	c := weirHub(args...)
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill = sync.OnceFunc(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	t.Cleanup(kill)
+	return kill
+}
+
+// fleet is a hub, with a configuration in a directory.
+type fleet struct {
+	t      *testing.T
+	dir    string
+	client *api.Client
+}
+
+func newFleet(t *testing.T) *fleet {
+	t.Helper()
+	f := &fleet{t: t, dir: t.TempDir()}
+	f.client = api.Dial(f.path("hub.sock"))
+	hub, sites := freePort(t), freePort(t)
+	text := fmt.Sprintf(`keys: %[1]s/keys
+state_dir: %[1]s/hub
+servers: ["tls://127.0.0.1:%[2]d"]
+sites: ["tls://127.0.0.1:%[3]d"]
+broker: {listen: "127.0.0.1:%[2]d", listen_sites: "127.0.0.1:%[3]d"}
+heartbeat: 1s
+api: {socket: %[1]s/hub.sock}
+`, f.dir, hub, sites)
+	if err := os.WriteFile(f.path("hub.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.run("init", f.path("keys"))
+	return f
+}
+
+func (f *fleet) path(name string) string { return filepath.Join(f.dir, name) }
+
+// run runs a command of weir-hub, and returns what it prints.
+func (f *fleet) run(args ...string) []byte {
+	f.t.Helper()
+	if args[0] != "init" && args[0] != "relay" {
+		args = append(args, "--config", f.path("hub.yaml"))
+	}
+	var out, log bytes.Buffer
+	c := weirHub(args...)
+	c.Stdout, c.Stderr = &out, &log
+	if err := c.Run(); err != nil {
+		f.t.Fatalf("weir-hub %s: %v\n%s", strings.Join(args, " "), err, log.Bytes())
+	}
+	return out.Bytes()
+}
+
+func (f *fleet) hub() (kill func()) {
+	f.t.Helper()
+	kill = started(f.t, "run", "--config", f.path("hub.yaml"))
+	f.eventually(func() error {
+		s, err := f.client.Fleet(f.t.Context())
+		if err == nil && s.Catalog == nil {
+			err = fmt.Errorf("nothing published yet: %q", s.Problems)
+		}
+		return err
+	})
+	return kill
+}
+
+func (f *fleet) block(entries ...string) {
+	f.t.Helper()
+	c, err := f.client.ChangeFleet(f.t.Context(), api.Change{Action: api.Block, Entries: entries})
+	if err != nil || !c.Published {
+		f.t.Fatalf("%+v, %v", c, err)
+	}
+}
+
+// node enrolls a node, and has it follow the fleet with nothing of its own.
+func (f *fleet) node(name string, more ...string) *node.Node {
+	f.t.Helper()
+	e, err := enrollment.Parse(f.run(append([]string{"enroll", name}, more...)...))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	n, err := node.Open(node.Config{Enrollment: e, Directory: f.t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = n.Run(ctx, sink{n}) })
+	f.t.Cleanup(func() { stop(); running.Wait() })
+	return n
+}
+
+// sink is the daemon of a node that filters nothing: what it is given is active.
+type sink struct{ node *node.Node }
+
+func (s sink) TakeLists(ctx context.Context) error {
+	for _, l := range s.node.Lists() {
+		_ = s.TakeContents(ctx, l)
+	}
+	return nil
+}
+func (sink) TakeContents(_ context.Context, l *node.List) error      { return l.Keep(l.Version()) }
+func (sink) Counted() (passed, dropped uint64)                       { return 0, 0 }
+func (sink) Rehearse(context.Context, string, *node.Candidate) error { return nil }
+func (sink) Rehearsed(string) wire.Rehearsal                         { return wire.Rehearsal{} }
+func (sink) Answer(context.Context, string, []byte) (any, error) {
+	return nil, errors.New("not asked here")
+}
+
+// have waits until nodes have exactly some entries to block.
+func (f *fleet) have(entries []string, nodes ...*node.Node) {
+	f.t.Helper()
+	f.eventually(func() error {
+		for _, n := range nodes {
+			have := list.Union()
+			for _, l := range n.Lists() {
+				if l.Name() == config.FleetBlock {
+					have = l.Contents()
+				}
+			}
+			for _, text := range entries {
+				e, err := list.ParseEntry(text)
+				if err != nil {
+					return err
+				}
+				for k := range e.Set().All() {
+					if !have.Has(k) {
+						return fmt.Errorf("node %s does not have %s", n.Name(), text)
+					}
+				}
+			}
+			if have.Len() != len(entries) {
+				return fmt.Errorf("node %s has %d entries, want %d", n.Name(), have.Len(), len(entries))
+			}
+		}
+		return nil
+	})
+}
+
+func (f *fleet) eventually(condition func() error) {
+	f.t.Helper()
+	var err error
+	for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if err = condition(); err == nil {
+			return
+		}
+	}
+	f.t.Fatal(err)
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// TestSite has nodes of a site follow the hub through the site's server, and go on and
+// start without the hub.
+func TestSite(t *testing.T) {
+	f := newFleet(t)
+	listen := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	if err := os.WriteFile(f.path("site.json"), f.run("site", "paris", "--server", "tls://"+listen), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kill := f.hub()
+	relay := func() (kill func()) {
+		t.Helper()
+		return started(t, "relay", f.path("site.json"), "--listen", listen, "--state-dir", f.path("relay"))
+	}
+	entries := []string{"192.0.2.1"}
+	f.block(entries...)
+	cut := relay()
+	a := f.node("a", "--site", "paris")
+	direct := f.node("direct")
+	f.have(entries, a, direct)
+	entries = append(entries, "192.0.2.2")
+	began := time.Now()
+	f.block("192.0.2.2")
+	f.have(entries, a, direct)
+	t.Logf("live: %v", time.Since(began))
+	f.eventually(func() error { // reports arrive through the site
+		s, err := f.client.Fleet(t.Context())
+		if err != nil {
+			return err
+		}
+		for _, n := range s.Nodes {
+			if n.State != api.NodeCurrent {
+				return fmt.Errorf("node %s is %s", n.Name, n.State)
+			}
+		}
+		return nil
+	})
+
+	// Without the hub: a node that starts, and another after the site's server has
+	// started anew.
+	kill()
+	b := f.node("b", "--site", "paris")
+	f.have(entries, a, b)
+	cut()
+	cut = relay()
+	c := f.node("c", "--site", "paris")
+	f.have(entries, a, b, c)
+
+	if os.Getenv("WEIR_LONG") == "" {
+		return // the server takes up to a minute to follow again
+	}
+
+	// The hub is back.
+	kill = f.hub()
+	began = time.Now()
+	entries = append(entries, "192.0.2.3")
+	f.block("192.0.2.3")
+	f.have(entries, a, b, c, direct)
+	t.Logf("after the hub came back: %v", time.Since(began))
+
+	// What was changed while the site was cut off.
+	cut()
+	for i := range 20 {
+		entries = append(entries, fmt.Sprintf("198.51.100.%d", i))
+		f.block(entries[len(entries)-1])
+	}
+	cut = relay()
+	began = time.Now()
+	f.have(entries, a, b, c, direct)
+	t.Logf("after the site came back: %v", time.Since(began))
+
+	// A node that is revoked is cut off at the site.
+	f.run("revoke", "b")
+	f.eventually(func() error {
+		if b.Age().Connected {
+			return fmt.Errorf("a revoked node is connected")
+		}
+		return nil
+	})
+	if !a.Age().Connected {
+		t.Error("another node is not connected")
+	}
+	if n := a.Refused() + b.Refused() + c.Refused(); n > 0 {
+		t.Errorf("%d messages were refused", n)
+	}
+
+	// The hub begins another stream.
+	kill()
+	if err := os.RemoveAll(f.path("hub/broker")); err != nil {
+		t.Fatal(err)
+	}
+	kill = f.hub()
+	began = time.Now()
+	entries = append(entries, "192.0.2.4")
+	f.block("192.0.2.4")
+	f.have(entries, a, c, direct) // which may be live
+	f.eventually(func() error {
+		d := f.node(fmt.Sprintf("d%d", time.Now().UnixNano()), "--site", "paris")
+		defer f.run("revoke", d.Name())
+		for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+			for _, l := range d.Lists() {
+				if l.Name() == config.FleetBlock && l.Contents().Len() == len(entries) {
+					return nil
+				}
+			}
+		}
+		return fmt.Errorf("a cold node of the site does not have what is new")
+	})
+	t.Logf("after the stream was lost: %v", time.Since(began))
+
+	// The site is revoked.
+	f.run("revoke", "--site", "paris")
+	time.Sleep(3 * time.Second)
+	f.block("192.0.2.99")
+	f.have(append(entries[:len(entries):len(entries)], "192.0.2.99"), direct)
+	time.Sleep(time.Second)
+	f.have(entries, a, c)
+	cut()
+	kill()
+}

@@ -1,0 +1,240 @@
+package authority
+
+import (
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nkeys"
+
+	"weir/control/durable"
+	"weir/control/fleet/enrollment"
+	"weir/control/fleet/wire"
+)
+
+const sitesDir = "sites"
+
+// Site is a site that was enrolled.
+type Site struct {
+	Name     string    `json:"site"`
+	Servers  []string  `json:"servers"`     // URLs at which the site's nodes reach its server
+	Stream   string    `json:"stream_user"` // the public keys that it proves itself to the hub with
+	Nodes    string    `json:"nodes_user"`
+	Enrolled time.Time `json:"enrolled"`
+	Revoked  time.Time `json:"revoked,omitzero"`
+
+	// Former are users of the site that are revoked since it was enrolled anew.
+	Former map[string]time.Time `json:"former,omitempty"`
+}
+
+// EnrollSite makes the credentials of a site's server, which nodes reach at some URLs
+// and which reaches the hub at others. One that was enrolled before, under the same
+// name, is revoked.
+func (a *Authority) EnrollSite(name string, servers, hub []string) (s enrollment.Site, err error) {
+	if err := enrollment.CheckSite(name); err != nil {
+		return s, err
+	}
+	names := []string{ServerName}
+	for _, text := range servers {
+		u, err := url.Parse(text)
+		if err != nil || u.Scheme != "tls" || u.Port() == "" || u.Hostname() == "" {
+			return s, fmt.Errorf("server %q: want tls://HOST:PORT, as nodes of the site reach it", text)
+		}
+		names = append(names, u.Hostname())
+	}
+	if len(names) == 1 {
+		return s, errors.New("no server: want tls://HOST:PORT, as nodes of the site reach it")
+	}
+	der, key, err := a.certificateFor(name, names, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, nodeLife)
+	if err != nil {
+		return s, err
+	}
+	s = enrollment.Site{
+		Name: name, Hub: hub, CA: string(a.caPEM), Certificate: string(certificatePEM(der)), Key: string(key), PublicKey: a.PublicKey(),
+	}
+	m := Site{Name: name, Servers: servers, Enrolled: time.Now().UTC(), Former: make(map[string]time.Time)}
+	if m.Stream, s.Stream, err = siteUser(name, a.stream, mirrorPermissions(name)); err != nil {
+		return s, err
+	}
+	if m.Nodes, s.Nodes, err = siteUser(name, a.account, relayPermissions()); err != nil {
+		return s, err
+	}
+	if _, s.Own, err = siteUser(name, a.stream, within()); err != nil {
+		return s, err
+	}
+	if _, s.Events, err = siteUser(name, a.system, within()); err != nil {
+		return s, err
+	}
+	if _, s.Operator, err = a.Operator(); err != nil {
+		return s, err
+	}
+	if _, s.System, err = a.System(); err != nil {
+		return s, err
+	}
+	before, err := a.Site(name)
+	switch {
+	case err == nil:
+		maps.Copy(m.Former, before.Former)
+		m.Former[before.Stream], m.Former[before.Nodes] = m.Enrolled, m.Enrolled
+	case !errors.Is(err, fs.ErrNotExist):
+		return s, err
+	}
+	if err := a.recordSite(m); err != nil {
+		return s, err
+	}
+	if _, s.StreamAccount, err = a.Stream(); err != nil {
+		return s, err
+	}
+	_, s.NodesAccount, err = a.Account()
+	return s, err
+}
+
+var noLimits = jwt.NatsLimits{Subs: jwt.NoLimit, Data: jwt.NoLimit, Payload: jwt.NoLimit}
+
+// mirrorPermissions are what a site's server may do in the account of the stream at the
+// hub: have a mirror, and receive what is live.
+func mirrorPermissions(site string) jwt.UserPermissionLimits {
+	p := leaf()
+	create := "$JS." + wire.HubDomain + ".API.CONSUMER.CREATE." + wire.Stream
+	p.Pub.Allow = jwt.StringList{create, create + ".>", "$JS.FC." + wire.Stream + ".>"}
+	p.Sub.Allow = jwt.StringList{
+		wire.DownPrefix + ">",
+		wire.MirrorPrefix(site) + ".>",
+		"$JSC.R.>", // where it is answered that the mirror may begin
+	}
+	return p
+}
+
+// relayPermissions are what it may do in the account of the nodes: pass on what they
+// report and answer.
+func relayPermissions() jwt.UserPermissionLimits {
+	p := leaf()
+	p.Pub.Allow = jwt.StringList{"weir.v1.up.>", wire.HubInbox + ".>"}
+	p.Sub.Allow = jwt.StringList{"weir.v1.ask.>", "_INBOX.>"} // what its nodes ask the hub is answered
+	return p
+}
+
+func leaf() (p jwt.UserPermissionLimits) {
+	p.NatsLimits = noLimits
+	p.AllowedConnectionTypes = jwt.StringList{jwt.ConnectionTypeLeafnode}
+	return p
+}
+
+// within are the permissions of connections within the process.
+func within() (p jwt.UserPermissionLimits) {
+	p.NatsLimits = noLimits
+	p.AllowedConnectionTypes = jwt.StringList{jwt.ConnectionTypeInProcess}
+	return p
+}
+
+// siteUser makes a user of a site.
+func siteUser(name string, account nkeys.KeyPair, may jwt.UserPermissionLimits) (public string, c enrollment.Credentials, err error) {
+	kp, err := nkeys.CreateUser()
+	if err != nil {
+		return "", c, err
+	}
+	if public, err = kp.PublicKey(); err != nil {
+		return "", c, err
+	}
+	seed, err := kp.Seed()
+	if err != nil {
+		return "", c, err
+	}
+	claims := jwt.NewUserClaims(public)
+	claims.Name, claims.UserPermissionLimits = name, may
+	c.Seed = string(seed)
+	c.JWT, err = claims.Encode(account)
+	return public, c, err
+}
+
+// RevokeSite revokes the credentials of a site's server.
+func (a *Authority) RevokeSite(name string) error {
+	if err := enrollment.CheckSite(name); err != nil {
+		return err
+	}
+	m, err := a.Site(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("no site %q was enrolled", name)
+	}
+	if err != nil {
+		return err
+	}
+	if m.Revoked.IsZero() {
+		m.Revoked = time.Now().UTC()
+	}
+	return a.recordSite(m)
+}
+
+func (a *Authority) sitePath(name string) string {
+	return filepath.Join(a.dir, sitesDir, name+".json")
+}
+
+// Site returns a site that was enrolled. It fails with [fs.ErrNotExist] where there is
+// none.
+func (a *Authority) Site(name string) (m Site, err error) {
+	if err := enrollment.CheckSite(name); err != nil {
+		return m, err
+	}
+	text, err := os.ReadFile(a.sitePath(name))
+	if err != nil {
+		return m, err
+	}
+	if err := json.Unmarshal(text, &m); err != nil || m.Name != name {
+		return m, fmt.Errorf("%s: of site %q: %w", a.sitePath(name), m.Name, err)
+	}
+	return m, nil
+}
+
+func (a *Authority) recordSite(m Site) error {
+	if err := os.MkdirAll(filepath.Join(a.dir, sitesDir), 0o700); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(a.sitePath(m.Name), append(text, '\n'))
+}
+
+// revokeSites adds to claims which users of sites are revoked: those that are a site's,
+// and former ones.
+func (a *Authority) revokeSites(c *jwt.AccountClaims, user func(Site) string) error {
+	sites, err := a.Sites()
+	for _, s := range sites {
+		if !s.Revoked.IsZero() {
+			c.RevokeAt(user(s), s.Revoked.Add(time.Second)) // which counts seconds
+		}
+		for former, at := range s.Former {
+			c.RevokeAt(former, at.Add(time.Second))
+		}
+	}
+	return err
+}
+
+// Sites returns the sites that were enrolled, by name.
+func (a *Authority) Sites() (all []Site, err error) {
+	files, err := os.ReadDir(filepath.Join(a.dir, sitesDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, f := range files {
+		if name, ok := strings.CutSuffix(f.Name(), ".json"); ok {
+			m, err := a.Site(name)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, m)
+		}
+	}
+	return slices.Clip(all), nil
+}

@@ -1,0 +1,367 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
+
+	"weir/control/durable"
+	"weir/control/fleet/enrollment"
+	"weir/control/fleet/wire"
+)
+
+const (
+	// siteInterval is how often a site's server looks after its mirror.
+	siteInterval = time.Second
+
+	// A mirror that is behind and makes no progress begins to follow again when the
+	// connection to the hub is made anew, unless the server waits for an answer, which it
+	// does for 30 seconds.
+	behindLong = 32 * time.Second
+
+	operationTimeout = 5 * time.Second
+)
+
+// SiteOptions say how to run the server of a site.
+type SiteOptions struct {
+	Enrollment enrollment.Site
+	Dir        string // of the mirror
+	Listen     string // HOST:PORT
+	Log        *slog.Logger
+}
+
+// Site is the server of a site: nodes connect to it instead of the hub. It is
+// connected to the hub as a leaf, and has a mirror of the stream.
+type Site struct {
+	o        SiteOptions
+	operator *jwt.OperatorClaims
+	account  *jwt.AccountClaims
+	conn     *nats.Conn
+	js       jetstream.JetStream
+	mirrored string // which stream the mirror is of; "": unknown
+	inside
+
+	mu     sync.Mutex
+	newer  wire.Place // the last catalog that came live
+	stream string     // which stream it is in; "": unknown
+}
+
+// StartSite starts the server of a site, which Run then looks after. It needs no
+// connection to the hub.
+func StartSite(o SiteOptions) (*Site, error) {
+	s := &Site{o: o, inside: inside{log: o.Log}}
+	if err := s.start(); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("server of site %s: %w", o.Enrollment.Name, err)
+	}
+	return s, nil
+}
+
+func (s *Site) start() (err error) {
+	e := s.o.Enrollment
+	if s.operator, err = jwt.DecodeOperatorClaims(e.Operator); err != nil {
+		return fmt.Errorf("operator: %w", err)
+	}
+	if s.account, err = s.check(e.NodesAccount); err != nil {
+		return fmt.Errorf("account of nodes: %w", err)
+	}
+	token := e.NodesAccount
+	saved, err := os.ReadFile(s.accountPath())
+	switch {
+	case err == nil:
+		if c, err := s.check(string(saved)); err != nil {
+			s.log.Error("the saved account of the fleet is of no use, nodes revoked since the site was enrolled may connect until the hub is there: " + err.Error())
+		} else if c.IssuedAt > s.account.IssuedAt {
+			s.account, token = c, string(saved)
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	of, err := os.ReadFile(s.mirroredPath())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	s.mirrored = string(of)
+	stream, err := jwt.DecodeAccountClaims(e.StreamAccount)
+	if err != nil {
+		return fmt.Errorf("account of the stream: %w", err)
+	}
+	system, err := jwt.DecodeAccountClaims(e.System)
+	if err != nil {
+		return fmt.Errorf("system: %w", err)
+	}
+	resolver := &server.MemAccResolver{}
+	if err := errors.Join(resolver.Store(s.account.Subject, token), resolver.Store(stream.Subject, e.StreamAccount), resolver.Store(system.Subject, e.System)); err != nil {
+		return err
+	}
+	o := limits()
+	o.ServerName, o.StoreDir, o.JetStreamDomain = "site-"+e.Name, s.o.Dir, wire.SiteDomain(e.Name)
+	o.TrustedOperators, o.AccountResolver, o.SystemAccount = []*jwt.OperatorClaims{s.operator}, resolver, system.Subject
+	if o.Host, o.Port, err = address(s.o.Listen); err != nil {
+		return err
+	}
+	if o.TLSConfig, err = e.TLS(); err != nil {
+		return err
+	}
+	for account, c := range map[string]enrollment.Credentials{stream.Subject: e.Stream, s.account.Subject: e.Nodes} {
+		r, err := s.remote(account, c)
+		if err != nil {
+			return err
+		}
+		o.LeafNode.Remotes = append(o.LeafNode.Remotes, r)
+	}
+	o.LeafNode.ReconnectInterval = time.Second
+	own, err := e.TLS()
+	if err != nil {
+		return err
+	}
+	if err := s.run(o, own); err != nil {
+		return err
+	}
+	if err := s.load(stream.Subject); err != nil {
+		return err
+	}
+	if err := s.watch(s.account.Subject, nats.UserJWTAndSeed(e.Events.JWT, e.Events.Seed)); err != nil {
+		return err
+	}
+	s.conn, err = nats.Connect("", append(s.Options(), nats.UserJWTAndSeed(e.Own.JWT, e.Own.Seed), nats.MaxReconnects(-1))...)
+	if err != nil {
+		return err
+	}
+	if _, err := s.conn.Subscribe(wire.DownPrefix+wire.CatalogSubject(), s.live); err != nil {
+		return err
+	}
+	s.js, err = jetstream.New(s.conn)
+	return err
+}
+
+// remote returns the connection of an account to the hub.
+func (s *Site) remote(account string, c enrollment.Credentials) (*server.RemoteLeafOpts, error) {
+	r := &server.RemoteLeafOpts{LocalAccount: account, TLS: true, TLSTimeout: tlsTimeout}
+	for _, text := range s.o.Enrollment.Hub {
+		u, err := url.Parse(text)
+		if err != nil {
+			return nil, err
+		}
+		r.URLs = append(r.URLs, u)
+	}
+	var err error
+	if r.TLSConfig, err = s.o.Enrollment.TLS(); err != nil {
+		return nil, err
+	}
+	key, err := nkeys.FromSeed([]byte(c.Seed))
+	if err != nil {
+		return nil, err
+	}
+	r.SignatureCB = func(nonce []byte) (string, []byte, error) {
+		signature, err := key.Sign(nonce)
+		return c.JWT, signature, err
+	}
+	return r, nil
+}
+
+// Close stops the server.
+func (s *Site) Close() {
+	if s.conn != nil {
+		s.conn.Close()
+	}
+	s.inside.Close()
+}
+
+// Connected reports whether the server is connected to the hub, with both accounts.
+func (s *Site) Connected() bool { return s.server.NumLeafNodes() == 2 }
+
+// mirror makes the mirror of the hub's stream. What is live comes
+// from the hub itself; what the mirror catches up with is published again, since
+// nodes miss it.
+func (s *Site) mirror(ctx context.Context) error {
+	_, err := s.js.CreateStream(ctx, jetstream.StreamConfig{
+		Name: wire.Stream, Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, AllowDirect: true,
+		Mirror: &jetstream.StreamSource{Name: wire.Stream, External: &jetstream.ExternalStream{
+			APIPrefix: "$JS." + wire.HubDomain + ".API", DeliverPrefix: wire.MirrorPrefix(s.o.Enrollment.Name),
+		}},
+		RePublish: &jetstream.RePublish{Source: wire.ListsSubjects, Destination: wire.DownPrefix + wire.ListsSubjects},
+	})
+	return err
+}
+
+// live takes in a catalog that the hub has just published.
+func (s *Site) live(m *nats.Msg) {
+	c, err := wire.OpenCatalog(s.o.Enrollment.PublicKey, m.Data)
+	if err != nil {
+		return // nodes refuse and report it
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.newer.Before(c.Place) {
+		s.newer, s.stream = c.Place, m.Header.Get(wire.StreamHeader)
+	}
+}
+
+// Run looks after the mirror until ctx is done.
+func (s *Site) Run(ctx context.Context) error {
+	tick := time.NewTicker(siteInterval)
+	defer tick.Stop()
+	connected, said := false, time.Time{}
+	var at progress
+	for {
+		if is := s.Connected(); is != connected || said.IsZero() {
+			connected, said = is, time.Now()
+			if is {
+				s.log.Info("connected to the hub")
+			} else {
+				s.log.Warn("no connection to the hub: nodes of the site go on with what is here")
+			}
+		}
+		if err := s.refresh(ctx); err != nil && ctx.Err() == nil {
+			s.log.Error("which nodes are revoked cannot be read: " + err.Error())
+		}
+		if err := s.follow(ctx, &at); err != nil && ctx.Err() == nil {
+			s.log.Error("the mirror of the hub's stream: " + err.Error())
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// progress is how far the mirror has come.
+type progress struct {
+	sequence uint64
+	since    time.Time
+	again    bool // the connection to the hub was made anew since
+}
+
+// follow makes the mirror anew where the hub has begun another stream: its sequence
+// numbers are not those that the mirror goes on from.
+func (s *Site) follow(ctx context.Context, at *progress) error {
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
+	defer cancel()
+	stream, err := s.js.Stream(ctx, wire.Stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return s.mirror(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	newer, of := s.newer, s.stream
+	s.mu.Unlock()
+	if of != "" && of != s.mirrored {
+		if s.mirrored != "" {
+			s.log.Warn("the hub has begun another stream, making the mirror anew", "before", s.mirrored, "now", of)
+			*at = progress{}
+			if err := s.js.DeleteStream(ctx, wire.Stream); err != nil {
+				return err
+			}
+			if err := s.mirror(ctx); err != nil {
+				return err
+			}
+		}
+		s.mirrored = of
+		return durable.WriteFile(s.mirroredPath(), []byte(of))
+	}
+	if last := stream.CachedInfo().State.LastSeq; last != at.sequence || at.since.IsZero() {
+		*at = progress{sequence: last, since: time.Now()}
+		return nil
+	}
+	var have wire.Place
+	m, err := stream.GetLastMsgForSubject(ctx, wire.CatalogSubject())
+	if err == nil {
+		var c wire.Catalog
+		if c, err = wire.OpenCatalog(s.o.Enrollment.PublicKey, m.Data); err == nil {
+			have = c.Place
+		}
+	}
+	if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) && !errors.Is(err, wire.ErrForged) {
+		return err
+	}
+	switch {
+	case !have.Before(newer):
+		*at = progress{sequence: at.sequence, since: time.Now()}
+	case time.Since(at.since) > behindLong && !at.again:
+		at.again = true
+		return s.reconnect()
+	}
+	return nil
+}
+
+// reconnect makes the connections to the hub anew.
+func (s *Site) reconnect() error {
+	leaves, err := s.server.Leafz(nil)
+	if err != nil {
+		return err
+	}
+	for _, l := range leaves.Leafs {
+		err = errors.Join(err, s.server.DisconnectClientByID(l.ID))
+	}
+	return err
+}
+
+// mirroredPath is the file that says which stream the mirror is of.
+func (s *Site) mirroredPath() string { return filepath.Join(s.o.Dir, "mirrored") }
+
+func (s *Site) accountPath() string { return filepath.Join(s.o.Dir, "account.jwt") }
+
+// check returns the claims of an account that the operator has signed.
+func (s *Site) check(token string) (*jwt.AccountClaims, error) {
+	c, err := jwt.DecodeAccountClaims(strings.TrimSpace(token))
+	if err != nil {
+		return nil, err
+	}
+	if c.Issuer != s.operator.Subject {
+		return nil, errors.New("the fleet's operator has not signed it")
+	}
+	if s.account != nil && c.Subject != s.account.Subject {
+		return nil, errors.New("it is another account")
+	}
+	return c, nil
+}
+
+// refresh takes in which nodes are revoked, from the mirror.
+func (s *Site) refresh(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
+	defer cancel()
+	stream, err := s.js.Stream(ctx, wire.Stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	m, err := stream.GetLastMsgForSubject(ctx, wire.AccountSubject())
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	c, err := s.check(string(m.Data))
+	if err != nil {
+		return err
+	}
+	if c.IssuedAt < s.account.IssuedAt || c.ID == s.account.ID {
+		return nil
+	}
+	if err := s.update(c, string(m.Data)); err != nil {
+		return err
+	}
+	s.account = c
+	return durable.WriteFile(s.accountPath(), m.Data)
+}

@@ -1,0 +1,266 @@
+package broker
+
+import (
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"weir/control/fleet/authority"
+	"weir/control/fleet/enrollment"
+	"weir/control/fleet/wire"
+)
+
+var discard = slog.New(slog.DiscardHandler)
+
+func start(t *testing.T) (*authority.Authority, *Server) {
+	t.Helper()
+	a, err := authority.Init(filepath.Join(t.TempDir(), "keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Start(Options{Authority: a, Dir: t.TempDir(), Listen: "127.0.0.1:0", Sites: "127.0.0.1:0", Names: []string{"127.0.0.1"}, Log: discard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return a, b
+}
+
+// leafURL returns where servers of sites connect.
+func (b *Server) leafURL(t *testing.T) string {
+	t.Helper()
+	v, err := b.server.Varz(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("tls://127.0.0.1:%d", v.LeafNode.Port)
+}
+
+func connect(t *testing.T, url string, more ...nats.Option) (*nats.Conn, error) {
+	t.Helper()
+	c, err := nats.Connect(url, more...)
+	if err == nil {
+		t.Cleanup(c.Close)
+	}
+	return c, err
+}
+
+// A site's server has credentials for the hub: they must let it have the stream and
+// speak for its nodes, and nothing else, even if it runs another program.
+func TestSitePermissions(t *testing.T) {
+	a, b := start(t)
+	e, err := a.EnrollSite("paris", []string{"tls://127.0.0.1:4222"}, []string{b.leafURL(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// No client may use them.
+	own, err := e.TLS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, c := range map[string]enrollment.Credentials{"stream": e.Stream, "nodes": e.Nodes, "own": e.Own, "events": e.Events} {
+		if _, err := connect(t, b.URL(), nats.Secure(own), nats.UserJWTAndSeed(c.JWT, c.Seed)); err == nil {
+			t.Errorf("%s: a client is connected", what)
+		}
+	}
+	// Subscribed in each account at the hub: what a rogue server with these credentials
+	// sends.
+	heard := make(chan string, 1000)
+	listen := func(token, seed string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := connect(t, "", append(b.Options(), nats.UserJWTAndSeed(token, seed))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Subscribe(">", func(m *nats.Msg) { heard <- m.Subject }); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	listen(a.Own(false))
+	listen(a.OwnStream())
+	rogue, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(), JetStreamDomain: wire.HubDomain,
+		LeafNode: server.LeafNodeOpts{Remotes: []*server.RemoteLeafOpts{rogueRemote(t, e, "S", e.Stream), rogueRemote(t, e, "N", e.Nodes)}},
+		Accounts: []*server.Account{server.NewAccount("S"), server.NewAccount("N")},
+		Users:    []*server.User{{Username: "s", Password: "s", Account: server.NewAccount("S")}, {Username: "n", Password: "n", Account: server.NewAccount("N")}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go rogue.Start()
+	t.Cleanup(func() { rogue.Shutdown(); rogue.WaitForShutdown() })
+	if !rogue.ReadyForConnections(10 * time.Second) {
+		t.Fatal("not ready")
+	}
+	for end := time.Now().Add(20 * time.Second); rogue.NumLeafNodes() < 2; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d connections to the hub", rogue.NumLeafNodes())
+		}
+	}
+	time.Sleep(200 * time.Millisecond) // for the interest of the hub's subscriptions
+	var expected []string
+	for account, allowed := range map[string][]string{
+		"s": {"$JS.FC." + wire.Stream + ".x"},
+		"n": {wire.StatusSubject("edge-1"), wire.HubInbox + ".x"},
+	} {
+		c, err := connect(t, rogue.ClientURL(), nats.UserInfo(account, account))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, subject := range append(allowed,
+			wire.CatalogSubject(), wire.DownPrefix+wire.CatalogSubject(), wire.DeltaSubject("a"), wire.AskSubject("edge-1", "x"), "_INBOX.edge-1.x", "foo",
+			"$JS.API.STREAM.DELETE."+wire.Stream, "$JS."+wire.HubDomain+".API.STREAM.DELETE."+wire.Stream, "$JS."+wire.HubDomain+".API.STREAM.PURGE."+wire.Stream,
+			"$JS."+wire.HubDomain+".API.STREAM.UPDATE."+wire.Stream, "$JS."+wire.HubDomain+".API.CONSUMER.DELETE."+wire.Stream+".x", "$SYS.REQ.SERVER.PING",
+		) {
+			if err := c.Publish(subject, []byte("x")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := c.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		expected = append(expected, allowed...)
+	}
+	seen := make(map[string]bool)
+	for end := time.After(time.Second); ; {
+		select {
+		case subject := <-heard:
+			if strings.HasPrefix(subject, "weir.") || strings.HasPrefix(subject, "$JS.FC") || strings.HasPrefix(subject, "_INBOX.") || subject == "foo" || strings.Contains(subject, "API.STREAM") || strings.Contains(subject, "CONSUMER.DELETE") {
+				seen[subject] = true
+			}
+			continue
+		case <-end:
+		}
+		break
+	}
+	for _, subject := range expected {
+		if !seen[subject] {
+			t.Errorf("%s does not arrive", subject)
+		}
+		delete(seen, subject)
+	}
+	if len(seen) > 0 {
+		t.Errorf("the hub hears %v", seen)
+	}
+
+	// Revoked: cut off, and not let in again.
+	if err := a.RevokeSite("paris"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Refresh(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); b.server.NumLeafNodes() > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("a revoked site stays connected")
+		}
+	}
+}
+
+func rogueRemote(t *testing.T, e enrollment.Site, account string, c enrollment.Credentials) *server.RemoteLeafOpts {
+	t.Helper()
+	r, err := (&Site{o: SiteOptions{Enrollment: e}}).remote(account, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// A node's key with another node's certificate is cut off, at the hub and at a site.
+func TestMixed(t *testing.T) {
+	a, b := start(t)
+	e, err := a.EnrollSite("paris", []string{"tls://127.0.0.1:4222"}, []string{b.leafURL(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	site, err := StartSite(SiteOptions{Enrollment: e, Dir: t.TempDir(), Listen: "127.0.0.1:0", Log: discard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(site.Close)
+	for what, url := range map[string]string{"hub": b.URL(), "site": site.URL()} {
+		var nodes []enrollment.Node
+		for _, name := range []string{"edge-1", "edge-2"} {
+			n, err := a.Enroll(name, nil, []string{url})
+			if err != nil {
+				t.Fatal(err)
+			}
+			nodes = append(nodes, n)
+		}
+		join := func(n enrollment.Node) (closed chan struct{}, err error) {
+			o, err := n.Options()
+			if err != nil {
+				t.Fatal(err)
+			}
+			closed = make(chan struct{})
+			_, err = connect(t, n.URL(), append(o, nats.NoReconnect(), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))...)
+			return closed, err
+		}
+		mixed := nodes[0]
+		mixed.Certificate, mixed.Key = nodes[1].Certificate, nodes[1].Key
+		if closed, err := join(mixed); err == nil {
+			select {
+			case <-closed:
+			case <-time.After(20 * time.Second):
+				t.Errorf("%s: it stays connected", what)
+			}
+		}
+		closed, err := join(nodes[0])
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+			continue
+		}
+		select {
+		case <-closed:
+			t.Errorf("%s: a node that is whole is cut off", what)
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+}
+
+// A forged account does not let revoked nodes in.
+func TestSiteAccount(t *testing.T) {
+	a, b := start(t)
+	e, err := a.EnrollSite("paris", []string{"tls://127.0.0.1:4222"}, []string{b.leafURL(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	site, err := StartSite(SiteOptions{Enrollment: e, Dir: t.TempDir(), Listen: "127.0.0.1:0", Log: discard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(site.Close)
+	other, _ := start(t)
+	_, forged, err := other.Account()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, stream, err := a.Stream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, good, err := a.Account()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := site.check(good); err != nil {
+		t.Error(err)
+	}
+	for what, token := range map[string]string{"of another fleet": forged, "of another account": stream, "empty": "", "cut off": good[:len(good)-9]} {
+		if _, err := site.check(token); err == nil {
+			t.Errorf("%s: taken", what)
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package enrollment
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// Site is what a host needs to know to be the server of a site: nodes connect to it
+// instead of the hub. It contains secrets.
+type Site struct {
+	Version int    `json:"weir_site"`
+	Name    string `json:"site"`
+
+	// Hub are the URLs of the hub for servers of sites: tls://HOST:PORT.
+	Hub []string `json:"hub"`
+
+	// In PEM: the authority of the fleet, and the certificate with which the server meets
+	// nodes and the hub, and its key.
+	CA          string `json:"ca"`
+	Certificate string `json:"certificate"`
+	Key         string `json:"key"`
+
+	// Signed claims: of the operator, and of the accounts of the stream, of nodes, and of
+	// the server's events.
+	Operator      string `json:"operator"`
+	StreamAccount string `json:"stream_account"`
+	NodesAccount  string `json:"nodes_account"`
+	System        string `json:"system"`
+
+	// Stream and Nodes are for the connections to the hub, in these accounts. Own, in that
+	// of the stream, and Events are for connections within the process, and good for nothing else.
+	Stream Credentials `json:"stream"`
+	Nodes  Credentials `json:"nodes"`
+	Own    Credentials `json:"own"`
+	Events Credentials `json:"events"`
+
+	// PublicKey verifies the lists.
+	PublicKey ed25519.PublicKey `json:"public_key"`
+}
+
+// ReadSite reads a file. It fails if other users may read it, since it contains secrets.
+func ReadSite(path string) (Site, error) { return readFile(path, ParseSite) }
+
+// ParseSite returns what the text of a file says. It fails unless that is complete and
+// its parts belong together.
+func ParseSite(text []byte) (s Site, err error) {
+	if err := json.NewDecoder(bytes.NewReader(text)).Decode(&s); err != nil {
+		return Site{}, fmt.Errorf("not a file of `weir hub site`: %w", err)
+	}
+	if s.Version != Version {
+		return Site{}, fmt.Errorf("file of a site of version %d, want %d: is it of `weir hub site`?", s.Version, Version)
+	}
+	if err := s.check(); err != nil {
+		return Site{}, fmt.Errorf("file of a site: %w", err)
+	}
+	return s, nil
+}
+
+// CheckSite returns what is wrong with the name of a site.
+func CheckSite(s string) error {
+	if !name.MatchString(s) {
+		return fmt.Errorf("site %q: want 1 to 63 lower-case letters, digits, - and _, and no dots", s)
+	}
+	return nil
+}
+
+func (s Site) check() error {
+	if err := CheckSite(s.Name); err != nil {
+		return err
+	}
+	if len(s.Hub) == 0 {
+		return errors.New("no hub")
+	}
+	if err := checkServers(s.Hub); err != nil {
+		return err
+	}
+	if len(s.PublicKey) != ed25519.PublicKeySize {
+		return fmt.Errorf("public_key: %d bytes, want %d", len(s.PublicKey), ed25519.PublicKeySize)
+	}
+	for what, c := range map[string]Credentials{"stream": s.Stream, "nodes": s.Nodes, "own": s.Own, "events": s.Events} {
+		if err := c.check(); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	_, err := s.TLS()
+	return err
+}
+
+// TLS returns the configuration of connections to the hub and, with the certificates
+// of nodes required, of those that the server accepts.
+func (s Site) TLS() (*tls.Config, error) {
+	c, err := clientTLS(s.CA, s.Certificate, s.Key)
+	if err != nil {
+		return nil, err
+	}
+	c.ClientCAs, c.ClientAuth = c.RootCAs, tls.RequireAndVerifyClientCert
+	return c, nil
+}
+
+// Marshal returns the text of the file.
+func (s Site) Marshal() ([]byte, error) {
+	s.Version = Version
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	text, err := json.MarshalIndent(s, "", "  ")
+	return append(text, '\n'), err
+}

@@ -1,0 +1,33 @@
+package hub
+
+import (
+	"context"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"weir/control/fleet/wire"
+)
+
+// account publishes the account that nodes are in, with those that are revoked, if that
+// has changed: servers of sites know it from the stream.
+func (p *publisher) account(ctx context.Context) error {
+	stamp, err := p.hub.o.Authority.Stamp()
+	if err != nil || stamp.Equal(p.stamp) {
+		return err
+	}
+	_, token, err := p.hub.o.Authority.Account()
+	if err != nil {
+		return err
+	}
+	m := nats.NewMsg(wire.AccountSubject())
+	m.Data = []byte(token)
+	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
+	defer cancel()
+	if _, err := p.js.PublishMsg(ctx, m, jetstream.WithExpectStream(wire.Stream)); err != nil {
+		return err
+	}
+	p.stamp = stamp
+	return nil
+}
