@@ -58,19 +58,22 @@ func source(i uint64) key.Tuple {
 
 // TestTop compares the heavy hitters of twenty nodes with exact counts: precision and
 // recall of the sources with at least 0.1 % of all packets, spread evenly over all
-// nodes, each at a node of its own, and spread over some.
+// nodes, each at a node of its own, spread over some, and spread over all while half of
+// the nodes have more than MaxHeavy larger ones that no other has.
 func TestTop(t *testing.T) {
 	const (
 		nodes   = 20
 		packets = 1_000_000
 		sources = 200_000
 		many    = 300
+		local   = 600
 		share   = 0.001
 	)
 	for name, at := range map[string]func(r *rand.Rand, source uint64) int{
 		"spread over all":  func(r *rand.Rand, _ uint64) int { return r.IntN(nodes) },
 		"each at one":      func(_ *rand.Rand, source uint64) int { return int(source * 7 % nodes) },
 		"spread over some": func(r *rand.Rand, source uint64) int { return (int(source) + r.IntN(1+int(source%8))) % nodes },
+		"hidden at half":   func(r *rand.Rand, _ uint64) int { return r.IntN(nodes) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t)
@@ -84,14 +87,19 @@ func TestTop(t *testing.T) {
 				f.answerer(names[i], heavyHost(all[i]))
 			}
 			// Many sources have about 0.1 %, the shares of the others fall as 1/s.
-			exact := make([]uint64, sources+many)
+			exact := make([]uint64, sources+many+nodes/2*local)
 			for range packets {
 				s := uint64(math.Pow(sources, r.Float64())) - 1
 				if r.IntN(2) == 0 {
 					s = sources + uint64(math.Sqrt(0.04+0.96*r.Float64())*many) // from 0.07 % to 0.35 %
 				}
+				n := at(r, s)
+				if name == "hidden at half" && r.IntN(5) < 2 {
+					n = r.IntN(nodes / 2)
+					s = uint64(sources + many + n*local + r.IntN(local))
+				}
 				exact[s]++
-				all[at(r, s)][r.IntN(2)].Count(source(s), 100)
+				all[n][r.IntN(2)].Count(source(s), 100)
 			}
 			f.connected(names...)
 			top, err := f.hub.Top(t.Context(), nil, api.FleetTopQuestion{Key: "src", Unit: "packets", Share: share})
