@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -46,6 +47,15 @@ func (p *Program) TestSplit(frame []byte, first int) (action uint32, err error) 
 		err = fmt.Errorf("%w: %w", ErrNoSplit, err)
 	}
 	return action, err
+}
+
+// Time runs the program on a frame n times, and returns the mean time that it takes.
+func (p *Program) Time(frame []byte, n int) (time.Duration, error) {
+	_, each, err := p.prog.Benchmark(frame, n, nil)
+	if err != nil {
+		return 0, fmt.Errorf("time a frame of %d bytes: %w", len(frame), err)
+	}
+	return each, nil
 }
 
 func (p *Program) test(frame []byte, context any) (action uint32, err error) {

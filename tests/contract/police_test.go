@@ -4,11 +4,18 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 	"os"
+	"runtime"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"weir/control/engine"
+	"weir/control/list"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -288,4 +295,158 @@ func TestPolicerOverCaptures(t *testing.T) {
 		t.Error(err)
 	}
 	t.Log(d.seen)
+}
+
+// What failsafe and the allow lists pass is neither limited nor counted, and what a block
+// list drops is not counted: they come before. Monitor mode changes no packet.
+func TestPolicerComesLast(t *testing.T) {
+	lab.Root(t)
+	onOneCPU(t)
+	const free, allowed, exempt, blocked, dst = "198.51.100.1", "192.0.2.65", "192.0.2.200", "192.0.2.1", "203.0.113.1"
+	source := func(a string) *list.Set {
+		return list.SetOf(key.Source(netip.PrefixFrom(netip.MustParseAddr(a), 32)))
+	}
+	for _, monitor := range []bool{false, true} {
+		g, err := engine.Build([]engine.List{{Name: "b", Contents: source(blocked)}, {Name: "a", Allow: true, Contents: source(allowed)}}, engine.Config{
+			Policy: verdict.Policy{Monitor: monitor, FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix(exempt + "/32")}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close()
+		stats, err := loader.NewStats(2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stats.Close()
+		limits(t, sfb.Fair, sfb.MinPacketRate, true, true).Apply(stats)
+		p, err := g.Load(stats)
+		if err != nil {
+			t.Fatalf("%+v", err)
+		}
+		defer p.Close()
+		if err := stats.Take(p); err != nil {
+			t.Fatal(err)
+		}
+		run := func(src string) (dropped int, policed uint64) {
+			frame := packet.Frame(key.Tuple{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), Proto: 6, HasPorts: true, SrcPort: 4000, DstPort: 53})
+			frame[15] = 2 // ECT
+			before, _ := stats.Policed()
+			for range 200 {
+				action, out, err := p.Pass(frame)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if action == loader.ActionDrop {
+					dropped++
+				}
+				if monitor && !bytes.Equal(out, frame) {
+					t.Fatalf("monitor mode changes % x to % x", frame, out)
+				}
+			}
+			after, _ := stats.Policed()
+			for i := range after.Outcomes {
+				policed += after.Outcomes[i].Packets - before.Outcomes[i].Packets
+			}
+			return dropped, policed
+		}
+		for _, c := range []struct {
+			src              string
+			dropped, policed bool
+		}{{allowed, false, false}, {exempt, false, false}, {blocked, true, false}, {free, true, true}} {
+			dropped, policed := run(c.src)
+			if (dropped > 0) != (c.dropped && !monitor) || (policed > 0) != c.policed {
+				t.Errorf("monitor %t: of 200 packets from %s %d are dropped and %d policed", monitor, c.src, dropped, policed)
+			}
+		}
+		if n := stats.Reasons(nil); (n[verdict.Policed].Packets > 0) == monitor || (n[verdict.WouldBlock].Packets > 200) != monitor {
+			t.Errorf("monitor %t: %v", monitor, n)
+		}
+	}
+}
+
+// What policing costs a packet that passes, and that two CPUs do not wait for each other.
+func TestPolicerCost(t *testing.T) {
+	lab.Root(t)
+	if os.Getenv("WEIR_LONG") == "" || runtime.NumCPU() < 2 {
+		t.Skip("takes an idle machine with two CPUs, and WEIR_LONG=1")
+	}
+	g, err := engine.Build(nil, engine.Config{NoLean: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	frame := packet.Frame(key.Tuple{Src: netip.MustParseAddr("198.51.100.1"), Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true, SrcPort: 4000, DstPort: 53})
+	programs := make(map[string]*loader.Program)
+	for _, name := range []string{"plain", "fair", "blue", "bucket"} {
+		stats, err := loader.NewStats(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stats.Close()
+		var c sfb.Controller
+		if c.UnmarshalText([]byte(name)) == nil {
+			l := limits(t, c, sfb.MaxPacketRate, true, true)
+			l.Stopped = false
+			l.Apply(stats)
+		}
+		p, err := g.Load(stats)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		if err := stats.Take(p); err != nil {
+			t.Fatal(err)
+		}
+		programs[name] = p
+	}
+	const n = 500_000
+	run := func(p *loader.Program, cpus int) (sum float64) {
+		var all sync.WaitGroup
+		each := make([]float64, cpus)
+		for cpu := range cpus {
+			all.Go(func() {
+				runtime.LockOSThread() // and never back: it is bound to a CPU
+				var set unix.CPUSet
+				set.Set(cpu)
+				if err := unix.SchedSetaffinity(0, &set); err != nil {
+					t.Error(err)
+				}
+				d, err := p.Time(frame, n)
+				if err != nil {
+					t.Error(err)
+				}
+				each[cpu] = float64(d.Nanoseconds())
+			})
+		}
+		all.Wait()
+		for _, ns := range each {
+			sum += ns / float64(cpus)
+		}
+		return sum
+	}
+	ns := make(map[string][]float64)
+	for range 15 {
+		for name, p := range programs {
+			for cpus := 1; cpus <= 2; cpus++ {
+				name := fmt.Sprint(name, " ", cpus)
+				ns[name] = append(ns[name], run(p, cpus))
+			}
+		}
+	}
+	median := func(name string, cpus int) float64 {
+		all := ns[fmt.Sprint(name, " ", cpus)]
+		slices.Sort(all)
+		return all[len(all)/2]
+	}
+	for name := range programs {
+		t.Logf("%s: %.0f ns, on two CPUs %.0f", name, median(name, 1), median(name, 2))
+	}
+	if cost := median("fair", 1) - median("plain", 1); cost > 70 {
+		t.Errorf("fair costs %.0f ns, want at most 70", cost)
+	}
+	one, two := median("fair", 1)/median("plain", 1), median("fair", 2)/median("plain", 2)
+	if two > 1.1*one {
+		t.Errorf("fair takes %.2f times as long as plain on one CPU, %.2f on two", one, two)
+	}
 }
