@@ -42,7 +42,10 @@
 #define PROBABILITY_ONE	 65536U /* in the penalty box */
 #define PROBABILITY_HALF 32768U
 
-/* A bin's integrator: half a second with a probability of ½ or more leads to the box. */
+/*
+ * A bin's integrator: half a second with a probability of ½ or more leads to the box, and
+ * about as long below it out again, so that a flow that pauses for less stays there.
+ */
 #define BOX_RISE 4
 #define BOX_AT	 200
 #define BOX_MAX	 255
@@ -204,7 +207,7 @@ __noinline int policer_update(__u32 bin, __u64 microseconds, __u32 ticks)
 	} else {
 		b->level = b->level > ticks ? b->level - ticks : 0;
 	}
-	if (p < PROBABILITY_HALF || b->level < BOX_AT) {
+	if (b->level < BOX_AT) {
 		s->probability[bin] = p;
 		return 0;
 	}

@@ -435,7 +435,7 @@ func (p *Policer) update(bin int, microseconds, ticks uint64) bool {
 		b.Level -= min(b.Level, ticks)
 	}
 	s.Probability[bin] = uint32(prob)
-	if prob < half || b.Level < boxAt {
+	if b.Level < boxAt {
 		return false
 	}
 	if s.Guarded == 0 {
