@@ -70,6 +70,7 @@ func (c *Config) check() quantity.FieldErrors {
 		errs.Add(join("notify.targets", t.Name), t.Validate())
 	}
 	errs.Add("notify.surge", c.Notify.Surge.Validate())
+	checkMaxRate(&errs, "fleet.max_rate", c.Fleet.MaxRate)
 	if c.Fleet.On() && c.Fleet.MaxAge != 0 {
 		quantity.Between(&errs, "fleet.max_age", c.Fleet.MaxAge, quantity.Duration(time.Second), quantity.Duration(30*24*time.Hour))
 	}

@@ -299,6 +299,10 @@ type Fleet struct {
 	// How long the hub may be silent before that is reported; filtering goes on. Default:
 	// as the hub says.
 	MaxAge quantity.Duration `yaml:"max_age,omitempty"`
+
+	// The rate at which lists are fetched over a thin link, as in 2Mbit/s or 250kB/s. What
+	// is new arrives at once. Default: as the hub says.
+	MaxRate quantity.Rate `yaml:"max_rate,omitempty"`
 }
 
 // On reports whether the host is in a fleet.

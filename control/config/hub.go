@@ -61,9 +61,22 @@ type Hub struct {
 	// reach all nodes at once.
 	Rollout Rollouts `yaml:"rollout,omitempty"`
 
+	// Thin links: the rates at which nodes fetch lists.
+	Links []Link `yaml:"links,omitempty"`
+
 	// The lists, by name, as in weir.yaml. Lists block and allow are always
 	// there, for manual entries.
 	Lists []List `yaml:"lists,omitempty"`
+}
+
+// Link is that of nodes to the hub.
+type Link struct {
+	// The labels of the nodes, one of which a node must have.
+	Labels []string `yaml:"labels,required"`
+
+	// The rate at which each of them fetches lists, as in 2Mbit/s or 250kB/s. What is new
+	// arrives at once.
+	MaxRate quantity.Rate `yaml:"max_rate,required"`
 }
 
 // Broker says which servers nodes connect to: one inside the hub, or others.
@@ -177,6 +190,11 @@ func (h *Hub) check() quantity.FieldErrors {
 	}
 	quantity.Between(&errs, "max_age", h.MaxAge, 0, quantity.Duration(24*time.Hour))
 	errs = append(errs, h.Rollout.check(h)...)
+	for i, l := range h.Links {
+		at := fmt.Sprintf("links[%d]", i)
+		checkLabels(&errs, join(at, "labels"), l.Labels)
+		checkMaxRate(&errs, join(at, "max_rate"), l.MaxRate)
+	}
 	for _, l := range h.Lists {
 		path := join("lists", l.Name)
 		errs.Add(path, l.check().Err())

@@ -31,6 +31,8 @@ func TestHub(t *testing.T) {
 		least + "keys: fleet\n":                                                 "keys: ",
 		least + "lists: {block: {action: allow}}\n":                             "lists.block.action: want block",
 		least + "lists: {a: {sources: [{file: /a}], ttl: 2h}}\n":                "lists.a.ttl: ",
+		least + "links: [{labels: [branch], max_rate: 5kpps}]\n":                "links[0].max_rate: 5kpps: want bits or bytes",
+		least + "links: [{labels: [Branch], max_rate: 7kbit/s}]\n":              "links[0].max_rate: 7kbit/s: want at least 8kbit/s",
 		least + "rollout: {confirm: 0%}\n":                                      "rollout.confirm: 0%: want more than 0%",
 		least + "rollout: {waves: [{for: 30s}]}\n":                              "rollout.waves[0].for: 30s is less than max_age, 1m",
 		least + "rollout: {waves: [{mode: monitor}]}\n":                         "rollout.waves[0].mode: unknown mode \"monitor\": want rehearse or enforce",

@@ -122,15 +122,33 @@ func (r *Rollout) check(path string, h *Hub, errs *quantity.FieldErrors) {
 	}
 	for i, w := range r.Waves {
 		at := fmt.Sprintf("%s[%d]", join(path, "waves"), i)
-		unique(errs, join(at, "labels"), w.Labels, func(s string) any { return s })
-		for j, l := range w.Labels {
-			if err := enrollment.CheckLabel(l); err != nil {
-				errs.Failf(fmt.Sprintf("%s[%d]", join(at, "labels"), j), "%v", err)
-			}
-		}
+		checkLabels(errs, join(at, "labels"), w.Labels)
 		if w.For < h.MaxAge {
 			errs.Failf(join(at, "for"), "%v is less than max_age, %v, after which a node that the change has cut off is noticed", w.For, h.MaxAge)
 		}
 		quantity.Between(errs, join(at, "for"), w.For, 0, quantity.Duration(30*24*time.Hour))
+	}
+}
+
+func checkLabels(errs *quantity.FieldErrors, path string, labels []string) {
+	unique(errs, path, labels, func(s string) any { return s })
+	for i, l := range labels {
+		if err := enrollment.CheckLabel(l); err != nil {
+			errs.Failf(fmt.Sprintf("%s[%d]", path, i), "%v", err)
+		}
+	}
+}
+
+// leastRate lets a small delta arrive within the timeout of a request.
+const leastRate = 1000
+
+// checkMaxRate checks the rate of a link, in bytes a second; 0: there is no bound.
+func checkMaxRate(errs *quantity.FieldErrors, path string, r quantity.Rate) {
+	switch {
+	case r == quantity.Rate{}:
+	case r.Unit == quantity.Packets:
+		errs.Failf(path, "%v: want bits or bytes, as in 2Mbit/s", r)
+	case r.PerSecond() < leastRate:
+		errs.Failf(path, "%v: want at least 8kbit/s", r)
 	}
 }

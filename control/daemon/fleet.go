@@ -47,7 +47,7 @@ func openFleet(c *config.Config, version string, readOnly bool, log *slog.Logger
 	if err != nil {
 		return nil, fmt.Errorf("fleet.enroll: %w", err)
 	}
-	n := node.Config{Enrollment: e, MaxAge: time.Duration(c.Fleet.MaxAge), ReadOnly: readOnly, Version: version, Prefix: config.FleetPrefix, Log: log}
+	n := node.Config{Enrollment: e, MaxAge: time.Duration(c.Fleet.MaxAge), MaxRate: int64(c.Fleet.MaxRate.PerSecond()), ReadOnly: readOnly, Version: version, Prefix: config.FleetPrefix, Log: log}
 	if c.StateDir != "" {
 		n.Directory = filepath.Join(string(c.StateDir), "fleet")
 	}

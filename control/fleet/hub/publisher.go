@@ -529,6 +529,9 @@ func (p *publisher) trim(ctx context.Context, name string, at *published, place 
 func (p *publisher) catalog(ctx context.Context) error {
 	var text []byte
 	c := wire.Catalog{Issued: time.Now().UTC(), MaxAge: int64(time.Duration(p.hub.o.Config.MaxAge).Seconds())}
+	for _, l := range p.hub.o.Config.Links {
+		c.Links = append(c.Links, wire.Link{Groups: l.Labels, MaxRate: int64(l.MaxRate.PerSecond())})
+	}
 	reached := make(map[string]wire.Place)
 	unpublished, waiting := false, 0
 	if err := p.hub.Do(ctx, func() (err error) {

@@ -73,7 +73,6 @@ type wanted struct {
 	wire.Settings
 	wire.Place            // to filter by; the zero Place: what there is
 	rehearse   wire.Place // the zero Place: none
-	maxRate    int64
 }
 
 // opened is a verified delta.
@@ -275,7 +274,7 @@ func (f *follower) begin(ctx context.Context, from *state, want wanted) (update,
 	began := time.Now()
 	var whole []byte
 	for i := range h.Chunks() {
-		m, err := f.get(ctx, want, last(wire.ChunkSubject(f.name, h.Epoch, h.Version, i)))
+		m, err := f.n.fetch(ctx, last(wire.ChunkSubject(f.name, h.Epoch, h.Version, i)))
 		if err != nil {
 			return update{}, fmt.Errorf("list %q: snapshot %v, chunk %d of %d: %w", f.name, h.Place, i+1, h.Chunks(), err)
 		}
@@ -313,7 +312,7 @@ func (f *follower) head(ctx context.Context, want wanted) (wire.Head, error) {
 		return h, err
 	}
 	fits := func(h wire.Head) bool { return h.Epoch == want.Epoch && h.Version <= want.Version }
-	m, err := f.get(ctx, want, last(subject))
+	m, err := f.n.fetch(ctx, last(subject))
 	if err != nil {
 		return wire.Head{}, fmt.Errorf("list %q: head of the last snapshot: %w", f.name, err)
 	}
@@ -324,7 +323,7 @@ func (f *follower) head(ctx context.Context, want wanted) (wire.Head, error) {
 	var best wire.Head
 	seq := uint64(1)
 	for range maxHeads {
-		m, err := f.get(ctx, want, next(subject, seq))
+		m, err := f.n.fetch(ctx, next(subject, seq))
 		if err != nil || m.seq < seq {
 			break
 		}
@@ -373,7 +372,7 @@ func (f *follower) catchUp(ctx context.Context, u *update, want wanted, budget i
 func (f *follower) fetch(ctx context.Context, s *state, want wanted) (opened, error) {
 	subject := wire.DeltaSubject(f.name)
 	get := func(what directGet) (opened, error) {
-		m, err := f.get(ctx, want, what)
+		m, err := f.n.fetch(ctx, what)
 		if err != nil {
 			if errors.Is(err, errNone) {
 				err = fmt.Errorf("list %q: no delta: %w", f.name, errGap)
@@ -419,21 +418,6 @@ func (f *follower) fetch(ctx context.Context, s *state, want wanted) (opened, er
 		}
 	}
 	return opened{}, fmt.Errorf("list %q: no delta from version %v: %w", f.name, s.Place, errGap)
-}
-
-// get reads a message of the stream, not faster than the list's max_rate.
-func (f *follower) get(ctx context.Context, want wanted, what directGet) (message, error) {
-	began := time.Now()
-	m, err := f.n.get(ctx, what)
-	if err == nil && want.maxRate > 0 {
-		due := time.Duration(float64(len(m.data)) / float64(want.maxRate) * float64(time.Second))
-		select {
-		case <-ctx.Done():
-			return m, ctx.Err()
-		case <-time.After(due - time.Since(began)):
-		}
-	}
-	return m, err
 }
 
 // publish makes a version known, to become active.

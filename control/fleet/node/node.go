@@ -37,6 +37,7 @@ type Config struct {
 	Enrollment enrollment.Node
 	Directory  string        // where lists are saved; "": they are not
 	MaxAge     time.Duration // after which the hub's silence is reported; 0: as the hub says
+	MaxRate    int64         // bytes a second with which lists are fetched; 0: as the hub says
 	ReadOnly   bool          // nothing is written
 	Version    string        // of weir
 	Prefix     string        // of the names of lists in [List.Status]
@@ -99,6 +100,8 @@ type Node struct {
 	changed  chan struct{} // the lists have
 	read     uint64        // the sequence number of the last catalog that was fetched; loop's
 	live     uint64        // that of the newest one that came live; loop's
+
+	link pace
 
 	mu        sync.Mutex // protects what follows
 	conn      *nats.Conn
@@ -560,7 +563,7 @@ func (n *Node) obey(ctx context.Context, all *sync.WaitGroup, m message, live bo
 
 // wants returns what a catalog says of a list for this node, false if nothing.
 func (n *Node) wants(l wire.ListState) (want wanted, ok bool) {
-	want = wanted{Settings: l.Settings, maxRate: l.MaxRate}
+	want = wanted{Settings: l.Settings}
 	want.Place, want.rehearse, ok = l.For(n.groups)
 	return want, ok
 }

@@ -37,6 +37,7 @@ type hub struct {
 	catalog wire.Catalog
 	truth   map[wire.Place]*list.Set
 	timed   map[string]time.Time
+	maxRate int64 // of nodes
 	at      wire.Place
 	live    func(subject string, message []byte) // publishes live, perhaps with faults
 	sent    [][]byte                             // all messages, with their subjects
@@ -175,6 +176,7 @@ type run struct {
 
 func (h *hub) config(directory string) Config {
 	return Config{
+		MaxRate:    h.maxRate,
 		Enrollment: enrollment.Node{Name: "edge-1", Labels: []string{"canary"}, PublicKey: h.public}, Directory: directory, Version: "test",
 		Log: slog.New(slog.DiscardHandler),
 	}
@@ -529,12 +531,24 @@ func TestMaxRate(t *testing.T) {
 			size += len(h.sent[i])
 		}
 	}
-	began := time.Now()
-	n := h.start("")
-	h.publish(wire.ListState{Name: name, Settings: block, Releases: []wire.Release{{Place: h.at}}, MaxRate: int64(size)})
-	n.reaches(h)
-	if took := time.Since(began); took < 900*time.Millisecond {
-		t.Errorf("%d bytes at %d bytes a second in %v", size, size, took)
+	for text, links := range map[string][]wire.Link{
+		"as the hub says":       {{Groups: []string{"others"}, MaxRate: 1}, {Groups: []string{"canary"}, MaxRate: int64(size)}},
+		"as its own file says":  nil,
+		"as the slower of them": {{Groups: []string{"node:edge-1"}, MaxRate: 1 << 40}},
+	} {
+		began := time.Now()
+		h.maxRate = 0
+		if text != "as the hub says" {
+			h.maxRate = int64(size)
+		}
+		n := h.start("")
+		h.catalog.Links = links
+		h.publish(wire.ListState{Name: name, Settings: block, Releases: []wire.Release{{Place: h.at}}})
+		n.reaches(h)
+		if took := time.Since(began); took < 900*time.Millisecond {
+			t.Errorf("%s: %d bytes at %d bytes a second in %v", text, size, size, took)
+		}
+		n.stop()
 	}
 }
 

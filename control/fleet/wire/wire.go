@@ -163,9 +163,13 @@ type ListState struct {
 	Name string `json:"name"`
 	Settings
 	Releases []Release `json:"releases"`
-	// MaxRate bounds the bytes a second with which a node fetches the list; 0: no
-	// bound.
-	MaxRate int64 `json:"max_rate,omitempty"`
+}
+
+// Link bounds the bytes a second with which nodes of some groups fetch, each, all lists
+// together.
+type Link struct {
+	Groups  []string `json:"groups"`
+	MaxRate int64    `json:"max_rate"`
 }
 
 // For returns the version that a node of some groups is to filter by: that of the last
@@ -192,6 +196,17 @@ type Catalog struct {
 	Issued time.Time   `json:"issued"`
 	MaxAge int64       `json:"max_age"` // seconds after which nodes report that they are stale
 	Lists  []ListState `json:"lists"`
+	Links  []Link      `json:"links,omitempty"`
+}
+
+// MaxRate returns the least rate of the links of some groups; 0: no bound.
+func (c Catalog) MaxRate(groups []string) (least int64) {
+	for _, l := range c.Links {
+		if l.MaxRate > 0 && (least == 0 || l.MaxRate < least) && slices.ContainsFunc(l.Groups, func(g string) bool { return slices.Contains(groups, g) }) {
+			least = l.MaxRate
+		}
+	}
+	return least
 }
 
 // Head describes a snapshot of a list.
