@@ -73,6 +73,8 @@
 //   - [weir/filter/attenuated]: resource routing. Rhea and Kubiatowicz,
 //     "Probabilistic location and routing", 2002; Czerwinski et al., "An
 //     architecture for a secure service discovery service", 1999.
+//   - [weir/filter/bloomier]: fixed maps. Chazelle, Kilian, Rubinfeld and Tal, "The
+//     Bloomier filter", 2004.
 //   - [weir/filter/reconcile]: set difference and summary caches. Byers,
 //     Considine, Mitzenmacher and Rost, "Informed content delivery across
 //     adaptive overlay networks", 2002; Fan et al., "Summary cache", 2000.

@@ -1,0 +1,155 @@
+// Package bloomier implements the Bloomier filter of Chazelle, Kilian, Rubinfeld and Tal
+// (The Bloomier filter: an efficient data structure for static support lookup tables,
+// 2004; Broder and Mitzenmacher's survey, section 9): a fixed map in a few bits an
+// element, which returns the right value for each of its keys, and for another key either
+// that it is absent or, with a known probability, any value.
+//
+// Without values it is the perfect-hash scheme of the survey's section 2.2: the j bits
+// φ(x) are stored for each x of a fixed set, so that the false-positive rate is 2^−j. That
+// takes n·j bits with a perfect hash function, and 1.23 times as many here, where the
+// table takes the place of that function.
+package bloomier
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"weir/filter/hash"
+)
+
+// ErrDuplicate means that a key has several values.
+var ErrDuplicate = errors.New("bloomier: a key occurs twice")
+
+// Each key has a cell in each of three parts. Below 0.818 keys a cell, in the limit, there
+// is an order in which each key has a cell of its own that no later one uses.
+const (
+	parts = 3
+	load  = 1 / 1.24
+	spare = 32
+)
+
+// Filter is a map from 64-bit hashes to values of some bits. It cannot be changed.
+type Filter struct {
+	cells  []uint64
+	part   uint32
+	seed   uint64
+	values int    // bits of a value
+	mask   uint64 // of value and check
+}
+
+// Entry is a key, by its 64-bit hash, and its value.
+type Entry struct{ Hash, Value uint64 }
+
+// New returns the filter of entries with values of the given number of bits, 0 … 48, and
+// check bits by which absent keys are recognised, 1 … 63 in all. It fails with
+// ErrDuplicate if a key occurs twice.
+func New(entries []Entry, values, check int) (*Filter, error) {
+	if values < 0 || check < 0 || values > 48 || values+check < 1 || values+check > 63 {
+		return nil, fmt.Errorf("bloomier: values of %d bits and %d to check", values, check)
+	}
+	seen := make(map[uint64]bool, len(entries))
+	for _, e := range entries {
+		if seen[e.Hash] {
+			return nil, ErrDuplicate
+		}
+		seen[e.Hash] = true
+		if e.Value>>values != 0 {
+			return nil, fmt.Errorf("bloomier: value %d has more than %d bits", e.Value, values)
+		}
+	}
+	part := uint32(float64(len(entries))/load)/parts + spare
+	f := &Filter{part: part, values: values, mask: 1<<(values+check) - 1}
+	for {
+		f.seed = rand.Uint64()
+		f.cells = make([]uint64, parts*part)
+		if f.fill(entries) {
+			return f, nil
+		}
+	}
+}
+
+// fill fills the cells, and reports false if the keys have no order.
+func (f *Filter) fill(entries []Entry) bool {
+	keys := make([]uint64, len(f.cells)) // of each cell, the exclusive or of its keys' indices
+	count := make([]int, len(f.cells))
+	for i, e := range entries {
+		for _, c := range f.place(e.Hash) {
+			keys[c] ^= uint64(i)
+			count[c]++
+		}
+	}
+	type own struct{ key, cell uint64 }
+	var order []own
+	var single []uint64
+	for c, n := range count {
+		if n == 1 {
+			single = append(single, uint64(c))
+		}
+	}
+	for len(single) > 0 {
+		c := single[len(single)-1]
+		single = single[:len(single)-1]
+		if count[c] != 1 {
+			continue
+		}
+		k := keys[c]
+		order = append(order, own{k, c})
+		for _, other := range f.place(entries[k].Hash) {
+			keys[other] ^= k
+			if count[other]--; count[other] == 1 {
+				single = append(single, other)
+			}
+		}
+	}
+	if len(order) < len(entries) {
+		return false
+	}
+	// The last key is stored first: nothing that comes later changes its other cells.
+	for i := len(order) - 1; i >= 0; i-- {
+		e := entries[order[i].key]
+		f.cells[order[i].cell] = f.encoded(e) ^ f.sum(e.Hash) ^ f.cells[order[i].cell]
+	}
+	return true
+}
+
+// encoded is a value, and the bits that distinguish its key from absent ones.
+func (f *Filter) encoded(e Entry) uint64 {
+	return (hash.Nth(e.Hash^f.seed, parts+1)<<f.values | e.Value) & f.mask
+}
+
+func (f *Filter) place(h uint64) (cells [parts]uint64) {
+	for p := range uint64(parts) {
+		cells[p] = uint64(hash.Reduce(hash.Nth(h^f.seed, p+1), f.part)) + p*uint64(f.part)
+	}
+	return cells
+}
+
+func (f *Filter) sum(h uint64) (sum uint64) {
+	for _, c := range f.place(h) {
+		sum ^= f.cells[c]
+	}
+	return sum
+}
+
+// Find returns the value of the key with hash h. It is false for a key that is absent,
+// but with the probability FalsePositiveRate.
+func (f *Filter) Find(h uint64) (value uint64, ok bool) {
+	got := f.sum(h)
+	value = got & (1<<f.values - 1)
+	return value, got == f.encoded(Entry{h, value})
+}
+
+// FalsePositiveRate returns the probability that an absent key has a value: 2^−check.
+func (f *Filter) FalsePositiveRate() float64 {
+	return 1 / float64(f.mask>>f.values+1)
+}
+
+// Bits returns the size of the cells, each of which takes as many bits as value and check.
+func (f *Filter) Bits() int {
+	bits := 0
+	for m := f.mask; m > 0; m >>= 1 {
+		bits++
+	}
+	return bits * len(f.cells)
+}
