@@ -1,0 +1,166 @@
+package authority
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/nats-io/jwt/v2"
+)
+
+func revoked(t *testing.T, claims *jwt.AccountClaims, token string) bool {
+	t.Helper()
+	user, err := jwt.DecodeUserClaims(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return claims.IsClaimRevoked(user)
+}
+
+// TestRevocation enrolls nodes and sites, again and again, and revokes them: only the
+// last credentials of those that are not revoked are good.
+func TestRevocation(t *testing.T) {
+	a, err := Init(filepath.Join(t.TempDir(), "keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := a.Stamp()
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers := []string{"tls://hub.example.net:4222"}
+	var nodes, mirrors, relays []string
+	for range 3 {
+		n, err := a.Enroll("edge-1", []string{"paris"}, servers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := a.EnrollSite("paris", servers, []string{"tls://hub.example.net:7422"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodes, mirrors, relays = append(nodes, n.JWT), append(mirrors, s.Stream.JWT), append(relays, s.Nodes.JWT)
+	}
+	other, err := a.Enroll("edge-2", nil, servers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after, err := a.Stamp(); err != nil || !after.After(before) {
+		t.Errorf("the stamp was %v and is %v, %v", before, after, err)
+	}
+	check := func(what string, last bool) {
+		t.Helper()
+		account, _, err := a.Account()
+		if err != nil {
+			t.Fatal(err)
+		}
+		stream, _, err := a.Stream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range nodes {
+			want := last || i < len(nodes)-1
+			if revoked(t, account, nodes[i]) != want || revoked(t, account, relays[i]) != want || revoked(t, stream, mirrors[i]) != want {
+				t.Errorf("%s: credentials %d: revoked: %t, %t, %t, want %t", what, i+1, revoked(t, account, nodes[i]), revoked(t, account, relays[i]), revoked(t, stream, mirrors[i]), want)
+			}
+		}
+		if revoked(t, account, other.JWT) {
+			t.Errorf("%s: another node is revoked", what)
+		}
+	}
+	check("enrolled", false)
+	if err := a.Revoke("edge-1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.RevokeSite("paris"); err != nil {
+		t.Fatal(err)
+	}
+	check("revoked", true)
+	for _, bad := range []error{a.Revoke("edge-9"), a.Revoke("../x"), a.RevokeSite("rome"), a.RevokeSite("../x")} {
+		if bad == nil {
+			t.Error("revoked what was never enrolled")
+		}
+	}
+}
+
+// TestNodePermissions holds what a node may do to what it needs. Its credentials say
+// nothing: the scope of the key that signs them does.
+func TestNodePermissions(t *testing.T) {
+	a, err := Init(filepath.Join(t.TempDir(), "keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := a.Enroll("edge-1", nil, []string{"tls://hub.example.net:4222"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims, err := jwt.DecodeUserClaims(n.JWT)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !claims.HasEmptyPermissions() {
+		t.Errorf("the node's own credentials grant %+v", claims.Permissions)
+	}
+	account, _, err := a.Account()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if account.Limits.JetStreamLimits != (jwt.JetStreamLimits{}) {
+		t.Errorf("the nodes' account may have streams: %+v", account.Limits.JetStreamLimits)
+	}
+	scope, ok := account.SigningKeys.GetScope(claims.Issuer)
+	if !ok || scope == nil {
+		t.Fatal("the node was not signed by the key of the scope")
+	}
+	may := scope.(*jwt.UserScope).Template
+	for _, subject := range append(slices.Clone(may.Pub.Allow), may.Sub.Allow...) {
+		if subject == ">" || subject == "_INBOX.>" || subject == "weir.>" {
+			t.Errorf("a node may use %s", subject)
+		}
+	}
+	if len(may.Pub.Allow) == 0 || len(may.Sub.Allow) == 0 {
+		t.Errorf("no list of what is allowed means all: %+v", may)
+	}
+}
+
+// TestKeysStay: keys are made once, and read by their owner only.
+func TestKeysStay(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "keys")
+	a, err := Init(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Init(dir); err == nil {
+		t.Error("made anew")
+	}
+	again, err := Open(dir)
+	if err != nil || !again.PublicKey().Equal(a.PublicKey()) {
+		t.Error(err)
+	}
+	for _, name := range []string{fleetFile, caKeyFile, operatorFile, accountFile, streamFile, systemFile, scopeFile} {
+		path := filepath.Join(dir, name)
+		if err := os.Chmod(path, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(dir); err == nil {
+			t.Errorf("%s may be read by all users", name)
+		}
+		if err := os.Chmod(path, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, text[:len(text)/2], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(dir); err == nil {
+			t.Errorf("%s is cut off", name)
+		}
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
