@@ -30,9 +30,9 @@ counters. Half way through, the lists are read again and the program is replaced
 under traffic.
 
 With --fleet, a hub (weir-hub) and three nodes, each in a namespace of its own,
-filter by the hub's lists. During the traffic a feed changes at the hub, the hub is
-killed, comes back, and takes a command. What all nodes have confirmed must not
-pass from then on.
+filter by the hub's lists. During the traffic a feed changes at the hub, the hub
+is killed, comes back, and takes a command. What all nodes have confirmed must
+not pass from then on.
 
 It changes nothing outside its namespaces, and cleans up after itself. It needs
 root. It exits with 1 if a listed packet passed or an unlisted one was dropped.`,
