@@ -173,14 +173,14 @@ static __always_inline void record_digest(struct xdp_md *ctx, const struct cpu_r
 		s->src[0] = p->src[0];
 		s->dst[0] = p->dst[0];
 	} else if (*ip >> 4 == 6 && invariant_v6(&c, &inv)) {
-		__u64 *addresses = (__u64 *)s->src;
-
 		s->ttl = ip[7];
 		s->digest = universal(&digest_config.secret, inv.w, INVARIANT_V6);
-		/* Source and destination are the four words behind the first. */
+		/* Word by word, as they were stored: wider loads would stall. */
 #pragma unroll
-		for (int i = 0; i < 4; i++)
-			addresses[i] = le64(inv.w[1 + i]);
+		for (int i = 0; i < 4; i++) {
+			s->src[i] = *(const volatile __u32 *)&p->src[i];
+			s->dst[i] = *(const volatile __u32 *)&p->dst[i];
+		}
 	} else {
 		b->skipped += 1;
 		return;

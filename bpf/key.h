@@ -51,15 +51,6 @@ static __always_inline __u32 le32(__u32 raw)
 #endif
 }
 
-static __always_inline __u64 le64(__u64 raw)
-{
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-	return raw;
-#else
-	return __builtin_bswap64(raw);
-#endif
-}
-
 static __always_inline __u64 pair(__u32 low, __u32 high)
 {
 	return (__u64)le32(high) << 32 | le32(low);

@@ -125,10 +125,20 @@ __noinline int match_allow(void)
 	return row->packet.list;
 }
 
+/* As many lengths of prefixes are looked up without a call. */
+#define FEW_ALLOWED_LENGTHS 4
+
 static __always_inline int is_allowed(struct cpu_row *row, struct packet *p)
 {
+	struct set_maps maps = ALLOW_MAPS(confirm_allow);
+
 	if (is_empty(&allow))
 		return 0;
+	if (p != &row->packet && !allow.gates_v4 && allow.n_prefixes <= FEW_ALLOWED_LENGTHS) {
+		/* Of IPv4, and in registers. */
+		p->list = prefix_match(&allow, maps, p->src[0], p->dst[0]);
+		return p->list != LIST_NONE;
+	}
 	keep(row, p);
 	p->list = match_allow();
 	return p->list != LIST_NONE;

@@ -253,9 +253,10 @@ static __always_inline int run_lean(struct xdp_md *ctx)
 	row = this_row();
 	if (!row) /* impossible */
 		return TAKES_GENERAL_PATH;
+	/* First, so that a mispredicted branch of the tracker does not delay its loads. */
+	list = prefix_match(&block, maps, p.src[0], p.dst[0]);
 	if (tracker_count)
 		police_by(0, row, &p);
-	list = prefix_match(&block, maps, p.src[0], p.dst[0]);
 	if (list == LIST_NONE && !p.punished) {
 		count_reason(row, REASON_CLEAN, p.len);
 		if (digest_config.lines)

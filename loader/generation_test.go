@@ -100,6 +100,9 @@ func TestLoad(t *testing.T) {
 	}
 	lean.Trackers = append(slices.Clone(weighed.Trackers[1:2]), Tracker{Lines: 4096, Buckets: 1024, Dropped: 1})
 	lean.Digests = Digests{Lines: 1000, Bits: 6}
+	fewAllowed := lean
+	fewAllowed.Allow = lean.Block
+	fewAllowed.Allow.N_prefixes, fewAllowed.Allow.Quotient.Front = 4, 0 // as many as are looked up inline
 	general := lean
 	general.NoLean = true
 
@@ -117,6 +120,7 @@ func TestLoad(t *testing.T) {
 		{"few shapes, all", few},
 		{"few shapes, approximate, all", approximateFew},
 		{"lean", lean},
+		{"lean, few allowed", fewAllowed},
 		{"lean, on the general path", general},
 		{"looking for loops", looking},
 		{"with edges", edges},
