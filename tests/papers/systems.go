@@ -60,7 +60,7 @@ var systemsOf = []struct {
 		{"6.2 attenuated filters", inLibrary, "filter/attenuated"},
 		{"6.3 geographic routing", leftOut, "weir forwards by nothing but groups"},
 		{"7.1 Icarus: loops of unicast packets", inKernel, "bpf/loop.h, filter/icarus"},
-		{"7.1 Icarus: loops of multicast packets", leftOut, "weir's own forwarding ends at the TTL"},
+		{"7.1 Icarus: loops of multicast packets", inKernel, "bpf/loop.h, bpf/multicast.h, over weir's own forwarding"},
 		{"7.2 Stochastic Fair Blue", inKernel, "bpf/police.h, filter/sfb"},
 		{"7.3 multicast forwarding", inKernel, "bpf/multicast.h, filter/multicast"},
 		{"8.1 heavy flows, conservative update, figure 2", inKernel, "bpf/tracker.h, filter/sketch"},
