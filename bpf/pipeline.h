@@ -20,6 +20,7 @@
 #include "digest.h"
 #include "event.h"
 #include "failsafe.h"
+#include "guard.h"
 #include "lists.h"
 #include "loop.h"
 #include "multicast.h"
@@ -53,10 +54,11 @@ static __always_inline struct cpu_row *begin(struct xdp_md *ctx, struct cursor *
 }
 
 /*
- * Counts the packet in tracker i, and sets p->punished to the reason to drop it for a
- * penalty of its flow, unless it has one already. What is exempt has no penalty.
+ * Counts the packet in tracker i, if its bit is set in counts, and sets p->punished to the
+ * reason to drop it for a penalty of its flow, unless it has one already. What is exempt
+ * has no penalty.
  */
-static __always_inline void police_by(int i, struct cpu_row *row, struct packet *p)
+static __always_inline void police_by(int i, int counts, struct cpu_row *row, struct packet *p)
 {
 	const volatile struct tracker *t = &trackers[i];
 	__u32 bank = 2 * bpf_get_smp_processor_id() + (row->banks >> i & 1);
@@ -65,17 +67,20 @@ static __always_inline void police_by(int i, struct cpu_row *row, struct packet 
 	if (p->exempt && t->unexempt)
 		return;
 	h = tracker_hash(t, p);
-	count_flow(i, row, p, bank * bank_lines + t->first, bank * bank_buckets + t->first_bucket,
-		   h);
+	if (counts & 1 << i)
+		count_flow(i, row, p, bank * bank_lines + t->first,
+			   bank * bank_buckets + t->first_bucket, h);
 	if (t->punishes && row->penalties && !p->punished && !p->exempt)
 		p->punished = penalty_of(h, t->by_bytes ? p->len : 1);
 }
 
-static __always_inline void police(struct cpu_row *row)
+static __always_inline void police(struct xdp_md *ctx, struct cpu_row *row)
 {
+	int counts = bank_pairs ? counting(ctx) : -1;
+
 	row->packet.punished = REASON_CLEAN;
 	for (int i = 0; i < MAX_TRACKERS && i < tracker_count; i++) {
-		police_by(i, row, &row->packet);
+		police_by(i, counts, row, &row->packet);
 		barrier();
 	}
 }
@@ -159,7 +164,7 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct cursor *c, 
 		if (p->loop == LOOP_LOOPED && action_of(REASON_LOOPED) == XDP_DROP)
 			return is_allowed(row, p) ? REASON_ALLOWED : REASON_LOOPED;
 	}
-	police(row);
+	police(ctx, row);
 	barrier();
 	if (p->exempt)
 		return p->exempt;
@@ -256,7 +261,7 @@ static __always_inline int run_lean(struct xdp_md *ctx)
 	/* First, so that a mispredicted branch of the tracker does not delay its loads. */
 	list = prefix_match(&block, maps, p.src[0], p.dst[0]);
 	if (tracker_count)
-		police_by(0, row, &p);
+		police_by(0, -1, row, &p);
 	if (list == LIST_NONE && !p.punished) {
 		count_reason(row, REASON_CLEAN, p.len);
 		if (digest_config.lines)

@@ -413,6 +413,8 @@ type WeirTracker struct {
 	Buckets     uint32
 	First       uint32
 	FirstBucket uint32
+	Pairs       uint32
+	FirstPair   uint32
 	ByBytes     uint8
 	Tuple       uint8
 	Punishes    uint8
@@ -421,6 +423,8 @@ type WeirTracker struct {
 	Pad         [3]uint8
 	V4          WeirShape
 	V6          WeirShape
+	Pair4       WeirShape
+	Pair6       WeirShape
 }
 
 type WeirTrackerHead struct {
@@ -478,11 +482,13 @@ const (
 	WeirMapTrackerFlows       = "tracker_flows"
 	WeirMapTrackerLines       = "tracker_lines"
 	WeirMapTrackerNow         = "tracker_now"
+	WeirMapTrackerPairs       = "tracker_pairs"
 	WeirProgWeir              = "weir"
 	WeirProgWeirEgress        = "weir_egress"
 	WeirVarAllow              = "allow"
 	WeirVarBankBuckets        = "bank_buckets"
 	WeirVarBankLines          = "bank_lines"
+	WeirVarBankPairs          = "bank_pairs"
 	WeirVarBlock              = "block"
 	WeirVarBufferFlags        = "buffer_flags"
 	WeirVarDhcpServer         = "dhcp_server"
@@ -491,6 +497,7 @@ const (
 	WeirVarDropMalformed      = "drop_malformed"
 	WeirVarDropNotIp          = "drop_not_ip"
 	WeirVarEgress             = "egress"
+	WeirVarEphemeralPort      = "ephemeral_port"
 	WeirVarEventType          = "event_type"
 	WeirVarFailsafeConfig     = "failsafe_config"
 	WeirVarFrags              = "frags"
@@ -597,6 +604,7 @@ type WeirMapSpecs struct {
 	TrackerFlows     *ebpf.MapSpec `ebpf:"tracker_flows"`
 	TrackerLines     *ebpf.MapSpec `ebpf:"tracker_lines"`
 	TrackerNow       *ebpf.MapSpec `ebpf:"tracker_now"`
+	TrackerPairs     *ebpf.MapSpec `ebpf:"tracker_pairs"`
 }
 
 // WeirVariableSpecs contains global variables before they are loaded into the kernel.
@@ -606,6 +614,7 @@ type WeirVariableSpecs struct {
 	Allow              *ebpf.VariableSpec `ebpf:"allow"`
 	BankBuckets        *ebpf.VariableSpec `ebpf:"bank_buckets"`
 	BankLines          *ebpf.VariableSpec `ebpf:"bank_lines"`
+	BankPairs          *ebpf.VariableSpec `ebpf:"bank_pairs"`
 	Block              *ebpf.VariableSpec `ebpf:"block"`
 	BufferFlags        *ebpf.VariableSpec `ebpf:"buffer_flags"`
 	DhcpServer         *ebpf.VariableSpec `ebpf:"dhcp_server"`
@@ -614,6 +623,7 @@ type WeirVariableSpecs struct {
 	DropMalformed      *ebpf.VariableSpec `ebpf:"drop_malformed"`
 	DropNotIp          *ebpf.VariableSpec `ebpf:"drop_not_ip"`
 	Egress             *ebpf.VariableSpec `ebpf:"egress"`
+	EphemeralPort      *ebpf.VariableSpec `ebpf:"ephemeral_port"`
 	EventType          *ebpf.VariableSpec `ebpf:"event_type"`
 	FailsafeConfig     *ebpf.VariableSpec `ebpf:"failsafe_config"`
 	Frags              *ebpf.VariableSpec `ebpf:"frags"`
@@ -690,6 +700,7 @@ type WeirMaps struct {
 	TrackerFlows     *ebpf.Map `ebpf:"tracker_flows"`
 	TrackerLines     *ebpf.Map `ebpf:"tracker_lines"`
 	TrackerNow       *ebpf.Map `ebpf:"tracker_now"`
+	TrackerPairs     *ebpf.Map `ebpf:"tracker_pairs"`
 }
 
 func (m *WeirMaps) Close() error {
@@ -728,6 +739,7 @@ func (m *WeirMaps) Close() error {
 		m.TrackerFlows,
 		m.TrackerLines,
 		m.TrackerNow,
+		m.TrackerPairs,
 	)
 }
 
@@ -738,6 +750,7 @@ type WeirVariables struct {
 	Allow              *ebpf.Variable `ebpf:"allow"`
 	BankBuckets        *ebpf.Variable `ebpf:"bank_buckets"`
 	BankLines          *ebpf.Variable `ebpf:"bank_lines"`
+	BankPairs          *ebpf.Variable `ebpf:"bank_pairs"`
 	Block              *ebpf.Variable `ebpf:"block"`
 	BufferFlags        *ebpf.Variable `ebpf:"buffer_flags"`
 	DhcpServer         *ebpf.Variable `ebpf:"dhcp_server"`
@@ -746,6 +759,7 @@ type WeirVariables struct {
 	DropMalformed      *ebpf.Variable `ebpf:"drop_malformed"`
 	DropNotIp          *ebpf.Variable `ebpf:"drop_not_ip"`
 	Egress             *ebpf.Variable `ebpf:"egress"`
+	EphemeralPort      *ebpf.Variable `ebpf:"ephemeral_port"`
 	EventType          *ebpf.Variable `ebpf:"event_type"`
 	FailsafeConfig     *ebpf.Variable `ebpf:"failsafe_config"`
 	Frags              *ebpf.Variable `ebpf:"frags"`

@@ -118,12 +118,14 @@ func haveFrags() (bool, error) {
 }
 
 func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
-	trackers, bankLines, bankBuckets := cfg.layTrackers()
+	l := cfg.layTrackers()
 	for name, value := range map[string]any{
-		bpf.WeirVarTrackers:       &trackers,
+		bpf.WeirVarTrackers:       &l.trackers,
 		bpf.WeirVarTrackerCount:   uint32(len(cfg.counting())),
-		bpf.WeirVarBankLines:      bankLines,
-		bpf.WeirVarBankBuckets:    bankBuckets,
+		bpf.WeirVarBankLines:      l.lines,
+		bpf.WeirVarBankBuckets:    l.buckets,
+		bpf.WeirVarBankPairs:      l.pairs,
+		bpf.WeirVarEphemeralPort:  uint32(cfg.EphemeralPort),
 		bpf.WeirVarPenaltyBuckets: uint32(PenaltyBuckets),
 		bpf.WeirVarDigestConfig:   &cfg.Digests,
 		bpf.WeirVarKeySecret:      &cfg.Secret,

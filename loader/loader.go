@@ -77,6 +77,8 @@ type Config struct {
 	Trackers    []Tracker // of heavy hitters, at most MaxTrackers
 	TrackerSeed Seed      // the trackers' secrets derive from it; stored with their counts
 
+	EphemeralPort uint16 // for guards: the port from which on hosts connect
+
 	Loop      Loop      // loop detection; off without a mask
 	Multicast Multicast // forwarding to groups
 
@@ -122,6 +124,7 @@ func (c *Config) general() (why []string) {
 		{"IPv4 flows, or addresses in approximate mode, are blocked", c.Block.GatesV4 != 0},
 		{fmt.Sprintf("more than %d prefix lengths of IPv4 are blocked", maxLeanLengths), c.Block.N_prefixes > maxLeanLengths},
 		{"packets are counted by more than one tracker", len(c.counting()) > 1},
+		{"guards count scans", slices.ContainsFunc(c.Trackers, func(t Tracker) bool { return t.Pairs != 0 })},
 		{"loops are detected", len(c.Loop.Mask) != 0},
 		{"multicast is forwarded", c.Multicast.Ports != 0},
 		{"packets that match nothing have events, for a rehearsal", c.SampleClean},

@@ -47,7 +47,7 @@ type pinnedMaps map[string]*array
 // pinnedMapNames are the names of all of them.
 var pinnedMapNames = []string{
 	bpf.WeirMapReasonStats, bpf.WeirMapListStats,
-	bpf.WeirMapTrackerNow, bpf.WeirMapTrackerLines, bpf.WeirMapTrackerFlows,
+	bpf.WeirMapTrackerNow, bpf.WeirMapTrackerLines, bpf.WeirMapTrackerFlows, bpf.WeirMapTrackerPairs,
 	bpf.WeirMapPenalties, bpf.WeirMapEvents, bpf.WeirMapSamplingNow,
 	bpf.WeirMapLoopStats, bpf.WeirMapLoopEdges,
 	bpf.WeirMapDigestNow, bpf.WeirMapDigestBanks, bpf.WeirMapDigestLines, bpf.WeirMapDigestSightings,

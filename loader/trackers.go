@@ -51,6 +51,12 @@ func (c *Config) validateTrackers() error {
 		if t.Lines == 0 || t.Buckets == 0 || max(t.Lines, t.Buckets) > maxEntries {
 			return fmt.Errorf("tracker %d: %d lines and %d buckets: not in 1 … %d", i+1, t.Lines, t.Buckets, maxEntries)
 		}
+		if t.Pairs > maxEntries {
+			return fmt.Errorf("tracker %d: %d lines of pairs: not in 0 … %d", i+1, t.Pairs, maxEntries)
+		}
+		if t.Pairs != 0 && (t.Unexempt == 0 || t.Dropped != 0) {
+			return fmt.Errorf("tracker %d: a guard counts neither what is exempt nor dropped packets alone", i+1)
+		}
 		if t.Lines%2 != 0 {
 			return fmt.Errorf("tracker %d: %d lines: not an even number", i+1, t.Lines)
 		}
@@ -72,17 +78,23 @@ func (c *Config) place(i int) (tracker, bank int) {
 	return i, i
 }
 
-// layTrackers lays out the trackers one after the other, and returns the lines and
-// buckets of a bank.
-func (c *Config) layTrackers() (laid [MaxTrackers + 1]Tracker, lines, buckets uint32) {
+// layout is where the trackers are in a bank, and the bank's size.
+type layout struct {
+	trackers              [MaxTrackers + 1]Tracker
+	lines, buckets, pairs uint32
+}
+
+// layTrackers lays out the trackers one after the other.
+func (c *Config) layTrackers() (l layout) {
 	for i, t := range c.Trackers {
-		t.First, t.FirstBucket = lines, buckets
-		lines += 1 + t.Lines // its head precedes its sketch
-		buckets += t.Buckets
+		t.First, t.FirstBucket, t.FirstPair = l.lines, l.buckets, l.pairs
+		l.lines += 1 + t.Lines // its head precedes its sketch
+		l.buckets += t.Buckets
+		l.pairs += t.Pairs
 		at, _ := c.place(i)
-		laid[at] = t
+		l.trackers[at] = t
 	}
-	return laid, lines, buckets
+	return l
 }
 
 // trackerLayout is the version of how trackers count in their memory: a program
@@ -110,11 +122,12 @@ func (k pinnedMaps) trackers() *bpf.WeirTrackerState {
 // newTrackers returns empty memory for the configuration's trackers and their
 // penalties.
 func newTrackers(cfg *Config, cpus int) (pinnedMaps, error) {
-	_, lines, buckets := cfg.layTrackers()
+	l := cfg.layTrackers()
 	k, err := newPinnedMaps(map[string]int{
 		bpf.WeirMapTrackerNow:   1,
-		bpf.WeirMapTrackerLines: cpus * banks * int(lines),
-		bpf.WeirMapTrackerFlows: cpus * banks * int(buckets),
+		bpf.WeirMapTrackerLines: cpus * banks * int(l.lines),
+		bpf.WeirMapTrackerFlows: cpus * banks * int(l.buckets),
+		bpf.WeirMapTrackerPairs: max(1, banks*int(l.pairs)),
 		bpf.WeirMapPenalties:    PenaltyBuckets,
 	})
 	if err != nil {
@@ -139,11 +152,10 @@ type Trackers struct {
 	CPUs      int
 	Penalties []uint64 // a bucket of eight hashes and eight times four words, PenaltyBuckets times
 
-	rows, lines, flows     []uint64
-	bankLines, bankBuckets int
-	laid                   [MaxTrackers + 1]Tracker
-	config                 *Config
-	shared                 pinnedMaps
+	rows, lines, flows, pairs []uint64
+	layout                    layout
+	config                    *Config
+	shared                    pinnedMaps
 }
 
 // ErrNotRecorded reports that there is nothing to read: the generation has no
@@ -159,18 +171,18 @@ func (g *Generation) OpenTrackers(s *Stats) (*Trackers, error) {
 		return nil, ErrNotRecorded
 	}
 	shared := s.share(bpf.WeirMapReasonStats, bpf.WeirMapPenalties,
-		bpf.WeirMapTrackerNow, bpf.WeirMapTrackerLines, bpf.WeirMapTrackerFlows)
+		bpf.WeirMapTrackerNow, bpf.WeirMapTrackerLines, bpf.WeirMapTrackerFlows, bpf.WeirMapTrackerPairs)
 	if shared == nil || shared.identity() != g.config.trackerIdentity() {
 		return nil, errors.Join(ErrNotRecorded, shared.Close())
 	}
-	laid, lines, buckets := g.config.layTrackers()
 	return &Trackers{
 		CPUs:      s.cpus,
 		Penalties: shared[bpf.WeirMapPenalties].words,
 		rows:      shared[bpf.WeirMapReasonStats].words,
 		lines:     shared[bpf.WeirMapTrackerLines].words,
 		flows:     shared[bpf.WeirMapTrackerFlows].words,
-		bankLines: int(lines), bankBuckets: int(buckets), laid: laid, config: &g.config,
+		pairs:     shared[bpf.WeirMapTrackerPairs].words,
+		layout:    g.config.layTrackers(), config: &g.config,
 		shared: shared,
 	}, nil
 }
@@ -211,10 +223,18 @@ func (t *Trackers) eachRow(word int, value uint64) {
 // first, and its flow buckets.
 func (t *Trackers) Bank(tracker, cpu, bank int) (lines, flows []uint64) {
 	place, _ := t.config.place(tracker)
-	l, at := &t.laid[place], cpu*banks+bank
-	line, bucket := at*t.bankLines+int(l.First), at*t.bankBuckets+int(l.FirstBucket)
+	l, at := &t.layout.trackers[place], cpu*banks+bank
+	line, bucket := at*int(t.layout.lines)+int(l.First), at*int(t.layout.buckets)+int(l.FirstBucket)
 	return t.lines[line*lineWords : (line+1+int(l.Lines))*lineWords],
 		t.flows[bucket*bucketWords : (bucket+int(l.Buckets))*bucketWords]
+}
+
+// PairWords returns the memory of a guard's pairs in bank 0 or 1.
+func (t *Trackers) PairWords(tracker, bank int) []uint64 {
+	place, _ := t.config.place(tracker)
+	l := &t.layout.trackers[place]
+	first := bank*int(t.layout.pairs) + int(l.FirstPair)
+	return t.pairs[first*lineWords : (first+int(l.Pairs))*lineWords]
 }
 
 // Grace waits until every run of a program that began before has ended. Memory

@@ -54,12 +54,20 @@ func (c *Config) check() quantity.FieldErrors {
 	if c.Digest.Archive.Size > 0 && c.StateDir == "" {
 		errs.Failf("digest.archive", "it is kept below state_dir, which is empty")
 	}
-	if len(c.Trackers) > loader.MaxTrackers {
-		errs.Failf("trackers", "there are %d: the maximum is %d", len(c.Trackers), loader.MaxTrackers)
+	if n := len(c.Trackers) + len(c.Guards); n > loader.MaxTrackers {
+		if len(c.Guards) > 0 {
+			errs.Failf("guards", "there are %d, and %d trackers: the maximum of both is %d", len(c.Guards), len(c.Trackers), loader.MaxTrackers)
+		} else {
+			errs.Failf("trackers", "there are %d: the maximum is %d", n, loader.MaxTrackers)
+		}
 	}
 	unique(&errs, "trackers", c.Trackers, func(t heavy.Spec) any { return t.Label() })
 	for i, t := range c.Trackers {
 		errs.Add(fmt.Sprintf("trackers[%d]", i), t.Validate())
+	}
+	unique(&errs, "guards", c.Guards, func(g heavy.Guard) any { return g.Spec().Label() })
+	for i, g := range c.Guards {
+		errs.Add(fmt.Sprintf("guards[%d]", i), g.Validate())
 	}
 	errs.Add("loop", c.Loop.check().Err())
 	c.checkMulticast(&errs)

@@ -101,6 +101,9 @@ type Config struct {
 	// Heavy hitters: what is counted, and the action on flows above a threshold.
 	Trackers []heavy.Spec `yaml:"trackers,omitempty"`
 
+	// Scans and floods: who reaches many ports or addresses, and what many reach.
+	Guards []heavy.Guard `yaml:"guards,omitempty"`
+
 	// Count dropped packets by source, for weir drops and weir top. Packets that pass
 	// cost nothing for it.
 	TrackDrops bool `yaml:"track_drops"`

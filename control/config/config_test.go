@@ -225,6 +225,12 @@ func TestExample(t *testing.T) {
 	if c.Notify.Surge.Times != surge.Times || script.Timeout != element(reflect.TypeFor[notify.Target]()).Interface().(notify.Target).Timeout {
 		t.Errorf("notify %+v, other than the defaults", c.Notify)
 	}
+	guard := heavy.DefaultGuard("src")
+	guard.Action, guard.Limit = c.Guards[0].Action, c.Guards[0].Limit
+	if c.Guards[0] != guard {
+		t.Errorf("guard %+v, the defaults are %+v", c.Guards[0], guard)
+	}
+	c.Guards = nil
 	c.Loop, c.Digest, c.Multicast, c.Notify, c.Geo, c.Fleet = Loop{}, digests.Spec{}, Multicast{}, Notify{}, geo.Spec{}, Fleet{}
 	i := slices.IndexFunc(c.Lists, func(l List) bool { return l.Name == "feed" })
 	feed := c.Lists[i]
@@ -469,6 +475,15 @@ func TestErrors(t *testing.T) {
 		{eth0 + "lists:\n  a: {format: json}\n  b: {format: {kind: p2p, path: .x}}", []string{
 			`3:15: lists.a.format: format json needs the path of the addresses, as in {kind: json, path: ".data[].ip"}`,
 			`4:7: lists.b.format: a path goes with formats json and jsonl only`}, true},
+		{eth0 + "guards:\n  - {key: flow}\n  - {key: src, threshold: 1, window: 1ms}\n  - {key: dst, action: limit}\n  - {key: src, distinct: addresses, limit: 1kpps, memory: 1KiB}\n  - {key: src}", []string{
+			`2:1: guards: there are 5, and 0 trackers: the maximum of both is 4`,
+			`3:11: guards[0].key: a flow has one port: want src, dst, or a prefix as in src/24`,
+			`4:27: guards[1].threshold: 1 is not between 2 and 1048576`,
+			`4:38: guards[1].window: 1ms is not between 1s and 1m`,
+			`5:5: guards[2].limit: want packets a second, as in 10pps`,
+			`6:44: guards[3].limit: it goes with action limit, not report`,
+			`6:59: guards[3].memory: 1KiB is not between 16KiB and 1GiB`,
+			`7:5: guards[4]: the same as guards[1]`}, true},
 		// YAML.
 		{eth0 + "\tmode: exact", []string{`2:1: not YAML: a tab: indent with spaces`}, false},
 		{"interfaces: [eth0", []string{`1:13: not YAML: sequence end token ']' not found`}, false},

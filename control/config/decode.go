@@ -339,7 +339,7 @@ type field struct {
 func fields(t reflect.Type) []field {
 	var all []field
 	for _, f := range reflect.VisibleFields(t) { // those of embedded structs, too
-		if f.Anonymous || f.Tag.Get("yaml") == "-" {
+		if f.Anonymous || !f.IsExported() || f.Tag.Get("yaml") == "-" {
 			continue
 		}
 		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")

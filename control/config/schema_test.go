@@ -106,7 +106,7 @@ func TestExampleShowsEachKey(t *testing.T) {
 func comments(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	for _, file := range []string{"config.go", "police.go", "hub.go", "rollout.go", "../observe/heavy/spec.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../feed/tls.go", "../observe/digests/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go"} {
+	for _, file := range []string{"config.go", "police.go", "hub.go", "rollout.go", "../observe/heavy/spec.go", "../observe/heavy/guard.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../feed/tls.go", "../observe/digests/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
@@ -155,6 +155,7 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[feed.Kind]():              enum(feed.Kinds()...),
 		reflect.TypeFor[Action]():                 enum("block", "allow"),
 		reflect.TypeFor[heavy.Action]():           enum("report", "limit", "block"),
+		reflect.TypeFor[heavy.Distinct]():         enum("ports", "addresses"),
 		reflect.TypeFor[LoopAction]():             enum("report", "drop"),
 		reflect.TypeFor[WaveMode]():               enum("rehearse", "enforce"),
 		reflect.TypeFor[LogFormat]():              enum("text", "json"),

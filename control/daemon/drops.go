@@ -250,6 +250,9 @@ func droppedSources(i drops.Interval) *[]api.DropRate {
 // judge adds to the flows of a tracker what is dropped of them: of a source, what
 // was counted; of a flow of addresses and ports, all or nothing, if it is listed.
 func (d *Daemon) judge(t *api.Tracker, r *heavy.Report, recent drops.Interval) {
+	if r.Spec.Guard() {
+		return // its flows are counted in ports or addresses
+	}
 	v4, _ := r.Spec.Key.Shapes()
 	seconds := max(recent.End.Sub(recent.Begin).Seconds(), 1e-3)
 	for n := range t.Flows {

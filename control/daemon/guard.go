@@ -343,8 +343,12 @@ func (p *Prepared) Advice() (all []string) {
 	}
 	for i, t := range p.trackers {
 		if t.Action == heavy.Block {
-			all = append(all, fmt.Sprintf("trackers[%d]: action block: who forges the address of another can have it blocked; "+
-				"action limit leaves it some packets, and allow lists and failsafe spare it", i))
+			place := fmt.Sprintf("trackers[%d]", i)
+			if t.Guard() {
+				place = fmt.Sprintf("guards[%d]", i-len(c.Trackers))
+			}
+			all = append(all, fmt.Sprintf("%s: action block: who forges the address of another can have it blocked; "+
+				"action limit leaves it some packets, and allow lists and failsafe spare it", place))
 		}
 	}
 	return all

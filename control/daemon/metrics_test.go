@@ -432,6 +432,42 @@ func TestMetricsTrackers(t *testing.T) {
 	}
 }
 
+// A source that reaches many ports is found and blocked; one that sends as many packets
+// to one port is not.
+func TestGuard(t *testing.T) {
+	l := lab.New(t)
+	r := configure(t, l.B)
+	g := heavy.DefaultGuard("src")
+	g.Action, g.Threshold = heavy.Block, 64
+	r.c.Guards = []heavy.Guard{g}
+	d := begin(t, r)
+	const scanner, packets = "192.0.2.77", 200
+	send(t, l, packets, cleanSource)
+	for port := range uint16(packets) {
+		sendFrame(t, l, 1, packet.Frame(key.Tuple{
+			Src: netip.MustParseAddr(scanner), Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true, SrcPort: 1, DstPort: port + 1,
+		}))
+	}
+	await(t, "penalties", 1, func() uint64 {
+		if p := d.Metrics().Interfaces[0].Penalties; p != nil {
+			return uint64(*p)
+		}
+		return 0
+	})
+	for source, want := range map[string]verdict.Reason{scanner: verdict.Heavy, cleanSource: verdict.Clean} {
+		asked, err := engine.ParseQuestion(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, err := d.Explain(t.Context(), asked); err != nil || a[0].Reason != want {
+			t.Errorf("%s is explained by %+v, %v", source, a, err)
+		}
+	}
+	if tr := d.Metrics().Trackers[0]; tr.Unit != "ports" {
+		t.Errorf("%+v", tr)
+	}
+}
+
 // What trackers report is added up, each by itself.
 func TestWatched(t *testing.T) {
 	spec, err := heavy.Parse("key=src,threshold=100pps,action=limit")

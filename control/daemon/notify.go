@@ -116,18 +116,18 @@ func (n *news) heavyHitters(of *heavy.Watcher, happened []heavy.Event, now time.
 				continue
 			}
 			delete(n.flows, id)
-			e.State, e.Severity, e.Text = notify.End, notify.Info, e.Flow.Flow+" is no longer a heavy hitter"
+			e.State, e.Severity, e.Text = notify.End, notify.Info, e.Flow.Flow+" "+h.Spec.Ended()
 			if done != "" {
 				e.Text = fmt.Sprintf("%s is no longer %s", e.Flow.Flow, done)
 			}
 			n.Send(e)
 			continue
 		case h.Unmet:
-			e.Severity, e.Text = notify.Error, fmt.Sprintf("%s is a heavy hitter, and is not %s: there is no room for another penalty", e.Flow.Flow, done)
+			e.Severity, e.Text = notify.Error, fmt.Sprintf("%s %s, and is not %s: there is no room for another penalty", e.Flow.Flow, h.Spec.Began(), done)
 		case done != "":
-			e.Text = fmt.Sprintf("%s is a heavy hitter, and is %s", e.Flow.Flow, done)
+			e.Text = fmt.Sprintf("%s %s, and is %s", e.Flow.Flow, h.Spec.Began(), done)
 		default:
-			e.Text = e.Flow.Flow + " is a heavy hitter"
+			e.Text = e.Flow.Flow + " " + h.Spec.Began()
 		}
 		if len(n.flows) >= maxFlowsNotified {
 			n.heavy.more++

@@ -148,15 +148,21 @@ func (o *observers) logHeavy(happened []heavy.Event, log *slog.Logger) {
 			log.Warn("more heavy hitters, weir top shows them", "flows", len(happened)-n)
 			return
 		}
-		attrs := []any{"flow", heavy.Name(e.Flow.Key), "tracker", string(e.Spec.Key), "action", e.Spec.Action.String(),
-			"packets", e.Flow.Packets, "bytes", e.Flow.Bytes, "interval", e.Spec.Interval.String()}
+		attrs := []any{"flow", heavy.Name(e.Flow.Key), "tracker", string(e.Spec.Key), "action", e.Spec.Action.String()}
+		began, ended := "heavy hitter", "no longer a heavy hitter"
+		if e.Spec.Guard() {
+			began, ended = "scan", "no longer a scan"
+			attrs = append(attrs, e.Spec.Counts().String(), e.Flow.Packets, "threshold", e.Spec.Limits())
+		} else {
+			attrs = append(attrs, "packets", e.Flow.Packets, "bytes", e.Flow.Bytes, "interval", e.Spec.Interval.String())
+		}
 		switch {
 		case e.Unmet:
-			log.Error("heavy hitter, but there is no room for another penalty", attrs...)
+			log.Error(began+", but there is no room for another penalty", attrs...)
 		case e.Released:
-			log.Info("no longer a heavy hitter", attrs...)
+			log.Info(ended, attrs...)
 		default:
-			log.Warn("heavy hitter", attrs...)
+			log.Warn(began, attrs...)
 		}
 	}
 }

@@ -49,7 +49,7 @@ type Prepared struct {
 	rules    []engine.List  // with their active contents: list number n is rules[n-1]
 	journal  *journal.Journal
 	loop     *icarus.Node // nil: loops are not looked for
-	trackers []heavy.Spec // those of the configuration
+	trackers []heavy.Spec // those of the configuration, the guards last
 	learning *heavy.Spec  // the one that weights are learned from; nil: none are
 
 	trackDrops bool // who is being dropped
@@ -143,7 +143,10 @@ func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed,
 			return nil, fmt.Errorf("loop: %w", err)
 		}
 	}
-	p.trackers, p.trackDrops = c.Trackers, c.TrackDrops
+	p.trackers, p.trackDrops = slices.Clone(c.Trackers), c.TrackDrops
+	for _, g := range c.Guards {
+		p.trackers = append(p.trackers, g.Spec())
+	}
 	if err := p.openGeo(); err != nil {
 		return nil, err
 	}

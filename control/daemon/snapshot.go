@@ -77,7 +77,7 @@ func trackerOf(r *heavy.Report, now time.Time, clock time.Duration) api.Tracker 
 	t := api.Tracker{
 		Key: string(r.Spec.Key), Unit: r.Spec.Counts().String(), Interval: r.Interval.Seconds(),
 		Threshold: r.Spec.Limits(), Action: r.Spec.Action.String(),
-		Packets: float64(r.Packets) / seconds, Bytes: float64(r.Bytes) / seconds, Denied: r.Denied,
+		Packets: float64(r.Packets) / seconds, Bytes: float64(r.Bytes) / seconds, Denied: r.Denied, Full: r.Full,
 	}
 	whole := r.Packets
 	if r.Spec.Counts() == sketch.Bytes {
@@ -232,6 +232,9 @@ func (r *record) watched(last, ended []*heavy.Report, happened []heavy.Event) {
 		t.Packets += report.Packets
 		t.Bytes += report.Bytes
 		t.Denied += report.Denied
+		if report.Full {
+			t.Full++
+		}
 		t.Flows, t.Heavy = len(report.Flows), 0
 		for _, f := range report.Flows {
 			if f.Heavy {

@@ -16,13 +16,18 @@ import (
 // config returns the constants of the program.
 func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists int) loader.Config {
 	p := c.Policy
-	trackers := make([]loader.Tracker, len(c.Trackers))
+	trackers, ephemeral := make([]loader.Tracker, len(c.Trackers)), uint16(0)
 	for i, t := range c.Trackers {
 		trackers[i] = loader.Tracker{
 			Secret: secret(t.Secret), Lines: t.Lines, Buckets: t.Buckets,
 			ByBytes: flag(t.Unit == sketch.Bytes), Tuple: flag(t.V4.Tuple()), Punishes: flag(t.Punishes),
 			Unexempt: flag(t.Unexempt), Dropped: flag(t.Dropped),
 			V4: shape(membership.GatedShape{Shape: t.V4}), V6: shape(membership.GatedShape{Shape: t.V6}),
+		}
+		if t.Pairs != nil {
+			trackers[i].Pairs = t.Pairs.Lines
+			trackers[i].Pair4, trackers[i].Pair6 = shape(membership.GatedShape{Shape: t.Pairs.V4}), shape(membership.GatedShape{Shape: t.Pairs.V6})
+			ephemeral = t.Pairs.Ephemeral
 		}
 	}
 	digests := loader.Digests{Lines: c.Digests.Lines, Bits: uint32(c.Digests.Bits)}
@@ -32,6 +37,7 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 	return loader.Config{
 		Trackers:      trackers,
 		TrackerSeed:   loader.Seed(c.TrackerSeed),
+		EphemeralPort: ephemeral,
 		Digests:       digests,
 		DigestSeed:    loader.Seed(c.DigestSeed),
 		DigestSlice:   c.DigestSlice,

@@ -63,6 +63,20 @@ type Tracker struct {
 	sketch.Tracker
 	Punishes bool // its flows may have penalties
 	Unexempt bool // it counts only packets that the lists are asked for
+
+	Pairs *Pairs // nil: it counts every packet; otherwise it is a guard
+}
+
+// Pairs are what a guard counts: see [verdict.Guard].
+type Pairs struct {
+	V4, V6    key.Shape // of the tuple form
+	Lines     uint32    // of the filter in a bank, 64 bytes each
+	Ephemeral uint16    // the port from which on hosts connect; the same in all guards
+}
+
+// Geometry is the size of the filter.
+func (p *Pairs) Geometry() digest.Geometry {
+	return digest.Geometry{Lines: p.Lines, Bits: verdict.PairBits}
 }
 
 // Generation enforces lists. Its verdict.Program decides as the program in the

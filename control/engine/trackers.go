@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"weir/filter/digest"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/penalty"
@@ -35,8 +36,27 @@ func newPolicer(trackers []Tracker) (*verdict.Policer, error) {
 			continue
 		}
 		p.Banks, p.Unexempt = append(p.Banks, b), append(p.Unexempt, t.Unexempt)
+		p.Guards = append(p.Guards, t.guard(nil))
 	}
 	return p, nil
+}
+
+// guard returns what makes the tracker count pairs, over memory or, if that is nil, on
+// the heap. It is nil for a tracker of packets.
+func (t Tracker) guard(words []uint64) *verdict.Guard {
+	if t.Pairs == nil {
+		return nil
+	}
+	g := &verdict.Guard{V4: t.Pairs.V4, V6: t.Pairs.V6, Secret: t.Secret, Ephemeral: t.Pairs.Ephemeral}
+	if words == nil {
+		g.Pairs = digest.NewFilter(t.Pairs.Geometry())
+		return g
+	}
+	var err error
+	if g.Pairs, err = digest.FromWords(t.Pairs.Geometry(), words); err != nil {
+		panic(err) // the memory has the guard's size
+	}
+	return g
 }
 
 // Trackers returns the generation's trackers, with their secrets.
@@ -84,6 +104,14 @@ func (t *Trackers) Banks(tracker, bank int) []*sketch.Bank {
 		banks[cpu] = b
 	}
 	return banks
+}
+
+// Pairs returns what a guard remembers in bank 0 or 1, nil for a tracker of packets.
+func (t *Trackers) Pairs(tracker, bank int) *digest.Filter {
+	if g := t.trackers[tracker].guard(t.PairWords(tracker, bank)); g != nil {
+		return g.Pairs
+	}
+	return nil
 }
 
 // TupleOf returns the fields of a packet that keys match.

@@ -105,6 +105,7 @@ var (
 
 	trackerPackets = counter("weir_tracker_packets_total", "Packets that a tracker has counted. The action on heavy hitters is report, limit or block; learn: weights are learned from them; drops: only packets that are dropped are counted, for weir drops.", trackerLabels...)
 	trackerBytes   = counter("weir_tracker_bytes_total", "Bytes of the packets that a tracker has counted.", trackerLabels...)
+	trackerFull    = counter("weir_tracker_full_windows_total", "Windows of a guard that ended early, because its memory was full: a flood of new pairs.", trackerLabels...)
 	trackerDenied  = counter("weir_tracker_denied_packets_total", "Packets that a tracker could not count exactly, because the flow memory was full.", trackerLabels...)
 	trackerFlows   = gauge("weir_tracker_flows", "Flows in the flow memory, in the last interval.", trackerLabels...)
 	trackerHeavy   = gauge("weir_tracker_heavy_hitters", "Flows over the threshold, in the last interval.", trackerLabels...)
@@ -330,6 +331,9 @@ func (s sink) tracker(t Tracker) {
 	labels := []string{strconv.Itoa(t.Number), t.Key, t.Unit, t.Action}
 	s.count(trackerPackets, trackerBytes, t.Counter, labels...)
 	s.put(trackerDenied, float64(t.Denied), labels...)
+	if t.Unit != "packets" && t.Unit != "bytes" {
+		s.put(trackerFull, float64(t.Full), labels...)
+	}
 	s.put(trackerFlows, float64(t.Flows), labels...)
 	s.put(trackerHeavy, float64(t.Heavy), labels...)
 }

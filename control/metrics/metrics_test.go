@@ -51,6 +51,7 @@ func whole(t testing.TB) Snapshot {
 		Trackers: []Tracker{
 			{Number: 1, Key: "src/24", Unit: "bytes", Action: "limit", Counter: loader.Counter{Packets: 8, Bytes: 9}, Denied: 2, Flows: 40, Heavy: 3},
 			{Number: 2, Key: "src/24", Unit: "bytes", Action: "learn"},
+			{Number: 3, Key: "src", Unit: "ports", Action: "report", Full: 1},
 		},
 		Digests: []Digests{{
 			Target: loader.Target{Iface: "eth0"}, Packets: 1000, Skipped: 3, Loops: 2, Slices: 60, Bytes: 1 << 20, Fill: 0.25, Chance: 0.004,

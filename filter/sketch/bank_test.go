@@ -583,7 +583,7 @@ func TestNewBankRejects(t *testing.T) {
 	good := sources.of(Packets, 2, 3)
 	mustNewBank(t, good)
 	for name, change := range map[string]func(*Tracker){
-		"unit":         func(b *Tracker) { b.Unit = Bytes + 1 },
+		"unit":         func(b *Tracker) { b.Unit = Addresses + 1 },
 		"no lines":     func(b *Tracker) { b.Lines = 0 },
 		"odd lines":    func(b *Tracker) { b.Lines = 1 },
 		"no buckets":   func(b *Tracker) { b.Buckets = 0 },

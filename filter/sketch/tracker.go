@@ -11,17 +11,18 @@ import (
 type Unit uint8
 
 const (
-	Packets Unit = iota // packets
-	Bytes               // bytes of packets
+	Packets   Unit = iota // packets
+	Bytes                 // bytes of packets
+	Ports                 // distinct ports; only packets to new ones are counted
+	Addresses             // distinct addresses; likewise
 )
+
+var units = [...]string{"packets", "bytes", "ports", "addresses"}
 
 // String returns the unit's name.
 func (u Unit) String() string {
-	switch u {
-	case Packets:
-		return "packets"
-	case Bytes:
-		return "bytes"
+	if int(u) < len(units) {
+		return units[u]
 	}
 	return fmt.Sprintf("unit %d", uint8(u))
 }
@@ -122,7 +123,7 @@ func (t *Tracker) validate() error {
 		return fmt.Errorf("sketch: keys %q and %q: want two addresses or two tuples", t.V4, t.V6)
 	case t.Dropped && t.V4.Tuple():
 		return fmt.Errorf("sketch: dropped packets are counted by one address, not by %q", t.V4)
-	case t.Unit > Bytes:
+	case int(t.Unit) >= len(units):
 		return fmt.Errorf("sketch: unknown unit %d", t.Unit)
 	case t.Lines == 0 || t.Lines%2 != 0 || t.Buckets == 0:
 		return fmt.Errorf("sketch: bank of %d lines and %d buckets, want an even number of lines and at least 1 bucket", t.Lines, t.Buckets)

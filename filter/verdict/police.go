@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"weir/filter/key"
+	"weir/filter/packet"
 	"weir/filter/penalty"
 	"weir/filter/sketch"
 )
@@ -15,6 +16,7 @@ type Policer struct {
 	Banks     []*sketch.Bank       // for each tracker, the bank in use
 	Penalties []*penalty.Table     // for each tracker: nil if its flows are only counted
 	Unexempt  []bool               // for each tracker: it does not count what is exempt; nil: all do
+	Guards    []*Guard             // for each tracker: what makes it count pairs; nil: it counts packets
 	Now       func() time.Duration // monotonic clock of the penalties
 
 	Drops *sketch.Bank // of what is dropped, or would be without monitor mode; may be nil
@@ -23,7 +25,7 @@ type Policer struct {
 // count counts a packet in every tracker. It returns the reason to drop it by
 // the first penalty that applies to one of its flows, or Clean. None applies to a
 // packet that is exempt.
-func (p *Policer) count(t key.Tuple, length int, exempt bool) Reason {
+func (p *Policer) count(frame []byte, pkt packet.Packet, exempt bool) Reason {
 	if p == nil {
 		return Clean
 	}
@@ -32,15 +34,17 @@ func (p *Policer) count(t key.Tuple, length int, exempt bool) Reason {
 		if exempt && p.Unexempt != nil && p.Unexempt[i] {
 			continue
 		}
-		k := b.Key(t)
-		h := b.Hash(k)
-		b.CountKey(k, h, uint64(length))
+		k := b.Key(pkt.Tuple)
+		h, length := b.Hash(k), uint64(len(frame))
+		if p.Guards == nil || p.Guards[i] == nil || p.Guards[i].isNew(frame, pkt) {
+			b.CountKey(k, h, length)
+		}
 		if p.Penalties[i] == nil || punished != Clean || exempt {
 			continue // a dropped packet is not charged to other rates
 		}
 		units := uint64(1)
 		if b.Unit == sketch.Bytes {
-			units = uint64(length)
+			units = length
 		}
 		punished = [...]Reason{penalty.None: Clean, penalty.Limited: RateLimited, penalty.Blocked: Heavy}[p.Penalties[i].Check(h, units, p.Now())]
 	}

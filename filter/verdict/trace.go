@@ -148,6 +148,8 @@ func (p *Program) TraceFrame(frame []byte, penalties []Penalty) *Trace {
 }
 
 const (
+	protoICMP   = 1
+	protoTCP    = 6
 	protoUDP    = 17
 	protoICMPv6 = 58
 )

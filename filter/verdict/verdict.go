@@ -278,7 +278,7 @@ func (v *view) looped() bool {
 func (v *view) punished(exempt bool) Reason {
 	switch {
 	case v.trace == nil:
-		return v.program.Policer.count(v.packet.Tuple, len(v.frame), exempt)
+		return v.program.Policer.count(v.frame, v.packet, exempt)
 	case exempt:
 		return Clean
 	}

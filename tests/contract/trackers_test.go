@@ -12,6 +12,7 @@ import (
 	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/replay"
+	"weir/filter/digest"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -61,6 +62,7 @@ type counters struct {
 type twin struct {
 	*sketch.Bank
 	lines, flows []uint64
+	pairs        *digest.Filter // nil: it is no guard's
 }
 
 func newCounters(t testing.TB, trackers []engine.Tracker) *counters {
@@ -98,6 +100,9 @@ func newFiltering(t testing.TB, lists []engine.List, policy verdict.Policy, trac
 			if w.Bank, err = sketch.NewBank(tr.Tracker, w.lines, w.flows); err != nil {
 				t.Fatal(err)
 			}
+			if tr.Pairs != nil {
+				w.pairs = digest.NewFilter(tr.Pairs.Geometry())
+			}
 		}
 		c.twins = append(c.twins, twins)
 	}
@@ -111,12 +116,17 @@ func (c *counters) follow(t testing.TB) {
 	p := &verdict.Policer{Penalties: make([]*penalty.Table, len(c.twins))}
 	c.watch(t, func(n *engine.Trackers) {
 		for i, tr := range c.generation.Trackers() {
-			b := c.twins[i][n.Active(i)].Bank
+			b := c.twins[i][n.Active(i)]
 			if tr.Dropped {
-				p.Drops = b
+				p.Drops = b.Bank
 				continue
 			}
-			p.Banks, p.Unexempt = append(p.Banks, b), append(p.Unexempt, tr.Unexempt)
+			p.Banks, p.Unexempt = append(p.Banks, b.Bank), append(p.Unexempt, tr.Unexempt)
+			var guard *verdict.Guard
+			if tr.Pairs != nil {
+				guard = &verdict.Guard{V4: tr.Pairs.V4, V6: tr.Pairs.V6, Secret: tr.Secret, Ephemeral: tr.Pairs.Ephemeral, Pairs: b.pairs}
+			}
+			p.Guards = append(p.Guards, guard)
 		}
 	})
 	c.oracle.Policer = p
@@ -143,13 +153,17 @@ func (c *counters) same(t *testing.T) {
 			twin := c.twins[i][bank]
 			compareWords(t, fmt.Sprintf("lines of tracker %d", i), lines, twin.lines)
 			compareWords(t, fmt.Sprintf("flows of tracker %d", i), flows, twin.flows)
+			if twin.pairs != nil {
+				compareWords(t, fmt.Sprintf("pairs of tracker %d", i), n.PairWords(i, bank), twin.pairs.Words())
+				t.Logf("the pairs fill %.3f of their bits", twin.pairs.Fill())
+			}
 			in := 0
 			for range twin.Flows() {
 				in++
 			}
 			t.Logf("%v in %v: %d packets, %d bytes, %d flows in memory, %d packets denied",
 				tr.V4, tr.Unit, twin.Packets(), twin.Bytes(), in, twin.Denied())
-			if (twin.Packets() == 0 || in == 0) && (!tr.Dropped || c.oracle.DropMalformed) {
+			if (twin.Packets() == 0 || in == 0 && tr.Pairs == nil) && (!tr.Dropped || c.oracle.DropMalformed) {
 				t.Errorf("tracker %d has counted nothing", i)
 			}
 		}
@@ -185,6 +199,10 @@ func (c *counters) next(t *testing.T, heavy uint64, share float64) {
 						b.next.Keep(f)
 					}
 				}
+			}
+			if p := n.Pairs(i, 1-bank); p != nil {
+				p.Clear()
+				c.twins[i][1-bank].pairs.Clear()
 			}
 			n.Exchange(i)
 		}
@@ -241,6 +259,35 @@ func testTrackers(t *testing.T, c *counters, traffic []frame) {
 		c.same(t)
 		c.next(t, uint64(40<<(2*i)), []float64{0, 0.001, 0.0001, 0.01, 0}[i])
 	}
+}
+
+// guards are those of scans of ports and of addresses, and of what many sources reach.
+func guards() []engine.Tracker {
+	const v6 = key.FieldV6
+	const ports = key.FieldDstPort | key.FieldProto
+	pairs := func(fields key.Fields) *engine.Pairs {
+		return &engine.Pairs{
+			V4: key.Shape{Fields: fields, SrcBits: 32, DstBits: 32}, V6: key.Shape{Fields: fields | v6, SrcBits: 128, DstBits: 128},
+			Lines: 100, Ephemeral: 32768,
+		}
+	}
+	small := sketch.Geometry{Lines: 100, Buckets: 9}
+	sources := sketch.Tracker{V4: key.Shape{SrcBits: 32}, V6: key.Shape{Fields: v6, SrcBits: 128}, Geometry: small}
+	destinations := sketch.Tracker{V4: key.Shape{DstBits: 32}, V6: key.Shape{Fields: v6, DstBits: 128}, Geometry: small}
+	return []engine.Tracker{
+		{Tracker: sources, Pairs: pairs(ports), Punishes: true, Unexempt: true},
+		{Tracker: sources, Pairs: pairs(key.FieldProto), Unexempt: true},
+		{Tracker: destinations, Pairs: pairs(key.FieldProto), Unexempt: true},
+		{Tracker: sources},
+	}
+}
+
+// The guards in the kernel count the pairs that those in Go do.
+func TestGuardsOverCaptures(t *testing.T) {
+	lab.Root(t)
+	onOneCPU(t)
+	policy := verdict.Policy{FailsafePorts: []verdict.FailsafePort{{Proto: 6, Port: 22}}}
+	testTrackers(t, newFiltering(t, nil, policy, guards()), frames(t))
 }
 
 // The same over flows whose sizes are Zipf's.

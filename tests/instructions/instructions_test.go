@@ -40,6 +40,7 @@ func configurations(t *testing.T) []configuration {
 	t.Helper()
 	failsafe := verdict.Policy{FailsafePorts: []verdict.FailsafePort{{Proto: 6, Port: 22}}}
 	sources := engine.Telemetry{Trackers: []engine.Tracker{heavy.DefaultSpec("src").Tracker()}, TrackerSeed: hash.Seed{1}}
+	guards := engine.Telemetry{Trackers: []engine.Tracker{heavy.DefaultGuard("src").Spec().Tracker()}, TrackerSeed: hash.Seed{1}}
 	digests := engine.Telemetry{DigestSeed: hash.Seed{1}}
 	var err error
 	if digests.Digests, err = digest.Smallest(100_000, 0.01); err != nil {
@@ -53,6 +54,7 @@ func configurations(t *testing.T) []configuration {
 		{name: "failsafe, allow list, tracker", config: engine.Config{Policy: failsafe, Telemetry: sources}, allow: true},
 		{name: "five prefix lengths", prefixes: true},
 		{name: "general path", config: engine.Config{NoLean: true}},
+		{name: "guard", config: engine.Config{Telemetry: guards}},
 		{name: "digests", config: engine.Config{Telemetry: digests}},
 		{name: "approximate", config: engine.Config{Mode: membership.Approximate}},
 	}

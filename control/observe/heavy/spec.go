@@ -52,6 +52,9 @@ type Spec struct {
 
 	// Memory of a bank for flows; each CPU of each interface has two.
 	Memory quantity.Size `yaml:"memory"`
+
+	guards Distinct // what it counts as a guard
+	least  uint64   // the guard's threshold
 }
 
 const (
@@ -131,6 +134,9 @@ func (s Spec) Validate() error {
 // Counts returns what the tracker counts: what Unit says, otherwise the unit of a
 // rate, otherwise packets.
 func (s Spec) Counts() sketch.Unit {
+	if s.guards != packets {
+		return s.guards.unit()
+	}
 	for _, u := range []quantity.Unit{s.Unit, s.Threshold.Rate.Unit, s.Limit.Unit} {
 		switch u {
 		case quantity.Packets:
@@ -141,6 +147,36 @@ func (s Spec) Counts() sketch.Unit {
 	}
 	return sketch.Packets
 }
+
+// Guard reports whether the tracker is a guard's, which counts pairs.
+func (s Spec) Guard() bool { return s.guards != packets }
+
+// Began describes what became of a flow above the threshold: "is a heavy hitter".
+func (s Spec) Began() string {
+	switch {
+	case !s.Guard():
+		return "is a heavy hitter"
+	case s.ofSources():
+		return fmt.Sprintf("scans: it has reached %v", s.Limits())
+	case s.guards == Ports:
+		return fmt.Sprintf("is scanned: it was reached at %v", s.Limits())
+	}
+	return fmt.Sprintf("is scanned or flooded: it was reached from %v", s.Limits())
+}
+
+// Ended describes what is no longer so: "is no longer a heavy hitter".
+func (s Spec) Ended() string {
+	switch {
+	case !s.Guard():
+		return "is no longer a heavy hitter"
+	case s.ofSources():
+		return "no longer scans"
+	}
+	return "is no longer scanned"
+}
+
+// ofSources reports whether flows are sources.
+func (s Spec) ofSources() bool { return strings.HasPrefix(string(s.Key), "src") }
 
 // Label identifies a tracker by its key and unit.
 func (s Spec) Label() string { return string(s.Key) + " " + s.Counts().String() }
@@ -266,6 +302,13 @@ func (s Spec) String() string {
 // Tracker is the data plane's part of a Spec.
 func (s Spec) Tracker() engine.Tracker {
 	v4, v6 := s.Key.Shapes()
+	if s.guards != packets {
+		// Of what is exempt nothing is a scan.
+		return engine.Tracker{
+			Tracker:  sketch.Tracker{V4: v4, V6: v6, Unit: s.Counts(), Geometry: sketch.PlanGeometry(int(s.Memory / 4))},
+			Punishes: s.Action != ReportOnly, Unexempt: true, Pairs: s.pairs(),
+		}
+	}
 	return engine.Tracker{
 		Tracker:  sketch.Tracker{V4: v4, V6: v6, Unit: s.Counts(), Geometry: sketch.PlanGeometry(int(s.Memory))},
 		Punishes: s.Action != ReportOnly,
@@ -278,6 +321,9 @@ func Name(k key.Key) string { return strings.TrimPrefix(k.String(), "> ") }
 
 // Limits describes what makes a flow heavy: "10kpps", "1% of packets", or both.
 func (s Spec) Limits() string {
+	if s.guards != packets {
+		return fmt.Sprintf("%d %v in %v", s.least, s.guards, s.Interval)
+	}
 	var parts []string
 	if r := s.Threshold.Rate; r.Value > 0 {
 		if r.Unit == quantity.AnyUnit {
@@ -293,6 +339,9 @@ func (s Spec) Limits() string {
 
 // threshold is what makes a flow heavy in one interval.
 func (s Spec) threshold() sketch.Threshold {
+	if s.guards != packets {
+		return sketch.Threshold{Units: s.least}
+	}
 	units, share := s.Threshold.Rate.PerSecond(), float64(s.Threshold.Share)
 	if units == 0 && share > 0 {
 		units = leastPackets

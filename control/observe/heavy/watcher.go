@@ -40,7 +40,7 @@ type Watched struct {
 // Tracker is the data plane's part of a tracker.
 func (w Watched) Tracker() engine.Tracker {
 	t := w.Spec.Tracker()
-	t.Unexempt = w.Role == Learning // weights are of what the lists are asked for
+	t.Unexempt = t.Unexempt || w.Role == Learning // weights are of what the lists are asked for
 	t.Dropped = w.Role == Drops
 	return t
 }
@@ -54,6 +54,7 @@ type Report struct {
 	Bytes    uint64
 	Denied   uint64  // packets whose flow had no room in the flow memory; if there are any, counts are estimates
 	Heavy    uint64  // units from which on a flow is heavy
+	Full     bool    // a guard's window ended early, since its memory was full
 	Distinct float64 // estimated number of different flows, for trackers of learning
 	Flows    []Flow  // in the flow memory, the largest first
 }
@@ -95,6 +96,7 @@ type tracker struct {
 	began    time.Duration // start of this interval
 	previous uint64        // units in the previous interval
 	before   uint64        // units in the interval before that
+	early    bool          // this interval ends early: see full
 	started  map[*loader.Stats]bool
 	penal    map[uint64]*punished
 	last     *Report
@@ -152,20 +154,21 @@ func (w *Watcher) Interval(g *engine.Generation, stats []*loader.Stats, k Key, u
 // Tick does what is due at this time of the kernel's monotonic clock. It returns the
 // reports of the trackers whose interval has ended, and the events of flows.
 func (w *Watcher) Tick(now time.Duration, g *engine.Generation, stats []*loader.Stats) (reports []*Report, events []Event) {
+	on := open(g, stats)
+	defer on.close()
 	ended := make([]bool, len(w.trackers))
 	any := false
 	for i, t := range w.trackers {
 		if t.began == 0 {
 			t.began = now
 		}
-		ended[i] = now-t.began >= time.Duration(t.Interval)
+		t.early = t.full(i, on)
+		ended[i] = now-t.began >= time.Duration(t.Interval) || t.early
 		any = any || ended[i]
 	}
-	on := open(g, stats)
-	defer on.close()
 	// Penalties do not wait for the end of the interval.
 	for i, t := range w.trackers {
-		if t.Action != ReportOnly && !ended[i] {
+		if (t.Action != ReportOnly || t.Guard()) && !ended[i] {
 			flows, heavy := t.sofar(i, on)
 			events = append(events, t.punish(now, flows, heavy, on)...)
 		}
@@ -319,6 +322,9 @@ func (t *tracker) exchange(i int, on interfaces) {
 		}
 	}
 	for _, c := range on {
+		if p := c.Pairs(i, 1-c.Active(i)); p != nil {
+			p.Clear()
+		}
 		c.Exchange(i)
 	}
 }
@@ -350,7 +356,7 @@ func (t *tracker) adapt(banks []*sketch.Bank) {
 
 // report reads the banks that have stopped counting.
 func (t *tracker) report(now time.Duration, i int, on interfaces) *Report {
-	r := &Report{Spec: t.Spec, Role: t.Role, Interval: now - t.began}
+	r := &Report{Spec: t.Spec, Role: t.Role, Interval: now - t.began, Full: t.early}
 	t.began = now
 	banks := on.idle(i)
 	for _, b := range banks {
@@ -372,7 +378,11 @@ func (t *tracker) report(now time.Duration, i int, on interfaces) *Report {
 	}
 	r.Heavy = t.threshold().Heavy(units, t.before)
 	for i := range r.Flows {
-		r.Flows[i].Heavy = r.Flows[i].Estimate(t.Counts()) >= r.Heavy
+		n := r.Flows[i].Estimate(t.Counts())
+		if t.Guard() { // the noise of a flood is no scan
+			n = r.Flows[i].Exact(t.Counts())
+		}
+		r.Flows[i].Heavy = n >= r.Heavy
 	}
 	slices.SortFunc(r.Flows, func(a, b Flow) int {
 		return cmp.Or(cmp.Compare(b.Estimate(t.Counts()), a.Estimate(t.Counts())), cmp.Compare(a.Hash, b.Hash))

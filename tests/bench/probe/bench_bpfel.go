@@ -55,6 +55,7 @@ const (
 	benchMapTrackerFlows     = "tracker_flows"
 	benchMapTrackerLines     = "tracker_lines"
 	benchMapTrackerNow       = "tracker_now"
+	benchMapTrackerPairs     = "tracker_pairs"
 	benchProgGenerate        = "generate"
 	benchProgHashWords       = "hash_words"
 	benchProgLoopAsk         = "loop_ask"
@@ -88,6 +89,7 @@ const (
 	benchVarAllow            = "allow"
 	benchVarBankBuckets      = "bank_buckets"
 	benchVarBankLines        = "bank_lines"
+	benchVarBankPairs        = "bank_pairs"
 	benchVarBenchFilter      = "bench_filter"
 	benchVarBenchHashes      = "bench_hashes"
 	benchVarBenchIfindex     = "bench_ifindex"
@@ -104,6 +106,7 @@ const (
 	benchVarDropMalformed    = "drop_malformed"
 	benchVarDropNotIp        = "drop_not_ip"
 	benchVarEgress           = "egress"
+	benchVarEphemeralPort    = "ephemeral_port"
 	benchVarFailsafeConfig   = "failsafe_config"
 	benchVarFrags            = "frags"
 	benchVarKeySecret        = "key_secret"
@@ -238,6 +241,7 @@ type benchMapSpecs struct {
 	TrackerFlows     *ebpf.MapSpec `ebpf:"tracker_flows"`
 	TrackerLines     *ebpf.MapSpec `ebpf:"tracker_lines"`
 	TrackerNow       *ebpf.MapSpec `ebpf:"tracker_now"`
+	TrackerPairs     *ebpf.MapSpec `ebpf:"tracker_pairs"`
 }
 
 // benchVariableSpecs contains global variables before they are loaded into the kernel.
@@ -247,6 +251,7 @@ type benchVariableSpecs struct {
 	Allow          *ebpf.VariableSpec `ebpf:"allow"`
 	BankBuckets    *ebpf.VariableSpec `ebpf:"bank_buckets"`
 	BankLines      *ebpf.VariableSpec `ebpf:"bank_lines"`
+	BankPairs      *ebpf.VariableSpec `ebpf:"bank_pairs"`
 	BenchFilter    *ebpf.VariableSpec `ebpf:"bench_filter"`
 	BenchHashes    *ebpf.VariableSpec `ebpf:"bench_hashes"`
 	BenchIfindex   *ebpf.VariableSpec `ebpf:"bench_ifindex"`
@@ -263,6 +268,7 @@ type benchVariableSpecs struct {
 	DropMalformed  *ebpf.VariableSpec `ebpf:"drop_malformed"`
 	DropNotIp      *ebpf.VariableSpec `ebpf:"drop_not_ip"`
 	Egress         *ebpf.VariableSpec `ebpf:"egress"`
+	EphemeralPort  *ebpf.VariableSpec `ebpf:"ephemeral_port"`
 	FailsafeConfig *ebpf.VariableSpec `ebpf:"failsafe_config"`
 	Frags          *ebpf.VariableSpec `ebpf:"frags"`
 	KeySecret      *ebpf.VariableSpec `ebpf:"key_secret"`
@@ -339,6 +345,7 @@ type benchMaps struct {
 	TrackerFlows     *ebpf.Map `ebpf:"tracker_flows"`
 	TrackerLines     *ebpf.Map `ebpf:"tracker_lines"`
 	TrackerNow       *ebpf.Map `ebpf:"tracker_now"`
+	TrackerPairs     *ebpf.Map `ebpf:"tracker_pairs"`
 }
 
 func (m *benchMaps) Close() error {
@@ -382,6 +389,7 @@ func (m *benchMaps) Close() error {
 		m.TrackerFlows,
 		m.TrackerLines,
 		m.TrackerNow,
+		m.TrackerPairs,
 	)
 }
 
@@ -392,6 +400,7 @@ type benchVariables struct {
 	Allow          *ebpf.Variable `ebpf:"allow"`
 	BankBuckets    *ebpf.Variable `ebpf:"bank_buckets"`
 	BankLines      *ebpf.Variable `ebpf:"bank_lines"`
+	BankPairs      *ebpf.Variable `ebpf:"bank_pairs"`
 	BenchFilter    *ebpf.Variable `ebpf:"bench_filter"`
 	BenchHashes    *ebpf.Variable `ebpf:"bench_hashes"`
 	BenchIfindex   *ebpf.Variable `ebpf:"bench_ifindex"`
@@ -408,6 +417,7 @@ type benchVariables struct {
 	DropMalformed  *ebpf.Variable `ebpf:"drop_malformed"`
 	DropNotIp      *ebpf.Variable `ebpf:"drop_not_ip"`
 	Egress         *ebpf.Variable `ebpf:"egress"`
+	EphemeralPort  *ebpf.Variable `ebpf:"ephemeral_port"`
 	FailsafeConfig *ebpf.Variable `ebpf:"failsafe_config"`
 	Frags          *ebpf.Variable `ebpf:"frags"`
 	KeySecret      *ebpf.Variable `ebpf:"key_secret"`

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Guards: trackers that count the distinct addresses or ports which a source reaches,
+ * or the sources which reach a destination, instead of packets. A Bloom filter
+ * remembers the pairs of source and destination of the interval, and only a packet
+ * whose pair is new is counted. The twin of filter/verdict's Guard.
+ *
+ * Only packets that may begin a conversation count: the replies to a host that
+ * connects to many others look like a scan of its ports.
+ *
+ * All CPUs share the filter, since a source's packets may arrive on any. Once a pair
+ * is known its line is only read. Two CPUs that set bits of a word at the same time
+ * may lose those of one, whose pair is then counted twice.
+ */
+#ifndef WEIR_GUARD_H
+#define WEIR_GUARD_H
+
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "array.h"
+#include "cascade.h"
+#include "key.h"
+#include "packet.h"
+#include "stats.h"
+#include "tracker.h"
+
+#define PAIR_BITS 4 /* that a pair sets in its line */
+
+#define TCP_FLAGS	   13 /* offset in the header */
+#define TCP_SYN		   0x02
+#define TCP_ACK		   0x10
+#define ICMP_ECHO_REQUEST  8
+#define ICMP6_ECHO_REQUEST 128
+
+/* Two banks, which all CPUs share; in a bank, the guards follow one another. */
+ARRAY(tracker_pairs, struct line);
+
+volatile const __u32 bank_pairs = 0; /* lines of a bank; 0: there are no guards */
+/* Hosts connect from this port or a higher one. */
+volatile const __u32 ephemeral_port = 32768;
+
+/*
+ * Whether a packet with a whole transport header may begin a conversation. What
+ * further buffers hide is taken to begin one.
+ */
+static __always_inline int may_begin(struct xdp_md *ctx, const struct packet *p)
+{
+	__u8 *pos = (void *)(long)ctx->data + p->network, *end = (void *)(long)ctx->data_end;
+
+	if (p->proto == IPPROTO_UDP)
+		return p->has_ports && (bpf_ntohl(p->ports) & 0xffff) < ephemeral_port;
+	if (p->proto == IPPROTO_TCP ? !p->has_ports
+				    : p->proto != IPPROTO_ICMP && p->proto != IPPROTO_ICMPV6)
+		return 0;
+	if (!p->plain)
+		return p->has_ports;
+	if (pos + 1 > end)
+		return 1;
+	pos += p->family == 4 ? (*pos & 15) * 4 : sizeof(struct ipv6hdr);
+	if (pos + TCP_FLAGS + 1 <= end) {
+		if (p->proto == IPPROTO_TCP)
+			return (pos[TCP_FLAGS] & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+		return *pos == (p->family == 4 ? ICMP_ECHO_REQUEST : ICMP6_ECHO_REQUEST);
+	}
+	return 1;
+}
+
+/* Remembers the pair of a packet in a guard's active bank, and returns whether it is new. */
+static __always_inline int is_new_pair(int i, struct cpu_row *row, const struct packet *p)
+{
+	const volatile struct tracker *t = &trackers[i];
+	__u64 h = p->family == 4 ? packet_hash(KEY_V4_FLOW, &t->pair4, p, &t->secret)
+				 : packet_hash(KEY_V6_FLOW, &t->pair6, p, &t->secret);
+	__u32 at = (row->banks >> i & 1) * bank_pairs + t->first_pair + hash_reduce(h, t->pairs);
+	struct line *l = bpf_map_lookup_elem(&tracker_pairs, &at);
+
+	return l && !line_set(l, h, PAIR_BITS);
+}
+
+/*
+ * The trackers that count this CPU's packet, as a bit each: guards, if its pair is new,
+ * and all others. A global function, like those in lists.h.
+ */
+__noinline int counting(struct xdp_md *ctx)
+{
+	struct cpu_row *row = this_row();
+	int begins, all = 0;
+
+	if (!row) /* impossible */
+		return 0;
+	/* Guards do not count what is exempt. */
+	begins = !row->packet.exempt && may_begin(ctx, &row->packet);
+	for (int i = 0; i < MAX_TRACKERS && i < tracker_count; i++) {
+		if (!trackers[i].pairs || (begins && is_new_pair(i, row, &row->packet)))
+			all |= 1 << i;
+		barrier();
+	}
+	return all;
+}
+
+#endif

@@ -1,0 +1,192 @@
+package heavy
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"weir/control/engine"
+	"weir/control/quantity"
+	"weir/filter/key"
+	"weir/filter/sketch"
+)
+
+// Guard is a tracker that counts distinct ports or addresses instead of packets: of
+// sources it finds scans, of destinations those that many sources reach. Only packets
+// that may begin a conversation count: TCP with SYN alone, UDP to ports from which
+// hosts do not connect, and ICMP echo requests. Use [DefaultGuard] for one with the
+// defaults.
+type Guard struct {
+	// Who is watched: src, dst, or a prefix as in src/24, as in trackers.
+	Key Key `yaml:"key,required"`
+
+	// What is counted. addresses: those that a source reaches, or that reach a
+	// destination. ports: the same with protocol and destination port.
+	Distinct Distinct `yaml:"distinct"`
+
+	// From how many on in a window it is reported, and limited or blocked.
+	Threshold quantity.Count `yaml:"threshold"`
+
+	// How long is counted at a time, from 1s to 1m. In a flood it is shorter: see memory.
+	Window quantity.Duration `yaml:"window"`
+
+	// report: nothing else. limit: let it have no more than limit. block: drop its
+	// packets. Sources can be forged, so block goes with an allow list.
+	Action Action `yaml:"action"`
+
+	// The rate of packets that it may have when it is rate-limited.
+	Limit quantity.Rate `yaml:"limit,omitempty"`
+
+	// How long it stays so after it was last above half of the threshold.
+	Duration quantity.Duration `yaml:"duration"`
+
+	// Memory of a window, of which there are two. Three quarters of it remember pairs of
+	// source and destination, about 1.8 of them a byte, until the window ends early. The
+	// rest, which each CPU has, counts.
+	Memory quantity.Size `yaml:"memory"`
+}
+
+// DefaultGuardMemory is the default of Guard.Memory.
+const DefaultGuardMemory = 512 << 10
+
+// SetDefaults sets all fields but Key to their defaults.
+func (g *Guard) SetDefaults() {
+	*g = Guard{
+		Key: g.Key, Distinct: Ports, Threshold: 64, Window: quantity.Duration(10 * time.Second),
+		Duration: quantity.Duration(time.Minute), Memory: DefaultGuardMemory,
+	}
+}
+
+// DefaultGuard returns a guard of a key with the defaults.
+func DefaultGuard(k Key) Guard {
+	g := Guard{Key: k}
+	g.SetDefaults()
+	return g
+}
+
+// Validate returns what is wrong with a guard as [quantity.FieldErrors].
+func (g Guard) Validate() error {
+	var errs quantity.FieldErrors
+	switch g.Key {
+	case "":
+		errs.Failf("", "key is missing")
+	case "flow":
+		errs.Failf("key", "a flow has one port: want src, dst, or a prefix as in src/24")
+	}
+	quantity.Between(&errs, "threshold", g.Threshold, 2, 1<<20)
+	quantity.Between(&errs, "window", g.Window, quantity.Duration(time.Second), quantity.Duration(time.Minute))
+	switch limit := g.Limit; {
+	case g.Action != Limit && limit != quantity.Rate{}:
+		errs.Failf("limit", "it goes with action limit, not %v", g.Action)
+	case g.Action == Limit && limit.Unit != quantity.Packets:
+		errs.Failf("limit", "want packets a second, as in 10pps")
+	case g.Action == Limit && limit.Value < 1:
+		errs.Failf("limit", "%v is less than 1pps", limit)
+	}
+	quantity.Between(&errs, "duration", g.Duration, quantity.Duration(time.Second), quantity.Duration(30*24*time.Hour))
+	quantity.Between(&errs, "memory", g.Memory, 16<<10, 1<<30)
+	return errs.Err()
+}
+
+// Spec returns the guard as a tracker, whose units are pairs.
+func (g Guard) Spec() Spec {
+	rate := float64(g.Threshold) / g.Window.Seconds()
+	return Spec{
+		Key: g.Key, Interval: g.Window, Threshold: Threshold{Rate: quantity.Rate{Value: rate}},
+		Action: g.Action, Limit: g.Limit, Duration: g.Duration,
+		Memory: g.Memory, guards: g.Distinct, least: uint64(g.Threshold),
+	}
+}
+
+// String describes the guard.
+func (g Guard) String() string {
+	return fmt.Sprintf("%s reaching %d %v in %v", g.Key, uint64(g.Threshold), g.Distinct, g.Window)
+}
+
+// Distinct is what a guard counts.
+type Distinct uint8
+
+const (
+	packets   Distinct = iota // a tracker that is no guard
+	Ports                     // addresses with protocol and destination port
+	Addresses                 // the other addresses
+)
+
+var distincts = [...]string{Ports: "ports", Addresses: "addresses"}
+
+func (d Distinct) String() string { return distincts[d] }
+
+// MarshalText returns what is counted.
+func (d Distinct) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads what is counted.
+func (d *Distinct) UnmarshalText(text []byte) error {
+	i := slices.Index(distincts[:], string(text))
+	if i < int(Ports) {
+		return fmt.Errorf("unknown kind %q: want ports or addresses", text)
+	}
+	*d = Distinct(i)
+	return nil
+}
+
+// unit returns the unit of a guard's counts.
+func (d Distinct) unit() sketch.Unit {
+	if d == Addresses {
+		return sketch.Addresses
+	}
+	return sketch.Ports
+}
+
+// pairLineBytes is the size of a line of pairs.
+const pairLineBytes = 64
+
+// pairs returns the part of a guard's memory that remembers pairs, and what they are.
+func (s Spec) pairs() *engine.Pairs {
+	p := &engine.Pairs{Lines: max(1, uint32(s.Memory/4*3/pairLineBytes)), Ephemeral: ephemeralPort()}
+	p.V4, p.V6 = s.Key.Shapes()
+	for _, side := range []*key.Shape{&p.V4, &p.V6} {
+		if side.SrcBits == 0 {
+			side.SrcBits = uint8(side.MaxBits())
+		} else {
+			side.DstBits = uint8(side.MaxBits())
+		}
+		if s.guards == Ports {
+			side.Fields |= key.FieldProto | key.FieldDstPort
+		}
+	}
+	return p
+}
+
+// fullPairs is the number of pairs a line from which on a window ends early: 0.7 of the
+// bits are set then, and a new pair is missed with a probability of 0.7⁴.
+const fullPairs = 154
+
+// full reports whether a guard's filter has remembered so much on one of the interfaces
+// that it would miss more. Its sketches have counted each pair once.
+func (t *tracker) full(i int, on interfaces) bool {
+	if t.guards == packets {
+		return false
+	}
+	lines := uint64(t.pairs().Lines)
+	return slices.ContainsFunc(on, func(c interfaceTrackers) bool {
+		return total(c.Banks(i, c.Active(i))) >= fullPairs*lines
+	})
+}
+
+// ephemeralPort returns the port from which on this host connects, and takes others to
+// connect.
+var ephemeralPort = sync.OnceValue(func() uint16 {
+	const usual = 32768
+	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	var first uint16
+	if err != nil {
+		return usual
+	}
+	if _, err := fmt.Sscan(strings.TrimSpace(string(text)), &first); err != nil || first == 0 {
+		return usual
+	}
+	return first
+})

@@ -1,0 +1,83 @@
+package verdict
+
+import (
+	"weir/filter/digest"
+	"weir/filter/hash"
+	"weir/filter/key"
+	"weir/filter/packet"
+)
+
+// Guard makes a tracker count distinct pairs of source and destination instead of
+// packets. A Bloom filter remembers the pairs of the interval, and only a packet whose
+// pair is new is counted: a tracker of sources then finds those that reach many
+// addresses or ports, which are scans, and one of destinations finds those that many
+// sources reach.
+//
+// Of n pairs in a filter of m bits, a new one is taken for a known one with a
+// probability of about (1 − e^(−4n/m))⁴. bpf/guard.h is its twin.
+type Guard struct {
+	V4, V6    key.Shape // of pairs, of the tuple form
+	Secret    *hash.Secret
+	Ephemeral uint16         // the port from which on hosts connect
+	Pairs     *digest.Filter // of PairBits bits
+}
+
+// PairBits is the number of bits that a pair sets in its line.
+const PairBits = 4
+
+const (
+	tcpFlags = 13 // offset in the header
+	tcpSYN   = 0x02
+	tcpACK   = 0x10
+
+	icmpEchoRequest  = 8
+	icmp6EchoRequest = 128
+)
+
+// isNew remembers a packet's pair, and reports whether it was new. Only packets that
+// may begin a conversation have pairs.
+func (g *Guard) isNew(frame []byte, p packet.Packet) bool {
+	if !g.mayBegin(frame, p) {
+		return false
+	}
+	t, s := p.Tuple, g.V4
+	if t.Src.Is6() {
+		s = g.V6
+	}
+	if !t.HasPorts {
+		t.HasPorts, t.SrcPort, t.DstPort = true, 0, 0
+	}
+	k, _ := s.Of(t) // the family is the shape's, and there are ports
+	return !g.Pairs.Record(k.Hash(g.Secret))
+}
+
+// mayBegin reports whether a packet may begin a conversation. Replies to a host that
+// connects to many others would look like a scan of its ports.
+func (g *Guard) mayBegin(frame []byte, p packet.Packet) bool {
+	switch p.Proto {
+	case protoUDP:
+		return p.HasPorts && p.DstPort < g.Ephemeral
+	case protoTCP:
+		if !p.HasPorts || !p.Plain {
+			return p.HasPorts
+		}
+	case protoICMP, protoICMPv6:
+		if !p.Plain {
+			return false
+		}
+	default:
+		return false
+	}
+	header, echo := frame[p.Network:], byte(icmp6EchoRequest)
+	length := 40
+	if p.Src.Is4() {
+		length, echo = int(header[0]&15)*4, icmpEchoRequest
+	}
+	switch {
+	case len(header) <= length+tcpFlags:
+		return true
+	case p.Proto == protoTCP:
+		return header[length+tcpFlags]&(tcpSYN|tcpACK) == tcpSYN
+	}
+	return header[length] == echo
+}
