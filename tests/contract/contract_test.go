@@ -282,9 +282,9 @@ func TestRandomTablesAndPackets(t *testing.T) {
 	}
 	t.Log(seen)
 	for r := range verdict.NumReasons {
-		// There are no penalties and no loops here; see TestPenalties and
-		// TestLoopVerdicts.
-		if r == verdict.RateLimited || r == verdict.Heavy || r == verdict.Looped {
+		// There are no penalties, loops and policers here; see TestPenalties,
+		// TestLoopVerdicts and TestPolicer.
+		if r == verdict.RateLimited || r == verdict.Heavy || r == verdict.Looped || r == verdict.Policed {
 			continue
 		}
 		if seen[r.String()+"/pass"]+seen[r.String()+"/drop"] == 0 {

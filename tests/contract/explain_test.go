@@ -143,7 +143,7 @@ func TestExplain(t *testing.T) {
 	t.Log("whole:", whole, "in part:", part)
 	sure := 0
 	for reason := range verdict.NumReasons {
-		if whole[reason] == 0 {
+		if whole[reason] == 0 && reason != verdict.Policed { // which no list explains
 			t.Errorf("no packet left as %v: the test is too narrow", reason)
 		}
 		sure += part[reason]
