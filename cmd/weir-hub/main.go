@@ -17,13 +17,11 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"weir/cmd/share"
-	"weir/control/api"
 	"weir/control/config"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/broker"
@@ -408,19 +406,11 @@ func run(ctx context.Context, c *config.Hub, a *authority.Authority, log *slog.L
 		return err
 	}
 	defer h.Close()
-	socket, err := api.ListenGroup(string(c.API.Socket), c.API.Group)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithCancel(ctx)
-	var serving sync.WaitGroup
-	defer serving.Wait()
+	serving := serve.Config{Socket: string(c.API.Socket), Group: c.API.Group, Metrics: string(c.Metrics.Listen)}
+	wait := serving.RunHub(ctx, h, log)
+	defer wait()
 	defer cancel()
-	serving.Go(func() {
-		if err := api.Serve(ctx, socket, api.HubHandler(h), log); err != nil {
-			log.Error(err.Error())
-		}
-	})
 	manager, err := serve.DialManager()
 	if err != nil {
 		return err

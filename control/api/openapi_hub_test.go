@@ -68,6 +68,7 @@ func TestHubIsAsDocumented(t *testing.T) {
 	for _, r := range hubRoutes(hubStub{}) {
 		want = append(want, strings.ToLower(r.method)+" "+r.path)
 	}
+	want = append(want, "get /metrics") // which stands beside the HubHandler
 	for path := range paths {
 		for method := range below(t, paths, path) {
 			got = append(got, method+" "+path)

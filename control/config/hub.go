@@ -54,6 +54,9 @@ type Hub struct {
 	// How commands reach the hub.
 	API HubAPI `yaml:"api"`
 
+	// Metrics for Prometheus.
+	Metrics Metrics `yaml:"metrics"`
+
 	// The log, on standard error.
 	Log Log `yaml:"log"`
 

@@ -3,6 +3,7 @@ package metrics
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -18,7 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-var update = flag.Bool("update", false, "write the table of "+page)
+var update = flag.Bool("update", false, "write the tables of "+page)
 
 // The files that document or use the metrics.
 const (
@@ -39,12 +40,16 @@ func exported(t *testing.T) map[string]metric {
 	s := fake(whole(t))
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(collector{&s}, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	hub := fakeHub(wholeHub(t))
+	ofHub := prometheus.NewPedanticRegistry()
+	ofHub.MustRegister(hubCollector{&hub})
 	all, err := r.Gather()
-	if err != nil {
+	more, bad := ofHub.Gather()
+	if err = errors.Join(err, bad); err != nil {
 		t.Fatal(err)
 	}
 	metrics := map[string]metric{}
-	for _, f := range all {
+	for _, f := range append(all, more...) {
 		m := metric{kind: strings.ToLower(f.GetType().String()), help: f.GetHelp()}
 		for _, l := range f.GetMetric()[0].GetLabel() {
 			m.labels = append(m.labels, l.GetName())
@@ -68,9 +73,14 @@ func read(t *testing.T, file string) []byte {
 	return b
 }
 
-// TestTable compares the page's table with the code.
+// TestTable compares the page's tables with the code.
 func TestTable(t *testing.T) {
-	const head = "| metric | type | labels | |\n|---|---|---|---|\n"
+	compareTable(t, "| metric | type | labels | |\n|---|---|---|---|\n", families)
+	compareTable(t, "| metric of a hub | type | labels | |\n|---|---|---|---|\n", hubFamilies)
+}
+
+func compareTable(t *testing.T, head string, families []*prometheus.Desc) {
+	t.Helper()
 	want := head
 	metrics := exported(t)
 	for _, d := range families { // in their order there
@@ -322,6 +332,7 @@ func TestPromtool(t *testing.T) {
 		}
 	}
 	t.Run("metrics", func(t *testing.T) { promtool(t, scrapeWhole(t), "check", "metrics") })
+	t.Run("metrics of a hub", func(t *testing.T) { promtool(t, scrapeHub(t), "check", "metrics") })
 	t.Run("rules", func(t *testing.T) { promtool(t, "", "check", "rules", alerts) })
 	t.Run("alerts", func(t *testing.T) { promtool(t, "", "test", "rules", alertTest) })
 	t.Run("dashboard", func(t *testing.T) {

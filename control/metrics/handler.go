@@ -17,9 +17,14 @@ const maxScrapes = 8
 
 // Handler returns a handler that serves the metrics of a source, of the process and
 // of the Go runtime, in the format that the client prefers.
-func Handler(s Source, log *slog.Logger) http.Handler {
+func Handler(s Source, log *slog.Logger) http.Handler { return handler(collector{s}, log) }
+
+// HubHandler is Handler for a hub.
+func HubHandler(s HubSource, log *slog.Logger) http.Handler { return handler(hubCollector{s}, log) }
+
+func handler(c prometheus.Collector, log *slog.Logger) http.Handler {
 	r := prometheus.NewRegistry()
-	r.MustRegister(collector{s}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(c, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET "+Path, promhttp.HandlerFor(r, promhttp.HandlerOpts{
 		ErrorLog:            slog.NewLogLogger(log.Handler(), slog.LevelError),

@@ -1,6 +1,6 @@
 // Package metrics exports what weir does to Prometheus.
 //
-// It keeps no state: each scrape asks a [Source] for a [Snapshot]. Names and
+// It keeps no state: each scrape asks a [Source] for a [Snapshot], or a [HubSource]. Names and
 // labels are an interface to dashboards and alert rules, which outlive many
 // versions: docs/observability.md lists them, and a test compares it with the
 // code. Traffic does not choose the value of any label: no label is an address.

@@ -112,8 +112,13 @@ func fetched(t testing.TB, c feed.Config) *feed.Feed {
 // to say.
 func scrape(t testing.TB, s Source) string {
 	t.Helper()
+	return scrapeHandler(t, func(log *slog.Logger) http.Handler { return Handler(s, log) })
+}
+
+func scrapeHandler(t testing.TB, handler func(*slog.Logger) http.Handler) string {
+	t.Helper()
 	var log bytes.Buffer
-	server := httptest.NewServer(Handler(s, slog.New(slog.NewTextHandler(&log, nil))))
+	server := httptest.NewServer(handler(slog.New(slog.NewTextHandler(&log, nil))))
 	defer server.Close()
 	r, err := http.Get(server.URL + Path)
 	if err != nil {
@@ -200,13 +205,15 @@ promhttp_metric_handler_errors_total{cause="gathering"} 0
 }
 
 func TestLint(t *testing.T) {
-	problems, err := promlint.New(strings.NewReader(scrapeWhole(t))).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range problems {
-		if strings.HasPrefix(p.Metric, "weir_") {
-			t.Errorf("%s: %s", p.Metric, p.Text)
+	for _, body := range []string{scrapeWhole(t), scrapeHub(t)} {
+		problems, err := promlint.New(strings.NewReader(body)).Lint()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range problems {
+			if strings.HasPrefix(p.Metric, "weir_") {
+				t.Errorf("%s: %s", p.Metric, p.Text)
+			}
 		}
 	}
 }
@@ -282,8 +289,13 @@ func TestConcurrent(t *testing.T) {
 
 // Every metric that is described is there, or other tests would miss it.
 func TestWhole(t *testing.T) {
-	s := fake(whole(t))
-	c := collector{&s}
+	s, hub := fake(whole(t)), fakeHub(wholeHub(t))
+	for _, c := range []prometheus.Collector{collector{&s}, hubCollector{&hub}} {
+		testWhole(t, c)
+	}
+}
+
+func testWhole(t *testing.T, c prometheus.Collector) {
 	metrics, described := make(chan prometheus.Metric, 1<<10), make(chan *prometheus.Desc, 1<<10)
 	c.Collect(metrics)
 	c.Describe(described)

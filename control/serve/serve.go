@@ -39,6 +39,21 @@ const retryInterval = 2 * time.Second
 // the end. Filtering does not depend on it: where listening fails, it is logged
 // and tried again, since at boot the network comes up after the filter.
 func (c Config) Run(ctx context.Context, s Source, log *slog.Logger) (wait func()) {
+	return c.run(ctx, api.Handler(s), metrics.Handler(s, log), log)
+}
+
+// HubSource is what is served of a hub.
+type HubSource interface {
+	api.Hub
+	metrics.HubSource
+}
+
+// RunHub is Run for a hub.
+func (c Config) RunHub(ctx context.Context, s HubSource, log *slog.Logger) (wait func()) {
+	return c.run(ctx, api.HubHandler(s), metrics.HubHandler(s, log), log)
+}
+
+func (c Config) run(ctx context.Context, commands, scrapes http.Handler, log *slog.Logger) (wait func()) {
 	var servers sync.WaitGroup
 	answer := func(what string, h http.Handler, listen func() (net.Listener, error)) {
 		l, err := listen()
@@ -63,12 +78,11 @@ func (c Config) Run(ctx context.Context, s Source, log *slog.Logger) (wait func(
 			}
 		})
 	}
-	scrapes := metrics.Handler(s, log)
 	if c.Metrics != "" {
 		answer("metrics listener", scrapes, func() (net.Listener, error) { return net.Listen("tcp", c.Metrics) })
 	}
 	all := http.NewServeMux()
-	all.Handle("/", api.Handler(s))
+	all.Handle("/", commands)
 	all.Handle(metrics.Path, scrapes)
 	if c.Socket != "" {
 		answer("API socket", all, func() (net.Listener, error) { return api.ListenGroup(c.Socket, c.Group) })

@@ -41,6 +41,9 @@ type asker struct {
 	mu      sync.Mutex
 	conn    *nats.Conn            // nil: it does not run
 	allowed map[string]*allowance // to ask for origins, by node
+
+	answered, failed atomic.Uint64 // questions to nodes
+	declined         atomic.Uint64 // questions of nodes
 }
 
 func newAsker(h *Hub) *asker {
@@ -142,6 +145,7 @@ func ask[T any](ctx context.Context, h *Hub, nodes []string, what string, questi
 				var body json.RawMessage
 				body, a.err = askOne(ctx, conn, a.node, what, text, patience)
 				<-h.asker.slots
+				h.asker.count(a.err)
 				if a.err == nil && size.Add(int64(len(body))) > maxAnswers {
 					a.err = fmt.Errorf("left out: the answers of all nodes exceed %d MiB", maxAnswers>>20)
 				}
@@ -160,6 +164,15 @@ func ask[T any](ctx context.Context, h *Hub, nodes []string, what string, questi
 	}
 	all.Wait()
 	return answers, nil
+}
+
+// count counts a question to a node.
+func (a *asker) count(err error) {
+	if err != nil {
+		a.failed.Add(1)
+	} else {
+		a.answered.Add(1)
+	}
 }
 
 func askOne(ctx context.Context, conn *nats.Conn, node, what string, question []byte, patience time.Duration) (json.RawMessage, error) {

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -57,7 +58,7 @@ type Hub struct {
 	lists   []*managed // Run's, as all below
 	watcher *feed.Watcher
 	opened  time.Time
-	members map[string]authority.Member // as of stamp, for rollouts
+	members map[string]authority.Member // as of stamp; replaced, not changed
 	stamp   time.Time
 
 	requests  chan func()
@@ -65,6 +66,7 @@ type Hub struct {
 	publisher *publisher
 	nodes     *nodes
 	asker     *asker
+	noted     atomic.Pointer[noted] // each second
 }
 
 // managed is a list of the hub.
@@ -81,6 +83,9 @@ type managed struct {
 	gate     gate            // of the rollout, as of the last second
 }
 
+// storeDir is the directory of the store, in that of the state.
+const storeDir = "store"
+
 // Open opens a hub's state.
 func Open(o Options) (*Hub, error) {
 	h := &Hub{o: o, requests: make(chan func()), done: make(chan struct{}), opened: time.Now()}
@@ -96,7 +101,7 @@ func (h *Hub) open() (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	if h.store, err = store.Open(filepath.Join(dir, "store"), h.o.Authority.Key()); err != nil {
+	if h.store, err = store.Open(filepath.Join(dir, storeDir), h.o.Authority.Key()); err != nil {
 		return err
 	}
 	if h.journal, err = journal.Open(filepath.Join(dir, "journal"), h.o.Log); err != nil {
@@ -142,6 +147,7 @@ func (h *Hub) open() (err error) {
 	h.nodes = newNodes(h.o.Log)
 	h.publisher = newPublisher(h)
 	h.asker = newAsker(h)
+	h.note()
 	return nil
 }
 
@@ -209,6 +215,7 @@ func (h *Hub) Run(ctx context.Context) error {
 			h.expire(now)
 			h.catchUp()
 			h.advance(now)
+			h.note()
 			if next, err := h.o.Authority.Stamp(); err == nil && !next.Equal(stamp) {
 				if err := h.o.Broker.Refresh(); err != nil {
 					h.o.Log.Error("who is enrolled and revoked is unknown to the broker, retrying: " + err.Error())

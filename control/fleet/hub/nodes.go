@@ -29,8 +29,10 @@ type nodes struct {
 
 	mu      sync.Mutex
 	all     map[string]*node
-	ignored uint64 // reports of which there were too many, or that are no reports
-	warned  bool   // of what is misdirected
+	ignored uint64  // reports of which there were too many, or that are no reports
+	passed  float64 // packets of all nodes since the hub started
+	dropped float64
+	warned  bool // of what is misdirected
 }
 
 type node struct {
@@ -101,5 +103,18 @@ func (n *nodes) report(subject string, text []byte, now time.Time) {
 		n.ignored++
 		return
 	}
+	if !from.seen.IsZero() {
+		n.passed += since(from.status.Passed, s.Passed)
+		n.dropped += since(from.status.Dropped, s.Dropped)
+	}
 	from.status, from.seen = s, now
+}
+
+// since returns by how much a node's counter has grown: one that is smaller than before
+// has begun anew.
+func since(before, now uint64) float64 {
+	if now < before {
+		return float64(now)
+	}
+	return float64(now - before)
 }

@@ -26,11 +26,14 @@ const (
 // serveOrigins takes in the questions of nodes.
 func (a *asker) serveOrigins(conn *nats.Conn) error {
 	s, err := conn.Subscribe(wire.OriginSubject("*"), func(m *nats.Msg) {
-		if a.mayAsk(m, time.Now()) {
-			select {
-			case a.origins <- m:
-			default: // the node does without
-			}
+		if !a.mayAsk(m, time.Now()) {
+			a.declined.Add(1)
+			return
+		}
+		select {
+		case a.origins <- m:
+		default: // the node does without
+			a.declined.Add(1)
 		}
 	})
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"weir/control/fleet/wire"
+	"weir/control/metrics"
 )
 
 // retryInterval is how soon publishing is tried again.
@@ -29,14 +30,15 @@ type publisher struct {
 	work chan struct{} // has room for one: there is something to do
 
 	// Those of run's goroutine.
-	conn   *nats.Conn // to the nodes
-	lists  *nats.Conn // to the stream
-	js     jetstream.JetStream
-	stream jetstream.Stream
-	at     map[string]*published // by list; nil: it is to be found out
-	last   uint64                // sequence of the last catalog
-	began  bool                  // the stream was brought up to the store once
-	stamp  time.Time             // of the authority, when the account was published; zero: it was not
+	conn     *nats.Conn // to the nodes
+	lists    *nats.Conn // to the stream
+	js       jetstream.JetStream
+	stream   jetstream.Stream
+	at       map[string]*published // by list; nil: it is to be found out
+	last     uint64                // sequence of the last catalog
+	began    bool                  // the stream was brought up to the store once
+	stamp    time.Time             // of the authority, when the account was published; zero: it was not
+	measured time.Time             // the stream
 
 	mu      sync.Mutex
 	reached map[string]wire.Place // published, by list
@@ -64,6 +66,9 @@ type publisherState struct {
 	connected bool
 	failed    string    // why it does not go on; "": it does
 	catalog   time.Time // the last one; zero: none yet
+	published metrics.HubPublished
+	failures  uint64 // attempts to publish
+	stream    uint64 // its size in bytes
 }
 
 func newPublisher(h *Hub) *publisher {
@@ -135,6 +140,9 @@ func (p *publisher) run(ctx context.Context) {
 		}
 		failed = text
 		p.mu.Lock()
+		if text != "" {
+			p.state.failures++
+		}
 		p.state.failed, p.state.connected = text, p.conn != nil && p.conn.IsConnected() && p.lists != nil && p.lists.IsConnected()
 		p.mu.Unlock()
 		var retry <-chan time.Time
@@ -243,7 +251,22 @@ func (p *publisher) publish(ctx context.Context) error {
 		return err
 	}
 	p.began = true
+	p.measure(ctx)
 	return nil
+}
+
+// measure finds out how large the stream is, each heartbeat.
+func (p *publisher) measure(ctx context.Context) {
+	if now := time.Now(); now.Sub(p.measured) >= time.Duration(p.hub.o.Config.Heartbeat)/2 {
+		ctx, cancel := context.WithTimeout(ctx, operationTimeout)
+		defer cancel()
+		if info, err := p.stream.Info(ctx); err == nil { // or publishing fails next
+			p.measured = now
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.state.stream = info.State.Bytes
+		}
+	}
 }
 
 // errAhead means that the stream has what the store does not.
@@ -447,6 +470,9 @@ func (p *publisher) delta(ctx context.Context, name string, at *published, to ui
 		return err
 	}
 	at.place = wire.Place{Epoch: d.Epoch, Version: to}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state.published.Deltas++
 	return nil
 }
 
@@ -499,6 +525,9 @@ func (p *publisher) snapshot(ctx context.Context, name string, at *published) er
 	if _, err := p.js.PublishMsg(ctx, m, jetstream.WithExpectStream(wire.Stream)); err != nil {
 		return err
 	}
+	p.mu.Lock()
+	p.state.published.Snapshots++
+	p.mu.Unlock()
 	p.trim(ctx, name, at, place)
 	if at.place.Before(place) {
 		at.place = place
@@ -577,6 +606,7 @@ func (p *publisher) catalog(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.reached, p.state.catalog = reached, c.Issued
+	p.state.published.Catalogs++
 	for _, done := range p.next[:waiting] {
 		close(done)
 	}

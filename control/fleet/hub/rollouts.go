@@ -167,8 +167,8 @@ func (h *Hub) advance(now time.Time) {
 	}
 }
 
-// observe returns what nodes report, by list.
-func (h *Hub) observe() (map[string][]observed, error) {
+// readMembers reads which nodes are enrolled, if that has changed.
+func (h *Hub) readMembers() error {
 	stamp, err := h.o.Authority.Stamp()
 	if err == nil && (h.members == nil || !stamp.Equal(h.stamp)) { // thousands of files
 		h.members, err = h.o.Authority.Members()
@@ -176,6 +176,13 @@ func (h *Hub) observe() (map[string][]observed, error) {
 	}
 	if err != nil {
 		h.members = nil
+	}
+	return err
+}
+
+// observe returns what nodes report, by list.
+func (h *Hub) observe() (map[string][]observed, error) {
+	if err := h.readMembers(); err != nil {
 		return nil, err
 	}
 	all := make(map[string][]observed)

@@ -22,10 +22,7 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 	if state.failed != "" {
 		f.Problems = append(f.Problems, "publishing failed: "+state.failed)
 	}
-	manual := make(map[string]int)
-	for e := range h.journal.Entries() {
-		manual[e.List]++
-	}
+	manual := h.countManual()
 	var wanted []wire.ListState
 	if err := h.Do(ctx, func() error {
 		for _, l := range h.lists {
@@ -73,17 +70,14 @@ func (n *nodes) show(members map[string]authority.Member, wanted []wire.ListStat
 	defer n.mu.Unlock()
 	var all []api.FleetNode
 	for name, m := range members {
-		one := api.FleetNode{Name: name, Labels: append([]string{}, m.Labels...), State: api.NodeUnseen}
-		if from := n.all[name]; from != nil {
+		from := n.all[name]
+		one := api.FleetNode{Name: name, Labels: append([]string{}, m.Labels...), State: from.stateOf(m, wanted, maxAge, now)}
+		if from != nil {
 			one.Ignored = from.ignored
 			if !from.seen.IsZero() {
 				seen, report := from.seen, from.status
 				one.Seen, one.Report = &seen, &report
-				one.State = from.state(groups(m), wanted, maxAge, now)
 			}
-		}
-		if !m.Revoked.IsZero() {
-			one.State = api.NodeRevoked
 		}
 		all = append(all, one)
 	}
@@ -91,24 +85,49 @@ func (n *nodes) show(members map[string]authority.Member, wanted []wire.ListStat
 	return all, n.ignored
 }
 
-// state returns the state of a node that has reported.
-func (n *node) state(groups []string, wanted []wire.ListState, maxAge time.Duration, now time.Time) string {
+// stateOf returns the state of a node, nil if nothing came from it.
+func (n *node) stateOf(m authority.Member, wanted []wire.ListState, maxAge time.Duration, now time.Time) string {
 	switch {
+	case !m.Revoked.IsZero():
+		return api.NodeRevoked
+	case n == nil || n.seen.IsZero():
+		return api.NodeUnseen
 	case now.Sub(n.seen) > maxAge:
 		return api.NodeSilent
 	case n.status.Stale:
 		return api.NodeStale
 	}
+	state := api.NodeCurrent
+	n.lacks(groups(m), wanted, func(string, uint64) { state = api.NodeBehind })
+	return state
+}
+
+// lacks calls fn with each list of which the node is to have a later version, and the
+// number of versions that it lacks.
+func (n *node) lacks(groups []string, wanted []wire.ListState, fn func(list string, versions uint64)) {
 	active := make(map[string]wire.Place)
 	for _, l := range n.status.Lists {
 		active[l.Name] = l.Active
 	}
 	for _, l := range wanted {
-		if place, _, _ := l.For(groups); active[l.Name].Before(place) {
-			return api.NodeBehind
+		place, _, _ := l.For(groups)
+		switch at := active[l.Name]; {
+		case !at.Before(place):
+		case at.Epoch == place.Epoch:
+			fn(l.Name, place.Version-at.Version)
+		default:
+			fn(l.Name, max(place.Version, 1))
 		}
 	}
-	return api.NodeCurrent
+}
+
+// countManual returns the number of manual entries, by list.
+func (h *Hub) countManual() map[string]int {
+	manual := make(map[string]int)
+	for e := range h.journal.Entries() {
+		manual[e.List]++
+	}
+	return manual
 }
 
 // groups returns the groups of a [wire.Release] that a node is in.

@@ -1,0 +1,123 @@
+package hub
+
+import (
+	"io/fs"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir/control/api"
+	"weir/control/fleet/authority"
+	"weir/control/fleet/wire"
+	"weir/control/metrics"
+)
+
+// noted is what Run knows, for metrics: a scrape does not wait for it.
+type noted struct {
+	lists   []metrics.HubList
+	feeds   []metrics.Feed
+	wanted  []wire.ListState
+	members map[string]authority.Member
+}
+
+// note updates what metrics are made of.
+func (h *Hub) note() {
+	var n noted
+	if err := h.readMembers(); err == nil {
+		n.members = h.members
+	} else if before := h.noted.Load(); before != nil {
+		n.members = before.members
+	}
+	_, reached := h.publisher.current()
+	for _, l := range h.lists {
+		at, published := l.history.Place(), reached[l.Name]
+		one := metrics.HubList{
+			Name: l.Name, Action: string(l.Action), Entries: l.history.Contents().Len(),
+			Epoch: at.Epoch, Version: at.Version, Unrecorded: l.behind != nil,
+		}
+		if published.Epoch == at.Epoch {
+			one.Published = published.Version
+		}
+		if x := l.released; x != nil && x.Rollout != nil {
+			one.Rollout = x.Rollout.metrics(l.gate)
+		}
+		n.lists = append(n.lists, one)
+		n.wanted = append(n.wanted, l.wanted(published))
+		if l.feed != nil {
+			n.feeds = append(n.feeds, l.feed)
+		}
+	}
+	h.noted.Store(&n)
+}
+
+func (r *rollout) metrics(g gate) *metrics.HubRollout {
+	m := &metrics.HubRollout{State: r.State, Wave: r.Wave + 1, Waves: len(r.Waves), Nodes: g.nodes, Confirmed: g.confirmed, Looked: g.looked}
+	if g.passed > 0 {
+		m.WouldDrop = float64(g.wouldDrop) / float64(g.passed)
+	}
+	return m
+}
+
+// Metrics implements [metrics.HubSource].
+func (h *Hub) Metrics() metrics.HubSnapshot {
+	known := h.noted.Load()
+	state, _ := h.publisher.current()
+	s := metrics.HubSnapshot{
+		Version: h.o.Version, Connected: state.connected, Failing: state.failed != "", Catalog: state.catalog,
+		Published: state.published, Failures: state.failures, StreamBytes: state.stream,
+		Asking: len(h.asker.slots), Answered: h.asker.answered.Load(), Unanswered: h.asker.failed.Load(), RefusedQuestions: h.asker.declined.Load(),
+		Feeds: known.feeds,
+	}
+	if b, ok := h.o.Broker.(interface{ Connections() int }); ok {
+		s.Connections = new(b.Connections())
+	}
+	dir := string(h.o.Config.StateDir)
+	s.StoreBytes = sizeOf(filepath.Join(dir, storeDir))
+	var disk unix.Statfs_t
+	if err := unix.Statfs(dir, &disk); err == nil {
+		s.DiskBytes, s.DiskFree = disk.Blocks*uint64(disk.Bsize), disk.Bavail*uint64(disk.Bsize)
+	}
+	manual := h.countManual()
+	lag := h.nodes.measure(&s, known, time.Duration(h.o.Config.MaxAge), time.Now())
+	for _, l := range known.lists {
+		l.Manual, l.Lag = manual[l.Name], lag[l.Name]
+		s.Lists = append(s.Lists, l)
+	}
+	return s
+}
+
+// measure adds what nodes report to a snapshot, and returns how many versions of each
+// list the slowest of those that report lacks.
+func (n *nodes) measure(s *metrics.HubSnapshot, known *noted, maxAge time.Duration, now time.Time) (lag map[string]uint64) {
+	s.Nodes = map[string]int{
+		api.NodeCurrent: 0, api.NodeBehind: 0, api.NodeStale: 0, api.NodeSilent: 0, api.NodeUnseen: 0, api.NodeRevoked: 0,
+	}
+	lag = make(map[string]uint64)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s.Passed, s.Dropped, s.IgnoredReports = n.passed, n.dropped, n.ignored
+	for name, m := range known.members {
+		from := n.all[name]
+		state := from.stateOf(m, known.wanted, maxAge, now)
+		s.Nodes[state]++
+		if state == api.NodeBehind || state == api.NodeStale {
+			from.lacks(groups(m), known.wanted, func(list string, versions uint64) { lag[list] = max(lag[list], versions) })
+		}
+	}
+	return lag
+}
+
+// sizeOf returns the size of the files below a directory.
+func sizeOf(dir string) (size uint64) {
+	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return nil // it is gone
+		}
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
+			size += uint64(info.Size())
+		}
+		return nil
+	})
+	return size
+}

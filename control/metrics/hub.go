@@ -1,0 +1,189 @@
+package metrics
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// HubSource is what a scrape of a hub reads. It is safe for concurrent use.
+type HubSource interface {
+	// Metrics returns a snapshot, which does not change afterwards.
+	Metrics() HubSnapshot
+}
+
+// HubSnapshot is the state of a running hub. Its counters never decrease while it runs.
+type HubSnapshot struct {
+	Version string // of weir
+
+	Connected bool      // to the broker
+	Failing   bool      // the last attempt to publish failed
+	Catalog   time.Time // when the last one was issued; zero: none was
+	Published HubPublished
+	Failures  uint64 // attempts to publish
+
+	Connections *int   // to the server inside the hub; nil: there is none
+	StoreBytes  uint64 // on disk
+	StreamBytes uint64 // at the broker
+	DiskBytes   uint64 // of the state directory's file system
+	DiskFree    uint64 // of these, what the hub may still write
+
+	Nodes           map[string]int // by state
+	Passed, Dropped float64        // packets, by the reports of all nodes since the hub started
+	IgnoredReports  uint64
+
+	Asking               int    // nodes whose answer is awaited
+	Answered, Unanswered uint64 // questions to nodes
+	RefusedQuestions     uint64 // of nodes
+
+	Lists []HubList
+	Feeds []Feed // of the lists that have sources
+}
+
+// HubPublished counts messages by kind.
+type HubPublished struct{ Catalogs, Deltas, Snapshots uint64 }
+
+// HubList is a list of a hub.
+type HubList struct {
+	Name, Action       string
+	Entries, Manual    int
+	Epoch              uint64
+	Version, Published uint64 // numbers of the last one, and of the last one that was published in this epoch
+	Lag                uint64 // versions that the node which lacks most is to have, and does not filter by
+	Unrecorded         bool   // the last change is no version yet
+
+	Rollout *HubRollout // the last one; nil: there was none
+}
+
+// HubRollout is the state of a rollout.
+type HubRollout struct {
+	State            string
+	Wave, Waves      int     // from 1; Waves + 1: all nodes
+	Nodes, Confirmed int     // of the wave
+	Looked           uint64  // packets, in a rehearsal
+	WouldDrop        float64 // share of the packets that pass
+}
+
+// hubFamilies are those of a hub. In addition to them it has build, and those of feeds.
+var hubFamilies []*prometheus.Desc
+
+func hubFamily(kind prometheus.ValueType, name, help string, labels ...string) family {
+	d := prometheus.NewDesc(name, help, labels, nil)
+	hubFamilies = append(hubFamilies, d)
+	return family{d, kind}
+}
+
+func hubCounter(name, help string, labels ...string) family {
+	return hubFamily(prometheus.CounterValue, name, help, labels...)
+}
+
+func hubGauge(name, help string, labels ...string) family {
+	return hubFamily(prometheus.GaugeValue, name, help, labels...)
+}
+
+var (
+	hubConnected   = hubGauge("weir_hub_connected", "Whether the hub is connected to the broker.")
+	hubFailing     = hubGauge("weir_hub_publishing_failing", "Whether the last attempt to publish failed; the hub tries again every second.")
+	hubCatalog     = hubGauge("weir_hub_last_catalog_timestamp_seconds", "When the hub last said what nodes are to have; 0: not since it started.")
+	hubPublished   = hubCounter("weir_hub_published_messages_total", "Messages published, by kind: catalog, delta or snapshot.", "kind")
+	hubFailures    = hubCounter("weir_hub_publishing_failures_total", "Attempts to publish that failed.")
+	hubConnections = hubGauge("weir_hub_broker_connections", "Connections to the server inside the hub, the hub's own included; absent with a cluster.")
+	hubStore       = hubGauge("weir_hub_store_bytes", "Disk space of the versions of all lists.")
+	hubStream      = hubGauge("weir_hub_stream_bytes", "Size of the broker's stream.")
+	hubDisk        = hubGauge("weir_hub_disk_bytes", "Size of the file system with the state directory.")
+	hubDiskFree    = hubGauge("weir_hub_disk_free_bytes", "What the hub can still write to it.")
+
+	hubNodes    = hubGauge("weir_hub_nodes", "Enrolled nodes by state, as in weir fleet status: current, behind, stale (by its own report), silent, unseen (since the hub started) or revoked.", "state")
+	hubPackets  = hubCounter("weir_hub_node_packets_total", "Packets of all nodes together, by their reports since the hub started. The verdict is pass or drop.", "verdict")
+	hubIgnored  = hubCounter("weir_hub_ignored_reports_total", "Reports of nodes that were ignored: too many, or not understood.")
+	hubAsking   = hubGauge("weir_hub_questions", "Nodes that are being asked something.")
+	hubAsked    = hubCounter("weir_hub_questions_total", "Questions to nodes, by outcome: answered or failed.", "outcome")
+	hubDeclined = hubCounter("weir_hub_refused_questions_total", "Questions of nodes that the hub has not answered: too many, or not understood.")
+
+	hubEntries    = hubGauge("weir_hub_list_entries", "Entries of the last version. The action is block or allow.", "list", "action")
+	hubManual     = hubGauge("weir_hub_list_manual_entries", "Manual entries of the list.", "list", "action")
+	hubEpoch      = hubGauge("weir_hub_list_epoch", "Epoch of the last version.", "list")
+	hubVersion    = hubGauge("weir_hub_list_version", "Number of the last version, which grows within an epoch.", "list")
+	hubReached    = hubGauge("weir_hub_list_published_version", "Number of the last version that was published; 0: none of this epoch.", "list")
+	hubLag        = hubGauge("weir_hub_list_lag_versions", "Versions that the slowest of the nodes that report is to have, and does not filter by yet.", "list")
+	hubUnrecorded = hubGauge("weir_hub_list_unrecorded", "Whether the last change could not be written to the store: nodes do not get it.", "list")
+	hubRollout    = hubGauge("weir_hub_rollout_info", "Always 1, once there was a rollout. The state of the last one is running, paused, halted, done or rolled back.", "list", "state")
+	hubWave       = hubGauge("weir_hub_rollout_wave", "Wave of the last rollout, from 1; one more than there are waves: all nodes.", "list")
+	hubWaves      = hubGauge("weir_hub_rollout_waves", "Number of its waves.", "list")
+	hubWaveNodes  = hubGauge("weir_hub_rollout_wave_nodes", "Nodes of the wave.", "list")
+	hubConfirmed  = hubGauge("weir_hub_rollout_confirmed_nodes", "Nodes of the wave that have confirmed.", "list")
+	hubRehearsed  = hubGauge("weir_hub_rollout_rehearsed_packets", "Packets that the wave's nodes have looked at in its rehearsal.", "list")
+	hubWouldDrop  = hubGauge("weir_hub_rollout_would_drop_ratio", "Share of the packets that pass which the rehearsed version would drop, on all nodes of the wave together.", "list")
+)
+
+// hubCollector implements prometheus.Collector: each collection takes a snapshot.
+type hubCollector struct{ source HubSource }
+
+func (c hubCollector) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range hubFamilies {
+		to <- d
+	}
+	for _, f := range []family{build, feedEntries, feedInterval, feedSuccess, feedAttempt, feedFailures, feedFailing, feedUnsaved} {
+		to <- f.Desc
+	}
+}
+
+func (c hubCollector) Collect(to chan<- prometheus.Metric) {
+	s := c.source.Metrics()
+	out := sink(to)
+	out.put(build, 1, s.Version, runtime.Version())
+	out.put(hubConnected, truth(s.Connected))
+	out.put(hubFailing, truth(s.Failing))
+	out.put(hubCatalog, seconds(s.Catalog))
+	out.put(hubPublished, float64(s.Published.Catalogs), "catalog")
+	out.put(hubPublished, float64(s.Published.Deltas), "delta")
+	out.put(hubPublished, float64(s.Published.Snapshots), "snapshot")
+	out.put(hubFailures, float64(s.Failures))
+	if s.Connections != nil {
+		out.put(hubConnections, float64(*s.Connections))
+	}
+	out.put(hubStore, float64(s.StoreBytes))
+	out.put(hubStream, float64(s.StreamBytes))
+	if s.DiskBytes > 0 {
+		out.put(hubDisk, float64(s.DiskBytes))
+		out.put(hubDiskFree, float64(s.DiskFree))
+	}
+	for state, n := range s.Nodes {
+		out.put(hubNodes, float64(n), state)
+	}
+	out.put(hubPackets, s.Passed, "pass")
+	out.put(hubPackets, s.Dropped, "drop")
+	out.put(hubIgnored, float64(s.IgnoredReports))
+	out.put(hubAsking, float64(s.Asking))
+	out.put(hubAsked, float64(s.Answered), "answered")
+	out.put(hubAsked, float64(s.Unanswered), "failed")
+	out.put(hubDeclined, float64(s.RefusedQuestions))
+	for _, l := range s.Lists {
+		out.hubList(l)
+	}
+	for _, f := range s.Feeds {
+		out.feed(f)
+	}
+}
+
+func (s sink) hubList(l HubList) {
+	s.put(hubEntries, float64(l.Entries), l.Name, l.Action)
+	s.put(hubManual, float64(l.Manual), l.Name, l.Action)
+	s.put(hubEpoch, float64(l.Epoch), l.Name)
+	s.put(hubVersion, float64(l.Version), l.Name)
+	s.put(hubReached, float64(l.Published), l.Name)
+	s.put(hubLag, float64(l.Lag), l.Name)
+	s.put(hubUnrecorded, truth(l.Unrecorded), l.Name)
+	r := l.Rollout
+	if r == nil {
+		return
+	}
+	s.put(hubRollout, 1, l.Name, r.State)
+	s.put(hubWave, float64(r.Wave), l.Name)
+	s.put(hubWaves, float64(r.Waves), l.Name)
+	s.put(hubWaveNodes, float64(r.Nodes), l.Name)
+	s.put(hubConfirmed, float64(r.Confirmed), l.Name)
+	s.put(hubRehearsed, float64(r.Looked), l.Name)
+	s.put(hubWouldDrop, r.WouldDrop, l.Name)
+}

@@ -1,0 +1,50 @@
+package serve
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/metrics"
+)
+
+type fakeHub struct{ api.Hub }
+
+func (fakeHub) Metrics() metrics.HubSnapshot { return metrics.HubSnapshot{Connected: true} }
+
+// The metrics of a hub are served at their own address, and on the API's socket.
+func TestRunHub(t *testing.T) {
+	// A loopback address where no other test takes the port meanwhile.
+	free, err := net.Listen("tcp", "127.99.97.2:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Config{Metrics: free.Addr().String(), Socket: filepath.Join(t.TempDir(), "hub.sock")}
+	free.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	wait := c.RunHub(ctx, fakeHub{}, slog.New(slog.DiscardHandler))
+	defer wait()
+	defer cancel()
+	for network, address := range map[string]string{"tcp": c.Metrics, "unix": c.Socket} {
+		client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}}}
+		answer, err := client.Get("http://weir" + metrics.Path)
+		if err != nil {
+			t.Errorf("%s: %v", network, err)
+			continue
+		}
+		body, err := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		if err != nil || answer.StatusCode != http.StatusOK || !strings.Contains(string(body), "\nweir_hub_connected 1\n") {
+			t.Errorf("%s: %s, %v\n%s", network, answer.Status, err, body)
+		}
+	}
+}
