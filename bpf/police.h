@@ -180,7 +180,8 @@ __noinline int policer_update(__u32 bin, __u64 microseconds, __u32 ticks)
 		return 0;
 	b = &s->bins[bin];
 	for (__u32 cpu = 0; cpu < policer.cpus; cpu++) {
-		struct policer_cpu *c = bpf_map_lookup_elem(&policer_cpus, &cpu);
+		__u32 at = cpu; /* Linux 5.10 forgets a value that it has written to the stack */
+		struct policer_cpu *c = bpf_map_lookup_elem(&policer_cpus, &at);
 
 		if (c)
 			sum += *(volatile __u64 *)&c->arrived[bin];
