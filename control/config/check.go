@@ -42,9 +42,7 @@ func (c *Config) check() quantity.FieldErrors {
 		errs.Add(fmt.Sprintf("interfaces[%d].police", i), iface.Police.check().Err())
 	}
 	errs.Add("failsafe", c.Failsafe.check().Err())
-	if c.MaxCoverage == 0 {
-		errs.Failf("max_coverage", "no list could have any entry")
-	}
+	checkCoverage(&errs, c.MaxCoverage)
 	if !filepath.IsAbs(string(c.Pins)) {
 		errs.Failf("pins", "%q: want an absolute path", c.Pins)
 	}
@@ -226,4 +224,10 @@ func (l List) check() (errs quantity.FieldErrors) {
 	}
 	errs.Add("", l.Spec.Validate())
 	return errs
+}
+
+func checkCoverage(errs *quantity.FieldErrors, most quantity.Share) {
+	if most == 0 {
+		errs.Failf("max_coverage", "no list could have any entry")
+	}
 }

@@ -361,12 +361,14 @@ func Default() *Config {
 	return c
 }
 
+// defaultCoverage is the default of max_coverage. The bogons are about 14 % of IPv4; a
+// country's addresses can be more than this, and must be confirmed.
+const defaultCoverage = 0.25
+
 // SetDefaults sets the defaults of what is always there.
 func (c *Config) SetDefaults() {
 	c.BitsPerEntry = engine.DefaultBitsPerKey
-	// The bogons are about 14 % of IPv4; a country's addresses can be more than this,
-	// and must be confirmed.
-	c.MaxCoverage = 0.25
+	c.MaxCoverage = defaultCoverage
 	c.TrackDrops = true
 	c.Keep = true
 	c.StateDir = "/var/lib/weir"

@@ -67,6 +67,10 @@ type Hub struct {
 	// Thin links: the rates at which nodes fetch lists.
 	Links []Link `yaml:"links,omitempty"`
 
+	// The share of IPv4 or of IPv6 above which a block list's new contents are refused: its
+	// feed is probably broken.
+	MaxCoverage quantity.Share `yaml:"max_coverage"`
+
 	// The lists, by name, as in weir.yaml. Lists block and allow are always
 	// there, for manual entries.
 	Lists []List `yaml:"lists,omitempty"`
@@ -129,6 +133,7 @@ func (h *Hub) SetDefaults() {
 	h.API.Socket = "/run/weir-hub/hub.sock"
 	h.Log.Format = LogText
 	h.Broker.Replicas = 1
+	h.MaxCoverage = defaultCoverage
 	h.Rollout.SetDefaults()
 }
 
@@ -192,6 +197,7 @@ func (h *Hub) check() quantity.FieldErrors {
 		errs.Failf("max_age", "%v is less than two heartbeats of %v: one that is late would make every node stale", h.MaxAge, h.Heartbeat)
 	}
 	quantity.Between(&errs, "max_age", h.MaxAge, 0, quantity.Duration(24*time.Hour))
+	checkCoverage(&errs, h.MaxCoverage)
 	errs = append(errs, h.Rollout.check(h)...)
 	for i, l := range h.Links {
 		at := fmt.Sprintf("links[%d]", i)

@@ -28,6 +28,7 @@ func TestHub(t *testing.T) {
 		least + "nodes: 3\n":         "hub.yaml:3:1: nodes: unknown key",
 		strings.Replace(least, "tls:", "nats:", 1):                              "servers[0]: \"nats://hub:4222\": want tls://HOST:PORT",
 		least + "heartbeat: 1m\n":                                               "max_age: 1m is less than two heartbeats",
+		least + "max_coverage: 0%\n":                                            "max_coverage: no list could have any entry",
 		least + "keys: fleet\n":                                                 "keys: ",
 		least + "lists: {block: {action: allow}}\n":                             "lists.block.action: want block",
 		least + "lists: {a: {sources: [{file: /a}], ttl: 2h}}\n":                "lists.a.ttl: ",

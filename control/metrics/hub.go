@@ -52,6 +52,7 @@ type HubList struct {
 	Version, Published uint64 // numbers of the last one, and of the last one that was published in this epoch
 	Lag                uint64 // versions that the node which lacks most is to have, and does not filter by
 	Unrecorded         bool   // the last change is no version yet
+	Refused            bool   // what its sources have covers too much, and the last version stays
 
 	Rollout *HubRollout // the last one; nil: there was none
 }
@@ -108,6 +109,7 @@ var (
 	hubReached    = hubGauge("weir_hub_list_published_version", "Number of the last version that was published; 0: none of this epoch.", "list")
 	hubLag        = hubGauge("weir_hub_list_lag_versions", "Versions that the slowest of the nodes that report is to have, and does not filter by yet.", "list")
 	hubUnrecorded = hubGauge("weir_hub_list_unrecorded", "Whether the last change could not be written to the store: nodes do not get it.", "list")
+	hubRefused    = hubGauge("weir_hub_list_refused", "Whether the list's sources cover more than max_coverage, so that their last contents stay.", "list")
 	hubRollout    = hubGauge("weir_hub_rollout_info", "Always 1, once there was a rollout. The state of the last one is running, paused, halted, done or rolled back.", "list", "state")
 	hubWave       = hubGauge("weir_hub_rollout_wave", "Wave of the last rollout, from 1; one more than there are waves: all nodes.", "list")
 	hubWaves      = hubGauge("weir_hub_rollout_waves", "Number of its waves.", "list")
@@ -175,6 +177,7 @@ func (s sink) hubList(l HubList) {
 	s.put(hubReached, float64(l.Published), l.Name)
 	s.put(hubLag, float64(l.Lag), l.Name)
 	s.put(hubUnrecorded, truth(l.Unrecorded), l.Name)
+	s.put(hubRefused, truth(l.Refused), l.Name)
 	r := l.Rollout
 	if r == nil {
 		return

@@ -22,7 +22,7 @@ func wholeHub(t testing.TB) HubSnapshot {
 		Nodes: map[string]int{"current": 7, "behind": 1}, Passed: 1e6, Dropped: 20, IgnoredReports: 6,
 		Asking: 1, Answered: 11, Unanswered: 12, RefusedQuestions: 13,
 		Lists: []HubList{
-			{Name: "drop", Action: "block", Entries: 100, Manual: 1, Epoch: 7, Version: 5, Published: 4, Lag: 3, Unrecorded: true, Rollout: &HubRollout{
+			{Name: "drop", Action: "block", Entries: 100, Manual: 1, Epoch: 7, Version: 5, Published: 4, Lag: 3, Unrecorded: true, Refused: true, Rollout: &HubRollout{
 				State: "halted", Wave: 1, Waves: 2, Nodes: 8, Confirmed: 6, Looked: 1000, WouldDrop: 0.25,
 			}},
 			{Name: "allow", Action: "allow", Epoch: 7, Version: 1, Published: 1},
@@ -53,6 +53,7 @@ weir_hub_list_published_version{list="drop"} 4
 weir_hub_list_lag_versions{list="drop"} 3
 weir_hub_list_lag_versions{list="allow"} 0
 weir_hub_list_unrecorded{list="drop"} 1
+weir_hub_list_refused{list="drop"} 1
 weir_hub_rollout_info{list="drop",state="halted"} 1
 weir_hub_rollout_would_drop_ratio{list="drop"} 0.25
 `) {

@@ -76,6 +76,7 @@ type managed struct {
 	history *store.List
 	source  *list.Set // what its feed has
 	behind  error     // why the last change is not a version yet; nil: it is
+	refused error     // why what the feed had saved is not in the list; nil: it is
 
 	plan     *config.Rollout // of the next change; nil: it goes to all nodes at once
 	released *released       // nil: all nodes are to have the last version
@@ -115,7 +116,8 @@ func (h *Hub) open() (err error) {
 		l := &managed{List: c, plan: h.o.Config.RolloutOf(c)}
 		if len(c.Sources) > 0 {
 			f := c.Feed()
-			f.Watcher, f.Version = h.watcher, h.o.Version
+			f.Watcher, f.Version, f.Hold = h.watcher, h.o.Version, true
+			f.Refuse = func(e *list.Set, _ bool) error { return h.tooWide(c, e) }
 			if l.feed, err = feed.Open(f, filepath.Join(dir, "feeds")); err != nil {
 				return err
 			}
@@ -135,6 +137,10 @@ func (h *Hub) open() (err error) {
 	for _, l := range h.lists {
 		if l.feed != nil {
 			l.source = l.feed.Contents()
+			if l.refused = h.tooWide(l.List, l.source); l.refused != nil { // max_coverage was higher
+				h.o.Log.Error("what the feed had saved is refused, the last version stays: " + l.refused.Error())
+				l.source = l.history.Contents()
+			}
 			if never(l.feed) && l.history.Contents().Len() > 0 {
 				// What the feed had saved is lost, and the store has it.
 				l.source = l.history.Contents()
@@ -242,13 +248,32 @@ func (h *Hub) fetched(ctx context.Context, l *managed, o feed.Outcome) {
 	if !o.Changed {
 		return
 	}
-	contents := l.feed.Contents()
+	version, contents := l.feed.Version(), l.feed.Contents()
+	if err := h.tooWide(l.List, contents); err != nil { // its sources together
+		l.feed.Revert(version, err)
+		log.Error("feed refused, the old contents stay: " + err.Error())
+		return
+	}
+	if err := l.feed.Keep(version); err != nil {
+		log.Error("feed read, but it could not be saved", "error", err)
+	}
 	if err := h.Do(ctx, func() error {
-		l.source = contents
+		l.source, l.refused = contents, nil
 		return h.commit(l)
 	}); err != nil && ctx.Err() == nil {
 		log.Error("feed read, but it is not published, retrying: " + err.Error())
 	}
+}
+
+// tooWide returns why a list must not have these entries, because of all that they cover.
+func (h *Hub) tooWide(l config.List, e *list.Set) error {
+	if l.Action == config.Allow {
+		return nil
+	}
+	if err := e.TooWide(float64(h.o.Config.MaxCoverage)); err != nil {
+		return fmt.Errorf("list %s: %w", l.Name, err)
+	}
+	return nil
 }
 
 // commit makes the list's entries a version, if they have changed.
@@ -358,6 +383,7 @@ func (h *Hub) Change(ctx context.Context, c api.Change) (changed api.FleetChange
 	}
 	changed.List = name
 	now := time.Now()
+	var entries list.Entries
 	batch := make(map[key.Key]journal.Change)
 	each := journal.Entry{List: name, Allow: c.Action == api.Allow, Added: now, Reason: c.Reason, UID: c.UID}
 	if c.TTL > 0 {
@@ -368,6 +394,7 @@ func (h *Hub) Change(ctx context.Context, c api.Change) (changed api.FleetChange
 		if err != nil {
 			return changed, &api.BadRequest{Entry: &i, Text: text, Err: err}
 		}
+		entries.Append(e)
 		for each.Key = range e.Set().All() {
 			batch[each.Key] = journal.Change{Remove: c.Remove, Entry: each}
 		}
@@ -382,6 +409,12 @@ func (h *Hub) Change(ctx context.Context, c api.Change) (changed api.FleetChange
 			return &api.BadRequest{Err: fmt.Errorf("list %s is one to %s by, not to %s by", name, l.Action, c.Action)}
 		case l.released != nil && !c.Remove:
 			return &api.BadRequest{Err: fmt.Errorf("changes of list %s reach the nodes in waves: name no list, and the entries reach all nodes at once", name)}
+		}
+		if !c.Remove {
+			manual, _ := h.manual(l)
+			if err := h.tooWide(l.List, list.Union(manual, entries.Set())); err != nil {
+				return &api.BadRequest{Err: fmt.Errorf("with its manual entries, %w", err)}
+			}
 		}
 		for k := range batch {
 			_, had := h.journal.Get(name, k)

@@ -3,11 +3,13 @@ package hub
 import (
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"weir/control/api"
+	"weir/control/feed"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/wire"
 	"weir/control/metrics"
@@ -34,7 +36,7 @@ func (h *Hub) note() {
 		at, published := l.history.Place(), reached[l.Name]
 		one := metrics.HubList{
 			Name: l.Name, Action: string(l.Action), Entries: l.history.Contents().Len(),
-			Epoch: at.Epoch, Version: at.Version, Unrecorded: l.behind != nil,
+			Epoch: at.Epoch, Version: at.Version, Unrecorded: l.behind != nil, Refused: l.refuses(),
 		}
 		if published.Epoch == at.Epoch {
 			one.Published = published.Version
@@ -49,6 +51,13 @@ func (h *Hub) note() {
 		}
 	}
 	h.noted.Store(&n)
+}
+
+// refuses reports whether the list does not have what its sources have.
+func (l *managed) refuses() bool {
+	return l.refused != nil || l.feed != nil && slices.ContainsFunc(l.feed.Status().Sources, func(s feed.SourceStatus) bool {
+		return s.Last.Failure == feed.Refused || s.Last.Failure == feed.Uncompiled
+	})
 }
 
 func (r *rollout) metrics(g gate) *metrics.HubRollout {

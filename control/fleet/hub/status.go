@@ -38,12 +38,15 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 					f.Problems = append(f.Problems, "list "+l.Name+": the rollout of version "+x.Rollout.To.String()+" is halted: "+x.Rollout.Reason)
 				}
 			}
+			if l.refused != nil {
+				f.Problems = append(f.Problems, "list "+l.Name+" keeps its last version: what its sources had is refused: "+l.refused.Error())
+			}
 			if l.behind != nil {
 				f.Problems = append(f.Problems, "list "+l.Name+": "+l.behind.Error())
 			}
 			if l.feed != nil {
 				for _, s := range l.feed.Status().Sources {
-					one.Feeds = append(one.Feeds, api.NewFeedSource(s, nil))
+					one.Feeds = append(one.Feeds, api.NewFeedSource(s, l.refused))
 					if s.Last.Err != nil {
 						f.Problems = append(f.Problems, "list "+l.Name+": "+s.Source+": "+s.Last.Err.Error())
 					}
