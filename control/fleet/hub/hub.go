@@ -76,7 +76,15 @@ type managed struct {
 	history *store.List
 	source  *list.Set // what its feed has
 	behind  error     // why the last change is not a version yet; nil: it is
-	refused error     // why what the feed had saved is not in the list; nil: it is
+
+	// unread: neither the store nor the feed knows the contents yet. Nodes, which may have
+	// them from before the hub's state was lost, keep what they have.
+	unread bool
+	// kept is what the last version had. It stays until each source was read: what some of
+	// them have saved is lost. nil: each was.
+	kept *list.Set
+
+	refused error // why what the feed had saved is not in the list; nil: it is
 
 	plan     *config.Rollout // of the next change; nil: it goes to all nodes at once
 	released *released       // nil: all nodes are to have the last version
@@ -141,9 +149,11 @@ func (h *Hub) open() (err error) {
 				h.o.Log.Error("what the feed had saved is refused, the last version stays: " + l.refused.Error())
 				l.source = l.history.Contents()
 			}
-			if never(l.feed) && l.history.Contents().Len() > 0 {
-				// What the feed had saved is lost, and the store has it.
-				l.source = l.history.Contents()
+			if never(l.feed) {
+				l.unread = l.history.Contents().Len() == 0
+				manual := list.SetOf(slices.Collect(maps.Keys(l.history.Expires()))...) // that no feed had
+				l.kept, _ = l.history.Contents().Apply(list.Delta{Remove: manual})
+				l.source = list.Union(l.source, l.kept)
 			}
 		}
 		if err := h.commit(l); err != nil {
@@ -160,6 +170,13 @@ func (h *Hub) open() (err error) {
 // never reports whether nothing was ever read, or saved, of some source of a feed.
 func never(f *feed.Feed) bool {
 	return slices.ContainsFunc(f.Status().Sources, func(s feed.SourceStatus) bool { return s.Read.IsZero() })
+}
+
+// tried reports whether each source of a feed was tried, and some was read.
+func tried(f *feed.Feed) bool {
+	all := f.Status().Sources
+	return !slices.ContainsFunc(all, func(s feed.SourceStatus) bool { return s.Last.Ended.IsZero() || s.Last.Failure == feed.Damaged }) &&
+		slices.ContainsFunc(all, func(s feed.SourceStatus) bool { return !s.Read.IsZero() })
 }
 
 // Close closes a hub that does not run.
@@ -245,24 +262,42 @@ func (h *Hub) fetched(ctx context.Context, l *managed, o feed.Outcome) {
 	case o.Changed:
 		log.Info("feed read")
 	}
-	if !o.Changed {
-		return
+	var contents *list.Set // nil: those there are
+	if o.Changed {
+		version := l.feed.Version()
+		contents = l.feed.Contents()
+		if err := h.tooWide(l.List, contents); err != nil { // its sources together
+			contents = nil
+			l.feed.Revert(version, err)
+			log.Error("feed refused, the old contents stay: " + err.Error())
+		} else if err := l.feed.Keep(version); err != nil {
+			log.Error("feed read, but it could not be saved", "error", err)
+		}
 	}
-	version, contents := l.feed.Version(), l.feed.Contents()
-	if err := h.tooWide(l.List, contents); err != nil { // its sources together
-		l.feed.Revert(version, err)
-		log.Error("feed refused, the old contents stay: " + err.Error())
-		return
-	}
-	if err := l.feed.Keep(version); err != nil {
-		log.Error("feed read, but it could not be saved", "error", err)
-	}
-	if err := h.Do(ctx, func() error {
-		l.source, l.refused = contents, nil
-		return h.commit(l)
-	}); err != nil && ctx.Err() == nil {
+	if err := h.Do(ctx, func() error { return h.take(l, contents) }); err != nil && ctx.Err() == nil {
 		log.Error("feed read, but it is not published, retrying: " + err.Error())
 	}
+}
+
+// take takes in what a list's feed has after an attempt to read it, nil: nothing new.
+func (h *Hub) take(l *managed, contents *list.Set) error {
+	known := l.unread && tried(l.feed)
+	if contents == nil && !known {
+		return nil
+	}
+	if contents != nil {
+		l.source, l.refused = contents, nil
+		if never(l.feed) {
+			l.source = list.Union(contents, l.kept)
+		} else {
+			l.kept = nil
+		}
+	}
+	if known {
+		l.unread = false
+		h.publisher.wake()
+	}
+	return h.commit(l)
 }
 
 // tooWide returns why a list must not have these entries, because of all that they cover.
@@ -278,6 +313,9 @@ func (h *Hub) tooWide(l config.List, e *list.Set) error {
 
 // commit makes the list's entries a version, if they have changed.
 func (h *Hub) commit(l *managed) error {
+	if l.unread {
+		return nil
+	}
 	manual, expires := h.manual(l)
 	change := store.Change{Contents: list.Union(l.source, manual), Expires: expires}
 	if l.source.Len() < manual.Len() {
@@ -407,6 +445,8 @@ func (h *Hub) Change(ctx context.Context, c api.Change) (changed api.FleetChange
 			return fmt.Errorf("%w: %q", api.ErrNoList, name)
 		case string(l.Action) != c.Action:
 			return &api.BadRequest{Err: fmt.Errorf("list %s is one to %s by, not to %s by", name, l.Action, c.Action)}
+		case l.unread && !c.Remove:
+			return &api.BadRequest{Err: fmt.Errorf("the sources of list %s were not read yet, and nodes keep what they have of it until then: name no list, and the entries reach all nodes at once", name)}
 		case l.released != nil && !c.Remove:
 			return &api.BadRequest{Err: fmt.Errorf("changes of list %s reach the nodes in waves: name no list, and the entries reach all nodes at once", name)}
 		}

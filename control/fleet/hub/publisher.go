@@ -571,19 +571,15 @@ func (p *publisher) catalog(ctx context.Context) error {
 			return err
 		}
 		for _, l := range p.hub.lists {
-			at := p.at[l.Name]
-			if at == nil || at.place.Epoch != c.Epoch {
-				continue // it is about to be published
+			var place wire.Place // the zero Place, nodes keep what they have: it is about to be published
+			if at := p.at[l.Name]; at != nil && at.place.Epoch == c.Epoch {
+				place = at.place
 			}
-			reached[l.Name] = at.place
-			state := wire.ListState{
-				Name: l.Name, Releases: []wire.Release{{Place: at.place}},
-				Settings: wire.Settings{Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority},
+			if !l.unread {
+				reached[l.Name] = place
 			}
-			if l.released != nil {
-				state.Releases = l.released.releases()
-				unpublished = unpublished || slices.ContainsFunc(state.Releases, func(r wire.Release) bool { return at.place.Before(r.Place) })
-			}
+			state := l.wanted(place)
+			unpublished = unpublished || slices.ContainsFunc(state.Releases, func(r wire.Release) bool { return place.Before(r.Place) })
 			c.Lists = append(c.Lists, state)
 		}
 		text, err = wire.SealCatalog(p.hub.o.Authority.Key(), c)

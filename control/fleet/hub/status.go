@@ -38,6 +38,9 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 					f.Problems = append(f.Problems, "list "+l.Name+": the rollout of version "+x.Rollout.To.String()+" is halted: "+x.Rollout.Reason)
 				}
 			}
+			if l.unread {
+				f.Problems = append(f.Problems, "list "+l.Name+": nodes keep what they have until its sources were read: the hub has lost what it knew, or is new")
+			}
 			if l.refused != nil {
 				f.Problems = append(f.Problems, "list "+l.Name+" keeps its last version: what its sources had is refused: "+l.refused.Error())
 			}
@@ -140,8 +143,14 @@ func groups(m authority.Member) []string {
 
 // wanted returns what nodes are to have of a list that is published up to a version.
 func (l *managed) wanted(reached wire.Place) wire.ListState {
-	s := wire.ListState{Name: l.Name, Releases: []wire.Release{{Place: reached}}}
-	if l.released != nil {
+	s := wire.ListState{
+		Name: l.Name, Releases: []wire.Release{{Place: reached}},
+		Settings: wire.Settings{Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority},
+	}
+	switch {
+	case l.unread:
+		s.Releases = []wire.Release{{}}
+	case l.released != nil:
 		s.Releases = l.released.releases()
 	}
 	return s

@@ -1,0 +1,103 @@
+package hub
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+)
+
+// A hub that has lost its state knows no contents of a feed before it was read. Nodes keep
+// what they have, with waves or without.
+func TestStateLost(t *testing.T) {
+	f := newFleet(t)
+	feed := f.feed("192.0.2.1")
+	lists := fmt.Sprintf("lists: {drop: {sources: [{file: %s}], interval: 1s}}", feed)
+	f.start(lists)
+	h := f.host("rome-1")
+	h.becomes("drop", "192.0.2.1")
+	f.stop()
+	if err := os.RemoveAll(filepath.Join(f.dir, "hub")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(feed); err != nil {
+		t.Fatal(err)
+	}
+	f.start(lists)
+	f.change(block("198.51.100.1")) // others' lists are published
+	h.becomes("block", "198.51.100.1")
+	until(t, "the feed was tried, and published anew", func() bool {
+		s := f.hub.Metrics()
+		return f.hub.list("drop").feed.Status().Sources[0].Failures > 0 && s.Published.Catalogs > 3
+	})
+	if got := h.entry("drop"); got != "192.0.2.1" || h.had("") {
+		t.Errorf("the node has %q, and had %q", got, h.seen)
+	}
+	s, err := f.hub.Fleet(t.Context())
+	if err != nil || len(s.Problems) < 2 {
+		t.Errorf("problems %q, %v", s.Problems, err)
+	}
+
+	add := api.Change{Action: api.Block, List: "drop", Entries: []string{"192.0.2.9"}}
+	if _, err := f.hub.Change(t.Context(), add); err == nil || !strings.Contains(err.Error(), "were not read yet") {
+		t.Errorf("an entry is added: %v", err)
+	}
+
+	f.feed("192.0.2.2")
+	h.becomes("drop", "192.0.2.2")
+	until(t, "nothing is wrong", func() bool {
+		s, err := f.hub.Fleet(t.Context())
+		return err == nil && len(s.Problems) == 0
+	})
+	if h.had("") {
+		t.Errorf("the node had %q", h.seen)
+	}
+	if c := f.change(add); !c.Published {
+		t.Errorf("%+v", c)
+	}
+}
+
+// What the last version has of a source that is not known stays, until it was read.
+func TestSourceLost(t *testing.T) {
+	f := newFleet(t)
+	one, other := filepath.Join(f.dir, "one.txt"), filepath.Join(f.dir, "other.txt")
+	write := func(file, text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(one, "192.0.2.1\n")
+	write(other, "192.0.2.2\n")
+	lists := fmt.Sprintf("lists: {drop: {sources: [{file: %s}, {file: %s}], interval: 1s}}", one, other)
+	f.start(lists)
+	entries := func() (n int) {
+		t.Helper()
+		if err := f.hub.Do(t.Context(), func() error { n = f.hub.list("drop").history.Contents().Len(); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	until(t, "both are read", func() bool { return entries() == 2 })
+	f.stop()
+	if err := os.RemoveAll(filepath.Join(f.dir, "hub", "feeds")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(other); err != nil {
+		t.Fatal(err)
+	}
+	write(one, "192.0.2.3\n")
+	f.start(lists)
+	least := 3
+	until(t, "one is read", func() bool { n := entries(); least = min(least, n); return n == 3 })
+	if least < 2 {
+		t.Errorf("the list had %d entries meanwhile", least)
+	}
+	time.Sleep(50 * time.Millisecond)
+	write(other, "192.0.2.4\n")
+	until(t, "both are read again", func() bool { return entries() == 2 })
+}
