@@ -541,9 +541,9 @@ func TestMaxRate(t *testing.T) {
 		if text != "as the hub says" {
 			h.maxRate = int64(size)
 		}
-		n := h.start("")
 		h.catalog.Links = links
 		h.publish(wire.ListState{Name: name, Settings: block, Releases: []wire.Release{{Place: h.at}}})
+		n := h.start("") // after the catalog, or it would go by the former one
 		n.reaches(h)
 		if took := time.Since(began); took < 900*time.Millisecond {
 			t.Errorf("%s: %d bytes at %d bytes a second in %v", text, size, size, took)
