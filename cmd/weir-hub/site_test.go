@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -319,7 +320,7 @@ func TestSite(t *testing.T) {
 	f.run("revoke", "--site", "paris")
 	time.Sleep(3 * time.Second)
 	f.block("192.0.2.99")
-	f.have(append(entries[:len(entries):len(entries)], "192.0.2.99"), direct)
+	f.have(append(slices.Clip(entries), "192.0.2.99"), direct)
 	time.Sleep(time.Second)
 	f.have(entries, a, c)
 	cut()

@@ -195,7 +195,7 @@ func (s *fleetStage) set(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	status, err := s.await(ctx, "the nodes filter by the hub's lists", func(f *api.HubStatus) bool { return current(f) })
+	status, err := s.await(ctx, "the nodes filter by the hub's lists", current)
 	if err != nil {
 		return err
 	}
@@ -319,13 +319,16 @@ func (s *fleetStage) await(ctx context.Context, what string, is func(*api.HubSta
 			return status, nil
 		}
 		if time.Now().After(deadline) {
+			if err == nil {
+				err = errors.New("the hub answers")
+			}
 			lines := []string{"the hub: " + s.hub.lastLine()}
 			for _, n := range s.nodes {
 				if n.daemon != nil {
 					lines = append(lines, n.name+": "+n.daemon.lastLine())
 				}
 			}
-			return nil, fmt.Errorf("waited in vain until %s (%v)\n%s", what, err, strings.Join(lines, "\n"))
+			return nil, fmt.Errorf("waited in vain until %s (%w)\n%s", what, err, strings.Join(lines, "\n"))
 		}
 		if err := sleep(ctx, 5*time.Millisecond); err != nil {
 			return nil, err

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"weir/filter/hash"
 )
@@ -106,9 +107,9 @@ func (f *Filter) fill(entries []Entry) bool {
 		return false
 	}
 	// The last key is stored first: nothing that comes later changes its other cells.
-	for i := len(order) - 1; i >= 0; i-- {
-		e := entries[order[i].key]
-		f.cells[order[i].cell] = f.encoded(e) ^ f.sum(e.Hash) ^ f.cells[order[i].cell]
+	for _, o := range slices.Backward(order) {
+		e := entries[o.key]
+		f.cells[o.cell] = f.encoded(e) ^ f.sum(e.Hash) ^ f.cells[o.cell]
 	}
 	return true
 }

@@ -3,7 +3,6 @@ package contract
 import (
 	"bytes"
 	"encoding/binary"
-	"net/netip"
 	"slices"
 	"testing"
 
@@ -83,7 +82,7 @@ func TestMulticastFilters(t *testing.T) {
 			continue
 		}
 		to, ok := multicast.Group(frame)
-		if p, _ := packet.Parse(frame); !ok || !g.Multicast().Copies(to) || !p.HasAddresses || p.Dst != netip.Addr(to) || g.Decide(frame).Reason != verdict.Clean {
+		if p, _ := packet.Parse(frame); !ok || !g.Multicast().Copies(to) || !p.HasAddresses || p.Dst != to || g.Decide(frame).Reason != verdict.Clean {
 			continue
 		}
 		ip, o := node.InsertForwarded(frame[14:], mtu)

@@ -330,7 +330,7 @@ func TestPolicerComesLast(t *testing.T) {
 		}
 		run := func(src string) (dropped int, policed uint64) {
 			frame := packet.Frame(key.Tuple{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), Proto: 6, HasPorts: true, SrcPort: 4000, DstPort: 53})
-			frame[15] = 2 // ECT
+			frame[15] = 2 // capable of ECN
 			before, _ := stats.Policed()
 			for range 200 {
 				action, out, err := p.Pass(frame)
