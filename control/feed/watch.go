@@ -23,9 +23,12 @@ const (
 	maxWatched = 1024
 
 	// settle is how long a file must be left alone before it is read, and maxSettle
-	// how long it may be written to in short steps before it is read anyway.
-	settle    = 500 * time.Millisecond
-	maxSettle = 10 * settle
+	// how long it may be written to in short steps before it is read anyway. A file that
+	// was put in its place whole, as by rename(2), has no such steps: what may follow is
+	// another one.
+	settle      = 500 * time.Millisecond
+	maxSettle   = 10 * settle
+	settleWhole = 50 * time.Millisecond
 
 	// maxWriting is how long a file is not read because another process has it open
 	// for writing: what it has written so far may be a part of the list.
@@ -55,6 +58,7 @@ type watched struct {
 	dirs   map[string]bool // as counted in Watcher.dirs
 	names  map[string]bool // of files, links and missing directories: what is done to them matters
 	first  time.Time       // of the changes that are not read yet; zero: there are none
+	steps  bool            // these are more than a file that was put in its place
 	held   time.Time       // since when reading waits for a writer; zero: it does not
 	timer  *time.Timer     // of the time to read them
 }
@@ -85,13 +89,13 @@ func (w *Watcher) run() {
 			if !open {
 				return
 			}
-			w.changed(e.Name)
+			w.changed(e.Name, e.Op)
 		case err, open := <-w.fs.Errors:
 			if !open {
 				return
 			}
 			if errors.Is(err, fsnotify.ErrEventOverflow) {
-				w.changed("") // of anything
+				w.changed("", 0) // of anything
 			} else {
 				w.log.Warn("watching files: " + err.Error())
 			}
@@ -100,13 +104,13 @@ func (w *Watcher) run() {
 }
 
 // changed notes that something has changed, "" for what is unknown.
-func (w *Watcher) changed(name string) {
+func (w *Watcher) changed(name string, how fsnotify.Op) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for d := range w.all {
 		if name == "" || d.concerns(name) {
 			w.follow(d)
-			d.note()
+			d.note(how)
 		}
 	}
 }
@@ -118,12 +122,17 @@ func (d *watched) concerns(name string) bool {
 }
 
 // note has the source read once nothing has changed for a while.
-func (d *watched) note() {
+func (d *watched) note(how fsnotify.Op) {
 	now := time.Now()
 	if d.first.IsZero() {
 		d.first = now
 	}
-	d.timer.Reset(max(min(settle, maxSettle-now.Sub(d.first)), 0))
+	d.steps = d.steps || d.source.File == "" || how != fsnotify.Create && how != fsnotify.Chmod
+	wait := settle
+	if !d.steps {
+		wait = settleWhole
+	}
+	d.timer.Reset(max(min(wait, maxSettle-now.Sub(d.first)), 0))
 }
 
 // watch watches a source until ctx ends or the returned function is called.
@@ -134,10 +143,15 @@ func (f *Feed) watch(ctx context.Context, s *source) (end func()) {
 	}
 	d := &watched{source: s}
 	d.timer = time.AfterFunc(time.Hour, func() {
-		writing := s.isWritten()
+		writing, empty := s.isWritten(), s.isEmpty()
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		now := time.Now()
+		if empty && !d.steps { // it was made just now, and is written next
+			d.steps = true
+			d.timer.Reset(settle)
+			return
+		}
 		switch {
 		case !writing:
 			d.held = time.Time{}
@@ -148,7 +162,7 @@ func (f *Feed) watch(ctx context.Context, s *source) (end func()) {
 			d.timer.Reset(settle)
 			return
 		}
-		d.first, d.held = time.Time{}, time.Time{}
+		d.first, d.held, d.steps = time.Time{}, time.Time{}, false
 		s.hasten(0)
 	})
 	d.timer.Stop()
@@ -175,6 +189,15 @@ func (s *source) isWritten() bool {
 	return slices.ContainsFunc(files, func(f fs.DirEntry) bool {
 		return s.matches(f.Name()) && isWritten(filepath.Join(string(s.Directory), f.Name()))
 	})
+}
+
+// isEmpty reports whether the source is a file with nothing in it, or none.
+func (s *source) isEmpty() bool {
+	if s.File == "" {
+		return false
+	}
+	st, err := os.Stat(string(s.File))
+	return err != nil || st.Size() == 0
 }
 
 // isWritten asks for a lease, which is refused while the file is open for writing

@@ -129,6 +129,42 @@ func TestWatchStalledWriter(t *testing.T) {
 	awaitEntries(t, f, "written", "192.0.2.3 192.0.2.4")
 }
 
+// A file that is made anew by several writers, one after the other, is read once it is
+// left alone, and one that is put in its place whole at once.
+func TestWatchWhole(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "list")
+	write(t, path, "192.0.2.1\n")
+	f := follow(t, Source{File: Path(path)})
+	awaitEntries(t, f, "at first", "192.0.2.1")
+	must(t, os.Remove(path))
+	for i := range 6 {
+		file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		must(t, err)
+		if i > 0 { // at first it is empty
+			_, err = fmt.Fprintf(file, "198.51.100.%d\n", i)
+		}
+		must(t, err, file.Close())
+		time.Sleep(3 * settleWhole)
+		if got := strings.Join(textsOf(f.Contents()), " "); i < 5 && got != "192.0.2.1" {
+			t.Fatalf("read while it was written: %q", got)
+		}
+	}
+	awaitEntries(t, f, "written", "198.51.100.1 198.51.100.2 198.51.100.3 198.51.100.4 198.51.100.5")
+
+	took := time.Hour
+	for i := range 5 { // others may use the machine
+		write(t, path+".new", fmt.Sprintf("203.0.113.%d\n", i))
+		began := time.Now()
+		must(t, os.Rename(path+".new", path))
+		awaitEntries(t, f, "replaced", fmt.Sprintf("203.0.113.%d", i))
+		took = min(took, time.Since(began))
+	}
+	if took >= settle {
+		t.Errorf("replaced, and read after %v", took)
+	}
+}
+
 // Configuration managers replace a link to a directory.
 func TestWatchLinks(t *testing.T) {
 	t.Parallel()
