@@ -81,7 +81,7 @@ func (a *asker) connect() (*nats.Conn, error) {
 		return nil, err
 	}
 	options := append([]nats.Option{
-		nats.Name("weir-hub questions"), nats.UserJWTAndSeed(token, seed), nats.MaxReconnects(-1), nats.ReconnectWait(retryInterval),
+		nats.Name("weir-hub questions"), nats.UserJWTAndSeed(token, seed), nats.CustomInboxPrefix(wire.HubInbox), nats.MaxReconnects(-1), nats.ReconnectWait(retryInterval),
 		nats.RetryOnFailedConnect(true), nats.ReconnectBufSize(-1),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			a.hub.o.Log.Warn("broker: questions: " + err.Error())

@@ -37,7 +37,13 @@ func (h *answerer) Answer(ctx context.Context, what string, question []byte) (an
 // answerer starts a node, and waits until it can be asked.
 func (f *fleet) answerer(name string, answers func(ctx context.Context, what string, question []byte) (any, error)) *answerer {
 	f.t.Helper()
-	e, err := f.authority.Enroll(name, nil, []string{f.broker.URL()})
+	return f.answererAt(f.broker.URL(), name, answers)
+}
+
+// answererAt is answerer for a node that connects to some server.
+func (f *fleet) answererAt(server, name string, answers func(ctx context.Context, what string, question []byte) (any, error)) *answerer {
+	f.t.Helper()
+	e, err := f.authority.Enroll(name, nil, []string{server})
 	if err != nil {
 		f.t.Fatal(err)
 	}

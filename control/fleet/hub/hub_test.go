@@ -32,6 +32,7 @@ type fleet struct {
 	broker    *broker.Server
 	hub       *Hub
 	listen    string
+	sites     string // where the broker listens for those; "": nowhere
 	stop      func()
 }
 
@@ -58,7 +59,7 @@ func (f *fleet) start(lists string) {
 	log := testLog()
 	var err error
 	if f.broker, err = broker.Start(broker.Options{
-		Authority: f.authority, Dir: filepath.Join(f.dir, "broker"), Listen: f.listen, Names: []string{"127.0.0.1"}, Log: log,
+		Authority: f.authority, Dir: filepath.Join(f.dir, "broker"), Listen: f.listen, Sites: f.sites, Names: []string{"127.0.0.1"}, Log: log,
 	}); err != nil {
 		f.t.Fatal(err)
 	}

@@ -1,0 +1,123 @@
+package hub
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/engine"
+	"weir/control/fleet/broker"
+	"weir/control/fleet/wire"
+	"weir/filter/key"
+	"weir/filter/verdict"
+)
+
+// Nodes of a site are asked, and ask, through the site's server.
+func TestQuestionsOfSite(t *testing.T) {
+	f := newFleet(t)
+	f.sites = fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	file := filepath.Join(f.dir, "drop.txt")
+	if err := os.WriteFile(file, []byte("192.0.2.0/24\n198.51.100.0/24\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.start("lists: {drop: {sources: [{file: " + file + "}], interval: 1h}}\n")
+	listen := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	e, err := f.authority.EnrollSite("paris", []string{"tls://" + listen}, []string{"tls://" + f.sites})
+	if err != nil {
+		t.Fatal(err)
+	}
+	site, err := broker.StartSite(broker.SiteOptions{Enrollment: e, Dir: t.TempDir(), Listen: listen, Log: testLog()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := site.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	leave := sync.OnceFunc(func() { cancel(); running.Wait(); site.Close() })
+	t.Cleanup(leave)
+
+	banks := tracker(t)
+	for i := range uint64(1000) {
+		banks[0].Count(source(i%3), 100)
+	}
+	explain := says(api.NewExplanation("", engine.Answer{Verdict: verdict.Drop, Matches: []engine.Match{
+		{List: "fleet.drop", Entry: "198.51.100.0/24", Source: wire.Source, Action: "block"},
+	}}))
+	answers := func(ctx context.Context, what string, question []byte) (any, error) {
+		switch what {
+		case wire.AskHeavy:
+			return heavyHost(banks)(ctx, what, question)
+		case wire.AskTrace:
+			var q api.TraceQuestion
+			err := json.Unmarshal(question, &q)
+			return api.Traced{Interfaces: []api.TracedInterface{{Name: "eth0", Packets: make([]api.TracedPacket, len(q.Packets))}}}, err
+		}
+		return explain(ctx, what, question)
+	}
+	a := f.answererAt("tls://"+listen, "edge-1", answers)
+	f.answerer("direct", answers)
+	f.connected("edge-1", "direct")
+
+	explained, err := f.hub.Explain(t.Context(), nil, "198.51.100.7")
+	if err != nil || len(explained.Nodes) != 2 {
+		t.Fatalf("%+v, %v", explained, err)
+	}
+	for _, n := range explained.Nodes {
+		if n.Explanation == nil || n.Explanation.Answers[0].Matches[0].Line != 2 {
+			t.Errorf("explain: %+v", n)
+		}
+	}
+	top, err := f.hub.Top(t.Context(), nil, api.FleetTopQuestion{Key: "src", Unit: "packets", Share: 0.01})
+	if err != nil || len(top.Flows) != 3 || top.Rate != 2000 {
+		t.Errorf("top: %+v, %v", top, err)
+	}
+	traced, err := f.hub.Trace(t.Context(), nil, api.TraceQuestion{Packets: []api.TraceAbout{{Data: datagram(1)}}})
+	if err != nil || len(traced.Nodes) != 2 {
+		t.Fatalf("%+v, %v", traced, err)
+	}
+	for _, n := range traced.Nodes {
+		if n.Traced == nil || len(n.Traced.Interfaces) != 1 {
+			t.Errorf("trace: %+v", n)
+		}
+	}
+
+	// What the node asks the hub.
+	eventually(t, func() error {
+		for _, l := range a.node.Lists() {
+			if l.Name() == "drop" {
+				o := l.Find([]key.Key{key.Source(netip.MustParsePrefix("198.51.100.0/24"))})
+				if o[0].Line != 2 {
+					return fmt.Errorf("%+v", o)
+				}
+				return nil
+			}
+		}
+		return fmt.Errorf("the node does not have the list")
+	})
+
+	// Without the site's server, its nodes are named at once, and the others answer.
+	leave()
+	eventually(t, func() error {
+		began := time.Now()
+		e, err := f.hub.Explain(t.Context(), nil, "198.51.100.7")
+		if err != nil {
+			return err
+		}
+		direct, gone := e.Nodes[0], e.Nodes[1]
+		if direct.Explanation == nil || gone.Problem != "not connected" || time.Since(began) > patience {
+			return fmt.Errorf("after %v: %+v", time.Since(began), e.Nodes)
+		}
+		return nil
+	})
+}
