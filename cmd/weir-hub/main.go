@@ -69,6 +69,9 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	command, err := root.ExecuteContextC(ctx)
+	if serve.ToJournal(stderr) {
+		stderr = serve.JournalError(stderr)
+	}
 	var usage usageError
 	switch {
 	case err == nil:
@@ -373,11 +376,22 @@ Nodes go on filtering without it, and report that they are stale after max_age.`
 }
 
 func newLog(to io.Writer, how config.Log) *slog.Logger {
-	o := &slog.HandlerOptions{Level: slog.Level(how.Level)}
-	if how.Format == config.LogJSON {
-		return slog.New(slog.NewJSONHandler(to, o))
+	journal := serve.ToJournal(to)
+	o := slog.HandlerOptions{Level: slog.Level(how.Level)}
+	newHandler := func(to io.Writer) slog.Handler {
+		if how.Format == config.LogJSON {
+			return slog.NewJSONHandler(to, &o)
+		}
+		text := o
+		if journal {
+			text.ReplaceAttr = serve.WithoutTime
+		}
+		return slog.NewTextHandler(to, &text)
 	}
-	return slog.New(slog.NewTextHandler(to, o))
+	if journal {
+		return slog.New(serve.NewJournalHandler(to, newHandler))
+	}
+	return slog.New(newHandler(to))
 }
 
 // run runs a hub, and its broker if it has one inside.

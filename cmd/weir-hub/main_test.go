@@ -2,12 +2,17 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"weir/control/config"
 	"weir/tests/lab"
 )
 
@@ -52,6 +57,35 @@ func TestCommandLine(t *testing.T) {
 		if code, out, log := command(t, c.args...); code != c.code || !strings.Contains(out+log, c.says) {
 			t.Errorf("%q: exit code %d\n%s%s", c.args, code, out, log)
 		}
+	}
+}
+
+// The journal gets priorities, of the log and of the error that the hub ends with.
+func TestJournal(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var s unix.Stat_t
+	if err := unix.Fstat(int(w.Fd()), &s); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("JOURNAL_STREAM", fmt.Sprintf("%d:%d", s.Dev, s.Ino))
+	log := newLog(w, config.Log{Format: config.LogText}).With("list", "drop")
+	log.Debug("none")
+	log.Info("read")
+	log.Warn("late")
+	log.Error("failed")
+	execute(t.Context(), []string{"run", "--config", "/does/not/exist"}, io.Discard, w)
+	w.Close()
+	text, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "<6>msg=read list=drop\n<4>msg=late list=drop\n<3>msg=failed list=drop\n<3>weir-hub: "
+	if !strings.HasPrefix(string(text), want) {
+		t.Errorf("logged\n%s", text)
 	}
 }
 

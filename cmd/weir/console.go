@@ -8,10 +8,12 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"weir/control/config"
 
 	"github.com/dustin/go-humanize"
 	"golang.org/x/term"
+
+	"weir/control/config"
+	"weir/control/serve"
 )
 
 // console is where a command that goes on writes to: a log, and, on a
@@ -26,7 +28,7 @@ type console struct {
 
 // newConsole takes a terminal for the live line only if the output is one.
 func newConsole(stdout, stderr io.Writer) *console {
-	c := &console{log: stderr, journal: toJournal(stderr)}
+	c := &console{log: stderr, journal: serve.ToJournal(raw(stderr))}
 	c.live = terminalOf(stdout)
 	return c
 }
@@ -52,13 +54,13 @@ func (c *console) terminal() bool { return c.live != nil }
 func (c *console) logger(l *logging) *slog.Logger {
 	text, json := slog.HandlerOptions{Level: &l.least}, slog.HandlerOptions{Level: &l.least}
 	if c.journal {
-		text.ReplaceAttr = withoutTime
+		text.ReplaceAttr = serve.WithoutTime
 	}
 	newHandler := func(w io.Writer) slog.Handler {
 		return &handler{slog.NewTextHandler(w, &text), slog.NewJSONHandler(w, &json), &l.asJSON}
 	}
 	if c.journal {
-		return slog.New(newJournalHandler(c, newHandler))
+		return slog.New(serve.NewJournalHandler(c, newHandler))
 	}
 	return slog.New(newHandler(c))
 }

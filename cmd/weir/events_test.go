@@ -51,7 +51,7 @@ var happening = []events.Event{
 // it stops, or goes on without more events.
 func reporting(t *testing.T, all []events.Event, stops bool) (socket string, asked *events.Want) {
 	asked = new(events.Want)
-	return serve(t, served{events: func(w events.Want) <-chan events.Event {
+	return serving(t, served{events: func(w events.Want) <-chan events.Event {
 		*asked = w
 		reported := make(chan events.Event, len(all))
 		for _, e := range all {

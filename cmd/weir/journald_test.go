@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/config"
+	"weir/control/serve"
 )
 
 // journal returns a stream that claims to be the journal's, and a function that
@@ -81,7 +82,7 @@ func TestInheritedJournal(t *testing.T) {
 	defer r.Close()
 	defer w.Close()
 	for _, stream := range []io.Writer{w, &printable{to: w}, io.Discard} {
-		if toJournal(stream) {
+		if serve.ToJournal(raw(stream)) {
 			t.Errorf("%T is taken for the journal", stream)
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"weir/control/serve"
 )
 
 func main() {
@@ -52,8 +54,8 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	command, err := root.ExecuteContextC(ctx)
-	if toJournal(stderr) {
-		stderr = prefixed{stderr, journalError}
+	if serve.ToJournal(raw(stderr)) {
+		stderr = serve.JournalError(stderr)
 	}
 	var usage usageError
 	switch {
@@ -108,7 +110,7 @@ filtered as configured (weir status and weir reload).`,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(
-		newRun(), newCheck(), newReload(), newConfirm(), newMonitor(), newDetach(), newStatus(), newTop(), newDrops(), newHistory(), newWeights(), newEvents(), newCapture(), newExplain(), newTrace(),
+		newRun(), newCheck(), newReload(), newConfirm(), newMonitor(), newDetach(), newStatus(), newTop(), newDrops(), newWeights(), newEvents(), newCapture(), newExplain(), newTrace(),
 		newBlock(), newUnblock(), newAllow(), newUnallow(), newEntries(), newFlush(), newExport(), newImport(), newLists(), newRefresh(), newDiff(), newMulticast(), newNotify(),
 		newFleet(), newHub(), newReplay(), newDemo(), newPlan(), newVersion(), newCompletion(), newShare(),
 	)

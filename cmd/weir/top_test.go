@@ -35,8 +35,8 @@ func (s served) Trace(context.Context, api.TraceQuestion) (*api.Traced, error) {
 
 func (s served) Events(w events.Want) (<-chan events.Event, func()) { return s.events(w), func() {} }
 
-// serve serves it until the test ends, and returns the socket's path.
-func serve(t *testing.T, s served) string {
+// serving serves it until the test ends, and returns the socket's path.
+func serving(t *testing.T, s served) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "weir.sock")
 	l, err := api.Listen(path)
@@ -69,7 +69,7 @@ func busy() *api.Top {
 }
 
 func TestTop(t *testing.T) {
-	socket := serve(t, served{top: busy()})
+	socket := serving(t, served{top: busy()})
 	for _, c := range []struct {
 		args []string
 		want []string
@@ -97,7 +97,7 @@ func TestTop(t *testing.T) {
 }
 
 func TestTopJSON(t *testing.T) {
-	socket := serve(t, served{top: busy()})
+	socket := serving(t, served{top: busy()})
 	code, out, log := weir(t, "", "top", "--json", "--socket", socket)
 	var got api.Top
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || log != "" {
@@ -126,7 +126,7 @@ func learned() *api.Weights {
 }
 
 func TestWeights(t *testing.T) {
-	socket := serve(t, served{weights: learned()})
+	socket := serving(t, served{weights: learned()})
 	code, out, log := weir(t, "", "weights", "--limit", "2", "--socket", socket)
 	const want = `predicted     0.0001 of unlisted packets are mistaken for listed ones
 uniform       0.0012 with 8 bits for all, 12.0 times as many
@@ -160,7 +160,7 @@ and 1 more: --limit 0 shows all
 }
 
 func TestNothingLearnedYet(t *testing.T) {
-	socket := serve(t, served{weights: &api.Weights{Base: 8, Uniform: 1.2e-3}})
+	socket := serving(t, served{weights: &api.Weights{Base: 8, Uniform: 1.2e-3}})
 	code, out, _ := weir(t, "", "weights", "--socket", socket)
 	if code != exitOK || !strings.Contains(out, "nothing yet") || strings.Contains(out, "element  ") || strings.Contains(out, "Inf") {
 		t.Errorf("exit code %d\n%s", code, out)
@@ -168,8 +168,8 @@ func TestNothingLearnedYet(t *testing.T) {
 }
 
 func TestTopAndWeightsFailures(t *testing.T) {
-	nothing := serve(t, served{})
-	some := serve(t, served{top: busy()})
+	nothing := serving(t, served{})
+	some := serving(t, served{top: busy()})
 	missing := filepath.Join(t.TempDir(), "none.sock")
 	for _, c := range []struct {
 		args []string

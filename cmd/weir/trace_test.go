@@ -42,7 +42,7 @@ func datagrams(t *testing.T, ttls ...byte) string {
 func TestTrace(t *testing.T) {
 	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.Local)
 	weirOf := func(after time.Duration, chance float64) string {
-		return serve(t, served{traced: &api.Traced{Interfaces: []api.TracedInterface{{Name: "eth0", Since: &at, Packets: []api.TracedPacket{
+		return serving(t, served{traced: &api.Traced{Interfaces: []api.TracedInterface{{Name: "eth0", Since: &at, Packets: []api.TracedPacket{
 			{Slices: []api.TracedSlice{{Start: at.Add(after), Length: 1, Chance: chance}}, Chance: chance},
 		}}}}})
 	}
@@ -70,7 +70,7 @@ func TestTrace(t *testing.T) {
 
 	// Who has forgotten, or does not answer, has not said that the packet did not pass.
 	ofSince := func(since *time.Time) string {
-		return serve(t, served{traced: &api.Traced{Interfaces: []api.TracedInterface{{Name: "eth0", Since: since, Packets: []api.TracedPacket{{}}}}}})
+		return serving(t, served{traced: &api.Traced{Interfaces: []api.TracedInterface{{Name: "eth0", Since: since, Packets: []api.TracedPacket{{}}}}}})
 	}
 	late := at.Add(5*time.Second + 1) // the window's end, and more
 	for _, c := range []struct {
@@ -105,7 +105,7 @@ func TestTrace(t *testing.T) {
 		{[]string{"--window", "0s", file}, exitUsage, "window"},
 		{nil, exitUsage, "CAPTURE is missing"},
 		{[]string{"--socket", edge + "x", file}, exitFailure, "node here: the daemon is not running"},
-		{[]string{"--socket", serve(t, served{}), file}, exitFailure, "digest.rate"},
+		{[]string{"--socket", serving(t, served{}), file}, exitFailure, "digest.rate"},
 		{[]string{file + "x"}, exitFailure, "no such file"},
 	} {
 		if code, _, log := weir(t, "", append([]string{"trace"}, c.args...)...); code != c.code || !strings.Contains(log, c.want) {

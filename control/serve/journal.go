@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"context"
@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// toJournal reports whether a stream is connected to systemd's journal, which says
+// ToJournal reports whether a stream is connected to systemd's journal, which says
 // so in $JOURNAL_STREAM: systemd.exec(5).
-func toJournal(stream io.Writer) bool {
-	f, ok := raw(stream).(*os.File)
+func ToJournal(stream io.Writer) bool {
+	f, ok := stream.(*os.File)
 	if !ok {
 		return false
 	}
@@ -48,9 +48,9 @@ type journalHandler struct {
 	by map[string]slog.Handler // by prefix
 }
 
-// newJournalHandler returns a handler that writes as the handlers of newHandler do,
-// which write a record at once.
-func newJournalHandler(to io.Writer, newHandler func(io.Writer) slog.Handler) *journalHandler {
+// NewJournalHandler returns a handler for the journal that writes as the handlers of
+// newHandler do, which write a record at once.
+func NewJournalHandler(to io.Writer, newHandler func(io.Writer) slog.Handler) slog.Handler {
 	h := &journalHandler{by: map[string]slog.Handler{}}
 	for _, prefix := range []string{journalError, journalWarning, journalInfo, journalDebug} {
 		h.by[prefix] = newHandler(prefixed{to, prefix})
@@ -82,6 +82,9 @@ func (h *journalHandler) derive(from func(slog.Handler) slog.Handler) slog.Handl
 	return d
 }
 
+// JournalError returns a writer of errors to the journal.
+func JournalError(to io.Writer) io.Writer { return prefixed{to, journalError} }
+
 // prefixed puts a prefix before each line of a text.
 type prefixed struct {
 	to     io.Writer
@@ -96,9 +99,9 @@ func (p prefixed) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// withoutTime leaves out a record's time, which the journal has, and its level, which
+// WithoutTime leaves out a record's time, which the journal has, and its level, which
 // the prefix says.
-func withoutTime(groups []string, a slog.Attr) slog.Attr {
+func WithoutTime(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey) {
 		return slog.Attr{}
 	}
