@@ -28,6 +28,7 @@ nodes.`,
 	c.AddCommand(
 		newFleetStatus(),
 		newFleetLists(),
+		newFleetRefresh(),
 		newFleetExplain(),
 		newFleetTop(),
 		newFleetTrace(),
@@ -94,6 +95,29 @@ unless it says otherwise. Nodes expire entries themselves.` + entriesLong,
 			}
 		}
 		return nil
+	}
+	return c
+}
+
+func newFleetRefresh() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "refresh [LIST...]",
+		Short: "Have the hub read the sources of lists now",
+		Long: `Has the hub read the sources of the lists now, or of all lists, and shows the
+results. What has changed reaches the nodes as always: at once, or in waves. If
+a source fails, its old contents stay.
+
+With --accept, contents are accepted that have lost more entries than
+max_shrink, or have become empty. That counts for these contents alone: what is
+read later is compared with them.`,
+		Example: `  weir fleet refresh
+  weir fleet refresh drop --accept`,
+	}
+	socket := hubFlag(c)
+	accept := c.Flags().Bool("accept", false, "accept shrunken and empty contents of these lists once")
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, names []string) error {
+		return refresh(c, api.DialHub(*socket), names, *accept, *asJSON)
 	}
 	return c
 }

@@ -41,6 +41,17 @@ func (h *hubOf) Roll(_ context.Context, r api.FleetRoll) (api.FleetRolled, error
 	return api.FleetRolled{Lists: []string{"drop"}, Published: r.Do != api.RollPause}, nil
 }
 
+func (h *hubOf) Refresh(_ context.Context, name string, accept bool) ([]api.FetchOutcome, error) {
+	if name == "none" {
+		return nil, api.ErrNoList
+	}
+	o := api.FetchOutcome{List: "drop", Source: "x", Outcome: api.Failed, Failure: "shrunk", Error: "1 entries, down from 4", Entries: 4}
+	if accept {
+		o = api.FetchOutcome{List: "drop", Source: "x", Outcome: "new", Entries: 1, Changed: true}
+	}
+	return []api.FetchOutcome{o}, nil
+}
+
 func serveHub(t *testing.T, h *hubOf) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "hub.sock")
@@ -102,6 +113,26 @@ func TestFleet(t *testing.T) {
 	} {
 		if code, _, log := weir(t, "", c.args...); code != c.code || !strings.Contains(log, c.want) {
 			t.Errorf("%q: %d: %s", c.args, code, log)
+		}
+	}
+}
+
+func TestFleetRefresh(t *testing.T) {
+	socket := serveHub(t, &hubOf{})
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{nil, exitFailure, "FAILED (shrunk): 1 entries, down from 4; entries: 4"},
+		{[]string{"drop", "--accept"}, exitOK, "drop: x: new; entries: 1\n"},
+		{[]string{"drop", "--accept", "--json"}, exitOK, `"outcome": "new"`},
+		{[]string{"--accept"}, exitFailure, "name the lists to accept"},
+		{[]string{"none"}, exitFailure, "no such list"},
+	} {
+		code, out, log := weir(t, "", append([]string{"fleet", "refresh", "--socket", socket}, c.args...)...)
+		if code != c.code || !strings.Contains(out+log, c.says) {
+			t.Errorf("%q: exit code %d\n%s%s", c.args, code, out, log)
 		}
 	}
 }

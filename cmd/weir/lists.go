@@ -199,47 +199,52 @@ is checked again.`,
 	c.Flags().BoolVar(&accept, "accept", false, "accept shrunken, empty and wide contents of these lists once")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, names []string) error {
-		refresh := api.Dial(socket).Refresh
-		switch {
-		case accept && len(names) == 0:
-			return errors.New("--accept: name the lists to accept")
-		case accept:
-			refresh = api.Dial(socket).Accept
-		case len(names) == 0:
-			names = []string{""} // all
-		}
-		all := api.Refreshed{Sources: []api.FetchOutcome{}}
-		var wrong error
-		for _, name := range names {
-			r, err := refresh(c.Context(), name)
-			if err != nil {
-				wrong = errors.Join(wrong, err)
-				break
-			}
-			all.Sources = append(all.Sources, r.Sources...)
-		}
-		if *asJSON {
-			if err := printJSON(c.OutOrStdout(), all); err != nil {
-				return err
-			}
-		} else {
-			printRefreshed(c.OutOrStdout(), all.Sources)
-		}
-		if wrong != nil {
-			return wrong
-		}
-		failed := 0
-		for _, s := range all.Sources {
-			if s.Outcome == api.Failed {
-				failed++
-			}
-		}
-		if failed > 0 {
-			return fmt.Errorf("failed sources: %d of %d; their old contents stay active", failed, len(all.Sources))
-		}
-		return nil
+		return refresh(c, api.Dial(socket), names, accept, *asJSON)
 	}
 	return c
+}
+
+// refresh has a daemon or hub read the sources of lists, and prints the outcomes.
+func refresh(c *cobra.Command, client *api.Client, names []string, accept, asJSON bool) error {
+	read := client.Refresh
+	switch {
+	case accept && len(names) == 0:
+		return errors.New("--accept: name the lists to accept")
+	case accept:
+		read = client.Accept
+	case len(names) == 0:
+		names = []string{""} // all
+	}
+	all := api.Refreshed{Sources: []api.FetchOutcome{}}
+	var wrong error
+	for _, name := range names {
+		r, err := read(c.Context(), name)
+		if err != nil {
+			wrong = errors.Join(wrong, err)
+			break
+		}
+		all.Sources = append(all.Sources, r.Sources...)
+	}
+	if asJSON {
+		if err := printJSON(c.OutOrStdout(), all); err != nil {
+			return err
+		}
+	} else {
+		printRefreshed(c.OutOrStdout(), all.Sources)
+	}
+	if wrong != nil {
+		return wrong
+	}
+	failed := 0
+	for _, s := range all.Sources {
+		if s.Outcome == api.Failed {
+			failed++
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("failed sources: %d of %d; their old contents stay active", failed, len(all.Sources))
+	}
+	return nil
 }
 
 func printRefreshed(out io.Writer, sources []api.FetchOutcome) {

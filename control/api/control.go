@@ -165,19 +165,8 @@ var ErrNoList = errors.New("no such list")
 // controlRoutes returns the routes that wait for the daemon's loop, or change
 // something.
 func controlRoutes(c Daemon) []route {
-	refresh := func(_ http.ResponseWriter, q *http.Request) (any, error) {
-		name, accept := q.PathValue("list"), false
-		if text := q.URL.Query().Get("accept"); text != "" {
-			var err error
-			if accept, err = strconv.ParseBool(text); err != nil || accept && name == "" {
-				return nil, &BadRequest{Err: fmt.Errorf("accept %.20q: want true or false, and the name of a list", text)}
-			}
-		}
-		outcomes, err := c.Refresh(withCaller(q), name, accept)
-		return Refreshed{list(outcomes)}, err
-	}
 	change := func(ctx context.Context, asked Change) (any, error) { return c.Change(ctx, asked) }
-	return append(append(changeRoutes(change), []route{
+	return slices.Concat(changeRoutes(change), refreshRoutes(c.Refresh), []route{
 		{http.MethodGet, listsPath, func(http.ResponseWriter, *http.Request) (any, error) {
 			lists := slices.Clone(list(c.Lists())) // the daemon's slice must not change
 			for i := range lists {
@@ -189,8 +178,6 @@ func controlRoutes(c Daemon) []route {
 			}
 			return Lists{lists}, nil
 		}},
-		{http.MethodPost, refreshPath, refresh},
-		{http.MethodPost, refreshListPath, refresh},
 		{http.MethodPost, reloadPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			within, err := readWithin(q.URL.Query())
 			if err != nil {
@@ -214,7 +201,7 @@ func controlRoutes(c Daemon) []route {
 		{http.MethodPost, explainPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 			return explainFrames(c, w, q)
 		}},
-	}...), slices.Concat(entriesRoutes(c), multicastRoutes(c), notifyRoutes(c))...)
+	}, entriesRoutes(c), multicastRoutes(c), notifyRoutes(c))
 }
 
 // changeRoutes add and remove entries.
@@ -232,4 +219,20 @@ func changeRoutes(do func(context.Context, Change) (any, error)) []route {
 		return do(q.Context(), asked)
 	}
 	return []route{{http.MethodPost, entriesPath, change}, {http.MethodDelete, entriesPath, change}}
+}
+
+// refreshRoutes returns the routes that have sources read.
+func refreshRoutes(refresh func(ctx context.Context, list string, accept bool) ([]FetchOutcome, error)) []route {
+	answer := func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		name, accept := q.PathValue("list"), false
+		if text := q.URL.Query().Get("accept"); text != "" {
+			var err error
+			if accept, err = strconv.ParseBool(text); err != nil || accept && name == "" {
+				return nil, &BadRequest{Err: fmt.Errorf("accept %.20q: want true or false, and the name of a list", text)}
+			}
+		}
+		outcomes, err := refresh(withCaller(q), name, accept)
+		return Refreshed{list(outcomes)}, err
+	}
+	return []route{{http.MethodPost, refreshPath, answer}, {http.MethodPost, refreshListPath, answer}}
 }

@@ -21,6 +21,9 @@ type Hub interface {
 	Fleet(context.Context) (HubStatus, error)
 	// Change adds or removes entries on all nodes, as that of a [Daemon].
 	Change(context.Context, Change) (FleetChanged, error)
+	// Refresh reads the sources of a list now, "" for those of all lists. With accept,
+	// contents that have shrunk or become empty are accepted, this once.
+	Refresh(ctx context.Context, list string, accept bool) ([]FetchOutcome, error)
 	// Roll changes the course of rollouts.
 	Roll(context.Context, FleetRoll) (FleetRolled, error)
 }
@@ -90,7 +93,7 @@ func hubRoutes(h Hub) []route {
 		f.Problems, f.Lists, f.Nodes = list(f.Problems), list(f.Lists), list(f.Nodes)
 		return f, err
 	}}
-	return slices.Concat(changeRoutes(change), askRoutes(h), []route{rollRoute(h), status})
+	return slices.Concat(changeRoutes(change), refreshRoutes(h.Refresh), askRoutes(h), []route{rollRoute(h), status})
 }
 
 // Fleet asks a hub for the state of its fleet.

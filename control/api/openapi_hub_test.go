@@ -35,6 +35,10 @@ func (h hubStub) Fleet(context.Context) (HubStatus, error) {
 }
 
 func (hubStub) Change(context.Context, Change) (FleetChanged, error) { return FleetChanged{}, nil }
+func (hubStub) Refresh(context.Context, string, bool) ([]FetchOutcome, error) {
+	return []FetchOutcome{{Outcome: Failed}}, nil
+}
+
 func (hubStub) Roll(context.Context, FleetRoll) (FleetRolled, error) { return FleetRolled{}, nil }
 
 func (h hubStub) Explain(context.Context, []string, string) (e FleetExplanation, err error) {

@@ -213,7 +213,7 @@ func (f *Feed) plausible(s *source, c, old *contents) error {
 	}
 	reference, share := old.reference(c.Read), float64(f.MaxShrink)
 	if lost := reference - float64(n); lost > share*reference {
-		return fail(Shrunk, "%d entries, down from %.0f: more than %g%% removed (weir refresh --accept or a larger max_shrink accepts it)",
+		return fail(Shrunk, "%d entries, down from %.0f: more than %g%% removed (refresh --accept or a larger max_shrink accepts it)",
 			n, reference, 100*share)
 	}
 	return nil

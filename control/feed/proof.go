@@ -158,9 +158,9 @@ func (c *contents) fresh(old *contents) error {
 	case old == nil || old.Signed.IsZero() || !c.Signed.Before(old.Signed):
 		return nil
 	case c.Signed.IsZero():
-		return fail(BadSignature, "signed without a time, where the last version was signed at %s (weir refresh --accept accepts it)", old.Signed.UTC().Format(time.RFC3339))
+		return fail(BadSignature, "signed without a time, where the last version was signed at %s (refresh --accept accepts it)", old.Signed.UTC().Format(time.RFC3339))
 	}
-	return fail(BadSignature, "an older version, signed at %s, the last one at %s (weir refresh --accept accepts it)",
+	return fail(BadSignature, "an older version, signed at %s, the last one at %s (refresh --accept accepts it)",
 		c.Signed.UTC().Format(time.RFC3339), old.Signed.UTC().Format(time.RFC3339))
 }
 

@@ -29,7 +29,7 @@ var badFeeds = []badFeed{
 	{"unchanged", status(304), "", ""}, // conditional: good contents have a tag
 	{"page", text("<html>\n<body>504 Gateway Time-out</body>\n</html>\n"), "garbage", "too many bad lines"},
 	{"empty", text(""), "empty", "no entries"},
-	{"shrunk", text("10.0.0.1\n"), "shrunk", "1 entries, down from 4: more than 50% removed (weir refresh --accept or a larger max_shrink accepts it)"},
+	{"shrunk", text("10.0.0.1\n"), "shrunk", "1 entries, down from 4: more than 50% removed (refresh --accept or a larger max_shrink accepts it)"},
 	{"truncated", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "100")
 		fmt.Fprint(w, "10.0.0.1\n")

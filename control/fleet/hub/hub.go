@@ -73,6 +73,7 @@ type Hub struct {
 type managed struct {
 	config.List
 	feed    *feed.Feed // nil: it has manual entries only
+	fetched sync.Mutex // what was read is taken in, in order
 	history *store.List
 	source  *list.Set // what its feed has
 	behind  error     // why the last change is not a version yet; nil: it is
@@ -219,7 +220,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	for _, l := range h.lists {
 		if l.feed != nil {
 			all.Go(func() {
-				l.feed.Run(ctx, func(o feed.Outcome) { h.fetched(ctx, l, o) })
+				l.feed.Run(ctx, func(o feed.Outcome) { _ = h.fetched(ctx, l, o) }) // which has logged it
 			})
 		}
 	}
@@ -251,8 +252,11 @@ func (h *Hub) Run(ctx context.Context) error {
 	}
 }
 
-// fetched takes in the outcome of an attempt to read a source.
-func (h *Hub) fetched(ctx context.Context, l *managed, o feed.Outcome) {
+// fetched takes in the outcome of an attempt to read a source. It returns why what was
+// read is not what nodes are to have.
+func (h *Hub) fetched(ctx context.Context, l *managed, o feed.Outcome) error {
+	l.fetched.Lock()
+	defer l.fetched.Unlock()
 	log := h.o.Log.With("list", l.Name, "source", o.Source, "entries", o.Entries)
 	switch {
 	case o.Result == feed.Failed:
@@ -263,20 +267,67 @@ func (h *Hub) fetched(ctx context.Context, l *managed, o feed.Outcome) {
 		log.Info("feed read")
 	}
 	var contents *list.Set // nil: those there are
+	var refused error
 	if o.Changed {
 		version := l.feed.Version()
 		contents = l.feed.Contents()
-		if err := h.tooWide(l.List, contents); err != nil { // its sources together
+		if refused = h.tooWide(l.List, contents); refused != nil { // its sources together
 			contents = nil
-			l.feed.Revert(version, err)
-			log.Error("feed refused, the old contents stay: " + err.Error())
+			l.feed.Revert(version, refused)
+			log.Error("feed refused, the old contents stay: " + refused.Error())
 		} else if err := l.feed.Keep(version); err != nil {
 			log.Error("feed read, but it could not be saved", "error", err)
 		}
 	}
-	if err := h.Do(ctx, func() error { return h.take(l, contents) }); err != nil && ctx.Err() == nil {
+	err := h.Do(ctx, func() error { return h.take(l, contents) })
+	if err != nil && ctx.Err() == nil {
 		log.Error("feed read, but it is not published, retrying: " + err.Error())
 	}
+	return errors.Join(refused, err)
+}
+
+// Refresh implements [api.Hub].
+func (h *Hub) Refresh(ctx context.Context, name string, accept bool) (outcomes []api.FetchOutcome, err error) {
+	var lists []*managed
+	if err := h.Do(ctx, func() error {
+		for _, l := range h.lists {
+			if l.feed != nil && (name == "" || name == l.Name) {
+				lists = append(lists, l)
+			}
+		}
+		if name != "" && h.list(name) == nil {
+			return fmt.Errorf("%w: %q", api.ErrNoList, name)
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	for _, l := range lists {
+		fetch := l.feed.Fetch
+		if accept {
+			fetch = l.feed.Accept
+			caller, _ := api.CallerOf(ctx)
+			h.o.Log.Warn("sources are read, and accepted even if they have shrunk", "list", l.Name, "uid", caller.UID)
+		}
+		all, err := fetch(ctx)
+		for _, o := range all {
+			wrong := h.fetched(ctx, l, o)
+			out := api.FetchOutcome{
+				List: l.Name, Source: o.Source, Outcome: o.Result.String(), Entries: o.Entries, Changed: o.Changed, Unsaved: o.Unsaved != nil,
+			}
+			switch {
+			case o.Err != nil:
+				out.Failure, out.Error = o.Failure.String(), o.Err.Error()
+			case wrong != nil:
+				out.Outcome, out.Failure, out.Error, out.Changed = api.Failed, api.Inactive, wrong.Error(), false
+			}
+			outcomes = append(outcomes, out)
+		}
+		if err != nil {
+			return outcomes, err
+		}
+	}
+	return outcomes, nil
 }
 
 // take takes in what a list's feed has after an attempt to read it, nil: nothing new.
