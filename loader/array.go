@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// array is an array map with its memory mapped, or a map of another type, which
-// cannot be mapped.
+// array is an array map with its memory mapped, or a map that cannot be mapped: of
+// another type, or an array that no program reads.
 type array struct {
 	m     *ebpf.Map
 	words []uint64 // all entries
@@ -37,7 +37,7 @@ func newArray(spec *ebpf.MapSpec) (*array, error) {
 
 // mapArray maps m into memory and takes it over, also when it fails.
 func mapArray(m *ebpf.Map) (*array, error) {
-	if m.Type() != ebpf.Array {
+	if m.Type() != ebpf.Array || m.Flags()&unix.BPF_F_MMAPABLE == 0 {
 		return &array{m: m}, nil
 	}
 	// The kernel lays out entries of whole words without padding.
@@ -59,8 +59,13 @@ func pageAlign(n int) int {
 
 func (a *array) entries() int { return int(a.m.MaxEntries()) }
 
-// bytes is the kernel memory of the entries.
-func (a *array) bytes() int { return len(a.pages) }
+// bytes is the kernel memory of the entries of an array.
+func (a *array) bytes() int {
+	if a.pages == nil && a.m.Type() == ebpf.Array {
+		return int(a.m.MaxEntries() * a.m.ValueSize())
+	}
+	return len(a.pages)
+}
 
 // share returns the array for another user, who must close it as well. The owner
 // must not close it meanwhile.

@@ -238,8 +238,9 @@ func (g *Generation) makeSet(s KeySet, names setMaps, filter map[string]*array) 
 }
 
 // unused returns the array of a map that the generation's programs refer to only in
-// code that the verifier removes. The kernel has no empty arrays, and each takes a page:
-// maps with values of one size share one, unless they are to be pinned.
+// code that the verifier removes. The kernel has no empty arrays: maps with values of one
+// size share one, unless they are to be pinned. It cannot be mapped, which would take a
+// page.
 func (g *Generation) unused(spec *ebpf.MapSpec, filter map[string]*array) (*array, error) {
 	spec.MaxEntries = 1
 	if g.config.CounterWords > 0 && slices.Contains(filterMaps, spec.Name) {
@@ -250,6 +251,7 @@ func (g *Generation) unused(spec *ebpf.MapSpec, filter map[string]*array) (*arra
 			return m.share(), nil
 		}
 	}
+	spec.Flags &^= unix.BPF_F_MMAPABLE
 	return newArray(spec)
 }
 
@@ -501,7 +503,7 @@ func (g *Generation) connect(spec *ebpf.CollectionSpec, k pinnedMaps, stride int
 				continue // no program reads it
 			}
 			maps[name] = m.m
-			spec.Maps[name].MaxEntries = m.m.MaxEntries()
+			spec.Maps[name].MaxEntries, spec.Maps[name].Flags = m.m.MaxEntries(), m.m.Flags()
 		}
 	}
 	return maps, spec.Variables[bpf.WeirVarListStride].Set(uint32(stride))
