@@ -37,6 +37,9 @@ type fakeDaemon struct {
 	askedEntries []api.EntriesQuestion
 	leftOut      int
 
+	history      api.History
+	historyAsked api.HistoryQuestion
+
 	drops      api.Drops
 	dropsAsked api.DropsQuestion
 
@@ -67,6 +70,11 @@ func (d *fakeDaemon) Lists() []api.List { return d.lists }
 func (d *fakeDaemon) Drops(_ context.Context, asked api.DropsQuestion) (api.Drops, error) {
 	d.dropsAsked = asked
 	return d.drops, nil
+}
+
+func (d *fakeDaemon) History(_ context.Context, asked api.HistoryQuestion) (api.History, error) {
+	d.historyAsked = asked
+	return d.history, nil
 }
 
 func (d *fakeDaemon) Entries(_ context.Context, asked api.EntriesQuestion) (api.Entries, error) {

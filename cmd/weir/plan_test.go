@@ -19,6 +19,7 @@ func TestPlan(t *testing.T) {
 		{[]string{"fpr", "--n", "1000", "--fpr", "1e-3"}, []string{"m", "k", "exact"}},
 		{[]string{"loop", "--bits", "128", "--hops", "16"}, []string{"k", "false_alarm"}},
 		{[]string{"counting", "--m", "65536", "--n", "8192"}, []string{"k", "rate", "overflow"}},
+		{[]string{"scan", "--pairs", "1M", "--memory", "512KiB", "--scan", "1000"}, []string{"capacity", "windows", "missed", "found_from", "found"}},
 		{[]string{"compress", "--n", "10000", "--sent", "8", "--memory", "14"}, []string{"k", "rate", "sent_bits"}},
 	} {
 		args := append([]string{"plan"}, c.args...)
@@ -85,6 +86,9 @@ func TestPlanRefuses(t *testing.T) {
 		{"plan counting --m 8", exitUsage, "--n is missing"},
 		{"plan compress --sent 8", exitUsage, "--n is missing"},
 		{"plan compress --n 8 --sent 0", exitUsage, "0 bits"},
+		{"plan scan", exitUsage, "--pairs is missing"},
+		{"plan scan --pairs 1M --memory 1KB", exitUsage, "16KiB to 1GiB"},
+		{"plan scan --pairs 2.14G", exitFailure, "more than 1 GiB"},
 	} {
 		code, out, log := weir(t, "", strings.Fields(c.line)...)
 		if code != c.code || out != "" || !strings.HasPrefix(log, "weir: ") || !strings.Contains(log, c.want) {

@@ -412,6 +412,7 @@ type (
 		Explain(context.Context, []engine.Question) ([]engine.Answer, error)
 		Lists() []List
 		Drops(context.Context, DropsQuestion) (Drops, error)
+		History(context.Context, HistoryQuestion) (History, error)
 		Change(context.Context, Change) (Changed, error)
 		Entries(context.Context, EntriesQuestion) (Entries, error)
 		Flush(ctx context.Context, list string) (Changed, error)

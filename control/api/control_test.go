@@ -57,6 +57,11 @@ func (c *control) Drops(_ context.Context, asked DropsQuestion) (Drops, error) {
 	return Drops{By: asked.By, Packets: 7, Drops: []Drop{{Key: "192.0.2.1", Packets: 7}}}, c.ask(asked)
 }
 
+func (c *control) History(_ context.Context, asked HistoryQuestion) (History, error) {
+	point := HistoryPoint{Dropped: 7, Reasons: []HistoryReason{{Reason: "blocked", Drops: true, Packets: 7}}, Lists: []HistoryList{{List: "drop", Packets: 7}}}
+	return History{Step: asked.Step.Seconds(), Points: []HistoryPoint{point, {}}, Total: point}, c.ask(asked)
+}
+
 func (c *control) Entries(_ context.Context, asked EntriesQuestion) (Entries, error) {
 	return c.entries, c.ask(asked)
 }

@@ -89,7 +89,7 @@ func TestDocumentedSchemas(t *testing.T) {
 		"Lists": Lists{}, "Refreshed": Refreshed{}, "Reloaded": Reloaded{}, "Explanation": Explanation{}, "Frames": Frames{}, "Explanations": Explanations{}, "Event": Event{},
 		"Multicast": Multicast{}, "MulticastChange": MulticastChange{}, "MulticastChanged": MulticastChanged{},
 		"NotifyTest": NotifyTest{}, "NotifyTests": NotifyTests{},
-		"TraceQuestion": TraceQuestion{}, "Traced": Traced{}, "Drops": Drops{},
+		"TraceQuestion": TraceQuestion{}, "Traced": Traced{}, "Drops": Drops{}, "History": History{},
 	} {
 		describe(reflect.TypeOf(v), name, want)
 	}

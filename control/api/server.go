@@ -39,6 +39,8 @@ type Daemon interface {
 	Lists() []List
 	// Drops returns who was dropped.
 	Drops(context.Context, DropsQuestion) (Drops, error)
+	// History returns what passed and was dropped. The question's Step is not 0.
+	History(context.Context, HistoryQuestion) (History, error)
 	// Change adds or removes entries. When it returns without an error, that is
 	// durable; with one, nothing has changed.
 	Change(context.Context, Change) (Changed, error)
@@ -170,7 +172,7 @@ func handler(all []route) http.Handler {
 
 // routes are those of the API's first version.
 func routes(d Daemon) []route {
-	return slices.Concat(snapshotRoutes(d), []route{eventsRoute(d), traceRoute(d), dropsRoute(d)}, controlRoutes(d))
+	return slices.Concat(snapshotRoutes(d), []route{eventsRoute(d), traceRoute(d), dropsRoute(d), historyRoute(d)}, controlRoutes(d))
 }
 
 // unanswered returns why no route answers a request, and which ones there are.

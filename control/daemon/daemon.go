@@ -23,6 +23,7 @@ import (
 	"weir/control/engine"
 	"weir/control/feed"
 	"weir/control/fleet/node"
+	"weir/control/history"
 	"weir/control/journal"
 	"weir/control/metrics"
 	"weir/control/observe/events"
@@ -87,6 +88,7 @@ type Daemon struct {
 	hub        *events.Hub // safe for concurrent use
 	observers  observers
 	drops      dropped // safe for concurrent use
+	past       past
 	rehearsals rehearsals
 	record     record
 
@@ -177,6 +179,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	p.logFailures(d.o.Log)
 	d.began, d.prepared, d.engine, d.number = began, p, e, 1
 	d.observers.observe(p, d.hub, d.o.Log)
+	d.past.Recorder = history.Open(historyPath(c), time.Now(), d.o.Log)
 	d.loadTime = time.Since(began)
 	d.record.loaded(false, began, nil)
 	d.news.configure(p.config)
@@ -309,6 +312,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	if w := d.manager.Watchdog(); w > 0 {
 		all.Go(func() { d.feedWatchdog(ctx, w/4) })
 	}
+	d.past.hits = d.meter.Hits()
 	snapshots, showing := traffic.NewIntervals(&d.meter), traffic.NewIntervals(&d.meter)
 	for {
 		select {
@@ -402,7 +406,7 @@ func (d *Daemon) Stop() error {
 	if r := d.observers.recorder; r != nil && !keep {
 		r.Finish(d.engine)
 	}
-	return errors.Join(d.attach.Stop(keep), d.engine.Close(), d.observers.recorder.CloseUnless(nil), d.watcher.Close(), d.journal.Close())
+	return errors.Join(d.attach.Stop(keep), d.engine.Close(), d.observers.recorder.CloseUnless(nil), d.past.Close(), d.watcher.Close(), d.journal.Close())
 }
 
 // notified logs that the service manager could not be notified.

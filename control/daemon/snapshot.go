@@ -58,7 +58,9 @@ func (d *Daemon) publish(now time.Time, r traffic.Rates) {
 	if d.prepared.trackDrops {
 		top.Sources = droppedSources(recent)
 	}
-	top.Filter.Lists = d.listRates(seconds)
+	hits := d.meter.Hits()
+	top.Filter.Lists = d.listRates(seconds, hits)
+	d.past.add(now, r, m.Drops, hits)
 	if l := d.observers.learn; l == nil {
 		d.weights.Store(nil)
 	} else {
@@ -102,11 +104,10 @@ func trackerOf(r *heavy.Report, now time.Time, clock time.Duration) api.Tracker 
 
 // listRates returns the rates of the block lists. In approximate mode the list of
 // a packet is unknown.
-func (d *Daemon) listRates(seconds float64) (rates []api.ListRate) {
+func (d *Daemon) listRates(seconds float64, hits map[string]loader.Counter) (rates []api.ListRate) {
 	if d.prepared.config.Mode == membership.Approximate {
 		return nil
 	}
-	hits := d.meter.Hits()
 	for _, l := range d.attach.Metadata().Lists {
 		if l.Allow {
 			continue
@@ -342,6 +343,7 @@ func (d *Daemon) note() {
 	for _, c := range d.news.Counts() {
 		s.Notifications = append(s.Notifications, metrics.Notifications(c))
 	}
+	s.History = metrics.History(d.past.Counts())
 	s.Multicast = d.forwarding.Read(d.engine)
 	s.Fleet = d.fleetMetrics()
 	d.snapshot.Store(&s)

@@ -137,6 +137,8 @@ var (
 	fleetConfirmed = gauge("weir_fleet_last_confirmed_timestamp_seconds", "When the hub last said what this node is to have; 0 for never.")
 	fleetRefused   = counter("weir_fleet_refused_messages_total", "Messages of the fleet that were refused: forged, replayed or damaged.")
 
+	historyRecords = counter("weir_history_failed_records_total", "Records of the history, of ten seconds or a quarter of an hour, by what went wrong: unwritten (they are in memory only), lost (the disk was too slow), or damaged, when the daemon started.", "outcome")
+
 	notifyFailing = gauge("weir_notification_failing", "Whether the last attempt to deliver an event failed.", "target")
 )
 
@@ -203,6 +205,9 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		out.put(notifyWaiting, float64(n.Waiting), n.Target)
 		out.put(notifyFailing, truth(n.Failing), n.Target)
 	}
+	out.put(historyRecords, float64(s.History.Errors), "unwritten")
+	out.put(historyRecords, float64(s.History.Lost), "lost")
+	out.put(historyRecords, float64(s.History.Damaged), "damaged")
 	if f := s.Fleet; f != nil {
 		out.put(fleetConnected, truth(f.Connected))
 		out.put(fleetStale, truth(f.Stale))

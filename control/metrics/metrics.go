@@ -58,6 +58,15 @@ type Snapshot struct {
 	Notifications []Notifications
 
 	Fleet *Fleet // nil: the host is in none
+
+	History History
+}
+
+// History says how well the history could be recorded.
+type History struct {
+	Errors  uint64 // records that could not be written, and are in memory only
+	Lost    uint64 // records, because the disk was too slow
+	Damaged uint64 // slots that were damaged when the daemon started
 }
 
 // Fleet is the state of a node of a fleet.

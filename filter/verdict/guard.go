@@ -25,6 +25,22 @@ type Guard struct {
 // PairBits is the number of bits that a pair sets in its line.
 const PairBits = 4
 
+// DivideGuard divides a guard's memory of a window, in bytes: three quarters are lines of
+// the filter that remembers pairs, the rest is the bank that counts, which each CPU has.
+func DivideGuard(memory int) (lines uint32, bank int) {
+	bank = memory / 4
+	return max(1, uint32(3*bank/lineBytes)), bank
+}
+
+const (
+	lineBytes = 64
+	fullPairs = 154 // a line: 0.7 of its bits are set then, and a new pair is missed with 0.7⁴
+)
+
+// GuardPairs returns the number of pairs with which a filter of the given number of lines is
+// full, so that a window ends early. Those that were missed do not count.
+func GuardPairs(lines uint32) uint64 { return fullPairs * uint64(lines) }
+
 const (
 	tcpFlags = 13 // offset in the header
 	tcpSYN   = 0x02

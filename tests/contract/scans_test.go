@@ -6,16 +6,23 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+
+	"weir/control/capture"
 	"weir/control/engine"
 	"weir/control/observe/heavy"
+	"weir/control/plan"
 	"weir/control/quantity"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/loader"
+	"weir/tests/data"
 	"weir/tests/lab"
 )
 
@@ -80,7 +87,8 @@ func TestScans(t *testing.T) {
 			found := make(map[netip.Addr]bool)
 			g := heavy.DefaultGuard("src")
 			g.Distinct, g.Memory = heavy.Addresses, x.memory
-			full := watchScans(t, g, x.crowd.pairs(rand.New(rand.NewPCG(3, 4))), found)
+			pairs := x.crowd.pairs(rand.New(rand.NewPCG(3, 4)))
+			full := watchScans(t, g, pairs, found)
 			var scans [3]int
 			for a := range found {
 				if b := a.As4(); b[0] == 10 {
@@ -88,6 +96,19 @@ func TestScans(t *testing.T) {
 				} else {
 					scans[0]++
 				}
+			}
+			all := map[[2]uint32]bool{}
+			for _, p := range pairs {
+				all[p] = true
+			}
+			planned, err := plan.ScanFor(plan.ScanRequest{
+				Pairs: len(all), Threshold: int(g.Threshold), Memory: int(x.memory), Destinations: mediumScan,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if share := float64(scans[2]) / float64(x.crowd.scans); *planned.Found > share+0.1 || planned.Windows > float64(full+1)+0.1 {
+				t.Errorf("%.2f of the medium scans are found, %d windows ended early; planned %.2f, %.1f windows", share, full, *planned.Found, planned.Windows)
 			}
 			t.Logf("found %d fast and %d medium scans of %d, %d others; %d windows ended early",
 				scans[1], scans[2], x.crowd.scans, scans[0], full)
@@ -102,24 +123,8 @@ func TestScans(t *testing.T) {
 // that the guard reports. It returns how many windows ended early.
 func watchScans(t *testing.T, g heavy.Guard, pairs [][2]uint32, found map[netip.Addr]bool) (full int) {
 	t.Helper()
-	watched := heavy.Watched{Spec: g.Spec()}
-	c := newScanned(t, watched.Tracker())
-	w := heavy.NewWatcher([]heavy.Watched{watched})
-	stats := []*loader.Stats{c.stats}
-	tick := func(at time.Duration) {
-		reports, events := w.Tick(at, c.generation, stats)
-		for _, e := range events {
-			if !e.Released {
-				found[e.Flow.Key.Src] = true
-			}
-		}
-		for _, r := range reports {
-			if r.Full {
-				full++
-			}
-		}
-	}
-	tick(time.Hour)
+	w := newWatch(t, g)
+	full = w.tick(time.Hour, found)
 	tuple := key.Tuple{Proto: 17, HasPorts: true, SrcPort: 40_000, DstPort: 53}
 	const ticks = 99 // of a tenth of a second: the window has not ended
 	for i := range ticks {
@@ -128,11 +133,46 @@ func watchScans(t *testing.T, g heavy.Guard, pairs [][2]uint32, found map[netip.
 			binary.BigEndian.PutUint32(src[:], p[0])
 			binary.BigEndian.PutUint32(dst[:], p[1])
 			tuple.Src, tuple.Dst = netip.AddrFrom4(src), netip.AddrFrom4(dst)
-			if _, err := c.program.Test(packet.Frame(tuple)); err != nil {
+			if _, err := w.program.Test(packet.Frame(tuple)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		tick(time.Hour + time.Duration(i+1)*heavy.Tick)
+		full += w.tick(time.Hour+time.Duration(i+1)*heavy.Tick, found)
+	}
+	return full
+}
+
+// watch is a program with a guard, and what reads it.
+type watch struct {
+	*counters
+	watcher *heavy.Watcher
+	ended   int // windows
+}
+
+func newWatch(t *testing.T, g heavy.Guard) *watch {
+	t.Helper()
+	watched := heavy.Watched{Spec: g.Spec()}
+	return &watch{counters: newScanned(t, watched.Tracker()), watcher: heavy.NewWatcher([]heavy.Watched{watched})}
+}
+
+// tick adds the addresses that are reported, and returns how many windows ended early.
+func (w *watch) tick(at time.Duration, found map[netip.Addr]bool) (full int) {
+	reports, events := w.watcher.Tick(at, w.generation, []*loader.Stats{w.stats})
+	for _, e := range events {
+		if e.Released {
+			continue
+		}
+		if e.Spec.Key == "dst" {
+			found[e.Flow.Key.Dst] = true
+		} else {
+			found[e.Flow.Key.Src] = true
+		}
+	}
+	for _, r := range reports {
+		w.ended++
+		if r.Full {
+			full++
+		}
 	}
 	return full
 }
@@ -159,4 +199,151 @@ func newScanned(t *testing.T, tracker engine.Tracker) *counters {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// On captures of real traffic, one of them a port scan, guards report those that reach
+// the threshold by an exact count, and no others.
+func TestScansOfCaptures(t *testing.T) {
+	lab.Root(t)
+	onOneCPU(t)
+	ofPorts := heavy.DefaultGuard("src")
+	ofHosts, ofSources := heavy.DefaultGuard("src"), heavy.DefaultGuard("dst")
+	ofHosts.Distinct, ofSources.Distinct = heavy.Addresses, heavy.Addresses
+	for _, c := range []struct {
+		capture string
+		guard   heavy.Guard
+		found   int // at least
+		long    bool
+	}{
+		{"synscan", ofPorts, 1, false},
+		{"synscan", ofHosts, 0, false},
+		{"sanitized4k", ofPorts, 0, false},
+		{"synflood", ofPorts, 0, true},
+		{"synflood", ofSources, 1, true},
+		{"gnutella", ofHosts, 1, false},
+		{"mix-dev", ofPorts, 1, true},
+		{"mix-dev", ofHosts, 1, true},
+		{"mix-dev", ofSources, 0, true},
+	} {
+		t.Run(c.capture+" "+c.guard.String(), func(t *testing.T) {
+			if c.long && os.Getenv("WEIR_LONG") != "1" {
+				t.Skip("needs WEIR_LONG=1: a large capture")
+			}
+			w := newWatch(t, c.guard)
+			found, most := make(map[netip.Addr]bool), make(map[netip.Addr]int)
+			exact := make(map[netip.Addr]map[pair]bool)
+			var began time.Time
+			at := time.Hour
+			w.tick(at, found)
+			watched := 0
+			data.Captures(t, func(name string, r *capture.Reader) {
+				if !strings.Contains(name, c.capture) {
+					return
+				}
+				watched++
+				for p, err := range r.All() {
+					if err != nil {
+						t.Fatal(err)
+					}
+					if began.IsZero() {
+						began = p.Time
+					}
+					for time.Hour+p.Time.Sub(began) >= at+heavy.Tick {
+						ended := w.ended
+						at += heavy.Tick
+						w.tick(at, found)
+						if w.ended > ended {
+							clear(exact)
+						}
+					}
+					if len(p.Data) < 14 {
+						continue
+					}
+					if _, err := w.program.Test(p.Data[:min(len(p.Data), 2048)]); err != nil {
+						t.Fatal(err)
+					}
+					who, of, ok := begins(p.Data, c.guard)
+					if !ok {
+						continue
+					}
+					if exact[who] == nil {
+						exact[who] = make(map[pair]bool)
+					}
+					exact[who][of] = true
+					most[who] = max(most[who], len(exact[who]))
+				}
+			})
+			if watched != 1 {
+				t.Fatalf("%d captures are called %s", watched, c.capture)
+			}
+			w.tick(at+time.Minute, found)
+			surely := 0
+			for who, n := range most {
+				// A source is counted exactly from half of the threshold on at the latest.
+				if n >= int(c.guard.Threshold)*3/2 {
+					surely++
+					if !found[who] {
+						t.Errorf("%v reaches %d in a window, and is not reported", who, n)
+					}
+				}
+			}
+			for who := range found {
+				if most[who] < int(c.guard.Threshold) {
+					t.Errorf("%v is reported, and reaches %d in a window", who, most[who])
+				}
+			}
+			if surely < c.found {
+				t.Errorf("%d are to be found, want at least %d: the capture is another one", surely, c.found)
+			}
+			t.Logf("%d of %d are reported, in %d windows", len(found), len(most), w.ended)
+		})
+	}
+}
+
+// pair is what a guard counts of an address: the other one, with a port or without.
+type pair struct {
+	other netip.Addr
+	proto layers.IPProtocol
+	port  uint16
+}
+
+// begins reports of whom a packet may begin a conversation, and what it reaches.
+func begins(frame []byte, g heavy.Guard) (who netip.Addr, of pair, ok bool) {
+	var src, dst netip.Addr
+	ephemeral := g.Spec().Tracker().Pairs.Ephemeral
+	for _, l := range gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.DecodeOptions{NoCopy: true}).Layers() {
+		switch l := l.(type) {
+		case *layers.IPv4:
+			if src.IsValid() {
+				return who, of, false // a tunnel
+			}
+			src, _ = netip.AddrFromSlice(l.SrcIP)
+			dst, _ = netip.AddrFromSlice(l.DstIP)
+		case *layers.IPv6:
+			if src.IsValid() {
+				return who, of, false
+			}
+			src, _ = netip.AddrFromSlice(l.SrcIP)
+			dst, _ = netip.AddrFromSlice(l.DstIP)
+		case *layers.TCP:
+			of.proto, of.port, ok = layers.IPProtocolTCP, uint16(l.DstPort), l.SYN && !l.ACK
+		case *layers.UDP:
+			of.proto, of.port, ok = layers.IPProtocolUDP, uint16(l.DstPort), uint16(l.DstPort) < ephemeral
+		case *layers.ICMPv4:
+			of.proto, ok = layers.IPProtocolICMPv4, l.TypeCode.Type() == layers.ICMPv4TypeEchoRequest
+		case *layers.ICMPv6:
+			of.proto, ok = layers.IPProtocolICMPv6, l.TypeCode.Type() == layers.ICMPv6TypeEchoRequest
+		}
+		if of.proto != 0 {
+			break
+		}
+	}
+	who, of.other = src, dst
+	if g.Key == "dst" {
+		who, of.other = dst, src
+	}
+	if g.Distinct == heavy.Addresses {
+		of.proto, of.port = 0, 0
+	}
+	return who, of, ok && src.IsValid()
 }

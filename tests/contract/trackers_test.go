@@ -6,6 +6,7 @@ import (
 	"iter"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -288,6 +289,52 @@ func TestGuardsOverCaptures(t *testing.T) {
 	onOneCPU(t)
 	policy := verdict.Policy{FailsafePorts: []verdict.FailsafePort{{Proto: 6, Port: 22}}}
 	testTrackers(t, newFiltering(t, nil, policy, guards()), frames(t))
+}
+
+// The same over random packets.
+func TestGuardsOverRandomPackets(t *testing.T) {
+	lab.Root(t)
+	onOneCPU(t)
+	packets := 20_000
+	if os.Getenv("WEIR_LONG") == "1" {
+		packets = 1_200_000
+	}
+	r := newRandom(t)
+	c := newFiltering(t, nil, verdict.Policy{FailsafePorts: []verdict.FailsafePort{{Proto: 6, Port: 22}}}, guards())
+	c.next(t, 40, 0)
+	const intervals = 4
+	for range intervals {
+		for range packets / intervals {
+			tuple := r.tuple()
+			if r.IntN(2) == 0 { // a quarter of all packets may begin a conversation
+				tuple.Proto = uint8(r.pick(1, 6, 6, 17, 58))
+				tuple.HasPorts = key.HasPorts(tuple.Proto)
+				tuple.SrcPort, tuple.DstPort = uint16(r.IntN(1<<16)), uint16(r.pick(22, 80, 443, r.IntN(1<<16)))
+			}
+			f := packet.Frame(tuple)
+			transport := 14 + 20
+			if tuple.Src.Is6() {
+				transport = 14 + 40
+			}
+			switch tuple.Proto {
+			case 1, 58:
+				f[transport] = byte(r.pick(0, 8, 128, 129))
+			case 6:
+				f[transport+13] = byte(r.pick(0x02, 0x02, 0x12, 0x10, r.IntN(256)))
+			}
+			if r.IntN(4) == 0 {
+				f = r.mutate(f)
+			}
+			c.count(t, f)
+		}
+		c.same(t)
+		for i, tr := range c.generation.Trackers() {
+			if n := c.twins[i][0].Packets() + c.twins[i][1].Packets(); tr.Pairs != nil && n < 100 {
+				t.Errorf("guard %d has counted %d packets: the test is too narrow", i, n)
+			}
+		}
+		c.next(t, 40, 0)
+	}
 }
 
 // The same over flows whose sizes are Zipf's.

@@ -34,16 +34,18 @@ func TestPrometheus(t *testing.T) {
 	}
 	h := newHost(t)
 	metrics := freeAddress(t)
-	// In approximate mode, with sources that fail, a tracker that acts, and all that looks
-	// for loops, records and copies packets, no panel has a reason to be empty.
+	// In approximate mode, with sources that fail, a tracker that acts, a guard, a policer,
+	// and all that looks for loops, records and copies packets, no panel has a reason to be
+	// empty.
 	h.write("weir.yaml", fmt.Appendf(nil, `
-interfaces: [{name: %q, netns: %s}]
+interfaces: [{name: %q, netns: %s, police: 100Gbit/s}]
 mode: approx
 pins: %s
 state_dir: %s
 api: {socket: %s}
 metrics: {listen: %q}
 trackers: [{key: src, threshold: 1M/s, action: limit, limit: 1M/s}]
+guards: [{key: src}]
 loop: {node: 1, key_file: %s, size: 64, k: 6}
 digest: {rate: 100k/s, archive: {size: 10MiB}}
 multicast: {interfaces: [gone]}

@@ -111,6 +111,7 @@ lists:
 		d.wait(append(says, "no space left on device")...)
 	}
 	g.untilMetric(1, "weir_feed_unsaved", `list="feed"`)
+	g.until("the history cannot be written", func() bool { return g.metric("weir_history_failed_records_total", `outcome="unwritten"`) >= 1 })
 	if out, _ := g.ask(0, "lists"); !strings.Contains(out, "NOT SAVED: a restart would not find these entries") {
 		t.Errorf("weir lists:\n%s", out)
 	}

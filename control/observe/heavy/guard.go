@@ -12,6 +12,7 @@ import (
 	"weir/control/quantity"
 	"weir/filter/key"
 	"weir/filter/sketch"
+	"weir/filter/verdict"
 )
 
 // Guard is a tracker that counts distinct ports or addresses instead of packets: of
@@ -140,12 +141,10 @@ func (d Distinct) unit() sketch.Unit {
 	return sketch.Ports
 }
 
-// pairLineBytes is the size of a line of pairs.
-const pairLineBytes = 64
-
 // pairs returns the part of a guard's memory that remembers pairs, and what they are.
 func (s Spec) pairs() *engine.Pairs {
-	p := &engine.Pairs{Lines: max(1, uint32(s.Memory/4*3/pairLineBytes)), Ephemeral: ephemeralPort()}
+	lines, _ := verdict.DivideGuard(int(s.Memory))
+	p := &engine.Pairs{Lines: lines, Ephemeral: ephemeralPort()}
 	p.V4, p.V6 = s.Key.Shapes()
 	for _, side := range []*key.Shape{&p.V4, &p.V6} {
 		if side.SrcBits == 0 {
@@ -160,19 +159,15 @@ func (s Spec) pairs() *engine.Pairs {
 	return p
 }
 
-// fullPairs is the number of pairs a line from which on a window ends early: 0.7 of the
-// bits are set then, and a new pair is missed with a probability of 0.7⁴.
-const fullPairs = 154
-
 // full reports whether a guard's filter has remembered so much on one of the interfaces
 // that it would miss more. Its sketches have counted each pair once.
 func (t *tracker) full(i int, on interfaces) bool {
 	if t.guards == packets {
 		return false
 	}
-	lines := uint64(t.pairs().Lines)
+	most := verdict.GuardPairs(t.pairs().Lines)
 	return slices.ContainsFunc(on, func(c interfaceTrackers) bool {
-		return total(c.Banks(i, c.Active(i))) >= fullPairs*lines
+		return total(c.Banks(i, c.Active(i))) >= most
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/penalty"
 	"weir/filter/sketch"
+	"weir/filter/verdict"
 )
 
 // Spec is a tracker: what it counts, which flows are heavy, and what happens to
@@ -303,9 +304,10 @@ func (s Spec) String() string {
 func (s Spec) Tracker() engine.Tracker {
 	v4, v6 := s.Key.Shapes()
 	if s.guards != packets {
+		_, bank := verdict.DivideGuard(int(s.Memory))
 		// Of what is exempt nothing is a scan.
 		return engine.Tracker{
-			Tracker:  sketch.Tracker{V4: v4, V6: v6, Unit: s.Counts(), Geometry: sketch.PlanGeometry(int(s.Memory / 4))},
+			Tracker:  sketch.Tracker{V4: v4, V6: v6, Unit: s.Counts(), Geometry: sketch.PlanGeometry(bank)},
 			Punishes: s.Action != ReportOnly, Unexempt: true, Pairs: s.pairs(),
 		}
 	}

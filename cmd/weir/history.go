@@ -1,0 +1,121 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"weir/control/api"
+	"weir/control/quantity"
+)
+
+func newHistory() *cobra.Command {
+	var socket string
+	asked := api.HistoryQuestion{}
+	c := &cobra.Command{
+		Use:   "history",
+		Short: "Show what passed and was dropped, for up to 30 days",
+		Long: `Shows what passed and what was dropped, with the reasons and lists, as the
+running daemon has recorded it below state_dir: for 24 hours in steps of ten
+seconds, for 30 days in steps of a quarter of an hour. Rates are averages of a
+step.
+
+There is nothing of the time in which no daemon ran, although packets were
+filtered. Lists are those whose entries packets have matched, also in monitor
+mode; of each step, the 32 with the most packets are known.`,
+		Example: `  weir history
+  weir history --since 1h --step 1m
+  weir history --since 30d
+  weir history --since 10m --step 10s --json | jq -r '.points[] | [.time, .dropped_packets] | @tsv'`,
+		Args: noArgs,
+	}
+	f := c.Flags()
+	durationFlag(f, &asked.Since, "since", api.DefaultHistory, "how far back, a `time` up to 30d")
+	durationFlag(f, &asked.Step, "step", 0, "`time` of a line, at least 10s, and 15m beyond a day; default: about 30 lines")
+	socketFlag(f, &socket)
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		const lines = 30
+		if asked.Step == 0 && !*asJSON {
+			asked.Step = api.HistoryStep(asked.Since, lines)
+		}
+		checked := asked
+		if err := checked.Check(); err != nil {
+			return usageError{fmt.Errorf("--%w", err)}
+		}
+		h, err := api.Dial(socket).History(c.Context(), asked)
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return printJSON(c.OutOrStdout(), h)
+		}
+		printHistory(c.OutOrStdout(), h)
+		return nil
+	}
+	return c
+}
+
+func printHistory(out io.Writer, h *api.History) {
+	if len(h.Points) == 0 {
+		fmt.Fprintln(out, "nothing was recorded")
+		return
+	}
+	form := "15:04:05"
+	if h.Until.Sub(h.Since) > 24*time.Hour {
+		form = "2006-01-02 15:04"
+	} else if h.Step >= time.Minute.Seconds() {
+		form = "15:04"
+	}
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "from\t%11s\t%11s\t%7s\t%s\n", "passed", "dropped", "share", "mostly")
+	for _, p := range h.Points {
+		seconds := max(p.Seconds, 1e-3)
+		fmt.Fprintf(t, "%s\t%11s\t%11s\t%7s\t%s\n", p.Time.Local().Format(form),
+			perSecond(float64(p.Passed)/seconds), perSecond(float64(p.Dropped)/seconds), percentage(p.Dropped, p.Passed+p.Dropped), mostly(p))
+	}
+	t.Flush()
+	all := h.Total
+	fmt.Fprintf(out, "\n%s of %s passed, %s of %s dropped in %v\n", plural(int(all.Passed), "packet", "packets"), humanize.IBytes(all.PassedBytes),
+		humanize.Comma(int64(all.Dropped)), humanize.IBytes(all.DroppedBytes), quantity.Duration(time.Duration(all.Seconds*float64(time.Second)).Round(time.Second)))
+	t = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	slices.SortStableFunc(all.Reasons, func(a, b api.HistoryReason) int { return cmp.Compare(b.Packets, a.Packets) })
+	for _, r := range all.Reasons {
+		verdict := map[bool]string{true: "dropped", false: "passed"}[r.Drops]
+		fmt.Fprintf(t, "  %s\t%s\t%15s\t%10s\n", r.Reason, verdict, humanize.Comma(int64(r.Packets)), humanize.IBytes(r.Bytes))
+	}
+	for _, l := range all.Lists {
+		fmt.Fprintf(t, "  list %s\tmatched\t%15s\t%10s\n", cmp.Or(l.List, "-"), humanize.Comma(int64(l.Packets)), humanize.IBytes(l.Bytes))
+	}
+	if all.Other > 0 {
+		fmt.Fprintf(t, "  other lists\tmatched\t%15s\t\n", humanize.Comma(int64(all.Other)))
+	}
+	t.Flush()
+}
+
+// mostly returns the most frequent reason of drops, and the list with the most matches.
+func mostly(p api.HistoryPoint) string {
+	var reason api.HistoryReason
+	for _, r := range p.Reasons {
+		if r.Drops && r.Packets > reason.Packets {
+			reason = r
+		}
+	}
+	switch {
+	case len(p.Lists) == 0 || p.Lists[0].List == "":
+		return reason.Reason
+	case reason.Reason == "":
+		return p.Lists[0].List
+	}
+	return reason.Reason + ", " + p.Lists[0].List
+}
+
+func percentage(part, whole uint64) string {
+	return fmt.Sprintf("%.1f %%", 100*float64(part)/max(1, float64(whole)))
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+)
+
+func TestHistory(t *testing.T) {
+	until := time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local)
+	point := api.HistoryPoint{
+		Time: until.Add(-time.Hour), Seconds: 60, Passed: 600_000, PassedBytes: 60 << 20, Dropped: 200_000, DroppedBytes: 20 << 20,
+		Reasons: []api.HistoryReason{{Reason: "blocked", Drops: true, Packets: 199_000}, {Reason: "clean", Packets: 600_000}, {Reason: "heavy", Drops: true, Packets: 1000}},
+		Lists:   []api.HistoryList{{List: "feed", Packets: 198_000}, {List: "", Packets: 1000}}, Other: 17,
+	}
+	d := &fakeDaemon{history: api.History{Since: until.Add(-time.Hour), Until: until, Step: 120, Points: []api.HistoryPoint{point, {Time: until, Seconds: 1}}, Total: point}}
+	socket := serveDaemon(t, d)
+	code, out, log := weir(t, "", "history", "--since", "1h", "--socket", socket)
+	if want := (api.HistoryQuestion{Since: time.Hour, Step: 2 * time.Minute}); d.historyAsked != want || code != exitOK || log != "" {
+		t.Errorf("asked %+v, want %+v; exit code %d\n%s", d.historyAsked, want, code, log)
+	}
+	for _, want := range []string{"02:04", "10 kpps", "3.3 kpps", "25.0 %", "blocked, feed", "600,000 packets of 60 MiB passed, 200,000 of 20 MiB dropped in 1m", "list feed", "198,000", "list -", "other lists", "17"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	for line := range strings.Lines(out) {
+		if len([]rune(line)) > 81 {
+			t.Errorf("a line of %d characters: %s", len([]rune(line)), line)
+		}
+	}
+	if code, out, _ := weir(t, "", "history", "--json", "--socket", socket); code != exitOK || !strings.Contains(out, `"dropped_packets": 200000`) {
+		t.Errorf("--json: %d\n%s", code, out)
+	}
+	if want := (api.HistoryQuestion{Since: 24 * time.Hour, Step: 5 * time.Minute}); d.historyAsked != want {
+		t.Errorf("asked %+v, want %+v", d.historyAsked, want)
+	}
+	d.history = api.History{}
+	if code, out, _ := weir(t, "", "history", "--socket", socket); code != exitOK || !strings.Contains(out, "nothing was recorded") {
+		t.Errorf("without records: %d\n%s", code, out)
+	}
+	for _, wrong := range [][]string{{"--since", "31d"}, {"--since", "0s"}, {"--step", "1s"}, {"--since", "30d", "--step", "10s"}} {
+		if code, _, log := weir(t, "", append([]string{"history", "--socket", socket}, wrong...)...); code != exitUsage || !strings.Contains(log, "want") {
+			t.Errorf("%v: exit code %d\n%s", wrong, code, log)
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+const historyPath = "/v1/history"
+
+// Defaults and limits of a question for the history.
+const (
+	DefaultHistory = 24 * time.Hour
+	MaxHistory     = 30 * 24 * time.Hour
+
+	// MinHistoryStep is the finest resolution, which is kept for a day. Older points
+	// have at least MinOldHistoryStep.
+	MinHistoryStep    = 10 * time.Second
+	MinOldHistoryStep = 15 * time.Minute
+
+	// MaxHistoryPoints bounds an answer.
+	MaxHistoryPoints = 10_000
+)
+
+// historySteps are what steps are chosen from.
+var historySteps = []time.Duration{
+	MinHistoryStep, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute,
+	MinOldHistoryStep, 30 * time.Minute, time.Hour, 2 * time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour,
+}
+
+// HistoryStep returns the finest step with which a time has at most a number of
+// points.
+func HistoryStep(since time.Duration, points int) time.Duration {
+	for _, step := range historySteps {
+		if since <= time.Duration(points)*step && (since <= DefaultHistory || step >= MinOldHistoryStep) {
+			return step
+		}
+	}
+	return historySteps[len(historySteps)-1]
+}
+
+// HistoryQuestion asks what passed and was dropped: GET /v1/history.
+type HistoryQuestion struct {
+	Since time.Duration // how far back, at most MaxHistory
+	Step  time.Duration // of the points; 0: one of which there are at most 300
+}
+
+// History is what passed and was dropped: GET /v1/history.
+type History struct {
+	Since  time.Time      `json:"since"`
+	Until  time.Time      `json:"until"`
+	Step   float64        `json:"step_seconds"` // may be longer than asked for: what is older than a day is kept by the quarter of an hour
+	Points []HistoryPoint `json:"points"`       // in order; there is none of a step in which the daemon did not run
+	Total  HistoryPoint   `json:"total"`
+}
+
+// HistoryPoint is what passed and was dropped in a step.
+type HistoryPoint struct {
+	Time    time.Time `json:"time"`    // begin of the step
+	Seconds float64   `json:"seconds"` // for which was counted: less than the step where the daemon did not run all the time
+
+	Passed       uint64 `json:"passed_packets"`
+	PassedBytes  uint64 `json:"passed_bytes"`
+	Dropped      uint64 `json:"dropped_packets"`
+	DroppedBytes uint64 `json:"dropped_bytes"`
+
+	Reasons []HistoryReason `json:"reasons"` // those of any packets, by name
+
+	// What block lists have matched, also in monitor mode; the largest first, at most 32
+	// in a point.
+	Lists []HistoryList `json:"lists"`
+	Other uint64        `json:"other_lists_packets"` // that the lists have matched which are left out
+}
+
+// HistoryReason is the packets with a reason.
+type HistoryReason struct {
+	Reason  string `json:"reason"`
+	Drops   bool   `json:"drops"` // they were dropped
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}
+
+// HistoryList is the packets that a block list has matched.
+type HistoryList struct {
+	List    string `json:"list"` // "": it is unknown, as in approximate mode
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}
+
+// The parameters of GET /v1/history, in seconds.
+const (
+	sinceParameter = "since"
+	stepParameter  = "step"
+)
+
+// Check returns what is wrong with a question, whose Step is chosen if it is 0.
+func (q *HistoryQuestion) Check() error {
+	switch {
+	case q.Since <= 0 || q.Since > MaxHistory:
+		return fmt.Errorf("since %v: want up to %v", q.Since, MaxHistory)
+	case q.Step != 0 && q.Step < MinHistoryStep:
+		return fmt.Errorf("step %v: want at least %v", q.Step, MinHistoryStep)
+	case q.Step != 0 && q.Since/q.Step > MaxHistoryPoints:
+		return fmt.Errorf("%d points: want a longer step, with which there are at most %d", q.Since/q.Step, MaxHistoryPoints)
+	case q.Step == 0:
+		const points = 300
+		q.Step = HistoryStep(q.Since, points)
+	}
+	return nil
+}
+
+func readHistory(query url.Values) (HistoryQuestion, error) {
+	asked := HistoryQuestion{Since: DefaultHistory}
+	for name, values := range query {
+		to := map[string]*time.Duration{sinceParameter: &asked.Since, stepParameter: &asked.Step}[name]
+		if to == nil {
+			return asked, &BadRequest{Err: fmt.Errorf("unknown parameter %.60q: want since or step", name)}
+		}
+		seconds, err := strconv.ParseFloat(values[len(values)-1], 64)
+		if err != nil || math.IsNaN(seconds) || seconds < 1 || seconds > MaxHistory.Seconds() {
+			return asked, &BadRequest{Err: fmt.Errorf("%s=%.60q: want seconds, up to %v", name, values[len(values)-1], MaxHistory.Seconds())}
+		}
+		*to = time.Duration(seconds * float64(time.Second))
+	}
+	if err := asked.Check(); err != nil {
+		return asked, &BadRequest{Err: err}
+	}
+	return asked, nil
+}
+
+func historyRoute(d Daemon) route {
+	return route{http.MethodGet, historyPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		asked, err := readHistory(q.URL.Query())
+		if err != nil {
+			return nil, err
+		}
+		h, err := d.History(q.Context(), asked)
+		h.Points = list(h.Points)
+		for i := range h.Points {
+			h.Points[i].Reasons, h.Points[i].Lists = list(h.Points[i].Reasons), list(h.Points[i].Lists)
+		}
+		h.Total.Reasons, h.Total.Lists = list(h.Total.Reasons), list(h.Total.Lists)
+		return h, err
+	}}
+}
+
+// History asks what passed and was dropped.
+func (c *Client) History(ctx context.Context, asked HistoryQuestion) (*History, error) {
+	q := url.Values{sinceParameter: {strconv.FormatFloat(asked.Since.Seconds(), 'g', -1, 64)}}
+	if asked.Step != 0 {
+		q.Set(stepParameter, strconv.FormatFloat(asked.Step.Seconds(), 'g', -1, 64))
+	}
+	return get[History](ctx, c, historyPath+"?"+q.Encode())
+}

@@ -1,0 +1,80 @@
+package daemon
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/history"
+	"weir/control/observe/traffic"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// historyPath returns the path of the history, "" for none.
+func historyPath(c *config.Config) string {
+	if c.StateDir == "" {
+		return ""
+	}
+	return filepath.Join(string(c.StateDir), "history")
+}
+
+// past records the history of a second at a time.
+type past struct {
+	*history.Recorder                           // safe for concurrent use
+	hits              map[string]loader.Counter // by list, at the end of the last second
+}
+
+// add records what was counted until now. hits are those of the block lists.
+func (p *past) add(now time.Time, r traffic.Rates, drops func(verdict.Reason) bool, hits map[string]loader.Counter) {
+	s := history.Sample{Interval: r.Interval}
+	for i, n := range r.Grown {
+		if n.Packets > 0 {
+			reason := verdict.Reason(i)
+			s.Reasons = append(s.Reasons, history.Reason{Name: reason.String(), Drops: drops(reason), Count: history.Count(n)})
+		}
+	}
+	for name, n := range hits {
+		if before := p.hits[name]; n.Packets > before.Packets {
+			s.Lists = append(s.Lists, history.List{
+				Name:  strings.TrimSuffix(name, api.ManualSuffix),
+				Count: history.Count{Packets: n.Packets - before.Packets, Bytes: n.Bytes - min(n.Bytes, before.Bytes)},
+			})
+		}
+	}
+	p.hits = hits
+	p.Add(now, s)
+}
+
+// History implements [api.Daemon].
+func (d *Daemon) History(_ context.Context, asked api.HistoryQuestion) (api.History, error) {
+	now := time.Now()
+	step := asked.Step
+	if asked.Since > history.KeepFine {
+		step = max(step, history.Coarse)
+	}
+	all := d.past.Since(now.Add(-asked.Since), now, step)
+	h := api.History{Since: now.Add(-asked.Since), Until: now, Step: step.Seconds(), Total: pointOf(history.Sum(all))}
+	for _, r := range all {
+		h.Points = append(h.Points, pointOf(r))
+	}
+	return h, nil
+}
+
+func pointOf(r history.Record) api.HistoryPoint {
+	passed, dropped := r.Passed(), r.Dropped()
+	p := api.HistoryPoint{
+		Time: r.Begin, Seconds: r.Covered.Seconds(), Other: r.Other.Packets,
+		Passed: passed.Packets, PassedBytes: passed.Bytes, Dropped: dropped.Packets, DroppedBytes: dropped.Bytes,
+	}
+	for _, c := range r.Reasons {
+		p.Reasons = append(p.Reasons, api.HistoryReason{Reason: c.Name, Drops: c.Drops, Packets: c.Packets, Bytes: c.Bytes})
+	}
+	for _, l := range r.Lists {
+		p.Lists = append(p.Lists, api.HistoryList{List: l.Name, Packets: l.Packets, Bytes: l.Bytes})
+	}
+	return p
+}

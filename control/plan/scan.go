@@ -1,0 +1,148 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"sort"
+
+	"weir/filter/digest"
+	"weir/filter/sketch"
+	"weir/filter/verdict"
+)
+
+// Scan is a planned guard on one interface.
+type Scan struct {
+	Memory      int      `json:"memory"`       // of a window
+	KernelBytes int      `json:"kernel_bytes"` // of both windows, with the banks of all CPUs
+	Pairs       int      `json:"pairs"`        // distinct ones in a configured window
+	Capacity    int      `json:"capacity"`     // pairs with which a window ends early
+	Windows     float64  `json:"windows"`      // in a configured one; 1: it does not end early
+	Missed      float64  `json:"missed"`       // share of the new pairs that are taken for known ones
+	Threshold   int      `json:"threshold"`
+	FoundFrom   int      `json:"found_from"`      // destinations in a configured window from which 95 % of scans are reported
+	Found       *float64 `json:"found,omitempty"` // probability of that for ScanRequest.Destinations
+}
+
+// ScanRequest says what a guard is to watch. Pairs and Threshold are required.
+type ScanRequest struct {
+	Pairs        int // distinct pairs of source and destination in a window
+	Threshold    int
+	Memory       int // of a window, in bytes; 0: so much that no window ends early
+	CPUs         int // that packets arrive on; 0: one
+	Destinations int // of a scan whose probability to be reported is wanted; 0: of none
+}
+
+// Limits of a guard's memory, as in weir.yaml.
+const (
+	leastGuard = 16 << 10
+	mostGuard  = 1 << 30
+)
+
+// surelyFound is the share of scans that FoundFrom is for.
+const surelyFound = 0.95
+
+// ScanFor plans a guard. It fails with an InvalidError for a request outside the limits
+// of weir.yaml, and otherwise if no memory suffices.
+func ScanFor(r ScanRequest) (Scan, error) {
+	r.CPUs = max(1, r.CPUs)
+	switch {
+	case r.Pairs < 1 || r.Pairs > math.MaxInt32:
+		return Scan{}, invalid("plan scan: pairs: %d, want 1 to 2G", r.Pairs)
+	case r.Threshold < 2 || r.Threshold > 1<<20:
+		return Scan{}, invalid("plan scan: threshold: %d, want 2 to %d", r.Threshold, 1<<20)
+	case r.Memory != 0 && (r.Memory < leastGuard || r.Memory > mostGuard):
+		return Scan{}, invalid("plan scan: memory: %d bytes, want 16KiB to 1GiB", r.Memory)
+	case r.CPUs > 1<<16 || r.Destinations < 0 || r.Destinations > math.MaxInt32:
+		return Scan{}, invalid("plan scan: %d CPUs, a scan of %d", r.CPUs, r.Destinations)
+	}
+	if r.Memory == 0 {
+		const step = 1 << 10
+		r.Memory = step * (leastGuard/step + sort.Search((mostGuard-leastGuard)/step+1, func(i int) bool {
+			return guardOf(leastGuard+i*step).capacity >= r.Pairs
+		}))
+		if r.Memory > mostGuard {
+			return Scan{}, fmt.Errorf("plan scan: %d pairs in a window take more than 1 GiB: choose a shorter window", r.Pairs)
+		}
+	}
+	g := guardOf(r.Memory)
+	windows := max(1, float64(r.Pairs)/float64(g.capacity))
+	missed := g.missed(min(r.Pairs, g.capacity))
+	found := func(destinations int) float64 {
+		share := (1 - missed) / windows
+		// The first window in which a source is seen, it is counted exactly only once
+		// the banks admit it.
+		floor, _ := sketch.Threshold{Units: uint64(r.Threshold)}.Admission(0, r.CPUs)
+		first := 1 - atLeast(r.Threshold+r.CPUs*(max(1, int(floor))-1), destinations, share)
+		others := 1 - atLeast(r.Threshold, destinations, share)
+		return 1 - first*math.Pow(others, windows-1)
+	}
+	s := Scan{
+		Memory: r.Memory, KernelBytes: 2 * (int(g.pairs.Lines)*lineBytes + r.CPUs*g.bank), Pairs: r.Pairs,
+		Capacity: g.capacity, Windows: windows, Missed: missed, Threshold: r.Threshold,
+		FoundFrom: sort.Search(math.MaxInt32, func(n int) bool { return found(n) >= surelyFound }),
+	}
+	if r.Destinations > 0 {
+		chance := found(r.Destinations)
+		s.Found = &chance
+	}
+	return s, nil
+}
+
+const lineBytes = 64
+
+// guard is the memory of a guard's window.
+type guard struct {
+	pairs    digest.Geometry
+	bank     int
+	capacity int
+}
+
+func guardOf(memory int) guard {
+	lines, bank := verdict.DivideGuard(memory)
+	g := guard{pairs: digest.Geometry{Lines: lines, Bits: verdict.PairBits}, bank: bank}
+	// A window ends with so many pairs that are counted; those that are missed come on top.
+	counted := int(verdict.GuardPairs(lines))
+	g.capacity = counted + sort.Search(counted, func(missed int) bool {
+		n := counted + missed
+		return float64(n)*(1-g.missed(n)) >= float64(counted)
+	})
+	return g
+}
+
+// missed returns the share of n new pairs, one after the other, that the filter takes for
+// known ones: the mean of its false-positive rate meanwhile, by Simpson's rule.
+func (g guard) missed(n int) float64 {
+	const steps = 16
+	sum := 0.0
+	for i := range steps + 1 {
+		weight := 2.0 + 2*float64(i%2)
+		if i == 0 || i == steps {
+			weight = 1
+		}
+		sum += weight * g.pairs.FalsePositiveRate(n*i/steps)
+	}
+	return sum / (3 * steps)
+}
+
+// atLeast returns the probability of k or more successes in n trials: the sum of the
+// shorter tail, from k on outwards.
+func atLeast(k, n int, p float64) float64 {
+	p = min(p, 1-1e-12)
+	gamma := func(x int) float64 { v, _ := math.Lgamma(float64(x + 1)); return v }
+	step, i := 1, k
+	if float64(k) <= float64(n)*p {
+		step, i = -1, k-1
+	}
+	sum := 0.0
+	for ; i >= 0 && i <= n; i += step {
+		term := math.Exp(gamma(n) - gamma(i) - gamma(n-i) + float64(i)*math.Log(p) + float64(n-i)*math.Log1p(-p))
+		sum += term
+		if term <= 1e-17*sum {
+			break
+		}
+	}
+	if step < 0 {
+		return 1 - min(sum, 1)
+	}
+	return min(sum, 1)
+}
