@@ -1,6 +1,6 @@
 // Package reconcile synchronises sets between parties that exchange Bloom
-// filters: the approximate difference and intersection of two sets, and summary
-// caches, which replicate a changing filter.
+// filters: the approximate difference and intersection of two sets, joins of relations,
+// and summary caches, which replicate a changing filter; and differential files.
 //
 // Sections refer to Broder and Mitzenmacher, Network Applications of Bloom
 // Filters: A Survey (Internet Mathematics 1, 2004).
