@@ -1,7 +1,7 @@
 // Package attenuated implements resource routing with Bloom filters: attenuated
 // Bloom filters, with which each router of an overlay network records what it
-// can reach over each of its links and in how many hops, and a tree in which
-// each node records what its subtree contains.
+// can reach over each of its links and in how many hops, a tree in which each node
+// records what its subtree contains, and a grid of squares with mobile hosts.
 //
 // Sections refer to Broder and Mitzenmacher, Network Applications of Bloom
 // Filters: A Survey (Internet Mathematics 1, 2004).

@@ -31,3 +31,44 @@ func ExampleRouter() {
 	// link 0, 1 hop, true
 	// true 0 true
 }
+
+// A node of a tree hands over what is below it.
+func ExampleTree_MarshalBinary() {
+	g, err := bloom.Standard(1024, 5)
+	if err != nil {
+		log.Fatal(err)
+	}
+	root := attenuated.NewTree(g, 0x5eed)
+	root.AddChild().Insert([]byte("printer"))
+	b, err := root.MarshalBinary()
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	var elsewhere attenuated.Tree
+	if err := elsewhere.UnmarshalBinary(b); err != nil {
+		log.Fatal(err)
+	}
+	route, ok := elsewhere.Find([]byte("printer"))
+	fmt.Printf("%d hop, %t\n", route.Hops, ok)
+	// Output: 1 hop, true
+}
+
+// A message follows a mobile host.
+func ExampleGrid() {
+	g, err := bloom.Standard(1024, 5)
+	if err != nil {
+		log.Fatal(err)
+	}
+	grid := attenuated.NewGrid(0x5eed, g, g, g) // 8 by 8 squares
+	for _, at := range []attenuated.Place{{X: 1, Y: 0}, {X: 7, Y: 7}} {
+		if err := grid.Move([]byte("phone"), at); err != nil {
+			log.Fatal(err)
+		}
+		j, ok := grid.Find([]byte("phone"), attenuated.Place{X: 0, Y: 0})
+		fmt.Printf("%+v, %d hops, %t\n", j.To, j.Hops, ok)
+	}
+	// Output:
+	// {X:1 Y:0}, 1 hops, true
+	// {X:7 Y:7}, 3 hops, true
+}
