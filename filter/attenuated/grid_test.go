@@ -8,7 +8,7 @@ import (
 	"weir/filter/bloom"
 )
 
-// squares returns geometries for levels of a grid, of so many bits a host.
+// squares returns geometries for levels of a grid, with some bits a host.
 func squares(t testing.TB, levels, hosts int, bits float64) (all []bloom.Geometry) {
 	t.Helper()
 	for i := range levels {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"math/rand/v2"
 
 	"weir/filter/bloom"
 	"weir/filter/counting"
@@ -39,4 +40,19 @@ func ExampleMinimumSelection() {
 	}
 	fmt.Println(s.Count([]byte("192.0.2.1")), s.Count([]byte("192.0.2.2")))
 	// Output: 3 0
+}
+
+// A space-code filter estimates how many packets each flow had.
+func ExampleSpaceCode() {
+	g, err := bloom.Standard(1<<16, 3)
+	if err != nil {
+		log.Fatal(err)
+	}
+	s := counting.NewSpaceCode(g, 0x5eed, 32, 8, rand.NewPCG(1, 2))
+	for range 1000 {
+		s.Insert([]byte("192.0.2.1"))
+	}
+	n := s.Count([]byte("192.0.2.1"))
+	fmt.Println(n > 700 && n < 1300, s.Count([]byte("192.0.2.2")))
+	// Output: true 0
 }

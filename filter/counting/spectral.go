@@ -35,6 +35,9 @@ func (s *spectrum) CountHash(h uint64) uint32 {
 	return least
 }
 
+// Counter returns the element's counter of one of the k hash functions, 0…K−1.
+func (s *spectrum) Counter(h uint64, i int) uint32 { return s.counters[s.Position(h, i)] }
+
 func saturatingAdd(a, b uint32) uint32 {
 	if a > math.MaxUint32-b {
 		return math.MaxUint32

@@ -98,12 +98,12 @@ func (t *Tree) Summary(inner, leaves bloom.Geometry) Summary {
 	return s
 }
 
-// Missing yields the elements that are missing in the set that a summary is of, as far as
-// the filters tell: none that is there, but not all. It descends where it finds
-// differences only, and gives a subtree up once correction+1 nodes in a row, from its root
+// Missing yields elements that are missing in the set that a summary is of: none that is
+// there, but, as filters have false positives, not all. It descends where it finds
+// differences only, and leaves a subtree once correction+1 nodes in a row, from its root
 // down, match the filter of inner nodes: a correction of 0 takes the first match as final,
-// larger ones go past false positives. It returns the number of nodes visited by visited,
-// if that is not nil.
+// larger ones go past false positives. It sets visited, if that is not nil, to the number
+// of nodes visited.
 func (t *Tree) Missing(theirs Summary, correction int, visited *int) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		nodes := 0
