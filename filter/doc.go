@@ -45,9 +45,10 @@
 //
 // Used by the daemon or by a command, without a counterpart in the kernel.
 //
-//   - [weir/filter/counting]: counters that make deletion possible, and spectral
-//     filters. Fan, Cao, Almeida and Broder, "Summary cache", 2000; Cohen and
-//     Matias, "Spectral Bloom filters", 2003.
+//   - [weir/filter/counting]: counters that make deletion possible, spectral and
+//     space-code filters. Fan, Cao, Almeida and Broder, "Summary cache", 2000; Cohen
+//     and Matias, "Spectral Bloom filters", 2003; Kumar, Xu, Li and Wang, "Space-code
+//     Bloom filter for efficient traffic flow measurement", 2003.
 //   - [weir/filter/invertible]: tables from which the difference of two sets is listed.
 //     Goodrich and Mitzenmacher, "Invertible Bloom lookup tables", 2011.
 //   - [weir/filter/prefix]: the prefix lengths to store. Srinivasan and Varghese,
@@ -70,14 +71,19 @@
 // filters: a survey", 2004, and others, for use as libraries. In weir only
 // docs/papers uses them.
 //
-//   - [weir/filter/attenuated]: resource routing. Rhea and Kubiatowicz,
-//     "Probabilistic location and routing", 2002; Czerwinski et al., "An
-//     architecture for a secure service discovery service", 1999.
+//   - [weir/filter/attenuated]: resource and geographic routing. Rhea and
+//     Kubiatowicz, "Probabilistic location and routing", 2002; Czerwinski et al., "An
+//     architecture for a secure service discovery service", 1999; Hsiao, "Geographical
+//     region summary service for geographical routing", 2001.
 //   - [weir/filter/bloomier]: fixed maps. Chazelle, Kilian, Rubinfeld and Tal, "The
 //     Bloomier filter", 2004.
-//   - [weir/filter/reconcile]: set difference and summary caches. Byers,
-//     Considine, Mitzenmacher and Rost, "Informed content delivery across
-//     adaptive overlay networks", 2002; Fan et al., "Summary cache", 2000.
+//   - [weir/filter/reconcile]: set difference, summary caches, semijoins and
+//     differential files. Byers, Considine, Mitzenmacher and Rost, "Informed content
+//     delivery across adaptive overlay networks", 2002; Byers, Considine and
+//     Mitzenmacher, "Fast approximate reconciliation of set differences", 2002; Fan et
+//     al., "Summary cache", 2000; Mullin, "Optimal semijoins for distributed database
+//     systems", 1990; Gremillion, "Designing a Bloom filter for differential file
+//     access", 1982.
 //   - [weir/filter/stable]: duplicates in endless streams. Deng and Rafiei,
 //     "Approximately detecting duplicates for streaming data using stable Bloom
 //     filters", 2006; Boraskar, Gabale, Kulkarni and Kulkarni,

@@ -26,7 +26,7 @@ type SpaceCode struct {
 // before.
 const Sampling = 4
 
-// NewSpaceCode returns an empty filter of levels of geometry g, with so many groups of
+// NewSpaceCode returns an empty filter of levels of geometry g, with a number of groups of
 // hash functions. The seed selects these, and the source draws groups.
 func NewSpaceCode(g bloom.Geometry, seed uint64, groups, levels int, source rand.Source) *SpaceCode {
 	s := &SpaceCode{seed: seed, groups: groups, random: rand.New(source)}

@@ -34,9 +34,12 @@ var ibfDistributions = []struct {
 
 // ibfParams gives every algorithm the 43690 cells of 3 bits in 16 KB; the
 // standard filter, "M-insert with M = 1", uses one bit of each.
-func ibfParams(a stable.Algorithm) stable.Params {
-	p := stable.For(a, ibfMemory, ibfBits, ibfK, ibfP)
-	p.Cells = 8 * ibfMemory / ibfBits
+func ibfParams(a stable.Algorithm) stable.Params { return ibfParamsOf(a, ibfBits) }
+
+// ibfParamsOf is ibfParams with cells of another number of bits.
+func ibfParamsOf(a stable.Algorithm, bits int) stable.Params {
+	p := stable.For(a, ibfMemory, bits, ibfK, ibfP)
+	p.Cells = 8 * ibfMemory / bits
 	return p
 }
 
@@ -69,10 +72,11 @@ func importanceAware(p *page) {
 	p.text(`Filters for endless streams: cells of d bits, P of which sink by one for each item,
 so that the filter forgets and its false-positive rate settles. The package is
 weir/filter/stable. All is computed with the paper's parameters, 16 KB, M = 7,
-K = 5, P = 10.`)
+K = 5, P = 10, unless it says otherwise.`)
 	p.ibfZeros()
 	p.ibfComparison()
 	p.ibfImportance()
+	p.ibfSweeps()
 	p.ibfForgetting()
 
 	p.section("Departures")
@@ -213,7 +217,8 @@ positives in per cent:`)
 func (p *page) ibfImportance() {
 	p.section("Figures 10 to 17: errors by importance")
 	p.text(`The arrays I_fp and I_fn, as fractions of the queries of each importance, for the
-paper's three distributions; 30 %% of the items repeat an earlier one. SBF makes no difference; IBF-2C has two classes, with the
+paper's three distributions, which its figures 9, 12 and 15 show; 30 %% of the items repeat
+an earlier one. SBF makes no difference; IBF-2C has two classes, with the
 border at importance 23 as level 4 begins there; IBF-MC and IBF-H have seven.`)
 	for _, d := range ibfDistributions {
 		var fp, fn []curve.Named
@@ -234,6 +239,56 @@ border at importance 23 as level 4 begins there; IBF-MC and IBF-H have seven.`)
 			curve.New("False positives", "importance", "rate"), fp...)
 		p.figure(d.name+"-fn", fmt.Sprintf("Figure %d: false negatives, %s", d.figure+1, d.words),
 			curve.New("False negatives", "importance", "rate"), fn...)
+	}
+}
+
+// ibfSweeps varies M, as section IV-A does, and the share of items that repeat, as section
+// IV-D.
+func (p *page) ibfSweeps() {
+	p.section("Sections IV-A and IV-D: M = 3, 7 and 15; 10, 30 and 50 % repeats")
+	p.text(`False positives and false negatives in per cent of the queries of streams of %d items,
+all importances equally frequent. The memory stays at 16 KB, so that a larger M leaves
+fewer cells; the standard filter, which has as many, is worse for it.`, ibfItems)
+	header := []string{"repeats", ""}
+	var rows [][]string
+	var sums [][]string // of IBF-MC
+	curves := make(map[float64][]curve.Named)
+	for _, repeating := range []float64{0.1, 0.3, 0.5} {
+		stream := ibfStream(ibfDistributions[0].weight, ibfItems, repeating)
+		sum := []string{fmt.Sprintf("%.0f %%", 100*repeating)}
+		for _, a := range stable.Algorithms {
+			row := []string{fmt.Sprintf("%.0f %%", 100*repeating), a.String()}
+			for bits := 2; bits <= 4; bits++ {
+				m := 1<<bits - 1
+				r := p.ibfRates(ibfParamsOf(a, bits), stream, 1)
+				row = append(row, fixed(100*r.FP(), 2), fixed(100*r.FN(), 2))
+				if len(rows) == 0 {
+					header = append(header, fmt.Sprintf("M = %d: FP", m), "FN")
+				}
+				if a != stable.IBFMC {
+					continue
+				}
+				sum = append(sum, fixed(100*(r.FP()+r.FN()), 1))
+				var points curve.Points
+				for i, x := range r.FNByImportance() {
+					points = points.At(float64(i+1), x)
+				}
+				curves[repeating] = append(curves[repeating], curve.Named{Name: fmt.Sprintf("M = %d", m), Points: points})
+			}
+			rows = append(rows, row)
+		}
+		sums = append(sums, sum)
+	}
+	p.table(header, rows...)
+	p.text(`The paper chose M = 7 since it "trades the false positive and false negatives rates well to
+keep the sum of the rates lower as compared to the other two options". The sums of IBF-MC:`)
+	p.table([]string{"repeats", "M = 3", "M = 7", "M = 15"}, sums...)
+	p.text(`On these streams that holds with 50 %% repeats. With fewer, most queries are of new items,
+for which false positives count, and M = 3 has the lower sum.`)
+	for _, repeating := range []float64{0.1, 0.3, 0.5} {
+		percent := fmt.Sprintf("%.0f", 100*repeating)
+		p.figure("sweep-"+percent, fmt.Sprintf("IBF-MC: false negatives by importance, %s %% repeats", percent),
+			curve.New("False negatives", "importance", "rate"), curves[repeating]...)
 	}
 }
 

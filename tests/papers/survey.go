@@ -25,12 +25,17 @@ func survey(p *page) {
 	p.surveyTricks()
 	p.surveyCounting()
 	p.surveyCompressed()
+	p.surveyDatabases()
 	p.surveyReconcile()
+	p.surveyTrees()
 	p.surveyRouting()
+	p.surveyGrid()
 	p.surveyLoops()
 	p.surveyFairBlue()
 	p.surveyHeavyFlows()
 	p.surveyTraceback()
+	p.surveySpectral()
+	p.surveySpaceCode()
 }
 
 // surveyLoops is section 7.1.
