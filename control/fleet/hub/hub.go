@@ -264,7 +264,7 @@ func (h *Hub) fetched(ctx context.Context, l *managed, o feed.Outcome) error {
 	case o.Unsaved != nil:
 		log.Error("feed read, but it could not be saved", "error", o.Unsaved)
 	case o.Changed:
-		log.Info("feed read")
+		log.Info("feed read", "took", o.Ended.Sub(o.Began).Round(time.Millisecond))
 	}
 	var contents *list.Set // nil: those there are
 	var refused error
