@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -22,6 +23,9 @@ const (
 	startTimeout = time.Minute
 
 	tlsTimeout = 5 // seconds
+
+	tidyInterval    = 5 * time.Second
+	manyConnections = 100
 )
 
 // limits returns the options that all servers have.
@@ -69,7 +73,25 @@ func (i *inside) run(o *server.Options, own *tls.Config) (err error) {
 	if !i.server.ReadyForConnections(startTimeout) {
 		return fmt.Errorf("not ready within %v", startTimeout)
 	}
+	go i.tidy()
 	return nil
+}
+
+// tidy returns to the system what handshakes have left, each time that many connections
+// were made or ended: at the start, all nodes connect at once.
+func (i *inside) tidy() {
+	tick := time.NewTicker(tidyInterval)
+	defer tick.Stop()
+	tidied, last := 0, 0
+	for i.server.Running() {
+		<-tick.C
+		now := i.server.NumClients()
+		if steady := max(now-last, last-now) <= manyConnections/10; steady && max(now-tidied, tidied-now) >= manyConnections {
+			debug.FreeOSMemory()
+			tidied = now
+		}
+		last = now
+	}
 }
 
 // load loads an account before anybody connects to it: two connections at once that are

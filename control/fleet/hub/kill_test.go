@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"weir/control/config"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/wire"
+	"weir/control/metrics"
 )
 
 // processDir is the variable with the directory of a hub that is a process of its own.
@@ -40,7 +42,10 @@ func TestProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := api.Serve(t.Context(), socket, api.HubHandler(f.hub), testLog()); err != nil {
+	all := http.NewServeMux()
+	all.Handle("/", api.HubHandler(f.hub))
+	all.Handle(metrics.Path, metrics.HubHandler(f.hub, testLog()))
+	if err := api.Serve(t.Context(), socket, all, testLog()); err != nil {
 		t.Fatal(err)
 	}
 }
