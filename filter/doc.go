@@ -30,6 +30,8 @@
 //   - [weir/filter/sfb]: policing and queue management. Feng, Kandlur, Saha and Shin,
 //     "Stochastic fair blue", 2001; Pan, Breslau, Prabhakar and Shenker, "Approximate
 //     fairness through differential dropping", 2003 (bpf/police.h).
+//   - [weir/filter/recent]: the flows of the recent past. Chang, Feng and Li,
+//     "Approximate caches for packet classification", 2004 (bpf/first.h).
 //   - [weir/filter/penalty]: rate limits and blocks of single flows by the
 //     generic cell rate algorithm, ITU-T I.371 (bpf/penalty.h).
 //   - [weir/filter/icarus]: loop detection. Whitaker and Wetherall, "Forwarding
