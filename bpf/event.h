@@ -20,7 +20,7 @@
 struct sampling {
 	__u64 until; /* of CLOCK_MONOTONIC, in ns */
 	__u32 snap;  /* bytes of a frame, at most EVENT_FRAME */
-	__u32 pad;
+	__u32 first; /* 1: flows that are new have events, where they are looked for */
 	/* By reason: one packet in this many, a power of two; 0: none. */
 	__u32 one_in[MAX_REASONS + 1];
 };
@@ -30,7 +30,7 @@ struct event {
 	__u32 ifindex;
 	__u32 one_in;	/* the sampling rate: one packet in this many */
 	__u32 captured; /* bytes of the frame that follow */
-	__u32 pad;
+	__u32 first;	/* the importance of a flow that is new, or 0 */
 	struct packet packet;
 	__u8 frame[EVENT_FRAME];
 };
@@ -49,9 +49,10 @@ struct {
 /*
  * Emits an event of this CPU's packet. A global function, so that the verifier
  * checks the copying once. It wakes no reader, which would cost more than all the
- * rest: the control plane polls often enough.
+ * rest: the control plane polls often enough. first: the importance of its flow, if that
+ * is new and the event says so.
  */
-__noinline int emit_event(struct xdp_md *ctx, __u32 one_in)
+__noinline int emit_event(struct xdp_md *ctx, __u32 one_in, __u32 first)
 {
 	__u8 *pos = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 zero = 0, n = 0;
@@ -73,7 +74,7 @@ __noinline int emit_event(struct xdp_md *ctx, __u32 one_in)
 	e->time = now;
 	e->ifindex = ctx->ingress_ifindex;
 	e->one_in = one_in;
-	e->pad = 0;
+	e->first = first;
 	__builtin_memcpy(&e->packet, &row->packet, sizeof(e->packet));
 	/* Bytes in further buffers are left out. */
 	for (; n < EVENT_FRAME && n < s->snap && pos + n + 1 <= end; n++)
@@ -99,7 +100,7 @@ static __always_inline void sample(struct xdp_md *ctx, struct cpu_row *row, cons
 	if (!one_in || (one_in > 1 && bpf_get_prandom_u32() & (one_in - 1)))
 		return;
 	keep(row, p);
-	emit_event(ctx, one_in);
+	emit_event(ctx, one_in, 0);
 }
 
 #endif

@@ -3,7 +3,7 @@
  * The verdict pipeline:
  *
  *	parse -> failsafe -> loop check -> heavy hitters -> block match -> (allow match) ->
- *	policing -> count, event -> loop filter, digest -> multicast
+ *	policing -> count, event, first-seen flows -> loop filter, digest -> multicast
  *
  * The allow lists are asked only when a stage wants to drop, so they cost clean
  * traffic nothing; and before policing, which leaves out what they contain. Heavy hitters are counted before the lists are asked, so that
@@ -20,6 +20,7 @@
 #include "digest.h"
 #include "event.h"
 #include "failsafe.h"
+#include "first.h"
 #include "guard.h"
 #include "lists.h"
 #include "loop.h"
@@ -188,6 +189,8 @@ static __always_inline int leave(struct xdp_md *ctx, struct cpu_row *row, struct
 		keep(row, p);
 		count_dropped();
 	}
+	if (first_seen.lines)
+		observe_flow(ctx, row, p);
 	action = action_of(p->reason);
 	if (action == XDP_PASS && p->family) {
 		if (loop_node.words && multicast.ports && is_group(p))
@@ -264,6 +267,8 @@ static __always_inline int run_lean(struct xdp_md *ctx)
 		police_by(0, -1, row, &p);
 	if (list == LIST_NONE && !p.punished) {
 		count_reason(row, REASON_CLEAN, p.len);
+		if (first_seen.lines)
+			observe_flow(ctx, row, &p);
 		if (digest_config.lines)
 			record_digest(ctx, row, &p);
 		return XDP_PASS;

@@ -64,7 +64,7 @@ type WeirEvent struct {
 	Ifindex  uint32
 	OneIn    uint32
 	Captured uint32
-	Pad      uint32
+	First    uint32
 	Packet   WeirPacket
 	Frame    [256]uint8
 }
@@ -90,6 +90,47 @@ type WeirFailsafePrefix struct {
 	_    structs.HostLayout
 	Addr [4]uint32
 	Mask [4]uint32
+}
+
+type WeirFirstConfig struct {
+	_       structs.HostLayout
+	Secret  WeirSecret
+	V4      WeirShape
+	V6      WeirShape
+	Gap     uint64
+	Lines   uint32
+	N_ports uint32
+	Ports   [8]WeirFailsafePort
+	Tuple   uint8
+	BySize  uint8
+	ByList  uint8
+	Stopped uint8
+	Pad     [4]uint8
+}
+
+type WeirFirstCpu struct {
+	_          structs.HostLayout
+	Spent      uint64
+	Entered    uint64
+	Flows      [8]uint64
+	Events     [8]uint64
+	Suppressed [8]uint64
+	Pad        [6]uint64
+}
+
+type WeirFirstState struct {
+	_           structs.HostLayout
+	Seed        [32]uint8
+	Identity    uint64
+	Clock       uint64
+	Began       uint64
+	Entered     uint64
+	Flows       uint64
+	LastEntered uint64
+	LastFlows   uint64
+	LastLength  uint64
+	Full        uint64
+	Pad         [3]uint64
 }
 
 type WeirFlowBucket struct {
@@ -371,7 +412,7 @@ type WeirSampling struct {
 	_     structs.HostLayout
 	Until uint64
 	Snap  uint32
-	Pad   uint32
+	First uint32
 	OneIn [27]uint32
 	_     [4]byte
 }
@@ -467,6 +508,10 @@ const (
 	WeirMapDigestNow          = "digest_now"
 	WeirMapDigestSightings    = "digest_sightings"
 	WeirMapEvents             = "events"
+	WeirMapFirstCpus          = "first_cpus"
+	WeirMapFirstLevels        = "first_levels"
+	WeirMapFirstLines         = "first_lines"
+	WeirMapFirstNow           = "first_now"
 	WeirMapListStats          = "list_stats"
 	WeirMapLoopEdges          = "loop_edges"
 	WeirMapLoopStats          = "loop_stats"
@@ -500,6 +545,7 @@ const (
 	WeirVarEphemeralPort      = "ephemeral_port"
 	WeirVarEventType          = "event_type"
 	WeirVarFailsafeConfig     = "failsafe_config"
+	WeirVarFirstSeen          = "first_seen"
 	WeirVarFrags              = "frags"
 	WeirVarKeySecret          = "key_secret"
 	WeirVarLean               = "lean"
@@ -589,6 +635,10 @@ type WeirMapSpecs struct {
 	DigestNow        *ebpf.MapSpec `ebpf:"digest_now"`
 	DigestSightings  *ebpf.MapSpec `ebpf:"digest_sightings"`
 	Events           *ebpf.MapSpec `ebpf:"events"`
+	FirstCpus        *ebpf.MapSpec `ebpf:"first_cpus"`
+	FirstLevels      *ebpf.MapSpec `ebpf:"first_levels"`
+	FirstLines       *ebpf.MapSpec `ebpf:"first_lines"`
+	FirstNow         *ebpf.MapSpec `ebpf:"first_now"`
 	ListStats        *ebpf.MapSpec `ebpf:"list_stats"`
 	LoopEdges        *ebpf.MapSpec `ebpf:"loop_edges"`
 	LoopStats        *ebpf.MapSpec `ebpf:"loop_stats"`
@@ -626,6 +676,7 @@ type WeirVariableSpecs struct {
 	EphemeralPort      *ebpf.VariableSpec `ebpf:"ephemeral_port"`
 	EventType          *ebpf.VariableSpec `ebpf:"event_type"`
 	FailsafeConfig     *ebpf.VariableSpec `ebpf:"failsafe_config"`
+	FirstSeen          *ebpf.VariableSpec `ebpf:"first_seen"`
 	Frags              *ebpf.VariableSpec `ebpf:"frags"`
 	KeySecret          *ebpf.VariableSpec `ebpf:"key_secret"`
 	Lean               *ebpf.VariableSpec `ebpf:"lean"`
@@ -685,6 +736,10 @@ type WeirMaps struct {
 	DigestNow        *ebpf.Map `ebpf:"digest_now"`
 	DigestSightings  *ebpf.Map `ebpf:"digest_sightings"`
 	Events           *ebpf.Map `ebpf:"events"`
+	FirstCpus        *ebpf.Map `ebpf:"first_cpus"`
+	FirstLevels      *ebpf.Map `ebpf:"first_levels"`
+	FirstLines       *ebpf.Map `ebpf:"first_lines"`
+	FirstNow         *ebpf.Map `ebpf:"first_now"`
 	ListStats        *ebpf.Map `ebpf:"list_stats"`
 	LoopEdges        *ebpf.Map `ebpf:"loop_edges"`
 	LoopStats        *ebpf.Map `ebpf:"loop_stats"`
@@ -724,6 +779,10 @@ func (m *WeirMaps) Close() error {
 		m.DigestNow,
 		m.DigestSightings,
 		m.Events,
+		m.FirstCpus,
+		m.FirstLevels,
+		m.FirstLines,
+		m.FirstNow,
 		m.ListStats,
 		m.LoopEdges,
 		m.LoopStats,
@@ -762,6 +821,7 @@ type WeirVariables struct {
 	EphemeralPort      *ebpf.Variable `ebpf:"ephemeral_port"`
 	EventType          *ebpf.Variable `ebpf:"event_type"`
 	FailsafeConfig     *ebpf.Variable `ebpf:"failsafe_config"`
+	FirstSeen          *ebpf.Variable `ebpf:"first_seen"`
 	Frags              *ebpf.Variable `ebpf:"frags"`
 	KeySecret          *ebpf.Variable `ebpf:"key_secret"`
 	Lean               *ebpf.Variable `ebpf:"lean"`

@@ -25,6 +25,7 @@ type Event struct {
 	Time      time.Duration // by [Monotonic]
 	Interface int           // its index
 	OneIn     uint32        // the sampling rate: one packet in OneIn
+	First     int           // importance of the packet's flow, which is new; 0: it is a sample
 	Packet    Packet
 	Frame     []byte // its first bytes, valid until fn returns
 }
@@ -32,6 +33,7 @@ type Event struct {
 // Sampling sets which packets a program samples.
 type Sampling struct {
 	OneIn  [bpf.WeirReasonREASON_COUNT]uint32 // by reason: one packet in this many, a power of two; 0: none
+	First  bool                               // besides, flows that are new, within their budget
 	Frames bool                               // with the first EventFrame bytes of each
 	Until  time.Duration                      // by [Monotonic]
 }
@@ -56,6 +58,7 @@ func (s *Stats) Sample(now Sampling) {
 			snap = uint32(EventFrame)
 		}
 		atomic.StoreUint32(&to.Snap, snap)
+		atomic.StoreUint32(&to.First, uint32(flag(now.First)))
 		for i, n := range now.OneIn {
 			atomic.StoreUint32(&to.OneIn[i], n)
 		}
@@ -101,7 +104,7 @@ func (s *Stats) readEvents(a *array, fn func(*Event)) error {
 		}
 		e := (*bpf.WeirEvent)(unsafe.Pointer(&raw[0]))
 		fn(&Event{
-			Time: time.Duration(e.Time), Interface: int(e.Ifindex), OneIn: e.OneIn, Packet: e.Packet,
+			Time: time.Duration(e.Time), Interface: int(e.Ifindex), OneIn: e.OneIn, First: int(e.First), Packet: e.Packet,
 			Frame: raw[header:][:min(int(e.Captured), EventFrame)],
 		})
 	}

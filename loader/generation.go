@@ -96,6 +96,9 @@ func (g *Generation) build(cfg *Config, filter map[string]*array) (err error) {
 	}, nil); err != nil {
 		return err
 	}
+	if err := g.makeLevels(); err != nil {
+		return err
+	}
 	return g.makeMulticast()
 }
 
@@ -128,6 +131,7 @@ func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
 		bpf.WeirVarEphemeralPort:  uint32(cfg.EphemeralPort),
 		bpf.WeirVarPenaltyBuckets: uint32(PenaltyBuckets),
 		bpf.WeirVarDigestConfig:   &cfg.Digests,
+		bpf.WeirVarFirstSeen:      &cfg.First,
 		bpf.WeirVarKeySecret:      &cfg.Secret,
 		bpf.WeirVarLoopNode:       cfg.Loop.constants(),
 		bpf.WeirVarMulticast:      &cfg.Multicast,
@@ -468,6 +472,13 @@ func (g *Generation) outgrown(stats *Stats, present pinnedMaps) (pinnedMaps, err
 			return nil, errors.Join(err, fresh.Close())
 		}
 		maps.Copy(fresh, digests)
+	}
+	if g.config.First.Lines > 0 && g.config.firstIdentity() != present.firstNow().Identity {
+		first, err := newFirst(&g.config, stats.cpus)
+		if err != nil {
+			return nil, errors.Join(err, fresh.Close())
+		}
+		maps.Copy(fresh, first)
 	}
 	if p := stats.policer(); p.Cost != 0 && p.identity() != present.policer().Identity {
 		policer, err := newPolicer(p, stats.cpus)

@@ -78,6 +78,8 @@ func TestLoad(t *testing.T) {
 	all.Loop = Loop{Mask: make([]byte, 32), Confirm: 2, Edges: true}
 	all.Loop.Mask[0] = 1
 	all.Digests = Digests{Lines: 1000, Bits: 4}
+	all.First = FirstSeen{Lines: 1000, Tuple: 1, Gap: 1, BySize: 1, ByList: 1, N_ports: 8}
+	all.FirstLevels = make([]uint64, 9)
 	if haveBroadcast() == nil {
 		all.Multicast = Multicast{Ports: 3, Lines: 71, First: 5, Rest: 6}
 	}
@@ -100,6 +102,7 @@ func TestLoad(t *testing.T) {
 	}
 	lean.Trackers = append(slices.Clone(weighed.Trackers[1:2]), Tracker{Lines: 4096, Buckets: 1024, Dropped: 1})
 	lean.Digests = Digests{Lines: 1000, Bits: 6}
+	lean.First, lean.FirstLevels = all.First, all.FirstLevels
 	fewAllowed := lean
 	fewAllowed.Allow = lean.Block
 	fewAllowed.Allow.N_prefixes, fewAllowed.Allow.Quotient.Front = 4, 0 // as many as are looked up inline
@@ -177,6 +180,7 @@ func TestGeneral(t *testing.T) {
 	plain := Config{
 		Allow: largest(), Monitor: true, Lists: 3, Digests: Digests{Lines: 1, Bits: 1},
 		Trackers: []Tracker{{Lines: 2, Buckets: 1}, {Lines: 2, Buckets: 1, Dropped: 1}},
+		First:    FirstSeen{Lines: 1},
 	}
 	plain.Block = largest()
 	plain.Block.GatesV4, plain.Block.N_v4, plain.Block.N_v4Flow = 0, 0, 0

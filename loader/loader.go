@@ -85,6 +85,10 @@ type Config struct {
 	Digests     Digests       // of the packets that pass
 	DigestSeed  Seed          // their secret derives from it; stored with them
 	DigestSlice time.Duration // length of a slice of time; slices in memory are numbered by it
+
+	First       FirstSeen // flows that are new
+	FirstSeed   Seed      // their secret derives from it; stored with them
+	FirstLevels []uint64  // the importance of lists, by number, from 1 to FirstLevels-1; nil: they have none
 }
 
 // As in the object, whose BTF does not have macros.
@@ -156,6 +160,9 @@ func (c *Config) validate() error {
 		return fmt.Errorf("multicast: %w", err)
 	}
 	if err := c.validateDigests(); err != nil {
+		return err
+	}
+	if err := c.validateFirst(); err != nil {
 		return err
 	}
 	if err := validateSet(&c.Block); err != nil {

@@ -26,6 +26,7 @@ import (
 //	events        and their sampling rates,
 //	sampling_now
 //	policer_…     policing
+//	first_…       first-seen flows
 //	about         metadata, as JSON text
 //	filter/…      the block set, if another process can go on with it
 //

@@ -52,6 +52,7 @@ var pinnedMapNames = []string{
 	bpf.WeirMapLoopStats, bpf.WeirMapLoopEdges,
 	bpf.WeirMapDigestNow, bpf.WeirMapDigestBanks, bpf.WeirMapDigestLines, bpf.WeirMapDigestSightings,
 	bpf.WeirMapPolicerNow, bpf.WeirMapPolicerCpus,
+	bpf.WeirMapFirstNow, bpf.WeirMapFirstCpus, bpf.WeirMapFirstLines,
 }
 
 func (k pinnedMaps) Close() error {

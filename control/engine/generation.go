@@ -56,6 +56,9 @@ type Telemetry struct {
 	Digests     digest.Geometry // of what passes: the filter of a slice; without lines: none
 	DigestSeed  hash.Seed       // the secret of digests derives from it
 	DigestSlice time.Duration   // length of a slice of time
+
+	FirstSeen FirstSeen // flows that are new
+	FirstSeed hash.Seed // their secret derives from it
 }
 
 // Tracker is a tracker of heavy hitters. The generation sets its secret.
@@ -181,6 +184,7 @@ func assemble(
 		of.Multicast = loader.Multicast{
 			Ports: uint32(groups.Ports), Lines: groups.Lines, First: uint32(groups.First), Rest: uint32(groups.Rest),
 		}
+		c.FirstSeen.constants(&of, c.FirstSeed, lists)
 		g.kernel, err = newKernel(of)
 		if err != nil {
 			return nil, err

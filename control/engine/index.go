@@ -48,6 +48,7 @@ type List struct {
 	Name      string
 	Allow     bool // otherwise its entries are blocked
 	Direction Direction
+	Priority  int // makes flows that it matches important: see [FirstSeen]
 	Contents  *list.Set
 }
 

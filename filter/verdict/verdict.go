@@ -135,6 +135,7 @@ type Program struct {
 	Block, Allow *membership.Set
 	Policer      *Policer     // nil: no flows are counted
 	Loop         *icarus.Node // inside a domain; nil: no loop detection
+	FirstSeen    *FirstSeen   // nil: new flows are not looked for
 }
 
 // Outcome is the decision on one frame.
@@ -196,6 +197,9 @@ func (v *view) outcome() Outcome {
 			cause.List = uint16(o.List)
 		}
 		p.Policer.drop(v.packet.Tuple, len(v.frame), cause)
+	}
+	if v.trace == nil && v.packet.HasAddresses {
+		v.program.FirstSeen.observe(v.packet, o, len(v.frame))
 	}
 	return o
 }

@@ -42,6 +42,8 @@ func configurations(t *testing.T) []configuration {
 	sources := engine.Telemetry{Trackers: []engine.Tracker{heavy.DefaultSpec("src").Tracker()}, TrackerSeed: hash.Seed{1}}
 	guards := engine.Telemetry{Trackers: []engine.Tracker{heavy.DefaultGuard("src").Spec().Tracker()}, TrackerSeed: hash.Seed{1}}
 	digests := engine.Telemetry{DigestSeed: hash.Seed{1}}
+	first := engine.Telemetry{FirstSeen: engine.FirstSeen{Lines: 2048, Events: 100}, FirstSeed: hash.Seed{1}}
+	first.FirstSeen.V4, first.FirstSeen.V6 = heavy.Key("flow").Shapes()
 	var err error
 	if digests.Digests, err = digest.Smallest(100_000, 0.01); err != nil {
 		t.Fatal(err)
@@ -56,6 +58,7 @@ func configurations(t *testing.T) []configuration {
 		{name: "general path", config: engine.Config{NoLean: true}},
 		{name: "guard", config: engine.Config{Telemetry: guards}},
 		{name: "digests", config: engine.Config{Telemetry: digests}},
+		{name: "first-seen flows", config: engine.Config{Telemetry: first}},
 		{name: "approximate", config: engine.Config{Mode: membership.Approximate}},
 	}
 }

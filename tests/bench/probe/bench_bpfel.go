@@ -40,6 +40,10 @@ const (
 	benchMapDigestNow        = "digest_now"
 	benchMapDigestSightings  = "digest_sightings"
 	benchMapEvents           = "events"
+	benchMapFirstCpus        = "first_cpus"
+	benchMapFirstLevels      = "first_levels"
+	benchMapFirstLines       = "first_lines"
+	benchMapFirstNow         = "first_now"
 	benchMapListStats        = "list_stats"
 	benchMapLoopEdges        = "loop_edges"
 	benchMapLoopStats        = "loop_stats"
@@ -108,6 +112,7 @@ const (
 	benchVarEgress           = "egress"
 	benchVarEphemeralPort    = "ephemeral_port"
 	benchVarFailsafeConfig   = "failsafe_config"
+	benchVarFirstSeen        = "first_seen"
 	benchVarFrags            = "frags"
 	benchVarKeySecret        = "key_secret"
 	benchVarLean             = "lean"
@@ -226,6 +231,10 @@ type benchMapSpecs struct {
 	DigestNow        *ebpf.MapSpec `ebpf:"digest_now"`
 	DigestSightings  *ebpf.MapSpec `ebpf:"digest_sightings"`
 	Events           *ebpf.MapSpec `ebpf:"events"`
+	FirstCpus        *ebpf.MapSpec `ebpf:"first_cpus"`
+	FirstLevels      *ebpf.MapSpec `ebpf:"first_levels"`
+	FirstLines       *ebpf.MapSpec `ebpf:"first_lines"`
+	FirstNow         *ebpf.MapSpec `ebpf:"first_now"`
 	ListStats        *ebpf.MapSpec `ebpf:"list_stats"`
 	LoopEdges        *ebpf.MapSpec `ebpf:"loop_edges"`
 	LoopStats        *ebpf.MapSpec `ebpf:"loop_stats"`
@@ -270,6 +279,7 @@ type benchVariableSpecs struct {
 	Egress         *ebpf.VariableSpec `ebpf:"egress"`
 	EphemeralPort  *ebpf.VariableSpec `ebpf:"ephemeral_port"`
 	FailsafeConfig *ebpf.VariableSpec `ebpf:"failsafe_config"`
+	FirstSeen      *ebpf.VariableSpec `ebpf:"first_seen"`
 	Frags          *ebpf.VariableSpec `ebpf:"frags"`
 	KeySecret      *ebpf.VariableSpec `ebpf:"key_secret"`
 	Lean           *ebpf.VariableSpec `ebpf:"lean"`
@@ -330,6 +340,10 @@ type benchMaps struct {
 	DigestNow        *ebpf.Map `ebpf:"digest_now"`
 	DigestSightings  *ebpf.Map `ebpf:"digest_sightings"`
 	Events           *ebpf.Map `ebpf:"events"`
+	FirstCpus        *ebpf.Map `ebpf:"first_cpus"`
+	FirstLevels      *ebpf.Map `ebpf:"first_levels"`
+	FirstLines       *ebpf.Map `ebpf:"first_lines"`
+	FirstNow         *ebpf.Map `ebpf:"first_now"`
 	ListStats        *ebpf.Map `ebpf:"list_stats"`
 	LoopEdges        *ebpf.Map `ebpf:"loop_edges"`
 	LoopStats        *ebpf.Map `ebpf:"loop_stats"`
@@ -374,6 +388,10 @@ func (m *benchMaps) Close() error {
 		m.DigestNow,
 		m.DigestSightings,
 		m.Events,
+		m.FirstCpus,
+		m.FirstLevels,
+		m.FirstLines,
+		m.FirstNow,
 		m.ListStats,
 		m.LoopEdges,
 		m.LoopStats,
@@ -419,6 +437,7 @@ type benchVariables struct {
 	Egress         *ebpf.Variable `ebpf:"egress"`
 	EphemeralPort  *ebpf.Variable `ebpf:"ephemeral_port"`
 	FailsafeConfig *ebpf.Variable `ebpf:"failsafe_config"`
+	FirstSeen      *ebpf.Variable `ebpf:"first_seen"`
 	Frags          *ebpf.Variable `ebpf:"frags"`
 	KeySecret      *ebpf.Variable `ebpf:"key_secret"`
 	Lean           *ebpf.Variable `ebpf:"lean"`

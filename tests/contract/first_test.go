@@ -1,0 +1,305 @@
+package contract
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"weir/control/engine"
+	"weir/control/replay"
+	"weir/filter/hash"
+	"weir/filter/key"
+	"weir/filter/packet"
+	"weir/filter/recent"
+	"weir/filter/verdict"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+// firstSeen is a program that looks for new flows, and its twin in Go.
+type firstSeen struct {
+	*replay.Kernel
+	*engine.Generation
+	memory *loader.FirstMemory
+	now    uint64
+}
+
+// fiveTuple has the shapes of flows.
+func fiveTuple() (v4, v6 key.Shape) {
+	v4 = key.Shape{Fields: key.FieldSrcPort | key.FieldDstPort | key.FieldProto, SrcBits: 32, DstBits: 32}
+	return v4, key.Shape{Fields: v4.Fields | key.FieldV6, SrcBits: 128, DstBits: 128}
+}
+
+func newFirstSeen(t testing.TB, lists []engine.List, c engine.Config) *firstSeen {
+	t.Helper()
+	lab.Root(t)
+	onOneCPU(t)
+	c.FirstSeed, c.FirstSeen.Stopped = hash.NewSeed(), true
+	f := &firstSeen{now: 1e9}
+	f.Generation, f.Kernel = engines(t, lists, c)
+	f.FirstSeen = c.FirstSeen.Twin(c.FirstSeed, lists, func() uint64 { return f.now })
+	var err error
+	if f.memory, err = f.OpenFirst(f.Stats()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.memory.Close() })
+	f.Stats().Sample(loader.Sampling{First: true, Until: math.MaxInt64})
+	return f
+}
+
+// pass passes a frame through both, and compares their decisions.
+func (f *firstSeen) pass(frame []byte) (verdict.Outcome, error) {
+	f.memory.SetClock(f.now)
+	return agree(f.Generation, f.Kernel, frame)
+}
+
+// same compares all that the two remember and have counted.
+func (f *firstSeen) same() error {
+	words := f.FirstSeen.Known.Words()
+	for i := range words {
+		if got, _ := f.memory.Generation(i); !slices.Equal(got, words[i]) {
+			return fmt.Errorf("generation %d differs", i)
+		}
+	}
+	want := f.FirstSeen.FirstSeenCounts
+	for _, cpu := range f.memory.CPUs() {
+		got := verdict.FirstSeenCounts{Spent: cpu.Spent, Entered: cpu.Entered, Flows: cpu.Flows, Events: cpu.Events, Suppressed: cpu.Suppressed}
+		if got == want {
+			return nil // the others are idle
+		}
+	}
+	return fmt.Errorf("%+v, want %+v", f.memory.CPUs(), want)
+}
+
+// turn ends a window in both.
+func (f *firstSeen) turn() {
+	f.memory.Turn(time.Duration(f.now), false)
+	f.FirstSeen.Known.Turn()
+}
+
+// The program remembers, counts and reports new flows as its twin does, on the lean path
+// and the general one, with flows of all kinds, whatever makes them important, and under
+// budgets that suffice and that do not.
+func TestFirstSeen(t *testing.T) {
+	packets := 3_000
+	if os.Getenv("WEIR_LONG") == "1" {
+		packets = 100_000 // more than a million in all
+	}
+	r := newRandom(t)
+	var all verdict.FirstSeenCounts
+	for i := range 12 {
+		lists := r.leanLists(engine.Source)
+		if i%2 == 1 {
+			lists = r.leanLists(engine.Both, engine.Destination)
+		}
+		for n := range lists {
+			lists[n].Priority = 10 * (n % 3)
+		}
+		c := r.config(2 * i)
+		c.NoLean = i%3 == 2
+		c.FirstSeen = engine.FirstSeen{Lines: 64, Events: r.pick(0, 1, 50, 1000), BySize: i%2 == 0, ByList: i/2%2 == 0}
+		c.FirstSeen.V4, c.FirstSeen.V6 = fiveTuple()
+		if i >= 8 {
+			c.FirstSeen.V4, c.FirstSeen.V6 = key.Shape{SrcBits: 24}, key.Shape{Fields: key.FieldV6, SrcBits: 48}
+		}
+		if i%5 < 2 {
+			c.FirstSeen.Ports = []verdict.FailsafePort{{Proto: 6, Port: 443}, {Proto: 17, Port: 9}}
+		}
+		f := newFirstSeen(t, lists, c)
+		for n := range packets {
+			frame := r.packetOnLeanPath()
+			f.now += uint64(r.IntN(2_000_000))
+			if _, err := f.pass(frame); err != nil {
+				t.Fatalf("%v: % x", err, frame)
+			}
+			if n%500 == 0 {
+				f.turn()
+			}
+			if n%1000 == 0 {
+				if err := f.same(); err != nil {
+					t.Fatalf("configuration %d, packet %d: %v", i, n, err)
+				}
+			}
+		}
+		if err := f.same(); err != nil {
+			t.Fatalf("configuration %d: %v", i, err)
+		}
+		for level := range all.Flows {
+			all.Flows[level] += f.FirstSeen.Flows[level]
+			all.Events[level] += f.FirstSeen.Events[level]
+			all.Suppressed[level] += f.FirstSeen.Suppressed[level]
+		}
+	}
+	t.Logf("%+v", all)
+	for level := verdict.Importance(1); level <= verdict.MaxImportance; level++ {
+		if all.Flows[level] == 0 || level == 1 && (all.Events[level] == 0 || all.Suppressed[level] == 0) {
+			t.Errorf("no flows, events or suppressed ones of importance %d: the test is too narrow", level)
+		}
+	}
+}
+
+// The same over captures.
+func TestFirstSeenOverCaptures(t *testing.T) {
+	c := engine.Config{}
+	c.FirstSeen = engine.FirstSeen{Lines: 2048, Events: 100, BySize: true}
+	c.FirstSeen.V4, c.FirstSeen.V6 = fiveTuple()
+	f := newFirstSeen(t, nil, c)
+	for n, of := range frames(t) {
+		if len(of.data) > 3000 {
+			continue
+		}
+		f.now += 20_000
+		if _, err := f.pass(of.data); err != nil {
+			t.Fatalf("%s, packet %d: %v: % x", of.capture, of.number, err, of.data)
+		}
+		if n%20_000 == 19_999 {
+			f.turn()
+		}
+	}
+	if err := f.same(); err != nil {
+		t.Error(err)
+	}
+	t.Logf("%+v", f.FirstSeen.FirstSeenCounts)
+}
+
+// firstFrames makes frames of flows by their number.
+type firstFrames struct{ frame []byte }
+
+func newFirstFrames() *firstFrames {
+	return &firstFrames{packet.Frame(key.Tuple{
+		Src: netip.MustParseAddr("10.0.0.0"), Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true, SrcPort: 4000, DstPort: 53,
+	})}
+}
+
+func (f *firstFrames) of(flow uint32) []byte {
+	binary.BigEndian.PutUint32(f.frame[26:], 10<<24|flow&0xffffff)
+	return f.frame
+}
+
+// In the kernel no flow is forgotten before its window has ended, and new ones are taken
+// for known ones as rarely as predicted: with 256 KB, half of the flows recur once among the
+// next 200,000 packets.
+func TestFirstSeenErrors(t *testing.T) {
+	size := 20 // a part of the whole
+	if os.Getenv("WEIR_LONG") == "1" {
+		size = 1
+	}
+	within, flows := 200_000/size, 1_000_000/size
+	lines := uint32(2048 / size)
+	c := engine.Config{}
+	c.FirstSeen = engine.FirstSeen{Lines: lines}
+	c.FirstSeen.V4, c.FirstSeen.V6 = fiveTuple()
+	f := newFirstSeen(t, nil, c)
+	rng := rand.New(rand.NewPCG(7, 8))
+	due := make(map[int]uint32) // by the number of the packet
+	frames := newFirstFrames()
+	var fresh, repeated, fp, fn int
+	var predicted float64
+	var counted uint64
+	for n := 0; fresh < flows; n++ {
+		if n%within == within-1 {
+			f.memory.Turn(time.Duration(n+1), false)
+		}
+		if n%(within/50) == 0 {
+			now := f.memory.Counts()
+			predicted += recent.FalsePositive(lines, int(now.EnteredNow), int(now.Entered)) * float64(within/50)
+		}
+		flow, known := due[n]
+		if known {
+			delete(due, n)
+			repeated++
+		} else {
+			flow = uint32(fresh)
+			fresh++
+			if rng.IntN(2) == 0 {
+				at := n + 1 + rng.IntN(within)
+				for taken := true; taken; at++ {
+					_, taken = due[at]
+				}
+				due[at-1] = flow
+			}
+		}
+		if _, err := f.Kernel.Decide(frames.of(flow)); err != nil {
+			t.Fatal(err)
+		}
+		isNew := f.memory.Counts().Flows[1] > counted
+		switch {
+		case isNew && known:
+			fn++
+		case !isNew && !known:
+			fp++
+		}
+		if isNew {
+			counted++
+		}
+	}
+	got, want := float64(fp)/float64(fresh), predicted/float64(fresh+repeated)
+	t.Logf("%d new flows, %d repeated: false negatives %d, false positives %.4f, predicted %.4f", fresh, repeated, fn, got, want)
+	if fn > repeated/1000 || got > 0.08 {
+		t.Errorf("%d of %d known flows were taken for new ones, and %.4f of new ones for known ones; want at most 0.1 %% and 8 %%", fn, repeated, got)
+	}
+	if math.Abs(got/want-1) > 0.1 {
+		t.Errorf("false positives %.4f, predicted %.4f", got, want)
+	}
+}
+
+// A flood of spoofed sources causes no more events than the budget, and leaves room for
+// those of what is important.
+func TestFirstSeenFlood(t *testing.T) {
+	flows := 100_000
+	if os.Getenv("WEIR_LONG") == "1" {
+		flows = 1_000_000
+	}
+	const budget, seconds = 100, 10
+	c := engine.Config{}
+	c.FirstSeen = engine.FirstSeen{Lines: 2048, Events: budget, Ports: []verdict.FailsafePort{{Proto: 6, Port: 22}}}
+	c.FirstSeen.V4, c.FirstSeen.V6 = fiveTuple()
+	f := newFirstSeen(t, nil, c)
+	frames := newFirstFrames()
+	important := packet.Frame(key.Tuple{
+		Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("203.0.113.1"), Proto: 6, HasPorts: true, DstPort: 22,
+	})
+	events, wanted := 0, 0
+	read := func() {
+		if err := f.Stats().Events(func(e *loader.Event) {
+			events++
+			if e.First == 0 {
+				t.Errorf("a sample: %+v", e)
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range flows {
+		f.now += uint64(seconds * time.Second / time.Duration(flows))
+		f.memory.SetClock(f.now)
+		if _, err := f.Kernel.Decide(frames.of(uint32(n))); err != nil {
+			t.Fatal(err)
+		}
+		if n%(flows/50) == 0 {
+			wanted++
+			binary.BigEndian.PutUint16(important[34:], uint16(n))
+			binary.BigEndian.PutUint16(important[28:], uint16(n>>8))
+			if _, err := f.Kernel.Decide(important); err != nil {
+				t.Fatal(err)
+			}
+			read()
+			f.memory.Turn(time.Duration(f.now), true)
+		}
+	}
+	read()
+	got := f.memory.Counts()
+	t.Logf("%d events of %d new flows, %d of %d important ones; %d suppressed", events, got.Flows[1], got.Events[7], wanted, got.Suppressed[1])
+	if most := budget * (seconds + 1); events > most || events < budget*seconds/2 {
+		t.Errorf("%d events, want at most %d", events, most)
+	}
+	if got.Events[7] != uint64(wanted) || got.Events[1]+got.Suppressed[1] != got.Flows[1] {
+		t.Errorf("%+v", got)
+	}
+}
