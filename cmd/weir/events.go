@@ -20,7 +20,7 @@ func newEvents() *cobra.Command {
 	var socket string
 	var reasons []events.Reason
 	c := &cobra.Command{
-		Use:   "events [--follow]",
+		Use:   "events [--first-seen] [--follow]",
 		Short: "Show dropped packets, and why",
 		Long: `Shows the packets that the running daemon drops, or would drop if not for an
 allow list, monitor mode or --malformed pass, each with its time, interface,
@@ -29,14 +29,19 @@ reason and list. It ends after a second; with --follow, when it is stopped; with
 
 Events are produced only while a client reads them. In a flood they are sampled,
 marked "1 of N", so that all reasons and interfaces together produce at most
-10,000 a second. If some are lost nevertheless, it says how many.`,
+10,000 a second. If some are lost nevertheless, it says how many.
+
+With --first-seen, it shows the first packets of flows that were not seen lately
+instead, the important ones first, as first_seen in weir.yaml says.`,
 		Example: `  weir events
   weir events --follow --reason rate-limited,heavy
+  weir events --follow --first-seen
   weir events --follow --json | jq -r 'select(.list == "feed").src'`,
 		Args: noArgs,
 	}
 	f := c.Flags()
 	follow := f.BoolP("follow", "f", false, "go on until stopped")
+	firstSeen := f.Bool("first-seen", false, "the first packets of new flows, dropped or not")
 	count := f.Int("count", 0, "`number` of packets to show; 0 is any")
 	reasonFlag(c, &reasons)
 	socketFlag(f, &socket)
@@ -45,7 +50,7 @@ marked "1 of N", so that all reasons and interfaces together produce at most
 		if *count < 0 {
 			return usageError{fmt.Errorf("--count %d: want a number of packets, or 0 for any", *count)}
 		}
-		asked := api.Events{Reasons: reasons, Follow: *follow || *count > 0}
+		asked := api.Events{Reasons: reasons, Follow: *follow || *count > 0, FirstSeen: *firstSeen}
 		happened, err := api.Dial(socket).Events(c.Context(), asked)
 		if err != nil {
 			return err
@@ -113,6 +118,9 @@ func printEvent(out io.Writer, e *api.Event) error {
 	line := fmt.Sprintf("%s  %-8s %s  %-9s  %s  %d bytes", at, e.Interface, e.Verdict, e.Reason, flowOf(e), e.Length)
 	if e.List != "" {
 		line += "  list " + e.List
+	}
+	if e.Importance > 0 {
+		line += fmt.Sprintf("  new flow, importance %d", e.Importance)
 	}
 	if e.OneIn > 1 {
 		line += fmt.Sprintf("  1 of %d", e.OneIn)

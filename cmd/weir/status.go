@@ -230,6 +230,33 @@ func policeRows(i attach.Status, row func(name, format string, args ...any)) {
 	}
 }
 
+// newFlowRows shows the flows that were not seen lately.
+func newFlowRows(i attach.Status, row func(name, format string, args ...any)) {
+	if i.FirstSeen == nil || i.NewFlows == nil {
+		return
+	}
+	n := i.NewFlows
+	if n.Window > 0 {
+		row("new flows", "%s in the last %v, by %s; %s in all", humanize.Comma(int64(n.WindowFlows)),
+			time.Duration(n.Window*float64(time.Second)).Round(100*time.Millisecond), i.FirstSeen.Key, humanize.Comma(int64(n.Flows)))
+	} else {
+		row("new flows", "%s, by %s", humanize.Comma(int64(n.Flows)), i.FirstSeen.Key)
+	}
+	var events, suppressed uint64
+	for _, of := range n.ByImportance {
+		events, suppressed = events+of.Events, suppressed+of.Suppressed
+	}
+	if suppressed > 0 {
+		row("  events", "%s; %s were suppressed, above %d a second and CPU", humanize.Comma(int64(events)), humanize.Comma(int64(suppressed)), i.FirstSeen.Events)
+	}
+	if n.MissedShare > 0.08 {
+		row("  MISSED", "%.0f%% of new flows are taken for known ones: more memory remembers more", 100*n.MissedShare)
+	}
+	if n.FullWindows > 0 {
+		row("  full", "%s ended early: more memory remembers more", plural(int(n.FullWindows), "window", "windows"))
+	}
+}
+
 // structureRows shows what the lists consist of in the kernel.
 func structureRows(i attach.Status, row func(name, format string, args ...any)) {
 	for _, s := range i.BlockStructures {
@@ -289,6 +316,7 @@ func printInterface(w io.Writer, i attach.Status, verbose bool) {
 		row("failsafe", "%s", always)
 	}
 	policeRows(i, row)
+	newFlowRows(i, row)
 	row("packets", "%s", counted(i.Total))
 	row("dropped", "%s", counted(i.Dropped))
 	for _, reason := range i.TopReasons() {

@@ -91,6 +91,30 @@ func TestStatusVerbose(t *testing.T) {
 	}
 }
 
+// How many flows are new is shown, and when the memory does not suffice.
+func TestStatusNewFlows(t *testing.T) {
+	var i attach.Status
+	i.FirstSeen = &attach.FirstSeen{Key: "flow", Window: 10, Lines: 2048, Events: 100}
+	i.NewFlows = &attach.NewFlows{
+		Flows: 56789, WindowFlows: 1234, Window: 10.04, ByImportance: []attach.ByImportance{{Importance: 1, Flows: 56000, Events: 12, Suppressed: 3456}, {Importance: 7, Flows: 789, Events: 5}},
+	}
+	for _, full := range []bool{false, true} {
+		if full {
+			i.NewFlows.FullWindows, i.NewFlows.MissedShare = 2, 0.12
+		}
+		var out strings.Builder
+		printInterface(&out, i, false)
+		for text, want := range map[string]bool{
+			"1,234 in the last 10s, by flow; 56,789 in all\n": true, "17; 3,456 were suppressed, above 100 a second and CPU": true,
+			"2 windows ended early": full, "12% of new flows are taken for known ones": full,
+		} {
+			if strings.Contains(out.String(), text) != want {
+				t.Errorf("%q: want %t\n%s", text, want, out.String())
+			}
+		}
+	}
+}
+
 // What policing does is shown, and when it has given up penalising.
 func TestStatusPoliced(t *testing.T) {
 	var i attach.Status

@@ -21,6 +21,8 @@ type Events struct {
 	Reasons []events.Reason // some of events.Reasons; none: all of them
 	Frames  bool            // include the beginnings of frames
 	Follow  bool            // until the client disconnects; otherwise for a second
+
+	FirstSeen bool // the first packets of flows that were not seen lately, instead of what is dropped
 }
 
 // Event is a packet that was decided on: a line of the answer to GET /v1/events. With
@@ -42,6 +44,9 @@ type Event struct {
 	Frame     []byte    `json:"frame,omitempty"`  // beginning of the frame, in base64
 	Lost      uint64    `json:"lost,omitempty"`
 
+	// Importance is that of a flow that was not seen lately, from 1 to 7.
+	Importance int `json:"importance,omitempty"`
+
 	// FirstTTL and TTL are those of a packet that seems to run in a loop, when it
 	// was first and last seen.
 	FirstTTL int `json:"first_ttl,omitempty"`
@@ -58,7 +63,7 @@ func eventOf(e events.Event) Event {
 	event := Event{
 		Time: e.Time, Interface: e.Iface, Netns: e.Netns, Reason: e.Reason.String(), Verdict: "pass",
 		List: e.List, Length: e.Length, OneIn: e.OneIn, Frame: e.Frame,
-		FirstTTL: int(e.FirstTTL), TTL: int(e.TTL),
+		FirstTTL: int(e.FirstTTL), TTL: int(e.TTL), Importance: e.Importance,
 	}
 	if e.Dropped {
 		event.Verdict = "drop"
@@ -79,15 +84,19 @@ type stream func(http.ResponseWriter, *http.Request)
 func eventsRoute(s Daemon) route {
 	return route{http.MethodGet, eventsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 		asked, err := readEvents(q.URL.Query())
+		if err == nil && asked.FirstSeen && !s.Status().FirstSeen {
+			err = fault{http.StatusNotFound, errors.New("this daemon does not look for new flows: first_seen in weir.yaml does")}
+		}
 		return stream(func(w http.ResponseWriter, q *http.Request) { asked.answer(w, q, s) }), err
 	}}
 }
 
 // The parameters of GET /v1/events.
 const (
-	reasonParameter = "reason" // may be repeated, or contain several, separated by commas
-	framesParameter = "frames" // 0 (the default) or 1
-	followParameter = "follow" // 0 (the default) or 1
+	reasonParameter = "reason"     // may be repeated, or contain several, separated by commas
+	framesParameter = "frames"     // 0 (the default) or 1
+	followParameter = "follow"     // 0 (the default) or 1
+	firstParameter  = "first_seen" // 0 (the default) or 1
 )
 
 // readEvents parses the parameters.
@@ -106,18 +115,16 @@ func readEvents(query url.Values) (asked Events, err error) {
 					}
 					asked.Reasons = append(asked.Reasons, r)
 				}
-			case framesParameter, followParameter:
+			case framesParameter, followParameter, firstParameter:
 				if value != "0" && value != "1" {
 					return bad("%s=%q: want 0 or 1", name, value)
 				}
-				if name == framesParameter {
-					asked.Frames = value == "1"
-				} else {
-					asked.Follow = value == "1"
-				}
+				*map[string]*bool{
+					framesParameter: &asked.Frames, followParameter: &asked.Follow, firstParameter: &asked.FirstSeen,
+				}[name] = value == "1"
 			default:
-				return bad("%s has no parameter %q: there are %s, %s, %s",
-					eventsPath, name, reasonParameter, framesParameter, followParameter)
+				return bad("%s has no parameter %q: there are %s, %s, %s, %s",
+					eventsPath, name, reasonParameter, framesParameter, followParameter, firstParameter)
 			}
 		}
 	}
@@ -136,6 +143,9 @@ func (e Events) query() string {
 	if e.Follow {
 		q.Set(followParameter, "1")
 	}
+	if e.FirstSeen {
+		q.Set(firstParameter, "1")
+	}
 	return q.Encode()
 }
 
@@ -144,7 +154,7 @@ const glance = time.Second
 
 // answer sends events, a line each, until the client disconnects or the daemon stops.
 func (e Events) answer(w http.ResponseWriter, q *http.Request, s Daemon) {
-	all, end := s.Events(events.Want{Reasons: e.Reasons, Frames: e.Frames})
+	all, end := s.Events(events.Want{Reasons: e.Reasons, Frames: e.Frames, FirstSeen: e.FirstSeen})
 	defer end()
 	connection := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "application/x-ndjson")

@@ -19,6 +19,8 @@ type Status struct {
 	ConfirmUntil *time.Time `json:"confirm_until,omitempty"` // when the configuration is rolled back, unless it is confirmed
 	RolledBack   bool       `json:"rolled_back"`             // the previous configuration is active, since the last one was not confirmed
 
+	FirstSeen bool `json:"first_seen"` // new flows are looked for
+
 	MonitorOverride *MonitorOverride `json:"monitor_override,omitempty"` // nil: Monitor is as configured
 	Fleet           *Fleet           `json:"fleet,omitempty"`            // nil: this host is in none
 }

@@ -66,6 +66,7 @@ func NewManager(c Config) *Manager { return &Manager{Config: c, hotplug: newHotp
 type Inherited struct {
 	Programs                int       // that filter
 	TrackerSeed, DigestSeed hash.Seed // zero: there is none
+	FirstSeed               hash.Seed // likewise, of first-seen flows
 }
 
 // Find looks for programs that filter on targets already. It fails where a
@@ -92,6 +93,9 @@ func (m *Manager) Find(targets []Target) (Inherited, error) {
 			}
 			if all.DigestSeed == (hash.Seed{}) {
 				all.DigestSeed = p.Stats().DigestSeed()
+			}
+			if all.FirstSeed == (hash.Seed{}) {
+				all.FirstSeed = p.Stats().FirstSeed()
 			}
 		}
 		p.Close()

@@ -43,6 +43,16 @@ type Metadata struct {
 	CountedReasons    []string `json:"counted_reasons,omitempty"` // of the counters, by number
 	Loop              *Loop    `json:"loop,omitempty"`            // nil: loops are not looked for
 	Police            *Police  `json:"police,omitempty"`          // nil: the interface is not policed
+
+	FirstSeen *FirstSeen `json:"first_seen,omitempty"` // nil: new flows are not looked for
+}
+
+// FirstSeen describes what looks for new flows.
+type FirstSeen struct {
+	Key    string  `json:"key"`    // what makes a flow
+	Window float64 `json:"window"` // how long a flow is known at least, in seconds
+	Lines  uint32  `json:"lines"`  // of a generation, 64 bytes each
+	Events int     `json:"events"` // that a CPU may send in a second
 }
 
 // Police describes the policing of an interface.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/filter/icarus"
+	"weir/filter/recent"
 	"weir/filter/sfb"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -45,6 +46,42 @@ type Status struct {
 	Loops map[string]uint64 `json:"loop_packets,omitempty"`
 	// Policed is what policing has done, nil for none.
 	Policed *Policed `json:"policed,omitempty"`
+	// NewFlows are the flows that were not seen lately, nil where they are not looked for.
+	NewFlows *NewFlows `json:"new_flows,omitempty"`
+}
+
+// NewFlows are counts of flows that were not seen lately.
+type NewFlows struct {
+	Flows        uint64         `json:"flows"`
+	ByImportance []ByImportance `json:"by_importance"` // those of which there are any
+	WindowFlows  uint64         `json:"window_flows"`  // in the last window
+	Window       float64        `json:"window"`        // its length in seconds; 0: none has ended
+	FullWindows  uint64         `json:"full_windows"`  // that ended early
+	// MissedShare is the share of new flows that are taken for known ones now.
+	MissedShare float64 `json:"missed_share"`
+}
+
+// ByImportance are the counts of flows of an importance.
+type ByImportance struct {
+	Importance int    `json:"importance"`
+	Flows      uint64 `json:"flows"`
+	Events     uint64 `json:"events"`
+	Suppressed uint64 `json:"suppressed"` // events for which the budget had no room
+}
+
+// NewFlowsOf returns the counts of an interface as they are shown.
+func (f *FirstSeen) NewFlowsOf(c loader.FirstCounts) *NewFlows {
+	n := &NewFlows{
+		ByImportance: []ByImportance{}, WindowFlows: c.New, Window: c.Window.Seconds(), FullWindows: c.Full,
+		MissedShare: recent.FalsePositive(f.Lines, int(c.EnteredNow), int(c.Entered)),
+	}
+	for i, flows := range c.Flows {
+		n.Flows += flows
+		if flows > 0 {
+			n.ByImportance = append(n.ByImportance, ByImportance{i, flows, c.Events[i], c.Suppressed[i]})
+		}
+	}
+	return n
 }
 
 // Policed is what the policing of an interface has done, and its state.
@@ -134,6 +171,9 @@ func StatusOf(a *loader.Attachment) (Status, error) {
 	}
 	if p, ok := a.Stats().Policed(); ok && d.Police != nil {
 		i.Policed = PolicedOf(p)
+	}
+	if c, ok := a.Stats().FirstCounts(); ok && d.FirstSeen != nil {
+		i.NewFlows = d.FirstSeen.NewFlowsOf(c)
 	}
 	return i, err
 }

@@ -67,6 +67,7 @@ func (c *Config) check() quantity.FieldErrors {
 	for i, g := range c.Guards {
 		errs.Add(fmt.Sprintf("guards[%d]", i), g.Validate())
 	}
+	errs.Add("first_seen", c.FirstSeen.check().Err())
 	errs.Add("loop", c.Loop.check().Err())
 	c.checkMulticast(&errs)
 	if len(c.Notify.Targets) > maxTargets {

@@ -225,6 +225,12 @@ func TestExample(t *testing.T) {
 	if c.Notify.Surge.Times != surge.Times || script.Timeout != element(reflect.TypeFor[notify.Target]()).Interface().(notify.Target).Timeout {
 		t.Errorf("notify %+v, other than the defaults", c.Notify)
 	}
+	first := element(reflect.TypeFor[FirstSeen]()).Interface().(FirstSeen)
+	first.Key, first.Importance, first.Ports = c.FirstSeen.Key, c.FirstSeen.Importance, c.FirstSeen.Ports
+	if !reflect.DeepEqual(c.FirstSeen, first) || first.Key == "" {
+		t.Errorf("first_seen %+v, the defaults are %+v", c.FirstSeen, first)
+	}
+	c.FirstSeen = FirstSeen{}
 	guard := heavy.DefaultGuard("src")
 	guard.Action, guard.Limit = c.Guards[0].Action, c.Guards[0].Limit
 	if c.Guards[0] != guard {
@@ -409,6 +415,16 @@ func TestErrors(t *testing.T) {
 		{eth0 + "digest: {rate: 0/s}", []string{`2:16: digest.rate: want more than 0`}, true},
 		{eth0 + "digest: {rate: 1MB/s}", []string{`2:16: digest.rate: 1MB/s: digests are of packets, as in 100kpps`}, true},
 		{eth0 + "pins: weir", []string{`2:7: pins: "weir": want an absolute path`}, true},
+		{eth0 + "first_seen: {window: 1s}\n", []string{`2:1: first_seen: key is missing`}, false},
+		{eth0 + "first_seen: port\n", []string{`2:13: first_seen: unknown key "port": want src, dst, flow, or a prefix as in src/24`}, false},
+		{eth0 + "first_seen: {key: flow, window: 2h, memory: 1KiB, events: 10001}\n", []string{
+			`2:33: first_seen.window: 2h is not between 1s and 1h`, `2:45: first_seen.memory: 1KiB is not between 4KiB and 1GiB`,
+			`2:59: first_seen.events: 10001 is not between 0 and 10000`,
+		}, false},
+		{eth0 + "first_seen: {key: flow, importance: [size, age], ports: [tcp/22, 22/tcp]}\n", []string{
+			`2:44: first_seen.importance[1]: unknown importance "age": want size or list`, `2:66: first_seen.ports[1]: the same as ports[0]`}, false},
+		{eth0 + "first_seen: {key: flow, importance: [size, size], ports: [tcp/22, 22/tcp]}\n", []string{
+			`2:44: first_seen.importance[1]: the same as importance[0]`, `2:67: first_seen.ports[1]: the same as ports[0]`}, true},
 		{"interfaces:\n- {name: a, police: 5}\n- {name: b, police: {rate: 10k/s}}\n- {name: c, police: {key: src, depth: 1ms}}\n" +
 			"- {name: d, police: {rate: 1kbit/s, controller: red}}\n- {name: e, police: {rate: 99pps, rehash: 1ms, key: x}}", []string{
 			`2:21: interfaces[0].police: invalid rate "5": want a number a second, as in 50kpps, 10Mbit/s, 125MB/s or 10k/s: did you mean 5/s?`,

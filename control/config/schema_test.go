@@ -106,7 +106,7 @@ func TestExampleShowsEachKey(t *testing.T) {
 func comments(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	for _, file := range []string{"config.go", "police.go", "hub.go", "rollout.go", "../observe/heavy/spec.go", "../observe/heavy/guard.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../feed/tls.go", "../observe/digests/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go"} {
+	for _, file := range []string{"config.go", "police.go", "first.go", "hub.go", "rollout.go", "../observe/heavy/spec.go", "../observe/heavy/guard.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../feed/tls.go", "../observe/digests/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
@@ -150,6 +150,7 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[loader.Hook]():            enum("native", "generic", "offload"),
 		reflect.TypeFor[verdict.Action]():         enum("pass", "drop"),
 		reflect.TypeFor[sfb.Controller]():         enum("fair", "blue", "bucket"),
+		reflect.TypeFor[Importance]():             enum("size", "list"),
 		reflect.TypeFor[engine.Direction]():       enum("src", "dst", "both"),
 		reflect.TypeFor[quantity.Unit]():          enum("packets", "bytes"),
 		reflect.TypeFor[feed.Kind]():              enum(feed.Kinds()...),

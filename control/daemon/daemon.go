@@ -155,7 +155,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	d.observers.trackerSeed, d.observers.digestSeed = inherited.TrackerSeed, inherited.DigestSeed
+	d.observers.trackerSeed, d.observers.digestSeed, d.observers.firstSeed = inherited.TrackerSeed, inherited.DigestSeed, inherited.FirstSeed
 	p, err := prepare(ctx, c, preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, progress: d.o.Progress, watcher: d.watcher, fleet: d.fleet})
 	if err != nil {
 		return err
@@ -243,7 +243,7 @@ func (d *Daemon) build(p *Prepared) (*engine.Generation, attach.Metadata, error)
 			"(reasons truncated, unparsed): malformed: drop closes that")
 	}
 	m := attach.Describe(e, c, p.descriptions())
-	m.Loop = p.loopMetadata()
+	m.Loop, m.FirstSeen = p.loopMetadata(), p.firstMetadata()
 	m.Version, m.PID, m.Loaded = d.o.Version, os.Getpid(), time.Now()
 	m.Since = m.Loaded
 	// What reading and building took is given back now, not some minutes later:

@@ -9,6 +9,7 @@ import (
 	"weir/control/engine"
 	"weir/control/observe/digests"
 	"weir/control/observe/events"
+	"weir/control/observe/firstseen"
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
 	"weir/filter/hash"
@@ -21,11 +22,12 @@ import (
 // observers are what is observed of the traffic, and done about it: heavy
 // hitters, weights that are learned, digests, and loops.
 type observers struct {
-	trackerSeed, digestSeed hash.Seed
-	watched                 []heavy.Watched
-	heavy                   *heavy.Watcher
-	learn                   *learn.Observer   // nil: nothing is learned
-	recorder                *digests.Recorder // nil: no digests are recorded
+	trackerSeed, digestSeed, firstSeed hash.Seed
+
+	watched  []heavy.Watched
+	heavy    *heavy.Watcher
+	learn    *learn.Observer   // nil: nothing is learned
+	recorder *digests.Recorder // nil: no digests are recorded
 
 	loops     <-chan events.Event // packets found in a loop; nil: loops are not looked for
 	endLoops  func()
@@ -71,6 +73,10 @@ func (o *observers) configure(p *Prepared, c *engine.Config) {
 		o.trackerSeed = hash.NewSeed()
 	}
 	c.TrackerSeed = o.trackerSeed
+	if o.firstSeed == (hash.Seed{}) {
+		o.firstSeed = hash.NewSeed()
+	}
+	c.FirstSeed = o.firstSeed
 	if o.recorder == nil {
 		return
 	}
@@ -108,6 +114,9 @@ func (o *observers) weigh(i learn.Interval, e *engine.Generation) {
 
 // tick runs the trackers once.
 func (o *observers) tick(d *Daemon) {
+	if f := d.prepared.config.FirstSeen; f.On() {
+		firstseen.Tick(loader.Monotonic(), time.Duration(f.Window), f.Engine().Lines, d.engine, d.attach.Stats())
+	}
 	if len(o.watched) == 0 {
 		return
 	}

@@ -79,7 +79,7 @@ type managedList struct {
 }
 
 func (l *managedList) rule() engine.List {
-	return engine.List{Name: l.Name, Allow: l.Action == config.Allow, Direction: l.Direction}
+	return engine.List{Name: l.Name, Allow: l.Action == config.Allow, Direction: l.Direction, Priority: l.Priority}
 }
 
 // preparation says how a configuration is prepared.
@@ -522,6 +522,7 @@ func (p *Prepared) engineConfig() engine.Config {
 		e.Hot = c.Learning.Elements
 	}
 	e.Multicast = p.multicast()
+	e.FirstSeen = c.FirstSeen.Engine()
 	return e
 }
 
@@ -690,6 +691,15 @@ func (p *Prepared) loopMetadata() *attach.Loop {
 		Node: uint64(p.config.Loop.Node), Domain: p.loop.Domain, Size: p.loop.Size, K: p.loop.K, Confirm: p.loop.Confirm,
 		Drop: p.config.Loop.Action == config.DropLoops, Edges: p.config.Loop.Edges,
 	}
+}
+
+// firstMetadata describes what looks for new flows, nil: nothing.
+func (p *Prepared) firstMetadata() *attach.FirstSeen {
+	f := p.config.FirstSeen
+	if !f.On() {
+		return nil
+	}
+	return &attach.FirstSeen{Key: string(f.Key), Window: f.Window.Seconds(), Lines: f.Engine().Lines, Events: f.Events}
 }
 
 // targetsOf returns the interfaces of a configuration.

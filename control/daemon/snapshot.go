@@ -172,6 +172,7 @@ func (d *Daemon) noteStatus() {
 	s := &api.Status{
 		Version: d.o.Version, PID: os.Getpid(), Started: d.began, Pins: string(d.prepared.config.Pins),
 		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor, RolledBack: d.rolledBack,
+		FirstSeen: d.prepared.config.FirstSeen.On(),
 	}
 	if d.unconfirmed != nil {
 		s.ConfirmUntil = &d.unconfirmed.until

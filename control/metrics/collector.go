@@ -50,19 +50,26 @@ var (
 	monitor  = gauge("weir_monitor", "Whether weir is in monitor mode: listed packets are counted, none is dropped.")
 	override = gauge("weir_monitor_override", "Whether monitor mode was switched on manually, whatever the configuration says.")
 
-	attached  = gauge("weir_interface_attached", "Whether weir filters the interface; 0 while it is gone, detached or taken over.", interfaceLabels...)
-	placed    = gauge("weir_interface_info", "Always 1, while attached. The XDP mode is native, generic or offload.", append(interfaceLabels, "xdp")...)
-	packets   = counter("weir_packets_total", "Packets received, by reason. The verdict is pass or drop.", append(interfaceLabels, "reason", "verdict")...)
-	octets    = counter("weir_bytes_total", "Bytes of the packets received, from the Ethernet header on.", append(interfaceLabels, "reason", "verdict")...)
-	penalties = gauge("weir_penalties", "Heavy hitters that are rate-limited or blocked now.", interfaceLabels...)
-	lost      = counter("weir_events_lost_total", "Events lost because the buffer was full.", interfaceLabels...)
-	looping   = counter("weir_loop_packets_total", "Packets by the outcome of loop detection; those in a loop have the outcome looped.", append(interfaceLabels, "outcome")...)
-	policed   = counter("weir_policed_packets_total", "Packets by the outcome of policing: passed, marked (passed with a mark of congestion), early (dropped as more than the fair rate), boxed (of a flow that does not respond) or over (the token bucket was empty).", append(interfaceLabels, "outcome")...)
-	policedBy = counter("weir_policed_bytes_total", "Bytes by the outcome of policing.", append(interfaceLabels, "outcome")...)
-	fairRate  = gauge("weir_policer_fair_rate", "What each flow may have now, in bytes or packets a second.", append(interfaceLabels, "unit")...)
-	boxed     = gauge("weir_policer_boxed_ratio", "Share of the counters whose flows do not respond.", interfaceLabels...)
-	guarded   = gauge("weir_policer_guarded", "Whether so many flows seem not to respond that none is limited for it, as with forged sources.", interfaceLabels...)
-	refused   = counter("weir_penalties_refused_total", "Heavy hitters that were not rate-limited or blocked, because there was no room for another penalty.")
+	attached      = gauge("weir_interface_attached", "Whether weir filters the interface; 0 while it is gone, detached or taken over.", interfaceLabels...)
+	placed        = gauge("weir_interface_info", "Always 1, while attached. The XDP mode is native, generic or offload.", append(interfaceLabels, "xdp")...)
+	packets       = counter("weir_packets_total", "Packets received, by reason. The verdict is pass or drop.", append(interfaceLabels, "reason", "verdict")...)
+	octets        = counter("weir_bytes_total", "Bytes of the packets received, from the Ethernet header on.", append(interfaceLabels, "reason", "verdict")...)
+	penalties     = gauge("weir_penalties", "Heavy hitters that are rate-limited or blocked now.", interfaceLabels...)
+	lost          = counter("weir_events_lost_total", "Events lost because the buffer was full.", interfaceLabels...)
+	looping       = counter("weir_loop_packets_total", "Packets by the outcome of loop detection; those in a loop have the outcome looped.", append(interfaceLabels, "outcome")...)
+	policed       = counter("weir_policed_packets_total", "Packets by the outcome of policing: passed, marked (passed with a mark of congestion), early (dropped as more than the fair rate), boxed (of a flow that does not respond) or over (the token bucket was empty).", append(interfaceLabels, "outcome")...)
+	policedBy     = counter("weir_policed_bytes_total", "Bytes by the outcome of policing.", append(interfaceLabels, "outcome")...)
+	fairRate      = gauge("weir_policer_fair_rate", "What each flow may have now, in bytes or packets a second.", append(interfaceLabels, "unit")...)
+	boxed         = gauge("weir_policer_boxed_ratio", "Share of the counters whose flows do not respond.", interfaceLabels...)
+	newFlows      = counter("weir_first_seen_flows_total", "Flows that were not seen lately, by importance, from 1 to 7.", append(interfaceLabels, "importance")...)
+	newEvents     = counter("weir_first_seen_events_total", "Events of such flows.", append(interfaceLabels, "importance")...)
+	newSuppressed = counter("weir_first_seen_suppressed_total", "Events of such flows for which the budget had no room.", append(interfaceLabels, "importance")...)
+	newInWindow   = gauge("weir_first_seen_window_flows", "Such flows in the last window.", interfaceLabels...)
+	newFull       = counter("weir_first_seen_full_windows_total", "Windows that ended early, since the memory was full.", interfaceLabels...)
+	newMissed     = gauge("weir_first_seen_missed_ratio", "Share of new flows that are taken for known ones now.", interfaceLabels...)
+
+	guarded = gauge("weir_policer_guarded", "Whether so many flows seem not to respond that none is limited for it, as with forged sources.", interfaceLabels...)
+	refused = counter("weir_penalties_refused_total", "Heavy hitters that were not rate-limited or blocked, because there was no room for another penalty.")
 
 	listPackets = counter("weir_list_packets_total", "Packets that matched a block list, also in monitor mode. In approximate mode the list is unknown: they count as \"unattributed\". The origin of the entry is sources or manual.", "list", "origin")
 	listBytes   = counter("weir_list_bytes_total", "Bytes of the packets that matched a block list.", "list", "origin")
@@ -311,6 +318,17 @@ func (s sink) iface(i Interface) {
 		s.put(fairRate, p.FairRate, i.Iface, i.Netns, p.Unit)
 		s.put(boxed, p.BoxedShare, i.Iface, i.Netns)
 		s.put(guarded, truth(p.Guarded), i.Iface, i.Netns)
+	}
+	if f := i.FirstSeen; f != nil {
+		for n := 1; n < loader.FirstLevels; n++ {
+			importance := strconv.Itoa(n)
+			s.put(newFlows, float64(f.Flows[n]), i.Iface, i.Netns, importance)
+			s.put(newEvents, float64(f.Events[n]), i.Iface, i.Netns, importance)
+			s.put(newSuppressed, float64(f.Suppressed[n]), i.Iface, i.Netns, importance)
+		}
+		s.put(newInWindow, float64(f.New), i.Iface, i.Netns)
+		s.put(newFull, float64(f.FirstCounts.Full), i.Iface, i.Netns)
+		s.put(newMissed, f.Missed, i.Iface, i.Netns)
 	}
 	if i.Penalties != nil {
 		s.put(penalties, float64(*i.Penalties), i.Iface, i.Netns)

@@ -122,6 +122,14 @@ type Interface struct {
 	Loops *[loader.LoopOutcomes]uint64
 
 	Policed *Policed // nil: the interface is not policed
+
+	FirstSeen *FirstSeen // nil: new flows are not looked for
+}
+
+// FirstSeen are counts of flows that were not seen lately.
+type FirstSeen struct {
+	loader.FirstCounts
+	Missed float64 // share of new flows that are taken for known ones
 }
 
 // Policed is what the policing of an interface has done, and its state.

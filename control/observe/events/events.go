@@ -37,6 +37,10 @@ type Event struct {
 	Frame   []byte    // at most FrameSize bytes, if wanted; read-only
 	Lost    uint64
 
+	// Importance is not 0 if the flow of the packet was not seen lately: from 1 to
+	// [verdict.MaxImportance].
+	Importance int
+
 	// FirstTTL is not 0 if the loop was found by digests, rather than by a
 	// filter in the packet: its TTL decreased from FirstTTL to TTL. The packet
 	// has passed, whatever it was counted under, and there is no Frame.
@@ -90,7 +94,7 @@ func (i *Interface) event(of *loader.Event, boot time.Time) Event {
 	p := &of.Packet
 	e := Event{
 		Time: boot.Add(of.Time), Target: i.Target, Reason: Reason(p.Reason),
-		Length: int(p.Len), OneIn: of.OneIn,
+		Length: int(p.Len), OneIn: of.OneIn, Importance: of.First,
 	}
 	e.Dropped = i.Policy.Action(e.Reason) == verdict.Drop
 	if p.Family != 0 {
@@ -112,6 +116,11 @@ type Want struct {
 	OneIn   uint32   // desired sampling rate, one of this power of two; 0: all if possible
 	Frames  bool     // include the start of frames
 	Room    int      // buffer size in events; 0: DefaultRoom
+
+	// FirstSeen selects, instead of samples, the first packets of flows that were not seen
+	// lately, where programs look for them, within their budget. They may leave for any of
+	// the reasons, without findings, too.
+	FirstSeen bool
 }
 
 // DefaultRoom is a tenth of a second of events.
@@ -125,7 +134,15 @@ type subscription struct {
 }
 
 func (s *subscription) wants(r Reason) bool {
-	return len(s.Reasons) == 0 && r != verdict.Clean || slices.Contains(s.Reasons, r)
+	return !s.FirstSeen && (len(s.Reasons) == 0 && r != verdict.Clean || slices.Contains(s.Reasons, r))
+}
+
+// wantsEvent is wants for an event, which may be that of a new flow.
+func (s *subscription) wantsEvent(e *Event) bool {
+	if e.Importance == 0 {
+		return s.wants(e.Reason)
+	}
+	return s.FirstSeen && (len(s.Reasons) == 0 || slices.Contains(s.Reasons, e.Reason))
 }
 
 // send sends an event, if there is room.

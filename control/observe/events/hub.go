@@ -170,7 +170,7 @@ func (h *Hub) drain(r *reader, boot time.Time) {
 		}
 		e := r.event(kernel, boot)
 		for _, s := range h.subs {
-			if !s.wants(e.Reason) {
+			if !s.wantsEvent(&e) {
 				continue
 			}
 			if s.Frames && e.Frame == nil {
@@ -209,6 +209,7 @@ func (r *reader) measure(clock time.Duration) {
 // ask sets the programs' sampling rates.
 func (h *Hub) ask() {
 	frames := slices.ContainsFunc(h.subs, func(s *subscription) bool { return s.Frames })
+	first := slices.ContainsFunc(h.subs, func(s *subscription) bool { return s.FirstSeen })
 	for _, r := range h.interfaces {
 		for i := range r.oneIn {
 			r.oneIn[i] = 0
@@ -224,7 +225,7 @@ func (h *Hub) ask() {
 	thin(h.interfaces, Limit)
 	until := loader.Monotonic() + lease
 	for _, r := range h.interfaces {
-		r.Stats.Sample(loader.Sampling{OneIn: r.oneIn, Frames: frames, Until: until})
+		r.Stats.Sample(loader.Sampling{OneIn: r.oneIn, First: first, Frames: frames, Until: until})
 	}
 }
 

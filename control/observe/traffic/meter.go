@@ -62,6 +62,7 @@ type account struct {
 	lost     uint64 // events
 	loops    [loader.LoopOutcomes]uint64
 	outcomes [loader.PolicerOutcomes]loader.Counter // of policing
+	first    loader.FirstCounts                     // of new flows; only what grows
 	total    [verdict.NumReasons]struct{ passed, dropped loader.Counter }
 }
 
@@ -78,6 +79,7 @@ type reader struct {
 	seenLost    uint64
 	seenLoops   [loader.LoopOutcomes]uint64
 	seenPoliced [loader.PolicerOutcomes]loader.Counter
+	seenFirst   loader.FirstCounts
 }
 
 // add adds what was counted under another name.
@@ -89,6 +91,7 @@ func (a *account) add(other *account) {
 	for i, n := range other.outcomes {
 		a.outcomes[i] = sum(a.outcomes[i], n)
 	}
+	a.addFirst(other.first, new(loader.FirstCounts))
 	for i, n := range other.total {
 		a.total[i].passed = sum(a.total[i].passed, n.passed)
 		a.total[i].dropped = sum(a.total[i].dropped, n.dropped)
@@ -109,6 +112,11 @@ func (m *Meter) Read() (all []metrics.Interface, hits map[string]loader.Counter)
 		if a.metadata.Police != nil {
 			i.Policed = a.policed()
 		}
+		if f := a.metadata.FirstSeen; f != nil {
+			now, _ := a.stats.FirstCounts()
+			i.FirstSeen = &metrics.FirstSeen{FirstCounts: a.first, Missed: f.NewFlowsOf(now).MissedShare}
+			i.FirstSeen.New = now.New
+		}
 		all = append(all, i)
 	}
 	return all, maps.Clone(m.hits)
@@ -124,6 +132,16 @@ func (a *account) policed() *metrics.Policed {
 	state := attach.PolicedOf(now)
 	p.FairRate, p.BoxedShare, p.Guarded = state.FairRate, state.BoxedShare, state.Guarded
 	return p
+}
+
+// addFirst adds by how much the counts of new flows have grown since they were last seen.
+func (a *account) addFirst(now loader.FirstCounts, seen *loader.FirstCounts) {
+	for i := range now.Flows {
+		a.first.Flows[i] += grown(now.Flows[i], &seen.Flows[i])
+		a.first.Events[i] += grown(now.Events[i], &seen.Events[i])
+		a.first.Suppressed[i] += grown(now.Suppressed[i], &seen.Suppressed[i])
+	}
+	a.first.Full += grown(now.Full, &seen.Full)
 }
 
 // Hits returns the number of packets that each block list has matched.
@@ -241,6 +259,9 @@ func (m *Meter) advance(a *account) {
 		for i, c := range p.Outcomes {
 			a.outcomes[i] = sum(a.outcomes[i], since(c, &a.seenPoliced[i]))
 		}
+	}
+	if c, ok := a.stats.FirstCounts(); ok {
+		a.addFirst(c, &a.seenFirst)
 	}
 	for i, c := range a.stats.Lists(nil) {
 		switch {

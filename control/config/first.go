@@ -1,0 +1,93 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"weir/control/engine"
+	"weir/control/observe/heavy"
+	"weir/control/quantity"
+	"weir/filter/verdict"
+)
+
+// FirstSeen looks for flows that were not seen lately.
+type FirstSeen struct {
+	// What makes a flow: flow (addresses, ports and protocol), src, dst, or a prefix as in
+	// src/24.
+	Key heavy.Key `yaml:"key,required,short"`
+
+	// How long a flow is known at least after its last packet, and at most twice as long;
+	// and the interval in which new flows are counted. From 1s to 1h.
+	Window quantity.Duration `yaml:"window"`
+
+	// Memory of an interface: about 0.7 flows a byte in a window, or it ends early.
+	Memory quantity.Size `yaml:"memory"`
+
+	// How many events of new flows each CPU may send in a second, for weir events
+	// --first-seen: up to 10000. With 0 flows are only counted.
+	Events int `yaml:"events" min:"0" max:"10000"`
+
+	// What makes a flow important, so that its event comes first: the size of its first
+	// packet, the priority of the block list that matches. Default: only ports.
+	Importance []Importance `yaml:"importance,omitempty"`
+
+	// Destination ports of the most important flows, as in tcp/22; up to 8.
+	Ports []verdict.FailsafePort `yaml:"ports,omitempty"`
+}
+
+// Importance is what makes a flow important.
+type Importance string
+
+// What makes a flow important.
+const (
+	BySize Importance = "size"
+	ByList Importance = "list"
+)
+
+// UnmarshalText reads what makes a flow important.
+func (i *Importance) UnmarshalText(text []byte) error {
+	if *i = Importance(text); *i != BySize && *i != ByList {
+		return fmt.Errorf("unknown importance %q: want size or list", text)
+	}
+	return nil
+}
+
+// MarshalText returns what makes a flow important.
+func (i Importance) MarshalText() ([]byte, error) { return []byte(i), nil }
+
+// SetDefaults sets the defaults.
+func (f *FirstSeen) SetDefaults() {
+	f.Window, f.Memory, f.Events = quantity.Duration(10*time.Second), 256<<10, 100
+}
+
+// On reports whether new flows are looked for.
+func (f FirstSeen) On() bool { return f.Key != "" }
+
+func (f FirstSeen) check() (errs quantity.FieldErrors) {
+	if !f.On() {
+		return nil
+	}
+	quantity.Between(&errs, "window", f.Window, quantity.Duration(time.Second), quantity.Duration(time.Hour))
+	quantity.Between(&errs, "memory", f.Memory, 4<<10, 1<<30)
+	unique(&errs, "importance", f.Importance, func(i Importance) any { return i })
+	unique(&errs, "ports", f.Ports, func(p verdict.FailsafePort) any { return p })
+	if len(f.Ports) > verdict.MaxFailsafe {
+		errs.Failf("ports", "there are %d: the maximum is %d", len(f.Ports), verdict.MaxFailsafe)
+	}
+	return errs
+}
+
+// Engine returns what programs do.
+func (f FirstSeen) Engine() engine.FirstSeen {
+	if !f.On() {
+		return engine.FirstSeen{}
+	}
+	const line = 64
+	e := engine.FirstSeen{
+		Lines: uint32(f.Memory / 2 / line), Events: f.Events, Ports: f.Ports,
+		BySize: slices.Contains(f.Importance, BySize), ByList: slices.Contains(f.Importance, ByList),
+	}
+	e.V4, e.V6 = f.Key.Shapes()
+	return e
+}

@@ -1,0 +1,138 @@
+package netns
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+	"testing"
+	"time"
+
+	"weir/control/attach"
+	"weir/control/config"
+	"weir/control/observe/events"
+	"weir/control/quantity"
+	"weir/filter/key"
+	"weir/filter/verdict"
+	"weir/tests/lab"
+)
+
+// New flows are counted by window, have events while somebody asks, and are known after a
+// reload.
+func TestFirstSeenByConfiguration(t *testing.T) {
+	l := lab.New(t)
+	c := configuration(t, target(l.B))
+	var f config.FirstSeen
+	f.SetDefaults()
+	f.Key, f.Window = "flow", quantity.Duration(time.Hour)
+	f.Ports = []verdict.FailsafePort{{Proto: 17, Port: 53}}
+	c.FirstSeen = f
+	d := serve(t, c)
+	tx := l.A.Sender(t)
+	send := func(flow int, port uint16) {
+		t.Helper()
+		frame := l.Numbered(frameOf(key.Tuple{
+			Src: netip.MustParseAddr("198.51.100.1"), Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true,
+			SrcPort: uint16(flow), DstPort: port,
+		}), 1)
+		if err := tx.Send(frame); err != nil {
+			t.Fatal(err)
+		}
+	}
+	status := func() attach.Status {
+		t.Helper()
+		all, err := attach.ReadStatus(c.Pins)
+		if err != nil || len(all) != 1 || all[0].NewFlows == nil {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		return all[0]
+	}
+	const flows = 50
+	// sendAll sends a packet of each flow until so many packets were seen.
+	sent := uint64(0)
+	sendAll := func() {
+		t.Helper()
+		for i := range flows {
+			send(1000+i, 6)
+		}
+		sent += flows
+		for deadline := time.Now().Add(patience); status().Total.Packets < sent; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d packets arrive, want %d", status().Total.Packets, sent)
+			}
+		}
+	}
+	sendAll()
+	// The hosts send some packets of their own.
+	first := status().NewFlows.Flows
+	if first < flows || first > flows+20 {
+		t.Fatalf("%d new flows, want %d", first, flows)
+	}
+	known := func(what string) {
+		t.Helper()
+		before := status().NewFlows.Flows
+		sendAll()
+		if n := status().NewFlows.Flows - before; n > flows/2 {
+			t.Errorf("%s, %d of %d flows are new", what, n, flows)
+		}
+	}
+	known("a moment later")
+
+	reported, end := d.Events(events.Want{FirstSeen: true})
+	defer end()
+	for i, deadline := 0, time.Now().Add(patience); ; i++ {
+		send(2000+i, 53)
+		sent++
+		select {
+		case e := <-reported:
+			if e.Tuple.DstPort == 53 {
+				if e.Importance != int(verdict.MaxImportance) || e.Reason != verdict.Clean || e.Dropped {
+					t.Errorf("the event %+v", e)
+				}
+				goto reported
+			}
+		case <-time.After(20 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no event of a new flow")
+		}
+	}
+reported:
+	c.Malformed = verdict.Drop
+	if _, err := d.Reload(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	known("after a reload")
+
+	// A shorter window: the flows are forgotten.
+	c.FirstSeen.Window = quantity.Duration(time.Second)
+	if _, err := d.Reload(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	known("with another window")
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		n := status().NewFlows
+		if n.Window > 0 && n.Window < 1000 && n.WindowFlows == 0 {
+			break
+		}
+		if text, _ := json.Marshal(n); time.Now().After(deadline) {
+			t.Fatalf("no window ends without new flows: %s", text)
+		}
+	}
+	before := status().NewFlows.Flows
+	sendAll()
+	if n := status().NewFlows.Flows - before; n < flows {
+		t.Errorf("after two windows, %d of %d flows are new", n, flows)
+	}
+	m := d.Metrics()
+	if len(m.Interfaces) != 1 || m.Interfaces[0].FirstSeen == nil || m.Interfaces[0].FirstSeen.Flows[1] < 2*flows {
+		t.Errorf("the metrics are %+v", m.Interfaces)
+	}
+
+	c.FirstSeen = config.FirstSeen{}
+	if _, err := d.Reload(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := attach.ReadStatus(c.Pins); err != nil || len(all) != 1 || all[0].NewFlows != nil || all[0].FirstSeen != nil {
+		t.Errorf("new flows are looked for after they were switched off: %+v, %v", all, err)
+	}
+}
