@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/jwt/v2"
@@ -125,6 +126,23 @@ func TestNodePermissions(t *testing.T) {
 }
 
 // TestKeysStay: keys are made once, and read by their owner only.
+// A site's file under another name is refused, and the error says whose it is.
+func TestOtherSite(t *testing.T) {
+	a, err := Init(filepath.Join(t.TempDir(), "keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.EnrollSite("paris", []string{"tls://paris.example.net:4222"}, []string{"tls://hub.example.net:7422"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(a.sitePath("paris"), a.sitePath("rome")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Site("rome"); err == nil || !strings.HasSuffix(err.Error(), `rome.json: it is of site "paris"`) {
+		t.Error(err)
+	}
+}
+
 func TestKeysStay(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "keys")
 	a, err := Init(dir)

@@ -189,8 +189,11 @@ func (a *Authority) Site(name string) (m Site, err error) {
 	if err != nil {
 		return m, err
 	}
-	if err := json.Unmarshal(text, &m); err != nil || m.Name != name {
-		return m, fmt.Errorf("%s: of site %q: %w", a.sitePath(name), m.Name, err)
+	if err := json.Unmarshal(text, &m); err != nil {
+		return m, fmt.Errorf("%s: %w", a.sitePath(name), err)
+	}
+	if m.Name != name {
+		return m, fmt.Errorf("%s: it is of site %q", a.sitePath(name), m.Name)
 	}
 	return m, nil
 }

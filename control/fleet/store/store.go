@@ -80,7 +80,11 @@ func (s *Store) open() (err error) {
 	case err != nil:
 		return err
 	}
-	if err := json.Unmarshal(text, &s.state); err != nil || s.state.Epoch == 0 {
+	err = json.Unmarshal(text, &s.state)
+	if err == nil && s.state.Epoch == 0 {
+		err = errors.New("it has no epoch")
+	}
+	if err != nil {
 		return fmt.Errorf("%s is damaged: %w: move the store out of the way, and the hub begins a new epoch", s.statePath(), err)
 	}
 	s.last = s.state.Reserved

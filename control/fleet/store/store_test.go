@@ -153,6 +153,19 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
+// A state without an epoch, or that is no JSON, opens no store, and the error says why.
+func TestDamagedState(t *testing.T) {
+	for text, want := range map[string]string{"{}": "it has no epoch", "{": "unexpected end of JSON input"} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "state.json"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(dir, newKey(t)); err == nil || !strings.Contains(err.Error(), "is damaged: "+want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
 // TestFull has the disk refuse a change: there is no such version, and it can be made
 // later.
 func TestFull(t *testing.T) {
