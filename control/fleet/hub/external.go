@@ -34,8 +34,8 @@ func NewExternal(servers []string, a *authority.Authority, log *slog.Logger) (*E
 	if err != nil {
 		return nil, err
 	}
-	refresh := func(*nats.Conn) {
-		if err := e.Refresh(); err != nil {
+	refresh := func(c *nats.Conn) { // e.events may not be set yet
+		if err := e.refresh(c); err != nil {
 			log.Error("the cluster has not taken the fleet's account: " + err.Error())
 		}
 	}
@@ -52,8 +52,10 @@ func (e *External) Options() []nats.Option { return e.options }
 func (e *External) URL() string { return e.servers }
 
 // Refresh implements [Broker]: it sends the accounts, with the nodes that are revoked.
-func (e *External) Refresh() error {
-	if !e.events.IsConnected() {
+func (e *External) Refresh() error { return e.refresh(e.events) }
+
+func (e *External) refresh(c *nats.Conn) error {
+	if !c.IsConnected() {
 		return errors.New("not connected")
 	}
 	_, stream, err := e.authority.Stream()
@@ -66,7 +68,7 @@ func (e *External) Refresh() error {
 	}
 	for _, token := range []string{stream, nodes} {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		m, err := e.events.RequestWithContext(ctx, "$SYS.REQ.CLAIMS.UPDATE", []byte(token))
+		m, err := c.RequestWithContext(ctx, "$SYS.REQ.CLAIMS.UPDATE", []byte(token))
 		cancel()
 		if err != nil {
 			return err
