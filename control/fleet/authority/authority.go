@@ -39,11 +39,11 @@ import (
 	"weir/control/fleet/wire"
 )
 
-// Lifetimes of certificates. A node whose certificate has expired needs a new
-// enrollment file.
+// Lifetimes of the authority's own certificate, and of those that it signs. A node whose
+// certificate has expired needs a new enrollment file.
 const (
-	caLife   = 20 * 365 * 24 * time.Hour
-	nodeLife = 5 * 365 * 24 * time.Hour
+	caLife          = 20 * 365 * 24 * time.Hour
+	certificateLife = 5 * 365 * 24 * time.Hour
 )
 
 // The files of the directory.
@@ -267,7 +267,7 @@ func (a *Authority) Enroll(name string, labels, servers []string) (enrollment.No
 	if err != nil {
 		return enrollment.Node{}, err
 	}
-	der, key, err := a.certificate(name, nil, x509.ExtKeyUsageClientAuth, nodeLife)
+	der, key, err := a.certificate(name, nil, x509.ExtKeyUsageClientAuth)
 	if err != nil {
 		return enrollment.Node{}, err
 	}
@@ -484,7 +484,7 @@ func (a *Authority) System() (*jwt.AccountClaims, string, error) {
 // make the server deliver messages to other nodes' subjects.
 func nodePermissions() jwt.UserPermissionLimits {
 	var p jwt.UserPermissionLimits
-	p.NatsLimits = jwt.NatsLimits{Subs: 64, Data: jwt.NoLimit, Payload: MaxNodePayload}
+	p.NatsLimits = jwt.NatsLimits{Subs: 64, Data: jwt.NoLimit, Payload: maxNodePayload}
 	p.Pub.Allow = jwt.StringList{
 		fetchSubject,
 		fetchSubject + ".>",
@@ -500,8 +500,8 @@ func nodePermissions() jwt.UserPermissionLimits {
 	return p
 }
 
-// MaxNodePayload bounds the messages of nodes, in bytes.
-const MaxNodePayload = 256 << 10
+// maxNodePayload bounds the messages of nodes, in bytes.
+const maxNodePayload = 256 << 10
 
 // user returns the signed claims of a user of the fleet's account.
 func (a *Authority) user(public, name string, signer nkeys.KeyPair) (string, error) {
@@ -553,16 +553,16 @@ const ServerName = "weir-hub"
 // ServerTLS returns the configuration of a server, with a certificate for its names
 // and addresses, that requires certificates of clients.
 func (a *Authority) ServerTLS(names []string) (*tls.Config, error) {
-	return a.tls("weir-hub", names, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+	return a.tls(names, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 }
 
 // ClientTLS returns the configuration of the hub's own connections to servers.
 func (a *Authority) ClientTLS() (*tls.Config, error) {
-	return a.tls("weir-hub", nil, x509.ExtKeyUsageClientAuth)
+	return a.tls(nil, x509.ExtKeyUsageClientAuth)
 }
 
-func (a *Authority) tls(name string, names []string, usage ...x509.ExtKeyUsage) (*tls.Config, error) {
-	der, key, err := a.certificateFor(name, names, usage, nodeLife)
+func (a *Authority) tls(names []string, usage ...x509.ExtKeyUsage) (*tls.Config, error) {
+	der, key, err := a.certificate(ServerName, names, usage...)
 	if err != nil {
 		return nil, err
 	}
@@ -578,19 +578,15 @@ func (a *Authority) tls(name string, names []string, usage ...x509.ExtKeyUsage) 
 	}, nil
 }
 
-func (a *Authority) certificate(name string, names []string, usage x509.ExtKeyUsage, life time.Duration) (der, key []byte, err error) {
-	return a.certificateFor(name, names, []x509.ExtKeyUsage{usage}, life)
-}
-
-// certificateFor makes a certificate for DNS names and addresses.
-func (a *Authority) certificateFor(name string, names []string, usage []x509.ExtKeyUsage, life time.Duration) (der, keyText []byte, err error) {
+// certificate makes a certificate for DNS names and addresses.
+func (a *Authority) certificate(name string, names []string, usage ...x509.ExtKeyUsage) (der, keyText []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err
 	}
 	about := &x509.Certificate{
 		SerialNumber: serial(), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(life),
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(certificateLife),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: usage,
 	}
 	for _, n := range slices.Compact(slices.Sorted(slices.Values(names))) {

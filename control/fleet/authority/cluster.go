@@ -71,7 +71,7 @@ func (c Cluster) Write(a *Authority, dir string) (made []string, err error) {
 		if net.ParseIP(hosts[i]) != nil {
 			listen = hosts[i]
 		}
-		der, key, err := a.certificateFor(hosts[i], append([]string{hosts[i]}, c.Names...), []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, nodeLife)
+		der, key, err := a.certificate(hosts[i], append([]string{hosts[i]}, c.Names...), x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 		if err != nil {
 			return nil, err
 		}
