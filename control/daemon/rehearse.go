@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -77,7 +78,11 @@ func (d *Daemon) Rehearse(ctx context.Context, name string, c *node.Candidate) e
 	if err != nil {
 		return err
 	}
-	r := &rehearsal{contents: c.Contents, allow: of.Action == config.Allow, from: make(map[netip.Addr]*wire.Affected), ended: make(chan struct{})}
+	within, end := context.WithCancel(d.ctx)
+	r := &rehearsal{
+		contents: c.Contents, allow: of.Action == config.Allow, from: make(map[netip.Addr]*wire.Affected),
+		sum: wire.Rehearsal{Since: time.Now().UTC()}, end: end, ended: make(chan struct{}),
+	}
 	if err := d.Do(ctx, func() error {
 		if err := refuseRead(d.prepared.config, of, c.Contents, false); err != nil {
 			return fmt.Errorf("refused: %w", err)
@@ -91,14 +96,12 @@ func (d *Daemon) Rehearse(ctx context.Context, name string, c *node.Candidate) e
 		d.rehearsals.mu.Unlock()
 		return d.sampleClean()
 	}); err != nil {
+		end()
 		d.rehearsals.mu.Lock()
 		delete(d.rehearsals.byList, name)
 		d.rehearsals.mu.Unlock()
 		return err
 	}
-	r.sum.Since = time.Now().UTC()
-	within, end := context.WithCancel(d.ctx)
-	r.end = end
 	packets, unsubscribe := d.hub.Subscribe(events.Want{Reasons: rehearsed})
 	go func() {
 		defer close(r.ended)
@@ -119,7 +122,7 @@ func (d *Daemon) Rehearsed(name string) wire.Rehearsal {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := r.sum
-	for _, a := range slices.SortedFunc(maps.Values(r.from), func(a, b *wire.Affected) int { return int(b.Packets) - int(a.Packets) }) {
+	for _, a := range slices.SortedFunc(maps.Values(r.from), func(a, b *wire.Affected) int { return cmp.Compare(b.Packets, a.Packets) }) {
 		if len(out.Top) == wire.MaxTop {
 			break
 		}

@@ -53,7 +53,8 @@ func (f *follower) rehearse(ctx context.Context) time.Duration {
 	next := rehearsal{place: want.rehearse, state: last.state, begun: last.begun}
 	if last.place != want.rehearse && last.begun {
 		_ = f.n.daemon.Rehearse(ctx, f.name, nil)
-		next.begun = false
+		last.begun, next.begun = false, false
+		f.setRehearsal(last) // what is counted next is not of the place in reports
 	}
 	if next.state.place() != want.rehearse {
 		from := f.at
