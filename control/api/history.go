@@ -105,7 +105,7 @@ func (q *HistoryQuestion) Check() error {
 	case q.Step != 0 && q.Step < MinHistoryStep:
 		return fmt.Errorf("step %v: want at least %v", q.Step, MinHistoryStep)
 	case q.Step != 0 && q.Since/q.Step > MaxHistoryPoints:
-		return fmt.Errorf("%d points: want a longer step, with which there are at most %d", q.Since/q.Step, MaxHistoryPoints)
+		return fmt.Errorf("step %v: that is %d points: want a longer one, of which there are at most %d", q.Step, q.Since/q.Step, MaxHistoryPoints)
 	case q.Step == 0:
 		const points = 300
 		q.Step = HistoryStep(q.Since, points)
