@@ -62,7 +62,7 @@ func (a *array) entries() int { return int(a.m.MaxEntries()) }
 // bytes is the kernel memory of the entries of an array.
 func (a *array) bytes() int {
 	if a.pages == nil && a.m.Type() == ebpf.Array {
-		return int(a.m.MaxEntries() * a.m.ValueSize())
+		return a.entries() * int(a.m.ValueSize())
 	}
 	return len(a.pages)
 }
