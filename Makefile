@@ -153,6 +153,9 @@ packages: build man ## make debs and rpms in ./dist (fetches nfpm)
 	install -D -m 0644 -t $(hubdoc) cmd/weir-hub/packaging/copyright LICENSE \
 		control/config/hub.schema.json control/config/hub.yaml docs/fleet.md
 	$(call licenses,./cmd/weir,$(doc))
+	for file in control/console/static/*/LICENSE; do \
+		printf '\n\n%s:\n\n' "$$file"; cat "$$file"; \
+	done >>$(doc)/copyright
 	$(call licenses,./cmd/weir-hub,$(hubdoc))
 	for package in weir weir-hub; do \
 		for packager in deb rpm; do \

@@ -46,6 +46,7 @@ type fakeDaemon struct {
 	changed          api.Change
 	changedMulticast api.MulticastChange
 	changedMonitor   api.MonitorChange
+	opened           []api.ConsoleRequest
 }
 
 func (d *fakeDaemon) Change(_ context.Context, c api.Change) (api.Changed, error) {
@@ -120,6 +121,17 @@ func (d *fakeDaemon) Status() api.Status { return d.status }
 func (d *fakeDaemon) Explain(_ context.Context, asked []engine.Question) ([]engine.Answer, error) {
 	d.asked = asked
 	return d.answers, d.err
+}
+
+func (d *fakeDaemon) Audit(int) []api.AuditRecord { return nil }
+
+func (d *fakeDaemon) OpenConsole(_ context.Context, r api.ConsoleRequest) (api.ConsoleOpened, error) {
+	d.opened = append(d.opened, r)
+	return api.ConsoleOpened{URL: "http://127.0.0.1:9479/open/x", Expires: time.Now().Add(5 * time.Minute), ReadOnly: r.ReadOnly}, d.err
+}
+
+func (d *fakeDaemon) EndConsole(context.Context) (api.ConsoleEnded, error) {
+	return api.ConsoleEnded{Sessions: 2}, d.err
 }
 
 func (d *fakeDaemon) Multicast() (api.Multicast, error) { return d.multicast, d.err }

@@ -17,6 +17,9 @@ import (
 // errNotProved ends the demo with exitFailure; the verdict says why.
 var errNotProved = errors.New("the demo failed, see above")
 
+// consoleSeconds is how long there is something to look at in the console.
+const consoleSeconds = 300
+
 func newDemo() *cobra.Command {
 	o := demo.Options{Version: version}
 	c := &cobra.Command{
@@ -34,11 +37,15 @@ filter by the hub's lists. During the traffic a feed changes at the hub, the hub
 is killed, comes back, and takes a command. What all nodes have confirmed must
 not pass from then on.
 
+With --console, it also serves the console, prints its URL, and sends for five
+minutes, unless it is interrupted or --seconds says otherwise.
+
 It changes nothing outside its namespaces, and cleans up after itself. It needs
 root. It exits with 1 if a listed packet passed or an unlisted one was dropped.`,
 		Example: `  weir demo
   weir demo --feed feed.txt --seconds 5
   weir demo --feed feed.txt --pcap traffic.pcap
+  weir demo --console
   weir demo --fleet`,
 		Args: noArgs,
 	}
@@ -47,14 +54,18 @@ root. It exits with 1 if a listed packet passed or an unlisted one was dropped.`
 	f.StringVar(&o.Capture, "pcap", "", "`file` of a capture whose packets are sent instead of generated ones")
 	f.IntVar(&o.Seconds, "seconds", 8, "`number` of seconds in which packets are sent")
 	f.IntVar(&o.Entries, "entries", 1_000_000, "`number` of generated addresses")
+	f.BoolVar(&o.Console, "console", false, "serve the console, a page for browsers")
 	fleet := f.Bool("fleet", false, "show a fleet: a hub, and three nodes")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if o.Seconds < 1 || o.Entries < 1 {
 			return usageError{errors.New("--seconds and --entries are at least 1")}
 		}
-		if *fleet && (o.Feed != "" || o.Capture != "") {
-			return usageError{errors.New("--fleet goes with neither --feed nor --pcap")}
+		if *fleet && (o.Feed != "" || o.Capture != "" || o.Console) {
+			return usageError{errors.New("--fleet goes with none of --feed, --pcap and --console")}
+		}
+		if o.Console && !c.Flags().Changed("seconds") {
+			o.Seconds = consoleSeconds
 		}
 		// With --json, progress goes to the log.
 		say := c.OutOrStdout()

@@ -425,6 +425,9 @@ type (
 		TestNotify(context.Context, string) ([]NotifyTested, error)
 		Multicast() (Multicast, error)
 		ChangeMulticast(context.Context, MulticastChange) (MulticastChanged, error)
+		Audit(limit int) []AuditRecord
+		OpenConsole(context.Context, ConsoleRequest) (ConsoleOpened, error)
+		EndConsole(context.Context) (ConsoleEnded, error)
 	}
 )
 

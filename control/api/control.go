@@ -196,7 +196,7 @@ func controlRoutes(c Daemon) []route {
 		}},
 		monitorRoute(c),
 		{http.MethodGet, explainPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-			return explain(q.Context(), c, q.URL.Query().Get("q"))
+			return Explain(q.Context(), c, q.URL.Query().Get("q"))
 		}},
 		{http.MethodPost, explainPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 			return explainFrames(c, w, q)

@@ -30,6 +30,7 @@ type control struct {
 	multicast Multicast
 	entries   Entries
 	export    Export
+	audit     []AuditRecord
 	err       error
 
 	mu    sync.Mutex
@@ -105,6 +106,19 @@ func (c *control) SetMonitor(_ context.Context, change MonitorChange) (Monitored
 
 func (c *control) TestNotify(_ context.Context, target string) ([]NotifyTested, error) {
 	return []NotifyTested{{Target: "pager", To: "https://example.com/…", Answer: "500", Error: "500", Seconds: 0.5, Waiting: 2}}, c.ask("notify " + target)
+}
+
+func (c *control) Audit(limit int) []AuditRecord {
+	_ = c.ask(fmt.Sprint("audit ", limit))
+	return c.audit
+}
+
+func (c *control) OpenConsole(_ context.Context, r ConsoleRequest) (ConsoleOpened, error) {
+	return ConsoleOpened{URL: "http://127.0.0.1:9479/open/x", ReadOnly: r.ReadOnly}, c.ask(r)
+}
+
+func (c *control) EndConsole(context.Context) (ConsoleEnded, error) {
+	return ConsoleEnded{Sessions: 2}, c.ask("end console")
 }
 
 func (c *control) Multicast() (Multicast, error) { return c.multicast, c.err }

@@ -56,7 +56,8 @@ type Event struct {
 // Drops reports whether the packet was dropped.
 func (e *Event) Drops() bool { return e.Verdict == "drop" }
 
-func eventOf(e events.Event) Event {
+// NewEvent returns the form of an event that clients see.
+func NewEvent(e events.Event) Event {
 	if e.Lost != 0 {
 		return Event{Time: e.Time, Lost: e.Lost}
 	}
@@ -174,7 +175,7 @@ func (e Events) answer(w http.ResponseWriter, q *http.Request, s Daemon) {
 				return
 			}
 			_ = connection.SetWriteDeadline(time.Now().Add(answerTimeout)) // fails in tests only
-			if lines.Encode(eventOf(event)) != nil || len(all) == 0 && connection.Flush() != nil {
+			if lines.Encode(NewEvent(event)) != nil || len(all) == 0 && connection.Flush() != nil {
 				return
 			}
 		case <-over:

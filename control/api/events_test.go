@@ -66,7 +66,7 @@ func TestEventLines(t *testing.T) {
 			`"proto":"icmp6","src":"2001:db8::1","dst":"2001:db8::2","length":60,"one_in":4}`},
 		{lost, `{"time":"2026-01-02T03:04:05.678901234Z","lost":7}`},
 	} {
-		if got, err := json.Marshal(eventOf(c.Event)); err != nil || string(got) != c.want {
+		if got, err := json.Marshal(NewEvent(c.Event)); err != nil || string(got) != c.want {
 			t.Errorf("%v\n%s\nwant\n%s", err, got, c.want)
 		}
 	}
@@ -87,7 +87,7 @@ func TestEventsArrive(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := eventOf([]events.Event{dropped, lost}[n])
+		want := NewEvent([]events.Event{dropped, lost}[n])
 		if !reflect.DeepEqual(*e, want) {
 			t.Errorf("%+v, want %+v", *e, want)
 		}

@@ -47,7 +47,8 @@ type Explanations struct {
 	Explanations []Explanation `json:"explanations"`
 }
 
-func explain(ctx context.Context, c Daemon, question string) (e Explanation, err error) {
+// Explain asks a daemon a question, as [engine.ParseQuestion] reads it.
+func Explain(ctx context.Context, c Daemon, question string) (e Explanation, err error) {
 	asked, err := engine.ParseQuestion(question)
 	if err != nil {
 		return e, &BadRequest{Err: fmt.Errorf("%w; ask as in %s?q=192.0.2.1", err, explainPath)}

@@ -89,6 +89,7 @@ func TestDocumentedSchemas(t *testing.T) {
 		"Lists": Lists{}, "Refreshed": Refreshed{}, "Reloaded": Reloaded{}, "Explanation": Explanation{}, "Frames": Frames{}, "Explanations": Explanations{}, "Event": Event{},
 		"Multicast": Multicast{}, "MulticastChange": MulticastChange{}, "MulticastChanged": MulticastChanged{},
 		"NotifyTest": NotifyTest{}, "NotifyTests": NotifyTests{},
+		"Audit": Audit{}, "ConsoleRequest": ConsoleRequest{}, "ConsoleOpened": ConsoleOpened{}, "ConsoleEnded": ConsoleEnded{},
 		"TraceQuestion": TraceQuestion{}, "Traced": Traced{}, "Drops": Drops{}, "History": History{},
 	} {
 		describe(reflect.TypeOf(v), name, want)
@@ -199,6 +200,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			Inside: &engine.Inside{First: []engine.Match{{Action: Block}}},
 		}},
 		entries:   Entries{Entries: []Entry{{Action: Block, Added: now, Expires: &now, Reason: "x", UID: &uid, User: "x"}, {Action: Allow, Added: now}}, Next: "x"},
+		audit:     []AuditRecord{{Time: now, Change: Block, First: []string{"x"}, UID: &uid, User: "x", Source: "socket"}, {Source: "expiry"}},
 		multicast: Multicast{Interfaces: []MulticastInterface{{Groups: []MulticastGroup{{Added: &now, UID: &uid}}}}},
 	}
 	doc := document(t)
@@ -222,7 +224,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		}
 	}
 	example := make(map[string]string)
-	for _, name := range []string{"Change", "MulticastChange", "NotifyTest"} {
+	for _, name := range []string{"Change", "MulticastChange", "NotifyTest", "ConsoleRequest"} {
 		text, err := json.Marshal(below(t, doc, "components", "requestBodies", name, "content", "application/json")["example"])
 		if err != nil {
 			t.Fatal(err)
@@ -232,7 +234,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 	}
 	validate("/components/schemas/TraceQuestion", []byte(traced))
 	for _, e := range []events.Event{dropped, lost, {Time: time.Now(), Reason: verdict.Looped, FirstTTL: 64, TTL: 60}} {
-		line, err := json.Marshal(eventOf(e))
+		line, err := json.Marshal(NewEvent(e))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -254,6 +256,8 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			body = `{"on": true, "for_seconds": 600}`
 		case r.path == multicastPath:
 			body = example["MulticastChange"]
+		case r.path == consolePath:
+			body = example["ConsoleRequest"]
 		case r.path == notifyTestPath:
 			body = example["NotifyTest"]
 		case r.method == "DELETE":

@@ -36,7 +36,7 @@ func readChange(w http.ResponseWriter, q *http.Request) (Change, error) {
 	c.Remove = q.Method == http.MethodDelete
 	c.UID, c.Client = caller(q)
 	c.Connection = connection(q)
-	return c, c.check()
+	return c, c.Check()
 }
 
 // readBody reads a request's body of at most a number of bytes.
@@ -86,9 +86,9 @@ var kinds = map[reflect.Kind]string{
 	reflect.String: "a string", reflect.Float64: "a number", reflect.Slice: "an array", reflect.Bool: "true or false",
 }
 
-// check returns what is wrong with a change, as far as that does not depend on the
+// Check returns what is wrong with a change, as far as that does not depend on the
 // lists.
-func (c *Change) check() error {
+func (c *Change) Check() error {
 	bad := func(format string, args ...any) error { return &BadRequest{Err: fmt.Errorf(format, args...)} }
 	switch {
 	case c.Action != Block && c.Action != Allow:

@@ -21,8 +21,8 @@ import (
 // Daemon is what the server serves. It is safe for concurrent use, and its answers
 // do not change afterwards.
 //
-// An error that is a [*BadRequest], [ErrNoList], [ErrNoTarget], [ErrNoMulticast] or
-// [ErrNoDigests] is the caller's; any other says that the daemon failed.
+// An error that is a [*BadRequest], [ErrNoList], [ErrNoTarget], [ErrNoMulticast],
+// [ErrNoDigests] or [ErrNoConsole] is the caller's; any other says that the daemon failed.
 type Daemon interface {
 	Status() Status
 	// Top returns nil until the first interval is over.
@@ -68,6 +68,12 @@ type Daemon interface {
 	Multicast() (Multicast, error)
 	// ChangeMulticast changes what an interface wants, as Change does entries.
 	ChangeMulticast(context.Context, MulticastChange) (MulticastChanged, error)
+	// Audit returns the last changes that were made, the latest first.
+	Audit(limit int) []AuditRecord
+	// OpenConsole returns a URL that opens the console once.
+	OpenConsole(context.Context, ConsoleRequest) (ConsoleOpened, error)
+	// EndConsole ends all sessions of the console.
+	EndConsole(context.Context) (ConsoleEnded, error)
 }
 
 // fault is an error with its HTTP status.
@@ -172,7 +178,7 @@ func handler(all []route) http.Handler {
 
 // routes are those of the API's first version.
 func routes(d Daemon) []route {
-	return slices.Concat(snapshotRoutes(d), []route{eventsRoute(d), traceRoute(d), dropsRoute(d), historyRoute(d)}, controlRoutes(d))
+	return slices.Concat(snapshotRoutes(d), []route{eventsRoute(d), traceRoute(d), dropsRoute(d), historyRoute(d), auditRoute(d)}, controlRoutes(d), consoleRoutes(d))
 }
 
 // unanswered returns why no route answers a request, and which ones there are.
@@ -217,7 +223,7 @@ func fail(w http.ResponseWriter, err error) {
 		status = f.status
 	case errors.As(err, &bad):
 		status, sent.Entry = http.StatusBadRequest, bad.Entry
-	case errors.Is(err, ErrNoList), errors.Is(err, ErrNoTarget), errors.Is(err, ErrNoMulticast), errors.Is(err, ErrNoDigests):
+	case errors.Is(err, ErrNoList), errors.Is(err, ErrNoTarget), errors.Is(err, ErrNoMulticast), errors.Is(err, ErrNoDigests), errors.Is(err, ErrNoConsole):
 		status = http.StatusNotFound
 	}
 	reply(w, status, sent)

@@ -15,13 +15,22 @@ import (
 // so that certificates can be replaced while the daemon runs; while they are not
 // usable, the last usable ones are used.
 func ListenTLS(addr, cert, key, clientCA string) (net.Listener, error) {
-	first, err := mutualTLS(cert, key, clientCA)
-	if err != nil {
-		return nil, fmt.Errorf("listen for the API at %s: %w", addr, err)
-	}
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("listen for the API at %s: %w", addr, err)
+	}
+	secure, err := NewTLSListener(l, cert, key, clientCA)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("listen for the API at %s: %w", addr, err), l.Close())
+	}
+	return secure, nil
+}
+
+// NewTLSListener is [ListenTLS] for a listener that listens already.
+func NewTLSListener(l net.Listener, cert, key, clientCA string) (net.Listener, error) {
+	first, err := mutualTLS(cert, key, clientCA)
+	if err != nil {
+		return nil, err
 	}
 	var last atomic.Pointer[tls.Config]
 	last.Store(first)

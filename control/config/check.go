@@ -47,6 +47,7 @@ func (c *Config) check() quantity.FieldErrors {
 		errs.Failf("pins", "%q: want an absolute path", c.Pins)
 	}
 	errs.Add("api", c.API.check().Err())
+	errs.Add("console", c.Console.check().Err())
 	quantity.Between(&errs, "learning.half_life", c.Learning.HalfLife, quantity.Duration(time.Second), quantity.Duration(24*time.Hour))
 	errs.Add("digest", c.Digest.Validate())
 	if c.Digest.Archive.Size > 0 && c.StateDir == "" {
@@ -201,10 +202,21 @@ func (f Failsafe) check() (errs quantity.FieldErrors) {
 	return errs
 }
 
-func (a API) check() (errs quantity.FieldErrors) {
-	all := a.TLS.Cert != "" && a.TLS.Key != "" && a.TLS.ClientCA != ""
+func (t TLS) complete() bool { return t.Cert != "" && t.Key != "" && t.ClientCA != "" }
+
+func (c Console) check() (errs quantity.FieldErrors) {
 	switch {
-	case a.Listen != "" && !all:
+	case c.TLS != TLS{} && !c.TLS.complete():
+		errs.Failf("tls", "it needs cert, key and client_ca")
+	case c.Listen != "" && c.TLS == TLS{} && !c.Listen.loopback():
+		errs.Failf("listen", "%s is no address of a loopback interface, as 127.0.0.1:9479 is: others could reach it, which requires tls with cert, key and client_ca", c.Listen)
+	}
+	return errs
+}
+
+func (a API) check() (errs quantity.FieldErrors) {
+	switch {
+	case a.Listen != "" && !a.TLS.complete():
 		errs.Failf("listen", "it needs tls with cert, key and client_ca: a client that reaches the daemon controls the filter")
 	case a.Listen == "" && a.TLS != TLS{}:
 		errs.Failf("tls", "it is for listen, which is missing")

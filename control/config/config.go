@@ -91,6 +91,9 @@ type Config struct {
 	// Metrics for Prometheus.
 	Metrics Metrics `yaml:"metrics"`
 
+	// The console, a page for browsers: weir console prints its URL.
+	Console Console `yaml:"console,omitempty"`
+
 	// The log, on standard error.
 	Log Log `yaml:"log"`
 
@@ -204,6 +207,16 @@ type Metrics struct {
 	// Address and port that serve /metrics over HTTP, as in 127.0.0.1:9477. Default:
 	// only the API's socket serves them.
 	Listen Address `yaml:"listen,omitempty"`
+}
+
+// Console says where the console is served.
+type Console struct {
+	// Address and port of a loopback interface, as in 127.0.0.1:9479; with tls of any.
+	// Default: there is no console.
+	Listen Address `yaml:"listen,required"`
+
+	// Files in PEM, for an address that others reach: browsers must have a certificate.
+	TLS TLS `yaml:"tls,omitempty"`
 }
 
 // Log is the log on standard error.

@@ -237,7 +237,7 @@ func TestExample(t *testing.T) {
 		t.Errorf("guard %+v, the defaults are %+v", c.Guards[0], guard)
 	}
 	c.Guards = nil
-	c.Loop, c.Digest, c.Multicast, c.Notify, c.Geo, c.Fleet = Loop{}, digests.Spec{}, Multicast{}, Notify{}, geo.Spec{}, Fleet{}
+	c.Loop, c.Digest, c.Multicast, c.Notify, c.Geo, c.Fleet, c.Console = Loop{}, digests.Spec{}, Multicast{}, Notify{}, geo.Spec{}, Fleet{}, Console{}
 	i := slices.IndexFunc(c.Lists, func(l List) bool { return l.Name == "feed" })
 	feed := c.Lists[i]
 	want := element(reflect.TypeFor[List]()).Interface().(List)
@@ -390,6 +390,12 @@ func TestErrors(t *testing.T) {
 			`2:12: failsafe.prefixes: there are 1 of IPv4 and 9 of IPv6: the maximum of each is 8`}, true},
 		{eth0 + "api: {listen: \":9478\", tls: {cert: /a, key: /b}}", []string{
 			`2:15: api.listen: it needs tls with cert, key and client_ca: a client that reaches the daemon controls the filter`}, true},
+		{eth0 + "console: {}", []string{`2:1: console: listen is missing`}, false},
+		{eth0 + "console: {listen: \"0.0.0.0:9479\"}", []string{
+			`2:19: console.listen: 0.0.0.0:9479 is no address of a loopback interface, as 127.0.0.1:9479 is: others could reach it, which requires tls with cert, key and client_ca`}, true},
+		{eth0 + "console: {listen: \"example.com:9479\"}", []string{
+			`2:19: console.listen: example.com:9479 is no address of a loopback interface, as 127.0.0.1:9479 is: others could reach it, which requires tls with cert, key and client_ca`}, true},
+		{eth0 + "console: {listen: \":9479\", tls: {cert: /a, key: /b}}", []string{`2:28: console.tls: it needs cert, key and client_ca`}, true},
 		{eth0 + "api: {tls: {cert: /a}}", []string{`2:7: api.tls: it is for listen, which is missing`}, true},
 		{eth0 + "trackers: [{key: src/129, threshold: 0/s}, {key: ip, threshold: 5}, {key: dst, threshold: 0%}]", []string{
 			`2:18: trackers[0].key: invalid key "src/129": want a prefix length from 1 to 32, or to 128 for IPv6 alone`,

@@ -35,6 +35,12 @@ func (a *Address) UnmarshalText(text []byte) error {
 // MarshalText returns the address.
 func (a Address) MarshalText() ([]byte, error) { return []byte(a), nil }
 
+// loopback reports whether only this host reaches the address.
+func (a Address) loopback() bool {
+	to, err := netip.ParseAddrPort(string(a))
+	return err == nil && to.Addr().Unmap().IsLoopback()
+}
+
 // Group is a multicast group that routers forward.
 type Group netip.Addr
 

@@ -1,15 +1,18 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -25,6 +28,7 @@ import (
 // The bounds of the audit.
 const (
 	maxAudit     = 16 << 20 // bytes of a file: some 50,000 changes
+	maxAuditRead = 1 << 20  // bytes of it that are read at the start
 	maxAuditText = 256      // bytes of a text that others chose
 	maxFirst     = 5        // entries of a change that are written out
 )
@@ -47,28 +51,15 @@ const (
 	auditRollback        = "rollback"
 	auditMonitorOn       = "monitor on"
 	auditMonitorOff      = "monitor off"
+	auditConsole         = "console" // a session that may change something was asked for
+	auditConsoleEnd      = "console end"
 )
 
-// auditRecord is a line of the audit: a change that an operator made.
-type auditRecord struct {
-	Time      time.Time `json:"time"`
-	Change    string    `json:"change"`
-	List      string    `json:"list,omitempty"`
-	Interface string    `json:"interface,omitempty"` // of multicast groups
-	Entries   int       `json:"entries"`             // that were named
-	Changed   int       `json:"changed"`             // of those, without the ones that were there, or absent, already; sources that were accepted
-	First     []string  `json:"first,omitempty"`     // entries; of a reload, changes of the configuration; sources that were accepted
-	TTL       float64   `json:"ttl_seconds,omitempty"`
-	Reason    string    `json:"reason,omitempty"`
-
-	// Who: a user of this host, or the subject of a client's certificate as Source.
-	UID    *uint32 `json:"uid,omitempty"`
-	User   string  `json:"user,omitempty"`
-	Source string  `json:"source"` // "socket", "signal", "expiry", or the subject
-}
+// auditRecord is a line of the audit.
+type auditRecord = api.AuditRecord
 
 // by sets who made the change.
-func (r *auditRecord) by(uid uint32, client string) {
+func by(r *auditRecord, uid uint32, client string) {
 	switch {
 	case uid != api.NoUID:
 		r.UID, r.User, r.Source = &uid, userName(uid), "socket"
@@ -101,14 +92,63 @@ type audit struct {
 	log  *slog.Logger
 
 	writing sync.Mutex
+
+	mu   sync.Mutex    // guards the following
+	last []auditRecord // the latest last, at most api.MaxAudit
 }
 
 func newAudit(c *config.Config, log *slog.Logger) *audit {
 	a := &audit{log: log}
 	if c.StateDir != "" {
 		a.path = filepath.Join(string(c.StateDir), auditFile)
+		for _, path := range []string{a.path + ".1", a.path} {
+			a.last = append(a.last, readAudit(path, log)...)
+		}
+		a.last = a.last[max(0, len(a.last)-api.MaxAudit):]
 	}
 	return a
+}
+
+// readAudit returns the records at the end of a file.
+func readAudit(path string, log *slog.Logger) (all []auditRecord) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var s fs.FileInfo
+	if err == nil {
+		defer f.Close()
+		s, err = f.Stat()
+	}
+	if err == nil && !s.Mode().IsRegular() {
+		err = errors.New("not a regular file")
+	}
+	var end []byte
+	if err == nil {
+		from := max(0, s.Size()-maxAuditRead)
+		end, err = io.ReadAll(io.NewSectionReader(f, from, maxAuditRead))
+	}
+	if err != nil {
+		log.Error("earlier changes cannot be shown: "+err.Error(), "audit", path)
+		return nil
+	}
+	for line := range bytes.Lines(end) {
+		var r auditRecord
+		if json.Unmarshal(line, &r) == nil { // the first may begin before, and a crash may have torn one
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// Audit implements [api.Daemon].
+func (d *Daemon) Audit(limit int) []api.AuditRecord {
+	a := d.audit
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := slices.Clone(a.last[max(0, len(a.last)-limit):])
+	slices.Reverse(all)
+	return all
 }
 
 // record records a change that was made. A change that cannot be recorded stays.
@@ -117,6 +157,10 @@ func (a *audit) record(r auditRecord) {
 	for i := range r.First {
 		r.First[i] = cut(r.First[i], maxAuditText)
 	}
+	a.mu.Lock()
+	a.last = append(a.last, r)
+	a.last = a.last[max(0, len(a.last)-api.MaxAudit):]
+	a.mu.Unlock()
 	args := []any{"change", r.Change}
 	for _, s := range []struct{ name, value string }{{"list", r.List}, {"interface", r.Interface}} {
 		if s.value != "" {
@@ -213,7 +257,7 @@ func (d *Daemon) auditChange(c api.Change, changed api.Changed, batch []journal.
 		Time: time.Now(), Change: changeName(c), List: changed.List, Entries: len(c.Entries), Changed: changed.Added + changed.Removed,
 		First: firstKeys(batch), TTL: c.TTL, Reason: c.Reason,
 	}
-	r.by(c.UID, c.Client)
+	by(&r, c.UID, c.Client)
 	d.audit.record(r)
 }
 
@@ -239,7 +283,7 @@ func (d *Daemon) auditMulticast(c api.MulticastChange, changed api.MulticastChan
 	if c.Remove {
 		r.Change = auditMulticastRemove
 	}
-	r.by(c.UID, c.Client)
+	by(&r, c.UID, c.Client)
 	d.audit.record(r)
 }
 
@@ -250,7 +294,7 @@ func (d *Daemon) auditReload(ctx context.Context, summary []string) {
 		First: append([]string{}, summary[:min(len(summary), maxFirst)]...), Source: "signal",
 	}
 	if caller, ok := api.CallerOf(ctx); ok {
-		r.by(caller.UID, caller.Client)
+		by(&r, caller.UID, caller.Client)
 	}
 	d.audit.record(r)
 }
@@ -270,7 +314,7 @@ func (d *Daemon) auditAccept(ctx context.Context, list string, outcomes []api.Fe
 	}
 	r.First = r.First[:min(len(r.First), maxFirst)]
 	if caller, ok := api.CallerOf(ctx); ok {
-		r.by(caller.UID, caller.Client)
+		by(&r, caller.UID, caller.Client)
 	}
 	d.audit.record(r)
 }

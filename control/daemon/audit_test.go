@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"weir/control/api"
 	"weir/control/config"
 	"weir/control/feed"
 )
@@ -44,10 +46,10 @@ func TestAudit(t *testing.T) {
 		Time: time.Unix(1, 0).UTC(), Change: "block", List: "manual", Entries: 3, Changed: 2, First: []string{"192.0.2.1"},
 		TTL: 3600, Reason: "scans",
 	}
-	r.by(0, "")
+	by(&r, 0, "")
 	a.record(r)
 	remote := auditRecord{Time: r.Time, Change: auditReload, Entries: 1, Changed: 1, First: []string{"mode: exact → approx"}}
-	remote.by(1<<32-1, "CN=console")
+	by(&remote, 1<<32-1, "CN=console")
 	a.record(remote)
 	if got := auditLines(t, a.path); !reflect.DeepEqual(got, []auditRecord{r, remote}) || got[0].User != "root" {
 		t.Errorf("got %+v", got)
@@ -128,5 +130,31 @@ func TestAuditBounds(t *testing.T) {
 	got := auditLines(t, a.path)
 	if n := log.Len(); len(got) != 1 || n > 4096 || strings.ContainsRune(got[0].Reason, '�') {
 		t.Errorf("%d bytes, %+v", n, got)
+	}
+}
+
+// What was changed before a restart is shown after it, with what came since: the latest
+// first, and no more than is asked for. Torn lines are left out.
+func TestAuditIsShown(t *testing.T) {
+	a, _ := testAudit(t)
+	var before strings.Builder
+	for i := range api.MaxAudit + 5 {
+		fmt.Fprintf(&before, "{\"change\": \"block\", \"entries\": %d}\n", i)
+	}
+	if err := os.WriteFile(a.path+".1", []byte(before.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(a.path, []byte("{\"change\": \"flush\"}\n{\"chan"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := newAudit(&config.Config{StateDir: feed.Path(filepath.Dir(a.path))}, slog.New(slog.DiscardHandler))
+	again.record(auditRecord{Change: "allow"})
+	d := &Daemon{audit: again}
+	last := d.Audit(3)
+	if len(last) != 3 || last[0].Change != "allow" || last[1].Change != "flush" || last[2].Entries != api.MaxAudit+4 {
+		t.Errorf("%+v", last)
+	}
+	if all := d.Audit(api.MaxAudit); len(all) != api.MaxAudit {
+		t.Errorf("%d changes", len(all))
 	}
 }

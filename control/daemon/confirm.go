@@ -149,7 +149,7 @@ func (d *Daemon) Confirm(ctx context.Context) error {
 	if err == nil {
 		r := auditRecord{Time: time.Now(), Change: auditConfirm}
 		if caller, ok := api.CallerOf(ctx); ok {
-			r.by(caller.UID, caller.Client)
+			by(&r, caller.UID, caller.Client)
 		}
 		d.audit.record(r)
 	}

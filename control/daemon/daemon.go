@@ -20,6 +20,7 @@ import (
 	"weir/control/api"
 	"weir/control/attach"
 	"weir/control/config"
+	"weir/control/console"
 	"weir/control/engine"
 	"weir/control/feed"
 	"weir/control/fleet/node"
@@ -61,8 +62,9 @@ type Daemon struct {
 	news    *news
 	manager *serve.Manager
 	attach  *attach.Manager
-	watcher *feed.Watcher // nil: none
-	fleet   *node.Node    // nil: the host is in none
+	watcher *feed.Watcher    // nil: none
+	fleet   *node.Node       // nil: the host is in none
+	console *console.Console // nil: none is served
 
 	loadTime      time.Duration // of Start
 	began         time.Time
@@ -117,6 +119,9 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		o:          o, do: make(chan func()), ended: make(chan struct{}),
 		feeds: make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage), hub: events.NewHub(o.Log), audit: newAudit(c, o.Log), news: newNews(o),
 		attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log}),
+	}
+	if c.Console.Listen != "" {
+		d.console = console.New(d, string(c.Console.Listen), c.Console.TLS != config.TLS{}, o.Version)
 	}
 	if d.fleet, err = openFleet(c, o.Version, false, o.Log); err != nil {
 		return nil, err
@@ -284,6 +289,9 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	}()
 	all.Go(func() { d.hub.Run(ctx) })
 	all.Go(d.serveConfig().Run(ctx, d, d.o.Log))
+	if d.console != nil {
+		context.AfterFunc(ctx, func() { d.console.End() }) // streams would hold up the server's end
+	}
 	d.announce("filtering", d.loadTime) // and answering
 	d.followFeeds()
 	if d.fleet != nil {
@@ -454,10 +462,15 @@ func (d *Daemon) describe() {
 
 func (d *Daemon) serveConfig() serve.Config {
 	c := d.prepared.config
-	return serve.Config{
-		Socket: string(c.API.Socket), Group: c.API.Group, Metrics: string(c.Metrics.Listen),
-		TLS: serve.TLS{
-			Address: string(c.API.Listen), Cert: string(c.API.TLS.Cert), Key: string(c.API.TLS.Key), ClientCA: string(c.API.TLS.ClientCA),
-		},
+	files := func(listen config.Address, t config.TLS) serve.TLS {
+		return serve.TLS{Address: string(listen), Cert: string(t.Cert), Key: string(t.Key), ClientCA: string(t.ClientCA)}
 	}
+	s := serve.Config{
+		Socket: string(c.API.Socket), Group: c.API.Group, Metrics: string(c.Metrics.Listen),
+		TLS: files(c.API.Listen, c.API.TLS),
+	}
+	if d.console != nil {
+		s.Console, s.ConsoleHandler = files(c.Console.Listen, c.Console.TLS), d.console
+	}
+	return s
 }

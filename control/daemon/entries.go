@@ -186,7 +186,7 @@ func (d *Daemon) Flush(ctx context.Context, name string) (changed api.Changed, e
 	}
 	r := auditRecord{Time: time.Now(), Change: auditFlush, List: name, Entries: len(batch), Changed: changed.Removed, First: firstKeys(batch)}
 	if caller, ok := api.CallerOf(ctx); ok {
-		r.by(caller.UID, caller.Client)
+		by(&r, caller.UID, caller.Client)
 	}
 	d.audit.record(r)
 	return changed, nil

@@ -90,7 +90,7 @@ func (d *Daemon) saveMonitor(o *api.MonitorOverride) error {
 func (d *Daemon) SetMonitor(ctx context.Context, c api.MonitorChange) (done api.Monitored, err error) {
 	now := time.Now()
 	r := auditRecord{Time: now, Change: auditMonitorOff}
-	r.by(c.UID, c.Client)
+	by(&r, c.UID, c.Client)
 	var o *api.MonitorOverride
 	if *c.On {
 		r.Change, r.TTL = auditMonitorOn, c.For

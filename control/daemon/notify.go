@@ -250,7 +250,7 @@ func (n *news) refusedChange(c api.Change, name string, err error) {
 		}
 	}
 	r := auditRecord{}
-	r.by(c.UID, c.Client)
+	by(&r, c.UID, c.Client)
 	n.refuse(notify.ChangeEvent{
 		Change: changeName(c), List: name, Error: err.Error(), Entries: len(c.Entries), UID: r.UID, User: r.User, Source: r.Source,
 	})
@@ -260,7 +260,7 @@ func (n *news) refusedChange(c api.Change, name string, err error) {
 func (n *news) refusedReload(ctx context.Context, err error) {
 	r := auditRecord{Source: "signal"}
 	if caller, ok := api.CallerOf(ctx); ok {
-		r.by(caller.UID, caller.Client)
+		by(&r, caller.UID, caller.Client)
 	}
 	n.refuse(notify.ChangeEvent{Change: auditReload, Error: err.Error(), UID: r.UID, User: r.User, Source: r.Source})
 }

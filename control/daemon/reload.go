@@ -78,8 +78,8 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 // reconfigure activates a configuration.
 func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed) (r api.Reloaded, err error) {
 	old := d.prepared.config
-	if c.StateDir != old.StateDir || c.Pins != old.Pins || c.API != old.API || c.Metrics != old.Metrics || c.Fleet != old.Fleet {
-		return r, errors.New("state_dir, pins, api, metrics and fleet change with a restart only")
+	if c.StateDir != old.StateDir || c.Pins != old.Pins || c.API != old.API || c.Metrics != old.Metrics || c.Console != old.Console || c.Fleet != old.Fleet {
+		return r, errors.New("state_dir, pins, api, metrics, console and fleet change with a restart only")
 	}
 	next, err := assemble(c, d.journal, feeds, d.fleet, d.prepared)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sync/errgroup"
 
+	"weir/control/api"
 	"weir/control/attach"
 	"weir/control/demo/playground"
 	meter "weir/control/observe/traffic"
@@ -31,6 +32,7 @@ type Options struct {
 	Seconds int    // of traffic
 	Feed    string // a list to use instead of generated ones
 	Capture string // a capture whose packets are sent instead of generated ones
+	Console bool   // serve the console
 	Version string // weir's
 
 	Say  func(string)   // prints what happens; may be nil
@@ -213,7 +215,7 @@ func (s *stage) set(ctx context.Context, dir string) (err error) {
 	}
 
 	began := time.Now()
-	if s.filter, err = startFilter(ctx, s.lists, s.ground.B, s.o.Version); err != nil {
+	if s.filter, err = startFilter(ctx, s.lists, s.ground.B, s.o); err != nil {
 		return err
 	}
 	d, err := s.filter.metadata(ctx)
@@ -225,6 +227,15 @@ func (s *stage) set(ctx context.Context, dir string) (err error) {
 	s.report.KernelBytes, s.report.FalsePositiveRate = d.KernelBytes, d.FalsePositiveRate
 	s.o.Say(fmt.Sprintf("filtering on %s, native XDP: %d entries in %d shapes from text files in %.2f s, %.1f MB of kernel memory",
 		s.ground.B.Iface, d.Entries, len(d.Shapes), s.report.LoadSeconds, float64(d.KernelBytes)/1e6))
+
+	if s.o.Console {
+		// What somebody blocks there would come true, and the proof false.
+		opened, err := s.filter.OpenConsole(ctx, api.ConsoleRequest{ReadOnly: true, UID: uint32(os.Getuid())})
+		if err != nil {
+			return err
+		}
+		s.o.Say("open the console in a browser: " + opened.URL)
+	}
 
 	if s.sender, err = newSender(s.traffic, s.ground.A); err != nil {
 		return err

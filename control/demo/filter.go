@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 
 	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/daemon"
 	"weir/control/demo/playground"
+	"weir/control/observe/heavy"
 	"weir/loader"
 )
 
@@ -24,14 +26,21 @@ type configured struct{ c *config.Config }
 
 func (r configured) Read() (*config.Config, error) { return r.c, r.c.Validate() }
 
-func startFilter(ctx context.Context, l *lists, on playground.End, version string) (*filter, error) {
+func startFilter(ctx context.Context, l *lists, on playground.End, o Options) (*filter, error) {
 	c, err := l.config()
 	if err != nil {
 		return nil, err
 	}
 	c.Pins = pins
+	if o.Console {
+		if c.Console.Listen, err = freeAddress(); err != nil {
+			return nil, err
+		}
+		// It shows talkers, too.
+		c.Trackers = []heavy.Spec{heavy.DefaultSpec("src"), heavy.DefaultSpec("dst")}
+	}
 	c.Interfaces = []config.Interface{{Name: on.Iface, Netns: on.Netns, XDP: loader.Native, Required: true}}
-	d, err := daemon.Start(ctx, daemon.Options{Config: configured{c}, Version: version, Log: slog.New(slog.DiscardHandler)})
+	d, err := daemon.Start(ctx, daemon.Options{Config: configured{c}, Version: o.Version, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}
@@ -39,6 +48,21 @@ func startFilter(ctx context.Context, l *lists, on playground.End, version strin
 	f := &filter{d, cancel, make(chan error, 1)}
 	go func() { f.ended <- d.Run(running, nil, look, nil) }()
 	return f, nil
+}
+
+// consoleAddress is where the console is served, if nothing else is.
+const consoleAddress = "127.0.0.1:9479"
+
+// freeAddress returns an address on which nothing listens.
+func freeAddress() (config.Address, error) {
+	l, err := net.Listen("tcp", consoleAddress)
+	if err != nil {
+		l, err = net.Listen("tcp", "127.0.0.1:0")
+	}
+	if err != nil {
+		return "", err
+	}
+	return config.Address(l.Addr().String()), l.Close()
 }
 
 // metadata describes what is active.

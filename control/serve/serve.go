@@ -4,11 +4,14 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
 	"sync"
 	"time"
+
+	"golang.org/x/net/netutil"
 
 	"weir/control/api"
 	"weir/control/metrics"
@@ -20,6 +23,9 @@ type Config struct {
 	Group   string // whose members may use the socket, as root may; "": that of the process
 	TLS     TLS    // where the API is served as well
 	Metrics string // address and port where metrics are served as well; "": none
+
+	Console        TLS          // where the console is served, without certificates if these are ""
+	ConsoleHandler http.Handler // nil: there is none
 }
 
 // TLS is a TCP address, "": none, where clients with certificates are served,
@@ -31,6 +37,10 @@ type Source interface {
 	api.Daemon
 	metrics.Source
 }
+
+// maxConsoleConnections bounds what processes of this host, whichever they are, take of
+// the daemon's descriptors.
+const maxConsoleConnections = 128
 
 // retryInterval is how soon listening is tried again.
 const retryInterval = 2 * time.Second
@@ -80,6 +90,23 @@ func (c Config) run(ctx context.Context, commands, scrapes http.Handler, log *sl
 	}
 	if c.Metrics != "" {
 		answer("metrics listener", scrapes, func() (net.Listener, error) { return net.Listen("tcp", c.Metrics) })
+	}
+	if t := c.Console; c.ConsoleHandler != nil {
+		answer("console at "+t.Address, c.ConsoleHandler, func() (net.Listener, error) {
+			l, err := net.Listen("tcp", t.Address)
+			if err != nil {
+				return nil, err
+			}
+			l = netutil.LimitListener(l, maxConsoleConnections)
+			if t.Cert == "" {
+				return l, nil
+			}
+			secure, err := api.NewTLSListener(l, t.Cert, t.Key, t.ClientCA)
+			if err != nil {
+				return nil, errors.Join(err, l.Close())
+			}
+			return secure, nil
+		})
 	}
 	all := http.NewServeMux()
 	all.Handle("/", commands)

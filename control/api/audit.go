@@ -1,0 +1,73 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+const auditPath = "/v1/audit"
+
+// Limits of a question for the audit.
+const (
+	DefaultAudit = 20
+	MaxAudit     = 200 // that a daemon has in memory
+)
+
+// Audit is the last changes that were made, the latest first: GET /v1/audit.
+type Audit struct {
+	Changes []AuditRecord `json:"changes"`
+}
+
+// AuditRecord is a change that an operator made, and a line of audit.log.
+type AuditRecord struct {
+	Time      time.Time `json:"time"`
+	Change    string    `json:"change"`
+	List      string    `json:"list,omitempty"`
+	Interface string    `json:"interface,omitempty"` // of multicast groups
+	Entries   int       `json:"entries"`             // that were named
+	Changed   int       `json:"changed"`             // of those, without the ones that were there, or absent, already; sources that were accepted
+	First     []string  `json:"first,omitempty"`     // entries; of a reload, changes of the configuration; sources that were accepted
+	TTL       float64   `json:"ttl_seconds,omitempty"`
+	Reason    string    `json:"reason,omitempty"`
+
+	// Who: a user of this host, or the subject of a client's certificate as Source.
+	UID    *uint32 `json:"uid,omitempty"`
+	User   string  `json:"user,omitempty"`
+	Source string  `json:"source"` // "socket", "signal", "expiry", or the subject
+}
+
+// Who returns who made the change.
+func (r *AuditRecord) Who() string {
+	switch {
+	case r.User != "":
+		return r.User
+	case r.UID != nil:
+		return fmt.Sprintf("uid %d", *r.UID)
+	}
+	return r.Source
+}
+
+func auditRoute(d Daemon) route {
+	return route{http.MethodGet, auditPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		limit := DefaultAudit
+		for name, values := range q.URL.Query() {
+			var err error
+			if name != limitParameter {
+				return nil, &BadRequest{Err: fmt.Errorf("unknown parameter %.60q: want limit", name)}
+			}
+			if limit, err = strconv.Atoi(values[len(values)-1]); err != nil || limit < 1 || limit > MaxAudit {
+				return nil, &BadRequest{Err: fmt.Errorf("limit=%.60q: want 1 to %d", values[len(values)-1], MaxAudit)}
+			}
+		}
+		return Audit{list(d.Audit(limit))}, nil
+	}}
+}
+
+// Audit returns the last changes, the latest first.
+func (c *Client) Audit(ctx context.Context, limit int) (*Audit, error) {
+	return get[Audit](ctx, c, auditPath+"?"+url.Values{limitParameter: {strconv.Itoa(limit)}}.Encode())
+}

@@ -1,0 +1,174 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"weir/control/api"
+	"weir/control/quantity"
+)
+
+// quickTTL is how long what is blocked with one click stays.
+const quickTTL = time.Hour
+
+// defaultReason is the reason of a change that has none.
+const defaultReason = "weir console"
+
+// result is what became of a change.
+type result struct {
+	failed bool
+	text   string
+	undo   int    // its number; -1: there is none
+	what   string // undoing does
+}
+
+// change makes the change that a form asks for.
+func (c *Console) change(w http.ResponseWriter, q *http.Request, one *session) {
+	if one.ReadOnly {
+		sorry(w, q, http.StatusForbidden, "Nothing was changed", "This session may only read. Run weir console without --read-only for one that may change something.")
+		return
+	}
+	r := c.act(q, one)
+	one.show(&r)
+	if !partial(q) {
+		http.Redirect(w, q, sessionPath+one.id+"/#result", http.StatusSeeOther)
+		return
+	}
+	v := c.look(one)
+	c.lookClosely(q.Context(), v)
+	show(w, v.changed)
+}
+
+func failed(err error) result { return result{failed: true, text: err.Error(), undo: -1} }
+
+// act makes a change. Buttons of a row have the entry in their own names.
+func (c *Console) act(q *http.Request, one *session) result {
+	form := q.PostForm
+	if text := form.Get("undo"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return failed(errNotUndone)
+		}
+		u, err := one.recall(n)
+		if err != nil {
+			return failed(err)
+		}
+		done, r := c.apply(q, one, u.change)
+		if done != nil {
+			one.forget(n)
+			r.text = "Undone: " + r.text
+		}
+		return r
+	}
+	change, err := asked(form)
+	if err != nil {
+		return failed(err)
+	}
+	before := c.present(q.Context(), change)
+	done, r := c.apply(q, one, change)
+	if done == nil {
+		return r
+	}
+	if u := inverse(change, *done, before, c.sessions.now()); u.what != "" {
+		r.undo, r.what = one.remember(u), u.what
+	}
+	return r
+}
+
+// asked returns the change that a form asks for.
+func asked(form url.Values) (api.Change, error) {
+	if entry := form.Get("block"); entry != "" {
+		return api.Change{Action: api.Block, Entries: []string{entry}, TTL: quickTTL.Seconds(), Reason: defaultReason}, nil
+	}
+	if text := form.Get("remove"); text != "" {
+		parts := strings.SplitN(text, " ", 3) // names of lists have no spaces
+		if len(parts) != 3 {
+			return api.Change{}, fmt.Errorf("remove=%.60q: want an action, a list and an entry", text)
+		}
+		return api.Change{Remove: true, Action: parts[0], List: parts[1], Entries: []string{parts[2]}}, nil
+	}
+	change := api.Change{Action: form.Get("action"), Entries: []string{strings.TrimSpace(form.Get("entry"))}, Reason: strings.TrimSpace(form.Get("reason"))}
+	if change.Entries[0] == "" {
+		return change, fmt.Errorf("which entry? An address, a prefix or a flow, as in 192.0.2.1, 198.51.100.0/24 or tcp *:* > 203.0.113.7:443")
+	}
+	if change.Reason == "" {
+		change.Reason = defaultReason
+	}
+	if text := form.Get("ttl"); text != "" && text != "never" {
+		var ttl quantity.Duration
+		if err := ttl.UnmarshalText([]byte(text)); err != nil {
+			return change, err
+		}
+		change.TTL = time.Duration(ttl).Seconds()
+	}
+	return change, nil
+}
+
+// apply makes a change, as the session's caller.
+func (c *Console) apply(q *http.Request, one *session, change api.Change) (*api.Changed, result) {
+	change.UID, change.Client, change.SSH = one.UID, one.Client, one.SSH
+	if err := change.Check(); err != nil {
+		return nil, failed(err)
+	}
+	done, err := c.daemon.Change(q.Context(), change)
+	if err != nil {
+		return nil, failed(err)
+	}
+	entry, r := change.Entries[0], result{undo: -1}
+	during := ""
+	if change.TTL > 0 {
+		during = " for " + brief(time.Duration(change.TTL*float64(time.Second)))
+	}
+	past := map[string]string{api.Block: "blocked", api.Allow: "allowed"}[change.Action]
+	switch {
+	case change.Remove && done.Removed == 0:
+		r.text = fmt.Sprintf("%s was not in list %s: explain shows what lists it", entry, done.List)
+	case change.Remove:
+		r.text = fmt.Sprintf("%s is no longer %s by list %s", entry, past, done.List)
+	case done.Added == 0:
+		r.text = fmt.Sprintf("%s was in list %s already: it is %s%s from now on", entry, done.List, past, during)
+	default:
+		r.text = fmt.Sprintf("%s is %s%s, in list %s", entry, past, during, done.List)
+	}
+	return &done, r
+}
+
+// present returns the manual entry that a change is about, nil if there is none.
+func (c *Console) present(ctx context.Context, change api.Change) *api.Entry {
+	e, err := api.Explain(ctx, c.daemon, change.Entries[0])
+	if err != nil {
+		return nil
+	}
+	for _, a := range e.Answers {
+		for _, m := range a.Matches {
+			if m.Source != "" || m.Action != change.Action || m.Entry != change.Entries[0] || change.List != "" && m.List != change.List {
+				continue
+			}
+			return &api.Entry{List: m.List, Action: m.Action, Entry: m.Entry, Expires: m.Expires, Reason: m.Reason}
+		}
+	}
+	return nil
+}
+
+// inverse returns how to undo a change, given the entry that was there before, nil for
+// none.
+func inverse(change api.Change, done api.Changed, before *api.Entry, now time.Time) undo {
+	back := api.Change{Action: change.Action, List: done.List, Entries: change.Entries}
+	switch {
+	case !change.Remove && done.Added > 0 && done.Unchanged == 0:
+		back.Remove = true
+		return undo{back, "remove " + change.Entries[0] + " again"}
+	case before == nil || before.List != done.List || change.Remove && done.Removed == 0:
+		return undo{}
+	}
+	back.Reason = before.Reason
+	if before.Expires != nil {
+		back.TTL = max(1, before.Expires.Sub(now).Seconds())
+	}
+	return undo{back, "restore " + change.Entries[0] + " as it was"}
+}

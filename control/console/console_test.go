@@ -1,0 +1,720 @@
+package console
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/engine"
+	"weir/control/observe/events"
+	"weir/filter/verdict"
+)
+
+// daemon is one with fixed answers, which records changes.
+type daemon struct {
+	api.Daemon // what the console does not use
+
+	mu      sync.Mutex
+	changes []api.Change
+	changed api.Changed
+	err     error
+	answers []engine.Answer
+	hostile string // in every text that others choose
+}
+
+func (d *daemon) Status() api.Status {
+	return api.Status{Version: d.hostile, Interfaces: []api.InterfaceStatus{
+		{Interface: "eth0" + d.hostile, State: api.Filtered, XDP: "native", Packets: 12345, Dropped: 678},
+		{Interface: "eth1", State: api.Unfiltered, Problem: "busy" + d.hostile},
+	}}
+}
+
+func (d *daemon) Top() *api.Top {
+	dropped := 40.0
+	return &api.Top{
+		Time: time.Unix(1700000000, 0), Packets: 100, Dropped: 40, Bytes: 1e6, Uptime: 60, Problems: []string{"feed fails" + d.hostile},
+		Reasons: []api.ReasonRate{{Reason: "clean", Packets: 60, Total: 600}, {Reason: "blocked", Packets: 40, Total: 400, Drops: true}},
+		Trackers: []api.Tracker{{Key: "src", Unit: "packets", Threshold: "1%" + d.hostile, Action: "report", Flows: []api.Flow{
+			{Key: "198.51.100.49" + d.hostile, Packets: 90, Share: 0.9, Heavy: true, Dropped: &dropped, Reasons: []string{"blocked"}, Lists: []string{"drop" + d.hostile}},
+		}}},
+		Sources: &[]api.DropRate{{Source: "198.51.100.49" + d.hostile, Reason: "blocked", List: "drop" + d.hostile, Packets: 40}},
+		Filter:  api.Filter{Mode: "exact", Generation: 3, KernelBytes: 1 << 20, Entries: 9, Lists: []api.ListRate{{Name: "drop", Packets: 30}, {Name: "drop" + api.ManualSuffix, Packets: 10}}},
+	}
+}
+
+func (d *daemon) Lists() []api.List {
+	return []api.List{
+		{Name: "drop", Action: api.Block, Entries: 9, Packets: new(uint64(400)), Feeds: []api.FeedSource{
+			{Source: "https://example.com/feed" + d.hostile, Outcome: api.Failed, Failure: "stalled", Error: "no data" + d.hostile, Failures: 3, BadLines: 1, FirstBad: []string{"bad" + d.hostile}},
+		}},
+		{Name: "quiet", Action: api.Block, Entries: 7, Packets: new(uint64(0)), LeftOut: []api.LeftOut{{Entry: "192.0.2.1" + d.hostile, CutOff: "the gateway" + d.hostile}}},
+	}
+}
+
+func (d *daemon) Entries(context.Context, api.EntriesQuestion) (api.Entries, error) {
+	return api.Entries{Entries: []api.Entry{{List: "manual", Action: api.Block, Entry: "203.0.113.9" + d.hostile, Reason: "old" + d.hostile, User: "ada" + d.hostile}}}, nil
+}
+
+func (d *daemon) Audit(int) []api.AuditRecord {
+	return []api.AuditRecord{{Change: "block" + d.hostile, First: []string{"203.0.113.9" + d.hostile}, Reason: d.hostile, User: "ada" + d.hostile}}
+}
+
+func (d *daemon) Explain(_ context.Context, q []engine.Question) ([]engine.Answer, error) {
+	return d.answers, nil
+}
+
+func (d *daemon) Change(_ context.Context, c api.Change) (api.Changed, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.err != nil {
+		return api.Changed{}, d.err
+	}
+	d.changes = append(d.changes, c)
+	done := d.changed
+	done.List = c.List
+	if done.List == "" {
+		done.List = "manual"
+	}
+	if c.Remove {
+		done.Added, done.Removed = 0, max(1, done.Added)
+	}
+	return done, nil
+}
+
+func (d *daemon) Events(events.Want) (<-chan events.Event, func()) {
+	all := make(chan events.Event, 100)
+	for range 100 {
+		all <- events.Event{Time: time.Now(), Reason: verdict.Blocked, List: "drop" + d.hostile, OneIn: 1, Dropped: true}
+	}
+	return all, func() {}
+}
+
+func (d *daemon) last(t *testing.T) api.Change {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.changes) == 0 {
+		t.Fatal("nothing was changed")
+	}
+	return d.changes[len(d.changes)-1]
+}
+
+func (d *daemon) unchanged(t *testing.T, what string) {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.changes) > 0 {
+		t.Errorf("%s: %+v was changed", what, d.changes)
+	}
+}
+
+// browser is a client with cookies, and a session.
+type browser struct {
+	t      *testing.T
+	client http.Client
+	base   string // of the session
+	form   string
+}
+
+type setup struct {
+	t      *testing.T
+	daemon *daemon
+	*Console
+	server *httptest.Server
+	clock  *time.Time
+}
+
+func start(t *testing.T) *setup {
+	t.Helper()
+	d := &daemon{changed: api.Changed{Added: 1}}
+	s := &setup{t: t, daemon: d, Console: New(d, "127.0.0.1:9479", false, "v1")}
+	now := time.Now()
+	s.clock = &now
+	var mu sync.Mutex
+	s.sessions.now = func() time.Time { mu.Lock(); defer mu.Unlock(); return *s.clock }
+	s.server = httptest.NewServer(s.Console)
+	s.Console.url = s.server.URL
+	t.Cleanup(func() { s.End(); s.server.CloseClientConnections(); s.server.Close() })
+	return s
+}
+
+// open opens a session.
+func (s *setup) open(readOnly bool) *browser {
+	s.t.Helper()
+	jar, _ := cookiejar.New(nil)
+	b := &browser{t: s.t, client: http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+	opened := s.Open(api.ConsoleRequest{ReadOnly: readOnly, UID: 7, SSH: "192.0.2.9 50000 192.0.2.1 22"})
+	status, text := b.get(opened.URL)
+	m := regexp.MustCompile(`content="0;url=([^"]+)"`).FindStringSubmatch(text)
+	if status != http.StatusOK || m == nil {
+		s.t.Fatalf("status %d\n%s", status, text)
+	}
+	b.base = s.server.URL + m[1]
+	if _, text = b.get(b.base); !readOnly {
+		b.form = regexp.MustCompile(`name="form" value="([^"]+)"`).FindStringSubmatch(text)[1]
+	}
+	return b
+}
+
+func (b *browser) do(q *http.Request) (int, string, http.Header) {
+	b.t.Helper()
+	r, err := b.client.Do(q)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return r.StatusCode, string(text), r.Header
+}
+
+func (b *browser) get(address string) (int, string) {
+	b.t.Helper()
+	q, err := http.NewRequest(http.MethodGet, address, nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	status, text, _ := b.do(q)
+	return status, text
+}
+
+// post sends a form, with headers "Name: value".
+func (b *browser) post(path string, form url.Values, headers ...string) (int, string) {
+	b.t.Helper()
+	q, err := http.NewRequest(http.MethodPost, b.base+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	q.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		if q.Header.Set(name, value); name == "Host" {
+			q.Host = value
+		}
+	}
+	status, text, _ := b.do(q)
+	return status, text
+}
+
+func (b *browser) change(fields ...string) url.Values {
+	form := url.Values{"form": {b.form}}
+	for i := 0; i < len(fields); i += 2 {
+		form.Set(fields[i], fields[i+1])
+	}
+	return form
+}
+
+// The page has what an operator looks for.
+func TestPage(t *testing.T) {
+	s := start(t)
+	b := s.open(false)
+	status, text := b.get(b.base)
+	if status != http.StatusOK {
+		t.Fatalf("status %d", status)
+	}
+	for _, want := range []string{
+		"Not filtered: 1 of 2 interfaces.", "feed fails", "60 pps", "40 pps", "40.0 %", "198.51.100.49", `class="heavy"`, "has never matched", "Failing: 1 of 1 sources.",
+		"stalled: no data (3 times)", "left out: 192.0.2.1 would cut off the gateway", "203.0.113.9", "1.0 MiB", "none: the mode is exact", "ada",
+		`<td class="n">40 pps</td><td class="n">400</td>`, // both rates of the list
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(text)
+	}
+}
+
+// Block, see it in the result, and undo it.
+func TestChange(t *testing.T) {
+	s := start(t)
+	b := s.open(false)
+	status, text := b.post("change", b.change("entry", " 192.0.2.1 ", "action", "block", "ttl", "1d", "reason", "flood"), "HX-Request: true")
+	c := s.daemon.last(t)
+	if status != http.StatusOK || !strings.Contains(text, "192.0.2.1 is blocked for 24 h, in list manual") ||
+		c.Action != api.Block || c.Entries[0] != "192.0.2.1" || c.TTL != 86400 || c.Reason != "flood" || c.UID != 7 || c.SSH != "192.0.2.9 50000 192.0.2.1 22" || c.Force {
+		t.Errorf("status %d, %+v\n%s", status, c, text)
+	}
+	undo := regexp.MustCompile(`name="undo" value="(\d+)"`).FindStringSubmatch(text)
+	if undo == nil {
+		t.Fatalf("no way to undo it:\n%s", text)
+	}
+	for range 2 { // twice is once
+		_, text = b.post("change", b.change("undo", undo[1]), "HX-Request: true")
+	}
+	if c = s.daemon.last(t); !c.Remove || c.Entries[0] != "192.0.2.1" || c.List != "manual" || len(s.daemon.changes) != 2 || !strings.Contains(text, "cannot be undone") {
+		t.Errorf("%+v\n%s", s.daemon.changes, text)
+	}
+
+	// With one click, for an hour; without scripts, the page shows the result.
+	if status, _ = b.post("change", b.change("block", "198.51.100.49")); status != http.StatusSeeOther {
+		t.Errorf("status %d", status)
+	}
+	if c = s.daemon.last(t); c.TTL != 3600 || c.Entries[0] != "198.51.100.49" {
+		t.Errorf("%+v", c)
+	}
+	if _, text = b.get(b.base); !strings.Contains(text, "198.51.100.49 is blocked for 60 min") {
+		t.Error("the page does not show the result")
+	}
+
+	// What was there is restored with its time and reason.
+	expires := s.clock.Add(30 * time.Minute)
+	s.daemon.answers = []engine.Answer{{Matches: []engine.Match{{List: "manual", Action: api.Block, Entry: "203.0.113.9", Expires: &expires, Reason: "old"}}}}
+	_, text = b.post("change", b.change("remove", "block manual 203.0.113.9"), "HX-Request: true")
+	undo = regexp.MustCompile(`name="undo" value="(\d+)"`).FindStringSubmatch(text)
+	b.post("change", b.change("undo", undo[1]))
+	if c = s.daemon.last(t); c.Remove || c.Reason != "old" || c.TTL != 1800 {
+		t.Errorf("restored as %+v", c)
+	}
+
+	// The daemon's refusal, in its words.
+	before := len(s.daemon.changes)
+	s.daemon.err = fmt.Errorf("it would cut off this host")
+	if _, text = b.post("change", b.change("block", "192.0.2.1"), "HX-Request: true"); !strings.Contains(text, "Nothing was changed.</strong> it would cut off this host") || len(s.daemon.changes) != before {
+		t.Error(text)
+	}
+	s.daemon.err = nil
+	for _, form := range []url.Values{
+		b.change("entry", ""), b.change("entry", "x", "action", "drop"), b.change("entry", "x", "action", "block", "ttl", "soon"),
+		b.change("remove", "x"), b.change("undo", "x"), b.change("undo", "99"), b.change("entry", strings.Repeat("1", 300), "action", "block"),
+		b.change("entry", "1\n2", "action", "block"), b.change("entry", "192.0.2.1", "action", "block", "reason", "a\x1b[2J"),
+	} {
+		if _, text := b.post("change", form, "HX-Request: true"); !strings.Contains(text, "Nothing was changed.") || len(s.daemon.changes) != before {
+			t.Errorf("%v: %s", form, text)
+		}
+	}
+}
+
+// A session to read changes nothing, whatever is sent.
+func TestReadOnly(t *testing.T) {
+	s := start(t)
+	b := s.open(true)
+	_, text := b.get(b.base)
+	for _, no := range []string{`id="quick"`, `id="change"`, "Block 1 h", "Remove<"} {
+		if strings.Contains(text, no) {
+			t.Errorf("the page has %q", no)
+		}
+	}
+	one := s.sessions.all[path.Base(b.base)]
+	b.form = one.form // as if it had been guessed
+	for _, form := range []url.Values{b.change("block", "192.0.2.1"), b.change("entry", "192.0.2.1", "action", "allow"), b.change("remove", "block manual 192.0.2.1"), b.change("undo", "0")} {
+		if status, text := b.post("change", form); status != http.StatusForbidden {
+			t.Errorf("%v: status %d\n%s", form, status, text)
+		}
+	}
+	s.daemon.unchanged(t, "a session to read")
+}
+
+// A URL opens one session, once, in time, and for who asks on purpose.
+func TestOpenOnce(t *testing.T) {
+	s := start(t)
+	jar, _ := cookiejar.New(nil)
+	b := &browser{t: t, client: http.Client{Jar: jar}}
+	opened := s.Open(api.ConsoleRequest{})
+	for _, ahead := range []func(*http.Request){
+		func(q *http.Request) { q.Method = http.MethodHead },
+		func(q *http.Request) { q.Header.Set("Sec-Purpose", "prefetch;prerender") },
+	} {
+		q, _ := http.NewRequest(http.MethodGet, opened.URL, nil)
+		ahead(q)
+		if status, _, h := b.do(q); status == http.StatusOK || h.Get("Set-Cookie") != "" {
+			t.Errorf("used up ahead: status %d", status)
+		}
+	}
+	if status, _ := b.get(opened.URL + "x"); status != http.StatusForbidden {
+		t.Errorf("another URL: status %d", status)
+	}
+	if status, _ := b.get(opened.URL); status != http.StatusOK {
+		t.Errorf("status %d", status)
+	}
+	if status, _ := b.get(opened.URL); status != http.StatusForbidden {
+		t.Errorf("opened twice: status %d", status)
+	}
+	late := s.Open(api.ConsoleRequest{})
+	*s.clock = s.clock.Add(openWithin)
+	if status, _ := b.get(late.URL); status != http.StatusForbidden {
+		t.Errorf("opened late: status %d", status)
+	}
+	for range 3 * maxSessions {
+		b.get(s.Open(api.ConsoleRequest{}).URL)
+		s.Open(api.ConsoleRequest{})
+	}
+	if len(s.sessions.all) > maxSessions || len(s.sessions.grants) > maxSessions {
+		t.Errorf("%d sessions, %d URLs", len(s.sessions.all), len(s.sessions.grants))
+	}
+}
+
+// A session ends by its user, by all being ended, and by itself; so do its streams.
+func TestSessionEnds(t *testing.T) {
+	for name, end := range map[string]func(*setup, *browser){
+		"its user": func(s *setup, b *browser) {
+			if status, _ := b.post("end", b.change()); status != http.StatusOK {
+				t.Errorf("status %d", status)
+			}
+		},
+		"all": func(s *setup, b *browser) {
+			if n := s.End(); n != 1 {
+				t.Errorf("%d sessions have ended", n)
+			}
+		},
+		"time": func(s *setup, b *browser) {
+			*s.clock = s.clock.Add(sessionTime)
+			b.get(b.base) // anything looks at the time
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t)
+			b := s.open(false)
+			r, err := b.client.Get(b.base + "live")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Body.Close()
+			end(s, b)
+			text, err := io.ReadAll(r.Body) // it ends
+			if err != nil || !strings.Contains(string(text), "event: ended\n") {
+				t.Errorf("the stream does not end: %v", err)
+			}
+			if status, _ := b.get(b.base); status != http.StatusForbidden {
+				t.Errorf("status %d after the end", status)
+			}
+			if b.post("change", b.change("block", "192.0.2.1")); len(s.daemon.changes) > 0 {
+				t.Error("changed after the end")
+			}
+		})
+	}
+}
+
+// Neither the path nor the cookie is enough, nor those of two sessions.
+func TestNoSession(t *testing.T) {
+	s := start(t)
+	a, other := s.open(false), s.open(true)
+	nothing := &browser{t: t, base: a.base}
+	cookieOf := func(b *browser) *http.Cookie {
+		u, _ := url.Parse(b.base)
+		return b.client.Jar.Cookies(u)[0]
+	}
+	crossed := func() (int, string, http.Header) {
+		q, _ := http.NewRequest(http.MethodGet, a.base, nil)
+		q.AddCookie(cookieOf(other))
+		return nothing.do(q)
+	}
+	if status, text, _ := crossed(); status != http.StatusForbidden || strings.Contains(text, "eth0") {
+		t.Errorf("another session's cookie: status %d", status)
+	}
+	for _, path := range []string{"", "live", "explain?q=192.0.2.1", "events", "events/live"} {
+		if status, text := nothing.get(a.base + path); status != http.StatusForbidden || strings.Contains(text, "eth0") {
+			t.Errorf("%q without a cookie: status %d", path, status)
+		}
+	}
+	for _, path := range []string{"/", "/s/x/", "/open/", "/static/", "/static/LICENSE", "/v1/top", "/metrics"} {
+		if status, text := nothing.get(s.server.URL + path); status/100 != 4 || strings.Contains(text, "eth0") {
+			t.Errorf("%s: status %d", path, status)
+		}
+	}
+	// The cookie goes to this path alone, not to other ports of the host, which may be
+	// another user's, and scripts do not see it.
+	q, _ := http.NewRequest(http.MethodGet, s.Open(api.ConsoleRequest{}).URL, nil)
+	_, _, h := nothing.do(q)
+	if c := h.Get("Set-Cookie"); !regexp.MustCompile(`; Path=/s/[\w-]{43}/; .*HttpOnly; SameSite=Strict$`).MatchString(c) {
+		t.Errorf("Set-Cookie: %s", c)
+	}
+}
+
+// Other sites cannot change anything: without the form's secret, with an origin or a
+// Sec-Fetch-Site of theirs.
+func TestForgedRequests(t *testing.T) {
+	s := start(t)
+	b := s.open(false)
+	block := b.change("block", "192.0.2.1")
+	for name, attack := range map[string]func() (int, string){
+		"no secret": func() (int, string) { return b.post("change", url.Values{"block": {"192.0.2.1"}}) },
+		"wrong secret": func() (int, string) {
+			return b.post("change", url.Values{"block": {"192.0.2.1"}, "form": {s.open(false).form}})
+		},
+		"in the URL": func() (int, string) {
+			return b.post("change?"+block.Encode(), url.Values{})
+		},
+		"cross-site":   func() (int, string) { return b.post("change", block, "Sec-Fetch-Site: cross-site") },
+		"another port": func() (int, string) { return b.post("change", block, "Sec-Fetch-Site: same-site") },
+		"origin":       func() (int, string) { return b.post("change", block, "Origin: http://127.0.0.1:8080") },
+		"null origin":  func() (int, string) { return b.post("change", block, "Origin: null") },
+		"GET":          func() (int, string) { return b.get(b.base + "change?" + block.Encode()) },
+		"end":          func() (int, string) { return b.post("end", url.Values{}) },
+	} {
+		if status, text := attack(); status/100 != 4 {
+			t.Errorf("%s: status %d\n%s", name, status, text)
+		}
+		s.daemon.unchanged(t, name)
+	}
+	q, _ := http.NewRequest(http.MethodGet, b.base+"live", nil)
+	q.Header.Set("Sec-Fetch-Site", "same-site")
+	if status, _, _ := b.do(q); status != http.StatusForbidden {
+		t.Errorf("read from another port: status %d", status)
+	}
+	if status, _ := b.post("change", block, "Sec-Fetch-Site: same-origin", "Origin: "+s.server.URL); status != http.StatusSeeOther {
+		t.Errorf("its own page: status %d", status)
+	}
+}
+
+// A site whose name leads to this address gets nothing, with whatever port.
+func TestRebinding(t *testing.T) {
+	s := start(t)
+	b := s.open(false)
+	for host, want := range map[string]bool{
+		"evil.example": false, "evil.example:9479": false, "127.0.0.1.evil.example": false, "localhost.evil.example:80": false, "192.0.2.1:9479": false, "": false, "[::2]": false,
+		"0.0.0.0:9479": false, "127.0.0.1": true, "127.0.0.1:8888": true, "localhost:9479": true, "LOCALHOST": true, "[::1]:9479": true, "127.3.2.1:1": true,
+	} {
+		w, q := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, b.base, nil)
+		u, _ := url.Parse(b.base)
+		q.Host = host
+		q.AddCookie(b.client.Jar.Cookies(u)[0])
+		s.ServeHTTP(w, q)
+		if got := w.Code == http.StatusOK; got != want || !got && w.Code != http.StatusMisdirectedRequest {
+			t.Errorf("Host %q: status %d", host, w.Code)
+		}
+	}
+}
+
+// Nothing inline may run, nothing be framed or kept.
+func TestHeaders(t *testing.T) {
+	s := start(t)
+	b := s.open(false)
+	for _, address := range []string{b.base, s.server.URL, s.server.URL + staticURL("console.js"), s.server.URL + "/open/x"} {
+		q, _ := http.NewRequest(http.MethodGet, address, nil)
+		_, text, h := b.do(q)
+		csp := h.Get("Content-Security-Policy")
+		for _, want := range []string{"default-src 'none'", "script-src 'self';", "style-src 'self';", "frame-ancestors 'none'", "form-action 'self'", "base-uri 'none'"} {
+			if !strings.Contains(csp, want) {
+				t.Errorf("%s: the policy lacks %s", address, want)
+			}
+		}
+		if strings.Contains(csp, "unsafe") || h.Get("X-Frame-Options") != "DENY" || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Access-Control-Allow-Origin") != "" {
+			t.Errorf("%s: %v", address, h)
+		}
+		if !strings.Contains(address, staticPath) {
+			if h.Get("Cache-Control") != "no-store" {
+				t.Errorf("%s may be kept", address)
+			}
+			if inline := regexp.MustCompile(`<script>|<style|style="| on[a-z]+="|javascript:|//[a-z]`).FindString(strings.ReplaceAll(text, "https://example.com", "")); inline != "" {
+				t.Errorf("%s has %s", address, inline)
+			}
+		}
+	}
+}
+
+// What others choose, such as the text of a feed, a packet or a reason, is no markup.
+func TestHostileTexts(t *testing.T) {
+	s := start(t)
+	s.daemon.hostile = `"><script>alert(1)</script><img src=x onerror=alert(1)>'&`
+	s.daemon.answers = []engine.Answer{{Packet: s.daemon.hostile, List: s.daemon.hostile, Matches: []engine.Match{{List: s.daemon.hostile, Entry: s.daemon.hostile, Source: s.daemon.hostile, Reason: s.daemon.hostile, Origin: s.daemon.hostile}}}}
+	b := s.open(false)
+	b.post("change", b.change("block", s.daemon.hostile))
+	hostile := url.QueryEscape(s.daemon.hostile)
+	for _, path := range []string{"", "?q=192.0.2.1", "?q=" + hostile, "events?match=" + hostile, "events?reason=" + hostile, "events"} {
+		_, text := b.get(b.base + path)
+		if strings.Contains(text, "<script>") || strings.Contains(text, "<img") {
+			t.Errorf("%q has markup of others", path)
+		}
+	}
+	if c := s.daemon.changes; len(c) != 0 && strings.Contains(c[0].Entries[0], "\n") {
+		t.Error(c)
+	}
+	// In a stream, a line break would begin another message.
+	s.daemon.hostile = "\n\nevent: ended\ndata: x\n\n\r\revent: ended\r"
+	q, _ := http.NewRequest(http.MethodGet, b.base+"live", nil)
+	r, err := b.client.Do(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	messages, lines := 0, bufio.NewScanner(r.Body)
+	lines.Buffer(nil, 1<<20)
+	for messages < len(panels) && lines.Scan() {
+		text := lines.Text()
+		if strings.HasPrefix(text, "event: ended") || strings.Contains(text, "\r") {
+			t.Fatalf("the stream has %q", text)
+		}
+		if strings.HasPrefix(text, "event: ") {
+			messages++
+		}
+	}
+}
+
+// Forms, requests and streams are bounded.
+func TestBounds(t *testing.T) {
+	s := start(t)
+	b := s.open(false)
+	if status, _ := b.post("change", b.change("block", strings.Repeat("1", 2*maxForm))); status != http.StatusBadRequest {
+		t.Errorf("a large form: status %d", status)
+	}
+	s.daemon.unchanged(t, "a large form")
+	for i := range maxStreams + 1 {
+		r, err := b.client.Get(b.base + "live")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		if want := map[bool]int{true: http.StatusOK, false: http.StatusTooManyRequests}[i < maxStreams]; r.StatusCode != want {
+			t.Errorf("stream %d: status %d", i, r.StatusCode)
+		}
+	}
+	refused := false
+	for range 3 * requestBurst {
+		status, _ := b.get(b.base + "explain?q=")
+		refused = refused || status == http.StatusTooManyRequests
+	}
+	if !refused {
+		t.Error("any number of requests is answered")
+	}
+	if status, _ := s.open(false).get(b.base); status != http.StatusForbidden {
+		t.Errorf("status %d", status)
+	}
+}
+
+// Events of a flood are bounded by what a page can show, and the rest counted.
+func TestManyEvents(t *testing.T) {
+	s := start(t)
+	b := s.open(true)
+	r, err := b.client.Get(b.base + "events/live?reason=blocked")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	lines := bufio.NewScanner(r.Body)
+	var text strings.Builder
+	for lines.Scan() && lines.Text() != "" {
+		text.WriteString(lines.Text() + "\n")
+	}
+	if n := strings.Count(text.String(), ">blocked<"); n != maxPerTick || !strings.Contains(text.String(), "and 80 more in this half second") {
+		t.Errorf("%d rows:\n%s", n, &text)
+	}
+	if _, page := b.get(b.base + "events?match=nothing"); strings.Contains(page, `id="event-rows"><tr`) || !strings.Contains(page, "Events of one second: 0") {
+		t.Error("events that do not match are shown")
+	}
+	if _, page := b.get(b.base + "events?reason=none"); !strings.Contains(page, "unknown reason") {
+		t.Error("an unknown reason is not refused")
+	}
+}
+
+// An explanation names the list, the file and the line.
+func TestExplain(t *testing.T) {
+	s := start(t)
+	b := s.open(true)
+	s.daemon.answers = []engine.Answer{{
+		Packet: "from 192.0.2.1", Verdict: verdict.Drop, Reason: verdict.Blocked, List: "drop",
+		Matches: []engine.Match{{List: "drop", Action: "block", Entry: "192.0.2.0/24", Source: "/lists/drop.txt", Line: 7, Packets: new(uint64(1234))}},
+	}}
+	_, text := b.get(b.base + "?q=192.0.2.1")
+	for _, want := range []string{"from 192.0.2.1: <strong>drop</strong>", "192.0.2.0/24", "/lists/drop.txt:7", "has caught 1,234 packets"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if _, text = b.get(b.base + "?q=nonsense"); !strings.Contains(text, "result failed") {
+		t.Error("nonsense is explained")
+	}
+}
+
+// A page with all that it loads has at most 150 kB on the wire.
+func TestSize(t *testing.T) {
+	s := start(t)
+	b := s.open(false)
+	_, page := b.get(b.base)
+	sum := len(page)
+	for _, m := range regexp.MustCompile(`(?:src|href)="(/static/[^"]+)"`).FindAllStringSubmatch(page, -1) {
+		q, _ := http.NewRequest(http.MethodGet, s.server.URL+m[1], nil)
+		q.Header.Set("Accept-Encoding", "gzip")
+		status, text, h := b.do(q)
+		if status != http.StatusOK || h.Get("Content-Encoding") != "gzip" || !strings.Contains(h.Get("Cache-Control"), "immutable") {
+			t.Errorf("%s: status %d, %v", m[1], status, h)
+		}
+		unzipped, err := gzip.NewReader(strings.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		plain, err := io.ReadAll(unzipped)
+		q.Header.Set("Accept-Encoding", "identity")
+		if _, direct, _ := b.do(q); err != nil || direct != string(plain) {
+			t.Errorf("%s: compressed it is another: %v", m[1], err)
+		}
+		sum += len(text)
+	}
+	if t.Logf("%d bytes", sum); sum > 150_000 {
+		t.Errorf("%d bytes", sum)
+	}
+}
+
+// The libraries are what docs/dependencies.md says, with their licenses.
+func TestLibraries(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/dependencies.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	libraries, err := os.ReadDir("static")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range libraries {
+		if !l.IsDir() {
+			continue
+		}
+		files, _ := os.ReadDir(path.Join("static", l.Name()))
+		licensed := false
+		for _, f := range files {
+			text, err := os.ReadFile(path.Join("static", l.Name(), f.Name()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.Name() == "LICENSE" {
+				licensed = len(text) > 100
+				continue
+			}
+			sum := sha256.Sum256(text)
+			if !bytes.Contains(doc, []byte("`"+f.Name()+"`")) || !bytes.Contains(doc, []byte(hex.EncodeToString(sum[:]))) {
+				t.Errorf("docs/dependencies.md lacks %s, or its digest %x", f.Name(), sum)
+			}
+		}
+		if !licensed {
+			t.Errorf("%s has no license", l.Name())
+		}
+	}
+}
+
+func TestURL(t *testing.T) {
+	for _, c := range []struct {
+		address string
+		secure  bool
+		want    string
+	}{
+		{"127.0.0.1:9479", false, "http://127.0.0.1:9479"},
+		{"[::1]:9479", false, "http://[::1]:9479"},
+		{"192.0.2.1:443", true, "https://192.0.2.1:443"},
+		{"0.0.0.0:9479", true, "https://edge:9479"},
+		{":9479", true, "https://edge:9479"},
+	} {
+		if got := urlOf(c.address, "edge", c.secure); got != c.want {
+			t.Errorf("%s: %s, want %s", c.address, got, c.want)
+		}
+	}
+}

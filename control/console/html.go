@@ -1,0 +1,696 @@
+package console
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"weir/control/api"
+	"weir/control/engine"
+	"weir/control/observe/events"
+	"weir/filter/verdict"
+)
+
+const htmlHead literal = `<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="robots" content="noindex">
+<link rel="stylesheet" href="%s">
+`
+
+// openPage leads to a session's page.
+func openPage(m *markup, path string) {
+	m.add(htmlHead+`<meta http-equiv="refresh" content="0;url=%s">
+<title>weir</title></head>
+<body><main class="lone"><h1>weir</h1><p><a href="%s">Open the console</a></p></main></body></html>
+`, staticURL("console.css"), path, path)
+}
+
+// message writes a page that says something, or a part of one.
+func message(m *markup, title, text string, part bool) {
+	if part {
+		m.add(`<div class="result failed"><p><strong>%s.</strong> %s</p></div>`, title, text)
+		return
+	}
+	m.add(htmlHead+`<title>%s – weir</title></head>
+<body><main class="lone"><h1>%s</h1><p>%s</p></main></body></html>
+`, staticURL("console.css"), title, title, text)
+}
+
+// htmxConfig keeps htmx from evaluating anything, and from adding styles, which the
+// policy forbids; errors are shown where the answer would be.
+const htmxConfig = `{"allowEval":false,"allowScriptTags":false,"includeIndicatorStyles":false,"historyEnabled":false,"selfRequestsOnly":true,"timeout":30000,"responseHandling":[{"code":"204","swap":false},{"code":"...","swap":true}]}`
+
+// page writes the whole page.
+func (v *view) page(m *markup) {
+	m.add(htmlHead, staticURL("console.css"))
+	m.add(`<title>%s – weir</title>
+<meta name="htmx-config" content="%s">
+<link rel="stylesheet" href="%s">
+`, v.Host, htmxConfig, staticURL("uPlot.min.css"))
+	for _, script := range []string{"htmx.min.js", "sse.min.js", "uPlot.iife.min.js", "console.js"} {
+		m.add(`<script defer src="%s"></script>`+"\n", staticURL(script))
+	}
+	m.add(`</head>
+<body hx-ext="sse" sse-connect="%slive" sse-close="ended">
+<a class="skip" href="#main">Skip to the contents</a>
+`, v.path())
+	v.header(m)
+	if v.change() {
+		m.add(`<form id="quick" method="post" action="%schange" hx-post="%schange" hx-target="#result"><input type="hidden" name="form" value="%s"></form>`,
+			v.path(), v.path(), v.session.form)
+	}
+	m.add(`<main id="main">` + "\n")
+	m.add(`<div id="p-alerts" class="wide" sse-swap="alerts">`)
+	v.alerts(m)
+	m.add(`</div>
+<div id="result" class="wide" role="status">`)
+	v.resultPart(m)
+	m.add(`</div>
+<section class="full" aria-labelledby="h-traffic"><h2 id="h-traffic">Traffic</h2>
+<div id="p-now" sse-swap="now">`)
+	v.now(m)
+	m.add(`</div>
+<div id="chart" role="img" aria-label="Packets that passed and that were dropped while this page was open. The figures above are the latest."></div>
+</section>
+`)
+	v.forms(m)
+	for _, s := range sections {
+		m.add(`<section class="%s" aria-labelledby="h-%s"><h2 id="h-%s">%s</h2><div id="p-%s" sse-swap="%s">`, s.width, s.name, s.name, s.title, s.name, s.name)
+		s.write(v, m)
+		m.add("</div></section>\n")
+	}
+	v.eventsSection(m)
+	m.add("</main>\n</body></html>\n")
+}
+
+// sections are the panels below the forms.
+var sections = []struct {
+	name, title string
+	width       string // its class
+	write       func(*view, *markup)
+}{
+	{"talkers", "Top talkers", "full", (*view).talkers},
+	{"lists", "Lists", "wide", (*view).listsPart},
+	{"feeds", "Feeds", "wide", (*view).feeds},
+	{"reasons", "Reasons", "half", (*view).reasons},
+	{"interfaces", "Interfaces", "", (*view).interfaces},
+	{"memory", "Filter", "", (*view).memory},
+	{"entries", "Manual entries", "wide", (*view).entriesPart},
+	{"audit", "Changes", "wide", (*view).auditPart},
+}
+
+func (v *view) header(m *markup) {
+	m.add(`<header><h1>weir <span class="host">%s</span></h1><p class="quiet">%s`, v.Host, v.Version)
+	if !v.change() {
+		m.add(` · this session may only read`)
+	}
+	m.add(` · it expires %s</p>
+<p id="live" class="live" role="status">Loaded %s</p>
+<div class="tools"><button type="button" id="pause" hidden aria-pressed="false">Pause</button>
+<a class="button" href="%s">Reload</a>
+<form method="post" action="%send"><input type="hidden" name="form" value="%s"><button id="end">End session</button></form></div>
+</header>
+`, within(&v.session.expires, v.Now), clock(v.Now), v.path(), v.path(), v.session.form)
+}
+
+// forms writes the sections in which an operator asks and changes.
+func (v *view) forms(m *markup) {
+	m.add(`<section id="explain" class="half" aria-labelledby="h-explain"><h2 id="h-explain">Explain</h2>
+<form method="get" action="%s#explain" hx-get="%sexplain" hx-target="#answer"><label for="q">Address, prefix or flow</label>
+<div class="row"><input id="q" name="q" value="%s" placeholder="192.0.2.1" autocomplete="off" spellcheck="false" maxlength="256" required><button>Explain</button></div></form>
+<div id="answer" aria-live="polite">`, v.path(), v.path(), v.Question)
+	v.answer(m)
+	m.add("</div></section>\n")
+	if !v.change() {
+		return
+	}
+	m.add(`<section class="half" aria-labelledby="h-change"><h2 id="h-change">Block or allow</h2>
+<form id="change" method="post" action="%schange" hx-post="%schange" hx-target="#result"><input type="hidden" name="form" value="%s">
+<label for="entry">Address, prefix or flow</label>
+<input id="entry" name="entry" placeholder="198.51.100.0/24" autocomplete="off" spellcheck="false" maxlength="256" required>
+<div class="row"><span><label for="ttl">For</label>
+<select id="ttl" name="ttl"><option value="10m">10 minutes</option><option value="1h" selected>1 hour</option><option value="8h">8 hours</option><option value="1d">1 day</option><option value="7d">7 days</option><option value="never">ever</option></select></span>
+<span class="grow"><label for="reason">Reason</label><input id="reason" name="reason" placeholder="flood" maxlength="200" autocomplete="off"></span></div>
+<div class="row"><button name="action" value="block" class="drop">Block</button><button name="action" value="allow" class="pass">Allow</button></div>
+</form></section>
+`, v.path(), v.path(), v.session.form)
+}
+
+func (v *view) alerts(m *markup) {
+	bad := func(strong, text string) {
+		m.add(`<p class="alert bad"><strong>%s</strong> %s</p>`, strong, text)
+	}
+	warn := func(strong, text string) {
+		m.add(`<p class="alert monitor"><strong>%s</strong> %s</p>`, strong, text)
+	}
+	s := &v.Status
+	if s.Monitor {
+		text := "What is shown as dropped would be."
+		if o := s.MonitorOverride; o != nil {
+			text += fmt.Sprintf(" Switched on by %s %s", o.Who(), ago(&o.Since, v.Now))
+			if o.Until != nil {
+				text += ", ends " + within(o.Until, v.Now)
+			}
+			text += "."
+		}
+		warn("Monitor mode: nothing is dropped.", text)
+	}
+	if n := v.unfiltered(); n > 0 {
+		bad(fmt.Sprintf("Not filtered: %d of %d interfaces.", n, len(s.Interfaces)), "See Interfaces.")
+	}
+	if s.ConfirmUntil != nil {
+		warn("The configuration is rolled back "+within(s.ConfirmUntil, v.Now), "unless it is confirmed: weir confirm.")
+	}
+	if s.RolledBack {
+		warn("The last configuration was not confirmed.", "The one before is active.")
+	}
+	if s.Fleet != nil && s.Fleet.Stale {
+		bad("The hub of the fleet is silent.", s.Fleet.Problem+" Filtering goes on by the last lists.")
+	}
+	if v.Trouble != "" {
+		bad("Some of this page is missing:", v.Trouble)
+	}
+	if v.Top != nil {
+		for _, p := range v.Top.Problems {
+			bad("", p)
+		}
+	}
+}
+
+// early is what panels show before there are rates.
+func (v *view) early(m *markup) bool {
+	if v.Top == nil {
+		m.add("<p>No rates yet: the daemon has just started.</p>")
+	}
+	return v.Top == nil
+}
+
+func (v *view) now(m *markup) {
+	if v.early(m) {
+		return
+	}
+	t := v.Top
+	mode := "filtering"
+	if t.Monitor {
+		mode = "monitor only"
+	}
+	m.add(`<dl class="figures" id="figures" data-time="%s" data-passed="%s" data-dropped="%s">`+"\n",
+		t.Time.Unix(), fmt.Sprintf("%.1f", v.passed()), fmt.Sprintf("%.1f", t.Dropped))
+	for _, f := range []struct{ class, name, value string }{
+		{"", "Mode", mode},
+		{"is-passed", "Passed", pps(v.passed())},
+		{"is-dropped", "Dropped", pps(t.Dropped)},
+		{"", "Of all", share(t.Dropped / max(1, t.Packets))},
+		{"", "Received", bits(t.Bytes)},
+		{"", "Entries", count(t.Filter.Entries)},
+		{"", "Running for", brief(time.Duration(t.Uptime * float64(time.Second)))},
+	} {
+		m.add(`<div class="%s"><dt>%s</dt><dd>%s</dd></div>`, f.class, f.name, f.value)
+	}
+	m.add("</dl>\n")
+}
+
+func (v *view) interfaces(m *markup) {
+	m.table("Interfaces", func() {
+		for _, i := range v.Status.Interfaces {
+			m.add(`<tr><th scope="row">%s`, i.Interface)
+			if i.Netns != "" {
+				m.add(` <span class="quiet">in %s</span>`, i.Netns)
+			}
+			class, state := "", i.State
+			if i.State != api.Filtered {
+				class = "bad"
+			}
+			if i.Problem != "" {
+				state += ": " + i.Problem
+			}
+			m.add(`</th><td class="%s">%s</td><td>%s</td><td class="n">%s</td><td class="n">%s</td></tr>`, class, state, i.XDP, count(i.Packets), count(i.Dropped))
+		}
+		if len(v.Status.Interfaces) == 0 {
+			m.add(`<tr><td colspan="5">No interface is filtered.</td></tr>`)
+		}
+	}, "Interface", "State", "XDP", "#Packets", "#Dropped")
+}
+
+// action returns the class and the word for what becomes of packets.
+func action(drops bool) (class, word string) {
+	if drops {
+		return "is-dropped", "drop"
+	}
+	return "is-passed", "pass"
+}
+
+func (v *view) reasons(m *markup) {
+	if v.early(m) {
+		return
+	}
+	m.table("Reasons", func() {
+		for _, r := range v.sortedReasons() {
+			class, word := action(r.Drops)
+			m.add(`<tr><th scope="row">%s</th><td class="%s">%s</td><td class="n">%s</td><td class="n">%s</td></tr>`, r.Reason, class, word, pps(r.Packets), count(r.Total))
+		}
+		if len(v.Top.Reasons) == 0 {
+			m.add(`<tr><td colspan="4">No packets yet.</td></tr>`)
+		}
+	}, "Reason", "Action", "#Rate", "#Packets")
+}
+
+func (v *view) memory(m *markup) {
+	if v.early(m) {
+		return
+	}
+	f := &v.Top.Filter
+	exact := f.WeightedPredicted == nil && f.FalsePositiveRate == 0 || f.Mode == "exact"
+	predicted, measured := odds(&f.FalsePositiveRate), "False drops, measured"
+	switch {
+	case exact:
+		predicted, measured = "none: the mode is exact", "False positives of the filter, measured"
+	case f.WeightedPredicted != nil:
+		predicted = fmt.Sprintf("%s (%s without weights)", odds(f.WeightedPredicted), odds(&f.FalsePositiveRate))
+	}
+	m.add(`<dl class="pairs">`)
+	for _, p := range [][2]string{
+		{"Generation", count(f.Generation)},
+		{"Memory in the kernel", size(f.KernelBytes)},
+		{"Mode", f.Mode},
+		{"Entries", count(f.Entries)},
+		{"False drops, predicted", predicted},
+		{measured, odds(f.Measured)},
+	} {
+		m.add(`<dt>%s</dt><dd>%s</dd>`, p[0], p[1])
+	}
+	m.add("</dl>\n")
+}
+
+// flow writes a flow as a link to what explains it. Links and buttons have names, by
+// which the focus stays with them while the panels change.
+func (v *view) flow(m *markup, id, key string) {
+	query := url.Values{"q": {key}}.Encode()
+	m.add(`<a id="%s" href="%s?%s#explain" hx-get="%sexplain?%s" hx-target="#answer" hx-swap="innerHTML show:#explain:top">%s</a>`,
+		id, v.path(), query, v.path(), query, key)
+}
+
+// quick writes a button that sends a change at once.
+func quick(m *markup, id, name, value, text, label string) {
+	m.add(`<button form="quick" name="%s" value="%s" id="%s" aria-label="%s">%s</button>`, name, value, id, label, text)
+}
+
+func (v *view) talkers(m *markup) {
+	if v.early(m) {
+		return
+	}
+	if len(v.Top.Trackers) == 0 {
+		m.add(`<p>No trackers are configured: <code>trackers</code> in weir.yaml finds the largest flows.</p>`)
+	}
+	m.add(`<div class="groups">`)
+	for i, t := range v.Top.Trackers {
+		counts := t.Unit
+		if counts != "packets" && counts != "bytes" {
+			counts = "distinct " + counts
+		}
+		m.add(`<div><h3>By %s, in %s <span class="quiet">above %s: %s</span></h3>`, t.Key, counts, t.Threshold, t.Action)
+		columns := []string{"Flow", "#Packets", "#Bits", "#Share", "#Dropped", "Why", "State"}
+		if v.change() {
+			columns = append(columns, "-Action")
+		}
+		m.table("Top talkers by "+t.Key, func() {
+			for _, f := range t.Flows[:min(len(t.Flows), maxRows)] {
+				v.talker(m, i, &f)
+			}
+			if len(t.Flows) == 0 {
+				m.add(`<tr><td colspan="8">No traffic in the last interval.</td></tr>`)
+			}
+		}, columns...)
+		m.add(`</div>`)
+	}
+	if v.Top.Sources != nil {
+		v.droppedSources(m, *v.Top.Sources)
+	}
+	m.add("</div>\n")
+}
+
+func (v *view) droppedSources(m *markup, sources []api.DropRate) {
+	m.add(`<div><h3>Dropped sources</h3>`)
+	m.table("Dropped sources", func() {
+		for i, s := range sources[:min(len(sources), maxRows)] {
+			m.add(`<tr><th scope="row">`)
+			v.flow(m, fmt.Sprintf("d-%d-%s", i, s.Source), s.Source)
+			m.add(`</th><td class="n">%s</td><td class="n">%s</td><td>%s</td><td>%s</td></tr>`, pps(s.Packets), bits(s.Bytes), s.Reason, s.List)
+		}
+		if len(sources) == 0 {
+			m.add(`<tr><td colspan="5">Nothing was dropped in the last interval.</td></tr>`)
+		}
+	}, "Source", "#Dropped", "#Bits", "Reason", "List")
+	m.add(`</div>`)
+}
+
+func (v *view) talker(m *markup, tracker int, f *api.Flow) {
+	row, state, why, dropped, about := literal("<tr>"), f.State, strings.Join(f.Reasons, ", "), "–", ""
+	if f.Heavy {
+		row, state = `<tr class="heavy">`, strings.TrimSpace("heavy "+f.State)
+	}
+	if f.Until != nil {
+		state += ", ends " + within(f.Until, v.Now)
+	}
+	if len(f.Lists) > 0 {
+		why += " (" + strings.Join(f.Lists, ", ") + ")"
+	}
+	if f.Dropped != nil {
+		dropped = pps(*f.Dropped)
+	}
+	if f.Estimate {
+		about = "≤ "
+	}
+	m.add(row + `<th scope="row">`)
+	v.flow(m, fmt.Sprintf("x-%d-%s", tracker, f.Key), f.Key)
+	m.add(`</th><td class="n">%s</td><td class="n">%s</td><td class="n">%s</td><td class="n">%s</td><td>%s</td><td>%s</td>`,
+		about+pps(f.Packets), bits(f.Bytes), share(f.Share), dropped, why, state)
+	if v.change() {
+		m.add(`<td>`)
+		quick(m, fmt.Sprintf("b-%d-%s", tracker, f.Key), "block", f.Key, "Block 1 h", "Block "+f.Key+" for an hour")
+		m.add(`</td>`)
+	}
+	m.add("</tr>\n")
+}
+
+func (v *view) listsPart(m *markup) {
+	m.table("Lists", func() {
+		for _, l := range v.Lists {
+			rate, caught := "–", "–"
+			if l.Packets != nil {
+				rate, caught = pps(v.listRate(l.Name)), count(*l.Packets)
+			}
+			m.add(`<tr><th scope="row">%s</th><td>%s</td><td>%s</td><td class="n">%s</td><td class="n">%s</td><td class="n">%s</td><td class="n">%s</td><td class="long">`,
+				l.Name, l.Action, l.Direction, count(l.Entries), count(l.Manual), rate, caught)
+			if l.Packets != nil && *l.Packets == 0 && l.Entries > 0 {
+				m.add(`<span class="never">has never matched</span> `)
+			}
+			for _, o := range l.LeftOut {
+				m.add(`<span class="bad">left out: %s would cut off %s</span> `, o.Entry, o.CutOff)
+			}
+			for _, s := range l.Spare {
+				m.add(`<span class="bad">left out: %s</span> `, s)
+			}
+			if l.Private > 0 {
+				m.add(`%s entries of private networks`, count(l.Private))
+			}
+			m.add("</td></tr>\n")
+		}
+		if len(v.Lists) == 0 {
+			m.add(`<tr><td colspan="8">There are no lists.</td></tr>`)
+		}
+	}, "List", "Action", "Side", "#Entries", "#Manual", "#Rate", "#Packets", "Notes")
+}
+
+func (v *view) feeds(m *markup) {
+	sources, failing := 0, 0
+	for _, l := range v.Lists {
+		for _, f := range l.Feeds {
+			sources++
+			if f.Outcome == api.Failed {
+				failing++
+			}
+		}
+	}
+	switch {
+	case sources == 0:
+		m.add(`<p>No list has sources.</p>`)
+		return
+	case failing > 0:
+		m.add(`<p><strong class="bad">Failing: %s of %s sources.</strong> Their last good contents stay active.</p>`, failing, sources)
+	default:
+		m.add(`<p>No source fails, of %s.</p>`, sources)
+	}
+	m.table("Feeds", func() {
+		for _, l := range v.Lists {
+			for _, f := range l.Feeds {
+				v.feed(m, l.Name, &f)
+			}
+		}
+	}, "List", "Source", "Last attempt", "#Entries", "Last good", "Next", "Trouble")
+}
+
+func (v *view) feed(m *markup, list string, f *api.FeedSource) {
+	class, next := "", "–"
+	if f.Outcome == api.Failed {
+		class = "bad"
+	}
+	if f.Next != nil {
+		next = within(f.Next, v.Now)
+	}
+	var trouble []string
+	if f.Error != "" {
+		trouble = append(trouble, fmt.Sprintf("%s: %s (%d times)", f.Failure, f.Error, f.Failures))
+	}
+	if f.BadLines > 0 {
+		trouble = append(trouble, count(f.BadLines)+" bad lines left out: "+strings.Join(f.FirstBad[:min(1, len(f.FirstBad))], ""))
+	}
+	if f.Unsaved {
+		trouble = append(trouble, "not saved: a restart would not find these entries")
+	}
+	m.add(`<tr><td>%s</td><th scope="row" class="long">%s</th><td class="%s">%s</td><td class="n">%s</td><td>%s</td><td>%s</td><td class="long">%s</td></tr>`+"\n",
+		list, f.Source, class, f.Outcome, count(f.Entries), ago(f.Read, v.Now), next, strings.Join(trouble, "; "))
+}
+
+func (v *view) entriesPart(m *markup) {
+	if len(v.Entries) == 0 {
+		m.add("<p>There are none.</p>")
+		return
+	}
+	columns := []string{"Entry", "Action", "List", "Added", "Expires", "Reason", "By"}
+	if v.change() {
+		columns = append(columns, "-Action")
+	}
+	m.table("Manual entries", func() {
+		for _, e := range v.Entries {
+			m.add(`<tr><th scope="row">%s</th><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td class="long">%s</td><td>%s</td>`,
+				e.Entry, e.Action, e.List, ago(&e.Added, v.Now), within(e.Expires, v.Now), e.Reason, e.User)
+			if v.change() {
+				m.add(`<td>`)
+				quick(m, "r-"+e.List+"-"+e.Entry, "remove", e.Action+" "+e.List+" "+e.Entry, "Remove", "Remove "+e.Entry+" from "+e.List)
+				m.add(`</td>`)
+			}
+			m.add("</tr>\n")
+		}
+	}, columns...)
+	if v.More {
+		m.add(`<p>There are more: <code>weir entries</code> lists all.</p>`)
+	}
+}
+
+func (v *view) auditPart(m *markup) {
+	if len(v.Audit) == 0 {
+		m.add("<p>No change was made.</p>")
+		return
+	}
+	m.table("Changes", func() {
+		for _, r := range v.Audit {
+			what := strings.Join(r.First, ", ")
+			if r.TTL > 0 {
+				what += " for " + brief(time.Duration(r.TTL*float64(time.Second)))
+			}
+			m.add(`<tr><td>%s</td><td>%s</td><th scope="row">%s</th><td>%s</td><td class="long">%s</td><td class="long">%s</td></tr>`+"\n",
+				clock(r.Time), r.Who(), r.Change, r.List+r.Interface, what, r.Reason)
+		}
+	}, "When", "Who", "Change", "List", "What", "Reason")
+}
+
+// resultPart writes what became of the last change.
+func (v *view) resultPart(m *markup) {
+	r := v.session.shown()
+	if r == nil {
+		return
+	}
+	if r.failed {
+		m.add(`<div class="result failed"><p><strong>Nothing was changed.</strong> %s</p></div>`, r.text)
+		return
+	}
+	m.add(`<div class="result"><p>%s</p>`, r.text)
+	if v.change() && r.undo >= 0 {
+		quick(m, "undo", "undo", fmt.Sprint(r.undo), "Undo", "Undo: "+r.what)
+	}
+	m.add(`</div>`)
+}
+
+// changed writes the answer to a change: its result, and the panels that it is in.
+func (v *view) changed(m *markup) {
+	v.resultPart(m)
+	m.add(`<div id="p-entries" hx-swap-oob="innerHTML">`)
+	v.entriesPart(m)
+	m.add(`</div><div id="p-audit" hx-swap-oob="innerHTML">`)
+	v.auditPart(m)
+	m.add(`</div>`)
+}
+
+// answer writes the answer to the question.
+func (v *view) answer(m *markup) {
+	if v.Wrong != "" {
+		m.add(`<div class="result failed"><p>%s</p></div>`, v.Wrong)
+	}
+	if v.Answer == nil {
+		return
+	}
+	for _, a := range v.Answer.Answers {
+		v.explanation(m, &a)
+	}
+	if v.change() {
+		m.add(`<div class="row">`)
+		quick(m, "block-asked", "block", v.Question, "Block 1 h", "Block "+v.Question+" for an hour")
+		m.add(`</div>`)
+	}
+}
+
+func (v *view) explanation(m *markup, a *engine.Answer) {
+	class, list := "passes", ""
+	if a.Verdict == verdict.Drop {
+		class = "drops"
+	}
+	if a.List != "" {
+		list = ", list " + a.List
+	}
+	m.add(`<div class="verdict %s"><h3>%s: <strong>%s</strong> <span class="quiet">(%s%s)</span></h3>`, class, a.Packet, a.Verdict, a.Reason, list)
+	switch {
+	case a.FalsePositive:
+		m.add(`<p>No entry matches: a false positive of the approximate filter.</p>`)
+	case len(a.Matches) == 0:
+		m.add(`<p>No entry matches all of these packets.</p>`)
+	default:
+		v.matches(m, a.Matches)
+	}
+	var stages []string
+	for _, s := range a.Stages {
+		text := s.Stage.String() + " no"
+		if s.Met {
+			text = s.Stage.String() + " yes"
+			if s.By != "" {
+				text += " (" + s.By + expiry(s.Until, v.Now) + ")"
+			}
+		}
+		stages = append(stages, text)
+	}
+	m.add(`<p class="quiet">Stages: %s</p>`, strings.Join(stages, ", "))
+	if len(a.Depends) > 0 {
+		m.add(`<p>It depends on the rest of the packet:</p><ul>`)
+		for _, d := range a.Depends {
+			m.add(`<li>%s at %s: %s%s`, d.Verdict, d.Stage, d.Packets, expiry(d.Until, v.Now))
+			if d.Match != nil {
+				m.add(`, list %s`, d.Match.List)
+			}
+			m.add(`</li>`)
+		}
+		m.add(`</ul>`)
+		if a.DependsMore > 0 {
+			m.add(`<p>and %s more entries</p>`, count(a.DependsMore))
+		}
+	}
+	if in := a.Inside; in != nil {
+		m.add(`<p>Entries inside: %s</p>`, count(in.Entries))
+		v.matches(m, in.First)
+	}
+	m.add("</div>\n")
+}
+
+func expiry(until *time.Time, now time.Time) string {
+	if until == nil {
+		return ""
+	}
+	return ", expires " + within(until, now)
+}
+
+// matches writes entries: the list, and the file and line, or who added them.
+func (v *view) matches(m *markup, all []engine.Match) {
+	m.add(`<ul>`)
+	for _, e := range all {
+		class, _ := action(e.Action == api.Block)
+		m.add(`<li><span class="%s">%s</span> <code>%s</code> of list <strong>%s</strong>, `, class, e.Action, e.Entry, e.List)
+		place := e.Source
+		switch {
+		case place == "":
+			place = "manual"
+		case e.Line > 0:
+			place += fmt.Sprintf(":%d", e.Line)
+		}
+		if e.Reason != "" {
+			place += ", reason: " + e.Reason
+		}
+		if e.Origin != "" {
+			place += " (" + e.Origin + ")"
+		}
+		place += expiry(e.Expires, v.Now)
+		if e.Packets != nil {
+			place += ", the list has caught " + count(*e.Packets) + " packets"
+		}
+		m.add(`%s</li>`, place)
+	}
+	m.add(`</ul>`)
+}
+
+func (v *view) eventsSection(m *markup) {
+	m.add(`<section class="full" id="events" aria-labelledby="h-events"><h2 id="h-events">Events</h2>
+<form method="get" action="%sevents#events" hx-get="%sevents" hx-target="#p-events"><div class="row">
+<span><label for="why">Reason</label><select id="why" name="reason"><option value="">all</option>`, v.path(), v.path())
+	for _, r := range events.Reasons() {
+		selected := literal("")
+		if r.String() == v.events.reason {
+			selected = " selected"
+		}
+		m.add(`<option`+selected+`>%s</option>`, r)
+	}
+	m.add(`</select></span>
+<span class="grow"><label for="match">Line contains</label><input id="match" name="match" value="%s" placeholder="198.51.100.7" maxlength="100" autocomplete="off" spellcheck="false"></span>
+<span class="bottom"><button>Show</button> <button name="stop" value="1" class="scripted">Stop</button></span></div></form>
+<div id="p-events">`, v.events.match)
+	v.eventsPart(m)
+	m.add("</div></section>\n")
+}
+
+func (v *view) eventsPart(m *markup) {
+	e := &v.events
+	switch {
+	case e.wrong != "":
+		m.add(`<div class="result failed"><p>%s</p></div>`, e.wrong)
+		return
+	case !e.live && !e.looked:
+		m.add(`<p>Packets that are dropped, or would be, sampled where there are many. While they are shown, the filter reports them; otherwise they cost nothing.</p>`)
+		return
+	}
+	m.add(`<div class="scroll events" role="region" aria-label="Events" tabindex="0"`)
+	swap := literal("")
+	if e.live {
+		m.add(` sse-connect="%sevents/live?%s" sse-close="ended"`, v.path(), e.query())
+		swap = ` sse-swap="events" hx-swap="afterbegin"`
+	}
+	m.add(`><table><thead><tr>`)
+	m.columns([]string{"Time", "Interface", "Verdict", "Reason", "List", "Protocol", "Source", "Destination", "#Bytes", "#One in"})
+	m.add(`</tr></thead><tbody id="event-rows"` + swap + `>`)
+	for _, row := range e.rows {
+		writeEvent(m, &row)
+	}
+	m.add(`</tbody></table></div>`)
+	if e.looked {
+		m.add(`<p>Events of one second: %s</p>`, len(e.rows))
+	}
+}
+
+func writeEvent(m *markup, e *api.Event) {
+	class, _ := action(e.Drops())
+	m.add(`<tr><td>%s</td><td>%s</td><td class="%s">%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td class="n">%s</td><td class="n">%s</td></tr>`,
+		e.Time.Format("15:04:05.000"), e.Interface, class, e.Verdict, e.Reason, e.List, e.Proto, endpoint(e.Src, e.SrcPort), endpoint(e.Dst, e.DstPort), e.Length, e.OneIn)
+}
+
+// write writes the rows of the events of an interval.
+func (b *batch) write(m *markup) {
+	if b.lost > 0 {
+		m.add(`<tr class="gap"><td colspan="10">%s events are missing here: there were too many</td></tr>`, count(b.lost))
+	}
+	if b.more > 0 {
+		m.add(`<tr class="gap"><td colspan="10">and %s more in this half second</td></tr>`, count(b.more))
+	}
+	for _, e := range b.rows {
+		writeEvent(m, &e)
+	}
+}

@@ -1,0 +1,197 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"weir/control/api"
+)
+
+// Limits on what a page shows.
+const (
+	maxRows    = 15 // of a table of flows
+	maxEntries = 50
+	maxChanges = 15
+)
+
+// view is what a page shows.
+type view struct {
+	Host, Version string
+	Now           time.Time
+	session       *session
+
+	Status  api.Status
+	Top     *api.Top // nil: no interval is over
+	Lists   []api.List
+	Entries []api.Entry
+	More    bool // entries
+	Audit   []api.AuditRecord
+	Trouble string // why some of that is missing
+
+	Question string
+	Answer   *api.Explanation
+	Wrong    string // about the question
+
+	events eventsView
+}
+
+// change reports whether the session may change something.
+func (v *view) change() bool { return !v.session.ReadOnly }
+
+// path is that of the session.
+func (v *view) path() string { return sessionPath + v.session.id + "/" }
+
+// passed is the rate of the packets that pass.
+func (v *view) passed() float64 { return max(0, v.Top.Packets-v.Top.Dropped) }
+
+// listRate returns the rate of the packets that a list matches.
+func (v *view) listRate(name string) (sum float64) {
+	if v.Top == nil {
+		return 0
+	}
+	for _, l := range v.Top.Filter.Lists {
+		if strings.TrimSuffix(l.Name, api.ManualSuffix) == name {
+			sum += l.Packets
+		}
+	}
+	return sum
+}
+
+// unfiltered returns the number of interfaces that are not filtered as configured.
+func (v *view) unfiltered() (n int) {
+	for _, i := range v.Status.Interfaces {
+		if i.State != api.Filtered {
+			n++
+		}
+	}
+	return n
+}
+
+// sortedReasons returns the reasons, the most frequent first.
+func (v *view) sortedReasons() []api.ReasonRate {
+	all := slices.Clone(v.Top.Reasons)
+	slices.SortStableFunc(all, func(a, b api.ReasonRate) int { return cmp.Compare(b.Packets, a.Packets) })
+	return all
+}
+
+// look returns what changes each second.
+func (c *Console) look(one *session) *view {
+	return &view{
+		Host: c.host, Version: c.version, Now: c.sessions.now(), session: one,
+		Status: c.daemon.Status(), Top: c.daemon.Top(),
+	}
+}
+
+// lookClosely adds what changes less often.
+func (c *Console) lookClosely(ctx context.Context, v *view) {
+	v.Lists, v.Audit = c.daemon.Lists(), c.daemon.Audit(maxChanges)
+	page, err := c.daemon.Entries(ctx, api.EntriesQuestion{Manual: true, Limit: maxEntries})
+	if err != nil {
+		v.Trouble = err.Error()
+	}
+	v.Entries, v.More = page.Entries, page.Next != ""
+}
+
+// page answers with the whole page, and the answer to a question.
+func (c *Console) page(w http.ResponseWriter, q *http.Request, one *session) {
+	v := c.look(one)
+	c.lookClosely(q.Context(), v)
+	c.answer(q, v)
+	show(w, v.page)
+}
+
+// answer adds the answer to the question of a request, if it has one.
+func (c *Console) answer(q *http.Request, v *view) {
+	if v.Question = strings.TrimSpace(q.URL.Query().Get("q")); v.Question == "" {
+		return
+	}
+	e, err := api.Explain(q.Context(), c.daemon, v.Question)
+	if err != nil {
+		v.Wrong = err.Error()
+		return
+	}
+	v.Answer = &e
+}
+
+// explain answers a question.
+func (c *Console) explain(w http.ResponseWriter, q *http.Request, one *session) {
+	if !partial(q) {
+		c.page(w, q, one)
+		return
+	}
+	v := c.look(one)
+	c.answer(q, v)
+	show(w, v.answer)
+}
+
+// show answers with what write writes.
+func show(w http.ResponseWriter, write func(*markup)) {
+	var m markup
+	write(&m)
+	reply(w, http.StatusOK, &m)
+}
+
+func count[T int | uint64](n T) string { return humanize.Comma(int64(n)) }
+
+func pps(perSecond float64) string {
+	return strings.TrimSpace(humanize.SIWithDigits(perSecond, 1, "pps"))
+}
+
+func bits(bytesPerSecond float64) string {
+	return strings.TrimSpace(humanize.SIWithDigits(8*bytesPerSecond, 1, "bit/s"))
+}
+
+func size(bytes int) string { return humanize.IBytes(uint64(max(0, bytes))) }
+
+func share(s float64) string { return fmt.Sprintf("%.1f %%", 100*s) }
+
+// odds returns a false-positive rate, of which nil is unknown.
+func odds(rate *float64) string {
+	switch {
+	case rate == nil:
+		return "not yet"
+	case *rate <= 0:
+		return "none"
+	}
+	return "1 in " + humanize.Comma(int64(1 / *rate)) + " unlisted packets"
+}
+
+func clock(t time.Time) string { return t.Format("2006-01-02 15:04:05 MST") }
+
+// ago returns how long ago something was.
+func ago(t *time.Time, now time.Time) string {
+	if t == nil {
+		return "never"
+	}
+	return brief(now.Sub(*t)) + " ago"
+}
+
+// within returns in what time something is.
+func within(t *time.Time, now time.Time) string {
+	if t == nil {
+		return "never"
+	}
+	return "in " + brief(t.Sub(now))
+}
+
+// brief returns a duration of at most two digits, rounded down.
+func brief(d time.Duration) string {
+	const day = 24 * time.Hour
+	d = max(0, d)
+	switch {
+	case d < 100*time.Second:
+		return fmt.Sprintf("%d s", d/time.Second)
+	case d < 100*time.Minute:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	case d < 2*day:
+		return fmt.Sprintf("%d h", d/time.Hour)
+	}
+	return fmt.Sprintf("%d d", d/day)
+}

@@ -1,0 +1,255 @@
+package console
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"weir/control/api"
+)
+
+// Limits on sessions.
+const (
+	openWithin  = 5 * time.Minute // in which a URL is to be opened
+	sessionTime = 12 * time.Hour  // a shift
+	maxSessions = 64              // also of URLs; the oldest ends
+	maxStreams  = 8               // of a session: tabs
+	maxUndo     = 32              // changes of a session that can be undone
+
+	// Requests of a session: a page is one, what it loads has no session.
+	requestRate  = 10 // a second
+	requestBurst = 50
+)
+
+// secret is a random text of 256 bits.
+func secret() string {
+	b := make([]byte, 32)
+	_, _ = rand.Read(b) // never fails
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// digest is what is kept and compared of a secret.
+func digest(secret string) [sha256.Size]byte { return sha256.Sum256([]byte(secret)) }
+
+// grant is what a URL that was printed permits, once.
+type grant struct {
+	api.ConsoleRequest
+	expires time.Time
+}
+
+// session is what a browser may do. It is the cookie's, at a path that only it has:
+// browsers send the cookies of a host to all of its ports, where other users of this
+// host may listen, but to this path only.
+type session struct {
+	api.ConsoleRequest
+	id      string // in the path
+	cookie  [sha256.Size]byte
+	form    string // proves that a form is one of this session's pages
+	expires time.Time
+	ended   chan struct{} // closed at the end
+	limit   *rate.Limiter
+
+	mu      sync.Mutex // guards the following
+	streams int
+	result  *result // of the last change
+	undo    []undo
+	undone  int // undo[0] has this number
+}
+
+// sessions are safe for concurrent use.
+type sessions struct {
+	now func() time.Time
+
+	mu     sync.Mutex
+	grants map[[sha256.Size]byte]grant
+	all    map[string]*session // by id
+}
+
+func newSessions(now func() time.Time) *sessions {
+	return &sessions{now: now, grants: make(map[[sha256.Size]byte]grant), all: make(map[string]*session)}
+}
+
+// expire removes what has expired. The caller has locked mu.
+func (s *sessions) expire() {
+	now := s.now()
+	for token, g := range s.grants {
+		if !now.Before(g.expires) {
+			delete(s.grants, token)
+		}
+	}
+	for _, one := range s.all {
+		if !now.Before(one.expires) {
+			s.remove(one)
+		}
+	}
+}
+
+func (s *sessions) remove(one *session) {
+	delete(s.all, one.id)
+	close(one.ended)
+}
+
+// grant returns a token that opens a session once, until it expires.
+func (s *sessions) grant(asked api.ConsoleRequest) (token string, expires time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire()
+	if len(s.grants) == maxSessions {
+		var oldest [sha256.Size]byte
+		for d, g := range s.grants {
+			if o, ok := s.grants[oldest]; !ok || g.expires.Before(o.expires) {
+				oldest = d
+			}
+		}
+		delete(s.grants, oldest)
+	}
+	token, expires = secret(), s.now().Add(openWithin)
+	s.grants[digest(token)] = grant{asked, expires}
+	return token, expires
+}
+
+// open begins the session of a token, which is worth nothing from then on. It returns
+// the session's cookie.
+func (s *sessions) open(token string) (one *session, cookie string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire()
+	g, ok := s.grants[digest(token)]
+	if !ok {
+		return nil, ""
+	}
+	delete(s.grants, digest(token))
+	if len(s.all) == maxSessions {
+		var oldest *session
+		for _, one := range s.all {
+			if oldest == nil || one.expires.Before(oldest.expires) {
+				oldest = one
+			}
+		}
+		s.remove(oldest)
+	}
+	cookie = secret()
+	one = &session{
+		ConsoleRequest: g.ConsoleRequest, id: secret(), cookie: digest(cookie), form: secret(),
+		expires: s.now().Add(sessionTime), ended: make(chan struct{}), limit: rate.NewLimiter(requestRate, requestBurst),
+	}
+	s.all[one.id] = one
+	return one, cookie
+}
+
+// find returns the session of a path and a cookie, nil if there is none.
+func (s *sessions) find(id, cookie string) *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire()
+	one := s.all[id]
+	if d := digest(cookie); one == nil || subtle.ConstantTimeCompare(d[:], one.cookie[:]) != 1 {
+		return nil
+	}
+	return one
+}
+
+// end ends a session.
+func (s *sessions) end(one *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all[one.id] == one {
+		s.remove(one)
+	}
+}
+
+// endAll ends all sessions, and forgets all tokens. It returns their number.
+func (s *sessions) endAll() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire()
+	n := len(s.grants) + len(s.all)
+	clear(s.grants)
+	for _, one := range s.all {
+		s.remove(one)
+	}
+	return n
+}
+
+// lasts returns a timer's channel for the time when the session expires.
+func (one *session) lasts(now time.Time) <-chan time.Time { return time.After(one.expires.Sub(now)) }
+
+// submitted reports whether a form is one of this session's pages.
+func (one *session) submitted(form string) bool {
+	return subtle.ConstantTimeCompare([]byte(form), []byte(one.form)) == 1
+}
+
+// begin takes one of the session's streams, and reports whether there was one.
+func (one *session) begin() bool {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if one.streams == maxStreams {
+		return false
+	}
+	one.streams++
+	return true
+}
+
+func (one *session) done() {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	one.streams--
+}
+
+// undo is how to undo a change.
+type undo struct {
+	change api.Change
+	what   string // it does
+}
+
+var errNotUndone = errors.New("this change cannot be undone any more")
+
+// remember keeps how to undo a change, and returns its number.
+func (one *session) remember(u undo) int {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if len(one.undo) == maxUndo {
+		one.undo, one.undone = slices.Delete(one.undo, 0, 1), one.undone+1
+	}
+	one.undo = append(one.undo, u)
+	return one.undone + len(one.undo) - 1
+}
+
+// recall returns how to undo a change, by its number.
+func (one *session) recall(n int) (undo, error) {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if i := n - one.undone; i >= 0 && i < len(one.undo) && one.undo[i].what != "" {
+		return one.undo[i], nil
+	}
+	return undo{}, errNotUndone
+}
+
+// forget makes a change one that cannot be undone any more.
+func (one *session) forget(n int) {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if i := n - one.undone; i >= 0 && i < len(one.undo) {
+		one.undo[i] = undo{}
+	}
+}
+
+// show sets the result that the pages show from now on.
+func (one *session) show(r *result) {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	one.result = r
+}
+
+func (one *session) shown() *result {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	return one.result
+}
