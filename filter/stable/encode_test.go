@@ -1,0 +1,87 @@
+package stable
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"weir/filter/hash"
+)
+
+// A filter that was encoded and decoded answers as before, and goes on as before.
+func TestEncode(t *testing.T) {
+	for _, a := range Algorithms {
+		p := For(a, 1001, 3, 4, 10)
+		f := mustNew(t, p, rand.NewPCG(1, 1))
+		for i := range uint64(3000) {
+			f.Add(hash.Nth(0, i), 1+int(i)%f.M())
+		}
+		b, err := f.MarshalBinary()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Both draw the same numbers from here on.
+		g, err := Decode(b, rand.NewPCG(2, 2))
+		if err != nil {
+			t.Fatalf("%v: %v", a, err)
+		}
+		f.rng = rand.New(rand.NewPCG(2, 2))
+		for i := range uint64(6000) {
+			if f.Observe(hash.Nth(0, i), 1+int(i)%f.M()) != g.Observe(hash.Nth(0, i), 1+int(i)%f.M()) {
+				t.Fatalf("%v: the answers about item %d differ", a, i)
+			}
+		}
+		again, _ := g.MarshalBinary()
+		if now, _ := f.MarshalBinary(); !bytes.Equal(now, again) {
+			t.Errorf("%v: the filters differ", a)
+		}
+	}
+}
+
+func TestDecodeRejects(t *testing.T) {
+	f := mustNew(t, Params{Algorithm: IBFMC, Cells: 101, Bits: 3, K: 5, P: 10}, rand.NewPCG(0, 0))
+	good, err := f.MarshalBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed := func(change func([]byte) []byte) []byte {
+		b := change(bytes.Clone(good[:len(good)-checksumLen]))
+		return binary.LittleEndian.AppendUint64(b, hash.Sum(0, b))
+	}
+	set := func(at int, to byte) []byte { return signed(func(b []byte) []byte { b[at] = to; return b }) }
+	for want, b := range map[string][]byte{
+		"need at least":     good[:headerLen+checksumLen-1],
+		"magic and version": append([]byte("WSTB\x02"), good[5:]...),
+		"checksum":          append(bytes.Clone(good[:30]), append([]byte{good[30] ^ 1}, good[31:]...)...),
+		"unknown algorithm": set(5, 5),
+		"cells of 9 bits":   set(6, 9),
+		"header":            set(7, 1),
+		"0 cells per item":  set(12, 0),
+		"bytes of cells":    signed(func(b []byte) []byte { return append(b, 0) }),
+		"behind the last":   set(headerLen+37, 0x80),
+	} {
+		if _, err := Decode(b, rand.NewPCG(0, 0)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want an error with %q", err, want)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, a := range Algorithms {
+		filter := mustNew(f, For(a, 10, 3, 2, 3), rand.NewPCG(0, 0))
+		filter.Add(1, 1)
+		b, _ := filter.MarshalBinary()
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		filter, err := Decode(b, rand.NewPCG(0, 0))
+		if err != nil {
+			return
+		}
+		if again, err := filter.MarshalBinary(); err != nil || !bytes.Equal(again, b) {
+			t.Errorf("% x is encoded as % x, %v", b, again, err)
+		}
+	})
+}
