@@ -104,7 +104,7 @@ Markers need up to 2 MiB more each for IPv4 sources and destinations, and up to
 		}
 		return printPlan(c, *asJSON, s, func(row func(string, string, ...any)) { sizingRows(s, row) })
 	}
-	c.AddCommand(newPlanFPR(), newPlanLoop(), newPlanCounting(), newPlanCompress(), newPlanScan())
+	c.AddCommand(newPlanFPR(), newPlanLoop(), newPlanCounting(), newPlanCompress(), newPlanScan(), newPlanFirst())
 	return c
 }
 
@@ -331,6 +331,45 @@ pairs than it has memory for, windows end early, and slow scans are missed.`,
 			if *scan > 0 {
 				row("  chance", "%.3g of a scan that reaches %s", *s.Found, humanize.Comma(int64(*scan)))
 			}
+		})
+	}
+	return c
+}
+
+func newPlanFirst() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "first-seen --flows N",
+		Short: "Memory of first-seen flows, and how many are missed",
+		Long: `Plans the memory of first_seen in weir.yaml: the least with which no window ends
+early, or what --memory does.
+
+--flows are all flows with packets in a window, on an interface, new ones and
+others. With more of them than the memory has room for, windows end early: a
+flow that pauses for so long is taken for a new one.`,
+		Example: `  weir plan first-seen --flows 200k
+  weir plan first-seen --flows 1M --memory 256KiB --json`,
+		Args: noArgs,
+	}
+	f := c.Flags()
+	flows := countFlag(f, "flows", "`number` of flows in a window")
+	var memory quantity.Size
+	f.TextVar(&memory, "memory", memory, "`size` of the memory (default so much that no window ends early)")
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if err := missing(c.Flags(), "flows"); err != nil {
+			return err
+		}
+		p, err := plan.FirstFor(*flows, int(memory))
+		if err != nil {
+			return planError(err)
+		}
+		return printPlan(c, *asJSON, p, func(row func(string, string, ...any)) {
+			row("memory", "%s of an interface", humanize.IBytes(uint64(p.Memory)))
+			row("flows", "%s a window, of %s that it has room for", humanize.Comma(int64(p.Flows)), humanize.Comma(int64(p.Capacity)))
+			if p.Windows > 1 {
+				row("  windows", "%.1f in the time of one, as they end early", p.Windows)
+			}
+			row("missed", "%.3g of new flows", p.Missed)
 		})
 	}
 	return c

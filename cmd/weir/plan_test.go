@@ -89,6 +89,8 @@ func TestPlanRefuses(t *testing.T) {
 		{"plan scan", exitUsage, "--pairs is missing"},
 		{"plan scan --pairs 1M --memory 1KB", exitUsage, "16KiB to 1GiB"},
 		{"plan scan --pairs 2.14G", exitFailure, "more than 1 GiB"},
+		{"plan first-seen", exitUsage, "--flows is missing"},
+		{"plan first-seen --flows 1M --memory 1KB", exitUsage, "4KiB to 1GiB"},
 	} {
 		code, out, log := weir(t, "", strings.Fields(c.line)...)
 		if code != c.code || out != "" || !strings.HasPrefix(log, "weir: ") || !strings.Contains(log, c.want) {

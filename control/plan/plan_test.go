@@ -312,3 +312,33 @@ func TestAtLeast(t *testing.T) {
 		}
 	}
 }
+
+// The least memory suffices, and a KiB less does not; what is missed is at most 8 %.
+func TestFirst(t *testing.T) {
+	for _, flows := range []int{1, 2816, 2817, 180_224, 1_000_000} {
+		f, err := FirstFor(flows, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Capacity < flows || f.Windows != 1 || f.Missed > 0.08 {
+			t.Errorf("%+v", f)
+		}
+		if f.Memory == leastFirst {
+			continue
+		}
+		if less, err := FirstFor(flows, f.Memory-1<<10); err != nil || less.Windows <= 1 {
+			t.Errorf("%+v suffices, too, %v", less, err)
+		}
+	}
+	if f, err := FirstFor(180_224, 256<<10); err != nil || f.Capacity != 180_224 || f.Missed < 0.075 {
+		t.Errorf("%+v, %v", f, err)
+	}
+	for _, r := range [][2]int{{0, 0}, {1, 1 << 10}, {1, 2 << 30}} {
+		if _, err := FirstFor(r[0], r[1]); !isInvalid(err) {
+			t.Errorf("%v: %v", r, err)
+		}
+	}
+	if _, err := FirstFor(2_000_000_000, 0); err == nil || isInvalid(err) {
+		t.Errorf("more than there can be: %v", err)
+	}
+}
