@@ -32,20 +32,23 @@ func nodesFlag(c *cobra.Command) *[]string {
 	return c.Flags().StringSlice("node", nil, "`names` of the nodes to ask, joined by commas (default all)")
 }
 
-// noAnswer returns which nodes have not answered, and why, nil if all have.
-func noAnswer(problems [][2]string, all int) error {
-	if len(problems) == 0 {
+// noAnswer returns which nodes have not answered, and why, nil if all have. of returns
+// the name of a node and its problem, "" for none.
+func noAnswer[N any](nodes []N, of func(N) (name, problem string)) error {
+	var texts []string
+	for _, n := range nodes {
+		if name, problem := of(n); problem != "" {
+			texts = append(texts, fmt.Sprintf("%s (%s)", name, problem))
+		}
+	}
+	n := len(texts)
+	if n == 0 {
 		return nil
 	}
-	var texts []string
-	for i, p := range problems {
-		if i == mostNames {
-			texts = append(texts, fmt.Sprintf("and %d more", len(problems)-i))
-			break
-		}
-		texts = append(texts, fmt.Sprintf("%s (%s)", p[0], p[1]))
+	if n > mostNames {
+		texts = append(texts[:mostNames], fmt.Sprintf("and %d more", n-mostNames))
 	}
-	return fmt.Errorf("no answer, or only a part, from %d of %s: %s", len(problems), plural(all, "node", "nodes"), strings.Join(texts, ", "))
+	return fmt.Errorf("no answer, or only a part, from %d of %s: %s", n, plural(len(nodes), "node", "nodes"), strings.Join(texts, ", "))
 }
 
 // mostNames bounds the names of nodes in a line.
@@ -79,18 +82,10 @@ Entries of the fleet's lists are shown with the file and line of the hub's feed.
 		} else {
 			printFleetExplanation(c.OutOrStdout(), e, time.Now())
 		}
-		drops := false
-		var problems [][2]string
-		for _, n := range e.Nodes {
-			if n.Problem != "" {
-				problems = append(problems, [2]string{n.Node, n.Problem})
-			}
-			drops = drops || n.Explanation != nil && n.Explanation.Drops()
-		}
-		if err := errors.Join(err, noAnswer(problems, len(e.Nodes))); err != nil {
+		if err := errors.Join(err, noAnswer(e.Nodes, func(n api.NodeExplanation) (name, problem string) { return n.Node, n.Problem })); err != nil {
 			return err
 		}
-		if drops && *exitCode {
+		if *exitCode && slices.ContainsFunc(e.Nodes, func(n api.NodeExplanation) bool { return n.Explanation != nil && n.Explanation.Drops() }) {
 			return errDropped
 		}
 		return nil
@@ -122,7 +117,7 @@ func printFleetExplanation(out io.Writer, e *api.FleetExplanation, now time.Time
 		var b strings.Builder
 		for i := range n.Explanation.Answers {
 			for _, m := range n.Explanation.Answers[i].Entries() {
-				m.Packets = nil // which are another number on each node
+				m.Packets = nil // counts differ between nodes
 			}
 		}
 		printExplanation(&b, *n.Explanation, now)
@@ -199,13 +194,7 @@ have the share of --share.` + askLong,
 		} else {
 			printFleetTop(c.OutOrStdout(), t, *most)
 		}
-		var problems [][2]string
-		for _, n := range t.Nodes {
-			if n.Problem != "" {
-				problems = append(problems, [2]string{n.Node, n.Problem})
-			}
-		}
-		return errors.Join(err, noAnswer(problems, len(t.Nodes)))
+		return errors.Join(err, noAnswer(t.Nodes, func(n api.NodeRate) (name, problem string) { return n.Node, n.Problem }))
 	}
 	return c
 }
@@ -350,14 +339,13 @@ func traceFleet(ctx context.Context, hub *api.Client, q digests.Question, nodes 
 	}
 	traces, err := q.Combine(asked, all)
 	if err != nil {
-		var problems [][2]string
-		for i, a := range all {
-			if a.Err != nil {
-				problems = append(problems, [2]string{q.Nodes[i].Name, a.Err.Error()})
+		if failed := noAnswer(q.Nodes, func(n digests.Node) (name, problem string) {
+			if err := answers[n.Name].Err; err != nil {
+				problem = err.Error()
 			}
-		}
-		if len(problems) > 0 {
-			err = noAnswer(problems, len(all))
+			return n.Name, problem
+		}); failed != nil {
+			err = failed
 		}
 	}
 	return traces, len(all), err
