@@ -1,5 +1,5 @@
-// Package share makes of commands what is installed below /usr/share: man pages, and
-// what shells complete command lines with.
+// Package share writes the files of a command that are installed below /usr/share: man
+// pages and shell completions.
 package share
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Program is a command with those below it, and what its man page has beside its help.
+// Program is a command with its subcommands, and what its man page adds to its help.
 type Program struct {
 	Root    *cobra.Command
 	Version string
@@ -22,13 +22,13 @@ type Program struct {
 // manSection is that of commands for system administration.
 const manSection = "8"
 
-// manName is how a command's page is called, as in weir-plan-fpr.
+// manName returns the name of a command's page, as in weir-plan-fpr.
 func manName(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
 
 // NoPage is the annotation of a command whose page is that of another program.
 const NoPage = "no page"
 
-// documented are a command and those below it that have pages.
+// documented returns a command and those below it that have pages.
 func documented(c *cobra.Command) []*cobra.Command {
 	all := []*cobra.Command{c}
 	for _, sub := range c.Commands() {
@@ -39,7 +39,7 @@ func documented(c *cobra.Command) []*cobra.Command {
 	return all
 }
 
-// manPage is a command's man page, in the macros of man(7).
+// manPage returns a command's man page, in the macros of man(7).
 func (p Program) manPage(c *cobra.Command) string {
 	var b strings.Builder
 	name := manName(c)
@@ -96,8 +96,8 @@ func manFlags(flags *pflag.FlagSet) string {
 	return b.String()
 }
 
-// manText sets the text of a help page. Its paragraphs are filled anew; lines
-// that are indented or have columns stay as they are.
+// manText returns the text of a help page in roff. Paragraphs are filled; lines that
+// are indented or have columns stay as they are.
 func manText(text string) string {
 	var b strings.Builder
 	literal := false

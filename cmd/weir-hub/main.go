@@ -88,9 +88,9 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "weir-hub",
 		Short: "Publish lists to a fleet of nodes",
-		Long: `weir-hub reads lists from feeds and from commands, as the daemon does, and
-publishes each change of them to all nodes of a fleet, over NATS JetStream. The
-server for that is inside, or a cluster of its own. weir hub is the same.
+		Long: `weir-hub reads lists from feeds and takes entries from commands, as the daemon
+does, and publishes each change to all nodes of a fleet over NATS JetStream, with
+a server inside it or a separate cluster. weir hub runs the same commands.
 
 Exit codes: 0 done, 1 failed, 2 wrong command line.`,
 		Example: `  weir-hub init /etc/weir-hub/keys
@@ -115,7 +115,7 @@ func newShare() *cobra.Command {
 	return &cobra.Command{
 		Use:     "share DIRECTORY",
 		Hidden:  true,
-		Short:   "Write the man pages, and what shells complete commands with",
+		Short:   "Write the man pages and the shell completions",
 		Example: "  weir-hub share dist/share-hub",
 		Args:    exactly("DIRECTORY"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -168,8 +168,8 @@ func newInit() *cobra.Command {
 		Short: "Make the keys of a new fleet",
 		Long: `Makes the keys of a new fleet in a directory: the authority that signs
 certificates, the NATS operator and accounts, and the key that lists are signed
-with. They make a host the fleet's hub: keep a backup, offline. Nodes know no
-other keys, so that a fleet without them has to be enrolled anew.`,
+with. They make a host the fleet's hub: keep a backup, offline. Nodes trust no
+other keys: without these, all nodes have to be enrolled anew.`,
 		Example: "  weir-hub init /etc/weir-hub/keys",
 		Args:    exactly("DIRECTORY"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -203,12 +203,12 @@ func openedAsOwner(file string) (*config.Hub, *authority.Authority, error) {
 	return h, a, err
 }
 
-// actAsOwner has root become the owner of the keys' directory, who runs the hub and
-// must be able to read what is made there.
+// actAsOwner makes root act as the owner of the keys' directory, who runs the hub and
+// must be able to read new files there.
 func actAsOwner(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil || os.Geteuid() != 0 {
-		return nil // what uses it says what is wrong
+		return nil // opening it says what is wrong
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || owner.Uid == 0 {
@@ -285,9 +285,9 @@ func newRevoke() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "revoke NODE [--site]",
 		Short: "Cut a node off, or a site",
-		Long: `Revokes the credentials of a node. A running hub disconnects it within a second,
-and lets it in no more, and servers of sites do as soon as they hear of it. The
-node goes on filtering by the lists that it has.
+		Long: `Revokes the credentials of a node. A running hub disconnects it within a second or
+two and does not let it in again; servers of sites do the same as soon as they
+learn of it. The node goes on filtering by the lists that it has.
 
 With --site, the credentials of a site's server are revoked. Its nodes go on with
 what that server has, until they are enrolled anew to connect elsewhere.`,
