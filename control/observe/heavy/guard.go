@@ -41,7 +41,7 @@ type Guard struct {
 	// The rate of packets that it may have when it is rate-limited.
 	Limit quantity.Rate `yaml:"limit,omitempty"`
 
-	// How long it stays so after it was last above half of the threshold.
+	// How long the action lasts after it was last above half of the threshold.
 	Duration quantity.Duration `yaml:"duration"`
 
 	// Memory of a window, of which there are two. Three quarters of it remember pairs of
@@ -171,8 +171,8 @@ func (t *tracker) full(i int, on interfaces) bool {
 	})
 }
 
-// ephemeralPort returns the port from which on this host connects, and takes others to
-// connect.
+// ephemeralPort returns the lowest port that this host connects from. Others are assumed
+// to do the same.
 var ephemeralPort = sync.OnceValue(func() uint16 {
 	const usual = 32768
 	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
