@@ -1,5 +1,5 @@
-// Package broker has NATS servers with JetStream inside the process: that of a hub,
-// where the fleet has no cluster, and that of a site.
+// Package broker runs NATS servers with JetStream inside the process: that of a hub
+// without a cluster, and that of a site.
 package broker
 
 import (

@@ -84,7 +84,7 @@ func (s *Site) start() (err error) {
 	switch {
 	case err == nil:
 		if c, err := s.check(string(saved)); err != nil {
-			s.log.Error("the saved account of the fleet is of no use, nodes revoked since the site was enrolled may connect until the hub is there: " + err.Error())
+			s.log.Error("the saved account of the fleet cannot be used: nodes revoked since the site was enrolled may connect until the hub can be reached: " + err.Error())
 		} else if c.IssuedAt > s.account.IssuedAt {
 			s.account, token = c, string(saved)
 		}
@@ -185,9 +185,8 @@ func (s *Site) Close() {
 // Connected reports whether the server is connected to the hub, with both accounts.
 func (s *Site) Connected() bool { return s.server.NumLeafNodes() == 2 }
 
-// mirror makes the mirror of the hub's stream. What is live comes
-// from the hub itself; what the mirror catches up with is published again, since
-// nodes miss it.
+// mirror makes the mirror of the hub's stream. Live messages come from the hub itself;
+// those that the mirror catches up with are published again, since nodes have missed them.
 func (s *Site) mirror(ctx context.Context) error {
 	_, err := s.js.CreateStream(ctx, jetstream.StreamConfig{
 		Name: wire.Stream, Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, AllowDirect: true,
@@ -224,7 +223,7 @@ func (s *Site) Run(ctx context.Context) error {
 			if is {
 				s.log.Info("connected to the hub")
 			} else {
-				s.log.Warn("no connection to the hub: nodes of the site go on with what is here")
+				s.log.Warn("no connection to the hub: nodes of the site go on with the mirror")
 			}
 		}
 		if err := s.refresh(ctx); err != nil && ctx.Err() == nil {

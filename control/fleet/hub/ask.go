@@ -31,8 +31,8 @@ const (
 	maxAnswers = 64 << 20
 )
 
-// asker asks nodes, and answers them. It has a connection of its own, so that no flood
-// of answers holds up what is published.
+// asker asks nodes, and answers their questions. It has a connection of its own, so that
+// a flood of answers does not delay publishing.
 type asker struct {
 	hub     *Hub
 	slots   chan struct{}
@@ -53,7 +53,7 @@ func newAsker(h *Hub) *asker {
 // run keeps the connection until ctx ends.
 func (a *asker) run(ctx context.Context) {
 	log := a.hub.o.Log
-	conn, err := a.connect()
+	conn, err := a.hub.dial("weir-hub questions", a.hub.ownAccount, nats.RetryOnFailedConnect(true), nats.ReconnectBufSize(-1))
 	if err == nil {
 		defer conn.Close()
 		err = a.serveOrigins(conn)
@@ -75,19 +75,11 @@ func (a *asker) run(ctx context.Context) {
 	}
 }
 
-func (a *asker) connect() (*nats.Conn, error) {
-	token, seed, err := a.hub.o.Authority.Own(false)
-	if err != nil {
-		return nil, err
-	}
-	options := append([]nats.Option{
-		nats.Name("weir-hub questions"), nats.UserJWTAndSeed(token, seed), nats.CustomInboxPrefix(wire.HubInbox), nats.MaxReconnects(-1), nats.ReconnectWait(retryInterval),
-		nats.RetryOnFailedConnect(true), nats.ReconnectBufSize(-1),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			a.hub.o.Log.Warn("broker: questions: " + err.Error())
-		}),
-	}, a.hub.o.Broker.Options()...)
-	return nats.Connect(a.hub.o.Broker.URL(), options...)
+// connection returns the connection to the broker, nil if there is none yet.
+func (a *asker) connection() *nats.Conn {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.conn
 }
 
 var errNoBroker = errors.New("the broker cannot be reached: weir fleet status says why")
@@ -106,19 +98,17 @@ func (a answered[T]) problem() string {
 	return a.err.Error()
 }
 
-// ask asks nodes the same, and returns what each has answered, by name. A check says
-// what is wrong with an answer.
+// ask asks nodes a question, and returns the answer of each, in the order of nodes. check
+// returns what is wrong with an answer.
 func ask[T any](ctx context.Context, h *Hub, nodes []string, what string, question any, patience time.Duration, check func(*T) error) ([]answered[T], error) {
 	text, err := json.Marshal(question)
 	if err != nil {
 		return nil, err
 	}
 	if len(text) > wire.MaxQuestion {
-		return nil, &api.BadRequest{Err: fmt.Errorf("a question of %d kB, and the most are %d: ask for less", len(text)/1000, wire.MaxQuestion/1000)}
+		return nil, &api.BadRequest{Err: fmt.Errorf("a question of %d kB, want at most %d: ask for less", len(text)/1000, wire.MaxQuestion/1000)}
 	}
-	h.asker.mu.Lock()
-	conn := h.asker.conn
-	h.asker.mu.Unlock()
+	conn := h.asker.connection()
 	if conn == nil || !conn.IsConnected() {
 		return nil, errNoBroker
 	}
@@ -157,7 +147,7 @@ func ask[T any](ctx context.Context, h *Hub, nodes []string, what string, questi
 					a.err = check(a.value)
 				}
 				if a.err != nil {
-					a.value, a.err = nil, fmt.Errorf("the answer makes no sense: %w", a.err)
+					a.value, a.err = nil, fmt.Errorf("invalid answer: %w", a.err)
 				}
 			}
 		})
@@ -216,7 +206,7 @@ func (h *Hub) asked(some []string) (names []string, err error) {
 	return slices.Compact(names), nil
 }
 
-// allowance is what a node may send: so many at once, and then one in a time.
+// allowance is a token bucket for the messages of a node: a burst, then one each interval.
 type allowance struct {
 	credit  float64
 	counted time.Time

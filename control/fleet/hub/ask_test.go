@@ -147,8 +147,8 @@ func TestAsk(t *testing.T) {
 		t.Errorf("took %v", took)
 	}
 	want := map[string]string{
-		"good": "", "failing": "out of order", "large": "may have", gone.Name: "not connected", "silent": "no answer within 3s", "garbage": "cannot be read",
-		"empty": "is empty", "huge": "want at most", "other": "makes no sense", "liar": "",
+		"good": "", "failing": "out of order", "large": "ask for less", gone.Name: "not connected", "silent": "no answer within 3s", "garbage": "cannot be read",
+		"empty": "is empty", "huge": "want at most", "other": "invalid answer", "liar": "",
 	}
 	for _, n := range e.Nodes {
 		if problem, ok := want[n.Node]; !ok || !strings.Contains(n.Problem, problem) || (problem == "") != (n.Problem == "") || (n.Problem == "") != (n.Explanation != nil) {
@@ -184,7 +184,7 @@ func TestAskTooMuch(t *testing.T) {
 	})
 	f.connected() // the hub
 	eventually(t, func() error {
-		if f.hub.asker.conn == nil {
+		if f.hub.asker.connection() == nil {
 			return errNoBroker
 		}
 		return nil
@@ -192,7 +192,7 @@ func TestAskTooMuch(t *testing.T) {
 	results := make(chan error)
 	const n = 60
 	eventually(t, func() error { // it is connected
-		_, err := askOne(t.Context(), f.hub.asker.conn, "slow", "x", nil, 10*time.Millisecond)
+		_, err := askOne(t.Context(), f.hub.asker.connection(), "slow", "x", nil, 10*time.Millisecond)
 		if err != nil && strings.Contains(err.Error(), "not connected") {
 			return err
 		}
@@ -200,7 +200,7 @@ func TestAskTooMuch(t *testing.T) {
 	})
 	for range n {
 		go func() {
-			_, err := askOne(t.Context(), f.hub.asker.conn, "slow", "x", nil, 5*time.Second)
+			_, err := askOne(t.Context(), f.hub.asker.connection(), "slow", "x", nil, 5*time.Second)
 			results <- err
 		}()
 	}
@@ -217,7 +217,7 @@ func TestAskTooMuch(t *testing.T) {
 	if refused < 30 {
 		t.Errorf("%d of %d refused", refused, n)
 	}
-	if _, err := askOne(t.Context(), f.hub.asker.conn, "slow", "x", nil, 5*time.Second); err != nil {
+	if _, err := askOne(t.Context(), f.hub.asker.connection(), "slow", "x", nil, 5*time.Second); err != nil {
 		t.Error(err)
 	}
 }

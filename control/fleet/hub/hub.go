@@ -150,7 +150,7 @@ func (h *Hub) open() (err error) {
 				h.o.Log.Error("what the feed had saved is refused, the last version stays: " + l.refused.Error())
 				l.source = l.history.Contents()
 			}
-			if never(l.feed) {
+			if incomplete(l.feed) {
 				l.unread = l.history.Contents().Len() == 0
 				manual := list.SetOf(slices.Collect(maps.Keys(l.history.Expires()))...) // that no feed had
 				l.kept, _ = l.history.Contents().Apply(list.Delta{Remove: manual})
@@ -168,8 +168,8 @@ func (h *Hub) open() (err error) {
 	return nil
 }
 
-// never reports whether nothing was ever read, or saved, of some source of a feed.
-func never(f *feed.Feed) bool {
+// incomplete reports whether some source of a feed was never read, nor saved before.
+func incomplete(f *feed.Feed) bool {
 	return slices.ContainsFunc(f.Status().Sources, func(s feed.SourceStatus) bool { return s.Read.IsZero() })
 }
 
@@ -242,7 +242,7 @@ func (h *Hub) Run(ctx context.Context) error {
 			h.note()
 			if next, err := h.o.Authority.Stamp(); err == nil && !next.Equal(stamp) {
 				if err := h.o.Broker.Refresh(); err != nil {
-					h.o.Log.Error("who is enrolled and revoked is unknown to the broker, retrying: " + err.Error())
+					h.o.Log.Error("the broker does not know which nodes are enrolled and revoked, retrying: " + err.Error())
 				} else {
 					stamp = next
 					h.publisher.wake()
@@ -252,8 +252,8 @@ func (h *Hub) Run(ctx context.Context) error {
 	}
 }
 
-// fetched takes in the outcome of an attempt to read a source. It returns why what was
-// read is not what nodes are to have.
+// fetched takes in the outcome of an attempt to read a source. The error says why the
+// contents are not published.
 func (h *Hub) fetched(ctx context.Context, l *managed, o feed.Outcome) error {
 	l.fetched.Lock()
 	defer l.fetched.Unlock()
@@ -338,7 +338,7 @@ func (h *Hub) take(l *managed, contents *list.Set) error {
 	}
 	if contents != nil {
 		l.source, l.refused = contents, nil
-		if never(l.feed) {
+		if incomplete(l.feed) {
 			l.source = list.Union(contents, l.kept)
 		} else {
 			l.kept = nil
@@ -383,15 +383,21 @@ func (h *Hub) commit(l *managed) error {
 	if !changed {
 		return nil
 	}
-	if l.history.Bulky() {
-		if err := l.history.Rebase(); err != nil {
-			h.o.Log.Error("the log of a list keeps growing: "+err.Error(), "list", l.Name)
-		}
-	}
+	h.rebase(l)
 	if h.publisher != nil {
 		h.publisher.wake()
 	}
 	return nil
+}
+
+// rebase makes the last version of a list the base if the log is large.
+func (h *Hub) rebase(l *managed) {
+	if !l.history.Bulky() {
+		return
+	}
+	if err := l.history.Rebase(); err != nil {
+		h.o.Log.Error("the log of a list keeps growing: "+err.Error(), "list", l.Name)
+	}
 }
 
 // catchUp tries again to record what could not be.

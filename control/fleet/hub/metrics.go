@@ -15,7 +15,7 @@ import (
 	"weir/control/metrics"
 )
 
-// noted is what Run knows, for metrics: a scrape does not wait for it.
+// noted is a copy of what Run knows, so that a scrape does not wait for it.
 type noted struct {
 	lists   []metrics.HubList
 	feeds   []metrics.Feed
@@ -23,7 +23,7 @@ type noted struct {
 	members map[string]authority.Member
 }
 
-// note updates what metrics are made of.
+// note updates the copy for metrics.
 func (h *Hub) note() {
 	var n noted
 	if err := h.readMembers(); err == nil {

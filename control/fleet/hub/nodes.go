@@ -17,22 +17,22 @@ const (
 	statusEvery = time.Second // on average; more is ignored
 	statusBurst = 20
 
-	// What may be waiting to be read. The broker ends a connection on which much more
-	// is waiting, so that what is too much is dropped here.
+	// Limits on what waits to be read. The excess is dropped here, before the broker ends
+	// a connection on which too much is waiting.
 	maxWaiting      = 8192
 	maxWaitingBytes = 16 << 20
 )
 
-// nodes are what the nodes report.
+// nodes has the last reports of the nodes.
 type nodes struct {
 	log *slog.Logger
 
 	mu      sync.Mutex
 	all     map[string]*node
-	ignored uint64  // reports of which there were too many, or that are no reports
+	ignored uint64  // reports: too many, or invalid
 	passed  float64 // packets of all nodes since the hub started
 	dropped float64
-	warned  bool // of what is misdirected
+	warned  bool // of a misdirected message
 }
 
 type node struct {
@@ -68,7 +68,7 @@ func (n *nodes) misdirected(subject string) {
 	n.ignored++
 	if !n.warned {
 		n.warned = true
-		n.log.Warn("some node has the broker send what it fetches to the hub, which ignores it", "subject", subject)
+		n.log.Warn("a node directs what it fetches to subjects of the hub: it is ignored", "subject", subject)
 	}
 }
 
@@ -90,7 +90,7 @@ func (n *nodes) report(subject string, text []byte, now time.Time) {
 	}
 	if !from.reports.take(statusBurst, statusEvery, now) {
 		if from.ignored++; from.ignored == 1 {
-			n.log.Warn("a node reports too often: what is too much is ignored", "node", name)
+			n.log.Warn("a node reports too often: excess reports are ignored", "node", name)
 		}
 		n.ignored++
 		return

@@ -163,7 +163,7 @@ func (p *publisher) run(ctx context.Context) {
 // connect connects to the broker, and makes the stream.
 func (p *publisher) connect(ctx context.Context) (err error) {
 	if p.conn == nil {
-		c, err := p.dial(func() (string, string, error) { return p.hub.o.Authority.Own(false) })
+		c, err := p.hub.dial("weir-hub", p.hub.ownAccount, nats.ReconnectHandler(func(*nats.Conn) { p.wake() }))
 		if err != nil {
 			return err
 		}
@@ -174,7 +174,7 @@ func (p *publisher) connect(ctx context.Context) (err error) {
 		p.conn = c
 	}
 	if p.lists == nil {
-		if p.lists, err = p.dial(p.hub.o.Authority.OwnStream); err != nil {
+		if p.lists, err = p.hub.dial("weir-hub", p.hub.o.Authority.OwnStream, nats.ReconnectHandler(func(*nats.Conn) { p.wake() })); err != nil {
 			return err
 		}
 		if p.js, err = jetstream.New(p.lists); err != nil {
@@ -190,24 +190,26 @@ func (p *publisher) connect(ctx context.Context) (err error) {
 	return err
 }
 
+// ownAccount returns the hub's credentials in the account of the nodes.
+func (h *Hub) ownAccount() (token, seed string, err error) { return h.o.Authority.Own(false) }
+
 // dial connects to the broker with some credentials.
-func (p *publisher) dial(own func() (token, seed string, err error)) (*nats.Conn, error) {
+func (h *Hub) dial(name string, own func() (token, seed string, err error), more ...nats.Option) (*nats.Conn, error) {
 	token, seed, err := own()
 	if err != nil {
 		return nil, err
 	}
-	options := append([]nats.Option{
-		nats.Name("weir-hub"), nats.UserJWTAndSeed(token, seed), nats.CustomInboxPrefix(wire.HubInbox), nats.MaxReconnects(-1), nats.ReconnectWait(retryInterval),
-		nats.ReconnectHandler(func(*nats.Conn) { p.wake() }),
+	options := []nats.Option{
+		nats.Name(name), nats.UserJWTAndSeed(token, seed), nats.CustomInboxPrefix(wire.HubInbox), nats.MaxReconnects(-1), nats.ReconnectWait(retryInterval),
 		nats.ErrorHandler(func(_ *nats.Conn, s *nats.Subscription, err error) {
 			subject := ""
 			if s != nil {
 				subject = s.Subject
 			}
-			p.log.Warn("broker: "+err.Error(), "subject", subject)
+			h.o.Log.Warn("broker: "+err.Error(), "subject", subject)
 		}),
-	}, p.hub.o.Broker.Options()...)
-	return nats.Connect(p.hub.o.Broker.URL(), options...)
+	}
+	return nats.Connect(h.o.Broker.URL(), slices.Concat(options, more, h.o.Broker.Options())...)
 }
 
 // config returns the stream's configuration.

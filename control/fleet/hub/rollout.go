@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// settle is how long after the beginning of a wave, or the start of the hub, a node
-	// that is there has reported: they do every ten seconds.
+	// settle is the time within which a live node has reported after a wave begins, or
+	// the hub starts: nodes report every ten seconds.
 	settle = 15 * time.Second
 
-	// leastLooked is how many packets a node must have looked at for its share of them to
-	// halt a rollout: one of ten is not yet a tenth.
+	// leastLooked is how many packets a node must have looked at before its share of them
+	// can halt a rollout: the share of a few means little.
 	leastLooked = 100
 )
 
 // released says which versions of a list the nodes are to have. It is durable.
 type released struct {
-	// Stable is what all nodes are to have whom no wave gives another; the zero Place:
+	// Stable is the version of nodes that no wave has reached; the zero Place: they keep
 	// what they have, since the hub has released nothing in this epoch.
 	Stable  wire.Place `json:"stable"`
 	Rollout *rollout   `json:"rollout,omitempty"` // the last one
@@ -54,7 +54,7 @@ type rollout struct {
 	Settled   bool      `json:"settled"` // Absent is known
 	Absent    []string  `json:"absent,omitempty"`
 	Confirmed time.Time `json:"confirmed,omitzero"` // by enough nodes of the wave
-	Accepted  bool      `json:"accepted,omitempty"` // what halted it in this wave is wanted
+	Accepted  bool      `json:"accepted,omitempty"` // an operator has accepted what halted this wave
 }
 
 type wave struct {
@@ -63,7 +63,7 @@ type wave struct {
 	For      time.Duration `json:"for"`
 }
 
-// newRollout returns a rollout as a configuration says.
+// newRollout returns a rollout that begins, by its configuration.
 func newRollout(c *config.Rollout, from, to wire.Place, now time.Time) *rollout {
 	r := &rollout{
 		State: api.RolloutRunning, From: from, To: to, Began: now, Entered: now,
@@ -75,13 +75,13 @@ func newRollout(c *config.Rollout, from, to wire.Place, now time.Time) *rollout 
 	return r
 }
 
-// active reports whether the rollout is to go on, now or later.
+// active reports whether the rollout has not ended.
 func (r *rollout) active() bool {
 	return r != nil && (r.State == api.RolloutRunning || r.State == api.RolloutPaused || r.State == api.RolloutHalted)
 }
 
-// releases returns the releases of a catalog, for nodes to have what the waves so far
-// give them.
+// releases returns the releases for the catalog: the stable version, and what the waves
+// so far give their nodes.
 func (x *released) releases() []wire.Release {
 	all := []wire.Release{{Place: x.Stable}}
 	r := x.Rollout
@@ -97,7 +97,7 @@ func (x *released) releases() []wire.Release {
 	return all
 }
 
-// observed is what is known of a node, and of its list.
+// observed is the last report of a node, on one list.
 type observed struct {
 	name   string
 	labels []string
@@ -109,7 +109,7 @@ func (w *wave) has(n observed) bool {
 	return len(w.Labels) == 0 || slices.ContainsFunc(w.Labels, func(l string) bool { return slices.Contains(n.labels, l) })
 }
 
-// gate is how far the nodes of a wave are.
+// gate is the progress of a wave's nodes.
 type gate struct {
 	nodes, confirmed, needed, absent int
 	looked, passed, wouldDrop        uint64
@@ -117,7 +117,7 @@ type gate struct {
 	waits                            string // what the rollout waits for
 }
 
-// view is what is seen of the nodes of a wave.
+// view is the state of a wave's nodes.
 type view struct {
 	gate
 	in      []observed
@@ -126,7 +126,7 @@ type view struct {
 	over    *observed // the node that would drop most beyond the limit, nil: none
 }
 
-// look returns what is seen of the nodes of a wave.
+// look returns the state of a wave's nodes.
 func (r *rollout) look(w *wave, now time.Time, maxAge time.Duration, all []observed) view {
 	v := view{in: slices.DeleteFunc(slices.Clone(all), func(n observed) bool { return !w.has(n) })}
 	v.alive = func(n observed) bool { return !n.seen.IsZero() && now.Sub(n.seen) <= max(maxAge, 2*settle) }
@@ -151,9 +151,9 @@ func (r *rollout) look(w *wave, now time.Time, maxAge time.Duration, all []obser
 	return v
 }
 
-// step returns the rollout after what nodes report, and how far the wave is. up is how
-// long the hub has been there: before nodes have had the time to report, nothing follows
-// from their silence.
+// step returns the rollout after the nodes' reports, and the progress of its wave. up is
+// the time since the hub started: until nodes have had time to report, their silence
+// means nothing.
 func (r rollout) step(now time.Time, up, maxAge time.Duration, all []observed) (rollout, gate) {
 	if !r.active() || r.Wave >= len(r.Waves) {
 		return r, gate{}
@@ -192,11 +192,11 @@ func (r rollout) step(now time.Time, up, maxAge time.Duration, all []observed) (
 	}
 	switch left := w.For - now.Sub(r.Confirmed); {
 	case left > 0:
-		v.waits = fmt.Sprintf("the wave's time to be over, in %v", left.Round(time.Second))
+		v.waits = fmt.Sprintf("the end of the wave, in %v", left.Round(time.Second))
 	case w.Rehearse && slices.ContainsFunc(v.in, func(n observed) bool { return v.alive(n) && n.seen.Sub(r.Confirmed) < w.For }):
 		v.waits = "the nodes' reports of what they have counted"
 	case w.Rehearse && v.looked < r.Packets && !r.Accepted:
-		v.waits = fmt.Sprintf("packets to look at: there were %d, %d are wanted", v.looked, r.Packets)
+		v.waits = fmt.Sprintf("packets: %d were looked at, %d are needed", v.looked, r.Packets)
 	default:
 		r.Wave++
 		r.Entered, r.Confirmed, r.Settled, r.Absent, r.Accepted = now, time.Time{}, false, nil, false
@@ -207,8 +207,8 @@ func (r rollout) step(now time.Time, up, maxAge time.Duration, all []observed) (
 	return r, v.gate
 }
 
-// count says how many nodes of a wave must confirm: those that were silent when it began,
-// and are, are not counted.
+// count sets how many nodes of a wave must confirm. Those that were silent when it began,
+// and still are, do not count.
 func (r *rollout) count(now time.Time, v *view) {
 	if !r.Settled && now.Sub(r.Entered) >= settle {
 		r.Settled = true
@@ -231,7 +231,7 @@ func (r rollout) halt(reason string) rollout {
 	return r
 }
 
-// confirmedBy reports whether a node does what a wave is for.
+// confirmedBy reports whether a node filters by the version, or rehearses it if the wave does.
 func (r *rollout) confirmedBy(w *wave, n observed) bool {
 	if n.list.Active.Epoch == r.To.Epoch && !n.list.Active.Before(r.To) {
 		return true
@@ -240,7 +240,7 @@ func (r *rollout) confirmedBy(w *wave, n observed) bool {
 	return w.Rehearse && s != nil && s.Place == r.To && s.Error == ""
 }
 
-// refuses reports whether the node cannot have a version, whatever the network does.
+// refuses reports whether the node refuses a version, rather than lacks it so far.
 func (n observed) refuses(to wire.Place) bool {
 	s := n.list.Rehearsal
 	return n.list.Refused && n.list.Wanted == to || s != nil && s.Place == to && s.Error != ""
@@ -271,7 +271,7 @@ func (g *gate) add(node string, s *wire.Rehearsal) {
 
 func percent(share float64) string { return fmt.Sprintf("%.3g%%", 100*share) }
 
-// first describes the source with the most packets that would be dropped.
+// first describes the source of most of the packets that would be dropped.
 func first(top []wire.Affected) string {
 	if len(top) == 0 {
 		return ""
@@ -279,7 +279,7 @@ func first(top []wire.Affected) string {
 	return fmt.Sprintf(", as from %.60s by %.100s", top[0].Source, top[0].Entry)
 }
 
-// show returns a rollout as commands show it.
+// show returns the rollout for the API.
 func (r *rollout) show(g gate, waiting bool) *api.FleetRollout {
 	out := &api.FleetRollout{
 		State: r.State, Reason: r.Reason, From: r.From, To: r.To, Wave: r.Wave + 1, Waves: []api.FleetWave{}, Limit: r.Limit,

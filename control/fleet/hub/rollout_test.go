@@ -101,9 +101,9 @@ func TestWaves(t *testing.T) {
 	c.want(api.RolloutRunning, 0, "nodes with label canary to confirm: 0 of 3 have, 3 are needed")
 	c.rehearse("canary", 200, 0)
 	c.after(9 * time.Minute)
-	c.want(api.RolloutRunning, 0, "the wave's time to be over, in 1m")
+	c.want(api.RolloutRunning, 0, "the end of the wave, in 1m")
 	c.after(time.Hour)
-	c.want(api.RolloutRunning, 0, "packets to look at: there were 600, 1000 are wanted")
+	c.want(api.RolloutRunning, 0, "packets: 600 were looked at, 1000 are needed")
 	c.rehearse("canary", 2000, 2) // 0.1 %: the limit
 	c.after(time.Second)
 	c.want(api.RolloutRunning, 1, "")
@@ -128,7 +128,7 @@ func TestHalt(t *testing.T) {
 	c.after(time.Minute)
 	c.rehearse("canary-2", leastLooked-1, 50)
 	c.after(time.Minute)
-	c.want(api.RolloutRunning, 0, "time to be over")
+	c.want(api.RolloutRunning, 0, "the end of the wave")
 	c.rehearse("canary-2", 1000, 500)
 	c.after(time.Second)
 	c.want(api.RolloutHalted, 0, "")
@@ -167,7 +167,7 @@ func TestSilentNodes(t *testing.T) {
 	c.after(settle-time.Second, "canary-1", "canary-2")
 	c.want(api.RolloutRunning, 0, "1 of 3 have, 3 are needed")
 	c.after(time.Minute, "canary-1", "canary-2")
-	if c.want(api.RolloutRunning, 0, "time to be over"); c.absent != 2 || c.needed != 1 {
+	if c.want(api.RolloutRunning, 0, "the end of the wave"); c.absent != 2 || c.needed != 1 {
 		t.Errorf("%+v", c.gate)
 	}
 	c.after(time.Second, "canary-2") // one is back
@@ -181,7 +181,7 @@ func TestSilentNodes(t *testing.T) {
 	c.after(time.Second, "canary-2")
 	c.want(api.RolloutRunning, 1, "2 of 3 have") // canary-2 is silent, and the wave is new
 	c.after(settle, "canary-2")
-	c.want(api.RolloutRunning, 1, "time to be over")
+	c.want(api.RolloutRunning, 1, "the end of the wave")
 	c.after(24*time.Hour, "canary")
 	c.want(api.RolloutRunning, 1, "0 of 2 have, 2 are needed")
 

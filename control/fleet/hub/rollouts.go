@@ -12,7 +12,7 @@ import (
 	"weir/filter/snapshot"
 )
 
-// openRollouts reads which versions are released to whom.
+// openRollouts reads which versions are released to which nodes.
 func (h *Hub) openRollouts() error {
 	saved := make(map[string]*released)
 	if err := h.store.Extra(&saved); err != nil {
@@ -35,7 +35,7 @@ func (h *Hub) openRollouts() error {
 	return h.saveRollouts()
 }
 
-// saveRollouts saves which versions are released to whom.
+// saveRollouts saves which versions are released to which nodes.
 func (h *Hub) saveRollouts() error {
 	all := make(map[string]*released)
 	for _, l := range h.lists {
@@ -46,7 +46,7 @@ func (h *Hub) saveRollouts() error {
 	return h.store.SetExtra(all)
 }
 
-// release changes which versions of a list are released to whom, durably.
+// release changes, durably, which versions of a list are released to which nodes.
 func (h *Hub) release(l *managed, x released) error {
 	before := l.released
 	l.released = &x
@@ -60,7 +60,7 @@ func (h *Hub) release(l *managed, x released) error {
 	return nil
 }
 
-// rebased adapts to an epoch that has begun: the list has its last version only. A
+// rebased adapts to a new epoch, in which the list has its last version only. An active
 // rollout begins anew, and nodes keep what they have until it reaches them.
 func (l *managed) rebased() {
 	x, at := *l.released, l.history.Place()
@@ -116,10 +116,8 @@ func (h *Hub) roll(l *managed, next store.Change) error {
 	if x.Refused != "" && x.Refused == sumOf(next) {
 		return nil
 	}
-	if at == x.Stable && l.history.Bulky() {
-		if err := l.history.Rebase(); err != nil {
-			h.o.Log.Error("the log of a list keeps growing: "+err.Error(), "list", l.Name)
-		}
+	if at == x.Stable {
+		h.rebase(l)
 	}
 	if !same {
 		next.Stepwise = true
@@ -140,7 +138,7 @@ func (h *Hub) roll(l *managed, next store.Change) error {
 	return nil
 }
 
-// settle is release where no rollout is under way.
+// settle is release for a list whose rollout has ended.
 func (h *Hub) settle(l *managed, x released) error {
 	if err := h.release(l, x); err != nil {
 		return err
@@ -149,7 +147,7 @@ func (h *Hub) settle(l *managed, x released) error {
 	return nil
 }
 
-// advance lets rollouts go on by what nodes report.
+// advance advances the active rollouts, by the nodes' reports.
 func (h *Hub) advance(now time.Time) {
 	var all map[string][]observed
 	for _, l := range h.lists {
@@ -208,7 +206,7 @@ func (h *Hub) observe() (map[string][]observed, error) {
 	return all, nil
 }
 
-// step lets the rollout of a list go on.
+// step advances the rollout of a list.
 func (h *Hub) step(l *managed, now time.Time, nodes []observed) {
 	before := l.released.Rollout
 	after, g := before.step(now, now.Sub(h.opened), time.Duration(h.o.Config.MaxAge), nodes)
@@ -239,7 +237,7 @@ func (h *Hub) step(l *managed, now time.Time, nodes []observed) {
 	}
 }
 
-// follow begins the rollout of what has come during the last one.
+// follow begins the rollout of the contents that arrived during the last one.
 func (h *Hub) follow(l *managed) {
 	if err := h.commit(l); err != nil {
 		h.o.Log.Error("the next rollout: "+err.Error(), "list", l.Name)
@@ -367,7 +365,7 @@ func (h *Hub) rollBack(l *managed, x released, refuse func(string, ...any) error
 	if from == (wire.Place{}) { // the list was empty, or what it had is not known
 		from = l.history.Base().Place
 		if l.history.Base().Entries > 0 {
-			return refuse("what it had before version %v is not known: its feed, or weir fleet allow, must mend it", r.To)
+			return refuse("its contents before version %v are not known: correct its feed, or use weir fleet allow", r.To)
 		}
 	}
 	old, err := l.history.At(from)

@@ -93,13 +93,13 @@ func newCounted(node string, a *wire.HeavyFlows, k heavy.Key) (counted, error) {
 	for _, f := range a.Flows {
 		is, err := key.Parse(f.Key)
 		if _, again := c.largest[is]; err == nil && again {
-			err = fmt.Errorf("%v is there twice", is)
+			err = fmt.Errorf("%v occurs twice", is)
 		}
 		if err == nil && is.Shape != v4 && is.Shape != v6 {
 			err = errors.New("a flow of another tracker")
 		}
 		if err != nil {
-			return counted{}, fmt.Errorf("the answer makes no sense: %w", err)
+			return counted{}, fmt.Errorf("invalid answer: %w", err)
 		}
 		c.largest[is] = f
 	}
@@ -123,9 +123,9 @@ type candidate struct {
 	least, most float64
 }
 
-// merge returns the flows that probably have a share of all that is counted, the
-// largest first, and what no flow exceeds that no node names. Their rates are yet to be
-// found.
+// merge returns the flows that probably have a share of all that is counted, the largest
+// first, with rates of 0 that are yet to be added, and the rate that no flow exceeds that
+// no node names.
 func merge(all []counted, share float64) (candidates []*candidate, rest float64) {
 	var rate, floors float64
 	flows := make(map[key.Key]*candidate)

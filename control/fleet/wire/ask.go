@@ -40,7 +40,7 @@ func MarshalAnswer(body any, err error) []byte {
 		a.Body, err = json.Marshal(body)
 	}
 	if n := len(a.Body); n > MaxAnswer-64 {
-		err = fmt.Errorf("the answer has %d kB, and may have %d: ask for less", n/1000, MaxAnswer/1000)
+		err = fmt.Errorf("an answer of %d kB, want at most %d: ask for less", n/1000, MaxAnswer/1000)
 	}
 	if err != nil {
 		text := err.Error()

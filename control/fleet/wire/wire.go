@@ -37,8 +37,8 @@ const HubDomain = "hub"
 // SiteDomain returns the JetStream domain of a site's server.
 func SiteDomain(site string) string { return "site-" + site }
 
-// HubInbox is the prefix of the subjects on which the hub is answered. They are not among
-// those on which nodes are.
+// HubInbox is the prefix of the subjects on which the hub receives answers, apart from
+// those of nodes.
 const HubInbox = "weir.v1.answers"
 
 // MirrorPrefix comes before the subjects on which a site receives the stream.
