@@ -49,6 +49,8 @@ var systemsOf = []struct {
 		{"figures 9 to 17: synthetic data", onPage, "[importance-aware](ibf.md)"},
 		{"M = 3, 7 and 15; 10, 30 and 50 % repeats", onPage, "[importance-aware](ibf.md), its sweeps"},
 		{"figure 18: cells at zero", onPage, "[importance-aware](ibf.md)"},
+		{"new items of a packet stream by importance, in use", inKernel,
+			"bpf/first.h, filter/recent: two generations of a Bloom filter, which forget nothing early; importance decides whose event comes first"},
 	}},
 	{"Network Applications of Bloom Filters", []system{
 		{"2.1 Bloom filter (figure 1); the best k; partitioned filters", inKernel, "filter/bloom; blocked in bpf/cascade.h"},
