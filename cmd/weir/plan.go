@@ -104,7 +104,8 @@ Markers need up to 2 MiB more each for IPv4 sources and destinations, and up to
 		}
 		return printPlan(c, *asJSON, s, func(row func(string, string, ...any)) { sizingRows(s, row) })
 	}
-	c.AddCommand(newPlanFPR(), newPlanLoop(), newPlanCounting(), newPlanCompress(), newPlanScan(), newPlanFirst())
+	c.AddCommand(newPlanFPR(), newPlanLoop(), newPlanCounting(), newPlanCompress(), newPlanScan(), newPlanFirst(),
+		newPlanDigest(), newPlanMulticast(), newPlanPolice())
 	return c
 }
 
@@ -370,6 +371,90 @@ flow that pauses for so long is taken for a new one.`,
 				row("  windows", "%.1f in the time of one, as they end early", p.Windows)
 			}
 			row("missed", "%.3g of new flows", p.Missed)
+		})
+	}
+	return c
+}
+
+func newPlanDigest() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "digest --packets N --fpr RATE",
+		Short: "Digests of packets: memory of a time slice",
+		Long: `Prints the filter that a time slice of digests takes: --packets are the
+configured rate times the length of the slice.`,
+		Example: "  weir plan digest --packets 100k --fpr 0.01",
+		Args:    noArgs,
+	}
+	packets := countFlag(c.Flags(), "packets", "`number` of packets in a slice")
+	rate := c.Flags().Float64("fpr", 0.01, "false-positive `rate` of a full slice")
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if err := missing(c.Flags(), "packets"); err != nil {
+			return err
+		}
+		d, err := plan.DigestsFor(*packets, *rate)
+		if err != nil {
+			return planError(err)
+		}
+		return printPlan(c, *asJSON, d, func(row func(string, string, ...any)) {
+			row("memory", "%s a slice, %.2f bits a packet", humanize.IBytes(uint64(d.Bytes)), d.BitsPerPacket)
+			row("  standard filter", "%.2f bits a packet", d.Standard)
+			row("bits", "%d of a packet, in one of %s lines of 64 bytes", d.Bits, humanize.Comma(int64(d.Lines)))
+			row("false positives", "%.3g", d.Rate)
+		})
+	}
+	return c
+}
+
+func newPlanMulticast() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "multicast --ports N --groups N",
+		Short:   "Multicast forwarding: memory, and packets to unwanted groups",
+		Example: "  weir plan multicast --ports 8 --groups 1024",
+		Args:    noArgs,
+	}
+	ports := countFlag(c.Flags(), "ports", "`number` of interfaces")
+	groups := countFlag(c.Flags(), "groups", "`number` of groups that all interfaces want together")
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if err := missing(c.Flags(), "ports", "groups"); err != nil {
+			return err
+		}
+		m, err := plan.MulticastFor(*ports, *groups)
+		if err != nil {
+			return planError(err)
+		}
+		return printPlan(c, *asJSON, m, func(row func(string, string, ...any)) {
+			row("memory", "%s, %s lines of 64 bytes an interface", humanize.IBytes(uint64(m.Bytes)), humanize.Comma(int64(m.Lines)))
+			row("unwanted groups", "%.3g of them pass an interface", m.Rate)
+		})
+	}
+	return c
+}
+
+func newPlanPolice() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "police --flows N",
+		Short:   "Policing: flows that suffer for others",
+		Example: "  weir plan police --flows 30",
+		Args:    noArgs,
+	}
+	flows := countFlag(c.Flags(), "flows", "`number` of flows at a time that do not respond")
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if err := missing(c.Flags(), "flows"); err != nil {
+			return err
+		}
+		p, err := plan.PoliceFor(*flows)
+		if err != nil {
+			return planError(err)
+		}
+		return printPlan(c, *asJSON, p, func(row func(string, string, ...any)) {
+			row("bins", "%d in each of %d levels", p.Bins, p.Levels)
+			row("punished", "%.3g of the other flows, until the hash moves", p.Punished)
+			if p.Guarded {
+				row("penalty box", "off: more than a quarter of the bins would be in it")
+			}
 		})
 	}
 	return c

@@ -20,6 +20,9 @@ func TestPlan(t *testing.T) {
 		{[]string{"loop", "--bits", "128", "--hops", "16"}, []string{"k", "false_alarm"}},
 		{[]string{"counting", "--m", "65536", "--n", "8192"}, []string{"k", "rate", "overflow"}},
 		{[]string{"scan", "--pairs", "1M", "--memory", "512KiB", "--scan", "1000"}, []string{"capacity", "windows", "missed", "found_from", "found"}},
+		{[]string{"digest", "--packets", "100k"}, []string{"bytes", "lines", "bits", "rate", "standard"}},
+		{[]string{"multicast", "--ports", "8", "--groups", "1k"}, []string{"bytes", "lines", "rate"}},
+		{[]string{"police", "--flows", "100"}, []string{"levels", "bins", "punished", "guarded"}},
 		{[]string{"compress", "--n", "10000", "--sent", "8", "--memory", "14"}, []string{"k", "rate", "sent_bits"}},
 	} {
 		args := append([]string{"plan"}, c.args...)
@@ -87,6 +90,13 @@ func TestPlanRefuses(t *testing.T) {
 		{"plan compress --sent 8", exitUsage, "--n is missing"},
 		{"plan compress --n 8 --sent 0", exitUsage, "0 bits"},
 		{"plan scan", exitUsage, "--pairs is missing"},
+		{"plan digest", exitUsage, "--packets is missing"},
+		{"plan digest --packets 1k --fpr 2", exitUsage, "rate 2"},
+		{"plan digest --packets 2G --fpr 1e-9", exitFailure, "512 MiB"},
+		{"plan multicast --ports 1", exitUsage, "--groups is missing"},
+		{"plan multicast --ports 0 --groups 1", exitUsage, "0 ports"},
+		{"plan police", exitUsage, "--flows is missing"},
+		{"plan police --flows -1", exitUsage, "-1"},
 		{"plan scan --pairs 1M --memory 1KB", exitUsage, "16KiB to 1GiB"},
 		{"plan scan --pairs 2.14G", exitFailure, "more than 1 GiB"},
 		{"plan first-seen", exitUsage, "--flows is missing"},

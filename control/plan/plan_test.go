@@ -342,3 +342,31 @@ func TestFirst(t *testing.T) {
 		t.Errorf("more than there can be: %v", err)
 	}
 }
+
+func TestTelemetry(t *testing.T) {
+	d, err := DigestsFor(100_000, 0.01)
+	if err != nil || d.Rate > 0.01 || d.Rate < 0.0095 || d.BitsPerPacket < d.Standard || d.BitsPerPacket > 1.3*d.Standard || d.Bytes != 64*int(d.Lines) {
+		t.Errorf("%+v, %v", d, err)
+	}
+	m, err := MulticastFor(8, 1024)
+	if err != nil || m.Rate > 1e-6 || m.Bytes != 9*64*int(m.Lines) {
+		t.Errorf("%+v, %v", m, err)
+	}
+	// The figures of docs/policing.md: one in 500,000 with ten floods, in 7,000 with
+	// thirty, in 90 with a hundred.
+	for flows, one := range map[int]float64{10: 500_000, 30: 7000, 100: 90} {
+		p, err := PoliceFor(flows)
+		if err != nil || math.Abs(1/p.Punished/one-1) > 0.1 || p.Guarded != (flows == 100) {
+			t.Errorf("%d floods: %+v, %v", flows, p, err)
+		}
+	}
+	if _, err := DigestsFor(0, 0.1); !isInvalid(err) {
+		t.Error("digests of no packets were planned")
+	}
+	if _, err := MulticastFor(1, 0); !isInvalid(err) {
+		t.Error("filters of no groups were planned")
+	}
+	if _, err := PoliceFor(-1); !isInvalid(err) {
+		t.Error("a policer for -1 flows was planned")
+	}
+}
