@@ -215,29 +215,48 @@ func (s *Site) live(m *nats.Msg) {
 func (s *Site) Run(ctx context.Context) error {
 	tick := time.NewTicker(siteInterval)
 	defer tick.Stop()
-	connected, said := false, time.Time{}
-	var at progress
+	var w watch
 	for {
-		if is := s.Connected(); is != connected || said.IsZero() {
-			connected, said = is, time.Now()
-			if is {
-				s.log.Info("connected to the hub")
-			} else {
-				s.log.Warn("no connection to the hub: nodes of the site go on with the mirror")
-			}
-		}
-		if err := s.refresh(ctx); err != nil && ctx.Err() == nil {
-			s.log.Error("which nodes are revoked cannot be read: " + err.Error())
-		}
-		if err := s.follow(ctx, &at); err != nil && ctx.Err() == nil {
-			s.log.Error("the mirror of the hub's stream: " + err.Error())
-		}
+		s.look(ctx, &w)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
 	}
+}
+
+// watch is what Run has found so far.
+type watch struct {
+	begun       bool
+	connected   bool
+	mirror      progress
+	revocations string // the error in reading them that was logged, "" for none
+	following   string // that of the mirror
+}
+
+// look looks after the mirror once. An error that stays is logged once.
+func (s *Site) look(ctx context.Context, w *watch) {
+	if is := s.Connected(); is != w.connected || !w.begun {
+		w.connected, w.begun = is, true
+		if is {
+			s.log.Info("connected to the hub")
+		} else {
+			s.log.Warn("no connection to the hub: nodes of the site go on with the mirror")
+		}
+	}
+	logNew := func(last *string, what string, err error) {
+		text := ""
+		if err != nil && ctx.Err() == nil {
+			text = err.Error()
+		}
+		if text != "" && text != *last {
+			s.log.Error(what + ": " + text)
+		}
+		*last = text
+	}
+	logNew(&w.revocations, "which nodes are revoked cannot be read", s.refresh(ctx))
+	logNew(&w.following, "the mirror of the hub's stream", s.follow(ctx, &w.mirror))
 }
 
 // progress is how far the mirror has come.

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -234,6 +235,32 @@ func TestMixed(t *testing.T) {
 		case <-closed:
 			t.Errorf("%s: a node that is whole is cut off", what)
 		case <-time.After(300 * time.Millisecond):
+		}
+	}
+}
+
+// An error that stays is in the log once, not each second.
+func TestSiteErrors(t *testing.T) {
+	a, b := start(t)
+	e, err := a.EnrollSite("paris", []string{"tls://127.0.0.1:4222"}, []string{b.leafURL(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	site, err := StartSite(SiteOptions{Enrollment: e, Dir: t.TempDir(), Listen: "127.0.0.1:0", Log: discard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(site.Close)
+	site.log = slog.New(slog.NewTextHandler(&log, nil))
+	site.conn.Close()
+	var w watch
+	for range 3 {
+		site.look(t.Context(), &w)
+	}
+	for _, what := range []string{"which nodes are revoked cannot be read", "the mirror of the hub's stream: "} {
+		if n := strings.Count(log.String(), what); n != 1 {
+			t.Errorf("%q is in the log %d times:\n%s", what, n, &log)
 		}
 	}
 }
