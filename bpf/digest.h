@@ -23,6 +23,7 @@
 
 #include "array.h"
 #include "cascade.h"
+#include "context.h"
 #include "hash.h"
 #include "invariant.h"
 #include "packet.h"
@@ -149,7 +150,7 @@ __noinline int record_gathered(__u32 bank)
 }
 
 /* Gathers a packet that passes. Its frame may have changed since it was parsed. */
-static __always_inline void record_digest(struct xdp_md *ctx, const struct cpu_row *row,
+static __always_inline void record_digest(struct context *ctx, const struct cpu_row *row,
 					  const struct packet *p)
 {
 	__u32 bank = 2 * bpf_get_smp_processor_id() + (row->banks >> DIGEST_BANK & 1), n;

@@ -8,9 +8,12 @@
 #define WEIR_EVENT_H
 
 #include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
 #include "array.h"
+#include "context.h"
 #include "packet.h"
 #include "stats.h"
 
@@ -46,16 +49,32 @@ struct {
 	__uint(max_entries, 1 << 19);
 } events SEC(".maps");
 
+#define TAG_OFFSET (2 * ETH_ALEN)
+
+/* Writes the VLAN tag that lies beside the frame to where it is on the wire. */
+static __always_inline void write_tag(struct context *ctx, struct event *e)
+{
+#ifdef WEIR_TC
+	__u16 proto = bpf_ntohs(ctx->vlan_proto), tci = ctx->vlan_tci;
+
+	e->packet.network += 4;
+	e->frame[TAG_OFFSET] = proto >> 8;
+	e->frame[TAG_OFFSET + 1] = proto;
+	e->frame[TAG_OFFSET + 2] = tci >> 8;
+	e->frame[TAG_OFFSET + 3] = tci;
+#endif
+}
+
 /*
  * Emits an event of this CPU's packet. A global function, so that the verifier
  * checks the copying once. It wakes no reader, which would cost more than all the
  * rest: the control plane polls often enough. first: the importance of its flow, if that
  * is new and the event says so.
  */
-__noinline int emit_event(struct xdp_md *ctx, __u32 one_in, __u32 first)
+__noinline int emit_event(struct context *ctx, __u32 one_in, __u32 first)
 {
 	__u8 *pos = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 zero = 0, n = 0;
+	__u32 zero = 0, n = 0, beside = bytes_beside(ctx);
 	struct sampling *s = bpf_map_lookup_elem(&sampling_now, &zero);
 	struct cpu_row *row = this_row();
 	struct event *e;
@@ -72,13 +91,17 @@ __noinline int emit_event(struct xdp_md *ctx, __u32 one_in, __u32 first)
 		return 0;
 	}
 	e->time = now;
-	e->ifindex = ctx->ingress_ifindex;
+	e->ifindex = interface_of(ctx);
 	e->one_in = one_in;
 	e->first = first;
 	__builtin_memcpy(&e->packet, &row->packet, sizeof(e->packet));
 	/* Bytes in further buffers are left out. */
-	for (; n < EVENT_FRAME && n < s->snap && pos + n + 1 <= end; n++)
-		e->frame[n] = pos[n];
+	for (; n < EVENT_FRAME - beside && n < s->snap && pos + n + 1 <= end; n++)
+		e->frame[n < TAG_OFFSET ? n : n + beside] = pos[n];
+	if (beside && n >= TAG_OFFSET) {
+		write_tag(ctx, e);
+		n += beside;
+	}
 	e->captured = n;
 	bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
 	return 0;
@@ -87,7 +110,7 @@ __noinline int emit_event(struct xdp_md *ctx, __u32 one_in, __u32 first)
 volatile const __u8 sample_clean = 0; /* 1: packets that match nothing have events, too */
 
 /* Packets that pass before any list have no events. */
-static __always_inline void sample(struct xdp_md *ctx, struct cpu_row *row, const struct packet *p)
+static __always_inline void sample(struct context *ctx, struct cpu_row *row, const struct packet *p)
 {
 	__u32 zero = 0, r = p->reason, one_in;
 	struct sampling *s;

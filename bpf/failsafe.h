@@ -4,6 +4,9 @@
  * discovery, DHCP, and the configured management ports and networks. (ARP has left
  * in parse() already.)
  *
+ * Of outgoing packets, the two sides are exchanged: what passes is what answers such
+ * packets, or asks for them.
+ *
  * Ports count only right behind the IP header: receivers deliver what follows an
  * extension header that they do not know to raw sockets, whatever it looks like.
  */
@@ -39,6 +42,22 @@ struct failsafe {
 	struct failsafe_prefix v6[MAX_FAILSAFE];
 };
 
+/* The ports as the remote side of an outgoing packet would answer them. */
+static __always_inline __u32 inbound_ports(const struct packet *p)
+{
+	return outgoing ? p->ports << 16 | p->ports >> 16 : p->ports;
+}
+
+static __always_inline const __u32 *remote(const struct packet *p)
+{
+	return outgoing ? p->dst : p->src;
+}
+
+static __always_inline const __u32 *local(const struct packet *p)
+{
+	return outgoing ? p->src : p->dst;
+}
+
 /* A pair of ports as in packet.ports. */
 static __always_inline __u32 ports(__u16 src, __u16 dst)
 {
@@ -54,12 +73,13 @@ static __always_inline int is_dhcp(const struct packet *p)
 	if (p->proto != IPPROTO_UDP || !p->has_ports || !p->plain)
 		return 0;
 	if (p->family == 4)
-		return p->ports == ports(67, 68) ||
-		       (dhcp_server && (p->ports == ports(68, 67) || p->ports == ports(67, 67)));
+		return inbound_ports(p) == ports(67, 68) ||
+		       (dhcp_server &&
+			(inbound_ports(p) == ports(68, 67) || inbound_ports(p) == ports(67, 67)));
 	/* Routers do not forward to or from link-local addresses. */
-	return (p->ports == ports(547, 546) && is_link_local(p->dst)) ||
-	       (dhcp_server && ((p->ports == ports(546, 547) && is_link_local(p->src)) ||
-				p->ports == ports(547, 547)));
+	return (inbound_ports(p) == ports(547, 546) && is_link_local(local(p))) ||
+	       (dhcp_server && ((inbound_ports(p) == ports(546, 547) && is_link_local(remote(p))) ||
+				inbound_ports(p) == ports(547, 547)));
 }
 
 static __always_inline int failsafe_port(const volatile struct failsafe *f, const struct packet *p)
@@ -67,8 +87,8 @@ static __always_inline int failsafe_port(const volatile struct failsafe *f, cons
 	if (!p->has_ports || !p->plain)
 		return 0;
 	for (int i = 0; i < MAX_FAILSAFE && i < f->n_ports; i++)
-		if (p->proto == f->ports[i].proto &&
-		    (p->ports & bpf_htonl(0xffff)) == bpf_htonl(bpf_ntohs(f->ports[i].port)))
+		if (p->proto == f->ports[i].proto && (inbound_ports(p) & bpf_htonl(0xffff)) ==
+							     bpf_htonl(bpf_ntohs(f->ports[i].port)))
 			return 1;
 	return 0;
 }
@@ -76,17 +96,19 @@ static __always_inline int failsafe_port(const volatile struct failsafe *f, cons
 static __always_inline int failsafe_prefix(const volatile struct failsafe *f,
 					   const struct packet *p)
 {
+	const __u32 *addr = remote(p);
+
 	if (p->family == 4) {
 		for (int i = 0; i < MAX_FAILSAFE && i < f->n_v4; i++)
-			if ((p->src[0] & f->v4[i].mask[0]) == f->v4[i].addr[0])
+			if ((addr[0] & f->v4[i].mask[0]) == f->v4[i].addr[0])
 				return 1;
 		return 0;
 	}
 	for (int i = 0; i < MAX_FAILSAFE && i < f->n_v6; i++)
-		if ((p->src[0] & f->v6[i].mask[0]) == f->v6[i].addr[0] &&
-		    (p->src[1] & f->v6[i].mask[1]) == f->v6[i].addr[1] &&
-		    (p->src[2] & f->v6[i].mask[2]) == f->v6[i].addr[2] &&
-		    (p->src[3] & f->v6[i].mask[3]) == f->v6[i].addr[3])
+		if ((addr[0] & f->v6[i].mask[0]) == f->v6[i].addr[0] &&
+		    (addr[1] & f->v6[i].mask[1]) == f->v6[i].addr[1] &&
+		    (addr[2] & f->v6[i].mask[2]) == f->v6[i].addr[2] &&
+		    (addr[3] & f->v6[i].mask[3]) == f->v6[i].addr[3])
 			return 1;
 	return 0;
 }

@@ -22,6 +22,7 @@
 
 #include "array.h"
 #include "cascade.h"
+#include "context.h"
 #include "event.h"
 #include "failsafe.h"
 #include "key.h"
@@ -133,7 +134,7 @@ static __always_inline int first_pay(struct first_cpu *c, __u32 level, __u64 now
 	return 1;
 }
 
-static __always_inline void first_event(struct xdp_md *ctx, struct first_cpu *c, __u32 level)
+static __always_inline void first_event(struct context *ctx, struct first_cpu *c, __u32 level)
 {
 	__u32 zero = 0, none = 0;
 	struct sampling *s = bpf_map_lookup_elem(&sampling_now, &zero);
@@ -162,7 +163,7 @@ static __always_inline void first_event(struct xdp_md *ctx, struct first_cpu *c,
  * Enters the flow of this CPU's packet, which the present generation does not know. A
  * global function, like those in lists.h.
  */
-__noinline int first_enter(struct xdp_md *ctx, __u64 h)
+__noinline int first_enter(struct context *ctx, __u64 h)
 {
 	struct cpu_row *row = this_row();
 	__u32 cpu = bpf_get_smp_processor_id(), at, before, bank, level;
@@ -191,7 +192,7 @@ __noinline int first_enter(struct xdp_md *ctx, __u64 h)
 }
 
 /* Remembers the flow of a packet that leaves, and counts it if it is new. */
-static __always_inline void observe_flow(struct xdp_md *ctx, struct cpu_row *row,
+static __always_inline void observe_flow(struct context *ctx, struct cpu_row *row,
 					 const struct packet *p)
 {
 	struct line *l;

@@ -22,6 +22,7 @@
 
 #include "array.h"
 #include "cascade.h"
+#include "context.h"
 #include "key.h"
 #include "packet.h"
 #include "stats.h"
@@ -46,7 +47,7 @@ volatile const __u32 ephemeral_port = 32768;
  * Whether a packet with a whole transport header may begin a conversation. What
  * further buffers hide is taken to begin one.
  */
-static __always_inline int may_begin(struct xdp_md *ctx, const struct packet *p)
+static __always_inline int may_begin(struct context *ctx, const struct packet *p)
 {
 	__u8 *pos = (void *)(long)ctx->data + p->network, *end = (void *)(long)ctx->data_end;
 
@@ -84,7 +85,7 @@ static __always_inline int is_new_pair(int i, struct cpu_row *row, const struct 
  * The trackers that count this CPU's packet, as a bit each: guards, if its pair is new,
  * and all others. A global function, like those in lists.h.
  */
-__noinline int counting(struct xdp_md *ctx)
+__noinline int counting(struct context *ctx)
 {
 	struct cpu_row *row = this_row();
 	int begins, all = 0;

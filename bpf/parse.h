@@ -30,6 +30,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 
+#include "context.h"
 #include "packet.h"
 #include "stats.h"
 
@@ -64,7 +65,7 @@ _Static_assert(MAX_VLAN_TAGS <= 15, "parse_ethernet() uses four bits of the numb
 #define IPPROTO_HIP   139
 #define IPPROTO_SHIM6 140
 
-volatile const __u8 frags = 0; /* 1: the kernel has multi-buffer XDP */
+volatile const __u8 frags = 0; /* 1: frames may have further buffers; in XDP, the kernel has them */
 
 /* Not a reason, but the answer of a parser in place: load the headers instead. */
 #define LOAD_HEADERS REASON_COUNT
@@ -77,7 +78,7 @@ struct cursor {
 	__u8 loads;  /* headers are loaded from ctx and at, not read at pos */
 	__u32 at;    /* the offset in the frame */
 	__u32 frame; /* its length */
-	struct xdp_md *ctx;
+	struct context *ctx;
 };
 
 /*
@@ -92,7 +93,7 @@ static __always_inline void *peek(const struct cursor *c, void *copy, __u32 size
 	if (!c->loads)
 		return c->pos + size <= c->end ? c->pos : 0;
 	if (frags)
-		return bpf_xdp_load_bytes(c->ctx, c->at, copy, size) ? 0 : copy;
+		return load_bytes(c->ctx, c->at, copy, size) ? 0 : copy;
 	from = (void *)(long)c->ctx->data + (c->at & (MAX_HEADERS - 1));
 	if (from + size > (void *)(long)c->ctx->data_end)
 		return 0;
@@ -149,23 +150,29 @@ static __always_inline void clear(struct packet *p)
  * last. A global function, whose result the verifier does not know: otherwise it
  * would walk the rest of the program once for each number.
  */
-__noinline int vlan_tags(struct xdp_md *ctx)
+__noinline int vlan_tags(struct context *ctx)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
 	struct vlan_tag *tag = (void *)(eth + 1);
 	void *end = (void *)(long)ctx->data_end;
 	int n = 1;
 
-	for (; n < MAX_VLAN_TAGS && (void *)(tag + 1) <= end && is_vlan(tag->proto); n++)
+	for (; n < MAX_VLAN_TAGS - tags_beside(ctx) && (void *)(tag + 1) <= end &&
+	       is_vlan(tag->proto);
+	     n++)
 		tag++;
 	return n;
 }
 
-static __always_inline enum reason parse_ethernet(struct xdp_md *ctx, struct cursor *c,
+static __always_inline enum reason parse_ethernet(struct context *ctx, struct cursor *c,
 						  __be16 *proto)
 {
 	struct ethhdr *eth = c->pos;
 
+	if (no_link_header) {
+		*proto = protocol_of(ctx);
+		return REASON_CLEAN;
+	}
 	if ((void *)(eth + 1) > c->end)
 		return ends_early(c);
 	c->pos = eth + 1;
@@ -517,7 +524,7 @@ static __always_inline enum reason skip_pppoe(struct cursor *c, __be16 *proto)
  * header << 16 | its EtherType, or a negative reason. A global function, so that the
  * verifier checks it once.
  */
-__noinline int find_network(struct xdp_md *ctx)
+__noinline int find_network(struct context *ctx)
 {
 	struct cursor c = {.loads = 1, .ctx = ctx, .at = ETHERTYPE_OFFSET};
 	struct cpu_row *row = this_row();
@@ -526,8 +533,8 @@ __noinline int find_network(struct xdp_md *ctx)
 
 	if (!row) /* impossible */
 		return -REASON_NOT_IP;
-	c.frame = row->packet.len;
-	for (int i = 0; i <= MAX_VLAN_TAGS; i++) {
+	c.frame = row->packet.len - bytes_beside(ctx);
+	for (int i = 0; !no_link_header && i <= MAX_VLAN_TAGS - tags_beside(ctx); i++) {
 		if (!peek(&c, &proto, sizeof(proto)))
 			return -REASON_TRUNCATED;
 		if (!is_vlan(proto))
@@ -537,8 +544,12 @@ __noinline int find_network(struct xdp_md *ctx)
 	if (is_vlan(proto))
 		return -REASON_OVERTAGGED;
 	skip(&c, sizeof(proto));
-	if (is_link_control(&c, proto))
+	if (no_link_header) {
+		c.at = 0;
+		proto = protocol_of(ctx);
+	} else if (is_link_control(&c, proto)) {
 		return -REASON_LINK;
+	}
 	row->packet.encapsulated = proto == bpf_htons(ETH_P_PPP_SES) || is_mpls(proto);
 	if (proto == bpf_htons(ETH_P_PPP_SES))
 		r = skip_pppoe(&c, &proto);
@@ -550,7 +561,7 @@ __noinline int find_network(struct xdp_md *ctx)
 }
 
 /* Parses this CPU's packet by loading its headers. */
-__noinline int parse_loaded(struct xdp_md *ctx)
+__noinline int parse_loaded(struct context *ctx)
 {
 	struct cursor c = {.loads = 1, .ctx = ctx};
 	struct cpu_row *row = this_row();
@@ -558,7 +569,7 @@ __noinline int parse_loaded(struct xdp_md *ctx)
 
 	if (!row) /* impossible */
 		return REASON_NOT_IP;
-	c.frame = row->packet.len;
+	c.frame = row->packet.len - bytes_beside(ctx);
 	clear(&row->packet);
 	found = find_network(ctx);
 	if (found < 0)
@@ -567,7 +578,7 @@ __noinline int parse_loaded(struct xdp_md *ctx)
 	return parse_network(&c, &row->packet, bpf_htons(found));
 }
 
-static __always_inline enum reason parse(struct xdp_md *ctx, struct cursor *c, struct packet *p)
+static __always_inline enum reason parse(struct context *ctx, struct cursor *c, struct packet *p)
 {
 	void *start = c->pos;
 	__be16 proto;

@@ -17,27 +17,33 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "context.h"
 #include "digest.h"
 #include "event.h"
 #include "failsafe.h"
 #include "first.h"
 #include "guard.h"
 #include "lists.h"
-#include "loop.h"
-#include "multicast.h"
 #include "packet.h"
 #include "parse.h"
 #include "penalty.h"
-#include "police.h"
 #include "policy.h"
 #include "stats.h"
 #include "tracker.h"
+
+#ifdef WEIR_TC
+#include "receive_only.h"
+#else
+#include "loop.h"
+#include "multicast.h"
+#include "police.h"
+#endif
 
 volatile const struct failsafe failsafe_config = {};
 volatile const __u8 lean = 0; /* 1: plain packets take the lean path */
 
 /* Sets the cursor to the frame, which is this CPU's packet from now on. */
-static __always_inline struct cpu_row *begin(struct xdp_md *ctx, struct cursor *c)
+static __always_inline struct cpu_row *begin(struct context *ctx, struct cursor *c)
 {
 	struct cpu_row *row = this_row();
 
@@ -46,10 +52,10 @@ static __always_inline struct cpu_row *begin(struct xdp_md *ctx, struct cursor *
 		return 0;
 	row->packet.len = c->end - c->pos;
 	if (frags) {
-		__u32 whole = bpf_xdp_get_buff_len(ctx);
+		__u32 whole = buffer_length(ctx);
 
 		c->paged = whole > row->packet.len;
-		row->packet.len = whole;
+		row->packet.len = whole + bytes_beside(ctx);
 	}
 	return row;
 }
@@ -75,7 +81,7 @@ static __always_inline void police_by(int i, int counts, struct cpu_row *row, st
 		p->punished = penalty_of(h, t->by_bytes ? p->len : 1);
 }
 
-static __always_inline void police(struct xdp_md *ctx, struct cpu_row *row)
+static __always_inline void police(struct context *ctx, struct cpu_row *row)
 {
 	int counts = bank_pairs ? counting(ctx) : -1;
 
@@ -135,7 +141,7 @@ static __always_inline enum reason judge(struct cpu_row *row, struct packet *p, 
  * The reason for which a packet leaves that would leave for r: what passes, and is on no
  * allow list, is limited to the rate of the interface.
  */
-static __always_inline enum reason police_rate(struct xdp_md *ctx, struct cpu_row *row,
+static __always_inline enum reason police_rate(struct context *ctx, struct cpu_row *row,
 					       struct packet *p, enum reason r)
 {
 	if (!policer.cost || r == REASON_ALLOWED || r == REASON_WOULD_BLOCK ||
@@ -147,7 +153,8 @@ static __always_inline enum reason police_rate(struct xdp_md *ctx, struct cpu_ro
 }
 
 /* The reason for which the packet leaves. */
-static __always_inline enum reason decide(struct xdp_md *ctx, struct cursor *c, struct cpu_row *row)
+static __always_inline enum reason decide(struct context *ctx, struct cursor *c,
+					  struct cpu_row *row)
 {
 	struct packet *p = &row->packet;
 	int list = LIST_NONE;
@@ -176,7 +183,7 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct cursor *c, 
 }
 
 /* Counts the packet and returns its action. Every packet leaves through here. */
-static __always_inline int leave(struct xdp_md *ctx, struct cpu_row *row, struct packet *p,
+static __always_inline int leave(struct context *ctx, struct cpu_row *row, struct packet *p,
 				 enum reason r)
 {
 	int action;
@@ -203,6 +210,16 @@ static __always_inline int leave(struct xdp_md *ctx, struct cpu_row *row, struct
 	return action;
 }
 
+#ifdef WEIR_TC
+
+/* What matters of the frame lies in its first buffer, or the general path loads it. */
+static __always_inline int is_paged(struct context *ctx, __u32 len)
+{
+	return 0;
+}
+
+#else
+
 extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
 
 /*
@@ -213,14 +230,16 @@ extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
 volatile const __u32 buffer_flags = 0;
 
 /* Whether the frame continues beyond its first buffer, of len bytes. */
-static __always_inline int is_paged(struct xdp_md *ctx, __u32 len)
+static __always_inline int is_paged(struct context *ctx, __u32 len)
 {
 	if (!frags)
 		return 0;
 	if (buffer_flags)
 		return *(__u32 *)(bpf_cast_to_kern_ctx(ctx) + buffer_flags) & 1;
-	return bpf_xdp_get_buff_len(ctx) != len;
+	return buffer_length(ctx) != len;
 }
+
+#endif
 
 /* Not an action: the packet takes the general path. */
 #define TAKES_GENERAL_PATH -1
@@ -229,13 +248,13 @@ static __always_inline int is_paged(struct xdp_md *ctx, __u32 len)
  * Parses a whole IPv4 packet without a tag, options, fragments or an exemption, as most
  * are, into p, which stays in registers. Returns whether it is one.
  */
-static __always_inline int parse_lean(struct xdp_md *ctx, struct packet *p)
+static __always_inline int parse_lean(struct context *ctx, struct packet *p)
 {
 	struct cursor c = {.pos = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end};
 	struct ethhdr *eth = c.pos;
 	struct iphdr *ip = (void *)(eth + 1);
 
-	*p = (struct packet){.len = c.end - c.pos, .network = sizeof(*eth)};
+	*p = (struct packet){.len = length_of(ctx), .network = sizeof(*eth)};
 	if (is_paged(ctx, p->len) || (void *)(ip + 1) > c.end ||
 	    eth->h_proto != bpf_htons(ETH_P_IP) || *(__u8 *)ip != 0x45 ||
 	    ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_OFFSET_MASK))
@@ -249,7 +268,7 @@ static __always_inline int parse_lean(struct xdp_md *ctx, struct packet *p)
  * has a penalty, becomes this CPU's packet, and leaves as in the general path. The
  * control plane sets `lean` where no more than this is configured.
  */
-static __always_inline int run_lean(struct xdp_md *ctx)
+static __always_inline int run_lean(struct context *ctx)
 {
 	struct set_maps maps = BLOCK_MAPS(confirm_block);
 	struct cpu_row *row;
@@ -276,7 +295,7 @@ static __always_inline int run_lean(struct xdp_md *ctx)
 	return leave(ctx, row, &p, judge(row, &p, list));
 }
 
-static __always_inline int run_pipeline(struct xdp_md *ctx)
+static __always_inline int run_pipeline(struct context *ctx)
 {
 	struct cpu_row *row;
 	struct cursor c;
@@ -294,7 +313,7 @@ static __always_inline int run_pipeline(struct xdp_md *ctx)
 }
 
 /* The program that is attached: the pipeline and, where a packet passes, multicast. */
-static __always_inline int process(struct xdp_md *ctx)
+static __always_inline int process(struct context *ctx)
 {
 	int action = run_pipeline(ctx);
 

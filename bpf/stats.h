@@ -20,9 +20,9 @@ struct counter {
 #define MAX_REASONS 26
 
 /*
- * A CPU's counters, and the packet that it is processing. The programs of an
- * interface run one at a time on a CPU, since receive processing does not preempt
- * itself there.
+ * A CPU's counters, and the packet that it is processing. A program of an interface
+ * and a direction runs once at a time on a CPU, since neither receive processing nor
+ * sending, which disables bottom halves, preempts itself there.
  */
 struct cpu_row {
 	struct counter by_reason[MAX_REASONS];

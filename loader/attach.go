@@ -70,14 +70,20 @@ func (p *Preparation) open() (err error) {
 	if p.iface, err = p.metadata.Target.find(); err != nil {
 		return err
 	}
-	p.found, err = p.pins.find(p.iface)
-	if err == nil {
-		return p.adopt()
-	}
-	if errors.Is(err, ErrNotAttached) {
+	p.found, err = p.pins.find(p.iface, p.metadata.Target.Out)
+	switch {
+	case err == nil:
+		err = p.adopt()
+	case errors.Is(err, ErrNotAttached):
 		p.stats, err = newStats(0)
 	}
-	return explainPermission(err)
+	if err != nil {
+		return explainPermission(err)
+	}
+	if p.metadata.Hook == TC {
+		p.stats.entry.Store(tcEntry(p.iface.LinkAttrs))
+	}
+	return nil
 }
 
 // adopt prepares the counters of the program that is to be replaced.
@@ -142,7 +148,7 @@ func (p *Preparation) attach(prog *Program, caller []byte) (*Attachment, error) 
 		if err := p.found.owns(); err != nil {
 			return err
 		}
-		if err := p.found.move(p.pins.path(p.iface)); err != nil { // from where an earlier version made them
+		if err := p.found.move(p.pins.path(p.iface, p.metadata.Target.Out)); err != nil { // from where an earlier version made them
 			return err
 		}
 		if err := p.found.replace(prog); err != nil {
@@ -182,16 +188,19 @@ func (d Pins) attach(m metadata, i *Iface, p *Program) (a *Attachment, err error
 	if err != nil {
 		return nil, err
 	}
+	if m.Hook == TC && p.stats.entry.Load() != tcEntry(i.LinkAttrs) {
+		return nil, errors.New("the program is for an interface with another kind of frames")
+	}
 	l, err := d.attachLink(m, i, p.prog)
 	if err != nil {
 		return nil, err
 	}
-	path := d.path(i)
+	path := d.path(i, m.Target.Out)
 	err = d.locked(func() error {
 		if err := d.sweep(); err != nil {
 			return err
 		}
-		if err := d.makeRoom(path, i.inode, m.Target.Iface); err != nil {
+		if err := d.makeRoom(path, i.inode, m.Target); err != nil {
 			return err
 		}
 		a = &Attachment{pins: d, path: path, metadata: m, link: l, stats: p.stats, ifindex: i.Index}
@@ -205,7 +214,7 @@ func (d Pins) attach(m metadata, i *Iface, p *Program) (a *Attachment, err error
 
 // makeRoom removes the pins that interfaces of this index or name left when they
 // went.
-func (d Pins) makeRoom(path string, inode uint64, name string) error {
+func (d Pins) makeRoom(path string, inode uint64, t Target) error {
 	old, err := d.open(path)
 	if err == nil {
 		severed := old.Severed()
@@ -218,7 +227,7 @@ func (d Pins) makeRoom(path string, inode uint64, name string) error {
 	} else if !errors.Is(err, ErrNotAttached) {
 		return explainPermission(err)
 	}
-	stale, err := d.severed(inode, name)
+	stale, err := d.severed(inode, t)
 	if err != nil {
 		return err
 	}
@@ -491,11 +500,13 @@ func (a *Attachment) index() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	xdp := info.XDP()
-	if xdp == nil {
-		return 0, errors.New("the pinned link is not an XDP link")
+	if xdp := info.XDP(); xdp != nil {
+		return int(xdp.Ifindex), nil
 	}
-	return int(xdp.Ifindex), nil
+	if tcx := info.TCX(); tcx != nil {
+		return int(tcx.Ifindex), nil
+	}
+	return 0, errors.New("the pinned link is neither of XDP nor of TC")
 }
 
 // isOn reports whether the program is attached to the interface: an index alone
@@ -504,6 +515,9 @@ func (a *Attachment) isOn(i *Iface) bool {
 	index, err := a.index()
 	if err != nil || index != i.Index {
 		return false
+	}
+	if a.metadata.Hook == TC {
+		return true
 	}
 	// The ID is 0 where there are programs in several modes.
 	return i.Xdp == nil || i.Xdp.Attached && (i.Xdp.ProgId == 0 || i.Xdp.ProgId == a.programID())

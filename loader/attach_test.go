@@ -88,7 +88,7 @@ func TestOpen(t *testing.T) {
 		_, err := d.Open(target(l.B))
 		wantError(t, err, ErrNotAttached, l.B.Iface)
 	}
-	_, err := pins.Open(Target{"no-such", "lo"})
+	_, err := pins.Open(Target{Netns: "no-such", Iface: "lo"})
 	wantError(t, err, ErrNoNetns)
 
 	a := attach(t, pins, target(l.B), Native, newTestGeneration(t, Config{}))
@@ -573,7 +573,7 @@ func TestRenamed(t *testing.T) {
 	defer old.Close()
 	reaches(t, l, frame)
 	rename(t, l, l.B.Iface, "other")
-	other := Target{l.B.Netns, "other"}
+	other := Target{Netns: l.B.Netns, Iface: "other"}
 	if name, err := old.Name(); err != nil || name != "other" {
 		t.Errorf("its name is %q, %v", name, err)
 	}
@@ -654,7 +654,7 @@ func TestReattachRenamed(t *testing.T) {
 	if name, err := a.Name(); err != nil || name != "other" {
 		t.Errorf("its name is %q, %v", name, err)
 	}
-	b, err := pins.Open(Target{l.B.Netns, "other"})
+	b, err := pins.Open(Target{Netns: l.B.Netns, Iface: "other"})
 	if err != nil || b.Severed() || b.ProgramID() != a.ProgramID() {
 		t.Fatal(b, err)
 	}
@@ -998,15 +998,15 @@ func TestWrongNames(t *testing.T) {
 		to   Target
 		want error
 	}{
-		{Target{"", "no-such"}, ErrNoInterface},
-		{Target{"", ""}, ErrNoInterface},
-		{Target{"", "../lo"}, ErrNoInterface},
-		{Target{"", "a name that is longer than any can be"}, ErrNoInterface},
-		{Target{l.B.Netns, l.A.Iface}, ErrNoInterface},
-		{Target{"no-such", "lo"}, ErrNoNetns},
-		{Target{"/no/such", "lo"}, ErrNoNetns},
-		{Target{"/proc/self/ns/mnt", "lo"}, ErrNoNetns},
-		{Target{"/dev/null", "lo"}, ErrNoNetns},
+		{Target{Netns: "", Iface: "no-such"}, ErrNoInterface},
+		{Target{Netns: "", Iface: ""}, ErrNoInterface},
+		{Target{Netns: "", Iface: "../lo"}, ErrNoInterface},
+		{Target{Netns: "", Iface: "a name that is longer than any can be"}, ErrNoInterface},
+		{Target{Netns: l.B.Netns, Iface: l.A.Iface}, ErrNoInterface},
+		{Target{Netns: "no-such", Iface: "lo"}, ErrNoNetns},
+		{Target{Netns: "/no/such", Iface: "lo"}, ErrNoNetns},
+		{Target{Netns: "/proc/self/ns/mnt", Iface: "lo"}, ErrNoNetns},
+		{Target{Netns: "/dev/null", Iface: "lo"}, ErrNoNetns},
 	} {
 		_, err := attachLoaded(pins, test.to, Native, nil, g.Load)
 		wantError(t, err, test.want, test.to.Iface)
@@ -1016,7 +1016,7 @@ func TestWrongNames(t *testing.T) {
 func TestNetnsByPath(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g := newTestGeneration(t, Config{})
-	a := attach(t, pins, Target{"/run/netns/" + l.B.Netns, l.B.Iface}, Native, g)
+	a := attach(t, pins, Target{Netns: "/run/netns/" + l.B.Netns, Iface: l.B.Iface}, Native, g)
 	defer a.Close()
 	b := attach(t, pins, target(l.B), Native, g)
 	if a.path != b.path {
@@ -1031,7 +1031,7 @@ func TestThreadsComeBack(t *testing.T) {
 	g := newTestGeneration(t, Config{})
 	for range 10 {
 		detach(t, attach(t, pins, target(l.B), Native, g))
-		attachLoaded(pins, Target{l.B.Netns, "no-such"}, Native, nil, g.Load)
+		attachLoaded(pins, Target{Netns: l.B.Netns, Iface: "no-such"}, Native, nil, g.Load)
 	}
 	own, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
@@ -1051,7 +1051,7 @@ func TestThreadsComeBack(t *testing.T) {
 // Names with dots, those of VLANs, cannot stand on the BPF file system.
 func TestDottedName(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
-	to := Target{l.B.Netns, "eth0.7"}
+	to := Target{Netns: l.B.Netns, Iface: "eth0.7"}
 	l.B.In(t, func() {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = to.Iface
@@ -1071,7 +1071,7 @@ func TestDottedName(t *testing.T) {
 func TestNoDriver(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g := newTestGeneration(t, Config{})
-	to := Target{l.B.Netns, "lo"}
+	to := Target{Netns: l.B.Netns, Iface: "lo"}
 	_, err := attachLoaded(pins, to, Native, nil, g.Load)
 	wantError(t, err, ErrNoDriver, "driver does not support XDP in native mode", "xdp generic")
 	detach(t, attach(t, pins, to, Generic, g))
@@ -1089,7 +1089,7 @@ func TestNoEthernet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = attachLoaded(pins, Target{l.B.Netns, "tun0"}, Generic, nil, blockAll(t, 0).Load)
+	_, err = attachLoaded(pins, Target{Netns: l.B.Netns, Iface: "tun0"}, Generic, nil, blockAll(t, 0).Load)
 	wantError(t, err, ErrUnsupported, "tun0", "no Ethernet headers")
 }
 

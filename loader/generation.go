@@ -36,6 +36,7 @@ type Memory struct {
 // programs of any number of interfaces share it.
 type Generation struct {
 	spec   *ebpf.CollectionSpec // specialised, apart from what differs by interface
+	tc     *ebpf.CollectionSpec // the same for TC; nil: no program is for TC
 	config Config
 	maps   map[string]*array
 	block  Memory
@@ -79,6 +80,11 @@ func (g *Generation) build(cfg *Config, filter map[string]*array) (err error) {
 	if err := specialise(g.spec, cfg, frags); err != nil {
 		return err
 	}
+	if cfg.Out || cfg.TC {
+		if g.tc, err = tcSpec(cfg); err != nil {
+			return err
+		}
+	}
 	if g.block, err = g.makeSet(cfg.Block, setMaps{
 		bpf.WeirMapBlockLines, bpf.WeirMapBlockBuckets, bpf.WeirMapBlockMarks4, bpf.WeirMapBlockMarks6,
 		bpf.WeirMapBlockHot, bpf.WeirMapBlockPrefixes, bpf.WeirMapBlockSpill, bpf.WeirMapBlockFront,
@@ -121,8 +127,35 @@ func haveFrags() (bool, error) {
 }
 
 func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
+	for name, value := range constants(cfg, frags) {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return err
+		}
+	}
+	flags := uint32(0)
+	if frags {
+		flags = bufferFlags()
+	}
+	if err := spec.Variables[bpf.WeirVarBufferFlags].Set(flags); err != nil {
+		return err
+	}
+	if flags == 0 {
+		for _, p := range spec.Programs {
+			dropKernelContext(p.Instructions)
+		}
+	}
+	if !frags {
+		for _, p := range spec.Programs {
+			p.Flags &^= unix.BPF_F_XDP_HAS_FRAGS
+		}
+	}
+	return nil
+}
+
+// constants returns the values of the variables that both entries may have, by name.
+func constants(cfg *Config, frags bool) map[string]any {
 	l := cfg.layTrackers()
-	for name, value := range map[string]any{
+	return map[string]any{
 		bpf.WeirVarTrackers:       &l.trackers,
 		bpf.WeirVarTrackerCount:   uint32(len(cfg.counting())),
 		bpf.WeirVarBankLines:      l.lines,
@@ -147,29 +180,7 @@ func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
 		bpf.WeirVarSampleClean:    flag(cfg.SampleClean),
 		bpf.WeirVarFrags:          flag(frags),
 		bpf.WeirVarReordersLoads:  flag(runtime.GOARCH != "amd64" && runtime.GOARCH != "386" && runtime.GOARCH != "s390x"),
-	} {
-		if err := spec.Variables[name].Set(value); err != nil {
-			return err
-		}
 	}
-	flags := uint32(0)
-	if frags {
-		flags = bufferFlags()
-	}
-	if err := spec.Variables[bpf.WeirVarBufferFlags].Set(flags); err != nil {
-		return err
-	}
-	if flags == 0 {
-		for _, p := range spec.Programs {
-			dropKernelContext(p.Instructions)
-		}
-	}
-	if !frags {
-		for _, p := range spec.Programs {
-			p.Flags &^= unix.BPF_F_XDP_HAS_FRAGS
-		}
-	}
-	return nil
 }
 
 func flag(b bool) uint8 {
@@ -332,9 +343,14 @@ func (g *Generation) SamplesClean() bool { return g.config.SampleClean }
 
 // flip sets a flag of the programs to be loaded, in a copy of their specification.
 func (g *Generation) flip(name string, on bool) error {
-	g.spec = g.spec.Copy()
-	if err := g.spec.Variables[name].Set(flag(on)); err != nil {
-		return fmt.Errorf("set %s: %w", name, err)
+	g.spec, g.tc = g.spec.Copy(), g.tc.Copy()
+	for _, spec := range []*ebpf.CollectionSpec{g.spec, g.tc} {
+		if spec == nil {
+			continue
+		}
+		if err := spec.Variables[name].Set(flag(on)); err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
 	}
 	return nil
 }
@@ -371,15 +387,12 @@ func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 	}
 	maps.Copy(p.maps, p.fresh)
 
-	spec := g.spec.Copy()
-	replacements, err := g.connect(spec, p.maps, stats.stride(p.maps[bpf.WeirMapListStats]))
+	spec, err := g.specFor(stats)
 	if err != nil {
 		return nil, err
 	}
-	if err := spec.Variables[bpf.WeirVarLoopEdge].Set(flag(stats.edge.Load())); err != nil {
-		return nil, err
-	}
-	if err := g.police(spec, stats); err != nil {
+	replacements, err := g.connect(spec, p.maps, stats.stride(p.maps[bpf.WeirMapListStats]))
+	if err != nil {
 		return nil, err
 	}
 	var objects struct {
@@ -405,6 +418,18 @@ func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 	}
 	p.prog = objects.Weir
 	return p, nil
+}
+
+// specFor returns the specification of the program for an interface, without its maps.
+func (g *Generation) specFor(stats *Stats) (*ebpf.CollectionSpec, error) {
+	if entry := stats.entry.Load(); g.config.Out || entry != entryXDP {
+		return g.tcFor(entry)
+	}
+	spec := g.spec.Copy()
+	if err := spec.Variables[bpf.WeirVarLoopEdge].Set(flag(stats.edge.Load())); err != nil {
+		return nil, err
+	}
+	return spec, g.police(spec, stats)
 }
 
 // Bind prepares spec, other programs that include the data plane's headers, to

@@ -7,16 +7,17 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// Hook is the place on an interface's receive path where the program runs. A
+// Hook is the place on the way of an interface's packets where the program runs. A
 // program is attached to just the hook that is asked for, or not at all: weir
 // never falls back to another.
 type Hook uint8
 
-// The XDP hooks, the fastest first.
+// The hooks: those of XDP, the fastest first, then TC, the only one for outgoing packets.
 const (
 	Native  Hook = iota // in the driver
 	Generic             // in the network stack: slower, with any driver
 	Offload             // on the NIC, if its driver supports that
+	TC                  // in the network stack, with any interface
 )
 
 var hooks = [...]struct {
@@ -26,6 +27,7 @@ var hooks = [...]struct {
 	Native:  {"native", link.XDPDriverMode},
 	Generic: {"generic", link.XDPGenericMode},
 	Offload: {"offload", link.XDPOffloadMode},
+	TC:      {"tc", 0},
 }
 
 func (h Hook) String() string { return hooks[h].name }
@@ -49,6 +51,9 @@ func (h *Hook) UnmarshalText(text []byte) error {
 // attachLink attaches a program to an interface. The link lasts as long as this
 // process has it open, or it is pinned.
 func (d Pins) attachLink(m metadata, i *Iface, p *ebpf.Program) (l link.Link, err error) {
+	if m.Hook == TC {
+		return attachTC(m.Target, i, p)
+	}
 	if !hasEthernet(i.LinkAttrs) {
 		return nil, fmt.Errorf("%w: %s has no Ethernet headers (link type %s), so no packet would match a list: "+
 			"weir filters Ethernet frames; use nftables for what leaves a tunnel", ErrUnsupported, i.Name, i.EncapType)

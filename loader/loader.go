@@ -68,6 +68,8 @@ type Config struct {
 	DHCPServer    bool // the host serves or relays DHCP
 	DropLooped    bool // drop packets in a loop; otherwise only report them
 	Monitor       bool // count, and drop nothing
+	Out           bool // the packets leave the host; there are neither loops, multicast nor policing
+	TC            bool // incoming packets may also be filtered by TC
 	CounterWords  int  // of the block set's counters; 0: it is not changed by another process
 	RecordWords   int  // of the block set's record, likewise
 	Lists         int  // highest list number in the tables; lists are numbered from 1
@@ -152,6 +154,9 @@ func (c *Config) validate() error {
 	}
 	if err := c.validateTrackers(); err != nil {
 		return err
+	}
+	if c.Out && (len(c.Loop.Mask) != 0 || c.Multicast.Ports != 0) {
+		return errors.New("loops and multicast are of incoming packets")
 	}
 	if err := c.Loop.validate(); err != nil {
 		return err

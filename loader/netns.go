@@ -14,17 +14,30 @@ import (
 // namedNetns is where `ip netns` keeps namespaces by name.
 const namedNetns = "/run/netns"
 
-// Target names an interface.
+// Target names an interface, and the direction in which packets cross it.
 type Target struct {
 	Netns string // network namespace: a name as of `ip netns`, a path if it contains a slash, or "" for the caller's
 	Iface string
+	Out   bool `json:",omitempty"` // outgoing packets, otherwise incoming ones
 }
 
 func (t Target) String() string {
-	if t.Netns == "" {
-		return t.Iface
+	name := t.Iface
+	if t.Netns != "" {
+		name += " in namespace " + t.Netns
 	}
-	return t.Iface + " in namespace " + t.Netns
+	if t.Out {
+		name += " (out)"
+	}
+	return name
+}
+
+// Direction is "out" or "in".
+func (t Target) Direction() string {
+	if t.Out {
+		return "out"
+	}
+	return "in"
 }
 
 // Namespace returns the inode number of the target's network namespace, which

@@ -16,7 +16,8 @@ import (
 
 // Pins is a directory on a BPF file system. It holds a directory for each
 // attached interface, named <inode of the network namespace>:<interface index>,
-// because names change while a program filters:
+// because names change while a program filters. That of a program for outgoing packets
+// has ":out" behind the index.
 //
 //	link          keeps the program attached
 //	reason_stats  counters,
@@ -44,6 +45,7 @@ const (
 	pinLink     = "link"
 	pinLists    = bpf.WeirMapListStats
 	pinMetadata = "about" // the name that earlier versions gave it
+	pinOut      = ":out"
 
 	// Prefix of a directory under construction; left over only by a killed process.
 	unfinished = "new-"
@@ -158,9 +160,13 @@ func sharesMounts() bool {
 	return err1 == nil && err2 == nil && own == first
 }
 
-// path is the directory of an interface.
-func (d Pins) path(i *Iface) string {
-	return filepath.Join(string(d), fmt.Sprintf("%d:%d", i.inode, i.Index))
+// path is the directory of an interface in a direction.
+func (d Pins) path(i *Iface, out bool) string {
+	name := fmt.Sprintf("%d:%d", i.inode, i.Index)
+	if out {
+		name += pinOut
+	}
+	return filepath.Join(string(d), name)
 }
 
 // paths are the directories of all interfaces. Those that earlier versions made
@@ -189,11 +195,11 @@ func namespaceOf(path string) (inode uint64) {
 	return inode
 }
 
-// find opens the attachment of an interface. It fails with ErrNotAttached where
+// find opens the attachment of an interface in a direction. It fails with ErrNotAttached where
 // there is none, and with ErrForeign where the pins that the interface would have
 // belong to one that has left the namespace.
-func (d Pins) find(i *Iface) (*Attachment, error) {
-	a, err := d.open(d.path(i))
+func (d Pins) find(i *Iface, out bool) (*Attachment, error) {
+	a, err := d.open(d.path(i, out))
 	switch {
 	case err == nil && a.isOn(i):
 		return a, nil
@@ -204,7 +210,7 @@ func (d Pins) find(i *Iface) (*Attachment, error) {
 	case !errors.Is(err, ErrNotAttached):
 		return nil, err
 	}
-	return d.search(i.inode, func(a *Attachment) bool { return a.isOn(i) })
+	return d.search(i.inode, out, func(a *Attachment) bool { return a.isOn(i) })
 }
 
 // errAway says that pins belong to an interface that was moved to another network
@@ -213,15 +219,15 @@ func (d Pins) errAway(path string) error {
 	return fmt.Errorf("%w: the pins %s are those of an interface that has left the namespace: detach it first", ErrForeign, path)
 }
 
-// search opens the first attachment in a network namespace that wanted selects by
-// its link and metadata. It fails with ErrNotAttached where there is none.
-func (d Pins) search(inode uint64, wanted func(*Attachment) bool) (*Attachment, error) {
+// search opens the first attachment in a network namespace and a direction that wanted
+// selects by its link and metadata. It fails with ErrNotAttached where there is none.
+func (d Pins) search(inode uint64, out bool, wanted func(*Attachment) bool) (*Attachment, error) {
 	paths, err := d.paths()
 	if err != nil {
 		return nil, err
 	}
 	for _, path := range paths {
-		if namespaceOf(path) != inode {
+		if namespaceOf(path) != inode || strings.HasSuffix(path, pinOut) != out {
 			continue
 		}
 		a := &Attachment{pins: d, path: path}
@@ -235,9 +241,9 @@ func (d Pins) search(inode uint64, wanted func(*Attachment) bool) (*Attachment, 
 }
 
 // severed returns the directories that interfaces of a name left when they went.
-func (d Pins) severed(inode uint64, name string) (paths []string, err error) {
-	_, err = d.search(inode, func(a *Attachment) bool {
-		if index, err := a.index(); err == nil && index == 0 && a.metadata.Target.Iface == name {
+func (d Pins) severed(inode uint64, t Target) (paths []string, err error) {
+	_, err = d.search(inode, t.Out, func(a *Attachment) bool {
+		if index, err := a.index(); err == nil && index == 0 && a.metadata.Target.Iface == t.Iface {
 			paths = append(paths, a.path)
 		}
 		return false
@@ -324,12 +330,12 @@ func (d Pins) openTarget(t Target) (a *Attachment, err error) {
 	}
 	i, err := t.find()
 	if err == nil {
-		if a, err = d.find(i); !errors.Is(err, ErrNotAttached) {
+		if a, err = d.find(i, t.Out); !errors.Is(err, ErrNotAttached) {
 			return a, err
 		}
 	}
 	// Its pins may be left; or, if it was renamed, it has them by its former name.
-	return d.search(inode, func(a *Attachment) bool {
+	return d.search(inode, t.Out, func(a *Attachment) bool {
 		index, err := a.index()
 		return a.metadata.Target.Iface == t.Iface && err == nil && (index == 0 || i == nil)
 	})

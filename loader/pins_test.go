@@ -80,7 +80,7 @@ func TestListDamaged(t *testing.T) {
 	g := newTestGeneration(t, Config{})
 	a := attach(t, pins, target(l.B), Native, g)
 	defer a.Close()
-	b := attach(t, pins, Target{l.B.Netns, "lo"}, Generic, g)
+	b := attach(t, pins, Target{Netns: l.B.Netns, Iface: "lo"}, Generic, g)
 	defer detach(t, b)
 	if err := os.Remove(filepath.Join(a.path, pinMetadata)); err != nil {
 		t.Fatal(err)
@@ -368,7 +368,7 @@ func childLifecycle(dir string) error {
 	if _, err := net.InterfaceByName(to.Iface); err != nil {
 		return err
 	}
-	if _, err := attachLoaded(pins, Target{os.Getenv("WEIR_LOADER_TEST_NETNS"), "lo"}, Generic, nil, g.Load); !errors.Is(err, ErrPermission) {
+	if _, err := attachLoaded(pins, Target{Netns: os.Getenv("WEIR_LOADER_TEST_NETNS"), Iface: "lo"}, Generic, nil, g.Load); !errors.Is(err, ErrPermission) {
 		return fmt.Errorf("entered a namespace: %w", err)
 	}
 	return errors.Join(list[0].Detach(), list[0].Close())

@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
@@ -12,6 +13,24 @@ import (
 
 // minFrame is the length of an Ethernet header, in bytes.
 const minFrame = 14
+
+// runs reports whether the kernel's test run accepts a frame of this length: for TC, there
+// must be a whole IP header behind the EtherType of one, and something behind any other.
+func (p *Program) runs(frame []byte) bool {
+	least := minFrame
+	if p.prog.Type() == ebpf.SchedCLS {
+		least++
+		if len(frame) >= minFrame {
+			switch binary.BigEndian.Uint16(frame[minFrame-2:]) {
+			case unix.ETH_P_IP:
+				least = minFrame + 20
+			case unix.ETH_P_IPV6:
+				least = minFrame + 40
+			}
+		}
+	}
+	return len(frame) >= least
+}
 
 // ErrShortFrame reports that a frame has no complete Ethernet header. No interface
 // delivers such frames, and the kernel does not run programs on them.
@@ -28,8 +47,9 @@ type Program struct {
 }
 
 // Test runs the program on a frame, which begins with its Ethernet header, and
-// returns the XDP action. The frame is counted like any other. One shorter than
-// that header is refused with [ErrShortFrame]; one that does not fit into a page
+// returns the XDP action, or the equivalent of that of TC. The frame is counted like any
+// other. One shorter than that header, or than test runs of TC accept, is refused with
+// [ErrShortFrame]; one that does not fit into a page
 // (less some 600 bytes) takes a kernel with multi-buffer XDP.
 func (p *Program) Test(frame []byte) (action uint32, err error) {
 	return p.test(frame, nil)
@@ -59,7 +79,7 @@ func (p *Program) Time(frame []byte, n int) (time.Duration, error) {
 }
 
 func (p *Program) test(frame []byte, context any) (action uint32, err error) {
-	if len(frame) < minFrame {
+	if !p.runs(frame) {
 		return 0, fmt.Errorf("%w: %d bytes", ErrShortFrame, len(frame))
 	}
 	action, err = p.prog.Run(&ebpf.RunOptions{Data: frame, Context: context, Repeat: 1})
@@ -70,6 +90,14 @@ func (p *Program) test(frame []byte, context any) (action uint32, err error) {
 	}
 	if err != nil {
 		return 0, fmt.Errorf("test a frame of %d bytes: %w", len(frame), err)
+	}
+	if p.prog.Type() == ebpf.SchedCLS {
+		switch action {
+		case tcNext:
+			return ActionPass, nil
+		case tcShot:
+			return ActionDrop, nil
+		}
 	}
 	return action, nil
 }

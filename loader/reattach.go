@@ -51,11 +51,14 @@ func (a *Attachment) reattach(i *Iface) (err error) {
 			return err
 		}
 	}
+	if a.metadata.Hook == TC && a.stats.entry.Load() != tcEntry(i.LinkAttrs) {
+		return ErrSevered // it is of another kind, for which another program is to be loaded
+	}
 	l, err := a.pins.attachLink(a.metadata, i, a.prog)
 	if err != nil {
 		return err
 	}
-	if err := a.pins.locked(func() error { return a.repin(l, a.pins.path(i)) }); err != nil {
+	if err := a.pins.locked(func() error { return a.repin(l, a.pins.path(i, a.metadata.Target.Out)) }); err != nil {
 		return errors.Join(err, l.Close())
 	}
 	a.link.Close() // if it fails, it leaks
@@ -173,7 +176,7 @@ func (a *Attachment) owns() error {
 // superseded returns ErrReplaced where an interface of the same name has pins of
 // its own, and ErrNotAttached where there are none.
 func (a *Attachment) superseded() error {
-	next, err := a.pins.search(namespaceOf(a.path), func(b *Attachment) bool {
+	next, err := a.pins.search(namespaceOf(a.path), a.metadata.Target.Out, func(b *Attachment) bool {
 		return b.metadata.Target.Iface == a.metadata.Target.Iface
 	})
 	if err != nil {

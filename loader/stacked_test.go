@@ -45,7 +45,7 @@ func TestStacked(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			above, below := Target{l.B.Netns, "above"}, Target{l.B.Netns, l.B.Iface}
+			above, below := Target{Netns: l.B.Netns, Iface: "above"}, Target{Netns: l.B.Netns, Iface: l.B.Iface}
 			if c.native {
 				detach(t, attach(t, pins, above, Native, g))
 			} else {

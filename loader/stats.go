@@ -33,6 +33,8 @@ type Stats struct {
 	maps pinnedMaps   // nil: closed
 	edge atomic.Bool  // the interface is an edge of a domain with loop detection
 
+	entry atomic.Uint32 // the program that counts in them
+
 	policing atomic.Pointer[policing] // nil: the interface is not policed
 
 	reading sync.Mutex      // guards the following; taken after mu

@@ -104,7 +104,7 @@ Nothing is loaded or attached for it.`,
 
 // captured is what a capture says of an event.
 func captured(e *api.Event) (capture.Packet, capture.Note) {
-	n := capture.Note{Interface: e.Interface, Dropped: e.Drops(), Comment: e.Reason}
+	n := capture.Note{Interface: e.Interface, Out: e.Direction == "out", Dropped: e.Drops(), Comment: e.Reason}
 	if e.Netns != "" {
 		n.Interface += " in namespace " + e.Netns
 	}

@@ -93,6 +93,9 @@ func printDrops(out io.Writer, d *api.Drops) {
 		if r.Name != "" {
 			key += " " + r.Name
 		}
+		if r.Direction == "out" {
+			key += " (out)"
+		}
 		fmt.Fprintf(t, row, key, packets, perSecond(r.Rate), fmt.Sprintf("%.1f %%", 100*r.Share), last)
 	}
 	t.Flush()

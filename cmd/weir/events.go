@@ -128,6 +128,9 @@ func printEvent(out io.Writer, e *api.Event) error {
 	if e.FirstTTL != 0 {
 		line = fmt.Sprintf("%s  %-8s %s  %-9s  %s  in a loop, TTL %d to %d", at, e.Interface, e.Verdict, e.Reason, flowOf(e), e.FirstTTL, e.TTL)
 	}
+	if e.Direction == "out" {
+		line += "  out"
+	}
 	if e.Netns != "" {
 		line += "  in namespace " + e.Netns
 	}

@@ -244,7 +244,11 @@ func printExplanation(w io.Writer, e api.Explanation, now time.Time) {
 		if a.List != "" {
 			list = ", list " + a.List
 		}
-		fmt.Fprintf(w, "%s: %v (%v%s)\n", a.Packet, a.Verdict, a.Reason, list)
+		packet := a.Packet
+		if a.Direction != "" {
+			packet += " (" + a.Direction + ")"
+		}
+		fmt.Fprintf(w, "%s: %v (%v%s)\n", packet, a.Verdict, a.Reason, list)
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		for _, m := range a.Matches {
 			fmt.Fprintf(t, "  %s\tlist %s\t%s\t%s\n", m.Action, m.List, m.Entry, origin(m, now))

@@ -141,9 +141,9 @@ func (s *status) print(w io.Writer, verbose bool) {
 		}
 		for _, i := range s.Daemon.Interfaces {
 			separate()
-			t := attach.Interface{Netns: i.Netns, Iface: i.Interface}
+			t := attach.Interface{Netns: i.Netns, Iface: i.Interface, Out: i.Direction == "out"}
 			shown = append(shown, t)
-			at := slices.IndexFunc(s.Attachments, func(a attach.Status) bool { return a.Name == t.Iface && a.Netns == t.Netns })
+			at := slices.IndexFunc(s.Attachments, func(a attach.Status) bool { return a.Interface() == t })
 			if i.State == api.Filtered && at >= 0 {
 				printInterface(w, s.Attachments[at], verbose)
 				continue
@@ -152,7 +152,7 @@ func (s *status) print(w io.Writer, verbose bool) {
 		}
 	}
 	for _, a := range s.Attachments {
-		if !slices.Contains(shown, attach.Interface{Netns: a.Netns, Iface: a.Name}) {
+		if !slices.Contains(shown, a.Interface()) {
 			separate()
 			printInterface(w, a, verbose)
 		}
@@ -174,7 +174,7 @@ func printFleet(w io.Writer, f *api.Fleet) {
 
 // printState prints an interface as the daemon sees it.
 func printState(w io.Writer, i api.InterfaceStatus, pid int) {
-	name := title(i.Interface, i.Netns)
+	name := attach.Interface{Netns: i.Netns, Iface: i.Interface, Out: i.Direction == "out"}.String()
 	switch i.State {
 	case api.Gone:
 		fmt.Fprintf(w, "%s GONE, weir (PID %d) waits for it\n", name, pid)
@@ -183,19 +183,19 @@ func printState(w io.Writer, i api.InterfaceStatus, pid int) {
 	case api.Detached:
 		fmt.Fprintf(w, "%s DETACHED, weir (PID %d) leaves it alone until `weir reload`\n", name, pid)
 	default:
-		fmt.Fprintf(w, "%s %s, %s XDP, by weir (PID %d)\n", name, i.State, i.XDP, pid)
+		fmt.Fprintf(w, "%s %s, %s, by weir (PID %d)\n", name, i.State, hookName(i.XDP), pid)
 	}
 	if i.Packets > 0 {
 		fmt.Fprintf(w, "  %s since weir started, %s dropped\n", plural(int(i.Packets), "packet", "packets"), humanize.Comma(int64(i.Dropped)))
 	}
 }
 
-// title is an interface's name.
-func title(name, netns string) string {
-	if netns != "" {
-		name += " in namespace " + netns
+// hookName says where a program runs.
+func hookName(hook string) string {
+	if hook == "tc" {
+		return "TC"
 	}
-	return name
+	return hook + " XDP"
 }
 
 // pathRow shows which way packets take through the program, and why.
@@ -268,7 +268,7 @@ func structureRows(i attach.Status, row func(name, format string, args ...any)) 
 }
 
 func printInterface(w io.Writer, i attach.Status, verbose bool) {
-	name := title(i.Name, i.Netns)
+	name := i.Interface()
 	switch {
 	case i.Severed && i.Running:
 		fmt.Fprintf(w, "%s GONE, weir (PID %d) waits for it\n", name, i.PID)
@@ -290,7 +290,7 @@ func printInterface(w io.Writer, i attach.Status, verbose bool) {
 		fmt.Fprintf(t, "  %s\t"+format+"\n", append([]any{name}, args...)...)
 	}
 	if !i.Severed {
-		row("program", "id %d, %s XDP", i.ProgramID, i.XDP)
+		row("program", "id %d, %s", i.ProgramID, hookName(i.XDP))
 	}
 	if i.PID != 0 {
 		state := "not running, the program continues"
@@ -436,7 +436,7 @@ func daemonsOf(before []attach.Status, detached []attach.Interface) []daemonOf {
 	all := []daemonOf{}
 	for _, a := range before {
 		known := func(d daemonOf) bool { return d.PID == a.PID }
-		if a.Running && slices.Contains(detached, attach.Interface{Netns: a.Netns, Iface: a.Name}) && !slices.ContainsFunc(all, known) {
+		if a.Running && slices.Contains(detached, a.Interface()) && !slices.ContainsFunc(all, known) {
 			all = append(all, daemonOf{PID: a.PID, Service: serviceOf(a.PID), Running: true})
 		}
 	}
@@ -491,12 +491,14 @@ func printDetached(w io.Writer, detached []attach.Interface, daemons []daemonOf,
 		}
 		list := []target{}
 		for _, t := range detached {
-			list = append(list, target{t.Iface, t.Netns})
+			if next := (target{t.Iface, t.Netns}); !slices.Contains(list, next) {
+				list = append(list, next)
+			}
 		}
 		return printJSON(w, map[string]any{"detached": list, "daemons": daemons})
 	}
 	for _, t := range detached {
-		fmt.Fprintln(w, "detached from", t)
+		fmt.Fprintln(w, "detached from", t.String())
 	}
 	if len(detached) == 0 {
 		fmt.Fprintln(w, "detached from nothing")

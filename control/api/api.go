@@ -38,6 +38,10 @@ type Top struct {
 	Bytes   float64 `json:"bytes_per_second"`
 	Dropped float64 `json:"dropped_per_second"` // packets dropped
 
+	// Out is what is sent; all other rates are of packets that are received. nil: it is not
+	// filtered.
+	Out *Sent `json:"out,omitempty"`
+
 	Monitor         bool             `json:"monitor"`                    // nothing is dropped
 	MonitorOverride *MonitorOverride `json:"monitor_override,omitempty"` // nil: Monitor is as configured
 	Problems        []string         `json:"problems"`                   // a line each: interfaces and feeds that fail
@@ -48,15 +52,24 @@ type Top struct {
 	Filter   Filter       `json:"filter"`
 }
 
+// Sent is what interfaces with egress send.
+type Sent struct {
+	Packets float64      `json:"packets_per_second"`
+	Bytes   float64      `json:"bytes_per_second"`
+	Dropped float64      `json:"dropped_per_second"`
+	Reasons []ReasonRate `json:"reasons"`
+}
+
 // DropRate is the rate of the packets from a source that are dropped for a reason, or
 // would be without monitor mode.
 type DropRate struct {
-	Source  string  `json:"source"`
-	Reason  string  `json:"reason"`
-	List    string  `json:"list,omitempty"` // that matched
-	Packets float64 `json:"packets_per_second"`
-	Least   float64 `json:"min_packets_per_second"` // a lower bound: packets_per_second may be too large, but never too small
-	Bytes   float64 `json:"bytes_per_second"`
+	Source    string  `json:"source"`    // of outgoing packets the destination
+	Direction string  `json:"direction"` // of the packets: in or out
+	Reason    string  `json:"reason"`
+	List      string  `json:"list,omitempty"` // that matched
+	Packets   float64 `json:"packets_per_second"`
+	Least     float64 `json:"min_packets_per_second"` // a lower bound: packets_per_second may be too large, but never too small
+	Bytes     float64 `json:"bytes_per_second"`
 }
 
 // ReasonRate is the rate of the packets with a reason.

@@ -78,18 +78,19 @@ func TestWhatIsAskedForArrives(t *testing.T) {
 	s := source{
 		status: Status{
 			Version: "1", PID: 7, Started: until, Pins: "/sys/fs/bpf/weir", Entries: 9, Mode: "exact",
-			Interfaces: []InterfaceStatus{{"eth0", "lab", Unfiltered, "native", "no native XDP", 3, 1}},
+			Interfaces: []InterfaceStatus{{"eth0", "lab", "in", Unfiltered, "native", "no native XDP", 3, 1}},
 		},
 		top: &Top{
 			Time: until, Version: "1", Interfaces: []string{"eth0"}, Uptime: 60, Interval: 1,
 			Packets: 3, Bytes: 300, Dropped: 1,
 			Reasons: []ReasonRate{{"blocked", 1, 100, 7, true}},
+			Out:     &Sent{5, 500, 2, []ReasonRate{{"blocked", 2, 200, 9, true}}},
 			Trackers: []Tracker{{
 				Key: "src", Unit: "packets", Interval: 1, Threshold: "1000/s", Action: "block 60s", Packets: 3, Bytes: 300, Denied: 2,
 				Flows: []Flow{{"192.0.2.1", 1, 100, true, 0.9, 90, &rate, []string{"blocked"}, []string{"feed"}, 0.5, true, Blocked, &until}},
 			}},
 			Monitor: true, Problems: []string{"interface eth1 is gone"},
-			Sources: &[]DropRate{{"192.0.2.1", "blocked", "feed", 1, 0.9, 100}},
+			Sources: &[]DropRate{{"192.0.2.1", "in", "blocked", "feed", 1, 0.9, 100}},
 			Filter: Filter{
 				Entries: 9, Mode: "exact", Generation: 2, KernelBytes: 4096, Hot: 3,
 				FalsePositiveRate: 1e-4, WeightedPredicted: &rate, Measured: &rate,

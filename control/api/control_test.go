@@ -55,7 +55,7 @@ func (c *control) Change(_ context.Context, change Change) (Changed, error) {
 func (c *control) Lists() []List { return c.lists }
 
 func (c *control) Drops(_ context.Context, asked DropsQuestion) (Drops, error) {
-	return Drops{By: asked.By, Packets: 7, Drops: []Drop{{Key: "192.0.2.1", Packets: 7}}}, c.ask(asked)
+	return Drops{By: asked.By, Packets: 7, Drops: []Drop{{Key: "192.0.2.1", Direction: "in", Packets: 7}}}, c.ask(asked)
 }
 
 func (c *control) History(_ context.Context, asked HistoryQuestion) (History, error) {

@@ -58,16 +58,17 @@ type Drops struct {
 
 // Drop is what was dropped of a source, for an entry, and so on.
 type Drop struct {
-	Key     string   `json:"key"`                // a source, an entry, a list, a reason, as in AS64496, or a country's ISO code; "": unknown
-	Name    string   `json:"name,omitempty"`     // of an autonomous system or a country
-	Lists   []string `json:"lists"`              // that matched
-	Reasons []string `json:"reasons"`            // in monitor mode those without it
-	Sources int      `json:"sources"`            // how many, as far as they are known
-	Packets uint64   `json:"packets"`            // may be an estimate, which is never too small
-	Least   uint64   `json:"min_packets"`        // a lower bound of it, equal where it is exact
-	Bytes   uint64   `json:"bytes"`              // may be an estimate
-	Rate    float64  `json:"packets_per_second"` // on average
-	Share   float64  `json:"share"`              // of all packets that were dropped: 0 … 1
+	Key       string   `json:"key"`                // a source, an entry, a list, a reason, as in AS64496, or a country's ISO code; "": unknown
+	Name      string   `json:"name,omitempty"`     // of an autonomous system or a country
+	Direction string   `json:"direction"`          // of the packets: in or out, by their destination then
+	Lists     []string `json:"lists"`              // that matched
+	Reasons   []string `json:"reasons"`            // in monitor mode those without it
+	Sources   int      `json:"sources"`            // how many, as far as they are known
+	Packets   uint64   `json:"packets"`            // may be an estimate, which is never too small
+	Least     uint64   `json:"min_packets"`        // a lower bound of it, equal where it is exact
+	Bytes     uint64   `json:"bytes"`              // may be an estimate
+	Rate      float64  `json:"packets_per_second"` // on average
+	Share     float64  `json:"share"`              // of all packets that were dropped: 0 … 1
 }
 
 // The parameters of GET /v1/drops.

@@ -30,7 +30,8 @@ type Events struct {
 type Event struct {
 	Time      time.Time `json:"time"`
 	Interface string    `json:"interface,omitempty"`
-	Netns     string    `json:"netns,omitempty"` // "": the daemon's own
+	Netns     string    `json:"netns,omitempty"`     // "": the daemon's own
+	Direction string    `json:"direction,omitempty"` // of the packet: in or out
 	Reason    string    `json:"reason,omitempty"`
 	Verdict   string    `json:"verdict,omitempty"` // pass or drop
 	List      string    `json:"list,omitempty"`    // that blocks or allows it; "": unknown
@@ -62,7 +63,7 @@ func NewEvent(e events.Event) Event {
 		return Event{Time: e.Time, Lost: e.Lost}
 	}
 	event := Event{
-		Time: e.Time, Interface: e.Iface, Netns: e.Netns, Reason: e.Reason.String(), Verdict: "pass",
+		Time: e.Time, Interface: e.Iface, Netns: e.Netns, Direction: e.Direction(), Reason: e.Reason.String(), Verdict: "pass",
 		List: e.List, Length: e.Length, OneIn: e.OneIn, Frame: e.Frame,
 		FirstTTL: int(e.FirstTTL), TTL: int(e.TTL), Importance: e.Importance,
 	}

@@ -59,10 +59,10 @@ func TestEventLines(t *testing.T) {
 		events.Event
 		want string
 	}{
-		{dropped, `{"time":"2026-01-02T03:04:05.678901234Z","interface":"eth0","netns":"lab","reason":"blocked","verdict":"drop","list":"feed",` +
+		{dropped, `{"time":"2026-01-02T03:04:05.678901234Z","interface":"eth0","netns":"lab","direction":"in","reason":"blocked","verdict":"drop","list":"feed",` +
 			`"proto":"udp","src":"192.0.2.1","src_port":0,"dst":"203.0.113.1","dst_port":53,"length":60,"one_in":4,"frame":"ZnJhbWU="}`},
-		{bare, `{"time":"2026-01-02T03:04:05.678901234Z","interface":"eth0","reason":"blocked","verdict":"drop","length":60,"one_in":4}`},
-		{icmp, `{"time":"2026-01-02T03:04:05.678901234Z","interface":"eth0","netns":"lab","reason":"allowed","verdict":"pass","list":"feed",` +
+		{bare, `{"time":"2026-01-02T03:04:05.678901234Z","interface":"eth0","direction":"in","reason":"blocked","verdict":"drop","length":60,"one_in":4}`},
+		{icmp, `{"time":"2026-01-02T03:04:05.678901234Z","interface":"eth0","netns":"lab","direction":"in","reason":"allowed","verdict":"pass","list":"feed",` +
 			`"proto":"icmp6","src":"2001:db8::1","dst":"2001:db8::2","length":60,"one_in":4}`},
 		{lost, `{"time":"2026-01-02T03:04:05.678901234Z","lost":7}`},
 	} {

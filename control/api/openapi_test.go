@@ -180,7 +180,7 @@ const traced = `{"packets":[{"data":"RQA=","from":"2026-01-01T00:00:00Z","to":"2
 func TestAnswersAreAsDocumented(t *testing.T) {
 	now, rate, uid, index := time.Now(), 0.5, uint32(1), 1
 	s := source{
-		Status{Mode: "exact", Interfaces: []InterfaceStatus{{State: Unfiltered, XDP: "native", Problem: "x"}}},
+		Status{Mode: "exact", Interfaces: []InterfaceStatus{{Direction: "out", State: Unfiltered, XDP: "native", Problem: "x"}}},
 		&Top{
 			Interfaces: []string{"eth0"}, Reasons: []ReasonRate{{}}, Filter: Filter{Mode: "exact", WeightedPredicted: &rate, Measured: &rate, Lists: []ListRate{{}}},
 			Trackers: []Tracker{{Unit: "bytes", Flows: []Flow{{State: Blocked, Until: &now}, {State: RateLimited}, {}}}},

@@ -38,9 +38,10 @@ type Fleet struct {
 // InterfaceStatus is the state of an interface.
 type InterfaceStatus struct {
 	Interface string `json:"interface"`
-	Netns     string `json:"netns"` // "": the daemon's own
-	State     string `json:"state"` // Filtered, Gone, Unfiltered or Detached
-	XDP       string `json:"xdp"`   // as configured: native, generic or offload
+	Netns     string `json:"netns"`     // "": the daemon's own
+	Direction string `json:"direction"` // of the packets: in or out
+	State     string `json:"state"`     // Filtered, Gone, Unfiltered or Detached
+	XDP       string `json:"xdp"`       // as configured: native, generic or offload; tc for outgoing packets
 	Problem   string `json:"problem,omitempty"`
 	Packets   uint64 `json:"total_packets"` // since the daemon started
 	Dropped   uint64 `json:"total_dropped"`

@@ -3,14 +3,29 @@ package attach
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"weir/loader"
 )
 
-// Detach detaches weir from an interface, and removes the pins that are left of
-// one that is gone. It fails where weir is not attached.
+// Detach detaches weir from an interface, in both directions, and removes the pins that are
+// left of one that is gone. It fails where weir is not attached.
 func Detach(pins loader.Pins, t loader.Target) error {
+	out := t
+	out.Out = true
+	err := detach(pins, out)
+	if bad := detach(pins, t); bad != nil && !(errors.Is(bad, loader.ErrNotAttached) && err == nil) {
+		return bad
+	}
+	if errors.Is(err, loader.ErrNotAttached) || errors.Is(err, loader.ErrNoNetns) {
+		return nil
+	}
+	return err
+}
+
+// detach detaches weir from an interface in one direction.
+func detach(pins loader.Pins, t loader.Target) error {
 	a, err := pins.Open(t)
 	if errors.Is(err, loader.ErrNoNetns) {
 		// The namespace is gone as well; the pins remember its name.
@@ -59,7 +74,11 @@ func DetachOnly(pins loader.Pins) ([]loader.Target, error) {
 	list, err := pins.List()
 	var names []string
 	for _, a := range list {
-		names = append(names, a.Target().String())
+		t := a.Target()
+		t.Out = false
+		if !slices.Contains(names, t.String()) {
+			names = append(names, t.String())
+		}
 		a.Close()
 	}
 	if err != nil {

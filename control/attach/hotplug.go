@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 
@@ -42,11 +43,17 @@ type watch struct {
 
 // preloaded is a program that waits for an interface.
 type preloaded struct {
+	kind
 	stats    *loader.Stats
 	program  *loader.Program
 	engine   *engine.Generation
 	metadata []byte
 }
+
+// kind is what interfaces have in common that one preloaded program fits.
+type kind struct{ out, tc bool }
+
+func kindOf(t Target) kind { return kind{t.Out, t.XDP == loader.TC} }
 
 func (p *preloaded) Close() error { return errors.Join(p.program.Close(), p.stats.Close()) }
 
@@ -96,7 +103,11 @@ func (h *hotplug) watch(targets []Target) {
 // notice handles an interface that has come or changed, or, where it is nil, one
 // that has gone.
 func (h *hotplug) notice(netns string, i *loader.Iface) {
-	if i == nil || !h.attach(loader.Target{Netns: netns, Iface: i.Name}, i) {
+	attaching := false
+	for _, out := range []bool{false, true} {
+		attaching = i != nil && h.attach(loader.Target{Netns: netns, Iface: i.Name, Out: out}, i) || attaching
+	}
+	if !attaching {
 		h.wake()
 	}
 }
@@ -131,11 +142,15 @@ func (h *hotplug) attach(t loader.Target, i *loader.Iface) bool {
 		return true
 	}
 	at := slices.IndexFunc(h.targets, func(o Target) bool { return o.matches(t) })
-	if at < 0 || len(h.preloaded) == 0 || h.failed[t] == i.Index || slices.Contains(h.lost, t) {
+	if at < 0 || h.failed[t] == i.Index || slices.Contains(h.lost, t) {
 		return false
 	}
-	p, xdp := h.preloaded[0], h.targets[at].XDP
-	h.preloaded = h.preloaded[1:]
+	fits := slices.IndexFunc(h.preloaded, func(p *preloaded) bool { return p.kind == kindOf(h.targets[at]) })
+	if fits < 0 {
+		return false
+	}
+	p, xdp := h.preloaded[fits], h.targets[at].XDP
+	h.preloaded = slices.Delete(h.preloaded, fits, fits+1)
 	h.start(t, func() {
 		a, err := h.pins.Attach(t, i, xdp, p.metadata, p.program)
 		h.mu.Lock()
@@ -224,60 +239,71 @@ func (h *hotplug) forget(i *managedInterface) bool {
 
 // wanted is how many programs are to be preloaded: for interfaces that may come
 // and have no program kept for them.
-func (h *hotplug) wanted() (n int) {
+func (h *hotplug) wanted() map[kind]int {
+	n := make(map[kind]int)
 	for _, t := range h.targets {
+		k := kindOf(t)
 		switch {
 		case t.glob():
-			return maxPreloaded
+			n[k] = maxPreloaded
 		case h.known[t.Target] == nil && !slices.Contains(h.lost, t.Target):
-			n++
+			n[k] = min(n[k]+1, maxPreloaded)
 		}
 	}
-	return min(n, maxPreloaded)
+	return n
 }
 
 // refill preloads the programs that are wanted, of the current engine.
-func (h *hotplug) refill(e *engine.Generation, metadata func() ([]byte, error)) error {
+func (h *hotplug) refill(e *engine.Generation, m Metadata) error {
 	h.mu.Lock()
 	wanted := h.wanted()
-	stale := slices.DeleteFunc(slices.Clone(h.preloaded), func(p *preloaded) bool { return p.engine == e })
-	missing := max(0, wanted-(len(h.preloaded)-len(stale)))
+	missing := maps.Clone(wanted)
+	for _, p := range h.preloaded {
+		if p.engine == e {
+			missing[p.kind]--
+		}
+	}
 	h.mu.Unlock()
 	var loaded []*preloaded
 	var err error
-	for range missing {
-		var p *preloaded
-		if p, err = preload(e, metadata); err != nil {
-			break
+	for k, n := range missing {
+		for ; n > 0 && err == nil; n-- {
+			var p *preloaded
+			if p, err = preload(e, k, m); err == nil {
+				loaded = append(loaded, p)
+			}
 		}
-		loaded = append(loaded, p)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	// One of an earlier engine is better than none while the next is loaded.
-	h.preloaded = slices.DeleteFunc(h.preloaded, func(p *preloaded) bool {
-		if p.engine != e {
+	h.preloaded = slices.DeleteFunc(slices.Concat(loaded, h.preloaded), func(p *preloaded) bool {
+		surplus := p.engine != e || wanted[p.kind] == 0
+		if surplus {
 			p.Close()
+		} else {
+			wanted[p.kind]--
 		}
-		return p.engine != e
+		return surplus
 	})
-	h.preloaded = append(h.preloaded, loaded...)
-	for len(h.preloaded) > wanted {
-		h.preloaded[0].Close()
-		h.preloaded = h.preloaded[1:]
-	}
 	return err
 }
 
-func preload(e *engine.Generation, metadata func() ([]byte, error)) (_ *preloaded, err error) {
-	p := &preloaded{engine: e}
-	if p.metadata, err = metadata(); err != nil {
+func preload(e *engine.Generation, k kind, m Metadata) (_ *preloaded, err error) {
+	p := &preloaded{kind: k, engine: e}
+	if k.out {
+		m = m.outgoing()
+	}
+	if p.metadata, err = m.encode(); err != nil {
 		return nil, err
 	}
 	if p.stats, err = loader.NewStats(0); err != nil {
 		return nil, err
 	}
-	if p.program, err = e.Load(p.stats); err != nil {
+	if k.tc {
+		p.stats.UseTC()
+	}
+	if p.program, err = e.For(loader.Target{Out: k.out}).Load(p.stats); err != nil {
 		return nil, errors.Join(err, p.stats.Close())
 	}
 	return p, nil

@@ -238,7 +238,7 @@ func TestPreloaded(t *testing.T) {
 	} {
 		s := newHotplug(Config{})
 		s.setTargets(c.targets, c.lost, c.interfaces)
-		if got := s.wanted(); got != c.want {
+		if got := s.wanted()[kind{}]; got != c.want {
 			t.Errorf("%v, lost %v, %d held: %d programs wait, want %d", c.targets, c.lost, len(c.interfaces), got, c.want)
 		}
 	}

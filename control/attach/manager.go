@@ -88,6 +88,8 @@ func (m *Manager) Find(targets []Target) (Inherited, error) {
 		}
 		if p.Attachment != nil {
 			all.Programs++
+		}
+		if p.Attachment != nil && !t.Out {
 			if all.TrackerSeed == (hash.Seed{}) {
 				all.TrackerSeed = p.Stats().TrackerSeed()
 			}
@@ -199,7 +201,7 @@ func (m *Manager) find(t loader.Target) (p predecessor, err error) {
 // attach attaches the program to an interface. A program that was filtering
 // there is replaced.
 func (m *Manager) attach(i *managedInterface) error {
-	d := m.metadata.policed(policeOf(m.targets, i.Target))
+	d := m.about(i.Target, m.metadata)
 	before, err := m.find(i.Target)
 	if err != nil {
 		return err
@@ -253,7 +255,7 @@ func (m *Manager) load(e *engine.Generation, t loader.Target, s *loader.Stats) (
 		return nil, err
 	}
 	policeOf(m.targets, t).Apply(s)
-	p, err := e.Load(s)
+	p, err := e.For(t).Load(s)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", t, err)
 	}
@@ -340,11 +342,14 @@ func (m *Manager) Filtered() []*loader.Attachment {
 	return slices.DeleteFunc(m.Attached(), (*loader.Attachment).Severed)
 }
 
-// Stats returns the counters of Attached.
-func (m *Manager) Stats() []*loader.Stats {
+// Stats returns the counters of those of Attached that filter outgoing packets, or
+// incoming ones.
+func (m *Manager) Stats(out bool) []*loader.Stats {
 	var all []*loader.Stats
 	for _, a := range m.Attached() {
-		all = append(all, a.Stats())
+		if a.Target().Out == out {
+			all = append(all, a.Stats())
+		}
 	}
 	return all
 }
@@ -354,7 +359,15 @@ func (m *Manager) Metadata() Metadata { return m.metadata }
 
 // describe updates the metadata at an interface.
 func (m *Manager) describe(i *managedInterface, d Metadata) error {
-	return i.describe(d.policed(policeOf(m.targets, i.Target)))
+	return i.describe(m.about(i.Target, d))
+}
+
+// about returns the metadata of an interface.
+func (m *Manager) about(t loader.Target, d Metadata) Metadata {
+	if t.Out {
+		return d.outgoing()
+	}
+	return d.policed(policeOf(m.targets, t))
 }
 
 // Describe updates the metadata at the attachments.
@@ -467,7 +480,7 @@ func (m *Manager) renamed(i *managedInterface) (t loader.Target, ok bool) {
 		return t, false
 	}
 	name, err := i.Name()
-	t = loader.Target{Netns: i.Netns, Iface: name}
+	t = loader.Target{Netns: i.Netns, Iface: name, Out: i.Out}
 	if err != nil || t == i.Target {
 		return t, false
 	}
@@ -531,7 +544,7 @@ func (m *Manager) renew(i *managedInterface) error {
 	if i.engine == m.engine && !i.Stats().Edge() && !i.Stats().Polices() {
 		return nil
 	}
-	p, err := m.engine.Load(i.Stats())
+	p, err := m.engine.For(i.Target).Load(i.Stats())
 	if err != nil {
 		return err
 	}
@@ -544,7 +557,7 @@ func (m *Manager) renew(i *managedInterface) error {
 
 // refill preloads programs for interfaces that may come.
 func (m *Manager) refill() {
-	if err := m.hotplug.refill(m.engine, m.metadata.encode); err != nil {
+	if err := m.hotplug.refill(m.engine, m.metadata); err != nil {
 		m.Log.Error("no program is preloaded, new interfaces will be filtered later than they could: " + err.Error())
 	}
 }
@@ -659,7 +672,7 @@ func (m *Manager) ensure(i *managedInterface) error {
 func (m *Manager) misnamed(i *managedInterface) bool {
 	n, err := i.Number()
 	return err == nil && n != i.index && !slices.ContainsFunc(m.interfaces, func(o *managedInterface) bool {
-		return o.Netns == i.Netns && o.index == n && o.Attachment != nil
+		return o.Netns == i.Netns && o.Out == i.Out && o.index == n && o.Attachment != nil
 	})
 }
 
@@ -725,7 +738,7 @@ func (m *Manager) Stop(keep bool) error {
 // setEdges writes which interfaces are edges of a loop domain into the memory of
 // an interface's program.
 func (m *Manager) setEdges(t loader.Target, s *loader.Stats) error {
-	if len(m.edges) == 0 {
+	if len(m.edges) == 0 || t.Out {
 		return s.SetEdges(false, nil)
 	}
 	own, edges, err := t.Edges(m.edges)

@@ -190,7 +190,7 @@ func TestOtherReasons(t *testing.T) {
 	}
 	a.Close()
 	m := begin(t, c, targets)
-	if all := m.Stats()[0].Reasons(nil); all[verdict.NotIP].Packets != 0 || all[verdict.Clean].Packets != 0 {
+	if all := m.Stats(false)[0].Reasons(nil); all[verdict.NotIP].Packets != 0 || all[verdict.Clean].Packets != 0 {
 		t.Errorf("counters %v", all)
 	}
 	if err := m.Stop(false); err != nil {

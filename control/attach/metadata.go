@@ -45,6 +45,20 @@ type Metadata struct {
 	Police            *Police  `json:"police,omitempty"`          // nil: the interface is not policed
 
 	FirstSeen *FirstSeen `json:"first_seen,omitempty"` // nil: new flows are not looked for
+
+	out *Metadata // of outgoing packets, where they are filtered: what the engine says of them
+}
+
+// outgoing returns the metadata of an interface for outgoing packets.
+func (m Metadata) outgoing() Metadata {
+	if m.out == nil {
+		return m
+	}
+	n := *m.out
+	m.Shapes, m.GeneralPath, m.FalsePositiveRate = n.Shapes, n.GeneralPath, n.FalsePositiveRate
+	m.BlockStructures, m.AllowStructures = n.BlockStructures, n.AllowStructures
+	m.Loop, m.Police, m.FirstSeen, m.out = nil, nil, nil, nil
+	return m
 }
 
 // FirstSeen describes what looks for new flows.
@@ -103,11 +117,11 @@ func (l *List) same(other List) bool {
 // Describe returns the metadata of an engine that was built from a configuration
 // and lists.
 func Describe(e *engine.Generation, c engine.Config, lists []List) Metadata {
-	m := Metadata{
-		Mode: c.Mode.String(), Monitor: c.Monitor, DropMalformed: c.DropMalformed, DropNotIP: c.DropNotIP,
-		Shapes: shapes(e), KernelBytes: e.KernelBytes(), GeneralPath: e.General(), FalsePositiveRate: falsePositiveRate(e.Block),
-		BlockStructures: e.Block.Structures(), AllowStructures: e.Allow.Structures(),
-		Lists: lists,
+	m := describeSets(e)
+	m.Mode, m.Monitor, m.DropMalformed, m.DropNotIP = c.Mode.String(), c.Monitor, c.DropMalformed, c.DropNotIP
+	m.KernelBytes, m.Lists = e.KernelBytes(), lists
+	if out := e.Out(); out != nil {
+		m.out = new(describeSets(out))
 	}
 	m.countEntries()
 	for r := range verdict.NumReasons {
@@ -127,10 +141,23 @@ func Describe(e *engine.Generation, c engine.Config, lists []List) Metadata {
 	return m
 }
 
+// describeSets returns what the metadata of an interface has of one direction's engine.
+func describeSets(e *engine.Generation) Metadata {
+	return Metadata{
+		Shapes: shapes(e), GeneralPath: e.General(), FalsePositiveRate: falsePositiveRate(e.Block),
+		BlockStructures: e.Block.Structures(), AllowStructures: e.Allow.Structures(),
+	}
+}
+
 // Changed returns the metadata after changes in place: the engine's, and of as many
 // lists.
 func (m Metadata) Changed(e *engine.Generation, lists []List) Metadata {
 	m.Lists, m.FalsePositiveRate = lists, falsePositiveRate(e.Block)
+	if out := e.Out(); out != nil && m.out != nil {
+		next := *m.out
+		next.FalsePositiveRate = falsePositiveRate(out.Block)
+		m.out = &next
+	}
 	m.countEntries()
 	return m
 }

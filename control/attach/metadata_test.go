@@ -92,11 +92,11 @@ func TestInheritCounters(t *testing.T) {
 	}
 	now := []loader.Counter{counter(0), counter(15), counter(25), counter(1)}
 	want := []ListCount{{"c", Count(counter(5))}, {"b", Count(counter(22))}, {"d", Count(counter(1))}}
-	if got := byList(d, now); !reflect.DeepEqual(got, want) {
+	if got := byList(d, false, now); !reflect.DeepEqual(got, want) {
 		t.Errorf("by list: %v, want %v", got, want)
 	}
 	now[0] = counter(7) // approximate mode
-	if got := byList(d, now); got[0] != (ListCount{"", Count(counter(7))}) {
+	if got := byList(d, false, now); got[0] != (ListCount{"", Count(counter(7))}) {
 		t.Errorf("by no list: %v", got[0])
 	}
 }
@@ -106,7 +106,7 @@ func TestInheritNewCounters(t *testing.T) {
 	old := Metadata{Lists: []List{{Name: "a", Before: loader.Counter{Packets: 7}}}}
 	d := Metadata{Lists: []List{{Name: "a"}}}
 	d.InheritCounters(old, nil)
-	if got := byList(d, []loader.Counter{{}, {Packets: 2}})[0].Packets; got != 2 {
+	if got := byList(d, false, []loader.Counter{{}, {Packets: 2}})[0].Packets; got != 2 {
 		t.Errorf("%d packets, want 2", got)
 	}
 }

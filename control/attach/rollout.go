@@ -65,7 +65,8 @@ func (r *Rollout) load() error {
 	var loads errgroup.Group
 	loads.SetLimit(runtime.GOMAXPROCS(0))
 	for _, i := range r.m.interfaces {
-		if i.Attachment == nil || i.Replaced() {
+		of := r.engine.For(i.Target)
+		if i.Attachment == nil || i.Replaced() || of == nil { // of none, Commit detaches
 			continue
 		}
 		if err := r.m.setEdges(i.Target, i.Stats()); err != nil {
@@ -77,7 +78,7 @@ func (r *Rollout) load() error {
 		}
 		policeOf(targets, i.Target).Apply(i.Stats())
 		loads.Go(func() error {
-			p, err := r.engine.Load(i.Stats())
+			p, err := of.Load(i.Stats())
 			if err != nil {
 				return fmt.Errorf("%s: %w", i.Target, err)
 			}

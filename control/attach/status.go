@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir/control/engine"
 	"weir/filter/icarus"
 	"weir/filter/recent"
 	"weir/filter/sfb"
@@ -33,7 +34,8 @@ func (c *Count) add(d loader.Counter) {
 type Status struct {
 	Name      string `json:"interface"`
 	Netns     string `json:"netns,omitempty"`
-	XDP       string `json:"xdp"` // native, generic or offload
+	Direction string `json:"direction"` // of the packets: in or out
+	XDP       string `json:"xdp"`       // native, generic, offload or tc
 	ProgramID uint32 `json:"program_id"`
 	Severed   bool   `json:"severed"` // the interface is gone, or the program was taken off it
 	Running   bool   `json:"running"` // the process that attached it does
@@ -136,7 +138,7 @@ func StatusOf(a *loader.Attachment) (Status, error) {
 	t := a.Target()
 	d, err := MetadataOf(a)
 	i := Status{
-		Name: t.Iface, Netns: t.Netns, XDP: a.Hook().String(),
+		Name: t.Iface, Netns: t.Netns, Direction: t.Direction(), XDP: a.Hook().String(),
 		ProgramID: a.ProgramID(), Severed: a.Severed(), Running: Alive(d.PID),
 		Metadata: d,
 		Reasons:  make(map[string]Count),
@@ -160,7 +162,7 @@ func StatusOf(a *loader.Attachment) (Status, error) {
 			i.Dropped.add(c)
 		}
 	}
-	i.ByList = byList(d, a.Stats().Lists(nil))
+	i.ByList = byList(d, t.Out, a.Stats().Lists(nil))
 	if d.Loop != nil {
 		i.Loops = make(map[string]uint64)
 		for n, packets := range a.Stats().Loops() {
@@ -178,15 +180,15 @@ func StatusOf(a *loader.Attachment) (Status, error) {
 	return i, err
 }
 
-// byList names the counters of lists. In approximate mode, the list of a hit is
+// byList names the counters of the lists of a direction. In approximate mode, the list of a hit is
 // unknown, and the name empty.
-func byList(d Metadata, counters []loader.Counter) []ListCount {
+func byList(d Metadata, out bool, counters []loader.Counter) []ListCount {
 	counts := []ListCount{}
 	if len(counters) > 0 && counters[0].Packets > 0 {
 		counts = append(counts, ListCount{Count: Count(counters[0])})
 	}
 	for i, l := range d.Lists {
-		if l.Allow || i+1 >= len(counters) {
+		if l.Allow || i+1 >= len(counters) || (l.Direction == engine.Out.String()) != out {
 			continue
 		}
 		c := counters[i+1]
@@ -196,6 +198,11 @@ func byList(d Metadata, counters []loader.Counter) []ListCount {
 		})
 	}
 	return counts
+}
+
+// Interface is the interface and the direction of the packets.
+func (i Status) Interface() Interface {
+	return Interface{Netns: i.Netns, Iface: i.Name, Out: i.Direction == Interface{Out: true}.Direction()}
 }
 
 // TopReasons returns the names of the reasons that have packets, the most frequent

@@ -49,7 +49,7 @@ func (t Target) matches(i loader.Target) bool {
 		return t.Target == i
 	}
 	ok, _ := path.Match(t.Iface, i.Iface)
-	return ok && t.Netns == i.Netns
+	return ok && t.Netns == i.Netns && t.Out == i.Out
 }
 
 // expand returns the targets with globs replaced by the interfaces that exist.

@@ -11,6 +11,7 @@ const (
 	optionComment     = 1
 	optionInterface   = 2 // if_name
 	optionApplication = 4 // shb_userappl
+	optionFlags       = 2 // epb_flags
 	optionVerdict     = 7 // epb_verdict
 
 	verdictXDP = 2 // what follows is what an XDP program has answered:
@@ -25,10 +26,17 @@ const snap = 65535
 // nanoseconds is the clock of written interfaces, as if_tsresol has it.
 const nanoseconds = 9
 
+// Directions in epb_flags.
+const (
+	inbound  = 1
+	outbound = 2
+)
+
 // Note is what a written capture records about a packet, in addition to the packet.
 type Note struct {
 	Interface string
-	Dropped   bool // by an XDP program, or passed by it
+	Out       bool // it was leaving the host, otherwise coming in
+	Dropped   bool // by a program, or passed by it
 	Comment   string
 }
 
@@ -83,6 +91,11 @@ func (w *Writer) Write(p Packet, n Note) error {
 	if n.Dropped {
 		action = xdpDrop
 	}
+	direction := uint32(inbound)
+	if n.Out {
+		direction = outbound
+	}
+	w.option(optionFlags, binary.LittleEndian.AppendUint32(nil, direction))
 	w.option(optionVerdict, binary.LittleEndian.AppendUint64([]byte{verdictXDP}, action))
 	w.option(optionComment, []byte(n.Comment))
 	return w.end()

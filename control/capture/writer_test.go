@@ -35,7 +35,7 @@ var written = []struct {
 	capture.Note
 }{
 	{capture.Packet{Data: frameTo(53), Length: len(frameTo(53))}, capture.Note{Interface: "eth0", Dropped: true, Comment: "blocked by feed"}},
-	{capture.Packet{Data: frameTo(54)[:41], Length: 1514}, capture.Note{Interface: "eth1", Comment: "monitored"}},
+	{capture.Packet{Data: frameTo(54)[:41], Length: 1514}, capture.Note{Interface: "eth1", Out: true, Comment: "monitored"}},
 	{capture.Packet{Data: frameTo(55)[:21], Length: 21}, capture.Note{Interface: "eth0", Dropped: true}},
 	{capture.Packet{Data: frameTo(56)[:14], Length: 60}, capture.Note{Dropped: true, Comment: "bytes beyond ASCII: é"}},
 }
@@ -120,12 +120,12 @@ func TestWrittenOptions(t *testing.T) {
 	want := []string{
 		`section 4d 3c 2b 1a 01 00 00 00 ff ff ff ff ff ff ff ff 4="weir test"`,
 		`interface 01 00 00 00 ff ff 00 00 2="eth0" 9="\t"`,
-		`packet of 0 7="\x02\x01\x00\x00\x00\x00\x00\x00\x00" 1="blocked by feed"`,
+		`packet of 0 2="\x01\x00\x00\x00" 7="\x02\x01\x00\x00\x00\x00\x00\x00\x00" 1="blocked by feed"`,
 		`interface 01 00 00 00 ff ff 00 00 2="eth1" 9="\t"`,
-		`packet of 1 7="\x02\x02\x00\x00\x00\x00\x00\x00\x00" 1="monitored"`,
-		`packet of 0 7="\x02\x01\x00\x00\x00\x00\x00\x00\x00" 1=""`,
+		`packet of 1 2="\x02\x00\x00\x00" 7="\x02\x02\x00\x00\x00\x00\x00\x00\x00" 1="monitored"`,
+		`packet of 0 2="\x01\x00\x00\x00" 7="\x02\x01\x00\x00\x00\x00\x00\x00\x00" 1=""`,
 		`interface 01 00 00 00 ff ff 00 00 2="" 9="\t"`,
-		`packet of 2 7="\x02\x01\x00\x00\x00\x00\x00\x00\x00" 1="bytes beyond ASCII: é"`,
+		`packet of 2 2="\x01\x00\x00\x00" 7="\x02\x01\x00\x00\x00\x00\x00\x00\x00" 1="bytes beyond ASCII: é"`,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

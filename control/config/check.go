@@ -6,10 +6,12 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"weir/control/engine"
 	"weir/control/observe/heavy"
 	"weir/control/quantity"
 	"weir/filter/verdict"
@@ -39,6 +41,9 @@ func (c *Config) check() quantity.FieldErrors {
 	unique(&errs, "interfaces", c.Interfaces, func(i Interface) any { return loader.Target{Netns: i.Netns, Iface: i.Name} })
 	for i, iface := range c.Interfaces {
 		errs.Add(fmt.Sprintf("interfaces[%d]", i), iface.check())
+		if iface.XDP == loader.TC {
+			errs.Failf(fmt.Sprintf("interfaces[%d].xdp", i), "tc is not an XDP mode: want native, generic or offload")
+		}
 		errs.Add(fmt.Sprintf("interfaces[%d].police", i), iface.Police.check().Err())
 	}
 	errs.Add("failsafe", c.Failsafe.check().Err())
@@ -87,8 +92,16 @@ func (c *Config) check() quantity.FieldErrors {
 			errs.Failf(join("lists", l.Name), "names that begin with %s are those of the fleet's lists", FleetPrefix)
 		}
 		errs.Add(join("lists", l.Name), l.check().Err())
+		if l.Direction == engine.Out && !c.egress() {
+			errs.Failf(join(join("lists", l.Name), "direction"), "outgoing packets are filtered on no interface: set egress: true on one")
+		}
 	}
 	return errs
+}
+
+// egress reports whether outgoing packets are filtered on any interface.
+func (c *Config) egress() bool {
+	return slices.ContainsFunc(c.Interfaces, func(i Interface) bool { return i.Egress })
 }
 
 // checkRanges adds an error for each number that is not within the tags min and

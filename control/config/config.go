@@ -154,6 +154,9 @@ type Interface struct {
 	// driver) or offload (on the NIC). weir never falls back to another one.
 	XDP loader.Hook `yaml:"xdp"`
 
+	// Filter what it sends, too, by the lists of direction out. That takes Linux 6.6.
+	Egress bool `yaml:"egress,omitempty"`
+
 	// Do not start without the interface, instead of waiting for it.
 	Required bool `yaml:"required,omitempty"`
 
@@ -338,8 +341,9 @@ type List struct {
 	// block: drop the packets that match. allow: pass them, whatever blocks them.
 	Action Action `yaml:"action"`
 
-	// The side of packets that addresses and prefixes match: src, dst or both. Flows
-	// have both sides.
+	// The side of incoming packets that addresses and prefixes match: src, dst or both.
+	// Flows have both sides. out: the destinations of outgoing packets, on interfaces with
+	// egress.
 	Direction engine.Direction `yaml:"direction"`
 
 	// A packet that several entries match is counted for the most specific one. If

@@ -338,7 +338,11 @@ func (v *view) droppedSources(m *markup, sources []api.DropRate) {
 	m.table("Dropped sources", func() {
 		for i, s := range sources[:min(len(sources), maxRows)] {
 			m.add(`<tr><th scope="row">`)
-			v.flow(m, fmt.Sprintf("d-%d-%s", i, s.Source), s.Source)
+			name := s.Source
+			if s.Direction == "out" {
+				name = "> " + name
+			}
+			v.flow(m, fmt.Sprintf("d-%d-%s", i, s.Source), name)
 			m.add(`</th><td class="n">%s</td><td class="n">%s</td><td>%s</td><td>%s</td></tr>`, pps(s.Packets), bits(s.Bytes), s.Reason, s.List)
 		}
 		if len(sources) == 0 {

@@ -37,14 +37,15 @@ func coversFailsafe(c *config.Config, l config.List, e *list.Set) error {
 	if l.Action == config.Allow || e.Len() == 0 {
 		return nil
 	}
-	matchesSources := l.Direction != engine.Destination
+	// Failsafe prefixes are of the remote side.
+	source, matches := l.Direction != engine.Out, l.Direction != engine.Destination
 	for _, safe := range c.Failsafe.Prefixes {
 		var p netip.Prefix
 		var covered bool
 		if safe.Addr().Is4() {
-			p, covered = covers(e.V4.Side(true, matchesSources), list.V4Of(safe.Masked()))
+			p, covered = covers(e.V4.Side(source, matches), list.V4Of(safe.Masked()))
 		} else {
-			p, covered = covers(e.V6.Side(true, matchesSources), list.V6Of(safe.Masked()))
+			p, covered = covers(e.V6.Side(source, matches), list.V6Of(safe.Masked()))
 		}
 		if covered {
 			return fmt.Errorf("list %s: its entry %v covers the failsafe prefix %v", l.Name, p, safe)

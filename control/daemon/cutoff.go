@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"weir/control/engine"
 	"weir/filter/key"
 	"weir/filter/verdict"
 )
@@ -34,8 +35,8 @@ func (d *Daemon) logCutOff() {
 	d.cutOff = all
 }
 
-// blocker returns the list that blocks all packets of a source, "" if they are not
-// blocked, or come from this host itself.
+// blocker returns the list that blocks all packets of a source, or all packets to it, "" if
+// they are not blocked, or come from this host itself.
 func (d *Daemon) blocker(source netip.Addr) (name string) {
 	if source.IsLoopback() || slices.ContainsFunc(d.prepared.config.Failsafe.Prefixes, func(p verdict.FailsafePrefix) bool { return p.Contains(source) }) {
 		return ""
@@ -44,9 +45,25 @@ func (d *Daemon) blocker(source netip.Addr) (name string) {
 	if source.Is6() {
 		other = netip.IPv6Unspecified()
 	}
-	for _, f := range d.engine.Find(key.Tuple{Src: source, Dst: other}) {
-		if p, err := source.Prefix(int(f.Key.SrcBits)); err != nil || f.Key != key.Source(p) {
-			continue // it does not cover all packets from there
+	in := d.blocking(d.engine.Find(key.Tuple{Src: source, Dst: other}), func(k key.Key) bool {
+		p, err := source.Prefix(int(k.SrcBits))
+		return err == nil && k == key.Source(p)
+	})
+	if out := d.engine.Out(); in == "" && out != nil {
+		return d.blocking(out.Find(key.Tuple{Src: other, Dst: source}), func(k key.Key) bool {
+			p, err := source.Prefix(int(k.DstBits))
+			return err == nil && k == key.Destination(p)
+		})
+	}
+	return in
+}
+
+// blocking returns the list of the first of the found entries that cover all packets of a
+// server, "" if one of them allows these.
+func (d *Daemon) blocking(found []engine.Found, covers func(key.Key) bool) (name string) {
+	for _, f := range found {
+		if !covers(f.Key) {
+			continue
 		}
 		l := d.prepared.rules[f.List-1]
 		if l.Allow {

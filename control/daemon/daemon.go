@@ -243,7 +243,7 @@ func (d *Daemon) build(p *Prepared) (*engine.Generation, attach.Metadata, error)
 		return nil, attach.Metadata{}, err
 	}
 	d.forwarding.Connect(e, d.o.Log)
-	if evadable(e) {
+	if evadable(e) || e.Out() != nil && evadable(e.Out()) {
 		d.o.Log.Warn("IPv6 flows with ports can be evaded by packets whose header chain hides the ports " +
 			"(reasons truncated, unparsed): malformed: drop closes that")
 	}

@@ -28,19 +28,23 @@ import (
 type dropped struct {
 	history drops.History
 
-	mu    sync.Mutex // guards the following
-	last  drops.Interval
-	lists map[string]uint64 // packets that each list has matched since the start
+	mu      sync.Mutex // guards the following
+	last    drops.Interval
+	lastOut drops.Interval    // of outgoing packets
+	lists   map[string]uint64 // packets that each list has matched since the start
 }
 
 // add adds the report of an interval, with the packets that the lists have matched.
-func (d *dropped) add(now time.Time, r *heavy.Report, m attach.Metadata, hits map[string]loader.Counter) {
+func (d *dropped) add(now time.Time, r *heavy.Report, out bool, m attach.Metadata, hits map[string]loader.Counter) {
 	i := drops.Interval{
 		Begin: now.Add(-r.Interval), End: now, Packets: r.Packets, Bytes: r.Bytes,
 		Flows: make(map[drops.Flow]drops.Count), Lists: make(map[string]uint64),
 	}
 	for _, f := range r.Flows {
-		flow := drops.Flow{Source: f.Key.Src, Reason: verdict.Reason(f.Cause.Reason)}
+		flow := drops.Flow{Remote: f.Key.Src, Reason: verdict.Reason(f.Cause.Reason), Out: out}
+		if out {
+			flow.Remote = f.Key.Dst
+		}
 		if n := int(f.Cause.List); 0 < n && n <= len(m.Lists) {
 			flow.List = strings.TrimSuffix(m.Lists[n-1].Name, api.ManualSuffix)
 		}
@@ -57,7 +61,12 @@ func (d *dropped) add(now time.Time, r *heavy.Report, m attach.Metadata, hits ma
 			i.Lists[strings.TrimSuffix(name, api.ManualSuffix)] += n.Packets - d.lists[name]
 		}
 	}
-	d.lists, d.last = all, i
+	d.lists = all
+	if out {
+		d.lastOut = i
+	} else {
+		d.last = i
+	}
 	if i.Packets > 0 {
 		d.history.Add(i)
 	}
@@ -79,14 +88,18 @@ func estimate(f sketch.Flow, unit sketch.Unit) (packets, bytes float64) {
 	return packets, bytes
 }
 
-// recent returns what was dropped in the last interval, unless that is over for long.
-func (d *dropped) recent(now time.Time) drops.Interval {
+// recent returns what was dropped in the last interval, unless that is over for long: of
+// incoming and of outgoing packets.
+func (d *dropped) recent(now time.Time) (in, out drops.Interval) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if now.Sub(d.last.End) > 5*time.Second {
-		return drops.Interval{}
+	in, out = d.last, d.lastOut
+	for _, i := range []*drops.Interval{&in, &out} {
+		if now.Sub(i.End) > 5*time.Second {
+			*i = drops.Interval{}
+		}
 	}
-	return d.last
+	return in, out
 }
 
 // errNotTracked says why it is unknown who was dropped.
@@ -129,7 +142,7 @@ func (d *Daemon) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops,
 	rows := make(map[dropKey]*api.Drop)
 	row := func(k dropKey) *api.Drop {
 		if rows[k] == nil {
-			rows[k] = &api.Drop{Key: k.key, Name: k.name}
+			rows[k] = &api.Drop{Key: k.key, Name: k.name, Direction: direction(k.out)}
 		}
 		return rows[k]
 	}
@@ -151,11 +164,11 @@ func (d *Daemon) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops,
 		if sources[k] == nil {
 			sources[k] = make(map[netip.Addr]bool)
 		}
-		sources[k][f.Source] = true
+		sources[k][f.Remote] = true
 	}
 	if asked.By == api.ByList { // the lists' counters are exact, also for small sources
 		for name, n := range all.Lists {
-			r := row(dropKey{key: name})
+			r := row(dropKey{key: name, out: d.isOut(ctx, name)})
 			known += max(n, r.Packets) - r.Packets
 			r.Packets = max(n, r.Packets)
 			r.Lists = []string{name}
@@ -179,7 +192,23 @@ func (d *Daemon) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops,
 }
 
 // dropKey is what dropped packets are added up by.
-type dropKey struct{ key, name string }
+type dropKey struct {
+	key, name string
+	out       bool
+}
+
+// direction is in or out.
+func direction(out bool) string { return loader.Target{Out: out}.Direction() }
+
+// isOut reports whether a list is one of outgoing packets.
+func (d *Daemon) isOut(ctx context.Context, name string) (out bool) {
+	_ = d.Do(ctx, func() error {
+		l := d.prepared.list(name)
+		out = l != nil && l.Direction == engine.Out
+		return nil
+	})
+	return out
+}
 
 // dropKeys returns what the flows belong to.
 func (d *Daemon) dropKeys(ctx context.Context, by string, all drops.Interval, names *geo.Database) (map[drops.Flow]dropKey, error) {
@@ -187,17 +216,17 @@ func (d *Daemon) dropKeys(ctx context.Context, by string, all drops.Interval, na
 	for f := range all.Flows {
 		switch by {
 		case api.BySource:
-			keys[f] = dropKey{key: f.Source.String()}
+			keys[f] = dropKey{key: f.Remote.String(), out: f.Out}
 		case api.ByList:
-			keys[f] = dropKey{key: f.List}
+			keys[f] = dropKey{key: f.List, out: f.Out}
 		case api.ByReason:
-			keys[f] = dropKey{key: f.Reason.String()}
+			keys[f] = dropKey{key: f.Reason.String(), out: f.Out}
 		case api.ByASN, api.ByCountry:
-			n, err := names.Find(f.Source)
+			n, err := names.Find(f.Remote)
 			if err != nil {
 				return nil, err
 			}
-			keys[f] = dropKey{n.Key, n.Name}
+			keys[f] = dropKey{n.Key, n.Name, f.Out}
 		}
 	}
 	if by != api.ByEntry {
@@ -208,7 +237,7 @@ func (d *Daemon) dropKeys(ctx context.Context, by string, all drops.Interval, na
 		if err := d.Do(ctx, func() error {
 			for _, f := range some {
 				if f.Reason == verdict.Blocked {
-					keys[f] = dropKey{key: d.entryOf(f, all.Flows[f].Dst)}
+					keys[f] = dropKey{key: d.entryOf(f, all.Flows[f].Dst), out: f.Out}
 				}
 			}
 			return nil
@@ -221,8 +250,17 @@ func (d *Daemon) dropKeys(ctx context.Context, by string, all drops.Interval, na
 
 // entryOf returns the entry that blocks a flow, "" if it is listed no more.
 func (d *Daemon) entryOf(f drops.Flow, dst netip.Addr) string {
-	lists := d.engine.Lists()
-	for _, found := range d.engine.Blocking(f.Source, dst) {
+	lists, e, src := d.engine.Lists(), d.engine, f.Remote
+	if f.Out {
+		// Only its destination is known.
+		if e, src = e.Out(), netip.IPv4Unspecified(); dst.Is6() {
+			src = netip.IPv6Unspecified()
+		}
+	}
+	if e == nil {
+		return ""
+	}
+	for _, found := range e.Blocking(src, dst) {
 		if f.List == "" || strings.TrimSuffix(lists[found.List-1].Name, api.ManualSuffix) == f.List {
 			return found.Key.String()
 		}
@@ -230,15 +268,17 @@ func (d *Daemon) entryOf(f drops.Flow, dst netip.Addr) string {
 	return ""
 }
 
-// droppedSources returns the largest flows of an interval.
-func droppedSources(i drops.Interval) *[]api.DropRate {
-	seconds := max(i.End.Sub(i.Begin).Seconds(), 1e-3)
-	all := make([]api.DropRate, 0, min(len(i.Flows), maxFlows))
-	for f, n := range i.Flows {
-		all = append(all, api.DropRate{
-			Source: f.Source.String(), Reason: f.Reason.String(), List: f.List,
-			Packets: float64(n.Packets) / seconds, Least: float64(n.Least) / seconds, Bytes: float64(n.Bytes) / seconds,
-		})
+// droppedSources returns the largest flows of intervals.
+func droppedSources(intervals ...drops.Interval) *[]api.DropRate {
+	all := []api.DropRate{}
+	for _, i := range intervals {
+		seconds := max(i.End.Sub(i.Begin).Seconds(), 1e-3)
+		for f, n := range i.Flows {
+			all = append(all, api.DropRate{
+				Source: f.Remote.String(), Direction: direction(f.Out), Reason: f.Reason.String(), List: f.List,
+				Packets: float64(n.Packets) / seconds, Least: float64(n.Least) / seconds, Bytes: float64(n.Bytes) / seconds,
+			})
+		}
 	}
 	slices.SortFunc(all, func(a, b api.DropRate) int {
 		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.Source, b.Source), cmp.Compare(a.Reason, b.Reason))
@@ -262,7 +302,7 @@ func (d *Daemon) judge(t *api.Tracker, r *heavy.Report, recent drops.Interval) {
 			if to.State != "" {
 				continue // a part of it may pass
 			}
-			a := d.engine.Explain(engine.Question{Known: k}, nil)
+			a := d.engine.Explain(engine.Question{Known: k}, nil)[0]
 			to.Dropped = new(0.0)
 			if a.Reason == verdict.Blocked || a.Reason == verdict.WouldBlock {
 				to.Dropped, to.Reasons = new(to.Packets), []string{verdict.Blocked.String()}
@@ -274,7 +314,7 @@ func (d *Daemon) judge(t *api.Tracker, r *heavy.Report, recent drops.Interval) {
 			sum := 0.0
 			prefix := netip.PrefixFrom(k.Src, int(k.SrcBits))
 			for f, c := range recent.Flows {
-				if !prefix.Contains(f.Source) {
+				if !prefix.Contains(f.Remote) {
 					continue
 				}
 				sum += float64(c.Packets) / seconds

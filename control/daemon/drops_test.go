@@ -48,9 +48,9 @@ func TestDropsByASN(t *testing.T) {
 	now := time.Now()
 	d.drops.history.Add(drops.Interval{
 		Begin: now.Add(-time.Second), End: now, Packets: 10, Bytes: 600, Flows: map[drops.Flow]drops.Count{
-			{Source: netip.MustParseAddr("192.0.2.1"), Reason: verdict.Blocked, List: "feed"}:    {Packets: 4, Least: 4},
-			{Source: netip.MustParseAddr("192.0.2.2"), Reason: verdict.RateLimited}:              {Packets: 2, Least: 1},
-			{Source: netip.MustParseAddr("198.51.100.1"), Reason: verdict.Blocked, List: "feed"}: {Packets: 1, Least: 1},
+			{Remote: netip.MustParseAddr("192.0.2.1"), Reason: verdict.Blocked, List: "feed"}:    {Packets: 4, Least: 4},
+			{Remote: netip.MustParseAddr("192.0.2.2"), Reason: verdict.RateLimited}:              {Packets: 2, Least: 1},
+			{Remote: netip.MustParseAddr("198.51.100.1"), Reason: verdict.Blocked, List: "feed"}: {Packets: 1, Least: 1},
 		},
 	})
 	got, err := d.Drops(t.Context(), api.DropsQuestion{By: api.ByASN, Last: time.Minute, Limit: 9})

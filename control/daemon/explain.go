@@ -24,9 +24,11 @@ func (d *Daemon) explain(ctx context.Context, asked []engine.Question) (answers 
 	for _, q := range asked { // each in a turn of its own: there may be many
 		if err := d.Do(ctx, func() error {
 			hits := d.meter.Hits()
-			a := d.engine.Explain(q, d.observers.heavy.Penalties(loader.Monotonic()))
-			d.prepared.describe(&a, wanted, func(l *managedList, number uint16) *uint64 { return d.caught(l, d.hits(hits, number)) })
-			answers = append(answers, a)
+			all := d.engine.Explain(q, d.observers.heavy.Penalties(loader.Monotonic()))
+			for i := range all {
+				d.prepared.describe(&all[i], wanted, func(l *managedList, number uint16) *uint64 { return d.caught(l, d.hits(hits, number)) })
+			}
+			answers = append(answers, all...)
 			return nil
 		}); err != nil {
 			return nil, nil, err
@@ -39,9 +41,11 @@ func (d *Daemon) explain(ctx context.Context, asked []engine.Question) (answers 
 func (p *Prepared) Explain(e *engine.Generation, asked ...engine.Question) (answers []engine.Answer) {
 	wanted := make(places)
 	for _, q := range asked {
-		a := e.Explain(q, nil)
-		p.describe(&a, wanted, func(*managedList, uint16) *uint64 { return nil })
-		answers = append(answers, a)
+		all := e.Explain(q, nil)
+		for i := range all {
+			p.describe(&all[i], wanted, func(*managedList, uint16) *uint64 { return nil })
+		}
+		answers = append(answers, all...)
 	}
 	wanted.find(source.Find)
 	return answers

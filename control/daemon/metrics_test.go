@@ -358,7 +358,7 @@ func TestMetricsLost(t *testing.T) {
 	l := lab.New(t)
 	d := begin(t, configure(t, l.B))
 	var stats *loader.Stats
-	if err := d.Do(t.Context(), func() error { stats = d.attach.Stats()[0]; return nil }); err != nil {
+	if err := d.Do(t.Context(), func() error { stats = d.attach.Stats(false)[0]; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	asked := loader.Sampling{Until: loader.Monotonic() + time.Minute}
@@ -525,7 +525,7 @@ func TestMetricsServed(t *testing.T) {
 		}
 		body, err := io.ReadAll(answer.Body)
 		answer.Body.Close()
-		want := fmt.Sprintf("weir_interface_attached{interface=%q,netns=%q} 1\n", r.c.Interfaces[0].Name, r.c.Interfaces[0].Netns)
+		want := fmt.Sprintf("weir_interface_attached{direction=\"in\",interface=%q,netns=%q} 1\n", r.c.Interfaces[0].Name, r.c.Interfaces[0].Netns)
 		if err != nil || answer.StatusCode != http.StatusOK || !strings.Contains(string(body), want) {
 			t.Errorf("%s: %s, %v, want %s in\n%s", network, answer.Status, err, want, body)
 		}

@@ -24,10 +24,12 @@ import (
 type observers struct {
 	trackerSeed, digestSeed, firstSeed hash.Seed
 
-	watched  []heavy.Watched
-	heavy    *heavy.Watcher
-	learn    *learn.Observer   // nil: nothing is learned
-	recorder *digests.Recorder // nil: no digests are recorded
+	watched    []heavy.Watched
+	heavy      *heavy.Watcher
+	watchedOut []heavy.Watched // of outgoing packets
+	heavyOut   *heavy.Watcher
+	learn      *learn.Observer   // nil: nothing is learned
+	recorder   *digests.Recorder // nil: no digests are recorded
 
 	loops     <-chan events.Event // packets found in a loop; nil: loops are not looked for
 	endLoops  func()
@@ -77,6 +79,9 @@ func (o *observers) configure(p *Prepared, c *engine.Config) {
 		o.firstSeed = hash.NewSeed()
 	}
 	c.FirstSeed = o.firstSeed
+	if c.Outgoing != nil {
+		c.Outgoing.TrackerSeed = o.trackerSeed
+	}
 	if o.recorder == nil {
 		return
 	}
@@ -88,6 +93,9 @@ func (o *observers) configure(p *Prepared, c *engine.Config) {
 
 // observe begins to observe by a configuration; what was learned stays.
 func (o *observers) observe(p *Prepared, hub *events.Hub, log *slog.Logger) {
+	if out := p.watchedOut(); o.heavyOut == nil || !slices.Equal(out, o.watchedOut) {
+		o.watchedOut, o.heavyOut = out, heavy.NewWatcher(out)
+	}
 	watched := p.watched()
 	if slices.Equal(watched, o.watched) && o.heavy != nil {
 		if o.learn != nil {
@@ -115,7 +123,13 @@ func (o *observers) weigh(i learn.Interval, e *engine.Generation) {
 // tick runs the trackers once.
 func (o *observers) tick(d *Daemon) {
 	if f := d.prepared.config.FirstSeen; f.On() {
-		firstseen.Tick(loader.Monotonic(), time.Duration(f.Window), f.Engine().Lines, d.engine, d.attach.Stats())
+		firstseen.Tick(loader.Monotonic(), time.Duration(f.Window), f.Engine().Lines, d.engine, d.attach.Stats(false))
+	}
+	if out := d.engine.Out(); out != nil && len(o.watchedOut) > 0 {
+		reports, _ := o.heavyOut.Tick(loader.Monotonic(), out, d.attach.Stats(true))
+		for _, r := range reports {
+			d.drops.add(time.Now(), r, true, d.attach.Metadata(), d.meter.Hits())
+		}
 	}
 	if len(o.watched) == 0 {
 		return
@@ -124,14 +138,14 @@ func (o *observers) tick(d *Daemon) {
 		reasons, refuted := d.meter.Counters()
 		o.learn.Judge(d.engine, reasons[verdict.Clean].Packets, refuted, heavy.Tick, d.attach.Metadata().Loaded)
 	}
-	reports, happened := o.heavy.Tick(loader.Monotonic(), d.engine, d.attach.Stats())
+	reports, happened := o.heavy.Tick(loader.Monotonic(), d.engine, d.attach.Stats(false))
 	o.logHeavy(happened, d.o.Log)
 	d.news.heavyHitters(o.heavy, happened, time.Now())
 	d.record.watched(o.heavy.Last(), reports, happened)
 	for _, r := range reports {
 		switch {
 		case r.Role == heavy.Drops:
-			d.drops.add(time.Now(), r, d.attach.Metadata(), d.meter.Hits())
+			d.drops.add(time.Now(), r, false, d.attach.Metadata(), d.meter.Hits())
 		case r.Role == heavy.Learning && o.learn != nil:
 			o.weighReport(r, d.engine)
 		}
@@ -183,6 +197,9 @@ func (o *observers) tickDigests(d *Daemon) time.Duration {
 	}
 	var all []digests.Interface
 	for _, a := range d.attach.Attached() {
+		if a.Target().Out {
+			continue
+		}
 		// What one that is gone has recorded last is yet to be read.
 		all = append(all, digests.Interface{Target: a.Target(), Stats: a.Stats()})
 	}

@@ -492,6 +492,15 @@ func (p *Prepared) watched() (all []heavy.Watched) {
 	return all
 }
 
+// watchedOut returns the trackers of outgoing packets: that of dropped ones, by whom they
+// were to.
+func (p *Prepared) watchedOut() []heavy.Watched {
+	if !p.trackDrops {
+		return nil
+	}
+	return []heavy.Watched{{Spec: heavy.DefaultSpec("dst"), Role: heavy.Drops}}
+}
+
 // learnConfig is what weights are learned by.
 func (p *Prepared) learnConfig() learn.Config {
 	t := p.learning.Tracker()
@@ -523,6 +532,12 @@ func (p *Prepared) engineConfig() engine.Config {
 	}
 	e.Multicast = p.multicast()
 	e.FirstSeen = c.FirstSeen.Engine()
+	if slices.ContainsFunc(c.Interfaces, func(i config.Interface) bool { return i.Egress }) {
+		e.Outgoing = new(engine.Telemetry)
+		for _, t := range p.watchedOut() {
+			e.Outgoing.Trackers = append(e.Outgoing.Trackers, t.Tracker())
+		}
+	}
 	return e
 }
 
@@ -561,6 +576,9 @@ func (p *Prepared) Lists() []engine.List { return p.rules }
 func (p *Prepared) Warnings() (all []string) {
 	for _, l := range p.lists {
 		all = append(all, l.warnings()...)
+		if why := p.idle(l); why != "" {
+			all = append(all, why)
+		}
 		if l.refused != nil {
 			all = append(all, l.refused.Error())
 		}
@@ -579,6 +597,14 @@ func (p *Prepared) Warnings() (all []string) {
 		}
 	}
 	return all
+}
+
+// idle says why a list, which is a fleet's, matches nothing on this host, "" if it may.
+func (p *Prepared) idle(l *managedList) string {
+	if l.Direction != engine.Out || slices.ContainsFunc(p.config.Interfaces, func(i config.Interface) bool { return i.Egress }) {
+		return ""
+	}
+	return fmt.Sprintf("list %s is of outgoing packets, which are filtered on no interface: set egress: true on one", l.Name)
 }
 
 // descriptions describes the lists, list number n being the (n-1)th.
@@ -639,6 +665,9 @@ func (p *Prepared) logFailures(log *slog.Logger) {
 		log.Warn(p.blind)
 	}
 	for _, l := range p.lists {
+		if why := p.idle(l); why != "" {
+			log.Warn(why)
+		}
 		l.logLeftOut(log, leftOut{})
 		if l.refused != nil {
 			log.Error("refused: " + l.refused.Error())
@@ -710,6 +739,11 @@ func targetsOf(c *config.Config) []attach.Target {
 			Target: loader.Target{Netns: i.Netns, Iface: i.Name}, XDP: i.XDP, Required: i.Required,
 			Police: i.Police.Engine(),
 		})
+		if i.Egress {
+			all = append(all, attach.Target{
+				Target: loader.Target{Netns: i.Netns, Iface: i.Name, Out: true}, XDP: loader.TC, Required: i.Required,
+			})
+		}
 	}
 	return all
 }

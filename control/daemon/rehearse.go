@@ -45,6 +45,7 @@ type rehearsal struct {
 	ended    chan struct{}
 
 	// Of its goroutine.
+	out      bool          // the list is of outgoing packets
 	added    engine.Finder // the entries that would drop more
 	allowed  engine.Finder // the allow lists as they would be
 	allow    bool          // the version is of an allow list
@@ -177,8 +178,9 @@ func (d *Daemon) compare(r *rehearsal, of config.List) {
 	if more.Allow, more.Contents = false, delta.Add; r.allow {
 		more.Contents = delta.Remove
 	}
-	r.added = engine.NewFinder([]engine.List{more})
-	r.allowed = engine.NewFinder(slices.DeleteFunc(rules, func(l engine.List) bool { return !l.Allow }))
+	r.out = more.Direction == engine.Out
+	r.added = engine.NewFinder([]engine.List{more}, r.out)
+	r.allowed = engine.NewFinder(slices.DeleteFunc(rules, func(l engine.List) bool { return !l.Allow }), r.out)
 }
 
 // count counts what a version would drop until ctx is done.
@@ -205,7 +207,7 @@ func (d *Daemon) count(ctx context.Context, r *rehearsal, of config.List, packet
 
 // see counts a packet.
 func (r *rehearsal) see(e *events.Event) {
-	if e.Dropped || !e.Tuple.Src.IsValid() || e.OneIn == 0 {
+	if e.Dropped || !e.Tuple.Src.IsValid() || e.OneIn == 0 || e.Out != r.out {
 		return
 	}
 	var entry key.Key

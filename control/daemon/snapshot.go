@@ -34,18 +34,13 @@ func (d *Daemon) publish(now time.Time, r traffic.Rates) {
 		},
 	}
 	seconds := max(r.Interval.Seconds(), 1e-3)
-	for i, c := range r.Grown {
-		if r.All[i].Packets > 0 {
-			reason := verdict.Reason(i)
-			top.Reasons = append(top.Reasons, api.ReasonRate{
-				Reason: reason.String(), Packets: float64(c.Packets) / seconds, Bytes: float64(c.Bytes) / seconds,
-				Total: r.All[i].Packets, Drops: m.Drops(reason),
-			})
-		}
+	top.Reasons = reasonRates(r.Grown, r.All, seconds, m)
+	if d.engine.Out() != nil {
+		top.Out = &api.Sent{Packets: r.Out.Packets, Bytes: r.Out.Bytes, Dropped: r.Out.Dropped, Reasons: reasonRates(r.Out.Grown, r.Out.All, seconds, m)}
 	}
 	top.Problems = d.problems()
 	clock := loader.Monotonic()
-	recent := d.drops.recent(now)
+	recent, recentOut := d.drops.recent(now)
 	for _, report := range d.observers.heavy.Last() {
 		if report != nil && report.Role != heavy.Drops {
 			t := trackerOf(report, now, clock)
@@ -56,7 +51,7 @@ func (d *Daemon) publish(now time.Time, r traffic.Rates) {
 		}
 	}
 	if d.prepared.trackDrops {
-		top.Sources = droppedSources(recent)
+		top.Sources = droppedSources(recent, recentOut)
 	}
 	hits := d.meter.Hits()
 	top.Filter.Lists = d.listRates(seconds, hits)
@@ -72,6 +67,20 @@ func (d *Daemon) publish(now time.Time, r traffic.Rates) {
 	}
 	d.top.Store(top)
 	d.news.dropped(r)
+}
+
+// reasonRates returns the rates of the reasons that have had packets.
+func reasonRates(grown, all traffic.Counters, seconds float64, m attach.Metadata) (rates []api.ReasonRate) {
+	for i, c := range grown {
+		if all[i].Packets > 0 {
+			reason := verdict.Reason(i)
+			rates = append(rates, api.ReasonRate{
+				Reason: reason.String(), Packets: float64(c.Packets) / seconds, Bytes: float64(c.Bytes) / seconds,
+				Total: all[i].Packets, Drops: m.Drops(reason),
+			})
+		}
+	}
+	return rates
 }
 
 func trackerOf(r *heavy.Report, now time.Time, clock time.Duration) api.Tracker {
@@ -152,7 +161,7 @@ func (d *Daemon) Status() api.Status {
 	for n := range s.Interfaces {
 		i := &s.Interfaces[n]
 		for _, c := range counted {
-			if c.Target != (loader.Target{Netns: i.Netns, Iface: i.Interface}) {
+			if c.Target != (loader.Target{Netns: i.Netns, Iface: i.Interface, Out: i.Direction == direction(true)}) {
 				continue
 			}
 			for _, n := range c.Counts {
@@ -179,7 +188,7 @@ func (d *Daemon) noteStatus() {
 	}
 	for _, i := range d.attach.Interfaces() {
 		s.Interfaces = append(s.Interfaces, api.InterfaceStatus{
-			Interface: i.Iface, Netns: i.Netns, State: string(i.Condition), XDP: i.XDP.String(), Problem: i.Problem,
+			Interface: i.Iface, Netns: i.Netns, Direction: i.Direction(), State: string(i.Condition), XDP: i.XDP.String(), Problem: i.Problem,
 		})
 	}
 	s.Fleet = d.fleetStatus()
@@ -359,7 +368,7 @@ func (d *Daemon) measure() {
 	var all []traffic.Attachment
 	for _, a := range d.attach.Attached() {
 		n := traffic.Attachment{Attachment: a}
-		if punishing && !a.Severed() {
+		if punishing && !a.Severed() && !a.Target().Out {
 			if c, err := d.engine.OpenTrackers(a.Stats()); err == nil {
 				if t, err := penalty.NewTable(c.Penalties); err == nil {
 					n.Penalties = new(t.Len())

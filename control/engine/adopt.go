@@ -83,7 +83,7 @@ func adopt(lists []List, c Config, from *loader.Filter) (g *Generation, changed 
 	case k.BitsPerKey != c.BitsPerKey || k.Hot != c.Hot:
 		return nil, 0, errors.New("its size is another")
 	}
-	x := newIndex(lists)
+	x := newIndex(lists, false)
 	if err := errors.Join(x.block.takeLevels(&k), x.allow.plan()); err != nil {
 		return nil, 0, err
 	}
@@ -94,6 +94,9 @@ func adopt(lists []List, c Config, from *loader.Filter) (g *Generation, changed 
 		s, changed, err = membership.Adopt(block.layout, m, block.columns, loader.Grace)
 		return s, err
 	})
+	if err == nil {
+		err = g.addOut(c, true)
+	}
 	return g, changed, err
 }
 

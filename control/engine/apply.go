@@ -43,10 +43,27 @@ func (g *Generation) Apply(changes []Change) (n int, err error) {
 	if err != nil || n == 0 {
 		return 0, err
 	}
-	next := g.index.with(lists)
+	var undo func() error
+	if g.out != nil {
+		if undo, err = g.out.apply(lists, changes); err != nil {
+			return 0, err
+		}
+	}
+	if _, err = g.apply(lists, changes); err != nil {
+		if undo != nil {
+			err = errors.Join(err, undo())
+		}
+		return 0, err
+	}
+	return n, nil
+}
+
+// apply makes the changes in the sets of one direction, and returns what undoes them.
+func (g *Generation) apply(lists []List, changes []Change) (undo func() error, err error) {
+	before, next := g.index, g.index.with(lists)
 	edits, err := g.edits(next, changes)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	err = g.enact(edits)
 	if errors.Is(err, membership.ErrFull) {
@@ -57,7 +74,7 @@ func (g *Generation) Apply(changes []Change) (n int, err error) {
 		}
 	}
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	g.index = next
 	for _, set := range []*membership.Set{g.Block, g.Allow} {
@@ -65,7 +82,13 @@ func (g *Generation) Apply(changes []Change) (n int, err error) {
 			set.Tidy(g.grace)
 		}
 	}
-	return n, nil
+	return func() error {
+		for i := range edits {
+			edits[i].before, edits[i].after = edits[i].after, edits[i].before
+		}
+		g.index = before
+		return g.enact(edits)
+	}, nil
 }
 
 // edit is a change of a key's owner in a set. Owner 0 means that the key is not
@@ -95,7 +118,7 @@ func (g *Generation) edits(next *index, changes []Change) (edits []edit, err err
 			parts = append(parts, l)
 		}
 	}
-	touched := newIndex(parts)
+	touched := newIndex(parts, next.out)
 	for _, allow := range []bool{true, false} {
 		set := g.Block
 		if allow {

@@ -25,8 +25,12 @@ type compiled struct {
 // Fits returns why no set could have the contents of lists, nil if one can. It
 // takes little time and memory compared with a build.
 func Fits(lists []List) error {
-	x := newIndex(lists)
-	return x.plan()
+	for _, out := range []bool{false, true} {
+		if err := newIndex(lists, out).plan(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // plan plans the levels of all entries.

@@ -52,6 +52,8 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 		DHCPServer:    p.DHCPServer,
 		DropLooped:    p.DropLooped,
 		Monitor:       p.Monitor,
+		Out:           p.Out,
+		TC:            c.TC,
 		Lists:         lists,
 		NoLean:        c.NoLean,
 		SampleClean:   c.SampleClean,

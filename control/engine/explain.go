@@ -12,7 +12,11 @@ import (
 
 // Answer says what becomes of the packets of a question, and why.
 type Answer struct {
-	Packet  string         `json:"packet"`
+	Packet string `json:"packet"`
+	// Direction is out for outgoing packets, in for incoming ones. It is empty where only
+	// those are filtered.
+	Direction string `json:"direction,omitempty"`
+
 	Verdict verdict.Action `json:"verdict"`
 	Reason  verdict.Reason `json:"reason"`
 	List    string         `json:"list,omitempty"` // that the packets are counted under, where it is known
@@ -73,9 +77,25 @@ type Inside struct {
 	First   []Match `json:"first"`
 }
 
-// Explain answers a question, as far as lists and penalties are active. It
-// counts nothing.
-func (g *Generation) Explain(q Question, penalties []verdict.Penalty) Answer {
+// Explain answers a question, as far as lists and penalties are active: for incoming
+// packets and, where these are filtered, for outgoing ones. Frames are incoming. It counts
+// nothing.
+func (g *Generation) Explain(q Question, penalties []verdict.Penalty) []Answer {
+	in := g.explain(q, penalties)
+	if g.out == nil || q.Frame != nil {
+		return []Answer{in}
+	}
+	in.Direction = "in"
+	if q.Known.SrcBits > 0 && !q.Known.Tuple() {
+		return []Answer{in} // outgoing packets from somewhere are listed by where they go
+	}
+	out := g.out.explain(q, nil)
+	out.Direction = "out"
+	return []Answer{in, out}
+}
+
+// explain answers a question for one direction.
+func (g *Generation) explain(q Question, penalties []verdict.Penalty) Answer {
 	known := q.Known
 	if q.Frame != nil {
 		if p, _ := packet.Parse(q.Frame); p.HasAddresses {

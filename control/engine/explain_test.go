@@ -33,7 +33,7 @@ func TestOverlap(t *testing.T) {
 		}
 	}
 	lists = o.rules()
-	x := newIndex(lists)
+	x := newIndex(lists, false)
 	seen := map[string]int{}
 	check := func() {
 		t.Helper()
@@ -74,7 +74,7 @@ func TestOverlap(t *testing.T) {
 				o.entries[l][k] = true
 			}
 		}
-		x = newIndex(lists)
+		x = newIndex(lists, false)
 		check()
 	}
 	for _, what := range []string{"covering", "inside", "flows", "sides", "more"} {
@@ -152,7 +152,7 @@ func TestCoveringAfterRemoval(t *testing.T) {
 	}
 	lists := []List{ofKeys(List{Name: "a"}, slices.Concat(leave, stay)...)}
 	lists[0].Contents, _ = lists[0].Contents.Apply(list.Delta{Remove: list.SetOf(leave...)})
-	if found := NewFinder(lists).Covering(tuple.Key()); len(found) != len(stay) {
+	if found := NewFinder(lists, false).Covering(tuple.Key()); len(found) != len(stay) {
 		t.Errorf("found %v", found)
 	}
 }
@@ -279,7 +279,7 @@ func TestExplain(t *testing.T) {
 				t.Fatalf("%v, %v", asked, err)
 			}
 			for i, q := range asked {
-				if got := summary(g.Explain(q, nil)); c.want[i] != "" && got != c.want[i] {
+				if got := summary(g.Explain(q, nil)[0]); c.want[i] != "" && got != c.want[i] {
 					t.Errorf("%v: %s\nwant %s", q, got, c.want[i])
 				}
 			}
@@ -306,7 +306,7 @@ func TestExplainPenalties(t *testing.T) {
 		return verdict.Penalty{Flow: key.Source(netip.MustParsePrefix(a)), Penalty: penalty.Penalty{Until: until, Rate: rate, Burst: 1}}
 	}
 	penalties := []verdict.Penalty{source("192.0.2.1/32", 0), source("192.0.2.2/32", 1000)}
-	explain := func(q string) Answer { return g.Explain(mustAsk(t, q)[0], penalties) }
+	explain := func(q string) Answer { return g.Explain(mustAsk(t, q)[0], penalties)[0] }
 	if a := explain("192.0.2.1"); summary(a) != "drop heavy : | exempt DHCP pass" || a.Stages[3].By != "192.0.2.1" ||
 		time.Until(*a.Stages[3].Until).Round(10*time.Second) != time.Minute {
 		t.Errorf("%+v", a)
@@ -334,11 +334,11 @@ func mustAsk(t *testing.T, text string) []Question {
 // A question for a prefix is answered with what is inside, up to a bound.
 func TestExplainInside(t *testing.T) {
 	g := generation(t, Config{}, map[List]string{{Name: "b"}: "10.0.0.0-10.0.0.254\n192.0.2.0/25\n192.0.2.128\n", {Name: "l", Allow: true}: "192.0.2.7\n"})
-	a := g.Explain(mustAsk(t, "192.0.2.0/24")[0], nil)
+	a := g.Explain(mustAsk(t, "192.0.2.0/24")[0], nil)[0]
 	if a.Inside == nil || a.Inside.Entries != 3 || len(a.Inside.First) != 3 {
 		t.Errorf("%+v", a.Inside)
 	}
-	if a := g.Explain(mustAsk(t, "10.0.0.0/24")[0], nil); a.Inside.Entries != 8 || len(a.Matches) != 0 {
+	if a := g.Explain(mustAsk(t, "10.0.0.0/24")[0], nil)[0]; a.Inside.Entries != 8 || len(a.Matches) != 0 {
 		t.Errorf("%+v", a)
 	}
 	var many strings.Builder
@@ -346,7 +346,7 @@ func TestExplainInside(t *testing.T) {
 		many.WriteString(netip.AddrFrom4([4]byte{10, 0, 0, byte(2 * i)}).String() + "\n")
 	}
 	g = generation(t, Config{}, map[List]string{{Name: "b"}: many.String()})
-	if a := g.Explain(mustAsk(t, "10.0.0.0/24")[0], nil); a.Inside.Entries != 50 || len(a.Inside.First) != maxNamed ||
+	if a := g.Explain(mustAsk(t, "10.0.0.0/24")[0], nil)[0]; a.Inside.Entries != 50 || len(a.Inside.First) != maxNamed ||
 		len(a.Depends) != maxNamed || a.DependsMore != 50-maxNamed {
 		t.Errorf("%d inside, %d named; depends on %d and %d more", a.Inside.Entries, len(a.Inside.First), len(a.Depends), a.DependsMore)
 	}
@@ -363,7 +363,7 @@ func TestExplainFalsePositive(t *testing.T) {
 	g := generation(t, Config{Mode: membership.Approximate, BitsPerKey: 1}, map[List]string{{Name: "b"}: text.String()})
 	found := 0
 	for i := range 40 { // at one bit an entry, most are found listed
-		a := g.Explain(Question{Known: key.Source(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200, byte(i), 1}), 32))}, nil)
+		a := g.Explain(Question{Known: key.Source(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200, byte(i), 1}), 32))}, nil)[0]
 		if a.FalsePositive != (a.Verdict == verdict.Drop && len(a.Matches) == 0) {
 			t.Fatalf("%+v", a)
 		}
@@ -379,7 +379,7 @@ func TestExplainFalsePositive(t *testing.T) {
 // An answer has one form in JSON, and can be read again.
 func TestAnswerJSON(t *testing.T) {
 	g := generation(t, Config{}, map[List]string{{Name: "b"}: "192.0.2.0/24\n"})
-	a := g.Explain(mustAsk(t, "192.0.2.1")[0], nil)
+	a := g.Explain(mustAsk(t, "192.0.2.1")[0], nil)[0]
 	text, err := json.Marshal(a)
 	if err != nil {
 		t.Fatal(err)

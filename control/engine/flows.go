@@ -376,6 +376,6 @@ func Spare(lists []List, n uint16) []key.Key {
 
 // planFlows returns why no set could have the flows of lists.
 func planFlows(lists []List) error {
-	x := newIndex(lists)
-	return cmp.Or(x.block.flows.plan(), x.allow.flows.plan())
+	in, out := newIndex(lists, false), newIndex(lists, true)
+	return cmp.Or(in.block.flows.plan(), in.allow.flows.plan(), out.block.flows.plan(), out.allow.flows.plan())
 }

@@ -43,6 +43,18 @@ type Config struct {
 	NoLean bool // all packets take the program's general path, for comparison
 
 	SampleClean bool // packets that match nothing have events, too: they take the general path
+
+	// Outgoing is what is measured of outgoing packets; nil: they are not filtered. Loops
+	// and digests are of incoming packets.
+	Outgoing *Telemetry
+	TC       bool // programs for TC may be loaded, not only for XDP
+}
+
+// out returns the configuration of the part for outgoing packets.
+func (c Config) out() Config {
+	c.Telemetry, c.Outgoing, c.Multicast, c.Owner = *c.Outgoing, nil, Multicast{}, ""
+	c.Policy.Out, c.DropLooped = true, false
+	return c
 }
 
 // Telemetry configures what a generation measures. Verdicts depend on it only where
@@ -84,6 +96,9 @@ func (p *Pairs) Geometry() digest.Geometry {
 
 // Generation enforces lists. Its verdict.Program decides as the program in the
 // kernel does, in the same memory. It is not safe for concurrent use.
+//
+// What it says of packets is of incoming ones. Outgoing ones have a generation of their
+// own, [Generation.Out], of the same lists, which changes together with this one.
 type Generation struct {
 	verdict.Program
 	*indexed
@@ -91,6 +106,7 @@ type Generation struct {
 	grace  func()             // waits until the programs that are running have ended
 
 	trackers []Tracker
+	out      *Generation // nil: outgoing packets are not filtered
 
 	multicast *multicast.Table // nil: nothing is forwarded
 	ports     []loader.Target
@@ -120,9 +136,31 @@ func build(lists []List, c Config, inKernel bool) (*Generation, error) {
 		return nil, fmt.Errorf("build generation: %d lists, of at most %d", len(lists), membership.MaxList)
 	}
 	lists = slices.Clone(lists)
-	var err error
+	g, err := buildSide(lists, c, inKernel)
+	if err == nil {
+		err = g.addOut(c, inKernel)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("build generation: %w", err)
+	}
+	return g, nil
+}
+
+// addOut builds the part for outgoing packets, if there is to be one. If it fails, it
+// closes the generation.
+func (g *Generation) addOut(c Config, inKernel bool) (err error) {
+	if c.Outgoing == nil {
+		return nil
+	}
+	if g.out, err = buildSide(g.index.lists, c.out(), inKernel); err != nil {
+		return errors.Join(fmt.Errorf("outgoing packets: %w", err), g.Close())
+	}
+	return nil
+}
+
+// buildSide builds the generation of one direction.
+func buildSide(lists []List, c Config, inKernel bool) (g *Generation, err error) {
 	for range attempts {
-		var g *Generation
 		if g, err = buildUnder(hash.NewSeed(), lists, c, inKernel); err == nil {
 			return g, nil
 		}
@@ -130,7 +168,7 @@ func build(lists []List, c Config, inKernel bool) (*Generation, error) {
 			break
 		}
 	}
-	return nil, fmt.Errorf("build generation: %w", err)
+	return nil, err
 }
 
 func (c *Config) setDefaults() {
@@ -141,7 +179,7 @@ func (c *Config) setDefaults() {
 
 func buildUnder(seed hash.Seed, lists []List, c Config, inKernel bool) (*Generation, error) {
 	c.setDefaults()
-	x := newIndex(lists)
+	x := newIndex(lists, c.Policy.Out)
 	if err := x.plan(); err != nil {
 		return nil, err
 	}
@@ -222,28 +260,32 @@ func (c *compiled) set(m membership.Memory) (*membership.Set, error) {
 // WithMonitor returns a generation with the same sets, in the same memory, whose
 // programs only count what they would drop, or drop it. Nothing is built. One of the
 // two may be used from then on, and closed.
-func (g *Generation) WithMonitor(on bool) (*Generation, error) {
+func (g *Generation) WithMonitor(on bool) (_ *Generation, err error) {
 	next := *g
 	next.Monitor = on
 	if g.kernel != nil {
-		var err error
 		if next.kernel, err = g.kernel.WithMonitor(on); err != nil {
 			return nil, err
 		}
 	}
-	return &next, nil
+	if g.out != nil {
+		next.out, err = g.out.WithMonitor(on)
+	}
+	return &next, err
 }
 
 // WithCleanSampled is WithMonitor for events of packets that match nothing.
-func (g *Generation) WithCleanSampled(on bool) (*Generation, error) {
+func (g *Generation) WithCleanSampled(on bool) (_ *Generation, err error) {
 	next := *g
 	if g.kernel != nil {
-		var err error
 		if next.kernel, err = g.kernel.WithCleanSampled(on); err != nil {
 			return nil, err
 		}
 	}
-	return &next, nil
+	if g.out != nil {
+		next.out, err = g.out.WithCleanSampled(on)
+	}
+	return &next, err
 }
 
 // SamplesClean reports whether packets that match nothing have events.
@@ -251,6 +293,18 @@ func (g *Generation) SamplesClean() bool { return g.kernel != nil && g.kernel.Sa
 
 // Lists returns the lists, with their contents after all changes.
 func (g *Generation) Lists() []List { return slices.Clone(g.index.lists) }
+
+// Out is the part for outgoing packets, nil where they are not filtered.
+func (g *Generation) Out() *Generation { return g.out }
+
+// For returns the part for the packets that cross an interface in a direction, nil
+// where they are not filtered.
+func (g *Generation) For(t loader.Target) *Generation {
+	if t.Out {
+		return g.out
+	}
+	return g
+}
 
 // Load loads the generation's program for an interface.
 func (g *Generation) Load(stats *loader.Stats) (*loader.Program, error) {
@@ -274,13 +328,21 @@ func (g *Generation) KernelBytes() int {
 	if g.kernel == nil {
 		return 0
 	}
-	return g.kernel.MapBytes()
+	n := g.kernel.MapBytes()
+	if g.out != nil {
+		n += g.out.KernelBytes()
+	}
+	return n
 }
 
 // Close releases the generation's memory. An attached program continues to filter.
 func (g *Generation) Close() error {
-	if g.kernel == nil {
-		return nil
+	var errs []error
+	if g.kernel != nil {
+		errs = append(errs, g.kernel.Close())
 	}
-	return g.kernel.Close()
+	if g.out != nil {
+		errs = append(errs, g.out.Close())
+	}
+	return errors.Join(errs...)
 }

@@ -20,9 +20,10 @@ const (
 	Source Direction = iota
 	Destination
 	Both
+	Out // the destinations of outgoing packets; the others are of incoming ones
 )
 
-func (d Direction) String() string { return [...]string{"src", "dst", "both"}[d] }
+func (d Direction) String() string { return [...]string{"src", "dst", "both", "out"}[d] }
 
 // MarshalText returns the direction's name.
 func (d Direction) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
@@ -36,8 +37,10 @@ func (d *Direction) UnmarshalText(text []byte) error {
 		*d = Destination
 	case "both":
 		*d = Both
+	case "out":
+		*d = Out
 	default:
-		return fmt.Errorf("unknown direction %q: want src, dst or both", text)
+		return fmt.Errorf("unknown direction %q: want src, dst, both or out", text)
 	}
 	return nil
 }
@@ -73,7 +76,7 @@ func (l List) Keys(p netip.Prefix) []key.Key {
 // All iterates over the keys of the list's entries.
 func (l List) All() iter.Seq[key.Key] {
 	return func(yield func(key.Key) bool) {
-		e := newIndex([]List{l}).action(l.Allow)
+		e := newIndex([]List{l}, l.Direction == Out).action(l.Allow)
 		_ = e.src4.each(yield) && e.dst4.each(yield) && e.src6.each(yield) && e.dst6.each(yield) && e.eachFlow(yield)
 	}
 }
@@ -100,6 +103,7 @@ func (e *entries) eachFlow(yield func(key.Key) bool) bool {
 // the levels that a build plans; those of a change share the lists' contents.
 type index struct {
 	lists        []List
+	out          bool // of the lists of outgoing packets, otherwise of the others
 	block, allow entries
 }
 
@@ -128,13 +132,13 @@ type contents[K list.Ordered[K]] struct {
 	keys list.Sorted[K]
 }
 
-// newIndex returns an index without levels.
-func newIndex(lists []List) *index {
-	x := &index{lists: lists}
+// newIndex returns an index of one direction, without levels.
+func newIndex(lists []List, out bool) *index {
+	x := &index{lists: lists, out: out}
 	x.block.src4.source, x.block.src6.source = true, true
 	x.allow.src4.source, x.allow.src6.source = true, true
 	for i, l := range lists {
-		if l.Contents.Len() == 0 {
+		if l.Contents.Len() == 0 || (l.Direction == Out) != out {
 			continue
 		}
 		n, e := uint16(i+1), x.action(l.Allow)
@@ -165,7 +169,7 @@ func (x *index) action(allow bool) *entries {
 
 // with returns the index after changes, with the same levels.
 func (x *index) with(lists []List) *index {
-	next := newIndex(lists)
+	next := newIndex(lists, x.out)
 	for _, allow := range []bool{false, true} {
 		e, from := next.action(allow), x.action(allow)
 		e.src4.levels, e.dst4.levels = from.src4.levels, from.dst4.levels
@@ -372,10 +376,10 @@ func (s *side[P]) covering(p P, found []Found) []Found {
 	return found
 }
 
-// BlockSides reports whether block lists match sources, and whether they match
+// BlockSides reports whether block lists match sources of incoming packets, and whether they match
 // destinations.
 func BlockSides(lists []List) (src, dst bool) {
-	e := &newIndex(lists).block
+	e := &newIndex(lists, false).block
 	if len(e.flows.relation) > 0 {
 		return true, true
 	}

@@ -110,11 +110,12 @@ func first(keys list.Sorted[key.Key]) (k key.Key) {
 	return k
 }
 
-// Finder finds entries of lists.
+// Finder finds entries of lists that match packets of one direction.
 type Finder struct{ index *index }
 
-// NewFinder returns a finder of lists' present entries. It copies nothing.
-func NewFinder(lists []List) Finder { return Finder{newIndex(lists)} }
+// NewFinder returns a finder of lists' present entries, for outgoing packets or for
+// incoming ones. It copies nothing.
+func NewFinder(lists []List, out bool) Finder { return Finder{newIndex(lists, out)} }
 
 // Covering returns the entries that all packets of a key match: those of block lists
 // first.

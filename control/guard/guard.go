@@ -27,22 +27,25 @@ type Objection struct {
 	Peer  Peer
 }
 
-// Check returns the entries of block lists that drop packets of peers, unless
+// Check returns the entries of block lists that drop packets of peers, or to them, unless
 // failsafe or an allow list lets them pass.
 func Check(lists []engine.List, p *verdict.Policy, peers []Peer) (all []Objection) {
-	index := engine.NewFinder(lists)
+	in, out := engine.NewFinder(lists, false), engine.NewFinder(lists, true)
 	for _, peer := range peers {
 		if failsafe(p, peer.Key) {
 			continue
 		}
-		var found []Objection
-		allowed := false
-		for _, f := range index.Covering(peer.Key) {
-			allowed = allowed || lists[f.List-1].Allow
-			found = append(found, Objection{f.List, f.Key, peer})
-		}
-		if !allowed {
-			all = append(all, found...)
+		// What the host sends to a peer matters as much as what it receives.
+		for _, entries := range [][]engine.Found{in.Covering(peer.Key), out.Covering(peer.Key.Reverse())} {
+			var found []Objection
+			allowed := false
+			for _, f := range entries {
+				allowed = allowed || lists[f.List-1].Allow
+				found = append(found, Objection{f.List, f.Key, peer})
+			}
+			if !allowed {
+				all = append(all, found...)
+			}
 		}
 	}
 	return all

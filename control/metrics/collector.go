@@ -42,6 +42,7 @@ var (
 	trackerLabels   = []string{"tracker", "key", "unit", "action"}
 	feedLabels      = []string{"list", "source"}
 	interfaceLabels = []string{"interface", "netns"}
+	trafficLabels   = append(interfaceLabels, "direction")
 )
 
 var (
@@ -50,12 +51,12 @@ var (
 	monitor  = gauge("weir_monitor", "Whether weir is in monitor mode: listed packets are counted, none is dropped.")
 	override = gauge("weir_monitor_override", "Whether monitor mode was switched on manually, whatever the configuration says.")
 
-	attached      = gauge("weir_interface_attached", "Whether weir filters the interface; 0 while it is gone, detached or taken over.", interfaceLabels...)
-	placed        = gauge("weir_interface_info", "Always 1, while attached. The XDP mode is native, generic or offload.", append(interfaceLabels, "xdp")...)
-	packets       = counter("weir_packets_total", "Packets received, by reason. The verdict is pass or drop.", append(interfaceLabels, "reason", "verdict")...)
-	octets        = counter("weir_bytes_total", "Bytes of the packets received, from the Ethernet header on.", append(interfaceLabels, "reason", "verdict")...)
+	attached      = gauge("weir_interface_attached", "Whether weir filters the interface; 0 while it is gone, detached or taken over. The direction of the packets is in or out.", trafficLabels...)
+	placed        = gauge("weir_interface_info", "Always 1, while attached. The XDP mode is native, generic or offload, or tc for outgoing packets.", append(trafficLabels, "xdp")...)
+	packets       = counter("weir_packets_total", "Packets received (direction in) or sent (out), by reason. The verdict is pass or drop.", append(trafficLabels, "reason", "verdict")...)
+	octets        = counter("weir_bytes_total", "Bytes of these packets, from the Ethernet header on.", append(trafficLabels, "reason", "verdict")...)
 	penalties     = gauge("weir_penalties", "Heavy hitters that are rate-limited or blocked now.", interfaceLabels...)
-	lost          = counter("weir_events_lost_total", "Events lost because the buffer was full.", interfaceLabels...)
+	lost          = counter("weir_events_lost_total", "Events lost because the buffer was full.", trafficLabels...)
 	looping       = counter("weir_loop_packets_total", "Packets by the outcome of loop detection; those in a loop have the outcome looped.", append(interfaceLabels, "outcome")...)
 	policed       = counter("weir_policed_packets_total", "Packets by the outcome of policing: passed, marked (passed with a mark of congestion), early (dropped as more than the fair rate), boxed (of a flow that does not respond) or over (the token bucket was empty).", append(interfaceLabels, "outcome")...)
 	policedBy     = counter("weir_policed_bytes_total", "Bytes by the outcome of policing.", append(interfaceLabels, "outcome")...)
@@ -292,18 +293,18 @@ func (s sink) durations(d *prometheus.Desc, of *Durations) {
 }
 
 func (s sink) iface(i Interface) {
-	s.put(attached, truth(i.XDP != ""), i.Iface, i.Netns)
+	s.put(attached, truth(i.XDP != ""), i.Iface, i.Netns, i.Direction())
 	if i.XDP != "" {
-		s.put(placed, 1, i.Iface, i.Netns, i.XDP)
+		s.put(placed, 1, i.Iface, i.Netns, i.Direction(), i.XDP)
 	}
 	for _, c := range i.Counts {
 		verdict := "pass"
 		if c.Drops {
 			verdict = "drop"
 		}
-		s.count(packets, octets, c.Counter, i.Iface, i.Netns, c.Reason, verdict)
+		s.count(packets, octets, c.Counter, i.Iface, i.Netns, i.Direction(), c.Reason, verdict)
 	}
-	s.put(lost, float64(i.Lost), i.Iface, i.Netns)
+	s.put(lost, float64(i.Lost), i.Iface, i.Netns, i.Direction())
 	if i.Loops != nil {
 		for n, packets := range i.Loops {
 			if o := icarus.Outcome(n); o != icarus.Untouched {

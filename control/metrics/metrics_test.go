@@ -140,11 +140,11 @@ func scrapeWhole(t testing.TB) string {
 
 func TestScrape(t *testing.T) {
 	body := scrapeWhole(t)
-	for line := range strings.Lines(`weir_bytes_total{interface="eth0",netns="",reason="blocked",verdict="drop"} 1.125899906842624e+15
-weir_packets_total{interface="eth0",netns="",reason="clean",verdict="pass"} 10
-weir_interface_attached{interface="eth0",netns=""} 1
-weir_interface_attached{interface="eth0",netns="lab"} 0
-weir_interface_info{interface="eth0",netns="",xdp="native"} 1
+	for line := range strings.Lines(`weir_bytes_total{direction="in",interface="eth0",netns="",reason="blocked",verdict="drop"} 1.125899906842624e+15
+weir_packets_total{direction="in",interface="eth0",netns="",reason="clean",verdict="pass"} 10
+weir_interface_attached{direction="in",interface="eth0",netns=""} 1
+weir_interface_attached{direction="in",interface="eth0",netns="lab"} 0
+weir_interface_info{direction="in",interface="eth0",netns="",xdp="native"} 1
 weir_penalties{interface="eth0",netns=""} 3
 weir_penalties_refused_total 1
 weir_list_packets_total{list="drop",origin="sources"} 4
@@ -179,7 +179,7 @@ weir_tracker_flows{action="limit",key="src/24",tracker="1",unit="bytes"} 40
 weir_tracker_heavy_hitters{action="limit",key="src/24",tracker="1",unit="bytes"} 3
 weir_config_last_reload_successful 1
 weir_config_last_reload_success_timestamp_seconds 1.80000000025e+09
-weir_events_lost_total{interface="eth0",netns=""} 12
+weir_events_lost_total{direction="in",interface="eth0",netns=""} 12
 weir_list_refused{action="block",list="drop"} 1
 weir_list_refused{action="allow",list="ours"} 0
 promhttp_metric_handler_errors_total{cause="gathering"} 0

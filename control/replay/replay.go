@@ -48,12 +48,27 @@ type Kernel struct {
 	reasons, lists, buf []loader.Counter
 }
 
-// NewKernel loads the generation's program for test runs.
+// NewKernel loads the generation's program for test runs: that for XDP, or, of a
+// generation of outgoing packets, that for TC.
 func NewKernel(g *engine.Generation, lists int) (*Kernel, error) {
 	stats, err := loader.NewStats(lists)
 	if err != nil {
 		return nil, err
 	}
+	return newKernel(g, stats)
+}
+
+// NewTCKernel is NewKernel with the program for TC.
+func NewTCKernel(g *engine.Generation, lists int) (*Kernel, error) {
+	stats, err := loader.NewStats(lists)
+	if err != nil {
+		return nil, err
+	}
+	stats.UseTC()
+	return newKernel(g, stats)
+}
+
+func newKernel(g *engine.Generation, stats *loader.Stats) (*Kernel, error) {
 	program, err := g.Load(stats)
 	if err != nil {
 		return nil, errors.Join(err, stats.Close())

@@ -246,12 +246,20 @@ func (v *view) sourceTable(t *api.Top, most int) *table {
 	}
 	for _, s := range shown {
 		rates.rows = append(rates.rows, row{
-			name: s.Source, style: drops, bar: share(s.Packets, top),
+			name: nameOf(s), style: drops, bar: share(s.Packets, top),
 			figures: []string{atMost(s.Least < s.Packets, pps(s.Packets)), bps(s.Bytes), strings.TrimSuffix(s.Reason+", "+s.List, ", ")},
 		})
 	}
 	v.mark(&rates)
 	return &rates
+}
+
+// nameOf is the source of dropped packets, of outgoing ones the destination.
+func nameOf(s api.DropRate) string {
+	if s.Direction == "out" {
+		return "> " + s.Source
+	}
+	return s.Source
 }
 
 // mark marks the row of the cursor.
@@ -270,7 +278,7 @@ func (v *view) target(t *api.Top) string {
 	case ByReason:
 	case ByDropped:
 		if all := v.sources(t); at < len(all) {
-			return all[at].Source
+			return nameOf(all[at])
 		}
 	default:
 		tracker := &t.Trackers[v.chosen(t)]

@@ -60,10 +60,24 @@ func (v *view) totals(t *api.Top, to int) []line {
 		}
 		return l
 	}
-	return []line{
+	lines := []line{
 		total("packets", pps(t.Packets), bps(t.Bytes), strong, accent, v.packets),
 		total("dropped", pps(t.Dropped), percent(share(t.Dropped, t.Packets)), colour, drops, v.dropped),
 	}
+	if t.Out != nil {
+		lines = append(lines, sent(t.Out))
+	}
+	return lines
+}
+
+// sent returns the line of outgoing packets.
+func sent(out *api.Sent) line {
+	l := say(faint, " sent").fill(9).add(plain, fmt.Sprintf("%11s%11s", pps(out.Packets), bps(out.Bytes)))
+	colour := plain
+	if out.Dropped > 0 {
+		colour = drops
+	}
+	return l.add(faint, "  dropped ").add(colour, pps(out.Dropped)).add(plain, " "+percent(share(out.Dropped, out.Packets)))
 }
 
 // title returns the title of a part of the view.

@@ -206,6 +206,18 @@ func (t Tuple) Key() Key {
 	return k
 }
 
+// Reverse returns the key of the packets that answer those of k.
+func (k Key) Reverse() Key {
+	const ports = FieldSrcPort | FieldDstPort
+	if swapped := k.Fields & ports; swapped == FieldSrcPort || swapped == FieldDstPort {
+		k.Fields ^= ports
+	}
+	k.SrcBits, k.DstBits = k.DstBits, k.SrcBits
+	k.Src, k.Dst = k.Dst, k.Src
+	k.SrcPort, k.DstPort = k.DstPort, k.SrcPort
+	return k
+}
+
 // Within reports whether s matches on nothing that other leaves open: packets
 // that match one key of other then match one key of s.
 func (s Shape) Within(other Shape) bool {

@@ -179,14 +179,22 @@ func (v *view) exemptions(k key.Key, plain bool) {
 			v.meet(Condition{Stage: StageExempt, What: "DHCP", Reason: DHCP}, met, k)
 		}
 		for _, f := range v.program.FailsafePorts {
-			v.meet(Condition{Stage: StageFailsafe, What: fmt.Sprintf("%s/%d", key.ProtoName(f.Proto), f.Port), Reason: Failsafe}, key.Key{
+			what := fmt.Sprintf("%s/%d", key.ProtoName(f.Proto), f.Port)
+			if v.program.Out {
+				what = "from port " + what
+			}
+			v.meet(Condition{Stage: StageFailsafe, What: what, Reason: Failsafe}, v.program.inbound(key.Key{
 				Shape: key.Shape{Fields: family | key.FieldProto | key.FieldDstPort},
 				Proto: f.Proto, DstPort: f.Port, Src: zero, Dst: zero,
-			}, k)
+			}), k)
 		}
 	}
 	for _, f := range v.program.FailsafePrefixes {
-		v.meet(Condition{Stage: StageFailsafe, What: "from " + f.String(), Reason: Failsafe}, key.Source(f), k)
+		what := "from " + f.String()
+		if v.program.Out {
+			what = "to " + f.String()
+		}
+		v.meet(Condition{Stage: StageFailsafe, What: what, Reason: Failsafe}, v.program.inbound(key.Source(f)), k)
 	}
 }
 

@@ -90,6 +90,7 @@ func (a *Action) UnmarshalText(text []byte) error {
 type Policy struct {
 	FailsafePorts    []FailsafePort // at most MaxFailsafe
 	FailsafePrefixes []netip.Prefix // of sources; at most MaxFailsafe of each family
+	Out              bool           // the packets leave the host: failsafe has their sides exchanged
 	DropMalformed    bool           // drop truncated, malformed and unparsed packets
 	DropNotIP        bool           // drop what is neither IP nor ARP nor of the link itself
 	DHCPServer       bool           // the host serves or relays DHCP
@@ -329,18 +330,28 @@ func (p *Policy) dhcp(v6 bool) []key.Key {
 		}
 		return k
 	}
-	if v6 {
-		keys := []key.Key{of(all6, linkLocal, 547, 546)}
-		if p.DHCPServer {
-			keys = append(keys, of(linkLocal, all6, 546, 547), of(all6, all6, 547, 547))
-		}
-		return keys
-	}
 	keys := []key.Key{of(all4, all4, 67, 68)}
 	if p.DHCPServer {
 		keys = append(keys, of(all4, all4, 68, 67), of(all4, all4, 67, 67))
 	}
+	if v6 {
+		keys = []key.Key{of(all6, linkLocal, 547, 546)}
+		if p.DHCPServer {
+			keys = append(keys, of(linkLocal, all6, 546, 547), of(all6, all6, 547, 547))
+		}
+	}
+	for i, k := range keys {
+		keys[i] = p.inbound(k)
+	}
 	return keys
+}
+
+// inbound returns the key of packets that pass where those of k would on the way in.
+func (p *Policy) inbound(k key.Key) key.Key {
+	if p.Out {
+		return k.Reverse()
+	}
+	return k
 }
 
 var (
@@ -364,13 +375,17 @@ func (p *Program) isLooped(frame []byte, pkt packet.Packet) bool {
 }
 
 func (p *Policy) failsafe(pkt packet.Packet) bool {
+	remote, port := pkt.Src, pkt.DstPort
+	if p.Out {
+		remote, port = pkt.Dst, pkt.SrcPort
+	}
 	for _, f := range p.FailsafePorts {
-		if pkt.HasPorts && pkt.Plain && pkt.Proto == f.Proto && pkt.DstPort == f.Port {
+		if pkt.HasPorts && pkt.Plain && pkt.Proto == f.Proto && port == f.Port {
 			return true
 		}
 	}
 	for _, f := range p.FailsafePrefixes {
-		if covers(f, pkt.Src) {
+		if covers(f, remote) {
 			return true
 		}
 	}

@@ -132,7 +132,7 @@ func TestExplain(t *testing.T) {
 		}
 		for range 40 {
 			q := engine.Question{Known: r.known(w)}
-			a := w.Explain(q, w.penalties)
+			a := w.Explain(q, w.penalties)[0]
 			for range 30 {
 				if reason, ok := explainPart(t, w, q, a, r.completion(w, q.Known)); ok {
 					part[reason]++
@@ -166,7 +166,7 @@ var partial = map[verdict.Reason]bool{
 // verdict, reason and list. Only for a rate limit does it depend.
 func explainFrame(t *testing.T, w world, frame []byte) verdict.Reason {
 	t.Helper()
-	a := w.Explain(engine.Question{Frame: frame}, w.penalties)
+	a := w.Explain(engine.Question{Frame: frame}, w.penalties)[0]
 	got, err := w.kernel.Decide(frame)
 	if err != nil {
 		t.Fatal(err)

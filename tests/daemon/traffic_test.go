@@ -106,7 +106,12 @@ type traffic struct {
 // not the wire's.
 func startTraffic(t testing.TB, l *lab.Lab, listed, clean []key.Tuple) *traffic {
 	t.Helper()
-	f := &traffic{Lab: l, t: t, began: time.Now(), tx: l.A.Sender(t), rate: listedRate, probed: make(map[uint64]chan struct{})}
+	return startTrafficBy(l.A.Sender(t), t, l, listed, clean)
+}
+
+func startTrafficBy(tx *lab.Sender, t testing.TB, l *lab.Lab, listed, clean []key.Tuple) *traffic {
+	t.Helper()
+	f := &traffic{Lab: l, t: t, began: time.Now(), tx: tx, rate: listedRate, probed: make(map[uint64]chan struct{})}
 	f.list(listed...)
 	for _, c := range clean {
 		f.clean = append(f.clean, frameOf(l, cleanKind, c))

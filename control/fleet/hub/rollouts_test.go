@@ -119,7 +119,7 @@ func (h *host) Rehearsed(name string) (r wire.Rehearsal) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	covers := func(s *list.Set, from string) bool {
-		f := engine.NewFinder([]engine.List{{Contents: s}})
+		f := engine.NewFinder([]engine.List{{Contents: s}}, false)
 		return len(f.Covering(key.Source(netip.PrefixFrom(netip.MustParseAddr(from), 32)))) > 0
 	}
 	for _, from := range h.traffic {

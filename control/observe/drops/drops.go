@@ -21,12 +21,13 @@ const (
 	maxFlows = 1000             // of a slice; the smallest are left out
 )
 
-// Flow is packets from one source that were dropped for one cause. In monitor mode
-// they would have been.
+// Flow is packets from one source, or to one destination, that were dropped for one
+// cause. In monitor mode they would have been.
 type Flow struct {
-	Source netip.Addr
+	Remote netip.Addr // the source, of outgoing packets the destination
 	Reason verdict.Reason
 	List   string // that matched; "": none, or it is unknown
+	Out    bool   // the packets were outgoing
 }
 
 // Count is what was dropped of a flow.
@@ -67,7 +68,7 @@ func (i *Interval) trim() {
 		return
 	}
 	all := slices.SortedFunc(maps.Keys(i.Flows), func(a, b Flow) int {
-		return cmp.Or(cmp.Compare(i.Flows[b].Packets, i.Flows[a].Packets), a.Source.Compare(b.Source))
+		return cmp.Or(cmp.Compare(i.Flows[b].Packets, i.Flows[a].Packets), a.Remote.Compare(b.Remote))
 	})
 	for _, f := range all[maxFlows:] {
 		delete(i.Flows, f)

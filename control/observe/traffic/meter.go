@@ -41,8 +41,9 @@ func (c *Counters) Allowed() uint64 { return c[verdict.Allowed].Packets }
 type Meter struct {
 	mu       sync.Mutex
 	accounts []*account
-	reasons  Counters
-	refuted  uint64
+	reasons  Counters                  // of incoming packets
+	out      Counters                  // of outgoing packets
+	refuted  uint64                    // of incoming packets
 	hits     map[string]loader.Counter // by block list; "" where the list is unknown
 }
 
@@ -150,8 +151,18 @@ func (m *Meter) Hits() map[string]loader.Counter {
 	return hits
 }
 
-// Counters returns the counters of all interfaces together, those that are gone
-// included, and the number of packets that an exact table has refuted: they
+// Outgoing returns the counters of outgoing packets of all interfaces together.
+func (m *Meter) Outgoing() Counters {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, a := range m.accounts {
+		m.advance(a)
+	}
+	return m.out
+}
+
+// Counters returns the counters of incoming packets of all interfaces together, those that
+// are gone included, and the number of packets that an exact table has refuted: they
 // passed the filter in front of it by mistake.
 func (m *Meter) Counters() (reasons Counters, refuted uint64) {
 	m.mu.Lock()
@@ -243,7 +254,11 @@ func (m *Meter) hit(list attach.List, n loader.Counter) {
 func (m *Meter) advance(a *account) {
 	for i, c := range a.stats.Reasons(nil) {
 		grown := since(c, &a.seen[i])
-		m.reasons[i] = sum(m.reasons[i], grown)
+		total := &m.reasons
+		if a.Out {
+			total = &m.out
+		}
+		total[i] = sum(total[i], grown)
 		if t := &a.total[i]; a.metadata.Drops(verdict.Reason(i)) {
 			t.dropped = sum(t.dropped, grown)
 		} else {
@@ -251,7 +266,9 @@ func (m *Meter) advance(a *account) {
 		}
 	}
 	a.lost += grown(a.stats.EventsLost(), &a.seenLost)
-	m.refuted += grown(a.stats.Refuted(), &a.seenRefuted)
+	if !a.Out {
+		m.refuted += grown(a.stats.Refuted(), &a.seenRefuted)
+	}
 	for i, n := range a.stats.Loops() {
 		a.loops[i] += grown(n, &a.seenLoops[i])
 	}

@@ -24,6 +24,14 @@ type Rates struct {
 	Blocked  loader.Counter // dropped because they are listed; in monitor mode, what would have been
 
 	Grown, All Counters // in the interval, and since weir began
+
+	Out OutRates // of outgoing packets; all others are of incoming ones
+}
+
+// OutRates are what was sent through all interfaces together in an interval, per second.
+type OutRates struct {
+	Packets, Bytes, Dropped float64
+	Grown, All              Counters // in the interval, and since weir began
 }
 
 // Top returns the reasons in the interval, the most frequent first.
@@ -38,12 +46,15 @@ type Intervals struct {
 	meter       *Meter
 	at          time.Time
 	first, last Counters
+
+	firstOut, lastOut Counters
 }
 
 // NewIntervals returns intervals of which the first begins now.
 func NewIntervals(m *Meter) *Intervals {
 	now, _ := m.Counters()
-	return &Intervals{meter: m, at: time.Now(), first: now, last: now}
+	out := m.Outgoing()
+	return &Intervals{meter: m, at: time.Now(), first: now, last: now, firstOut: out, lastOut: out}
 }
 
 // Next ends an interval.
@@ -70,6 +81,17 @@ func (v *Intervals) Next(now time.Time, d attach.Metadata) Rates {
 		}
 	}
 	v.last = all
+	out := v.meter.Outgoing()
+	for i := range out {
+		grown := sub(out[i], v.lastOut[i])
+		r.Out.Grown[i], r.Out.All[i] = grown, sub(out[i], v.firstOut[i])
+		r.Out.Packets += float64(grown.Packets) / seconds
+		r.Out.Bytes += float64(grown.Bytes) / seconds
+		if d.Drops(verdict.Reason(i)) {
+			r.Out.Dropped += float64(grown.Packets) / seconds
+		}
+	}
+	v.lastOut = out
 	return r
 }
 

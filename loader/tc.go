@@ -1,0 +1,95 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir/bpf"
+)
+
+// The entries of the data plane, by which programs differ that count in [Stats].
+const (
+	entryXDP  uint32 = iota
+	entryTC          // frames begin with an Ethernet header
+	entryBare        // TC, where they begin with the IP header
+)
+
+// Verdicts of TC: the packet goes on to the next program, or is dropped.
+const (
+	tcNext = 0xffffffff // TC_ACT_UNSPEC
+	tcShot = 2          // TC_ACT_SHOT
+)
+
+// tcEntry returns the entry for an interface whose packets TC filters.
+func tcEntry(iface *netlink.LinkAttrs) uint32 {
+	if hasEthernet(iface) {
+		return entryTC
+	}
+	return entryBare
+}
+
+// UseTC makes the programs that are loaded with the stats from now on those of TC, for an
+// interface with Ethernet headers.
+func (s *Stats) UseTC() { s.entry.Store(entryTC) }
+
+// tcSpec returns the program for TC, specialised to a configuration.
+func tcSpec(cfg *Config) (*ebpf.CollectionSpec, error) {
+	spec, err := bpf.LoadWeirTC()
+	if err != nil {
+		return nil, err
+	}
+	const buffers = true // a packet may have several
+	for name, value := range constants(cfg, buffers) {
+		if v := spec.Variables[name]; v == nil {
+			continue // of what only XDP has
+		} else if err := v.Set(value); err != nil {
+			return nil, err
+		}
+	}
+	return spec, spec.Variables[bpf.WeirTCVarOutgoing].Set(flag(cfg.Out))
+}
+
+// tcFor returns the program for TC that an entry is for.
+func (g *Generation) tcFor(entry uint32) (*ebpf.CollectionSpec, error) {
+	if g.tc == nil {
+		return nil, errors.New("the generation is not for TC")
+	}
+	spec := g.tc.Copy()
+	if entry != entryBare {
+		return spec, nil
+	}
+	if err := spec.Variables[bpf.WeirTCVarNoLinkHeader].Set(flag(true)); err != nil {
+		return nil, err
+	}
+	return spec, spec.Variables[bpf.WeirVarLean].Set(flag(false))
+}
+
+// attachTC attaches a program to an interface, in the direction of the target, before
+// those that are there: they may have packets pass that no other program then sees.
+func attachTC(t Target, i *Iface, p *ebpf.Program) (l link.Link, err error) {
+	at := ebpf.AttachTCXIngress
+	if t.Out {
+		at = ebpf.AttachTCXEgress
+	}
+	err = t.in(func(inode uint64) error {
+		if err := i.in(inode); err != nil {
+			return err
+		}
+		l, err = link.AttachTCX(link.TCXOptions{Interface: i.Index, Program: p, Attach: at, Anchor: link.Head()})
+		switch {
+		case errors.Is(err, unix.ENODEV):
+			return fmt.Errorf("%w: %w", ErrNoInterface, err)
+		case errors.Is(err, ebpf.ErrNotSupported):
+			return fmt.Errorf("%w: tcx, by which outgoing packets are filtered, needs Linux 6.6 or later: %w", ErrUnsupported, err)
+		case err != nil:
+			return fmt.Errorf("tcx: %w", explainPermission(err))
+		}
+		return nil
+	})
+	return l, err
+}
