@@ -76,6 +76,15 @@ func (d *daemon) Audit(int) []api.AuditRecord {
 	return []api.AuditRecord{{Change: "block" + d.hostile, First: []string{"203.0.113.9" + d.hostile}, Reason: d.hostile, User: "ada" + d.hostile}}
 }
 
+func (d *daemon) History(context.Context, api.HistoryQuestion) (api.History, error) {
+	at := func(minutes int) time.Time { return time.Unix(1700000000, 0).Add(time.Duration(minutes) * time.Minute) }
+	return api.History{
+		Step:   60,
+		Points: []api.HistoryPoint{{Time: at(0), Seconds: 60, Passed: 600, Dropped: 120}, {Time: at(1), Seconds: 30, Passed: 300}, {Time: at(9), Seconds: 60, Dropped: 60}},
+		Total:  api.HistoryPoint{Passed: 900, Dropped: 54321, Lists: []api.HistoryList{{List: "drop" + d.hostile, Packets: 180}}},
+	}, nil
+}
+
 func (d *daemon) Explain(_ context.Context, q []engine.Question) ([]engine.Answer, error) {
 	return d.answers, nil
 }
@@ -234,6 +243,7 @@ func TestPage(t *testing.T) {
 	for _, want := range []string{
 		"Not filtered: 1 of 2 interfaces.", "feed fails", "60 pps", "40 pps", "40.0 %", "198.51.100.49", `class="heavy"`, "has never matched", "Failing: 1 of 1 sources.",
 		"stalled: no data (3 times)", "left out: 192.0.2.1 would cut off the gateway", "203.0.113.9", "1.0 MiB", "none: the mode is exact", "ada",
+		`data-points="[[1700000000,1700000060,1700000120,1700000540],[10.0,10.0,null,0.0],[2.0,0.0,null,1.0]]"`, "54,321", "Matched by drop",
 		`<td class="n">40 pps</td><td class="n">400</td>`, // both rates of the list
 	} {
 		if !strings.Contains(text, want) {

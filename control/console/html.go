@@ -42,7 +42,7 @@ func message(m *markup, title, text string, part bool) {
 
 // htmxConfig keeps htmx from evaluating anything, and from adding styles, which the
 // policy forbids; errors are shown where the answer would be.
-const htmxConfig = `{"allowEval":false,"allowScriptTags":false,"includeIndicatorStyles":false,"historyEnabled":false,"selfRequestsOnly":true,"timeout":30000,"responseHandling":[{"code":"204","swap":false},{"code":"...","swap":true}]}`
+const htmxConfig = `{"allowEval":false,"allowScriptTags":false,"includeIndicatorStyles":false,"historyEnabled":false,"defaultSettleDelay":0,"selfRequestsOnly":true,"timeout":30000,"responseHandling":[{"code":"204","swap":false},{"code":"...","swap":true}]}`
 
 // page writes the whole page.
 func (v *view) page(m *markup) {
@@ -77,6 +77,11 @@ func (v *view) page(m *markup) {
 <div id="chart" role="img" aria-label="Packets that passed and that were dropped while this page was open. The figures above are the latest."></div>
 </section>
 `)
+	m.add(`<section class="full" aria-labelledby="h-history"><h2 id="h-history">24 hours</h2>
+<div id="past" role="img" aria-label="Packets that passed and that were dropped in the last 24 hours. The sums are below."></div>
+<div id="p-history" sse-swap="history">`)
+	v.history(m)
+	m.add("</div></section>\n")
 	v.forms(m)
 	for _, s := range sections {
 		m.add(`<section class="%s" aria-labelledby="h-%s"><h2 id="h-%s">%s</h2><div id="p-%s" sse-swap="%s">`, s.width, s.name, s.name, s.title, s.name, s.name)
@@ -214,6 +219,37 @@ func (v *view) now(m *markup) {
 	m.add("</dl>\n")
 }
 
+// history writes the sums of the last day, with the points for its chart. A step in which
+// the daemon did not run is a gap.
+func (v *view) history(m *markup) {
+	h := &v.History
+	if len(h.Points) == 0 {
+		m.add("<p>Nothing is recorded yet.</p>")
+		return
+	}
+	step := time.Duration(h.Step * float64(time.Second))
+	var times, passed, dropped []string
+	var last time.Time
+	for _, p := range h.Points {
+		if !last.IsZero() && p.Time.Sub(last) > step+step/2 {
+			times, passed, dropped = append(times, fmt.Sprint(last.Add(step).Unix())), append(passed, "null"), append(dropped, "null")
+		}
+		last = p.Time
+		seconds := max(1, p.Seconds)
+		times = append(times, fmt.Sprint(p.Time.Unix()))
+		passed = append(passed, fmt.Sprintf("%.1f", float64(p.Passed)/seconds))
+		dropped = append(dropped, fmt.Sprintf("%.1f", float64(p.Dropped)/seconds))
+	}
+	m.add(`<dl class="figures" id="history" data-points="[[%s],[%s],[%s]]"><div class="is-passed"><dt>Passed</dt><dd>%s</dd></div><div class="is-dropped"><dt>Dropped</dt><dd>%s</dd></div>`,
+		strings.Join(times, ","), strings.Join(passed, ","), strings.Join(dropped, ","), count(h.Total.Passed), count(h.Total.Dropped))
+	for _, l := range h.Total.Lists[:min(len(h.Total.Lists), 5)] {
+		if l.List != "" {
+			m.add(`<div><dt>Matched by %s</dt><dd>%s</dd></div>`, l.List, count(l.Packets))
+		}
+	}
+	m.add("</dl>\n")
+}
+
 func (v *view) interfaces(m *markup) {
 	m.table("Interfaces", func() {
 		for _, i := range v.Status.Interfaces {
@@ -294,9 +330,10 @@ func (v *view) flow(m *markup, id, key string) {
 		id, v.path(), query, v.path(), query, key)
 }
 
-// quick writes a button that sends a change at once.
+// quick writes a button that sends a change at once. Its form is elsewhere: htmx looks for
+// such buttons by their type.
 func quick(m *markup, id, name, value, text, label string) {
-	m.add(`<button form="quick" name="%s" value="%s" id="%s" aria-label="%s">%s</button>`, name, value, id, label, text)
+	m.add(`<button type="submit" form="quick" name="%s" value="%s" id="%s" aria-label="%s">%s</button>`, name, value, id, label, text)
 }
 
 func (v *view) talkers(m *markup) {

@@ -17,6 +17,7 @@ import (
 const (
 	tick         = time.Second // between two updates
 	slowTicks    = 5           // until the next update of what changes less often
+	historyTicks = 60          // until that of the history
 	writeTimeout = 10 * time.Second
 
 	eventTick  = 500 * time.Millisecond
@@ -28,21 +29,22 @@ const (
 // panel is a part of the page that is updated. The message of the stream has its name.
 type panel struct {
 	name  string
-	slow  bool
+	every int // ticks
 	write func(*view, *markup)
 }
 
 var panels = []panel{
-	{"alerts", false, (*view).alerts},
-	{"now", false, (*view).now},
-	{"talkers", false, (*view).talkers},
-	{"reasons", false, (*view).reasons},
-	{"interfaces", false, (*view).interfaces},
-	{"memory", false, (*view).memory},
-	{"lists", true, (*view).listsPart},
-	{"feeds", true, (*view).feeds},
-	{"entries", true, (*view).entriesPart},
-	{"audit", true, (*view).auditPart},
+	{"alerts", 1, (*view).alerts},
+	{"now", 1, (*view).now},
+	{"talkers", 1, (*view).talkers},
+	{"reasons", 1, (*view).reasons},
+	{"interfaces", 1, (*view).interfaces},
+	{"memory", 1, (*view).memory},
+	{"lists", slowTicks, (*view).listsPart},
+	{"feeds", slowTicks, (*view).feeds},
+	{"entries", slowTicks, (*view).entriesPart},
+	{"audit", slowTicks, (*view).auditPart},
+	{"history", historyTicks, (*view).history},
 }
 
 // stream is an answer of server-sent events.
@@ -93,9 +95,9 @@ func (c *Console) live(w http.ResponseWriter, q *http.Request, one *session) {
 	defer one.done()
 	s := newStream(w)
 	last := make(map[string][]byte)
-	update := func(v *view, slow bool) error {
+	update := func(v *view, n int) error {
 		for _, p := range panels {
-			if p.slow && !slow {
+			if n%p.every != 0 {
 				continue
 			}
 			var m markup
@@ -113,11 +115,14 @@ func (c *Console) live(w http.ResponseWriter, q *http.Request, one *session) {
 	defer each.Stop()
 	over := one.lasts(c.sessions.now())
 	for n := 0; ; n++ {
-		v, slow := c.look(one), n%slowTicks == 0
-		if slow {
+		v := c.look(one)
+		if n%slowTicks == 0 {
 			c.lookClosely(q.Context(), v)
 		}
-		if update(v, slow) != nil {
+		if n%historyTicks == 0 {
+			c.lookBack(q.Context(), v)
+		}
+		if update(v, n) != nil {
 			return
 		}
 		select {
@@ -190,13 +195,15 @@ func (c *Console) events(w http.ResponseWriter, q *http.Request, one *session) {
 	v := c.look(one)
 	asked, want := readWant(q)
 	v.events = asked
+	wanted := asked.wrong == "" && q.URL.Query().Get("stop") == ""
 	if partial(q) {
-		v.events.live = asked.wrong == "" && q.URL.Query().Get("stop") == ""
+		v.events.live = wanted
 		show(w, v.eventsPart)
 		return
 	}
 	c.lookClosely(q.Context(), v)
-	if asked.wrong == "" {
+	c.lookBack(q.Context(), v)
+	if wanted {
 		v.events.looked = true
 		v.events.rows = c.glance(q.Context(), &asked, want)
 	}

@@ -33,6 +33,7 @@ type view struct {
 	Entries []api.Entry
 	More    bool // entries
 	Audit   []api.AuditRecord
+	History api.History
 	Trouble string // why some of that is missing
 
 	Question string
@@ -89,6 +90,15 @@ func (c *Console) look(one *session) *view {
 	}
 }
 
+// lookBack adds what passed and was dropped in the last day.
+func (c *Console) lookBack(ctx context.Context, v *view) {
+	past, err := c.daemon.History(ctx, api.HistoryQuestion{Since: api.DefaultHistory})
+	if err != nil {
+		v.Trouble = err.Error()
+	}
+	v.History = past
+}
+
 // lookClosely adds what changes less often.
 func (c *Console) lookClosely(ctx context.Context, v *view) {
 	v.Lists, v.Audit = c.daemon.Lists(), c.daemon.Audit(maxChanges)
@@ -103,6 +113,7 @@ func (c *Console) lookClosely(ctx context.Context, v *view) {
 func (c *Console) page(w http.ResponseWriter, q *http.Request, one *session) {
 	v := c.look(one)
 	c.lookClosely(q.Context(), v)
+	c.lookBack(q.Context(), v)
 	c.answer(q, v)
 	show(w, v.page)
 }

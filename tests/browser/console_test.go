@@ -1,0 +1,392 @@
+// Package browser tests the console in a real browser: what an operator does in it, and
+// how it looks. With WEIR_SCREENSHOTS=DIRECTORY it leaves pictures there.
+package browser
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/daemon"
+	"weir/filter/key"
+	"weir/filter/packet"
+	"weir/tests/lab"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = time.Minute
+
+// Sources of the flood: heavy hitters, and one that a list has.
+const (
+	loud   = "198.51.100.49"
+	second = "198.51.100.48"
+	listed = "198.51.100.3"
+)
+
+// desk is a daemon under a flood, and a browser.
+type desk struct {
+	t      *testing.T
+	daemon *daemon.Daemon
+	tab    context.Context
+
+	mu       sync.Mutex
+	messages []string // of the browser's console
+}
+
+type fixed struct{ c *config.Config }
+
+func (f fixed) Read() (*config.Config, error) { return f.c, f.c.Validate() }
+
+func setUp(t *testing.T) *desk {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil && os.Getenv("CI") == "true" {
+		t.Fatal("needs chromium, and under CI=true may not be skipped")
+	}
+	if err != nil {
+		t.Skip("needs chromium")
+	}
+	l := lab.New(t)
+	d := &desk{t: t}
+	d.startDaemon(l)
+	dst := l.B.IPv4
+	l.A.StartFlood(t, func(src netip.Addr) []byte {
+		frame := packet.Frame(key.Tuple{Src: src, Dst: dst, Proto: 17, HasPorts: true, SrcPort: 1000, DstPort: 2000})
+		copy(frame, l.B.MAC)
+		return append(frame, make([]byte, 60)...)
+	})
+
+	allocator, cancel := chromedp.NewExecAllocator(t.Context(), append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()))...)
+	t.Cleanup(cancel)
+	tab, cancel := chromedp.NewContext(allocator)
+	t.Cleanup(cancel)
+	d.tab, cancel = context.WithTimeout(tab, 3*patience)
+	t.Cleanup(cancel)
+	d.do(chromedp.Navigate("about:blank"))
+	go func() {
+		for m, err := range chromedp.Console(d.tab) {
+			if err != nil {
+				return
+			}
+			d.mu.Lock()
+			d.messages = append(d.messages, fmt.Sprint(m.Type, ": ", m.Text))
+			d.mu.Unlock()
+		}
+	}()
+	return d
+}
+
+func (d *desk) startDaemon(l *lab.Lab) {
+	t := d.t
+	dir := t.TempDir()
+	feed := filepath.Join(dir, "scanners.txt")
+	if err := os.WriteFile(feed, []byte("198.51.100.0/28\n198.51.100.40\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "quiet.txt"), []byte("203.0.113.0/24\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	free.Close()
+	c, err := config.Parse("weir.yaml", fmt.Appendf(nil, `
+interfaces: [{name: %s, netns: %s}]
+pins: /sys/fs/bpf/%s
+state_dir: %s
+keep: false
+api: {socket: %q}
+console: {listen: %q}
+learning: {elements: 0}
+lists:
+  scanners: {sources: [{file: %s}]}
+  quiet: {sources: [{file: %s}]}
+trackers: [{key: src, threshold: 400pps, duration: 1s}]
+`, l.B.Iface, l.B.Netns, l.B.Netns, dir, filepath.Join(dir, "sock"), free.Addr(), feed, filepath.Join(dir, "quiet.txt")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.daemon, err = daemon.Start(t.Context(), daemon.Options{Config: fixed{c}, Version: "test", Log: slog.New(slog.NewTextHandler(t.Output(), nil))}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- d.daemon.Run(ctx, nil, time.Hour, nil) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if err := d.daemon.Stop(); err != nil {
+			t.Error(err)
+		}
+		os.Remove("/sys/fs/bpf/" + l.B.Netns)
+	})
+}
+
+func (d *desk) do(steps ...chromedp.Action[chromedp.Void]) {
+	d.t.Helper()
+	if err := chromedp.Do(d.tab, steps...); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// eval evaluates an expression in the page.
+func eval[T any](d *desk, expression string) T {
+	d.t.Helper()
+	v, err := chromedp.Run(d.tab, chromedp.Evaluate[T](expression))
+	if err != nil {
+		d.t.Fatalf("%s: %v", expression, err)
+	}
+	return v
+}
+
+// until waits until an expression is true.
+func (d *desk) until(what, expression string) {
+	d.t.Helper()
+	for deadline := time.Now().Add(patience); !eval[bool](d, expression); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			d.picture("failed")
+			d.t.Fatalf("not so: %s\n%s", what, eval[string](d, "document.body.innerText"))
+		}
+	}
+}
+
+// shows waits until an element contains a text.
+func (d *desk) shows(id, text string) {
+	d.t.Helper()
+	d.until(id+" shows "+text, fmt.Sprintf("document.getElementById(%q)?.textContent.includes(%q) ?? false", id, text))
+}
+
+// open opens the console.
+func (d *desk) open(readOnly bool) {
+	d.t.Helper()
+	opened, err := d.daemon.OpenConsole(d.t.Context(), api.ConsoleRequest{ReadOnly: readOnly})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.do(chromedp.Navigate(opened.URL), chromedp.WaitVisible("#main"))
+}
+
+// picture leaves a picture, if they are wanted.
+func (d *desk) picture(name string) {
+	d.t.Helper()
+	dir := os.Getenv("WEIR_SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	png, err := chromedp.Run(d.tab, chromedp.FullScreenshot(100))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644)
+	}
+	if err != nil {
+		d.t.Error(err)
+	}
+}
+
+// quiet checks that the browser has complained of nothing, such as the page's policy.
+func (d *desk) quiet() {
+	d.t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.messages) > 0 {
+		d.t.Errorf("the browser says\n%s", strings.Join(d.messages, "\n"))
+	}
+}
+
+const (
+	blockLoud   = `button[name="block"][value="` + loud + `"][id^="b-"]`
+	explainLoud = `a[id^="x-"][id$="` + loud + `"]`
+)
+
+// click clicks an element as soon as it is there: panels change each second.
+func (d *desk) click(selector string) {
+	d.t.Helper()
+	d.until(selector+" is there", fmt.Sprintf("(e => e && (e.click(), true) || false)(document.querySelector(%q))", selector))
+}
+
+// An incident in the page alone: the flood is seen, its largest source explained, blocked,
+// seen to be dropped, and released again. The page looks right at each width, in both
+// themes.
+func TestIncident(t *testing.T) {
+	d := setUp(t)
+	d.open(false)
+	if paint := eval[float64](d, "performance.getEntriesByType('paint')[0].startTime"); paint > 5000 {
+		t.Errorf("the first paint was after %.0f ms", paint)
+	} else {
+		t.Logf("first paint after %.0f ms", paint)
+	}
+
+	// Find it, and what drops the others.
+	d.until("the loudest source is heavy", fmt.Sprintf("document.querySelector('tr.heavy')?.textContent.includes(%q) ?? false", loud))
+	d.shows("live", "Live")
+	d.until("the chart is drawn", "document.querySelector('#chart canvas') !== null")
+	d.until("a list has matched, and another never", `(t => /scanners.*[1-9]/.test(t) && /quiet.*has never matched/.test(t))([...document.querySelectorAll('#p-lists tr')].map(r => r.textContent).join(';'))`)
+	d.shows("p-talkers", listed)
+	d.click(explainLoud)
+	d.shows("answer", "from "+loud+": pass")
+	d.do(chromedp.SetValue("#q", listed))
+	d.click("#explain button")
+	d.shows("answer", "scanners.txt:1")
+
+	// Block it, and verify.
+	d.click(blockLoud)
+	d.shows("result", loud+" is blocked for 60 min, in list manual")
+	d.click(explainLoud)
+	d.shows("answer", "from "+loud+": drop")
+	d.shows("answer", "weir console")
+	d.shows("p-entries", loud)
+	d.until("its packets are dropped", fmt.Sprintf(`[...document.querySelectorAll("#p-talkers tr")].some(r => r.textContent.includes(%q) && r.textContent.includes("blocked (manual)"))`, loud))
+	for _, theme := range []string{"light", "dark"} {
+		if _, err := chromedp.Call(d.tab, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for _, width := range []int64{360, 1280, 2560} {
+			d.do(chromedp.EmulateViewport(width, 900))
+			d.until(fmt.Sprintf("nothing is cut off at %d px", width), "document.documentElement.scrollWidth <= innerWidth")
+			d.until("the theme is "+theme, fmt.Sprintf("(getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0] < 128) === %t", theme == "dark"))
+			d.picture(fmt.Sprintf("%s-%d", theme, width))
+		}
+	}
+	// Text has the contrast that WCAG wants of it, and controls have names.
+	for _, c := range []string{"--ink", "--quiet", "--passed", "--dropped", "--accent", "--warn"} {
+		if ratio := eval[float64](d, fmt.Sprintf(contrast, c)); ratio < 4.5 {
+			t.Errorf("%s has a contrast of %.1f", c, ratio)
+		}
+	}
+	if unnamed := eval[string](d, `[...document.querySelectorAll("input:not([type=hidden]), select, button, a")]
+		.filter(e => !e.labels?.length && !e.getAttribute("aria-label") && !e.textContent.trim()).map(e => e.outerHTML).join("\n")`); unnamed != "" {
+		t.Errorf("without a name:\n%s", unnamed)
+	}
+
+	// Events, only while they are shown.
+	d.do(chromedp.SetValue("#match", loud))
+	d.click("#events button")
+	d.until("events are live", "document.querySelectorAll('#event-rows tr').length > 5")
+	d.shows("event-rows", loud)
+	d.click(`button[name="stop"]`)
+	d.shows("p-events", "otherwise they cost nothing")
+
+	// Undo it.
+	d.click("#undo")
+	d.shows("result", "Undone: "+loud+" is no longer blocked")
+	d.click(explainLoud)
+	d.shows("answer", "from "+loud+": pass")
+	d.shows("p-entries", "There are none.")
+	d.shows("p-audit", "unblock")
+
+	d.quiet()
+	d.click("#end")
+	d.until("the session has ended", "document.body?.textContent.includes('The session has ended') ?? false")
+}
+
+// contrast is the contrast of a colour with that of cards.
+const contrast = `(() => {
+	const style = getComputedStyle(document.documentElement), canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+	const light = (name) => {
+		canvas.fillStyle = style.getPropertyValue(name).trim();
+		canvas.fillRect(0, 0, 1, 1);
+		const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map(v => (v /= 255, v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+		return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
+	};
+	const [a, b] = [light(%q), light("--card")];
+	return Math.max(a, b) / Math.min(a, b);
+})()`
+
+// The same by keyboard alone. The focus stays where it is while panels change.
+func TestKeyboard(t *testing.T) {
+	d := setUp(t)
+	d.open(false)
+	tabTo := func(selector string) {
+		t.Helper()
+		for range 200 {
+			d.do(chromedp.KeyEvent(kb.Tab))
+			if eval[bool](d, fmt.Sprintf("document.activeElement.matches(%q)", selector)) {
+				return
+			}
+		}
+		t.Fatalf("Tab does not reach %s", selector)
+	}
+	tabTo(".skip")
+	d.do(chromedp.KeyEvent(kb.Enter))
+	tabTo("#q")
+	d.do(chromedp.KeyEvent(loud + kb.Enter))
+	d.shows("answer", "from "+loud+": pass")
+	tabTo("#entry")
+	d.do(chromedp.KeyEvent(second))
+	tabTo("#reason")
+	d.do(chromedp.KeyEvent("flood"))
+	tabTo(`button[name="action"][value="block"]`)
+	d.do(chromedp.KeyEvent(kb.Enter))
+	d.shows("result", second+" is blocked for 60 min")
+
+	d.until("the loudest source is there", fmt.Sprintf("document.querySelector(%q) !== null", blockLoud))
+	tabTo(blockLoud)
+	before := eval[string](d, "document.getElementById('figures').dataset.time")
+	d.until("the panels have changed", fmt.Sprintf("document.getElementById('figures').dataset.time > %q", before))
+	if !eval[bool](d, fmt.Sprintf("document.activeElement.matches(%q)", blockLoud)) {
+		t.Error("the focus is lost when the panels change")
+	}
+	d.do(chromedp.KeyEvent(kb.Enter))
+	d.shows("result", loud+" is blocked for 60 min")
+	d.do(chromedp.Focus("#end"))
+	tabTo("#undo")
+	d.do(chromedp.KeyEvent(kb.Enter))
+	d.shows("result", "Undone: "+loud)
+	d.quiet()
+}
+
+// Without scripts the page is read, and changed.
+func TestWithoutScripts(t *testing.T) {
+	d := setUp(t)
+	if _, err := chromedp.Call(d.tab, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
+		t.Fatal(err)
+	}
+	until := func(what string, steps func() string) {
+		t.Helper()
+		for deadline := time.Now().Add(patience); ; time.Sleep(200 * time.Millisecond) {
+			text := steps()
+			if strings.Contains(text, what) {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("no %q in\n%s", what, text)
+			}
+		}
+	}
+	text := func() string { // "" while another page is loaded
+		s, _ := chromedp.Run(d.tab, chromedp.Evaluate[string]("document.body.innerText"))
+		return s
+	}
+	opened, err := d.daemon.OpenConsole(t.Context(), api.ConsoleRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.do(chromedp.Navigate(opened.URL), chromedp.WaitVisible("#main"))
+	until(loud, func() string { d.do(chromedp.Reload(), chromedp.WaitVisible("#main")); return text() })
+	d.do(chromedp.SendKeys("#entry", loud), chromedp.Click(`#change button[value="block"]`))
+	until(loud+" is blocked for 60 min", text)
+	d.do(chromedp.SendKeys("#q", loud+kb.Enter))
+	until("from "+loud+": drop", text)
+	d.do(chromedp.Click("#undo"))
+	until("Undone: "+loud, text)
+}
