@@ -87,8 +87,10 @@ func listen(path, group string) (net.Listener, error) {
 	made.(*net.UnixListener).SetUnlinkOnClose(false)
 	l := &listener{Listener: made, path: path}
 	l.close = sync.OnceValue(l.remove)
-	if err := os.Lchown(path, -1, gid); err != nil {
-		return nil, errors.Join(err, made.Close(), os.Remove(path))
+	if gid >= 0 { // where nothing is to change, a service that may not change owners listens, too
+		if err := os.Lchown(path, -1, gid); err != nil {
+			return nil, errors.Join(err, made.Close(), os.Remove(path))
+		}
 	}
 	if err := os.Chmod(path, socketMode); err != nil { // whatever the umask was
 		return nil, errors.Join(err, made.Close(), os.Remove(path))

@@ -264,6 +264,9 @@ func testServiceHub(t *testing.T, m *machine) {
 	m.wait("started again", func() bool { _, code := m.try("weir", "fleet", "block", "203.0.113.78"); return code == 0 })
 	m.wait("the second entry is enforced", func() bool { return !m.through("203.0.113.78") })
 	m.run("systemd-analyze", "security", "--no-pager", "--threshold=15", "weir-hub.service")
+	if log := m.run("journalctl", "--unit=weir-hub", "--output=cat", "_SYSTEMD_UNIT=weir-hub.service"); !strings.Contains(log, "msg=publishing ") || strings.Contains(log, "time=20") || strings.Contains(log, "<6>") {
+		t.Errorf("in the journal:\n%s", log)
+	}
 	if log := m.run("journalctl", "--unit=weir-hub", "--output=cat", "--priority=err", "--quiet", "_SYSTEMD_UNIT=weir-hub.service"); log != "" {
 		t.Errorf("errors:\n%s", log)
 	}
@@ -450,7 +453,7 @@ func (m *machine) show(property string) string {
 }
 
 func (m *machine) journal() string {
-	out, _ := m.try("journalctl", "--no-pager", "--lines=60", "--unit=weir")
+	out, _ := m.try("journalctl", "--no-pager", "--lines=60", "--unit=weir", "--unit=weir-hub")
 	return out
 }
 
