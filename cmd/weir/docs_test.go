@@ -11,7 +11,7 @@ import (
 // configurations are those that a page shows: blocks, indented or fenced, or what
 // the shell writes into weir.yaml, that begin with a key of one.
 func configurations(page string) []string {
-	const begins = `(?:#[^\n]*\n)?(?:interfaces|failsafe|lists|trackers|loop|multicast|digest|learning|metrics|console|api|notify):`
+	const begins = `(?:#[^\n]*\n)?(?:interfaces|failsafe|lists|trackers|loop|multicast|digest|learning|metrics|console|api|notify|export):`
 	page = "\n" + page
 	var found []string
 	for _, block := range regexp.MustCompile(`(?m)(?:^\n|^    .*\n)+`).FindAllString(page, -1) {

@@ -17,8 +17,8 @@ func newNotify() *cobra.Command {
 		Use:   "notify",
 		Short: "Test the receivers of notifications",
 		Long: `The daemon sends events to the receivers that the configuration names under
-notify: webhooks and commands. Events are heavy hitters, failures of feeds and
-interfaces, refused changes and surges of drops.`,
+notify: webhooks, commands and syslog servers. Events are heavy hitters,
+failures of feeds and interfaces, refused changes and surges of drops.`,
 		Example: `  weir notify test`,
 		Args:    noArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },

@@ -82,6 +82,7 @@ func (c *Config) check() quantity.FieldErrors {
 	for _, t := range c.Notify.Targets {
 		errs.Add(join("notify.targets", t.Name), t.Validate())
 	}
+	errs.Add("export", c.Export.Validate())
 	errs.Add("notify.surge", c.Notify.Surge.Validate())
 	checkMaxRate(&errs, "fleet.max_rate", c.Fleet.MaxRate)
 	if c.Fleet.On() && c.Fleet.MaxAge != 0 {

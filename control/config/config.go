@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 
 	"weir/control/engine"
+	"weir/control/export"
 	"weir/control/feed"
 	"weir/control/geo"
 	"weir/control/notify"
@@ -131,6 +132,9 @@ type Config struct {
 
 	// Who is notified of heavy hitters, failures, surges of drops and refused changes.
 	Notify Notify `yaml:"notify,omitempty"`
+
+	// Flow collectors, and what they get: IPFIX records of what passed and was dropped.
+	Export export.Spec `yaml:"export,omitempty"`
 
 	// The fleet that this host is a node of: its lists are filtered by, beside those
 	// below.
@@ -304,8 +308,8 @@ type MulticastInterface struct {
 
 // Notify says who is notified of what.
 type Notify struct {
-	// The receivers, by name: letters, digits, "_", "-" and dots. Each has a url or a
-	// command.
+	// The receivers, by name: letters, digits, "_", "-" and dots. Each has a url, a
+	// command or syslog.
 	Targets []notify.Target `yaml:"targets,required"`
 
 	// When dropped packets are a surge.

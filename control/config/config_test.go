@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/export"
 	"weir/control/feed"
 	"weir/control/geo"
 	"weir/control/notify"
@@ -120,7 +121,15 @@ notify:
   targets:
     pager: {url: "https://[::1]/x?y=z", secret: "0123456789abcdef: x", headers: {Authorization: a}, events: [heavy, surge], timeout: 1s}
     script.1: {command: /bin/true, arguments: ["-a", "b c", "1"]}
+    siem: {syslog: "tls://[::1]:6514", format: cef, tls: {ca: /ca}}
   surge: {rate: 50kpps, times: 0}`,
+	"export": `
+interfaces: [eth0]
+export:
+  interval: 1m
+  collectors:
+    a: {ipfix: "udp://192.0.2.10:4739", templates: 10s, domain: 7, enterprise: 1}
+    b.c: {ipfix: "tls://flows.example.com:4740", tls: {ca: /ca, cert: /c, key: /k}}`,
 	"digest": `
 interfaces: [eth0]
 learning: {elements: 0}
@@ -231,6 +240,12 @@ func TestExample(t *testing.T) {
 		t.Errorf("first_seen %+v, the defaults are %+v", c.FirstSeen, first)
 	}
 	c.FirstSeen = FirstSeen{}
+	flows := export.Collector{Name: "flows", IPFIX: c.Export.Collectors[0].IPFIX}
+	flows.SetDefaults()
+	var exported export.Spec
+	if exported.SetDefaults(); c.Export.Collectors[0] != flows || c.Export.Interval != exported.Interval {
+		t.Errorf("export %+v, other than the defaults", c.Export)
+	}
 	guard := heavy.DefaultGuard("src")
 	guard.Action, guard.Limit = c.Guards[0].Action, c.Guards[0].Limit
 	if c.Guards[0] != guard {
@@ -238,6 +253,7 @@ func TestExample(t *testing.T) {
 	}
 	c.Guards = nil
 	c.Loop, c.Digest, c.Multicast, c.Notify, c.Geo, c.Fleet, c.Console = Loop{}, digests.Spec{}, Multicast{}, Notify{}, geo.Spec{}, Fleet{}, Console{}
+	c.Export = export.Spec{}
 	i := slices.IndexFunc(c.Lists, func(l List) bool { return l.Name == "feed" })
 	feed := c.Lists[i]
 	want := element(reflect.TypeFor[List]()).Interface().(List)

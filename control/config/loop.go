@@ -97,6 +97,9 @@ func (c *Config) checkFiles() (errs quantity.FieldErrors) {
 	for _, t := range c.Notify.Targets {
 		errs.Add(join("notify.targets", t.Name), t.ValidateFiles())
 	}
+	for _, e := range c.Export.Collectors {
+		errs.Add(join("export.collectors", e.Name), e.TLS.ValidateFiles())
+	}
 	for _, l := range c.Lists {
 		for i, s := range l.Sources {
 			errs.Add(join("lists", l.Name)+fmt.Sprintf(".sources[%d]", i), s.ValidateFiles())

@@ -18,6 +18,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"weir/control/endpoint"
 	"weir/control/engine"
 	"weir/control/feed"
 	"weir/control/notify"
@@ -106,7 +107,7 @@ func TestExampleShowsEachKey(t *testing.T) {
 func comments(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	for _, file := range []string{"config.go", "police.go", "first.go", "hub.go", "rollout.go", "../observe/heavy/spec.go", "../observe/heavy/guard.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../feed/tls.go", "../observe/digests/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go"} {
+	for _, file := range []string{"config.go", "police.go", "first.go", "hub.go", "rollout.go", "../observe/heavy/spec.go", "../observe/heavy/guard.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../endpoint/tls.go", "../export/spec.go", "../observe/digests/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
@@ -177,6 +178,8 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[Group]():                  text(`^[0-9a-fA-F:.]+$`),
 		reflect.TypeFor[feed.URL]():               text(`^https?://`),
 		reflect.TypeFor[notify.URL]():             text(`^https?://`),
+		reflect.TypeFor[endpoint.URL]():           text(`^(udp|tcp|tls)://[^/]+:[0-9]+$`),
+		reflect.TypeFor[notify.Format]():          enum("rfc5424", "cef"),
 		reflect.TypeFor[notify.Secret]():          {"type": "string", "minLength": 16, "maxLength": 4096},
 		reflect.TypeFor[notify.Kind]():            enum("heavy", "penalty", "feed", "interface", "refused", "surge"),
 	}[of]

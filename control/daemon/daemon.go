@@ -22,6 +22,7 @@ import (
 	"weir/control/config"
 	"weir/control/console"
 	"weir/control/engine"
+	"weir/control/export"
 	"weir/control/feed"
 	"weir/control/fleet/node"
 	"weir/control/history"
@@ -91,6 +92,7 @@ type Daemon struct {
 	observers  observers
 	drops      dropped // safe for concurrent use
 	past       past
+	exports    exports
 	rehearsals rehearsals
 	record     record
 
@@ -117,7 +119,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	d := &Daemon{
 		rolledBack: rolledBack,
 		o:          o, do: make(chan func()), ended: make(chan struct{}),
-		feeds: make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage), hub: events.NewHub(o.Log), audit: newAudit(c, o.Log), news: newNews(o),
+		feeds: make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage), hub: events.NewHub(o.Log), audit: newAudit(c, o.Log), news: newNews(o), exports: exports{Exporter: export.New(o.Log)},
 		attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log}),
 	}
 	if c.Console.Listen != "" {
@@ -321,6 +323,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 		all.Go(func() { d.feedWatchdog(ctx, w/4) })
 	}
 	d.past.hits = d.meter.Hits()
+	d.exports.configure(d.prepared.config.Export, now, d.past.hits)
 	snapshots, showing := traffic.NewIntervals(&d.meter), traffic.NewIntervals(&d.meter)
 	for {
 		select {
@@ -410,6 +413,8 @@ func (d *Daemon) Keeps() bool { return d.prepared.config.Keep }
 func (d *Daemon) Stop() error {
 	d.notified(d.manager.Stopping())
 	defer d.news.Close(notifyGrace)
+	defer d.exports.Close(exportGrace)
+	d.exports.flush(time.Now(), d.attach.Metadata().Monitor, true)
 	keep := d.Keeps()
 	if r := d.observers.recorder; r != nil && !keep {
 		r.Finish(d.engine)

@@ -39,7 +39,7 @@ type leftOut struct {
 
 // peers returns what must not be blocked on the interfaces of a configuration.
 // What cannot be found out is returned as an error beside the rest. notified are the
-// servers of targets of notifications.
+// servers of notifications and exports, by what they are of.
 func peers(c *config.Config, lists []*managedList, notified map[string][]netip.Addr) (all []guard.Peer, failed error) {
 	byNetns := make(map[string][]string)
 	for _, i := range c.Interfaces {
@@ -71,7 +71,7 @@ func peers(c *config.Config, lists []*managedList, notified map[string][]netip.A
 			}
 		}
 		for _, target := range slices.Sorted(maps.Keys(notified)) {
-			all = append(all, guard.Servers("notification target "+target, notified[target], own)...)
+			all = append(all, guard.Servers(target, notified[target], own)...)
 		}
 		if p, ok := guard.Connection("the SSH session", startedBy()); ok {
 			all = append(all, p)
@@ -268,10 +268,22 @@ func (d *Daemon) followPeers(now time.Time) {
 	}
 }
 
+// receivers returns the servers of notifications and exports.
+func (d *Daemon) receivers() map[string][]netip.Addr {
+	all := make(map[string][]netip.Addr)
+	for name, servers := range d.news.Servers() {
+		all["notification target "+name] = servers
+	}
+	for name, servers := range d.exports.Servers() {
+		all["collector "+name] = servers
+	}
+	return all
+}
+
 // findPeers finds what must not be blocked now.
 func (d *Daemon) findPeers(now time.Time) {
 	d.looked = now
-	d.prepared.notified = d.news.Servers()
+	d.prepared.notified = d.receivers()
 	all, err := peers(d.prepared.config, d.prepared.lists, d.prepared.notified)
 	text := ""
 	if err != nil {

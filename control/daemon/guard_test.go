@@ -24,7 +24,7 @@ import (
 func TestNotificationsAreGuarded(t *testing.T) {
 	c := &config.Config{}
 	c.Interfaces = []config.Interface{{Name: "lo"}}
-	all, err := peers(c, nil, map[string][]netip.Addr{"pager": {netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("127.0.0.1")}})
+	all, err := peers(c, nil, map[string][]netip.Addr{"notification target pager": {netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("127.0.0.1")}})
 	if err != nil {
 		t.Fatal(err)
 	}

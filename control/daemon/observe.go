@@ -142,6 +142,7 @@ func (o *observers) tick(d *Daemon) {
 	o.logHeavy(happened, d.o.Log)
 	d.news.heavyHitters(o.heavy, happened, time.Now())
 	d.record.watched(o.heavy.Last(), reports, happened)
+	d.exportReports(time.Now(), reports)
 	for _, r := range reports {
 		switch {
 		case r.Role == heavy.Drops:

@@ -57,7 +57,7 @@ type Prepared struct {
 	peers []guard.Peer // what must not be blocked, as last seen
 	blind string       // why some of those are unknown
 
-	notified map[string][]netip.Addr // servers of targets of notifications, as last seen
+	notified map[string][]netip.Addr // servers of notifications and exports, as last seen
 
 	asn, country *geo.Database // nil: none
 }

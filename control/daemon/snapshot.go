@@ -56,6 +56,7 @@ func (d *Daemon) publish(now time.Time, r traffic.Rates) {
 	hits := d.meter.Hits()
 	top.Filter.Lists = d.listRates(seconds, hits)
 	d.past.add(now, r, m.Drops, hits)
+	d.exports.second(now, r, d.prepared.trackDrops, m.Drops, hits)
 	if l := d.observers.learn; l == nil {
 		d.weights.Store(nil)
 	} else {
@@ -352,6 +353,9 @@ func (d *Daemon) note() {
 	}
 	for _, c := range d.news.Counts() {
 		s.Notifications = append(s.Notifications, metrics.Notifications(c))
+	}
+	for _, c := range d.exports.Counts() {
+		s.Exports = append(s.Exports, metrics.Export(c))
 	}
 	s.History = metrics.History(d.past.Counts())
 	s.Multicast = d.forwarding.Read(d.engine)

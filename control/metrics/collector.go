@@ -145,6 +145,10 @@ var (
 	fleetConfirmed = gauge("weir_fleet_last_confirmed_timestamp_seconds", "When the hub last said what this node is to have; 0 for never.")
 	fleetRefused   = counter("weir_fleet_refused_messages_total", "Messages of the fleet that were refused: forged, replayed or damaged.")
 
+	exportRecords = counter("weir_export_records_total", "Records for a flow collector, by outcome: sent, or lost, because they could not be sent or too many were waiting.", "collector", "outcome")
+	exportWaiting = gauge("weir_export_waiting_batches", "Intervals whose records wait for the collector.", "collector")
+	exportFailing = gauge("weir_export_failing", "Whether the last attempt to send to the collector failed.", "collector")
+
 	historyRecords = counter("weir_history_failed_records_total", "Records of the history, of ten seconds or a quarter of an hour, by what went wrong: unwritten (they are in memory only), lost (the disk was too slow), or damaged, when the daemon started.", "outcome")
 
 	notifyFailing = gauge("weir_notification_failing", "Whether the last attempt to deliver an event failed.", "target")
@@ -212,6 +216,12 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		out.put(notifyRetries, float64(n.Attempts), n.Target)
 		out.put(notifyWaiting, float64(n.Waiting), n.Target)
 		out.put(notifyFailing, truth(n.Failing), n.Target)
+	}
+	for _, c := range s.Exports {
+		out.put(exportRecords, float64(c.Sent), c.Collector, "sent")
+		out.put(exportRecords, float64(c.Lost), c.Collector, "lost")
+		out.put(exportWaiting, float64(c.Waiting), c.Collector)
+		out.put(exportFailing, truth(c.Failing), c.Collector)
 	}
 	out.put(historyRecords, float64(s.History.Errors), "unwritten")
 	out.put(historyRecords, float64(s.History.Lost), "lost")

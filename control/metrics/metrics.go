@@ -60,6 +60,16 @@ type Snapshot struct {
 	Fleet *Fleet // nil: the host is in none
 
 	History History
+	Exports []Export
+}
+
+// Export is the records for a collector.
+type Export struct {
+	Collector string
+	Sent      uint64
+	Lost      uint64 // they could not be sent, or too many were waiting
+	Waiting   int    // batches
+	Failing   bool   // the last attempt failed
 }
 
 // History says how well the history could be recorded.

@@ -75,6 +75,7 @@ func whole(t testing.TB) Snapshot {
 	}
 	s.Notifications = []Notifications{{Target: "pager", Delivered: 9, Failed: 1, Discarded: 2, Attempts: 5, Waiting: 3, Failing: true}}
 	s.History = History{Errors: 3, Lost: 2, Damaged: 1}
+	s.Exports = []Export{{Collector: "flows", Sent: 100, Lost: 7, Waiting: 2, Failing: true}}
 	s.Feeds = []Feed{good(t), bad(t)}
 	s.Fleet = &Fleet{Connected: true, Confirmed: at, Refused: 2}
 	return s

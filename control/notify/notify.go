@@ -1,5 +1,5 @@
 // Package notify sends events to the receivers that an operator has chosen:
-// webhooks and commands.
+// webhooks, commands and syslog servers.
 //
 // Nothing waits for a receiver. Each has a queue of its own, of bounded length, and a
 // goroutine that delivers the events one after another, in the order in which they
@@ -364,8 +364,11 @@ func (r *receiver) note(e Event, err error, final bool) {
 func (r *receiver) attempt(ctx context.Context, e Event) (answer string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(r.Timeout), fmt.Errorf("not done within %v", r.Timeout))
 	defer cancel()
-	if r.URL != "" {
+	switch {
+	case r.URL != "":
 		return r.post(ctx, e)
+	case r.Syslog != "":
+		return r.log(ctx, e)
 	}
 	return r.execute(ctx, e)
 }

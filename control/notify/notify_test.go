@@ -24,6 +24,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"weir/control/endpoint"
 	"weir/control/quantity"
 )
 
@@ -496,8 +497,11 @@ func TestValidate(t *testing.T) {
 	for want, target := range map[string]Target{
 		"":                                {Name: "a", URL: "http://a", SecretFile: file("good", secret+"\n", 0o640)},
 		"the name":                        {Name: "a b", URL: "http://a"},
-		"want a url or a command":         {Name: "a"},
+		"want a url, a command or syslog": {Name: "a"},
 		"either a url or a command":       {Name: "a", URL: "http://a", Command: "/bin/true"},
+		"make two targets":                {Name: "a", Syslog: "udp://a:1", Command: "/bin/true"},
+		"go with syslog":                  {Name: "a", Command: "/bin/true", Format: CEF, Timeout: quantity.Duration(time.Second)},
+		"goes with tls://":                {Name: "a", Syslog: "udp://a:1", TLS: endpoint.TLS{CA: "/ca"}},
 		"go with a url":                   {Name: "a", Command: "/bin/true", Secret: secret},
 		"go with a command":               {Name: "a", URL: "http://a", Arguments: []string{"x"}},
 		"either secret or":                {Name: "a", URL: "http://a", Secret: secret, SecretFile: "/x"},

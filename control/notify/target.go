@@ -12,10 +12,11 @@ import (
 	"slices"
 	"time"
 
+	"weir/control/endpoint"
 	"weir/control/quantity"
 )
 
-// Target is a receiver of events: a webhook or a command.
+// Target is a receiver of events: a webhook, a command or a syslog server.
 type Target struct {
 	Name string `yaml:",key"`
 
@@ -38,6 +39,15 @@ type Target struct {
 	// Arguments of the command.
 	Arguments []string `yaml:"arguments,omitempty"`
 
+	// A syslog server: udp://HOST:PORT, tcp://HOST:PORT or tls://HOST:PORT.
+	Syslog endpoint.URL `yaml:"syslog,omitempty"`
+
+	// The form of messages to a syslog server: rfc5424, or cef.
+	Format Format `yaml:"format"`
+
+	// Files for a syslog server at tls://.
+	TLS endpoint.TLS `yaml:"tls,omitempty"`
+
 	// The kinds of events to send: heavy, penalty, feed, interface, refused, surge.
 	// Default: all.
 	Events []Kind `yaml:"events,omitempty"`
@@ -50,7 +60,7 @@ type Target struct {
 const DefaultTimeout = 10 * time.Second
 
 // SetDefaults sets the defaults.
-func (t *Target) SetDefaults() { t.Timeout = quantity.Duration(DefaultTimeout) }
+func (t *Target) SetDefaults() { t.Timeout, t.Format = quantity.Duration(DefaultTimeout), RFC5424 }
 
 // Label returns the name.
 func (t Target) Label() string { return t.Name }
@@ -77,16 +87,23 @@ func (t Target) Validate() error {
 		return errs
 	}
 	switch {
-	case t.URL == "" && t.Command == "":
-		errs.Failf("", "want a url or a command")
+	case t.URL == "" && t.Command == "" && t.Syslog == "":
+		errs.Failf("", "want a url, a command or syslog")
 	case t.URL != "" && t.Command != "":
 		errs.Failf("command", "want either a url or a command: make two targets of them")
+	case t.Syslog != "" && (t.URL != "" || t.Command != ""):
+		errs.Failf("syslog", "want either that or a url or a command: make two targets of them")
+	case t.Syslog == "" && (t.TLS != endpoint.TLS{} || t.Format == CEF):
+		errs.Failf("", "format and tls go with syslog")
 	case t.URL == "" && (t.Secret != "" || t.SecretFile != "" || len(t.Headers) > 0):
 		errs.Failf("", "secret, secret_file and headers go with a url")
 	case t.Command == "" && len(t.Arguments) > 0:
 		errs.Failf("arguments", "they go with a command")
 	case t.Secret != "" && t.SecretFile != "":
 		errs.Failf("secret_file", "want either secret or secret_file")
+	}
+	if t.Syslog != "" {
+		errs.Add("", t.Syslog.Validate(t.TLS))
 	}
 	for i, k := range t.Events {
 		if slices.Contains(t.Events[:i], k) {
@@ -107,6 +124,7 @@ func (t Target) ValidateFiles() error {
 			errs.Failf("secret_file", "%w", err)
 		}
 	}
+	errs.Add("", t.TLS.ValidateFiles())
 	if t.Command != "" {
 		switch info, err := os.Stat(string(t.Command)); {
 		case errors.Is(err, os.ErrPermission):
@@ -197,8 +215,11 @@ func (u URL) Redacted() string {
 
 // place is where the target's events go, without secrets.
 func (t *Target) place() string {
-	if t.URL != "" {
+	switch {
+	case t.URL != "":
 		return t.URL.Redacted()
+	case t.Syslog != "":
+		return string(t.Syslog)
 	}
 	return filepath.Clean(string(t.Command))
 }

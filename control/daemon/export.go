@@ -1,0 +1,239 @@
+package daemon
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"weir/control/api"
+	"weir/control/export"
+	"weir/control/observe/heavy"
+	"weir/control/observe/traffic"
+	"weir/filter/key"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// exports collects what is exported at the end of an interval. Each packet that was
+// counted is in exactly one record: with its source, as far as that is known, else with
+// its list, else with its reason.
+type exports struct {
+	*export.Exporter // safe for concurrent use
+	interval         time.Duration
+
+	began   time.Time                          // zero: nothing is collected
+	tracked bool                               // who was dropped is known
+	reasons [verdict.NumReasons]loader.Counter // not exported yet
+	waiting [verdict.NumReasons]loader.Counter // of these, since the last interval or longer
+	drops   [verdict.NumReasons]bool
+	lists   map[string]loader.Counter // matched, and not exported yet
+	hits    map[string]loader.Counter // as last read
+	sources map[dropFlow]export.Flow
+	heavy   map[heavyFlow]export.Flow
+}
+
+// exportGrace is how long collectors have for the last records when the daemon ends.
+const exportGrace = 2 * time.Second
+
+// dropFlow and heavyFlow identify records.
+type (
+	dropFlow struct {
+		source netip.Addr
+		reason verdict.Reason
+		list   string
+	}
+	heavyFlow struct {
+		tracker string
+		key     key.Key
+	}
+)
+
+// configure follows a configuration. What is exported begins now.
+func (x *exports) configure(s export.Spec, now time.Time, hits map[string]loader.Counter) {
+	x.Configure(s.Collectors)
+	x.interval = time.Duration(s.Interval)
+	if len(s.Collectors) == 0 {
+		*x = exports{Exporter: x.Exporter}
+	} else if x.began.IsZero() {
+		*x = exports{Exporter: x.Exporter, interval: x.interval, began: now, hits: hits, lists: make(map[string]loader.Counter)}
+		x.clear()
+	}
+}
+
+func (x *exports) clear() {
+	x.sources, x.heavy = make(map[dropFlow]export.Flow), make(map[heavyFlow]export.Flow)
+}
+
+// report takes in the report of a tracker, of which lists are those of the programs.
+func (x *exports) report(now time.Time, r *heavy.Report, lists []string, monitor bool) {
+	if x.began.IsZero() || r.Spec.Guard() || r.Role == heavy.Learning {
+		return
+	}
+	flow := export.Flow{Begin: now.Add(-r.Interval), End: now}
+	for _, f := range r.Flows {
+		if r.Role == heavy.Drops {
+			// What was counted exactly, and no estimates: the rest has records, too.
+			id := dropFlow{source: f.Key.Src, reason: verdict.Reason(f.Cause.Reason)}
+			if n := int(f.Cause.List); 0 < n && n <= len(lists) {
+				id.list = lists[n-1]
+			}
+			if monitor {
+				switch id.reason {
+				case verdict.Blocked, verdict.Heavy, verdict.RateLimited, verdict.Policed:
+					id.reason = verdict.WouldBlock
+				}
+			}
+			if f.Packets > 0 && id.reason < verdict.NumReasons {
+				flow.Src = netip.PrefixFrom(id.source, id.source.BitLen())
+				flow.Dst = netip.PrefixFrom(f.Dst, f.Dst.BitLen())
+				flow.Packets, flow.Bytes = f.Packets, f.Bytes
+				flow.Reason, flow.List = id.reason.String(), id.list
+				addFlow(x.sources, id, flow)
+			}
+			continue
+		}
+		if !f.Heavy {
+			continue
+		}
+		k := f.Key
+		flow.Src, flow.Dst = netip.PrefixFrom(k.Src, int(k.SrcBits)), netip.PrefixFrom(k.Dst, int(k.DstBits))
+		flow.Proto, flow.SrcPort, flow.DstPort = k.Proto, k.SrcPort, k.DstPort
+		packets, bytes := estimate(f.Flow, r.Spec.Counts())
+		flow.Packets, flow.Bytes = uint64(packets), uint64(bytes)
+		flow.Tracker, flow.Action = string(r.Spec.Key), r.Spec.Action.String()
+		addFlow(x.heavy, heavyFlow{r.Spec.Label(), k}, flow)
+	}
+}
+
+// addFlow adds a flow to others, of which there may be a number.
+func addFlow[K comparable](all map[K]export.Flow, id K, f export.Flow) {
+	before, known := all[id]
+	switch {
+	case known:
+		f.Begin, f.Packets, f.Bytes = before.Begin, f.Packets+before.Packets, f.Bytes+before.Bytes
+	case len(all) >= export.MaxFlows/2:
+		return
+	}
+	all[id] = f
+}
+
+// second takes in what was counted in a second, and exports at the end of an interval.
+func (x *exports) second(now time.Time, r traffic.Rates, tracked bool, drops func(verdict.Reason) bool, hits map[string]loader.Counter) {
+	if x.began.IsZero() {
+		return
+	}
+	x.tracked = tracked
+	for i, n := range r.Grown {
+		x.reasons[i].Packets += n.Packets
+		x.reasons[i].Bytes += n.Bytes
+		x.drops[i] = drops(verdict.Reason(i))
+	}
+	for name, n := range hits {
+		if before := x.hits[name]; n.Packets > before.Packets {
+			list := strings.TrimSuffix(name, api.ManualSuffix)
+			sum := x.lists[list]
+			x.lists[list] = loader.Counter{Packets: sum.Packets + n.Packets - before.Packets, Bytes: sum.Bytes + n.Bytes - min(n.Bytes, before.Bytes)}
+		}
+	}
+	x.hits = hits
+	if now.Sub(x.began) < x.interval-time.Second/2 {
+		return
+	}
+	x.flush(now, r.Monitor, false)
+}
+
+// flush exports what was collected.
+func (x *exports) flush(now time.Time, monitor, last bool) {
+	if x.began.IsZero() {
+		return
+	}
+	x.Send(x.batch(now, monitor, last))
+	x.began = now
+	x.clear()
+}
+
+// batch returns the records of an interval. The report of a tracker comes later than the
+// counters: what is not known to have a source waits for one until the next batch,
+// unless it is the last one. Counters are read one after another: what a list is ahead
+// of its reason waits, too.
+func (x *exports) batch(now time.Time, monitor, last bool) export.Batch {
+	b := export.Batch{Time: now}
+	put := func(f export.Flow, r verdict.Reason, of *loader.Counter) {
+		n := least(loader.Counter{Packets: f.Packets, Bytes: f.Bytes}, *of)
+		if n.Packets == 0 {
+			return
+		}
+		if n.Packets == x.reasons[r].Packets {
+			n.Bytes = x.reasons[r].Bytes
+		}
+		*of, x.reasons[r] = minus(*of, least(*of, n)), minus(x.reasons[r], n)
+		f.Packets, f.Bytes, f.Reason, f.Dropped = n.Packets, n.Bytes, r.String(), x.drops[r]
+		b.All = append(b.All, f)
+	}
+	for id, f := range x.sources {
+		rest := x.reasons[id.reason]
+		put(f, id.reason, &rest)
+		if n, ok := x.lists[id.list]; ok {
+			x.lists[id.list] = minus(n, least(n, loader.Counter{Packets: f.Packets, Bytes: f.Bytes}))
+		}
+	}
+	var ready [verdict.NumReasons]loader.Counter
+	for i, n := range x.reasons {
+		if ready[i] = n; x.tracked && !last && (x.drops[i] || verdict.Reason(i) == verdict.WouldBlock) {
+			// Of what waited before, the sources came first.
+			ready[i] = least(n, x.waiting[i])
+		}
+	}
+	listed := verdict.Blocked
+	if monitor {
+		listed = verdict.WouldBlock
+	}
+	whole := export.Flow{Begin: x.began, End: now}
+	for name, n := range x.lists {
+		before := x.reasons[listed]
+		whole.List, whole.Packets, whole.Bytes = name, n.Packets, n.Bytes
+		if name != "" && len(b.All) < export.MaxFlows-int(verdict.NumReasons) {
+			put(whole, listed, &ready[listed])
+			n = minus(n, least(n, minus(before, x.reasons[listed])))
+		}
+		if x.lists[name] = n; n.Packets == 0 || name == "" {
+			delete(x.lists, name)
+		}
+	}
+	whole.List = ""
+	for i, n := range ready {
+		whole.Packets, whole.Bytes = n.Packets, n.Bytes
+		put(whole, verdict.Reason(i), &n)
+	}
+	x.waiting = x.reasons
+	for _, f := range x.heavy {
+		b.Heavy = append(b.Heavy, f)
+	}
+	slices.SortFunc(b.Heavy, func(a, b export.Flow) int { return cmp.Compare(b.Packets, a.Packets) })
+	return b
+}
+
+func least(a, b loader.Counter) loader.Counter {
+	return loader.Counter{Packets: min(a.Packets, b.Packets), Bytes: min(a.Bytes, b.Bytes)}
+}
+
+func minus(a, b loader.Counter) loader.Counter {
+	return loader.Counter{Packets: a.Packets - b.Packets, Bytes: a.Bytes - b.Bytes}
+}
+
+// exportReports takes in the reports of trackers.
+func (d *Daemon) exportReports(now time.Time, reports []*heavy.Report) {
+	if d.exports.began.IsZero() {
+		return
+	}
+	m := d.attach.Metadata()
+	var lists []string
+	for _, l := range m.Lists {
+		lists = append(lists, strings.TrimSuffix(l.Name, api.ManualSuffix))
+	}
+	for _, r := range reports {
+		d.exports.report(now, r, lists, m.Monitor)
+	}
+}

@@ -1,0 +1,377 @@
+package export
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"encoding/pem"
+	"errors"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/endpoint"
+	"weir/control/quantity"
+)
+
+// reader reads messages as RFC 7011 describes them, and nothing else.
+type reader struct {
+	templates map[[2]uint32][][3]uint32 // by domain and number: element, length, enterprise
+	sequence  map[uint32]uint32         // of the next message of a domain
+	packets   map[uint32]uint64         // by domain
+	texts     []string                  // of enterprise elements
+}
+
+func newReader() *reader {
+	return &reader{make(map[[2]uint32][][3]uint32), make(map[uint32]uint32), make(map[uint32]uint64), nil}
+}
+
+var errMalformed = errors.New("malformed")
+
+func (r *reader) read(b []byte) (err error) {
+	defer func() {
+		if recover() != nil { // out of bounds
+			err = errMalformed
+		}
+	}()
+	u16 := func(b []byte) uint32 { return uint32(binary.BigEndian.Uint16(b)) }
+	u32 := binary.BigEndian.Uint32
+	if u16(b) != 10 || int(u16(b[2:])) != len(b) {
+		return errMalformed
+	}
+	domain := u32(b[12:])
+	if u32(b[8:]) != r.sequence[domain] {
+		return errors.New("out of sequence")
+	}
+	for b = b[16:]; len(b) > 0; {
+		id, n := u16(b), u16(b[2:])
+		set := b[4:n]
+		b = b[n:]
+		switch {
+		case id == 2 || id == 3:
+			for len(set) > 0 {
+				key, fields := [2]uint32{domain, u16(set)}, u16(set[2:])
+				set = set[4:]
+				if id == 3 {
+					set = set[2:]
+				}
+				var all [][3]uint32
+				for range fields {
+					f := [3]uint32{u16(set), u16(set[2:]), 0}
+					set = set[4:]
+					if f[0]&0x8000 != 0 {
+						f[0], f[2] = f[0]&0x7fff, u32(set)
+						set = set[4:]
+					}
+					all = append(all, f)
+				}
+				r.templates[key] = all
+			}
+		default:
+			t, known := r.templates[[2]uint32{domain, id}]
+			if !known {
+				return errors.New("data before its template")
+			}
+			for len(set) > 0 {
+				for _, f := range t {
+					length := f[1]
+					if length == 0xffff {
+						length, set = uint32(set[0]), set[1:]
+					}
+					value := set[:length]
+					set = set[length:]
+					switch {
+					case f[2] != 0:
+						r.texts = append(r.texts, string(value))
+					case f[0] == 2:
+						r.packets[domain] += binary.BigEndian.Uint64(value)
+					}
+				}
+				r.sequence[domain]++
+			}
+		}
+	}
+	return nil
+}
+
+func batch(flows int) (b Batch) {
+	b.Time = time.Now()
+	for n := range flows {
+		f := Flow{Begin: b.Time, End: b.Time, Packets: 1, Bytes: 60, Dropped: true, Reason: "blocked", List: strings.Repeat("x", n%300)}
+		switch n % 3 {
+		case 1:
+			f.Src = netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}), 32)
+		case 2:
+			f.Src, f.Dst = netip.MustParsePrefix("2001:db8::1/128"), netip.MustParsePrefix("2001:db8::/32")
+		}
+		b.All = append(b.All, f)
+	}
+	b.Heavy = []Flow{{Packets: 7, Src: netip.MustParsePrefix("192.0.2.0/24"), Tracker: "src/24", Action: "block"}}
+	return b
+}
+
+func collector(url string) Collector {
+	c := Collector{Name: "a", IPFIX: endpoint.URL(url)}
+	c.SetDefaults()
+	return c
+}
+
+func exporter(t *testing.T, c Collector) *Exporter {
+	x := New(slog.New(slog.DiscardHandler))
+	x.Configure([]Collector{c})
+	t.Cleanup(func() { x.Configure(nil) })
+	return x
+}
+
+// await waits until a collector has a count.
+func await(t *testing.T, x *Exporter, is func(Count) bool) Count {
+	t.Helper()
+	for range 2000 {
+		if c := x.Counts()[0]; is(c) {
+			return c
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Fatalf("%+v", x.Counts())
+	return Count{}
+}
+
+// Messages are whole and in sequence, and of the size that the transport carries; what
+// begins later reads them after the templates were repeated.
+func TestMessages(t *testing.T) {
+	for _, url := range []string{"udp://192.0.2.1:4739", "tcp://192.0.2.1:4739"} {
+		s := newSession(collector(url))
+		now, r := time.Now(), newReader()
+		var late *reader
+		for n := range 5 {
+			for _, m := range s.encode(batch(1000), now.Add(time.Duration(n)*time.Minute/2)) {
+				if len(m.bytes) > s.most {
+					t.Fatalf("%s: a message of %d bytes", url, len(m.bytes))
+				}
+				if err := r.read(m.bytes); err != nil {
+					t.Fatalf("%s: %v", url, err)
+				}
+				if late != nil {
+					domain := binary.BigEndian.Uint32(m.bytes[12:])
+					if _, known := late.sequence[domain]; !known {
+						late.sequence[domain] = binary.BigEndian.Uint32(m.bytes[8:])
+					}
+					if err := late.read(m.bytes); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if n == 1 && s.most == maxDatagram { // the next batch has templates
+				late = newReader()
+			}
+		}
+		if r.packets[1] != 5000 || r.packets[2] != 35 || !strings.Contains(strings.Join(r.texts, " "), "src/24 block") {
+			t.Errorf("%s: %v", url, r.packets)
+		}
+		if late != nil && late.packets[1] != 3000 {
+			t.Errorf("%s: %v later on", url, late.packets)
+		}
+	}
+}
+
+func TestUDP(t *testing.T) {
+	l, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	x := exporter(t, collector("udp://"+l.LocalAddr().String()))
+	x.Send(batch(100))
+	r, b := newReader(), make([]byte, 64<<10)
+	for r.packets[1] < 100 || r.packets[2] < 7 {
+		l.SetReadDeadline(time.Now().Add(10 * time.Second))
+		n, _, err := l.ReadFrom(b)
+		if err == nil {
+			err = r.read(b[:n])
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, x, func(c Count) bool { return c == Count{Collector: "a", Sent: 101} })
+}
+
+// certificate writes a certificate for 127.0.0.1 that is its own authority.
+func certificate(t *testing.T) (cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, block := range map[string]*pem.Block{"cert": {Type: "CERTIFICATE", Bytes: der}, "key": {Type: "PRIVATE KEY", Bytes: secret}} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return filepath.Join(dir, "cert"), filepath.Join(dir, "key")
+}
+
+// readStream reads messages from a connection until a number of packets has come.
+func readStream(t *testing.T, c net.Conn, packets uint64) {
+	t.Helper()
+	c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	for r := newReader(); r.packets[1] < packets; {
+		b := make([]byte, 64<<10)
+		if _, err := io.ReadFull(c, b[:4]); err != nil {
+			t.Fatal(err)
+		}
+		n := binary.BigEndian.Uint16(b[2:])
+		if _, err := io.ReadFull(c, b[4:n]); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.read(b[:n]); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Over TCP and TLS, each connection begins with templates.
+func TestStreams(t *testing.T) {
+	cert, key := certificate(t)
+	own, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, scheme := range []string{"tcp", "tls"} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		address := l.Addr().String()
+		c := collector(scheme + "://" + address)
+		if scheme == "tls" {
+			l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{own}})
+			c.TLS.CA = quantity.Path(cert)
+		}
+		x := exporter(t, c)
+		for round := range 2 {
+			x.Send(batch(500))
+			conn, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			readStream(t, conn, 500)
+			await(t, x, func(c Count) bool { return c.Sent == uint64(round+1)*501 && c.Lost == 0 })
+			if servers := x.Servers()["a"]; len(servers) != 1 || !servers[0].IsLoopback() {
+				t.Errorf("servers %v", servers)
+			}
+			conn.Close()
+			await(t, x, func(c Count) bool { return c.Failing })
+		}
+	}
+}
+
+// A server whose certificate is not signed by the authorities gets nothing.
+func TestWrongCertificate(t *testing.T) {
+	cert, key := certificate(t)
+	other, _ := certificate(t)
+	own, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{own}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	got := make(chan int, 1)
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			n, _ := c.Read(make([]byte, 1))
+			c.Close()
+			got <- n
+		}
+	}()
+	c := collector("tls://" + l.Addr().String())
+	c.TLS.CA = quantity.Path(other)
+	x := exporter(t, c)
+	x.Send(batch(1))
+	await(t, x, func(c Count) bool { return c.Failing && c.Sent == 0 })
+	if n := <-got; n > 0 {
+		t.Error("the server got records")
+	}
+}
+
+// A collector that is dead, or takes nothing, costs a bounded queue, and what it loses is
+// counted.
+func TestDeadCollector(t *testing.T) {
+	deaf, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer deaf.Close()
+	for _, url := range []string{"tcp://127.0.0.1:1", "tcp://" + deaf.Addr().String()} {
+		x := exporter(t, collector(url))
+		began := time.Now()
+		const batches = 200
+		b := batch(4000)
+		for range batches {
+			x.Send(b)
+		}
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("%s: sending took %v", url, took)
+		}
+		c := await(t, x, func(c Count) bool { return c.Lost > 0 && c.Waiting <= maxQueue+1 })
+		if c.Lost < (batches-maxQueue-30)*4001 {
+			t.Errorf("%s: %+v", url, c)
+		}
+		began = time.Now()
+		x.Close(10 * time.Millisecond)
+		if c := x.Counts()[0]; c.Sent+c.Lost != batches*4001 || c.Waiting != 0 || time.Since(began) > 2*time.Second {
+			t.Errorf("%s: %+v after %v", url, c, time.Since(began))
+		}
+	}
+}
+
+func TestValidate(t *testing.T) {
+	for _, c := range []struct{ url, want string }{
+		{"udp://192.0.2.1:4739", ""}, {"tls://[::1]:4740", ""},
+		{"192.0.2.1:4739", "want udp://"}, {"udp://192.0.2.1", "want a port"}, {"http://a:1", "want udp://"}, {"udp://a:1/x", "want udp://"}, {"udp://u@a:1", "want udp://"}, {"tcp://a:0", "want a port"},
+	} {
+		var u endpoint.URL
+		err := u.UnmarshalText([]byte(c.url))
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.url, err)
+		}
+	}
+	s := Spec{}
+	s.SetDefaults()
+	s.Collectors = []Collector{collector("udp://a:1"), collector("tls://a:1")}
+	s.Collectors[0].TLS.CA, s.Collectors[1].TLS.Cert = "/ca", "/cert"
+	s.Collectors[1].Templates, s.Interval = 0, quantity.Duration(time.Millisecond)
+	err := s.Validate()
+	for _, want := range []string{"interval", "goes with tls://", "both cert and key", "templates"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in %v", want, err)
+		}
+	}
+}

@@ -1,0 +1,308 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"weir/control/api"
+)
+
+// needs returns the path of a program of a package, or skips the test.
+func needs(t *testing.T, program, of string) string {
+	t.Helper()
+	path, err := exec.LookPath(program)
+	if err == nil {
+		return path
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatalf("%s is missing, and under CI=true may not be: Debian has it in the package %s", program, of)
+	}
+	t.Skipf("%s is missing: Debian has it in the package %s", program, of)
+	return ""
+}
+
+// freePort returns an unused port of UDP on the loopback.
+func freePort(t *testing.T) string {
+	t.Helper()
+	c, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	return strconv.Itoa(c.LocalAddr().(*net.UDPAddr).Port)
+}
+
+// serve runs a program until the test ends or end is called, which ends it as its
+// service does.
+func serve(t *testing.T, path string, args ...string) (end func()) {
+	t.Helper()
+	var log bytes.Buffer
+	c := exec.Command(path, args...)
+	c.Stdout, c.Stderr = &log, &log
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	c.Env = append(os.Environ(), "LC_ALL=C")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { c.Wait(); close(ended) }()
+	end = func() {
+		c.Process.Signal(syscall.SIGTERM)
+		select {
+		case <-ended:
+		case <-time.After(2 * time.Second): // nfacctd waits for its plugins
+			syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
+			<-ended
+		}
+	}
+	t.Cleanup(func() {
+		end()
+		if t.Failed() {
+			t.Logf("%s:\n%s", path, &log)
+		}
+	})
+	return end
+}
+
+// listens waits until a port of UDP is in use.
+func listens(t *testing.T, port string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if c, err := net.ListenPacket("udp", "127.0.0.1:"+port); err != nil {
+			return
+		} else if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatalf("nothing listens on port %s", port)
+}
+
+// Two collectors read the same numbers of packets as weir counts, whatever they were
+// counted under. Others that are dead harm nothing, and what they lose is counted.
+func TestExport(t *testing.T) {
+	nfcapd, nfdump, nfacctd := needs(t, "nfcapd", "nfdump"), needs(t, "nfdump", "nfdump"), needs(t, "nfacctd", "pmacct")
+	h := newHost(t)
+	h.write("one.txt", []byte("198.51.100.0/24\n"))
+	h.write("two.txt", []byte("203.0.113.0/28\n2001:db8:1::/48\n"))
+	one, two := freePort(t), freePort(t)
+	h.configure(h.B.Iface, `
+lists:
+  one: {sources: [{file: %s}], interval: 24h}
+  two: {sources: [{file: %s}], interval: 24h}
+trackers: [{key: src, threshold: 100pps}]
+export:
+  interval: 1s
+  collectors:
+    nfcapd: {ipfix: "udp://127.0.0.1:%s", templates: 1s}
+    nfacctd: {ipfix: "udp://127.0.0.1:%s", templates: 1s}
+    dead: {ipfix: "tcp://127.0.0.1:1"}
+    deaf: {ipfix: "udp://127.0.0.1:1"}
+`, h.path("one.txt"), h.path("two.txt"), one, two)
+	flows := h.path("flows")
+	if err := os.Mkdir(flows, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	endOne := serve(t, nfcapd, "-w", flows, "-b", "127.0.0.1", "-p", one, "-t", "3600", "-P", h.path("nfcapd.pid"))
+	output := h.path("nfacctd.csv")
+	h.write("nfacctd.conf", fmt.Appendf(nil, "daemonize: false\nnfacctd_ip: 127.0.0.1\nnfacctd_port: %s\nplugins: print\n"+
+		"aggregate: export_proto_sysid, src_host\nprint_refresh_time: 1\nprint_output: csv\nprint_output_file: %s\nprint_output_file_append: true\n", two, output))
+	serve(t, nfacctd, "-f", h.path("nfacctd.conf"))
+	listens(t, one)
+	listens(t, two)
+
+	d := h.start(releases[0])
+	tx := h.A.Sender(t)
+	var frames [][]byte
+	for n := range 40 {
+		src := netip.AddrFrom4([4]byte{198, 51, 100, byte(n)})
+		switch n % 4 {
+		case 1:
+			src = netip.AddrFrom4([4]byte{203, 0, 113, byte(n % 16)})
+		case 2:
+			src = netip.MustParseAddr(fmt.Sprintf("2001:db8:1::%x", n))
+		case 3:
+			src = netip.AddrFrom4([4]byte{192, 0, 2, byte(n)})
+		}
+		frames = append(frames, frameOf(h.Lab, listedKind, from(src)))
+	}
+	for range 3 { // in several intervals
+		for n := range 2000 {
+			if err := tx.Send(frames[n%len(frames)]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+	const dropped = 3 * 1500
+	var all api.HistoryPoint
+	for deadline := time.Now().Add(patience); all.Dropped != dropped; time.Sleep(50 * time.Millisecond) {
+		if all = h.history().Total; all.Dropped > dropped || time.Now().After(deadline) {
+			t.Fatalf("%+v, want %d dropped", all, dropped)
+		}
+	}
+	failing := h.untilMetric(t, `weir_export_failing{collector="dead"}`, 1)
+	d.stop() // which exports the last records
+	endOne()
+	if lost := failing[`weir_export_records_total{collector="dead",outcome="sent"}`]; lost != 0 {
+		t.Errorf("%v records sent to a collector that is dead", lost)
+	}
+
+	counted, total := uint64(0), uint64(0)
+	for _, r := range all.Reasons {
+		total += r.Packets
+	}
+	out, err := exec.Command(nfdump, "-R", flows, "-q", "-N", "-o", "fmt:%exp|%sa|%pkt|%byt").CombinedOutput()
+	if err != nil {
+		t.Fatalf("nfdump: %v\n%s", err, out)
+	}
+	var bytes, fromListed uint64
+	for line := range strings.Lines(string(out)) {
+		f := strings.Split(strings.ReplaceAll(strings.TrimSpace(line), " ", ""), "|")
+		if len(f) != 4 || f[0] != "1" { // another domain: heavy hitters
+			continue
+		}
+		counted += number(t, f[2])
+		bytes += number(t, f[3])
+		if f[1] != "0.0.0.0" {
+			fromListed += number(t, f[2])
+		}
+	}
+	if counted != total || bytes != all.PassedBytes+all.DroppedBytes || fromListed < dropped/2 || fromListed > dropped {
+		t.Errorf("nfcapd has %d packets of %d bytes, %d of known sources; weir counted %d of %d, and dropped %d\n%s",
+			counted, bytes, fromListed, total, all.PassedBytes+all.DroppedBytes, dropped, out)
+	}
+	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		text, _ := os.ReadFile(output) // it is not there at first
+		counted = 0
+		for line := range strings.Lines(string(text)) {
+			if f := strings.Split(strings.TrimSpace(line), ","); len(f) == 4 && f[1] == "1" {
+				counted += number(t, f[2])
+			}
+		}
+		if counted == total {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("nfacctd has %d packets, weir counted %d\n%s", counted, total, text)
+		}
+	}
+}
+
+func number(t *testing.T, text string) uint64 {
+	t.Helper()
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// untilMetric waits until a metric has a value, and returns all metrics, by their names
+// with labels.
+func (h *host) untilMetric(t *testing.T, name string, want float64) map[string]float64 {
+	t.Helper()
+	client := http.Client{Timeout: patience, Transport: &http.Transport{
+		DialContext:       func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", h.path("weir.sock")) },
+		DisableKeepAlives: true,
+	}}
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		a, err := client.Get("http://weir/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(a.Body)
+		a.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := make(map[string]float64)
+		for line := range strings.Lines(string(text)) {
+			if at := strings.LastIndexByte(line, ' '); at > 0 && line[0] != '#' {
+				all[line[:at]], _ = strconv.ParseFloat(strings.TrimSpace(line[at:]), 64)
+			}
+		}
+		if got, ok := all[name]; ok && got == want {
+			return all
+		} else if time.Now().After(deadline) {
+			t.Fatalf("%s is %v, want %v", name, got, want)
+		}
+	}
+}
+
+// What rsyslog receives by UDP and TCP is what was sent, message for message.
+func TestSyslog(t *testing.T) {
+	rsyslogd := needs(t, "rsyslogd", "rsyslog")
+	h := newHost(t)
+	udp, tcp := freePort(t), freePort(t)
+	output := h.path("messages")
+	h.write("rsyslog.conf", fmt.Appendf(nil, `
+global(workDirectory="%s")
+module(load="imudp")
+module(load="imtcp")
+input(type="imudp" address="127.0.0.1" port="%s")
+input(type="imtcp" address="127.0.0.1" port="%s")
+template(name="all" type="string" string="%%inputname%%|%%pri%%|%%app-name%%|%%msgid%%|%%structured-data%%|%%msg%%\n")
+*.* action(type="omfile" file="%s" template="all")
+`, h.dir, udp, tcp, output))
+	serve(t, rsyslogd, "-n", "-iNONE", "-f", h.path("rsyslog.conf"))
+	listens(t, udp)
+	h.configure(h.B.Iface, `
+lists: {}
+trackers: [{key: src, threshold: 100pps, duration: 1s}]
+notify:
+  targets:
+    cef: {syslog: "udp://127.0.0.1:%s", format: cef}
+    text: {syslog: "tcp://127.0.0.1:%s"}
+`, udp, tcp)
+	d := h.start(releases[0])
+	tx := h.A.Sender(t)
+	frame := frameOf(h.Lab, listedKind, from(netip.MustParseAddr("198.51.100.7")))
+	for range 1000 {
+		if err := tx.Send(frame); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has := func(what string) {
+		t.Helper()
+		for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+			text, _ := os.ReadFile(output) // it is not there at first
+			if regexp.MustCompile("(?m)^" + what + "$").Match(text) {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("no %s in\n%s", what, text)
+			}
+		}
+	}
+	has(`imtcp\|28\|weir\|heavy\|\[weir@32473 id="\w+" kind="heavy" state="begin" flow="198\.51\.100\.7" tracker="src" action="report" packets="\d+" .*\]\| ?198\.51\.100\.7 .*`)
+	has(`imudp\|28\|weir\|heavy\|-\| ?CEF:0\|weir\|weir\|.*\|heavy-begin\|198\.51\.100\.7 .*\|5\|rt=\d+ .* src=198\.51\.100\.7 .*act=report.*`)
+	if out, code := h.command("notify", "test", "--socket", h.path("weir.sock")); code != 0 {
+		t.Errorf("weir notify test: %d\n%s", code, out)
+	}
+	has(`imtcp\|30\|weir\|test\|.*`)
+	has(`imudp\|30\|weir\|test\|.*`)
+	has(`imtcp\|30\|weir\|heavy\|\[.* state="end" .*`)
+	const delivered = 2 // begin and end
+	h.untilMetric(t, `weir_notifications_total{outcome="delivered",target="text"}`, delivered)
+	d.stop()
+	text, err := os.ReadFile(output)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Count(string(text), "imtcp|"); got != delivered+1 { // and the test
+		t.Errorf("%d messages by TCP, and weir has delivered %v\n%s", got, delivered, text)
+	}
+}
