@@ -59,10 +59,10 @@ var bombs = []struct {
 		}
 	}, "more than 65535 sets"},
 	{"empty decisions", "crowdsec", repeat(`{"deleted":[],"new":[`, 1, repeat("{},", 80_000_000)), "unexpected EOF"},
-	{"one decision", "crowdsec", repeat(`{"deleted":[],"new":[`, 1, repeat(`{"scope":"ip","type":"ban","value":"::","duration":"1h"},`, 4_000_000)), "more than 524288 decisions"},
+	{"one decision", "crowdsec", repeat(`{"deleted":[],"new":[`, 1, repeat(`{"scope":"ip","type":"ban","value":"::","duration":"1h"},`, 4_000_000)), "more than 419430 decisions"},
 	{"decisions up to the limit", "crowdsec", func(w io.Writer) {
 		fmt.Fprint(w, `{"deleted":null,"new":[{}`)
-		for i := range memoryLimit / bytesPerEntry / 4 {
+		for i := range memoryLimit / bytesPerEntry / 5 {
 			fmt.Fprintf(w, `,{"scope":"ip","type":"ban","value":"2001:db8:1234:1234:1234:1234:%x:%x","duration":"1h"}`, i>>16, i&0xffff)
 		}
 		fmt.Fprint(w, "]}")
@@ -187,7 +187,7 @@ func TestDefaultMaxEntries(t *testing.T) {
 		{Source{File: "/x"}, Plain, memoryLimit, most},
 		{Source{Directory: "/x"}, CSV, memoryLimit, most},
 		{Source{URL: "http://x"}, Plain, memoryLimit, most},
-		{Source{URL: "http://x"}, CrowdSec, memoryLimit, most / 4},
+		{Source{URL: "http://x"}, CrowdSec, memoryLimit, most / 5},
 		{Source{File: "/x"}, Plain, 100 * memoryLimit, 100 * most},
 		{Source{URL: "http://x"}, Plain, 100 * memoryLimit, maxURLEntries},
 		{Source{URL: "http://x", MaxEntries: 3e7}, Plain, memoryLimit, 3e7},

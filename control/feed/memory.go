@@ -30,7 +30,7 @@ func (s Source) maxEntries(kind Kind, memory int64) int {
 	}
 	most := int(max(memory/bytesPerEntry, 1))
 	if kind == CrowdSec {
-		most = max(most/4, 1) // decisions are kept in a map, with their expiries
+		most = max(most/5, 1) // decisions are kept in a map, with their expiries
 	}
 	if s.URL != "" {
 		most = min(most, maxURLEntries)

@@ -64,7 +64,7 @@ type Source struct {
 
 	// The maximum number of entries, counting duplicates, the prefixes that a range
 	// becomes, and a flow as four. Default: one for every 256 bytes of the memory of the
-	// host or control group, for crowdsec a quarter of that; for a url at most 20 million.
+	// host or control group, for crowdsec a fifth of that; for a url at most 20 million.
 	MaxEntries int `yaml:"max_entries,omitempty" min:"0" max:"1000000000"`
 
 	// The SHA-256 that the contents as served must have, in hexadecimal.
