@@ -34,6 +34,9 @@ const (
 	// for writing: what it has written so far may be a part of the list.
 	maxWriting = 5 * time.Minute
 
+	// maxFollowed bounds how often a path is followed that changes meanwhile.
+	maxFollowed = 100
+
 	// maxLinks bounds the symbolic links that a path is followed through.
 	maxLinks = 8
 )
@@ -215,19 +218,27 @@ func isWritten(path string) bool {
 	return errors.Is(err, unix.EAGAIN)
 }
 
-// follow watches the directories that a source is in now.
+// follow watches the directories that a source is in now. They may be made, or replaced,
+// while it does: it ends when those that are watched are those that the path has then.
 func (w *Watcher) follow(d *watched) {
-	d.names = make(map[string]bool)
-	dirs := make(map[string]bool)
 	path, err := filepath.Abs(string(d.source.File + d.source.Directory))
 	if err != nil {
 		return
 	}
-	d.walk(path, dirs, maxLinks)
-	if d.source.Directory != "" {
-		dirs[path] = true
+	var before map[string]bool
+	for range maxFollowed {
+		d.names = make(map[string]bool)
+		dirs := make(map[string]bool)
+		d.walk(path, dirs, maxLinks)
+		if d.source.Directory != "" {
+			dirs[path] = true
+		}
+		if maps.Equal(dirs, before) {
+			return
+		}
+		w.replace(d, dirs)
+		before = dirs
 	}
-	w.replace(d, dirs)
 }
 
 // walk adds the directories in which links and the end of a path are, or where it

@@ -105,6 +105,28 @@ func TestWatchFile(t *testing.T) {
 	awaitEntries(t, f, "written in steps", strings.Join(all, " "))
 }
 
+// Directories that are made while the one above them begins to be watched are watched, too.
+func TestWatchPathMadeAtOnce(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a", "b", "c", "d", "e", "f", "list")
+	f := follow(t, Source{File: Path(path)})
+	rounds := 5
+	if os.Getenv("WEIR_LONG") == "1" {
+		rounds = 20
+	}
+	for i := range rounds {
+		must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		text := fmt.Sprintf("192.0.2.%d", 2*i)
+		write(t, path, text+"\n")
+		awaitEntries(t, f, "made with its directories", text)
+		text = fmt.Sprintf("192.0.2.%d", 2*i+1)
+		write(t, path, text+"\n")
+		awaitEntries(t, f, "written", text)
+		must(t, os.RemoveAll(filepath.Join(dir, "a")))
+	}
+}
+
 // What a download has written before it stalls is a part of the list: it is not read
 // while the file is open.
 func TestWatchStalledWriter(t *testing.T) {
@@ -153,7 +175,7 @@ func TestWatchWhole(t *testing.T) {
 	awaitEntries(t, f, "written", "198.51.100.1 198.51.100.2 198.51.100.3 198.51.100.4 198.51.100.5")
 
 	took := time.Hour
-	for i := range 5 { // others may use the machine
+	for i := range 20 { // others may use the machine
 		write(t, path+".new", fmt.Sprintf("203.0.113.%d\n", i))
 		began := time.Now()
 		must(t, os.Rename(path+".new", path))
