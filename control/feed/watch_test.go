@@ -175,7 +175,7 @@ func TestWatchWhole(t *testing.T) {
 	awaitEntries(t, f, "written", "198.51.100.1 198.51.100.2 198.51.100.3 198.51.100.4 198.51.100.5")
 
 	took := time.Hour
-	for i := range 20 { // others may use the machine
+	for i := range 5 { // others may use the machine
 		write(t, path+".new", fmt.Sprintf("203.0.113.%d\n", i))
 		began := time.Now()
 		must(t, os.Rename(path+".new", path))
