@@ -93,15 +93,22 @@ func (d *Daemon) Refresh(ctx context.Context, name string, accept bool) (outcome
 			out := api.FetchOutcome{
 				List: name, Source: o.Source, Outcome: o.Result.String(), Entries: o.Entries, Changed: o.Changed, Unsaved: o.Unsaved != nil,
 			}
+			var last feed.Outcome
+			for _, s := range f.Status().Sources {
+				if s.Source == o.Source {
+					last = s.Last
+				}
+			}
+			if o.Err == nil && unenforced == nil {
+				unenforced = last.Err // another reader was first, and its contents are not active
+			}
 			switch {
 			case o.Err != nil:
 				out.Failure, out.Error = o.Failure.String(), o.Err.Error()
 			case unenforced != nil:
 				out.Outcome, out.Failure, out.Error, out.Changed = api.Failed, api.Inactive, unenforced.Error(), false
-				for _, s := range f.Status().Sources {
-					if s.Source == o.Source && s.Last.Failure != feed.NoFailure {
-						out.Failure, out.Entries = s.Last.Failure.String(), s.Entries
-					}
+				if last.Failure != feed.NoFailure {
+					out.Failure, out.Entries = last.Failure.String(), last.Entries
 				}
 			}
 			outcomes = append(outcomes, out)
