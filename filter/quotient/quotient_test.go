@@ -559,7 +559,7 @@ func TestConcurrent(t *testing.T) {
 			found, none = found+a.found, none+a.absent
 		}
 		t.Logf("%v: %d listed and %d unlisted found so, beside %d writes; up to %d in the spill", l, found, none, writes, exiled)
-		if !t.Failed() && (found < total/50 || none < total/50 || exiled == 0) {
+		if !t.Failed() && (found < total/500 || none < total/500 || exiled == 0) {
 			t.Error("too few of a kind")
 		}
 	}
