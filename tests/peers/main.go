@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/template"
 
@@ -93,6 +94,13 @@ func (p *page) Table(benchmark string, cold bool) string {
 	return table(p.report.Table(func(r measure.Result) bool {
 		return r.Benchmark == benchmark && r.Cold == cold && r.BitsPerKey == 0 && r.F1 == 0
 	}))
+}
+
+// Measured reports whether the report has a contender of a benchmark.
+func (p *page) Measured(benchmark, contender string) bool {
+	return slices.ContainsFunc(p.report.Results, func(r measure.Result) bool {
+		return r.Benchmark == benchmark && r.Contender == contender
+	})
 }
 
 // Capacity returns the table of cores that line rates take.

@@ -89,6 +89,8 @@ var promises = []promise{
 
 	{"tracker on the wire, ns a packet", 16, false, one("options", setRandom, hundredThousand, 0, weirTracker, netNS)},
 	{"digest on the wire, ns a packet", 15, false, one("options", setRandom, hundredThousand, 0, weirDigest, netNS)},
+	{"guard on the wire, beyond the general path, ns a packet", 45, false, beyondGeneral(weirGuard)},
+	{"policer on the wire, beyond the general path, ns a packet", 70, false, beyondGeneral(weirPolice)},
 	{"two cores against one, worst configuration", 1.9, true, leastScaling},
 	{"IPv6, 1M, listed, lookup by the keyed hash, of that by XXH64", 1.0, true, quotient("ipv6", setRandom, million, 1, lookupKeyed, lookupXXH64, ratio)},
 }
@@ -127,6 +129,18 @@ func quotient(benchmark, set string, entries int, listed float64, over, under st
 		x, ok := a(r)
 		y, other := b(r)
 		return x / y, ok && other
+	}
+}
+
+// beyondGeneral is what an option costs that the lean path does not have, without the path
+// that it takes instead.
+func beyondGeneral(contender string) func(*Report) (float64, bool) {
+	option := one("options", setRandom, hundredThousand, 0, contender, netNS)
+	general := one("options", setRandom, hundredThousand, 0, weirGeneral, netNS)
+	return func(r *Report) (float64, bool) {
+		x, ok := option(r)
+		y, other := general(r)
+		return x - y, ok && other
 	}
 }
 

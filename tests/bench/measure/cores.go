@@ -29,7 +29,7 @@ func (s *session) cores() (err error) {
 	if err != nil {
 		return err
 	}
-	kinds = slices.DeleteFunc(kinds, func(k kind) bool { return k.name == bare || k.name == weirApprox })
+	kinds = slices.DeleteFunc(kinds, func(k kind) bool { return k.name == bare || k.name == weirApprox || k.name == weirGuardNew })
 	c, err := s.enterAll(b, kinds)
 	if err != nil {
 		return err

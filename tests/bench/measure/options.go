@@ -3,22 +3,28 @@ package measure
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/cilium/ebpf"
 
 	"weir/control/engine"
+	"weir/control/observe/heavy"
 	"weir/filter/digest"
 	"weir/filter/hash"
+	"weir/filter/sfb"
 	"weir/tests/bench/probe"
 )
 
 // What weir is configured to beyond a block list, for options and cores.
 const (
-	bare        = "bare" // drops every packet and does nothing else
-	weirAllow   = "weir-allow"
-	weirTracker = "weir-tracker"
-	weirDigest  = "weir-digest"
-	weirGeneral = "weir-general"
+	bare         = "bare" // drops every packet and does nothing else
+	weirAllow    = "weir-allow"
+	weirTracker  = "weir-tracker"
+	weirGuard    = "weir-guard"
+	weirGuardNew = "weir-guard-new" // every packet is a new pair
+	weirDigest   = "weir-digest"
+	weirGeneral  = "weir-general"
+	weirPolice   = "weir-police"
 )
 
 // optional lists the contenders of options. The first is the base.
@@ -28,6 +34,18 @@ func optional() ([]kind, error) {
 	if digests.Digests, err = digest.Smallest(sliceLen, 0.01); err != nil {
 		return nil, err
 	}
+	scans := heavy.DefaultGuard("src")
+	guard := configuration{
+		config: engine.Config{Telemetry: engine.Telemetry{Trackers: []engine.Tracker{scans.Spec().Tracker()}, TrackerSeed: hash.Seed{1}}},
+		units:  int(scans.Threshold),
+	}
+	flood := guard
+	flood.forget = true
+	police := configuration{police: &engine.Police{}}
+	if police.police.Limits, err = sfb.Plan(sfb.Fair, sfb.MaxPacketRate, true, 20*time.Millisecond, time.Minute); err != nil {
+		return nil, err
+	}
+	police.police.V4, police.police.V6 = heavy.Key("flow").Shapes()
 	return []kind{
 		{name: xdpDrop, make: newDrop, blind: true},
 		{name: bare, make: newBare, blind: true, silent: true},
@@ -35,8 +53,11 @@ func optional() ([]kind, error) {
 		{name: weirAllow, make: newWeir(configuration{config: engine.Config{Policy: failsafe}, allow: true})},
 		{name: weirTracker, make: newWeir(configuration{config: engine.Config{Telemetry: sources}})},
 		{name: weirUsual, make: newWeir(usual)},
+		{name: weirGuard, make: newWeir(guard)},
+		{name: weirGuardNew, make: newWeir(flood)},
 		{name: weirDigest, make: newWeir(configuration{config: digests})},
 		{name: weirGeneral, make: newWeir(configuration{config: engine.Config{NoLean: true}})},
+		{name: weirPolice, make: newWeir(police)},
 		{name: weirApprox, make: newWeir(approximate)},
 	}, nil
 }

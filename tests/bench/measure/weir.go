@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -35,6 +36,9 @@ type weir struct {
 type configuration struct {
 	config engine.Config
 	allow  bool // has an allow list
+	units  int  // of a flow from which it is a heavy hitter; 0: mostUnits
+	police *engine.Police
+	forget bool // a guard knows no pairs when a turn begins
 }
 
 // Configurations. usual is that of many operators: a failsafe port, an allow list, and
@@ -130,7 +134,10 @@ func (w *weir) begin() error {
 		}
 		for _, b := range n.Banks(0, n.Active(0)) {
 			b.Reset()
-			b.Admit(sketch.Threshold{Units: mostUnits}.Admission(0, 1))
+			b.Admit(sketch.Threshold{Units: uint64(cmp.Or(w.units, mostUnits))}.Admission(0, 1))
+		}
+		if w.forget {
+			n.Pairs(0, n.Active(0)).Clear()
 		}
 		if err := n.Close(); err != nil {
 			return err
@@ -184,7 +191,7 @@ func singles(addrs []uint32) *list.Set {
 
 func (w *weir) bench(b *blocklist) (_ *probe.Programs, loop string, err error) {
 	if w.programs == nil {
-		if w.programs, err = probe.Load(w.generation.Kernel(), w.keys); err != nil {
+		if w.programs, err = probe.LoadWith(w.generation.Kernel(), w.keys, w.police.Apply); err != nil {
 			return nil, "", err
 		}
 	}
