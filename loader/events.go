@@ -33,7 +33,7 @@ type Event struct {
 // Sampling sets which packets a program samples.
 type Sampling struct {
 	OneIn  [bpf.WeirReasonREASON_COUNT]uint32 // by reason: one packet in this many, a power of two; 0: none
-	First  bool                               // besides, flows that are new, within their budget
+	First  bool                               // also the first packets of new flows, within their budget
 	Frames bool                               // with the first EventFrame bytes of each
 	Until  time.Duration                      // by [Monotonic]
 }

@@ -12,7 +12,7 @@ import (
 	"weir/bpf"
 )
 
-// The entries of the data plane, by which programs differ that count in [Stats].
+// The kinds of programs that count in [Stats], by their entry point.
 const (
 	entryXDP  uint32 = iota
 	entryTC          // frames begin with an Ethernet header
@@ -85,7 +85,7 @@ func attachTC(t Target, i *Iface, p *ebpf.Program) (l link.Link, err error) {
 		case errors.Is(err, unix.ENODEV):
 			return fmt.Errorf("%w: %w", ErrNoInterface, err)
 		case errors.Is(err, ebpf.ErrNotSupported):
-			return fmt.Errorf("%w: tcx, by which outgoing packets are filtered, needs Linux 6.6 or later: %w", ErrUnsupported, err)
+			return fmt.Errorf("%w: filtering outgoing packets needs tcx, which Linux has from 6.6 on: %w", ErrUnsupported, err)
 		case err != nil:
 			return fmt.Errorf("tcx: %w", explainPermission(err))
 		}

@@ -335,7 +335,7 @@ func TestReadOnly(t *testing.T) {
 	s.daemon.unchanged(t, "a session to read")
 }
 
-// A URL opens one session, once, in time, and for who asks on purpose.
+// A URL opens a session once, before it expires, and not when a browser prefetches it.
 func TestOpenOnce(t *testing.T) {
 	s := start(t)
 	jar, _ := cookiejar.New(nil)

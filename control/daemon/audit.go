@@ -58,6 +58,13 @@ const (
 // auditRecord is a line of the audit.
 type auditRecord = api.AuditRecord
 
+// byCaller sets who made the change where a request did.
+func byCaller(ctx context.Context, r *auditRecord) {
+	if caller, ok := api.CallerOf(ctx); ok {
+		by(r, caller.UID, caller.Client)
+	}
+}
+
 // by sets who made the change.
 func by(r *auditRecord, uid uint32, client string) {
 	switch {
@@ -293,9 +300,7 @@ func (d *Daemon) auditReload(ctx context.Context, summary []string) {
 		Time: time.Now(), Change: auditReload, Entries: len(summary), Changed: len(summary),
 		First: append([]string{}, summary[:min(len(summary), maxFirst)]...), Source: "signal",
 	}
-	if caller, ok := api.CallerOf(ctx); ok {
-		by(&r, caller.UID, caller.Client)
-	}
+	byCaller(ctx, &r)
 	d.audit.record(r)
 }
 
@@ -313,8 +318,6 @@ func (d *Daemon) auditAccept(ctx context.Context, list string, outcomes []api.Fe
 		r.First = append(r.First, o.Source)
 	}
 	r.First = r.First[:min(len(r.First), maxFirst)]
-	if caller, ok := api.CallerOf(ctx); ok {
-		by(&r, caller.UID, caller.Client)
-	}
+	byCaller(ctx, &r)
 	d.audit.record(r)
 }

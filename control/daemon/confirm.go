@@ -148,9 +148,7 @@ func (d *Daemon) Confirm(ctx context.Context) error {
 	})
 	if err == nil {
 		r := auditRecord{Time: time.Now(), Change: auditConfirm}
-		if caller, ok := api.CallerOf(ctx); ok {
-			by(&r, caller.UID, caller.Client)
-		}
+		byCaller(ctx, &r)
 		d.audit.record(r)
 	}
 	return err

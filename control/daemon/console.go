@@ -30,9 +30,7 @@ func (d *Daemon) EndConsole(ctx context.Context) (api.ConsoleEnded, error) {
 		return api.ConsoleEnded{}, errNoConsole
 	}
 	r := auditRecord{Time: time.Now(), Change: auditConsoleEnd}
-	if caller, ok := api.CallerOf(ctx); ok {
-		by(&r, caller.UID, caller.Client)
-	}
+	byCaller(ctx, &r)
 	d.audit.record(r)
 	return api.ConsoleEnded{Sessions: d.console.End()}, nil
 }

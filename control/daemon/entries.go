@@ -185,9 +185,7 @@ func (d *Daemon) Flush(ctx context.Context, name string) (changed api.Changed, e
 		return changed, err
 	}
 	r := auditRecord{Time: time.Now(), Change: auditFlush, List: name, Entries: len(batch), Changed: changed.Removed, First: firstKeys(batch)}
-	if caller, ok := api.CallerOf(ctx); ok {
-		by(&r, caller.UID, caller.Client)
-	}
+	byCaller(ctx, &r)
 	d.audit.record(r)
 	return changed, nil
 }

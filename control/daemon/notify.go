@@ -259,9 +259,7 @@ func (n *news) refusedChange(c api.Change, name string, err error) {
 // refusedReload takes in why a configuration was refused.
 func (n *news) refusedReload(ctx context.Context, err error) {
 	r := auditRecord{Source: "signal"}
-	if caller, ok := api.CallerOf(ctx); ok {
-		by(&r, caller.UID, caller.Client)
-	}
+	byCaller(ctx, &r)
 	n.refuse(notify.ChangeEvent{Change: auditReload, Error: err.Error(), UID: r.UID, User: r.User, Source: r.Source})
 }
 

@@ -43,7 +43,7 @@ type Filter struct {
 type Entry struct{ Hash, Value uint64 }
 
 // New returns the filter of entries with values of the given number of bits, 0 … 48, and
-// check bits by which absent keys are recognised, 1 … 63 in all. It fails with
+// check bits, which distinguish absent keys from present ones; both together have 1 … 63 bits. It fails with
 // ErrDuplicate if a key occurs twice.
 func New(entries []Entry, values, check int) (*Filter, error) {
 	if values < 0 || check < 0 || values > 48 || values+check < 1 || values+check > 63 {
