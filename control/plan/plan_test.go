@@ -261,7 +261,7 @@ func TestScanFor(t *testing.T) {
 	if *flood.Found > 1e-6 || flood.FoundFrom < 250 || flood.FoundFrom > 1000 || flood.Windows < 3 {
 		t.Errorf("in a flood %+v", flood)
 	}
-	if s := scan(ScanRequest{Pairs: 1_000_000, Threshold: 1 << 20, Memory: mostGuard, CPUs: 64}); s.FoundFrom < 1<<20 {
+	if s := scan(ScanRequest{Pairs: 1_000_000, Threshold: 1 << 20, Memory: verdict.MaxGuardMemory, CPUs: 64}); s.FoundFrom < 1<<20 {
 		t.Errorf("%+v", s)
 	}
 	for field, r := range map[string]ScanRequest{

@@ -32,12 +32,6 @@ type ScanRequest struct {
 	Destinations int // of a scan whose probability to be reported is wanted; 0: of none
 }
 
-// Limits of a guard's memory, as in weir.yaml.
-const (
-	leastGuard = 16 << 10
-	mostGuard  = 1 << 30
-)
-
 // surelyFound is the share of scans that FoundFrom is for.
 const surelyFound = 0.95
 
@@ -48,19 +42,19 @@ func ScanFor(r ScanRequest) (Scan, error) {
 	switch {
 	case r.Pairs < 1 || r.Pairs > math.MaxInt32:
 		return Scan{}, invalid("plan scan: pairs: %d, want 1 to 2G", r.Pairs)
-	case r.Threshold < 2 || r.Threshold > 1<<20:
-		return Scan{}, invalid("plan scan: threshold: %d, want 2 to %d", r.Threshold, 1<<20)
-	case r.Memory != 0 && (r.Memory < leastGuard || r.Memory > mostGuard):
+	case r.Threshold < verdict.MinGuardThreshold || r.Threshold > verdict.MaxGuardThreshold:
+		return Scan{}, invalid("plan scan: threshold: %d, want %d to %d", r.Threshold, verdict.MinGuardThreshold, verdict.MaxGuardThreshold)
+	case r.Memory != 0 && (r.Memory < verdict.MinGuardMemory || r.Memory > verdict.MaxGuardMemory):
 		return Scan{}, invalid("plan scan: memory: %d bytes, want 16KiB to 1GiB", r.Memory)
 	case r.CPUs > 1<<16 || r.Destinations < 0 || r.Destinations > math.MaxInt32:
 		return Scan{}, invalid("plan scan: %d CPUs, a scan of %d", r.CPUs, r.Destinations)
 	}
 	if r.Memory == 0 {
 		const step = 1 << 10
-		r.Memory = step * (leastGuard/step + sort.Search((mostGuard-leastGuard)/step+1, func(i int) bool {
-			return guardOf(leastGuard+i*step).capacity >= r.Pairs
+		r.Memory = step * (verdict.MinGuardMemory/step + sort.Search((verdict.MaxGuardMemory-verdict.MinGuardMemory)/step+1, func(i int) bool {
+			return guardOf(verdict.MinGuardMemory+i*step).capacity >= r.Pairs
 		}))
-		if r.Memory > mostGuard {
+		if r.Memory > verdict.MaxGuardMemory {
 			return Scan{}, fmt.Errorf("plan scan: %d pairs in a window take more than 1 GiB: choose a shorter window", r.Pairs)
 		}
 	}

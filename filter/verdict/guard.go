@@ -25,6 +25,14 @@ type Guard struct {
 // PairBits is the number of bits that a pair sets in its line.
 const PairBits = 4
 
+// Limits of a guard: of its threshold in pairs, and of its memory of a window in bytes.
+const (
+	MinGuardThreshold = 2
+	MaxGuardThreshold = 1 << 20
+	MinGuardMemory    = 16 << 10
+	MaxGuardMemory    = 1 << 30
+)
+
 // DivideGuard divides a guard's memory of a window, in bytes: three quarters are lines of
 // the filter that remembers pairs, the rest is the bank that counts, which each CPU has.
 func DivideGuard(memory int) (lines uint32, bank int) {

@@ -77,7 +77,7 @@ func (g Guard) Validate() error {
 	case "flow":
 		errs.Failf("key", "a flow has one port: want src, dst, or a prefix as in src/24")
 	}
-	quantity.Between(&errs, "threshold", g.Threshold, 2, 1<<20)
+	quantity.Between(&errs, "threshold", g.Threshold, verdict.MinGuardThreshold, verdict.MaxGuardThreshold)
 	quantity.Between(&errs, "window", g.Window, quantity.Duration(time.Second), quantity.Duration(time.Minute))
 	switch limit := g.Limit; {
 	case g.Action != Limit && limit != quantity.Rate{}:
@@ -88,7 +88,7 @@ func (g Guard) Validate() error {
 		errs.Failf("limit", "%v is less than 1pps", limit)
 	}
 	quantity.Between(&errs, "duration", g.Duration, quantity.Duration(time.Second), quantity.Duration(30*24*time.Hour))
-	quantity.Between(&errs, "memory", g.Memory, 16<<10, 1<<30)
+	quantity.Between(&errs, "memory", g.Memory, verdict.MinGuardMemory, verdict.MaxGuardMemory)
 	return errs.Err()
 }
 
