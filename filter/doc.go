@@ -64,6 +64,10 @@
 //     "Space/time trade-offs in hash coding with allowable errors", 1970.
 //   - [weir/filter/compress]: filters compressed for transmission. Mitzenmacher,
 //     "Compressed Bloom filters", 2002.
+//   - [weir/filter/stable]: duplicates in endless streams. Deng and Rafiei,
+//     "Approximately detecting duplicates for streaming data using stable Bloom
+//     filters", 2006; Boraskar, Gabale, Kulkarni and Kulkarni,
+//     "Importance-aware Bloom filter", 2013.
 //   - [weir/filter/snapshot]: exact sets and their differences as bytes, 1.28 an entry
 //     for ten million IPv4 addresses.
 //
@@ -86,8 +90,4 @@
 //     al., "Summary cache", 2000; Mullin, "Optimal semijoins for distributed database
 //     systems", 1990; Gremillion, "Designing a Bloom filter for differential file
 //     access", 1982.
-//   - [weir/filter/stable]: duplicates in endless streams. Deng and Rafiei,
-//     "Approximately detecting duplicates for streaming data using stable Bloom
-//     filters", 2006; Boraskar, Gabale, Kulkarni and Kulkarni,
-//     "Importance-aware Bloom filter", 2013.
 package filter

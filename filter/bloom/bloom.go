@@ -149,15 +149,15 @@ func (f *Filter) Halve() error {
 	}
 	words := make([]uint64, wordsOf(g.m))
 	for i, w := range f.words {
-		words[i/2] |= orPairs(w) << (i % 2 * 32)
+		words[i/2] |= OrPairs(w) << (i % 2 * 32)
 	}
 	f.Geometry, f.words = g, words
 	return nil
 }
 
-// orPairs ORs each of w's 32 pairs of bits and packs the results into the lower
+// OrPairs ORs each of w's 32 pairs of bits and packs the results into the lower
 // half of a word.
-func orPairs(w uint64) uint64 {
+func OrPairs(w uint64) uint64 {
 	w = (w | w>>1) & 0x5555555555555555
 	w = (w | w>>1) & 0x3333333333333333
 	w = (w | w>>2) & 0x0f0f0f0f0f0f0f0f

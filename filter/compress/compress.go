@@ -24,11 +24,11 @@ import (
 // and p′ the expected fraction of zeros (section 2.6).
 func SentBits(g bloom.Geometry, n uint64) float64 {
 	p := g.ZeroFraction(n)
-	return float64(g.M()) * entropy(p)
+	return float64(g.M()) * Entropy(p)
 }
 
-// entropy returns the binary entropy H(p) in bits.
-func entropy(p float64) float64 {
+// Entropy returns the binary entropy H(p) in bits.
+func Entropy(p float64) float64 {
 	if p == 0 || p == 1 {
 		return 0
 	}

@@ -86,24 +86,26 @@ func (c CascadeLayout) FirstLine(n int) float64 {
 // MaxFurther is the maximum number of lines of a key after the first.
 const MaxFurther = 3
 
-// One more line of each key is worth its cost where it lowers the rate by a tenth, and
-// the rate is not low enough for any use anyway.
-const (
-	worthALine = 0.9
-	lowEnough  = 1e-10
-)
+// LowEnough is a rate that is low enough for any use. Lower ones are no better: BestCascade
+// then prefers fewer lines of each key, so that more lines of the cascade may give a higher
+// rate than fewer do, but none above LowEnough.
+const LowEnough = 1e-10
+
+// worthALine says that one more line of each key is worth its cost where it lowers the rate
+// by a tenth.
+const worthALine = 0.9
 
 // BestCascade returns the layout with the lowest Rate for n keys in the given
 // number of lines, among those of ApproxFirst bits in the first line and up to
 // MaxRest in each of several further ones, at most MaxFurther. One more than the
-// second is used where it lowers the rate by a tenth.
+// second is used where it lowers the rate by a tenth, and that is not [LowEnough] anyway.
 func BestCascade(n int, lines uint32, further int) CascadeLayout {
 	best := CascadeLayout{Lines: lines, First: ApproxFirst}
 	rate := best.Rate(n)
 	for used := range min(further, MaxFurther) {
 		limit := rate
 		if used > 0 {
-			if rate < lowEnough {
+			if rate < LowEnough {
 				break
 			}
 			limit *= worthALine

@@ -139,6 +139,25 @@ func TestLowRates(t *testing.T) {
 	}
 }
 
+// A larger filter is never worse than a smaller one, as far as that matters.
+func TestLargerIsNoWorse(t *testing.T) {
+	for _, n := range []int{1, 10, 100, 1000, 30000, 1000000} {
+		best := CascadeLayout{}
+		least := 1.0
+		for lines := uint32(1); int(lines)*LineBits <= 100*n+LineBits; lines += 1 + lines/40 {
+			c := BestCascade(n, lines, MaxFurther)
+			rate := max(c.Rate(n), LowEnough)
+			if rate > least*(1+1e-9) {
+				t.Errorf("%d keys: %+v has the rate %g, and the smaller %+v %g", n, c, rate, best, least)
+			}
+			best, least = c, rate
+		}
+		if n > 1 && least > LowEnough {
+			t.Errorf("%d keys: a hundred bits each leave the rate at %g", n, least)
+		}
+	}
+}
+
 // Cases that can be computed by hand.
 func TestCascadeByHand(t *testing.T) {
 	one := CascadeLayout{Lines: 1, First: 1}

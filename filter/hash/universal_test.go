@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"weir/filter/hash"
+	"weir/tests/long"
 )
 
 // The lengths of keys, of the invariant parts of packets, and one between.
@@ -377,14 +378,11 @@ func differences(t *testing.T, r *rand.Rand, secrets int, pairs []pair) {
 }
 
 // secrets returns how many secrets a test draws.
-func secrets(short, long, exhaustive int) int {
-	switch {
-	case os.Getenv("WEIR_EXHAUSTIVE") == "1":
+func secrets(short, whole, exhaustive int) int {
+	if os.Getenv("WEIR_EXHAUSTIVE") == "1" {
 		return exhaustive
-	case os.Getenv("WEIR_LONG") == "1":
-		return long
 	}
-	return short
+	return long.Or(short, whole)
 }
 
 // The pairs that XXH64 does not survive: 10⁷ secrets with WEIR_LONG=1.

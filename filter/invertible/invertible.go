@@ -7,6 +7,7 @@ package invertible
 
 import (
 	"fmt"
+	"math"
 
 	"weir/filter/hash"
 )
@@ -30,9 +31,16 @@ const (
 )
 
 // Words returns the size of a table of which n elements can be listed, in words.
-func Words(n int) int {
-	cells := max(minCells, int(float64(n)/load)/parts+1)
-	return cells * parts * cellWords
+func Words(n int) int { return Cells(n) * cellWords }
+
+// Cells returns the number of its cells.
+func Cells(n int) int { return max(minCells, int(float64(n)/load)/parts+1) * parts }
+
+// Failure returns the probability that the n elements of such a table cannot all be listed,
+// which is that two of them have the same three cells.
+func Failure(n int) float64 {
+	pairs := float64(n) * float64(n-1) / 2
+	return -math.Expm1(-pairs / math.Pow(float64(Cells(n)/parts), parts))
 }
 
 // Table is a table of 64-bit hashes, a multiset: one that was inserted twice must be

@@ -13,12 +13,11 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"weir/tests/long"
 )
 
-var (
-	long       = os.Getenv("WEIR_LONG") == "1"
-	exhaustive = os.Getenv("WEIR_EXHAUSTIVE") == "1"
-)
+var exhaustive = os.Getenv("WEIR_EXHAUSTIVE") == "1"
 
 // newRandom returns a generator whose seed is logged.
 func newRandom(t testing.TB) *rand.Rand {
@@ -391,7 +390,7 @@ var vectors = map[uint64]uint64{
 }
 
 // TestEveryAddress looks up each key of 32 bits there is, with WEIR_EXHAUSTIVE=1,
-// otherwise 2^24 of them at each width or more, and the listed ones.
+// otherwise a million of them at each width and size or more, and the listed ones.
 func TestEveryAddress(t *testing.T) {
 	r := newRandom(t)
 	for _, w := range widths {
@@ -410,12 +409,9 @@ func TestEveryAddress(t *testing.T) {
 						t.Fatalf("address %#x: list %d %t, want %d", e.Key, list, ok, e.List)
 					}
 				}
-				count := uint64(1) << 24 / 3 // for each width
-				switch {
-				case exhaustive:
+				count := long.Or[uint64](1<<20, 1<<26)
+				if exhaustive {
 					count = 1 << 32
-				case long:
-					count = 1 << 26
 				}
 				step := r.Uint32() | 1 // so that each address is met once
 				var hits atomic.Int64
@@ -453,10 +449,7 @@ func TestConcurrent(t *testing.T) {
 
 		readers = 3
 	)
-	total := int64(10_000_000)
-	if long {
-		total = 100_000_000
-	}
+	total := long.Or[int64](3_000_000, 100_000_000)
 	random := newRandom(t)
 	recalled := 0
 	// Crowded lines, with list numbers of two bits.

@@ -144,15 +144,19 @@ func Plan(c Controller, rate float64, packets bool, depth, lifetime time.Duratio
 	each := 1e9 / rate // ns
 	return Limits{
 		Controller: c, Packets: packets,
-		Cost:     uint64(math.Round(each * (1 << costShift))),
-		BinCost:  uint64(math.Round(each * blueShare * (1 << costShift))),
-		Depth:    uint64(depth),
-		Limit:    uint64(limit),
-		Target:   uint64(limit * float64(depth/4) / float64(PolicerTick)),
+		Cost:    uint64(math.Round(each * (1 << costShift))),
+		BinCost: uint64(math.Round(each * blueShare * (1 << costShift))),
+		Depth:   uint64(depth),
+		Limit:   uint64(limit),
+		// What the bucket lacks delays nothing: half leaves as much room for bursts as there is
+		// in reserve for pauses.
+		Target:   uint64(limit * float64(depth/2) / float64(PolicerTick)),
 		Gap:      uint64(max(100e6, frame*each*256)), // ten packets a second, or 0.4 % of the rate
 		Lifetime: uint64(lifetime),
 		// Eight frames, but no more than a millisecond's worth: what is not used is a burst.
-		Chunk: uint32(max(frame, min(8*frame, rate/1000))),
+		// Fast links have up to 64, a tenth of a millisecond's worth: the bucket is shared,
+		// and CPUs wait for it.
+		Chunk: uint32(max(frame, min(8*frame, rate/1000), min(64*frame, rate/10_000))),
 	}, nil
 }
 

@@ -146,7 +146,7 @@ func TestPlanBounds(t *testing.T) {
 			t.Errorf("%+v, %v", l, err)
 		}
 	}
-	if l, err := Plan(Fair, MaxPacketRate, true, MinDepth, time.Second); err != nil || l.Cost == 0 || l.Chunk != 8 {
+	if l, err := Plan(Fair, MaxPacketRate, true, MinDepth, time.Second); err != nil || l.Cost == 0 || l.Chunk != 64 {
 		t.Errorf("%+v, %v", l, err)
 	}
 }

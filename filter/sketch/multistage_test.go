@@ -4,14 +4,11 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"testing"
 
 	"weir/filter/key"
+	"weir/tests/long"
 )
-
-// long reports whether tests may take minutes.
-func long() bool { return os.Getenv("WEIR_LONG") == "1" }
 
 func mustNewMultistage(t testing.TB, tracker Tracker, threshold Threshold) *Multistage {
 	t.Helper()
@@ -91,11 +88,11 @@ func (w heavyFlows) compare(t *testing.T, m *Multistage, threshold uint64) (r re
 // bank. A tracker has two, one of which is idle.
 func TestHeavyFlows(t *testing.T) {
 	const flows, packets, threshold = 1_000_000, 10_000_000, 1000
-	sizes := []int{256 << 10}
-	if long() {
-		sizes = []int{64 << 10, 256 << 10, 1 << 20}
-	}
+	sizes := long.Or([]int{256 << 10}, []int{64 << 10, 256 << 10, 1 << 20})
 	for i, alpha := range []float64{0.9, 1.1, 1.3} {
+		if i != 1 && !long.Enabled {
+			continue
+		}
 		tracker := sources
 		w := newHeavyFlows(newWorkload(t, uint64(10+i), flows, packets, alpha), tracker)
 		for _, size := range sizes {

@@ -83,6 +83,12 @@ func (g Geometry) LineWords() int { return (1 + int(g.Lines)) * lineWords }
 // FlowWords returns the number of 64-bit words of a bank's flow memory.
 func (g Geometry) FlowWords() int { return int(g.Buckets) * bucketWords }
 
+// Counters returns the number of counters of the sketch.
+func (g Geometry) Counters() int { return int(g.Lines) * lanes[uint32]() }
+
+// Room returns the number of flows that the flow memory has room for.
+func (g Geometry) Room() int { return int(g.Buckets) * slots }
+
 // Size returns the size of a bank in bytes.
 func (g Geometry) Size() int { return (g.LineWords() + g.FlowWords()) * 8 }
 

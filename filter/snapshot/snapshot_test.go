@@ -6,10 +6,11 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
-	"os"
 	"reflect"
 	"slices"
 	"testing"
+
+	"weir/tests/long"
 )
 
 // group returns the group of n keys that key makes.
@@ -171,10 +172,7 @@ func TestSum(t *testing.T) {
 // TestSize compares the size of random IPv4 addresses with the entropy, and that of a
 // small change.
 func TestSize(t *testing.T) {
-	n := 1_000_000
-	if os.Getenv("WEIR_LONG") != "" {
-		n = 10_000_000
-	}
+	n := long.Or(1_000_000, 10_000_000)
 	addresses := func(n int) Group {
 		all := make([]uint32, n+n/100)
 		for i := range all {

@@ -3,8 +3,7 @@ package stable
 import (
 	"iter"
 	"math/rand/v2"
-
-	"gonum.org/v1/gonum/stat/distuv"
+	"sort"
 
 	"weir/filter/hash"
 )
@@ -32,7 +31,12 @@ type Stream struct {
 func (s Stream) All(source rand.Source) iter.Seq[Item] {
 	return func(yield func(Item) bool) {
 		rng := rand.New(source)
-		importance := distuv.NewCategorical(s.Weights, source)
+		below := make([]float64, len(s.Weights)) // sums of the weights up to each
+		all := 0.
+		for i, w := range s.Weights {
+			all += w
+			below[i] = all
+		}
 		seed := rng.Uint64()
 		var seen []int // importance of each element
 		for range s.Items {
@@ -41,7 +45,7 @@ func (s Stream) All(source rand.Source) iter.Seq[Item] {
 			if repeats {
 				element = rng.IntN(len(seen))
 			} else {
-				seen = append(seen, 1+int(importance.Rand()))
+				seen = append(seen, 1+sort.SearchFloat64s(below, all*(1-rng.Float64())))
 			}
 			if !yield(Item{hash.Nth(seed, uint64(element)), seen[element], repeats}) {
 				return

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"gonum.org/v1/gonum/floats"
@@ -343,6 +344,20 @@ func TestFalseNegative(t *testing.T) {
 			}
 			trial.Check(t, hits, trials, rate)
 		})
+	}
+}
+
+// More cells are to sink than are set: what comes is forgotten after few items, and all
+// figures are probabilities.
+func TestAllSink(t *testing.T) {
+	p := Params{Algorithm: IBFH, Cells: 1000, Bits: 3, K: 1, P: 100}
+	fp, err := p.FalsePositive(p.Uniform())
+	if err != nil || !(fp >= 0 && fp < 0.01) {
+		t.Errorf("false positives %v, %v", fp, err)
+	}
+	fn, err := p.FalseNegatives(p.Uniform(), 10)
+	if err != nil || slices.ContainsFunc(fn, func(x float64) bool { return !(x > 0.9 && x <= 1) }) {
+		t.Errorf("false negatives %v, %v", fn, err)
 	}
 }
 

@@ -3,9 +3,6 @@ package stable
 import (
 	"fmt"
 	"math"
-
-	"gonum.org/v1/gonum/floats"
-	"gonum.org/v1/gonum/mat"
 )
 
 // Levels is a distribution of items over the levels: entry i is the
@@ -34,7 +31,14 @@ func (p Params) rates(levels Levels) (up, down []float64, err error) {
 	if len(levels) != p.M() {
 		return nil, nil, fmt.Errorf("stable: %d levels, want %d", len(levels), p.M())
 	}
-	if sum := floats.Sum(levels); math.Abs(sum-1) > 1e-9 || floats.Min(levels) < 0 {
+	sum := 0.
+	for _, probability := range levels {
+		if probability < 0 {
+			sum = math.NaN()
+		}
+		sum += probability
+	}
+	if !(math.Abs(sum-1) <= 1e-9) {
 		return nil, nil, fmt.Errorf("stable: levels %v are not a distribution", levels)
 	}
 	m := float64(p.Cells)
@@ -92,7 +96,9 @@ func stationary(up, down []float64) []float64 {
 		v[i] = below * up[i] / down[i]
 		below += v[i]
 	}
-	floats.Scale(1/below, v)
+	for i := range v {
+		v[i] /= below
+	}
 	return v
 }
 
@@ -104,7 +110,9 @@ func (p Params) balance(up, down []float64) {
 	scaled := make([]float64, len(down))
 	// try returns the weight that follows from an assumed one.
 	try := func(weight float64) float64 {
-		floats.ScaleTo(scaled, float64(p.P)/weight, down)
+		for i, x := range down {
+			scaled[i] = x * float64(p.P) / weight
+		}
 		var w float64
 		for i, x := range stationary(up, scaled)[1:] {
 			w += x / float64(i+1)
@@ -124,7 +132,11 @@ func (p Params) balance(up, down []float64) {
 			high = mid
 		}
 	}
-	floats.ScaleTo(down, float64(p.P)/math.Exp(high), down)
+	// Where more were to sink than there are, all do: no cell sinks twice for an item.
+	most := down[1]
+	for i := range down {
+		down[i] = min(most, down[i]*float64(p.P)/math.Exp(high))
+	}
 }
 
 // FalsePositive returns the stable false-positive rate (1 − V₀)^K of an item
@@ -144,45 +156,103 @@ func (p Params) FalsePositive(levels Levels) (float64, error) {
 // − (1 − Pr₀)^K, where Pr₀ is the probability that one of its cells is zero. It
 // fails if Stationary does, or if level or gap is out of range. For BF it is 0.
 func (p Params) FalseNegative(levels Levels, level, gap int) (float64, error) {
-	up, down, err := p.rates(levels)
+	all, err := p.FalseNegatives(levels, gap)
 	if err != nil {
 		return 0, err
 	}
-	if level < 1 || level > p.M() || gap < 0 {
-		return 0, fmt.Errorf("stable: level %d, gap %d", level, gap)
+	if level < 1 || level > p.M() {
+		return 0, fmt.Errorf("stable: level %d, want 1 to %d", level, p.M())
 	}
+	return all[level-1], nil
+}
+
+// FalseNegatives returns what FalseNegative does for each level, in less time: entry i is
+// that of level i + 1.
+func (p Params) FalseNegatives(levels Levels, gap int) ([]float64, error) {
+	up, down, err := p.rates(levels)
+	if err != nil {
+		return nil, err
+	}
+	if gap < 0 {
+		return nil, fmt.Errorf("stable: gap %d", gap)
+	}
+	all := make([]float64, p.M())
 	if p.Algorithm == BF {
-		return 0, nil
+		return all, nil
 	}
 	if p.Algorithm == IBFH {
 		p.balance(up, down)
 	}
-	// The state of a cell after the item: its stable state, but at least the
-	// value that the item sets.
-	start := make([]float64, p.M()+1)
-	for v, probability := range stationary(up, down) {
-		start[max(v, p.sets(level))] += probability
+	stable, zero := stationary(up, down), p.zero(up, down, gap)
+	for i := range all {
+		// The state of a cell after the item: its stable state, but at least the value
+		// that the item sets.
+		var forgotten float64
+		for v, probability := range stable {
+			forgotten += probability * zero[max(v, p.sets(i+1))]
+		}
+		all[i] = 1 - math.Pow(1-forgotten, float64(p.K))
 	}
+	return all, nil
+}
+
+// zero returns the probabilities that a cell is at zero after some more items, by its value
+// before them.
+func (p Params) zero(up, down []float64, items int) []float64 {
 	// One more item: step[v][w] is the probability of going from v to w.
-	step := mat.NewDense(p.M()+1, p.M()+1, nil)
-	for v := range p.M() + 1 {
+	n := p.M() + 1
+	step := square(n)
+	for v := range n {
 		stay := 1.0
-		for w := v + 1; w <= p.M(); w++ {
-			jump := up[w]
-			if w < p.M() {
-				jump -= up[w+1]
+		for w := v + 1; w < n; w++ {
+			step[v][w] = up[w]
+			if w+1 < n {
+				step[v][w] -= up[w+1]
 			}
-			step.Set(v, w, jump)
-			stay -= jump
+			stay -= step[v][w]
 		}
 		if v > 0 {
-			step.Set(v, v-1, down[v])
+			step[v][v-1] = down[v]
 			stay -= down[v]
 		}
-		step.Set(v, v, stay)
+		step[v][v] = stay
 	}
-	var steps mat.Dense
-	steps.Pow(step, gap)
-	zero := mat.Dot(mat.NewVecDense(len(start), start), steps.ColView(0))
-	return 1 - math.Pow(1-zero, float64(p.K)), nil
+	zero, next := make([]float64, n), make([]float64, n)
+	zero[0] = 1
+	for ; items > 0; items >>= 1 {
+		if items&1 == 1 {
+			for v := range next {
+				next[v] = 0
+				for w, probability := range step[v] {
+					next[v] += probability * zero[w]
+				}
+			}
+			zero, next = next, zero
+		}
+		if items > 1 {
+			step = squared(step)
+		}
+	}
+	return zero
+}
+
+func square(n int) [][]float64 {
+	rows, cells := make([][]float64, n), make([]float64, n*n)
+	for i := range rows {
+		rows[i], cells = cells[:n], cells[n:]
+	}
+	return rows
+}
+
+// squared returns a matrix times itself.
+func squared(m [][]float64) [][]float64 {
+	product := square(len(m))
+	for i, row := range m {
+		for j, x := range row {
+			for k, y := range m[j] {
+				product[i][k] += x * y
+			}
+		}
+	}
+	return product
 }

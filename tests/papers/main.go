@@ -12,11 +12,14 @@ import (
 	"os"
 )
 
-// pages are all pages, in the order of the index.
-var pages = []struct {
-	name, title string // the page's file is name.md, its figures name-*.svg
+// paper is a page to write: in name.md, its figures in name-*.svg.
+type paper struct {
+	name, title string
 	write       func(p *page)
-}{
+}
+
+// pages are all pages, in the order of the index.
+var pages = []paper{
 	{"weighted", "Weighted Bloom Filter", weightedPaper},
 	{"weighted-report", "Weighted Bloom Filter: the report", weightedReport},
 	{"false-positive-rate", "A new analysis of the false positive rate of a Bloom filter", falsePositiveRate},
@@ -27,13 +30,13 @@ var pages = []struct {
 func main() {
 	dir := flag.String("o", "docs/papers", "directory to write to")
 	flag.Parse()
-	if err := generate(*dir); err != nil {
+	if err := generate(*dir, pages); err != nil {
 		fmt.Fprintln(os.Stderr, "papers:", err)
 		os.Exit(1)
 	}
 }
 
-func generate(dir string) error {
+func generate(dir string, pages []paper) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
