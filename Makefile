@@ -34,7 +34,8 @@ CLANG        ?= clang-$(LLVM)
 STRIP        ?= llvm-strip-$(LLVM)
 CLANG_FORMAT ?= clang-format-$(LLVM)
 export BPF2GO_CC    := $(CLANG)
-export BPF2GO_STRIP := $(STRIP)
+export BPF2GO_STRIP := $(CURDIR)/bpf/strip
+export STRIP
 # Debian keeps asm/ in a directory that clang does not search for the bpf target.
 export BPF2GO_CFLAGS := -idirafter /usr/include/$(shell uname -m)-linux-gnu
 
@@ -208,11 +209,15 @@ lint: ## check the Go (fetches golangci-lint), the C's format and the shell scri
 		-exec awk 'FNR == 1 && /^#!.*[\/ ](ba)?sh/ { print FILENAME } { nextfile }' {} + \
 		| xargs -r shellcheck
 
+# The packages that take longest, and mostly wait. They come first, so that the others
+# use the CPUs meanwhile.
+LONGEST := $(addprefix ./,tests/daemon tests/netns control/daemon tests/contract tests/faults control/fleet/hub)
+
 .PHONY: test
-# Tests that send packets mostly wait, so that there is time for one package more than CPUs.
+# One package more than there are CPUs, for the same reason.
 test: GOTEST += -p $(shell echo $$(($$(nproc) + 1)))
 test: setup ## run the tests (as root: without it, those that need the kernel skip)
-	$(GOTEST) -timeout 9m ./...
+	$(GOTEST) -timeout 9m $(LONGEST) ./...
 
 .PHONY: test-long
 test-long: setup ## run the tests with the long ones among them
@@ -272,6 +277,10 @@ bench-peers: setup ## measure weir beside nftables, ipset and xdp-filter, which 
 .PHONY: bench-filters
 bench-filters: ## measure the cascade in Go beside other Bloom filter libraries
 	cd tests/bench/filters && go test -count=1 -v -run . . && go test -run '^$$' -bench . -count 6 .
+
+.PHONY: pictures
+pictures: setup ## draw the README's pictures anew (as root; needs tmux and chromium)
+	go run ./tests/picture docs/images/top.svg docs/images/console.png
 
 .PHONY: papers
 papers: ## compute the figures and tables of docs/papers anew

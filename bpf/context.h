@@ -20,7 +20,13 @@
 
 volatile const __u8 outgoing =
 	0; /* 1: the packets leave the host; the remote side is the destination */
-volatile const __u8 no_link_header = 0; /* 1: frames begin with the IP header, as in tunnels */
+volatile const __u8 reject =
+	0; /* 1: TCP that programs on this host send and that is dropped is refused */
+/*
+ * 1: packets have no link header, as in tunnels. Their offsets count from the IP header,
+ * since what some devices leave before it is a header of the tunnel.
+ */
+volatile const __u8 no_link_header = 0;
 
 /* The VLAN tags that are not in the frame. */
 static __always_inline __u32 tags_beside(struct context *ctx)
@@ -56,10 +62,21 @@ static __always_inline __be16 protocol_of(struct context *ctx)
 	return ctx->protocol;
 }
 
+#define PULLED 2048 /* bytes: more than all headers */
+
 /* Returns 0, or an error where the frame ends before. */
 static __always_inline long load_bytes(struct context *ctx, __u32 at, void *to, __u32 size)
 {
-	return bpf_skb_load_bytes(ctx, at, to, size);
+	__u32 len = ctx->len;
+
+	if (!no_link_header)
+		return bpf_skb_load_bytes(ctx, at, to, size);
+	if (!bpf_skb_load_bytes_relative(ctx, at, to, size, BPF_HDR_START_NET))
+		return 0;
+	/* This helper does not look beyond the first buffer. */
+	if (bpf_skb_pull_data(ctx, len < PULLED ? len : PULLED))
+		return -1;
+	return bpf_skb_load_bytes_relative(ctx, at, to, size, BPF_HDR_START_NET);
 }
 
 #else
@@ -67,6 +84,7 @@ static __always_inline long load_bytes(struct context *ctx, __u32 at, void *to, 
 #define context xdp_md
 
 #define outgoing	   0
+#define reject		   0
 #define no_link_header	   0
 #define tags_beside(ctx)   0
 #define bytes_beside(ctx)  0

@@ -9,6 +9,8 @@
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
@@ -66,6 +68,49 @@ static __always_inline void write_tag(struct context *ctx, struct event *e)
 }
 
 /*
+ * Copies the beginning of a frame, snap bytes at most, and returns how many there are.
+ * Bytes in further buffers are left out.
+ */
+static __always_inline __u32 copy_frame(struct context *ctx, struct event *e, __u32 snap)
+{
+	__u8 *pos = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 n = 0, beside = bytes_beside(ctx);
+
+	for (; n < EVENT_FRAME - beside && n < snap && pos + n + 1 <= end; n++)
+		e->frame[n < TAG_OFFSET ? n : n + beside] = pos[n];
+	if (beside && n >= TAG_OFFSET) {
+		write_tag(ctx, e);
+		n += beside;
+	}
+	return n;
+}
+
+/*
+ * The same of a packet without a link header, from the IP header on. Where it ends, its own
+ * length says: that of the buffer may count a header of the tunnel.
+ */
+static __always_inline __u32 copy_packet(struct context *ctx, struct event *e, __u32 snap)
+{
+	__u32 n = e->packet.len, total;
+	__u8 ip[6];
+
+	if (!snap || load_bytes(ctx, 0, ip, sizeof(ip)))
+		return 0;
+	total = ip[0] >> 4 == 4 ? ip[2] << 8 | ip[3]
+				: sizeof(struct ipv6hdr) + (ip[4] << 8 | ip[5]);
+	if (n > total && total)
+		n = total;
+	if (n > EVENT_FRAME)
+		n = EVENT_FRAME;
+	if (n < sizeof(struct iphdr)) /* not 1, which is no bound to the verifier of Linux 5.10 */
+		n = sizeof(struct iphdr);
+	if (!load_bytes(ctx, 0, e->frame, n))
+		return n;
+	n = sizeof(struct iphdr); /* it is damaged */
+	return load_bytes(ctx, 0, e->frame, n) ? 0 : n;
+}
+
+/*
  * Emits an event of this CPU's packet. A global function, so that the verifier
  * checks the copying once. It wakes no reader, which would cost more than all the
  * rest: the control plane polls often enough. first: the importance of its flow, if that
@@ -73,8 +118,7 @@ static __always_inline void write_tag(struct context *ctx, struct event *e)
  */
 __noinline int emit_event(struct context *ctx, __u32 one_in, __u32 first)
 {
-	__u8 *pos = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 zero = 0, n = 0, beside = bytes_beside(ctx);
+	__u32 zero = 0;
 	struct sampling *s = bpf_map_lookup_elem(&sampling_now, &zero);
 	struct cpu_row *row = this_row();
 	struct event *e;
@@ -95,14 +139,7 @@ __noinline int emit_event(struct context *ctx, __u32 one_in, __u32 first)
 	e->one_in = one_in;
 	e->first = first;
 	__builtin_memcpy(&e->packet, &row->packet, sizeof(e->packet));
-	/* Bytes in further buffers are left out. */
-	for (; n < EVENT_FRAME - beside && n < s->snap && pos + n + 1 <= end; n++)
-		e->frame[n < TAG_OFFSET ? n : n + beside] = pos[n];
-	if (beside && n >= TAG_OFFSET) {
-		write_tag(ctx, e);
-		n += beside;
-	}
-	e->captured = n;
+	e->captured = no_link_header ? copy_packet(ctx, e, s->snap) : copy_frame(ctx, e, s->snap);
 	bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
 	return 0;
 }

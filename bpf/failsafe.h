@@ -42,6 +42,8 @@ struct failsafe {
 	struct failsafe_prefix v6[MAX_FAILSAFE];
 };
 
+volatile const struct failsafe failsafe_config = {};
+
 /* The ports as the remote side of an outgoing packet would answer them. */
 static __always_inline __u32 inbound_ports(const struct packet *p)
 {

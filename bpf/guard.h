@@ -43,6 +43,12 @@ volatile const __u32 bank_pairs = 0; /* lines of a bank; 0: there are no guards 
 /* Hosts connect from this port or a higher one. */
 volatile const __u32 ephemeral_port = 32768;
 
+/* The length of an IP header without extension headers, by its first byte. */
+static __always_inline __u32 ip_header(const struct packet *p, __u8 first)
+{
+	return p->family == 4 ? (first & 15) * 4 : sizeof(struct ipv6hdr);
+}
+
 /*
  * Whether a packet with a whole transport header may begin a conversation. What
  * further buffers hide is taken to begin one.
@@ -50,6 +56,7 @@ volatile const __u32 ephemeral_port = 32768;
 static __always_inline int may_begin(struct context *ctx, const struct packet *p)
 {
 	__u8 *pos = (void *)(long)ctx->data + p->network, *end = (void *)(long)ctx->data_end;
+	__u8 copy[TCP_FLAGS + 1];
 
 	if (p->proto == IPPROTO_UDP)
 		return p->has_ports && (bpf_ntohl(p->ports) & 0xffff) < ephemeral_port;
@@ -58,15 +65,21 @@ static __always_inline int may_begin(struct context *ctx, const struct packet *p
 		return 0;
 	if (!p->plain)
 		return p->has_ports;
-	if (pos + 1 > end)
-		return 1;
-	pos += p->family == 4 ? (*pos & 15) * 4 : sizeof(struct ipv6hdr);
-	if (pos + TCP_FLAGS + 1 <= end) {
-		if (p->proto == IPPROTO_TCP)
-			return (pos[TCP_FLAGS] & (TCP_SYN | TCP_ACK)) == TCP_SYN;
-		return *pos == (p->family == 4 ? ICMP_ECHO_REQUEST : ICMP6_ECHO_REQUEST);
+	if (no_link_header) {
+		if (load_bytes(ctx, p->network, copy, 1) ||
+		    load_bytes(ctx, p->network + ip_header(p, *copy), copy, sizeof(copy)))
+			return 1;
+		pos = copy;
+	} else {
+		if (pos + 1 > end)
+			return 1;
+		pos += ip_header(p, *pos);
+		if (pos + sizeof(copy) > end)
+			return 1;
 	}
-	return 1;
+	if (p->proto == IPPROTO_TCP)
+		return (pos[TCP_FLAGS] & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+	return *pos == (p->family == 4 ? ICMP_ECHO_REQUEST : ICMP6_ECHO_REQUEST);
 }
 
 /* Remembers the pair of a packet in a guard's active bank, and returns whether it is new. */
@@ -78,7 +91,11 @@ static __always_inline int is_new_pair(int i, struct cpu_row *row, const struct 
 	__u32 at = (row->banks >> i & 1) * bank_pairs + t->first_pair + hash_reduce(h, t->pairs);
 	struct line *l = bpf_map_lookup_elem(&tracker_pairs, &at);
 
-	return l && !line_set(l, h, PAIR_BITS);
+	/* A known pair is only read: to write would take the line from other CPUs. */
+	if (!l || line_test(l, h, PAIR_BITS))
+		return 0;
+	line_set(l, h, PAIR_BITS);
+	return 1;
 }
 
 /*

@@ -25,23 +25,30 @@
 #define HOT_MASK  ((1ULL << HOT_SHIFT) - 1)
 #define HOT_LINES 5 /* that the bits behind those of the first line may span: 24 in all */
 
-/* k_e - k of the key with hash h. */
+/*
+ * k_e - k of the key with hash h. Without branches, for the reason that bucket_find()
+ * gives.
+ */
 static __always_inline __u32 hot_find(void *map, __u32 buckets, __u64 h)
 {
 	__u32 i = hash_reduce(h, buckets);
 	struct bucket *b = bpf_map_lookup_elem(map, &i);
-	__u32 extra = 0;
+	__u64 found = 0;
 
 	if (!b) /* impossible: the map has `buckets` entries */
 		return 0;
 #pragma unroll
 	for (int j = 0; j < BUCKET_SLOTS; j++) {
 		__u64 slot = *(volatile __u64 *)&b->slots[j];
+		/* Below 2^59, so that only 0 - 1 has the sign bit. */
+		__s64 other = (slot ^ h) & HOT_MASK;
 
-		if (!((slot ^ h) & HOT_MASK))
-			extra = slot >> HOT_SHIFT;
+		other -= 1;
+		/* Keeps the compiler from seeing, and branching on, a comparison. */
+		asm volatile("" : "+r"(other));
+		found |= slot & (other >> 63);
 	}
-	return extra;
+	return found >> HOT_SHIFT;
 }
 
 /*

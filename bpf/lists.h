@@ -30,6 +30,7 @@ ARRAY(block_hot, struct bucket);
 ARRAY(block_prefixes, struct line);
 ARRAY(block_spill, struct bucket);
 ARRAY(block_front, __u64);
+ARRAY(block_directory, __u64);
 ARRAY(allow_lines, struct line);
 ARRAY(allow_buckets, struct bucket);
 ARRAY(allow_marks4, __u64);
@@ -37,14 +38,34 @@ ARRAY(allow_marks6, struct line);
 ARRAY(allow_prefixes, struct line);
 ARRAY(allow_spill, struct bucket);
 
-#define BLOCK_MAPS(confirm)                             \
-	{&block_lines,                                  \
-	 &block_marks4,                                 \
-	 &block_marks6,                                 \
-	 {&block_prefixes, &block_spill, &block_front}, \
+#define BLOCK_MAPS(confirm)                                               \
+	{&block_lines,	   &block_marks4,                                 \
+	 &block_marks6,	   {&block_prefixes, &block_spill, &block_front}, \
+	 &block_directory, open_block,                                    \
 	 confirm}
-#define ALLOW_MAPS(confirm) \
-	{&allow_lines, &allow_marks4, &allow_marks6, {&allow_prefixes, &allow_spill, 0}, confirm}
+#define ALLOW_MAPS(confirm)                                                                    \
+	{&allow_lines, &allow_marks4, &allow_marks6, {&allow_prefixes, &allow_spill, 0}, 0, 0, \
+	 confirm}
+
+/*
+ * The number of the block list with a prefix of a length that its directory has left
+ * open, or LIST_NONE. A global function, since few packets get here.
+ */
+__noinline int open_block(__u32 open, __u32 src, __u32 dst)
+{
+	struct set_maps maps = BLOCK_MAPS(0);
+
+	return open_match(&block, maps, open, src, dst);
+}
+
+/*
+ * Whether the bits of a hot block key are set that follow its k. A global function, since
+ * the verifier walks through five lines in it, and few keys get here.
+ */
+__noinline int hot_block(__u32 extra, __u64 h)
+{
+	return hot_test(&block_lines, block.lines, block.rest, extra, h);
+}
 
 /* The second line, weights, and table: what follows when a block key's first line has passed. */
 static __always_inline int confirm_block(__u64 h)
@@ -55,7 +76,7 @@ static __always_inline int confirm_block(__u64 h)
 		return LIST_NONE;
 	if (block.hot_buckets) {
 		extra = hot_find(&block_hot, block.hot_buckets, h);
-		if (extra && !hot_test(&block_lines, block.lines, block.rest, extra, h))
+		if (extra && !hot_block(extra, h))
 			return LIST_NONE;
 	}
 	if (!block.buckets)
@@ -107,7 +128,7 @@ static __always_inline int match_block(struct packet *p)
 {
 	struct set_maps maps = BLOCK_MAPS(confirm_block);
 
-	if (set_shapes(&block) > FEW_SHAPES)
+	if (!has_few_shapes(&block))
 		return called_match_block();
 	set_match(&block, maps, p, &key_secret);
 	return p->list;

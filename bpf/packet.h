@@ -31,6 +31,7 @@ enum reason {
 	REASON_OVERTAGGED,   /* drop: a listed packet could hide behind this many tags or labels */
 	REASON_LINK,	     /* pass: a protocol of the link itself */
 	REASON_POLICED,	     /* drop: over the rate of the interface */
+	REASON_REPLY,	     /* pass: would be blocked, but answers a connection of this host */
 	REASON_COUNT,
 };
 
@@ -54,8 +55,11 @@ struct packet {
 	__u8 network;	/* offset of the IP header in the frame, in bytes */
 	__u8 loop;	/* the result of the loop check: enum loop_outcome */
 	__u8 exempt;	/* the reason to pass before any list, or 0 */
-	__u8 encapsulated; /* in PPPoE or MPLS */
+	__u8 encapsulated; /* IN_LINK, IN_TUNNEL */
 };
+
+#define IN_LINK	  1 /* in PPPoE or MPLS */
+#define IN_TUNNEL 2 /* the addresses are those of a header in a tunnel: see inner.h */
 
 _Static_assert(sizeof(struct packet) == 64, "a packet is one cache line");
 

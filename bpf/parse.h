@@ -31,6 +31,7 @@
 #include <bpf/bpf_endian.h>
 
 #include "context.h"
+#include "ethertype.h"
 #include "packet.h"
 #include "stats.h"
 
@@ -73,11 +74,12 @@ volatile const __u8 frags = 0; /* 1: frames may have further buffers; in XDP, th
 struct cursor {
 	void *pos;
 	void *end;
-	__u32 left;  /* bytes up to the end, by the IP header */
-	__u8 paged;  /* the packet continues beyond end, in further buffers */
-	__u8 loads;  /* headers are loaded from ctx and at, not read at pos */
+	__u32 left; /* bytes up to the end, by the IP header */
+	__u8 paged; /* the packet continues beyond end, in further buffers */
+	__u8 loads; /* headers are loaded from ctx and at, not read at pos */
+	__u8 behind; /* the IP headers are behind it: what they carry follows, not a later fragment */
 	__u32 at;    /* the offset in the frame */
-	__u32 frame; /* its length */
+	__u32 frame; /* its length, or in a tunnel the offset at which the packet around it ends */
 	struct context *ctx;
 };
 
@@ -92,6 +94,8 @@ static __always_inline void *peek(const struct cursor *c, void *copy, __u32 size
 
 	if (!c->loads)
 		return c->pos + size <= c->end ? c->pos : 0;
+	if (c->at + size > c->frame)
+		return 0;
 	if (frags)
 		return load_bytes(c->ctx, c->at, copy, size) ? 0 : copy;
 	from = (void *)(long)c->ctx->data + (c->at & (MAX_HEADERS - 1));
@@ -109,9 +113,22 @@ static __always_inline void skip(struct cursor *c, __u32 size)
 		c->pos += size;
 }
 
+/*
+ * Whether the frame has this many bytes, of a cursor that loads. Without a link header its
+ * length may count a header of the tunnel.
+ */
+static __always_inline int reaches(const struct cursor *c, __u32 bytes)
+{
+	__u8 last;
+
+	if (bytes > c->frame)
+		return 0;
+	return !no_link_header || !bytes || !load_bytes(c->ctx, bytes - 1, &last, sizeof(last));
+}
+
 static __always_inline int is_past_end(const struct cursor *c)
 {
-	return c->loads ? c->at > c->frame : c->pos > c->end;
+	return c->loads ? !reaches(c, c->at) : c->pos > c->end;
 }
 
 static __always_inline enum reason ends_early(const struct cursor *c)
@@ -127,6 +144,12 @@ struct vlan_tag {
 static __always_inline int is_vlan(__be16 proto)
 {
 	return proto == bpf_htons(ETH_P_8021Q) || proto == bpf_htons(ETH_P_8021AD);
+}
+
+static __always_inline int is_ip_or_arp(__be16 proto)
+{
+	return proto == bpf_htons(ETH_P_IP) || proto == bpf_htons(ETH_P_IPV6) ||
+	       proto == bpf_htons(ETH_P_ARP);
 }
 
 static __always_inline int is_mpls(__be16 proto)
@@ -169,10 +192,6 @@ static __always_inline enum reason parse_ethernet(struct context *ctx, struct cu
 {
 	struct ethhdr *eth = c->pos;
 
-	if (no_link_header) {
-		*proto = protocol_of(ctx);
-		return REASON_CLEAN;
-	}
 	if ((void *)(eth + 1) > c->end)
 		return ends_early(c);
 	c->pos = eth + 1;
@@ -191,6 +210,7 @@ static __always_inline enum reason parse_transport(struct cursor *c, struct pack
 {
 	__u32 copy[MIN_TRANSPORT / 4], *words;
 
+	c->behind = 1;
 	switch (p->proto) {
 	case IPPROTO_TCP:
 	case IPPROTO_UDP:
@@ -411,10 +431,27 @@ static __always_inline enum reason parse_network(struct cursor *c, struct packet
 	case bpf_htons(ETH_P_ARP):
 		return REASON_ARP;
 	}
-	return c->loads ? REASON_NOT_IP : LOAD_HEADERS;
+	return c->loads ? REASON_NOT_IP : LOAD_HEADERS; /* loaded ones are one of these */
 }
 
 #define ETHERTYPE_OFFSET 12
+
+/*
+ * Moves the cursor past the VLAN tags and the EtherType behind them, to which it sets
+ * *proto.
+ */
+static __always_inline enum reason skip_tags(struct cursor *c, __be16 *proto, int most)
+{
+	for (int i = 0; i <= most; i++) {
+		if (!peek(c, proto, sizeof(*proto)))
+			return REASON_TRUNCATED;
+		if (!is_vlan(*proto))
+			break;
+		skip(c, sizeof(struct vlan_tag));
+	}
+	skip(c, sizeof(*proto));
+	return is_vlan(*proto) ? REASON_OVERTAGGED : REASON_CLEAN;
+}
 
 /*
  * Moves the cursor past the label stack and sets *proto to what follows it. Nothing
@@ -424,7 +461,6 @@ static __always_inline enum reason parse_network(struct cursor *c, struct packet
 static __always_inline enum reason skip_labels(struct cursor *c, __be16 *proto)
 {
 	__u8 label[4], ip[6];
-	__u32 left;
 
 	*proto = 0;
 	for (int i = 0;; i++) {
@@ -438,10 +474,10 @@ static __always_inline enum reason skip_labels(struct cursor *c, __be16 *proto)
 	}
 	if (!peek(c, ip, sizeof(ip)))
 		return REASON_NOT_IP;
-	left = c->frame - c->at;
-	if (ip[0] >> 4 == 4 && (ip[2] << 8 | ip[3]) <= left)
+	if (ip[0] >> 4 == 4 && reaches(c, c->at + (ip[2] << 8 | ip[3])))
 		*proto = bpf_htons(ETH_P_IP);
-	else if (ip[0] >> 4 == 6 && (ip[4] << 8 | ip[5]) + sizeof(struct ipv6hdr) <= left)
+	else if (ip[0] >> 4 == 6 &&
+		 reaches(c, c->at + (ip[4] << 8 | ip[5]) + sizeof(struct ipv6hdr)))
 		*proto = bpf_htons(ETH_P_IPV6);
 	return *proto ? REASON_CLEAN : REASON_NOT_IP;
 }
@@ -519,63 +555,95 @@ static __always_inline enum reason skip_pppoe(struct cursor *c, __be16 *proto)
 	return number < PPP_CONTROL ? REASON_CLEAN : REASON_LINK;
 }
 
+/* The length of what is in the buffers of a packet. */
+static __always_inline __u32 end_of(struct context *ctx, const struct packet *p)
+{
+	return p->len - bytes_beside(ctx);
+}
+
 /*
- * Follows the headers before IP in this CPU's packet. Returns the offset of the next
- * header << 16 | its EtherType, or a negative reason. A global function, so that the
- * verifier checks it once.
+ * Follows the headers before IP in this CPU's packet, and counts it if none follows.
+ * Returns the offset of the next header << 16 | its EtherType, or a negative reason. A
+ * global function, so that the verifier checks it once.
  */
 __noinline int find_network(struct context *ctx)
 {
 	struct cursor c = {.loads = 1, .ctx = ctx, .at = ETHERTYPE_OFFSET};
 	struct cpu_row *row = this_row();
 	enum reason r = REASON_CLEAN;
-	__be16 proto = 0;
+	__be16 proto = 0, type;
 
 	if (!row) /* impossible */
 		return -REASON_NOT_IP;
-	c.frame = row->packet.len - bytes_beside(ctx);
-	for (int i = 0; !no_link_header && i <= MAX_VLAN_TAGS - tags_beside(ctx); i++) {
-		if (!peek(&c, &proto, sizeof(proto)))
-			return -REASON_TRUNCATED;
-		if (!is_vlan(proto))
-			break;
-		skip(&c, sizeof(struct vlan_tag));
-	}
-	if (is_vlan(proto))
-		return -REASON_OVERTAGGED;
-	skip(&c, sizeof(proto));
+	c.frame = end_of(ctx, &row->packet);
 	if (no_link_header) {
 		c.at = 0;
 		proto = protocol_of(ctx);
-	} else if (is_link_control(&c, proto)) {
-		return -REASON_LINK;
+	} else {
+		r = skip_tags(&c, &proto, MAX_VLAN_TAGS - tags_beside(ctx));
+		if (r != REASON_CLEAN)
+			return -r;
+		if (is_link_control(&c, proto))
+			return -REASON_LINK;
 	}
-	row->packet.encapsulated = proto == bpf_htons(ETH_P_PPP_SES) || is_mpls(proto);
+	type = proto;
+	if (proto == bpf_htons(ETH_P_PPP_SES) || is_mpls(proto))
+		row->packet.encapsulated = IN_LINK;
 	if (proto == bpf_htons(ETH_P_PPP_SES))
 		r = skip_pppoe(&c, &proto);
 	if (r == REASON_CLEAN && is_mpls(proto))
 		r = skip_labels(&c, &proto);
+	if (r == REASON_CLEAN && !is_ip_or_arp(proto))
+		r = REASON_NOT_IP;
+	if (r == REASON_NOT_IP)
+		count_ethertype(bpf_ntohs(type), row->packet.len);
 	if (r != REASON_CLEAN)
 		return -r;
 	return c.at << 16 | bpf_ntohs(proto);
 }
 
+/* What parse_at() returns: the reason and, of what the IP headers carry, offset and end. */
+#define PARSED_REASON(parsed) ((enum reason)((parsed) & 0xff))
+#define PARSED_OFFSET(parsed) ((__u32)(parsed) >> 8)
+#define PARSED_END(parsed)    ((__u32)((parsed) >> 32))
+
+_Static_assert(REASON_COUNT <= 0xff, "a byte holds every reason");
+
+/*
+ * Parses this CPU's packet from an IP header on, by loading its headers. found is its
+ * offset << 16 | its EtherType, and the frame, or the packet around it, ends at `end`. The
+ * offset of what the headers carry is 0 where they are bad or it is a later fragment.
+ */
+__noinline __u64 parse_at(struct context *ctx, __u32 found, __u32 end)
+{
+	struct cursor c = {.loads = 1, .ctx = ctx, .at = found >> 16, .frame = end};
+	struct cpu_row *row = this_row();
+	enum reason r;
+
+	if (!row) /* impossible */
+		return REASON_NOT_IP;
+	r = parse_network(&c, &row->packet, bpf_htons(found));
+	if (r != REASON_CLEAN || !c.behind)
+		return r;
+	if (c.left < end && c.at + c.left < end)
+		end = c.at + c.left;
+	return (__u64)end << 32 | c.at << 8;
+}
+
 /* Parses this CPU's packet by loading its headers. */
 __noinline int parse_loaded(struct context *ctx)
 {
-	struct cursor c = {.loads = 1, .ctx = ctx};
 	struct cpu_row *row = this_row();
 	int found;
 
 	if (!row) /* impossible */
 		return REASON_NOT_IP;
-	c.frame = row->packet.len - bytes_beside(ctx);
 	clear(&row->packet);
 	found = find_network(ctx);
 	if (found < 0)
 		return -found;
-	c.at = row->packet.network = found >> 16;
-	return parse_network(&c, &row->packet, bpf_htons(found));
+	row->packet.network = found >> 16;
+	return PARSED_REASON(parse_at(ctx, found, end_of(ctx, &row->packet)));
 }
 
 static __always_inline enum reason parse(struct context *ctx, struct cursor *c, struct packet *p)
@@ -584,6 +652,8 @@ static __always_inline enum reason parse(struct context *ctx, struct cursor *c, 
 	__be16 proto;
 	enum reason r;
 
+	if (no_link_header)
+		return parse_loaded(ctx);
 	clear(p);
 	r = parse_ethernet(ctx, c, &proto);
 	if (r == REASON_CLEAN) {

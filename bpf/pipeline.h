@@ -2,13 +2,14 @@
 /*
  * The verdict pipeline:
  *
- *	parse -> failsafe -> loop check -> heavy hitters -> block match -> (allow match) ->
+ *	parse -> failsafe -> loop check -> heavy hitters -> block match -> (allow match, reply) ->
  *	policing -> count, event, first-seen flows -> loop filter, digest -> multicast
  *
  * The allow lists are asked only when a stage wants to drop, so they cost clean
- * traffic nothing; and before policing, which leaves out what they contain. Heavy hitters are counted before the lists are asked, so that
- * a false positive, too, is seen to be heavy. What is exempt skips all stages between
- * failsafe and counting but this one, in which it has no penalties. filter/verdict's Decide is the
+ * traffic nothing; and before policing, which leaves out what they contain. Heavy
+ * hitters are counted before the lists are asked, so that a false positive, too, is
+ * seen to be heavy. What is exempt skips all stages between failsafe and counting
+ * but this one, in which it has no penalties. filter/verdict's Decide is the
  * reference for the answers.
  */
 #ifndef WEIR_PIPELINE_H
@@ -23,11 +24,13 @@
 #include "failsafe.h"
 #include "first.h"
 #include "guard.h"
+#include "inner.h"
 #include "lists.h"
 #include "packet.h"
 #include "parse.h"
 #include "penalty.h"
 #include "policy.h"
+#include "replies.h"
 #include "stats.h"
 #include "tracker.h"
 
@@ -39,7 +42,6 @@
 #include "police.h"
 #endif
 
-volatile const struct failsafe failsafe_config = {};
 volatile const __u8 lean = 0; /* 1: plain packets take the lean path */
 
 /* Sets the cursor to the frame, which is this CPU's packet from now on. */
@@ -113,21 +115,28 @@ __noinline int count_dropped(void)
 /* Whether the parser's complaint alone would drop the packet, if not for monitor mode. */
 static __always_inline int is_refused(enum reason r)
 {
-	return drop_malformed &&
-	       (r == REASON_TRUNCATED || r == REASON_MALFORMED || r == REASON_UNPARSED);
+	return r == REASON_OVERTAGGED ||
+	       (drop_malformed &&
+		(r == REASON_TRUNCATED || r == REASON_MALFORMED || r == REASON_UNPARSED));
 }
 
 /*
  * The reason for which a packet leaves that all stages have seen, list being the block
  * list that matches it.
  */
-static __always_inline enum reason judge(struct cpu_row *row, struct packet *p, int list)
+static __always_inline enum reason judge(struct context *ctx, struct cpu_row *row, struct packet *p,
+					 int list)
 {
 	if (list == LIST_NONE && !p->punished && !is_refused(p->reason))
 		return loop_node.words && p->loop == LOOP_LOOPED ? REASON_LOOPED : p->reason;
 	if (is_allowed(row, p))
 		return REASON_ALLOWED;
 	p->list = list;
+	if (list != LIST_NONE && is_reply(ctx, row, p)) {
+		if (!p->punished)
+			return REASON_REPLY;
+		p->list = list = LIST_NONE;
+	}
 	if (list != LIST_NONE) {
 		count_list(list, p->len);
 		return monitor ? REASON_WOULD_BLOCK : REASON_BLOCKED;
@@ -179,7 +188,11 @@ static __always_inline enum reason decide(struct context *ctx, struct cursor *c,
 
 	if (!is_empty(&block))
 		list = match_block(p);
-	return police_rate(ctx, row, p, judge(row, p, list));
+	if (inner && list == LIST_NONE && p->reason == REASON_CLEAN && tunnel_of(p)) {
+		list = match_inner(ctx);
+		barrier();
+	}
+	return police_rate(ctx, row, p, judge(ctx, row, p, list));
 }
 
 /* Counts the packet and returns its action. Every packet leaves through here. */
@@ -199,13 +212,24 @@ static __always_inline int leave(struct context *ctx, struct cpu_row *row, struc
 	if (first_seen.lines)
 		observe_flow(ctx, row, p);
 	action = action_of(p->reason);
+	if (reject && action == XDP_DROP)
+		keep(row, p); /* for refuse() */
 	if (action == XDP_PASS && p->family) {
-		if (loop_node.words && multicast.ports && is_group(p))
-			carry_group(ctx);
-		else if (loop_node.words)
-			carry_filter(ctx, p);
-		if (digest_config.lines)
+		if (replies.on && outgoing) {
+			leave_tunnel(p);
+			remember(ctx, row, p);
+		}
+		if (loop_node.words) {
+			leave_tunnel(p);
+			if (multicast.ports && is_group(p))
+				carry_group(ctx);
+			else
+				carry_filter(ctx, p);
+		}
+		if (digest_config.lines) {
+			leave_tunnel(p);
 			record_digest(ctx, row, p);
+		}
 	}
 	return action;
 }
@@ -290,9 +314,10 @@ static __always_inline int run_lean(struct context *ctx)
 			observe_flow(ctx, row, &p);
 		if (digest_config.lines)
 			record_digest(ctx, row, &p);
+		remember(ctx, row, &p);
 		return XDP_PASS;
 	}
-	return leave(ctx, row, &p, judge(row, &p, list));
+	return leave(ctx, row, &p, judge(ctx, row, &p, list));
 }
 
 static __always_inline int run_pipeline(struct context *ctx)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * A set of listed keys, blocked or allowed. An exact set has its IPv4 addresses and
- * prefixes in a quotient table. All else is behind markers, then, for each shape in
- * use, in the cascade and the table that confirms it. Shapes are tuple space search
- * (Srinivasan, Suri and Varghese, 1999). The twin of filter/membership's Set.
+ * prefixes in a quotient table; where there are many lengths, a directory says which
+ * to look up. All else is behind markers, then, for each shape in use, in the cascade
+ * and the table that confirms it. Shapes are tuple space search (Srinivasan, Suri and
+ * Varghese, 1999). The twin of filter/membership's Set.
  */
 #ifndef WEIR_SET_H
 #define WEIR_SET_H
@@ -12,13 +13,20 @@
 #include <bpf/bpf_helpers.h>
 
 #include "cascade.h"
+#include "directory.h"
 #include "key.h"
 #include "marker.h"
 #include "packet.h"
 #include "quotient.h"
 
 #define MAX_SHAPES 32 /* of a kind */
-#define FEW_SHAPES 32 /* in all: as many as the verifier can walk inline */
+
+/*
+ * As many shapes are matched inline, of whatever kind or of each. The verifier walks a
+ * loop over many more than once for each of them.
+ */
+#define FEW_SHAPES  12
+#define FEW_OF_EACH 7
 
 /* The list number where no table has it; lists are numbered from 1. */
 #define LIST_UNKNOWN 0
@@ -63,6 +71,7 @@ struct key_set {
 	struct shape v4_flow[MAX_SHAPES];
 	struct shape v6[MAX_SHAPES];
 	struct shape v6_flow[MAX_SHAPES];
+	struct directory directory; /* of the prefixes in the quotient table */
 };
 
 /* The maps of a set. */
@@ -71,6 +80,12 @@ struct set_maps {
 	void *marks4;
 	void *marks6;
 	struct quotient_maps prefixes;
+	void *directory;
+	/*
+	 * Returns the number of the list with a prefix of a length that a directory has
+	 * left open, or LIST_NONE. A global function, or 0 where there is no directory.
+	 */
+	int (*open_match)(__u32 open, __u32 src, __u32 dst);
 	/*
 	 * Returns the number of the list that contains the key with hash h, whose
 	 * first line has passed, or LIST_NONE. Where there are many shapes it is a
@@ -107,6 +122,16 @@ static __always_inline int is_empty(const volatile struct key_set *s)
 static __always_inline __u32 set_shapes(const volatile struct key_set *s)
 {
 	return s->n_prefixes + s->n_v4 + s->n_v4_flow + s->n_v6 + s->n_v6_flow;
+}
+
+/* Whether the shapes are so few that the verifier can walk all that match them inline. */
+static __always_inline int has_few_shapes(const volatile struct key_set *s)
+{
+	__u32 n = set_shapes(s);
+
+	return n <= FEW_SHAPES ||
+	       (n <= 4 * FEW_OF_EACH && s->n_v4 <= FEW_OF_EACH && s->n_v4_flow <= FEW_OF_EACH &&
+		s->n_v6 <= FEW_OF_EACH && s->n_v6_flow <= FEW_OF_EACH);
 }
 
 /*
@@ -159,6 +184,33 @@ static __always_inline __u32 open_gates_v6(const volatile struct key_set *s, str
 	return open;
 }
 
+/* The number of the list with the prefix of the i-th length, or 0. */
+static __always_inline __u32 length_find(const volatile struct key_set *s, struct set_maps maps,
+					 __u32 i, __u32 src, __u32 dst)
+{
+	const volatile struct prefix_length *l = &s->prefixes[i];
+	__u64 addr = bpf_ntohl((src & l->src_mask) | (dst & l->dst_mask));
+
+	return quotient_find(&s->quotient, maps.prefixes, addr << s->prefix_shift | l->tail);
+}
+
+/* The same of the lengths that a directory has left open. */
+static __always_inline int open_match(const volatile struct key_set *s, struct set_maps maps,
+				      __u32 open, __u32 src, __u32 dst)
+{
+	/* The verifier forgets the value of a 32-bit number that the stack has held. */
+	for (__u64 n = 0; n < MAX_SHAPES && open; n++) {
+		__u32 list;
+
+		checkpoint();
+		list = length_find(s, maps, first_bit(open) % MAX_SHAPES, src, dst);
+		if (list)
+			return list;
+		open &= open - 1;
+	}
+	return LIST_NONE;
+}
+
 /*
  * The number of the list with the longest prefix of one of the addresses, which are
  * in network order, or LIST_NONE.
@@ -166,15 +218,15 @@ static __always_inline __u32 open_gates_v6(const volatile struct key_set *s, str
 static __always_inline int prefix_match(const volatile struct key_set *s, struct set_maps maps,
 					__u32 src, __u32 dst)
 {
-	for (int i = 0; i < MAX_SHAPES && i < s->n_prefixes; i++) {
-		const volatile struct prefix_length *l = &s->prefixes[i];
-		__u64 addr;
-		__u32 list;
+	__u32 list, open;
 
+	if (s->directory.shift) {
+		open = open_lengths(&s->directory, maps.directory, src, dst);
+		return open ? maps.open_match(open, src, dst) : LIST_NONE;
+	}
+	for (int i = 0; i < MAX_SHAPES && i < s->n_prefixes; i++) {
 		checkpoint();
-		addr = bpf_ntohl((src & l->src_mask) | (dst & l->dst_mask));
-		list = quotient_find(&s->quotient, maps.prefixes,
-				     addr << s->prefix_shift | l->tail);
+		list = length_find(s, maps, i, src, dst);
 		if (list)
 			return list;
 	}
@@ -204,6 +256,10 @@ static __always_inline void set_match(const volatile struct key_set *s, struct s
 		if (!(s->gates_v4 & open))
 			return;
 		p->open = open;
+		/*
+		 * In memory, not in registers, is what the loops need: else the verifier
+		 * walks them once for each way that leads here.
+		 */
 		barrier();
 		if (!probe_shapes(s, maps, p, secret, KEY_V4, s->v4, &s->n_v4))
 			probe_shapes(s, maps, p, secret, KEY_V4_FLOW, s->v4_flow, &s->n_v4_flow);

@@ -24,6 +24,7 @@ int weir_egress(struct xdp_md *ctx)
 
 /* Adds these types to the object's BTF, from which the Go types are generated. */
 const enum reason *reasons __attribute__((unused));
+const enum tunnel *tunnels __attribute__((unused));
 const enum loop_outcome *loop_outcomes __attribute__((unused));
 const enum policer_outcome *policer_outcomes __attribute__((unused));
 const enum policer_controller *policer_controllers __attribute__((unused));

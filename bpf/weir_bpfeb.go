@@ -18,6 +18,21 @@ type WeirBucket struct {
 	Slots [8]uint64
 }
 
+type WeirConnection struct {
+	_      structs.HostLayout
+	Local  [4]uint32
+	Remote [4]uint32
+	Ports  uint32
+	Proto  uint32
+	Scope  uint64
+}
+
+type WeirConnectionState struct {
+	_       structs.HostLayout
+	Until   uint64
+	Closing uint64
+}
+
 type WeirCounter struct {
 	_       structs.HostLayout
 	Packets uint64
@@ -56,6 +71,25 @@ type WeirDigests struct {
 	Secret WeirSecret
 	Lines  uint32
 	Bits   uint32
+}
+
+type WeirDirectory struct {
+	_     structs.HostLayout
+	Shift uint32
+	Parts uint32
+	Src   uint32
+	Dst   uint32
+}
+
+type WeirEthertypeRow struct {
+	_      structs.HostLayout
+	ByType [31]struct {
+		_      structs.HostLayout
+		Type   uint64
+		Frames WeirCounter
+	}
+	Others WeirCounter
+	Pad    uint64
 }
 
 type WeirEvent struct {
@@ -105,7 +139,9 @@ type WeirFirstConfig struct {
 	BySize  uint8
 	ByList  uint8
 	Stopped uint8
-	Pad     [4]uint8
+	Sinks   uint8
+	Pad     [3]uint8
+	Values  [8]uint8
 }
 
 type WeirFirstCpu struct {
@@ -150,6 +186,16 @@ type WeirFlowBucket struct {
 	}
 }
 
+type WeirInnerRow struct {
+	_        structs.HostLayout
+	ByTunnel [8]struct {
+		_       structs.HostLayout
+		Headers uint64
+		Listed  uint64
+	}
+	Outer WeirPacket
+}
+
 type WeirKeySet struct {
 	_           structs.HostLayout
 	Quotient    WeirQuotient
@@ -174,6 +220,7 @@ type WeirKeySet struct {
 	V4Flow      [32]WeirShape
 	V6          [32]WeirShape
 	V6Flow      [32]WeirShape
+	Directory   WeirDirectory
 }
 
 type WeirLine struct {
@@ -405,8 +452,20 @@ const (
 	WeirReasonREASON_OVERTAGGED   WeirReason = 15
 	WeirReasonREASON_LINK         WeirReason = 16
 	WeirReasonREASON_POLICED      WeirReason = 17
-	WeirReasonREASON_COUNT        WeirReason = 18
+	WeirReasonREASON_REPLY        WeirReason = 18
+	WeirReasonREASON_COUNT        WeirReason = 19
 )
+
+type WeirReplyConfig struct {
+	_           structs.HostLayout
+	Scope       uint64
+	Opening     uint64
+	Established uint64
+	Udp         uint64
+	Ephemeral   uint32
+	On          uint8
+	Pad         [3]uint8
+}
 
 type WeirSampling struct {
 	_     structs.HostLayout
@@ -485,6 +544,17 @@ type WeirTrackerState struct {
 	Identity uint64
 }
 
+type WeirTunnel uint32
+
+const (
+	WeirTunnelTUNNEL_NONE  WeirTunnel = 0
+	WeirTunnelTUNNEL_IP    WeirTunnel = 1
+	WeirTunnelTUNNEL_GRE   WeirTunnel = 2
+	WeirTunnelTUNNEL_VXLAN WeirTunnel = 3
+	WeirTunnelTUNNEL_GTPU  WeirTunnel = 4
+	WeirTunnelTUNNEL_COUNT WeirTunnel = 5
+)
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -496,6 +566,7 @@ const (
 	WeirMapAllowPrefixes      = "allow_prefixes"
 	WeirMapAllowSpill         = "allow_spill"
 	WeirMapBlockBuckets       = "block_buckets"
+	WeirMapBlockDirectory     = "block_directory"
 	WeirMapBlockFront         = "block_front"
 	WeirMapBlockHot           = "block_hot"
 	WeirMapBlockLines         = "block_lines"
@@ -503,15 +574,18 @@ const (
 	WeirMapBlockMarks6        = "block_marks6"
 	WeirMapBlockPrefixes      = "block_prefixes"
 	WeirMapBlockSpill         = "block_spill"
+	WeirMapConnections        = "connections"
 	WeirMapDigestBanks        = "digest_banks"
 	WeirMapDigestLines        = "digest_lines"
 	WeirMapDigestNow          = "digest_now"
 	WeirMapDigestSightings    = "digest_sightings"
+	WeirMapEthertypeStats     = "ethertype_stats"
 	WeirMapEvents             = "events"
 	WeirMapFirstCpus          = "first_cpus"
 	WeirMapFirstLevels        = "first_levels"
 	WeirMapFirstLines         = "first_lines"
 	WeirMapFirstNow           = "first_now"
+	WeirMapInnerStats         = "inner_stats"
 	WeirMapListStats          = "list_stats"
 	WeirMapLoopEdges          = "loop_edges"
 	WeirMapLoopStats          = "loop_stats"
@@ -528,6 +602,7 @@ const (
 	WeirMapTrackerLines       = "tracker_lines"
 	WeirMapTrackerNow         = "tracker_now"
 	WeirMapTrackerPairs       = "tracker_pairs"
+	WeirMapUnconnected        = "unconnected"
 	WeirProgWeir              = "weir"
 	WeirProgWeirEgress        = "weir_egress"
 	WeirVarAllow              = "allow"
@@ -547,6 +622,7 @@ const (
 	WeirVarFailsafeConfig     = "failsafe_config"
 	WeirVarFirstSeen          = "first_seen"
 	WeirVarFrags              = "frags"
+	WeirVarInner              = "inner"
 	WeirVarKeySecret          = "key_secret"
 	WeirVarLean               = "lean"
 	WeirVarListStride         = "list_stride"
@@ -561,9 +637,11 @@ const (
 	WeirVarPolicerOutcomes    = "policer_outcomes"
 	WeirVarReasons            = "reasons"
 	WeirVarReordersLoads      = "reorders_loads"
+	WeirVarReplies            = "replies"
 	WeirVarSampleClean        = "sample_clean"
 	WeirVarTrackerCount       = "tracker_count"
 	WeirVarTrackers           = "trackers"
+	WeirVarTunnels            = "tunnels"
 )
 
 // LoadWeir returns the embedded CollectionSpec for Weir.
@@ -623,6 +701,7 @@ type WeirMapSpecs struct {
 	AllowPrefixes    *ebpf.MapSpec `ebpf:"allow_prefixes"`
 	AllowSpill       *ebpf.MapSpec `ebpf:"allow_spill"`
 	BlockBuckets     *ebpf.MapSpec `ebpf:"block_buckets"`
+	BlockDirectory   *ebpf.MapSpec `ebpf:"block_directory"`
 	BlockFront       *ebpf.MapSpec `ebpf:"block_front"`
 	BlockHot         *ebpf.MapSpec `ebpf:"block_hot"`
 	BlockLines       *ebpf.MapSpec `ebpf:"block_lines"`
@@ -630,15 +709,18 @@ type WeirMapSpecs struct {
 	BlockMarks6      *ebpf.MapSpec `ebpf:"block_marks6"`
 	BlockPrefixes    *ebpf.MapSpec `ebpf:"block_prefixes"`
 	BlockSpill       *ebpf.MapSpec `ebpf:"block_spill"`
+	Connections      *ebpf.MapSpec `ebpf:"connections"`
 	DigestBanks      *ebpf.MapSpec `ebpf:"digest_banks"`
 	DigestLines      *ebpf.MapSpec `ebpf:"digest_lines"`
 	DigestNow        *ebpf.MapSpec `ebpf:"digest_now"`
 	DigestSightings  *ebpf.MapSpec `ebpf:"digest_sightings"`
+	EthertypeStats   *ebpf.MapSpec `ebpf:"ethertype_stats"`
 	Events           *ebpf.MapSpec `ebpf:"events"`
 	FirstCpus        *ebpf.MapSpec `ebpf:"first_cpus"`
 	FirstLevels      *ebpf.MapSpec `ebpf:"first_levels"`
 	FirstLines       *ebpf.MapSpec `ebpf:"first_lines"`
 	FirstNow         *ebpf.MapSpec `ebpf:"first_now"`
+	InnerStats       *ebpf.MapSpec `ebpf:"inner_stats"`
 	ListStats        *ebpf.MapSpec `ebpf:"list_stats"`
 	LoopEdges        *ebpf.MapSpec `ebpf:"loop_edges"`
 	LoopStats        *ebpf.MapSpec `ebpf:"loop_stats"`
@@ -655,6 +737,7 @@ type WeirMapSpecs struct {
 	TrackerLines     *ebpf.MapSpec `ebpf:"tracker_lines"`
 	TrackerNow       *ebpf.MapSpec `ebpf:"tracker_now"`
 	TrackerPairs     *ebpf.MapSpec `ebpf:"tracker_pairs"`
+	Unconnected      *ebpf.MapSpec `ebpf:"unconnected"`
 }
 
 // WeirVariableSpecs contains global variables before they are loaded into the kernel.
@@ -678,6 +761,7 @@ type WeirVariableSpecs struct {
 	FailsafeConfig     *ebpf.VariableSpec `ebpf:"failsafe_config"`
 	FirstSeen          *ebpf.VariableSpec `ebpf:"first_seen"`
 	Frags              *ebpf.VariableSpec `ebpf:"frags"`
+	Inner              *ebpf.VariableSpec `ebpf:"inner"`
 	KeySecret          *ebpf.VariableSpec `ebpf:"key_secret"`
 	Lean               *ebpf.VariableSpec `ebpf:"lean"`
 	ListStride         *ebpf.VariableSpec `ebpf:"list_stride"`
@@ -692,9 +776,11 @@ type WeirVariableSpecs struct {
 	PolicerOutcomes    *ebpf.VariableSpec `ebpf:"policer_outcomes"`
 	Reasons            *ebpf.VariableSpec `ebpf:"reasons"`
 	ReordersLoads      *ebpf.VariableSpec `ebpf:"reorders_loads"`
+	Replies            *ebpf.VariableSpec `ebpf:"replies"`
 	SampleClean        *ebpf.VariableSpec `ebpf:"sample_clean"`
 	TrackerCount       *ebpf.VariableSpec `ebpf:"tracker_count"`
 	Trackers           *ebpf.VariableSpec `ebpf:"trackers"`
+	Tunnels            *ebpf.VariableSpec `ebpf:"tunnels"`
 }
 
 // WeirObjects contains all objects after they have been loaded into the kernel.
@@ -724,6 +810,7 @@ type WeirMaps struct {
 	AllowPrefixes    *ebpf.Map `ebpf:"allow_prefixes"`
 	AllowSpill       *ebpf.Map `ebpf:"allow_spill"`
 	BlockBuckets     *ebpf.Map `ebpf:"block_buckets"`
+	BlockDirectory   *ebpf.Map `ebpf:"block_directory"`
 	BlockFront       *ebpf.Map `ebpf:"block_front"`
 	BlockHot         *ebpf.Map `ebpf:"block_hot"`
 	BlockLines       *ebpf.Map `ebpf:"block_lines"`
@@ -731,15 +818,18 @@ type WeirMaps struct {
 	BlockMarks6      *ebpf.Map `ebpf:"block_marks6"`
 	BlockPrefixes    *ebpf.Map `ebpf:"block_prefixes"`
 	BlockSpill       *ebpf.Map `ebpf:"block_spill"`
+	Connections      *ebpf.Map `ebpf:"connections"`
 	DigestBanks      *ebpf.Map `ebpf:"digest_banks"`
 	DigestLines      *ebpf.Map `ebpf:"digest_lines"`
 	DigestNow        *ebpf.Map `ebpf:"digest_now"`
 	DigestSightings  *ebpf.Map `ebpf:"digest_sightings"`
+	EthertypeStats   *ebpf.Map `ebpf:"ethertype_stats"`
 	Events           *ebpf.Map `ebpf:"events"`
 	FirstCpus        *ebpf.Map `ebpf:"first_cpus"`
 	FirstLevels      *ebpf.Map `ebpf:"first_levels"`
 	FirstLines       *ebpf.Map `ebpf:"first_lines"`
 	FirstNow         *ebpf.Map `ebpf:"first_now"`
+	InnerStats       *ebpf.Map `ebpf:"inner_stats"`
 	ListStats        *ebpf.Map `ebpf:"list_stats"`
 	LoopEdges        *ebpf.Map `ebpf:"loop_edges"`
 	LoopStats        *ebpf.Map `ebpf:"loop_stats"`
@@ -756,6 +846,7 @@ type WeirMaps struct {
 	TrackerLines     *ebpf.Map `ebpf:"tracker_lines"`
 	TrackerNow       *ebpf.Map `ebpf:"tracker_now"`
 	TrackerPairs     *ebpf.Map `ebpf:"tracker_pairs"`
+	Unconnected      *ebpf.Map `ebpf:"unconnected"`
 }
 
 func (m *WeirMaps) Close() error {
@@ -767,6 +858,7 @@ func (m *WeirMaps) Close() error {
 		m.AllowPrefixes,
 		m.AllowSpill,
 		m.BlockBuckets,
+		m.BlockDirectory,
 		m.BlockFront,
 		m.BlockHot,
 		m.BlockLines,
@@ -774,15 +866,18 @@ func (m *WeirMaps) Close() error {
 		m.BlockMarks6,
 		m.BlockPrefixes,
 		m.BlockSpill,
+		m.Connections,
 		m.DigestBanks,
 		m.DigestLines,
 		m.DigestNow,
 		m.DigestSightings,
+		m.EthertypeStats,
 		m.Events,
 		m.FirstCpus,
 		m.FirstLevels,
 		m.FirstLines,
 		m.FirstNow,
+		m.InnerStats,
 		m.ListStats,
 		m.LoopEdges,
 		m.LoopStats,
@@ -799,6 +894,7 @@ func (m *WeirMaps) Close() error {
 		m.TrackerLines,
 		m.TrackerNow,
 		m.TrackerPairs,
+		m.Unconnected,
 	)
 }
 
@@ -823,6 +919,7 @@ type WeirVariables struct {
 	FailsafeConfig     *ebpf.Variable `ebpf:"failsafe_config"`
 	FirstSeen          *ebpf.Variable `ebpf:"first_seen"`
 	Frags              *ebpf.Variable `ebpf:"frags"`
+	Inner              *ebpf.Variable `ebpf:"inner"`
 	KeySecret          *ebpf.Variable `ebpf:"key_secret"`
 	Lean               *ebpf.Variable `ebpf:"lean"`
 	ListStride         *ebpf.Variable `ebpf:"list_stride"`
@@ -837,9 +934,11 @@ type WeirVariables struct {
 	PolicerOutcomes    *ebpf.Variable `ebpf:"policer_outcomes"`
 	Reasons            *ebpf.Variable `ebpf:"reasons"`
 	ReordersLoads      *ebpf.Variable `ebpf:"reorders_loads"`
+	Replies            *ebpf.Variable `ebpf:"replies"`
 	SampleClean        *ebpf.Variable `ebpf:"sample_clean"`
 	TrackerCount       *ebpf.Variable `ebpf:"tracker_count"`
 	Trackers           *ebpf.Variable `ebpf:"trackers"`
+	Tunnels            *ebpf.Variable `ebpf:"tunnels"`
 }
 
 // WeirPrograms contains all programs after they have been loaded into the kernel.

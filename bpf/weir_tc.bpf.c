@@ -11,12 +11,15 @@
 #include <bpf/bpf_helpers.h>
 
 #include "pipeline.h"
+#include "reject.h"
 
 /* What passes goes on to the programs and filters behind this one. */
 SEC("tc")
 int weir(struct __sk_buff *ctx)
 {
-	return process(ctx) == XDP_DROP ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+	if (process(ctx) != XDP_DROP)
+		return TC_ACT_UNSPEC;
+	return reject ? refuse(ctx) : TC_ACT_SHOT;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

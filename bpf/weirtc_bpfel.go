@@ -23,6 +23,7 @@ const (
 	WeirTCMapAllowPrefixes   = "allow_prefixes"
 	WeirTCMapAllowSpill      = "allow_spill"
 	WeirTCMapBlockBuckets    = "block_buckets"
+	WeirTCMapBlockDirectory  = "block_directory"
 	WeirTCMapBlockFront      = "block_front"
 	WeirTCMapBlockHot        = "block_hot"
 	WeirTCMapBlockLines      = "block_lines"
@@ -30,15 +31,18 @@ const (
 	WeirTCMapBlockMarks6     = "block_marks6"
 	WeirTCMapBlockPrefixes   = "block_prefixes"
 	WeirTCMapBlockSpill      = "block_spill"
+	WeirTCMapConnections     = "connections"
 	WeirTCMapDigestBanks     = "digest_banks"
 	WeirTCMapDigestLines     = "digest_lines"
 	WeirTCMapDigestNow       = "digest_now"
 	WeirTCMapDigestSightings = "digest_sightings"
+	WeirTCMapEthertypeStats  = "ethertype_stats"
 	WeirTCMapEvents          = "events"
 	WeirTCMapFirstCpus       = "first_cpus"
 	WeirTCMapFirstLevels     = "first_levels"
 	WeirTCMapFirstLines      = "first_lines"
 	WeirTCMapFirstNow        = "first_now"
+	WeirTCMapInnerStats      = "inner_stats"
 	WeirTCMapListStats       = "list_stats"
 	WeirTCMapPenalties       = "penalties"
 	WeirTCMapReasonStats     = "reason_stats"
@@ -47,6 +51,7 @@ const (
 	WeirTCMapTrackerLines    = "tracker_lines"
 	WeirTCMapTrackerNow      = "tracker_now"
 	WeirTCMapTrackerPairs    = "tracker_pairs"
+	WeirTCMapUnconnected     = "unconnected"
 	WeirTCProgWeir           = "weir"
 	WeirTCVarAllow           = "allow"
 	WeirTCVarBankBuckets     = "bank_buckets"
@@ -62,6 +67,7 @@ const (
 	WeirTCVarFailsafeConfig  = "failsafe_config"
 	WeirTCVarFirstSeen       = "first_seen"
 	WeirTCVarFrags           = "frags"
+	WeirTCVarInner           = "inner"
 	WeirTCVarKeySecret       = "key_secret"
 	WeirTCVarLean            = "lean"
 	WeirTCVarListStride      = "list_stride"
@@ -69,7 +75,9 @@ const (
 	WeirTCVarNoLinkHeader    = "no_link_header"
 	WeirTCVarOutgoing        = "outgoing"
 	WeirTCVarPenaltyBuckets  = "penalty_buckets"
+	WeirTCVarReject          = "reject"
 	WeirTCVarReordersLoads   = "reorders_loads"
+	WeirTCVarReplies         = "replies"
 	WeirTCVarSampleClean     = "sample_clean"
 	WeirTCVarTrackerCount    = "tracker_count"
 	WeirTCVarTrackers        = "trackers"
@@ -131,6 +139,7 @@ type WeirTCMapSpecs struct {
 	AllowPrefixes   *ebpf.MapSpec `ebpf:"allow_prefixes"`
 	AllowSpill      *ebpf.MapSpec `ebpf:"allow_spill"`
 	BlockBuckets    *ebpf.MapSpec `ebpf:"block_buckets"`
+	BlockDirectory  *ebpf.MapSpec `ebpf:"block_directory"`
 	BlockFront      *ebpf.MapSpec `ebpf:"block_front"`
 	BlockHot        *ebpf.MapSpec `ebpf:"block_hot"`
 	BlockLines      *ebpf.MapSpec `ebpf:"block_lines"`
@@ -138,15 +147,18 @@ type WeirTCMapSpecs struct {
 	BlockMarks6     *ebpf.MapSpec `ebpf:"block_marks6"`
 	BlockPrefixes   *ebpf.MapSpec `ebpf:"block_prefixes"`
 	BlockSpill      *ebpf.MapSpec `ebpf:"block_spill"`
+	Connections     *ebpf.MapSpec `ebpf:"connections"`
 	DigestBanks     *ebpf.MapSpec `ebpf:"digest_banks"`
 	DigestLines     *ebpf.MapSpec `ebpf:"digest_lines"`
 	DigestNow       *ebpf.MapSpec `ebpf:"digest_now"`
 	DigestSightings *ebpf.MapSpec `ebpf:"digest_sightings"`
+	EthertypeStats  *ebpf.MapSpec `ebpf:"ethertype_stats"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	FirstCpus       *ebpf.MapSpec `ebpf:"first_cpus"`
 	FirstLevels     *ebpf.MapSpec `ebpf:"first_levels"`
 	FirstLines      *ebpf.MapSpec `ebpf:"first_lines"`
 	FirstNow        *ebpf.MapSpec `ebpf:"first_now"`
+	InnerStats      *ebpf.MapSpec `ebpf:"inner_stats"`
 	ListStats       *ebpf.MapSpec `ebpf:"list_stats"`
 	Penalties       *ebpf.MapSpec `ebpf:"penalties"`
 	ReasonStats     *ebpf.MapSpec `ebpf:"reason_stats"`
@@ -155,6 +167,7 @@ type WeirTCMapSpecs struct {
 	TrackerLines    *ebpf.MapSpec `ebpf:"tracker_lines"`
 	TrackerNow      *ebpf.MapSpec `ebpf:"tracker_now"`
 	TrackerPairs    *ebpf.MapSpec `ebpf:"tracker_pairs"`
+	Unconnected     *ebpf.MapSpec `ebpf:"unconnected"`
 }
 
 // WeirTCVariableSpecs contains global variables before they are loaded into the kernel.
@@ -175,6 +188,7 @@ type WeirTCVariableSpecs struct {
 	FailsafeConfig *ebpf.VariableSpec `ebpf:"failsafe_config"`
 	FirstSeen      *ebpf.VariableSpec `ebpf:"first_seen"`
 	Frags          *ebpf.VariableSpec `ebpf:"frags"`
+	Inner          *ebpf.VariableSpec `ebpf:"inner"`
 	KeySecret      *ebpf.VariableSpec `ebpf:"key_secret"`
 	Lean           *ebpf.VariableSpec `ebpf:"lean"`
 	ListStride     *ebpf.VariableSpec `ebpf:"list_stride"`
@@ -182,7 +196,9 @@ type WeirTCVariableSpecs struct {
 	NoLinkHeader   *ebpf.VariableSpec `ebpf:"no_link_header"`
 	Outgoing       *ebpf.VariableSpec `ebpf:"outgoing"`
 	PenaltyBuckets *ebpf.VariableSpec `ebpf:"penalty_buckets"`
+	Reject         *ebpf.VariableSpec `ebpf:"reject"`
 	ReordersLoads  *ebpf.VariableSpec `ebpf:"reorders_loads"`
+	Replies        *ebpf.VariableSpec `ebpf:"replies"`
 	SampleClean    *ebpf.VariableSpec `ebpf:"sample_clean"`
 	TrackerCount   *ebpf.VariableSpec `ebpf:"tracker_count"`
 	Trackers       *ebpf.VariableSpec `ebpf:"trackers"`
@@ -215,6 +231,7 @@ type WeirTCMaps struct {
 	AllowPrefixes   *ebpf.Map `ebpf:"allow_prefixes"`
 	AllowSpill      *ebpf.Map `ebpf:"allow_spill"`
 	BlockBuckets    *ebpf.Map `ebpf:"block_buckets"`
+	BlockDirectory  *ebpf.Map `ebpf:"block_directory"`
 	BlockFront      *ebpf.Map `ebpf:"block_front"`
 	BlockHot        *ebpf.Map `ebpf:"block_hot"`
 	BlockLines      *ebpf.Map `ebpf:"block_lines"`
@@ -222,15 +239,18 @@ type WeirTCMaps struct {
 	BlockMarks6     *ebpf.Map `ebpf:"block_marks6"`
 	BlockPrefixes   *ebpf.Map `ebpf:"block_prefixes"`
 	BlockSpill      *ebpf.Map `ebpf:"block_spill"`
+	Connections     *ebpf.Map `ebpf:"connections"`
 	DigestBanks     *ebpf.Map `ebpf:"digest_banks"`
 	DigestLines     *ebpf.Map `ebpf:"digest_lines"`
 	DigestNow       *ebpf.Map `ebpf:"digest_now"`
 	DigestSightings *ebpf.Map `ebpf:"digest_sightings"`
+	EthertypeStats  *ebpf.Map `ebpf:"ethertype_stats"`
 	Events          *ebpf.Map `ebpf:"events"`
 	FirstCpus       *ebpf.Map `ebpf:"first_cpus"`
 	FirstLevels     *ebpf.Map `ebpf:"first_levels"`
 	FirstLines      *ebpf.Map `ebpf:"first_lines"`
 	FirstNow        *ebpf.Map `ebpf:"first_now"`
+	InnerStats      *ebpf.Map `ebpf:"inner_stats"`
 	ListStats       *ebpf.Map `ebpf:"list_stats"`
 	Penalties       *ebpf.Map `ebpf:"penalties"`
 	ReasonStats     *ebpf.Map `ebpf:"reason_stats"`
@@ -239,6 +259,7 @@ type WeirTCMaps struct {
 	TrackerLines    *ebpf.Map `ebpf:"tracker_lines"`
 	TrackerNow      *ebpf.Map `ebpf:"tracker_now"`
 	TrackerPairs    *ebpf.Map `ebpf:"tracker_pairs"`
+	Unconnected     *ebpf.Map `ebpf:"unconnected"`
 }
 
 func (m *WeirTCMaps) Close() error {
@@ -250,6 +271,7 @@ func (m *WeirTCMaps) Close() error {
 		m.AllowPrefixes,
 		m.AllowSpill,
 		m.BlockBuckets,
+		m.BlockDirectory,
 		m.BlockFront,
 		m.BlockHot,
 		m.BlockLines,
@@ -257,15 +279,18 @@ func (m *WeirTCMaps) Close() error {
 		m.BlockMarks6,
 		m.BlockPrefixes,
 		m.BlockSpill,
+		m.Connections,
 		m.DigestBanks,
 		m.DigestLines,
 		m.DigestNow,
 		m.DigestSightings,
+		m.EthertypeStats,
 		m.Events,
 		m.FirstCpus,
 		m.FirstLevels,
 		m.FirstLines,
 		m.FirstNow,
+		m.InnerStats,
 		m.ListStats,
 		m.Penalties,
 		m.ReasonStats,
@@ -274,6 +299,7 @@ func (m *WeirTCMaps) Close() error {
 		m.TrackerLines,
 		m.TrackerNow,
 		m.TrackerPairs,
+		m.Unconnected,
 	)
 }
 
@@ -295,6 +321,7 @@ type WeirTCVariables struct {
 	FailsafeConfig *ebpf.Variable `ebpf:"failsafe_config"`
 	FirstSeen      *ebpf.Variable `ebpf:"first_seen"`
 	Frags          *ebpf.Variable `ebpf:"frags"`
+	Inner          *ebpf.Variable `ebpf:"inner"`
 	KeySecret      *ebpf.Variable `ebpf:"key_secret"`
 	Lean           *ebpf.Variable `ebpf:"lean"`
 	ListStride     *ebpf.Variable `ebpf:"list_stride"`
@@ -302,7 +329,9 @@ type WeirTCVariables struct {
 	NoLinkHeader   *ebpf.Variable `ebpf:"no_link_header"`
 	Outgoing       *ebpf.Variable `ebpf:"outgoing"`
 	PenaltyBuckets *ebpf.Variable `ebpf:"penalty_buckets"`
+	Reject         *ebpf.Variable `ebpf:"reject"`
 	ReordersLoads  *ebpf.Variable `ebpf:"reorders_loads"`
+	Replies        *ebpf.Variable `ebpf:"replies"`
 	SampleClean    *ebpf.Variable `ebpf:"sample_clean"`
 	TrackerCount   *ebpf.Variable `ebpf:"tracker_count"`
 	Trackers       *ebpf.Variable `ebpf:"trackers"`

@@ -7,11 +7,11 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 
 	"weir/bpf"
 )
@@ -27,7 +27,7 @@ type Attachment struct {
 	path        string
 	metadata    metadata
 	metadataMap *ebpf.Map
-	link        link.Link // nil: the pin is gone, and with it the link
+	link        hold // nil: the pin is gone, and with it what it kept
 
 	// program is the ID of the program that this process attached or found last.
 	// If there is another now, a process has taken over.
@@ -80,9 +80,7 @@ func (p *Preparation) open() (err error) {
 	if err != nil {
 		return explainPermission(err)
 	}
-	if p.metadata.Hook == TC {
-		p.stats.entry.Store(tcEntry(p.iface.LinkAttrs))
-	}
+	p.stats.entry.Store(p.metadata.Hook.entry(p.iface.LinkAttrs))
 	return nil
 }
 
@@ -188,8 +186,8 @@ func (d Pins) attach(m metadata, i *Iface, p *Program) (a *Attachment, err error
 	if err != nil {
 		return nil, err
 	}
-	if m.Hook == TC && p.stats.entry.Load() != tcEntry(i.LinkAttrs) {
-		return nil, errors.New("the program is for an interface with another kind of frames")
+	if p.stats.entry.Load() != m.Hook.entry(i.LinkAttrs) {
+		return nil, errors.New("the program is for another hook, or for an interface with another kind of frames")
 	}
 	l, err := d.attachLink(m, i, p.prog)
 	if err != nil {
@@ -258,7 +256,7 @@ func (a *Attachment) pin(p *Program, metadata []byte) (err error) {
 			a.metadataMap.Close()
 		}
 	}()
-	pins := map[string]pinner{pinMetadata: a.metadataMap, pinLink: a.link}
+	pins := map[string]pinner{pinMetadata: a.metadataMap, a.link.pinName(): a.link}
 	for name, m := range a.stats.maps {
 		pins[name] = m.m
 	}
@@ -274,6 +272,9 @@ func (a *Attachment) pin(p *Program, metadata []byte) (err error) {
 	}
 	if err := os.Rename(temp, a.path); err != nil {
 		return fmt.Errorf("rename directory of pins: %w", err)
+	}
+	if err := a.link.start(p.prog, sibling(a.path)); err != nil {
+		return errors.Join(err, os.RemoveAll(a.path))
 	}
 	a.program = a.programID()
 	a.own(p)
@@ -329,9 +330,12 @@ func (a *Attachment) openLink() (err error) {
 	if a.metadata, err = readMetadata(a.metadataMap); err != nil {
 		return err
 	}
-	a.link, err = link.LoadPinnedLink(filepath.Join(a.path, pinLink), nil)
+	l, err := loadHold(a.path, a.metadata)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
+	}
+	if err == nil {
+		a.link = l
 	}
 	return err
 }
@@ -381,7 +385,7 @@ func (a *Attachment) replace(p *Program) error {
 			return err
 		}
 	}
-	if err := a.link.Update(p.prog); err != nil && !errors.Is(err, unix.ENOLINK) { // ENOLINK: the interface is gone
+	if err := a.link.update(p.prog); err != nil {
 		return explainPermission(err)
 	}
 	a.program = a.programID()
@@ -437,7 +441,11 @@ func (a *Attachment) locked(attempt string, fn func() error) error {
 func (a *Attachment) detach() error {
 	if a.link != nil {
 		// Another process may have the link open, or pinned elsewhere.
-		if err := a.link.Detach(); err != nil && !errors.Is(err, unix.ENOLINK) {
+		err := a.link.detach()
+		if errors.Is(err, ErrNoNetns) {
+			err = a.unseen()
+		}
+		if err != nil {
 			return explainPermission(err)
 		}
 	}
@@ -451,7 +459,41 @@ func (a *Attachment) detach() error {
 			return nil // another attachment: this one is detached
 		}
 	}
-	return os.RemoveAll(a.path)
+	if err := os.RemoveAll(a.path); err != nil {
+		return err
+	}
+	if paths, err := a.pins.paths(); err != nil || len(paths) > 0 {
+		return err
+	}
+	return a.pins.ForgetConnections()
+}
+
+// unseen returns nil if the network namespace that a filter was in, which this process does
+// not find, is gone. It fails if the filter is still there: its program is loaded, and no
+// process has it open.
+func (a *Attachment) unseen() error {
+	if a.prog != nil || a.stats == nil {
+		return nil
+	}
+	a.stats.mu.RLock()
+	counters := a.stats.maps[bpf.WeirMapReasonStats].m
+	a.stats.mu.RUnlock()
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	for deadline := time.Now().Add(time.Second); ; <-look.C {
+		programs, err := programsWith(counters)
+		if err != nil {
+			return fmt.Errorf("its network namespace cannot be found: %w", err)
+		}
+		programs = slices.DeleteFunc(programs, func(id uint32) bool { return len(holdersOf(id)) > 0 })
+		if len(programs) == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) { // the kernel empties namespaces in the background
+			return fmt.Errorf("its network namespace (inode %d) is not in sight, but its filter is still there (program %d): "+
+				"detach where the processes of that namespace are visible, as on the host rather than in a container", namespaceOf(a.path), programs[0])
+		}
+	}
 }
 
 // Close releases the attachment. The program stays attached.
@@ -496,17 +538,8 @@ func (a *Attachment) index() (int, error) {
 	if a.link == nil {
 		return 0, nil
 	}
-	info, err := a.link.Info()
-	if err != nil {
-		return 0, err
-	}
-	if xdp := info.XDP(); xdp != nil {
-		return int(xdp.Ifindex), nil
-	}
-	if tcx := info.TCX(); tcx != nil {
-		return int(tcx.Ifindex), nil
-	}
-	return 0, errors.New("the pinned link is neither of XDP nor of TC")
+	_, index, err := a.link.state()
+	return index, err
 }
 
 // isOn reports whether the program is attached to the interface: an index alone
@@ -516,7 +549,7 @@ func (a *Attachment) isOn(i *Iface) bool {
 	if err != nil || index != i.Index {
 		return false
 	}
-	if a.metadata.Hook == TC {
+	if a.metadata.Hook == TC || a.metadata.Hook.ByDispatcher() {
 		return true
 	}
 	// The ID is 0 where there are programs in several modes.
@@ -534,11 +567,8 @@ func (a *Attachment) programID() uint32 {
 	if a.link == nil {
 		return 0
 	}
-	info, err := a.link.Info()
-	if err != nil {
-		return 0
-	}
-	return uint32(info.Program)
+	id, _, _ := a.link.state()
+	return id
 }
 
 // Replaced reports whether another process has replaced the program that this one
@@ -549,4 +579,8 @@ func (a *Attachment) Replaced() bool {
 	return a.replaced()
 }
 
-func (a *Attachment) replaced() bool { return a.programID() != a.program }
+// replaced is false where there is no program any more, or that cannot be read.
+func (a *Attachment) replaced() bool {
+	id := a.programID()
+	return id != 0 && id != a.program
+}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -534,7 +535,12 @@ func TestForeign(t *testing.T) {
 				iface, err = findIface(l.B.Iface)
 			})
 			_, err := attachLoaded(pins, target(l.B), test.ours, nil, g.Load)
-			wantError(t, err, ErrForeign, "foreign", test.says)
+			by := "attached over netlink, held by "
+			if test.link {
+				by = "attached by a link (id "
+			}
+			holder := fmt.Sprintf("%q (PID %d)", comm(t), os.Getpid())
+			wantError(t, err, ErrForeign, ", foreign, tag ", by, holder, test.says)
 			l.B.In(t, func() {
 				now, err := findIface(l.B.Iface)
 				if err != nil || *now.Xdp != *iface.Xdp {
@@ -546,6 +552,60 @@ func TestForeign(t *testing.T) {
 			})
 		})
 	}
+}
+
+// comm is the name of this process in the kernel.
+func comm(t *testing.T) string {
+	t.Helper()
+	name, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(name))
+}
+
+// The dispatcher of libxdp is known by its name, and its programs by their pins.
+func TestDispatcher(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	program := func(name string) *ebpf.Program {
+		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+			Name: name, Type: ebpf.XDP, License: "MIT",
+			Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, ActionPass), asm.Return()},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.Close() })
+		return p
+	}
+	dispatcher, part := program("xdp_dispatcher"), program("xdpfilt_alw_all")
+	info, err := dispatcher.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, _ := info.ID()
+	l.B.In(t, func() {
+		iface, err := findIface(l.B.Iface)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := setXDP(iface.Index, dispatcher.FD(), uint32(Native.flag()), 0); err != nil {
+			t.Fatal(err)
+		}
+		dir := fmt.Sprintf("%s/xdp/dispatch-%d-%d", bpffs, iface.Index, id)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			os.RemoveAll(dir)
+			os.Remove(filepath.Dir(dir)) // unless others use it
+		})
+		if err := part.Pin(dir + "/prog0-prog"); err != nil {
+			t.Fatal(err)
+		}
+	})
+	_, err = attachLoaded(pins, target(l.B), Native, nil, newTestGeneration(t, Config{}).Load)
+	wantError(t, err, ErrForeign, "the dispatcher of libxdp with xdpfilt_alw_all", "attach: dispatcher", "xdp-loader unload "+l.B.Iface+" --all")
 }
 
 // rename renames an interface at B.

@@ -37,7 +37,7 @@ func explainPermission(err error) error {
 		return err
 	}
 	if missing := missingCapabilities(); len(missing) > 0 {
-		return fmt.Errorf("%w, namely %s: %w", ErrPermission, strings.Join(missing, ", "), err)
+		return fmt.Errorf("%w, namely %s: run it as root, or with these: %w", ErrPermission, strings.Join(missing, ", "), err)
 	}
 	if _, ok := errors.AsType[*ebpf.VerifierError](err); ok {
 		return err // the program is wrong
@@ -57,12 +57,10 @@ func Rejected(err error) bool {
 
 // missingCapabilities returns those that weir needs and this thread lacks.
 func missingCapabilities() []string {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if unix.Capget(&header, &data[0]) != nil {
+	effective, err := capabilities()
+	if err != nil {
 		return nil
 	}
-	effective := uint64(data[1].Effective)<<32 | uint64(data[0].Effective)
 	has := func(capability int) bool { return effective>>capability&1 == 1 }
 	var missing []string
 	if !has(unix.CAP_NET_ADMIN) {
@@ -76,4 +74,12 @@ func missingCapabilities() []string {
 		missing = append(missing, "CAP_PERFMON")
 	}
 	return missing
+}
+
+// capabilities returns the bits of those that this thread has.
+func capabilities() (uint64, error) {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	err := unix.Capget(&header, &data[0])
+	return uint64(data[1].Effective)<<32 | uint64(data[0].Effective), err
 }

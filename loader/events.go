@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
 
 	"weir/bpf"
 )
@@ -103,12 +105,32 @@ func (s *Stats) readEvents(a *array, fn func(*Event)) error {
 			return fmt.Errorf("an event has %d bytes, want %d", len(raw), unsafe.Sizeof(bpf.WeirEvent{}))
 		}
 		e := (*bpf.WeirEvent)(unsafe.Pointer(&raw[0]))
-		fn(&Event{
+		event := Event{
 			Time: time.Duration(e.Time), Interface: int(e.Ifindex), OneIn: e.OneIn, First: int(e.First), Packet: e.Packet,
 			Frame: raw[header:][:min(int(e.Captured), EventFrame)],
-		})
+		}
+		if s.entry.Load() == entryBare {
+			event.addEthernet()
+		}
+		fn(&event)
 	}
 	return nil
+}
+
+// addEthernet adds an Ethernet header to a packet that has no link header, so that readers
+// of events and captures need to know but one kind of frames.
+func (e *Event) addEthernet() {
+	e.Packet.Network += minFrame
+	e.Packet.Len += minFrame
+	if len(e.Frame) == 0 {
+		return
+	}
+	proto := uint16(unix.ETH_P_IP)
+	if e.Frame[0]>>4 == 6 {
+		proto = unix.ETH_P_IPV6
+	}
+	frame := binary.BigEndian.AppendUint16(make([]byte, minFrame-2, EventFrame), proto)
+	e.Frame = append(frame, e.Frame[:min(len(e.Frame), EventFrame-minFrame)]...)
 }
 
 // EventsLost returns the number of events that were lost because the buffer was

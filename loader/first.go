@@ -36,7 +36,11 @@ func (c *Config) validateFirst() error {
 func (c *Config) firstIdentity() uint64 {
 	h := fnv.New64a()
 	f := &c.First
-	fmt.Fprint(h, "two generations, multilinear hash, four bits of one line", c.FirstSeed, f.V4, f.V6, f.Lines, f.Tuple)
+	if f.Sinks == 0 {
+		fmt.Fprint(h, "two generations, multilinear hash, four bits of one line", c.FirstSeed, f.V4, f.V6, f.Lines, f.Tuple)
+	} else {
+		fmt.Fprint(h, "cells of three bits, multilinear hash, four of one line", c.FirstSeed, f.V4, f.V6, f.Lines, f.Tuple, f.Sinks, f.Values)
+	}
 	return h.Sum64() | 1 // 0 is that of none
 }
 
@@ -91,12 +95,12 @@ func (g *Generation) makeLevels() (err error) {
 type FirstCounts struct {
 	Flows, Events, Suppressed [FirstLevels]uint64 // by importance
 
-	Full uint64 // windows that ended early
+	Full uint64 // windows that ended early, or times that cells were found full
 
 	// Of the last window.
 	Window  time.Duration // its length; 0: none has ended
 	New     uint64        // flows
-	Entered uint64        // into the generation: known ones, too
+	Entered uint64        // into the generation: known ones, too; or cells
 
 	// EnteredNow is the number of flows that have entered the present generation.
 	EnteredNow uint64
@@ -111,6 +115,12 @@ func (s *Stats) FirstCounts() (c FirstCounts, ok bool) {
 		}
 	})
 	return c, ok
+}
+
+// FirstWords calls fn with the words of the filter of first-seen flows: of both generations,
+// or of all cells. fn must not keep them. It makes no system call.
+func (s *Stats) FirstWords(fn func(words []uint64)) {
+	s.read(func(k pinnedMaps) { fn(k[bpf.WeirMapFirstLines].words) })
 }
 
 func countsOf(k pinnedMaps) (c FirstCounts) {
@@ -145,6 +155,7 @@ func sumFirst(k pinnedMaps, c *FirstCounts) (entered, flows uint64) {
 type FirstMemory struct {
 	rows   []uint64
 	words  int // of a generation
+	cells  bool
 	shared pinnedMaps
 }
 
@@ -160,7 +171,7 @@ func (g *Generation) OpenFirst(s *Stats) (*FirstMemory, error) {
 		return nil, errors.Join(ErrNotRecorded, shared.Close())
 	}
 	return &FirstMemory{
-		rows: shared[bpf.WeirMapReasonStats].words, words: int(g.config.First.Lines) * lineWords, shared: shared,
+		rows: shared[bpf.WeirMapReasonStats].words, words: int(g.config.First.Lines) * lineWords, cells: g.config.First.Sinks > 0, shared: shared,
 	}, nil
 }
 
@@ -190,16 +201,29 @@ func (m *FirstMemory) Began() time.Duration { return time.Duration(m.shared.firs
 // Begin begins the first window.
 func (m *FirstMemory) Begin(now time.Duration) { m.shared.firstNow().Began = uint64(now) }
 
-// Turn ends a window: the former generation is forgotten, and flows enter it from now on.
-// early: the window ends since the present one is full. It must not run concurrently with
-// [Trackers.Exchange].
-func (m *FirstMemory) Turn(now time.Duration, early bool) {
-	for i := range banks {
-		if words, present := m.Generation(i); !present {
-			clear(words)
-		}
+// Cells returns the words of all cells, nil of generations.
+func (m *FirstMemory) Cells() []uint64 {
+	if !m.cells {
+		return nil
 	}
-	(&Trackers{rows: m.rows}).exchange(firstBank)
+	return m.shared[bpf.WeirMapFirstLines].words
+}
+
+// CountFull counts that the memory was full.
+func (m *FirstMemory) CountFull() { atomic.AddUint64(&m.shared.firstNow().Full, 1) }
+
+// Turn ends a window: the former generation is forgotten, and flows enter it from now on.
+// Cells go on. early: the window ends since the present generation is full. It must not run
+// concurrently with [Trackers.Exchange].
+func (m *FirstMemory) Turn(now time.Duration, early bool) {
+	if !m.cells {
+		for i := range banks {
+			if words, present := m.Generation(i); !present {
+				clear(words)
+			}
+		}
+		(&Trackers{rows: m.rows}).exchange(firstBank)
+	}
 	var c FirstCounts
 	entered, flows := sumFirst(m.shared, &c)
 	s := m.shared.firstNow()
@@ -209,6 +233,6 @@ func (m *FirstMemory) Turn(now time.Duration, early bool) {
 	atomic.StoreUint64(&s.Entered, entered)
 	s.Flows, s.Began = flows, uint64(now)
 	if early {
-		atomic.AddUint64(&s.Full, 1)
+		m.CountFull()
 	}
 }

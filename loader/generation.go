@@ -27,6 +27,8 @@ type Memory struct {
 	Spill    []uint64 // 8 slots a bucket of its spill
 	Front    []uint64 // words of its front
 
+	Directory []uint64 // a word for each network, of sources and then of destinations
+
 	Counters []uint64 // of the bits of Lines; read by no program
 	Record   []uint64 // of what the set contains, likewise
 }
@@ -88,6 +90,7 @@ func (g *Generation) build(cfg *Config, filter map[string]*array) (err error) {
 	if g.block, err = g.makeSet(cfg.Block, setMaps{
 		bpf.WeirMapBlockLines, bpf.WeirMapBlockBuckets, bpf.WeirMapBlockMarks4, bpf.WeirMapBlockMarks6,
 		bpf.WeirMapBlockHot, bpf.WeirMapBlockPrefixes, bpf.WeirMapBlockSpill, bpf.WeirMapBlockFront,
+		bpf.WeirMapBlockDirectory,
 	}, filter); err != nil {
 		return err
 	}
@@ -98,11 +101,14 @@ func (g *Generation) build(cfg *Config, filter map[string]*array) (err error) {
 	}
 	if g.allow, err = g.makeSet(cfg.Allow, setMaps{
 		bpf.WeirMapAllowLines, bpf.WeirMapAllowBuckets, bpf.WeirMapAllowMarks4, bpf.WeirMapAllowMarks6,
-		"", bpf.WeirMapAllowPrefixes, bpf.WeirMapAllowSpill, "",
+		"", bpf.WeirMapAllowPrefixes, bpf.WeirMapAllowSpill, "", "",
 	}, nil); err != nil {
 		return err
 	}
 	if err := g.makeLevels(); err != nil {
+		return err
+	}
+	if err := g.makeConnections(); err != nil {
 		return err
 	}
 	return g.makeMulticast()
@@ -173,6 +179,7 @@ func constants(cfg *Config, frags bool) map[string]any {
 		bpf.WeirVarFailsafeConfig: &cfg.Failsafe,
 		bpf.WeirVarDropMalformed:  flag(cfg.DropMalformed),
 		bpf.WeirVarDropNotIp:      flag(cfg.DropNotIP),
+		bpf.WeirVarInner:          flag(cfg.Inner),
 		bpf.WeirVarDhcpServer:     flag(cfg.DHCPServer),
 		bpf.WeirVarDropLooped:     flag(cfg.DropLooped),
 		bpf.WeirVarMonitor:        flag(cfg.Monitor),
@@ -195,7 +202,7 @@ type setMaps struct {
 	lines, buckets, marks4, marks6 string
 	hot                            string // "": the set has no weights
 	prefixes, spill                string
-	front                          string // "": the set has no front
+	front, directory               string // "": the set has none
 }
 
 // makeUnread creates the maps of the block set that no program reads.
@@ -214,7 +221,7 @@ func (g *Generation) makeUnread(cfg *Config, filter map[string]*array) (err erro
 // makeSet creates the maps of a set, but for those of a filter.
 func (g *Generation) makeSet(s KeySet, names setMaps, filter map[string]*array) (m Memory, err error) {
 	if s.Lines == 0 {
-		s = KeySet{Quotient: s.Quotient} // the program looks up nothing else
+		s = KeySet{Quotient: s.Quotient, Directory: s.Directory} // the program looks up nothing else
 	}
 	for _, part := range []struct {
 		memory  *[]uint64
@@ -229,6 +236,7 @@ func (g *Generation) makeSet(s KeySet, names setMaps, filter map[string]*array) 
 		{&m.Prefixes, names.prefixes, s.Quotient.Lines},
 		{&m.Spill, names.spill, s.Quotient.Buckets},
 		{&m.Front, names.front, s.Quotient.Front},
+		{&m.Directory, names.directory, s.Directory.Src + s.Directory.Dst},
 	} {
 		if part.name == "" {
 			continue
@@ -262,7 +270,7 @@ func (g *Generation) unused(spec *ebpf.MapSpec, filter map[string]*array) (*arra
 		return arrayOf(spec, filter)
 	}
 	for _, m := range g.maps {
-		if m.entries() == 1 && m.m.ValueSize() == spec.ValueSize {
+		if m.entries() == 1 && m.m.Type() == spec.Type && m.m.ValueSize() == spec.ValueSize {
 			return m.share(), nil
 		}
 	}
@@ -421,11 +429,25 @@ func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 }
 
 // specFor returns the specification of the program for an interface, without its maps.
-func (g *Generation) specFor(stats *Stats) (*ebpf.CollectionSpec, error) {
-	if entry := stats.entry.Load(); g.config.Out || entry != entryXDP {
-		return g.tcFor(entry)
+func (g *Generation) specFor(stats *Stats) (spec *ebpf.CollectionSpec, err error) {
+	entry := stats.entry.Load()
+	if g.config.Out || entry == entryTC || entry == entryBare {
+		if spec, err = g.tcFor(entry); err != nil {
+			return nil, err
+		}
+		if err := spec.Variables[bpf.WeirTCVarReject].Set(flag(g.config.Out && stats.reject.Load())); err != nil {
+			return nil, err
+		}
+		return spec, spec.Variables[bpf.WeirVarReplies].Set(g.replies(stats))
 	}
-	spec := g.spec.Copy()
+	spec = g.spec.Copy()
+	if entry == entryDispatched {
+		// Later kernels compare it with that of the stub that jumps, which has none.
+		spec.Programs[bpf.WeirProgWeir].AttachType = ebpf.AttachNone
+	}
+	if err := spec.Variables[bpf.WeirVarReplies].Set(g.replies(stats)); err != nil {
+		return nil, err
+	}
 	if err := spec.Variables[bpf.WeirVarLoopEdge].Set(flag(stats.edge.Load())); err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package loader
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -77,6 +78,7 @@ func TestLoad(t *testing.T) {
 	all := weighed
 	all.Loop = Loop{Mask: make([]byte, 32), Confirm: 2, Edges: true}
 	all.Loop.Mask[0] = 1
+	all.Inner = true
 	all.Digests = Digests{Lines: 1000, Bits: 4}
 	all.First = FirstSeen{Lines: 1000, Tuple: 1, Gap: 1, BySize: 1, ByList: 1, N_ports: 8}
 	all.FirstLevels = make([]uint64, 9)
@@ -86,11 +88,17 @@ func TestLoad(t *testing.T) {
 	approximateAll := all
 	approximateAll.Block = approximateWeighed.Block
 
+	// Its flows remembered by cells.
+	cells := all.First
+	cells.Sinks, cells.Values = 2, [FirstLevels]uint8{1: 4, 2: 4, 3: 4, 4: 7, 5: 7, 6: 7, 7: 7}
+
 	// The most that is matched inline.
 	few, approximateFew := all, approximateAll
 	for _, s := range []*KeySet{&few.Block, &approximateFew.Block} {
-		s.N_v4, s.N_v4Flow, s.N_v6, s.N_v6Flow = 8, 8, 8, 8
+		s.N_v4, s.N_v4Flow, s.N_v6, s.N_v6Flow = 7, 7, 7, 7
 	}
+	fewOfAddresses := few
+	fewOfAddresses.Block.N_v4 = 0 // but prefixes
 
 	// The most that the lean path has.
 	lean := full
@@ -103,18 +111,32 @@ func TestLoad(t *testing.T) {
 	lean.Trackers = append(slices.Clone(weighed.Trackers[1:2]), Tracker{Lines: 4096, Buckets: 1024, Dropped: 1})
 	lean.Digests = Digests{Lines: 1000, Bits: 6}
 	lean.First, lean.FirstLevels = all.First, all.FirstLevels
+	fewOfAddresses.Block.N_prefixes, fewOfAddresses.Block.PrefixShift, fewOfAddresses.Block.Quotient = 7, 2, lean.Block.Quotient
+	fewOfAddresses.Block.Prefixes = lean.Block.Prefixes
+	manyPrefixes := fewOfAddresses
+	manyPrefixes.Block.N_prefixes, manyPrefixes.Block.N_v4Flow, manyPrefixes.Block.N_v6, manyPrefixes.Block.N_v6Flow = 22, 3, 3, 0
+	directed := lean // both sides
+	directed.Block.Directory = Directory{Shift: 16, Parts: 64 - maxLeanLengths, Src: 1 << 16, Dst: 1 << 16}
+	directedGeneral := directed
+	directedGeneral.NoLean = true
 	fewAllowed := lean
 	fewAllowed.Allow = lean.Block
 	fewAllowed.Allow.N_prefixes, fewAllowed.Allow.Quotient.Front = 4, 0 // as many as are looked up inline
+	leanCells, fewCells := lean, approximateFew
+	leanCells.First, fewCells.First = cells, cells
 	general := lean
-	general.NoLean = true
+	general.NoLean, general.Inner = true, true
+	fullInner := full
+	fullInner.Inner = true
 
-	for _, test := range []struct {
+	type namedConfig struct {
 		name string
 		cfg  Config
-	}{
+	}
+	tests := []namedConfig{
 		{"empty", Config{}},
 		{"full", full},
+		{"full, with headers in tunnels", fullInner},
 		{"weighed", weighed},
 		{"approximate", approximate},
 		{"approximate, weighed", approximateWeighed},
@@ -122,8 +144,14 @@ func TestLoad(t *testing.T) {
 		{"approximate, all", approximateAll},
 		{"few shapes, all", few},
 		{"few shapes, approximate, all", approximateFew},
+		{"few shapes, prefixes, all", fewOfAddresses},
+		{"few shapes, most of them prefixes, all", manyPrefixes},
 		{"lean", lean},
 		{"lean, few allowed", fewAllowed},
+		{"lean, cells", leanCells},
+		{"lean, with a directory", directed},
+		{"lean, on the general path, with a directory", directedGeneral},
+		{"few shapes, approximate, all, cells", fewCells},
 		{"lean, on the general path", general},
 		{"looking for loops", looking},
 		{"with edges", edges},
@@ -131,7 +159,27 @@ func TestLoad(t *testing.T) {
 		{"policed", Config{}},
 		{"policed, all", all},
 		{"policed, few shapes, approximate, all", approximateFew},
-	} {
+	}
+	// The most of one kind, and more, which are matched by a function.
+	approximateFewUnweighed := approximateFew
+	approximateFewUnweighed.Block.HotBuckets = 0
+	for i, kind := range []string{"IPv4", "IPv4 flows", "IPv6", "IPv6 flows"} {
+		for _, most := range []uint32{12, 28} {
+			for _, test := range []namedConfig{{"exact", few}, {"approximate", approximateFewUnweighed}} {
+				s, n := &test.cfg.Block, [4]uint32{}
+				n[i] = most
+				s.N_v4, s.N_v4Flow, s.N_v6, s.N_v6Flow = n[0], n[1], n[2], n[3]
+				if i < 2 {
+					s.GatesV6, s.Marks6Lines = 0, 0
+				} else {
+					s.GatesV4 = 0
+				}
+				test.name = fmt.Sprintf("%d shapes of %s, %s", most, kind, test.name)
+				tests = append(tests, test)
+			}
+		}
+	}
+	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			g := newTestGeneration(t, test.cfg)
 			s, err := NewStats(0)
@@ -401,6 +449,21 @@ func prefixes() Quotient {
 	}
 }
 
+// directed makes a configuration one with sources of one length and a directory of them.
+func directed(c *Config) {
+	c.Block = KeySet{Quotient: prefixes(), N_prefixes: 1, Directory: Directory{Shift: 20, Parts: 63, Src: 1 << 12}}
+	c.Block.Prefixes[0].SrcMask = ^uint32(0)
+}
+
+// A directory has the words that it states.
+func TestDirectoryMemory(t *testing.T) {
+	var c Config
+	directed(&c)
+	if got := len(newTestGeneration(t, c).Block().Directory); got != 1<<12 {
+		t.Errorf("%d words, want %d", got, 1<<12)
+	}
+}
+
 func TestInvalidConfig(t *testing.T) {
 	for _, test := range []struct {
 		says   string
@@ -428,6 +491,18 @@ func TestInvalidConfig(t *testing.T) {
 		{"with 31 of a remainder", func(c *Config) { c.Block.N_v4, c.Block.Quotient = 0, prefixes(); c.Block.Quotient.RemBits = 31 }},
 		{"of 65", func(c *Config) { c.Block.N_v4, c.Block.Quotient = 0, prefixes(); c.Block.Quotient.Lines = 65 }},
 		{"front of 5", func(c *Config) { c.Block.N_v4, c.Block.Quotient = 0, prefixes(); c.Block.Quotient.Front = 5 }},
+		{"a directory of 4096 and 0 words, shift 20, 63 parts and 2 lengths", func(c *Config) {
+			directed(c)
+			c.Block.N_prefixes, c.Block.Prefixes[1] = 2, c.Block.Prefixes[0]
+		}},
+		{"a directory of 2048 words", func(c *Config) { directed(c); c.Block.Directory.Src = 2048 }},
+		{"a directory of 0 and 0 words", func(c *Config) { directed(c); c.Block.Directory.Src = 0 }},
+		{"shift 0", func(c *Config) { directed(c); c.Block.Directory.Shift = 0 }},
+		{"without one side's prefixes", func(c *Config) {
+			directed(c)
+			c.Block.Prefixes[0].SrcMask, c.Block.Prefixes[0].DstMask = 0, 1
+		}},
+		{"neither front nor directory", func(c *Config) { directed(c); c.Allow = c.Block }},
 		{"0 lines and 1 buckets", func(c *Config) { c.Trackers = []Tracker{{Buckets: 1}} }},
 		{"tracker 1: 3 lines: not an even number", func(c *Config) { c.Trackers = []Tracker{{Lines: 3, Buckets: 1}} }},
 	} {

@@ -17,7 +17,10 @@ const (
 	Native  Hook = iota // in the driver
 	Generic             // in the network stack: slower, with any driver
 	Offload             // on the NIC, if its driver supports that
-	TC                  // in the network stack, with any interface
+	TC                  // in the network stack, behind XDP, also without Ethernet headers
+
+	Dispatcher        // native, as one of the programs of libxdp's dispatcher
+	DispatcherGeneric // the same, generic
 )
 
 var hooks = [...]struct {
@@ -28,9 +31,23 @@ var hooks = [...]struct {
 	Generic: {"generic", link.XDPGenericMode},
 	Offload: {"offload", link.XDPOffloadMode},
 	TC:      {"tc", 0},
+
+	Dispatcher:        {"dispatcher", link.XDPDriverMode},
+	DispatcherGeneric: {"dispatcher-generic", link.XDPGenericMode},
 }
 
 func (h Hook) String() string { return hooks[h].name }
+
+// Dispatched returns the same hook, but as one of the programs of libxdp's dispatcher.
+func (h Hook) Dispatched() Hook {
+	if h == Generic {
+		return DispatcherGeneric
+	}
+	return Dispatcher
+}
+
+// ByDispatcher reports whether the program is one of a dispatcher's.
+func (h Hook) ByDispatcher() bool { return h == Dispatcher || h == DispatcherGeneric }
 
 func (h Hook) flag() link.XDPAttachFlags { return hooks[h].flag }
 
@@ -48,25 +65,29 @@ func (h *Hook) UnmarshalText(text []byte) error {
 	return fmt.Errorf("%q is not an XDP mode: native, generic or offload", text)
 }
 
-// attachLink attaches a program to an interface. The link lasts as long as this
-// process has it open, or it is pinned.
-func (d Pins) attachLink(m metadata, i *Iface, p *ebpf.Program) (l link.Link, err error) {
+// attachLink attaches a program to an interface, as far as that can be done before the
+// pins are made. What it returns lasts as long as this process has it open, or it is pinned.
+func (d Pins) attachLink(m metadata, i *Iface, p *ebpf.Program) (h hold, err error) {
 	if m.Hook == TC {
-		return attachTC(m.Target, i, p)
+		return d.attachTC(m.Target, i, p)
 	}
 	if !hasEthernet(i.LinkAttrs) {
-		return nil, fmt.Errorf("%w: %s has no Ethernet headers (link type %s), so no packet would match a list: "+
-			"weir filters Ethernet frames; use nftables for what leaves a tunnel", ErrUnsupported, i.Name, i.EncapType)
+		return nil, fmt.Errorf("%w: %s has no Ethernet headers (link type %s), so at XDP no packet would match a list: "+
+			"use `hook: tc` (--hook tc)", ErrUnsupported, i.Name, i.EncapType)
+	}
+	if m.Hook.ByDispatcher() {
+		return newDispatched(d, m, i)
 	}
 	err = m.Target.in(func(inode uint64) error {
 		if err := i.in(inode); err != nil {
 			return err
 		}
-		l, err = link.AttachXDP(link.XDPOptions{Program: p, Interface: i.Index, Flags: m.Hook.flag()})
+		l, err := link.AttachXDP(link.XDPOptions{Program: p, Interface: i.Index, Flags: m.Hook.flag()})
 		if err != nil {
 			return d.explainAttach(err, m.Target, i.LinkAttrs, p, m.Hook)
 		}
+		h = kernelLink{l}
 		return nil
 	})
-	return l, err
+	return h, err
 }

@@ -37,6 +37,7 @@ func (t Target) Interfaces() (names []string, err error) {
 type Iface struct {
 	*netlink.LinkAttrs
 	inode uint64 // of its network namespace: another may have interfaces of the same index
+	kind  string // by the kernel, as in ip -d link; "" for most NICs
 }
 
 // Follow calls fn with each interface that appears or changes in the target's
@@ -120,7 +121,7 @@ func interfaceOf(m *syscall.NetlinkMessage, inode uint64) (i *Iface, ok bool) {
 		if err != nil {
 			return nil, true // look which it was
 		}
-		return &Iface{l.Attrs(), inode}, true
+		return &Iface{l.Attrs(), inode, l.Type()}, true
 	}
 	return nil, false
 }
@@ -137,17 +138,26 @@ func (i *Iface) in(inode uint64) error {
 // or ErrNoNetns where there is none.
 func (t Target) find() (i *Iface, err error) {
 	err = t.in(func(inode uint64) error {
-		attrs, err := findIface(t.Iface)
+		l, err := findLink(t.Iface)
 		if err == nil {
-			i = &Iface{attrs, inode}
+			i = &Iface{l.Attrs(), inode, l.Type()}
 		}
 		return err
 	})
 	return i, err
 }
 
-// findIface finds an interface in the present network namespace.
+// findIface returns the attributes of an interface in the present network namespace.
 func findIface(name string) (*netlink.LinkAttrs, error) {
+	l, err := findLink(name)
+	if err != nil {
+		return nil, err
+	}
+	return l.Attrs(), nil
+}
+
+// findLink finds an interface in the present network namespace.
+func findLink(name string) (netlink.Link, error) {
 	l, err := netlink.LinkByName(name)
 	if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {
 		return nil, ErrNoInterface
@@ -155,13 +165,25 @@ func findIface(name string) (*netlink.LinkAttrs, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find interface: %w", err)
 	}
-	return l.Attrs(), nil
+	return l, nil
 }
 
 // hasEthernet reports whether frames begin with an Ethernet header: those of
 // tunnels, PPP and the like do not, but generic mode would accept them.
 func hasEthernet(iface *netlink.LinkAttrs) bool {
 	return iface.EncapType == "ether" || iface.EncapType == "loopback"
+}
+
+// startsWithIP reports whether packets have no link header. Some of the devices leave a
+// header of the tunnel there, which the program for TC skips. It has been tried with these.
+func (i *Iface) startsWithIP() bool {
+	switch i.kind {
+	case "tuntap", "wireguard":
+		return i.EncapType == "none"
+	case "gre", "ipip":
+		return true
+	}
+	return i.EncapType == "ppp"
 }
 
 // Number returns the index of the interface that has the target's name now. It
@@ -271,7 +293,7 @@ func (d Pins) explainAttach(err error, t Target, iface *netlink.LinkAttrs, p *eb
 			"switch it off with `ethtool -K %s lro off rx-gro-hw off`: %w",
 			ErrUnsupported, name, iface.Name, err)
 	case errno == unix.EOPNOTSUPP:
-		advice := "xdp generic works, but is slower"
+		advice := "xdp generic and hook tc work, but are slower"
 		if lower := below(iface); len(lower) > 0 {
 			advice = "filter on " + strings.Join(lower, ", ") + " below it; " + advice
 		}
@@ -351,11 +373,17 @@ func (d Pins) explainForeign(err error, t Target, iface *netlink.LinkAttrs, p *e
 	case nl.XDP_ATTACHED_HW:
 		hook, off = Offload, "xdpoffload"
 	}
-	advice := fmt.Sprintf("`%s link set dev %s %s off` removes it", t.ip(), iface.Name, off)
-	if strings.Contains(driverMessage(iface, p, hook), "link") {
-		advice = "it is attached by a link, which `bpftool link` shows" // and ip cannot remove
+	byLink := strings.Contains(driverMessage(iface, p, hook), "link")
+	text := describeForeign(foreign{id, now.Index, byLink})
+	advice := fmt.Sprintf("stop its owner; `%s link set dev %s %s off` removes it", t.tool("ip"), iface.Name, off)
+	switch {
+	case strings.Contains(text, ", "+dispatcherName+","):
+		advice = fmt.Sprintf("`attach: dispatcher` (--attach dispatcher) makes weir one of its programs; `xdp-loader unload %s --all` removes these",
+			iface.Name)
+	case byLink: // which ip cannot remove
+		advice = "stop its owner, or remove the pin of the link, which `bpftool link` shows"
 	}
-	return fmt.Errorf("%w: id %d%s: stop its owner; %s: %w", ErrForeign, id, programName(id), advice, err)
+	return fmt.Errorf("%w: %s: %s: %w", ErrForeign, text, advice, err)
 }
 
 // owner returns the directory of the pins of a program, or "": an interface that
@@ -370,19 +398,4 @@ func (d Pins) owner(id uint32) string {
 		a.Close()
 	}
 	return owner
-}
-
-// programName returns the name of a program in the kernel, or "", since only
-// CAP_SYS_ADMIN may read it.
-func programName(id uint32) string {
-	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
-	if err != nil {
-		return ""
-	}
-	defer p.Close()
-	info, err := p.Info()
-	if err != nil {
-		return ""
-	}
-	return ", " + info.Name
 }

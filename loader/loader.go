@@ -34,6 +34,9 @@ import (
 // program. A set without lines, of its own or of the quotient table, is empty.
 type KeySet = bpf.WeirKeySet
 
+// Directory is the geometry of the directory of IPv4 prefixes.
+type Directory = bpf.WeirDirectory
+
 // Quotient is the geometry and the secret of the table of IPv4 prefixes.
 type Quotient = bpf.WeirQuotient
 
@@ -65,6 +68,7 @@ type Config struct {
 	Failsafe      Failsafe
 	DropMalformed bool // drop what is truncated, malformed or cannot be parsed
 	DropNotIP     bool // drop what is neither IP nor ARP nor of the link itself
+	Inner         bool // headers in tunnels are matched
 	DHCPServer    bool // the host serves or relays DHCP
 	DropLooped    bool // drop packets in a loop; otherwise only report them
 	Monitor       bool // count, and drop nothing
@@ -91,6 +95,9 @@ type Config struct {
 	First       FirstSeen // flows that are new
 	FirstSeed   Seed      // their secret derives from it; stored with them
 	FirstLevels []uint64  // the importance of lists, by number, from 1 to FirstLevels-1; nil: they have none
+
+	Connections *Connections // of this host, whose replies pass; nil: they do not
+	Replies     Replies      // how long they last
 }
 
 // As in the object, whose BTF does not have macros.
@@ -134,6 +141,7 @@ func (c *Config) general() (why []string) {
 		{"loops are detected", len(c.Loop.Mask) != 0},
 		{"multicast is forwarded", c.Multicast.Ports != 0},
 		{"packets that match nothing have events, for a rehearsal", c.SampleClean},
+		{"headers in tunnels are matched", c.Inner},
 	} {
 		if use.is {
 			why = append(why, use.what)
@@ -176,8 +184,8 @@ func (c *Config) validate() error {
 	if err := validateSet(&c.Allow); err != nil {
 		return fmt.Errorf("allow set: %w", err)
 	}
-	if c.Allow.Quotient.Front > 0 {
-		return errors.New("allow set: it has no front")
+	if c.Allow.Quotient.Front > 0 || c.Allow.Directory.Shift > 0 {
+		return errors.New("allow set: it has neither front nor directory")
 	}
 	return nil
 }
@@ -236,6 +244,28 @@ func validatePrefixes(s *KeySet) error {
 	}
 	if q.Front > 0 && q.KeyMask*q.FrontScale>>QuotientKeyBits != uint64(q.Front)-1 {
 		return fmt.Errorf("a front of %d words, scaled by %#x", q.Front, q.FrontScale)
+	}
+	return validateDirectory(s)
+}
+
+// validateDirectory checks that each address has a word, and each length a bit.
+func validateDirectory(s *KeySet) error {
+	d := &s.Directory
+	if *d == (Directory{}) {
+		return nil
+	}
+	if d.Shift < 1 || d.Shift > 31 || d.Parts+s.N_prefixes != 64 || d.Src+d.Dst == 0 {
+		return fmt.Errorf("a directory of %d and %d words, shift %d, %d parts and %d lengths", d.Src, d.Dst, d.Shift, d.Parts, s.N_prefixes)
+	}
+	for _, words := range []uint32{d.Src, d.Dst} {
+		if words != 0 && words != 1<<(32-d.Shift) {
+			return fmt.Errorf("a directory of %d words for addresses shifted by %d", words, d.Shift)
+		}
+	}
+	for _, l := range s.Prefixes[:s.N_prefixes] {
+		if l.DstMask != 0 && d.Dst == 0 || l.DstMask == 0 && d.Src == 0 {
+			return errors.New("a directory without one side's prefixes")
+		}
 	}
 	return nil
 }

@@ -63,33 +63,34 @@ func (t Target) netnsPath() string {
 	return filepath.Join(namedNetns, t.Netns)
 }
 
-// ip returns the command for ip(8) in the target's network namespace.
-func (t Target) ip() string {
+// tool returns the command for ip(8) or tc(8) in the target's network namespace.
+func (t Target) tool(name string) string {
 	switch {
 	case t.Netns == "":
-		return "ip"
+		return name
 	case strings.Contains(t.Netns, "/"):
-		return "nsenter --net=" + t.Netns + " ip"
+		return "nsenter --net=" + t.Netns + " " + name
 	}
-	return "ip -n " + t.Netns
+	return name + " -n " + t.Netns
 }
 
 // in calls fn in the target's network namespace, with the namespace's inode
 // number. fn must not leave its goroutine.
 func (t Target) in(fn func(inode uint64) error) error {
-	own, err := openNetns(ownNetns)
-	if err != nil {
-		return err
-	}
-	defer own.Close()
-	if t.Netns == "" {
-		return fn(own.inode)
-	}
 	ns, err := openNetns(t.netnsPath())
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
+	return ns.in(fn)
+}
+
+func (ns *netnsFile) in(fn func(inode uint64) error) error {
+	own, err := openNetns(ownNetns)
+	if err != nil {
+		return err
+	}
+	defer own.Close()
 	if ns.inode == own.inode {
 		return fn(own.inode) // which takes no privilege
 	}
@@ -101,7 +102,7 @@ func (t Target) in(fn func(inode uint64) error) error {
 		runtime.LockOSThread()
 		done <- func() error {
 			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-				return fmt.Errorf("enter network namespace %s: %w", t.Netns, explainSetns(err))
+				return fmt.Errorf("enter network namespace %s: %w", ns.Name(), explainSetns(err))
 			}
 			defer func() {
 				if unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil {
@@ -112,6 +113,51 @@ func (t Target) in(fn func(inode uint64) error) error {
 		}()
 	}()
 	return <-done
+}
+
+// EphemeralPort returns the lowest port that is connected from in the target's network
+// namespace.
+func (t Target) EphemeralPort() (port uint16, err error) {
+	err = t.in(func(uint64) error {
+		text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range") // the thread's namespace's
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Sscan(string(text), &port); err != nil || port == 0 {
+			return fmt.Errorf("ip_local_port_range: %q", text)
+		}
+		return nil
+	})
+	return port, err
+}
+
+// inNamespace calls fn in the network namespace where the target was attached to, which this
+// process may know by another name. It fails with ErrNoNetns where it finds none.
+func (t Target) inNamespace(inode uint64, fn func() error) error {
+	found := false
+	err := t.in(func(now uint64) error {
+		if found = now == inode; !found {
+			return nil
+		}
+		return fn()
+	})
+	if found {
+		return err
+	}
+	ns, err := findNetns(inode)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return ns.in(func(uint64) error { return fn() })
+}
+
+// unlessNoNetns returns nil for the error of a network namespace that is gone.
+func unlessNoNetns(err error) error {
+	if errors.Is(err, ErrNoNetns) {
+		return nil
+	}
+	return err
 }
 
 func explainSetns(err error) error {
@@ -146,4 +192,34 @@ func openNetns(path string) (*netnsFile, error) {
 		return nil, fmt.Errorf("stat network namespace %s: %w", path, err)
 	}
 	return &netnsFile{f, stat.Ino}, nil
+}
+
+// findNetns opens the network namespace of an inode number, by a mount or by a process. It
+// fails with ErrNoNetns where neither shows it.
+func findNetns(inode uint64) (*netnsFile, error) {
+	name := fmt.Sprintf("net:[%d]", inode)
+	var paths []string
+	mounts, _ := os.ReadFile("/proc/thread-self/mountinfo")
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); len(f) > 4 && f[3] == name {
+			paths = append(paths, f[4])
+		}
+	}
+	processes, _ := filepath.Glob("/proc/[0-9]*/ns/net")
+	for _, path := range processes {
+		if to, err := os.Readlink(path); err == nil && to == name {
+			paths = append(paths, path)
+		}
+	}
+	for _, path := range paths {
+		ns, err := openNetns(path)
+		if err != nil {
+			continue // the process has ended, or another mount covers this one
+		}
+		if ns.inode == inode {
+			return ns, nil
+		}
+		ns.Close()
+	}
+	return nil, fmt.Errorf("%w: inode %d", ErrNoNetns, inode)
 }

@@ -19,9 +19,13 @@ import (
 // because names change while a program filters. That of a program for outgoing packets
 // has ":out" behind the index.
 //
-//	link          keeps the program attached
+//	link          keeps the program attached; for TC before Linux 6.6
+//	clsact        says which filter does; behind libxdp's dispatcher
+//	dispatched    has the program
 //	reason_stats  counters,
-//	list_stats
+//	list_stats,
+//	ethertype_stats,
+//	inner_stats
 //	tracker_…     trackers of heavy hitters
 //	penalties
 //	events        and their sampling rates,
@@ -42,7 +46,11 @@ const DefaultPins Pins = bpffs + "/weir"
 const (
 	bpffs = "/sys/fs/bpf" // the usual mount point
 
-	pinLink     = "link"
+	pinLink   = "link"
+	pinClsact = "clsact"
+
+	pinDispatched = "dispatched"
+
 	pinLists    = bpf.WeirMapListStats
 	pinMetadata = "about" // the name that earlier versions gave it
 	pinOut      = ":out"
@@ -167,6 +175,14 @@ func (d Pins) path(i *Iface, out bool) string {
 		name += pinOut
 	}
 	return filepath.Join(string(d), name)
+}
+
+// sibling is the directory of the other direction of an interface.
+func sibling(path string) string {
+	if in, out := strings.CutSuffix(path, pinOut); out {
+		return in
+	}
+	return path + pinOut
 }
 
 // paths are the directories of all interfaces. Those that earlier versions made

@@ -95,7 +95,7 @@ func (p *Program) test(frame []byte, context any) (action uint32, err error) {
 		switch action {
 		case tcNext:
 			return ActionPass, nil
-		case tcShot:
+		case tcShot, tcRedirect:
 			return ActionDrop, nil
 		}
 	}

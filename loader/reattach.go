@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 )
 
@@ -51,35 +50,44 @@ func (a *Attachment) reattach(i *Iface) (err error) {
 			return err
 		}
 	}
-	if a.metadata.Hook == TC && a.stats.entry.Load() != tcEntry(i.LinkAttrs) {
+	if a.stats.entry.Load() != a.metadata.Hook.entry(i.LinkAttrs) {
 		return ErrSevered // it is of another kind, for which another program is to be loaded
 	}
 	l, err := a.pins.attachLink(a.metadata, i, a.prog)
 	if err != nil {
 		return err
 	}
-	if err := a.pins.locked(func() error { return a.repin(l, a.pins.path(i, a.metadata.Target.Out)) }); err != nil {
-		return errors.Join(err, l.Close())
-	}
-	a.link.Close() // if it fails, it leaks
-	a.link, a.ifindex = l, i.Index
-	a.program = a.programID()
-	return nil
+	return a.pins.locked(func() error {
+		if err := a.repin(l, a.pins.path(i, a.metadata.Target.Out)); err != nil {
+			return errors.Join(err, l.Close())
+		}
+		a.link.Close() // if it fails, it leaks
+		a.link = l
+		if err := l.start(a.prog, sibling(a.path)); err != nil {
+			return err
+		}
+		a.ifindex, a.program = i.Index, a.programID()
+		return nil
+	})
 }
 
-// repin pins a link in place of the severed one, and moves the pins to path.
-func (a *Attachment) repin(l link.Link, path string) error {
+// repin pins a hold in place of the severed one, and moves the pins to path.
+func (a *Attachment) repin(l hold, path string) error {
 	if err := a.owns(); err != nil {
 		return err
 	}
 	if err := a.move(path); err != nil {
 		return err
 	}
-	if err := a.pinNext(l, pinLink); err != nil {
+	name := l.pinName()
+	if err := a.pinNext(l, name); err != nil {
 		return err
 	}
-	if err := os.Rename(a.next(pinLink), filepath.Join(a.path, pinLink)); err != nil {
-		return fmt.Errorf("replace pin %s: %w", pinLink, err)
+	if err := os.Rename(a.next(name), filepath.Join(a.path, name)); err != nil {
+		return fmt.Errorf("replace pin %s: %w", name, err)
+	}
+	if last := a.link.pinName(); last != name {
+		return os.Remove(filepath.Join(a.path, last))
 	}
 	return nil
 }
@@ -126,7 +134,7 @@ func (a *Attachment) Name() (name string, err error) {
 		if err != nil {
 			return fmt.Errorf("find interface: %w", err)
 		}
-		if i := (&Iface{l.Attrs(), inode}); namespaceOf(a.path) != inode || !a.isOn(i) {
+		if i := (&Iface{l.Attrs(), inode, l.Type()}); namespaceOf(a.path) != inode || !a.isOn(i) {
 			return ErrNoInterface
 		}
 		name = l.Attrs().Name
@@ -151,7 +159,7 @@ func (a *Attachment) Rename(name string) error {
 // owns fails with ErrNotAttached where the pins are gone, and with ErrReplaced
 // where they belong to another attachment.
 func (a *Attachment) owns() error {
-	pinned, err := link.LoadPinnedLink(filepath.Join(a.path, pinLink), nil)
+	pinned, err := loadHold(a.path, a.metadata)
 	if errors.Is(err, fs.ErrNotExist) {
 		return a.superseded()
 	}
@@ -159,15 +167,15 @@ func (a *Attachment) owns() error {
 		return explainPermission(err)
 	}
 	defer pinned.Close()
-	theirs, err := pinned.Info()
+	theirs, err := pinned.id()
 	if err != nil {
 		return err
 	}
-	ours, err := a.link.Info()
+	ours, err := a.link.id()
 	if err != nil {
 		return err
 	}
-	if theirs.ID != ours.ID {
+	if theirs != ours {
 		return ErrReplaced
 	}
 	return nil

@@ -34,6 +34,11 @@ type Stats struct {
 	edge atomic.Bool  // the interface is an edge of a domain with loop detection
 
 	entry atomic.Uint32 // the program that counts in them
+	scope atomic.Uint64 // of connections: see SetNamespace
+
+	ephemeral atomic.Uint32 // port, see SetNamespace; 0: that of the configuration
+
+	reject atomic.Bool // see SetReject
 
 	policing atomic.Pointer[policing] // nil: the interface is not policed
 
@@ -48,13 +53,18 @@ type pinnedMaps map[string]*array
 
 // pinnedMapNames are the names of all of them.
 var pinnedMapNames = []string{
-	bpf.WeirMapReasonStats, bpf.WeirMapListStats,
+	bpf.WeirMapReasonStats, bpf.WeirMapListStats, bpf.WeirMapEthertypeStats, bpf.WeirMapInnerStats,
 	bpf.WeirMapTrackerNow, bpf.WeirMapTrackerLines, bpf.WeirMapTrackerFlows, bpf.WeirMapTrackerPairs,
 	bpf.WeirMapPenalties, bpf.WeirMapEvents, bpf.WeirMapSamplingNow,
 	bpf.WeirMapLoopStats, bpf.WeirMapLoopEdges,
 	bpf.WeirMapDigestNow, bpf.WeirMapDigestBanks, bpf.WeirMapDigestLines, bpf.WeirMapDigestSightings,
 	bpf.WeirMapPolicerNow, bpf.WeirMapPolicerCpus,
 	bpf.WeirMapFirstNow, bpf.WeirMapFirstCpus, bpf.WeirMapFirstLines,
+}
+
+// perCPU are the names of those with a row for each possible CPU, whatever is configured.
+var perCPU = []string{
+	bpf.WeirMapReasonStats, bpf.WeirMapEthertypeStats, bpf.WeirMapInnerStats, bpf.WeirMapLoopStats,
 }
 
 func (k pinnedMaps) Close() error {
@@ -110,8 +120,9 @@ func newStats(lists int) (_ *Stats, err error) {
 			s.maps.Close()
 		}
 	}()
-	spec.Maps[bpf.WeirMapReasonStats].MaxEntries = uint32(cpus)
-	spec.Maps[bpf.WeirMapLoopStats].MaxEntries = uint32(cpus)
+	for _, name := range perCPU {
+		spec.Maps[name].MaxEntries = uint32(cpus)
+	}
 	for _, name := range pinnedMapNames {
 		if name == bpf.WeirMapListStats {
 			s.maps[name], err = newListArray(lists)
@@ -179,8 +190,12 @@ func openStats(path string) (_ *Stats, err error) {
 			return nil, err
 		}
 	}
-	rows, stride := s.maps[bpf.WeirMapReasonStats].entries(), s.stride(s.maps[bpf.WeirMapListStats])
-	if rows != cpus || s.maps[bpf.WeirMapLoopStats].entries() != cpus || stride < minStride || bits.OnesCount(uint(stride)) != 1 {
+	for _, name := range perCPU {
+		if s.maps[name].entries() != cpus {
+			return nil, errLayout
+		}
+	}
+	if stride := s.stride(s.maps[bpf.WeirMapListStats]); stride < minStride || bits.OnesCount(uint(stride)) != 1 {
 		return nil, errLayout
 	}
 	return s, nil

@@ -17,13 +17,28 @@ const (
 	entryXDP  uint32 = iota
 	entryTC          // frames begin with an Ethernet header
 	entryBare        // TC, where they begin with the IP header
+
+	entryDispatched // XDP, jumped to from a dispatcher
 )
 
-// Verdicts of TC: the packet goes on to the next program, or is dropped.
+// Verdicts of TC: the packet goes on to the next program, is dropped, or comes back as one
+// that refuses it.
 const (
-	tcNext = 0xffffffff // TC_ACT_UNSPEC
-	tcShot = 2          // TC_ACT_SHOT
+	tcNext     = 0xffffffff // TC_ACT_UNSPEC
+	tcShot     = 2          // TC_ACT_SHOT
+	tcRedirect = 7          // TC_ACT_REDIRECT
 )
+
+// entry returns the entry for an interface.
+func (h Hook) entry(iface *netlink.LinkAttrs) uint32 {
+	switch {
+	case h == TC:
+		return tcEntry(iface)
+	case h.ByDispatcher():
+		return entryDispatched
+	}
+	return entryXDP
+}
 
 // tcEntry returns the entry for an interface whose packets TC filters.
 func tcEntry(iface *netlink.LinkAttrs) uint32 {
@@ -34,8 +49,22 @@ func tcEntry(iface *netlink.LinkAttrs) uint32 {
 }
 
 // UseTC makes the programs that are loaded with the stats from now on those of TC, for an
-// interface with Ethernet headers.
-func (s *Stats) UseTC() { s.entry.Store(entryTC) }
+// interface with Ethernet headers, or whose packets begin with the IP header.
+func (s *Stats) UseTC(ethernet bool) {
+	if ethernet {
+		s.entry.Store(entryTC)
+	} else {
+		s.entry.Store(entryBare)
+	}
+}
+
+// UseDispatcher makes the programs that are loaded with the stats from now on those for
+// libxdp's dispatcher.
+func (s *Stats) UseDispatcher() { s.entry.Store(entryDispatched) }
+
+// SetReject makes the programs that are loaded with the stats from now on refuse what they
+// drop of TCP that programs on this host send. Only those of outgoing packets do.
+func (s *Stats) SetReject(on bool) { s.reject.Store(on) }
 
 // tcSpec returns the program for TC, specialised to a configuration.
 func tcSpec(cfg *Config) (*ebpf.CollectionSpec, error) {
@@ -70,8 +99,16 @@ func (g *Generation) tcFor(entry uint32) (*ebpf.CollectionSpec, error) {
 }
 
 // attachTC attaches a program to an interface, in the direction of the target, before
-// those that are there: they may have packets pass that no other program then sees.
-func attachTC(t Target, i *Iface, p *ebpf.Program) (l link.Link, err error) {
+// those that are there: they may have packets pass that no other program then sees. Without
+// tcx, it returns a filter that is yet to be added.
+func (d Pins) attachTC(t Target, i *Iface, p *ebpf.Program) (h hold, err error) {
+	if !i.startsWithIP() && !hasEthernet(i.LinkAttrs) {
+		return nil, fmt.Errorf("%w: packets of %s are not known to begin with an Ethernet or an IP header (link type %s, kind %s): "+
+			"of tunnels, those of tun, WireGuard, PPP, ipip and GRE are", ErrUnsupported, i.Name, i.EncapType, i.kind)
+	}
+	if clsactForced() {
+		return d.newClsact(t, i)
+	}
 	at := ebpf.AttachTCXIngress
 	if t.Out {
 		at = ebpf.AttachTCXEgress
@@ -80,16 +117,18 @@ func attachTC(t Target, i *Iface, p *ebpf.Program) (l link.Link, err error) {
 		if err := i.in(inode); err != nil {
 			return err
 		}
-		l, err = link.AttachTCX(link.TCXOptions{Interface: i.Index, Program: p, Attach: at, Anchor: link.Head()})
+		l, err := link.AttachTCX(link.TCXOptions{Interface: i.Index, Program: p, Attach: at, Anchor: link.Head()})
 		switch {
 		case errors.Is(err, unix.ENODEV):
 			return fmt.Errorf("%w: %w", ErrNoInterface, err)
 		case errors.Is(err, ebpf.ErrNotSupported):
-			return fmt.Errorf("%w: filtering outgoing packets needs tcx, which Linux has from 6.6 on: %w", ErrUnsupported, err)
+			h, err = d.newClsact(t, i)
+			return err
 		case err != nil:
 			return fmt.Errorf("tcx: %w", explainPermission(err))
 		}
+		h = kernelLink{l}
 		return nil
 	})
-	return l, err
+	return h, err
 }

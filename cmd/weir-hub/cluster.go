@@ -16,8 +16,8 @@ func newCluster() *cobra.Command {
 		Use:   "cluster DIRECTORY",
 		Short: "Make the configuration of a NATS cluster for the fleet",
 		Long: `Makes a directory for each server in broker.servers of the hub's configuration,
-named after its host, with a configuration for nats-server (2.15), and a certificate
-and its key. Copy each to its host, readable by the user that runs
+named after its host, with a configuration for nats-server (2.15), and a
+certificate and its key. Copy each to its host, readable by the user that runs
 nats-server only, and start: nats-server -c FILES/nats-server.conf
 
 The servers trust the fleet's operator: no account is made by hand. Certificates

@@ -89,15 +89,15 @@ func newRoot() *cobra.Command {
 		Use:   "weir-hub",
 		Short: "Publish lists to a fleet of nodes",
 		Long: `weir-hub reads lists from feeds and takes entries from commands, as the daemon
-does, and publishes each change to all nodes of a fleet over NATS JetStream, with
-a server inside it or a separate cluster. weir hub runs the same commands.
+does, and publishes each change to all nodes of a fleet over NATS JetStream,
+with a server inside it or a separate cluster. weir hub runs the same commands.
 
 Exit codes: 0 done, 1 failed, 2 wrong command line.`,
 		Example: `  weir-hub init /etc/weir-hub/keys
   weir-hub run --config /etc/weir-hub/hub.yaml
   weir-hub enroll edge-1 --label paris,canary >edge-1.json
   weir-hub revoke edge-1`,
-		Args:          oneOf("command"),
+		Args:          noCommand,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -139,14 +139,20 @@ The versions of all lists, manual entries, and the broker's stream.
 The API of the running hub.
 `
 
-// oneOf takes no argument; one would be the name of a command that does not exist.
-func oneOf(what string) cobra.PositionalArgs {
-	return func(c *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			return usageError{fmt.Errorf("%q: %s has no such %s", args[0], c.CommandPath(), what)}
-		}
-		return nil
+// noCommand takes no argument: one is the name of a command that does not exist.
+func noCommand(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("%q: %s has no such command", args[0], c.CommandPath())}
 	}
+	return nil
+}
+
+// noArgs takes no arguments.
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("%q: %s takes no arguments", args[0], c.CommandPath())}
+	}
+	return nil
 }
 
 // exactly takes one argument.
@@ -242,8 +248,8 @@ secrets, and is not kept here. A node of this name that was enrolled before is
 revoked. The hub need not run.
 
 Labels group nodes, for rollouts. A node of a site connects to the site's
-server, and not to the hub: see weir-hub site. The node's certificate is valid for five
-years.`,
+server, and not to the hub: see weir-hub site. The node's certificate is valid
+for five years.`,
 		Example: `  weir-hub enroll edge-1 --label paris,canary >edge-1.json
   weir-hub enroll edge-1 | ssh edge-1 'umask 077; cat >/etc/weir/fleet.json'`,
 		Args: exactly("NODE"),
@@ -285,12 +291,12 @@ func newRevoke() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "revoke NODE [--site]",
 		Short: "Cut a node off, or a site",
-		Long: `Revokes the credentials of a node. A running hub disconnects it within a second or
-two and does not let it in again; servers of sites do the same as soon as they
-learn of it. The node goes on filtering by the lists that it has.
+		Long: `Revokes the credentials of a node. A running hub disconnects it within a second
+or two and does not let it in again; servers of sites do the same as soon as
+they learn of it. The node goes on filtering by the lists that it has.
 
-With --site, the credentials of a site's server are revoked. Its nodes go on with
-what that server has, until they are enrolled anew to connect elsewhere.`,
+With --site, the credentials of a site's server are revoked. Its nodes go on
+with what that server has, until they are enrolled anew to connect elsewhere.`,
 		Example: "  weir-hub revoke edge-1\n  weir-hub revoke --site paris",
 		Args:    exactly("NODE"),
 	}
@@ -318,7 +324,11 @@ func newNodes() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "nodes",
 		Short: "Show which nodes were enrolled",
-		Args:  oneOf("argument"),
+		Long: `Shows the nodes that were enrolled, or revoked, with the date and their labels,
+from the directory of keys: the hub need not run. weir fleet status shows which
+of them are connected, and what they filter by.`,
+		Example: "  weir-hub nodes\n  weir-hub nodes --json | jq -r '.nodes[].node'",
+		Args:    noArgs,
 	}
 	file := configFlag(c)
 	asJSON := c.Flags().Bool("json", false, "print JSON")
@@ -362,7 +372,7 @@ func newRun() *cobra.Command {
 		Long: `Publishes the lists of a configuration until it is stopped by SIGINT or SIGTERM.
 Nodes go on filtering without it, and report that they are stale after max_age.`,
 		Example: "  weir-hub run --config /etc/weir-hub/hub.yaml",
-		Args:    oneOf("argument"),
+		Args:    noArgs,
 	}
 	file := configFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -421,7 +431,10 @@ func run(ctx context.Context, c *config.Hub, a *authority.Authority, log *slog.L
 	}
 	defer h.Close()
 	ctx, cancel := context.WithCancel(ctx)
-	serving := serve.Config{Socket: string(c.API.Socket), Group: c.API.Group, Metrics: string(c.Metrics.Listen)}
+	serving := serve.Config{
+		Socket: string(c.API.Socket), Group: c.API.Group, Metrics: string(c.Metrics.Listen), ConsoleHandler: h.Console(),
+		Console: serve.TLS{Address: string(c.Console.Listen), Cert: string(c.Console.TLS.Cert), Key: string(c.Console.TLS.Key), ClientCA: string(c.Console.TLS.ClientCA)},
+	}
 	wait := serving.RunHub(ctx, h, log)
 	defer wait()
 	defer cancel()

@@ -20,8 +20,8 @@ func newSite() *cobra.Command {
 there, readable by the user that runs weir-hub relay only. Nodes of the site
 connect to that host, and go on, or start, while the hub cannot be reached.
 
-It contains the site's secrets, and is not kept here. A site of this name that was
-enrolled before is revoked. sites in the hub's configuration says where the
+It contains the site's secrets, and is not kept here. A site of this name that
+was enrolled before is revoked. sites in the hub's configuration says where the
 server reaches the hub. The hub need not run.`,
 		Example: `  weir-hub site paris --server tls://paris-gw.example.net:4222 >paris.json
   weir-hub enroll edge-7 --site paris >edge-7.json`,
@@ -60,9 +60,9 @@ func newRelay() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "relay FILE",
 		Short: "Run the server of a site until stopped",
-		Long: `Runs the server of a site, with a file that weir-hub site has printed, until it is
-stopped by SIGINT or SIGTERM. It has a mirror of what the hub publishes, on disk,
-and needs no connection to the hub to start.`,
+		Long: `Runs the server of a site, with a file that weir-hub site has printed, until it
+is stopped by SIGINT or SIGTERM. It has a mirror of what the hub publishes, on
+disk, and needs no connection to the hub to start.`,
 		Example: "  weir-hub relay /etc/weir/site.json",
 		Args:    exactly("FILE"),
 	}

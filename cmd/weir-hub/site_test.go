@@ -22,6 +22,7 @@ import (
 	"weir/control/fleet/node"
 	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/tests/long"
 )
 
 // asCommand is the variable that makes the test a weir-hub.
@@ -254,7 +255,7 @@ func TestSite(t *testing.T) {
 	c := f.node("c", "--site", "paris")
 	f.have(entries, a, b, c)
 
-	if os.Getenv("WEIR_LONG") == "" {
+	if !long.Enabled {
 		return // the server takes up to a minute to follow again
 	}
 

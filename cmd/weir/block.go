@@ -142,11 +142,11 @@ func entriesOf(c *cobra.Command, args []string) (given, error) {
 	case len(args) == 0 && !isTerminal(c.InOrStdin()):
 		entries, err := readEntries(c.InOrStdin(), c.ErrOrStderr())
 		if err == nil && len(entries.text) == 0 {
-			err = usageError{errors.New("which entries? name them, or give them on standard input")}
+			err = usageError{errors.New("entries are missing: name them, or write them to standard input")}
 		}
 		return entries, err
 	case len(args) == 0:
-		return given{}, usageError{errors.New(`which entries? name them, or "-" for standard input`)}
+		return given{}, usageError{errors.New(`entries are missing: name them, or "-" for standard input`)}
 	}
 	for _, text := range args {
 		if _, err := list.ParseEntry(text); err != nil {
@@ -210,6 +210,6 @@ func printChanged(out io.Writer, asked api.Change, c *api.Changed) {
 	}
 	fmt.Fprintln(out)
 	if asked.Remove && c.Unchanged > 0 {
-		fmt.Fprintln(out, "What else lists them, weir explain says.")
+		fmt.Fprintln(out, "If they are blocked or allowed still, weir explain shows why.")
 	}
 }

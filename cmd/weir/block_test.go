@@ -47,6 +47,9 @@ type fakeDaemon struct {
 	changedMulticast api.MulticastChange
 	changedMonitor   api.MonitorChange
 	opened           []api.ConsoleRequest
+
+	audit      []api.AuditRecord
+	auditAsked int
 }
 
 func (d *fakeDaemon) Change(_ context.Context, c api.Change) (api.Changed, error) {
@@ -123,7 +126,10 @@ func (d *fakeDaemon) Explain(_ context.Context, asked []engine.Question) ([]engi
 	return d.answers, d.err
 }
 
-func (d *fakeDaemon) Audit(int) []api.AuditRecord { return nil }
+func (d *fakeDaemon) Audit(limit int) []api.AuditRecord {
+	d.auditAsked = limit
+	return d.audit
+}
 
 func (d *fakeDaemon) OpenConsole(_ context.Context, r api.ConsoleRequest) (api.ConsoleOpened, error) {
 	d.opened = append(d.opened, r)
@@ -200,12 +206,12 @@ func TestChanges(t *testing.T) {
 		{
 			[]string{"unblock"}, "\ufeff192.0.2.1\n192.0.2.2",
 			api.Change{Remove: true, Action: api.Block, Entries: []string{"192.0.2.1", "192.0.2.2"}},
-			"removed from list manual: 1; not there: 1\nWhat else lists them, weir explain says.\n",
+			"removed from list manual: 1; not there: 1\nIf they are blocked or allowed still, weir explain shows why.\n",
 		},
 		{
 			[]string{"unallow", "192.0.2.1", "192.0.2.2"}, "",
 			api.Change{Remove: true, Action: api.Allow, Entries: []string{"192.0.2.1", "192.0.2.2"}},
-			"removed from list manual: 1; not there: 1\nWhat else lists them, weir explain says.\n",
+			"removed from list manual: 1; not there: 1\nIf they are blocked or allowed still, weir explain shows why.\n",
 		},
 	} {
 		code, out, log := weir(t, c.stdin, append(c.args, "--socket", socket)...)
@@ -287,6 +293,13 @@ func containsAll(text string, parts []string) bool {
 	return true
 }
 
+func TestEntriesWithoutDaemon(t *testing.T) {
+	code, out, log := weir(t, "", "entries", "--socket", filepath.Join(t.TempDir(), "none.sock"))
+	if code != exitFailure || out != "" || !strings.Contains(log, "the daemon is not running") {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+}
+
 func TestDaemonCommandFailures(t *testing.T) {
 	full := serveDaemon(t, &fakeDaemon{err: errors.New("no space left on device")})
 	missing := filepath.Join(t.TempDir(), "none.sock")
@@ -300,7 +313,7 @@ func TestDaemonCommandFailures(t *testing.T) {
 		{[]string{"reload", "--socket", full}, exitFailure, "no space left"},
 		{[]string{"refresh", "--socket", full, "nosuch"}, exitFailure, `no such list: "nosuch"`},
 		{[]string{"explain", "--socket", full, "192.0.2.1"}, exitFailure, "no space left"},
-		{[]string{"block"}, exitUsage, "which entries?"},
+		{[]string{"block"}, exitUsage, "entries are missing"},
 		{[]string{"block", "what"}, exitUsage, `"what": `},
 		{[]string{"block", "192.0.2.1", "-"}, exitUsage, `"-": `},
 		{[]string{"block", "# a comment"}, exitUsage, "no entry"},

@@ -35,15 +35,15 @@ Nothing is loaded or attached for it.`,
 	}
 	f := c.Flags()
 	f.StringVarP(&file, "write", "w", "", "`file` to write; - is standard output")
-	count := f.Int("count", 0, "`number` of packets to write; 0 is any")
+	count := f.Int("count", 0, "`number` of packets after which to stop; 0: no limit")
 	var duration time.Duration
-	durationFlag(f, &duration, "duration", 0, "`time` to go on for; 0 is any")
+	durationFlag(f, &duration, "duration", 0, "`time` after which to stop, as in 10m; 0: no limit")
 	reasonFlag(c, &reasons)
 	socketFlag(f, &socket)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		switch {
 		case file == "":
-			return usageError{errors.New("where to? name a file with --write, or - for standard output")}
+			return usageError{errors.New("--write is missing: name a file, or - for standard output")}
 		case file == "-" && isTerminal(c.OutOrStdout()):
 			return usageError{errors.New("a capture is nothing for a terminal: --write a file, or pipe it into tcpdump -r -")}
 		case *count < 0:
@@ -81,7 +81,7 @@ Nothing is loaded or attached for it.`,
 			if lost += int(e.Lost); e.Lost != 0 {
 				continue
 			}
-			if err = w.Write(captured(e)); err != nil {
+			if err = w.Write(e.Captured()); err != nil {
 				break
 			}
 			of += int(e.OneIn)
@@ -100,19 +100,4 @@ Nothing is loaded or attached for it.`,
 		return err
 	}
 	return c
-}
-
-// captured is what a capture says of an event.
-func captured(e *api.Event) (capture.Packet, capture.Note) {
-	n := capture.Note{Interface: e.Interface, Out: e.Direction == "out", Dropped: e.Drops(), Comment: e.Reason}
-	if e.Netns != "" {
-		n.Interface += " in namespace " + e.Netns
-	}
-	if e.List != "" {
-		n.Comment += ", list " + e.List
-	}
-	if e.OneIn > 1 {
-		n.Comment += fmt.Sprintf(", 1 of %d", e.OneIn)
-	}
-	return capture.Packet{Time: e.Time, Data: e.Frame, Length: e.Length}, n
 }

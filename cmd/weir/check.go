@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
@@ -79,8 +80,8 @@ defaults, as YAML; secrets, such as headers for a feed, are printed in clear.`,
 			for _, w := range r.warnings {
 				fmt.Fprintln(c.ErrOrStderr(), "warning:", w)
 			}
-			fmt.Fprintf(out, "%s: no errors; interfaces: %d, lists: %d, entries: %d, trackers: %d%s\n",
-				name, len(conf.Interfaces), len(conf.Lists), r.entries, len(conf.Trackers), memoryOf(conf))
+			fmt.Fprintf(out, "%s: no errors; interfaces: %s, lists: %d, entries: %d, trackers: %d%s\n",
+				name, interfacesOf(conf), len(conf.Lists), r.entries, len(conf.Trackers), memoryOf(conf))
 		case len(wrong) > 0:
 			for _, e := range wrong {
 				fmt.Fprintln(c.ErrOrStderr(), e)
@@ -115,6 +116,21 @@ func checkLists(c *cobra.Command, conf *config.Config) (*checked, error) {
 		return nil, err
 	}
 	return &checked{entries: p.Entries(), warnings: slices.Concat(daemon.HostWarnings(conf), p.Advice(), p.Warnings())}, e.Close()
+}
+
+// interfacesOf returns the number of interfaces, and how many are not filtered at XDP.
+func interfacesOf(conf *config.Config) string {
+	tc := 0
+	for _, i := range conf.Interfaces {
+		if i.Hook == config.HookTC {
+			tc++
+		}
+	}
+	n := strconv.Itoa(len(conf.Interfaces))
+	if tc > 0 {
+		n += fmt.Sprintf(" (%d at tc)", tc)
+	}
+	return n
 }
 
 // memoryOf returns a note on the memory that a configuration needs in addition to

@@ -39,6 +39,8 @@ type configFlags struct {
 	ifaces       []string
 	netns        string
 	xdp          attach.Hook
+	hook         config.Hook
+	attach       config.Attach
 	learn        int
 }
 
@@ -62,11 +64,12 @@ func newConfigFlags(c *cobra.Command, withFile ...string) *configFlags {
 	f.BoolVar(&v.wide, "wide", false, "let a block list cover more than a quarter of IPv4 or IPv6")
 	f.BoolVar(&v.guard, "guard", true, "leave out of lists what would cut off this host")
 	f.BoolVar(&v.noPrivate, "exclude-private", false, "leave out of lists private, loopback and similar networks")
-	f.TextVar(&conf.Mode, "mode", conf.Mode, "`mode`: exact, or approx for more entries than memory, at a planned rate of false drops")
+	f.TextVar(&conf.Mode, "mode", conf.Mode, "`mode`: exact, or approx for lists that do not fit into memory, which drops a planned share of unlisted packets")
 	f.Float64Var(&conf.BitsPerEntry, "bits-per-entry", conf.BitsPerEntry, "`bits` per entry of the filter in approximate mode")
 	f.BoolVar(&conf.Monitor, "monitor", false, "count what would be dropped, and drop nothing")
 	f.TextVar(&conf.Malformed, "malformed", conf.Malformed, "`action` on malformed packets: pass or drop")
 	f.TextVar(&conf.NotIP, "not-ip", conf.NotIP, "`action` on what is neither IP nor ARP nor of the link itself: pass or drop")
+	f.BoolVar(&conf.Inner, "inner", false, "match the headers that GRE, IP in IP, VXLAN and GTP-U carry, too")
 	f.BoolVar(&conf.Failsafe.DHCPServer, "dhcp-server", false, "this host serves or relays DHCP: let pass what clients send, too")
 	listFlag(f, "failsafe-port", "destination `port` that always passes, as in tcp/22 or 22/tcp; repeat for more, up to 8",
 		appendText(&conf.Failsafe.Ports))
@@ -90,10 +93,16 @@ func defaultMaxBad() quantity.Share {
 func (v *configFlags) attachFlags(c *cobra.Command) {
 	f, conf := v.flags, &v.config
 	f.StringSliceVar(&v.ifaces, "iface", nil, "`interfaces` to filter on, joined by commas; globs also cover interfaces created later")
-	f.TextVar(&v.xdp, "xdp", v.xdp, "where the program runs: `place` native, generic (slower, any driver) or offload")
+	f.TextVar(&v.xdp, "xdp", v.xdp, "`place` where the program runs: native, generic (slower, any driver) or offload (to the card)")
 	choices(c, "xdp", "native", "generic", "offload")
+	f.Func("hook", "`hook` where packets are filtered: xdp (default), or tc for interfaces without Ethernet headers or without XDP",
+		func(s string) error { return v.hook.UnmarshalText([]byte(s)) })
+	choices(c, "hook", "xdp", "tc")
+	f.Func("attach", "`way` to attach at hook xdp: link (default), or dispatcher, libxdp's, beside other XDP programs",
+		func(s string) error { return v.attach.UnmarshalText([]byte(s)) })
+	choices(c, "attach", "link", "dispatcher")
 	f.BoolVar(&conf.Keep, "keep", false, "leave the program attached when stopped")
-	f.Func("track", "`tracker` of heavy hitters, as above; repeat for up to 4", func(s string) error {
+	f.Func("track", "`tracker` of heavy hitters, as in key=src,threshold=50kpps,action=limit; repeat for up to 4; weir run --help has all options", func(s string) error {
 		spec, err := heavy.Parse(s)
 		conf.Trackers = append(conf.Trackers, spec)
 		return err
@@ -156,7 +165,7 @@ func (v *configFlags) said() (*config.Config, error) {
 		c.Learning.Elements, c.Learning.Exact = v.learn, v.learn > 0
 	}
 	for _, t := range targets(v.ifaces, v.netns) {
-		c.Interfaces = append(c.Interfaces, config.Interface{Name: t.Iface, Netns: t.Netns, XDP: v.xdp, Required: true})
+		c.Interfaces = append(c.Interfaces, config.Interface{Name: t.Iface, Netns: t.Netns, Hook: v.hook, XDP: v.xdp, Attach: v.attach, Required: true})
 	}
 	for _, kind := range []struct {
 		files  []string

@@ -37,7 +37,7 @@ if it is no longer listed, or has ports.`,
 	}
 	f := c.Flags()
 	f.StringVar(&by, "by", api.BySource, "add up by source, entry, list, reason, asn or country")
-	f.Lookup("by").Usage = "`what` to add up by: " + strings.Join(api.DropsBy, ", ")
+	f.Lookup("by").Usage = "`what` each line is: " + strings.Join(api.DropsBy, ", ")
 	choices(c, "by", api.DropsBy...)
 	durationFlag(f, &asked.Last, "last", api.DefaultDropsFor, "how far back, a `time` up to 1h")
 	f.IntVarP(&asked.Limit, "limit", "n", api.DefaultDrops, "most `rows` to show")
@@ -96,7 +96,7 @@ func printDrops(out io.Writer, d *api.Drops) {
 		if r.Direction == "out" {
 			key += " (out)"
 		}
-		fmt.Fprintf(t, row, key, packets, perSecond(r.Rate), fmt.Sprintf("%.1f %%", 100*r.Share), last)
+		fmt.Fprintf(t, row, key, packets, quantity.SI(r.Rate, 1, "pps"), fmt.Sprintf("%.1f %%", 100*r.Share), last)
 	}
 	t.Flush()
 	if d.More > 0 {
@@ -105,9 +105,4 @@ func printDrops(out io.Writer, d *api.Drops) {
 	if d.Other > 0 {
 		fmt.Fprintf(out, "other sources, each with little: %s\n", plural(int(d.Other), "packet", "packets"))
 	}
-}
-
-// perSecond returns a rate of packets.
-func perSecond(rate float64) string {
-	return strings.TrimSpace(humanize.SIWithDigits(rate, 1, "pps"))
 }

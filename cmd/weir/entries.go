@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -28,11 +29,11 @@ func newEntries() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "entries [LIST]",
 		Short: "Show manual entries: when they expire, who added them, and why",
-		Long: `Shows the entries of the running weir that were added with weir block, allow and
-import, of one list or of all, sorted by list and entry. Those that have left a
-feed and stay for the ttl of its list are among them, by "feed", and the
-decisions of CrowdSec, by their origin, for their scenario; --manual leaves
-them out. What feeds list now is shown by weir export.`,
+		Long: `Shows the entries of the running daemon that were added with weir block, allow
+and import, of one list or of all, sorted by list and entry. It also shows
+entries that have left a feed and stay for the ttl of its list, with "feed" as
+the one who added them, and decisions of CrowdSec, with their origin and
+scenario; --manual leaves both out. weir export shows what feeds list now.`,
 		Example: `  weir entries
   weir entries manual --expiring 1h
   weir entries --json | jq -r '.entries[] | select(.user == "fail2ban").entry'`,
@@ -86,8 +87,9 @@ func entryPages(ctx context.Context, client *api.Client, asked api.EntriesQuesti
 func printPages(out io.Writer, all pages) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	const row = "%s\t%s\t%s\t%s\t%s\t%s\n"
-	fmt.Fprintf(t, row, "list", "entry", "expires", "added", "by", "reason")
+	header := sync.OnceFunc(func() { fmt.Fprintf(t, row, "list", "entry", "expires", "added", "by", "reason") })
 	err := all(func(page []api.Entry) error {
+		header() // not before an error
 		now := time.Now()
 		for _, e := range page {
 			expires := "never"
@@ -147,8 +149,8 @@ func newFlush() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "flush LIST",
 		Short: "Remove all manual entries of a list",
-		Long: `Removes all manual entries of a list of the running weir, at once and without a
-question. What its feed lists stays. To have them back later, save them first
+		Long: `Removes all manual entries of a list of the running daemon, at once and without
+a question. What its feed lists stays. To have them back later, save them first
 with weir export or weir entries --json.`,
 		Example: `  weir flush manual`,
 		Args:    theArgs("LIST"), ValidArgsFunction: completeLists(1),
@@ -186,11 +188,11 @@ func newExport() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "export LIST [--format plain|ipset|nft]",
 		Short: "Print all active entries of a list",
-		Long: `Prints all active entries of a list of the running weir, of its feed and manual
-ones: as a list, for ipset restore, or for nft -f. The latter two have a set for
-IPv4 and one for IPv6, LIST-4 and LIST-6. They cannot express flows, nor entries
-for one direction where the list has both; where such entries are left out, the
-exit code is 1.`,
+		Long: `Prints all active entries of a list of the running daemon, of its feed and
+manual ones: as a list, for ipset restore, or for nft -f. The latter two have a
+set for IPv4 and one for IPv6, LIST-4 and LIST-6. They cannot express flows, nor
+entries for one direction where the list has both; where such entries are left
+out, the exit code is 1.`,
 		Example: `  weir export manual
   weir export drop --format ipset | ipset restore
   weir export drop --format nft | nft -f -`,
@@ -224,10 +226,11 @@ func newImport() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "import LIST FILE|- [--format FORMAT]",
 		Short: "Add the entries of a file to a list",
-		Long: `Adds the entries of a file, or of standard input, to a list of the running weir:
-all of them, or none if one is wrong. When the command returns they are active,
-and will be after a restart. Entries that were there already take the new TTL
-and reason. The file may be compressed. Timeouts in it are ignored: use --ttl.
+		Long: `Adds the entries of a file, or of standard input, to a list of the running
+daemon: all of them, or none if one is wrong. When the command returns they are
+active, and will be after a restart. Entries that were there already take the
+new TTL and reason. The file may be compressed. Timeouts in it are ignored: use
+--ttl.
 
 A format is a name, with the options that it has in weir.yaml: plain, ipset, nft
 (also of nft -j), csv,column=2, json,path=.data[].ip, jsonl, spamhaus, p2p, dat,
@@ -334,12 +337,14 @@ func actionOf(ctx context.Context, client *api.Client, name string) (string, err
 	if err != nil {
 		return "", err
 	}
+	exist := make([]string, 0, len(all.Lists))
 	for _, l := range all.Lists {
 		if l.Name == name {
 			return l.Action, nil
 		}
+		exist = append(exist, l.Name)
 	}
-	return "", fmt.Errorf("%w: %q", api.ErrNoList, name)
+	return "", api.NoList(name, exist)
 }
 
 // completeLists completes the first arguments, most at most, with the names of the

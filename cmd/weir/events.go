@@ -42,7 +42,7 @@ instead, the important ones first, as first_seen in weir.yaml says.`,
 	f := c.Flags()
 	follow := f.BoolP("follow", "f", false, "go on until stopped")
 	firstSeen := f.Bool("first-seen", false, "the first packets of new flows, dropped or not")
-	count := f.Int("count", 0, "`number` of packets to show; 0 is any")
+	count := f.Int("count", 0, "`number` of packets after which to stop; 0: no limit")
 	reasonFlag(c, &reasons)
 	socketFlag(f, &socket)
 	asJSON := f.Bool("json", false, "print JSON, a line each")
@@ -85,7 +85,7 @@ instead, the important ones first, as first_seen in weir.yaml says.`,
 }
 
 func reasonFlag(c *cobra.Command, reasons *[]events.Reason) {
-	listFlag(c.Flags(), "reason", "only packets that leave for one of these `reasons`, joined by commas", func(name string) error {
+	listFlag(c.Flags(), "reason", "only packets with one of these `reasons`, joined by commas, as in blocked,rate-limited", func(name string) error {
 		r, err := events.ParseReason(name)
 		*reasons = append(*reasons, r)
 		return err
@@ -118,6 +118,9 @@ func printEvent(out io.Writer, e *api.Event) error {
 	line := fmt.Sprintf("%s  %-8s %s  %-9s  %s  %d bytes", at, e.Interface, e.Verdict, e.Reason, flowOf(e), e.Length)
 	if e.List != "" {
 		line += "  list " + e.List
+	}
+	if e.Inner {
+		line += "  in a tunnel"
 	}
 	if e.Importance > 0 {
 		line += fmt.Sprintf("  new flow, importance %d", e.Importance)

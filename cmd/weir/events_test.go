@@ -188,7 +188,7 @@ func TestEventsFailures(t *testing.T) {
 		{[]string{"capture", "-w", "/dev/full", "--socket", stopping}, exitFailure, "no space left"},
 		{[]string{"capture", "-w", cut, "--socket", stopping}, exitFailure, "3 packets of some 6, and 1,234 are lost: they came too fast\nweir: weir has stopped\n"},
 		{[]string{"capture", "-w", cut, "--count", "3", "--socket", stopping}, exitOK, "3 packets"},
-		{[]string{"capture"}, exitUsage, "where to?"},
+		{[]string{"capture"}, exitUsage, "--write is missing"},
 		{[]string{"capture", "-w", cut, "--count", "-1"}, exitUsage, "--count -1"},
 		{[]string{"capture", "-w", cut, "--duration", "-1s"}, exitUsage, `invalid duration "-1s"`},
 		{[]string{"capture", "-w", cut, "--reason", "nosuch"}, exitUsage, `unknown reason "nosuch": want allowed,`},

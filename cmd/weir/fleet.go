@@ -27,8 +27,10 @@ nodes.`,
 	}
 	c.AddCommand(
 		newFleetStatus(),
+		newFleetConsole(),
 		newFleetLists(),
 		newFleetRefresh(),
+		newFleetAudit(),
 		newFleetExplain(),
 		newFleetTop(),
 		newFleetTrace(),
@@ -59,8 +61,9 @@ func newFleetChange(name, short string, change api.Change) *cobra.Command {
 		Short: short,
 		Long: short + `.
 
-When the command returns, that is on the hub's disk, and published to the nodes
-unless it says otherwise. Nodes expire entries themselves.` + entriesLong,
+When the command returns, the change is on the hub's disk and published to the
+nodes, unless it says otherwise. Entries with a TTL expire on each node by
+themselves, also while the hub is down.` + entriesLong,
 		Example: "  weir fleet " + name + " 192.0.2.1",
 	}
 	var ttl time.Duration
@@ -103,9 +106,9 @@ func newFleetRefresh() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "refresh [LIST...]",
 		Short: "Have the hub read the sources of lists now",
-		Long: `Has the hub read the sources of the lists now, or of all lists, and shows the
-results. What has changed reaches the nodes as always: at once, or in waves. If
-a source fails, its old contents stay.
+		Long: `Has the hub read the sources of the named lists now, or of all lists, and shows
+the results. What has changed reaches the nodes as always: at once, or in waves.
+If a source fails, its old contents stay.
 
 With --accept, contents are accepted that have lost more entries than
 max_shrink, or have become empty. That counts for these contents alone: what is
@@ -119,6 +122,25 @@ read later is compared with them.`,
 	c.RunE = func(c *cobra.Command, names []string) error {
 		return refresh(c, api.DialHub(*socket), names, *accept, *asJSON)
 	}
+	return c
+}
+
+func newFleetAudit() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "audit",
+		Short: "Show who changed what at the hub, when and why",
+		Long: `Shows the last changes of entries and rollouts that were made at the hub, by
+commands and its console, the latest first: who made them, and why those failed
+that did. Sources that were accepted, sessions of the console that may change
+something, and nodes and sites that were enrolled or revoked are among them.
+
+All are in audit.log in the hub's state directory, a line of JSON each.`,
+		Example: `  weir fleet audit
+  weir fleet audit --limit 200 --json | jq -r '.changes[] | select(.error)'`,
+		Args: noArgs,
+	}
+	socket := hubFlag(c)
+	showAudit(c, func() *api.Client { return api.DialHub(*socket) })
 	return c
 }
 

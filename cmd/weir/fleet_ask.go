@@ -173,8 +173,8 @@ have the share of --share.` + askLong,
 		Args: noArgs,
 	}
 	f := c.Flags()
-	key := f.String("key", "src", "what makes a flow, as in the `key` of the trackers")
-	unit := f.String("unit", "packets", "what is counted: `packets` or bytes")
+	key := f.String("key", "src", "`key` of a tracker of all nodes: src, dst, flow, or a prefix as in src/24")
+	unit := f.String("unit", "packets", "`unit` of that tracker, packets or bytes")
 	f.TextVar(&share, "share", share, "`share` of all that is counted that a flow is to have")
 	most := f.Int("count", 20, "most `flows` to print; 0: all")
 	nodes, socket := nodesFlag(c), hubFlag(c)
@@ -292,7 +292,7 @@ on the way: 28 bytes of IPv4, 60 of IPv6.` + askLong,
 	durationFlag(f, &q.Window, "window", 5*time.Second, "`time` before and after a packet was captured in which it is looked for")
 	listFlag(f, "link", "`A-B`, two nodes between which packets are forwarded, or A:B; repeat for more", appendText(&q.Links))
 	f.StringVar(&q.From, "from", "", "`node` where the packets arrived")
-	packets := f.Int("count", 10, "`number` of packets of each capture to trace; 0 is all")
+	packets := f.Int("count", 10, "`number` of packets of each capture to trace; 0: all")
 	nodes, socket := nodesFlag(c), hubFlag(c)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, captures []string) error {

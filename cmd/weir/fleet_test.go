@@ -21,6 +21,7 @@ type hubOf struct {
 	asked  api.Change
 	answer api.FleetChanged
 	rolled api.FleetRoll
+	audit  []api.AuditRecord
 }
 
 func (h *hubOf) Fleet(context.Context) (api.HubStatus, error) { return h.fleet, nil }
@@ -32,6 +33,16 @@ func (h *hubOf) Change(_ context.Context, c api.Change) (api.FleetChanged, error
 	}
 	return h.answer, nil
 }
+
+func (h *hubOf) OpenConsole(_ context.Context, r api.ConsoleRequest) (api.ConsoleOpened, error) {
+	return api.ConsoleOpened{URL: "http://127.0.0.1:9481/open/x", ReadOnly: r.ReadOnly, Expires: time.Now().Add(time.Minute)}, nil
+}
+
+func (h *hubOf) EndConsole(context.Context) (api.ConsoleEnded, error) {
+	return api.ConsoleEnded{Sessions: 1}, nil
+}
+
+func (h *hubOf) Audit(limit int) []api.AuditRecord { return h.audit[:min(len(h.audit), limit)] }
 
 func (h *hubOf) Roll(_ context.Context, r api.FleetRoll) (api.FleetRolled, error) {
 	h.rolled = r
@@ -67,6 +78,27 @@ func serveHub(t *testing.T, h *hubOf) string {
 	}()
 	t.Cleanup(func() { s.Close() })
 	return socket
+}
+
+func TestFleetAudit(t *testing.T) {
+	h := &hubOf{audit: []api.AuditRecord{
+		{Change: "pause", First: []string{"drop"}, Entries: 1, User: "ada"},
+		{Change: "block", List: "block", First: []string{"0.0.0.0/1"}, Reason: "flood", Error: "covers too much", Source: "CN=console"},
+	}}
+	socket := serveHub(t, h)
+	code, out, log := weir(t, "", "fleet", "audit", "--socket", socket)
+	if code != exitOK {
+		t.Errorf("exit code %d\n%s", code, log)
+	}
+	for _, want := range []string{"pause", "drop", "ada", "0.0.0.0/1", "CN=console", "flood; failed: covers too much"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	var a api.Audit
+	if code, out, _ = weir(t, "", "fleet", "audit", "--limit", "1", "--json", "--socket", socket); code != exitOK || json.Unmarshal([]byte(out), &a) != nil || len(a.Changes) != 1 {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
 }
 
 func TestFleet(t *testing.T) {
@@ -114,6 +146,16 @@ func TestFleet(t *testing.T) {
 		if code, _, log := weir(t, "", c.args...); code != c.code || !strings.Contains(log, c.want) {
 			t.Errorf("%q: %d: %s", c.args, code, log)
 		}
+	}
+}
+
+func TestFleetConsole(t *testing.T) {
+	socket := serveHub(t, &hubOf{})
+	if code, out, log := weir(t, "", "fleet", "console", "--read-only", "--socket", socket); code != exitOK || log != "" || !strings.HasPrefix(out, "http://127.0.0.1:9481/open/x\n") || !strings.Contains(out, "may only read") {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	if code, out, _ := weir(t, "", "fleet", "console", "--end", "--socket", socket); code != exitOK || out != "ended: 1 session\n" {
+		t.Errorf("exit code %d\n%s", code, out)
 	}
 }
 

@@ -26,9 +26,9 @@ running daemon has recorded it below state_dir: for 24 hours in steps of ten
 seconds, for 30 days in steps of a quarter of an hour. Rates are averages of a
 step.
 
-There is nothing of the time in which no daemon ran, although packets were
-filtered. Lists are those whose entries packets have matched, also in monitor
-mode; of each step, the 32 with the most packets are known.`,
+Times in which no daemon ran are missing, although packets were filtered. Lists
+are counted by the packets that match them, also in monitor mode; each step has
+the 32 with the most.`,
 		Example: `  weir history
   weir history --since 1h --step 1m
   weir history --since 30d
@@ -37,7 +37,7 @@ mode; of each step, the 32 with the most packets are known.`,
 	}
 	f := c.Flags()
 	durationFlag(f, &asked.Since, "since", api.DefaultHistory, "how far back, a `time` up to 30d")
-	durationFlag(f, &asked.Step, "step", 0, "`time` of a line, at least 10s, and 15m beyond a day; default: about 30 lines")
+	durationFlag(f, &asked.Step, "step", 0, "`time` that a line covers: at least 10s, or 15m with more than a day (default: about 30 lines)")
 	socketFlag(f, &socket)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -78,7 +78,7 @@ func printHistory(out io.Writer, h *api.History) {
 	for _, p := range h.Points {
 		seconds := max(p.Seconds, 1e-3)
 		fmt.Fprintf(t, "%s\t%11s\t%11s\t%7s\t%s\n", p.Time.Local().Format(form),
-			perSecond(float64(p.Passed)/seconds), perSecond(float64(p.Dropped)/seconds), percentage(p.Dropped, p.Passed+p.Dropped), mostly(p))
+			quantity.SI(float64(p.Passed)/seconds, 1, "pps"), quantity.SI(float64(p.Dropped)/seconds, 1, "pps"), percentage(p.Dropped, p.Passed+p.Dropped), mostly(p))
 	}
 	t.Flush()
 	all := h.Total

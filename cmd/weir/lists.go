@@ -183,8 +183,8 @@ func newRefresh() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "refresh [LIST...]",
 		Short: "Read the sources of lists now",
-		Long: `Makes the running daemon read the sources of the lists now, or of all lists, and
-shows the results. If a source fails, its old contents stay active.
+		Long: `Makes the running daemon read the sources of the named lists now, or of all
+lists, and shows the results. If a source fails, its old contents stay active.
 
 With --accept, contents are accepted that have lost more entries than
 max_shrink, have become empty, or cover more than max_coverage. That counts for

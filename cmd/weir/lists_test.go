@@ -99,11 +99,14 @@ func TestReloadToBeConfirmed(t *testing.T) {
 	d := &fakeDaemon{}
 	socket := serveDaemon(t, d)
 	code, out, log := weir(t, "", "reload", "--confirm", "90s", "--socket", socket)
-	if code != exitOK || out != "within 1m30s\nactive for 1m30s, then the previous configuration is, unless you `weir confirm`\n" || log != "" {
+	if code != exitOK || out != "within 1m30s\nactive for 1m30s: then the previous configuration is active again, unless `weir confirm` comes first\n" || log != "" {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
 	}
 	if code, out, _ := weir(t, "", "confirm", "--socket", socket); code != exitOK || out != "confirmed: the configuration stays\n" {
 		t.Errorf("exit code %d\n%s", code, out)
+	}
+	if code, out, log := weir(t, "", "reload", "--confirm", "0s", "--socket", socket); code != exitUsage || out != "" || !strings.Contains(log, "--confirm 0s") {
+		t.Errorf("no way back was asked for: exit code %d\n%s%s", code, out, log)
 	}
 	if code, _, log := weir(t, "", "reload", "--confirm", "2d", "--socket", socket); code != exitFailure || !strings.Contains(log, "want 1 to 86400") {
 		t.Errorf("exit code %d\n%s", code, log)

@@ -110,8 +110,8 @@ filtered as configured (weir status and weir reload).`,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(
-		newRun(), newCheck(), newReload(), newConfirm(), newMonitor(), newWeb(), newDetach(), newStatus(), newTop(), newDrops(), newHistory(), newWeights(), newEvents(), newCapture(), newExplain(), newTrace(),
-		newBlock(), newUnblock(), newAllow(), newUnallow(), newEntries(), newFlush(), newExport(), newImport(), newLists(), newRefresh(), newDiff(), newMulticast(), newNotify(),
+		newRun(), newCheck(), newReload(), newConfirm(), newMonitor(), newWeb(), newDetach(), newStatus(), newTop(), newDrops(), newHistory(), newAudit(), newWeights(), newEvents(), newCapture(), newExplain(), newTrace(),
+		newBlock(), newUnblock(), newAllow(), newUnallow(), newEntries(), newFlush(), newExport(), newImport(), newLists(), newRefresh(), newDiff(), newMulticast(), newNotify(), newAnnounce(),
 		newFleet(), newHub(), newReplay(), newDemo(), newPlan(), newVersion(), newCompletion(), newShare(),
 	)
 	root.SetHelpCommand(newHelp())

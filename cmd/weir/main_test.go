@@ -400,7 +400,7 @@ func TestStatusOfNothing(t *testing.T) {
 	if code, out, log := weir(t, "", "status", "--pins", pins, "--socket", unused); code != exitUnfiltered || out != "no daemon runs, and nothing is filtered\n" {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
 	}
-	if code, out, _ := weir(t, "", "detach", "--pins", pins); code != exitOK || out != "detached from nothing\n" {
+	if code, out, _ := weir(t, "", "detach", "--pins", pins); code != exitOK || out != "nothing to detach: weir is not attached to any interface\n" {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 	// A file system that is hidden may hold pins.

@@ -16,15 +16,16 @@ func newMonitor() *cobra.Command {
 	var during time.Duration
 	c := &cobra.Command{
 		Use:   "monitor on|off [--for TIME]",
-		Short: "Let everything pass at once, and back",
-		Long: `Switches the running weir to monitor mode, on all interfaces at once: it counts
-what it would drop, and drops nothing, whatever the configuration says. Filters
-stay in memory and are kept up to date, so that "off" filters again at once and
-without a gap.
+		Short: "Let everything pass at once, or filter again",
+		Long: `Switches the running daemon to monitor mode, on all interfaces at once: it
+counts what it would drop, and drops nothing, whatever the configuration says.
+Filters stay in memory and are kept up to date, so that "off" filters again at
+once and without a gap.
 
 With --for it ends by itself. It outlasts reloads and, if there is a state_dir,
-restarts and crashes; while no weir runs, it does not end. weir status shows it.
-Where the configuration says monitor: true, "off" is refused.`,
+restarts and crashes; while no daemon runs, it does not end. weir status shows
+it. Where the configuration says monitor: true, or weir runs with --monitor,
+"off" is refused.`,
 		Example: `  weir monitor on --for 10m   # is it weir that drops it?
   weir monitor off`,
 		Args: theArgs("on|off"), ValidArgs: []string{"on", "off"},

@@ -102,42 +102,16 @@ Markers need up to 2 MiB more each for IPv4 sources and destinations, and up to
 		if err != nil {
 			return planError(err)
 		}
-		return printPlan(c, *asJSON, s, func(row func(string, string, ...any)) { sizingRows(s, row) })
+		return printPlan(c, *asJSON, s, func(row func(string, string, ...any)) {
+			for _, r := range s.Rows() {
+				row(r.Name, "%s", r.Text)
+			}
+		})
 	}
 	c.AddCommand(newPlanFPR(), newPlanLoop(), newPlanCounting(), newPlanCompress(), newPlanScan(), newPlanFirst(),
-		newPlanDigest(), newPlanMulticast(), newPlanPolice())
+		newPlanDigest(), newPlanMulticast(), newPlanPolice(),
+		newPlanStable(), newPlanSketch(), newPlanInvertible(), newPlanSummary())
 	return c
-}
-
-func sizingRows(s plan.Sizing, row func(name, format string, args ...any)) {
-	row("entries", "%s, %s mode", humanize.Comma(int64(s.Entries)), s.Mode)
-	if s.LaneBits > 0 {
-		row("quotient table", "%s lines of 64 bytes, %d bits an entry", humanize.Comma(int64(s.Lines)), s.LaneBits)
-		row("  spill", "%s buckets of 64 bytes", humanize.Comma(int64(s.Buckets)))
-	} else {
-		row("cascade", "%s lines of 64 bytes, %.2f bits an entry", humanize.Comma(int64(s.Lines)), s.BitsPerEntry)
-		row("bits set", "%d in the first line, %d in others", s.First, s.Rest)
-	}
-	row("kernel memory", "%s, %.2f bytes an entry", humanize.IBytes(uint64(s.KernelBytes)), float64(s.KernelBytes)/float64(s.Entries))
-	if s.ChangeBytes > 0 {
-		row("  of it", "%s for changes in place: a counter for each bit", humanize.IBytes(uint64(s.ChangeBytes)))
-	}
-	row("false drops", "%.3g of unlisted keys", s.FalseDrop)
-	row("  standard filter", "%.3g of as many bits with k = %d (classic formula: %.3g)", s.Standard.Exact, s.Standard.K, s.Standard.Classic)
-	if s.SecondLine > 0 {
-		row("second line", "read for %.3g of unlisted keys", s.SecondLine)
-	}
-	if t := s.Traffic; t != nil {
-		text := fmt.Sprintf("%s flows, Zipf %g", humanize.Comma(int64(t.Flows)), t.Zipf)
-		if t.Hot > 0 {
-			text += fmt.Sprintf("; the %s hottest have %.1f %% of the packets", humanize.Comma(int64(t.Hot)), 100*t.HotShare)
-		}
-		row("traffic", "%s", text)
-		row("  false drops", "%.3g of unlisted packets", t.Plain)
-		if t.Hot > 0 && t.MostBits > 0 {
-			row("  with weights", "%.3g, %.1f times fewer, at most %d bits a key", t.Weighted, t.Improvement, t.MostBits)
-		}
-	}
 }
 
 func rateRows(r plan.Rates, row func(name, format string, args ...any)) {
@@ -346,8 +320,14 @@ early, or what --memory does.
 
 --flows are all flows with packets in a window, on an interface, new ones and
 others. With more of them than the memory has room for, windows end early: a
-flow that pauses for so long is taken for a new one.`,
+flow that pauses for so long is taken for a new one.
+
+With --filter stable, ibf-2c or ibf-mc, flows are forgotten as others come: the
+plan has the share of those that count as new when they return after --flows
+others, by importance, where all importances are equally frequent. Without
+--memory, it is the least with which that is 8 % of the most important flows.`,
 		Example: `  weir plan first-seen --flows 200k
+  weir plan first-seen --flows 200k --filter ibf-mc
   weir plan first-seen --flows 1M --memory 256KiB --json`,
 		Args: noArgs,
 	}
@@ -355,22 +335,31 @@ flow that pauses for so long is taken for a new one.`,
 	flows := countFlag(f, "flows", "`number` of flows in a window")
 	var memory quantity.Size
 	f.TextVar(&memory, "memory", memory, "`size` of the memory (default so much that no window ends early)")
+	var filter plan.FlowFilter
+	f.TextVar(&filter, "filter", filter, "`filter` that remembers flows: bloom, stable, ibf-2c or ibf-mc")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := missing(c.Flags(), "flows"); err != nil {
 			return err
 		}
-		p, err := plan.FirstFor(*flows, int(memory))
+		p, err := plan.FirstFor(filter, *flows, int(memory))
 		if err != nil {
 			return planError(err)
 		}
 		return printPlan(c, *asJSON, p, func(row func(string, string, ...any)) {
 			row("memory", "%s of an interface", humanize.IBytes(uint64(p.Memory)))
-			row("flows", "%s a window, of %s that it has room for", humanize.Comma(int64(p.Flows)), humanize.Comma(int64(p.Capacity)))
+			if p.Capacity > 0 {
+				row("flows", "%s a window, of %s that it has room for", humanize.Comma(int64(p.Flows)), humanize.Comma(int64(p.Capacity)))
+			} else {
+				row("flows", "%s a window", humanize.Comma(int64(p.Flows)))
+			}
 			if p.Windows > 1 {
 				row("  windows", "%.1f in the time of one, as they end early", p.Windows)
 			}
 			row("missed", "%.3g of new flows", p.Missed)
+			for i, share := range p.Forgotten {
+				row("forgotten", "%.3g of the flows of importance %d that return a window later", share, i+1)
+			}
 		})
 	}
 	return c

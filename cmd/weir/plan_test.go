@@ -23,6 +23,10 @@ func TestPlan(t *testing.T) {
 		{[]string{"digest", "--packets", "100k"}, []string{"bytes", "lines", "bits", "rate", "standard"}},
 		{[]string{"multicast", "--ports", "8", "--groups", "1k"}, []string{"bytes", "lines", "rate"}},
 		{[]string{"police", "--flows", "100"}, []string{"levels", "bins", "punished", "guarded"}},
+		{[]string{"stable", "--memory", "16KiB", "--gap", "1k", "--shares", "5,1,1,1,1,1,1"}, []string{"memory", "gap", "filters"}},
+		{[]string{"sketch", "--flows", "1M", "--total", "10M", "--threshold", "50k"}, []string{"memory", "counters", "room", "heavy", "passing", "excess"}},
+		{[]string{"invertible", "--elements", "20k"}, []string{"cells", "bytes", "bytes_per_element", "fails"}},
+		{[]string{"summary", "--entries", "100k", "--changes", "1k"}, []string{"m", "k", "rate", "wasted", "owner_bytes", "replica_bytes", "snapshot_bytes", "delta_bytes", "stale"}},
 		{[]string{"compress", "--n", "10000", "--sent", "8", "--memory", "14"}, []string{"k", "rate", "sent_bits"}},
 	} {
 		args := append([]string{"plan"}, c.args...)
@@ -99,6 +103,15 @@ func TestPlanRefuses(t *testing.T) {
 		{"plan police --flows -1", exitUsage, "-1"},
 		{"plan scan --pairs 1M --memory 1KB", exitUsage, "16KiB to 1GiB"},
 		{"plan scan --pairs 2.14G", exitFailure, "more than 1 GiB"},
+		{"plan stable --gap 1", exitUsage, "--memory is missing"},
+		{"plan stable --memory 16KiB --gap 1 --algorithm bf", exitUsage, "want one of sbf, ibf-2c, ibf-mc, ibf-h"},
+		{"plan stable --memory 16KiB --gap 1 --shares 1,2", exitUsage, "7 levels"},
+		{"plan stable --memory 1 --gap 1 --fpr 1e-9", exitFailure, "no filter of 1 bytes"},
+		{"plan sketch --flows 1", exitUsage, "--total is missing"},
+		{"plan sketch --flows 1 --total 1 --threshold 2", exitUsage, "threshold"},
+		{"plan sketch --flows 1G --total 1G --threshold 1", exitFailure, "more than 1 GiB"},
+		{"plan invertible", exitUsage, "--elements is missing"},
+		{"plan summary --entries 1 --peers 0", exitUsage, "peers"},
 		{"plan first-seen", exitUsage, "--flows is missing"},
 		{"plan first-seen --flows 1M --memory 1KB", exitUsage, "4KiB to 1GiB"},
 	} {

@@ -2,12 +2,14 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
+	"weir/control/quantity"
 )
 
 func newReload() *cobra.Command {
@@ -21,10 +23,10 @@ what has changed. If anything is wrong, all of the old one stays active. A
 daemon that was started with flags reads its lists again.
 
 With --confirm, the previous configuration is active again after that time,
-unless weir confirm has come: a configuration that locks you out goes by itself.
-A restart before that goes back at once. The new file is then not activated
-again before weir reload, or before it has changed. Files of lists are not part
-of it: what they contain stays as it is.
+unless weir confirm comes first: one that locks you out is rolled back by
+itself. A restart before weir confirm rolls back at once. A file that was rolled
+back is activated again by weir reload, or when it has changed, and not by a
+restart. Files of lists are not rolled back.
 
 The exit code is 4 if the new configuration is active, but an interface that
 exists cannot be filtered: that is retried.`,
@@ -33,10 +35,13 @@ exists cannot be filtered: that is retried.`,
   weir reload --confirm 60s && weir confirm   # from a new session`,
 		Args: noArgs,
 	}
-	durationFlag(c.Flags(), &within, "confirm", 0, "`time` after which the previous configuration is active again, unless weir confirm comes")
+	durationFlag(c.Flags(), &within, "confirm", 0, "`time` after which the previous configuration is active again, as in 60s, unless weir confirm comes first")
 	socketFlag(c.Flags(), &socket)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		if c.Flags().Changed("confirm") && within <= 0 {
+			return usageError{errors.New("--confirm 0s: want a time in which to confirm, as in 60s, or no --confirm to reload for good")}
+		}
 		client := api.Dial(socket)
 		var r *api.Reloaded
 		var err error
@@ -62,7 +67,7 @@ exists cannot be filtered: that is retried.`,
 			fmt.Fprintln(c.OutOrStdout(), "nothing has changed")
 		}
 		if within > 0 {
-			fmt.Fprintf(c.OutOrStdout(), "active for %v, then the previous configuration is, unless you `weir confirm`\n", within)
+			fmt.Fprintf(c.OutOrStdout(), "active for %v: then the previous configuration is active again, unless `weir confirm` comes first\n", quantity.Duration(within))
 		}
 		for _, problem := range r.Unfiltered {
 			fmt.Fprintln(c.ErrOrStderr(), "weir: the configuration is active, but", problem)

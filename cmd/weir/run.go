@@ -12,13 +12,13 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"weir/control/attach"
 	"weir/control/daemon"
 	"weir/control/feed"
 	"weir/control/observe/traffic"
+	"weir/control/quantity"
 )
 
 // How often counters are shown, unless --interval says otherwise.
@@ -213,12 +213,12 @@ func liveLine(r traffic.Rates) string {
 		reasons = append(reasons, fmt.Sprintf("%s %s/s", name, count(r.Reasons[name])))
 	}
 	caught := "blocked"
-	text := fmt.Sprintf("%s  %s  dropped %s/s", humanize.SIWithDigits(r.Packets, 2, "pps"),
-		humanize.SIWithDigits(8*r.Bytes, 2, "bps"), count(r.Dropped))
+	text := fmt.Sprintf("%s  %s  dropped %s/s", quantity.SI(r.Packets, 2, "pps"),
+		quantity.SI(8*r.Bytes, 2, "bps"), count(r.Dropped))
 	if r.Monitor {
 		caught = "would be blocked"
-		text = fmt.Sprintf("%s  %s  monitoring only", humanize.SIWithDigits(r.Packets, 2, "pps"),
-			humanize.SIWithDigits(8*r.Bytes, 2, "bps"))
+		text = fmt.Sprintf("%s  %s  monitoring only", quantity.SI(r.Packets, 2, "pps"),
+			quantity.SI(8*r.Bytes, 2, "bps"))
 	}
 	if len(reasons) > 0 {
 		text += "  (" + strings.Join(reasons, ", ") + ")"
@@ -227,7 +227,7 @@ func liveLine(r traffic.Rates) string {
 }
 
 // count returns a number as people read it at a glance.
-func count(n float64) string { return strings.TrimSpace(humanize.SIWithDigits(n, 2, "")) }
+func count(n float64) string { return quantity.SI(n, 2, "") }
 
 // logRates logs rates.
 func logRates(log *slog.Logger, r traffic.Rates) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path"
@@ -22,6 +23,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/attach"
+	"weir/control/quantity"
 )
 
 // status is what `weir status` shows: what the daemon says, and what stands in
@@ -39,11 +41,11 @@ func newStatus() *cobra.Command {
 		Use:   "status",
 		Short: "Show which interfaces are filtered, and what was dropped and why",
 		Long: `Shows the state of each configured interface: in which mode it is filtered and
-since when, by which lists, and how many packets left for which reason.
+since when, by which lists, and the number of packets for each reason.
 
-The daemon is asked which interfaces are configured. The rest stands in the
-kernel, also when no daemon runs; without access to it, the states of the
-interfaces and their counters are shown.
+The daemon is asked which interfaces are configured. The rest is read from
+the kernel, also when no daemon runs; without access to the kernel, only the
+states of the interfaces and their counters are shown.
 
 The exit code is 0 if every configured interface is filtered, 4 if one is not or
 nothing is, and 1 if the state could not be read. Without a daemon, every
@@ -58,7 +60,7 @@ interface that it had attached to counts as configured.`,
 	pinsFlag(c.Flags(), &pins)
 	socketFlag(c.Flags(), &socket)
 	asJSON := jsonFlag(c)
-	verbose := c.Flags().BoolP("verbose", "v", false, "also show what the lists consist of in the kernel's memory, and which path packets take")
+	verbose := c.Flags().BoolP("verbose", "v", false, "also show what the lists consist of in the kernel's memory, which path packets take, and the EtherTypes of what is not IP")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		s, err := readStatus(c.Context(), socket, pins, c.Flags().Changed("pins"))
 		if err == nil && !s.Filtered {
@@ -192,8 +194,13 @@ func printState(w io.Writer, i api.InterfaceStatus, pid int) {
 
 // hookName says where a program runs.
 func hookName(hook string) string {
-	if hook == "tc" {
+	switch hook {
+	case "tc":
 		return "TC"
+	case "dispatcher":
+		return "native XDP, attach: dispatcher"
+	case "dispatcher-generic":
+		return "generic XDP, attach: dispatcher"
 	}
 	return hook + " XDP"
 }
@@ -214,7 +221,7 @@ func policeRows(i attach.Status, row func(name, format string, args ...any)) {
 	}
 	fair := humanize.Comma(int64(i.Policed.FairRate)) + " packets/s"
 	if !i.Police.Packets {
-		fair = humanize.SIWithDigits(8*i.Policed.FairRate, 1, "bit/s")
+		fair = quantity.SI(8*i.Policed.FairRate, 1, "bit/s")
 	}
 	row("limit", "%s, %s; a flow may have %s", i.Police.Limit, i.Police.Controller, fair)
 	for _, outcome := range []string{"marked", "early", "boxed", "over"} {
@@ -249,11 +256,67 @@ func newFlowRows(i attach.Status, row func(name, format string, args ...any)) {
 	if suppressed > 0 {
 		row("  events", "%s; %s were suppressed, above %d a second and CPU", humanize.Comma(int64(events)), humanize.Comma(int64(suppressed)), i.FirstSeen.Events)
 	}
+	if share := n.ForgottenShare; len(share) > 0 {
+		row("  forgotten", "about %.0f%% of the flows of importance 1 that return a window later, %.0f%% of importance %d: they count as new",
+			100*share[0], 100*share[len(share)-1], len(share))
+	}
 	if n.MissedShare > 0.08 {
 		row("  MISSED", "%.0f%% of new flows are taken for known ones: more memory remembers more", 100*n.MissedShare)
 	}
-	if n.FullWindows > 0 {
+	if n.FullWindows > 0 && i.FirstSeen.Forgets() {
+		row("  full", "the memory was full %s: more remembers more", plural(int(n.FullWindows), "time", "times"))
+	} else if n.FullWindows > 0 {
 		row("  full", "%s ended early: more memory remembers more", plural(int(n.FullWindows), "window", "windows"))
+	}
+}
+
+// failsafeRow shows what always passes.
+func failsafeRow(i attach.Status, row func(name, format string, args ...any)) {
+	if always := strings.Join(append(i.FailsafePorts, i.FailsafePrefixes...), ", "); always != "" {
+		row("failsafe", "%s", always)
+	}
+}
+
+// orderRow shows the programs at TC or of a dispatcher, where there are others, in their order.
+func orderRow(i attach.Status, row func(name, format string, args ...any)) {
+	if len(i.Order) < 2 {
+		return
+	}
+	names := make([]string, len(i.Order))
+	for at, n := range i.Order {
+		names[at] = n.String()
+	}
+	row("order", "%s", strings.Join(names, ", then "))
+}
+
+// tunnelRows shows how many headers were found in tunnels.
+func tunnelRows(i attach.Status, row func(name, format string, args ...any)) {
+	if !i.Inner {
+		return
+	}
+	seen := false
+	for _, name := range slices.Sorted(maps.Keys(i.Tunnels)) {
+		if n := i.Tunnels[name]; n.Headers > 0 {
+			row("in "+name, "%s, %s listed", plural(int(n.Headers), "header", "headers"), humanize.Comma(int64(n.Listed)))
+			seen = true
+		}
+	}
+	if !seen {
+		row("in tunnels", "no headers yet")
+	}
+}
+
+// etherTypeRows shows which protocols the frames have that are not IP.
+func etherTypeRows(i attach.Status, verbose bool, row func(name, format string, args ...any)) {
+	if !verbose {
+		return
+	}
+	for _, t := range i.NotIP {
+		name := t.EtherType
+		if t.Name != "" {
+			name += ", " + t.Name
+		}
+		row("  not IP", "%s, %s", counted(t.Count), name)
 	}
 }
 
@@ -292,6 +355,7 @@ func printInterface(w io.Writer, i attach.Status, verbose bool) {
 	if !i.Severed {
 		row("program", "id %d, %s", i.ProgramID, hookName(i.XDP))
 	}
+	orderRow(i, row)
 	if i.PID != 0 {
 		state := "not running, the program continues"
 		switch {
@@ -312,16 +376,19 @@ func printInterface(w io.Writer, i attach.Status, verbose bool) {
 			row("false drops", "about 1 in %s unlisted packets", humanize.Comma(int64(math.Round(1/r))))
 		}
 	}
-	if always := strings.Join(append(i.FailsafePorts, i.FailsafePrefixes...), ", "); always != "" {
-		row("failsafe", "%s", always)
+	failsafeRow(i, row)
+	if r := i.Replies; r != nil && i.Direction == "in" {
+		row("replies", "pass, to connections that this host opens: to the last %s that left by interfaces with (out)", humanize.Comma(int64(r.Connections)))
 	}
 	policeRows(i, row)
+	tunnelRows(i, row)
 	newFlowRows(i, row)
 	row("packets", "%s", counted(i.Total))
 	row("dropped", "%s", counted(i.Dropped))
 	for _, reason := range i.TopReasons() {
 		row("  "+reason, "%s", counted(i.Reasons[reason]))
 	}
+	etherTypeRows(i, verbose, row)
 	for _, l := range i.Lists {
 		if l.Allow {
 			row("allow "+l.Name, "%s", entries(l))
@@ -376,10 +443,12 @@ func newDetach() *cobra.Command {
 		Short: "Detach weir from its interfaces",
 		Long: `Detaches weir's program from an interface and removes its pins. Other programs
 are left alone. Without --iface, it detaches weir if it is attached only once.
+With --all, it also does so in other network namespaces; the exit code is 1 if
+it cannot detach from one of the interfaces.
 
-A daemon leaves alone what was detached, until it is reloaded or started again,
-and ends with its last interface. detach says which daemon still runs, and how
-to stop it.`,
+A daemon does not attach again where it was detached, until it is reloaded or
+started again, and ends when no interface is left. detach says which daemon
+still runs, and how to stop it.`,
 		Example: `  weir detach
   weir detach --iface eth0
   weir detach --all`,
@@ -412,7 +481,7 @@ to stop it.`,
 			}
 		}
 		if err != nil && len(detached) == 0 && !*asJSON {
-			return err // "detached from nothing" would sound like all is well
+			return err // that nothing was attached would sound like all is well
 		}
 		return cmp.Or(printDetached(c.OutOrStdout(), detached, daemonsOf(before, detached), *asJSON), err)
 	}
@@ -501,7 +570,7 @@ func printDetached(w io.Writer, detached []attach.Interface, daemons []daemonOf,
 		fmt.Fprintln(w, "detached from", t.String())
 	}
 	if len(detached) == 0 {
-		fmt.Fprintln(w, "detached from nothing")
+		fmt.Fprintln(w, "nothing to detach: weir is not attached to any interface")
 	}
 	for _, d := range daemons {
 		fmt.Fprintln(w, d)

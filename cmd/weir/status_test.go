@@ -73,6 +73,11 @@ func TestStatusVerbose(t *testing.T) {
 		t.Fatal(err)
 	}
 	i.GeneralPath = []string{"loops are detected", "multicast is forwarded"}
+	i.NotIP = []attach.EtherTypeCount{{EtherType: "0x88e7", Name: "provider backbone bridge", Count: attach.Count{Packets: 3, Bytes: 300}}, {EtherType: "other"}}
+	if err := json.Unmarshal([]byte(`[{"id": 5, "name": "before"}, {"id": 6, "weir": true}, {"id": 7}]`), &i.Order); err != nil {
+		t.Fatal(err)
+	}
+	i.Inner, i.Tunnels = true, map[string]attach.InnerCount{"gre": {Headers: 3000, Listed: 4}, "vxlan": {}}
 	for _, verbose := range []bool{false, true} {
 		var out strings.Builder
 		printInterface(&out, i, verbose)
@@ -80,6 +85,15 @@ func TestStatusVerbose(t *testing.T) {
 			t.Errorf("verbose %t:\n%s", verbose, out.String())
 		}
 		if strings.Contains(out.String(), "general for all packets: loops are detected; multicast is forwarded\n") != verbose {
+			t.Errorf("verbose %t:\n%s", verbose, out.String())
+		}
+		if !strings.Contains(out.String(), "before (id 5), then weir, then id 7\n") {
+			t.Errorf("order of programs:\n%s", out.String())
+		}
+		if !strings.Contains(out.String(), "3,000 headers, 4 listed\n") || strings.Contains(out.String(), "in vxlan") {
+			t.Errorf("headers in tunnels:\n%s", out.String())
+		}
+		if strings.Contains(out.String(), "3 packets, 300 B, 0x88e7, provider backbone bridge\n") != verbose {
 			t.Errorf("verbose %t:\n%s", verbose, out.String())
 		}
 	}
@@ -111,6 +125,23 @@ func TestStatusNewFlows(t *testing.T) {
 			if strings.Contains(out.String(), text) != want {
 				t.Errorf("%q: want %t\n%s", text, want, out.String())
 			}
+		}
+	}
+}
+
+// How many flows a filter forgets that has false negatives is said plainly.
+func TestStatusForgottenFlows(t *testing.T) {
+	var i attach.Status
+	i.FirstSeen = &attach.FirstSeen{Key: "flow", Window: 10, Lines: 2048}
+	if err := i.FirstSeen.Filter.UnmarshalText([]byte("ibf-mc")); err != nil {
+		t.Fatal(err)
+	}
+	i.NewFlows = &attach.NewFlows{Flows: 5, Window: 10, FullWindows: 3, ForgottenShare: []float64{0.83, 0.7, 0.6, 0.5, 0.4, 0.3, 0.17}}
+	var out strings.Builder
+	printInterface(&out, i, false)
+	for _, text := range []string{"about 83% of the flows of importance 1 that return a window later, 17% of importance 7", "the memory was full 3 times"} {
+		if !strings.Contains(out.String(), text) {
+			t.Errorf("no %q:\n%s", text, out.String())
 		}
 	}
 }

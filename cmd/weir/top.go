@@ -49,7 +49,7 @@ dropped and why, the top sources, destinations or flows, and the state of the
 filter. ? explains the keys.
 
 Rates after "≤" are estimates, which are never too small. /, o, Enter, b and u
-filter, sort, explain, block for an hour and lift that.
+filter, sort, explain, block for an hour, and unblock.
 
 With --once, or if input or output is not a terminal, it prints one page of
 plain text, with the top flows; with --json, everything.
@@ -65,7 +65,7 @@ NO_COLOR=1 in the environment disables colours.`,
 	f.TextVar(&by, "by", by, "`view` to begin with: src, dst, flow, dropped or reason (default the first tracker)")
 	choices(c, "by", topViews...)
 	once := f.Bool("once", false, "print one page and end")
-	durationFlag(f, &interval, "interval", time.Second, "`time` between two looks")
+	durationFlag(f, &interval, "interval", time.Second, "`time` between two updates")
 	socketFlag(f, &socket)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {

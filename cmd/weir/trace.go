@@ -67,7 +67,7 @@ for packets that were seen repeatedly with a lower TTL.`,
 	f.StringVar(&cert, "cert", "", "`file` with the client certificate, for https")
 	f.StringVar(&key, "key", "", "`file` with its private key")
 	f.StringVar(&ca, "ca", "", "`file` with the authorities of the nodes' certificates")
-	count := f.Int("count", 10, "`number` of packets of each capture to trace; 0 is all")
+	count := f.Int("count", 10, "`number` of packets of each capture to trace; 0: all")
 	loops := f.Bool("loops", false, "find loops in the captures")
 	socketFlag(f, &socket)
 	asJSON := jsonFlag(c)

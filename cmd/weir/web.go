@@ -14,14 +14,13 @@ import (
 
 func newWeb() *cobra.Command {
 	var socket string
-	var readOnly, end bool
 	c := &cobra.Command{
 		Use:   "console [--read-only]",
 		Short: "Open the console, a page for browsers",
-		Long: `Prints a URL that opens the console of the running daemon in a browser: once,
-and within five minutes. The session lasts twelve hours, or until it is ended
-there, or by --end, or weir stops. It may block, allow and undo that; with
---read-only, only look.
+		Long: `Prints a URL that opens the console of the running daemon in a browser. It
+works once, within five minutes. The session lasts twelve hours, unless it is
+ended in the browser or by --end, or weir stops. In it, you may block, allow and
+undo that; with --read-only, you may only look.
 
 console.listen in weir.yaml switches the console on. From another host, forward
 its port: ssh -L 9479:127.0.0.1:9479 HOST.`,
@@ -30,18 +29,44 @@ its port: ssh -L 9479:127.0.0.1:9479 HOST.`,
   weir console --end          # ends all sessions`,
 		Args: noArgs,
 	}
+	socketFlag(c.Flags(), &socket)
+	openConsole(c, func() *api.Client { return api.Dial(socket) })
+	return c
+}
+
+func newFleetConsole() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "console [--read-only]",
+		Short: "Open the hub's console, a page for browsers",
+		Long: `Prints a URL that opens the console of the running hub in a browser: nodes,
+which versions they have, rollouts, and the largest flows of all nodes together.
+It opens once, within five minutes. The session lasts twelve hours, or until it
+is ended there, or by --end, or the hub stops. It may block and allow on all
+nodes and steer rollouts; with --read-only, only look.
+
+console.listen in hub.yaml switches the console on.`,
+		Example: `  weir fleet console
+  weir fleet console --read-only`,
+		Args: noArgs,
+	}
+	socket := hubFlag(c)
+	openConsole(c, func() *api.Client { return api.DialHub(*socket) })
+	return c
+}
+
+// openConsole has a command open a console.
+func openConsole(c *cobra.Command, dial func() *api.Client) {
 	f := c.Flags()
-	f.BoolVar(&readOnly, "read-only", false, "a session that may not change anything")
-	f.BoolVar(&end, "end", false, "end all sessions, and open none")
-	socketFlag(f, &socket)
+	readOnly := f.Bool("read-only", false, "a session that may not change anything")
+	end := f.Bool("end", false, "end all sessions, and open none")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if readOnly && end {
+		if *readOnly && *end {
 			return usageError{errors.New("--read-only and --end exclude each other")}
 		}
 		out := c.OutOrStdout()
-		if end {
-			e, err := api.Dial(socket).EndConsole(c.Context())
+		if *end {
+			e, err := dial().EndConsole(c.Context())
 			switch {
 			case err != nil:
 				return err
@@ -51,7 +76,7 @@ its port: ssh -L 9479:127.0.0.1:9479 HOST.`,
 			_, err = fmt.Fprintf(out, "ended: %s\n", plural(e.Sessions, "session", "sessions"))
 			return err
 		}
-		o, err := api.Dial(socket).OpenConsole(c.Context(), api.ConsoleRequest{ReadOnly: readOnly, SSH: guard.SSHConnection()})
+		o, err := dial().OpenConsole(c.Context(), api.ConsoleRequest{ReadOnly: *readOnly, SSH: guard.SSHConnection()})
 		switch {
 		case err != nil:
 			return err
@@ -61,7 +86,6 @@ its port: ssh -L 9479:127.0.0.1:9479 HOST.`,
 		printOpened(out, o, time.Now())
 		return nil
 	}
-	return c
 }
 
 func printOpened(out io.Writer, o *api.ConsoleOpened, now time.Time) {

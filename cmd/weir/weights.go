@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -35,12 +34,12 @@ has none.`,
 		Args: noArgs,
 	}
 	f := c.Flags()
-	limit := f.Int("limit", 50, "`number` of elements to show, the ones with the most packets; 0 is all")
+	limit := f.Int("limit", 50, "`number` of elements to show, those with the most packets; 0: all")
 	socketFlag(f, &socket)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if *limit < 0 {
-			return usageError{errors.New("--limit is a number of elements, or 0 for all")}
+			return usageError{fmt.Errorf("--limit %d: want a number of elements, or 0 for all", *limit)}
 		}
 		w, err := api.Dial(socket).Weights(c.Context())
 		if err != nil {

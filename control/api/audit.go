@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -14,7 +15,7 @@ const auditPath = "/v1/audit"
 // Limits of a question for the audit.
 const (
 	DefaultAudit = 20
-	MaxAudit     = 200 // that a daemon has in memory
+	MaxAudit     = 200 // that a daemon, or a hub, has in memory
 )
 
 // Audit is the last changes that were made, the latest first: GET /v1/audit.
@@ -22,7 +23,7 @@ type Audit struct {
 	Changes []AuditRecord `json:"changes"`
 }
 
-// AuditRecord is a change that an operator made, and a line of audit.log.
+// AuditRecord is a change that an operator made, or tried to make, and a line of audit.log.
 type AuditRecord struct {
 	Time      time.Time `json:"time"`
 	Change    string    `json:"change"`
@@ -38,6 +39,8 @@ type AuditRecord struct {
 	UID    *uint32 `json:"uid,omitempty"`
 	User   string  `json:"user,omitempty"`
 	Source string  `json:"source"` // "socket", "signal", "expiry", or the subject
+
+	Error string `json:"error,omitempty"` // why the change was refused, or failed
 }
 
 // Who returns who made the change.
@@ -51,7 +54,33 @@ func (r *AuditRecord) Who() string {
 	return r.Source
 }
 
-func auditRoute(d Daemon) route {
+// What returns what was changed: entries, or settings.
+func (r *AuditRecord) What() string {
+	what := strings.Join(r.First, ", ")
+	if more := r.Entries - len(r.First); more > 0 && len(r.First) > 0 {
+		what += fmt.Sprintf(" and %d more", more)
+	}
+	return what
+}
+
+// Why returns the reason of the change, and why it failed.
+func (r *AuditRecord) Why() string {
+	switch {
+	case r.Error == "":
+		return r.Reason
+	case r.Reason == "":
+		return "failed: " + r.Error
+	}
+	return r.Reason + "; failed: " + r.Error
+}
+
+// audited has an audit.
+type audited interface {
+	// Audit returns the last changes, the latest first.
+	Audit(limit int) []AuditRecord
+}
+
+func auditRoute(d audited) route {
 	return route{http.MethodGet, auditPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 		limit := DefaultAudit
 		for name, values := range q.URL.Query() {

@@ -49,11 +49,16 @@ func CallerOf(ctx context.Context) (Caller, bool) {
 	return c, ok
 }
 
+// As returns a context with a caller.
+func As(ctx context.Context, c Caller) context.Context {
+	return context.WithValue(ctx, callerKey{}, c)
+}
+
 // withCaller returns the context of a request, with its caller.
 func withCaller(q *http.Request) context.Context {
 	var c Caller
 	c.UID, c.Client = caller(q)
-	return context.WithValue(q.Context(), callerKey{}, c)
+	return As(q.Context(), c)
 }
 
 // caller returns the user who sent a request, or over TLS the subject of the client's

@@ -39,7 +39,15 @@ type ConsoleEnded struct {
 // ErrNoConsole is wrapped by errors of a daemon that serves no console.
 var ErrNoConsole = errors.New("there is no console")
 
-func consoleRoutes(d Daemon) []route {
+// Consoles opens sessions of a console, and ends them.
+type Consoles interface {
+	// OpenConsole returns a URL that opens the console once.
+	OpenConsole(context.Context, ConsoleRequest) (ConsoleOpened, error)
+	// EndConsole ends all sessions of the console.
+	EndConsole(context.Context) (ConsoleEnded, error)
+}
+
+func consoleRoutes(d Consoles) []route {
 	return []route{
 		{http.MethodPost, consolePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 			var r ConsoleRequest

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -161,6 +162,19 @@ func (e *BadRequest) Unwrap() error { return e.Err }
 
 // ErrNoList is wrapped by errors for the name of a list that does not exist.
 var ErrNoList = errors.New("no such list")
+
+// NoList is an [ErrNoList] that names the lists that exist, unless they are too many
+// for a line.
+func NoList(name string, exist []string) error {
+	const most = 12
+	switch {
+	case len(exist) == 0:
+		return fmt.Errorf("%w: %q", ErrNoList, name)
+	case len(exist) > most:
+		return fmt.Errorf("%w: %q: there are %d, such as %s", ErrNoList, name, len(exist), strings.Join(exist[:most], ", "))
+	}
+	return fmt.Errorf("%w: %q: there are %s", ErrNoList, name, strings.Join(exist, ", "))
+}
 
 // controlRoutes returns the routes that wait for the daemon's loop, or change
 // something.

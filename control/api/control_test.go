@@ -269,7 +269,8 @@ func TestRefusedChanges(t *testing.T) {
 		{"too large", "POST", `{"action": "block", "reason": "` + strings.Repeat("x", maxBody), nil, 413, "more than 16 MiB: put that many entries into a file", -1},
 
 		{"what the control refuses", "POST", good, &BadRequest{&refused, "10.0.0.0/33", errors.New("not a prefix length")}, 400, `"10.0.0.0/33": not a prefix length`, 1},
-		{"unknown list", "POST", good, fmt.Errorf("%w: %q", ErrNoList, "x"), 404, `no such list: "x"`, -1},
+		{"unknown list", "POST", good, NoList("x", []string{"drop", "manual"}), 404, `no such list: "x": there are drop, manual`, -1},
+		{"unknown list of many", "POST", good, NoList("x", strings.Split(strings.Repeat("drop ", 180), " ")), 404, `there are 181, such as drop, `, -1},
 		{"full disk", "DELETE", good, syscall.ENOSPC, 500, "no space left", -1},
 	} {
 		t.Run(c.name, func(t *testing.T) {

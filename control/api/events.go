@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"weir/control/capture"
 	"weir/control/observe/events"
 	"weir/filter/key"
 )
@@ -40,6 +41,7 @@ type Event struct {
 	SrcPort   *int      `json:"src_port,omitempty"`
 	Dst       string    `json:"dst,omitempty"`
 	DstPort   *int      `json:"dst_port,omitempty"`
+	Inner     bool      `json:"inner,omitempty"`  // protocol, addresses and ports are those of a header in a tunnel
 	Length    int       `json:"length,omitempty"` // bytes on the wire
 	OneIn     uint32    `json:"one_in,omitempty"` // sampling rate: number of packets that the event stands for
 	Frame     []byte    `json:"frame,omitempty"`  // beginning of the frame, in base64
@@ -57,6 +59,21 @@ type Event struct {
 // Drops reports whether the packet was dropped.
 func (e *Event) Drops() bool { return e.Verdict == "drop" }
 
+// Captured returns what a capture has of the event.
+func (e *Event) Captured() (capture.Packet, capture.Note) {
+	n := capture.Note{Interface: e.Interface, Out: e.Direction == "out", Dropped: e.Drops(), Comment: e.Reason}
+	if e.Netns != "" {
+		n.Interface += " in namespace " + e.Netns
+	}
+	if e.List != "" {
+		n.Comment += ", list " + e.List
+	}
+	if e.OneIn > 1 {
+		n.Comment += fmt.Sprintf(", 1 of %d", e.OneIn)
+	}
+	return capture.Packet{Time: e.Time, Data: e.Frame, Length: e.Length}, n
+}
+
 // NewEvent returns the form of an event that clients see.
 func NewEvent(e events.Event) Event {
 	if e.Lost != 0 {
@@ -64,7 +81,7 @@ func NewEvent(e events.Event) Event {
 	}
 	event := Event{
 		Time: e.Time, Interface: e.Iface, Netns: e.Netns, Direction: e.Direction(), Reason: e.Reason.String(), Verdict: "pass",
-		List: e.List, Length: e.Length, OneIn: e.OneIn, Frame: e.Frame,
+		List: e.List, Inner: e.Inner, Length: e.Length, OneIn: e.OneIn, Frame: e.Frame,
 		FirstTTL: int(e.FirstTTL), TTL: int(e.TTL), Importance: e.Importance,
 	}
 	if e.Dropped {

@@ -17,6 +17,8 @@ const fleetPath = "/v1/fleet"
 // Hub is what the server of a hub serves. It is safe for concurrent use.
 type Hub interface {
 	Asker
+	Consoles
+	audited
 	// Fleet returns the state of the hub and of what its nodes report.
 	Fleet(context.Context) (HubStatus, error)
 	// Change adds or removes entries on all nodes, as that of a [Daemon].
@@ -93,7 +95,7 @@ func hubRoutes(h Hub) []route {
 		f.Problems, f.Lists, f.Nodes = list(f.Problems), list(f.Lists), list(f.Nodes)
 		return f, err
 	}}
-	return slices.Concat(changeRoutes(change), refreshRoutes(h.Refresh), askRoutes(h), []route{rollRoute(h), status})
+	return slices.Concat(changeRoutes(change), refreshRoutes(h.Refresh), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), auditRoute(h), status})
 }
 
 // Fleet asks a hub for the state of its fleet.

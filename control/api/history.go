@@ -8,19 +8,22 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"weir/control/history"
+	"weir/control/quantity"
 )
 
 const historyPath = "/v1/history"
 
 // Defaults and limits of a question for the history.
 const (
-	DefaultHistory = 24 * time.Hour
-	MaxHistory     = 30 * 24 * time.Hour
+	DefaultHistory = history.KeepFine
+	MaxHistory     = history.KeepCoarse
 
-	// MinHistoryStep is the finest resolution, which is kept for a day. Older points
-	// have at least MinOldHistoryStep.
-	MinHistoryStep    = 10 * time.Second
-	MinOldHistoryStep = 15 * time.Minute
+	// MinHistoryStep is the finest resolution, which is kept for DefaultHistory. Older
+	// points have at least MinOldHistoryStep.
+	MinHistoryStep    = history.Fine
+	MinOldHistoryStep = history.Coarse
 
 	// MaxHistoryPoints bounds an answer.
 	MaxHistoryPoints = 10_000
@@ -101,11 +104,11 @@ const (
 func (q *HistoryQuestion) Check() error {
 	switch {
 	case q.Since <= 0 || q.Since > MaxHistory:
-		return fmt.Errorf("since %v: want up to %v", q.Since, MaxHistory)
+		return fmt.Errorf("since %v: want more than 0, and up to %v", quantity.Duration(q.Since), quantity.Duration(MaxHistory))
 	case q.Step != 0 && q.Step < MinHistoryStep:
-		return fmt.Errorf("step %v: want at least %v", q.Step, MinHistoryStep)
+		return fmt.Errorf("step %v: want at least %v", quantity.Duration(q.Step), quantity.Duration(MinHistoryStep))
 	case q.Step != 0 && q.Since/q.Step > MaxHistoryPoints:
-		return fmt.Errorf("step %v: that is %d points: want a longer one, of which there are at most %d", q.Step, q.Since/q.Step, MaxHistoryPoints)
+		return fmt.Errorf("step %v: that is %d points, and there may be %d: want a longer one", quantity.Duration(q.Step), q.Since/q.Step, MaxHistoryPoints)
 	case q.Step == 0:
 		const points = 300
 		q.Step = HistoryStep(q.Since, points)
@@ -122,7 +125,7 @@ func readHistory(query url.Values) (HistoryQuestion, error) {
 		}
 		seconds, err := strconv.ParseFloat(values[len(values)-1], 64)
 		if err != nil || math.IsNaN(seconds) || seconds < 1 || seconds > MaxHistory.Seconds() {
-			return asked, &BadRequest{Err: fmt.Errorf("%s=%.60q: want seconds, up to %v", name, values[len(values)-1], MaxHistory.Seconds())}
+			return asked, &BadRequest{Err: fmt.Errorf("%s=%.60q: want seconds, from 1 to %.0f", name, values[len(values)-1], MaxHistory.Seconds())}
 		}
 		*to = time.Duration(seconds * float64(time.Second))
 	}

@@ -39,6 +39,19 @@ func (hubStub) Refresh(context.Context, string, bool) ([]FetchOutcome, error) {
 	return []FetchOutcome{{Outcome: Failed}}, nil
 }
 
+func (hubStub) OpenConsole(context.Context, ConsoleRequest) (ConsoleOpened, error) {
+	return ConsoleOpened{}, nil
+}
+
+func (hubStub) EndConsole(context.Context) (ConsoleEnded, error) { return ConsoleEnded{}, nil }
+
+func (h hubStub) Audit(int) []AuditRecord {
+	if !h.whole {
+		return nil
+	}
+	return []AuditRecord{{Error: "x"}}
+}
+
 func (hubStub) Roll(context.Context, FleetRoll) (FleetRolled, error) { return FleetRolled{}, nil }
 
 func (h hubStub) Explain(context.Context, []string, string) (e FleetExplanation, err error) {
@@ -118,6 +131,8 @@ func TestHubIsAsDocumented(t *testing.T) {
 				path += "?q=192.0.2.1&node=edge-1"
 			case r.path == fleetTracePath:
 				body = traced
+			case r.path == consolePath:
+				body = `{"read_only": true}`
 			case r.path == rolloutsPath:
 				body = `{"do": "pause"}`
 			case r.method == "POST":

@@ -24,6 +24,7 @@ import (
 // An error that is a [*BadRequest], [ErrNoList], [ErrNoTarget], [ErrNoMulticast],
 // [ErrNoDigests] or [ErrNoConsole] is the caller's; any other says that the daemon failed.
 type Daemon interface {
+	Consoles
 	Status() Status
 	// Top returns nil until the first interval is over.
 	Top() *Top
@@ -70,10 +71,6 @@ type Daemon interface {
 	ChangeMulticast(context.Context, MulticastChange) (MulticastChanged, error)
 	// Audit returns the last changes that were made, the latest first.
 	Audit(limit int) []AuditRecord
-	// OpenConsole returns a URL that opens the console once.
-	OpenConsole(context.Context, ConsoleRequest) (ConsoleOpened, error)
-	// EndConsole ends all sessions of the console.
-	EndConsole(context.Context) (ConsoleEnded, error)
 }
 
 // fault is an error with its HTTP status.
@@ -121,7 +118,7 @@ func snapshotRoutes(s Daemon) []route {
 				weights.Elements = list(w.Elements)
 				return weights, nil
 			}
-			return nil, fault{http.StatusNotFound, errors.New("this daemon learns no weights")}
+			return nil, fault{http.StatusNotFound, errors.New("this daemon learns no weights: that requires mode: approx in weir.yaml")}
 		}},
 	}
 }

@@ -21,8 +21,19 @@ type Status struct {
 
 	FirstSeen bool `json:"first_seen"` // new flows are looked for
 
+	// Protected are the packets that must not be dropped, as far as the daemon knows; nil: it
+	// has yet to look.
+	Protected []Protected `json:"protected,omitzero"`
+
 	MonitorOverride *MonitorOverride `json:"monitor_override,omitempty"` // nil: Monitor is as configured
 	Fleet           *Fleet           `json:"fleet,omitempty"`            // nil: this host is in none
+}
+
+// Protected is packets that must not be dropped, as they would cut off the host or its
+// operator.
+type Protected struct {
+	What  string `json:"what"`  // as in "the gateway 192.0.2.1"
+	Entry string `json:"entry"` // that matches the packets, in the format of lists
 }
 
 // Fleet is the state of a node of a fleet.
@@ -41,7 +52,7 @@ type InterfaceStatus struct {
 	Netns     string `json:"netns"`     // "": the daemon's own
 	Direction string `json:"direction"` // of the packets: in or out
 	State     string `json:"state"`     // Filtered, Gone, Unfiltered or Detached
-	XDP       string `json:"xdp"`       // as configured: native, generic or offload; tc for outgoing packets
+	XDP       string `json:"xdp"`       // as configured, as a loader.Hook; tc for outgoing packets
 	Problem   string `json:"problem,omitempty"`
 	Packets   uint64 `json:"total_packets"` // since the daemon started
 	Dropped   uint64 `json:"total_dropped"`

@@ -253,7 +253,7 @@ func TestDialTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Weights(t.Context()); err == nil || err.Error() != "this daemon learns no weights" {
+	if _, err := c.Weights(t.Context()); err == nil || err.Error() != "this daemon learns no weights: that requires mode: approx in weir.yaml" {
 		t.Errorf("weights: %v", err)
 	}
 	if _, err := c.Trace(t.Context(), TraceQuestion{Packets: []TraceAbout{{From: time.Now(), To: time.Now()}}}); err == nil || err.Error() != ErrNoDigests.Error() {

@@ -51,9 +51,19 @@ type preloaded struct {
 }
 
 // kind is what interfaces have in common that one preloaded program fits.
-type kind struct{ out, tc bool }
+type kind struct {
+	out, tc, reject bool
+	byDispatcher    bool
+	netns           string // "" also where it does not matter
+}
 
-func kindOf(t Target) kind { return kind{t.Out, t.XDP == loader.TC} }
+func kindOf(t Target) kind {
+	k := kind{out: t.Out, tc: t.XDP == loader.TC, byDispatcher: t.XDP.ByDispatcher(), reject: t.Reject}
+	if t.Replies {
+		k.netns = t.Netns
+	}
+	return k
+}
 
 func (p *preloaded) Close() error { return errors.Join(p.program.Close(), p.stats.Close()) }
 
@@ -301,8 +311,13 @@ func preload(e *engine.Generation, k kind, m Metadata) (_ *preloaded, err error)
 		return nil, err
 	}
 	if k.tc {
-		p.stats.UseTC()
+		p.stats.UseTC(true)
 	}
+	if k.byDispatcher {
+		p.stats.UseDispatcher()
+	}
+	p.stats.SetNamespace(k.netns)
+	p.stats.SetReject(k.reject)
 	if p.program, err = e.For(loader.Target{Out: k.out}).Load(p.stats); err != nil {
 		return nil, errors.Join(err, p.stats.Close())
 	}

@@ -16,6 +16,7 @@ type managedInterface struct {
 	*loader.Attachment           // nil while no such interface has existed
 	adopted            bool      // a program was filtering when the manager found it
 	index              int       // of the interface, as last seen; 0: it is gone
+	named              int       // index of the interface with its name, as of followNames; 0: none
 	gone               time.Time // when it was found to be gone
 	problem            string    // why it is not filtered, as last logged
 	retry              time.Time // when attaching, which failed, is tried again

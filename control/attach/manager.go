@@ -254,7 +254,7 @@ func (m *Manager) load(e *engine.Generation, t loader.Target, s *loader.Stats) (
 	if err := m.setEdges(t, s); err != nil {
 		return nil, err
 	}
-	policeOf(m.targets, t).Apply(s)
+	specialise(m.targets, t, s)
 	p, err := e.For(t).Load(s)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", t, err)
@@ -473,10 +473,12 @@ func (m *Manager) followNames() {
 // renamed returns the new name of an interface that was renamed, if the targets
 // cover that in the same way.
 func (m *Manager) renamed(i *managedInterface) (t loader.Target, ok bool) {
+	i.named = 0
 	if !i.filtered() {
 		return t, false
 	}
 	if n, err := i.Number(); err == nil && n == i.index {
+		i.named = n
 		return t, false
 	}
 	name, err := i.Name()
@@ -539,7 +541,7 @@ func (m *Manager) renew(i *managedInterface) error {
 	if err := m.setEdges(i.Target, i.Stats()); err != nil {
 		return err
 	}
-	policeOf(m.targets, i.Target).Apply(i.Stats())
+	specialise(m.targets, i.Target, i.Stats())
 	// A preloaded program takes its interface for none of the edges, and polices nothing.
 	if i.engine == m.engine && !i.Stats().Edge() && !i.Stats().Polices() {
 		return nil
@@ -670,6 +672,9 @@ func (m *Manager) ensure(i *managedInterface) error {
 // the name of the one that is. Where two have exchanged their names, both are
 // filtered, and stay so without a gap.
 func (m *Manager) misnamed(i *managedInterface) bool {
+	if i.named == i.index { // followNames has just looked
+		return false
+	}
 	n, err := i.Number()
 	return err == nil && n != i.index && !slices.ContainsFunc(m.interfaces, func(o *managedInterface) bool {
 		return o.Netns == i.Netns && o.Out == i.Out && o.index == n && o.Attachment != nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -168,6 +169,7 @@ func TestStartUndone(t *testing.T) {
 
 // Counters under other reasons are not taken over.
 func TestOtherReasons(t *testing.T) {
+	const packets = 1000 // the interface gets a few of its own
 	var log bytes.Buffer
 	c, targets := options(t, &log, lab.New(t).B)
 	g, err := loader.NewGeneration(loader.Config{})
@@ -177,7 +179,7 @@ func TestOtherReasons(t *testing.T) {
 	defer g.Close()
 	a, err := attachLoaded(c.Pins, targets[0].Target, loader.Native, []byte(`{"counted_reasons": ["rain", "snow"]}`), func(s *loader.Stats) (*loader.Program, error) {
 		p, err := g.Load(s)
-		if err == nil {
+		for i := 0; err == nil && i < packets; i++ {
 			_, err = p.Test(make([]byte, 60)) // to be counted
 		}
 		return p, err
@@ -190,7 +192,7 @@ func TestOtherReasons(t *testing.T) {
 	}
 	a.Close()
 	m := begin(t, c, targets)
-	if all := m.Stats(false)[0].Reasons(nil); all[verdict.NotIP].Packets != 0 || all[verdict.Clean].Packets != 0 {
+	if all := m.Stats(false)[0].Reasons(nil); all[verdict.NotIP].Packets >= packets || all[verdict.Clean].Packets >= packets {
 		t.Errorf("counters %v", all)
 	}
 	if err := m.Stop(false); err != nil {
@@ -492,5 +494,53 @@ func TestLost(t *testing.T) {
 				t.Errorf("logged another daemon %d times:\n%s", n, &log)
 			}
 		})
+	}
+}
+
+// Where TC has filters instead of links, an interface that is gone, or whose filter somebody
+// has deleted, is filtered again: no daemon has taken it over. Who detaches it is heeded.
+func TestFilterGone(t *testing.T) {
+	t.Setenv("WEIR_TEST_CLSACT", "1")
+	l := lab.New(t)
+	var log bytes.Buffer
+	config, targets := options(t, &log, l.B)
+	targets[0].XDP = loader.TC
+	g, d := buildKernel(t, "10.0.0.1\n", engine.Config{TC: true}, 1)
+	m := NewManager(config)
+	if err := m.Start(g, d, targets, nil); err != nil {
+		t.Fatal(err)
+	}
+	defer m.Stop(false)
+	follow := func(want Condition) {
+		t.Helper()
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			if err := m.Follow(); err != nil {
+				t.Fatalf("%v:\n%s", err, &log)
+			}
+			if all := m.Interfaces(); len(all) == 1 && all[0].Condition == want {
+				return
+			} else if time.Now().After(deadline) {
+				t.Fatalf("%+v, want it to be %s:\n%s", all, want, &log)
+			}
+		}
+	}
+	ip := func(args ...string) {
+		t.Helper()
+		if out, err := exec.Command(args[0], append([]string{"-n", l.B.Netns}, args[1:]...)...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v: %s", args, err, out)
+		}
+	}
+	follow(Filtered)
+	ip("ip", "link", "del", l.B.Iface)
+	follow(Gone)
+	l.Wire(t)
+	follow(Filtered)
+	ip("tc", "qdisc", "del", "dev", l.B.Iface, "clsact")
+	follow(Filtered)
+	if _, err := DetachAll(config.Pins); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Follow(); !errors.Is(err, ErrNothingLeft) || strings.Contains(log.String(), errTaken.Error()) || !strings.Contains(log.String(), errDetached.Error()) {
+		t.Errorf("%v:\n%s", err, &log)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"weir/control/engine"
 	"weir/filter/fpr"
 	"weir/filter/membership"
+	"weir/filter/recent"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -27,6 +28,7 @@ type Metadata struct {
 	Monitor          bool     `json:"monitor"`
 	DropMalformed    bool     `json:"drop_malformed"`
 	DropNotIP        bool     `json:"drop_not_ip,omitempty"`
+	Inner            bool     `json:"inner,omitempty"` // headers in tunnels are matched
 	FailsafePorts    []string `json:"failsafe_ports,omitempty"`
 	FailsafePrefixes []string `json:"failsafe_prefixes,omitempty"`
 	Entries          int      `json:"entries"` // of all lists
@@ -46,6 +48,8 @@ type Metadata struct {
 
 	FirstSeen *FirstSeen `json:"first_seen,omitempty"` // nil: new flows are not looked for
 
+	Replies *Replies `json:"replies,omitempty"` // nil: replies are matched like other packets
+
 	out *Metadata // of outgoing packets, where they are filtered: what the engine says of them
 }
 
@@ -61,13 +65,22 @@ func (m Metadata) outgoing() Metadata {
 	return m
 }
 
+// Replies describes the connections of this host whose replies pass the block lists.
+type Replies struct {
+	Connections int `json:"connections"` // of all interfaces, that are remembered at most
+}
+
 // FirstSeen describes what looks for new flows.
 type FirstSeen struct {
-	Key    string  `json:"key"`    // what makes a flow
-	Window float64 `json:"window"` // how long a flow is known at least, in seconds
-	Lines  uint32  `json:"lines"`  // of a generation, 64 bytes each
-	Events int     `json:"events"` // that a CPU may send in a second
+	Key    string      `json:"key"`    // what makes a flow
+	Window float64     `json:"window"` // how long a flow is known at least, in seconds
+	Filter recent.Kind `json:"filter"` // what remembers flows
+	Lines  uint32      `json:"lines"`  // of a generation, or of half of the cells, 64 bytes each
+	Events int         `json:"events"` // that a CPU may send in a second
 }
+
+// Forgets reports whether flows may be forgotten before their window has ended.
+func (f *FirstSeen) Forgets() bool { return f.Filter != recent.Bloom }
 
 // Police describes the policing of an interface.
 type Police struct {
@@ -119,6 +132,7 @@ func (l *List) same(other List) bool {
 func Describe(e *engine.Generation, c engine.Config, lists []List) Metadata {
 	m := describeSets(e)
 	m.Mode, m.Monitor, m.DropMalformed, m.DropNotIP = c.Mode.String(), c.Monitor, c.DropMalformed, c.DropNotIP
+	m.Inner = c.Inner
 	m.KernelBytes, m.Lists = e.KernelBytes(), lists
 	if out := e.Out(); out != nil {
 		m.out = new(describeSets(out))

@@ -76,7 +76,7 @@ func (r *Rollout) load() error {
 		if targets == nil {
 			targets = r.m.targets
 		}
-		policeOf(targets, i.Target).Apply(i.Stats())
+		specialise(targets, i.Target, i.Stats())
 		loads.Go(func() error {
 			p, err := of.Load(i.Stats())
 			if err != nil {

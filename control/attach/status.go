@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"weir/control/engine"
 	"weir/filter/icarus"
+	"weir/filter/packet"
 	"weir/filter/recent"
 	"weir/filter/sfb"
 	"weir/filter/verdict"
@@ -35,7 +37,7 @@ type Status struct {
 	Name      string `json:"interface"`
 	Netns     string `json:"netns,omitempty"`
 	Direction string `json:"direction"` // of the packets: in or out
-	XDP       string `json:"xdp"`       // native, generic, offload or tc
+	XDP       string `json:"xdp"`       // native, generic, offload, tc, dispatcher or dispatcher-generic
 	ProgramID uint32 `json:"program_id"`
 	Severed   bool   `json:"severed"` // the interface is gone, or the program was taken off it
 	Running   bool   `json:"running"` // the process that attached it does
@@ -44,6 +46,12 @@ type Status struct {
 	Dropped Count            `json:"dropped"`
 	Reasons map[string]Count `json:"reasons"`
 	ByList  []ListCount      `json:"by_list"`
+	// NotIP are the frames with the reason not-ip by EtherType, the most frequent first.
+	NotIP []EtherTypeCount `json:"not_ip"`
+	// Tunnels are the headers in tunnels by what carries them, nil where they are not matched.
+	Tunnels map[string]InnerCount `json:"tunnels,omitempty"`
+	// Order has the programs that packets meet at TC or in a dispatcher, this one among them, in their order.
+	Order []loader.Neighbour `json:"order,omitempty"`
 	// Loops are packets by what became of their loop filter.
 	Loops map[string]uint64 `json:"loop_packets,omitempty"`
 	// Policed is what policing has done, nil for none.
@@ -61,6 +69,10 @@ type NewFlows struct {
 	FullWindows  uint64         `json:"full_windows"`  // that ended early
 	// MissedShare is the share of new flows that are taken for known ones now.
 	MissedShare float64 `json:"missed_share"`
+	// ForgottenShare is the predicted share of the flows that are taken for new ones when
+	// they return after as many others as the last window had, by importance from 1. Empty
+	// with a Bloom filter, which forgets none, and before the first window has ended.
+	ForgottenShare []float64 `json:"forgotten_share,omitempty"`
 }
 
 // ByImportance are the counts of flows of an importance.
@@ -71,11 +83,19 @@ type ByImportance struct {
 	Suppressed uint64 `json:"suppressed"` // events for which the budget had no room
 }
 
-// NewFlowsOf returns the counts of an interface as they are shown.
-func (f *FirstSeen) NewFlowsOf(c loader.FirstCounts) *NewFlows {
-	n := &NewFlows{
-		ByImportance: []ByImportance{}, WindowFlows: c.New, Window: c.Window.Seconds(), FullWindows: c.Full,
-		MissedShare: recent.FalsePositive(f.Lines, int(c.EnteredNow), int(c.Entered)),
+// NewFlowsOf returns what the stats of an interface have of new flows, as it is shown, nil
+// if they have nothing.
+func (f *FirstSeen) NewFlowsOf(s *loader.Stats) *NewFlows {
+	c, ok := s.FirstCounts()
+	if !ok {
+		return nil
+	}
+	n := &NewFlows{ByImportance: []ByImportance{}, WindowFlows: c.New, Window: c.Window.Seconds(), FullWindows: c.Full}
+	if f.Forgets() {
+		s.FirstWords(func(words []uint64) { n.MissedShare = recent.Missed(words) })
+		n.ForgottenShare = f.forgotten(c)
+	} else {
+		n.MissedShare = recent.FalsePositive(f.Lines, int(c.EnteredNow), int(c.Entered))
 	}
 	for i, flows := range c.Flows {
 		n.Flows += flows
@@ -84,6 +104,24 @@ func (f *FirstSeen) NewFlowsOf(c loader.FirstCounts) *NewFlows {
 		}
 	}
 	return n
+}
+
+// forgotten predicts the share of the flows that cells forget, by importance from 1.
+func (f *FirstSeen) forgotten(c loader.FirstCounts) (shares []float64) {
+	var levels recent.Levels
+	var flows float64
+	for level, n := range c.Flows {
+		levels[level] = float64(n)
+		flows += float64(n)
+	}
+	if c.Window == 0 || flows == 0 {
+		return nil
+	}
+	chain := f.Filter.NewChain(levels)
+	for level := 1; level <= recent.MaxLevel; level++ {
+		shares = append(shares, chain.Forgotten(level, float64(c.Entered), 2*f.Lines))
+	}
+	return shares
 }
 
 // Policed is what the policing of an interface has done, and its state.
@@ -116,6 +154,44 @@ type ListCount struct {
 	Count
 }
 
+// InnerCount is the number of headers in a kind of tunnel that were looked up, and of
+// those that a block list matches.
+type InnerCount struct {
+	Headers uint64 `json:"headers"`
+	Listed  uint64 `json:"listed"`
+}
+
+// tunnels names the counts of headers in tunnels.
+func tunnels(counts [loader.Tunnels]loader.InnerCount) map[string]InnerCount {
+	all := make(map[string]InnerCount)
+	for t := packet.NoTunnel + 1; t < packet.NumTunnels; t++ {
+		all[t.String()] = InnerCount(counts[t])
+	}
+	return all
+}
+
+// EtherTypeCount is the number of frames of a protocol that is not IP.
+type EtherTypeCount struct {
+	EtherType string `json:"ethertype"`      // as 0x88e7; 802.3 of frames that have a length instead, or other
+	Name      string `json:"name,omitempty"` // of the protocol, where weir knows it
+	Count
+}
+
+// notIP returns the counts of EtherTypes, the most frequent first, and then the others.
+func notIP(e loader.EtherTypes) []EtherTypeCount {
+	counts := []EtherTypeCount{}
+	for t, c := range e.ByType {
+		counts = append(counts, EtherTypeCount{packet.FormatEtherType(t), packet.EtherTypeName(t), Count(c)})
+	}
+	slices.SortFunc(counts, func(a, b EtherTypeCount) int {
+		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.EtherType, b.EtherType))
+	})
+	if e.Others.Packets > 0 {
+		counts = append(counts, EtherTypeCount{EtherType: packet.OtherEtherTypes, Count: Count(e.Others)})
+	}
+	return counts
+}
+
 // ReadStatus returns the state of all attachments that are pinned. Where some
 // cannot be opened, it returns the others together with an error.
 func ReadStatus(pins loader.Pins) ([]Status, error) {
@@ -143,10 +219,14 @@ func StatusOf(a *loader.Attachment) (Status, error) {
 		Metadata: d,
 		Reasons:  make(map[string]Count),
 		ByList:   []ListCount{},
+		NotIP:    []EtherTypeCount{},
 	}
 	if i.Severed {
 		i.ProgramID = 0 // it runs nowhere
 	}
+	var bad error
+	i.Order, bad = a.Order()
+	err = errors.Join(err, bad)
 	if a.Stats() == nil {
 		return i, err
 	}
@@ -163,6 +243,10 @@ func StatusOf(a *loader.Attachment) (Status, error) {
 		}
 	}
 	i.ByList = byList(d, t.Out, a.Stats().Lists(nil))
+	i.NotIP = notIP(a.Stats().EtherTypes())
+	if d.Inner {
+		i.Tunnels = tunnels(a.Stats().Inner())
+	}
 	if d.Loop != nil {
 		i.Loops = make(map[string]uint64)
 		for n, packets := range a.Stats().Loops() {
@@ -174,8 +258,8 @@ func StatusOf(a *loader.Attachment) (Status, error) {
 	if p, ok := a.Stats().Policed(); ok && d.Police != nil {
 		i.Policed = PolicedOf(p)
 	}
-	if c, ok := a.Stats().FirstCounts(); ok && d.FirstSeen != nil {
-		i.NewFlows = d.FirstSeen.NewFlowsOf(c)
+	if d.FirstSeen != nil {
+		i.NewFlows = d.FirstSeen.NewFlowsOf(a.Stats())
 	}
 	return i, err
 }

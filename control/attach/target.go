@@ -30,6 +30,8 @@ type Target struct {
 	XDP      loader.Hook
 	Required bool // Start fails without the interface, instead of waiting for it
 	Police   *engine.Police
+	Reject   bool // TCP that programs on this host send and that is dropped is refused
+	Replies  bool // its programs remember connections, which are those of its namespace
 }
 
 // policeOf returns the policing of an interface by its target, nil for none.
@@ -38,6 +40,14 @@ func policeOf(targets []Target, i loader.Target) *engine.Police {
 		return targets[at].Police
 	}
 	return nil
+}
+
+// specialise makes the programs that are loaded with an interface's stats from now on what
+// its target wants.
+func specialise(targets []Target, i loader.Target, s *loader.Stats) {
+	policeOf(targets, i).Apply(s)
+	s.SetNamespace(i.Netns)
+	s.SetReject(slices.ContainsFunc(targets, func(t Target) bool { return t.Reject && t.matches(i) }))
 }
 
 // glob reports whether the name is a glob.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"path/filepath"
@@ -41,12 +42,20 @@ func (c *Config) check() quantity.FieldErrors {
 	unique(&errs, "interfaces", c.Interfaces, func(i Interface) any { return loader.Target{Netns: i.Netns, Iface: i.Name} })
 	for i, iface := range c.Interfaces {
 		errs.Add(fmt.Sprintf("interfaces[%d]", i), iface.check())
-		if iface.XDP == loader.TC {
-			errs.Failf(fmt.Sprintf("interfaces[%d].xdp", i), "tc is not an XDP mode: want native, generic or offload")
+		if iface.XDP >= loader.TC {
+			errs.Failf(fmt.Sprintf("interfaces[%d].xdp", i), "%v is not an XDP mode: want native, generic or offload", iface.XDP)
+		}
+		if iface.Reject && !c.Sends(iface) {
+			errs.Failf(fmt.Sprintf("interfaces[%d].reject", i), "it is of outgoing packets, which are not filtered here: set egress: true")
 		}
 		errs.Add(fmt.Sprintf("interfaces[%d].police", i), iface.Police.check().Err())
+		errs.Add(fmt.Sprintf("interfaces[%d].attach", i), iface.checkAttach())
+		if iface.Hook == HookTC {
+			errs.Add(fmt.Sprintf("interfaces[%d].hook", i), c.checkTC(iface))
+		}
 	}
 	errs.Add("failsafe", c.Failsafe.check().Err())
+	errs.Add("replies", c.Replies.check().Err())
 	checkCoverage(&errs, c.MaxCoverage)
 	if !filepath.IsAbs(string(c.Pins)) {
 		errs.Failf("pins", "%q: want an absolute path", c.Pins)
@@ -93,16 +102,40 @@ func (c *Config) check() quantity.FieldErrors {
 			errs.Failf(join("lists", l.Name), "names that begin with %s are those of the fleet's lists", FleetPrefix)
 		}
 		errs.Add(join("lists", l.Name), l.check().Err())
-		if l.Direction == engine.Out && !c.egress() {
+		if l.Direction == engine.Out && !c.FiltersOutgoing() {
 			errs.Failf(join(join("lists", l.Name), "direction"), "outgoing packets are filtered on no interface: set egress: true on one")
 		}
 	}
 	return errs
 }
 
-// egress reports whether outgoing packets are filtered on any interface.
-func (c *Config) egress() bool {
-	return slices.ContainsFunc(c.Interfaces, func(i Interface) bool { return i.Egress })
+// checkAttach fails where an interface is to be attached to in a way that its hook has not.
+func (i Interface) checkAttach() error {
+	if i.Attach == AttachDispatcher && (i.Hook == HookTC || i.XDP == loader.Offload) {
+		return errors.New("dispatcher: libxdp's dispatcher runs in XDP mode native or generic: use one of them")
+	}
+	return nil
+}
+
+// checkTC fails where an interface with the hook tc is to have what needs XDP.
+func (c *Config) checkTC(i Interface) error {
+	const hook = "tc: "
+	switch {
+	case i.XDP != loader.Native:
+		return fmt.Errorf(hook+"xdp: %v is a mode of hook xdp: leave one of the two out", i.XDP)
+	case i.Police != (Police{}):
+		return errors.New(hook + "the interface is policed, which marks packets: that takes hook xdp")
+	case c.Loop.On():
+		return errors.New(hook + "loops are detected, which changes packets: that takes hook xdp")
+	case c.Digests() != nil:
+		return errors.New(hook + "packets are recorded by their digests, but may have been joined before they come here: that takes hook xdp")
+	}
+	return nil
+}
+
+// FiltersOutgoing reports whether outgoing packets are filtered on any interface.
+func (c *Config) FiltersOutgoing() bool {
+	return slices.ContainsFunc(c.Interfaces, c.Sends)
 }
 
 // checkRanges adds an error for each number that is not within the tags min and
@@ -164,8 +197,8 @@ func (c *Config) checkMulticast(errs *quantity.FieldErrors) {
 	}
 	for i, iface := range c.Interfaces {
 		at := fmt.Sprintf("interfaces[%d]", i)
-		if iface.XDP != loader.Native {
-			errs.Failf(at, "multicast is forwarded in native mode only, not %v: elsewhere the copies of a packet may share their bytes", iface.XDP)
+		if place := iface.Place(); place != loader.Native {
+			errs.Failf(at, "multicast is forwarded in native mode only, not %v: elsewhere the copies of a packet may share their bytes", place)
 		}
 		if iface.Netns != c.Interfaces[0].Netns {
 			errs.Failf(at, "multicast is forwarded within one network namespace: all interfaces must be in the same")

@@ -68,8 +68,15 @@ type Config struct {
 	// follow, and all else.
 	NotIP verdict.Action `yaml:"not_ip"`
 
+	// Match the headers that GRE, IP in IP, VXLAN and GTP-U carry with the lists, too.
+	Inner bool `yaml:"inner"`
+
 	// What passes before the lists are looked up, as a protection against lock-out.
 	Failsafe Failsafe `yaml:"failsafe"`
+
+	// What becomes of replies to connections that this host opens: pass or drop (the
+	// default), or a mapping.
+	Replies Replies `yaml:"replies,omitempty"`
 
 	// The share of IPv4 or of IPv6 above which a block list is refused: it is
 	// probably a broken feed.
@@ -133,7 +140,7 @@ type Config struct {
 	// Who is notified of heavy hitters, failures, surges of drops and refused changes.
 	Notify Notify `yaml:"notify,omitempty"`
 
-	// Flow collectors, and what they get: IPFIX records of what passed and was dropped.
+	// Flow collectors, and what they get: IPFIX records of what passed and was dropped, or sFlow.
 	Export export.Spec `yaml:"export,omitempty"`
 
 	// The fleet that this host is a node of: its lists are filtered by, beside those
@@ -154,12 +161,24 @@ type Interface struct {
 	// Default: the daemon's own.
 	Netns string `yaml:"netns,omitempty"`
 
-	// Where the program runs: native (in the driver), generic (slower, with any
+	// Where packets are filtered: xdp (the default), or tc, later and slower, for
+	// interfaces without an Ethernet header, such as tunnels, or without XDP.
+	Hook Hook `yaml:"hook,omitempty"`
+
+	// Where the program of hook xdp runs: native (in the driver), generic (slower, with any
 	// driver) or offload (on the NIC). weir never falls back to another one.
 	XDP loader.Hook `yaml:"xdp"`
 
-	// Filter what it sends, too, by the lists of direction out. That takes Linux 6.6.
+	// How the program of hook xdp is attached: by a link, which leaves no room for other XDP
+	// programs, or as one of the programs of libxdp's dispatcher. Default: link.
+	Attach Attach `yaml:"attach,omitempty"`
+
+	// Filter what it sends, too, by the lists of direction out.
 	Egress bool `yaml:"egress,omitempty"`
+
+	// Refuse TCP connections of programs on this host that are dropped by the lists of
+	// direction out, by a RST, instead of dropping them silently.
+	Reject bool `yaml:"reject,omitempty"`
 
 	// Do not start without the interface, instead of waiting for it.
 	Required bool `yaml:"required,omitempty"`

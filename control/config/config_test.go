@@ -129,7 +129,8 @@ export:
   interval: 1m
   collectors:
     a: {ipfix: "udp://192.0.2.10:4739", templates: 10s, domain: 7, enterprise: 1}
-    b.c: {ipfix: "tls://flows.example.com:4740", tls: {ca: /ca, cert: /c, key: /k}}`,
+    b.c: {ipfix: "tls://flows.example.com:4740", tls: {ca: /ca, cert: /c, key: /k}}
+    d: {sflow: "udp://[::1]:6343", sampling: 64, drops: notifications}`,
 	"digest": `
 interfaces: [eth0]
 learning: {elements: 0}
@@ -240,10 +241,16 @@ func TestExample(t *testing.T) {
 		t.Errorf("first_seen %+v, the defaults are %+v", c.FirstSeen, first)
 	}
 	c.FirstSeen = FirstSeen{}
+	if replies := element(reflect.TypeFor[Replies]()).Interface().(Replies); c.Replies != replies || !c.Replies.Pass() {
+		t.Errorf("replies %+v, the defaults are %+v", c.Replies, replies)
+	}
+	c.Replies = Replies{}
 	flows := export.Collector{Name: "flows", IPFIX: c.Export.Collectors[0].IPFIX}
 	flows.SetDefaults()
+	packets := export.Collector{Name: "packets", SFlow: c.Export.Collectors[1].SFlow}
+	packets.SetDefaults()
 	var exported export.Spec
-	if exported.SetDefaults(); c.Export.Collectors[0] != flows || c.Export.Interval != exported.Interval {
+	if exported.SetDefaults(); c.Export.Collectors[0] != flows || c.Export.Collectors[1] != packets || c.Export.Interval != exported.Interval {
 		t.Errorf("export %+v, other than the defaults", c.Export)
 	}
 	guard := heavy.DefaultGuard("src")
@@ -437,7 +444,16 @@ func TestErrors(t *testing.T) {
 		{eth0 + "digest: {rate: 0/s}", []string{`2:16: digest.rate: want more than 0`}, true},
 		{eth0 + "digest: {rate: 1MB/s}", []string{`2:16: digest.rate: 1MB/s: digests are of packets, as in 100kpps`}, true},
 		{eth0 + "pins: weir", []string{`2:7: pins: "weir": want an absolute path`}, true},
+		{"interfaces: [{name: eth0, reject: true}]\n", []string{`1:35: interfaces[0].reject: it is of outgoing packets, which are not filtered here: set egress: true`}, true},
+		{eth0 + "replies: yes\n", []string{`2:10: replies: unknown action "yes": want pass or drop`}, false},
+		{eth0 + "replies: {action: pass, connections: 1, tcp_timeout: 40d, udp_timeout: 10ms}\n", []string{
+			`2:38: replies.connections: 1 is not between 1024 and 16777216`, `2:54: replies.tcp_timeout: 40d is not between 1s and 30d`,
+			`2:72: replies.udp_timeout: 10ms is not between 1s and 1h`,
+		}, false},
 		{eth0 + "first_seen: {window: 1s}\n", []string{`2:1: first_seen: key is missing`}, false},
+		{eth0 + "first_seen: {key: flow, filter: cuckoo}\n", []string{`2:33: first_seen.filter: unknown filter "cuckoo": want bloom, stable, ibf-2c or ibf-mc`}, false},
+		{eth0 + "first_seen: {key: flow, filter: ibf-mc}\n", []string{
+			`2:33: first_seen.filter: ibf-mc remembers important flows longer, and importance and ports are missing, which say what is important`}, true},
 		{eth0 + "first_seen: port\n", []string{`2:13: first_seen: unknown key "port": want src, dst, flow, or a prefix as in src/24`}, false},
 		{eth0 + "first_seen: {key: flow, window: 2h, memory: 1KiB, events: 10001}\n", []string{
 			`2:33: first_seen.window: 2h is not between 1s and 1h`, `2:45: first_seen.memory: 1KiB is not between 4KiB and 1GiB`,
@@ -475,6 +491,24 @@ func TestErrors(t *testing.T) {
 			`5:7: multicast.interfaces[0]: "eth*" is a pattern, but each interface has groups of its own: name them one by one`,
 			`6:40: multicast.interfaces[1].groups[1]: the same as multicast.interfaces[1].groups[0]`,
 			`7:7: multicast.interfaces[2]: the same as multicast.interfaces[1]`}, true},
+		{"interfaces: [{name: wg0, hook: tcx}, {name: wg1, hook: tc, xdp: generic}, {name: wg2, hook: tc, police: 1Mbit/s}, {name: wg3, hook: tc}]\n" +
+			"loop: {node: 1, key_file: /nowhere}\nmulticast: {interfaces: [eth1]}", []string{
+			`1:32: interfaces[0].hook: unknown hook "tcx": want xdp or tc`,
+			`1:38: interfaces[1]: multicast is forwarded in native mode only, not tc: elsewhere the copies of a packet may share their bytes`,
+			`1:56: interfaces[1].hook: tc: xdp: generic is a mode of hook xdp: leave one of the two out`,
+			`1:75: interfaces[2]: multicast is forwarded in native mode only, not tc: elsewhere the copies of a packet may share their bytes`,
+			`1:93: interfaces[2].hook: tc: the interface is policed, which marks packets: that takes hook xdp`,
+			`1:115: interfaces[3]: multicast is forwarded in native mode only, not tc: elsewhere the copies of a packet may share their bytes`,
+			`1:133: interfaces[3].hook: tc: loops are detected, which changes packets: that takes hook xdp`}, false},
+		{"interfaces: [{name: eth0, attach: dispatcher, xdp: generic}, {name: eth1, attach: dispatcher, hook: tc},\n" +
+			"  {name: eth2, attach: dispatcher, xdp: offload}, {name: eth3, xdp: dispatcher}]", []string{
+			`1:83: interfaces[1].attach: dispatcher: libxdp's dispatcher runs in XDP mode native or generic: use one of them`,
+			`2:24: interfaces[2].attach: dispatcher: libxdp's dispatcher runs in XDP mode native or generic: use one of them`,
+			`2:69: interfaces[3].xdp: dispatcher is not an XDP mode: want native, generic or offload`}, false},
+		{"interfaces: [{name: eth0, attach: freplace}]", []string{
+			`1:35: interfaces[0].attach: unknown way to attach "freplace": want link or dispatcher`}, false},
+		{"interfaces: [{name: wg0, hook: tc}]\ndigest: {rate: 1000pps}", []string{
+			`1:32: interfaces[0].hook: tc: packets are recorded by their digests, but may have been joined before they come here: that takes hook xdp`}, true},
 		{eth0 + "lists:\n  a b: {}\n  .x: {}\n  " + strings.Repeat("x", 65) + ": {}", []string{
 			`3:3: lists.a b: the name "a b": want up to 64 letters, digits, "_", "-" and inner dots`,
 			`4:3: lists.".x": the name ".x": want up to 64 letters, digits, "_", "-" and inner dots`,
@@ -506,7 +540,7 @@ func TestErrors(t *testing.T) {
 		{eth0 + "lists:\n  a:\n    sources: [https://example.com/x, /etc/weir/x, x, {file: /y}]", []string{
 			`4:15: lists.a.sources[0]: want a mapping, as in {url: "https://example.com/x"}`,
 			`4:38: lists.a.sources[1]: want a mapping, as in {file: "/etc/weir/x"}`,
-			`4:51: lists.a.sources[2]: want a mapping: keys and values`}, false},
+			`4:51: lists.a.sources[2]: want a mapping, as in {file: "/DIRECTORY/x"} or {url: "https://HOST/FILE"}`}, false},
 		{eth0 + "lists:\n  drop:\n  sources: [{file: /x}]\n  interval: 1h", []string{
 			`4:3: lists.sources: a key of one of the lists: indent it further`,
 			`5:3: lists.interval: a key of one of the lists: indent it further`}, false},

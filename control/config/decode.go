@@ -439,6 +439,9 @@ func example(n ast.Node, t reflect.Type) string {
 			}
 		}
 	}
+	if t == reflect.TypeFor[feed.Source]() { // a relative path, which says not in which directory
+		return fmt.Sprintf(`{file: "/DIRECTORY/%s"} or {url: "https://HOST/FILE"}`, strings.TrimPrefix(text, "./"))
+	}
 	return ""
 }
 

@@ -8,6 +8,7 @@ import (
 	"weir/control/engine"
 	"weir/control/observe/heavy"
 	"weir/control/quantity"
+	"weir/filter/recent"
 	"weir/filter/verdict"
 )
 
@@ -17,19 +18,25 @@ type FirstSeen struct {
 	// src/24.
 	Key heavy.Key `yaml:"key,required,short"`
 
-	// How long a flow is known at least after its last packet, and at most twice as long;
-	// and the interval in which new flows are counted. From 1s to 1h.
+	// What remembers flows: bloom, which forgets none within a window of its last packet;
+	// or stable (SBF), ibf-2c or ibf-mc, which forget them as others come, ibf-2c and ibf-mc
+	// the important ones later.
+	Filter recent.Kind `yaml:"filter"`
+
+	// How long a flow is known at least after its last packet, and at most twice as long,
+	// with bloom; and the interval in which new flows are counted. From 1s to 1h.
 	Window quantity.Duration `yaml:"window"`
 
-	// Memory of an interface: about 0.7 flows a byte in a window, or it ends early.
+	// Memory of an interface: with bloom about 0.7 flows a byte in a window, or it ends early.
 	Memory quantity.Size `yaml:"memory"`
 
 	// How many events of new flows each CPU may send in a second, for weir events
 	// --first-seen: up to 10000. With 0 flows are only counted.
 	Events int `yaml:"events" min:"0" max:"10000"`
 
-	// What makes a flow important, so that its event comes first: the size of its first
-	// packet, the priority of the block list that matches. Default: only ports.
+	// What makes a flow important, so that its event comes first, and ibf-2c and ibf-mc
+	// remember it longer: the size of its first packet, the priority of the block list that
+	// matches. Default: only ports.
 	Importance []Importance `yaml:"importance,omitempty"`
 
 	// Destination ports of the most important flows, as in tcp/22; up to 8.
@@ -71,6 +78,9 @@ func (f FirstSeen) check() (errs quantity.FieldErrors) {
 	quantity.Between(&errs, "window", f.Window, quantity.Duration(time.Second), quantity.Duration(time.Hour))
 	quantity.Between(&errs, "memory", f.Memory, 4<<10, 1<<30)
 	unique(&errs, "importance", f.Importance, func(i Importance) any { return i })
+	if f.Filter.ByImportance() && len(f.Importance) == 0 && len(f.Ports) == 0 {
+		errs.Failf("filter", "%v remembers important flows longer, and importance and ports are missing, which say what is important", f.Filter)
+	}
 	unique(&errs, "ports", f.Ports, func(p verdict.FailsafePort) any { return p })
 	if len(f.Ports) > verdict.MaxFailsafe {
 		errs.Failf("ports", "there are %d: the maximum is %d", len(f.Ports), verdict.MaxFailsafe)
@@ -85,7 +95,7 @@ func (f FirstSeen) Engine() engine.FirstSeen {
 	}
 	const line = 64
 	e := engine.FirstSeen{
-		Lines: uint32(f.Memory / 2 / line), Events: f.Events, Ports: f.Ports,
+		Filter: f.Filter, Lines: uint32(f.Memory / 2 / line), Events: f.Events, Ports: f.Ports,
 		BySize: slices.Contains(f.Importance, BySize), ByList: slices.Contains(f.Importance, ByList),
 	}
 	e.V4, e.V6 = f.Key.Shapes()

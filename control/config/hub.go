@@ -57,6 +57,9 @@ type Hub struct {
 	// Metrics for Prometheus.
 	Metrics Metrics `yaml:"metrics"`
 
+	// The console, a page for browsers: weir fleet console prints its URL.
+	Console Console `yaml:"console,omitempty"`
+
 	// The log, on standard error.
 	Log Log `yaml:"log"`
 
@@ -198,6 +201,7 @@ func (h *Hub) check() quantity.FieldErrors {
 	}
 	quantity.Between(&errs, "max_age", h.MaxAge, 0, quantity.Duration(24*time.Hour))
 	checkCoverage(&errs, h.MaxCoverage)
+	errs.Add("console", h.Console.check().Err())
 	errs = append(errs, h.Rollout.check(h)...)
 	for i, l := range h.Links {
 		at := fmt.Sprintf("links[%d]", i)

@@ -20,11 +20,13 @@ import (
 
 	"weir/control/endpoint"
 	"weir/control/engine"
+	"weir/control/export"
 	"weir/control/feed"
 	"weir/control/notify"
 	"weir/control/observe/heavy"
 	"weir/control/quantity"
 	"weir/filter/membership"
+	"weir/filter/recent"
 	"weir/filter/sfb"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -107,7 +109,7 @@ func TestExampleShowsEachKey(t *testing.T) {
 func comments(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	for _, file := range []string{"config.go", "police.go", "first.go", "hub.go", "rollout.go", "../observe/heavy/spec.go", "../observe/heavy/guard.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../endpoint/tls.go", "../export/spec.go", "../observe/digests/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go"} {
+	for _, file := range []string{"config.go", "police.go", "first.go", "replies.go", "hub.go", "rollout.go", "../observe/heavy/spec.go", "../observe/heavy/guard.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../endpoint/tls.go", "../export/spec.go", "../observe/digests/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
@@ -152,6 +154,7 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[verdict.Action]():         enum("pass", "drop"),
 		reflect.TypeFor[sfb.Controller]():         enum("fair", "blue", "bucket"),
 		reflect.TypeFor[Importance]():             enum("size", "list"),
+		reflect.TypeFor[recent.Kind]():            enum("bloom", "stable", "ibf-2c", "ibf-mc"),
 		reflect.TypeFor[engine.Direction]():       enum("src", "dst", "both"),
 		reflect.TypeFor[quantity.Unit]():          enum("packets", "bytes"),
 		reflect.TypeFor[feed.Kind]():              enum(feed.Kinds()...),
@@ -160,6 +163,8 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[heavy.Distinct]():         enum("ports", "addresses"),
 		reflect.TypeFor[LoopAction]():             enum("report", "drop"),
 		reflect.TypeFor[WaveMode]():               enum("rehearse", "enforce"),
+		reflect.TypeFor[Hook]():                   enum("xdp", "tc"),
+		reflect.TypeFor[Attach]():                 enum("link", "dispatcher"),
 		reflect.TypeFor[LogFormat]():              enum("text", "json"),
 		reflect.TypeFor[LogLevel]():               enum("debug", "info", "warn", "error"),
 		reflect.TypeFor[quantity.Duration]():      text(`^` + span + `$`),
@@ -180,6 +185,7 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[notify.URL]():             text(`^https?://`),
 		reflect.TypeFor[endpoint.URL]():           text(`^(udp|tcp|tls)://[^/]+:[0-9]+$`),
 		reflect.TypeFor[notify.Format]():          enum("rfc5424", "cef"),
+		reflect.TypeFor[export.Drops]():           enum("samples", "notifications"),
 		reflect.TypeFor[notify.Secret]():          {"type": "string", "minLength": 16, "maxLength": 4096},
 		reflect.TypeFor[notify.Kind]():            enum("heavy", "penalty", "feed", "interface", "refused", "surge"),
 	}[of]

@@ -11,6 +11,7 @@ import (
 
 	"weir/control/feed"
 	"weir/filter/multicast"
+	"weir/loader"
 )
 
 // Path is an absolute path, or "".
@@ -107,6 +108,43 @@ const (
 // UnmarshalText sets the action by its name.
 func (a *LoopAction) UnmarshalText(text []byte) error {
 	return oneOf(a, "action", text, ReportLoops, DropLoops)
+}
+
+// Hook is where incoming packets are filtered.
+type Hook string
+
+// The hooks; none is XDP.
+const (
+	HookXDP Hook = "xdp"
+	HookTC  Hook = "tc"
+)
+
+// UnmarshalText sets the hook by its name.
+func (h *Hook) UnmarshalText(text []byte) error { return oneOf(h, "hook", text, HookXDP, HookTC) }
+
+// Attach is how the program is attached.
+type Attach string
+
+// The ways to attach; none is by a link.
+const (
+	AttachLink       Attach = "link"
+	AttachDispatcher Attach = "dispatcher"
+)
+
+// UnmarshalText sets the way to attach by its name.
+func (a *Attach) UnmarshalText(text []byte) error {
+	return oneOf(a, "way to attach", text, AttachLink, AttachDispatcher)
+}
+
+// Place returns where the program for incoming packets runs.
+func (i Interface) Place() loader.Hook {
+	if i.Hook == HookTC {
+		return loader.TC
+	}
+	if i.Attach == AttachDispatcher {
+		return i.XDP.Dispatched()
+	}
+	return i.XDP
 }
 
 // LogFormat is the format of the log.

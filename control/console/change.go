@@ -30,7 +30,7 @@ type result struct {
 // change makes the change that a form asks for.
 func (c *Console) change(w http.ResponseWriter, q *http.Request, one *session) {
 	if one.ReadOnly {
-		sorry(w, q, http.StatusForbidden, "Nothing was changed", "This session may only read. Run weir console without --read-only for one that may change something.")
+		sorry(w, q, http.StatusForbidden, "Nothing was changed", "This session may only read. Run "+c.command+" without --read-only for one that may change something.")
 		return
 	}
 	r := c.act(q, one)
@@ -39,9 +39,7 @@ func (c *Console) change(w http.ResponseWriter, q *http.Request, one *session) {
 		http.Redirect(w, q, sessionPath+one.id+"/#result", http.StatusSeeOther)
 		return
 	}
-	v := c.look(one)
-	c.lookClosely(q.Context(), v)
-	show(w, v.changed)
+	show(w, c.changer.changed(q.Context(), one))
 }
 
 func failed(err error) result { return result{failed: true, text: err.Error(), undo: -1} }
@@ -49,6 +47,9 @@ func failed(err error) result { return result{failed: true, text: err.Error(), u
 // act makes a change. Buttons of a row have the entry in their own names.
 func (c *Console) act(q *http.Request, one *session) result {
 	form := q.PostForm
+	if r, ok := c.changer.act(api.As(q.Context(), api.Caller{UID: one.UID, Client: one.Client}), form); ok {
+		return r
+	}
 	if text := form.Get("undo"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil {
@@ -69,7 +70,7 @@ func (c *Console) act(q *http.Request, one *session) result {
 	if err != nil {
 		return failed(err)
 	}
-	before := c.present(q.Context(), change)
+	before := c.changer.present(q.Context(), change)
 	done, r := c.apply(q, one, change)
 	if done == nil {
 		return r
@@ -115,7 +116,7 @@ func (c *Console) apply(q *http.Request, one *session, change api.Change) (*api.
 	if err := change.Check(); err != nil {
 		return nil, failed(err)
 	}
-	done, err := c.daemon.Change(q.Context(), change)
+	done, note, err := c.changer.apply(q.Context(), change)
 	if err != nil {
 		return nil, failed(err)
 	}
@@ -135,12 +136,43 @@ func (c *Console) apply(q *http.Request, one *session, change api.Change) (*api.
 	default:
 		r.text = fmt.Sprintf("%s is %s%s, in list %s", entry, past, during, done.List)
 	}
+	r.text += note
 	return &done, r
 }
 
-// present returns the manual entry that a change is about, nil if there is none.
-func (c *Console) present(ctx context.Context, change api.Change) *api.Entry {
-	e, err := api.Explain(ctx, c.daemon, change.Entries[0])
+// changer makes changes at a daemon or a hub.
+type changer interface {
+	// apply makes a change. The note follows what it has done.
+	apply(context.Context, api.Change) (done api.Changed, note string, err error)
+	// act does what a form asks for that only this kind of page has, as the context's
+	// caller, and reports whether that is so.
+	act(context.Context, url.Values) (result, bool)
+	// present returns the manual entry that a change is about, nil if there is none, or
+	// it is unknown.
+	present(context.Context, api.Change) *api.Entry
+	// changed returns what writes the result of the last change, and the panels that it
+	// is in.
+	changed(context.Context, *session) func(*markup)
+}
+
+// ofDaemon makes changes at a daemon.
+type ofDaemon struct{ c *Console }
+
+func (o ofDaemon) apply(ctx context.Context, change api.Change) (api.Changed, string, error) {
+	done, err := o.c.daemon.Change(ctx, change)
+	return done, "", err
+}
+
+func (o ofDaemon) act(context.Context, url.Values) (result, bool) { return result{}, false }
+
+func (o ofDaemon) changed(ctx context.Context, one *session) func(*markup) {
+	v := o.c.look(one)
+	o.c.lookClosely(ctx, v)
+	return v.changed
+}
+
+func (o ofDaemon) present(ctx context.Context, change api.Change) *api.Entry {
+	e, err := api.Explain(ctx, o.c.daemon, change.Entries[0])
 	if err != nil {
 		return nil
 	}

@@ -1,6 +1,7 @@
 // Package console is the page that the daemon serves to browsers: what it filters,
 // what it drops and why, live, and the changes that an operator makes during an
-// incident. It asks the daemon as the API does, and decides nothing itself.
+// incident; and that of a hub, for a fleet. It asks the daemon or the hub as the API does,
+// and decides nothing itself.
 //
 // Any user of the host reaches a loopback address, and so does any site that a browser
 // there shows. So a page belongs to a session, which begins with a URL that works once
@@ -30,10 +31,12 @@ const maxForm = 8 << 10
 
 // Console serves the page.
 type Console struct {
-	daemon   api.Daemon
+	daemon   api.Daemon // nil: it is a hub's
+	changer  changer
 	url      string // without a path
 	secure   bool   // over TLS
 	version  string
+	command  string // that prints URLs
 	host     string // name of this host
 	sessions *sessions
 	mux      *http.ServeMux
@@ -42,27 +45,38 @@ type Console struct {
 // New returns the console of a daemon, for an address to listen on, with TLS if it is
 // secure.
 func New(d api.Daemon, address string, secure bool, version string) *Console {
-	c := &Console{daemon: d, secure: secure, version: version, sessions: newSessions(time.Now), mux: http.NewServeMux()}
+	c := newConsole("weir console", address, secure, version)
+	c.daemon, c.changer = d, ofDaemon{c}
+	c.at("GET {$}", c.page)
+	c.at("GET live", c.live)
+	c.at("GET explain", c.explain)
+	c.at("GET plan", c.plan)
+	c.at("GET events", c.events)
+	c.at("GET events/live", c.followEvents)
+	c.at("GET events/capture", c.capture)
+	return c
+}
+
+// newConsole returns a console without a page.
+func newConsole(command, address string, secure bool, version string) *Console {
+	c := &Console{command: command, secure: secure, version: version, sessions: newSessions(time.Now), mux: http.NewServeMux()}
 	c.host, _ = os.Hostname()
 	c.url = urlOf(address, c.host, secure)
 	c.mux.HandleFunc("GET "+openPath+"{token}", c.open)
 	c.mux.HandleFunc("GET "+staticPath+"{name}", static)
 	c.mux.HandleFunc("GET /favicon.ico", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	c.mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) {
-		sorry(w, q, http.StatusForbidden, "No session", "Run weir console on the host that filters, as root or in the group of its socket, and open the URL that it prints.")
+		sorry(w, q, http.StatusForbidden, "No session", "Run "+c.command+" on the host that serves this, as root or in the group of its socket, and open the URL that it prints.")
 	})
-	at := func(pattern string, h func(http.ResponseWriter, *http.Request, *session)) {
-		method, path, _ := strings.Cut(pattern, " ")
-		c.mux.HandleFunc(method+" "+sessionPath+"{id}/"+path, func(w http.ResponseWriter, q *http.Request) { c.inSession(w, q, h) })
-	}
-	at("GET {$}", c.page)
-	at("GET live", c.live)
-	at("GET explain", c.explain)
-	at("GET events", c.events)
-	at("GET events/live", c.followEvents)
-	at("POST change", c.change)
-	at("POST end", c.end)
+	c.at("POST change", c.change)
+	c.at("POST end", c.end)
 	return c
+}
+
+// at has a handler answer what is below a session's path.
+func (c *Console) at(pattern string, h func(http.ResponseWriter, *http.Request, *session)) {
+	method, path, _ := strings.Cut(pattern, " ")
+	c.mux.HandleFunc(method+" "+sessionPath+"{id}/"+path, func(w http.ResponseWriter, q *http.Request) { c.inSession(w, q, h) })
 }
 
 // urlOf returns the URL of an address to listen on.
@@ -158,7 +172,7 @@ func (c *Console) open(w http.ResponseWriter, q *http.Request) {
 	one, cookie := c.sessions.open(q.PathValue("token"))
 	if one == nil {
 		sorry(w, q, http.StatusForbidden, "This URL does not open the console any more",
-			"It works once, and for five minutes. Run weir console for another one.")
+			"It works once, and for five minutes. Run "+c.command+" for another one.")
 		return
 	}
 	path := sessionPath + one.id + "/"
@@ -185,7 +199,7 @@ func (c *Console) inSession(w http.ResponseWriter, q *http.Request, h func(http.
 		one = c.sessions.find(q.PathValue("id"), cookie.Value)
 	}
 	if one == nil {
-		sorry(w, q, http.StatusForbidden, "No session", "It has ended or expired, or is another browser's. Run weir console for another one.")
+		sorry(w, q, http.StatusForbidden, "No session", "It has ended or expired, or is another browser's. Run "+c.command+" for another one.")
 		return
 	}
 	if !one.limit.Allow() {
@@ -211,5 +225,5 @@ func (c *Console) end(w http.ResponseWriter, q *http.Request, one *session) {
 	c.sessions.end(one)
 	w.Header().Set("Clear-Site-Data", `"cache"`)
 	http.SetCookie(w, &http.Cookie{Name: cookieName, Path: sessionPath + one.id + "/", MaxAge: -1, HttpOnly: true, Secure: c.secure, SameSite: http.SameSiteStrictMode})
-	sorry(w, q, http.StatusOK, "The session has ended", "weir goes on filtering. Run weir console for another session.")
+	sorry(w, q, http.StatusOK, "The session has ended", "weir goes on filtering. Run "+c.command+" for another session.")
 }

@@ -37,11 +37,14 @@ type daemon struct {
 	err     error
 	answers []engine.Answer
 	hostile string // in every text that others choose
+	wanted  events.Want
+	happens []events.Event // instead of a hundred; then events end
 }
 
 func (d *daemon) Status() api.Status {
 	return api.Status{Version: d.hostile, Interfaces: []api.InterfaceStatus{
 		{Interface: "eth0" + d.hostile, State: api.Filtered, XDP: "native", Packets: 12345, Dropped: 678},
+		{Interface: "eth0", Direction: "out", State: api.Filtered, XDP: "tc"},
 		{Interface: "eth1", State: api.Unfiltered, Problem: "busy" + d.hostile},
 	}}
 }
@@ -107,7 +110,17 @@ func (d *daemon) Change(_ context.Context, c api.Change) (api.Changed, error) {
 	return done, nil
 }
 
-func (d *daemon) Events(events.Want) (<-chan events.Event, func()) {
+func (d *daemon) Events(w events.Want) (<-chan events.Event, func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.wanted = w; d.happens != nil {
+		all := make(chan events.Event, len(d.happens))
+		for _, e := range d.happens {
+			all <- e
+		}
+		close(all)
+		return all, func() {}
+	}
 	all := make(chan events.Event, 100)
 	for range 100 {
 		all <- events.Event{Time: time.Now(), Reason: verdict.Blocked, List: "drop" + d.hostile, OneIn: 1, Dropped: true}
@@ -241,7 +254,7 @@ func TestPage(t *testing.T) {
 		t.Fatalf("status %d", status)
 	}
 	for _, want := range []string{
-		"Not filtered: 1 of 2 interfaces.", "feed fails", "60 pps", "40 pps", "40.0 %", "198.51.100.49", `class="heavy"`, "has never matched", "Failing: 1 of 1 sources.",
+		"Not filtered: 1 of 3 interfaces.", "eth0 (out)", "feed fails", "60 pps", "40 pps", "40.0 %", "198.51.100.49", `class="heavy"`, "has never matched", "Failing: 1 of 1 sources.",
 		"stalled: no data (3 times)", "left out: 192.0.2.1 would cut off the gateway", "203.0.113.9", "1.0 MiB", "none: the mode is exact", "ada",
 		`data-points="[[1700000000,1700000060,1700000120,1700000540],[10.0,10.0,null,0.0],[2.0,0.0,null,1.0]]"`, "54,321", "Matched by drop",
 		`<td class="n">40 pps</td><td class="n">400</td>`, // both rates of the list
@@ -432,7 +445,7 @@ func TestNoSession(t *testing.T) {
 	if status, text, _ := crossed(); status != http.StatusForbidden || strings.Contains(text, "eth0") {
 		t.Errorf("another session's cookie: status %d", status)
 	}
-	for _, path := range []string{"", "live", "explain?q=192.0.2.1", "events", "events/live"} {
+	for _, path := range []string{"", "live", "explain?q=192.0.2.1", "plan", "events", "events/live", "events/capture?seconds=5"} {
 		if status, text := nothing.get(a.base + path); status != http.StatusForbidden || strings.Contains(text, "eth0") {
 			t.Errorf("%q without a cookie: status %d", path, status)
 		}

@@ -44,8 +44,8 @@ func message(m *markup, title, text string, part bool) {
 // policy forbids; errors are shown where the answer would be.
 const htmxConfig = `{"allowEval":false,"allowScriptTags":false,"includeIndicatorStyles":false,"historyEnabled":false,"defaultSettleDelay":0,"selfRequestsOnly":true,"timeout":30000,"responseHandling":[{"code":"204","swap":false},{"code":"...","swap":true}]}`
 
-// page writes the whole page.
-func (v *view) page(m *markup) {
+// begin begins a page, up to the result of the last change.
+func (v *frame) begin(m *markup) {
 	m.add(htmlHead, staticURL("console.css"))
 	m.add(`<title>%s – weir</title>
 <meta name="htmx-config" content="%s">
@@ -64,32 +64,51 @@ func (v *view) page(m *markup) {
 			v.path(), v.path(), v.session.form)
 	}
 	m.add(`<main id="main">` + "\n")
+}
+
+func end(m *markup) { m.add("</main>\n</body></html>\n") }
+
+// top writes what both kinds of pages begin with: alerts, the result of the last change,
+// and rates with their chart.
+func (v *frame) top(m *markup, alerts, now func(*markup)) {
 	m.add(`<div id="p-alerts" class="wide" sse-swap="alerts">`)
-	v.alerts(m)
+	alerts(m)
 	m.add(`</div>
 <div id="result" class="wide" role="status">`)
 	v.resultPart(m)
 	m.add(`</div>
 <section class="full" aria-labelledby="h-traffic"><h2 id="h-traffic">Traffic</h2>
 <div id="p-now" sse-swap="now">`)
-	v.now(m)
+	now(m)
 	m.add(`</div>
 <div id="chart" role="img" aria-label="Packets that passed and that were dropped while this page was open. The figures above are the latest."></div>
 </section>
 `)
+}
+
+// page writes the whole page.
+func (v *view) page(m *markup) {
+	v.begin(m)
+	v.top(m, v.alerts, v.now)
 	m.add(`<section class="full" aria-labelledby="h-history"><h2 id="h-history">24 hours</h2>
 <div id="past" role="img" aria-label="Packets that passed and that were dropped in the last 24 hours. The sums are below."></div>
 <div id="p-history" sse-swap="history">`)
 	v.history(m)
 	m.add("</div></section>\n")
-	v.forms(m)
+	v.forms(m, v.answer)
 	for _, s := range sections {
-		m.add(`<section class="%s" aria-labelledby="h-%s"><h2 id="h-%s">%s</h2><div id="p-%s" sse-swap="%s">`, s.width, s.name, s.name, s.title, s.name, s.name)
-		s.write(v, m)
-		m.add("</div></section>\n")
+		section(m, s.width, s.name, s.title, func(m *markup) { s.write(v, m) })
 	}
+	v.planSection(m)
 	v.eventsSection(m)
-	m.add("</main>\n</body></html>\n")
+	end(m)
+}
+
+// section writes a panel, in a section of its own.
+func section(m *markup, width, name, title string, write func(*markup)) {
+	m.add(`<section class="%s" aria-labelledby="h-%s"><h2 id="h-%s">%s</h2><div id="p-%s" sse-swap="%s">`, width, name, name, title, name, name)
+	write(m)
+	m.add("</div></section>\n")
 }
 
 // sections are the panels below the forms.
@@ -108,12 +127,12 @@ var sections = []struct {
 	{"audit", "Changes", "wide", (*view).auditPart},
 }
 
-func (v *view) header(m *markup) {
+func (v *frame) header(m *markup) {
 	m.add(`<header><h1>weir <span class="host">%s</span></h1><p class="quiet">%s`, v.Host, v.Version)
 	if !v.change() {
-		m.add(` · this session may only read`)
+		m.add(` · read-only`)
 	}
-	m.add(` · it expires %s</p>
+	m.add(` · the session expires %s</p>
 <p id="live" class="live" role="status">Loaded %s</p>
 <div class="tools"><button type="button" id="pause" hidden aria-pressed="false">Pause</button>
 <a class="button" href="%s">Reload</a>
@@ -123,12 +142,12 @@ func (v *view) header(m *markup) {
 }
 
 // forms writes the sections in which an operator asks and changes.
-func (v *view) forms(m *markup) {
+func (v *frame) forms(m *markup, answer func(*markup)) {
 	m.add(`<section id="explain" class="half" aria-labelledby="h-explain"><h2 id="h-explain">Explain</h2>
 <form method="get" action="%s#explain" hx-get="%sexplain" hx-target="#answer"><label for="q">Address, prefix or flow</label>
 <div class="row"><input id="q" name="q" value="%s" placeholder="192.0.2.1" autocomplete="off" spellcheck="false" maxlength="256" required><button>Explain</button></div></form>
 <div id="answer" aria-live="polite">`, v.path(), v.path(), v.Question)
-	v.answer(m)
+	answer(m)
 	m.add("</div></section>\n")
 	if !v.change() {
 		return
@@ -145,13 +164,13 @@ func (v *view) forms(m *markup) {
 `, v.path(), v.path(), v.session.form)
 }
 
+func alert(m *markup, class, strong, text string) {
+	m.add(`<p class="alert %s"><strong>%s</strong> %s</p>`, class, strong, text)
+}
+
 func (v *view) alerts(m *markup) {
-	bad := func(strong, text string) {
-		m.add(`<p class="alert bad"><strong>%s</strong> %s</p>`, strong, text)
-	}
-	warn := func(strong, text string) {
-		m.add(`<p class="alert monitor"><strong>%s</strong> %s</p>`, strong, text)
-	}
+	bad := func(strong, text string) { alert(m, "bad", strong, text) }
+	warn := func(strong, text string) { alert(m, "monitor", strong, text) }
 	s := &v.Status
 	if s.Monitor {
 		text := "What is shown as dropped would be."
@@ -203,9 +222,7 @@ func (v *view) now(m *markup) {
 	if t.Monitor {
 		mode = "monitor only"
 	}
-	m.add(`<dl class="figures" id="figures" data-time="%s" data-passed="%s" data-dropped="%s">`+"\n",
-		t.Time.Unix(), fmt.Sprintf("%.1f", v.passed()), fmt.Sprintf("%.1f", t.Dropped))
-	for _, f := range []struct{ class, name, value string }{
+	figures(m, t.Time, v.passed(), t.Dropped, []figure{
 		{"", "Mode", mode},
 		{"is-passed", "Passed", pps(v.passed())},
 		{"is-dropped", "Dropped", pps(t.Dropped)},
@@ -213,10 +230,23 @@ func (v *view) now(m *markup) {
 		{"", "Received", bits(t.Bytes)},
 		{"", "Entries", count(t.Filter.Entries)},
 		{"", "Running for", brief(time.Duration(t.Uptime * float64(time.Second)))},
-	} {
+	})
+}
+
+type figure struct{ class, name, value string }
+
+// figures writes figures, with rates for the chart.
+func figures(m *markup, at time.Time, passed, dropped float64, all []figure) {
+	m.add(`<dl class="figures" id="figures" data-time="%s" data-passed="%s" data-dropped="%s">`+"\n",
+		at.Unix(), fmt.Sprintf("%.1f", passed), fmt.Sprintf("%.1f", dropped))
+	writeFigures(m, all)
+	m.add("</dl>\n")
+}
+
+func writeFigures(m *markup, all []figure) {
+	for _, f := range all {
 		m.add(`<div class="%s"><dt>%s</dt><dd>%s</dd></div>`, f.class, f.name, f.value)
 	}
-	m.add("</dl>\n")
 }
 
 // history writes the sums of the last day, with the points for its chart. A step in which
@@ -254,6 +284,9 @@ func (v *view) interfaces(m *markup) {
 	m.table("Interfaces", func() {
 		for _, i := range v.Status.Interfaces {
 			m.add(`<tr><th scope="row">%s`, i.Interface)
+			if i.Direction == "out" {
+				m.add(" (out)")
+			}
 			if i.Netns != "" {
 				m.add(` <span class="quiet">in %s</span>`, i.Netns)
 			}
@@ -324,7 +357,7 @@ func (v *view) memory(m *markup) {
 
 // flow writes a flow as a link to what explains it. Links and buttons have names, by
 // which the focus stays with them while the panels change.
-func (v *view) flow(m *markup, id, key string) {
+func (v *frame) flow(m *markup, id, key string) {
 	query := url.Values{"q": {key}}.Encode()
 	m.add(`<a id="%s" href="%s?%s#explain" hx-get="%sexplain?%s" hx-target="#answer" hx-swap="innerHTML show:#explain:top">%s</a>`,
 		id, v.path(), query, v.path(), query, key)
@@ -447,10 +480,24 @@ func (v *view) listsPart(m *markup) {
 	}, "List", "Action", "Side", "#Entries", "#Manual", "#Rate", "#Packets", "Notes")
 }
 
+// listFeeds are the sources of a list.
+type listFeeds struct {
+	list  string
+	feeds []api.FeedSource
+}
+
 func (v *view) feeds(m *markup) {
-	sources, failing := 0, 0
+	all := make([]listFeeds, 0, len(v.Lists))
 	for _, l := range v.Lists {
-		for _, f := range l.Feeds {
+		all = append(all, listFeeds{l.Name, l.Feeds})
+	}
+	v.feedsOf(m, all)
+}
+
+func (v *frame) feedsOf(m *markup, lists []listFeeds) {
+	sources, failing := 0, 0
+	for _, l := range lists {
+		for _, f := range l.feeds {
 			sources++
 			if f.Outcome == api.Failed {
 				failing++
@@ -467,15 +514,15 @@ func (v *view) feeds(m *markup) {
 		m.add(`<p>No source fails, of %s.</p>`, sources)
 	}
 	m.table("Feeds", func() {
-		for _, l := range v.Lists {
-			for _, f := range l.Feeds {
-				v.feed(m, l.Name, &f)
+		for _, l := range lists {
+			for _, f := range l.feeds {
+				v.feed(m, l.list, &f)
 			}
 		}
 	}, "List", "Source", "Last attempt", "#Entries", "Last good", "Next", "Trouble")
 }
 
-func (v *view) feed(m *markup, list string, f *api.FeedSource) {
+func (v *frame) feed(m *markup, list string, f *api.FeedSource) {
 	class, next := "", "–"
 	if f.Outcome == api.Failed {
 		class = "bad"
@@ -523,25 +570,28 @@ func (v *view) entriesPart(m *markup) {
 	}
 }
 
-func (v *view) auditPart(m *markup) {
-	if len(v.Audit) == 0 {
+func (v *view) auditPart(m *markup) { changes(m, v.Audit) }
+
+// changes writes a table of changes that were made.
+func changes(m *markup, all []api.AuditRecord) {
+	if len(all) == 0 {
 		m.add("<p>No change was made.</p>")
 		return
 	}
 	m.table("Changes", func() {
-		for _, r := range v.Audit {
-			what := strings.Join(r.First, ", ")
+		for _, r := range all {
+			what := r.What()
 			if r.TTL > 0 {
 				what += " for " + brief(time.Duration(r.TTL*float64(time.Second)))
 			}
 			m.add(`<tr><td>%s</td><td>%s</td><th scope="row">%s</th><td>%s</td><td class="long">%s</td><td class="long">%s</td></tr>`+"\n",
-				clock(r.Time), r.Who(), r.Change, r.List+r.Interface, what, r.Reason)
+				clock(r.Time), r.Who(), r.Change, r.List+r.Interface, what, r.Why())
 		}
 	}, "When", "Who", "Change", "List", "What", "Reason")
 }
 
 // resultPart writes what became of the last change.
-func (v *view) resultPart(m *markup) {
+func (v *frame) resultPart(m *markup) {
 	r := v.session.shown()
 	if r == nil {
 		return
@@ -578,6 +628,11 @@ func (v *view) answer(m *markup) {
 	for _, a := range v.Answer.Answers {
 		v.explanation(m, &a)
 	}
+	v.blockAsked(m)
+}
+
+// blockAsked writes a button that blocks what was asked for.
+func (v *frame) blockAsked(m *markup) {
 	if v.change() {
 		m.add(`<div class="row">`)
 		quick(m, "block-asked", "block", v.Question, "Block 1 h", "Block "+v.Question+" for an hour")
@@ -585,7 +640,7 @@ func (v *view) answer(m *markup) {
 	}
 }
 
-func (v *view) explanation(m *markup, a *engine.Answer) {
+func (v *frame) explanation(m *markup, a *engine.Answer) {
 	class, list := "passes", ""
 	if a.Verdict == verdict.Drop {
 		class = "drops"
@@ -643,7 +698,7 @@ func expiry(until *time.Time, now time.Time) string {
 }
 
 // matches writes entries: the list, and the file and line, or who added them.
-func (v *view) matches(m *markup, all []engine.Match) {
+func (v *frame) matches(m *markup, all []engine.Match) {
 	m.add(`<ul>`)
 	for _, e := range all {
 		class, _ := action(e.Action == api.Block)
@@ -672,8 +727,8 @@ func (v *view) matches(m *markup, all []engine.Match) {
 
 func (v *view) eventsSection(m *markup) {
 	m.add(`<section class="full" id="events" aria-labelledby="h-events"><h2 id="h-events">Events</h2>
-<form method="get" action="%sevents#events" hx-get="%sevents" hx-target="#p-events"><div class="row">
-<span><label for="why">Reason</label><select id="why" name="reason"><option value="">all</option>`, v.path(), v.path())
+<form method="get" action="%sevents#events"><div class="row">
+<span><label for="why">Reason</label><select id="why" name="reason"><option value="">all</option>`, v.path())
 	for _, r := range events.Reasons() {
 		selected := literal("")
 		if r.String() == v.events.reason {
@@ -683,8 +738,15 @@ func (v *view) eventsSection(m *markup) {
 	}
 	m.add(`</select></span>
 <span class="grow"><label for="match">Line contains</label><input id="match" name="match" value="%s" placeholder="198.51.100.7" maxlength="100" autocomplete="off" spellcheck="false"></span>
-<span class="bottom"><button>Show</button> <button name="stop" value="1" class="scripted">Stop</button></span></div></form>
-<div id="p-events">`, v.events.match)
+<span class="bottom"><button id="show" hx-get="%sevents" hx-include="closest form" hx-target="#p-events">Show</button>
+<button id="stop" name="stop" value="1" class="scripted" hx-get="%sevents" hx-target="#p-events">Stop</button></span>
+<span><label for="seconds">Download</label><select id="seconds" name="seconds">`, v.events.match, v.path(), v.path())
+	for _, d := range captureTimes {
+		m.add(`<option value="%s">%s s</option>`, d, d)
+	}
+	m.add(`</select></span>
+<span class="bottom"><button id="capture" formaction="%sevents/capture">Download pcapng</button></span></div></form>
+<div id="p-events">`, v.path())
 	v.eventsPart(m)
 	m.add("</div></section>\n")
 }

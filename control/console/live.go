@@ -26,14 +26,14 @@ const (
 	glance     = time.Second
 )
 
-// panel is a part of the page that is updated. The message of the stream has its name.
-type panel struct {
+// panel is a part of a page that is updated. The message of the stream has its name.
+type panel[V any] struct {
 	name  string
 	every int // ticks
-	write func(*view, *markup)
+	write func(V, *markup)
 }
 
-var panels = []panel{
+var panels = []panel[*view]{
 	{"alerts", 1, (*view).alerts},
 	{"now", 1, (*view).now},
 	{"talkers", 1, (*view).talkers},
@@ -89,13 +89,27 @@ func take(w http.ResponseWriter, q *http.Request, one *session) bool {
 
 // live sends the panels that have changed, until the session ends.
 func (c *Console) live(w http.ResponseWriter, q *http.Request, one *session) {
+	follow(c, w, q, one, panels, func(n int) *view {
+		v := c.look(one)
+		if n%slowTicks == 0 {
+			c.lookClosely(q.Context(), v)
+		}
+		if n%historyTicks == 0 {
+			c.lookBack(q.Context(), v)
+		}
+		return v
+	})
+}
+
+// follow sends the panels that have changed, of what look returns at each tick.
+func follow[V any](c *Console, w http.ResponseWriter, q *http.Request, one *session, panels []panel[V], look func(n int) V) {
 	if !take(w, q, one) {
 		return
 	}
 	defer one.done()
 	s := newStream(w)
 	last := make(map[string][]byte)
-	update := func(v *view, n int) error {
+	update := func(v V, n int) error {
 		for _, p := range panels {
 			if n%p.every != 0 {
 				continue
@@ -115,14 +129,7 @@ func (c *Console) live(w http.ResponseWriter, q *http.Request, one *session) {
 	defer each.Stop()
 	over := one.lasts(c.sessions.now())
 	for n := 0; ; n++ {
-		v := c.look(one)
-		if n%slowTicks == 0 {
-			c.lookClosely(q.Context(), v)
-		}
-		if n%historyTicks == 0 {
-			c.lookBack(q.Context(), v)
-		}
-		if update(v, n) != nil {
+		if update(look(n), n) != nil {
 			return
 		}
 		select {
@@ -207,6 +214,7 @@ func (c *Console) events(w http.ResponseWriter, q *http.Request, one *session) {
 		v.events.looked = true
 		v.events.rows = c.glance(q.Context(), &asked, want)
 	}
+	c.planned(q, v)
 	show(w, v.page)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"weir/control/api"
+	"weir/control/quantity"
 )
 
 // Limits on what a page shows.
@@ -21,11 +22,30 @@ const (
 	maxChanges = 15
 )
 
-// view is what a page shows.
-type view struct {
+// frame is what the pages of a daemon and of a hub have in common.
+type frame struct {
 	Host, Version string
 	Now           time.Time
 	session       *session
+
+	Question string
+	Wrong    string // about the question
+}
+
+// change reports whether the session may change something.
+func (v *frame) change() bool { return !v.session.ReadOnly }
+
+// path is that of the session.
+func (v *frame) path() string { return sessionPath + v.session.id + "/" }
+
+// frame returns the frame of a session's page.
+func (c *Console) frame(one *session) frame {
+	return frame{Host: c.host, Version: c.version, Now: c.sessions.now(), session: one}
+}
+
+// view is what a daemon's page shows.
+type view struct {
+	frame
 
 	Status  api.Status
 	Top     *api.Top // nil: no interval is over
@@ -36,18 +56,11 @@ type view struct {
 	History api.History
 	Trouble string // why some of that is missing
 
-	Question string
-	Answer   *api.Explanation
-	Wrong    string // about the question
+	Answer *api.Explanation
 
 	events eventsView
+	plan   planView
 }
-
-// change reports whether the session may change something.
-func (v *view) change() bool { return !v.session.ReadOnly }
-
-// path is that of the session.
-func (v *view) path() string { return sessionPath + v.session.id + "/" }
 
 // passed is the rate of the packets that pass.
 func (v *view) passed() float64 { return max(0, v.Top.Packets-v.Top.Dropped) }
@@ -84,10 +97,7 @@ func (v *view) sortedReasons() []api.ReasonRate {
 
 // look returns what changes each second.
 func (c *Console) look(one *session) *view {
-	return &view{
-		Host: c.host, Version: c.version, Now: c.sessions.now(), session: one,
-		Status: c.daemon.Status(), Top: c.daemon.Top(),
-	}
+	return &view{frame: c.frame(one), Status: c.daemon.Status(), Top: c.daemon.Top()}
 }
 
 // lookBack adds what passed and was dropped in the last day.
@@ -115,6 +125,7 @@ func (c *Console) page(w http.ResponseWriter, q *http.Request, one *session) {
 	c.lookClosely(q.Context(), v)
 	c.lookBack(q.Context(), v)
 	c.answer(q, v)
+	c.planned(q, v)
 	show(w, v.page)
 }
 
@@ -152,11 +163,11 @@ func show(w http.ResponseWriter, write func(*markup)) {
 func count[T int | uint64](n T) string { return humanize.Comma(int64(n)) }
 
 func pps(perSecond float64) string {
-	return strings.TrimSpace(humanize.SIWithDigits(perSecond, 1, "pps"))
+	return quantity.SI(perSecond, 1, "pps")
 }
 
 func bits(bytesPerSecond float64) string {
-	return strings.TrimSpace(humanize.SIWithDigits(8*bytesPerSecond, 1, "bit/s"))
+	return quantity.SI(8*bytesPerSecond, 1, "bit/s")
 }
 
 func size(bytes int) string { return humanize.IBytes(uint64(max(0, bytes))) }

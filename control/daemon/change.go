@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/journal"
@@ -30,9 +31,9 @@ func (d *Daemon) Change(ctx context.Context, c api.Change) (changed api.Changed,
 		l := d.prepared.list(name)
 		switch {
 		case l == nil:
-			return fmt.Errorf("%w: %q", api.ErrNoList, name)
+			return d.noList(name)
 		case string(l.Action) != c.Action:
-			return &api.BadRequest{Err: fmt.Errorf("list %s is one to %s by, not to %s by", name, l.Action, c.Action)}
+			return &api.BadRequest{Err: fmt.Errorf("list %s has action %s: name one with action %s", name, l.Action, c.Action)}
 		}
 		var err error
 		if batch, err = d.batch(l, c); err != nil {
@@ -51,7 +52,7 @@ func (d *Daemon) Change(ctx context.Context, c api.Change) (changed api.Changed,
 		return err
 	})
 	if err == nil {
-		d.auditChange(c, changed, batch)
+		d.audit.Record(audit.Changed(c, changed, firstKeys(batch)))
 	} else {
 		d.news.refusedChange(c, name, err)
 	}

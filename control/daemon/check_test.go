@@ -14,6 +14,7 @@ import (
 	"weir/control/config"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // generator writes configurations at random: most are fine, others are refused
@@ -139,10 +140,7 @@ func TestCheckAgreesWithStart(t *testing.T) {
 		}
 		os.Remove(g.pins)
 	})
-	rounds := 40
-	if os.Getenv("WEIR_LONG") != "" {
-		rounds = 1000
-	}
+	rounds := long.Or(20, 1000)
 	log := slog.New(slog.DiscardHandler)
 	started := 0
 	refused := make(map[string]bool)

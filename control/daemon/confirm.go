@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/durable"
 	"weir/control/feed"
@@ -147,9 +148,9 @@ func (d *Daemon) Confirm(ctx context.Context) error {
 		return nil
 	})
 	if err == nil {
-		r := auditRecord{Time: time.Now(), Change: auditConfirm}
-		byCaller(ctx, &r)
-		d.audit.record(r)
+		r := audit.Record{Change: audit.Confirm}
+		audit.ByCaller(ctx, &r)
+		d.audit.Record(r)
 	}
 	return err
 }
@@ -213,6 +214,6 @@ func (d *Daemon) rollBack(now time.Time) error {
 	d.unconfirmed, d.rolledBack = nil, true
 	d.o.Log.Warn("the configuration was not confirmed in time: the previous one is active again")
 	d.note()
-	d.audit.record(auditRecord{Time: now, Change: auditRollback, Entries: len(r.Changes), Changed: len(r.Changes), First: r.Changes[:min(len(r.Changes), maxFirst)], Source: "expiry"})
+	d.audit.Record(audit.Record{Change: audit.Rollback, Entries: len(r.Changes), Changed: len(r.Changes), First: r.Changes, Source: "expiry"})
 	return nil
 }

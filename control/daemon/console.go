@@ -3,9 +3,9 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"weir/control/api"
+	"weir/control/audit"
 )
 
 // errNoConsole says how to have one.
@@ -17,9 +17,9 @@ func (d *Daemon) OpenConsole(_ context.Context, asked api.ConsoleRequest) (api.C
 		return api.ConsoleOpened{}, errNoConsole
 	}
 	if !asked.ReadOnly {
-		r := auditRecord{Time: time.Now(), Change: auditConsole}
-		by(&r, asked.UID, asked.Client)
-		d.audit.record(r)
+		r := audit.Record{Change: audit.Console}
+		audit.By(&r, asked.UID, asked.Client)
+		d.audit.Record(r)
 	}
 	return d.console.Open(asked), nil
 }
@@ -29,8 +29,8 @@ func (d *Daemon) EndConsole(ctx context.Context) (api.ConsoleEnded, error) {
 	if d.console == nil {
 		return api.ConsoleEnded{}, errNoConsole
 	}
-	r := auditRecord{Time: time.Now(), Change: auditConsoleEnd}
-	byCaller(ctx, &r)
-	d.audit.record(r)
+	r := audit.Record{Change: audit.ConsoleEnd}
+	audit.ByCaller(ctx, &r)
+	d.audit.Record(r)
 	return api.ConsoleEnded{Sessions: d.console.End()}, nil
 }

@@ -19,6 +19,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/attach"
+	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/console"
 	"weir/control/engine"
@@ -59,7 +60,7 @@ type Daemon struct {
 	ctx     context.Context // of Run, for what it starts
 	ended   chan struct{}   // closed when Run has ended
 	journal *journal.Journal
-	audit   *audit
+	audit   *audit.Log
 	news    *news
 	manager *serve.Manager
 	attach  *attach.Manager
@@ -96,12 +97,13 @@ type Daemon struct {
 	rehearsals rehearsals
 	record     record
 
-	turns    atomic.Uint64          // of Run's loop
-	state    atomic.Pointer[string] // the summary of the last second
-	status   atomic.Pointer[api.Status]
-	top      atomic.Pointer[api.Top]
-	weights  atomic.Pointer[api.Weights]
-	snapshot atomic.Pointer[metrics.Snapshot]
+	turns     atomic.Uint64          // of Run's loop
+	state     atomic.Pointer[string] // the summary of the last second
+	status    atomic.Pointer[api.Status]
+	protected atomic.Pointer[[]api.Protected]
+	top       atomic.Pointer[api.Top]
+	weights   atomic.Pointer[api.Weights]
+	snapshot  atomic.Pointer[metrics.Snapshot]
 
 	reloading sync.Mutex // held while the configuration is read again
 }
@@ -119,7 +121,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	d := &Daemon{
 		rolledBack: rolledBack,
 		o:          o, do: make(chan func()), ended: make(chan struct{}),
-		feeds: make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage), hub: events.NewHub(o.Log), audit: newAudit(c, o.Log), news: newNews(o), exports: exports{Exporter: export.New(o.Log)},
+		feeds: make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage), hub: events.NewHub(o.Log), audit: audit.New(string(c.StateDir), o.Log), news: newNews(o), exports: exports{Exporter: export.New(o.Log)},
 		attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log}),
 	}
 	if c.Console.Listen != "" {
@@ -236,8 +238,14 @@ func (d *Daemon) build(p *Prepared) (*engine.Generation, attach.Metadata, error)
 	c.Monitor, c.SampleClean = d.monitors(p.config), d.rehearsals.any()
 	d.observers.configure(p, &c)
 	c.Owner = d.owner(p.config)
-	e := d.adopt(p, c)
 	var err error
+	if c.Replies != nil {
+		if c.Connections, err = p.config.Pins.OpenConnections(p.config.Replies.Connections); err != nil {
+			return nil, attach.Metadata{}, err
+		}
+		defer c.Connections.Close() // the engine shares them
+	}
+	e := d.adopt(p, c)
 	if e == nil {
 		e, err = engine.Build(p.rules, c)
 	}
@@ -251,6 +259,7 @@ func (d *Daemon) build(p *Prepared) (*engine.Generation, attach.Metadata, error)
 	}
 	m := attach.Describe(e, c, p.descriptions())
 	m.Loop, m.FirstSeen = p.loopMetadata(), p.firstMetadata()
+	m.Replies = repliesMetadata(p.config.Replies)
 	m.Version, m.PID, m.Loaded = d.o.Version, os.Getpid(), time.Now()
 	m.Since = m.Loaded
 	// What reading and building took is given back now, not some minutes later:
@@ -274,6 +283,11 @@ func (d *Daemon) announce(what string, took time.Duration) {
 		"monitor", m.Monitor,
 		"kernel_bytes", m.KernelBytes,
 		"load_time", took.Round(time.Millisecond).String())
+	if !d.prepared.config.Replies.Pass() {
+		if err := d.prepared.config.Pins.ForgetConnections(); err != nil {
+			d.o.Log.Error(err.Error())
+		}
+	}
 	d.o.Log.Debug("the program is specialised", "shapes", m.Shapes)
 }
 
@@ -323,7 +337,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 		all.Go(func() { d.feedWatchdog(ctx, w/4) })
 	}
 	d.past.hits = d.meter.Hits()
-	d.exports.configure(d.prepared.config.Export, now, d.past.hits)
+	d.exports.configure(d.prepared.config.Export, d.hub, now, d.past.hits)
 	snapshots, showing := traffic.NewIntervals(&d.meter), traffic.NewIntervals(&d.meter)
 	for {
 		select {
@@ -415,6 +429,8 @@ func (d *Daemon) Stop() error {
 	defer d.news.Close(notifyGrace)
 	defer d.exports.Close(exportGrace)
 	d.exports.flush(time.Now(), d.attach.Metadata().Monitor, true)
+	d.exportCounters(time.Now())
+	d.exports.samples.close()
 	keep := d.Keeps()
 	if r := d.observers.recorder; r != nil && !keep {
 		r.Finish(d.engine)

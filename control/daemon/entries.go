@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/feed"
@@ -45,7 +46,7 @@ func (d *Daemon) Entries(ctx context.Context, asked api.EntriesQuestion) (page a
 	var lists []manualList
 	if err := d.Do(ctx, func() error {
 		if asked.List != "" && d.prepared.list(asked.List) == nil {
-			return fmt.Errorf("%w: %q", api.ErrNoList, asked.List)
+			return d.noList(asked.List)
 		}
 		for _, l := range d.prepared.lists {
 			if asked.List == "" || asked.List == l.Name {
@@ -153,7 +154,7 @@ func entryOf(l manualList, e shownEntry, users map[uint32]string) api.Entry {
 	if e.UID != api.NoUID {
 		name, known := users[e.UID]
 		if !known {
-			name = userName(e.UID)
+			name = audit.UserName(e.UID)
 			users[e.UID] = name
 		}
 		out.UID, out.User = &e.UID, name
@@ -168,7 +169,7 @@ func (d *Daemon) Flush(ctx context.Context, name string) (changed api.Changed, e
 	if err := d.Do(ctx, func() error {
 		l := d.prepared.list(name)
 		if l == nil {
-			return fmt.Errorf("%w: %q", api.ErrNoList, name)
+			return d.noList(name)
 		}
 		for k := range d.prepared.contents(l.manual).All() {
 			batch = append(batch, journal.Change{Remove: true, Entry: journal.Entry{List: name, Key: k, Allow: l.Action == config.Allow}})
@@ -184,9 +185,9 @@ func (d *Daemon) Flush(ctx context.Context, name string) (changed api.Changed, e
 	}); err != nil {
 		return changed, err
 	}
-	r := auditRecord{Time: time.Now(), Change: auditFlush, List: name, Entries: len(batch), Changed: changed.Removed, First: firstKeys(batch)}
-	byCaller(ctx, &r)
-	d.audit.record(r)
+	r := audit.Record{Change: audit.Flush, List: name, Entries: len(batch), Changed: changed.Removed, First: firstKeys(batch)}
+	audit.ByCaller(ctx, &r)
+	d.audit.Record(r)
 	return changed, nil
 }
 
@@ -197,7 +198,7 @@ func (d *Daemon) Export(ctx context.Context, name, format string) (api.Export, e
 	if err := d.Do(ctx, func() error {
 		l := d.prepared.list(name)
 		if l == nil {
-			return fmt.Errorf("%w: %q", api.ErrNoList, name)
+			return d.noList(name)
 		}
 		of = l.rule()
 		if sets = []*list.Set{d.prepared.contents(l.manual)}; l.source != 0 {

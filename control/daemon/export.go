@@ -9,6 +9,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/export"
+	"weir/control/observe/events"
 	"weir/control/observe/heavy"
 	"weir/control/observe/traffic"
 	"weir/filter/key"
@@ -32,6 +33,7 @@ type exports struct {
 	hits    map[string]loader.Counter // as last read
 	sources map[dropFlow]export.Flow
 	heavy   map[heavyFlow]export.Flow
+	samples samples
 }
 
 // exportGrace is how long collectors have for the last records when the daemon ends.
@@ -51,13 +53,14 @@ type (
 )
 
 // configure follows a configuration. What is exported begins now.
-func (x *exports) configure(s export.Spec, now time.Time, hits map[string]loader.Counter) {
+func (x *exports) configure(s export.Spec, hub *events.Hub, now time.Time, hits map[string]loader.Counter) {
 	x.Configure(s.Collectors)
+	x.samples.configure(s.Collectors, hub, x.Exporter)
 	x.interval = time.Duration(s.Interval)
 	if len(s.Collectors) == 0 {
-		*x = exports{Exporter: x.Exporter}
+		*x = exports{Exporter: x.Exporter, samples: x.samples}
 	} else if x.began.IsZero() {
-		*x = exports{Exporter: x.Exporter, interval: x.interval, began: now, hits: hits, lists: make(map[string]loader.Counter)}
+		*x = exports{Exporter: x.Exporter, samples: x.samples, interval: x.interval, began: now, hits: hits, lists: make(map[string]loader.Counter)}
 		x.clear()
 	}
 }
@@ -119,10 +122,11 @@ func addFlow[K comparable](all map[K]export.Flow, id K, f export.Flow) {
 	all[id] = f
 }
 
-// second takes in what was counted in a second, and exports at the end of an interval.
-func (x *exports) second(now time.Time, r traffic.Rates, tracked bool, drops func(verdict.Reason) bool, hits map[string]loader.Counter) {
+// second takes in what was counted in a second, and exports at the end of an interval,
+// which it reports.
+func (x *exports) second(now time.Time, r traffic.Rates, tracked bool, drops func(verdict.Reason) bool, hits map[string]loader.Counter) bool {
 	if x.began.IsZero() {
-		return
+		return false
 	}
 	x.tracked = tracked
 	for i, n := range r.Grown {
@@ -139,9 +143,10 @@ func (x *exports) second(now time.Time, r traffic.Rates, tracked bool, drops fun
 	}
 	x.hits = hits
 	if now.Sub(x.began) < x.interval-time.Second/2 {
-		return
+		return false
 	}
 	x.flush(now, r.Monitor, false)
+	return true
 }
 
 // flush exports what was collected.

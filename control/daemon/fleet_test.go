@@ -218,7 +218,7 @@ func TestFleetGuard(t *testing.T) {
 func TestFleetRefused(t *testing.T) {
 	for enroll, want := range map[string]string{
 		"/does/not/exist":                         "no such file",
-		feedFile(t, "bad.json", "{}"):             "version 0",
+		feedFile(t, "bad.json", "{}"):             "no weir_fleet",
 		feedFile(t, "none.json", "no enrollment"): "weir hub enroll",
 	} {
 		c := config.Default()

@@ -293,6 +293,11 @@ func (d *Daemon) findPeers(now time.Time) {
 		d.o.Log.Warn(text)
 	}
 	d.guardError, d.prepared.peers = text, all
+	protected := []api.Protected{}
+	for _, p := range all {
+		protected = append(protected, api.Protected{What: p.What, Entry: p.Key.String()})
+	}
+	d.protected.Store(&protected)
 }
 
 // cutsOff returns which peers a change of manual entries would cut off, the caller

@@ -3,9 +3,9 @@ package daemon
 import (
 	"cmp"
 	"context"
-	"fmt"
 
 	"weir/control/api"
+	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/feed"
 	"weir/filter/membership"
@@ -55,6 +55,15 @@ func (d *Daemon) caught(l *managedList, packets uint64) *uint64 {
 	return &packets
 }
 
+// noList is the error for the name of a list that does not exist.
+func (d *Daemon) noList(name string) error {
+	exist := make([]string, 0, len(d.prepared.lists))
+	for _, l := range d.prepared.lists {
+		exist = append(exist, l.Name)
+	}
+	return api.NoList(name, exist)
+}
+
 // Refresh implements [api.Daemon]. Lists are read in the order of the configuration.
 func (d *Daemon) Refresh(ctx context.Context, name string, accept bool) (outcomes []api.FetchOutcome, err error) {
 	type read struct {
@@ -69,14 +78,14 @@ func (d *Daemon) Refresh(ctx context.Context, name string, accept bool) (outcome
 			}
 		}
 		if name != "" && d.prepared.list(name) == nil {
-			return fmt.Errorf("%w: %q", api.ErrNoList, name)
+			return d.noList(name)
 		}
 		return nil
 	}); err != nil {
 		return nil, err
 	}
 	if accept {
-		defer func() { d.auditAccept(ctx, name, outcomes) }()
+		defer func() { d.audit.Record(audit.Accepted(ctx, name, outcomes)) }()
 	}
 	for _, l := range feeds {
 		name, f := l.list, l.Feed

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/durable"
 )
@@ -89,14 +90,14 @@ func (d *Daemon) saveMonitor(o *api.MonitorOverride) error {
 // SetMonitor implements [api.Daemon]. A full disk does not hold it up.
 func (d *Daemon) SetMonitor(ctx context.Context, c api.MonitorChange) (done api.Monitored, err error) {
 	now := time.Now()
-	r := auditRecord{Time: now, Change: auditMonitorOff}
-	by(&r, c.UID, c.Client)
+	r := audit.Record{Change: audit.MonitorOff}
+	audit.By(&r, c.UID, c.Client)
 	var o *api.MonitorOverride
 	if *c.On {
-		r.Change, r.TTL = auditMonitorOn, c.For
+		r.Change, r.TTL = audit.MonitorOn, c.For
 		o = &api.MonitorOverride{Since: now, UID: r.UID, User: r.User}
 		if r.UID == nil {
-			o.Client = cut(r.Source, maxAuditText)
+			o.Client = audit.Cut(r.Source, audit.MaxText)
 		}
 		if c.For != 0 {
 			until := now.Add(time.Duration(c.For * float64(time.Second)))
@@ -105,7 +106,7 @@ func (d *Daemon) SetMonitor(ctx context.Context, c api.MonitorChange) (done api.
 	}
 	err = d.Do(ctx, func() error {
 		if o == nil && d.prepared.config.Monitor {
-			return &api.BadRequest{Err: errors.New("the configuration says monitor: true: remove it there, then weir reload")}
+			return &api.BadRequest{Err: errors.New("weir is configured to monitor: remove monitor: true from weir.yaml, then weir reload; or restart it without --monitor")}
 		}
 		before, unsaved := d.monitor, error(nil)
 		if o != nil {
@@ -127,7 +128,7 @@ func (d *Daemon) SetMonitor(ctx context.Context, c api.MonitorChange) (done api.
 		return nil
 	})
 	if err == nil {
-		d.audit.record(r)
+		d.audit.Record(r)
 	}
 	return done, err
 }
@@ -176,6 +177,6 @@ func (d *Daemon) endMonitor(now time.Time) error {
 	if err := d.saveMonitor(nil); err != nil { // a start ignores it
 		d.o.Log.Error(err.Error())
 	}
-	d.audit.record(auditRecord{Time: now, Change: auditMonitorOff, Source: "expiry"})
+	d.audit.Record(audit.Record{Change: audit.MonitorOff, Source: "expiry"})
 	return nil
 }

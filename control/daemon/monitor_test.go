@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/audit"
 	"weir/control/config"
 	"weir/filter/verdict"
 	"weir/tests/lab"
@@ -80,7 +81,7 @@ func TestMonitorOverride(t *testing.T) {
 	if s := d.Status(); s.Monitor || s.MonitorOverride != nil || d.Metrics().MonitorOverride {
 		t.Errorf("status %+v", s)
 	}
-	text, err := os.ReadFile(filepath.Join(string(r.c.StateDir), auditFile))
+	text, err := os.ReadFile(filepath.Join(string(r.c.StateDir), audit.File))
 	if err != nil || !strings.Contains(string(text), `"change":"monitor on"`) || !strings.Contains(string(text), `"change":"monitor off"`) {
 		t.Errorf("the audit is %s, %v", text, err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/attach"
+	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/feed"
 	"weir/control/list"
@@ -249,18 +250,18 @@ func (n *news) refusedChange(c api.Change, name string, err error) {
 			return
 		}
 	}
-	r := auditRecord{}
-	by(&r, c.UID, c.Client)
+	r := audit.Record{}
+	audit.By(&r, c.UID, c.Client)
 	n.refuse(notify.ChangeEvent{
-		Change: changeName(c), List: name, Error: err.Error(), Entries: len(c.Entries), UID: r.UID, User: r.User, Source: r.Source,
+		Change: audit.NameOf(c), List: name, Error: err.Error(), Entries: len(c.Entries), UID: r.UID, User: r.User, Source: r.Source,
 	})
 }
 
 // refusedReload takes in why a configuration was refused.
 func (n *news) refusedReload(ctx context.Context, err error) {
-	r := auditRecord{Source: "signal"}
-	byCaller(ctx, &r)
-	n.refuse(notify.ChangeEvent{Change: auditReload, Error: err.Error(), UID: r.UID, User: r.User, Source: r.Source})
+	r := audit.Record{Source: "signal"}
+	audit.ByCaller(ctx, &r)
+	n.refuse(notify.ChangeEvent{Change: audit.Reload, Error: err.Error(), UID: r.UID, User: r.User, Source: r.Source})
 }
 
 // refusedList takes in why the contents of a list's sources were refused.

@@ -515,7 +515,7 @@ func (p *Prepared) engineConfig() engine.Config {
 	var e engine.Config
 	e.Mode, e.BitsPerKey, e.Monitor = c.Mode, c.BitsPerEntry, c.Monitor
 	e.DropMalformed, e.DropNotIP = c.Malformed == verdict.Drop, c.NotIP == verdict.Drop
-	e.DHCPServer = c.Failsafe.DHCPServer
+	e.Inner, e.DHCPServer = c.Inner, c.Failsafe.DHCPServer
 	e.FailsafePorts = c.Failsafe.Ports
 	for _, f := range c.Failsafe.Prefixes {
 		e.FailsafePrefixes = append(e.FailsafePrefixes, f.Prefix)
@@ -532,7 +532,9 @@ func (p *Prepared) engineConfig() engine.Config {
 	}
 	e.Multicast = p.multicast()
 	e.FirstSeen = c.FirstSeen.Engine()
-	if slices.ContainsFunc(c.Interfaces, func(i config.Interface) bool { return i.Egress }) {
+	e.Replies = c.Replies.Engine()
+	e.TC = slices.ContainsFunc(c.Interfaces, func(i config.Interface) bool { return i.Place() == loader.TC })
+	if c.FiltersOutgoing() {
 		e.Outgoing = new(engine.Telemetry)
 		for _, t := range p.watchedOut() {
 			e.Outgoing.Trackers = append(e.Outgoing.Trackers, t.Tracker())
@@ -601,7 +603,7 @@ func (p *Prepared) Warnings() (all []string) {
 
 // idle says why a list, which is a fleet's, matches nothing on this host, "" if it may.
 func (p *Prepared) idle(l *managedList) string {
-	if l.Direction != engine.Out || slices.ContainsFunc(p.config.Interfaces, func(i config.Interface) bool { return i.Egress }) {
+	if l.Direction != engine.Out || p.config.FiltersOutgoing() {
 		return ""
 	}
 	return fmt.Sprintf("list %s is of outgoing packets, which are filtered on no interface: set egress: true on one", l.Name)
@@ -680,10 +682,12 @@ func (p *Prepared) logFailures(log *slog.Logger) {
 			continue
 		}
 		for _, s := range l.from.Status().Sources {
-			if s.Last.Result != feed.Failed && s.Entries == 0 {
+			switch {
+			case s.Last.Result == feed.None:
+				log.Warn("the source is not read yet", "list", l.Name, "source", s.Source)
+			case s.Last.Result != feed.Failed && s.Entries == 0:
 				log.Info("the source is empty", "list", l.Name, "source", s.Source)
-			}
-			if s.Last.Result == feed.Failed {
+			case s.Last.Result == feed.Failed:
 				log.Error("feed failed", "active_entries", s.Entries, "list", l.Name, "source", s.Source, "error", s.Last.Err)
 			}
 			logBadLines(log, l.Name, s)
@@ -728,7 +732,15 @@ func (p *Prepared) firstMetadata() *attach.FirstSeen {
 	if !f.On() {
 		return nil
 	}
-	return &attach.FirstSeen{Key: string(f.Key), Window: f.Window.Seconds(), Lines: f.Engine().Lines, Events: f.Events}
+	return &attach.FirstSeen{Key: string(f.Key), Window: f.Window.Seconds(), Filter: f.Filter, Lines: f.Engine().Lines, Events: f.Events}
+}
+
+// repliesMetadata describes the connections whose replies pass, nil: none do.
+func repliesMetadata(r config.Replies) *attach.Replies {
+	if !r.Pass() {
+		return nil
+	}
+	return &attach.Replies{Connections: r.Connections}
 }
 
 // targetsOf returns the interfaces of a configuration.
@@ -736,12 +748,13 @@ func targetsOf(c *config.Config) []attach.Target {
 	var all []attach.Target
 	for _, i := range c.Interfaces {
 		all = append(all, attach.Target{
-			Target: loader.Target{Netns: i.Netns, Iface: i.Name}, XDP: i.XDP, Required: i.Required,
-			Police: i.Police.Engine(),
+			Target: loader.Target{Netns: i.Netns, Iface: i.Name}, XDP: i.Place(), Required: i.Required,
+			Police: i.Police.Engine(), Replies: c.Replies.Pass(),
 		})
-		if i.Egress {
+		if c.Sends(i) {
 			all = append(all, attach.Target{
-				Target: loader.Target{Netns: i.Netns, Iface: i.Name, Out: true}, XDP: loader.TC, Required: i.Required,
+				Target: loader.Target{Netns: i.Netns, Iface: i.Name, Out: true}, XDP: loader.TC, Required: i.Required && i.Egress,
+				Replies: c.Replies.Pass(), Reject: i.Reject,
 			})
 		}
 	}

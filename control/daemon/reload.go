@@ -104,7 +104,7 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed) (r a
 	_ = d.followInterfaces() // Run ends where nothing is left
 	d.followFeeds()
 	d.news.configure(c)
-	d.exports.configure(c.Export, time.Now(), d.meter.Hits())
+	d.exports.configure(c.Export, d.hub, time.Now(), d.meter.Hits())
 	if d.o.Logging != nil {
 		d.o.Logging.Configure(c.Log)
 	}

@@ -56,7 +56,9 @@ func (d *Daemon) publish(now time.Time, r traffic.Rates) {
 	hits := d.meter.Hits()
 	top.Filter.Lists = d.listRates(seconds, hits)
 	d.past.add(now, r, m.Drops, hits)
-	d.exports.second(now, r, d.prepared.trackDrops, m.Drops, hits)
+	if d.exports.second(now, r, d.prepared.trackDrops, m.Drops, hits) {
+		d.exportCounters(now)
+	}
 	if l := d.observers.learn; l == nil {
 		d.weights.Store(nil)
 	} else {
@@ -158,6 +160,9 @@ func (d *Daemon) weightsNow() *api.Weights {
 func (d *Daemon) Status() api.Status {
 	s := *d.status.Load()
 	s.Interfaces = slices.Clone(s.Interfaces)
+	if p := d.protected.Load(); p != nil {
+		s.Protected = *p
+	}
 	counted, _ := d.meter.Read()
 	for n := range s.Interfaces {
 		i := &s.Interfaces[n]

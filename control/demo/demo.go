@@ -92,13 +92,26 @@ const (
 // Run runs the demo. It leaves nothing behind, even if ctx ends early, and
 // removes leftovers of killed demos. The report is nil unless all traffic was
 // sent.
-func Run(ctx context.Context, o Options) (_ *Report, err error) {
+func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Say == nil {
 		o.Say = func(string) {}
 	}
 	if o.Show == nil {
 		o.Show = func(Progress) {}
 	}
+	return alone(ctx, func(dir string) (*Report, error) {
+		s := &stage{o: o, random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
+		defer s.close()
+		if err := s.set(ctx, dir); err != nil {
+			return nil, err
+		}
+		return s.play(ctx)
+	})
+}
+
+// alone calls play with a directory of its own, while no other demo runs, and then removes
+// the namespaces, the pins and the files.
+func alone[R any](ctx context.Context, play func(dir string) (*R, error)) (_ *R, err error) {
 	lock, err := takeLock(ctx)
 	if err != nil {
 		return nil, err
@@ -111,15 +124,8 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// Remove the namespaces, the pins and the files.
 	defer func() { err = errors.Join(err, os.RemoveAll(dir), sweep()) }()
-
-	s := &stage{o: o, random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
-	defer s.close()
-	if err := s.set(ctx, dir); err != nil {
-		return nil, err
-	}
-	return s.play(ctx)
+	return play(dir)
 }
 
 // takeLock excludes other demos. An abstract socket is a lock that disappears

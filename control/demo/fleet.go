@@ -126,32 +126,21 @@ func (p *process) lastLine() string {
 }
 
 // RunFleet runs the demo of a fleet. It leaves nothing behind, as [Run].
-func RunFleet(ctx context.Context, o FleetOptions) (_ *FleetReport, err error) {
+func RunFleet(ctx context.Context, o FleetOptions) (*FleetReport, error) {
 	if o.Say == nil {
 		o.Say = func(string) {}
 	}
 	if o.Show == nil {
 		o.Show = func(Progress) {}
 	}
-	lock, err := takeLock(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer lock.Close()
-	if err := sweep(); err != nil {
-		return nil, err
-	}
-	dir, err := os.MkdirTemp("", prefix+"-")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir), sweep()) }()
-	s := &fleetStage{o: o, dir: dir, random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
-	defer s.close()
-	if err := s.set(ctx); err != nil {
-		return nil, err
-	}
-	return s.play(ctx)
+	return alone(ctx, func(dir string) (*FleetReport, error) {
+		s := &fleetStage{o: o, dir: dir, random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
+		defer s.close()
+		if err := s.set(ctx); err != nil {
+			return nil, err
+		}
+		return s.play(ctx)
+	})
 }
 
 func (s *fleetStage) close() {

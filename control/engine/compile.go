@@ -61,6 +61,7 @@ func (e *entries) compile(mode membership.Mode, bitsPerKey float64, secret *hash
 	} else {
 		c.columns = e.columns()
 	}
+	census.Prefixes = c.prefixes
 	src, dst := membership.NewMarks4(), membership.NewMarks4()
 	for _, col := range c.columns {
 		census.Keys[col.Shape] += len(col.Lists)

@@ -49,6 +49,7 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 		Failsafe:      failsafe(p),
 		DropMalformed: p.DropMalformed,
 		DropNotIP:     p.DropNotIP,
+		Inner:         p.Inner,
 		DHCPServer:    p.DHCPServer,
 		DropLooped:    p.DropLooped,
 		Monitor:       p.Monitor,
@@ -63,6 +64,12 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 
 func secret(s *hash.Secret) loader.Secret {
 	return loader.Secret{Pairs: s.Pairs, Offsets: s.Offsets}
+}
+
+func replies(r *verdict.Replies) loader.Replies {
+	return loader.Replies{
+		Opening: uint64(r.Opening), Established: uint64(r.Established), Udp: uint64(r.UDP), Ephemeral: uint32(r.Ephemeral),
+	}
 }
 
 func flag(b bool) uint8 {
@@ -80,8 +87,9 @@ func keySet(l *membership.Layout) loader.KeySet {
 		N_v4: uint32(len(l.V4)), N_v4Flow: uint32(len(l.V4Flow)),
 		N_v6: uint32(len(l.V6)), N_v6Flow: uint32(len(l.V6Flow)),
 		PrefixShift: uint32(l.Prefixes.Shift), Quotient: PrefixTable(l.Prefixes.Layout, l.Prefixes.Secret),
-		Mark6Src: shape(membership.GatedShape{Shape: key.Shape{Fields: key.FieldV6, SrcBits: membership.Mark6Bits}}),
-		Mark6Dst: shape(membership.GatedShape{Shape: key.Shape{Fields: key.FieldV6, DstBits: membership.Mark6Bits}}),
+		Directory: PrefixDirectory(l.Directory),
+		Mark6Src:  shape(membership.GatedShape{Shape: key.Shape{Fields: key.FieldV6, SrcBits: membership.Mark6Bits}}),
+		Mark6Dst:  shape(membership.GatedShape{Shape: key.Shape{Fields: key.FieldV6, DstBits: membership.Mark6Bits}}),
 	}
 	v4 := l.V4
 	if l.Mode == membership.Exact {
@@ -114,6 +122,16 @@ func PrefixTable(l quotient.Layout, s quotient.Secret) loader.Quotient {
 		Front: uint32(l.Front), FrontScale: uint64(l.Front) << (loader.QuotientKeyBits - l.KeyBits),
 		RemMask: 1<<l.RemainderBits() - 1, Rems: l.Repeat(1<<l.RemainderBits() - 1), RemBits: uint32(l.RemainderBits()),
 		LaneBits: uint32(l.LaneBits), Lines: uint32(l.Lines), Buckets: uint32(l.Buckets),
+	}
+}
+
+// PrefixDirectory returns a directory's geometry as the program has it.
+func PrefixDirectory(l membership.DirectoryLayout) loader.Directory {
+	if l.Bits == 0 {
+		return loader.Directory{}
+	}
+	return loader.Directory{
+		Shift: uint32(32 - l.Bits), Parts: uint32(l.Parts()), Src: uint32(l.SrcWords()), Dst: uint32(l.DstWords()),
 	}
 }
 

@@ -98,7 +98,11 @@ func (g *Generation) Explain(q Question, penalties []verdict.Penalty) []Answer {
 func (g *Generation) explain(q Question, penalties []verdict.Penalty) Answer {
 	known := q.Known
 	if q.Frame != nil {
-		if p, _ := packet.Parse(q.Frame); p.HasAddresses {
+		if p, r := packet.Parse(q.Frame); p.HasAddresses {
+			_, listed := g.Block.Match(p.Tuple)
+			if c := g.Carried(q.Frame, p); c.Reason == verdict.Blocked && r == packet.OK && !listed {
+				p = c.Packet
+			}
 			known = p.Tuple.Key()
 		}
 	}
@@ -201,6 +205,9 @@ func (g *Generation) stage(s verdict.Step) Stage {
 		out.By, out.Until = s.Met.What, until(s.Met.Penalty)
 		if s.Stage == verdict.StageBlock && s.Met.List > 0 {
 			out.By = "list " + g.listName(s.Met.List)
+			if s.Met.What != "" { // which header
+				out.By += ": " + s.Met.What
+			}
 		}
 	}
 	return out
@@ -236,10 +243,10 @@ func (g *Generation) depend(a *Answer, on []verdict.Condition, block, allow *ove
 	for _, c := range on {
 		d := Dependency{Stage: c.Stage, Packets: c.What, Verdict: c.Then.Action, Reason: c.Then.Reason}
 		var o *overlap
-		switch c.Stage {
-		case verdict.StageBlock:
+		switch {
+		case c.Stage == verdict.StageBlock && c.What == "":
 			o = block
-		case verdict.StageAllow:
+		case c.Stage == verdict.StageAllow:
 			o = allow
 		default:
 			if !seen[d] { // DHCP has several ports

@@ -16,8 +16,9 @@ import (
 // FirstSeen looks for flows that were not seen lately: see [verdict.FirstSeen].
 type FirstSeen struct {
 	V4, V6 key.Shape
-	Lines  uint32 // of a generation, 64 bytes each; 0: it is off
-	Events int    // budget of a CPU, a second; 0: there are none
+	Filter recent.Kind // what remembers flows
+	Lines  uint32      // of each of two generations, or of half of the cells, 64 bytes each; 0: it is off
+	Events int         // budget of a CPU, a second; 0: there are none
 
 	// What makes a flow important, by its first packet.
 	BySize, ByList bool
@@ -46,6 +47,12 @@ func (f *FirstSeen) constants(to *loader.Config, seed hash.Seed, lists []List) {
 		Gap: f.gap(), Lines: f.Lines, Tuple: flag(f.V4.Tuple()),
 		BySize: flag(f.BySize), ByList: flag(f.ByList), Stopped: flag(f.Stopped),
 	}
+	if f.Filter != recent.Bloom {
+		of.Sinks = uint8(f.Filter.Sinks())
+		for level := 1; level < len(of.Values); level++ {
+			of.Values[level] = uint8(f.Filter.Value(level))
+		}
+	}
 	for _, port := range f.Ports {
 		to := &of.Ports[of.N_ports]
 		var b [2]byte
@@ -66,6 +73,9 @@ func (f *FirstSeen) Twin(seed hash.Seed, lists []List, now func() uint64) *verdi
 	twin := &verdict.FirstSeen{
 		Flow:  sketch.Tracker{V4: f.V4, V6: f.V6, Secret: hash.NewSecret(seed)},
 		Known: recent.New(f.Lines), BySize: f.BySize, Ports: f.Ports, Gap: f.gap(), Now: now,
+	}
+	if f.Filter != recent.Bloom {
+		twin.Known = recent.NewCells(f.Filter, 2*f.Lines)
 	}
 	if f.ByList {
 		twin.Lists = importances(lists)

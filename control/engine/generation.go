@@ -44,6 +44,11 @@ type Config struct {
 
 	SampleClean bool // packets that match nothing have events, too: they take the general path
 
+	// Replies is how long connections of this host last whose replies pass the block lists,
+	// and Connections has them; nil: they do not pass.
+	Replies     *verdict.Replies
+	Connections *loader.Connections
+
 	// Outgoing is what is measured of outgoing packets; nil: they are not filtered. Loops
 	// and digests are of incoming packets.
 	Outgoing *Telemetry
@@ -203,7 +208,7 @@ func assemble(
 	newBlock func(*compiled, membership.Memory) (*membership.Set, error),
 ) (_ *Generation, err error) {
 	secret, lists := block.layout.Secret, x.lists
-	g := &Generation{indexed: &indexed{x}, grace: loader.Grace, Program: verdict.Program{Policy: c.Policy, Loop: c.Loop.Node}, trackers: seeded(c.Trackers, c.TrackerSeed)}
+	g := &Generation{indexed: &indexed{x}, grace: loader.Grace, Program: verdict.Program{Policy: c.Policy, Loop: c.Loop.Node, Replies: c.Replies}, trackers: seeded(c.Trackers, c.TrackerSeed)}
 	c.Trackers = g.trackers
 	defer func() {
 		if err != nil {
@@ -223,6 +228,9 @@ func assemble(
 			Ports: uint32(groups.Ports), Lines: groups.Lines, First: uint32(groups.First), Rest: uint32(groups.Rest),
 		}
 		c.FirstSeen.constants(&of, c.FirstSeed, lists)
+		if c.Replies != nil {
+			of.Connections, of.Replies = c.Connections, replies(c.Replies)
+		}
 		g.kernel, err = newKernel(of)
 		if err != nil {
 			return nil, err

@@ -14,6 +14,7 @@ import (
 	"weir/filter/membership"
 	"weir/filter/packet"
 	"weir/filter/verdict"
+	"weir/tests/long"
 )
 
 type random struct{ *rand.Rand }
@@ -175,7 +176,7 @@ func TestApplyAgainstOracle(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRandom(t)
-			for range 4 {
+			for range long.Or(1, 4) {
 				testApplyAgainstOracle(t, c.mode, c.directions, r)
 			}
 		})
@@ -486,7 +487,7 @@ func (r random) manyShapes(n int) []key.Key {
 func TestManyShapesAgainstOracle(t *testing.T) {
 	r := newRandom(t)
 	inPlace := 0
-	for range 10 {
+	for round := 0; round < 5 || inPlace == 0 && round < 100; round++ {
 		o := newOracle([]List{{Name: "a"}, {Name: "b"}, {Name: "allow", Allow: true}})
 		for n := range o.lists {
 			for _, k := range slices.Concat(r.manyShapes(80), r.manyShapes(80), r.manyShapes(80)) {

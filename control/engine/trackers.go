@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"weir/filter/digest"
 	"weir/filter/hash"
@@ -133,3 +134,14 @@ func addrOf(family uint8, words [4]uint32) netip.Addr {
 	}
 	return netip.AddrFrom16(b)
 }
+
+// EphemeralPort returns the lowest port that this host connects from. Others are assumed
+// to do the same.
+var EphemeralPort = sync.OnceValue(func() uint16 {
+	const usual = 32768
+	first, err := loader.Target{}.EphemeralPort()
+	if err != nil {
+		return usual
+	}
+	return first
+})

@@ -1,5 +1,5 @@
-// Package export sends records of what passed and was dropped to flow collectors, as
-// IPFIX (RFC 7011).
+// Package export sends flow collectors records of what passed and was dropped, as IPFIX
+// (RFC 7011), and samples of dropped packets, as sFlow version 5.
 //
 // Nothing waits for a collector. Each has a queue of its own, of bounded length, and a
 // goroutine that sends what is in it. What cannot be sent is counted as lost; a
@@ -30,6 +30,10 @@ const (
 	firstRetry = time.Second
 	maxRetry   = 30 * time.Second
 
+	// The refusal of what was sent over UDP is an error of what is sent later. So a
+	// connection is known to work when nothing fails so long after its first batch.
+	refusal = time.Second
+
 	// timeout is for connecting, and for sending a message.
 	timeout = 5 * time.Second
 )
@@ -59,7 +63,7 @@ func (x *Exporter) Configure(collectors []Collector) {
 			continue
 		}
 		ctx, cancel := context.WithCancel(context.Background()) // until Close
-		s := &sender{Collector: c, log: x.log.With("collector", c.Name, "to", string(c.IPFIX)), cancel: cancel, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+		s := &sender{Collector: c, log: x.log.With("collector", c.Name, "to", string(c.URL())), cancel: cancel, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 		next = append(next, s)
 		go s.run(ctx)
 	}
@@ -81,13 +85,15 @@ func (x *Exporter) On() bool {
 	return len(x.senders) > 0
 }
 
-// Send queues a batch for all collectors, whose contents must not change afterwards. It
-// does not wait.
+// Send queues a batch for the collectors that take its kind, whose contents must not
+// change afterwards. It does not wait.
 func (x *Exporter) Send(b Batch) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, s := range x.senders {
-		s.put(b)
+		if (s.SFlow != "") == (b.Samples != nil) {
+			s.put(b)
+		}
 	}
 }
 
@@ -168,7 +174,9 @@ type sender struct {
 	// Of run's goroutine.
 	conn    net.Conn      // nil: none
 	broken  chan struct{} // closed when the collector has closed conn
-	session *session
+	first   time.Time     // when conn sent its first batch; zero: not yet
+	session *session      // of IPFIX
+	sflow   *sflowSession // nil at first
 	wait    time.Duration // until the next attempt to connect
 	again   time.Time     // when that may be
 
@@ -179,12 +187,20 @@ type sender struct {
 	server  netip.Addr
 }
 
-func (b *Batch) records() uint64 { return uint64(len(b.All) + len(b.Heavy)) }
+func (b *Batch) records() uint64 {
+	if b.Samples != nil {
+		return b.Samples.records()
+	}
+	return uint64(len(b.All) + len(b.Heavy))
+}
 
 // put queues a batch.
 func (s *sender) put(b Batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if b.Samples != nil {
+		s.counts.Lost += b.Samples.Lost
+	}
 	if len(s.queue) == maxQueue {
 		s.counts.Lost += s.queue[0].records()
 		s.queue = slices.Delete(s.queue, 0, 1)
@@ -259,7 +275,7 @@ func (s *sender) connect(ctx context.Context) bool {
 			return false
 		}
 		soon, cancel := context.WithTimeout(ctx, timeout)
-		conn, err := s.IPFIX.Dial(soon, s.TLS)
+		conn, err := s.URL().Dial(soon, s.TLS)
 		cancel()
 		if err != nil {
 			if ctx.Err() != nil {
@@ -269,7 +285,15 @@ func (s *sender) connect(ctx context.Context) bool {
 			continue
 		}
 		context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends a write that hangs
-		s.conn, s.broken, s.session = conn, make(chan struct{}), newSession(s.Collector)
+		s.conn, s.broken, s.first = conn, make(chan struct{}), time.Time{}
+		if s.SFlow == "" {
+			s.session = newSession(s.Collector)
+		} else {
+			if s.sflow == nil {
+				s.sflow = newSFlow(s.Collector)
+			}
+			s.sflow.connected(conn)
+		}
 		if server, ok := endpoint.Server(conn); ok {
 			s.mu.Lock()
 			s.server = server
@@ -296,8 +320,16 @@ func (s *sender) hangUp() {
 // send sends a batch. What cannot be sent is lost: of a connection that breaks, it is
 // unknown what has arrived, and twice would be wrong, too.
 func (s *sender) send(b Batch) {
-	messages := s.session.encode(b, time.Now())
-	var sent uint64
+	var messages []message
+	if b.Samples != nil {
+		messages = s.sflow.encode(b.Samples, s.count().Lost, time.Now())
+	} else {
+		messages = s.session.encode(b, time.Now())
+	}
+	var all, sent uint64
+	for _, m := range messages {
+		all += uint64(m.records)
+	}
 	var failed error
 	for _, m := range messages {
 		_ = s.conn.SetWriteDeadline(time.Now().Add(timeout)) // fails only where writing does
@@ -307,19 +339,25 @@ func (s *sender) send(b Batch) {
 		}
 		sent += uint64(m.records)
 	}
+	now := time.Now()
+	if s.first.IsZero() {
+		s.first = now
+	}
+	works := failed == nil && (s.conn.RemoteAddr().Network() != "udp" || now.Sub(s.first) >= refusal)
 	s.mu.Lock()
 	s.counts.Sent += sent
-	s.counts.Lost += b.records() - sent
+	s.counts.Lost += all - sent
 	was := s.counts.Failing
-	s.counts.Failing, s.sending = was && failed != nil, false
+	s.counts.Failing, s.sending = was && !works, false
 	s.mu.Unlock()
-	if failed != nil {
+	switch {
+	case failed != nil:
 		s.failed("records could not be sent: " + failed.Error())
-		return
-	}
-	s.wait = 0
-	if was {
-		s.log.Info("records are exported again")
+	case works:
+		s.wait = 0
+		if was {
+			s.log.Info("records are exported again")
+		}
 	}
 }
 

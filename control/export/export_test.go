@@ -1,27 +1,20 @@
 package export
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/binary"
-	"encoding/pem"
 	"errors"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"weir/control/endpoint"
 	"weir/control/quantity"
+	"weir/tests/certificate"
 )
 
 // reader reads messages as RFC 7011 describes them, and nothing else.
@@ -206,32 +199,44 @@ func TestUDP(t *testing.T) {
 	await(t, x, func(c Count) bool { return c == Count{Collector: "a", Sent: 101} })
 }
 
-// certificate writes a certificate for 127.0.0.1 that is its own authority.
-func certificate(t *testing.T) (cert, key string) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+// A collector that refuses packets fails, without a moment of success whenever weir tries
+// again, until it is back.
+func TestRefusedUDP(t *testing.T) {
+	l, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	for name, block := range map[string]*pem.Block{"cert": {Type: "CERTIFICATE", Bytes: der}, "key": {Type: "PRIVATE KEY", Bytes: secret}} {
-		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
+	address := l.LocalAddr().String()
+	l.Close()
+	c := collector("")
+	c.SFlow = endpoint.URL("udp://" + address)
+	x := exporter(t, c)
+	until := func(is func(Count) bool) {
+		t.Helper()
+		for range 1000 {
+			if x.Counts()[0].Waiting == 0 {
+				x.Send(Batch{Samples: &Samples{Interfaces: []Interface{{Index: 1}}}})
+			}
+			time.Sleep(10 * time.Millisecond)
+			if is(x.Counts()[0]) {
+				return
+			}
 		}
+		t.Fatalf("%+v", x.Counts())
 	}
-	return filepath.Join(dir, "cert"), filepath.Join(dir, "key")
+	until(func(c Count) bool { return c.Failing })
+	before := x.Counts()[0].Sent
+	until(func(c Count) bool {
+		if !c.Failing {
+			t.Fatalf("does not fail: %+v", c)
+		}
+		return c.Sent > before // it has connected again
+	})
+	if l, err = net.ListenPacket("udp", address); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	until(func(c Count) bool { return !c.Failing })
 }
 
 // readStream reads messages from a connection until a number of packets has come.
@@ -255,7 +260,7 @@ func readStream(t *testing.T, c net.Conn, packets uint64) {
 
 // Over TCP and TLS, each connection begins with templates.
 func TestStreams(t *testing.T) {
-	cert, key := certificate(t)
+	cert, key := certificate.SelfSigned(t, "collector")
 	own, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
 		t.Fatal(err)
@@ -292,8 +297,8 @@ func TestStreams(t *testing.T) {
 
 // A server whose certificate is not signed by the authorities gets nothing.
 func TestWrongCertificate(t *testing.T) {
-	cert, key := certificate(t)
-	other, _ := certificate(t)
+	cert, key := certificate.SelfSigned(t, "collector")
+	other, _ := certificate.SelfSigned(t, "collector")
 	own, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
 		t.Fatal(err)
@@ -368,8 +373,20 @@ func TestValidate(t *testing.T) {
 	s.Collectors = []Collector{collector("udp://a:1"), collector("tls://a:1")}
 	s.Collectors[0].TLS.CA, s.Collectors[1].TLS.Cert = "/ca", "/cert"
 	s.Collectors[1].Templates, s.Interval = 0, quantity.Duration(time.Millisecond)
+	for name, change := range map[string]func(*Collector){
+		"neither": func(*Collector) {},
+		"both":    func(c *Collector) { c.IPFIX, c.SFlow = "udp://a:1", "udp://a:1" },
+		"stream":  func(c *Collector) { c.SFlow = "tcp://a:1" },
+		"rate":    func(c *Collector) { c.SFlow, c.Sampling = "udp://a:1", 3 },
+	} {
+		c := collector("")
+		c.Name = name
+		change(&c)
+		s.Collectors = append(s.Collectors, c)
+	}
 	err := s.Validate()
-	for _, want := range []string{"interval", "goes with tls://", "both cert and key", "templates"} {
+	for _, want := range []string{"interval", "goes with tls://", "both cert and key", "templates",
+		"neither: want either", "both: want either", "stream.sflow: sFlow goes over UDP", "rate.sampling: 3: want a power of two"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in %v", want, err)
 		}

@@ -18,11 +18,13 @@ type Flow struct {
 	Tracker, Action  string // of heavy hitters
 }
 
-// Batch is what is exported at the end of an interval.
+// Batch is what is exported at the end of an interval as IPFIX, or of a shorter one as
+// sFlow.
 type Batch struct {
-	Time  time.Time
-	All   []Flow // every packet is in exactly one
-	Heavy []Flow // heavy hitters
+	Time    time.Time
+	All     []Flow   // every packet is in exactly one
+	Heavy   []Flow   // heavy hitters
+	Samples *Samples // not nil: the batch is of sFlow
 }
 
 // The enterprise-specific elements, all of them strings.
@@ -109,7 +111,7 @@ const (
 // message is an encoded message.
 type message struct {
 	bytes   []byte
-	records int // data records of flows
+	records int // data records of flows, or samples
 }
 
 // session is the state of a transport session with a collector.

@@ -1,6 +1,8 @@
 package export
 
 import (
+	"cmp"
+	"fmt"
 	"regexp"
 	"time"
 
@@ -22,7 +24,18 @@ type Collector struct {
 	Name string `yaml:",key"`
 
 	// Collector of IPFIX: udp://HOST:PORT, tcp://HOST:PORT or tls://HOST:PORT.
-	IPFIX endpoint.URL `yaml:"ipfix,required"`
+	IPFIX endpoint.URL `yaml:"ipfix,omitempty"`
+
+	// Collector of sFlow version 5: udp://HOST:PORT, where the port is mostly 6343.
+	SFlow endpoint.URL `yaml:"sflow,omitempty"`
+
+	// sFlow: of how many dropped packets one is reported, a power of two. It is fewer while
+	// more than 10,000 are reported in a second.
+	Sampling int `yaml:"sampling" min:"1" max:"65536"`
+
+	// sFlow: how dropped packets are reported: as samples, which all collectors
+	// read, or as notifications, a later addition to sFlow that is only of discarded packets.
+	Drops Drops `yaml:"drops"`
 
 	// Files for tls://.
 	TLS endpoint.TLS `yaml:"tls,omitempty"`
@@ -31,7 +44,7 @@ type Collector struct {
 	Templates quantity.Duration `yaml:"templates"`
 
 	// The observation domain of the records of all packets. Heavy hitters have the next
-	// one.
+	// one. The ID of the sub-agent in sFlow.
 	Domain int `yaml:"domain" min:"1" max:"4294967294"`
 
 	// The private enterprise number of reasons, lists and other elements of weir's own.
@@ -46,6 +59,29 @@ func (s *Spec) SetDefaults() { s.Interval = quantity.Duration(10 * time.Second) 
 func (c *Collector) SetDefaults() {
 	c.Templates, c.Domain = quantity.Duration(time.Minute), 1
 	c.Enterprise = 32473 // RFC 5612
+	c.Sampling, c.Drops = 1, FlowSamples
+}
+
+// URL returns where the collector is.
+func (c *Collector) URL() endpoint.URL { return cmp.Or(c.IPFIX, c.SFlow) }
+
+// Drops is a way to report dropped packets in sFlow.
+type Drops string
+
+// The ways.
+const (
+	FlowSamples   Drops = "samples"
+	Notifications Drops = "notifications"
+)
+
+// UnmarshalText reads a way to report dropped packets.
+func (d *Drops) UnmarshalText(text []byte) error {
+	switch way := Drops(text); way {
+	case FlowSamples, Notifications:
+		*d = way
+		return nil
+	}
+	return fmt.Errorf("%.100q: want samples or notifications", text)
 }
 
 // Label returns the name.
@@ -72,7 +108,15 @@ func (s Spec) Validate() error {
 			errs.Failf("collectors", `the name %q: want up to 64 letters, digits, "_", "-" and dots`, c.Name)
 			continue
 		}
-		errs.Add(at, c.IPFIX.Validate(c.TLS))
+		switch {
+		case (c.IPFIX == "") == (c.SFlow == ""):
+			errs.Failf(at, "want either ipfix or sflow, as in udp://192.0.2.10:4739")
+		case c.SFlow != "" && c.SFlow.Scheme() != "udp":
+			errs.Failf(at+".sflow", "sFlow goes over UDP: want udp://HOST:PORT")
+		case c.Sampling&(c.Sampling-1) != 0:
+			errs.Failf(at+".sampling", "%d: want a power of two", c.Sampling)
+		}
+		errs.Add(at, c.URL().Validate(c.TLS))
 		quantity.Between(&errs, at+".templates", c.Templates, quantity.Duration(time.Second), quantity.Duration(time.Hour))
 	}
 	return errs.Err()

@@ -216,8 +216,8 @@ func (c *collector) finish(err error) (list.Entries, list.Report, error) {
 	case err != nil:
 		err = fmt.Errorf("%s: %w", r.File, err)
 	case r.Bad > 0 && float64(r.Bad) > share*float64(r.Bad+r.Good):
-		err = fmt.Errorf("%s: %w: %d of %d values, the first is %w",
-			r.File, list.ErrTooManyBad, r.Bad, r.Bad+r.Good, r.Errors[0])
+		err = fmt.Errorf("%s: %w: %d of %d values, where max_bad is %.3g %%; the first: %w",
+			r.File, list.ErrTooManyBad, r.Bad, r.Bad+r.Good, max(0, 100*share), r.Errors[0])
 	default:
 		return c.entries, *r, nil
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"weir/control/quantity"
+	"weir/tests/long"
 )
 
 func newTestWatcher(t *testing.T) *Watcher {
@@ -111,10 +112,7 @@ func TestWatchPathMadeAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a", "b", "c", "d", "e", "f", "list")
 	f := follow(t, Source{File: Path(path)})
-	rounds := 5
-	if os.Getenv("WEIR_LONG") == "1" {
-		rounds = 20
-	}
+	rounds := long.Or(5, 20)
 	for i := range rounds {
 		must(t, os.MkdirAll(filepath.Dir(path), 0o700))
 		text := fmt.Sprintf("192.0.2.%d", 2*i)

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/filter/key"
+	"weir/tests/long"
 )
 
 // began is an arbitrary time before that of all entries.
@@ -734,10 +735,7 @@ func TestReaders(t *testing.T) {
 // acknowledged before the next is due.
 func TestSustained(t *testing.T) {
 	const batch, interval = 1000, 100 * time.Millisecond
-	length, long := time.Second, os.Getenv("WEIR_LONG") == "1"
-	if long {
-		length = 30 * time.Second
-	}
+	length := long.Or(time.Second, 30*time.Second)
 	j, log := open(t, filepath.Join(t.TempDir(), "journal"))
 	ticks := time.NewTicker(interval)
 	defer ticks.Stop()
@@ -752,7 +750,7 @@ func TestSustained(t *testing.T) {
 		}
 	}
 	t.Logf("%d batches in %v, the longest took %v, %d were late", int(length/interval), time.Since(begin), longest, late)
-	if long && late > int(length/interval)/10 { // other processes use the disk too
+	if long.Enabled && late > int(length/interval)/10 { // other processes use the disk too
 		t.Errorf("%d batches took more than %v", late, interval)
 	}
 	if j.Len() != batch || log.Len() > 0 {

@@ -103,7 +103,7 @@ func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen 
 	report := Report{File: name}
 	src, err := newSource(r)
 	if err != nil {
-		return Entries{}, report, fmt.Errorf("list: %s: %w", name, err)
+		return Entries{}, report, fmt.Errorf("%s: %w", name, err)
 	}
 	defer src.text.Close()
 
@@ -170,7 +170,7 @@ func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen 
 		err = report.judge(o.MaxBad)
 	}
 	if err != nil {
-		return Entries{}, report, fmt.Errorf("list: %s: %w", name, err)
+		return Entries{}, report, fmt.Errorf("%s: %w", name, err)
 	}
 	return all, report, nil
 }
@@ -195,7 +195,7 @@ func (r *Report) judge(maxBad float64) error {
 	if r.Bad == 0 || float64(r.Bad) <= maxBad*float64(r.Bad+r.Good) {
 		return nil
 	}
-	return fmt.Errorf("%w: %d of %d, the first is %w", ErrTooManyBad, r.Bad, r.Bad+r.Good, r.Errors[0])
+	return fmt.Errorf("%w: %d of %d, where max_bad is %.3g %%; the first: %w", ErrTooManyBad, r.Bad, r.Bad+r.Good, max(0, 100*maxBad), r.Errors[0])
 }
 
 // add appends the entries of a chunk, given the number of bytes of the file
@@ -228,7 +228,7 @@ func extend[T any](s, next []T, read, size int64) []T {
 func scan(name string, r io.Reader, o Options, fn func(Line) bool) error {
 	src, err := newSource(r)
 	if err != nil {
-		return fmt.Errorf("list: %s: %w", name, err)
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	defer src.text.Close()
 	p := newParser(o)
@@ -239,7 +239,7 @@ func scan(name string, r io.Reader, o Options, fn func(Line) bool) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("list: %s: after line %d: %w", name, number, err)
+			return fmt.Errorf("%s: after line %d: %w", name, number, err)
 		}
 		for len(text) > 0 {
 			var line []byte

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"runtime"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -10,6 +11,7 @@ import (
 
 	"weir/control/feed"
 	"weir/filter/icarus"
+	"weir/filter/packet"
 	"weir/filter/sfb"
 	"weir/loader"
 )
@@ -23,7 +25,7 @@ type family struct {
 var families []*prometheus.Desc
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
-	d := prometheus.NewDesc(name, help, labels, nil)
+	d := prometheus.NewDesc(name, help, slices.Clone(labels), nil) // others append to them, too
 	families = append(families, d)
 	return d
 }
@@ -52,9 +54,12 @@ var (
 	override = gauge("weir_monitor_override", "Whether monitor mode was switched on manually, whatever the configuration says.")
 
 	attached      = gauge("weir_interface_attached", "Whether weir filters the interface; 0 while it is gone, detached or taken over. The direction of the packets is in or out.", trafficLabels...)
-	placed        = gauge("weir_interface_info", "Always 1, while attached. The XDP mode is native, generic or offload, or tc for outgoing packets.", append(trafficLabels, "xdp")...)
+	placed        = gauge("weir_interface_info", "Always 1, while attached. The XDP mode is native, generic or offload; with attach: dispatcher it is dispatcher or dispatcher-generic; it is tc for outgoing packets and with hook: tc.", append(trafficLabels, "xdp")...)
 	packets       = counter("weir_packets_total", "Packets received (direction in) or sent (out), by reason. The verdict is pass or drop.", append(trafficLabels, "reason", "verdict")...)
 	octets        = counter("weir_bytes_total", "Bytes of these packets, from the Ethernet header on.", append(trafficLabels, "reason", "verdict")...)
+	notIP         = counter("weir_not_ip_packets_total", "Packets with the reason not-ip, by EtherType as 0x88e7; 802.3 where a frame has a length instead, and other beyond the first types that an interface met.", append(trafficLabels, "ethertype")...)
+	innerHeaders  = counter("weir_inner_headers_total", "Headers in tunnels that were looked up, by tunnel: ip, gre, vxlan or gtp-u.", append(trafficLabels, "tunnel")...)
+	innerListed   = counter("weir_inner_listed_total", "Of these, those that a block list matches: their packets have the reason blocked, unless they are allowed.", append(trafficLabels, "tunnel")...)
 	penalties     = gauge("weir_penalties", "Heavy hitters that are rate-limited or blocked now.", interfaceLabels...)
 	lost          = counter("weir_events_lost_total", "Events lost because the buffer was full.", trafficLabels...)
 	looping       = counter("weir_loop_packets_total", "Packets by the outcome of loop detection; those in a loop have the outcome looped.", append(interfaceLabels, "outcome")...)
@@ -66,8 +71,9 @@ var (
 	newEvents     = counter("weir_first_seen_events_total", "Events of such flows.", append(interfaceLabels, "importance")...)
 	newSuppressed = counter("weir_first_seen_suppressed_total", "Events of such flows for which the budget had no room.", append(interfaceLabels, "importance")...)
 	newInWindow   = gauge("weir_first_seen_window_flows", "Such flows in the last window.", interfaceLabels...)
-	newFull       = counter("weir_first_seen_full_windows_total", "Windows that ended early, since the memory was full.", interfaceLabels...)
+	newFull       = counter("weir_first_seen_full_windows_total", "Windows that ended early, since the memory was full; with other filters than bloom, times that it was found full.", interfaceLabels...)
 	newMissed     = gauge("weir_first_seen_missed_ratio", "Share of new flows that are taken for known ones now.", interfaceLabels...)
+	newForgotten  = gauge("weir_first_seen_forgotten_ratio", "Predicted share of flows that count as new when they return after as many others as the last window had, by importance. With a Bloom filter there are none.", append(interfaceLabels, "importance")...)
 
 	guarded = gauge("weir_policer_guarded", "Whether so many flows seem not to respond that none is limited for it, as with forged sources.", interfaceLabels...)
 	refused = counter("weir_penalties_refused_total", "Heavy hitters that were not rate-limited or blocked, because there was no room for another penalty.")
@@ -314,6 +320,18 @@ func (s sink) iface(i Interface) {
 		}
 		s.count(packets, octets, c.Counter, i.Iface, i.Netns, i.Direction(), c.Reason, verdict)
 	}
+	for t, c := range i.NotIP.ByType {
+		s.put(notIP, float64(c.Packets), i.Iface, i.Netns, i.Direction(), packet.FormatEtherType(t))
+	}
+	if n := i.NotIP.Others.Packets; n > 0 {
+		s.put(notIP, float64(n), i.Iface, i.Netns, i.Direction(), packet.OtherEtherTypes)
+	}
+	if i.Inner != nil {
+		for t := packet.NoTunnel + 1; t < packet.NumTunnels; t++ {
+			s.put(innerHeaders, float64(i.Inner[t].Headers), i.Iface, i.Netns, i.Direction(), t.String())
+			s.put(innerListed, float64(i.Inner[t].Listed), i.Iface, i.Netns, i.Direction(), t.String())
+		}
+	}
 	s.put(lost, float64(i.Lost), i.Iface, i.Netns, i.Direction())
 	if i.Loops != nil {
 		for n, packets := range i.Loops {
@@ -340,6 +358,9 @@ func (s sink) iface(i Interface) {
 		s.put(newInWindow, float64(f.New), i.Iface, i.Netns)
 		s.put(newFull, float64(f.FirstCounts.Full), i.Iface, i.Netns)
 		s.put(newMissed, f.Missed, i.Iface, i.Netns)
+		for n, share := range f.Forgotten {
+			s.put(newForgotten, share, i.Iface, i.Netns, strconv.Itoa(n+1))
+		}
 	}
 	if i.Penalties != nil {
 		s.put(penalties, float64(*i.Penalties), i.Iface, i.Netns)

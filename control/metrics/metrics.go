@@ -123,13 +123,16 @@ type Port struct {
 // Interface is what an interface has counted.
 type Interface struct {
 	loader.Target
-	XDP       string // native, generic or offload; "" while the interface is gone or filtered by another program
+	XDP       string // as a loader.Hook; "" while the interface is gone or filtered by another program
 	Counts    []Count
 	Penalties *int   // active; nil: no tracker of the interface may punish
 	Lost      uint64 // events lost because the buffer was full
 
 	// Loops counts packets by the outcome of loop detection; nil where that is off.
 	Loops *[loader.LoopOutcomes]uint64
+
+	NotIP loader.EtherTypes                  // frames with the reason not-ip
+	Inner *[loader.Tunnels]loader.InnerCount // headers in tunnels; nil: they are not matched
 
 	Policed *Policed // nil: the interface is not policed
 
@@ -139,7 +142,8 @@ type Interface struct {
 // FirstSeen are counts of flows that were not seen lately.
 type FirstSeen struct {
 	loader.FirstCounts
-	Missed float64 // share of new flows that are taken for known ones
+	Missed    float64   // share of new flows that are taken for known ones
+	Forgotten []float64 // share of known flows that are taken for new ones, by importance from 1; nil: none
 }
 
 // Policed is what the policing of an interface has done, and its state.

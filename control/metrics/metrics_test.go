@@ -21,6 +21,7 @@ import (
 	"weir/control/feed"
 	"weir/control/quantity"
 	"weir/filter/icarus"
+	"weir/filter/packet"
 	"weir/loader"
 )
 
@@ -35,9 +36,9 @@ func whole(t testing.TB) Snapshot {
 	s := Snapshot{
 		Version: "1.2.3", Mode: "approx", Generation: 7, MapBytes: 4096, Hot: 5,
 		Interfaces: []Interface{
-			{Target: loader.Target{Iface: "eth0"}, XDP: "native", Penalties: new(3), Lost: 12, Loops: &[loader.LoopOutcomes]uint64{icarus.Looped: 13}, Policed: &Policed{
+			{Target: loader.Target{Iface: "eth0"}, XDP: "native", Penalties: new(3), Lost: 12, NotIP: loader.EtherTypes{ByType: map[uint16]loader.Counter{0x88e7: {Packets: 3}, 0: {Packets: 2}}, Others: loader.Counter{Packets: 1}}, Inner: &[loader.Tunnels]loader.InnerCount{packet.GRE: {Headers: 9, Listed: 4}}, Loops: &[loader.LoopOutcomes]uint64{icarus.Looped: 13}, Policed: &Policed{
 				Outcomes: [loader.PolicerOutcomes]loader.Counter{{Packets: 20, Bytes: 2000}, {Packets: 1, Bytes: 100}}, Unit: "bytes", FairRate: 1e6, BoxedShare: 0.25, Guarded: true,
-			}, FirstSeen: &FirstSeen{FirstCounts: loader.FirstCounts{Flows: [loader.FirstLevels]uint64{1: 5, 7: 1}, Events: [loader.FirstLevels]uint64{7: 1}, Full: 1, New: 4}, Missed: 0.02}, Counts: []Count{
+			}, FirstSeen: &FirstSeen{FirstCounts: loader.FirstCounts{Flows: [loader.FirstLevels]uint64{1: 5, 7: 1}, Events: [loader.FirstLevels]uint64{7: 1}, Full: 1, New: 4}, Missed: 0.02, Forgotten: []float64{0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02}}, Counts: []Count{
 				{Reason: "clean", Counter: loader.Counter{Packets: 10, Bytes: 600}},
 				{Reason: "blocked", Drops: true, Counter: loader.Counter{Packets: 1 << 40, Bytes: 1 << 50}},
 			}},
@@ -181,6 +182,12 @@ weir_tracker_heavy_hitters{action="limit",key="src/24",tracker="1",unit="bytes"}
 weir_config_last_reload_successful 1
 weir_config_last_reload_success_timestamp_seconds 1.80000000025e+09
 weir_events_lost_total{direction="in",interface="eth0",netns=""} 12
+weir_inner_headers_total{direction="in",interface="eth0",netns="",tunnel="gre"} 9
+weir_inner_listed_total{direction="in",interface="eth0",netns="",tunnel="gre"} 4
+weir_inner_headers_total{direction="in",interface="eth0",netns="",tunnel="gtp-u"} 0
+weir_not_ip_packets_total{direction="in",ethertype="0x88e7",interface="eth0",netns=""} 3
+weir_not_ip_packets_total{direction="in",ethertype="802.3",interface="eth0",netns=""} 2
+weir_not_ip_packets_total{direction="in",ethertype="other",interface="eth0",netns=""} 1
 weir_list_refused{action="block",list="drop"} 1
 weir_list_refused{action="allow",list="ours"} 0
 promhttp_metric_handler_errors_total{cause="gathering"} 0

@@ -1,15 +1,18 @@
 package plan
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
 	"weir/filter/digest"
 	"weir/filter/fpr"
+	"weir/filter/recent"
 	"weir/filter/verdict"
 )
 
@@ -316,7 +319,7 @@ func TestAtLeast(t *testing.T) {
 // The least memory suffices, and a KiB less does not; what is missed is at most 8 %.
 func TestFirst(t *testing.T) {
 	for _, flows := range []int{1, 2816, 2817, 180_224, 1_000_000} {
-		f, err := FirstFor(flows, 0)
+		f, err := FirstFor(recent.Bloom, flows, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -326,20 +329,40 @@ func TestFirst(t *testing.T) {
 		if f.Memory == leastFirst {
 			continue
 		}
-		if less, err := FirstFor(flows, f.Memory-1<<10); err != nil || less.Windows <= 1 {
+		if less, err := FirstFor(recent.Bloom, flows, f.Memory-1<<10); err != nil || less.Windows <= 1 {
 			t.Errorf("%+v suffices, too, %v", less, err)
 		}
 	}
-	if f, err := FirstFor(180_224, 256<<10); err != nil || f.Capacity != 180_224 || f.Missed < 0.075 {
+	if f, err := FirstFor(recent.Bloom, 180_224, 256<<10); err != nil || f.Capacity != 180_224 || f.Missed < 0.075 {
 		t.Errorf("%+v, %v", f, err)
 	}
 	for _, r := range [][2]int{{0, 0}, {1, 1 << 10}, {1, 2 << 30}} {
-		if _, err := FirstFor(r[0], r[1]); !isInvalid(err) {
+		if _, err := FirstFor(recent.IBFMC, r[0], r[1]); !isInvalid(err) {
 			t.Errorf("%v: %v", r, err)
 		}
 	}
-	if _, err := FirstFor(2_000_000_000, 0); err == nil || isInvalid(err) {
+	if _, err := FirstFor(recent.Bloom, 2_000_000_000, 0); err == nil || isInvalid(err) {
 		t.Errorf("more than there can be: %v", err)
+	}
+}
+
+// The least memory for filters that forget has them forget few of the most important flows,
+// and less important ones no later.
+func TestFirstOfCells(t *testing.T) {
+	for _, kind := range []recent.Kind{recent.Stable, recent.IBF2C, recent.IBFMC} {
+		f, err := FirstFor(kind, 200_000, 0)
+		if err != nil || f.Missed > 0.08 || len(f.Forgotten) != recent.MaxLevel || f.Forgotten[6] > mostForgotten {
+			t.Fatalf("%+v, %v", f, err)
+		}
+		if !slices.IsSortedFunc(f.Forgotten, func(a, b float64) int { return cmp.Compare(b, a) }) || kind.ByImportance() != (f.Forgotten[0] > 2*f.Forgotten[6]) {
+			t.Errorf("%v forgets %v", kind, f.Forgotten)
+		}
+		if less, err := FirstFor(kind, 200_000, f.Memory-1<<10); err != nil || less.Forgotten[6] <= mostForgotten {
+			t.Errorf("%+v suffices, too, %v", less, err)
+		}
+		if _, err := FirstFor(kind, 2_000_000_000, 0); err == nil || isInvalid(err) {
+			t.Errorf("more than there can be: %v", err)
+		}
 	}
 }
 

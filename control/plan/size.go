@@ -175,7 +175,8 @@ func (r Request) layout() (membership.Layout, error) {
 		return build(membership.Approximate, bits)
 	}
 
-	// Sizes in hundredths of a bit an entry; both conditions are monotone.
+	// Sizes in hundredths of a bit an entry. Both conditions are monotone, that of the rate
+	// down to fpr.LowEnough.
 	const unit, least, most = 100, 100, 25600
 	var failed error
 	at := func(i int) membership.Layout {

@@ -58,13 +58,14 @@ func NewKernel(g *engine.Generation, lists int) (*Kernel, error) {
 	return newKernel(g, stats)
 }
 
-// NewTCKernel is NewKernel with the program for TC.
-func NewTCKernel(g *engine.Generation, lists int) (*Kernel, error) {
+// NewTCKernel is NewKernel with the program for TC. Without Ethernet headers, the program
+// reads packets from their IP header on; it is still to be given whole frames.
+func NewTCKernel(g *engine.Generation, lists int, ethernet bool) (*Kernel, error) {
 	stats, err := loader.NewStats(lists)
 	if err != nil {
 		return nil, err
 	}
-	stats.UseTC()
+	stats.UseTC(ethernet)
 	return newKernel(g, stats)
 }
 

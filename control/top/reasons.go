@@ -17,7 +17,11 @@ func dropTable(t *api.Top, to, most int) []line {
 		heading = "would be dropped"
 	}
 	if len(shown) == 0 {
-		return []line{title(heading), say(faint, "   nothing has been dropped")}
+		none := "   nothing has been dropped"
+		if t.Out != nil {
+			none = "   no incoming packet has been dropped"
+		}
+		return []line{title(heading), say(faint, none)}
 	}
 	all := len(shown)
 	shown = shown[:min(all, most)]

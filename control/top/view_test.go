@@ -213,6 +213,15 @@ func TestNothingYet(t *testing.T) {
 	}
 }
 
+// Outgoing packets have a line of their own, and are not among the reasons.
+func TestNothingIncomingDropped(t *testing.T) {
+	v := view{}
+	got := text(v.screen(&api.Top{Trackers: []api.Tracker{{Key: "src"}}, Out: &api.Sent{Packets: 1, Dropped: 1}}, 80, 24))
+	if !strings.Contains(got, "no incoming packet has been dropped") || strings.Contains(got, "nothing has been dropped") {
+		t.Error(got)
+	}
+}
+
 // In monitor mode, packets that would be dropped matter.
 func TestMonitoredIsShown(t *testing.T) {
 	top := sample()

@@ -5,7 +5,6 @@ import (
 	"math"
 	"math/bits"
 	"math/rand/v2"
-	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"weir/filter/hash"
 	"weir/filter/internal/trial"
 	"weir/filter/key"
+	"weir/tests/long"
 )
 
 func TestCascadeEmpty(t *testing.T) {
@@ -147,7 +147,7 @@ func TestFalsePositiveRate(t *testing.T) {
 			predicted := l.FalsePositiveRate(n)
 			_, standard := fpr.BestK(int(l.Lines)*LineBits, n)
 			tolerance, limit := rateTolerance, standardFactor*standard
-			if long() {
+			if long.Enabled {
 				tolerance = min(tolerance, limit/predicted-1)
 			}
 			queries := trial.Count(predicted, tolerance)
@@ -159,7 +159,7 @@ func TestFalsePositiveRate(t *testing.T) {
 					t.Errorf("rate %.5g is %.4f of the prediction, want within %v", rate, rate/predicted, rateTolerance)
 				}
 			}
-			if counted > limit || measured > limit*(1+tolerance) || long() && measured > limit {
+			if counted > limit || measured > limit*(1+tolerance) || long.Enabled && measured > limit {
 				t.Errorf("rates %.5g and %.5g are %.4f and %.4f of the standard filter's, want %v at most",
 					measured, counted, measured/standard, counted/standard, standardFactor)
 			}
@@ -262,9 +262,6 @@ func TestFalsePositiveRateOfAddresses(t *testing.T) {
 		})
 	}
 }
-
-// long reports whether tests may take minutes.
-func long() bool { return os.Getenv("WEIR_LONG") == "1" }
 
 // The density equals an exhaustive count over all positions that a hash can
 // have in a line.

@@ -2,6 +2,7 @@ package membership
 
 import (
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"strings"
@@ -109,6 +110,8 @@ type Census struct {
 	// keys cover by source and by destination; 0 means unknown, and plans no
 	// marker.
 	MarkedSrc24, MarkedDst24 int
+	// Prefixes are those of an exact set, for which a directory may be planned.
+	Prefixes []iter.Seq[Prefix]
 }
 
 // Layout is the geometry of a set, to which the data plane's program is
@@ -117,6 +120,7 @@ type Layout struct {
 	Mode                   Mode
 	Secret                 *hash.Secret
 	Prefixes               PrefixLayout
+	Directory              DirectoryLayout
 	Capacity               int    // keys of cascade and table for which the rates are planned
 	Lines                  uint32 // of the cascade, 64 bytes each
 	First, Rest            int    // bits per key in the first line and in further ones
@@ -142,7 +146,11 @@ func PlanLayout(c Census, mode Mode, bitsPerKey float64, secret *hash.Secret) (L
 	if err := l.planHashed(c, bitsPerKey); err != nil {
 		return l, err
 	}
-	return l, l.planShapes(c)
+	if err := l.planShapes(c); err != nil {
+		return l, err
+	}
+	l.planDirectory(c)
+	return l, nil
 }
 
 // planHashed plans cascade and table.
@@ -361,6 +369,8 @@ type Memory struct {
 	Spill    []uint64 // BucketSlots for each bucket of its spill
 	Front    []uint64 // words of its front
 
+	Directory []uint64 // words of the directory of prefixes
+
 	Counters []uint64 // one of 4 bits for each bit of Lines, of an approximate set
 	Record   []uint64 // of what an approximate set contains; see Adopt
 }
@@ -378,6 +388,8 @@ func (l *Layout) Alloc() Memory {
 		Spill:    make([]uint64, l.Prefixes.Buckets*BucketSlots),
 		Front:    make([]uint64, l.Prefixes.Front),
 
+		Directory: make([]uint64, l.Directory.Words()),
+
 		Counters: make([]uint64, l.CounterWords()),
 		Record:   make([]uint64, l.RecordWords()),
 	}
@@ -386,7 +398,7 @@ func (l *Layout) Alloc() Memory {
 // Bytes returns the size of the layout's memory that programs read.
 func (l *Layout) Bytes() int {
 	return l.Prefixes.Bytes() + 8*(int(l.Lines)*LineWords+int(l.Buckets)*BucketSlots+
-		l.Mark4Sides()*mark4Words+int(l.Mark6Lines)*LineWords+int(l.HotBuckets)*BucketSlots)
+		l.Mark4Sides()*mark4Words+int(l.Mark6Lines)*LineWords+int(l.HotBuckets)*BucketSlots+l.Directory.Words())
 }
 
 // ChangeBytes returns the size of the rest, which changes in place take.

@@ -55,6 +55,7 @@ func TestStructures(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.PlanHot(1000)
+		l = l.WithDirectory(12)
 		sum := 0
 		for _, s := range l.Structures() {
 			t.Logf("%v: %d bytes: %s", mode, s.Bytes, s.Name)

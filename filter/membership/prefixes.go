@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"iter"
+	"math/bits"
 	"net/netip"
 
 	"weir/filter/hash"
@@ -101,6 +102,18 @@ func (l *PrefixLayout) key(p Prefix) uint64 {
 	return uint64(p.Addr)<<l.Shift | l.Tail(p.Bits, p.Dst)
 }
 
+// prefix returns the prefix of an entry of the table.
+func (l *PrefixLayout) prefix(e quotient.Entry) Prefix {
+	p := Prefix{Addr: uint32(e.Key >> l.Shift), List: e.List, Bits: 32}
+	p.Dst = e.Key>>(32+l.Shift) != 0
+	if l.Shift > 0 {
+		zeros := bits.TrailingZeros64(e.Key)
+		p.Addr &^= uint32(1<<zeros - 1)
+		p.Bits -= uint8(zeros)
+	}
+	return p
+}
+
 // prefixOf returns the prefix of a key in address form.
 func prefixOf(k key.Key) Prefix {
 	if k.DstBits > 0 {
@@ -123,7 +136,12 @@ func (s *Set) lookupPrefix(k key.Key) (list uint16, ok bool) {
 
 // putPrefix adds a prefix or changes its list.
 func (s *Set) putPrefix(k key.Key, list uint16) error {
-	err := s.prefixes.Put(s.Prefixes.key(prefixOf(k)), list)
+	p := prefixOf(k)
+	s.dir.add(p) // first, so that it is found as soon as it is there
+	err := s.prefixes.Put(s.Prefixes.key(p), list)
+	if err != nil {
+		s.dir.remove(p)
+	}
 	switch {
 	case errors.Is(err, quotient.ErrFull):
 		return ErrFull
@@ -133,13 +151,35 @@ func (s *Set) putPrefix(k key.Key, list uint16) error {
 	return err
 }
 
-// Crowded reports whether it is time to Tidy, which makes room for more prefixes.
-func (s *Set) Crowded() bool { return s.prefixes != nil && s.prefixes.Crowded() }
+// Crowded reports whether it is time to Tidy, which makes room for more prefixes, and
+// lookups quicker.
+func (s *Set) Crowded() bool {
+	return s.prefixes != nil && (s.prefixes.Crowded() || s.dir.isStale(s.prefixes.Len()))
+}
 
 // Tidy moves prefixes back from the spill, and reports whether it moved any. wait
 // must return when every program has ended that was running when it was called.
 func (s *Set) Tidy(wait func()) bool {
-	return s.prefixes != nil && s.prefixes.Recall(wait) > 0
+	if s.prefixes == nil {
+		return false
+	}
+	if s.dir.isStale(s.prefixes.Len()) {
+		s.dir.renew(s.allPrefixes())
+	}
+	return s.prefixes.Recall(wait) > 0
+}
+
+// allPrefixes returns the prefixes in the table. It must not run beside updates.
+func (s *Set) allPrefixes() iter.Seq[Prefix] {
+	return func(yield func(Prefix) bool) {
+		for e := range s.prefixes.All() {
+			p := s.Prefixes.prefix(e)
+			p.Dst = p.Dst || !s.Directory.Src
+			if !yield(p) {
+				return
+			}
+		}
+	}
 }
 
 // prefixes returns the keys of a column as prefixes.
@@ -164,6 +204,7 @@ func (s *Set) fillPrefixes(chunks []iter.Seq[Prefix]) error {
 	for i, chunk := range chunks {
 		entries[i] = func(yield func(quotient.Entry) bool) {
 			for p := range chunk {
+				s.dir.add(p)
 				if !yield(quotient.Entry{Key: s.Prefixes.key(p), List: p.List}) {
 					return
 				}

@@ -29,6 +29,7 @@ type Set struct {
 	Listed func(key.Key) bool
 
 	prefixes *quotient.Set // nil: none
+	dir      *directory    // of prefixes; nil: none
 	cascade  *Cascade
 	record   *record // of an approximate set's keys; nil: none
 	table    *Table
@@ -47,7 +48,8 @@ func NewSet(l Layout, m Memory) (*Set, error) {
 		len(m.Marks4) != l.Mark4Sides()*mark4Words || len(m.Marks6) != int(l.Mark6Lines)*LineWords ||
 		len(m.Hot) != int(l.HotBuckets)*BucketSlots ||
 		len(m.Prefixes) != l.Prefixes.Lines*LineWords || len(m.Spill) != l.Prefixes.Buckets*BucketSlots ||
-		len(m.Front) != l.Prefixes.Front || len(m.Counters) != l.CounterWords() || len(m.Record) != l.RecordWords() {
+		len(m.Front) != l.Prefixes.Front || len(m.Directory) != l.Directory.Words() ||
+		len(m.Counters) != l.CounterWords() || len(m.Record) != l.RecordWords() {
 		return nil, fmt.Errorf("membership: memory does not match the layout")
 	}
 	if n := l.HotBuckets; n != 0 && (n < MinHotBuckets || bits.OnesCount32(n) != 1) {
@@ -55,6 +57,7 @@ func NewSet(l Layout, m Memory) (*Set, error) {
 	}
 	s := &Set{
 		Layout: l,
+		dir:    newDirectory(&l, m.Directory),
 		table:  NewTable(m.Buckets),
 		marks6: NewCascade(m.Marks6, MaxLineBits, 0),
 		hot:    NewHot(m.Hot),
@@ -126,10 +129,10 @@ func (s *Set) Match(t key.Tuple) (list int, ok bool) {
 	if t.Src.Is6() {
 		address, flow = s.V6, s.V6Flow
 	}
-	open := s.open(t)
+	open, lengths := s.open(t), s.dir.open(t)
 	for _, shapes := range [...][]GatedShape{address, flow} {
 		for _, g := range shapes {
-			if g.Gate&open == 0 {
+			if g.Gate&open == 0 || !s.Hashed(g.Shape) && !s.dir.isOpen(lengths, g.Shape) {
 				continue
 			}
 			k, ok := g.Of(t)
@@ -270,12 +273,15 @@ func (s *Set) SetList(k key.Key, list uint16) {
 
 // Remove removes a key, and reports false if the table shows that it is not
 // listed. In approximate mode the key must have been added. Its mark stays
-// until the next generation: a stale mark only costs a probe.
+// until the next generation, what the directory has of it until Tidy: they only cost
+// probes.
 func (s *Set) Remove(k key.Key) bool {
 	if !s.Hashed(k.Shape) {
-		if s.prefixes == nil || !s.prefixes.Delete(s.Prefixes.key(prefixOf(k))) {
+		p := prefixOf(k)
+		if s.prefixes == nil || !s.prefixes.Delete(s.Prefixes.key(p)) {
 			return false
 		}
+		s.dir.remove(p)
 		s.len--
 		return true
 	}

@@ -42,6 +42,15 @@ type Packet struct {
 	HasAddresses bool
 	// Network is the offset of the IP header in the frame.
 	Network int
+	// Payload is the offset in the frame of what the IP headers carry, 0 where they are
+	// bad or the packet is a later fragment.
+	Payload int
+	// length is that of the payload by the IP headers, which say nothing of what may
+	// follow it in the frame.
+	length int
+	// EtherType is what follows the Ethernet header and its VLAN tags. Frames that are
+	// NotIP are counted by it. It is 0 for a length, as in 802.3 frames.
+	EtherType uint16
 	// Encapsulated is true for a packet in PPPoE or MPLS.
 	Encapsulated bool
 	// Plain is true for a packet whose transport header follows the IP header
@@ -52,6 +61,8 @@ type Packet struct {
 }
 
 const (
+	minEtherType = 0x600 // what is less is a length
+
 	etherIPv4   = 0x0800
 	etherARP    = 0x0806
 	etherVLAN   = 0x8100
@@ -91,15 +102,26 @@ func Parse(frame []byte) (Packet, Result) {
 		return p, r
 	}
 	p.Network = len(frame) - len(rest)
-	switch proto {
-	case etherIPv4:
-		return p, p.parseIPv4(rest)
-	case etherIPv6:
-		return p, p.parseIPv6(rest)
-	case etherARP:
+	if proto == etherARP {
 		return p, ARP
 	}
-	return p, NotIP
+	return p, p.parseIP(proto, rest)
+}
+
+// parseIP parses a packet from its IP header on.
+func (p *Packet) parseIP(proto uint16, b []byte) (r Result) {
+	switch proto {
+	case etherIPv4:
+		r = p.parseIPv4(b)
+	case etherIPv6:
+		r = p.parseIPv6(b)
+	default:
+		r = NotIP
+	}
+	if r != OK {
+		p.Payload, p.length = 0, 0
+	}
+	return r
 }
 
 // IP returns the IP packet of a frame, from its header on, and nil if the frame
@@ -121,6 +143,9 @@ func (p *Packet) parseLink(frame []byte) (proto uint16, rest []byte, r Result) {
 	}
 	if isLinkControl(proto, rest) {
 		return 0, nil, Link
+	}
+	if proto >= minEtherType {
+		p.EtherType = proto
 	}
 	p.Encapsulated = proto == etherPPPoE || proto == etherMPLS || proto == etherMPLSMC
 	if proto == etherPPPoE {
@@ -256,6 +281,7 @@ func (p *Packet) parseIPv4(b []byte) Result {
 		return OK // a later fragment
 	}
 	p.Plain = b[6]&0x20 == 0
+	p.Payload, p.length = p.Network+header, left
 	return p.parseTransport(cut(b, header), left)
 }
 
@@ -278,7 +304,8 @@ func (p *Packet) parseIPv6(b []byte) Result {
 	hopLimit := b[7]
 	b = b[40:]
 	p.Plain = !isExtension(p.Proto)
-	for n, bytes := 0, 0; isExtension(p.Proto); n++ {
+	bytes := 0
+	for n := 0; isExtension(p.Proto); n++ {
 		if n == MaxExtHeaders {
 			return Unparsed
 		}
@@ -307,6 +334,7 @@ func (p *Packet) parseIPv6(b []byte) Result {
 		}
 		left, b = left-length, b[length:]
 	}
+	p.Payload, p.length = p.Network+40+bytes, left
 	if r := p.parseTransport(b, left); r != OK {
 		return r
 	}

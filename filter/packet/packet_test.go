@@ -343,7 +343,142 @@ func TestFrame(t *testing.T) {
 	}
 }
 
-// No frame makes the parser panic or return an inconsistent result.
+// in puts the packet of a frame, or the whole frame, into an IPv4 packet behind the header
+// of a tunnel.
+func in(proto uint8, whole bool, header ...byte) func([]byte) []byte {
+	return func(f []byte) []byte {
+		if !whole {
+			f = f[atIP:]
+		}
+		outer := slices.Concat(Frame(with(none4, 59))[:atLayer44], header, f)
+		outer[atIP+9] = proto
+		return length4(uint16(len(outer) - atIP))(outer)
+	}
+}
+
+// inUDP is in behind a UDP header with a destination port.
+func inUDP(port uint16, whole bool, header ...byte) func([]byte) []byte {
+	udp := []byte{0x12, 0x34, byte(port >> 8), byte(port), 0, 0, 0, 0}
+	return in(protoUDP, whole, append(udp, header...)...)
+}
+
+var (
+	ipip  = in(protoIPIP, false)
+	vxlan = inUDP(portVXLAN, true, 8, 0, 0, 0, 0, 0, 7, 0)
+)
+
+// A packet in tunnels.
+var tunnels = []struct {
+	name   string
+	tuple  key.Tuple
+	change func([]byte) []byte
+	depth  int // at which the packet is, 0 if it is not found
+}{
+	{"IPIP", tcp4, ipip, 1},
+	{"6in4", tcp6, in(protoIPv6, false), 1},
+	{"IPv6 that IPIP announces as IPv4", tcp6, ipip, 0},
+	{"GRE", tcp4, in(protoGRE, false, 0, 0, 8, 0), 1},
+	{"GRE with a checksum, a key and a number", tcp6, in(protoGRE, false, append([]byte{0xb0, 0, 0x86, 0xdd}, make([]byte, 12)...)...), 1},
+	{"GRE with a bridged frame", tcp4, all(vlan, in(protoGRE, true, 0, 0, 0x65, 0x58)), 1},
+	{"GRE with routing", tcp4, in(protoGRE, false, 0x40, 0, 8, 0), 0},
+	{"GRE that WCCP redirects", tcp4, in(protoGRE, false, 0, 0, 0x88, 0x3e), 1},
+	{"GRE that WCCP version 2 redirects", tcp4, in(protoGRE, false, 0, 0, 0x88, 0x3e, 0, 1, 2, 3), 1},
+	{"GRE that WCCP redirects, with a key", tcp4, in(protoGRE, false, 0x20, 0, 0x88, 0x3e, 0, 0, 0, 1), 0},
+	{"PPTP", tcp4, in(protoGRE, false, 0x20, 1, 0x88, 0x0b, 0, 0, 0, 0), 0},
+	{"VXLAN", tcp6, vxlan, 1},
+	{"VXLAN with tags inside and outside", tcp4, all(vlan, vxlan, qinq), 1},
+	{"VXLAN without a VNI", tcp4, inUDP(portVXLAN, true, 0, 0, 0, 0, 0, 0, 7, 0), 0},
+	{"GTP-U", tcp4, inUDP(portGTPU, false, 0x30, 0xff, 0, 0, 0, 0, 0, 1), 1},
+	{"GTP-U with an extension", tcp6, inUDP(portGTPU, false, 0x34, 0xff, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0x85, 1, 0, 0, 0), 1},
+	{"GTP-U with an extension of no length", tcp6, inUDP(portGTPU, false, 0x34, 0xff, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0x85, 0, 0, 0, 0), 0},
+	{"GTP-U, an echo", tcp4, inUDP(portGTPU, false, 0x30, 1, 0, 0, 0, 0, 0, 1), 0},
+	{"four, one in the other", tcp4, all(ipip, vxlan, in(protoGRE, false, 0, 0, 8, 0), ipip), 4},
+	{"in PPPoE", tcp4, all(ipip, insert(atIP, pppoe(0, 0x21)...), of(0x8864)), 1},
+	{"in MPLS", tcp4, all(ipip, labels(2), of(0x8847)), 1},
+	{"a first fragment", tcp4, all(ipip, set(atIP+6, 0x20, 0)), 1},
+	{"a later fragment", tcp4, all(ipip, set(atIP+6, 0, 1)), 0},
+	{"cut within the inner header", tcp4, all(ipip, cutTo(atLayer44+19)), 0},
+	{"cut behind the inner header", tcp4, all(ipip, cutTo(atLayer44+20)), 1},
+}
+
+func TestInner(t *testing.T) {
+	for _, c := range tunnels {
+		f := c.change(Frame(c.tuple))
+		p, result := Parse(f)
+		if result != OK {
+			t.Errorf("%s: result %d", c.name, result)
+		}
+		depth := 0
+		for inner, _ := p.Inner(f); inner.HasAddresses; inner, _ = p.Inner(f) {
+			p = inner
+			depth++
+		}
+		if depth != c.depth || depth > 0 && (p.Src != c.tuple.Src || p.Dst != c.tuple.Dst) {
+			t.Errorf("%s: %v > %v at depth %d, want depth %d", c.name, p.Src, p.Dst, depth, c.depth)
+		}
+	}
+}
+
+// What hides a header in a tunnel is reported as outside a tunnel: also where padding of the
+// frame, or of the packet around it, looks like the rest of it.
+func TestHiddenInner(t *testing.T) {
+	tags := func(n int) func([]byte) []byte {
+		return insert(atIP-2, bytes.Repeat([]byte{0x81, 0, 0, 7}, n)...)
+	}
+	// first returns the first fragment of a packet with n bytes of payload, as Ethernet pads it.
+	first := func(n int) func([]byte) []byte {
+		return all(set(atIP+6, 0x20, 0), length4(uint16(20+n)))
+	}
+	gre, gtpu := in(protoGRE, false, 0, 0, 8, 0), inUDP(portGTPU, false, 0x30, 0xff, 0, 0, 0, 0, 0, 1)
+	for _, c := range []struct {
+		name   string
+		change func([]byte) []byte
+		want   Result
+	}{
+		{"eight tags in VXLAN", all(tags(MaxVLANTags), vxlan), OK},
+		{"nine tags in VXLAN", all(tags(MaxVLANTags+1), vxlan), Overtagged},
+		{"nine tags in GRE", all(tags(MaxVLANTags+1), in(protoGRE, true, 0, 0, 0x65, 0x58)), Overtagged},
+		{"a first fragment that ends within IP in IP", all(ipip, first(16)), Truncated},
+		{"one that ends within GRE", all(gre, first(8)), Truncated},
+		{"one that ends before VXLAN", all(vxlan, first(8)), Truncated},
+		{"one that ends behind VXLAN", all(vxlan, first(16)), Truncated},
+		{"one that ends within the Ethernet header in VXLAN", all(vxlan, first(24)), Truncated},
+		{"one that ends before GTP-U", all(gtpu, first(8)), Truncated},
+		{"one that ends behind GTP-U", all(gtpu, first(16)), Truncated},
+		{"one that ends within the ports", all(ipip, first(24)), Truncated},
+		{"one with all headers", all(ipip, first(32)), OK},
+		{"options beyond the packet", all(ipip, set(atIP, 0x4f), cutTo(atLayer44+20)), Truncated},
+		{"IPv6 that IPIP announces as IPv4", all(ipip, set(atLayer44, 0x60)), Malformed},
+		{"an extension of GTP-U with no length", inUDP(portGTPU, false, 0x34, 0xff, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0x85, 0), Malformed},
+		{"five extensions of GTP-U", inUDP(portGTPU, false, append([]byte{0x34, 0xff, 0, 0, 0, 0, 0, 1, 0, 0, 0}, bytes.Repeat([]byte{0x85, 1, 0, 0}, 5)...)...), Unparsed},
+		{"a header far from the beginning", inUDP(portGTPU, false, slices.Concat(
+			[]byte{0x34, 0xff, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0x85, 255}, make([]byte, 255*4-2), []byte{0})...), Unparsed},
+		{"PPTP", in(protoGRE, false, 0x20, 1, 0x88, 0x0b, 0, 0, 0, 0), NotIP},
+		{"no tunnel", func(f []byte) []byte { return f }, NotIP},
+	} {
+		f := c.change(Frame(tcp4))
+		p, result := Parse(f)
+		if result != OK {
+			t.Errorf("%s: result %d", c.name, result)
+		}
+		in, got := p.Inner(f)
+		if got != c.want || got == OK && in.Tuple != tcp4 {
+			t.Errorf("%s: result %d with %+v, want %d", c.name, got, in, c.want)
+		}
+	}
+	// In a tunnel as well, whose packet ends before what it claims to carry does.
+	f := all(ipip, gre, first(16), ipip)(Frame(tcp4))
+	p, _ := Parse(f)
+	inner, r := p.Inner(f)
+	if r != OK {
+		t.Fatalf("result %d of the header in the first tunnel", r)
+	}
+	if in, r := inner.Inner(f); r != Truncated {
+		t.Errorf("a first fragment in a tunnel: result %d with %+v", r, in)
+	}
+}
+
+// No frame makes the parser panic or return an inconsistent result, in tunnels either.
 func FuzzParse(f *testing.F) {
 	for _, c := range cases {
 		frame := Frame(c.tuple)
@@ -351,6 +486,9 @@ func FuzzParse(f *testing.F) {
 			frame = c.change(frame)
 		}
 		f.Add(frame)
+	}
+	for _, c := range tunnels {
+		f.Add(c.change(Frame(c.tuple)))
 	}
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		p, result := Parse(frame)
@@ -361,12 +499,19 @@ func FuzzParse(f *testing.F) {
 		if longer, r := Parse(append(bytes.Clone(frame), 0xff)); result == OK && (r != OK || longer != p) {
 			t.Errorf("% x: %+v, with a byte more %+v and result %d", frame, p, longer, r)
 		}
+		for inner, _ := p.Inner(frame); inner.HasAddresses; inner, _ = p.Inner(frame) {
+			if inner.Src.Is4() != inner.Dst.Is4() || inner.Network < p.Payload || inner.Network > maxInnerOffset ||
+				inner.HasPorts && !key.HasPorts(inner.Proto) {
+				t.Fatalf("% x: %+v in %+v", frame, inner, p)
+			}
+			p = inner
+		}
 	})
 }
 
 func impossible(p Packet, r Result) error {
 	switch {
-	case !p.HasAddresses && p != Packet{Network: p.Network, Encapsulated: p.Encapsulated}:
+	case !p.HasAddresses && p != Packet{Network: p.Network, EtherType: p.EtherType, Encapsulated: p.Encapsulated}:
 		return fmt.Errorf("%+v without addresses", p)
 	case p.HasAddresses && p.Src.Is4() != p.Dst.Is4():
 		return fmt.Errorf("%+v has addresses of two families", p)

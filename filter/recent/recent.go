@@ -6,6 +6,8 @@
 // its age. Unlike the filters of package stable it forgets no item before its time, and
 // takes fewer new items for known ones in the same memory, but it does not distinguish
 // items by their importance.
+//
+// [Cells] are filters of package stable in the form that the kernel has.
 package recent
 
 import (
@@ -40,7 +42,8 @@ func New(lines uint32) *Filter {
 
 // Observe remembers the item with hash h. It reports whether it was remembered before, and
 // whether it has entered the present generation now: if not, it had been there.
-func (f *Filter) Observe(h uint64) (known, entered bool) {
+// The level makes no difference.
+func (f *Filter) Observe(h uint64, _ int) (known, entered bool) {
 	if f.filters[f.present].Record(h) {
 		return true, false
 	}

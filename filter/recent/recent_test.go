@@ -18,9 +18,9 @@ func TestForgetsNothing(t *testing.T) {
 	for turn := range 20 {
 		item := func(i int) uint64 { return hash.Nth(uint64(turn), uint64(i)) }
 		for i := range each {
-			g.Observe(item(i))
+			g.Observe(item(i), 1)
 		}
-		if known, entered := g.Observe(lasting); known != (turn > 0) || !entered {
+		if known, entered := g.Observe(lasting, 1); known != (turn > 0) || !entered {
 			t.Fatalf("generation %d: known %v, entered %v", turn, known, entered)
 		}
 		g.Turn()
@@ -45,7 +45,7 @@ func TestFalsePositive(t *testing.T) {
 	for range 2 {
 		g.Turn()
 		for range Full * lines {
-			g.Observe(hash.Nth(rng.Uint64(), next))
+			g.Observe(hash.Nth(rng.Uint64(), next), 1)
 			next++
 		}
 	}
@@ -66,7 +66,7 @@ func TestFalsePositive(t *testing.T) {
 		for range Full * lines {
 			queries++
 			h := rng.Uint64()
-			if known, _ := g.Observe(h); known {
+			if known, _ := g.Observe(h, 1); known {
 				mistaken++
 			}
 		}

@@ -2,7 +2,6 @@ package verdict
 
 import (
 	"weir/filter/packet"
-	"weir/filter/recent"
 	"weir/filter/sketch"
 )
 
@@ -21,7 +20,7 @@ const sizeStep = 220
 // is its twin.
 type FirstSeen struct {
 	Flow  sketch.Tracker // of which the keys and the secret are used
-	Known *recent.Filter
+	Known FlowMemory
 
 	// What makes a flow important, by its first packet.
 	BySize bool
@@ -34,10 +33,19 @@ type FirstSeen struct {
 	FirstSeenCounts
 }
 
+// FlowMemory remembers flows by their hashes: those of package recent.
+type FlowMemory interface {
+	// Observe remembers a flow of an importance. It reports whether it was remembered
+	// before, and whether it was entered now.
+	Observe(h uint64, level int) (known, entered bool)
+	Turn() // ends a window
+	Words() [2][]uint64
+}
+
 // FirstSeenCounts are what a CPU has counted.
 type FirstSeenCounts struct {
 	Spent      uint64                    // when the budget of events is whole again
-	Entered    uint64                    // flows into a generation
+	Entered    uint64                    // flows into a generation, or cells
 	Flows      [MaxImportance + 1]uint64 // new ones, by importance
 	Events     [MaxImportance + 1]uint64
 	Suppressed [MaxImportance + 1]uint64 // events for which the budget had no room
@@ -55,14 +63,14 @@ func (f *FirstSeen) observe(p packet.Packet, o Outcome, length int) {
 	case ND, DHCP, Failsafe:
 		return
 	}
-	known, entered := f.Known.Observe(f.Flow.Key(p.Tuple).Hash(f.Flow.Secret))
+	level := f.importance(p, o, length)
+	known, entered := f.Known.Observe(f.Flow.Key(p.Tuple).Hash(f.Flow.Secret), int(level))
 	if entered {
 		f.Entered++
 	}
 	if known {
 		return
 	}
-	level := f.importance(p, o, length)
 	f.Flows[level]++
 	if f.Gap == 0 {
 		return

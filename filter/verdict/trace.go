@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"weir/filter/key"
+	"weir/filter/packet"
 	"weir/filter/penalty"
 )
 
@@ -21,10 +22,11 @@ const (
 	StageBlock                  // block lists
 	StageMalformed              // parse errors
 	StageAllow                  // allow lists, consulted when another stage would drop the packet
+	StageReply                  // replies to connections of this host, when a block list would drop the packet
 	numStages
 )
 
-var stageNames = [numStages]string{"exempt", "failsafe", "loop", "penalty", "block", "malformed", "allow"}
+var stageNames = [numStages]string{"exempt", "failsafe", "loop", "penalty", "block", "malformed", "allow", "reply"}
 
 func (s Stage) String() string {
 	if s < numStages {
@@ -102,14 +104,26 @@ func (p *Program) Trace(k key.Key, listed []Condition, penalties []Penalty) *Tra
 	}
 	v.penalties(k, penalties, false)
 	v.trace.conditions = append(v.trace.conditions, listed...)
+	tunnel := mayBeIn(k)
+	inner := p.Inner && tunnel != ""
+	if inner {
+		v.add(Condition{Stage: StageBlock, What: "packets with a listed header in " + tunnel, Reason: Blocked})
+	}
 	if p.DropMalformed && !k.Ports() { // a packet with ports was parsed to its end
 		v.add(Condition{Stage: StageMalformed, What: "malformed packets", Reason: Malformed})
 	}
+	if inner && p.DropMalformed {
+		v.add(Condition{Stage: StageMalformed, What: "packets with a malformed header in " + tunnel, Reason: Malformed})
+	}
+	if inner { // in a tunnel without tags, too, another one may have them
+		v.add(Condition{Stage: StageMalformed, What: fmt.Sprintf("packets with more than %d VLAN tags in %s", packet.MaxVLANTags, tunnel), Reason: Overtagged})
+	}
+	v.replies(k)
 	return v.finish()
 }
 
 // TraceFrame returns how the program decides on a whole Ethernet frame. Only
-// rate limits remain open, since they depend on other packets.
+// rate limits and replies remain open, since they depend on other packets.
 func (p *Program) TraceFrame(frame []byte, penalties []Penalty) *Trace {
 	v := p.begin()
 	v.frame = frame
@@ -135,16 +149,58 @@ func (p *Program) TraceFrame(frame []byte, penalties []Penalty) *Trace {
 		v.add(Condition{Stage: StageLoop, What: "this node is in the packet's filter", All: true, Reason: Looped})
 	}
 	v.penalties(k, penalties, !pkt.HasPorts)
+	within := ""
 	if list, ok := p.Block.Match(pkt.Tuple); ok {
 		v.add(Condition{Stage: StageBlock, All: true, Reason: Blocked, List: list})
+	} else if v.parsed == Clean {
+		switch c := p.Carried(frame, pkt); c.Reason {
+		case Clean:
+		case Blocked:
+			v.add(Condition{Stage: StageBlock, What: inTunnel(c), All: true, Reason: Blocked, List: c.List})
+			pkt = c.Packet
+		default:
+			v.parsed, within = c.Reason, " in "+tunnelName(c.Tunnel)
+		}
 	}
 	if p.dropsMalformed(v.parsed) {
-		v.add(Condition{Stage: StageMalformed, What: v.parsed.String(), All: true, Reason: v.parsed})
+		v.add(Condition{Stage: StageMalformed, What: v.parsed.String() + within, All: true, Reason: v.parsed})
 	}
 	if _, ok := p.Allow.Match(pkt.Tuple); ok {
 		v.add(Condition{Stage: StageAllow, All: true, Reason: Allowed})
 	}
+	if _, ok := connectionOf(pkt); ok && pkt == v.outer {
+		v.replies(k)
+	}
 	return v.finish()
+}
+
+// mayBeIn returns the outermost tunnel that packets of k may belong to, as people write
+// it, or "".
+func mayBeIn(k key.Key) string {
+	proto, hasPort := k.Proto, k.Fields&key.FieldDstPort != 0
+	if k.Fields&key.FieldProto == 0 {
+		if !k.Ports() {
+			return "a tunnel"
+		}
+		proto = protoUDP // which alone has ports and carries tunnels
+	}
+	if proto == protoUDP && !hasPort {
+		return "a tunnel"
+	}
+	pkt := packet.Packet{Tuple: key.Tuple{Proto: proto, HasPorts: hasPort, DstPort: k.DstPort}}
+	if t := pkt.Tunnel(); t != packet.NoTunnel {
+		return tunnelName(t)
+	}
+	return ""
+}
+
+// tunnelName returns a tunnel as people write it.
+func tunnelName(t packet.Tunnel) string {
+	return [packet.NumTunnels]string{"no tunnel", "IP in IP", "GRE", "VXLAN", "GTP-U"}[t]
+}
+
+func inTunnel(c Carried) string {
+	return fmt.Sprintf("%v > %v in %s", c.Packet.Src, c.Packet.Dst, tunnelName(c.Tunnel))
 }
 
 const (
@@ -195,6 +251,13 @@ func (v *view) exemptions(k key.Key, plain bool) {
 			what = "to " + f.String()
 		}
 		v.meet(Condition{Stage: StageFailsafe, What: what, Reason: Failsafe}, v.program.inbound(key.Source(f)), k)
+	}
+}
+
+// replies adds what passes if this host has opened a connection, which is not asked.
+func (v *view) replies(k key.Key) {
+	if v.program.Replies != nil && !v.program.Out && (k.Fields&key.FieldProto == 0 || k.Proto == protoTCP || k.Proto == protoUDP) {
+		v.add(Condition{Stage: StageReply, What: "replies to connections that this host has opened", Reason: Reply})
 	}
 }
 

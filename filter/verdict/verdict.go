@@ -38,13 +38,14 @@ const (
 	Overtagged                // drop: too many VLAN tags or MPLS labels to find the addresses
 	Link                      // pass: a protocol of the link itself
 	Policed                   // drop: over the rate of the interface
+	Reply                     // pass: would be dropped by a list, but answers a connection of this host
 	NumReasons
 )
 
 var reasonNames = [NumReasons]string{
 	"clean", "not-ip", "arp", "nd", "dhcp", "failsafe", "allowed", "would-block",
 	"blocked", "truncated", "malformed", "unparsed", "rate-limited", "heavy",
-	"looped", "overtagged", "link", "policed",
+	"looped", "overtagged", "link", "policed", "reply",
 }
 
 // String returns the reason's name in commands, metrics and JSON.
@@ -93,6 +94,7 @@ type Policy struct {
 	Out              bool           // the packets leave the host: failsafe has their sides exchanged
 	DropMalformed    bool           // drop truncated, malformed and unparsed packets
 	DropNotIP        bool           // drop what is neither IP nor ARP nor of the link itself
+	Inner            bool           // headers in tunnels are matched by the lists, too
 	DHCPServer       bool           // the host serves or relays DHCP
 	DropLooped       bool           // drop packets in a loop; otherwise only report them
 	Monitor          bool           // count, but drop nothing
@@ -137,6 +139,7 @@ type Program struct {
 	Policer      *Policer     // nil: no flows are counted
 	Loop         *icarus.Node // inside a domain; nil: no loop detection
 	FirstSeen    *FirstSeen   // nil: new flows are not looked for
+	Replies      *Replies     // that pass the block lists; nil: none do
 }
 
 // Outcome is the decision on one frame.
@@ -155,9 +158,16 @@ func (p *Program) Decide(frame []byte) Outcome {
 	return v.outcome()
 }
 
-// dropsMalformed reports whether the parse error alone would drop the packet.
+// dropsMalformed reports whether the parse error alone would drop the packet, if not for
+// monitor mode.
 func (p *Policy) dropsMalformed(r Reason) bool {
-	return p.DropMalformed && (r == Truncated || r == Malformed || r == Unparsed)
+	return r == Overtagged || p.DropMalformed && (r == Truncated || r == Malformed || r == Unparsed)
+}
+
+// parsed has the reasons of the parser's results.
+var parsed = [...]Reason{
+	packet.OK: Clean, packet.NotIP: NotIP, packet.ARP: ARP,
+	packet.Truncated: Truncated, packet.Malformed: Malformed, packet.Unparsed: Unparsed, packet.Overtagged: Overtagged, packet.Link: Link,
 }
 
 // view is a packet as the stages of a program see it: a frame, which they
@@ -167,7 +177,8 @@ type view struct {
 	program *Program
 
 	frame  []byte
-	packet packet.Packet
+	packet packet.Packet // or the one in a tunnel that is listed
+	outer  packet.Packet
 	parsed Reason // Clean, or why the parser stopped
 
 	enforced Reason // of WouldBlock: the reason without monitor mode
@@ -178,11 +189,8 @@ type view struct {
 
 func (v *view) parse() {
 	pkt, result := packet.Parse(v.frame)
-	v.packet = pkt
-	v.parsed = [...]Reason{
-		packet.OK: Clean, packet.NotIP: NotIP, packet.ARP: ARP,
-		packet.Truncated: Truncated, packet.Malformed: Malformed, packet.Unparsed: Unparsed, packet.Overtagged: Overtagged, packet.Link: Link,
-	}[result]
+	v.packet, v.outer = pkt, pkt
+	v.parsed = parsed[result]
 }
 
 // outcome takes the packet through the stages.
@@ -201,6 +209,9 @@ func (v *view) outcome() Outcome {
 	}
 	if v.trace == nil && v.packet.HasAddresses {
 		v.program.FirstSeen.observe(v.packet, o, len(v.frame))
+		if r := v.program.Replies; r != nil && v.program.Out && o.Action == Pass {
+			r.remember(v.frame, v.outer)
+		}
 	}
 	return o
 }
@@ -236,6 +247,12 @@ func (v *view) decide() Outcome {
 	}
 	if v.allowed() {
 		return Outcome{Reason: Allowed}
+	}
+	if blocked && v.reply() {
+		if punished == Clean {
+			return Outcome{Reason: Reply}
+		}
+		list, blocked = 0, false
 	}
 	switch {
 	case !blocked && punished == Clean:
@@ -295,7 +312,16 @@ func (v *view) blocked() (list int, ok bool) {
 		c := v.met(StageBlock)
 		return c.List, c.Reason != Clean
 	}
-	return v.program.Block.Match(v.packet.Tuple)
+	if list, ok = v.program.Block.Match(v.packet.Tuple); ok || v.parsed != Clean {
+		return list, ok
+	}
+	c := v.program.Carried(v.frame, v.packet)
+	if c.Reason == Blocked {
+		v.packet = c.Packet
+		return c.List, true
+	}
+	v.parsed = c.Reason
+	return 0, false
 }
 
 // refused reports whether the parse error alone would drop the packet.
@@ -314,6 +340,18 @@ func (v *view) allowed() bool {
 	}
 	_, ok := v.program.Allow.Match(v.packet.Tuple)
 	return ok
+}
+
+// reply reports whether the packet answers a connection of this host. What is in a tunnel
+// is not known to.
+func (v *view) reply() bool {
+	switch {
+	case v.program.Replies == nil || v.program.Out:
+		return false
+	case v.trace != nil:
+		return v.met(StageReply).Reason != Clean
+	}
+	return v.packet == v.outer && v.program.Replies.isReply(v.frame, v.packet)
 }
 
 // dhcp returns what passes as DHCP: from a server to a client, which any host

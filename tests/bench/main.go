@@ -74,6 +74,7 @@ update   changes of an active list
 wire     packets over veth pairs between network namespaces, none of them listed
          and all; at 1M entries also 1 % and 50 %
 options  what an operator's options cost a packet
+hooks    packets with weir at TC, against generic XDP
 cores    packets on two cores at once, against one
 ipv6     packets from IPv6 addresses
 heavy    packets again, with a tracker of heavy hitters, and with a hot table

@@ -5,6 +5,7 @@ package browser
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -16,11 +17,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
 	"weir/control/api"
+	"weir/control/capture"
 	"weir/control/config"
 	"weir/control/daemon"
 	"weir/filter/key"
@@ -54,15 +57,15 @@ func (f fixed) Read() (*config.Config, error) { return f.c, f.c.Validate() }
 
 func setUp(t *testing.T) *desk {
 	t.Helper()
-	path, err := exec.LookPath("chromium")
-	if err != nil && os.Getenv("CI") == "true" {
-		t.Fatal("needs chromium, and under CI=true may not be skipped")
-	}
-	if err != nil {
-		t.Skip("needs chromium")
-	}
-	l := lab.New(t)
+	return setUpFor(t, 3*patience)
+}
+
+// setUpFor is setUp with a time after which the browser ends.
+func setUpFor(t *testing.T, during time.Duration) *desk {
+	t.Helper()
 	d := &desk{t: t}
+	path := chromium(t)
+	l := lab.New(t)
 	d.startDaemon(l)
 	dst := l.B.IPv4
 	l.A.StartFlood(t, func(src netip.Addr) []byte {
@@ -70,13 +73,32 @@ func setUp(t *testing.T) *desk {
 		copy(frame, l.B.MAC)
 		return append(frame, make([]byte, 60)...)
 	})
+	d.startBrowser(path, during)
+	return d
+}
 
+// chromium returns the path of the browser.
+func chromium(t *testing.T) string {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil && os.Getenv("CI") == "true" {
+		t.Fatal("needs chromium, and under CI=true may not be skipped")
+	}
+	if err != nil {
+		t.Skip("needs chromium")
+	}
+	return path
+}
+
+func (d *desk) startBrowser(path string, during time.Duration) {
+	t := d.t
+	t.Helper()
 	allocator, cancel := chromedp.NewExecAllocator(t.Context(), append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()))...)
 	t.Cleanup(cancel)
 	tab, cancel := chromedp.NewContext(allocator)
 	t.Cleanup(cancel)
-	d.tab, cancel = context.WithTimeout(tab, 3*patience)
+	d.tab, cancel = context.WithTimeout(tab, during)
 	t.Cleanup(cancel)
 	d.do(chromedp.Navigate("about:blank"))
 	go func() {
@@ -89,7 +111,6 @@ func setUp(t *testing.T) *desk {
 			d.mu.Unlock()
 		}
 	}()
-	return d
 }
 
 func (d *desk) startDaemon(l *lab.Lab) {
@@ -254,19 +275,7 @@ func TestIncident(t *testing.T) {
 	d.shows("answer", "weir console")
 	d.shows("p-entries", loud)
 	d.until("its packets are dropped", fmt.Sprintf(`[...document.querySelectorAll("#p-talkers tr")].some(r => r.textContent.includes(%q) && r.textContent.includes("blocked (manual)"))`, loud))
-	for _, theme := range []string{"light", "dark"} {
-		if _, err := chromedp.Call(d.tab, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}},
-		}); err != nil {
-			t.Fatal(err)
-		}
-		for _, width := range []int64{360, 1280, 2560} {
-			d.do(chromedp.EmulateViewport(width, 900))
-			d.until(fmt.Sprintf("nothing is cut off at %d px", width), "document.documentElement.scrollWidth <= innerWidth")
-			d.until("the theme is "+theme, fmt.Sprintf("(getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0] < 128) === %t", theme == "dark"))
-			d.picture(fmt.Sprintf("%s-%d", theme, width))
-		}
-	}
+	d.looksRight("")
 	// Text has the contrast that WCAG wants of it, and controls have names.
 	for _, c := range []string{"--ink", "--quiet", "--passed", "--dropped", "--accent", "--warn"} {
 		if ratio := eval[float64](d, fmt.Sprintf(contrast, c)); ratio < 4.5 {
@@ -286,6 +295,14 @@ func TestIncident(t *testing.T) {
 	d.click(`button[name="stop"]`)
 	d.shows("p-events", "otherwise they cost nothing")
 
+	// Download them, until the session ends.
+	downloads := t.TempDir()
+	if _, err := chromedp.CallBrowser(d.tab, browser.SetDownloadBehavior, browser.SetDownloadBehaviorParams{Behavior: browser.SetDownloadBehaviorBehaviorAllow, DownloadPath: downloads}); err != nil {
+		t.Fatal(err)
+	}
+	d.click("#capture")
+	d.downloads(downloads)
+
 	// Undo it.
 	d.click("#undo")
 	d.shows("result", "Undone: "+loud+" is no longer blocked")
@@ -297,6 +314,25 @@ func TestIncident(t *testing.T) {
 	d.quiet()
 	d.click("#end")
 	d.until("the session has ended", "document.body?.textContent.includes('The session has ended') ?? false")
+	d.downloaded(downloads, loud)
+}
+
+// looksRight looks at the page in both themes and at all widths.
+func (d *desk) looksRight(name string) {
+	d.t.Helper()
+	for _, theme := range []string{"light", "dark"} {
+		if _, err := chromedp.Call(d.tab, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}},
+		}); err != nil {
+			d.t.Fatal(err)
+		}
+		for _, width := range []int64{360, 1280, 2560} {
+			d.do(chromedp.EmulateViewport(width, 900))
+			d.until(fmt.Sprintf("nothing is cut off at %d px", width), "document.documentElement.scrollWidth <= innerWidth")
+			d.until("the theme is "+theme, fmt.Sprintf("(getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0] < 128) === %t", theme == "dark"))
+			d.picture(fmt.Sprintf("%s%s-%d", name, theme, width))
+		}
+	}
 }
 
 // contrast is the contrast of a colour with that of cards.
@@ -312,20 +348,78 @@ const contrast = `(() => {
 	return Math.max(a, b) / Math.min(a, b);
 })()`
 
+// downloads waits until packets are in a file of the browser's.
+func (d *desk) downloads(dir string) {
+	d.t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		files, _ := os.ReadDir(dir)
+		for _, f := range files {
+			if info, err := f.Info(); err == nil && info.Size() > 1000 { // the head has fewer bytes
+				return
+			}
+		}
+		if time.Now().After(deadline) {
+			d.t.Fatal("no packet is downloaded")
+		}
+	}
+}
+
+// downloaded waits for a capture file that is whole, and whose packets are from a source.
+func (d *desk) downloaded(dir, from string) {
+	d.t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		files, _ := filepath.Glob(filepath.Join(dir, "weir-*.pcapng"))
+		if len(files) == 1 { // until it is whole, it has another name
+			n, err := packetsOf(files[0], from)
+			if err != nil || n == 0 {
+				d.t.Errorf("%d packets: %v", n, err)
+			}
+			return
+		}
+		if time.Now().After(deadline) {
+			d.t.Fatal("nothing is downloaded")
+		}
+	}
+}
+
+// packetsOf returns the number of packets in a capture, which must be from a source.
+func packetsOf(file, from string) (n int, err error) {
+	r, err := capture.Open(file)
+	if err != nil {
+		return 0, err
+	}
+	defer r.Close()
+	for ; ; n++ {
+		p, err := r.Next()
+		if err == io.EOF {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+		if parsed, _ := packet.Parse(p.Data); parsed.Src.String() != from {
+			return n, fmt.Errorf("a packet from %v", parsed.Src)
+		}
+	}
+}
+
+// tabTo moves the focus with the Tab key alone.
+func (d *desk) tabTo(selector string) {
+	d.t.Helper()
+	for range 300 {
+		d.do(chromedp.KeyEvent(kb.Tab))
+		if eval[bool](d, fmt.Sprintf("document.activeElement.matches(%q)", selector)) {
+			return
+		}
+	}
+	d.t.Fatalf("Tab does not reach %s", selector)
+}
+
 // The same by keyboard alone. The focus stays where it is while panels change.
 func TestKeyboard(t *testing.T) {
 	d := setUp(t)
 	d.open(false)
-	tabTo := func(selector string) {
-		t.Helper()
-		for range 200 {
-			d.do(chromedp.KeyEvent(kb.Tab))
-			if eval[bool](d, fmt.Sprintf("document.activeElement.matches(%q)", selector)) {
-				return
-			}
-		}
-		t.Fatalf("Tab does not reach %s", selector)
-	}
+	tabTo := d.tabTo
 	tabTo(".skip")
 	d.do(chromedp.KeyEvent(kb.Enter))
 	tabTo("#q")
@@ -348,11 +442,50 @@ func TestKeyboard(t *testing.T) {
 	}
 	d.do(chromedp.KeyEvent(kb.Enter))
 	d.shows("result", loud+" is blocked for 60 min")
-	d.do(chromedp.Focus("#end"))
 	tabTo("#undo")
 	d.do(chromedp.KeyEvent(kb.Enter))
 	d.shows("result", "Undone: "+loud)
+	d.shows("p-audit", "unblock")
+
+	// A link explains, an entry is removed.
+	tabTo(explainLoud)
+	d.do(chromedp.KeyEvent(kb.Enter))
+	d.shows("answer", "from "+loud+": pass")
+	tabTo(`button[name="remove"]`)
+	d.do(chromedp.KeyEvent(kb.Enter))
+	d.shows("result", second+" is no longer blocked")
+
+	// A slider that is moved is what the plan is given.
+	tabTo("#plan-bits")
+	d.do(chromedp.KeyEvent(kb.ArrowRight))
+	d.shows("p-plan", "--bits-per-entry 17")
+	d.shows("at-bits", "17")
+	d.do(chromedp.KeyEvent(kb.Tab))
+	d.until("memory has the focus", "document.activeElement.id === 'plan-memory'")
+	d.do(chromedp.KeyEvent(kb.End))
+	d.shows("p-plan", " --memory 33554432KiB")
+	d.until("memory is what is given", "document.getElementById('given-memory').checked")
+
+	// Events, with a filter; tables that scroll have the focus; pause; the end.
+	tabTo("#match")
+	d.do(chromedp.KeyEvent(listed + kb.Enter))
+	d.until("events are live", "document.querySelectorAll('#event-rows tr').length > 5")
+	d.shows("event-rows", listed)
+	tabTo("#capture")
+	tabTo(`[role="region"][aria-label="Events"]`)
+	d.do(chromedp.KeyEvent(kb.ArrowDown))
+	tabTo("#stop")
+	d.do(chromedp.KeyEvent(kb.Enter))
+	d.shows("p-events", "otherwise they cost nothing")
+	tabTo("#pause")
+	d.do(chromedp.KeyEvent(kb.Enter))
+	d.shows("live", "Paused")
+	d.do(chromedp.KeyEvent(kb.Enter))
+	d.shows("live", "Live")
 	d.quiet()
+	tabTo("#end")
+	d.do(chromedp.KeyEvent(kb.Enter))
+	d.until("the session has ended", "document.body?.textContent.includes('The session has ended') ?? false")
 }
 
 // Without scripts the page is read, and changed.

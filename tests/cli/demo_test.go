@@ -2,10 +2,12 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,7 +35,9 @@ func TestDemo(t *testing.T) {
 
 func TestDemoFleet(t *testing.T) {
 	lab.Root(t)
-	buildHub(t)
+	if err := buildHub(); err != nil {
+		t.Fatal(err)
+	}
 	out, _ := weir(t, 0, "demo", "--fleet", "--json", "--seconds", "4", "--entries", "20000")
 	var report struct {
 		Passed         bool
@@ -56,21 +60,22 @@ func TestDemoFleet(t *testing.T) {
 	}
 }
 
-// buildHub builds weir-hub beside weir.
-func buildHub(t *testing.T) {
-	t.Helper()
+// buildHub builds weir-hub beside weir, once.
+var buildHub = sync.OnceValue(func() error {
 	path := filepath.Join(filepath.Dir(binary), "weir-hub")
 	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", path, "weir/cmd/weir-hub").CombinedOutput(); err != nil {
-		t.Fatalf("build weir-hub: %v\n%s", err, out)
+		return fmt.Errorf("build weir-hub: %w\n%s", err, out)
 	}
-	t.Cleanup(func() { os.Remove(path) })
-}
+	return nil
+})
 
 func TestDemoInterrupted(t *testing.T) { demoInterrupted(t) }
 
 func TestDemoFleetInterrupted(t *testing.T) {
 	lab.Root(t)
-	buildHub(t)
+	if err := buildHub(); err != nil {
+		t.Fatal(err)
+	}
 	demoInterrupted(t, "--fleet")
 }
 

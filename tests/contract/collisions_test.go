@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"net/netip"
-	"os"
 	"testing"
 
 	"weir/control/engine"
@@ -13,6 +12,7 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // Entries made to collide with other addresses get none of these dropped. Under
@@ -23,10 +23,7 @@ func TestCraftedEntriesBlockNoOther(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
 	const tails = 1024
-	words := 192
-	if os.Getenv("WEIR_LONG") == "1" {
-		words = 512
-	}
+	words := long.Or(192, 512)
 	type pair struct{ listed, victim netip.Addr }
 	var pairs []pair
 	var entries list.Entries

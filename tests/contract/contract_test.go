@@ -16,6 +16,7 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // random draws tables and packets from a small world, so that they meet.
@@ -109,7 +110,7 @@ func (r random) entries(n int) list.Entries {
 // none; the failsafe is random.
 func (r random) config(i int) engine.Config {
 	c := engine.Config{
-		Policy: verdict.Policy{DropMalformed: i/2%2 == 0, DropNotIP: i/3%2 == 0, DHCPServer: i/5%2 == 0, Monitor: i/4%4 == 0},
+		Policy: verdict.Policy{DropMalformed: i/2%2 == 0, DropNotIP: i/3%2 == 0, Inner: i/2%3 == 0, DHCPServer: i/5%2 == 0, Monitor: i/4%4 == 0},
 		Mode:   membership.Mode(i % 2),
 	}
 	for range i % 3 {
@@ -154,7 +155,9 @@ func (r random) mutate(f []byte) []byte {
 		}
 	case 6:
 		return r.encapsulate(f)
-	case 7: // another protocol
+	case 7:
+		return r.tunnel(f)
+	case 8: // another protocol
 		protos := []int{0x22ea, 0x8808, 0x8809, 0x8863, 0x888e, 0x88cc, 0x88f5, 0x88f6, 0x88f7, 0x8902, 0x806, 0x88e7, 0x894f, 1501, 1500, 60}
 		proto := r.pick(protos...)
 		f[12], f[13] = byte(proto>>8), byte(proto)
@@ -263,7 +266,7 @@ func TestRandomTablesAndPackets(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
 	seen := map[string]int{}
-	for i := range 32 {
+	for i := range long.Or(16, 32) {
 		var lists []engine.List
 		for i := range 3 {
 			lists = append(lists, engine.List{
@@ -282,9 +285,9 @@ func TestRandomTablesAndPackets(t *testing.T) {
 	}
 	t.Log(seen)
 	for r := range verdict.NumReasons {
-		// There are no penalties, loops and policers here; see TestPenalties,
-		// TestLoopVerdicts and TestPolicer.
-		if r == verdict.RateLimited || r == verdict.Heavy || r == verdict.Looped || r == verdict.Policed {
+		// There are no penalties, loops, policers and connections here; see TestPenalties,
+		// TestLoopVerdicts, TestPolicer and TestReplies.
+		if r == verdict.RateLimited || r == verdict.Heavy || r == verdict.Looped || r == verdict.Policed || r == verdict.Reply {
 			continue
 		}
 		if seen[r.String()+"/pass"]+seen[r.String()+"/drop"] == 0 {

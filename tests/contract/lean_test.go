@@ -167,6 +167,7 @@ func TestLeanPath(t *testing.T) {
 			break
 		}
 		c := r.config(2 * i) // exact
+		c.Inner = false      // which takes the general path
 		c.TrackerSeed = hash.NewSeed()
 		switch i % 4 {
 		case 1:

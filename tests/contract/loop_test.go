@@ -23,6 +23,7 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // role is the position of a node in the domain.
@@ -236,10 +237,7 @@ func TestLoopFiltersOverCaptures(t *testing.T) {
 			newLoopNode(t, mustNode(t, 4, g), exit, out, policy),
 		})
 	}
-	step := 8
-	if os.Getenv("WEIR_LONG") != "" {
-		step = 1
-	}
+	step := long.Or(8, 1)
 	first, sent := newRandom(t).IntN(step), 0
 	inserted, checked := 0, 0
 	l.B.In(t, func() {

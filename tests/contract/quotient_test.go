@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,10 +18,11 @@ import (
 	"weir/loader"
 	"weir/tests/bench/probe"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // addressSet returns a set of IPv4 sources in the kernel, with a quotient table of
-// this layout, and the programs that look addresses up in it.
+// this layout, and a directory if keys have 33 bits, and the programs that look addresses up in it.
 func addressSet(t *testing.T, l quotient.Layout) (*membership.Set, *probe.Programs, *probe.Keys) {
 	t.Helper()
 	layout := membership.Layout{
@@ -30,10 +30,20 @@ func addressSet(t *testing.T, l quotient.Layout) (*membership.Set, *probe.Progra
 		Prefixes: membership.PrefixLayout{Layout: l, Secret: quotient.NewSecret(), Shift: uint8(min(l.KeyBits-32, 1))},
 		V4:       []membership.GatedShape{{Shape: key.Shape{SrcBits: 32}, Gate: membership.GateAlways}},
 	}
+	if l.KeyBits > 32 {
+		layout = layout.WithDirectory(9)
+	}
 	block := loader.KeySet{
-		Quotient: engine.PrefixTable(l, layout.Prefixes.Secret), PrefixShift: uint32(layout.Prefixes.Shift), N_prefixes: 1,
+		Directory: engine.PrefixDirectory(layout.Directory),
+		Quotient:  engine.PrefixTable(l, layout.Prefixes.Secret), PrefixShift: uint32(layout.Prefixes.Shift), N_prefixes: 1,
 	}
 	block.Prefixes[0].SrcMask, block.Prefixes[0].Tail = ^uint32(0), layout.Prefixes.Tail(32, false)
+	return setOf(t, layout, block)
+}
+
+// setOf returns an empty set in the kernel, and the programs that look addresses up in it.
+func setOf(t *testing.T, layout membership.Layout, block loader.KeySet) (*membership.Set, *probe.Programs, *probe.Keys) {
+	t.Helper()
 	g, err := loader.NewGeneration(loader.Config{Block: block, Lists: 3})
 	if err != nil {
 		t.Fatal(err)
@@ -63,10 +73,7 @@ func addressSet(t *testing.T, l quotient.Layout) (*membership.Set, *probe.Progra
 // of the program until after it.
 func TestQuotientBesideWriter(t *testing.T) {
 	lab.Root(t)
-	lookups := 10_000_000
-	if os.Getenv("WEIR_LONG") == "1" {
-		lookups = 100_000_000
-	}
+	lookups := long.Or(10_000_000, 100_000_000)
 	r := newRandom(t)
 	layouts := []quotient.Layout{
 		{KeyBits: 32, LaneBits: 31, Lines: 64, Buckets: 6}, {KeyBits: 33, LaneBits: 63, Lines: 64, Buckets: 6, Front: 640},

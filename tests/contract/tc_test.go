@@ -1,8 +1,11 @@
 package contract
 
 import (
+	"encoding/binary"
 	"fmt"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"weir/bpf"
 	"weir/control/engine"
@@ -15,9 +18,17 @@ import (
 // tcPage is a length in bytes that test runs of TC accept.
 const tcPage = 3000
 
-// tcKernels returns the generations of incoming and of outgoing packets with the program
-// for TC.
-func tcKernels(t testing.TB, lists []engine.List, c engine.Config) (in, out *engine.Generation, inKernel, outKernel *replay.Kernel) {
+// tcEntry is a program for TC with its reference: of incoming or outgoing packets, with or
+// without Ethernet headers.
+type tcEntry struct {
+	name     string
+	ethernet bool
+	*engine.Generation
+	*replay.Kernel
+}
+
+// tcEntries returns the programs for TC of a configuration.
+func tcEntries(t testing.TB, lists []engine.List, c engine.Config) (all []tcEntry) {
 	t.Helper()
 	c.TC, c.Outgoing = true, &engine.Telemetry{}
 	in, err := engine.Build(lists, c)
@@ -25,39 +36,66 @@ func tcKernels(t testing.TB, lists []engine.List, c engine.Config) (in, out *eng
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { in.Close() })
-	out = in.Out()
-	if inKernel, err = replay.NewTCKernel(in, len(lists)); err != nil {
-		t.Fatalf("%+v", err)
+	for _, e := range []tcEntry{
+		{name: "in", Generation: in, ethernet: true},
+		{name: "out", Generation: in.Out(), ethernet: true},
+		{name: "in without Ethernet", Generation: in},
+		{name: "out without Ethernet", Generation: in.Out()},
+	} {
+		if e.Kernel, err = replay.NewTCKernel(e.Generation, len(lists), e.ethernet); err != nil {
+			t.Fatalf("%s: %+v", e.name, err)
+		}
+		t.Cleanup(func() { e.Kernel.Close() })
+		all = append(all, e)
 	}
-	t.Cleanup(func() { inKernel.Close() })
-	if outKernel, err = replay.NewKernel(out, len(lists)); err != nil {
-		t.Fatalf("%+v", err)
-	}
-	t.Cleanup(func() { outKernel.Close() })
-	return in, out, inKernel, outKernel
+	return all
 }
 
-// The program for TC decides as its reference: on incoming packets as that for XDP, and on
-// outgoing ones, of which failsafe has the sides exchanged, by lists of their own.
+// agree returns the outcome for a frame, on which the program and its reference must agree.
+// ok is false for frames that an interface of the entry does not have: without Ethernet
+// headers, there are neither tags nor protocols of the link.
+func (e *tcEntry) agree(t testing.TB, frame []byte) (o verdict.Outcome, ok bool) {
+	t.Helper()
+	frame = frame[:min(len(frame), tcPage)]
+	if !e.ethernet {
+		if len(frame) < 14 {
+			return o, false
+		}
+		proto := binary.BigEndian.Uint16(frame[12:])
+		if _, r := packet.Parse(frame); proto == unix.ETH_P_8021Q || proto == unix.ETH_P_8021AD || proto < 0x600 ||
+			r == packet.Link && proto != unix.ETH_P_PPP_SES {
+			return o, false
+		}
+	}
+	o, err := agree(e.Generation, e.Kernel, frame)
+	if err != nil {
+		t.Fatalf("%s: %v: % x", e.name, err, frame)
+	}
+	return o, true
+}
+
+// The programs for TC decide as their references: on incoming packets as that for XDP, and
+// on outgoing ones, of which failsafe has the sides exchanged, by lists of their own.
 func TestTC(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
 	seen := map[string]int{}
 	missing := func() (all []string) {
-		for r := range verdict.NumReasons {
-			if r == verdict.RateLimited || r == verdict.Heavy || r == verdict.Looped || r == verdict.Policed {
-				continue // there are no penalties, loops and policers here
-			}
-			for _, direction := range []string{"in/", "out/"} {
-				if seen[direction+r.String()] == 0 {
-					all = append(all, direction+r.String())
+		for _, entry := range []string{"in", "out", "in without Ethernet", "out without Ethernet"} {
+			for r := range verdict.NumReasons {
+				switch r {
+				case verdict.RateLimited, verdict.Heavy, verdict.Looped, verdict.Policed, verdict.Reply:
+					continue // there are no penalties, loops, policers and connections here
+				}
+				if key := entry + "/" + r.String(); seen[key] == 0 {
+					all = append(all, key)
 				}
 			}
 		}
 		return all
 	}
 	for i := range 100 {
-		if i >= 10 && len(missing()) == 0 {
+		if i >= 6 && len(missing()) == 0 {
 			break
 		}
 		var lists []engine.List
@@ -70,25 +108,21 @@ func TestTC(t *testing.T) {
 				Name: fmt.Sprint(i), Allow: i == 2 || i == 3, Direction: d, Contents: r.entries(r.pick(0, 5, 100, 1000)).Set(),
 			})
 		}
-		c := r.config(i)
-		in, out, inKernel, outKernel := tcKernels(t, lists, c)
+		entries := tcEntries(t, lists, r.config(i))
 		for range 1000 {
 			frame := r.mutate(packet.Frame(r.tuple()))
 			if r.IntN(4) == 0 {
 				frame = r.packetOnLeanPath()
 			}
-			frame = frame[:min(len(frame), tcPage)]
-			o, err := agree(in, inKernel, frame)
-			if err != nil {
-				t.Fatalf("incoming: %v: % x", err, frame)
-			}
-			seen["in/"+o.Reason.String()]++
-			if o, err = agree(out, outKernel, frame); err != nil {
-				t.Fatalf("outgoing: %v: % x", err, frame)
-			}
-			seen["out/"+o.Reason.String()]++
-			if o.List > 0 && lists[o.List-1].Direction != engine.Out {
-				t.Fatalf("an outgoing packet is dropped by list %d, which is of incoming ones: % x", o.List, frame)
+			for _, e := range entries {
+				o, ok := e.agree(t, frame)
+				if !ok {
+					continue
+				}
+				seen[e.name+"/"+o.Reason.String()]++
+				if o.List > 0 && (lists[o.List-1].Direction == engine.Out) != e.Policy.Out {
+					t.Fatalf("%s: dropped by list %d, which is of the other direction: % x", e.name, o.List, frame)
+				}
 			}
 		}
 	}
@@ -104,20 +138,20 @@ func TestRandomFramesOfTC(t *testing.T) {
 	r := newRandom(t)
 	var lists []engine.List
 	for _, l := range richLists() {
-		l.Direction = engine.Out
-		lists = append(lists, l)
+		in := l
+		l.Direction, l.Name = engine.Out, l.Name+" out"
+		lists = append(lists, in, l)
 	}
-	_, out, _, kernel := tcKernels(t, lists, engine.Config{Policy: verdict.Policy{DropMalformed: true}})
-	for range 30_000 {
+	entries := tcEntries(t, lists, engine.Config{Policy: verdict.Policy{DropMalformed: true}})
+	for range 20_000 {
 		frame := packet.Frame(r.anyTuple(r.IntN(3) > 0))
 		for range r.IntN(3) {
 			if len(frame) >= 60 {
 				frame = r.mutate(frame)
 			}
 		}
-		frame = frame[:min(len(frame), tcPage)]
-		if _, err := agree(out, kernel, frame); err != nil {
-			t.Fatalf("%v: % x", err, frame)
+		for _, e := range entries {
+			e.agree(t, frame)
 		}
 	}
 }

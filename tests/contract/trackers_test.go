@@ -6,7 +6,6 @@ import (
 	"iter"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"testing"
 	"time"
 
@@ -22,6 +21,7 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // onOneCPU keeps the test, and the programs that it runs, on one CPU.
@@ -295,10 +295,7 @@ func TestGuardsOverCaptures(t *testing.T) {
 func TestGuardsOverRandomPackets(t *testing.T) {
 	lab.Root(t)
 	onOneCPU(t)
-	packets := 20_000
-	if os.Getenv("WEIR_LONG") == "1" {
-		packets = 1_200_000
-	}
+	packets := long.Or(20_000, 1_200_000)
 	r := newRandom(t)
 	c := newFiltering(t, nil, verdict.Policy{FailsafePorts: []verdict.FailsafePort{{Proto: 6, Port: 22}}}, guards())
 	c.next(t, 40, 0)

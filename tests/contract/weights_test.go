@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
 	"testing"
 	"time"
 
@@ -22,6 +21,7 @@ import (
 	"weir/loader"
 	"weir/tests/bench/probe"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // Elements get weights, others, and none again: the kernel decides as the
@@ -334,7 +334,7 @@ func TestWeightedRate(t *testing.T) {
 	onOneCPU(t)
 	flows, entries, elements := probe.KeysLen, 250_000, 1<<14
 	intervals, packets, seeds := 4, 2*probe.KeysLen, 8
-	if os.Getenv("WEIR_LONG") == "1" {
+	if long.Enabled {
 		flows, entries, elements = 4_000_000, 1_000_000, 1<<16
 		intervals, packets, seeds = 8, 8*probe.KeysLen, 20
 	}

@@ -30,17 +30,6 @@ import (
 // patience is how long a test waits for what must happen.
 const patience = 30 * time.Second
 
-// long says that there is time for all of it.
-var long = os.Getenv("WEIR_LONG") == "1"
-
-// rounds is the number of rounds that there is time for.
-func rounds(short, whole int) int {
-	if long {
-		return whole
-	}
-	return short
-}
-
 // releases are weir, in two versions.
 var releases = []release{{version: "one"}, {version: "two"}}
 
@@ -156,6 +145,7 @@ type daemon struct {
 // event is a line of the log.
 type event struct {
 	at         time.Time // when it came here
+	Time       time.Time // when it was logged
 	Level, Msg string
 	text       string
 }
@@ -369,9 +359,19 @@ func (h *host) refresh(name string, entries int) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if len(r.Sources) != 1 || r.Sources[0].Outcome != "new" || r.Sources[0].Entries != entries {
-		h.t.Fatalf("refreshed %+v, want %d new entries", r.Sources, entries)
+	// The daemon follows the file, and may have read it before.
+	if len(r.Sources) != 1 || r.Sources[0].Outcome != "new" && r.Sources[0].Outcome != "unchanged" || r.Sources[0].Entries != entries {
+		h.t.Fatalf("refreshed %+v, want %d entries", r.Sources, entries)
 	}
+}
+
+// takeOver starts a daemon that takes over from another, and returns it.
+func (h *host) takeOver(from *daemon, r release) *daemon {
+	h.t.Helper()
+	next := h.begin(r, "--takeover")
+	next.ready()
+	from.end()
+	return next
 }
 
 // explain checks the verdict on a source's packets.

@@ -3,6 +3,8 @@ package daemon
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +12,8 @@ import (
 	"weir/control/api"
 	"weir/control/attach"
 	"weir/filter/key"
+	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // to is a packet to a destination.
@@ -75,10 +79,7 @@ lists:
 	traffic.await(2000)
 	d = h.start(releases[1])
 	traffic.await(2000)
-	next := h.begin(releases[0], "--takeover")
-	next.ready()
-	d.end()
-	d = next
+	d = h.takeOver(d, releases[0])
 	traffic.await(2000)
 	traffic.finish()
 
@@ -120,5 +121,95 @@ lists:
 	if all, err := attach.ReadStatus(h.pins); err != nil || len(all) != 1 || all[0].Direction != "in" {
 		t.Errorf("%+v, %v", all, err)
 	}
+	d.stop()
+}
+
+// Numbered packets in both directions, two million of them or as many as WEIR_PACKETS says,
+// while lists change, the daemon reloads, is killed, and gives way to another version: none
+// that is listed leaves or comes in, and none that is not is lost. Replies pass, but nothing
+// here opens a connection.
+func TestBothDirections(t *testing.T) {
+	packets := uint64(2_000_000)
+	if text := os.Getenv("WEIR_PACKETS"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		packets = n
+	} else if !long.Enabled {
+		t.Skip("needs WEIR_LONG=1, or a number of packets in WEIR_PACKETS: minutes")
+	}
+	h := newHost(t)
+	c2, bad := netip.MustParseAddr("192.0.2.77"), netip.MustParseAddr("198.51.100.9")
+	write := func(more int) {
+		for _, of := range []struct{ file, first, network string }{{"c2.txt", c2.String(), "10"}, {"bad.txt", bad.String(), "11"}} {
+			text := of.first + "\n"
+			for i := range more {
+				text += fmt.Sprintf("%s.%d.%d.0/24\n", of.network, i>>8, i&255)
+			}
+			h.write(of.file, []byte(text))
+		}
+	}
+	write(1)
+	configure := func(extra string) {
+		h.write("weir.yaml", fmt.Appendf(nil, `interfaces: [{name: %s, netns: %s, egress: true}]
+pins: %s
+state_dir: %s
+api: {socket: %s}
+learning: {elements: 0}
+replies: pass
+%s
+lists:
+  c2: {direction: out, guard: false, sources: [{file: %s}]}
+  bad: {guard: false, sources: [{file: %s}]}
+`, h.A.Iface, h.A.Netns, h.pins, h.path("state"), h.path("weir.sock"), extra, h.path("c2.txt"), h.path("bad.txt")))
+	}
+	configure("")
+	out := startTrafficBy(h.A.LocalSender(t), t, h.Lab, []key.Tuple{to(c2, 4000), to(c2, 50000)}, []key.Tuple{
+		to(netip.MustParseAddr("198.51.100.1"), 4000), to(bad, 4000),
+	})
+	in := startTraffic(t, &lab.Lab{A: h.B, B: h.A}, []key.Tuple{from(bad), {
+		Src: bad, Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true, SrcPort: 9, DstPort: 4000, // as if it answered
+	}}, froms(c2, netip.MustParseAddr("198.51.100.1")))
+	d := h.start(releases[0])
+	out.run()
+	in.run()
+	sent := func() uint64 {
+		return out.sentListed.Load() + out.sentClean.Load() + in.sentListed.Load() + in.sentClean.Load()
+	}
+	round := 0
+	for ; sent() < packets || round < 5; round++ {
+		out.await(1000)
+		in.await(1000)
+		switch round % 5 {
+		case 0: // a change in place
+			h.mustChange("c2", round%2 == 1, "192.0.2.78")
+			h.mustChange("bad", round%2 == 1, "198.51.100.10")
+		case 1: // the next generation
+			n := 5000 * (1 + round%3)
+			write(n)
+			for _, list := range []string{"c2", "bad"} {
+				if _, err := h.api.Refresh(t.Context(), list); err != nil {
+					t.Fatal(err)
+				}
+				h.eventually("the contents of "+list, func() bool { return h.list(list).Entries >= n && h.list(list).Entries <= n+2 })
+			}
+		case 2: // other settings
+			configure([]string{"", "not_ip: drop"}[round/5%2])
+			if _, err := h.api.Reload(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		case 3: // a death, and some time without a daemon
+			d.kill()
+			out.await(1000)
+			in.await(1000)
+			d = h.start(releases[round%2])
+		case 4: // an upgrade
+			d = h.takeOver(d, releases[(round+1)%2])
+		}
+	}
+	out.finish()
+	in.finish()
+	t.Logf("%d packets, %d changes", sent(), round)
 	d.stop()
 }

@@ -60,13 +60,15 @@ func serve(t *testing.T, path string, args ...string) (end func()) {
 	ended := make(chan struct{})
 	go func() { c.Wait(); close(ended) }()
 	end = func() {
-		c.Process.Signal(syscall.SIGTERM)
-		select {
-		case <-ended:
-		case <-time.After(2 * time.Second): // nfacctd waits for its plugins
-			syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
-			<-ended
+		if !strings.HasSuffix(path, "acctd") { // which waits for its plugins, and has written what it was to
+			c.Process.Signal(syscall.SIGTERM)
+			select {
+			case <-ended:
+			case <-time.After(patience):
+			}
 		}
+		syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
+		<-ended
 	}
 	t.Cleanup(func() {
 		end()
@@ -147,12 +149,7 @@ export:
 		time.Sleep(500 * time.Millisecond)
 	}
 	const dropped = 3 * 1500
-	var all api.HistoryPoint
-	for deadline := time.Now().Add(patience); all.Dropped != dropped; time.Sleep(50 * time.Millisecond) {
-		if all = h.history().Total; all.Dropped > dropped || time.Now().After(deadline) {
-			t.Fatalf("%+v, want %d dropped", all, dropped)
-		}
-	}
+	all := h.untilDropped(t, dropped)
 	failing := h.untilMetric(t, `weir_export_failing{collector="dead"}`, 1)
 	d.stop() // which exports the last records
 	endOne()
@@ -208,6 +205,21 @@ func number(t *testing.T, text string) uint64 {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// untilDropped waits until so many packets have been dropped, and returns the history's
+// totals.
+func (h *host) untilDropped(t *testing.T, packets uint64) api.HistoryPoint {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		all := h.history().Total
+		if all.Dropped == packets {
+			return all
+		}
+		if all.Dropped > packets || time.Now().After(deadline) {
+			t.Fatalf("%+v, want %d dropped", all, packets)
+		}
+	}
 }
 
 // untilMetric waits until a metric has a value, and returns all metrics, by their names

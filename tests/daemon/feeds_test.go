@@ -21,6 +21,7 @@ import (
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/tests/data"
+	"weir/tests/long"
 )
 
 // version is a list as it was at a time.
@@ -161,10 +162,10 @@ func TestHistories(t *testing.T) {
 		feeds        []string
 		updates      int
 	}{
-		{"every two hours", "file", []string{"churn-data-shield-2h.tar.zst"}, rounds(23, 10*23)},
-		{"every two weeks", "http", []string{"churn-x4b-vpn-2026.tar.zst"}, rounds(2*9, 50*9)},
+		{"every two hours", "file", []string{"churn-data-shield-2h.tar.zst"}, long.Or(23, 10*23)},
+		{"every two weeks", "http", []string{"churn-x4b-vpn-2026.tar.zst"}, long.Or(2*9, 50*9)},
 		// So different that the next generation is built.
-		{"another list", "file", []string{"ipsum.txt.gz", "malicious-ip-full.txt.gz"}, rounds(2, 20)},
+		{"another list", "file", []string{"ipsum.txt.gz", "malicious-ip-full.txt.gz"}, long.Or(2, 20)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			versions := history(t, c.feeds...)

@@ -22,6 +22,7 @@ import (
 	"weir/control/fleet/wire"
 	"weir/filter/key"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // hubBinary builds weir-hub.
@@ -277,12 +278,12 @@ func (f *fleet) enforced(src netip.Addr, change func()) time.Duration {
 
 // A change at the hub is enforced on all nodes within a second, with a million entries.
 func TestFleetLatency(t *testing.T) {
-	f := newFleet(t, rounds(3, 8), rounds(20_000, 1_000_000))
+	f := newFleet(t, long.Or(2, 8), long.Or(20_000, 1_000_000))
 	for _, n := range f.nodes {
 		n.load.run()
 	}
 	var took []time.Duration
-	for i := range rounds(5, 30) {
+	for i := range long.Or(2, 30) {
 		list := []string{"drop", config.FleetBlock}[i%2]
 		src := address(commandBlock, i)
 		took = append(took, f.enforced(src, func() {
@@ -291,11 +292,11 @@ func TestFleetLatency(t *testing.T) {
 			}
 		}))
 	}
-	entries := rounds(20_000, 1_000_000)
+	entries := long.Or(20_000, 1_000_000)
 	f.within("a command at the hub", took)
 	f.converge()
 	took = nil
-	for i := range rounds(3, 11) {
+	for i := range long.Or(2, 11) {
 		// From when the file is there, which the hub notices at once, it is read to its end.
 		f.write("next.txt", strings.Join(lines(addresses(feedBlock, 0, entries+i+1)), "\n")+"\n")
 		took = append(took, f.enforced(address(feedBlock, entries+i), func() {
@@ -416,7 +417,7 @@ func (o *operator) follow(ctx context.Context) {
 // change the lists: a version that a node has acknowledged filters there from then on,
 // no acknowledged command is lost, and in the end all have the same lists.
 func TestFleetFaults(t *testing.T) {
-	f := newFleet(t, rounds(3, 8), rounds(20_000, 1_000_000))
+	f := newFleet(t, long.Or(3, 8), long.Or(20_000, 1_000_000))
 	epoch := f.converge()[0].Version.Epoch
 	seed := rand.Uint64()
 	t.Logf("seed %#x", seed)
@@ -446,7 +447,7 @@ func TestFleetFaults(t *testing.T) {
 		times int
 		do    func()
 	}{
-		{"kill the hub", rounds(3, 30), func() {
+		{"kill the hub", long.Or(3, 30), func() {
 			f.kill()
 			time.Sleep(upTo(500 * time.Millisecond))
 			if random.IntN(3) == 0 {
@@ -455,7 +456,7 @@ func TestFleetFaults(t *testing.T) {
 				f.start()
 			}
 		}},
-		{"kill a node", rounds(3, 30), func() {
+		{"kill a node", long.Or(3, 30), func() {
 			n := any()
 			n.d.kill()
 			time.Sleep(upTo(500 * time.Millisecond))
@@ -464,7 +465,7 @@ func TestFleetFaults(t *testing.T) {
 				n.d.ready()
 			}
 		}},
-		{"cut a node off", rounds(2, 15), func() {
+		{"cut a node off", long.Or(2, 15), func() {
 			n, for_ := any(), upTo(3*time.Second)
 			if !cut[n].TryLock() {
 				return
@@ -476,12 +477,12 @@ func TestFleetFaults(t *testing.T) {
 				n.set(netlink.LinkSetUp)
 			})
 		}},
-		{"stop the hub for a while", rounds(1, 5), func() {
+		{"stop the hub for a while", long.Or(1, 5), func() {
 			_ = f.process.Signal(syscall.SIGSTOP)
 			time.Sleep(upTo(2 * time.Second))
 			_ = f.process.Signal(syscall.SIGCONT)
 		}},
-		{"stop a node for a while", rounds(1, 5), func() {
+		{"stop a node for a while", long.Or(1, 5), func() {
 			n := any()
 			_ = n.d.process.Signal(syscall.SIGSTOP)
 			time.Sleep(upTo(2 * time.Second))

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // An interface that is deleted and created again is filtered again at once.
@@ -30,7 +31,7 @@ func TestInterfaceComesBack(t *testing.T) {
 			d := h.start(releases[0])
 			h.settled("always")
 			var took []time.Duration
-			unfiltered, times := 0, rounds(7, 20)
+			unfiltered, times := 0, long.Or(7, 20)
 			for round := range times {
 				outOfStep := func() { time.Sleep(rand.N(300 * time.Millisecond)) } // with any timer
 				outOfStep()
@@ -178,7 +179,7 @@ func TestInterfaceIsNew(t *testing.T) {
 			n := 0
 			try := func(gap time.Duration) (median time.Duration, through int) {
 				var took []time.Duration
-				for range rounds(5, 30) {
+				for range long.Or(5, 30) {
 					n++
 					passed, last := h.arrives(d, name(n), gap)
 					took, through = append(took, last), through+passed

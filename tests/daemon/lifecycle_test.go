@@ -14,6 +14,7 @@ import (
 
 	"weir/control/journal"
 	"weir/filter/key"
+	"weir/tests/long"
 )
 
 // address is the i-th of different addresses without a pattern, each in the
@@ -102,7 +103,7 @@ func TestReloads(t *testing.T) {
 			load.expect(what+", allowed besides", !has(2) || direction == "dst" || has(4), pardoned)
 			load.expect(what+", towards the extra list", !has(2) || direction == "src", toward)
 			load.expect(what+", at the failsafe port", has(5), ssh)
-			if has(30) { // once in ten, since the tracker takes a second
+			if has(15) { // once in five, since the tracker takes a second
 				h.tracking(what)
 			}
 		}
@@ -114,7 +115,7 @@ func TestReloads(t *testing.T) {
 	h.mustChange("", false, lines(commanded)...)
 	load.list(froms(commanded...)...)
 	load.run()
-	for round := 1; round <= rounds(30, 100); round++ {
+	for round := 1; round <= long.Or(15, 100); round++ {
 		check := configure(round)
 		if round%2 == 0 {
 			if r, err := h.api.Reload(t.Context()); err != nil || len(r.Changes) == 0 {
@@ -211,7 +212,7 @@ func testKills(t *testing.T, mode, adoption string) {
 	}
 	adopted := 0
 	for round := range 100 {
-		if round >= rounds(15, 50) && !few() {
+		if round >= long.Or(8, 50) && !few() {
 			break
 		}
 		// Half of the time before it filters, half of it after.
@@ -265,7 +266,7 @@ func TestUpgrades(t *testing.T) {
 	d := h.start(releases[0])
 	load.run()
 	var confirmed []string
-	for round := 1; round <= rounds(6, 20); round++ {
+	for round := 1; round <= long.Or(6, 20); round++ {
 		batch := addresses(commandBlock, 10*round, 10)
 		h.mustChange("", false, lines(batch)...)
 		confirmed = append(confirmed, lines(batch)...)

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"weir/tests/long"
 )
 
 // killed kills the daemon at some time within another, and starts the next one.
@@ -25,7 +27,7 @@ func TestMonitorKills(t *testing.T) {
 	listed := froms(addresses(feedBlock, 0, 20)...)
 	d := h.start(releases[0])
 	cut := 0 // switches that were cut off by a kill
-	for round := range rounds(6, 40) {
+	for round := range long.Or(6, 40) {
 		if _, err := h.api.SetMonitor(t.Context(), true, 0); err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +78,7 @@ func TestConfirmKills(t *testing.T) {
 	listed := froms(addresses(feedBlock, 0, 20)...)
 	other := from(netip.MustParseAddr("203.0.113.77"))
 	d := h.start(releases[0])
-	for round := range rounds(4, 20) {
+	for round := range long.Or(4, 20) {
 		unconfirmed()
 		if _, err := h.api.ReloadUnconfirmed(t.Context(), time.Hour); err != nil {
 			t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // stream sends multicast to a router continuously, and records what each host
@@ -188,7 +189,7 @@ func TestMulticast(t *testing.T) {
 		h.groups("out2", true, "239.2.2.2", "ff0e::2")
 		not = append(not, span{from: s.sent.Load() + 1})
 	}
-	for range rounds(3, 60) {
+	for range long.Or(3, 60) {
 		toggle()
 	}
 	// Others, with shared bits, are added and removed meanwhile.

@@ -35,8 +35,8 @@ func TestPrometheus(t *testing.T) {
 	h := newHost(t)
 	metrics := freeAddress(t)
 	// In approximate mode, with sources that fail, a tracker that acts, a guard, a policer,
-	// and all that looks for loops, records and copies packets, no panel has a reason to be
-	// empty.
+	// first-seen flows, and all that looks for loops, records and copies packets, no panel has
+	// a reason to be empty.
 	h.write("weir.yaml", fmt.Appendf(nil, `
 interfaces: [{name: %q, netns: %s, police: 100Gbit/s}]
 mode: approx
@@ -46,6 +46,7 @@ api: {socket: %s}
 metrics: {listen: %q}
 trackers: [{key: src, threshold: 1M/s, action: limit, limit: 1M/s}]
 guards: [{key: src}]
+first_seen: {key: flow, filter: ibf-mc, importance: [size], window: 1s}
 loop: {node: 1, key_file: %s, size: 64, k: 6}
 digest: {rate: 100k/s, archive: {size: 10MiB}}
 multicast: {interfaces: [gone]}
@@ -69,6 +70,11 @@ lists:
 		h.mustChange("", false, address(commandBlock, round).String())
 		if err := inside.Send(marked); err != nil {
 			t.Fatal(err)
+		}
+		for _, flow := range froms(addresses(cleanBlock, 1000*round, 100)...) { // new ones
+			if err := inside.Send(packet.Frame(flow)); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if _, err := h.api.Reload(t.Context()); err != nil {
 			t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"weir/tests/long"
 )
 
 // memoryLimit is what the daemon has in TestBombs, with its maps.
@@ -42,9 +44,7 @@ var bombs = []struct {
 // No list can take the daemon's memory, whether it comes with others or after them:
 // good lists and commands go on.
 func TestBombs(t *testing.T) {
-	if os.Getenv("WEIR_LONG") == "" {
-		t.Skip("minutes: with WEIR_LONG")
-	}
+	long.Only(t, "takes minutes")
 	g := newGround(t)
 	server := serve(t, func(path string) http.HandlerFunc {
 		for _, b := range bombs {
@@ -96,7 +96,7 @@ func TestBombs(t *testing.T) {
 	}
 	g.configure(lists)
 	// All of them at once.
-	g.long("reload")
+	g.patient("reload")
 	alive("reloaded")
 	for _, b := range bombs {
 		g.untilLong(b.name+" is read", func() bool { return g.list(b.name).Feeds[0].Outcome != "none" })
@@ -105,7 +105,7 @@ func TestBombs(t *testing.T) {
 	g.ask(0, "block", "10.0.0.3")
 	dropped = append(dropped, "10.0.0.3")
 	for _, b := range bombs {
-		g.long("refresh", b.name)
+		g.patient("refresh", b.name)
 		alive(b.name + " again")
 	}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.Process.Pid))
@@ -127,13 +127,13 @@ func TestBombs(t *testing.T) {
 	d.stop()
 }
 
-// long is how long reading what a limit ends may take, on a busy machine.
-const long = 3 * time.Minute
+// longest is how long reading what a limit ends may take, on a busy machine.
+const longest = 3 * time.Minute
 
-// long runs a command that may take long, and fail.
-func (g *ground) long(args ...string) {
+// patient runs a command that may take long, and fail.
+func (g *ground) patient(args ...string) {
 	g.t.Helper()
-	ctx, stop := context.WithTimeout(g.t.Context(), long)
+	ctx, stop := context.WithTimeout(g.t.Context(), longest)
 	defer stop()
 	out, err := exec.CommandContext(ctx, filepath.Join(binaries, "weir"), append(args, "--socket", g.socket)...).CombinedOutput()
 	if ctx.Err() != nil {
@@ -144,7 +144,7 @@ func (g *ground) long(args ...string) {
 // untilLong waits long for something.
 func (g *ground) untilLong(what string, is func() bool) {
 	g.t.Helper()
-	for deadline := time.Now().Add(long); !is(); time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(longest); !is(); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			g.t.Fatalf("waited in vain: %s", what)
 		}

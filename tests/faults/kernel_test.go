@@ -31,7 +31,7 @@ var spoilt = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	replace.Replace = map[string]string{filepath.Join(source, "../../../../bpf/spoil.go"): source}
+	replace.Replace = map[string]string{filepath.Join(source, "../../../../cmd/weir/spoil.go"): source}
 	text, err := json.Marshal(replace)
 	if err != nil {
 		return "", err
@@ -376,7 +376,7 @@ func TestOccupied(t *testing.T) {
 	if code := d.end(); code != 1 {
 		t.Errorf("exit code %d", code)
 	}
-	g.says("weir run", strings.Join(d.log(), "\n"), early, "a foreign program is attached", ", foreign: ", "bpftool link")
+	g.says("weir run", strings.Join(d.log(), "\n"), early, "a foreign program is attached", ", foreign, ", "bpftool link")
 	g.filters("not started", nil, []string{"10.0.0.1"})
 
 	filter(late, false)

@@ -21,6 +21,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/membership"
 	framing "weir/filter/packet"
+	"weir/filter/recent"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -44,6 +45,8 @@ func configurations(t *testing.T) []configuration {
 	digests := engine.Telemetry{DigestSeed: hash.Seed{1}}
 	first := engine.Telemetry{FirstSeen: engine.FirstSeen{Lines: 2048, Events: 100}, FirstSeed: hash.Seed{1}}
 	first.FirstSeen.V4, first.FirstSeen.V6 = heavy.Key("flow").Shapes()
+	cells := first
+	cells.FirstSeen.Filter, cells.FirstSeen.BySize = recent.IBFMC, true
 	var err error
 	if digests.Digests, err = digest.Smallest(100_000, 0.01); err != nil {
 		t.Fatal(err)
@@ -59,6 +62,7 @@ func configurations(t *testing.T) []configuration {
 		{name: "guard", config: engine.Config{Telemetry: guards}},
 		{name: "digests", config: engine.Config{Telemetry: digests}},
 		{name: "first-seen flows", config: engine.Config{Telemetry: first}},
+		{name: "first-seen flows, ibf-mc", config: engine.Config{Telemetry: cells}},
 		{name: "approximate", config: engine.Config{Mode: membership.Approximate}},
 	}
 }

@@ -68,19 +68,44 @@ func lifecycle(pins loader.Pins, to loader.Target, mode loader.Hook, g *loader.G
 		return fmt.Errorf("%d attachments, %w", len(list), err)
 	}
 	a = list[0]
-	defer func() { err = errors.Join(err, a.Detach(), a.Close()) }()
+	defer a.Close()
 	old := a.ProgramID()
-	p, err := g.Load(a.Stats())
+	next, err := attachLoaded(pins, to, mode, nil, g.Load)
 	if err != nil {
 		return err
 	}
-	if err := a.Replace(p); err != nil {
+	defer func() { err = errors.Join(err, next.Detach(), next.Close()) }()
+	p, err := g.Load(next.Stats())
+	if err != nil {
 		return err
 	}
-	if now := a.ProgramID(); now == 0 || now == old {
+	if err := next.Replace(p); err != nil {
+		return err
+	}
+	if now := next.ProgramID(); now == 0 || now == old {
 		return fmt.Errorf("program %d after %d", now, old)
 	}
 	return nil
+}
+
+// TC, in both directions: at tcx, or by filters of clsact before Linux 6.6.
+func TestAttachTC(t *testing.T) {
+	lab.Root(t)
+	for _, out := range []bool{false, true} {
+		t.Run(map[bool]string{false: "in", true: "out"}[out], func(t *testing.T) {
+			g, err := loader.NewGeneration(loader.Config{Lists: 1, TC: true, Out: out})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer g.Close()
+			l := lab.New(t)
+			err = lifecycle(pins(t), loader.Target{Netns: l.B.Netns, Iface: l.B.Iface, Out: out}, loader.TC, g)
+			attribute(t, err)
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 // Over veth.

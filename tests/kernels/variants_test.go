@@ -14,6 +14,7 @@ import (
 	"weir/filter/quotient"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // kinds of shapes: each has a loop of its own in the program.
@@ -68,11 +69,12 @@ func keySet(mode membership.Mode, kind string, n int) loader.KeySet {
 }
 
 // addPrefixes adds n lengths of IPv4 prefixes, in the quotient table with the
-// narrowest lanes, of which the program has most to do.
+// narrowest lanes, of which the program has most to do, and a directory of both sides.
 func addPrefixes(k *loader.KeySet, n int) {
 	l := quotient.Layout{KeyBits: 34, LaneBits: 12, Lines: 1 << 23, Buckets: 64, Front: 64}
 	k.Quotient = engine.PrefixTable(l, quotient.NewSecret())
 	k.N_prefixes, k.PrefixShift = uint32(n), 1
+	k.Directory = loader.Directory{Shift: 20, Parts: uint32(64 - n), Src: 1 << 12, Dst: 1 << 12}
 	for i := range n {
 		k.Prefixes[i].SrcMask, k.Prefixes[i].Tail = ^uint32(0)>>i, 1<<i
 	}
@@ -95,7 +97,8 @@ func failsafe() loader.Failsafe {
 // kernels.
 const maxVerified = 400_000
 
-// The verifier's cost is an attribute of each test.
+// The verifier's cost is an attribute of each test. Without WEIR_LONG=1, only variants with
+// all shapes are loaded.
 func TestVariants(t *testing.T) {
 	lab.Root(t)
 	type shapes struct {
@@ -106,30 +109,47 @@ func TestVariants(t *testing.T) {
 	for _, k := range kinds {
 		all = append(all, shapes{k.name + "-x32", k.name, membership.MaxShapes})
 	}
-	t.Run("empty", func(t *testing.T) { variant(t, loader.Config{}) })
+	t.Run("empty", func(t *testing.T) { variant(t, loader.Config{}, nil) })
 	for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
 		for _, sets := range []string{"block", "both"} {
 			for _, s := range all {
 				t.Run(fmt.Sprintf("%v/%s/%s", mode, sets, s.name), func(t *testing.T) {
+					if s.kind != "" || s.n < membership.MaxShapes {
+						long.Only(t, "one of many variants")
+					}
 					c := loader.Config{Failsafe: failsafe(), Lists: 3, Block: keySet(mode, s.kind, s.n)}
 					if sets == "both" {
 						c.Allow = keySet(mode, s.kind, s.n)
 						c.Allow.Quotient.Front, c.Allow.Quotient.FrontScale = 0, 0 // it is asked too rarely
+						c.Allow.Directory = loader.Directory{}
 					}
-					variant(t, c)
+					variant(t, c, nil)
 				})
 			}
+		}
+		for _, entry := range []struct {
+			name     string
+			out      bool
+			ethernet bool
+		}{{"tc-in", false, true}, {"tc-out", true, true}, {"tc-in-no-ethernet", false, false}} {
+			t.Run(fmt.Sprintf("%v/both/each-kind-x32/%s", mode, entry.name), func(t *testing.T) {
+				sets := keySet(mode, "", membership.MaxShapes)
+				c := loader.Config{Failsafe: failsafe(), Lists: 3, Block: sets, Allow: sets, TC: true, Out: entry.out}
+				c.Allow.Quotient.Front, c.Allow.Quotient.FrontScale = 0, 0
+				c.Allow.Directory = loader.Directory{}
+				variant(t, c, func(s *loader.Stats) { s.UseTC(entry.ethernet) })
+			})
 		}
 	}
 }
 
 // variant loads a configuration under the policy with most to do and the one with
-// least.
-func variant(t *testing.T, c loader.Config) {
+// least. prepare, if not nil, selects the program.
+func variant(t *testing.T, c loader.Config, prepare func(*loader.Stats)) {
 	most := 0
 	for _, drops := range []bool{false, true} {
-		c.Monitor, c.DropMalformed = !drops, drops
-		n, err := load(c)
+		c.Monitor, c.DropMalformed, c.Inner = !drops, drops, drops
+		n, err := load(c, prepare)
 		if err != nil {
 			t.Fatalf("drops %t: %v", drops, err)
 		}
@@ -141,7 +161,7 @@ func variant(t *testing.T, c loader.Config) {
 	}
 }
 
-func load(c loader.Config) (instructions int, err error) {
+func load(c loader.Config, prepare func(*loader.Stats)) (instructions int, err error) {
 	g, err := loader.NewGeneration(c)
 	if err != nil {
 		return 0, err
@@ -152,6 +172,9 @@ func load(c loader.Config) (instructions int, err error) {
 		return 0, err
 	}
 	defer stats.Close()
+	if prepare != nil {
+		prepare(stats)
+	}
 	p, err := g.Load(stats)
 	if err != nil {
 		return 0, err

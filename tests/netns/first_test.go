@@ -12,18 +12,30 @@ import (
 	"weir/control/observe/events"
 	"weir/control/quantity"
 	"weir/filter/key"
+	"weir/filter/recent"
 	"weir/filter/verdict"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // New flows are counted by window, have events while somebody asks, and are known after a
 // reload.
 func TestFirstSeenByConfiguration(t *testing.T) {
+	filters := []recent.Kind{recent.Bloom}
+	if long.Enabled {
+		filters = append(filters, recent.IBFMC)
+	}
+	for _, filter := range filters {
+		t.Run(filter.String(), func(t *testing.T) { firstSeenByConfiguration(t, filter) })
+	}
+}
+
+func firstSeenByConfiguration(t *testing.T, filter recent.Kind) {
 	l := lab.New(t)
 	c := configuration(t, target(l.B))
 	var f config.FirstSeen
 	f.SetDefaults()
-	f.Key, f.Window = "flow", quantity.Duration(time.Hour)
+	f.Key, f.Filter, f.Window = "flow", filter, quantity.Duration(time.Hour)
 	f.Ports = []verdict.FailsafePort{{Proto: 17, Port: 53}}
 	c.FirstSeen = f
 	d := serve(t, c)
@@ -118,13 +130,21 @@ reported:
 			t.Fatalf("no window ends without new flows: %s", text)
 		}
 	}
-	before := status().NewFlows.Flows
-	sendAll()
-	if n := status().NewFlows.Flows - before; n < flows {
-		t.Errorf("after two windows, %d of %d flows are new", n, flows)
+	if filter == recent.Bloom {
+		before := status().NewFlows.Flows
+		sendAll()
+		if n := status().NewFlows.Flows - before; n < flows {
+			t.Errorf("after two windows, %d of %d flows are new", n, flows)
+		}
+	} else {
+		known("after two windows")
+		n := status()
+		if all := n.NewFlows.ForgottenShare; n.FirstSeen.Filter != filter || len(all) != recent.MaxLevel || all[0] > 0.1 {
+			t.Errorf("of known flows, %v are forgotten", all)
+		}
 	}
 	m := d.Metrics()
-	if len(m.Interfaces) != 1 || m.Interfaces[0].FirstSeen == nil || m.Interfaces[0].FirstSeen.Flows[1] < 2*flows {
+	if len(m.Interfaces) != 1 || m.Interfaces[0].FirstSeen == nil || m.Interfaces[0].FirstSeen.Flows[1] < flows {
 		t.Errorf("the metrics are %+v", m.Interfaces)
 	}
 

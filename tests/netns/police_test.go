@@ -15,7 +15,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -30,6 +29,8 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/long"
+	"weir/tests/offload"
 )
 
 // bottleneck is a wire whose end B can be policed. Replies return by a line of delay in
@@ -51,13 +52,13 @@ func newBottleneck(t *testing.T, rate float64) *bottleneck {
 	for _, e := range []lab.End{n.A, n.B} {
 		e.In(t, func() {
 			for _, feature := range []uint32{unix.ETHTOOL_STSO, unix.ETHTOOL_SGSO, unix.ETHTOOL_SGRO} {
-				if err := setFeature(e.Iface, feature, 0); err != nil {
-					t.Fatalf("offload %#x of %s: %v", feature, e.Iface, err)
+				if err := offload.Set(e.Iface, feature, false); err != nil {
+					t.Fatal(err)
 				}
 			}
 		})
 	}
-	in, out := tun(t, n.B), tun(t, n.A)
+	in, out := tun(t, n.B, "delay"), tun(t, n.A, "delay")
 	n.B.In(t, func() {
 		link, err := netlink.LinkByName("delay")
 		if err == nil {
@@ -98,8 +99,8 @@ func newBottleneck(t *testing.T, rate float64) *bottleneck {
 	return n
 }
 
-// tun makes an interface "delay" in an end's namespace, whose packets are the file's.
-func tun(t *testing.T, e lab.End) (f *os.File) {
+// tun makes an interface in an end's namespace, whose packets are the file's.
+func tun(t *testing.T, e lab.End, name string) (f *os.File) {
 	t.Helper()
 	e.In(t, func() {
 		for _, of := range []string{"all", "default"} {
@@ -109,9 +110,9 @@ func tun(t *testing.T, e lab.End) (f *os.File) {
 		}
 		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 		if err != nil {
-			t.Skipf("no TUN devices, which delay packets: %v", err)
+			t.Skipf("no TUN devices: %v", err)
 		}
-		request, err := unix.NewIfreq("delay")
+		request, err := unix.NewIfreq(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,7 +121,7 @@ func tun(t *testing.T, e lab.End) (f *os.File) {
 			t.Fatalf("make a TUN device: %v", err)
 		}
 		f = os.NewFile(uintptr(fd), "tun")
-		link, err := netlink.LinkByName("delay")
+		link, err := netlink.LinkByName(name)
 		if err == nil {
 			err = netlink.LinkSetUp(link)
 		}
@@ -129,27 +130,6 @@ func tun(t *testing.T, e lab.End) (f *os.File) {
 		}
 	})
 	return f
-}
-
-// setFeature switches an offload of an interface.
-func setFeature(iface string, feature, on uint32) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	value := struct{ command, data uint32 }{feature, on}
-	var request struct {
-		name [unix.IFNAMSIZ]byte
-		data unsafe.Pointer
-		_    [16]byte
-	}
-	copy(request.name[:], iface)
-	request.data = unsafe.Pointer(&value)
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); errno != 0 {
-		return errno
-	}
-	return nil
 }
 
 // police attaches a policer at B until detach is called.
@@ -451,15 +431,15 @@ func (n *bottleneck) ecn(t *testing.T) (marked, wrong uint64) {
 
 // Ten TCP flows share the rate of a policer with UDP that does not respond: they keep
 // what they have alone, and UDP gets next to nothing. Behind a token bucket alone, the
-// control, UDP takes almost all. Marks arrive where both ends want them. On an idle
-// machine, the bars are 0.95 of what they have alone, which is 0.95 of what they have
-// behind a token bucket, and a fairness of 0.98; the bounds here are those of a busy one.
+// control, UDP takes almost all. Marks arrive where both ends want them. TestPolicerTCP of
+// filter/sfb has the strict bounds; those here are for a machine that is busy with other
+// tests, too. With WEIR_LONG=1, medians of runs that take turns are logged.
 func TestPolice(t *testing.T) {
 	const rate = 100e6
-	long := os.Getenv("WEIR_LONG") != ""
 	how := senders{flows: 10, congestion: "cubic", settle: 1200 * time.Millisecond, measure: time.Second}
-	if long {
-		how.settle, how.measure = 3*time.Second, 6*time.Second
+	rounds := 1
+	if long.Enabled {
+		how.settle, how.measure, rounds = 2*time.Second, 4*time.Second, 3
 	}
 	n := newBottleneck(t, rate)
 	run := func(t *testing.T, c sfb.Controller, how senders, multiples ...float64) (s share, p loader.Policed) {
@@ -485,34 +465,49 @@ func TestPolice(t *testing.T) {
 			t.Errorf("behind a token bucket alone, TCP keeps %.1f %%: UDP is no flood", 100*control.total()/bucket.total())
 		}
 		multiples, controls := []float64{2}, []string{"cubic"}
-		if long {
+		if long.Enabled {
 			multiples, controls = []float64{2, 4}, []string{"cubic", "reno", "bbr"}
 		}
 		for _, congestion := range controls {
 			t.Run(congestion, func(t *testing.T) {
 				how := how
 				how.congestion = congestion
-				bucket := bucket
-				if congestion != "cubic" {
-					bucket, _ = run(t, sfb.Bucket, how)
+				var ofBucket []float64
+				kept, jain := make(map[float64][]float64), make(map[float64][]float64)
+				for range rounds {
+					bucket := bucket
+					if long.Enabled {
+						bucket, _ = run(t, sfb.Bucket, how)
+					}
+					alone, _ := run(t, sfb.Fair, how)
+					ofBucket = append(ofBucket, alone.total()/bucket.total())
+					for _, m := range multiples {
+						s, p := run(t, sfb.Fair, how, m)
+						kept[m] = append(kept[m], s.total()/alone.total())
+						if p.Outcomes[sfb.DroppedBoxed].Packets == 0 || s.total() < 3*control.total() || s.udp > control.udp/2 {
+							t.Errorf("with UDP at %g times the rate: %v; the control %v", m, s, control)
+						}
+						if long.Enabled && s.udp > 0.01*rate {
+							t.Errorf("with UDP at %g times the rate: %v", m, s)
+						}
+						jain[m] = append(jain[m], s.jain())
+					}
 				}
-				alone, _ := run(t, sfb.Fair, how)
-				if long && alone.total() < 0.85*bucket.total() {
-					t.Errorf("alone %v, behind a token bucket %v", alone, bucket)
+				x := median(ofBucket)
+				t.Logf("alone %.1f %% of what a token bucket passes", 100*x)
+				if long.Enabled && x < 0.8 {
+					t.Errorf("alone, TCP has %.1f %% of what it has behind a token bucket", 100*x)
 				}
 				for _, m := range multiples {
-					s, p := run(t, sfb.Fair, how, m)
-					t.Logf("%.1f %% of alone", 100*s.total()/alone.total())
-					if p.Outcomes[sfb.DroppedBoxed].Packets == 0 || s.total() < 3*control.total() || s.udp > control.udp/2 {
-						t.Errorf("with UDP at %g times the rate: %v; the control %v", m, s, control)
-					}
-					if long && (s.total() < 0.8*alone.total() || s.jain() < 0.95 || s.udp > 0.01*rate) {
-						t.Errorf("with UDP at %g times the rate: %v; alone %v", m, s, alone)
+					x, fair := median(kept[m]), median(jain[m])
+					t.Logf("with UDP at %g times the rate %.1f %% of alone (Jain %.3f)", m, 100*x, fair)
+					if long.Enabled && (x < 0.8 || fair < 0.8) {
+						t.Errorf("with UDP at %g times the rate, TCP keeps %.1f %% (Jain %.3f)", m, 100*x, fair)
 					}
 				}
 			})
 		}
-		if long {
+		if long.Enabled {
 			run(t, sfb.Blue, how)
 			run(t, sfb.Blue, how, 2) // for comparison
 			end := n.htb(t, how.flows+1)
@@ -527,7 +522,7 @@ func TestPolice(t *testing.T) {
 		how.ecn = true
 		before, wrongBefore := n.ecn(t)
 		_, p := run(t, sfb.Fair, how)
-		for range 3 { // a busy machine may not fill the link
+		for range 9 { // a busy machine may not fill the link
 			if p.Outcomes[sfb.AdmittedMarked].Packets > 0 {
 				break
 			}
@@ -539,6 +534,11 @@ func TestPolice(t *testing.T) {
 			t.Errorf("%d marked, %d received marked, %d with a wrong checksum", p.Outcomes[sfb.AdmittedMarked].Packets, after-before, wrong-wrongBefore)
 		}
 	})
+}
+
+func median(v []float64) float64 {
+	slices.Sort(v)
+	return v[len(v)/2]
 }
 
 // A policed interface of a configuration: what is dropped has a reason and a state, a

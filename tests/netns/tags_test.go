@@ -59,8 +59,8 @@ func TestPriorityTags(t *testing.T) {
 		t.Fatalf("without a filter, those with %v tags come through", got)
 	}
 	listed := lists([]key.Key{source(from.IPv4.String() + "/32")}, nil)
-	for _, mode := range []loader.Hook{loader.Native, loader.Generic} {
-		a, err := attachLoaded(pins(t), target(to), mode, nil, build(t, listed, engine.Config{}).Load)
+	for _, mode := range []loader.Hook{loader.Native, loader.Generic, loader.TC} {
+		a, err := attachLoaded(pins(t), target(to), mode, nil, build(t, listed, engine.Config{TC: true}).Load)
 		if err != nil {
 			t.Fatal(err)
 		}

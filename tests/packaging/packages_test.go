@@ -13,14 +13,13 @@ import (
 	"testing"
 
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 const version = "1.2.3+4.gabc"
 
 func TestPackages(t *testing.T) {
-	if os.Getenv("WEIR_LONG") != "1" {
-		t.Skip("needs WEIR_LONG=1: it fetches and builds nfpm")
-	}
+	long.Only(t, "fetches and builds nfpm")
 	all := packages(t, "v1.2.3-4-gabc")
 	t.Run("reproducible", func(t *testing.T) {
 		again := packages(t, "v1.2.3-4-gabc")

@@ -23,15 +23,14 @@ import (
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // A Debian that systemd has booted, and what an operator does there, with packets on
 // the wire: none of the listed ones may pass where filtering goes on, and all must
 // where it has ended.
 func TestService(t *testing.T) {
-	if os.Getenv("WEIR_LONG") != "1" {
-		t.Skip("needs WEIR_LONG=1: it makes two packages and a Debian system")
-	}
+	long.Only(t, "makes two packages and a Debian system")
 	l := lab.New(t)
 	first, second := packages(t, "v1.2.3"), packages(t, "v1.3.0")
 	m := boot(t, l)

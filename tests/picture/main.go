@@ -1,8 +1,8 @@
-// Picture makes the picture of weir top in the README: it runs weir between two
-// network namespaces, sends traffic for half a minute, and draws the terminal
-// that weir top writes to. It needs root and tmux:
+// Picture makes the pictures in the README: it runs weir between two network
+// namespaces, sends traffic for half a minute, and draws the terminal that weir top
+// writes to and the page of the console. It needs root, tmux and chromium:
 //
-//	go run ./tests/picture docs/images/top.svg
+//	go run ./tests/picture docs/images/top.svg docs/images/console.png
 package main
 
 import (
@@ -35,22 +35,22 @@ const (
 )
 
 const (
-	watched = 30 * time.Second // until the screen is taken
+	watched = 40 * time.Second // until the screen is taken
 	iface   = "eth0"
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: picture FILE.svg")
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "usage: picture TOP.svg CONSOLE.png")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1]); err != nil {
+	if err := run(os.Args[1], os.Args[2]); err != nil {
 		fmt.Fprintln(os.Stderr, "picture:", err)
 		os.Exit(1)
 	}
 }
 
-func run(file string) (err error) {
+func run(top, console string) (err error) {
 	p, err := playground.New("weir-picture")
 	if err != nil {
 		return err
@@ -59,21 +59,28 @@ func run(file string) (err error) {
 	if err := rename(&p.B); err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "weir-picture-")
-	if err != nil {
+	dir := filepath.Join(os.TempDir(), "weir-picture") // which the picture shows
+	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	screen, err := record(p, dir)
+	screen, err := record(p, dir, console)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(file, draw(parse(screen)), 0o644)
+	return os.WriteFile(top, draw(parse(screen)), 0o644)
 }
 
 // rename renames the filtering end to the name that the documentation uses.
 func rename(e *playground.End) error {
 	err := e.In(func() error {
+		loopback, err := netlink.LinkByName("lo")
+		if err == nil {
+			err = netlink.LinkSetUp(loopback) // for the console
+		}
+		if err != nil {
+			return err
+		}
 		link, err := netlink.LinkByName(e.Iface)
 		if err != nil {
 			return err
@@ -84,8 +91,8 @@ func rename(e *playground.End) error {
 	return err
 }
 
-// record returns what weir top shows, with escape sequences.
-func record(p *playground.Playground, dir string) (_ string, err error) {
+// record returns what weir top shows, with escape sequences, and draws the console.
+func record(p *playground.Playground, dir, console string) (_ string, err error) {
 	binary := filepath.Join(dir, "weir")
 	if err := exec.Command("go", "build", "-buildvcs=false", "-o", binary, "./cmd/weir").Run(); err != nil {
 		return "", fmt.Errorf("build weir: %w", err)
@@ -119,6 +126,11 @@ func record(p *playground.Playground, dir string) (_ string, err error) {
 		return exec.Command("tmux", append([]string{"-L", server}, args...)...)
 	}
 	wait(ctx, 3*time.Second) // for the socket
+	page, err := openConsole(context.Background(), binary, filepath.Join(dir, "weir.sock"), p.B)
+	if err != nil {
+		return "", err
+	}
+	defer page.close()
 	start := tmux("-f", "/dev/null", "new-session", "-d", "-x", strconv.Itoa(columns), "-y", strconv.Itoa(rows),
 		binary+" top --socket "+filepath.Join(dir, "weir.sock"))
 	start.Env = append(os.Environ(), "TERM=xterm-256color", "COLORTERM=truecolor")
@@ -126,10 +138,15 @@ func record(p *playground.Playground, dir string) (_ string, err error) {
 		return "", fmt.Errorf("tmux: %w: %s", err, out)
 	}
 	defer func() { err = errors.Join(err, tmux("kill-server").Run()) }()
-	wait(ctx, watched-5*time.Second)
-	screen, err := tmux("capture-pane", "-e", "-p").Output()
+	wait(ctx, watched-8*time.Second)
+	err = page.ask(fmt.Sprintf("tcp 203.0.113.7:4000 > %s:25", p.B.IPv4))
+	if err == nil {
+		wait(ctx, 2*time.Second)
+		err = page.draw(console)
+	}
+	screen, failed := tmux("capture-pane", "-e", "-p").Output()
 	stop()
-	return string(screen), errors.Join(err, <-sent)
+	return string(screen), errors.Join(err, failed, <-sent)
 }
 
 const configuration = `interfaces: [{name: %s, required: true}]
@@ -138,6 +155,7 @@ state_dir: ""
 keep: false
 pins: /sys/fs/bpf/%s
 api: {socket: "%[3]s/weir.sock"}
+console: {listen: ` + consoleAddress + `}
 lists:
   drop: {sources: [{file: "%[3]s/drop.txt"}]}
   scanners: {sources: [{file: "%[3]s/scanners.txt"}]}

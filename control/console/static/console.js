@@ -1,5 +1,5 @@
 // What the page does beyond htmx: it draws the charts, pauses, says when it is not live,
-// and drops old events.
+// drops old events, and follows the sliders.
 "use strict";
 
 (() => {
@@ -27,6 +27,7 @@
   const charts = [];
   const newChart = (id, data, letters, incrs) => {
     const box = document.getElementById(id);
+    if (!box) return {draw() {}, set() {}};
     const clock = (seconds) => new Date(seconds * 1000).toTimeString().slice(0, letters);
     const size = () => ({width: box.clientWidth || 300, height: 190});
     let plot = null;
@@ -70,8 +71,10 @@
     now.set(data);
   };
   const takePast = () => {
-    const history = document.getElementById("history");
-    if (history) past.set(JSON.parse(history.dataset.points));
+    const history = document.getElementById("history"), box = document.getElementById("past");
+    const points = history ? JSON.parse(history.dataset.points) : [[]];
+    if (box) box.hidden = points[0].length < 3; // no curve yet
+    if (history && !box.hidden) past.set(points);
   };
   take();
   takePast();
@@ -91,11 +94,17 @@
   });
   document.body.addEventListener("htmx:sseClose", (e) => { if (e.target === document.body) ended = true; });
   setInterval(() => {
-    if (ended) say("The session has ended: run weir console for another one.", true);
+    if (ended) say("The session has ended", true);
     else if (paused) say("Paused", true);
     else if (Date.now() - last > patience) say("Not live: nothing was heard since " + new Date(last).toLocaleTimeString(), true);
     else say("Live", false);
   }, 1000);
+
+  // A slider that is moved is what the plan is given.
+  document.getElementById("plan-form")?.addEventListener("input", (e) => {
+    const given = document.getElementById("given-" + e.target.dataset.given);
+    if (given) given.checked = true;
+  });
 
   pause.hidden = false;
   pause.addEventListener("click", () => {

@@ -78,7 +78,7 @@ func Init(dir string) (*Authority, error) {
 		return nil, err
 	}
 	if _, err := os.Stat(filepath.Join(dir, fleetFile)); !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: a fleet's keys are there already: nodes know no others, so they stay", dir)
+		return nil, fmt.Errorf("%s: it has the keys of a fleet already, which are not replaced: the nodes trust no others", dir)
 	}
 	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

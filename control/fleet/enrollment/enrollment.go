@@ -110,8 +110,11 @@ func Parse(text []byte) (n Node, err error) {
 	if err := d.Decode(&n); err != nil {
 		return Node{}, fmt.Errorf("not an enrollment file of `weir hub enroll`: %w", err)
 	}
-	if n.Version != Version {
-		return Node{}, fmt.Errorf("enrollment file of version %d, want %d", n.Version, Version)
+	switch {
+	case n.Version == 0:
+		return Node{}, errors.New("not an enrollment file of `weir hub enroll`: it has no weir_fleet")
+	case n.Version != Version:
+		return Node{}, fmt.Errorf("enrollment file of version %d, want %d: make one with `weir hub enroll` of this version", n.Version, Version)
 	}
 	if err := n.check(); err != nil {
 		return Node{}, fmt.Errorf("enrollment file: %w", err)

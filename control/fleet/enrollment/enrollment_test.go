@@ -103,6 +103,9 @@ func TestIncomplete(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	if _, err := Parse([]byte(`{"name": "x"}`)); err == nil || !strings.Contains(err.Error(), "not an enrollment file") {
+		t.Errorf("another file: %v", err)
+	}
 	if _, err := Parse([]byte(`{"weir_fleet": 2}`)); err == nil || !strings.Contains(err.Error(), "version 2") {
 		t.Errorf("%v", err)
 	}

@@ -51,8 +51,11 @@ func ParseSite(text []byte) (s Site, err error) {
 	if err := json.NewDecoder(bytes.NewReader(text)).Decode(&s); err != nil {
 		return Site{}, fmt.Errorf("not a file of `weir hub site`: %w", err)
 	}
-	if s.Version != Version {
-		return Site{}, fmt.Errorf("file of a site of version %d, want %d: is it of `weir hub site`?", s.Version, Version)
+	switch {
+	case s.Version == 0:
+		return Site{}, errors.New("not a file of `weir hub site`: it has no weir_site")
+	case s.Version != Version:
+		return Site{}, fmt.Errorf("file of a site of version %d, want %d: make one with `weir hub site` of this version", s.Version, Version)
 	}
 	if err := s.check(); err != nil {
 		return Site{}, fmt.Errorf("file of a site: %w", err)

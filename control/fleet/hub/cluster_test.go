@@ -25,6 +25,7 @@ import (
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/filter/snapshot"
+	"weir/tests/long"
 )
 
 // serverConfig is the variable with the configuration of a nats-server that is a
@@ -140,9 +141,7 @@ func freePort(t *testing.T) int {
 // while commands change a list: the one that leads the stream is killed, and one loses
 // its disk. No command that was acknowledged is lost, and all nodes have the same.
 func TestCluster(t *testing.T) {
-	if os.Getenv("WEIR_LONG") == "" {
-		t.Skip("takes a minute: set WEIR_LONG=1")
-	}
+	long.Only(t, "takes a minute")
 	f := newFleet(t)
 	client, routes, leaves := freePort(t), freePort(t), freePort(t)
 	var urls []string

@@ -22,7 +22,9 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"weir/control/api"
+	"weir/control/audit"
 	"weir/control/config"
+	"weir/control/console"
 	"weir/control/feed"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/store"
@@ -67,6 +69,9 @@ type Hub struct {
 	nodes     *nodes
 	asker     *asker
 	noted     atomic.Pointer[noted] // each second
+	console   *console.Console      // nil: none is served
+	audit     *audit.Log
+	since     time.Time // of the last record of an earlier process
 }
 
 // managed is a list of the hub.
@@ -103,6 +108,9 @@ func Open(o Options) (*Hub, error) {
 		h.Close()
 		return nil, err
 	}
+	if c := o.Config.Console; c.Listen != "" {
+		h.console = console.NewHub(h, string(c.Listen), c.TLS != config.TLS{}, o.Version)
+	}
 	return h, nil
 }
 
@@ -110,6 +118,12 @@ func (h *Hub) open() (err error) {
 	dir := string(h.o.Config.StateDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
+	}
+	h.audit = audit.New(dir, h.o.Log)
+	for _, r := range h.audit.Last(api.MaxAudit) {
+		if r.Time.After(h.since) {
+			h.since = r.Time
+		}
 	}
 	if h.store, err = store.Open(filepath.Join(dir, storeDir), h.o.Authority.Key()); err != nil {
 		return err
@@ -217,6 +231,9 @@ func (h *Hub) Run(ctx context.Context) error {
 	defer all.Wait()
 	defer close(h.done)
 	defer cancel()
+	if h.console != nil {
+		defer h.console.End() // streams would hold up the server's end
+	}
 	for _, l := range h.lists {
 		if l.feed != nil {
 			all.Go(func() {
@@ -226,6 +243,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	}
 	all.Go(func() { h.publisher.run(ctx) })
 	all.Go(func() { h.asker.run(ctx) })
+	all.Go(func() { h.auditCredentials(ctx, h.since) })
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	stamp, _ := h.o.Authority.Stamp()
@@ -296,18 +314,19 @@ func (h *Hub) Refresh(ctx context.Context, name string, accept bool) (outcomes [
 			}
 		}
 		if name != "" && h.list(name) == nil {
-			return fmt.Errorf("%w: %q", api.ErrNoList, name)
+			return h.noList(name)
 		}
 		return nil
 	}); err != nil {
+		if accept {
+			h.audited(audit.Accepted(ctx, name, nil), err)
+		}
 		return nil, err
 	}
 	for _, l := range lists {
-		fetch := l.feed.Fetch
+		fetch, before := l.feed.Fetch, len(outcomes)
 		if accept {
 			fetch = l.feed.Accept
-			caller, _ := api.CallerOf(ctx)
-			h.o.Log.Warn("sources are read, and accepted even if they have shrunk", "list", l.Name, "uid", caller.UID)
 		}
 		all, err := fetch(ctx)
 		for _, o := range all {
@@ -323,11 +342,29 @@ func (h *Hub) Refresh(ctx context.Context, name string, accept bool) (outcomes [
 			}
 			outcomes = append(outcomes, out)
 		}
+		if accept {
+			r := audit.Accepted(ctx, l.Name, outcomes[before:])
+			r.Error = failure(outcomes[before:], err)
+			h.audit.Record(r)
+		}
 		if err != nil {
 			return outcomes, err
 		}
 	}
 	return outcomes, nil
+}
+
+// failure returns why sources were not read, or not accepted, "" if all were.
+func failure(outcomes []api.FetchOutcome, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	for _, o := range outcomes {
+		if o.Error != "" {
+			return o.Source + ": " + o.Error
+		}
+	}
+	return ""
 }
 
 // take takes in what a list's feed has after an attempt to read it, nil: nothing new.
@@ -464,14 +501,58 @@ func (h *Hub) list(name string) *managed {
 	return h.lists[i]
 }
 
+// noList is the error for the name of a list that does not exist.
+func (h *Hub) noList(name string) error {
+	exist := make([]string, 0, len(h.lists))
+	for _, l := range h.lists {
+		exist = append(exist, l.Name)
+	}
+	return api.NoList(name, exist)
+}
+
 // publishTimeout is how long a command waits for the broker.
 const publishTimeout = 5 * time.Second
 
 var _ api.Hub = (*Hub)(nil)
 
+// Audit implements [api.Hub].
+func (h *Hub) Audit(limit int) []api.AuditRecord { return h.audit.Last(limit) }
+
+// audited records a change that was made, or failed.
+func (h *Hub) audited(r audit.Record, err error) {
+	if err != nil {
+		r.Error = err.Error()
+	}
+	h.audit.Record(r)
+}
+
 // Change implements [api.Hub]. When it returns without an error, that is
 // durable, here and, unless Published is false, in the broker's stream.
 func (h *Hub) Change(ctx context.Context, c api.Change) (changed api.FleetChanged, err error) {
+	wait, err := h.change(ctx, c, &changed)
+	h.audited(audit.Changed(c, changed.Changed, c.Entries), err)
+	if err != nil {
+		return changed, err
+	}
+	changed.Published = h.waitFor(ctx, wait)
+	return changed, nil
+}
+
+// waitFor waits until something is published, and reports whether it is. It does not wait
+// long.
+func (h *Hub) waitFor(ctx context.Context, published <-chan struct{}) bool {
+	select {
+	case <-published:
+		return true
+	case <-time.After(publishTimeout):
+	case <-ctx.Done():
+	case <-h.done:
+	}
+	return false
+}
+
+// change makes a change. The channel is closed when it is published.
+func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChanged) (wait <-chan struct{}, err error) {
 	name := c.List
 	if name == "" {
 		name = map[string]string{api.Block: config.FleetBlock, api.Allow: config.FleetAllow}[c.Action]
@@ -487,21 +568,20 @@ func (h *Hub) Change(ctx context.Context, c api.Change) (changed api.FleetChange
 	for i, text := range c.Entries {
 		e, err := list.ParseEntry(text)
 		if err != nil {
-			return changed, &api.BadRequest{Entry: &i, Text: text, Err: err}
+			return nil, &api.BadRequest{Entry: &i, Text: text, Err: err}
 		}
 		entries.Append(e)
 		for each.Key = range e.Set().All() {
 			batch[each.Key] = journal.Change{Remove: c.Remove, Entry: each}
 		}
 	}
-	var wait <-chan struct{}
 	err = h.Do(ctx, func() error {
 		l := h.list(name)
 		switch {
 		case l == nil:
-			return fmt.Errorf("%w: %q", api.ErrNoList, name)
+			return h.noList(name)
 		case string(l.Action) != c.Action:
-			return &api.BadRequest{Err: fmt.Errorf("list %s is one to %s by, not to %s by", name, l.Action, c.Action)}
+			return &api.BadRequest{Err: fmt.Errorf("list %s has action %s: name one with action %s", name, l.Action, c.Action)}
 		case l.unread && !c.Remove:
 			return &api.BadRequest{Err: fmt.Errorf("the sources of list %s were not read yet, and nodes keep what they have of it until then: name no list, and the entries reach all nodes at once", name)}
 		case l.released != nil && !c.Remove:
@@ -525,6 +605,7 @@ func (h *Hub) Change(ctx context.Context, c api.Change) (changed api.FleetChange
 			}
 		}
 		if err := h.journal.Apply(slices.Collect(maps.Values(batch))); err != nil {
+			changed.Changed = api.Changed{List: name}
 			return err
 		}
 		if err := h.commit(l); err != nil {
@@ -534,15 +615,5 @@ func (h *Hub) Change(ctx context.Context, c api.Change) (changed api.FleetChange
 		wait = h.publisher.published(l.Name, changed.Version)
 		return nil
 	})
-	if err != nil {
-		return changed, err
-	}
-	select {
-	case <-wait:
-		changed.Published = true
-	case <-time.After(publishTimeout):
-	case <-ctx.Done():
-	case <-h.done:
-	}
-	return changed, nil
+	return wait, err
 }

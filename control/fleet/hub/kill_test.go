@@ -21,6 +21,7 @@ import (
 	"weir/control/fleet/authority"
 	"weir/control/fleet/wire"
 	"weir/control/metrics"
+	"weir/tests/long"
 )
 
 // processDir is the variable with the directory of a hub that is a process of its own.
@@ -115,10 +116,7 @@ func (f *fleet) ready() {
 // TestKill kills a hub at random moments, while commands change a list: no command
 // that was acknowledged is lost, and no version has two contents.
 func TestKill(t *testing.T) {
-	kills := 3
-	if os.Getenv("WEIR_LONG") != "" {
-		kills = 30
-	}
+	kills := long.Or(3, 30)
 	f := newFleet(t)
 	f.reserve()
 	n, err := f.authority.Enroll("edge-1", nil, []string{"tls://" + f.listen})

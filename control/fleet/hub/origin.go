@@ -9,7 +9,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"weir/control/api"
 	"weir/control/feed"
 	"weir/control/fleet/wire"
 	"weir/control/list"
@@ -95,7 +94,7 @@ func (h *Hub) origins(ctx context.Context, name string, keys []key.Key) ([]wire.
 	if err := h.Do(ctx, func() error {
 		l := h.list(name)
 		if l == nil {
-			return fmt.Errorf("%w: %q", api.ErrNoList, name)
+			return h.noList(name)
 		}
 		f = l.feed
 		for i, k := range keys {

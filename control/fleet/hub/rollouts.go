@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/audit"
 	"weir/control/fleet/store"
 	"weir/control/fleet/wire"
 	"weir/control/list"
@@ -248,31 +249,28 @@ func (h *Hub) follow(l *managed) {
 func (h *Hub) Roll(ctx context.Context, asked api.FleetRoll) (done api.FleetRolled, err error) {
 	var wait <-chan struct{}
 	err = h.Do(ctx, func() error {
-		if asked.List != "" {
-			l := h.list(asked.List)
-			if l == nil {
-				return fmt.Errorf("%w: %q", api.ErrNoList, asked.List)
-			}
+		if asked.List == "" {
+			done.Lists, err = h.rollAll(asked.Do)
+		} else if l := h.list(asked.List); l == nil {
+			err = h.noList(asked.List)
+		} else if err = h.rollOne(l, asked.Do); err == nil {
 			done.Lists = []string{l.Name}
-			if err := h.rollOne(l, asked.Do); err != nil {
-				return err
-			}
-		} else if done.Lists, err = h.rollAll(asked.Do); err != nil {
-			return err
 		}
-		wait = h.publisher.again()
-		return nil
+		if err == nil {
+			wait = h.publisher.again()
+		}
+		return err
 	})
+	r := audit.Record{Change: asked.Do, List: asked.List, Entries: len(done.Lists), Changed: len(done.Lists)}
+	if asked.List == "" {
+		r.First = done.Lists
+	}
+	audit.ByCaller(ctx, &r)
+	h.audited(r, err)
 	if err != nil {
 		return done, err
 	}
-	select {
-	case <-wait:
-		done.Published = true
-	case <-time.After(publishTimeout):
-	case <-ctx.Done():
-	case <-h.done:
-	}
+	done.Published = h.waitFor(ctx, wait)
 	return done, nil
 }
 

@@ -20,6 +20,7 @@ import (
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/filter/key"
+	"weir/tests/long"
 )
 
 // host is a host of the fleet without a kernel: the node's code, and what it would
@@ -360,10 +361,7 @@ func TestRolloutStoreLost(t *testing.T) {
 // back, and none has a version before the canary has it.
 func TestRolloutKilled(t *testing.T) {
 	t.Parallel() // it waits a lot
-	kills := 3
-	if os.Getenv("WEIR_LONG") != "" {
-		kills = 30
-	}
+	kills := long.Or(3, 30)
 	f := newFleet(t)
 	f.reserve()
 	entry := func(i int) string { return netip.AddrFrom4([4]byte{192, 0, byte(2 + i/200), byte(i % 200)}).String() }

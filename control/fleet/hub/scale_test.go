@@ -31,6 +31,7 @@ import (
 	fleetnode "weir/control/fleet/node"
 	"weir/control/fleet/wire"
 	"weir/control/metrics"
+	"weir/tests/long"
 )
 
 // memory returns what a process has of memory, or had at most, in kB.
@@ -121,9 +122,7 @@ func (*tally) Answer(context.Context, string, []byte) (any, error) {
 // TestScale connects a thousand nodes to a hub that is a process of its own, and has
 // five hundred fetch a snapshot at once.
 func TestScale(t *testing.T) {
-	if os.Getenv("WEIR_LONG") == "" {
-		t.Skip("takes minutes: set WEIR_LONG=1")
-	}
+	long.Only(t, "takes minutes")
 	const nodes, cold = 1000, 500
 	f := newFleet(t)
 	f.listen = fmt.Sprintf("127.0.0.1:%d", freePort(t))

@@ -22,6 +22,7 @@ import (
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/filter/snapshot"
+	"weir/tests/long"
 )
 
 // hub is a broker and the least publisher: the truth is in memory.
@@ -556,11 +557,7 @@ func TestMaxRate(t *testing.T) {
 // that is not wanted, and never goes back; when the broker is well again, it has the
 // wanted one.
 func TestFaults(t *testing.T) {
-	seeds := 6
-	if testing.Short() {
-		seeds = 2
-	}
-	for seed := range uint64(seeds) {
+	for seed := range long.Or[uint64](2, 6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { t.Parallel(); faults(t, seed) })
 	}
 }

@@ -28,12 +28,14 @@ type Reason = verdict.Reason
 type Event struct {
 	Time time.Time
 	loader.Target
+	Index   int // of the interface in its namespace
 	Reason  Reason
 	Dropped bool
 	List    string    // that blocks or allows the packet; "" if none does or it is unknown
 	Tuple   key.Tuple // without addresses if the program found none
 	Length  int       // bytes on the wire
 	OneIn   uint32    // the sampling rate: one of this number of packets
+	Inner   bool      // the tuple is that of a header in a tunnel
 	Frame   []byte    // at most FrameSize bytes, if wanted; read-only
 	Lost    uint64
 
@@ -93,15 +95,15 @@ type Interface struct {
 func (i *Interface) event(of *loader.Event, boot time.Time) Event {
 	p := &of.Packet
 	e := Event{
-		Time: boot.Add(of.Time), Target: i.Target, Reason: Reason(p.Reason),
-		Length: int(p.Len), OneIn: of.OneIn, Importance: of.First,
+		Time: boot.Add(of.Time), Target: i.Target, Index: of.Interface, Reason: Reason(p.Reason),
+		Length: int(p.Len), OneIn: of.OneIn, Importance: of.First, Inner: loader.InTunnel(p),
 	}
 	e.Dropped = i.Policy.Action(e.Reason) == verdict.Drop
 	if p.Family != 0 {
 		e.Tuple = engine.TupleOf(p)
 	}
 	switch e.Reason {
-	case verdict.Allowed, verdict.WouldBlock, verdict.Blocked:
+	case verdict.Allowed, verdict.WouldBlock, verdict.Blocked, verdict.Reply:
 		// For other reasons it may be that of an earlier packet.
 		if n := int(p.List); n > 0 && n <= len(i.Lists) {
 			e.List = i.Lists[n-1]

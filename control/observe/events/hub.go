@@ -27,6 +27,7 @@ const lease = time.Second
 // concurrent use.
 type Hub struct {
 	log *slog.Logger
+	due *time.Ticker // runs while there are subscribers
 
 	mu         sync.Mutex // guards the fields below
 	interfaces []*reader
@@ -46,25 +47,33 @@ type reader struct {
 	oneIn [verdict.NumReasons]uint32
 }
 
-// NewHub returns a hub
-func NewHub(log *slog.Logger) *Hub { return &Hub{log: log} }
+// NewHub returns a hub without interfaces and subscribers.
+func NewHub(log *slog.Logger) *Hub {
+	h := &Hub{log: log, due: time.NewTicker(Period)}
+	h.due.Stop()
+	return h
+}
 
 // Run reads events until ctx is done, which ends all subscriptions.
 func (h *Hub) Run(ctx context.Context) {
-	tick := time.NewTicker(Period)
-	defer tick.Stop()
+	defer h.due.Stop()
 	for {
 		select {
-		case <-tick.C:
+		case <-h.due.C:
 			h.mu.Lock()
 			if len(h.subs) > 0 {
 				h.poll()
 				h.ask()
+			} else {
+				h.due.Stop() // until the next subscription
 			}
 			h.mu.Unlock()
 		case <-ctx.Done():
 			h.mu.Lock()
 			defer h.mu.Unlock()
+			if len(h.subs) > 0 {
+				h.poll() // what has happened since the last time
+			}
 			h.ended = true
 			for _, s := range h.subs {
 				close(s.to)
@@ -119,6 +128,9 @@ func (h *Hub) Subscribe(want Want) (events <-chan Event, end func()) {
 		return s.to, func() {}
 	}
 	h.poll() // earlier events are not for this subscriber
+	if len(h.subs) == 0 {
+		h.due.Reset(Period)
+	}
 	h.subs = append(h.subs, s)
 	h.ask()
 	return s.to, func() { h.unsubscribe(s) }

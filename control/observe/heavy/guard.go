@@ -2,10 +2,7 @@ package heavy
 
 import (
 	"fmt"
-	"os"
 	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"weir/control/engine"
@@ -144,7 +141,7 @@ func (d Distinct) unit() sketch.Unit {
 // pairs returns the part of a guard's memory that remembers pairs, and what they are.
 func (s Spec) pairs() *engine.Pairs {
 	lines, _ := verdict.DivideGuard(int(s.Memory))
-	p := &engine.Pairs{Lines: lines, Ephemeral: ephemeralPort()}
+	p := &engine.Pairs{Lines: lines, Ephemeral: engine.EphemeralPort()}
 	p.V4, p.V6 = s.Key.Shapes()
 	for _, side := range []*key.Shape{&p.V4, &p.V6} {
 		if side.SrcBits == 0 {
@@ -170,18 +167,3 @@ func (t *tracker) full(i int, on interfaces) bool {
 		return total(c.Banks(i, c.Active(i))) >= most
 	})
 }
-
-// ephemeralPort returns the lowest port that this host connects from. Others are assumed
-// to do the same.
-var ephemeralPort = sync.OnceValue(func() uint16 {
-	const usual = 32768
-	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
-	var first uint16
-	if err != nil {
-		return usual
-	}
-	if _, err := fmt.Sscan(strings.TrimSpace(string(text)), &first); err != nil || first == 0 {
-		return usual
-	}
-	return first
-})

@@ -65,6 +65,8 @@ type account struct {
 	outcomes [loader.PolicerOutcomes]loader.Counter // of policing
 	first    loader.FirstCounts                     // of new flows; only what grows
 	total    [verdict.NumReasons]struct{ passed, dropped loader.Counter }
+	notIP    loader.EtherTypes
+	inner    [loader.Tunnels]loader.InnerCount
 }
 
 // reader reads the counters of an attachment.
@@ -81,6 +83,8 @@ type reader struct {
 	seenLoops   [loader.LoopOutcomes]uint64
 	seenPoliced [loader.PolicerOutcomes]loader.Counter
 	seenFirst   loader.FirstCounts
+	seenNotIP   loader.EtherTypes
+	seenInner   [loader.Tunnels]loader.InnerCount
 }
 
 // add adds what was counted under another name.
@@ -93,6 +97,8 @@ func (a *account) add(other *account) {
 		a.outcomes[i] = sum(a.outcomes[i], n)
 	}
 	a.addFirst(other.first, new(loader.FirstCounts))
+	a.addNotIP(other.notIP, new(loader.EtherTypes))
+	a.addInner(other.inner, new([loader.Tunnels]loader.InnerCount))
 	for i, n := range other.total {
 		a.total[i].passed = sum(a.total[i].passed, n.passed)
 		a.total[i].dropped = sum(a.total[i].dropped, n.dropped)
@@ -106,6 +112,11 @@ func (m *Meter) Read() (all []metrics.Interface, hits map[string]loader.Counter)
 	for _, a := range m.accounts {
 		m.advance(a)
 		i := metrics.Interface{Target: a.Target, XDP: a.xdp, Penalties: a.penalties, Lost: a.lost, Counts: a.counts()}
+		i.NotIP = loader.EtherTypes{ByType: maps.Clone(a.notIP.ByType), Others: a.notIP.Others}
+		if a.metadata.Inner {
+			inner := a.inner
+			i.Inner = &inner
+		}
 		if a.metadata.Loop != nil {
 			loops := a.loops
 			i.Loops = &loops
@@ -114,9 +125,10 @@ func (m *Meter) Read() (all []metrics.Interface, hits map[string]loader.Counter)
 			i.Policed = a.policed()
 		}
 		if f := a.metadata.FirstSeen; f != nil {
-			now, _ := a.stats.FirstCounts()
-			i.FirstSeen = &metrics.FirstSeen{FirstCounts: a.first, Missed: f.NewFlowsOf(now).MissedShare}
-			i.FirstSeen.New = now.New
+			i.FirstSeen = &metrics.FirstSeen{FirstCounts: a.first}
+			if now := f.NewFlowsOf(a.stats); now != nil {
+				i.FirstSeen.New, i.FirstSeen.Missed, i.FirstSeen.Forgotten = now.WindowFlows, now.MissedShare, now.ForgottenShare
+			}
 		}
 		all = append(all, i)
 	}
@@ -143,6 +155,39 @@ func (a *account) addFirst(now loader.FirstCounts, seen *loader.FirstCounts) {
 		a.first.Suppressed[i] += grown(now.Suppressed[i], &seen.Suppressed[i])
 	}
 	a.first.Full += grown(now.Full, &seen.Full)
+}
+
+// addInner adds by how much the counts of headers in tunnels have grown.
+func (a *account) addInner(now [loader.Tunnels]loader.InnerCount, seen *[loader.Tunnels]loader.InnerCount) {
+	for i, n := range now {
+		a.inner[i].Headers += grown(n.Headers, &seen[i].Headers)
+		a.inner[i].Listed += grown(n.Listed, &seen[i].Listed)
+	}
+}
+
+// mostEtherTypes is the number of EtherTypes that an interface is asked for: more than a
+// link has, unless a sender invents them.
+const mostEtherTypes = 64
+
+// addNotIP adds by how much the counts of EtherTypes have grown since they were last seen.
+func (a *account) addNotIP(now loader.EtherTypes, seen *loader.EtherTypes) {
+	if a.notIP.ByType == nil {
+		a.notIP.ByType = make(map[uint16]loader.Counter)
+	}
+	if seen.ByType == nil {
+		seen.ByType = make(map[uint16]loader.Counter)
+	}
+	for _, t := range slices.Sorted(maps.Keys(now.ByType)) {
+		before := seen.ByType[t]
+		n := since(now.ByType[t], &before)
+		seen.ByType[t] = before
+		if _, known := a.notIP.ByType[t]; known || len(a.notIP.ByType) < mostEtherTypes {
+			a.notIP.ByType[t] = sum(a.notIP.ByType[t], n)
+		} else {
+			a.notIP.Others = sum(a.notIP.Others, n)
+		}
+	}
+	a.notIP.Others = sum(a.notIP.Others, since(now.Others, &seen.Others))
 }
 
 // Hits returns the number of packets that each block list has matched.
@@ -280,6 +325,8 @@ func (m *Meter) advance(a *account) {
 	if c, ok := a.stats.FirstCounts(); ok {
 		a.addFirst(c, &a.seenFirst)
 	}
+	a.addNotIP(a.stats.EtherTypes(), &a.seenNotIP)
+	a.addInner(a.stats.Inner(), &a.seenInner)
 	for i, c := range a.stats.Lists(nil) {
 		switch {
 		case i >= len(a.seenLists):

@@ -54,6 +54,10 @@ const (
 // before is the memory of an entry of bitwire when prefixes were in cascade and table.
 const before = 25.5
 
+// atOnce is how many times the packets of one core two must have, so that a packet takes at
+// most a tenth longer.
+const atOnce = 1.82
+
 var promises = []promise{
 	{"kernel memory, exact, 10k, bytes an entry", 7, false, one("load", setRandom, tenThousand, 0, weirExact, kernelEntry)},
 	{"kernel memory, exact, 100k, bytes an entry", 7, false, one("load", setRandom, hundredThousand, 0, weirExact, kernelEntry)},
@@ -77,6 +81,8 @@ var promises = []promise{
 	{"wire, 1M, listed, of nftables", 3.5, true, rateRatio(million, 1, nftables)},
 	{"wire, 1M, listed, of ipset", 3.5, true, rateRatio(million, 1, ipset)},
 	{"wire, 100k, clean, usual configuration, of XDP_DROP", 0.80, true, one("options", setRandom, hundredThousand, 0, weirUsual, ratio)},
+	{"hook: tc, 100k, clean, of generic XDP", 0.9, true, one("hooks", setRandom, hundredThousand, 0, weirTC, ratio)},
+	{"hook: tc, 100k, listed, of generic XDP", 0.9, true, one("hooks", setRandom, hundredThousand, 1, weirTC, ratio)},
 
 	{"hit in a loop, 1M, of kernel hash's time", 0.15, false, netRatio(million, 1, kernelHash)},
 	{"hit in a loop, 10M, of kernel hash's time", 0.30, false, netRatio(tenMillion, 1, kernelHash)},
@@ -91,6 +97,10 @@ var promises = []promise{
 	{"digest on the wire, ns a packet", 15, false, one("options", setRandom, hundredThousand, 0, weirDigest, netNS)},
 	{"guard on the wire, beyond the general path, ns a packet", 45, false, beyondGeneral(weirGuard)},
 	{"policer on the wire, beyond the general path, ns a packet", 70, false, beyondGeneral(weirPolice)},
+	{"first-seen flows on the wire, ns a packet", 30, false, one("options", setRandom, hundredThousand, 0, weirFirst, netNS)},
+	{"two cores against one, guard", atOnce, true, one("cores", setRandom, hundredThousand, 0, weirGuard, scaling)},
+	{"two cores against one, policer", atOnce, true, one("cores", setRandom, hundredThousand, 0, weirPolice, scaling)},
+	{"two cores against one, first-seen flows", atOnce, true, one("cores", setRandom, hundredThousand, 0, weirFirst, scaling)},
 	{"two cores against one, worst configuration", 1.9, true, leastScaling},
 	{"IPv6, 1M, listed, lookup by the keyed hash, of that by XXH64", 1.0, true, quotient("ipv6", setRandom, million, 1, lookupKeyed, lookupXXH64, ratio)},
 }
@@ -99,6 +109,7 @@ func peak(r Result) float64        { return float64(r.Peak) / 1e9 }
 func seconds(r Result) float64     { return r.Seconds }
 func netNS(r Result) float64       { return r.NetNS }
 func ratio(r Result) float64       { return r.Ratio }
+func scaling(r Result) float64     { return r.Scaling }
 func kernelEntry(r Result) float64 { return r.KernelEntry }
 
 // anySize is the size of a feed, whose name suffices.

@@ -42,6 +42,7 @@ var benchmarks = []benchmark{
 	{"update", (*session).update},
 	{"wire", (*session).wire},
 	{"options", (*session).options},
+	{"hooks", (*session).hooks},
 	{"cores", (*session).cores},
 	{"ipv6", (*session).ipv6},
 	{"heavy", (*session).heavy},
@@ -62,7 +63,7 @@ type effort struct {
 	frames   int // packets of a contender in a turn
 	runs     int // test runs of a stage in a turn; their mean comes in whole nanoseconds
 	prefixes int // size of the generated list of prefixes
-	usual    int // size of the list of options and cores
+	usual    int // size of the list of options, hooks and cores
 	wide     int // size of the list of IPv6 addresses
 	wrong    int // false positives to wait for
 }

@@ -102,7 +102,7 @@ func TestRun(t *testing.T) {
 	var log strings.Builder
 	o := Options{Entries: []int{100}, Rounds: 1, Feeds: []string{feed}, Peers: true, Version: "test", Log: &log}
 	little := effort{lookups: 1 << 14, runs: 1000, frames: 1 << 14, prefixes: 1000, usual: 1000, wide: 1000, wrong: 100}
-	r, err := run(context.Background(), o, little, []string{"lookup", "load", "update", "wire", "options", "cores", "ipv6"})
+	r, err := run(context.Background(), o, little, []string{"lookup", "load", "update", "wire", "options", "hooks", "cores", "ipv6"})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, log.String())
 	}
@@ -144,13 +144,21 @@ func TestRun(t *testing.T) {
 			t.Errorf("options: %s: %+v", k.name, x)
 		}
 		x, ok = r.find("cores", setRandom, 1000, 1, k.name)
-		if runtime.NumCPU() > 1 && k.name != bare && k.name != weirApprox && k.name != weirGuardNew && (!ok || x.Scaling <= 0) {
+		if runtime.NumCPU() > 1 && !slices.Contains(notOnCores, k.name) && (!ok || x.Scaling <= 0) {
 			t.Errorf("cores: %s: %+v", k.name, x)
 		}
 	}
 	for _, name := range []string{weirExact, lookupKeyed, lookupXXH64} {
 		if x, ok := r.find("ipv6", setRandom, 1000, 1, name); !ok || x.Ratio <= 0 {
 			t.Errorf("ipv6: %s: %+v", name, x)
+		}
+	}
+	for _, name := range []string{weirGenericXDP, weirTC, genericXDPDrop, tcDrop} {
+		for _, listed := range []float64{0, 1} {
+			x, ok := r.find("hooks", setRandom, 1000, listed, name)
+			if left := strings.Contains(log.String(), "left out: "+tcDrop); !left && (!ok || x.Ratio <= 0) {
+				t.Errorf("hooks: %s: %+v", name, x)
+			}
 		}
 	}
 	var text bytes.Buffer
@@ -273,6 +281,11 @@ func TestBars(t *testing.T) {
 		{Benchmark: "options", Contender: weirGeneral, Set: setRandom, Entries: hundredThousand, NetNS: 15},
 		{Benchmark: "options", Contender: weirGuard, Set: setRandom, Entries: hundredThousand, NetNS: 55},
 		{Benchmark: "options", Contender: weirPolice, Set: setRandom, Entries: hundredThousand, NetNS: 90},
+		{Benchmark: "options", Contender: weirFirst, Set: setRandom, Entries: hundredThousand, NetNS: 29},
+		{Benchmark: "hooks", Contender: weirTC, Set: setRandom, Entries: hundredThousand, Ratio: 0.89},
+		{Benchmark: "hooks", Contender: weirTC, Set: setRandom, Entries: hundredThousand, ListedShare: 1, Ratio: 0.91},
+		{Benchmark: "cores", Contender: weirGuard, Set: setRandom, Entries: hundredThousand, Scaling: 1.9},
+		{Benchmark: "cores", Contender: weirPolice, Set: setRandom, Entries: hundredThousand, Scaling: 1.8},
 		{Benchmark: "cores", Contender: weirExact, Set: setRandom, Entries: 1000, Scaling: 1.95},
 		{Benchmark: "cores", Contender: weirUsual, Set: setRandom, Entries: 1000, Scaling: 1.85},
 		{Benchmark: "cores", Contender: xdpDrop, Set: setRandom, Entries: 1000, Scaling: 1.5},
@@ -289,6 +302,11 @@ func TestBars(t *testing.T) {
 		"tracker on the wire, ns a packet":                                 false,
 		"guard on the wire, beyond the general path, ns a packet":          true,
 		"policer on the wire, beyond the general path, ns a packet":        false,
+		"first-seen flows on the wire, ns a packet":                        true,
+		"hook: tc, 100k, clean, of generic XDP":                            false,
+		"hook: tc, 100k, listed, of generic XDP":                           true,
+		"two cores against one, guard":                                     true,
+		"two cores against one, policer":                                   false,
 		"two cores against one, worst configuration":                       false,
 	}
 	for _, b := range r.Bars {

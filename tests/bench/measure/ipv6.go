@@ -41,22 +41,7 @@ func (s *session) ipv6() (err error) {
 		from := wide(0).As16()
 		copy(w.frame[14+8:], from[:])
 	}
-	g, err := probe.NewGenerator(s.keys, 0)
-	if err != nil {
-		return err
-	}
-	defer g.Close()
-	for _, listed := range []float64{0, 1} {
-		if err := s.keys.Set(b.draw(listed, 0)); err != nil {
-			return err
-		}
-		all, err := s.onWire(c, g, c.names, listed)
-		if err != nil {
-			return err
-		}
-		s.addRates(all, c.names, Result{Benchmark: "ipv6", Set: b.set, Entries: b.n(), ListedShare: listed})
-	}
-	return nil
+	return s.cleanAndListed("ipv6", c, b, func(series, []Result) {})
 }
 
 // wide returns the IPv6 address that ends with an IPv4 one.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/observe/heavy"
 	"weir/filter/digest"
@@ -25,6 +26,8 @@ const (
 	weirDigest   = "weir-digest"
 	weirGeneral  = "weir-general"
 	weirPolice   = "weir-police"
+	weirFirst    = "weir-first"
+	weirFirstNew = "weir-first-new" // every packet is of a new flow
 )
 
 // optional lists the contenders of options. The first is the base.
@@ -46,6 +49,12 @@ func optional() ([]kind, error) {
 		return nil, err
 	}
 	police.police.V4, police.police.V6 = heavy.Key("flow").Shapes()
+	// What is not forgotten fills the default memory, and is known.
+	flows := config.FirstSeen{Key: "flow"}
+	flows.SetDefaults()
+	first := configuration{config: engine.Config{Telemetry: engine.Telemetry{FirstSeen: flows.Engine(), FirstSeed: hash.Seed{1}}}}
+	forged := first
+	forged.forget = true
 	return []kind{
 		{name: xdpDrop, make: newDrop, blind: true},
 		{name: bare, make: newBare, blind: true, silent: true},
@@ -58,6 +67,8 @@ func optional() ([]kind, error) {
 		{name: weirDigest, make: newWeir(configuration{config: digests})},
 		{name: weirGeneral, make: newWeir(configuration{config: engine.Config{NoLean: true}})},
 		{name: weirPolice, make: newWeir(police)},
+		{name: weirFirst, make: newWeir(first)},
+		{name: weirFirstNew, make: newWeir(forged)},
 		{name: weirApprox, make: newWeir(approximate)},
 	}, nil
 }
@@ -99,35 +110,20 @@ func (s *session) options() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	g, err := probe.NewGenerator(s.keys, 0)
-	if err != nil {
-		return err
-	}
-	defer g.Close()
-	for _, listed := range []float64{0, 1} {
-		if err := s.keys.Set(b.draw(listed, 0)); err != nil {
-			return err
-		}
-		all, err := s.onWire(c, g, c.names, listed)
-		if err != nil {
-			return err
-		}
-		first := len(s.report.Results)
-		s.addRates(all, c.names, Result{Benchmark: "options", Set: b.set, Entries: b.n(), ListedShare: listed})
+	return s.cleanAndListed("options", c, b, func(all series, added []Result) {
 		ns := make(series)
 		for name, rates := range all {
 			for _, mpps := range rates {
 				ns[name] = append(ns[name], 1000/mpps)
 			}
 		}
-		for i := range s.report.Results[first:] {
-			x := &s.report.Results[first+i]
+		for i := range added {
+			x := &added[i]
 			if _, ok := c.by[x.Contender].(*weir); ok {
 				x.NetNS = median(ns.beyond(x.Contender, weirExact))
 			}
 		}
-	}
-	return nil
+	})
 }
 
 // nothing is the least program.

@@ -40,7 +40,18 @@ var columns = []column{
 	{"ns", func(r Result) string { return figure(r.NS, 1) }},
 	{"net ns", func(r Result) string { return figure(r.NetNS, 1) }},
 	{"Mpps", func(r Result) string { return figure(r.Mpps, 2) }},
-	{"of XDP_DROP", func(r Result) string { return figure(r.Ratio, 3) }},
+	{"of XDP_DROP", func(r Result) string {
+		if r.Benchmark == "hooks" {
+			return ""
+		}
+		return figure(r.Ratio, 3)
+	}},
+	{"of generic XDP", func(r Result) string {
+		if r.Benchmark != "hooks" {
+			return ""
+		}
+		return figure(r.Ratio, 3)
+	}},
 	{"both / one", func(r Result) string { return figure(r.Scaling, 3) }},
 	{"seconds", func(r Result) string { return figure(r.Seconds, 4) }},
 	{"changes", func(r Result) string { return general(float64(r.Changes)) }},

@@ -69,7 +69,7 @@ type Result struct {
 	NS      float64 `json:"ns,omitempty"`      // a lookup or packet
 	NetNS   float64 `json:"net_ns,omitempty"`  // beyond the base: the loop with weir's hash, or the plain program
 	Mpps    float64 `json:"mpps,omitempty"`    // million packets a second
-	Ratio   float64 `json:"ratio,omitempty"`   // of Mpps to that of xdp-drop
+	Ratio   float64 `json:"ratio,omitempty"`   // of Mpps to that of xdp-drop; for hooks, of weir-generic-xdp
 	Scaling float64 `json:"scaling,omitempty"` // of the Mpps of two CPUs at once to those of one
 	Seconds float64 `json:"seconds,omitempty"` // from the text, or from the changes, to an active filter
 	Changes int     `json:"changes,omitempty"`

@@ -38,7 +38,7 @@ type configuration struct {
 	allow  bool // has an allow list
 	units  int  // of a flow from which it is a heavy hitter; 0: mostUnits
 	police *engine.Police
-	forget bool // a guard knows no pairs when a turn begins
+	forget bool // no pairs of a guard, and no flows, are known when a turn begins
 }
 
 // Configurations. usual is that of many operators: a failsafe port, an allow list, and
@@ -84,8 +84,10 @@ func (w *weir) prepare(b *blocklist) error {
 	return err
 }
 
-func (w *weir) enforce() error {
-	p, err := pins.Prepare(loader.Target{Netns: w.wire.B.Netns, Iface: w.wire.B.Iface}, loader.Native)
+func (w *weir) enforce() error { return w.enforceAt(loader.Native) }
+
+func (w *weir) enforceAt(hook loader.Hook) error {
+	p, err := pins.Prepare(loader.Target{Netns: w.wire.B.Netns, Iface: w.wire.B.Iface}, hook)
 	if err != nil {
 		return err
 	}
@@ -118,14 +120,16 @@ func (w *weir) program() (*ebpf.Program, error) {
 	return b.Wire()
 }
 
-// sliceLen is the number of packets for which the filter of a slice of digests is made.
+// sliceLen is the number of packets for which the filter of a slice of digests is made, and
+// of new flows in a window.
 const sliceLen = 100_000
 
 // mostUnits is the number of packets of a flow from which it is a heavy hitter: 0.1 %
 // of those of a second.
 const mostUnits = 4 << 20 / 1000
 
-// begin begins an interval of trackers, and a slice of digests. Programs must not run.
+// begin begins an interval of trackers, a slice of digests and, where nothing is to be known,
+// a window of first-seen flows. Programs must not run.
 func (w *weir) begin() error {
 	if len(w.config.Trackers) > 0 {
 		n, err := w.generation.OpenTrackers(w.programs.Stats())
@@ -140,6 +144,17 @@ func (w *weir) begin() error {
 			n.Pairs(0, n.Active(0)).Clear()
 		}
 		if err := n.Close(); err != nil {
+			return err
+		}
+	}
+	if w.forget && w.config.FirstSeen.Lines > 0 {
+		m, err := w.generation.OpenFirst(w.programs.Stats())
+		if err != nil {
+			return err
+		}
+		m.Turn(0, false) // twice: the former window counts, too
+		m.Turn(0, false)
+		if err := m.Close(); err != nil {
 			return err
 		}
 	}

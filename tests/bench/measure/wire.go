@@ -50,11 +50,12 @@ func (s *session) wireOf(b *blocklist) (err error) {
 	return nil
 }
 
-// addRates adds results for contenders' rates, which are like what all have in common.
+// addRates adds results for contenders' rates, the first of which is the base. They are like
+// what all have in common.
 func (s *session) addRates(all series, names []string, common Result) {
 	for _, name := range names {
 		x := common
-		ratios := all.ratios(name, xdpDrop)
+		ratios := all.ratios(name, names[0])
 		x.Contender, x.Rounds, x.Spread = name, len(ratios), spread(ratios)
 		x.Mpps, x.Ratio = all.median(name), median(ratios)
 		x.NS = 1000 / x.Mpps
@@ -70,7 +71,7 @@ func (s *session) turn(one contender, slow bool, send func(frames int) (float64,
 		n = slowly(n)
 	}
 	step := n
-	if w, ok := one.(*weir); ok && w.config.Digests.Lines > 0 {
+	if w, ok := one.(*weir); ok && (w.config.Digests.Lines > 0 || w.forget && w.config.FirstSeen.Lines > 0) {
 		step = min(n, sliceLen)
 	}
 	for sent < n {
@@ -96,6 +97,29 @@ func without(names []string, name string) (rest []string) {
 		}
 	}
 	return rest
+}
+
+// cleanAndListed measures contenders on the wire, with no packet listed and with all, and
+// calls then after each with the rates and the results that were added.
+func (s *session) cleanAndListed(benchmark string, c *contenders, b *blocklist, then func(all series, added []Result)) error {
+	g, err := probe.NewGenerator(s.keys, 0)
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	for _, listed := range []float64{0, 1} {
+		if err := s.keys.Set(b.draw(listed, 0)); err != nil {
+			return err
+		}
+		all, err := s.onWire(c, g, c.names, listed)
+		if err != nil {
+			return err
+		}
+		first := len(s.report.Results)
+		s.addRates(all, c.names, Result{Benchmark: benchmark, Set: b.set, Entries: b.n(), ListedShare: listed})
+		then(all, s.report.Results[first:])
+	}
+	return nil
 }
 
 // onWire returns the rates of contenders in million packets a second, and checks

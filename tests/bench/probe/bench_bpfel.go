@@ -28,6 +28,7 @@ const (
 	benchMapBenchLines       = "bench_lines"
 	benchMapBenchLpm         = "bench_lpm"
 	benchMapBlockBuckets     = "block_buckets"
+	benchMapBlockDirectory   = "block_directory"
 	benchMapBlockFront       = "block_front"
 	benchMapBlockHot         = "block_hot"
 	benchMapBlockLines       = "block_lines"
@@ -35,15 +36,18 @@ const (
 	benchMapBlockMarks6      = "block_marks6"
 	benchMapBlockPrefixes    = "block_prefixes"
 	benchMapBlockSpill       = "block_spill"
+	benchMapConnections      = "connections"
 	benchMapDigestBanks      = "digest_banks"
 	benchMapDigestLines      = "digest_lines"
 	benchMapDigestNow        = "digest_now"
 	benchMapDigestSightings  = "digest_sightings"
+	benchMapEthertypeStats   = "ethertype_stats"
 	benchMapEvents           = "events"
 	benchMapFirstCpus        = "first_cpus"
 	benchMapFirstLevels      = "first_levels"
 	benchMapFirstLines       = "first_lines"
 	benchMapFirstNow         = "first_now"
+	benchMapInnerStats       = "inner_stats"
 	benchMapListStats        = "list_stats"
 	benchMapLoopEdges        = "loop_edges"
 	benchMapLoopStats        = "loop_stats"
@@ -60,6 +64,7 @@ const (
 	benchMapTrackerLines     = "tracker_lines"
 	benchMapTrackerNow       = "tracker_now"
 	benchMapTrackerPairs     = "tracker_pairs"
+	benchMapUnconnected      = "unconnected"
 	benchProgGenerate        = "generate"
 	benchProgHashWords       = "hash_words"
 	benchProgLoopAsk         = "loop_ask"
@@ -114,6 +119,7 @@ const (
 	benchVarFailsafeConfig   = "failsafe_config"
 	benchVarFirstSeen        = "first_seen"
 	benchVarFrags            = "frags"
+	benchVarInner            = "inner"
 	benchVarKeySecret        = "key_secret"
 	benchVarLean             = "lean"
 	benchVarListStride       = "list_stride"
@@ -124,6 +130,7 @@ const (
 	benchVarPenaltyBuckets   = "penalty_buckets"
 	benchVarPolicer          = "policer"
 	benchVarReordersLoads    = "reorders_loads"
+	benchVarReplies          = "replies"
 	benchVarSampleClean      = "sample_clean"
 	benchVarTrackerCount     = "tracker_count"
 	benchVarTrackers         = "trackers"
@@ -219,6 +226,7 @@ type benchMapSpecs struct {
 	BenchLines       *ebpf.MapSpec `ebpf:"bench_lines"`
 	BenchLpm         *ebpf.MapSpec `ebpf:"bench_lpm"`
 	BlockBuckets     *ebpf.MapSpec `ebpf:"block_buckets"`
+	BlockDirectory   *ebpf.MapSpec `ebpf:"block_directory"`
 	BlockFront       *ebpf.MapSpec `ebpf:"block_front"`
 	BlockHot         *ebpf.MapSpec `ebpf:"block_hot"`
 	BlockLines       *ebpf.MapSpec `ebpf:"block_lines"`
@@ -226,15 +234,18 @@ type benchMapSpecs struct {
 	BlockMarks6      *ebpf.MapSpec `ebpf:"block_marks6"`
 	BlockPrefixes    *ebpf.MapSpec `ebpf:"block_prefixes"`
 	BlockSpill       *ebpf.MapSpec `ebpf:"block_spill"`
+	Connections      *ebpf.MapSpec `ebpf:"connections"`
 	DigestBanks      *ebpf.MapSpec `ebpf:"digest_banks"`
 	DigestLines      *ebpf.MapSpec `ebpf:"digest_lines"`
 	DigestNow        *ebpf.MapSpec `ebpf:"digest_now"`
 	DigestSightings  *ebpf.MapSpec `ebpf:"digest_sightings"`
+	EthertypeStats   *ebpf.MapSpec `ebpf:"ethertype_stats"`
 	Events           *ebpf.MapSpec `ebpf:"events"`
 	FirstCpus        *ebpf.MapSpec `ebpf:"first_cpus"`
 	FirstLevels      *ebpf.MapSpec `ebpf:"first_levels"`
 	FirstLines       *ebpf.MapSpec `ebpf:"first_lines"`
 	FirstNow         *ebpf.MapSpec `ebpf:"first_now"`
+	InnerStats       *ebpf.MapSpec `ebpf:"inner_stats"`
 	ListStats        *ebpf.MapSpec `ebpf:"list_stats"`
 	LoopEdges        *ebpf.MapSpec `ebpf:"loop_edges"`
 	LoopStats        *ebpf.MapSpec `ebpf:"loop_stats"`
@@ -251,6 +262,7 @@ type benchMapSpecs struct {
 	TrackerLines     *ebpf.MapSpec `ebpf:"tracker_lines"`
 	TrackerNow       *ebpf.MapSpec `ebpf:"tracker_now"`
 	TrackerPairs     *ebpf.MapSpec `ebpf:"tracker_pairs"`
+	Unconnected      *ebpf.MapSpec `ebpf:"unconnected"`
 }
 
 // benchVariableSpecs contains global variables before they are loaded into the kernel.
@@ -281,6 +293,7 @@ type benchVariableSpecs struct {
 	FailsafeConfig *ebpf.VariableSpec `ebpf:"failsafe_config"`
 	FirstSeen      *ebpf.VariableSpec `ebpf:"first_seen"`
 	Frags          *ebpf.VariableSpec `ebpf:"frags"`
+	Inner          *ebpf.VariableSpec `ebpf:"inner"`
 	KeySecret      *ebpf.VariableSpec `ebpf:"key_secret"`
 	Lean           *ebpf.VariableSpec `ebpf:"lean"`
 	ListStride     *ebpf.VariableSpec `ebpf:"list_stride"`
@@ -291,6 +304,7 @@ type benchVariableSpecs struct {
 	PenaltyBuckets *ebpf.VariableSpec `ebpf:"penalty_buckets"`
 	Policer        *ebpf.VariableSpec `ebpf:"policer"`
 	ReordersLoads  *ebpf.VariableSpec `ebpf:"reorders_loads"`
+	Replies        *ebpf.VariableSpec `ebpf:"replies"`
 	SampleClean    *ebpf.VariableSpec `ebpf:"sample_clean"`
 	TrackerCount   *ebpf.VariableSpec `ebpf:"tracker_count"`
 	Trackers       *ebpf.VariableSpec `ebpf:"trackers"`
@@ -328,6 +342,7 @@ type benchMaps struct {
 	BenchLines       *ebpf.Map `ebpf:"bench_lines"`
 	BenchLpm         *ebpf.Map `ebpf:"bench_lpm"`
 	BlockBuckets     *ebpf.Map `ebpf:"block_buckets"`
+	BlockDirectory   *ebpf.Map `ebpf:"block_directory"`
 	BlockFront       *ebpf.Map `ebpf:"block_front"`
 	BlockHot         *ebpf.Map `ebpf:"block_hot"`
 	BlockLines       *ebpf.Map `ebpf:"block_lines"`
@@ -335,15 +350,18 @@ type benchMaps struct {
 	BlockMarks6      *ebpf.Map `ebpf:"block_marks6"`
 	BlockPrefixes    *ebpf.Map `ebpf:"block_prefixes"`
 	BlockSpill       *ebpf.Map `ebpf:"block_spill"`
+	Connections      *ebpf.Map `ebpf:"connections"`
 	DigestBanks      *ebpf.Map `ebpf:"digest_banks"`
 	DigestLines      *ebpf.Map `ebpf:"digest_lines"`
 	DigestNow        *ebpf.Map `ebpf:"digest_now"`
 	DigestSightings  *ebpf.Map `ebpf:"digest_sightings"`
+	EthertypeStats   *ebpf.Map `ebpf:"ethertype_stats"`
 	Events           *ebpf.Map `ebpf:"events"`
 	FirstCpus        *ebpf.Map `ebpf:"first_cpus"`
 	FirstLevels      *ebpf.Map `ebpf:"first_levels"`
 	FirstLines       *ebpf.Map `ebpf:"first_lines"`
 	FirstNow         *ebpf.Map `ebpf:"first_now"`
+	InnerStats       *ebpf.Map `ebpf:"inner_stats"`
 	ListStats        *ebpf.Map `ebpf:"list_stats"`
 	LoopEdges        *ebpf.Map `ebpf:"loop_edges"`
 	LoopStats        *ebpf.Map `ebpf:"loop_stats"`
@@ -360,6 +378,7 @@ type benchMaps struct {
 	TrackerLines     *ebpf.Map `ebpf:"tracker_lines"`
 	TrackerNow       *ebpf.Map `ebpf:"tracker_now"`
 	TrackerPairs     *ebpf.Map `ebpf:"tracker_pairs"`
+	Unconnected      *ebpf.Map `ebpf:"unconnected"`
 }
 
 func (m *benchMaps) Close() error {
@@ -376,6 +395,7 @@ func (m *benchMaps) Close() error {
 		m.BenchLines,
 		m.BenchLpm,
 		m.BlockBuckets,
+		m.BlockDirectory,
 		m.BlockFront,
 		m.BlockHot,
 		m.BlockLines,
@@ -383,15 +403,18 @@ func (m *benchMaps) Close() error {
 		m.BlockMarks6,
 		m.BlockPrefixes,
 		m.BlockSpill,
+		m.Connections,
 		m.DigestBanks,
 		m.DigestLines,
 		m.DigestNow,
 		m.DigestSightings,
+		m.EthertypeStats,
 		m.Events,
 		m.FirstCpus,
 		m.FirstLevels,
 		m.FirstLines,
 		m.FirstNow,
+		m.InnerStats,
 		m.ListStats,
 		m.LoopEdges,
 		m.LoopStats,
@@ -408,6 +431,7 @@ func (m *benchMaps) Close() error {
 		m.TrackerLines,
 		m.TrackerNow,
 		m.TrackerPairs,
+		m.Unconnected,
 	)
 }
 
@@ -439,6 +463,7 @@ type benchVariables struct {
 	FailsafeConfig *ebpf.Variable `ebpf:"failsafe_config"`
 	FirstSeen      *ebpf.Variable `ebpf:"first_seen"`
 	Frags          *ebpf.Variable `ebpf:"frags"`
+	Inner          *ebpf.Variable `ebpf:"inner"`
 	KeySecret      *ebpf.Variable `ebpf:"key_secret"`
 	Lean           *ebpf.Variable `ebpf:"lean"`
 	ListStride     *ebpf.Variable `ebpf:"list_stride"`
@@ -449,6 +474,7 @@ type benchVariables struct {
 	PenaltyBuckets *ebpf.Variable `ebpf:"penalty_buckets"`
 	Policer        *ebpf.Variable `ebpf:"policer"`
 	ReordersLoads  *ebpf.Variable `ebpf:"reorders_loads"`
+	Replies        *ebpf.Variable `ebpf:"replies"`
 	SampleClean    *ebpf.Variable `ebpf:"sample_clean"`
 	TrackerCount   *ebpf.Variable `ebpf:"tracker_count"`
 	Trackers       *ebpf.Variable `ebpf:"trackers"`

@@ -299,15 +299,21 @@ func (p *Programs) Close() error {
 
 // NewPassing loads a program that passes every packet. An end of a veth pair
 // needs one to receive frames by redirection.
-func NewPassing() (*ebpf.Program, error) { return constant("weir_pass", loader.ActionPass) }
+func NewPassing() (*ebpf.Program, error) { return constant("weir_pass", ebpf.XDP, loader.ActionPass) }
 
 // NewDropping loads a program that drops every packet, and does nothing else.
-func NewDropping() (*ebpf.Program, error) { return constant("weir_drop", loader.ActionDrop) }
+func NewDropping() (*ebpf.Program, error) { return constant("weir_drop", ebpf.XDP, loader.ActionDrop) }
 
-func constant(name string, action int32) (*ebpf.Program, error) {
+// NewDroppingTC is NewDropping for TC.
+func NewDroppingTC() (*ebpf.Program, error) {
+	const shot = 2 // TC_ACT_SHOT
+	return constant("weir_drop", ebpf.SchedCLS, shot)
+}
+
+func constant(name string, kind ebpf.ProgramType, action int32) (*ebpf.Program, error) {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name:         name,
-		Type:         ebpf.XDP,
+		Type:         kind,
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, action), asm.Return()},
 		License:      "Dual BSD/GPL",
 	})

@@ -1,4 +1,4 @@
-package bpf
+package main
 
 import (
 	"bytes"
@@ -6,28 +6,35 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	_ "unsafe" // for go:linkname
 )
+
+// object is that of package bpf. A file in that package would have nearly all of weir
+// compiled again.
+//
+//go:linkname object weir/bpf._WeirBytes
+var object []byte
 
 // With SPOILT in the environment the object is such that every kernel's verifier
 // refuses it: its program begins with reading beyond what it is given. SIGUSR1
 // changes that, at each time, and says so. With SPOILT="many shapes", it refuses only
-// programs with more than 32 shapes, if it is one that skips functions that are not
+// programs with many shapes, if it is one that skips functions that are not
 // called.
 func init() {
 	const beyond = "\x79\x10\x0f\x27\x00\x00\x00\x00" // r0 = *(u64 *)(r1 + 9999)
-	object, err := elf.NewFile(bytes.NewReader(_WeirBytes))
+	file, err := elf.NewFile(bytes.NewReader(object))
 	if err != nil {
 		panic(err)
 	}
-	at := object.Section("xdp.frags").Offset
+	at := file.Section("xdp.frags").Offset
 	if os.Getenv("SPOILT") == "many shapes" {
-		at = object.Section(".text").Offset + offset(object, "called_match_block")
+		at = file.Section(".text").Offset + offset(file, "called_match_block")
 	}
-	now, next := _WeirBytes, bytes.Clone(_WeirBytes)
+	now, next := object, bytes.Clone(object)
 	copy(next[at:], beyond)
 	change := func() {
 		now, next = next, now
-		_WeirBytes = now
+		object = now
 	}
 	if os.Getenv("SPOILT") != "" {
 		change()
@@ -43,8 +50,8 @@ func init() {
 }
 
 // offset returns where a function begins in its section.
-func offset(object *elf.File, function string) uint64 {
-	symbols, err := object.Symbols()
+func offset(file *elf.File, function string) uint64 {
+	symbols, err := file.Symbols()
 	if err != nil {
 		panic(err)
 	}

@@ -1,4 +1,4 @@
-package daemon
+package audit
 
 import (
 	"bytes"
@@ -13,25 +13,30 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/config"
-	"weir/control/feed"
 )
 
-func testAudit(t *testing.T) (a *audit, log *bytes.Buffer) {
+func testAudit(t *testing.T) (a *Log, log *bytes.Buffer) {
 	t.Helper()
 	log = &bytes.Buffer{}
-	return newAudit(&config.Config{StateDir: feed.Path(t.TempDir())}, slog.New(slog.NewTextHandler(log, nil))), log
+	return New(t.TempDir(), slog.New(slog.NewTextHandler(log, nil))), log
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // auditLines returns the records of a file, all of which must be whole.
-func auditLines(t *testing.T, path string) (all []auditRecord) {
+func auditLines(t *testing.T, path string) (all []Record) {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(text)) {
-		var r auditRecord
+		var r Record
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}
@@ -42,16 +47,16 @@ func auditLines(t *testing.T, path string) (all []auditRecord) {
 
 func TestAudit(t *testing.T) {
 	a, log := testAudit(t)
-	r := auditRecord{
+	r := Record{
 		Time: time.Unix(1, 0).UTC(), Change: "block", List: "manual", Entries: 3, Changed: 2, First: []string{"192.0.2.1"},
 		TTL: 3600, Reason: "scans",
 	}
-	by(&r, 0, "")
-	a.record(r)
-	remote := auditRecord{Time: r.Time, Change: auditReload, Entries: 1, Changed: 1, First: []string{"mode: exact → approx"}}
-	by(&remote, 1<<32-1, "CN=console")
-	a.record(remote)
-	if got := auditLines(t, a.path); !reflect.DeepEqual(got, []auditRecord{r, remote}) || got[0].User != "root" {
+	By(&r, 0, "")
+	a.Record(r)
+	remote := Record{Time: r.Time, Change: Reload, Entries: 1, Changed: 1, First: []string{"mode: exact → approx"}}
+	By(&remote, 1<<32-1, "CN=console")
+	a.Record(remote)
+	if got := auditLines(t, a.path); !reflect.DeepEqual(got, []Record{r, remote}) || got[0].User != "root" {
 		t.Errorf("got %+v", got)
 	}
 	if s, err := os.Stat(a.path); err != nil || s.Mode() != 0o600 {
@@ -70,10 +75,10 @@ func TestAudit(t *testing.T) {
 // A file that is full becomes the predecessor, and the one before that goes.
 func TestAuditRotates(t *testing.T) {
 	a, log := testAudit(t)
-	full := strings.Repeat("{}\n", maxAudit/3)
+	full := strings.Repeat("{}\n", maxFile/3)
 	write(t, a.path+".1", "{}\n")
 	write(t, a.path, full)
-	a.record(auditRecord{Change: "block"})
+	a.Record(Record{Change: "block"})
 	if got := auditLines(t, a.path); len(got) != 1 || got[0].Change != "block" {
 		t.Errorf("%d records", len(got))
 	}
@@ -90,8 +95,8 @@ func TestAuditRotates(t *testing.T) {
 func TestAuditAfterTornLine(t *testing.T) {
 	a, _ := testAudit(t)
 	write(t, a.path, `{"change":"blo`)
-	a.record(auditRecord{Change: "flush"})
-	a.record(auditRecord{Change: "block"})
+	a.Record(Record{Change: "flush"})
+	a.Record(Record{Change: "block"})
 	text, err := os.ReadFile(a.path)
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +119,7 @@ func TestAuditFails(t *testing.T) {
 			if err := prepare(a.path); err != nil {
 				t.Fatal(err)
 			}
-			a.record(auditRecord{Change: "block"})
+			a.Record(Record{Change: "block"})
 			if !strings.Contains(log.String(), "a change is missing in the audit") || !strings.Contains(log.String(), "msg=audit change=block") {
 				t.Errorf("the log is %s", log)
 			}
@@ -126,7 +131,7 @@ func TestAuditFails(t *testing.T) {
 func TestAuditBounds(t *testing.T) {
 	a, log := testAudit(t)
 	long := strings.Repeat("é", 1<<16)
-	a.record(auditRecord{Change: "block", First: []string{long}, Reason: long, Source: long})
+	a.Record(Record{Change: "block", First: []string{long}, Reason: long, Source: long})
 	got := auditLines(t, a.path)
 	if n := log.Len(); len(got) != 1 || n > 4096 || strings.ContainsRune(got[0].Reason, '�') {
 		t.Errorf("%d bytes, %+v", n, got)
@@ -147,14 +152,13 @@ func TestAuditIsShown(t *testing.T) {
 	if err := os.WriteFile(a.path, []byte("{\"change\": \"flush\"}\n{\"chan"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	again := newAudit(&config.Config{StateDir: feed.Path(filepath.Dir(a.path))}, slog.New(slog.DiscardHandler))
-	again.record(auditRecord{Change: "allow"})
-	d := &Daemon{audit: again}
-	last := d.Audit(3)
+	again := New(filepath.Dir(a.path), slog.New(slog.DiscardHandler))
+	again.Record(Record{Change: "allow"})
+	last := again.Last(3)
 	if len(last) != 3 || last[0].Change != "allow" || last[1].Change != "flush" || last[2].Entries != api.MaxAudit+4 {
 		t.Errorf("%+v", last)
 	}
-	if all := d.Audit(api.MaxAudit); len(all) != api.MaxAudit {
+	if all := again.Last(api.MaxAudit); len(all) != api.MaxAudit {
 		t.Errorf("%d changes", len(all))
 	}
 }

@@ -1,0 +1,452 @@
+// Package announce turns heavy hitters into routes that a BGP speaker announces, so that
+// their packets are dropped before they come here. The speaker is ExaBGP, which reads
+// lines; weir knows nothing of BGP.
+package announce
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"weir/control/api"
+	"weir/control/durable"
+	"weir/control/list"
+	"weir/filter/key"
+	"weir/filter/verdict"
+)
+
+// Daemon is a running daemon, as [api.Client] asks it.
+type Daemon interface {
+	Top(ctx context.Context) (*api.Top, error)
+	Status(ctx context.Context) (*api.Status, error)
+	Explain(ctx context.Context, question string) (*api.Explanation, error)
+}
+
+// Peer is who must not be cut off.
+type Peer struct {
+	What     string
+	Prefixes []netip.Prefix
+}
+
+// Change is an announcement or the end of one.
+type Change struct {
+	Time   time.Time `json:"time"`
+	Action string    `json:"action"` // announce or withdraw
+	Flow   string    `json:"flow"`   // in the format of lists
+	Kind   Kind      `json:"kind"`
+	Route  string    `json:"route"`           // as ExaBGP reads it
+	Until  time.Time `json:"until,omitzero"`  // when it expires, unless it is heavy again
+	Reason string    `json:"reason,omitzero"` // for which it is withdrawn
+}
+
+// The actions of changes.
+const (
+	Announce = "announce"
+	Withdraw = "withdraw"
+)
+
+// The reasons for which a route is withdrawn, beside those for which it is refused.
+const (
+	expired = "it has expired"
+	ended   = "weir announce ends"
+)
+
+// lookAgain is how often it is asked what must not be announced.
+const lookAgain = 5 * time.Second
+
+// Announcer announces the heavy hitters of a daemon.
+type Announcer struct {
+	Spec
+
+	Out   io.Writer // ExaBGP's
+	JSON  bool      // write Changes as JSON instead
+	Dry   bool      // write the lines as comments, which ExaBGP ignores
+	State string    // the file of the current announcements; "": none
+	Log   *slog.Logger
+
+	routes    map[key.Key]time.Time // until when each is announced
+	refused   map[key.Key]string    // why, as logged
+	protected []Peer
+	known     bool // protected is known
+	looked    time.Time
+	full      bool   // there were too many, as logged
+	problem   string // as logged
+}
+
+// candidate is a flow that is heavy.
+type candidate struct {
+	key  key.Key
+	rate float64 // in the tracker's unit
+}
+
+// Run announces until ctx is done, and then withdraws everything.
+func (a *Announcer) Run(ctx context.Context, d Daemon, interval time.Duration) error {
+	if err := a.begin(time.Now()); err != nil {
+		return err
+	}
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		if err := a.once(ctx, d, time.Now()); err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return a.end(time.Now())
+		}
+	}
+}
+
+// begin goes on where a former process has ended.
+func (a *Announcer) begin(now time.Time) error {
+	a.routes, a.refused = make(map[key.Key]time.Time), make(map[key.Key]string)
+	return a.resume(now)
+}
+
+// once looks once. It fails only where changes cannot be written.
+func (a *Announcer) once(ctx context.Context, d Daemon, now time.Time) error {
+	heavy, err := a.look(ctx, d, now)
+	if ctx.Err() != nil {
+		return nil
+	}
+	a.report(err)
+	return a.update(ctx, d, now, heavy)
+}
+
+// end withdraws everything.
+func (a *Announcer) end(now time.Time) error {
+	for _, k := range a.sorted() {
+		if err := a.withdraw(now, k, ended); err != nil {
+			return err
+		}
+	}
+	return a.save()
+}
+
+func (a *Announcer) sorted() []key.Key {
+	return slices.SortedFunc(maps.Keys(a.routes), func(a, b key.Key) int { return strings.Compare(a.String(), b.String()) })
+}
+
+// report logs a problem, and its end, once.
+func (a *Announcer) report(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	switch {
+	case text == a.problem:
+	case text == "":
+		a.Log.Info("the daemon answers again")
+	default:
+		a.Log.Warn("nothing new is announced: "+text, "announced", len(a.routes))
+	}
+	a.problem = text
+}
+
+// look asks the daemon which flows are heavy, the heaviest first, and now and then what
+// must not be announced.
+func (a *Announcer) look(ctx context.Context, d Daemon, now time.Time) ([]candidate, error) {
+	if !a.known || now.Sub(a.looked) >= lookAgain {
+		s, err := d.Status(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if s.Protected == nil && !a.known {
+			return nil, errors.New("the daemon has yet to find out what must not be cut off")
+		}
+		a.protected, a.known, a.looked = peersOf(s.Protected), true, now
+		if err := a.recheck(ctx, d, now); err != nil {
+			return nil, err
+		}
+	}
+	t, err := d.Top(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case t.Monitor:
+		return nil, errors.New("monitor mode is on, in which nothing is dropped")
+	}
+	return a.heavy(t)
+}
+
+// peersOf returns the peers that a daemon has named.
+func peersOf(all []api.Protected) (peers []Peer) {
+	for _, p := range all {
+		entry, err := list.ParseEntry(p.Entry)
+		if err != nil {
+			continue // of a newer version
+		}
+		peer := Peer{What: p.What, Prefixes: entry.V6}
+		for _, v4 := range entry.V4 {
+			peer.Prefixes = append(peer.Prefixes, v4.Prefix())
+		}
+		for _, k := range entry.Flows {
+			src, dst := target(k)
+			for _, p := range []netip.Prefix{src, dst} {
+				if p.IsValid() {
+					peer.Prefixes = append(peer.Prefixes, p)
+				}
+			}
+		}
+		peers = append(peers, peer)
+	}
+	return peers
+}
+
+// heavy returns the heavy hitters of the trackers.
+func (a *Announcer) heavy(t *api.Top) (all []candidate, err error) {
+	for _, name := range a.Trackers {
+		found := false
+		for _, tracker := range t.Trackers {
+			if tracker.Key != name || tracker.Unit != "packets" && tracker.Unit != "bytes" {
+				continue
+			}
+			found = true
+			for _, f := range tracker.Flows {
+				rate, least := f.Packets, f.LeastPackets
+				if tracker.Unit == "bytes" {
+					rate, least = f.Bytes, f.LeastBytes
+				}
+				// An estimate may be that of others: a route needs more than suspicion.
+				if k, ok := keyOf(name, f.Key); ok && f.Heavy && 2*least >= rate {
+					all = append(all, candidate{k, rate})
+				}
+			}
+		}
+		if !found {
+			err = fmt.Errorf("the daemon has no tracker %s: add {key: %s, …} to trackers in weir.yaml", name, name)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b candidate) int { return cmp.Compare(b.rate, a.rate) })
+	return all, err
+}
+
+// keyOf returns the key of a tracker's flow.
+func keyOf(tracker, text string) (key.Key, bool) {
+	if strings.HasPrefix(tracker, "dst") {
+		text = "> " + text
+	}
+	e, err := list.ParseEntry(text)
+	switch {
+	case err != nil:
+	case len(e.Flows) == 1:
+		return e.Flows[0], true
+	case len(e.V4) == 1:
+		return key.Source(e.V4[0].Prefix()), true
+	case len(e.V6) == 1:
+		return key.Source(e.V6[0]), true
+	}
+	return key.Key{}, false
+}
+
+// allowed returns why a key must not be announced, by what its packets pass.
+func allowed(ctx context.Context, d Daemon, k key.Key) (why, failed error) {
+	question := k.String()
+	if !k.Tuple() { // in either direction: who allows an address means it
+		question = strings.TrimPrefix(question, "> ")
+	}
+	e, err := d.Explain(ctx, question)
+	if err != nil {
+		return nil, err
+	}
+	for _, answer := range e.Answers {
+		for _, s := range answer.Stages {
+			if s.Met && s.Stage == verdict.StageFailsafe {
+				return fmt.Errorf("failsafe: %s", s.By), nil
+			}
+		}
+		for _, m := range answer.Matches {
+			if m.Action == "allow" {
+				return fmt.Errorf("list %s allows %s", m.List, m.Entry), nil
+			}
+		}
+	}
+	return nil, nil
+}
+
+// recheck withdraws what must no longer be announced.
+func (a *Announcer) recheck(ctx context.Context, d Daemon, now time.Time) error {
+	before := len(a.routes)
+	for _, k := range a.sorted() {
+		why := a.refuse(k, a.protected)
+		if why == nil {
+			var err error
+			if why, err = allowed(ctx, d, k); err != nil {
+				return err
+			}
+		}
+		if why != nil {
+			a.refused[k] = why.Error()
+			if err := a.withdraw(now, k, why.Error()); err != nil {
+				return err
+			}
+		}
+	}
+	if len(a.routes) != before {
+		return a.save()
+	}
+	return nil
+}
+
+// update announces what is heavy, and withdraws what has expired.
+func (a *Announcer) update(ctx context.Context, d Daemon, now time.Time, heavy []candidate) error {
+	changed, full := false, 0
+	until := now.Add(a.Hold)
+	seen := make(map[key.Key]bool)
+	for _, c := range heavy {
+		seen[c.key] = true
+		if _, known := a.refused[c.key]; known && now != a.looked {
+			continue
+		}
+		if _, announced := a.routes[c.key]; announced {
+			a.routes[c.key] = until
+			continue
+		}
+		why := a.refuse(c.key, a.protected)
+		if why == nil && len(a.routes) >= a.Max {
+			full++
+			continue
+		}
+		if why == nil {
+			var err error
+			if why, err = allowed(ctx, d, c.key); err != nil {
+				a.report(err)
+				break
+			}
+		}
+		if why != nil {
+			if a.refused[c.key] != why.Error() {
+				a.Log.Warn("a heavy hitter is not announced: "+why.Error(), "flow", c.key.String())
+				a.refused[c.key] = why.Error()
+			}
+			continue
+		}
+		changed = true
+		a.routes[c.key] = until
+		delete(a.refused, c.key)
+		if err := a.announce(now, c.key); err != nil {
+			return err
+		}
+	}
+	maps.DeleteFunc(a.refused, func(k key.Key, _ string) bool { return !seen[k] })
+	if (full > 0) != a.full {
+		if a.full = full > 0; a.full {
+			a.Log.Warn("there are as many announcements as may be (--max-routes), and more heavy hitters", "announced", len(a.routes), "more", full)
+		}
+	}
+	for _, k := range a.sorted() {
+		if !now.Before(a.routes[k]) {
+			changed = true
+			if err := a.withdraw(now, k, expired); err != nil {
+				return err
+			}
+		}
+	}
+	if !changed {
+		return nil
+	}
+	return a.save()
+}
+
+func (a *Announcer) announce(now time.Time, k key.Key) error {
+	a.Log.Info("announced", "flow", k.String(), "until", a.routes[k].Format(time.RFC3339))
+	return a.write(Change{Time: now, Action: Announce, Flow: k.String(), Route: a.route(k), Until: a.routes[k]})
+}
+
+func (a *Announcer) withdraw(now time.Time, k key.Key, why string) error {
+	a.Log.Info("withdrawn: "+why, "flow", k.String())
+	delete(a.routes, k)
+	return a.write(Change{Time: now, Action: Withdraw, Flow: k.String(), Route: a.route(k), Reason: why})
+}
+
+// write writes a change.
+func (a *Announcer) write(c Change) error {
+	if c.Kind = a.Kind; a.JSON {
+		return json.NewEncoder(a.Out).Encode(c)
+	}
+	line := c.Action + " " + c.Route + "\n"
+	if a.Dry {
+		line = "# " + line
+	}
+	_, err := io.WriteString(a.Out, line)
+	return err
+}
+
+// saved is the contents of the state file.
+type saved struct {
+	Routes []savedRoute `json:"routes"`
+}
+
+type savedRoute struct {
+	Flow  string    `json:"flow"`
+	Route string    `json:"route"`
+	Until time.Time `json:"until"`
+}
+
+// maxState bounds the state file: a route has less than 512 bytes.
+const maxState = mostRoutes * 512
+
+// save saves the announcements.
+func (a *Announcer) save() error {
+	if a.State == "" || a.Dry {
+		return nil
+	}
+	var s saved
+	for _, k := range a.sorted() {
+		s.Routes = append(s.Routes, savedRoute{k.String(), a.route(k), a.routes[k]})
+	}
+	text, err := json.Marshal(s)
+	if err == nil {
+		err = durable.WriteFile(a.State, text)
+	}
+	if err != nil {
+		return fmt.Errorf("--state: %w", err)
+	}
+	return nil
+}
+
+// resume announces again what a former process has left, which ExaBGP may still announce.
+// It withdraws what has expired meanwhile, or is announced otherwise now.
+func (a *Announcer) resume(now time.Time) error {
+	if a.State == "" || a.Dry {
+		return nil
+	}
+	f, err := os.Open(a.State)
+	if errors.Is(err, fs.ErrNotExist) {
+		return a.save() // so that it is known now if it fails
+	}
+	if err != nil {
+		return fmt.Errorf("--state: %w", err)
+	}
+	defer f.Close()
+	var s saved
+	if err := json.NewDecoder(io.LimitReader(f, maxState)).Decode(&s); err != nil {
+		return fmt.Errorf("--state: %s: %w: remove it, and restart ExaBGP, so that nothing stays announced", a.State, err)
+	}
+	for _, r := range s.Routes {
+		k, ok := keyOf("", r.Flow)
+		switch {
+		case ok && now.Before(r.Until) && a.route(k) == r.Route && a.refuse(k, nil) == nil && len(a.routes) < a.Max:
+			a.routes[k] = r.Until
+			err = a.announce(now, k)
+		case !strings.ContainsAny(r.Route, "\r\n"):
+			err = a.write(Change{Time: now, Action: Withdraw, Flow: r.Flow, Route: r.Route, Reason: expired})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return a.save()
+}

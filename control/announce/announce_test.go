@@ -1,0 +1,354 @@
+package announce
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/engine"
+	"weir/control/list"
+	"weir/filter/verdict"
+)
+
+// fake is a daemon.
+type fake struct {
+	top       api.Top
+	err       error
+	protected []api.Protected
+	allowed   string // an address
+	failsafe  string
+}
+
+func (f *fake) Top(context.Context) (*api.Top, error) { return &f.top, f.err }
+
+func (f *fake) Status(context.Context) (*api.Status, error) {
+	return &api.Status{Protected: f.protected}, f.err
+}
+
+func (f *fake) Explain(_ context.Context, question string) (*api.Explanation, error) {
+	var e api.Explanation
+	switch question {
+	case f.allowed:
+		e.Answers = []engine.Answer{{}, {Matches: []engine.Match{{List: "friends", Action: "allow", Entry: question}}}}
+	case f.failsafe:
+		e.Answers = []engine.Answer{{Stages: []engine.Stage{{Stage: verdict.StageFailsafe, Met: true, By: "from it"}}}}
+	}
+	return &e, f.err
+}
+
+func (f *fake) heavy(tracker string, flows ...string) {
+	t := api.Tracker{Key: tracker, Unit: "packets"}
+	for i, text := range flows {
+		t.Flows = append(t.Flows, api.Flow{Key: text, Heavy: true, Packets: float64(1000 - i), LeastPackets: 600})
+	}
+	t.Flows = append(t.Flows, api.Flow{Key: "203.0.113.200"}, // not heavy
+		api.Flow{Key: "203.0.113.201", Heavy: true, Packets: 1000, LeastPackets: 10}) // perhaps
+	f.top.Trackers = []api.Tracker{t}
+}
+
+func prefixes(texts ...string) (all []netip.Prefix) {
+	for _, text := range texts {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
+}
+
+type setup struct {
+	t   *testing.T
+	out bytes.Buffer
+	log bytes.Buffer
+	now time.Time
+	d   fake
+	*Announcer
+}
+
+func newSetup(t *testing.T, trackers ...string) *setup {
+	s := &setup{t: t, now: time.Now()}
+	s.Announcer = &Announcer{
+		Spec: Spec{
+			Kind: Blackhole, Trackers: trackers, Own: prefixes("203.0.113.0/24", "2001:db8:1::/48"), Max: 3,
+			Min4: 32, Min6: 128, Hold: time.Minute, Next4: "self", Next6: "100::1", Communities: []string{"65535:666"},
+		},
+		Out: &s.out, Log: slog.New(slog.NewTextHandler(&s.log, nil)),
+	}
+	if trackers[0] == "flow" {
+		s.Kind = FlowSpec
+	}
+	s.d.protected = []api.Protected{}
+	if err := s.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.begin(s.now); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// step is a look after a time; it returns what was written.
+func (s *setup) step(after time.Duration) string {
+	s.t.Helper()
+	s.now = s.now.Add(after)
+	s.out.Reset()
+	if err := s.once(s.t.Context(), &s.d, s.now); err != nil {
+		s.t.Fatal(err)
+	}
+	return s.out.String()
+}
+
+const (
+	victim  = "route 203.0.113.7/32 next-hop self community [65535:666]\n"
+	victim6 = "route 2001:db8:1::7/128 next-hop 100::1 community [65535:666]\n"
+)
+
+// What is heavy is announced once, and withdrawn when it has not been heavy for the hold
+// time, whether the daemon answers or not.
+func TestHold(t *testing.T) {
+	s := newSetup(t, "dst")
+	s.d.heavy("dst", "203.0.113.7", "2001:db8:1::7")
+	if got := s.step(0); got != "announce "+victim+"announce "+victim6 {
+		t.Fatal(got)
+	}
+	if got := s.step(50 * time.Second); got != "" {
+		t.Fatal(got)
+	}
+	s.d.heavy("dst", "2001:db8:1::7")
+	if got := s.step(50 * time.Second); got != "" {
+		t.Fatal(got)
+	}
+	s.d.err = errors.New("the daemon is not running")
+	if got := s.step(20 * time.Second); got != "withdraw "+victim {
+		t.Fatal(got)
+	}
+	if got := s.step(40 * time.Second); got != "withdraw "+victim6 {
+		t.Fatal(got)
+	}
+	s.d.err = nil
+	if got := s.step(time.Second); got != "announce "+victim6 {
+		t.Fatal(got)
+	}
+	s.out.Reset()
+	if err := s.end(s.now); err != nil || s.out.String() != "withdraw "+victim6 {
+		t.Fatal(s.out.String(), err)
+	}
+}
+
+// What must not be announced is refused, and the reason is logged once.
+func TestRefused(t *testing.T) {
+	for _, c := range []struct {
+		name, tracker, flow, want string
+		change                    func(*setup)
+	}{
+		{"foreign", "dst", "192.0.2.7", "is not in a prefix of --own", nil},
+		{"own source", "src", "203.0.113.7", "is in a prefix of --own", nil},
+		{"around own", "src/24", "203.0.113.0/24", "is in a prefix of --own", nil},
+		{"private source", "src", "10.0.0.7", "private", nil},
+		{"shared source", "src", "100.64.0.7", "private", nil},
+		{"short", "src/24", "198.51.100.0/24", "shorter than /32", nil},
+		{"short, IPv6", "dst/64", "2001:db8:1::/64", "shorter than /128", nil},
+		{"neighbor", "dst", "203.0.113.1", "--protect 203.0.113.0/30", func(s *setup) { s.Protect = prefixes("203.0.113.0/30") }},
+		{"own address", "dst", "203.0.113.2", "this host's address", func(s *setup) {
+			s.d.protected = []api.Protected{{What: "this host's address", Entry: "> 203.0.113.2"}}
+		}},
+		{"resolver", "src", "198.51.100.53", "the resolver", func(s *setup) {
+			s.d.protected = []api.Protected{{What: "the resolver", Entry: "udp 198.51.100.53:53 > 203.0.113.2:*"}}
+		}},
+		{"network around a gateway", "src/24", "198.51.100.0/24", "the gateway", func(s *setup) {
+			s.Min4, s.d.protected = 24, []api.Protected{{What: "the gateway", Entry: "any 198.51.100.1:* > 203.0.113.2:*"}}
+		}},
+		{"allowed", "dst", "203.0.113.7", "list friends allows", func(s *setup) { s.d.allowed = "203.0.113.7" }},
+		{"failsafe", "src", "198.51.100.7", "failsafe: from it", func(s *setup) { s.d.failsafe = "198.51.100.7" }},
+		{"monitor mode", "dst", "203.0.113.7", "monitor mode", func(s *setup) { s.d.top.Monitor = true }},
+		{"unknown peers", "dst", "203.0.113.7", "has yet to find out", func(s *setup) { s.d.protected = nil }},
+		{"no tracker", "src", "198.51.100.7", "no tracker src", func(s *setup) { s.d.heavy("dst", "203.0.113.7") }},
+		{"guard", "src", "198.51.100.7", "no tracker src", func(s *setup) { s.d.top.Trackers[0].Unit = "ports" }},
+	} {
+		s := newSetup(t, c.tracker)
+		s.d.heavy(c.tracker, c.flow)
+		if c.change != nil {
+			c.change(s)
+		}
+		for range 3 {
+			if got := s.step(time.Second); got != "" {
+				t.Errorf("%s: %s", c.name, got)
+			}
+		}
+		if log := s.log.String(); !strings.Contains(log, c.want) || strings.Count(log, "\n") != 1 {
+			t.Errorf("%s: %q is not logged once:\n%s", c.name, c.want, log)
+		}
+	}
+}
+
+// What is allowed later is withdrawn, and comes back when it no longer is.
+func TestAllowedLater(t *testing.T) {
+	s := newSetup(t, "dst")
+	s.d.heavy("dst", "203.0.113.7")
+	if got := s.step(0); got != "announce "+victim {
+		t.Fatal(got)
+	}
+	s.d.allowed = "203.0.113.7"
+	if got := s.step(lookAgain); got != "withdraw "+victim {
+		t.Fatal(got)
+	}
+	if got := s.step(time.Second); got != "" {
+		t.Fatal(got)
+	}
+	s.d.allowed = ""
+	if got := s.step(lookAgain); got != "announce "+victim {
+		t.Fatal(got)
+	}
+}
+
+// There are never more announcements than may be; the heaviest come first.
+func TestMostRoutes(t *testing.T) {
+	s := newSetup(t, "dst")
+	s.d.heavy("dst", "203.0.113.1", "203.0.113.2", "203.0.113.3", "203.0.113.4", "203.0.113.5")
+	got := s.step(0)
+	if strings.Count(got, "announce") != 3 || !strings.Contains(got, "203.0.113.3/32") {
+		t.Error(got)
+	}
+	s.d.heavy("dst", "203.0.113.4")
+	if got := s.step(time.Second); got != "" {
+		t.Error(got)
+	}
+	if got := s.step(time.Minute); strings.Count(got, "withdraw") != 3 {
+		t.Error(got)
+	}
+	if got := s.step(time.Second); !strings.Contains(got, "announce route 203.0.113.4/32") {
+		t.Error(got)
+	}
+}
+
+func TestFlowSpec(t *testing.T) {
+	s := newSetup(t, "flow")
+	for entry, want := range map[string]string{
+		"198.51.100.7":                              "source 198.51.100.7/32;",
+		"2001:db8:9::7":                             "source 2001:db8:9::7/128/0;",
+		"> 203.0.113.7":                             "destination 203.0.113.7/32;",
+		"udp 198.51.100.7:53 > 203.0.113.8:4000":    "source 198.51.100.7/32; destination 203.0.113.8/32; protocol =17; source-port =53; destination-port =4000;",
+		"tcp [2001:db8:9::7]:1 > [2001:db8:1::7]:2": "source 2001:db8:9::7/128/0; destination 2001:db8:1::7/128/0; next-header =6; source-port =1; destination-port =2;",
+	} {
+		k, ok := keyOf("", entry)
+		if got := s.route(k); !ok || got != "flow route { match { "+want+" } then { discard; } }" {
+			t.Errorf("%s: %s", entry, got)
+		}
+	}
+	s.d.heavy("flow", "udp 198.51.100.7:53 > 203.0.113.8:4000", "udp 198.51.100.7:53 > 192.0.2.8:4000")
+	if got := s.step(0); strings.Count(got, "\n") != 1 || !strings.Contains(got, "203.0.113.8/32") {
+		t.Error(got)
+	}
+}
+
+func TestDryRunAndJSON(t *testing.T) {
+	s := newSetup(t, "dst")
+	s.Dry = true
+	s.d.heavy("dst", "203.0.113.7")
+	if got := s.step(0); got != "# announce "+victim {
+		t.Error(got)
+	}
+	s.Dry, s.JSON = false, true
+	var c Change
+	s.d.heavy("dst")
+	if err := json.Unmarshal([]byte(s.step(time.Hour)), &c); err != nil || c.Action != Withdraw || c.Flow != "> 203.0.113.7" || c.Reason != expired || c.Kind != Blackhole {
+		t.Errorf("%+v %v", c, err)
+	}
+}
+
+// A process that was killed leaves a file. The next one reads it, goes on, and withdraws what
+// has expired or is announced otherwise.
+func TestState(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "state")
+	start := func(now time.Time, change func(*Announcer)) (*setup, string) {
+		s := newSetup(t, "dst")
+		s.State, s.now = file, now
+		if change != nil {
+			change(s.Announcer)
+		}
+		if err := s.begin(now); err != nil {
+			t.Fatal(err)
+		}
+		return s, s.out.String()
+	}
+	s, _ := start(time.Now(), nil)
+	s.d.heavy("dst", "203.0.113.7", "2001:db8:1::7")
+	s.step(0)
+	_, got := start(s.now.Add(30*time.Second), nil)
+	if got != "announce "+victim6+"announce "+victim && got != "announce "+victim+"announce "+victim6 {
+		t.Error(got)
+	}
+	if _, got = start(s.now.Add(30*time.Second), func(a *Announcer) { a.Own = prefixes("203.0.113.0/24") }); !strings.Contains(got, "announce "+victim) || !strings.Contains(got, "withdraw "+victim6) {
+		t.Error(got)
+	}
+	if _, got = start(s.now.Add(2*time.Minute), nil); got != "withdraw "+victim {
+		t.Error(got)
+	}
+	if _, got = start(s.now.Add(2*time.Minute), nil); got != "" {
+		t.Error(got)
+	}
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.State = file
+	if err := s.begin(s.now); err == nil || !strings.Contains(err.Error(), "restart ExaBGP") {
+		t.Error(err)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	for _, c := range []struct {
+		want   string
+		change func(*Spec)
+	}{
+		{"--own", func(s *Spec) { s.Own = nil }},
+		{"--max-routes 0", func(s *Spec) { s.Max = 0 }},
+		{"--min-ipv4 8", func(s *Spec) { s.Min4 = 8 }},
+		{"--min-ipv6 129", func(s *Spec) { s.Min6 = 129 }},
+		{"--hold", func(s *Spec) { s.Hold = 0 }},
+		{"--tracker flow goes with --kind flowspec", func(s *Spec) { s.Trackers = []string{"flow"} }},
+		{"--tracker \"x\"", func(s *Spec) { s.Trackers = []string{"x"} }},
+	} {
+		spec := newSetup(t, "dst").Spec
+		c.change(&spec)
+		if err := spec.Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.want, err)
+		}
+	}
+}
+
+// Whatever a daemon names, what is announced is in the limits.
+func FuzzRoute(f *testing.F) {
+	f.Add("203.0.113.7", true)
+	f.Add("udp [2001:db8:9::7]:1 > [2001:db8:1::7]:2", false)
+	f.Fuzz(func(t *testing.T, text string, dst bool) {
+		tracker := "src"
+		if dst {
+			tracker = "dst"
+		}
+		s := newSetup(t, tracker)
+		s.Kind = FlowSpec
+		k, ok := keyOf(tracker, text)
+		if !ok || s.refuse(k, nil) != nil {
+			return
+		}
+		route := s.route(k)
+		if strings.ContainsAny(route, "\r\n") {
+			t.Fatalf("%q: %q", text, route)
+		}
+		src, to := target(k)
+		if to.IsValid() && !slices.ContainsFunc(s.Own, func(o netip.Prefix) bool { return o.Overlaps(to) }) || src.IsValid() && slices.ContainsFunc(s.Own, src.Overlaps) {
+			t.Fatalf("%q: %q", text, route)
+		}
+		if _, err := list.ParseEntry(k.String()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

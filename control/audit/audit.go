@@ -1,0 +1,308 @@
+// Package audit records who changed what, when and from where: at a daemon, and at the hub
+// of a fleet.
+package audit
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir/control/api"
+	"weir/control/durable"
+	"weir/control/journal"
+)
+
+// Bounds of what is recorded.
+const (
+	MaxText  = 256 // bytes of a text that others chose
+	MaxFirst = 5   // entries of a change that are written out
+
+	maxFile = 16 << 20 // bytes: some 50,000 changes
+	maxRead = 1 << 20  // bytes of a file that are read at the start
+)
+
+// File is the name of the audit below the state directory. The file before it has the
+// suffix ".1".
+const File = "audit.log"
+
+// The changes that the audit names beside api.Block and api.Allow. Those of rollouts have
+// the names that api gives them.
+const (
+	Unblock         = "unblock"
+	Unallow         = "unallow"
+	Import          = "import"
+	Flush           = "flush"
+	MulticastAdd    = "multicast add"
+	MulticastRemove = "multicast remove"
+	Reload          = "reload"
+	Accept          = "accept"
+	Confirm         = "confirm"
+	Rollback        = "rollback"
+	MonitorOn       = "monitor on"
+	MonitorOff      = "monitor off"
+	Console         = "console" // a session that may change something was asked for
+	ConsoleEnd      = "console end"
+	Enroll          = "enroll" // a node of a fleet
+	Revoke          = "revoke"
+	EnrollSite      = "enroll site"
+	RevokeSite      = "revoke site"
+)
+
+// Record is a change, and a line of the file.
+type Record = api.AuditRecord
+
+// ByCaller sets who made the change where a request did.
+func ByCaller(ctx context.Context, r *Record) {
+	if caller, ok := api.CallerOf(ctx); ok {
+		By(r, caller.UID, caller.Client)
+	}
+}
+
+// By sets who made the change.
+func By(r *Record, uid uint32, client string) {
+	switch {
+	case uid != api.NoUID:
+		r.UID, r.User, r.Source = &uid, UserName(uid), "socket"
+	default:
+		r.Source = client
+	}
+}
+
+// UserName returns the name of a user of this host, "" if there is none.
+func UserName(uid uint32) string {
+	u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10))
+	if err != nil {
+		return ""
+	}
+	return u.Username
+}
+
+// Log records what operators change: in the log, and in a file to which lines of JSON are
+// appended. It is safe for concurrent use.
+type Log struct {
+	path string // "": there is no state directory
+	log  *slog.Logger
+
+	writing sync.Mutex
+
+	mu   sync.Mutex // guards the following
+	last []Record   // the latest last, at most api.MaxAudit
+}
+
+// New returns the audit below a state directory, "" for none.
+func New(dir string, log *slog.Logger) *Log {
+	a := &Log{log: log}
+	if dir != "" {
+		a.path = filepath.Join(dir, File)
+		for _, path := range []string{a.path + ".1", a.path} {
+			a.last = append(a.last, read(path, log)...)
+		}
+		a.last = a.last[max(0, len(a.last)-api.MaxAudit):]
+	}
+	return a
+}
+
+// read returns the records at the end of a file.
+func read(path string, log *slog.Logger) (all []Record) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var s fs.FileInfo
+	if err == nil {
+		defer f.Close()
+		s, err = f.Stat()
+	}
+	if err == nil && !s.Mode().IsRegular() {
+		err = errors.New("not a regular file")
+	}
+	var end []byte
+	if err == nil {
+		from := max(0, s.Size()-maxRead)
+		end, err = io.ReadAll(io.NewSectionReader(f, from, maxRead))
+	}
+	if err != nil {
+		log.Error("earlier changes cannot be shown: "+err.Error(), "audit", path)
+		return nil
+	}
+	for line := range bytes.Lines(end) {
+		var r Record
+		if json.Unmarshal(line, &r) == nil { // the first may begin before, and a crash may have torn one
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// Last returns the last changes, the latest first.
+func (a *Log) Last(limit int) []Record {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := slices.Clone(a.last[max(0, len(a.last)-limit):])
+	slices.Reverse(all)
+	return all
+}
+
+// Record records a change that was made, or with an error one that was not. A change that
+// cannot be recorded stays.
+func (a *Log) Record(r Record) {
+	if r.Time.IsZero() {
+		r.Time = time.Now()
+	}
+	r.Reason, r.Source, r.Error = Cut(r.Reason, journal.MaxReasonLen), Cut(r.Source, MaxText), Cut(r.Error, 2*MaxText)
+	r.List, r.Interface = Cut(r.List, MaxText), Cut(r.Interface, MaxText)
+	r.First = slices.Clone(r.First[:min(len(r.First), MaxFirst)])
+	for i := range r.First {
+		r.First[i] = Cut(r.First[i], MaxText)
+	}
+	a.mu.Lock()
+	a.last = append(a.last, r)
+	a.last = a.last[max(0, len(a.last)-api.MaxAudit):]
+	a.mu.Unlock()
+	args := []any{"change", r.Change}
+	for _, s := range []struct{ name, value string }{{"list", r.List}, {"interface", r.Interface}} {
+		if s.value != "" {
+			args = append(args, s.name, s.value)
+		}
+	}
+	args = append(args, "entries", r.Entries, "changed", r.Changed, "first", r.First)
+	if r.TTL > 0 {
+		args = append(args, "ttl", time.Duration(r.TTL*float64(time.Second)).String())
+	}
+	if r.Reason != "" {
+		args = append(args, "reason", r.Reason)
+	}
+	if r.UID != nil {
+		args = append(args, "uid", *r.UID, "user", r.User)
+	}
+	args = append(args, "source", r.Source)
+	if r.Error != "" {
+		args = append(args, "error", r.Error)
+	}
+	a.log.Info("audit", args...)
+	if a.path == "" {
+		return
+	}
+	line, err := json.Marshal(r)
+	if err == nil {
+		err = a.append(append(line, '\n'))
+	}
+	if err != nil {
+		a.log.Error("a change is missing in the audit: "+err.Error(), "audit", a.path)
+	}
+}
+
+// append appends a line to the file, durably.
+func (a *Log) append(line []byte) (err error) {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	if s, err := os.Lstat(a.path); err == nil && s.Mode().IsRegular() && s.Size()+int64(len(line)) > maxFile {
+		if err := os.Rename(a.path, a.path+".1"); err != nil {
+			return err
+		}
+	}
+	_, missing := os.Lstat(a.path)
+	f, err := os.OpenFile(a.path, os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	s, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !s.Mode().IsRegular() {
+		return fmt.Errorf("%s is not a regular file", a.path)
+	}
+	if torn, err := endsTorn(f, s.Size()); err != nil {
+		return err
+	} else if torn {
+		line = append([]byte{'\n'}, line...)
+	}
+	if _, err := f.Write(line); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if errors.Is(missing, fs.ErrNotExist) {
+		return durable.SyncDirectory(filepath.Dir(a.path))
+	}
+	return nil
+}
+
+// endsTorn reports whether a file's last line has no end: its writing was
+// interrupted.
+func endsTorn(f *os.File, size int64) (bool, error) {
+	if size == 0 {
+		return false, nil
+	}
+	var last [1]byte
+	_, err := f.ReadAt(last[:], size-1)
+	return last[0] != '\n', err
+}
+
+// Cut shortens a text to a number of bytes.
+func Cut(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	for most > 0 && s[most]&0xc0 == 0x80 { // within a character
+		most--
+	}
+	return s[:most] + "…"
+}
+
+// Changed returns the record of a change of entries, the first of which are given.
+func Changed(c api.Change, done api.Changed, first []string) Record {
+	r := Record{
+		Change: NameOf(c), List: done.List, Entries: len(c.Entries), Changed: done.Added + done.Removed,
+		First: first, TTL: c.TTL, Reason: c.Reason,
+	}
+	By(&r, c.UID, c.Client)
+	return r
+}
+
+// Accepted returns the record of sources that were read, whatever they contain.
+func Accepted(ctx context.Context, list string, outcomes []api.FetchOutcome) Record {
+	r := Record{Change: Accept, List: list}
+	for _, o := range outcomes {
+		if o.Outcome == api.Failed {
+			continue
+		}
+		r.Entries += o.Entries
+		if o.Changed {
+			r.Changed++
+		}
+		r.First = append(r.First, o.Source)
+	}
+	ByCaller(ctx, &r)
+	return r
+}
+
+// NameOf returns what a change of entries is called.
+func NameOf(c api.Change) string {
+	switch {
+	case c.Import:
+		return Import
+	case c.Remove && c.Action == api.Allow:
+		return Unallow
+	case c.Remove:
+		return Unblock
+	}
+	return c.Action
+}

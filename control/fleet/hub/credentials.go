@@ -1,0 +1,75 @@
+package hub
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"weir/control/audit"
+)
+
+// credential is that a node or site was enrolled or revoked.
+type credential struct {
+	change, name string
+	at           int64 // Unix time in ns
+}
+
+// credentials returns what the authority knows of, in the order of time.
+func (h *Hub) credentials() (all []credential, err error) {
+	add := func(enroll, revoke, name string, enrolled, revoked time.Time) {
+		all = append(all, credential{enroll, name, enrolled.UnixNano()})
+		if !revoked.IsZero() {
+			all = append(all, credential{revoke, name, revoked.UnixNano()})
+		}
+	}
+	members, err := h.o.Authority.Members()
+	if err != nil {
+		return nil, err
+	}
+	for name, m := range members {
+		add(audit.Enroll, audit.Revoke, name, m.Enrolled, m.Revoked)
+	}
+	sites, err := h.o.Authority.Sites()
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range sites {
+		add(audit.EnrollSite, audit.RevokeSite, s.Name, s.Enrolled, s.Revoked)
+	}
+	slices.SortFunc(all, func(a, b credential) int {
+		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.name, b.name))
+	})
+	return all, nil
+}
+
+// auditCredentials records which nodes and sites are enrolled and revoked, until ctx is
+// done: commands do that without asking the hub. What came before the last record of an
+// earlier process is not new.
+func (h *Hub) auditCredentials(ctx context.Context, since time.Time) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	var stamp time.Time
+	seen := make(map[credential]bool)
+	for {
+		if next, err := h.o.Authority.Stamp(); err == nil && !next.Equal(stamp) {
+			all, err := h.credentials() // the loop of Run logs why they cannot be read
+			for _, c := range all {
+				if !seen[c] && time.Unix(0, c.at).After(since) {
+					h.audit.Record(audit.Record{
+						Time: time.Unix(0, c.at).UTC(), Change: c.change, Entries: 1, Changed: 1, First: []string{c.name}, Source: "weir-hub",
+					})
+				}
+				seen[c] = true
+			}
+			if err == nil {
+				stamp, since = next, time.Time{}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,239 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+
+	"weir/bpf"
+)
+
+// Replies has the constants of programs that let replies pass; the loader sets On and
+// Scope.
+type Replies = bpf.WeirReplyConfig
+
+// Connection and ConnectionState are what programs remember of a connection.
+type (
+	Connection      = bpf.WeirConnection
+	ConnectionState = bpf.WeirConnectionState
+)
+
+// Connections are the connections that this host has opened. The programs of all
+// generations and interfaces share them.
+type Connections struct {
+	maps map[string]*array // one for UDP sockets without a remote address, which evict none of the others
+}
+
+// MaxConnections bounds their number.
+const MaxConnections = 1 << 24
+
+// unconnectedShare is how many connections there are for one of sockets without a remote
+// address.
+const unconnectedShare = 4
+
+// connectionEntries returns the maps of connections, with how many they have room for.
+func connectionEntries(entries int) map[string]int {
+	return map[string]int{
+		bpf.WeirMapConnections: entries,
+		bpf.WeirMapUnconnected: max(1, entries/unconnectedShare),
+	}
+}
+
+// NewConnections returns memory for a number of connections, which is not pinned, and for a
+// quarter as many more of sockets without a remote address.
+func NewConnections(entries int) (*Connections, error) {
+	return makeConnections(entries, newConnections)
+}
+
+// makeConnections makes each of the maps.
+func makeConnections(entries int, newMap func(name string, entries int) (*array, error)) (c *Connections, err error) {
+	if entries < 1 || entries > MaxConnections {
+		return nil, fmt.Errorf("%d connections: not in 1 … %d", entries, MaxConnections)
+	}
+	c = &Connections{make(map[string]*array)}
+	for name, n := range connectionEntries(entries) {
+		a, err := newMap(name, n)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("%s: %w", name, explainPermission(err)), c.Close())
+		}
+		c.maps[name] = a
+	}
+	return c, nil
+}
+
+func newConnections(name string, entries int) (*array, error) {
+	spec, err := connectionsSpec(name)
+	if err != nil {
+		return nil, err
+	}
+	spec.MaxEntries = uint32(entries)
+	return newArray(spec)
+}
+
+func connectionsSpec(name string) (*ebpf.MapSpec, error) {
+	all, err := object()
+	if err != nil {
+		return nil, err
+	}
+	return all.Maps[name].Copy(), nil
+}
+
+// OpenConnections opens the connections that are pinned, or pins new ones. If there is
+// room for another number of connections, those that are known move along.
+func (d Pins) OpenConnections(entries int) (c *Connections, err error) {
+	err = d.locked(func() error {
+		c, err = makeConnections(entries, d.openConnections)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open connections: %w", explainPermission(err))
+	}
+	return c, nil
+}
+
+func (d Pins) openConnections(name string, entries int) (*array, error) {
+	path := filepath.Join(string(d), name)
+	spec, err := connectionsSpec(name)
+	if err != nil {
+		return nil, err
+	}
+	old, err := openPinned(path, spec)
+	switch {
+	case err == nil && old.entries() == entries:
+		return old, nil
+	case err == nil:
+		defer old.Close()
+	case !errors.Is(err, errLayout): // of another version, or there are none
+		return nil, err
+	}
+	a, err := newConnections(name, entries)
+	if err != nil {
+		return nil, err
+	}
+	if old != nil {
+		err = eachConnection(old, func(k Connection, s ConnectionState) error { return a.m.Put(&k, &s) })
+	}
+	if err == nil {
+		err = errors.Join(os.RemoveAll(path), pin(a.m, path))
+	}
+	if err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	return a, nil
+}
+
+// ForgetConnections removes the pins of the connections.
+func (d Pins) ForgetConnections() error {
+	for name := range connectionEntries(0) {
+		err := os.Remove(filepath.Join(string(d), name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("forget connections: %w", explainPermission(err))
+		}
+	}
+	return nil
+}
+
+// Put remembers a connection, where it is known or else as that of a connected socket.
+func (c *Connections) Put(k Connection, s ConnectionState) error {
+	err := c.maps[bpf.WeirMapUnconnected].m.Update(&k, &s, ebpf.UpdateExist)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		err = c.maps[bpf.WeirMapConnections].m.Put(&k, &s)
+	}
+	return err
+}
+
+// All calls fn with each connection, expired ones included, until it fails. Those that
+// come and go meanwhile may be left out.
+func (c *Connections) All(fn func(Connection, ConnectionState) error) error {
+	for _, a := range c.maps {
+		if err := eachConnection(a, fn); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func eachConnection(a *array, fn func(Connection, ConnectionState) error) error {
+	var k Connection
+	var s ConnectionState
+	all := a.m.Iterate()
+	for all.Next(&k, &s) {
+		if err := fn(k, s); err != nil {
+			return err
+		}
+	}
+	if err := all.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return fmt.Errorf("read connections: %w", err)
+	}
+	return nil
+}
+
+// Bytes is the kernel memory that they take, 0 where the kernel does not say.
+func (c *Connections) Bytes() (bytes int) {
+	for _, a := range c.maps {
+		info, err := a.m.Info()
+		if err != nil {
+			return 0
+		}
+		n, _ := info.Memlock()
+		bytes += int(n)
+	}
+	return bytes
+}
+
+// Close releases the connections. Programs keep theirs.
+func (c *Connections) Close() (err error) {
+	if c == nil {
+		return nil
+	}
+	for _, a := range c.maps {
+		err = errors.Join(err, a.Close())
+	}
+	return err
+}
+
+// makeConnections takes part in the connections of the configuration, if there are any.
+func (g *Generation) makeConnections() error {
+	for name := range connectionEntries(0) {
+		if c := g.config.Connections; c != nil {
+			g.maps[name] = c.maps[name].share()
+			continue
+		}
+		a, err := newArray(g.spec.Maps[name])
+		if err != nil {
+			return err
+		}
+		g.maps[name] = a
+	}
+	return nil
+}
+
+// replies returns the constants of a program that counts in stats.
+func (g *Generation) replies(s *Stats) *Replies {
+	r := g.config.Replies
+	r.Scope, r.On = s.scope.Load(), flag(g.config.Connections != nil)
+	if port := s.ephemeral.Load(); port != 0 {
+		r.Ephemeral = port
+	}
+	return &r
+}
+
+// SetNamespace makes the programs that are loaded with the stats from now on remember
+// connections apart from those of other network namespaces, and take the ports that are
+// connected from there for such. "" is the namespace of this process, where the ports are
+// those of the configuration.
+func (s *Stats) SetNamespace(name string) {
+	h := fnv.New64a()
+	h.Write([]byte(name))
+	s.scope.Store(h.Sum64())
+	var port uint16
+	if name != "" {
+		port, _ = Target{Netns: name}.EphemeralPort() // if it fails, those of the configuration
+	}
+	s.ephemeral.Store(uint32(port))
+}

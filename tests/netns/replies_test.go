@@ -1,0 +1,233 @@
+package netns
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir/control/engine"
+	"weir/filter/verdict"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+// What a host forwards opens no connection of it, as what it sends itself does.
+func TestForwardedOpensNothing(t *testing.T) {
+	client, router, server := lab.NewHost(t, "client"), lab.NewHost(t, "router"), lab.NewHost(t, "server")
+	c, _ := lab.Join(t, 1, 1500, client, "up", router, "down")
+	out, s := lab.Join(t, 2, 1500, router, "up", server, "down")
+	c.Route(t, "10.0.2.0/24", c.IPv4.Next())
+	s.Route(t, "10.0.1.0/24", out.IPv4)
+	var listener net.Listener
+	var err error
+	s.In(t, func() { listener, err = net.Listen("tcp4", "10.0.2.2:7") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+
+	known, err := loader.NewConnections(1 << 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer known.Close()
+	g := build(t, nil, engine.Config{Outgoing: &engine.Telemetry{}, Connections: known, Replies: &verdict.Replies{
+		Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
+	}})
+	to := target(out)
+	to.Out = true
+	a, err := attachLoaded(pins(t), to, loader.TC, nil, func(s *loader.Stats) (*loader.Program, error) {
+		s.SetNamespace(to.Netns)
+		return g.Out().Load(s)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(a.Detach(), a.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	connect := func(from lab.End) {
+		t.Helper()
+		var conn net.Conn
+		from.In(t, func() { conn, err = net.DialTimeout("tcp4", "10.0.2.2:7", patience) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+	}
+	count := func() (scopes []uint64) {
+		t.Helper()
+		if err := known.All(func(c loader.Connection, _ loader.ConnectionState) error {
+			scopes = append(scopes, c.Scope)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return scopes
+	}
+	connect(c)
+	if n := a.Stats().Reasons(nil)[verdict.Clean].Packets; n < 3 {
+		t.Fatalf("%d packets are forwarded by the interface: the test says nothing", n)
+	}
+	if all := count(); len(all) != 0 {
+		t.Errorf("what is forwarded has opened %d connections", len(all))
+	}
+	connect(out)
+	all := count()
+	if len(all) != 1 {
+		t.Fatalf("what the host has opened are %d connections, want 1", len(all))
+	}
+	if all[0] == 0 {
+		t.Error("the connection is that of any namespace")
+	}
+}
+
+// A tunnel's packets have the socket of what they carry. It is not that of the tunnel, which
+// may serve a peer from a port that hosts connect from, as WireGuard does at 51820.
+func TestTunnelIsNotConnected(t *testing.T) {
+	l := lab.New(t)
+	known, err := loader.NewConnections(1 << 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer known.Close()
+	g := build(t, nil, engine.Config{Outgoing: &engine.Telemetry{}, Connections: known, Replies: &verdict.Replies{
+		Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
+	}})
+	local, remote := l.B.IPv4, l.A.IPv4
+	for _, args := range []string{
+		fmt.Sprintf("link add vx0 type vxlan id 7 local %v remote %v dstport 4789 srcport 51820 51821 dev %s", local, remote, l.B.Iface),
+		"addr add 192.0.2.1/24 dev vx0",
+		"link set vx0 up",
+		"neigh replace 192.0.2.2 lladdr 02:00:00:00:00:02 dev vx0 nud permanent",
+	} {
+		if out, err := exec.Command("ip", append([]string{"-n", l.B.Netns}, strings.Fields(args)...)...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v: %s", args, err, out)
+		}
+	}
+	to := target(l.B)
+	to.Out = true
+	a, err := attachLoaded(pins(t), to, loader.TC, nil, g.Out().Load)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(a.Detach(), a.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	// until returns when the connection expires whose ports these are.
+	until := func(ports string) (at uint64) {
+		t.Helper()
+		if err := known.All(func(c loader.Connection, s loader.ConnectionState) error {
+			b := binary.NativeEndian.AppendUint32(nil, c.Ports)
+			if ports == fmt.Sprintf("%d>%d", binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])) {
+				at = s.Until
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	for _, test := range []struct {
+		to, ports string
+		prolongs  bool
+	}{
+		{"192.0.2.2:9", "51820>4789", false},
+		{remote.String() + ":9", "", true},
+	} {
+		var socket net.Conn
+		l.B.In(t, func() { socket, err = net.Dial("udp4", test.to) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer socket.Close()
+		ports := test.ports
+		if ports == "" {
+			ports = fmt.Sprintf("%d>9", socket.LocalAddr().(*net.UDPAddr).Port)
+		}
+		var last uint64
+		for range 3 {
+			_, err := socket.Write([]byte{1})
+			if errors.Is(err, unix.ECONNREFUSED) { // what was sent before is
+				_, err = socket.Write([]byte{1})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			now := until(ports)
+			if now == 0 {
+				t.Fatalf("%s: no connection is known", ports)
+			}
+			if last != 0 && (now > last) != test.prolongs {
+				t.Errorf("%s: prolonged by %v", ports, time.Duration(now-last))
+			}
+			last = now
+		}
+	}
+}
+
+// Which ports are connected from is a setting of the interface's namespace, not of this one.
+func TestPortsOfNamespace(t *testing.T) {
+	l := lab.New(t)
+	l.B.In(t, func() {
+		if err := os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("20000 30000\n"), 0); err != nil {
+			t.Fatal(err)
+		}
+	})
+	known, err := loader.NewConnections(1 << 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer known.Close()
+	g := build(t, nil, engine.Config{Outgoing: &engine.Telemetry{}, Connections: known, Replies: &verdict.Replies{
+		Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
+	}})
+	to := target(l.B)
+	to.Out = true
+	a, err := attachLoaded(pins(t), to, loader.TC, nil, func(s *loader.Stats) (*loader.Program, error) {
+		s.SetNamespace(to.Netns)
+		return g.Out().Load(s)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(a.Detach(), a.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, from := range []int{19999, 25000} {
+		l.B.In(t, func() {
+			var c net.Conn
+			if c, err = net.DialUDP("udp4", &net.UDPAddr{Port: from}, &net.UDPAddr{IP: l.A.IPv4.AsSlice(), Port: 9}); err == nil {
+				_, err = c.Write([]byte{1})
+				c.Close()
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var ports []uint16
+	if err := known.All(func(c loader.Connection, _ loader.ConnectionState) error {
+		ports = append(ports, binary.BigEndian.Uint16(binary.NativeEndian.AppendUint32(nil, c.Ports)))
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(ports) != 1 || ports[0] != 25000 {
+		t.Errorf("connections from the ports %v, want 25000", ports)
+	}
+}
