@@ -4,6 +4,7 @@ import (
 	"iter"
 	"math/bits"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -61,13 +62,20 @@ const (
 	// as much.
 	fewLengths = 2
 
-	// The costs of a clean packet, in lookups of one length: of reading the directory,
-	// of a lookup after that, as its branch is mispredicted, and the price of memory,
-	// for each byte an entry.
+	// The costs of a packet, in lookups of one length without a directory: of reading
+	// the directory, of going on to the lengths that it leaves open, and of a lookup
+	// there, as its branch is mispredicted.
 	directoryRead = 1.0
 	distantRead   = 4.0 // where the near cache has no room for it
+	openLengths   = 1.0
 	openLookup    = 1.5
+	// The price of memory, for each byte an entry. The directory of a small set costs
+	// little, however many bytes an entry that is.
 	bytePerPrefix = 0.35
+	fewPrefixes   = 1 << 17
+
+	// planSample is about how many prefixes are asked what listed packets cost.
+	planSample = 1 << 13
 )
 
 // WithDirectory returns the layout with a directory of words of networks of some
@@ -84,8 +92,8 @@ func (l Layout) WithDirectory(bits int) Layout {
 	return l
 }
 
-// planDirectory plans the directory that makes clean packets quickest, if any does.
-// It then replaces the front, which is read for each length.
+// planDirectory plans the directory that makes packets quickest, clean and listed ones
+// alike, if any does. It then replaces the front, which is read for each length.
 func (l *Layout) planDirectory(c Census) {
 	if l.Prefixes.Lines == 0 || len(l.V4) <= fewLengths || len(c.Prefixes) == 0 || c.NearCache == 0 {
 		return
@@ -98,15 +106,16 @@ func (l *Layout) planDirectory(c Census) {
 	if n > 64<<maxDirectoryBits {
 		return
 	}
-	spread := newSpread(l.lengthBits(), c.Prefixes)
-	best, cost := 0, float64(len(l.V4))
+	spread := newSpread(l.lengthBits(), c.Prefixes, 1+n/planSample)
+	best, cost := 0, float64(len(l.V4))+spread.lookupsOfAll()
 	for bits := maxDirectoryBits; bits >= minDirectoryBits; bits-- {
 		bytes := 8 * l.WithDirectory(bits).Directory.Words()
 		read := directoryRead
 		if 2*bytes > c.NearCache {
 			read = distantRead
 		}
-		got := read + openLookup*spread.open() + bytePerPrefix*float64(bytes)/float64(n)
+		got := 2*read + openLookup*spread.open() + openLengths + openLookup*spread.lookups() +
+			bytePerPrefix*float64(bytes)/float64(n+fewPrefixes)
 		if got < cost {
 			best, cost = bits, got
 		}
@@ -171,17 +180,26 @@ func part(addr uint32, shift, parts int) int {
 type spread struct {
 	lengths, parts [2][]uint64
 	of             lengthBits
+	sample         []Prefix
+	bits           int
 }
 
-func newSpread(of lengthBits, prefixes []iter.Seq[Prefix]) *spread {
-	s := &spread{of: of}
+// newSpread returns the spread over the longest networks, with a sample of one in
+// every prefixes.
+func newSpread(of lengthBits, prefixes []iter.Seq[Prefix], every int) *spread {
+	s := &spread{of: of, bits: maxDirectoryBits}
 	for i := range s.parts {
 		s.lengths[i], s.parts[i] = make([]uint64, 1<<maxDirectoryBits), make([]uint64, 1<<maxDirectoryBits)
 	}
+	samples := make([][]Prefix, len(prefixes))
 	var all sync.WaitGroup
-	for _, chunk := range prefixes {
+	for i, chunk := range prefixes {
 		all.Go(func() {
+			n := 0
 			for p := range chunk {
+				if n++; n%every == 0 {
+					samples[i] = append(samples[i], p)
+				}
 				length, side := s.of.of(p), side(p.Dst)
 				for n, parts := range p.networks(maxDirectoryBits, 64) {
 					orWord(&s.lengths[side][n], length)
@@ -191,7 +209,38 @@ func newSpread(of lengthBits, prefixes []iter.Seq[Prefix]) *spread {
 		})
 	}
 	all.Wait()
+	s.sample = slices.Concat(samples...)
 	return s
+}
+
+// lookups returns the mean number of lookups that find a prefix of the sample.
+func (s *spread) lookups() float64 {
+	n := 0
+	for _, p := range s.sample {
+		n += s.position(p, s.lengths[side(p.Dst)][p.Addr>>(32-s.bits)])
+	}
+	return float64(n) / float64(max(1, len(s.sample)))
+}
+
+// lookupsOfAll returns the same without a directory: in order, up to a prefix's own.
+func (s *spread) lookupsOfAll() float64 {
+	var all uint64
+	for _, lengths := range s.of {
+		for _, b := range lengths {
+			all |= b
+		}
+	}
+	n := 0
+	for _, p := range s.sample {
+		n += s.position(p, all)
+	}
+	return float64(n) / float64(max(1, len(s.sample)))
+}
+
+// position returns the number of lookups up to that of a prefix's length, its own
+// among them.
+func (s *spread) position(p Prefix, open uint64) int {
+	return 1 + bits.OnesCount64(open&(s.of.of(p)-1))
 }
 
 // open returns how many lengths are open to a random address.
@@ -215,6 +264,7 @@ func (s *spread) halve() {
 		}
 		s.lengths[side], s.parts[side] = lengths[:len(parts)/2], parts[:len(parts)/2]
 	}
+	s.bits--
 }
 
 // directory is the directory of a set. A nil one leaves all lengths open.

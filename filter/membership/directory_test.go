@@ -306,8 +306,8 @@ func TestShortPrefixCloses(t *testing.T) {
 	}
 }
 
-// A directory is planned for many lengths where it pays, of a size in proportion to
-// the entries.
+// A directory is planned for many lengths where it pays, for clean packets and listed
+// ones, of a size in proportion to the entries.
 func TestPlanDirectory(t *testing.T) {
 	r := fixed(3)
 	for name, c := range map[string]struct {
@@ -319,9 +319,10 @@ func TestPlanDirectory(t *testing.T) {
 		"two lengths":         {2, 100_000, 1 << 20, false, 0, 0},
 		"many lengths":        {11, 200_000, 1 << 20, false, 16, 16},
 		"unknown cache":       {11, 200_000, 0, false, 0, 0},
-		"few prefixes":        {5, 2500, 1 << 20, false, 9, 10},
-		"a handful":           {5, 20, 1 << 20, false, 0, 0},
-		"near to each other":  {4, 200_000, 1 << 20, true, 9, 13},
+		"few prefixes":        {5, 2500, 1 << 20, false, 12, 14},
+		"a handful":           {5, 20, 1 << 20, false, 9, 11},
+		"near to each other":  {9, 200_000, 1 << 20, true, 9, 13},
+		"all are open":        {4, 200_000, 1 << 20, true, 0, 0},
 		"more than there are": {9, 5_000_000, 1 << 20, false, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
