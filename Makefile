@@ -213,15 +213,16 @@ lint: ## check the Go (fetches golangci-lint), the C's format and the shell scri
 # use the CPUs meanwhile.
 LONGEST := $(addprefix ./,tests/daemon tests/netns control/daemon tests/contract tests/faults control/fleet/hub)
 
-.PHONY: test
 # One package more than there are CPUs, for the same reason.
-test: GOTEST += -p $(shell echo $$(($$(nproc) + 1)))
+test test-long: GOTEST += -p $(shell echo $$(($$(nproc) + 1)))
+
+.PHONY: test
 test: setup ## run the tests (as root: without it, those that need the kernel skip)
 	$(GOTEST) -timeout 9m $(LONGEST) ./...
 
 .PHONY: test-long
 test-long: setup ## run the tests with the long ones among them
-	WEIR_LONG=1 $(GOTEST) -timeout 60m ./...
+	WEIR_LONG=1 $(GOTEST) -timeout 60m $(LONGEST) ./...
 
 .PHONY: test-exhaustive
 test-exhaustive: ## ask filters of every address, hashes of every pair in reach (an hour)

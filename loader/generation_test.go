@@ -181,6 +181,7 @@ func TestLoad(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			g := newTestGeneration(t, test.cfg)
 			s, err := NewStats(0)
 			if err != nil {

@@ -26,6 +26,14 @@ function print_row(name, cells, width, j) {
 	print ""
 }
 
+# Rows of tests are in the order in which the tests began, whatever the order in which
+# those that run at the same time end.
+function sort_rows(table, i, n) {
+	for (i = 1; i <= n_tests; i++)
+		if ((table, tests[i]) in known)
+			rows[table, ++n] = tests[i]
+}
+
 function print_table(title, table, width, i, j, cells) {
 	width = 10
 	for (i = 1; i <= n_rows[table]; i++)
@@ -78,6 +86,10 @@ function read_results(file, line, field, suite, test, value, ended, running, sta
 			ended++
 		} else if (line ~ /^=== (RUN|CONT|NAME) /) {
 			running = field[3]
+			if (field[2] == "RUN" && !((test = name_of(running)) in begun)) {
+				begun[test] = 1
+				tests[++n_tests] = test
+			}
 		} else if (line ~ /^=== ATTR /) {
 			set(field[4], name_of(field[3]), field[5])
 		} else if (line ~ /^ *--- (PASS|FAIL|SKIP): /) {
@@ -100,7 +112,7 @@ function read_results(file, line, field, suite, test, value, ended, running, sta
 	getline seconds < (cache "/" kernel "/seconds")
 	close(cache "/" kernel "/seconds")
 	if (ended < suites)
-		complain(kernel ": " (status == 124 ? "not done after " limit " s" : "the guest ended early") \
+		complain(kernel ": " (status == 124 ? "not done after " seconds " s" : "the guest ended early") \
 			(running == "" ? "" : ", in " running) ": see " cache "/" kernel "/console")
 	set("tests", "seconds", seconds)
 }
@@ -110,6 +122,8 @@ BEGIN {
 		kernel = ARGV[i]
 		read_results(cache "/" kernel "/results")
 	}
+	sort_rows("outcome")
+	sort_rows("instructions")
 	print_table("What works:", "outcome")
 	print_table("Instructions that the verifier walks, of a million that it walks at most:", "instructions")
 	print_table("Tests that passed, in a guest of two emulated processors:", "tests")

@@ -109,7 +109,10 @@ func TestVariants(t *testing.T) {
 	for _, k := range kinds {
 		all = append(all, shapes{k.name + "-x32", k.name, membership.MaxShapes})
 	}
-	t.Run("empty", func(t *testing.T) { variant(t, loader.Config{}, nil) })
+	t.Run("empty", func(t *testing.T) {
+		t.Parallel()
+		variant(t, loader.Config{}, nil)
+	})
 	for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
 		for _, sets := range []string{"block", "both"} {
 			for _, s := range all {
@@ -117,6 +120,7 @@ func TestVariants(t *testing.T) {
 					if s.kind != "" || s.n < membership.MaxShapes {
 						long.Only(t, "one of many variants")
 					}
+					t.Parallel()
 					c := loader.Config{Failsafe: failsafe(), Lists: 3, Block: keySet(mode, s.kind, s.n)}
 					if sets == "both" {
 						c.Allow = keySet(mode, s.kind, s.n)
@@ -133,6 +137,7 @@ func TestVariants(t *testing.T) {
 			ethernet bool
 		}{{"tc-in", false, true}, {"tc-out", true, true}, {"tc-in-no-ethernet", false, false}} {
 			t.Run(fmt.Sprintf("%v/both/each-kind-x32/%s", mode, entry.name), func(t *testing.T) {
+				t.Parallel()
 				sets := keySet(mode, "", membership.MaxShapes)
 				c := loader.Config{Failsafe: failsafe(), Lists: 3, Block: sets, Allow: sets, TC: true, Out: entry.out}
 				c.Allow.Quotient.Front, c.Allow.Quotient.FrontScale = 0, 0
