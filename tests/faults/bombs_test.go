@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -149,4 +150,34 @@ func (g *ground) untilLong(what string, is func() bool) {
 			g.t.Fatalf("waited in vain: %s", what)
 		}
 	}
+}
+
+// confine bounds the memory that a process gets from now on, including its maps.
+func confine(t *testing.T, pid, bytes int) {
+	t.Helper()
+	for _, version := range []struct{ parent, limit, killer string }{
+		{"/sys/fs/cgroup", "memory.max", ""},
+		{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.oom_control"},
+	} {
+		dir := filepath.Join(version.parent, fmt.Sprintf("weir-faults-%d", pid))
+		if os.Mkdir(dir, 0o755) != nil {
+			continue
+		}
+		t.Cleanup(func() {
+			if err := os.Remove(dir); err != nil {
+				t.Error(err)
+			}
+		})
+		limit := filepath.Join(dir, version.limit)
+		if _, err := os.Stat(limit); err != nil {
+			continue
+		}
+		if version.killer != "" {
+			write(t, filepath.Join(dir, version.killer), "1") // of processes: disabled
+		}
+		write(t, limit, strconv.Itoa(bytes))
+		write(t, filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid))
+		return
+	}
+	t.Skip("no group with a limit of memory can be made: no memory controller below /sys/fs/cgroup, of either version")
 }

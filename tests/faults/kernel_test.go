@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,16 +21,19 @@ import (
 	"weir/tests/lab"
 )
 
-// spoilt builds weir with an object that can be corrupted at run time: see
-// testdata/spoil.go.
+// spoilt builds weir with an object that can be corrupted at run time, and to which the
+// kernel can refuse memory: see testdata.
 var spoilt = sync.OnceValues(func() (string, error) {
 	const name = "spoilt"
 	var replace struct{ Replace map[string]string }
-	source, err := filepath.Abs("testdata/spoil.go")
+	sources, err := filepath.Abs("testdata")
 	if err != nil {
 		return "", err
 	}
-	replace.Replace = map[string]string{filepath.Join(source, "../../../../cmd/weir/spoil.go"): source}
+	replace.Replace = make(map[string]string)
+	for _, file := range []string{"spoil.go", "deny.go"} {
+		replace.Replace[filepath.Join(sources, "../../../cmd/weir", file)] = filepath.Join(sources, file)
+	}
 	text, err := json.Marshal(replace)
 	if err != nil {
 		return "", err
@@ -176,57 +178,32 @@ func TestVerifierAtStart(t *testing.T) {
 	d.stop()
 }
 
-// confine bounds the memory that a process gets from now on, including its
-// maps, until the returned function is called.
-func confine(t *testing.T, pid, bytes int) (free func()) {
-	t.Helper()
-	for _, version := range []struct{ parent, limit, none, killer string }{
-		{"/sys/fs/cgroup", "memory.max", "max", ""},
-		{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "-1", "memory.oom_control"},
-	} {
-		dir := filepath.Join(version.parent, fmt.Sprintf("weir-faults-%d", pid))
-		if os.Mkdir(dir, 0o755) != nil {
-			continue
-		}
-		t.Cleanup(func() {
-			if err := os.Remove(dir); err != nil {
-				t.Error(err)
-			}
-		})
-		limit := filepath.Join(dir, version.limit)
-		if _, err := os.Stat(limit); err != nil {
-			continue
-		}
-		if version.killer != "" {
-			write(t, filepath.Join(dir, version.killer), "1") // of processes: disabled
-		}
-		write(t, limit, strconv.Itoa(bytes))
-		write(t, filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid))
-		return func() { t.Helper(); write(t, limit, version.none) }
-	}
-	t.Skip("no group with a limit of memory can be made: no memory controller below /sys/fs/cgroup, of either version")
-	return nil
-}
-
 // Maps for which there is no memory leave all as it was, until there is.
 func TestMemory(t *testing.T) {
 	t.Parallel()
+	binary, err := spoilt()
+	if err != nil {
+		t.Fatal(err)
+	}
 	g := newGround(t)
 	feed := g.file("feed", "10.0.0.1\n")
-	// The weights of this number of elements take a table of 16 MiB.
-	config := "mode: approx\nlearning: {elements: 1048576}\nlists:\n  feed: {sources: [{file: " + feed + "}]}\n"
+	config := "mode: approx\nlists:\n  feed: {sources: [{file: " + feed + "}]}\n"
 	g.configure(config)
-	d := g.run("weir")
-	d.Env = append(os.Environ(), "GOMEMLIMIT=8MiB", "GOGC=20") // of its limit, for memory other than maps
+	d := g.run(binary)
+	d.Env = append(os.Environ(), "DENIED=block_lines")
 	d.start()
 	d.filtering()
 	g.answers()
 	g.ask(0, "block", "10.0.0.3")
 	held, clean := []string{"10.0.0.1", "10.0.0.3"}, []string{"10.0.0.2", "10.5.0.1", "10.6.0.1"}
 
-	free := confine(t, d.Process.Pid, 16<<20)
-	t.Cleanup(d.kill) // before its group is removed
-	memory := []string{"map block_hot with ", " entries of 64 bytes", "cannot allocate memory"}
+	change := func() {
+		t.Helper()
+		d.signal(syscall.SIGUSR2)
+		d.wait("memory for maps has changed")
+	}
+	change()
+	memory := []string{"map block_lines with ", " entries of 64 bytes", "cannot allocate memory"}
 	g.configure(config + "  more: {}\n")
 	g.refuses(append(memory, "the old configuration stays active"), "reload")
 	g.untilMetric(0, "weir_config_last_reload_successful")
@@ -243,7 +220,7 @@ func TestMemory(t *testing.T) {
 		t.Errorf("%d manual entries, want 2", n)
 	}
 
-	free()
+	change()
 	g.ask(0, "block", "10.5.0.0/16") // which does not wait for the feed
 	g.untilMetric(1, "weir_last_reload_successful")
 	g.ask(0, "reload")
