@@ -107,6 +107,12 @@ Exit codes: 0 done, 1 failed, 2 wrong command line.`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(newInit(), newEnroll(), newRevoke(), newNodes(), newCluster(), newSite(), newRelay(), newRun(), newShare())
+	root.InitDefaultHelpCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "help" {
+			c.Args = aboutCommand // else it describes weir-hub
+		}
+	}
 	return root
 }
 
@@ -145,6 +151,15 @@ func noCommand(c *cobra.Command, args []string) error {
 		return usageError{fmt.Errorf("%q: %s has no such command", args[0], c.CommandPath())}
 	}
 	return nil
+}
+
+// aboutCommand takes the words of a command, or none.
+func aboutCommand(c *cobra.Command, args []string) error {
+	about, rest, err := c.Root().Find(args)
+	if err != nil {
+		return usageError{err}
+	}
+	return noCommand(about, rest)
 }
 
 // noArgs takes no arguments.

@@ -50,6 +50,10 @@ func TestCommandLine(t *testing.T) {
 	}{
 		{[]string{"--version"}, exitOK, "weir-hub dev"},
 		{[]string{"nonsense"}, exitUsage, `"nonsense"`},
+		{[]string{"help"}, exitOK, "weir-hub [command]"},
+		{[]string{"help", "enroll"}, exitOK, "weir-hub enroll"},
+		{[]string{"help", "nonsense"}, exitUsage, `"nonsense": weir-hub has no such command`},
+		{[]string{"help", "enroll", "nonsense"}, exitUsage, `"nonsense": weir-hub enroll has no such command`},
 		{[]string{"init"}, exitUsage, "DIRECTORY is missing"},
 		{[]string{"enroll", "a", "b"}, exitUsage, `"b"`},
 		{[]string{"enroll", "edge-1", "--config", "/does/not/exist"}, exitFailure, "no such file"},

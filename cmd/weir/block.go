@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 
@@ -150,7 +151,10 @@ func entriesOf(c *cobra.Command, args []string) (given, error) {
 	}
 	for _, text := range args {
 		if _, err := list.ParseEntry(text); err != nil {
-			return given{}, usageError{fmt.Errorf("%q: %w", text, err)}
+			if !strings.HasPrefix(err.Error(), strconv.Quote(text)) {
+				err = fmt.Errorf("%q: %w", text, err)
+			}
+			return given{}, usageError{err}
 		}
 	}
 	return given{text: args}, nil

@@ -3,6 +3,7 @@ package broker
 import (
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -68,10 +69,18 @@ func (i *inside) run(o *server.Options, own *tls.Config) (err error) {
 	}
 	i.own = own
 	i.own.ServerName = authority.ServerName
-	i.server.SetLoggerV2(logger{i.log}, false, false, false)
+	failed := make(chan string, 1)
+	i.server.SetLoggerV2(logger{i.log, failed}, false, false, false)
 	i.server.Start()
-	if !i.server.ReadyForConnections(startTimeout) {
-		return fmt.Errorf("not ready within %v", startTimeout)
+	ready := make(chan bool, 1)
+	go func() { ready <- i.server.ReadyForConnections(startTimeout) }()
+	select {
+	case text := <-failed:
+		return errors.New(text)
+	case ok := <-ready:
+		if !ok {
+			return fmt.Errorf("not ready within %v", startTimeout)
+		}
 	}
 	go i.tidy()
 	return nil
@@ -174,11 +183,24 @@ func (i *inside) watch(account string, credentials nats.Option) (err error) {
 }
 
 // logger logs what the server does.
-type logger struct{ log *slog.Logger }
+type logger struct {
+	log    *slog.Logger
+	failed chan<- string // has room for why the server cannot run
+}
 
 func (l logger) Noticef(format string, v ...any) { l.log.Debug("broker: " + fmt.Sprintf(format, v...)) }
 func (l logger) Warnf(format string, v ...any)   { l.log.Warn("broker: " + fmt.Sprintf(format, v...)) }
-func (l logger) Fatalf(format string, v ...any)  { l.log.Error("broker: " + fmt.Sprintf(format, v...)) }
 func (l logger) Errorf(format string, v ...any)  { l.log.Error("broker: " + fmt.Sprintf(format, v...)) }
 func (l logger) Debugf(string, ...any)           {}
 func (l logger) Tracef(string, ...any)           {}
+
+// Fatalf is called by a server that cannot run, as without a port to listen on. It does
+// not end the process.
+func (l logger) Fatalf(format string, v ...any) {
+	text := fmt.Sprintf(format, v...)
+	select {
+	case l.failed <- text:
+	default:
+		l.log.Error("broker: " + text)
+	}
+}

@@ -34,6 +34,23 @@ func start(t *testing.T) (*authority.Authority, *Server) {
 	return a, b
 }
 
+// A server that cannot listen says so at once.
+func TestPortInUse(t *testing.T) {
+	a, b := start(t)
+	address := strings.TrimPrefix(b.URL(), "tls://")
+	began := time.Now()
+	c, err := Start(Options{Authority: a, Dir: t.TempDir(), Listen: address, Names: []string{"127.0.0.1"}, Log: discard})
+	if err == nil {
+		c.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), address) || !strings.Contains(err.Error(), "address already in use") {
+		t.Errorf("%v: want the address, and that it is in use", err)
+	}
+	if took := time.Since(began); took > startTimeout/3 {
+		t.Errorf("it took %v", took)
+	}
+}
+
 // leafURL returns where servers of sites connect.
 func (b *Server) leafURL(t *testing.T) string {
 	t.Helper()
