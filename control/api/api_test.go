@@ -149,7 +149,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"no rates yet", "GET", topPath, nothing, 503, "try again", ""},
 		{"nothing learned", "GET", weightsPath, nothing, 404, "learns no weights", ""},
-		{"unknown path", "GET", "/v1/tops", nothing, 404, "there is no /v1/tops here: there are /v1/status, /v1/top, ", ""},
+		{"unknown path", "GET", "/v1/tops", nothing, 404, "this is a daemon, which has no /v1/tops: it has /v1/status, /v1/top, ", ""},
 		{"unknown version", "GET", "/v2/top", nothing, 404, "/v1/top", ""},
 		{"root", "GET", "/", nothing, 404, "/v1/top", ""},
 		{"wrong method", "POST", topPath, nothing, 405, "use GET", "GET"},

@@ -304,7 +304,7 @@ func TestOtherRefusals(t *testing.T) {
 	}{
 		{"wrong method", "PUT", entriesPath, &control{}, 405, "use POST, DELETE, GET", "POST, DELETE, GET"},
 		{"wrong method, with a name", "GET", "/v1/lists/drop/refresh", &control{}, 405, "use POST", "POST"},
-		{"no name", "POST", "/v1/lists/x", &control{}, 404, "there is no /v1/lists/x here", ""},
+		{"no name", "POST", "/v1/lists/x", &control{}, 404, "this is a daemon, which has no /v1/lists/x", ""},
 		{"no question", "GET", explainPath, &control{}, 400, "?q=192.0.2.1", ""},
 		{"no such list", "POST", "/v1/lists/x/refresh", &control{err: ErrNoList}, 404, "no such list", ""},
 		{"refused configuration", "POST", reloadPath, &control{err: errors.New("weir.yaml:3:1: no value")}, 500, "weir.yaml:3:1", ""},

@@ -86,7 +86,7 @@ type FleetNode struct {
 }
 
 // HubHandler returns a handler of the API of a hub.
-func HubHandler(h Hub) http.Handler { return handler(hubRoutes(h)) }
+func HubHandler(h Hub) http.Handler { return handler("hub", hubRoutes(h)) }
 
 func hubRoutes(h Hub) []route {
 	change := func(ctx context.Context, asked Change) (any, error) { return h.Change(ctx, asked) }

@@ -146,9 +146,11 @@ func whole(t Top) Top {
 }
 
 // Handler returns a handler of the API.
-func Handler(d Daemon) http.Handler { return handler(routes(d)) }
+func Handler(d Daemon) http.Handler { return handler("daemon", routes(d)) }
 
-func handler(all []route) http.Handler {
+// handler answers by routes. name is what the server is called, for those who asked another
+// one.
+func handler(name string, all []route) http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range all {
 		mux.HandleFunc(r.method+" "+r.path, func(w http.ResponseWriter, q *http.Request) {
@@ -164,7 +166,7 @@ func handler(all []route) http.Handler {
 			reply(w, http.StatusOK, answer)
 		})
 	}
-	mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) { fail(w, unanswered(w, q, all)) })
+	mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) { fail(w, unanswered(w, q, name, all)) })
 	// A browser may have a client's certificate, and any site may make it send requests.
 	sameSite := http.NewCrossOriginProtection()
 	sameSite.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -179,7 +181,7 @@ func routes(d Daemon) []route {
 }
 
 // unanswered returns why no route answers a request, and which ones there are.
-func unanswered(w http.ResponseWriter, q *http.Request, all []route) error {
+func unanswered(w http.ResponseWriter, q *http.Request, name string, all []route) error {
 	var paths, methods []string
 	for _, r := range all {
 		if !slices.Contains(paths, r.path) {
@@ -194,7 +196,7 @@ func unanswered(w http.ResponseWriter, q *http.Request, all []route) error {
 		w.Header().Set("Allow", allowed)
 		return fault{http.StatusMethodNotAllowed, fmt.Errorf("%s does not allow %s: use %s", q.URL.Path, q.Method, allowed)}
 	}
-	return fault{http.StatusNotFound, fmt.Errorf("there is no %s here: there are %s", q.URL.Path, strings.Join(paths, ", "))}
+	return fault{http.StatusNotFound, fmt.Errorf("this is a %s, which has no %s: it has %s", name, q.URL.Path, strings.Join(paths, ", "))}
 }
 
 // reply sends a value as JSON. It is encoded completely before the status is sent.

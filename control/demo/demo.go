@@ -18,6 +18,7 @@ import (
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"weir/control/api"
 	"weir/control/attach"
@@ -135,6 +136,9 @@ func takeLock(ctx context.Context) (io.Closer, error) {
 		lock, err := net.Listen("unix", "@"+prefix)
 		if err == nil {
 			return lock, nil
+		}
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return nil, fmt.Errorf("look for other demos: %w", err)
 		}
 		if tries == 10 {
 			return nil, errors.New("another demo is running")
