@@ -107,10 +107,22 @@ func newChange(c *cobra.Command, change api.Change) *cobra.Command {
 			return printJSON(c.OutOrStdout(), changed)
 		case len(change.Entries) > 0: // else there was nothing to do
 			printChanged(c.OutOrStdout(), change, changed)
+			if change.Action == api.Block && !change.Remove {
+				warnOfMonitor(c, socket)
+			}
 		}
 		return nil
 	}
 	return c
+}
+
+// warnOfMonitor says that entries block nothing, if so. It is no error if the daemon does
+// not answer: the change was made.
+func warnOfMonitor(c *cobra.Command, socket string) {
+	s, err := api.Dial(socket).Status(c.Context())
+	if err == nil && s.Monitor {
+		fmt.Fprintln(c.ErrOrStderr(), "weir: monitor mode is on: nothing is dropped")
+	}
 }
 
 // forceFlag is for changes that may block what did not match before.

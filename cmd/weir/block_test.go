@@ -300,6 +300,24 @@ func TestEntriesWithoutDaemon(t *testing.T) {
 	}
 }
 
+// What is blocked in monitor mode passes, which the command says.
+func TestBlockInMonitorMode(t *testing.T) {
+	const warning = "weir: monitor mode is on: nothing is dropped\n"
+	for _, monitor := range []bool{false, true} {
+		socket := serveDaemon(t, &fakeDaemon{status: api.Status{Monitor: monitor}})
+		for command, warns := range map[string]bool{"block": true, "unblock": false, "allow": false} {
+			code, out, log := weir(t, "", command, "--socket", socket, "192.0.2.1")
+			want := ""
+			if monitor && warns {
+				want = warning
+			}
+			if code != exitOK || out == "" || log != want {
+				t.Errorf("weir %s, monitor %t: exit code %d\n%s%s", command, monitor, code, out, log)
+			}
+		}
+	}
+}
+
 func TestDaemonCommandFailures(t *testing.T) {
 	full := serveDaemon(t, &fakeDaemon{err: errors.New("no space left on device")})
 	missing := filepath.Join(t.TempDir(), "none.sock")
