@@ -80,8 +80,8 @@ defaults, as YAML; secrets, such as headers for a feed, are printed in clear.`,
 			for _, w := range r.warnings {
 				fmt.Fprintln(c.ErrOrStderr(), "warning:", w)
 			}
-			fmt.Fprintf(out, "%s: no errors; interfaces: %s, lists: %d, entries: %d, trackers: %d%s\n",
-				name, interfacesOf(conf), len(conf.Lists), r.entries, len(conf.Trackers), memoryOf(conf))
+			fmt.Fprintf(out, "%s: no errors; interfaces: %s, lists: %d, entries: %d, trackers: %d, guards: %d%s\n",
+				name, interfacesOf(conf), len(conf.Lists), r.entries, len(conf.Trackers), len(conf.Guards), memoryOf(conf))
 		case len(wrong) > 0:
 			for _, e := range wrong {
 				fmt.Fprintln(c.ErrOrStderr(), e)

@@ -121,7 +121,7 @@ func (v *view) main(t *api.Top, to, high int) []line {
 			lines = append(lines, v.sourceTable(t, max(high-4, 0)).lines(to)...)
 		}
 		if len(t.Trackers) == 0 {
-			lines = append(lines, nil, say(faint, "   no flows are tracked: trackers: [{key: src}] in weir.yaml shows what passes"))
+			lines = append(lines, nil, say(faint, "   no flows are tracked: set trackers: [{key: src}], or run with --track key=src"))
 		}
 		return lines[:min(len(lines), max(high, 0))]
 	}
