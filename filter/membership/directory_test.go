@@ -3,6 +3,7 @@ package membership
 import (
 	"fmt"
 	"iter"
+	"math/bits"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -303,6 +304,53 @@ func TestShortPrefixCloses(t *testing.T) {
 				t.Error("after Tidy it is to be renewed again")
 			}
 		})
+	}
+}
+
+// The planner expects of listed packets as many lookups as the directories of all sizes
+// leave them, and of clean ones about as many.
+func TestSpread(t *testing.T) {
+	r := newRandom(t)
+	all := make([]Prefix, 3000)
+	s := directorySet(t, maxDirectoryBits, false, 32, 31, 30, 27, 24, 23, 22, 20, 16, 12)
+	for i := range all {
+		all[i] = randomPrefix(r, s)
+		all[i].Addr &^= 0xc0000000 // so that some networks are crowded
+	}
+	spread := newSpread(s.lengthBits(), []iter.Seq[Prefix]{slices.Values(all[:1000]), slices.Values(all[1000:])}, 1)
+	tuple := func(addr uint32) key.Tuple {
+		return key.Tuple{Src: netip.AddrFrom4([4]byte{byte(addr >> 24), byte(addr >> 16), byte(addr >> 8), byte(addr)}), Dst: netip.IPv4Unspecified()}
+	}
+	position, lengths := 0, s.lengthBits()
+	for _, p := range all {
+		position += 1 + slices.IndexFunc(s.V4, func(s GatedShape) bool { return s.SrcBits == p.Bits })
+	}
+	if got, want := spread.lookupsOfAll(), float64(position)/float64(len(all)); got != want {
+		t.Errorf("without a directory: %v lookups of a listed packet, want %v", got, want)
+	}
+	for size := maxDirectoryBits; size >= minDirectoryBits; size-- {
+		set := directorySet(t, size, false, 32, 31, 30, 27, 24, 23, 22, 20, 16, 12)
+		for _, p := range all {
+			set.dir.add(p)
+		}
+		listed := 0
+		for _, p := range all {
+			listed += 1 + bits.OnesCount64(set.dir.open(tuple(p.Addr))&(lengths.of(p)-1))
+		}
+		if got, want := spread.lookups(), float64(listed)/float64(len(all)); got != want {
+			t.Errorf("%d bits: %v lookups of a listed packet, want %v", size, got, want)
+		}
+		const asked = 100_000
+		clean := 0
+		for range asked {
+			clean += bits.OnesCount64(set.dir.open(tuple(r.Uint32())))
+		}
+		// It has more parts, which long prefixes touch more rarely.
+		most, parts := float64(clean)/asked, float64(set.dir.Parts())
+		if got, least := spread.open(), most*parts/64; got < 0.95*least-0.01 || got > 1.05*most+0.01 {
+			t.Errorf("%d bits: %v lookups of a clean packet, want %v to %v", size, got, least, most)
+		}
+		spread.halve()
 	}
 }
 
