@@ -76,7 +76,9 @@ type Announcer struct {
 	Log   *slog.Logger
 
 	routes    map[key.Key]time.Time // until when each is announced
-	refused   map[key.Key]string    // why, as logged
+	changes   []Change              // of routes, which are yet to be written
+	saved     time.Time
+	refused   map[key.Key]string // why, as logged
 	protected []Peer
 	known     bool // protected is known
 	looked    time.Time
@@ -99,7 +101,7 @@ func (a *Announcer) Run(ctx context.Context, d Daemon, interval time.Duration) e
 	defer tick.Stop()
 	for {
 		if err := a.once(ctx, d, time.Now()); err != nil {
-			return err
+			return errors.Join(err, a.end(time.Now())) // as far as that can be written
 		}
 		select {
 		case <-tick.C:
@@ -118,21 +120,19 @@ func (a *Announcer) begin(now time.Time) error {
 // once looks once. It fails only where changes cannot be written.
 func (a *Announcer) once(ctx context.Context, d Daemon, now time.Time) error {
 	heavy, err := a.look(ctx, d, now)
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		a.report(err)
+		a.update(ctx, d, now, heavy)
 	}
-	a.report(err)
-	return a.update(ctx, d, now, heavy)
+	return a.commit(now)
 }
 
 // end withdraws everything.
 func (a *Announcer) end(now time.Time) error {
 	for _, k := range a.sorted() {
-		if err := a.withdraw(now, k, ended); err != nil {
-			return err
-		}
+		a.withdraw(now, k, ended)
 	}
-	return a.save()
+	return a.commit(now)
 }
 
 func (a *Announcer) sorted() []key.Key {
@@ -163,7 +163,7 @@ func (a *Announcer) look(ctx context.Context, d Daemon, now time.Time) ([]candid
 		if err != nil {
 			return nil, err
 		}
-		if s.Protected == nil && !a.known {
+		if s.Protected == nil { // it has just started
 			return nil, errors.New("the daemon has yet to find out what must not be cut off")
 		}
 		a.protected, a.known, a.looked = peersOf(s.Protected), true, now
@@ -272,13 +272,33 @@ func allowed(ctx context.Context, d Daemon, k key.Key) (why, failed error) {
 				return fmt.Errorf("list %s allows %s", m.List, m.Entry), nil
 			}
 		}
+		for _, some := range answer.Depends {
+			if m := some.Match; m != nil && m.Action == "allow" {
+				if of, ok := keyOf("", m.Entry); ok && names(of, k) {
+					return fmt.Errorf("list %s allows %s, which is in it", m.List, m.Entry), nil
+				}
+			}
+			if _, from, _ := strings.Cut(some.Packets, " "); some.Stage == verdict.StageFailsafe {
+				if p, err := netip.ParsePrefix(from); err == nil && names(key.Source(p), k) {
+					return fmt.Errorf("failsafe: %s, which is in it", p), nil
+				}
+			}
+		}
 	}
 	return nil, nil
 }
 
+// names reports whether an entry names an address that the packets of k come from or go
+// to, beside all others.
+func names(entry, k key.Key) bool {
+	overlap := func(a, b netip.Prefix) bool { return a.IsValid() && b.IsValid() && a.Overlaps(b) }
+	src, dst := target(entry)
+	from, to := target(k)
+	return overlap(src, from) || overlap(src, to) || overlap(dst, from) || overlap(dst, to)
+}
+
 // recheck withdraws what must no longer be announced.
 func (a *Announcer) recheck(ctx context.Context, d Daemon, now time.Time) error {
-	before := len(a.routes)
 	for _, k := range a.sorted() {
 		why := a.refuse(k, a.protected)
 		if why == nil {
@@ -289,20 +309,15 @@ func (a *Announcer) recheck(ctx context.Context, d Daemon, now time.Time) error 
 		}
 		if why != nil {
 			a.refused[k] = why.Error()
-			if err := a.withdraw(now, k, why.Error()); err != nil {
-				return err
-			}
+			a.withdraw(now, k, why.Error())
 		}
-	}
-	if len(a.routes) != before {
-		return a.save()
 	}
 	return nil
 }
 
 // update announces what is heavy, and withdraws what has expired.
-func (a *Announcer) update(ctx context.Context, d Daemon, now time.Time, heavy []candidate) error {
-	changed, full := false, 0
+func (a *Announcer) update(ctx context.Context, d Daemon, now time.Time, heavy []candidate) {
+	full := 0
 	until := now.Add(a.Hold)
 	seen := make(map[key.Key]bool)
 	for _, c := range heavy {
@@ -333,12 +348,8 @@ func (a *Announcer) update(ctx context.Context, d Daemon, now time.Time, heavy [
 			}
 			continue
 		}
-		changed = true
-		a.routes[c.key] = until
 		delete(a.refused, c.key)
-		if err := a.announce(now, c.key); err != nil {
-			return err
-		}
+		a.announce(now, c.key, until)
 	}
 	maps.DeleteFunc(a.refused, func(k key.Key, _ string) bool { return !seen[k] })
 	if (full > 0) != a.full {
@@ -348,27 +359,53 @@ func (a *Announcer) update(ctx context.Context, d Daemon, now time.Time, heavy [
 	}
 	for _, k := range a.sorted() {
 		if !now.Before(a.routes[k]) {
-			changed = true
-			if err := a.withdraw(now, k, expired); err != nil {
-				return err
-			}
+			a.withdraw(now, k, expired)
 		}
 	}
-	if !changed {
-		return nil
-	}
-	return a.save()
 }
 
-func (a *Announcer) announce(now time.Time, k key.Key) error {
-	a.Log.Info("announced", "flow", k.String(), "until", a.routes[k].Format(time.RFC3339))
-	return a.write(Change{Time: now, Action: Announce, Flow: k.String(), Route: a.route(k), Until: a.routes[k]})
+// announce adds a route, which commit writes.
+func (a *Announcer) announce(now time.Time, k key.Key, until time.Time) {
+	a.Log.Info("announced", "flow", k.String(), "until", until.Format(time.RFC3339))
+	a.routes[k] = until
+	a.changes = append(a.changes, Change{Time: now, Action: Announce, Flow: k.String(), Route: a.route(k), Until: until})
 }
 
-func (a *Announcer) withdraw(now time.Time, k key.Key, why string) error {
+// withdraw removes a route, which commit writes.
+func (a *Announcer) withdraw(now time.Time, k key.Key, why string) {
 	a.Log.Info("withdrawn: "+why, "flow", k.String())
 	delete(a.routes, k)
-	return a.write(Change{Time: now, Action: Withdraw, Flow: k.String(), Route: a.route(k), Reason: why})
+	a.changes = append(a.changes, Change{Time: now, Action: Withdraw, Flow: k.String(), Route: a.route(k), Reason: why})
+}
+
+// commit writes the changes. At any time the state file has all that ExaBGP may announce,
+// whenever the process is killed. It is also written as routes stay, so that the next
+// process does not take them for expired.
+func (a *Announcer) commit(now time.Time) error {
+	changes := a.changes
+	a.changes = nil
+	if len(changes) == 0 {
+		if len(a.routes) == 0 || now.Sub(a.saved) < a.Hold/2 {
+			return nil
+		}
+		return a.save(now, nil)
+	}
+	unsaved := a.save(now, changes)
+	for _, c := range changes {
+		if unsaved != nil && c.Action == Announce {
+			continue // it might stay for good
+		}
+		if err := a.write(c); err != nil {
+			return err
+		}
+	}
+	if unsaved != nil {
+		return unsaved
+	}
+	if !slices.ContainsFunc(changes, func(c Change) bool { return c.Action == Withdraw }) {
+		return nil
+	}
+	return a.save(now, nil)
 }
 
 // write writes a change.
@@ -398,14 +435,19 @@ type savedRoute struct {
 // maxState bounds the state file: a route has less than 512 bytes.
 const maxState = mostRoutes * 512
 
-// save saves the announcements.
-func (a *Announcer) save() error {
+// save saves the announcements, with those that are about to be withdrawn.
+func (a *Announcer) save(now time.Time, changes []Change) error {
 	if a.State == "" || a.Dry {
 		return nil
 	}
 	var s saved
 	for _, k := range a.sorted() {
 		s.Routes = append(s.Routes, savedRoute{k.String(), a.route(k), a.routes[k]})
+	}
+	for _, c := range changes {
+		if c.Action == Withdraw {
+			s.Routes = append(s.Routes, savedRoute{Flow: c.Flow, Route: c.Route}) // expired
+		}
 	}
 	text, err := json.Marshal(s)
 	if err == nil {
@@ -414,6 +456,7 @@ func (a *Announcer) save() error {
 	if err != nil {
 		return fmt.Errorf("--state: %w", err)
 	}
+	a.saved = now
 	return nil
 }
 
@@ -425,7 +468,7 @@ func (a *Announcer) resume(now time.Time) error {
 	}
 	f, err := os.Open(a.State)
 	if errors.Is(err, fs.ErrNotExist) {
-		return a.save() // so that it is known now if it fails
+		return a.save(now, nil) // so that it is known now if it fails
 	}
 	if err != nil {
 		return fmt.Errorf("--state: %w", err)
@@ -439,8 +482,7 @@ func (a *Announcer) resume(now time.Time) error {
 		k, ok := keyOf("", r.Flow)
 		switch {
 		case ok && now.Before(r.Until) && a.route(k) == r.Route && a.refuse(k, nil) == nil && len(a.routes) < a.Max:
-			a.routes[k] = r.Until
-			err = a.announce(now, k)
+			a.announce(now, k, r.Until)
 		case !strings.ContainsAny(r.Route, "\r\n"):
 			err = a.write(Change{Time: now, Action: Withdraw, Flow: r.Flow, Route: r.Route, Reason: expired})
 		}
@@ -448,5 +490,8 @@ func (a *Announcer) resume(now time.Time) error {
 			return err
 		}
 	}
-	return a.save()
+	if err := a.commit(now); err != nil {
+		return err
+	}
+	return a.save(now, nil) // also where nothing is left to announce
 }

@@ -27,6 +27,7 @@ type fake struct {
 	protected []api.Protected
 	allowed   string // an address
 	failsafe  string
+	depends   []engine.Dependency // of all packets
 }
 
 func (f *fake) Top(context.Context) (*api.Top, error) { return &f.top, f.err }
@@ -36,7 +37,7 @@ func (f *fake) Status(context.Context) (*api.Status, error) {
 }
 
 func (f *fake) Explain(_ context.Context, question string) (*api.Explanation, error) {
-	var e api.Explanation
+	e := api.Explanation{Answers: []engine.Answer{{Depends: f.depends}}}
 	switch question {
 	case f.allowed:
 		e.Answers = []engine.Answer{{}, {Matches: []engine.Match{{List: "friends", Action: "allow", Entry: question}}}}
@@ -167,6 +168,15 @@ func TestRefused(t *testing.T) {
 		}},
 		{"allowed", "dst", "203.0.113.7", "list friends allows", func(s *setup) { s.d.allowed = "203.0.113.7" }},
 		{"failsafe", "src", "198.51.100.7", "failsafe: from it", func(s *setup) { s.d.failsafe = "198.51.100.7" }},
+		{"allowed inside", "src/24", "198.51.100.0/24", "list friends allows 198.51.100.7, which is in it", func(s *setup) {
+			s.Min4, s.d.depends = 24, depends("allow", "198.51.100.7")
+		}},
+		{"allowed flow", "dst", "203.0.113.7", "list friends allows tcp *:* > 203.0.113.7:443, which is in it", func(s *setup) {
+			s.d.depends = depends("allow", "tcp *:* > 203.0.113.7:443")
+		}},
+		{"failsafe inside", "src/24", "198.51.100.0/24", "failsafe: 198.51.100.7/32, which is in it", func(s *setup) {
+			s.Min4, s.d.depends = 24, []engine.Dependency{{Stage: verdict.StageFailsafe, Packets: "from 198.51.100.7/32"}}
+		}},
 		{"monitor mode", "dst", "203.0.113.7", "monitor mode", func(s *setup) { s.d.top.Monitor = true }},
 		{"unknown peers", "dst", "203.0.113.7", "has yet to find out", func(s *setup) { s.d.protected = nil }},
 		{"no tracker", "src", "198.51.100.7", "no tracker src", func(s *setup) { s.d.heavy("dst", "203.0.113.7") }},
@@ -184,6 +194,45 @@ func TestRefused(t *testing.T) {
 		}
 		if log := s.log.String(); !strings.Contains(log, c.want) || strings.Count(log, "\n") != 1 {
 			t.Errorf("%s: %q is not logged once:\n%s", c.name, c.want, log)
+		}
+	}
+}
+
+// depends are dependencies on an entry.
+func depends(action, entry string) []engine.Dependency {
+	return []engine.Dependency{{Packets: entry, Match: &engine.Match{List: "friends", Action: action, Entry: entry}}}
+}
+
+// What does not name the address spares none of its packets in particular.
+func TestNotRefused(t *testing.T) {
+	for name, on := range map[string][]engine.Dependency{
+		"allowed from elsewhere":  depends("allow", "192.0.2.0/24"),
+		"allowed from any":        depends("allow", "udp *:53"),
+		"blocked":                 depends("block", "tcp *:* > 203.0.113.7:443"),
+		"failsafe from elsewhere": {{Stage: verdict.StageFailsafe, Packets: "from 10.0.0.0/8"}},
+		"failsafe port":           {{Stage: verdict.StageFailsafe, Packets: "tcp/22"}},
+	} {
+		s := newSetup(t, "dst")
+		s.d.depends = on
+		s.d.heavy("dst", "203.0.113.7")
+		if got := s.step(0); got != "announce "+victim {
+			t.Errorf("%s: %q\n%s", name, got, &s.log)
+		}
+	}
+}
+
+// A daemon that has just started, again, does not know yet what must not be announced.
+func TestDaemonRestarts(t *testing.T) {
+	s := newSetup(t, "dst")
+	s.d.protected = []api.Protected{{What: "this host's address", Entry: "> 203.0.113.7"}}
+	s.d.heavy("dst", "203.0.113.7")
+	if got := s.step(0); got != "" {
+		t.Fatal(got)
+	}
+	s.d.protected = nil
+	for range 3 {
+		if got := s.step(lookAgain); got != "" {
+			t.Fatal(got)
 		}
 	}
 }
@@ -351,4 +400,85 @@ func FuzzRoute(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// killed is a writer after which the process ends, with the state file as it is then.
+type killed struct {
+	out   bytes.Buffer
+	at    int // lines
+	file  string
+	state []byte
+}
+
+func (k *killed) Write(b []byte) (int, error) {
+	k.out.Write(b)
+	if k.at--; k.at == 0 {
+		k.state, _ = os.ReadFile(k.file)
+	}
+	return len(b), nil
+}
+
+// Whenever the process is killed, the state file has all that ExaBGP announces then.
+func TestKilledAnyTime(t *testing.T) {
+	for at := 1; at <= 4; at++ {
+		s := newSetup(t, "dst")
+		s.State = filepath.Join(t.TempDir(), "state")
+		out := &killed{at: at, file: s.State}
+		s.Out = out
+		s.d.heavy("dst", "203.0.113.7", "2001:db8:1::7")
+		s.step(0)
+		s.d.heavy("dst")
+		s.step(2 * time.Minute)
+		if lines := strings.SplitAfter(out.out.String(), "\n"); len(lines) != 5 {
+			t.Fatalf("%q", lines)
+		}
+		announced := make(map[string]bool)
+		for _, line := range strings.SplitAfter(out.out.String(), "\n")[:at] {
+			action, route, _ := strings.Cut(line, " ")
+			announced[strings.TrimSpace(route)] = action == Announce
+		}
+		for route, is := range announced {
+			if is && !strings.Contains(string(out.state), route) {
+				t.Errorf("killed after line %d, %s stays for good: %s", at, route, out.state)
+			}
+		}
+	}
+}
+
+// Where the state cannot be saved, all is withdrawn, and nothing announced.
+func TestUnsaved(t *testing.T) {
+	s := newSetup(t, "dst")
+	dir := filepath.Join(t.TempDir(), "dir")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s.State = filepath.Join(dir, "state")
+	s.d.heavy("dst", "203.0.113.7")
+	s.step(0)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	s.d.heavy("dst", "203.0.113.7", "2001:db8:1::7")
+	s.out.Reset()
+	if err := s.once(t.Context(), &s.d, s.now.Add(time.Second)); err == nil || s.out.String() != "" {
+		t.Errorf("%v\n%s", err, &s.out)
+	}
+	if err := s.end(s.now); err == nil || !strings.Contains(s.out.String(), "withdraw "+victim) {
+		t.Errorf("%v\n%s", err, &s.out)
+	}
+}
+
+// A route that goes on is not taken for expired by the next process.
+func TestStateIsRenewed(t *testing.T) {
+	s := newSetup(t, "dst")
+	s.State = filepath.Join(t.TempDir(), "state")
+	s.d.heavy("dst", "203.0.113.7")
+	for range 10 {
+		s.step(20 * time.Second)
+	}
+	next := newSetup(t, "dst")
+	next.State = s.State
+	if err := next.begin(s.now.Add(10 * time.Second)); err != nil || next.out.String() != "announce "+victim {
+		t.Errorf("%v\n%s", err, &next.out)
+	}
 }
