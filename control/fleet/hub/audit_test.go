@@ -179,4 +179,11 @@ func TestAuditCredentials(t *testing.T) {
 	f.start(lists)
 	time.Sleep(1500 * time.Millisecond) // beyond a look at the keys
 	check()
+
+	// A change that follows does not hide them, if the hub ends before it looks.
+	f.stop()
+	do(nil, f.authority.Revoke("edge-1"))
+	audit.New(filepath.Join(f.dir, "hub"), testLog()).Record(audit.Record{Time: time.Now().Add(time.Second), Change: "block", First: []string{"192.0.2.1"}})
+	f.start(lists)
+	check("block 192.0.2.1", "revoke edge-1")
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"weir/control/api"
 	"weir/control/audit"
 )
 
@@ -43,21 +44,39 @@ func (h *Hub) credentials() (all []credential, err error) {
 	return all, nil
 }
 
+// bySource is the source of records of what commands do without asking the hub.
+const bySource = "weir-hub"
+
+// recordedCredentials returns what the audit has of an earlier process. What came before
+// since may be in an older part of it.
+func (h *Hub) recordedCredentials() (seen map[credential]bool, since time.Time) {
+	seen = make(map[credential]bool)
+	records := h.audit.Last(api.MaxAudit)
+	for _, r := range records {
+		switch {
+		case r.Source == bySource && len(r.First) == 1:
+			seen[credential{r.Change, r.First[0], r.Time.UnixNano()}] = true
+		case len(records) == api.MaxAudit:
+			since = r.Time // in the end the earliest
+		}
+	}
+	return seen, since
+}
+
 // auditCredentials records which nodes and sites are enrolled and revoked, until ctx is
-// done: commands do that without asking the hub. What came before the last record of an
-// earlier process is not new.
-func (h *Hub) auditCredentials(ctx context.Context, since time.Time) {
+// done: commands do that without asking the hub. What was seen or came before since is not
+// new.
+func (h *Hub) auditCredentials(ctx context.Context, seen map[credential]bool, since time.Time) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	var stamp time.Time
-	seen := make(map[credential]bool)
 	for {
 		if next, err := h.o.Authority.Stamp(); err == nil && !next.Equal(stamp) {
 			all, err := h.credentials() // the loop of Run logs why they cannot be read
 			for _, c := range all {
 				if !seen[c] && time.Unix(0, c.at).After(since) {
 					h.audit.Record(audit.Record{
-						Time: time.Unix(0, c.at).UTC(), Change: c.change, Entries: 1, Changed: 1, First: []string{c.name}, Source: "weir-hub",
+						Time: time.Unix(0, c.at).UTC(), Change: c.change, Entries: 1, Changed: 1, First: []string{c.name}, Source: bySource,
 					})
 				}
 				seen[c] = true

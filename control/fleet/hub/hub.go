@@ -71,7 +71,6 @@ type Hub struct {
 	noted     atomic.Pointer[noted] // each second
 	console   *console.Console      // nil: none is served
 	audit     *audit.Log
-	since     time.Time // of the last record of an earlier process
 }
 
 // managed is a list of the hub.
@@ -120,11 +119,6 @@ func (h *Hub) open() (err error) {
 		return err
 	}
 	h.audit = audit.New(dir, h.o.Log)
-	for _, r := range h.audit.Last(api.MaxAudit) {
-		if r.Time.After(h.since) {
-			h.since = r.Time
-		}
-	}
 	if h.store, err = store.Open(filepath.Join(dir, storeDir), h.o.Authority.Key()); err != nil {
 		return err
 	}
@@ -243,7 +237,8 @@ func (h *Hub) Run(ctx context.Context) error {
 	}
 	all.Go(func() { h.publisher.run(ctx) })
 	all.Go(func() { h.asker.run(ctx) })
-	all.Go(func() { h.auditCredentials(ctx, h.since) })
+	seen, since := h.recordedCredentials()
+	all.Go(func() { h.auditCredentials(ctx, seen, since) })
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	stamp, _ := h.o.Authority.Stamp()
