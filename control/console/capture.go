@@ -52,6 +52,8 @@ func (c *Console) capture(w http.ResponseWriter, q *http.Request, one *session) 
 	h.Set("Content-Type", "application/x-pcapng")
 	h.Set("Content-Disposition", `attachment; filename="weir-`+c.sessions.now().UTC().Format("20060102-150405")+`.pcapng"`)
 	out := timed{w, http.NewResponseController(w)}
+	// The end of the response is written after this.
+	defer func() { _ = out.SetWriteDeadline(time.Now().Add(writeTimeout)) }()
 	file, err := capture.NewWriter(out, "weir "+c.version)
 	if err != nil || out.Flush() != nil {
 		return

@@ -37,7 +37,8 @@ type fleet struct {
 	mu      sync.Mutex // guards the following
 	status  api.HubStatus
 	failed  error                  // to get it
-	asked   time.Time              // when it was got
+	asked   time.Time              // when it was asked for
+	got     bool                   // once at least
 	traffic map[string]nodeTraffic // replaced, not changed
 	top     *api.FleetTop          // nil: not yet
 	topErr  error
@@ -69,6 +70,7 @@ func NewHub(h api.Hub, address string, secure bool, version string) *Console {
 type fleetView struct {
 	frame
 	status  api.HubStatus
+	got     bool   // it is known, if not the latest
 	trouble string // why that is missing
 	traffic map[string]nodeTraffic
 	top     *api.FleetTop
@@ -88,7 +90,7 @@ func (f *fleet) look(ctx context.Context, one *session) *fleetView {
 		status, err := f.hub.Fleet(soon)
 		cancel()
 		if f.failed = err; err == nil {
-			f.status = status
+			f.status, f.got = status, true
 			f.count()
 		}
 		f.asked = time.Now()
@@ -97,7 +99,7 @@ func (f *fleet) look(ctx context.Context, one *session) *fleetView {
 		f.topping = true
 		go f.askTop()
 	}
-	v := &fleetView{frame: f.c.frame(one), status: f.status, traffic: f.traffic, top: f.top, topErr: f.topErr, audit: f.hub.Audit(maxChanges)}
+	v := &fleetView{frame: f.c.frame(one), status: f.status, got: f.got, traffic: f.traffic, top: f.top, topErr: f.topErr, audit: f.hub.Audit(maxChanges)}
 	if f.failed != nil {
 		v.trouble = f.failed.Error()
 	}
@@ -263,7 +265,7 @@ func (v *fleetView) alerts(m *markup) {
 	if v.trouble != "" {
 		alert(m, "bad", "The hub does not answer:", v.trouble)
 	}
-	if !v.status.Connected {
+	if v.got && !v.status.Connected {
 		alert(m, "bad", "The broker cannot be reached.", "Nodes go on filtering by what they have.")
 	}
 	for _, p := range v.status.Problems {

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"net/http"
@@ -165,6 +166,37 @@ func TestFleetPage(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(page)
+	}
+}
+
+// A page of which nothing changes hears within its patience that the hub lives.
+func TestFleetAlive(t *testing.T) {
+	t.Parallel()
+	b := startFleet(t, &fakeHub{}).open(false)
+	b.until("", "198.51.100.49")
+	q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.base+"live", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := b.client.Do(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	lines, last := bufio.NewScanner(r.Body), time.Now()
+	lines.Buffer(nil, 1<<20)
+	for heard := 0; heard < 4 && lines.Scan(); {
+		if lines.Text() != "event: "+alive {
+			continue
+		}
+		if gap := time.Since(last); gap > 5*time.Second {
+			t.Fatalf("nothing was heard for %v", gap)
+		}
+		last = time.Now()
+		heard++
+	}
+	if err := lines.Err(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -18,6 +18,8 @@ const (
 	tick         = time.Second // between two updates
 	slowTicks    = 5           // until the next update of what changes less often
 	historyTicks = 60          // until that of the history
+	silentTicks  = 2           // without an update until alive is sent again
+	alive        = "now"
 	writeTimeout = 10 * time.Second
 
 	eventTick  = 500 * time.Millisecond
@@ -101,15 +103,18 @@ func (c *Console) live(w http.ResponseWriter, q *http.Request, one *session) {
 	})
 }
 
-// follow sends the panels that have changed, of what look returns at each tick.
+// follow sends the panels that have changed, of what look returns at each tick. Where none
+// has for some ticks, it sends alive again, so that the page does not take the console for
+// dead.
 func follow[V any](c *Console, w http.ResponseWriter, q *http.Request, one *session, panels []panel[V], look func(n int) V) {
 	if !take(w, q, one) {
 		return
 	}
 	defer one.done()
 	s := newStream(w)
-	last := make(map[string][]byte)
+	last, silent := make(map[string][]byte), 0
 	update := func(v V, n int) error {
+		silent++
 		for _, p := range panels {
 			if n%p.every != 0 {
 				continue
@@ -117,13 +122,17 @@ func follow[V any](c *Console, w http.ResponseWriter, q *http.Request, one *sess
 			var m markup
 			p.write(v, &m)
 			if text := bytes.TrimSpace(m.Bytes()); !bytes.Equal(text, last[p.name]) {
-				last[p.name] = text
+				last[p.name], silent = text, 0
 				if err := s.send(p.name, text); err != nil {
 					return err
 				}
 			}
 		}
-		return nil
+		if silent < silentTicks {
+			return nil
+		}
+		silent = 0
+		return s.send(alive, last[alive])
 	}
 	each := time.NewTicker(tick)
 	defer each.Stop()
