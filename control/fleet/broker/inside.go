@@ -197,10 +197,9 @@ func (l logger) Tracef(string, ...any)           {}
 // Fatalf is called by a server that cannot run, as without a port to listen on. It does
 // not end the process.
 func (l logger) Fatalf(format string, v ...any) {
-	text := fmt.Sprintf(format, v...)
+	l.Errorf(format, v...)
 	select {
-	case l.failed <- text:
-	default:
-		l.log.Error("broker: " + text)
+	case l.failed <- fmt.Sprintf(format, v...):
+	default: // it has started
 	}
 }
