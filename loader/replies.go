@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/cilium/ebpf"
 
@@ -83,8 +84,9 @@ func connectionsSpec(name string) (*ebpf.MapSpec, error) {
 	return all.Maps[name].Copy(), nil
 }
 
-// OpenConnections opens the connections that are pinned, or pins new ones. If there is
-// room for another number of connections, those that are known move along.
+// OpenConnections opens the connections that are pinned, or makes new ones, which
+// KeepConnections has to pin. If there is room for another number of connections, those
+// that are known are copied.
 func (d Pins) OpenConnections(entries int) (c *Connections, err error) {
 	err = d.locked(func() error {
 		c, err = makeConnections(entries, d.openConnections)
@@ -97,28 +99,22 @@ func (d Pins) OpenConnections(entries int) (c *Connections, err error) {
 }
 
 func (d Pins) openConnections(name string, entries int) (*array, error) {
-	path := filepath.Join(string(d), name)
-	spec, err := connectionsSpec(name)
+	old, err := d.pinnedConnections(name)
 	if err != nil {
 		return nil, err
 	}
-	old, err := openPinned(path, spec)
-	switch {
-	case err == nil && old.entries() == entries:
+	if old != nil && old.entries() == entries {
 		return old, nil
-	case err == nil:
-		defer old.Close()
-	case !errors.Is(err, errLayout): // of another version, or there are none
-		return nil, err
 	}
 	a, err := newConnections(name, entries)
 	if err != nil {
 		return nil, err
 	}
 	if old != nil {
-		err = eachConnection(old, func(k Connection, s ConnectionState) error { return a.m.Put(&k, &s) })
+		err = errors.Join(copyConnections(old, a), old.Close())
 	}
 	if err == nil {
+		path := d.connections(name + nextConnections)
 		err = errors.Join(os.RemoveAll(path), pin(a.m, path))
 	}
 	if err != nil {
@@ -127,12 +123,79 @@ func (d Pins) openConnections(name string, entries int) (*array, error) {
 	return a, nil
 }
 
+// nextConnections is the suffix of the pins of connections that no program may use yet.
+const nextConnections = "_next"
+
+func (d Pins) connections(name string) string { return filepath.Join(string(d), name) }
+
+// pinnedConnections opens what is pinned under a name, nil where that is nothing, or of
+// another version.
+func (d Pins) pinnedConnections(name string) (*array, error) {
+	spec, err := connectionsSpec(strings.TrimSuffix(name, nextConnections))
+	if err != nil {
+		return nil, err
+	}
+	a, err := openPinned(d.connections(name), spec)
+	if errors.Is(err, errLayout) {
+		return nil, nil
+	}
+	return a, err
+}
+
+// copyConnections copies those that the other memory does not have.
+func copyConnections(from, to *array) error {
+	return eachConnection(from, func(k Connection, s ConnectionState) error {
+		if err := to.m.Update(&k, &s, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+			return err
+		}
+		return nil
+	})
+}
+
+// KeepConnections pins the connections that OpenConnections has made, once all programs use
+// them, with what the former programs have remembered meanwhile. Until then the former
+// ones stay pinned, since the new programs may fail.
+func (d Pins) KeepConnections() error {
+	err := d.locked(func() error {
+		for name := range connectionEntries(0) {
+			if err := d.keepConnections(name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("keep connections: %w", explainPermission(err))
+	}
+	return nil
+}
+
+func (d Pins) keepConnections(name string) error {
+	next, err := d.pinnedConnections(name + nextConnections)
+	if err != nil || next == nil {
+		return err
+	}
+	defer next.Close()
+	old, err := d.pinnedConnections(name)
+	if err != nil {
+		return err
+	}
+	if old != nil {
+		if err := errors.Join(copyConnections(old, next), old.Close()); err != nil {
+			return err
+		}
+	}
+	return os.Rename(d.connections(name+nextConnections), d.connections(name))
+}
+
 // ForgetConnections removes the pins of the connections.
 func (d Pins) ForgetConnections() error {
 	for name := range connectionEntries(0) {
-		err := os.Remove(filepath.Join(string(d), name))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("forget connections: %w", explainPermission(err))
+		for _, suffix := range []string{"", nextConnections} {
+			err := os.Remove(d.connections(name + suffix))
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("forget connections: %w", explainPermission(err))
+			}
 		}
 	}
 	return nil

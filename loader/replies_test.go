@@ -43,16 +43,33 @@ func TestConnectionsStay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	open(1024, 100)
-	open(4096, 100)
-	if err := first.Put(Connection{Proto: 1000}, ConnectionState{Until: 1000}); err != nil {
-		t.Fatal(err)
+	keep := func() {
+		t.Helper()
+		if err := d.KeepConnections(); err != nil {
+			t.Fatal(err)
+		}
 	}
-	open(4096, 100) // not what those have that went on with the former memory
+	more := func(proto uint32) {
+		t.Helper()
+		if err := first.Put(Connection{Proto: proto}, ConnectionState{Until: uint64(proto)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	keep()
+	open(1024, 100)
+	keep()
+	open(4096, 100) // for programs that fail
+	more(1000)
+	open(1024, 101) // what the former ones go on with
+	open(4096, 101)
+	more(1001)
+	keep()
+	open(4096, 102) // also what was remembered until all had changed
 	if err := d.ForgetConnections(); err != nil {
 		t.Fatal(err)
 	}
 	open(4096, 0)
+	keep()
 
 	path := filepath.Join(string(d), bpf.WeirMapConnections)
 	if err := os.Remove(path); err != nil {

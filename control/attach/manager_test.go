@@ -497,6 +497,39 @@ func TestLost(t *testing.T) {
 	}
 }
 
+// A daemon that lets no replies pass removes connections only where no other daemon's
+// programs remember some.
+func TestForgetConnections(t *testing.T) {
+	l := lab.New(t)
+	var log bytes.Buffer
+	config, targets := options(t, &log, l.B)
+	known := func(want bool) {
+		t.Helper()
+		files, err := filepath.Glob(string(config.Pins) + "/*connect*")
+		if err != nil || len(files) > 0 != want {
+			t.Fatalf("pinned: %q, %v", files, err)
+		}
+	}
+	connections, err := config.Pins.OpenConnections(1024)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connections.Close()
+	g, d := buildKernel(t, "10.0.0.1\n", engine.Config{}, 1)
+	d.Replies = &Replies{}
+	m := NewManager(config)
+	if err := errors.Join(m.Start(g, d, targets, nil), config.Pins.KeepConnections(), ForgetConnections(config.Pins)); err != nil {
+		t.Fatal(err)
+	}
+	known(true)
+	d.Replies = nil
+	if err := errors.Join(m.roll(t, g, d, targets, nil), ForgetConnections(config.Pins)); err != nil {
+		t.Fatal(err)
+	}
+	known(false)
+	m.Stop(false)
+}
+
 // Where TC has filters instead of links, an interface that is gone, or whose filter somebody
 // has deleted, is filtered again: no daemon has taken it over. Who detaches it is heeded.
 func TestFilterGone(t *testing.T) {

@@ -283,10 +283,13 @@ func (d *Daemon) announce(what string, took time.Duration) {
 		"monitor", m.Monitor,
 		"kernel_bytes", m.KernelBytes,
 		"load_time", took.Round(time.Millisecond).String())
+	pins := d.prepared.config.Pins
+	keep := pins.KeepConnections
 	if !d.prepared.config.Replies.Pass() {
-		if err := d.prepared.config.Pins.ForgetConnections(); err != nil {
-			d.o.Log.Error(err.Error())
-		}
+		keep = func() error { return attach.ForgetConnections(pins) }
+	}
+	if err := keep(); err != nil {
+		d.o.Log.Error(err.Error())
 	}
 	d.o.Log.Debug("the program is specialised", "shapes", m.Shapes)
 }
