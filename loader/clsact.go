@@ -180,8 +180,10 @@ func (c *clsact) start(p *ebpf.Program, sibling string) error {
 		if err := c.addQdisc(sibling); err != nil {
 			return err
 		}
-		f := c.filter(p.FD())
-		err := netlink.FilterAdd(f)
+		err := netlink.FilterAdd(c.filter(p.FD()))
+		if err != nil {
+			_ = c.removeQdisc() // else the next attempt takes it for another's
+		}
 		switch {
 		case errors.Is(err, unix.EEXIST):
 			return fmt.Errorf("%w: the tc filter of another daemon of weir, or of one whose pins were removed: "+
@@ -266,9 +268,15 @@ func madeBy(path string, index uint32) uint32 {
 	return r.Made
 }
 
+// update replaces the program, unless the filter is gone: to add it may take a qdisc, and
+// one of another kind has but one direction.
 func (c *clsact) update(p *ebpf.Program) error {
 	return c.inAny(func() error {
-		err := netlink.FilterReplace(c.filter(p.FD()))
+		f, err := c.own()
+		if err != nil || f == nil {
+			return err
+		}
+		err = netlink.FilterReplace(c.filter(p.FD()))
 		if err != nil && !errors.Is(err, unix.ENODEV) { // the interface has just gone
 			return fmt.Errorf("replace tc filter: %w", err)
 		}

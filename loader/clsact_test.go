@@ -171,6 +171,43 @@ func TestClsactSevered(t *testing.T) {
 	}
 }
 
+// A filter that is gone is not put back by who replaces the program: the qdisc may be gone,
+// too, or be one of another kind, which would filter the other direction.
+func TestClsactReplaceAfterQdisc(t *testing.T) {
+	lab.Root(t)
+	t.Setenv(forceClsact, "1")
+	l, pins := lab.New(t), testPins(t)
+	to := target(l.B)
+	to.Out = true
+	a := attach(t, pins, to, TC, newTestGeneration(t, Config{Out: true}))
+	for _, change := range []func(netlink.QdiscAttrs) error{
+		func(q netlink.QdiscAttrs) error { return netlink.QdiscDel(&netlink.Clsact{QdiscAttrs: q}) },
+		func(q netlink.QdiscAttrs) error {
+			q.Parent = netlink.HANDLE_INGRESS
+			return netlink.QdiscAdd(&netlink.Ingress{QdiscAttrs: q})
+		},
+	} {
+		l.B.In(t, func() {
+			q := netlink.QdiscAttrs{LinkIndex: ifindex(t, l.B), Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}
+			if err := change(q); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if err := a.link.update(a.prog); err != nil {
+			t.Error(err)
+		}
+		if n := filterIDs(t, l.B); len(n) != 0 || !a.Severed() {
+			t.Errorf("filters %v, severed %t", n, a.Severed())
+		}
+	}
+	if err := a.Reattach(nil); !errors.Is(err, ErrForeign) {
+		t.Errorf("beside a qdisc without filters of outgoing packets: %v", err)
+	}
+	if err := errors.Join(a.DetachAny(), a.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
 // A qdisc that weir has added remains its own when the filter was deleted and is put back,
 // and stays as long as others have filters there, in either direction.
 func TestClsactQdisc(t *testing.T) {

@@ -175,7 +175,8 @@ func hasEthernet(iface *netlink.LinkAttrs) bool {
 }
 
 // startsWithIP reports whether packets have no link header. Some of the devices leave a
-// header of the tunnel there, which the program for TC skips. It has been tried with these.
+// header of the tunnel there, which the program for TC skips. It has been tried with these;
+// not, of GRE without a remote address, what is sent.
 func (i *Iface) startsWithIP() bool {
 	switch i.kind {
 	case "tuntap", "wireguard":

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 )
 
 // Neighbour is a program on an interface, as far as this process may know: without
@@ -63,9 +64,13 @@ func (a *Attachment) Order() (all []Neighbour, err error) {
 		at = ebpf.AttachTCXEgress
 	}
 	own := a.ProgramID()
-	err = a.Target().in(func(uint64) error {
+	a.mu.Lock()
+	inode := namespaceOf(a.path)
+	a.mu.Unlock()
+	// Its name may be that of another namespace by now.
+	err = a.Target().inNamespace(inode, func() error {
 		found, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: at})
-		if errors.Is(err, ebpf.ErrNotSupported) {
+		if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.ENODEV) {
 			return nil
 		}
 		if err != nil {
@@ -80,7 +85,7 @@ func (a *Attachment) Order() (all []Neighbour, err error) {
 		}
 		return nil
 	})
-	return all, err
+	return all, unlessNoNetns(err)
 }
 
 // order asks the hold for the order of programs, if it knows.
