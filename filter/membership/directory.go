@@ -215,14 +215,10 @@ func newSpread(of lengthBits, prefixes []iter.Seq[Prefix], every int) *spread {
 
 // lookups returns the mean number of lookups that find a prefix of the sample.
 func (s *spread) lookups() float64 {
-	n := 0
-	for _, p := range s.sample {
-		n += s.position(p, s.lengths[side(p.Dst)][p.Addr>>(32-s.bits)])
-	}
-	return float64(n) / float64(max(1, len(s.sample)))
+	return s.mean(func(p Prefix) uint64 { return s.lengths[side(p.Dst)][p.Addr>>(32-s.bits)] })
 }
 
-// lookupsOfAll returns the same without a directory: in order, up to a prefix's own.
+// lookupsOfAll returns the same without a directory: of all lengths, in order.
 func (s *spread) lookupsOfAll() float64 {
 	var all uint64
 	for _, lengths := range s.of {
@@ -230,17 +226,17 @@ func (s *spread) lookupsOfAll() float64 {
 			all |= b
 		}
 	}
-	n := 0
-	for _, p := range s.sample {
-		n += s.position(p, all)
-	}
-	return float64(n) / float64(max(1, len(s.sample)))
+	return s.mean(func(Prefix) uint64 { return all })
 }
 
-// position returns the number of lookups up to that of a prefix's length, its own
-// among them.
-func (s *spread) position(p Prefix, open uint64) int {
-	return 1 + bits.OnesCount64(open&(s.of.of(p)-1))
+// mean returns the mean number of open lengths up to that of a prefix of the sample, its
+// own among them.
+func (s *spread) mean(open func(Prefix) uint64) float64 {
+	n := 0
+	for _, p := range s.sample {
+		n += 1 + bits.OnesCount64(open(p)&(s.of.of(p)-1))
+	}
+	return float64(n) / float64(max(1, len(s.sample)))
 }
 
 // open returns how many lengths are open to a random address.
