@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"weir/control/api"
-	"weir/control/audit"
 )
 
 // errNoConsole says how to have one.
@@ -16,12 +15,7 @@ func (d *Daemon) OpenConsole(_ context.Context, asked api.ConsoleRequest) (api.C
 	if d.console == nil {
 		return api.ConsoleOpened{}, errNoConsole
 	}
-	if !asked.ReadOnly {
-		r := audit.Record{Change: audit.Console}
-		audit.By(&r, asked.UID, asked.Client)
-		d.audit.Record(r)
-	}
-	return d.console.Open(asked), nil
+	return d.audit.OpenConsole(d.console, asked), nil
 }
 
 // EndConsole implements [api.Daemon].
@@ -29,8 +23,5 @@ func (d *Daemon) EndConsole(ctx context.Context) (api.ConsoleEnded, error) {
 	if d.console == nil {
 		return api.ConsoleEnded{}, errNoConsole
 	}
-	r := audit.Record{Change: audit.ConsoleEnd}
-	audit.ByCaller(ctx, &r)
-	d.audit.Record(r)
-	return api.ConsoleEnded{Sessions: d.console.End()}, nil
+	return d.audit.EndConsole(ctx, d.console), nil
 }

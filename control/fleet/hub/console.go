@@ -6,7 +6,6 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/audit"
 )
 
 // errNoConsole says how to have one.
@@ -25,12 +24,7 @@ func (h *Hub) OpenConsole(_ context.Context, asked api.ConsoleRequest) (api.Cons
 	if h.console == nil {
 		return api.ConsoleOpened{}, errNoConsole
 	}
-	if !asked.ReadOnly {
-		r := audit.Record{Change: audit.Console}
-		audit.By(&r, asked.UID, asked.Client)
-		h.audit.Record(r)
-	}
-	return h.console.Open(asked), nil
+	return h.audit.OpenConsole(h.console, asked), nil
 }
 
 // EndConsole implements [api.Consoles].
@@ -38,8 +32,5 @@ func (h *Hub) EndConsole(ctx context.Context) (api.ConsoleEnded, error) {
 	if h.console == nil {
 		return api.ConsoleEnded{}, errNoConsole
 	}
-	r := audit.Record{Change: audit.ConsoleEnd}
-	audit.ByCaller(ctx, &r)
-	h.audit.Record(r)
-	return api.ConsoleEnded{Sessions: h.console.End()}, nil
+	return h.audit.EndConsole(ctx, h.console), nil
 }
