@@ -22,9 +22,8 @@ import (
 )
 
 // The dispatcher of libxdp is an XDP program that calls up to ten others, which replace
-// its functions prog0 … prog9. A change is a new dispatcher with the same programs and
-// others, which replaces the last in one step. This is the protocol by which those who
-// change it get along:
+// its functions prog0 … prog9. Each change replaces the dispatcher in one step by a new one,
+// with the programs that stay and those that join. All who change it follow this protocol:
 // https://github.com/xdp-project/xdp-tools/blob/main/lib/libxdp/protocol.org
 
 const (

@@ -40,8 +40,8 @@ func newStatus() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Show which interfaces are filtered, and what was dropped and why",
-		Long: `Shows the state of each configured interface: in which mode it is filtered and
-since when, by which lists, and the number of packets for each reason.
+		Long: `Shows the state of each configured interface: its mode, its lists, when it was
+first filtered, and the number of packets for each reason.
 
 The daemon is asked which interfaces are configured. The rest is read from
 the kernel, also when no daemon runs; without access to the kernel, only the
