@@ -342,13 +342,7 @@ func lockDispatchers() (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
-		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		f.Close()
+	if err := flock(f, unix.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", dispatcherPins, err)
 	}
 	return func() { f.Close() }, nil

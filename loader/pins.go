@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -81,17 +82,60 @@ func (d Pins) lock(how int) (unlock func(), err error) {
 		f.Close()
 		return nil, d.noBPFFS()
 	}
-	for {
-		err = unix.Flock(int(f.Fd()), how)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		f.Close()
+	if err := flock(f, how); err != nil {
 		return nil, fmt.Errorf("lock directory of pins %s: %w", d, err)
 	}
 	return func() { f.Close() }, nil
+}
+
+// lockPatience bounds the wait for a lock. It is held for milliseconds, so a process that
+// holds it for so long does not run.
+var lockPatience = 30 * time.Second
+
+// flock locks a file, and closes it if that fails.
+func flock(f *os.File, how int) error {
+	locked := make(chan error, 1)
+	go func() {
+		for {
+			if err := unix.Flock(int(f.Fd()), how); !errors.Is(err, unix.EINTR) {
+				locked <- err
+				return
+			}
+		}
+	}()
+	select {
+	case err := <-locked:
+		if err != nil {
+			f.Close()
+		}
+		return err
+	case <-time.After(lockPatience):
+		err := fmt.Errorf("no lock within %v: %s", lockPatience, lockHolder(f))
+		go func() {
+			<-locked
+			f.Close()
+		}()
+		return err
+	}
+}
+
+// lockHolder describes a process that has locked a file, and how to make it let go. Its
+// programs filter on without it.
+func lockHolder(f *os.File) string {
+	var s unix.Stat_t
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil || unix.Fstat(int(f.Fd()), &s) != nil {
+		return "another process has it"
+	}
+	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(s.Dev), unix.Minor(s.Dev), s.Ino)
+	for line := range strings.Lines(string(locks)) {
+		// "1: FLOCK ADVISORY WRITE 123 00:1e:456 0 EOF"; with "->" who waits for it
+		if held := strings.Fields(line); len(held) > 5 && held[1] == "FLOCK" && held[5] == file {
+			pid := held[4]
+			return fmt.Sprintf("process %s has it; if that is stopped, continue it with `kill -CONT %s`, or end it with `kill -KILL %s`", pid, pid, pid)
+		}
+	}
+	return "another process has it"
 }
 
 // locked calls fn with the directory locked for writing.

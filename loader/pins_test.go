@@ -74,6 +74,26 @@ func TestLocks(t *testing.T) {
 	}
 }
 
+// Who waits for a process that does not run learns which one it is.
+func TestLockedForLong(t *testing.T) {
+	pins := testPins(t)
+	unlock, err := pins.lock(unix.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	former := lockPatience
+	lockPatience = 50 * time.Millisecond
+	_, err = pins.List()
+	lockPatience = former
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("kill -CONT %d`", os.Getpid())) {
+		t.Errorf("locked for long: %v", err)
+	}
+	unlock()
+	if _, err = pins.List(); err != nil {
+		t.Error(err)
+	}
+}
+
 // What cannot be opened is reported, and hides nothing else.
 func TestListDamaged(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)

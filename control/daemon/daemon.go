@@ -269,8 +269,16 @@ func (d *Daemon) build(p *Prepared) (*engine.Generation, attach.Metadata, error)
 	return e, m, nil
 }
 
-// announce logs what is active.
+// announce logs what is active, once the connections of its programs are pinned.
 func (d *Daemon) announce(what string, took time.Duration) {
+	pins := d.prepared.config.Pins
+	keep := pins.KeepConnections
+	if !d.prepared.config.Replies.Pass() {
+		keep = func() error { return attach.ForgetConnections(pins) }
+	}
+	if err := keep(); err != nil {
+		d.o.Log.Error(err.Error())
+	}
 	m := d.attach.Metadata()
 	log := d.o.Log
 	if m.Mode == membership.Approximate.String() {
@@ -283,14 +291,6 @@ func (d *Daemon) announce(what string, took time.Duration) {
 		"monitor", m.Monitor,
 		"kernel_bytes", m.KernelBytes,
 		"load_time", took.Round(time.Millisecond).String())
-	pins := d.prepared.config.Pins
-	keep := pins.KeepConnections
-	if !d.prepared.config.Replies.Pass() {
-		keep = func() error { return attach.ForgetConnections(pins) }
-	}
-	if err := keep(); err != nil {
-		d.o.Log.Error(err.Error())
-	}
 	d.o.Log.Debug("the program is specialised", "shapes", m.Shapes)
 }
 
