@@ -46,8 +46,9 @@ BUILDFLAGS := -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSIO
 C_DIRS    := bpf tests/bench/probe
 GENERATED := $(foreach dir,$(C_DIRS),$(dir)/*_bpfe[lb].go $(dir)/*_bpfe[lb].o)
 
-# Kernel state is no input that Go's test cache knows of, hence -count=1.
-GOTEST := go test $(TESTFLAGS) -count=1
+# Kernel state is no input that Go's test cache knows of, hence -count=1. Lint vets, and
+# the debug information (-w) of some 60 binaries takes long to link.
+GOTEST := go test $(TESTFLAGS) -count=1 -vet=off -ldflags=-w
 
 .PHONY: help
 help: ## list the targets
