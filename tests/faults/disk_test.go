@@ -123,7 +123,9 @@ lists:
 	if err := os.Remove(rubbish); err != nil {
 		t.Fatal(err)
 	}
-	g.untilMetric(0, "weir_feed_unsaved", `list="feed"`)
+	for _, list := range []string{"feed", "fades"} {
+		g.untilMetric(0, "weir_feed_unsaved", fmt.Sprintf("list=%q", list))
+	}
 	g.block(0, refused...)
 	held = slices.Concat(held, refused, many)
 	g.block(0, many...)
