@@ -151,7 +151,9 @@ packages: build man ## make debs and rpms in ./dist (fetches nfpm)
 	gzip -9n $(root)/*/usr/share/man/man?/*
 	install -D -m 0644 -t $(doc) cmd/weir/packaging/copyright LICENSE \
 		bpf/LICENSE.BSD-2-Clause bpf/LICENSE.GPL-2.0 control/config/weir.schema.json \
-		docs/*.md docs/api/openapi.yaml docs/api/notification.schema.json docs/observability/alerts.yaml docs/observability/dashboard.json
+		docs/*.md
+	install -D -m 0644 -t $(doc)/api docs/api/*
+	install -D -m 0644 -t $(doc)/observability docs/observability/*
 	install -D -m 0644 -t $(hubdoc) cmd/weir-hub/packaging/copyright LICENSE \
 		control/config/hub.schema.json control/config/hub.yaml docs/fleet.md
 	$(call licenses,./cmd/weir,$(doc))

@@ -1201,12 +1201,6 @@ func TestDriverMessageUndone(t *testing.T) {
 	})
 }
 
-func TestOffload(t *testing.T) {
-	l, pins := lab.New(t), testPins(t)
-	_, err := attachLoaded(pins, target(l.B), Offload, nil, newTestGeneration(t, Config{}).Load)
-	wantError(t, err, ErrUnsupported, "driver veth")
-}
-
 func TestMetadata(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g := newTestGeneration(t, Config{})
@@ -1240,7 +1234,7 @@ func TestMetadata(t *testing.T) {
 }
 
 func TestHookText(t *testing.T) {
-	for _, m := range []Hook{Native, Generic, Offload} {
+	for _, m := range []Hook{Native, Generic, TC, Dispatcher, DispatcherGeneric} {
 		text, err := m.MarshalText()
 		if err != nil {
 			t.Fatal(err)
@@ -1265,8 +1259,6 @@ func TestFailureLeavesNothing(t *testing.T) {
 		refused := errors.New("refused")
 		_, err := attachLoaded(pins, target(l.B), Native, nil, func(*Stats) (*Program, error) { return nil, refused })
 		wantError(t, err, refused)
-		_, err = attachLoaded(pins, target(l.B), Offload, nil, g.Load)
-		wantError(t, err, ErrUnsupported)
 		a := attach(t, pins, target(l.B), Native, g)
 		_, err = attachLoaded(pins, target(l.B), Native, nil, func(*Stats) (*Program, error) { return nil, refused })
 		wantError(t, err, refused)

@@ -16,7 +16,6 @@ type Hook uint8
 const (
 	Native  Hook = iota // in the driver
 	Generic             // in the network stack: slower, with any driver
-	Offload             // on the NIC, if its driver supports that
 	TC                  // in the network stack, behind XDP, also without Ethernet headers
 
 	Dispatcher        // native, as one of the programs of libxdp's dispatcher
@@ -29,7 +28,6 @@ var hooks = [...]struct {
 }{
 	Native:  {"native", link.XDPDriverMode},
 	Generic: {"generic", link.XDPGenericMode},
-	Offload: {"offload", link.XDPOffloadMode},
 	TC:      {"tc", 0},
 
 	Dispatcher:        {"dispatcher", link.XDPDriverMode},
@@ -54,7 +52,7 @@ func (h Hook) flag() link.XDPAttachFlags { return hooks[h].flag }
 // MarshalText returns the hook's name.
 func (h Hook) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
 
-// UnmarshalText parses the hook's name: native, generic or offload.
+// UnmarshalText parses the hook's name: native or generic.
 func (h *Hook) UnmarshalText(text []byte) error {
 	for i, hook := range hooks {
 		if hook.name == string(text) {
@@ -62,7 +60,7 @@ func (h *Hook) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%q is not an XDP mode: native, generic or offload", text)
+	return fmt.Errorf("%q is not an XDP mode: native or generic", text)
 }
 
 // attachLink attaches a program to an interface, as far as that can be done before the

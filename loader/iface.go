@@ -281,8 +281,6 @@ func (d Pins) explainAttach(err error, t Target, iface *netlink.LinkAttrs, p *eb
 	switch {
 	case errno == unix.EBUSY, errno == unix.EEXIST:
 		return d.explainForeign(err, t, iface, p)
-	case hook == Offload:
-		return fmt.Errorf("%w by driver %s: offload: %w", ErrUnsupported, name, err)
 	case says("mtu"), message == "" && errno == unix.ERANGE:
 		advice := "lower it"
 		if frags, err := haveFrags(); err == nil && !frags {
@@ -372,7 +370,7 @@ func (d Pins) explainForeign(err error, t Target, iface *netlink.LinkAttrs, p *e
 	case nl.XDP_ATTACHED_SKB:
 		hook, off = Generic, "xdpgeneric"
 	case nl.XDP_ATTACHED_HW:
-		hook, off = Offload, "xdpoffload"
+		off = "xdpoffload"
 	}
 	byLink := strings.Contains(driverMessage(iface, p, hook), "link")
 	text := describeForeign(foreign{id, now.Index, byLink})

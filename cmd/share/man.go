@@ -62,7 +62,7 @@ func (p Program) manPage(c *cobra.Command) string {
 		fmt.Fprintf(&b, ".SH OPTIONS\n%s", flags)
 	}
 	if c.Runnable() {
-		b.WriteString(".SH EXIT STATUS\n0 on success, 1 on failure, 2 for a wrong command line.\n")
+		b.WriteString(".SH EXIT STATUS\n0 on success, 1 on failure, 2 for a wrong command line; the description names others.\n")
 	}
 	fmt.Fprintf(&b, ".SH EXAMPLES\n%s", manText(c.Example))
 	if !c.HasParent() {

@@ -258,15 +258,16 @@ func newEnroll() *cobra.Command {
 		Use:   "enroll NODE [--label NAME,...] [--site SITE]",
 		Short: "Print the file with which a host joins the fleet",
 		Long: `Prints one file that has all a host needs: copy it there, readable by root
-only, and name it in weir.yaml: fleet: {enroll: FILE}. It contains the node's
-secrets, and is not kept here. A node of this name that was enrolled before is
-revoked. The hub need not run.
+and the group of weir's service only, and name it in weir.yaml: fleet: {enroll:
+FILE}. It contains the node's secrets, and is not kept here. A node of this name
+that was enrolled before is revoked. The hub need not run.
 
 Labels group nodes, for rollouts. A node of a site connects to the site's
 server, and not to the hub: see weir-hub site. The node's certificate is valid
 for five years.`,
 		Example: `  weir-hub enroll edge-1 --label paris,canary >edge-1.json
-  weir-hub enroll edge-1 | ssh edge-1 'umask 077; cat >/etc/weir/fleet.json'`,
+  weir-hub enroll edge-1 |
+    ssh root@edge-1 install -m 0640 -g weir /dev/stdin /etc/weir/fleet.json`,
 		Args: exactly("NODE"),
 	}
 	c.Flags().StringSliceVar(&labels, "label", nil, "`names` of groups that the node is in, joined by commas")

@@ -64,7 +64,7 @@ func newConfigFlags(c *cobra.Command, withFile ...string) *configFlags {
 	f.BoolVar(&v.wide, "wide", false, "let a block list cover more than a quarter of IPv4 or IPv6")
 	f.BoolVar(&v.guard, "guard", true, "leave out of lists what would cut off this host")
 	f.BoolVar(&v.noPrivate, "exclude-private", false, "leave out of lists private, loopback and similar networks")
-	f.TextVar(&conf.Mode, "mode", conf.Mode, "`mode`: exact, or approx for lists that do not fit into memory, which drops a planned share of unlisted packets")
+	f.TextVar(&conf.Mode, "mode", conf.Mode, "`mode`: exact, or approx, which reads less memory for a packet and drops a planned share of unlisted packets")
 	f.Float64Var(&conf.BitsPerEntry, "bits-per-entry", conf.BitsPerEntry, "`bits` per entry of the filter in approximate mode")
 	f.BoolVar(&conf.Monitor, "monitor", false, "count what would be dropped, and drop nothing")
 	f.TextVar(&conf.Malformed, "malformed", conf.Malformed, "`action` on malformed packets: pass or drop")
@@ -93,8 +93,8 @@ func defaultMaxBad() quantity.Share {
 func (v *configFlags) attachFlags(c *cobra.Command) {
 	f, conf := v.flags, &v.config
 	f.StringSliceVar(&v.ifaces, "iface", nil, "`interfaces` to filter on, joined by commas; globs also cover interfaces created later")
-	f.TextVar(&v.xdp, "xdp", v.xdp, "`place` where the program runs: native, generic (slower, any driver) or offload (to the card)")
-	choices(c, "xdp", "native", "generic", "offload")
+	f.TextVar(&v.xdp, "xdp", v.xdp, "`place` where the program runs: native, or generic (slower, any driver)")
+	choices(c, "xdp", "native", "generic")
 	f.Func("hook", "`hook` where packets are filtered: xdp (default), or tc for interfaces without Ethernet headers or without XDP",
 		func(s string) error { return v.hook.UnmarshalText([]byte(s)) })
 	choices(c, "hook", "xdp", "tc")

@@ -111,7 +111,7 @@ func randomFlags(r *rand.Rand) (flags []string) {
 		"dhcp-server":    func() string { return one("true", "false") },
 		"failsafe-port":  func() string { return one("tcp/22", "22/tcp", "53/udp,53/tcp", "icmp", "179") },
 		"failsafe":       func() string { return one("192.0.2.0/24", "10.0.0.1,2001:db8::/32", "::1", "::ffff:192.0.2.1") },
-		"xdp":            func() string { return one("native", "generic", "offload") },
+		"xdp":            func() string { return one("native", "generic") },
 		"keep":           func() string { return one("true", "false") },
 		"track":          tracker,
 		"learn":          func() string { return one("0", "1", "4096", "1048576") },

@@ -87,8 +87,8 @@ ARP, neighbour discovery and DHCP always pass, then failsafe ports and prefixes.
 An allow list beats every block list.
 
 Exit codes: 0 done, 1 failed, 2 wrong command line, 3 would be dropped, or is
-different (weir explain and weir diff, with --exit-code), 4 something is not
-filtered as configured (weir status and weir reload).`,
+different (weir explain, diff and fleet explain, with --exit-code), 4 something
+is not as configured (weir status, reload, fleet status and fleet rollout).`,
 		Example: `  weir run --iface eth0 --block feed.txt
   weir status
   weir explain 192.0.2.1

@@ -37,7 +37,7 @@ type Status struct {
 	Name      string `json:"interface"`
 	Netns     string `json:"netns,omitempty"`
 	Direction string `json:"direction"` // of the packets: in or out
-	XDP       string `json:"xdp"`       // native, generic, offload, tc, dispatcher or dispatcher-generic
+	XDP       string `json:"xdp"`       // native, generic, tc, dispatcher or dispatcher-generic
 	ProgramID uint32 `json:"program_id"`
 	Severed   bool   `json:"severed"` // the interface is gone, or the program was taken off it
 	Running   bool   `json:"running"` // the process that attached it does

@@ -43,7 +43,7 @@ func (c *Config) check() quantity.FieldErrors {
 	for i, iface := range c.Interfaces {
 		errs.Add(fmt.Sprintf("interfaces[%d]", i), iface.check())
 		if iface.XDP >= loader.TC {
-			errs.Failf(fmt.Sprintf("interfaces[%d].xdp", i), "%v is not an XDP mode: want native, generic or offload", iface.XDP)
+			errs.Failf(fmt.Sprintf("interfaces[%d].xdp", i), "%v is not an XDP mode: want native or generic", iface.XDP)
 		}
 		if iface.Reject && !c.Sends(iface) {
 			errs.Failf(fmt.Sprintf("interfaces[%d].reject", i), "it is of outgoing packets, which are not filtered here: set egress: true")
@@ -111,8 +111,8 @@ func (c *Config) check() quantity.FieldErrors {
 
 // checkAttach fails where an interface is to be attached to in a way that its hook has not.
 func (i Interface) checkAttach() error {
-	if i.Attach == AttachDispatcher && (i.Hook == HookTC || i.XDP == loader.Offload) {
-		return errors.New("dispatcher: libxdp's dispatcher runs in XDP mode native or generic: use one of them")
+	if i.Attach == AttachDispatcher && i.Hook == HookTC {
+		return errors.New("dispatcher: libxdp's dispatcher runs at XDP: leave out hook: tc")
 	}
 	return nil
 }

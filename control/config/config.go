@@ -49,8 +49,8 @@ type Config struct {
 	// Where to filter.
 	Interfaces []Interface `yaml:"interfaces,required"`
 
-	// exact: no unlisted packet is dropped. approx: for more entries than memory,
-	// with a planned rate of unlisted packets that are dropped by mistake.
+	// exact: no unlisted packet is dropped. approx: a packet reads less
+	// memory, and a planned rate of unlisted packets is dropped by mistake.
 	Mode membership.Mode `yaml:"mode"`
 
 	// Bits of the filter per entry, in approximate mode.
@@ -165,8 +165,8 @@ type Interface struct {
 	// interfaces without an Ethernet header, such as tunnels, or without XDP.
 	Hook Hook `yaml:"hook,omitempty"`
 
-	// Where the program of hook xdp runs: native (in the driver), generic (slower, with any
-	// driver) or offload (on the NIC). weir never falls back to another one.
+	// Where the program of hook xdp runs: native (in the driver) or generic (slower, with any
+	// driver). weir never falls back to the other one.
 	XDP loader.Hook `yaml:"xdp"`
 
 	// How the program of hook xdp is attached: by a link, which leaves no room for other XDP

@@ -136,7 +136,7 @@ interfaces: [eth0]
 learning: {elements: 0}
 digest: {rate: 1M/s, slice: 2s, false_positive_rate: 0.1%, archive: {size: 1GiB}}`,
 	"formats": `
-interfaces: [{name: eth0, xdp: generic}, {name: eth0, netns: lab, xdp: offload}]
+interfaces: [{name: eth0, xdp: generic}, {name: eth0, netns: lab, xdp: native}]
 mode: approx
 lists:
   csv: {format: {kind: csv, column: 2, last_column: "3", separator: ";"}, sources: [{file: /a}]}
@@ -501,10 +501,9 @@ func TestErrors(t *testing.T) {
 			`1:115: interfaces[3]: multicast is forwarded in native mode only, not tc: elsewhere the copies of a packet may share their bytes`,
 			`1:133: interfaces[3].hook: tc: loops are detected, which changes packets: that takes hook xdp`}, false},
 		{"interfaces: [{name: eth0, attach: dispatcher, xdp: generic}, {name: eth1, attach: dispatcher, hook: tc},\n" +
-			"  {name: eth2, attach: dispatcher, xdp: offload}, {name: eth3, xdp: dispatcher}]", []string{
-			`1:83: interfaces[1].attach: dispatcher: libxdp's dispatcher runs in XDP mode native or generic: use one of them`,
-			`2:24: interfaces[2].attach: dispatcher: libxdp's dispatcher runs in XDP mode native or generic: use one of them`,
-			`2:69: interfaces[3].xdp: dispatcher is not an XDP mode: want native, generic or offload`}, false},
+			"  {name: eth2}, {name: eth3, xdp: dispatcher}]", []string{
+			`1:83: interfaces[1].attach: dispatcher: libxdp's dispatcher runs at XDP: leave out hook: tc`,
+			`2:35: interfaces[3].xdp: dispatcher is not an XDP mode: want native or generic`}, false},
 		{"interfaces: [{name: eth0, attach: freplace}]", []string{
 			`1:35: interfaces[0].attach: unknown way to attach "freplace": want link or dispatcher`}, false},
 		{"interfaces: [{name: wg0, hook: tc}]\ndigest: {rate: 1000pps}", []string{

@@ -150,7 +150,7 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 	}
 	s := map[reflect.Type]map[string]any{
 		reflect.TypeFor[membership.Mode]():        enum("exact", "approx"),
-		reflect.TypeFor[loader.Hook]():            enum("native", "generic", "offload"),
+		reflect.TypeFor[loader.Hook]():            enum("native", "generic"),
 		reflect.TypeFor[verdict.Action]():         enum("pass", "drop"),
 		reflect.TypeFor[sfb.Controller]():         enum("fair", "blue", "bucket"),
 		reflect.TypeFor[Importance]():             enum("size", "list"),

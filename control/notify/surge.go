@@ -14,7 +14,7 @@ type SurgeSpec struct {
 	Rate quantity.Rate `yaml:"rate,omitempty"`
 
 	// A surge begins at this multiple of the usual rate, the average of some five
-	// minutes before, if that is at least 1kpps. 0: only rate decides.
+	// minutes before, but not below 1kpps. 0: only rate decides.
 	Times float64 `yaml:"times" min:"0" max:"1000000"`
 }
 

@@ -88,7 +88,7 @@ func readFile[T any](path string, parse func([]byte) (T, error)) (v T, err error
 		return v, err
 	}
 	if mode := info.Mode().Perm(); mode&0o007 != 0 {
-		return v, fmt.Errorf("%s: mode %04o lets every user read its secrets: chmod 600 it", path, mode)
+		return v, fmt.Errorf("%s: mode %04o lets every user read its secrets: chmod o= %[1]s", path, mode)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxSize+1))
 	if err == nil && len(text) > maxSize {

@@ -75,7 +75,7 @@ func TestFile(t *testing.T) {
 	if err := os.Chmod(path, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Read(path); err == nil || !strings.Contains(err.Error(), "chmod 600") {
+	if _, err := Read(path); err == nil || !strings.Contains(err.Error(), "chmod o= "+path) {
 		t.Errorf("a file that all may read: %v", err)
 	}
 	for i := range len(text) - 2 {
