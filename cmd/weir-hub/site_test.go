@@ -200,13 +200,21 @@ func (f *fleet) eventually(condition func() error) {
 
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+		port := l.Addr().(*net.TCPAddr).Port
+		if _, given := givenPorts.LoadOrStore(port, true); !given {
+			return port
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
+
+// givenPorts are those that freePort has returned.
+var givenPorts sync.Map
 
 // TestSite has nodes of a site follow the hub through the site's server, and go on and
 // start without the hub.

@@ -296,7 +296,7 @@ func TestBusy(t *testing.T) {
 	f.until("programs wait", f.ready(maxPreloaded))
 	filtered := func(name string) (program uint32) {
 		t.Helper()
-		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 			at(t, l.B, with(name, func(i netlink.Link) error {
 				if xdp := i.Attrs().Xdp; xdp != nil {
 					program = xdp.ProgId
@@ -375,7 +375,7 @@ func TestNamespaceComesLater(t *testing.T) {
 	for _, a := range a {
 		defer a.Close()
 	}
-	for deadline := time.Now().Add(5 * time.Second); !slices.ContainsFunc(a, (*loader.Attachment).Severed); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); !slices.ContainsFunc(a, (*loader.Attachment).Severed); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the interface of a namespace that was deleted lives on")
 		}
@@ -497,7 +497,7 @@ func TestLockHeld(t *testing.T) {
 	for _, name := range []string{"wan1", "wan0", "wan2"} {
 		at(t, l.B, addVeth(name))
 	}
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		filtered := 0
 		for _, name := range []string{"wan0", "wan1", "wan2"} {
 			if hasProgram(t, l.B, name) {
@@ -540,7 +540,7 @@ func TestComesAgainWhileLocked(t *testing.T) {
 	filtered := func() bool { return hasProgram(t, l.B, "wan1") }
 	wait := func(what string, so func() bool) {
 		t.Helper()
-		for deadline := time.Now().Add(5 * time.Second); !so(); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(30 * time.Second); !so(); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatal("timed out waiting: " + what)
 			}

@@ -50,7 +50,7 @@ func TestReloadUnconfirmed(t *testing.T) {
 	var refused *api.BadRequest
 
 	set(bad)
-	if err := reload(time.Second); err != nil {
+	if err := reload(4 * time.Second); err != nil {
 		t.Fatal(err)
 	}
 	active("unconfirmed", bad)

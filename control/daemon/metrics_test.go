@@ -100,7 +100,7 @@ func sendFrame(t *testing.T, l *lab.Lab, n int, frame []byte) {
 // await waits until want packets are counted.
 func await(t *testing.T, what string, want uint64, counted func() uint64) {
 	t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for counted() < want && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
 	}
@@ -514,7 +514,7 @@ func TestMetricsServed(t *testing.T) {
 			return new(net.Dialer).DialContext(ctx, network, address)
 		}}}
 		var answer *http.Response
-		for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 			if answer, err = client.Get("http://weir" + metrics.Path); err == nil {
 				break
 			}

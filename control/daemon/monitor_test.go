@@ -117,7 +117,7 @@ func TestMonitorOutlastsDaemon(t *testing.T) {
 	r := configure(t, l.B)
 	r.c.StateDir = config.Path(t.TempDir())
 	d := begin(t, r)
-	until := setMonitor(t, d, true, 3*time.Second).Override.Until
+	until := setMonitor(t, d, true, 8*time.Second).Override.Until
 	d.stop()
 	d = begin(t, r)
 	if s := d.Status(); !s.Monitor || s.MonitorOverride == nil || !s.MonitorOverride.Until.Equal(*until) {

@@ -76,7 +76,7 @@ func TestRehearsal(t *testing.T) {
 	if _, err := d.Change(t.Context(), api.Change{Action: api.Allow, Entries: []string{"198.51.100.1"}, UID: api.NoUID}); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(1500 * time.Millisecond)
+	time.Sleep(3 * time.Second)
 	traffic()
 	passed(220)
 	if r := d.Rehearsed("bad"); r.WouldDrop != 90 || r.Passed > 220+2*others {

@@ -144,8 +144,11 @@ func TestReloadAbandoned(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
+	if err := d.Do(t.Context(), func() error { return nil }); err != nil { // it runs
+		t.Fatal(err)
+	}
 	r.lists(t, pipe)
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if _, err := d.Reload(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("reloaded: %v", err)

@@ -174,7 +174,7 @@ func TestCrowdSec(t *testing.T) {
 	c.do("decisions", "delete", "--ip", "192.0.2.1")
 	h.eventually("the ban is lifted", func() bool { return h.list("crowdsec").Entries == 1 })
 	h.explain("192.0.2.1", false)
-	c.do("decisions", "add", "--ip", "192.0.2.2", "--duration", "4s")
+	c.do("decisions", "add", "--ip", "192.0.2.2", "--duration", "15s")
 	h.eventually("192.0.2.2 is banned", func() bool { return h.list("crowdsec").Entries == 2 })
 	h.eventually("the ban of 192.0.2.2 is over", func() bool { return h.list("crowdsec").Entries == 1 })
 

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -37,13 +38,21 @@ func needs(t *testing.T, program, of string) string {
 // freePort returns an unused port of UDP on the loopback.
 func freePort(t *testing.T) string {
 	t.Helper()
-	c, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		c, err := net.ListenPacket("udp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+		port := c.LocalAddr().(*net.UDPAddr).Port
+		if _, given := givenPorts.LoadOrStore(port, true); !given {
+			return strconv.Itoa(port)
+		}
 	}
-	defer c.Close()
-	return strconv.Itoa(c.LocalAddr().(*net.UDPAddr).Port)
 }
+
+// givenPorts are those that freePort has returned.
+var givenPorts sync.Map
 
 // serve runs a program until the test ends or end is called, which ends it as its
 // service does.
@@ -79,17 +88,28 @@ func serve(t *testing.T, path string, args ...string) (end func()) {
 	return end
 }
 
-// listens waits until a port of UDP is in use.
+// listens waits until a port of UDP is in use, and what it has received was read.
 func listens(t *testing.T, port string) {
 	t.Helper()
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if c, err := net.ListenPacket("udp", "127.0.0.1:"+port); err != nil {
-			return
-		} else if err := c.Close(); err != nil {
-			t.Fatal(err)
+		for _, file := range []string{"/proc/net/udp", "/proc/net/udp6"} {
+			sockets, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(string(sockets)) {
+				// "7: 0100007F:1F90 00000000:0000 07 tx_queue:rx_queue …"
+				if s := strings.Fields(line); strings.HasSuffix(s[1], fmt.Sprintf(":%04X", number)) && strings.HasSuffix(s[4], ":00000000") {
+					return
+				}
+			}
 		}
 	}
-	t.Fatalf("nothing listens on port %s", port)
+	t.Fatalf("nothing listens on port %s and reads", port)
 }
 
 // Two collectors read the same numbers of packets as weir counts, whatever they were
@@ -142,7 +162,7 @@ export:
 	}
 	for range 3 { // in several intervals
 		for n := range 2000 {
-			if err := tx.Send(frames[n%len(frames)]); err != nil {
+			if err := tx.SendAll(frames[n%len(frames)]); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -152,6 +172,7 @@ export:
 	all := h.untilDropped(t, dropped)
 	failing := h.untilMetric(t, `weir_export_failing{collector="dead"}`, 1)
 	d.stop() // which exports the last records
+	listens(t, one)
 	endOne()
 	if lost := failing[`weir_export_records_total{collector="dead",outcome="sent"}`]; lost != 0 {
 		t.Errorf("%v records sent to a collector that is dead", lost)
@@ -258,7 +279,8 @@ func (h *host) untilMetric(t *testing.T, name string, want float64) map[string]f
 func TestSyslog(t *testing.T) {
 	rsyslogd := needs(t, "rsyslogd", "rsyslog")
 	h := newHost(t)
-	udp, tcp := freePort(t), freePort(t)
+	udp := freePort(t)
+	_, tcp, _ := strings.Cut(freeAddress(t), ":")
 	output := h.path("messages")
 	h.write("rsyslog.conf", fmt.Appendf(nil, `
 global(workDirectory="%s")
@@ -283,7 +305,7 @@ notify:
 	tx := h.A.Sender(t)
 	frame := frameOf(h.Lab, listedKind, from(netip.MustParseAddr("198.51.100.7")))
 	for range 1000 {
-		if err := tx.Send(frame); err != nil {
+		if err := tx.SendAll(frame); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -34,7 +34,7 @@ func TestHistory(t *testing.T) {
 		tx := h.A.Sender(t)
 		frame := frameOf(h.Lab, listedKind, from(listed))
 		for range packets {
-			if err := tx.Send(frame); err != nil {
+			if err := tx.SendAll(frame); err != nil {
 				t.Fatal(err)
 			}
 		}

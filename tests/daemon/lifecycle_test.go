@@ -137,7 +137,7 @@ func TestReloads(t *testing.T) {
 // tracking waits until a tracker has counted.
 func (h *host) tracking(what string) {
 	h.t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		top, err := h.api.Top(h.t.Context())
 		if err == nil && len(top.Trackers) == 1 && top.Trackers[0].Packets > 0 {
 			return

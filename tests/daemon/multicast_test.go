@@ -237,7 +237,7 @@ func TestMulticast(t *testing.T) {
 	back.to = s.mark()
 	// So fast that it may not be noticed: the kernel has let go of it all the same.
 	r.Ports[1].LeaveAndReturn(t)
-	time.Sleep(time.Second)
+	time.Sleep(3 * time.Second)
 	again := span{from: s.sent.Load() + 1}
 	again.to = s.mark()
 

@@ -197,9 +197,10 @@ notify:
 	if n := strings.Count(text, "refused block"); n != 1 || !w.signed {
 		t.Errorf("signed %t, %d refused changes:\n%s", w.signed, n, text)
 	}
-	if script, err := os.ReadFile(h.path("refused.json")); err != nil || strings.Count(string(script), "\n") != 2 || !strings.Contains(string(script), `"user":"root"`) {
-		t.Errorf("the command got %s, %v", script, err)
-	}
+	h.eventually("the command got both", func() bool {
+		script, err := os.ReadFile(h.path("refused.json"))
+		return err == nil && strings.Count(string(script), "\n") == 2 && strings.Contains(string(script), `"user":"root"`)
+	})
 
 	// weir notify test says what a receiver answers; nothing shows the secrets.
 	out := h.succeeds("", "notify", "test", "pager")
@@ -244,12 +245,12 @@ func TestNotificationsDelayNothing(t *testing.T) {
 		h.mustChange("", true, "198.51.100.1")
 		longest = max(longest, time.Since(began))
 	}
-	if longest > 5*time.Second {
+	if longest > 30*time.Second {
 		t.Errorf("three changes took %v", longest)
 	}
 	began := time.Now()
 	d.stop()
-	if took := time.Since(began); took > 10*time.Second {
+	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("the daemon ended after %v", took)
 	}
 }

@@ -55,7 +55,7 @@ export:
 	}
 	const sent, dropped = 1000, 750
 	for n := range sent {
-		if err := tx.Send(frames[n%len(frames)]); err != nil {
+		if err := tx.SendAll(frames[n%len(frames)]); err != nil {
 			t.Fatal(err)
 		}
 		if n%50 == 49 {
@@ -65,6 +65,7 @@ export:
 	h.untilMetric(t, `weir_export_records_total{collector="sfcapd",outcome="lost"}`, 0)
 	bytes := h.untilDropped(t, dropped).DroppedBytes
 	d.stop() // which sends the last samples
+	listens(t, one)
 	endOne()
 
 	out, err := exec.Command(nfdump, "-R", flows, "-q", "-N", "-o", "fmt:%sa|%in|%out|%pkt|%byt").CombinedOutput()

@@ -73,7 +73,7 @@ lists:
 `, feed, fades))
 	d := g.begin()
 	g.ask(0, "block", "10.1.0.1")
-	g.ask(0, "block", "--ttl", "8s", "10.1.0.2") // when the disk will be full
+	g.ask(0, "block", "--ttl", "20s", "10.1.0.2") // when the disk will be full
 	held := []string{"10.0.0.1", "10.1.0.1", "10.4.0.1", "10.4.0.2"}
 	g.filters("with room", append(held, "10.1.0.2"), []string{"10.0.0.2", "10.4.0.3"})
 

@@ -38,7 +38,7 @@ func (e End) StartFlood(t testing.TB, frame func(src netip.Addr) []byte) *Flood 
 		for began := time.Now(); !f.done.Load(); <-each.C {
 			for i, frame := range frames {
 				for float64(f.sent[i].Load()) < time.Since(began).Seconds()*f.Rates[i] {
-					if err := tx.Send(frame); err != nil {
+					if err := tx.SendAll(frame); err != nil {
 						t.Error(err)
 						return
 					}

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -46,6 +47,20 @@ func (s *Sender) Send(frame []byte) error {
 			return err
 		}
 	}
+}
+
+// SendAll sends frames, and waits where the wire is full.
+func (s *Sender) SendAll(frames ...[]byte) error {
+	for _, frame := range frames {
+		err := s.Send(frame)
+		for deadline := time.Now().Add(10 * time.Second); errors.Is(err, unix.ENOBUFS) && time.Now().Before(deadline); err = s.Send(frame) {
+			time.Sleep(time.Millisecond)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Receiver receives incoming frames, after XDP, and not outgoing ones.

@@ -131,6 +131,7 @@ reported:
 		}
 	}
 	if filter == recent.Bloom {
+		time.Sleep(2500 * time.Millisecond) // the windows that the flows may have been seen in
 		before := status().NewFlows.Flows
 		sendAll()
 		if n := status().NewFlows.Flows - before; n < flows {

@@ -87,7 +87,7 @@ func build(t *testing.T, lists []engine.List, c engine.Config) *engine.Generatio
 }
 
 // patience is how long to wait for a frame that must come.
-const patience = 5 * time.Second
+const patience = 30 * time.Second
 
 // frameOf is the frame of a packet.
 func frameOf(t key.Tuple) []byte { return packet.Frame(t) }

@@ -129,13 +129,21 @@ func listOf(n *fleetnode.Node, name string) *list.Set {
 
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+		port := l.Addr().(*net.TCPAddr).Port
+		if _, given := givenPorts.LoadOrStore(port, true); !given {
+			return port
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
+
+// givenPorts are those that freePort has returned.
+var givenPorts sync.Map
 
 // TestCluster publishes to three nats-servers, configured as `weir hub cluster` does,
 // while commands change a list: the one that leads the stream is killed, and one loses
