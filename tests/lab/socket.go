@@ -51,10 +51,12 @@ func (s *Sender) Send(frame []byte) error {
 
 // SendAll sends frames, and waits where the wire is full.
 func (s *Sender) SendAll(frames ...[]byte) error {
+	again := time.NewTicker(time.Millisecond)
+	defer again.Stop()
 	for _, frame := range frames {
 		err := s.Send(frame)
 		for deadline := time.Now().Add(10 * time.Second); errors.Is(err, unix.ENOBUFS) && time.Now().Before(deadline); err = s.Send(frame) {
-			time.Sleep(time.Millisecond)
+			<-again.C
 		}
 		if err != nil {
 			return err
