@@ -96,8 +96,8 @@ func listens(t *testing.T, port string) {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		for _, file := range []string{"/proc/net/udp", "/proc/net/udp6"} {
-			sockets, err := os.ReadFile(file)
+		for _, file := range []string{"udp", "udp6"} {
+			sockets, err := os.ReadFile("/proc/thread-self/net/" + file) // the first thread may be in another namespace
 			if err != nil {
 				t.Fatal(err)
 			}
