@@ -142,10 +142,10 @@ func testServiceBrokenReload(t *testing.T, m *machine) {
 		}
 	})
 	m.run("systemctl", "is-active", "weir")
-	log := m.run("journalctl", "--unit=weir", "--output=cat", "--priority=err")
-	if !strings.Contains(log, "sorces") {
-		t.Errorf("the journal's errors:\n%s", log)
-	}
+	m.wait("the journal has the error", func() bool {
+		log, _ := m.try("journalctl", "--unit=weir", "--output=cat", "--priority=err")
+		return strings.Contains(log, "sorces")
+	})
 	m.configure("")
 }
 
@@ -188,9 +188,10 @@ func testServiceBeside(t *testing.T, m *machine) {
 		m.wait("the service is refused", func() bool { return m.show("NRestarts") != "0" })
 	})
 	m.run("systemctl", "is-active", "by-hand")
-	if log := m.run("journalctl", "--unit=weir", "--output=cat", "--priority=err"); !strings.Contains(log, "another daemon") {
-		t.Errorf("the journal's errors:\n%s", log)
-	}
+	m.wait("the journal has the error", func() bool {
+		log, _ := m.try("journalctl", "--unit=weir", "--output=cat", "--priority=err")
+		return strings.Contains(log, "another daemon")
+	})
 	m.run("systemctl", "kill", "--signal=KILL", "by-hand") // stopped, it would detach
 	m.wait("the service filters", func() bool { return m.show("ActiveState") == "active" })
 	m.withoutGap("the service", func() {})
