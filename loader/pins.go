@@ -131,8 +131,7 @@ func lockHolder(f *os.File) string {
 	for line := range strings.Lines(string(locks)) {
 		// "1: FLOCK ADVISORY WRITE 123 00:1e:456 0 EOF"; with "->" who waits for it
 		if held := strings.Fields(line); len(held) > 5 && held[1] == "FLOCK" && held[5] == file {
-			pid := held[4]
-			return fmt.Sprintf("process %s has it; if that is stopped, continue it with `kill -CONT %s`, or end it with `kill -KILL %s`", pid, pid, pid)
+			return fmt.Sprintf("process %[1]s has it; if that is stopped, continue it with `kill -CONT %[1]s`, or end it with `kill -KILL %[1]s`", held[4])
 		}
 	}
 	return "another process has it"
