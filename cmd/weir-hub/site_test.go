@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +21,7 @@ import (
 	"weir/control/fleet/node"
 	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/tests/lab"
 	"weir/tests/long"
 )
 
@@ -68,7 +68,7 @@ func newFleet(t *testing.T) *fleet {
 	t.Helper()
 	f := &fleet{t: t, dir: t.TempDir()}
 	f.client = api.Dial(f.path("hub.sock"))
-	hub, sites := freePort(t), freePort(t)
+	hub, sites := lab.FreePort(t), lab.FreePort(t)
 	text := fmt.Sprintf(`keys: %[1]s/keys
 state_dir: %[1]s/hub
 servers: ["tls://127.0.0.1:%[2]d"]
@@ -198,29 +198,11 @@ func (f *fleet) eventually(condition func() error) {
 	f.t.Fatal(err)
 }
 
-func freePort(t *testing.T) int {
-	t.Helper()
-	for {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		l.Close()
-		port := l.Addr().(*net.TCPAddr).Port
-		if _, given := givenPorts.LoadOrStore(port, true); !given {
-			return port
-		}
-	}
-}
-
-// givenPorts are those that freePort has returned.
-var givenPorts sync.Map
-
 // TestSite has nodes of a site follow the hub through the site's server, and go on and
 // start without the hub.
 func TestSite(t *testing.T) {
 	f := newFleet(t)
-	listen := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	listen := fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
 	if err := os.WriteFile(f.path("site.json"), f.run("site", "paris", "--server", "tls://"+listen), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -13,12 +13,12 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"weir/control/api"
+	"weir/tests/lab"
 )
 
 // needs returns the path of a program of a package, or skips the test.
@@ -34,25 +34,6 @@ func needs(t *testing.T, program, of string) string {
 	t.Skipf("%s is missing: Debian has it in the package %s", program, of)
 	return ""
 }
-
-// freePort returns an unused port of UDP on the loopback.
-func freePort(t *testing.T) string {
-	t.Helper()
-	for {
-		c, err := net.ListenPacket("udp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.Close()
-		port := c.LocalAddr().(*net.UDPAddr).Port
-		if _, given := givenPorts.LoadOrStore(port, true); !given {
-			return strconv.Itoa(port)
-		}
-	}
-}
-
-// givenPorts are those that freePort has returned.
-var givenPorts sync.Map
 
 // serve runs a program until the test ends or end is called, which ends it as its
 // service does.
@@ -89,12 +70,8 @@ func serve(t *testing.T, path string, args ...string) (end func()) {
 }
 
 // listens waits until a port of UDP is in use, and what it has received was read.
-func listens(t *testing.T, port string) {
+func listens(t *testing.T, port int) {
 	t.Helper()
-	number, err := strconv.Atoi(port)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		for _, file := range []string{"udp", "udp6"} {
 			sockets, err := os.ReadFile("/proc/thread-self/net/" + file) // the first thread may be in another namespace
@@ -103,13 +80,13 @@ func listens(t *testing.T, port string) {
 			}
 			for line := range strings.Lines(string(sockets)) {
 				// "7: 0100007F:1F90 00000000:0000 07 tx_queue:rx_queue …"
-				if s := strings.Fields(line); strings.HasSuffix(s[1], fmt.Sprintf(":%04X", number)) && strings.HasSuffix(s[4], ":00000000") {
+				if s := strings.Fields(line); strings.HasSuffix(s[1], fmt.Sprintf(":%04X", port)) && strings.HasSuffix(s[4], ":00000000") {
 					return
 				}
 			}
 		}
 	}
-	t.Fatalf("nothing listens on port %s and reads", port)
+	t.Fatalf("nothing listens on port %d and reads", port)
 }
 
 // Two collectors read the same numbers of packets as weir counts, whatever they were
@@ -119,7 +96,7 @@ func TestExport(t *testing.T) {
 	h := newHost(t)
 	h.write("one.txt", []byte("198.51.100.0/24\n"))
 	h.write("two.txt", []byte("203.0.113.0/28\n2001:db8:1::/48\n"))
-	one, two := freePort(t), freePort(t)
+	one, two := lab.FreePort(t), lab.FreePort(t)
 	h.configure(h.B.Iface, `
 lists:
   one: {sources: [{file: %s}], interval: 24h}
@@ -128,8 +105,8 @@ trackers: [{key: src, threshold: 100pps}]
 export:
   interval: 1s
   collectors:
-    nfcapd: {ipfix: "udp://127.0.0.1:%s", templates: 1s}
-    nfacctd: {ipfix: "udp://127.0.0.1:%s", templates: 1s}
+    nfcapd: {ipfix: "udp://127.0.0.1:%d", templates: 1s}
+    nfacctd: {ipfix: "udp://127.0.0.1:%d", templates: 1s}
     dead: {ipfix: "tcp://127.0.0.1:1"}
     deaf: {ipfix: "udp://127.0.0.1:1"}
 `, h.path("one.txt"), h.path("two.txt"), one, two)
@@ -137,9 +114,9 @@ export:
 	if err := os.Mkdir(flows, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	endOne := serve(t, nfcapd, "-w", flows, "-b", "127.0.0.1", "-p", one, "-t", "3600", "-P", h.path("nfcapd.pid"))
+	endOne := serve(t, nfcapd, "-w", flows, "-b", "127.0.0.1", "-p", strconv.Itoa(one), "-t", "3600", "-P", h.path("nfcapd.pid"))
 	output := h.path("nfacctd.csv")
-	h.write("nfacctd.conf", fmt.Appendf(nil, "daemonize: false\nnfacctd_ip: 127.0.0.1\nnfacctd_port: %s\nplugins: print\n"+
+	h.write("nfacctd.conf", fmt.Appendf(nil, "daemonize: false\nnfacctd_ip: 127.0.0.1\nnfacctd_port: %d\nplugins: print\n"+
 		"aggregate: export_proto_sysid, src_host\nprint_refresh_time: 1\nprint_output: csv\nprint_output_file: %s\nprint_output_file_append: true\n", two, output))
 	serve(t, nfacctd, "-f", h.path("nfacctd.conf"))
 	listens(t, one)
@@ -279,15 +256,14 @@ func (h *host) untilMetric(t *testing.T, name string, want float64) map[string]f
 func TestSyslog(t *testing.T) {
 	rsyslogd := needs(t, "rsyslogd", "rsyslog")
 	h := newHost(t)
-	udp := freePort(t)
-	_, tcp, _ := strings.Cut(freeAddress(t), ":")
+	udp, tcp := lab.FreePort(t), lab.FreePort(t)
 	output := h.path("messages")
 	h.write("rsyslog.conf", fmt.Appendf(nil, `
 global(workDirectory="%s")
 module(load="imudp")
 module(load="imtcp")
-input(type="imudp" address="127.0.0.1" port="%s")
-input(type="imtcp" address="127.0.0.1" port="%s")
+input(type="imudp" address="127.0.0.1" port="%d")
+input(type="imtcp" address="127.0.0.1" port="%d")
 template(name="all" type="string" string="%%inputname%%|%%pri%%|%%app-name%%|%%msgid%%|%%structured-data%%|%%msg%%\n")
 *.* action(type="omfile" file="%s" template="all")
 `, h.dir, udp, tcp, output))
@@ -298,8 +274,8 @@ lists: {}
 trackers: [{key: src, threshold: 100pps, duration: 1s}]
 notify:
   targets:
-    cef: {syslog: "udp://127.0.0.1:%s", format: cef}
-    text: {syslog: "tcp://127.0.0.1:%s"}
+    cef: {syslog: "udp://127.0.0.1:%d", format: cef}
+    text: {syslog: "tcp://127.0.0.1:%d"}
 `, udp, tcp)
 	d := h.start(releases[0])
 	tx := h.A.Sender(t)

@@ -6,9 +6,12 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"weir/tests/lab"
 )
 
 // Two collectors of sFlow read the same numbers of packets and bytes as weir has dropped:
@@ -18,23 +21,23 @@ func TestSFlow(t *testing.T) {
 	sfcapd, nfdump, sfacctd := needs(t, "sfcapd", "nfdump-sflow"), needs(t, "nfdump", "nfdump"), needs(t, "sfacctd", "pmacct")
 	h := newHost(t)
 	h.write("one.txt", []byte("198.51.100.0/24\n2001:db8:1::/48\n"))
-	one, two := freePort(t), freePort(t)
+	one, two := lab.FreePort(t), lab.FreePort(t)
 	const sampling = 8
 	h.configure(h.B.Iface, `
 lists: {one: {sources: [{file: %s}], interval: 24h}}
 export:
   interval: 1s
   collectors:
-    sfcapd: {sflow: "udp://127.0.0.1:%s"}
-    sfacctd: {sflow: "udp://127.0.0.1:%s", sampling: %d}
+    sfcapd: {sflow: "udp://127.0.0.1:%d"}
+    sfacctd: {sflow: "udp://127.0.0.1:%d", sampling: %d}
 `, h.path("one.txt"), one, two, sampling)
 	flows := h.path("flows")
 	if err := os.Mkdir(flows, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	endOne := serve(t, sfcapd, "-w", flows, "-b", "127.0.0.1", "-p", one, "-t", "3600", "-P", h.path("sfcapd.pid"))
+	endOne := serve(t, sfcapd, "-w", flows, "-b", "127.0.0.1", "-p", strconv.Itoa(one), "-t", "3600", "-P", h.path("sfcapd.pid"))
 	output, counters := h.path("sfacctd.csv"), h.path("counters.json")
-	h.write("sfacctd.conf", fmt.Appendf(nil, "daemonize: false\nsfacctd_ip: 127.0.0.1\nsfacctd_port: %s\nsfacctd_renormalize: true\nplugins: print\n"+
+	h.write("sfacctd.conf", fmt.Appendf(nil, "daemonize: false\nsfacctd_ip: 127.0.0.1\nsfacctd_port: %d\nsfacctd_renormalize: true\nplugins: print\n"+
 		"aggregate: src_host\nprint_refresh_time: 1\nprint_output: csv\nprint_output_file: %s\nprint_output_file_append: true\nsfacctd_counter_file: %s\n", two, output, counters))
 	serve(t, sfacctd, "-f", h.path("sfacctd.conf"))
 	listens(t, one)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +24,7 @@ import (
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/filter/snapshot"
+	"weir/tests/lab"
 	"weir/tests/long"
 )
 
@@ -127,31 +127,13 @@ func listOf(n *fleetnode.Node, name string) *list.Set {
 	return list.Union()
 }
 
-func freePort(t *testing.T) int {
-	t.Helper()
-	for {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		l.Close()
-		port := l.Addr().(*net.TCPAddr).Port
-		if _, given := givenPorts.LoadOrStore(port, true); !given {
-			return port
-		}
-	}
-}
-
-// givenPorts are those that freePort has returned.
-var givenPorts sync.Map
-
 // TestCluster publishes to three nats-servers, configured as `weir hub cluster` does,
 // while commands change a list: the one that leads the stream is killed, and one loses
 // its disk. No command that was acknowledged is lost, and all nodes have the same.
 func TestCluster(t *testing.T) {
 	long.Only(t, "takes a minute")
 	f := newFleet(t)
-	client, routes, leaves := freePort(t), freePort(t), freePort(t)
+	client, routes, leaves := lab.FreePort(t), lab.FreePort(t), lab.FreePort(t)
 	var urls []string
 	servers := make(map[string]*process)
 	for i := range 3 {

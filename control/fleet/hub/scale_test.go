@@ -31,6 +31,7 @@ import (
 	fleetnode "weir/control/fleet/node"
 	"weir/control/fleet/wire"
 	"weir/control/metrics"
+	"weir/tests/lab"
 	"weir/tests/long"
 )
 
@@ -125,7 +126,7 @@ func TestScale(t *testing.T) {
 	long.Only(t, "takes minutes")
 	const nodes, cold = 1000, 500
 	f := newFleet(t)
-	f.listen = fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	f.listen = fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
 	enroll := func(name string) enrollment.Node {
 		n, err := f.authority.Enroll(name, nil, []string{"tls://" + f.listen})
 		if err != nil {

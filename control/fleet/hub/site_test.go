@@ -17,18 +17,19 @@ import (
 	"weir/control/fleet/wire"
 	"weir/filter/key"
 	"weir/filter/verdict"
+	"weir/tests/lab"
 )
 
 // Nodes of a site are asked, and ask, through the site's server.
 func TestQuestionsOfSite(t *testing.T) {
 	f := newFleet(t)
-	f.sites = fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	f.sites = fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
 	file := filepath.Join(f.dir, "drop.txt")
 	if err := os.WriteFile(file, []byte("192.0.2.0/24\n198.51.100.0/24\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	f.start("lists: {drop: {sources: [{file: " + file + "}], interval: 1h}}\n")
-	listen := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	listen := fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
 	e, err := f.authority.EnrollSite("paris", []string{"tls://" + listen}, []string{"tls://" + f.sites})
 	if err != nil {
 		t.Fatal(err)
