@@ -68,8 +68,8 @@ func TestFleetAsked(t *testing.T) {
 		}
 	}
 	for _, f := range top.Flows {
-		// 40 packets a second at least, but less in an interval that began before them.
-		if f.Rate <= 0 || f.Least > f.Rate || f.Nodes != 1 || !strings.HasPrefix(f.Key, "198.51.100.") {
+		want := 40. // at least, as on a machine that keeps up
+		if f.Rate < want/2 || f.Least > f.Rate || f.Nodes != 1 || !strings.HasPrefix(f.Key, "198.51.100.") {
 			t.Errorf("%+v", f)
 		}
 	}

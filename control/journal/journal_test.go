@@ -750,7 +750,7 @@ func TestSustained(t *testing.T) {
 		}
 	}
 	t.Logf("%d batches in %v, the longest took %v, %d were late", int(length/interval), time.Since(begin), longest, late)
-	if long.Enabled && late > int(length/interval)/3 { // other processes use the disk too
+	if long.Enabled && late > int(length/interval)/10 { // other processes use the disk too
 		t.Errorf("%d batches took more than %v", late, interval)
 	}
 	if j.Len() != batch || log.Len() > 0 {

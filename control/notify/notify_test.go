@@ -407,11 +407,11 @@ func TestCommandFails(t *testing.T) {
 	}
 
 	pid := filepath.Join(t.TempDir(), "pid")
-	n, log = newNotifier(t, Target{Name: "a", Command: script(t, "sleep 1000 & echo $! >"+pid+"; wait"), Timeout: quantity.Duration(3 * time.Second)})
+	n, log = newNotifier(t, Target{Name: "a", Command: script(t, "sleep 1000 & echo $! >"+pid+"; wait"), Timeout: quantity.Duration(500 * time.Millisecond)})
 	began := time.Now()
 	n.Send(Event{Kind: Feed})
 	await(t, "a timeout", func() bool { return n.only().Failed == 1 })
-	if took := time.Since(began); took > 30*time.Second || !strings.Contains(log.text(), "not done within 3s") {
+	if took := time.Since(began); took > 10*time.Second || !strings.Contains(log.text(), "not done within 500ms") {
 		t.Errorf("after %v the log has\n%s", took, log.text())
 	}
 	child, err := os.ReadFile(pid)

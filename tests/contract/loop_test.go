@@ -570,7 +570,7 @@ func TestFalseAlarms(t *testing.T) {
 				}
 			})
 			got := float64(alarms) / float64(c.paths)
-			bound := 6 * math.Sqrt(want*(1-want)/float64(c.paths))
+			bound := 4.5 * math.Sqrt(want*(1-want)/float64(c.paths))
 			t.Logf("%d of %d paths: %.4f, predicted %.4f", alarms, c.paths, got, want)
 			if math.Abs(got-want) > bound {
 				t.Errorf("false alarms on %.4f of the paths, predicted %.4f, within %.4f", got, want, bound)

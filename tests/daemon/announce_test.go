@@ -28,7 +28,7 @@ func TestAnnounce(t *testing.T) {
 	speaker, router := lab.NewHost(t, "speaker"), lab.NewHost(t, "router")
 	lab.Join(t, 5, 1500, speaker, "s", router, "r") // 10.0.5.1 and .2
 
-	const hold = 10 * time.Second
+	const hold = 4 * time.Second
 	run := func(name string, flags ...string) string {
 		pid := h.path(name + ".pid")
 		script := fmt.Sprintf("#!/bin/sh\necho $$ > %s\nexec %s announce --socket %s --own 203.0.113.0/24,2001:db8:1::/48 --hold %v --interval 200ms %s\n",

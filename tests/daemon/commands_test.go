@@ -185,7 +185,7 @@ lists:
 // Entries removed from a feed stay listed for the list's TTL, even if the
 // daemon is killed, and no longer.
 func TestLingering(t *testing.T) {
-	const ttl = 10 * time.Second
+	const ttl = 5 * time.Second
 	h := newHost(t)
 	h.feed(1010)
 	h.configure(h.B.Iface, "lists: {always: {sources: [{file: %s}], interval: 1s, jitter: 0s, ttl: %v}}\n", h.path("feed.txt"), ttl)
@@ -210,7 +210,7 @@ func TestLingering(t *testing.T) {
 	count(10)
 	load.expect("what has left the feed", false, gone...)
 	d.await(0, "entries have expired")
-	if least, most := time.Since(left), time.Since(leaves); most < ttl || least > ttl+10*time.Second {
+	if least, most := time.Since(left), time.Since(leaves); most < ttl || least > ttl+2*time.Second {
 		t.Errorf("it stays listed for %v to %v, want %v", least, most, ttl)
 	}
 	count(0)

@@ -276,7 +276,7 @@ func (f *fleet) enforced(src netip.Addr, change func()) time.Duration {
 	return slices.Max(took)
 }
 
-// A change at the hub is soon enforced on all nodes, with a million entries.
+// A change at the hub is enforced on all nodes within a second, with a million entries.
 func TestFleetLatency(t *testing.T) {
 	f := newFleet(t, long.Or(2, 8), long.Or(20_000, 1_000_000))
 	for _, n := range f.nodes {
@@ -312,15 +312,15 @@ func TestFleetLatency(t *testing.T) {
 	}
 }
 
-// within fails where changes took far more than a second at best, which is the bar on a
-// machine that others do not use.
+// within fails where changes took more than a second at best: others may have used the
+// machine at the rest.
 func (f *fleet) within(what string, took []time.Duration) {
 	f.t.Helper()
 	slices.Sort(took)
 	f.t.Logf("%d nodes, %d entries: %s is enforced on all nodes after %v, from %v to %v", len(f.nodes), f.converge()[0].Entries, what,
 		took[len(took)/2].Round(time.Millisecond), took[0].Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond))
-	if took[0] > 5*time.Second {
-		f.t.Errorf("%s takes %v, want a second", what, took[0])
+	if took[0] > time.Second {
+		f.t.Errorf("%s takes %v, want at most a second", what, took[0])
 	}
 }
 

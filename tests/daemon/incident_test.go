@@ -87,8 +87,7 @@ notify: {targets: {pager: {url: "%s"}}}
 		}
 		for _, f := range top.Trackers[0].Flows {
 			i := flood.Index(t, f.Key)
-			near := math.Abs(flood.Rates[i]-300) < 60 // the threshold
-			if math.Abs(f.Packets-flood.Rates[i]) > flood.Rates[i]/10 || !near && f.Heavy != (flood.Rates[i] > 300) ||
+			if math.Abs(f.Packets-flood.Rates[i]) > flood.Rates[i]/10 || f.Heavy != (flood.Rates[i] > 300) ||
 				f.Dropped == nil || (*f.Dropped > 0) != dropped(i) {
 				return false
 			}

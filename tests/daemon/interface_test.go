@@ -52,8 +52,8 @@ func TestInterfaceComesBack(t *testing.T) {
 				times, median.Round(time.Microsecond), longest.Round(time.Microsecond), unfiltered)
 			// On an idle machine, none passes. If the verifier has to run, it
 			// takes 50 ms.
-			if most := 20 * time.Millisecond; took[0] > most {
-				t.Errorf("filtered again after %v at best, want %v at most", took[0], most)
+			if most := 20 * time.Millisecond; median > most {
+				t.Errorf("filtered again after %v, want %v at most", median, most)
 			}
 			d.complain("the interface is gone")
 		})
@@ -177,7 +177,7 @@ func TestInterfaceIsNew(t *testing.T) {
 				return fmt.Sprintf("veth-%d", n)
 			}
 			n := 0
-			try := func(gap time.Duration) (best time.Duration, through int) {
+			try := func(gap time.Duration) (median time.Duration, through int) {
 				var took []time.Duration
 				for range long.Or(5, 30) {
 					n++
@@ -186,14 +186,14 @@ func TestInterfaceIsNew(t *testing.T) {
 					time.Sleep(200 * time.Millisecond) // for the next program to be loaded
 				}
 				slices.Sort(took)
-				median := took[len(took)/2]
+				median = took[len(took)/2]
 				t.Logf("set up %v after it was made (-1: at once), %d times: %d listed packets came through, for %v (median), %v at most",
 					gap, len(took), through, median, took[len(took)-1])
-				return took[0], through
+				return median, through
 			}
 			// On a machine that does not let the daemon run for as long as the gap, it
 			// cannot be in time: then once more.
-			const tries = 10
+			const tries = 3
 			for i := 1; ; i++ {
 				gap := 100 * time.Millisecond
 				if _, through := try(gap); through == 0 {
@@ -203,8 +203,8 @@ func TestInterfaceIsNew(t *testing.T) {
 					break
 				}
 			}
-			if best, _ := try(atOnce); best > 20*time.Millisecond {
-				t.Errorf("listed packets came through for %v at best, want 20ms at most", best)
+			if median, _ := try(atOnce); median > 20*time.Millisecond {
+				t.Errorf("listed packets came through for %v, want 20ms at most", median)
 			}
 			d.complain("the interface is gone", "the interface does not exist")
 		})

@@ -145,7 +145,7 @@ func TestFlood(t *testing.T) {
 		least float64
 	}{
 		{"action=report,duration=1s", 1e9, 0},
-		{"action=limit,limit=200pps,duration=1s", 2 * 200, 0.4 * 200},
+		{"action=limit,limit=200pps,duration=1s", 1.3 * 200, 0.7 * 200},
 		{"action=block,duration=1s", 0, 0},
 	} {
 		t.Run(test.track, func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestFlood(t *testing.T) {
 			// heavy, given CPU time, which the sender measures.
 			took, stalled := at.Sub(began), time.Duration(traffic.stalled.Load())
 			t.Logf("reported after %v; the sender did not run for %v once", took, stalled)
-			if took > interval+2*heavy.Tick+interval*1000/floodRate+time.Second+2*stalled {
+			if took > interval+2*heavy.Tick+interval*1000/floodRate+100*time.Millisecond+2*stalled {
 				t.Errorf("reported after %v", took)
 			}
 			time.Sleep(200 * time.Millisecond)
@@ -182,7 +182,7 @@ func TestFlood(t *testing.T) {
 			released := filter.log.await(t, ended, lasts*12+3*interval, "no longer a heavy hitter", flooder)
 			stalled = time.Duration(traffic.stalled.Load())
 			t.Logf("released after %v; the sender did not run for %v once", released.Sub(ended), stalled)
-			if released.Sub(ended) > 2*lasts+3*interval+time.Second+2*stalled {
+			if released.Sub(ended) > 2*lasts+3*interval+2*stalled {
 				t.Errorf("released after %v", released.Sub(ended))
 			}
 			// It passes again, below the threshold.

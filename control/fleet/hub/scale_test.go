@@ -225,7 +225,7 @@ func TestScale(t *testing.T) {
 	for _, c := range []struct {
 		entries int
 		most    time.Duration
-	}{{1, 2 * time.Second}, {5000, 0}} {
+	}{{1, 400 * time.Millisecond}, {5000, 0}} {
 		var took []time.Duration
 		for range 11 {
 			took = append(took, change(c.entries))
@@ -233,7 +233,7 @@ func TestScale(t *testing.T) {
 		}
 		slices.Sort(took)
 		t.Logf("%d entries more, at the last of %d nodes: median %v, from %v to %v", c.entries, nodes, took[5], took[0], took[10])
-		if c.most > 0 && took[0] > c.most { // the bar is 400 ms, on a machine that others do not use
+		if c.most > 0 && took[0] > c.most { // others may have used the machine at the rest
 			t.Errorf("%v at best, want %v at most", took[0], c.most)
 		}
 	}
