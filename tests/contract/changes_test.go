@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"weir/control/engine"
 	"weir/control/list"
@@ -59,18 +60,18 @@ func testLookupsBesideChanges(t *testing.T, mode membership.Mode) {
 	defer beside.Close()
 
 	var (
-		done    atomic.Bool
+		stop    atomic.Bool
 		lookups atomic.Int64
 		wg      sync.WaitGroup
 	)
 	defer wg.Wait()
-	defer done.Store(true)
+	defer stop.Store(true)
 	wg.Go(func() {
 		var frames [][]byte
 		for i := range staying {
 			frames = append(frames, from(source(i)))
 		}
-		for !done.Load() {
+		for !stop.Load() {
 			for i, f := range frames {
 				o, err := beside.Decide(f)
 				if err != nil || o.Action != verdict.Drop {
@@ -120,12 +121,14 @@ func testLookupsBesideChanges(t *testing.T, mode membership.Mode) {
 	for g.Block.Len()+2*batch <= g.Block.Planned() {
 		changes(0)
 	}
-	for range rounds {
+	few := func() bool { return lookups.Load() < 10*staying }
+	done, deadline := 0, time.Now().Add(time.Minute)
+	for ; done < rounds || few() && time.Now().Before(deadline); done++ {
 		changes(batch)
 	}
 	cascade, table := g.Block.Load()
-	t.Logf("%d lookups beside %d batches of %d changes; filled to %.3f and %.3f", lookups.Load(), rounds, 2*batch, cascade, table)
-	if lookups.Load() < 10*staying {
+	t.Logf("%d lookups beside %d batches of %d changes; filled to %.3f and %.3f", lookups.Load(), done, 2*batch, cascade, table)
+	if few() {
 		t.Error("too few lookups for the test to say anything")
 	}
 	for _, k := range listed[:min(len(listed), 20_000)] {

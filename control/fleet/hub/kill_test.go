@@ -163,8 +163,16 @@ func TestKill(t *testing.T) {
 			}
 		})
 	}
-	for range kills {
+	for k := range kills {
 		time.Sleep(100*time.Millisecond + rand.N(400*time.Millisecond))
+		eventually(t, func() error {
+			mu.Lock()
+			defer mu.Unlock()
+			if len(acknowledged) <= k {
+				return fmt.Errorf("%d commands were acknowledged", len(acknowledged))
+			}
+			return nil
+		})
 		if err := hub.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
