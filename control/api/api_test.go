@@ -206,6 +206,14 @@ func TestListen(t *testing.T) {
 		{"nothing there", func(*testing.T, string) {}, ""},
 		{"left by a dead process", stale, ""},
 		{"a living process", func(t *testing.T, path string) { serve(t, path, source{}) }, "another process listens there"},
+		{"a process that creates it, and is stopped", func(t *testing.T, path string) {
+			stale(t, path)
+			unlock, err := lock(path + ".lock")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { unlock() })
+		}, "another process is creating this socket"},
 		{"a file", func(t *testing.T, path string) {
 			if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 				t.Fatal(err)

@@ -113,14 +113,18 @@ func groupID(name string) (int, error) {
 	return strconv.Atoi(g.Gid)
 }
 
-// lock keeps other processes from creating the same socket at the same time. The
-// lock file stays: removing it might remove one that another process has locked.
+// lock keeps other processes from creating the same socket at the same time. It does
+// not wait, since the process that holds the lock may be stopped. The lock file stays:
+// removing it might remove one that another process has locked.
 func lock(path string) (unlock func() error, err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = errors.New("another process is creating this socket: stop it, or choose another socket")
+		}
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
 	}
 	return f.Close, nil
