@@ -216,8 +216,8 @@ lint: ## check the Go (fetches golangci-lint), the C's format and the shell scri
 # use the CPUs meanwhile.
 LONGEST := $(addprefix ./,tests/daemon tests/netns control/daemon tests/contract tests/faults control/fleet/hub)
 
-# One package more than there are CPUs, for the same reason.
-test test-long: GOTEST += -p $(shell echo $$(($$(nproc) + 1)))
+# Two packages more than there are CPUs, for the same reason.
+test test-long: GOTEST += -p $(shell echo $$(($$(nproc) + 2)))
 
 .PHONY: test
 test: setup ## run the tests (as root: without it, those that need the kernel skip)
