@@ -55,7 +55,7 @@ func buildAndRun(m *testing.M) int {
 func weir(t *testing.T, code int, args ...string) (stdout, stderr string) {
 	t.Helper()
 	var out, log bytes.Buffer
-	ctx, stop := context.WithTimeout(context.Background(), 3*patience) // also in a cleanup
+	ctx, stop := context.WithTimeout(context.Background(), 5*patience) // also in a cleanup; the demo of a fleet has a minute to say what it waits for
 	defer stop()
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Stdout, cmd.Stderr = &out, &log

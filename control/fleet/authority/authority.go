@@ -8,6 +8,7 @@
 package authority
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -29,6 +30,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/jwt/v2"
@@ -70,6 +72,40 @@ type Authority struct {
 
 	scope nkeys.KeyPair // signs nodes, which get the permissions of its scope
 	fleet ed25519.PrivateKey
+
+	signing sync.Mutex
+	signed  map[string]signedAccount // by public key
+}
+
+// signedAccount is an account's claims as they were signed last.
+type signedAccount struct {
+	unsigned []byte // as JSON
+	claims   jwt.AccountClaims
+	token    string
+}
+
+// sign signs the claims of an account, and returns their signed form. It stays the same
+// while they do: it has a time, and servers take another one for a change.
+func (a *Authority) sign(c *jwt.AccountClaims) (string, error) {
+	unsigned, err := json.Marshal(c)
+	if err != nil {
+		return "", err
+	}
+	a.signing.Lock()
+	defer a.signing.Unlock()
+	if last, ok := a.signed[c.Subject]; ok && bytes.Equal(last.unsigned, unsigned) {
+		*c = last.claims
+		return last.token, nil
+	}
+	token, err := c.Encode(a.operator)
+	if err != nil {
+		return "", err
+	}
+	if a.signed == nil {
+		a.signed = make(map[string]signedAccount)
+	}
+	a.signed[c.Subject] = signedAccount{unsigned, *c, token}
+	return token, nil
 }
 
 // Init makes the keys of a new fleet in a directory, which must not have any.
@@ -431,7 +467,7 @@ func (a *Authority) Account() (*jwt.AccountClaims, string, error) {
 	if err := a.revokeSites(c, func(s Site) string { return s.Nodes }); err != nil {
 		return nil, "", err
 	}
-	token, err := c.Encode(a.operator)
+	token, err := a.sign(c)
 	return c, token, err
 }
 
@@ -464,7 +500,7 @@ func (a *Authority) Stream() (*jwt.AccountClaims, string, error) {
 	// Servers have this mapping of their JetStream domain while sites are connected, but
 	// forget it when the account changes.
 	c.AddMapping("$JS."+wire.HubDomain+".API.CONSUMER.>", jwt.WeightedMapping{Subject: "$JS.API.CONSUMER.>", Weight: 100})
-	token, err := c.Encode(a.operator)
+	token, err := a.sign(c)
 	return c, token, err
 }
 
@@ -476,7 +512,7 @@ func (a *Authority) System() (*jwt.AccountClaims, string, error) {
 	}
 	c := jwt.NewAccountClaims(public)
 	c.Name = "system"
-	token, err := c.Encode(a.operator)
+	token, err := a.sign(c)
 	return c, token, err
 }
 

@@ -132,13 +132,18 @@ func (i *inside) Close() {
 	}
 }
 
-// update replaces the claims of an account.
+// update replaces the claims of an account, if they have changed: the server makes the
+// account's imports anew, and meanwhile loses what nodes ask for and its answers.
 func (i *inside) update(claims *jwt.AccountClaims, token string) error {
-	if err := i.server.AccountResolver().Store(claims.Subject, token); err != nil {
-		return err
+	resolver := i.server.AccountResolver()
+	if now, err := resolver.Fetch(claims.Subject); err == nil && now == token {
+		return nil
 	}
 	a, err := i.server.LookupAccount(claims.Subject)
 	if err != nil {
+		return err
+	}
+	if err := resolver.Store(claims.Subject, token); err != nil {
 		return err
 	}
 	i.server.UpdateAccountClaims(a, claims)
