@@ -40,8 +40,9 @@ func messageOf(m *nats.Msg) message {
 // errNone means that the stream has no such message.
 var errNone = errors.New("the hub has none")
 
-// getTimeout bounds the time for a message, of a chunk's size at most.
-const getTimeout = time.Minute
+// getTimeouts bound the time for a message, of a chunk's size at most: the first is for
+// an answer that was lost, the second for a slow link.
+var getTimeouts = [...]time.Duration{10 * time.Second, time.Minute}
 
 // get reads a message of the stream.
 func (n *Node) get(ctx context.Context, what directGet) (message, error) {
@@ -55,9 +56,15 @@ func (n *Node) get(ctx context.Context, what directGet) (message, error) {
 	if err != nil {
 		return message{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, getTimeout)
-	defer cancel()
-	m, err := conn.RequestMsgWithContext(ctx, &nats.Msg{Subject: "$JS.API.DIRECT.GET." + wire.Stream, Data: text})
+	var m *nats.Msg
+	for _, timeout := range getTimeouts {
+		short, cancel := context.WithTimeout(ctx, timeout)
+		m, err = conn.RequestMsgWithContext(short, &nats.Msg{Subject: "$JS.API.DIRECT.GET." + wire.Stream, Data: text})
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			break
+		}
+	}
 	switch status := ""; {
 	case errors.Is(err, nats.ErrNoResponders):
 		return message{}, fmt.Errorf("the hub's stream is not there: %w", err)

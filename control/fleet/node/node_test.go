@@ -353,6 +353,52 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// Where an answer is lost, as when the hub revokes a node, the node asks again.
+func TestLostAnswer(t *testing.T) {
+	former := getTimeouts
+	getTimeouts[0] = 200 * time.Millisecond
+	t.Cleanup(func() { getTimeouts = former })
+	h := newHub(t)
+	n := h.start(t.TempDir())
+	h.change(set(t, "192.0.2.1"))
+	h.snapshot()
+	h.release()
+	n.reaches(h)
+	allowDirect := func(is bool) {
+		t.Helper()
+		info, err := h.js.StreamInfo(wire.Stream)
+		if err == nil {
+			info.Config.AllowDirect = is
+			_, err = h.js.UpdateStream(&info.Config)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	allowDirect(false)
+	lost := make(chan struct{}, 100)
+	silent, err := h.conn.Subscribe("$JS.API.DIRECT.GET."+wire.Stream, func(*nats.Msg) { poke(lost) })
+	if err == nil {
+		err = h.conn.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.live = func(subject string, message []byte) {
+		if subject == wire.CatalogSubject() {
+			h.publishLive(subject, message)
+		}
+	}
+	h.change(set(t, "192.0.2.2"))
+	h.release()
+	<-lost
+	allowDirect(true)
+	if err := silent.Unsubscribe(); err != nil {
+		t.Fatal(err)
+	}
+	n.reaches(h)
+}
+
 // A version that only other nodes are to have does not become active, nor one that is
 // between the node's own and the one that is wanted.
 func TestGroups(t *testing.T) {
