@@ -223,13 +223,14 @@ test test-long: GOTEST += -p $(shell echo $$(($$(nproc) + 2)))
 test: setup ## run the tests (as root: without it, those that need the kernel skip)
 	$(GOTEST) -timeout 9m $(LONGEST) ./...
 
-# Tests that measure times and rates for minutes: beside others they would measure these.
-TIMED := ^(TestPolice|TestPolicerCost|TestScale)$$
+# Tests that measure times and rates for minutes, or come near a limit in time: beside
+# others they would measure these.
+TIMED := ^(TestBombs|TestPolice|TestPolicerCost|TestScale)$$
 
 .PHONY: test-long
 test-long: setup ## run the tests with the long ones among them
 	WEIR_LONG=1 $(GOTEST) -timeout 60m -skip '$(TIMED)' $(LONGEST) ./...
-	WEIR_LONG=1 $(GOTEST) -timeout 20m -p 1 -run '$(TIMED)' ./control/fleet/hub ./tests/contract ./tests/netns
+	WEIR_LONG=1 $(GOTEST) -timeout 20m -p 1 -run '$(TIMED)' ./control/feed ./control/fleet/hub ./tests/contract ./tests/netns
 
 .PHONY: test-exhaustive
 test-exhaustive: ## ask filters of every address, hashes of every pair in reach (an hour)

@@ -60,7 +60,7 @@ var bombs = []struct {
 			fmt.Fprintf(w, "create %d x\n", i)
 		}
 	}, "more than 65535 sets"},
-	{"empty decisions", "crowdsec", repeat(`{"deleted":[],"new":[`, 1, repeat("{},", long.Or(8_000_000, 50_000_000))), "unexpected EOF"},
+	{"empty decisions", "crowdsec", repeat(`{"deleted":[],"new":[`, 1, repeat("{},", long.Or(8_000_000, 80_000_000))), "unexpected EOF"},
 	{"one decision", "crowdsec", repeat(`{"deleted":[],"new":[`, 1, repeat(`{"scope":"ip","type":"ban","value":"::","duration":"1h"},`, long.Or(1_000_000, 4_000_000))), "more than 419430 decisions"},
 	{"decisions up to the limit", "crowdsec", func(w io.Writer) {
 		fmt.Fprint(w, `{"deleted":null,"new":[{}`)

@@ -55,7 +55,8 @@ func buildAndRun(m *testing.M) int {
 func weir(t *testing.T, code int, args ...string) (stdout, stderr string) {
 	t.Helper()
 	var out, log bytes.Buffer
-	ctx, stop := context.WithTimeout(context.Background(), 5*patience) // also in a cleanup; the demo of a fleet has a minute to say what it waits for
+	// The demo of a fleet says after a minute what it waits for.
+	ctx, stop := context.WithTimeout(context.Background(), 5*patience) // also in a cleanup
 	defer stop()
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Stdout, cmd.Stderr = &out, &log

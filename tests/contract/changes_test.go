@@ -60,18 +60,18 @@ func testLookupsBesideChanges(t *testing.T, mode membership.Mode) {
 	defer beside.Close()
 
 	var (
-		stop    atomic.Bool
+		done    atomic.Bool
 		lookups atomic.Int64
 		wg      sync.WaitGroup
 	)
 	defer wg.Wait()
-	defer stop.Store(true)
+	defer done.Store(true)
 	wg.Go(func() {
 		var frames [][]byte
 		for i := range staying {
 			frames = append(frames, from(source(i)))
 		}
-		for !stop.Load() {
+		for !done.Load() {
 			for i, f := range frames {
 				o, err := beside.Decide(f)
 				if err != nil || o.Action != verdict.Drop {
@@ -122,12 +122,12 @@ func testLookupsBesideChanges(t *testing.T, mode membership.Mode) {
 		changes(0)
 	}
 	few := func() bool { return lookups.Load() < 10*staying }
-	done, deadline := 0, time.Now().Add(time.Minute)
-	for ; done < rounds || few() && time.Now().Before(deadline); done++ {
+	made, deadline := 0, time.Now().Add(time.Minute)
+	for ; made < rounds || few() && time.Now().Before(deadline); made++ {
 		changes(batch)
 	}
 	cascade, table := g.Block.Load()
-	t.Logf("%d lookups beside %d batches of %d changes; filled to %.3f and %.3f", lookups.Load(), done, 2*batch, cascade, table)
+	t.Logf("%d lookups beside %d batches of %d changes; filled to %.3f and %.3f", lookups.Load(), made, 2*batch, cascade, table)
 	if few() {
 		t.Error("too few lookups for the test to say anything")
 	}
