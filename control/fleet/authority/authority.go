@@ -475,13 +475,10 @@ func (a *Authority) Account() (*jwt.AccountClaims, string, error) {
 func streamExports() jwt.Exports {
 	return jwt.Exports{
 		{Name: "live", Subject: wire.DownPrefix + ">", Type: jwt.Stream},
-		{Name: "fetch", Subject: jwt.Subject(fetchSubject), Type: jwt.Service, ResponseType: jwt.ResponseTypeSingleton},
-		{Name: "fetch by subject", Subject: jwt.Subject(fetchSubject + ".>"), Type: jwt.Service, ResponseType: jwt.ResponseTypeSingleton},
+		{Name: "fetch", Subject: jwt.Subject(wire.FetchSubject), Type: jwt.Service, ResponseType: jwt.ResponseTypeSingleton},
+		{Name: "fetch by subject", Subject: jwt.Subject(wire.FetchSubject + ".>"), Type: jwt.Service, ResponseType: jwt.ResponseTypeSingleton},
 	}
 }
-
-// fetchSubject is that of JetStream's Direct Get.
-const fetchSubject = "$JS.API.DIRECT.GET." + wire.Stream
 
 // Stream returns the claims of the account that the stream is in, and their signed
 // form.
@@ -522,8 +519,8 @@ func nodePermissions() jwt.UserPermissionLimits {
 	var p jwt.UserPermissionLimits
 	p.NatsLimits = jwt.NatsLimits{Subs: 64, Data: jwt.NoLimit, Payload: maxNodePayload}
 	p.Pub.Allow = jwt.StringList{
-		fetchSubject,
-		fetchSubject + ".>",
+		wire.FetchSubject,
+		wire.FetchSubject + ".>",
 		"weir.v1.up.{{name()}}.>",
 	}
 	p.Sub.Allow = jwt.StringList{

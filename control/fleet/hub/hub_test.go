@@ -147,7 +147,7 @@ type directGetter struct {
 
 // get asks for a message directly, nil if there is none.
 func (d directGetter) get(request string) (*nats.Msg, error) {
-	m, err := d.conn.Request("$JS.API.DIRECT.GET."+wire.Stream, []byte(request), 5*time.Second)
+	m, err := d.conn.Request(wire.FetchSubject, []byte(request), 5*time.Second)
 	if err != nil {
 		return nil, err
 	}

@@ -79,7 +79,7 @@ func TestReplySubjects(t *testing.T) {
 	} {
 		for _, body := range []string{`{"seq":1}`, `{"last_by_subj":"` + wire.CatalogSubject() + `"}`, `{"last_by_subj":"none"}`, `{`, ``} {
 			for range statusBurst {
-				if err := bad.PublishRequest("$JS.API.DIRECT.GET."+wire.Stream, subject, []byte(body)); err != nil {
+				if err := bad.PublishRequest(wire.FetchSubject, subject, []byte(body)); err != nil {
 					t.Fatal(err)
 				}
 			}

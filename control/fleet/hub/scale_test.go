@@ -311,7 +311,7 @@ func (f *fleet) coldStarts(hub *process, client *api.Client, feed string, nodes 
 // fetch reads a snapshot as nodes do, one chunk after the other, and forgets it.
 func fetch(c *nats.Conn, public []byte, name string) (n int, err error) {
 	get := func(subject string) (*nats.Msg, error) {
-		m, err := c.Request("$JS.API.DIRECT.GET."+wire.Stream, fmt.Appendf(nil, `{"last_by_subj":%q}`, subject), time.Minute)
+		m, err := c.Request(wire.FetchSubject, fmt.Appendf(nil, `{"last_by_subj":%q}`, subject), time.Minute)
 		if err == nil && m.Header.Get("Status") != "" {
 			err = fmt.Errorf("%s: %s %s", subject, m.Header.Get("Status"), m.Header.Get("Description"))
 		}

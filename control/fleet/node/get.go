@@ -59,7 +59,7 @@ func (n *Node) get(ctx context.Context, what directGet) (message, error) {
 	var m *nats.Msg
 	for _, timeout := range getTimeouts {
 		short, cancel := context.WithTimeout(ctx, timeout)
-		m, err = conn.RequestMsgWithContext(short, &nats.Msg{Subject: "$JS.API.DIRECT.GET." + wire.Stream, Data: text})
+		m, err = conn.RequestMsgWithContext(short, &nats.Msg{Subject: wire.FetchSubject, Data: text})
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 			break

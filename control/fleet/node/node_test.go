@@ -305,6 +305,18 @@ func (r *run) reaches(h *hub) {
 	}
 }
 
+// follow starts a hub with a list of one address, and a node that filters by it.
+func follow(t *testing.T, dir string) (*hub, *run) {
+	t.Helper()
+	h := newHub(t)
+	n := h.start(dir)
+	h.change(set(t, "192.0.2.1"))
+	h.snapshot()
+	h.release()
+	n.reaches(h)
+	return h, n
+}
+
 func TestFollow(t *testing.T) {
 	h := newHub(t)
 	statuses := make(chan wire.Status, 1000)
@@ -358,12 +370,7 @@ func TestLostAnswer(t *testing.T) {
 	former := getTimeouts
 	getTimeouts[0] = 200 * time.Millisecond
 	t.Cleanup(func() { getTimeouts = former })
-	h := newHub(t)
-	n := h.start(t.TempDir())
-	h.change(set(t, "192.0.2.1"))
-	h.snapshot()
-	h.release()
-	n.reaches(h)
+	h, n := follow(t, t.TempDir())
 	allowDirect := func(is bool) {
 		t.Helper()
 		info, err := h.js.StreamInfo(wire.Stream)
@@ -377,7 +384,7 @@ func TestLostAnswer(t *testing.T) {
 	}
 	allowDirect(false)
 	lost := make(chan struct{}, 100)
-	silent, err := h.conn.Subscribe("$JS.API.DIRECT.GET."+wire.Stream, func(*nats.Msg) { poke(lost) })
+	silent, err := h.conn.Subscribe(wire.FetchSubject, func(*nats.Msg) { poke(lost) })
 	if err == nil {
 		err = h.conn.Flush()
 	}
@@ -402,12 +409,7 @@ func TestLostAnswer(t *testing.T) {
 // A version that only other nodes are to have does not become active, nor one that is
 // between the node's own and the one that is wanted.
 func TestGroups(t *testing.T) {
-	h := newHub(t)
-	n := h.start(t.TempDir())
-	h.change(set(t, "192.0.2.1"))
-	h.snapshot()
-	h.release()
-	n.reaches(h)
+	h, n := follow(t, t.TempDir())
 	first := h.at
 	h.change(set(t, "192.0.2.2"))
 	second := h.at
@@ -475,13 +477,8 @@ func TestExpiry(t *testing.T) {
 
 // What cannot be activated is reported, and is not saved.
 func TestNotActive(t *testing.T) {
-	h := newHub(t)
 	dir := t.TempDir()
-	n := h.start(dir)
-	h.change(set(t, "192.0.2.1"))
-	h.snapshot()
-	h.release()
-	n.reaches(h)
+	h, n := follow(t, dir)
 	good := h.at
 	n.mu.Lock()
 	n.failing = errors.New("too wide")
@@ -511,13 +508,8 @@ func TestNotActive(t *testing.T) {
 
 // A file that was cut off or damaged anywhere is an earlier version, or none.
 func TestSaved(t *testing.T) {
-	h := newHub(t)
 	dir := t.TempDir()
-	n := h.start(dir)
-	h.change(set(t, "192.0.2.1"))
-	h.snapshot()
-	h.release()
-	n.reaches(h)
+	h, n := follow(t, dir)
 	for i := range 3 {
 		h.change(set(t, fmt.Sprintf("192.0.2.%d", i), "198.51.100.0/24"))
 		h.release()
@@ -755,13 +747,8 @@ func faults(t *testing.T, seed uint64) {
 // The past of an earlier epoch, still in the stream and properly signed, does not come
 // back, nor after a restart.
 func TestReplay(t *testing.T) {
-	h := newHub(t)
 	dir := t.TempDir()
-	n := h.start(dir)
-	h.change(set(t, "192.0.2.1"))
-	h.snapshot()
-	h.release()
-	n.reaches(h)
+	h, n := follow(t, dir)
 	first := h.at
 	old := h.sent[len(h.sent)-1]
 	h.at = wire.Place{Epoch: 2, Version: 1}
@@ -793,12 +780,7 @@ func TestReplay(t *testing.T) {
 // A delta that does not lead from the node's version to the one that it promises, though
 // it is signed, is not applied.
 func TestBrokenDelta(t *testing.T) {
-	h := newHub(t)
-	n := h.start(t.TempDir())
-	h.change(set(t, "192.0.2.1"))
-	h.snapshot()
-	h.release()
-	n.reaches(h)
+	h, n := follow(t, t.TempDir())
 	for what, spoil := range map[string]func(*wire.Delta){
 		"sum":     func(d *wire.Delta) { d.Add = set(t, "192.0.2.99").Groups() },
 		"entries": func(d *wire.Delta) { d.Entries++ },

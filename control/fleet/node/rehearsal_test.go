@@ -17,13 +17,8 @@ func (r *run) rehearses() *list.Set {
 
 // A version that is rehearsed does not become active; one that was is not fetched again.
 func TestRehearsal(t *testing.T) {
-	h := newHub(t)
 	dir := t.TempDir()
-	n := h.start(dir)
-	h.change(set(t, "192.0.2.1"))
-	h.snapshot()
-	h.release()
-	n.reaches(h)
+	h, n := follow(t, dir)
 	first := h.at
 	h.change(set(t, "192.0.2.1", "198.51.100.0/24"))
 	h.change(set(t, "192.0.2.0/24"))

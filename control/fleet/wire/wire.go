@@ -31,6 +31,9 @@ import (
 // Stream is the JetStream stream that has the lists.
 const Stream = "WEIR"
 
+// FetchSubject is that of JetStream's Direct Get, by which nodes read the stream.
+const FetchSubject = "$JS.API.DIRECT.GET." + Stream
+
 // HubDomain is the JetStream domain of the hub's servers.
 const HubDomain = "hub"
 
